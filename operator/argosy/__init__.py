@@ -1,0 +1,44 @@
+"""The `argosy` command: one name, three programs, none of them imported before it is asked for.
+
+An operator image holds no torch and a gateway image no kopf, so the first word after `argosy`
+decides which package is imported.
+"""
+
+import importlib
+import sys
+from typing import NoReturn
+
+__all__ = ["main", "kubectl_plugin"]
+
+_PROGRAMS = {
+    "operator": ("argosy_operator.cli", "run the operator; explain, crds"),
+    "gateway": ("argosy_gateway.cli", "run a fleet's gateway"),
+    "engine": ("argosy_engine.cli", "serve a model"),
+}
+
+
+def main() -> NoReturn:
+    """Dispatch `argosy <program> …` to that program's `main(argv)`; exit status 2 names the programs."""
+    words = sys.argv[1:]
+    if not words or words[0] not in _PROGRAMS:
+        usage = "\n".join(f"  argosy {name:9} {what}" for name, (_, what) in _PROGRAMS.items())
+        asked_for_help = bool(words) and words[0] in {"-h", "--help", "help"}
+        stream = sys.stdout if asked_for_help else sys.stderr
+        stream.write(f"usage:\n{usage}\n")
+        sys.exit(0 if asked_for_help else 2)
+    _run(words[0], words[1:])
+
+
+def kubectl_plugin() -> NoReturn:
+    """Entry point of `kubectl argosy …` (kubectl finds `kubectl-argosy` on the PATH)."""
+    _run("operator", sys.argv[1:])
+
+
+def _run(program: str, argv: list[str]) -> NoReturn:
+    module, _ = _PROGRAMS[program]
+    try:
+        entry = importlib.import_module(module)
+    except ModuleNotFoundError as missing:
+        sys.stderr.write(f"argosy {program}: {missing}. Install it: pip install 'argosy[{program}]'\n")
+        sys.exit(1)
+    sys.exit(entry.main(argv))

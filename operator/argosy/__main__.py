@@ -1,0 +1,3 @@
+from argosy import main
+
+main()
