@@ -1,0 +1,99 @@
+# Every command of the project. `make help` lists them.
+SHELL := bash
+.SHELLFLAGS := -eu -o pipefail -c
+.DELETE_ON_ERROR:
+.DEFAULT_GOAL := help
+
+PYTHON ?= python3
+VENV := .venv
+BIN := $(VENV)/bin
+PY := $(BIN)/python
+KEEP := $(if $(DEMO_KEEP),--keep $(DEMO_KEEP),)
+
+.PHONY: help
+help: ## list the commands
+	@grep -hE '^[a-zA-Z_-]+:.*## ' $(MAKEFILE_LIST) | sort | awk -F ':.*## ' '{printf "  make %-16s %s\n", $$1, $$2}'
+
+# --- environments -----------------------------------------------------------------------------
+# Two stamps: `.dev` holds everything but torch (10 s), `.all` adds it (4.6 GB, 20 s more).
+
+$(VENV)/.uv:
+	@$(PYTHON) -c 'import sys; sys.exit("argosy needs Python 3.11 or newer; say make PYTHON=/path/to/python3.11") if sys.version_info < (3, 11) else None'
+	@$(PYTHON) -m venv $(VENV) || { echo "python3-venv is missing: apt-get install python3-venv"; exit 1; }
+	@$(BIN)/pip install --quiet --disable-pip-version-check "uv>=0.9"
+	@touch $@
+
+$(VENV)/.dev: $(VENV)/.uv requirements/dev.txt pyproject.toml
+	@echo "installing the operator, the gateway and the tools"
+	@$(BIN)/uv pip install --quiet --python $(PY) --require-hashes -r requirements/dev.txt
+	@$(BIN)/uv pip install --quiet --python $(PY) --no-deps -e .
+	@touch $@
+
+$(VENV)/.all: $(VENV)/.dev requirements/all.txt
+	@echo "installing torch (about 2.5 GB to download, 4.6 GB on disk)"
+	@$(BIN)/uv pip install --quiet --python $(PY) --require-hashes -r requirements/all.txt
+	@touch $@
+
+.PHONY: setup
+setup: $(VENV)/.all ## the whole development environment in .venv
+
+.PHONY: lock
+lock: $(VENV)/.uv ## pin every dependency with hashes (requirements/*.txt)
+	@cd requirements && bash lock.sh
+
+# --- checks -----------------------------------------------------------------------------------
+
+.PHONY: check
+check: $(VENV)/.all ## format, lint, types, layers
+	$(BIN)/ruff format --check .
+	$(BIN)/ruff check .
+	$(BIN)/mypy
+	$(BIN)/lint-imports
+
+.PHONY: format
+format: $(VENV)/.dev ## format and mend what the linter can mend
+	$(BIN)/ruff format .
+	$(BIN)/ruff check --fix .
+
+.PHONY: verify
+verify: $(VENV)/.dev ## regenerate crds/ and generated docs; fail on a difference
+	$(PY) -m argosy_operator.api.crd --check
+	$(PY) -m tests.docs --check
+
+.PHONY: test-fast
+test-fast: $(VENV)/.dev ## < 60 s: no cluster, no torch
+	$(PY) -m pytest -m "not cluster and not torch and not helm and not slow and not gpu"
+
+.PHONY: test
+test: check verify ## everything that CI runs: checks, unit tests, torch, real cluster (25 min from nothing)
+	$(PY) -m tests.cluster preflight
+	$(PY) -m tests.cluster build
+	$(PY) -m pytest -m "not gpu"
+
+.PHONY: test-gpu
+test-gpu: $(VENV)/.all ## tests that need a CUDA device
+	$(PY) -m pytest -m gpu
+
+# --- the one-machine Kubernetes ---------------------------------------------------------------
+
+.PHONY: cluster-up
+cluster-up: $(VENV)/.dev ## start the one-machine Kubernetes; prints the KUBECONFIG for your kubectl
+	@$(PY) -m tests.cluster up
+
+.PHONY: cluster-down
+cluster-down: $(VENV)/.dev ## stop it; nothing is left behind
+	@$(PY) -m tests.cluster down
+
+.PHONY: clean-cache
+clean-cache: $(VENV)/.dev ## show the size of what was built and downloaded, and remove it
+	@$(PY) -m tests.cluster clean-cache
+
+# --- the product ------------------------------------------------------------------------------
+
+.PHONY: demo
+demo: ## the product, from a fresh clone: cluster, chart, a real answer, a fleet that scales on its SLO
+	@DEMO_STARTED=$$(date +%s.%N) PYTHON=$(PYTHON) MAKE=$(MAKE) $(PYTHON) tests/demo/bootstrap.py $(KEEP)
+
+.PHONY: bench-engine
+bench-engine: $(VENV)/.all ## one decode step and one prefill beside the limit of this machine
+	$(PY) -m argosy_engine.bench.step --json build/bench/engine.json

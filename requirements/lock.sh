@@ -1,0 +1,15 @@
+#!/usr/bin/env bash
+# Pins what each environment installs, with hashes and without index addresses.
+set -euo pipefail
+uv=../.venv/bin/uv
+pin() { # file, extras…
+    local out=$1; shift
+    local extras=(); for extra in "$@"; do extras+=(--extra "$extra"); done
+    "$uv" pip compile --quiet --universal --python-version 3.11 --generate-hashes --no-emit-index-url \
+        --no-annotate --custom-compile-command "make lock" "${extras[@]}" ../pyproject.toml -o "$out"
+}
+pin all.txt operator gateway engine dev
+pin dev.txt operator gateway dev
+pin operator.txt operator
+pin gateway.txt gateway
+pin engine.txt engine
