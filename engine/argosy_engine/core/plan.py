@@ -1,0 +1,117 @@
+"""One step, as data: what the scheduler decided and what the runner must compute.
+
+`Scheduler.schedule` makes a `StepPlan`; the loop hands it to `Runner.execute`; both go back to
+`Scheduler.update`. A timing runner needs only the counts; a tensor runner calls `flatten`.
+"""
+
+from dataclasses import dataclass, field
+from typing import Literal
+
+from argosy_engine.core.sampling import SamplingParams
+
+__all__ = ["FlatBatch", "Row", "StepKind", "StepOutput", "StepPlan", "flatten"]
+
+StepKind = Literal["prefill", "decode", "mixed"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Row:
+    """One sequence's share of a step: compute tokens [start, start + count) and write their KV.
+
+    `tokens` (prompt and output so far) and `block_table` are the sequence's own lists, not copies:
+    they are valid, and unchanged, until `update` of the same step.
+    """
+
+    request_id: str
+    tokens: list[int]
+    block_table: list[int]
+    start: int
+    count: int
+    samples: bool  # the last computed token is the sequence's last: draw the next one
+    decode: bool  # one token that was itself an output; otherwise prompt (or recomputed) tokens
+    sampling: SamplingParams
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StepPlan:
+    """A step. Decodes stand before prefills in `rows`; the totals are over `rows`."""
+
+    index: int  # counts from 1
+    rows: tuple[Row, ...]
+    block_size: int
+    prefill_tokens: int
+    prefill_sequences: int
+    decode_sequences: int
+    decode_context_tokens: int  # Σ over decode rows of the KV length that is attended to
+    after_idle: bool  # nothing was running before: a timing runner starts a new time line
+
+    @property
+    def kind(self) -> StepKind:
+        if not self.prefill_sequences:
+            return "decode"
+        return "mixed" if self.decode_sequences else "prefill"
+
+    @property
+    def tokens(self) -> int:
+        return self.prefill_tokens + self.decode_sequences
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StepOutput:
+    """What a runner hands back: one token id per row with `samples`, in the order of the rows.
+
+    `busy_s` is the execution time of this step in seconds, without the idle time before it; from
+    Σ busy_s by kind of step the autoscaler learns capacity. `failed` names requests whose rows
+    could not be computed (others are good); their entry in `token_ids` is any number.
+    """
+
+    token_ids: list[int]
+    busy_s: float
+    failed: dict[str, str] = field(default_factory=dict)  # request id → reason
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FlatBatch:
+    """`StepPlan` as flat lists, ready for `torch.tensor`: N tokens, B sequences, S samples."""
+
+    token_ids: list[int]  # [N]
+    positions: list[int]  # [N]
+    slot_mapping: list[int]  # [N] block * block_size + offset, where this token's K and V go
+    cu_q: list[int]  # [B+1] offsets into the N tokens
+    kv_lens: list[int]  # [B] KV length after this step, = start + count
+    block_tables: list[list[int]]  # [B][ragged] block ids, cut to ceil(kv_len / block_size)
+    sample_rows: list[int]  # [S] index into the N tokens of the rows to draw from
+    sample_positions: list[int]  # [S] position that the drawn token will have (the RNG's key)
+    sampling: list[SamplingParams]  # [S]
+
+
+def flatten(plan: StepPlan) -> FlatBatch:
+    """Lay a plan out flat; O(tokens of the step)."""
+    size = plan.block_size
+    batch = FlatBatch(
+        token_ids=[],
+        positions=[],
+        slot_mapping=[],
+        cu_q=[0],
+        kv_lens=[],
+        block_tables=[],
+        sample_rows=[],
+        sample_positions=[],
+        sampling=[],
+    )
+    for row in plan.rows:
+        end = row.start + row.count
+        table = row.block_table
+        batch.token_ids.extend(row.tokens[row.start : end])
+        batch.positions.extend(range(row.start, end))
+        batch.slot_mapping.extend(
+            table[position // size] * size + position % size for position in range(row.start, end)
+        )
+        batch.cu_q.append(batch.cu_q[-1] + row.count)
+        batch.kv_lens.append(end)
+        batch.block_tables.append(table[: -(-end // size)])
+        if row.samples:
+            batch.sample_rows.append(batch.cu_q[-1] - 1)
+            batch.sample_positions.append(end)
+            batch.sampling.append(row.sampling)
+    return batch
