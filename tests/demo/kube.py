@@ -1,0 +1,109 @@
+"""The demo's two ways to the API server: the user's own `kubectl` for what a user would do, and a
+plain HTTP client for the once-a-second readings of the live view (a kubectl process costs 0.1 s of CPU).
+"""
+
+import base64
+import json
+import os
+import ssl
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import httpx
+import yaml
+
+TOOLS = Path(sys.executable).parent
+"""kubectl and helm stand beside this Python: both are packages of the environment."""
+
+
+class Kube:
+    """A cluster as its kubeconfig names it."""
+
+    def __init__(self, kubeconfig: Path) -> None:
+        self.kubeconfig = kubeconfig
+        self.env = {**os.environ, "KUBECONFIG": str(kubeconfig)}
+        config = yaml.safe_load(kubeconfig.read_text())
+        cluster = config["clusters"][0]["cluster"]
+        user = config["users"][0]["user"]
+        trust = ssl.create_default_context(cadata=_text(cluster, "certificate-authority"))
+        headers = {}
+        if "token" in user:
+            headers["Authorization"] = f"Bearer {user['token']}"
+        elif "client-certificate-data" in user or "client-certificate" in user:
+            with tempfile.NamedTemporaryFile("w", suffix=".pem") as pair:
+                pair.write(_text(user, "client-certificate") + _text(user, "client-key"))
+                pair.flush()
+                trust.load_cert_chain(pair.name)
+        self.http = httpx.Client(
+            base_url=cluster["server"], verify=trust, headers=headers, timeout=5, trust_env=False
+        )
+
+    def get(self, path: str, **query: str) -> dict[str, Any] | None:
+        """The object or list at an API path; None when it is not there."""
+        answer = self.http.get(path, params=query)
+        if answer.status_code == 404:
+            return None
+        answer.raise_for_status()
+        found: dict[str, Any] = answer.json()
+        return found
+
+    def kubectl(self, *words: str, given: str | None = None) -> str:
+        """Run the real kubectl; raises with its own words when it fails."""
+        return self._run([str(TOOLS / "kubectl"), *words], given)
+
+    def helm(self, *words: str) -> str:
+        """Run the real helm."""
+        return self._run([str(TOOLS / "helm"), *words], None)
+
+    def _run(self, words: list[str], given: str | None) -> str:
+        done = subprocess.run(
+            words, env=self.env, input=given, capture_output=True, text=True, check=False
+        )
+        if done.returncode:
+            name = Path(words[0]).name
+            raise RuntimeError(f"{name} {' '.join(words[1:4])} …: {done.stderr.strip()}")
+        return done.stdout
+
+    def wait(
+        self,
+        path: str,
+        ready: Callable[[dict[str, Any]], bool],
+        *,
+        timeout_s: float,
+        what: str,
+        every_s: float = 0.25,
+    ) -> dict[str, Any]:
+        """Poll an object until `ready` holds; a time-out shows the object's conditions."""
+        deadline = time.monotonic() + timeout_s
+        found = None
+        while time.monotonic() < deadline:
+            found = self.get(path)
+            if found is not None and ready(found):
+                return found
+            time.sleep(every_s)
+        conditions = (found or {}).get("status", {}).get("conditions", "no such object")
+        raise TimeoutError(f"{what}: not within {timeout_s:.0f} s: {json.dumps(conditions)[:2000]}")
+
+
+def condition(found: dict[str, Any], kind: str) -> dict[str, Any]:
+    """The condition of that type in an object's status; empty when it is not there."""
+    conditions = found.get("status", {}).get("conditions", [])
+    return next((c for c in conditions if c["type"] == kind), {})
+
+
+def is_ready(found: dict[str, Any]) -> bool:
+    """Ready=True for the generation that the object has."""
+    generation = found["metadata"].get("generation")
+    seen = found.get("status", {}).get("observedGeneration")
+    return seen == generation and condition(found, "Ready").get("status") == "True"
+
+
+def _text(part: dict[str, str], key: str) -> str:
+    if f"{key}-data" in part:
+        return base64.b64decode(part[f"{key}-data"]).decode()
+    return Path(part[key]).read_text()
