@@ -1,0 +1,176 @@
+"""Text types of the API: durations, percentages, quantities, bounded strings.
+
+The API has no floats: a duration is written "200ms", a percentage "90%". Each type keeps the text
+as the user wrote it (so that a dump equals the input) and offers the number in its unit. A `Format`
+is one regular expression and one sentence; the models use it to refuse, and `schema.py` writes the
+same pair into the CRD as a CEL rule, so that the API server refuses with the same words.
+"""
+
+import re
+from dataclasses import dataclass
+from typing import Annotated, Any
+
+from pydantic import GetCoreSchemaHandler, GetJsonSchemaHandler
+from pydantic_core import CoreSchema, core_schema
+
+_SECONDS = {"ms": 0.001, "s": 1.0, "m": 60.0, "h": 3600.0}
+DURATION_PATTERN = r"^(0|[1-9][0-9]{0,5})(ms|s|m|h)$"
+POSITIVE_DURATION_PATTERN = r"^[1-9][0-9]{0,5}(ms|s|m|h)$"
+QUANTITY_PATTERN = r"^[0-9]{1,12}([.][0-9]{1,3})?(m|k|M|G|T|Ki|Mi|Gi|Ti)?$"
+
+
+@dataclass(frozen=True, slots=True)
+class Format:
+    """A regular expression (RE2 syntax, whole text), its longest text, what to write instead."""
+
+    pattern: str
+    says: str
+    max_length: int
+
+    def check(self, text: str) -> str:
+        if len(text) > self.max_length:
+            raise ValueError(f"must be at most {self.max_length} characters; {self.says}")
+        if not re.fullmatch(self.pattern.removeprefix("^").removesuffix("$"), text):
+            raise ValueError(self.says)
+        return text
+
+    def __get_pydantic_core_schema__(
+        self, source: Any, handler: GetCoreSchemaHandler
+    ) -> CoreSchema:
+        return core_schema.no_info_after_validator_function(self.check, handler(source))
+
+    def __get_pydantic_json_schema__(
+        self, schema: CoreSchema, handler: GetJsonSchemaHandler
+    ) -> dict[str, Any]:
+        json = dict(handler(schema))
+        rule = {"rule": f"self.matches({cel_string(self.pattern)})", "message": self.says}
+        return json | {"maxLength": self.max_length, "x-kubernetes-validations": [rule]}
+
+
+class _Text(str):
+    """A string that pydantic reads and writes as a plain string, kept as its own class."""
+
+    __slots__ = ()
+
+    @classmethod
+    def __get_pydantic_core_schema__(cls, source: Any, handler: GetCoreSchemaHandler) -> CoreSchema:
+        return core_schema.no_info_after_validator_function(cls, core_schema.str_schema())
+
+
+class Duration(_Text):
+    """A span of time: a whole number and one unit, ms, s, m or h."""
+
+    __slots__ = ()
+
+    @property
+    def seconds(self) -> float:
+        unit = self.lstrip("0123456789")
+        return int(self.removesuffix(unit)) * _SECONDS[unit]
+
+    @property
+    def ms(self) -> float:
+        return self.seconds * 1000
+
+
+class Percent(_Text):
+    """A percentage, "90%"."""
+
+    __slots__ = ()
+
+    @property
+    def fraction(self) -> float:
+        return float(self.removesuffix("%")) / 100
+
+
+class Quantity(_Text):
+    """A Kubernetes quantity, "500m" or "2Gi"; a whole number may stand without quotes."""
+
+    __slots__ = ()
+
+    @classmethod
+    def __get_pydantic_core_schema__(cls, source: Any, handler: GetCoreSchemaHandler) -> CoreSchema:
+        fmt = Format(QUANTITY_PATTERN, "write a quantity such as 500m, 4 or 16Gi", 18)
+        text = core_schema.str_schema(coerce_numbers_to_str=True)
+        return core_schema.no_info_after_validator_function(lambda v: cls(fmt.check(v)), text)
+
+    @classmethod
+    def __get_pydantic_json_schema__(
+        cls, schema: CoreSchema, handler: GetJsonSchemaHandler
+    ) -> dict[str, Any]:
+        return {"x-kubernetes-int-or-string": True, "pattern": QUANTITY_PATTERN}
+
+
+def cel_string(text: str) -> str:
+    """A CEL string literal of the text; backslashes and quotes stay what they are."""
+    return "'" + text.replace("\\", "\\\\").replace("'", "\\'") + "'"
+
+
+Span = Annotated[
+    Duration,
+    Format(DURATION_PATTERN, "write a duration as a whole number and ms, s, m or h: 200ms, 5m", 12),
+]
+PositiveSpan = Annotated[
+    Duration,
+    Format(POSITIVE_DURATION_PATTERN, "write a duration of more than 0, such as 200ms or 15s", 12),
+]
+Target = Annotated[
+    Duration,
+    Format(
+        POSITIVE_DURATION_PATTERN,
+        "an SLO target must be a duration of more than 0: write 200ms or 2s, or leave slo out",
+        12,
+    ),
+]
+Attainment = Annotated[
+    Percent,
+    Format(
+        r"^[1-9][0-9]?([.][0-9]{1,2})?%$",
+        "write the share of requests that must meet the SLO, from 1% to 99.99%, such as 90%",
+        8,
+    ),
+]
+ModelUri = Annotated[
+    str,
+    Format(
+        r"^(pvc://[a-z0-9]([-a-z0-9.]*[a-z0-9])?(/[A-Za-z0-9_-][A-Za-z0-9._-]*)*"
+        r"|sim://[a-z0-9][-a-z0-9]*)$",
+        "write pvc://<claim>/<path> or sim://<preset>; hf:// is not fetched from the network: "
+        "put the weights on a volume and write pvc://<claim>/<path>",
+        512,
+    ),
+]
+ServedName = Annotated[
+    str,
+    Format(
+        r"^[A-Za-z0-9][A-Za-z0-9._:/-]*$",
+        "a served name has letters, digits and . _ : / - and begins with a letter or digit",
+        128,
+    ),
+]
+ImageName = Annotated[
+    str, Format(r"^[^ \t\n]+$", "write an image name such as registry/path:tag", 512)
+]
+EnvName = Annotated[
+    str,
+    Format(
+        r"^[A-Za-z_][A-Za-z0-9_]*$", "an environment name has letters, digits and underscores", 128
+    ),
+]
+MetricsUrl = Annotated[
+    str,
+    Format(
+        r"^https?://[^@ ]+$",
+        "write http://host:port or https://host:port; a credential belongs to the operator's "
+        "chart values, never into this object",
+        512,
+    ),
+]
+FleetName = Annotated[
+    str,
+    Format(
+        r"^[a-z]([-a-z0-9]{0,38}[a-z0-9])?$",
+        "a fleet's name is at most 40 lower-case letters, digits and hyphens, begins with a "
+        "letter and does not end with a hyphen",
+        40,
+    ),
+]
