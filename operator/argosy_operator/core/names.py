@@ -1,0 +1,63 @@
+"""Names, labels and annotations of what belongs to a fleet: one place, no lookups.
+
+Names are functions of the fleet's name alone, so that every loop and every replica of the operator
+finds the same children. A fleet's name has at most 40 characters, the longest child name is
+`<fleet>-colocated-<8 hex digits>`: 59.
+"""
+
+from argosy_operator.api.v1alpha1 import RoleName
+
+FLEET = "serving.argosy.dev/fleet"
+ROLE = "serving.argosy.dev/role"
+REVISION = "serving.argosy.dev/revision"
+MANAGED_BY = "app.kubernetes.io/managed-by"
+MANAGER = "argosy"  # value of MANAGED_BY, and the field manager of server-side apply
+GATEWAY_ROLE = "gateway"
+
+DRAIN = "serving.argosy.dev/drain"  # on a pod: RFC 3339 time when its drain began
+DRAIN_TIMEOUT = "serving.argosy.dev/drain-timeout-s"  # on a Deployment: what its pods were told
+DELETION_COST = "controller.kubernetes.io/pod-deletion-cost"
+
+API_PORT, ADMIN_PORT, KV_PORT = 8000, 8001, 8002
+GATEWAY_PORT, GATEWAY_ADMIN_PORT, SERVICE_PORT = 8080, 8081, 80
+
+
+def engine_deployment(fleet: str, role: RoleName, revision: str) -> str:
+    """The Deployment of one role × revision."""
+    return f"{fleet}-{role}-{revision}"
+
+
+def serving_role(fleet: str, role: RoleName) -> str:
+    """The ServingRole of one role, and the role's disruption budget."""
+    return f"{fleet}-{role}"
+
+
+def gateway(fleet: str) -> str:
+    """The gateway's Deployment, ServiceAccount, Role, RoleBinding and disruption budget."""
+    return f"{fleet}-gateway"
+
+
+def service(fleet: str) -> str:
+    """The Service in front of the gateway: clients speak to the fleet by its own name."""
+    return fleet
+
+
+def url(fleet: str, namespace: str) -> str:
+    """The base address of the fleet's OpenAI API inside the cluster, without /v1."""
+    return f"http://{service(fleet)}.{namespace}.svc"
+
+
+def labels(fleet: str, role: str, revision: str | None = None) -> dict[str, str]:
+    """Labels of a child and of its pods; the revision only where there is one."""
+    of_revision = {} if revision is None else {REVISION: revision}
+    return {MANAGED_BY: MANAGER, FLEET: fleet, ROLE: role} | of_revision
+
+
+def selector(fleet: str, role: str, revision: str | None = None) -> dict[str, str]:
+    """What selects the pods of a role, or of one revision of it."""
+    return {key: v for key, v in labels(fleet, role, revision).items() if key != MANAGED_BY}
+
+
+def selector_text(fleet: str, role: str, revision: str | None = None) -> str:
+    """The selector as text, as list calls and the scale subresource take it."""
+    return ",".join(f"{key}={value}" for key, value in selector(fleet, role, revision).items())
