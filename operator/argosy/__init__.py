@@ -8,7 +8,7 @@ import importlib
 import sys
 from typing import NoReturn
 
-__all__ = ["main", "kubectl_plugin"]
+__all__ = ["kubectl_plugin", "main"]
 
 _PROGRAMS = {
     "operator": ("argosy_operator.cli", "run the operator; explain, crds"),
@@ -18,7 +18,7 @@ _PROGRAMS = {
 
 
 def main() -> NoReturn:
-    """Dispatch `argosy <program> …` to that program's `main(argv)`; exit status 2 names the programs."""
+    """Dispatch `argosy <program> …` to that program's `main`; exit status 2 names the programs."""
     words = sys.argv[1:]
     if not words or words[0] not in _PROGRAMS:
         usage = "\n".join(f"  argosy {name:9} {what}" for name, (_, what) in _PROGRAMS.items())
@@ -39,6 +39,8 @@ def _run(program: str, argv: list[str]) -> NoReturn:
     try:
         entry = importlib.import_module(module)
     except ModuleNotFoundError as missing:
-        sys.stderr.write(f"argosy {program}: {missing}. Install it: pip install 'argosy[{program}]'\n")
+        sys.stderr.write(
+            f"argosy {program}: {missing}. Install it: pip install 'argosy[{program}]'\n"
+        )
         sys.exit(1)
     sys.exit(entry.main(argv))

@@ -1,4 +1,4 @@
-"""First step of `make demo`, on a bare Python: sets up in parallel, then hands over to `tests.demo`.
+"""First step of `make demo`, on a bare Python: sets up in parallel, then starts `tests.demo`.
 
 Two things take minutes on an empty machine and need different resources: the Kubernetes binaries
 (compiler, cores) and the Python environment with torch (download, disk). They run side by side; the
@@ -13,9 +13,9 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parents[2]
 
 
-def main() -> int:
+def main() -> int:  # noqa: RET503
     """Prepare, then replace this process by the demo in the project's own environment."""
-    if sys.version_info < (3, 11):
+    if sys.version_info < (3, 11):  # noqa: UP036
         sys.stderr.write("argosy needs Python 3.11 or newer: make demo PYTHON=python3.11\n")
         return 1
     os.chdir(ROOT)

@@ -1,5 +1,5 @@
 """The demo's two ways to the API server: the user's own `kubectl` for what a user would do, and a
-plain HTTP client for the once-a-second readings of the live view (a kubectl process costs 0.1 s of CPU).
+plain HTTP client for the live view's readings once a second (a kubectl process costs 0.1 s of CPU).
 """
 
 import base64

@@ -5,11 +5,11 @@ from pathlib import Path
 import matplotlib
 
 matplotlib.use("Agg")
-from matplotlib import pyplot  # noqa: E402
+from matplotlib import pyplot
 
-from tests.demo.plan import RAMP, steps  # noqa: E402
-from tests.demo.score import SETTLING_CUT_S, Limits, Seen, attainment  # noqa: E402
-from tests.demo.watch import Reading  # noqa: E402
+from tests.demo.plan import RAMP, steps
+from tests.demo.score import SETTLING_CUT_S, Limits, Seen, attainment
+from tests.demo.watch import Reading
 
 WINDOW_S = 6.0
 

@@ -31,10 +31,10 @@ class Due:
 # Llama-70B on four H100: a prompt of 1,200 tokens takes 0.13 s of prefill; one decode replica
 # holds about 29 answers at 40 ms a token. The surge needs prefill, the other mix needs decode.
 RAMP = (
-    Phase("low", 45, 2.4, 1200, 30),
-    Phase("4x", 45, 9.6, 1200, 30),
+    Phase("low", 45, 2.8, 1200, 30),
+    Phase("4x", 45, 11.2, 1200, 30),
     Phase("other mix", 45, 6.0, 150, 200),
-    Phase("low again", 45, 2.4, 1200, 30),
+    Phase("low again", 45, 2.8, 1200, 30),
 )
 LENGTH_SPREAD = 0.25
 """Lengths are uniform within ± this share of the phase's mean."""

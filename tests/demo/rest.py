@@ -1,7 +1,8 @@
 """Writes at rest, counted from the API server's own audit log.
 
-A fleet without traffic should cost the API server nothing. What counts: every write of the operator's
-and the gateways' accounts. What does not: Leases (leadership is a heartbeat) and token reviews.
+A fleet without traffic should cost the API server nothing. What counts: every write of the
+operator's and the gateways' accounts. What does not: Leases (leadership is a heartbeat) and token
+reviews.
 """
 
 import json
@@ -20,7 +21,7 @@ def is_ours(user: str, namespaces: tuple[str, ...]) -> bool:
 
 
 def writes(log: Path, begin: str, end: str, namespaces: tuple[str, ...]) -> list[str]:
-    """Each write between two RFC 3339 times (UTC, compared as text), as `account verb resource/name`."""
+    """Each write between two RFC 3339 times (UTC), as `account verb resource name`."""
     found = []
     with log.open() as lines:
         for line in lines:

@@ -1,8 +1,8 @@
 """What the client saw, scored: pure functions over the records that `load.py` writes.
 
 The client measures by its own clock, independently of the gateway's counters. A request is met when
-its first token came within the TTFT limit and its mean gap between tokens within the TPOT limit; one
-that was shed, failed or lost is a miss (DESIGN §13).
+its first token came within the TTFT limit and its mean gap between tokens within the TPOT limit;
+one that was shed, failed or lost is a miss (DESIGN §13).
 """
 
 from dataclasses import dataclass

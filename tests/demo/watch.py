@@ -1,4 +1,4 @@
-"""What the live view shows: one reading a second of the fleet, the machine and the client's records.
+"""What the live view shows: a reading a second of the fleet, the machine, the client's records.
 
 Readings are kept for the picture and for the figures (replica maxima, CPU share).
 """
@@ -36,14 +36,14 @@ class Records:
     """The client's output file, read as it grows."""
 
     def __init__(self, path: Path) -> None:
-        self._path = path
+        self.path = path
         self._at = 0
         self.seen: list[Seen] = []
 
     def read(self) -> list[Seen]:
         """All records so far."""
-        if self._path.exists():
-            with self._path.open() as lines:
+        if self.path.exists():
+            with self.path.open() as lines:
                 lines.seek(self._at)
                 while (line := lines.readline()).endswith("\n"):
                     self.seen.append(Seen(**json.loads(line)))
