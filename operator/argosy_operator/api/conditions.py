@@ -114,8 +114,8 @@ def upsert(
 ) -> list[dict[str, Any]]:
     """The conditions with every statement in its place.
 
-    `conditions` is what stands in status now, `now` an RFC 3339 time, `generation` the generation of
-    the spec that was looked at. A condition keeps its lastTransitionTime while its status stays the
+    `conditions` is what stands in status now, `now` an RFC 3339 time, `generation` the one of the
+    spec that was looked at. A condition keeps its lastTransitionTime while its status stays the
     same, whatever its reason and message say. Types without a statement stay as they are. The order
     is that of ConditionType, so that the same statements always give the same list.
     """

@@ -1,8 +1,8 @@
 """The revision: a name for what the engine pods of a fleet are made of.
 
 One revision spans all roles that the mode uses, because prefill and decode pods work together only
-when they are of the same revision. What a change of the spec may do without new pods (replicas, SLO,
-autoscaling, drain times, routing, metrics) is not in the list below.
+when they are of the same revision. What may change without new pods (replicas, SLO, autoscaling,
+drain times, routing, metrics) is not in the list below.
 """
 
 import hashlib
@@ -31,7 +31,7 @@ def fields(fleet: ServingDeployment, *, engine_image: str) -> dict[str, object]:
         "args": list(spec.engine.args),
         "env": [[env.name, env.value] for env in spec.engine.env],
         "roles": {name: dump(role.resources) for name, role in spec.active_roles()},
-        "kvTransfer": dump(spec.kv_transfer),
+        "kvTransfer": dump(spec.kv_transfer) if spec.mode == "disaggregated" else None,
     }
 
 

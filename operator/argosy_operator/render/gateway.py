@@ -1,0 +1,163 @@
+"""The fleet's gateway: one Deployment with its own account, and the Service that clients use.
+
+It reads pods of its namespace and nothing else; the Role's text is fixed, nothing of it comes from
+the spec. It is owned by the fleet, so that it serves on when the operator is uninstalled.
+"""
+
+from argosy_operator.api.v1alpha1 import ServingDeployment
+from argosy_operator.core import names
+from argosy_operator.render.engine import GRACE_MARGIN_S, whole_seconds
+from argosy_operator.render.images import Images
+from argosy_operator.render.labels import (
+    Object,
+    container_security,
+    disruption_budget,
+    http_probe,
+    identity_env,
+    metadata,
+    pod_security,
+    scrape_annotations,
+    spread,
+)
+
+# Between "the Service no longer lists this pod" and SIGTERM: kube-proxies need a moment to hear.
+DEREGISTER_S = 5
+
+
+def objects(fleet: ServingDeployment, images: Images) -> list[Object]:
+    """All objects of the gateway, in the order in which they should be applied."""
+    name = names.gateway(fleet.name)
+    return [
+        _account(fleet),
+        _role(fleet),
+        _binding(fleet),
+        _service(fleet),
+        disruption_budget(fleet, name, names.GATEWAY_ROLE),
+        _deployment(fleet, images),
+    ]
+
+
+def _metadata(fleet: ServingDeployment, name: str | None = None) -> Object:
+    return metadata(fleet, name or names.gateway(fleet.name), names.GATEWAY_ROLE)
+
+
+def _account(fleet: ServingDeployment) -> Object:
+    return {"apiVersion": "v1", "kind": "ServiceAccount", "metadata": _metadata(fleet)}
+
+
+def _role(fleet: ServingDeployment) -> Object:
+    return {
+        "apiVersion": "rbac.authorization.k8s.io/v1",
+        "kind": "Role",
+        "metadata": _metadata(fleet),
+        "rules": [{"apiGroups": [""], "resources": ["pods"], "verbs": ["get", "list", "watch"]}],
+    }
+
+
+def _binding(fleet: ServingDeployment) -> Object:
+    name = names.gateway(fleet.name)
+    group = "rbac.authorization.k8s.io"
+    return {
+        "apiVersion": f"{group}/v1",
+        "kind": "RoleBinding",
+        "metadata": _metadata(fleet),
+        "roleRef": {"apiGroup": group, "kind": "Role", "name": name},
+        "subjects": [{"kind": "ServiceAccount", "name": name, "namespace": fleet.namespace}],
+    }
+
+
+def _service(fleet: ServingDeployment) -> Object:
+    port = {
+        "name": "http",
+        "port": names.SERVICE_PORT,
+        "targetPort": names.GATEWAY_PORT,
+        "protocol": "TCP",
+    }
+    return {
+        "apiVersion": "v1",
+        "kind": "Service",
+        "metadata": _metadata(fleet, names.service(fleet.name)),
+        "spec": {
+            "type": "ClusterIP",
+            "selector": names.selector(fleet.name, names.GATEWAY_ROLE),
+            "ports": [port],
+        },
+    }
+
+
+def _deployment(fleet: ServingDeployment, images: Images) -> Object:
+    selector = names.selector(fleet.name, names.GATEWAY_ROLE)
+    drain_s = whole_seconds(fleet.spec.drain.timeout.seconds)
+    pod: Object = {
+        "serviceAccountName": names.gateway(fleet.name),
+        "enableServiceLinks": False,
+        "securityContext": pod_security(),
+        "terminationGracePeriodSeconds": DEREGISTER_S + drain_s + GRACE_MARGIN_S,
+        "topologySpreadConstraints": spread(selector),
+        "containers": [_container(fleet, images, drain_s)],
+        "volumes": [{"name": "tmp", "emptyDir": {}}],
+    }
+    return {
+        "apiVersion": "apps/v1",
+        "kind": "Deployment",
+        "metadata": _metadata(fleet),
+        "spec": {
+            "replicas": fleet.spec.routing.replicas,
+            "revisionHistoryLimit": 2,
+            "selector": {"matchLabels": selector},
+            # A change of routing or SLO replaces gateways one by one, none before its successor.
+            "strategy": {
+                "type": "RollingUpdate",
+                "rollingUpdate": {"maxSurge": 1, "maxUnavailable": 0},
+            },
+            "template": {
+                "metadata": {
+                    "labels": names.labels(fleet.name, names.GATEWAY_ROLE),
+                    "annotations": scrape_annotations(names.GATEWAY_ADMIN_PORT),
+                },
+                "spec": pod,
+            },
+        },
+    }
+
+
+def _container(fleet: ServingDeployment, images: Images, drain_s: int) -> Object:
+    admin = names.GATEWAY_ADMIN_PORT
+    return {
+        "name": "gateway",
+        "image": images.gateway,
+        "command": ["argosy"],
+        "args": ["gateway", "run", *_flags(fleet, drain_s)],
+        "env": identity_env(),
+        "ports": [
+            {"name": "http", "containerPort": names.GATEWAY_PORT},
+            {"name": "admin", "containerPort": admin},
+        ],
+        "resources": {"requests": {"cpu": "100m", "memory": "128Mi"}},
+        "securityContext": container_security(),
+        "startupProbe": http_probe("/ready", admin, period_s=1, failures=60),
+        "readinessProbe": http_probe("/ready", admin, period_s=2, failures=2),
+        "livenessProbe": http_probe("/health", admin, period_s=10, failures=3, timeout_s=5),
+        "lifecycle": {"preStop": {"sleep": {"seconds": DEREGISTER_S}}},
+        "terminationMessagePolicy": "FallbackToLogsOnError",
+        "volumeMounts": [{"name": "tmp", "mountPath": "/tmp"}],  # noqa: S108
+    }
+
+
+def _flags(fleet: ServingDeployment, drain_s: int) -> list[str]:
+    """Flags of `argosy gateway run` (designs/0001-seams.md §2)."""
+    spec = fleet.spec
+    flags: dict[str, object] = {
+        "--fleet": fleet.name,
+        "--namespace": fleet.namespace,
+        "--served-name": fleet.served_name,
+        "--strategy": spec.routing.strategy,
+        "--max-queue": spec.routing.max_queue,
+        "--drain-timeout-s": drain_s,
+    }
+    if spec.slo is not None:
+        flags |= {
+            "--slo-ttft-ms": round(spec.slo.ttft.target.ms),
+            "--slo-tpot-ms": round(spec.slo.tpot.target.ms),
+        }
+    return [text for flag, value in flags.items() for text in (flag, str(value))]

@@ -1,0 +1,21 @@
+"""One role's handles: the ServingRole that can be scaled, and its disruption budget."""
+
+from argosy_operator.api.v1alpha1 import API_VERSION, RoleName, ServingDeployment
+from argosy_operator.core import names
+from argosy_operator.render.labels import Object, disruption_budget, metadata
+
+
+def serving_role(fleet: ServingDeployment, role: RoleName) -> Object:
+    """The ServingRole without replicas: those are turned through /scale only."""
+    return {
+        "apiVersion": API_VERSION,
+        "kind": "ServingRole",
+        "metadata": metadata(fleet, names.serving_role(fleet.name, role), role),
+        "spec": {"fleet": fleet.name, "role": role},
+    }
+
+
+def objects(fleet: ServingDeployment, role: RoleName) -> list[Object]:
+    """The role's objects that do not depend on a revision."""
+    name = names.serving_role(fleet.name, role)
+    return [serving_role(fleet, role), disruption_budget(fleet, name, role)]
