@@ -1,7 +1,7 @@
 """`make demo`: the product from an empty machine to a fleet that scales on its SLO.
 
-Order: cluster while Prometheus still builds → helm install → a real answer through prefill and decode
-pods, beside the colocated mode → the ramp on simulated engines → a minute at rest → figures.
+Order: cluster while Prometheus still builds → helm install → a real answer through prefill and
+decode pods, beside the colocated mode → the ramp on simulated engines → a minute at rest → figures.
 Everything a user would do is done with kubectl, helm and HTTP; nothing reaches into the operator.
 """
 

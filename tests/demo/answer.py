@@ -1,4 +1,4 @@
-"""A real answer on real weights, through a prefill pod and a decode pod, beside the colocated mode."""
+"""A real answer on real weights, by a prefill and a decode pod, beside the colocated mode."""
 
 import contextlib
 import json
@@ -52,9 +52,7 @@ def run(place: Place, found: Figures) -> None:
     )
     found.put("pd_equals_colocated", same)
     verdict = "the same text" if same else "DIFFERENT texts"
-    say(
-        f"{len(PROMPTS)} prompts, {GREEDY_TOKENS} greedy tokens each, split and colocated: {verdict}"
-    )
+    say(f"{len(PROMPTS)} prompts, {GREEDY_TOKENS} greedy tokens each, split and whole: {verdict}")
     kube.kubectl("delete", "sd", "-n", NAMESPACE, together["metadata"]["name"], "--wait=false")
 
 

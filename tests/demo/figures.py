@@ -46,7 +46,7 @@ class Figures:
         self.values[name] = round(float(value), digits)
 
     def finish(self, ours: bool) -> None:
-        """Close the clocks. On a cluster that was there before, only what could be measured stands."""
+        """Close the clocks; on a cluster that was there before, some figures stay open."""
         now = time.time()
         self.put("seconds_total", now - self.began, 1)
         self.put("seconds_warm", now - (self.caches_complete or self.began), 1)

@@ -1,7 +1,7 @@
 """Where the demo runs: our own one-machine Kubernetes, or a cluster that the user names.
 
-A place starts a cluster, installs the chart with the real helm, makes weights available as a volume,
-and gives addresses on loopback for what the user's browser should reach.
+A place starts a cluster, installs the chart with the real helm, makes weights available as a
+volume, and gives addresses on loopback for what the user's browser should reach.
 """
 
 import contextlib

@@ -1,0 +1,45 @@
+"""Steady streamed requests until standard input closes; prints one word per request."""
+
+import asyncio
+import sys
+
+import httpx
+
+
+async def one(http: httpx.AsyncClient, url: str, model: str, number: int, tokens: int) -> str:
+    """`ok`, `lost`, or the status of a refused request."""
+    body = {
+        "model": model,
+        "prompt": f"r{number} " + "word " * 40,
+        "max_tokens": tokens,
+        "ignore_eos": True,
+        "stream": True,
+    }
+    try:
+        async with http.stream("POST", f"{url}/v1/completions", json=body) as answer:
+            if answer.status_code != 200:
+                await answer.aread()
+                return str(answer.status_code)
+            async for line in answer.aiter_lines():
+                if line == "data: [DONE]":
+                    return "ok"
+    except httpx.HTTPError as error:
+        sys.stderr.write(f"{type(error).__name__}: {error}\n")
+    return "lost"
+
+
+async def run(url: str, model: str, per_s: float, tokens: int) -> None:
+    """Send until told to stop, then wait for the answers."""
+    stop = asyncio.get_running_loop().run_in_executor(None, sys.stdin.readline)
+    limits = httpx.Limits(max_connections=None, max_keepalive_connections=0)
+    async with httpx.AsyncClient(limits=limits, timeout=60, trust_env=False) as http:
+        sent = []
+        while not stop.done():
+            sent.append(asyncio.create_task(one(http, url, model, len(sent), tokens)))
+            await asyncio.wait([stop], timeout=1 / per_s)
+        print(*await asyncio.gather(*sent))
+
+
+if __name__ == "__main__":
+    base, name, rate, length = sys.argv[1:]
+    asyncio.run(run(base, name, float(rate), int(length)))
