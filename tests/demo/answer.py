@@ -113,5 +113,8 @@ def _greedy(url: str, model: str, prompt: str) -> str:
     body["ignore_eos"] = True
     answer = httpx.post(f"{url}/v1/completions", json=body, timeout=120, trust_env=False)
     answer.raise_for_status()
-    text: str = answer.json()["choices"][0]["text"]
+    whole = answer.json()
+    if whole["usage"]["completion_tokens"] != GREEDY_TOKENS:
+        raise RuntimeError(f"{GREEDY_TOKENS} tokens were asked for: {whole['usage']}")
+    text: str = whole["choices"][0]["text"]
     return text
