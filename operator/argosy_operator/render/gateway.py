@@ -135,7 +135,7 @@ def _container(fleet: ServingDeployment, images: Images, drain_s: int) -> Object
         ],
         "resources": {"requests": {"cpu": "100m", "memory": "128Mi"}},
         "securityContext": container_security(),
-        "startupProbe": http_probe("/ready", admin, period_s=1, failures=60),
+        "startupProbe": http_probe("/health", admin, period_s=1, failures=60),
         "readinessProbe": http_probe("/ready", admin, period_s=2, failures=2),
         "livenessProbe": http_probe("/health", admin, period_s=10, failures=3, timeout_s=5),
         "lifecycle": {"preStop": {"sleep": {"seconds": DEREGISTER_S}}},
