@@ -4,8 +4,8 @@ The engine thread makes a runner, calls `warm_up` once, then `execute` step by s
 calls `read_blocks` and `write_blocks` meanwhile, only ever on blocks that no step touches (leased
 ones, or ones promised to a pull), so a runner needs no lock around its pool for them.
 
-`argosy_engine.runtime.sim_runner.load(config)` and `argosy_engine.runtime.torch_runner.load(config)`
-return `(Runner, Tokenizer)` and raise `argosy_engine.errors.LoadError`; only the chosen one is
+`load(config)` of `argosy_engine.runtime.sim_runner` and of `argosy_engine.runtime.torch_runner`
+returns `(Runner, Tokenizer)` and raises `argosy_engine.errors.LoadError`; only the chosen one is
 imported.
 """
 

@@ -1,0 +1,45 @@
+"""What bounds the scheduler, and which requests can never or not now be taken."""
+
+from dataclasses import dataclass
+from typing import Literal
+
+from argosy_engine.core.request import NewRequest
+
+__all__ = ["Limits", "Refusal", "refuse_shape"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Limits:
+    """Bounds of a step and of the queue; may be replaced between steps."""
+
+    max_num_seqs: int
+    max_num_batched_tokens: int
+    max_queue: int
+    long_prefill_threshold: int = 0  # tokens of one prompt a step at most; 0 is no bound
+    pull_timeout_s: float = 60.0
+
+
+@dataclass(frozen=True, slots=True)
+class Refusal:
+    """Why a request cannot be taken, as the HTTP server and the KV server say it."""
+
+    code: Literal["context_length_exceeded", "queue_full", "invalid", "duplicate", "draining"]
+    message: str
+
+
+def refuse_shape(request: NewRequest, max_model_len: int) -> Refusal | None:
+    """Refuse what could not be served even by an idle engine."""
+    length, wanted = len(request.token_ids), request.sampling.max_tokens
+    if not length:
+        return Refusal("invalid", "the prompt is empty: send at least one token")
+    if wanted < 1:
+        return Refusal("invalid", f"max_tokens must be at least 1, got {wanted}")
+    remote = request.lease_s is not None
+    if length > max_model_len - (0 if remote else wanted):
+        asked = "" if remote else f" and {wanted} tokens are to be generated"
+        return Refusal(
+            "context_length_exceeded",
+            f"this model's context is {max_model_len} tokens; the prompt has {length}{asked}: "
+            "shorten the prompt or lower max_tokens",
+        )
+    return None

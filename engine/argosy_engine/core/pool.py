@@ -1,0 +1,138 @@
+"""The paged KV pool's bookkeeping: who holds which block, and which blocks hold known text.
+
+Blocks are numbers 1 … total; the bytes are the runner's. A block is *used* (held by n ≥ 1
+sequences), *cached* (held by nobody, but its text is known and may be hit again) or *free*.
+Cached blocks are given away oldest first when free ones run out.
+"""
+
+from array import array
+from collections import OrderedDict
+from collections.abc import Iterable, Sequence
+from hashlib import blake2b
+
+__all__ = ["BlockPool", "PoolExhausted", "hash_block"]
+
+
+class PoolExhausted(Exception):  # noqa: N818 - a state of the pool; the caller should have asked
+    """More blocks were asked for than are free or cached."""
+
+
+def hash_block(parent: bytes, token_ids: Sequence[int]) -> bytes:
+    """16 bytes that name a full block's text *and* everything before it (chained over `parent`)."""
+    return blake2b(array("I", token_ids).tobytes(), digest_size=16, key=parent).digest()
+
+
+class BlockPool:
+    """Reference-counted blocks with an index from chained hashes to blocks."""
+
+    __slots__ = (
+        "_blank",
+        "_cached",
+        "_fresh",
+        "_hash_of",
+        "_index",
+        "_refs",
+        "block_size",
+        "total",
+    )
+
+    def __init__(self, *, num_blocks: int, block_size: int) -> None:
+        if num_blocks < 1 or block_size < 1:
+            raise ValueError(f"need at least one block of one token, got {num_blocks}×{block_size}")
+        self.total = num_blocks
+        self.block_size = block_size
+        self._refs: dict[int, int] = {}  # used blocks only
+        self._hash_of: dict[int, bytes] = {}
+        self._index: dict[bytes, int] = {}
+        self._blank: list[int] = []  # free, used before; last in, first out
+        self._fresh = 1  # lowest block that was never used
+        self._cached: OrderedDict[int, None] = OrderedDict()  # oldest first
+
+    @property
+    def free(self) -> int:
+        return len(self._blank) + self.total - self._fresh + 1
+
+    @property
+    def cached(self) -> int:
+        return len(self._cached)
+
+    @property
+    def available(self) -> int:
+        """Blocks that `allocate` can give: free and cached ones."""
+        return self.free + len(self._cached)
+
+    @property
+    def used(self) -> int:
+        return len(self._refs)
+
+    def refs(self, block: int) -> int:
+        return self._refs.get(block, 0)
+
+    def allocate(self, count: int) -> list[int]:
+        """`count` blocks with one reference each; all or nothing."""
+        if count > self.available:
+            raise PoolExhausted(f"{count} blocks asked, {self.available} available")
+        return [self._allocate_one() for _ in range(count)]
+
+    def _allocate_one(self) -> int:
+        if self._blank:
+            block = self._blank.pop()
+        elif self._fresh <= self.total:
+            block = self._fresh
+            self._fresh += 1
+        else:
+            block, _ = self._cached.popitem(last=False)
+            del self._index[self._hash_of.pop(block)]
+        self._refs[block] = 1
+        return block
+
+    def match(self, hashes: Iterable[bytes]) -> list[int]:
+        """Blocks that hold the longest known prefix; takes no references."""
+        hits: list[int] = []
+        for digest in hashes:
+            block = self._index.get(digest)
+            if block is None:
+                break
+            hits.append(block)
+        return hits
+
+    def idle_among(self, blocks: Iterable[int]) -> int:
+        """How many of these cached blocks nobody holds: taking them lowers `available`."""
+        return sum(1 for block in blocks if block not in self._refs)
+
+    def take(self, blocks: Iterable[int]) -> None:
+        """Hold matched blocks once more."""
+        for block in blocks:
+            held = self._refs.get(block, 0)
+            if not held:
+                del self._cached[block]
+            self._refs[block] = held + 1
+
+    def release(self, blocks: Sequence[int]) -> None:
+        """Give up one reference each; a sequence's tail becomes reusable before its head."""
+        for block in reversed(blocks):
+            held = self._refs[block] - 1
+            if held:
+                self._refs[block] = held
+                continue
+            del self._refs[block]
+            if block in self._hash_of:
+                self._cached[block] = None
+            else:
+                self._blank.append(block)
+
+    def commit(self, block: int, digest: bytes) -> None:
+        """Make a full, computed block findable. A twin that was there first stays the one found."""
+        if digest not in self._index and block not in self._hash_of:
+            self._index[digest] = block
+            self._hash_of[block] = digest
+
+    def reset_prefix_cache(self) -> bool:
+        """Forget all known text; refused (False) while any block is used."""
+        if self._refs:
+            return False
+        self._blank.extend(self._cached)
+        self._cached.clear()
+        self._index.clear()
+        self._hash_of.clear()
+        return True

@@ -1,0 +1,474 @@
+"""Continuous batching: which tokens of which sequences run in the next step.
+
+The loop feeds it (`add`, `abort`, pull events, freed leases) between steps, asks for a decision
+(`schedule`), has the plan computed, and tells it the outcome (`update`). Decodes come first, then
+prompts under way, then new ones in order of arrival, chunked to what the token budget leaves.
+A sequence's whole prompt gets its blocks when it enters, so that two half-computed prompts can
+never wait for each other.
+"""
+
+from bisect import insort
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import Literal
+
+from argosy_engine.core.capacity import Candidate, CapacityPolicy, Pressure
+from argosy_engine.core.limits import Limits, Refusal, refuse_shape
+from argosy_engine.core.plan import Row, StepOutput, StepPlan
+from argosy_engine.core.pool import BlockPool
+from argosy_engine.core.request import Emission, FinishReason, NewRequest, Sequence, State
+from argosy_engine.core.request import finish_reason as finish_reason_of
+from argosy_engine.core.transfer import PullDone, PullFailed, PullOrder, PullReady
+
+__all__ = ["BlockedBy", "Decision", "Scheduler"]
+
+BlockedBy = Literal["batch", "tokens", "kv", "lease"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Decision:
+    """One scheduling round. `plan` is None when there is nothing to compute."""
+
+    plan: StepPlan | None
+    pulls: tuple[PullOrder, ...] = ()
+    cancels: tuple[tuple[str, int], ...] = ()  # (request id, attempt) of pulls to stop
+    emissions: tuple[Emission, ...] = ()
+    blocked_by: BlockedBy | None = None  # why the first waiting request stayed out
+    preempted: tuple[Sequence, ...] = ()
+
+
+class Scheduler:
+    """Owns the sequences and their blocks. One thread calls it; `now` never runs backwards."""
+
+    def __init__(
+        self,
+        *,
+        pool: BlockPool,
+        limits: Limits,
+        policy: CapacityPolicy,
+        eos: frozenset[int],
+        max_model_len: int,
+    ) -> None:
+        self.pool = pool
+        self.limits = limits
+        self.policy = policy
+        self.eos = eos
+        self.max_model_len = min(max_model_len, pool.total * pool.block_size)
+        self.sequences: dict[str, Sequence] = {}  # all unfinished ones
+        self.waiting: list[Sequence] = []  # by rank
+        self.running: list[Sequence] = []  # in order of admission
+        self.pulling: dict[str, Sequence] = {}
+        self.leased: dict[str, Sequence] = {}
+        self.promised = 0  # Σ blocks that those inside may still ask for
+        self._order = 0
+        self._step = 0
+        self._idle = True
+        self._planned: list[Sequence] = []
+
+    # ------------------------------------------------------------- intake, between steps
+
+    def refusal(self, request: NewRequest) -> Refusal | None:
+        """None when `add` may be called with this request."""
+        refusal = refuse_shape(request, self.max_model_len)
+        if refusal is not None:
+            return refusal
+        if request.request_id in self.sequences:
+            return Refusal("duplicate", f"request {request.request_id} is here already")
+        if len(self.waiting) >= self.limits.max_queue:
+            return Refusal("queue_full", f"{len(self.waiting)} requests are waiting; retry later")
+        return None
+
+    def add(self, request: NewRequest) -> Sequence:
+        """Queue a request that `refusal` let pass."""
+        self._order += 1
+        sequence = Sequence(request=request, tokens=list(request.token_ids), order=self._order)
+        sequence.wait_deadline_s = request.deadline_s
+        self.sequences[request.request_id] = sequence
+        insort(self.waiting, sequence, key=_rank)
+        return sequence
+
+    def abort(self, request_id: str) -> None:
+        """End a request in whatever state; unknown ids are finished ones, and fine."""
+        sequence = self.sequences.get(request_id)
+        if sequence is None:
+            return
+        if sequence.state is State.PULLING:
+            sequence.reason = "abort"  # the blocks stay until the service lets go of them
+        else:
+            self._finish(sequence, "abort")
+
+    def pull_ready(self, event: PullReady, now: float) -> list[Emission]:
+        """The peer drew the first token: stream it while the KV is still on its way."""
+        sequence = self._pulling(event)
+        if sequence is None or sequence.reason is not None or sequence.n_output:
+            return []
+        sequence.tokens.append(event.first_token)
+        return [self._emit_token(sequence, event.first_token, now)]
+
+    def pull_done(self, event: PullDone) -> None:
+        """The prompt's KV is here: the sequence decodes from the next step on."""
+        sequence = self._pulling(event)
+        if sequence is not None:
+            # without a first token the prompt's last one is computed again, to draw it here
+            self._leave_pull(sequence, min(sequence.n_prompt, len(sequence.tokens) - 1))
+            if sequence.state is State.RUNNING:
+                sequence.pulled = True
+                self._commit(sequence)
+
+    def pull_failed(self, event: PullFailed) -> None:
+        """Compute the prompt here instead; a first token that was streamed stays."""
+        sequence = self._pulling(event)
+        if sequence is not None:
+            self._leave_pull(sequence, sequence.committed * self.pool.block_size)
+
+    def _leave_pull(self, sequence: Sequence, computed: int) -> None:
+        del self.pulling[sequence.request_id]
+        if sequence.reason is not None:  # it ended while its KV was on the way
+            self._finish(sequence, sequence.reason)
+            return
+        sequence.state = State.RUNNING
+        sequence.num_computed = computed
+        self.running.append(sequence)
+
+    def free_lease(self, request_id: str) -> None:
+        """The lease is over: its blocks stay findable until they are needed."""
+        sequence = self.leased.get(request_id)
+        if sequence is not None:
+            self._finish(sequence, "stop")
+
+    # ------------------------------------------------------------- a step
+
+    def schedule(self, now: float) -> Decision:
+        """Decide the next step. Every sequence in the plan must come back through `update`."""
+        emissions = self._expire_waiting(now)
+        cancels = self._cancel_pulls(now)
+        preempted = self._grow_decodes()
+        slots, budget = self.limits.max_num_seqs, self.limits.max_num_batched_tokens
+        rows: list[tuple[Sequence, int]] = [
+            (s, 1) for s in self._choose_decodes(min(slots, budget))
+        ]
+        budget -= len(rows)
+        for sequence in self.running:
+            if not sequence.decoding and budget > 0 and len(rows) < slots:
+                budget -= self._schedule_chunk(rows, sequence, budget)
+        pulls: list[PullOrder] = []
+        blocked: BlockedBy | None = None
+        while self.waiting and not preempted and blocked is None:
+            head = self.waiting[0]
+            blocked = self._blocked_by(head, budget)
+            if blocked is None:
+                del self.waiting[0]
+                order = self._admit(head, now)
+                if order is None:
+                    budget -= self._schedule_chunk(rows, head, budget)
+                else:
+                    pulls.append(order)
+        return Decision(
+            plan=self._plan(rows),
+            pulls=tuple(pulls),
+            cancels=tuple(cancels),
+            emissions=tuple(emissions),
+            blocked_by="kv" if preempted else blocked,
+            preempted=tuple(preempted),
+        )
+
+    def update(self, plan: StepPlan, out: StepOutput, now: float) -> list[Emission]:
+        """Take a step's outcome: KV is computed, tokens are drawn, ends are found, blocks freed."""
+        emissions: list[Emission] = []
+        drawn = iter(out.token_ids)
+        for row, sequence in zip(plan.rows, self._planned, strict=True):
+            token = next(drawn) if row.samples else None
+            if sequence.request_id in out.failed:
+                message = out.failed[sequence.request_id]
+                emissions.append(self._fail(sequence, message))
+                continue
+            sequence.num_computed += row.count
+            if token is not None:
+                sequence.tokens.append(token)
+            self._commit(sequence)
+            if token is not None:
+                emissions.append(self._emit_token(sequence, token, now))
+        self._planned = []
+        return emissions
+
+    def fail_step(self, message: str) -> list[Emission]:
+        """The runner raised: everybody in the step ends, nothing of it is remembered."""
+        failed, self._planned = self._planned, []
+        return [self._fail(sequence, message) for sequence in failed]
+
+    # ------------------------------------------------------------- numbers for gauges
+
+    @property
+    def unfinished(self) -> int:
+        """Requests that a client still waits for; leases are counted apart."""
+        return len(self.sequences) - len(self.leased)
+
+    def outstanding_prompt_tokens(self) -> int:
+        """Prompt tokens queued or under way here, without what the cache is known to hold."""
+        here = [*self.waiting, *self.running]
+        return sum(s.remaining for s in here if not s.decoding)
+
+    # ------------------------------------------------------------- decodes
+
+    def _grow_decodes(self) -> list[Sequence]:
+        """Give each decode the block its next token needs; preempt the last admitted for it."""
+        preempted: list[Sequence] = []
+        size = self.pool.block_size
+        for sequence in list(self.running):
+            if sequence.state is not State.RUNNING or not sequence.decoding:
+                continue
+            if len(sequence.blocks) * size > sequence.num_computed:
+                continue
+            while not self.pool.available and sequence.state is State.RUNNING:
+                preempted.append(self._preempt(self.running[-1]))
+            if sequence.state is State.RUNNING:
+                sequence.blocks.extend(self.pool.allocate(1))
+                self.promised -= 1
+        return preempted
+
+    def _preempt(self, victim: Sequence) -> Sequence:
+        self._drop_blocks(victim)
+        self.running.remove(victim)
+        victim.num_computed = 0
+        victim.preemptions += 1
+        victim.state = State.PREEMPTED
+        # It was admitted once; dropping it for waiting too long would lose text already streamed.
+        victim.wait_deadline_s = float("inf")
+        insort(self.waiting, victim, key=_rank)
+        self.policy.preempted(self._step + 1)
+        return victim
+
+    def _choose_decodes(self, room: int) -> list[Sequence]:
+        decodes = [s for s in self.running if s.decoding]
+        if len(decodes) > room:  # turns go to those who waited longest
+            decodes.sort(key=_last_step)
+            del decodes[room:]
+        return decodes
+
+    # ------------------------------------------------------------- prompts
+
+    def _schedule_chunk(
+        self, rows: list[tuple[Sequence, int]], sequence: Sequence, budget: int
+    ) -> int:
+        """Append what fits of this prompt, to a block's edge where that leaves anything."""
+        threshold = self.limits.long_prefill_threshold or budget
+        remaining = sequence.remaining
+        count = min(remaining, budget, threshold)
+        if count < remaining:
+            end = sequence.num_computed + count
+            aligned = end - end % self.pool.block_size - sequence.num_computed
+            count = aligned if aligned > 0 else count
+        rows.append((sequence, count))
+        return count
+
+    def _blocked_by(self, head: Sequence, budget: int) -> BlockedBy | None:
+        inside = len(self.running) + len(self.pulling)
+        if inside >= self.limits.max_num_seqs:
+            return "batch"
+        candidate, pulls = self._candidate(head)
+        if budget < 1 and not pulls:
+            return "tokens"
+        available = self.pool.available
+        held = sum(len(s.blocks) for s in self.leased.values())
+        for extra, reason in ((0, "kv"), (held, "lease")):
+            pressure = Pressure(
+                available=available + extra,
+                promised=self.promised,
+                inside=inside,
+                step=self._step + 1,
+            )
+            if self.policy.admits(candidate, pressure):
+                return None if not extra else "lease"
+            if reason == "kv" and not held:
+                break
+        return "kv"
+
+    def _candidate(self, head: Sequence) -> tuple[Candidate, bool]:
+        """What the head needs from the pool, and whether a peer would compute its prompt."""
+        hits = self._prefix_hits(head)
+        blocks = _ceil_div(len(head.tokens), self.pool.block_size)
+        longest = _ceil_div(head.max_total(self.max_model_len), self.pool.block_size)
+        candidate = Candidate(
+            prompt_blocks=blocks - len(hits) + self.pool.idle_among(hits),
+            growth_blocks=max(0, longest - blocks),
+            preemptions=head.preemptions,
+        )
+        return candidate, self._pulls(head, len(hits))
+
+    def _prefix_hits(self, sequence: Sequence) -> list[int]:
+        """Known blocks of its text; the last token is always computed, its logits are needed."""
+        size = self.pool.block_size
+        return self.pool.match(sequence.hash_up_to((len(sequence.tokens) - 1) // size, size))
+
+    def _pulls(self, sequence: Sequence, hit_blocks: int) -> bool:
+        """A peer computes it, unless nearly all is here or its text began here already."""
+        if not sequence.request.candidates or sequence.n_output:
+            return False
+        missing = sequence.n_prompt - hit_blocks * self.pool.block_size
+        return not hit_blocks or missing > self.pool.block_size
+
+    def _admit(self, sequence: Sequence, now: float) -> PullOrder | None:
+        size = self.pool.block_size
+        hits = self._prefix_hits(sequence)
+        pulls = self._pulls(sequence, len(hits))
+        self.pool.take(hits)
+        total = _ceil_div(len(sequence.tokens), size)
+        sequence.blocks = hits + self.pool.allocate(total - len(hits))
+        longest = _ceil_div(sequence.max_total(self.max_model_len), size)
+        self.promised += max(0, longest - total)
+        sequence.committed = len(hits)
+        sequence.num_computed = len(hits) * size
+        if sequence.scheduled_s is None:
+            sequence.scheduled_s = now
+            sequence.cached_tokens = sequence.num_computed
+        if not pulls:
+            sequence.state = State.RUNNING
+            self.running.append(sequence)
+            return None
+        sequence.state = State.PULLING
+        sequence.wait_deadline_s = now + self.limits.pull_timeout_s
+        self.pulling[sequence.request_id] = sequence
+        return PullOrder(
+            request_id=sequence.request_id,
+            attempt=sequence.request.attempt,
+            token_ids=sequence.request.token_ids,
+            sampling=sequence.sampling,
+            candidates=sequence.request.candidates,
+            block_ids=tuple(sequence.blocks),
+            have_tokens=sequence.num_computed,
+            timeout_s=self.limits.pull_timeout_s,
+        )
+
+    # ------------------------------------------------------------- ends
+
+    def _expire_waiting(self, now: float) -> list[Emission]:
+        late = [s for s in self.waiting if s.wait_deadline_s <= now]
+        return [self._fail(s, "waited too long for a place in the batch") for s in late]
+
+    def _cancel_pulls(self, now: float) -> list[tuple[str, int]]:
+        """Pulls nobody needs any more, or that took too long; each is named once."""
+        over = [
+            s
+            for s in self.pulling.values()
+            if not s.cancelling and (s.reason is not None or s.wait_deadline_s <= now)
+        ]
+        for sequence in over:
+            sequence.cancelling = True
+        return [(s.request_id, s.request.attempt) for s in over]
+
+    def _pulling(self, event: PullReady | PullDone | PullFailed) -> Sequence | None:
+        sequence = self.pulling.get(event.request_id)
+        if sequence is None or sequence.request.attempt != event.attempt:
+            return None  # late or doubled: an old attempt
+        return sequence
+
+    def _emit_token(self, sequence: Sequence, token_id: int, now: float) -> Emission:
+        """Stamp a token that was just appended; finish or lease the sequence if it was the last."""
+        last = sequence.last_token_s
+        gap_s = None if last is None else now - last
+        sequence.last_token_s = now
+        if sequence.first_token_s is None:
+            sequence.first_token_s = now
+        if sequence.request.lease_s is not None:
+            self.running.remove(sequence)
+            sequence.state = State.LEASED
+            self.leased[sequence.request_id] = sequence
+            return Emission(sequence, token_id, gap_s, leased=True)
+        reason = finish_reason_of(sequence, token_id, self.eos, self.max_model_len)
+        if reason is not None:
+            if sequence.state is State.PULLING:
+                sequence.reason = reason
+            else:
+                self._finish(sequence, reason)
+        return Emission(sequence, token_id, gap_s, reason)
+
+    def _fail(self, sequence: Sequence, message: str) -> Emission:
+        self._finish(sequence, "error")
+        return Emission(sequence, reason="error", message=message)
+
+    def _finish(self, sequence: Sequence, reason: FinishReason) -> None:
+        match sequence.state:
+            case State.RUNNING:
+                self.running.remove(sequence)
+            case State.QUEUED | State.PREEMPTED:
+                self.waiting.remove(sequence)
+            case State.LEASED:
+                del self.leased[sequence.request_id]
+            case _:
+                pass
+        self._drop_blocks(sequence)
+        sequence.state = State.FINISHED
+        sequence.reason = reason
+        del self.sequences[sequence.request_id]
+
+    def _drop_blocks(self, sequence: Sequence) -> None:
+        if not sequence.blocks:
+            return
+        longest = _ceil_div(sequence.max_total(self.max_model_len), self.pool.block_size)
+        self.promised -= max(0, longest - len(sequence.blocks))
+        self.pool.release(sequence.blocks)
+        sequence.blocks = []
+        sequence.committed = 0
+
+    # ------------------------------------------------------------- bookkeeping
+
+    def _commit(self, sequence: Sequence) -> None:
+        """Make newly full blocks findable: only now, so that a failed step poisons nothing."""
+        full = sequence.num_computed // self.pool.block_size
+        if full > sequence.committed:
+            hashes = sequence.hash_up_to(full, self.pool.block_size)
+            for index in range(sequence.committed, full):
+                self.pool.commit(sequence.blocks[index], hashes[index])
+            sequence.committed = full
+
+    def _plan(self, rows: Iterable[tuple[Sequence, int]]) -> StepPlan | None:
+        planned: list[Row] = []
+        prefill_tokens = context = decodes = 0
+        self._planned = []
+        for sequence, count in rows:
+            decode = sequence.decoding
+            planned.append(
+                Row(
+                    request_id=sequence.request_id,
+                    tokens=sequence.tokens,
+                    block_table=sequence.blocks,
+                    start=sequence.num_computed,
+                    count=count,
+                    samples=count == sequence.remaining,
+                    decode=decode,
+                    sampling=sequence.sampling,
+                )
+            )
+            self._planned.append(sequence)
+            sequence.last_step = self._step + 1
+            if decode:
+                decodes += 1
+                context += len(sequence.tokens)
+            else:
+                prefill_tokens += count
+        after_idle, self._idle = self._idle, not planned
+        if not planned:
+            return None
+        self._step += 1
+        return StepPlan(
+            index=self._step,
+            rows=tuple(planned),
+            block_size=self.pool.block_size,
+            prefill_tokens=prefill_tokens,
+            prefill_sequences=len(planned) - decodes,
+            decode_sequences=decodes,
+            decode_context_tokens=context,
+            after_idle=after_idle,
+        )
+
+
+def _rank(sequence: Sequence) -> tuple[int, float, int]:
+    return sequence.rank
+
+
+def _last_step(sequence: Sequence) -> int:
+    return sequence.last_step
+
+
+def _ceil_div(value: int, by: int) -> int:
+    return -(-value // by)
