@@ -1,0 +1,122 @@
+"""What a plan may ask for: small frozen orders, carried out one after the other by the executor.
+
+An order names what it does and why; it holds no connection and no clock. `shell/execute.py` matches
+them with assert_never, so a new kind of order that nobody carries out does not pass the type check.
+`Outcome` comes back, and status speaks about it.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import Any
+
+Object = Mapping[str, Any]
+
+
+class Trouble(StrEnum):
+    """Why a call did not do what was asked, by what to do about it."""
+
+    CONFLICT = "Conflict"  # somebody was faster: look again at once
+    EXISTS = "AlreadyExists"
+    NOT_FOUND = "NotFound"
+    GONE = "Gone"
+    THROTTLED = "Throttled"  # wait as long as the server says
+    TRANSPORT = "Unreachable"  # try again, more slowly each time
+    UNAUTHORIZED = "Unauthorized"
+    FORBIDDEN = "Forbidden"  # an administrator must add a rule
+    QUOTA = "QuotaExceeded"
+    TERMINATING = "NamespaceTerminating"
+    INVALID = "Invalid"
+    FOREIGN = "ForeignObject"  # the name is taken by an object that is not ours
+    NOT_LEADER = "NotLeader"
+
+
+@dataclass(frozen=True, slots=True)
+class Create:
+    """Create the object as it is, replicas included; an object of that name is left untouched
+    unless it is ours already."""
+
+    obj: Object
+
+
+@dataclass(frozen=True, slots=True)
+class Apply:
+    """Server-side apply. With `uid`: forced, and only on the object that has this uid. Without:
+    the object is believed not to exist."""
+
+    obj: Object
+    uid: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Scale:
+    """Write replicas through /scale. With `resource_version`: only if nobody wrote since."""
+
+    kind: str
+    name: str
+    replicas: int
+    resource_version: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Delete:
+    kind: str
+    name: str
+    uid: str
+
+
+@dataclass(frozen=True, slots=True)
+class AnnotatePod:
+    """Set annotations of a pod, remove those whose value is None."""
+
+    name: str
+    uid: str
+    values: Mapping[str, str | None]
+
+
+@dataclass(frozen=True, slots=True)
+class HastenDrain:
+    """Tell the engine to take no more work. The annotation is what counts; this only hastens."""
+
+    pod: str
+    ip: str
+
+
+@dataclass(frozen=True, slots=True)
+class TakeWorkAgain:
+    """Tell a called-back engine to take work again."""
+
+    pod: str
+    ip: str
+
+
+Action = Create | Apply | Scale | Delete | AnnotatePod | HastenDrain | TakeWorkAgain
+
+
+@dataclass(frozen=True, slots=True)
+class Outcome:
+    """What became of an order. `trouble` None: done. `applied` is the object as the server has it
+    after a Create or an Apply."""
+
+    action: Action
+    trouble: Trouble | None = None
+    message: str = ""
+    applied: Object | None = None
+
+
+def target(action: Action) -> str:
+    """The object that an order is about, as people write it: Deployment/chat-decode-1a2b3c4d."""
+    match action:
+        case Create(obj) | Apply(obj):
+            return f"{obj['kind']}/{obj['metadata']['name']}"
+        case Scale() | Delete():
+            return f"{action.kind}/{action.name}"
+        case AnnotatePod():
+            return f"Pod/{action.name}"
+        case HastenDrain() | TakeWorkAgain():
+            return f"Pod/{action.pod}"
+
+
+def is_write(action: Action) -> bool:
+    """Does the order change an object of the API server? Calls to engines do not."""
+    return not isinstance(action, HastenDrain | TakeWorkAgain)

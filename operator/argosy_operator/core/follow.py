@@ -1,0 +1,107 @@
+"""Step: Deployments follow the targets, and old ones leave once the new ones serve.
+
+`victims.follow` says what is next for one Deployment; here that becomes orders and Events. A new
+revision, or another mode, comes up beside the old one first; then the old pods drain and go.
+"""
+
+from dataclasses import replace
+
+from argosy_operator.core import names
+from argosy_operator.core.actions import (
+    AnnotatePod,
+    Delete,
+    HastenDrain,
+    Scale,
+    TakeWorkAgain,
+)
+from argosy_operator.core.draft import Draft
+from argosy_operator.core.drift import OURS, owner_of_replicas
+from argosy_operator.core.events import EventReason, Note, rfc3339
+from argosy_operator.core.pods import OUR_COST
+from argosy_operator.core.snapshot import Object, Snapshot, replicas_of, role_of
+from argosy_operator.core.victims import Step, follow
+
+LOOK_AT_DRAINS_S = 1.0
+
+
+def follow_targets(s: Snapshot, d: Draft) -> Draft:
+    """Each role's Deployment of the current revision goes to its target."""
+    d = replace(d, memory=replace(d.memory, ask_loads=False))
+    for role, target in d.targets.items():
+        deployment = s.deployment(role)
+        if deployment is not None:
+            d = _toward(s, d, deployment, target)
+    return d
+
+
+def retire_old(s: Snapshot, d: Draft) -> Draft:
+    """Old Deployments keep serving until the new ones do; then they drain, shrink and are deleted."""
+    old = s.retired()
+    if not old:
+        return d
+    ready = all(
+        sum(pod.serving for pod in s.current(role)) >= target for role, target in d.targets.items()
+    )
+    for deployment in old:
+        replicas, pods = replicas_of(deployment), s.pods_of(deployment)
+        meta = deployment["metadata"]
+        if replicas == 0 and not pods:
+            message = f"the last pod of {meta['name']} is gone"
+            d = d.note(Note(EventReason.ROLLED_OUT, message))
+            d = d.act(Delete("Deployment", meta["name"], meta["uid"]))
+        else:
+            d = _toward(s, d, deployment, 0 if ready else replicas)
+    return d
+
+
+def _toward(s: Snapshot, d: Draft, deployment: Object, target: int) -> Draft:
+    name, replicas = deployment["metadata"]["name"], replicas_of(deployment)
+    step = follow(
+        replicas, target, s.pods_of(deployment), s.loads, s.now, drain_timeout_s(s, deployment)
+    )
+    who = owner_of_replicas(deployment)
+    if replicas != target and who not in (None, OURS):
+        message = (
+            f"{who} scaled Deployment {name} to {replicas}; it goes back to {target}. "
+            f"Scale the ServingRole instead, with spec.autoscaling.policy External"
+        )
+        d = d.note(Note(EventReason.PUT_BACK, message, warning=True))
+    d = _pods(s, d, step, role_of(deployment))
+    if step.replicas is not None:
+        # Fewer pods only if nobody wrote since we looked: the choice of pods rests on that look.
+        version = deployment["metadata"]["resourceVersion"] if step.replicas < replicas else None
+        d = d.act(Scale("Deployment", name, step.replicas, version))
+    if step.ask:
+        d = replace(d, memory=replace(d.memory, ask_loads=True)).within(0.0)
+    if step.leaving:
+        d = replace(d, leaving=d.leaving + step.leaving).within(LOOK_AT_DRAINS_S)
+    return d
+
+
+def _pods(s: Snapshot, d: Draft, step: Step, role: str) -> Draft:
+    for pod in step.recall:
+        values = {names.DRAIN: None, names.DELETION_COST: None}
+        d = d.act(AnnotatePod(pod.name, pod.uid, values))
+        if pod.ip:
+            d = d.act(TakeWorkAgain(pod.name, pod.ip))
+    for pod in step.mark:
+        began = rfc3339(s.now if pod.drain_at is None else pod.drain_at)
+        d = d.act(
+            AnnotatePod(pod.name, pod.uid, {names.DRAIN: began, names.DELETION_COST: OUR_COST})
+        )
+    for pod in (*step.mark, *step.hasten):
+        if pod.ip:
+            d = d.act(HastenDrain(pod.name, pod.ip))
+    if step.recall:
+        called = ", ".join(pod.name for pod in step.recall)
+        d = d.note(Note(EventReason.CALLED_BACK, f"{role} pods serve on: {called}"))
+    if step.mark:
+        chosen = ", ".join(pod.name for pod in step.mark)
+        d = d.note(Note(EventReason.DRAINING, f"{role} pods finish their answers: {chosen}"))
+    return d
+
+
+def drain_timeout_s(s: Snapshot, deployment: Object) -> float:
+    """What the Deployment's pods were told when it was created; the spec's where it does not say."""
+    told = (deployment["metadata"].get("annotations") or {}).get(names.DRAIN_TIMEOUT, "")
+    return float(told) if told.isdigit() else s.fleet.spec.drain.timeout.seconds

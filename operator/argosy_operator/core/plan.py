@@ -1,0 +1,88 @@
+"""plan(): from a Snapshot to orders. The chain below is the documentation of what the operator does.
+
+Each step takes the snapshot and the draft of the steps before it and adds orders, Events and a line
+for the trace; none of them does anything. Steps look only at what is there now, so the operator may
+die between any two orders: the next plan goes on from what it finds. Read next:
+`core/scaling/decide.py`, then `shell/loop.py`.
+"""
+
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+
+from argosy_operator.core.actions import Action, Outcome
+from argosy_operator.core.children import create_scaled, learn_settled, own_children
+from argosy_operator.core.draft import Draft
+from argosy_operator.core.events import Note, fresh
+from argosy_operator.core.follow import follow_targets, retire_old
+from argosy_operator.core.snapshot import Memory, Snapshot
+from argosy_operator.core.targets import choose_targets, write_targets
+
+
+def leave_alone(s: Snapshot, d: Draft) -> Draft:
+    """A fleet that is being deleted is Kubernetes' business: its children go with it."""
+    if s.fleet.metadata.deletion_timestamp is not None:
+        return replace(d, final=True)
+    return d
+
+
+def hands_off(s: Snapshot, d: Draft) -> Draft:
+    """A paused fleet is looked at and reported, and nothing is written but its status."""
+    if s.fleet.spec.paused:
+        return replace(d, actions=(), notes=(), memory=s.memory, scaled=False)
+    return d
+
+
+@dataclass(frozen=True, slots=True)
+class Link:
+    """One step of the chain and what it promises."""
+
+    step: Callable[[Snapshot, Draft], Draft]
+    promise: str
+
+
+CHAIN = (
+    Link(leave_alone, "make sure that nothing is written for a fleet that is being deleted"),
+    Link(own_children, "make sure that every child looks as rendered, and foreign ones stay"),
+    Link(choose_targets, "make sure that every role has a number of pods, and a reason for it"),
+    Link(create_scaled, "make sure that ServingRoles and Deployments exist, with that number"),
+    Link(write_targets, "make sure that the ServingRoles say it, unless others turn them"),
+    Link(follow_targets, "make sure that Deployments go there, without cutting an answer off"),
+    Link(retire_old, "make sure that old revisions and modes leave when the new ones serve"),
+    Link(hands_off, "make sure that a paused fleet is only looked at"),
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """Orders in sequence, what to tell, when to look again, what to remember; the draft for status."""
+
+    actions: tuple[Action, ...]
+    notes: tuple[Note, ...]
+    memory: Memory
+    wake_s: float
+    draft: Draft
+
+
+def plan(s: Snapshot) -> Plan:
+    """The orders that bring the fleet nearer to its spec. Pure; the second plan at the goal is
+    empty."""
+    d = Draft(memory=s.memory)
+    for link in CHAIN:
+        before = d
+        d = link.step(s, d)
+        d = replace(d, trace=(*d.trace, (link.step.__name__, _said(before, d))))
+        if d.final:
+            break
+    notes, said = fresh(d.notes, s.memory.said, s.now)
+    return Plan(d.actions, notes, replace(d.memory, said=said), d.wake_s, d)
+
+
+def after(memory: Memory, outcomes: tuple[Outcome, ...]) -> Memory:
+    """What carrying out the orders taught."""
+    return learn_settled(memory, outcomes)
+
+
+def _said(before: Draft, d: Draft) -> str:
+    """The step in a few words, for the log at debug level."""
+    orders, notes = len(d.actions) - len(before.actions), len(d.notes) - len(before.notes)
+    return f"{orders} orders, {notes} notes" if orders or notes else "as it should be"

@@ -1,0 +1,179 @@
+"""Step: how many pods each role shall have, and who said so.
+
+The number lives in the ServingRole: it outlives the operator, and HPA, KEDA and `kubectl scale` turn
+the same knob under policy External. The law (`decide`) runs once per interval, when metrics were
+asked for; between two runs the number in the ServingRole stands.
+"""
+
+from dataclasses import replace
+
+from argosy_operator.api.v1alpha1 import RoleName, ServingDeploymentSpec
+from argosy_operator.core import names
+from argosy_operator.core.actions import Scale
+from argosy_operator.core.draft import Draft
+from argosy_operator.core.drift import OURS, owner_of_replicas
+from argosy_operator.core.events import EventReason, Note
+from argosy_operator.core.scaling.decide import decide
+from argosy_operator.core.scaling.observe import (
+    SLO,
+    Goals,
+    Observations,
+    RoleGoal,
+    RoleSupply,
+    StepLimits,
+    Windows,
+)
+from argosy_operator.core.scaling.record import to_json
+from argosy_operator.core.snapshot import Memory, Object, Snapshot, replicas_of
+
+KEPT_STARTS = 20
+
+
+def by_law(spec: ServingDeploymentSpec) -> bool:
+    """Does the scaling law turn this fleet's replicas?"""
+    return spec.autoscaling.policy == "Goodput" and spec.slo is not None
+
+
+def choose_targets(s: Snapshot, d: Draft) -> Draft:
+    spec = s.fleet.spec
+    d = replace(d, rolling=bool(s.retired()), memory=_learn_starts(s, d))
+    targets = {role: _standing(s, role) for role, _ in spec.active_roles()}
+    if by_law(spec):
+        if s.metrics is not None and not any(s.deployment(role) is None for role in targets):
+            return _decide(s, d, targets)
+        d = d.within(max(0.0, s.memory.decide_at - s.now))
+    elif spec.autoscaling.policy != "External":
+        targets = {role: spec.role(role).replicas.min for role in targets}
+    return replace(d, targets=targets, memory=replace(d.memory, targets=targets))
+
+
+def write_targets(s: Snapshot, d: Draft) -> Draft:
+    """Bring the ServingRoles to the targets, where it is us who turn them."""
+    if s.fleet.spec.autoscaling.policy == "External":
+        return d
+    for role, target in d.targets.items():
+        name = names.serving_role(s.fleet.name, role)
+        handle = s.owned("ServingRole").get(name)
+        if handle is None or handle["spec"].get("replicas") == target:
+            continue
+        who = owner_of_replicas(handle)
+        if who not in (None, OURS):
+            d = d.note(_turned(who or "", "ServingRole", name, handle, target))
+        d = d.act(Scale("ServingRole", name, target))
+    return d
+
+
+def goals_of(spec: ServingDeploymentSpec) -> Goals:
+    """What the user wants and allows, in the law's words."""
+    scaling, slo = spec.autoscaling, spec.slo
+    return Goals(
+        mode=spec.mode,
+        roles=tuple(
+            RoleGoal(name, role.replicas.min, role.replicas.max)
+            for name, role in spec.active_roles()
+        ),
+        slo=None
+        if slo is None
+        else SLO(slo.ttft.target.seconds, slo.tpot.target.seconds, slo.attainment.fraction),
+        windows=Windows(
+            scrape_s=spec.metrics.scrape_interval.seconds,
+            rate_s=spec.metrics.rate_window_s,
+            interval_s=scaling.interval.seconds,
+            up_hold_s=scaling.scale_up.stabilization.seconds,
+            down_hold_s=scaling.scale_down.stabilization.seconds,
+            cold_start_s=scaling.cold_start.seconds,
+        ),
+        steps=StepLimits(
+            up_percent=scaling.scale_up.max_step_percent,
+            up_pods=scaling.scale_up.max_step_pods,
+            down_pods=scaling.scale_down.max_step_pods,
+        ),
+        gpu_budget=scaling.gpu_budget.max,
+    )
+
+
+def supply_of(s: Snapshot, d: Draft, role: RoleName, desired: int) -> RoleSupply:
+    """The role's pods as the law counts them."""
+    pods = [pod for pod in s.current(role) if pod.alive]
+    ready = sum(pod.serving for pod in pods)
+    starts = [seconds for of, seconds in d.memory.starts.values() if of == role]
+    return RoleSupply(
+        role=role,
+        desired=desired,
+        ready=ready,
+        pending=max(0, desired - ready),
+        unschedulable=sum(pod.unschedulable is not None for pod in pods),
+        draining=sum(pod.draining for pod in pods),
+        cold_starts_s=tuple(starts[-KEPT_STARTS:]),
+        gpus_per_replica=s.fleet.spec.role(role).resources.gpu,
+        rolling=d.rolling,
+    )
+
+
+def _standing(s: Snapshot, role: RoleName) -> int:
+    """The number that stands: in the ServingRole, else in the Deployment, else the minimum; always
+    within the bounds of the spec."""
+    bounds = s.fleet.spec.role(role).replicas
+    handle = s.owned("ServingRole").get(names.serving_role(s.fleet.name, role))
+    number = handle["spec"].get("replicas") if handle else None
+    remembered = s.memory.targets.get(role)
+    foreign = handle is not None and owner_of_replicas(handle) not in (None, OURS)
+    if by_law(s.fleet.spec) and foreign and remembered is not None:
+        number = remembered  # turned by hand while the law owns it: what stood before stands
+    deployment = s.deployment(role)
+    if number is None and deployment is not None:
+        number = replicas_of(deployment)  # hold
+    return min(max(bounds.min if number is None else number, bounds.min), bounds.max)
+
+
+def _decide(s: Snapshot, d: Draft, targets: dict[RoleName, int]) -> Draft:
+    assert s.metrics is not None
+    goals = goals_of(s.fleet.spec)
+    supply = tuple(supply_of(s, d, role, desired) for role, desired in targets.items())
+    seen = Observations(s.metrics, supply)
+    state, decision = decide(s.memory.scaling, seen, goals, s.now)
+    chosen = {target.role: target.replicas for target in decision.targets}
+    record = {
+        "state": to_json(s.memory.scaling),
+        "observations": to_json(seen),
+        "goals": to_json(goals),
+        "now": s.now,
+        "decision": to_json(decision),
+    }
+    if decision.changed:
+        moves = ", ".join(
+            f"{t.role} {t.current} → {t.replicas}"
+            for t in decision.targets
+            if t.replicas != t.current
+        )
+        d = d.note(Note(EventReason.SCALED, f"{moves}: {decision.rule}: {decision.message}"))
+    memory = replace(
+        d.memory,
+        scaling=state,
+        decision=decision,
+        decide_at=s.now + goals.windows.interval_s,
+        targets=chosen,
+    )
+    d = replace(
+        d, targets=chosen, decision=decision, record=record, scaled=decision.changed, memory=memory
+    )
+    return d.within(goals.windows.interval_s)
+
+
+def _learn_starts(s: Snapshot, d: Draft) -> Memory:
+    """Measured times from a pod's creation to its first readiness."""
+    starts = dict(d.memory.starts)
+    for pod in sorted(s.pods, key=lambda pod: pod.created_at):
+        first = pod.restarts == 0 and pod.ready_at is not None and not pod.draining
+        if pod.alive and first and pod.uid not in starts and pod.ready_at is not None:
+            starts[pod.uid] = (pod.role, max(0.0, pod.ready_at - pod.created_at))
+    newest = dict(list(starts.items())[-4 * KEPT_STARTS :])
+    return replace(d.memory, starts=newest)
+
+
+def _turned(who: str, kind: str, name: str, live: Object, target: int) -> Note:
+    message = (
+        f"{who} scaled {kind} {name} to {replicas_of(live)}; it was put back to {target}. "
+        f"Set spec.autoscaling.policy to External to scale ServingRoles yourself"
+    )
+    return Note(EventReason.PUT_BACK, message, warning=True)

@@ -1,0 +1,92 @@
+"""How the API server is reached: one configuration for both of the operator's clients.
+
+`Access` reads the mounted ServiceAccount or a kubeconfig (tokens, certificates, exec users) through
+`kubernetes.aio` and hands the result to `cluster.py` and, through `login()`, to kopf, whose own login
+handlers know neither exec users nor rotated tokens. Tokens are read again every minute.
+"""
+
+import os
+import time
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass
+
+from kubernetes.aio.client import Configuration
+from kubernetes.aio.config import load_incluster_config, load_kube_config
+from kubernetes.aio.config.config_exception import ConfigException
+
+REREAD_S = 60.0
+"""A rotated token file or a short-lived exec token is picked up within this time."""
+
+
+class AccessError(Exception):
+    """No usable credentials; the text says where they were looked for."""
+
+
+@dataclass(frozen=True, slots=True)
+class Login:
+    """The credentials as values, for a client that is not ours."""
+
+    server: str
+    ca_path: str | None
+    verify: bool
+    cert_path: str | None
+    key_path: str | None
+    scheme: str | None
+    token: str | None
+
+
+class Access:
+    """Credentials from `kubeconfig`, else $KUBECONFIG, else the pod's ServiceAccount, else ~/.kube."""
+
+    def __init__(self, kubeconfig: str | None = None) -> None:
+        self.kubeconfig = kubeconfig or os.environ.get("KUBECONFIG") or None
+
+    async def configuration(self) -> Configuration:
+        """A fresh configuration that keeps its token fresh."""
+        configuration = Configuration()
+        if await self._fill(configuration):
+            configuration.refresh_api_key_hook = _Reread(self._fill)
+        # retries would hide throttling and time-outs from the loop, which backs off by itself
+        configuration.retries = None
+        return configuration
+
+    async def login(self) -> Login:
+        configuration = await self.configuration()
+        scheme, _, token = (configuration.api_key.get("BearerToken") or "").strip().partition(" ")
+        return Login(
+            server=configuration.host,
+            ca_path=configuration.ssl_ca_cert,
+            verify=configuration.verify_ssl,
+            cert_path=configuration.cert_file,
+            key_path=configuration.key_file,
+            scheme=scheme.capitalize() or None,
+            token=token.strip() or None,
+        )
+
+    async def _fill(self, configuration: Configuration) -> bool:
+        """Read the credentials; True where somebody must read them again in time."""
+        in_cluster = self.kubeconfig is None and "KUBERNETES_SERVICE_HOST" in os.environ
+        try:
+            if in_cluster:
+                load_incluster_config(configuration)  # its own hook reads the token file again
+                return False
+            await load_kube_config(
+                self.kubeconfig, client_configuration=configuration, persist_config=False
+            )
+        except (ConfigException, OSError) as error:
+            looked = self.kubeconfig or "~/.kube/config (no KUBECONFIG, no ServiceAccount)"
+            raise AccessError(f"no access to a cluster from {looked}: {error}") from error
+        return True
+
+
+class _Reread:
+    """Hook of the client before each call: reads the kubeconfig again once a minute."""
+
+    def __init__(self, fill: Callable[[Configuration], Awaitable[bool]]) -> None:
+        self._fill = fill
+        self._read_at = time.monotonic()
+
+    async def __call__(self, configuration: Configuration) -> None:
+        if time.monotonic() - self._read_at >= REREAD_S:
+            self._read_at = time.monotonic()
+            await self._fill(configuration)

@@ -1,0 +1,230 @@
+"""The Kubernetes API through `kubernetes.aio`: the one place from which the operator writes.
+
+Paths come from a fixed table of kinds instead of discovery: the operator touches these kinds and no
+others, so what it may do can be read here and compared with the chart's RBAC. Every call has its own
+time-out; every write passes the gate of `lease.py` and is counted. Errors leave as `ClusterError`.
+"""
+
+import json
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import aiohttp
+from kubernetes.aio.client import ApiClient
+from kubernetes.aio.client.rest import ApiException
+from kubernetes.aio.dynamic import DynamicClient, Resource
+
+from argosy_operator.core.actions import Trouble
+from argosy_operator.ports.access import Access
+from argosy_operator.ports.protocols import ClusterError, Gate, Object
+
+FIELD_MANAGER = "argosy"
+PAGE = 500
+CALL_TIMEOUT = aiohttp.ClientTimeout(total=10.0)
+
+PLURALS: dict[str, tuple[str, str]] = {
+    "ServingDeployment": ("serving.argosy.dev/v1alpha1", "servingdeployments"),
+    "ServingRole": ("serving.argosy.dev/v1alpha1", "servingroles"),
+    "Deployment": ("apps/v1", "deployments"),
+    "Pod": ("v1", "pods"),
+    "Service": ("v1", "services"),
+    "ServiceAccount": ("v1", "serviceaccounts"),
+    "Role": ("rbac.authorization.k8s.io/v1", "roles"),
+    "RoleBinding": ("rbac.authorization.k8s.io/v1", "rolebindings"),
+    "PodDisruptionBudget": ("policy/v1", "poddisruptionbudgets"),
+    "NetworkPolicy": ("networking.k8s.io/v1", "networkpolicies"),
+    "Event": ("events.k8s.io/v1", "events"),
+    "Lease": ("coordination.k8s.io/v1", "leases"),
+    "ReplicaSet": ("apps/v1", "replicasets"),
+}
+
+CountWrite = Callable[[str, str], None]
+
+
+class ApiCluster:
+    """`protocols.Cluster` on a real API server. `async with` opens and closes its connections."""
+
+    def __init__(self, access: Access, gate: Gate, count_write: CountWrite) -> None:
+        self._access = access
+        self._gate = gate
+        self._count_write = count_write
+        self._api: ApiClient | None = None
+        self._kinds: dict[str, Resource] = {}
+
+    async def __aenter__(self) -> "ApiCluster":
+        self._api = ApiClient(await self._access.configuration())
+        self._api.user_agent = "argosy-operator"
+        client = DynamicClient(self._api)
+        for kind, (api_version, plural) in PLURALS.items():
+            group, _, version = api_version.rpartition("/")
+            self._kinds[kind] = Resource(
+                prefix="apis" if group else "api",
+                group=group or None,
+                api_version=version,
+                kind=kind,
+                name=plural,
+                namespaced=True,
+                client=client,
+            )
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        if self._api is not None:
+            await self._api.close()
+
+    async def list(self, kind: str, namespace: str | None, selector: str = "") -> list[Object]:
+        """Every object of the kind (in all namespaces for None), page by page."""
+        path = self._kinds[kind].path(namespace=namespace)
+        found: list[Object] = []
+        more: str | None = None
+        while True:
+            page = await self._call(
+                "get",
+                path,
+                f"list {kind}",
+                label_selector=selector or None,
+                limit=PAGE,
+                _continue=more,
+            )
+            api_version = page.get("apiVersion")
+            found += [{"apiVersion": api_version, "kind": kind} | item for item in page["items"]]
+            more = page["metadata"].get("continue")
+            if not more:
+                return found
+
+    async def get(self, kind: str, namespace: str, name: str) -> Object | None:
+        path = self._kinds[kind].path(name=name, namespace=namespace)
+        try:
+            return await self._call("get", path, f"get {kind} {name}")
+        except ClusterError as error:
+            if error.trouble is Trouble.NOT_FOUND:
+                return None
+            raise
+
+    async def create(self, obj: Object) -> Object:
+        kind, namespace, name = _identity(obj)
+        path = self._kinds[kind].path(namespace=namespace)
+        return await self._write(
+            "create", "post", path, kind, name, body=obj, field_manager=FIELD_MANAGER
+        )
+
+    async def apply(self, obj: Object, uid: str | None, *, status: bool = False) -> Object:
+        kind, namespace, name = _identity(obj)
+        path = self._kinds[kind].path(name=name, namespace=namespace)
+        if uid is not None:
+            obj = obj | {"metadata": obj["metadata"] | {"uid": uid}}
+        return await self._write(
+            "apply",
+            "patch",
+            path + ("/status" if status else ""),
+            kind,
+            name,
+            body=obj,
+            content_type="application/apply-patch+yaml",
+            field_manager=FIELD_MANAGER,
+            force_conflicts="true" if uid is not None else None,
+        )
+
+    async def scale(
+        self, kind: str, namespace: str, name: str, replicas: int, resource_version: str | None
+    ) -> None:
+        path = self._kinds[kind].path(name=name, namespace=namespace) + "/scale"
+        body: Object = {"spec": {"replicas": replicas}}
+        if resource_version is not None:
+            body["metadata"] = {"resourceVersion": resource_version}
+        await self._write("scale", "patch", path, kind, name, body=body, **_MERGE)
+
+    async def annotate(
+        self, kind: str, namespace: str, name: str, uid: str, values: Mapping[str, str | None]
+    ) -> None:
+        path = self._kinds[kind].path(name=name, namespace=namespace)
+        body = {"metadata": {"uid": uid, "annotations": dict(values)}}
+        await self._write("annotate", "patch", path, kind, name, body=body, **_MERGE)
+
+    async def delete(self, kind: str, namespace: str, name: str, uid: str) -> None:
+        path = self._kinds[kind].path(name=name, namespace=namespace)
+        body = {"propagationPolicy": "Background", "preconditions": {"uid": uid}}
+        await self._write("delete", "delete", path, kind, name, body=body)
+
+    async def replace(self, obj: Object) -> Object:
+        """Write the whole object, on condition of its resourceVersion. Only for our Lease, whose
+        renewal is what keeps the gate open: it does not ask the gate."""
+        kind, namespace, name = _identity(obj)
+        path = self._kinds[kind].path(name=name, namespace=namespace)
+        return await self._call("put", path, f"update {kind} {name}", body=obj)
+
+    async def create_ungated(self, obj: Object) -> Object:
+        """Create our Lease, before anybody leads."""
+        kind, namespace, name = _identity(obj)
+        path = self._kinds[kind].path(namespace=namespace)
+        return await self._call("post", path, f"create {kind} {name}", body=obj)
+
+    async def _write(
+        self, verb: str, method: str, path: str, kind: str, name: str, **params: Any
+    ) -> Object:
+        self._gate.check()
+        self._count_write(verb, kind)
+        return await self._call(method, path, f"{verb} {kind} {name}", **params)
+
+    async def _call(self, method: str, path: str, what: str, **params: Any) -> Object:
+        client: DynamicClient = self._kinds["Pod"].client
+        try:
+            answer: Object = await client.request(
+                method,
+                path,
+                serializer=lambda _client, data: data,
+                _request_timeout=params.pop("timeout", CALL_TIMEOUT),
+                **params,
+            )
+        except ApiException as error:
+            raise _classified(error, what) from error
+        except (aiohttp.ClientError, TimeoutError, OSError) as error:
+            raise ClusterError(
+                Trouble.TRANSPORT, what, f"{type(error).__name__}: {error}"
+            ) from error
+        return answer
+
+
+_MERGE = {"content_type": "application/merge-patch+json", "field_manager": FIELD_MANAGER}
+
+
+def _identity(obj: Object) -> tuple[str, str, str]:
+    meta = obj["metadata"]
+    return obj["kind"], meta["namespace"], meta["name"]
+
+
+def _classified(error: ApiException, what: str) -> ClusterError:
+    """The server's Status as a cause: its `reason` first, the HTTP status where there is none."""
+    try:
+        status = json.loads(error.body or "{}")
+    except ValueError:
+        status = {}
+    message = status.get("message") or str(error.body or error.reason or "")[:500]
+    reason = status.get("reason") or ""
+    header = (error.headers or {}).get("Retry-After")
+    retry_after_s = float(header) if header and header.isdigit() else None
+    return ClusterError(
+        _trouble(error.status, reason, status, message), what, message, retry_after_s
+    )
+
+
+def _trouble(code: int, reason: str, status: Mapping[str, Any], message: str) -> Trouble:
+    causes = {cause.get("reason") for cause in (status.get("details") or {}).get("causes") or ()}
+    if code == 403 and "NamespaceTerminating" in causes:
+        return Trouble.TERMINATING
+    if code == 403 and "exceeded quota" in message:
+        return Trouble.QUOTA
+    if reason == "AlreadyExists":
+        return Trouble.EXISTS
+    by_code = {
+        400: Trouble.INVALID,
+        401: Trouble.UNAUTHORIZED,
+        403: Trouble.FORBIDDEN,
+        404: Trouble.NOT_FOUND,
+        409: Trouble.CONFLICT,
+        410: Trouble.GONE,
+        413: Trouble.INVALID,
+        422: Trouble.INVALID,
+        429: Trouble.THROTTLED,
+    }
+    return by_code.get(code, Trouble.TRANSPORT)

@@ -1,0 +1,48 @@
+"""The admin port of engine pods: drain, and what is still running there.
+
+The annotation on the pod is what makes it drain; these calls only hasten the engine, so a pod that
+does not answer costs time and nothing else.
+"""
+
+import httpx
+
+from argosy_operator.core.victims import Load
+
+ADMIN_PORT = 8001
+TIMEOUT_S = 1.0
+
+
+class HttpEngines:
+    """`protocols.Engines` over HTTP. Time-outs are short: the loop asks again."""
+
+    def __init__(self) -> None:
+        # pods are reached directly; a proxy of the environment is for the world outside
+        self._http = httpx.AsyncClient(timeout=TIMEOUT_S, trust_env=False)
+
+    async def close(self) -> None:
+        await self._http.aclose()
+
+    async def load(self, ip: str) -> Load | None:
+        """GET /drain; None where the pod does not answer or answers something else."""
+        answer = await self._ask("GET", ip)
+        if answer is None:
+            return None
+        try:
+            body = answer.json()
+            return Load(bool(body["draining"]), int(body["running"]), int(body["leases"]))
+        except (ValueError, KeyError, TypeError):
+            return None
+
+    async def drain(self, ip: str) -> bool:
+        return await self._ask("POST", ip) is not None
+
+    async def take_work_again(self, ip: str) -> bool:
+        return await self._ask("DELETE", ip) is not None
+
+    async def _ask(self, method: str, ip: str) -> httpx.Response | None:
+        host = f"[{ip}]" if ":" in ip else ip
+        try:
+            answer = await self._http.request(method, f"http://{host}:{ADMIN_PORT}/drain")
+        except httpx.HTTPError:
+            return None
+        return answer if answer.is_success else None

@@ -1,0 +1,82 @@
+"""The seams to the outside: what the loop needs of the cluster, of metrics and of engine pods.
+
+`cluster.py`, `prometheus.py`, `engine.py` and `lease.py` fulfil them; the shell wires them up.
+Everything that can go wrong outside arrives as a `ClusterError` with a `Trouble`, never as a
+library's exception, so that the loop decides on causes and not on class names of a client.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+from argosy_operator.api.v1alpha1 import ServingDeployment
+from argosy_operator.core.actions import Trouble
+from argosy_operator.core.scaling.observe import FleetMetrics
+from argosy_operator.core.victims import Load
+
+Object = dict[str, Any]
+
+
+@dataclass(frozen=True)
+class ClusterError(Exception):
+    """A call to the API server that did not do what was asked.
+
+    `what` is verb, kind and name in words; `message` the server's own sentence.
+    `retry_after_s` is the server's wish where it gave one.
+    """
+
+    trouble: Trouble
+    what: str
+    message: str
+    retry_after_s: float | None = None
+
+    def __str__(self) -> str:
+        return f"{self.what}: {self.trouble}: {self.message}"
+
+
+class Cluster(Protocol):
+    """The Kubernetes API. Objects are plain dictionaries as the server sends them."""
+
+    async def list(self, kind: str, namespace: str | None, selector: str = "") -> list[Object]: ...
+
+    async def get(self, kind: str, namespace: str, name: str) -> Object | None: ...
+
+    async def create(self, obj: Object) -> Object: ...
+
+    async def apply(self, obj: Object, uid: str | None, *, status: bool = False) -> Object:
+        """Server-side apply as `argosy`; with a uid: forced, and only on that very object."""
+
+    async def scale(
+        self, kind: str, namespace: str, name: str, replicas: int, resource_version: str | None
+    ) -> None:
+        """Write the scale subresource; with a resourceVersion: only if it is still that one."""
+
+    async def annotate(
+        self, kind: str, namespace: str, name: str, uid: str, values: Mapping[str, str | None]
+    ) -> None:
+        """Set annotations, remove those whose value is None."""
+
+    async def delete(self, kind: str, namespace: str, name: str, uid: str) -> None: ...
+
+
+class Metrics(Protocol):
+    """Measurements of one fleet. Never raises: what is not known arrives as Blind."""
+
+    async def fleet(self, fleet: ServingDeployment, at: float) -> FleetMetrics: ...
+
+
+class Engines(Protocol):
+    """The admin port of engine pods. A pod that does not answer in time gives None or False."""
+
+    async def load(self, ip: str) -> Load | None: ...
+
+    async def drain(self, ip: str) -> bool: ...
+
+    async def take_work_again(self, ip: str) -> bool: ...
+
+
+class Gate(Protocol):
+    """Asked before every write; closes before the leadership is lost."""
+
+    def check(self) -> None:
+        """Raise ClusterError(NOT_LEADER) unless this process leads."""
