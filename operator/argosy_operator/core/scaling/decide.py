@@ -1,88 +1,270 @@
-"""decide(): from one round of observations to the wanted replicas of every role, with reasons."""
+"""decide(): from one round of observations to the wanted replicas of every role, with reasons.
 
-from dataclasses import dataclass
-from enum import StrEnum
+The chain: sight (are the metrics true?) → demand (requests per second ahead) → work (what a request
+brings) → capacity (what a replica does) → size per role → hold and step → min, max → GPU budget.
+Observations come from `ports/prometheus` and the snapshot; the decision goes to `core/plan` and,
+as a record, to status, Event and log. The operator, the simulator and the tests call this function.
+"""
 
-from argosy_operator.core.scaling.observe import Goals, Observations, Role
+from dataclasses import dataclass, field, replace
+from math import exp
 
+from argosy_operator.core.scaling import budget, capacity, demand, report, steady
+from argosy_operator.core.scaling.capacity import Estimate
+from argosy_operator.core.scaling.decision import Candidate, Decision, RoleTarget, Rule
+from argosy_operator.core.scaling.demand import Demand, DemandState
+from argosy_operator.core.scaling.formulas import Work
+from argosy_operator.core.scaling.observe import (
+    SLO,
+    Blind,
+    FleetMetrics,
+    Goals,
+    Idle,
+    Observations,
+    Role,
+    RoleSupply,
+    Value,
+    Windows,
+)
+from argosy_operator.core.scaling.sizing import Limits, Size, known, model_of, size
+from argosy_operator.core.scaling.steady import Memory
 
-class Rule(StrEnum):
-    """The rule that bound a role's number. Shown to people; adding one is an API change."""
+__all__ = ["Candidate", "Decision", "RoleTarget", "Rule", "ScalingState", "decide"]
 
-    NO_SLO = "NoSLO"
-    BLIND = "MetricsUnavailable"
-    DEMAND = "Demand"
-    IDLE = "Idle"
-    HOLD = "Hold"
-    STARTING = "JustStarted"
-    LEARNING = "CapacityGuessed"
-    MISSED = "AttainmentBelowGoal"
-    BACKLOG = "Backlog"
-    IN_FLIGHT = "InFlight"
-    PENDING = "ScaleUpPending"
-    ROLLING = "RolloutInProgress"
-    STEP = "StepLimit"
-    BUDGET = "GPUBudget"
-    MIN = "MinReplicas"
-    MAX = "MaxReplicas"
-    UNREACHABLE = "SLOUnreachable"
+FEEDBACK_GAIN = 0.03
+FEEDBACK_ERROR = (-0.03, 0.12)
+HEADROOM = (0.85, 1.1)
+SCORED_ENOUGH = 20
 
 
 @dataclass(frozen=True, slots=True)
-class RoleTarget:
-    """One role's answer: set `replicas`; `current` was desired before; `rule` bound it."""
+class RoleState:
+    """Memory of one role: learnt constants, headroom factor of the feedback, holds."""
 
     role: Role
-    current: int
-    replicas: int
-    rule: Rule
-    message: str
-
-
-@dataclass(frozen=True, slots=True)
-class Candidate:
-    """One number of replicas that was weighed: predicted share of requests within the SLO."""
-
-    role: Role
-    replicas: int
-    attainment: float
-    gpus: int
-
-
-@dataclass(frozen=True, slots=True)
-class Decision:
-    """What to do now. `rule` and `message` are those of the role that moved, or else of the first.
-
-    `reachable` False: no number of replicas meets the SLO (growth stopped there).
-    `active` False: the law did not run (no SLO, blind), `rule` says why.
-    """
-
-    at: float
-    targets: tuple[RoleTarget, ...]
-    rule: Rule
-    message: str
-    active: bool
-    reachable: bool
-    numbers: dict[str, float]
-    candidates: tuple[Candidate, ...] = ()
-
-    def replicas(self, role: Role) -> int:
-        return next(t.replicas for t in self.targets if t.role == role)
-
-    @property
-    def changed(self) -> bool:
-        return any(t.replicas != t.current for t in self.targets)
+    estimate: Estimate
+    headroom: float = 1.0
+    memory: Memory = field(default_factory=Memory)
 
 
 @dataclass(frozen=True, slots=True)
 class ScalingState:
-    """Memory between two decisions; begins empty after a restart."""
+    """Memory between two decisions; begins empty after a restart, so that holds begin anew.
 
-    started_at: float | None = None
+    `sighted_at`: since when the metrics have been true without a gap; `seen_at`: last true round;
+    `busy_at`: last round that was not idle; `work`, `work_at`: last known lengths and when.
+    """
+
+    sighted_at: float | None = None
+    seen_at: float | None = None
+    busy_at: float | None = None
+    work: Work | None = None
+    work_at: float | None = None
+    demand: DemandState = field(default_factory=DemandState)
+    roles: tuple[RoleState, ...] = ()
 
 
 def decide(
     state: ScalingState, observations: Observations, goals: Goals, now: float
 ) -> tuple[ScalingState, Decision]:
     """The scaling law. Pure: equal arguments give equal answers."""
-    raise NotImplementedError
+    metrics, windows, slo = observations.metrics, goals.windows, goals.slo
+    if slo is None:
+        return state, report.at_minimum(observations, goals, now)
+    blindness = _blindness(metrics, windows, now)
+    if blindness is not None:
+        return state, report.held(observations, goals, now, blindness)
+    state = _sight(state, metrics, goals, slo, now)
+    horizon_s = max(cold_start_s(s, windows) for s in observations.supply)
+    horizon_s += windows.interval_s + windows.scrape_s
+    bins = demand.remember(state.demand, metrics.bins, windows.scrape_s)
+    noted, coming = demand.estimate(bins, windows, horizon_s, now)
+    state = replace(
+        state, demand=noted, roles=tuple(_learn(r, metrics, goals) for r in state.roles)
+    )
+    sizes = _sizes(state, coming, observations, goals, slo, now)
+    settled = [_settle(state, r, sizes.get(r.role), observations, goals, now) for r in state.roles]
+    targets = _within_budget([t for t, _ in settled], sizes, observations, goals)
+    state = replace(state, roles=tuple(_raised(r, targets, now) for _, r in settled))
+    return state, report.decided(targets, sizes, coming, state.work, observations, now)
+
+
+def _blindness(metrics: FleetMetrics, windows: Windows, now: float) -> str | None:
+    """Why the arrivals, without which nothing may be decided, are not known; None if they are."""
+    match metrics.arrivals:
+        case Blind(reason=reason):
+            return reason
+        case Value(at=at) | Idle(at=at) if now - at > windows.fresh_s:
+            return f"Stale: the newest sample is {now - at:.3g} s old"
+    return None
+
+
+def _sight(
+    state: ScalingState, metrics: FleetMetrics, goals: Goals, slo: SLO, now: float
+) -> ScalingState:
+    """Note that the metrics are true now, whether requests come, and what a request brings."""
+    windows = goals.windows
+    gap = state.seen_at is None or now - state.seen_at > windows.fresh_s + windows.interval_s
+    busy = gap or isinstance(metrics.arrivals, Value)
+    known_roles = {r.role: r for r in state.roles}
+    state = replace(
+        state,
+        sighted_at=now if gap else state.sighted_at,
+        seen_at=now,
+        busy_at=now if busy else state.busy_at,
+        roles=tuple(
+            known_roles.get(g.role) or RoleState(g.role, capacity.begin(g.role, goals.prior, slo))
+            for g in goals.roles
+        ),
+    )
+    match metrics.prompt_tokens, metrics.prompt_tokens_squared, metrics.output_tokens:
+        case Value(v=prompt), squared, Value(v=output, at=at):
+            second = max(known(squared, prompt**2), prompt**2)
+            return replace(state, work=Work(prompt, second, output), work_at=at)
+    return state
+
+
+def cold_start_s(supply: RoleSupply, windows: Windows) -> float:
+    """P90 of the measured starts, or the spec's prior before any was measured."""
+    starts = sorted(supply.cold_starts_s[-20:])
+    return starts[int(0.9 * (len(starts) - 1) + 0.5)] if starts else windows.cold_start_s
+
+
+def _learn(role: RoleState, metrics: FleetMetrics, goals: Goals) -> RoleState:
+    """Capacity from the step counters; headroom from measured attainment, slow and narrow."""
+    estimate = capacity.learn(role.estimate, metrics.role(role.role).steps, goals.windows)
+    per_role = {"prefill": metrics.ttft_attainment, "decode": metrics.tpot_attainment}
+    measured = per_role.get(role.role, metrics.attainment)
+    headroom = role.headroom
+    if isinstance(measured, Value) and metrics.scored >= SCORED_ENOUGH and goals.slo:
+        # Each pool aims above the fleet's goal, so that their product does not fall below it.
+        error = (1 + goals.slo.attainment) / 2 - measured.v
+        low, high = FEEDBACK_ERROR
+        headroom *= exp(FEEDBACK_GAIN * min(max(error, low), high))
+        headroom = min(max(headroom, HEADROOM[0]), HEADROOM[1])
+    return replace(role, estimate=estimate, headroom=headroom)
+
+
+def _sizes(
+    state: ScalingState, coming: Demand, seen: Observations, goals: Goals, slo: SLO, now: float
+) -> dict[Role, Size]:
+    """Each role's size from load; empty when idle for a hold window or lengths are unknown."""
+    windows, work = goals.windows, state.work
+    if work is None or idle(state, windows, now):
+        return {}
+    transfer_s = known(seen.metrics.kv_transfer_s, 0.0) / max(work.output - 1, 1.0)
+    joint = goals.mode == "disaggregated"
+    limits = Limits(
+        ttft_s=slo.ttft_s - goals.control_round_trip_s,
+        tpot_s=slo.tpot_s - (transfer_s if joint else 0.0),
+        goal=slo.attainment**0.5 if joint else slo.attainment,
+    )
+    sizes = {}
+    for role in state.roles:
+        supply = next(s for s in seen.supply if s.role == role.role)
+        metrics = seen.metrics.role(role.role)
+        replica = capacity.replica(role.estimate, known(metrics.kv_capacity_tokens, 0.0))
+        sizes[role.role] = size(
+            model_of(role.role, replica, work, limits),
+            work,
+            coming.planned * role.headroom,
+            metrics,
+            supply,
+            goal=limits.goal,
+            cold_s=cold_start_s(supply, windows),
+            drain_s=windows.rate_s,
+        )
+    return sizes
+
+
+def idle(state: ScalingState, windows: Windows, now: float) -> bool:
+    return state.busy_at is not None and now - state.busy_at >= windows.down_hold_s
+
+
+def _settle(
+    state: ScalingState,
+    role: RoleState,
+    got: Size | None,
+    seen: Observations,
+    goals: Goals,
+    now: float,
+) -> tuple[RoleTarget, RoleState]:
+    """Holds, steps, then the user's min and max."""
+    windows, goal = goals.windows, goals.role(role.role)
+    supply = next(s for s in seen.supply if s.role == role.role)
+    current = supply.desired
+    if got is None:
+        still = idle(state, windows, now)
+        up = down = goal.min if still else current
+        rule = Rule.IDLE if still else Rule.LEARNING
+    elif got.model.reachable <= 0:
+        up = down = current
+        rule = Rule.UNREACHABLE
+    else:
+        up, down, rule = got.up, got.down, got.rule
+    hold_s = max(windows.down_hold_s, 2 * cold_start_s(supply, windows))
+    memory = steady.note(role.memory, up, down, now, windows.up_hold_s, hold_s)
+    kept_by = _kept_by(state, role, got, supply, seen.metrics, goals, now)
+    replicas, rule = steady.settle(memory, current, rule, kept_by, goals.steps)
+    replicas, rule = steady.clamp(replicas, rule, goal)
+    target = RoleTarget(role.role, current, replicas, up, rule, "")
+    return target, replace(role, memory=memory)
+
+
+def _kept_by(
+    state: ScalingState,
+    role: RoleState,
+    got: Size | None,
+    supply: RoleSupply,
+    metrics: FleetMetrics,
+    goals: Goals,
+    now: float,
+) -> Rule | None:
+    """The first rule that forbids to remove capacity of this role now, None if none does."""
+    windows, slo = goals.windows, goals.slo
+    hold_s = max(windows.down_hold_s, 2 * cold_start_s(supply, windows))
+    raised_at, reporting = role.memory.raised_at, metrics.role(role.role).pods_reporting
+    starting = supply.pending > supply.unschedulable and raised_at is not None
+    goal = min(slo.attainment if slo else 0.0, got.model.reachable if got else 1.0)
+    noise = (goal * (1 - goal) / metrics.scored) ** 0.5 if metrics.scored else 1.0
+    rules = (
+        (state.sighted_at is None or now - state.sighted_at < hold_s, Rule.STARTING),
+        (2 * reporting < supply.ready, Rule.BLIND),
+        (got is not None and not role.estimate.learnt, Rule.LEARNING),
+        (supply.rolling, Rule.ROLLING),
+        (starting and now - (raised_at or now) < hold_s, Rule.PENDING),
+        (got is not None and got.rule is Rule.BACKLOG, Rule.BACKLOG),
+        (got is not None and known(metrics.attainment, 1.0) + noise < goal, Rule.MISSED),
+    )
+    return next((rule for holds, rule in rules if holds), None)
+
+
+def _within_budget(
+    targets: list[RoleTarget], sizes: dict[Role, Size], seen: Observations, goals: Goals
+) -> tuple[RoleTarget, ...]:
+    """Roles share the GPUs; where they do not suffice, the most predicted goodput that fits."""
+    if goals.gpu_budget is None or set(sizes) != {t.role for t in targets}:
+        return tuple(targets)
+    gpus = {s.role: s.gpus_per_replica for s in seen.supply}
+    pools = tuple(
+        budget.Pool(
+            goals.role(t.role).min,
+            t.replicas,
+            gpus[t.role],
+            sizes[t.role].model,
+            sizes[t.role].rate,
+        )
+        for t in targets
+    )
+    fitted = budget.fit(pools, goals.gpu_budget)
+    return tuple(
+        t if n == t.replicas else replace(t, replicas=n, rule=Rule.BUDGET)
+        for t, n in zip(targets, fitted, strict=True)
+    )
+
+
+def _raised(role: RoleState, targets: tuple[RoleTarget, ...], now: float) -> RoleState:
+    target = next(t for t in targets if t.role == role.role)
+    if target.replicas <= target.current:
+        return role
+    return replace(role, memory=replace(role.memory, raised_at=now))

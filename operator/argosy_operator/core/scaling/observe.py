@@ -1,8 +1,8 @@
 """What the scaling law may know: signals, one round of metrics, the supply of pods, the goals.
 
-Filled by `samples.assemble` (from Prometheus or the simulator) and by the operator's snapshot (pods,
-spec); read by `decide`. Values only: no clock, no I/O. All times are seconds since the epoch, all
-durations seconds, all shares 0..1. Every value survives `record.to_json` / `record.from_json`.
+Filled by `samples.assemble` (from Prometheus or the simulator) and by the operator's snapshot
+(pods, spec); read by `decide`. Values only: no clock, no I/O. Times are seconds since the epoch,
+durations seconds, shares 0..1. Every value survives `record.to_json` / `record.from_json`.
 """
 
 from dataclasses import dataclass, field

@@ -1,0 +1,99 @@
+"""The answer of the scaling law and its vocabulary. Made by `decide`, read by status and people."""
+
+from dataclasses import dataclass
+from enum import StrEnum
+
+from argosy_operator.core.scaling.observe import Role
+
+
+class Rule(StrEnum):
+    """The rule that bound a role's number. Shown to people; adding one is an API change."""
+
+    NO_SLO = "NoSLO"
+    BLIND = "MetricsUnavailable"
+    DEMAND = "Demand"
+    IDLE = "Idle"
+    LEARNING = "CapacityGuessed"
+    STARTING = "JustStarted"
+    HOLD = "Hold"
+    MISSED = "AttainmentBelowGoal"
+    BACKLOG = "Backlog"
+    IN_FLIGHT = "InFlight"
+    PENDING = "ScaleUpPending"
+    ROLLING = "RolloutInProgress"
+    STEP = "StepLimit"
+    BUDGET = "GPUBudget"
+    MIN = "MinReplicas"
+    MAX = "MaxReplicas"
+    UNREACHABLE = "SLOUnreachable"
+
+
+MEANING: dict[Rule, str] = {
+    Rule.NO_SLO: "no spec.slo: replicas stay at their minimum",
+    Rule.BLIND: "the metrics are unknown or stale: nothing is removed",
+    Rule.DEMAND: "the smallest number whose predicted attainment meets the goal",
+    Rule.IDLE: "no request for a whole hold window",
+    Rule.LEARNING: "lengths or capacity are not measured yet: nothing is removed",
+    Rule.STARTING: "a full hold window has not been seen since the metrics came (back)",
+    Rule.HOLD: "more was needed within the hold window",
+    Rule.MISSED: "measured attainment is below the goal: nothing is removed",
+    Rule.BACKLOG: "queued work would outlast the start of a new replica",
+    Rule.IN_FLIGHT: "requests in flight need this many replicas",
+    Rule.PENDING: "an earlier scale-up of this role is still starting",
+    Rule.ROLLING: "a rollout of this role is in progress",
+    Rule.STEP: "autoscaling.scaleUp / scaleDown limit the size of one step",
+    Rule.BUDGET: "autoscaling.gpuBudget.max is used up",
+    Rule.MIN: "the role's minReplicas",
+    Rule.MAX: "the role's maxReplicas",
+    Rule.UNREACHABLE: "a lone request misses the SLO: more replicas would not help",
+}
+
+
+@dataclass(frozen=True, slots=True)
+class RoleTarget:
+    """One role's answer: set `replicas`; `current` was desired before; `rule` bound it.
+
+    `demanded` is what load alone asks for, before holds, steps, limits and budget.
+    """
+
+    role: Role
+    current: int
+    replicas: int
+    demanded: int
+    rule: Rule
+    message: str
+
+
+@dataclass(frozen=True, slots=True)
+class Candidate:
+    """One number of replicas that was weighed: predicted share of requests within the SLO."""
+
+    role: Role
+    replicas: int
+    attainment: float
+    gpus: int
+
+
+@dataclass(frozen=True, slots=True)
+class Decision:
+    """What to do now. `rule` and `message` are those of the role that moved, or else of the first.
+
+    `active` False: the law did not run (no SLO, blind) and `rule` says why. `reachable` False: no
+    number of replicas meets the SLO; growth stopped. `numbers`: name with unit → what was used.
+    """
+
+    at: float
+    targets: tuple[RoleTarget, ...]
+    rule: Rule
+    message: str
+    active: bool
+    reachable: bool
+    numbers: dict[str, float]
+    candidates: tuple[Candidate, ...] = ()
+
+    def replicas(self, role: Role) -> int:
+        return next(t.replicas for t in self.targets if t.role == role)
+
+    @property
+    def changed(self) -> bool:
+        return any(t.replicas != t.current for t in self.targets)

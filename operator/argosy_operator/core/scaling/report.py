@@ -1,0 +1,136 @@
+"""The words and numbers of a decision: what people read in status, Events and `explain`."""
+
+from dataclasses import replace
+
+from argosy_operator.core.scaling.decision import (
+    MEANING,
+    Candidate,
+    Decision,
+    RoleTarget,
+    Rule,
+)
+from argosy_operator.core.scaling.demand import Demand
+from argosy_operator.core.scaling.formulas import (
+    ColocatedModel,
+    DecodeModel,
+    PrefillModel,
+    Work,
+)
+from argosy_operator.core.scaling.observe import Goals, Observations, Role, RoleSupply, Value
+from argosy_operator.core.scaling.sizing import Size
+
+
+def at_minimum(seen: Observations, goals: Goals, now: float) -> Decision:
+    """No SLO: nothing to size by."""
+    targets = []
+    for supply in seen.supply:
+        goal = goals.role(supply.role)
+        targets.append(_target(supply, goal.min, Rule.NO_SLO))
+    return _inactive(tuple(targets), now, Rule.NO_SLO, MEANING[Rule.NO_SLO])
+
+
+def held(seen: Observations, goals: Goals, now: float, why: str) -> Decision:
+    """Blind: what is there stays; only the user's own limits act."""
+    targets = []
+    for supply in seen.supply:
+        goal = goals.role(supply.role)
+        replicas = min(max(supply.desired, goal.min), goal.max)
+        rule = Rule.BLIND
+        if replicas != supply.desired:
+            rule = Rule.MIN if replicas > supply.desired else Rule.MAX
+        targets.append(_target(supply, replicas, rule))
+    return _inactive(tuple(targets), now, Rule.BLIND, f"{MEANING[Rule.BLIND]} ({why})")
+
+
+def _target(supply: RoleSupply, replicas: int, rule: Rule) -> RoleTarget:
+    return RoleTarget(supply.role, supply.desired, replicas, replicas, rule, MEANING[rule])
+
+
+def _inactive(targets: tuple[RoleTarget, ...], now: float, rule: Rule, message: str) -> Decision:
+    return Decision(now, targets, rule, message, active=False, reachable=True, numbers={})
+
+
+def decided(
+    targets: tuple[RoleTarget, ...],
+    sizes: dict[Role, Size],
+    coming: Demand,
+    work: Work | None,
+    seen: Observations,
+    now: float,
+) -> Decision:
+    """Put numbers and a sentence to every target."""
+    told = tuple(replace(t, message=_sentence(t, sizes.get(t.role))) for t in targets)
+    lead = next((t for t in told if t.replicas != t.current), None)
+    lead = lead or next((t for t in told if t.rule is Rule.UNREACHABLE), told[0])
+    gpus = {s.role: s.gpus_per_replica for s in seen.supply}
+    return Decision(
+        at=now,
+        targets=told,
+        rule=lead.rule,
+        message="; ".join(t.message for t in told),
+        active=True,
+        reachable=all(s.rule is not Rule.UNREACHABLE for s in sizes.values()),
+        numbers=_numbers(sizes, coming, work, seen),
+        candidates=tuple(
+            Candidate(
+                t.role,
+                n,
+                round(sizes[t.role].model.attainment(n, sizes[t.role].rate), 4),
+                n * gpus[t.role],
+            )
+            for t in told
+            if t.role in sizes
+            for n in range(max(1, min(t.replicas, t.demanded) - 1), max(t.replicas, t.demanded) + 2)
+        ),
+    )
+
+
+def _sentence(target: RoleTarget, got: Size | None) -> str:
+    move = f"{target.role} {target.current} → {target.replicas}"
+    if target.replicas == target.current:
+        move = f"{target.role} stays {target.current}"
+    load = ""
+    if got is not None:
+        load = f", {got.rate:.3g} requests/s to provide for need {target.demanded}"
+    return f"{move} ({target.rule}: {MEANING[target.rule]}{load})"
+
+
+def _numbers(
+    sizes: dict[Role, Size], coming: Demand, work: Work | None, seen: Observations
+) -> dict[str, float]:
+    numbers = {
+        "arrivals_per_s": coming.rate,
+        "arrivals_error_per_s": coming.error,
+        "forecast_per_s": coming.forecast,
+        "margin": coming.margin,
+        "dispersion": coming.dispersion,
+        "bins": float(coming.bins),
+    }
+    if work is not None:
+        numbers["prompt_tokens"] = work.prompt
+        numbers["output_tokens"] = work.output
+    metrics = seen.metrics
+    shares = {
+        "attainment": metrics.attainment,
+        "ttft_attainment": metrics.ttft_attainment,
+        "tpot_attainment": metrics.tpot_attainment,
+    }
+    numbers.update((k, s.v) for k, s in shares.items() if isinstance(s, Value))
+    for role, got in sizes.items():
+        numbers[f"{role}_planned_per_s"] = got.rate
+        numbers[f"{role}_load_replicas"] = got.model.load(got.rate)
+        numbers |= {f"{role}_{k}": v for k, v in _capacity(got).items()}
+    return {k: float(f"{v:.6g}") for k, v in numbers.items()}
+
+
+def _capacity(got: Size) -> dict[str, float]:
+    match got.model:
+        case PrefillModel() as model:
+            return {"service_s": model.mean_s, "backlog_s": got.backlog_s}
+        case DecodeModel() as model:
+            return {"batch_limit": min(model.batch_limit, 1e6), "step_base_s": model.base_s}
+        case ColocatedModel() as model:
+            return {
+                "service_s": model.prefill.mean_s,
+                "batch_limit": min(model.decode.batch_limit, 1e6),
+            }

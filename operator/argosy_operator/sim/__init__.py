@@ -1,0 +1,1 @@
+"""Simulated fleets in virtual time, for tests and for trying rates before a cluster runs them."""

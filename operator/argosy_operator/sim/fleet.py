@@ -1,0 +1,285 @@
+"""A fleet of prefill and decode pods in virtual time: a queue per P pod, a batch per D pod.
+
+Requests come from `sim.loop`; counters leave as Prometheus-like samples, in the names and with the
+labels of the real programs, so that the law sees the simulator through the same `samples.assemble`
+as a cluster. Not modelled: KV pressure, preemption, network. Profiles are those of the engine's
+`sim:` presets (designs/0001-seams.md §2).
+"""
+
+from collections import deque
+from dataclasses import dataclass, field
+from heapq import heappop, heappush
+from itertools import count
+from typing import Literal
+
+from argosy_operator.core.scaling.observe import SLO, Role
+from argosy_operator.core.scaling.samples import (
+    KV_CAPACITY,
+    KV_USE,
+    OUTPUTS,
+    OUTSTANDING,
+    PROMPTS,
+    PROMPTS_SQUARED,
+    RECEIVED,
+    RUNNING,
+    STEP_COUNTERS,
+    VERDICTS,
+    WAITING,
+    Series,
+)
+
+Event = tuple[float, int, str, object]
+
+
+@dataclass(frozen=True, slots=True)
+class Engine:
+    """Seconds: prefill a + b·L + c·L², decode step a + b·Σctx + c·n; KV tokens per replica."""
+
+    prefill: tuple[float, float, float]
+    decode: tuple[float, float, float]
+    kv_tokens: int
+
+    def prefill_s(self, length: int) -> float:
+        a, b, c = self.prefill
+        return a + b * length + c * length * length
+
+    def step_s(self, context: int, n: int) -> float:
+        a, b, c = self.decode
+        return a + b * context + c * n
+
+
+LLAMA_70B_H100_TP4 = Engine((3.92e-3, 0.1066e-3, 1e-9), (28.8e-3, 9.4e-8, 0.2825e-3), 480_000)
+OPT_13B_A100 = Engine((18.10e-3, 0.1019e-3, 7.12e-9), (19.93e-3, 6.27e-7, 0.0385e-3), 66_144)
+
+
+@dataclass(slots=True)
+class Request:
+    arrived: float
+    prompt: int
+    output: int
+    first: float = 0.0
+    done: int = 0
+    last: float = 0.0
+
+
+@dataclass(slots=True)
+class Pod:
+    name: str
+    role: Role
+    wanted_at: float
+    ready_at: float
+    draining: bool = False
+    busy: bool = False
+    waiting: deque[Request] = field(default_factory=deque)
+    running: list[Request] = field(default_factory=list)
+    counters: dict[str, float] = field(default_factory=lambda: dict.fromkeys(STEP_COUNTERS, 0.0))
+
+    @property
+    def outstanding_tokens(self) -> int:
+        own = self.running if self.role == "prefill" else []
+        return sum(r.prompt for r in self.waiting) + sum(r.prompt for r in own)
+
+    @property
+    def empty(self) -> bool:
+        return not self.waiting and not self.running
+
+
+class Fleet:
+    """State of the simulated fleet; `advance` moves time, `scale` sets replicas of a role."""
+
+    def __init__(
+        self,
+        engine: Engine,
+        slo: SLO,
+        *,
+        start: float,
+        scrape_s: float,
+        cold_s: float,
+        keep_s: float,
+    ) -> None:
+        self.engine, self.slo, self.now = engine, slo, start
+        self.scrape_s, self.cold_s, self.keep_s = scrape_s, cold_s, keep_s
+        self.pods: dict[str, Pod] = {}
+        self.starts: dict[Role, list[float]] = {"prefill": [], "decode": []}
+        self.finished: list[Request] = []
+        self.history: dict[tuple[str, tuple[tuple[str, str], ...]], deque[tuple[float, float]]] = {}
+        self._names, self._order = count(), count()
+        self._events: list[Event] = []
+        self._held: deque[Request] = deque()
+        self._gateway = dict.fromkeys(
+            (RECEIVED, f"{PROMPTS}_sum", f"{PROMPTS}_count", PROMPTS_SQUARED), 0.0
+        )
+        self._gateway |= dict.fromkeys((f"{OUTPUTS}_sum", f"{OUTPUTS}_count"), 0.0)
+        self._verdicts = {(t, p): 0.0 for t in ("ok", "miss") for p in ("ok", "miss")}
+        self._at(start, "scrape", None)
+
+    def arrive(self, at: float, prompt: int, output: int) -> None:
+        self._at(at, "arrive", Request(at, prompt, output))
+
+    def live(self, role: Role) -> list[Pod]:
+        return [p for p in self.pods.values() if p.role == role and not p.draining]
+
+    def ready(self, role: Role) -> list[Pod]:
+        return [p for p in self.live(role) if p.ready_at <= self.now]
+
+    def scale(self, role: Role, replicas: int, *, warm: bool = False) -> None:
+        """New pods are ready after the cold start; surplus ones (least work first) drain."""
+        pods = self.live(role)
+        for _ in range(replicas - len(pods)):
+            ready_at = self.now + (0.0 if warm else self.cold_s)
+            name = f"{role}-{next(self._names)}"
+            self.pods[name] = Pod(name, role, self.now, ready_at)
+            self._at(ready_at, "ready", name)
+        surplus = sorted(pods, key=lambda p: (p.ready_at <= self.now, len(p.running), -p.wanted_at))
+        for pod in surplus[: max(len(pods) - replicas, 0)]:
+            pod.draining = True
+            self._retire(pod)
+
+    def advance(self, until: float) -> None:
+        while self._events and self._events[0][0] <= until:
+            self.now, _, kind, what = heappop(self._events)
+            self._happen(kind, what)
+        self.now = until
+
+    def series(self) -> tuple[Series, ...]:
+        """Samples of the last `keep_s` as a Prometheus would return them."""
+        oldest = self.now - self.keep_s
+        taken = []
+        for (name, labels), samples in self.history.items():
+            inside = tuple(s for s in samples if s[0] >= oldest)
+            if inside:
+                taken.append(Series(name, dict(labels), inside))
+        return tuple(taken)
+
+    def _at(self, time: float, kind: str, what: object) -> None:
+        heappush(self._events, (time, next(self._order), kind, what))
+
+    def _happen(self, kind: str, what: object) -> None:
+        match kind, what:
+            case "arrive", Request() as request:
+                self._gateway[RECEIVED] += 1
+                self._route("prefill", request)
+            case "ready", str(name) if name in self.pods:
+                pod = self.pods[name]
+                self.starts[pod.role].append(pod.ready_at - pod.wanted_at)
+                while self._held:
+                    self._route("prefill", self._held.popleft())
+            case "prefilled", Pod() as pod:
+                self._prefilled(pod)
+            case "stepped", Pod() as pod:
+                self._stepped(pod)
+            case "scrape", _:
+                self._scrape()
+                self._at(self.now + self.scrape_s, "scrape", None)
+
+    def _route(self, role: Literal["prefill", "decode"], request: Request) -> None:
+        pods = self.ready(role)
+        if not pods:
+            self._held.append(request)
+            return
+        if role == "prefill":
+            pod = min(pods, key=lambda p: p.outstanding_tokens)
+        else:
+            pod = min(pods, key=lambda p: len(p.running) + len(p.waiting))
+        pod.waiting.append(request)
+        if not pod.busy:
+            self._begin(pod)
+
+    def _begin(self, pod: Pod) -> None:
+        if pod.role == "prefill":
+            if not pod.waiting:
+                return
+            request = pod.waiting.popleft()
+            pod.running = [request]
+            seconds = self.engine.prefill_s(request.prompt)
+            self._count(pod, seconds, request.prompt, 1, 0, 0)
+            self._at(self.now + seconds, "prefilled", pod)
+        else:
+            pod.running.extend(pod.waiting)
+            pod.waiting.clear()
+            if not pod.running:
+                return
+            context = sum(r.prompt + r.done for r in pod.running)
+            seconds = self.engine.step_s(context, len(pod.running))
+            self._count(pod, seconds, 0, 0, len(pod.running), context)
+            self._at(self.now + seconds, "stepped", pod)
+        pod.busy = True
+
+    def _count(
+        self, pod: Pod, seconds: float, tokens: int, requests: int, n: int, context: int
+    ) -> None:
+        for name, by in zip(STEP_COUNTERS, (seconds, 1, tokens, requests, n, context), strict=True):
+            pod.counters[name] += by
+
+    def _prefilled(self, pod: Pod) -> None:
+        pod.busy = False
+        request = pod.running.pop()
+        request.first = request.last = self.now
+        request.done = 1
+        if request.done >= request.output:
+            self._finish(request)
+        else:
+            self._route("decode", request)
+        self._begin(pod)
+        self._retire(pod)
+
+    def _stepped(self, pod: Pod) -> None:
+        pod.busy = False
+        for request in pod.running:
+            request.done += 1
+            request.last = self.now
+            if request.done >= request.output:
+                self._finish(request)
+        pod.running = [r for r in pod.running if r.done < r.output]
+        self._begin(pod)
+        self._retire(pod)
+
+    def _retire(self, pod: Pod) -> None:
+        if pod.draining and pod.empty:
+            self.pods.pop(pod.name, None)
+
+    def met(self, request: Request) -> tuple[bool, bool]:
+        """(TTFT met, TPOT met)."""
+        tpot = (request.last - request.first) / max(request.output - 1, 1)
+        return request.first - request.arrived <= self.slo.ttft_s, tpot <= self.slo.tpot_s
+
+    def _finish(self, request: Request) -> None:
+        self.finished.append(request)
+        ttft, tpot = self.met(request)
+        self._verdicts["ok" if ttft else "miss", "ok" if tpot else "miss"] += 1
+        for name, by in (
+            (f"{PROMPTS}_sum", request.prompt),
+            (f"{PROMPTS}_count", 1),
+            (PROMPTS_SQUARED, request.prompt**2),
+            (f"{OUTPUTS}_sum", request.output),
+            (f"{OUTPUTS}_count", 1),
+        ):
+            self._gateway[name] += by
+
+    def _scrape(self) -> None:
+        gateway = {"role": "gateway", "pod": "gateway-0"}
+        for name, value in self._gateway.items():
+            self._sample(
+                name, gateway | ({"outcome": "accepted"} if name == RECEIVED else {}), value
+            )
+        for (ttft, tpot), value in self._verdicts.items():
+            self._sample(VERDICTS, gateway | {"ttft": ttft, "tpot": tpot}, value)
+        for pod in self.pods.values():
+            if pod.ready_at > self.now:
+                continue
+            labels = {"role": pod.role, "pod": pod.name}
+            for name, value in pod.counters.items():
+                self._sample(name, labels, value)
+            held = sum(r.prompt + r.done for r in pod.running)
+            self._sample(WAITING, labels, len(pod.waiting))
+            self._sample(RUNNING, labels, len(pod.running))
+            self._sample(OUTSTANDING, labels, pod.outstanding_tokens)
+            self._sample(KV_USE, labels, min(held / self.engine.kv_tokens, 1.0))
+            self._sample(KV_CAPACITY, labels, self.engine.kv_tokens)
+
+    def _sample(self, name: str, labels: dict[str, str], value: float) -> None:
+        key = (name, tuple(sorted(labels.items())))
+        samples = self.history.setdefault(key, deque())
+        samples.append((self.now, value))
+        while samples[0][0] < self.now - self.keep_s - self.scrape_s:
+            samples.popleft()
