@@ -1,0 +1,68 @@
+{{/* What the chart's objects are called: the release, with "argosy" in it. */}}
+{{- define "argosy.name" -}}
+{{- if contains "argosy" .Release.Name }}{{ .Release.Name | trunc 40 | trimSuffix "-" }}{{ else }}{{ printf "%s-argosy" (.Release.Name | trunc 33 | trimSuffix "-") }}{{ end }}
+{{- end }}
+
+{{- define "argosy.operator" -}}{{ include "argosy.name" . }}-operator{{- end }}
+{{- define "argosy.prometheus" -}}{{ include "argosy.name" . }}-prometheus{{- end }}
+
+{{/* Cluster-scoped names hold the namespace, so that two releases do not meet. */}}
+{{- define "argosy.clusterName" -}}{{ .Release.Namespace }}-{{ include "argosy.name" . }}{{- end }}
+
+{{/* Labels that select a component's pods: (list $ "operator"). */}}
+{{- define "argosy.selector" -}}
+{{- $ := index . 0 -}}
+app.kubernetes.io/name: argosy
+app.kubernetes.io/instance: {{ $.Release.Name }}
+app.kubernetes.io/component: {{ index . 1 }}
+{{- end }}
+
+{{/* All labels of a component's objects: (list $ "operator"). */}}
+{{- define "argosy.labels" -}}
+{{- $ := index . 0 -}}
+{{ include "argosy.selector" . }}
+app.kubernetes.io/version: {{ $.Chart.AppVersion | quote }}
+app.kubernetes.io/managed-by: {{ $.Release.Service }}
+helm.sh/chart: {{ printf "%s-%s" $.Chart.Name $.Chart.Version | replace "+" "_" }}
+{{- end }}
+
+{{/* An image: (list $ "engine"). */}}
+{{- define "argosy.image" -}}
+{{- $ := index . 0 -}}
+{{- $program := index . 1 -}}
+{{- get $.Values.images $program | default (printf "ghcr.io/argosy-serving/%s:%s" $program $.Chart.AppVersion) -}}
+{{- end }}
+
+{{/* The address of Prometheus; empty where there is none. */}}
+{{- define "argosy.prometheusUrl" -}}
+{{- if .Values.prometheus.embedded -}}
+http://{{ include "argosy.prometheus" . }}.{{ .Release.Namespace }}.svc:9090
+{{- else -}}
+{{ .Values.prometheus.url }}
+{{- end -}}
+{{- end }}
+
+{{/* The restricted profile of Pod Security: the pod's part and the container's. */}}
+{{- define "argosy.podSecurity" -}}
+runAsNonRoot: true
+runAsUser: 65532
+runAsGroup: 65532
+seccompProfile:
+  type: RuntimeDefault
+{{- end }}
+
+{{- define "argosy.containerSecurity" -}}
+allowPrivilegeEscalation: false
+capabilities:
+  drop: [ALL]
+readOnlyRootFilesystem: true
+{{- end }}
+
+{{- define "argosy.pullSecrets" -}}
+{{- with .Values.images.pullSecrets }}
+imagePullSecrets:
+  {{- range . }}
+  - name: {{ . | quote }}
+  {{- end }}
+{{- end }}
+{{- end }}
