@@ -155,10 +155,10 @@ RULES: tuple[Rule, ...] = (
         name="drain-outlives-lease",
         of="ServingDeploymentSpec",
         cel=_durations(
-            "duration(self.drain.timeout) > duration(string(self.kvTransfer.leaseSeconds) + 's')",
+            "duration(self.drain.timeout).getSeconds() > self.kvTransfer.leaseSeconds",
             "self.drain.timeout",
         ),
-        holds=lambda spec: spec.drain.timeout.seconds > spec.kv_transfer.lease_seconds,
+        holds=lambda spec: int(spec.drain.timeout.seconds) > spec.kv_transfer.lease_seconds,
         message="drain.timeout must be longer than kvTransfer.leaseSeconds, or a leaving prefill "
         "pod would drop caches that decode still reads: raise drain.timeout",
     ),

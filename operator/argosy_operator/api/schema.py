@@ -1,8 +1,8 @@
 """From pydantic's JSON schema to the structural schema that a CustomResourceDefinition demands.
 
 Structural schemas know no $ref, no null alternatives, no `const`, no titles; every field is typed
-where it stands. Defaults stay on scalars; an object with a default gets `{}`, and the API server
-fills its fields. The CEL of `rules.py` is written onto the class that it is about. Called by
+where it stands. Defaults stay on scalars; an object with a default gets `{}` where it can, and the
+API server fills its fields. The CEL of `rules.py` is written onto the class that it is about. Called by
 `crd.py`.
 """
 
@@ -53,7 +53,8 @@ def _structural(node: Schema, definitions: dict[str, Schema], defaults: bool) ->
         out["description"] = " ".join(str(out["description"]).split())
     if node.get("type") == "integer":
         out["format"] = "int32" if node.get("maximum", _INT32_MAX + 1) <= _INT32_MAX else "int64"
-    _settle_default(out, defaults)
+    validations = _validations(node, of)
+    _settle_default(out, defaults, ruled=any(rule.of == of for rule in RULES))
     if "properties" in node:
         out["properties"] = {
             name: _structural(child, definitions, defaults)
@@ -65,7 +66,6 @@ def _structural(node: Schema, definitions: dict[str, Schema], defaults: bool) ->
         out |= _map(node, definitions, defaults)
     if "items" in node:
         out |= _list(node, definitions, defaults)
-    validations = _validations(node, of)
     return out | ({"x-kubernetes-validations": validations} if validations else {})
 
 
@@ -82,15 +82,17 @@ def _inlined(node: Schema, definitions: dict[str, Schema]) -> tuple[Schema, str 
     return definitions[name] | own, name
 
 
-def _settle_default(out: Schema, defaults: bool) -> None:
-    """Defaults of objects become {}, those of lists and of absent fields go."""
+def _settle_default(out: Schema, defaults: bool, *, ruled: bool) -> None:
+    """Defaults of objects become {}, those of lists and of absent fields go. The API server
+    evaluates an object's rules on the default as it is written: there it stands in full."""
     if "default" not in out:
         return
     default = out["default"]
     if not defaults or default is None or out.get("type") == "array":
         del out["default"]
     elif out.get("type") == "object":
-        out["default"] = {}
+        whole = {key: v for key, v in default.items() if v is not None} if ruled else {}
+        out["default"] = {key: v for key, v in whole.items() if not isinstance(v, dict | list)}
 
 
 def _map(node: Schema, definitions: dict[str, Schema], defaults: bool) -> Schema:
