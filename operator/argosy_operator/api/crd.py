@@ -66,14 +66,14 @@ _SCALE = {
 
 
 def _object(describes: str, kind: str, spec: Schema, status: Schema) -> Schema:
-    rules = [{"rule": rule.cel, "message": rule.message} for rule in RULES if rule.of == kind]
+    rules = [rule.validation() for rule in RULES if rule.of == kind]
     return {
         "description": " ".join(describes.split()),
         "type": "object",
         "properties": {
             "apiVersion": {"type": "string", "description": "The group and version."},
             "kind": {"type": "string", "description": "The kind."},
-            "metadata": {"type": "object"},
+            "metadata": {"type": "object", "properties": {"name": {"type": "string"}}},
             "spec": spec,
             "status": status,
         },

@@ -16,7 +16,6 @@ from pydantic_core import CoreSchema, core_schema
 _SECONDS = {"ms": 0.001, "s": 1.0, "m": 60.0, "h": 3600.0}
 DURATION_PATTERN = r"^(0|[1-9][0-9]{0,5})(ms|s|m|h)$"
 POSITIVE_DURATION_PATTERN = r"^[1-9][0-9]{0,5}(ms|s|m|h)$"
-QUANTITY_PATTERN = r"^[0-9]{1,12}([.][0-9]{1,3})?(m|k|M|G|T|Ki|Mi|Gi|Ti)?$"
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,6 +81,13 @@ class Percent(_Text):
         return float(self.removesuffix("%")) / 100
 
 
+_QUANTITY = Format(
+    r"^[0-9]{1,12}([.][0-9]{1,3})?(m|k|M|G|T|Ki|Mi|Gi|Ti)?$",
+    "write a quantity such as 500m, 4 or 16Gi",
+    18,
+)
+
+
 class Quantity(_Text):
     """A Kubernetes quantity, "500m" or "2Gi"; a whole number may stand without quotes."""
 
@@ -89,15 +95,20 @@ class Quantity(_Text):
 
     @classmethod
     def __get_pydantic_core_schema__(cls, source: Any, handler: GetCoreSchemaHandler) -> CoreSchema:
-        fmt = Format(QUANTITY_PATTERN, "write a quantity such as 500m, 4 or 16Gi", 18)
+        def parse(text: str) -> "Quantity":
+            return cls(_QUANTITY.check(text))
+
         text = core_schema.str_schema(coerce_numbers_to_str=True)
-        return core_schema.no_info_after_validator_function(lambda v: cls(fmt.check(v)), text)
+        return core_schema.no_info_after_validator_function(parse, text)
 
     @classmethod
     def __get_pydantic_json_schema__(
         cls, schema: CoreSchema, handler: GetJsonSchemaHandler
     ) -> dict[str, Any]:
-        return {"x-kubernetes-int-or-string": True, "pattern": QUANTITY_PATTERN}
+        text = f"self.matches({cel_string(_QUANTITY.pattern)})"
+        rule = {"rule": f"type(self) == int || {text}", "message": _QUANTITY.says}
+        length = {"maxLength": _QUANTITY.max_length}
+        return {"x-kubernetes-int-or-string": True, "x-kubernetes-validations": [rule]} | length
 
 
 def cel_string(text: str) -> str:

@@ -38,13 +38,21 @@ RENDERED_ENV = ("POD_NAME", "POD_IP", "POD_NAMESPACE")
 
 @dataclass(frozen=True, slots=True)
 class Rule:
-    """One rule on the class named `of`; `self` in `cel` is an instance of that class."""
+    """One rule on the class named `of`; `self` in `cel` is an instance of that class.
+
+    `field` is the path below that class which the API server names beside the message.
+    """
 
     name: str
     of: str
+    field: str
     cel: str
     holds: Callable[[Any], bool]
     message: str
+
+    def validation(self) -> dict[str, str]:
+        """The rule as an entry of x-kubernetes-validations."""
+        return {"rule": self.cel, "message": self.message, "fieldPath": self.field}
 
 
 class RuleError(ValueError):
@@ -110,14 +118,16 @@ RULES: tuple[Rule, ...] = (
     Rule(
         name="fleet-name",
         of="ServingDeployment",
+        field=".metadata.name",
         cel=r"self.metadata.name.matches('^[a-z]([-a-z0-9]{0,38}[a-z0-9])?$')",
         holds=lambda fleet: _is_fleet_name(fleet.metadata.name),
         message="a fleet's name is at most 40 lower-case letters, digits and hyphens and begins "
-        "with a letter, because its pods and Services are named after it: choose a shorter name",
+        "with a letter, because its pods and Services are named after it",
     ),
     Rule(
         name="min-max",
         of="Replicas",
+        field=".min",
         cel="self.min <= self.max",
         holds=lambda replicas: replicas.min <= replicas.max,
         message="replicas.min must not be more than replicas.max (default 8): lower min or raise "
@@ -126,6 +136,7 @@ RULES: tuple[Rule, ...] = (
     Rule(
         name="pair-zero-together",
         of="ServingDeploymentSpec",
+        field=".roles",
         cel="self.mode != 'disaggregated' || "
         f"(({_P}.replicas.min == 0) == ({_D}.replicas.min == 0) && "
         f"({_P}.replicas.max == 0) == ({_D}.replicas.max == 0))",
@@ -135,6 +146,7 @@ RULES: tuple[Rule, ...] = (
     Rule(
         name="zero-only-when-parked",
         of="ServingDeploymentSpec",
+        field=".roles",
         cel="self.autoscaling.policy != 'Goodput' || (self.mode == 'disaggregated' "
         f"? {_PARKED.format(_P)} && {_PARKED.format(_D)} : {_PARKED.format(_C)})",
         holds=_zero_only_when_parked,
@@ -144,6 +156,7 @@ RULES: tuple[Rule, ...] = (
     Rule(
         name="budget-covers-minimum",
         of="ServingDeploymentSpec",
+        field=".autoscaling.gpuBudget.max",
         cel="!has(self.autoscaling.gpuBudget.max) || self.autoscaling.gpuBudget.max >= "
         f"(self.mode == 'disaggregated' ? {_LEAST.format(_P)} + {_LEAST.format(_D)} "
         f": {_LEAST.format(_C)})",
@@ -154,6 +167,7 @@ RULES: tuple[Rule, ...] = (
     Rule(
         name="drain-outlives-lease",
         of="ServingDeploymentSpec",
+        field=".drain.timeout",
         cel=_durations(
             "duration(self.drain.timeout).getSeconds() > self.kvTransfer.leaseSeconds",
             "self.drain.timeout",
@@ -165,6 +179,7 @@ RULES: tuple[Rule, ...] = (
     Rule(
         name="rate-window-spans-scrapes",
         of="Metrics",
+        field=".rateWindow",
         cel="!has(self.rateWindow) || "
         + _durations(
             _at_least_twice("self.rateWindow", "self.scrapeInterval"),
@@ -178,6 +193,7 @@ RULES: tuple[Rule, ...] = (
     Rule(
         name="no-rendered-flag",
         of="Engine",
+        field=".args",
         cel=f"!has(self.args) || !self.args.exists(a, {_cel_list(RENDERED_FLAGS)}"
         ".exists(f, a == f || a.startsWith(f + '=')))",
         holds=_no_rendered_flag,
@@ -187,6 +203,7 @@ RULES: tuple[Rule, ...] = (
     Rule(
         name="no-rendered-env",
         of="EnvVar",
+        field=".name",
         cel=f"!(self.name in {_cel_list(RENDERED_ENV)})",
         holds=lambda env: env.name not in RENDERED_ENV,
         message="POD_NAME, POD_IP and POD_NAMESPACE are set by Argosy: choose another name",

@@ -2,8 +2,8 @@
 
 Structural schemas know no $ref, no null alternatives, no `const`, no titles; every field is typed
 where it stands. Defaults stay on scalars; an object with a default gets `{}` where it can, and the
-API server fills its fields. The CEL of `rules.py` is written onto the class that it is about. Called by
-`crd.py`.
+API server fills its fields. The CEL of `rules.py` is written onto the class that it is about.
+Called by `crd.py`.
 """
 
 from typing import Any
@@ -22,7 +22,6 @@ _KEPT = (
     "description",
     "type",
     "format",
-    "enum",
     "default",
     "pattern",
     "minimum",
@@ -45,6 +44,8 @@ def structural(model: type[BaseModel], *, defaults: bool) -> Schema:
 
 def _structural(node: Schema, definitions: dict[str, Schema], defaults: bool) -> Schema:
     node, of = _inlined(node, definitions)
+    if "enum" in node:
+        node = node | _choice([str(word) for word in node["enum"]])
     unknown = set(node) & {"oneOf", "allOf", "not", "const", "prefixItems", "patternProperties"}
     if unknown or "anyOf" in node:
         raise TypeError(f"{of or node.get('title')}: a CRD cannot say {unknown or 'anyOf'}")
@@ -112,10 +113,13 @@ def _list(node: Schema, definitions: dict[str, Schema], defaults: bool) -> Schem
 
 def _validations(node: Schema, of: str | None) -> list[dict[str, str]]:
     formats: list[dict[str, str]] = list(node.get("x-kubernetes-validations", []))
-    if "enum" in node:
-        words = [str(word) for word in node["enum"]]
-        rule = f"self in [{', '.join(map(cel_string, words))}]"
-        formats.append({"rule": rule, "message": f"write {', '.join(words[:-1])} or {words[-1]}"})
-    return formats + [
-        {"rule": rule.cel, "message": rule.message} for rule in RULES if rule.of == of
-    ]
+    return formats + [rule.validation() for rule in RULES if rule.of == of]
+
+
+def _choice(words: list[str]) -> Schema:
+    """One of some words, as CEL: the API server's own check of an enum keeps all rules from being
+    evaluated, and does not say what to write."""
+    rule = f"self in [{', '.join(map(cel_string, words))}]"
+    says = f"write {', '.join(words[:-1])} or {words[-1]}"
+    validations = [{"rule": rule, "message": says}]
+    return {"type": "string", "maxLength": 64, "x-kubernetes-validations": validations}

@@ -70,7 +70,7 @@ class Engine(Part):
     image: ImageName | None = None
     """The engine's image. Default: the one that the operator was installed with."""
     dtype: Literal["auto", "float32", "bfloat16"] = "auto"
-    """Arithmetic of the model; auto takes what the weights say and the device has."""
+    """Arithmetic of the model: float32, bfloat16, or auto, which takes what the weights say."""
     max_model_len: Annotated[int, Field(ge=16, le=1_048_576)] | None = None
     """Longest prompt plus answer, in tokens. Default: what the model's config says."""
     max_num_seqs: Annotated[int, Field(ge=1, le=4096)] | None = None
@@ -221,7 +221,7 @@ class Routing(Part):
     """The fleet's gateway."""
 
     strategy: Literal["leastLoad", "roundRobin"] = "leastLoad"
-    """How the gateway chooses pods."""
+    """How the gateway chooses pods: leastLoad or roundRobin."""
     replicas: Annotated[int, Field(ge=1, le=64)] = 2
     """Gateway pods."""
     max_queue: Annotated[int, Field(ge=1, le=1_000_000)] = 1000
@@ -317,7 +317,7 @@ class ServingRoleSpec(Part):
     fleet: FleetName
     """The ServingDeployment that owns the role."""
     role: RoleName
-    """The role's name."""
+    """The role: prefill, decode or colocated."""
     replicas: Annotated[int, Field(ge=0, le=1000)] | None = None
     """Pods that the role shall have, between the role's min and max; absent means: hold."""
 
