@@ -1,0 +1,84 @@
+"""The images file: which local programs stand for an image name.
+
+`{"name": {"paths": [...], "env": {...}, "entrypoint": [...], "cmd": [...], "user": uid,
+"working_dir": "/"}}`; every field is optional. A name without a tag stands for every tag.
+Read again whenever the file changes.
+"""
+
+import hashlib
+import json
+from dataclasses import dataclass, field
+from pathlib import Path
+
+
+class ImageUnknownError(Exception):
+    """The name is not in the images file; the text says what to write."""
+
+
+@dataclass(frozen=True, slots=True)
+class Image:
+    """One entry. `id` changes with its content, as an image's digest does."""
+
+    name: str
+    id: str
+    paths: tuple[str, ...] = ()
+    env: dict[str, str] = field(default_factory=dict)
+    entrypoint: tuple[str, ...] = ()
+    cmd: tuple[str, ...] = ()
+    user: int = 0
+    working_dir: str = "/"
+
+
+_FIELDS = {"paths", "env", "entrypoint", "cmd", "user", "working_dir"}
+
+
+def parse(name: str, entry: dict) -> Image:
+    """ValueError that names the image and the field."""
+    unknown = set(entry) - _FIELDS
+    if unknown:
+        raise ValueError(f"image {name!r}: unknown fields {sorted(unknown)}; write {_FIELDS}")
+    relative = [path for path in entry.get("paths", ()) if not path.startswith("/")]
+    if relative:
+        raise ValueError(f"image {name!r}: paths must be absolute, not {relative}")
+    digest = hashlib.sha256(json.dumps([name, entry], sort_keys=True).encode()).hexdigest()
+    values = {k: tuple(v) if isinstance(v, list) else v for k, v in entry.items()}
+    return Image(name=name, id=f"sha256:{digest}", **values)
+
+
+class Images:
+    def __init__(self, file: Path) -> None:
+        self._file = file
+        self._stamp: tuple[int, int] | None = None
+        self._images: dict[str, Image] = {}
+
+    def all(self) -> list[Image]:
+        """ValueError when the file is not valid."""
+        try:
+            stat = self._file.stat()
+            stamp = (stat.st_mtime_ns, stat.st_size)
+            if stamp != self._stamp:
+                entries = json.loads(self._file.read_text())
+                self._images = {name: parse(name, entry) for name, entry in entries.items()}
+                self._stamp = stamp
+        except (OSError, ValueError, AttributeError, TypeError) as error:
+            raise ValueError(f"the images file {self._file} cannot be used: {error}") from error
+        return list(self._images.values())
+
+    def find(self, reference: str) -> Image:
+        """By id, exact name, name without `:latest`, without tag; else ImageUnknownError."""
+        images = self.all()
+        by_id = {image.id: image for image in images}
+        if reference in by_id:
+            return by_id[reference]
+        plain = reference.split("@")[0]
+        head, _, tag = plain.rpartition(":")
+        untagged = head if head and "/" not in tag else plain
+        for name in (reference, plain, untagged, f"{untagged}:latest"):
+            if name in self._images and (name != f"{untagged}:latest" or plain == untagged):
+                return self._images[name]
+        known = ", ".join(sorted(self._images)) or "none"
+        raise ImageUnknownError(
+            f"image {reference!r} is not in {self._file} (known: {known}). This one-machine "
+            f'cluster pulls nothing: add "{reference}": {{"paths": [...], "entrypoint": [...]}} '
+            "there, or use a known name"
+        )
