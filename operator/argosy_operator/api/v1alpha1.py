@@ -267,12 +267,8 @@ class ServingDeploymentSpec(Part):
             yield name, self.role(name)
 
     def role(self, name: RoleName) -> Role:
-        roles: dict[RoleName, Role] = {
-            "prefill": self.roles.prefill,
-            "decode": self.roles.decode,
-            "colocated": self.roles.colocated,
-        }
-        return roles[name]
+        role: Role = getattr(self.roles, name)
+        return role
 
 
 class Metadata(Part):

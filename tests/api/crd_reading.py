@@ -1,0 +1,67 @@
+"""Reads the generated CRD as the API server does: defaults, bounds, then CEL.
+
+Only what our schemas use. The cluster tests put the same objects before the real API server; this
+reading is for thousands of generated objects.
+"""
+
+import copy
+from functools import cache
+from typing import Any
+
+import celpy
+
+Json = Any
+
+
+def schema_of(crd: Json) -> Json:
+    return crd["spec"]["versions"][0]["schema"]["openAPIV3Schema"]
+
+
+def defaulted(schema: Json, value: Json) -> Json:
+    """The value with the schema's defaults in every place where nothing stands."""
+    if isinstance(value, dict) and "properties" in schema:
+        result = dict(value)
+        for name, child in schema["properties"].items():
+            if name not in result and "default" in child:
+                result[name] = copy.deepcopy(child["default"])
+            if name in result:
+                result[name] = defaulted(child, result[name])
+        return result
+    if isinstance(value, list):
+        return [defaulted(schema["items"], item) for item in value]
+    return value
+
+
+def refusals(schema: Json, value: Json, path: str = "") -> list[tuple[str, str]]:
+    """(path, sentence) of everything that the schema refuses in a defaulted value of right type."""
+    found = [
+        (path + rule.get("fieldPath", ""), rule["message"])
+        for rule in schema.get("x-kubernetes-validations", [])
+        if not _holds(rule["rule"], value)
+    ]
+    if isinstance(value, int) and not isinstance(value, bool):
+        below = value < schema.get("minimum", value)
+        found += [(path, "bounds")] if below or value > schema.get("maximum", value) else []
+    if isinstance(value, str) and len(value) > schema.get("maxLength", len(value)):
+        found.append((path, "length"))
+    if isinstance(value, list):
+        if len(value) > schema.get("maxItems", len(value)):
+            found.append((path, "items"))
+        for index, item in enumerate(value):
+            found += refusals(schema["items"], item, f"{path}[{index}]")
+    if isinstance(value, dict) and "properties" in schema:
+        found += [(f"{path}.{n}", "required") for n in schema.get("required", []) if n not in value]
+        for name, child in schema["properties"].items():
+            if name in value:
+                found += refusals(child, value[name], f"{path}.{name}")
+    return found
+
+
+@cache
+def _program(rule: str) -> Any:
+    environment = celpy.Environment()
+    return environment.program(environment.compile(rule))
+
+
+def _holds(rule: str, value: Json) -> bool:
+    return bool(_program(rule).evaluate({"self": celpy.json_to_cel(value)}))

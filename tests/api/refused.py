@@ -1,0 +1,95 @@
+"""Specs that must be refused, with a piece of the sentence that says what to write instead.
+
+Read by the unit test (Python twins), and by the cluster test (the real API server).
+"""
+
+from typing import Any
+
+MODEL = {"uri": "sim://llama-70b-h100-tp4"}
+
+
+def _replicas(role: str, **replicas: int) -> dict[str, Any]:
+    return {"roles": {role: {"replicas": replicas}}}
+
+
+def _slo(ttft: Any = "1s", tpot: Any = "40ms", **more: Any) -> dict[str, Any]:
+    return {"slo": {"ttft": {"target": ttft}, "tpot": {"target": tpot}, **more}}
+
+
+# name of the case: (spec beside the model, name of the fleet, piece of the sentence)
+REFUSED: dict[str, tuple[dict[str, Any], str, str]] = {
+    "wrong mode": ({"mode": "split"}, "bad", "colocated"),
+    "wrong dtype": ({"engine": {"dtype": "int4"}}, "bad", "float32"),
+    "min above max": (_replicas("colocated", min=3, max=2), "bad", "lower min or raise max"),
+    "min above the default max": (_replicas("decode", min=9), "bad", "(default 8)"),
+    "SLO of zero": (_slo(ttft="0s"), "bad", "duration of more than 0"),
+    "SLO without unit": (_slo(tpot="40"), "bad", "write 200ms or 2s"),
+    "attainment of 100%": (_slo(attainment="100%"), "bad", "such as 90%"),
+    "budget below the minimum": (
+        {"autoscaling": {"gpuBudget": {"max": 0}}},
+        "bad",
+        "raise the budget or lower replicas.min",
+    ),
+    "name of 41 characters": ({}, "a" * 41, "at most 40"),
+    "huge name": ({}, "a" * 300, "at most 40"),
+    "name with a dot": ({}, "a.b", "at most 40"),
+    "name that begins with a digit": ({}, "70b", "begins with a letter"),
+    "weights from a hub": (
+        {"model": {"uri": "hf://org/model"}},
+        "bad",
+        "put the weights on a volume and write pvc://",
+    ),
+    "path that climbs": ({"model": {"uri": "pvc://models/../etc"}}, "bad", "write pvc://"),
+    "served name with a space": (
+        {"model": MODEL | {"servedName": "my model"}},
+        "bad",
+        "a served name has",
+    ),
+    "drain shorter than the lease": (
+        {"drain": {"timeout": "30s"}},
+        "bad",
+        "raise drain.timeout",
+    ),
+    "no duration": ({"drain": {"timeout": "soon"}}, "bad", "write a duration"),
+    "rate window of one scrape": (
+        {"metrics": {"rateWindow": "20s"}},
+        "bad",
+        "at least twice metrics.scrapeInterval",
+    ),
+    "prefill without decode": (
+        {"mode": "disaggregated", **_replicas("decode", min=0, max=0)},
+        "bad",
+        "give both roles replicas",
+    ),
+    "zero without parking": (_replicas("colocated", min=0), "bad", "write replicas.min: 1"),
+    "a flag that Argosy writes": (
+        {"engine": {"args": ["--role=prefill"]}},
+        "bad",
+        "use the field of the spec",
+    ),
+    "an environment name that Argosy sets": (
+        {"engine": {"env": [{"name": "POD_IP"}]}},
+        "bad",
+        "choose another name",
+    ),
+    "memory in words": (
+        {"roles": {"colocated": {"resources": {"memory": "plenty"}}}},
+        "bad",
+        "write a quantity",
+    ),
+    "a password in an address": (
+        {"metrics": {"prometheus": {"url": "http://me:secret@prometheus:9090"}}},
+        "bad",
+        "a credential belongs",
+    ),
+}
+
+
+def manifest(spec: dict[str, Any], name: str = "bad") -> dict[str, Any]:
+    """The whole object of a case."""
+    return {
+        "apiVersion": "serving.argosy.dev/v1alpha1",
+        "kind": "ServingDeployment",
+        "metadata": {"name": name},
+        "spec": {"model": MODEL, **spec},
+    }

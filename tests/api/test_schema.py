@@ -1,0 +1,115 @@
+"""The generated CRDs: structural, bounded, described, free of floats, and up to date."""
+
+from pathlib import Path
+
+import pytest
+import yaml
+
+from argosy_operator.api import crd
+from argosy_operator.api.part import dump
+from argosy_operator.api.v1alpha1 import ServingDeployment
+from tests.api.crd_reading import defaulted, schema_of
+from tests.api.refused import manifest
+
+ROOT = Path(__file__).resolve().parents[2]
+CRDS = crd.documents()
+
+
+def nodes(schema, path=""):
+    """Every schema node with its path."""
+    yield path, schema
+    for name, child in schema.get("properties", {}).items():
+        yield from nodes(child, f"{path}.{name}")
+    for key in ("items", "additionalProperties"):
+        if isinstance(schema.get(key), dict):
+            yield from nodes(schema[key], f"{path}[]")
+
+
+OURS = [
+    (f"{document['spec']['names']['kind']}{path}", node)
+    for document in CRDS
+    for part in ("spec", "status")
+    for path, node in nodes(schema_of(document)["properties"][part], f".{part}")
+]
+
+
+def test_committed_files_are_what_the_models_generate():
+    stale = [
+        str(path.relative_to(ROOT))
+        for path, text in crd.files(ROOT).items()
+        if path.read_text("utf-8") != text
+    ]
+    assert stale == [], "run: python -m argosy_operator.api.crd --write"
+
+
+def test_every_field_is_described():
+    assert [p for p, n in OURS if "description" not in n and not p.endswith("[]")] == []
+
+
+def test_every_text_list_and_map_is_bounded_so_that_rules_stay_cheap():
+    limits = {"string": "maxLength", "array": "maxItems"}
+    unbounded = [
+        path
+        for path, node in OURS
+        if node.get("type") in limits and limits[node["type"]] not in node
+    ]
+    maps = [p for p, n in OURS if "additionalProperties" in n and "maxProperties" not in n]
+    assert unbounded + maps == []
+
+
+def test_there_are_no_floats():
+    assert [path for path, node in OURS if node.get("type") == "number"] == []
+
+
+def test_unknown_fields_are_kept_only_in_decision_records():
+    open_ended = [p for p, n in OURS if n.get("x-kubernetes-preserve-unknown-fields")]
+    assert open_ended == [
+        "ServingDeployment.status.autoscaling.lastDecision.record",
+        "ServingDeployment.status.autoscaling.history[].record",
+    ]
+
+
+def test_nothing_refers_to_another_namespace():
+    assert [path for path, _ in OURS if "namespace" in path.lower()] == []
+
+
+def test_status_has_no_defaults():
+    assert [path for path, node in OURS if ".status" in path and "default" in node] == []
+
+
+def test_defaults_of_the_crd_are_the_models_defaults():
+    written = defaulted(schema_of(crd.serving_deployments()), manifest({}))["spec"]
+    read = dump(ServingDeployment.model_validate(manifest({})).spec)
+    del read["engine"]["args"], read["engine"]["env"]  # an empty list and an absent one are equal
+    assert written == read
+
+
+def test_columns_and_short_names_are_the_contract():
+    fleets, roles = (document["spec"] for document in CRDS)
+    assert fleets["names"]["shortNames"] == ["sd"]
+    assert roles["names"]["shortNames"] == ["sr"]
+    columns = fleets["versions"][0]["additionalPrinterColumns"]
+    assert [column["name"].upper() for column in columns] == [
+        *("MODE", "P", "D", "GPUS", "SLO", "ATTAIN", "TTFT90", "TPOT90", "REASON", "AGE"),
+    ]
+
+
+def test_columns_and_scale_read_fields_that_exist():
+    for document in CRDS:
+        version = document["spec"]["versions"][0]
+        schema = schema_of(document)
+        paths = [c["jsonPath"] for c in version["additionalPrinterColumns"]]
+        paths += version["subresources"].get("scale", {}).values()
+        for path in paths:
+            node = schema
+            for name in path.strip(".").split("."):
+                if name == "metadata":
+                    break
+                node = node["properties"][name]
+
+
+@pytest.mark.parametrize("path", sorted((ROOT / "crds").glob("*.yaml")), ids=lambda p: p.stem)
+def test_files_are_plain_yaml_without_anchors(path):
+    text = path.read_text("utf-8")
+    assert yaml.safe_load(text)["kind"] == "CustomResourceDefinition"
+    assert "&id" not in text
