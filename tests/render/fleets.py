@@ -1,0 +1,19 @@
+"""Fleets as the render tests need them."""
+
+from typing import Any
+
+from argosy_operator.api.v1alpha1 import ServingDeployment
+from argosy_operator.render.images import Images
+
+IMAGES = Images(engine="registry.example/engine:1", gateway="registry.example/gateway:1")
+
+
+def fleet(name: str = "chat", **spec: Any) -> ServingDeployment:
+    """A fleet as the API server would hand it over; disaggregated unless `spec` says otherwise."""
+    whole = {"model": {"uri": "pvc://models/some/model"}, "mode": "disaggregated", **spec}
+    return ServingDeployment.model_validate(
+        {
+            "metadata": {"name": name, "namespace": "prod", "uid": "1234-5678"},
+            "spec": whole,
+        }
+    )

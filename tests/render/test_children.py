@@ -1,0 +1,184 @@
+"""What the cluster gets: valid, owned, restricted, and as the seams between the programs say."""
+
+import kubernetes_validate
+import pytest
+
+from argosy_operator.core import names
+from argosy_operator.render import engine, gateway, role
+from tests.render.fleets import IMAGES, fleet
+from tests.render.restricted import offences
+
+SLO = {"ttft": {"target": "1s"}, "tpot": {"target": "40ms"}}
+SIM = {"uri": "sim://llama-70b-h100-tp4"}
+FLEETS = {
+    "disaggregated": fleet(slo=SLO),
+    "colocated": fleet(mode="colocated"),
+    "simulated": fleet(model=SIM, roles={"prefill": {"resources": {"gpu": 0}}}),
+    "large": fleet(
+        roles={"decode": {"resources": {"gpu": 4, "cpu": 8, "memory": "64Gi"}}},
+        engine={"args": ["--block-size=32"], "env": [{"name": "HOME", "value": "/data"}]},
+    ),
+    "longest name": fleet("a" * 40, model=SIM),
+}
+
+
+def children(one):
+    """All objects of a fleet in one revision."""
+    objects = gateway.objects(one, IMAGES)
+    for name, _ in one.spec.active_roles():
+        objects.append(engine.deployment(one, name, "0123abcd", IMAGES, 1))
+        objects += role.objects(one, name)
+    return objects
+
+
+ALL = [
+    pytest.param(child, id=f"{case}: {child['kind']} {child['metadata']['name'][:24]}")
+    for case, one in FLEETS.items()
+    for child in children(one)
+]
+PODS = [pytest.param(*p.values, id=p.id) for p in ALL if p.values[0]["kind"] == "Deployment"]
+
+
+def container(one, role_name="decode"):
+    made = engine.deployment(one, role_name, "0123abcd", IMAGES, 1)
+    return made["spec"]["template"]["spec"]["containers"][0]
+
+
+def flags(args):
+    """--flag value pairs of a rendered command line, without program and command."""
+    return dict(zip(args[2::2], args[3::2], strict=True))
+
+
+@pytest.mark.parametrize("child", ALL)
+def test_it_is_valid_and_owned_by_the_fleet(child):
+    if child["kind"] != "ServingRole":
+        kubernetes_validate.validate(child, "1.36", strict=True)
+    (owner,) = child["metadata"]["ownerReferences"]
+    assert (owner["kind"], owner["uid"]) == ("ServingDeployment", "1234-5678")
+    assert (owner["controller"], owner["blockOwnerDeletion"]) == (True, False)
+    assert child["metadata"]["namespace"] == "prod"
+    assert child["metadata"]["labels"][names.MANAGED_BY] == "argosy"
+
+
+@pytest.mark.parametrize("child", PODS)
+def test_its_pods_pass_the_restricted_profile(child):
+    assert offences(child["spec"]["template"]["spec"]) == []
+
+
+@pytest.mark.parametrize("child", PODS)
+def test_its_selector_selects_its_own_pods(child):
+    labels = child["spec"]["template"]["metadata"]["labels"]
+    assert child["spec"]["selector"]["matchLabels"].items() <= labels.items()
+
+
+@pytest.mark.parametrize("child", PODS)
+def test_prometheus_finds_the_port_that_the_container_opens(child):
+    template = child["spec"]["template"]
+    port = int(template["metadata"]["annotations"]["prometheus.io/port"])
+    ports = {p["name"]: p["containerPort"] for p in template["spec"]["containers"][0]["ports"]}
+    assert ports["admin"] == port
+
+
+@pytest.mark.parametrize("child", PODS)
+def test_no_environment_name_is_there_twice(child):
+    seen = [env["name"] for env in child["spec"]["template"]["spec"]["containers"][0]["env"]]
+    assert len(seen) == len(set(seen))
+    assert {"POD_NAME", "POD_IP", "POD_NAMESPACE"} <= set(seen)
+
+
+def test_weights_come_from_the_claim_and_are_read_only():
+    one = container(FLEETS["disaggregated"])
+    assert flags(one["args"])["--model"] == "/models/some/model"
+    assert {"name": "weights", "mountPath": "/models", "readOnly": True} in one["volumeMounts"]
+    made = engine.deployment(FLEETS["disaggregated"], "decode", "0" * 8, IMAGES, 1)
+    volumes = {v["name"]: v for v in made["spec"]["template"]["spec"]["volumes"]}
+    assert volumes["weights"]["persistentVolumeClaim"] == {"claimName": "models", "readOnly": True}
+
+
+def test_simulated_engines_get_a_preset_and_no_volume():
+    one = container(FLEETS["simulated"], "prefill")
+    given = flags(one["args"])
+    assert (given["--model"], given["--load-format"]) == ("sim:llama-70b-h100-tp4", "sim")
+    assert [mount["name"] for mount in one["volumeMounts"]] == ["tmp"]
+    assert one["resources"] == {}
+
+
+def test_gpus_are_limits_and_their_nodes_are_tolerated():
+    made = engine.deployment(FLEETS["large"], "decode", "0" * 8, IMAGES, 1)
+    pod = made["spec"]["template"]["spec"]
+    assert pod["containers"][0]["resources"] == {
+        "requests": {"cpu": "8", "memory": "64Gi"},
+        "limits": {"memory": "64Gi", "nvidia.com/gpu": "4"},
+    }
+    assert pod["tolerations"][0]["key"] == "nvidia.com/gpu"
+    assert {"name": "shm", "emptyDir": {"medium": "Memory"}} in pod["volumes"]
+
+
+def test_the_users_arguments_and_environment_come_last():
+    one = container(FLEETS["large"])
+    assert one["args"][-1] == "--block-size=32"
+    assert {env["name"]: env.get("value") for env in one["env"]}["HOME"] == "/data"
+
+
+def test_engines_never_hear_of_the_slo():
+    given = flags(container(FLEETS["disaggregated"])["args"])
+    assert not [flag for flag in given if flag.startswith("--slo")]
+
+
+def test_the_gateway_gets_the_slo_in_milliseconds():
+    deployment = gateway.objects(FLEETS["disaggregated"], IMAGES)[-1]
+    one = deployment["spec"]["template"]["spec"]["containers"][0]
+    given = flags(one["args"])
+    assert (given["--slo-ttft-ms"], given["--slo-tpot-ms"]) == ("1000", "40")
+    assert one["args"][:2] == ["gateway", "run"]
+
+
+def test_the_service_is_named_as_the_fleet_and_reaches_the_gateways_port():
+    service = next(c for c in children(FLEETS["colocated"]) if c["kind"] == "Service")
+    assert service["metadata"]["name"] == "chat"
+    assert service["spec"]["ports"][0]["port"] == 80
+    assert service["spec"]["ports"][0]["targetPort"] == 8080
+    assert service["spec"]["selector"][names.ROLE] == "gateway"
+
+
+def test_the_gateways_role_is_fixed_and_reads_pods_only():
+    rules = [c["rules"] for one in FLEETS.values() for c in children(one) if c["kind"] == "Role"]
+    expected = [{"apiGroups": [""], "resources": ["pods"], "verbs": ["get", "list", "watch"]}]
+    assert all(rule == expected for rule in rules)
+
+
+def test_grace_outlasts_drain_and_lease():
+    one = fleet(drain={"timeout": "90s"}, kvTransfer={"leaseSeconds": 20})
+    made = engine.deployment(one, "prefill", "0" * 8, IMAGES, 1)
+    assert made["spec"]["template"]["spec"]["terminationGracePeriodSeconds"] == 90 + 20 + 10
+    given = flags(container(one, "prefill")["args"])
+    assert (given["--drain-timeout-s"], given["--lease-s"]) == ("90", "20")
+
+
+def test_replicas_stand_only_where_the_caller_gives_them():
+    one = FLEETS["colocated"]
+    assert engine.deployment(one, "colocated", "0" * 8, IMAGES, 3)["spec"]["replicas"] == 3
+    assert "replicas" not in engine.deployment(one, "colocated", "0" * 8, IMAGES, None)["spec"]
+    assert "replicas" not in role.serving_role(one, "colocated")["spec"]
+
+
+def test_rendering_twice_gives_the_same_and_shares_nothing():
+    first, second = children(FLEETS["large"]), children(FLEETS["large"])
+    assert first == second
+    first[-1]["metadata"]["labels"]["x"] = "y"
+    assert children(FLEETS["large"]) == second
+
+
+def test_labels_and_annotations_of_the_fleet_are_not_copied():
+    body = {
+        "metadata": {
+            "name": "chat",
+            "uid": "u",
+            "labels": {"argocd.argoproj.io/instance": "app"},
+            "annotations": {"kubectl.kubernetes.io/last-applied-configuration": "{}"},
+        },
+        "spec": {"model": SIM},
+    }
+    made = children(type(FLEETS["large"]).model_validate(body))
+    assert "argocd" not in str(made)
+    assert "last-applied" not in str(made)

@@ -1,0 +1,49 @@
+"""Names fit where Kubernetes puts them, and two fleets never share one."""
+
+from itertools import chain
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from argosy_operator.core import names
+
+fleets = st.from_regex(r"[a-z]([-a-z0-9]{0,38}[a-z0-9])?", fullmatch=True)
+revisions = st.from_regex(r"[0-9a-f]{8}", fullmatch=True)
+
+
+def children(fleet, revision):
+    """(kind, name) of everything that a fleet may own."""
+    roles = ("prefill", "decode", "colocated")
+    deployments = [names.engine_deployment(fleet, role, revision) for role in roles]
+    return {
+        *(("Deployment", name) for name in (*deployments, names.gateway(fleet))),
+        *(("ServingRole", names.serving_role(fleet, role)) for role in roles),
+        *(("PodDisruptionBudget", names.serving_role(fleet, role)) for role in roles),
+        ("PodDisruptionBudget", names.gateway(fleet)),
+        ("ServiceAccount", names.gateway(fleet)),
+        ("Service", names.service(fleet)),
+    }
+
+
+@given(fleet=fleets, revision=revisions)
+def test_every_name_and_label_fits_into_63_characters(fleet, revision):
+    labels = chain.from_iterable(names.labels(fleet, r, revision).values() for r in ("decode",))
+    for text in chain((name for _, name in children(fleet, revision)), labels):
+        assert len(text) <= 63
+
+
+@given(one=fleets, other=fleets, revision=revisions)
+def test_two_fleets_never_share_a_child(one, other, revision):
+    if one != other:
+        assert not children(one, revision) & children(other, revision)
+
+
+def test_a_selector_as_text_names_every_label():
+    assert names.selector_text("chat", "decode", "0123abcd") == (
+        "serving.argosy.dev/fleet=chat,serving.argosy.dev/role=decode,"
+        "serving.argosy.dev/revision=0123abcd"
+    )
+
+
+def test_the_address_is_the_fleets_name():
+    assert names.url("chat", "prod") == "http://chat.prod.svc"

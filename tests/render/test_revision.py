@@ -1,0 +1,106 @@
+"""What makes a new revision, and what must not."""
+
+import hashlib
+import json
+
+import pytest
+
+from argosy_operator.core.names import DRAIN_TIMEOUT
+from argosy_operator.core.revision import TEMPLATE, fields, revision
+from argosy_operator.render import engine
+from tests.render.fleets import IMAGES, fleet
+
+SLO = {"ttft": {"target": "1s"}, "tpot": {"target": "40ms"}}
+
+
+def revision_of(**spec):
+    return revision(fleet(**spec), engine_image=IMAGES.engine)
+
+
+def template_of(role, **spec):
+    one = fleet(**spec)
+    made = engine.deployment(one, role, "0" * 8, IMAGES, 1, drain_timeout_s=60)
+    return json.dumps(made["spec"]["template"], sort_keys=True)
+
+
+OUTSIDE = {
+    "slo": {"slo": SLO},
+    "replicas": {"roles": {"decode": {"replicas": {"min": 2, "max": 5}}}},
+    "autoscaling": {"autoscaling": {"interval": "1s", "policy": "None"}},
+    "drain": {"drain": {"timeout": "60s"}},
+    "routing": {"routing": {"replicas": 5, "strategy": "roundRobin"}},
+    "metrics": {"metrics": {"scrapeInterval": "1s"}},
+    "paused": {"paused": True},
+    "a role that the mode does not use": {"roles": {"colocated": {"resources": {"gpu": 7}}}},
+}
+INSIDE = {
+    "model": {"model": {"uri": "pvc://models/other"}},
+    "served name": {"model": {"uri": "pvc://models/some/model", "servedName": "m"}},
+    "image": {"engine": {"image": "registry.example/engine:2"}},
+    "dtype": {"engine": {"dtype": "float32"}},
+    "length": {"engine": {"maxModelLen": 2048}},
+    "sequences": {"engine": {"maxNumSeqs": 8}},
+    "tokens": {"engine": {"maxNumBatchedTokens": 2048}},
+    "args": {"engine": {"args": ["--block-size=32"]}},
+    "env": {"engine": {"env": [{"name": "A", "value": "1"}]}},
+    "gpus": {"roles": {"decode": {"resources": {"gpu": 2}}}},
+    "lease": {"kvTransfer": {"leaseSeconds": 5}},
+    "time-out": {"kvTransfer": {"timeout": "5s"}},
+}
+
+
+@pytest.mark.parametrize("case", OUTSIDE)
+def test_what_needs_no_new_pods_makes_no_new_revision(case):
+    assert revision_of(**OUTSIDE[case]) == revision_of()
+    for role in ("prefill", "decode"):
+        assert template_of(role, **OUTSIDE[case]) == template_of(role)
+
+
+@pytest.mark.parametrize("case", INSIDE)
+def test_what_changes_a_template_makes_a_new_revision(case):
+    changed = {r for r in ("prefill", "decode") if template_of(r, **INSIDE[case]) != template_of(r)}
+    assert changed
+    assert revision_of(**INSIDE[case]) != revision_of()
+
+
+def test_a_new_default_image_is_a_new_revision():
+    one = fleet()
+    assert revision(one, engine_image="a") != revision(one, engine_image="b")
+
+
+def test_a_spec_that_states_a_default_is_the_same_revision():
+    assert revision_of(kvTransfer={"leaseSeconds": 30}, engine={"dtype": "auto"}) == revision_of()
+
+
+def test_a_transfers_lease_means_nothing_to_colocated_pods():
+    one = revision_of(mode="colocated")
+    assert revision_of(mode="colocated", kvTransfer={"leaseSeconds": 5}) == one
+
+
+def test_a_revision_stays_the_same_over_releases():
+    assert fields(fleet(), engine_image="engine:1")["template"] == TEMPLATE
+    assert revision(fleet(), engine_image="engine:1") == "9402a867"
+
+
+def test_a_changed_template_raises_its_number():
+    """Otherwise an upgrade of the operator would replace running pods in place, unpaired."""
+    texts = [template_of(role) for role in ("prefill", "decode")]
+    texts.append(template_of("colocated", mode="colocated", model={"uri": "sim://x"}))
+    digest = hashlib.sha256("".join(texts).encode()).hexdigest()[:8]
+    assert (TEMPLATE, digest) == (1, "f0ea17ba"), "raise core.revision.TEMPLATE, then pin again"
+
+
+def test_a_deployment_keeps_the_drain_timeout_that_it_was_created_with():
+    before = engine.deployment(fleet(drain={"timeout": "90s"}), "decode", "0" * 8, IMAGES, 1)
+    kept = engine.drain_timeout_of(before)
+    after = engine.deployment(
+        fleet(drain={"timeout": "600s"}), "decode", "0" * 8, IMAGES, None, drain_timeout_s=kept
+    )
+    assert kept == 90
+    assert before["metadata"]["annotations"][DRAIN_TIMEOUT] == "90"
+    assert after["spec"]["template"] == before["spec"]["template"]
+
+
+def test_a_deployment_that_says_nothing_about_drains_gives_none():
+    assert engine.drain_timeout_of({"metadata": {"annotations": {DRAIN_TIMEOUT: "soon"}}}) is None
+    assert engine.drain_timeout_of({"metadata": {}}) is None
