@@ -1,0 +1,256 @@
+"""The chart, rendered by the real helm: valid, restricted, least rights, CRDs as generated."""
+
+import shutil
+import subprocess
+import sys
+import textwrap
+from functools import cache
+from itertools import pairwise
+from pathlib import Path
+
+import kubernetes_validate
+import pytest
+import yaml
+
+from argosy_operator.api import crd
+from argosy_operator.api.v1alpha1 import ServingDeployment
+from argosy_operator.render import gateway
+from tests.render.fleets import IMAGES, fleet
+from tests.render.restricted import offences
+
+pytestmark = pytest.mark.helm
+
+ROOT = Path(__file__).resolve().parents[2]
+CHART = ROOT / "charts" / "argosy"
+HELM = Path(sys.executable).parent / "helm"
+VALUES = [None, *sorted(path.name for path in (CHART / "ci").glob("*.yaml"))]
+
+
+def helm(*words):
+    done = subprocess.run([HELM, *words], capture_output=True, text=True, check=False, timeout=60)
+    return done.returncode, done.stdout + done.stderr
+
+
+@cache
+def rendered(values=None, *settings, release="argosy"):
+    """All objects of the chart with a file of ci/ and --set settings."""
+    files = ["--values", str(CHART / "ci" / values)] if values else []
+    words = [word for setting in settings for word in ("--set", setting)]
+    code, text = helm("template", release, str(CHART), "-n", "argosy-system", *files, *words)
+    assert code == 0, text
+    return [document for document in yaml.safe_load_all(text) if document]
+
+
+def one(objects, kind, ending=""):
+    (found,) = [o for o in objects if o["kind"] == kind and o["metadata"]["name"].endswith(ending)]
+    return found
+
+
+def operator_args(objects):
+    deployment = one(objects, "Deployment", "-operator")
+    args = deployment["spec"]["template"]["spec"]["containers"][0]["args"]
+    return dict(zip(args[2::2], args[3::2], strict=True))
+
+
+def rules_of(objects, name="argosy-system-argosy"):
+    (role,) = [o for o in objects if o["kind"] == "ClusterRole" and o["metadata"]["name"] == name]
+    return role["rules"]
+
+
+def granted(rules):
+    """{(group, resource, verb)} of some RBAC rules."""
+    return {
+        (group, resource, verb)
+        for rule in rules
+        for group in rule["apiGroups"]
+        for resource in rule["resources"]
+        for verb in rule["verbs"]
+    }
+
+
+def test_lint_has_nothing_to_say():
+    code, text = helm("lint", "--strict", str(CHART))
+    assert code == 0, text
+
+
+@pytest.mark.parametrize("values", VALUES)
+def test_objects_are_valid_and_unique(values):
+    objects = rendered(values)
+    for item in objects:
+        if item["kind"] != "CustomResourceDefinition":
+            kubernetes_validate.validate(item, "1.36", strict=True)
+    keys = [(o["kind"], o["metadata"].get("namespace"), o["metadata"]["name"]) for o in objects]
+    assert len(keys) == len(set(keys))
+
+
+@pytest.mark.parametrize("values", VALUES)
+def test_pods_pass_the_restricted_profile_and_have_all_probes(values):
+    for item in rendered(values):
+        if item["kind"] == "Deployment":
+            pod = item["spec"]["template"]["spec"]
+            assert offences(pod) == []
+            for container in pod["containers"]:
+                assert {"startupProbe", "readinessProbe", "livenessProbe"} <= set(container)
+            labels = item["spec"]["template"]["metadata"]["labels"]
+            assert item["spec"]["selector"]["matchLabels"].items() <= labels.items()
+
+
+def test_the_charts_crds_are_the_generated_ones():
+    wanted = {document["metadata"]["name"]: document for document in crd.documents()}
+    found = {
+        item["metadata"]["name"]: item
+        for item in rendered(None, "crds.keep=false")
+        if item["kind"] == "CustomResourceDefinition"
+    }
+    assert found == wanted
+
+
+def test_crds_are_kept_on_uninstall_unless_told_otherwise():
+    kept = [o for o in rendered() if o["kind"] == "CustomResourceDefinition"]
+    policies = [o["metadata"]["annotations"]["helm.sh/resource-policy"] for o in kept]
+    assert policies == ["keep", "keep"]
+    none = [o for o in rendered(None, "crds.enabled=false") if "Custom" in o["kind"]]
+    assert none == []
+
+
+def test_the_operator_reads_no_secrets_and_cannot_raise_its_rights():
+    for _, resource, verb in granted(rules_of(rendered())):
+        assert "*" not in (resource, verb)
+        assert resource not in {"secrets", "nodes", "namespaces", "configmaps"}
+        assert verb not in {"escalate", "bind", "impersonate", "deletecollection"}
+
+
+def test_the_operator_never_writes_a_users_fleet():
+    verbs = {v for _, r, v in granted(rules_of(rendered())) if r == "servingdeployments"}
+    assert verbs == {"get", "list", "watch"}
+
+
+def test_the_operator_holds_what_it_gives_to_gateways():
+    """Kubernetes refuses a Role that grants more than its author has."""
+    (role,) = [o for o in gateway.objects(fleet(), IMAGES) if o["kind"] == "Role"]
+    assert granted(role["rules"]) <= granted(rules_of(rendered()))
+
+
+def test_the_operator_may_write_every_kind_that_is_rendered():
+    plurals = {
+        "ServiceAccount": ("", "serviceaccounts"),
+        "Service": ("", "services"),
+        "Role": ("rbac.authorization.k8s.io", "roles"),
+        "RoleBinding": ("rbac.authorization.k8s.io", "rolebindings"),
+        "PodDisruptionBudget": ("policy", "poddisruptionbudgets"),
+        "Deployment": ("apps", "deployments"),
+    }
+    allowed = granted(rules_of(rendered()))
+    for child in gateway.objects(fleet(), IMAGES):
+        for verb in ("get", "list", "create", "patch", "delete"):
+            assert (*plurals[child["kind"]], verb) in allowed
+
+
+def test_a_namespaced_release_has_nothing_of_the_clusters():
+    objects = rendered("namespaced-values.yaml")
+    assert [o["kind"] for o in objects if "namespace" not in o["metadata"]] == []
+    assert operator_args(objects)["--namespace"] == "argosy-system"
+    assert operator_args(rendered())["--namespace"] == "all"
+
+
+def test_users_rights_follow_their_rights_in_the_namespace():
+    view = rules_of(rendered(), "argosy-system-argosy-view")
+    edit = rules_of(rendered(), "argosy-system-argosy-edit")
+    assert {verb for _, _, verb in granted(view)} == {"get", "list", "watch"}
+    assert ("serving.argosy.dev", "servingdeployments", "create") in granted(edit)
+    assert not {r for _, r, _ in granted(edit)} & {"servingdeployments/status", "servingroles"}
+
+
+def test_an_embedded_prometheus_is_what_the_operator_asks():
+    objects = rendered("embedded-values.yaml")
+    service = one(objects, "Service", "argosy-prometheus")
+    assert service["spec"]["ports"][0]["port"] == 9090
+    url = operator_args(objects)["--prometheus-url"]
+    assert url == "http://argosy-prometheus.argosy-system.svc:9090"
+
+
+def test_prometheus_labels_come_from_the_pods_own_labels():
+    config = one(rendered("embedded-values.yaml"), "ConfigMap")["data"]["prometheus.yml"]
+    scrape = yaml.safe_load(config)
+    assert scrape["global"] == {"scrape_interval": "1s", "scrape_timeout": "1s"}
+    fleets = scrape["scrape_configs"][0]
+    assert fleets["honor_labels"] is False
+    targets = {rule["target_label"] for rule in fleets["relabel_configs"] if "target_label" in rule}
+    assert targets == {"namespace", "fleet", "role", "revision", "pod"}
+    assert fleets["kubernetes_sd_configs"][0]["selectors"][0]["label"] == "serving.argosy.dev/fleet"
+
+
+def test_without_prometheus_the_operator_is_told_of_none():
+    assert "--prometheus-url" not in operator_args(rendered())
+    assert [o for o in rendered() if o["metadata"]["name"].endswith("-prometheus")] == []
+    mirrored = operator_args(rendered("mirrored-values.yaml"))
+    assert mirrored["--prometheus-url"] == "http://prometheus.monitoring:9090"
+
+
+def test_images_default_to_the_charts_version():
+    version = yaml.safe_load((CHART / "Chart.yaml").read_text())["appVersion"]
+    assert operator_args(rendered())["--engine-image"] == (
+        f"ghcr.io/argosy-serving/engine:{version}"
+    )
+    mirrored = rendered("mirrored-values.yaml")
+    pod = one(mirrored, "Deployment")["spec"]["template"]["spec"]
+    assert pod["containers"][0]["image"] == "mirror.example/argosy/operator:1"
+    assert pod["imagePullSecrets"] == [{"name": "mirror"}]
+
+
+def test_another_releases_objects_have_other_names():
+    first = {(o["kind"], o["metadata"]["name"]) for o in rendered(None, "crds.enabled=false")}
+    second = rendered(None, "crds.enabled=false", release="blue")
+    assert not first & {(o["kind"], o["metadata"]["name"]) for o in second}
+
+
+@pytest.mark.parametrize(
+    "setting",
+    ["image.operator=x", "prometheus.embeded=true", "operator.replicas=0", "crds.keep=maybe"],
+)
+def test_a_typo_in_values_is_refused(setting):
+    code, text = helm("template", "argosy", str(CHART), "--set", setting)
+    assert code != 0
+    assert "values don't meet the specifications of the schema" in text
+
+
+def test_values_and_their_schema_name_the_same_keys():
+    schema = yaml.safe_load((CHART / "values.schema.json").read_text())
+    values = yaml.safe_load((CHART / "values.yaml").read_text())
+
+    def known(node):
+        return schema["definitions"][node["$ref"].rsplit("/", 1)[1]] if "$ref" in node else node
+
+    assert set(schema["properties"]) - {"global"} == set(values)
+    for name, part in values.items():
+        assert set(known(schema["properties"][name])["properties"]) == set(part)
+
+
+def test_every_value_is_explained_above_it():
+    lines = (CHART / "values.yaml").read_text().splitlines()
+    bare = [
+        line.strip()
+        for before, line in pairwise(lines)
+        if line.startswith("  ")
+        and not line.startswith(("   ", "  #"))
+        and not before.strip().startswith("#")
+        and line.split(":")[0].strip() not in {"tolerations", "resources"}
+    ]
+    assert bare == []
+
+
+def test_notes_name_the_next_command_and_the_images(tmp_path):
+    """`helm template` leaves notes out, and `helm install` wants a cluster: render them by name."""
+    copy = shutil.copytree(CHART, tmp_path / "argosy")
+    text = (copy / "templates" / "NOTES.txt").read_text()
+    (copy / "templates" / "_notes.tpl").write_text('{{- define "notes" -}}' + text + "{{ end }}")
+    (copy / "templates" / "notes.yaml").write_text('notes: {{ include "notes" . | quote }}')
+    code, text = helm("template", "argosy", str(copy), "--show-only", "templates/notes.yaml")
+    assert code == 0, text
+    notes = yaml.safe_load(text)["notes"]
+    assert "kubectl apply" in notes
+    for image in ("operator", "gateway", "engine"):
+        assert f"ghcr.io/argosy-serving/{image}:" in notes
+    assert "WARNING: no Prometheus is known" in notes
+    fleet_of_notes = notes.split("<<'YAML'\n")[1].split("  YAML")[0]
+    ServingDeployment.model_validate(yaml.safe_load(textwrap.dedent(fleet_of_notes)))
