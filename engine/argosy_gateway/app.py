@@ -1,0 +1,212 @@
+"""The two ASGI surfaces: OpenAI's on the API port, probes and metrics on the admin port.
+
+Plain ASGI, because there are eight routes and each of them answers in OpenAI's error form; a router
+would answer 404 and 405 in its own. `relay` is the only caller of engines.
+"""
+
+import asyncio
+import json
+import math
+from collections.abc import Awaitable, Callable, Mapping
+from dataclasses import replace
+from typing import Any
+
+from argosy_gateway.openai import RequestError, read_ask, request_id_of
+from argosy_gateway.relay import Fleet, Relay, Send
+from argosy_gateway.shed import predicted_ttft_s
+
+__all__ = ["RECEIVED_AT", "admin_app", "api_app"]
+
+RECEIVED_AT = "argosy.received_at"
+"""Key in ASGI's `state`: loop time of the request's first byte, written by `serve`."""
+
+Receive = Callable[[], Awaitable[dict[str, Any]]]
+Scope = Mapping[str, Any]
+App = Callable[[Scope, Receive, Send], Awaitable[None]]
+
+_COMPLETIONS = ("/v1/chat/completions", "/v1/completions")
+
+
+class _ClientGoneError(Exception):
+    """The client closed before its request was whole."""
+
+
+def api_app(fleet: Fleet) -> App:
+    """The OpenAI API of one fleet."""
+
+    async def app(scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] != "http":
+            return
+        received_at = scope.get("state", {}).get(RECEIVED_AT) or fleet.clock()
+        request_id = request_id_of(_header(scope, b"x-request-id"))
+        try:
+            if scope["path"] in _COMPLETIONS:
+                await _completion(fleet, scope, receive, send, request_id, received_at)
+            else:
+                await _answer(send, 200, _small(fleet, scope), request_id)
+        except RequestError as error:
+            headers = dict(error.headers)
+            if fleet.draining:
+                headers["connection"] = "close"
+            await _answer(send, error.status, error.body(), request_id, headers)
+        except _ClientGoneError:
+            return
+
+    return app
+
+
+async def _completion(
+    fleet: Fleet, scope: Scope, receive: Receive, send: Send, request_id: str, received_at: float
+) -> None:
+    try:
+        if scope["method"] != "POST":
+            raise _wrong_method(scope, "POST")
+        body = await _body(scope, receive, fleet)
+        ask = read_ask(scope["path"], body, served_name=fleet.config.served_name)
+    except (RequestError, _ClientGoneError):
+        fleet.metrics.invalid()
+        raise
+    ask = replace(ask, request_id=request_id, received_at=received_at)
+    retry_after_s = _overload_s(fleet, fleet.tokens_per_char.estimate(ask.prompt_chars))
+    if retry_after_s is not None:
+        fleet.metrics.shed(role_mode=fleet.role_mode(), received_at=received_at, now=fleet.clock())
+        raise RequestError(
+            429,
+            "The fleet is overloaded; try again later.",
+            type="overloaded",
+            code="overloaded",
+            headers={
+                "retry-after": str(math.ceil(retry_after_s)),
+                "retry-after-ms": str(round(retry_after_s * 1000)),
+            },
+        )
+    relay = Relay(fleet, ask, send)
+    watcher = asyncio.create_task(_until_gone(receive, relay))
+    try:
+        await relay.run()
+    finally:
+        watcher.cancel()
+
+
+async def _until_gone(receive: Receive, relay: Relay) -> None:
+    """The body was read: the next message that matters is the disconnect."""
+    while (await receive())["type"] != "http.disconnect":
+        pass
+    relay.stop()
+
+
+def _overload_s(fleet: Fleet, tokens: int) -> float | None:
+    """Seconds after which to try again, or None: take it in."""
+    config = fleet.config
+    if len(fleet.relays) >= config.max_queue:
+        return 1.0
+    if not config.slo or config.shed_ttft_factor <= 0:
+        return None
+    predicted_s = predicted_ttft_s(fleet.groups(), fleet.book.loads, tokens=tokens, pace=fleet.pace)
+    limit_s = config.slo.ttft_s * config.shed_ttft_factor
+    if predicted_s is None or predicted_s <= limit_s:
+        return None
+    return min(max(predicted_s - limit_s, 0.1), 60.0)
+
+
+def _small(fleet: Fleet, scope: Scope) -> bytes:
+    """Routes that need no engine. Raises RequestError (404, 405)."""
+    path, name = str(scope["path"]).rstrip("/"), fleet.config.served_name
+    if path not in ("/health", "/v1/models") and not path.startswith("/v1/models/"):
+        raise RequestError(
+            404, f"No such path; this fleet has {', '.join(_COMPLETIONS)} and /v1/models."
+        )
+    if scope["method"] not in ("GET", "HEAD"):
+        raise _wrong_method(scope, "GET")
+    if path == "/health":
+        return b'{"status":"ok"}'
+    model = {"id": name, "object": "model", "created": 0, "owned_by": "argosy"}
+    if path == "/v1/models":
+        models = {"object": "list", "data": [model]}
+        return json.dumps(models).encode()
+    if path.removeprefix("/v1/models/") == name:
+        return json.dumps(model).encode()
+    raise RequestError(
+        404, f"No such model; this fleet serves '{name}'.", code="model_not_found", param="model"
+    )
+
+
+def _wrong_method(scope: Scope, allowed: str) -> RequestError:
+    text = f"{scope['method']} is not allowed on {scope['path']}; use {allowed}."
+    return RequestError(405, text, headers={"allow": allowed})
+
+
+def _header(scope: Scope, name: bytes) -> bytes | None:
+    return next((value for key, value in scope["headers"] if key == name), None)
+
+
+async def _body(scope: Scope, receive: Receive, fleet: Fleet) -> bytes:
+    """The whole request body. Raises RequestError (408, 413)."""
+    limits = fleet.config.limits
+    too_large = RequestError(
+        413,
+        f"The request body is larger than {limits.body_bytes} bytes.",
+        headers={"connection": "close"},
+    )
+    announced = _header(scope, b"content-length")
+    if announced is not None and int(announced) > limits.body_bytes:
+        raise too_large
+    body: bytes = b""
+    try:
+        async with asyncio.timeout(limits.body_s):
+            while True:
+                message = await receive()
+                if message["type"] == "http.disconnect":
+                    raise _ClientGoneError
+                body += bytes(message.get("body", b""))
+                if len(body) > limits.body_bytes:
+                    raise too_large
+                if not message.get("more_body", False):
+                    return body
+    except TimeoutError as error:
+        raise RequestError(
+            408,
+            f"The request body did not arrive within {limits.body_s:g} s.",
+            headers={"connection": "close"},
+        ) from error
+
+
+def admin_app(fleet: Fleet) -> App:
+    """/health: the event loop turns. /ready: pods were listed and no drain began. /metrics."""
+
+    async def app(scope: Scope, receive: Receive, send: Send) -> None:  # noqa: ARG001
+        if scope["type"] != "http":
+            return
+        match scope["path"]:
+            case "/health":
+                await _answer(send, 200, b'{"status":"ok"}')
+            case "/ready":
+                reason = "draining" if fleet.draining else "pods were not listed yet"
+                ready = fleet.directory.listed and not fleet.draining
+                answer = {"ready": True} if ready else {"ready": False, "reason": reason}
+                await _answer(send, 200 if ready else 503, json.dumps(answer).encode())
+            case "/metrics":
+                fleet.metrics.count_endpoints(fleet.directory.all())
+                text = fleet.metrics.exposition()
+                kind = {"content-type": "text/plain; version=0.0.4; charset=utf-8"}
+                await _answer(send, 200, text, headers=kind)
+            case _:
+                await _answer(send, 404, b'{"paths":["/health","/ready","/metrics"]}')
+
+    return app
+
+
+async def _answer(
+    send: Send,
+    status: int,
+    body: bytes,
+    request_id: str | None = None,
+    headers: Mapping[str, str] | None = None,
+) -> None:
+    fields = {"content-type": "application/json", "content-length": str(len(body))}
+    if request_id:
+        fields["x-request-id"] = request_id
+    fields |= headers or {}
+    pairs = [(k.encode(), v.encode()) for k, v in fields.items()]
+    await send({"type": "http.response.start", "status": status, "headers": pairs})
+    await send({"type": "http.response.body", "body": body})

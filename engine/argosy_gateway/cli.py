@@ -1,0 +1,128 @@
+"""`argosy gateway run …`: the command line (designs/0001, section 2) and the process' frame."""
+
+import argparse
+import asyncio
+import logging
+import sys
+from collections.abc import Coroutine, Sequence
+from pathlib import Path
+from typing import Any
+
+from argosy_gateway.config import Config, Limits
+from argosy_gateway.credentials import CredentialsError, from_kubeconfig, in_cluster
+from argosy_gateway.pick import STRATEGIES
+from argosy_gateway.relay import Fleet
+from argosy_gateway.serve import serve
+from argosy_gateway.verdicts import Slo
+from argosy_gateway.watch import WatchTimes, follow_api_server, follow_file
+
+__all__ = ["main", "parse"]
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(prog="argosy gateway", description="A fleet's gateway.")
+    run = parser.add_subparsers(dest="command", required=True).add_parser(
+        "run", help="serve until SIGTERM", formatter_class=argparse.ArgumentDefaultsHelpFormatter
+    )
+    run.add_argument("--fleet", required=True, help="the ServingDeployment's name")
+    run.add_argument("--namespace", required=True, help="its namespace")
+    run.add_argument("--served-name", required=True, help="the model's name in requests")
+    run.add_argument("--strategy", choices=sorted(STRATEGIES), default="leastLoad")
+    run.add_argument("--slo-ttft-ms", type=_positive, help="with --slo-tpot-ms; no SLO without")
+    run.add_argument("--slo-tpot-ms", type=_positive)
+    run.add_argument("--max-queue", type=int, default=1024, help="in flight; beyond it 429")
+    run.add_argument(
+        "--queue-timeout-s",
+        type=_positive,
+        default=30.0,
+        help="how long a request waits for a pod; then 503",
+    )
+    run.add_argument(
+        "--shed-ttft-factor",
+        type=float,
+        default=0.0,
+        help="shed beyond this multiple of the TTFT limit, as predicted; 0 is off",
+    )
+    run.add_argument("--drain-timeout-s", type=_positive, default=60.0)
+    run.add_argument(
+        "--drain-lag-s",
+        type=float,
+        default=3.0,
+        help="after SIGTERM, time in which new connections are still taken",
+    )
+    run.add_argument("--max-body-bytes", type=int, default=1 << 20)
+    run.add_argument("--host", default="0.0.0.0")
+    run.add_argument("--port", type=int, default=8080)
+    run.add_argument("--admin-port", type=int, default=8081)
+    source = run.add_mutually_exclusive_group()
+    source.add_argument("--kubeconfig", type=Path, help="outside of a cluster")
+    source.add_argument("--endpoints", type=Path, help="a JSON file instead of the API server")
+    return parser
+
+
+def _positive(text: str) -> float:
+    value = float(text)
+    if not 0 < value < float("inf"):
+        raise argparse.ArgumentTypeError(f"{text} is not a positive number")
+    return value
+
+
+def parse(argv: Sequence[str]) -> Config:
+    """The command line as a Config; exits with status 2 and a message on a wrong one."""
+    parser = _parser()
+    args = parser.parse_args(argv)
+    if (args.slo_ttft_ms is None) != (args.slo_tpot_ms is None):
+        parser.error("an SLO needs both --slo-ttft-ms and --slo-tpot-ms")
+    if args.max_queue < 1:
+        parser.error("--max-queue must be at least 1")
+    slo = Slo(args.slo_ttft_ms / 1000, args.slo_tpot_ms / 1000) if args.slo_ttft_ms else None
+    return Config(
+        fleet=args.fleet,
+        namespace=args.namespace,
+        served_name=args.served_name,
+        strategy=args.strategy,
+        slo=slo,
+        max_queue=args.max_queue,
+        queue_timeout_s=args.queue_timeout_s,
+        shed_ttft_factor=args.shed_ttft_factor,
+        drain_timeout_s=args.drain_timeout_s,
+        drain_lag_s=args.drain_lag_s,
+        host=args.host,
+        port=args.port,
+        admin_port=args.admin_port,
+        kubeconfig=args.kubeconfig,
+        endpoints_file=args.endpoints,
+        limits=Limits(body_bytes=args.max_body_bytes),
+    )
+
+
+async def _run(config: Config) -> None:
+    fleet = Fleet(config, asyncio.get_running_loop().time)
+    await serve(fleet, _source(fleet))
+
+
+def _source(fleet: Fleet) -> Coroutine[Any, Any, None]:
+    config = fleet.config
+    if config.endpoints_file is not None:
+        return follow_file(config.endpoints_file, into=fleet.directory)
+    server = from_kubeconfig(config.kubeconfig) if config.kubeconfig else in_cluster()
+    return follow_api_server(
+        server,
+        namespace=config.namespace,
+        fleet=config.fleet,
+        into=fleet.directory,
+        times=WatchTimes(),
+    )
+
+
+def main(argv: list[str]) -> int:
+    """Run `argosy gateway <argv>`; the exit status. 0 after a drain."""
+    config = parse(argv)
+    logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(name)s %(message)s")
+    logging.getLogger("uvicorn").setLevel(logging.WARNING)
+    try:
+        asyncio.run(_run(config))
+    except (CredentialsError, OSError) as error:
+        sys.stderr.write(f"argosy gateway: {error}\n")
+        return 1
+    return 0

@@ -1,0 +1,69 @@
+"""What a gateway was told on its command line; made by `cli`, read by everything else.
+
+Limits follow one rule: whatever a client or an engine can make grow or wait has a number here.
+"""
+
+from dataclasses import dataclass
+from pathlib import Path
+
+from argosy_gateway.verdicts import Slo
+
+__all__ = ["Config", "Limits"]
+
+
+@dataclass(frozen=True, slots=True)
+class Limits:
+    """Bounds on what clients and engines may do to this process."""
+
+    head_bytes: int = 32_768
+    """Request line and headers; more is answered 431."""
+    head_s: float = 10.0
+    """From a request's first byte to the end of its headers; then the connection is closed."""
+    first_byte_s: float = 5.0
+    """From accept to a connection's first byte; then it is closed."""
+    keep_alive_s: float = 65.0
+    """Idle time of a kept connection; longer than common clients keep one, so they close first."""
+    body_bytes: int = 1 << 20
+    """Request body; more is answered 413."""
+    body_s: float = 30.0
+    """To read a request body; then 408."""
+    write_stall_s: float = 30.0
+    """A client that reads nothing for so long is treated as gone."""
+    connect_s: float = 2.0
+    """To connect to an engine."""
+    first_token_s: float = 300.0
+    """Engine's time to its first byte. No retry afterwards: the work may still be running."""
+    engine_silence_s: float = 60.0
+    """Longest gap between two reads of a stream that has begun."""
+    answer_bytes: int = 16 << 20
+    """A whole (not streamed) answer of an engine."""
+    failed_attempts: int = 3
+    """Attempts that reached an engine and failed there. Refused connections and draining pods did
+    no work; they are bounded by the queue's time-out alone."""
+
+
+@dataclass(frozen=True, slots=True)
+class Config:
+    """One gateway process."""
+
+    fleet: str
+    namespace: str
+    served_name: str
+    strategy: str = "leastLoad"
+    slo: Slo | None = None
+    max_queue: int = 1024
+    """Requests in flight, waiting ones included; the next one is answered 429."""
+    queue_timeout_s: float = 30.0
+    """How long a request waits for a pod that can serve it; then 503."""
+    shed_ttft_factor: float = 0.0
+    """Shed when the predicted TTFT exceeds this multiple of the SLO's limit; 0 never predicts."""
+    drain_timeout_s: float = 60.0
+    """After SIGTERM: how long streams may take to end."""
+    drain_lag_s: float = 3.0
+    """After SIGTERM: how long new connections are still taken, until nodes route elsewhere."""
+    host: str = "0.0.0.0"
+    port: int = 8080
+    admin_port: int = 8081
+    kubeconfig: Path | None = None
+    endpoints_file: Path | None = None
+    limits: Limits = Limits()

@@ -1,0 +1,133 @@
+"""The edge of the OpenAI protocol: requests in, error bodies out.
+
+Only what the gateway itself must know is read from a request; everything else is the engine's to
+judge, and its answer passes through unchanged.
+"""
+
+import json
+import re
+import uuid
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any, NoReturn
+
+__all__ = ["Ask", "RequestError", "error_body", "read_ask", "request_id_of"]
+
+_REQUEST_ID = re.compile(r"[A-Za-z0-9._-]{1,128}")
+
+
+@dataclass(frozen=True, slots=True)
+class Ask:
+    """One request as it goes to an engine."""
+
+    path: str
+    body: bytes
+    stream: bool
+    hide_usage: bool
+    """The client did not ask for the usage chunk; the gateway did."""
+    prompt_chars: int
+    """Characters of the prompt (an id of a tokenised prompt counts as four): an estimate."""
+    request_id: str = ""
+    received_at: float = 0.0
+
+
+@dataclass
+class RequestError(Exception):
+    """A request that is answered here: status and the OpenAI error body's fields."""
+
+    status: int
+    message: str
+    type: str = "invalid_request_error"
+    param: str | None = None
+    code: str | None = None
+    headers: Mapping[str, str] = field(default_factory=dict)
+
+    def body(self) -> bytes:
+        """The response body."""
+        return error_body(self.message, type_=self.type, param=self.param, code=self.code)
+
+
+def error_body(
+    message: str, *, type_: str, param: str | None = None, code: str | None = None
+) -> bytes:
+    """`{"error": …}` as OpenAI's clients parse it."""
+    fields = {"message": message, "type": type_, "param": param, "code": code}
+    return json.dumps({"error": fields}, ensure_ascii=False, separators=(",", ":")).encode()
+
+
+def request_id_of(given: bytes | None) -> str:
+    """The client's id when it is at most 128 of `[A-Za-z0-9._-]`, else a new one."""
+    text = given.decode("latin-1") if given else ""
+    return text if _REQUEST_ID.fullmatch(text) else uuid.uuid4().hex
+
+
+def read_ask(path: str, body: bytes, *, served_name: str) -> Ask:
+    """Check a request and make the engine's form of it. Raises RequestError (400, 404)."""
+    request = _decode(body)
+    model = request.get("model")
+    if not isinstance(model, str) or not model:
+        raise RequestError(
+            400, f"'model' must be a string; this fleet serves '{served_name}'.", param="model"
+        )
+    if model != served_name:
+        raise RequestError(
+            404,
+            f"The model '{model[:128]}' does not exist here; this fleet serves '{served_name}'.",
+            param="model",
+            code="model_not_found",
+        )
+    stream = request.get("stream") or False
+    if not isinstance(stream, bool):
+        raise RequestError(400, "'stream' must be true or false.", param="stream")
+    prompt_chars = _prompt_chars(
+        request, "messages" if path.endswith("chat/completions") else "prompt"
+    )
+    if not stream:
+        return Ask(path, body, stream=False, hide_usage=False, prompt_chars=prompt_chars)
+    options = request.get("stream_options") or {}
+    if not isinstance(options, dict):
+        raise RequestError(400, "'stream_options' must be an object.", param="stream_options")
+    asked = options.get("include_usage") is True
+    if not asked:
+        request["stream_options"] = {**options, "include_usage": True}
+        body = json.dumps(request, ensure_ascii=False, separators=(",", ":")).encode()
+    return Ask(path, body, stream=True, hide_usage=not asked, prompt_chars=prompt_chars)
+
+
+def _decode(body: bytes) -> dict[str, Any]:
+    def not_finite(name: str) -> NoReturn:
+        raise RequestError(400, f"{name} is not JSON; numbers must be finite.")
+
+    try:
+        request = json.loads(body, parse_constant=not_finite)
+    except RecursionError as error:
+        raise RequestError(400, "The request body is nested too deeply.") from error
+    except ValueError as error:  # UnicodeDecodeError and JSONDecodeError are ValueErrors
+        raise RequestError(400, f"The request body is not JSON: {error}.") from error
+    if not isinstance(request, dict):
+        raise RequestError(400, "The request body must be a JSON object.")
+    return request
+
+
+def _prompt_chars(request: Mapping[str, Any], field_name: str) -> int:
+    prompt = request.get(field_name)
+    if prompt is None:
+        raise RequestError(400, f"'{field_name}' is required.", param=field_name)
+    if field_name == "messages":
+        if not isinstance(prompt, list) or not all(isinstance(m, dict) for m in prompt):
+            raise RequestError(400, "'messages' must be a list of objects.", param="messages")
+        return sum(_text_chars(m.get("content")) for m in prompt)
+    return _text_chars(prompt)
+
+
+def _text_chars(value: object) -> int:
+    if isinstance(value, str):
+        # Characters, for speed: the tokens per byte are learnt from usage.
+        return len(value)
+    if isinstance(value, int):
+        return 4
+    if isinstance(value, dict):
+        return _text_chars(value.get("text"))
+    if isinstance(value, list):
+        return sum(_text_chars(v) for v in value)
+    return 0

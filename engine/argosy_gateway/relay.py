@@ -1,0 +1,388 @@
+"""One accepted request on its way: pick pods, send, retry before the first byte, pass on, judge.
+
+Called by `app` with a checked `Ask`; writes to the client through ASGI's `send`, to the books
+through `Fleet`. A token costs one read, one scan (`sse`) and one write: the bytes are the engine's.
+"""
+
+import asyncio
+import json
+import logging
+import random
+from collections.abc import Awaitable, Callable, Iterable
+from dataclasses import dataclass
+from typing import Any
+
+from argosy_gateway import http1
+from argosy_gateway.config import Config
+from argosy_gateway.endpoints import Directory, Role
+from argosy_gateway.metrics import Metrics
+from argosy_gateway.openai import Ask, RequestError, error_body
+from argosy_gateway.pairs import Group, group
+from argosy_gateway.pick import STRATEGIES, Book, Claim, Route
+from argosy_gateway.shed import PrefillPace, TokensPerChar
+from argosy_gateway.sse import StreamScan, Usage, usage_of
+from argosy_gateway.verdicts import Ending, Outcome
+
+__all__ = ["Fleet", "Relay", "Send"]
+
+log = logging.getLogger(__name__)
+
+Send = Callable[[dict[str, Any]], Awaitable[None]]
+Headers = list[tuple[bytes, bytes]]
+
+_NOT_PASSED_ON = frozenset(
+    b"connection content-length date keep-alive server transfer-encoding x-request-id".split()
+)
+
+
+class Fleet:
+    """What all requests of this process share."""
+
+    def __init__(self, config: Config, clock: Callable[[], float]) -> None:
+        self.config = config
+        self.clock = clock
+        self.metrics = Metrics(config.slo)
+        self.directory = Directory(clock)
+        self.book = Book()
+        self.pace = PrefillPace()
+        self.tokens_per_char = TokensPerChar()
+        self.strategy = STRATEGIES[config.strategy](random.Random())  # noqa: S311
+        self.relays: set[Relay] = set()
+        self.draining = False
+
+    def groups(self, avoid: Iterable[str] = ()) -> list[Group]:
+        """Groups that can serve now, without the pods to avoid where others can."""
+        serving, avoided = self.directory.serving(), set(avoid)
+        return group(e for e in serving if e.uid not in avoided) or group(serving)
+
+    def role_mode(self) -> str:
+        """The label of requests that reached no pod."""
+        apart = any(e.role is not Role.COLOCATED for e in self.directory.all())
+        return "disaggregated" if apart else "colocated"
+
+    def sweep(self) -> None:
+        """End what stands still: clients that do not read, engines that do not answer."""
+        now = self.clock()
+        for relay in tuple(self.relays):
+            relay.check_time(now)
+
+
+@dataclass(frozen=True, slots=True)
+class _Setback:
+    """An attempt that ended before a byte was passed on."""
+
+    reason: str
+    worked: bool
+    """The engine had begun: such attempts are few, the others are bounded by time."""
+    status: int = 503
+    headers: tuple[tuple[bytes, bytes], ...] = ()
+    body: bytes = b""
+
+
+class Relay:
+    """One request. `run` ends with its verdict in the books, whatever happens."""
+
+    __slots__ = (
+        *("_ask", "_attempt_no", "_avoid", "_claim", "_exchange", "_extra", "_fleet", "_send"),
+        *("_first_content_at", "_last_content_at", "_role_mode", "_scan", "_started", "_stopped"),
+        *("_tokens", "_task", "_timed_out", "_usage", "_writing_since"),
+    )
+
+    def __init__(self, fleet: Fleet, ask: Ask, send: Send) -> None:
+        self._fleet = fleet
+        self._ask = ask
+        self._send = send
+        self._extra: Headers = [(b"x-request-id", ask.request_id.encode())]
+        if fleet.draining:
+            self._extra.append((b"connection", b"close"))
+        self._attempt_no = 0
+        self._avoid: set[str] = set()
+        self._claim: Claim | None = None
+        self._exchange: http1.Exchange | None = None
+        self._scan = StreamScan(hide_usage=ask.hide_usage)
+        self._started = False
+        self._stopped = False
+        self._timed_out = False
+        self._task: asyncio.Task[Any] | None = None
+        self._tokens = fleet.tokens_per_char.estimate(ask.prompt_chars)
+        self._usage: Usage | None = None
+        self._role_mode = fleet.role_mode()
+        self._first_content_at: float | None = None
+        self._last_content_at: float | None = None
+        self._writing_since: float | None = None
+
+    def stop(self) -> None:
+        """The client is gone: close the engine's connection and end."""
+        if not self._stopped and self._task is not None:
+            self._stopped = True
+            self._task.cancel()
+
+    def check_time(self, now: float) -> None:
+        """Called by the sweeper: end a wait that is longer than its limit."""
+        limits, exchange = self._fleet.config.limits, self._exchange
+        if self._writing_since is not None and now - self._writing_since > limits.write_stall_s:
+            self.stop()
+        elif exchange is not None and exchange.waiting_since is not None:
+            limit_s = limits.engine_silence_s if self._started else limits.first_token_s
+            if now - exchange.waiting_since > limit_s:
+                self._timed_out = True
+                exchange.abort(f"the engine was silent for {limit_s:g} s")
+
+    async def run(self) -> None:
+        """Serve the request to its end and count it."""
+        fleet, ending = self._fleet, Ending.FAILED
+        self._task = asyncio.current_task()
+        fleet.relays.add(self)
+        fleet.metrics.accepted()
+        try:
+            ending = await self._serve()
+        except asyncio.CancelledError:
+            if not self._stopped:
+                raise
+            if self._task is not None:
+                self._task.uncancel()
+            ending = Ending.OK if self._scan.done else Ending.CLIENT_GONE
+        except Exception:
+            log.exception("request failed inside the gateway", extra={"id": self._ask.request_id})
+            await self._refuse(RequestError(500, "The gateway failed.", type="server_error"))
+        finally:
+            self._stopped = True  # a late disconnect must not cancel what comes after
+            fleet.relays.discard(self)
+            self._leave_engine()
+            fleet.metrics.ended(self._outcome(ending), role_mode=self._role_mode, usage=self._usage)
+
+    def _outcome(self, ending: Ending) -> Outcome:
+        if self._usage is not None:
+            tokens: int | None = self._usage.completion_tokens
+            self._fleet.tokens_per_char.learn(
+                chars=self._ask.prompt_chars, tokens=self._usage.prompt_tokens
+            )
+        else:
+            tokens = self._scan.content_events or None  # an engine without usage: events are close
+        return Outcome(
+            ending,
+            received_at=self._ask.received_at,
+            ended_at=self._fleet.clock(),
+            first_content_at=self._first_content_at,
+            last_content_at=self._last_content_at,
+            output_tokens=tokens,
+        )
+
+    # Before the first byte: choose, try, choose again.
+
+    async def _serve(self) -> Ending:
+        limits = self._fleet.config.limits
+        failed, waiting_since = 0, self._fleet.clock()
+        setback: _Setback | None = None
+        while failed < limits.failed_attempts and not self._timed_out:
+            route = await self._route(waiting_since)
+            if route is None:
+                break
+            if setback is not None:
+                self._fleet.metrics.retried(setback.reason)
+            result = await self._attempt(route)
+            if isinstance(result, Ending):
+                return result
+            setback = result
+            self._leave_engine()
+            if result.worked:
+                failed, waiting_since = failed + 1, self._fleet.clock()
+        return await self._give_up(setback)
+
+    async def _route(self, waiting_since: float) -> Route | None:
+        """A route, waiting for one if need be; None when the queue's time is over."""
+        fleet = self._fleet
+        deadline = waiting_since + fleet.config.queue_timeout_s
+        while fleet.clock() < deadline:
+            route = fleet.strategy.choose(fleet.groups(self._avoid), fleet.book.loads)
+            if route is not None:
+                return route
+            await fleet.directory.wait_for_change(deadline - fleet.clock())
+        return None
+
+    async def _attempt(self, route: Route) -> Ending | _Setback:
+        fleet, uid = self._fleet, route.head.uid
+        self._role_mode = "disaggregated" if route.prefills else "colocated"
+        self._claim = Claim(fleet.book, route, self._tokens)
+        prefill_uid = route.prefills[0].uid if route.prefills else uid
+        self._attempt_no += 1
+        tokens_done = 0
+        fleet.pace.begin(prefill_uid, fleet.clock())
+        try:
+            self._exchange = await self._call(route)
+            head = await self._exchange.head()
+            tokens_done = self._tokens if head.status == 200 else 0
+        except http1.UnreachableError as error:
+            log.info("engine unreachable: %s", error)
+            fleet.directory.suspend(uid)
+            self._attempt_no -= 1  # no engine saw it
+            return _Setback("connect", worked=False)
+        except http1.BrokenError as error:
+            return self._broke(route, error)
+        finally:
+            fleet.pace.first_token(prefill_uid, tokens_done, fleet.clock())
+        self._claim.first_token()
+        if head.status == 503 and head.get(b"x-argosy-draining"):
+            fleet.directory.suspend(uid)
+            return _Setback("draining", worked=False)
+        fleet.directory.absolve(uid)
+        try:
+            if self._ask.stream and head.status == 200:
+                return await self._stream(head, self._exchange)
+            return await self._whole(route, head, self._exchange)
+        except http1.BrokenError as error:
+            return self._broke(route, error)
+
+    def _broke(self, route: Route, error: Exception) -> _Setback:
+        log.info("engine %s broke off before the first byte: %s", route.head.name, error)
+        self._fleet.directory.suspend(route.head.uid)
+        self._avoid.add(route.head.uid)
+        return _Setback("closed", worked=True)
+
+    async def _call(self, route: Route) -> http1.Exchange:
+        headers = [
+            ("content-type", "application/json"),
+            ("x-request-id", self._ask.request_id),
+            ("x-argosy-attempt", str(self._attempt_no)),
+        ]
+        if route.prefills:
+            candidates = ",".join(f"{_host(p.ip)}:{p.kv_port}" for p in route.prefills)
+            headers.append(("x-argosy-prefill", candidates))
+        return await http1.call(
+            route.head.ip,
+            route.head.port,
+            method="POST",
+            target=self._ask.path,
+            headers=headers,
+            body=self._ask.body,
+            connect_s=self._fleet.config.limits.connect_s,
+        )
+
+    async def _give_up(self, setback: _Setback | None) -> Ending:
+        if setback is not None and setback.body:
+            await self._pass_on(setback.status, setback.headers, setback.body)
+            return Ending.FAILED
+        if self._timed_out:
+            text, status, code = "The engine did not answer in time.", 504, "engine_timeout"
+        elif setback is None:
+            text, status, code = "No engine is ready.", 503, "no_engine_ready"
+        else:
+            text, status, code = f"Every engine failed ({setback.reason}).", 503, "engines_failed"
+        await self._refuse(
+            RequestError(status, text, type="server_error", code=code, headers={"retry-after": "1"})
+        )
+        return Ending.FAILED
+
+    # From the first byte on.
+
+    async def _whole(
+        self, route: Route, head: http1.Head, exchange: http1.Exchange
+    ) -> Ending | _Setback:
+        """A body that is read whole before a byte of it is passed on: it can be retried."""
+        limit, body = self._fleet.config.limits.answer_bytes, bytearray()
+        while data := await exchange.read():
+            body += data
+            if len(body) > limit:
+                raise http1.BrokenError(f"answer larger than {limit} bytes")
+        if head.status >= 500:
+            self._avoid.add(route.head.uid)
+            return _Setback("server_error", True, head.status, head.headers, bytes(body))
+        if head.status == 200:
+            self._usage = usage_of(_json_or_none(body))
+            # One piece: its first content byte is its last.
+            self._first_content_at = self._last_content_at = self._fleet.clock()
+        await self._pass_on(head.status, head.headers, bytes(body))
+        if head.status == 429:
+            return Ending.SHED
+        return Ending.OK if head.status < 400 else Ending.INVALID
+
+    async def _stream(self, head: http1.Head, exchange: http1.Exchange) -> Ending:
+        """Pass events on until `[DONE]`. BrokenError leaves only while nothing was sent."""
+        self._scan = scan = StreamScan(hide_usage=self._ask.hide_usage)
+        clock = self._fleet.clock
+        try:
+            while not scan.done:
+                data = await exchange.read()
+                if not data:
+                    raise http1.BrokenError("the stream ended without [DONE]")
+                events = scan.feed(data)
+                now = clock()
+                if scan.had_content:
+                    self._last_content_at = now
+                    if self._first_content_at is None:
+                        self._first_content_at = now
+                if not events and not scan.done:
+                    continue
+                self._writing_since = now
+                if not self._started:
+                    await self._start(200, head.headers)
+                await self._send(
+                    {"type": "http.response.body", "body": events, "more_body": not scan.done}
+                )
+                self._writing_since = None
+        except (http1.BrokenError, ValueError) as error:
+            if not self._started:
+                raise http1.BrokenError(str(error)) from error
+            await self._break_off(str(error))
+            return Ending.FAILED
+        finally:
+            self._usage = scan.usage
+        return Ending.OK
+
+    async def _break_off(self, why: str) -> None:
+        """Mid-stream failure: an error event, then the end, without `[DONE]`."""
+        log.warning("stream broke off after bytes were sent: %s", why)
+        event = b""
+        if not self._scan.error:  # the engine may have sent its own
+            text = f"The engine's stream broke off: {why}."
+            error = error_body(text, type_="server_error", code="stream_broken")
+            event = b"data: " + error + b"\n\n"
+        await self._send({"type": "http.response.body", "body": event, "more_body": False})
+
+    async def _refuse(self, error: RequestError) -> None:
+        if self._started:
+            await self._break_off(error.message)
+            return
+        headers = [(k.encode(), v.encode()) for k, v in error.headers.items()]
+        headers.append((b"content-type", b"application/json"))
+        await self._pass_on(error.status, headers, error.body())
+
+    async def _pass_on(
+        self, status: int, headers: Iterable[tuple[bytes, bytes]], body: bytes
+    ) -> None:
+        self._writing_since = self._fleet.clock()
+        await self._start(status, headers, (b"content-length", str(len(body)).encode()))
+        await self._send({"type": "http.response.body", "body": body, "more_body": False})
+        self._writing_since = None
+
+    async def _start(
+        self, status: int, headers: Iterable[tuple[bytes, bytes]], *more: tuple[bytes, bytes]
+    ) -> None:
+        self._started = True
+        passed = [(k, v) for k, v in headers if k not in _NOT_PASSED_ON]
+        await self._send(
+            {
+                "type": "http.response.start",
+                "status": status,
+                "headers": [*passed, *more, *self._extra],
+            }
+        )
+
+    def _leave_engine(self) -> None:
+        if self._claim is not None:
+            self._claim.end()
+            self._claim = None
+        if self._exchange is not None:
+            self._exchange.abort()
+            self._exchange = None
+
+
+def _json_or_none(body: bytes | bytearray) -> object:
+    try:
+        return json.loads(body)
+    except ValueError:
+        return None
+
+
+def _host(ip: str) -> str:
+    return f"[{ip}]" if ":" in ip else ip

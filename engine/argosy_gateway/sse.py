@@ -1,0 +1,102 @@
+"""Reads a stream of completion chunks while it passes, without decoding it.
+
+Bytes come from `http1`, go on to the client unchanged, except that the usage chunk is taken out
+when the client did not ask for it. Only whole events are passed on, so that one can be taken out.
+
+Keys are found as bytes. Text of the model cannot pretend to be a key: inside a JSON string every
+quote is escaped, so `"usage"` with bare quotes, or a newline, exists only outside of strings.
+"""
+
+import json
+import re
+from dataclasses import dataclass
+
+__all__ = ["StreamScan", "Usage", "usage_of"]
+
+_CONTENT = re.compile(rb'"(?:content|text|reasoning_content|reasoning|refusal|arguments)":\s*"[^"]')
+_USAGE = re.compile(rb'"usage"\s*:\s*\{')
+_ERROR = re.compile(rb'(?:^|\n)data: ?\{\s*"error"\s*:')
+_DONE = re.compile(rb"(?:^|\n)data: ?\[DONE\]")
+_EVENT = re.compile(rb".*?\r?\n\r?\n", re.DOTALL)
+_CARRY_LIMIT_BYTES = 4 << 20
+
+
+@dataclass(frozen=True, slots=True)
+class Usage:
+    """Token counts as the engine reported them."""
+
+    prompt_tokens: int
+    completion_tokens: int
+
+
+def usage_of(answer: object) -> Usage | None:
+    """Usage of a decoded answer or chunk; None where it has none that can be read."""
+    usage = answer.get("usage") if isinstance(answer, dict) else None
+    if not isinstance(usage, dict):
+        return None
+    prompt, completion = usage.get("prompt_tokens"), usage.get("completion_tokens")
+    if not isinstance(prompt, int) or not isinstance(completion, int):
+        return None
+    return Usage(prompt, completion)
+
+
+class StreamScan:
+    """One stream. After `feed`, `had_content` speaks of that feed, all else of the whole stream."""
+
+    __slots__ = ("_carry", "content_events", "done", "error", "had_content", "hide_usage", "usage")
+
+    def __init__(self, *, hide_usage: bool) -> None:
+        self.hide_usage = hide_usage
+        self.had_content = False
+        self.content_events = 0
+        self.usage: Usage | None = None
+        self.done = False
+        self.error = False
+        self._carry = b""
+
+    def feed(self, data: bytes) -> bytes:
+        """Take what arrived; return what is to be passed on (possibly nothing).
+
+        Raises ValueError when an event grows beyond 4 MiB.
+        """
+        if self._carry:
+            data = self._carry + data
+            self._carry = b""
+        if not data.endswith((b"\n\n", b"\r\n\r\n")):
+            data = self._cut(data)
+        found = len(_CONTENT.findall(data))
+        self.had_content = found > 0
+        self.content_events += found
+        if b'"usage"' in data and _USAGE.search(data):
+            data = self._take_usage(data)
+        if b'"error"' in data and _ERROR.search(data):
+            self.error = True
+        if b"[DONE]" in data and _DONE.search(data):
+            self.done = True
+        return data
+
+    def _cut(self, data: bytes) -> bytes:
+        """Keep the unfinished event for later; return the finished ones."""
+        end = max(data.rfind(b"\n\n") + 2, data.rfind(b"\r\n\r\n") + 4)
+        if end < 4:  # rfind gave -1 for both: no event has ended
+            end = 0
+        self._carry = data[end:]
+        if len(self._carry) > _CARRY_LIMIT_BYTES:
+            raise ValueError("an event of the engine's stream is larger than 4 MiB")
+        return data[:end]
+
+    def _take_usage(self, data: bytes) -> bytes:
+        kept: list[bytes] = []
+        for event in _EVENT.findall(data):
+            if not (_USAGE.search(event) and self._is_usage_chunk(event) and self.hide_usage):
+                kept.append(event)
+        return b"".join(kept)
+
+    def _is_usage_chunk(self, event: bytes) -> bool:
+        """Note the usage in the event; true when it carries nothing else (`choices` is empty)."""
+        try:
+            chunk = json.loads(event.partition(b"data:")[2])
+        except ValueError:
+            return False
+        self.usage = usage_of(chunk) or self.usage
+        return chunk.get("choices") == [] and self.usage is not None

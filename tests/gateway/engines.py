@@ -1,0 +1,186 @@
+"""Engines that misbehave on order, on loopback: HTTP/1.1 written by hand, so that every fault of a
+dying engine can be made at the exact byte. What a healthy engine does is tested with the real one
+(`test_with_sim_engine.py`)."""
+
+import asyncio
+import contextlib
+import json
+from collections.abc import AsyncIterator, Awaitable, Callable
+from dataclasses import dataclass, field
+from typing import Any
+
+from argosy_gateway.config import Config
+from argosy_gateway.endpoints import Endpoint, Role, State
+from argosy_gateway.relay import Fleet
+from argosy_gateway.serve import running
+
+Behaviour = Callable[["Call"], Awaitable[None]]
+
+
+@dataclass
+class Call:
+    """One request that reached an engine, and the pen to answer it with."""
+
+    path: str
+    headers: dict[str, str]
+    body: dict[str, Any]
+    writer: asyncio.StreamWriter
+    reader: asyncio.StreamReader
+
+    async def write(self, data: bytes) -> None:
+        self.writer.write(data)
+        await self.writer.drain()
+
+    async def status(self, status: int, body: dict[str, Any], **headers: str) -> None:
+        data = json.dumps(body).encode()
+        lines = [f"HTTP/1.1 {status} X", "content-type: application/json"]
+        lines += [f"{k.replace('_', '-')}: {v}" for k, v in headers.items()]
+        lines += [f"content-length: {len(data)}", "", ""]
+        await self.write("\r\n".join(lines).encode() + data)
+
+    async def begin_stream(self, pod: str = "pod") -> None:
+        await self.write(
+            b"HTTP/1.1 200 OK\r\ncontent-type: text/event-stream\r\nx-argosy-pod: "
+            + pod.encode()
+            + b"\r\ntransfer-encoding: chunked\r\n\r\n"
+        )
+
+    async def event(self, data: bytes) -> None:
+        await self.raw(b"data: " + data + b"\n\n")
+
+    async def raw(self, data: bytes) -> None:
+        await self.write(f"{len(data):x}\r\n".encode() + data + b"\r\n")
+
+    async def token(self, text: str) -> None:
+        chunk = {"choices": [{"index": 0, "delta": {"content": text}}], "usage": None}
+        await self.event(json.dumps(chunk).encode())
+
+    async def finish(self, tokens: int) -> None:
+        await self.event(b'{"choices":[{"index":0,"delta":{},"finish_reason":"stop"}]}')
+        if (self.body.get("stream_options") or {}).get("include_usage"):
+            usage = {"prompt_tokens": 7, "completion_tokens": tokens, "total_tokens": 7 + tokens}
+            await self.event(json.dumps({"choices": [], "usage": usage}).encode())
+        await self.event(b"[DONE]")
+        await self.write(b"0\r\n\r\n")
+
+    async def gone(self) -> None:
+        """Return when the gateway has closed."""
+        while await self.reader.read(1024):
+            pass
+
+
+async def answer(call: Call) -> None:
+    """Three tokens, streamed or whole."""
+    if call.body.get("stream"):
+        await call.begin_stream()
+        for text in ("one", " two", " three"):
+            await call.token(text)
+        await call.finish(3)
+    else:
+        await call.status(
+            200,
+            {
+                "choices": [{"message": {"content": "one two three"}}],
+                "usage": {"prompt_tokens": 7, "completion_tokens": 3},
+            },
+            x_argosy_pod="pod",
+        )
+
+
+async def drain(call: Call) -> None:
+    await call.status(503, {"error": {"message": "draining"}}, x_argosy_draining="1")
+
+
+async def fail(call: Call) -> None:
+    await call.status(500, {"error": {"message": "boom", "type": "server_error"}})
+
+
+async def close_early(call: Call) -> None:
+    call.writer.close()
+
+
+@dataclass
+class Engine:
+    """A listening engine; `behaviour` may be changed at any time."""
+
+    name: str
+    behaviour: Behaviour = answer
+    role: Role = Role.COLOCATED
+    revision: str = "aaaaaaaa"
+    port: int = 0
+    calls: list[Call] = field(default_factory=list)
+    _server: asyncio.Server | None = None
+
+    def endpoint(self, state: State = State.SERVING) -> Endpoint:
+        return Endpoint(
+            self.name, self.name, "127.0.0.1", self.role, self.revision, state, port=self.port
+        )
+
+    async def start(self) -> None:
+        self._server = await asyncio.start_server(self._serve, "127.0.0.1", self.port)
+        self.port = self._server.sockets[0].getsockname()[1]
+
+    async def stop(self) -> None:
+        if self._server is not None:
+            self._server.close()
+            self._server = None
+        for call in self.calls:
+            call.writer.transport.abort()
+
+    async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        with contextlib.suppress(ConnectionError, asyncio.IncompleteReadError):
+            head = (await reader.readuntil(b"\r\n\r\n")).decode().split("\r\n")
+            headers = dict(line.lower().split(": ", 1) for line in head[1:] if line)
+            body = json.loads(await reader.readexactly(int(headers["content-length"])))
+            call = Call(head[0].split(" ")[1], headers, body, writer, reader)
+            self.calls.append(call)
+            await self.behaviour(call)
+            writer.close()
+
+
+@dataclass
+class Front:
+    """A gateway in front of engines, both listening."""
+
+    fleet: Fleet
+    url: str
+    admin_url: str
+    stop: asyncio.Event
+
+    def count(self, name: str, **labels: str) -> float:
+        return self.fleet.metrics.registry.get_sample_value(name, labels) or 0.0
+
+    def verdicts(self) -> dict[tuple[str, str], int]:
+        """(ttft, tpot) → count, of those that are not 0."""
+        found: dict[tuple[str, str], int] = {}
+        for family in self.fleet.metrics.registry.collect():
+            for sample in family.samples:
+                if sample.name == "argosy_slo_requests_total" and sample.value:
+                    key = (sample.labels["ttft"], sample.labels["tpot"])
+                    found[key] = found.get(key, 0) + int(sample.value)
+        return found
+
+    async def settled(self) -> None:
+        """All requests have ended in the books."""
+        async with asyncio.timeout(5):
+            while self.fleet.relays:
+                await asyncio.sleep(0.002)
+
+
+@contextlib.asynccontextmanager
+async def front(*engines: Engine, **settings: Any) -> AsyncIterator[Front]:
+    """Start engines and a gateway that knows them; stop both."""
+    settings = {"queue_timeout_s": 3.0, "drain_lag_s": 0.0, "drain_timeout_s": 3.0, **settings}
+    config = Config("f", "ns", "m", host="127.0.0.1", port=0, admin_port=0, **settings)
+    fleet = Fleet(config, asyncio.get_running_loop().time)
+    for engine in engines:
+        await engine.start()
+    fleet.directory.replace(e.endpoint() for e in engines)
+    stop = asyncio.Event()
+    try:
+        async with running(fleet, stop=stop) as (port, admin_port):
+            yield Front(fleet, f"http://127.0.0.1:{port}", f"http://127.0.0.1:{admin_port}", stop)
+            stop.set()
+    finally:
+        for engine in engines:
+            await engine.stop()
