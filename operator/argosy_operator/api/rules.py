@@ -23,7 +23,9 @@ RENDERED_FLAGS = (
     "--dtype",
     "--max-model-len",
     "--max-num-seqs",
+    "--max-batch-size",  # the engine's other word for it
     "--max-num-batched-tokens",
+    "--max-num-tokens",
     "--lease-s",
     "--kv-timeout-s",
     "--drain-timeout-s",

@@ -1,0 +1,110 @@
+"""The CRDs before the real API server: it takes them, and refuses bad specs with our sentences."""
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import yaml
+
+from argosy_operator.api.part import dump
+from argosy_operator.api.v1alpha1 import ServingDeployment
+from tests.api.refused import REFUSED, manifest
+
+pytestmark = pytest.mark.cluster
+
+ROOT = Path(__file__).resolve().parents[2]
+KUBECTL = Path(sys.executable).parent / "kubectl"
+CRDS = ("servingdeployments.serving.argosy.dev", "servingroles.serving.argosy.dev")
+
+
+class Kubectl:
+    """kubectl against one cluster; gives exit status and everything that it said."""
+
+    def __init__(self, kubeconfig):
+        self._environment = os.environ | {"KUBECONFIG": str(kubeconfig)}
+
+    def __call__(self, *words, given=None):
+        done = subprocess.run(
+            [KUBECTL, *words],
+            input=None if given is None else yaml.safe_dump(given),
+            env=self._environment,
+            capture_output=True,
+            text=True,
+            check=False,
+            timeout=60,
+        )
+        return done.returncode, done.stdout + done.stderr
+
+
+@pytest.fixture(scope="module")
+def kubectl(cluster):
+    """The cluster with our CRDs: those of the chart where it is installed, else crds/."""
+    run = Kubectl(cluster.kubeconfig)
+    missing = run("get", "crd", *CRDS)[0] != 0
+    if missing:
+        assert run("apply", "--server-side", "-f", str(ROOT / "crds"))[0] == 0
+    code, said = run("wait", "crd", *CRDS, "--for=condition=Established", "--timeout=30s")
+    assert code == 0, said
+    yield run
+    if missing:
+        run("delete", "crd", *CRDS, "--timeout=30s")
+
+
+@pytest.mark.parametrize("case", REFUSED)
+def test_a_bad_spec_is_refused_with_our_sentence(kubectl, case):
+    spec, name, says = REFUSED[case]
+    code, said = kubectl("apply", "--dry-run=server", "-f", "-", given=manifest(spec, name))
+    assert code != 0
+    assert says in said
+
+
+def test_a_typo_in_a_field_is_refused_by_kubectl(kubectl):
+    typo = manifest({"autoscaling": {"intervall": "1s"}})
+    code, said = kubectl("apply", "--dry-run=server", "-f", "-", given=typo)
+    assert code != 0
+    assert 'unknown field "spec.autoscaling.intervall"' in said
+
+
+def test_defaults_of_the_api_server_are_the_models_defaults(kubectl):
+    words = ("create", "--dry-run=server", "-o", "json", "-f", "-")
+    code, said = kubectl(*words, given=manifest({}))
+    assert code == 0, said
+    spec = json.loads(said)["spec"]
+    read = dump(ServingDeployment.model_validate(manifest({})).spec)
+    del read["engine"]["args"], read["engine"]["env"]
+    assert spec == read
+
+
+@pytest.mark.parametrize("path", sorted((ROOT / "examples").glob("*.yaml")), ids=lambda p: p.name)
+def test_every_example_is_taken(kubectl, path):
+    code, said = kubectl("apply", "--dry-run=server", "-f", str(path))
+    assert code == 0, said
+
+
+def test_fields_are_explained(kubectl):
+    code, said = kubectl("explain", "sd.spec.slo.ttft")
+    assert code == 0, said
+    assert "target" in said
+    assert "must not exceed" in said
+
+
+def test_a_role_scales_and_absent_replicas_mean_hold(kubectl):
+    role = {
+        "apiVersion": "serving.argosy.dev/v1alpha1",
+        "kind": "ServingRole",
+        "metadata": {"name": "scaled-decode", "namespace": "default"},
+        "spec": {"fleet": "scaled", "role": "decode"},
+    }
+    code, said = kubectl("create", "-f", "-", given=role)
+    assert code == 0, said
+    try:
+        first = kubectl("get", "sr", "scaled-decode", "-o", "jsonpath={.spec.replicas}")
+        assert first == (0, "")
+        assert kubectl("scale", "sr/scaled-decode", "--replicas=3")[0] == 0
+        then = kubectl("get", "sr", "scaled-decode", "-o", "jsonpath={.spec.replicas}")
+        assert then == (0, "3")
+    finally:
+        kubectl("delete", "sr", "scaled-decode")

@@ -1,0 +1,73 @@
+"""What the operator renders is what the programs parse: their own parsers read it."""
+
+import pytest
+
+from argosy_engine.cli import parse as parse_engine
+from argosy_gateway.cli import parse as parse_gateway
+from argosy_operator.core import names
+from argosy_operator.render import engine, gateway
+from tests.render.fleets import IMAGES, fleet
+
+EVERYTHING = fleet(
+    model={"uri": "pvc://models/org/model-7b", "servedName": "org/model-7b"},
+    engine={
+        "dtype": "bfloat16",
+        "maxModelLen": 4096,
+        "maxNumSeqs": 64,
+        "maxNumBatchedTokens": 1024,
+        "args": ["--block-size", "16", "--threads=2"],
+    },
+    kvTransfer={"leaseSeconds": 12, "timeout": "1500ms"},
+    slo={"ttft": {"target": "2s"}, "tpot": {"target": "50ms"}},
+    routing={"strategy": "roundRobin", "maxQueue": 77},
+    drain={"timeout": "2m"},
+)
+SIMULATED = fleet(model={"uri": "sim://opt-13b-a100"}, mode="colocated")
+
+
+def words(deployment):
+    container = deployment["spec"]["template"]["spec"]["containers"][0]
+    assert container["command"] == ["argosy"]
+    return container["args"]
+
+
+@pytest.mark.parametrize("role", ["prefill", "decode"])
+def test_the_engine_understands_every_field_of_the_spec(role):
+    rendered = words(engine.deployment(EVERYTHING, role, "0" * 8, IMAGES, 1))
+    assert rendered[:2] == ["engine", "serve"]
+    config = parse_engine(rendered[2:])
+    assert (config.model, config.served_name) == ("/models/org/model-7b", "org/model-7b")
+    assert (config.role, config.dtype, config.load_format) == (role, "bfloat16", "auto")
+    assert (config.max_model_len, config.max_num_seqs) == (4096, 64)
+    assert (config.max_num_batched_tokens, config.block_size, config.threads) == (1024, 16, 2)
+    assert (config.lease_s, config.kv_timeout_s, config.drain_timeout_s) == (12, 2, 120)
+
+
+def test_the_engine_simulates_when_the_model_says_so():
+    config = parse_engine(words(engine.deployment(SIMULATED, "colocated", "0" * 8, IMAGES, 1))[2:])
+    assert (config.model, config.load_format, config.role) == (
+        "sim:opt-13b-a100",
+        "sim",
+        "colocated",
+    )
+
+
+def test_the_engines_ports_are_the_rendered_ones():
+    config = parse_engine(words(engine.deployment(SIMULATED, "colocated", "0" * 8, IMAGES, 1))[2:])
+    rendered = (names.API_PORT, names.ADMIN_PORT, names.KV_PORT)
+    assert (config.port, config.admin_port, config.kv_port) == rendered
+
+
+def test_the_gateway_understands_every_field_of_the_spec():
+    config = parse_gateway(words(gateway.objects(EVERYTHING, IMAGES)[-1])[1:])
+    assert (config.fleet, config.namespace, config.served_name) == ("chat", "prod", "org/model-7b")
+    assert (config.strategy, config.max_queue) == ("roundRobin", 77)
+    assert config.drain_timeout_s == 120
+    assert config.slo is not None
+    assert (config.slo.ttft_s, config.slo.tpot_s) == (2.0, 0.05)
+    rendered = (names.GATEWAY_PORT, names.GATEWAY_ADMIN_PORT)
+    assert (config.port, config.admin_port) == rendered
+
+
+def test_a_gateway_without_slo_counts_none():
+    assert parse_gateway(words(gateway.objects(SIMULATED, IMAGES)[-1])[1:]).slo is None
