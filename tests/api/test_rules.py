@@ -18,43 +18,47 @@ def some(**fields):
     return st.fixed_dictionaries({}, optional=fields)
 
 
-small = st.integers(-1, 10)
-spans = st.sampled_from(["0s", "500ms", "1s", "2s", "15s", "29s", "30s", "31s", "1m", "5m", "x"])
-words = st.sampled_from(["", "A", "POD_IP", "9", "a b", "--role", "--role=x", "--role-x", "--x"])
+def mostly(*good, bad):
+    """One of the good values in most draws: an object is refused by its first bad one."""
+    return st.sampled_from([*good * (1 + 8 * len(bad) // len(good)), *bad])
+
+
+spans = mostly("1s", "2s", "15s", "30s", "31s", "1m", "5m", bad=["0s", "500ms", "x"])
+words = mostly("A", "b", "--role-x", "--x", bad=["", "POD_IP", "9", "a b", "--role", "--role=x"])
 role = some(
-    replicas=some(min=st.integers(0, 9), max=st.integers(0, 9)),
+    replicas=some(min=mostly(1, 2, bad=[-1, 0, 9]), max=mostly(2, 3, bad=[0, 1])),
     resources=some(
-        gpu=st.integers(-1, 4), cpu=st.sampled_from([1, "500m", "x"]), memory=st.just("4Gi")
+        gpu=mostly(0, 1, 4, bad=[-1]), cpu=mostly(1, "500m", bad=["x"]), memory=st.just("4Gi")
     ),
 )
 specs = st.fixed_dictionaries(
     {"model": some(servedName=words).map(lambda m: {"uri": "sim://x"} | m)},
     optional={
-        "mode": st.sampled_from(["colocated", "disaggregated", "auto"]),
+        "mode": mostly("colocated", "disaggregated", bad=["auto"]),
         "roles": some(prefill=role, decode=role, colocated=role),
         "engine": some(
             args=st.lists(words, max_size=3),
             env=st.lists(words, max_size=2, unique=True).map(lambda ns: [{"name": n} for n in ns]),
         ),
-        "kvTransfer": some(leaseSeconds=st.sampled_from([0, 1, 30, 300]), timeout=spans),
+        "kvTransfer": some(leaseSeconds=mostly(1, 30, bad=[0, 300]), timeout=spans),
         "slo": st.fixed_dictionaries(
             {"ttft": spans.map(lambda t: {"target": t}), "tpot": st.just({"target": "40ms"})},
-            optional={"attainment": st.sampled_from(["0%", "1%", "99.99%", "100%", "90"])},
+            optional={"attainment": mostly("1%", "99.99%", bad=["0%", "100%", "90"])},
         ),
         "autoscaling": some(
-            policy=st.sampled_from(["Goodput", "External", "None", "HPA"]),
-            gpuBudget=some(max=st.integers(0, 12)),
+            policy=mostly("Goodput", "External", "None", bad=["HPA"]),
+            gpuBudget=some(max=mostly(4, 8, 16, bad=[0, 1, 2])),
             interval=spans,
-            scaleDown=some(stabilization=spans, maxStepPods=small),
+            scaleDown=some(stabilization=spans, maxStepPods=mostly(1, bad=[0, -1])),
         ),
         "metrics": some(scrapeInterval=spans, rateWindow=spans),
         "drain": some(timeout=spans),
     },
 )
-names = st.text(alphabet="aZ0-.", max_size=3) | st.sampled_from(["a" * 40, "a" * 41, "chat-7b"])
+names = mostly("chat-7b", "a" * 40, "a", bad=["a" * 41, "", "7b", "a.b", "a-", "-a", "A"])
 
 
-@settings(max_examples=150, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@settings(max_examples=200, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 @given(spec=specs, name=names)
 def test_the_crd_and_the_models_accept_the_same_specs(spec, name):
     thing = manifest(spec, name)
