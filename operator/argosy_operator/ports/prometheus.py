@@ -1,0 +1,208 @@
+"""The one way to Prometheus: a round of three queries per fleet and tick → `FleetMetrics`.
+
+Raw samples are fetched (`metric[window]` at an explicit time) and `core.scaling.samples` does the
+arithmetic in exact counts; the reason stands there. Whatever goes wrong comes back as `Blind` with
+a reason: nothing raises, nothing waits longer than `timeout_s`. Labels namespace, fleet, role, pod
+come from scrape relabelling (designs/0001-seams.md §5).
+"""
+
+import asyncio
+import json
+from collections.abc import Mapping
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from math import ceil
+from pathlib import Path
+from typing import Any
+
+import requests
+from prometheus_api_client import PrometheusConnect
+from urllib3.util.retry import Retry
+
+from argosy_operator.api.v1alpha1 import ServingDeployment
+from argosy_operator.core.scaling import samples
+from argosy_operator.core.scaling.observe import FleetMetrics, Windows, blind_metrics
+from argosy_operator.core.targets import goals_of
+
+LARGEST_ANSWER = 16 * 2**20
+WORKERS_PER_SERVER = 2
+TOLD_OF_BODY = 200
+
+GATEWAY_SERIES = (
+    samples.RECEIVED,
+    samples.VERDICTS,
+    f"{samples.PROMPTS}_sum",
+    f"{samples.PROMPTS}_count",
+    samples.PROMPTS_SQUARED,
+    f"{samples.OUTPUTS}_sum",
+    f"{samples.OUTPUTS}_count",
+    f"{samples.TRANSFERS}_sum",
+    f"{samples.TRANSFERS}_count",
+)
+ENGINE_SERIES = (*samples.STEP_COUNTERS, *samples.GAUGES)
+
+
+class NoAnswerError(Exception):
+    """Prometheus gave nothing that can be used; `reason` begins with one word for machines."""
+
+    def __init__(self, reason: str) -> None:
+        super().__init__(reason)
+        self.reason = reason
+
+
+@dataclass(frozen=True, slots=True)
+class Answer:
+    """`data.result` of one query, with the warnings that custom_query() would have dropped."""
+
+    result: list[dict[str, Any]]
+    warnings: tuple[str, ...]
+
+
+def escape(value: str) -> str:
+    """A string as the inside of a PromQL label matcher's quotes."""
+    return value.replace("\\", "\\\\").replace('"', '\\"').replace("\n", "\\n")
+
+
+def selector(names: tuple[str, ...], labels: Mapping[str, str]) -> str:
+    """`{__name__=~"a|b",label="value"}`. Names are ours and hold nothing to escape."""
+    matchers = [f'__name__=~"{"|".join(names)}"']
+    matchers += [f'{name}="{escape(value)}"' for name, value in labels.items()]
+    return "{" + ",".join(matchers) + "}"
+
+
+def duration(seconds: float) -> str:
+    return f"{ceil(seconds * 1000)}ms"
+
+
+class TokenFile(requests.auth.AuthBase):
+    """Bearer token, read anew for every request: mounted tokens rotate."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+
+    def __call__(self, request: requests.PreparedRequest) -> requests.PreparedRequest:
+        request.headers["Authorization"] = f"Bearer {self.path.read_text().strip()}"
+        return request
+
+
+class Server(PrometheusConnect):  # type: ignore[misc]  # the library has no types
+    """prometheus-api-client with time-outs, without retries (the next tick is the retry), without
+    redirects and proxies from the environment, and with warnings and a size limit kept."""
+
+    def __init__(self, url: str, *, timeout_s: float, auth: TokenFile | None) -> None:
+        session = requests.Session()
+        session.trust_env = False
+        session.auth = auth
+        super().__init__(url=url.rstrip("/"), retry=Retry(0), session=session)
+        self.timeout = (min(timeout_s, 2.0), timeout_s)
+        self.workers = ThreadPoolExecutor(WORKERS_PER_SERVER, thread_name_prefix="prometheus")
+
+    def ask(self, query: str, at: float) -> Answer:
+        """Instant query at `at`. Blocking; raises NoAnswerError."""
+        try:
+            with self._session.get(
+                f"{self.url}/api/v1/query",
+                params={"query": query, "time": f"{at:.3f}"},
+                timeout=self.timeout,
+                allow_redirects=False,
+                stream=True,
+            ) as response:
+                body = response.raw.read(LARGEST_ANSWER + 1, decode_content=True)
+        except requests.Timeout as error:
+            raise NoAnswerError(f"PrometheusTimeout: {self.url} does not answer") from error
+        except (requests.RequestException, OSError) as error:
+            raise NoAnswerError(f"PrometheusAway: {self.url}: {type(error).__name__}") from error
+        except Exception as error:  # urllib3's own, while the body is read
+            raise NoAnswerError(f"PrometheusAway: {self.url}: {type(error).__name__}") from error
+        return self._read(response.status_code, body)
+
+    def _read(self, status: int, body: bytes) -> Answer:
+        told = body[:TOLD_OF_BODY].decode(errors="replace")
+        if len(body) > LARGEST_ANSWER:
+            raise NoAnswerError(f"PrometheusAnswer: more than {LARGEST_ANSWER} bytes")
+        if status != 200:
+            raise NoAnswerError(f"PrometheusError: HTTP {status}: {told}")
+        try:
+            answer = json.loads(body)
+            result, warnings = answer["data"]["result"], answer.get("warnings", [])
+            if answer["status"] != "success" or not isinstance(result, list):
+                raise NoAnswerError(f"PrometheusError: {told}")
+        except (ValueError, KeyError, TypeError) as error:
+            raise NoAnswerError(f"PrometheusAnswer: not Prometheus' JSON: {told}") from error
+        return Answer(result, tuple(str(w)[:TOLD_OF_BODY] for w in warnings))
+
+
+class PrometheusMetrics:
+    """Fulfils `protocols.Metrics`. `url` is the server the operator was installed with; the
+    token is for that server alone and never goes to an address out of a user's object."""
+
+    def __init__(
+        self, url: str | None, *, timeout_s: float = 5.0, token_file: Path | None = None
+    ) -> None:
+        self.url, self.timeout_s = url, timeout_s
+        self._auth = TokenFile(token_file) if token_file else None
+        self._servers: dict[str, Server] = {}
+
+    async def fleet(self, fleet: ServingDeployment, at: float) -> FleetMetrics:
+        """One round for one fleet at `at` (seconds since the epoch)."""
+        url = fleet.spec.metrics.prometheus.url or self.url
+        if not url:
+            return blind_metrics(at, "NoPrometheus: set spec.metrics.prometheus.url")
+        name, namespace = fleet.metadata.name, fleet.metadata.namespace
+        return await self.measure(url, namespace, name, goals_of(fleet.spec).windows, at)
+
+    async def measure(
+        self, url: str, namespace: str, fleet: str, windows: Windows, at: float
+    ) -> FleetMetrics:
+        server = self._server(url)
+        loop = asyncio.get_running_loop()
+        labels = {"namespace": namespace, "fleet": fleet}
+        try:
+            async with asyncio.timeout(self.timeout_s):
+                return await loop.run_in_executor(
+                    server.workers, measure, server, labels, windows, at
+                )
+        except TimeoutError:
+            return blind_metrics(at, f"PrometheusTimeout: {url} took over {self.timeout_s:g} s")
+        except NoAnswerError as error:
+            return blind_metrics(at, error.reason)
+
+    def _server(self, url: str) -> Server:
+        # Threads per server: one that hangs must not make the others' fleets blind.
+        if url not in self._servers:
+            auth = self._auth if url == self.url else None
+            self._servers[url] = Server(url, timeout_s=self.timeout_s, auth=auth)
+        return self._servers[url]
+
+    def close(self) -> None:
+        for server in self._servers.values():
+            server.workers.shutdown(wait=False, cancel_futures=True)
+            server.close()
+
+
+def measure(server: Server, labels: Mapping[str, str], windows: Windows, at: float) -> FleetMetrics:
+    """The round: which targets answer, the gateways' counters over the long windows, the engines'
+    over the newest interval. Blocking; raises NoAnswerError."""
+    targets = server.ask(selector(("up",), labels), at)
+    long_s = max(windows.attainment_s, windows.lengths_s) + 2 * windows.scrape_s
+    short_s = max(windows.interval_s, windows.fresh_s) + 2 * windows.scrape_s
+    gateway = server.ask(f"{selector(GATEWAY_SERIES, labels)}[{duration(long_s)}]", at)
+    engines = server.ask(f"{selector(ENGINE_SERIES, labels)}[{duration(short_s)}]", at)
+    up = [(r["metric"], r["value"][1] == "1") for r in targets.result]
+    gateways = [alive for labels_, alive in up if labels_.get("role") == "gateway"]
+    taken = samples.Round(
+        at=at,
+        series=tuple(_series(r) for a in (gateway, engines) for r in a.result),
+        gateways_up=sum(gateways),
+        gateway_targets=len(gateways),
+        warnings=targets.warnings + gateway.warnings + engines.warnings,
+    )
+    # A deleted pod's last samples stay in the window; its target does not.
+    pods = frozenset(labels_.get("pod", "") for labels_, alive in up if alive)
+    return samples.assemble(taken, windows, pods)
+
+
+def _series(row: Mapping[str, Any]) -> samples.Series:
+    labels = dict(row["metric"])
+    values = tuple((float(t), float(v)) for t, v in row["values"])
+    return samples.Series(labels.pop("__name__"), labels, values)
