@@ -1,0 +1,215 @@
+"""Attention over a paged pool, in plain torch: every device, no kernel of our own.
+
+The pool is one allocation [block][layer][K, V][kv head][offset][head dim], so that one block is one
+contiguous run for the KV transfer. A step's index tensors are made once (`PagedBatch`) and used by
+every layer, each through its own shifted view of the pool.
+
+Sequences with one new token are gathered and multiplied together, query heads of a group folded
+into rows; prompts go one by one in tiles of rows with causal trimming. A native kernel replaces
+`PagedPool.attend` and `PagedPool.write` behind the same two calls.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import torch
+import torch.nn.functional as F  # noqa: N812 - torch's own convention
+
+from argosy_engine.core.plan import FlatBatch
+from argosy_engine.core.runner import NULL_BLOCK
+
+__all__ = ["PagedBatch", "PagedPool", "PoolShape"]
+
+_GATHER_ELEMENTS = 1 << 21
+"""K and V elements gathered for one group of single-token rows: 8 MiB of float32, about a cache."""
+_SCORE_ELEMENTS = 1 << 22
+"""Score elements of one tile of prompt rows: 16 MiB of float32."""
+_TILE_ROWS = 128
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PoolShape:
+    """Blocks include the null block; the rest is in elements."""
+
+    blocks: int
+    layers: int
+    kv_heads: int
+    block_size: int
+    head_dim: int
+
+    @property
+    def block_elements(self) -> int:
+        return self.layers * 2 * self.kv_heads * self.block_size * self.head_dim
+
+
+@dataclass(frozen=True, slots=True)
+class _Singles:
+    """Rows with one new token, of like length. B sequences, padded to M blocks."""
+
+    tokens: torch.Tensor  # [B] index into the step's N tokens
+    gather: torch.Tensor  # [2 · B · kv_heads · M] rows of `PagedPool._by_block`
+    bias: torch.Tensor  # [B · kv_heads, 1, M · block_size] 0 or -inf
+
+
+@dataclass(frozen=True, slots=True)
+class _Span:
+    """One sequence with several new tokens: tokens [first, last) of the step."""
+
+    first: int
+    last: int
+    start: int  # position of the first one
+    gather: torch.Tensor  # [2 · kv_heads · blocks]
+
+
+@dataclass(frozen=True, slots=True)
+class PagedBatch:
+    """One step's indices, on the pool's device."""
+
+    write: torch.Tensor  # [N, 2 · kv_heads] rows of `PagedPool._by_token`
+    singles: tuple[_Singles, ...]
+    spans: tuple[_Span, ...]
+
+
+class PagedPool:
+    """KV of all sequences: the memory, and the two operations on it."""
+
+    def __init__(self, shape: PoolShape, dtype: torch.dtype, device: torch.device) -> None:
+        """torch.OutOfMemoryError or RuntimeError when the memory is not there."""
+        self.shape = shape
+        # Zeroed, not empty: padded positions are multiplied by a weight of 0, and 0 · NaN is NaN.
+        # Writing also takes the pages now, so that the first requests do not pay for them.
+        self.memory = torch.empty(
+            shape.blocks, shape.block_elements, dtype=dtype, device=device
+        ).zero_()
+        heads, size, dim = shape.kv_heads, shape.block_size, shape.head_dim
+        by_block = self.memory.view(-1, size * dim)
+        by_token = self.memory.view(-1, dim)
+        per_layer = 2 * heads
+        self._by_block = [by_block[layer * per_layer :] for layer in range(shape.layers)]
+        self._by_token = [by_token[layer * per_layer * size :] for layer in range(shape.layers)]
+        self._head_rows = torch.arange(per_layer, device=device)
+        self._scale = dim**-0.5
+        # Scores in float32 everywhere but on devices that accumulate in it and are slow at it.
+        self._math = dtype if device.type == "cuda" else torch.float32
+        future = torch.full((_TILE_ROWS, _TILE_ROWS), float("-inf"), device=device).triu(1)
+        self._future = future.to(self._math)
+
+    @property
+    def device(self) -> torch.device:
+        return self.memory.device
+
+    # -------------------------------------------------------------- once a step
+
+    def prepare(self, flat: FlatBatch) -> PagedBatch:
+        """Index tensors for a step; O(tokens + blocks of its sequences)."""
+        singles: list[int] = []
+        spans: list[_Span] = []
+        for index, table in enumerate(flat.block_tables):
+            first, last = flat.cu_q[index], flat.cu_q[index + 1]
+            if last - first == 1:
+                singles.append(index)
+            else:
+                start = flat.kv_lens[index] - (last - first)
+                gather = self._gather_rows([table], len(table))
+                spans.append(_Span(first, last, start, gather))
+        slots = self._ids(flat.slot_mapping)
+        size = self.shape.block_size
+        block_rows = self.shape.layers * 2 * self.shape.kv_heads * size
+        base = slots // size * block_rows + slots % size
+        return PagedBatch(
+            base.unsqueeze(1) + self._head_rows * size,
+            tuple(self._singles(flat, group) for group in self._groups(flat, singles)),
+            tuple(spans),
+        )
+
+    def _groups(self, flat: FlatBatch, singles: list[int]) -> list[list[int]]:
+        """Longest first; a group ends where padding would double the work, or at the cache."""
+        singles = sorted(singles, key=lambda index: -flat.kv_lens[index])
+        groups: list[list[int]] = []
+        row = 2 * self.shape.kv_heads * self.shape.block_size * self.shape.head_dim
+        limit, longest = 0, 0
+        for index in singles:
+            blocks = len(flat.block_tables[index])
+            if not groups or len(groups[-1]) >= limit or 2 * blocks < longest:
+                groups.append([])
+                longest = blocks
+                limit = max(1, _GATHER_ELEMENTS // (row * blocks))
+            groups[-1].append(index)
+        return groups
+
+    def _singles(self, flat: FlatBatch, group: list[int]) -> _Singles:
+        tables = [flat.block_tables[index] for index in group]
+        width = len(tables[0])
+        lengths = self._ids([flat.kv_lens[index] for index in group])
+        positions = torch.arange(width * self.shape.block_size, device=self.device)
+        beyond = positions >= lengths.unsqueeze(1)
+        bias = torch.zeros(beyond.shape, dtype=self._math, device=self.device)
+        bias.masked_fill_(beyond, float("-inf"))
+        return _Singles(
+            self._ids([flat.cu_q[index] for index in group]),
+            self._gather_rows(tables, width),
+            bias.repeat_interleave(self.shape.kv_heads, dim=0).unsqueeze(1),
+        )
+
+    def _gather_rows(self, tables: Sequence[list[int]], width: int) -> torch.Tensor:
+        """Order [K, V][sequence][kv head][block]: what bmm wants, without a copy in between."""
+        padded = [table + [NULL_BLOCK] * (width - len(table)) for table in tables]
+        blocks = self._ids(padded) * (self.shape.layers * 2 * self.shape.kv_heads)
+        rows = self._head_rows.view(2, 1, -1, 1) + blocks.view(1, len(tables), 1, width)
+        return rows.reshape(-1)
+
+    def _ids(self, values: Sequence[int] | Sequence[list[int]]) -> torch.Tensor:
+        return torch.tensor(values, dtype=torch.int64, device=self.device)
+
+    # -------------------------------------------------------------- once a layer
+
+    def write(self, layer: int, batch: PagedBatch, kv: torch.Tensor) -> None:
+        """Store `kv` [N, 2 · kv_heads, head_dim], K heads before V heads."""
+        self._by_token[layer][batch.write] = kv
+
+    def attend(self, layer: int, batch: PagedBatch, q: torch.Tensor) -> torch.Tensor:
+        """softmax(q·Kᵀ/√d)·V for `q` [N, heads, head_dim], causal; the same shape and type."""
+        out = torch.empty_like(q, memory_format=torch.contiguous_format)
+        for group in batch.singles:
+            out[group.tokens] = self._attend_singles(layer, group, q[group.tokens])
+        for span in batch.spans:
+            self._attend_span(layer, span, q[span.first : span.last], out[span.first : span.last])
+        return out
+
+    def _attend_singles(self, layer: int, group: _Singles, q: torch.Tensor) -> torch.Tensor:
+        count, heads, dim = q.shape
+        batches = count * self.shape.kv_heads
+        rows = self._by_block[layer].index_select(0, group.gather)
+        k, v = rows.view(2, batches, -1, dim).to(self._math).unbind()
+        folded = q.reshape(batches, -1, dim).to(self._math)
+        scores = torch.baddbmm(group.bias, folded, k.transpose(1, 2), alpha=self._scale)
+        return torch.bmm(scores.softmax(-1), v).view(count, heads, dim).to(q.dtype)
+
+    def _attend_span(self, layer: int, span: _Span, q: torch.Tensor, out: torch.Tensor) -> None:
+        """Tiles of rows; a tile sees the keys up to its last row, masked in its last columns."""
+        count, heads, dim = q.shape
+        kv_heads = self.shape.kv_heads
+        rows = self._by_block[layer].index_select(0, span.gather)
+        k, v = rows.view(2, kv_heads, -1, dim).to(self._math).unbind()
+        by_group = q.view(count, kv_heads, -1, dim).permute(1, 2, 0, 3).to(self._math)
+        if self.device.type == "cuda" and span.start == 0:
+            whole = F.scaled_dot_product_attention(
+                by_group.flatten(0, 1).unsqueeze(0),
+                k[:, :count].unsqueeze(0),
+                v[:, :count].unsqueeze(0),
+                is_causal=True,
+                enable_gqa=True,
+            )
+            out.copy_(whole[0].transpose(0, 1))
+            return
+        target = out.view(count, kv_heads, -1, dim).permute(1, 2, 0, 3)
+        step = max(1, min(_TILE_ROWS, _SCORE_ELEMENTS // (heads * (span.start + count))))
+        for first in range(0, count, step):
+            last = min(first + step, count)
+            keys, size = span.start + last, last - first
+            tile = by_group[:, :, first:last].reshape(kv_heads, -1, dim) * self._scale
+            scores = torch.bmm(tile, k[:, :keys].transpose(1, 2))
+            by_row = scores.view(kv_heads, -1, size, keys)
+            by_row[..., keys - size :] += self._future[:size, :size]
+            attended = torch.bmm(scores.softmax(-1), v[:, :keys])
+            target[:, :, first:last] = attended.view(kv_heads, -1, size, dim).to(q.dtype)

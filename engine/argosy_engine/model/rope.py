@@ -1,0 +1,51 @@
+"""Rotary position embedding as one complex product.
+
+Rows of the q and k weights are re-ordered at load so that the two numbers of a rotated pair lie
+side by side: then a head is a vector of complex numbers, and turning it by its position is one
+multiplication by e^{i·position·frequency}. Scores do not change (q and k are re-ordered alike).
+"""
+
+import math
+
+import torch
+
+from argosy_engine.model.spec import Rope
+
+__all__ = ["pair_order", "rotate_", "rotation_table"]
+
+
+def pair_order(head_dim: int) -> torch.Tensor:
+    """Index [head_dim]: (0, d/2, 1, d/2 + 1, …), from Hugging Face's halves to pairs."""
+    half = head_dim // 2
+    return torch.arange(head_dim).view(2, half).t().reshape(-1)
+
+
+def frequencies(rope: Rope, head_dim: int) -> torch.Tensor:
+    """Radians per token of each pair, float64 [head_dim / 2]."""
+    exponent = torch.arange(0, head_dim, 2, dtype=torch.float64) / head_dim
+    plain = rope.theta**-exponent
+    if not rope.original_positions:
+        return plain / rope.factor
+    # Llama 3.1: wave lengths beyond original/low are stretched by `factor`, those below
+    # original/high stay, the ones between are blended linearly in original/wave length.
+    turns = rope.original_positions * plain / (2 * math.pi)
+    span = rope.high_freq_factor - rope.low_freq_factor
+    blend = ((turns - rope.low_freq_factor) / span).clamp(0, 1)
+    return plain * (blend + (1 - blend) / rope.factor)
+
+
+def rotation_table(rope: Rope, head_dim: int, positions: int, device: torch.device) -> torch.Tensor:
+    """complex64 [positions, 1, head_dim / 2]."""
+    angles = torch.outer(torch.arange(positions, dtype=torch.float64), frequencies(rope, head_dim))
+    table = torch.polar(torch.ones_like(angles), angles)
+    return table.to(torch.complex64).unsqueeze(1).to(device)
+
+
+def rotate_(heads: torch.Tensor, turn: torch.Tensor) -> None:
+    """Turn `heads` [N, H, head_dim], pairs side by side, in place; `turn` [N, 1, head_dim / 2]."""
+    pairs = heads.unflatten(-1, (-1, 2))
+    if heads.dtype is torch.float32:
+        torch.view_as_complex(pairs).mul_(turn)
+    else:
+        turned = torch.view_as_complex(pairs.float()) * turn
+        pairs.copy_(torch.view_as_real(turned))

@@ -1,0 +1,196 @@
+"""What a model is: `config.json` read into one frozen value, or a reason why it cannot run.
+
+Reads the `config.json` and `generation_config.json` of a Hugging Face folder; used by the trunk,
+the loader and the runner.
+"""
+
+import json
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from argosy_engine.errors import LoadError
+
+__all__ = ["ModelSpec", "Rope", "read_spec"]
+
+ARCHITECTURES = (
+    "LlamaForCausalLM",
+    "MistralForCausalLM",
+    "Qwen2ForCausalLM",
+    "Qwen3ForCausalLM",
+)
+"""All share one trunk: pre-norm, grouped-query attention with rope, gated SiLU."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Rope:
+    """Rotary embedding: base, and Llama 3.1's stretching of long wave lengths where it is set."""
+
+    theta: float
+    factor: float = 1.0  # plain "linear" scaling when `original_positions` is 0
+    low_freq_factor: float = 1.0
+    high_freq_factor: float = 4.0
+    original_positions: int = 0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ModelSpec:
+    """Shapes of one decoder. Counts of heads, sizes in elements, positions in tokens."""
+
+    architecture: str
+    layers: int
+    hidden: int
+    inner: int
+    heads: int
+    kv_heads: int
+    head_dim: int
+    vocab: int
+    max_positions: int
+    norm_eps: float
+    rope: Rope
+    qkv_bias: bool
+    qk_norm: bool
+    tied: bool
+    dtype: str  # as the checkpoint says: float32 | bfloat16 | float16
+    eos_token_ids: frozenset[int]
+
+    @property
+    def q_size(self) -> int:
+        return self.heads * self.head_dim
+
+    @property
+    def kv_size(self) -> int:
+        return self.kv_heads * self.head_dim
+
+    @property
+    def trunk_parameters(self) -> int:
+        """Weights of the matrices that every token passes (embedding and head apart)."""
+        attention = self.hidden * (2 * self.q_size + 2 * self.kv_size)
+        return self.layers * (attention + 3 * self.hidden * self.inner)
+
+    @property
+    def parameters(self) -> int:
+        """All matrices, as the engine holds them (a tied head counts once)."""
+        tables = 1 if self.tied else 2
+        return self.trunk_parameters + tables * self.vocab * self.hidden
+
+    def kv_bytes_per_token(self, element_bytes: int) -> int:
+        return self.layers * 2 * self.kv_size * element_bytes
+
+
+def read_spec(folder: Path) -> ModelSpec:
+    """LoadError(ModelNotFound | WeightsInvalid | UnsupportedArchitecture) says what to do."""
+    if not folder.is_dir():
+        raise LoadError(
+            "ModelNotFound",
+            f"{folder} is not a folder: mount the model there, or give --model its path",
+        )
+    config = _read_json(folder / "config.json", required=True)
+    generation = _read_json(folder / "generation_config.json", required=False)
+    try:
+        return _spec(config, generation)
+    except KeyError as missing:
+        raise LoadError(
+            "WeightsInvalid", f"{folder}/config.json lacks {missing}: copy the model's own file"
+        ) from None
+    except (TypeError, ValueError) as error:
+        raise LoadError("WeightsInvalid", f"{folder}/config.json: {error}") from error
+
+
+def _read_json(path: Path, *, required: bool) -> dict[str, Any]:
+    try:
+        value = json.loads(path.read_text(encoding="utf-8"))
+    except FileNotFoundError:
+        if required:
+            raise LoadError(
+                "ModelNotFound", f"{path} does not exist: --model wants a Hugging Face folder"
+            ) from None
+        return {}
+    except (OSError, ValueError) as error:
+        raise LoadError("WeightsInvalid", f"{path} cannot be read as JSON: {error}") from error
+    if not isinstance(value, dict):
+        raise LoadError("WeightsInvalid", f"{path} must hold a JSON object")
+    return value
+
+
+def _spec(config: dict[str, Any], generation: dict[str, Any]) -> ModelSpec:
+    architecture = _architecture(config)
+    heads = int(config["num_attention_heads"])
+    hidden = int(config["hidden_size"])
+    positions = int(config["max_position_embeddings"])
+    _refuse_variants(config, positions)
+    return ModelSpec(
+        architecture=architecture,
+        layers=int(config["num_hidden_layers"]),
+        hidden=hidden,
+        inner=int(config["intermediate_size"]),
+        heads=heads,
+        kv_heads=int(config.get("num_key_value_heads") or heads),
+        head_dim=int(config.get("head_dim") or hidden // heads),
+        vocab=int(config["vocab_size"]),
+        max_positions=positions,
+        norm_eps=float(config["rms_norm_eps"]),
+        rope=_rope(config),
+        qkv_bias=architecture == "Qwen2ForCausalLM",
+        qk_norm=architecture == "Qwen3ForCausalLM",
+        tied=bool(config.get("tie_word_embeddings", False)),
+        dtype=str(config.get("torch_dtype") or config.get("dtype") or "bfloat16"),
+        eos_token_ids=_eos(generation.get("eos_token_id", config.get("eos_token_id"))),
+    )
+
+
+def _architecture(config: dict[str, Any]) -> str:
+    names = config.get("architectures") or []
+    for name in names:
+        if name in ARCHITECTURES:
+            return str(name)
+    raise LoadError(
+        "UnsupportedArchitecture",
+        f"the model says architectures={names}; this engine runs {', '.join(ARCHITECTURES)}",
+    )
+
+
+def _refuse_variants(config: dict[str, Any], positions: int) -> None:
+    """What would change the mathematics silently is refused by name."""
+    wrong: list[str] = []
+    window = config.get("sliding_window")
+    if window and config.get("use_sliding_window", True) and int(window) < positions:
+        wrong.append(f"sliding_window={window}")
+    if config.get("hidden_act", "silu") != "silu":
+        wrong.append(f"hidden_act={config['hidden_act']}")
+    if config.get("mlp_bias"):
+        wrong.append("mlp_bias=true")
+    if config.get("attention_bias"):
+        wrong.append("attention_bias=true")
+    if config.get("quantization_config"):
+        wrong.append("quantization_config (only float32, bfloat16, float16 weights)")
+    if wrong:
+        raise LoadError("UnsupportedArchitecture", f"config.json asks for {', '.join(wrong)}")
+
+
+def _rope(config: dict[str, Any]) -> Rope:
+    """Both spellings: `rope_theta` with `rope_scaling`, and the newer `rope_parameters`."""
+    scaling = config.get("rope_parameters") or config.get("rope_scaling") or {}
+    theta = float(scaling.get("rope_theta") or config.get("rope_theta") or 10000.0)
+    kind = scaling.get("rope_type") or scaling.get("type") or "default"
+    if kind == "default":
+        return Rope(theta=theta)
+    if kind == "linear":
+        return Rope(theta=theta, factor=float(scaling["factor"]))
+    if kind == "llama3":
+        return Rope(
+            theta=theta,
+            factor=float(scaling["factor"]),
+            low_freq_factor=float(scaling["low_freq_factor"]),
+            high_freq_factor=float(scaling["high_freq_factor"]),
+            original_positions=int(scaling["original_max_position_embeddings"]),
+        )
+    raise LoadError(
+        "UnsupportedArchitecture", f"rope type {kind!r}; known: default, linear, llama3"
+    )
+
+
+def _eos(value: Any) -> frozenset[int]:
+    if value is None:
+        return frozenset()
+    return frozenset(value if isinstance(value, list) else [int(value)])

@@ -1,0 +1,96 @@
+"""The decoder: Llama, Mistral, Qwen2 and Qwen3 as one lean function over a packed batch.
+
+Called by the torch runner with the flat tokens of one step and the step's paged attention; gives
+the logits of the rows that are sampled, and no others.
+"""
+
+from dataclasses import dataclass
+
+import torch
+import torch.nn.functional as F  # noqa: N812 - torch's own convention
+
+from argosy_engine.attention.paged import PagedBatch, PagedPool
+from argosy_engine.model.linear import Linear
+from argosy_engine.model.rope import rotate_, rotation_table
+from argosy_engine.model.spec import ModelSpec
+
+__all__ = ["Layer", "Trunk", "Weights"]
+
+
+@dataclass(slots=True, kw_only=True)
+class Layer:
+    """One block's weights; q and k rows are in pair order (see `rope`)."""
+
+    attention_norm: torch.Tensor  # [hidden]
+    qkv: Linear  # hidden → (heads + 2 · kv_heads) · head_dim
+    q_norm: torch.Tensor | None  # [head_dim], Qwen3
+    k_norm: torch.Tensor | None
+    out: Linear  # heads · head_dim → hidden
+    mlp_norm: torch.Tensor  # [hidden]
+    gate_up: Linear  # hidden → 2 · inner
+    down: Linear  # inner → hidden
+
+
+@dataclass(slots=True, kw_only=True)
+class Weights:
+    embedding: torch.Tensor  # [vocab, hidden]
+    layers: list[Layer]
+    norm: torch.Tensor  # [hidden]
+    head: Linear  # hidden → vocab
+
+
+class Trunk:
+    """Weights plus the rotation table for `max_positions` positions."""
+
+    def __init__(self, spec: ModelSpec, weights: Weights, *, max_positions: int) -> None:
+        self.spec = spec
+        self._weights = weights
+        device = weights.embedding.device
+        self._rotations = rotation_table(spec.rope, spec.head_dim, max_positions, device)
+
+    @torch.inference_mode()
+    def forward(
+        self,
+        token_ids: torch.Tensor,
+        positions: torch.Tensor,
+        batch: PagedBatch,
+        pool: PagedPool,
+        sample_rows: torch.Tensor,
+    ) -> torch.Tensor:
+        """Logits [S, vocab] of `sample_rows` [S]; `token_ids` and `positions` are [N].
+
+        Writes K and V of all N tokens into `pool`.
+        """
+        weights, eps = self._weights, self.spec.norm_eps
+        hidden = F.embedding(token_ids, weights.embedding)
+        turn = self._rotations[positions]
+        size = (self.spec.hidden,)
+        for index, layer in enumerate(weights.layers):
+            x = F.rms_norm(hidden, size, layer.attention_norm, eps)
+            hidden += self._attention(index, layer, x, turn, batch, pool)
+            x = F.rms_norm(hidden, size, layer.mlp_norm, eps)
+            gate, up = layer.gate_up(x).chunk(2, dim=-1)
+            hidden += layer.down(F.silu(gate).mul_(up))
+        last = F.rms_norm(hidden[sample_rows], size, weights.norm, eps)
+        return weights.head(last)
+
+    def _attention(
+        self,
+        index: int,
+        layer: Layer,
+        x: torch.Tensor,
+        turn: torch.Tensor,
+        batch: PagedBatch,
+        pool: PagedPool,
+    ) -> torch.Tensor:
+        spec = self.spec
+        heads = layer.qkv(x).view(-1, spec.heads + 2 * spec.kv_heads, spec.head_dim)
+        turned = heads[:, : spec.heads + spec.kv_heads]
+        if layer.q_norm is not None and layer.k_norm is not None:
+            q, k = turned.split((spec.heads, spec.kv_heads), dim=1)
+            q.copy_(F.rms_norm(q, (spec.head_dim,), layer.q_norm, spec.norm_eps))
+            k.copy_(F.rms_norm(k, (spec.head_dim,), layer.k_norm, spec.norm_eps))
+        rotate_(turned, turn)
+        pool.write(index, batch, heads[:, spec.heads :])
+        attended = pool.attend(index, batch, heads[:, : spec.heads])
+        return layer.out(attended.view(-1, spec.q_size))

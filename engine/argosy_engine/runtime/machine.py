@@ -1,0 +1,53 @@
+"""What this process may use: cores and bytes, as affinity and control groups allow."""
+
+import os
+from pathlib import Path
+
+__all__ = ["allowed_threads", "available_bytes", "is_limited"]
+
+_GROUP = Path("/sys/fs/cgroup")
+
+
+def allowed_threads() -> int:
+    """Cores by affinity, or fewer by the control group's quota, at least 1."""
+    cores = len(os.sched_getaffinity(0))
+    try:
+        quota, period = (_GROUP / "cpu.max").read_text().split()
+        if quota != "max":
+            cores = min(cores, max(1, round(int(quota) / int(period))))
+    except (OSError, ValueError):
+        pass
+    return cores
+
+
+def is_limited() -> bool:
+    """Whether a control group bounds this process' memory."""
+    return _limit_bytes() is not None
+
+
+def available_bytes() -> int:
+    """Memory that this process can still take."""
+    free = _meminfo_available()
+    limit = _limit_bytes()
+    if limit is not None:
+        free = min(free, limit - _number(_GROUP / "memory.current", default=0))
+    return max(0, free)
+
+
+def _limit_bytes() -> int | None:
+    limit = _number(_GROUP / "memory.max", default=-1)
+    return None if limit < 0 else limit
+
+
+def _number(path: Path, *, default: int) -> int:
+    try:
+        return int(path.read_text())
+    except (OSError, ValueError):
+        return default
+
+
+def _meminfo_available() -> int:
+    for line in Path("/proc/meminfo").read_text().splitlines():
+        if line.startswith("MemAvailable:"):
+            return int(line.split()[1]) * 1024
+    return 0

@@ -1,0 +1,34 @@
+"""Bytes as tokens, for `--load-format dummy` where a folder holds nothing but a config.json."""
+
+import codecs
+from collections.abc import Sequence
+from typing import Any
+
+__all__ = ["ByteTokenizer"]
+
+
+class ByteTokenizer:
+    """Ids 0 … 255 are bytes; a larger vocabulary's ids are taken modulo 256."""
+
+    def __init__(self, vocab_size: int) -> None:
+        self.vocab_size = vocab_size
+
+    def encode(self, text: str) -> list[int]:
+        return [byte % self.vocab_size for byte in text.encode()]
+
+    def chat_to_ids(self, messages: Sequence[dict[str, Any]]) -> list[int]:
+        return self.encode("".join(f"{m.get('role')}: {m.get('content')}\n" for m in messages))
+
+    def new_detokenizer(self, prompt_ids: Sequence[int]) -> "ByteDetokenizer":  # noqa: ARG002
+        return ByteDetokenizer()
+
+
+class ByteDetokenizer:
+    def __init__(self) -> None:
+        self._decoder = codecs.getincrementaldecoder("utf-8")("replace")
+
+    def push(self, token_id: int) -> str:
+        return self._decoder.decode(bytes([token_id % 256]))
+
+    def flush(self) -> str:
+        return self._decoder.decode(b"", final=True)

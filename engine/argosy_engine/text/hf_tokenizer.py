@@ -1,0 +1,72 @@
+"""The text side of a Hugging Face folder: `tokenizer.json` and `tokenizer_config.json`."""
+
+import json
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import jinja2
+from tokenizers import Tokenizer as RustTokenizer
+
+from argosy_engine.core.text import ChatTemplateError
+from argosy_engine.errors import LoadError
+from argosy_engine.text.chat_template import ChatTemplate
+from argosy_engine.text.detokenizer import StreamDetokenizer
+
+__all__ = ["HfTokenizer"]
+
+
+class HfTokenizer:
+    """Implements `core.text.Tokenizer`; the Rust object inside is safe to share by threads."""
+
+    def __init__(self, folder: Path) -> None:
+        path = folder / "tokenizer.json"
+        if not path.is_file():
+            raise LoadError("ModelNotFound", f"{path} does not exist: copy the model's own file")
+        try:
+            self._tokenizer = RustTokenizer.from_file(str(path))
+        except Exception as error:  # the Rust side raises bare Exception
+            raise LoadError("WeightsInvalid", f"{path} is not a tokenizer: {error}") from error
+        self._chat = _chat_template(folder)
+
+    @property
+    def vocab_size(self) -> int:
+        return int(self._tokenizer.get_vocab_size())
+
+    def encode(self, text: str) -> list[int]:
+        return list(self._tokenizer.encode(text).ids)
+
+    def chat_to_ids(self, messages: Sequence[dict[str, Any]]) -> list[int]:
+        if self._chat is None:
+            raise ChatTemplateError("this model has no chat template: use /v1/completions")
+        text = self._chat.render(messages)
+        return list(self._tokenizer.encode(text, add_special_tokens=False).ids)
+
+    def new_detokenizer(self, prompt_ids: Sequence[int]) -> StreamDetokenizer:  # noqa: ARG002
+        return StreamDetokenizer(self._tokenizer)
+
+
+def _chat_template(folder: Path) -> ChatTemplate | None:
+    """From chat_template.jinja, else from the config (a text, or a list with a "default")."""
+    config_path, own_file = folder / "tokenizer_config.json", folder / "chat_template.jinja"
+    try:
+        config = json.loads(config_path.read_text("utf-8")) if config_path.is_file() else {}
+        source = own_file.read_text("utf-8") if own_file.is_file() else config.get("chat_template")
+        if isinstance(source, list):
+            named = {entry["name"]: entry["template"] for entry in source}
+            source = named.get("default")
+        return ChatTemplate(source, _special_tokens(config)) if source else None
+    except (OSError, ValueError, KeyError, TypeError, jinja2.TemplateError) as error:
+        raise LoadError("WeightsInvalid", f"{config_path}: {error!r}") from error
+
+
+def _special_tokens(config: dict[str, Any]) -> dict[str, str]:
+    """`bos_token` and its kind, which templates name; each is a text or {"content": text}."""
+    tokens: dict[str, str] = {}
+    for name in ("bos_token", "eos_token", "unk_token", "pad_token"):
+        value = config.get(name)
+        if isinstance(value, dict):
+            value = value.get("content")
+        if value is not None:
+            tokens[name] = str(value)
+    return tokens
