@@ -131,13 +131,29 @@ async def _sweep(fleet: Fleet) -> None:
         fleet.sweep()
 
 
+async def _drain(fleet: Fleet, stop: asyncio.Event, api: _Server) -> None:
+    """After `stop`: unready, new connections for a little longer, then the last stream."""
+    await stop.wait()
+    fleet.draining = True
+    log.info("draining: %d requests in flight", len(fleet.relays))
+    # Endpoints of a Service follow readiness with a delay: new connections still arrive.
+    await asyncio.sleep(fleet.config.drain_lag_s)
+    api.should_exit = True
+
+
 @contextlib.asynccontextmanager
 async def running(fleet: Fleet, *, stop: asyncio.Event) -> AsyncIterator[Sequence[int]]:
     """Both servers, accepting; yields their ports (API, admin). Leaving awaits `stop`, drains."""
     config = fleet.config
-    api = _server(api_app(fleet), config, port=config.port, drain_timeout_s=config.drain_timeout_s)
+    api = _server(
+        api_app(fleet),
+        config,
+        port=config.port,
+        drain_timeout_s=config.drain_timeout_s - config.drain_lag_s,
+    )
     admin = _server(admin_app(fleet), config, port=config.admin_port, drain_timeout_s=1)
     sweeper = asyncio.create_task(_sweep(fleet))
+    drainer = asyncio.create_task(_drain(fleet, stop, api))
     tasks = [asyncio.create_task(s.serve()) for s in (api, admin)]
     try:
         while not (api.started and admin.started):
@@ -145,17 +161,13 @@ async def running(fleet: Fleet, *, stop: asyncio.Event) -> AsyncIterator[Sequenc
                 raise OSError(f"cannot listen on {config.host}:{config.port}/{config.admin_port}")
             await asyncio.sleep(0.005)  # uvicorn has no event for this
         yield [s.servers[0].sockets[0].getsockname()[1] for s in (api, admin)]
-        await stop.wait()
-        # Endpoints of a Service follow readiness with a delay: new connections still arrive.
-        fleet.draining = True
-        log.info("draining: %d requests in flight", len(fleet.relays))
-        await asyncio.sleep(config.drain_lag_s)
-        api.should_exit = True
+        await drainer
         await tasks[0]
         admin.should_exit = True
         await tasks[1]
     finally:
         sweeper.cancel()
+        drainer.cancel()
         api.should_exit = admin.should_exit = True
         await asyncio.gather(*tasks, return_exceptions=True)
 

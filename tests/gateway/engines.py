@@ -160,11 +160,15 @@ class Front:
                     found[key] = found.get(key, 0) + int(sample.value)
         return found
 
+    async def until(self, condition: Callable[[], object]) -> None:
+        """Await a state of the gateway or of an engine that nothing announces."""
+        async with asyncio.timeout(5):
+            while not condition():  # noqa: ASYNC110
+                await asyncio.sleep(0.002)
+
     async def settled(self) -> None:
         """All requests have ended in the books."""
-        async with asyncio.timeout(5):
-            while self.fleet.relays:
-                await asyncio.sleep(0.002)
+        await self.until(lambda: not self.fleet.relays)
 
 
 @contextlib.asynccontextmanager

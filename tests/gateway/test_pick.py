@@ -1,0 +1,150 @@
+"""Who is chosen: properties over any fleet."""
+
+import random
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from argosy_gateway.endpoints import Directory, Endpoint, Role, State, endpoint_of_pod
+from argosy_gateway.pairs import group
+from argosy_gateway.pick import STRATEGIES, Book, LeastLoad, Load
+
+ENDPOINTS = st.lists(
+    st.tuples(st.sampled_from(Role), st.sampled_from(["r1", "r2"]), st.sampled_from(State)),
+    max_size=12,
+).map(
+    lambda rows: [
+        Endpoint(str(i), f"pod-{i}", f"10.0.0.{i}", role, revision, state)
+        for i, (role, revision, state) in enumerate(rows)
+    ]
+)
+LOADS = st.dictionaries(
+    st.integers(0, 11).map(str),
+    st.builds(Load, st.integers(0, 9), st.integers(0, 9000)),
+)
+
+
+def directory_of(endpoints):
+    directory = Directory(lambda: 0.0)
+    directory.replace(endpoints)
+    return directory
+
+
+@pytest.mark.parametrize("strategy", STRATEGIES)
+@given(endpoints=ENDPOINTS, loads=LOADS, seed=st.integers(0, 99))
+def test_only_serving_pods_are_chosen_and_pairs_share_a_revision(strategy, endpoints, loads, seed):
+    groups = group(directory_of(endpoints).serving())
+    route = STRATEGIES[strategy](random.Random(seed)).choose(groups, loads)
+    if route is None:
+        assert not groups
+        return
+    pods = [route.head, *route.prefills]
+    assert all(p.state is State.SERVING for p in pods)
+    assert len({p.uid for p in pods}) == len(pods)
+    if route.head.role is Role.COLOCATED:
+        assert not route.prefills
+    else:
+        assert route.head.role is Role.DECODE
+        assert route.prefills
+        assert {(p.role, p.revision) for p in route.prefills} == {
+            (Role.PREFILL, route.head.revision)
+        }
+
+
+@given(endpoints=ENDPOINTS, loads=LOADS, seed=st.integers(0, 99))
+def test_least_load_takes_the_head_with_fewest_sequences_of_its_group(endpoints, loads, seed):
+    groups = group(directory_of(endpoints).serving())
+    route = LeastLoad(random.Random(seed)).choose(groups, loads)
+    if route is None:
+        return
+    mine = next(g for g in groups if route.head in g.heads)
+
+    def load(pod):
+        return loads.get(pod.uid, Load())
+
+    assert load(route.head).sequences == min(load(p).sequences for p in mine.heads)
+    waiting = [load(p).prompt_tokens for p in route.prefills]
+    assert waiting == sorted(waiting)
+    if waiting:
+        assert waiting[0] == min(load(p).prompt_tokens for p in mine.prefills)
+
+
+@given(endpoints=ENDPOINTS, seed=st.integers(0, 99), n=st.integers(0, 30))
+def test_claims_that_end_leave_the_book_empty(endpoints, seed, n):
+    groups, book, rng = group(directory_of(endpoints).serving()), Book(), random.Random(seed)
+    strategy = LeastLoad(rng)
+    claims = [
+        book.claim(route, rng.randrange(1, 900))
+        for _ in range(n)
+        if (route := strategy.choose(groups, book.loads))
+    ]
+    rng.shuffle(claims)
+    for claim in claims:
+        if rng.random() < 0.5:
+            claim.first_token()
+        claim.end()
+        claim.end()
+    assert book.loads == {}
+
+
+def test_idle_colocated_pods_and_pairs_are_chosen_by_their_share_of_pods():
+    pods = [Endpoint(f"c{i}", f"c{i}", "x", Role.COLOCATED, "r", State.SERVING) for i in range(2)]
+    pods += [Endpoint(f"p{i}", f"p{i}", "x", Role.PREFILL, "r", State.SERVING) for i in range(3)]
+    pods += [Endpoint(f"d{i}", f"d{i}", "x", Role.DECODE, "r", State.SERVING) for i in range(3)]
+    strategy = LeastLoad(random.Random(1))
+    heads = [strategy.choose(group(pods), {}).head.role for _ in range(4000)]
+    assert heads.count(Role.COLOCATED) / 4000 == pytest.approx(2 / 8, abs=0.03)
+
+
+def test_round_robin_visits_every_head_equally():
+    pods = [Endpoint(f"c{i}", f"c{i}", "x", Role.COLOCATED, "r", State.SERVING) for i in range(3)]
+    strategy = STRATEGIES["roundRobin"](random.Random(1))
+    names = [strategy.choose(group(pods), {}).head.name for _ in range(9)]
+    assert sorted(names) == ["c0"] * 3 + ["c1"] * 3 + ["c2"] * 3
+
+
+def test_a_suspended_pod_comes_back_and_waits_longer_after_each_failure():
+    now = [0.0]
+    directory = Directory(lambda: now[0])
+    directory.replace([Endpoint("a", "a", "x", Role.COLOCATED, "r", State.SERVING)])
+    directory.suspend("a")
+    assert directory.serving() == []
+    now[0] = 0.26
+    assert directory.serving()
+    directory.suspend("a")
+    now[0] = 0.26 + 0.49
+    assert directory.serving() == []
+    directory.absolve("a")
+    assert directory.serving()
+
+
+POD = {
+    "metadata": {
+        "name": "p",
+        "uid": "u",
+        "labels": {"serving.argosy.dev/role": "decode", "serving.argosy.dev/revision": "0a0a0a0a"},
+    },
+    "status": {"podIP": "10.0.0.1", "conditions": [{"type": "Ready", "status": "True"}]},
+}
+
+
+@pytest.mark.parametrize(
+    ("meta", "status", "state"),
+    [
+        ({}, {}, State.SERVING),
+        ({"deletionTimestamp": "2026-01-01T00:00:00Z"}, {}, State.DRAINING),
+        ({"annotations": {"serving.argosy.dev/drain": "x"}}, {}, State.DRAINING),
+        ({}, {"conditions": [{"type": "Ready", "status": "False"}]}, State.UNREADY),
+        ({}, {"podIP": None}, State.UNREADY),
+    ],
+)
+def test_a_pod_serves_when_ready_and_neither_deleted_nor_draining(meta, status, state):
+    pod = {"metadata": {**POD["metadata"], **meta}, "status": {**POD["status"], **status}}
+    assert endpoint_of_pod(pod).state is state
+
+
+def test_the_gateways_own_pods_and_finished_pods_are_no_engines():
+    labels = {"serving.argosy.dev/role": "gateway"}
+    assert endpoint_of_pod({**POD, "metadata": {**POD["metadata"], "labels": labels}}) is None
+    assert endpoint_of_pod({**POD, "status": {**POD["status"], "phase": "Failed"}}) is None

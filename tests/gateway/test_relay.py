@@ -1,0 +1,281 @@
+"""A request's way through pods that fail: retries, aborts, drain, verdicts as counted."""
+
+import asyncio
+import json
+
+import httpx
+import pytest
+
+from argosy_gateway.config import Limits
+from argosy_gateway.endpoints import Role, State
+from argosy_gateway.verdicts import Slo
+from tests.gateway.engines import Engine, answer, close_early, drain, fail, front
+
+SLO = Slo(ttft_s=0.5, tpot_s=0.1)
+CHAT = {"model": "m", "messages": [{"role": "user", "content": "hi"}]}
+STREAM = {**CHAT, "stream": True}
+PATH = "/v1/chat/completions"
+
+
+def client(f):
+    return httpx.AsyncClient(base_url=f.url, timeout=10)
+
+
+@pytest.mark.parametrize("fault", [drain, fail, close_early])
+@pytest.mark.parametrize("body", [CHAT, STREAM], ids=["whole", "stream"])
+async def test_a_pod_that_fails_before_the_first_byte_is_replaced_by_another(fault, body):
+    bad, good = Engine("bad", fault), Engine("good")
+    async with front(bad, good, slo=SLO) as f, client(f) as c:
+        # Make the bad one the least loaded, so that it is asked first.
+        f.fleet.book.claim(_route(good), 1)
+        response = await c.post(PATH, json=body, headers={"x-request-id": "abc"})
+        assert response.status_code == 200
+        assert "three" in response.text
+        assert response.headers["x-request-id"] == "abc"
+        assert [len(bad.calls), len(good.calls)] == [1, 1]
+        assert good.calls[0].headers["x-argosy-attempt"] == "2"
+        assert good.calls[0].headers["x-request-id"] == "abc"
+        await f.settled()
+        reason = {drain: "draining", fail: "server_error", close_early: "closed"}[fault]
+        assert f.count("argosy_gateway_retries_total", reason=reason) == 1
+        assert f.verdicts() == {("ok", "ok"): 1}
+
+
+def _route(engine):
+    from argosy_gateway.pick import Route
+
+    return Route(engine.endpoint())
+
+
+async def test_a_pod_that_refuses_connections_is_skipped_and_costs_no_attempt():
+    dead, good = Engine("dead"), Engine("good")
+    async with front(dead, good) as f, client(f) as c:
+        await dead.stop()
+        f.fleet.book.claim(_route(good), 1)
+        response = await c.post(PATH, json=STREAM)
+        assert response.status_code == 200
+        assert good.calls[0].headers["x-argosy-attempt"] == "1"
+        assert f.count("argosy_gateway_retries_total", reason="connect") == 1
+
+
+async def test_a_stream_that_breaks_after_a_byte_ends_in_an_error_event_and_is_not_retried():
+    async def half(call):
+        await call.begin_stream()
+        await call.token("one")
+        call.writer.transport.abort()
+
+    a, b = Engine("a", half), Engine("b", half)
+    async with front(a, b, slo=SLO) as f, client(f) as c:
+        response = await c.post(PATH, json=STREAM)
+        events = [e for e in response.text.split("\n\n") if e]
+        assert response.status_code == 200
+        assert "one" in events[0]
+        error = json.loads(events[-1].removeprefix("data: "))["error"]
+        assert (error["type"], error["code"]) == ("server_error", "stream_broken")
+        assert "[DONE]" not in response.text
+        assert len(a.calls) + len(b.calls) == 1
+        await f.settled()
+        assert f.count("argosy_requests_completed_total", result="failed") == 1
+        assert f.verdicts() == {("miss", "miss"): 1}
+
+
+async def test_a_whole_answer_that_breaks_halfway_is_retried_because_nothing_was_sent():
+    async def half(call):
+        await call.write(b"HTTP/1.1 200 OK\r\ncontent-length: 900\r\n\r\n{")
+        call.writer.transport.abort()
+
+    a, b = Engine("a", half), Engine("b", answer)
+    async with front(a, b) as f, client(f) as c:
+        f.fleet.book.claim(_route(b), 1)
+        assert (await c.post(PATH, json=CHAT)).status_code == 200
+        assert f.count("argosy_gateway_retries_total", reason="closed") == 1
+
+
+async def test_attempts_that_fail_are_bounded_and_the_engines_error_is_passed_on():
+    engine = Engine("a", fail)
+    async with front(engine, slo=SLO) as f, client(f) as c:
+        response = await c.post(PATH, json=CHAT)
+        assert response.status_code == 500
+        assert response.json()["error"]["message"] == "boom"
+        assert len(engine.calls) == 3
+        await f.settled()
+        assert f.verdicts() == {("miss", "miss"): 1}
+
+
+async def test_a_draining_pod_is_not_chosen():
+    a, b = Engine("a"), Engine("b")
+    async with front(a, b) as f, client(f) as c:
+        f.fleet.directory.put(a.endpoint(State.DRAINING))
+        for _ in range(6):
+            assert (await c.post(PATH, json=CHAT)).status_code == 200
+        assert [len(a.calls), len(b.calls)] == [0, 6]
+
+
+async def test_a_request_waits_for_a_pod_and_goes_as_soon_as_one_serves():
+    a = Engine("a")
+    async with front(a) as f, client(f) as c:
+        f.fleet.directory.put(a.endpoint(State.UNREADY))
+        waiting = asyncio.create_task(c.post(PATH, json=CHAT))
+        await f.until(lambda: f.fleet.relays)
+        assert f.count("argosy_gateway_inflight_requests") == 1
+        f.fleet.directory.put(a.endpoint())
+        assert (await waiting).status_code == 200
+
+
+async def test_without_any_pod_the_answer_is_503_with_retry_after():
+    async with front(queue_timeout_s=0.05, slo=SLO) as f, client(f) as c:
+        response = await c.post(PATH, json=STREAM)
+        assert response.status_code == 503
+        assert response.headers["retry-after"] == "1"
+        assert response.json()["error"]["code"] == "no_engine_ready"
+        await f.settled()
+        assert f.verdicts() == {("miss", "miss"): 1}
+
+
+async def test_decode_gets_its_prefill_candidates_of_the_same_revision():
+    d = Engine("d", role=Role.DECODE, revision="r1")
+    p = Engine("p", role=Role.PREFILL, revision="r1")
+    other = Engine("o", role=Role.PREFILL, revision="r2")
+    async with front(d, p, other, slo=SLO) as f, client(f) as c:
+        assert (await c.post(PATH, json=STREAM)).status_code == 200
+        assert d.calls[0].headers["x-argosy-prefill"] == "127.0.0.1:8002"
+        assert not p.calls
+        assert not other.calls
+        await f.settled()
+        labels = {"role_mode": "disaggregated", "class": "default", "ttft": "ok", "tpot": "ok"}
+        assert f.count("argosy_slo_requests_total", **labels) == 1
+
+
+async def test_the_usage_chunk_is_always_asked_for_and_shown_only_to_who_asked():
+    engine = Engine("a")
+    async with front(engine) as f, client(f) as c:
+        hidden = await c.post(PATH, json=STREAM)
+        shown = await c.post(PATH, json={**STREAM, "stream_options": {"include_usage": True}})
+        assert all(call.body["stream_options"] == {"include_usage": True} for call in engine.calls)
+        assert "completion_tokens" not in hidden.text
+        assert shown.text.count("completion_tokens") == 1
+        await f.settled()
+        assert f.count("argosy_gateway_output_tokens_sum") == 6
+        assert f.count("argosy_gateway_prompt_tokens_squared_total") == 2 * 49
+
+
+@pytest.mark.parametrize(
+    ("wait_s", "verdicts"), [(0.0, {}), (0.2, {("miss", "ok"): 1})], ids=["at once", "late"]
+)
+async def test_a_client_that_leaves_closes_the_engines_connection(wait_s, verdicts):
+    closed = asyncio.Event()
+
+    async def hang(call):
+        await call.gone()
+        closed.set()
+
+    engine = Engine("a", hang)
+    async with front(engine, slo=Slo(0.1, 0.1)) as f, client(f) as c:
+        request = asyncio.create_task(c.post(PATH, json=STREAM))
+        await f.until(lambda: engine.calls)
+        await asyncio.sleep(wait_s)
+        request.cancel()
+        async with asyncio.timeout(2):
+            await closed.wait()
+        await f.settled()
+        assert f.verdicts() == verdicts
+        assert f.count("argosy_requests_completed_total", result="client_gone") == 1
+        assert f.fleet.book.loads == {}
+
+
+async def test_a_client_that_leaves_while_waiting_for_a_pod_leaves_the_queue():
+    async with front(slo=SLO) as f, client(f) as c:
+        request = asyncio.create_task(c.post(PATH, json=CHAT))
+        await f.until(lambda: f.fleet.relays)
+        request.cancel()
+        await f.settled()
+        assert f.count("argosy_gateway_inflight_requests") == 0
+
+
+async def test_an_engines_4xx_passes_through_unchanged_and_is_no_verdict():
+    error = {"error": {"message": "too long", "code": "context_length_exceeded"}}
+
+    async def too_long(call):
+        await call.status(400, error, x_should_retry="false")
+
+    engine = Engine("a", too_long)
+    async with front(engine, slo=SLO) as f, client(f) as c:
+        response = await c.post(PATH, json=STREAM)
+        assert (response.status_code, response.json()) == (400, error)
+        assert response.headers["x-should-retry"] == "false"
+        assert len(engine.calls) == 1
+        await f.settled()
+        assert f.verdicts() == {}
+
+
+async def test_an_engines_429_is_not_retried_and_counts_as_a_miss():
+    async def full(call):
+        await call.status(429, {"error": {"message": "full"}}, retry_after="2")
+
+    a, b = Engine("a", full), Engine("b", full)
+    async with front(a, b, slo=SLO) as f, client(f) as c:
+        response = await c.post(PATH, json=CHAT)
+        assert (response.status_code, response.headers["retry-after"]) == (429, "2")
+        assert len(a.calls) + len(b.calls) == 1
+        await f.settled()
+        assert f.verdicts() == {("miss", "miss"): 1}
+
+
+async def test_beyond_max_queue_requests_are_shed_with_both_retry_headers():
+    async def hang(call):
+        await call.gone()
+
+    async with front(Engine("a", hang), slo=SLO, max_queue=1) as f, client(f) as c:
+        first = asyncio.create_task(c.post(PATH, json=STREAM))
+        await f.until(lambda: f.fleet.relays)
+        response = await c.post(PATH, json=STREAM)
+        assert response.status_code == 429
+        assert (response.headers["retry-after"], response.headers["retry-after-ms"]) == (
+            "1",
+            "1000",
+        )
+        assert response.json()["error"]["type"] == "overloaded"
+        assert f.count("argosy_requests_received_total", outcome="shed") == 1
+        assert f.verdicts() == {("miss", "miss"): 1}
+        first.cancel()
+        await f.settled()
+
+
+async def test_an_engine_that_falls_silent_in_a_stream_is_given_up():
+    async def stall(call):
+        await call.begin_stream()
+        await call.token("one")
+        await call.gone()
+
+    limits = Limits(engine_silence_s=0.05)
+    async with front(Engine("a", stall), limits=limits) as f, client(f) as c:
+        response = await c.post(PATH, json=STREAM)
+        assert "silent" in response.text
+        assert "[DONE]" not in response.text
+
+
+async def test_counters_agree_after_many_concurrent_requests_and_random_departures():
+    async def slow(call):
+        await call.begin_stream()
+        for _ in range(5):
+            await call.token("x")
+            await asyncio.sleep(0.005)
+        await call.finish(5)
+
+    async with front(Engine("a", slow), Engine("b", slow), slo=SLO) as f, client(f) as c:
+        tasks = [asyncio.create_task(c.post(PATH, json=STREAM)) for _ in range(60)]
+        for i, task in enumerate(tasks):
+            if i % 3 == 0:
+                await asyncio.sleep(0.002)
+                task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+        await f.settled()
+        ended = sum(
+            f.count("argosy_requests_completed_total", result=r)
+            for r in ("ok", "failed", "client_gone")
+        )
+        assert ended == f.count("argosy_requests_received_total", outcome="accepted")
+        assert f.count("argosy_requests_completed_total", result="ok") >= 40
+        assert f.count("argosy_requests_completed_total", result="failed") == 0
+        assert f.fleet.book.loads == {}
+        assert f.count("argosy_gateway_inflight_requests") == 0

@@ -1,0 +1,77 @@
+"""What the scan sees, however the bytes are cut."""
+
+import itertools
+import json
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from argosy_gateway.sse import StreamScan, Usage
+
+USAGE = b'{"choices":[],"usage":{"prompt_tokens":3,"completion_tokens":2}}'
+
+
+def event(data: bytes) -> bytes:
+    return b"data: " + data + b"\n\n"
+
+
+def token(text: str, space: str = "") -> bytes:
+    chunk = {"choices": [{"delta": {"content": text}}], "usage": None}
+    separators = ("," + space, ":" + space)
+    return event(json.dumps(chunk, ensure_ascii=False, separators=separators).encode())
+
+
+@given(
+    texts=st.lists(st.text(min_size=1), min_size=1, max_size=5),
+    cuts=st.lists(st.integers(0, 500), max_size=8),
+    hide=st.booleans(),
+    space=st.sampled_from(["", " "]),
+)
+def test_any_cut_of_the_bytes_passes_on_the_same_events(texts, cuts, hide, space):
+    tokens = b"".join(token(t, space) for t in texts)
+    usage, done = event(USAGE), event(b"[DONE]")
+    stream = tokens + usage + done
+    edges = sorted({0, *(min(c, len(stream)) for c in cuts), len(stream)})
+    scan = StreamScan(hide_usage=hide)
+    passed = b"".join(scan.feed(stream[a:b]) for a, b in itertools.pairwise(edges))
+    assert passed == tokens + (b"" if hide else usage) + done
+    assert scan.content_events == len(texts)
+    assert scan.usage == Usage(3, 2)
+    assert scan.done
+    assert not scan.error
+
+
+@pytest.mark.parametrize(
+    "text",
+    ['"usage": {"prompt_tokens": 1}', "data: [DONE]", "\n\ndata: [DONE]\n\n", 'data: {"error":'],
+)
+def test_a_models_text_cannot_pretend_to_be_the_protocol(text):
+    scan = StreamScan(hide_usage=True)
+    assert scan.feed(token(text)) == token(text)
+    assert (scan.usage, scan.done, scan.error) == (None, False, False)
+
+
+def test_a_role_chunk_and_a_finish_chunk_are_no_content():
+    scan = StreamScan(hide_usage=True)
+    scan.feed(event(b'{"choices":[{"delta":{"role":"assistant","content":""}}]}'))
+    assert not scan.had_content
+    scan.feed(token("x"))
+    assert scan.had_content
+    scan.feed(event(b'{"choices":[{"delta":{},"finish_reason":"stop"}]}'))
+    assert not scan.had_content
+
+
+def test_usage_beside_choices_is_read_and_left_in():
+    data = event(b'{"choices":[{"text":"a"}],"usage":{"prompt_tokens":3,"completion_tokens":1}}')
+    scan = StreamScan(hide_usage=True)
+    assert scan.feed(data) == data
+    assert scan.usage == Usage(3, 1)
+
+
+def test_an_event_without_an_end_is_refused_before_it_fills_memory():
+    scan = StreamScan(hide_usage=True)
+    for _ in range(4):
+        assert scan.feed(b"x" * (1 << 20)) == b""
+    with pytest.raises(ValueError, match="4 MiB"):
+        scan.feed(b"x")

@@ -1,0 +1,172 @@
+"""The OpenAI surface's own answers, the guard on connections, probes and drain."""
+
+import asyncio
+import json
+import signal
+import sys
+
+import httpx
+import pytest
+
+from argosy_gateway.cli import parse
+from argosy_gateway.config import Limits
+from argosy_gateway.verdicts import Slo
+from tests.gateway.engines import Engine, front
+
+PATH = "/v1/chat/completions"
+
+
+@pytest.mark.parametrize(
+    ("body", "status", "code", "says"),
+    [
+        (b"{", 400, None, "not JSON"),
+        (b"[1]", 400, None, "JSON object"),
+        (b"\xff", 400, None, "not JSON"),
+        (b"[" * 100_000, 400, None, "deeply"),
+        (b'{"model":"m","messages":[],"temperature":NaN}', 400, None, "finite"),
+        (b'{"messages":[]}', 400, None, "'model'"),
+        (b'{"model":"gpt-9","messages":[]}', 404, "model_not_found", "this fleet serves 'm'"),
+        (b'{"model":"m"}', 400, None, "'messages' is required"),
+        (b'{"model":"m","messages":["x"]}', 400, None, "list of objects"),
+        (b'{"model":"m","messages":[],"stream":1}', 400, None, "'stream'"),
+        (b"x" * 2000, 413, None, "larger than 1000"),
+    ],
+)
+async def test_a_wrong_request_is_answered_with_an_openai_error(body, status, code, says):
+    engine = Engine("a")
+    limits = Limits(body_bytes=1000 if len(body) == 2000 else 1 << 20)
+    async with front(engine, limits=limits, slo=Slo(1, 1)) as f:
+        async with httpx.AsyncClient(base_url=f.url) as c:
+            response = await c.post(PATH, content=body)
+        error = response.json()["error"]
+        assert response.status_code == status
+        assert says in error["message"]
+        assert error["code"] == code
+        assert set(error) == {"message", "type", "param", "code"}
+        assert not engine.calls
+        assert f.count("argosy_requests_received_total", outcome="invalid") == 1
+        assert f.verdicts() == {}
+
+
+async def test_wrong_paths_and_methods_are_openai_errors_and_models_are_listed():
+    async with front() as f, httpx.AsyncClient(base_url=f.url) as c:
+        assert (await c.get("/v2")).json()["error"]["type"] == "invalid_request_error"
+        wrong = await c.get(PATH)
+        assert (wrong.status_code, wrong.headers["allow"]) == (405, "POST")
+        assert [m["id"] for m in (await c.get("/v1/models")).json()["data"]] == ["m"]
+        assert (await c.get("/v1/models/x")).json()["error"]["code"] == "model_not_found"
+        assert (await c.get("/health")).status_code == 200
+
+
+async def test_a_chunked_body_is_counted_while_it_arrives():
+    async def much():
+        for _ in range(10):
+            yield b"x" * 500
+
+    async with front(limits=Limits(body_bytes=1000)) as f, httpx.AsyncClient(base_url=f.url) as c:
+        assert (await c.post(PATH, content=much())).status_code == 413
+
+
+@pytest.mark.parametrize(
+    "sent", [b"", b"POST /v1/completions HT", b"GET / HTTP/1.1\r\nhost: x\r\n"]
+)
+async def test_a_connection_that_brings_no_whole_head_is_closed(sent):
+    async with front(limits=Limits(first_byte_s=0.05, head_s=0.05)) as f:
+        reader, writer = await asyncio.open_connection("127.0.0.1", httpx.URL(f.url).port)
+        writer.write(sent)
+        async with asyncio.timeout(2):
+            assert await reader.read() == b""
+        writer.close()
+
+
+async def test_a_head_beyond_its_limit_is_answered_431():
+    async with front() as f:
+        reader, writer = await asyncio.open_connection("127.0.0.1", httpx.URL(f.url).port)
+        writer.write(b"GET / HTTP/1.1\r\n" + b"a: " + b"x" * 40_000)
+        async with asyncio.timeout(2):
+            assert b" 431 " in await reader.read()
+        writer.close()
+
+
+async def test_ready_follows_the_first_list_and_metrics_start_at_zero():
+    async with front(slo=Slo(0.123, 0.0123)) as f, httpx.AsyncClient(base_url=f.admin_url) as c:
+        assert (await c.get("/ready")).status_code == 200
+        f.fleet.directory.listed = False
+        assert (await c.get("/ready")).status_code == 503
+        text = (await c.get("/metrics")).text
+        assert 'argosy_gateway_ttft_seconds_bucket{le="0.123"} 0.0' in text
+        assert 'argosy_gateway_tpot_seconds_bucket{le="0.0123"} 0.0' in text
+        assert text.count("argosy_slo_requests_total{") == 8
+        assert 'argosy_gateway_endpoints{role="decode",state="draining"} 0.0' in text
+        for reason in ("connect", "draining", "closed", "server_error"):
+            assert f'argosy_gateway_retries_total{{reason="{reason}"}} 0.0' in text
+
+
+async def test_a_drain_turns_unready_finishes_streams_and_takes_nothing_new():
+    go_on = asyncio.Event()
+
+    async def slow(call):
+        await call.begin_stream()
+        await call.token("one")
+        await go_on.wait()
+        await call.finish(1)
+
+    engine = Engine("a", slow)
+    async with front(engine, drain_lag_s=0.3) as f, httpx.AsyncClient(base_url=f.url) as c:
+        body = {"model": "m", "messages": [], "stream": True}
+        stream = asyncio.create_task(c.post(PATH, json=body))
+        await f.until(lambda: engine.calls)
+        f.stop.set()
+        await f.until(lambda: f.fleet.draining)
+        # Not every node knows yet: what still arrives is served.
+        late = asyncio.create_task(c.post(PATH, json=body))
+        assert (await c.get(f.admin_url + "/ready")).status_code == 503
+        await f.until(lambda: len(engine.calls) == 2)
+        go_on.set()
+        assert "[DONE]" in (await stream).text
+        response = await late
+        assert "[DONE]" in response.text
+        assert response.headers["connection"] == "close"
+
+
+async def test_the_process_exits_0_after_sigterm_while_a_stream_ends(tmp_path):
+    async def slow(call):
+        await call.begin_stream()
+        await call.token("one")
+        process.send_signal(signal.SIGTERM)
+        await asyncio.sleep(0.3)
+        await call.finish(1)
+
+    engine = Engine("a", slow)
+    await engine.start()
+    file = tmp_path / "endpoints.json"
+    pod = {"name": "a", "role": "colocated", "ip": "127.0.0.1", "port": engine.port}
+    file.write_text(json.dumps([pod]))
+    words = "-m argosy gateway run --fleet f --namespace n --served-name m --host 127.0.0.1"
+    words += f" --port 18490 --admin-port 18491 --drain-lag-s 0 --endpoints {file}"
+    process = await asyncio.create_subprocess_exec(
+        sys.executable, *words.split(), stderr=asyncio.subprocess.PIPE
+    )
+    assert process.stderr is not None
+    try:
+        async with asyncio.timeout(10):
+            while b"serving fleet" not in await process.stderr.readline():
+                pass
+            async with httpx.AsyncClient(base_url="http://127.0.0.1:18490") as c:
+                while (await c.get("http://127.0.0.1:18491/ready")).status_code != 200:
+                    pass
+                body = {"model": "m", "messages": [], "stream": True}
+                assert "[DONE]" in (await c.post(PATH, json=body)).text
+            assert await process.wait() == 0
+    finally:
+        if process.returncode is None:
+            process.kill()
+        await engine.stop()
+
+
+def test_half_an_slo_is_refused(capsys):
+    words = ["run", "--fleet", "f", "--namespace", "n", "--served-name", "m"]
+    with pytest.raises(SystemExit) as exit_:
+        parse([*words, "--slo-ttft-ms", "200"])
+    assert exit_.value.code == 2
+    assert "--slo-tpot-ms" in capsys.readouterr().err

@@ -1,0 +1,164 @@
+"""The watch of pods under faults that a real API server does not produce on order."""
+
+import asyncio
+import contextlib
+import json
+from pathlib import Path
+from urllib.parse import parse_qs, urlsplit
+
+from argosy_gateway.credentials import ApiServer, from_kubeconfig
+from argosy_gateway.endpoints import Directory, State
+from argosy_gateway.watch import WatchTimes, follow_api_server, follow_file
+
+TIMES = WatchTimes(first_backoff_s=0.01, longest_backoff_s=0.02, silence_s=0.2, answer_s=0.2)
+
+
+def pod(name, version="1", **meta):
+    labels = {"serving.argosy.dev/role": "colocated", "serving.argosy.dev/revision": "0a"}
+    return {
+        "metadata": {
+            "name": name, "uid": name, "labels": labels, "resourceVersion": version, **meta
+        },
+        "status": {"podIP": "10.0.0.1", "conditions": [{"type": "Ready", "status": "True"}]},
+    }  # fmt: skip
+
+
+class FaultyApi:
+    """Answers each list or watch by the next line of a script; then hangs."""
+
+    def __init__(self, *script):
+        self.script = list(script)
+        self.queries = []
+        self.tokens = []
+
+    async def serve(self, reader, writer):
+        with contextlib.suppress(ConnectionError, asyncio.IncompleteReadError):
+            head = (await reader.readuntil(b"\r\n\r\n")).decode()
+            query = {k: v[0] for k, v in parse_qs(urlsplit(head.split(" ")[1]).query).items()}
+            self.queries.append(query)
+            self.tokens += [x.split(" ")[-1] for x in head.split("\r\n") if "Bearer" in x]
+            step = self.script.pop(0) if self.script else "hang"
+            if isinstance(step, dict):  # a list
+                data = json.dumps(step).encode()
+                writer.write(b"HTTP/1.1 200 OK\r\ncontent-length: %d\r\n\r\n" % len(data) + data)
+            elif isinstance(step, int):
+                writer.write(b"HTTP/1.1 %d X\r\ncontent-length: 0\r\n\r\n" % step)
+            elif isinstance(step, list):  # a watch's events
+                writer.write(b"HTTP/1.1 200 OK\r\ntransfer-encoding: chunked\r\n\r\n")
+                for kind, thing in step:
+                    line = json.dumps({"type": kind, "object": thing}).encode() + b"\n"
+                    for part in (line[:9], line[9:]):
+                        writer.write(b"%x\r\n%b\r\n" % (len(part), part))
+                writer.write(b"0\r\n\r\n")
+            elif step == "silent":
+                writer.write(b"HTTP/1.1 200 OK\r\ntransfer-encoding: chunked\r\n\r\n")
+                await reader.read()
+            elif step == "hang":
+                await reader.read()
+            writer.close()
+
+
+def listing(*pods, version="1", more=None):
+    return {"metadata": {"resourceVersion": version, "continue": more}, "items": list(pods)}
+
+
+async def follow(api, until, tmp_path: Path):
+    server = await asyncio.start_server(api.serve, "127.0.0.1", 0)
+    token = tmp_path / "token"
+    token.write_text("first\n")
+    at = ApiServer("127.0.0.1", server.sockets[0].getsockname()[1], None, token_file=token)
+    directory = Directory(asyncio.get_running_loop().time)
+    task = asyncio.create_task(
+        follow_api_server(at, namespace="ns", fleet="f", into=directory, times=TIMES)
+    )
+    try:
+        async with asyncio.timeout(5):
+            while not until(directory):
+                await asyncio.sleep(0.002)
+                if len(api.queries) > 1:
+                    token.write_text("second\n")
+    finally:
+        task.cancel()
+        await asyncio.gather(task, return_exceptions=True)
+        server.close()
+    return directory
+
+
+def names(directory):
+    return sorted(e.name for e in directory.all())
+
+
+async def test_pages_of_a_list_are_joined_and_events_applied(tmp_path):
+    api = FaultyApi(
+        listing(pod("a"), more="next"),
+        listing(pod("b"), version="7"),
+        [
+            ("ADDED", pod("c", "8")),
+            ("DELETED", pod("a", "9")),
+            ("MODIFIED", pod("b", "10", annotations={"serving.argosy.dev/drain": "x"})),
+            ("BOOKMARK", {"metadata": {"resourceVersion": "11"}}),
+        ],
+    )
+    directory = await follow(api, lambda d: len(api.queries) > 3, tmp_path)
+    assert names(directory) == ["b", "c"]
+    assert [e.name for e in directory.serving()] == ["c"]
+    assert next(e for e in directory.all() if e.name == "b").state is State.DRAINING
+    assert api.queries[1]["continue"] == "next"
+    assert api.queries[2]["resourceVersion"] == "7"
+    assert api.queries[3]["resourceVersion"] == "11"
+    assert api.queries[0]["labelSelector"] == "serving.argosy.dev/fleet=f"
+    assert api.tokens[0] == "first"
+    assert api.tokens[-1] == "second"
+
+
+async def test_410_leads_to_a_new_list_and_what_is_gone_is_forgotten(tmp_path):
+    gone = ("ERROR", {"code": 410, "message": "too old"})
+    api = FaultyApi(listing(pod("a")), [gone], listing(pod("b")), 410, listing(pod("c")))
+    assert names(await follow(api, lambda d: names(d) == ["c"], tmp_path)) == ["c"]
+
+
+async def test_pods_stay_known_while_the_api_server_fails(tmp_path):
+    api = FaultyApi(listing(pod("a"), version="5"), 500, "close", 403, "hang", [], 500)
+    directory = await follow(api, lambda d: len(api.queries) > 6, tmp_path)
+    assert [e.name for e in directory.serving()] == ["a"]
+    assert {q["resourceVersion"] for q in api.queries[1:]} == {"5"}
+
+
+async def test_a_watch_that_falls_silent_is_begun_anew_from_the_last_version(tmp_path):
+    api = FaultyApi(listing(version="5"), "silent", [("ADDED", pod("a", "6"))])
+    await follow(api, lambda d: names(d) == ["a"], tmp_path)
+
+
+async def test_an_empty_first_list_is_knowledge_too(tmp_path):
+    directory = await follow(FaultyApi(500, listing()), lambda d: d.listed, tmp_path)
+    assert names(directory) == []
+
+
+async def test_a_file_of_endpoints_is_followed_and_survives_nonsense(tmp_path):
+    file = tmp_path / "e.json"
+    file.write_text('[{"name":"a","role":"colocated","ip":"127.0.0.1","port":1}]')
+    directory = Directory(asyncio.get_running_loop().time)
+    task = asyncio.create_task(follow_file(file, into=directory, every_s=0.005))
+    async with asyncio.timeout(5):
+        while names(directory) != ["a"]:  # noqa: ASYNC110
+            await asyncio.sleep(0.002)
+        file.write_text("nonsense")
+        await asyncio.sleep(0.02)
+        assert names(directory) == ["a"]
+        file.write_text("[]")
+        while names(directory):  # noqa: ASYNC110
+            await asyncio.sleep(0.002)
+    task.cancel()
+
+
+def test_a_kubeconfig_with_a_token_is_understood(tmp_path):
+    file = tmp_path / "config"
+    file.write_text(
+        "current-context: c\n"
+        "contexts: [{name: c, context: {cluster: k, user: u}}]\n"
+        "clusters: [{name: k, cluster: {server: 'http://127.0.0.1:8001'}}]\n"
+        "users: [{name: u, user: {token: secret}}]\n"
+    )
+    server = from_kubeconfig(file)
+    assert (server.host, server.port, server.tls) == ("127.0.0.1", 8001, None)
+    assert server.headers() == [("authorization", "Bearer secret")]
