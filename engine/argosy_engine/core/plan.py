@@ -62,11 +62,13 @@ class StepOutput:
 
     `busy_s` is the execution time of this step in seconds, without the idle time before it; from
     Σ busy_s by kind of step the autoscaler learns capacity. `failed` names requests whose rows
-    could not be computed (others are good); their entry in `token_ids` is any number.
+    could not be computed (others are good); their entry in `token_ids` is any number. `late_s`: how
+    long past its due time a timing runner's step ended; a real runner has no due time.
     """
 
     token_ids: list[int]
     busy_s: float
+    late_s: float = 0.0
     failed: dict[str, str] = field(default_factory=dict)  # request id → reason
 
 

@@ -11,9 +11,18 @@ from typing import Literal
 from argosy_engine.core.pool import hash_block
 from argosy_engine.core.sampling import SamplingParams
 
-__all__ = ["Emission", "FinishReason", "NewRequest", "Sequence", "State", "finish_reason"]
+__all__ = [
+    "Emission",
+    "ErrorCode",
+    "FinishReason",
+    "NewRequest",
+    "Sequence",
+    "State",
+    "finish_reason",
+]
 
 FinishReason = Literal["stop", "length", "abort", "error"]
+ErrorCode = Literal["internal_error", "queue_timeout", "shutting_down"]
 
 
 class State(Enum):
@@ -118,6 +127,7 @@ class Emission:
     gap_s: float | None = None  # since this sequence's previous token
     reason: FinishReason | None = None
     message: str = ""  # with reason "error"
+    code: ErrorCode = "internal_error"
     leased: bool = False  # a remote prefill is ready to be pulled
 
 

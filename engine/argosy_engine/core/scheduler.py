@@ -16,7 +16,14 @@ from argosy_engine.core.capacity import Candidate, CapacityPolicy, Pressure
 from argosy_engine.core.limits import Limits, Refusal, refuse_shape
 from argosy_engine.core.plan import Row, StepOutput, StepPlan
 from argosy_engine.core.pool import BlockPool
-from argosy_engine.core.request import Emission, FinishReason, NewRequest, Sequence, State
+from argosy_engine.core.request import (
+    Emission,
+    ErrorCode,
+    FinishReason,
+    NewRequest,
+    Sequence,
+    State,
+)
 from argosy_engine.core.request import finish_reason as finish_reason_of
 from argosy_engine.core.transfer import PullDone, PullFailed, PullOrder, PullReady
 
@@ -87,15 +94,15 @@ class Scheduler:
         insort(self.waiting, sequence, key=_rank)
         return sequence
 
-    def abort(self, request_id: str) -> None:
+    def abort(self, request_id: str, reason: FinishReason = "abort") -> None:
         """End a request in whatever state; unknown ids are finished ones, and fine."""
         sequence = self.sequences.get(request_id)
         if sequence is None:
             return
         if sequence.state is State.PULLING:
-            sequence.reason = "abort"  # the blocks stay until the service lets go of them
+            sequence.reason = reason  # the blocks stay until the service lets go of them
         else:
-            self._finish(sequence, "abort")
+            self._finish(sequence, reason)
 
     def pull_ready(self, event: PullReady, now: float) -> list[Emission]:
         """The peer drew the first token: stream it while the KV is still on its way."""
@@ -343,7 +350,8 @@ class Scheduler:
 
     def _expire_waiting(self, now: float) -> list[Emission]:
         late = [s for s in self.waiting if s.wait_deadline_s <= now]
-        return [self._fail(s, "waited too long for a place in the batch") for s in late]
+        message = "waited too long for a place in the batch"
+        return [self._fail(s, message, code="queue_timeout") for s in late]
 
     def _cancel_pulls(self, now: float) -> list[tuple[str, int]]:
         """Pulls nobody needs any more, or that took too long; each is named once."""
@@ -382,9 +390,11 @@ class Scheduler:
                 self._finish(sequence, reason)
         return Emission(sequence, token_id, gap_s, reason)
 
-    def _fail(self, sequence: Sequence, message: str) -> Emission:
+    def _fail(
+        self, sequence: Sequence, message: str, *, code: ErrorCode = "internal_error"
+    ) -> Emission:
         self._finish(sequence, "error")
-        return Emission(sequence, reason="error", message=message)
+        return Emission(sequence, reason="error", message=message, code=code)
 
     def _finish(self, sequence: Sequence, reason: FinishReason) -> None:
         match sequence.state:

@@ -1,0 +1,120 @@
+"""`argosy engine serve …`: options to `EngineConfig`, load failures to a termination message."""
+
+import argparse
+import json
+import logging
+import os
+import socket
+import sys
+from typing import NoReturn
+
+from argosy_engine.config import EngineConfig
+from argosy_engine.errors import LoadError
+
+__all__ = ["main", "parse"]
+
+_TERMINATION_LOG = "/dev/termination-log"  # kubelet mounts it into every container
+
+
+def main(argv: list[str]) -> int:
+    """Exit status: 0 after a drain, 1 when the engine could not start, 2 for a wrong word."""
+    logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(message)s")
+    if argv[:1] != ["serve"]:
+        sys.stderr.write("usage: argosy engine serve --model … --served-name … (see --help)\n")
+        return 0 if argv[:1] in (["-h"], ["--help"]) else 2
+    try:
+        config = parse(argv[1:])
+        import asyncio
+
+        from argosy_engine.server.serve import serve
+
+        return asyncio.run(serve(config))
+    except LoadError as failure:
+        _report(failure, _termination_path(argv))
+        return 1
+
+
+def parse(words: list[str]) -> EngineConfig:
+    """Words after `serve`; LoadError("BadArgument") says which one is wrong and what to write."""
+    options = vars(_parser().parse_args(words))
+    if options["load_format"] == "auto" and options["model"].startswith("sim:"):
+        options["load_format"] = "sim"
+    config = EngineConfig(
+        **options,
+        pod_name=os.environ.get("POD_NAME") or socket.gethostname(),
+        pod_ip=os.environ.get("POD_IP", ""),
+    )
+    for name in _POSITIVE:
+        value = getattr(config, name)
+        if value is not None and value <= 0:
+            flag = "--" + name.replace("_", "-")
+            raise LoadError("BadArgument", f"{flag} must be greater than 0, got {value}")
+    return config
+
+
+_POSITIVE = (
+    "max_model_len", "max_num_seqs", "max_num_batched_tokens", "block_size", "kv_cache_tokens",
+    "slo_ttft_ms", "slo_tpot_ms", "lease_s", "kv_timeout_s", "queue_timeout_s", "max_queue",
+    "threads",
+)  # fmt: skip
+
+
+class _Parser(argparse.ArgumentParser):
+    def error(self, message: str) -> NoReturn:
+        raise LoadError("BadArgument", f"{message} (see argosy engine serve --help)")
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = _Parser(prog="argosy engine serve", allow_abbrev=False)
+    option = parser.add_argument
+    option("--model", required=True, help="folder with safetensors, or sim:PRESET")
+    option("--served-name", required=True, help="the name that clients write in `model`")
+    option("--role", default="colocated", choices=("colocated", "prefill", "decode"))
+    option("--load-format", default="auto", choices=("auto", "dummy", "sim"))
+    option("--dtype", default="auto", choices=("auto", "float32", "bfloat16"))
+    option("--max-model-len", type=int, help="tokens of prompt plus output (default: the model's)")
+    option("--max-num-seqs", "--max-batch-size", type=int, default=256)
+    option("--max-num-batched-tokens", "--max-num-tokens", type=int, default=2048)
+    option("--block-size", type=int, default=32, help="tokens a KV block")
+    option("--kv-cache-tokens", type=int, help="size of the KV pool (default: what fits)")
+    option(
+        "--capacity-policy",
+        default="GUARANTEED_NO_EVICT",
+        choices=("GUARANTEED_NO_EVICT", "MAX_UTILIZATION"),
+    )
+    option("--slo-ttft-ms", type=float, help="becomes an edge of the TTFT histogram")
+    option("--slo-tpot-ms", type=float, help="becomes an edge of the per-token histograms")
+    option("--lease-s", type=float, default=30.0, help="how long prefill holds KV unrenewed")
+    option("--kv-timeout-s", type=float, default=60.0, help="longest pull, all candidates")
+    option("--queue-timeout-s", type=float, default=600.0, help="longest wait for admission")
+    option("--drain-timeout-s", type=float, default=600.0, help="longest wait after SIGTERM")
+    option("--max-queue", type=int, default=512, help="waiting requests before 429")
+    option("--host", default="0.0.0.0")
+    option("--port", type=int, default=8000)
+    option("--admin-port", type=int, default=8001)
+    option("--kv-port", type=int, default=8002)
+    option("--threads", type=int, help="compute threads (default: the CPU limit)")
+    option("--termination-message", help=f"file for a load failure (default: {_TERMINATION_LOG})")
+    return parser
+
+
+def _termination_path(argv: list[str]) -> str | None:
+    """Found by hand: the failure may be that the options could not be parsed."""
+    for index, word in enumerate(argv):
+        if word == "--termination-message" and index + 1 < len(argv):
+            return argv[index + 1]
+        if word.startswith("--termination-message="):
+            return word.partition("=")[2]
+    return _TERMINATION_LOG if os.path.exists(_TERMINATION_LOG) else None
+
+
+def _report(failure: LoadError, path: str | None) -> None:
+    text = json.dumps({"reason": failure.reason, "message": failure.message})
+    sys.stderr.write(f"argosy engine: {text}\n")
+    if path is None:
+        return
+    try:
+        with open(path, "w", encoding="utf-8") as file:
+            file.write(text)
+    except OSError as fault:
+        sys.stderr.write(f"argosy engine: cannot write {path}: {fault.strerror}\n")

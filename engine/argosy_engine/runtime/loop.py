@@ -1,0 +1,385 @@
+"""The engine thread: inbox → scheduler → runner → scheduler → outbox, over and over.
+
+HTTP handlers and the KV service post into the inbox from their threads; everything they ask takes
+effect between two steps. What clients must learn goes out in one batch a step through `deliver`,
+which hops to the HTTP thread. The thread outlives any one request and any one failed step.
+"""
+
+import logging
+import queue
+import secrets
+import threading
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Protocol, assert_never
+
+from argosy_engine.core.limits import Refusal
+from argosy_engine.core.plan import StepPlan
+from argosy_engine.core.request import Emission, FinishReason, NewRequest, Sequence
+from argosy_engine.core.runner import Runner
+from argosy_engine.core.scheduler import Scheduler
+from argosy_engine.core.transfer import (
+    LeaseKey,
+    LeaseReady,
+    PrefillEvent,
+    PrefillRefused,
+    PullDone,
+    PullEvent,
+    PullFailed,
+    PullPort,
+    PullReady,
+    RemotePrefill,
+)
+from argosy_engine.metrics import EngineMetrics
+from argosy_engine.runtime.shared_leases import SharedLeases
+
+__all__ = ["Delivery", "EngineLoop", "Sink"]
+
+log = logging.getLogger(__name__)
+
+_IDLE_WAIT_S = 0.25  # how long an idle loop sleeps before it looks at deadlines and leases
+
+
+class Sink(Protocol):
+    """Where one client's tokens go; called on the HTTP thread."""
+
+    prefill_pod: str
+
+    def emit(self, emission: Emission) -> None: ...
+
+    def refuse(self, refusal: Refusal) -> None: ...
+
+
+Delivery = tuple[Sink, Emission | Refusal]
+
+
+@dataclass(frozen=True, slots=True)
+class _Submit:
+    request: NewRequest
+    sink: Sink
+
+
+@dataclass(frozen=True, slots=True)
+class _SubmitRemote:
+    order: RemotePrefill
+    on_event: Callable[[PrefillEvent], None]
+    arrival_s: float
+
+
+@dataclass(frozen=True, slots=True)
+class _Abort:
+    request_id: str
+    reason: FinishReason = "abort"
+
+
+@dataclass(frozen=True, slots=True)
+class _Wake:
+    """Something outside changed (a lease was released): look again."""
+
+
+_Message = _Submit | _SubmitRemote | _Abort | _Wake | PullReady | PullDone | PullFailed
+
+
+class EngineLoop:
+    """Implements `core.transfer.PrefillPort` for the KV service."""
+
+    def __init__(
+        self,
+        *,
+        scheduler: Scheduler,
+        runner: Runner,
+        metrics: EngineMetrics,
+        deliver: Callable[[list[Delivery]], None],
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self.scheduler = scheduler
+        self.runner = runner
+        self.metrics = metrics
+        self.leases = SharedLeases(clock)
+        self.draining = False
+        self.progress_s = clock()  # when the loop last came around, for liveness
+        self._epoch = secrets.token_hex(8)
+        self._deliver = deliver
+        self._clock = clock
+        self._inbox: queue.SimpleQueue[_Message] = queue.SimpleQueue()
+        self._sinks: dict[str, Sink] = {}
+        self._remotes: dict[str, _SubmitRemote] = {}
+        self._outbox: list[Delivery] = []
+        self._pulls: PullPort | None = None
+        self._stopping = threading.Event()
+        self._thread = threading.Thread(target=self._run, name="engine", daemon=True)
+
+    # ------------------------------------------------------------- called from other threads
+
+    def start(self, pulls: PullPort | None = None) -> None:
+        """Start the thread. `pulls` is the KV service, for the decode role."""
+        self._pulls = pulls
+        self._thread.start()
+
+    def stop(self) -> None:
+        """End after the current step and join; unfinished requests get an error."""
+        self._stopping.set()
+        self._inbox.put(_Wake())
+        self._thread.join()
+
+    @property
+    def alive(self) -> bool:
+        return self._thread.is_alive()
+
+    @property
+    def unfinished(self) -> int:
+        return self.scheduler.unfinished + self._inbox.qsize()
+
+    def submit(self, request: NewRequest, sink: Sink) -> Refusal | None:
+        """Queue a client's request, or say at once that the queue is full."""
+        waiting = len(self.scheduler.waiting) + self._inbox.qsize()
+        if waiting >= self.scheduler.limits.max_queue:
+            return Refusal("queue_full", f"{waiting} requests are waiting; retry later")
+        self._inbox.put(_Submit(request, sink))
+        return None
+
+    def abort(self, request_id: str) -> None:
+        """The client is gone."""
+        self._inbox.put(_Abort(request_id))
+
+    def stop_here(self, request_id: str) -> None:
+        """The client has what it wanted: a stop string appeared in the text."""
+        self._inbox.put(_Abort(request_id, "stop"))
+
+    def post(self, event: PullEvent) -> None:
+        """The KV service's completion events."""
+        self._inbox.put(event)
+
+    @property
+    def engine_epoch(self) -> str:
+        return self._epoch
+
+    def submit_remote_prefill(
+        self, order: RemotePrefill, on_event: Callable[[PrefillEvent], None]
+    ) -> None:
+        self._inbox.put(_SubmitRemote(order, on_event, self._clock()))
+
+    def abort_remote_prefill(self, request_id: str, attempt: int) -> None:
+        self.leases.release(LeaseKey(request_id, attempt, self._epoch))
+        self._inbox.put(_Abort(_remote_id(request_id, attempt)))
+
+    def begin_send(self, key: LeaseKey) -> tuple[int, ...]:
+        return self.leases.begin_send(key)
+
+    def end_send(self, key: LeaseKey) -> None:
+        self.leases.end_send(key)
+        self._inbox.put(_Wake())
+
+    def renew(self, key: LeaseKey, lease_s: float) -> None:
+        self.leases.renew(key, lease_s)
+
+    def release(self, key: LeaseKey) -> None:
+        self.leases.release(key)
+        self._inbox.put(_Wake())
+
+    # ------------------------------------------------------------- the thread
+
+    def _run(self) -> None:
+        worked = False
+        while not self._stopping.is_set():
+            self.progress_s = self._clock()
+            try:
+                self._take_in(wait=not worked)
+                worked = self._turn()
+            except Exception:
+                # One of two places that catch everything: a bug in one turn must not end serving.
+                log.exception("a turn of the engine loop failed")
+                self.metrics.loop_errors.inc()
+                worked = False
+            self._flush()
+        self._end_all("the engine is shutting down")
+
+    def _turn(self) -> bool:
+        """One scheduling round; False when there was nothing to compute."""
+        scheduler = self.scheduler
+        for key in self.leases.collect():
+            scheduler.free_lease(_remote_id(key.request_id, key.attempt))
+        decision = scheduler.schedule(self._clock())
+        self.metrics.observe_decision(decision)
+        self._emit(decision.emissions)
+        for request_id, attempt in decision.cancels:
+            self._pull_port().cancel_pull(request_id, attempt)
+        for order in decision.pulls:
+            self._pull_port().start_pull(order)
+        if decision.plan is None:
+            return False
+        self._emit(self._compute(decision.plan))
+        return True
+
+    def _compute(self, plan: StepPlan) -> list[Emission]:
+        try:
+            out = self.runner.execute(plan)
+        except Exception as failure:
+            log.exception("step %d failed", plan.index)
+            self.metrics.loop_errors.inc()
+            return self.scheduler.fail_step(f"the model could not compute this step: {failure}")
+        emissions = self.scheduler.update(plan, out, self._clock())
+        self.metrics.observe_step(plan, out)
+        return emissions
+
+    def _take_in(self, *, wait: bool) -> None:
+        """Everything that came since the last step; an idle loop sleeps here."""
+        try:
+            message = self._inbox.get(timeout=_IDLE_WAIT_S) if wait else self._inbox.get_nowait()
+            while True:
+                self._take(message)
+                message = self._inbox.get_nowait()
+        except queue.Empty:
+            return
+
+    def _take(self, message: _Message) -> None:
+        match message:
+            case _Submit():
+                self._add(message)
+            case _SubmitRemote():
+                self._add_remote(message)
+            case _Abort(request_id, reason):
+                self._abort(request_id, reason)
+            case PullReady():
+                self._pull_ready(message)
+            case PullDone():
+                self.metrics.observe_pull(message)
+                self.scheduler.pull_done(message)
+            case PullFailed():
+                if message.cause != "cancelled":
+                    log.warning("pull of %s failed: %s", message.request_id, message.message)
+                    self.metrics.observe_pull_failure(message)
+                self.scheduler.pull_failed(message)
+            case _Wake():
+                pass
+            case _:
+                assert_never(message)
+
+    def _add(self, submit: _Submit) -> None:
+        refusal = self.scheduler.refusal(submit.request)
+        if refusal is not None:
+            self._outbox.append((submit.sink, refusal))
+            return
+        self._sinks[submit.request.request_id] = submit.sink
+        self.scheduler.add(submit.request)
+
+    def _add_remote(self, submit: _SubmitRemote) -> None:
+        order = submit.order
+        request_id = _remote_id(order.request_id, order.attempt)
+        request = NewRequest(
+            request_id=request_id,
+            token_ids=list(order.token_ids),
+            sampling=order.sampling,
+            arrival_s=submit.arrival_s,
+            attempt=order.attempt,
+            lease_s=order.lease_s,
+        )
+        refusal = self.scheduler.refusal(request)
+        if self.draining:
+            refusal = Refusal("draining", "this engine is draining: ask another one")
+        if refusal is not None:
+            self._refuse_remote(submit, refusal.code, refusal.message)
+            return
+        self._remotes[request_id] = submit
+        self.scheduler.add(request)
+
+    def _abort(self, request_id: str, reason: FinishReason) -> None:
+        sink = self._sinks.pop(request_id, None)
+        remote = self._remotes.pop(request_id, None)
+        if remote is not None:
+            self._refuse_remote(remote, "failed", "aborted by the peer")
+        sequence = self.scheduler.sequences.get(request_id)
+        if sequence is not None and request_id not in self.scheduler.leased:
+            self.scheduler.abort(request_id, reason)
+            if sink is not None or remote is not None:
+                self.metrics.observe_end(sequence, reason)
+
+    def _pull_ready(self, event: PullReady) -> None:
+        sink = self._sinks.get(event.request_id)
+        if sink is not None:
+            sink.prefill_pod = event.prefill_pod
+        self._emit(self.scheduler.pull_ready(event, self._clock()))
+
+    # ------------------------------------------------------------- outcomes
+
+    def _emit(self, emissions: list[Emission] | tuple[Emission, ...]) -> None:
+        for emission in emissions:
+            self.metrics.observe_emission(emission)
+            request_id = emission.sequence.request_id
+            if emission.sequence.request.lease_s is not None:
+                self._answer_remote(emission)
+                continue
+            sink = self._sinks.get(request_id)
+            if sink is not None:
+                self._outbox.append((sink, emission))
+                if emission.reason is not None:
+                    del self._sinks[request_id]
+
+    def _answer_remote(self, emission: Emission) -> None:
+        sequence = emission.sequence
+        submit = self._remotes.pop(sequence.request_id, None)
+        if submit is None:
+            self.scheduler.free_lease(sequence.request_id)
+            return
+        if not emission.leased or emission.token_id is None:
+            self._refuse_remote(submit, "failed", emission.message)
+            return
+        order = submit.order
+        key = LeaseKey(order.request_id, order.attempt, self._epoch)
+        blocks = tuple(sequence.blocks)
+        self.leases.grant(key, blocks, order.lease_s)
+        _notify(submit, _lease_ready(key, sequence, emission.token_id, blocks))
+
+    def _refuse_remote(self, submit: _SubmitRemote, reason: str, message: str) -> None:
+        order = submit.order
+        _notify(submit, PrefillRefused(
+            request_id=order.request_id, attempt=order.attempt, reason=reason, message=message
+        ))  # fmt: skip
+
+    def _flush(self) -> None:
+        if self._outbox:
+            batch, self._outbox = self._outbox, []
+            self._deliver(batch)
+
+    def _end_all(self, message: str) -> None:
+        for request_id in list(self._remotes):
+            self._abort(request_id, "abort")
+        for request_id, sink in self._sinks.items():
+            sequence = self.scheduler.sequences[request_id]
+            self._outbox.append(
+                (sink, Emission(sequence, reason="error", message=message, code="shutting_down"))
+            )
+        self._sinks.clear()
+        self._flush()
+
+    def _pull_port(self) -> PullPort:
+        assert self._pulls is not None, "only a decode engine with a KV service admits pulls"
+        return self._pulls
+
+
+def _remote_id(request_id: str, attempt: int) -> str:
+    """A peer's request beside our own ones, and beside its own earlier attempt."""
+    return f"{request_id}#{attempt}"
+
+
+def _notify(submit: _SubmitRemote, event: PrefillEvent) -> None:
+    try:
+        submit.on_event(event)
+    except Exception:
+        # The KV service's loop may be closed already; its connections end the leases.
+        log.exception("the KV service did not take an event")
+
+
+def _lease_ready(
+    key: LeaseKey, sequence: Sequence, first_token: int, blocks: tuple[int, ...]
+) -> LeaseReady:
+    scheduled = sequence.scheduled_s or sequence.request.arrival_s
+    return LeaseReady(
+        key=key,
+        first_token=first_token,
+        n_tokens=sequence.n_prompt,
+        block_ids=blocks,
+        queue_s=scheduled - sequence.request.arrival_s,
+        prefill_s=(sequence.first_token_s or scheduled) - scheduled,
+    )

@@ -1,0 +1,79 @@
+"""Port 8001: liveness, readiness, metrics and drain. It answers before the model is loaded."""
+
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from starlette.applications import Starlette
+from starlette.requests import Request
+from starlette.responses import JSONResponse, Response
+from starlette.routing import Route
+
+from argosy_engine.metrics import EngineMetrics
+from argosy_engine.runtime.loop import EngineLoop
+from argosy_engine.server.drain import Drain
+
+__all__ = ["Admin"]
+
+_STUCK_AFTER_S = 120.0  # longer than the longest step of the largest prompt on a CPU
+_EXPOSITION = "text/plain; version=0.0.4; charset=utf-8"
+
+
+@dataclass(slots=True)
+class Admin:
+    """Filled in as the engine comes up; None: still loading."""
+
+    loop: EngineLoop | None = None
+    metrics: EngineMetrics | None = None
+    drain: Drain | None = None
+    serving: bool = False  # the API port listens
+    clock: Callable[[], float] = time.monotonic
+
+    def app(self) -> Starlette:
+        return Starlette(
+            routes=[
+                Route("/health", self._health, methods=["GET"]),
+                Route("/ready", self._ready, methods=["GET"]),
+                Route("/metrics", self._metrics, methods=["GET"]),
+                Route("/drain", self._begin, methods=["POST"]),
+                Route("/drain", self._call_back, methods=["DELETE"]),
+                Route("/drain", self._report, methods=["GET"]),
+            ]
+        )
+
+    async def _health(self, _request: Request) -> Response:
+        """Live while loading, and as long as the engine thread comes around."""
+        if self.loop is None or not self.serving:
+            return JSONResponse({"live": True, "loading": True})
+        silent_s = self.clock() - self.loop.progress_s
+        live = self.loop.alive and silent_s < _STUCK_AFTER_S
+        body = {"live": live, "loading": False, "silent_s": round(silent_s, 3)}
+        return JSONResponse(body, 200 if live else 503)
+
+    async def _ready(self, _request: Request) -> Response:
+        if not self.serving or self.loop is None or not self.loop.alive:
+            return JSONResponse({"ready": False, "reason": "loading"}, 503)
+        if self.loop.draining:
+            return JSONResponse({"ready": False, "reason": "draining"}, 503)
+        return JSONResponse({"ready": True})
+
+    async def _metrics(self, _request: Request) -> Response:
+        body = b"" if self.metrics is None else self.metrics.render()
+        return Response(body, media_type=_EXPOSITION)
+
+    async def _begin(self, _request: Request) -> Response:
+        if self.drain is None:
+            return JSONResponse({"draining": False, "running": 0, "leases": 0}, 503)
+        self.drain.begin()
+        return JSONResponse(self.drain.report())
+
+    async def _call_back(self, _request: Request) -> Response:
+        if self.drain is None or not self.drain.call_back():
+            message = "the engine is not serving: it is starting, or ending after SIGTERM"
+            return JSONResponse({"error": {"message": message}}, 409)
+        return JSONResponse(self.drain.report())
+
+    async def _report(self, _request: Request) -> Response:
+        if self.drain is None:
+            return JSONResponse({"draining": False, "running": 0, "leases": 0})
+        return JSONResponse(self.drain.report())

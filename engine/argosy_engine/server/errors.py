@@ -1,0 +1,51 @@
+"""Errors as clients of an OpenAI API expect them: a status, and a body that says what to do."""
+
+import json
+from dataclasses import dataclass, field
+
+from argosy_engine.core.limits import Refusal
+
+__all__ = ["DRAINING_HEADER", "ApiError", "draining_error", "refused"]
+
+DRAINING_HEADER = "x-argosy-draining"  # tells the gateway: choose another pod
+_RETRY_AFTER_S = "1"
+
+
+@dataclass(slots=True)
+class ApiError(Exception):
+    """`status` and the four members of an OpenAI error object."""
+
+    status: int
+    message: str
+    type: str = "invalid_request_error"
+    param: str | None = None
+    code: str | None = None
+    headers: dict[str, str] = field(default_factory=dict)
+
+    def body(self) -> bytes:
+        error = {
+            "message": self.message,
+            "type": self.type,
+            "param": self.param,
+            "code": self.code,
+        }
+        return json.dumps({"error": error}).encode()
+
+
+def draining_error(message: str = "this engine is draining: ask another one") -> ApiError:
+    headers = {DRAINING_HEADER: "1", "retry-after": _RETRY_AFTER_S}
+    return ApiError(503, message, "server_error", None, "draining", headers)
+
+
+def refused(refusal: Refusal) -> ApiError:
+    """The scheduler's refusal as a response."""
+    match refusal.code:
+        case "queue_full":
+            headers = {"retry-after": _RETRY_AFTER_S}
+            return ApiError(429, refusal.message, "rate_limit_error", None, "queue_full", headers)
+        case "draining":
+            return draining_error(refusal.message)
+        case "context_length_exceeded":
+            return ApiError(400, refusal.message, param="prompt", code=refusal.code)
+        case _:
+            return ApiError(400, refusal.message, param="prompt", code=refusal.code)

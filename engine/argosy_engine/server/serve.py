@@ -1,0 +1,227 @@
+"""One engine process, from its options to its exit status.
+
+Order: bind all ports (a taken one is a clear error) → admin answers → load the model → engine
+thread, KV service → API answers → ready → SIGTERM → drain → everything closed, exit 0.
+"""
+
+import asyncio
+import contextlib
+import importlib
+import logging
+import os
+import signal
+import socket
+import time
+from collections.abc import Iterator
+
+import uvicorn
+from starlette.types import ASGIApp
+
+from argosy_engine.config import EngineConfig
+from argosy_engine.core.capacity import CapacityPolicy, GuaranteedNoEvict, MaxUtilization
+from argosy_engine.core.limits import Limits, Refusal
+from argosy_engine.core.pool import BlockPool
+from argosy_engine.core.runner import Runner
+from argosy_engine.core.scheduler import Scheduler
+from argosy_engine.core.text import Tokenizer
+from argosy_engine.core.transfer import TransferService
+from argosy_engine.errors import LoadError
+from argosy_engine.metrics import EngineMetrics
+from argosy_engine.runtime.loop import Delivery, EngineLoop
+from argosy_engine.server.admin import Admin
+from argosy_engine.server.api import OpenAiApi
+from argosy_engine.server.drain import Drain
+
+__all__ = ["serve"]
+
+log = logging.getLogger(__name__)
+
+_FLUSH_S = 5  # last bytes of answers that are complete already
+
+
+async def serve(config: EngineConfig) -> int:
+    """Run until SIGTERM or SIGINT; 0 after a clean end. LoadError when it cannot start."""
+    admin = Admin()
+    with _bound(config.host, config.admin_port) as admin_sock, _bound(
+        config.host, config.port
+    ) as api_sock:  # fmt: skip
+        admin_server, admin_task = await _start(admin.app(), admin_sock)
+        try:
+            runner, tokenizer = await asyncio.to_thread(_load, config)
+            return await _run(config, admin, api_sock, runner, tokenizer)
+        finally:
+            admin_server.should_exit = True
+            await admin_task
+
+
+async def _run(
+    config: EngineConfig,
+    admin: Admin,
+    api_sock: socket.socket,
+    runner: Runner,
+    tokenizer: Tokenizer,
+) -> int:
+    scheduler = _scheduler(config, runner)
+    metrics = EngineMetrics(config, max_model_len=scheduler.max_model_len)
+    loop = EngineLoop(
+        scheduler=scheduler,
+        runner=runner,
+        metrics=metrics,
+        deliver=_deliverer(asyncio.get_running_loop()),
+    )
+    kv = _kv_service(config, runner, loop)
+    api = OpenAiApi(config, loop, tokenizer)
+    drain = Drain(
+        running=lambda: max(api.active, loop.unfinished),
+        leases=lambda: loop.leases.active,
+        switch=lambda on: setattr(loop, "draining", on),
+        timeout_s=config.drain_timeout_s,
+    )
+    metrics.bind(
+        scheduler,
+        runner.kv_layout(),
+        leases=lambda: loop.leases.active,
+        leases_expired=lambda: loop.leases.expired,
+        draining=lambda: loop.draining,
+    )
+    _on_signals(drain)
+    if kv is not None:
+        kv.start()
+    loop.start(kv)
+    server, task = await _start(api.app(), api_sock)
+    admin.loop, admin.metrics, admin.drain, admin.serving = loop, metrics, drain, True
+    metrics.engine_start_seconds.set(_process_age_s())
+    log.info("serving %s as %s on port %d", config.served_name, config.role, config.port)
+    try:
+        clean = await drain.quiet()
+        log.info("ending: %s", "all streams and leases ended" if clean else "drain timed out")
+    finally:
+        await asyncio.to_thread(loop.stop)
+        server.should_exit = True
+        await task
+        if kv is not None:
+            await asyncio.to_thread(kv.close)
+        runner.close()
+    return 0
+
+
+def _load(config: EngineConfig) -> tuple[Runner, Tokenizer]:
+    """Only the chosen runner's module is imported: a simulated engine never sees torch."""
+    name = "sim_runner" if config.load_format == "sim" else "torch_runner"
+    try:
+        module = importlib.import_module(f"argosy_engine.runtime.{name}")
+        runner, tokenizer = module.load(config)
+        runner.warm_up()
+    except ModuleNotFoundError as missing:
+        message = f"{missing}: use the engine image, or pip install 'argosy[engine]'"
+        raise LoadError("BadArgument", message) from missing
+    except MemoryError as fault:
+        message = f"no memory for the model: raise the limit or lower --kv-cache-tokens ({fault})"
+        raise LoadError("OutOfMemory", message) from fault
+    return runner, tokenizer
+
+
+def _scheduler(config: EngineConfig, runner: Runner) -> Scheduler:
+    layout = runner.kv_layout()
+    policy: CapacityPolicy = GuaranteedNoEvict()
+    if config.capacity_policy == "MAX_UTILIZATION":
+        policy = MaxUtilization()
+    return Scheduler(
+        pool=BlockPool(num_blocks=layout.num_blocks, block_size=layout.block_size),
+        limits=Limits(
+            max_num_seqs=config.max_num_seqs,
+            max_num_batched_tokens=config.max_num_batched_tokens,
+            max_queue=config.max_queue,
+            pull_timeout_s=config.kv_timeout_s,
+        ),
+        policy=policy,
+        eos=runner.eos_token_ids,
+        max_model_len=runner.max_model_len,
+    )
+
+
+def _kv_service(config: EngineConfig, runner: Runner, loop: EngineLoop) -> TransferService | None:
+    if config.role == "colocated":
+        return None
+    module = importlib.import_module("argosy_engine.kv.service")
+    service: TransferService = module.KvService(
+        config=config, runner=runner, prefill=loop, post=loop.post
+    )
+    return service
+
+
+def _deliverer(aio: asyncio.AbstractEventLoop):  # type: ignore[no-untyped-def]
+    """From the engine thread to the event loop, once a step."""
+
+    def dispatch(batch: list[Delivery]) -> None:
+        for sink, event in batch:
+            if isinstance(event, Refusal):
+                sink.refuse(event)
+            else:
+                sink.emit(event)
+
+    def deliver(batch: list[Delivery]) -> None:
+        aio.call_soon_threadsafe(dispatch, batch)
+
+    return deliver
+
+
+# ----------------------------------------------------------------- servers
+
+
+class _Server(uvicorn.Server):
+    """Signals are the engine's, not the server's: there are two servers in one process."""
+
+    @contextlib.contextmanager
+    def capture_signals(self) -> Iterator[None]:
+        yield
+
+
+async def _start(app: ASGIApp, sock: socket.socket) -> tuple[_Server, asyncio.Task[None]]:
+    server = _Server(
+        uvicorn.Config(
+            app,
+            http="httptools",
+            ws="none",
+            loop="none",
+            lifespan="off",
+            access_log=False,
+            log_config=None,
+            log_level="warning",
+            server_header=False,
+            date_header=False,
+            timeout_graceful_shutdown=_FLUSH_S,
+            timeout_keep_alive=75,
+        )
+    )
+    task = asyncio.create_task(server.serve(sockets=[sock]))
+    while not server.started:
+        if task.done():
+            task.result()
+        await asyncio.sleep(0)
+    return server, task
+
+
+@contextlib.contextmanager
+def _bound(host: str, port: int) -> Iterator[socket.socket]:
+    family = socket.AF_INET6 if ":" in host else socket.AF_INET
+    try:
+        sock = socket.create_server((host, port), family=family, backlog=2048)
+    except OSError as fault:
+        message = f"cannot listen on {host} port {port}: {fault.strerror}; choose another port"
+        raise LoadError("BadArgument", message) from fault
+    with sock:
+        yield sock
+
+
+def _on_signals(drain: Drain) -> None:
+    aio = asyncio.get_running_loop()
+    for number in (signal.SIGTERM, signal.SIGINT):
+        aio.add_signal_handler(number, drain.terminate)
+
+
+def _process_age_s() -> float:
+    """Seconds since the kernel started this process, interpreter and imports included."""
+    with open("/proc/self/stat", encoding="ascii") as stat:
+        ticks = int(stat.read().rsplit(")", 1)[1].split()[19])
+    return time.clock_gettime(time.CLOCK_BOOTTIME) - ticks / os.sysconf("SC_CLK_TCK")
