@@ -1,0 +1,232 @@
+"""The scheduler's tables (peer behaviours) and its invariants under random work."""
+
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from argosy_engine.core.capacity import GuaranteedNoEvict, MaxUtilization
+from argosy_engine.core.limits import Limits
+from argosy_engine.core.plan import StepOutput, flatten
+from argosy_engine.core.pool import BlockPool
+from argosy_engine.core.request import NewRequest
+from argosy_engine.core.sampling import SamplingParams
+from argosy_engine.core.scheduler import Scheduler
+from argosy_engine.core.transfer import PullDone, PullFailed, PullReady
+
+
+def make(*, blocks=64, size=16, seqs=8, tokens=1024, policy=None, threshold=0, max_len=4096):
+    return Scheduler(
+        pool=BlockPool(num_blocks=blocks, block_size=size),
+        limits=Limits(
+            max_num_seqs=seqs,
+            max_num_batched_tokens=tokens,
+            max_queue=100,
+            long_prefill_threshold=threshold,
+        ),
+        policy=policy or GuaranteedNoEvict(),
+        eos=frozenset({2}),
+        max_model_len=max_len,
+    )
+
+
+def ask(name, prompt, max_tokens=4, at=0.0, **more):
+    ids = (
+        list(prompt)
+        if not isinstance(prompt, int)
+        else [hash((name, i)) % 9999 + 3 for i in range(prompt)]
+    )
+    sampling = SamplingParams(max_tokens=max_tokens, **more.pop("sampling", {}))
+    return NewRequest(request_id=name, token_ids=ids, sampling=sampling, arrival_s=at, **more)
+
+
+def step(scheduler, now=0.0, token=7):
+    decision = scheduler.schedule(now)
+    emissions = []
+    if decision.plan is not None:
+        out = StepOutput(token_ids=[token for r in decision.plan.rows if r.samples], busy_s=0.01)
+        emissions = scheduler.update(decision.plan, out, now)
+    return decision, emissions
+
+
+def shares(decision):
+    return [row.count for row in decision.plan.rows]
+
+
+def test_three_long_prompts_share_the_budget_in_chunks():
+    scheduler = make(blocks=200, tokens=1024, threshold=400)
+    for i in range(3):
+        scheduler.add(ask(f"r{i}", 800))
+    assert [shares(step(scheduler)[0]) for _ in range(3)] == [
+        [400, 400, 224], [400, 400, 224], [1, 1, 352],
+    ]  # fmt: skip
+
+
+def test_decodes_come_first_and_are_never_delayed_by_a_prompt():
+    scheduler = make(tokens=64)
+    scheduler.add(ask("old", 16, max_tokens=8))
+    step(scheduler)
+    scheduler.add(ask("long", 300))
+    for _ in range(4):
+        decision, _ = step(scheduler)
+        assert decision.plan.rows[0].request_id == "old"
+        assert decision.plan.tokens <= 64
+
+
+def test_a_finished_request_leaves_before_the_next_step():
+    scheduler = make(seqs=2)
+    for name in "abc":
+        scheduler.add(ask(name, 5, max_tokens=1))
+    first, _ = step(scheduler)
+    assert [r.request_id for r in first.plan.rows] == ["a", "b"]
+    assert first.blocked_by == "batch"
+    assert [r.request_id for r in step(scheduler)[0].plan.rows] == ["c"]
+
+
+def test_a_full_prefix_hit_still_computes_the_last_token():
+    scheduler = make()
+    scheduler.add(ask("a", range(100, 164), max_tokens=1))
+    step(scheduler)
+    scheduler.add(ask("b", range(100, 164), max_tokens=1))
+    decision, emissions = step(scheduler)
+    assert shares(decision) == [16]
+    assert emissions[0].sequence.cached_tokens == 48
+
+
+def test_a_failed_step_poisons_no_prefix():
+    scheduler = make()
+    scheduler.add(ask("a", 64))
+    scheduler.schedule(0.0)
+    assert [e.reason for e in scheduler.fail_step("boom")] == ["error"]
+    assert scheduler.pool.free == scheduler.pool.total
+    assert scheduler.pool.cached == 0
+
+
+def test_ends_are_found_in_order_of_min_tokens_eos_stop_ids_and_length():
+    cases = [
+        ({"max_tokens": 3}, 7, 3, "length"),
+        ({"max_tokens": 3}, 2, 1, "stop"),
+        ({"max_tokens": 3, "sampling": {"ignore_eos": True}}, 2, 3, "length"),
+        ({"max_tokens": 5, "sampling": {"min_tokens": 3}}, 2, 3, "stop"),
+        ({"max_tokens": 5, "sampling": {"stop_token_ids": (7,)}}, 7, 1, "stop"),
+    ]
+    for options, token, produced, reason in cases:
+        scheduler = make()
+        sequence = scheduler.add(ask("a", 5, **options))
+        while scheduler.sequences:
+            step(scheduler, token=token)
+        assert (sequence.n_output, sequence.reason) == (produced, reason)
+
+
+def test_a_pulled_request_decodes_without_prefill_and_a_failed_pull_falls_back():
+    scheduler = make()
+    for name in ("good", "bad"):
+        scheduler.add(ask(name, 40, candidates=("10.0.0.1:8002",)))
+    decision, _ = step(scheduler)
+    assert decision.plan is None
+    assert [len(order.block_ids) for order in decision.pulls] == [3, 3]
+    for name in ("good", "bad"):
+        ready = PullReady(request_id=name, attempt=1, first_token=9, prefill_pod="p")
+        assert [e.token_id for e in scheduler.pull_ready(ready, 1.0)] == [9]
+    scheduler.pull_done(PullDone(request_id="good", attempt=1, bytes_moved=0, seconds=0.1))
+    scheduler.pull_failed(PullFailed(request_id="bad", attempt=1, cause="broken", message=""))
+    decision, _ = step(scheduler)
+    assert [(r.request_id, r.count) for r in decision.plan.rows] == [("good", 1), ("bad", 41)]
+
+
+def test_an_aborted_pull_keeps_its_blocks_until_the_service_lets_go():
+    scheduler = make()
+    scheduler.add(ask("a", 40, candidates=("10.0.0.1:8002",)))
+    step(scheduler)
+    scheduler.abort("a")
+    decision, _ = step(scheduler)
+    assert decision.cancels == (("a", 1),)
+    assert scheduler.pool.used == 3
+    scheduler.pull_failed(PullFailed(request_id="a", attempt=1, cause="cancelled", message=""))
+    assert scheduler.pool.used == 0
+
+
+def test_a_leased_prompt_blocks_admission_by_lease_until_it_is_freed():
+    scheduler = make(blocks=4)
+    scheduler.add(ask("p#1", 64, lease_s=30.0))
+    _, emissions = step(scheduler)
+    assert emissions[0].leased
+    assert scheduler.pool.used == 4
+    scheduler.add(ask("q#1", 64, lease_s=30.0))
+    assert step(scheduler)[0].blocked_by == "lease"
+    scheduler.free_lease("p#1")
+    assert step(scheduler)[0].blocked_by is None
+
+
+def test_a_flat_batch_addresses_each_token_in_its_block():
+    scheduler = make(size=4)
+    scheduler.add(ask("a", range(10, 16)))
+    flat = flatten(scheduler.schedule(0.0).plan)
+    assert flat.token_ids == [10, 11, 12, 13, 14, 15]
+    assert flat.slot_mapping == [4, 5, 6, 7, 8, 9]
+    assert (flat.cu_q, flat.kv_lens, flat.block_tables) == ([0, 6], [6], [[1, 2]])
+    assert (flat.sample_rows, flat.sample_positions) == ([5], [6])
+
+
+WORK = st.lists(
+    st.tuples(st.integers(1, 90), st.integers(1, 60), st.integers(0, 30), st.booleans()),
+    min_size=1,
+    max_size=25,
+)
+
+
+def check(scheduler, decision):
+    pool = scheduler.pool
+    held = [b for s in scheduler.sequences.values() for b in s.blocks]
+    assert sum(pool.refs(b) for b in set(held)) == len(held)
+    assert pool.free + pool.used + pool.cached == pool.total
+    assert scheduler.promised >= 0
+    if decision.plan is not None:
+        assert decision.plan.tokens <= scheduler.limits.max_num_batched_tokens
+        assert len(decision.plan.rows) <= scheduler.limits.max_num_seqs
+
+
+def run_all(scheduler, work):
+    """Drive random work to its end, aborting some of it; returns (preemptions, all sequences)."""
+    everything, preempted, now = [], 0, 0.0
+    pending = sorted(enumerate(work), key=lambda item: item[1][2])
+    decoded_at = {}
+    for turn in range(5000):
+        while pending and pending[0][1][2] <= turn:
+            index, (prompt, out, _, leaves) = pending.pop(0)
+            request = ask(f"r{index}", [index % 3] * prompt, max_tokens=out, at=now)
+            if scheduler.refusal(request) is None:
+                everything.append((scheduler.add(request), leaves))
+        for sequence, leaves in everything:
+            if leaves and sequence.n_output == 3:
+                scheduler.abort(sequence.request_id)
+        decoding = {s.request_id for s in scheduler.running if s.decoding}
+        decision, _ = step(scheduler, now)
+        ran = {r.request_id for r in decision.plan.rows} if decision.plan else set()
+        for name in decoding & set(scheduler.sequences):
+            decoded_at[name] = 0 if name in ran else decoded_at.get(name, 0) + 1
+            assert decoded_at[name] <= 25, "a decode starved"
+        preempted += len(decision.preempted)
+        check(scheduler, decision)
+        now += 0.03
+        if not pending and not scheduler.sequences:
+            return preempted, [s for s, _ in everything]
+    raise AssertionError("work was lost or stuck")
+
+
+@settings(max_examples=60, deadline=None)
+@given(work=WORK, seqs=st.integers(1, 6), tokens=st.integers(8, 64), blocks=st.integers(10, 40))
+def test_without_eviction_nothing_is_preempted_lost_or_starved(work, seqs, tokens, blocks):
+    scheduler = make(blocks=blocks, seqs=seqs, tokens=tokens, max_len=150)
+    preempted, sequences = run_all(scheduler, work)
+    assert preempted == 0
+    assert all(s.reason in ("length", "abort") for s in sequences)
+    assert scheduler.pool.used == scheduler.promised == 0
+
+
+@settings(max_examples=60, deadline=None)
+@given(work=WORK, seqs=st.integers(2, 6), tokens=st.integers(8, 64), blocks=st.integers(10, 20))
+def test_full_utilization_finishes_everything_despite_preemption(work, seqs, tokens, blocks):
+    scheduler = make(blocks=blocks, seqs=seqs, tokens=tokens, max_len=150, policy=MaxUtilization())
+    _, sequences = run_all(scheduler, work)
+    assert all(s.reason in ("length", "abort") for s in sequences)
+    assert all(s.n_output == s.sampling.max_tokens for s in sequences if s.reason == "length")
+    assert scheduler.pool.used == 0
