@@ -285,11 +285,11 @@ def _link_components() -> None:
             link.symlink_to("kube")
 
 
-def main() -> int:
+def main(words: list[str] | None = None) -> int:
     """Command line; prints the folder of the binaries."""
     parser = argparse.ArgumentParser(prog="python -m tests.cluster.build", description=__doc__)
     parser.add_argument("--stage", choices=(*STAGES, "all"), default="all")
-    asked = parser.parse_args()
+    asked = parser.parse_args(words)
     try:
         folder = build(asked.stage)
     except BuildError as error:

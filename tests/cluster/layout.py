@@ -1,0 +1,113 @@
+"""What a cluster is made of, as values: its size, its addresses, its files.
+
+Everything below `state_dir/mnt` lies on a tmpfs that only the cluster's own mount namespace sees;
+it vanishes with the cluster. The rest (certificates, logs, kubeconfig) is removed by `down`.
+"""
+
+import os
+from dataclasses import asdict, dataclass
+from pathlib import Path
+
+SOURCE = Path(__file__).resolve().parents[2]
+API_ADDRESS = "10.244.255.100"
+API_PORT = 6443
+API_SERVICE = "10.96.0.1"
+DNS_SERVICE = "10.96.0.10"
+NODE_NETWORK = "10.244.255"
+POD_NETWORK = "10.244.0.0/16"
+SERVICE_NETWORK = "10.96.0.0/16"
+DEFAULT_NAME = "argosy"
+MOST_NODES = 90
+
+
+def default_state_dir(name: str) -> Path:
+    """`$XDG_STATE_HOME/argosy/<name>`."""
+    base = os.environ.get("XDG_STATE_HOME") or "~/.local/state"
+    return Path(base).expanduser().resolve() / "argosy" / name
+
+
+@dataclass(frozen=True, slots=True)
+class Spec:
+    """Size of a cluster. ValueError says what to write instead."""
+
+    name: str
+    nodes: int
+    gpus_per_node: int
+    rootless: bool
+    bin_dir: str
+    images: str
+
+    def __post_init__(self) -> None:
+        if not 1 <= self.nodes <= MOST_NODES:
+            raise ValueError(f"--nodes {self.nodes}: write a number from 1 to {MOST_NODES}")
+        if self.gpus_per_node < 0:
+            raise ValueError(f"--gpus-per-node {self.gpus_per_node}: write 0 or more")
+
+    def to_json(self) -> dict[str, object]:
+        return asdict(self)
+
+    @property
+    def node_names(self) -> list[str]:
+        return [f"node{number}" for number in range(1, self.nodes + 1)]
+
+
+@dataclass(frozen=True, slots=True)
+class Files:
+    """Every path of one cluster, from its state directory."""
+
+    state: Path
+
+    @property
+    def kubeconfig(self) -> Path:
+        return self.state / "kubeconfig"
+
+    @property
+    def audit_log(self) -> Path:
+        return self.logs / "audit.log"
+
+    @property
+    def logs(self) -> Path:
+        return self.state / "logs"
+
+    @property
+    def pki(self) -> Path:
+        return self.state / "pki"
+
+    @property
+    def config(self) -> Path:
+        return self.state / "config"
+
+    @property
+    def control(self) -> Path:
+        return self.state / "control.sock"
+
+    @property
+    def run(self) -> Path:
+        return self.state / "run.json"
+
+    @property
+    def spec(self) -> Path:
+        return self.state / "spec.json"
+
+    @property
+    def images(self) -> Path:
+        return self.state / "images.json"
+
+    @property
+    def mnt(self) -> Path:
+        return self.state / "mnt"
+
+    def node(self, name: str) -> Path:
+        return self.mnt / name
+
+    def runtime_socket(self, name: str) -> Path:
+        return self.node(name) / "cri.sock"
+
+
+def node_address(name: str) -> str:
+    """Address of the kubelet and of host-network pods."""
+    return f"{NODE_NETWORK}.{name.removeprefix('node')}"
+
+
+def pod_cidr(name: str) -> str:
+    return f"10.244.{name.removeprefix('node')}.0/24"

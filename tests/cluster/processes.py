@@ -1,0 +1,106 @@
+"""The children of the supervisor: started, brought back when they end, reaped.
+
+Used by PID 1 of the cluster's PID namespace, so everything that lost its parent is reaped too.
+"""
+
+import asyncio
+import os
+import signal
+import subprocess
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from pathlib import Path
+
+_FIRST_PAUSE_S, _LONGEST_PAUSE_S, _STEADY_S = 0.1, 5.0, 10.0
+
+
+@dataclass(slots=True)
+class Program:
+    """One process to keep alive. `mounts` is the pid whose mount namespace it enters."""
+
+    name: str
+    argv: list[str]
+    log: Path
+    env: dict[str, str] = field(default_factory=dict)
+    mounts: int | None = None
+    fds: tuple[int, ...] = ()
+    pid: int = 0
+    starts: int = 0
+    started_at: float = 0.0
+    pause_s: float = _FIRST_PAUSE_S
+    wanted: bool = True
+    process: subprocess.Popen | None = None
+
+
+class Processes:
+    """All programs by name; `on_start(program)` is called after every start."""
+
+    def __init__(self, on_start: Callable[[Program], None]) -> None:
+        self.programs: dict[str, Program] = {}
+        self._on_start = on_start
+        self._loop = asyncio.get_running_loop()
+        self._loop.add_signal_handler(signal.SIGCHLD, self._reap)
+
+    def start(self, program: Program) -> None:
+        """Start it now and whenever it ends."""
+        self.programs[program.name] = program
+        self._spawn(program)
+
+    def _spawn(self, program: Program) -> None:
+        if not program.wanted:
+            return
+        argv = program.argv
+        if program.mounts is not None:
+            argv = ["nsenter", f"--mount=/proc/{program.mounts}/ns/mnt", "--", *argv]
+        with program.log.open("ab") as log:
+            program.process = subprocess.Popen(
+                argv,
+                stdin=subprocess.DEVNULL,
+                stdout=log,
+                stderr=log,
+                env={**os.environ, **program.env},
+                pass_fds=program.fds,
+                start_new_session=True,
+            )
+        program.pid = program.process.pid
+        program.starts += 1
+        program.started_at = time.monotonic()
+        self._on_start(program)
+
+    def _reap(self) -> None:
+        while True:
+            try:
+                pid, status = os.waitpid(-1, os.WNOHANG)
+            except ChildProcessError:
+                return
+            if pid == 0:
+                return
+            for program in self.programs.values():
+                if program.pid == pid:
+                    self._ended(program, os.waitstatus_to_exitcode(status))
+
+    def _ended(self, program: Program, code: int) -> None:
+        program.pid = 0
+        if program.process:
+            program.process.returncode = code  # reaped here; Popen must not look for it
+        lived_s = time.monotonic() - program.started_at
+        steady = lived_s > _STEADY_S
+        program.pause_s = _FIRST_PAUSE_S if steady else program.pause_s * 2
+        pause_s = min(program.pause_s, _LONGEST_PAUSE_S)
+        if program.wanted:
+            print(f"{program.name} ended with {code} after {lived_s:.1f} s", flush=True)
+            self._loop.call_later(pause_s, self._spawn, program)
+
+    def signal(self, name: str, number: int) -> None:
+        """KeyError for an unknown name; a program that is just down is left to come back."""
+        program = self.programs[name]
+        if program.pid:
+            os.kill(program.pid, number)
+
+    def drop(self, name: str) -> None:
+        """Stop it for good."""
+        program = self.programs.pop(name)
+        program.wanted = False
+        if program.pid:
+            os.kill(program.pid, signal.SIGKILL)
