@@ -1,0 +1,113 @@
+"""`argosy operator run|crds|explain`, and `kubectl argosy explain`."""
+
+import asyncio
+import os
+import sys
+from typing import Annotated
+
+import typer
+
+app = typer.Typer(
+    no_args_is_help=True,
+    add_completion=False,
+    pretty_exceptions_enable=False,
+    help="The Argosy operator and its tools.",
+)
+
+DEFAULT_ENGINE = "ghcr.io/argosy-serving/engine:0.1.0"
+DEFAULT_GATEWAY = "ghcr.io/argosy-serving/gateway:0.1.0"
+
+
+def main(argv: list[str]) -> int:
+    """Entry point of the `argosy` command; returns the exit status."""
+    try:
+        result = app(args=argv, prog_name="argosy operator", standalone_mode=False)
+    except typer.Exit as exit_:
+        return exit_.exit_code
+    except typer.Abort:
+        return 130
+    except Exception as error:
+        show = getattr(error, "show", None)  # click's usage errors explain themselves
+        if show is None:
+            raise
+        show()
+        return int(getattr(error, "exit_code", 2))
+    return result if isinstance(result, int) else 0
+
+
+@app.command()
+def run(
+    namespace: Annotated[str, typer.Option(help="Namespace to watch, or all.")] = "all",
+    prometheus_url: Annotated[str | None, typer.Option(help="Prometheus' address.")] = None,
+    engine_image: Annotated[str, typer.Option(help="Default image of engines.")] = DEFAULT_ENGINE,
+    gateway_image: Annotated[str, typer.Option(help="Image of gateways.")] = DEFAULT_GATEWAY,
+    lease_namespace: Annotated[
+        str | None, typer.Option(help="Namespace of the Lease. Default: the pod's own.")
+    ] = None,
+    lease_name: Annotated[str, typer.Option(help="The Lease's name.")] = "argosy-operator",
+    metrics_port: Annotated[int, typer.Option(help="Port of probes and metrics.")] = 8081,
+    kubeconfig: Annotated[str | None, typer.Option(help="Else $KUBECONFIG, or the pod's.")] = None,
+) -> int:
+    """Run the operator until it is told to stop, or may no longer lead (status 1)."""
+    from argosy_operator.ports.access import AccessError
+    from argosy_operator.render.images import Images
+    from argosy_operator.shell.app import Options
+    from argosy_operator.shell.app import run as run_operator
+    from argosy_operator.shell.logs import configure
+
+    configure()
+    options = Options(
+        images=Images(engine=engine_image, gateway=gateway_image),
+        namespace=None if namespace == "all" else namespace,
+        prometheus_url=prometheus_url,
+        lease_namespace=lease_namespace or os.environ.get("POD_NAMESPACE") or "default",
+        lease_name=lease_name,
+        metrics_port=metrics_port,
+        kubeconfig=kubeconfig,
+    )
+    try:
+        status = asyncio.run(run_operator(options))
+    except AccessError as error:
+        print(f"argosy operator: {error}", file=sys.stderr)
+        status = 1
+    sys.stderr.flush()
+    # kopf's thread is a daemon; a process that lost its Lease must not wait for it
+    os._exit(status)
+
+
+@app.command()
+def crds() -> None:
+    """Print the CustomResourceDefinitions."""
+    from argosy_operator.api.crd import documents, text
+
+    print("".join(f"---\n{text(crd)}" for crd in documents()), end="")
+
+
+@app.command()
+def explain(
+    name: Annotated[str, typer.Argument(help="The ServingDeployment.")],
+    namespace: Annotated[str, typer.Option("-n", "--namespace")] = "default",
+    output: Annotated[str, typer.Option("-o", help="text or json.")] = "text",
+    kubeconfig: Annotated[str | None, typer.Option(help="Else $KUBECONFIG, or the pod's.")] = None,
+) -> int:
+    """Say why the fleet has the replicas that it has."""
+    from argosy_operator.cli.explain import explain as say
+    from argosy_operator.ports.access import Access, AccessError
+    from argosy_operator.ports.cluster import ApiCluster
+    from argosy_operator.ports.lease import Term
+    from argosy_operator.ports.protocols import ClusterError
+
+    async def read() -> dict[str, object] | None:
+        async with ApiCluster(Access(kubeconfig), Term(), lambda _verb, _kind: None) as cluster:
+            return await cluster.get("ServingDeployment", namespace, name)
+
+    try:
+        fleet = asyncio.run(read())
+        if fleet is None:
+            print(f"there is no ServingDeployment {name} in {namespace}", file=sys.stderr)
+            return 1
+        print(say(fleet, output))
+    except (AccessError, ClusterError, ValueError) as error:
+        print(f"kubectl argosy explain: {error}", file=sys.stderr)
+        return 1
+    return 0

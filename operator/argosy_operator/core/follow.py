@@ -35,7 +35,7 @@ def follow_targets(s: Snapshot, d: Draft) -> Draft:
 
 
 def retire_old(s: Snapshot, d: Draft) -> Draft:
-    """Old Deployments keep serving until the new ones do; then they drain, shrink and are deleted."""
+    """Old Deployments keep serving until the new ones do; then they drain, shrink and go."""
     old = s.retired()
     if not old:
         return d
@@ -102,6 +102,6 @@ def _pods(s: Snapshot, d: Draft, step: Step, role: str) -> Draft:
 
 
 def drain_timeout_s(s: Snapshot, deployment: Object) -> float:
-    """What the Deployment's pods were told when it was created; the spec's where it does not say."""
+    """What the pods were told when the Deployment was created; else what the spec says now."""
     told = (deployment["metadata"].get("annotations") or {}).get(names.DRAIN_TIMEOUT, "")
     return float(told) if told.isdigit() else s.fleet.spec.drain.timeout.seconds

@@ -1,4 +1,4 @@
-"""plan(): from a Snapshot to orders. The chain below is the documentation of what the operator does.
+"""plan(): from a Snapshot to orders. The chain below documents what the operator does.
 
 Each step takes the snapshot and the draft of the steps before it and adds orders, Events and a line
 for the trace; none of them does anything. Steps look only at what is there now, so the operator may
@@ -54,7 +54,7 @@ CHAIN = (
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """Orders in sequence, what to tell, when to look again, what to remember; the draft for status."""
+    """Orders in sequence, what to tell, when to look again, what to remember, the draft."""
 
     actions: tuple[Action, ...]
     notes: tuple[Note, ...]

@@ -1,8 +1,8 @@
 """What one round of the loop knows: everything `plan` may look at, frozen, clock included.
 
-Gathered by `shell/gather.py` from the API server, the engines and Prometheus. What is rendered comes
-along, because rendering is pure but lies above this layer. `Memory` is the only thing that outlives
-a round; a restarted operator begins with an empty one, so nothing may depend on it for safety.
+Gathered by `shell/gather.py` from the API server, the engines and Prometheus. What is rendered
+comes along, because rendering is pure but lies above this layer. `Memory` is the only thing that
+outlives a round; a restarted operator begins with an empty one, so no safety may depend on it.
 """
 
 from collections.abc import Mapping
@@ -29,7 +29,7 @@ class Memory:
     measured seconds from creation to ready, by pod uid; `said`: when an Event was last sent.
     """
 
-    scaling: ScalingState = ScalingState()
+    scaling: ScalingState = field(default_factory=ScalingState)
     decision: Decision | None = None
     decide_at: float = 0.0
     targets: Mapping[RoleName, int] = field(default_factory=dict)
@@ -45,8 +45,8 @@ class Snapshot:
 
     `children`: live objects in the fleet's namespace that carry its label, pods apart. `wanted`:
     rendered objects that do not depend on replicas. `engines`: the rendered Deployment of each role
-    that the mode uses, without replicas. `loads`: answers of the engines that were asked, by pod uid.
-    `metrics`: None when they were not asked for in this round.
+    that the mode uses, without replicas. `loads`: answers of the engines that were asked, by pod
+    uid. `metrics`: None when they were not asked for in this round.
     """
 
     fleet: ServingDeployment

@@ -1,7 +1,7 @@
 """How one Deployment comes to its wanted number of pods without cutting an answer off.
 
 Fewer pods: choose victims, mark them (annotation and deletion cost: the truth that outlives us),
-hasten their engines, wait until nothing runs there, then lower replicas by those pods and no others.
+hasten their engines, wait until nothing runs there, then lower replicas by just those pods.
 More pods: call back victims first, then raise replicas. Nothing is remembered between two looks:
 marks on the pods and replicas of the Deployment say where the matter stands.
 """
@@ -89,8 +89,8 @@ def _choose(
 ) -> tuple[list[Pod], bool]:
     """The victims, and whether the choice has to wait until the engines were asked.
 
-    Order: not started (a ReplicaSet removes Pending pods first whatever their cost, so they displace
-    even pods that drain), draining already, unready, then fewest requests in flight, then newest.
+    Order: not started (a ReplicaSet removes Pending pods first whatever their cost, so they
+    displace even pods that drain), draining already, unready, then fewest requests in flight, then newest.
     """
 
     def rank(pod: Pod) -> tuple[float, ...]:

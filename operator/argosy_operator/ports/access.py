@@ -1,8 +1,8 @@
 """How the API server is reached: one configuration for both of the operator's clients.
 
-`Access` reads the mounted ServiceAccount or a kubeconfig (tokens, certificates, exec users) through
-`kubernetes.aio` and hands the result to `cluster.py` and, through `login()`, to kopf, whose own login
-handlers know neither exec users nor rotated tokens. Tokens are read again every minute.
+`Access` reads the mounted ServiceAccount or a kubeconfig (tokens, certificates, exec users)
+through `kubernetes.aio` and hands the result to `cluster.py` and, through `login()`, to kopf, whose
+own login handlers know neither exec users nor rotated tokens. Tokens are read again every minute.
 """
 
 import os
@@ -36,7 +36,7 @@ class Login:
 
 
 class Access:
-    """Credentials from `kubeconfig`, else $KUBECONFIG, else the pod's ServiceAccount, else ~/.kube."""
+    """Credentials from `kubeconfig`, $KUBECONFIG, the pod's ServiceAccount or ~/.kube."""
 
     def __init__(self, kubeconfig: str | None = None) -> None:
         self.kubeconfig = kubeconfig or os.environ.get("KUBECONFIG") or None

@@ -1,7 +1,7 @@
 """The Kubernetes API through `kubernetes.aio`: the one place from which the operator writes.
 
-Paths come from a fixed table of kinds instead of discovery: the operator touches these kinds and no
-others, so what it may do can be read here and compared with the chart's RBAC. Every call has its own
+Paths come from a fixed table of kinds instead of discovery: the operator touches these kinds and
+no others, so what it may do can be read here and compared with the chart's RBAC. Every call has a
 time-out; every write passes the gate of `lease.py` and is counted. Errors leave as `ClusterError`.
 """
 

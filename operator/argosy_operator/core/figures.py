@@ -1,0 +1,156 @@
+"""The numbers of status: pods per role, what users got, the last decisions, the columns.
+
+Measured numbers keep the text that stands until they moved by more than a step: a fleet whose
+attainment wavers by a thousandth writes nothing.
+"""
+
+from typing import Any
+
+from argosy_operator.api.part import dump
+from argosy_operator.core.draft import Draft
+from argosy_operator.core.events import rfc3339
+from argosy_operator.core.scaling.observe import Signal, Value
+from argosy_operator.core.snapshot import Snapshot
+
+ATTAINMENT_STEP = 0.01
+RATE_STEP = 0.1  # relative
+HISTORY = 5
+AT_RISK = 0.02
+
+
+def steady(old: str | None, new: float, step: float, digits: int) -> str:
+    """`new` as text, or `old` while they differ by no more than `step`."""
+    if old is not None:
+        try:
+            if abs(float(old) - new) <= step:
+                return old
+        except ValueError:
+            pass
+    return f"{new:.{digits}f}"
+
+
+def goodput(s: Snapshot) -> dict[str, Any] | None:
+    """What users got; what stands, while nothing new is known."""
+    old = s.fleet.status.goodput
+    standing = dump(old) if old is not None else None
+    if s.metrics is None:
+        return standing
+    figures: dict[str, Any] = dict(standing or {})
+    attainment = _value(s.metrics.attainment)
+    if attainment is not None:
+        before = figures.get("attainment")
+        figures["attainment"] = steady(before, attainment, ATTAINMENT_STEP, 3)
+    else:
+        figures.pop("attainment", None)
+    offered = _value(s.metrics.arrivals)
+    if offered is not None:
+        before = figures.get("offeredRps")
+        figures["offeredRps"] = steady(before, offered, max(0.1, RATE_STEP * offered), 1)
+        if attainment is not None:
+            good = offered * attainment
+            figures["rps"] = steady(figures.get("rps"), good, max(0.1, RATE_STEP * good), 1)
+    else:
+        figures.pop("offeredRps", None)
+        figures.pop("rps", None)
+    return figures or None
+
+
+def slo_word(s: Snapshot, blind: bool) -> str:
+    """Met, AtRisk, Missed, Idle, Blind or None, for the column and the SLOMet condition."""
+    if s.fleet.spec.slo is None:
+        return "None"
+    if blind:
+        return "Blind"
+    figures = goodput(s) or {}
+    if "attainment" not in figures:
+        return "Idle"
+    attained, goal = float(figures["attainment"]), s.fleet.spec.slo.attainment.fraction
+    if attained < goal:
+        return "Missed"
+    return "AtRisk" if attained < goal + AT_RISK * (1 - goal) else "Met"
+
+
+def roles_status(s: Snapshot, d: Draft) -> dict[str, Any]:
+    """Pods of the current revision, counted; of old ones only those that still hold GPUs."""
+    roles: dict[str, Any] = {}
+    for role, _ in s.fleet.spec.active_roles():
+        pods = [pod for pod in s.current(role) if pod.alive]
+        everyone = [pod for pod in s.pods if pod.role == role and pod.alive]
+        ready = sum(pod.ready for pod in pods)
+        desired = d.targets.get(role, 0)
+        starts = sorted(seconds for of, seconds in d.memory.starts.values() if of == role)
+        standing = getattr(s.fleet.status.roles, role)
+        before = (
+            standing.time_to_ready.removesuffix("s")
+            if standing and standing.time_to_ready
+            else None
+        )
+        typical = starts[len(starts) // 2] if starts else None
+        roles[role] = {
+            "desired": desired,
+            "ready": ready,
+            "serving": sum(pod.serving for pod in pods),
+            "pending": sum(not pod.ready and not pod.draining for pod in pods),
+            "unschedulable": sum(pod.unschedulable is not None for pod in pods),
+            "draining": sum(pod.draining for pod in everyone),
+            "gpus": sum(pod.gpus for pod in everyone),
+            "revision": s.revision,
+            "timeToReady": f"{before}s"
+            if typical is None and before
+            else None
+            if typical is None
+            else steady(before, typical, max(1.0, 0.2 * typical), 0) + "s",
+        }
+    return roles
+
+
+def role_status(s: Snapshot, role: str, selector: str) -> dict[str, Any]:
+    """Status of the role's ServingRole, which the scale subresource reads."""
+    pods = [pod for pod in s.pods if pod.role == role and pod.alive]
+    return {
+        "replicas": len(pods),
+        "readyReplicas": sum(pod.ready for pod in pods),
+        "selector": selector,
+    }
+
+
+def autoscaling_status(s: Snapshot, d: Draft) -> dict[str, Any]:
+    """The last decision that changed replicas, with its record, and the ones before it."""
+    standing = s.fleet.status.autoscaling
+    if not d.scaled or d.decision is None:
+        return dump(standing)
+    now, decision = rfc3339(s.now), d.decision
+    moved = [t for t in decision.targets if t.replicas != t.current]
+    said = {
+        "time": now,
+        "reason": decision.rule.value,
+        "message": decision.message[:1024],
+        "from": {t.role: t.current for t in decision.targets},
+        "to": {t.role: t.replicas for t in decision.targets},
+        "boundBy": moved[0].rule.value if moved else None,
+    }
+    times = dict(standing.last_scale_time or {}) | {t.role: now for t in moved}
+    history = [said, *(dump(old) for old in standing.history)][:HISTORY]
+    return {
+        "lastDecision": said | {"record": dict(d.record or {})},
+        "history": history,
+        "lastScaleTime": times,
+    }
+
+
+def columns(roles: dict[str, Any], slo: str, reason: str) -> dict[str, str]:
+    def count(role: str) -> str:
+        return f"{roles[role]['serving']}/{roles[role]['desired']}"
+
+    colocated = "colocated" in roles
+    return {
+        "prefill": count("colocated" if colocated else "prefill"),
+        "decode": count("colocated" if colocated else "decode"),
+        "gpus": str(sum(role["gpus"] for role in roles.values())),
+        "slo": slo,
+        "reason": reason,
+    }
+
+
+def _value(signal: Signal) -> float | None:
+    return signal.v if isinstance(signal, Value) else None

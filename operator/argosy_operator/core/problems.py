@@ -1,0 +1,159 @@
+"""What keeps a fleet from its spec, in words that say what to do.
+
+Read from pods (why they do not start), from Deployments (why no pods are created) and from the
+outcomes of orders. A Problem has a reason of the conditions' vocabulary; `status.py` decides which
+condition it goes to.
+"""
+
+import json
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+from argosy_operator.api.conditions import Reason
+from argosy_operator.core import names
+from argosy_operator.core.actions import Outcome, Trouble, target
+from argosy_operator.core.draft import Draft
+from argosy_operator.core.pods import Pod
+from argosy_operator.core.snapshot import Snapshot
+
+CAPACITY = (Reason.UNSCHEDULABLE, Reason.QUOTA_EXCEEDED)
+
+# What the engine says in its termination message, and what helps.
+LOAD_FAILURES: dict[str, str] = {
+    Reason.MODEL_NOT_FOUND: "put the weights on the volume, or correct spec.model.uri",
+    Reason.WEIGHTS_INVALID: "write the weights anew as safetensors, or correct spec.model.uri",
+    Reason.UNSUPPORTED_ARCHITECTURE: "choose a model whose architecture the engine knows",
+    Reason.OUT_OF_MEMORY: "raise the role's resources, or lower spec.engine.maxModelLen",
+    Reason.BAD_ARGUMENT: "correct spec.engine",
+}
+_PULL = ("ErrImagePull", "ImagePullBackOff", "InvalidImageName", "ErrImageNeverPull")
+_CONFIG = ("CreateContainerConfigError", "CreateContainerError", "RunContainerError")
+
+
+@dataclass(frozen=True, slots=True)
+class Problem:
+    """`reason` of the vocabulary, `message` with cause and next step, most serious first."""
+
+    reason: Reason
+    message: str
+
+
+def problems_of(s: Snapshot, outcomes: Iterable[Outcome]) -> tuple[Problem, ...]:
+    """All problems, each once: of the API, of names, of pods."""
+    found = [*_of_orders(outcomes), *_of_deployments(s)]
+    for pod in s.pods:
+        problem = _of_pod(pod) if pod.alive else None
+        if problem is not None:
+            found.append(problem)
+    first: dict[Reason, Problem] = {}
+    for problem in found:
+        first.setdefault(problem.reason, problem)
+    return tuple(first.values())
+
+
+def conflicts_of(d: Draft, outcomes: Iterable[Outcome]) -> tuple[str, ...]:
+    """Objects of others that hold one of our names: Deployment/chat-gateway."""
+    met = [target(o.action) for o in outcomes if o.trouble is Trouble.FOREIGN]
+    return tuple(sorted({*(f"{kind}/{name}" for kind, name in d.foreign), *met}))
+
+
+def _of_orders(outcomes: Iterable[Outcome]) -> Iterable[Problem]:
+    for outcome in outcomes:
+        what = target(outcome.action)
+        if outcome.trouble is Trouble.FORBIDDEN:
+            yield Problem(
+                Reason.FORBIDDEN,
+                f"the API server forbids {what}: {outcome.message}. Add the missing rule to the "
+                "operator's role",
+            )
+        elif outcome.trouble is Trouble.QUOTA:
+            yield Problem(Reason.QUOTA_EXCEEDED, _quota(outcome.message))
+        elif outcome.trouble is Trouble.TERMINATING:
+            yield Problem(Reason.DELETING, "the namespace is being deleted; nothing is created")
+        elif outcome.trouble is Trouble.INVALID:
+            yield Problem(Reason.INVALID_SPEC, f"the API server refuses {what}: {outcome.message}")
+
+
+def _of_deployments(s: Snapshot) -> Iterable[Problem]:
+    """A Deployment whose pods cannot even be created says so in ReplicaFailure."""
+    for name, deployment in s.owned("Deployment").items():
+        for condition in deployment.get("status", {}).get("conditions") or ():
+            if condition["type"] == "ReplicaFailure" and condition["status"] == "True":
+                message = condition.get("message", "")
+                if "exceeded quota" in message:
+                    yield Problem(Reason.QUOTA_EXCEEDED, _quota(message))
+                else:
+                    yield Problem(
+                        Reason.FORBIDDEN,
+                        f"pods of {name} cannot be created: {message}. Ask for what the "
+                        "namespace allows, or have its policy changed",
+                    )
+
+
+def _of_pod(pod: Pod) -> Problem | None:
+    """Why the pod does not run, the engine's own words first."""
+    said = _engine_said(pod)
+    if said is not None and not pod.ready:
+        return said
+    if pod.unschedulable is not None:
+        return _unschedulable(pod, pod.unschedulable)
+    if pod.trouble is None:
+        return None
+    reason, message = pod.trouble
+    if reason in _PULL:
+        return Problem(
+            Reason.IMAGE_PULL_FAILED,
+            f"the image of pod {pod.name} cannot be fetched ({reason}): {message}. Correct "
+            "spec.engine.image, or mirror the image",
+        )
+    if reason in _CONFIG:
+        return Problem(
+            Reason.CONTAINER_CRASHING,
+            f"the container of pod {pod.name} cannot be started ({reason}): {message}",
+        )
+    if reason == "CrashLoopBackOff":
+        last = f": {pod.ended[1].strip()[-300:]}" if pod.ended else ""
+        return Problem(
+            Reason.CONTAINER_CRASHING,
+            f"pod {pod.name} ended {pod.restarts} times{last}. See kubectl logs {pod.name} -p",
+        )
+    return None
+
+
+def _engine_said(pod: Pod) -> Problem | None:
+    """The typed termination message of the engine (designs/0001-seams.md §3)."""
+    if pod.ended is None or pod.role == names.GATEWAY_ROLE:
+        return None
+    ended, text = pod.ended
+    try:
+        message = json.loads(text)
+        reason, why = Reason(message["reason"]), str(message["message"])
+    except (ValueError, KeyError, TypeError):
+        if ended == "OOMKilled":
+            return Problem(
+                Reason.OUT_OF_MEMORY,
+                f"pod {pod.name} was ended for using too much memory: "
+                f"{LOAD_FAILURES[Reason.OUT_OF_MEMORY]}",
+            )
+        return None
+    if reason not in LOAD_FAILURES:
+        return None
+    return Problem(reason, f"{why.rstrip('.')}. What helps: {LOAD_FAILURES[reason]}")
+
+
+def _unschedulable(pod: Pod, message: str) -> Problem:
+    if "persistentvolumeclaim" in message and "not found" in message:
+        return Problem(
+            Reason.CLAIM_NOT_FOUND,
+            f"pod {pod.name}: {message}. Create the claim, or correct spec.model.uri",
+        )
+    what = f"{pod.gpus} GPUs" if pod.gpus else "room"
+    return Problem(
+        Reason.UNSCHEDULABLE,
+        f"no node has {what} for a {pod.role} pod: {message}. Add nodes, or lower the role's "
+        "replicas or resources",
+    )
+
+
+def _quota(message: str) -> str:
+    return f"{message}. Have the quota raised, or lower the roles' replicas or resources"

@@ -1,0 +1,264 @@
+"""Status: what the fleet's conditions say, from one truth table, and its numbers.
+
+`facts_of` turns snapshot, draft and outcomes into named facts; `TABLE` says which fact makes which
+condition what (first row of a type that applies wins). The documentation prints the table, a test
+walks through it. Numbers are written only when they moved by more than their step, so that a quiet
+fleet writes nothing.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from argosy_operator.api.conditions import ConditionType as About
+from argosy_operator.api.conditions import Reason as Why
+from argosy_operator.api.conditions import Statement, Truth, upsert
+from argosy_operator.api.status import ServingDeploymentStatus
+from argosy_operator.core import names
+from argosy_operator.core.actions import Outcome
+from argosy_operator.core.draft import Draft
+from argosy_operator.core.events import rfc3339
+from argosy_operator.core.figures import (
+    autoscaling_status,
+    columns,
+    goodput,
+    roles_status,
+    slo_word,
+)
+from argosy_operator.core.problems import CAPACITY, LOAD_FAILURES, conflicts_of, problems_of
+from argosy_operator.core.scaling.decision import Rule
+from argosy_operator.core.scaling.observe import Idle
+from argosy_operator.core.snapshot import Snapshot
+from argosy_operator.core.targets import by_law
+
+
+@dataclass(frozen=True, slots=True)
+class Row:
+    """When all facts `when` hold (`!x`: x does not), `type` is `truth` because of `reason`."""
+
+    type: About
+    truth: Truth
+    reason: Why
+    when: tuple[str, ...] = ()
+
+
+_BLOCKING = (
+    Why.INVALID_SPEC,
+    Why.FORBIDDEN,
+    Why.DELETING,
+    Why.CLAIM_NOT_FOUND,
+    Why.IMAGE_PULL_FAILED,
+    *(Why(reason) for reason in LOAD_FAILURES),
+    Why.CONTAINER_CRASHING,
+)
+
+TABLE: tuple[Row, ...] = (
+    # Ready: does the fleet answer requests?
+    *(Row(About.READY, "False", r, (r, "!servable")) for r in (*_BLOCKING, *CAPACITY)),
+    Row(About.READY, "True", Why.PARKED, ("parked",)),
+    Row(About.READY, "False", Why.FOREIGN_OBJECT, ("foreign", "!servable")),
+    Row(About.READY, "False", Why.STARTING, ("!servable", "!served")),
+    Row(About.READY, "False", Why.PODS_NOT_READY, ("!servable",)),
+    Row(About.READY, "False", Why.GATEWAY_NOT_READY, ("!gateway",)),
+    Row(About.READY, "True", Why.AS_SPECIFIED),
+    # Servable: one complete pair, or one colocated pod, of one revision
+    Row(About.SERVABLE, "True", Why.AS_SPECIFIED, ("servable",)),
+    Row(About.SERVABLE, "False", Why.PARKED, ("parked",)),
+    Row(About.SERVABLE, "False", Why.NO_PREFILL, ("disaggregated", "decode")),
+    Row(About.SERVABLE, "False", Why.NO_DECODE, ("disaggregated", "prefill")),
+    Row(About.SERVABLE, "False", Why.NO_PODS),
+    # Reconciling (kstatus): on the way; never beside Stalled=True
+    Row(About.RECONCILING, "False", Why.PAUSED, ("paused",)),
+    *(Row(About.RECONCILING, "False", r, (r,)) for r in (*_BLOCKING, *CAPACITY)),
+    Row(About.RECONCILING, "False", Why.FOREIGN_OBJECT, ("foreign",)),
+    Row(About.RECONCILING, "True", Why.ROLLING_OUT, ("rolling",)),
+    Row(About.RECONCILING, "True", Why.SCALING, ("leaving",)),
+    Row(About.RECONCILING, "True", Why.STARTING, ("pending",)),
+    Row(About.RECONCILING, "True", Why.GATEWAY_NOT_READY, ("!gateway",)),
+    Row(About.RECONCILING, "False", Why.AS_SPECIFIED),
+    # Stalled (kstatus): a person must act
+    *(Row(About.STALLED, "True", r, (r,)) for r in (*_BLOCKING, *CAPACITY)),
+    Row(About.STALLED, "True", Why.FOREIGN_OBJECT, ("foreign",)),
+    Row(About.STALLED, "False", Why.NOT_STALLED),
+    # Progressing: pods are being added, replaced or removed
+    Row(About.PROGRESSING, "True", Why.ROLLING_OUT, ("rolling",)),
+    Row(About.PROGRESSING, "True", Why.SCALING, ("leaving",)),
+    Row(About.PROGRESSING, "True", Why.STARTING, ("pending",)),
+    Row(About.PROGRESSING, "False", Why.AS_SPECIFIED),
+    # SLOMet: what users got
+    Row(About.SLO_MET, "Unknown", Why.NO_SLO, ("!slo",)),
+    Row(About.SLO_MET, "Unknown", Why.METRICS_UNAVAILABLE, ("blind",)),
+    Row(About.SLO_MET, "Unknown", Why.NO_TRAFFIC, ("!scored",)),
+    Row(About.SLO_MET, "True", Why.TARGETS_MET, ("met",)),
+    Row(About.SLO_MET, "False", Why.TARGETS_MISSED),
+    # ScalingActive: who turns the replicas
+    Row(About.SCALING_ACTIVE, "False", Why.PAUSED, ("paused",)),
+    Row(About.SCALING_ACTIVE, "False", Why.EXTERNAL_OWNER, ("external",)),
+    Row(About.SCALING_ACTIVE, "False", Why.POLICY_NONE, ("policy_none",)),
+    Row(About.SCALING_ACTIVE, "False", Why.NO_SLO, ("!slo",)),
+    Row(About.SCALING_ACTIVE, "False", Why.ROLLING_OUT, ("rolling",)),
+    Row(About.SCALING_ACTIVE, "False", Why.METRICS_UNAVAILABLE, ("blind",)),
+    Row(About.SCALING_ACTIVE, "True", Why.FOLLOWING_GOODPUT),
+    # MetricsAvailable: only asked for under policy Goodput with an SLO
+    Row(About.METRICS_AVAILABLE, "Unknown", Why.NO_SLO, ("!law",)),
+    Row(About.METRICS_AVAILABLE, "Unknown", Why.UNKNOWN, ("!asked",)),
+    Row(About.METRICS_AVAILABLE, "False", Why.METRICS_UNAVAILABLE, ("blind",)),
+    Row(About.METRICS_AVAILABLE, "True", Why.IDLE, ("idle",)),
+    Row(About.METRICS_AVAILABLE, "True", Why.MEASURED),
+    # CapacityLimited: pods or GPUs that are wanted and cannot be had
+    *(Row(About.CAPACITY_LIMITED, "True", r, (r,)) for r in CAPACITY),
+    Row(About.CAPACITY_LIMITED, "True", Why.GPU_BUDGET, ("budget",)),
+    Row(About.CAPACITY_LIMITED, "False", Why.ENOUGH),
+    # Draining, NameConflict
+    Row(About.DRAINING, "True", Why.PODS_LEAVING, ("leaving",)),
+    Row(About.DRAINING, "False", Why.NOTHING_LEAVES),
+    Row(About.NAME_CONFLICT, "True", Why.FOREIGN_OBJECT, ("foreign",)),
+    Row(About.NAME_CONFLICT, "False", Why.NO_CONFLICT),
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Facts:
+    """Facts that hold, by name, and the sentence that goes with a reason."""
+
+    hold: frozenset[str]
+    says: Mapping[Why, str] = field(default_factory=dict)
+
+
+def statements(facts: Facts) -> list[Statement]:
+    """One statement per condition type: the first row of the table whose facts hold."""
+    said: dict[About, Statement] = {}
+    for row in TABLE:
+        if row.type not in said and _applies(row, facts.hold):
+            message = facts.says.get(row.reason, "")
+            said[row.type] = Statement(row.type, row.truth, row.reason, message)
+    return list(said.values())
+
+
+def _applies(row: Row, hold: frozenset[str]) -> bool:
+    return all((w[1:] not in hold) if w.startswith("!") else (w in hold) for w in row.when)
+
+
+def facts_of(s: Snapshot, d: Draft, outcomes: tuple[Outcome, ...]) -> Facts:
+    """What holds now. Says nothing about what it follows from; that is the table's part."""
+    spec, roles = s.fleet.spec, [name for name, _ in s.fleet.spec.active_roles()]
+    serving = {(pod.role, pod.revision) for pod in s.pods if pod.serving}
+    revisions = {revision for _, revision in serving}
+    whole = any(("colocated", r) in serving for r in revisions) or any(
+        {("prefill", r), ("decode", r)} <= serving for r in revisions
+    )
+    short = {role: _short(s, d, role) for role in roles}
+    problems = problems_of(s, outcomes)
+    conflicts = conflicts_of(d, outcomes)
+    decision = d.memory.decision
+    metrics = s.metrics
+    blind = decision is not None and decision.rule is Rule.BLIND
+    attained = s.fleet.status.goodput.attainment if s.fleet.status.goodput else None
+    word = slo_word(s, blind)
+    hold = {
+        "paused": spec.paused,
+        "parked": all(spec.role(role).replicas.max == 0 for role in roles),
+        "servable": whole,
+        "served": s.fleet.status.columns.slo != "" and _was(s, "Servable"),
+        "prefill": any(role == "prefill" for role, _ in serving),
+        "decode": any(role == "decode" for role, _ in serving),
+        "disaggregated": spec.mode == "disaggregated",
+        "gateway": any(pod.serving and pod.role == names.GATEWAY_ROLE for pod in s.pods),
+        "foreign": bool(conflicts),
+        "rolling": d.rolling,
+        "leaving": bool(d.leaving),
+        "pending": any(short.values()),
+        "slo": spec.slo is not None,
+        "law": by_law(spec),
+        "asked": decision is not None,
+        "blind": blind,
+        "idle": metrics is not None and isinstance(metrics.arrivals, Idle),
+        "scored": word in ("Met", "Missed", "AtRisk"),
+        "met": word in ("Met", "AtRisk"),
+        "external": spec.autoscaling.policy == "External",
+        "policy_none": spec.autoscaling.policy == "None",
+        "budget": decision is not None and any(t.rule is Rule.BUDGET for t in decision.targets),
+    }
+    says = {problem.reason: problem.message for problem in problems}
+    says |= _sentences(s, d, conflicts, short, attained)
+    names_that_hold = {name for name, holds in hold.items() if holds}
+    return Facts(frozenset(names_that_hold | {str(p.reason) for p in problems}), says)
+
+
+def _sentences(
+    s: Snapshot,
+    d: Draft,
+    conflicts: tuple[str, ...],
+    short: Mapping[str, int],
+    attained: str | None,
+) -> dict[Why, str]:
+    missing = ", ".join(f"{n} {role}" for role, n in short.items() if n)
+    says = {
+        Why.FOREIGN_OBJECT: f"{', '.join(conflicts)} exists and belongs to somebody else; it is left "
+        "untouched. Delete it or rename the fleet",
+        Why.PODS_LEAVING: "pods finish their answers and then leave: "
+        + ", ".join(sorted(pod.name for pod in d.leaving)),
+        Why.PAUSED: "spec.paused is true: nothing is written but status",
+        Why.NO_SLO: "spec.slo is not set: replicas stay at their minimum",
+        Why.EXTERNAL_OWNER: "replicas follow the ServingRoles, which HPA, KEDA or kubectl scale turn",
+        Why.POLICY_NONE: "spec.autoscaling.policy is None: replicas stay at their minimum",
+        Why.ROLLING_OUT: f"revision {s.revision} comes up; older pods leave when it serves",
+        Why.GATEWAY_NOT_READY: "no gateway pod is ready",
+        Why.GPU_BUDGET: "more replicas are needed than spec.autoscaling.gpuBudget.max allows",
+    }
+    if missing:
+        says[Why.STARTING] = f"waiting for pods to become ready: {missing}"
+        says[Why.PODS_NOT_READY] = says[Why.STARTING]
+    if d.memory.decision is not None and d.memory.decision.rule is Rule.BLIND:
+        says[Why.METRICS_UNAVAILABLE] = d.memory.decision.message
+    if attained is not None and s.fleet.spec.slo is not None:
+        goal = s.fleet.spec.slo.attainment
+        says[Why.TARGETS_MET] = says[Why.TARGETS_MISSED] = f"{attained} of requests, goal {goal}"
+    return {reason: text for reason, text in says.items() if text}
+
+
+def _short(s: Snapshot, d: Draft, role: Any) -> int:
+    serving = sum(pod.serving for pod in s.current(role))
+    return max(0, d.targets.get(role, 0) - serving)
+
+
+def _was(s: Snapshot, type_: str) -> bool:
+    return any(c.type == type_ and c.status == "True" for c in s.fleet.status.conditions)
+
+
+def status_of(s: Snapshot, d: Draft, outcomes: tuple[Outcome, ...]) -> ServingDeploymentStatus:
+    """The status that shall stand; equal to the old one when nothing changed."""
+    facts = facts_of(s, d, outcomes)
+    old = [c.model_dump(mode="json", by_alias=True) for c in s.fleet.status.conditions]
+    generation = s.fleet.metadata.generation
+    said = upsert(old, statements(facts), generation=generation, now=rfc3339(s.now))
+    roles = roles_status(s, d)
+    measured = goodput(s)
+    blind = "blind" in facts.hold
+    reason = next(
+        (c["reason"] for c in said if c["type"] == "Stalled" and c["status"] == "True"),
+        next(c["reason"] for c in said if c["type"] == "Ready"),
+    )
+    return ServingDeploymentStatus.model_validate(
+        {
+            "observedGeneration": generation,
+            "url": names.url(s.fleet.name, s.fleet.namespace),
+            "mode": s.fleet.spec.mode,
+            "conditions": said,
+            "roles": roles,
+            "goodput": measured,
+            "autoscaling": autoscaling_status(s, d),
+            "columns": columns(roles, slo_word(s, blind), reason),
+        }
+    )
+
+
+def refused(
+    generation: int, old: list[dict[str, Any]], message: str, now: float
+) -> list[dict[str, Any]]:
+    """Conditions of an object that this operator cannot read (made by a newer one, or before a
+    rule was added)."""
+    facts = Facts(frozenset({str(Why.INVALID_SPEC)}), {Why.INVALID_SPEC: message[:1000]})
+    wanted = (About.READY, About.RECONCILING, About.STALLED)
+    said = [statement for statement in statements(facts) if statement.type in wanted]
+    return upsert(old, said, generation=generation, now=rfc3339(now))

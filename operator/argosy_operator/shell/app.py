@@ -1,0 +1,104 @@
+"""The operator as a process: builds the ports, leads or waits, and ends when it may not lead.
+
+Order matters: probes first, then the election, then the watches. Losing the Lease, or kopf's end,
+closes the gate before anything else and then ends the process with status 1; a clean process is the
+cheapest way back to a known state.
+"""
+
+import asyncio
+import logging
+import os
+import signal
+import socket
+from dataclasses import dataclass
+from functools import partial
+
+from argosy_operator.ports.access import Access
+from argosy_operator.ports.cluster import ApiCluster
+from argosy_operator.ports.engine import HttpEngines
+from argosy_operator.ports.lease import Lease, Term
+from argosy_operator.ports.prometheus import PrometheusMetrics
+from argosy_operator.ports.protocols import ClusterError
+from argosy_operator.render.images import Images
+from argosy_operator.shell import metrics
+from argosy_operator.shell.gather import Sources
+from argosy_operator.shell.health import Health, serve
+from argosy_operator.shell.loop import Workers, round_of
+from argosy_operator.shell.trigger import Trigger
+
+log = logging.getLogger("argosy.app")
+
+
+@dataclass(frozen=True, slots=True)
+class Options:
+    """What `argosy operator run` was started with. `namespace` None: all."""
+
+    images: Images
+    namespace: str | None = None
+    prometheus_url: str | None = None
+    lease_namespace: str = "default"
+    lease_name: str = "argosy-operator"
+    metrics_port: int = 8081
+    kubeconfig: str | None = None
+
+
+async def run(options: Options) -> int:
+    """Run until told to stop (0) or until this process may no longer lead (1)."""
+    access, term = Access(options.kubeconfig), Term()
+    stop = asyncio.Event()
+    for number in (signal.SIGTERM, signal.SIGINT):
+        asyncio.get_running_loop().add_signal_handler(number, stop.set)
+    engines, prometheus = HttpEngines(), PrometheusMetrics(options.prometheus_url)
+    async with ApiCluster(access, term, metrics.count_write) as cluster:
+        sources = Sources(cluster, prometheus, engines, options.images)
+        workers = Workers(partial(round_of, sources))
+        health = Health(workers.busy_since)
+        server = await serve(health, "0.0.0.0", options.metrics_port)
+        holder = f"{os.environ.get('POD_NAME') or socket.gethostname()}_{os.getpid()}"
+        lease = Lease(cluster, term, options.lease_namespace, options.lease_name, holder)
+        try:
+            return await _serve_term(options, access, term, lease, workers, health, stop)
+        finally:
+            term.close()
+            server.close()
+            await engines.close()
+            prometheus.close()
+
+
+async def _serve_term(
+    options: Options,
+    access: Access,
+    term: Term,
+    lease: Lease,
+    workers: Workers,
+    health: Health,
+    stop: asyncio.Event,
+) -> int:
+    stopped = asyncio.create_task(stop.wait())
+    waiting = asyncio.create_task(lease.acquire(health.beat))
+    health.ready = True
+    await asyncio.wait({stopped, waiting}, return_when=asyncio.FIRST_COMPLETED)
+    if not waiting.done():
+        waiting.cancel()
+        return 0
+    await waiting
+    log.info("this replica leads")
+    metrics.LEADER.set(1)
+    trigger = Trigger(access, options.namespace, workers.kick)
+    trigger.start()
+    held = asyncio.create_task(lease.hold(health.beat))
+    await asyncio.wait({stopped, held, trigger.ended}, return_when=asyncio.FIRST_COMPLETED)
+    term.close()
+    metrics.LEADER.set(0)
+    await workers.close()
+    if held.done() or trigger.ended.done():
+        log.error("ending: %s", held.result() if held.done() else trigger.ended.result())
+        # kopf's thread may hang in a call; nothing is left that must be finished
+        return 1
+    held.cancel()
+    trigger.stop()
+    try:
+        await lease.release()
+    except ClusterError as error:
+        log.warning("the Lease was not given back: %s", error)
+    return 0

@@ -1,0 +1,103 @@
+"""Carries out a plan's orders, one after the other, through the ports.
+
+A foreign object is recognised here once more, at the moment of writing: what the snapshot did not
+see is looked up by name before it is created or taken for ours. An order that fails does not stop
+the others; losing the leadership, a throttling server and an unreachable one do.
+"""
+
+from collections.abc import Sequence
+from typing import assert_never
+
+from argosy_operator.api.v1alpha1 import ServingDeployment
+from argosy_operator.core.actions import (
+    Action,
+    AnnotatePod,
+    Apply,
+    Create,
+    Delete,
+    HastenDrain,
+    Outcome,
+    Scale,
+    TakeWorkAgain,
+    Trouble,
+)
+from argosy_operator.ports.protocols import Cluster, ClusterError, Engines, Object
+
+STOP_AT = (Trouble.NOT_LEADER, Trouble.THROTTLED, Trouble.TRANSPORT, Trouble.UNAUTHORIZED)
+GONE_IS_DONE = (Trouble.NOT_FOUND, Trouble.GONE)
+
+
+class StoppedError(Exception):
+    """The remaining orders were not tried; `outcomes` are those of the ones that were."""
+
+    def __init__(self, outcomes: tuple[Outcome, ...], error: ClusterError) -> None:
+        super().__init__(str(error))
+        self.outcomes, self.error = outcomes, error
+
+
+async def execute(
+    cluster: Cluster, engines: Engines, fleet: ServingDeployment, actions: Sequence[Action]
+) -> tuple[Outcome, ...]:
+    """Outcomes in the order of the actions. Raises StoppedError where going on makes no sense."""
+    outcomes: list[Outcome] = []
+    for action in actions:
+        try:
+            outcomes.append(await _one(cluster, engines, fleet, action))
+        except ClusterError as error:
+            outcomes.append(Outcome(action, error.trouble, error.message))
+            if error.trouble in STOP_AT:
+                raise StoppedError(tuple(outcomes), error) from error
+    return tuple(outcomes)
+
+
+async def _one(
+    cluster: Cluster, engines: Engines, fleet: ServingDeployment, action: Action
+) -> Outcome:
+    namespace = fleet.namespace
+    match action:
+        case Create(obj):
+            return await _create(cluster, fleet, action, dict(obj))
+        case Apply(obj, None):
+            return await _create(cluster, fleet, action, dict(obj))
+        case Apply(obj, uid):
+            return Outcome(action, applied=await cluster.apply(dict(obj), uid))
+        case Scale(kind, name, replicas, version):
+            await cluster.scale(kind, namespace, name, replicas, version)
+        case Delete(kind, name, uid):
+            await _unless_gone(cluster.delete(kind, namespace, name, uid))
+        case AnnotatePod(name, uid, values):
+            await _unless_gone(cluster.annotate("Pod", namespace, name, uid, values))
+        case HastenDrain(_, ip):
+            await engines.drain(ip)
+        case TakeWorkAgain(_, ip):
+            await engines.take_work_again(ip)
+        case _:
+            assert_never(action)
+    return Outcome(action)
+
+
+async def _create(
+    cluster: Cluster, fleet: ServingDeployment, action: Create | Apply, obj: Object
+) -> Outcome:
+    """Create what is not there, apply to what is ours, leave what is not."""
+    kind, name = obj["kind"], obj["metadata"]["name"]
+    live = await cluster.get(kind, fleet.namespace, name)
+    if live is None:
+        if isinstance(action, Create):
+            return Outcome(action, applied=await cluster.create(obj))
+        return Outcome(action, applied=await cluster.apply(obj, None))
+    owners = live["metadata"].get("ownerReferences") or ()
+    if not any(owner.get("uid") == fleet.metadata.uid for owner in owners):
+        return Outcome(action, Trouble.FOREIGN, f"{kind} {name} belongs to somebody else")
+    # Ours, without our label: somebody removed it. Replicas are left as they are.
+    spec = {key: value for key, value in obj.get("spec", {}).items() if key != "replicas"}
+    ours = {**obj, "spec": spec} if isinstance(action, Create) else obj
+    return Outcome(action, applied=await cluster.apply(ours, live["metadata"]["uid"]))
+
+
+async def _unless_gone(call) -> None:  # type: ignore[no-untyped-def]
+    try:
+        await call
+    except ClusterError as error:
+        if error.trouble not in GONE_IS_DONE:
+            raise

@@ -1,0 +1,116 @@
+"""Snapshot of one fleet: fresh lists from the API server, limited to the fleet by its label.
+
+Fresh lists instead of caches: a plan never acts on what a watch has not delivered yet, and there is
+nothing to be kept in step. Engines are asked only where pods leave, or a victim is to be chosen;
+metrics only when the scaling law is due.
+"""
+
+import asyncio
+from dataclasses import dataclass
+
+from argosy_operator.api.v1alpha1 import RoleName, ServingDeployment
+from argosy_operator.core import names
+from argosy_operator.core.pods import Pod, pod_of
+from argosy_operator.core.revision import revision
+from argosy_operator.core.scaling.observe import FleetMetrics
+from argosy_operator.core.snapshot import Key, Memory, Object, Snapshot
+from argosy_operator.core.targets import by_law
+from argosy_operator.core.victims import Load
+from argosy_operator.ports.protocols import Cluster, Engines, Metrics
+from argosy_operator.render import engine, gateway, role
+from argosy_operator.render.images import Images
+
+CHILD_KINDS = (
+    "Deployment",
+    "ServingRole",
+    "Service",
+    "ServiceAccount",
+    "Role",
+    "RoleBinding",
+    "PodDisruptionBudget",
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Sources:
+    """Where snapshots come from."""
+
+    cluster: Cluster
+    metrics: Metrics
+    engines: Engines
+    images: Images
+
+
+async def gather(
+    sources: Sources, fleet: ServingDeployment, memory: Memory, now: float
+) -> Snapshot:
+    """Everything `plan` may know. Raises ClusterError where the API server does not answer."""
+    selector = f"{names.FLEET}={fleet.name}"
+    lists = await asyncio.gather(
+        *(sources.cluster.list(kind, fleet.namespace, selector) for kind in CHILD_KINDS),
+        sources.cluster.list("Pod", fleet.namespace, selector),
+    )
+    pods = tuple(pod_of(raw) for raw in lists[-1])
+    children = {_key(child): child for listed in lists[:-1] for child in listed}
+    loads, metrics = await asyncio.gather(
+        _loads(sources.engines, pods, memory), _metrics(sources.metrics, fleet, memory, now)
+    )
+    return compose(fleet, sources.images, children, pods, now, memory, loads, metrics)
+
+
+def compose(
+    fleet: ServingDeployment,
+    images: Images,
+    children: dict[Key, Object],
+    pods: tuple[Pod, ...],
+    now: float,
+    memory: Memory,
+    loads: dict[str, Load | None] | None = None,
+    metrics: FleetMetrics | None = None,
+) -> Snapshot:
+    """The snapshot of what was found, with what is rendered for the fleet. Pure."""
+    digits = revision(fleet, engine_image=images.engine)
+    engines: dict[RoleName, Object] = {}
+    wanted: list[Object] = list(gateway.objects(fleet, images))
+    for name, _ in fleet.spec.active_roles():
+        wanted += role.objects(fleet, name)
+        live = children.get(("Deployment", names.engine_deployment(fleet.name, name, digits)))
+        told = engine.drain_timeout_of(live) if live else None
+        engines[name] = engine.deployment(fleet, name, digits, images, None, drain_timeout_s=told)
+    return Snapshot(
+        fleet=fleet,
+        revision=digits,
+        wanted=tuple(wanted),
+        engines=engines,
+        children=children,
+        pods=pods,
+        now=now,
+        loads=loads or {},
+        metrics=metrics,
+        memory=memory,
+    )
+
+
+async def _loads(engines: Engines, pods: tuple[Pod, ...], memory: Memory) -> dict[str, Load | None]:
+    asked = [
+        (pod.uid, pod.ip)
+        for pod in pods
+        if pod.ip
+        and pod.started
+        and pod.alive
+        and pod.role != names.GATEWAY_ROLE
+        and (pod.draining or memory.ask_loads)
+    ]
+    answers = await asyncio.gather(*(engines.load(ip) for _, ip in asked))
+    return {uid: answer for (uid, _), answer in zip(asked, answers, strict=True)}
+
+
+async def _metrics(
+    metrics: Metrics, fleet: ServingDeployment, memory: Memory, now: float
+) -> FleetMetrics | None:
+    due = by_law(fleet.spec) and not fleet.spec.paused and now >= memory.decide_at
+    return await metrics.fleet(fleet, now) if due else None
+
+
+def _key(child: Object) -> Key:
+    return child["kind"], child["metadata"]["name"]

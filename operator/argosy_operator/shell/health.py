@@ -1,0 +1,73 @@
+"""/health, /ready and /metrics on the admin port.
+
+/health follows progress, not the HTTP server: a round that hangs, or a loop that no longer turns,
+fails it. Standbys are healthy and ready: they hold the Lease's place.
+"""
+
+import asyncio
+import time
+from collections.abc import Mapping
+
+from prometheus_client import CONTENT_TYPE_LATEST, generate_latest
+
+STUCK_S = 120.0
+REQUEST_LIMIT_S = 5.0
+
+
+class Health:
+    """What the probes ask. `beat` is called by whoever proves progress while nothing is to do."""
+
+    def __init__(self, busy_since: Mapping[tuple[str, str], float]) -> None:
+        self._busy_since = busy_since
+        self._beat_at = time.monotonic()
+        self.ready = False
+
+    def beat(self) -> None:
+        self._beat_at = time.monotonic()
+
+    def trouble(self) -> str | None:
+        """Why this process should be started anew; None while it makes progress."""
+        now = time.monotonic()
+        if now - self._beat_at > STUCK_S:
+            return f"no progress with the Lease for {now - self._beat_at:.0f} s"
+        for key, since in self._busy_since.items():
+            if now - since > STUCK_S:
+                return f"the round of {'/'.join(key)} has lasted {now - since:.0f} s"
+        return None
+
+
+async def serve(health: Health, host: str, port: int) -> asyncio.Server:
+    """Answer the probes and Prometheus. Small enough to need no web framework."""
+
+    async def answer(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        try:
+            async with asyncio.timeout(REQUEST_LIMIT_S):
+                line = (await reader.readline()).decode("latin-1").split()
+                while (await reader.readline()).strip():
+                    pass
+                status, kind, body = _page(health, line[1] if len(line) > 1 else "/")
+                head = (
+                    f"HTTP/1.1 {status}\r\nContent-Type: {kind}\r\nContent-Length: {len(body)}\r\n"
+                    "Connection: close\r\n\r\n"
+                )
+                writer.write(head.encode() + body)
+                await writer.drain()
+        except (TimeoutError, ConnectionError, ValueError):
+            pass  # a client that is slow or talks something else is not our trouble
+        finally:
+            writer.close()
+
+    return await asyncio.start_server(answer, host, port, limit=8192)
+
+
+def _page(health: Health, path: str) -> tuple[str, str, bytes]:
+    if path == "/metrics":
+        return "200 OK", CONTENT_TYPE_LATEST, generate_latest()
+    if path == "/health":
+        trouble = health.trouble()
+        status = "200 OK" if trouble is None else "503 Service Unavailable"
+        return status, "text/plain", (trouble or "ok").encode()
+    if path == "/ready":
+        status = "200 OK" if health.ready else "503 Service Unavailable"
+        return status, "text/plain", b"ready" if health.ready else b"not ready"
+    return "404 Not Found", "text/plain", b"not found"

@@ -1,0 +1,139 @@
+"""The loop of one fleet: kick → snapshot → plan → execute → status → sleep until the next reason.
+
+`Workers` keeps one task per fleet, so that a fleet that hangs or fails delays no other. Kicks that
+arrive during a round are one kick afterwards. A round that failed is tried again after a pause that
+doubles up to a minute, or as long as the server asked for. Every fleet is looked at again after
+about five minutes even if nothing seems to have happened.
+"""
+
+import asyncio
+import logging
+import random
+import time
+from collections.abc import Awaitable, Callable, Iterable
+
+from argosy_operator.core.actions import Outcome, Trouble
+from argosy_operator.core.plan import after, plan
+from argosy_operator.core.snapshot import Memory
+from argosy_operator.ports.protocols import ClusterError
+from argosy_operator.shell import metrics
+from argosy_operator.shell.execute import StoppedError, execute
+from argosy_operator.shell.gather import Sources, gather
+from argosy_operator.shell.report import read_fleet, tell, write_status
+
+log = logging.getLogger("argosy.loop")
+
+Key = tuple[str, str]  # namespace, name
+SETTLE_S = 0.05  # events come in bursts: a Deployment, its ReplicaSet, its pods
+RESYNC_S = 300.0
+LONGEST_PAUSE_S = 60.0
+
+
+async def round_of(sources: Sources, key: Key, memory: Memory) -> tuple[Memory, float] | None:
+    """One round. The next memory and the seconds until the next look; None: the fleet is gone."""
+    raw = await sources.cluster.get("ServingDeployment", *key)
+    if raw is None:
+        return None
+    now = time.time()
+    fleet = await read_fleet(sources, raw, now)
+    if fleet is None:
+        return memory, RESYNC_S
+    s = await gather(sources, fleet, memory, now)
+    p = plan(s)
+    metrics.count_decision(p.draft)
+    outcomes: tuple[Outcome, ...] = ()
+    stopped: StoppedError | None = None
+    try:
+        outcomes = await execute(sources.cluster, sources.engines, fleet, p.actions)
+    except StoppedError as error:
+        outcomes, stopped = error.outcomes, error
+    if stopped is None or stopped.error.trouble is not Trouble.NOT_LEADER:
+        await tell(sources, s, p, outcomes)
+        await write_status(sources, s, p.draft, outcomes)
+    if stopped is not None:
+        raise stopped.error from stopped
+    again = any(outcome.trouble is Trouble.CONFLICT for outcome in outcomes)
+    return after(p.memory, outcomes), 0.2 if again else p.wake_s
+
+
+class Workers:
+    """One worker per fleet. `kick` may be called for fleets that do not exist; all in one loop."""
+
+    def __init__(
+        self, one_round: Callable[[Key, Memory], Awaitable[tuple[Memory, float] | None]]
+    ) -> None:
+        self._round = one_round
+        self._kicked: dict[Key, asyncio.Event] = {}
+        self._tasks: dict[Key, asyncio.Task[None]] = {}
+        self.busy_since: dict[Key, float] = {}
+
+    def kick(self, key: Key) -> None:
+        """Something happened to the fleet: look at it soon."""
+        self._kicked.setdefault(key, asyncio.Event()).set()
+        if key not in self._tasks:
+            self._tasks[key] = asyncio.create_task(self._work(key), name=f"fleet {'/'.join(key)}")
+
+    def kick_all(self, keys: Iterable[Key]) -> None:
+        for key in keys:
+            self.kick(key)
+
+    async def close(self) -> None:
+        for task in self._tasks.values():
+            task.cancel()
+        await asyncio.gather(*self._tasks.values(), return_exceptions=True)
+
+    async def _work(self, key: Key) -> None:
+        kicked, memory, failures, pause_s = self._kicked[key], Memory(), 0, 0.0
+        while True:
+            await asyncio.sleep(SETTLE_S)
+            kicked.clear()
+            self.busy_since[key] = time.monotonic()
+            try:
+                with metrics.round_timer():
+                    result = await self._round(key, memory)
+            except Exception as error:
+                failures += 1
+                pause_s = _pause_s(error, failures)
+                metrics.count_round("failed")
+                _log_failure(key, error, pause_s)
+            else:
+                metrics.count_round("done")
+                if result is None and not kicked.is_set():
+                    del self._tasks[key], self._kicked[key], self.busy_since[key]
+                    return
+                failures = 0
+                memory, pause_s = result or (Memory(), 0.0)
+                pause_s = min(pause_s, RESYNC_S * random.uniform(0.8, 1.2))  # noqa: S311
+            finally:
+                self.busy_since.pop(key, None)
+            await _sleep_or_kick(kicked, pause_s, failing=failures > 0)
+
+
+async def _sleep_or_kick(kicked: asyncio.Event, pause_s: float, *, failing: bool) -> None:
+    """A failing fleet is not tried again before its pause is over, whatever happens to it."""
+    if failing:
+        await asyncio.sleep(pause_s)
+        return
+    try:
+        async with asyncio.timeout(pause_s):
+            await kicked.wait()
+    except TimeoutError:
+        return
+
+
+def _pause_s(error: Exception, failures: int) -> float:
+    asked = error.retry_after_s if isinstance(error, ClusterError) else None
+    pause_s = min(LONGEST_PAUSE_S, 0.5 * 2.0 ** min(failures - 1, 10))
+    return max(asked or 0.0, pause_s * random.uniform(0.8, 1.2))  # noqa: S311
+
+
+def _log_failure(key: Key, error: Exception, pause_s: float) -> None:
+    known = isinstance(error, ClusterError)
+    log.log(
+        logging.WARNING if known else logging.ERROR,
+        "%s: the round failed; next try in %.1f s: %s",
+        "/".join(key),
+        pause_s,
+        error,
+        exc_info=None if known else error,
+    )

@@ -1,0 +1,105 @@
+"""Reads a fleet and writes back what is said about it: status, Events, the log."""
+
+import logging
+import socket
+
+from pydantic import ValidationError
+
+from argosy_operator.api.part import dump
+from argosy_operator.api.v1alpha1 import API_VERSION, ServingDeployment
+from argosy_operator.core import names
+from argosy_operator.core.actions import Outcome, Trouble, target
+from argosy_operator.core.draft import Draft
+from argosy_operator.core.events import event
+from argosy_operator.core.figures import role_status
+from argosy_operator.core.plan import Plan
+from argosy_operator.core.snapshot import Snapshot
+from argosy_operator.core.status import refused, status_of
+from argosy_operator.ports.protocols import ClusterError, Object
+from argosy_operator.shell.gather import Sources
+
+log = logging.getLogger("argosy.fleet")
+
+REPORTER = socket.gethostname()
+
+
+async def read_fleet(sources: Sources, raw: Object, now: float) -> ServingDeployment | None:
+    """The fleet as values; None, with a condition that says why, where it cannot be read."""
+    try:
+        return ServingDeployment.model_validate(raw)
+    except ValidationError as error:
+        first = error.errors()[0]
+        where = ".".join(str(part) for part in first["loc"])
+        message = f"{where}: {first['msg']}"
+        old = raw.get("status", {}).get("conditions") or []
+        said = refused(raw["metadata"]["generation"], old, message, now)
+        if said != [c for c in old if c in said] or len(old) != len(said):
+            status = {"conditions": said, "observedGeneration": raw["metadata"]["generation"]}
+            await sources.cluster.apply(
+                _status(raw["metadata"], "ServingDeployment", status),
+                raw["metadata"]["uid"],
+                status=True,
+            )
+        return None
+
+
+async def write_status(
+    sources: Sources, s: Snapshot, d: Draft, outcomes: tuple[Outcome, ...]
+) -> None:
+    """Status of the fleet and of its ServingRoles, each only where it differs."""
+    status, meta = status_of(s, d, outcomes), dump(s.fleet.metadata)
+    if status != s.fleet.status:
+        obj = _status(meta, "ServingDeployment", dump(status))
+        await _unless_gone(sources, obj, s.fleet.metadata.uid)
+    for role, _ in s.fleet.spec.active_roles():
+        live = s.owned("ServingRole").get(names.serving_role(s.fleet.name, role))
+        said = role_status(s, role, names.selector_text(s.fleet.name, role))
+        if live is not None and (live.get("status") or {}) != said:
+            obj = _status(live["metadata"], "ServingRole", said)
+            await _unless_gone(sources, obj, live["metadata"]["uid"])
+
+
+async def tell(sources: Sources, s: Snapshot, p: Plan, outcomes: tuple[Outcome, ...]) -> None:
+    """Events and log lines of what was done and of what could not be done."""
+    key = f"{s.fleet.namespace}/{s.fleet.name}"
+    for outcome in outcomes:
+        if outcome.trouble is None:
+            log.info("%s: %s %s", key, type(outcome.action).__name__, target(outcome.action))
+        elif outcome.trouble is not Trouble.FOREIGN:
+            log.warning(
+                "%s: %s %s: %s: %s",
+                key,
+                type(outcome.action).__name__,
+                target(outcome.action),
+                outcome.trouble,
+                outcome.message,
+            )
+    if p.draft.scaled:
+        log.info("%s: decision", key, extra={"decision": p.draft.record})
+    if s.fleet.spec.paused:
+        return
+    for note in p.notes:
+        log.info("%s: %s: %s", key, note.reason, note.message)
+        try:
+            await sources.cluster.create(event(s.fleet, note, s.now, REPORTER))
+        except ClusterError as error:
+            if error.trouble in (Trouble.NOT_LEADER, Trouble.TRANSPORT):
+                raise
+            log.warning("%s: no Event: %s", key, error)
+
+
+async def _unless_gone(sources: Sources, obj: Object, uid: str) -> None:
+    try:
+        await sources.cluster.apply(obj, uid, status=True)
+    except ClusterError as error:
+        if error.trouble not in (Trouble.NOT_FOUND, Trouble.CONFLICT):
+            raise
+
+
+def _status(meta: Object, kind: str, status: Object) -> Object:
+    return {
+        "apiVersion": API_VERSION,
+        "kind": kind,
+        "metadata": {"name": meta["name"], "namespace": meta["namespace"]},
+        "status": status,
+    }

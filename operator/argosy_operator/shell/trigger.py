@@ -1,0 +1,134 @@
+"""kopf as the bell: it watches, and every event becomes the key of a fleet, nothing more.
+
+kopf runs in its own thread with its own event loop and registry, because at its end it cancels
+every task of its loop that it did not know. It posts nothing, stores nothing, sets no finalizer,
+and logs in with the same `Access` as the operator's own client.
+"""
+
+import asyncio
+import threading
+from collections.abc import Callable
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
+import kopf
+
+from argosy_operator.api.v1alpha1 import GROUP, VERSION
+from argosy_operator.core import names
+from argosy_operator.ports.access import Access
+
+RELOGIN = timedelta(minutes=5)
+CHILDREN = (
+    ("apps", "v1", "deployments"),
+    ("", "v1", "pods"),
+    ("", "v1", "services"),
+    ("", "v1", "serviceaccounts"),
+    ("rbac.authorization.k8s.io", "v1", "roles"),
+    ("rbac.authorization.k8s.io", "v1", "rolebindings"),
+    ("policy", "v1", "poddisruptionbudgets"),
+)
+
+Kick = Callable[[tuple[str, str]], None]
+
+
+class Trigger:
+    """`start` begins to watch; `ended` is set when kopf stopped, which ends the process."""
+
+    def __init__(self, access: Access, namespace: str | None, kick: Kick) -> None:
+        self._access, self._namespace, self._kick = access, namespace, kick
+        self._stop = threading.Event()
+        self._loop = asyncio.get_running_loop()
+        self.ended: asyncio.Future[str] = self._loop.create_future()
+        self._thread = threading.Thread(target=self._run, name="kopf", daemon=True)
+
+    def start(self) -> None:
+        self._thread.start()
+
+    def stop(self) -> None:
+        self._stop.set()
+        self._thread.join(timeout=5)
+
+    def _run(self) -> None:
+        try:
+            asyncio.run(self._watch())
+            reason = "kopf ended"
+        except Exception as error:
+            reason = f"kopf ended: {error}"
+        if not self._loop.is_closed():
+            self._loop.call_soon_threadsafe(self._set_ended, reason)
+
+    def _set_ended(self, reason: str) -> None:
+        if not self.ended.done():
+            self.ended.set_result(reason)
+
+    async def _watch(self) -> None:
+        where: dict[str, Any] = (
+            {"clusterwide": True} if self._namespace is None else {"namespaces": [self._namespace]}
+        )
+        await kopf.operator(
+            registry=self._registry(),
+            settings=settings(),
+            standalone=True,
+            stop_flag=self._stop,
+            **where,
+        )
+
+    def _registry(self) -> kopf.OperatorRegistry:
+        registry = kopf.OperatorRegistry()
+        kopf.on.login(registry=registry)(self._login)
+        kopf.on.event(GROUP, VERSION, "servingdeployments", registry=registry)(self._fleet)
+        kopf.on.event(GROUP, VERSION, "servingroles", registry=registry)(self._child)
+        for group, version, plural in CHILDREN:
+            kopf.on.event(group, version, plural, id=plural, registry=registry)(self._child)
+        return registry
+
+    async def _login(self, **_: Any) -> kopf.ConnectionInfo:
+        login = await self._access.login()
+        return kopf.ConnectionInfo(
+            server=login.server,
+            ca_path=login.ca_path,
+            insecure=not login.verify,
+            certificate_path=login.cert_path,
+            private_key_path=login.key_path,
+            scheme=login.scheme,
+            token=login.token,
+            expiration=datetime.now(UTC) + RELOGIN if login.token else None,
+        )
+
+    async def _fleet(self, name: str, namespace: str, **_: Any) -> None:
+        self._wake(namespace, name)
+
+    async def _child(self, namespace: str, labels: Any, **_: Any) -> None:
+        fleet = labels.get(names.FLEET)
+        if fleet:
+            self._wake(namespace, fleet)
+
+    def _wake(self, namespace: str, name: str) -> None:
+        self._loop.call_soon_threadsafe(self._kick, (namespace, name))
+
+
+def settings() -> kopf.OperatorSettings:
+    """Bounded calls and streams, little memory, no writing; the reasons are in DESIGN's anchors."""
+    s = kopf.OperatorSettings()
+    s.posting.enabled = False
+    s.posting.loggers = False
+    s.networking.request_timeout = 15
+    s.networking.enforce_retry_after = True
+    s.watching.server_timeout = 300
+    s.watching.client_timeout = 330
+    s.watching.inactivity_timeout = 70
+    s.watching.chunk_size = 500
+    s.queueing.idle_timeout = 0.2
+    s.queueing.error_delays = (1, 1, 2, 3, 5, 8, 13, 21, 34, 60)
+    s.scanning.disabled = True
+    s.peering.standalone = True
+    s.persistence.finalizer = f"{GROUP}/unused"
+    s.process.ultimate_exiting_timeout = 30
+    for group, _, plural in CHILDREN:
+        # only our children are watched, not every pod of the cluster
+        s.watching.label_selectors[kopf_selector(group, plural)] = names.FLEET
+    return s
+
+
+def kopf_selector(group: str, plural: str) -> Any:
+    return (group, plural) if group else ("", "v1", plural)
