@@ -1,0 +1,129 @@
+"""Frames of the KV protocol (designs/0001-seams.md §4), bytes to values and back; no I/O.
+
+A frame is `!4sBBHI` (magic, version, kind, flags, length) and its payload: JSON for control, and
+for KV `!III` (index of the first block, count, crc32) followed by the blocks' bytes.
+"""
+
+import json
+import struct
+from dataclasses import dataclass
+from enum import IntEnum
+from typing import Any
+from zlib import crc32
+
+__all__ = [
+    "HEADER_BYTES",
+    "MAX_CONTROL_BYTES",
+    "MAX_KV_BYTES",
+    "Frame",
+    "Kind",
+    "KvRun",
+    "WireError",
+    "decode_control",
+    "decode_header",
+    "decode_run",
+    "encode_control",
+    "encode_run",
+]
+
+_HEADER = struct.Struct("!4sBBHI")
+_RUN = struct.Struct("!III")
+_MAGIC = b"AGSY"
+_VERSION = 1
+
+HEADER_BYTES = _HEADER.size
+MAX_CONTROL_BYTES = 1 << 20
+MAX_KV_BYTES = 1 << 26
+
+
+class WireError(Exception):
+    """The peer does not speak this protocol, or its bytes were damaged."""
+
+
+class Kind(IntEnum):
+    PREFILL = 1
+    ACCEPTED = 2
+    REFUSED = 3
+    READY = 4
+    PULL = 5
+    KV = 6
+    DONE = 7
+    RELEASE = 8
+    RENEW = 9
+
+
+@dataclass(frozen=True, slots=True)
+class Frame:
+    """A frame's head: what comes, and how many bytes of it."""
+
+    kind: Kind
+    length: int
+
+
+@dataclass(frozen=True, slots=True)
+class KvRun:
+    """Consecutive blocks of a prompt; `first` counts from the prompt's first block."""
+
+    first: int
+    count: int
+    data: memoryview
+
+
+def _head(kind: Kind, length: int) -> bytes:
+    limit = MAX_KV_BYTES if kind is Kind.KV else MAX_CONTROL_BYTES
+    if length > limit:
+        raise WireError(f"a {kind.name} frame of {length} bytes is above the limit of {limit}")
+    return _HEADER.pack(_MAGIC, _VERSION, kind, 0, length)
+
+
+def encode_control(kind: Kind, payload: dict[str, Any]) -> bytes:
+    """WireError when the payload is above 1 MiB (a prompt too long to hand over)."""
+    text = json.dumps(payload, separators=(",", ":")).encode()
+    return _head(kind, len(text)) + text
+
+
+def encode_run(first: int, count: int, data: memoryview) -> bytes:
+    """Header and run head; the caller sends `data` right after, without a copy."""
+    head = _RUN.pack(first, count, crc32(data))
+    return _head(Kind.KV, len(head) + data.nbytes) + head
+
+
+def decode_header(data: bytes) -> Frame:
+    """`HEADER_BYTES` bytes; WireError before a single byte of a bad payload is read."""
+    try:
+        magic, version, kind, _flags, length = _HEADER.unpack(data)
+    except struct.error as error:
+        raise WireError(f"a frame header has {HEADER_BYTES} bytes: {error}") from error
+    if magic != _MAGIC:
+        raise WireError(f"the peer does not speak the KV protocol: it began with {magic!r}")
+    if version != _VERSION:
+        raise WireError(f"the peer speaks version {version} of the KV protocol, not {_VERSION}")
+    try:
+        known = Kind(kind)
+    except ValueError:
+        raise WireError(f"unknown frame kind {kind}") from None
+    limit = MAX_KV_BYTES if known is Kind.KV else MAX_CONTROL_BYTES
+    if length > limit:
+        raise WireError(f"a {known.name} frame of {length} bytes is above the limit of {limit}")
+    return Frame(known, length)
+
+
+def decode_control(payload: bytes) -> dict[str, Any]:
+    try:
+        value = json.loads(payload)
+    except (ValueError, RecursionError) as error:
+        raise WireError(f"a control frame is not JSON: {error}") from error
+    if not isinstance(value, dict):
+        raise WireError("a control frame must hold a JSON object")
+    return value
+
+
+def decode_run(payload: bytes) -> KvRun:
+    """Checks the crc32 of the bytes."""
+    if len(payload) < _RUN.size:
+        raise WireError("a KV frame is shorter than its head")
+    first, count, expected = _RUN.unpack_from(payload)
+    data = memoryview(payload)[_RUN.size :]
+    if crc32(data) != expected:
+        raise WireError(f"crc32 of blocks {first} to {first + count} is wrong")
+    return KvRun(first, count, data)
