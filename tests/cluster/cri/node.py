@@ -4,6 +4,7 @@ The client speaks gRPC as the kubelet does: `node.call("RunPodSandbox", ...)`.
 """
 
 import os
+import secrets
 import signal
 import subprocess
 import sys
@@ -99,7 +100,7 @@ class Node:
             metadata=api.ContainerMetadata(name="main"),
             image=api.ImageSpec(image=image),
             command=command,
-            log_path="main.log",
+            log_path=f"{secrets.token_hex(4)}.log",
             linux=linux,
             **config,
         )
