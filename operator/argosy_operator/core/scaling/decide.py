@@ -119,7 +119,9 @@ def _sight(
     )
     match metrics.prompt_tokens, metrics.prompt_tokens_squared, metrics.output_tokens:
         case Value(v=prompt), squared, Value(v=output, at=at):
-            second = max(known(squared, prompt**2), prompt**2)
+            # A request has a token at least; a wilder spread than σ = 10 means is no measurement.
+            prompt = max(prompt, 1.0)
+            second = min(max(known(squared, 0.0), prompt**2), 101 * prompt**2)
             return replace(state, work=Work(prompt, second, output), work_at=at)
     return state
 
@@ -157,7 +159,7 @@ def _sizes(
     limits = Limits(
         ttft_s=slo.ttft_s - goals.control_round_trip_s,
         tpot_s=slo.tpot_s - (transfer_s if joint else 0.0),
-        goal=slo.attainment**0.5 if joint else slo.attainment,
+        goal=slo.attainment,
     )
     sizes = {}
     for role in state.roles:

@@ -85,7 +85,9 @@ def dispersion(counts: tuple[float, ...]) -> float:
     if mean <= 0:
         return 1.0
     squares = sum((a - b) ** 2 for a, b in pairwise(counts))
-    return min(max(squares / (2 * (len(counts) - 1)) / mean, 1.0), 12.0)
+    measured = squares / (2 * (len(counts) - 1)) / mean
+    # Only what is significantly more than Poisson's 1: its own noise would hide real steps.
+    return min(max(measured - 2 * sqrt(2 / len(counts)), 1.0), 12.0)
 
 
 def kept(counts: tuple[float, ...], spread: float) -> tuple[float, ...]:

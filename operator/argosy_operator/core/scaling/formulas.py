@@ -249,12 +249,12 @@ def smallest(model: Model, rate: float, goal: float) -> int:
     reachable = model.reachable
     if rate <= 0 or reachable <= 0:
         return 1
-    # Colocated: the lone request's slow-down is in the model, not in `reachable`.
-    reachable = min(reachable, model.attainment(LARGEST, rate))
+    # What a lone request gets: the limit for ever more replicas.
+    reachable = min(reachable, model.attainment(1, rate * 1e-9))
     if reachable <= 0:
         return 1
     wanted = min(goal, reachable - 0.005)
-    low, high = 0, max(1, ceil(model.load(rate)))
+    low, high = 0, min(max(1, ceil(model.load(rate))), LARGEST)
     while model.attainment(high, rate) < wanted and high < LARGEST:
         low, high = high, min(2 * high, LARGEST)
     while high - low > 1:

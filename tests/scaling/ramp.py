@@ -1,0 +1,20 @@
+"""The demo's ramp in virtual time: goals at a demo's speed, four phases, Poisson arrivals."""
+
+from argosy_operator.core.scaling.observe import SLO, Goals, RoleGoal, Windows
+from argosy_operator.sim.fleet import LLAMA_70B_H100_TP4
+from argosy_operator.sim.loop import Phase, Run, run
+
+GOALS = Goals(
+    mode="disaggregated",
+    roles=(RoleGoal("prefill", 1, 4), RoleGoal("decode", 1, 4)),
+    slo=SLO(ttft_s=0.6, tpot_s=0.04, attainment=0.9),
+    windows=Windows(scrape_s=1, rate_s=5, interval_s=2, down_hold_s=15, cold_start_s=6),
+    gpu_budget=32,
+)
+LOW, HIGH = Phase(45, 1.0, 2000, 60), Phase(45, 4.0, 2000, 60)
+OTHER_MIX = Phase(45, 7.0, 200, 300)
+RAMP = (LOW, HIGH, OTHER_MIX, LOW)
+
+
+def play(seed: int, phases: tuple[Phase, ...] = RAMP, goals: Goals = GOALS) -> Run:
+    return run(LLAMA_70B_H100_TP4, phases, goals, seed=seed, cold_s=5)

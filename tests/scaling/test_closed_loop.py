@@ -1,0 +1,106 @@
+"""The law in a closed loop with a simulated fleet, at a demo's speed, several seeds."""
+
+from dataclasses import replace
+
+import pytest
+
+from argosy_operator.core.scaling.decide import ScalingState, decide
+from argosy_operator.core.scaling.decision import Decision
+from argosy_operator.core.scaling.observe import Goals, Observations
+from argosy_operator.core.scaling.record import from_json, to_json
+from argosy_operator.sim.loop import Phase, Run
+from tests.scaling.ramp import GOALS, HIGH, LOW, RAMP, play
+
+SETTLING_S = 20
+
+
+@pytest.fixture(scope="module", params=range(3))
+def ramp(request: pytest.FixtureRequest) -> Run:
+    return play(request.param)
+
+
+def test_every_phase_meets_its_goal_once_settled(ramp: Run) -> None:
+    for start, end in zip(ramp.bounds, ramp.bounds[1:], strict=False):
+        assert ramp.attainment(start + SETTLING_S, end) >= 0.9
+
+
+def test_prefill_follows_the_prompts_and_decode_the_answers(ramp: Run) -> None:
+    _, mix_at, low_at = ramp.bounds[1:4]
+    assert max(n for at, n in ramp.replicas("prefill") if at < mix_at) >= 2
+    assert max(n for at, n in ramp.replicas("decode") if mix_at < at < low_at) >= 2
+
+
+def test_both_roles_are_back_at_their_minimum_within_the_last_phase(ramp: Run) -> None:
+    last = ramp.ticks[-1].decision
+    assert (last.replicas("prefill"), last.replicas("decode")) == (1, 1)
+
+
+def test_replicas_do_not_flap(ramp: Run) -> None:
+    assert ramp.reversals("prefill") <= 5
+    assert ramp.reversals("decode") <= 5
+
+
+def test_a_fourfold_step_is_answered_within_ten_seconds(ramp: Run) -> None:
+    """1 → 4 requests/s."""
+    step = ramp.bounds[1]
+    assert any(n >= 2 for at, n in ramp.replicas("prefill") if step < at <= step + 10)
+
+
+@pytest.mark.parametrize("rate", [1.5, 6.0])
+def test_steady_poisson_load_is_answered_with_steady_replicas(rate: float) -> None:
+    run = play(7, (Phase(150, rate, 2000, 60),))
+    settled = [n for at, n in run.replicas("prefill") if at > run.bounds[0] + 60]
+    assert max(settled) - min(settled) <= 1
+    assert run.reversals("prefill") <= 4
+
+
+def test_every_record_replays_to_the_same_decision(ramp: Run) -> None:
+    for tick in ramp.ticks[::7]:
+        state = from_json(ScalingState, to_json(tick.before))
+        seen = from_json(Observations, to_json(tick.observations))
+        goals = from_json(Goals, to_json(GOALS))
+        _, again = decide(state, seen, goals, tick.at)
+        assert again == tick.decision
+        assert from_json(Decision, to_json(again)) == again
+
+
+def test_all_durations_times_four_give_the_same_decisions_four_times_later() -> None:
+    """No window of the law is an absolute number of seconds."""
+    from argosy_operator.sim import loop
+    from argosy_operator.sim.fleet import LLAMA_70B_H100_TP4 as ENGINE
+
+    k = 4.0
+    phases = (LOW, HIGH)
+    slow_engine = replace(
+        ENGINE,
+        prefill=tuple(k * c for c in ENGINE.prefill),
+        decode=tuple(k * c for c in ENGINE.decode),
+    )
+    assert GOALS.slo is not None
+    w = GOALS.windows
+    slow_goals = replace(
+        GOALS,
+        slo=replace(GOALS.slo, ttft_s=k * GOALS.slo.ttft_s, tpot_s=k * GOALS.slo.tpot_s),
+        windows=replace(
+            w,
+            scrape_s=k * w.scrape_s,
+            rate_s=k * w.rate_s,
+            interval_s=k * w.interval_s,
+            down_hold_s=k * w.down_hold_s,
+            cold_start_s=k * w.cold_start_s,
+        ),
+    )
+    slow_phases = tuple(replace(p, seconds=k * p.seconds, rate=p.rate / k) for p in phases)
+    quick = loop.run(ENGINE, phases, GOALS, seed=1, cold_s=5)
+    slow = loop.run(slow_engine, slow_phases, slow_goals, seed=1, cold_s=k * 5, start=k * 4096)
+    for a, b in zip(quick.ticks, slow.ticks, strict=True):
+        assert b.at == k * a.at
+        assert [(t.replicas, t.rule) for t in a.decision.targets] == [
+            (t.replicas, t.rule) for t in b.decision.targets
+        ]
+
+
+def test_a_ramp_has_enough_scored_requests_in_each_phase(ramp: Run) -> None:
+    for start, end in zip(ramp.bounds, ramp.bounds[1:], strict=False):
+        assert sum(start <= r.arrived < end for r, _ in ramp.requests) >= 25
+    assert len(RAMP) == 4

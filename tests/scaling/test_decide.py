@@ -1,0 +1,127 @@
+"""The law's rules, one by one, with values."""
+
+from dataclasses import replace
+
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from argosy_operator.core.scaling.decide import ScalingState, decide
+from argosy_operator.core.scaling.decision import Rule
+from argosy_operator.core.scaling.observe import (
+    Bin,
+    Blind,
+    FleetMetrics,
+    Idle,
+    Observations,
+    RoleMetrics,
+    RoleSupply,
+    Signal,
+    Value,
+)
+from tests.scaling.ramp import GOALS
+
+START = 1000.0
+
+
+def metrics(now: float, rate: float, **more: object) -> FleetMetrics:
+    arrivals: Signal = Value(rate, now) if rate else Idle(now)
+    bins = tuple(Bin(now - 14 + i, rate) for i in range(15))
+    full = FleetMetrics(
+        at=now,
+        arrivals=arrivals,
+        bins=bins,
+        prompt_tokens=Value(2000, now),
+        prompt_tokens_squared=Value(4.1e6, now),
+        output_tokens=Value(60, now),
+        roles=(RoleMetrics("prefill", 3), RoleMetrics("decode", 3)),
+    )
+    return replace(full, **more)  # type: ignore[arg-type]
+
+
+def supply(prefill: int, decode: int) -> tuple[RoleSupply, ...]:
+    return (
+        RoleSupply("prefill", prefill, prefill, gpus_per_replica=4),
+        RoleSupply("decode", decode, decode, gpus_per_replica=4),
+    )
+
+
+def follow(metrics_at, supplies, ticks: int = 40, goals=GOALS):  # type: ignore[no-untyped-def]
+    """Run `ticks` intervals with replicas that follow at once; the last decision."""
+    state, decision = ScalingState(), None
+    for i in range(ticks):
+        now = START + 2 * i
+        state, decision = decide(state, Observations(metrics_at(now), supplies), goals, now)
+        supplies = supply(decision.replicas("prefill"), decision.replicas("decode"))
+    assert decision is not None
+    return decision
+
+
+def test_blind_metrics_never_remove_a_replica() -> None:
+    blind = FleetMetrics(at=0, arrivals=Blind("PrometheusAway"))
+    decision = follow(lambda now: blind, supply(3, 2))
+    assert [t.replicas for t in decision.targets] == [3, 2]
+    assert decision.rule is Rule.BLIND
+    assert "PrometheusAway" in decision.message
+
+
+def test_stale_samples_are_blindness() -> None:
+    decision = follow(lambda now: replace(metrics(now, 0), arrivals=Idle(now - 4)), supply(3, 3))
+    assert [t.replicas for t in decision.targets] == [3, 3]
+    assert "Stale" in decision.message
+
+
+def test_a_measured_nothing_goes_to_the_minimum_after_the_hold() -> None:
+    early = follow(lambda now: metrics(now, 0), supply(3, 3), ticks=5)
+    assert [t.replicas for t in early.targets] == [3, 3]
+    late = follow(lambda now: metrics(now, 0), supply(3, 3), ticks=30)
+    assert [t.replicas for t in late.targets] == [1, 1]
+
+
+def test_a_guessed_capacity_only_adds() -> None:
+    decision = follow(lambda now: metrics(now, 0.5), supply(3, 3))
+    assert decision.targets[0].replicas == 3
+    assert decision.targets[0].rule is Rule.LEARNING
+
+
+def test_without_an_slo_replicas_go_to_their_minimum() -> None:
+    goals = replace(GOALS, slo=None)
+    decision = follow(lambda now: metrics(now, 9), supply(3, 3), ticks=1, goals=goals)
+    assert [t.replicas for t in decision.targets] == [1, 1]
+    assert decision.rule is Rule.NO_SLO
+
+
+def test_the_gpu_budget_binds_and_is_named() -> None:
+    goals = replace(GOALS, gpu_budget=12)
+    decision = follow(lambda now: metrics(now, 12), supply(1, 1), goals=goals)
+    assert 4 * sum(t.replicas for t in decision.targets) <= 12
+    assert Rule.BUDGET in {t.rule for t in decision.targets}
+
+
+def test_half_of_the_pods_silent_removes_nothing() -> None:
+    silent = (RoleMetrics("prefill", 1), RoleMetrics("decode", 1))
+    decision = follow(lambda now: metrics(now, 0, roles=silent), supply(3, 3))
+    assert {t.rule for t in decision.targets} == {Rule.BLIND}
+    assert [t.replicas for t in decision.targets] == [3, 3]
+
+
+NUMBERS = st.floats(min_value=0, max_value=1e6, allow_nan=False)
+
+
+@settings(max_examples=60, deadline=None)
+@given(rate=NUMBERS, prompt=NUMBERS, squared=NUMBERS, output=NUMBERS, share=st.floats(0, 1))
+def test_whatever_is_measured_the_answer_is_within_min_and_max(
+    rate: float, prompt: float, squared: float, output: float, share: float
+) -> None:
+    def seen(now: float) -> FleetMetrics:
+        return metrics(
+            now,
+            rate,
+            prompt_tokens=Value(prompt, now),
+            prompt_tokens_squared=Value(squared, now),
+            output_tokens=Value(output, now),
+            attainment=Value(share, now),
+            scored=50.0,
+        )
+
+    decision = follow(seen, supply(2, 2), ticks=3)
+    assert all(1 <= t.replicas <= 4 for t in decision.targets)
