@@ -179,6 +179,10 @@ class PrefillPort(Protocol):
         """Undo one `begin_send`."""
         ...
 
+    def observe_send(self, *, bytes_moved: int, seconds: float) -> None:
+        """A prompt's KV went out, for the metrics: bytes, and seconds from PULL to the last."""
+        ...
+
     def renew(self, key: LeaseKey, lease_s: float) -> None:
         """Let the lease live `lease_s` from now. LeaseGone."""
         ...

@@ -171,6 +171,9 @@ class EngineLoop:
         self.leases.end_send(key)
         self._inbox.put(_Wake())
 
+    def observe_send(self, *, bytes_moved: int, seconds: float) -> None:
+        self.metrics.observe_send(bytes_moved=bytes_moved, seconds=seconds)
+
     def renew(self, key: LeaseKey, lease_s: float) -> None:
         self.leases.renew(key, lease_s)
 

@@ -85,8 +85,6 @@ async def _run(
         draining=lambda: loop.draining,
     )
     _on_signals(drain)
-    if kv is not None:
-        kv.start()
     loop.start(kv)
     server, task = await _start(api.app(), api_sock)
     admin.loop, admin.metrics, admin.drain, admin.serving = loop, metrics, drain, True
@@ -147,6 +145,11 @@ def _kv_service(config: EngineConfig, runner: Runner, loop: EngineLoop) -> Trans
     service: TransferService = module.KvService(
         config=config, runner=runner, prefill=loop, post=loop.post
     )
+    try:
+        service.start()
+    except OSError as fault:
+        message = f"cannot listen on KV port {config.kv_port}: {fault.strerror}; choose another"
+        raise LoadError("BadArgument", message) from fault
     return service
 
 
