@@ -1,0 +1,57 @@
+"""Whatever Prometheus' side does wrong becomes Blind with a reason, in time."""
+
+import socket
+import time
+
+from argosy_operator.core.scaling.observe import Blind, FleetMetrics, Idle, Value, Windows
+from argosy_operator.core.scaling.samples import RECEIVED, Round, Series, assemble
+from argosy_operator.ports.prometheus import PrometheusMetrics, escape, selector
+
+WINDOWS = Windows(scrape_s=1, rate_s=5, interval_s=2, down_hold_s=15, cold_start_s=6)
+
+
+def counter(*samples: tuple[float, float]) -> FleetMetrics:
+    series = Series(RECEIVED, {"outcome": "accepted", "role": "gateway"}, samples)
+    return assemble(Round(samples[-1][0], (series,), 1, 1), WINDOWS)
+
+
+async def test_a_black_hole_costs_no_more_than_the_time_out() -> None:
+    with socket.socket() as hole:
+        hole.bind(("127.0.0.1", 0))
+        hole.listen()
+        url = f"http://127.0.0.1:{hole.getsockname()[1]}"
+        port, began = PrometheusMetrics(url, timeout_s=0.3), time.perf_counter()
+        seen = await port.measure(url, "default", "a", WINDOWS, 1000.0)
+        assert time.perf_counter() - began < 0.6
+        port.close()
+    assert isinstance(seen.arrivals, Blind)
+    assert seen.arrivals.reason.startswith("PrometheusTimeout")
+
+
+def test_names_cannot_break_out_of_a_matcher() -> None:
+    assert escape('a"b\\c\n') == 'a\\"b\\\\c\\n'
+    assert selector(("up",), {"fleet": '"}'}) == '{__name__=~"up",fleet="\\"}"}'
+
+
+def test_a_flat_counter_is_idle_and_a_growing_one_counts_exactly() -> None:
+    flat = counter(*((1000.0 + i, 7.0) for i in range(8)))
+    assert isinstance(flat.arrivals, Idle)
+    grown = counter(*((1000.0 + i, 7.0 + 2 * i) for i in range(8)))
+    assert isinstance(grown.arrivals, Value)
+    assert grown.arrivals.v == 2.0
+    assert [b.count for b in grown.bins] == [2.0] * 7
+
+
+def test_a_restarted_counter_counts_from_zero() -> None:
+    seen = counter((1000, 100), (1001, 104), (1002, 3), (1003, 5))
+    assert [b.count for b in seen.bins] == [4, 3, 2]
+
+
+def test_one_sample_is_no_rate_yet() -> None:
+    assert isinstance(counter((1000.0, 50.0)).arrivals, Blind)
+
+
+def test_a_negative_counter_is_a_lie() -> None:
+    seen = counter((1000.0, 5.0), (1001.0, -1.0)).arrivals
+    assert isinstance(seen, Blind)
+    assert seen.reason.startswith("NotANumber")

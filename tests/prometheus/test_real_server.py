@@ -1,0 +1,134 @@
+"""The adapter against a real Prometheus that scrapes a tiny exporter on loopback."""
+
+import asyncio
+import http.server
+import socket
+import subprocess
+import threading
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import httpx
+import pytest
+
+from argosy_operator.core.scaling.observe import Blind, FleetMetrics, Idle, Signal, Value, Windows
+from argosy_operator.ports.prometheus import PrometheusMetrics
+
+pytestmark = [pytest.mark.slow, pytest.mark.cluster]
+WINDOWS = Windows(scrape_s=0.5, rate_s=2, interval_s=1, down_hold_s=4, cold_start_s=2)
+
+
+def free_port() -> int:
+    with socket.socket() as s:
+        s.bind(("127.0.0.1", 0))
+        return s.getsockname()[1]
+
+
+class Exporter:
+    """Serves `text` as /metrics."""
+
+    def __init__(self) -> None:
+        exporter = self
+        self.text = ""
+
+        class Handler(http.server.BaseHTTPRequestHandler):
+            def do_GET(self) -> None:
+                body = exporter.text.encode()
+                self.send_response(200)
+                self.send_header("Content-Type", "text/plain; version=0.0.4")
+                self.send_header("Content-Length", str(len(body)))
+                self.end_headers()
+                self.wfile.write(body)
+
+            def log_message(self, *args: object) -> None:
+                pass
+
+        self.server = http.server.ThreadingHTTPServer(("127.0.0.1", 0), Handler)
+        self.port = self.server.server_address[1]
+        threading.Thread(target=self.server.serve_forever, daemon=True).start()
+
+    def received(self, count: object) -> None:
+        self.text = f'argosy_requests_received_total{{outcome="accepted"}} {count}\n'
+
+
+@contextmanager
+def prometheus(home: Path, exporter: int) -> Iterator[str]:
+    found = sorted(Path.home().glob(".cache/argosy/cluster/*/bin/prometheus"))
+    if not found:
+        pytest.skip("no Prometheus yet: python -m tests.cluster.build --stage prometheus")
+    port = free_port()
+    (home / "prometheus.yml").write_text(
+        "global: {scrape_interval: 500ms, scrape_timeout: 400ms}\n"
+        "scrape_configs:\n- job_name: gateway\n  static_configs:\n"
+        f"  - targets: ['127.0.0.1:{exporter}']\n"
+        "    labels: {namespace: default, fleet: 'a\"b', role: gateway, pod: gateway-0}\n"
+    )
+    command = [
+        str(found[-1]),
+        f"--config.file={home / 'prometheus.yml'}",
+        f"--storage.tsdb.path={home / 'data'}",
+        f"--web.listen-address=127.0.0.1:{port}",
+    ]
+    with (home / "log").open("w") as log:
+        process = subprocess.Popen(command, stdout=log, stderr=log)
+    try:
+        url = f"http://127.0.0.1:{port}"
+        for _ in range(100):
+            try:
+                if httpx.get(f"{url}/-/ready").status_code == 200:
+                    break
+            except httpx.TransportError:
+                pass
+            time.sleep(0.1)
+        yield url
+    finally:
+        process.terminate()
+        process.wait(10)
+
+
+async def until(url: str, kind: type[Signal]) -> FleetMetrics:  # type: ignore[valid-type]
+    """Ask until the arrivals are of that kind."""
+    port = PrometheusMetrics(url)
+    try:
+        for _ in range(60):
+            seen = await port.measure(url, "default", 'a"b', WINDOWS, time.time())
+            if isinstance(seen.arrivals, kind):
+                return seen
+            await asyncio.sleep(0.25)
+    finally:
+        port.close()
+    raise AssertionError(f"arrivals stayed {seen.arrivals}")
+
+
+async def test_idle_value_not_a_number_and_away_are_told_apart(tmp_path: Path) -> None:
+    exporter = Exporter()
+    exporter.received(5)
+    with prometheus(tmp_path, exporter.port) as url:
+        await until(url, Idle)
+        exporter.received(9)
+        seen = await until(url, Value)
+        assert sum(b.count for b in seen.bins) <= 4
+        began = time.perf_counter()
+        await until(url, Value)
+        assert time.perf_counter() - began < 0.5
+        exporter.received("NaN")
+        blind = (await until(url, Blind)).arrivals
+        assert isinstance(blind, Blind)
+        assert blind.reason.startswith("NotANumber")
+    away = await PrometheusMetrics(url).measure(url, "default", "a", WINDOWS, time.time())
+    assert isinstance(away.arrivals, Blind)
+    assert away.arrivals.reason.startswith("PrometheusAway")
+
+
+async def test_an_exporter_that_is_gone_is_blindness_not_idleness(tmp_path: Path) -> None:
+    exporter = Exporter()
+    exporter.received(5)
+    with prometheus(tmp_path, exporter.port) as url:
+        await until(url, Idle)
+        exporter.server.shutdown()
+        exporter.server.server_close()
+        blind = (await until(url, Blind)).arrivals
+        assert isinstance(blind, Blind)
+        assert blind.reason.startswith("GatewayDown")
