@@ -14,7 +14,8 @@ __all__ = ["FlatBatch", "Row", "StepKind", "StepOutput", "StepPlan", "flatten"]
 StepKind = Literal["prefill", "decode", "mixed"]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+# Rows and emissions are made once a token: freezing them would double their cost.
+@dataclass(slots=True, kw_only=True)
 class Row:
     """One sequence's share of a step: compute tokens [start, start + count) and write their KV.
 

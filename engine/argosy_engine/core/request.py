@@ -118,7 +118,8 @@ class Sequence:
         return self.hashes[:full_blocks]
 
 
-@dataclass(frozen=True, slots=True)
+# Not frozen: one is made for each token, and freezing would double its cost.
+@dataclass(slots=True)
 class Emission:
     """Something that its client must learn: a token, an end, or both."""
 
