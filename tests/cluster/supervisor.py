@@ -224,12 +224,15 @@ class Supervisor:
         )
 
     def _give_gpus(self, node: dict) -> None:
-        """Set the node's GPU capacity where it is not what the cluster should have."""
-        wanted = str(self._spec.gpus_per_node)
-        status = node.get("status", {})
-        if self._spec.gpus_per_node and status.get("capacity", {}).get(GPU) != wanted:
+        """Set the node's GPU capacity where it is not what the cluster should have.
+
+        The kubelet would fill in allocatable itself, but only at its next status in 10 s.
+        """
+        wanted, status = {GPU: str(self._spec.gpus_per_node)}, node.get("status", {})
+        told = [status.get(part, {}).get(GPU) for part in ("capacity", "allocatable")]
+        if self._spec.gpus_per_node and told != [wanted[GPU], wanted[GPU]]:
             path = f"/api/v1/nodes/{node['metadata']['name']}/status"
-            self._api.patch(path, {"status": {"capacity": {GPU: wanted}}})
+            self._api.patch(path, {"status": {"capacity": wanted, "allocatable": wanted}})
 
     async def _keep_gpus(self) -> None:
         """A kubelet's start may zero extended resources: give them back whenever they differ."""
