@@ -12,7 +12,7 @@ from prometheus_client import disable_created_metrics as _disable_created_metric
 
 from argosy_engine.config import EngineConfig
 from argosy_engine.core.plan import StepOutput, StepPlan
-from argosy_engine.core.request import Emission, FinishReason
+from argosy_engine.core.request import Emission, FinishReason, State
 from argosy_engine.core.request import Sequence as Request
 from argosy_engine.core.runner import KvLayout
 from argosy_engine.core.scheduler import Decision, Scheduler
@@ -282,7 +282,8 @@ class EngineMetrics:
         length, cached = request.n_prompt, request.cached_tokens
         self._prompt_tokens.inc(length)
         self._cache_queries.inc(length)
-        computed = "external_kv_transfer" if request.request.candidates else "local_compute"
+        # a first token that comes while the KV is on its way was drawn by a peer
+        computed = "external_kv_transfer" if request.state is State.PULLING else "local_compute"
         self._by_source[computed].inc(length - cached)
         if cached:
             self._cache_hits.inc(cached)
