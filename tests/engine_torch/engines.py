@@ -1,0 +1,78 @@
+"""Engines as processes on loopback, with ports that were free."""
+
+import contextlib
+import json
+import socket
+import subprocess
+import sys
+import time
+import urllib.request
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+
+@dataclass(frozen=True)
+class Engine:
+    api: int
+    admin: int
+    kv: int
+
+    def complete(self, prompt: str, max_tokens: int, prefill: "Engine | None" = None) -> str:
+        """Greedy text of exactly `max_tokens` tokens, through /v1/completions."""
+        body = {
+            "model": "m",
+            "prompt": prompt,
+            "max_tokens": max_tokens,
+            "temperature": 0,
+            "ignore_eos": True,
+        }
+        headers = {"content-type": "application/json"}
+        if prefill is not None:
+            headers["x-argosy-prefill"] = f"127.0.0.1:{prefill.kv}"
+        url = f"http://127.0.0.1:{self.api}/v1/completions"
+        request = urllib.request.Request(url, json.dumps(body).encode(), headers)
+        with urllib.request.urlopen(request, timeout=100) as answer:
+            return json.load(answer)["choices"][0]["text"]
+
+    def metric(self, line: str) -> float:
+        """The value of the sample that begins with `line`."""
+        with urllib.request.urlopen(f"http://127.0.0.1:{self.admin}/metrics", timeout=10) as page:
+            text = page.read().decode()
+        return next(float(x.rsplit(" ", 1)[1]) for x in text.splitlines() if x.startswith(line))
+
+
+def free_port() -> int:
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        return int(server.getsockname()[1])
+
+
+@contextlib.contextmanager
+def engine(model: Path, role: str, log: Path) -> Iterator[Engine]:
+    """A ready engine; ended when the block ends."""
+    ports = Engine(free_port(), free_port(), free_port())
+    command = f"""engine serve --model {model} --served-name m --role {role} --dtype float32
+        --host 127.0.0.1 --port {ports.api} --admin-port {ports.admin} --kv-port {ports.kv}
+        --threads 1 --kv-cache-tokens 4096 --max-num-batched-tokens 64 --drain-timeout-s 5"""
+    with log.open("wb") as out:
+        process = subprocess.Popen(
+            [sys.executable, "-m", "argosy", *command.split()], stdout=out, stderr=out
+        )
+        try:
+            _await_ready(ports, process, log)
+            yield ports
+        finally:
+            process.terminate()
+            process.wait(30)
+
+
+def _await_ready(ports: Engine, process: subprocess.Popen, log: Path) -> None:
+    deadline = time.monotonic() + 60
+    while time.monotonic() < deadline:
+        if process.poll() is not None:
+            raise AssertionError(f"the engine ended: {log.read_text()[-2000:]}")
+        with contextlib.suppress(OSError):
+            urllib.request.urlopen(f"http://127.0.0.1:{ports.admin}/ready", timeout=2).close()
+            return
+        time.sleep(0.1)  # another process: there is nothing to await but its answer
+    raise AssertionError(f"the engine was not ready in 60 s: {log.read_text()[-2000:]}")

@@ -1,0 +1,64 @@
+"""Frames of the KV protocol: round trips, and bytes from somebody who means harm."""
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from argosy_engine.kv import wire
+
+JSON = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.text(max_size=20),
+    lambda inner: st.lists(inner, max_size=4),
+    max_leaves=10,
+)
+CONTROL = st.sampled_from([kind for kind in wire.Kind if kind is not wire.Kind.KV])
+
+
+@given(CONTROL, st.dictionaries(st.text(max_size=10), JSON, max_size=5))
+def test_a_control_frame_comes_back_as_it_was(kind, payload):
+    data = wire.encode_control(kind, payload)
+    frame = wire.decode_header(data[: wire.HEADER_BYTES])
+    assert frame == wire.Frame(kind, len(data) - wire.HEADER_BYTES)
+    assert wire.decode_control(data[wire.HEADER_BYTES :]) == payload
+
+
+@given(st.integers(0, 2**32 - 1), st.integers(0, 2**32 - 1), st.binary(max_size=200))
+def test_a_run_of_blocks_comes_back_as_it_was(first, count, blocks):
+    data = wire.encode_run(first, count, memoryview(blocks)) + blocks
+    frame = wire.decode_header(data[: wire.HEADER_BYTES])
+    assert frame.length == len(data) - wire.HEADER_BYTES
+    run = wire.decode_run(data[wire.HEADER_BYTES :])
+    assert (run.first, run.count, bytes(run.data)) == (first, count, blocks)
+
+
+@given(st.binary(min_size=1, max_size=200), st.data())
+def test_one_damaged_byte_of_a_block_is_noticed(blocks, data):
+    at = data.draw(st.integers(0, len(blocks) - 1))
+    sent = wire.encode_run(0, 1, memoryview(blocks))[wire.HEADER_BYTES :] + blocks
+    damaged = bytearray(sent)
+    damaged[len(sent) - len(blocks) + at] ^= data.draw(st.integers(1, 255))
+    with pytest.raises(wire.WireError, match="crc32"):
+        wire.decode_run(bytes(damaged))
+
+
+@given(st.binary(max_size=64))
+def test_hostile_bytes_end_in_a_wire_error_or_a_bounded_frame(data):
+    try:
+        frame = wire.decode_header(data)
+    except wire.WireError:
+        return
+    assert frame.length <= wire.MAX_KV_BYTES
+
+
+@given(st.binary(max_size=64))
+def test_a_hostile_payload_ends_in_a_wire_error_or_an_object(data):
+    for decode in (wire.decode_control, wire.decode_run):
+        try:
+            decode(data)
+        except wire.WireError:
+            continue
+
+
+def test_a_prompt_above_the_limit_is_refused_before_it_is_sent():
+    with pytest.raises(wire.WireError, match="above the limit"):
+        wire.encode_control(wire.Kind.PREFILL, {"token_ids": [123456] * 200_000})
