@@ -140,10 +140,10 @@ def test_a_client_that_leaves_ends_its_request(engine):
     body = ask(max_tokens=1500, stream=True)
     with engine.api.stream("POST", "/v1/completions", json=body) as response:
         next(response.iter_lines())
-        assert engine.admin.get("/drain").json()["running"] == 1
+        engine.wait_until(lambda: engine.admin.get("/drain").json()["running"] == 1)
     engine.wait_until(lambda: engine.admin.get("/drain").json()["running"] == 0, timeout_s=1)
-    after = engine.metric('vllm:request_success_total{engine="0",finished_reason="abort"')
-    assert after == before + 1
+    series = 'vllm:request_success_total{engine="0",finished_reason="abort"'
+    engine.wait_until(lambda: engine.metric(series) == before + 1)
     assert engine.metric("vllm:kv_cache_usage_perc") == 0
 
 
