@@ -64,15 +64,15 @@ def become_program(spec: dict, argv: list[str]) -> None:
 def _drop_privileges(spec: dict) -> None:
     own = linux.own_capabilities()
     keep = own & frozenset(spec["capabilities"])
+    if spec["rootless"] and spec["uid"] != 0:
+        keep = frozenset()  # it stays uid 0, and exec would give uid 0 what is not bounded
     linux.bound_capabilities(keep)
     if not spec["rootless"]:
         os.setgroups(spec["groups"])
         os.setresgid(spec["gid"], spec["gid"], spec["gid"])
         os.setresuid(spec["uid"], spec["uid"], spec["uid"])
-    if spec["uid"] == 0:
+    if spec["uid"] == 0 or spec["rootless"]:
         linux.set_capabilities(keep)
-    elif spec["rootless"]:
-        linux.set_capabilities(frozenset())
     if spec["no_new_privs"]:
         linux.no_new_privileges()
 
