@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from tests.cluster import components, images, pki
-from tests.cluster.api import Api
+from tests.cluster.api import Api, ApiError
 from tests.cluster.build import bin_dir, is_built
 from tests.cluster.layout import DEFAULT_NAME, SOURCE, Files, Spec, default_state_dir
 
@@ -292,6 +292,21 @@ class Cluster:
         published[name] = port
         known.write_text(json.dumps(published))
         return port
+
+    def until(self, condition: Callable[[], Any], what: str, timeout_s: float = 30) -> Any:
+        """The first true value of `condition`; an API error or a refused connection counts as no.
+
+        TimeoutError names `what` and the last error.
+        """
+        deadline, last = time.monotonic() + timeout_s, "no"
+        while time.monotonic() < deadline:
+            try:
+                if value := condition():
+                    return value
+            except (OSError, ApiError) as error:
+                last = str(error)
+            time.sleep(0.05)
+        raise TimeoutError(f"{what}: not within {timeout_s} s ({last}); logs: {self.files.logs}")
 
     def send_signal(self, program: str, number: int = signal.SIGKILL) -> int:
         """Signal a component (`kubelet.node1`, `runtime.node1`, `kube-scheduler`); its starts."""

@@ -15,7 +15,7 @@ mount --bind "$dir/kubelet" /var/lib/kubelet
 mount --bind "$dir/log" /var/log
 if [ "$rootless" = 0 ]; then
     # A kubelet writes machine-wide settings; here it finds them already as it wants them.
-    for setting in "$dir"/sysctl/*; do
+    for setting in "$dir"/../sysctl/*; do
         mount --bind "$setting" "/proc/sys/$(basename "$setting" | tr . /)"
     done
 fi

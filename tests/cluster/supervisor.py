@@ -59,11 +59,15 @@ def prepare_mounts(spec: Spec, files: Files) -> None:
     mount = ["mount", "-t", "tmpfs", "-o", "mode=755,size=70%", "argosy", str(files.mnt)]
     subprocess.run(mount, check=True)
     for node in spec.node_names:
-        folder = files.node(node) / "sysctl"
-        folder.mkdir(parents=True)
-        for setting, value in components.KUBELET_SYSCTLS.items():
-            if Path("/proc/sys", setting).exists():
-                (folder / setting.replace("/", ".")).write_text(value + "\n")
+        files.node(node).mkdir()
+    # On a tmpfs of its own: the kubelet finds a file system by its device, and these files are
+    # bound over others.
+    settings = files.mnt / "sysctl"
+    settings.mkdir()
+    subprocess.run(["mount", "-t", "tmpfs", "settings", str(settings)], check=True)
+    for setting, value in components.KUBELET_SYSCTLS.items():
+        if Path("/proc/sys", setting).exists():
+            (settings / setting.replace("/", ".")).write_text(value + "\n")
 
 
 class Supervisor:
