@@ -139,7 +139,8 @@ def test_a_client_that_leaves_ends_its_request(engine):
     before = engine.metric('vllm:request_success_total{engine="0",finished_reason="abort"')
     body = ask(max_tokens=1500, stream=True)
     with engine.api.stream("POST", "/v1/completions", json=body) as response:
-        next(response.iter_lines())
+        lines = response.iter_lines()  # kept: collecting it would close the connection
+        next(lines)
         engine.wait_until(lambda: engine.admin.get("/drain").json()["running"] == 1)
     engine.wait_until(lambda: engine.admin.get("/drain").json()["running"] == 0, timeout_s=1)
     series = 'vllm:request_success_total{engine="0",finished_reason="abort"'
