@@ -86,7 +86,9 @@ def pod_of(raw: Mapping[str, Any]) -> Pod:
     scheduled = conditions.get("PodScheduled", {})
     containers = {c["name"]: c for c in status.get("containerStatuses") or ()}
     waiting = [*(status.get("initContainerStatuses") or ()), *containers.values()]
-    engine = containers.get(ENGINE_CONTAINER) or next(iter(containers.values()), {})
+    engine: Mapping[str, Any] = containers.get(ENGINE_CONTAINER) or next(
+        iter(containers.values()), {}
+    )
     cost = annotations.get(names.DELETION_COST, "0")
     return Pod(
         name=meta["name"],

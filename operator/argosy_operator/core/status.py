@@ -194,13 +194,13 @@ def _sentences(
 ) -> dict[Why, str]:
     missing = ", ".join(f"{n} {role}" for role, n in short.items() if n)
     says = {
-        Why.FOREIGN_OBJECT: f"{', '.join(conflicts)} exists and belongs to somebody else; it is left "
-        "untouched. Delete it or rename the fleet",
+        Why.FOREIGN_OBJECT: f"{', '.join(conflicts)} exists and belongs to somebody else; it is "
+        "left untouched. Delete it or rename the fleet",
         Why.PODS_LEAVING: "pods finish their answers and then leave: "
         + ", ".join(sorted(pod.name for pod in d.leaving)),
         Why.PAUSED: "spec.paused is true: nothing is written but status",
         Why.NO_SLO: "spec.slo is not set: replicas stay at their minimum",
-        Why.EXTERNAL_OWNER: "replicas follow the ServingRoles, which HPA, KEDA or kubectl scale turn",
+        Why.EXTERNAL_OWNER: "replicas follow the ServingRoles, which others turn",
         Why.POLICY_NONE: "spec.autoscaling.policy is None: replicas stay at their minimum",
         Why.ROLLING_OUT: f"revision {s.revision} comes up; older pods leave when it serves",
         Why.GATEWAY_NOT_READY: "no gateway pod is ready",

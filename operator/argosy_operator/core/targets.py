@@ -1,8 +1,8 @@
 """Step: how many pods each role shall have, and who said so.
 
 The number lives in the ServingRole: it outlives the operator, and HPA, KEDA and `kubectl scale`
-turn the same knob under policy External. The law (`decide`) runs once per interval, when metrics were
-asked for; between two runs the number in the ServingRole stands.
+turn the same knob under policy External. The law (`decide`) runs once per interval, when metrics
+were asked for; between two runs the number in the ServingRole stands.
 """
 
 from dataclasses import replace

@@ -90,7 +90,7 @@ def _choose(
     """The victims, and whether the choice has to wait until the engines were asked.
 
     Order: not started (a ReplicaSet removes Pending pods first whatever their cost, so they
-    displace even pods that drain), draining already, unready, then fewest requests in flight, then newest.
+    displace even pods that drain), draining already, unready, fewest in flight, newest.
     """
 
     def rank(pod: Pod) -> tuple[float, ...]:

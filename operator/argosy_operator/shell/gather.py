@@ -51,7 +51,7 @@ async def gather(
         sources.cluster.list("Pod", fleet.namespace, selector),
     )
     pods = tuple(pod_of(raw) for raw in lists[-1])
-    children = {_key(child): child for listed in lists[:-1] for child in listed}
+    children: dict[Key, Object] = {_key(c): c for listed in lists[:-1] for c in listed}
     loads, metrics = await asyncio.gather(
         _loads(sources.engines, pods, memory), _metrics(sources.metrics, fleet, memory, now)
     )

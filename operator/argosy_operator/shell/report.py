@@ -8,7 +8,7 @@ from pydantic import ValidationError
 from argosy_operator.api.part import dump
 from argosy_operator.api.v1alpha1 import API_VERSION, ServingDeployment
 from argosy_operator.core import names
-from argosy_operator.core.actions import Outcome, Trouble, target
+from argosy_operator.core.actions import Outcome, Trouble, is_write, target
 from argosy_operator.core.draft import Draft
 from argosy_operator.core.events import event
 from argosy_operator.core.figures import role_status
@@ -64,7 +64,8 @@ async def tell(sources: Sources, s: Snapshot, p: Plan, outcomes: tuple[Outcome, 
     key = f"{s.fleet.namespace}/{s.fleet.name}"
     for outcome in outcomes:
         if outcome.trouble is None:
-            log.info("%s: %s %s", key, type(outcome.action).__name__, target(outcome.action))
+            level = logging.INFO if is_write(outcome.action) else logging.DEBUG
+            log.log(level, "%s: %s %s", key, type(outcome.action).__name__, target(outcome.action))
         elif outcome.trouble is not Trouble.FOREIGN:
             log.warning(
                 "%s: %s %s: %s: %s",

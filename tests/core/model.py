@@ -1,0 +1,200 @@
+"""A cluster as a value model: enough of ReplicaSets, kubelets and engines to carry out plans.
+
+Not a server and not reachable as one: tests apply a plan's orders to it and let time pass. What the
+real API server does with them is tested in tests/reconcile.
+"""
+
+from dataclasses import dataclass, field, replace
+from itertools import count
+from typing import Any
+
+from argosy_operator.api.part import dump
+from argosy_operator.api.v1alpha1 import ServingDeployment
+from argosy_operator.core import names
+from argosy_operator.core.actions import (
+    Action,
+    AnnotatePod,
+    Apply,
+    Create,
+    Delete,
+    HastenDrain,
+    Outcome,
+    Scale,
+    TakeWorkAgain,
+)
+from argosy_operator.core.plan import Plan, after, plan
+from argosy_operator.core.pods import OUR_COST, Pod, removal_order, seconds
+from argosy_operator.core.scaling.observe import FleetMetrics, blind_metrics
+from argosy_operator.core.snapshot import Memory, Snapshot
+from argosy_operator.core.status import status_of
+from argosy_operator.core.victims import Load
+from argosy_operator.render.images import Images
+from argosy_operator.shell.gather import compose
+
+IMAGES = Images(engine="engine:1", gateway="gateway:1")
+START_S = 2.0
+
+
+def fleet(uid: str = "fleet-1", generation: int = 1, **spec: Any) -> ServingDeployment:
+    meta = {"name": "chat", "namespace": "ns", "uid": uid, "generation": generation}
+    body = {"model": {"uri": "sim://opt-13b-a100"}, **spec}
+    return ServingDeployment.model_validate({"metadata": meta, "spec": body})
+
+
+@dataclass
+class Model:
+    """The world of one fleet. `requests` are running answers by pod uid; `lost` those cut off."""
+
+    fleet: ServingDeployment
+    now: float = 1_000_000.0
+    memory: Memory = field(default_factory=Memory)
+    children: dict[tuple[str, str], Any] = field(default_factory=dict)
+    pods: dict[str, Pod] = field(default_factory=dict)
+    draining: set[str] = field(default_factory=set)
+    requests: dict[str, int] = field(default_factory=dict)
+    lost: int = 0
+    serial: Any = field(default_factory=lambda: count(1))
+    broken_roles: frozenset[str] = frozenset()
+    metrics: FleetMetrics | None = None
+
+    def snapshot(self) -> Snapshot:
+        loads = {
+            uid: Load(uid in self.draining, self.requests.get(uid, 0), 0)
+            for uid, pod in self.pods.items()
+            if pod.started and (pod.draining or self.memory.ask_loads)
+        }
+        metrics = self.metrics or blind_metrics(self.now, "NoTargets")
+        due = self.now >= self.memory.decide_at
+        return compose(
+            self.fleet, IMAGES, dict(self.children), tuple(self.pods.values()), self.now,
+            self.memory, loads, metrics if due else None,
+        )  # fmt: skip
+
+    def round(self, crash_after: int | None = None) -> Plan:
+        """Plan and carry out; with `crash_after` only so many orders, and memory is gone."""
+        s = self.snapshot()
+        p = plan(s)
+        done = p.actions if crash_after is None else p.actions[:crash_after]
+        outcomes = tuple(self.do(action) for action in done)
+        if crash_after is None:
+            self.memory = after(p.memory, outcomes)
+            status = status_of(s, p.draft, outcomes)
+            self.fleet = self.fleet.model_copy(update={"status": status})
+        else:
+            self.memory = Memory()
+        return p
+
+    def settle(self, rounds: int = 200) -> int:
+        """Rounds and passing time until a round asks for nothing; the number of rounds."""
+        for number in range(rounds):
+            p = self.round()
+            quiet = not p.actions and not p.draft.leaving and not p.draft.rolling
+            if quiet and self._steady():
+                return number
+            self.tick()
+        raise AssertionError(f"no rest after {rounds} rounds: {p.actions}")
+
+    def _steady(self) -> bool:
+        """Every Deployment has its pods, and they are ready as far as they can be."""
+        wanted = sum(
+            child["spec"].get("replicas", 1)
+            for (kind, _), child in self.children.items()
+            if kind == "Deployment"
+        )
+        return len(self.pods) == wanted and all(
+            pod.ready or pod.role in self.broken_roles for pod in self.pods.values()
+        )
+
+    def do(self, action: Action) -> Outcome:
+        match action:
+            case Create(obj) | Apply(obj):
+                return Outcome(action, applied=self._store(obj))
+            case Scale(kind, name, replicas):
+                self.children[kind, name] = self._with_replicas(kind, name, replicas)
+            case Delete(kind, name):
+                del self.children[kind, name]
+                if kind == "Deployment":
+                    self.pods = {u: p for u, p in self.pods.items() if p.owner != name}
+            case AnnotatePod(_, uid, values):
+                if uid in self.pods:
+                    self._annotate(uid, values)
+            case HastenDrain(_, ip):
+                self.draining.add(ip)
+            case TakeWorkAgain(_, ip):
+                self.draining.discard(ip)
+        return Outcome(action)
+
+    def tick(self, seconds_: float = 1.0) -> None:
+        """Time passes: answers end, pods start, ReplicaSets create and remove."""
+        self.now += seconds_
+        self.requests = {u: max(0, n - 1) for u, n in self.requests.items()}
+        for (kind, name), child in list(self.children.items()):
+            labels = child["metadata"]["labels"]
+            if kind == "Deployment":
+                self._replica_set(name, labels, child["spec"].get("replicas", 1))
+        for uid, pod in self.pods.items():
+            if self.now - pod.created_at < START_S or pod.role in self.broken_roles:
+                continue
+            ready = uid not in self.draining
+            self.pods[uid] = replace(
+                pod, phase="Running", started=True, assigned=True, ready=ready,
+                ready_at=pod.ready_at or self.now,
+            )  # fmt: skip
+
+    def _replica_set(self, name: str, labels: Any, replicas: int) -> None:
+        mine = [pod for pod in self.pods.values() if pod.owner == name]
+        for pod in removal_order(mine)[: max(0, len(mine) - replicas)]:
+            timeout_s = self.fleet.spec.drain.timeout.seconds
+            past = pod.drain_at is not None and self.now - pod.drain_at >= timeout_s
+            self.lost += 0 if past else self.requests.get(pod.uid, 0)
+            del self.pods[pod.uid]
+        for _ in range(replicas - len(mine)):
+            uid = f"{name}-{next(self.serial)}"
+            self.pods[uid] = Pod(
+                name=uid, uid=uid, role=labels[names.ROLE], owner=name, ip=uid,
+                revision=labels.get(names.REVISION, ""), created_at=self.now, phase="Pending",
+                started=False, assigned=False, ready=False,
+            )  # fmt: skip
+
+    def _store(self, obj: Any) -> Any:
+        key = (obj["kind"], obj["metadata"]["name"])
+        live = self.children.get(key, {"metadata": {"uid": f"uid-{next(self.serial)}"}})
+        meta = {**live["metadata"], **obj["metadata"], "resourceVersion": str(next(self.serial))}
+        spec = {**live.get("spec", {}), **obj.get("spec", {})}
+        self.children[key] = {**obj, "metadata": meta, "spec": spec}
+        return self.children[key]
+
+    def _with_replicas(self, kind: str, name: str, replicas: int) -> Any:
+        live = self.children[kind, name]
+        meta = {**live["metadata"], "resourceVersion": str(next(self.serial))}
+        return {**live, "metadata": meta, "spec": {**live["spec"], "replicas": replicas}}
+
+    def _annotate(self, uid: str, values: Any) -> None:
+        drain = values[names.DRAIN]
+        ours = values[names.DELETION_COST] == OUR_COST
+        self.pods[uid] = replace(
+            self.pods[uid], draining=drain is not None, ours=ours, drain_at=seconds(drain),
+            cost=int(OUR_COST) if ours else 0,
+        )  # fmt: skip
+
+    def replicas(self, role: str) -> int:
+        return sum(
+            child["spec"].get("replicas", 1)
+            for (kind, _), child in self.children.items()
+            if kind == "Deployment" and child["metadata"]["labels"][names.ROLE] == role
+        )
+
+    def turn(self, **spec: Any) -> None:
+        """The user edits the spec."""
+        body = dump(self.fleet.spec) | spec
+        generation = self.fleet.metadata.generation + 1
+        status = self.fleet.status
+        self.fleet = fleet(generation=generation, **body).model_copy(update={"status": status})
+
+    def turn_role(self, role: str, replicas: int) -> None:
+        """Somebody scales the ServingRole."""
+        name = names.serving_role("chat", role)  # type: ignore[arg-type]
+        live = self._with_replicas("ServingRole", name, replicas)
+        owner = {"manager": "kubectl", "fieldsV1": {"f:spec": {"f:replicas": {}}}}
+        live["metadata"]["managedFields"] = [owner]
+        self.children["ServingRole", name] = live

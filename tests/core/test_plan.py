@@ -1,0 +1,194 @@
+"""What a plan asks for, step by step, in a model of the cluster."""
+
+from dataclasses import replace
+
+from argosy_operator.core.actions import Apply, Create, Delete, Scale
+from tests.core.model import Model, fleet
+
+PAIR = {"prefill": {"replicas": {"min": 1, "max": 4}}, "decode": {"replicas": {"min": 2, "max": 4}}}
+
+
+def settled(**spec) -> Model:
+    model = Model(fleet(**spec))
+    model.settle()
+    return model
+
+
+def condition(model: Model, type_: str):
+    return next(c for c in model.fleet.status.conditions if c.type == type_)
+
+
+def test_a_new_fleet_gets_all_its_children_with_the_minimum_of_pods() -> None:
+    model = settled(mode="disaggregated", roles=PAIR)
+    assert (model.replicas("prefill"), model.replicas("decode")) == (1, 2)
+    assert {name for kind, name in model.children if kind == "ServingRole"} == {
+        "chat-prefill",
+        "chat-decode",
+    }
+    assert condition(model, "Ready").status == "True"
+    assert condition(model, "Reconciling").status == "False"
+
+
+def test_ready_and_observed_generation_stand_after_the_first_round() -> None:
+    model = Model(fleet())
+    model.round()
+    assert model.fleet.status.observed_generation == 1
+    assert condition(model, "Ready").status == "False"
+    assert condition(model, "Reconciling").status == "True"
+
+
+def test_a_crash_after_any_order_ends_in_the_same_fleet() -> None:
+    whole = settled(mode="disaggregated", roles=PAIR)
+    orders = len(Model(fleet(mode="disaggregated", roles=PAIR)).round().actions)
+    for k in range(orders + 1):
+        model = Model(fleet(mode="disaggregated", roles=PAIR))
+        model.round(crash_after=k)
+        model.settle()
+        assert model.children.keys() == whole.children.keys(), k
+        assert model.replicas("decode") == 2
+
+
+def test_a_paused_fleet_is_only_looked_at() -> None:
+    model = settled()
+    model.turn(paused=True, engine={"image": "engine:2"})
+    assert model.round().actions == ()
+    assert condition(model, "Reconciling").reason == "Paused"
+
+
+def test_a_foreign_namesake_is_named_and_everything_else_goes_on() -> None:
+    model = Model(fleet())
+    foreign = {
+        "kind": "Service",
+        "metadata": {"name": "chat", "uid": "x", "labels": {"serving.argosy.dev/role": "gateway"}},
+        "spec": {},
+    }
+    model.children["Service", "chat"] = foreign
+    model.settle()
+    assert model.children["Service", "chat"] is foreign
+    assert model.replicas("colocated") == 1
+    assert condition(model, "NameConflict").status == "True"
+    assert "Service/chat" in condition(model, "NameConflict").message
+
+
+def test_a_child_of_an_earlier_fleet_of_the_same_name_is_foreign() -> None:
+    model = settled()
+    model.fleet = model.fleet.model_copy(
+        update={"metadata": model.fleet.metadata.model_copy(update={"uid": "fleet-2"})}
+    )
+    assert not any(isinstance(a, Apply) and a.uid for a in model.round().actions)
+    assert condition(model, "NameConflict").status == "True"
+
+
+def test_scaling_a_role_down_drains_before_it_shrinks() -> None:
+    model = settled(
+        roles={"colocated": {"replicas": {"min": 1, "max": 4}}},
+        autoscaling={"policy": "External"},
+    )
+    model.turn_role("colocated", 3)
+    model.settle()
+    for uid in model.pods:
+        model.requests[uid] = 4
+    model.turn_role("colocated", 1)
+    for _ in range(3):
+        model.round()
+        model.tick()
+        assert model.replicas("colocated") == 3
+    model.settle()
+    assert (model.replicas("colocated"), model.lost) == (1, 0)
+
+
+def test_more_demand_while_pods_drain_calls_them_back() -> None:
+    model = settled(
+        roles={"colocated": {"replicas": {"min": 1, "max": 4}}},
+        autoscaling={"policy": "External"},
+    )
+    model.turn_role("colocated", 3)
+    model.settle()
+    there = set(model.pods)
+    for uid in model.pods:
+        model.requests[uid] = 50
+    model.turn_role("colocated", 1)
+    model.round()
+    model.round()
+    assert sum(pod.draining for pod in model.pods.values()) == 2
+    model.turn_role("colocated", 3)
+    model.settle()
+    assert set(model.pods) == there
+    assert not any(pod.draining for pod in model.pods.values())
+
+
+def test_a_new_revision_serves_before_the_old_one_leaves() -> None:
+    model = settled(mode="disaggregated", roles=PAIR)
+    old = {name for kind, name in model.children if kind == "Deployment"}
+    model.turn(engine={"image": "engine:2"})
+    for _ in range(40):
+        p = model.round()
+        assert condition(model, "Servable").status == "True"
+        if any(isinstance(a, Delete) for a in p.actions):
+            break
+        model.tick()
+    model.settle()
+    assert {n for kind, n in model.children if kind == "Deployment"} & old == {"chat-gateway"}
+
+
+def test_a_new_revision_that_never_starts_leaves_the_old_one_serving() -> None:
+    model = settled()
+    old = set(model.pods)
+    model.turn(engine={"image": "engine:2"})
+    model.round()
+    for _ in range(10):
+        model.round()
+        model.pods = {
+            uid: replace(pod, ready=pod.uid in old, trouble=("ImagePullBackOff", "no such image"))
+            if pod.uid not in old
+            else pod
+            for uid, pod in model.pods.items()
+        }
+        model.now += 0.1
+        for (kind, name), child in list(model.children.items()):
+            if kind == "Deployment":
+                model._replica_set(name, child["metadata"]["labels"], child["spec"]["replicas"])
+    assert old <= set(model.pods)
+    assert condition(model, "Servable").status == "True"
+    assert condition(model, "Stalled").reason == "ImagePullFailed"
+
+
+def test_a_deployment_scaled_by_hand_goes_back() -> None:
+    model = settled()
+    name = next(n for kind, n in model.children if kind == "Deployment" and n != "chat-gateway")
+    model.do(Scale("Deployment", name, 3))
+    model.settle()
+    assert model.replicas("colocated") == 1
+
+
+def test_a_role_without_slo_stays_at_its_minimum_even_if_scaled_by_hand() -> None:
+    model = settled(roles={"colocated": {"replicas": {"min": 1, "max": 4}}})
+    model.turn_role("colocated", 3)
+    p = model.round()
+    assert Scale("ServingRole", "chat-colocated", 1) in p.actions
+    assert "kubectl scaled ServingRole" in p.notes[0].message
+
+
+def test_blind_metrics_remove_nothing() -> None:
+    slo = {"ttft": {"target": "1s"}, "tpot": {"target": "50ms"}}
+    model = settled(slo=slo, roles={"colocated": {"replicas": {"min": 1, "max": 4}}})
+    model.children["ServingRole", "chat-colocated"]["spec"]["replicas"] = 3
+    model.memory = replace(model.memory, targets={})
+    model.settle()
+    assert model.replicas("colocated") == 3
+    assert condition(model, "ScalingActive").reason == "MetricsUnavailable"
+
+
+def test_a_deleted_child_comes_back() -> None:
+    model = settled()
+    del model.children["Service", "chat"]
+    p = model.round()
+    assert [type(a) for a in p.actions] == [Apply]
+    assert p.notes[0].reason == "CreatedAgain"
+
+
+def test_a_fleet_that_is_being_deleted_gets_no_orders() -> None:
+    model = Model(fleet())
+    meta = model.fleet.metadata.model_copy(update={"deletion_timestamp": "2026-01-01T00:00:00Z"})
+    model.fleet = model.fleet.model_copy(update={"metadata": meta})
+    assert not any(isinstance(a, Create | Apply) for a in model.round().actions)
