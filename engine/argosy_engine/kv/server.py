@@ -88,9 +88,10 @@ class PrefillServer:
             if not answer.done():
                 answer.set_result(event)
 
-        self._prefill.submit_remote_prefill(
-            order, lambda event: aio.call_soon_threadsafe(settle, event) and None
-        )
+        def on_event(event: PrefillEvent) -> None:
+            aio.call_soon_threadsafe(settle, event)
+
+        self._prefill.submit_remote_prefill(order, on_event)
         await asyncio.wait((answer, following), return_when=asyncio.FIRST_COMPLETED)
         return answer.result() if answer.done() else None
 

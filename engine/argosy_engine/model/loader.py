@@ -129,7 +129,7 @@ def _qkv(spec: ModelSpec, at: str, get: Get, order: torch.Tensor) -> Linear:
     """q, k and v stacked; rows of each q and k head put side by side as rotated pairs."""
 
     def pairs(rows: torch.Tensor) -> torch.Tensor:
-        by_head = rows.unflatten(0, (-1, spec.head_dim))
+        by_head = rows.view(-1, spec.head_dim, *rows.shape[1:])
         return by_head[:, order.to(rows.device)].flatten(0, 1)
 
     def stack(kind: str, tail: tuple[int, ...]) -> torch.Tensor:

@@ -43,7 +43,7 @@ def rotation_table(rope: Rope, head_dim: int, positions: int, device: torch.devi
 
 def rotate_(heads: torch.Tensor, turn: torch.Tensor) -> None:
     """Turn `heads` [N, H, head_dim], pairs side by side, in place; `turn` [N, 1, head_dim / 2]."""
-    pairs = heads.unflatten(-1, (-1, 2))
+    pairs = heads.view(*heads.shape[:-1], -1, 2)
     if heads.dtype is torch.float32:
         torch.view_as_complex(pairs).mul_(turn)
     else:

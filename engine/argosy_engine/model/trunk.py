@@ -87,7 +87,7 @@ class Trunk:
         heads = layer.qkv(x).view(-1, spec.heads + 2 * spec.kv_heads, spec.head_dim)
         turned = heads[:, : spec.heads + spec.kv_heads]
         if layer.q_norm is not None and layer.k_norm is not None:
-            q, k = turned.split((spec.heads, spec.kv_heads), dim=1)
+            q, k = turned[:, : spec.heads], turned[:, spec.heads :]
             q.copy_(F.rms_norm(q, (spec.head_dim,), layer.q_norm, spec.norm_eps))
             k.copy_(F.rms_norm(k, (spec.head_dim,), layer.k_norm, spec.norm_eps))
         rotate_(turned, turn)

@@ -118,9 +118,9 @@ class TorchRunner:
 
     def read_blocks(self, block_ids: Sequence[int]) -> memoryview:
         if self._numpy is not None:
-            return memoryview(self._numpy[list(block_ids)]).cast("B")
+            return self._numpy[list(block_ids)].data.cast("B")
         index = torch.tensor(list(block_ids), device=self._pool.device)
-        return memoryview(self._bytes[index].cpu().numpy()).cast("B")
+        return self._bytes[index].cpu().numpy().data.cast("B")
 
     def write_blocks(self, block_ids: Sequence[int], data: memoryview) -> None:
         # A bytearray of its own: torch warns about memory that it may not write to.
