@@ -88,7 +88,7 @@ class Model:
         """Rounds and passing time until a round asks for nothing; the number of rounds."""
         for number in range(rounds):
             p = self.round()
-            quiet = not p.actions and not p.draft.leaving and not p.draft.rolling
+            quiet = not (p.actions or p.draft.leaving or p.draft.rolling or p.memory.ask_loads)
             if quiet and self._steady():
                 return number
             self.tick()
