@@ -147,7 +147,7 @@ def facts_of(s: Snapshot, d: Draft, outcomes: tuple[Outcome, ...]) -> Facts:
     whole = any(("colocated", r) in serving for r in revisions) or any(
         {("prefill", r), ("decode", r)} <= serving for r in revisions
     )
-    short = {role: _short(s, d, role) for role in roles}
+    short: dict[str, int] = {role: _short(s, d, role) for role in roles}
     problems = problems_of(s, outcomes)
     conflicts = conflicts_of(d, outcomes)
     decision = d.memory.decision
