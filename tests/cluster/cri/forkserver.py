@@ -75,13 +75,15 @@ class ForkServer:
         finally:
             for fd in fds:
                 os.close(fd)
-        if "pid" in reply:
-            self._jobs[reply["pid"]] = message["job"]
-        self._send(reply)
+        if "pid" not in reply:
+            self._control.sendall(json.dumps(reply).encode())
+            return True
+        self._jobs[reply["pid"]] = message["job"]
+        # Opened here, before it can be reaped: for the runtime a short-lived one may be gone.
+        pidfd = os.pidfd_open(reply["pid"])
+        socket.send_fds(self._control, [json.dumps(reply).encode()], [pidfd])
+        os.close(pidfd)
         return True
-
-    def _send(self, reply: dict) -> None:
-        self._control.sendall(json.dumps(reply).encode())
 
     def _reap(self) -> None:
         while self._jobs:
@@ -93,7 +95,7 @@ class ForkServer:
                 return
             job = self._jobs.pop(pid, None)
             if job is not None:
-                self._send({"job": job, "status": status})
+                self._control.sendall(json.dumps({"job": job, "status": status}).encode())
 
     def _sandbox(self, message: dict, fds: list[int]) -> int:
         """Makes the pod's namespaces in a child and keeps their descriptors."""

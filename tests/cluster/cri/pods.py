@@ -361,7 +361,8 @@ class Pods:
                     output, errors = await asyncio.gather(*readers)
             except (TimeoutError, asyncio.CancelledError):
                 if not process.done.is_set():
-                    os.killpg(process.pid, signal.SIGKILL)
+                    with contextlib.suppress(ProcessLookupError):
+                        os.killpg(process.pid, signal.SIGKILL)
                 raise
             return process.status, output, errors
         finally:

@@ -4,6 +4,7 @@ Everything runs on the event loop's thread. `launch.py` makes the spec files, `f
 them; statuses come back here and go on to `pods.py`.
 """
 
+import array
 import asyncio
 import contextlib
 import json
@@ -83,18 +84,21 @@ class Spawner:
     def _receive(self) -> None:
         while True:
             try:
-                data = self._control.recv(1 << 20)
+                data, ancillary, _, _ = self._control.recvmsg(
+                    1 << 20, socket.CMSG_LEN(4), socket.MSG_CMSG_CLOEXEC
+                )
             except BlockingIOError:
                 return
             except OSError:
-                data = b""
+                data, ancillary = b"", []
             if not data:
                 asyncio.get_running_loop().remove_reader(self._control)
                 self._on_lost()
                 return
-            self._dispatch(json.loads(data))
+            pidfds = [fd for _, _, raw in ancillary for fd in array.array("i", raw)]
+            self._dispatch(json.loads(data), pidfds)
 
-    def _dispatch(self, message: dict) -> None:
+    def _dispatch(self, message: dict, pidfds: list[int]) -> None:
         job = message["job"]
         if "status" in message:
             process = self._processes.pop(job)
@@ -103,7 +107,8 @@ class Spawner:
             os.close(process.pidfd)
             return
         if "pid" in message:
-            self._processes[job] = Process(message["pid"], os.pidfd_open(message["pid"]))
+            # With the reply, since its end may be dispatched before the waiting call goes on.
+            message["process"] = self._processes[job] = Process(message["pid"], pidfds[0])
         reply = self._replies.pop(job)
         if not reply.done():
             reply.set_result(message)
@@ -142,10 +147,7 @@ class Spawner:
                 break
             except BlockingIOError:
                 await asyncio.sleep(0.001)
-        answer = await reply
-        if "pid" in answer:
-            answer["process"] = self._processes[job]
-        return answer
+        return await reply
 
 
 async def read_to_end(fd: int, *, limit: int) -> bytes:

@@ -296,6 +296,13 @@ def test_twenty_pods_start_in_less_than_four_seconds(node):
         list(threads.map(lambda key: node.call("RemovePodSandbox", pod_sandbox_id=key), keys))
 
 
+def test_a_process_that_ends_at_once_is_never_waited_for_in_vain(node, pod):
+    container = node.run(pod, "sleep", "60")
+    with ThreadPoolExecutor(8) as threads:
+        answers = list(threads.map(lambda _: node.exec(container, "true"), range(60)))
+    assert {answer.exit_code for answer in answers} == {0}
+
+
 def test_when_the_runtime_is_killed_its_containers_die_and_are_reported_as_exited(node):
     key = node.pod("fragile")
     script = "setsid sleep 61 & sleep 62"
