@@ -8,7 +8,12 @@ PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 PY := $(BIN)/python
-KEEP := $(if $(DEMO_KEEP),--keep $(DEMO_KEEP),)
+NAME ?= argosy
+DEMO_OPTIONS := $(if $(DEMO_KEEP),--keep $(DEMO_KEEP),)
+# Only when said on the command line: a KUBECONFIG of the shell is not meant for the demo.
+ifeq ($(origin KUBECONFIG),command line)
+DEMO_OPTIONS += --kubeconfig $(KUBECONFIG) --registry "$(REGISTRY)"
+endif
 
 .PHONY: help
 help: ## list the commands
@@ -78,11 +83,11 @@ test-gpu: $(VENV)/.all ## tests that need a CUDA device
 
 .PHONY: cluster-up
 cluster-up: $(VENV)/.dev ## start the one-machine Kubernetes; prints the KUBECONFIG for your kubectl
-	@$(PY) -m tests.cluster up
+	@$(PY) -m tests.cluster up --name $(NAME)
 
 .PHONY: cluster-down
-cluster-down: $(VENV)/.dev ## stop it; nothing is left behind
-	@$(PY) -m tests.cluster down
+cluster-down: $(VENV)/.dev ## stop it (NAME=demo: the demo's); nothing is left behind
+	@$(PY) -m tests.cluster down --name $(NAME)
 
 .PHONY: clean-cache
 clean-cache: $(VENV)/.dev ## show the size of what was built and downloaded, and remove it
@@ -92,7 +97,7 @@ clean-cache: $(VENV)/.dev ## show the size of what was built and downloaded, and
 
 .PHONY: demo
 demo: ## the product, from a fresh clone: cluster, chart, a real answer, a fleet that scales on its SLO
-	@DEMO_STARTED=$$(date +%s.%N) PYTHON=$(PYTHON) MAKE=$(MAKE) $(PYTHON) tests/demo/bootstrap.py $(KEEP)
+	@DEMO_STARTED=$$(date +%s.%N) PYTHON=$(PYTHON) MAKE=$(MAKE) $(PYTHON) tests/demo/bootstrap.py $(DEMO_OPTIONS)
 
 .PHONY: bench-engine
 bench-engine: $(VENV)/.all ## one decode step and one prefill beside the limit of this machine

@@ -22,7 +22,7 @@ OUT = Path("build/demo")
 def arguments() -> argparse.Namespace:
     """The command line; `make demo` fills it."""
     parser = argparse.ArgumentParser(prog="make demo", description=__doc__)
-    parser.add_argument("--build-pid", type=int, help="a running build of the binaries")
+    parser.add_argument("--name", default="demo", help="name of our own cluster")
     parser.add_argument("--keep", choices=("0", "1"), default="1", help="0: stop the cluster after")
     parser.add_argument("--kubeconfig", type=Path, help="use this cluster instead of our own")
     parser.add_argument("--registry", default="", help="where that cluster finds your images")
@@ -39,7 +39,7 @@ def main() -> int:
     if asked.kubeconfig:
         place = ExistingCluster(asked.kubeconfig, asked.registry)
     else:
-        place = OneMachine(asked.build_pid, OUT)
+        place = OneMachine(OUT, asked.name)
     found = figures.Figures(began=began)
     try:
         place.start(found)

@@ -22,7 +22,7 @@ def main() -> int:  # noqa: RET503
     logs = ROOT / "build" / "demo"
     logs.mkdir(parents=True, exist_ok=True)
     build = None
-    if "KUBECONFIG_EXISTING" not in os.environ:
+    if "--kubeconfig" not in sys.argv:
         preflight = subprocess.run([sys.executable, "-m", "tests.cluster.preflight"], check=False)
         if preflight.returncode:
             return preflight.returncode
@@ -38,8 +38,7 @@ def main() -> int:  # noqa: RET503
             build.wait()
         return ready.returncode
     python = str(ROOT / ".venv" / "bin" / "python")
-    pid = ["--build-pid", str(build.pid)] if build else []
-    os.execv(python, [python, "-m", "tests.demo", *pid, *sys.argv[1:]])
+    os.execv(python, [python, "-m", "tests.demo", *sys.argv[1:]])
 
 
 if __name__ == "__main__":

@@ -26,7 +26,8 @@ class Kube:
 
     def __init__(self, kubeconfig: Path) -> None:
         self.kubeconfig = kubeconfig
-        self.env = {**os.environ, "KUBECONFIG": str(kubeconfig)}
+        path = f"{TOOLS}{os.pathsep}{os.environ.get('PATH', '')}"
+        self.env = {**os.environ, "KUBECONFIG": str(kubeconfig), "PATH": path}
         config = yaml.safe_load(kubeconfig.read_text())
         cluster = config["clusters"][0]["cluster"]
         user = config["users"][0]["user"]

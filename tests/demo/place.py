@@ -25,6 +25,8 @@ NAMESPACE = "demo"
 SYSTEM = "argosy-system"
 WEIGHTS = "SmolLM2-135M-Instruct"
 CHART = "charts/argosy"
+GPUS_PER_NODE = 16
+"""Pretended: room for eight replicas of four on three nodes, beside the real small model."""
 
 
 class Place(Protocol):
@@ -88,9 +90,9 @@ class OneMachine:
     is_ours = True
     system = SYSTEM
 
-    def __init__(self, build_pid: int | None, out: Path) -> None:
-        self._build_pid = build_pid
+    def __init__(self, out: Path, name: str) -> None:
         self._out = out
+        self._name = name
         self._weights: threading.Thread | None = None
         self._weights_at: str | None = None
         self._started = False
@@ -102,8 +104,9 @@ class OneMachine:
         self._weights = threading.Thread(target=self._make_weights, daemon=True)
         self._weights.start()
         self._await_build("kube")
+        self._cluster("down")  # what an earlier demo left running
         begun = time.monotonic()
-        report = json.loads(self._cluster("up", "--json"))
+        report = json.loads(self._cluster("up", "--json", "--gpus-per-node", str(GPUS_PER_NODE)))
         self._started = True
         found.put("cluster_start_s", report["ready_s"], 1)
         self.kube = Kube(Path(report["kubeconfig"]))
@@ -160,7 +163,7 @@ class OneMachine:
         )
         for (service, _, _), url in self._addresses.items():
             console.print(f"  {service:18} {url}")
-        console.print("Stop it with: make cluster-down", soft_wrap=True)
+        console.print(f"Stop it with: make cluster-down NAME={self._name}", soft_wrap=True)
 
     def _await_build(self, stage: str) -> None:
         words = [sys.executable, "-m", "tests.cluster.build", "--stage", stage]
@@ -176,8 +179,9 @@ class OneMachine:
             self._weights_at = done.stdout.strip().splitlines()[-1]
 
     def _cluster(self, *words: str) -> str:
+        verb, *rest = words
         done = subprocess.run(
-            [sys.executable, "-m", "tests.cluster", *words],
+            [sys.executable, "-m", "tests.cluster", verb, "--name", self._name, *rest],
             stdout=subprocess.PIPE,
             text=True,
             check=False,

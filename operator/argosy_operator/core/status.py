@@ -172,7 +172,7 @@ def facts_of(s: Snapshot, d: Draft, outcomes: tuple[Outcome, ...]) -> Facts:
         "law": by_law(spec),
         "asked": decision is not None,
         "blind": blind,
-        "idle": metrics is not None and isinstance(metrics.arrivals, Idle),
+        "idle": _idle(s),
         "scored": word in ("Met", "Missed", "AtRisk"),
         "met": word in ("Met", "AtRisk"),
         "external": spec.autoscaling.policy == "External",
@@ -220,6 +220,14 @@ def _sentences(
 def _short(s: Snapshot, d: Draft, role: Any) -> int:
     serving = sum(pod.serving for pod in s.current(role))
     return max(0, d.targets.get(role, 0) - serving)
+
+
+def _idle(s: Snapshot) -> bool:
+    """Measured at the law's last tick; rounds between ticks ask nothing and repeat what stood."""
+    if s.metrics is None:
+        said = (c.reason for c in s.fleet.status.conditions if c.type == About.METRICS_AVAILABLE)
+        return Why.IDLE in said
+    return isinstance(s.metrics.arrivals, Idle)
 
 
 def _was(s: Snapshot, type_: str) -> bool:
