@@ -151,7 +151,6 @@ def facts_of(s: Snapshot, d: Draft, outcomes: tuple[Outcome, ...]) -> Facts:
     problems = problems_of(s, outcomes)
     conflicts = conflicts_of(d, outcomes)
     decision = d.memory.decision
-    metrics = s.metrics
     blind = decision is not None and decision.rule is Rule.BLIND
     attained = s.fleet.status.goodput.attainment if s.fleet.status.goodput else None
     word = slo_word(s, blind)
