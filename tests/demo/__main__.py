@@ -44,6 +44,7 @@ def main() -> int:
     try:
         place.start(found)
         place.install(found)
+        ramp.apply(place)
         answer.run(place, found)
         ramp.run(place, found, OUT)
         found.finish(place.is_ours)

@@ -52,9 +52,10 @@ def helm_install(kube: Kube, *settings: str) -> None:
     pace = ("--set", "prometheus.embedded=true", "--set", "prometheus.scrapeInterval=1s")
     done = kube.helm(
         *("upgrade", "--install", "argosy", CHART, "--namespace", SYSTEM, "--create-namespace"),
-        *("--wait", "--timeout", "120s", *pace, *settings),
+        *(*pace, *settings),
     )
-    say("helm install argosy charts/argosy: " + done.strip().splitlines()[0])
+    status = next(line for line in done.splitlines() if line.startswith("STATUS"))
+    say(f"helm install argosy {CHART}: {status.lower()}")
 
 
 def prometheus_value(url: str, query: str) -> float | None:
@@ -117,12 +118,12 @@ class OneMachine:
     def install(self, found: Figures) -> None:
         """Prometheus may still be building; CRDs and the operator need not wait for it."""
         self.kube.kubectl("create", "namespace", NAMESPACE)
+        # the fleets' Prometheus is the last to be built
         self._await_build("all")
         assert self._weights is not None
         self._weights.join()
         found.caches_complete = max(found.began, _newest_cache_time())
         helm_install(self.kube)
-        say(f"Prometheus: {self.publish('argosy-prometheus', SYSTEM, 9090)}")
 
     def provide_weights(self) -> None:
         """A PersistentVolume on the cache's folder, and the claim `models`."""

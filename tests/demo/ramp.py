@@ -22,12 +22,16 @@ MANIFEST = Path("examples/sim-70b.yaml")
 REST_S = 60
 
 
+def apply(place: Place) -> None:
+    """Ask for the simulated fleet; it starts while the real one answers."""
+    place.kube.kubectl("apply", "-n", NAMESPACE, "-f", str(MANIFEST))
+
+
 def run(place: Place, found: Figures, out: Path) -> None:
-    """Apply the fleet, play the plan, score it, and count writes at rest."""
+    """Play the plan against the fleet, score it, and count writes at rest."""
     fleet = yaml.safe_load(MANIFEST.read_text())
     name = fleet["metadata"]["name"]
     kube = place.kube
-    kube.kubectl("apply", "-n", NAMESPACE, "-f", str(MANIFEST))
     kube.wait(fleet_path(name), is_ready, timeout_s=60, what=f"fleet {name} Ready")
     place.wait_scraped(name)
     start_s = slowest_start_s(kube, name)
@@ -42,11 +46,12 @@ def run(place: Place, found: Figures, out: Path) -> None:
     )
     records = Records(out / "requests.jsonl")
     watch = _play(place, name, records, limits)
+    ended = time.monotonic()
     seen = records.read()
     _score(found, seen, limits, watch)
     picture.draw(out / "ramp.png", watch.readings, seen, limits)
     _explain(kube, name)
-    _rest(place, found, name, fleet)
+    _rest(place, found, name, fleet, ended)
 
 
 def _play(place: Place, name: str, records: Records, limits: score.Limits) -> Watch:
@@ -103,7 +108,7 @@ def _explain(kube: Kube, name: str) -> None:
         say(str(error))
 
 
-def _rest(place: Place, found: Figures, name: str, fleet: dict) -> None:
+def _rest(place: Place, found: Figures, name: str, fleet: dict, ended: float) -> None:
     """Wait until the windows have passed and the replicas are back, then watch a silent minute."""
     spec = fleet["spec"]
     minimum = {
@@ -129,8 +134,11 @@ def _rest(place: Place, found: Figures, name: str, fleet: dict) -> None:
     found.put("operator_rss_mib", place.operator_rss_mib(), 1)
     if place.audit_log is None:
         return
-    say(f"at rest: waiting out the rate window, then counting writes for {REST_S} s")
-    time.sleep(window + 3)
+    # The longest window of the law: attainment, over the hold or two rate windows; then one tick.
+    interval = _seconds(spec["autoscaling"]["interval"])
+    passed = ended + max(hold, 2 * window) + interval + 1
+    say(f"at rest: waiting out the windows, then counting writes for {REST_S} s")
+    time.sleep(max(0.0, passed - time.monotonic()))
     begin = datetime.now(UTC).isoformat()
     time.sleep(REST_S)
     written = rest.writes(

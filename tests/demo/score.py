@@ -36,6 +36,7 @@ class Limits:
 SETTLING_CUT_S = 20.0
 """Requests due earlier than this after a step are the settling, and are not scored."""
 SETTLED_SHARE = 0.9
+SETTLED_WINDOW_S = 6.0
 
 
 def met(seen: Seen, limits: Limits) -> bool:
@@ -63,19 +64,19 @@ def after_settling(
 
 
 def settling_s(records: list[Seen], limits: Limits, phases: tuple[Phase, ...] = RAMP) -> float:
-    """Longest settling of all steps: after how many whole seconds the rest of the phase is served.
+    """Longest settling of all steps, in whole seconds.
 
-    For each phase the smallest t such that of the requests due from t to the phase's end at least
-    `SETTLED_SHARE` met the SLO; the phase's length when it never settled.
+    For each phase the end of its last window of `SETTLED_WINDOW_S` in which fewer than
+    `SETTLED_SHARE` of the requests met the SLO; 0 when there is none. Windows slide by a second
+    and lie within the phase, so one that never settled counts with its whole length.
     """
     longest = 0.0
     for number, (phase, begin) in enumerate(zip(phases, steps(phases), strict=True)):
         own = [r for r in records if r.phase == number]
-        settled = phase.seconds
-        for second in range(int(phase.seconds)):
-            share = attainment([r for r in own if r.due_s >= begin + second], limits)
-            if share is not None and share >= SETTLED_SHARE:
-                settled = float(second)
-                break
-        longest = max(longest, settled)
+        for second in range(int(phase.seconds - SETTLED_WINDOW_S) + 1):
+            end = second + SETTLED_WINDOW_S
+            window = [r for r in own if begin + second <= r.due_s < begin + end]
+            share = attainment(window, limits)
+            if share is not None and share < SETTLED_SHARE:
+                longest = max(longest, end)
     return longest

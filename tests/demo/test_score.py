@@ -38,10 +38,11 @@ def test_requests_of_the_settling_are_not_scored():
     assert score.after_settling(records, LIMITS, ONE) == [(1.0, 2)]
 
 
-def test_settling_ends_where_the_rest_of_the_phase_is_served():
+def test_settling_ends_with_the_last_window_that_misses():
     bad = [seen(t, ttft_s=9) for t in range(12)]
     good = [seen(t) for t in range(12, 45)]
-    assert score.settling_s(bad + good, LIMITS, ONE) == 9.0  # 3 misses of 36 are within a tenth
+    assert score.settling_s(bad + good, LIMITS, ONE) == 17.0  # window 11..17 still holds a miss
+    assert score.settling_s(good, LIMITS, ONE) == 0.0
 
 
 def test_a_phase_that_never_settles_counts_with_its_whole_length():
