@@ -1,0 +1,48 @@
+"""The chart, installed once on the one-machine Kubernetes, for all tests of this folder."""
+
+from collections.abc import Callable, Iterator
+from typing import TYPE_CHECKING
+
+import pytest
+
+from tests.demo.kube import Kube
+from tests.e2e.installed import SYSTEM, Installed
+
+if TYPE_CHECKING:
+    from tests.cluster.cluster import Cluster
+
+CHART = "charts/argosy"
+NAMESPACE = "e2e"
+
+
+@pytest.fixture(scope="session")
+def install_chart(cluster: "Cluster") -> Callable[[], None]:
+    """Installs, or installs again after `helm uninstall`, with a Prometheus of one second."""
+    kube = Kube(cluster.kubeconfig)
+    pace = ("--set", "prometheus.embedded=true", "--set", "prometheus.scrapeInterval=1s")
+
+    def install() -> None:
+        kube.helm(
+            *("upgrade", "--install", "argosy", CHART, "--namespace", SYSTEM),
+            *("--create-namespace", "--wait", "--timeout", "120s", *pace),
+        )
+
+    return install
+
+
+@pytest.fixture(scope="session")
+def argosy(cluster: "Cluster", install_chart: Callable[[], None]) -> Iterator[Installed]:
+    """The installed product, and a namespace for the tests' fleets."""
+    from tests.cluster.build import is_built
+
+    if not is_built("prometheus"):
+        pytest.fail("Prometheus is not built: python -m tests.cluster build")
+    install_chart()
+    kube = Kube(cluster.kubeconfig)
+    kube.kubectl("create", "namespace", NAMESPACE)
+
+    def publish(service: str, namespace: str, port: int) -> str:
+        return f"http://127.0.0.1:{cluster.host_port(service, port, namespace)}"
+
+    yield Installed(kube, publish, NAMESPACE)
+    kube.kubectl("delete", "sd", "--all", "-n", NAMESPACE, "--wait=false")
