@@ -7,7 +7,6 @@ lease's life line: when it closes, for whatever reason, the lease is given up.
 import asyncio
 import contextlib
 import time
-from collections.abc import Callable
 from typing import Any
 
 from argosy_engine.config import EngineConfig
@@ -29,21 +28,15 @@ __all__ = ["PrefillServer"]
 _HELLO_S = 10.0  # from accept to a whole PREFILL frame
 _RUN_BYTES = 4 << 20  # blocks are sent in runs of about this size
 
-OnSent = Callable[[int, float], None]
-"""Bytes and seconds of one prompt's KV, after its last byte."""
-
 
 class PrefillServer:
     """`serve` is asyncio's connection callback."""
 
-    def __init__(
-        self, config: EngineConfig, runner: Runner, prefill: PrefillPort, on_sent: OnSent | None
-    ) -> None:
+    def __init__(self, config: EngineConfig, runner: Runner, prefill: PrefillPort) -> None:
         self._config = config
         self._runner = runner
         self._layout = runner.kv_layout()
         self._prefill = prefill
-        self._on_sent = on_sent
 
     async def serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         try:
@@ -151,8 +144,9 @@ class PrefillServer:
                 await send_control(writer, Kind.DONE, {"n_blocks": count})
         finally:
             self._prefill.end_send(event.key)
-        if self._on_sent is not None:
-            self._on_sent(count * layout.block_bytes, time.monotonic() - began)
+        self._prefill.observe_send(
+            bytes_moved=count * layout.block_bytes, seconds=time.monotonic() - began
+        )
 
 
 def _order(hello: dict[str, Any], longest_lease_s: float) -> RemotePrefill:

@@ -14,7 +14,7 @@ from argosy_engine.config import EngineConfig
 from argosy_engine.core.runner import Runner
 from argosy_engine.core.transfer import PrefillPort, PullEvent, PullOrder
 from argosy_engine.kv.client import Puller
-from argosy_engine.kv.server import OnSent, PrefillServer
+from argosy_engine.kv.server import PrefillServer
 
 __all__ = ["KvService"]
 
@@ -31,11 +31,10 @@ class KvService:
         runner: Runner,
         prefill: PrefillPort,
         post: Callable[[PullEvent], None],
-        on_sent: OnSent | None = None,
     ) -> None:
         self._config = config
         self._puller = Puller(runner, config.lease_s, post)
-        self._server = PrefillServer(config, runner, prefill, on_sent)
+        self._server = PrefillServer(config, runner, prefill)
         self._aio = asyncio.new_event_loop()
         self._thread = threading.Thread(target=self._run, name="kv", daemon=True)
         self._pulls: dict[tuple[str, int], asyncio.Task[None]] = {}
