@@ -3,7 +3,7 @@
 Used by the tests and to try a demo's rates before a cluster runs them.
 """
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from itertools import pairwise
 from random import Random
@@ -90,18 +90,42 @@ def run(
     gpus_per_replica: int = 4,
 ) -> Run:
     """Play the phases, then `tail_s` without requests. Every role starts warm at its minimum."""
+    bounds = [start]
+    for phase in phases:
+        bounds.append(bounds[-1] + phase.seconds)
+    due = arrivals(phases, start, seed)
+    return play(
+        engine,
+        due,
+        tuple(bounds),
+        goals,
+        cold_s=cold_s,
+        tail_s=tail_s,
+        gpus_per_replica=gpus_per_replica,
+    )
+
+
+def play(
+    engine: Engine,
+    due: Iterable[tuple[float, int, int]],
+    bounds: tuple[float, ...],
+    goals: Goals,
+    *,
+    cold_s: float,
+    tail_s: float = 0.0,
+    gpus_per_replica: int = 4,
+) -> Run:
+    """Play requests (arrival, prompt, output) from `bounds[0]` to the last bound + `tail_s`."""
     slo, windows = goals.slo, goals.windows
     if slo is None:
         raise ValueError("a simulated run needs goals.slo: there is nothing to size by")
     keep_s = max(windows.attainment_s, windows.lengths_s) + 2 * windows.scrape_s
+    start = bounds[0]
     fleet = Fleet(engine, slo, start=start, scrape_s=windows.scrape_s, cold_s=cold_s, keep_s=keep_s)
     for goal in goals.roles:
         fleet.scale(goal.role, goal.min, warm=True)
-    for request in arrivals(phases, start, seed):
+    for request in due:
         fleet.arrive(*request)
-    bounds = [start]
-    for phase in phases:
-        bounds.append(bounds[-1] + phase.seconds)
     state, ticks, now = ScalingState(), [], start
     while now < bounds[-1] + tail_s:
         now += windows.interval_s
@@ -118,7 +142,7 @@ def run(
         for target in decision.targets:
             fleet.scale(target.role, target.replicas)
     done = tuple((r, all(fleet.met(r))) for r in fleet.finished)
-    return Run(tuple(ticks), done, tuple(bounds))
+    return Run(tuple(ticks), done, bounds)
 
 
 def _supply(fleet: Fleet, role: Role, gpus: int) -> RoleSupply:
