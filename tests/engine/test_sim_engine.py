@@ -198,7 +198,7 @@ def test_a_load_failure_writes_a_termination_message_and_exits_1(tmp_path: Path)
     done = subprocess.run(words, timeout=20, check=False, capture_output=True)
     assert done.returncode == 1
     report = json.loads(message.read_text())
-    assert report["reason"] == "BadArgument"
+    assert report["reason"] == "ModelNotFound"
     assert "sim:opt-13b-a100" in report["message"]
 
 

@@ -31,7 +31,7 @@ def load(config: EngineConfig) -> tuple["SimRunner", "SimTokenizer"]:
     if scheme != "sim" or profile is None:
         known = ", ".join(f"sim:{name}" for name in PROFILES)
         raise LoadError(
-            "BadArgument",
+            "ModelNotFound",
             f"--load-format sim knows no model {config.model!r}: write one of {known}",
         )
     return SimRunner(preset, profile, config), SimTokenizer()
