@@ -143,7 +143,8 @@ def complete(url: str, model: str, *, prompt: str = "a b c", tokens: int = 8) ->
 
 @contextmanager
 def traffic(url: str, model: str, *, per_s: float = 4, tokens: int = 60) -> Iterator[list[str]]:
-    """Streamed requests at a steady rate while the block runs; yields the list of outcomes.
+    """Streamed requests at a steady rate while the block runs; yields the list of outcomes, which is
+    filled at its end. The block begins when the first answer has begun.
 
     Outcomes are `ok`, `lost` (accepted, but without its end) or the refused request's status.
     """
@@ -155,6 +156,9 @@ def traffic(url: str, model: str, *, per_s: float = 4, tokens: int = 60) -> Iter
         text=True,
     )
     try:
+        assert client.stdout is not None
+        flowing = client.stdout.readline()
+        assert flowing == "flowing\n", f"no answer began: {flowing}"
         yield outcomes
     finally:
         told, _ = client.communicate(input="stop\n", timeout=60)

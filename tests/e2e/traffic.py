@@ -1,4 +1,7 @@
-"""Steady streamed requests until standard input closes; prints one word per request."""
+"""Steady streamed requests until standard input closes; prints one word per request.
+
+The first line is `flowing`: printed when a first answer began, so that a test disturbs real traffic.
+"""
 
 import asyncio
 import sys
@@ -6,8 +9,10 @@ import sys
 import httpx
 
 
-async def one(http: httpx.AsyncClient, url: str, model: str, number: int, tokens: int) -> str:
-    """`ok`, `lost`, or the status of a refused request."""
+async def one(
+    http: httpx.AsyncClient, url: str, model: str, number: int, tokens: int, began: asyncio.Event
+) -> str:
+    """`ok`, `lost`, or the status of a refused request; sets `began` at the first byte."""
     body = {
         "model": model,
         "prompt": f"r{number} " + "word " * 40,
@@ -21,6 +26,7 @@ async def one(http: httpx.AsyncClient, url: str, model: str, number: int, tokens
                 await answer.aread()
                 return str(answer.status_code)
             async for line in answer.aiter_lines():
+                began.set()
                 if line == "data: [DONE]":
                     return "ok"
     except httpx.HTTPError as error:
@@ -28,16 +34,25 @@ async def one(http: httpx.AsyncClient, url: str, model: str, number: int, tokens
     return "lost"
 
 
+async def tell(began: asyncio.Event) -> None:
+    """Say that answers flow."""
+    await began.wait()
+    print("flowing", flush=True)
+
+
 async def run(url: str, model: str, per_s: float, tokens: int) -> None:
     """Send until told to stop, then wait for the answers."""
     stop = asyncio.get_running_loop().run_in_executor(None, sys.stdin.readline)
     limits = httpx.Limits(max_connections=None, max_keepalive_connections=0)
     async with httpx.AsyncClient(limits=limits, timeout=60, trust_env=False) as http:
-        sent = []
+        sent, began = [], asyncio.Event()
+        told = asyncio.create_task(tell(began))
         while not stop.done():
-            sent.append(asyncio.create_task(one(http, url, model, len(sent), tokens)))
+            sent.append(asyncio.create_task(one(http, url, model, len(sent), tokens, began)))
             await asyncio.wait([stop], timeout=1 / per_s)
-        print(*await asyncio.gather(*sent))
+        outcomes = await asyncio.gather(*sent)
+        told.cancel()
+        print(*outcomes)
 
 
 if __name__ == "__main__":
