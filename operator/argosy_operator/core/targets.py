@@ -23,6 +23,7 @@ from argosy_operator.core.scaling.observe import (
     StepLimits,
     Windows,
 )
+from argosy_operator.core.scaling.presets import prior_of
 from argosy_operator.core.scaling.record import to_json
 from argosy_operator.core.snapshot import Memory, Object, Snapshot, replicas_of
 
@@ -89,6 +90,7 @@ def goals_of(spec: ServingDeploymentSpec) -> Goals:
             down_pods=scaling.scale_down.max_step_pods,
         ),
         gpu_budget=scaling.gpu_budget.max,
+        prior=prior_of(spec.model.uri),
     )
 
 

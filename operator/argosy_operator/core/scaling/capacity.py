@@ -2,7 +2,7 @@
 
 seconds = base·steps + per_prompt_token·tokens + per_sequence·Σn + per_context_token·ΣΣctx, by
 recursive least squares per role. Rows come from `samples`, constants go to `formulas`. Starts from
-a known profile or from a guess; a guess may only scale up until enough rows were seen.
+a known profile or from a guess; both may only scale up until enough rows were seen.
 """
 
 from dataclasses import dataclass, replace
@@ -31,7 +31,6 @@ class Estimate:
 
     theta: Vector
     covariance: Matrix
-    guessed: bool
     prompt_steps: float = 1.0
     rows: int = 0
     steps: float = 0.0
@@ -40,8 +39,8 @@ class Estimate:
 
     @property
     def learnt(self) -> bool:
-        """Good enough to remove capacity by."""
-        return not self.guessed or (self.rows >= ENOUGH_ROWS and self.steps >= ENOUGH_STEPS)
+        """Measured well enough to remove capacity by, whatever it began from."""
+        return self.rows >= ENOUGH_ROWS and self.steps >= ENOUGH_STEPS
 
 
 def begin(role: Role, prior: Profile | None, slo: SLO) -> Estimate:
@@ -50,10 +49,10 @@ def begin(role: Role, prior: Profile | None, slo: SLO) -> Estimate:
     if prior is None:
         base = slo.tpot_s / 2 if role != "prefill" else slo.ttft_s / 20
         theta = (base, slo.ttft_s / 8000, slo.tpot_s / 128, slo.tpot_s / 2**17)
-        return Estimate(theta, _diagonal(theta, SPREAD_GUESS), guessed=True)
+        return Estimate(theta, _diagonal(theta, SPREAD_GUESS))
     base = prior.prefill_base_s if role == "prefill" else prior.decode_base_s
     theta = (base, prior.per_prompt_token_s, prior.per_sequence_s, prior.per_context_token_s)
-    return Estimate(theta, _diagonal(theta, SPREAD_PROFILE), guessed=False)
+    return Estimate(theta, _diagonal(theta, SPREAD_PROFILE))
 
 
 def _diagonal(theta: Vector, spread: float) -> Matrix:
@@ -112,7 +111,6 @@ def _learn_row(estimate: Estimate, row: StepDelta, windows: Windows) -> Estimate
     return Estimate(
         theta=(fitted[0], fitted[1], fitted[2], fitted[3]),
         covariance=_matrix([tuple(r) for r in p]),
-        guessed=estimate.guessed,
         prompt_steps=prompt_steps,
         rows=estimate.rows + 1,
         steps=estimate.steps + row.steps,

@@ -234,7 +234,7 @@ class Goals:
     control_round_trip_s: float = 0.0
     """Time of a request outside the engines before its first token (X' = X − this)."""
     prior: Profile | None = None
-    """Known constants; None: a guess from the SLO, which may only scale up until learnt."""
+    """Known constants; None: a guess from the SLO. Either may only scale up until measured."""
 
     def role(self, role: Role) -> RoleGoal:
         return next(r for r in self.roles if r.role == role)

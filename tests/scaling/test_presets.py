@@ -1,0 +1,40 @@
+"""The law's priors for `sim://` presets are the constants that the simulated engines keep."""
+
+import pytest
+
+from argosy_engine.core.sim_profiles import PROFILES
+from argosy_operator.core.scaling.presets import PRESETS, prior_of
+from argosy_operator.core.targets import goals_of
+from argosy_operator.sim import fleet
+from tests.scaling.demo import SPEC
+
+
+def test_law_and_engine_know_the_same_presets() -> None:
+    assert set(PRESETS) == set(PROFILES)
+
+
+@pytest.mark.parametrize("preset", sorted(PROFILES))
+def test_a_preset_has_the_same_constants_in_law_and_engine(preset: str) -> None:
+    law, engine = PRESETS[preset], PROFILES[preset]
+    assert law.prefill_base_s * 1e3 == pytest.approx(engine.prefill_ms)
+    assert law.per_prompt_token_s * 1e3 == pytest.approx(engine.prefill_ms_per_token)
+    assert law.decode_base_s * 1e3 == pytest.approx(engine.decode_ms)
+    assert law.per_sequence_s * 1e3 == pytest.approx(engine.decode_ms_per_sequence)
+    assert law.per_context_token_s * 1e3 == pytest.approx(engine.decode_ms_per_context_token)
+    assert law.kv_tokens == engine.kv_tokens
+
+
+def test_the_simulated_fleet_keeps_the_same_times_as_the_simulated_engine() -> None:
+    engine, simulated = PROFILES["llama-70b-h100-tp4"], fleet.LLAMA_70B_H100_TP4
+    constants = (
+        engine.prefill_ms,
+        engine.prefill_ms_per_token,
+        engine.prefill_ms_per_token_squared,
+    )
+    assert tuple(1e3 * c for c in simulated.prefill) == pytest.approx(constants)
+
+
+def test_only_a_known_preset_gives_a_prior() -> None:
+    assert goals_of(SPEC).prior is PRESETS["llama-70b-h100-tp4"]
+    assert prior_of("pvc://weights/llama") is None
+    assert prior_of("sim://unheard-of") is None
