@@ -45,7 +45,8 @@ def load_weights(
                     f"{name} has shape {tuple(tensor.shape)}, config.json implies {shape}: "
                     "config.json and weights are of different models",
                 )
-            return tensor.to(device=device, dtype=dtype)
+            # A copy of its own: a view would keep the whole file in memory for one tensor's sake.
+            return tensor.to(device=device, dtype=dtype, copy=True)
 
         try:
             # A tied checkpoint may still hold the head; an untied one must.

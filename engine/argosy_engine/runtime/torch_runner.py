@@ -28,7 +28,8 @@ from argosy_engine.text.hf_tokenizer import HfTokenizer
 __all__ = ["TorchRunner", "load"]
 
 _LAYOUT_VERSION = 1
-_POOL_BYTES_UNLIMITED = 1 << 30  # a default that leaves room for neighbours on a shared machine
+_POOL_BYTES = 256 << 20  # the default where nothing limits memory: neighbours need some too,
+_POOL_BYTES_LONGEST = 1 << 30  # … or one request of the longest kind, up to this
 _POOL_SHARE = 0.8  # of what is left in a limited group, or on an accelerator
 _WARM_UP_TOKENS = 64
 
@@ -195,8 +196,11 @@ def _pool(
 ) -> PagedPool:
     per_token = spec.kv_bytes_per_token(dtype.itemsize)
     free = _free_bytes(device)
-    limited = device.type == "cuda" or is_limited()
-    budget = int(free * _POOL_SHARE) if limited else min(free // 2, _POOL_BYTES_UNLIMITED)
+    if device.type == "cuda" or is_limited():
+        budget = int(free * _POOL_SHARE)
+    else:
+        longest = (config.max_model_len or spec.max_positions) * per_token
+        budget = min(free // 2, max(_POOL_BYTES, min(longest, _POOL_BYTES_LONGEST)))
     wanted = config.kv_cache_tokens or min(
         budget // per_token, config.max_num_seqs * spec.max_positions
     )
