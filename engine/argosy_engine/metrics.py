@@ -11,11 +11,12 @@ from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, gene
 from prometheus_client import disable_created_metrics as _disable_created_metrics
 
 from argosy_engine.config import EngineConfig
+from argosy_engine.core.decision import Decision
 from argosy_engine.core.plan import StepOutput, StepPlan
 from argosy_engine.core.request import Emission, FinishReason, State
 from argosy_engine.core.request import Sequence as Request
 from argosy_engine.core.runner import KvLayout
-from argosy_engine.core.scheduler import Decision, Scheduler
+from argosy_engine.core.scheduler import Scheduler
 from argosy_engine.core.transfer import PullDone, PullFailed
 
 __all__ = ["EngineMetrics"]

@@ -1,5 +1,6 @@
 """The scheduler's tables (peer behaviours) and its invariants under random work."""
 
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -142,6 +143,58 @@ def test_an_aborted_pull_keeps_its_blocks_until_the_service_lets_go():
     assert scheduler.pool.used == 3
     scheduler.pull_failed(PullFailed(request_id="a", attempt=1, cause="cancelled", message=""))
     assert scheduler.pool.used == 0
+
+
+def lost_pull(scheduler, *, first_token, abort=False):
+    """A pull that ran out of time at 60 s and was never confirmed as stopped, by 65 s."""
+    scheduler.add(ask("a", 40, max_tokens=2, candidates=("10.0.0.1:8002",)))
+    step(scheduler)
+    if first_token:
+        ready = PullReady(request_id="a", attempt=1, first_token=9, prefill_pod="p")
+        scheduler.pull_ready(ready, 1.0)
+    if abort:
+        scheduler.abort("a")
+    assert step(scheduler, now=60.0)[0].cancels == (("a", 1),)
+    assert step(scheduler, now=64.9)[0].abandoned == ()
+
+
+@pytest.mark.parametrize("first_token", [True, False])
+def test_a_pull_that_is_never_confirmed_as_stopped_does_not_hold_its_client(first_token):
+    scheduler = make()
+    lost_pull(scheduler, first_token=first_token)
+    decision, emissions = step(scheduler, now=65.0)
+    assert decision.abandoned == ("a",)
+    assert decision.pulls == ()
+    assert shares(decision) == [40 + first_token]
+    sequence = emissions[0].sequence
+    while scheduler.sequences:
+        step(scheduler, now=66.0)
+    assert (sequence.n_output, sequence.reason) == (2, "length")
+
+
+def test_blocks_of_a_lost_pull_are_used_again_only_after_the_service_let_go_of_them():
+    scheduler = make(blocks=8)
+    lost_pull(scheduler, first_token=False, abort=True)
+    step(scheduler, now=65.0)
+    assert scheduler.sequences == {}
+    assert (scheduler.pool.used, scheduler.promised) == (3, 0)
+    late = PullFailed(request_id="a", attempt=1, cause="cancelled", message="")
+    scheduler.pull_failed(late)
+    scheduler.pull_failed(late)  # a doubled event frees nothing twice
+    assert scheduler.pool.used == 0
+
+
+def test_prefix_hits_of_a_lost_pull_are_never_in_quarantine():
+    scheduler = make()
+    scheduler.add(ask("first", range(100, 140), max_tokens=1))
+    step(scheduler)
+    scheduler.add(ask("a", range(100, 180), candidates=("10.0.0.1:8002",)))
+    step(scheduler)
+    step(scheduler, now=60.0)
+    scheduler.abort("a")
+    step(scheduler, now=65.0)
+    assert scheduler.pool.used == 3
+    assert scheduler.pool.cached == 2
 
 
 def test_a_leased_prompt_blocks_admission_by_lease_until_it_is_freed():

@@ -17,6 +17,7 @@ class Limits:
     max_queue: int
     long_prefill_threshold: int = 0  # tokens of one prompt a step at most; 0 is no bound
     pull_timeout_s: float = 60.0
+    cancel_timeout_s: float = 5.0  # for the KV service to confirm that a pull was stopped
 
 
 @dataclass(frozen=True, slots=True)

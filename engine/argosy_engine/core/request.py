@@ -66,7 +66,7 @@ class Sequence:
     preemptions: int = 0
     last_step: int = 0
     wait_deadline_s: float = float("inf")
-    cancelling: bool = False
+    cancelling: bool = False  # its pull was told to stop; it is never pulled again
     scheduled_s: float | None = None  # first admission
     first_token_s: float | None = None
     last_token_s: float | None = None

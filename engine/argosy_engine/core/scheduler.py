@@ -9,10 +9,9 @@ never wait for each other.
 
 from bisect import insort
 from collections.abc import Iterable
-from dataclasses import dataclass
-from typing import Literal
 
 from argosy_engine.core.capacity import Candidate, CapacityPolicy, Pressure
+from argosy_engine.core.decision import BlockedBy, Decision
 from argosy_engine.core.limits import Limits, Refusal, refuse_shape
 from argosy_engine.core.plan import Row, StepOutput, StepPlan
 from argosy_engine.core.pool import BlockPool
@@ -27,21 +26,7 @@ from argosy_engine.core.request import (
 from argosy_engine.core.request import finish_reason as finish_reason_of
 from argosy_engine.core.transfer import PullDone, PullFailed, PullOrder, PullReady
 
-__all__ = ["BlockedBy", "Decision", "Scheduler"]
-
-BlockedBy = Literal["batch", "tokens", "kv", "lease"]
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Decision:
-    """One scheduling round. `plan` is None when there is nothing to compute."""
-
-    plan: StepPlan | None
-    pulls: tuple[PullOrder, ...] = ()
-    cancels: tuple[tuple[str, int], ...] = ()  # (request id, attempt) of pulls to stop
-    emissions: tuple[Emission, ...] = ()
-    blocked_by: BlockedBy | None = None  # why the first waiting request stayed out
-    preempted: tuple[Sequence, ...] = ()
+__all__ = ["Scheduler"]
 
 
 class Scheduler:
@@ -66,6 +51,7 @@ class Scheduler:
         self.running: list[Sequence] = []  # in order of admission
         self.pulling: dict[str, Sequence] = {}
         self.leased: dict[str, Sequence] = {}
+        self.quarantined: dict[tuple[str, int], list[int]] = {}  # blocks a lost pull may write to
         self.promised = 0  # Σ blocks that those inside may still ask for
         self._order = 0
         self._step = 0
@@ -114,6 +100,7 @@ class Scheduler:
 
     def pull_done(self, event: PullDone) -> None:
         """The prompt's KV is here: the sequence decodes from the next step on."""
+        self._end_quarantine(event)
         sequence = self._pulling(event)
         if sequence is not None:
             # without a first token the prompt's last one is computed again, to draw it here
@@ -124,6 +111,7 @@ class Scheduler:
 
     def pull_failed(self, event: PullFailed) -> None:
         """Compute the prompt here instead; a first token that was streamed stays."""
+        self._end_quarantine(event)
         sequence = self._pulling(event)
         if sequence is not None:
             self._leave_pull(sequence, sequence.committed * self.pool.block_size)
@@ -148,6 +136,7 @@ class Scheduler:
     def schedule(self, now: float) -> Decision:
         """Decide the next step. Every sequence in the plan must come back through `update`."""
         emissions = self._expire_waiting(now)
+        abandoned = self._abandon_pulls(now)
         cancels = self._cancel_pulls(now)
         preempted = self._grow_decodes()
         slots, budget = self.limits.max_num_seqs, self.limits.max_num_batched_tokens
@@ -174,6 +163,7 @@ class Scheduler:
             plan=self._plan(rows),
             pulls=tuple(pulls),
             cancels=tuple(cancels),
+            abandoned=tuple(abandoned),
             emissions=tuple(emissions),
             blocked_by="kv" if preempted else blocked,
             preempted=tuple(preempted),
@@ -234,16 +224,20 @@ class Scheduler:
         return preempted
 
     def _preempt(self, victim: Sequence) -> Sequence:
-        self._drop_blocks(victim)
         self.running.remove(victim)
-        victim.num_computed = 0
         victim.preemptions += 1
-        victim.state = State.PREEMPTED
-        # It was admitted once; dropping it for waiting too long would lose text already streamed.
-        victim.wait_deadline_s = float("inf")
-        insort(self.waiting, victim, key=_rank)
+        self._requeue(victim)
         self.policy.preempted(self._step + 1)
         return victim
+
+    def _requeue(self, sequence: Sequence) -> None:
+        """To be computed anew; a place in the queue by its arrival."""
+        self._drop_blocks(sequence)
+        sequence.num_computed = 0
+        sequence.state = State.PREEMPTED
+        # It was admitted once; dropping it for waiting too long would lose text already streamed.
+        sequence.wait_deadline_s = float("inf")
+        insort(self.waiting, sequence, key=_rank)
 
     def _choose_decodes(self, room: int) -> list[Sequence]:
         decodes = [s for s in self.running if s.decoding]
@@ -309,7 +303,7 @@ class Scheduler:
 
     def _pulls(self, sequence: Sequence, hit_blocks: int) -> bool:
         """A peer computes it, unless nearly all is here or its text began here already."""
-        if not sequence.request.candidates or sequence.n_output:
+        if not sequence.request.candidates or sequence.n_output or sequence.cancelling:
             return False
         missing = sequence.n_prompt - hit_blocks * self.pool.block_size
         return not hit_blocks or missing > self.pool.block_size
@@ -362,7 +356,29 @@ class Scheduler:
         ]
         for sequence in over:
             sequence.cancelling = True
+            sequence.wait_deadline_s = now + self.limits.cancel_timeout_s
         return [(s.request_id, s.request.attempt) for s in over]
+
+    def _abandon_pulls(self, now: float) -> list[str]:
+        """Cancelled pulls that the service never confirmed: their requests go on without them.
+
+        What the service may still write to stays out of the pool until it says that it is over;
+        prefix hits were never its to write.
+        """
+        lost = [s for s in self.pulling.values() if s.cancelling and s.wait_deadline_s <= now]
+        for sequence in lost:
+            del self.pulling[sequence.request_id]
+            written = sequence.blocks[sequence.committed :]
+            self.pool.take(written)
+            self.quarantined[sequence.request_id, sequence.request.attempt] = written
+            if sequence.reason is not None:
+                self._finish(sequence, sequence.reason)
+            else:
+                self._requeue(sequence)
+        return [s.request_id for s in lost]
+
+    def _end_quarantine(self, event: PullDone | PullFailed) -> None:
+        self.pool.release(self.quarantined.pop((event.request_id, event.attempt), []))
 
     def _pulling(self, event: PullReady | PullDone | PullFailed) -> Sequence | None:
         sequence = self.pulling.get(event.request_id)

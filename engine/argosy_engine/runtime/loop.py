@@ -208,6 +208,8 @@ class EngineLoop:
         self._emit(decision.emissions)
         for request_id, attempt in decision.cancels:
             self._pull_port().cancel_pull(request_id, attempt)
+        for request_id in decision.abandoned:
+            log.error("the KV service did not stop the pull of %s: it goes on here", request_id)
         for order in decision.pulls:
             self._pull_port().start_pull(order)
         if decision.plan is None:
