@@ -6,81 +6,44 @@ Observations come from `ports/prometheus` and the snapshot; the decision goes to
 as a record, to status, Event and log. The operator, the simulator and the tests call this function.
 """
 
-from dataclasses import dataclass, field, replace
-from math import exp
+from dataclasses import replace
 
-from argosy_operator.core.scaling import budget, capacity, demand, report, steady
-from argosy_operator.core.scaling.capacity import Estimate
+from argosy_operator.core.scaling import budget, capacity, demand, report, sight, steady
 from argosy_operator.core.scaling.decision import Candidate, Decision, RoleTarget, Rule
-from argosy_operator.core.scaling.demand import Demand, DemandState
-from argosy_operator.core.scaling.formulas import Work
+from argosy_operator.core.scaling.demand import Demand
 from argosy_operator.core.scaling.observe import (
     SLO,
-    Blind,
     FleetMetrics,
     Goals,
-    Idle,
     Observations,
     Role,
     RoleSupply,
-    Value,
     Windows,
 )
 from argosy_operator.core.scaling.sizing import Limits, Size, known, model_of, size
-from argosy_operator.core.scaling.steady import Memory
+from argosy_operator.core.scaling.state import RoleState, ScalingState, idle
 
 __all__ = ["Candidate", "Decision", "RoleTarget", "Rule", "ScalingState", "decide"]
-
-FEEDBACK_GAIN = 0.03
-FEEDBACK_ERROR = (-0.03, 0.12)
-HEADROOM = (0.85, 1.1)
-SCORED_ENOUGH = 20
-
-
-@dataclass(frozen=True, slots=True)
-class RoleState:
-    """Memory of one role: learnt constants, headroom factor of the feedback, holds."""
-
-    role: Role
-    estimate: Estimate
-    headroom: float = 1.0
-    memory: Memory = field(default_factory=Memory)
-
-
-@dataclass(frozen=True, slots=True)
-class ScalingState:
-    """Memory between two decisions; begins empty after a restart, so that holds begin anew.
-
-    `sighted_at`: since when the metrics have been true without a gap; `seen_at`: last true round;
-    `busy_at`: last round that was not idle; `work`, `work_at`: last known lengths and when.
-    """
-
-    sighted_at: float | None = None
-    seen_at: float | None = None
-    busy_at: float | None = None
-    work: Work | None = None
-    work_at: float | None = None
-    demand: DemandState = field(default_factory=DemandState)
-    roles: tuple[RoleState, ...] = ()
 
 
 def decide(
     state: ScalingState, observations: Observations, goals: Goals, now: float
 ) -> tuple[ScalingState, Decision]:
     """The scaling law. Pure: equal arguments give equal answers."""
-    metrics, windows, slo = observations.metrics, goals.windows, goals.slo
+    metrics, windows, slo = sight.believed(observations.metrics), goals.windows, goals.slo
+    observations = replace(observations, metrics=metrics)
     if slo is None:
         return state, report.at_minimum(observations, goals, now)
-    blindness = _blindness(metrics, windows, now)
-    if blindness is not None:
-        return state, report.held(observations, goals, now, blindness)
-    state = _sight(state, metrics, goals, slo, now)
+    blind = sight.blindness(metrics, windows, now)
+    if blind is not None:
+        return state, report.held(observations, goals, now, blind)
+    state = sight.sight(state, metrics, goals, slo, now)
     horizon_s = max(cold_start_s(s, windows) for s in observations.supply)
     horizon_s += windows.interval_s + windows.scrape_s
     bins = demand.remember(state.demand, metrics.bins, windows.scrape_s)
     noted, coming = demand.estimate(bins, windows, horizon_s, now)
     state = replace(
-        state, demand=noted, roles=tuple(_learn(r, metrics, goals) for r in state.roles)
+        state, demand=noted, roles=tuple(sight.learn(r, metrics, goals) for r in state.roles)
     )
     sizes = _sizes(state, coming, observations, goals, slo, now)
     settled = [_settle(state, r, sizes.get(r.role), observations, goals, now) for r in state.roles]
@@ -89,62 +52,10 @@ def decide(
     return state, report.decided(targets, sizes, coming, state.work, observations, now)
 
 
-def _blindness(metrics: FleetMetrics, windows: Windows, now: float) -> str | None:
-    """Why the arrivals, without which nothing may be decided, are not known; None if they are."""
-    match metrics.arrivals:
-        case Blind(reason=reason):
-            return reason
-        case Value(at=at) | Idle(at=at) if now - at > windows.fresh_s:
-            return f"Stale: the newest sample is {now - at:.3g} s old"
-    return None
-
-
-def _sight(
-    state: ScalingState, metrics: FleetMetrics, goals: Goals, slo: SLO, now: float
-) -> ScalingState:
-    """Note that the metrics are true now, whether requests come, and what a request brings."""
-    windows = goals.windows
-    gap = state.seen_at is None or now - state.seen_at > windows.fresh_s + windows.interval_s
-    busy = gap or isinstance(metrics.arrivals, Value)
-    known_roles = {r.role: r for r in state.roles}
-    state = replace(
-        state,
-        sighted_at=now if gap else state.sighted_at,
-        seen_at=now,
-        busy_at=now if busy else state.busy_at,
-        roles=tuple(
-            known_roles.get(g.role) or RoleState(g.role, capacity.begin(g.role, goals.prior, slo))
-            for g in goals.roles
-        ),
-    )
-    match metrics.prompt_tokens, metrics.prompt_tokens_squared, metrics.output_tokens:
-        case Value(v=prompt), squared, Value(v=output, at=at):
-            # A request has a token at least; a wilder spread than σ = 10 means is no measurement.
-            prompt = max(prompt, 1.0)
-            second = min(max(known(squared, 0.0), prompt**2), 101 * prompt**2)
-            return replace(state, work=Work(prompt, second, output), work_at=at)
-    return state
-
-
 def cold_start_s(supply: RoleSupply, windows: Windows) -> float:
     """P90 of the measured starts, or the spec's prior before any was measured."""
     starts = sorted(supply.cold_starts_s[-20:])
     return starts[int(0.9 * (len(starts) - 1) + 0.5)] if starts else windows.cold_start_s
-
-
-def _learn(role: RoleState, metrics: FleetMetrics, goals: Goals) -> RoleState:
-    """Capacity from the step counters; headroom from measured attainment, slow and narrow."""
-    estimate = capacity.learn(role.estimate, metrics.role(role.role).steps, goals.windows)
-    per_role = {"prefill": metrics.ttft_attainment, "decode": metrics.tpot_attainment}
-    measured = per_role.get(role.role, metrics.attainment)
-    headroom = role.headroom
-    if isinstance(measured, Value) and metrics.scored >= SCORED_ENOUGH and goals.slo:
-        # Each pool aims above the fleet's goal, so that their product does not fall below it.
-        error = (1 + goals.slo.attainment) / 2 - measured.v
-        low, high = FEEDBACK_ERROR
-        headroom *= exp(FEEDBACK_GAIN * min(max(error, low), high))
-        headroom = min(max(headroom, HEADROOM[0]), HEADROOM[1])
-    return replace(role, estimate=estimate, headroom=headroom)
 
 
 def _sizes(
@@ -177,10 +88,6 @@ def _sizes(
             drain_s=windows.rate_s,
         )
     return sizes
-
-
-def idle(state: ScalingState, windows: Windows, now: float) -> bool:
-    return state.busy_at is not None and now - state.busy_at >= windows.down_hold_s
 
 
 def _settle(

@@ -1,0 +1,141 @@
+"""Sight and memory: which metrics are true, and what they teach about requests and replicas.
+
+First links of `decide`'s chain. Metrics come from `samples.assemble`, or from anybody who calls the
+law; what was learnt stays in `state.ScalingState`.
+"""
+
+from dataclasses import replace
+from math import exp, isfinite
+
+from argosy_operator.core.scaling import capacity
+from argosy_operator.core.scaling.formulas import Work
+from argosy_operator.core.scaling.observe import (
+    SLO,
+    Blind,
+    FleetMetrics,
+    Goals,
+    Idle,
+    RoleMetrics,
+    Signal,
+    StepDelta,
+    Value,
+    Windows,
+)
+from argosy_operator.core.scaling.sizing import known
+from argosy_operator.core.scaling.state import RoleState, ScalingState
+
+FEEDBACK_GAIN = 0.03
+FEEDBACK_ERROR = (-0.03, 0.12)
+HEADROOM = (0.85, 1.1)
+SCORED_ENOUGH = 20
+LARGEST = 1e15
+"""No rate, length, time or count of a fleet is larger; what is, is no measurement."""
+
+
+def plausible(number: float) -> bool:
+    return isfinite(number) and 0 <= number <= LARGEST
+
+
+def believed(metrics: FleetMetrics) -> FleetMetrics:
+    """The round without what cannot be true: such a signal is blind, such a row is absent."""
+    return replace(
+        metrics,
+        arrivals=_believed(metrics.arrivals),
+        bins=tuple(b for b in metrics.bins if plausible(b.end) and plausible(b.count)),
+        shed=_believed(metrics.shed),
+        prompt_tokens=_believed(metrics.prompt_tokens),
+        prompt_tokens_squared=_believed(metrics.prompt_tokens_squared),
+        output_tokens=_believed(metrics.output_tokens),
+        kv_transfer_s=_believed(metrics.kv_transfer_s),
+        attainment=_believed(metrics.attainment),
+        ttft_attainment=_believed(metrics.ttft_attainment),
+        tpot_attainment=_believed(metrics.tpot_attainment),
+        scored=metrics.scored if plausible(metrics.scored) else 0.0,
+        roles=tuple(_believed_role(r) for r in metrics.roles),
+    )
+
+
+def _believed_role(role: RoleMetrics) -> RoleMetrics:
+    return replace(
+        role,
+        steps=tuple(row for row in role.steps if _possible(row)),
+        waiting=_believed(role.waiting),
+        running=_believed(role.running),
+        outstanding_prompt_tokens=_believed(role.outstanding_prompt_tokens),
+        kv_use=_believed(role.kv_use),
+        kv_capacity_tokens=_believed(role.kv_capacity_tokens),
+    )
+
+
+def _possible(row: StepDelta) -> bool:
+    numbers = (
+        row.at,
+        row.seconds,
+        row.steps,
+        row.prefill_tokens,
+        row.prefill_requests,
+        row.decode_sequences,
+        row.context_tokens,
+    )
+    return all(plausible(n) for n in numbers)
+
+
+def _believed(signal: Signal) -> Signal:
+    match signal:
+        case Value(v=v) if not plausible(v):
+            return Blind("NotANumber: negative, infinite, NaN or beyond any fleet")
+        case Value(at=at) | Idle(at=at) if not isfinite(at):
+            return Blind("NotANumber: the time of the sample")
+    return signal
+
+
+def blindness(metrics: FleetMetrics, windows: Windows, now: float) -> str | None:
+    """Why the arrivals, without which nothing may be decided, are not known; None if they are."""
+    match metrics.arrivals:
+        case Blind(reason=reason):
+            return reason
+        case Value(at=at) | Idle(at=at) if now - at > windows.fresh_s:
+            return f"Stale: the newest sample is {now - at:.3g} s old"
+    return None
+
+
+def sight(
+    state: ScalingState, metrics: FleetMetrics, goals: Goals, slo: SLO, now: float
+) -> ScalingState:
+    """Note that the metrics are true now, whether requests come, and what a request brings."""
+    windows = goals.windows
+    gap = state.seen_at is None or now - state.seen_at > windows.fresh_s + windows.interval_s
+    busy = gap or isinstance(metrics.arrivals, Value)
+    known_roles = {r.role: r for r in state.roles}
+    state = replace(
+        state,
+        sighted_at=now if gap else state.sighted_at,
+        seen_at=now,
+        busy_at=now if busy else state.busy_at,
+        roles=tuple(
+            known_roles.get(g.role) or RoleState(g.role, capacity.begin(g.role, goals.prior, slo))
+            for g in goals.roles
+        ),
+    )
+    match metrics.prompt_tokens, metrics.prompt_tokens_squared, metrics.output_tokens:
+        case Value(v=prompt), squared, Value(v=output, at=at):
+            # A request has a token at least; a wilder spread than σ = 10 means is no measurement.
+            prompt = max(prompt, 1.0)
+            second = min(max(known(squared, 0.0), prompt**2), 101 * prompt**2)
+            return replace(state, work=Work(prompt, second, output), work_at=at)
+    return state
+
+
+def learn(role: RoleState, metrics: FleetMetrics, goals: Goals) -> RoleState:
+    """Capacity from the step counters; headroom from measured attainment, slow and narrow."""
+    estimate = capacity.learn(role.estimate, metrics.role(role.role).steps, goals.windows)
+    per_role = {"prefill": metrics.ttft_attainment, "decode": metrics.tpot_attainment}
+    measured = per_role.get(role.role, metrics.attainment)
+    headroom = role.headroom
+    if isinstance(measured, Value) and metrics.scored >= SCORED_ENOUGH and goals.slo:
+        # Each pool aims above the fleet's goal, so that their product does not fall below it.
+        error = (1 + goals.slo.attainment) / 2 - measured.v
+        low, high = FEEDBACK_ERROR
+        headroom *= exp(FEEDBACK_GAIN * min(max(error, low), high))
+        headroom = min(max(headroom, HEADROOM[0]), HEADROOM[1])
+    return replace(role, estimate=estimate, headroom=headroom)

@@ -1,0 +1,43 @@
+"""What the law remembers from one decision to the next. Written and read by `sight` and `decide`.
+
+It begins empty after a restart of the operator, so that every hold begins anew.
+"""
+
+from dataclasses import dataclass, field
+
+from argosy_operator.core.scaling.capacity import Estimate
+from argosy_operator.core.scaling.demand import DemandState
+from argosy_operator.core.scaling.formulas import Work
+from argosy_operator.core.scaling.observe import Role, Windows
+from argosy_operator.core.scaling.steady import Memory
+
+
+@dataclass(frozen=True, slots=True)
+class RoleState:
+    """Memory of one role: learnt constants, headroom factor of the feedback, holds."""
+
+    role: Role
+    estimate: Estimate
+    headroom: float = 1.0
+    memory: Memory = field(default_factory=Memory)
+
+
+@dataclass(frozen=True, slots=True)
+class ScalingState:
+    """Memory between two decisions; begins empty after a restart, so that holds begin anew.
+
+    `sighted_at`: since when the metrics have been true without a gap; `seen_at`: last true round;
+    `busy_at`: last round that was not idle; `work`, `work_at`: last known lengths and when.
+    """
+
+    sighted_at: float | None = None
+    seen_at: float | None = None
+    busy_at: float | None = None
+    work: Work | None = None
+    work_at: float | None = None
+    demand: DemandState = field(default_factory=DemandState)
+    roles: tuple[RoleState, ...] = ()
+
+
+def idle(state: ScalingState, windows: Windows, now: float) -> bool:
+    return state.busy_at is not None and now - state.busy_at >= windows.down_hold_s
