@@ -9,6 +9,7 @@ import os
 import time
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
+from typing import Any
 
 from kubernetes.aio.client import Configuration
 from kubernetes.aio.config import load_incluster_config, load_kube_config
@@ -45,7 +46,8 @@ class Access:
         """A fresh configuration that keeps its token fresh."""
         configuration = Configuration()
         if await self._fill(configuration):
-            configuration.refresh_api_key_hook = _Reread(self._fill)
+            hook: Any = _Reread(self._fill)  # the client's own type for it is None
+            configuration.refresh_api_key_hook = hook
         # retries would hide throttling and time-outs from the loop, which backs off by itself
         configuration.retries = None
         return configuration

@@ -10,8 +10,7 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 import aiohttp
-from kubernetes.aio.client import ApiClient
-from kubernetes.aio.client.rest import ApiException
+from kubernetes.aio.client import ApiClient, ApiException
 from kubernetes.aio.dynamic import DynamicClient, Resource
 
 from argosy_operator.core.actions import Trouble

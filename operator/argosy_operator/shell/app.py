@@ -12,6 +12,7 @@ import signal
 import socket
 from dataclasses import dataclass
 from functools import partial
+from typing import Any
 
 from argosy_operator.ports.access import Access
 from argosy_operator.ports.cluster import ApiCluster
@@ -87,7 +88,8 @@ async def _serve_term(
     trigger = Trigger(access, options.namespace, workers.kick)
     trigger.start()
     held = asyncio.create_task(lease.hold(health.beat))
-    await asyncio.wait({stopped, held, trigger.ended}, return_when=asyncio.FIRST_COMPLETED)
+    ends: set[asyncio.Future[Any]] = {stopped, held, trigger.ended}
+    await asyncio.wait(ends, return_when=asyncio.FIRST_COMPLETED)
     term.close()
     metrics.LEADER.set(0)
     await workers.close()

@@ -95,13 +95,13 @@ class Trigger:
             expiration=datetime.now(UTC) + RELOGIN if login.token else None,
         )
 
-    async def _fleet(self, name: str, namespace: str, **_: Any) -> None:
-        self._wake(namespace, name)
+    async def _fleet(self, **event: Any) -> None:
+        self._wake(event["namespace"], event["name"])
 
-    async def _child(self, namespace: str, labels: Any, **_: Any) -> None:
-        fleet = labels.get(names.FLEET)
+    async def _child(self, **event: Any) -> None:
+        fleet = event["labels"].get(names.FLEET)
         if fleet:
-            self._wake(namespace, fleet)
+            self._wake(event["namespace"], fleet)
 
     def _wake(self, namespace: str, name: str) -> None:
         self._loop.call_soon_threadsafe(self._kick, (namespace, name))
