@@ -143,8 +143,8 @@ def complete(url: str, model: str, *, prompt: str = "a b c", tokens: int = 8) ->
 
 @contextmanager
 def traffic(url: str, model: str, *, per_s: float = 4, tokens: int = 60) -> Iterator[list[str]]:
-    """Streamed requests at a steady rate while the block runs; yields the list of outcomes, which is
-    filled at its end. The block begins when the first answer has begun.
+    """Streamed requests at a steady rate while the block runs; the block begins when the first
+    answer has begun. Yields the list of outcomes, which is filled at the block's end.
 
     Outcomes are `ok`, `lost` (accepted, but without its end) or the refused request's status.
     """

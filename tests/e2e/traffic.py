@@ -1,6 +1,6 @@
 """Steady streamed requests until standard input closes; prints one word per request.
 
-The first line is `flowing`: printed when a first answer began, so that a test disturbs real traffic.
+The first line is `flowing`, when a first answer has begun: what a test disturbs is real traffic.
 """
 
 import asyncio
