@@ -59,16 +59,19 @@ class PrefillServer:
         order = _order(hello, self._config.lease_s)
         await send_control(writer, Kind.ACCEPTED, {"engine_epoch": self._prefill.engine_epoch})
         following = asyncio.create_task(read_control(reader))
+        refused = False
         try:
             event = await self._computed(order, following)
             if isinstance(event, PrefillRefused):
+                refused = True
                 await _refuse(writer, event.reason, event.message)
             elif event is not None:
                 await send_control(writer, Kind.READY, self._ready(event))
                 await self._serve_lease(event, following, reader, writer)
         finally:
             following.cancel()
-            self._prefill.abort_remote_prefill(order.request_id, order.attempt)
+            if not refused:  # a refused twin must not end the lease of the one that was there first
+                self._prefill.abort_remote_prefill(order.request_id, order.attempt)
 
     async def _computed(
         self, order: RemotePrefill, following: "asyncio.Task[tuple[Kind, dict[str, Any]]]"

@@ -1,0 +1,171 @@
+"""Engines without HTTP in one process: real loops, schedulers and KV services on loopback.
+
+Their KV is the token ids themselves, so that a test can read which text a block holds.
+"""
+
+import asyncio
+import contextlib
+import struct
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+
+from argosy_engine.config import EngineConfig
+from argosy_engine.core.capacity import GuaranteedNoEvict
+from argosy_engine.core.limits import Limits, Refusal
+from argosy_engine.core.pool import BlockPool
+from argosy_engine.core.request import Emission, NewRequest
+from argosy_engine.core.sampling import SamplingParams
+from argosy_engine.core.scheduler import Scheduler
+from argosy_engine.core.sim_profiles import SimProfile
+from argosy_engine.kv.service import KvService
+from argosy_engine.metrics import EngineMetrics
+from argosy_engine.runtime.loop import EngineLoop
+from argosy_engine.runtime.sim_runner import SimRunner
+
+BLOCK = 16
+QUICK = SimProfile(
+    prefill_ms=0.5,
+    prefill_ms_per_token=0.0,
+    prefill_ms_per_token_squared=0.0,
+    decode_ms=0.5,
+    decode_ms_per_context_token=0.0,
+    decode_ms_per_sequence=0.0,
+    kv_tokens=4096,
+    kv_bytes_per_token=4,
+    transfer_bytes_per_s=1e9,
+    max_model_len=2048,
+)
+
+
+class TextRunner(SimRunner):
+    """A timing model whose blocks hold bytes: each token's id, 4 bytes."""
+
+    def __init__(self, preset: str, config: EngineConfig) -> None:
+        super().__init__(preset, QUICK, config)
+        self._layout = replace(self._layout, wire_block_bytes=4 * BLOCK)
+        self.memory = [bytes(4 * BLOCK)] * (self._layout.num_blocks + 1)
+
+    def execute(self, plan):
+        for row in plan.rows:
+            for index in range(row.start // BLOCK, -(-(row.start + row.count) // BLOCK)):
+                ids = row.tokens[index * BLOCK : (index + 1) * BLOCK]
+                data = struct.pack(f"{len(ids)}I", *ids)
+                self.memory[row.block_table[index]] = data.ljust(4 * BLOCK, b"\0")
+        return super().execute(plan)
+
+    def read_blocks(self, block_ids):
+        return memoryview(b"".join(self.memory[block] for block in block_ids))
+
+    def write_blocks(self, block_ids, data):
+        for index, block in enumerate(block_ids):
+            self.memory[block] = bytes(data[index * 4 * BLOCK : (index + 1) * 4 * BLOCK])
+
+
+class Client:
+    """Keeps what it is sent; the engine's thread calls it."""
+
+    def __init__(self) -> None:
+        self.prefill_pod = ""
+        self.ids: list[int] = []
+        self.end: str | None = None
+
+    def emit(self, emission: Emission) -> None:
+        if emission.token_id is not None:
+            self.ids.append(emission.token_id)
+        self.end = emission.reason or self.end
+
+    def refuse(self, refusal: Refusal) -> None:
+        self.end = refusal.code
+
+
+class Node:
+    """One engine: `address` is where its KV server listens."""
+
+    def __init__(self, role: str, preset: str, **options) -> None:
+        config = EngineConfig(
+            model=f"sim:{preset}", served_name="m", role=role, host="127.0.0.1", kv_port=0,
+            block_size=BLOCK, pod_name=f"{role}-pod", **options,
+        )  # fmt: skip
+        self.runner = TextRunner(preset, config)
+        self.scheduler = Scheduler(
+            pool=BlockPool(num_blocks=self.runner.kv_layout().num_blocks, block_size=BLOCK),
+            limits=Limits(
+                max_num_seqs=8,
+                max_num_batched_tokens=512,
+                max_queue=8,
+                pull_timeout_s=config.kv_timeout_s,
+            ),
+            policy=GuaranteedNoEvict(),
+            eos=frozenset(),
+            max_model_len=2048,
+        )
+        self.metrics = EngineMetrics(config, max_model_len=2048)
+        self.loop = EngineLoop(
+            scheduler=self.scheduler,
+            runner=self.runner,
+            metrics=self.metrics,
+            deliver=self._deliver,
+        )
+        self.kv = KvService(config=config, runner=self.runner, prefill=self.loop, post=self._post)
+        self.events: list[object] = []  # what the KV service told the loop
+        self.kv.start()
+        self.loop.start(self.kv)
+
+    @property
+    def address(self) -> str:
+        return f"127.0.0.1:{self.kv.port}"
+
+    def _deliver(self, batch) -> None:
+        for client, event in batch:
+            client.refuse(event) if isinstance(event, Refusal) else client.emit(event)
+
+    def _post(self, event) -> None:
+        self.events.append(event)
+        self.loop.post(event)
+
+    def ask(self, prompt: list[int], *candidates: str, max_tokens: int = 3) -> Client:
+        """Submit under the id `r`; the answer grows while the caller looks at it."""
+        client = Client()
+        request = NewRequest(
+            request_id="r",
+            token_ids=prompt,
+            sampling=SamplingParams(max_tokens=max_tokens, temperature=0.0),
+            arrival_s=0.0,
+            candidates=candidates,
+        )
+        assert self.loop.submit(request, client) is None
+        return client
+
+    def metric(self, name: str, **labels: str) -> float:
+        return self.metrics.registry.get_sample_value(name, labels) or 0.0
+
+    def text_of(self, prompt: list[int]) -> list[int]:
+        """The ids that this engine's pool holds where it believes to hold `prompt`'s blocks."""
+        probe = Scheduler.add(self.scheduler, NewRequest(
+            request_id="probe", token_ids=prompt, sampling=SamplingParams(max_tokens=1),
+            arrival_s=0.0,
+        ))  # fmt: skip
+        blocks = self.scheduler.pool.match(probe.hash_up_to(len(prompt) // BLOCK, BLOCK))
+        self.scheduler.abort("probe")
+        data = b"".join(self.runner.memory[block] for block in blocks)
+        return list(struct.unpack(f"{len(data) // 4}I", data))
+
+    def close(self) -> None:
+        self.loop.stop()
+        self.kv.close()
+
+
+@contextlib.contextmanager
+def node(role: str, *, preset: str = "text", **options) -> Iterator[Node]:
+    started = Node(role, preset, **options)
+    try:
+        yield started
+    finally:
+        started.close()
+
+
+async def until(condition: Callable[[], object], within_s: float = 5.0) -> None:
+    """Await a state of another thread, which announces nothing."""
+    async with asyncio.timeout(within_s):
+        while not condition():  # noqa: ASYNC110
+            await asyncio.sleep(0.002)

@@ -1,0 +1,100 @@
+"""Peers that do what an engine would not: a decode engine that goes step by step, a bad network."""
+
+import asyncio
+import contextlib
+from collections.abc import AsyncIterator
+
+from argosy_engine.core.sampling import SamplingParams
+from argosy_engine.kv.stream import read_control, read_frame, send_control
+from argosy_engine.kv.wire import Kind, decode_control
+
+
+class Puller:
+    """Decode's end of one connection, one frame at a time."""
+
+    def __init__(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        self.reader, self.writer = reader, writer
+        self.lease: list[object] = []
+
+    async def prefill(
+        self, prompt: list[int], fingerprint: str, lease_s: float = 30.0
+    ) -> tuple[Kind, dict]:
+        """PREFILL up to READY or REFUSED."""
+        hello = {
+            "request_id": "r",
+            "attempt": 1,
+            "fingerprint": fingerprint,
+            "token_ids": prompt,
+            "sampling": SamplingParams(max_tokens=4, temperature=0.0).to_json(),
+            "lease_s": lease_s,
+        }
+        await send_control(self.writer, Kind.PREFILL, hello)
+        kind, payload = await read_control(self.reader)
+        if kind is Kind.ACCEPTED:
+            kind, payload = await read_control(self.reader)
+        self.lease = payload.get("lease", [])
+        return kind, payload
+
+    async def tell(self, kind: Kind, **payload: object) -> None:
+        await send_control(self.writer, kind, {"lease": self.lease, **payload})
+
+    async def pull(self) -> tuple[Kind, dict]:
+        """PULL, then the control frame that comes after the KV."""
+        await self.tell(Kind.PULL, from_token=0)
+        while True:
+            frame, payload = await read_frame(self.reader)
+            if frame.kind is not Kind.KV:
+                return frame.kind, decode_control(payload)
+
+
+@contextlib.asynccontextmanager
+async def puller(address: str) -> AsyncIterator[Puller]:
+    host, _, port = address.rpartition(":")
+    reader, writer = await asyncio.open_connection(host, int(port))
+    try:
+        yield Puller(reader, writer)
+    finally:
+        writer.close()
+
+
+@contextlib.asynccontextmanager
+async def bad_network(
+    address: str, *, cut_after: int | None = None, flip_at: int | None = None
+) -> AsyncIterator[str]:
+    """An address in front of `address`; what flows back is cut, or one of its bytes damaged."""
+    host, _, port = address.rpartition(":")
+
+    async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        far_reader, far_writer = await asyncio.open_connection(host, int(port))
+        forward = asyncio.create_task(_pipe(reader, far_writer, None, None))
+        await _pipe(far_reader, writer, cut_after, flip_at)
+        writer.transport.abort()
+        far_writer.transport.abort()
+        await forward
+
+    server = await asyncio.start_server(serve, "127.0.0.1", 0)
+    try:
+        yield f"127.0.0.1:{server.sockets[0].getsockname()[1]}"
+    finally:
+        server.close()
+
+
+async def _pipe(
+    reader: asyncio.StreamReader,
+    writer: asyncio.StreamWriter,
+    cut_after: int | None,
+    flip_at: int | None,
+) -> None:
+    passed = 0
+    with contextlib.suppress(OSError):
+        while data := bytearray(await reader.read(1 << 16)):
+            if flip_at is not None and passed <= flip_at < passed + len(data):
+                data[flip_at - passed] ^= 0xFF
+            if cut_after is not None and passed + len(data) > cut_after:
+                writer.write(bytes(data[: cut_after - passed]))
+                await writer.drain()
+                return
+            passed += len(data)
+            writer.write(bytes(data))
+            await writer.drain()
+        writer.close()

@@ -1,0 +1,166 @@
+"""What becomes of clients, blocks and leases when a hand-over goes wrong, over real sockets."""
+
+import socket
+
+import pytest
+
+from argosy_engine.core.transfer import PullDone, PullFailed
+from argosy_engine.kv.wire import Kind
+from tests.kv.nodes import BLOCK, node, until
+from tests.kv.peers import bad_network, puller
+
+PROMPT = list(range(100, 100 + 40 * BLOCK + 5))
+BACK_BEFORE_KV = 330  # ACCEPTED and READY have fewer bytes, one KV frame of 41 blocks has 2,600
+
+
+@pytest.fixture
+def prefill():
+    with node("prefill") as started:
+        yield started
+
+
+@pytest.fixture
+def decode():
+    with node("decode") as started:
+        yield started
+
+
+def nobody() -> str:
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        return f"127.0.0.1:{server.getsockname()[1]}"
+
+
+def failure(decode) -> PullFailed:
+    return next(event for event in decode.events if isinstance(event, PullFailed))
+
+
+async def served_all(client, decode, *others) -> None:
+    """The client has three tokens, and no engine holds anything for it any more."""
+    await until(lambda: client.end is not None)
+    assert (len(client.ids), client.end) == (3, "length")
+    for engine in (decode, *others):
+        await until(lambda engine=engine: not engine.scheduler.pool.used)
+        assert engine.loop.leases.active == 0
+
+
+async def test_a_prompts_kv_arrives_byte_for_byte_and_both_sides_count_it(prefill, decode):
+    client = decode.ask(PROMPT, prefill.address)
+    await served_all(client, decode, prefill)
+    assert client.prefill_pod == "prefill-pod"
+    assert decode.text_of(PROMPT) == PROMPT[: 40 * BLOCK]
+    for side, engine in (("send", prefill), ("receive", decode)):
+        assert engine.metric("argosy_kv_transfer_seconds_count", side=side) == 1
+        assert engine.metric("argosy_kv_transfer_bytes_total", side=side) == 41 * 4 * BLOCK
+
+
+async def test_the_next_candidate_computes_what_a_draining_one_refuses(prefill, decode):
+    with node("prefill") as draining:
+        draining.loop.draining = True
+        client = decode.ask(PROMPT, draining.address, prefill.address)
+        await served_all(client, decode, prefill, draining)
+    assert isinstance(decode.events[-1], PullDone)
+
+
+async def test_a_prompt_that_every_candidate_refuses_is_computed_by_decode(prefill, decode):
+    prefill.loop.draining = True
+    client = decode.ask(PROMPT, prefill.address)
+    await served_all(client, decode, prefill)
+    assert failure(decode).cause == "refused"
+    assert "this engine is draining" in failure(decode).message
+    assert decode.metric("argosy_kv_transfer_failures_total", cause="refused") == 1
+
+
+async def test_unreachable_candidates_are_skipped(prefill, decode):
+    client = decode.ask(PROMPT, nobody(), prefill.address)
+    await served_all(client, decode, prefill)
+    assert isinstance(decode.events[-1], PullDone)
+
+
+async def test_decode_computes_the_prompt_when_nobody_is_reachable(decode):
+    client = decode.ask(PROMPT, nobody(), nobody())
+    await served_all(client, decode)
+    assert failure(decode).cause == "connect"
+    assert decode.metric("argosy_local_prefill_fallback_total") == 1
+
+
+@pytest.mark.parametrize("cut_after", [10, BACK_BEFORE_KV + 100, BACK_BEFORE_KV + 1500])
+async def test_a_prefill_engine_that_dies_on_the_way_costs_no_token(prefill, decode, cut_after):
+    async with bad_network(prefill.address, cut_after=cut_after) as address:
+        client = decode.ask(PROMPT, address)
+        await served_all(client, decode, prefill)
+    assert failure(decode).cause == "broken"
+
+
+async def test_damaged_kv_is_thrown_away_and_never_found_again(prefill, decode):
+    async with bad_network(prefill.address, flip_at=BACK_BEFORE_KV + 1000) as address:
+        client = decode.ask(PROMPT, address)
+        await served_all(client, decode, prefill)
+    assert failure(decode).cause == "corrupt"
+    assert decode.text_of(PROMPT) == PROMPT[: 40 * BLOCK]
+
+
+async def test_engines_of_different_layouts_refuse_each_other_with_both_texts(decode):
+    with node("prefill", preset="other") as other:
+        client = decode.ask(PROMPT, other.address)
+        await served_all(client, decode, other)
+        assert failure(decode).cause == "fingerprint"
+        for engine in (decode, other):
+            assert engine.runner.kv_layout().fingerprint in failure(decode).message
+
+
+async def test_an_expired_lease_is_refused_by_name_and_its_blocks_are_free(prefill):
+    fingerprint = prefill.runner.kv_layout().fingerprint
+    async with puller(prefill.address) as peer:
+        kind, _ = await peer.prefill(PROMPT, fingerprint, lease_s=0.05)
+        assert kind is Kind.READY
+        await until(lambda: prefill.loop.leases.expired == 1)
+        kind, payload = await peer.pull()
+        assert (kind, payload["reason"]) == (Kind.REFUSED, "lease_gone")
+        assert "ended" in payload["message"]
+        assert prefill.scheduler.pool.used == 0
+
+
+async def test_a_renewed_lease_outlives_its_first_term():
+    with node("prefill", lease_s=0.3) as prefill:
+        fingerprint = prefill.runner.kv_layout().fingerprint
+        async with puller(prefill.address) as peer:
+            await peer.prefill(PROMPT, fingerprint, lease_s=0.3)
+            began = prefill.loop.progress_s
+            while prefill.loop.progress_s < began + 0.6:
+                await peer.tell(Kind.RENEW)
+                now = prefill.loop.progress_s
+                await until(lambda now=now: prefill.loop.progress_s > now)
+            assert (await peer.pull())[0] is Kind.DONE
+        assert prefill.loop.leases.expired == 0
+
+
+async def test_a_peer_that_vanishes_frees_its_lease(prefill):
+    fingerprint = prefill.runner.kv_layout().fingerprint
+    async with puller(prefill.address) as peer:
+        assert (await peer.prefill(PROMPT, fingerprint))[0] is Kind.READY
+        assert prefill.loop.leases.active == 1
+        peer.writer.transport.abort()
+        await until(lambda: not prefill.loop.leases.active)
+    await until(lambda: not prefill.scheduler.pool.used)
+
+
+async def test_a_client_that_leaves_during_a_pull_frees_both_engines(prefill, decode):
+    prefill.runner.read_blocks = lambda ids: memoryview(bytes(len(ids) * 4 * BLOCK))
+    async with bad_network(prefill.address, cut_after=None) as address:
+        decode.ask(PROMPT, address, max_tokens=1000)
+        decode.loop.abort("r")
+        await until(lambda: not decode.scheduler.sequences)
+        await until(lambda: not prefill.scheduler.pool.used)
+    assert decode.scheduler.pool.used == 0
+
+
+async def test_a_draining_prefill_engine_takes_no_prompt_but_serves_its_leases(prefill):
+    fingerprint = prefill.runner.kv_layout().fingerprint
+    async with puller(prefill.address) as holder, puller(prefill.address) as late:
+        assert (await holder.prefill(PROMPT, fingerprint))[0] is Kind.READY
+        prefill.loop.draining = True
+        kind, payload = await late.prefill(PROMPT, fingerprint)
+        assert (kind, payload["reason"]) == (Kind.REFUSED, "draining")
+        assert (await holder.pull())[0] is Kind.DONE
+        await holder.tell(Kind.RELEASE)
+        await until(lambda: not prefill.loop.leases.active)
