@@ -97,13 +97,11 @@ def _of_pod(pod: Pod) -> Problem | None:
         return said
     if pod.unschedulable is not None:
         return _unschedulable(pod, pod.unschedulable)
-    if pod.trouble is None:
-        return None
-    reason, message = pod.trouble
+    reason, message = pod.trouble or ("", "")
     if reason in _PULL:
         return Problem(
             Reason.IMAGE_PULL_FAILED,
-            f"the image of pod {pod.name} cannot be fetched ({reason}): {message}. Correct "
+            f"the image of pod {pod.name} cannot be fetched: {_pull_error(message)}. Correct "
             "spec.engine.image, or mirror the image",
         )
     if reason in _CONFIG:
@@ -111,13 +109,25 @@ def _of_pod(pod: Pod) -> Problem | None:
             Reason.CONTAINER_CRASHING,
             f"the container of pod {pod.name} cannot be started ({reason}): {message}",
         )
-    if reason == "CrashLoopBackOff":
+    if reason == "CrashLoopBackOff" or _crashes_again(pod):
         last = f": {pod.ended[1].strip()[-300:]}" if pod.ended else ""
         return Problem(
             Reason.CONTAINER_CRASHING,
-            f"pod {pod.name} ended {pod.restarts} times{last}. See kubectl logs {pod.name} -p",
+            f"pod {pod.name} ends again and again{last}. See kubectl logs {pod.name} -p",
         )
     return None
+
+
+def _pull_error(message: str) -> str:
+    """The kubelet takes turns between an error and `Back-off pulling image …: ErrImagePull:` with
+    the same error behind it; told as one, so that a fleet that cannot start writes nothing."""
+    return message.rpartition("ErrImagePull: ")[2]
+
+
+def _crashes_again(pod: Pod) -> bool:
+    """Between two crashes the container runs for a moment; that is no recovery before it is
+    ready."""
+    return pod.ended is not None and pod.restarts > 0 and not pod.ready
 
 
 def _engine_said(pod: Pod) -> Problem | None:

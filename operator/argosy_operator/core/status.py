@@ -6,6 +6,7 @@ walks through it. Numbers are written only when they moved by more than their st
 fleet writes nothing.
 """
 
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
@@ -28,8 +29,11 @@ from argosy_operator.core.figures import (
 from argosy_operator.core.problems import CAPACITY, LOAD_FAILURES, conflicts_of, problems_of
 from argosy_operator.core.scaling.decision import Rule
 from argosy_operator.core.scaling.observe import Idle
+from argosy_operator.core.scaling.sight import blindness
 from argosy_operator.core.snapshot import Snapshot
-from argosy_operator.core.targets import by_law
+from argosy_operator.core.targets import by_law, goals_of
+
+_NUMBER = re.compile(r"\d+(\.\d+)?")
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,6 +55,19 @@ _BLOCKING = (
     *(Why(reason) for reason in LOAD_FAILURES),
     Why.CONTAINER_CRASHING,
 )
+
+# Why the law is blind: the first word of what the adapter or the law's own check says.
+_BLINDNESS: dict[str, Why] = {
+    "NoPrometheus": Why.NO_PROMETHEUS,
+    "PrometheusAway": Why.PROMETHEUS_UNREACHABLE,
+    "PrometheusTimeout": Why.PROMETHEUS_UNREACHABLE,
+    "NoGatewayTarget": Why.NO_TARGETS,
+    "GatewayDown": Why.NO_TARGETS,
+    "NoTargets": Why.NO_TARGETS,
+    "Stale": Why.STALE,
+    "NotANumber": Why.NOT_A_NUMBER,
+}
+_UNSEEING = tuple(dict.fromkeys(_BLINDNESS.values()))
 
 TABLE: tuple[Row, ...] = (
     # Ready: does the fleet answer requests?
@@ -102,6 +119,7 @@ TABLE: tuple[Row, ...] = (
     # MetricsAvailable: only asked for under policy Goodput with an SLO
     Row(About.METRICS_AVAILABLE, "Unknown", Why.NO_SLO, ("!law",)),
     Row(About.METRICS_AVAILABLE, "Unknown", Why.UNKNOWN, ("!asked",)),
+    *(Row(About.METRICS_AVAILABLE, "False", r, ("blind", r)) for r in _UNSEEING),
     Row(About.METRICS_AVAILABLE, "False", Why.METRICS_UNAVAILABLE, ("blind",)),
     Row(About.METRICS_AVAILABLE, "True", Why.IDLE, ("idle",)),
     Row(About.METRICS_AVAILABLE, "True", Why.MEASURED),
@@ -154,7 +172,7 @@ def facts_of(s: Snapshot, d: Draft, outcomes: tuple[Outcome, ...]) -> Facts:
     blind = decision is not None and decision.rule is Rule.BLIND
     attained = s.fleet.status.goodput.attainment if s.fleet.status.goodput else None
     word = slo_word(s, blind)
-    hold = {
+    hold: dict[str, bool] = {
         "paused": spec.paused,
         "parked": all(spec.role(role).replicas.max == 0 for role in roles),
         "servable": whole,
@@ -180,7 +198,10 @@ def facts_of(s: Snapshot, d: Draft, outcomes: tuple[Outcome, ...]) -> Facts:
     }
     says = {problem.reason: problem.message for problem in problems}
     says |= _sentences(s, d, conflicts, short, attained)
-    names_that_hold = {name for name, holds in hold.items() if holds}
+    if blind and (unseeing := _unseeing(s)) is not None:
+        says[unseeing] = says[Why.METRICS_UNAVAILABLE]
+        hold[unseeing] = True
+    names_that_hold = {str(name) for name, holds in hold.items() if holds}
     return Facts(frozenset(names_that_hold | {str(p.reason) for p in problems}), says)
 
 
@@ -209,7 +230,7 @@ def _sentences(
         says[Why.STARTING] = f"waiting for pods to become ready: {missing}"
         says[Why.PODS_NOT_READY] = says[Why.STARTING]
     if d.memory.decision is not None and d.memory.decision.rule is Rule.BLIND:
-        says[Why.METRICS_UNAVAILABLE] = d.memory.decision.message
+        says[Why.METRICS_UNAVAILABLE] = _blind_sentence(s, d.memory.decision.message)
     if attained is not None and s.fleet.spec.slo is not None:
         goal = s.fleet.spec.slo.attainment
         says[Why.TARGETS_MET] = says[Why.TARGETS_MISSED] = f"{attained} of requests, goal {goal}"
@@ -227,6 +248,25 @@ def _idle(s: Snapshot) -> bool:
         said = (c.reason for c in s.fleet.status.conditions if c.type == About.METRICS_AVAILABLE)
         return Why.IDLE in said
     return isinstance(s.metrics.arrivals, Idle)
+
+
+def _unseeing(s: Snapshot) -> Why | None:
+    """Why nothing is known, at the law's last tick; None where that has no word of its own."""
+    if s.metrics is None:
+        said = (c.reason for c in s.fleet.status.conditions if c.type == About.METRICS_AVAILABLE)
+        return next((Why(reason) for reason in said if reason in _UNSEEING), None)
+    why = blindness(s.metrics, goals_of(s.fleet.spec).windows, s.now) or ""
+    return _BLINDNESS.get(why.partition(":")[0])
+
+
+def _blind_sentence(s: Snapshot, message: str) -> str:
+    """The law's sentence, or the standing one where only its numbers moved: samples that grow old
+    second by second are no news."""
+    for c in s.fleet.status.conditions:
+        alike = _NUMBER.sub("", c.message) == _NUMBER.sub("", message)
+        if c.type == About.METRICS_AVAILABLE and c.status == "False" and alike:
+            return c.message
+    return message
 
 
 def _was(s: Snapshot, type_: str) -> bool:

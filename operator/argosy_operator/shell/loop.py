@@ -2,8 +2,8 @@
 
 `Workers` keeps one task per fleet, so that a fleet that hangs or fails delays no other. Kicks that
 arrive during a round are one kick afterwards. A round that failed is tried again after a pause that
-doubles up to a minute, or as long as the server asked for. Every fleet is looked at again after
-about five minutes even if nothing seems to have happened.
+doubles up to a minute, or as long as the server asked for, and at once when the spec is edited.
+Every fleet is looked at again after about five minutes even if nothing seems to have happened.
 """
 
 import asyncio
@@ -64,12 +64,19 @@ class Workers:
     ) -> None:
         self._round = one_round
         self._kicked: dict[Key, asyncio.Event] = {}
+        self._edited: dict[Key, asyncio.Event] = {}
+        self._generations: dict[Key, int] = {}
         self._tasks: dict[Key, asyncio.Task[None]] = {}
         self.busy_since: dict[Key, float] = {}
 
-    def kick(self, key: Key) -> None:
-        """Something happened to the fleet: look at it soon."""
+    def kick(self, key: Key, generation: int | None = None) -> None:
+        """Something happened to the fleet: look at it soon. A `generation` that was not seen before
+        ends even a failing fleet's pause: what it failed at may just have been mended."""
         self._kicked.setdefault(key, asyncio.Event()).set()
+        edited = self._edited.setdefault(key, asyncio.Event())
+        if generation is not None and generation != self._generations.get(key):
+            self._generations[key] = generation
+            edited.set()
         if key not in self._tasks:
             self._tasks[key] = asyncio.create_task(self._work(key), name=f"fleet {'/'.join(key)}")
 
@@ -83,10 +90,12 @@ class Workers:
         await asyncio.gather(*self._tasks.values(), return_exceptions=True)
 
     async def _work(self, key: Key) -> None:
-        kicked, memory, failures, pause_s = self._kicked[key], Memory(), 0, 0.0
+        kicked, edited = self._kicked[key], self._edited[key]
+        memory, failures, pause_s = Memory(), 0, 0.0
         while True:
             await asyncio.sleep(SETTLE_S)
             kicked.clear()
+            edited.clear()
             self.busy_since[key] = time.monotonic()
             try:
                 with metrics.round_timer():
@@ -99,24 +108,22 @@ class Workers:
             else:
                 metrics.count_round("done")
                 if result is None and not kicked.is_set():
-                    del self._tasks[key], self._kicked[key], self.busy_since[key]
+                    del self._tasks[key], self._kicked[key], self._edited[key]
+                    self._generations.pop(key, None)
                     return
                 failures = 0
                 memory, pause_s = result or (Memory(), 0.0)
                 pause_s = min(pause_s, RESYNC_S * random.uniform(0.8, 1.2))  # noqa: S311
             finally:
                 self.busy_since.pop(key, None)
-            await _sleep_or_kick(kicked, pause_s, failing=failures > 0)
+            # a failing fleet is not tried again before its pause is over, unless it was edited
+            await _sleep_or(edited if failures else kicked, pause_s)
 
 
-async def _sleep_or_kick(kicked: asyncio.Event, pause_s: float, *, failing: bool) -> None:
-    """A failing fleet is not tried again before its pause is over, whatever happens to it."""
-    if failing:
-        await asyncio.sleep(pause_s)
-        return
+async def _sleep_or(event: asyncio.Event, pause_s: float) -> None:
     try:
         async with asyncio.timeout(pause_s):
-            await kicked.wait()
+            await event.wait()
     except TimeoutError:
         return
 

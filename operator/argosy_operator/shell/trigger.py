@@ -28,7 +28,7 @@ CHILDREN = (
     ("policy", "v1", "poddisruptionbudgets"),
 )
 
-Kick = Callable[[tuple[str, str]], None]
+Kick = Callable[[tuple[str, str], int | None], None]
 
 
 class Trigger:
@@ -96,15 +96,15 @@ class Trigger:
         )
 
     async def _fleet(self, **event: Any) -> None:
-        self._wake(event["namespace"], event["name"])
+        self._wake(event["namespace"], event["name"], event["meta"].get("generation"))
 
     async def _child(self, **event: Any) -> None:
         fleet = event["labels"].get(names.FLEET)
         if fleet:
             self._wake(event["namespace"], fleet)
 
-    def _wake(self, namespace: str, name: str) -> None:
-        self._loop.call_soon_threadsafe(self._kick, (namespace, name))
+    def _wake(self, namespace: str, name: str, generation: int | None = None) -> None:
+        self._loop.call_soon_threadsafe(self._kick, (namespace, name), generation)
 
 
 def settings() -> kopf.OperatorSettings:
