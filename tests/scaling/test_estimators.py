@@ -1,0 +1,178 @@
+"""What is learnt from counters and arrivals, and what holds it back."""
+
+from math import exp
+from random import Random
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from argosy_operator.core.scaling import capacity, demand, steady
+from argosy_operator.core.scaling.decision import Rule
+from argosy_operator.core.scaling.demand import DemandState
+from argosy_operator.core.scaling.observe import SLO, Bin, RoleGoal, StepDelta, StepLimits, Windows
+from argosy_operator.core.scaling.presets import PRESETS
+
+WINDOWS = Windows(scrape_s=1, rate_s=5, interval_s=2, down_hold_s=15, cold_start_s=6)
+GOALS = SLO(0.6, 0.04)
+BASE, SEQUENCE, CONTEXT = 28.8e-3, 0.2825e-3, 9.4e-8
+
+
+def decode_row(at: float, n: float, context: float, *, slower: float = 1.0) -> StepDelta:
+    steps = 50.0
+    seconds = slower * steps * (BASE + SEQUENCE * n + CONTEXT * n * context)
+    return StepDelta(
+        at, seconds, steps, decode_sequences=n * steps, context_tokens=n * context * steps
+    )
+
+
+def taught(rows: list[StepDelta], start: capacity.Estimate | None = None) -> capacity.Estimate:
+    estimate = start or capacity.begin("decode", None, GOALS)
+    for row in rows:
+        estimate = capacity.learn(estimate, (row,), WINDOWS)
+    return estimate
+
+
+def loads(count: int, *, begin: int = 0, slower: float = 1.0) -> list[StepDelta]:
+    dice = Random(3)
+    return [
+        decode_row(2.0 * (begin + i), dice.uniform(1, 40), dice.uniform(200, 4000), slower=slower)
+        for i in range(count)
+    ]
+
+
+def step_s(estimate: capacity.Estimate, n: float, context: float) -> float:
+    replica = capacity.replica(estimate, 0.0)
+    return replica.base_s + n * replica.sequence_s(context)
+
+
+def test_steps_time_is_learnt_from_a_guess_within_five_percent() -> None:
+    estimate = taught(loads(60))
+    for n, context in ((1, 300), (20, 1200), (40, 4000)):
+        assert step_s(estimate, n, context) == pytest.approx(
+            BASE + SEQUENCE * n + CONTEXT * n * context, rel=0.05
+        )
+
+
+def test_a_prompts_time_is_learnt_from_prefill_steps() -> None:
+    dice, estimate = Random(5), capacity.begin("prefill", None, GOALS)
+    for i in range(60):
+        length = dice.uniform(100, 3000)
+        row = StepDelta(2.0 * i, 10 * (4e-3 + 1.1e-4 * length), 10.0, 10 * length, 10.0)
+        estimate = capacity.learn(estimate, (row,), WINDOWS)
+    assert capacity.replica(estimate, 0).prefill_s(1500) == pytest.approx(0.169, rel=0.05)
+
+
+@pytest.mark.parametrize("prior", [None, PRESETS["llama-70b-h100-tp4"]])
+def test_a_prior_alone_is_never_enough_to_remove_capacity(prior: object) -> None:
+    estimate = capacity.begin("decode", prior, GOALS)  # type: ignore[arg-type]
+    assert not estimate.learnt
+    assert not taught(loads(capacity.ENOUGH_ROWS - 1), estimate).learnt
+    assert taught(loads(capacity.ENOUGH_ROWS), estimate).learnt
+
+
+def test_a_single_outlier_changes_nothing_and_a_changed_machine_is_believed() -> None:
+    before = taught(loads(60))
+    after = taught(loads(1, begin=60, slower=10), before)
+    assert after.theta == before.theta
+    changed = taught(loads(60, begin=60, slower=2), before)
+    assert step_s(changed, 20, 1200) == pytest.approx(
+        2 * (BASE + SEQUENCE * 20 + CONTEXT * 20 * 1200), rel=0.1
+    )
+
+
+def test_a_row_is_taken_once() -> None:
+    rows = loads(5)
+    once = taught(rows)
+    assert capacity.learn(once, tuple(rows), WINDOWS) == once
+
+
+def poisson(dice: Random, mean: float) -> int:
+    limit, product, n = exp(-mean), dice.random(), 0
+    while product > limit:
+        product *= dice.random()
+        n += 1
+    return n
+
+
+def seen(counts: list[float]) -> demand.Demand:
+    bins = tuple(Bin(float(i + 1), c) for i, c in enumerate(counts))
+    state = demand.remember(DemandState(), bins, 1.0)
+    return demand.estimate(state, WINDOWS, 9.0, float(len(counts)))[1]
+
+
+def test_a_fourfold_step_is_seen_in_two_bins() -> None:
+    found = seen([3.0] * 45 + [12.0] * 2)
+    assert found.bins == 2
+    assert found.rate == 12.0
+
+
+def test_a_steady_rate_is_averaged_over_all_that_is_remembered() -> None:
+    found = seen([4.0] * 120)
+    assert found.bins == 120
+    assert found.rate == 4.0
+
+
+def test_a_gap_forgets_what_was_before_it() -> None:
+    bins = tuple(Bin(float(i), 5.0) for i in range(1, 10))
+    state = demand.remember(DemandState(), bins, 1.0)
+    assert demand.remember(state, (Bin(20.0, 1.0),), 1.0).counts == (1.0,)
+
+
+@settings(max_examples=25, deadline=None)
+@given(seed=st.integers(0, 10_000), rate=st.floats(0.5, 12))
+def test_poisson_noise_is_rarely_taken_for_a_change(seed: int, rate: float) -> None:
+    """Forty estimates of a steady rate: few of them look at less than ten bins."""
+    dice = Random(seed)
+    counts = [float(poisson(dice, rate)) for _ in range(120)]
+    short = sum(seen(counts[: 80 + i]).bins < 10 for i in range(40))
+    assert short <= 10
+
+
+@given(counts=st.lists(st.floats(0, 1e6), max_size=60))
+def test_the_forecast_is_finite_and_never_negative(counts: list[float]) -> None:
+    found = seen(counts)
+    assert 0 <= found.planned < 1e8
+
+
+LIMITS = StepLimits(up_percent=100, up_pods=4, down_pods=1)
+
+
+def memory(*wants: tuple[float, int], up_s: float = 0.0, down_s: float = 15.0) -> steady.Memory:
+    kept = steady.Memory()
+    for at, replicas in wants:
+        kept = steady.note(kept, replicas, replicas, at, up_s, down_s)
+    return kept
+
+
+def test_the_most_wanted_within_the_hold_stands() -> None:
+    held = memory((0, 5), (10, 2))
+    assert steady.settle(held, 5, Rule.DEMAND, None, LIMITS) == (5, Rule.HOLD)
+    free = memory((0, 5), (10, 2), (15.1, 2))
+    assert steady.settle(free, 5, Rule.DEMAND, None, LIMITS) == (4, Rule.STEP)
+    assert steady.settle(free, 3, Rule.DEMAND, None, LIMITS) == (2, Rule.DEMAND)
+
+
+def test_up_waits_for_the_least_within_its_own_hold() -> None:
+    early = memory((0, 1), (4, 6), up_s=5)
+    assert steady.settle(early, 1, Rule.DEMAND, None, LIMITS)[0] == 1
+    later = memory((0, 1), (4, 6), (6, 6), up_s=5)
+    assert steady.settle(later, 1, Rule.DEMAND, None, LIMITS) == (5, Rule.STEP)
+
+
+def test_up_takes_the_larger_of_percent_and_pods() -> None:
+    wants = memory((0, 100))
+    assert steady.settle(wants, 2, Rule.DEMAND, None, LIMITS) == (6, Rule.STEP)
+    assert steady.settle(wants, 20, Rule.DEMAND, None, LIMITS) == (40, Rule.STEP)
+
+
+def test_a_reason_to_keep_is_named_and_only_stops_the_way_down() -> None:
+    assert steady.settle(memory((0, 1)), 3, Rule.DEMAND, Rule.MISSED, LIMITS) == (3, Rule.MISSED)
+    assert steady.settle(memory((0, 4)), 3, Rule.DEMAND, Rule.MISSED, LIMITS) == (4, Rule.DEMAND)
+
+
+def test_the_users_bounds_stand_over_every_hold() -> None:
+    goal = RoleGoal("decode", 2, 4)
+    assert steady.clamp(9, Rule.HOLD, goal) == (4, Rule.MAX)
+    assert steady.clamp(1, Rule.HOLD, goal) == (2, Rule.MIN)
+    assert steady.clamp(3, Rule.HOLD, goal) == (3, Rule.HOLD)

@@ -1,0 +1,161 @@
+"""The formulas against closed forms, brute force and tiny simulations."""
+
+from heapq import heapreplace
+from itertools import product
+from math import exp, factorial, inf
+from random import Random
+
+import pytest
+
+from argosy_operator.core.scaling import budget
+from argosy_operator.core.scaling.formulas import (
+    DecodeModel,
+    PrefillModel,
+    Replica,
+    Work,
+    colocated_model,
+    decode_model,
+    erlang_c,
+    prefill_model,
+    smallest,
+)
+
+LLAMA = Replica(28.8e-3, 0.1066e-3, 0.2825e-3, 9.4e-8)
+
+
+@pytest.mark.parametrize("servers", [1, 2, 5, 20])
+@pytest.mark.parametrize("share", [0.1, 0.5, 0.95])
+def test_erlang_c_is_the_textbooks_sum(servers: int, share: float) -> None:
+    load = share * servers
+    last = load**servers / factorial(servers) / (1 - share)
+    wanted = last / (sum(load**k / factorial(k) for k in range(servers)) + last)
+    assert erlang_c(servers, load) == pytest.approx(wanted, rel=1e-12)
+
+
+def test_erlang_c_knows_the_ends() -> None:
+    assert (erlang_c(3, 0.0), erlang_c(3, 3.0), erlang_c(3, 9.0)) == (0.0, 1.0, 1.0)
+    assert erlang_c(1, 0.3) == pytest.approx(0.3)
+
+
+def queue(services: list[float], servers: int, rate: float, limit_s: float, seed: int) -> float:
+    """Share of 40,000 Poisson arrivals of an M/G/n queue that end within the limit."""
+    dice, free, at, met, n = Random(seed), [0.0] * servers, 0.0, 0, 40_000
+    for _ in range(n):
+        at += dice.expovariate(rate)
+        service = dice.choice(services)
+        end = max(at, free[0]) + service
+        heapreplace(free, end)
+        met += end - at <= limit_s
+    return met / n
+
+
+@pytest.mark.parametrize(("servers", "load"), [(1, 0.7), (2, 1.5), (4, 3.4)])
+@pytest.mark.parametrize("spread", [0.0, 0.5])
+def test_prefills_tail_is_within_five_points_of_a_simulated_queue(
+    servers: int, load: float, spread: float
+) -> None:
+    work = Work(1200, 1200**2 * (1 + spread**2), 30)
+    model = prefill_model(LLAMA, work, limit_s=0.6)
+    rate = load / model.mean_s
+    simulated = queue(list(model.services_s), servers, rate, 0.6, seed=1)
+    assert model.attainment(servers, rate) == pytest.approx(simulated, abs=0.05)
+
+
+def test_prefills_tail_is_exact_for_an_exponential_service() -> None:
+    """M/M/1: P(wait > t) = ρ·exp(−(μ−λ)t). A two-point law with E[S²] = 2E[S]² stands for it."""
+    few = PrefillModel((0.5,) * 5 + (1.0,) * 5 + (4.5,), limit_s=10.0)
+    mean = few.mean_s
+    variation = sum(s * s for s in few.services_s) / len(few.services_s) / mean**2
+    rate = 0.5 / mean
+    by_hand = sum(
+        1 - 0.5 * exp(-2 * 0.5 * (10 - s) / (mean * variation)) for s in few.services_s
+    ) / len(few.services_s)
+    assert few.attainment(1, rate) == pytest.approx(by_hand)
+
+
+def test_more_replicas_and_less_load_never_attain_less() -> None:
+    work = Work(1200, 1.6e6, 200)
+    for model in (
+        prefill_model(LLAMA, work, 0.6),
+        decode_model(LLAMA, work, 0.04),
+        colocated_model(LLAMA, work, 1.0, 0.05),
+    ):
+        shares = [model.attainment(n, 6.0) for n in range(1, 12)]
+        assert shares == sorted(shares)
+        shares = [model.attainment(3, rate / 4) for rate in range(1, 60)]
+        assert shares == sorted(shares, reverse=True)
+
+
+def test_decodes_batch_is_the_fixed_point_of_littles_law() -> None:
+    model = decode_model(LLAMA, Work(150, 150**2, 200), 0.04)
+    batch = model.batch(2, 6.0)
+    step = model.base_s + model.sequence_s * batch
+    assert batch == pytest.approx(6.0 / 2 * 199 * step)
+    assert model.batch(1, 6.0) > 2 * batch
+    assert model.batch(1, 1e6) == inf
+
+
+def test_decodes_limit_is_the_largest_batch_within_tpot_and_memory() -> None:
+    work = Work(150, 150**2, 200)
+    model = decode_model(LLAMA, work, 0.04)
+    limit = model.batch_limit
+    assert model.base_s + model.sequence_s * limit == pytest.approx(0.04)
+    small = Replica(28.8e-3, 0.1066e-3, 0.2825e-3, 9.4e-8, kv_tokens=10 * (work.context + 60))
+    assert decode_model(small, work, 0.04).batch_limit == pytest.approx(10)
+    assert decode_model(LLAMA, work, 0.0288).reachable == 0.0
+
+
+def test_a_decode_pool_attains_about_one_half_when_its_mean_batch_is_the_limit() -> None:
+    model = DecodeModel(0.03, 0.0003, output=200, kv_sequences=inf, limit_s=0.04)
+    rate = model.batch_limit / (199 * 0.04)
+    assert model.batch(1, rate) == pytest.approx(model.batch_limit)
+    assert model.attainment(1, rate) == pytest.approx(0.5)
+    assert model.load(rate) == pytest.approx(1.0)
+
+
+def test_running_sequences_need_their_number_of_batches() -> None:
+    model = DecodeModel(0.03, 0.0005, output=200, kv_sequences=inf, limit_s=0.04)
+    assert [model.in_flight_floor(n) for n in (0, 1, 20, 21, 41)] == [0, 1, 1, 2, 3]
+
+
+def test_a_colocated_pool_is_stretched_by_the_share_of_prefill() -> None:
+    """TPOT = (base + u·n̄)/(1 − φ), φ = λ·L·b/N, n̄ = λ(O−1)·TPOT/N, solved by iteration."""
+    work, rate, replicas = Work(1200, 1200**2, 100), 3.0, 2
+    model = colocated_model(LLAMA, work, 5.0, 0.04)
+    share = rate * 1200 * LLAMA.per_prompt_token_s / replicas
+    batch = 1.0
+    for _ in range(200):
+        tpot = (LLAMA.base_s + LLAMA.sequence_s(work.context) * batch) / (1 - share)
+        batch = rate * 99 * tpot / replicas
+    stretched, _ = model._parts(replicas, rate)
+    assert stretched.batch(replicas, rate) == pytest.approx(batch)
+    assert model.attainment(replicas, rate) < model.decode.attainment(replicas, rate)
+
+
+def test_the_smallest_size_is_the_one_counting_up_finds() -> None:
+    model = prefill_model(LLAMA, Work(1200, 1.6e6, 30), 0.6)
+    for rate in (0.1, 2.8, 11.2, 90.0, 700.0):
+        counted = next(n for n in range(1, 1000) if model.attainment(n, rate) >= 0.9)
+        assert smallest(model, rate, 0.9) == counted
+
+
+def test_a_limit_that_a_lone_request_misses_does_not_grow_the_pool() -> None:
+    assert smallest(prefill_model(LLAMA, Work(9000, 8.1e7, 30), 0.5), 1.0, 0.9) == 1
+    assert smallest(decode_model(LLAMA, Work(150, 150**2, 200), 0.02), 50.0, 0.9) == 1
+
+
+@pytest.mark.parametrize("rate", [2.0, 5.0, 8.0, 12.0, 20.0])
+@pytest.mark.parametrize("gpus", [(1, 1), (2, 1), (1, 2)])
+def test_the_budgets_joint_search_is_near_the_best_of_all_that_fit_eight_gpus(
+    rate: float, gpus: tuple[int, int]
+) -> None:
+    work = Work(1200, 1.5e6, 100)
+    pools = (
+        budget.Pool(1, 8, gpus[0], prefill_model(LLAMA, work, 0.6), rate),
+        budget.Pool(1, 8, gpus[1], decode_model(LLAMA, work, 0.04), rate),
+    )
+    found = budget.fit(pools, 8)
+    fitting = [n for n in product(range(1, 9), repeat=2) if budget.gpus(pools, n) <= 8]
+    best = max(budget.goodput(pools, n) for n in fitting)
+    assert found in fitting
+    assert budget.goodput(pools, found) >= best - 0.02
