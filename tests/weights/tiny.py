@@ -1,6 +1,6 @@
 """A Llama of two layers with random weights and its own small tokenizer, for tests: 0.3 MB.
 
-    python -m tests.weights.tiny --out DIR
+python -m tests.weights.tiny --out DIR
 """
 
 import argparse
