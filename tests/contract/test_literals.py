@@ -1,0 +1,78 @@
+"""Labels, annotations, headers, ports and options are literal on each side, and the same."""
+
+import re
+from pathlib import Path
+
+import pytest
+
+from argosy_engine import cli as engine_cli
+from argosy_gateway import cli as gateway_cli
+from argosy_gateway import endpoints
+from argosy_operator.core import names
+from argosy_operator.ports import engine as engine_port
+
+ROOT = Path(__file__).parents[2]
+SEAMS = (ROOT / "designs/0001-seams.md").read_text()
+
+
+def source(package: str) -> str:
+    folder = next(ROOT / side / package for side in ("operator", "engine")
+                   if (ROOT / side / package).is_dir())  # fmt: skip
+    return "\n".join(path.read_text() for path in sorted(folder.rglob("*.py")))
+
+
+def test_nothing_shadows_the_standard_librarys_operator():
+    assert not (ROOT / "operator/__init__.py").exists()
+    assert not (ROOT / "operator/operator.py").exists()
+
+
+def test_labels_and_annotations_are_equal_in_operator_and_gateway():
+    assert names.FLEET == endpoints.FLEET_LABEL
+    assert names.ROLE == endpoints.ROLE_LABEL
+    assert names.REVISION == endpoints.REVISION_LABEL
+    assert names.DRAIN == endpoints.DRAIN_ANNOTATION
+    for name in (names.FLEET, names.ROLE, names.REVISION, names.DRAIN, names.DELETION_COST):
+        assert f"`{name}`" in SEAMS
+
+
+def test_ports_are_equal_in_all_three_programs():
+    engine = engine_cli.parse(["--model", "sim:x", "--served-name", "m"])
+    gateway = gateway_cli.parse(["run", "--fleet", "f", "--namespace", "n", "--served-name", "m"])
+    assert (engine.port, engine.admin_port, engine.kv_port) == (8000, 8001, 8002)
+    assert (names.API_PORT, names.ADMIN_PORT, names.KV_PORT) == (8000, 8001, 8002)
+    assert (endpoints.API_PORT, endpoints.KV_PORT) == (names.API_PORT, names.KV_PORT)
+    assert engine_port.ADMIN_PORT == names.ADMIN_PORT
+    assert (gateway.port, gateway.admin_port) == (names.GATEWAY_PORT, names.GATEWAY_ADMIN_PORT)
+
+
+@pytest.mark.parametrize(
+    "header", ["x-request-id", "x-argosy-attempt", "x-argosy-prefill", "x-argosy-draining"]
+)
+def test_headers_between_gateway_and_engine_stand_in_both_and_in_the_seams(header):
+    assert f"`{header}" in SEAMS
+    for package in ("argosy_gateway", "argosy_engine"):
+        assert re.search(rf'b?"{header}"', source(package)), package
+
+
+def test_no_program_uses_a_header_that_the_seams_do_not_name():
+    for package in ("argosy_gateway", "argosy_engine", "argosy_operator"):
+        for header in set(re.findall(r'"(x-argosy-[a-z-]+)"', source(package))):
+            assert f"`{header}" in SEAMS, f"{package}: {header}"
+
+
+@pytest.mark.parametrize("program", ["engine", "gateway"])
+def test_every_option_of_the_seams_is_understood(program, capsys):
+    line = SEAMS.partition(f"`argosy {program} ")[2].partition("`")[0]
+    options = set(re.findall(r"--[a-z-]+", line))
+    assert len(options) > 8
+    parser = {"engine": engine_cli._parser, "gateway": gateway_cli._parser}[program]()
+    with pytest.raises(SystemExit):
+        parser.parse_args((["run"] if program == "gateway" else []) + ["--help"])
+    known = set(re.findall(r"--[a-z-]+", capsys.readouterr().out))
+    assert options <= known
+
+
+def test_environment_of_pods_stands_in_the_seams_and_is_rendered():
+    for name in ("POD_NAME", "POD_IP", "POD_NAMESPACE"):
+        assert f"`{name}`" in SEAMS
+        assert name in source("argosy_operator")

@@ -1,0 +1,103 @@
+"""Names of metrics in the programs' real output, in the seams' page and in the operator agree."""
+
+import re
+from pathlib import Path
+
+import pytest
+from prometheus_client.parser import text_string_to_metric_families
+
+from argosy_gateway.metrics import Metrics
+from argosy_gateway.verdicts import Slo
+from argosy_operator.core.scaling import samples
+from argosy_operator.ports.prometheus import ENGINE_SERIES, GATEWAY_SERIES
+from tests.engine.processes import sim_engines
+
+SEAMS = (Path(__file__).parents[2] / "designs/0001-seams.md").read_text()
+CHAPTER = SEAMS.partition("## 5.")[2].partition("## 6.")[0]
+SIDES = {"gateway": "Gateway:", "engine": "Engine (", "operator": "Operator:"}
+
+
+def promised(side: str) -> set[str]:
+    """Names that the seams' page has for one program."""
+    begin = CHAPTER.index(SIDES[side])
+    ends = [CHAPTER.index(mark) for mark in SIDES.values() if CHAPTER.index(mark) > begin]
+    text = CHAPTER[begin : min(ends, default=len(CHAPTER))]
+    return set(re.findall(r"`(argosy_[a-z0-9_]+)(?:\{[^}]*\})?`", text))
+
+
+def samples_of(exposition: str) -> dict[str, list[dict[str, str]]]:
+    """Sample name → label sets."""
+    out: dict[str, list[dict[str, str]]] = {}
+    for family in text_string_to_metric_families(exposition):
+        for sample in family.samples:
+            out.setdefault(sample.name, []).append(sample.labels)
+    return out
+
+
+@pytest.fixture(scope="module")
+def engine():
+    with sim_engines("prefill") as (started,):
+        yield samples_of(started.page("/metrics").text)
+
+
+@pytest.fixture(scope="module")
+def gateway():
+    return samples_of(Metrics(Slo(ttft_s=0.25, tpot_s=0.06)).exposition().decode())
+
+
+def has(names, name: str) -> bool:
+    return name in names or f"{name}_bucket" in names
+
+
+def test_the_page_is_read_at_all():
+    assert len(promised("gateway")) >= 9
+    assert len(promised("engine")) >= 17
+    assert len(promised("operator")) >= 5
+
+
+@pytest.mark.parametrize("side", ["engine", "gateway"])
+def test_every_promised_metric_exists_before_the_first_request(side, request):
+    exposed = request.getfixturevalue(side)
+    assert [name for name in promised(side) if not has(exposed, name)] == []
+
+
+def test_engines_expose_nothing_under_our_prefix_that_clashes_with_the_gateway(engine, gateway):
+    ours = {name for name in engine if name.startswith("argosy_")}
+    assert ours.isdisjoint(gateway)
+
+
+def test_what_the_operator_asks_of_gateways_and_engines_is_what_they_expose(engine, gateway):
+    exposed = engine.keys() | gateway.keys()
+    assert [name for name in (*GATEWAY_SERIES, *ENGINE_SERIES) if name not in exposed] == []
+
+
+def test_label_values_that_the_operator_reads_exist_from_the_start(engine, gateway):
+    assert {x["outcome"] for x in gateway[samples.RECEIVED]} == {"accepted", "shed", "invalid"}
+    verdicts = {(x["role_mode"], x["ttft"], x["tpot"]) for x in gateway[samples.VERDICTS]}
+    assert len(verdicts) == 8
+    for name in samples.STEP_COUNTERS:
+        assert {x["kind"] for x in engine[name]} == {"prefill", "decode", "mixed"}
+    assert {x["side"] for x in engine[f"{samples.TRANSFERS}_sum"]} == {"send", "receive"}
+
+
+def test_no_exporter_writes_labels_that_belong_to_scraping(engine, gateway):
+    reserved = {"namespace", "fleet", "role", "revision", "pod"}
+    for name, sets in (*engine.items(), *gateway.items()):
+        # `role` of the gateway's endpoints says what it sees, not what it is
+        allowed = {"role"} if name == "argosy_gateway_endpoints" else set()
+        assert all(labels.keys() & reserved <= allowed for labels in sets), name
+
+
+def test_the_operators_own_metrics_are_the_promised_ones():
+    from prometheus_client import REGISTRY
+
+    from argosy_operator.shell import metrics
+
+    assert metrics.LEADER is not None
+    names = {family.name for family in REGISTRY.collect()}
+    assert [x for x in promised("operator") if x.removesuffix("_total") not in names] == []
+
+
+def test_limits_of_an_slo_are_edges_of_the_histograms(gateway):
+    for name, edge in (("ttft", "0.25"), ("tpot", "0.06")):
+        assert edge in {x["le"] for x in gateway[f"argosy_gateway_{name}_seconds_bucket"]}

@@ -1,0 +1,83 @@
+"""Simulated engines as processes on loopback, on ports that were free."""
+
+import contextlib
+import os
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+
+import httpx
+
+
+@dataclass(frozen=True)
+class SimEngine:
+    """`api`, `admin`, `kv` are ports."""
+
+    process: subprocess.Popen
+    name: str
+    role: str
+    api: int
+    admin: int
+    kv: int
+
+    def page(self, path: str, method: str = "GET") -> httpx.Response:
+        """An answer of the admin port."""
+        return httpx.request(method, f"http://127.0.0.1:{self.admin}{path}", verify=False)
+
+    def metric(self, line_start: str) -> float:
+        text = self.page("/metrics").text
+        return next(
+            float(x.rsplit(" ", 1)[1]) for x in text.splitlines() if x.startswith(line_start)
+        )
+
+    def entry(self) -> dict[str, object]:
+        """A line of the gateway's `--endpoints` file."""
+        return {
+            "name": self.name, "role": self.role, "ip": "127.0.0.1", "port": self.api,
+            "kv_port": self.kv, "revision": "0a0a0a0a",
+        }  # fmt: skip
+
+
+def free_ports(count: int) -> list[int]:
+    with contextlib.ExitStack() as stack:
+        held = [stack.enter_context(socket.create_server(("127.0.0.1", 0))) for _ in range(count)]
+        return [server.getsockname()[1] for server in held]
+
+
+def eventually(condition: Callable[[], object], within_s: float = 15.0) -> None:
+    """Await a state of another process, which announces nothing."""
+    deadline = time.monotonic() + within_s
+    while time.monotonic() < deadline:
+        with contextlib.suppress(httpx.TransportError):
+            if condition():
+                return
+        time.sleep(0.02)
+    raise AssertionError("did not come about in time")
+
+
+@contextlib.contextmanager
+def sim_engines(*roles: str, options: tuple[str, ...] = ()) -> Iterator[list[SimEngine]]:
+    """One ready engine a role, all started at once; killed when the block ends."""
+    with contextlib.ExitStack() as stack:
+        engines = [_start(f"{role}-{index}", role, options) for index, role in enumerate(roles)]
+        for engine in engines:
+            stack.callback(engine.process.wait)
+            stack.callback(engine.process.kill)
+        for engine in engines:
+            eventually(lambda engine=engine: engine.page("/ready").status_code == 200)
+        yield engines
+
+
+def _start(name: str, role: str, options: tuple[str, ...]) -> SimEngine:
+    api, admin, kv = free_ports(3)
+    command = f"""engine serve --model sim:opt-13b-a100 --served-name m --role {role}
+        --host 127.0.0.1 --port {api} --admin-port {admin} --kv-port {kv}"""
+    process = subprocess.Popen(
+        [sys.executable, "-m", "argosy", *command.split(), *options],
+        env={**os.environ, "POD_NAME": name},
+        stderr=subprocess.DEVNULL,
+    )
+    return SimEngine(process, name, role, api, admin, kv)
