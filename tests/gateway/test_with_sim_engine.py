@@ -1,0 +1,96 @@
+"""The gateway in front of real engine processes with the timing model, prefill and decode apart."""
+
+import json
+import signal
+
+import httpx
+import pytest
+
+from argosy_gateway.endpoints import Endpoint, Role, State
+from argosy_gateway.verdicts import Slo
+from tests.engine.processes import SimEngine, eventually, sim_engines
+from tests.gateway.engines import front
+
+ASK = {"model": "m", "prompt": "one two three", "max_tokens": 5}
+
+
+@pytest.fixture(scope="module")
+def engines():
+    with sim_engines("prefill", "prefill", "decode", "colocated") as started:
+        yield started
+
+
+def endpoint(engine: SimEngine, state: State = State.SERVING) -> Endpoint:
+    return Endpoint(
+        engine.name, engine.name, "127.0.0.1", Role(engine.role), "0a0a0a0a", state,
+        port=engine.api, kv_port=engine.kv,
+    )  # fmt: skip
+
+
+def client(f) -> httpx.AsyncClient:
+    return httpx.AsyncClient(base_url=f.url, timeout=10, verify=False)
+
+
+def events(response: httpx.Response) -> list[str]:
+    return [x.removeprefix("data: ") for x in response.text.split("\n\n") if x]
+
+
+async def test_a_prompt_goes_through_a_prefill_and_a_decode_engine(engines):
+    p, _, d, c = engines
+    slo = Slo(ttft_s=5.0, tpot_s=5.0)
+    async with front(slo=slo) as f, client(f) as web:
+        f.fleet.directory.replace([endpoint(p), endpoint(d)])
+        before = d.metric('argosy_kv_transfer_seconds_count{side="receive"')
+        apart = await web.post("/v1/completions", json=ASK)
+        streamed = await web.post("/v1/completions", json={**ASK, "stream": True})
+        assert apart.headers["x-argosy-prefill-pod"] == p.name
+        assert apart.headers["x-argosy-decode-pod"] == d.name
+        assert d.metric('argosy_kv_transfer_seconds_count{side="receive"') >= before + 1
+        f.fleet.directory.replace([endpoint(c)])
+        together = await web.post("/v1/completions", json=ASK)
+        assert together.headers["x-argosy-pod"] == c.name
+        text = apart.json()["choices"][0]["text"]
+        assert text == together.json()["choices"][0]["text"]
+        *chunks, done = events(streamed)
+        assert done == "[DONE]"
+        pieces = [json.loads(chunk)["choices"] for chunk in chunks]
+        assert "".join(choice[0]["text"] for choice in pieces if choice) == text
+        await f.settled()
+        assert f.verdicts() == {("ok", "ok"): 3}
+        assert f.count("argosy_gateway_output_tokens_sum") == 15
+
+
+async def test_a_draining_decode_engine_is_replaced_by_another_pod(engines):
+    _, _, d, c = engines
+    d.page("/drain", "POST")
+    try:
+        async with front() as f, client(f) as web:
+            f.fleet.directory.replace([endpoint(d), endpoint(c)])
+            answer = await web.post("/v1/completions", json=ASK)
+            assert answer.headers["x-argosy-pod"] == c.name
+    finally:
+        d.page("/drain", "DELETE")
+
+
+async def test_an_engine_killed_before_its_first_token_costs_no_request(engines):
+    survivor = engines[3]
+    with sim_engines("colocated") as (victim,):
+        async with front() as f, client(f) as web:
+            f.fleet.directory.replace([endpoint(victim), endpoint(survivor)])
+            victim.process.send_signal(signal.SIGKILL)
+            victim.process.wait()
+            answers = [await web.post("/v1/completions", json=ASK) for _ in range(3)]
+            assert [answer.status_code for answer in answers] == [200, 200, 200]
+            await f.settled()
+            assert f.count("argosy_requests_completed_total", result="ok") == 3
+
+
+async def test_a_prefill_engine_that_is_told_to_end_loses_no_stream(engines):
+    _, p, d, _ = engines
+    async with front() as f, client(f) as web:
+        f.fleet.directory.replace([endpoint(p), endpoint(d)])
+        async with web.stream("POST", "/v1/completions", json={**ASK, "stream": True}) as answer:
+            p.process.send_signal(signal.SIGTERM)
+            lines = [line async for line in answer.aiter_lines() if line]
+        assert lines[-1] == "data: [DONE]"
+    eventually(lambda: p.process.poll() == 0)
