@@ -34,8 +34,8 @@ _NAMESPACES = {
     "mnt": "mount namespaces",
 }
 _ROOTLESS = (
-    "as an ordinary user (uid {uid}): runAsUser is not honoured (every container runs as you), "
-    "limits of CPU and memory are not enforced, machine-wide settings stay as they are"
+    "as an ordinary user (uid {uid}): runAsUser, runAsGroup and fsGroup are not honoured (every "
+    "container runs as you and owns its files), limits of CPU and memory are not enforced, machine-wide settings stay as they are"
 )
 
 

@@ -7,6 +7,7 @@ Reads `spec.json`; reports stages as JSON lines to `--report-fd`; obeys `control
 """
 
 import argparse
+import array
 import asyncio
 import contextlib
 import json
@@ -35,6 +36,7 @@ from tests.cluster.processes import Processes, Program
 
 _POLL_S = 0.03
 _MOST_STARTS = 5
+_PYTHON = {"PYTHONPATH": str(SOURCE), "PYTHONDONTWRITEBYTECODE": "1"}
 
 
 def prepare_network(spec: Spec) -> None:
@@ -103,6 +105,15 @@ class Supervisor:
         log = self._files.logs / f"{name}.log"
         self._processes.start(Program(name, [str(self._bin / argv[0]), *argv[1:]], log, **more))
 
+    def _run_kubelet(self, node: str, mounts: int) -> None:
+        """Without root its changes of owner are answered by a filter; see `unowned.py`."""
+        flags = components.kubelet(self._spec, self._files, node)
+        words = [str(self._bin / "kubelet"), *flags]
+        if self._spec.rootless:
+            words = [sys.executable, "-m", "tests.cluster.unowned", *words]
+        name, log = f"kubelet.{node}", self._files.logs / f"kubelet.{node}.log"
+        self._processes.start(Program(name, words, log, env=_PYTHON, mounts=mounts))
+
     def task(self, work: Any) -> None:
         task = asyncio.get_running_loop().create_task(work)
         self._tasks.add(task)
@@ -141,8 +152,7 @@ class Supervisor:
             ["kube-controller-manager", *components.controller_manager(files)],
         )
         for node, (pid, _) in holders.items():
-            words = ["kubelet", *components.kubelet(spec, files, node)]
-            self.run(f"kubelet.{node}", words, mounts=pid)
+            self._run_kubelet(node, pid)
         self.run("kube-scheduler", ["kube-scheduler", *components.scheduler(files)])
         self.run("kube-proxy", ["kube-proxy", *components.proxy(spec, files)])
         self.task(self._start_dns())
@@ -188,10 +198,9 @@ class Supervisor:
             *("--log", str(self._files.logs / f"runtime.{node}.log")),
             *(["--rootless"] if self._spec.rootless else []),
         ]
-        env = {"PYTHONPATH": str(SOURCE), "PYTHONDONTWRITEBYTECODE": "1"}
         log = self._files.logs / f"runtime.{node}.out"
         name = f"runtime.{node}"
-        self._processes.start(Program(name, [sys.executable, *words], log, env=env, mounts=pid))
+        self._processes.start(Program(name, [sys.executable, *words], log, env=_PYTHON, mounts=pid))
 
     async def _start_dns(self) -> None:
         """CoreDNS may still be building when the cluster starts; it is started once it is there."""
@@ -334,7 +343,11 @@ def serve_control(supervisor: Supervisor, files: Files) -> None:
             connection.settimeout(1)
             descriptors: list[int] = []
             try:
-                data, descriptors, _, _ = socket.recv_fds(connection, 65536, 4)
+                # socket.recv_fds drops its flags in Python 3.11: descriptors would survive exec.
+                data, ancillary, _, _ = connection.recvmsg(
+                    65536, socket.CMSG_LEN(4 * 4), socket.MSG_CMSG_CLOEXEC
+                )
+                descriptors = [fd for _, _, raw in ancillary for fd in array.array("i", raw)]
                 answer = supervisor.obey(json.loads(data), descriptors)
             except (OSError, ValueError, KeyError, IndexError) as error:
                 answer = {"error": f"{type(error).__name__}: {error}"}

@@ -8,6 +8,7 @@ root and as uid 0 of a user namespace, where an overlay of `/` itself is refused
 """
 
 import os
+import shutil
 import stat
 
 from tests.cluster.cri import linux
@@ -15,6 +16,7 @@ from tests.cluster.cri import linux
 _SYSTEM = ("bin", "sbin", "lib", "lib32", "lib64", "libx32", "usr", "etc", "opt")
 _EMPTY = ("home", "mnt", "proc", "root", "run", "srv", "sys", "dev", "run/lock")
 _VAR = ("var/cache", "var/lib", "var/log", "var/spool")
+_COPIED_BYTES = 1 << 20
 _DEVICES = ("null", "zero", "full", "random", "urandom", "tty")
 _DEV_LINKS = {
     "fd": "/proc/self/fd",
@@ -111,6 +113,12 @@ def _skeleton(root: str) -> None:
 
 
 def _system(spec: dict, root: str) -> None:
+    # Before the mount: a file of the host whose owner is not mapped cannot be written over.
+    own = os.path.join(spec["dir"], "upper", "etc")
+    os.makedirs(own, mode=0o755, exist_ok=True)
+    for name in ("passwd", "group"):
+        with open(f"{own}/{name}", "w") as file:
+            file.write(spec[name])
     for name in _SYSTEM:
         source = f"/{name}"
         if os.path.islink(source):
@@ -118,10 +126,6 @@ def _system(spec: dict, root: str) -> None:
                 os.symlink(os.readlink(source), f"{root}/{name}")
         elif os.path.isdir(source):
             _overlay(spec, root, name)
-    with open(f"{root}/etc/passwd", "w") as passwd:
-        passwd.write(spec["passwd"])
-    with open(f"{root}/etc/group", "w") as group:
-        group.write(spec["group"])
 
 
 def _overlay(spec: dict, root: str, name: str) -> None:
@@ -136,7 +140,31 @@ def _overlay(spec: dict, root: str, name: str) -> None:
         if not spec["rootless"]:
             raise
         # Mounts of the host below this directory are locked for us: an overlay is refused then.
-        linux.bind(f"/{name}", target)
+        _piecemeal(spec, root, name)
+
+
+def _piecemeal(spec: dict, root: str, name: str) -> None:
+    """An overlay for each directory below, and copies of small files; larger ones are bound.
+
+    What the user may not read is left out.
+    """
+    own = os.path.join(spec["dir"], "upper", name)
+    shutil.copytree(own, f"{root}/{name}", dirs_exist_ok=True)
+    for entry in os.scandir(f"/{name}"):
+        target = f"{root}/{name}/{entry.name}"
+        if os.path.lexists(target):
+            continue
+        if entry.is_symlink():
+            os.symlink(os.readlink(entry.path), target)
+        elif not os.access(entry.path, os.R_OK):
+            continue
+        elif entry.is_dir():
+            _overlay(spec, root, f"{name}/{entry.name}")
+        elif entry.is_file() and entry.stat().st_size <= _COPIED_BYTES:
+            shutil.copyfile(entry.path, target)
+            shutil.copymode(entry.path, target)
+        elif entry.is_file():
+            _bind(root, entry.path, f"/{name}/{entry.name}")
 
 
 def _devices(spec: dict, root: str) -> None:
