@@ -1,0 +1,107 @@
+"""A fleet in trouble writes its status once, however its pods fidget."""
+
+from dataclasses import replace
+
+import pytest
+
+from argosy_operator.core.plan import plan
+from argosy_operator.core.scaling.observe import FleetMetrics, Idle, Value, blind_metrics
+from argosy_operator.core.status import status_of
+from tests.core.model import Model, fleet
+
+SLO = {"ttft": {"target": "1s"}, "tpot": {"target": "50ms"}}
+PULL = 'rpc error: no such image "none:1"'
+
+
+def condition(model: Model, type_: str):
+    return next(c for c in model.fleet.status.conditions if c.type == type_)
+
+
+def look(model: Model, **pod: object):
+    """A round after which every pod looks like this; the status that follows."""
+    model.pods = {uid: replace(p, ready=False, **pod) for uid, p in model.pods.items()}
+    s = model.snapshot()
+    status = status_of(s, plan(s).draft, ())
+    model.fleet = model.fleet.model_copy(update={"status": status})
+    model.now += 7
+    return status
+
+
+@pytest.fixture
+def broken() -> Model:
+    model = Model(fleet())
+    model.settle()
+    return model
+
+
+def test_an_image_that_cannot_be_pulled_is_told_once(broken: Model) -> None:
+    backed_off = f'Back-off pulling image "none:1": ErrImagePull: {PULL}'
+    first = look(broken, trouble=("ErrImagePull", PULL))
+    assert look(broken, trouble=("ImagePullBackOff", backed_off)) == first
+    assert look(broken, trouble=("ErrImagePull", PULL)) == first
+    assert PULL in condition(broken, "Stalled").message
+
+
+def test_a_crashing_container_is_told_once_between_and_during_its_runs(broken: Model) -> None:
+    ended = ("Error", "exit code 1")
+    waits = ("CrashLoopBackOff", "back-off 10s restarting failed container")
+    first = look(broken, trouble=waits, ended=ended, restarts=1)
+    assert look(broken, trouble=None, ended=ended, restarts=2, started=True) == first
+    assert look(broken, trouble=None, ended=ended, restarts=2, started=False) == first
+    assert look(broken, trouble=waits, ended=ended, restarts=3, started=False) == first
+    assert condition(broken, "Stalled").reason == "ContainerCrashing"
+
+
+def test_a_container_that_recovered_is_no_longer_in_trouble(broken: Model) -> None:
+    look(broken, trouble=None, ended=("Error", "exit code 1"), restarts=1)
+    broken.pods = {u: replace(p, ready=True) for u, p in broken.pods.items()}
+    s = broken.snapshot()
+    status = status_of(s, plan(s).draft, ())
+    assert next(c for c in status.conditions if c.type == "Stalled").status == "False"
+
+
+def measured_fleet(metrics: FleetMetrics) -> Model:
+    model = Model(fleet(slo=SLO))
+    model.settle()
+    tick(model, metrics)
+    return model
+
+
+def tick(model: Model, metrics: FleetMetrics) -> None:
+    """A round in which the law is due."""
+    model.metrics = replace(metrics, at=model.now)
+    model.memory = replace(model.memory, decide_at=0.0)
+    model.round()
+
+
+def test_rounds_between_two_questions_to_prometheus_keep_saying_idle() -> None:
+    model = measured_fleet(FleetMetrics(at=0.0, arrivals=Idle(1e12)))
+    stood = model.fleet.status
+    assert condition(model, "MetricsAvailable").reason == "Idle"
+    model.memory = replace(model.memory, decide_at=model.now + 60)
+    assert model.snapshot().metrics is None
+    model.round()
+    assert model.fleet.status == stood
+
+
+def test_traffic_ends_idle() -> None:
+    model = measured_fleet(FleetMetrics(at=0.0, arrivals=Idle(1e12)))
+    tick(model, FleetMetrics(at=0.0, arrivals=Value(3.0, 1e12)))
+    assert condition(model, "MetricsAvailable").reason == "Measured"
+
+
+def test_an_unreachable_prometheus_is_named_and_keeps_being_named() -> None:
+    model = measured_fleet(blind_metrics(0.0, "PrometheusAway: http://p: ConnectionError"))
+    stood = model.fleet.status
+    assert condition(model, "MetricsAvailable").reason == "PrometheusUnreachable"
+    model.memory = replace(model.memory, decide_at=model.now + 60)
+    model.round()
+    assert model.fleet.status == stood
+
+
+def test_samples_that_grow_old_are_told_once() -> None:
+    model = measured_fleet(blind_metrics(0.0, "Stale: the newest sample is 31 s old"))
+    stood = model.fleet.status
+    model.now += 15
+    tick(model, blind_metrics(0.0, "Stale: the newest sample is 46.2 s old"))
+    assert model.fleet.status == stood
