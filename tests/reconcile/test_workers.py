@@ -1,0 +1,70 @@
+"""Kicks are one round, a failing fleet pauses, an edited spec ends the pause."""
+
+import asyncio
+
+from argosy_operator.core.actions import Trouble
+from argosy_operator.core.snapshot import Memory
+from argosy_operator.ports.protocols import ClusterError
+from argosy_operator.shell.loop import Workers
+
+KEY = ("ns", "chat")
+
+
+class Rounds:
+    """Counts rounds; fails while `broken`, with a wish to be left alone for a minute."""
+
+    def __init__(self) -> None:
+        self.count, self.broken = 0, False
+        self.ran = asyncio.Event()
+
+    async def __call__(self, key: tuple[str, str], memory: Memory) -> tuple[Memory, float] | None:
+        self.count += 1
+        self.ran.set()
+        if self.broken:
+            raise ClusterError(Trouble.THROTTLED, "list Pod", "slow down", retry_after_s=60.0)
+        return memory, 300.0
+
+    async def next(self) -> None:
+        async with asyncio.timeout(5):
+            await self.ran.wait()
+        self.ran.clear()
+
+
+async def test_a_burst_of_events_is_one_round() -> None:
+    rounds = Rounds()
+    workers = Workers(rounds)
+    for _ in range(20):
+        workers.kick(KEY)
+    await rounds.next()
+    await asyncio.sleep(0.2)
+    assert rounds.count == 1
+    await workers.close()
+
+
+async def test_a_failing_fleet_sleeps_through_events_and_wakes_when_its_spec_is_edited() -> None:
+    rounds = Rounds()
+    rounds.broken = True
+    workers = Workers(rounds)
+    workers.kick(KEY, 1)
+    await rounds.next()
+    workers.kick(KEY)
+    workers.kick(KEY, 1)  # an event of the same spec, such as our own status
+    await asyncio.sleep(0.2)
+    assert rounds.count == 1
+    rounds.broken = False
+    workers.kick(KEY, 2)
+    await rounds.next()
+    assert rounds.count == 2
+    await workers.close()
+
+
+async def test_a_failing_fleet_delays_no_other() -> None:
+    rounds = Rounds()
+    rounds.broken = True
+    workers = Workers(rounds)
+    workers.kick(KEY)
+    await rounds.next()
+    workers.kick(("ns", "other"))
+    await rounds.next()
+    assert rounds.count == 2
+    await workers.close()
