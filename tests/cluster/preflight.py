@@ -35,7 +35,8 @@ _NAMESPACES = {
 }
 _ROOTLESS = (
     "as an ordinary user (uid {uid}): runAsUser, runAsGroup and fsGroup are not honoured (every "
-    "container runs as you and owns its files), limits of CPU and memory are not enforced, machine-wide settings stay as they are"
+    "container runs as you and owns its files), limits of CPU and memory are not enforced, "
+    "machine-wide settings stay as they are"
 )
 
 

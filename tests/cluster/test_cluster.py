@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.cluster import ordinary
 from tests.cluster.api import ApiError
 from tests.cluster.cluster import Cluster, processes_in
 
@@ -216,3 +217,27 @@ def test_nothing_is_left_behind_after(end):
         assert str(folder) not in Path("/proc/self/mounts").read_text()
         second.stop()  # also removes the files of a cluster that was killed
         assert not second.files.state.exists()
+
+
+def test_a_restricted_pod_becomes_ready_in_a_cluster_of_an_ordinary_user():
+    if reason := ordinary.reason_not():
+        pytest.skip(reason)
+    with tempfile.TemporaryDirectory(prefix="argosy-test-") as folder:
+        home = Path(folder)
+        home.chmod(0o755)
+
+        def told(*words: str) -> str:
+            module = [sys.executable, "-m", "tests.cluster", *words, "--state-dir", str(home / "c")]
+            command = ordinary.command(home, module)
+            done = subprocess.run(command, capture_output=True, text=True, timeout=60)
+            assert done.returncode == 0, done.stderr
+            return done.stdout + done.stderr
+
+        said = told("up", "--nodes", "1")
+        assert "runAsUser, runAsGroup and fsGroup are not honoured" in said
+        rootless = Cluster("ordinary", state_dir=home / "c")
+        try:
+            create_ready(rootless, "default", web("hello"))
+        finally:
+            told("down")
+        assert not (home / "c").exists()
