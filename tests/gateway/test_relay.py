@@ -18,7 +18,7 @@ PATH = "/v1/chat/completions"
 
 
 def client(f):
-    return httpx.AsyncClient(base_url=f.url, timeout=10)
+    return httpx.AsyncClient(base_url=f.url, timeout=10, verify=False)
 
 
 @pytest.mark.parametrize("fault", [drain, fail, close_early])

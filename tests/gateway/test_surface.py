@@ -11,9 +11,15 @@ import pytest
 from argosy_gateway.cli import parse
 from argosy_gateway.config import Limits
 from argosy_gateway.verdicts import Slo
+from tests.engine.processes import free_ports
 from tests.gateway.engines import Engine, front
 
 PATH = "/v1/chat/completions"
+
+
+def client(url: str) -> httpx.AsyncClient:
+    """Without certificates: loading them takes longer than most tests here."""
+    return httpx.AsyncClient(base_url=url, verify=False)
 
 
 @pytest.mark.parametrize(
@@ -36,7 +42,7 @@ async def test_a_wrong_request_is_answered_with_an_openai_error(body, status, co
     engine = Engine("a")
     limits = Limits(body_bytes=1000 if len(body) == 2000 else 1 << 20)
     async with front(engine, limits=limits, slo=Slo(1, 1)) as f:
-        async with httpx.AsyncClient(base_url=f.url) as c:
+        async with client(f.url) as c:
             response = await c.post(PATH, content=body)
         error = response.json()["error"]
         assert response.status_code == status
@@ -49,7 +55,7 @@ async def test_a_wrong_request_is_answered_with_an_openai_error(body, status, co
 
 
 async def test_wrong_paths_and_methods_are_openai_errors_and_models_are_listed():
-    async with front() as f, httpx.AsyncClient(base_url=f.url) as c:
+    async with front() as f, client(f.url) as c:
         assert (await c.get("/v2")).json()["error"]["type"] == "invalid_request_error"
         wrong = await c.get(PATH)
         assert (wrong.status_code, wrong.headers["allow"]) == (405, "POST")
@@ -63,7 +69,10 @@ async def test_a_chunked_body_is_counted_while_it_arrives():
         for _ in range(10):
             yield b"x" * 500
 
-    async with front(limits=Limits(body_bytes=1000)) as f, httpx.AsyncClient(base_url=f.url) as c:
+    async with (
+        front(limits=Limits(body_bytes=1000)) as f,
+        client(f.url) as c,
+    ):
         assert (await c.post(PATH, content=much())).status_code == 413
 
 
@@ -89,7 +98,10 @@ async def test_a_head_beyond_its_limit_is_answered_431():
 
 
 async def test_ready_follows_the_first_list_and_metrics_start_at_zero():
-    async with front(slo=Slo(0.123, 0.0123)) as f, httpx.AsyncClient(base_url=f.admin_url) as c:
+    async with (
+        front(slo=Slo(0.123, 0.0123)) as f,
+        client(f.admin_url) as c,
+    ):
         assert (await c.get("/ready")).status_code == 200
         f.fleet.directory.listed = False
         assert (await c.get("/ready")).status_code == 503
@@ -112,7 +124,10 @@ async def test_a_drain_turns_unready_finishes_streams_and_takes_nothing_new():
         await call.finish(1)
 
     engine = Engine("a", slow)
-    async with front(engine, drain_lag_s=0.3) as f, httpx.AsyncClient(base_url=f.url) as c:
+    async with (
+        front(engine, drain_lag_s=0.3) as f,
+        client(f.url) as c,
+    ):
         body = {"model": "m", "messages": [], "stream": True}
         stream = asyncio.create_task(c.post(PATH, json=body))
         await f.until(lambda: engine.calls)
@@ -143,7 +158,8 @@ async def test_the_process_exits_0_after_sigterm_while_a_stream_ends(tmp_path):
     pod = {"name": "a", "role": "colocated", "ip": "127.0.0.1", "port": engine.port}
     file.write_text(json.dumps([pod]))
     words = "-m argosy gateway run --fleet f --namespace n --served-name m --host 127.0.0.1"
-    words += f" --port 18490 --admin-port 18491 --drain-lag-s 0 --endpoints {file}"
+    port, admin = free_ports(2)
+    words += f" --port {port} --admin-port {admin} --drain-lag-s 0 --endpoints {file}"
     process = await asyncio.create_subprocess_exec(
         sys.executable, *words.split(), stderr=asyncio.subprocess.PIPE
     )
@@ -152,8 +168,8 @@ async def test_the_process_exits_0_after_sigterm_while_a_stream_ends(tmp_path):
         async with asyncio.timeout(10):
             while b"serving fleet" not in await process.stderr.readline():
                 pass
-            async with httpx.AsyncClient(base_url="http://127.0.0.1:18490") as c:
-                while (await c.get("http://127.0.0.1:18491/ready")).status_code != 200:
+            async with client(f"http://127.0.0.1:{port}") as c:
+                while (await c.get(f"http://127.0.0.1:{admin}/ready")).status_code != 200:
                     pass
                 body = {"model": "m", "messages": [], "stream": True}
                 assert "[DONE]" in (await c.post(PATH, json=body)).text

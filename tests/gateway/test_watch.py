@@ -30,6 +30,7 @@ class FaultyApi:
         self.script = list(script)
         self.queries = []
         self.tokens = []
+        self.token_file = None  # its content is replaced after the second query
 
     async def serve(self, reader, writer):
         with contextlib.suppress(ConnectionError, asyncio.IncompleteReadError):
@@ -37,6 +38,8 @@ class FaultyApi:
             query = {k: v[0] for k, v in parse_qs(urlsplit(head.split(" ")[1]).query).items()}
             self.queries.append(query)
             self.tokens += [x.split(" ")[-1] for x in head.split("\r\n") if "Bearer" in x]
+            if len(self.queries) == 2 and self.token_file:
+                self.token_file.write_text("second\n")
             step = self.script.pop(0) if self.script else "hang"
             if isinstance(step, dict):  # a list
                 data = json.dumps(step).encode()
@@ -66,6 +69,7 @@ async def follow(api, until, tmp_path: Path):
     server = await asyncio.start_server(api.serve, "127.0.0.1", 0)
     token = tmp_path / "token"
     token.write_text("first\n")
+    api.token_file = token
     at = ApiServer("127.0.0.1", server.sockets[0].getsockname()[1], None, token_file=token)
     directory = Directory(asyncio.get_running_loop().time)
     task = asyncio.create_task(
@@ -73,10 +77,8 @@ async def follow(api, until, tmp_path: Path):
     )
     try:
         async with asyncio.timeout(5):
-            while not until(directory):
+            while not until(directory):  # noqa: ASYNC110
                 await asyncio.sleep(0.002)
-                if len(api.queries) > 1:
-                    token.write_text("second\n")
     finally:
         task.cancel()
         await asyncio.gather(task, return_exceptions=True)
