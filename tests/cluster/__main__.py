@@ -122,6 +122,10 @@ def clean_cache(asked: argparse.Namespace) -> int:
     if not root.exists():
         print(f"{root} does not exist: nothing to remove")
         return 0
+    strange = sorted(path.name for path in root.iterdir() if not build.is_ours(path.name))
+    if strange:
+        _say(f"{root} holds what is not ours ({', '.join(strange[:5])}): nothing was removed")
+        return 1
     size = sum(path.lstat().st_size for path in root.rglob("*") if not path.is_dir())
     print(f"{root}: {size / 1e6:.0f} MB (binaries, Go toolchain, weights)")
     print("Go's own caches are shared with your other projects: go clean -cache -modcache")

@@ -87,6 +87,11 @@ def cache_root() -> Path:
     return Path(base).expanduser().resolve() / "argosy"
 
 
+def is_ours(name: str) -> bool:
+    """Whether an entry of the cache's folder was made by Argosy (also by tests/weights)."""
+    return name in ("cluster", "downloads", "go-toolchain", "models") or name.startswith("lock.")
+
+
 def go_version(go: str) -> tuple[int, ...]:
     """(1, 26, 8); empty when it cannot be run."""
     try:

@@ -21,11 +21,14 @@ TOOLS = {
     "nsenter": "util-linux",
     "setpriv": "util-linux",
     "mount": "mount",
+    "umount": "mount",
     "sh": "dash",
     "make": "make",
     "git": "git",
 }
-BUILD_DISK_GB = 8.0
+_SYSTEM_PATH = ":/usr/sbin:/sbin"
+# Measured: binaries 0.27 GB, Go modules 2.9, Go's build cache at most 3.0.
+BUILD_DISK_GB = 6.5
 RUN_DISK_GB = 1.0
 MEMORY_GB = 6.0
 _NAMESPACES = {
@@ -46,12 +49,13 @@ def missing() -> list[str]:
 
 
 def _missing_tools() -> list[str]:
-    path = os.environ.get("PATH", "") + ":/usr/sbin:/sbin"
+    path = os.environ.get("PATH", "") + _SYSTEM_PATH
     absent = {tool: package for tool, package in TOOLS.items() if not shutil.which(tool, path=path)}
     if not absent:
         return []
+    named = ", ".join(f"{tool} (package {package})" for tool, package in absent.items())
     packages = " ".join(sorted(set(absent.values())))
-    return [f"programs {', '.join(absent)} are missing: apt-get install {packages}"]
+    return [f"programs {named}: apt-get install {packages}"]
 
 
 def _missing_python() -> list[str]:
@@ -80,7 +84,7 @@ def _missing_kernel() -> list[str]:
         "nft add table ip t; nft add chain ip t c; nft add rule ip t c ct state new accept"
     )
     words = ["unshare", *user, "--net", "--mount", "--pid", "--fork", "--kill-child"]
-    env = {**os.environ, "PATH": os.environ.get("PATH", "") + ":/usr/sbin:/sbin"}
+    env = {**os.environ, "PATH": os.environ.get("PATH", "") + _SYSTEM_PATH}
     try:
         tried = subprocess.run(
             [*words, "--mount-proc", "sh", "-c", script], capture_output=True, text=True, env=env
