@@ -1,0 +1,26 @@
+"""Real weights: a sensible answer, and the same one from prefill and decode apart."""
+
+import os
+from pathlib import Path
+
+import pytest
+
+from tests.engine_torch.engines import engine
+
+pytestmark = [pytest.mark.torch, pytest.mark.slow]
+CACHE = Path(os.environ.get("ARGOSY_CACHE") or Path.home() / ".cache" / "argosy")
+MODEL = CACHE / "models" / "SmolLM2-135M-Instruct"
+PROMPT = "The capital of France is"
+
+
+@pytest.mark.skipif(not MODEL.is_dir(), reason="python -m tests.weights.smollm2 makes the folder")
+def test_the_capital_of_france_is_paris_apart_and_together(tmp_path):
+    with (
+        engine(MODEL, "prefill", tmp_path / "p.log") as prefill,
+        engine(MODEL, "decode", tmp_path / "d.log") as decode,
+        engine(MODEL, "colocated", tmp_path / "c.log") as colocated,
+    ):
+        apart = decode.complete(PROMPT, 12, prefill)
+        assert apart == colocated.complete(PROMPT, 12)
+        assert "Paris" in apart
+        assert decode.metric('argosy_kv_transfer_seconds_count{side="receive"') == 1
