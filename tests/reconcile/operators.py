@@ -1,0 +1,119 @@
+"""Operators as processes of their own against a real API server, to be started and killed.
+
+They run outside the cluster's network: engines' admin ports are out of their reach, which costs
+drains their haste and nothing else.
+"""
+
+import json
+import os
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import httpx
+
+from tests.demo.kube import Kube, is_ready
+
+GROUP = "/apis/serving.argosy.dev/v1alpha1"
+ARGOSY = Path(sys.executable).parent / "argosy"
+
+
+class Operator:
+    """One process of `argosy operator run` that looks after one namespace."""
+
+    def __init__(self, kube: Kube, namespace: str, name: str) -> None:
+        with socket.socket() as free:
+            free.bind(("127.0.0.1", 0))
+            self.port = free.getsockname()[1]
+        words = ("operator", "run", "--namespace", namespace, "--lease-namespace", namespace)
+        self.name = name
+        self.process = subprocess.Popen(
+            [ARGOSY, *words, "--metrics-port", str(self.port), "--kubeconfig", kube.kubeconfig],
+            env={**os.environ, "POD_NAME": name},
+            stderr=subprocess.DEVNULL,
+        )
+
+    def metric(self, name: str) -> float:
+        """Sum of a metric over its labels; 0 while the process does not answer."""
+        try:
+            text = httpx.get(f"http://127.0.0.1:{self.port}/metrics", trust_env=False).text
+        except httpx.HTTPError:
+            return 0.0
+        lines = [line for line in text.splitlines() if line.startswith(name)]
+        return sum(float(line.rpartition(" ")[2]) for line in lines)
+
+    def stop(self) -> None:
+        self.process.terminate()
+        self.process.wait(timeout=20)
+
+    def kill(self) -> None:
+        """As a node that loses power: nothing is given back."""
+        self.process.kill()
+        self.process.wait(timeout=20)
+
+
+class World:
+    """A namespace with one fleet `chat` and any number of operators."""
+
+    def __init__(self, kube: Kube, namespace: str) -> None:
+        self.kube, self.namespace = kube, namespace
+        self.operators: list[Operator] = []
+
+    def operator(self, name: str = "one") -> Operator:
+        self.operators.append(Operator(self.kube, self.namespace, name))
+        return self.operators[-1]
+
+    def kubectl(self, *words: str, given: str | None = None) -> str:
+        return self.kube.kubectl("-n", self.namespace, *words, given=given)
+
+    def get(self, kind: str, name: str) -> dict[str, Any] | None:
+        groups = {
+            "servingdeployments": GROUP,
+            "deployments": "/apis/apps/v1",
+            "leases": "/apis/coordination.k8s.io/v1",
+        }
+        root = groups.get(kind, "/api/v1")
+        return self.kube.get(f"{root}/namespaces/{self.namespace}/{kind}/{name}")
+
+    def fleet(self) -> dict[str, Any]:
+        return self.get("servingdeployments", "chat") or {"metadata": {}}
+
+    def until(self, what: str, holds: Callable[[], Any], timeout_s: float = 30) -> Any:
+        deadline = time.monotonic() + timeout_s
+        while time.monotonic() < deadline:
+            if found := holds():
+                return found
+            time.sleep(0.1)
+        raise AssertionError(f"not within {timeout_s:.0f} s: {what}: {self.fleet().get('status')}")
+
+    def until_ready(self) -> None:
+        self.until("Ready", lambda: is_ready(self.fleet()), 40)
+
+    def until_seen(self) -> None:
+        """Until status speaks about the newest generation."""
+        self.until("seen", lambda: _seen(self.fleet()))
+
+    def patch(self, **spec: Any) -> None:
+        self.kubectl("patch", "sd", "chat", "--type=merge", "-p", json.dumps({"spec": spec}))
+
+    def engines(self) -> list[dict[str, Any]]:
+        """Deployments of the fleet's engines."""
+        found = self.kube.get(
+            f"/apis/apps/v1/namespaces/{self.namespace}/deployments",
+            labelSelector="serving.argosy.dev/role=colocated",
+        )
+        return (found or {})["items"]
+
+    def events(self, reason: str) -> list[str]:
+        """Notes of the operator's Events with this reason."""
+        found = self.kube.get(f"/apis/events.k8s.io/v1/namespaces/{self.namespace}/events")
+        return [e["note"] for e in (found or {})["items"] if e["reason"] == reason]
+
+
+def _seen(fleet: dict[str, Any]) -> bool:
+    seen = fleet.get("status", {}).get("observedGeneration")
+    return seen is not None and seen == fleet["metadata"].get("generation")

@@ -1,0 +1,105 @@
+"""Who owns what, before a real API server: pause, hands, foreign objects, restarts, leaders."""
+
+import time
+
+import pytest
+import yaml
+
+from tests.demo.kube import condition
+from tests.reconcile.conftest import FLEET
+
+pytestmark = pytest.mark.cluster
+
+
+def test_a_paused_fleet_gets_no_write_but_status(running):
+    running.patch(paused=True)
+    running.until_seen()
+    service = running.get("services", "chat")
+    running.kubectl("delete", "service", "chat")
+    running.patch(roles={"colocated": {"replicas": {"min": 2}}})
+    running.until_seen()
+    assert condition(running.fleet(), "Reconciling")["reason"] == "Paused"
+    assert running.get("services", "chat") is None
+    assert [d["spec"]["replicas"] for d in running.engines()] == [1]
+    running.patch(paused=False)
+    again = running.until("the Service is back", lambda: running.get("services", "chat"))
+    assert again["metadata"]["uid"] != service["metadata"]["uid"]
+    running.until("2 replicas", lambda: running.engines()[0]["spec"]["replicas"] == 2)
+
+
+def test_a_hand_edit_is_put_back_and_its_author_named(running):
+    before = running.get("services", "chat")["spec"]["ports"][0]["targetPort"]
+    patch = '[{"op": "replace", "path": "/spec/ports/0/targetPort", "value": 9999}]'
+    words = ("--type=json", "-p", patch, "--field-manager=alice")
+    running.kubectl("patch", "service", "chat", *words)
+
+    def put_back():
+        return running.get("services", "chat")["spec"]["ports"][0]["targetPort"] == before
+
+    running.until("the port is put back", put_back)
+    told = running.until("the Event", lambda: running.events("PutBack"))
+    assert "alice" in told[0]
+    assert "Service chat" in told[0]
+
+
+def test_what_others_add_to_a_child_stays(running):
+    running.kubectl("annotate", "service", "chat", "example.com/team=red")
+    running.patch(roles={"colocated": {"replicas": {"min": 2}}})
+    running.until("2 replicas", lambda: running.engines()[0]["spec"]["replicas"] == 2)
+    annotations = running.get("services", "chat")["metadata"]["annotations"]
+    assert annotations["example.com/team"] == "red"
+
+
+def test_a_deleted_child_comes_back(running):
+    running.kubectl("delete", "service", "chat")
+    running.until("the Service", lambda: running.get("services", "chat"))
+    name = running.engines()[0]["metadata"]["name"]
+    running.kubectl("delete", "deployment", name)
+    running.until("the Deployment", lambda: running.get("deployments", name))
+    running.until_ready()
+    assert any(name in told for told in running.events("CreatedAgain"))
+
+
+def test_a_foreign_object_with_a_childs_name_is_named_and_untouched(world):
+    world.operator()
+    world.kubectl("create", "service", "clusterip", "chat", "--tcp=80:80")
+    foreign = world.get("services", "chat")
+    world.kubectl("apply", "-f", "-", given=yaml.safe_dump(FLEET))
+
+    def named():
+        return condition(world.fleet(), "NameConflict").get("status") == "True"
+
+    world.until("NameConflict", named)
+    assert "Service/chat" in condition(world.fleet(), "NameConflict")["message"]
+    world.until("the engines come all the same", world.engines)
+    assert world.get("services", "chat") == foreign
+
+
+def test_a_restarted_operator_writes_nothing_at_a_fixed_point(running):
+    running.operators[0].stop()
+    fleet = running.fleet()
+    second = running.operator("two")
+    running.until("a round", lambda: second.metric("argosy_operator_reconcile_total") >= 1)
+    time.sleep(3)  # whatever its watches still deliver
+    assert second.metric("argosy_operator_writes_total") == 0
+    assert running.fleet() == fleet
+
+
+def test_when_the_leader_is_killed_the_next_one_acts_within_twenty_seconds(running):
+    second = running.operator("two")
+    running.until("it waits", lambda: second.metric("process_start_time_seconds"))
+    assert second.metric("argosy_operator_leader") == 0
+    running.operators[0].kill()
+    killed = time.monotonic()
+    running.patch(roles={"colocated": {"replicas": {"min": 2}}})
+    running.until("2 replicas", lambda: running.engines()[0]["spec"]["replicas"] == 2, 25)
+    assert time.monotonic() - killed <= 20
+    lease = running.get("leases", "argosy-operator")
+    assert lease["spec"]["holderIdentity"].startswith("two_")
+
+
+def test_a_standby_follows_at_once_when_the_leader_ends_in_order(running):
+    second = running.operator("two")
+    running.until("it waits", lambda: second.metric("process_start_time_seconds"))
+    running.operators[0].stop()
+    running.until("it leads", lambda: second.metric("argosy_operator_leader") == 1, 6)
