@@ -91,9 +91,15 @@ def build(spec: dict) -> str:
     linux.bind("/sys", f"{root}/sys")
     if not spec["privileged"]:
         linux.make_readonly(f"{root}/sys", recursive=True)
+    # A path of the image that a volume would hide (a clone below /tmp, and an emptyDir there)
+    # is bound after the volume, into it.
+    hidden = [path for path in spec["paths"] if _below_a_mount(path, spec["mounts"])]
     for path in spec["paths"]:
-        _image_path(root, path)
+        if path not in hidden:
+            _image_path(root, path)
     _cri_mounts(spec, root)
+    for path in hidden:
+        _image_path(root, path)
     if spec["cwd"] != "/":
         os.makedirs(resolve_in(root, spec["cwd"]), mode=0o755, exist_ok=True)
     _restrict(spec, root)
@@ -186,6 +192,10 @@ def _devices(spec: dict, root: str) -> None:
     for source, target in spec["devices"]:
         _bind(root, source, target)
     _bind(root, spec["shm"], "/dev/shm")
+
+
+def _below_a_mount(path: str, mounts: list[dict]) -> bool:
+    return any(path.startswith(m["target"].rstrip("/") + "/") for m in mounts)
 
 
 def _image_path(root: str, path: str) -> None:
