@@ -93,3 +93,11 @@ def test_arrivals_that_are_no_number_are_blindness_and_remove_nothing(
     _, decision = decide(ScalingState(), Observations(blind, supply(*have)), GOALS, START)
     assert tuple(t.replicas for t in decision.targets) == have
     assert not decision.active
+
+
+def test_a_row_of_less_than_one_step_teaches_nothing() -> None:
+    """Found by the first property: a second over 1e-237 steps overflowed the learner."""
+    row = StepDelta(START, seconds=1.0, steps=1e-237)
+    seen = FleetMetrics(START, Value(1.0, START), roles=(RoleMetrics("prefill", 1, (row,)),))
+    state, _ = decide(ScalingState(), Observations(seen, supply(1, 1)), GOALS, START)
+    assert [r.estimate.rows for r in state.roles] == [0, 0]

@@ -31,6 +31,8 @@ SCORED_ENOUGH = 20
 LARGEST = 1e15
 """No rate, length, time or count of a fleet is larger; what is, is no measurement."""
 
+SHORTEST_S = 1e-6
+
 
 def plausible(number: float) -> bool:
     return isfinite(number) and 0 <= number <= LARGEST
@@ -77,7 +79,8 @@ def _possible(row: StepDelta) -> bool:
         row.decode_sequences,
         row.context_tokens,
     )
-    return all(plausible(n) for n in numbers)
+    # Part of a step (samples are interpolated) and no time at all are no measurement of a step.
+    return all(plausible(n) for n in numbers) and row.steps >= 1 and row.seconds >= SHORTEST_S
 
 
 def _believed(signal: Signal) -> Signal:
