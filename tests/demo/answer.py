@@ -3,6 +3,7 @@
 import contextlib
 import json
 import time
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from datetime import datetime
 from pathlib import Path
@@ -27,8 +28,11 @@ GREEDY_TOKENS = 64
 START_LIMIT_S = 180
 
 
-def run(place: Place, found: Figures) -> None:
-    """Apply two fleets of the same weights, ask, compare, and take the colocated one away again."""
+def run(place: Place, found: Figures, then: Callable[[], None]) -> None:
+    """Apply two fleets of the same weights, ask, compare, and take the colocated one away again.
+
+    `then` is called when both are Ready: what may start while they answer.
+    """
     kube = place.kube
     apart = yaml.safe_load(Path("examples/five-lines.yaml").read_text())
     together = {**apart, "metadata": {"name": f"{apart['metadata']['name']}-colocated"}}
@@ -41,12 +45,16 @@ def run(place: Place, found: Figures) -> None:
     for fleet in (apart, together):
         _wait_ready(kube, fleet["metadata"]["name"])
     found.put("fleets_ready_s", time.monotonic() - applied, 1)
+    then()
     found.put("engine_start_s", slowest_start_s(kube, apart["metadata"]["name"]), 1)
     first = place.publish(apart["metadata"]["name"])
     second = place.publish(together["metadata"]["name"])
     text = _ask(first, apart["metadata"]["name"])
     found.put("answer_correct", EXPECTED in text)
-    same = _texts(first, apart["metadata"]["name"]) == _texts(second, together["metadata"]["name"])
+    with ThreadPoolExecutor(2) as asking:  # both fleets at once: neither may mind the other
+        fleets = ((first, apart["metadata"]["name"]), (second, together["metadata"]["name"]))
+        one, other = asking.map(lambda fleet: _texts(*fleet), fleets)
+    same = one == other
     found.put("pd_equals_colocated", same)
     verdict = "the same text" if same else "DIFFERENT texts"
     say(f"{len(PROMPTS)} prompts, {GREEDY_TOKENS} greedy tokens each, split and whole: {verdict}")

@@ -34,11 +34,13 @@ class Place(Protocol):
 
     kube: Kube
     is_ours: bool
+    is_complete: bool
     system: str
     audit_log: Path | None
 
     def start(self, found: Figures) -> None: ...
     def install(self, found: Figures) -> None: ...
+    def complete(self, found: Figures) -> None: ...
     def provide_weights(self) -> None: ...
     def publish(self, service: str, namespace: str = NAMESPACE, port: int = 80) -> str: ...
     def wait_scraped(self, fleet: str) -> None: ...
@@ -47,9 +49,15 @@ class Place(Protocol):
     def leave(self, *, keep: bool) -> None: ...
 
 
-def helm_install(kube: Kube, *settings: str) -> None:
-    """Install the chart with Prometheus embedded and scraped at the demo's pace."""
-    pace = ("--set", "prometheus.embedded=true", "--set", "prometheus.scrapeInterval=1s")
+def helm_install(kube: Kube, *settings: str, embedded: bool = True) -> None:
+    """Install the chart with Prometheus scraping at the demo's pace.
+
+    Not `embedded`: with the address that the embedded one will have, so that adding it later
+    leaves the operator as it is.
+    """
+    later = f"prometheus.url=http://argosy-prometheus.{SYSTEM}.svc:9090"
+    source = "prometheus.embedded=true" if embedded else later
+    pace = ("--set", source, "--set", "prometheus.scrapeInterval=1s")
     done = kube.helm(
         *("upgrade", "--install", "argosy", CHART, "--namespace", SYSTEM, "--create-namespace"),
         *(*pace, *settings),
@@ -97,6 +105,7 @@ class OneMachine:
         self._weights: threading.Thread | None = None
         self._weights_at: str | None = None
         self._started = False
+        self.is_complete = False
         self._addresses: dict[tuple[str, str, int], str] = {}
         self.audit_log: Path | None = None
 
@@ -117,13 +126,23 @@ class OneMachine:
 
     def install(self, found: Figures) -> None:
         """Prometheus may still be building; CRDs and the operator need not wait for it."""
+        from tests.cluster.build import is_built
+
         self.kube.kubectl("create", "namespace", NAMESPACE)
-        # the fleets' Prometheus is the last to be built
-        self._await_build("all")
+        self.is_complete = is_built("prometheus")
+        if self.is_complete:
+            found.caches_complete = max(found.began, _newest_cache_time())
+        helm_install(self.kube, embedded=self.is_complete)
         assert self._weights is not None
         self._weights.join()
-        found.caches_complete = max(found.began, _newest_cache_time())
-        helm_install(self.kube)
+
+    def complete(self, found: Figures) -> None:
+        """Add Prometheus when it had to be built first; fleets without an SLO need none."""
+        if not self.is_complete:
+            self._await_build("all")
+            found.caches_complete = _newest_cache_time()
+            helm_install(self.kube, embedded=True)
+            self.is_complete = True
 
     def provide_weights(self) -> None:
         """A PersistentVolume on the cache's folder, and the claim `models`."""
@@ -196,6 +215,7 @@ class ExistingCluster:
     """A cluster of the user's, with images that the user built. Untried where this was written."""
 
     is_ours = False
+    is_complete = True
     system = SYSTEM
     audit_log = None
 
@@ -221,6 +241,9 @@ class ExistingCluster:
         for name in ("operator", "gateway", "engine"):
             images += ["--set", f"images.{name}={self._registry}/{name}:0.1.0"]
         helm_install(self.kube, *images)
+
+    def complete(self, found: Figures) -> None:
+        """Nothing was left out."""
 
     def provide_weights(self) -> None:
         """The user's own claim `models` must hold the weights."""

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import yaml
 
-from tests.demo import picture, rest, score
+from tests.demo import rest, score
 from tests.demo.answer import fleet_path, slowest_start_s
 from tests.demo.figures import Figures
 from tests.demo.kube import Kube, is_ready
@@ -23,8 +23,9 @@ REST_S = 60
 
 
 def apply(place: Place) -> None:
-    """Ask for the simulated fleet; it starts while the real one answers."""
-    place.kube.kubectl("apply", "-n", NAMESPACE, "-f", str(MANIFEST))
+    """Ask for the simulated fleet, once Prometheus is there for it to be scaled by."""
+    if place.is_complete:
+        place.kube.kubectl("apply", "-n", NAMESPACE, "-f", str(MANIFEST))
 
 
 def run(place: Place, found: Figures, out: Path) -> None:
@@ -49,6 +50,8 @@ def run(place: Place, found: Figures, out: Path) -> None:
     ended = time.monotonic()
     seen = records.read()
     _score(found, seen, limits, watch)
+    from tests.demo import picture  # a second of imports, after the load instead of before it
+
     picture.draw(out / "ramp.png", watch.readings, seen, limits)
     _explain(kube, name)
     _rest(place, found, name, fleet, ended)
@@ -136,7 +139,7 @@ def _rest(place: Place, found: Figures, name: str, fleet: dict, ended: float) ->
         return
     # The longest window of the law: attainment, over the hold or two rate windows; then one tick.
     interval = _seconds(spec["autoscaling"]["interval"])
-    passed = ended + max(hold, 2 * window) + interval + 1
+    passed = ended + max(hold, 2 * window) + interval
     say(f"at rest: waiting out the windows, then counting writes for {REST_S} s")
     time.sleep(max(0.0, passed - time.monotonic()))
     begin = datetime.now(UTC).isoformat()
