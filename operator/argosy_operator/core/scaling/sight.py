@@ -32,6 +32,8 @@ LARGEST = 1e15
 """No rate, length, time or count of a fleet is larger; what is, is no measurement."""
 
 SHORTEST_S = 1e-6
+LARGEST_STEP = 1e9
+"""No step takes as many seconds, tokens or sequences."""
 
 
 def plausible(number: float) -> bool:
@@ -80,7 +82,9 @@ def _possible(row: StepDelta) -> bool:
         row.context_tokens,
     )
     # Part of a step (samples are interpolated) and no time at all are no measurement of a step.
-    return all(plausible(n) for n in numbers) and row.steps >= 1 and row.seconds >= SHORTEST_S
+    whole = all(plausible(n) for n in numbers) and row.steps >= 1 and row.seconds >= SHORTEST_S
+    sizes = (row.seconds, row.prefill_tokens, row.decode_sequences, row.context_tokens)
+    return whole and all(size / row.steps < LARGEST_STEP for size in sizes)
 
 
 def _believed(signal: Signal) -> Signal:
