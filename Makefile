@@ -32,11 +32,13 @@ $(VENV)/.dev: $(VENV)/.uv requirements/dev.txt pyproject.toml
 	@echo "installing the operator, the gateway and the tools"
 	@$(BIN)/uv pip install --quiet --python $(PY) --require-hashes -r requirements/dev.txt
 	@$(BIN)/uv pip install --quiet --python $(PY) --no-deps -e .
+	@PYTHONDONTWRITEBYTECODE= $(PY) -m tests.cluster.bytecode
 	@touch $@
 
 $(VENV)/.all: $(VENV)/.dev requirements/all.txt
 	@echo "installing torch (about 2.5 GB to download, 4.6 GB on disk)"
 	@$(BIN)/uv pip install --quiet --python $(PY) --require-hashes -r requirements/all.txt
+	@PYTHONDONTWRITEBYTECODE= $(PY) -m tests.cluster.bytecode
 	@touch $@
 
 .PHONY: setup

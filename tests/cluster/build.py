@@ -32,8 +32,9 @@ COMPONENTS = (
     *("etcd", "kube-apiserver", "kube-controller-manager", "kube-scheduler"),
     *("kubelet", "kube-proxy"),
 )
-# No debug information: neither made by the compiler nor carried by the linker.
-FLAGS = ("-buildvcs=false", "-gcflags=all=-dwarf=false")
+# No debug information: neither made by the compiler nor carried by the linker. No inlining (-l): a
+# quarter less compiling, for programs that wait more than they compute.
+FLAGS = ("-buildvcs=false", "-gcflags=all=-dwarf=false -l")
 _VERSION = "k8s.io/component-base/version"
 LINK = " ".join(
     (
@@ -60,15 +61,15 @@ class Target:
 STAGES: dict[str, tuple[Target, ...]] = {
     "kube": (
         Target("forward", "./forward", "", 10, 90, 2),
-        Target("kube", "./kube", "", 230, 2000, 137),
+        Target("kube", "./kube", "", 280, 2676, 122),
     ),
-    "coredns": (Target("coredns", "./coredns", "", 10, 60, 50),),
+    "coredns": (Target("coredns", "./coredns", "", 10, 95, 47),),
     "prometheus": (
         Target(
             "prometheus",
             "github.com/prometheus/prometheus/cmd/prometheus",
             "remove_all_sd,enable_kubernetes_sd",
-            *(60, 500, 75),
+            *(60, 444, 66),
         ),
     ),
 }
@@ -255,22 +256,41 @@ def _compile(go: str, target: Target, say: Progress) -> None:
 
 def build(stage: str = "all") -> Path:
     """Build what is missing of `stage`; returns the folder. BuildError says what to do."""
+    if is_built(stage):
+        return bin_dir()
     say = Progress()
-    go: str | None = None
-    for name in _stages(stage):
-        if is_built(name):
-            continue
-        if go is None and (go := find_go()) is None:
-            with _toolchain_lock(say):
-                go = find_go() or fetch_go(say)
-            digest.cache_clear()
-        with _locked(name, say):
-            for target in STAGES[name]:
-                if not (bin_dir() / target.name).exists():
-                    _compile(go, target, say)
-            if name == "kube":
-                _link_components()
+    if (go := find_go()) is None:
+        with _toolchain_lock(say):
+            go = find_go() or fetch_go(say)
+        digest.cache_clear()
+    missing = [name for name in _stages(stage) if not is_built(name)]
+    with _modules_fetched(go, missing):
+        for name in missing:
+            with _locked(name, say):
+                for target in STAGES[name]:
+                    if not (bin_dir() / target.name).exists():
+                        _compile(go, target, say)
+                if name == "kube":
+                    _link_components()
     return bin_dir()
+
+
+@contextlib.contextmanager
+def _modules_fetched(go: str, stages: list[str]) -> Iterator[None]:
+    """Downloads the modules of all `stages` while the first compiles: that needs other resources.
+
+    What it does not reach, `go build` fetches itself; its failures are told there.
+    """
+    targets = [target for name in stages for target in STAGES[name]]
+    tags = ",".join(target.tags for target in targets if target.tags)
+    words = [go, "list", "-deps", f"-tags={tags}", *(target.package for target in targets)]
+    quiet = subprocess.DEVNULL
+    fetching = subprocess.Popen(words, cwd=SOURCE, env=_go_env(), stdout=quiet, stderr=quiet)
+    try:
+        yield
+    finally:
+        fetching.terminate()
+        fetching.wait()
 
 
 @contextlib.contextmanager

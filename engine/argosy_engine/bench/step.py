@@ -1,9 +1,11 @@
-"""Decode steps and a prefill of one model, in milliseconds and tokens a second.
+"""Decode steps and prefills of one model, beside what their matrix products alone take.
 
     python -m argosy_engine.bench.step --model DIR [--dtype auto] [--json FILE]
 
-Prints a line a figure; writes {"figures", "environment", "command"}. Best of several repeats, since
-the neighbours of a shared machine only ever slow a step down.
+Prints a line a figure; writes {"figures", "environment", "command"}. Step and products alternate in
+the same run, and each is the best of several repeats: the neighbours of a shared machine only ever
+slow a step down. `…_over_products` is the step over that limit: 1 would be an engine in which
+attention, norms, sampling and Python cost nothing.
 """
 
 import argparse
@@ -15,12 +17,17 @@ import sys
 import time
 from pathlib import Path
 
-import torch
-
 from argosy_engine.config import EngineConfig
 from argosy_engine.core.plan import Row, StepPlan
 from argosy_engine.core.sampling import SamplingParams
-from argosy_engine.runtime.torch_runner import TorchRunner, load
+from argosy_engine.runtime.machine import spin_briefly
+
+spin_briefly()  # as `argosy engine serve` does, before torch is loaded
+
+import torch  # noqa: E402
+
+from argosy_engine.model.trunk import Trunk  # noqa: E402
+from argosy_engine.runtime.torch_runner import TorchRunner, load  # noqa: E402
 
 _CONTEXT = 128
 _BLOCK = 32
@@ -42,9 +49,9 @@ def _row(index: int, start: int, count: int) -> Row:
     )
 
 
-def _best_s(runner: TorchRunner, rows: tuple[Row, ...], repeats: int) -> float:
+def _plan(rows: tuple[Row, ...]) -> StepPlan:
     decodes = [row for row in rows if row.decode]
-    plan = StepPlan(
+    return StepPlan(
         index=1,
         rows=rows,
         block_size=_BLOCK,
@@ -54,32 +61,71 @@ def _best_s(runner: TorchRunner, rows: tuple[Row, ...], repeats: int) -> float:
         decode_context_tokens=len(decodes) * _CONTEXT,
         after_idle=False,
     )
-    return min(runner.execute(plan).busy_s for _ in range(repeats))
+
+
+def _products_s(trunk: Trunk, tokens: int, sampled: int) -> float:
+    """Seconds of every matrix product of a step of `tokens` tokens, and nothing else."""
+    weights, spec = trunk.weights, trunk.spec
+    like = weights.embedding
+    made = {
+        width: torch.ones(tokens, width, dtype=like.dtype, device=like.device)
+        for width in (spec.hidden, spec.q_size, spec.inner)
+    }
+    _finish(like.device)
+    began = time.perf_counter()
+    with torch.inference_mode():
+        for layer in weights.layers:
+            layer.qkv(made[spec.hidden])
+            layer.out(made[spec.q_size])
+            layer.gate_up(made[spec.hidden])
+            layer.down(made[spec.inner])
+        weights.head(made[spec.hidden][:sampled])
+    _finish(like.device)
+    return time.perf_counter() - began
+
+
+def _finish(device: torch.device) -> None:
+    if device.type == "cuda":
+        torch.cuda.synchronize(device)
+
+
+def _best_s(runner: TorchRunner, rows: tuple[Row, ...], repeats: int) -> tuple[float, float]:
+    """(step, its products), in seconds."""
+    plan, tokens = _plan(rows), sum(row.count for row in rows)
+    pairs = [
+        (runner.execute(plan).busy_s, _products_s(runner.trunk, tokens, len(rows)))
+        for _ in range(repeats)
+    ]
+    return min(step for step, _ in pairs), min(products for _, products in pairs)
 
 
 def measure(model: str, dtype: str) -> dict[str, float]:
+    """Figures by name; milliseconds, tokens a second, MiB and ratios."""
     began = time.perf_counter()
     runner, _ = load(
         EngineConfig(model=model, served_name="bench", dtype=dtype, kv_cache_tokens=8192)  # type: ignore[arg-type]
     )
     runner.warm_up()
     figures = {"load_s": time.perf_counter() - began}
-    for batch in (1, 8, 32):
-        rows = tuple(_row(index, _CONTEXT - 1, 1) for index in range(batch))
-        step_s = _best_s(runner, rows, 8)
-        figures[f"decode_{batch}_ms"] = step_s * 1e3
-        figures[f"decode_{batch}_tokens_per_s"] = batch / step_s
-    for tokens in (128, 512):
-        step_s = _best_s(runner, (_row(0, 0, tokens),), 3)
-        figures[f"prefill_{tokens}_ms"] = step_s * 1e3
-        figures[f"prefill_{tokens}_tokens_per_s"] = tokens / step_s
+    decodes = {
+        f"decode_{batch}": tuple(_row(index, _CONTEXT - 1, 1) for index in range(batch))
+        for batch in (1, 8, 32)
+    }
+    prefills = {f"prefill_{tokens}": (_row(0, 0, tokens),) for tokens in (128, 512)}
+    for name, rows in (decodes | prefills).items():
+        step_s, products_s = _best_s(runner, rows, 8 if name in decodes else 3)
+        figures[f"{name}_ms"] = step_s * 1e3
+        tokens = sum(row.count for row in rows)
+        figures[f"{name}_tokens_per_s"] = tokens / step_s
+        figures[f"{name}_over_products"] = step_s / products_s
     figures["rss_mib"] = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
     return {name: round(value, 2) for name, value in figures.items()}
 
 
 def main() -> None:
+    """Command line; see the module."""
     cache = os.environ.get("ARGOSY_CACHE") or Path.home() / ".cache" / "argosy"
-    parser = argparse.ArgumentParser(description="Measure decode steps and a prefill.")
+    parser = argparse.ArgumentParser(description="Measure decode steps and prefills.")
     parser.add_argument("--model", default=str(Path(cache) / "models" / _NAME))
     parser.add_argument("--dtype", default="auto", choices=("auto", "float32", "bfloat16"))
     parser.add_argument("--json", type=Path)

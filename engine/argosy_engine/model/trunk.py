@@ -44,7 +44,7 @@ class Trunk:
 
     def __init__(self, spec: ModelSpec, weights: Weights, *, max_positions: int) -> None:
         self.spec = spec
-        self._weights = weights
+        self.weights = weights
         device = weights.embedding.device
         self._rotations = rotation_table(spec.rope, spec.head_dim, max_positions, device)
 
@@ -61,7 +61,7 @@ class Trunk:
 
         Writes K and V of all N tokens into `pool`.
         """
-        weights, eps = self._weights, self.spec.norm_eps
+        weights, eps = self.weights, self.spec.norm_eps
         hidden = F.embedding(token_ids, weights.embedding)
         turn = self._rotations[positions]
         size = (self.spec.hidden,)

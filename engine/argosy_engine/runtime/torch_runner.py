@@ -71,7 +71,7 @@ class TorchRunner:
     """Implements `core.runner.Runner`."""
 
     def __init__(self, trunk: Trunk, pool: PagedPool, *, name: str, max_model_len: int) -> None:
-        self._trunk = trunk
+        self.trunk = trunk
         self._pool = pool
         self.eos_token_ids = trunk.spec.eos_token_ids
         self.max_model_len = max_model_len
@@ -108,7 +108,7 @@ class TorchRunner:
     def _run(self, flat: FlatBatch) -> list[int]:
         device = self._pool.device
         with torch.inference_mode():
-            logits = self._trunk.forward(
+            logits = self.trunk.forward(
                 torch.tensor(flat.token_ids, device=device),
                 torch.tensor(flat.positions, device=device),
                 self._pool.prepare(flat),

@@ -28,6 +28,7 @@ from argosy_engine.core.transfer import TransferService
 from argosy_engine.errors import LoadError
 from argosy_engine.metrics import EngineMetrics
 from argosy_engine.runtime.loop import Delivery, EngineLoop
+from argosy_engine.runtime.machine import spin_briefly
 from argosy_engine.server.admin import Admin
 from argosy_engine.server.api import OpenAiApi
 from argosy_engine.server.drain import Drain
@@ -106,6 +107,7 @@ async def _run(
 def _load(config: EngineConfig) -> tuple[Runner, Tokenizer]:
     """Only the chosen runner's module is imported: a simulated engine never sees torch."""
     name = "sim_runner" if config.load_format == "sim" else "torch_runner"
+    spin_briefly()
     try:
         module = importlib.import_module(f"argosy_engine.runtime.{name}")
         runner, tokenizer = module.load(config)
