@@ -133,6 +133,22 @@ def test_a_pulled_request_decodes_without_prefill_and_a_failed_pull_falls_back()
     assert [(r.request_id, r.count) for r in decision.plan.rows] == [("good", 1), ("bad", 41)]
 
 
+@pytest.mark.parametrize("prompt", [47, 48, 49])
+def test_a_pull_that_fails_after_its_first_token_computes_no_token_outside_its_blocks(prompt):
+    scheduler = make()
+    sequence = scheduler.add(ask("a", prompt, candidates=("10.0.0.1:8002",)))
+    step(scheduler)
+    scheduler.pull_ready(PullReady(request_id="a", attempt=1, first_token=9, prefill_pod="p"), 1.0)
+    scheduler.pull_failed(PullFailed(request_id="a", attempt=1, cause="broken", message=""))
+    while scheduler.sequences:
+        plan = scheduler.schedule(2.0).plan
+        flatten(plan)
+        samples = sum(row.samples for row in plan.rows)
+        scheduler.update(plan, StepOutput(token_ids=[7] * samples, busy_s=0.01), 2.0)
+    assert sequence.tokens[prompt:] == [9, 7, 7, 7]
+    assert scheduler.pool.used == scheduler.promised == 0
+
+
 def test_an_aborted_pull_keeps_its_blocks_until_the_service_lets_go():
     scheduler = make()
     scheduler.add(ask("a", 40, candidates=("10.0.0.1:8002",)))

@@ -176,8 +176,7 @@ class Scheduler:
         for row, sequence in zip(plan.rows, self._planned, strict=True):
             token = next(drawn) if row.samples else None
             if sequence.request_id in out.failed:
-                message = out.failed[sequence.request_id]
-                emissions.append(self._fail(sequence, message))
+                emissions.append(self._fail(sequence, out.failed[sequence.request_id]))
                 continue
             sequence.num_computed += row.count
             if token is not None:
@@ -253,8 +252,9 @@ class Scheduler:
     ) -> int:
         """Append what fits of this prompt, to a block's edge where that leaves anything."""
         threshold = self.limits.long_prefill_threshold or budget
-        remaining = sequence.remaining
-        count = min(remaining, budget, threshold)
+        remaining, held = sequence.remaining, len(sequence.blocks) * self.pool.block_size
+        # a peer's first token may lie beyond the prompt's blocks: as a decode it gets its own
+        count = min(remaining, budget, threshold, held - sequence.num_computed)
         if count < remaining:
             end = sequence.num_computed + count
             aligned = end - end % self.pool.block_size - sequence.num_computed
