@@ -1,6 +1,8 @@
 """What becomes of clients, blocks and leases when a hand-over goes wrong, over real sockets."""
 
+import asyncio
 import socket
+import threading
 
 import pytest
 
@@ -10,6 +12,7 @@ from tests.kv.nodes import BLOCK, node, until
 from tests.kv.peers import bad_network, puller
 
 PROMPT = list(range(100, 100 + 40 * BLOCK + 5))
+SHORT = PROMPT[: 2 * BLOCK]  # computed in one step
 BACK_BEFORE_KV = 330  # ACCEPTED and READY have fewer bytes, one KV frame of 41 blocks has 2,600
 
 
@@ -164,3 +167,24 @@ async def test_a_draining_prefill_engine_takes_no_prompt_but_serves_its_leases(p
         assert (await holder.pull())[0] is Kind.DONE
         await holder.tell(Kind.RELEASE)
         await until(lambda: not prefill.loop.leases.active)
+
+
+async def test_a_peer_that_vanishes_while_its_prompt_is_computed_leaves_no_lease(prefill):
+    computing, go_on = threading.Event(), threading.Event()
+    execute = prefill.runner.execute
+
+    def slow(plan):
+        computing.set()
+        go_on.wait(5)
+        return execute(plan)
+
+    prefill.runner.execute = slow
+    async with puller(prefill.address) as peer:
+        asked = asyncio.create_task(peer.prefill(SHORT, prefill.runner.kv_layout().fingerprint))
+        await until(computing.is_set)
+        asked.cancel()
+        peer.writer.transport.abort()
+        await until(lambda: prefill.loop.unfinished == 2)  # the prompt, and the news in the inbox
+    go_on.set()
+    await until(lambda: not prefill.scheduler.pool.used)
+    assert (prefill.loop.leases.active, prefill.loop.leases.expired) == (0, 0)

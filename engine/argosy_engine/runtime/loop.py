@@ -71,6 +71,7 @@ class _SubmitRemote:
 class _Abort:
     request_id: str
     reason: FinishReason = "abort"
+    lease: LeaseKey | None = None  # a remote prefill's: it may come to be while this waits
 
 
 @dataclass(frozen=True, slots=True)
@@ -161,8 +162,9 @@ class EngineLoop:
         self._inbox.put(_SubmitRemote(order, on_event, self._clock()))
 
     def abort_remote_prefill(self, request_id: str, attempt: int) -> None:
-        self.leases.release(LeaseKey(request_id, attempt, self._epoch))
-        self._inbox.put(_Abort(_remote_id(request_id, attempt)))
+        key = LeaseKey(request_id, attempt, self._epoch)
+        self.leases.release(key)
+        self._inbox.put(_Abort(_remote_id(request_id, attempt), lease=key))
 
     def begin_send(self, key: LeaseKey) -> tuple[int, ...]:
         return self.leases.begin_send(key)
@@ -244,7 +246,9 @@ class EngineLoop:
                 self._add(message)
             case _SubmitRemote():
                 self._add_remote(message)
-            case _Abort(request_id, reason):
+            case _Abort(request_id, reason, lease):
+                if lease is not None:
+                    self.leases.release(lease)
                 self._abort(request_id, reason)
             case PullReady():
                 self._pull_ready(message)
