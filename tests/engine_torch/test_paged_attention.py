@@ -1,0 +1,139 @@
+"""Paged attention beside plain softmax attention in float64 over whole, contiguous sequences."""
+
+import random
+
+import pytest
+
+pytestmark = pytest.mark.torch
+torch = pytest.importorskip("torch")
+
+from argosy_engine.attention import paged  # noqa: E402
+from argosy_engine.attention.paged import PagedPool, PoolShape  # noqa: E402
+from argosy_engine.core.plan import Row, StepPlan, flatten  # noqa: E402
+from argosy_engine.core.sampling import SamplingParams  # noqa: E402
+
+LAYERS = 2
+CLOSE = {torch.float32: 2e-5, torch.bfloat16: 3e-2}
+
+
+def expected(q, k, v, start):
+    """softmax(q·Kᵀ/√d)·V of `q` [n, heads, d], the last n of the tokens of `k` and `v`.
+
+    `k`, `v` [tokens, kv heads, d]; query head h reads KV head h // (heads / kv heads).
+    """
+    group = q.shape[1] // k.shape[1]
+    k, v = (x.double().repeat_interleave(group, dim=1) for x in (k, v))
+    scores = torch.einsum("qhd,khd->hqk", q.double(), k) / q.shape[2] ** 0.5
+    positions = torch.arange(k.shape[0])
+    unseen = positions.unsqueeze(0) > positions[start:].unsqueeze(1)
+    weights = scores.masked_fill(unseen, float("-inf")).softmax(-1)
+    return torch.einsum("hqk,khd->qhd", weights, v)
+
+
+class Sequences:
+    """Prompts computed in chunks, then decodes; each in blocks from all over the pool."""
+
+    def __init__(self, rng, *, shape, heads, dtype, count):
+        self.rng, self.shape, self.heads = rng, shape, heads
+        self.pool = PagedPool(shape, dtype, torch.device("cpu"))
+        # What a block held before must not be seen, and that of the null block neither.
+        self.pool.memory.normal_()
+        free = list(range(1, shape.blocks))
+        rng.shuffle(free)
+        each = len(free) // count
+        self.tables = [free[i * each : (i + 1) * each] for i in range(count)]
+        room = each * shape.block_size
+        self.prompts = [rng.randint(1, room - 8) for _ in range(count)]
+        self.done = [0] * count
+        empty = torch.empty(0, 2 * shape.kv_heads, shape.head_dim, dtype=dtype)
+        self.written = [[empty] * count for _ in range(LAYERS)]
+
+    def step(self):
+        """A random share of each sequence; the largest error over layers and rows."""
+        rows = [self.row(i) for i in range(len(self.done)) if self.rng.random() < 0.8]
+        rows = sorted((row for row in rows if row.count), key=lambda row: not row.decode)
+        if not rows:
+            return 0.0
+        decodes = sum(row.decode for row in rows)
+        flat = flatten(
+            StepPlan(
+                index=1,
+                rows=tuple(rows),
+                block_size=self.shape.block_size,
+                prefill_tokens=0,
+                prefill_sequences=len(rows) - decodes,
+                decode_sequences=decodes,
+                decode_context_tokens=0,
+                after_idle=False,
+            )
+        )
+        batch = self.pool.prepare(flat)
+        worst = max(self.layer(layer, batch, rows, len(flat.token_ids)) for layer in range(LAYERS))
+        for row in rows:
+            self.done[int(row.request_id)] += row.count
+        return worst
+
+    def row(self, index):
+        start, prompt = self.done[index], self.prompts[index]
+        room = len(self.tables[index]) * self.shape.block_size
+        decode = start >= prompt
+        count = min(1, room - start) if decode else self.rng.randint(1, prompt - start)
+        return Row(
+            request_id=str(index),
+            tokens=[0] * (start + count),
+            block_table=self.tables[index],
+            start=start,
+            count=count,
+            samples=True,
+            decode=decode,
+            sampling=SamplingParams(max_tokens=1),
+        )
+
+    def layer(self, layer, batch, rows, tokens):
+        dim, dtype = self.shape.head_dim, self.pool.memory.dtype
+        # As the trunk gives them: q and kv are slices of one fused product.
+        fused = torch.randn(tokens, self.heads + 2 * self.shape.kv_heads, dim).to(dtype)
+        q, kv = fused[:, : self.heads], fused[:, self.heads :]
+        self.pool.write(layer, batch, kv)
+        out = self.pool.attend(layer, batch, q)
+        assert out.shape == q.shape
+        worst, at = 0.0, 0
+        for row in rows:
+            index, end = int(row.request_id), at + row.count
+            known = torch.cat([self.written[layer][index], kv[at:end]])
+            self.written[layer][index] = known
+            k, v = known[:, : self.shape.kv_heads], known[:, self.shape.kv_heads :]
+            right = expected(q[at:end], k, v, row.start)
+            worst = max(worst, float((out[at:end].double() - right).abs().max()))
+            at = end
+        return worst
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=["float32", "bfloat16"])
+@pytest.mark.parametrize("seed", range(6))
+def test_chunks_and_decodes_of_scattered_blocks_attend_as_whole_sequences_do(
+    seed, dtype, monkeypatch
+):
+    rng = random.Random(seed)
+    torch.manual_seed(seed)
+    # Small bounds, so that tiles of rows and groups of decodes end in the middle of the work.
+    monkeypatch.setattr(paged, "_TILE_ROWS", rng.choice([3, 8, 128]))
+    monkeypatch.setattr(paged, "_SCORE_ELEMENTS", rng.choice([200, 1 << 22]))
+    monkeypatch.setattr(paged, "_GATHER_ELEMENTS", rng.choice([500, 1 << 21]))
+    kv_heads, size = rng.choice([1, 2, 3]), rng.choice([1, 4, 16])
+    sequences = Sequences(
+        rng,
+        shape=PoolShape(
+            blocks=1 + 5 * (1 + 40 // size),
+            layers=LAYERS,
+            kv_heads=kv_heads,
+            block_size=size,
+            head_dim=rng.choice([4, 16]),
+        ),
+        heads=kv_heads * rng.choice([1, 2, 4]),
+        dtype=dtype,
+        count=5,
+    )
+    errors = [sequences.step() for _ in range(12)]
+    assert max(errors) < CLOSE[dtype]
+    assert min(sequences.done) > 0
