@@ -77,6 +77,16 @@ REFUSED: dict[str, tuple[dict[str, Any], str, str]] = {
         "bad",
         "write a quantity",
     ),
+    "less than no CPU": (
+        {"roles": {"colocated": {"resources": {"cpu": -1}}}},
+        "bad",
+        "write a quantity",
+    ),
+    "a query in an address": (
+        {"metrics": {"prometheus": {"url": "http://inside/secrets?x="}}},
+        "bad",
+        "write http://host:port",
+    ),
     "a password in an address": (
         {"metrics": {"prometheus": {"url": "http://me:secret@prometheus:9090"}}},
         "bad",

@@ -28,7 +28,9 @@ words = mostly("A", "b", "--role-x", "--x", bad=["", "POD_IP", "9", "a b", "--ro
 role = some(
     replicas=some(min=mostly(1, 2, bad=[-1, 0, 9]), max=mostly(2, 3, bad=[0, 1])),
     resources=some(
-        gpu=mostly(0, 1, 4, bad=[-1]), cpu=mostly(1, "500m", bad=["x"]), memory=st.just("4Gi")
+        gpu=mostly(0, 1, 4, bad=[-1]),
+        cpu=mostly(1, "500m", bad=["x", -1]),
+        memory=mostly("4Gi", 2 * 2**40, bad=[10**15, "-1"]),
     ),
 )
 specs = st.fixed_dictionaries(

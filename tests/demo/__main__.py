@@ -45,8 +45,9 @@ def main() -> int:
         place.start(found)
         place.install(found)
         answer.run(place, found, then=lambda: ramp.apply(place))
-        place.complete(found)
-        ramp.apply(place)
+        if not place.is_complete:  # Prometheus was still building
+            place.complete(found)
+            ramp.apply(place)
         ramp.run(place, found, OUT)
         found.finish(place.is_ours)
     except (TimeoutError, RuntimeError) as error:

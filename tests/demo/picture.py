@@ -35,8 +35,8 @@ def draw(path: Path, readings: list[Reading], records: list[Seen], limits: Limit
         )
     replicas.plot([], [], color="gray", ls=":", label="desired")
     replicas.set_ylabel("replicas")
-    replicas.set_ylim(bottom=0)
-    replicas.legend(loc="upper right", ncols=3, frameon=False)
+    replicas.set_ylim(0, 1.25 * replicas.get_ylim()[1])  # room for the legend
+    replicas.legend(loc="upper left", ncols=3, frameon=False)
     met = [
         attainment([r for r in records if abs(r.due_s - s) <= WINDOW_S / 2], limits)
         for s in seconds

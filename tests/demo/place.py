@@ -138,11 +138,10 @@ class OneMachine:
 
     def complete(self, found: Figures) -> None:
         """Add Prometheus when it had to be built first; fleets without an SLO need none."""
-        if not self.is_complete:
-            self._await_build("all")
-            found.caches_complete = _newest_cache_time()
-            helm_install(self.kube, embedded=True)
-            self.is_complete = True
+        self._await_build("all")
+        found.caches_complete = _newest_cache_time()
+        helm_install(self.kube, embedded=True)
+        self.is_complete = True
 
     def provide_weights(self) -> None:
         """A PersistentVolume on the cache's folder, and the claim `models`."""

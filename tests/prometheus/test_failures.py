@@ -1,7 +1,10 @@
 """Whatever Prometheus' side does wrong becomes Blind with a reason, in time."""
 
+import asyncio
 import socket
 import time
+
+import pytest
 
 from argosy_operator.core.scaling.observe import Blind, FleetMetrics, Idle, Value, Windows
 from argosy_operator.core.scaling.samples import RECEIVED, Round, Series, assemble
@@ -55,3 +58,55 @@ def test_a_negative_counter_is_a_lie() -> None:
     seen = counter((1000.0, 5.0), (1001.0, -1.0)).arrivals
     assert isinstance(seen, Blind)
     assert seen.reason.startswith("NotANumber")
+
+
+async def answered(body: str, status: str = "200 OK") -> FleetMetrics:
+    """What the port makes of a server that gives this answer to every question."""
+
+    async def answer(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        while (await reader.readline()).strip():
+            pass
+        head = f"HTTP/1.1 {status}\r\nContent-Length: {len(body)}\r\nConnection: close\r\n\r\n"
+        writer.write((head + body).encode())
+        await writer.drain()
+        writer.close()
+
+    server = await asyncio.start_server(answer, "127.0.0.1", 0)
+    url = f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}"
+    port = PrometheusMetrics(url, timeout_s=5.0)
+    try:
+        return await port.measure(url, "default", "a", WINDOWS, 1000.0)
+    finally:
+        port.close()
+        server.close()
+
+
+@pytest.mark.parametrize(
+    "result",
+    [
+        '[1000, "1"]',
+        '[{"metric": {}}]',
+        '[{"metric": {"role": "gateway"}, "value": [1000, "1"]}]',
+        '[{"metric": {}, "value": [1000, "1"], "values": [[1000, "one"]]}]',
+        '[{"metric": {"__name__": "x"}, "value": [1000, "1"], "histograms": []}]',
+    ],
+)
+async def test_an_answer_of_another_shape_is_blindness_and_no_failed_round(result: str) -> None:
+    seen = await answered('{"status": "success", "data": {"result": ' + result + "}}")
+    assert isinstance(seen.arrivals, Blind)
+    assert seen.arrivals.reason.startswith("PrometheusAnswer")
+
+
+async def test_prometheus_own_words_about_an_error_are_passed_on() -> None:
+    body = '{"status": "error", "errorType": "bad_data", "error": "query is too long"}'
+    seen = await answered(body, "400 Bad Request")
+    assert isinstance(seen.arrivals, Blind)
+    assert "query is too long" in seen.arrivals.reason
+
+
+async def test_what_some_other_server_says_does_not_end_up_in_status() -> None:
+    """The address may come from a user's object, and its answer is not the user's to read."""
+    for status in ("200 OK", "403 Forbidden"):
+        seen = await answered("token: geheim", status)
+        assert isinstance(seen.arrivals, Blind)
+        assert "geheim" not in seen.arrivals.reason

@@ -1,6 +1,10 @@
 """Kicks are one round, a failing fleet pauses, an edited spec ends the pause."""
 
 import asyncio
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+import pytest
 
 from argosy_operator.core.actions import Trouble
 from argosy_operator.core.snapshot import Memory
@@ -68,3 +72,30 @@ async def test_a_failing_fleet_delays_no_other() -> None:
     await rounds.next()
     assert rounds.count == 2
     await workers.close()
+
+
+async def test_a_throttling_server_is_left_alone_as_long_as_it_asks(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    rounds = Rounds()
+    rounds.broken = True
+    workers = Workers(rounds)
+    workers.kick(KEY)
+    await rounds.next()
+    await asyncio.sleep(0.05)
+    await workers.close()
+    (said,) = [record for record in caplog.records if record.name == "argosy.loop"]
+    assert said.levelname == "WARNING"
+    assert "next try in 60.0 s: list Pod: Throttled: slow down" in said.getMessage()
+    assert said.exc_info is None
+
+
+def test_an_error_of_the_cluster_passes_through_context_managers() -> None:
+    @contextmanager
+    def some_context() -> Iterator[None]:
+        yield
+
+    error = ClusterError(Trouble.FORBIDDEN, "list Pod", "no")
+    with pytest.raises(ClusterError) as caught, some_context():
+        raise error
+    assert caught.value is error

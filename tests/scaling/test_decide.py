@@ -16,6 +16,7 @@ from argosy_operator.core.scaling.observe import (
     RoleMetrics,
     RoleSupply,
     Signal,
+    StepDelta,
     Value,
 )
 from tests.scaling.ramp import GOALS
@@ -125,3 +126,36 @@ def test_whatever_is_measured_the_answer_is_within_min_and_max(
 
     decision = follow(seen, supply(2, 2), ticks=3)
     assert all(1 <= t.replicas <= 4 for t in decision.targets)
+
+
+def test_a_hold_of_zero_is_no_idleness_and_no_division_by_it() -> None:
+    """`scaleDown.stabilization: 0s`: the holds then come from the cold start alone."""
+    goals = replace(GOALS, windows=replace(GOALS.windows, down_hold_s=0.0))
+
+    def busy(now: float) -> FleetMetrics:
+        row = StepDelta(now, 1.0, 10.0, prefill_tokens=20_000.0, prefill_requests=10.0)
+        return metrics(now, 12, roles=(RoleMetrics("prefill", 3, (row,)), RoleMetrics("decode", 3)))
+
+    decision = follow(busy, supply(1, 1), goals=goals)
+    assert decision.replicas("prefill") > 1
+    assert decision.targets[0].rule is not Rule.IDLE
+    late = follow(lambda now: metrics(now, 0), supply(3, 3), ticks=30, goals=goals)
+    assert [t.replicas for t in late.targets] == [1, 1]
+
+
+def test_a_budget_that_is_short_takes_nothing_from_a_role_that_must_keep_its_pods() -> None:
+    """Just started: nothing may be removed, not even to give the GPUs to the other role."""
+    goals = replace(GOALS, gpu_budget=24)
+    crowd = (RoleMetrics("prefill", 3), RoleMetrics("decode", 3, running=Value(5000, START)))
+    seen = Observations(metrics(START, 0.5, roles=crowd), supply(3, 3))
+    _, decision = decide(ScalingState(), seen, goals, START)
+    assert [t.replicas for t in decision.targets] == [3, 3]
+    assert Rule.BUDGET in {t.rule for t in decision.targets}
+
+
+def test_a_budget_below_what_is_held_is_the_users_word() -> None:
+    goals = replace(GOALS, gpu_budget=8)
+    _, decision = decide(
+        ScalingState(), Observations(metrics(START, 0.5), supply(3, 3)), goals, START
+    )
+    assert [t.replicas for t in decision.targets] == [1, 1]

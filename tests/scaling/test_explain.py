@@ -42,6 +42,37 @@ def test_a_fleet_without_a_decision_says_when_one_will_come() -> None:
     assert "No decision yet" in explain({"metadata": {"name": "a"}})
 
 
+def test_the_last_decision_is_not_told_a_second_time_as_one_before_it() -> None:
+    given = fleet()
+    scaling = given["status"]["autoscaling"]  # type: ignore[index]
+    last = {k: v for k, v in scaling["lastDecision"].items() if k != "record"}
+    older = last | {"time": "2025-12-31T00:00:00Z", "reason": "Idle"}
+    scaling["history"] = [last, older]
+    before = explain(given).partition("Before that")[2]
+    assert "2025-12-31" in before
+    assert "2026-01-01" not in before
+
+
+def test_a_fleet_that_was_decided_on_and_never_changed_is_not_called_undecided() -> None:
+    assert "changed replicas" in explain({"metadata": {"name": "a"}})
+
+
+def test_conditions_that_are_well_are_left_out() -> None:
+    well = {
+        "Ready": "True", "Servable": "True", "Reconciling": "False", "Progressing": "False",
+        "Stalled": "False", "CapacityLimited": "False", "Draining": "False",
+        "NameConflict": "False", "SLOMet": "True", "MetricsAvailable": "True",
+    }  # fmt: skip
+    said = [{"type": t, "status": s, "reason": "Fine"} for t, s in well.items()]
+    said.append({"type": "ScalingActive", "status": "True", "reason": "FollowingGoodput"})
+    said[5] |= {"status": "True", "reason": "GPUBudget"}
+    text = explain({"metadata": {"name": "a"}, "status": {"conditions": said}})
+    assert [line.split()[0] for line in text.partition("Conditions\n")[2].splitlines()] == [
+        "CapacityLimited=True",
+        "ScalingActive=True",
+    ]
+
+
 def test_another_output_is_refused_with_the_two_that_exist() -> None:
     with pytest.raises(ValueError, match="write text or json"):
         explain({}, "yaml")

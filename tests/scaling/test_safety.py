@@ -84,6 +84,16 @@ def test_a_law_that_has_just_started_removes_nothing(
     assert all(t.replicas >= t.current for t in decision.targets)
 
 
+@settings(max_examples=100, deadline=None)
+@given(seen=METRICS, have=HAVE, spare=st.integers(0, 8))
+def test_a_budget_that_suffices_for_what_is_there_removes_nothing_at_the_start(
+    seen: FleetMetrics, have: tuple[int, int], spare: int
+) -> None:
+    goals = replace(GOALS, gpu_budget=4 * sum(have) + spare)
+    _, decision = decide(ScalingState(), Observations(seen, supply(*have)), goals, START)
+    assert all(t.replicas >= t.current for t in decision.targets)
+
+
 @settings(max_examples=50, deadline=None)
 @given(seen=METRICS, have=HAVE, bad=st.sampled_from([float("nan"), float("inf"), -1.0]))
 def test_arrivals_that_are_no_number_are_blindness_and_remove_nothing(

@@ -82,9 +82,9 @@ class Percent(_Text):
 
 
 _QUANTITY = Format(
-    r"^[0-9]{1,12}([.][0-9]{1,3})?(m|k|M|G|T|Ki|Mi|Gi|Ti)?$",
+    r"^[0-9]{1,15}([.][0-9]{1,3})?(m|k|M|G|T|Ki|Mi|Gi|Ti)?$",
     "write a quantity such as 500m, 4 or 16Gi",
-    18,
+    21,
 )
 
 
@@ -106,7 +106,8 @@ class Quantity(_Text):
         cls, schema: CoreSchema, handler: GetJsonSchemaHandler
     ) -> dict[str, Any]:
         text = f"self.matches({cel_string(_QUANTITY.pattern)})"
-        rule = {"rule": f"type(self) == int || {text}", "message": _QUANTITY.says}
+        number = "self >= 0 && self < 1000000000000000"  # 15 digits, as in the pattern
+        rule = {"rule": f"type(self) == int ? {number} : {text}", "message": _QUANTITY.says}
         length = {"maxLength": _QUANTITY.max_length}
         return {"x-kubernetes-int-or-string": True, "x-kubernetes-validations": [rule]} | length
 
@@ -170,7 +171,7 @@ EnvName = Annotated[
 MetricsUrl = Annotated[
     str,
     Format(
-        r"^https?://[^@ ]+$",
+        r"^https?://[^@ ?#]+$",
         "write http://host:port or https://host:port; a credential belongs to the operator's "
         "chart values, never into this object",
         512,

@@ -1,6 +1,6 @@
 """What the operator writes back: `status` of ServingDeployment and ServingRole.
 
-Filled by `core` from a Snapshot, written by the shell's executor with a merge patch of `/status`.
+Filled by `core` from a Snapshot, written by `shell/report.py` as a server-side apply of `/status`.
 Nothing in it is an input: it can be rebuilt from the cluster and from Prometheus. Numbers that are
 not counts are strings ("0.953", "41ms"), quantised by whoever writes them, so that a quiet fleet
 writes nothing.
@@ -112,7 +112,7 @@ class AutoscalingStatus(Part):
     """The last decisions on replicas."""
 
     last_decision: Decision | None = None
-    """The last decision that changed replicas, or the first after a start."""
+    """The last decision that changed replicas."""
     history: Annotated[tuple[Decision, ...], Field(max_length=5)] = ()
     """Decisions that changed replicas, newest first, without their records."""
     last_scale_time: Annotated[dict[str, Timestamp], Field(max_length=4)] | None = None

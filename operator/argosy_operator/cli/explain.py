@@ -12,6 +12,14 @@ from argosy_operator.core.scaling.decision import MEANING, Rule
 
 Object = Mapping[str, Any]
 
+WELL_WHEN_FALSE = (
+    "Reconciling",
+    "Progressing",
+    "Stalled",
+    "CapacityLimited",
+    "Draining",
+    "NameConflict",
+)
 UNITS = (("_per_s", "/s"), ("_replicas", " replicas"), ("_tokens", " tokens"), ("_s", " s"))
 
 
@@ -32,10 +40,13 @@ def explain_text(fleet: Object) -> str:
     lines = [f"Fleet {name}"]
     last = scaling.get("lastDecision")
     if last is None:
-        lines.append("No decision yet: the operator decides once per spec.autoscaling.interval.")
+        lines.append(
+            "No decision yet has changed replicas; under policy Goodput with spec.slo the operator "
+            "decides once per spec.autoscaling.interval."
+        )
     else:
         lines += _decision(last)
-    history = scaling.get("history", [])
+    history = [d for d in scaling.get("history", []) if d["time"] != (last or {}).get("time")]
     if history:
         lines += ["", "Before that"]
         lines += [f"  {d['time']}  {_moves(d)}  {d.get('reason', '')}" for d in history]
@@ -50,7 +61,7 @@ def explain_text(fleet: Object) -> str:
 
 def _speaks(condition: Object) -> bool:
     """Conditions that explain replicas: those of scaling, and all that are not well."""
-    good = {"Reconciling": "False", "Stalled": "False"}.get(condition["type"], "True")
+    good = "False" if condition["type"] in WELL_WHEN_FALSE else "True"
     return "Scaling" in condition["type"] or condition["status"] != good
 
 

@@ -10,6 +10,8 @@ from argosy_operator.core.pods import Pod
 from argosy_operator.core.scaling.decision import Decision
 from argosy_operator.core.snapshot import Memory
 
+LOOK_AGAIN_S = 300.0
+
 
 @dataclass(frozen=True, slots=True)
 class Draft:
@@ -30,7 +32,7 @@ class Draft:
     leaving: tuple[Pod, ...] = ()
     trace: tuple[tuple[str, str], ...] = ()
     final: bool = False
-    wake_s: float = 300.0
+    wake_s: float = LOOK_AGAIN_S
 
     def act(self, *actions: Action) -> "Draft":
         return replace(self, actions=self.actions + actions)

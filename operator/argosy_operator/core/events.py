@@ -43,11 +43,12 @@ class Note:
 def fresh(
     notes: Iterable[Note], said: Mapping[str, float], now: float
 ) -> tuple[tuple[Note, ...], dict[str, float]]:
-    """The notes that were not said within the last hour, and what has been said then."""
+    """The notes that were not said within the last hour, and what has been said then. A change of
+    replicas is always said: the same words an hour ago were about another change."""
     known = {key: at for key, at in said.items() if now - at < REPEAT_S}
     new: list[Note] = []
     for note in notes:
-        if note.key not in known:
+        if note.key not in known or note.reason == EventReason.SCALED:
             known[note.key] = now
             new.append(note)
     return tuple(new), known

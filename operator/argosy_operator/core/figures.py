@@ -11,6 +11,7 @@ from argosy_operator.core.draft import Draft
 from argosy_operator.core.events import rfc3339
 from argosy_operator.core.scaling.observe import Signal, Value
 from argosy_operator.core.snapshot import Snapshot
+from argosy_operator.core.targets import by_law
 
 ATTAINMENT_STEP = 0.01
 RATE_STEP = 0.1  # relative
@@ -57,14 +58,15 @@ def goodput(s: Snapshot) -> dict[str, Any] | None:
 
 def slo_word(s: Snapshot, blind: bool) -> str:
     """Met, AtRisk, Missed, Idle, Blind or None, for the column and the SLOMet condition."""
-    if s.fleet.spec.slo is None:
-        return "None"
+    if not by_law(s.fleet.spec):
+        return "None"  # nobody asks Prometheus then
     if blind:
         return "Blind"
     figures = goodput(s) or {}
     if "attainment" not in figures:
         return "Idle"
-    attained, goal = float(figures["attainment"]), s.fleet.spec.slo.attainment.fraction
+    slo = s.fleet.spec.slo
+    attained, goal = float(figures["attainment"]), slo.attainment.fraction if slo else 0.0
     if attained < goal:
         return "Missed"
     return "AtRisk" if attained < goal + AT_RISK * (1 - goal) else "Met"

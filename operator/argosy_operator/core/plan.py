@@ -11,7 +11,7 @@ from dataclasses import dataclass, replace
 
 from argosy_operator.core.actions import Action, Outcome
 from argosy_operator.core.children import create_scaled, learn_settled, own_children
-from argosy_operator.core.draft import Draft
+from argosy_operator.core.draft import LOOK_AGAIN_S, Draft
 from argosy_operator.core.events import Note, fresh
 from argosy_operator.core.follow import follow_targets, retire_old
 from argosy_operator.core.snapshot import Memory, Snapshot
@@ -28,7 +28,9 @@ def leave_alone(s: Snapshot, d: Draft) -> Draft:
 def hands_off(s: Snapshot, d: Draft) -> Draft:
     """A paused fleet is looked at and reported, and nothing is written but its status."""
     if s.fleet.spec.paused:
-        return replace(d, actions=(), notes=(), memory=s.memory, scaled=False)
+        return replace(
+            d, actions=(), notes=(), memory=s.memory, scaled=False, wake_s=LOOK_AGAIN_S
+        )
     return d
 
 

@@ -19,7 +19,7 @@ class Pod:
     """One pod. Times are seconds since the epoch, None where it has not come to that.
 
     `draining`: annotated, by us or by a person; `ours`: the operator chose it as a victim.
-    `started`: its engine's process runs. `trouble` is (reason, message) of a container that waits,
+    `started`: its engine's process runs; `probed`: it has been ready since. `trouble` is (reason, message) of a container that waits,
     `ended` the (reason, message) with which the engine's last process ended.
     """
 
@@ -35,6 +35,7 @@ class Pod:
     phase: str = "Running"
     assigned: bool = True
     started: bool = True
+    probed: bool = False
     ready: bool = True
     terminating: bool = False
     draining: bool = False
@@ -107,6 +108,7 @@ def pod_of(raw: Mapping[str, Any]) -> Pod:
         phase=status.get("phase", "Pending"),
         assigned=bool(spec.get("nodeName")),
         started="running" in (engine.get("state") or {}),
+        probed=engine.get("started") is True,  # the startup probe asks for readiness
         ready=ready.get("status") == "True",
         terminating="deletionTimestamp" in meta,
         draining=names.DRAIN in annotations,

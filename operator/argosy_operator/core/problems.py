@@ -99,10 +99,13 @@ def _of_pod(pod: Pod) -> Problem | None:
         return _unschedulable(pod, pod.unschedulable)
     reason, message = pod.trouble or ("", "")
     if reason in _PULL:
+        field = "spec.engine.image"
+        if pod.role == names.GATEWAY_ROLE:
+            field = "images.gateway in the values of the operator's chart"
         return Problem(
             Reason.IMAGE_PULL_FAILED,
             f"the image of pod {pod.name} cannot be fetched: {_pull_error(message)}. Correct "
-            "spec.engine.image, or mirror the image",
+            f"{field}, or mirror the image",
         )
     if reason in _CONFIG:
         return Problem(

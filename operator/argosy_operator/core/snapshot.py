@@ -25,8 +25,9 @@ Key = tuple[str, str]  # kind, name
 class Memory:
     """What a round tells the next one.
 
-    `settled`: differences that stayed after an apply, so that it is not tried for ever; `starts`:
-    measured seconds from creation to ready, by pod uid; `said`: when an Event was last sent.
+    `settled`: differences that stayed after an apply, so that it is not tried for ever; `starting`:
+    uids of pods seen before they were ready, `starts`: measured seconds from creation to ready, by
+    uid; `said`: when an Event was last sent.
     """
 
     scaling: ScalingState = field(default_factory=ScalingState)
@@ -35,6 +36,7 @@ class Memory:
     targets: Mapping[RoleName, int] = field(default_factory=dict)
     ask_loads: bool = False
     settled: Mapping[Key, str] = field(default_factory=dict)
+    starting: frozenset[str] = frozenset()
     starts: Mapping[str, tuple[str, float]] = field(default_factory=dict)
     said: Mapping[str, float] = field(default_factory=dict)
 

@@ -27,7 +27,7 @@ from argosy_operator.core.figures import (
     slo_word,
 )
 from argosy_operator.core.problems import CAPACITY, LOAD_FAILURES, conflicts_of, problems_of
-from argosy_operator.core.scaling.decision import Rule
+from argosy_operator.core.scaling.decision import Decision, Rule
 from argosy_operator.core.scaling.observe import Idle
 from argosy_operator.core.scaling.sight import blindness
 from argosy_operator.core.snapshot import Snapshot
@@ -104,6 +104,8 @@ TABLE: tuple[Row, ...] = (
     Row(About.PROGRESSING, "False", Why.AS_SPECIFIED),
     # SLOMet: what users got
     Row(About.SLO_MET, "Unknown", Why.NO_SLO, ("!slo",)),
+    Row(About.SLO_MET, "Unknown", Why.EXTERNAL_OWNER, ("external",)),
+    Row(About.SLO_MET, "Unknown", Why.POLICY_NONE, ("policy_none",)),
     Row(About.SLO_MET, "Unknown", Why.METRICS_UNAVAILABLE, ("blind",)),
     Row(About.SLO_MET, "Unknown", Why.NO_TRAFFIC, ("!scored",)),
     Row(About.SLO_MET, "True", Why.TARGETS_MET, ("met",)),
@@ -117,6 +119,8 @@ TABLE: tuple[Row, ...] = (
     Row(About.SCALING_ACTIVE, "False", Why.METRICS_UNAVAILABLE, ("blind",)),
     Row(About.SCALING_ACTIVE, "True", Why.FOLLOWING_GOODPUT),
     # MetricsAvailable: only asked for under policy Goodput with an SLO
+    Row(About.METRICS_AVAILABLE, "Unknown", Why.EXTERNAL_OWNER, ("external",)),
+    Row(About.METRICS_AVAILABLE, "Unknown", Why.POLICY_NONE, ("policy_none",)),
     Row(About.METRICS_AVAILABLE, "Unknown", Why.NO_SLO, ("!law",)),
     Row(About.METRICS_AVAILABLE, "Unknown", Why.UNKNOWN, ("!asked",)),
     *(Row(About.METRICS_AVAILABLE, "False", r, ("blind", r)) for r in _UNSEEING),
@@ -168,15 +172,15 @@ def facts_of(s: Snapshot, d: Draft, outcomes: tuple[Outcome, ...]) -> Facts:
     short: dict[str, int] = {role: _short(s, d, role) for role in roles}
     problems = problems_of(s, outcomes)
     conflicts = conflicts_of(d, outcomes)
-    decision = d.memory.decision
-    blind = decision is not None and decision.rule is Rule.BLIND
+    decision = _decision(s, d)
+    blind = _is_blind(decision)
     attained = s.fleet.status.goodput.attainment if s.fleet.status.goodput else None
     word = slo_word(s, blind)
     hold: dict[str, bool] = {
         "paused": spec.paused,
-        "parked": all(spec.role(role).replicas.max == 0 for role in roles),
+        "parked": all(d.targets.get(role, spec.role(role).replicas.max) == 0 for role in roles),
         "servable": whole,
-        "served": s.fleet.status.columns.slo != "" and _was(s, "Servable"),
+        "served": _was(s, "Servable", "True") or _was(s, "Ready", Why.PODS_NOT_READY),
         "prefill": any(role == "prefill" for role, _ in serving),
         "decode": any(role == "decode" for role, _ in serving),
         "disaggregated": spec.mode == "disaggregated",
@@ -213,13 +217,15 @@ def _sentences(
     attained: str | None,
 ) -> dict[Why, str]:
     missing = ", ".join(f"{n} {role}" for role, n in short.items() if n)
+    policy, decision = s.fleet.spec.autoscaling.policy, _decision(s, d)
     says = {
         Why.FOREIGN_OBJECT: f"{', '.join(conflicts)} exists and belongs to somebody else; it is "
         "left untouched. Delete it or rename the fleet",
         Why.PODS_LEAVING: "pods finish their answers and then leave: "
         + ", ".join(sorted(pod.name for pod in d.leaving)),
         Why.PAUSED: "spec.paused is true: nothing is written but status",
-        Why.NO_SLO: "spec.slo is not set: replicas stay at their minimum",
+        Why.NO_SLO: "spec.slo is not set"
+        + (": replicas stay at their minimum" if policy != "External" else ""),
         Why.EXTERNAL_OWNER: "replicas follow the ServingRoles, which others turn",
         Why.POLICY_NONE: "spec.autoscaling.policy is None: replicas stay at their minimum",
         Why.ROLLING_OUT: f"revision {s.revision} comes up; older pods leave when it serves",
@@ -229,12 +235,22 @@ def _sentences(
     if missing:
         says[Why.STARTING] = f"waiting for pods to become ready: {missing}"
         says[Why.PODS_NOT_READY] = says[Why.STARTING]
-    if d.memory.decision is not None and d.memory.decision.rule is Rule.BLIND:
-        says[Why.METRICS_UNAVAILABLE] = _blind_sentence(s, d.memory.decision.message)
+    if decision is not None and _is_blind(decision):
+        says[Why.METRICS_UNAVAILABLE] = _blind_sentence(s, decision.message)
     if attained is not None and s.fleet.spec.slo is not None:
         goal = s.fleet.spec.slo.attainment
         says[Why.TARGETS_MET] = says[Why.TARGETS_MISSED] = f"{attained} of requests, goal {goal}"
     return {reason: text for reason, text in says.items() if text}
+
+
+def _decision(s: Snapshot, d: Draft) -> Decision | None:
+    """What the law said last; nothing where it no longer turns the fleet."""
+    return d.memory.decision if by_law(s.fleet.spec) else None
+
+
+def _is_blind(decision: Decision | None) -> bool:
+    """The law did not run for want of metrics; a role that is kept for its silent pods is less."""
+    return decision is not None and not decision.active and decision.rule is Rule.BLIND
 
 
 def _short(s: Snapshot, d: Draft, role: Any) -> int:
@@ -269,8 +285,9 @@ def _blind_sentence(s: Snapshot, message: str) -> str:
     return message
 
 
-def _was(s: Snapshot, type_: str) -> bool:
-    return any(c.type == type_ and c.status == "True" for c in s.fleet.status.conditions)
+def _was(s: Snapshot, type_: str, word: str) -> bool:
+    """Did the condition stand with this status or for this reason?"""
+    return any(c.type == type_ and word in (c.status, c.reason) for c in s.fleet.status.conditions)
 
 
 def status_of(s: Snapshot, d: Draft, outcomes: tuple[Outcome, ...]) -> ServingDeploymentStatus:

@@ -42,7 +42,9 @@ def choose_targets(s: Snapshot, d: Draft) -> Draft:
     if by_law(spec):
         if s.metrics is not None and not any(s.deployment(role) is None for role in targets):
             return _decide(s, d, targets)
-        d = d.within(max(0.0, s.memory.decide_at - s.now))
+        # Overdue: paused, or a Deployment is missing whose creation will wake the fleet.
+        due_s = s.memory.decide_at - s.now
+        d = d.within(due_s if due_s > 0 else spec.autoscaling.interval.seconds)
     elif spec.autoscaling.policy != "External":
         targets = {role: spec.role(role).replicas.min for role in targets}
     return replace(d, targets=targets, memory=replace(d.memory, targets=targets))
@@ -163,14 +165,19 @@ def _decide(s: Snapshot, d: Draft, targets: dict[RoleName, int]) -> Draft:
 
 
 def _learn_starts(s: Snapshot, d: Draft) -> Memory:
-    """Measured times from a pod's creation to its first readiness."""
-    starts = dict(d.memory.starts)
+    """Measured times from a pod's creation to its first readiness, of pods that were seen before
+    it: a pod that was there already may have become ready for the second time."""
+    starts, starting = dict(d.memory.starts), set[str]()
     for pod in sorted(s.pods, key=lambda pod: pod.created_at):
-        first = pod.restarts == 0 and pod.ready_at is not None and not pod.draining
-        if pod.alive and first and pod.uid not in starts and pod.ready_at is not None:
+        seen = pod.uid in d.memory.starting
+        if not pod.alive or pod.restarts > 0 or pod.draining:
+            continue
+        if pod.ready_at is None and (seen or not pod.probed):
+            starting.add(pod.uid)
+        elif pod.ready_at is not None and seen:
             starts[pod.uid] = (pod.role, max(0.0, pod.ready_at - pod.created_at))
     newest = dict(list(starts.items())[-4 * KEPT_STARTS :])
-    return replace(d.memory, starts=newest)
+    return replace(d.memory, starts=newest, starting=frozenset(starting))
 
 
 def _turned(who: str, kind: str, name: str, live: Object, target: int) -> Note:

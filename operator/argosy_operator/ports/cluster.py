@@ -31,10 +31,8 @@ PLURALS: dict[str, tuple[str, str]] = {
     "Role": ("rbac.authorization.k8s.io/v1", "roles"),
     "RoleBinding": ("rbac.authorization.k8s.io/v1", "rolebindings"),
     "PodDisruptionBudget": ("policy/v1", "poddisruptionbudgets"),
-    "NetworkPolicy": ("networking.k8s.io/v1", "networkpolicies"),
     "Event": ("events.k8s.io/v1", "events"),
     "Lease": ("coordination.k8s.io/v1", "leases"),
-    "ReplicaSet": ("apps/v1", "replicasets"),
 }
 
 CountWrite = Callable[[str, str], None]

@@ -26,7 +26,7 @@ from argosy_operator.core.targets import goals_of
 
 LARGEST_ANSWER = 16 * 2**20
 WORKERS_PER_SERVER = 2
-TOLD_OF_BODY = 200
+TOLD_OF_ERROR = 200
 
 GATEWAY_SERIES = (
     samples.RECEIVED,
@@ -117,19 +117,22 @@ class Server(PrometheusConnect):  # type: ignore[misc]  # the library has no typ
         return self._read(response.status_code, body)
 
     def _read(self, status: int, body: bytes) -> Answer:
-        told = body[:TOLD_OF_BODY].decode(errors="replace")
+        """Only what Prometheus itself says about an error is passed on: the address may come from
+        a user's object, and what another server answers there is not that user's to read."""
         if len(body) > LARGEST_ANSWER:
             raise NoAnswerError(f"PrometheusAnswer: more than {LARGEST_ANSWER} bytes")
-        if status != 200:
-            raise NoAnswerError(f"PrometheusError: HTTP {status}: {told}")
         try:
             answer = json.loads(body)
+            if answer["status"] == "error":
+                told = str(answer["error"])[:TOLD_OF_ERROR]
+                raise NoAnswerError(f"PrometheusError: HTTP {status}: {told}")
             result, warnings = answer["data"]["result"], answer.get("warnings", [])
-            if answer["status"] != "success" or not isinstance(result, list):
-                raise NoAnswerError(f"PrometheusError: {told}")
-        except (ValueError, KeyError, TypeError) as error:
-            raise NoAnswerError(f"PrometheusAnswer: not Prometheus' JSON: {told}") from error
-        return Answer(result, tuple(str(w)[:TOLD_OF_BODY] for w in warnings))
+        except (ValueError, KeyError, TypeError, AttributeError) as error:
+            word = "PrometheusAnswer" if status == 200 else "PrometheusError"
+            raise NoAnswerError(f"{word}: HTTP {status}, not Prometheus' JSON") from error
+        if status != 200 or not isinstance(result, list):
+            raise NoAnswerError(f"PrometheusError: HTTP {status}, no list of results")
+        return Answer(result, tuple(str(w)[:TOLD_OF_ERROR] for w in warnings))
 
 
 class PrometheusMetrics:
@@ -188,11 +191,15 @@ def measure(server: Server, labels: Mapping[str, str], windows: Windows, at: flo
     short_s = max(windows.interval_s, windows.fresh_s) + 2 * windows.scrape_s
     gateway = server.ask(f"{selector(GATEWAY_SERIES, labels)}[{duration(long_s)}]", at)
     engines = server.ask(f"{selector(ENGINE_SERIES, labels)}[{duration(short_s)}]", at)
-    up = [(r["metric"], r["value"][1] == "1") for r in targets.result]
+    try:
+        up = [(dict(r["metric"]), r["value"][1] == "1") for r in targets.result]
+        series = tuple(_series(r) for a in (gateway, engines) for r in a.result)
+    except (KeyError, IndexError, TypeError, ValueError) as error:
+        raise NoAnswerError("PrometheusAnswer: rows that are no series of ours") from error
     gateways = [alive for labels_, alive in up if labels_.get("role") == "gateway"]
     taken = samples.Round(
         at=at,
-        series=tuple(_series(r) for a in (gateway, engines) for r in a.result),
+        series=series,
         gateways_up=sum(gateways),
         gateway_targets=len(gateways),
         warnings=targets.warnings + gateway.warnings + engines.warnings,

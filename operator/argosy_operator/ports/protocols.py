@@ -17,7 +17,7 @@ from argosy_operator.core.victims import Load
 Object = dict[str, Any]
 
 
-@dataclass(frozen=True)
+@dataclass(eq=False)  # not frozen: Python writes an exception's traceback as it passes
 class ClusterError(Exception):
     """A call to the API server that did not do what was asked.
 

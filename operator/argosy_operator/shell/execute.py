@@ -40,10 +40,18 @@ async def execute(
 ) -> tuple[Outcome, ...]:
     """Outcomes in the order of the actions. Raises StoppedError where going on makes no sense."""
     outcomes: list[Outcome] = []
+    unmarked: set[str] = set()
     for action in actions:
+        if isinstance(action, HastenDrain) and action.pod in unmarked:
+            continue  # without its mark nobody would call the engine back, nor the gateway avoid it
         try:
             outcomes.append(await _one(cluster, engines, fleet, action))
         except ClusterError as error:
+            if isinstance(action, AnnotatePod):
+                unmarked.add(action.name)
+            if isinstance(action, AnnotatePod | Delete) and error.trouble in GONE_IS_DONE:
+                outcomes.append(Outcome(action))
+                continue
             outcomes.append(Outcome(action, error.trouble, error.message))
             if error.trouble in STOP_AT:
                 raise StoppedError(tuple(outcomes), error) from error
@@ -64,9 +72,9 @@ async def _one(
         case Scale(kind, name, replicas, version):
             await cluster.scale(kind, namespace, name, replicas, version)
         case Delete(kind, name, uid):
-            await _unless_gone(cluster.delete(kind, namespace, name, uid))
+            await cluster.delete(kind, namespace, name, uid)
         case AnnotatePod(name, uid, values):
-            await _unless_gone(cluster.annotate("Pod", namespace, name, uid, values))
+            await cluster.annotate("Pod", namespace, name, uid, values)
         case HastenDrain(_, ip):
             await engines.drain(ip)
         case TakeWorkAgain(_, ip):
@@ -93,11 +101,3 @@ async def _create(
     spec = {key: value for key, value in obj.get("spec", {}).items() if key != "replicas"}
     ours = {**obj, "spec": spec} if isinstance(action, Create) else obj
     return Outcome(action, applied=await cluster.apply(ours, live["metadata"]["uid"]))
-
-
-async def _unless_gone(call) -> None:  # type: ignore[no-untyped-def]
-    try:
-        await call
-    except ClusterError as error:
-        if error.trouble not in GONE_IS_DONE:
-            raise

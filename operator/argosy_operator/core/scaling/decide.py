@@ -25,6 +25,9 @@ from argosy_operator.core.scaling.state import RoleState, ScalingState, idle
 
 __all__ = ["Candidate", "Decision", "RoleTarget", "Rule", "ScalingState", "decide"]
 
+# A role kept by one of these is not known well enough to take GPUs from it for another role.
+UNSURE = (Rule.STARTING, Rule.BLIND, Rule.LEARNING, Rule.ROLLING, Rule.PENDING)
+
 
 def decide(
     state: ScalingState, observations: Observations, goals: Goals, now: float
@@ -47,8 +50,9 @@ def decide(
     )
     sizes = _sizes(state, coming, observations, goals, slo, now)
     settled = [_settle(state, r, sizes.get(r.role), observations, goals, now) for r in state.roles]
-    targets = _within_budget([t for t, _ in settled], sizes, observations, goals)
-    state = replace(state, roles=tuple(_raised(r, targets, now) for _, r in settled))
+    kept = {t.role for t, _, keeps in settled if keeps in UNSURE}
+    targets = _within_budget([t for t, _, _ in settled], kept, sizes, observations, goals)
+    state = replace(state, roles=tuple(_raised(r, targets, now) for _, r, _ in settled))
     return state, report.decided(targets, sizes, coming, state.work, observations, now)
 
 
@@ -97,8 +101,8 @@ def _settle(
     seen: Observations,
     goals: Goals,
     now: float,
-) -> tuple[RoleTarget, RoleState]:
-    """Holds, steps, then the user's min and max."""
+) -> tuple[RoleTarget, RoleState, Rule | None]:
+    """Holds, steps, then the user's min and max; and why nothing may be removed now."""
     windows, goal = goals.windows, goals.role(role.role)
     supply = next(s for s in seen.supply if s.role == role.role)
     current = supply.desired
@@ -117,7 +121,7 @@ def _settle(
     replicas, rule = steady.settle(memory, current, rule, kept_by, goals.steps)
     replicas, rule = steady.clamp(replicas, rule, goal)
     target = RoleTarget(role.role, current, replicas, up, rule, "")
-    return target, replace(role, memory=memory)
+    return target, replace(role, memory=memory), kept_by
 
 
 def _kept_by(
@@ -149,9 +153,17 @@ def _kept_by(
 
 
 def _within_budget(
-    targets: list[RoleTarget], sizes: dict[Role, Size], seen: Observations, goals: Goals
+    targets: list[RoleTarget],
+    kept: set[Role],
+    sizes: dict[Role, Size],
+    seen: Observations,
+    goals: Goals,
 ) -> tuple[RoleTarget, ...]:
-    """Roles share the GPUs; where they do not suffice, the most predicted goodput that fits."""
+    """Roles share the GPUs; where they do not suffice, the most predicted goodput that fits.
+
+    A role in `kept` gives nothing away, any other one no more than its own load leaves over; only
+    a budget below even that, which is the user's word, goes down to the minimum.
+    """
     if goals.gpu_budget is None or set(sizes) != {t.role for t in targets}:
         return tuple(targets)
     gpus = {s.role: s.gpus_per_replica for s in seen.supply}
@@ -165,6 +177,12 @@ def _within_budget(
         )
         for t in targets
     )
+    floors = tuple(
+        max(p.minimum, t.current if t.role in kept else min(t.current, t.demanded))
+        for p, t in zip(pools, targets, strict=True)
+    )
+    if budget.gpus(pools, floors) <= goals.gpu_budget:
+        pools = tuple(replace(p, minimum=n) for p, n in zip(pools, floors, strict=True))
     fitted = budget.fit(pools, goals.gpu_budget)
     return tuple(
         t if n == t.replicas else replace(t, replicas=n, rule=Rule.BUDGET)

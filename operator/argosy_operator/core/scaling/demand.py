@@ -178,8 +178,9 @@ def score(state: DemandState, windows: Windows) -> DemandState:
         if late < 0:
             pending.append(forecast)
             continue
-        counts = state.counts[len(state.counts) - late - n : len(state.counts) - late]
-        if len(counts) == n and forecast.rate > 0:
+        begin = len(state.counts) - late - n
+        counts = state.counts[begin : begin + n]
+        if begin >= 0 and forecast.rate > 0:
             actual = sum(counts) / (n * windows.scrape_s)
             residuals.append((actual / forecast.rate, forecast.rate * n * windows.scrape_s))
     return DemandState(state.end, state.counts, tuple(pending), tuple(residuals[-RESIDUALS:]))

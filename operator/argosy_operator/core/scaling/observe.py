@@ -187,11 +187,6 @@ class Windows:
         return 3 * self.scrape_s
 
     @property
-    def remember_s(self) -> float:
-        """How long the last good value of one dropped signal is used."""
-        return 8 * self.scrape_s
-
-    @property
     def attainment_s(self) -> float:
         """Attainment is measured over this; also "recently" of the rule against scale-down."""
         return max(self.down_hold_s, 2 * self.rate_s)
@@ -202,9 +197,14 @@ class Windows:
         return 3 * self.rate_s
 
     @property
+    def idle_s(self) -> float:
+        """No request for so long is idleness; no shorter than what a rate is measured over."""
+        return max(self.down_hold_s, self.rate_s)
+
+    @property
     def forget_s(self) -> float:
         """Time constant of the capacity learner."""
-        return 40 * self.down_hold_s
+        return 40 * self.idle_s
 
 
 @dataclass(frozen=True, slots=True)

@@ -6,11 +6,14 @@ edges, which at a handful of scrapes and requests is an error of 20–50 %; here
 an increase is the difference of two samples of one series, a fall is a restart and counts from 0.
 """
 
+from bisect import bisect_left
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 from itertools import pairwise
 from math import floor, isfinite
+from operator import itemgetter
 
+from argosy_operator.core.scaling.demand import MEMORY
 from argosy_operator.core.scaling.observe import (
     Bin,
     Blind,
@@ -87,10 +90,11 @@ def at_time(cumulative: tuple[tuple[float, float], ...], time: float) -> float:
     """Linear between samples, flat outside of them."""
     if time <= cumulative[0][0]:
         return 0.0
-    for (t0, v0), (t1, v1) in pairwise(cumulative):
-        if time <= t1:
-            return v0 + (v1 - v0) * (time - t0) / (t1 - t0)
-    return cumulative[-1][1]
+    after = bisect_left(cumulative, time, lo=1, key=itemgetter(0))
+    if after == len(cumulative):
+        return cumulative[-1][1]
+    (t0, v0), (t1, v1) = cumulative[after - 1 : after + 1]
+    return v0 + (v1 - v0) * (time - t0) / (t1 - t0)
 
 
 def increase(series: Series, start: float) -> float:
@@ -105,7 +109,8 @@ def increase(series: Series, start: float) -> float:
 
 def arrival_bins(series: list[Series], windows: Windows, until: float) -> tuple[Bin, ...]:
     """Counts per scrape interval, on a grid of whole multiples of it, up to the oldest of the
-    pods' newest samples; pods that have gone quiet for longer than fresh_s do not hold it back."""
+    pods' newest samples; pods that have gone quiet for longer than fresh_s do not hold it back.
+    At most as many as `demand` remembers."""
     live = [s for s in series if until - s.samples[-1][0] <= windows.fresh_s]
     if not live:
         return ()
@@ -114,7 +119,7 @@ def arrival_bins(series: list[Series], windows: Windows, until: float) -> tuple[
     first = min(s.samples[0][0] for s in series)
     grown = [cumulated(s.samples) for s in series]
     bins = []
-    for k in range(last, floor(first / step), -1):
+    for k in range(last, max(floor(first / step), last - MEMORY), -1):
         start, end = (k - 1) * step, k * step
         if start < first - 1e-6 * step:
             break

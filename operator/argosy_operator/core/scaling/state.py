@@ -40,4 +40,4 @@ class ScalingState:
 
 
 def idle(state: ScalingState, windows: Windows, now: float) -> bool:
-    return state.busy_at is not None and now - state.busy_at >= windows.down_hold_s
+    return state.busy_at is not None and now - state.busy_at >= windows.idle_s
