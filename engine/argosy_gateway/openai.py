@@ -51,8 +51,7 @@ def error_body(
     message: str, *, type_: str, param: str | None = None, code: str | None = None
 ) -> bytes:
     """`{"error": …}` as OpenAI's clients parse it."""
-    fields = {"message": message, "type": type_, "param": param, "code": code}
-    return json.dumps({"error": fields}, ensure_ascii=False, separators=(",", ":")).encode()
+    return _dump({"error": {"message": message, "type": type_, "param": param, "code": code}})
 
 
 def request_id_of(given: bytes | None) -> str:
@@ -63,6 +62,13 @@ def request_id_of(given: bytes | None) -> str:
 
 def read_ask(path: str, body: bytes, *, served_name: str) -> Ask:
     """Check a request and make the engine's form of it. Raises RequestError (400, 404)."""
+    try:
+        return _read(path, body, served_name)
+    except RecursionError as error:
+        raise RequestError(400, "The request body is nested too deeply.") from error
+
+
+def _read(path: str, body: bytes, served_name: str) -> Ask:
     request = _decode(body)
     model = request.get("model")
     if not isinstance(model, str) or not model:
@@ -89,8 +95,7 @@ def read_ask(path: str, body: bytes, *, served_name: str) -> Ask:
         raise RequestError(400, "'stream_options' must be an object.", param="stream_options")
     asked = options.get("include_usage") is True
     if not asked:
-        request["stream_options"] = {**options, "include_usage": True}
-        body = json.dumps(request, ensure_ascii=False, separators=(",", ":")).encode()
+        body = _dump({**request, "stream_options": {**options, "include_usage": True}})
     return Ask(path, body, stream=True, hide_usage=not asked, prompt_chars=prompt_chars)
 
 
@@ -100,13 +105,17 @@ def _decode(body: bytes) -> dict[str, Any]:
 
     try:
         request = json.loads(body, parse_constant=not_finite)
-    except RecursionError as error:
-        raise RequestError(400, "The request body is nested too deeply.") from error
     except ValueError as error:  # UnicodeDecodeError and JSONDecodeError are ValueErrors
         raise RequestError(400, f"The request body is not JSON: {error}.") from error
     if not isinstance(request, dict):
         raise RequestError(400, "The request body must be a JSON object.")
     return request
+
+
+def _dump(value: object) -> bytes:
+    """Half a surrogate pair, which JSON can write and UTF-8 cannot, stays an escape."""
+    text = json.dumps(value, ensure_ascii=False, separators=(",", ":"))
+    return text.encode(errors="backslashreplace")
 
 
 def _prompt_chars(request: Mapping[str, Any], field_name: str) -> int:

@@ -36,6 +36,13 @@ def client(url: str) -> httpx.AsyncClient:
         (b'{"model":"m","messages":["x"]}', 400, None, "list of objects"),
         (b'{"model":"m","messages":[],"stream":1}', 400, None, "'stream'"),
         (b"x" * 2000, 413, None, "larger than 1000"),
+        (b'{"model":"\\ud800","messages":[]}', 404, "model_not_found", "this fleet serves 'm'"),
+        (
+            b'{"model":"m","messages":[{"content":' + b"[" * 700 + b"]" * 700 + b"}]}",
+            400,
+            None,
+            "deeply",
+        ),
     ],
 )
 async def test_a_wrong_request_is_answered_with_an_openai_error(body, status, code, says):
@@ -52,6 +59,14 @@ async def test_a_wrong_request_is_answered_with_an_openai_error(body, status, co
         assert not engine.calls
         assert f.count("argosy_requests_received_total", outcome="invalid") == 1
         assert f.verdicts() == {}
+
+
+async def test_half_a_surrogate_pair_reaches_the_engine_which_judges_it():
+    engine = Engine("a")
+    body = b'{"model":"m","stream":true,"messages":[{"role":"user","content":"\\ud800 \\u00e9"}]}'
+    async with front(engine) as f, client(f.url) as c:
+        assert (await c.post(PATH, content=body)).status_code == 200
+    assert engine.calls[0].body["messages"][0]["content"] == "\ud800 é"
 
 
 async def test_wrong_paths_and_methods_are_openai_errors_and_models_are_listed():
