@@ -28,9 +28,7 @@ def leave_alone(s: Snapshot, d: Draft) -> Draft:
 def hands_off(s: Snapshot, d: Draft) -> Draft:
     """A paused fleet is looked at and reported, and nothing is written but its status."""
     if s.fleet.spec.paused:
-        return replace(
-            d, actions=(), notes=(), memory=s.memory, scaled=False, wake_s=LOOK_AGAIN_S
-        )
+        return replace(d, actions=(), notes=(), memory=s.memory, scaled=False, wake_s=LOOK_AGAIN_S)
     return d
 
 

@@ -1,0 +1,46 @@
+"""When a fleet is looked at again: soon where something is due, never in a tight loop."""
+
+from dataclasses import replace
+
+from argosy_operator.core.plan import plan
+from argosy_operator.core.snapshot import Snapshot
+from tests.core.model import Model, fleet
+
+SLO = {"ttft": {"target": "1s"}, "tpot": {"target": "50ms"}}
+WIDE = {"colocated": {"replicas": {"min": 1, "max": 4}}}
+
+
+def overdue(model: Model) -> Snapshot:
+    """The law is due and nobody asked Prometheus, as for a paused fleet."""
+    model.memory = replace(model.memory, decide_at=0.0)
+    return replace(model.snapshot(), metrics=None)
+
+
+def test_a_paused_fleet_with_an_slo_rests() -> None:
+    model = Model(fleet(slo=SLO))
+    model.settle()
+    model.turn(paused=True)
+    assert plan(overdue(model)).wake_s >= 60
+
+
+def test_a_paused_fleet_that_would_shrink_rests() -> None:
+    model = Model(fleet(roles=WIDE, autoscaling={"policy": "External"}))
+    model.settle()
+    model.turn_role("colocated", 3)
+    model.settle()
+    model.turn_role("colocated", 1)
+    model.turn(paused=True)
+    assert plan(model.snapshot()).wake_s >= 60
+
+
+def test_a_fleet_whose_deployment_cannot_be_created_is_not_tried_without_a_pause() -> None:
+    """Its name is taken, or a webhook says no: the round itself succeeds every time."""
+    model = Model(fleet(slo=SLO))
+    assert plan(model.snapshot()).wake_s >= 1
+
+
+def test_the_law_wakes_its_fleet_when_it_is_due() -> None:
+    model = Model(fleet(slo=SLO))
+    model.settle()
+    model.memory = replace(model.memory, decide_at=model.now + 7)
+    assert plan(model.snapshot()).wake_s == 7
