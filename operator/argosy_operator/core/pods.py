@@ -19,8 +19,9 @@ class Pod:
     """One pod. Times are seconds since the epoch, None where it has not come to that.
 
     `draining`: annotated, by us or by a person; `ours`: the operator chose it as a victim.
-    `started`: its engine's process runs; `probed`: it has been ready since. `trouble` is (reason, message) of a container that waits,
-    `ended` the (reason, message) with which the engine's last process ended.
+    `started`: its engine's process runs; `probed`: it has been ready since. `trouble` is (reason,
+    message) of a container that waits, `ended` the (reason, message) with which the engine's last
+    process ended.
     """
 
     name: str
