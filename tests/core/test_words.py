@@ -1,0 +1,118 @@
+"""Conditions, Events and problems say what is so: the right reason, and once for each thing."""
+
+from dataclasses import replace
+
+import pytest
+
+from argosy_operator.core.events import EventReason, Note, fresh
+from argosy_operator.core.plan import plan
+from argosy_operator.core.pods import Pod
+from argosy_operator.core.problems import problems_of
+from argosy_operator.core.scaling.decision import Decision, RoleTarget, Rule
+from argosy_operator.core.scaling.observe import FleetMetrics, RoleMetrics, Value
+from argosy_operator.core.status import status_of
+from tests.core.model import Model, fleet
+
+SLO = {"ttft": {"target": "1s"}, "tpot": {"target": "50ms"}}
+WIDE = {"colocated": {"replicas": {"min": 1, "max": 4}}}
+
+
+def settled(**spec: object) -> Model:
+    model = Model(fleet(**spec))
+    model.settle()
+    return model
+
+
+def condition(model: Model, type_: str):
+    return next(c for c in model.fleet.status.conditions if c.type == type_)
+
+
+@pytest.mark.parametrize(
+    ("policy", "reason"), [("External", "ExternalOwner"), ("None", "PolicyNone")]
+)
+@pytest.mark.parametrize("type_", ["SLOMet", "MetricsAvailable"])
+def test_an_slo_under_another_policy_is_not_called_missing(
+    policy: str, reason: str, type_: str
+) -> None:
+    model = settled(slo=SLO, autoscaling={"policy": policy})
+    said = condition(model, type_)
+    assert (said.status, said.reason) == ("Unknown", reason)
+    assert "spec.slo is not set" not in said.message
+    assert model.fleet.status.columns.slo == "None"
+
+
+def test_a_fleet_that_others_scale_is_not_said_to_stay_at_its_minimum() -> None:
+    model = settled(autoscaling={"policy": "External"})
+    assert "minimum" not in condition(model, "SLOMet").message
+
+
+def test_what_the_law_said_last_is_forgotten_when_it_no_longer_turns_the_fleet() -> None:
+    model = settled(slo=SLO, roles=WIDE)
+    target = RoleTarget("colocated", 1, 1, 2, Rule.BUDGET, "")
+    decision = Decision(0.0, (target,), Rule.BUDGET, "", True, True, {})
+    model.memory = replace(model.memory, decision=decision, decide_at=1e12)
+    model.round()
+    assert condition(model, "CapacityLimited").reason == "GPUBudget"
+    model.turn(autoscaling={"policy": "External"})
+    model.round()
+    assert condition(model, "CapacityLimited").status == "False"
+
+
+def test_silent_engines_do_not_hide_what_the_gateways_measured() -> None:
+    """Half of the engines are not scraped yet: nothing is removed, and the SLO is known."""
+    model = settled(slo=SLO, roles={"colocated": {"replicas": {"min": 3, "max": 4}}})
+    model.metrics = FleetMetrics(
+        at=model.now,
+        arrivals=Value(5.0, model.now),
+        attainment=Value(0.99, model.now),
+        scored=50.0,
+        roles=(RoleMetrics("colocated", 1),),
+    )
+    target = RoleTarget("colocated", 3, 3, 1, Rule.BLIND, "")
+    decision = Decision(model.now, (target,), Rule.BLIND, "half is silent", True, True, {})
+    model.memory = replace(model.memory, decision=decision, decide_at=1e12)
+    s = replace(model.snapshot(), metrics=model.metrics)
+    d = replace(plan(s).draft, memory=model.memory)
+    said = {c.type: c for c in status_of(s, d, ()).conditions}
+    assert (said["SLOMet"].status, said["MetricsAvailable"].status) == ("True", "True")
+
+
+def test_a_fleet_that_lost_its_pods_keeps_saying_so() -> None:
+    model = settled()
+    for _ in range(3):
+        model.pods = {u: replace(p, ready=False) for u, p in model.pods.items()}
+        s = model.snapshot()
+        status = status_of(s, plan(s).draft, ())
+        model.fleet = model.fleet.model_copy(update={"status": status})
+        assert condition(model, "Ready").reason == "PodsNotReady"
+
+
+@pytest.mark.parametrize("policy", ["External", "None"])
+def test_a_fleet_that_shall_have_no_pods_is_parked_and_not_starting(policy: str) -> None:
+    none = {"colocated": {"replicas": {"min": 0, "max": 4}}}
+    model = settled(roles=none, autoscaling={"policy": policy})
+    ready = condition(model, "Ready")
+    assert (ready.status, ready.reason) == ("True", "Parked")
+
+
+def test_every_change_of_replicas_is_told_even_if_it_happened_before() -> None:
+    scaled = Note(EventReason.SCALED, "decode 2 → 1: Idle: no request for a whole hold window")
+    _, said = fresh([scaled], {}, 1000.0)
+    again, _ = fresh([scaled], said, 1600.0)
+    assert again == (scaled,)
+
+
+def test_a_lasting_quarrel_is_told_once_an_hour() -> None:
+    quarrel = Note(EventReason.PUT_BACK, "alice changed it", warning=True)
+    _, said = fresh([quarrel], {}, 1000.0)
+    assert fresh([quarrel], said, 4000.0)[0] == ()
+    assert fresh([quarrel], said, 5000.0)[0] == (quarrel,)
+
+
+def test_a_gateway_whose_image_is_missing_does_not_blame_the_engines() -> None:
+    model = settled()
+    s = model.snapshot()
+    lost = Pod("g", "g", "gateway", "", ready=False, trouble=("ErrImagePull", "no such image"))
+    (problem,) = problems_of(replace(s, pods=(*s.pods, lost)), ())
+    assert "spec.engine.image" not in problem.message
+    assert "images.gateway" in problem.message
