@@ -1,0 +1,48 @@
+"""Orders that depend on each other: an engine is never told to drain without its pod's mark."""
+
+from collections.abc import Mapping
+
+import pytest
+
+from argosy_operator.core.actions import AnnotatePod, HastenDrain, Trouble
+from argosy_operator.ports.protocols import ClusterError
+from argosy_operator.shell.execute import execute
+from tests.core.model import fleet
+
+MARK = {"serving.argosy.dev/drain": "2026-01-01T00:00:00Z"}
+
+
+class Refusing:
+    """A cluster whose pods cannot be annotated."""
+
+    def __init__(self, trouble: Trouble) -> None:
+        self.trouble = trouble
+
+    async def annotate(
+        self, kind: str, namespace: str, name: str, uid: str, values: Mapping[str, str | None]
+    ) -> None:
+        raise ClusterError(self.trouble, f"annotate {kind} {name}", "no")
+
+
+class Engines:
+    def __init__(self) -> None:
+        self.draining: set[str] = set()
+
+    async def drain(self, ip: str) -> bool:
+        self.draining.add(ip)
+        return True
+
+
+@pytest.mark.parametrize(
+    "trouble", [Trouble.FORBIDDEN, Trouble.INVALID, Trouble.CONFLICT, Trouble.NOT_FOUND]
+)
+async def test_an_engine_whose_pod_could_not_be_marked_serves_on(trouble: Trouble) -> None:
+    """The mark is what the gateway sees, and what lets the pod be called back."""
+    engines = Engines()
+    orders = (
+        AnnotatePod("a", "u", MARK),
+        HastenDrain("a", "10.0.0.1"),
+        HastenDrain("b", "10.0.0.2"),  # marked in an earlier round
+    )
+    await execute(Refusing(trouble), engines, fleet(), orders)  # type: ignore[arg-type]
+    assert engines.draining == {"10.0.0.2"}
