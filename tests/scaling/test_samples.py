@@ -1,0 +1,48 @@
+"""Arithmetic of samples: exact, and cheap however long the windows are."""
+
+from itertools import pairwise
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from argosy_operator.core.scaling.demand import MEMORY, DemandState, Forecast, score
+from argosy_operator.core.scaling.observe import Windows
+from argosy_operator.core.scaling.samples import RECEIVED, Series, arrival_bins, at_time
+
+POINTS = st.lists(st.tuples(st.integers(0, 1000), st.integers(0, 50)), min_size=1, max_size=30).map(
+    lambda found: tuple((float(t), float(v)) for t, v in sorted(dict(found).items()))
+)
+
+
+def slowly(points: tuple[tuple[float, float], ...], time: float) -> float:
+    if time <= points[0][0]:
+        return 0.0
+    for (t0, v0), (t1, v1) in pairwise(points):
+        if time <= t1:
+            return v0 + (v1 - v0) * (time - t0) / (t1 - t0)
+    return points[-1][1]
+
+
+@given(points=POINTS, time=st.floats(-10, 1010))
+def test_a_value_between_samples_is_on_the_line_between_them(
+    points: tuple[tuple[float, float], ...], time: float
+) -> None:
+    assert at_time(points, time) == slowly(points, time)
+
+
+def test_no_more_bins_are_made_than_are_remembered() -> None:
+    """A day's hold at a scrape of a second would be 86,400 of them in every record."""
+    windows = Windows(scrape_s=1, rate_s=4, down_hold_s=3600)
+    series = Series(RECEIVED, {}, tuple((1000.0 + i, 2.0 * i) for i in range(3600)))
+    bins = arrival_bins([series], windows, 4600.0)
+    assert [b.count for b in bins] == [2.0] * MEMORY
+    assert bins[-1].end == 4599.0
+
+
+def test_a_forecast_whose_window_was_not_seen_is_not_scored() -> None:
+    """After a gap the counts begin anew: what was due before them has no outcome."""
+    windows = Windows(scrape_s=1, rate_s=4)
+    state = DemandState(end=100.0, counts=(5.0,) * 10, pending=(Forecast(89.0, 1.0),))
+    assert score(state, windows).residuals == ()
+    seen = DemandState(end=100.0, counts=(5.0,) * 10, pending=(Forecast(95.0, 1.0),))
+    assert score(seen, windows).residuals == ((5.0, 4.0),)
