@@ -126,6 +126,8 @@ def test_a_stop_string_cuts_the_text_and_ends_the_request(engine):
         (ask(prompt=["a", "b"]), 400, "invalid_value"),
         (ask(temperature="hot"), 400, "invalid_value"),
         (b" " * (9 << 20), 413, "body_too_large"),
+        (b'{"model": "m", "prompt": "\\ud83d"}', 400, "invalid_value"),
+        (b'{"model": "m", "prompt": "\xed\xa0\xbd"}', 400, "invalid_json"),
     ],
 )
 def test_bad_input_is_refused_in_openai_form(engine, body, status, code):
@@ -133,6 +135,18 @@ def test_bad_input_is_refused_in_openai_form(engine, body, status, code):
     response = engine.api.post("/v1/completions", content=content)
     assert (response.status_code, response.json()["error"]["code"]) == (status, code)
     assert response.json()["error"]["message"]
+
+
+def test_whole_surrogate_pairs_are_served(engine):
+    body = b'{"model": "m", "prompt": "\\ud83d\\ude00"}'
+    response = engine.api.post("/v1/completions", content=body)
+    assert response.json()["usage"]["completion_tokens"] == 16
+
+
+def test_a_prompt_near_the_end_of_the_context_gets_what_is_left(engine):
+    body = {"model": "m", "prompt": [5] * 2040}
+    usage = engine.api.post("/v1/completions", json=body).json()["usage"]
+    assert usage["completion_tokens"] == 8
 
 
 def test_a_client_that_leaves_ends_its_request(engine):

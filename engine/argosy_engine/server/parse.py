@@ -7,6 +7,7 @@ not have are refused rather than ignored; unknown ones are ignored, as OpenAI's 
 
 import json
 import random
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -19,6 +20,7 @@ __all__ = ["Parsed", "parse_body", "parse_chat", "parse_completion"]
 
 _MAX_STOPS = 16
 _DEFAULT_COMPLETION_TOKENS = 16  # OpenAI's
+_HALF_PAIR = re.compile(r"\\u[dD][89a-fA-F]")  # or half of a whole one
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -35,12 +37,24 @@ class Parsed:
 
 def parse_body(raw: bytes) -> dict[str, Any]:
     try:
-        body = json.loads(raw)
+        text = raw.decode("utf-8-sig")
+        body = json.loads(text)
+        if _HALF_PAIR.search(text):
+            _refuse_half_pairs(body)
     except (ValueError, RecursionError) as fault:
         raise ApiError(400, f"the body is not JSON: {fault}", code="invalid_json") from None
     if not isinstance(body, dict):
         raise ApiError(400, "the body must be a JSON object", code="invalid_json")
     return body
+
+
+def _refuse_half_pairs(body: Any) -> None:
+    """JSON can write half a surrogate pair; it is no character, and no tokenizer takes it."""
+    try:
+        json.dumps(body, ensure_ascii=False).encode()
+    except UnicodeEncodeError:
+        message = "a text holds half a surrogate pair (\\ud800 to \\udfff): send whole characters"
+        raise ApiError(400, message, code="invalid_value") from None
 
 
 def parse_completion(
@@ -50,7 +64,8 @@ def parse_completion(
     _refuse_unsupported(body, served_name)
     token_ids = _prompt_ids(body, tokenizer)
     _refuse_long(token_ids, max_model_len, "prompt")
-    return _parsed(body, token_ids, default_max=_DEFAULT_COMPLETION_TOKENS, chat=False)
+    default_max = min(_DEFAULT_COMPLETION_TOKENS, max_model_len - len(token_ids))
+    return _parsed(body, token_ids, default_max=default_max, chat=False)
 
 
 def parse_chat(
