@@ -137,9 +137,10 @@ def test_bad_input_is_refused_in_openai_form(engine, body, status, code):
     assert response.json()["error"]["message"]
 
 
-def test_whole_surrogate_pairs_are_served(engine):
+def test_whole_surrogate_pairs_and_odd_headers_are_served(engine):
     body = b'{"model": "m", "prompt": "\\ud83d\\ude00"}'
-    response = engine.api.post("/v1/completions", content=body)
+    headers = {"x-argosy-attempt": "\u00b2".encode("latin-1")}
+    response = engine.api.post("/v1/completions", content=body, headers=headers)
     assert response.json()["usage"]["completion_tokens"] == 16
 
 
@@ -147,6 +148,26 @@ def test_a_prompt_near_the_end_of_the_context_gets_what_is_left(engine):
     body = {"model": "m", "prompt": [5] * 2040}
     usage = engine.api.post("/v1/completions", json=body).json()["usage"]
     assert usage["completion_tokens"] == 8
+
+
+def test_unknown_paths_and_methods_are_openai_errors(engine):
+    missing, wrong = engine.api.get("/v2"), engine.api.get("/v1/completions")
+    assert (missing.status_code, wrong.status_code) == (404, 405)
+    assert wrong.headers["allow"] == "POST"
+    for response in (missing, wrong):
+        assert set(response.json()["error"]) == {"message", "type", "param", "code"}
+
+
+def test_a_draining_engine_says_so_to_a_client_that_sends_a_long_body(engine):
+    raw = b" " * (4 << 20)
+    head = b"POST /v1/completions HTTP/1.1\r\nhost: x\r\nconnection: close\r\n"
+    engine.admin.post("/drain")
+    try:
+        with socket.create_connection(("127.0.0.1", engine.api.base_url.port)) as sock:
+            sock.sendall(head + b"content-length: %d\r\n\r\n" % len(raw) + raw)
+            assert b"x-argosy-draining: 1" in sock.recv(4096)
+    finally:
+        engine.admin.delete("/drain")
 
 
 def test_a_client_that_leaves_ends_its_request(engine):

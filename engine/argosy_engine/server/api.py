@@ -14,6 +14,9 @@ from collections.abc import Callable
 from typing import Any
 
 from starlette.applications import Starlette
+from starlette.exceptions import HTTPException
+from starlette.requests import Request
+from starlette.responses import Response
 from starlette.routing import Route
 from starlette.types import Message, Receive, Scope, Send
 
@@ -53,7 +56,8 @@ class OpenAiApi:
                 Route("/v1/chat/completions", _Endpoint(self._chat), methods=["POST"]),
                 Route("/v1/models", _Endpoint(self._models), methods=["GET"]),
                 Route("/health", _Endpoint(self._health), methods=["GET"]),
-            ]
+            ],
+            exception_handlers={HTTPException: _not_here, Exception: _failed},
         )
 
     async def _completion(self, scope: Scope, receive: Receive, send: Send) -> None:
@@ -87,13 +91,16 @@ class OpenAiApi:
         public_id = _public_id(headers.get("x-request-id"))
         self.active += 1
         try:
+            # First of all: closing on a client that still sends resets the connection, and the
+            # gateway would see a broken engine instead of the word that it drains.
+            body = await _read_body(receive)
             if self._loop.draining:
                 raise draining_error()
             if self._config.role == "prefill":
                 message = "this engine only prefills: send requests to a decode engine"
                 raise ApiError(400, message, code="prefill_only")
             parsed = parse(
-                parse_body(await _read_body(receive)),
+                parse_body(body),
                 self._tokenizer,
                 served_name=self._config.served_name,
                 max_model_len=self._loop.scheduler.max_model_len,
@@ -277,6 +284,23 @@ class _Endpoint:
         await self._serve(scope, receive, send)
 
 
+def _not_here(request: Request, error: Exception) -> Response:
+    """A path or a method that this API does not have, in OpenAI's form."""
+    assert isinstance(error, HTTPException)
+    text = f"{request.method} {request.url.path}: {error.detail}; see /v1/models, /v1/completions"
+    headers = dict(error.headers or {})
+    return Response(
+        ApiError(error.status_code, text).body(), error.status_code, headers, "application/json"
+    )
+
+
+def _failed(_request: Request, error: Exception) -> Response:
+    """A fault of ours; Starlette raises it once more, so that it is logged."""
+    text = f"the engine failed: {type(error).__name__}"
+    body = ApiError(500, text, "server_error", code="internal_error").body()
+    return Response(body, 500, media_type="application/json")
+
+
 def _body(body: bytes, *, more: bool) -> Message:
     return {"type": "http.response.body", "body": body, "more_body": more}
 
@@ -319,4 +343,4 @@ def _public_id(value: str | None) -> str:
 
 
 def _attempt(value: str | None) -> int:
-    return int(value) if value is not None and value.isdigit() and len(value) < 4 else 1
+    return int(value) if value is not None and value.isdecimal() and len(value) < 4 else 1

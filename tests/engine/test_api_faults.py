@@ -1,0 +1,26 @@
+"""What a client sees of a fault inside the HTTP side."""
+
+from types import SimpleNamespace
+
+import httpx
+
+from argosy_engine.config import EngineConfig
+from argosy_engine.server.api import OpenAiApi
+
+
+class BrokenTokenizer:
+    vocab_size = 10
+
+    def encode(self, text):
+        raise LookupError(text)
+
+
+async def test_an_unforeseen_fault_is_an_openai_error_too():
+    loop = SimpleNamespace(draining=False, scheduler=SimpleNamespace(max_model_len=100))
+    api = OpenAiApi(EngineConfig(model="x", served_name="m"), loop, BrokenTokenizer())
+    transport = httpx.ASGITransport(api.app(), raise_app_exceptions=False)
+    async with httpx.AsyncClient(transport=transport, base_url="http://engine") as client:
+        response = await client.post("/v1/completions", json={"model": "m", "prompt": "a"})
+    assert response.status_code == 500
+    assert response.json()["error"]["code"] == "internal_error"
+    assert api.active == 0
