@@ -4,6 +4,7 @@ import argparse
 import json
 import logging
 import os
+import signal
 import socket
 import sys
 from typing import NoReturn
@@ -24,6 +25,7 @@ def main(argv: list[str]) -> int:
         return 0 if argv[:1] in (["-h"], ["--help"]) else 2
     try:
         config = parse(argv[1:])
+        _leave_on_signals()
         import asyncio
 
         from argosy_engine.server.serve import serve
@@ -32,6 +34,16 @@ def main(argv: list[str]) -> int:
     except LoadError as failure:
         _report(failure, _termination_path(argv))
         return 1
+
+
+def _leave_on_signals() -> None:
+    """Until the engine serves there is nothing to drain: end at once, also in the midst of a load.
+
+    The first process of a container has no default for SIGTERM: without a handler the kernel drops
+    it, and a pod removed while it loads would hold its accelerator until the grace period is over.
+    """
+    for number in (signal.SIGTERM, signal.SIGINT):
+        signal.signal(number, lambda *_: os._exit(0))
 
 
 def parse(words: list[str]) -> EngineConfig:
