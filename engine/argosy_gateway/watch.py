@@ -56,6 +56,13 @@ class _ApiError(Exception):
     """The API server answered something else than wanted."""
 
 
+# The last three: JSON of another shape than a list's or an event's, from whatever stands between.
+_NOT_UNDERSTOOD = (
+    *(http1.UnreachableError, http1.BrokenError, _ApiError, OSError, ValueError),
+    *(KeyError, TypeError, AttributeError),
+)
+
+
 async def follow_api_server(
     server: ApiServer, *, namespace: str, fleet: str, into: Directory, times: WatchTimes
 ) -> None:
@@ -71,11 +78,13 @@ async def follow_api_server(
                 backoff_s = times.first_backoff_s
             async for seen in _watch(server, target, version, into, times):
                 version, backoff_s = seen, times.first_backoff_s
+            # A server that ends watches as they begin must not be asked without a pause.
+            await asyncio.sleep(times.first_backoff_s)
         except _StaleVersionError:
             log.info("watch of pods is too old to continue; listing again")
             version = None
-        except (http1.UnreachableError, http1.BrokenError, _ApiError, OSError, ValueError) as why:
-            log.warning("API server: %s; serving on what is known", why)
+        except _NOT_UNDERSTOOD as why:
+            log.warning("API server: %r; serving on what is known", why)
             await asyncio.sleep(backoff_s * random.uniform(0.8, 1.2))  # noqa: S311
             backoff_s = min(2 * backoff_s, times.longest_backoff_s)
 

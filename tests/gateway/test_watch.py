@@ -126,6 +126,19 @@ async def test_pods_stay_known_while_the_api_server_fails(tmp_path):
     assert {q["resourceVersion"] for q in api.queries[1:]} == {"5"}
 
 
+async def test_json_of_another_shape_does_not_end_the_watch_for_good(tmp_path):
+    odd = [("ADDED", None)]
+    api = FaultyApi({}, {"metadata": []}, listing(version="5"), odd, [("ADDED", pod("a", "6"))])
+    await follow(api, lambda d: names(d) == ["a"], tmp_path)
+
+
+async def test_a_server_that_ends_each_watch_at_once_is_asked_with_pauses(tmp_path):
+    api = FaultyApi(listing(), *[[]] * 1000)
+    began = asyncio.get_running_loop().time()
+    await follow(api, lambda d: len(api.queries) > 10, tmp_path)
+    assert asyncio.get_running_loop().time() - began > 9 * TIMES.first_backoff_s
+
+
 async def test_a_watch_that_falls_silent_is_begun_anew_from_the_last_version(tmp_path):
     api = FaultyApi(listing(version="5"), "silent", [("ADDED", pod("a", "6"))])
     await follow(api, lambda d: names(d) == ["a"], tmp_path)
