@@ -35,6 +35,19 @@ def test_shares_follow_the_softmax_and_temperature_sharpens_it():
     assert draws(400, temperature=0.05).count(1) > 395
 
 
+@pytest.mark.parametrize("temperature", [5e-324, 1e-308, 1e-300])
+def test_a_temperature_next_to_nothing_is_greedy(temperature):
+    for more in ({}, {"top_k": 3}, {"top_p": 0.9}):
+        assert set(draws(20, temperature=temperature, **more)) == {1}
+
+
+def test_a_top_k_beyond_the_vocabulary_is_taken_and_forbidden_tokens_are_never_drawn():
+    assert len(set(draws(top_k=10**9))) > 3
+    params = SamplingParams(max_tokens=1)
+    rows = torch.tensor([[float("-inf"), 1.0, float("-inf"), 2.0]]).repeat(200, 1)
+    assert set(sample(rows, [params] * 200, list(range(200)))) == {1, 3}
+
+
 def test_a_draw_depends_on_seed_and_position_and_not_on_the_batch():
     params = SamplingParams(max_tokens=1, seed=7)
     alone = [sample(LOGITS.unsqueeze(0), [params], [p])[0] for p in range(50)]

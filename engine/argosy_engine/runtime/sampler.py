@@ -39,7 +39,8 @@ def _draw(logits: torch.Tensor, params: SamplingParams, point: float) -> int:
 
     Order of the filters as in common engines: temperature, top-k, top-p.
     """
-    scaled = logits.double() / params.temperature
+    # From the largest on down: a quotient that overflows is then a weight of 0, and never NaN.
+    scaled = (logits.double() - logits.max()) / params.temperature
     order: torch.Tensor | None = None
     if params.top_k or params.top_p < 1.0:
         kept = min(params.top_k or scaled.numel(), scaled.numel())
