@@ -110,3 +110,18 @@ async def test_what_some_other_server_says_does_not_end_up_in_status() -> None:
         seen = await answered("token: geheim", status)
         assert isinstance(seen.arrivals, Blind)
         assert "geheim" not in seen.arrivals.reason
+
+
+async def test_quantiles_for_people_are_read_beside_the_counters() -> None:
+    row = '"__name__": "up", "role": "gateway", "of": "ttft"'
+    body = '{"metric": {' + row + '}, "value": [1000, "0.9"], "values": [[1000, "1"]]}'
+    seen = await answered('{"status": "success", "data": {"result": [' + body + "]}}")
+    assert seen.ttft_p90_s == Value(0.9, 1000.0)
+    assert isinstance(seen.tpot_p90_s, Blind)
+
+
+async def test_nothing_observed_is_no_quantile() -> None:
+    row = '"__name__": "up", "role": "gateway", "of": "tpot"'
+    body = '{"metric": {' + row + '}, "value": [1000, "NaN"], "values": [[1000, "1"]]}'
+    seen = await answered('{"status": "success", "data": {"result": [' + body + "]}}")
+    assert isinstance(seen.tpot_p90_s, Idle)

@@ -52,6 +52,13 @@ class Exporter:
     def received(self, count: object) -> None:
         self.text = f'argosy_requests_received_total{{outcome="accepted"}} {count}\n'
 
+    def answered(self, fast: int, slow: int) -> None:
+        """First tokens within a quarter of a second, and within one to two seconds."""
+        self.received(fast + slow)
+        edges = {"0.25": fast, "1": fast, "2": fast + slow, "+Inf": fast + slow}
+        for edge, count in edges.items():
+            self.text += f'argosy_gateway_ttft_seconds_bucket{{le="{edge}"}} {count}\n'
+
 
 @contextmanager
 def prometheus(home: Path, exporter: int) -> Iterator[str]:
@@ -132,3 +139,16 @@ async def test_an_exporter_that_is_gone_is_blindness_not_idleness(tmp_path: Path
         blind = (await until(url, Blind)).arrivals
         assert isinstance(blind, Blind)
         assert blind.reason.startswith("GatewayDown")
+
+
+async def test_percentiles_are_those_of_the_gateways_histograms(tmp_path: Path) -> None:
+    exporter = Exporter()
+    exporter.answered(0, 0)
+    with prometheus(tmp_path, exporter.port) as url:
+        seen = await until(url, Idle)
+        assert isinstance(seen.ttft_p90_s, Idle)
+        assert isinstance(seen.tpot_p90_s, Blind)
+        exporter.answered(80, 20)
+        seen = await until(url, Value)
+        assert isinstance(seen.ttft_p90_s, Value)
+        assert seen.ttft_p90_s.v == pytest.approx(1.5, abs=0.05)

@@ -36,7 +36,7 @@ class Condition(Part):
 
 
 class RoleStatus(Part):
-    """One role's pods, counted, and what one pod of it can do."""
+    """One role's pods, counted."""
 
     desired: Count = 0
     """Pods that shall be there."""
@@ -56,8 +56,6 @@ class RoleStatus(Part):
     """The revision of the pods' template."""
     time_to_ready: Short | None = None
     """A new pod's time from creation to ready, as measured, such as 92s."""
-    capacity: Annotated[dict[str, Short], Field(max_length=8)] | None = None
-    """What one pod can do, such as tokensPerSecond, and whether that was learnt or is a guess."""
 
 
 class RolesStatus(Part):

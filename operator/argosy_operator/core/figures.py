@@ -15,6 +15,7 @@ from argosy_operator.core.targets import by_law
 
 ATTAINMENT_STEP = 0.01
 RATE_STEP = 0.1  # relative
+SPAN_STEP = 0.1  # relative
 HISTORY = 5
 AT_RISK = 0.02
 
@@ -28,6 +29,18 @@ def steady(old: str | None, new: float, step: float, digits: int) -> str:
         except ValueError:
             pass
     return f"{new:.{digits}f}"
+
+
+def steady_span(old: str | None, new_s: float) -> str:
+    """`41ms` below a second, `1.62s` from there on; `old` while they differ by a tenth at most."""
+    text = f"{new_s * 1000:.0f}ms" if new_s < 1 else f"{new_s:.2f}s"
+    if old is None:
+        return text
+    try:
+        stood_s = float(old.rstrip("ms")) * (1e-3 if old.endswith("ms") else 1.0)
+    except ValueError:
+        return text
+    return old if abs(stood_s - new_s) <= SPAN_STEP * new_s else text
 
 
 def goodput(s: Snapshot) -> dict[str, Any] | None:
@@ -50,10 +63,26 @@ def goodput(s: Snapshot) -> dict[str, Any] | None:
         if attainment is not None:
             good = offered * attainment
             figures["rps"] = steady(figures.get("rps"), good, max(0.1, RATE_STEP * good), 1)
+            figures |= _per_gpu(s, figures.get("perGPU"), good)
     else:
-        figures.pop("offeredRps", None)
-        figures.pop("rps", None)
+        for name in ("offeredRps", "rps", "perGPU"):
+            figures.pop(name, None)
+    spans = {"ttftP90": s.metrics.ttft_p90_s, "tpotP90": s.metrics.tpot_p90_s}
+    for name, signal in spans.items():
+        span_s = _value(signal)
+        if span_s is not None:
+            figures[name] = steady_span(figures.get(name), span_s)
+        else:
+            figures.pop(name, None)
     return figures or None
+
+
+def _per_gpu(s: Snapshot, before: str | None, good: float) -> dict[str, str]:
+    """Good requests per second and GPU; nothing for a fleet without GPUs."""
+    gpus = sum(pod.gpus for pod in s.pods if pod.alive)
+    if gpus == 0:
+        return {}
+    return {"perGPU": steady(before, good / gpus, max(0.01, RATE_STEP * good / gpus), 2)}
 
 
 def slo_word(s: Snapshot, blind: bool) -> str:

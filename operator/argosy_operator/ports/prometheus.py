@@ -1,7 +1,8 @@
-"""The one way to Prometheus: a round of three queries per fleet and tick → `FleetMetrics`.
+"""The one way to Prometheus: a round of four queries per fleet and tick → `FleetMetrics`.
 
 Raw samples are fetched (`metric[window]` at an explicit time) and `core.scaling.samples` does the
-arithmetic in exact counts; the reason stands there. Whatever goes wrong comes back as `Blind` with
+arithmetic in exact counts; the reason stands there. Only the quantiles that people read in status
+are Prometheus' own. Whatever goes wrong comes back as `Blind` with
 a reason: nothing raises, nothing waits longer than `timeout_s`. Labels namespace, fleet, role, pod
 come from scrape relabelling (designs/0001-seams.md §5).
 """
@@ -10,8 +11,8 @@ import asyncio
 import json
 from collections.abc import Mapping
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
-from math import ceil
+from dataclasses import dataclass, replace
+from math import ceil, isfinite
 from pathlib import Path
 from typing import Any
 
@@ -21,12 +22,21 @@ from urllib3.util.retry import Retry
 
 from argosy_operator.api.v1alpha1 import ServingDeployment
 from argosy_operator.core.scaling import samples
-from argosy_operator.core.scaling.observe import FleetMetrics, Windows, blind_metrics
+from argosy_operator.core.scaling.observe import (
+    Blind,
+    FleetMetrics,
+    Idle,
+    Signal,
+    Value,
+    Windows,
+    blind_metrics,
+)
 from argosy_operator.core.targets import goals_of
 
 LARGEST_ANSWER = 16 * 2**20
 WORKERS_PER_SERVER = 2
 TOLD_OF_ERROR = 200
+QUANTILE = 0.9
 
 GATEWAY_SERIES = (
     samples.RECEIVED,
@@ -206,7 +216,38 @@ def measure(server: Server, labels: Mapping[str, str], windows: Windows, at: flo
     )
     # A deleted pod's last samples stay in the window; its target does not.
     pods = frozenset(labels_.get("pod", "") for labels_, alive in up if alive)
-    return samples.assemble(taken, windows, pods)
+    metrics = samples.assemble(taken, windows, pods)
+    ttft, tpot = _quantiles(server, labels, windows.attainment_s + 2 * windows.scrape_s, at)
+    return replace(metrics, ttft_p90_s=ttft, tpot_p90_s=tpot)
+
+
+def _quantiles(
+    server: Server, labels: Mapping[str, str], window_s: float, at: float
+) -> tuple[Signal, Signal]:
+    """90th percentiles of TTFT and TPOT, s. What goes wrong here blinds nothing else."""
+    query = " or ".join(
+        f"label_replace(histogram_quantile({QUANTILE}, sum by (le) "
+        f'(rate({selector((f"{name}_bucket",), labels)}[{duration(window_s)}]))), "of", "{of}", '
+        '"", "")'
+        for of, name in (("ttft", samples.TTFT), ("tpot", samples.TPOT))
+    )
+    try:
+        rows = server.ask(query, at).result
+        found = {r["metric"]["of"]: float(r["value"][1]) for r in rows}
+    except NoAnswerError as error:
+        return Blind(error.reason), Blind(error.reason)
+    except (KeyError, IndexError, TypeError, ValueError):
+        wrong = Blind("PrometheusAnswer: rows that are no quantiles")
+        return wrong, wrong
+    ttft, tpot = (found.get(of) for of in ("ttft", "tpot"))
+    return _measured(ttft, at), _measured(tpot, at)
+
+
+def _measured(number: float | None, at: float) -> Signal:
+    """Prometheus says NaN where nothing was observed."""
+    if number is None:
+        return Blind("NoSamples")
+    return Value(number, at) if isfinite(number) else Idle(at)
 
 
 def _series(row: Mapping[str, Any]) -> samples.Series:

@@ -101,6 +101,9 @@ class FleetMetrics:
     attainment: Signal = NOT_ASKED
     ttft_attainment: Signal = NOT_ASKED
     tpot_attainment: Signal = NOT_ASKED
+    ttft_p90_s: Signal = NOT_ASKED
+    tpot_p90_s: Signal = NOT_ASKED
+    """What people read in status; nothing is decided by these two."""
     scored: float = 0.0
     roles: tuple[RoleMetrics, ...] = ()
     warnings: tuple[str, ...] = ()

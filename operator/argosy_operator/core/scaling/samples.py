@@ -35,6 +35,8 @@ PROMPTS = "argosy_gateway_prompt_tokens"
 PROMPTS_SQUARED = "argosy_gateway_prompt_tokens_squared_total"
 OUTPUTS = "argosy_gateway_output_tokens"
 TRANSFERS = "argosy_kv_transfer_seconds"
+TTFT = "argosy_gateway_ttft_seconds"
+TPOT = "argosy_gateway_tpot_seconds"
 STEP_COUNTERS = {
     "argosy_step_seconds_total": "seconds",
     "argosy_steps_total": "steps",

@@ -1,0 +1,63 @@
+"""The figures of status and the columns of `kubectl get`: all are filled, and they rest."""
+
+from dataclasses import replace
+
+import pytest
+
+from argosy_operator.core.figures import goodput
+from argosy_operator.core.scaling.observe import FleetMetrics, Idle, Value
+from tests.core.model import Model, fleet
+
+SLO = {"ttft": {"target": "1s"}, "tpot": {"target": "50ms"}}
+
+
+def measured(ttft_s: float, tpot_s: float, rate: float = 8.0) -> FleetMetrics:
+    return FleetMetrics(
+        at=0.0,
+        arrivals=Value(rate, 0.0),
+        attainment=Value(0.95, 0.0),
+        ttft_p90_s=Value(ttft_s, 0.0),
+        tpot_p90_s=Value(tpot_s, 0.0),
+    )
+
+
+@pytest.fixture
+def model() -> Model:
+    model = Model(fleet(slo=SLO))
+    model.settle()
+    model.pods = {
+        u: replace(p, gpus=4 if p.role == "colocated" else 0) for u, p in model.pods.items()
+    }
+    return model
+
+
+def figures(model: Model, metrics: FleetMetrics) -> dict[str, str]:
+    """What stands in status after the law saw these metrics."""
+    found = goodput(replace(model.snapshot(), metrics=metrics)) or {}
+    status = model.fleet.status.model_copy(update={"goodput": None})
+    body = status.model_dump(by_alias=True) | {"goodput": found or None}
+    model.fleet = model.fleet.model_copy(update={"status": type(status).model_validate(body)})
+    return found
+
+
+def test_percentiles_and_goodput_per_gpu_are_shown(model: Model) -> None:
+    assert figures(model, measured(1.617, 0.0412)) == {
+        "attainment": "0.950",
+        "offeredRps": "8.0",
+        "rps": "7.6",
+        "perGPU": "1.90",
+        "ttftP90": "1.62s",
+        "tpotP90": "41ms",
+    }
+
+
+def test_figures_that_waver_by_less_than_a_tenth_stay_as_they_stand(model: Model) -> None:
+    first = figures(model, measured(0.98, 0.040))
+    assert figures(model, measured(1.03, 0.043, rate=8.3)) == first
+    assert figures(model, measured(1.5, 0.05))["ttftP90"] == "1.50s"
+
+
+def test_percentiles_that_were_not_measured_are_absent(model: Model) -> None:
+    figures(model, measured(1.0, 0.04))
+    quiet = FleetMetrics(at=0.0, arrivals=Idle(0.0), ttft_p90_s=Idle(0.0), tpot_p90_s=Idle(0.0))
+    assert figures(model, quiet) == {}
