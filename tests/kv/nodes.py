@@ -81,9 +81,10 @@ class Client:
 class Node:
     """One engine: `address` is where its KV server listens."""
 
-    def __init__(self, role: str, preset: str, **options) -> None:
+    def __init__(self, role: str, preset: str, *, host: str = "127.0.0.1", **options) -> None:
+        self.host = f"[{host}]" if ":" in host else host
         config = EngineConfig(
-            model=f"sim:{preset}", served_name="m", role=role, host="127.0.0.1", kv_port=0,
+            model=f"sim:{preset}", served_name="m", role=role, host=host, kv_port=0,
             block_size=BLOCK, pod_name=f"{role}-pod", **options,
         )  # fmt: skip
         self.runner = TextRunner(preset, config)
@@ -113,7 +114,7 @@ class Node:
 
     @property
     def address(self) -> str:
-        return f"127.0.0.1:{self.kv.port}"
+        return f"{self.host}:{self.kv.port}"
 
     def _deliver(self, batch) -> None:
         for client, event in batch:

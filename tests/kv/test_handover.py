@@ -56,6 +56,15 @@ async def test_a_prompts_kv_arrives_byte_for_byte_and_both_sides_count_it(prefil
         assert engine.metric("argosy_kv_transfer_bytes_total", side=side) == 41 * 4 * BLOCK
 
 
+async def test_kv_travels_over_ipv6_with_the_address_as_the_gateway_writes_it(decode):
+    if not socket.has_dualstack_ipv6():
+        pytest.skip("this machine has no IPv6")
+    with node("prefill", host="::1") as prefill:
+        client = decode.ask(PROMPT, prefill.address)
+        await served_all(client, decode, prefill)
+    assert isinstance(decode.events[-1], PullDone)
+
+
 async def test_the_next_candidate_computes_what_a_draining_one_refuses(prefill, decode):
     with node("prefill") as draining:
         draining.loop.draining = True

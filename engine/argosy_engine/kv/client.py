@@ -72,7 +72,7 @@ class Puller:
     async def _pull_from(self, candidate: str, order: PullOrder) -> PullDone:
         host, _, port = candidate.rpartition(":")
         try:
-            connecting = asyncio.open_connection(host, int(port))
+            connecting = asyncio.open_connection(host.strip("[]"), int(port))
             reader, writer = await asyncio.wait_for(connecting, _CONNECT_S)
         except (OSError, ValueError, TimeoutError) as error:
             raise PullError("connect", f"{candidate}: {error!r}") from error

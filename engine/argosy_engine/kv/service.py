@@ -44,8 +44,10 @@ class KvService:
 
     def start(self) -> None:
         if self._config.role == "prefill":
-            address = (self._config.host, self._config.kv_port)
-            self._socket = socket.create_server(address, backlog=_BACKLOG)
+            host = self._config.host
+            family = socket.AF_INET6 if ":" in host else socket.AF_INET
+            address = (host, self._config.kv_port)
+            self._socket = socket.create_server(address, family=family, backlog=_BACKLOG)
             self.port = int(self._socket.getsockname()[1])
         self._thread.start()
 
