@@ -32,9 +32,12 @@ class Limits:
     connect_s: float = 2.0
     """To connect to an engine."""
     first_token_s: float = 300.0
-    """Engine's time to its first byte. No retry afterwards: the work may still be running."""
-    engine_silence_s: float = 60.0
-    """Longest gap between two reads of a stream that has begun."""
+    """Engine's time to a stream's first byte. No retry afterwards: the work may still run."""
+    whole_answer_s: float = 3600.0
+    """The same for an answer in one piece: its first byte comes when its last token is drawn."""
+    engine_silence_s: float = 120.0
+    """Longest gap between two reads of a stream that has begun. A decode engine whose hand-over
+    hangs after the first token is silent for its `--kv-timeout-s` and 5 s, and a prompt's time."""
     answer_bytes: int = 16 << 20
     """A whole (not streamed) answer of an engine."""
     failed_attempts: int = 3

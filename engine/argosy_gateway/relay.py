@@ -123,7 +123,8 @@ class Relay:
         if self._writing_since is not None and now - self._writing_since > limits.write_stall_s:
             self.stop()
         elif exchange is not None and exchange.waiting_since is not None:
-            limit_s = limits.engine_silence_s if self._started else limits.first_token_s
+            first_s = limits.first_token_s if self._ask.stream else limits.whole_answer_s
+            limit_s = limits.engine_silence_s if self._started else first_s
             if now - exchange.waiting_since > limit_s:
                 self._timed_out = True
                 exchange.abort(f"the engine was silent for {limit_s:g} s")

@@ -6,6 +6,7 @@ from pathlib import Path
 import pytest
 
 from argosy_engine import cli as engine_cli
+from argosy_engine.core.limits import Limits
 from argosy_gateway import cli as gateway_cli
 from argosy_gateway import endpoints
 from argosy_operator.core import names
@@ -43,6 +44,14 @@ def test_ports_are_equal_in_all_three_programs():
     assert (endpoints.API_PORT, endpoints.KV_PORT) == (names.API_PORT, names.KV_PORT)
     assert engine_port.ADMIN_PORT == names.ADMIN_PORT
     assert (gateway.port, gateway.admin_port) == (names.GATEWAY_PORT, names.GATEWAY_ADMIN_PORT)
+
+
+def test_a_gateway_waits_longer_for_a_streams_next_token_than_a_hand_over_may_hang():
+    engine = engine_cli.parse(["--model", "sim:x", "--served-name", "m"])
+    gateway = gateway_cli.parse(["run", "--fleet", "f", "--namespace", "n", "--served-name", "m"])
+    stop_s = Limits(max_num_seqs=1, max_num_batched_tokens=1, max_queue=1).cancel_timeout_s
+    prompt_s = 30  # to compute it again
+    assert gateway.limits.engine_silence_s > engine.kv_timeout_s + stop_s + prompt_s
 
 
 @pytest.mark.parametrize(

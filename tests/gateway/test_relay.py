@@ -241,6 +241,24 @@ async def test_beyond_max_queue_requests_are_shed_with_both_retry_headers():
         await f.settled()
 
 
+@pytest.mark.parametrize(("body", "status"), [(CHAT, 200), (STREAM, 504)], ids=["whole", "stream"])
+async def test_an_answer_in_one_piece_may_take_longer_than_a_first_token(body, status):
+    go_on = asyncio.Event()
+
+    async def slow(call):
+        await go_on.wait()
+        await answer(call)
+
+    engine = Engine("a", slow)
+    async with front(engine, limits=Limits(first_token_s=0.02)) as f, client(f) as c:
+        request = asyncio.create_task(c.post(PATH, json=body))
+        await f.until(lambda: engine.calls)
+        await asyncio.sleep(0.05)
+        f.fleet.sweep()
+        go_on.set()
+        assert (await request).status_code == status
+
+
 async def test_an_engine_that_falls_silent_in_a_stream_is_given_up():
     async def stall(call):
         await call.begin_stream()
