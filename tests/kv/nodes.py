@@ -94,6 +94,7 @@ class Node:
                 max_num_seqs=8,
                 max_num_batched_tokens=512,
                 max_queue=8,
+                vocab_size=self.runner.vocab_size,
                 pull_timeout_s=config.kv_timeout_s,
             ),
             policy=GuaranteedNoEvict(),

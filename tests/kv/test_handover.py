@@ -178,6 +178,16 @@ async def test_a_draining_prefill_engine_takes_no_prompt_but_serves_its_leases(p
         await until(lambda: not prefill.loop.leases.active)
 
 
+async def test_a_peers_token_that_the_model_does_not_know_is_refused_and_harms_nobody(prefill):
+    fingerprint = prefill.runner.kv_layout().fingerprint
+    for unknown in (prefill.runner.vocab_size, 1 << 40):
+        async with puller(prefill.address) as peer:
+            kind, payload = await peer.prefill([*PROMPT, unknown], fingerprint)
+            assert (kind, payload["reason"]) == (Kind.REFUSED, "invalid")
+    async with puller(prefill.address) as peer:
+        assert (await peer.prefill(PROMPT, fingerprint))[0] is Kind.READY
+
+
 async def test_a_peer_that_vanishes_while_its_prompt_is_computed_leaves_no_lease(prefill):
     computing, go_on = threading.Event(), threading.Event()
     execute = prefill.runner.execute

@@ -15,6 +15,7 @@ class Limits:
     max_num_seqs: int
     max_num_batched_tokens: int
     max_queue: int
+    vocab_size: int = 1 << 31
     long_prefill_threshold: int = 0  # tokens of one prompt a step at most; 0 is no bound
     pull_timeout_s: float = 60.0
     cancel_timeout_s: float = 5.0  # for the KV service to confirm that a pull was stopped
@@ -28,11 +29,13 @@ class Refusal:
     message: str
 
 
-def refuse_shape(request: NewRequest, max_model_len: int) -> Refusal | None:
+def refuse_shape(request: NewRequest, max_model_len: int, vocab_size: int) -> Refusal | None:
     """Refuse what could not be served even by an idle engine."""
     length, wanted = len(request.token_ids), request.sampling.max_tokens
     if not length:
         return Refusal("invalid", "the prompt is empty: send at least one token")
+    if not 0 <= min(request.token_ids) <= max(request.token_ids) < vocab_size:
+        return Refusal("invalid", f"this model's token ids are 0 to {vocab_size - 1}")
     if wanted < 1:
         return Refusal("invalid", f"max_tokens must be at least 1, got {wanted}")
     remote = request.lease_s is not None

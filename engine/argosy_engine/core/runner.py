@@ -50,6 +50,11 @@ class Runner(Protocol):
         ...
 
     @property
+    def vocab_size(self) -> int:
+        """Token ids are 0 … vocab_size - 1; one beyond would fail its whole step."""
+        ...
+
+    @property
     def max_model_len(self) -> int:
         """Longest prompt plus output, in tokens."""
         ...

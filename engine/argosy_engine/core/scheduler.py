@@ -62,7 +62,7 @@ class Scheduler:
 
     def refusal(self, request: NewRequest) -> Refusal | None:
         """None when `add` may be called with this request."""
-        refusal = refuse_shape(request, self.max_model_len)
+        refusal = refuse_shape(request, self.max_model_len, self.limits.vocab_size)
         if refusal is not None:
             return refusal
         if request.request_id in self.sequences:

@@ -74,6 +74,7 @@ class TorchRunner:
         self.trunk = trunk
         self._pool = pool
         self.eos_token_ids = trunk.spec.eos_token_ids
+        self.vocab_size = trunk.spec.vocab
         self.max_model_len = max_model_len
         self._bytes = pool.memory.view(torch.uint8)
         self._numpy = self._bytes.numpy() if pool.device.type == "cpu" else None

@@ -129,7 +129,8 @@ class OpenAiApi:
             candidates=self._candidates(headers.get("x-argosy-prefill", "")),
             deadline_s=arrival_s + self._config.queue_timeout_s,
         )
-        refusal = refuse_shape(request, self._loop.scheduler.max_model_len)
+        scheduler = self._loop.scheduler
+        refusal = refuse_shape(request, scheduler.max_model_len, scheduler.limits.vocab_size)
         if refusal is not None:
             raise refused(refusal)
         return request

@@ -132,6 +132,7 @@ def _scheduler(config: EngineConfig, runner: Runner) -> Scheduler:
             max_num_seqs=config.max_num_seqs,
             max_num_batched_tokens=config.max_num_batched_tokens,
             max_queue=config.max_queue,
+            vocab_size=runner.vocab_size,
             pull_timeout_s=config.kv_timeout_s,
         ),
         policy=policy,
