@@ -45,9 +45,9 @@ def decide(
     horizon_s += windows.interval_s + windows.scrape_s
     bins = demand.remember(state.demand, metrics.bins, windows.scrape_s)
     noted, coming = demand.estimate(bins, windows, horizon_s, now)
-    state = replace(
-        state, demand=noted, roles=tuple(sight.learn(r, metrics, goals) for r in state.roles)
-    )
+    rolling = any(s.rolling for s in observations.supply)
+    roles = tuple(sight.learn(r, metrics, goals, rolling=rolling) for r in state.roles)
+    state = replace(state, demand=noted, roles=roles)
     sizes = _sizes(state, coming, observations, goals, slo, now)
     settled = [_settle(state, r, sizes.get(r.role), observations, goals, now) for r in state.roles]
     kept = {t.role for t, _, keeps in settled if keeps in UNSURE}

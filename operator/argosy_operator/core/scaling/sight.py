@@ -133,9 +133,12 @@ def sight(
     return state
 
 
-def learn(role: RoleState, metrics: FleetMetrics, goals: Goals) -> RoleState:
-    """Capacity from the step counters; headroom from measured attainment, slow and narrow."""
+def learn(role: RoleState, metrics: FleetMetrics, goals: Goals, *, rolling: bool) -> RoleState:
+    """Capacity from the step counters; headroom from measured attainment, slow and narrow. While
+    another revision comes up, what is known is a guess about it: it may be another model."""
     estimate = capacity.learn(role.estimate, metrics.role(role.role).steps, goals.windows)
+    if rolling:
+        estimate = replace(estimate, rows=0, steps=0.0)
     per_role = {"prefill": metrics.ttft_attainment, "decode": metrics.tpot_attainment}
     measured = per_role.get(role.role, metrics.attainment)
     headroom = role.headroom
