@@ -125,6 +125,11 @@ def test_the_operator_never_writes_a_users_fleet():
     assert verbs == {"get", "list", "watch"}
 
 
+def test_the_operator_makes_events_of_the_new_kind_only_and_never_changes_one():
+    rights = {(g, v) for g, r, v in granted(rules_of(rendered())) if r == "events"}
+    assert rights == {("events.k8s.io", "create")}
+
+
 def test_the_operator_holds_what_it_gives_to_gateways():
     """Kubernetes refuses a Role that grants more than its author has."""
     (role,) = [o for o in gateway.objects(fleet(), IMAGES) if o["kind"] == "Role"]
