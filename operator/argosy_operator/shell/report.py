@@ -30,7 +30,8 @@ async def read_fleet(sources: Sources, raw: Object, now: float) -> ServingDeploy
     except ValidationError as error:
         first = error.errors()[0]
         where = ".".join(str(part) for part in first["loc"])
-        message = f"{where}: {first['msg']}"
+        # pydantic's own first words; the rest is the sentence that the API server has, too
+        message = f"{where}: {first['msg'].removeprefix('Value error, ')}"
         old = raw.get("status", {}).get("conditions") or []
         said = refused(raw["metadata"]["generation"], old, message, now)
         if said != [c for c in old if c in said] or len(old) != len(said):

@@ -1,0 +1,42 @@
+"""What is written about a fleet that this operator cannot read."""
+
+from typing import Any
+
+import pytest
+
+from argosy_operator.shell.report import read_fleet
+
+
+class Statuses:
+    """Keeps the status that was applied last."""
+
+    def __init__(self) -> None:
+        self.cluster = self
+        self.status: dict[str, Any] = {}
+
+    async def apply(self, obj: dict[str, Any], uid: str, *, status: bool) -> dict[str, Any]:
+        assert status
+        self.status = obj["status"]
+        return obj
+
+
+def raw(**spec: Any) -> dict[str, Any]:
+    meta = {"name": "chat", "namespace": "ns", "uid": "u", "generation": 3}
+    return {"metadata": meta, "spec": {"model": {"uri": "sim://x"}, **spec}}
+
+
+@pytest.mark.parametrize(
+    ("spec", "says"),
+    [
+        ({"autoscaling": {"gpuBudget": {"max": 0}}}, "spec: autoscaling.gpuBudget.max is below"),
+        ({"drain": {"timeout": "soon"}}, "spec.drain.timeout: write a duration"),
+    ],
+)
+async def test_the_condition_says_what_the_api_server_would_have_said(
+    spec: dict[str, Any], says: str
+) -> None:
+    sources = Statuses()
+    assert await read_fleet(sources, raw(**spec), 1e6) is None  # type: ignore[arg-type]
+    stalled = next(c for c in sources.status["conditions"] if c["type"] == "Stalled")
+    assert (stalled["status"], stalled["reason"]) == ("True", "InvalidSpec")
+    assert stalled["message"].startswith(says)
