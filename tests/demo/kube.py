@@ -91,6 +91,21 @@ class Kube:
         raise TimeoutError(f"{what}: not within {timeout_s:.0f} s: {json.dumps(conditions)[:2000]}")
 
 
+def await_answer(url: str, timeout_s: float = 15) -> str:
+    """`url`, once a server behind it answers anything: kube-proxy learns of a Ready pod up to a
+    second after the API server does, and refuses connections until then.
+    """
+    deadline = time.monotonic() + timeout_s
+    while True:
+        try:
+            httpx.get(url, timeout=5, trust_env=False)
+            return url
+        except httpx.TransportError as error:
+            if time.monotonic() > deadline:
+                raise TimeoutError(f"{url} does not answer: {error}") from error
+        time.sleep(0.05)
+
+
 def condition(found: dict[str, Any], kind: str) -> dict[str, Any]:
     """The condition of that type in an object's status; empty when it is not there."""
     conditions = found.get("status", {}).get("conditions", [])

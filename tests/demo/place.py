@@ -18,7 +18,7 @@ import httpx
 import yaml
 
 from tests.demo.figures import Figures
-from tests.demo.kube import TOOLS, Kube
+from tests.demo.kube import TOOLS, Kube, await_answer
 from tests.demo.view import console, say
 
 NAMESPACE = "demo"
@@ -154,7 +154,7 @@ class OneMachine:
         key = (service, namespace, port)
         if key not in self._addresses:
             words = ("publish", f"{namespace}/{service}:{port}")
-            self._addresses[key] = self._cluster(*words).strip().splitlines()[-1]
+            self._addresses[key] = await_answer(self._cluster(*words).strip().splitlines()[-1])
         return self._addresses[key]
 
     def wait_scraped(self, fleet: str) -> None:

@@ -16,7 +16,7 @@ from typing import Any
 import httpx
 import yaml
 
-from tests.demo.kube import Kube, condition, is_ready
+from tests.demo.kube import Kube, await_answer, condition, is_ready
 
 GROUP = "/apis/serving.argosy.dev/v1alpha1"
 FLEET = "serving.argosy.dev/fleet"
@@ -106,8 +106,8 @@ class Installed:
         return [p for p in (found or {})["items"] if "deletionTimestamp" not in p["metadata"]]
 
     def url(self, fleet: str) -> str:
-        """The fleet's gateway on loopback."""
-        return self.publish(fleet, self.namespace, 80)
+        """The fleet's gateway on loopback, once the Service reaches it."""
+        return await_answer(self.publish(fleet, self.namespace, 80))
 
     def operator_pods(self) -> list[str]:
         """Names of the operator's pods."""
