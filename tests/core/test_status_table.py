@@ -41,7 +41,7 @@ def test_every_row_can_be_the_one_that_speaks(row: Row) -> None:
 def test_every_type_has_a_last_word_or_is_not_spoken_of() -> None:
     spoken = {row.type for row in TABLE}
     assert {row.type for row in TABLE if not row.when} == spoken
-    assert spoken == set(ConditionType) - {ConditionType.SLO_FEASIBLE}
+    assert spoken == set(ConditionType)
 
 
 def settled(**spec: object) -> Model:
@@ -79,8 +79,14 @@ def lawful(metrics: FleetMetrics) -> set[str]:
 
 
 def bound_by_budget() -> set[str]:
-    target = RoleTarget("colocated", 1, 1, 2, Rule.BUDGET, "")
-    decision = Decision(0.0, (target,), Rule.BUDGET, "", True, True, {})
+    return decided(Rule.BUDGET)
+
+
+def decided(rule: Rule, *, reachable: bool = True, **numbers: float) -> set[str]:
+    """The law's last word was this rule, with these numbers."""
+    target = RoleTarget("colocated", 1, 1, 2, rule, "")
+    known = {"colocated_planned_per_s": 1.0, "colocated_batch_limit": 9.0} | numbers
+    decision = Decision(0.0, (target,), rule, "", True, reachable, known)
     model = settled(slo=SLO)
     model.memory = replace(model.memory, decision=decision, decide_at=1e12)
     return facts(model)
@@ -142,6 +148,10 @@ WORLDS = {
     "Stale": lambda: lawful(measured(arrivals=Value(1.0, 1.0))),
     "NotANumber": lambda: lawful(blind_metrics(1e6, "NotANumber: NaN")),
     "budget": bound_by_budget,
+    "sized": lambda: decided(Rule.DEMAND),
+    "most": lambda: decided(Rule.MAX),
+    "ttft_floor": lambda: decided(Rule.UNREACHABLE, reachable=False),
+    "tpot_floor": lambda: decided(Rule.UNREACHABLE, reachable=False, colocated_batch_limit=0.5),
     "InvalidSpec": lambda: facts(Model(fleet()), Trouble.INVALID),
     "Forbidden": lambda: facts(Model(fleet()), Trouble.FORBIDDEN),
     "Deleting": lambda: facts(Model(fleet()), Trouble.TERMINATING),

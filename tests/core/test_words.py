@@ -116,3 +116,38 @@ def test_a_gateway_whose_image_is_missing_does_not_blame_the_engines() -> None:
     (problem,) = problems_of(replace(s, pods=(*s.pods, lost)), ())
     assert "spec.engine.image" not in problem.message
     assert "images.gateway" in problem.message
+
+
+def feasible(rule: Rule, *, reachable: bool = True, **numbers: float):
+    """The SLOFeasible condition after the law said this last."""
+    model = settled(slo=SLO, roles=WIDE)
+    target = RoleTarget("colocated", 1, 1, 2, rule, "")
+    decision = Decision(0.0, (target,), rule, "", True, reachable, numbers)
+    model.memory = replace(model.memory, decision=decision, decide_at=1e12)
+    model.round()
+    return condition(model, "SLOFeasible")
+
+
+@pytest.mark.parametrize(
+    ("rule", "numbers", "status", "reason"),
+    [
+        (Rule.DEMAND, {"colocated_planned_per_s": 2.0}, "True", "WithinReach"),
+        (Rule.IDLE, {}, "Unknown", "NoTraffic"),
+        (Rule.BUDGET, {"colocated_planned_per_s": 2.0}, "False", "BudgetBound"),
+        (Rule.MAX, {"colocated_planned_per_s": 2.0}, "False", "MaxReplicasBound"),
+    ],
+)
+def test_whether_the_slo_can_be_met_is_a_condition(
+    rule: Rule, numbers: dict[str, float], status: str, reason: str
+) -> None:
+    said = feasible(rule, **numbers)
+    assert (said.status, said.reason) == (status, reason)
+
+
+def test_an_slo_that_a_lone_request_misses_names_the_target_to_change() -> None:
+    planned = {"colocated_planned_per_s": 2.0}
+    ttft = feasible(Rule.UNREACHABLE, reachable=False, colocated_batch_limit=8.0, **planned)
+    tpot = feasible(Rule.UNREACHABLE, reachable=False, colocated_batch_limit=0.4, **planned)
+    assert (ttft.reason, tpot.reason) == ("TTFTFloorAboveTarget", "TPOTFloorAboveTarget")
+    assert "spec.slo.ttft.target" in ttft.message
+    assert "spec.slo.tpot.target" in tpot.message

@@ -110,6 +110,17 @@ TABLE: tuple[Row, ...] = (
     Row(About.SLO_MET, "Unknown", Why.NO_TRAFFIC, ("!scored",)),
     Row(About.SLO_MET, "True", Why.TARGETS_MET, ("met",)),
     Row(About.SLO_MET, "False", Why.TARGETS_MISSED),
+    # SLOFeasible: could it be met at all?
+    Row(About.SLO_FEASIBLE, "Unknown", Why.NO_SLO, ("!slo",)),
+    Row(About.SLO_FEASIBLE, "Unknown", Why.EXTERNAL_OWNER, ("external",)),
+    Row(About.SLO_FEASIBLE, "Unknown", Why.POLICY_NONE, ("policy_none",)),
+    Row(About.SLO_FEASIBLE, "Unknown", Why.METRICS_UNAVAILABLE, ("blind",)),
+    Row(About.SLO_FEASIBLE, "Unknown", Why.NO_TRAFFIC, ("!sized",)),
+    Row(About.SLO_FEASIBLE, "False", Why.TTFT_FLOOR_ABOVE_TARGET, ("ttft_floor",)),
+    Row(About.SLO_FEASIBLE, "False", Why.TPOT_FLOOR_ABOVE_TARGET, ("tpot_floor",)),
+    Row(About.SLO_FEASIBLE, "False", Why.BUDGET_BOUND, ("budget",)),
+    Row(About.SLO_FEASIBLE, "False", Why.MAX_REPLICAS_BOUND, ("most",)),
+    Row(About.SLO_FEASIBLE, "True", Why.WITHIN_REACH),
     # ScalingActive: who turns the replicas
     Row(About.SCALING_ACTIVE, "False", Why.PAUSED, ("paused",)),
     Row(About.SCALING_ACTIVE, "False", Why.EXTERNAL_OWNER, ("external",)),
@@ -173,7 +184,8 @@ def facts_of(s: Snapshot, d: Draft, outcomes: tuple[Outcome, ...]) -> Facts:
     problems = problems_of(s, outcomes)
     conflicts = conflicts_of(d, outcomes)
     decision = _decision(s, d)
-    blind = _is_blind(decision)
+    learnt = _of_decision(decision)
+    blind = learnt["blind"]
     attained = s.fleet.status.goodput.attainment if s.fleet.status.goodput else None
     word = slo_word(s, blind)
     hold: dict[str, bool] = {
@@ -191,15 +203,13 @@ def facts_of(s: Snapshot, d: Draft, outcomes: tuple[Outcome, ...]) -> Facts:
         "pending": any(short.values()),
         "slo": spec.slo is not None,
         "law": by_law(spec),
-        "asked": decision is not None,
-        "blind": blind,
         "idle": _idle(s),
         "scored": word in ("Met", "Missed", "AtRisk"),
         "met": word in ("Met", "AtRisk"),
         "external": spec.autoscaling.policy == "External",
         "policy_none": spec.autoscaling.policy == "None",
-        "budget": decision is not None and any(t.rule is Rule.BUDGET for t in decision.targets),
     }
+    hold |= learnt
     says = {problem.reason: problem.message for problem in problems}
     says |= _sentences(s, d, conflicts, short, attained)
     if blind and (unseeing := _unseeing(s)) is not None:
@@ -231,6 +241,13 @@ def _sentences(
         Why.ROLLING_OUT: f"revision {s.revision} comes up; older pods leave when it serves",
         Why.GATEWAY_NOT_READY: "no gateway pod is ready",
         Why.GPU_BUDGET: "more replicas are needed than spec.autoscaling.gpuBudget.max allows",
+        Why.BUDGET_BOUND: "more replicas are needed than spec.autoscaling.gpuBudget.max allows",
+        Why.MAX_REPLICAS_BOUND: "more replicas are needed than the roles' replicas.max allows",
+        Why.TTFT_FLOOR_ABOVE_TARGET: "a prompt alone takes longer than spec.slo.ttft.target, and "
+        "more replicas do not help: raise the target, or serve on faster GPUs",
+        Why.TPOT_FLOOR_ABOVE_TARGET: "a lone answer takes longer per token than "
+        "spec.slo.tpot.target, and more replicas do not help: raise the target, or serve on "
+        "faster GPUs",
     }
     if missing:
         says[Why.STARTING] = f"waiting for pods to become ready: {missing}"
@@ -251,6 +268,23 @@ def _decision(s: Snapshot, d: Draft) -> Decision | None:
 def _is_blind(decision: Decision | None) -> bool:
     """The law did not run for want of metrics; a role that is kept for its silent pods is less."""
     return decision is not None and not decision.active and decision.rule is Rule.BLIND
+
+
+def _of_decision(decision: Decision | None) -> dict[str, bool]:
+    """Facts of the law's last word."""
+    if decision is None:
+        return dict.fromkeys(("asked", "blind", "budget", "sized", "most"), False)
+    rules, numbers = {t.rule for t in decision.targets}, decision.numbers
+    slow = any(n < 1 for name, n in numbers.items() if name.endswith("_batch_limit"))
+    return {
+        "asked": True,
+        "blind": _is_blind(decision),
+        "budget": Rule.BUDGET in rules,
+        "most": Rule.MAX in rules,
+        "sized": any(name.endswith("_planned_per_s") for name in numbers),
+        "ttft_floor": not decision.reachable and not slow,
+        "tpot_floor": not decision.reachable and slow,
+    }
 
 
 def _short(s: Snapshot, d: Draft, role: Any) -> int:
