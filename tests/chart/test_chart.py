@@ -192,6 +192,20 @@ def test_without_prometheus_the_operator_is_told_of_none():
     assert mirrored["--prometheus-url"] == "http://prometheus.monitoring:9090"
 
 
+def test_a_prometheus_that_asks_for_a_token_gets_it_from_a_mounted_secret():
+    setting = ("prometheus.url=https://p:9090", "prometheus.tokenSecret=prometheus-token")
+    objects = rendered(None, *setting)
+    path = operator_args(objects)["--prometheus-token-file"]
+    pod = one(objects, "Deployment", "-operator")["spec"]["template"]["spec"]
+    mounts = {m["mountPath"]: m for m in pod["containers"][0]["volumeMounts"]}
+    folder, _, key = path.rpartition("/")
+    assert mounts[folder]["readOnly"] is True
+    (volume,) = [v for v in pod["volumes"] if v["name"] == mounts[folder]["name"]]
+    assert volume["secret"]["secretName"] == "prometheus-token"
+    assert [item["key"] for item in volume["secret"]["items"]] == [key] == ["token"]
+    assert "--prometheus-token-file" not in operator_args(rendered())
+
+
 def test_images_default_to_the_charts_version():
     version = yaml.safe_load((CHART / "Chart.yaml").read_text())["appVersion"]
     assert operator_args(rendered())["--engine-image"] == (

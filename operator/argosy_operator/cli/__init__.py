@@ -3,6 +3,7 @@
 import asyncio
 import os
 import sys
+from pathlib import Path
 from typing import Annotated
 
 import typer
@@ -39,6 +40,9 @@ def main(argv: list[str]) -> int:
 def run(
     namespace: Annotated[str, typer.Option(help="Namespace to watch, or all.")] = "all",
     prometheus_url: Annotated[str | None, typer.Option(help="Prometheus' address.")] = None,
+    prometheus_token_file: Annotated[
+        Path | None, typer.Option(help="File with the bearer token for that address.")
+    ] = None,
     engine_image: Annotated[str, typer.Option(help="Default image of engines.")] = DEFAULT_ENGINE,
     gateway_image: Annotated[str, typer.Option(help="Image of gateways.")] = DEFAULT_GATEWAY,
     lease_namespace: Annotated[
@@ -60,6 +64,7 @@ def run(
         images=Images(engine=engine_image, gateway=gateway_image),
         namespace=None if namespace == "all" else namespace,
         prometheus_url=prometheus_url,
+        prometheus_token_file=prometheus_token_file,
         lease_namespace=lease_namespace or os.environ.get("POD_NAMESPACE") or "default",
         lease_name=lease_name,
         metrics_port=metrics_port,

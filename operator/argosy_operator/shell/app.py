@@ -12,6 +12,7 @@ import signal
 import socket
 from dataclasses import dataclass
 from functools import partial
+from pathlib import Path
 from typing import Any
 
 from argosy_operator.ports.access import Access
@@ -37,6 +38,7 @@ class Options:
     images: Images
     namespace: str | None = None
     prometheus_url: str | None = None
+    prometheus_token_file: Path | None = None
     lease_namespace: str = "default"
     lease_name: str = "argosy-operator"
     metrics_port: int = 8081
@@ -49,7 +51,8 @@ async def run(options: Options) -> int:
     stop = asyncio.Event()
     for number in (signal.SIGTERM, signal.SIGINT):
         asyncio.get_running_loop().add_signal_handler(number, stop.set)
-    engines, prometheus = HttpEngines(), PrometheusMetrics(options.prometheus_url)
+    engines = HttpEngines()
+    prometheus = PrometheusMetrics(options.prometheus_url, token_file=options.prometheus_token_file)
     async with ApiCluster(access, term, metrics.count_write) as cluster:
         sources = Sources(cluster, prometheus, engines, options.images)
         workers = Workers(partial(round_of, sources))
