@@ -96,7 +96,7 @@ class Resources(Part):
     """What one pod of a role asks for."""
 
     gpu: Annotated[int, Field(ge=0, le=64)] = 1
-    """GPUs of one pod (nvidia.com/gpu); more than one are used by tensor parallelism."""
+    """GPUs of one pod (nvidia.com/gpu). The engine of Argosy computes on one of them."""
     cpu: Quantity | None = None
     """CPU request, such as "4" or "500m"."""
     memory: Quantity | None = None
@@ -129,7 +129,8 @@ class KvTransfer(Part):
     lease_seconds: Annotated[int, Field(ge=1, le=3600)] = 30
     """How long prefill keeps a prompt's cache without a sign of life from decode."""
     timeout: PositiveSpan = Duration("10s")
-    """How long decode waits for a transfer before it tries another prefill pod."""
+    """How long decode waits for a prompt's cache, whichever prefill pods it asks, before it
+    computes the prompt itself."""
 
 
 class Objective(Part):
