@@ -135,7 +135,9 @@ class Node:
             arrival_s=0.0,
             candidates=candidates,
         )
-        assert self.loop.submit(request, client) is None
+        refusal = self.loop.submit(request, client)
+        if refusal is not None:
+            client.refuse(refusal)
         return client
 
     def metric(self, name: str, **labels: str) -> float:

@@ -22,7 +22,7 @@ __all__ = [
 ]
 
 FinishReason = Literal["stop", "length", "abort", "error"]
-ErrorCode = Literal["internal_error", "queue_timeout", "shutting_down"]
+ErrorCode = Literal["internal_error", "queue_timeout"]
 
 
 class State(Enum):

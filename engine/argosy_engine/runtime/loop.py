@@ -5,6 +5,7 @@ effect between two steps. What clients must learn goes out in one batch a step t
 which hops to the HTTP thread. The thread outlives any one request and any one failed step.
 """
 
+import contextlib
 import logging
 import queue
 import secrets
@@ -38,6 +39,7 @@ __all__ = ["Delivery", "EngineLoop", "Sink"]
 
 log = logging.getLogger(__name__)
 
+_ENDING = Refusal("draining", "the engine is shutting down: ask another one")
 _IDLE_WAIT_S = 0.25  # how long an idle loop sleeps before it looks at deadlines and leases
 
 
@@ -133,7 +135,9 @@ class EngineLoop:
         return self.scheduler.unfinished + self._inbox.qsize()
 
     def submit(self, request: NewRequest, sink: Sink) -> Refusal | None:
-        """Queue a client's request, or say at once that the queue is full."""
+        """Queue a client's request, or say at once why not."""
+        if self._stopping.is_set():
+            return _ENDING
         waiting = len(self.scheduler.waiting) + self._inbox.qsize()
         if waiting >= self.scheduler.limits.max_queue:
             return Refusal("queue_full", f"{waiting} requests are waiting; retry later")
@@ -198,7 +202,7 @@ class EngineLoop:
                 self.metrics.loop_errors.inc()
                 worked = False
             self._flush()
-        self._end_all("the engine is shutting down")
+        self._end_all()
 
     def _turn(self) -> bool:
         """One scheduling round; False when there was nothing to compute."""
@@ -351,14 +355,18 @@ class EngineLoop:
             batch, self._outbox = self._outbox, []
             self._deliver(batch)
 
-    def _end_all(self, message: str) -> None:
+    def _end_all(self) -> None:
+        """Tell everybody who waits, also those whom the inbox has not let in yet."""
+        with contextlib.suppress(queue.Empty):
+            while True:
+                message = self._inbox.get_nowait()
+                if isinstance(message, _Submit):
+                    self._outbox.append((message.sink, _ENDING))
+                elif isinstance(message, _SubmitRemote):
+                    self._refuse_remote(message, _ENDING.code, _ENDING.message)
         for request_id in list(self._remotes):
             self._abort(request_id, "abort")
-        for request_id, sink in self._sinks.items():
-            sequence = self.scheduler.sequences[request_id]
-            self._outbox.append(
-                (sink, Emission(sequence, reason="error", message=message, code="shutting_down"))
-            )
+        self._outbox.extend((sink, _ENDING) for sink in self._sinks.values())
         self._sinks.clear()
         self._flush()
 

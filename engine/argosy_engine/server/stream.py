@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from argosy_engine.core.limits import Refusal
 from argosy_engine.core.request import Emission
 from argosy_engine.core.text import Detokenizer
-from argosy_engine.server.errors import ApiError, draining_error, refused
+from argosy_engine.server.errors import ApiError, refused
 from argosy_engine.server.stops import StopScanner
 
 __all__ = ["ClientGone", "Piece", "TextFlow", "TokenSink"]
@@ -128,8 +128,6 @@ class TextFlow:
 
 def _failure(event: Emission) -> ApiError:
     match event.code:
-        case "shutting_down":
-            return draining_error(event.message)
         case "queue_timeout":
             headers = {"retry-after": "1"}
             return ApiError(503, event.message, "server_error", None, event.code, headers)
