@@ -299,3 +299,60 @@ def test_full_utilization_finishes_everything_despite_preemption(work, seqs, tok
     assert all(s.reason in ("length", "abort") for s in sequences)
     assert all(s.n_output == s.sampling.max_tokens for s in sequences if s.reason == "length")
     assert scheduler.pool.used == 0
+
+
+PULL_ENDS = st.lists(
+    st.tuples(
+        st.integers(1, 70),  # prompt
+        st.integers(1, 20),  # max_tokens
+        st.sampled_from(["done", "failed", "lost"]),
+        st.booleans(),  # the first token came before the end
+        st.integers(0, 6),  # turns until the end
+        st.booleans(),  # the client leaves meanwhile
+    ),
+    min_size=1,
+    max_size=12,
+)
+
+
+@settings(max_examples=80, deadline=None)
+@given(pulls=PULL_ENDS, utilization=st.booleans(), tokens=st.integers(8, 64))
+def test_pulls_that_end_in_any_way_keep_rows_in_their_blocks_and_lose_nobody(
+    pulls, utilization, tokens
+):
+    policy = MaxUtilization() if utilization else GuaranteedNoEvict()
+    scheduler = make(blocks=14, size=8, seqs=4, tokens=tokens, max_len=100, policy=policy)
+    everything = [
+        scheduler.add(ask(f"r{i}", [i % 2] * prompt, max_tokens=out, candidates=("p:1",)))
+        for i, (prompt, out, *_) in enumerate(pulls)
+    ]
+    due = {}  # turn → ends of pulls; a lost one is confirmed long after its request went on
+    for turn in range(3000):
+        for name, attempt, end, ready, leaves in due.pop(turn, []):
+            key = {"request_id": name, "attempt": attempt}
+            if ready and end != "late":
+                scheduler.pull_ready(PullReady(**key, first_token=9, prefill_pod="p"), turn)
+            if leaves:
+                scheduler.abort(name)
+            if end == "done":
+                scheduler.pull_done(PullDone(**key, bytes_moved=0, seconds=0.1))
+            elif end == "lost":
+                due.setdefault(turn + 90, []).append((name, attempt, "late", False, False))
+            else:
+                scheduler.pull_failed(PullFailed(**key, cause="broken", message=""))
+        decision, _ = step(scheduler, float(turn))
+        if decision.plan is not None:
+            flatten(decision.plan)
+        assert scheduler.promised >= 0
+        for order in decision.pulls:
+            _, _, end, ready, wait, leaves = pulls[int(order.request_id[1:])]
+            due.setdefault(turn + 1 + wait, []).append(
+                (order.request_id, order.attempt, end, ready, leaves)
+            )
+        if not scheduler.sequences and not due:
+            break
+    assert [s.n_output for s in everything if s.reason == "length"] == [
+        s.sampling.max_tokens for s in everything if s.reason == "length"
+    ]
+    assert all(s.reason in ("length", "abort") for s in everything)
+    assert scheduler.pool.used == scheduler.promised == 0
