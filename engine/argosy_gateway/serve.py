@@ -8,6 +8,7 @@ the TCP handshake, and bytes waiting in the kernel while the event loop is busy.
 import asyncio
 import contextlib
 import logging
+import re
 import signal
 from collections.abc import AsyncIterator, Generator, Sequence
 from typing import Any
@@ -24,6 +25,7 @@ __all__ = ["running", "serve"]
 
 log = logging.getLogger(__name__)
 _SWEEP_S = 1.0
+_UPGRADE = re.compile(rb"(?<=\r\n)upgrade(?=:)", re.IGNORECASE)
 
 
 class _GuardedProtocol(HttpToolsProtocol):
@@ -36,6 +38,7 @@ class _GuardedProtocol(HttpToolsProtocol):
         super().__init__(*args, **kwargs)
         self._deadline: asyncio.TimerHandle | None = None
         self._in_head = False
+        self._before_body = True
         self._head_bytes = 0
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
@@ -50,6 +53,10 @@ class _GuardedProtocol(HttpToolsProtocol):
         super().connection_lost(exc)
 
     def data_received(self, data: bytes) -> None:
+        # An offer of another protocol may be ignored, but the parser then drops the request's body:
+        # Java's own client makes one with every request. No JSON has a line that begins so.
+        if self._before_body:
+            data = _UPGRADE.sub(b"ignored", data)
         super().data_received(data)
         if self._in_head:
             self._head_bytes += len(data)
@@ -65,9 +72,13 @@ class _GuardedProtocol(HttpToolsProtocol):
         self._expect_within(self.limits.head_s)
 
     def on_headers_complete(self) -> None:
-        self._in_head = False
+        self._in_head = self._before_body = False
         self._expect_nothing()
         super().on_headers_complete()
+
+    def on_message_complete(self) -> None:
+        self._before_body = True
+        super().on_message_complete()
 
     def send_400_response(self, msg: str) -> None:
         self._close_with(400, "Bad Request", msg)

@@ -103,6 +103,22 @@ async def test_a_connection_that_brings_no_whole_head_is_closed(sent):
         writer.close()
 
 
+async def test_an_offer_of_http2_is_ignored_and_the_body_is_read():
+    """As Java's own client makes it with each request in clear text."""
+    body = b'{"model":"m","messages":[]}'
+    head = b"POST " + PATH.encode() + b" HTTP/1.1\r\nConnection: Upgrade, HTTP2-Settings\r\n"
+    head += b"Host: x\r\nContent-Length: %d\r\n" % len(body)
+    request = head + b"HTTP2-Settings: AAEAAEAA\r\nUpgrade: h2c\r\n\r\n" + body
+    async with front(Engine("a")) as f:
+        reader, writer = await asyncio.open_connection("127.0.0.1", httpx.URL(f.url).port)
+        for _ in range(2):
+            writer.write(request)
+            async with asyncio.timeout(2):
+                assert b" 200 " in await reader.readuntil(b"\r\n\r\n")
+                await reader.readuntil(b"}}")
+        writer.close()
+
+
 async def test_a_head_beyond_its_limit_is_answered_431():
     async with front() as f:
         reader, writer = await asyncio.open_connection("127.0.0.1", httpx.URL(f.url).port)
