@@ -6,6 +6,7 @@ would answer 404 and 405 in its own. `relay` is the only caller of engines.
 
 import asyncio
 import json
+import logging
 import math
 from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import replace
@@ -16,6 +17,8 @@ from argosy_gateway.relay import Fleet, Relay, Send
 from argosy_gateway.shed import predicted_ttft_s
 
 __all__ = ["RECEIVED_AT", "admin_app", "api_app"]
+
+log = logging.getLogger(__name__)
 
 RECEIVED_AT = "argosy.received_at"
 """Key in ASGI's `state`: loop time of the request's first byte, written by `serve`."""
@@ -54,6 +57,11 @@ def api_app(fleet: Fleet) -> App:
             await _answer(send, error.status, error.body(), request_id, headers)
         except _ClientGoneError:
             return
+        except Exception:
+            # Before a relay began: it answers for its own faults.
+            log.exception("a request failed inside the gateway", extra={"id": request_id})
+            error = RequestError(500, "The gateway failed.", type="server_error")
+            await _answer(send, error.status, error.body(), request_id)
 
     return app
 

@@ -61,6 +61,14 @@ async def test_a_wrong_request_is_answered_with_an_openai_error(body, status, co
         assert f.verdicts() == {}
 
 
+async def test_a_fault_of_the_gateways_own_is_an_openai_error_too():
+    async with front(Engine("a")) as f, client(f.url) as c:
+        f.fleet.tokens_per_char = None
+        response = await c.post(PATH, json={"model": "m", "messages": []})
+    assert response.status_code == 500
+    assert response.json()["error"]["type"] == "server_error"
+
+
 async def test_half_a_surrogate_pair_reaches_the_engine_which_judges_it():
     engine = Engine("a")
     body = b'{"model":"m","stream":true,"messages":[{"role":"user","content":"\\ud800 \\u00e9"}]}'
