@@ -60,8 +60,8 @@ def api_app(fleet: Fleet) -> App:
         except Exception:
             # Before a relay began: it answers for its own faults.
             log.exception("a request failed inside the gateway", extra={"id": request_id})
-            error = RequestError(500, "The gateway failed.", type="server_error")
-            await _answer(send, error.status, error.body(), request_id)
+            own = RequestError(500, "The gateway failed.", type="server_error")
+            await _answer(send, own.status, own.body(), request_id)
 
     return app
 
