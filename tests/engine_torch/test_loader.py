@@ -56,6 +56,23 @@ def test_a_truncated_file_and_foreign_shapes_are_invalid_weights(tiny):
     assert reason_of(tiny)[0] == "WeightsInvalid"
 
 
+@pytest.mark.parametrize(
+    "values", [{"num_attention_heads": 0}, {"rope_scaling": "x"}, {"hidden_size": "wide"}]
+)
+def test_nonsense_in_the_config_is_a_typed_failure(tiny, values):
+    change(tiny, **values)
+    reason, message = reason_of(tiny)
+    assert reason == "WeightsInvalid"
+    assert "config.json" in message
+
+
+def test_the_configs_end_counts_where_the_generation_config_has_none(tiny):
+    change(tiny, eos_token_id=0)
+    (tiny / "generation_config.json").write_text('{"eos_token_id": null}')
+    runner, _ = start(tiny)
+    assert runner.eos_token_ids == {0}
+
+
 def test_an_unknown_architecture_names_the_known_ones(tiny):
     change(tiny, architectures=["GPT2LMHeadModel"])
     reason, message = reason_of(tiny)

@@ -93,8 +93,8 @@ def read_spec(folder: Path) -> ModelSpec:
         raise LoadError(
             "WeightsInvalid", f"{folder}/config.json lacks {missing}: copy the model's own file"
         ) from None
-    except (TypeError, ValueError) as error:
-        raise LoadError("WeightsInvalid", f"{folder}/config.json: {error}") from error
+    except (TypeError, ValueError, AttributeError, ArithmeticError) as error:
+        raise LoadError("WeightsInvalid", f"{folder}/config.json: {error!r}") from error
 
 
 def _read_json(path: Path, *, required: bool) -> dict[str, Any]:
@@ -115,6 +115,7 @@ def _read_json(path: Path, *, required: bool) -> dict[str, Any]:
 
 def _spec(config: dict[str, Any], generation: dict[str, Any]) -> ModelSpec:
     architecture = _architecture(config)
+    eos = generation.get("eos_token_id")  # may stand there as null, and 0 is an id
     heads = int(config["num_attention_heads"])
     hidden = int(config["hidden_size"])
     positions = int(config["max_position_embeddings"])
@@ -135,7 +136,7 @@ def _spec(config: dict[str, Any], generation: dict[str, Any]) -> ModelSpec:
         qk_norm=architecture == "Qwen3ForCausalLM",
         tied=bool(config.get("tie_word_embeddings", False)),
         dtype=str(config.get("torch_dtype") or config.get("dtype") or "bfloat16"),
-        eos_token_ids=_eos(generation.get("eos_token_id", config.get("eos_token_id"))),
+        eos_token_ids=_eos(config.get("eos_token_id") if eos is None else eos),
     )
 
 
