@@ -142,7 +142,7 @@ class LeaseReady:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PrefillRefused:
-    """Not admitted, or failed. `reason`: queue_full | draining | too_long | duplicate | failed."""
+    """Not admitted, or failed. `reason`: a `Refusal`'s code, or failed."""
 
     request_id: str
     attempt: int
