@@ -4,6 +4,7 @@ from dataclasses import replace
 
 import pytest
 
+from argosy_operator.core.actions import Create, Outcome, Trouble
 from argosy_operator.core.events import EventReason, Note, fresh
 from argosy_operator.core.plan import plan
 from argosy_operator.core.pods import Pod
@@ -151,3 +152,20 @@ def test_an_slo_that_a_lone_request_misses_names_the_target_to_change() -> None:
     assert (ttft.reason, tpot.reason) == ("TTFTFloorAboveTarget", "TPOTFloorAboveTarget")
     assert "spec.slo.ttft.target" in ttft.message
     assert "spec.slo.tpot.target" in tpot.message
+
+
+@pytest.mark.parametrize(
+    ("said", "helps"),
+    [
+        ('deployments.apps is forbidden: User "op" cannot create resource "deployments"', "rule"),
+        ('roles "x" is forbidden: user "op" is attempting to grant RBAC permissions', "rule"),
+        ('admission webhook "images.example" denied the request: no such registry', "policy"),
+    ],
+)
+def test_who_forbids_decides_what_helps(said: str, helps: str) -> None:
+    thing = Create({"kind": "Deployment", "metadata": {"name": "chat-x"}})
+    refused = Outcome(thing, Trouble.FORBIDDEN, said)
+    (problem,) = problems_of(settled().snapshot(), (refused,))
+    assert problem.reason == "Forbidden"
+    assert ("operator's role" in problem.message) == (helps == "rule")
+    assert ("policy" in problem.message) == (helps == "policy")

@@ -63,8 +63,8 @@ def _of_orders(outcomes: Iterable[Outcome]) -> Iterable[Problem]:
         if outcome.trouble is Trouble.FORBIDDEN:
             yield Problem(
                 Reason.FORBIDDEN,
-                f"the API server forbids {what}: {outcome.message}. Add the missing rule to the "
-                "operator's role",
+                f"the API server forbids {what}: {outcome.message}. "
+                f"{_who_forbids(outcome.message)}",
             )
         elif outcome.trouble is Trouble.QUOTA:
             yield Problem(Reason.QUOTA_EXCEEDED, _quota(outcome.message))
@@ -72,6 +72,13 @@ def _of_orders(outcomes: Iterable[Outcome]) -> Iterable[Problem]:
             yield Problem(Reason.DELETING, "the namespace is being deleted; nothing is created")
         elif outcome.trouble is Trouble.INVALID:
             yield Problem(Reason.INVALID_SPEC, f"the API server refuses {what}: {outcome.message}")
+
+
+def _who_forbids(message: str) -> str:
+    """What helps: only RBAC names the user; webhooks and policies name themselves."""
+    if 'user "' in message.lower():
+        return "Add the missing rule to the operator's role"
+    return "Ask for what the cluster allows, or have that policy changed"
 
 
 def _of_deployments(s: Snapshot) -> Iterable[Problem]:
