@@ -152,10 +152,11 @@ class Slo(Part):
 
 
 class GpuBudget(Part):
-    """The most GPUs that the fleet may hold."""
+    """The most GPUs that policy Goodput may ask for."""
 
     max: Annotated[int, Field(ge=0, le=100_000)] | None = None
-    """Most GPUs over all roles. Default: what the roles' maxima come to."""
+    """Most GPUs over all roles. Default: what the roles' maxima come to. While a rollout lasts, old
+    pods hold theirs beside it."""
 
 
 class ScaleUp(Part):
@@ -189,7 +190,7 @@ class Autoscaling(Part):
     cold_start: PositiveSpan = Duration("180s")
     """First guess of a pod's time from creation to ready; the measured value replaces it."""
     gpu_budget: GpuBudget = GpuBudget()
-    """The most GPUs that the fleet may hold."""
+    """The most GPUs that policy Goodput may ask for."""
     scale_up: ScaleUp = ScaleUp()
     """How fast replicas may be added."""
     scale_down: ScaleDown = ScaleDown()
@@ -316,7 +317,8 @@ class ServingRoleSpec(Part):
     role: RoleName
     """The role: prefill, decode or colocated."""
     replicas: Annotated[int, Field(ge=0, le=1000)] | None = None
-    """Pods that the role shall have, between the role's min and max; absent means: hold."""
+    """Pods that the role shall have; beyond the role's min or max that bound counts. Absent means:
+    hold."""
 
 
 class ServingRole(Part):
