@@ -144,6 +144,10 @@ def test_whole_surrogate_pairs_and_odd_headers_are_served(engine):
     assert response.json()["usage"]["completion_tokens"] == 16
 
 
+def test_a_top_p_of_zero_is_taken_as_openai_takes_it(engine):
+    assert engine.api.post("/v1/completions", json=ask(top_p=0)).status_code == 200
+
+
 def test_a_prompt_near_the_end_of_the_context_gets_what_is_left(engine):
     body = {"model": "m", "prompt": [5] * 2040}
     usage = engine.api.post("/v1/completions", json=body).json()["usage"]

@@ -27,6 +27,7 @@ def test_top_k_and_top_p_leave_the_head_of_the_distribution():
     # softmax: 0.64, 0.24, 0.09 …: the first two hold 0.88
     assert set(draws(top_p=0.7)) == {1, 3}
     assert set(draws(top_p=0.01)) == {1}
+    assert set(draws(top_p=0.0)) == {1}
 
 
 def test_shares_follow_the_softmax_and_temperature_sharpens_it():

@@ -132,7 +132,7 @@ def _sampling(body: Mapping[str, Any], default_max: int) -> SamplingParams:
         max_tokens=max_tokens,
         min_tokens=min_tokens,
         temperature=_number(body, "temperature", 1.0, low=0.0, high=2.0),
-        top_p=_number(body, "top_p", 1.0, low=1e-6, high=1.0),
+        top_p=_number(body, "top_p", 1.0, low=0.0, high=1.0),
         top_k=max(0, _integer(body, "top_k", 0, low=-1)),
         seed=random.getrandbits(31) if seed is None else seed & 0x7FFF_FFFF_FFFF_FFFF,
         ignore_eos=_flag(body, "ignore_eos"),
