@@ -26,6 +26,7 @@ log = logging.getLogger("argosy.loop")
 Key = tuple[str, str]  # namespace, name
 SETTLE_S = 0.05  # events come in bursts: a Deployment, its ReplicaSet, its pods
 RESYNC_S = 300.0
+REFUSED_S = 60.0  # no event tells that a right was granted or a quota raised
 LONGEST_PAUSE_S = 60.0
 
 
@@ -52,8 +53,11 @@ async def round_of(sources: Sources, key: Key, memory: Memory) -> tuple[Memory, 
         await write_status(sources, s, p.draft, outcomes)
     if stopped is not None:
         raise stopped.error from stopped
-    again = any(outcome.trouble is Trouble.CONFLICT for outcome in outcomes)
-    return after(p.memory, outcomes), 0.2 if again else p.wake_s
+    met = {outcome.trouble for outcome in outcomes}
+    if Trouble.CONFLICT in met:
+        return after(p.memory, outcomes), 0.2
+    refused = met - {None, Trouble.FOREIGN}
+    return after(p.memory, outcomes), min(p.wake_s, REFUSED_S) if refused else p.wake_s
 
 
 class Workers:
