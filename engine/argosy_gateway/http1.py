@@ -148,7 +148,7 @@ class Exchange(asyncio.Protocol):
 
     def connection_lost(self, exc: Exception | None) -> None:
         if not self._complete and self._error is None:
-            if self._head is not None and not self._framed:
+            if self._head is not None and not self._framed and exc is None:
                 self._complete = True
             else:
                 self._error = BrokenError(f"connection closed early ({exc or 'end of stream'})")

@@ -2,6 +2,8 @@
 
 import asyncio
 import json
+import socket
+import struct
 
 import httpx
 import pytest
@@ -89,6 +91,22 @@ async def test_a_whole_answer_that_breaks_halfway_is_retried_because_nothing_was
         f.fleet.book.claim(_route(b), 1)
         assert (await c.post(PATH, json=CHAT)).status_code == 200
         assert f.count("argosy_gateway_retries_total", reason="closed") == 1
+
+
+async def test_an_answer_without_a_length_that_is_reset_is_not_taken_for_whole():
+    async def half(call):
+        await call.write(b"HTTP/1.1 200 OK\r\ncontent-type: application/json\r\n\r\n{")
+        await call.gone()
+
+    a, b = Engine("a", half), Engine("b", answer)
+    async with front(a, b) as f, client(f) as c:
+        f.fleet.book.claim(_route(b), 1)
+        request = asyncio.create_task(c.post(PATH, json=CHAT))
+        await f.until(lambda: any(r._exchange and r._exchange._head for r in f.fleet.relays))
+        sock = a.calls[0].writer.get_extra_info("socket")
+        sock.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+        a.calls[0].writer.transport.abort()
+        assert "three" in (await request).text
 
 
 async def test_attempts_that_fail_are_bounded_and_the_engines_error_is_passed_on():
