@@ -26,3 +26,54 @@ def test_the_token_of_prometheus_is_read_from_the_named_file(
     with pytest.raises(SystemExit):
         main(["run", "--prometheus-url", "https://p", "--prometheus-token-file", str(token)])
     assert given[0].prometheus_token_file == token
+
+
+KUBECONFIG = """
+apiVersion: v1
+kind: Config
+current-context: here
+contexts:
+- name: here
+  context: {cluster: c, user: u%s}
+clusters:
+- name: c
+  cluster: {server: "http://127.0.0.1:1"}
+users:
+- name: u
+  user: {}
+"""
+
+
+@pytest.mark.parametrize(
+    ("context", "flags", "namespace"),
+    [
+        (", namespace: chats", [], "chats"),
+        ("", [], "default"),
+        (", namespace: chats", ["-n", "other"], "other"),
+    ],
+)
+def test_explain_looks_where_kubectl_would(
+    context: str,
+    flags: list[str],
+    namespace: str,
+    monkeypatch: pytest.MonkeyPatch,
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    async def nothing(_self: object, _kind: str, _namespace: str, _name: str) -> None:
+        return None
+
+    monkeypatch.setattr("argosy_operator.ports.cluster.ApiCluster.get", nothing)
+    config = tmp_path / "config"
+    config.write_text(KUBECONFIG % context)
+    monkeypatch.setenv("KUBECONFIG", str(config))
+    assert main(["explain", "chat", *flags]) == 1
+    assert f"there is no ServingDeployment chat in {namespace}\n" in capsys.readouterr().err
+
+
+def test_explain_without_a_kubeconfig_says_where_it_looked(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("KUBECONFIG", str(tmp_path / "none"))
+    assert main(["explain", "chat"]) == 1
+    assert str(tmp_path / "none") in capsys.readouterr().err

@@ -91,7 +91,9 @@ def crds() -> None:
 @app.command()
 def explain(
     name: Annotated[str, typer.Argument(help="The ServingDeployment.")],
-    namespace: Annotated[str, typer.Option("-n", "--namespace")] = "default",
+    namespace: Annotated[
+        str | None, typer.Option("-n", "--namespace", help="Else the current context's.")
+    ] = None,
     output: Annotated[str, typer.Option("-o", help="text or json.")] = "text",
     kubeconfig: Annotated[str | None, typer.Option(help="Else $KUBECONFIG, or the pod's.")] = None,
 ) -> int:
@@ -102,14 +104,17 @@ def explain(
     from argosy_operator.ports.lease import Term
     from argosy_operator.ports.protocols import ClusterError
 
+    access = Access(kubeconfig)
+    where = namespace or access.namespace()
+
     async def read() -> dict[str, object] | None:
-        async with ApiCluster(Access(kubeconfig), Term(), lambda _verb, _kind: None) as cluster:
-            return await cluster.get("ServingDeployment", namespace, name)
+        async with ApiCluster(access, Term(), lambda _verb, _kind: None) as cluster:
+            return await cluster.get("ServingDeployment", where, name)
 
     try:
         fleet = asyncio.run(read())
         if fleet is None:
-            print(f"there is no ServingDeployment {name} in {namespace}", file=sys.stderr)
+            print(f"there is no ServingDeployment {name} in {where}", file=sys.stderr)
             return 1
         print(say(fleet, output))
     except (AccessError, ClusterError, ValueError) as error:

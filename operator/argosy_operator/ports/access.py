@@ -12,7 +12,11 @@ from dataclasses import dataclass
 from typing import Any
 
 from kubernetes.aio.client import Configuration
-from kubernetes.aio.config import load_incluster_config, load_kube_config
+from kubernetes.aio.config import (
+    list_kube_config_contexts,
+    load_incluster_config,
+    load_kube_config,
+)
 from kubernetes.aio.config.config_exception import ConfigException
 
 REREAD_S = 60.0
@@ -64,6 +68,14 @@ class Access:
             scheme=scheme.capitalize() or None,
             token=token.strip() or None,
         )
+
+    def namespace(self) -> str:
+        """The namespace that kubectl would take: the current context's, else `default`."""
+        try:
+            _, current = list_kube_config_contexts(self.kubeconfig)
+        except (ConfigException, OSError):
+            return "default"  # whoever connects says what is wrong with the file
+        return str(current["context"].get("namespace") or "default")
 
     async def _fill(self, configuration: Configuration) -> bool:
         """Read the credentials; True where somebody must read them again in time."""
