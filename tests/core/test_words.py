@@ -78,6 +78,16 @@ def test_silent_engines_do_not_hide_what_the_gateways_measured() -> None:
     assert (said["SLOMet"].status, said["MetricsAvailable"].status) == ("True", "True")
 
 
+def test_a_paused_fleet_says_so_in_the_column_and_does_not_wait_for_pods() -> None:
+    """Two pods are wanted, one is there, and nobody will create the other."""
+    model = settled()
+    model.turn(paused=True, roles={"colocated": {"replicas": {"min": 2, "max": 4}}})
+    model.round()
+    assert model.fleet.status.columns.reason == "Paused"
+    progressing = condition(model, "Progressing")
+    assert (progressing.status, progressing.reason) == ("False", "Paused")
+
+
 def test_a_fleet_that_lost_its_pods_keeps_saying_so() -> None:
     model = settled()
     for _ in range(3):

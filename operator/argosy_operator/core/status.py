@@ -98,6 +98,7 @@ TABLE: tuple[Row, ...] = (
     Row(About.STALLED, "True", Why.FOREIGN_OBJECT, ("foreign",)),
     Row(About.STALLED, "False", Why.NOT_STALLED),
     # Progressing: pods are being added, replaced or removed
+    Row(About.PROGRESSING, "False", Why.PAUSED, ("paused",)),
     Row(About.PROGRESSING, "True", Why.ROLLING_OUT, ("rolling",)),
     Row(About.PROGRESSING, "True", Why.SCALING, ("leaving",)),
     Row(About.PROGRESSING, "True", Why.STARTING, ("pending",)),
@@ -229,8 +230,8 @@ def _sentences(
     missing = ", ".join(f"{n} {role}" for role, n in short.items() if n)
     policy, decision = s.fleet.spec.autoscaling.policy, _decision(s, d)
     says = {
-        Why.FOREIGN_OBJECT: f"{', '.join(conflicts)} exists and belongs to somebody else; it is "
-        "left untouched. Delete it or rename the fleet",
+        Why.FOREIGN_OBJECT: f"{', '.join(conflicts)}: there already, and somebody else's; left "
+        "untouched. Delete what is in the way, or rename the fleet",
         Why.PODS_LEAVING: "pods finish their answers and then leave: "
         + ", ".join(sorted(pod.name for pod in d.leaving)),
         Why.PAUSED: "spec.paused is true: nothing is written but status",
@@ -333,9 +334,10 @@ def status_of(s: Snapshot, d: Draft, outcomes: tuple[Outcome, ...]) -> ServingDe
     roles = roles_status(s, d)
     measured = goodput(s)
     blind = "blind" in facts.hold
+    ready = next(c["reason"] for c in said if c["type"] == "Ready")
     reason = next(
         (c["reason"] for c in said if c["type"] == "Stalled" and c["status"] == "True"),
-        next(c["reason"] for c in said if c["type"] == "Ready"),
+        Why.PAUSED if s.fleet.spec.paused else ready,
     )
     return ServingDeploymentStatus.model_validate(
         {
