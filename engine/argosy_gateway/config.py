@@ -16,7 +16,7 @@ class Limits:
     """Bounds on what clients and engines may do to this process."""
 
     head_bytes: int = 32_768
-    """Request line and headers; more is answered 431."""
+    """Request line and headers: a head still unfinished after so many is answered 431."""
     head_s: float = 10.0
     """From a request's first byte to the end of its headers; then the connection is closed."""
     first_byte_s: float = 5.0

@@ -238,7 +238,8 @@ def test_a_load_failure_writes_a_termination_message_and_exits_1(tmp_path: Path)
     assert done.returncode == 1
     report = json.loads(message.read_text())
     assert report["reason"] == "ModelNotFound"
-    assert "sim:opt-13b-a100" in report["message"]
+    assert "'sim:gpt-9'" in report["message"]
+    assert "opt-13b-a100" in report["message"]
 
 
 @pytest.mark.slow

@@ -29,10 +29,10 @@ def load(config: EngineConfig) -> tuple["SimRunner", "SimTokenizer"]:
     scheme, _, preset = config.model.partition(":")
     profile = PROFILES.get(preset)
     if scheme != "sim" or profile is None:
-        known = ", ".join(f"sim:{name}" for name in PROFILES)
+        known = ", ".join(PROFILES)  # a fleet writes sim://NAME, a command line sim:NAME
         raise LoadError(
             "ModelNotFound",
-            f"--load-format sim knows no model {config.model!r}: write one of {known}",
+            f"{config.model!r} names no preset of simulated engines; known: {known}",
         )
     return SimRunner(preset, profile, config), SimTokenizer()
 

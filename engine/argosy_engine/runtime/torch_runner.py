@@ -179,7 +179,9 @@ def _dtype(config: EngineConfig, spec: ModelSpec, device: torch.device) -> torch
 
 
 def _refuse_what_cannot_fit(spec: ModelSpec, dtype: torch.dtype, device: torch.device) -> None:
-    need, free = spec.parameters * dtype.itemsize, _free_bytes(device)
+    # On a CPU the head is packed, which is a second copy of a tied embedding (`model.linear`).
+    packed = spec.vocab * spec.hidden if spec.tied and device.type == "cpu" else 0
+    need, free = (spec.parameters + packed) * dtype.itemsize, _free_bytes(device)
     if need > free:
         raise LoadError(
             "OutOfMemory",
