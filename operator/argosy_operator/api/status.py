@@ -41,7 +41,7 @@ class RoleStatus(Part):
     desired: Count = 0
     """Pods that shall be there."""
     ready: Count = 0
-    """Pods whose readiness probe passes."""
+    """Pods of the spec's revision whose readiness probe passes; older ones serve until then."""
     serving: Count = 0
     """Ready pods that take new requests (not draining)."""
     pending: Count = 0
@@ -51,7 +51,7 @@ class RoleStatus(Part):
     draining: Count = 0
     """Pods that finish their answers and then leave."""
     gpus: Count = 0
-    """GPUs that the role's pods hold."""
+    """GPUs that the role's pods hold or wait for, of every revision."""
     revision: Short = ""
     """The revision of the pods' template."""
     time_to_ready: Short | None = None
