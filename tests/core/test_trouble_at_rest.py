@@ -4,6 +4,7 @@ from dataclasses import replace
 
 import pytest
 
+from argosy_operator.core.events import Note, stalled
 from argosy_operator.core.plan import plan
 from argosy_operator.core.scaling.observe import FleetMetrics, Idle, Value, blind_metrics
 from argosy_operator.core.status import status_of
@@ -105,3 +106,20 @@ def test_samples_that_grow_old_are_told_once() -> None:
     model.now += 15
     tick(model, blind_metrics(0.0, "Stale: the newest sample is 46.2 s old"))
     assert model.fleet.status == stood
+
+
+def test_a_fleet_that_comes_to_need_a_person_says_so_in_one_event(broken: Model) -> None:
+    before = broken.fleet.status
+    first = look(broken, trouble=("ErrImagePull", PULL))
+    note = stalled(before, first)
+    assert note is not None
+    assert (note.reason, note.warning) == ("ImagePullFailed", True)
+    assert PULL in note.message
+    again = look(broken, trouble=("ImagePullBackOff", f"Back-off: ErrImagePull: {PULL}"))
+    assert stalled(first, again) is None
+    other = look(broken, trouble=None, ended=("Error", "exit code 1"), restarts=1)
+    assert stalled(again, other) == Note("ContainerCrashing", message(other), warning=True)
+
+
+def message(status) -> str:
+    return next(c.message for c in status.conditions if c.type == "Stalled")

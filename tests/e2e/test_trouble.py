@@ -28,7 +28,8 @@ def troubled(argosy):
     yield name
     with contextlib.suppress(RuntimeError):
         argosy.kubectl("delete", "sd", name, "--wait=false")
-    argosy.until("troubled is gone", lambda: not argosy.pods(name))
+    # the garbage collector learns of CRDs that are new every 30 s, and until then of no deletion
+    argosy.until("troubled is gone", lambda: not argosy.pods(name), 90)
 
 
 def test_an_unknown_preset_is_named_and_other_fleets_are_unharmed(argosy, steady, troubled):
@@ -41,6 +42,8 @@ def test_an_unknown_preset_is_named_and_other_fleets_are_unharmed(argosy, steady
 def test_a_missing_volume_claim_is_named(argosy, troubled):
     argosy.apply(troubled, model={"uri": "pvc://nowhere/some-model"})
     assert "nowhere" in argosy.until_condition(troubled, "Stalled", "ClaimNotFound")
+    words = ("events", "--for", f"servingdeployment/{troubled}", "--types=Warning")
+    argosy.until("a Warning says so too", lambda: "ClaimNotFound" in argosy.kubectl(*words), 5)
 
 
 def test_an_image_that_cannot_be_pulled_is_named(argosy, steady, troubled):

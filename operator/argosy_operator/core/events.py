@@ -1,7 +1,7 @@
 """Events as values: what is told to people, and how often.
 
-A Note is built by the steps of the plan and by status; `fresh` keeps back what was said a short
-while ago, so that a lasting trouble does not fill the namespace with Events.
+A Note is built by the steps of the plan, where `fresh` keeps back what was said a short while ago,
+or by a status that turned; so a lasting trouble does not fill the namespace with Events.
 """
 
 from collections.abc import Iterable, Mapping
@@ -10,6 +10,8 @@ from datetime import UTC, datetime
 from enum import StrEnum
 from typing import Any
 
+from argosy_operator.api.conditions import ConditionType
+from argosy_operator.api.status import Condition, ServingDeploymentStatus
 from argosy_operator.api.v1alpha1 import API_VERSION, ServingDeployment
 from argosy_operator.core.drift import digest
 
@@ -52,6 +54,20 @@ def fresh(
             known[note.key] = now
             new.append(note)
     return tuple(new), known
+
+
+def stalled(before: ServingDeploymentStatus, after: ServingDeploymentStatus) -> Note | None:
+    """For a fleet that has just come to need a person, or needs one for another reason now. The
+    reason and the sentence are the condition's own."""
+    old, new = _stalled(before), _stalled(after)
+    if new is None or (old is not None and old.reason == new.reason):
+        return None
+    return Note(new.reason, new.message, warning=True)
+
+
+def _stalled(status: ServingDeploymentStatus) -> Condition | None:
+    about = (c for c in status.conditions if c.type == ConditionType.STALLED)
+    return next((c for c in about if c.status == "True"), None)
 
 
 def event(fleet: ServingDeployment, note: Note, now: float, reporter: str) -> dict[str, Any]:

@@ -10,7 +10,7 @@ from argosy_operator.api.v1alpha1 import API_VERSION, ServingDeployment
 from argosy_operator.core import names
 from argosy_operator.core.actions import Outcome, Trouble, is_write, target
 from argosy_operator.core.draft import Draft
-from argosy_operator.core.events import event
+from argosy_operator.core.events import Note, event, stalled
 from argosy_operator.core.figures import role_status
 from argosy_operator.core.plan import Plan
 from argosy_operator.core.snapshot import Snapshot
@@ -47,11 +47,15 @@ async def read_fleet(sources: Sources, raw: Object, now: float) -> ServingDeploy
 async def write_status(
     sources: Sources, s: Snapshot, d: Draft, outcomes: tuple[Outcome, ...]
 ) -> None:
-    """Status of the fleet and of its ServingRoles, each only where it differs."""
+    """Status of the fleet and of its ServingRoles, each only where it differs; an Event where the
+    fleet has come to need a person."""
     status, meta = status_of(s, d, outcomes), dump(s.fleet.metadata)
     if status != s.fleet.status:
         obj = _status(meta, "ServingDeployment", dump(status))
         await _unless_gone(sources, obj, s.fleet.metadata.uid)
+        note = stalled(s.fleet.status, status)
+        if note is not None and not s.fleet.spec.paused:
+            await _send(sources, s, note)
     for role, _ in s.fleet.spec.active_roles():
         live = s.owned("ServingRole").get(names.serving_role(s.fleet.name, role))
         said = role_status(s, role, names.selector_text(s.fleet.name, role))
@@ -81,13 +85,18 @@ async def tell(sources: Sources, s: Snapshot, p: Plan, outcomes: tuple[Outcome, 
     if s.fleet.spec.paused:
         return
     for note in p.notes:
-        log.info("%s: %s: %s", key, note.reason, note.message)
-        try:
-            await sources.cluster.create(event(s.fleet, note, s.now, REPORTER))
-        except ClusterError as error:
-            if error.trouble in (Trouble.NOT_LEADER, Trouble.TRANSPORT):
-                raise
-            log.warning("%s: no Event: %s", key, error)
+        await _send(sources, s, note)
+
+
+async def _send(sources: Sources, s: Snapshot, note: Note) -> None:
+    """An Event may fail without harm; only who may not write at all stops here."""
+    log.info("%s/%s: %s: %s", s.fleet.namespace, s.fleet.name, note.reason, note.message)
+    try:
+        await sources.cluster.create(event(s.fleet, note, s.now, REPORTER))
+    except ClusterError as error:
+        if error.trouble in (Trouble.NOT_LEADER, Trouble.TRANSPORT):
+            raise
+        log.warning("%s/%s: no Event: %s", s.fleet.namespace, s.fleet.name, error)
 
 
 async def _unless_gone(sources: Sources, obj: Object, uid: str) -> None:
