@@ -104,6 +104,16 @@ def test_chat_answers_whole_and_greets_with_a_role_when_streamed(engine):
     assert content == whole["choices"][0]["message"]["content"]
 
 
+@pytest.mark.parametrize(("role", "status"), [("user", 400), ("system", 400), ("assistant", 200)])
+def test_a_message_without_content_is_refused_unless_it_may_be_a_call(engine, role, status):
+    messages = [{"role": "user", "content": "hi"}, {"role": role}]
+    body = {"model": "m", "messages": messages, "max_tokens": 2}
+    answer = engine.api.post("/v1/chat/completions", json=body)
+    assert answer.status_code == status
+    if status == 400:
+        assert f"role '{role}' has no" in answer.json()["error"]["message"]
+
+
 def test_a_stop_string_cuts_the_text_and_ends_the_request(engine):
     text = engine.api.post("/v1/completions", json=ask()).json()["choices"][0]["text"]
     second = text.split()[1]

@@ -79,6 +79,8 @@ def parse_chat(
     for message in messages:
         if not isinstance(message, dict) or not isinstance(message.get("role"), str):
             raise _bad("messages", 'each must be an object with a "role" and a "content"')
+        if message["role"] != "assistant" and message.get("content") is None:  # that one may call
+            raise _bad("messages", f'the message of role {message["role"]!r} has no "content"')
         _check_content(message.get("content"))
     try:
         token_ids = tokenizer.chat_to_ids(messages)
