@@ -147,8 +147,13 @@ def test_the_operator_may_write_every_kind_that_is_rendered():
     }
     allowed = granted(rules_of(rendered()))
     for child in gateway.objects(fleet(), IMAGES):
-        for verb in ("get", "list", "create", "patch", "delete"):
+        for verb in ("get", "list", "create", "patch"):
             assert (*plurals[child["kind"]], verb) in allowed
+
+
+def test_the_operator_may_delete_only_what_it_deletes_itself():
+    deletes = {resource for _, resource, verb in granted(rules_of(rendered())) if verb == "delete"}
+    assert deletes == {"servingroles", "deployments", "poddisruptionbudgets"}
 
 
 def test_a_namespaced_release_has_nothing_of_the_clusters():
