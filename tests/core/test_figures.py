@@ -61,3 +61,9 @@ def test_percentiles_that_were_not_measured_are_absent(model: Model) -> None:
     figures(model, measured(1.0, 0.04))
     quiet = FleetMetrics(at=0.0, arrivals=Idle(0.0), ttft_p90_s=Idle(0.0), tpot_p90_s=Idle(0.0))
     assert figures(model, quiet) == {}
+
+
+def test_percentiles_leave_with_attainment_in_one_write(model: Model) -> None:
+    figures(model, measured(1.0, 0.04))
+    late = replace(measured(1.0, 0.04), arrivals=Idle(0.0), attainment=Idle(0.0))
+    assert figures(model, late) == {}

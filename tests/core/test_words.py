@@ -129,9 +129,15 @@ def test_a_gateway_whose_image_is_missing_does_not_blame_the_engines() -> None:
     assert "images.gateway" in problem.message
 
 
-def feasible(rule: Rule, *, reachable: bool = True, **numbers: float):
-    """The SLOFeasible condition after the law said this last."""
+def feasible(
+    rule: Rule, *, reachable: bool = True, attained: str | None = "0.95", **numbers: float
+):
+    """The SLOFeasible condition after the law said this last, and users got that much."""
     model = settled(slo=SLO, roles=WIDE)
+    body = model.fleet.status.model_dump(by_alias=True)
+    body["goodput"] = {"attainment": attained} if attained else None
+    status = type(model.fleet.status).model_validate(body)
+    model.fleet = model.fleet.model_copy(update={"status": status})
     target = RoleTarget("colocated", 1, 1, 2, rule, "")
     decision = Decision(0.0, (target,), rule, "", True, reachable, numbers)
     model.memory = replace(model.memory, decision=decision, decide_at=1e12)
@@ -153,6 +159,12 @@ def test_whether_the_slo_can_be_met_is_a_condition(
 ) -> None:
     said = feasible(rule, **numbers)
     assert (said.status, said.reason) == (status, reason)
+
+
+def test_feasibility_is_no_longer_told_when_attainment_is_not() -> None:
+    """Both leave a fleet without traffic in the same write."""
+    said = feasible(Rule.DEMAND, attained=None, colocated_planned_per_s=2.0)
+    assert (said.status, said.reason) == ("Unknown", "NoTraffic")
 
 
 def test_an_slo_that_a_lone_request_misses_names_the_target_to_change() -> None:

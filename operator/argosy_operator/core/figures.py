@@ -68,9 +68,9 @@ def goodput(s: Snapshot) -> dict[str, Any] | None:
         for name in ("offeredRps", "rps", "perGPU"):
             figures.pop(name, None)
     spans = {"ttftP90": s.metrics.ttft_p90_s, "tpotP90": s.metrics.tpot_p90_s}
-    for name, signal in spans.items():
+    for name, signal in spans.items():  # they come and go with attainment: in one write
         span_s = _value(signal)
-        if span_s is not None:
+        if span_s is not None and attainment is not None:
             figures[name] = steady_span(figures.get(name), span_s)
         else:
             figures.pop(name, None)

@@ -117,6 +117,7 @@ TABLE: tuple[Row, ...] = (
     Row(About.SLO_FEASIBLE, "Unknown", Why.POLICY_NONE, ("policy_none",)),
     Row(About.SLO_FEASIBLE, "Unknown", Why.METRICS_UNAVAILABLE, ("blind",)),
     Row(About.SLO_FEASIBLE, "Unknown", Why.NO_TRAFFIC, ("!sized",)),
+    Row(About.SLO_FEASIBLE, "Unknown", Why.NO_TRAFFIC, ("!scored",)),  # as SLOMet: in one write
     Row(About.SLO_FEASIBLE, "False", Why.TTFT_FLOOR_ABOVE_TARGET, ("ttft_floor",)),
     Row(About.SLO_FEASIBLE, "False", Why.TPOT_FLOOR_ABOVE_TARGET, ("tpot_floor",)),
     Row(About.SLO_FEASIBLE, "False", Why.BUDGET_BOUND, ("budget",)),

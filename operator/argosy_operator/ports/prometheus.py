@@ -217,7 +217,7 @@ def measure(server: Server, labels: Mapping[str, str], windows: Windows, at: flo
     # A deleted pod's last samples stay in the window; its target does not.
     pods = frozenset(labels_.get("pod", "") for labels_, alive in up if alive)
     metrics = samples.assemble(taken, windows, pods)
-    ttft, tpot = _quantiles(server, labels, windows.attainment_s + 2 * windows.scrape_s, at)
+    ttft, tpot = _quantiles(server, labels, windows.attainment_s, at)
     return replace(metrics, ttft_p90_s=ttft, tpot_p90_s=tpot)
 
 
