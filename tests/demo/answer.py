@@ -36,7 +36,7 @@ def run(place: Place, found: Figures, then: Callable[[], None]) -> None:
     kube = place.kube
     apart = yaml.safe_load(Path("examples/five-lines.yaml").read_text())
     together = {**apart, "metadata": {"name": f"{apart['metadata']['name']}-colocated"}}
-    together["spec"] = {**apart["spec"], "mode": "colocated"}
+    together["spec"] = {**apart["spec"], "mode": "colocated", "routing": {"replicas": 1}}
     place.provide_weights()
     applied = time.monotonic()
     console.print(Path("examples/five-lines.yaml").read_text().rstrip(), style="cyan")

@@ -137,9 +137,10 @@ def _rest(place: Place, found: Figures, name: str, fleet: dict, ended: float) ->
     found.put("operator_rss_mib", place.operator_rss_mib(), 1)
     if place.audit_log is None:
         return
-    # The longest window of the law: attainment, over the hold or two rate windows; then one tick.
-    interval = _seconds(spec["autoscaling"]["interval"])
-    passed = ended + max(hold, 2 * window) + interval
+    # The longest window of the law: attainment, over the hold or two rate windows. It has passed
+    # for the operator at its first tick after the first scrape behind it, half a tick's work late.
+    interval, scrape = _seconds(spec["autoscaling"]["interval"]), spec["metrics"]["scrapeInterval"]
+    passed = ended + max(hold, 2 * window) + _seconds(scrape) + 1.5 * interval
     say(f"at rest: waiting out the windows, then counting writes for {REST_S} s")
     time.sleep(max(0.0, passed - time.monotonic()))
     begin = datetime.now(UTC).isoformat()
