@@ -13,6 +13,7 @@ from typing import Any, NoReturn
 
 __all__ = ["Ask", "RequestError", "error_body", "read_ask", "request_id_of"]
 
+_PROMPT_LEVELS = 16  # the API knows three: parts in a message's content, and their text
 _REQUEST_ID = re.compile(r"[A-Za-z0-9._-]{1,128}")
 
 
@@ -129,14 +130,16 @@ def _prompt_chars(request: Mapping[str, Any], field_name: str) -> int:
     return _text_chars(prompt)
 
 
-def _text_chars(value: object) -> int:
+def _text_chars(value: object, levels: int = _PROMPT_LEVELS) -> int:
+    if levels == 0:
+        raise RecursionError  # at a depth of ours, not at what is left of Python's own
     if isinstance(value, str):
         # Characters, for speed: the tokens per byte are learnt from usage.
         return len(value)
     if isinstance(value, int):
         return 4
     if isinstance(value, dict):
-        return _text_chars(value.get("text"))
+        return _text_chars(value.get("text"), levels - 1)
     if isinstance(value, list):
-        return sum(_text_chars(v) for v in value)
+        return sum(_text_chars(v, levels - 1) for v in value)
     return 0

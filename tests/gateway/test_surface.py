@@ -38,7 +38,7 @@ def client(url: str) -> httpx.AsyncClient:
         (b"x" * 2000, 413, None, "larger than 1000"),
         (b'{"model":"\\ud800","messages":[]}', 404, "model_not_found", "this fleet serves 'm'"),
         (
-            b'{"model":"m","messages":[{"content":' + b"[" * 700 + b"]" * 700 + b"}]}",
+            b'{"model":"m","messages":[{"content":' + b"[" * 17 + b"]" * 17 + b"}]}",
             400,
             None,
             "deeply",
