@@ -7,15 +7,7 @@ from tests.kv.nodes import BLOCK, Node, until
 
 async def test_whoever_waits_when_the_thread_ends_is_told_to_ask_another_engine():
     node = Node("decode", "text")
-    computing, go_on = threading.Event(), threading.Event()
-    execute = node.runner.execute
-
-    def slow(plan):
-        computing.set()
-        go_on.wait(5)
-        return execute(plan)
-
-    node.runner.execute = slow
+    computing, go_on = node.hold_steps()
     running = node.ask([5] * BLOCK)
     await until(computing.is_set)
     in_the_inbox = node.ask([6] * BLOCK)

@@ -6,6 +6,7 @@ Their KV is the token ids themselves, so that a test can read which text a block
 import asyncio
 import contextlib
 import struct
+import threading
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 
@@ -153,6 +154,19 @@ class Node:
         self.scheduler.abort("probe")
         data = b"".join(self.runner.memory[block] for block in blocks)
         return list(struct.unpack(f"{len(data) // 4}I", data))
+
+    def hold_steps(self) -> tuple[threading.Event, threading.Event]:
+        """Steps wait from now on: (set when one has begun, to be set to let them go)."""
+        computing, go_on = threading.Event(), threading.Event()
+        execute = self.runner.execute
+
+        def slow(plan):
+            computing.set()
+            go_on.wait(5)
+            return execute(plan)
+
+        self.runner.execute = slow
+        return computing, go_on
 
     def close(self) -> None:
         self.loop.stop()

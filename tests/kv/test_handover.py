@@ -2,7 +2,6 @@
 
 import asyncio
 import socket
-import threading
 
 import pytest
 
@@ -189,15 +188,7 @@ async def test_a_peers_token_that_the_model_does_not_know_is_refused_and_harms_n
 
 
 async def test_a_peer_that_vanishes_while_its_prompt_is_computed_leaves_no_lease(prefill):
-    computing, go_on = threading.Event(), threading.Event()
-    execute = prefill.runner.execute
-
-    def slow(plan):
-        computing.set()
-        go_on.wait(5)
-        return execute(plan)
-
-    prefill.runner.execute = slow
+    computing, go_on = prefill.hold_steps()
     async with puller(prefill.address) as peer:
         asked = asyncio.create_task(peer.prefill(SHORT, prefill.runner.kv_layout().fingerprint))
         await until(computing.is_set)

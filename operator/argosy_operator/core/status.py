@@ -242,8 +242,10 @@ def _sentences(
         Why.POLICY_NONE: "spec.autoscaling.policy is None: replicas stay at their minimum",
         Why.ROLLING_OUT: f"revision {s.revision} comes up; older pods leave when it serves",
         Why.GATEWAY_NOT_READY: "no gateway pod is ready",
-        Why.GPU_BUDGET: "more replicas are needed than spec.autoscaling.gpuBudget.max allows",
-        Why.BUDGET_BOUND: "more replicas are needed than spec.autoscaling.gpuBudget.max allows",
+        **dict.fromkeys(
+            (Why.GPU_BUDGET, Why.BUDGET_BOUND),
+            "more replicas are needed than spec.autoscaling.gpuBudget.max allows",
+        ),
         Why.MAX_REPLICAS_BOUND: "more replicas are needed than the roles' replicas.max allows",
         Why.TTFT_FLOOR_ABOVE_TARGET: "a prompt alone takes longer than spec.slo.ttft.target, and "
         "more replicas do not help: raise the target, or serve on faster GPUs",
