@@ -91,8 +91,9 @@ def _parser() -> argparse.ArgumentParser:
     option("--kv-cache-tokens", type=int, help="size of the KV pool (default: what fits)")
     option(
         "--capacity-policy",
-        default="GUARANTEED_NO_EVICT",
-        choices=("GUARANTEED_NO_EVICT", "MAX_UTILIZATION"),
+        default="MAX_UTILIZATION",
+        choices=("MAX_UTILIZATION", "GUARANTEED_NO_EVICT"),
+        help="admit what fits now and preempt if that was too much, or reserve max_tokens",
     )
     option("--slo-ttft-ms", type=float, help="becomes an edge of the TTFT histogram")
     option("--slo-tpot-ms", type=float, help="becomes an edge of the per-token histograms")

@@ -23,7 +23,7 @@ class EngineConfig:
     max_num_batched_tokens: int = 2048
     block_size: int = 32
     kv_cache_tokens: int | None = None
-    capacity_policy: CapacityPolicyName = "GUARANTEED_NO_EVICT"
+    capacity_policy: CapacityPolicyName = "MAX_UTILIZATION"
     slo_ttft_ms: float | None = None
     slo_tpot_ms: float | None = None
     lease_s: float = 30.0

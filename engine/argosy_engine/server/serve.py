@@ -123,9 +123,9 @@ def _load(config: EngineConfig) -> tuple[Runner, Tokenizer]:
 
 def _scheduler(config: EngineConfig, runner: Runner) -> Scheduler:
     layout = runner.kv_layout()
-    policy: CapacityPolicy = GuaranteedNoEvict()
-    if config.capacity_policy == "MAX_UTILIZATION":
-        policy = MaxUtilization()
+    policy: CapacityPolicy = MaxUtilization()
+    if config.capacity_policy == "GUARANTEED_NO_EVICT":
+        policy = GuaranteedNoEvict()
     return Scheduler(
         pool=BlockPool(num_blocks=layout.num_blocks, block_size=layout.block_size),
         limits=Limits(

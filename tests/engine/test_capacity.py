@@ -1,0 +1,67 @@
+"""How many requests share a step at the default options."""
+
+from argosy_engine.cli import parse
+from argosy_engine.core.request import NewRequest
+from argosy_engine.runtime.sim_runner import load
+from argosy_engine.server.parse import parse_chat
+from argosy_engine.server.serve import _scheduler
+
+EOS = 2
+WORDS, ANSWER = 60, 100
+
+
+def chats(count, tokenizer, max_model_len):
+    """Chats whose clients name no max_tokens."""
+    for index in range(count):
+        text = " ".join(f"{index}-{word}" for word in range(WORDS))
+        body = {"model": "m", "messages": [{"role": "user", "content": text}]}
+        parsed = parse_chat(body, tokenizer, served_name="m", max_model_len=max_model_len)
+        yield NewRequest(
+            request_id=f"r{index}",
+            token_ids=parsed.token_ids,
+            sampling=parsed.sampling,
+            arrival_s=0.0,
+        )
+
+
+def serve(preset, pool_tokens, count):
+    """(mean batch of decode steps, preemptions) of an engine at its default options."""
+    words = [
+        "--model",
+        f"sim:{preset}",
+        "--served-name",
+        "m",
+        "--kv-cache-tokens",
+        f"{pool_tokens}",
+    ]
+    config = parse(words)
+    runner, tokenizer = load(config)
+    runner._sleep = lambda _: None
+    scheduler = _scheduler(config, runner)
+    for request in chats(count, tokenizer, scheduler.max_model_len):
+        scheduler.add(request)
+    rows = steps = preempted = 0
+    while scheduler.sequences:
+        decision = scheduler.schedule(0.0)
+        preempted += len(decision.preempted)
+        out = runner.execute(decision.plan)
+        drawn = [row for row in decision.plan.rows if row.samples]
+        for index, row in enumerate(drawn):
+            if len(row.tokens) >= WORDS + ANSWER:  # the model ends its answer
+                out.token_ids[index] = EOS
+        scheduler.update(decision.plan, out, 0.0)
+        if decision.plan.kind == "decode":
+            rows, steps = rows + len(decision.plan.rows), steps + 1
+    return rows / steps, preempted
+
+
+def test_chats_without_max_tokens_share_a_pool_of_one_context_without_preemption():
+    mean_batch, preempted = serve("llama-70b-h100-tp4", 8192, 32)
+    assert mean_batch > 30
+    assert preempted == 0
+
+
+def test_chats_without_max_tokens_fill_the_batch_of_the_70b_preset():
+    mean_batch, preempted = serve("llama-70b-h100-tp4", 480_000, 256)
+    assert mean_batch > 240
+    assert preempted == 0
