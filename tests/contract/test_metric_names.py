@@ -1,6 +1,7 @@
 """Names of metrics in the programs' real output, in the seams' page and in the operator agree."""
 
 import re
+from dataclasses import fields
 from pathlib import Path
 
 import pytest
@@ -9,6 +10,7 @@ from prometheus_client.parser import text_string_to_metric_families
 from argosy_gateway.metrics import Metrics
 from argosy_gateway.verdicts import Slo
 from argosy_operator.core.scaling import samples
+from argosy_operator.core.scaling.observe import Blind, Idle, Value, Windows
 from argosy_operator.ports.prometheus import ENGINE_SERIES, GATEWAY_SERIES
 from tests.engine.processes import sim_engines
 
@@ -72,6 +74,50 @@ def test_what_the_operator_asks_of_gateways_and_engines_is_what_they_expose(engi
     assert [
         name for name in (*GATEWAY_SERIES, *ENGINE_SERIES, *QUANTILES) if name not in exposed
     ] == []
+
+
+def series_of(exposed: dict[str, list[tuple[dict[str, str], float]]], role: str):
+    """Two scrapes of one page, a second apart, as Prometheus stores them."""
+    return [
+        samples.Series(name, labels | {"role": role, "pod": role}, ((99.0, v), (100.0, v)))
+        for name, rows in exposed.items()
+        for labels, v in rows
+    ]
+
+
+def numbers_of(exposition: str) -> dict[str, list[tuple[dict[str, str], float]]]:
+    """Sample name → (labels, value)."""
+    out: dict[str, list[tuple[dict[str, str], float]]] = {}
+    for family in text_string_to_metric_families(exposition):
+        for sample in family.samples:
+            out.setdefault(sample.name, []).append((sample.labels, sample.value))
+    return out
+
+
+def test_every_selector_of_the_operator_finds_samples_in_a_real_exposition():
+    """A label value that no exporter writes reads as "no samples" for ever, without an error."""
+    with sim_engines("prefill", "decode") as (prefill, decode):
+        pages = {
+            "prefill": numbers_of(prefill.page("/metrics").text),
+            "decode": numbers_of(decode.page("/metrics").text),
+        }
+    gateway = Metrics(Slo(ttft_s=0.25, tpot_s=0.06)).exposition().decode()
+    pages["gateway"] = numbers_of(gateway)
+    taken = [s for role, page in pages.items() for s in series_of(page, role)]
+    asked = {*GATEWAY_SERIES, *ENGINE_SERIES}
+    series = tuple(s for s in taken if s.name in asked)
+    seen = samples.assemble(samples.Round(100.0, series, 1, 1), Windows())
+    signals = {
+        f"{part}.{field.name}": getattr(of, field.name)
+        for part, of in (
+            ("fleet", seen),
+            *((role, seen.role(role)) for role in ("prefill", "decode")),
+        )
+        for field in fields(of)
+        if field.name not in ("ttft_p90_s", "tpot_p90_s")  # Prometheus' own quantiles
+    }
+    assert len([s for s in signals.values() if isinstance(s, Idle | Value)]) >= 17
+    assert {name: s for name, s in signals.items() if isinstance(s, Blind)} == {}
 
 
 def test_label_values_that_the_operator_reads_exist_from_the_start(engine, gateway):

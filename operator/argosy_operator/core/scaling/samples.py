@@ -152,7 +152,7 @@ def assemble(taken: Round, windows: Windows, pods: frozenset[str] | None = None)
         prompt_tokens=_mean(by_name, PROMPTS, taken.at - windows.lengths_s),
         prompt_tokens_squared=_moment(by_name, taken.at - windows.lengths_s),
         output_tokens=_mean(by_name, OUTPUTS, taken.at - windows.lengths_s),
-        kv_transfer_s=_mean(by_name, TRANSFERS, taken.at - windows.lengths_s, side="decode"),
+        kv_transfer_s=_mean(by_name, TRANSFERS, taken.at - windows.lengths_s, side="receive"),
         warnings=warnings,
         roles=tuple(_role(r, by_name, windows, taken.at, pods) for r in ROLES),
     )
