@@ -266,11 +266,20 @@ class _Answer:
             "prompt_tokens_details": {"cached_tokens": self._flow.cached_tokens},
         }
 
+    def _ttft(self) -> dict[str, str]:
+        """Milliseconds from the request's accept to its first token, which no byte shows here."""
+        first_s = self._sink.first_token_s
+        if first_s is None:
+            return {}
+        return {"x-argosy-ttft-ms": f"{1000 * (first_s - self._request.arrival_s):.1f}"}
+
     def _start(self, content_type: bytes, *, length: int | None = None) -> Message:
         headers = [(b"content-type", content_type), (b"cache-control", b"no-cache")]
         if length is not None:
             headers.append((b"content-length", str(length).encode()))
         named = {"x-request-id": self._public_id, **self._api.pod_headers(self._sink)}
+        if length is not None:
+            named |= self._ttft()
         headers.extend((name.encode(), value.encode()) for name, value in named.items())
         return {"type": "http.response.start", "status": 200, "headers": headers}
 

@@ -4,6 +4,7 @@
 """
 
 import asyncio
+import time
 from collections.abc import AsyncIterator
 from dataclasses import dataclass
 
@@ -23,15 +24,18 @@ class ClientGone(Exception):  # noqa: N818 - an event, not a mishap
 class TokenSink:
     """A mailbox with one reader; all methods run on the event loop's thread."""
 
-    __slots__ = ("_events", "_gone", "_waiter", "prefill_pod")
+    __slots__ = ("_events", "_gone", "_waiter", "first_token_s", "prefill_pod")
 
     def __init__(self) -> None:
         self._events: list[Emission | Refusal] = []
         self._waiter: asyncio.Future[None] | None = None
         self._gone = False
         self.prefill_pod = ""
+        self.first_token_s: float | None = None  # monotonic: when the first token could leave
 
     def emit(self, emission: Emission) -> None:
+        if self.first_token_s is None and emission.token_id is not None:
+            self.first_token_s = time.monotonic()
         self._events.append(emission)
         self._wake()
 
