@@ -67,7 +67,7 @@ def parse(words: list[str]) -> EngineConfig:
 _POSITIVE = (
     "max_model_len", "max_num_seqs", "max_num_batched_tokens", "block_size", "kv_cache_tokens",
     "slo_ttft_ms", "slo_tpot_ms", "lease_s", "kv_timeout_s", "queue_timeout_s", "max_queue",
-    "threads",
+    "max_body_bytes", "threads",
 )  # fmt: skip
 
 
@@ -102,6 +102,7 @@ def _parser() -> argparse.ArgumentParser:
     option("--queue-timeout-s", type=float, default=600.0, help="longest wait for admission")
     option("--drain-timeout-s", type=float, default=600.0, help="longest wait after SIGTERM")
     option("--max-queue", type=int, default=512, help="waiting requests before 429")
+    option("--max-body-bytes", type=int, default=8 << 20, help="longest request body before 413")
     option("--host", default="0.0.0.0")
     option("--port", type=int, default=8000)
     option("--admin-port", type=int, default=8001)

@@ -31,6 +31,7 @@ class EngineConfig:
     queue_timeout_s: float = 600.0
     drain_timeout_s: float = 600.0
     max_queue: int = 512
+    max_body_bytes: int = 8 << 20  # the gateway takes as many: a million token ids fit
     host: str = "0.0.0.0"
     port: int = 8000
     admin_port: int = 8001

@@ -32,7 +32,7 @@ from argosy_engine.server.stream import ClientGone, TextFlow, TokenSink
 
 __all__ = ["OpenAiApi"]
 
-MAX_BODY_BYTES = 8 << 20  # a prompt of a million token ids still fits
+_GATEWAY_ADDS = 1024  # bytes: it asks for the usage of streams whose client did not
 _MAX_CANDIDATES = 8
 _ID = re.compile(r"[A-Za-z0-9._-]{1,128}")
 _CANDIDATE = re.compile(r"(\[[0-9a-fA-F:]+\]|[A-Za-z0-9.-]+):[0-9]{1,5}")
@@ -93,7 +93,7 @@ class OpenAiApi:
         try:
             # First of all: closing on a client that still sends resets the connection, and the
             # gateway would see a broken engine instead of the word that it drains.
-            body = await _read_body(receive)
+            body = await _read_body(receive, self._config.max_body_bytes)
             if self._loop.draining:
                 raise draining_error()
             if self._config.role == "prefill":
@@ -325,7 +325,7 @@ async def _answer(
     await send(_body(body, more=False))
 
 
-async def _read_body(receive: Receive) -> bytes:
+async def _read_body(receive: Receive, limit: int) -> bytes:
     parts: list[bytes] = []
     size = 0
     while True:
@@ -334,10 +334,9 @@ async def _read_body(receive: Receive) -> bytes:
             raise ClientGone
         parts.append(message.get("body", b""))
         size += len(parts[-1])
-        if size > MAX_BODY_BYTES:
-            raise ApiError(
-                413, f"the body is larger than {MAX_BODY_BYTES} bytes", code="body_too_large"
-            )
+        if size > limit + _GATEWAY_ADDS:
+            text = f"the body is larger than {limit} bytes: send a shorter prompt"
+            raise ApiError(413, text, code="body_too_large")
         if not message.get("more_body"):
             return b"".join(parts)
 
