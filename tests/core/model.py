@@ -25,7 +25,7 @@ from argosy_operator.core.actions import (
 from argosy_operator.core.plan import Plan, after, plan
 from argosy_operator.core.pods import OUR_COST, Pod, removal_order, seconds
 from argosy_operator.core.scaling.observe import FleetMetrics, blind_metrics
-from argosy_operator.core.snapshot import Memory, Snapshot
+from argosy_operator.core.snapshot import Clock, Memory, Snapshot
 from argosy_operator.core.status import status_of
 from argosy_operator.core.victims import Load
 from argosy_operator.render.images import Images
@@ -47,6 +47,8 @@ class Model:
 
     fleet: ServingDeployment
     now: float = 1_000_000.0
+    stepped: float = 0.0
+    """How far the wall clock was set back, s."""
     memory: Memory = field(default_factory=Memory)
     children: dict[tuple[str, str], Any] = field(default_factory=dict)
     pods: dict[str, Pod] = field(default_factory=dict)
@@ -64,9 +66,10 @@ class Model:
             if pod.started and (pod.draining or self.memory.ask_loads)
         }
         metrics = self.metrics or blind_metrics(self.now, "NoTargets")
-        due = self.now >= self.memory.decide_at
+        clock = Clock(self.now, self.now + self.stepped)
+        due = clock.monotonic >= self.memory.decide_at
         return compose(
-            self.fleet, IMAGES, dict(self.children), tuple(self.pods.values()), self.now,
+            self.fleet, IMAGES, dict(self.children), tuple(self.pods.values()), clock,
             self.memory, loads, metrics if due else None,
         )  # fmt: skip
 
@@ -83,6 +86,11 @@ class Model:
         else:
             self.memory = Memory()
         return p
+
+    def set_back(self, seconds_: float) -> None:
+        """Somebody sets the wall clock back."""
+        self.now -= seconds_
+        self.stepped += seconds_
 
     def settle(self, rounds: int = 200) -> int:
         """Rounds and passing time until a round asks for nothing; the number of rounds."""

@@ -120,6 +120,20 @@ async def test_quantiles_for_people_are_read_beside_the_counters() -> None:
     assert isinstance(seen.tpot_p90_s, Blind)
 
 
+async def test_ages_of_samples_are_measured_on_prometheus_clock() -> None:
+    """The server evaluates at its own 5000; the operator's clock says 1000."""
+    row = (
+        '{"metric": {"__name__": "argosy_requests_received_total", "outcome": "accepted", '
+        '"role": "gateway", "pod": "g"}, "value": [5000, "1"], '
+        '"values": [[4996, "1"], [4998, "3"], [5000, "5"]]}'
+    )
+    seen = await answered('{"status": "success", "data": {"result": [' + row + "]}}")
+    assert seen.at == 5000.0
+    assert seen.clock_skew_s == -4000.0
+    assert isinstance(seen.arrivals, Value)
+    assert seen.arrivals.at == 5000.0
+
+
 async def test_nothing_observed_is_no_quantile() -> None:
     row = '"__name__": "up", "role": "gateway", "of": "tpot"'
     body = '{"metric": {' + row + '}, "value": [1000, "NaN"], "values": [[1000, "1"]]}'

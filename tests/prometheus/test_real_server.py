@@ -141,6 +141,22 @@ async def test_an_exporter_that_is_gone_is_blindness_not_idleness(tmp_path: Path
         assert blind.reason.startswith("GatewayDown")
 
 
+async def test_an_operator_whose_clock_is_an_hour_ahead_still_sees_and_says_so(
+    tmp_path: Path,
+) -> None:
+    exporter = Exporter()
+    exporter.received(5)
+    with prometheus(tmp_path, exporter.port) as url:
+        await until(url, Idle)
+        exporter.received(9)
+        await until(url, Value)
+        port = PrometheusMetrics(url)
+        ahead = await port.measure(url, "default", 'a"b', WINDOWS, time.time() + 3600)
+        port.close()
+    assert isinstance(ahead.arrivals, Value | Idle)
+    assert ahead.clock_skew_s == pytest.approx(3600, abs=30)
+
+
 async def test_percentiles_are_those_of_the_gateways_histograms(tmp_path: Path) -> None:
     exporter = Exporter()
     exporter.answered(0, 0)

@@ -73,7 +73,7 @@ def plan(s: Snapshot) -> Plan:
         d = replace(d, trace=(*d.trace, (link.step.__name__, _said(before, d))))
         if d.final:
             break
-    notes, said = fresh(d.notes, s.memory.said, s.now)
+    notes, said = fresh(d.notes, s.memory.said, s.monotonic)
     return Plan(d.actions, notes, replace(d.memory, said=said), d.wake_s, d)
 
 

@@ -27,7 +27,8 @@ class Memory:
 
     `settled`: differences that stayed after an apply, so that it is not tried for ever; `starting`:
     uids of pods seen before they were ready, `starts`: measured seconds from creation to ready, by
-    uid; `said`: when an Event was last sent.
+    uid; `said`: when an Event was last sent; `decide_at`: when the law is due next. Both are on the
+    monotonic clock.
     """
 
     scaling: ScalingState = field(default_factory=ScalingState)
@@ -42,8 +43,18 @@ class Memory:
 
 
 @dataclass(frozen=True, slots=True)
+class Clock:
+    """The time of one round, read once."""
+
+    now: float
+    """Seconds since the epoch. For what is written and for times that the cluster wrote."""
+    monotonic: float
+    """Seconds on a clock that nobody sets. Pauses are counted on it: `now` may step by an hour."""
+
+
+@dataclass(frozen=True, slots=True)
 class Snapshot:
-    """One fleet at one moment (`now`, seconds since the epoch).
+    """One fleet at one moment (`now`, `monotonic`: see `Clock`).
 
     `children`: live objects in the fleet's namespace that carry its label, pods apart. `wanted`:
     rendered objects that do not depend on replicas. `engines`: the rendered Deployment of each role
@@ -58,6 +69,7 @@ class Snapshot:
     children: Mapping[Key, Object]
     pods: tuple[Pod, ...]
     now: float
+    monotonic: float
     loads: Mapping[str, Load | None] = field(default_factory=dict)
     metrics: FleetMetrics | None = None
     memory: Memory = Memory()

@@ -33,6 +33,15 @@ from argosy_operator.core.scaling.sight import blindness
 from argosy_operator.core.snapshot import Snapshot
 from argosy_operator.core.targets import by_law, goals_of
 
+SKEWS = (
+    (86_400.0, "1 day"),
+    (3600.0, "1 hour"),
+    (600.0, "10 minutes"),
+    (120.0, "2 minutes"),
+    (30.0, "30 seconds"),
+)
+"""Differences of clocks that are named, s; a query's own time-out is well below the last."""
+
 _NUMBER = re.compile(r"\d+(\.\d+)?")
 
 
@@ -258,6 +267,10 @@ def _sentences(
         says[Why.PODS_NOT_READY] = says[Why.STARTING]
     if decision is not None and _is_blind(decision):
         says[Why.METRICS_UNAVAILABLE] = _blind_sentence(s, decision.message)
+    if decision is not None and (clock := _clock_sentence(decision.clock_skew_s)):
+        says[Why.MEASURED] = says[Why.IDLE] = clock
+        if Why.METRICS_UNAVAILABLE in says:
+            says[Why.METRICS_UNAVAILABLE] += f"; {clock}"
     if attained is not None and s.fleet.spec.slo is not None:
         goal = s.fleet.spec.slo.attainment
         says[Why.TARGETS_MET] = says[Why.TARGETS_MISSED] = f"{attained} of requests, goal {goal}"
@@ -309,7 +322,7 @@ def _unseeing(s: Snapshot) -> Why | None:
     if s.metrics is None:
         said = (c.reason for c in s.fleet.status.conditions if c.type == About.METRICS_AVAILABLE)
         return next((Why(reason) for reason in said if reason in _UNSEEING), None)
-    why = blindness(s.metrics, goals_of(s.fleet.spec).windows, s.now) or ""
+    why = blindness(s.metrics, goals_of(s.fleet.spec).windows) or ""
     return _BLINDNESS.get(why.partition(":")[0])
 
 
@@ -321,6 +334,18 @@ def _blind_sentence(s: Snapshot, message: str) -> str:
         if c.type == About.METRICS_AVAILABLE and c.status == "False" and alike:
             return c.message
     return message
+
+
+def _clock_sentence(skew_s: float) -> str:
+    """Names clocks that differ, in steps so coarse that a lasting skew writes no status."""
+    least = next((words for limit_s, words in SKEWS if abs(skew_s) > limit_s), None)
+    if least is None:
+        return ""
+    way = "ahead of" if skew_s > 0 else "behind"
+    return (
+        f"the operator's clock is more than {least} {way} Prometheus' clock, which is the one that "
+        "decisions use: set both by NTP"
+    )
 
 
 def _was(s: Snapshot, type_: str, word: str) -> bool:

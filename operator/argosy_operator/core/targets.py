@@ -43,7 +43,7 @@ def choose_targets(s: Snapshot, d: Draft) -> Draft:
         if s.metrics is not None and not any(s.deployment(role) is None for role in targets):
             return _decide(s, d, targets)
         # Overdue: paused, or a Deployment is missing whose creation will wake the fleet.
-        due_s = s.memory.decide_at - s.now
+        due_s = s.memory.decide_at - s.monotonic
         d = d.within(due_s if due_s > 0 else spec.autoscaling.interval.seconds)
     elif spec.autoscaling.policy != "External":
         targets = {role: spec.role(role).replicas.min for role in targets}
@@ -135,13 +135,14 @@ def _decide(s: Snapshot, d: Draft, targets: dict[RoleName, int]) -> Draft:
     goals = goals_of(s.fleet.spec)
     supply = tuple(supply_of(s, d, role, desired) for role, desired in targets.items())
     seen = Observations(s.metrics, supply)
-    state, decision = decide(s.memory.scaling, seen, goals, s.now)
+    # The law runs on the clock of its samples; the operator's own may differ from it.
+    state, decision = decide(s.memory.scaling, seen, goals, s.metrics.at)
     chosen = {target.role: target.replicas for target in decision.targets}
     record = {
         "state": to_json(s.memory.scaling),
         "observations": to_json(seen),
         "goals": to_json(goals),
-        "now": s.now,
+        "now": s.metrics.at,
         "decision": to_json(decision),
     }
     if decision.changed:
@@ -155,7 +156,7 @@ def _decide(s: Snapshot, d: Draft, targets: dict[RoleName, int]) -> Draft:
         d.memory,
         scaling=state,
         decision=decision,
-        decide_at=s.now + goals.windows.interval_s,
+        decide_at=s.monotonic + goals.windows.interval_s,
         targets=chosen,
     )
     d = replace(

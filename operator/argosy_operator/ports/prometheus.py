@@ -107,12 +107,13 @@ class Server(PrometheusConnect):  # type: ignore[misc]  # the library has no typ
         self.timeout = (min(timeout_s, 2.0), timeout_s)
         self.workers = ThreadPoolExecutor(WORKERS_PER_SERVER, thread_name_prefix="prometheus")
 
-    def ask(self, query: str, at: float) -> Answer:
-        """Instant query at `at`. Blocking; raises NoAnswerError."""
+    def ask(self, query: str, at: float | None = None) -> Answer:
+        """Instant query at `at`, or at the server's own time. Blocking; raises NoAnswerError."""
+        time = {} if at is None else {"time": f"{at:.3f}"}
         try:
             with self._session.get(
                 f"{self.url}/api/v1/query",
-                params={"query": query, "time": f"{at:.3f}"},
+                params={"query": query, **time},
                 timeout=self.timeout,
                 allow_redirects=False,
                 stream=True,
@@ -195,8 +196,13 @@ class PrometheusMetrics:
 
 def measure(server: Server, labels: Mapping[str, str], windows: Windows, at: float) -> FleetMetrics:
     """The round: which targets answer, the gateways' counters over the long windows, the engines'
-    over the newest interval. Blocking; raises NoAnswerError."""
-    targets = server.ask(selector(("up",), labels), at)
+    over the newest interval. Blocking; raises NoAnswerError.
+
+    All times of the answer are on Prometheus' clock, which stamps the samples: `at`, the operator's
+    own, only tells how far the two clocks are apart.
+    """
+    targets = server.ask(f"{selector(('up',), labels)} or vector(time())")
+    asked_at, at = at, _evaluated_at(targets)
     long_s = max(windows.attainment_s, windows.lengths_s) + 2 * windows.scrape_s
     short_s = max(windows.interval_s, windows.fresh_s) + 2 * windows.scrape_s
     gateway = server.ask(f"{selector(GATEWAY_SERIES, labels)}[{duration(long_s)}]", at)
@@ -218,7 +224,20 @@ def measure(server: Server, labels: Mapping[str, str], windows: Windows, at: flo
     pods = frozenset(labels_.get("pod", "") for labels_, alive in up if alive)
     metrics = samples.assemble(taken, windows, pods)
     ttft, tpot = _quantiles(server, labels, windows.attainment_s, at)
-    return replace(metrics, ttft_p90_s=ttft, tpot_p90_s=tpot)
+    skew_s = asked_at - at
+    return replace(metrics, ttft_p90_s=ttft, tpot_p90_s=tpot, clock_skew_s=skew_s)
+
+
+def _evaluated_at(answer: Answer) -> float:
+    """The time at which the server evaluated an instant query; `vector(time())` in the query makes
+    sure of one row at least."""
+    try:
+        at = float(answer.result[0]["value"][0])
+    except (KeyError, IndexError, TypeError, ValueError) as error:
+        raise NoAnswerError("PrometheusAnswer: rows that are no series of ours") from error
+    if not isfinite(at):
+        raise NoAnswerError("PrometheusAnswer: a time that is no number")
+    return at
 
 
 def _quantiles(

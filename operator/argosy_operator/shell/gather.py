@@ -13,7 +13,7 @@ from argosy_operator.core import names
 from argosy_operator.core.pods import Pod, pod_of
 from argosy_operator.core.revision import revision
 from argosy_operator.core.scaling.observe import FleetMetrics
-from argosy_operator.core.snapshot import Key, Memory, Object, Snapshot
+from argosy_operator.core.snapshot import Clock, Key, Memory, Object, Snapshot
 from argosy_operator.core.targets import by_law
 from argosy_operator.core.victims import Load
 from argosy_operator.ports.protocols import Cluster, Engines, Metrics
@@ -42,7 +42,7 @@ class Sources:
 
 
 async def gather(
-    sources: Sources, fleet: ServingDeployment, memory: Memory, now: float
+    sources: Sources, fleet: ServingDeployment, memory: Memory, clock: Clock
 ) -> Snapshot:
     """Everything `plan` may know. Raises ClusterError where the API server does not answer."""
     selector = f"{names.FLEET}={fleet.name}"
@@ -53,9 +53,9 @@ async def gather(
     pods = tuple(pod_of(raw) for raw in lists[-1])
     children: dict[Key, Object] = {_key(c): c for listed in lists[:-1] for c in listed}
     loads, metrics = await asyncio.gather(
-        _loads(sources.engines, pods, memory), _metrics(sources.metrics, fleet, memory, now)
+        _loads(sources.engines, pods, memory), _metrics(sources.metrics, fleet, memory, clock)
     )
-    return compose(fleet, sources.images, children, pods, now, memory, loads, metrics)
+    return compose(fleet, sources.images, children, pods, clock, memory, loads, metrics)
 
 
 def compose(
@@ -63,7 +63,7 @@ def compose(
     images: Images,
     children: dict[Key, Object],
     pods: tuple[Pod, ...],
-    now: float,
+    clock: Clock,
     memory: Memory,
     loads: dict[str, Load | None] | None = None,
     metrics: FleetMetrics | None = None,
@@ -84,7 +84,8 @@ def compose(
         engines=engines,
         children=children,
         pods=pods,
-        now=now,
+        now=clock.now,
+        monotonic=clock.monotonic,
         loads=loads or {},
         metrics=metrics,
         memory=memory,
@@ -106,10 +107,10 @@ async def _loads(engines: Engines, pods: tuple[Pod, ...], memory: Memory) -> dic
 
 
 async def _metrics(
-    metrics: Metrics, fleet: ServingDeployment, memory: Memory, now: float
+    metrics: Metrics, fleet: ServingDeployment, memory: Memory, clock: Clock
 ) -> FleetMetrics | None:
-    due = by_law(fleet.spec) and not fleet.spec.paused and now >= memory.decide_at
-    return await metrics.fleet(fleet, now) if due else None
+    due = by_law(fleet.spec) and not fleet.spec.paused and clock.monotonic >= memory.decide_at
+    return await metrics.fleet(fleet, clock.now) if due else None
 
 
 def _key(child: Object) -> Key:

@@ -14,7 +14,7 @@ from collections.abc import Awaitable, Callable, Iterable
 
 from argosy_operator.core.actions import Outcome, Trouble
 from argosy_operator.core.plan import after, plan
-from argosy_operator.core.snapshot import Memory
+from argosy_operator.core.snapshot import Clock, Memory
 from argosy_operator.ports.protocols import ClusterError
 from argosy_operator.shell import metrics
 from argosy_operator.shell.execute import StoppedError, execute
@@ -35,11 +35,11 @@ async def round_of(sources: Sources, key: Key, memory: Memory) -> tuple[Memory, 
     raw = await sources.cluster.get("ServingDeployment", *key)
     if raw is None:
         return None
-    now = time.time()
-    fleet = await read_fleet(sources, raw, now)
+    clock = Clock(time.time(), time.monotonic())
+    fleet = await read_fleet(sources, raw, clock.now)
     if fleet is None:
         return memory, RESYNC_S
-    s = await gather(sources, fleet, memory, now)
+    s = await gather(sources, fleet, memory, clock)
     p = plan(s)
     metrics.count_decision(p.draft)
     outcomes: tuple[Outcome, ...] = ()

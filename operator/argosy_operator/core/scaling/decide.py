@@ -21,7 +21,7 @@ from argosy_operator.core.scaling.observe import (
     Windows,
 )
 from argosy_operator.core.scaling.sizing import Limits, Size, known, model_of, size
-from argosy_operator.core.scaling.state import RoleState, ScalingState, idle
+from argosy_operator.core.scaling.state import RoleState, ScalingState, idle, restarted
 
 __all__ = ["Candidate", "Decision", "RoleTarget", "Rule", "ScalingState", "decide"]
 
@@ -37,9 +37,11 @@ def decide(
     observations = replace(observations, metrics=metrics)
     if slo is None:
         return state, report.at_minimum(observations, goals, now)
-    blind = sight.blindness(metrics, windows, now)
+    blind = sight.blindness(metrics, windows)
     if blind is not None:
         return state, report.held(observations, goals, now, blind)
+    if state.seen_at is not None and now < state.seen_at:
+        state = restarted(state)
     state = sight.sight(state, metrics, goals, slo, now)
     horizon_s = max(cold_start_s(s, windows) for s in observations.supply)
     horizon_s += windows.interval_s + windows.scrape_s

@@ -90,6 +90,8 @@ class Decision:
     reachable: bool
     numbers: dict[str, float]
     candidates: tuple[Candidate, ...] = ()
+    clock_skew_s: float = 0.0
+    """The operator's clock minus that of the metrics' source, s."""
 
     def replicas(self, role: Role) -> int:
         return next(t.replicas for t in self.targets if t.role == role)

@@ -105,6 +105,9 @@ class FleetMetrics:
     tpot_p90_s: Signal = NOT_ASKED
     """What people read in status; nothing is decided by these two."""
     scored: float = 0.0
+    clock_skew_s: float = 0.0
+    """The operator's clock minus the clock of the samples' source, s. `at` and all other times are
+    on the source's clock."""
     roles: tuple[RoleMetrics, ...] = ()
     warnings: tuple[str, ...] = ()
 

@@ -26,7 +26,7 @@ def at_minimum(seen: Observations, goals: Goals, now: float) -> Decision:
     for supply in seen.supply:
         goal = goals.role(supply.role)
         targets.append(_target(supply, goal.min, Rule.NO_SLO))
-    return _inactive(tuple(targets), now, Rule.NO_SLO, MEANING[Rule.NO_SLO])
+    return _inactive(tuple(targets), seen, now, Rule.NO_SLO, MEANING[Rule.NO_SLO])
 
 
 def held(seen: Observations, goals: Goals, now: float, why: str) -> Decision:
@@ -39,15 +39,26 @@ def held(seen: Observations, goals: Goals, now: float, why: str) -> Decision:
         if replicas != supply.desired:
             rule = Rule.MIN if replicas > supply.desired else Rule.MAX
         targets.append(_target(supply, replicas, rule))
-    return _inactive(tuple(targets), now, Rule.BLIND, f"{MEANING[Rule.BLIND]} ({why})")
+    return _inactive(tuple(targets), seen, now, Rule.BLIND, f"{MEANING[Rule.BLIND]} ({why})")
 
 
 def _target(supply: RoleSupply, replicas: int, rule: Rule) -> RoleTarget:
     return RoleTarget(supply.role, supply.desired, replicas, replicas, rule, MEANING[rule])
 
 
-def _inactive(targets: tuple[RoleTarget, ...], now: float, rule: Rule, message: str) -> Decision:
-    return Decision(now, targets, rule, message, active=False, reachable=True, numbers={})
+def _inactive(
+    targets: tuple[RoleTarget, ...], seen: Observations, now: float, rule: Rule, message: str
+) -> Decision:
+    return Decision(
+        at=now,
+        targets=targets,
+        rule=rule,
+        message=message,
+        active=False,
+        reachable=True,
+        numbers={},
+        clock_skew_s=seen.metrics.clock_skew_s,
+    )
 
 
 def decided(
@@ -71,6 +82,7 @@ def decided(
         active=True,
         reachable=all(s.rule is not Rule.UNREACHABLE for s in sizes.values()),
         numbers=_numbers(sizes, coming, work, seen),
+        clock_skew_s=seen.metrics.clock_skew_s,
         candidates=tuple(
             Candidate(
                 t.role,

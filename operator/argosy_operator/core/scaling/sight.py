@@ -96,13 +96,15 @@ def _believed(signal: Signal) -> Signal:
     return signal
 
 
-def blindness(metrics: FleetMetrics, windows: Windows, now: float) -> str | None:
-    """Why the arrivals, without which nothing may be decided, are not known; None if they are."""
+def blindness(metrics: FleetMetrics, windows: Windows) -> str | None:
+    """Why the arrivals, without which nothing may be decided, are not known; None if they are.
+
+    Ages are differences on the clock of the samples' source, whatever the operator's says."""
     match metrics.arrivals:
         case Blind(reason=reason):
             return reason
-        case Value(at=at) | Idle(at=at) if now - at > windows.fresh_s:
-            return f"Stale: the newest sample is {now - at:.3g} s old"
+        case Value(at=at) | Idle(at=at) if metrics.at - at > windows.fresh_s:
+            return f"Stale: the newest sample is {metrics.at - at:.3g} s old"
     return None
 
 

@@ -3,7 +3,7 @@
 It begins empty after a restart of the operator, so that every hold begins anew.
 """
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from argosy_operator.core.scaling.capacity import Estimate
 from argosy_operator.core.scaling.demand import DemandState
@@ -37,6 +37,23 @@ class ScalingState:
     work_at: float | None = None
     demand: DemandState = field(default_factory=DemandState)
     roles: tuple[RoleState, ...] = ()
+
+
+def restarted(state: ScalingState) -> ScalingState:
+    """The state after the clock of the samples went back: what was learnt stays, and everything
+    that is counted from a time begins anew, as after a restart of the operator."""
+    return replace(
+        state,
+        sighted_at=None,
+        seen_at=None,
+        busy_at=None,
+        work_at=None,
+        demand=DemandState(residuals=state.demand.residuals),
+        roles=tuple(
+            replace(role, memory=Memory(), estimate=replace(role.estimate, at=None))
+            for role in state.roles
+        ),
+    )
 
 
 def idle(state: ScalingState, windows: Windows, now: float) -> bool:
