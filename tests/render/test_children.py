@@ -182,3 +182,12 @@ def test_labels_and_annotations_of_the_fleet_are_not_copied():
     made = children(type(FLEETS["large"]).model_validate(body))
     assert "argocd" not in str(made)
     assert "last-applied" not in str(made)
+
+
+@pytest.mark.parametrize("one", FLEETS.values(), ids=FLEETS)
+def test_one_missed_probe_does_not_make_an_engine_unready(one):
+    for role_name, _ in one.spec.active_roles():
+        probe = container(one, role_name)["readinessProbe"]
+        assert probe["failureThreshold"] == 3
+        # A drain is told by annotation; a silent pod is left within ten seconds.
+        assert 3 * max(probe["periodSeconds"], probe["timeoutSeconds"]) <= 10

@@ -113,7 +113,8 @@ def _container(fleet: ServingDeployment, role: RoleName, images: Images, drain_s
         "securityContext": container_security(),
         # Ready ends the start: a slow load is not restarted by liveness, a hung one in the end is.
         "startupProbe": http_probe("/ready", admin, period_s=1, failures=LOAD_TIMEOUT_S),
-        "readinessProbe": http_probe("/ready", admin, period_s=2, failures=1),
+        # More than one miss: a busy engine is late at times, and drains are told by annotation.
+        "readinessProbe": http_probe("/ready", admin, period_s=2, failures=3),
         "livenessProbe": http_probe("/health", admin, period_s=10, failures=3, timeout_s=5),
         "terminationMessagePath": "/dev/termination-log",
         "terminationMessagePolicy": "FallbackToLogsOnError",
