@@ -112,7 +112,7 @@ class EngineMetrics:
             "finished_reason", ("stop", "length", "abort", "error"),
         )  # fmt: skip
         self._ttft = histogram(
-            "time_to_first_token_seconds", "Arrival to first token",
+            "time_to_first_token_seconds", "Arrival to first token written",
             _edges(_TTFT, config.slo_ttft_ms),
         )  # fmt: skip
         per_token = _edges(_PER_TOKEN, config.slo_tpot_ms)
@@ -264,6 +264,10 @@ class EngineMetrics:
         """A request that its client ended: by leaving, or by a stop string in its text."""
         self._observe_end(request, reason)
 
+    def observe_first_token(self, seconds: float) -> None:
+        """From arrival until the first token was written; called on the HTTP thread."""
+        self._ttft.observe(seconds)
+
     def observe_pull(self, event: PullDone) -> None:
         self._transfer_s["receive"].observe(event.seconds)
         self._transfer_bytes["receive"].inc(event.bytes_moved)
@@ -278,8 +282,9 @@ class EngineMetrics:
         self._fallbacks.inc()
 
     def _observe_first(self, request: Request) -> None:
-        arrival, first = request.request.arrival_s, request.first_token_s or 0.0
-        self._ttft.observe(first - arrival)
+        if request.request.lease_s is not None:  # a peer's: its answer leaves in this very turn
+            first = request.first_token_s or 0.0
+            self.observe_first_token(first - request.request.arrival_s)
         length, cached = request.n_prompt, request.cached_tokens
         self._prompt_tokens.inc(length)
         self._cache_queries.inc(length)

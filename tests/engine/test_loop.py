@@ -1,8 +1,19 @@
-"""The engine thread's end."""
+"""The engine thread: its end, and when what it has for clients leaves it."""
 
 import threading
 
-from tests.kv.nodes import BLOCK, Node, until
+from argosy_engine.config import EngineConfig
+from argosy_engine.core.capacity import GuaranteedNoEvict
+from argosy_engine.core.limits import Limits, Refusal
+from argosy_engine.core.pool import BlockPool
+from argosy_engine.core.request import NewRequest
+from argosy_engine.core.sampling import SamplingParams
+from argosy_engine.core.scheduler import Scheduler
+from argosy_engine.core.transfer import PullReady
+from argosy_engine.metrics import EngineMetrics
+from argosy_engine.runtime.loop import EngineLoop
+from argosy_engine.runtime.sim_runner import SimRunner
+from tests.kv.nodes import BLOCK, QUICK, Client, Node, until
 
 
 async def test_whoever_waits_when_the_thread_ends_is_told_to_ask_another_engine():
@@ -18,3 +29,79 @@ async def test_whoever_waits_when_the_thread_ends_is_told_to_ask_another_engine(
     await until(lambda: not ending.is_alive())
     too_late = node.ask([7] * BLOCK)
     assert {client.end for client in (running, in_the_inbox, too_late)} == {"draining"}
+
+
+class SilentPeer:
+    """A KV service that takes every pull and reports nothing by itself."""
+
+    def start_pull(self, order):
+        pass
+
+    def cancel_pull(self, request_id, attempt):
+        pass
+
+
+class VirtualEngine:
+    """A decode engine's loop whose steps take no real time.
+
+    `log` holds the number of every step when it begins, and the client of every delivery.
+    """
+
+    def __init__(self):
+        self.now = 100.0
+        self.log = []
+        self.during_step = {}  # number of a step → what happens meanwhile
+        self._steps = 0
+        config = EngineConfig(model="sim:x", served_name="m", role="decode", block_size=BLOCK)
+        self.runner = SimRunner("x", QUICK, config, clock=lambda: self.now, sleep=self._sleep)
+        scheduler = Scheduler(
+            pool=BlockPool(num_blocks=64, block_size=BLOCK),
+            limits=Limits(
+                max_num_seqs=8, max_num_batched_tokens=512, max_queue=8,
+                vocab_size=self.runner.vocab_size, pull_timeout_s=60.0,
+            ),
+            policy=GuaranteedNoEvict(),
+            eos=frozenset(),
+            max_model_len=512,
+        )  # fmt: skip
+        self.loop = EngineLoop(
+            scheduler=scheduler,
+            runner=self.runner,
+            metrics=EngineMetrics(config, max_model_len=512),
+            deliver=self._deliver,
+            clock=lambda: self.now,
+        )
+
+    def _sleep(self, seconds):
+        self._steps += 1
+        self.log.append(self._steps)
+        self.during_step.get(self._steps, lambda: None)()
+        self.now += seconds
+
+    def _deliver(self, batch):
+        for client, event in batch:
+            self.log.append(client)
+            client.refuse(event) if isinstance(event, Refusal) else client.emit(event)
+
+    def ask(self, name, *, candidates=()):
+        client = Client()
+        request = NewRequest(
+            request_id=name, token_ids=[5] * BLOCK, arrival_s=self.now, candidates=candidates,
+            sampling=SamplingParams(max_tokens=100, temperature=0.0),
+        )  # fmt: skip
+        assert self.loop.submit(request, client) is None
+        return client
+
+
+async def test_a_handed_over_prompts_first_token_is_delivered_before_the_next_step_begins():
+    engine = VirtualEngine()
+    busy = engine.ask("busy")
+    pulled = engine.ask("pulled", candidates=("127.0.0.1:9",))
+    came = PullReady(request_id="pulled", attempt=1, first_token=7, prefill_pod="p")
+    engine.during_step[5] = lambda: engine.loop.post(came)
+    engine.loop.start(SilentPeer())
+    try:
+        await until(lambda: pulled.ids and busy.end)
+    finally:
+        engine.loop.stop()
+    assert engine.log.index(5) < engine.log.index(pulled) < engine.log.index(6)

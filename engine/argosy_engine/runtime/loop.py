@@ -1,8 +1,9 @@
 """The engine thread: inbox → scheduler → runner → scheduler → outbox, over and over.
 
 HTTP handlers and the KV service post into the inbox from their threads; everything they ask takes
-effect between two steps. What clients must learn goes out in one batch a step through `deliver`,
-which hops to the HTTP thread. The thread outlives any one request and any one failed step.
+effect between two steps. What clients must learn goes out through `deliver`, which hops to the HTTP
+thread: one batch after each step, and one before it for what the inbox brought. The thread outlives
+any one request and any one failed step.
 """
 
 import contextlib
@@ -220,6 +221,7 @@ class EngineLoop:
             self._pull_port().start_pull(order)
         if decision.plan is None:
             return False
+        self._flush()  # what is known already does not wait for the step: a peer's first token
         self._emit(self._compute(decision.plan))
         return True
 

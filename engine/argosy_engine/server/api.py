@@ -184,6 +184,7 @@ class _Answer:
         self._public_id = public_id
         self._sink = TokenSink()
         self._ended = False
+        self._first_observed = False
         self._fragments = Fragments(
             request_id=public_id,
             model=api.served_name,
@@ -232,6 +233,7 @@ class _Answer:
                 body += self._closing(piece.reason)
             if body:
                 await send(_body(body, more=not self._ended))
+            self._observe_first_token(time.monotonic())
 
     async def _whole(self, send: Send) -> None:
         texts: list[str] = []
@@ -240,11 +242,19 @@ class _Answer:
             if piece.error is not None:
                 self._ended = True
                 raise piece.error
+            self._observe_first_token(self._sink.first_token_s)
             if piece.reason is not None:
                 self._end(stopped_by_text=piece.stopped_by_text)
                 body = self._fragments.whole("".join(texts), piece.reason, self._usage())
                 await send(self._start(b"application/json", length=len(body)))
                 await send(_body(body, more=False))
+
+    def _observe_first_token(self, at_s: float | None) -> None:
+        """Once for each answer: streamed when it was written, whole when it could have been."""
+        if at_s is None or self._first_observed:
+            return
+        self._first_observed = True
+        self._api.loop.metrics.observe_first_token(at_s - self._request.arrival_s)
 
     def _end(self, *, stopped_by_text: bool) -> None:
         self._ended = True
