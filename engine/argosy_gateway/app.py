@@ -189,7 +189,7 @@ async def _body(scope: Scope, receive: Receive, fleet: Fleet) -> bytes:
 
 
 def admin_app(fleet: Fleet) -> App:
-    """/health: the event loop turns. /ready: pods were listed and no drain began. /metrics."""
+    """/health: the event loop turns. /ready: pods are known and no drain began. /metrics."""
 
     async def app(scope: Scope, receive: Receive, send: Send) -> None:  # noqa: ARG001
         if scope["type"] != "http":
@@ -198,10 +198,9 @@ def admin_app(fleet: Fleet) -> App:
             case "/health":
                 await _answer(send, 200, b'{"status":"ok"}')
             case "/ready":
-                reason = "draining" if fleet.draining else "pods were not listed yet"
-                ready = fleet.directory.listed and not fleet.draining
-                answer = {"ready": True} if ready else {"ready": False, "reason": reason}
-                await _answer(send, 200 if ready else 503, json.dumps(answer).encode())
+                reason = _unready_because(fleet)
+                answer = {"ready": False, "reason": reason} if reason else {"ready": True}
+                await _answer(send, 503 if reason else 200, json.dumps(answer).encode())
             case "/metrics":
                 fleet.metrics.count_endpoints(fleet.directory.all())
                 text = fleet.metrics.exposition()
@@ -211,6 +210,17 @@ def admin_app(fleet: Fleet) -> App:
                 await _answer(send, 404, b'{"paths":["/health","/ready","/metrics"]}')
 
     return app
+
+
+def _unready_because(fleet: Fleet) -> str | None:
+    refused_s = fleet.directory.refused_for_s()
+    if fleet.draining:
+        return "draining"
+    if not fleet.directory.listed:
+        return "pods were not listed yet"
+    if refused_s > fleet.config.limits.refused_s:
+        return f"the API server refuses this gateway's account since {refused_s:.0f} s"
+    return None
 
 
 async def _answer(

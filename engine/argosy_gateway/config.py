@@ -29,6 +29,9 @@ class Limits:
     """To read a request body; then 408."""
     write_stall_s: float = 30.0
     """A client that reads nothing for so long is treated as gone."""
+    refused_s: float = 60.0
+    """The API server refuses this gateway (401, 403) for so long: it turns unready. Longer than the
+    operator takes to replace gateways whose account was made anew, or to give a right back."""
     connect_s: float = 2.0
     """To connect to an engine."""
     first_token_s: float = 300.0

@@ -1,6 +1,7 @@
 """Where the API server is and how to speak to it: in-cluster files, or a kubeconfig.
 
-Read by `watch`. The token is a file that the kubelet replaces: it is read anew for every request.
+Read by `watch`. Token and certificate authority are files that the kubelet replaces: both are read
+anew for every request.
 """
 
 import base64
@@ -29,9 +30,16 @@ class ApiServer:
 
     host: str
     port: int
-    tls: ssl.SSLContext | None
+    tls: ssl.SSLContext | None = None
     token: str | None = None
     token_file: Path | None = None
+    ca_file: Path | None = None
+
+    def context(self) -> ssl.SSLContext | None:
+        """TLS of the next connection; reads the authority's file. Raises OSError."""
+        if self.ca_file is None:
+            return self.tls
+        return ssl.create_default_context(cafile=str(self.ca_file))
 
     def headers(self) -> list[tuple[str, str]]:
         """Headers of the next request; reads the token file."""
@@ -48,8 +56,7 @@ def in_cluster(environ: Mapping[str, str] = os.environ, account: Path = _ACCOUNT
             "not in a cluster: KUBERNETES_SERVICE_HOST, KUBERNETES_SERVICE_PORT and the service "
             "account's token are needed; outside of one give --kubeconfig PATH"
         )
-    tls = ssl.create_default_context(cafile=str(account / "ca.crt"))
-    return ApiServer(host, int(port), tls, token_file=token_file)
+    return ApiServer(host, int(port), token_file=token_file, ca_file=account / "ca.crt")
 
 
 def from_kubeconfig(path: Path) -> ApiServer:

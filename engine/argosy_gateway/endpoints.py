@@ -1,7 +1,8 @@
 """The fleet's engine pods as this gateway knows them.
 
 `watch` (or `endpoints_file`) writes, `relay` and `metrics` read. Knowledge stays when its source is
-away: a stale list serves better than none, and `suspend` skips what turned out to be dead.
+away: a stale list serves better than none, and `suspend` skips what turned out to be dead. Where
+the source refuses this gateway alone, others know better: `refused_for_s` ends its readiness.
 """
 
 import asyncio
@@ -90,6 +91,7 @@ class Directory:
         self._changed = asyncio.Event()
         self.listed = False
         """The first full list was seen, even an empty one."""
+        self._refused: tuple[float, float] | None = None  # the first and the last time
 
     def replace(self, endpoints: Iterable[Endpoint]) -> None:
         """A full list: what it does not name is gone."""
@@ -111,6 +113,19 @@ class Directory:
         self._suspended.pop(uid, None)
         if self._known.pop(uid, None) is not None:
             self._announce()
+
+    def refuse(self) -> None:
+        """The source is well and does not let this gateway read."""
+        now = self._clock()
+        self._refused = (self._refused[0] if self._refused else now, now)
+
+    def hear(self) -> None:
+        """The source lets this gateway read."""
+        self._refused = None
+
+    def refused_for_s(self) -> float:
+        """Seconds from the first refusal to the last one; 0 when it may read."""
+        return self._refused[1] - self._refused[0] if self._refused else 0.0
 
     def all(self) -> Collection[Endpoint]:
         """Every known endpoint, whatever its state."""

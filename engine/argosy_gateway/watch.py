@@ -2,6 +2,9 @@
 
 list → watch from its resourceVersion → on 410 list again; on anything else reconnect from the last
 version seen. While the API server is away the directory stays as it was: `relay` goes on serving.
+So it does when the API server refuses this gateway, but then the directory is told: other gateways
+may see. A refusal counts only from a server that is well: one that cannot read etcd knows no token
+of anybody, and must not turn every gateway unready.
 """
 
 import asyncio
@@ -9,7 +12,7 @@ import json
 import logging
 import random
 from collections.abc import AsyncIterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 from urllib.parse import urlencode
@@ -56,6 +59,10 @@ class _ApiError(Exception):
     """The API server answered something else than wanted."""
 
 
+class _RefusedError(_ApiError):
+    """401 or 403."""
+
+
 # The last three: JSON of another shape than a list's or an event's, from whatever stands between.
 _NOT_UNDERSTOOD = (
     *(http1.UnreachableError, http1.BrokenError, _ApiError, OSError, ValueError),
@@ -84,34 +91,59 @@ async def follow_api_server(
             log.info("watch of pods is too old to continue; listing again")
             version = None
         except _NOT_UNDERSTOOD as why:
+            if isinstance(why, _RefusedError) and await _is_well(server, times):
+                into.refuse()
             log.warning("API server: %r; serving on what is known", why)
             await asyncio.sleep(backoff_s * random.uniform(0.8, 1.2))  # noqa: S311
             backoff_s = min(2 * backoff_s, times.longest_backoff_s)
 
 
-async def _get(server: ApiServer, target: str, times: WatchTimes) -> http1.Exchange:
-    exchange = await http1.call(
+async def _is_well(server: ApiServer, times: WatchTimes) -> bool:
+    """Whether /readyz answers 200. Asked without a token, as a token is what is refused; a server
+    that answers nobody without one counts as well."""
+    try:
+        exchange = await _ask(replace(server, token=None, token_file=None), "/readyz", times)
+        try:
+            async with asyncio.timeout(times.answer_s):
+                return (await exchange.head()).status in (200, 401, 403)
+        finally:
+            exchange.abort()
+    except (*_NOT_UNDERSTOOD, TimeoutError):
+        return False
+
+
+async def _ask(server: ApiServer, target: str, times: WatchTimes) -> http1.Exchange:
+    return await http1.call(
         server.host,
         server.port,
         method="GET",
         target=target,
         headers=[*server.headers(), ("accept", "application/json")],
         connect_s=times.connect_s,
-        tls=server.tls,
+        tls=server.context(),
     )
+
+
+async def _get(
+    server: ApiServer, target: str, into: Directory, times: WatchTimes
+) -> http1.Exchange:
+    """The answer to a list or a watch; the directory is told that it may read."""
+    exchange = await _ask(server, target, times)
     try:
         async with asyncio.timeout(times.answer_s):
             head = await exchange.head()
             if head.status == 410:
                 raise _StaleVersionError
             if head.status != 200:
-                raise _ApiError(f"{head.status}: {(await exchange.read())[:300]!r}")
+                kind = _RefusedError if head.status in (401, 403) else _ApiError
+                raise kind(f"{head.status}: {(await exchange.read())[:300]!r}")
     except TimeoutError as error:
         exchange.abort()
         raise _ApiError(f"no answer within {times.answer_s:g} s") from error
     except BaseException:
         exchange.abort()
         raise
+    into.hear()
     return exchange
 
 
@@ -121,7 +153,7 @@ async def _list(server: ApiServer, target: str, into: Directory, times: WatchTim
     more = ""
     while True:
         page = urlencode({"limit": _PAGE, **({"continue": more} if more else {})})
-        exchange = await _get(server, f"{target}&{page}", times)
+        exchange = await _get(server, f"{target}&{page}", into, times)
         body = bytearray()
         try:
             async with asyncio.timeout(times.answer_s):
@@ -151,7 +183,7 @@ async def _watch(
         "allowWatchBookmarks": "true",
         "timeoutSeconds": timeout_s,
     }
-    exchange = await _get(server, f"{target}&{urlencode(query)}", times)
+    exchange = await _get(server, f"{target}&{urlencode(query)}", into, times)
     try:
         async for line in _lines(exchange, times.silence_s):
             yield _apply(json.loads(line), into)

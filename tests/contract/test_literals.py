@@ -32,7 +32,8 @@ def test_labels_and_annotations_are_equal_in_operator_and_gateway():
     assert names.ROLE == endpoints.ROLE_LABEL
     assert names.REVISION == endpoints.REVISION_LABEL
     assert names.DRAIN == endpoints.DRAIN_ANNOTATION
-    for name in (names.FLEET, names.ROLE, names.REVISION, names.DRAIN, names.DELETION_COST):
+    ours = (names.DELETION_COST, names.ACCOUNT)
+    for name in (names.FLEET, names.ROLE, names.REVISION, names.DRAIN, *ours):
         assert f"`{name}`" in SEAMS
 
 

@@ -22,6 +22,7 @@ from argosy_operator.core.actions import (
     Scale,
     TakeWorkAgain,
 )
+from argosy_operator.core.events import rfc3339
 from argosy_operator.core.plan import Plan, after, plan
 from argosy_operator.core.pods import OUR_COST, Pod, removal_order, seconds
 from argosy_operator.core.scaling.observe import FleetMetrics, blind_metrics
@@ -166,7 +167,8 @@ class Model:
 
     def _store(self, obj: Any) -> Any:
         key = (obj["kind"], obj["metadata"]["name"])
-        live = self.children.get(key, {"metadata": {"uid": f"uid-{next(self.serial)}"}})
+        born = {"uid": f"uid-{next(self.serial)}", "creationTimestamp": rfc3339(self.now)}
+        live = self.children.get(key, {"metadata": born})
         meta = {**live["metadata"], **obj["metadata"], "resourceVersion": str(next(self.serial))}
         spec = {**live.get("spec", {}), **obj.get("spec", {})}
         self.children[key] = {**obj, "metadata": meta, "spec": spec}

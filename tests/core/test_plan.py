@@ -2,6 +2,7 @@
 
 from dataclasses import replace
 
+from argosy_operator.core import names
 from argosy_operator.core.actions import Apply, Create, Delete, Scale
 from tests.core.model import Model, fleet
 
@@ -185,6 +186,29 @@ def test_a_deleted_child_comes_back() -> None:
     p = model.round()
     assert [type(a) for a in p.actions] == [Apply]
     assert p.notes[0].reason == "CreatedAgain"
+
+
+def gateways_account(model: Model) -> str | None:
+    """The account whose tokens the gateway's pods hold, as far as their template says."""
+    template = model.children["Deployment", "chat-gateway"]["spec"]["template"]
+    return template["metadata"]["annotations"].get(names.ACCOUNT)
+
+
+def test_gateways_are_replaced_when_their_account_was_made_anew() -> None:
+    """The token of a pod is bound to the account's uid, and the kubelet keeps it for most of an
+    hour, over restarts of the container, too."""
+    model = settled()
+    assert gateways_account(model) is None
+    for _ in range(2):
+        model.tick()
+        del model.children["ServiceAccount", "chat-gateway"]
+        before = gateways_account(model)
+        p = model.round()
+        assert gateways_account(model) == before, "nothing is replaced while there is no account"
+        model.settle()
+        account = model.children["ServiceAccount", "chat-gateway"]["metadata"]["uid"]
+        assert gateways_account(model) == account
+        assert not any("put back" in note.message for note in p.notes)
 
 
 def test_a_fleet_that_is_being_deleted_gets_no_orders() -> None:

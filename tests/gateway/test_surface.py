@@ -153,6 +153,19 @@ async def test_ready_follows_the_first_list_and_metrics_start_at_zero():
             assert f'argosy_gateway_retries_total{{reason="{reason}"}} 0.0' in text
 
 
+async def test_a_gateway_that_the_api_server_refuses_for_too_long_turns_unready():
+    limits = Limits(refused_s=0.05)
+    async with front(Engine("a"), limits=limits) as f, client(f.admin_url) as c:
+        f.fleet.directory.refuse()
+        assert (await c.get("/ready")).status_code == 200
+        async with asyncio.timeout(5):
+            while (answer := await c.get("/ready")).status_code == 200:
+                f.fleet.directory.refuse()
+        assert "API server refuses" in answer.json()["reason"]
+        f.fleet.directory.hear()
+        assert (await c.get("/ready")).status_code == 200
+
+
 async def test_a_drain_turns_unready_finishes_streams_and_takes_nothing_new():
     go_on = asyncio.Event()
 

@@ -2,15 +2,21 @@
 
 import asyncio
 import contextlib
+import datetime as dt
 import json
 from pathlib import Path
 from urllib.parse import parse_qs, urlsplit
 
-from argosy_gateway.credentials import ApiServer, from_kubeconfig
+import pytest
+from cryptography.hazmat.primitives.serialization import Encoding
+
+from argosy_gateway.credentials import ApiServer, from_kubeconfig, in_cluster
 from argosy_gateway.endpoints import Directory, State
 from argosy_gateway.watch import WatchTimes, follow_api_server, follow_file
+from tests.cluster.pki import make_authority
 
 TIMES = WatchTimes(first_backoff_s=0.01, longest_backoff_s=0.02, silence_s=0.2, answer_s=0.2)
+SICK = 500
 
 
 def pod(name, version="1", **meta):
@@ -31,10 +37,17 @@ class FaultyApi:
         self.queries = []
         self.tokens = []
         self.token_file = None  # its content is replaced after the second query
+        self.health = 200  # of /readyz, which asks for no token
+        self.health_asked_with = []
 
     async def serve(self, reader, writer):
         with contextlib.suppress(ConnectionError, asyncio.IncompleteReadError):
             head = (await reader.readuntil(b"\r\n\r\n")).decode()
+            if head.startswith("GET /readyz "):
+                self.health_asked_with.append("Bearer" in head)
+                writer.write(b"HTTP/1.1 %d X\r\ncontent-length: 0\r\n\r\n" % self.health)
+                writer.close()
+                return
             query = {k: v[0] for k, v in parse_qs(urlsplit(head.split(" ")[1]).query).items()}
             self.queries.append(query)
             self.tokens += [x.split(" ")[-1] for x in head.split("\r\n") if "Bearer" in x]
@@ -126,6 +139,43 @@ async def test_pods_stay_known_while_the_api_server_fails(tmp_path):
     assert {q["resourceVersion"] for q in api.queries[1:]} == {"5"}
 
 
+@pytest.mark.parametrize("status", [401, 403])
+async def test_a_gateway_that_the_api_server_refuses_knows_since_when(tmp_path, status):
+    api = FaultyApi(listing(pod("a")), *[status] * 1000)
+    directory = await follow(api, lambda d: d.refused_for_s() > 0, tmp_path)
+    assert names(directory) == ["a"]
+    assert not any(api.health_asked_with)
+
+
+async def test_a_gateway_that_is_let_in_again_is_no_longer_refused(tmp_path):
+    api = FaultyApi(listing(pod("a")), *[401] * 5, "silent")
+    was_refused = []
+
+    def over(directory):
+        was_refused.append(directory.refused_for_s() > 0)
+        return any(was_refused) and not was_refused[-1]
+
+    await follow(api, over, tmp_path)
+
+
+@pytest.mark.parametrize(
+    "script", [[SICK] * 20, ["close"] * 20, [401] * 20], ids=["500", "closed", "401 for all"]
+)
+async def test_an_api_server_that_fails_everybody_refuses_nobody(tmp_path, script):
+    """One that cannot read etcd knows no token: it answers 401 to everybody, and is not ready."""
+    api = FaultyApi(listing(pod("a")), *script)
+    api.health = SICK
+    asked = 0
+
+    def over(directory):
+        nonlocal asked
+        assert directory.refused_for_s() == 0
+        asked = len(api.queries)
+        return asked > 15
+
+    await follow(api, over, tmp_path)
+
+
 async def test_json_of_another_shape_does_not_end_the_watch_for_good(tmp_path):
     odd = [("ADDED", None)]
     api = FaultyApi({}, {"metadata": []}, listing(version="5"), odd, [("ADDED", pod("a", "6"))])
@@ -177,3 +227,15 @@ def test_a_kubeconfig_with_a_token_is_understood(tmp_path):
     server = from_kubeconfig(file)
     assert (server.host, server.port, server.tls) == ("127.0.0.1", 8001, None)
     assert server.headers() == [("authorization", "Bearer secret")]
+
+
+def test_a_certificate_authority_that_was_replaced_is_trusted_from_the_next_request_on(tmp_path):
+    environ = {"KUBERNETES_SERVICE_HOST": "10.96.0.1", "KUBERNETES_SERVICE_PORT": "443"}
+    (tmp_path / "token").write_text("t")
+    (tmp_path / "ca.crt").write_bytes(b"")
+    server = in_cluster(environ, tmp_path)
+    for _ in range(2):
+        authority = make_authority(dt.datetime.now(dt.UTC)).certificate
+        (tmp_path / "ca.crt").write_bytes(authority.public_bytes(Encoding.PEM))
+        (trusted,) = server.context().get_ca_certs()
+        assert int(trusted["serialNumber"], 16) == authority.serial_number

@@ -16,6 +16,7 @@ GATEWAY_ROLE = "gateway"
 
 DRAIN = "serving.argosy.dev/drain"  # on a pod: RFC 3339 time when its drain began
 DRAIN_TIMEOUT = "serving.argosy.dev/drain-timeout-s"  # on a Deployment: what its pods were told
+ACCOUNT = "serving.argosy.dev/account"  # on gateway pods: uid of an account made anew under them
 DELETION_COST = "controller.kubernetes.io/pod-deletion-cost"
 
 API_PORT, ADMIN_PORT, KV_PORT = 8000, 8001, 8002

@@ -2,10 +2,18 @@
 
 It reads pods of its namespace and nothing else; the Role's text is fixed, nothing of it comes from
 the spec. It is owned by the fleet, so that it serves on when the operator is uninstalled.
+
+A pod's token is bound to the uid of its account, and the kubelet asks for another one only when
+most of its hour is over. So when the account was deleted and made anew, the pods are replaced:
+their template then names the new account (`account_of`).
 """
+
+from collections.abc import Mapping
+from typing import Any
 
 from argosy_operator.api.v1alpha1 import ServingDeployment
 from argosy_operator.core import names
+from argosy_operator.core.pods import seconds
 from argosy_operator.render.engine import GRACE_MARGIN_S, whole_seconds
 from argosy_operator.render.images import Images
 from argosy_operator.render.labels import (
@@ -24,8 +32,11 @@ from argosy_operator.render.labels import (
 DEREGISTER_S = 5
 
 
-def objects(fleet: ServingDeployment, images: Images) -> list[Object]:
-    """All objects of the gateway, in the order in which they should be applied."""
+def objects(
+    fleet: ServingDeployment, images: Images, *, account: str | None = None
+) -> list[Object]:
+    """All objects of the gateway, in the order in which they should be applied; `account` is the
+    uid that its pods' template names (`account_of` the observed ones)."""
     name = names.gateway(fleet.name)
     return [
         _account(fleet),
@@ -33,8 +44,24 @@ def objects(fleet: ServingDeployment, images: Images) -> list[Object]:
         _binding(fleet),
         _service(fleet),
         disruption_budget(fleet, name, names.GATEWAY_ROLE),
-        _deployment(fleet, images),
+        _deployment(fleet, images, account),
     ]
+
+
+def account_of(
+    account: Mapping[str, Any] | None, deployment: Mapping[str, Any] | None
+) -> str | None:
+    """The uid of an account that is younger than the Deployment which runs under it, else None.
+    While there is no account, what the Deployment's template named before."""
+    if deployment is None:
+        return None
+    if account is None:
+        template = deployment["spec"]["template"]["metadata"]
+        named = (template.get("annotations") or {}).get(names.ACCOUNT)
+        return None if named is None else str(named)
+    born, made = (seconds(o["metadata"].get("creationTimestamp")) for o in (account, deployment))
+    anew = born is not None and made is not None and born > made
+    return str(account["metadata"]["uid"]) if anew else None
 
 
 def _metadata(fleet: ServingDeployment, name: str | None = None) -> Object:
@@ -85,9 +112,12 @@ def _service(fleet: ServingDeployment) -> Object:
     }
 
 
-def _deployment(fleet: ServingDeployment, images: Images) -> Object:
+def _deployment(fleet: ServingDeployment, images: Images, account: str | None) -> Object:
     selector = names.selector(fleet.name, names.GATEWAY_ROLE)
     drain_s = whole_seconds(fleet.spec.drain.timeout.seconds)
+    annotations = scrape_annotations(names.GATEWAY_ADMIN_PORT)
+    if account is not None:
+        annotations[names.ACCOUNT] = account
     pod: Object = {
         "serviceAccountName": names.gateway(fleet.name),
         "enableServiceLinks": False,
@@ -113,7 +143,7 @@ def _deployment(fleet: ServingDeployment, images: Images) -> Object:
             "template": {
                 "metadata": {
                     "labels": names.labels(fleet.name, names.GATEWAY_ROLE),
-                    "annotations": scrape_annotations(names.GATEWAY_ADMIN_PORT),
+                    "annotations": annotations,
                 },
                 "spec": pod,
             },

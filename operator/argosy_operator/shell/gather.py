@@ -71,7 +71,11 @@ def compose(
     """The snapshot of what was found, with what is rendered for the fleet. Pure."""
     digits = revision(fleet, engine_image=images.engine)
     engines: dict[RoleName, Object] = {}
-    wanted: list[Object] = list(gateway.objects(fleet, images))
+    fronts = names.gateway(fleet.name)
+    account = gateway.account_of(
+        children.get(("ServiceAccount", fronts)), children.get(("Deployment", fronts))
+    )
+    wanted: list[Object] = list(gateway.objects(fleet, images, account=account))
     for name, _ in fleet.spec.active_roles():
         wanted += role.objects(fleet, name)
         live = children.get(("Deployment", names.engine_deployment(fleet.name, name, digits)))
