@@ -145,6 +145,8 @@ WORLDS = {
     "NoPrometheus": lambda: lawful(blind_metrics(1e6, "NoPrometheus: set it")),
     "PrometheusUnreachable": lambda: lawful(blind_metrics(1e6, "PrometheusTimeout: 2 s")),
     "NoTargets": lambda: lawful(blind_metrics(1e6, "GatewayDown: none answers")),
+    "silent": lambda: lawful(measured(silent_gateways=("gateway-b",))),
+    "GatewaySilent": lambda: lawful(blind_metrics(1e6, "GatewaySilent: gateway-b")),
     "Stale": lambda: lawful(measured(arrivals=Value(1.0, 1.0))),
     "NotANumber": lambda: lawful(blind_metrics(1e6, "NotANumber: NaN")),
     "budget": bound_by_budget,

@@ -8,7 +8,7 @@ import pytest
 
 from argosy_operator.core.scaling.observe import Blind, FleetMetrics, Idle, Value, Windows
 from argosy_operator.core.scaling.samples import RECEIVED, Round, Series, assemble
-from argosy_operator.ports.prometheus import PrometheusMetrics, escape, selector
+from argosy_operator.ports.prometheus import PrometheusMetrics, Question, escape, selector
 
 WINDOWS = Windows(scrape_s=1, rate_s=5, interval_s=2, down_hold_s=15, cold_start_s=6)
 
@@ -24,7 +24,7 @@ async def test_a_black_hole_costs_no_more_than_the_time_out() -> None:
         hole.listen()
         url = f"http://127.0.0.1:{hole.getsockname()[1]}"
         port, began = PrometheusMetrics(url, timeout_s=0.3), time.perf_counter()
-        seen = await port.measure(url, "default", "a", WINDOWS, 1000.0)
+        seen = await port.measure(url, Question("default", "a", WINDOWS), 1000.0)
         assert time.perf_counter() - began < 0.6
         port.close()
     assert isinstance(seen.arrivals, Blind)
@@ -75,7 +75,7 @@ async def answered(body: str, status: str = "200 OK") -> FleetMetrics:
     url = f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}"
     port = PrometheusMetrics(url, timeout_s=5.0)
     try:
-        return await port.measure(url, "default", "a", WINDOWS, 1000.0)
+        return await port.measure(url, Question("default", "a", WINDOWS), 1000.0)
     finally:
         port.close()
         server.close()

@@ -14,10 +14,11 @@ import httpx
 import pytest
 
 from argosy_operator.core.scaling.observe import Blind, FleetMetrics, Idle, Signal, Value, Windows
-from argosy_operator.ports.prometheus import PrometheusMetrics
+from argosy_operator.ports.prometheus import PrometheusMetrics, Question
 
 pytestmark = [pytest.mark.slow, pytest.mark.cluster]
 WINDOWS = Windows(scrape_s=0.5, rate_s=2, interval_s=1, down_hold_s=4, cold_start_s=2)
+ASKED = Question("default", 'a"b', WINDOWS)
 
 
 def free_port() -> int:
@@ -100,7 +101,7 @@ async def until(url: str, kind: type[Signal]) -> FleetMetrics:  # type: ignore[v
     port = PrometheusMetrics(url)
     try:
         for _ in range(60):
-            seen = await port.measure(url, "default", 'a"b', WINDOWS, time.time())
+            seen = await port.measure(url, ASKED, time.time())
             if isinstance(seen.arrivals, kind):
                 return seen
             await asyncio.sleep(0.25)
@@ -124,7 +125,7 @@ async def test_idle_value_not_a_number_and_away_are_told_apart(tmp_path: Path) -
         blind = (await until(url, Blind)).arrivals
         assert isinstance(blind, Blind)
         assert blind.reason.startswith("NotANumber")
-    away = await PrometheusMetrics(url).measure(url, "default", "a", WINDOWS, time.time())
+    away = await PrometheusMetrics(url).measure(url, Question("default", "a", WINDOWS), time.time())
     assert isinstance(away.arrivals, Blind)
     assert away.arrivals.reason.startswith("PrometheusAway")
 
@@ -151,7 +152,7 @@ async def test_an_operator_whose_clock_is_an_hour_ahead_still_sees_and_says_so(
         exporter.received(9)
         await until(url, Value)
         port = PrometheusMetrics(url)
-        ahead = await port.measure(url, "default", 'a"b', WINDOWS, time.time() + 3600)
+        ahead = await port.measure(url, ASKED, time.time() + 3600)
         port.close()
     assert isinstance(ahead.arrivals, Value | Idle)
     assert ahead.clock_skew_s == pytest.approx(3600, abs=30)

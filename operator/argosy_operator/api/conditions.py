@@ -80,6 +80,7 @@ class Reason(StrEnum):
     NO_PROMETHEUS = "NoPrometheus"
     PROMETHEUS_UNREACHABLE = "PrometheusUnreachable"
     NO_TARGETS = "NoTargets"
+    GATEWAY_SILENT = "GatewaySilent"
     STALE = "Stale"
     NOT_A_NUMBER = "NotANumber"
     # CapacityLimited

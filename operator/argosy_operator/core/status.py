@@ -72,6 +72,7 @@ _BLINDNESS: dict[str, Why] = {
     "PrometheusTimeout": Why.PROMETHEUS_UNREACHABLE,
     "NoGatewayTarget": Why.NO_TARGETS,
     "GatewayDown": Why.NO_TARGETS,
+    "GatewaySilent": Why.GATEWAY_SILENT,
     "NoTargets": Why.NO_TARGETS,
     "Stale": Why.STALE,
     "NotANumber": Why.NOT_A_NUMBER,
@@ -147,6 +148,7 @@ TABLE: tuple[Row, ...] = (
     Row(About.METRICS_AVAILABLE, "Unknown", Why.UNKNOWN, ("!asked",)),
     *(Row(About.METRICS_AVAILABLE, "False", r, ("blind", r)) for r in _UNSEEING),
     Row(About.METRICS_AVAILABLE, "False", Why.METRICS_UNAVAILABLE, ("blind",)),
+    Row(About.METRICS_AVAILABLE, "False", Why.GATEWAY_SILENT, ("silent",)),
     Row(About.METRICS_AVAILABLE, "True", Why.IDLE, ("idle",)),
     Row(About.METRICS_AVAILABLE, "True", Why.MEASURED),
     # CapacityLimited: pods or GPUs that are wanted and cannot be had
@@ -267,6 +269,13 @@ def _sentences(
         says[Why.PODS_NOT_READY] = says[Why.STARTING]
     if decision is not None and _is_blind(decision):
         says[Why.METRICS_UNAVAILABLE] = _blind_sentence(s, decision.message)
+    if decision is not None and decision.silent_gateways:
+        silent = ", ".join(decision.silent_gateways)
+        says[Why.GATEWAY_SILENT] = (
+            f"gateway pods are Ready and Prometheus has no fresh samples of them: {silent}; no "
+            "replica is removed until it has. Check that Prometheus reaches port 8081 of each and "
+            "that its relabelling sets the label pod"
+        )
     if decision is not None and (clock := _clock_sentence(decision.clock_skew_s)):
         says[Why.MEASURED] = says[Why.IDLE] = clock
         if Why.METRICS_UNAVAILABLE in says:
@@ -290,12 +299,13 @@ def _is_blind(decision: Decision | None) -> bool:
 def _of_decision(decision: Decision | None) -> dict[str, bool]:
     """Facts of the law's last word."""
     if decision is None:
-        return dict.fromkeys(("asked", "blind", "budget", "sized", "most"), False)
+        return dict.fromkeys(("asked", "blind", "silent", "budget", "sized", "most"), False)
     rules, numbers = {t.rule for t in decision.targets}, decision.numbers
     slow = any(n < 1 for name, n in numbers.items() if name.endswith("_batch_limit"))
     return {
         "asked": True,
         "blind": _is_blind(decision),
+        "silent": bool(decision.silent_gateways),
         "budget": Rule.BUDGET in rules,
         "most": Rule.MAX in rules,
         "sized": any(name.endswith("_planned_per_s") for name in numbers),

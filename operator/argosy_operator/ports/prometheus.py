@@ -68,6 +68,17 @@ class Answer:
     warnings: tuple[str, ...]
 
 
+@dataclass(frozen=True, slots=True)
+class Question:
+    """Which fleet is measured, over which windows, and which gateways must report."""
+
+    namespace: str
+    fleet: str
+    windows: Windows
+    gateways: frozenset[str] = frozenset()
+    """Names of the fleet's Ready gateway pods."""
+
+
 def escape(value: str) -> str:
     """A string as the inside of a PromQL label matcher's quotes."""
     return value.replace("\\", "\\\\").replace('"', '\\"').replace("\n", "\\n")
@@ -157,25 +168,24 @@ class PrometheusMetrics:
         self._auth = TokenFile(token_file) if token_file else None
         self._servers: dict[str, Server] = {}
 
-    async def fleet(self, fleet: ServingDeployment, at: float) -> FleetMetrics:
-        """One round for one fleet at `at` (seconds since the epoch)."""
+    async def fleet(
+        self, fleet: ServingDeployment, at: float, gateways: frozenset[str]
+    ) -> FleetMetrics:
+        """One round for one fleet at `at` (seconds since the epoch). `gateways`: the names of its
+        Ready gateway pods; arrivals are whole only when all of them report."""
         url = fleet.spec.metrics.prometheus.url or self.url
         if not url:
             return blind_metrics(at, "NoPrometheus: set spec.metrics.prometheus.url")
         name, namespace = fleet.metadata.name, fleet.metadata.namespace
-        return await self.measure(url, namespace, name, goals_of(fleet.spec).windows, at)
+        asked = Question(namespace, name, goals_of(fleet.spec).windows, gateways)
+        return await self.measure(url, asked, at)
 
-    async def measure(
-        self, url: str, namespace: str, fleet: str, windows: Windows, at: float
-    ) -> FleetMetrics:
+    async def measure(self, url: str, asked: Question, at: float) -> FleetMetrics:
         server = self._server(url)
         loop = asyncio.get_running_loop()
-        labels = {"namespace": namespace, "fleet": fleet}
         try:
             async with asyncio.timeout(self.timeout_s):
-                return await loop.run_in_executor(
-                    server.workers, measure, server, labels, windows, at
-                )
+                return await loop.run_in_executor(server.workers, measure, server, asked, at)
         except TimeoutError:
             return blind_metrics(at, f"PrometheusTimeout: {url} took over {self.timeout_s:g} s")
         except NoAnswerError as error:
@@ -194,13 +204,14 @@ class PrometheusMetrics:
             server.close()
 
 
-def measure(server: Server, labels: Mapping[str, str], windows: Windows, at: float) -> FleetMetrics:
+def measure(server: Server, asked: Question, at: float) -> FleetMetrics:
     """The round: which targets answer, the gateways' counters over the long windows, the engines'
     over the newest interval. Blocking; raises NoAnswerError.
 
     All times of the answer are on Prometheus' clock, which stamps the samples: `at`, the operator's
     own, only tells how far the two clocks are apart.
     """
+    labels, windows = {"namespace": asked.namespace, "fleet": asked.fleet}, asked.windows
     targets = server.ask(f"{selector(('up',), labels)} or vector(time())")
     asked_at, at = at, _evaluated_at(targets)
     long_s = max(windows.attainment_s, windows.lengths_s) + 2 * windows.scrape_s
@@ -218,6 +229,7 @@ def measure(server: Server, labels: Mapping[str, str], windows: Windows, at: flo
         series=series,
         gateways_up=sum(gateways),
         gateway_targets=len(gateways),
+        ready_gateways=asked.gateways,
         warnings=targets.warnings + gateway.warnings + engines.warnings,
     )
     # A deleted pod's last samples stay in the window; its target does not.

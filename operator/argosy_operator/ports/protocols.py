@@ -62,7 +62,10 @@ class Cluster(Protocol):
 class Metrics(Protocol):
     """Measurements of one fleet. Never raises: what is not known arrives as Blind."""
 
-    async def fleet(self, fleet: ServingDeployment, at: float) -> FleetMetrics: ...
+    async def fleet(
+        self, fleet: ServingDeployment, at: float, gateways: frozenset[str]
+    ) -> FleetMetrics:
+        """One round at `at`; `gateways` are the pods that are Ready and must report."""
 
 
 class Engines(Protocol):

@@ -53,7 +53,7 @@ async def gather(
     pods = tuple(pod_of(raw) for raw in lists[-1])
     children: dict[Key, Object] = {_key(c): c for listed in lists[:-1] for c in listed}
     loads, metrics = await asyncio.gather(
-        _loads(sources.engines, pods, memory), _metrics(sources.metrics, fleet, memory, clock)
+        _loads(sources.engines, pods, memory), _metrics(sources.metrics, fleet, pods, memory, clock)
     )
     return compose(fleet, sources.images, children, pods, clock, memory, loads, metrics)
 
@@ -111,10 +111,19 @@ async def _loads(engines: Engines, pods: tuple[Pod, ...], memory: Memory) -> dic
 
 
 async def _metrics(
-    metrics: Metrics, fleet: ServingDeployment, memory: Memory, clock: Clock
+    metrics: Metrics,
+    fleet: ServingDeployment,
+    pods: tuple[Pod, ...],
+    memory: Memory,
+    clock: Clock,
 ) -> FleetMetrics | None:
     due = by_law(fleet.spec) and not fleet.spec.paused and clock.monotonic >= memory.decide_at
-    return await metrics.fleet(fleet, clock.now) if due else None
+    if not due:
+        return None
+    gateways = frozenset(
+        p.name for p in pods if p.role == names.GATEWAY_ROLE and p.alive and p.ready
+    )
+    return await metrics.fleet(fleet, clock.now, gateways)
 
 
 def _key(child: Object) -> Key:

@@ -143,8 +143,9 @@ def _kept_by(
     goal = min(slo.attainment if slo else 0.0, got.model.reachable if got else 1.0)
     noise = (goal * (1 - goal) / metrics.scored) ** 0.5 if metrics.scored else 1.0
     rules = (
+        (bool(metrics.silent_gateways), Rule.BLIND),
         (state.sighted_at is None or now - state.sighted_at < hold_s, Rule.STARTING),
-        (2 * reporting < supply.ready, Rule.BLIND),
+        (supply.ready > 0 and 2 * reporting <= supply.ready, Rule.BLIND),
         (got is not None and not role.estimate.learnt, Rule.LEARNING),
         (supply.rolling, Rule.ROLLING),
         (starting and now - (raised_at or now) < hold_s, Rule.PENDING),

@@ -30,7 +30,7 @@ class Rule(StrEnum):
 
 MEANING: dict[Rule, str] = {
     Rule.NO_SLO: "no spec.slo: replicas stay at their minimum",
-    Rule.BLIND: "the metrics are unknown or stale: nothing is removed",
+    Rule.BLIND: "the metrics are unknown, stale or incomplete: nothing is removed",
     Rule.DEMAND: "the smallest number whose predicted attainment meets the goal",
     Rule.IDLE: "no request for a whole hold window",
     Rule.LEARNING: "lengths or capacity are not measured yet: nothing is removed",
@@ -92,6 +92,8 @@ class Decision:
     candidates: tuple[Candidate, ...] = ()
     clock_skew_s: float = 0.0
     """The operator's clock minus that of the metrics' source, s."""
+    silent_gateways: tuple[str, ...] = ()
+    """Ready gateways of which Prometheus has no fresh samples."""
 
     def replicas(self, role: Role) -> int:
         return next(t.replicas for t in self.targets if t.role == role)

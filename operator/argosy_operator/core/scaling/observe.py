@@ -108,6 +108,8 @@ class FleetMetrics:
     clock_skew_s: float = 0.0
     """The operator's clock minus the clock of the samples' source, s. `at` and all other times are
     on the source's clock."""
+    silent_gateways: tuple[str, ...] = ()
+    """Ready gateways whose arrivals are not known: the other numbers are a part of the whole."""
     roles: tuple[RoleMetrics, ...] = ()
     warnings: tuple[str, ...] = ()
 

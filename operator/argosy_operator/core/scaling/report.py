@@ -58,6 +58,7 @@ def _inactive(
         reachable=True,
         numbers={},
         clock_skew_s=seen.metrics.clock_skew_s,
+        silent_gateways=seen.metrics.silent_gateways,
     )
 
 
@@ -83,6 +84,7 @@ def decided(
         reachable=all(s.rule is not Rule.UNREACHABLE for s in sizes.values()),
         numbers=_numbers(sizes, coming, work, seen),
         clock_skew_s=seen.metrics.clock_skew_s,
+        silent_gateways=seen.metrics.silent_gateways,
         candidates=tuple(
             Candidate(
                 t.role,

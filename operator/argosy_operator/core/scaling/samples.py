@@ -76,6 +76,8 @@ class Round:
     series: tuple[Series, ...]
     gateways_up: int
     gateway_targets: int
+    ready_gateways: frozenset[str] = frozenset()
+    """Pods that Kubernetes calls Ready: requests may arrive at each of them."""
     warnings: tuple[str, ...] = ()
 
 
@@ -143,24 +145,43 @@ def assemble(taken: Round, windows: Windows, pods: frozenset[str] | None = None)
     received = [
         s for s in by_name.get(RECEIVED, []) if s.labels.get("outcome") in ("accepted", "shed")
     ]
+    silent = _silent(taken, received, windows)
     bins = arrival_bins(received, windows, taken.at)
     metrics = FleetMetrics(
         at=taken.at,
-        arrivals=_arrivals(taken, received, broken, windows),
+        arrivals=_arrivals(taken, received, broken, windows, silent),
         bins=bins,
         shed=_shed(received, windows),
         prompt_tokens=_mean(by_name, PROMPTS, taken.at - windows.lengths_s),
         prompt_tokens_squared=_moment(by_name, taken.at - windows.lengths_s),
         output_tokens=_mean(by_name, OUTPUTS, taken.at - windows.lengths_s),
         kv_transfer_s=_mean(by_name, TRANSFERS, taken.at - windows.lengths_s, side="receive"),
+        silent_gateways=silent,
         warnings=warnings,
         roles=tuple(_role(r, by_name, windows, taken.at, pods) for r in ROLES),
     )
     return _with_attainment(metrics, by_name, taken.at - windows.attainment_s)
 
 
-def _arrivals(taken: Round, received: list[Series], broken: set[str], windows: Windows) -> Signal:
-    """Three-state truth: Idle only when a gateway answers and its counter exists and is flat."""
+def _silent(taken: Round, received: list[Series], windows: Windows) -> tuple[str, ...]:
+    """Ready gateways without a fresh sample of arrivals: nobody knows what arrives at them."""
+    fresh = {
+        s.labels.get("pod")
+        for s in received
+        if taken.at - s.samples[-1][0] <= windows.fresh_s and len(s.samples) > 1
+    }
+    return tuple(sorted(taken.ready_gateways - fresh))
+
+
+def _arrivals(
+    taken: Round,
+    received: list[Series],
+    broken: set[str],
+    windows: Windows,
+    silent: tuple[str, ...],
+) -> Signal:
+    """Three-state truth: Idle only when every Ready gateway answers, and its counter exists and is
+    flat. A number of which some gateways are silent is a lower bound."""
     if taken.gateway_targets == 0:
         return Blind("NoGatewayTarget: Prometheus scrapes no gateway of this fleet")
     if taken.gateways_up == 0:
@@ -176,6 +197,8 @@ def _arrivals(taken: Round, received: list[Series], broken: set[str], windows: W
         return Blind("FirstSample: one sample of the arrivals is no rate yet")
     start = newest - windows.rate_s
     grown = sum(increase(s, start) for s in received)
+    if grown <= 0 and silent:
+        return Blind(f"GatewaySilent: Prometheus has no fresh samples of {', '.join(silent)}")
     if grown <= 0:
         return Idle(newest)
     oldest = min(s.samples[0][0] for s in received)

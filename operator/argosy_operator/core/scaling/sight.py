@@ -114,6 +114,8 @@ def sight(
     """Note that the metrics are true now, whether requests come, and what a request brings."""
     windows = goals.windows
     gap = state.seen_at is None or now - state.seen_at > windows.fresh_s + windows.interval_s
+    # What is seen while a gateway is silent is a part: the hold begins when the whole is seen.
+    gap = gap or bool(metrics.silent_gateways)
     busy = gap or isinstance(metrics.arrivals, Value)
     known_roles = {r.role: r for r in state.roles}
     state = replace(

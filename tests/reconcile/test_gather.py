@@ -1,0 +1,45 @@
+"""What a round asks of the world."""
+
+from typing import Any
+
+from argosy_operator.core.scaling.observe import FleetMetrics, blind_metrics
+from argosy_operator.core.snapshot import Clock, Memory
+from argosy_operator.shell.gather import Sources, gather
+from tests.core.model import IMAGES, fleet
+
+SLO = {"ttft": {"target": "1s"}, "tpot": {"target": "50ms"}}
+
+
+def pod(name: str, role: str, ready: str, **meta: Any) -> dict[str, Any]:
+    labels = {"serving.argosy.dev/role": role, "serving.argosy.dev/fleet": "chat"}
+    return {
+        "metadata": {"name": name, "uid": name, "labels": labels, **meta},
+        "status": {"phase": "Running", "conditions": [{"type": "Ready", "status": ready}]},
+    }
+
+
+class World:
+    """A namespace with these pods and a Prometheus that notes whom it must hear of."""
+
+    def __init__(self, *pods: dict[str, Any]) -> None:
+        self.pods = list(pods)
+        self.must_report: frozenset[str] | None = None
+
+    async def list(self, kind: str, namespace: str | None, selector: str = "") -> Any:
+        return self.pods if kind == "Pod" else []
+
+    async def fleet(self, fleet: Any, at: float, gateways: frozenset[str]) -> FleetMetrics:
+        self.must_report = gateways
+        return blind_metrics(at, "NoTargets")
+
+
+async def test_ready_gateways_must_report_and_no_other_pod() -> None:
+    world = World(
+        pod("gateway-a", "gateway", "True"),
+        pod("gateway-starting", "gateway", "False"),
+        pod("gateway-leaving", "gateway", "True", deletionTimestamp="2026-01-01T00:00:00Z"),
+        pod("engine", "decode", "True"),
+    )
+    sources = Sources(world, world, world, IMAGES)  # type: ignore[arg-type]
+    await gather(sources, fleet(slo=SLO), Memory(), Clock(1e6, 50.0))
+    assert world.must_report == {"gateway-a"}
