@@ -81,7 +81,8 @@ class Model:
         done = p.actions if crash_after is None else p.actions[:crash_after]
         outcomes = tuple(self.do(action) for action in done)
         if crash_after is None:
-            self.memory = after(p.memory, outcomes)
+            p = after(s, p, outcomes)
+            self.memory = p.memory
             status = status_of(s, p.draft, outcomes)
             self.fleet = self.fleet.model_copy(update={"status": status})
         else:

@@ -7,8 +7,9 @@ from dataclasses import replace
 import pytest
 
 from argosy_operator.api.conditions import ConditionType, Reason
-from argosy_operator.core.actions import Create, Outcome, Trouble
-from argosy_operator.core.plan import plan
+from argosy_operator.core.actions import Apply, Create, Outcome, Trouble
+from argosy_operator.core.failures import STUCK_S
+from argosy_operator.core.plan import after, plan
 from argosy_operator.core.pods import Pod
 from argosy_operator.core.problems import LOAD_FAILURES
 from argosy_operator.core.scaling.decision import Decision, RoleTarget, Rule
@@ -55,8 +56,8 @@ def facts(model: Model, *troubles: Trouble, pod: Pod | None = None, **draft: obj
     s = model.snapshot()
     if pod is not None:
         s = replace(s, pods=(pod,))
-    d = replace(plan(s).draft, **draft)  # type: ignore[arg-type]
     outcomes = tuple(Outcome(Create(THING), trouble, "as it says") for trouble in troubles)
+    d = replace(after(s, plan(s), outcomes).draft, **draft)  # type: ignore[arg-type]
     return {str(fact) for fact in facts_of(s, d, outcomes).hold}
 
 
@@ -98,6 +99,18 @@ def foreign() -> set[str]:
     return facts(model)
 
 
+def failing(kind: str, for_s: float = 0.0) -> set[str]:
+    """The first order for an object of this kind has failed for so long."""
+    model = Model(fleet())
+    orders = (a for a in model.round().actions if isinstance(a, Create | Apply))
+    order = next(a for a in orders if a.obj["kind"] == kind)
+    del model.children[kind, order.obj["metadata"]["name"]]
+    outcome = Outcome(order, Trouble.FAILED, "a webhook fails")
+    model.memory = after(model.snapshot(), plan(model.snapshot()), (outcome,)).memory
+    model.now += for_s
+    return facts(model)
+
+
 def edited(**spec: object) -> set[str]:
     model = settled()
     model.turn(**spec)
@@ -127,6 +140,9 @@ WORLDS = {
     "pending": lambda: facts(Model(fleet())),
     "parked": lambda: facts(Model(fleet(roles={"colocated": NONE}))),
     "paused": lambda: edited(paused=True),
+    "unwritten": lambda: facts(Model(fleet()), Trouble.FAILED),
+    "unbuilt": lambda: failing("Deployment"),
+    "stuck": lambda: failing("PodDisruptionBudget", for_s=STUCK_S),
     "rolling": lambda: edited(engine={"image": "engine:2"}),
     "leaving": fewer,
     "foreign": foreign,

@@ -6,6 +6,7 @@ import pytest
 
 from argosy_operator.core.actions import Create, Outcome, Trouble
 from argosy_operator.core.events import EventReason, Note, fresh
+from argosy_operator.core.failures import learn_failures
 from argosy_operator.core.plan import plan
 from argosy_operator.core.pods import Pod
 from argosy_operator.core.problems import problems_of
@@ -124,7 +125,7 @@ def test_a_gateway_whose_image_is_missing_does_not_blame_the_engines() -> None:
     model = settled()
     s = model.snapshot()
     lost = Pod("g", "g", "gateway", "", ready=False, trouble=("ErrImagePull", "no such image"))
-    (problem,) = problems_of(replace(s, pods=(*s.pods, lost)), ())
+    (problem,) = problems_of(replace(s, pods=(*s.pods, lost)), {})
     assert "spec.engine.image" not in problem.message
     assert "images.gateway" in problem.message
 
@@ -187,7 +188,8 @@ def test_an_slo_that_a_lone_request_misses_names_the_target_to_change() -> None:
 def test_who_forbids_decides_what_helps(said: str, helps: str) -> None:
     thing = Create({"kind": "Deployment", "metadata": {"name": "chat-x"}})
     refused = Outcome(thing, Trouble.FORBIDDEN, said)
-    (problem,) = problems_of(settled().snapshot(), (refused,))
+    s = settled().snapshot()
+    (problem,) = problems_of(s, learn_failures(s, {}, (refused,)))
     assert problem.reason == "Forbidden"
     assert ("operator's role" in problem.message) == (helps == "rule")
     assert ("policy" in problem.message) == (helps == "policy")

@@ -4,7 +4,7 @@ from collections.abc import Mapping
 
 import pytest
 
-from argosy_operator.core.actions import AnnotatePod, HastenDrain, Trouble
+from argosy_operator.core.actions import AnnotatePod, HastenDrain, TakeWorkAgain, Trouble
 from argosy_operator.ports.protocols import ClusterError
 from argosy_operator.shell.execute import execute
 from tests.core.model import fleet
@@ -27,9 +27,14 @@ class Refusing:
 class Engines:
     def __init__(self) -> None:
         self.draining: set[str] = set()
+        self.recalled: set[str] = set()
 
     async def drain(self, ip: str) -> bool:
         self.draining.add(ip)
+        return True
+
+    async def take_work_again(self, ip: str) -> bool:
+        self.recalled.add(ip)
         return True
 
 
@@ -46,3 +51,11 @@ async def test_an_engine_whose_pod_could_not_be_marked_serves_on(trouble: Troubl
     )
     await execute(Refusing(trouble), engines, fleet(), orders)  # type: ignore[arg-type]
     assert engines.draining == {"10.0.0.2"}
+
+
+async def test_a_pod_whose_mark_stays_is_not_told_to_take_work_again() -> None:
+    engines = Engines()
+    unmark = AnnotatePod("a", "u", dict.fromkeys(MARK))
+    orders = (unmark, TakeWorkAgain("a", "10.0.0.1"), TakeWorkAgain("b", "10.0.0.2"))
+    await execute(Refusing(Trouble.FORBIDDEN), engines, fleet(), orders)  # type: ignore[arg-type]
+    assert engines.recalled == {"10.0.0.2"}

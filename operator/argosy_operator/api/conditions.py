@@ -47,6 +47,7 @@ class Reason(StrEnum):
     DELETING = "Deleting"
     # Stalled: a person must act
     NOT_STALLED = "NotStalled"
+    WRITE_FAILED = "WriteFailed"
     INVALID_SPEC = "InvalidSpec"
     FORBIDDEN = "Forbidden"
     CLAIM_NOT_FOUND = "ClaimNotFound"

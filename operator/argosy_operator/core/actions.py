@@ -22,6 +22,7 @@ class Trouble(StrEnum):
     GONE = "Gone"
     THROTTLED = "Throttled"  # wait as long as the server says
     TRANSPORT = "Unreachable"  # try again, more slowly each time
+    FAILED = "Failed"  # the server answers, but not this call: a webhook fails, or it is too slow
     UNAUTHORIZED = "Unauthorized"
     FORBIDDEN = "Forbidden"  # an administrator must add a rule
     QUOTA = "QuotaExceeded"
@@ -50,12 +51,14 @@ class Apply:
 
 @dataclass(frozen=True, slots=True)
 class Scale:
-    """Write replicas through /scale. With `resource_version`: only if nobody wrote since."""
+    """Write replicas through /scale. With `resource_version`: only if nobody wrote since. `after`:
+    the key of the order that must have succeeded before, where it is given in the same plan."""
 
     kind: str
     name: str
     replicas: int
     resource_version: str | None = None
+    after: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,11 +70,12 @@ class Delete:
 
 @dataclass(frozen=True, slots=True)
 class AnnotatePod:
-    """Set annotations of a pod, remove those whose value is None."""
+    """Set annotations of a pod, remove those whose value is None. `after` as for Scale."""
 
     name: str
     uid: str
     values: Mapping[str, str | None]
+    after: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -104,6 +108,21 @@ class Outcome:
     applied: Object | None = None
 
 
+@dataclass(frozen=True, slots=True)
+class Failure:
+    """An order that failed `times` in a row. Times are seconds on the monotonic clock: it has
+    failed `since`, and is tried again at `retry_at`, or when the spec's generation is another."""
+
+    what: str
+    builds: bool
+    trouble: Trouble
+    message: str
+    since: float
+    times: int
+    retry_at: float
+    generation: int
+
+
 def target(action: Action) -> str:
     """The object that an order is about, as people write it: Deployment/chat-decode-1a2b3c4d."""
     match action:
@@ -115,6 +134,28 @@ def target(action: Action) -> str:
             return f"Pod/{action.name}"
         case HastenDrain() | TakeWorkAgain():
             return f"Pod/{action.pod}"
+
+
+def key_of(action: Action) -> str:
+    """What stays the same while an order is repeated: Scale Deployment/chat-decode-1a2b3c4d."""
+    return f"{type(action).__name__} {target(action)}"
+
+
+def needs(action: Action) -> str | None:
+    """The key of the order without which this one must not be carried out, or cannot be.
+
+    An engine is told to drain, or to take work again, only when its pod says so too: the annotation
+    is what the gateway sees and what the next round goes on from. A binding is refused while its
+    Role is missing. Everything else stands alone or says so in `after`.
+    """
+    match action:
+        case HastenDrain() | TakeWorkAgain():
+            return f"AnnotatePod Pod/{action.pod}"
+        case Scale() | AnnotatePod():
+            return action.after
+        case Create(obj) | Apply(obj) if obj["kind"] == "RoleBinding":
+            return f"Apply Role/{obj['roleRef']['name']}"
+    return None
 
 
 def is_write(action: Action) -> bool:

@@ -8,7 +8,7 @@ from dataclasses import replace
 from typing import Any
 
 from argosy_operator.core import names
-from argosy_operator.core.actions import Apply, Create, Delete, Outcome
+from argosy_operator.core.actions import Action, Apply, Create, Delete, Outcome, key_of
 from argosy_operator.core.draft import Draft
 from argosy_operator.core.drift import (
     APPLIED,
@@ -44,7 +44,8 @@ def create_scaled(s: Snapshot, d: Draft) -> Draft:
             obj = signed(wanted)
             role: Any = role_of(wanted)
             spec = {**obj["spec"], "replicas": d.targets[role]}
-            d = _say_again(s, d, wanted).act(Create({**obj, "spec": spec}))
+            create = Create({**obj, "spec": spec})
+            d = _say_again(s, d, wanted, create).act(create)
     return d
 
 
@@ -53,7 +54,7 @@ def keep(s: Snapshot, d: Draft, wanted: Object) -> Draft:
     key, obj = _key(wanted), signed(wanted)
     live = s.children.get(key)
     if live is None:
-        return _say_again(s, d, wanted).act(Apply(obj))
+        return _say_again(s, d, wanted, Apply(obj)).act(Apply(obj))
     if not s.is_ours(live):
         return replace(d, foreign=(*d.foreign, key))
     if "deletionTimestamp" in live["metadata"]:
@@ -63,14 +64,15 @@ def keep(s: Snapshot, d: Draft, wanted: Object) -> Draft:
         return d
     ours_changed = [path for path in found if APPLIED not in path]
     rendered_same = not any(APPLIED in path for path in found)
+    apply = Apply(obj, live["metadata"]["uid"])
     if ours_changed and rendered_same:
         who = changed_by(live, ours_changed[0])
         message = (
             f"{who} changed {readable(ours_changed[0])} of {key[0]} {key[1]}; it was put back. "
             f"Change the ServingDeployment instead"
         )
-        d = d.note(Note(EventReason.PUT_BACK, message, warning=True))
-    return d.act(Apply(obj, live["metadata"]["uid"]))
+        d = d.note(Note(EventReason.PUT_BACK, message, True, frozenset({key_of(apply)})))
+    return d.act(apply)
 
 
 def learn_settled(memory: Memory, outcomes: tuple[Outcome, ...]) -> Memory:
@@ -101,14 +103,14 @@ def _remove_leftovers(s: Snapshot, d: Draft) -> Draft:
     return d
 
 
-def _say_again(s: Snapshot, d: Draft, wanted: Object) -> Draft:
-    """Tell that a child is created again, when this fleet has been running already."""
+def _say_again(s: Snapshot, d: Draft, wanted: Object, action: Action) -> Draft:
+    """Tell that a child was created again, when this fleet has been running already."""
     known = s.fleet.status.observed_generation == s.fleet.metadata.generation
     revision = (wanted["metadata"].get("labels") or {}).get(names.REVISION)
     if not known or (revision and revision not in _revisions_shown(s)):
         return d
-    message = f"{wanted['kind']} {wanted['metadata']['name']} was gone; it is created again"
-    return d.note(Note(EventReason.CREATED_AGAIN, message, warning=True))
+    message = f"{wanted['kind']} {wanted['metadata']['name']} was gone; it was created again"
+    return d.note(Note(EventReason.CREATED_AGAIN, message, True, frozenset({key_of(action)})))
 
 
 def _revisions_shown(s: Snapshot) -> set[str]:

@@ -31,11 +31,13 @@ class EventReason(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Note:
-    """One thing to tell about the fleet."""
+    """One thing to tell about the fleet. `after`: keys of orders; it is true only when one of them
+    succeeded."""
 
     reason: str
     message: str
     warning: bool = False
+    after: frozenset[str] = frozenset()
 
     @property
     def key(self) -> str:

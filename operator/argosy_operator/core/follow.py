@@ -4,8 +4,10 @@
 revision, or another mode, comes up beside the old one first; then the old pods drain and go.
 """
 
+from collections.abc import Iterable
 from dataclasses import replace
 
+from argosy_operator.api.v1alpha1 import RoleName
 from argosy_operator.core import names
 from argosy_operator.core.actions import (
     AnnotatePod,
@@ -13,12 +15,14 @@ from argosy_operator.core.actions import (
     HastenDrain,
     Scale,
     TakeWorkAgain,
+    key_of,
 )
 from argosy_operator.core.draft import Draft
 from argosy_operator.core.drift import OURS, owner_of_replicas
 from argosy_operator.core.events import EventReason, Note, rfc3339
-from argosy_operator.core.pods import OUR_COST
+from argosy_operator.core.pods import OUR_COST, Pod
 from argosy_operator.core.snapshot import Object, Snapshot, replicas_of, role_of
+from argosy_operator.core.targets import by_law
 from argosy_operator.core.victims import Step, follow
 
 LOOK_AT_DRAINS_S = 1.0
@@ -30,8 +34,18 @@ def follow_targets(s: Snapshot, d: Draft) -> Draft:
     for role, target in d.targets.items():
         deployment = s.deployment(role)
         if deployment is not None:
-            d = _toward(s, d, deployment, target)
+            d = _toward(s, d, deployment, target, _number_first(s, d, role))
     return d
+
+
+def _number_first(s: Snapshot, d: Draft, role: RoleName) -> str | None:
+    """The order that makes a decision of the law outlive us. Without it the next round would find
+    the old number in the ServingRole and go back there."""
+    if not by_law(s.fleet.spec):
+        return None
+    name = names.serving_role(s.fleet.name, role)
+    orders = (a for a in d.actions if isinstance(a, Scale))
+    return next((key_of(a) for a in orders if (a.kind, a.name) == ("ServingRole", name)), None)
 
 
 def retire_old(s: Snapshot, d: Draft) -> Draft:
@@ -54,7 +68,9 @@ def retire_old(s: Snapshot, d: Draft) -> Draft:
     return d
 
 
-def _toward(s: Snapshot, d: Draft, deployment: Object, target: int) -> Draft:
+def _toward(
+    s: Snapshot, d: Draft, deployment: Object, target: int, after: str | None = None
+) -> Draft:
     name, replicas = deployment["metadata"]["name"], replicas_of(deployment)
     step = follow(
         replicas, target, s.pods_of(deployment), s.loads, s.now, drain_timeout_s(s, deployment)
@@ -66,11 +82,11 @@ def _toward(s: Snapshot, d: Draft, deployment: Object, target: int) -> Draft:
             f"Scale the ServingRole instead, with spec.autoscaling.policy External"
         )
         d = d.note(Note(EventReason.PUT_BACK, message, warning=True))
-    d = _pods(s, d, step, role_of(deployment))
+    d = _pods(s, d, step, role_of(deployment), after)
     if step.replicas is not None:
         # Fewer pods only if nobody wrote since we looked: the choice of pods rests on that look.
         version = deployment["metadata"]["resourceVersion"] if step.replicas < replicas else None
-        d = d.act(Scale("Deployment", name, step.replicas, version))
+        d = d.act(Scale("Deployment", name, step.replicas, version, after))
     if step.ask:
         d = replace(d, memory=replace(d.memory, ask_loads=True)).within(0.0)
     if step.leaving:
@@ -78,27 +94,32 @@ def _toward(s: Snapshot, d: Draft, deployment: Object, target: int) -> Draft:
     return d
 
 
-def _pods(s: Snapshot, d: Draft, step: Step, role: str) -> Draft:
+def _pods(s: Snapshot, d: Draft, step: Step, role: str, after: str | None) -> Draft:
     for pod in step.recall:
-        values = {names.DRAIN: None, names.DELETION_COST: None}
-        d = d.act(AnnotatePod(pod.name, pod.uid, values))
+        gone = {names.DRAIN: None, names.DELETION_COST: None}
+        d = d.act(AnnotatePod(pod.name, pod.uid, gone, after))
         if pod.ip:
             d = d.act(TakeWorkAgain(pod.name, pod.ip))
     for pod in step.mark:
         began = rfc3339(s.now if pod.drain_at is None else pod.drain_at)
-        d = d.act(
-            AnnotatePod(pod.name, pod.uid, {names.DRAIN: began, names.DELETION_COST: OUR_COST})
-        )
+        values = {names.DRAIN: began, names.DELETION_COST: OUR_COST}
+        d = d.act(AnnotatePod(pod.name, pod.uid, values, after))
     for pod in (*step.mark, *step.hasten):
         if pod.ip:
             d = d.act(HastenDrain(pod.name, pod.ip))
     if step.recall:
         called = ", ".join(pod.name for pod in step.recall)
-        d = d.note(Note(EventReason.CALLED_BACK, f"{role} pods serve on: {called}"))
+        message = f"{role} pods serve on: {called}"
+        d = d.note(Note(EventReason.CALLED_BACK, message, after=_marks(step.recall)))
     if step.mark:
         chosen = ", ".join(pod.name for pod in step.mark)
-        d = d.note(Note(EventReason.DRAINING, f"{role} pods finish their answers: {chosen}"))
+        message = f"{role} pods finish their answers: {chosen}"
+        d = d.note(Note(EventReason.DRAINING, message, after=_marks(step.mark)))
     return d
+
+
+def _marks(pods: Iterable[Pod]) -> frozenset[str]:
+    return frozenset(key_of(AnnotatePod(pod.name, pod.uid, {})) for pod in pods)
 
 
 def drain_timeout_s(s: Snapshot, deployment: Object) -> float:

@@ -9,10 +9,11 @@ die between any two orders: the next plan goes on from what it finds. Read next:
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 
-from argosy_operator.core.actions import Action, Outcome
+from argosy_operator.core.actions import Action, Outcome, key_of
 from argosy_operator.core.children import create_scaled, learn_settled, own_children
 from argosy_operator.core.draft import LOOK_AGAIN_S, Draft
-from argosy_operator.core.events import Note, fresh
+from argosy_operator.core.events import EventReason, Note, fresh
+from argosy_operator.core.failures import learn_failures, next_try_s, wait_for_failed
 from argosy_operator.core.follow import follow_targets, retire_old
 from argosy_operator.core.snapshot import Memory, Snapshot
 from argosy_operator.core.targets import choose_targets, write_targets
@@ -28,7 +29,8 @@ def leave_alone(s: Snapshot, d: Draft) -> Draft:
 def hands_off(s: Snapshot, d: Draft) -> Draft:
     """A paused fleet is looked at and reported, and nothing is written but its status."""
     if s.fleet.spec.paused:
-        return replace(d, actions=(), notes=(), memory=s.memory, scaled=False, wake_s=LOOK_AGAIN_S)
+        memory = replace(s.memory, failed={})
+        return replace(d, actions=(), notes=(), memory=memory, scaled=False, wake_s=LOOK_AGAIN_S)
     return d
 
 
@@ -48,6 +50,7 @@ CHAIN = (
     Link(write_targets, "make sure that the ServingRoles say it, unless others turn them"),
     Link(follow_targets, "make sure that Deployments go there, without cutting an answer off"),
     Link(retire_old, "make sure that old revisions and modes leave when the new ones serve"),
+    Link(wait_for_failed, "make sure that what fails is tried ever more slowly, and nothing else"),
     Link(hands_off, "make sure that a paused fleet is only looked at"),
 )
 
@@ -66,20 +69,28 @@ class Plan:
 def plan(s: Snapshot) -> Plan:
     """The orders that bring the fleet nearer to its spec. Pure; the second plan at the goal is
     empty."""
-    d = Draft(memory=s.memory)
+    d = Draft(memory=replace(s.memory, failed={}))
     for link in CHAIN:
         before = d
         d = link.step(s, d)
         d = replace(d, trace=(*d.trace, (link.step.__name__, _said(before, d))))
         if d.final:
             break
-    notes, said = fresh(d.notes, s.memory.said, s.monotonic)
-    return Plan(d.actions, notes, replace(d.memory, said=said), d.wake_s, d)
+    notes, _ = fresh(d.notes, s.memory.said, s.monotonic)
+    return Plan(d.actions, notes, d.memory, d.wake_s, d)
 
 
-def after(memory: Memory, outcomes: tuple[Outcome, ...]) -> Memory:
-    """What carrying out the orders taught."""
-    return learn_settled(memory, outcomes)
+def after(s: Snapshot, p: Plan, outcomes: tuple[Outcome, ...]) -> Plan:
+    """The plan as it was carried out: what is true to tell, and what to remember."""
+    done = {key_of(outcome.action) for outcome in outcomes if outcome.trouble is None}
+    true = [note for note in p.notes if not note.after or note.after & done]
+    notes, said = fresh(true, s.memory.said, s.monotonic)
+    failed = learn_failures(s, p.memory.failed, outcomes)
+    memory = replace(learn_settled(p.memory, outcomes), said=said, failed=failed)
+    unscaled = any(note.reason == EventReason.SCALED for note in p.notes if note not in true)
+    draft = replace(p.draft, memory=memory, scaled=p.draft.scaled and not unscaled)
+    wake_s = min(p.wake_s, next_try_s(failed, s.monotonic))
+    return Plan(p.actions, notes, memory, wake_s, draft)
 
 
 def _said(before: Draft, d: Draft) -> str:

@@ -1,18 +1,19 @@
 """What keeps a fleet from its spec, in words that say what to do.
 
-Read from pods (why they do not start), from Deployments (why no pods are created) and from the
-outcomes of orders. A Problem has a reason of the conditions' vocabulary; `status.py` decides which
+Read from pods (why they do not start), from Deployments (why no pods are created) and from orders
+that failed. A Problem has a reason of the conditions' vocabulary; `status.py` decides which
 condition it goes to.
 """
 
 import json
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
 from argosy_operator.api.conditions import Reason
 from argosy_operator.core import names
-from argosy_operator.core.actions import Outcome, Trouble, target
+from argosy_operator.core.actions import Failure, Outcome, Trouble, target
 from argosy_operator.core.draft import Draft
+from argosy_operator.core.failures import shown
 from argosy_operator.core.pods import Pod
 from argosy_operator.core.snapshot import Snapshot
 
@@ -26,6 +27,8 @@ LOAD_FAILURES: dict[str, str] = {
     Reason.OUT_OF_MEMORY: "raise the role's resources, or lower spec.engine.maxModelLen",
     Reason.BAD_ARGUMENT: "correct spec.engine",
 }
+MOST_NAMED = 4
+_REFUSALS = (Trouble.FORBIDDEN, Trouble.QUOTA, Trouble.TERMINATING, Trouble.INVALID)
 _PULL = ("ErrImagePull", "ImagePullBackOff", "InvalidImageName", "ErrImageNeverPull")
 _CONFIG = ("CreateContainerConfigError", "CreateContainerError", "RunContainerError")
 
@@ -38,9 +41,9 @@ class Problem:
     message: str
 
 
-def problems_of(s: Snapshot, outcomes: Iterable[Outcome]) -> tuple[Problem, ...]:
+def problems_of(s: Snapshot, failed: Mapping[str, Failure]) -> tuple[Problem, ...]:
     """All problems, each once: of the API, of names, of pods."""
-    found = [*_of_orders(outcomes), *_of_deployments(s)]
+    found = [*_of_orders(failed), *_of_deployments(s)]
     for pod in s.pods:
         problem = _of_pod(pod) if pod.alive else None
         if problem is not None:
@@ -57,21 +60,38 @@ def conflicts_of(d: Draft, outcomes: Iterable[Outcome]) -> tuple[str, ...]:
     return tuple(sorted({*(f"{kind}/{name}" for kind, name in d.foreign), *met}))
 
 
-def _of_orders(outcomes: Iterable[Outcome]) -> Iterable[Problem]:
-    for outcome in outcomes:
-        what = target(outcome.action)
-        if outcome.trouble is Trouble.FORBIDDEN:
-            yield Problem(
-                Reason.FORBIDDEN,
-                f"the API server forbids {what}: {outcome.message}. "
-                f"{_who_forbids(outcome.message)}",
-            )
-        elif outcome.trouble is Trouble.QUOTA:
-            yield Problem(Reason.QUOTA_EXCEEDED, _quota(outcome.message))
-        elif outcome.trouble is Trouble.TERMINATING:
-            yield Problem(Reason.DELETING, "the namespace is being deleted; nothing is created")
-        elif outcome.trouble is Trouble.INVALID:
-            yield Problem(Reason.INVALID_SPEC, f"the API server refuses {what}: {outcome.message}")
+def failed_writes(failed: Mapping[str, Failure]) -> list[Failure]:
+    """Orders that fail for a reason that has no word of its own, such as a broken webhook."""
+    return [failure for failure in shown(failed) if failure.trouble not in _REFUSALS]
+
+
+def _of_orders(failed: Mapping[str, Failure]) -> Iterable[Problem]:
+    for failure in shown(failed):
+        what, why = failure.what, failure.message
+        match failure.trouble:
+            case Trouble.FORBIDDEN:
+                message = f"the API server forbids {what}: {why}. {_who_forbids(why)}"
+                yield Problem(Reason.FORBIDDEN, message)
+            case Trouble.QUOTA:
+                yield Problem(Reason.QUOTA_EXCEEDED, _quota(why))
+            case Trouble.TERMINATING:
+                yield Problem(Reason.DELETING, "the namespace is being deleted; nothing is created")
+            case Trouble.INVALID:
+                yield Problem(Reason.INVALID_SPEC, f"the API server refuses {what}: {why}")
+    failures = failed_writes(failed)
+    if failures:
+        yield Problem(Reason.WRITE_FAILED, _failing(failures))
+
+
+def _failing(failures: list[Failure]) -> str:
+    """Objects and cause. All of them mostly fail for the same reason; the oldest one is quoted."""
+    named = list(dict.fromkeys(failure.what for failure in failures))
+    more = f" and {len(named) - MOST_NAMED} more" if len(named) > MOST_NAMED else ""
+    why = failures[0].message.rstrip(".")
+    helps = "the log of the operator says more"
+    if "webhook" in why:
+        helps = "mend that webhook, or let its configuration leave out this namespace"
+    return f"{', '.join(named[:MOST_NAMED])}{more} cannot be written: {why}. What helps: {helps}"
 
 
 def _who_forbids(message: str) -> str:

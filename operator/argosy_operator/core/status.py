@@ -19,6 +19,7 @@ from argosy_operator.core import names
 from argosy_operator.core.actions import Outcome
 from argosy_operator.core.draft import Draft
 from argosy_operator.core.events import rfc3339
+from argosy_operator.core.failures import is_stuck
 from argosy_operator.core.figures import (
     autoscaling_status,
     columns,
@@ -26,7 +27,13 @@ from argosy_operator.core.figures import (
     roles_status,
     slo_word,
 )
-from argosy_operator.core.problems import CAPACITY, LOAD_FAILURES, conflicts_of, problems_of
+from argosy_operator.core.problems import (
+    CAPACITY,
+    LOAD_FAILURES,
+    conflicts_of,
+    failed_writes,
+    problems_of,
+)
 from argosy_operator.core.scaling.decision import Decision, Rule
 from argosy_operator.core.scaling.observe import Idle
 from argosy_operator.core.scaling.sight import blindness
@@ -84,6 +91,7 @@ TABLE: tuple[Row, ...] = (
     *(Row(About.READY, "False", r, (r, "!servable")) for r in (*_BLOCKING, *CAPACITY)),
     Row(About.READY, "True", Why.PARKED, ("parked",)),
     Row(About.READY, "False", Why.FOREIGN_OBJECT, ("foreign", "!servable")),
+    Row(About.READY, "False", Why.WRITE_FAILED, ("unbuilt", "!servable")),
     Row(About.READY, "False", Why.STARTING, ("!servable", "!served")),
     Row(About.READY, "False", Why.PODS_NOT_READY, ("!servable",)),
     Row(About.READY, "False", Why.GATEWAY_NOT_READY, ("!gateway",)),
@@ -98,6 +106,8 @@ TABLE: tuple[Row, ...] = (
     Row(About.RECONCILING, "False", Why.PAUSED, ("paused",)),
     *(Row(About.RECONCILING, "False", r, (r,)) for r in (*_BLOCKING, *CAPACITY)),
     Row(About.RECONCILING, "False", Why.FOREIGN_OBJECT, ("foreign",)),
+    Row(About.RECONCILING, "False", Why.WRITE_FAILED, ("stuck",)),
+    Row(About.RECONCILING, "True", Why.WRITE_FAILED, ("unwritten",)),
     Row(About.RECONCILING, "True", Why.ROLLING_OUT, ("rolling",)),
     Row(About.RECONCILING, "True", Why.SCALING, ("leaving",)),
     Row(About.RECONCILING, "True", Why.STARTING, ("pending",)),
@@ -106,6 +116,7 @@ TABLE: tuple[Row, ...] = (
     # Stalled (kstatus): a person must act
     *(Row(About.STALLED, "True", r, (r,)) for r in (*_BLOCKING, *CAPACITY)),
     Row(About.STALLED, "True", Why.FOREIGN_OBJECT, ("foreign",)),
+    Row(About.STALLED, "True", Why.WRITE_FAILED, ("stuck",)),
     Row(About.STALLED, "False", Why.NOT_STALLED),
     # Progressing: pods are being added, replaced or removed
     Row(About.PROGRESSING, "False", Why.PAUSED, ("paused",)),
@@ -194,7 +205,8 @@ def facts_of(s: Snapshot, d: Draft, outcomes: tuple[Outcome, ...]) -> Facts:
         {("prefill", r), ("decode", r)} <= serving for r in revisions
     )
     short: dict[str, int] = {role: _short(s, d, role) for role in roles}
-    problems = problems_of(s, outcomes)
+    problems = problems_of(s, d.memory.failed)
+    unwritten = failed_writes(d.memory.failed)
     conflicts = conflicts_of(d, outcomes)
     decision = _decision(s, d)
     learnt = _of_decision(decision)
@@ -211,6 +223,9 @@ def facts_of(s: Snapshot, d: Draft, outcomes: tuple[Outcome, ...]) -> Facts:
         "disaggregated": spec.mode == "disaggregated",
         "gateway": any(pod.serving and pod.role == names.GATEWAY_ROLE for pod in s.pods),
         "foreign": bool(conflicts),
+        "unwritten": bool(unwritten),
+        "unbuilt": any(failure.builds for failure in unwritten),
+        "stuck": any(is_stuck(failure, s.monotonic) for failure in unwritten),
         "rolling": d.rolling,
         "leaving": bool(d.leaving),
         "pending": any(short.values()),

@@ -9,11 +9,12 @@ from dataclasses import replace
 
 from argosy_operator.api.v1alpha1 import RoleName, ServingDeploymentSpec
 from argosy_operator.core import names
-from argosy_operator.core.actions import Scale
+from argosy_operator.core.actions import Scale, key_of
 from argosy_operator.core.draft import Draft
 from argosy_operator.core.drift import OURS, owner_of_replicas
 from argosy_operator.core.events import EventReason, Note
 from argosy_operator.core.scaling.decide import decide
+from argosy_operator.core.scaling.decision import Decision
 from argosy_operator.core.scaling.observe import (
     SLO,
     Goals,
@@ -61,7 +62,7 @@ def write_targets(s: Snapshot, d: Draft) -> Draft:
             continue
         who = owner_of_replicas(handle)
         if who not in (None, OURS):
-            d = d.note(_turned(who or "", "ServingRole", name, handle, target))
+            d = d.note(_turned(who or "", name, handle, target))
         d = d.act(Scale("ServingRole", name, target))
     return d
 
@@ -151,7 +152,8 @@ def _decide(s: Snapshot, d: Draft, targets: dict[RoleName, int]) -> Draft:
             for t in decision.targets
             if t.replicas != t.current
         )
-        d = d.note(Note(EventReason.SCALED, f"{moves}: {decision.rule}: {decision.message}"))
+        message = f"{moves}: {decision.rule}: {decision.message}"
+        d = d.note(Note(EventReason.SCALED, message, after=_writes(s, decision)))
     memory = replace(
         d.memory,
         scaling=state,
@@ -181,9 +183,20 @@ def _learn_starts(s: Snapshot, d: Draft) -> Memory:
     return replace(d.memory, starts=newest, starting=frozenset(starting))
 
 
-def _turned(who: str, kind: str, name: str, live: Object, target: int) -> Note:
+def _writes(s: Snapshot, decision: Decision) -> frozenset[str]:
+    """Keys of the orders that write the decision down; none where ServingRoles are missing."""
+    moved = (t for t in decision.targets if t.replicas != t.current)
+    handles = {t.role: names.serving_role(s.fleet.name, t.role) for t in moved}
+    there = s.owned("ServingRole")
+    return frozenset(
+        key_of(Scale("ServingRole", name, 0)) for name in handles.values() if name in there
+    )
+
+
+def _turned(who: str, name: str, live: Object, target: int) -> Note:
     message = (
-        f"{who} scaled {kind} {name} to {replicas_of(live)}; it was put back to {target}. "
+        f"{who} scaled ServingRole {name} to {replicas_of(live)}; it was put back to {target}. "
         f"Set spec.autoscaling.policy to External to scale ServingRoles yourself"
     )
-    return Note(EventReason.PUT_BACK, message, warning=True)
+    order = key_of(Scale("ServingRole", name, target))
+    return Note(EventReason.PUT_BACK, message, True, frozenset({order}))

@@ -6,6 +6,7 @@ time-out; every write passes the gate of `lease.py` and is counted. Errors leave
 """
 
 import json
+import re
 from collections.abc import Callable, Mapping
 from typing import Any
 
@@ -34,6 +35,8 @@ PLURALS: dict[str, tuple[str, str]] = {
     "Event": ("events.k8s.io/v1", "events"),
     "Lease": ("coordination.k8s.io/v1", "leases"),
 }
+
+_DENIED = re.compile(r'admission webhook ".*" denied the request')
 
 CountWrite = Callable[[str, str], None]
 
@@ -207,6 +210,8 @@ def _classified(error: ApiException, what: str) -> ClusterError:
 
 def _trouble(code: int, reason: str, status: Mapping[str, Any], message: str) -> Trouble:
     causes = {cause.get("reason") for cause in (status.get("details") or {}).get("causes") or ()}
+    if _DENIED.match(message):
+        return Trouble.FORBIDDEN  # whatever code the webhook chose: it is about this object alone
     if code == 403 and "NamespaceTerminating" in causes:
         return Trouble.TERMINATING
     if code == 403 and "exceeded quota" in message:

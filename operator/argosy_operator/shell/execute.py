@@ -1,8 +1,10 @@
 """Carries out a plan's orders, one after the other, through the ports.
 
 A foreign object is recognised here once more, at the moment of writing: what the snapshot did not
-see is looked up by name before it is created or taken for ours. An order that fails does not stop
-the others; losing the leadership, a throttling server and an unreachable one do.
+see is looked up by name before it is created or taken for ours. An order that fails stops those
+that need it and no others; losing the leadership, a throttling server and an unreachable one stop
+all. A call without a proper answer may be the server's fault or that of a webhook for one object:
+the server is asked for the fleet to tell them apart.
 """
 
 from collections.abc import Sequence
@@ -20,11 +22,16 @@ from argosy_operator.core.actions import (
     Scale,
     TakeWorkAgain,
     Trouble,
+    key_of,
+    needs,
 )
 from argosy_operator.ports.protocols import Cluster, ClusterError, Engines, Object
 
 STOP_AT = (Trouble.NOT_LEADER, Trouble.THROTTLED, Trouble.TRANSPORT, Trouble.UNAUTHORIZED)
 GONE_IS_DONE = (Trouble.NOT_FOUND, Trouble.GONE)
+MOST_FAILED = 4
+"""Each call without an answer costs ten seconds; after so many the rest waits for the next round,
+which begins with what has not failed."""
 
 
 class StoppedError(Exception):
@@ -40,22 +47,36 @@ async def execute(
 ) -> tuple[Outcome, ...]:
     """Outcomes in the order of the actions. Raises StoppedError where going on makes no sense."""
     outcomes: list[Outcome] = []
-    unmarked: set[str] = set()
+    undone: set[str] = set()
     for action in actions:
-        if isinstance(action, HastenDrain) and action.pod in unmarked:
-            continue  # without its mark nobody would call the engine back, nor the gateway avoid it
+        if needs(action) in undone:
+            undone.add(key_of(action))
+            continue
         try:
             outcomes.append(await _one(cluster, engines, fleet, action))
         except ClusterError as error:
-            if isinstance(action, AnnotatePod):
-                unmarked.add(action.name)
-            if isinstance(action, AnnotatePod | Delete) and error.trouble in GONE_IS_DONE:
+            undone.add(key_of(action))
+            trouble = await trouble_of(cluster, fleet, error)
+            if isinstance(action, AnnotatePod | Delete) and trouble in GONE_IS_DONE:
                 outcomes.append(Outcome(action))
                 continue
-            outcomes.append(Outcome(action, error.trouble, error.message))
-            if error.trouble in STOP_AT:
+            outcomes.append(Outcome(action, trouble, error.message))
+            if trouble in STOP_AT:
                 raise StoppedError(tuple(outcomes), error) from error
+            if sum(outcome.trouble is Trouble.FAILED for outcome in outcomes) >= MOST_FAILED:
+                break
     return tuple(outcomes)
+
+
+async def trouble_of(cluster: Cluster, fleet: ServingDeployment, error: ClusterError) -> Trouble:
+    """FAILED instead of TRANSPORT where the server answers another call."""
+    if error.trouble is not Trouble.TRANSPORT:
+        return error.trouble
+    try:
+        await cluster.get("ServingDeployment", fleet.namespace, fleet.name)
+    except ClusterError:
+        return Trouble.TRANSPORT
+    return Trouble.FAILED
 
 
 async def _one(

@@ -26,12 +26,20 @@ log = logging.getLogger("argosy.loop")
 Key = tuple[str, str]  # namespace, name
 SETTLE_S = 0.05  # events come in bursts: a Deployment, its ReplicaSet, its pods
 RESYNC_S = 300.0
-REFUSED_S = 60.0  # no event tells that a right was granted or a quota raised
 LONGEST_PAUSE_S = 60.0
 
 
+class UnfinishedError(Exception):
+    """A round that the server ended early. `memory` holds what it learnt and decided until then."""
+
+    def __init__(self, memory: Memory, cause: ClusterError) -> None:
+        super().__init__(str(cause))
+        self.memory, self.cause = memory, cause
+
+
 async def round_of(sources: Sources, key: Key, memory: Memory) -> tuple[Memory, float] | None:
-    """One round. The next memory and the seconds until the next look; None: the fleet is gone."""
+    """One round. The next memory and the seconds until the next look; None: the fleet is gone.
+    Raises ClusterError where nothing could be read, UnfinishedError where not all was written."""
     raw = await sources.cluster.get("ServingDeployment", *key)
     if raw is None:
         return None
@@ -43,21 +51,21 @@ async def round_of(sources: Sources, key: Key, memory: Memory) -> tuple[Memory, 
     p = plan(s)
     metrics.count_decision(p.draft)
     outcomes: tuple[Outcome, ...] = ()
-    stopped: StoppedError | None = None
+    stopped: ClusterError | None = None
     try:
         outcomes = await execute(sources.cluster, sources.engines, fleet, p.actions)
     except StoppedError as error:
-        outcomes, stopped = error.outcomes, error
-    if stopped is None or stopped.error.trouble is not Trouble.NOT_LEADER:
-        await tell(sources, s, p, outcomes)
-        await write_status(sources, s, p.draft, outcomes)
+        outcomes, stopped = error.outcomes, error.error
+    p = after(s, p, outcomes)
+    try:
+        if stopped is None or stopped.trouble is not Trouble.NOT_LEADER:
+            await tell(sources, s, p, outcomes)
+            await write_status(sources, s, p.draft, outcomes)
+    except ClusterError as error:
+        stopped = stopped or error
     if stopped is not None:
-        raise stopped.error from stopped
-    met = {outcome.trouble for outcome in outcomes}
-    if Trouble.CONFLICT in met:
-        return after(p.memory, outcomes), 0.2
-    refused = met - {None, Trouble.FOREIGN}
-    return after(p.memory, outcomes), min(p.wake_s, REFUSED_S) if refused else p.wake_s
+        raise UnfinishedError(p.memory, stopped) from stopped
+    return p.memory, p.wake_s
 
 
 class Workers:
@@ -104,7 +112,10 @@ class Workers:
             try:
                 with metrics.round_timer():
                     result = await self._round(key, memory)
-            except Exception as error:
+            except Exception as raised:
+                error: Exception = raised
+                if isinstance(raised, UnfinishedError):
+                    memory, error = raised.memory, raised.cause
                 failures += 1
                 pause_s = _pause_s(error, failures)
                 metrics.count_round("failed")

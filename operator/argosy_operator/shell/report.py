@@ -16,6 +16,7 @@ from argosy_operator.core.plan import Plan
 from argosy_operator.core.snapshot import Snapshot
 from argosy_operator.core.status import refused, status_of
 from argosy_operator.ports.protocols import ClusterError, Object
+from argosy_operator.shell.execute import STOP_AT, trouble_of
 from argosy_operator.shell.gather import Sources
 
 log = logging.getLogger("argosy.fleet")
@@ -52,7 +53,7 @@ async def write_status(
     status, meta = status_of(s, d, outcomes), dump(s.fleet.metadata)
     if status != s.fleet.status:
         obj = _status(meta, "ServingDeployment", dump(status))
-        await _unless_gone(sources, obj, s.fleet.metadata.uid)
+        await _put(sources, s, obj, s.fleet.metadata.uid)
         note = stalled(s.fleet.status, status)
         if note is not None and not s.fleet.spec.paused:
             await _send(sources, s, note)
@@ -61,7 +62,7 @@ async def write_status(
         said = role_status(s, role, names.selector_text(s.fleet.name, role))
         if live is not None and (live.get("status") or {}) != said:
             obj = _status(live["metadata"], "ServingRole", said)
-            await _unless_gone(sources, obj, live["metadata"]["uid"])
+            await _put(sources, s, obj, live["metadata"]["uid"])
 
 
 async def tell(sources: Sources, s: Snapshot, p: Plan, outcomes: tuple[Outcome, ...]) -> None:
@@ -89,22 +90,26 @@ async def tell(sources: Sources, s: Snapshot, p: Plan, outcomes: tuple[Outcome, 
 
 
 async def _send(sources: Sources, s: Snapshot, note: Note) -> None:
-    """An Event may fail without harm; only who may not write at all stops here."""
+    """An Event may fail without harm; where the server is away or we do not lead, all would."""
     log.info("%s/%s: %s: %s", s.fleet.namespace, s.fleet.name, note.reason, note.message)
     try:
         await sources.cluster.create(event(s.fleet, note, s.now, REPORTER))
     except ClusterError as error:
-        if error.trouble in (Trouble.NOT_LEADER, Trouble.TRANSPORT):
+        if await trouble_of(sources.cluster, s.fleet, error) in STOP_AT:
             raise
         log.warning("%s/%s: no Event: %s", s.fleet.namespace, s.fleet.name, error)
 
 
-async def _unless_gone(sources: Sources, obj: Object, uid: str) -> None:
+async def _put(sources: Sources, s: Snapshot, obj: Object, uid: str) -> None:
+    """Write one status. One that cannot be written keeps nothing else from being done."""
     try:
         await sources.cluster.apply(obj, uid, status=True)
     except ClusterError as error:
-        if error.trouble not in (Trouble.NOT_FOUND, Trouble.CONFLICT):
+        trouble = await trouble_of(sources.cluster, s.fleet, error)
+        if trouble in STOP_AT:
             raise
+        if trouble not in (Trouble.NOT_FOUND, Trouble.CONFLICT):
+            log.warning("%s/%s: no status: %s", s.fleet.namespace, s.fleet.name, error)
 
 
 def _status(meta: Object, kind: str, status: Object) -> Object:

@@ -1,0 +1,178 @@
+"""An order that fails holds up what depends on it, and nothing else of the fleet."""
+
+from types import SimpleNamespace
+
+import pytest
+
+from argosy_operator.api.v1alpha1 import ServingDeployment
+from argosy_operator.core.actions import Trouble
+from argosy_operator.core.scaling.observe import FleetMetrics, blind_metrics
+from argosy_operator.core.snapshot import Memory
+from argosy_operator.shell import loop
+from argosy_operator.shell.gather import Sources
+from argosy_operator.shell.loop import UnfinishedError, round_of
+from tests.core.model import IMAGES
+from tests.reconcile.store import CAUSE, Store
+
+KEY = ("ns", "chat")
+BUDGET = "PodDisruptionBudget/chat-gateway"
+APPLY_BUDGET = f"apply {BUDGET}"
+
+
+class Blind:
+    """No Prometheus."""
+
+    async def fleet(
+        self, fleet: ServingDeployment, at: float, gateways: frozenset[str]
+    ) -> FleetMetrics:
+        return blind_metrics(at, "NoPrometheus: set it")
+
+
+class World:
+    """Rounds of one fleet on a store, at a time that the test sets."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch, store: Store) -> None:
+        self.store, self.now, self.memory = store, 1_000_000.0, Memory()
+        clock = SimpleNamespace(time=lambda: self.now, monotonic=lambda: self.now)
+        monkeypatch.setattr(loop, "time", clock)
+
+    async def round(self) -> float:
+        """One round; the seconds until the next look."""
+        sources = Sources(self.store, Blind(), None, IMAGES)  # type: ignore[arg-type]
+        result = await round_of(sources, KEY, self.memory)
+        assert result is not None
+        self.memory, wake_s = result
+        return wake_s
+
+    async def pass_time(self, seconds: float) -> None:
+        """Rounds whenever the fleet asks for them."""
+        until = self.now + seconds
+        while (wake_s := await self.round()) + self.now <= until:
+            self.now += wake_s
+        self.now = until
+
+
+def bounds(minimum: int) -> dict:
+    return {"colocated": {"replicas": {"min": minimum, "max": 8}}}
+
+
+@pytest.fixture
+async def broken(monkeypatch: pytest.MonkeyPatch) -> World:
+    """A fleet of 3 whose disruption budgets were deleted and cannot be created again."""
+    world = World(monkeypatch, Store(roles=bounds(3)))
+    await world.round()
+    for kind, name in list(world.store.objects):
+        if kind == "PodDisruptionBudget":
+            del world.store.objects[kind, name]
+    world.store.failing = {"PodDisruptionBudget"}
+    return world
+
+
+async def test_a_webhook_that_fails_on_a_budget_stops_no_scaling(broken: World) -> None:
+    broken.store.turn(roles=bounds(4))
+    await broken.round()
+    assert broken.store.replicas("colocated") == 4
+    assert broken.memory.targets == {"colocated": 4}
+
+
+async def test_a_failing_order_is_a_condition_that_names_object_and_cause(broken: World) -> None:
+    await broken.round()
+    said = broken.store.condition("Reconciling")
+    assert (said["status"], said["reason"]) == ("True", "WriteFailed")
+    assert BUDGET in said["message"]
+    assert CAUSE in said["message"]
+    assert broken.store.condition("Stalled")["status"] == "False"
+
+
+async def test_a_person_is_asked_for_when_it_has_failed_for_five_minutes(broken: World) -> None:
+    await broken.pass_time(290)
+    assert broken.store.condition("Stalled")["status"] == "False"
+    await broken.pass_time(90)
+    said = broken.store.condition("Stalled")
+    assert (said["status"], said["reason"]) == ("True", "WriteFailed")
+    assert BUDGET in said["message"]
+    assert broken.store.condition("Reconciling")["status"] == "False"
+    assert len(broken.store.told("WriteFailed")) == 1
+
+
+async def test_only_what_fails_is_tried_more_and_more_slowly(broken: World) -> None:
+    await broken.pass_time(600)
+    assert 8 <= broken.store.tried[APPLY_BUDGET] <= 20
+    before = broken.store.tried[APPLY_BUDGET]
+    for minimum in (4, 5, 6):
+        broken.store.objects["ServingRole", "chat-colocated"]["spec"]["replicas"] = minimum
+        await broken.round()
+        assert broken.store.replicas("colocated") == 3  # put back by the policy, at once
+    assert broken.store.tried[APPLY_BUDGET] <= before + 1
+
+
+async def test_an_edited_spec_is_tried_at_once(broken: World) -> None:
+    await broken.pass_time(600)
+    before = broken.store.tried[APPLY_BUDGET]
+    broken.store.turn(roles=bounds(4))
+    await broken.round()
+    assert broken.store.tried[APPLY_BUDGET] == before + 1
+
+
+async def test_that_it_is_created_again_is_said_once_and_when_it_was(broken: World) -> None:
+    await broken.pass_time(30)
+    assert broken.store.told("CreatedAgain") == []
+    broken.store.failing = set()
+    await broken.pass_time(90)
+    told = broken.store.told("CreatedAgain")
+    assert len([note for note in told if "chat-gateway" in note]) == 1
+    assert broken.store.condition("Reconciling")["reason"] != "WriteFailed"
+
+
+async def test_a_write_that_is_withheld_writes_nothing_else(broken: World) -> None:
+    await broken.pass_time(120)
+    before = broken.store.tried.copy()
+    broken.now += 0.01
+    await broken.round()
+    assert broken.store.tried == before
+
+
+async def test_a_status_that_cannot_be_written_stops_no_scaling(broken: World) -> None:
+    broken.store.failing = {"ServingDeployment/status", "ServingRole/status"}
+    broken.store.turn(roles=bounds(5))
+    await broken.round()
+    assert broken.store.replicas("colocated") == 5
+    assert broken.memory.targets == {"colocated": 5}
+
+
+async def test_an_event_that_cannot_be_written_keeps_status_from_nothing(broken: World) -> None:
+    broken.store.failing = {"Event"}
+    await broken.round()
+    assert broken.store.condition("Reconciling")["reason"] != "WriteFailed"
+    assert BUDGET.partition("/")[2] in {name for _, name in broken.store.objects}
+
+
+@pytest.mark.parametrize("trouble", [Trouble.CONFLICT, Trouble.NOT_FOUND, Trouble.FORBIDDEN])
+async def test_no_kind_of_trouble_is_tried_without_a_pause(broken: World, trouble: Trouble) -> None:
+    broken.store.trouble = trouble
+    await broken.pass_time(600)
+    assert broken.store.tried[APPLY_BUDGET] <= 24
+
+
+async def test_a_number_of_the_law_is_written_down_before_pods_follow_it(broken: World) -> None:
+    """Else a round that finds the old number in the ServingRole would go back there."""
+    slo = {"ttft": {"target": "1s"}, "tpot": {"target": "50ms"}}
+    broken.store.failing = {"ServingRole"}
+    broken.store.turn(roles=bounds(4), slo=slo)
+    await broken.pass_time(30)
+    assert broken.store.replicas("colocated") == 3
+    assert "ServingRole/chat-colocated" in broken.store.condition("Reconciling")["message"]
+    broken.store.failing = set()
+    await broken.pass_time(60)
+    assert broken.store.replicas("colocated") == 4
+
+
+async def test_what_a_round_learnt_outlives_a_server_that_goes_away(broken: World) -> None:
+    broken.store.failing = set()
+    broken.store.turn(roles=bounds(4))
+    broken.store.away_at = "scale Deployment"
+    with pytest.raises(UnfinishedError) as caught:
+        await broken.round()
+    assert caught.value.memory.targets == {"colocated": 4}
+    assert caught.value.memory.failed == {}
+    assert caught.value.cause.trouble is Trouble.TRANSPORT
