@@ -126,11 +126,13 @@ class Node:
         self.events.append(event)
         self.loop.post(event)
 
-    def ask(self, prompt: list[int], *candidates: str, max_tokens: int = 3) -> Client:
-        """Submit under the id `r`; the answer grows while the caller looks at it."""
+    def ask(
+        self, prompt: list[int], *candidates: str, max_tokens: int = 3, name: str = "r"
+    ) -> Client:
+        """Submit; the answer grows while the caller looks at it."""
         client = Client()
         request = NewRequest(
-            request_id="r",
+            request_id=name,
             token_ids=prompt,
             sampling=SamplingParams(max_tokens=max_tokens, temperature=0.0),
             arrival_s=0.0,

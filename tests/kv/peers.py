@@ -1,12 +1,47 @@
-"""Peers that do what an engine would not: a decode engine that goes step by step, a bad network."""
+"""Peers that do what an engine would not: engines that go step by step or lie, a bad network."""
 
 import asyncio
 import contextlib
 from collections.abc import AsyncIterator
+from typing import Any
 
 from argosy_engine.core.sampling import SamplingParams
-from argosy_engine.kv.stream import read_control, read_frame, send_control
-from argosy_engine.kv.wire import Kind, decode_control
+from argosy_engine.kv.wire import (
+    HEADER_BYTES,
+    Frame,
+    Kind,
+    decode_control,
+    decode_header,
+    encode_control,
+)
+
+
+async def read_frame(reader: asyncio.StreamReader) -> tuple[Frame, bytes]:
+    frame = decode_header(await reader.readexactly(HEADER_BYTES))
+    return frame, await reader.readexactly(frame.length)
+
+
+async def read_control(reader: asyncio.StreamReader) -> tuple[Kind, dict[str, Any]]:
+    frame, payload = await read_frame(reader)
+    return frame.kind, decode_control(payload)
+
+
+async def send_control(writer: asyncio.StreamWriter, kind: Kind, payload: dict[str, Any]) -> None:
+    writer.write(encode_control(kind, payload))
+    await writer.drain()
+
+
+def hello(prompt: list[int], fingerprint: str, **more: object) -> dict[str, Any]:
+    """What PREFILL says."""
+    return {
+        "request_id": "r",
+        "attempt": 1,
+        "fingerprint": fingerprint,
+        "token_ids": prompt,
+        "sampling": SamplingParams(max_tokens=4, temperature=0.0).to_json(),
+        "lease_s": 30.0,
+        **more,
+    }
 
 
 class Puller:
@@ -17,18 +52,11 @@ class Puller:
         self.lease: list[object] = []
 
     async def prefill(
-        self, prompt: list[int], fingerprint: str, lease_s: float = 30.0
+        self, prompt: list[int], fingerprint: str, **more: object
     ) -> tuple[Kind, dict]:
         """PREFILL up to READY or REFUSED."""
-        hello = {
-            "request_id": "r",
-            "attempt": 1,
-            "fingerprint": fingerprint,
-            "token_ids": prompt,
-            "sampling": SamplingParams(max_tokens=4, temperature=0.0).to_json(),
-            "lease_s": lease_s,
-        }
-        await send_control(self.writer, Kind.PREFILL, hello)
+        said = hello(prompt, fingerprint, **more)
+        await send_control(self.writer, Kind.PREFILL, said)
         kind, payload = await read_control(self.reader)
         if kind is Kind.ACCEPTED:
             kind, payload = await read_control(self.reader)
@@ -55,6 +83,28 @@ async def puller(address: str) -> AsyncIterator[Puller]:
         yield Puller(reader, writer)
     finally:
         writer.close()
+
+
+@contextlib.asynccontextmanager
+async def liar(*frames: tuple[Kind, dict[str, Any]] | bytes) -> AsyncIterator[str]:
+    """A prefill engine that reads PREFILL and answers with these frames, whatever they say."""
+    leaving = asyncio.Event()
+
+    async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        with contextlib.suppress(OSError, EOFError):
+            await read_frame(reader)
+            for frame in frames:
+                writer.write(frame if isinstance(frame, bytes) else encode_control(*frame))
+            await writer.drain()
+            await leaving.wait()
+        writer.transport.abort()
+
+    server = await asyncio.start_server(serve, "127.0.0.1", 0)
+    try:
+        yield f"127.0.0.1:{server.sockets[0].getsockname()[1]}"
+    finally:
+        leaving.set()
+        server.close()
 
 
 @contextlib.asynccontextmanager

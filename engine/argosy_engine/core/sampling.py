@@ -35,10 +35,3 @@ class SamplingParams:
     def to_json(self) -> dict[str, Any]:
         """As it travels in a PREFILL frame."""
         return asdict(self)
-
-    @classmethod
-    def from_json(cls, raw: dict[str, Any]) -> "SamplingParams":
-        """Inverse of `to_json`; unknown names or a missing `max_tokens` raise TypeError."""
-        values = dict(raw)
-        values["stop_token_ids"] = tuple(values.get("stop_token_ids", ()))
-        return cls(**values)

@@ -6,19 +6,28 @@ elsewhere: decode computes the prompt itself.
 """
 
 import asyncio
+import contextlib
 import time
 from collections.abc import Callable
-from typing import Any, Literal
+from typing import Literal, TypeVar
 
 from argosy_engine.core.runner import Runner
 from argosy_engine.core.transfer import PullDone, PullEvent, PullFailed, PullOrder, PullReady
-from argosy_engine.kv.stream import read_control, read_frame, send_control
-from argosy_engine.kv.wire import Kind, WireError, decode_control, decode_run
+from argosy_engine.kv.messages import Accepted, Done, Message, Ready, Refused, decode_message
+from argosy_engine.kv.stream import read_head, read_message, read_payload, send_control
+from argosy_engine.kv.wire import (
+    RUN_HEAD_BYTES,
+    SMALL_CONTROL_BYTES,
+    Kind,
+    WireError,
+    decode_run,
+)
 
 __all__ = ["Puller"]
 
 _CONNECT_S = 2.0
 _ACCEPT_S = 5.0
+_Expected = TypeVar("_Expected", Accepted, Ready, Done)
 Cause = Literal["connect", "refused", "fingerprint", "timeout", "broken", "corrupt", "cancelled"]
 
 
@@ -79,19 +88,22 @@ class Puller:
         ready = False
         try:
             await self._ask(reader, writer, order)
-            answer = await self._expect(reader, Kind.READY)
-            event = self._ready(answer, order)
-            self._post(event)
+            answer = await _expect(reader, Ready)
+            self._post(self._ready(answer, order))
             ready = True
             done = await self._fetch(reader, writer, answer, order)
-            await send_control(writer, Kind.RELEASE, {"lease": answer["lease"]})
-            return done
         except (PullError, WireError, EOFError, OSError) as error:
             failed = _as_pull_error(candidate, error)
             failed.final = ready
             raise failed from error
-        finally:
+        else:
+            with contextlib.suppress(OSError):  # everything is here: its lease ends with it
+                await send_control(writer, Kind.RELEASE, {"lease": answer.lease})
             writer.close()
+            return done
+        finally:
+            if not writer.is_closing():
+                writer.transport.abort()  # closing would wait until a silent peer reads the rest
 
     async def _ask(
         self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter, order: PullOrder
@@ -104,59 +116,53 @@ class Puller:
             "sampling": order.sampling.to_json(),
             "lease_s": self._lease_s,
         }
-        await send_control(writer, Kind.PREFILL, hello)
         try:
-            await asyncio.wait_for(self._expect(reader, Kind.ACCEPTED), _ACCEPT_S)
+            async with asyncio.timeout(_ACCEPT_S):
+                await send_control(writer, Kind.PREFILL, hello)
+                await _expect(reader, Accepted)
         except TimeoutError as error:
             raise PullError("timeout", f"not accepted within {_ACCEPT_S:g} s") from error
 
-    async def _expect(self, reader: asyncio.StreamReader, kind: Kind) -> dict[str, Any]:
-        got, payload = await read_control(reader)
-        if got is not kind:
-            raise _refusal(got, payload)
-        return payload
-
-    def _ready(self, answer: dict[str, Any], order: PullOrder) -> PullReady:
+    def _ready(self, answer: Ready, order: PullOrder) -> PullReady:
         """Whatever READY says is checked before a token of it reaches a client."""
-        token, pod = answer.get("first_token"), answer.get("pod", "")
-        right = answer.get("n_tokens") == len(order.token_ids)
-        right &= answer.get("n_blocks") == len(order.block_ids)
-        if not right or type(token) is not int or "lease" not in answer:
+        if (answer.n_tokens, answer.n_blocks) != (len(order.token_ids), len(order.block_ids)):
             raise WireError(f"READY is not about this prompt of {len(order.token_ids)} tokens")
+        if answer.first_token >= self._runner.vocab_size:
+            raise WireError(f"this model has no token {answer.first_token}")
         return PullReady(
             request_id=order.request_id,
             attempt=order.attempt,
-            first_token=token,
-            prefill_pod=str(pod),
+            first_token=answer.first_token,
+            prefill_pod=answer.pod,
         )
 
     async def _fetch(
         self,
         reader: asyncio.StreamReader,
         writer: asyncio.StreamWriter,
-        answer: dict[str, Any],
+        answer: Ready,
         order: PullOrder,
     ) -> PullDone:
         began = time.monotonic()
         size = self._layout.wire_block_bytes
         expected = first = order.have_tokens // self._layout.block_size
-        await send_control(
-            writer, Kind.PULL, {"lease": answer["lease"], "from_token": order.have_tokens}
-        )
+        pull = {"lease": answer.lease, "from_token": order.have_tokens}
+        await send_control(writer, Kind.PULL, pull)
         while True:
-            frame, payload = await read_frame(reader)
+            due = len(order.block_ids) - expected
+            frame = await read_head(reader)
             if frame.kind is not Kind.KV:
                 break
-            run = decode_run(payload)
+            run = decode_run(await read_payload(reader, frame, RUN_HEAD_BYTES + due * size))
             end = run.first + run.count
-            if run.first != expected or end > len(order.block_ids):
+            if run.first != expected or not 1 <= run.count <= due:
                 raise WireError(f"blocks {run.first} to {end} came where {expected} was due")
             if run.data.nbytes != run.count * size:
                 raise WireError(f"{run.count} blocks came as {run.data.nbytes} bytes")
             self._runner.write_blocks(order.block_ids[run.first : end], run.data)
             expected = end
-        if frame.kind is not Kind.DONE:
-            raise _refusal(frame.kind, decode_control(payload))
+        payload = await read_payload(reader, frame, SMALL_CONTROL_BYTES)
+        _expected(decode_message(frame.kind, payload), Done)
         if size and expected != len(order.block_ids):
             raise WireError(f"DONE after {expected} of {len(order.block_ids)} blocks")
         return PullDone(
@@ -167,11 +173,17 @@ class Puller:
         )
 
 
-def _refusal(kind: Kind, payload: dict[str, Any]) -> Exception:
-    if kind is not Kind.REFUSED:
-        return WireError(f"{kind.name} came out of turn")
-    cause: Cause = "fingerprint" if payload.get("reason") == "fingerprint" else "refused"
-    return PullError(cause, f"{payload.get('reason')}: {payload.get('message')}")
+async def _expect(reader: asyncio.StreamReader, kind: type[_Expected]) -> _Expected:
+    return _expected(await read_message(reader), kind)
+
+
+def _expected(message: Message, kind: type[_Expected]) -> _Expected:
+    if isinstance(message, kind):
+        return message
+    if not isinstance(message, Refused):
+        raise WireError(f"{type(message).__name__.upper()} came out of turn")
+    cause: Cause = "fingerprint" if message.reason == "fingerprint" else "refused"
+    raise PullError(cause, f"{message.reason}: {message.message}")
 
 
 def _as_pull_error(candidate: str, error: Exception) -> PullError:

@@ -7,11 +7,11 @@ lease's life line: when it closes, for whatever reason, the lease is given up.
 import asyncio
 import contextlib
 import time
+from collections.abc import Iterator
 from typing import Any
 
 from argosy_engine.config import EngineConfig
 from argosy_engine.core.runner import Runner
-from argosy_engine.core.sampling import SamplingParams
 from argosy_engine.core.transfer import (
     LeaseGone,
     LeaseReady,
@@ -20,13 +20,21 @@ from argosy_engine.core.transfer import (
     PrefillRefused,
     RemotePrefill,
 )
-from argosy_engine.kv.stream import read_control, send_control
-from argosy_engine.kv.wire import Kind, WireError, encode_run
+from argosy_engine.kv.messages import Message, Prefill, Pull, Release, Renew, decode_message
+from argosy_engine.kv.stream import read_head, read_message, read_payload, send_control
+from argosy_engine.kv.wire import MAX_CONTROL_BYTES, Kind, WireError, encode_run
 
 __all__ = ["PrefillServer"]
 
 _HELLO_S = 10.0  # from accept to a whole PREFILL frame
 _RUN_BYTES = 4 << 20  # blocks are sent in runs of about this size
+_CONNECTIONS = 1024
+_UNFINISHED_BYTES = 32 << 20  # of PREFILL frames that are still on their way, all together
+_FLUSH_S = 5.0  # for the last word to a peer before its connection is cut
+
+
+class _Busy(Exception):  # noqa: N818 - a state, not a mishap
+    """No room for one more peer; it can ask another engine."""
 
 
 class PrefillServer:
@@ -37,35 +45,51 @@ class PrefillServer:
         self._runner = runner
         self._layout = runner.kv_layout()
         self._prefill = prefill
+        self._connections = 0
+        self._unfinished_bytes = 0
 
     async def serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        self._connections += 1
         try:
+            if self._connections > _CONNECTIONS:
+                raise _Busy(f"{_CONNECTIONS} connections are open")
             await self._converse(reader, writer)
+        except _Busy as busy:
+            await _refuse(writer, "busy", str(busy))
         except WireError as error:
             await _refuse(writer, "protocol", str(error))
         except (OSError, EOFError, TimeoutError):
-            pass  # the peer is gone or silent: the lease was given up on the way here
+            # The peer is gone or silent, and its lease was given up on the way here. Closing would
+            # wait for the peer to read what is unsent.
+            writer.transport.abort()
         finally:
+            self._connections -= 1
             writer.close()
+            asyncio.get_running_loop().call_later(_FLUSH_S, writer.transport.abort)
 
     async def _converse(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        kind, hello = await asyncio.wait_for(read_control(reader), _HELLO_S)
-        if kind is not Kind.PREFILL:
-            raise WireError(f"a connection begins with PREFILL, not {kind.name}")
-        if hello.get("fingerprint") != self._layout.fingerprint:
-            text = f"here {self._layout.fingerprint!r}, there {hello.get('fingerprint')!r}"
+        hello = await asyncio.wait_for(self._hello(reader), _HELLO_S)
+        if hello.fingerprint != self._layout.fingerprint:
+            text = f"here {self._layout.fingerprint!r}, there {hello.fingerprint!r}"
             await _refuse(writer, "fingerprint", f"the KV layouts differ: {text}")
             return
-        order = _order(hello, self._config.lease_s)
+        order = RemotePrefill(
+            request_id=hello.request_id,
+            attempt=hello.attempt,
+            token_ids=hello.token_ids,
+            sampling=hello.sampling,
+            lease_s=min(hello.lease_s, self._config.lease_s),
+        )
         await send_control(writer, Kind.ACCEPTED, {"engine_epoch": self._prefill.engine_epoch})
-        following = asyncio.create_task(read_control(reader))
+        following = asyncio.create_task(read_message(reader))
+        following.add_done_callback(_look_at)  # a peer that leaves early is no news for the log
         refused = False
         try:
             event = await self._computed(order, following)
             if isinstance(event, PrefillRefused):
                 refused = True
                 await _refuse(writer, event.reason, event.message)
-            elif event is not None:
+            else:
                 await send_control(writer, Kind.READY, self._ready(event))
                 await self._serve_lease(event, following, reader, writer)
         finally:
@@ -73,10 +97,31 @@ class PrefillServer:
             if not refused:  # a refused twin must not end the lease of the one that was there first
                 self._prefill.abort_remote_prefill(order.request_id, order.attempt)
 
+    async def _hello(self, reader: asyncio.StreamReader) -> Prefill:
+        head = await read_head(reader)
+        if head.kind is not Kind.PREFILL:
+            raise WireError(f"a connection begins with PREFILL, not {head.kind.name}")
+        with self._room_for(head.length):
+            payload = await read_payload(reader, head, MAX_CONTROL_BYTES)
+        message = decode_message(head.kind, payload)
+        assert isinstance(message, Prefill)
+        return message
+
+    @contextlib.contextmanager
+    def _room_for(self, size: int) -> Iterator[None]:
+        """Room for a frame while it arrives; _Busy when all together would be too many bytes."""
+        if self._unfinished_bytes + size > _UNFINISHED_BYTES:
+            raise _Busy(f"{self._unfinished_bytes} bytes of prompts are on their way")
+        self._unfinished_bytes += size
+        try:
+            yield
+        finally:
+            self._unfinished_bytes -= size
+
     async def _computed(
-        self, order: RemotePrefill, following: "asyncio.Task[tuple[Kind, dict[str, Any]]]"
-    ) -> PrefillEvent | None:
-        """The engine's answer; None when the peer left (or spoke out of turn) before it."""
+        self, order: RemotePrefill, following: "asyncio.Task[Message]"
+    ) -> PrefillEvent:
+        """The engine's answer; WireError, EOFError or OSError when the peer moved before it."""
         aio = asyncio.get_running_loop()
         answer: asyncio.Future[PrefillEvent] = aio.create_future()
 
@@ -89,7 +134,9 @@ class PrefillServer:
 
         self._prefill.submit_remote_prefill(order, on_event)
         await asyncio.wait((answer, following), return_when=asyncio.FIRST_COMPLETED)
-        return answer.result() if answer.done() else None
+        if answer.done():
+            return answer.result()
+        raise WireError(f"{_name(following.result())} came before READY")
 
     def _ready(self, event: LeaseReady) -> dict[str, Any]:
         return {
@@ -105,24 +152,27 @@ class PrefillServer:
     async def _serve_lease(
         self,
         event: LeaseReady,
-        following: "asyncio.Task[tuple[Kind, dict[str, Any]]]",
+        following: "asyncio.Task[Message]",
         reader: asyncio.StreamReader,
         writer: asyncio.StreamWriter,
     ) -> None:
         lease_s = self._config.lease_s
-        kind, payload = await asyncio.wait_for(following, 2 * lease_s)
-        while kind is not Kind.RELEASE:
+        mine = (event.key.request_id, event.key.attempt)
+        message = await asyncio.wait_for(following, 2 * lease_s)
+        while message != Release(lease=mine):
+            if not isinstance(message, Pull | Renew | Release):
+                raise WireError(f"{_name(message)} makes no sense while a lease is held")
             try:
-                if kind is Kind.PULL:
-                    await self._send(event, _whole(payload, "from_token"), writer)
-                elif kind is Kind.RENEW:
-                    self._prefill.renew(event.key, lease_s)
+                if message.lease != mine:
+                    raise LeaseGone(f"{message.lease} is not the lease of this connection")
+                if isinstance(message, Pull):
+                    await self._send(event, message.from_token, writer)
                 else:
-                    raise WireError(f"{kind.name} makes no sense while a lease is held")
+                    self._prefill.renew(event.key, lease_s)
             except LeaseGone as gone:
                 await _refuse(writer, "lease_gone", str(gone))
                 return
-            kind, payload = await asyncio.wait_for(read_control(reader), 2 * lease_s)
+            message = await asyncio.wait_for(read_message(reader), 2 * lease_s)
         self._prefill.release(event.key)
 
     async def _send(self, event: LeaseReady, from_token: int, writer: asyncio.StreamWriter) -> None:
@@ -152,27 +202,13 @@ class PrefillServer:
         )
 
 
-def _order(hello: dict[str, Any], longest_lease_s: float) -> RemotePrefill:
-    try:
-        token_ids = hello["token_ids"]
-        if not token_ids or not all(type(token) is int and token >= 0 for token in token_ids):
-            raise ValueError("token_ids must be a list of ids, not empty")
-        return RemotePrefill(
-            request_id=str(hello["request_id"])[:128],
-            attempt=int(hello["attempt"]),
-            token_ids=tuple(token_ids),
-            sampling=SamplingParams.from_json(hello["sampling"]),
-            lease_s=min(float(hello["lease_s"]), longest_lease_s),
-        )
-    except (KeyError, TypeError, ValueError) as error:
-        raise WireError(f"bad PREFILL: {error!r}") from error
+def _look_at(task: "asyncio.Task[Message]") -> None:
+    if not task.cancelled():
+        task.exception()
 
 
-def _whole(payload: dict[str, Any], name: str) -> int:
-    value = payload.get(name)
-    if type(value) is not int or value < 0:
-        raise WireError(f"{name} must be a whole number, not {value!r}")
-    return value
+def _name(message: Message) -> str:
+    return type(message).__name__.upper()
 
 
 async def _refuse(writer: asyncio.StreamWriter, reason: str, message: str) -> None:

@@ -15,6 +15,8 @@ __all__ = [
     "HEADER_BYTES",
     "MAX_CONTROL_BYTES",
     "MAX_KV_BYTES",
+    "RUN_HEAD_BYTES",
+    "SMALL_CONTROL_BYTES",
     "Frame",
     "Kind",
     "KvRun",
@@ -32,7 +34,9 @@ _MAGIC = b"AGSY"
 _VERSION = 1
 
 HEADER_BYTES = _HEADER.size
+RUN_HEAD_BYTES = _RUN.size
 MAX_CONTROL_BYTES = 1 << 20
+SMALL_CONTROL_BYTES = 1 << 14  # every message but PREFILL
 MAX_KV_BYTES = 1 << 26
 
 

@@ -1,0 +1,290 @@
+"""The KV port against peers that say anything: each is refused by name, and nobody else notices."""
+
+import asyncio
+import itertools
+import json
+import struct
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from argosy_engine.kv import server, wire
+from argosy_engine.kv.messages import decode_message
+from argosy_engine.kv.wire import Kind
+from tests.kv.nodes import BLOCK, node, until
+from tests.kv.peers import hello, liar, puller, read_control
+
+PROMPT = list(range(100, 100 + 40 * BLOCK + 5))
+IDS = itertools.count()
+
+
+@pytest.fixture(scope="module")
+def prefill():
+    with node("prefill") as started:
+        yield started
+
+
+@pytest.fixture
+def decode():
+    with node("decode") as started:
+        yield started
+
+
+def frame(kind: int, payload: bytes, *, length: int | None = None, magic=b"AGSY") -> bytes:
+    size = len(payload) if length is None else length
+    return struct.pack("!4sBBHI", magic, wire._VERSION, kind, 0, size) + payload
+
+
+def new_id() -> str:
+    """Leases end a moment after their connection, and ids of live ones are taken."""
+    return f"r{next(IDS)}"
+
+
+def fingerprint(engine) -> str:
+    return engine.runner.kv_layout().fingerprint
+
+
+def sampling(**more) -> dict:
+    return {**hello(PROMPT, "")["sampling"], **more}
+
+
+async def assert_others_are_served(engine) -> None:
+    async with puller(engine.address) as peer:
+        kind, _ = await peer.prefill(PROMPT, fingerprint(engine), request_id=new_id())
+        assert kind is Kind.READY
+        assert (await peer.pull())[0] is Kind.DONE
+
+
+async def refusal(engine, sent: bytes) -> dict:
+    async with puller(engine.address) as peer:
+        peer.writer.write(sent)
+        kind, payload = await asyncio.wait_for(read_control(peer.reader), 10)
+        if kind is Kind.ACCEPTED:
+            kind, payload = await asyncio.wait_for(read_control(peer.reader), 10)
+        assert kind is Kind.REFUSED
+        return payload
+
+
+@pytest.mark.parametrize(
+    ("field", "value"),
+    [
+        ("sampling", sampling(temperature="x")),
+        ("sampling", sampling(temperature=-1)),
+        ("sampling", sampling(max_tokens="5")),
+        ("sampling", sampling(max_tokens=True)),
+        ("sampling", sampling(top_p=float("nan"))),
+        ("sampling", sampling(top_k=1.5)),
+        ("sampling", sampling(seed=1 << 64)),
+        ("sampling", sampling(stop_token_ids="2")),
+        ("sampling", sampling(colour="red")),
+        ("sampling", {"max_tokens": 5}),
+        ("sampling", None),
+        pytest.param("lease_s", 10**400, id="lease_s-huge"),
+        ("lease_s", 1e300),
+        ("lease_s", float("inf")),
+        ("lease_s", "30"),
+        ("attempt", 1 << 40),
+        ("attempt", "1"),
+        ("request_id", 7),
+        ("request_id", "a\r\nb"),
+        ("request_id", "a" * 129),
+        ("token_ids", []),
+        ("token_ids", ["a"]),
+        ("token_ids", [True]),
+        ("token_ids", [-1]),
+        ("token_ids", 5),
+        ("fingerprint", None),
+        ("surprise", 1),
+    ],
+)
+async def test_a_prefill_with_a_wrong_field_is_refused_by_its_name(prefill, field, value):
+    said = {**hello(PROMPT, fingerprint(prefill)), field: value}
+    answer = await refusal(prefill, frame(Kind.PREFILL, json.dumps(said).encode()))
+    assert answer["reason"] == "protocol"
+    assert field in answer["message"]
+    await assert_others_are_served(prefill)
+
+
+@pytest.mark.parametrize(
+    ("sent", "why"),
+    [
+        (frame(Kind.PREFILL, b"[1]"), "object"),
+        (frame(Kind.PREFILL, b"{"), "not JSON"),
+        (frame(Kind.PREFILL, b'{"a":' * 100_000), "not JSON"),
+        (frame(Kind.PREFILL, b"9" * 10_000), "not JSON"),
+        (frame(Kind.PREFILL, b"", length=(1 << 20) + 1), "limit"),
+        (frame(Kind.KV, b"", length=1 << 26), "begins with PREFILL"),
+        (frame(Kind.RELEASE, b"", length=1 << 20), "begins with PREFILL"),
+        (frame(77, b""), "unknown frame kind"),
+        (frame(Kind.PREFILL, b"", magic=b"GET "), "does not speak"),
+    ],
+)
+async def test_a_frame_that_is_no_prefill_is_refused_before_its_payload_is_awaited(
+    prefill, sent, why
+):
+    answer = await refusal(prefill, sent)
+    assert answer["reason"] == "protocol"
+    assert why in answer["message"]
+    await assert_others_are_served(prefill)
+
+
+@pytest.mark.parametrize(
+    ("kind", "said", "reason"),
+    [
+        (Kind.PULL, {"from_token": "0"}, "protocol"),
+        (Kind.PULL, {"from_token": -1}, "protocol"),
+        (Kind.PULL, {"from_token": 10**30}, "protocol"),
+        (Kind.PULL, {"from_token": 0, "lease": ["other", 1]}, "lease_gone"),
+        (Kind.RELEASE, {"lease": 5}, "protocol"),
+        (Kind.RENEW, {"lease": ["r"]}, "protocol"),
+        (Kind.PREFILL, {}, "protocol"),
+    ],
+)
+async def test_a_wrong_word_about_a_lease_is_refused_and_ends_only_that_lease(
+    prefill, kind, said, reason
+):
+    async with puller(prefill.address) as peer:
+        await peer.prefill(PROMPT, fingerprint(prefill), request_id=new_id())
+        await peer.tell(kind, **said)
+        got, payload = await read_control(peer.reader)
+        assert (got, payload["reason"]) == (Kind.REFUSED, reason)
+    await until(lambda: not prefill.loop.leases.active)
+    await assert_others_are_served(prefill)
+
+
+async def test_a_frame_behind_a_lease_is_refused_by_its_size_before_it_is_awaited(prefill):
+    async with puller(prefill.address) as peer:
+        await peer.prefill(PROMPT, fingerprint(prefill), request_id=new_id())
+        peer.writer.write(frame(Kind.RELEASE, b"", length=1 << 20))
+        got, payload = await asyncio.wait_for(read_control(peer.reader), 10)
+        assert (got, payload["reason"]) == (Kind.REFUSED, "protocol")
+
+
+async def test_unfinished_frames_together_are_bounded_and_one_too_many_is_told_to_go_elsewhere(
+    prefill,
+):
+    head = frame(Kind.PREFILL, b"", length=1 << 20)
+    writers = []
+    try:
+        for _ in range(32):
+            _, writer = await asyncio.open_connection(*prefill.address.split(":"))
+            writer.write(head)
+            writers.append(writer)
+        await until(lambda: prefill.kv._server._unfinished_bytes == 32 << 20)
+        answer = await refusal(prefill, head)
+        assert answer["reason"] == "busy"
+    finally:
+        for writer in writers:
+            writer.transport.abort()
+    await until(lambda: not prefill.kv._server._unfinished_bytes)
+    await assert_others_are_served(prefill)
+
+
+async def test_one_connection_too_many_is_told_to_go_elsewhere(monkeypatch):
+    monkeypatch.setattr(server, "_CONNECTIONS", 3)
+    with node("prefill") as prefill:
+        writers = [
+            (await asyncio.open_connection(*prefill.address.split(":")))[1] for _ in range(3)
+        ]
+        await until(lambda: prefill.kv._server._connections == 3)
+        assert (await refusal(prefill, b""))["reason"] == "busy"
+        for writer in writers:
+            writer.transport.abort()
+        await until(lambda: not prefill.kv._server._connections)
+        await assert_others_are_served(prefill)
+
+
+ACCEPTED = (Kind.ACCEPTED, {"engine_epoch": "e"})
+
+
+def ready(**more):
+    return (Kind.READY, {
+        "lease": ["r", 1], "engine_epoch": "e", "first_token": 5, "n_tokens": len(PROMPT),
+        "n_blocks": 41, "pod": "p", "timings": {"queue_s": 0.0, "prefill_s": 0.1}, **more,
+    })  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    "frames",
+    [
+        (ACCEPTED, ready(first_token=10**9)),
+        (ACCEPTED, ready(first_token=32_000)),
+        (ACCEPTED, ready(first_token=-1)),
+        (ACCEPTED, ready(first_token="5")),
+        (ACCEPTED, ready(pod="p\r\nset-cookie: a")),
+        (ACCEPTED, ready(pod=7)),
+        (ACCEPTED, ready(lease="r")),
+        (ACCEPTED, ready(n_blocks=True)),
+        (ACCEPTED, ready(timings=[])),
+        (ACCEPTED, (Kind.DONE, {"n_blocks": 41})),
+        ((Kind.ACCEPTED, {"engine_epoch": 5}),),
+        ((Kind.REFUSED, {"reason": 5, "message": None}),),
+        (frame(Kind.REFUSED, b"", length=1 << 20),),
+        (ACCEPTED, ready(), frame(Kind.KV, b"", length=1 << 26)),
+        (ACCEPTED, ready(), frame(Kind.KV, b"\0" * 12)),
+        (ACCEPTED, ready(), (Kind.DONE, {"n_blocks": "41"})),
+    ],
+)
+async def test_a_lie_of_a_prefill_engine_costs_its_request_no_token_and_others_nothing(
+    decode, frames
+):
+    async with liar(*frames) as address:
+        deceived, other = decode.ask(PROMPT, address), decode.ask(PROMPT[::-1], name="other")
+        await until(lambda: deceived.end is not None and other.end is not None)
+    assert (len(deceived.ids), deceived.end) == (3, "length")
+    assert (len(other.ids), other.end) == (3, "length")
+    assert decode.metric("argosy_kv_transfer_failures_total", cause="corrupt") == 1
+    assert decode.metric("argosy_loop_errors_total") == 0
+
+
+JSON = st.recursive(
+    st.none()
+    | st.booleans()
+    | st.integers()
+    | st.sampled_from([1 << 31, 1 << 32, 1 << 64, 10**400])
+    | st.floats()
+    | st.text(max_size=10),
+    lambda inner: st.lists(inner, max_size=4) | st.dictionaries(st.text(max_size=5), inner),
+    max_leaves=10,
+)
+VALID = [
+    (Kind.PREFILL, hello(PROMPT, "here")),
+    ready(),
+    ACCEPTED,
+    (Kind.REFUSED, {"reason": "busy", "message": ""}),
+    (Kind.PULL, {"lease": ["r", 1], "from_token": 0}),
+    (Kind.DONE, {"n_blocks": 1}),
+    (Kind.RELEASE, {"lease": ["r", 1]}),
+    (Kind.RENEW, {"lease": ["r", 1]}),
+]
+
+
+def decoded(kind, payload):
+    """None: refused. Any other exception fails the test that calls this."""
+    try:
+        return decode_message(kind, json.dumps(payload).encode())
+    except wire.WireError:
+        return None
+
+
+@pytest.mark.parametrize("message", VALID, ids=lambda message: message[0].name)
+def test_what_engines_say_is_understood(message):
+    assert decoded(*message) is not None
+
+
+@given(st.sampled_from(list(Kind)), JSON)
+def test_any_json_is_a_message_or_a_refusal(kind, payload):
+    decoded(kind, payload)
+
+
+@given(st.sampled_from(VALID), st.data())
+def test_any_json_in_any_field_is_a_message_or_a_refusal(message, data):
+    kind, payload = message
+    field = data.draw(st.sampled_from(sorted(payload)))
+    payload = {**payload, field: data.draw(JSON)}
+    if isinstance(message[1][field], dict) and data.draw(st.booleans()):
+        inner = dict(message[1][field])
+        inner[data.draw(st.sampled_from(sorted(inner)))] = data.draw(JSON)
+        payload[field] = inner
+    decoded(kind, payload)
