@@ -43,9 +43,13 @@ class Limits:
     hangs after the first token is silent for its `--kv-timeout-s` and 5 s, and a prompt's time."""
     answer_bytes: int = 16 << 20
     """A whole (not streamed) answer of an engine."""
-    failed_attempts: int = 3
-    """Attempts that reached an engine and failed there. Refused connections and draining pods did
-    no work; they are bounded by the queue's time-out alone."""
+    failed_attempts: int = 2
+    """Attempts that reached an engine and failed there: a request that breaks engines breaks two.
+    Refused connections and draining pods did no work; the queue's time-out alone bounds them."""
+    retry_reserve: int = 1024
+    """Retries of failed attempts that may follow each other at once, over all requests: as many as
+    wait here at most by default, so that the end of one pod loses none. Each request adds a fifth
+    of a retry; where every attempt fails, that is all that is left."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,8 +1,8 @@
 """The fleet's engine pods as this gateway knows them.
 
 `watch` (or `endpoints_file`) writes, `relay` and `metrics` read. Knowledge stays when its source is
-away: a stale list serves better than none, and `suspend` skips what turned out to be dead. Where
-the source refuses this gateway alone, others know better: `refused_for_s` ends its readiness.
+away: a stale list serves better than none, and `health` knows which of its pods turned out dead.
+Where the source refuses this gateway alone, others know better: `refused_for_s` ends its readiness.
 """
 
 import asyncio
@@ -10,6 +10,8 @@ from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass
 from enum import StrEnum
 from typing import Any
+
+from argosy_gateway.health import Health
 
 __all__ = ["Directory", "Endpoint", "Role", "State", "endpoint_of_pod"]
 
@@ -19,9 +21,6 @@ REVISION_LABEL = "serving.argosy.dev/revision"
 DRAIN_ANNOTATION = "serving.argosy.dev/drain"
 API_PORT = 8000
 KV_PORT = 8002
-
-_FIRST_SUSPENSION_S = 0.25
-_LONGEST_SUSPENSION_S = 5.0
 
 
 class Role(StrEnum):
@@ -82,37 +81,37 @@ def endpoint_of_pod(pod: Mapping[str, Any]) -> Endpoint | None:
 
 
 class Directory:
-    """Known endpoints, those to be left alone for a moment, and a way to await a change."""
+    """Known endpoints, the experience with them, and a way to await a change."""
 
     def __init__(self, clock: Callable[[], float]) -> None:
         self._clock = clock
         self._known: dict[str, Endpoint] = {}
-        self._suspended: dict[str, tuple[float, float]] = {}  # uid → (until, length), seconds
         self._changed = asyncio.Event()
+        self.health = Health(clock)
         self.listed = False
         """The first full list was seen, even an empty one."""
         self._refused: tuple[float, float] | None = None  # the first and the last time
 
     def replace(self, endpoints: Iterable[Endpoint]) -> None:
         """A full list: what it does not name is gone."""
-        self._known = {e.uid: e for e in endpoints}
-        self._suspended = {u: s for u, s in self._suspended.items() if u in self._known}
+        before, self._known = self._known, {e.uid: e for e in endpoints}
+        self.health.keep({uid for uid, e in self._known.items() if before.get(uid) == e})
         self.listed = True
-        self._announce()
+        self.announce()
 
     def put(self, endpoint: Endpoint) -> None:
-        """Add or change one. A change of state ends its suspension."""
+        """Add or change one. A changed pod starts without a record."""
         before = self._known.get(endpoint.uid)
         self._known[endpoint.uid] = endpoint
         if before != endpoint:
-            self._suspended.pop(endpoint.uid, None)
-            self._announce()
+            self.health.forget(endpoint.uid)
+            self.announce()
 
     def remove(self, uid: str) -> None:
         """Forget one."""
-        self._suspended.pop(uid, None)
+        self.health.forget(uid)
         if self._known.pop(uid, None) is not None:
-            self._announce()
+            self.announce()
 
     def refuse(self) -> None:
         """The source is well and does not let this gateway read."""
@@ -132,35 +131,19 @@ class Directory:
         return self._known.values()
 
     def serving(self) -> list[Endpoint]:
-        """Endpoints that may be chosen now."""
-        now = self._clock()
-        return [
-            e
-            for e in self._known.values()
-            if e.state is State.SERVING and self._suspended.get(e.uid, (0.0, 0.0))[0] <= now
-        ]
-
-    def suspend(self, uid: str) -> None:
-        """Skip an endpoint that just failed: 0.25 s, doubled by every further failure up to 5 s."""
-        if uid in self._known:
-            last_s = self._suspended.get(uid, (0.0, 0.0))[1]
-            length_s = min(last_s * 2 or _FIRST_SUSPENSION_S, _LONGEST_SUSPENSION_S)
-            self._suspended[uid] = (self._clock() + length_s, length_s)
-
-    def absolve(self, uid: str) -> None:
-        """It answered: the next failure starts with the short suspension again."""
-        self._suspended.pop(uid, None)
+        """Endpoints in the state `serving`, whatever the experience with them."""
+        return [e for e in self._known.values() if e.state is State.SERVING]
 
     async def wait_for_change(self, timeout_s: float) -> None:
-        """Return at a change, when a suspension ends, or after `timeout_s`."""
-        now = self._clock()
-        ends = [until - now for until, _ in self._suspended.values() if until > now]
+        """Return at a change, when a pod's absence ends, or after `timeout_s`."""
+        return_s = self.health.next_return_s()
         try:
-            async with asyncio.timeout(min([timeout_s, *ends])):
+            async with asyncio.timeout(timeout_s if return_s is None else min(timeout_s, return_s)):
                 await self._changed.wait()
         except TimeoutError:
             pass
 
-    def _announce(self) -> None:
+    def announce(self) -> None:
+        """Wake those who wait for a change."""
         self._changed.set()
         self._changed = asyncio.Event()

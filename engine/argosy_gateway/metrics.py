@@ -19,7 +19,7 @@ from argosy_gateway.verdicts import Ending, Outcome, Slo, judge, tpot_s, ttft_s
 
 __all__ = ["RETRY_REASONS", "Metrics"]
 
-RETRY_REASONS = ("connect", "draining", "closed", "server_error")
+RETRY_REASONS = ("connect", "draining", "closed", "server_error", "busy")
 ROLE_MODES = ("colocated", "disaggregated")
 _CLASS = "default"
 _RESULTS = {
@@ -74,6 +74,11 @@ class Metrics:
             "argosy_gateway_retries_total",
             "Requests sent to another pod before a byte was answered.",
             ["reason"],
+            registry=registry,
+        )
+        self._retries_refused = Counter(
+            "argosy_gateway_retries_refused_total",
+            "Requests that failed before a byte and found the retry budget empty.",
             registry=registry,
         )
         self._inflight = Gauge(
@@ -151,6 +156,10 @@ class Metrics:
     def retried(self, reason: str) -> None:
         """A request goes to another pod."""
         self._retries.labels(reason).inc()
+
+    def retry_refused(self) -> None:
+        """A request is not sent again because the retry budget is empty."""
+        self._retries_refused.inc()
 
     def ended(self, outcome: Outcome, *, role_mode: str, usage: Usage | None) -> None:
         """An accepted request ended; called once for each, however it ended."""

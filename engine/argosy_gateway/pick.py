@@ -6,14 +6,18 @@ that replicas do not all choose the same pod.
 """
 
 import random
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
-from argosy_gateway.endpoints import Endpoint
+from argosy_gateway.endpoints import Endpoint, Role
+from argosy_gateway.health import FINE, Health
 from argosy_gateway.pairs import Group
 
-__all__ = ["STRATEGIES", "Book", "Claim", "LeastLoad", "Load", "RoundRobin", "Route", "Strategy"]
+__all__ = [
+    *("STRATEGIES", "Book", "Claim", "LeastLoad", "Load", "RoundRobin", "Route", "Strategy"),
+    "worth_asking",
+]
 
 _PREFILL_CANDIDATES = 3
 
@@ -24,6 +28,32 @@ class Route:
 
     head: Endpoint
     prefills: tuple[Endpoint, ...] = ()
+
+
+def worth_asking(
+    serving: Iterable[Endpoint],
+    health: Health,
+    *,
+    tried: Collection[str] = (),
+    only_fine: bool = False,
+) -> list[Endpoint]:
+    """The pods among which a strategy chooses: all prefill pods, and the best of the others.
+
+    Best are pods that this request has not tried, then those with the lowest rank; for a retry,
+    then those whose last request did not fail. `only_fine`: none but untried ones of rank `FINE`.
+    """
+    heads: dict[tuple[bool, int, bool], list[Endpoint]] = {}
+    prefills: list[Endpoint] = []
+    for pod in serving:
+        if pod.role is Role.PREFILL:
+            prefills.append(pod)
+        elif (rank := health.rank(pod.uid)) is not None:
+            doubtful = bool(tried) and health.doubtful(pod.uid)
+            heads.setdefault((pod.uid in tried, rank, doubtful), []).append(pod)
+    best = min(heads, default=None)
+    if best is None or (only_fine and best[:2] != (False, FINE)):
+        return []
+    return prefills + heads[best]
 
 
 @dataclass(slots=True)

@@ -8,7 +8,7 @@ import asyncio
 import json
 import logging
 import random
-from collections.abc import Awaitable, Callable, Iterable
+from collections.abc import Awaitable, Callable, Collection, Iterable
 from dataclasses import dataclass
 from typing import Any
 
@@ -18,7 +18,8 @@ from argosy_gateway.endpoints import Directory, Role
 from argosy_gateway.metrics import Metrics
 from argosy_gateway.openai import Ask, RequestError, error_body
 from argosy_gateway.pairs import Group, group
-from argosy_gateway.pick import STRATEGIES, Book, Claim, Route
+from argosy_gateway.pick import STRATEGIES, Book, Claim, Route, worth_asking
+from argosy_gateway.retries import RetryBudget
 from argosy_gateway.shed import PrefillPace, TokensPerChar
 from argosy_gateway.sse import StreamScan, Usage, usage_of
 from argosy_gateway.verdicts import Ending, Outcome
@@ -47,13 +48,16 @@ class Fleet:
         self.pace = PrefillPace()
         self.tokens_per_char = TokensPerChar()
         self.strategy = STRATEGIES[config.strategy](random.Random())  # noqa: S311
+        self.retries = RetryBudget(config.limits.retry_reserve)
         self.relays: set[Relay] = set()
         self.draining = False
 
-    def groups(self, avoid: Iterable[str] = ()) -> list[Group]:
-        """Groups that can serve now, without the pods to avoid where others can."""
-        serving, avoided = self.directory.serving(), set(avoid)
-        return group(e for e in serving if e.uid not in avoided) or group(serving)
+    def groups(self, tried: Collection[str] = (), *, only_fine: bool = False) -> list[Group]:
+        """Groups that a request is best sent to, which has tried these pods (`worth_asking`)."""
+        directory = self.directory
+        return group(
+            worth_asking(directory.serving(), directory.health, tried=tried, only_fine=only_fine)
+        )
 
     def role_mode(self) -> str:
         """The label of requests that reached no pod."""
@@ -72,7 +76,7 @@ class _Setback:
     """An attempt that ended before a byte was passed on."""
 
     reason: str
-    worked: bool
+    worked: bool = False
     """The engine had begun: such attempts are few, the others are bounded by time."""
     status: int = 503
     headers: tuple[tuple[bytes, bytes], ...] = ()
@@ -83,9 +87,9 @@ class Relay:
     """One request. `run` ends with its verdict in the books, whatever happens."""
 
     __slots__ = (
-        *("_ask", "_attempt_no", "_avoid", "_claim", "_exchange", "_extra", "_fleet", "_send"),
+        *("_ask", "_attempt_no", "_began_at", "_claim", "_exchange", "_extra", "_fleet", "_send"),
         *("_first_content_at", "_last_content_at", "_role_mode", "_scan", "_started", "_stopped"),
-        *("_tokens", "_task", "_timed_out", "_usage", "_writing_since"),
+        *("_tokens", "_task", "_timed_out", "_tried", "_usage", "_writing_since"),
     )
 
     def __init__(self, fleet: Fleet, ask: Ask, send: Send) -> None:
@@ -96,7 +100,8 @@ class Relay:
         if fleet.draining:
             self._extra.append((b"connection", b"close"))
         self._attempt_no = 0
-        self._avoid: set[str] = set()
+        self._began_at = 0.0
+        self._tried: set[str] = set()
         self._claim: Claim | None = None
         self._exchange: http1.Exchange | None = None
         self._scan = StreamScan(hide_usage=ask.hide_usage)
@@ -135,6 +140,7 @@ class Relay:
         self._task = asyncio.current_task()
         fleet.relays.add(self)
         fleet.metrics.accepted()
+        fleet.retries.request()
         try:
             ending = await self._serve()
         except asyncio.CancelledError:
@@ -172,31 +178,39 @@ class Relay:
     # Before the first byte: choose, try, choose again.
 
     async def _serve(self) -> Ending:
-        limits = self._fleet.config.limits
-        failed, waiting_since = 0, self._fleet.clock()
+        fleet = self._fleet
+        failed, waiting_since = 0, fleet.clock()
         setback: _Setback | None = None
-        while failed < limits.failed_attempts and not self._timed_out:
-            route = await self._route(waiting_since)
-            if route is None:
-                break
+        while (route := await self._route(waiting_since, setback)) is not None:
             if setback is not None:
-                self._fleet.metrics.retried(setback.reason)
+                fleet.metrics.retried(setback.reason)
             result = await self._attempt(route)
             if isinstance(result, Ending):
                 return result
             setback = result
             self._leave_engine()
             if result.worked:
-                failed, waiting_since = failed + 1, self._fleet.clock()
+                failed, waiting_since = failed + 1, fleet.clock()
+                if self._timed_out or failed >= fleet.config.limits.failed_attempts:
+                    break
+                if not fleet.retries.take():
+                    fleet.metrics.retry_refused()
+                    break
         return await self._give_up(setback)
 
-    async def _route(self, waiting_since: float) -> Route | None:
-        """A route, waiting for one if need be; None when the queue's time is over."""
+    async def _route(self, waiting_since: float, setback: _Setback | None) -> Route | None:
+        """A route, waiting for one if need be; None when the queue's time is over.
+
+        After a busy pod only one that is fine is worth the attempt: if there is none, all pods
+        were busy a moment ago, and the client is told so at once.
+        """
         fleet = self._fleet
+        busy = setback is not None and setback.reason == "busy"
         deadline = waiting_since + fleet.config.queue_timeout_s
         while fleet.clock() < deadline:
-            route = fleet.strategy.choose(fleet.groups(self._avoid), fleet.book.loads)
-            if route is not None:
+            groups = fleet.groups(self._tried, only_fine=busy)
+            route = fleet.strategy.choose(groups, fleet.book.loads)
+            if route is not None or busy:
                 return route
             await fleet.directory.wait_for_change(deadline - fleet.clock())
         return None
@@ -205,40 +219,56 @@ class Relay:
         fleet, uid = self._fleet, route.head.uid
         self._role_mode = "disaggregated" if route.prefills else "colocated"
         self._claim = Claim(fleet.book, route, self._tokens)
-        prefill_uid = route.prefills[0].uid if route.prefills else uid
         self._attempt_no += 1
+        self._began_at = fleet.clock()
+        fleet.directory.health.begins(uid)
+        try:
+            head = await self._head(route)
+            self._claim.first_token()
+            if (setback := self._refusal(route, head)) is not None:
+                return setback
+            if self._ask.stream and head.status == 200:
+                return await self._stream(route, head)
+            return await self._whole(route, head)
+        except http1.UnreachableError as error:
+            absence_s = fleet.directory.health.unreachable(uid, self._began_at)
+            log.info(
+                "engine %s is unreachable, away for %g s: %s", route.head.name, absence_s, error
+            )
+            self._attempt_no -= 1  # no engine saw it
+            return _Setback("connect")
+        except http1.BrokenError as error:
+            self._failed(route, str(error))
+            return _Setback("closed", worked=True)
+
+    async def _head(self, route: Route) -> http1.Head:
+        """Send, and wait for the first token's sign. Raises UnreachableError, BrokenError."""
+        fleet = self._fleet
+        prefill_uid = (route.prefills[0] if route.prefills else route.head).uid
         tokens_done = 0
         fleet.pace.begin(prefill_uid, fleet.clock())
         try:
             self._exchange = await self._call(route)
+            if fleet.directory.health.reached(route.head.uid):
+                fleet.directory.announce()
             head = await self._exchange.head()
             tokens_done = self._tokens if head.status == 200 else 0
-        except http1.UnreachableError as error:
-            log.info("engine unreachable: %s", error)
-            fleet.directory.suspend(uid)
-            self._attempt_no -= 1  # no engine saw it
-            return _Setback("connect", worked=False)
-        except http1.BrokenError as error:
-            return self._broke(route, error)
         finally:
             fleet.pace.first_token(prefill_uid, tokens_done, fleet.clock())
-        self._claim.first_token()
-        if head.status == 503 and head.get(b"x-argosy-draining"):
-            fleet.directory.suspend(uid)
-            return _Setback("draining", worked=False)
-        fleet.directory.absolve(uid)
-        try:
-            if self._ask.stream and head.status == 200:
-                return await self._stream(head, self._exchange)
-            return await self._whole(route, head, self._exchange)
-        except http1.BrokenError as error:
-            return self._broke(route, error)
+        return head
 
-    def _broke(self, route: Route, error: Exception) -> _Setback:
-        log.info("engine %s broke off before the first byte: %s", route.head.name, error)
-        self._fleet.directory.suspend(route.head.uid)
-        self._avoid.add(route.head.uid)
-        return _Setback("closed", worked=True)
+    def _refusal(self, route: Route, head: http1.Head) -> _Setback | None:
+        """The pod's word that another one is to be asked, where nothing has failed."""
+        if head.status == 503 and head.get(b"x-argosy-draining"):
+            self._fleet.directory.health.draining(route.head.uid)
+            return _Setback("draining")
+        return None
+
+    def _failed(self, route: Route, why: str) -> None:
+        """The pod failed the request: it is asked less, and by this request last."""
+        self._tried.add(route.head.uid)
+        suspension_s = self._fleet.directory.health.failed(route.head.uid, self._began_at)
+        log.info("engine %s failed, suspended for %g s: %s", route.head.name, suspension_s, why)
 
     async def _call(self, route: Route) -> http1.Exchange:
         headers = [
@@ -262,7 +292,7 @@ class Relay:
     async def _give_up(self, setback: _Setback | None) -> Ending:
         if setback is not None and setback.body:
             await self._pass_on(setback.status, setback.headers, setback.body)
-            return Ending.FAILED
+            return Ending.SHED if setback.status == 429 else Ending.FAILED
         if self._timed_out:
             text, status, code = "The engine did not answer in time.", 504, "engine_timeout"
         elif setback is None:
@@ -276,59 +306,69 @@ class Relay:
 
     # From the first byte on.
 
-    async def _whole(
-        self, route: Route, head: http1.Head, exchange: http1.Exchange
-    ) -> Ending | _Setback:
+    async def _whole(self, route: Route, head: http1.Head) -> Ending | _Setback:
         """A body that is read whole before a byte of it is passed on: it can be retried."""
+        exchange, health = self._exchange, self._fleet.directory.health
+        assert exchange is not None
         limit, body = self._fleet.config.limits.answer_bytes, bytearray()
         while data := await exchange.read():
             body += data
             if len(body) > limit:
                 raise http1.BrokenError(f"answer larger than {limit} bytes")
         if head.status >= 500:
-            self._avoid.add(route.head.uid)
+            self._failed(route, f"status {head.status}")
             return _Setback("server_error", True, head.status, head.headers, bytes(body))
+        if head.status == 429:
+            health.busy(route.head.uid)
+            self._tried.add(route.head.uid)
+            return _Setback("busy", False, head.status, head.headers, bytes(body))
         if head.status == 200:
             self._usage = usage_of(_json_or_none(body))
             # One piece: its first content byte is its last.
             self._first_content_at = self._last_content_at = self._fleet.clock()
+            health.succeeded(route.head.uid, self._began_at)
         await self._pass_on(head.status, head.headers, bytes(body))
-        if head.status == 429:
-            return Ending.SHED
         return Ending.OK if head.status < 400 else Ending.INVALID
 
-    async def _stream(self, head: http1.Head, exchange: http1.Exchange) -> Ending:
+    async def _stream(self, route: Route, head: http1.Head) -> Ending:
         """Pass events on until `[DONE]`. BrokenError leaves only while nothing was sent."""
-        self._scan = scan = StreamScan(hide_usage=self._ask.hide_usage)
-        clock = self._fleet.clock
+        exchange = self._exchange
+        assert exchange is not None
+        self._scan = StreamScan(hide_usage=self._ask.hide_usage)
         try:
-            while not scan.done:
-                data = await exchange.read()
-                if not data:
-                    raise http1.BrokenError("the stream ended without [DONE]")
-                events = scan.feed(data)
-                now = clock()
-                if scan.had_content:
-                    self._last_content_at = now
-                    if self._first_content_at is None:
-                        self._first_content_at = now
-                if not events and not scan.done:
-                    continue
-                self._writing_since = now
-                if not self._started:
-                    await self._start(200, head.headers)
-                await self._send(
-                    {"type": "http.response.body", "body": events, "more_body": not scan.done}
-                )
-                self._writing_since = None
+            await self._events(head, exchange)
         except (http1.BrokenError, ValueError) as error:
             if not self._started:
                 raise http1.BrokenError(str(error)) from error
+            self._failed(route, str(error))
             await self._break_off(str(error))
             return Ending.FAILED
         finally:
-            self._usage = scan.usage
+            self._usage = self._scan.usage
+        self._fleet.directory.health.succeeded(route.head.uid, self._began_at)
         return Ending.OK
+
+    async def _events(self, head: http1.Head, exchange: http1.Exchange) -> None:
+        scan, clock = self._scan, self._fleet.clock
+        while not scan.done:
+            data = await exchange.read()
+            if not data:
+                raise http1.BrokenError("the stream ended without [DONE]")
+            events = scan.feed(data)
+            now = clock()
+            if scan.had_content:
+                self._last_content_at = now
+                if self._first_content_at is None:
+                    self._first_content_at = now
+            if not events and not scan.done:
+                continue
+            self._writing_since = now
+            if not self._started:
+                await self._start(200, head.headers)
+            await self._send(
+                {"type": "http.response.body", "body": events, "more_body": not scan.done}
+            )
+            self._writing_since = None
 
     async def _break_off(self, why: str) -> None:
         """Mid-stream failure: an error event, then the end, without `[DONE]`."""

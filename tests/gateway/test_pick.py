@@ -104,21 +104,6 @@ def test_round_robin_visits_every_head_equally():
     assert sorted(names) == ["c0"] * 3 + ["c1"] * 3 + ["c2"] * 3
 
 
-def test_a_suspended_pod_comes_back_and_waits_longer_after_each_failure():
-    now = [0.0]
-    directory = Directory(lambda: now[0])
-    directory.replace([Endpoint("a", "a", "x", Role.COLOCATED, "r", State.SERVING)])
-    directory.suspend("a")
-    assert directory.serving() == []
-    now[0] = 0.26
-    assert directory.serving()
-    directory.suspend("a")
-    now[0] = 0.26 + 0.49
-    assert directory.serving() == []
-    directory.absolve("a")
-    assert directory.serving()
-
-
 POD = {
     "metadata": {
         "name": "p",

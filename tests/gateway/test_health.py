@@ -1,0 +1,187 @@
+"""Suspension, absence and choice, in virtual time."""
+
+import random
+
+import pytest
+
+from argosy_gateway.endpoints import Directory, Endpoint, Role, State
+from argosy_gateway.health import FINE, Health
+from argosy_gateway.pick import worth_asking
+from argosy_gateway.retries import RetryBudget
+
+
+class Clock:
+    def __init__(self):
+        self.now = 100.0
+
+    def __call__(self):
+        return self.now
+
+
+@pytest.fixture
+def clock():
+    return Clock()
+
+
+@pytest.fixture
+def health(clock):
+    return Health(clock)
+
+
+def pod(name, role=Role.COLOCATED, ip="10.0.0.1"):
+    return Endpoint(name, name, ip, role, "r", State.SERVING)
+
+
+def fail(health, clock, times=1, uid="a"):
+    """The suspension after so many failures, each of a request sent now."""
+    for _ in range(times):
+        length_s = health.failed(uid, clock.now)
+    return length_s
+
+
+def test_one_failure_suspends_nothing_and_the_second_does(health, clock):
+    assert fail(health, clock) == 0
+    assert health.rank("a") == FINE
+    assert fail(health, clock) == 0.25
+    assert health.rank("a") > FINE
+
+
+def test_suspensions_double_to_half_a_minute_and_end(health, clock):
+    lengths = [fail(health, clock, 2)]
+    for _ in range(9):
+        clock.now += lengths[-1]
+        assert health.rank("a") == FINE
+        lengths.append(fail(health, clock))
+    assert lengths == [0.25, 0.5, 1, 2, 4, 8, 16, 30, 30, 30]
+
+
+def test_failures_of_requests_sent_before_the_suspension_do_not_lengthen_it(health, clock):
+    began_at = clock.now
+    clock.now += 5
+    assert [health.failed("a", began_at) for _ in range(20)] == [0, 0.25] + [0] * 18
+
+
+def test_a_pod_on_probation_gets_one_request_per_suspension(health, clock):
+    fail(health, clock, 5)  # 2 s
+    clock.now += 2
+    asked = 0
+    for _ in range(100):
+        if health.rank("a") == FINE:
+            health.begins("a")
+            asked += 1
+        clock.now += 0.1
+    assert asked == 5
+
+
+def test_successes_on_probation_bring_a_pod_back(health, clock):
+    fail(health, clock, 9)
+    clock.now += 30
+    waits = []
+    while health.doubtful("a"):
+        began_at = clock.now
+        while health.rank("a") != FINE:
+            clock.now += 0.05
+        waits.append(clock.now - began_at)
+        health.begins("a")
+        health.succeeded("a", clock.now)
+    assert sum(waits) < 2
+
+
+def test_a_success_of_a_request_sent_before_the_suspension_does_not_end_it(health, clock):
+    began_at = clock.now
+    clock.now += 1
+    fail(health, clock, 4)
+    health.succeeded("a", began_at)
+    assert health.rank("a") > FINE
+
+
+def test_requests_that_break_any_engine_hardly_suspend_healthy_pods(health, clock):
+    rng, pods = random.Random(7), [pod(name) for name in "abcdef"]
+    suspended = 0
+    for _ in range(10_000):  # 100 a second on six pods, each tenth of them deadly
+        clock.now += 0.01
+        tried: set[str] = set()
+        deadly = rng.random() < 0.1
+        for _ in range(2 if deadly else 1):
+            chosen = rng.choice(worth_asking(pods, health, tried=tried)).uid
+            tried.add(chosen)
+            health.begins(chosen)
+            if deadly:
+                health.failed(chosen, clock.now)
+            else:
+                health.succeeded(chosen, clock.now)
+        suspended += sum(health.rank(p.uid) > FINE for p in pods)
+    assert suspended / 10_000 < 6 * 0.2
+
+
+def test_half_broken_pods_serve_little(health, clock):
+    rng, pods = random.Random(7), [pod(name) for name in "abc"]
+    lost = 0
+    for _ in range(10_000):
+        clock.now += 0.01
+        chosen = rng.choice(worth_asking(pods, health)).uid
+        health.begins(chosen)
+        if chosen == "a" and rng.random() < 0.5:
+            lost += 1
+            health.failed(chosen, clock.now)
+        else:
+            health.succeeded(chosen, clock.now)
+    assert 0 < lost / 10_000 < 0.02
+
+
+def test_the_least_bad_pod_serves_when_all_are_suspended(health, clock):
+    fail(health, clock, 9, "a")
+    fail(health, clock, 3, "b")
+    assert worth_asking([pod("a"), pod("b")], health) == [pod("b")]
+    assert worth_asking([pod("a"), pod("b")], health, tried={"b"}) == [pod("a")]
+
+
+def test_a_busy_pod_is_asked_after_the_others_and_before_failing_ones(health, clock):
+    health.busy("a")
+    fail(health, clock, 2, "b")
+    pods = [pod("a"), pod("b"), pod("c")]
+    assert worth_asking(pods, health) == [pod("c")]
+    assert worth_asking(pods, health, tried={"c"}) == [pod("a")]
+    assert worth_asking(pods, health, tried={"c"}, only_fine=True) == []
+    clock.now += 0.3
+    assert pod("a") in worth_asking(pods, health)
+
+
+def test_an_unreachable_pod_is_not_asked_until_its_absence_ends_which_doubles(health, clock):
+    lengths = []
+    for _ in range(7):
+        health.begins("a")
+        lengths.append(health.unreachable("a", clock.now))
+        assert worth_asking([pod("a")], health) == []
+        assert health.next_return_s() == pytest.approx(lengths[-1])
+        clock.now += lengths[-1]
+    assert lengths == [0.25, 0.5, 1, 2, 4, 5, 5]
+    health.begins("a")
+    assert health.rank("a") is None, "one request at a time finds out"
+    assert health.reached("a")
+    assert health.rank("a") == FINE
+
+
+def test_a_changed_pod_starts_without_a_record(clock):
+    directory = Directory(clock)
+    directory.replace([pod("a"), pod("b")])
+    for uid in "ab":
+        fail(directory.health, clock, 3, uid)
+    directory.put(pod("a", ip="10.0.0.2"))
+    assert directory.health.rank("a") == FINE
+    directory.replace([pod("a", ip="10.0.0.2"), pod("b", ip="10.0.0.3")])
+    assert directory.health.rank("b") == FINE
+
+
+def test_prefill_pods_stay_candidates_whatever_the_heads_did(health, clock):
+    d, p = pod("d", Role.DECODE), pod("p", Role.PREFILL)
+    fail(health, clock, 4, "d")
+    assert worth_asking([d, p], health) == [p, d]
+
+
+def test_retries_are_a_reserve_and_a_fifth_of_the_requests():
+    budget, made = RetryBudget(10), 0
+    for _ in range(1000):
+        budget.request()
+        made += budget.take()
+    assert made == pytest.approx(10 + 200, abs=3)

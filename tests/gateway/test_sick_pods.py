@@ -1,0 +1,130 @@
+"""What pods that fail cost: their share of the traffic, retries, engines broken by one request."""
+
+import asyncio
+
+import httpx
+import pytest
+
+from argosy_gateway.config import Limits
+from tests.gateway.engines import Engine, answer, close_early, fail, front
+
+CHAT = {"model": "m", "messages": [{"role": "user", "content": "hi"}]}
+STREAM = {**CHAT, "stream": True}
+PATH = "/v1/chat/completions"
+
+
+def client(f):
+    return httpx.AsyncClient(base_url=f.url, timeout=30, verify=False)
+
+
+async def work(call):
+    """A healthy engine is slower than one that fails at once: that is what draws the traffic."""
+    await asyncio.sleep(0.01)
+    await answer(call)
+
+
+async def break_off(call):
+    await call.begin_stream()
+    await call.token("one")
+    call.writer.transport.abort()
+
+
+async def full(call):
+    await call.status(429, {"error": {"message": "full"}}, retry_after="2")
+
+
+async def closed_loop(f, body, *, clients, requests):
+    """The answers' texts and status codes of so many requests by so many clients."""
+    left, answers = iter(range(requests)), []
+
+    async def one(c):
+        for _ in left:
+            response = await c.post(PATH, json=body)
+            answers.append((response.status_code, response.text))
+
+    async with client(f) as c:
+        await asyncio.gather(*(one(c) for _ in range(clients)))
+    return answers
+
+
+@pytest.mark.parametrize("body", [CHAT, STREAM], ids=["whole", "stream"])
+async def test_three_of_six_pods_that_answer_500_at_once_get_few_of_the_attempts(body):
+    sick = [Engine(f"sick-{i}", fail) for i in range(3)]
+    well = [Engine(f"well-{i}", work) for i in range(3)]
+    async with front(*sick, *well) as f:
+        answers = await closed_loop(f, body, clients=9, requests=400)
+    drawn = sum(len(e.calls) for e in sick)
+    assert drawn > 0
+    assert drawn / (drawn + sum(len(e.calls) for e in well)) < 0.15
+    assert sum(status == 200 for status, _ in answers) >= 380
+
+
+async def test_one_of_three_pods_that_breaks_its_streams_gets_few_of_them():
+    sick, well = Engine("sick", break_off), [Engine("a", work), Engine("b", work)]
+    async with front(sick, *well) as f:
+        answers = await closed_loop(f, STREAM, clients=6, requests=300)
+    broken = sum("stream_broken" in text for _, text in answers)
+    assert broken == len(sick.calls)
+    assert 0 < broken < 30
+
+
+@pytest.mark.parametrize("fault", [close_early, fail])
+async def test_a_request_that_breaks_its_engine_is_tried_on_two_engines_at_most(fault):
+    engines = [Engine(name, fault) for name in "abcd"]
+    async with front(*engines) as f, client(f) as c:
+        assert (await c.post(PATH, json=CHAT)).status_code >= 500
+        assert sorted(len(e.calls) for e in engines) == [0, 0, 1, 1]
+
+
+async def test_an_engines_429_is_served_by_another_pod_that_idles():
+    busy, idle = Engine("busy", full), Engine("idle")
+    async with front(busy, idle) as f, client(f) as c:
+        while not busy.calls:
+            assert (await c.post(PATH, json=CHAT)).status_code == 200
+        assert f.count("argosy_gateway_retries_total", reason="busy") == 1
+        busy.behaviour = answer
+        f.fleet.directory.put(idle.endpoint(idle.endpoint().state.UNREADY))
+        assert (await c.post(PATH, json=CHAT)).status_code == 200, "busy is no suspension"
+
+
+async def test_a_429_reaches_the_client_when_every_pod_was_just_busy():
+    engines = [Engine(name, full) for name in "abc"]
+    async with front(*engines) as f, client(f) as c:
+        response = await c.post(PATH, json=CHAT)
+        assert (response.status_code, response.headers["retry-after"]) == (429, "2")
+        assert [len(e.calls) for e in engines] == [1, 1, 1]
+
+
+async def test_retries_beyond_their_budget_are_not_made():
+    engines = [Engine("a", fail), Engine("b", fail)]
+    async with front(*engines, limits=Limits(retry_reserve=3)) as f, client(f) as c:
+        for _ in range(20):
+            assert (await c.post(PATH, json=CHAT)).status_code == 500
+        calls = sum(len(e.calls) for e in engines)
+        assert calls == 20 + 3 + 3, "the reserve, and a fifth of the requests"
+        assert f.count("argosy_gateway_retries_refused_total") == 14
+
+
+async def test_when_all_pods_have_failed_one_of_them_is_asked_without_delay():
+    engines = [Engine("a", fail), Engine("b", fail)]
+    async with front(*engines) as f, client(f) as c:
+        for _ in range(12):
+            assert (await c.post(PATH, json=CHAT)).status_code == 500
+        for engine in engines:
+            engine.behaviour = answer
+        began = f.fleet.clock()
+        assert (await c.post(PATH, json=CHAT)).status_code == 200
+        assert f.fleet.clock() - began < 2
+
+
+async def test_a_pod_that_is_silent_until_the_time_is_over_is_asked_less():
+    async def silent(call):
+        await call.gone()
+
+    sick, well = Engine("sick", silent), Engine("well")
+    limits = Limits(first_token_s=0.05)
+    async with front(sick, well, limits=limits) as f:
+        answers = await closed_loop(f, STREAM, clients=1, requests=40)
+    late = sum(status == 504 for status, _ in answers)
+    assert late == len(sick.calls)
+    assert 0 < late < 10
