@@ -146,6 +146,7 @@ WORLDS = {
     "rolling": lambda: edited(engine={"image": "engine:2"}),
     "leaving": fewer,
     "foreign": foreign,
+    "foreign_service": foreign,
     "disaggregated": split,
     "prefill": split,
     "decode": split,

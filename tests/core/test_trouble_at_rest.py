@@ -101,11 +101,49 @@ def test_an_unreachable_prometheus_is_named_and_keeps_being_named() -> None:
 
 
 def test_samples_that_grow_old_are_told_once() -> None:
-    model = measured_fleet(blind_metrics(0.0, "Stale: the newest sample is 31 s old"))
+    old = FleetMetrics(at=0.0, arrivals=Value(1.0, 900_000.0))
+    model = measured_fleet(old)
+    assert condition(model, "MetricsAvailable").reason == "Stale"
     stood = model.fleet.status
     model.now += 15
-    tick(model, blind_metrics(0.0, "Stale: the newest sample is 46.2 s old"))
+    tick(model, old)
     assert model.fleet.status == stood
+
+
+def test_an_error_with_another_number_is_told_anew() -> None:
+    """A 404 stayed "HTTP 400" in the condition: only its digits differ."""
+    model = measured_fleet(blind_metrics(0.0, "PrometheusError: HTTP 400, no list of results"))
+    tick(model, blind_metrics(0.0, "PrometheusError: HTTP 404, no list of results"))
+    assert "HTTP 404" in condition(model, "MetricsAvailable").message
+
+
+def test_a_strangers_service_with_the_fleets_name_is_not_called_ready_nor_linked() -> None:
+    """Clients that follow status.url would reach the stranger."""
+    model = Model(fleet())
+    model.children["Service", "chat"] = {
+        "kind": "Service",
+        "metadata": {"name": "chat", "uid": "x", "labels": {}},
+        "spec": {},
+    }
+    model.settle()
+    assert condition(model, "Servable").status == "True"
+    ready = condition(model, "Ready")
+    assert (ready.status, ready.reason) == ("False", "ForeignObject")
+    assert "Service/chat" in ready.message
+    assert model.fleet.status.url is None
+
+
+def test_another_foreign_object_leaves_a_fleet_that_answers_ready() -> None:
+    model = Model(fleet())
+    model.children["PodDisruptionBudget", "chat-colocated"] = {
+        "kind": "PodDisruptionBudget",
+        "metadata": {"name": "chat-colocated", "uid": "x", "labels": {}},
+        "spec": {},
+    }
+    model.settle()
+    assert condition(model, "NameConflict").status == "True"
+    assert condition(model, "Ready").status == "True"
+    assert model.fleet.status.url
 
 
 def test_a_fleet_that_comes_to_need_a_person_says_so_in_one_event(broken: Model) -> None:

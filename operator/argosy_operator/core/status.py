@@ -6,7 +6,6 @@ walks through it. Numbers are written only when they moved by more than their st
 fleet writes nothing.
 """
 
-import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
@@ -49,8 +48,6 @@ SKEWS = (
 )
 """Differences of clocks that are named, s; a query's own time-out is well below the last."""
 
-_NUMBER = re.compile(r"\d+(\.\d+)?")
-
 
 @dataclass(frozen=True, slots=True)
 class Row:
@@ -91,6 +88,7 @@ TABLE: tuple[Row, ...] = (
     *(Row(About.READY, "False", r, (r, "!servable")) for r in (*_BLOCKING, *CAPACITY)),
     Row(About.READY, "True", Why.PARKED, ("parked",)),
     Row(About.READY, "False", Why.FOREIGN_OBJECT, ("foreign", "!servable")),
+    Row(About.READY, "False", Why.FOREIGN_OBJECT, ("foreign_service",)),
     Row(About.READY, "False", Why.WRITE_FAILED, ("unbuilt", "!servable")),
     Row(About.READY, "False", Why.STARTING, ("!servable", "!served")),
     Row(About.READY, "False", Why.PODS_NOT_READY, ("!servable",)),
@@ -223,6 +221,7 @@ def facts_of(s: Snapshot, d: Draft, outcomes: tuple[Outcome, ...]) -> Facts:
         "disaggregated": spec.mode == "disaggregated",
         "gateway": any(pod.serving and pod.role == names.GATEWAY_ROLE for pod in s.pods),
         "foreign": bool(conflicts),
+        "foreign_service": f"Service/{s.fleet.name}" in conflicts,
         "unwritten": bool(unwritten),
         "unbuilt": any(failure.builds for failure in unwritten),
         "stuck": any(is_stuck(failure, s.monotonic) for failure in unwritten),
@@ -283,7 +282,7 @@ def _sentences(
         says[Why.STARTING] = f"waiting for pods to become ready: {missing}"
         says[Why.PODS_NOT_READY] = says[Why.STARTING]
     if decision is not None and _is_blind(decision):
-        says[Why.METRICS_UNAVAILABLE] = _blind_sentence(s, decision.message)
+        says[Why.METRICS_UNAVAILABLE] = decision.message
     if decision is not None and decision.silent_gateways:
         silent = ", ".join(decision.silent_gateways)
         says[Why.GATEWAY_SILENT] = (
@@ -351,16 +350,6 @@ def _unseeing(s: Snapshot) -> Why | None:
     return _BLINDNESS.get(why.partition(":")[0])
 
 
-def _blind_sentence(s: Snapshot, message: str) -> str:
-    """The law's sentence, or the standing one where only its numbers moved: samples that grow old
-    second by second are no news."""
-    for c in s.fleet.status.conditions:
-        alike = _NUMBER.sub("", c.message) == _NUMBER.sub("", message)
-        if c.type == About.METRICS_AVAILABLE and c.status == "False" and alike:
-            return c.message
-    return message
-
-
 def _clock_sentence(skew_s: float) -> str:
     """Names clocks that differ, in steps so coarse that a lasting skew writes no status."""
     least = next((words for limit_s, words in SKEWS if abs(skew_s) > limit_s), None)
@@ -395,7 +384,10 @@ def status_of(s: Snapshot, d: Draft, outcomes: tuple[Outcome, ...]) -> ServingDe
     return ServingDeploymentStatus.model_validate(
         {
             "observedGeneration": generation,
-            "url": names.url(s.fleet.name, s.fleet.namespace),
+            # a stranger's Service answers at this address: nobody is sent there
+            "url": None
+            if "foreign_service" in facts.hold
+            else names.url(s.fleet.name, s.fleet.namespace),
             "mode": s.fleet.spec.mode,
             "conditions": said,
             "roles": roles,

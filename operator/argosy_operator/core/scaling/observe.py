@@ -215,6 +215,11 @@ class Windows:
         return 40 * self.idle_s
 
 
+def stale_reason(windows: Windows) -> str:
+    """Why old samples are not used. Without their age, which grows at every look and is no news."""
+    return f"Stale: the newest sample is older than three scrape intervals ({windows.fresh_s:g} s)"
+
+
 @dataclass(frozen=True, slots=True)
 class Profile:
     """Constants of one replica: step = base + per_prompt_token·tokens + per_sequence·n +

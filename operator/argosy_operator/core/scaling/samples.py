@@ -25,6 +25,7 @@ from argosy_operator.core.scaling.observe import (
     StepDelta,
     Value,
     Windows,
+    stale_reason,
 )
 
 ROLES: tuple[Role, ...] = ("prefill", "decode", "colocated")
@@ -192,7 +193,7 @@ def _arrivals(
         return Blind(f"NoSamples: {RECEIVED} has no samples")
     newest = max(s.samples[-1][0] for s in received)
     if taken.at - newest > windows.fresh_s:
-        return Blind(f"Stale: the newest sample is {taken.at - newest:.3g} s old")
+        return Blind(stale_reason(windows))
     if max(len(s.samples) for s in received) < 2:
         return Blind("FirstSample: one sample of the arrivals is no rate yet")
     start = newest - windows.rate_s

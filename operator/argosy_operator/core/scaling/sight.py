@@ -20,6 +20,7 @@ from argosy_operator.core.scaling.observe import (
     StepDelta,
     Value,
     Windows,
+    stale_reason,
 )
 from argosy_operator.core.scaling.sizing import known
 from argosy_operator.core.scaling.state import RoleState, ScalingState
@@ -104,7 +105,7 @@ def blindness(metrics: FleetMetrics, windows: Windows) -> str | None:
         case Blind(reason=reason):
             return reason
         case Value(at=at) | Idle(at=at) if metrics.at - at > windows.fresh_s:
-            return f"Stale: the newest sample is {metrics.at - at:.3g} s old"
+            return stale_reason(windows)
     return None
 
 
