@@ -1,8 +1,9 @@
 """Which pods may serve one request together. Pure.
 
 A group is either all colocated pods, or the prefill and decode pods of one revision: pairs never
-cross revisions, because their KV layouts may differ. A revision with only one of the two roles is
-no group.
+cross revisions, because their KV layouts may differ. A decode pod can compute a prompt itself, but
+then its running sequences wait meanwhile: decode pods alone are a group only where there is no
+other. Prefill pods alone are none.
 """
 
 from collections.abc import Iterable
@@ -15,7 +16,7 @@ __all__ = ["Group", "group"]
 
 @dataclass(frozen=True, slots=True)
 class Group:
-    """`heads` are the pods the gateway talks to (decode or colocated); no prefills: colocated."""
+    """`heads` are the pods the gateway talks to, decode or colocated."""
 
     heads: tuple[Endpoint, ...]
     prefills: tuple[Endpoint, ...] = ()
@@ -42,4 +43,4 @@ def group(serving: Iterable[Endpoint]) -> list[Group]:
     groups = [Group(tuple(colocated))] if colocated else []
     for revision in sorted(prefills.keys() & decodes.keys()):
         groups.append(Group(tuple(decodes[revision]), tuple(prefills[revision])))
-    return groups
+    return groups or [Group(tuple(decodes[revision])) for revision in sorted(decodes)]

@@ -24,10 +24,15 @@ _PREFILL_CANDIDATES = 3
 
 @dataclass(frozen=True, slots=True)
 class Route:
-    """`head` gets the request; `prefills` are its candidates in order (none: colocated)."""
+    """`head` gets the request; `prefills` are its candidates in order, where it has any."""
 
     head: Endpoint
     prefills: tuple[Endpoint, ...] = ()
+
+    @property
+    def mode(self) -> str:
+        """The label `role_mode`: the head's, also where no prefill pod was ready."""
+        return "colocated" if self.head.role is Role.COLOCATED else "disaggregated"
 
 
 def worth_asking(

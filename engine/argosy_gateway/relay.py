@@ -217,7 +217,7 @@ class Relay:
 
     async def _attempt(self, route: Route) -> Ending | _Setback:
         fleet, uid = self._fleet, route.head.uid
-        self._role_mode = "disaggregated" if route.prefills else "colocated"
+        self._role_mode = route.mode
         self._claim = Claim(fleet.book, route, self._tokens)
         self._attempt_no += 1
         self._began_at = fleet.clock()

@@ -46,10 +46,20 @@ def test_only_serving_pods_are_chosen_and_pairs_share_a_revision(strategy, endpo
         assert not route.prefills
     else:
         assert route.head.role is Role.DECODE
-        assert route.prefills
-        assert {(p.role, p.revision) for p in route.prefills} == {
+        assert {(p.role, p.revision) for p in route.prefills} <= {
             (Role.PREFILL, route.head.revision)
         }
+
+
+@given(endpoints=ENDPOINTS, seed=st.integers(0, 99))
+def test_decode_pods_without_prefill_pods_serve_only_where_no_others_can(endpoints, seed):
+    serving = [e for e in endpoints if e.state is State.SERVING]
+    prefills = {e.revision for e in serving if e.role is Role.PREFILL}
+    decodes = {e.revision for e in serving if e.role is Role.DECODE}
+    others = any(e.role is Role.COLOCATED for e in serving) or prefills & decodes
+    route = LeastLoad(random.Random(seed)).choose(group(serving), {})
+    alone = route is not None and route.head.role is Role.DECODE and not route.prefills
+    assert alone == (bool(decodes) and not others)
 
 
 @given(endpoints=ENDPOINTS, loads=LOADS, seed=st.integers(0, 99))

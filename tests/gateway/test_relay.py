@@ -164,6 +164,25 @@ async def test_decode_gets_its_prefill_candidates_of_the_same_revision():
         assert f.count("argosy_slo_requests_total", **labels) == 1
 
 
+@pytest.mark.parametrize("state", [State.UNREADY, State.DRAINING, None])
+async def test_without_a_ready_prefill_pod_decode_gets_the_prompt_at_once(state):
+    d = Engine("d", role=Role.DECODE, revision="r1")
+    p = Engine("p", role=Role.PREFILL, revision="r1")
+    async with front(d, p, slo=SLO) as f, client(f) as c:
+        if state is None:
+            f.fleet.directory.remove("p")
+        else:
+            f.fleet.directory.put(p.endpoint(state))
+        assert (await c.post(PATH, json=STREAM)).status_code == 200
+        assert "x-argosy-prefill" not in d.calls[0].headers
+        await f.settled()
+        labels = {"role_mode": "disaggregated", "class": "default", "ttft": "ok", "tpot": "ok"}
+        assert f.count("argosy_slo_requests_total", **labels) == 1
+        f.fleet.directory.put(p.endpoint())
+        assert (await c.post(PATH, json=STREAM)).status_code == 200
+        assert "x-argosy-prefill" in d.calls[1].headers
+
+
 async def test_the_usage_chunk_is_always_asked_for_and_shown_only_to_who_asked():
     engine = Engine("a")
     async with front(engine) as f, client(f) as c:

@@ -60,6 +60,18 @@ async def test_a_prompt_goes_through_a_prefill_and_a_decode_engine(engines):
         assert f.count("argosy_gateway_output_tokens_sum") == 15
 
 
+async def test_a_decode_engine_computes_the_prompt_where_no_prefill_pod_is_ready(engines):
+    p, _, d, c = engines
+    async with front() as f, client(f) as web:
+        f.fleet.directory.replace([endpoint(p, State.UNREADY), endpoint(d)])
+        alone = await web.post("/v1/completions", json=ASK)
+        assert alone.headers["x-argosy-decode-pod"] == d.name
+        assert "x-argosy-prefill-pod" not in alone.headers
+        f.fleet.directory.replace([endpoint(c)])
+        together = await web.post("/v1/completions", json=ASK)
+        assert alone.json()["choices"] == together.json()["choices"]
+
+
 async def test_a_draining_decode_engine_is_replaced_by_another_pod(engines):
     _, _, d, c = engines
     d.page("/drain", "POST")
