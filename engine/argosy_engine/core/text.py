@@ -23,16 +23,21 @@ class Detokenizer(Protocol):
 
 
 class Tokenizer(Protocol):
-    """One model's text side. Thread-safe; `encode` runs on the HTTP thread."""
+    """One model's text side. Thread-safe: prompts are encoded in threads of their own."""
 
     @property
     def vocab_size(self) -> int: ...
 
-    def encode(self, text: str) -> list[int]:
-        """Prompt text of /v1/completions to ids, special tokens as the model wants them."""
+    def fewest_tokens(self, text: str) -> int:
+        """`text` has no fewer tokens than this, known without encoding it; 0: no bound is known."""
         ...
 
-    def chat_to_ids(self, messages: Sequence[dict[str, Any]]) -> list[int]:
+    def encode(self, text: str, *, add_special_tokens: bool = True) -> list[int]:
+        """Prompt text to ids. `add_special_tokens` puts what the model wants around a plain text;
+        the text of a chat has it already. Other threads run meanwhile."""
+        ...
+
+    def chat_text(self, messages: Sequence[dict[str, Any]]) -> str:
         """Chat messages plus the generation prompt; ChatTemplateError if they do not fit."""
         ...
 

@@ -113,13 +113,16 @@ class SimTokenizer:
 
     vocab_size = _VOCAB
 
-    def encode(self, text: str) -> list[int]:
+    def fewest_tokens(self, text: str) -> int:  # noqa: ARG002
+        return 0  # a word may be of any length
+
+    def encode(self, text: str, *, add_special_tokens: bool = True) -> list[int]:  # noqa: ARG002
         return [_FIRST_ID + crc32(word) % (_VOCAB - _FIRST_ID) for word in text.encode().split()]
 
-    def chat_to_ids(self, messages: Sequence[dict[str, Any]]) -> list[int]:
+    def chat_text(self, messages: Sequence[dict[str, Any]]) -> str:
         """Each message's role and words, as a template would wrap them."""
         parts = [f"<{message['role']}> {_text_of(message)}" for message in messages]
-        return self.encode(" ".join([*parts, "<assistant>"]))
+        return " ".join([*parts, "<assistant>"])
 
     def new_detokenizer(self, prompt_ids: Sequence[int]) -> "SimDetokenizer":  # noqa: ARG002
         return SimDetokenizer()

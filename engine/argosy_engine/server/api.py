@@ -29,6 +29,7 @@ from argosy_engine.server.errors import ApiError, draining_error, refused
 from argosy_engine.server.fragments import DONE, Fragments, error_event
 from argosy_engine.server.parse import Parsed, parse_body, parse_chat, parse_completion
 from argosy_engine.server.stream import ClientGone, TextFlow, TokenSink
+from argosy_engine.server.text_threads import TextThreads
 
 __all__ = ["OpenAiApi"]
 
@@ -45,6 +46,7 @@ class OpenAiApi:
         self._config = config
         self._loop = loop
         self._tokenizer = tokenizer
+        self._text = TextThreads(max_queue=config.max_queue, max_body_bytes=config.max_body_bytes)
         self._created = int(time.time())
         self.active = 0  # requests being answered
 
@@ -99,12 +101,7 @@ class OpenAiApi:
             if self._config.role == "prefill":
                 message = "this engine only prefills: send requests to a decode engine"
                 raise ApiError(400, message, code="prefill_only")
-            parsed = parse(
-                parse_body(body),
-                self._tokenizer,
-                served_name=self._config.served_name,
-                max_model_len=self._loop.scheduler.max_model_len,
-            )
+            parsed = await self._text.run(len(body), lambda: self._parsed(body, parse))
             request = self._request(parsed, headers, public_id, arrival_s)
             await _Answer(self, parsed, request, public_id).run(receive, send)
         except ApiError as error:
@@ -115,6 +112,15 @@ class OpenAiApi:
             pass  # nobody is left to be answered
         finally:
             self.active -= 1
+
+    def _parsed(self, body: bytes, parse: Callable[..., Parsed]) -> Parsed:
+        """Called in a thread: a long prompt takes a second to tokenise."""
+        return parse(
+            parse_body(body),
+            self._tokenizer,
+            served_name=self._config.served_name,
+            max_model_len=self._loop.scheduler.max_model_len,
+        )
 
     def _request(
         self, parsed: Parsed, headers: dict[str, str], public_id: str, arrival_s: float
@@ -146,6 +152,10 @@ class OpenAiApi:
                 param="x-argosy-prefill",
             )
         return candidates
+
+    def close(self) -> None:
+        """End the threads; called when no request is left, or the drain's time is over."""
+        self._text.close()
 
     def submit(self, request: NewRequest, sink: TokenSink) -> None:
         refusal = self._loop.submit(request, sink)

@@ -98,6 +98,7 @@ async def _run(
         await asyncio.to_thread(loop.stop)
         server.should_exit = True
         await task
+        api.close()
         if kv is not None:
             await asyncio.to_thread(kv.close)
         runner.close()

@@ -13,11 +13,14 @@ class ByteTokenizer:
     def __init__(self, vocab_size: int) -> None:
         self.vocab_size = vocab_size
 
-    def encode(self, text: str) -> list[int]:
+    def fewest_tokens(self, text: str) -> int:
+        return len(text.encode())
+
+    def encode(self, text: str, *, add_special_tokens: bool = True) -> list[int]:  # noqa: ARG002
         return [byte % self.vocab_size for byte in text.encode()]
 
-    def chat_to_ids(self, messages: Sequence[dict[str, Any]]) -> list[int]:
-        return self.encode("".join(f"{m.get('role')}: {m.get('content')}\n" for m in messages))
+    def chat_text(self, messages: Sequence[dict[str, Any]]) -> str:
+        return "".join(f"{m.get('role')}: {m.get('content')}\n" for m in messages)
 
     def new_detokenizer(self, prompt_ids: Sequence[int]) -> "ByteDetokenizer":  # noqa: ARG002
         return ByteDetokenizer()

@@ -1,6 +1,7 @@
 """The text side of a Hugging Face folder: `tokenizer.json` and `tokenizer_config.json`."""
 
 import json
+import os
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -12,6 +13,7 @@ from argosy_engine.core.text import ChatTemplateError
 from argosy_engine.errors import LoadError
 from argosy_engine.text.chat_template import ChatTemplate
 from argosy_engine.text.detokenizer import StreamDetokenizer
+from argosy_engine.text.token_bytes import bytes_per_token, fewest_tokens
 
 __all__ = ["HfTokenizer"]
 
@@ -23,24 +25,35 @@ class HfTokenizer:
         path = folder / "tokenizer.json"
         if not path.is_file():
             raise LoadError("ModelNotFound", f"{path} does not exist: copy the model's own file")
+        # One text is encoded in the thread that asks; more threads of the library's would be idle.
+        os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
         try:
-            self._tokenizer = RustTokenizer.from_file(str(path))
+            definition = path.read_text("utf-8")
+            self._tokenizer = RustTokenizer.from_str(definition)
+            self._bytes_per_token = bytes_per_token(json.loads(definition))
         except Exception as error:  # the Rust side raises bare Exception
             raise LoadError("WeightsInvalid", f"{path} is not a tokenizer: {error}") from error
+        # A file may ask for both; a prompt that is too long is refused and never cut.
+        self._tokenizer.no_truncation()
+        self._tokenizer.no_padding()
         self._chat = _chat_template(folder)
 
     @property
     def vocab_size(self) -> int:
         return int(self._tokenizer.get_vocab_size())
 
-    def encode(self, text: str) -> list[int]:
-        return list(self._tokenizer.encode(text).ids)
+    def fewest_tokens(self, text: str) -> int:
+        return fewest_tokens(text, self._bytes_per_token)
 
-    def chat_to_ids(self, messages: Sequence[dict[str, Any]]) -> list[int]:
+    def encode(self, text: str, *, add_special_tokens: bool = True) -> list[int]:
+        # The library's `encode` holds Python's lock all the while; this lets other threads run.
+        (found,) = self._tokenizer.encode_batch_fast([text], add_special_tokens=add_special_tokens)
+        return list(found.ids)
+
+    def chat_text(self, messages: Sequence[dict[str, Any]]) -> str:
         if self._chat is None:
             raise ChatTemplateError("this model has no chat template: use /v1/completions")
-        text = self._chat.render(messages)
-        return list(self._tokenizer.encode(text, add_special_tokens=False).ids)
+        return self._chat.render(messages)
 
     def new_detokenizer(self, prompt_ids: Sequence[int]) -> StreamDetokenizer:  # noqa: ARG002
         return StreamDetokenizer(self._tokenizer)

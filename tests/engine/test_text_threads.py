@@ -1,0 +1,109 @@
+"""Long prompts are tokenised beside the event loop, one at a time, or refused."""
+
+import asyncio
+import threading
+from contextlib import asynccontextmanager
+from types import SimpleNamespace
+
+import httpx
+import pytest
+
+from argosy_engine.config import EngineConfig
+from argosy_engine.server.api import OpenAiApi
+from argosy_engine.server.errors import ApiError
+from argosy_engine.server.parse import parse_chat, parse_completion
+
+LONG = "a" * 90_000
+PATIENCE_S = 20
+
+
+class HeldTokenizer:
+    """Every prompt is too long; a long text is not tokenised before `go` is set."""
+
+    vocab_size = 10
+
+    def __init__(self):
+        self.started, self.go = threading.Event(), threading.Event()
+
+    def fewest_tokens(self, text):
+        return 0
+
+    def encode(self, text, **_):
+        if len(text) >= len(LONG):
+            self.started.set()
+            assert self.go.wait(PATIENCE_S)
+        return [1] * 1000
+
+
+@asynccontextmanager
+async def engine(tokenizer):
+    loop = SimpleNamespace(alive=True, draining=False, scheduler=SimpleNamespace(max_model_len=100))
+    config = EngineConfig(model="x", served_name="m", max_body_bytes=100_000)
+    api = OpenAiApi(config, loop, tokenizer)
+    transport = httpx.ASGITransport(api.app())
+    async with httpx.AsyncClient(transport=transport, base_url="http://engine") as client:
+        try:
+            yield client
+        finally:
+            tokenizer.go.set()
+            api.close()
+
+
+def ask(client, prompt):
+    return client.post("/v1/completions", json={"model": "m", "prompt": prompt}, timeout=60)
+
+
+async def test_others_are_answered_while_a_long_prompt_is_tokenised():
+    tokenizer = HeldTokenizer()
+    async with engine(tokenizer) as client:
+        long = asyncio.ensure_future(ask(client, LONG))
+        assert await asyncio.to_thread(tokenizer.started.wait, PATIENCE_S)
+        health = await client.get("/health")
+        short = await ask(client, "b")
+        assert not long.done()
+        tokenizer.go.set()
+        assert (await long).json()["error"]["code"] == "context_length_exceeded"
+    assert (health.status_code, short.status_code) == (200, 400)
+
+
+async def test_long_prompts_beyond_what_may_wait_are_answered_429():
+    tokenizer = HeldTokenizer()
+    async with engine(tokenizer) as client:
+        asked = [asyncio.ensure_future(ask(client, LONG)) for _ in range(12)]
+        done, waiting = await asyncio.wait(asked, timeout=PATIENCE_S, return_when="FIRST_COMPLETED")
+        first = done.pop().result()
+        assert waiting
+        tokenizer.go.set()
+        statuses = [(await answer).status_code for answer in asked]
+    assert (first.status_code, first.headers["retry-after"]) == (429, "1")
+    assert first.json()["error"]["code"] == "queue_full"
+    assert (statuses.count(400), statuses.count(429)) == (8, 4)
+
+
+class Counting(HeldTokenizer):
+    """Three bytes a token at most; whatever is tokenised is one token too many."""
+
+    def fewest_tokens(self, text):
+        return -(-len(text.encode()) // 3)
+
+    def encode(self, text, **_):
+        raise AssertionError("tokenised in vain")
+
+    def chat_text(self, messages):
+        return "".join(m["content"] for m in messages)
+
+
+BODIES = [
+    (parse_completion, {"model": "m", "prompt": "é" * 150}),
+    (parse_completion, {"model": "m", "prompt": ["x" * 300]}),
+    (parse_completion, {"model": "m", "prompt": [5] * 100}),
+    (parse_chat, {"model": "m", "messages": [{"role": "user", "content": "x" * 300}]}),
+]
+
+
+@pytest.mark.parametrize(("parse", "body"), BODIES)
+def test_a_prompt_that_cannot_fit_is_refused_before_it_is_tokenised(parse, body):
+    with pytest.raises(ApiError) as refused:
+        parse(body, Counting(), served_name="m", max_model_len=100)
+    assert (refused.value.status, refused.value.code) == (400, "context_length_exceeded")
+    assert "shorten it" in refused.value.message

@@ -1,0 +1,70 @@
+"""Text to ids: in step with other threads, never cut, and how long it is known to be at least."""
+
+import threading
+
+import pytest
+
+pytestmark = pytest.mark.torch
+pytest.importorskip("tokenizers")
+
+from hypothesis import given, settings  # noqa: E402
+from hypothesis import strategies as st  # noqa: E402
+
+from tests.engine_torch import tokenizers as made  # noqa: E402
+
+BOUNDED = {"byte level": made.byte_level, "NFC": made.composed, "metaspace": made.metaspace}
+UNBOUNDED = (made.swallowing, made.dropping, made.lower_case, made.lacking, made.whole_words)
+# Long runs, what normal forms shrink most, special tokens, and anything at all.
+PARTS = st.one_of(
+    st.sampled_from(["a", " ", "▁", "the cat ", "<s>", "</s>", "\u1fbe\u0308\u0301", "\u212a"]),
+    st.sampled_from(["\u1100\u1161\u11a8", "\u1fef", "🙂", "\x00"]),
+    st.text(max_size=3),
+)
+TEXTS = st.lists(st.tuples(PARTS, st.integers(1, 40))).map(
+    lambda parts: "".join(part * times for part, times in parts)
+)
+
+
+@pytest.fixture(scope="module")
+def bounded(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("bounded")
+    return {name: made.read(kind(), folder / name) for name, kind in BOUNDED.items()}
+
+
+def test_other_threads_run_while_a_text_is_encoded(tmp_path):
+    tokenizer = made.read(made.byte_level(), tmp_path)
+    text = "lorem ipsum dolor " * (1 << 16)
+    encoding = threading.Thread(target=tokenizer.encode, args=(text,))
+    encoding.start()
+    turns = 0
+    while encoding.is_alive():
+        encoding.join(0.0005)
+        turns += 1
+    assert turns > 20  # one, where Python's lock is held to the end
+
+
+@pytest.mark.parametrize("name", BOUNDED)
+@settings(max_examples=150, deadline=None)
+@given(text=TEXTS)
+def test_a_text_has_no_fewer_tokens_than_its_bytes_say(bounded, name, text):
+    tokenizer = bounded[name]
+    assert tokenizer.fewest_tokens(text) <= len(tokenizer.encode(text))
+
+
+@pytest.mark.parametrize("name", BOUNDED)
+def test_a_megabyte_is_known_to_have_many_tokens(bounded, name):
+    assert bounded[name].fewest_tokens("lorem ipsum " * 90_000) > 90_000
+
+
+@pytest.mark.parametrize("kind", UNBOUNDED, ids=lambda kind: kind.__name__)
+def test_no_bound_is_claimed_where_a_token_may_stand_for_any_length(tmp_path, kind):
+    assert made.read(kind(), tmp_path).fewest_tokens("a" * 1_000_000) == 0
+
+
+def test_a_prompt_is_never_cut_or_padded_though_the_file_asks_for_it(tmp_path):
+    tokenizer = made.byte_level()
+    tokenizer.enable_truncation(4)
+    tokenizer.enable_padding(length=16)
+    read = made.read(tokenizer, tmp_path)
+    assert len(read.encode("b" * 9)) == 9
+    assert len(read.encode("b")) == 1
