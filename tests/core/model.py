@@ -28,7 +28,7 @@ from argosy_operator.core.pods import OUR_COST, Pod, removal_order, seconds
 from argosy_operator.core.scaling.observe import FleetMetrics, blind_metrics
 from argosy_operator.core.snapshot import Clock, Memory, Snapshot
 from argosy_operator.core.status import status_of
-from argosy_operator.core.victims import Load
+from argosy_operator.core.victims import DRAIN_LEASE_S, Load
 from argosy_operator.render.images import Images
 from argosy_operator.shell.gather import compose
 
@@ -44,7 +44,8 @@ def fleet(uid: str = "fleet-1", generation: int = 1, **spec: Any) -> ServingDepl
 
 @dataclass
 class Model:
-    """The world of one fleet. `requests` are running answers by pod uid; `lost` those cut off."""
+    """The world of one fleet. `requests` are running answers by pod uid; `lost` those cut off.
+    `draining`: until when an engine was told to take no work; `deaf`: engines hear nothing."""
 
     fleet: ServingDeployment
     now: float = 1_000_000.0
@@ -53,7 +54,8 @@ class Model:
     memory: Memory = field(default_factory=Memory)
     children: dict[tuple[str, str], Any] = field(default_factory=dict)
     pods: dict[str, Pod] = field(default_factory=dict)
-    draining: set[str] = field(default_factory=set)
+    draining: dict[str, float] = field(default_factory=dict)
+    deaf: bool = False
     requests: dict[str, int] = field(default_factory=dict)
     lost: int = 0
     serial: Any = field(default_factory=lambda: count(1))
@@ -62,7 +64,12 @@ class Model:
 
     def snapshot(self) -> Snapshot:
         loads = {
-            uid: Load(uid in self.draining, self.requests.get(uid, 0), 0)
+            uid: Load(
+                uid in self.draining,
+                self.requests.get(uid, 0),
+                0,
+                self.draining[uid] - self.now if uid in self.draining else None,
+            )
             for uid, pod in self.pods.items()
             if pod.started and (pod.draining or self.memory.ask_loads)
         }
@@ -129,14 +136,17 @@ class Model:
                 if uid in self.pods:
                     self._annotate(uid, values)
             case HastenDrain(_, ip):
-                self.draining.add(ip)
+                if not self.deaf:
+                    self.draining[ip] = self.now + DRAIN_LEASE_S
             case TakeWorkAgain(_, ip):
-                self.draining.discard(ip)
+                if not self.deaf:
+                    self.draining.pop(ip, None)
         return Outcome(action)
 
     def tick(self, seconds_: float = 1.0) -> None:
         """Time passes: answers end, pods start, ReplicaSets create and remove."""
         self.now += seconds_
+        self.draining = {uid: until for uid, until in self.draining.items() if until > self.now}
         self.requests = {u: max(0, n - 1) for u, n in self.requests.items()}
         for (kind, name), child in list(self.children.items()):
             labels = child["metadata"]["labels"]

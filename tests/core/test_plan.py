@@ -3,7 +3,7 @@
 from dataclasses import replace
 
 from argosy_operator.core import names
-from argosy_operator.core.actions import Apply, Create, Delete, Scale
+from argosy_operator.core.actions import Apply, Create, Delete, HastenDrain, Scale
 from tests.core.model import Model, fleet
 
 PAIR = {"prefill": {"replicas": {"min": 1, "max": 4}}, "decode": {"replicas": {"min": 2, "max": 4}}}
@@ -116,6 +116,45 @@ def test_more_demand_while_pods_drain_calls_them_back() -> None:
     model.settle()
     assert set(model.pods) == there
     assert not any(pod.draining for pod in model.pods.values())
+
+
+def test_a_recall_that_no_engine_heard_strands_nobody() -> None:
+    model = settled(
+        roles={"colocated": {"replicas": {"min": 1, "max": 4}}},
+        autoscaling={"policy": "External"},
+    )
+    model.turn_role("colocated", 2)
+    model.settle()
+    model.requests = dict.fromkeys(model.pods, 1000)
+    model.turn_role("colocated", 1)
+    model.round()
+    model.round()
+    assert len(model.draining) == 1
+    model.deaf = True
+    model.turn_role("colocated", 2)
+    model.round()
+    model.tick()
+    model.settle()
+    assert all(pod.ready for pod in model.pods.values())
+
+
+def test_a_drain_order_is_repeated_while_it_is_meant() -> None:
+    model = settled(
+        roles={"colocated": {"replicas": {"min": 1, "max": 4}}},
+        autoscaling={"policy": "External"},
+    )
+    model.turn_role("colocated", 2)
+    model.settle()
+    model.requests = dict.fromkeys(model.pods, 1000)
+    model.turn_role("colocated", 1)
+    model.round()
+    model.round()
+    asked = 0
+    for _ in range(250):
+        model.tick()
+        asked += sum(isinstance(a, HastenDrain) for a in model.round().actions)
+        assert len(model.draining) == 1
+    assert asked < 20  # not in every round
 
 
 def test_a_new_revision_serves_before_the_old_one_leaves() -> None:

@@ -81,3 +81,13 @@ def test_a_pod_that_drains_by_hand_is_preferred_to_a_serving_one() -> None:
     by_hand = pod("b", draining=True, drain_at=NOW)
     step = follow(2, 1, [pod("a"), by_hand], {}, NOW, TIMEOUT_S)
     assert (names(step.mark), step.ask) == (["b"], False)
+
+
+def test_an_order_that_is_about_to_wear_off_is_given_again_before_anything_is_removed() -> None:
+    pods = [marked("a", NOW - 1), pod("b")]
+    soon = Load(draining=True, running=0, leases=0, expires_in_s=10.0)
+    step = follow(2, 1, pods, {"a": soon}, NOW, TIMEOUT_S)
+    assert (names(step.hasten), step.replicas) == (["a"], None)
+    later = Load(draining=True, running=0, leases=0, expires_in_s=59.0)
+    step = follow(2, 1, pods, {"a": later}, NOW, TIMEOUT_S)
+    assert (names(step.hasten), step.replicas) == ([], 1)

@@ -220,12 +220,32 @@ def test_a_full_queue_is_answered_429_with_retry_after(engine):
 
 
 def test_a_drain_refuses_new_work_and_can_be_called_back(engine):
-    assert engine.admin.post("/drain").json() == {"draining": True, "running": 0, "leases": 0}
+    said = engine.admin.post("/drain").json()
+    assert 0 < said.pop("expires_in_s") <= 60
+    assert said == {"draining": True, "running": 0, "leases": 0}
     assert engine.admin.get("/ready").status_code == 503
     refused = engine.api.post("/v1/completions", json=ask())
     assert (refused.status_code, refused.headers["x-argosy-draining"]) == (503, "1")
     assert engine.admin.delete("/drain").json()["draining"] is False
     assert engine.api.post("/v1/completions", json=ask()).status_code == 200
+
+
+def test_a_drain_order_that_nobody_repeats_wears_off(engine):
+    """A stranger's one, or one whose recall was lost."""
+    assert engine.admin.post("/drain", params={"lease_s": 0.3}).json()["draining"] is True
+    assert engine.metric("argosy_engine_draining") == 1
+    engine.wait_until(lambda: engine.admin.get("/ready").status_code == 200)
+    idle = {"draining": False, "running": 0, "leases": 0, "expires_in_s": None}
+    assert engine.admin.get("/drain").json() == idle
+    assert engine.api.post("/v1/completions", json=ask()).status_code == 200
+
+
+@pytest.mark.parametrize("lease", ["0", "-1", "nan", "inf", "121", "soon", ""])
+def test_a_drain_lease_that_makes_no_sense_is_refused_and_nothing_drains(engine, lease):
+    answer = engine.admin.post("/drain", params={"lease_s": lease})
+    assert answer.status_code == 400
+    assert "120" in answer.json()["error"]["message"]
+    assert engine.admin.get("/drain").json()["draining"] is False
 
 
 def test_sigterm_lets_the_running_stream_finish_and_exits_0():

@@ -11,11 +11,12 @@ from starlette.routing import Route
 
 from argosy_engine.metrics import EngineMetrics
 from argosy_engine.runtime.loop import EngineLoop
-from argosy_engine.server.drain import Drain
+from argosy_engine.server.drain import DEFAULT_LEASE_S, LONGEST_LEASE_S, Drain
 
 __all__ = ["Admin"]
 
 _STUCK_AFTER_S = 120.0  # longer than the longest step of the largest prompt on a CPU
+_NOT_SERVING = {"draining": False, "running": 0, "leases": 0, "expires_in_s": None}
 _EXPOSITION = "text/plain; version=0.0.4; charset=utf-8"
 
 
@@ -61,10 +62,14 @@ class Admin:
         body = b"" if self.metrics is None else self.metrics.render()
         return Response(body, media_type=_EXPOSITION)
 
-    async def _begin(self, _request: Request) -> Response:
+    async def _begin(self, request: Request) -> Response:
         if self.drain is None:
-            return JSONResponse({"draining": False, "running": 0, "leases": 0}, 503)
-        self.drain.begin()
+            return JSONResponse(_NOT_SERVING, 503)
+        lease_s = _lease_s(request.query_params.get("lease_s", str(DEFAULT_LEASE_S)))
+        if lease_s is None:
+            message = f"lease_s: write a number of seconds above 0, at most {LONGEST_LEASE_S:.0f}"
+            return JSONResponse({"error": {"message": message}}, 400)
+        self.drain.begin(lease_s)
         return JSONResponse(self.drain.report())
 
     async def _call_back(self, _request: Request) -> Response:
@@ -75,5 +80,13 @@ class Admin:
 
     async def _report(self, _request: Request) -> Response:
         if self.drain is None:
-            return JSONResponse({"draining": False, "running": 0, "leases": 0})
+            return JSONResponse(_NOT_SERVING)
         return JSONResponse(self.drain.report())
+
+
+def _lease_s(text: str) -> float | None:
+    try:
+        lease_s = float(text)
+    except ValueError:
+        return None
+    return lease_s if 0 < lease_s <= LONGEST_LEASE_S else None

@@ -80,7 +80,8 @@ class AnnotatePod:
 
 @dataclass(frozen=True, slots=True)
 class HastenDrain:
-    """Tell the engine to take no more work. The annotation is what counts; this only hastens."""
+    """Tell the engine to take no more work for a while. The annotation is what counts; this only
+    hastens, and is repeated before it wears off."""
 
     pod: str
     ip: str

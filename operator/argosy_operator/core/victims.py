@@ -1,7 +1,8 @@
 """How one Deployment comes to its wanted number of pods without cutting an answer off.
 
 Fewer pods: choose victims, mark them (annotation and deletion cost: the truth that outlives us),
-hasten their engines, wait until nothing runs there, then lower replicas by just those pods.
+tell their engines (an order that wears off and is repeated), wait until nothing runs there, then
+lower replicas by just those pods.
 More pods: call back victims first, then raise replicas. Nothing is remembered between two looks:
 marks on the pods and replicas of the Deployment say where the matter stands.
 """
@@ -11,14 +12,21 @@ from dataclasses import dataclass
 
 from argosy_operator.core.pods import Pod, removal_order
 
+DRAIN_LEASE_S = 60.0
+"""How long an engine obeys one order to drain. The next leader comes within about 20 s; an engine
+that was forgotten meanwhile only takes work again, and gateways still avoid its marked pod."""
+RENEW_BELOW_S = 30.0
+
 
 @dataclass(frozen=True, slots=True)
 class Load:
-    """What an engine says of itself on its admin port."""
+    """What an engine says of itself on its admin port: answers and KV leases that it still serves.
+    `expires_in_s`: when it forgets the order to drain; None where it does not."""
 
     draining: bool
     running: int
     leases: int
+    expires_in_s: float | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -121,8 +129,12 @@ def _finished(pod: Pod, loads: Mapping[str, Load | None], now: float, timeout_s:
     if not pod.started or (pod.drain_at is not None and now - pod.drain_at >= timeout_s):
         return True
     load = loads.get(pod.uid)
-    return load is not None and load.draining and load.running == 0 and load.leases == 0
+    idle = load is not None and load.running == 0 and load.leases == 0
+    return idle and _knows(load)
 
 
 def _knows(load: Load | None) -> bool:
-    return load is not None and load.draining
+    """It drains, and will for a while."""
+    if load is None or not load.draining:
+        return False
+    return load.expires_in_s is None or load.expires_in_s > RENEW_BELOW_S

@@ -1,12 +1,13 @@
 """The admin port of engine pods: drain, and what is still running there.
 
 The annotation on the pod is what makes it drain; these calls only hasten the engine, so a pod that
-does not answer costs time and nothing else.
+does not answer costs time and nothing else. An order to drain wears off in the engine unless it is
+repeated, so that a recall may be lost, too.
 """
 
 import httpx
 
-from argosy_operator.core.victims import Load
+from argosy_operator.core.victims import DRAIN_LEASE_S, Load
 
 ADMIN_PORT = 8001
 TIMEOUT_S = 1.0
@@ -29,20 +30,27 @@ class HttpEngines:
             return None
         try:
             body = answer.json()
-            return Load(bool(body["draining"]), int(body["running"]), int(body["leases"]))
-        except (ValueError, KeyError, TypeError):
+            expires_in_s = body.get("expires_in_s")
+            return Load(
+                bool(body["draining"]),
+                int(body["running"]),
+                int(body["leases"]),
+                None if expires_in_s is None else float(expires_in_s),
+            )
+        except (ValueError, KeyError, TypeError, AttributeError, OverflowError):
             return None
 
     async def drain(self, ip: str) -> bool:
-        return await self._ask("POST", ip) is not None
+        return await self._ask("POST", ip, lease_s=DRAIN_LEASE_S) is not None
 
     async def take_work_again(self, ip: str) -> bool:
         return await self._ask("DELETE", ip) is not None
 
-    async def _ask(self, method: str, ip: str) -> httpx.Response | None:
+    async def _ask(self, method: str, ip: str, **params: float) -> httpx.Response | None:
         host = f"[{ip}]" if ":" in ip else ip
         try:
-            answer = await self._http.request(method, f"http://{host}:{ADMIN_PORT}/drain")
+            url = f"http://{host}:{ADMIN_PORT}/drain"
+            answer = await self._http.request(method, url, params=params)
         except httpx.HTTPError:
             return None
         return answer if answer.is_success else None

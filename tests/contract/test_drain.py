@@ -1,0 +1,36 @@
+"""The operator's drain orders, as the engine's admin port takes them."""
+
+from types import SimpleNamespace
+
+import httpx
+
+from argosy_engine.server.admin import Admin
+from argosy_engine.server.drain import LONGEST_LEASE_S, Drain
+from argosy_operator.core.victims import DRAIN_LEASE_S, RENEW_BELOW_S
+from argosy_operator.ports.engine import HttpEngines
+
+
+async def test_a_drain_order_is_a_lease_that_the_operator_reads_back_and_can_end() -> None:
+    loop = SimpleNamespace(draining=False)
+    drain = Drain(
+        running=lambda: 2,
+        leases=lambda: 1,
+        switch=lambda on: setattr(loop, "draining", on),
+        timeout_s=60,
+    )
+    engines = HttpEngines()
+    await engines.close()
+    transport = httpx.ASGITransport(Admin(drain=drain).app())
+    engines._http = httpx.AsyncClient(transport=transport)
+    assert await engines.drain("10.0.0.1")
+    load = await engines.load("10.0.0.1")
+    assert load is not None
+    assert (load.draining, load.running, load.leases) == (True, 2, 1)
+    assert load.expires_in_s is not None
+    assert RENEW_BELOW_S < load.expires_in_s <= DRAIN_LEASE_S <= LONGEST_LEASE_S
+    assert await engines.take_work_again("10.0.0.1")
+    assert not loop.draining
+    load = await engines.load("10.0.0.1")
+    assert load is not None
+    assert load.expires_in_s is None
+    await engines.close()
