@@ -188,6 +188,7 @@ class EngineMetrics:
         self,
         scheduler: Scheduler,
         layout: KvLayout,
+        facts: dict[str, str],
         *,
         leases: Callable[[], int],
         leases_expired: Callable[[], int],
@@ -216,6 +217,8 @@ class EngineMetrics:
         def own(name: str, text: str, read: Callable[[], float]) -> None:
             self._own_gauge(name, text).set_function(read)
 
+        info = Gauge("argosy_engine_info", "Constant 1", sorted(facts), registry=self.registry)
+        info.labels(**facts).set(1)
         own("argosy_kv_capacity_tokens", "Pool size", lambda: layout.capacity_tokens)
         own("argosy_outstanding_prompt_tokens", "Prompt tokens not yet computed",
             scheduler.outstanding_prompt_tokens)  # fmt: skip

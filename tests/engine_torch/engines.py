@@ -48,15 +48,17 @@ def free_port() -> int:
 
 
 @contextlib.contextmanager
-def engine(model: Path, role: str, log: Path) -> Iterator[Engine]:
-    """A ready engine; ended when the block ends."""
+def engine(
+    model: Path, role: str, log: Path, *options: str, program: tuple[str, ...] = ("-m", "argosy")
+) -> Iterator[Engine]:
+    """A ready engine; ended when the block ends. `program`: what Python runs in argosy's place."""
     ports = Engine(free_port(), free_port(), free_port())
     command = f"""engine serve --model {model} --served-name m --role {role} --dtype float32
         --host 127.0.0.1 --port {ports.api} --admin-port {ports.admin} --kv-port {ports.kv}
         --threads 1 --kv-cache-tokens 4096 --max-num-batched-tokens 64 --drain-timeout-s 5"""
     with log.open("wb") as out:
         process = subprocess.Popen(
-            [sys.executable, "-m", "argosy", *command.split()], stdout=out, stderr=out
+            [sys.executable, *program, *command.split(), *options], stdout=out, stderr=out
         )
         try:
             _await_ready(ports, process, log)

@@ -27,6 +27,7 @@ spin_briefly()  # as `argosy engine serve` does, before torch is loaded
 import torch  # noqa: E402
 
 from argosy_engine.model.trunk import Trunk  # noqa: E402
+from argosy_engine.runtime.cpu import settle  # noqa: E402
 from argosy_engine.runtime.torch_runner import TorchRunner, load  # noqa: E402
 
 _CONTEXT = 128
@@ -135,6 +136,7 @@ def main() -> None:
         sys.stdout.write(f"{name:28} {value}\n")
     if args.json:
         environment = {
+            "isa": settle().isa,
             "cpu": torch.backends.cpu.get_cpu_capability(),
             "threads": torch.get_num_threads(),
             "torch": torch.__version__,

@@ -59,6 +59,11 @@ class Runner(Protocol):
         """Longest prompt plus output, in tokens."""
         ...
 
+    @property
+    def facts(self) -> dict[str, str]:
+        """Labels of `argosy_engine_info`: `cpu_isa` and `dtype`, empty where they mean nothing."""
+        ...
+
     def kv_layout(self) -> KvLayout:
         """The pool's shape; constant once the runner exists."""
         ...

@@ -3,7 +3,7 @@
 import os
 from pathlib import Path
 
-__all__ = ["allowed_threads", "available_bytes", "is_limited", "spin_briefly"]
+__all__ = ["allowed_threads", "available_bytes", "cpu_flags", "is_limited", "spin_briefly"]
 
 _GROUP = Path("/sys/fs/cgroup")
 _SPINS = 5000
@@ -31,6 +31,19 @@ def allowed_threads() -> int:
     except (OSError, ValueError):
         pass
     return cores
+
+
+def cpu_flags() -> set[str]:
+    """What the CPU announces, in the kernel's words; empty where it cannot be read."""
+    try:
+        text = Path("/proc/cpuinfo").read_text()
+    except OSError:
+        return set()
+    for line in text.splitlines():
+        name, _, values = line.partition(":")
+        if name.strip() in ("flags", "Features"):
+            return set(values.split())
+    return set()
 
 
 def is_limited() -> bool:

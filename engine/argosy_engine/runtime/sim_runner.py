@@ -56,6 +56,7 @@ class SimRunner:
         self._deadline = 0.0
         self.eos_token_ids = frozenset({2})
         self.vocab_size = _VOCAB
+        self.facts = {"cpu_isa": "", "dtype": ""}
         self.max_model_len = min(config.max_model_len or profile.max_model_len, tokens)
         self._layout = KvLayout(
             fingerprint=f"sim:{preset} block={config.block_size}",

@@ -20,6 +20,7 @@ from argosy_engine.errors import LoadError
 from argosy_engine.model.loader import dummy_weights, load_weights
 from argosy_engine.model.spec import ModelSpec, read_spec
 from argosy_engine.model.trunk import Trunk
+from argosy_engine.runtime.cpu import Cpu, abandon, begin, settle
 from argosy_engine.runtime.machine import allowed_threads, available_bytes, is_limited
 from argosy_engine.runtime.sampler import sample
 from argosy_engine.text.byte_tokenizer import ByteTokenizer
@@ -37,10 +38,11 @@ _WARM_UP_TOKENS = 64
 def load(config: EngineConfig) -> tuple["TorchRunner", Tokenizer]:
     """Runner and tokenizer of the folder `config.model`; LoadError says what to do."""
     folder = Path(config.model)
-    spec = read_spec(folder)
     device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
+    cpu = _settle(config, device)
+    spec = read_spec(folder)
     torch.set_num_threads(config.threads or allowed_threads())
-    dtype = _dtype(config, spec, device)
+    dtype = _dtype(config, spec, cpu)
     if config.load_format == "dummy" and not (folder / "tokenizer.json").is_file():
         tokenizer: Tokenizer = ByteTokenizer(spec.vocab)
     else:
@@ -64,6 +66,7 @@ def load(config: EngineConfig) -> tuple["TorchRunner", Tokenizer]:
         )
     trunk = Trunk(spec, weights, max_positions=length + 1)
     runner = TorchRunner(trunk, pool, name=config.served_name, max_model_len=length)
+    runner.facts = {"cpu_isa": cpu.isa if cpu else "", "dtype": _name(dtype)}
     return runner, tokenizer
 
 
@@ -76,6 +79,7 @@ class TorchRunner:
         self.eos_token_ids = trunk.spec.eos_token_ids
         self.vocab_size = trunk.spec.vocab
         self.max_model_len = max_model_len
+        self.facts = {"cpu_isa": "", "dtype": _name(pool.memory.dtype)}
         self._bytes = pool.memory.view(torch.uint8)
         self._numpy = self._bytes.numpy() if pool.device.type == "cpu" else None
         self._layout = _layout(trunk.spec, pool, name)
@@ -154,7 +158,7 @@ def _single_row_plan(row: Row, block_size: int) -> StepPlan:
 def _layout(spec: ModelSpec, pool: PagedPool, name: str) -> KvLayout:
     shape = pool.shape
     size = shape.block_elements * pool.memory.element_size()
-    dtype = str(pool.memory.dtype).removeprefix("torch.")
+    dtype = _name(pool.memory.dtype)
     return KvLayout(
         fingerprint=(
             f"{name} {spec.architecture} layers={spec.layers} kv_heads={spec.kv_heads} "
@@ -167,13 +171,26 @@ def _layout(spec: ModelSpec, pool: PagedPool, name: str) -> KvLayout:
     )
 
 
-def _dtype(config: EngineConfig, spec: ModelSpec, device: torch.device) -> torch.dtype:
-    """auto: the checkpoint's, but float32 on a CPU that only emulates bfloat16."""
+def _name(dtype: torch.dtype) -> str:
+    return str(dtype).removeprefix("torch.")
+
+
+def _settle(config: EngineConfig, device: torch.device) -> Cpu | None:
+    """What the CPU computes with, before its first product; None: an accelerator computes."""
+    if device.type == "cpu":
+        begin(config)
+        return settle()
+    abandon()
+    return None
+
+
+def _dtype(config: EngineConfig, spec: ModelSpec, cpu: Cpu | None) -> torch.dtype:
+    """auto: the checkpoint's, but float32 on a CPU where bfloat16 is not the faster one."""
+    if config.dtype == "bfloat16" and cpu and not cpu.bfloat16_works:
+        raise LoadError("BadArgument", "bfloat16 does not work on this CPU: say --dtype float32")
     if config.dtype != "auto":
         return torch.float32 if config.dtype == "float32" else torch.bfloat16
-    if spec.dtype == "float32":
-        return torch.float32
-    if device.type == "cpu" and not torch.ops.mkldnn._is_mkldnn_bf16_supported():
+    if spec.dtype == "float32" or (cpu and not cpu.bfloat16_faster):
         return torch.float32
     return torch.bfloat16
 

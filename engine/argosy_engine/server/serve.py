@@ -27,6 +27,7 @@ from argosy_engine.core.text import Tokenizer
 from argosy_engine.core.transfer import TransferService
 from argosy_engine.errors import LoadError
 from argosy_engine.metrics import EngineMetrics
+from argosy_engine.runtime.cpu import begin
 from argosy_engine.runtime.loop import Delivery, EngineLoop
 from argosy_engine.runtime.machine import spin_briefly
 from argosy_engine.server.admin import Admin
@@ -81,6 +82,7 @@ async def _run(
     metrics.bind(
         scheduler,
         runner.kv_layout(),
+        runner.facts,
         leases=lambda: loop.leases.active,
         leases_expired=lambda: loop.leases.expired,
         draining=lambda: loop.draining,
@@ -108,8 +110,10 @@ async def _run(
 def _load(config: EngineConfig) -> tuple[Runner, Tokenizer]:
     """Only the chosen runner's module is imported: a simulated engine never sees torch."""
     name = "sim_runner" if config.load_format == "sim" else "torch_runner"
-    spin_briefly()
     try:
+        if name == "torch_runner":
+            spin_briefly()
+            begin(config)  # beside the import of torch: both take seconds
         module = importlib.import_module(f"argosy_engine.runtime.{name}")
         runner, tokenizer = module.load(config)
         runner.warm_up()

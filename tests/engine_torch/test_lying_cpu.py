@@ -1,0 +1,84 @@
+"""Real engines on a CPU whose AMX kills, and the real products on this one."""
+
+import json
+import subprocess
+from pathlib import Path
+
+import pytest
+
+pytestmark = pytest.mark.torch
+torch = pytest.importorskip("torch")
+
+from argosy_engine.config import EngineConfig  # noqa: E402
+from argosy_engine.errors import LoadError  # noqa: E402
+from argosy_engine.runtime import cpu, torch_runner  # noqa: E402
+from tests.engine_torch.engines import engine  # noqa: E402
+from tests.weights.tiny import write_tiny  # noqa: E402
+
+LYING = (str(Path(__file__).parent / "lying_engine.py"),)
+
+
+def test_an_engine_serves_bfloat16_on_a_cpu_that_dies_of_its_announced_amx(tmp_path, monkeypatch):
+    monkeypatch.delenv("ONEDNN_MAX_CPU_ISA", raising=False)
+    model, log = write_tiny(tmp_path / "tiny"), tmp_path / "log"
+    with engine(model, "colocated", log, "--dtype", "bfloat16", program=LYING) as lying:
+        lying.complete("sixteen bytes of prompt and some more", 12)
+        info = 'argosy_engine_info{cpu_isa="AVX512_CORE_BF16",dtype="bfloat16"}'
+        assert lying.metric(info) == 1
+    said = [line for line in log.read_text().splitlines() if "ONEDNN_MAX_CPU_ISA" in line]
+    assert len(said) == 1
+    assert "DEFAULT (SIGILL), AVX512_CORE_FP16 (SIGILL)" in said[0]
+
+
+def test_the_cap_reaches_onednn_before_its_first_product(tmp_path, monkeypatch):
+    monkeypatch.setenv("ONEDNN_MAX_CPU_ISA", "AVX2")
+    monkeypatch.setenv("ONEDNN_VERBOSE", "1")
+    model, log = write_tiny(tmp_path / "tiny"), tmp_path / "log"
+    with engine(model, "colocated", log) as capped:
+        capped.complete("hello", 2)
+        assert capped.metric('argosy_engine_info{cpu_isa="AVX2",dtype="float32"}') == 1
+    said = log.read_text()
+    assert "cpu,isa:" in said
+    assert "AVX-512" not in said
+    assert "AVX 10" not in said
+
+
+@pytest.fixture
+def narrow(tmp_path):
+    """A folder whose checkpoint is bfloat16, by its config."""
+    folder = write_tiny(tmp_path / "tiny")
+    config = folder / "config.json"
+    config.write_text(config.read_text().replace('"torch_dtype": "float32"', '"dtype": "bfloat16"'))
+    return folder
+
+
+def start(folder, dtype):
+    config = EngineConfig(
+        model=str(folder), served_name="m", dtype=dtype, threads=1, kv_cache_tokens=512
+    )
+    return torch_runner.load(config)[0]
+
+
+@pytest.mark.parametrize(("faster", "dtype"), [(True, "bfloat16"), (False, "float32")])
+def test_auto_takes_the_type_that_is_faster_here(narrow, monkeypatch, faster, dtype):
+    found = cpu.Cpu("DEFAULT", bfloat16_works=True, bfloat16_faster=faster)
+    monkeypatch.setattr(cpu._Process, "settled", found)
+    assert start(narrow, "auto").facts == {"cpu_isa": "DEFAULT", "dtype": dtype}
+
+
+def test_a_type_that_does_not_work_here_is_refused_by_name(narrow, monkeypatch):
+    found = cpu.Cpu("AVX2", bfloat16_works=False, bfloat16_faster=False)
+    monkeypatch.setattr(cpu._Process, "settled", found)
+    with pytest.raises(LoadError, match="say --dtype float32"):
+        start(narrow, "bfloat16")
+    assert start(narrow, "auto").facts["dtype"] == "float32"
+
+
+@pytest.mark.parametrize("isa", ["DEFAULT", "AVX2"])
+def test_the_real_products_are_tried_and_compared_on_this_cpu(isa):
+    done = subprocess.run([*cpu.PROGRAM, "2", isa], stdout=subprocess.PIPE, check=True, timeout=100)
+    (attempt,) = (cpu.Attempt(**raw) for raw in json.loads(done.stdout))
+    assert attempt.isa == isa
+    assert "float32" in attempt.lived
+    if not attempt.end:
+        assert attempt.speedup > 0
