@@ -22,7 +22,7 @@ from argosy_gateway.pick import STRATEGIES, Book, Claim, Route, worth_asking
 from argosy_gateway.retries import RetryBudget
 from argosy_gateway.shed import PrefillPace, TokensPerChar
 from argosy_gateway.sse import StreamScan, Usage, usage_of
-from argosy_gateway.verdicts import Ending, Outcome
+from argosy_gateway.verdicts import Ending, Outcome, first_token_after_s
 
 __all__ = ["Fleet", "Relay", "Send"]
 
@@ -31,8 +31,13 @@ log = logging.getLogger(__name__)
 Send = Callable[[dict[str, Any]], Awaitable[None]]
 Headers = list[tuple[bytes, bytes]]
 
+_TTFT_HEADER = b"x-argosy-ttft-ms"
+# The time of the first token is the engine's share alone: a client would take it for the whole.
 _NOT_PASSED_ON = frozenset(
-    b"connection content-length date keep-alive server transfer-encoding x-request-id".split()
+    (
+        *b"connection content-length date keep-alive server transfer-encoding x-request-id".split(),
+        _TTFT_HEADER,
+    )
 )
 
 
@@ -88,7 +93,15 @@ class Relay:
 
     __slots__ = (
         *("_ask", "_attempt_no", "_began_at", "_claim", "_exchange", "_extra", "_fleet", "_send"),
-        *("_first_content_at", "_last_content_at", "_role_mode", "_scan", "_started", "_stopped"),
+        *(
+            "_first_content_at",
+            "_last_content_at",
+            "_role_mode",
+            "_scan",
+            "_sent_at",
+            "_started",
+            "_stopped",
+        ),
         *("_tokens", "_task", "_timed_out", "_tried", "_usage", "_writing_since"),
     )
 
@@ -105,6 +118,7 @@ class Relay:
         self._claim: Claim | None = None
         self._exchange: http1.Exchange | None = None
         self._scan = StreamScan(hide_usage=ask.hide_usage)
+        self._sent_at = 0.0
         self._started = False
         self._stopped = False
         self._timed_out = False
@@ -249,6 +263,7 @@ class Relay:
         fleet.pace.begin(prefill_uid, fleet.clock())
         try:
             self._exchange = await self._call(route)
+            self._sent_at = fleet.clock()
             if fleet.directory.health.reached(route.head.uid):
                 fleet.directory.announce()
             head = await self._exchange.head()
@@ -324,8 +339,11 @@ class Relay:
             return _Setback("busy", False, head.status, head.headers, bytes(body))
         if head.status == 200:
             self._usage = usage_of(_json_or_none(body))
-            # One piece: its first content byte is its last.
-            self._first_content_at = self._last_content_at = self._fleet.clock()
+            self._last_content_at = now = self._fleet.clock()
+            named = head.get(_TTFT_HEADER)
+            self._first_content_at = self._sent_at + first_token_after_s(
+                named, whole_s=now - self._sent_at
+            )
             health.succeeded(route.head.uid, self._began_at)
         await self._pass_on(head.status, head.headers, bytes(body))
         return Ending.OK if head.status < 400 else Ending.INVALID

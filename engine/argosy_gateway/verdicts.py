@@ -2,15 +2,26 @@
 
 The table (DESIGN §13): TTFT runs from the first byte of the request that this process read to the
 first content byte; TPOT = (last content - first content) / (n - 1), n from usage, and n = 1 counts
-as met. Shed and failed requests miss both limits. A client that leaves is a miss if it had waited
-longer than the TTFT limit, else it is not counted. Requests refused for their own fault (4xx but
-429) are not counted.
+as met. Of an answer in one piece the engine names the first token's time (designs/0003). Shed and
+failed requests miss both limits. A client that leaves is a miss if it had waited longer than the
+TTFT limit, else it is not counted. Requests refused for their own fault (4xx but 429) are not
+counted.
 """
 
+import math
 from dataclasses import dataclass
 from enum import StrEnum
 
-__all__ = ["Ending", "Outcome", "Slo", "Verdict", "judge", "tpot_s", "ttft_s"]
+__all__ = [
+    "Ending",
+    "Outcome",
+    "Slo",
+    "Verdict",
+    "first_token_after_s",
+    "judge",
+    "tpot_s",
+    "ttft_s",
+]
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,6 +82,19 @@ def tpot_s(outcome: Outcome) -> float | None:
     if n is None or n < 2 or outcome.first_content_at is None or outcome.last_content_at is None:
         return None
     return (outcome.last_content_at - outcome.first_content_at) / (n - 1)
+
+
+def first_token_after_s(named_ms: bytes | None, *, whole_s: float) -> float:
+    """Seconds from the dispatch of an unstreamed request to its first token.
+
+    `named_ms` is the engine's `x-argosy-ttft-ms`. Without it (an engine of an older version), and
+    where it cannot be true, the first token counts as late as the whole answer.
+    """
+    try:
+        seconds = float(named_ms) / 1000 if named_ms else whole_s
+    except ValueError:
+        return whole_s
+    return seconds if math.isfinite(seconds) and 0 <= seconds <= whole_s else whole_s
 
 
 def judge(outcome: Outcome, slo: Slo) -> Verdict | None:

@@ -56,7 +56,11 @@ def test_a_gateway_waits_longer_for_a_streams_next_token_than_a_hand_over_may_ha
 
 
 @pytest.mark.parametrize(
-    "header", ["x-request-id", "x-argosy-attempt", "x-argosy-prefill", "x-argosy-draining"]
+    "header",
+    [
+        *("x-request-id", "x-argosy-attempt", "x-argosy-prefill", "x-argosy-draining"),
+        "x-argosy-ttft-ms",
+    ],
 )
 def test_headers_between_gateway_and_engine_stand_in_both_and_in_the_seams(header):
     assert f"`{header}" in SEAMS

@@ -183,6 +183,52 @@ async def test_without_a_ready_prefill_pod_decode_gets_the_prompt_at_once(state)
         assert "x-argosy-prefill" in d.calls[1].headers
 
 
+@pytest.mark.parametrize(
+    ("named", "verdict"),
+    [
+        ({}, ("miss", "ok")),
+        ({"x_argosy_ttft_ms": "10.0"}, ("ok", "miss")),
+        ({"x_argosy_ttft_ms": "-10.0"}, ("miss", "ok")),
+    ],
+    ids=["an older engine", "first token early, the rest slow", "nonsense"],
+)
+async def test_the_ttft_of_an_unstreamed_answer_is_the_gateways_share_and_the_engines(
+    named, verdict
+):
+    usage = {"prompt_tokens": 7, "completion_tokens": 3}
+    limits = Slo(ttft_s=0.9, tpot_s=0.1)
+
+    async def late(call):
+        await asyncio.sleep(1.0)
+        await call.status(200, {"choices": [], "usage": usage}, x_argosy_pod="a", **named)
+
+    async with front(Engine("a", late), slo=limits) as f, client(f) as c:
+        response = await c.post(PATH, json=CHAT)
+        assert response.status_code == 200
+        await f.settled()
+        assert f.verdicts() == {verdict: 1}
+        assert "x-argosy-ttft-ms" not in response.headers
+
+
+async def test_time_lost_on_a_failed_attempt_belongs_to_an_unstreamed_answers_ttft():
+    async def slow_fault(call):
+        await asyncio.sleep(0.4)
+        await fail(call)
+
+    async def quick(call):
+        usage = {"prompt_tokens": 7, "completion_tokens": 3}
+        await call.status(
+            200, {"choices": [], "usage": usage}, x_argosy_pod="good", x_argosy_ttft_ms="0.1"
+        )
+
+    bad, good = Engine("bad", slow_fault), Engine("good", quick)
+    async with front(bad, good, slo=Slo(ttft_s=0.3, tpot_s=9.0)) as f, client(f) as c:
+        f.fleet.book.claim(_route(good), 1)
+        assert (await c.post(PATH, json=CHAT)).status_code == 200
+        await f.settled()
+        assert f.verdicts() == {("miss", "ok"): 1}
+
+
 async def test_the_usage_chunk_is_always_asked_for_and_shown_only_to_who_asked():
     engine = Engine("a")
     async with front(engine) as f, client(f) as c:

@@ -2,7 +2,16 @@
 
 import pytest
 
-from argosy_gateway.verdicts import Ending, Outcome, Slo, Verdict, judge, tpot_s, ttft_s
+from argosy_gateway.verdicts import (
+    Ending,
+    Outcome,
+    Slo,
+    Verdict,
+    first_token_after_s,
+    judge,
+    tpot_s,
+    ttft_s,
+)
 
 SLO = Slo(ttft_s=0.2, tpot_s=0.05)
 MET, TTFT_MISS, TPOT_MISS, MISS = (
@@ -47,3 +56,26 @@ def test_tpot_is_the_mean_gap_after_the_first_token():
 
 def test_a_request_that_never_answered_has_no_ttft():
     assert ttft_s(ended(Ending.FAILED)) is None
+
+
+@pytest.mark.parametrize(
+    ("named_ms", "seconds"),
+    [
+        (b"123.4", 0.1234),
+        (b"0", 0.0),
+        (b"0.0", 0.0),
+        (b"2000.0", 2.0),
+        (None, 2.0),
+        (b"", 2.0),
+        (b"2000.1", 2.0),
+        (b"-1", 2.0),
+        (b"nan", 2.0),
+        (b"inf", 2.0),
+        (b"1,5", 2.0),
+        (b"\xff", 2.0),
+        (b"1e999", 2.0),
+        (b"1 2", 2.0),
+    ],
+)
+def test_the_engines_word_on_its_first_token_is_taken_where_it_can_be_true(named_ms, seconds):
+    assert first_token_after_s(named_ms, whole_s=2.0) == pytest.approx(seconds)

@@ -1,5 +1,6 @@
 """The gateway in front of real engine processes with the timing model, prefill and decode apart."""
 
+import asyncio
 import json
 import signal
 
@@ -28,7 +29,7 @@ def endpoint(engine: SimEngine, state: State = State.SERVING) -> Endpoint:
 
 
 def client(f) -> httpx.AsyncClient:
-    return httpx.AsyncClient(base_url=f.url, timeout=10, verify=False)
+    return httpx.AsyncClient(base_url=f.url, timeout=60, verify=False)
 
 
 def events(response: httpx.Response) -> list[str]:
@@ -70,6 +71,26 @@ async def test_a_decode_engine_computes_the_prompt_where_no_prefill_pod_is_ready
         f.fleet.directory.replace([endpoint(c)])
         together = await web.post("/v1/completions", json=ASK)
         assert alone.json()["choices"] == together.json()["choices"]
+
+
+@pytest.mark.parametrize("role", ["colocated", "decode"])
+async def test_unstreamed_answers_of_a_healthy_fleet_meet_a_ttft_shorter_than_they_last(
+    engines, role
+):
+    limit_s, calls, tokens = 3.0, 12, 200  # of at least 20 ms each
+    serving = [e for e in engines[1:] if e.role == role or (role, e.role) == ("decode", "prefill")]
+    async with front(slo=Slo(limit_s, tpot_s=1.0)) as f, client(f) as web:
+        f.fleet.directory.replace(map(endpoint, serving))
+
+        async def one():
+            began = f.fleet.clock()
+            answer = await web.post("/v1/completions", json={**ASK, "max_tokens": tokens})
+            assert answer.json()["usage"]["completion_tokens"] == tokens
+            return f.fleet.clock() - began
+
+        assert min(await asyncio.gather(*(one() for _ in range(calls)))) > limit_s
+        await f.settled()
+        assert f.verdicts() == {("ok", "ok"): calls}
 
 
 async def test_a_draining_decode_engine_is_replaced_by_another_pod(engines):
