@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import pytest
 
-from argosy_operator.api.conditions import ConditionType, Reason
+from argosy_operator.api.conditions import MEANING, ConditionType, Reason
 from argosy_operator.core.actions import Apply, Create, Outcome, Trouble
 from argosy_operator.core.failures import STUCK_S
 from argosy_operator.core.plan import after, plan
@@ -190,6 +190,14 @@ WORLDS = {
 )
 def test_every_fact_of_the_table_can_hold(fact: str) -> None:
     assert fact in WORLDS[fact]()
+
+
+def test_every_condition_has_a_sentence() -> None:
+    """`explain` printed "FollowingGoodput: " and nothing behind it."""
+    model = settled(slo=SLO)
+    model.round()
+    assert [c.type for c in model.fleet.status.conditions if not c.message] == []
+    assert [row.reason for row in TABLE if not MEANING.get(row.reason)] == []
 
 
 def test_no_fact_is_only_a_tests_own() -> None:

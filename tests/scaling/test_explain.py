@@ -1,10 +1,13 @@
 """`explain` prints the last decision for people, and its record for machines."""
 
 import json
+import re
+from pathlib import Path
 
 import pytest
 
 from argosy_operator.cli.explain import explain, with_unit
+from argosy_operator.core.scaling.decision import MEANING
 from argosy_operator.core.scaling.record import to_json
 from tests.scaling import demo
 
@@ -76,6 +79,16 @@ def test_conditions_that_are_well_are_left_out() -> None:
 def test_another_output_is_refused_with_the_two_that_exist() -> None:
     with pytest.raises(ValueError, match="write text or json"):
         explain({}, "yaml")
+
+
+def test_rules_name_fields_that_exist() -> None:
+    """They said minReplicas; the field is spec.roles.<role>.replicas.min."""
+    schema = (Path(__file__).parents[2] / "docs/api.md").read_text()
+    named = {word for text in MEANING.values() for word in re.findall(r"spec[.][\w.<>]+", text)}
+    assert "spec.roles.<role>.replicas.min" in named
+    for field in named:
+        path = field.replace("<role>", "prefill").rstrip(".:")
+        assert f"`{path}`" in schema, field
 
 
 def test_numbers_have_units() -> None:

@@ -28,6 +28,8 @@ class Draft:
     decision: Decision | None = None
     record: Mapping[str, object] | None = None
     scaled: bool = False
+    figures_due: bool = False
+    """Status may say what users got anew, though only the numbers moved."""
     rolling: bool = False
     leaving: tuple[Pod, ...] = ()
     trace: tuple[tuple[str, str], ...] = ()

@@ -26,6 +26,7 @@ class EventReason(StrEnum):
     CALLED_BACK = "CalledBack"  # a pod that drained serves on
     PUT_BACK = "PutBack"  # a field that we own was changed by somebody
     CREATED_AGAIN = "CreatedAgain"  # a child was deleted by somebody
+    OUT_OF_BOUNDS = "OutOfBounds"  # a ServingRole asks for more or fewer than the spec allows
     ROLLED_OUT = "RolledOut"  # the last pod of an old revision is gone
 
 

@@ -9,7 +9,7 @@ from typing import Any
 from argosy_operator.api.part import dump
 from argosy_operator.core.draft import Draft
 from argosy_operator.core.events import rfc3339
-from argosy_operator.core.scaling.observe import Signal, Value
+from argosy_operator.core.scaling.observe import FleetMetrics, Signal, Value
 from argosy_operator.core.snapshot import Snapshot
 from argosy_operator.core.targets import by_law
 
@@ -43,20 +43,31 @@ def steady_span(old: str | None, new_s: float) -> str:
     return old if abs(stood_s - new_s) <= SPAN_STEP * new_s else text
 
 
-def goodput(s: Snapshot) -> dict[str, Any] | None:
-    """What users got; what stands, while nothing new is known."""
+def goodput(s: Snapshot, *, due: bool = True) -> dict[str, Any] | None:
+    """What users got. What stands stays while nothing new is known, and until the figures are
+    `due`, unless one comes or goes or the verdict on the SLO turns."""
     old = s.fleet.status.goodput
     standing = dump(old) if old is not None else None
     if s.metrics is None:
         return standing
+    figures = _measured(s, s.metrics, standing)
+    if due or standing is None or figures is None or figures.keys() != standing.keys():
+        return figures
+    return standing if _verdict(s, figures) == _verdict(s, standing) else figures
+
+
+def _measured(
+    s: Snapshot, metrics: FleetMetrics, standing: dict[str, Any] | None
+) -> dict[str, Any] | None:
+    """The figures of this round; each keeps its text while it moved by less than its step."""
     figures: dict[str, Any] = dict(standing or {})
-    attainment = _value(s.metrics.attainment)
+    attainment = _value(metrics.attainment)
     if attainment is not None:
         before = figures.get("attainment")
         figures["attainment"] = steady(before, attainment, ATTAINMENT_STEP, 3)
     else:
         figures.pop("attainment", None)
-    offered = _value(s.metrics.arrivals)
+    offered = _value(metrics.arrivals)
     if offered is not None:
         before = figures.get("offeredRps")
         figures["offeredRps"] = steady(before, offered, max(0.1, RATE_STEP * offered), 1)
@@ -67,7 +78,7 @@ def goodput(s: Snapshot) -> dict[str, Any] | None:
     else:
         for name in ("offeredRps", "rps", "perGPU"):
             figures.pop(name, None)
-    spans = {"ttftP90": s.metrics.ttft_p90_s, "tpotP90": s.metrics.tpot_p90_s}
+    spans = {"ttftP90": metrics.ttft_p90_s, "tpotP90": metrics.tpot_p90_s}
     for name, signal in spans.items():  # they come and go with attainment: in one write
         span_s = _value(signal)
         if span_s is not None and attainment is not None:
@@ -85,13 +96,16 @@ def _per_gpu(s: Snapshot, before: str | None, good: float) -> dict[str, str]:
     return {"perGPU": steady(before, good / gpus, max(0.01, RATE_STEP * good / gpus), 2)}
 
 
-def slo_word(s: Snapshot, blind: bool) -> str:
+def slo_word(s: Snapshot, figures: dict[str, Any] | None, blind: bool) -> str:
     """Met, AtRisk, Missed, Idle, Blind or None, for the column and the SLOMet condition."""
     if not by_law(s.fleet.spec):
         return "None"  # nobody asks Prometheus then
     if blind:
         return "Blind"
-    figures = goodput(s) or {}
+    return _verdict(s, figures or {})
+
+
+def _verdict(s: Snapshot, figures: dict[str, Any]) -> str:
     if "attainment" not in figures:
         return "Idle"
     slo = s.fleet.spec.slo
@@ -154,7 +168,7 @@ def autoscaling_status(s: Snapshot, d: Draft) -> dict[str, Any]:
     moved = [t for t in decision.targets if t.replicas != t.current]
     said = {
         "time": now,
-        "reason": decision.rule.value,
+        "reason": (moved[0] if moved else decision).rule.value,
         "message": decision.message[:1024],
         "from": {t.role: t.current for t in decision.targets},
         "to": {t.role: t.replicas for t in decision.targets},

@@ -35,6 +35,8 @@ class Memory:
     scaling: ScalingState = field(default_factory=ScalingState)
     decision: Decision | None = None
     decide_at: float = 0.0
+    figures_at: float = float("-inf")
+    """When status last said anew what users got, on the monotonic clock."""
     targets: Mapping[RoleName, int] = field(default_factory=dict)
     ask_loads: bool = False
     settled: Mapping[Key, str] = field(default_factory=dict)

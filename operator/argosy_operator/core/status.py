@@ -10,9 +10,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
+from argosy_operator.api.conditions import MEANING, Statement, Truth, upsert
 from argosy_operator.api.conditions import ConditionType as About
 from argosy_operator.api.conditions import Reason as Why
-from argosy_operator.api.conditions import Statement, Truth, upsert
 from argosy_operator.api.status import ServingDeploymentStatus
 from argosy_operator.core import names
 from argosy_operator.core.actions import Outcome
@@ -185,7 +185,7 @@ def statements(facts: Facts) -> list[Statement]:
     said: dict[About, Statement] = {}
     for row in TABLE:
         if row.type not in said and _applies(row, facts.hold):
-            message = facts.says.get(row.reason, "")
+            message = facts.says.get(row.reason) or MEANING[row.reason]
             said[row.type] = Statement(row.type, row.truth, row.reason, message)
     return list(said.values())
 
@@ -209,8 +209,9 @@ def facts_of(s: Snapshot, d: Draft, outcomes: tuple[Outcome, ...]) -> Facts:
     decision = _decision(s, d)
     learnt = _of_decision(decision)
     blind = learnt["blind"]
-    attained = s.fleet.status.goodput.attainment if s.fleet.status.goodput else None
-    word = slo_word(s, blind)
+    figures = goodput(s, due=d.figures_due)
+    attained = (figures or {}).get("attainment")
+    word = slo_word(s, figures, blind)
     hold: dict[str, bool] = {
         "paused": spec.paused,
         "parked": all(d.targets.get(role, spec.role(role).replicas.max) == 0 for role in roles),
@@ -374,7 +375,7 @@ def status_of(s: Snapshot, d: Draft, outcomes: tuple[Outcome, ...]) -> ServingDe
     generation = s.fleet.metadata.generation
     said = upsert(old, statements(facts), generation=generation, now=rfc3339(s.now))
     roles = roles_status(s, d)
-    measured = goodput(s)
+    measured = goodput(s, due=d.figures_due)
     blind = "blind" in facts.hold
     ready = next(c["reason"] for c in said if c["type"] == "Ready")
     reason = next(
@@ -393,7 +394,7 @@ def status_of(s: Snapshot, d: Draft, outcomes: tuple[Outcome, ...]) -> ServingDe
             "roles": roles,
             "goodput": measured,
             "autoscaling": autoscaling_status(s, d),
-            "columns": columns(roles, slo_word(s, blind), reason),
+            "columns": columns(roles, slo_word(s, measured, blind), reason),
         }
     )
 

@@ -5,6 +5,7 @@ turn the same knob under policy External. The law (`decide`) runs once per inter
 were asked for; between two runs the number in the ServingRole stands.
 """
 
+from collections.abc import Mapping
 from dataclasses import replace
 
 from argosy_operator.api.v1alpha1 import RoleName, ServingDeploymentSpec
@@ -13,10 +14,12 @@ from argosy_operator.core.actions import Scale, key_of
 from argosy_operator.core.draft import Draft
 from argosy_operator.core.drift import OURS, owner_of_replicas
 from argosy_operator.core.events import EventReason, Note
-from argosy_operator.core.scaling.decide import decide
+from argosy_operator.core.scaling.decide import ScalingState, decide
 from argosy_operator.core.scaling.decision import Decision
 from argosy_operator.core.scaling.observe import (
+    NOT_ASKED,
     SLO,
+    FleetMetrics,
     Goals,
     Observations,
     RoleGoal,
@@ -29,6 +32,8 @@ from argosy_operator.core.scaling.record import to_json
 from argosy_operator.core.snapshot import Memory, Object, Snapshot, replicas_of
 
 KEPT_STARTS = 20
+REFRESH_S = 30.0
+"""Figures of a fleet under traffic move at every tick; status says them anew this often."""
 
 
 def by_law(spec: ServingDeploymentSpec) -> bool:
@@ -37,17 +42,21 @@ def by_law(spec: ServingDeploymentSpec) -> bool:
 
 
 def choose_targets(s: Snapshot, d: Draft) -> Draft:
+    """By the law when it is due; between two of its ticks by the spec's own bounds alone."""
     spec = s.fleet.spec
     d = replace(d, rolling=bool(s.retired()), memory=_learn_starts(s, d))
-    targets = {role: _standing(s, role) for role, _ in spec.active_roles()}
+    standing = {role: _standing(s, role) for role, _ in spec.active_roles()}
     if by_law(spec):
-        if s.metrics is not None and not any(s.deployment(role) is None for role in targets):
-            return _decide(s, d, targets)
+        if s.metrics is not None and not any(s.deployment(role) is None for role in standing):
+            return _by_law(s, d, standing, s.metrics)
         # Overdue: paused, or a Deployment is missing whose creation will wake the fleet.
         due_s = s.memory.decide_at - s.monotonic
         d = d.within(due_s if due_s > 0 else spec.autoscaling.interval.seconds)
-    elif spec.autoscaling.policy != "External":
-        targets = {role: spec.role(role).replicas.min for role in targets}
+    if spec.autoscaling.policy == "External":
+        return _external(s, d, standing)
+    not_asked = FleetMetrics(at=s.now, arrivals=NOT_ASKED)
+    d, _, decision = _decide(s, d, standing, not_asked)
+    targets = {target.role: target.replicas for target in decision.targets}
     return replace(d, targets=targets, memory=replace(d.memory, targets=targets))
 
 
@@ -93,6 +102,7 @@ def goals_of(spec: ServingDeploymentSpec) -> Goals:
             down_pods=scaling.scale_down.max_step_pods,
         ),
         gpu_budget=scaling.gpu_budget.max,
+        policy="None" if scaling.policy == "None" else "Goodput",
         prior=prior_of(spec.model.uri),
     )
 
@@ -116,55 +126,82 @@ def supply_of(s: Snapshot, d: Draft, role: RoleName, desired: int) -> RoleSupply
 
 
 def _standing(s: Snapshot, role: RoleName) -> int:
-    """The number that stands: in the ServingRole, else in the Deployment, else the minimum; always
-    within the bounds of the spec."""
+    """The number that stands: in the ServingRole, else in the Deployment, else the minimum. An edit
+    of the spec may have left it outside the bounds."""
     bounds = s.fleet.spec.role(role).replicas
     handle = s.owned("ServingRole").get(names.serving_role(s.fleet.name, role))
     number = handle["spec"].get("replicas") if handle else None
     remembered = s.memory.targets.get(role)
     foreign = handle is not None and owner_of_replicas(handle) not in (None, OURS)
-    if by_law(s.fleet.spec) and foreign and remembered is not None:
-        number = remembered  # turned by hand while the law owns it: what stood before stands
+    ours = s.fleet.spec.autoscaling.policy != "External"
+    if ours and foreign and remembered is not None:
+        number = remembered  # turned by hand while we own it: what stood before stands
     deployment = s.deployment(role)
     if number is None and deployment is not None:
         number = replicas_of(deployment)  # hold
-    return min(max(bounds.min if number is None else number, bounds.min), bounds.max)
+    return bounds.min if number is None else int(number)
 
 
-def _decide(s: Snapshot, d: Draft, targets: dict[RoleName, int]) -> Draft:
-    assert s.metrics is not None
-    goals = goals_of(s.fleet.spec)
-    supply = tuple(supply_of(s, d, role, desired) for role, desired in targets.items())
-    seen = Observations(s.metrics, supply)
-    # The law runs on the clock of its samples; the operator's own may differ from it.
-    state, decision = decide(s.memory.scaling, seen, goals, s.metrics.at)
-    chosen = {target.role: target.replicas for target in decision.targets}
-    record = {
-        "state": to_json(s.memory.scaling),
-        "observations": to_json(seen),
-        "goals": to_json(goals),
-        "now": s.metrics.at,
-        "decision": to_json(decision),
-    }
-    if decision.changed:
-        moves = ", ".join(
-            f"{t.role} {t.current} → {t.replicas}"
-            for t in decision.targets
-            if t.replicas != t.current
-        )
-        message = f"{moves}: {decision.rule}: {decision.message}"
-        d = d.note(Note(EventReason.SCALED, message, after=_writes(s, decision)))
+def _external(s: Snapshot, d: Draft, standing: Mapping[RoleName, int]) -> Draft:
+    """Others turn the ServingRoles; a number beyond the spec's bounds is not followed."""
+    targets: dict[RoleName, int] = {}
+    for role, asked in standing.items():
+        bounds = s.fleet.spec.role(role).replicas
+        targets[role] = given = min(max(asked, bounds.min), bounds.max)
+        if given != asked:
+            which = "max" if asked > given else "min"
+            name = names.serving_role(s.fleet.name, role)
+            message = (
+                f"ServingRole {name} asks for {asked} replicas and gets {given}: "
+                f"spec.roles.{role}.replicas.{which} is {given}"
+            )
+            d = d.note(Note(EventReason.OUT_OF_BOUNDS, message, warning=True))
+    return replace(d, targets=targets, memory=replace(d.memory, targets=targets))
+
+
+def _by_law(
+    s: Snapshot, d: Draft, standing: Mapping[RoleName, int], metrics: FleetMetrics
+) -> Draft:
+    """The law's answer to these metrics, and when it is due again."""
+    d, state, decision = _decide(s, d, standing, metrics)
+    interval_s = s.fleet.spec.autoscaling.interval.seconds
+    targets = {target.role: target.replicas for target in decision.targets}
+    due = s.monotonic - s.memory.figures_at >= REFRESH_S
     memory = replace(
         d.memory,
         scaling=state,
         decision=decision,
-        decide_at=s.monotonic + goals.windows.interval_s,
-        targets=chosen,
+        figures_at=s.monotonic if due else s.memory.figures_at,
+        decide_at=s.monotonic + interval_s,
+        targets=targets,
     )
-    d = replace(
-        d, targets=chosen, decision=decision, record=record, scaled=decision.changed, memory=memory
-    )
-    return d.within(goals.windows.interval_s)
+    d = replace(d, targets=targets, decision=decision, figures_due=due, memory=memory)
+    return d.within(interval_s)
+
+
+def _decide(
+    s: Snapshot, d: Draft, standing: Mapping[RoleName, int], metrics: FleetMetrics
+) -> tuple[Draft, ScalingState, Decision]:
+    """Ask the law. A change of replicas leaves an Event and a record that replays to it."""
+    goals = goals_of(s.fleet.spec)
+    supply = tuple(supply_of(s, d, role, desired) for role, desired in standing.items())
+    seen = Observations(metrics, supply)
+    # The law runs on the clock of its samples; the operator's own may differ from it.
+    state, decision = decide(s.memory.scaling, seen, goals, metrics.at)
+    moved = [t for t in decision.targets if t.replicas != t.current]
+    if not moved:
+        return d, state, decision
+    record = {
+        "state": to_json(s.memory.scaling),
+        "observations": to_json(seen),
+        "goals": to_json(goals),
+        "now": metrics.at,
+        "decision": to_json(decision),
+    }
+    moves = ", ".join(f"{t.role} {t.current} → {t.replicas}" for t in moved)
+    note = Note(EventReason.SCALED, f"{moves}: {moved[0].rule}: {decision.message}")
+    d = replace(d.note(note), decision=decision, record=record, scaled=True)
+    return d, state, decision
 
 
 def _learn_starts(s: Snapshot, d: Draft) -> Memory:

@@ -35,7 +35,7 @@ def decide(
     """The scaling law. Pure: equal arguments give equal answers."""
     metrics, windows, slo = sight.believed(observations.metrics), goals.windows, goals.slo
     observations = replace(observations, metrics=metrics)
-    if slo is None:
+    if slo is None or goals.policy == "None":
         return state, report.at_minimum(observations, goals, now)
     blind = sight.blindness(metrics, windows)
     if blind is not None:

@@ -10,6 +10,7 @@ class Rule(StrEnum):
     """The rule that bound a role's number. Shown to people; adding one is an API change."""
 
     NO_SLO = "NoSLO"
+    POLICY_NONE = "PolicyNone"
     BLIND = "MetricsUnavailable"
     DEMAND = "Demand"
     IDLE = "Idle"
@@ -30,6 +31,7 @@ class Rule(StrEnum):
 
 MEANING: dict[Rule, str] = {
     Rule.NO_SLO: "no spec.slo: replicas stay at their minimum",
+    Rule.POLICY_NONE: "spec.autoscaling.policy is None: replicas stay at their minimum",
     Rule.BLIND: "the metrics are unknown, stale or incomplete: nothing is removed",
     Rule.DEMAND: "the smallest number whose predicted attainment meets the goal",
     Rule.IDLE: "no request for a whole hold window",
@@ -41,10 +43,10 @@ MEANING: dict[Rule, str] = {
     Rule.IN_FLIGHT: "requests in flight need this many replicas",
     Rule.PENDING: "an earlier scale-up of this role is still starting",
     Rule.ROLLING: "a rollout of this role is in progress",
-    Rule.STEP: "autoscaling.scaleUp / scaleDown limit the size of one step",
-    Rule.BUDGET: "autoscaling.gpuBudget.max is used up",
-    Rule.MIN: "the role's minReplicas",
-    Rule.MAX: "the role's maxReplicas",
+    Rule.STEP: "spec.autoscaling.scaleUp and scaleDown limit the size of one step",
+    Rule.BUDGET: "spec.autoscaling.gpuBudget.max is used up",
+    Rule.MIN: "spec.roles.<role>.replicas.min",
+    Rule.MAX: "spec.roles.<role>.replicas.max",
     Rule.UNREACHABLE: "a lone request misses the SLO: more replicas would not help",
 }
 

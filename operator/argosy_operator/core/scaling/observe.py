@@ -244,6 +244,8 @@ class Goals:
     windows: Windows = field(default_factory=Windows)
     steps: StepLimits = field(default_factory=StepLimits)
     gpu_budget: int | None = None
+    policy: Literal["Goodput", "None"] = "Goodput"
+    """None: replicas stay at their minimum, whatever the SLO says."""
     control_round_trip_s: float = 0.0
     """Time of a request outside the engines before its first token (X' = X − this)."""
     prior: Profile | None = None

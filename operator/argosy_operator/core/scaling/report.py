@@ -16,21 +16,26 @@ from argosy_operator.core.scaling.formulas import (
     PrefillModel,
     Work,
 )
-from argosy_operator.core.scaling.observe import Goals, Observations, Role, RoleSupply, Value
+from argosy_operator.core.scaling.observe import (
+    NOT_ASKED,
+    Goals,
+    Observations,
+    Role,
+    RoleSupply,
+    Value,
+)
 from argosy_operator.core.scaling.sizing import Size
 
 
 def at_minimum(seen: Observations, goals: Goals, now: float) -> Decision:
-    """No SLO: nothing to size by."""
-    targets = []
-    for supply in seen.supply:
-        goal = goals.role(supply.role)
-        targets.append(_target(supply, goal.min, Rule.NO_SLO))
-    return _inactive(tuple(targets), seen, now, Rule.NO_SLO, MEANING[Rule.NO_SLO])
+    """No SLO to size by, or a policy that sizes nothing."""
+    rule = Rule.POLICY_NONE if goals.policy == "None" else Rule.NO_SLO
+    targets = tuple(_target(s, goals.role(s.role).min, rule) for s in seen.supply)
+    return _inactive(targets, seen, now, rule, MEANING[rule])
 
 
 def held(seen: Observations, goals: Goals, now: float, why: str) -> Decision:
-    """Blind: what is there stays; only the user's own limits act."""
+    """Blind, or not asked in this round: what is there stays; only the user's own limits act."""
     targets = []
     for supply in seen.supply:
         goal = goals.role(supply.role)
@@ -39,7 +44,10 @@ def held(seen: Observations, goals: Goals, now: float, why: str) -> Decision:
         if replicas != supply.desired:
             rule = Rule.MIN if replicas > supply.desired else Rule.MAX
         targets.append(_target(supply, replicas, rule))
-    return _inactive(tuple(targets), seen, now, Rule.BLIND, f"{MEANING[Rule.BLIND]} ({why})")
+    said = [_sentence(t, None) for t in targets if t.replicas != t.current]
+    if seen.metrics.arrivals != NOT_ASKED:
+        said.append(f"{MEANING[Rule.BLIND]} ({why})")
+    return _inactive(tuple(targets), seen, now, Rule.BLIND, "; ".join(said))
 
 
 def _target(supply: RoleSupply, replicas: int, rule: Rule) -> RoleTarget:
@@ -105,7 +113,7 @@ def _sentence(target: RoleTarget, got: Size | None) -> str:
         move = f"{target.role} stays {target.current}"
     load = ""
     if got is not None:
-        load = f", {got.rate:.3g} requests/s to provide for need {target.demanded}"
+        load = f", {got.rate:.3g} requests/s planned need {target.demanded} replicas"
     return f"{move} ({target.rule}: {MEANING[target.rule]}{load})"
 
 

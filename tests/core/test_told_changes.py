@@ -1,0 +1,162 @@
+"""Changes of replicas by the spec are told as the law's are: a decision, its record, an Event."""
+
+from dataclasses import replace
+from itertools import pairwise
+
+import pytest
+
+from argosy_operator.core.events import EventReason
+from argosy_operator.core.plan import Plan
+from argosy_operator.core.scaling.decide import ScalingState, decide
+from argosy_operator.core.scaling.observe import FleetMetrics, Goals, Observations, Value
+from argosy_operator.core.scaling.record import from_json
+from tests.core.model import Model, fleet
+
+SLO = {"ttft": {"target": "1s"}, "tpot": {"target": "50ms"}}
+
+
+def bounds(least: int, most: int) -> dict[str, object]:
+    return {"colocated": {"replicas": {"min": least, "max": most}}}
+
+
+def settled(**spec: object) -> Model:
+    model = Model(fleet(**spec))
+    model.settle()
+    model.memory = replace(model.memory, decide_at=1e12)  # between two ticks of the law
+    return model
+
+
+def events(p: Plan) -> list[str]:
+    return [n.message for n in p.notes if n.reason == EventReason.SCALED]
+
+
+def last(model: Model):
+    return model.fleet.status.autoscaling.last_decision
+
+
+@pytest.mark.parametrize(
+    ("before", "after", "move", "rule"),
+    [
+        (bounds(1, 4), bounds(3, 4), "colocated 1 → 3", "MinReplicas"),
+        (bounds(3, 4), bounds(1, 2), "colocated 3 → 2", "MaxReplicas"),
+    ],
+)
+def test_a_change_by_min_or_max_leaves_a_decision_and_an_event(
+    before: dict[str, object], after: dict[str, object], move: str, rule: str
+) -> None:
+    model = settled(slo=SLO, roles=before)
+    model.turn(roles=after)
+    (said,) = events(model.round())
+    assert said.startswith(move)
+    decision = last(model)
+    assert decision is not None
+    assert decision.bound_by == rule
+    assert model.fleet.status.autoscaling.history[0].bound_by == rule
+    model.settle()
+    assert model.replicas("colocated") == int(move[-1])
+
+
+def test_an_slo_that_is_taken_away_is_told_when_replicas_go_to_their_minimum() -> None:
+    model = settled(slo=SLO, roles=bounds(1, 4))
+    grown(model, 3)
+    model.turn(slo=None)
+    (said,) = events(model.round())
+    assert "colocated 3 → 1" in said
+    assert last(model).bound_by == "NoSLO"
+
+
+def test_policy_none_is_told_when_replicas_go_to_their_minimum() -> None:
+    model = settled(slo=SLO, roles=bounds(1, 4))
+    grown(model, 3)
+    model.turn(autoscaling={"policy": "None"})
+    (said,) = events(model.round())
+    assert "colocated 3 → 1" in said
+    assert last(model).bound_by == "PolicyNone"
+
+
+def grown(model: Model, replicas: int) -> None:
+    """The law raised the fleet to so many."""
+    model.children["ServingRole", "chat-colocated"] = model._with_replicas(
+        "ServingRole", "chat-colocated", replicas
+    )
+    model.settle()
+    model.memory = replace(model.memory, decide_at=1e12)
+
+
+def test_such_a_record_replays_to_the_same_decision() -> None:
+    model = settled(slo=SLO, roles=bounds(1, 4))
+    model.turn(roles=bounds(3, 4))
+    record = model.round().draft.record
+    assert record is not None
+    state, decision = decide(
+        from_json(ScalingState, record["state"]),
+        from_json(Observations, record["observations"]),
+        from_json(Goals, record["goals"]),
+        record["now"],
+    )
+    assert [t.replicas for t in decision.targets] == [3]
+    assert state == model.memory.scaling
+
+
+def test_a_change_of_bounds_does_not_postpone_the_laws_next_look() -> None:
+    model = settled(slo=SLO, roles=bounds(1, 4))
+    due, said = model.memory.decide_at, model.memory.decision
+    model.turn(roles=bounds(3, 4))
+    model.round()
+    assert model.memory.decide_at == due
+    assert model.memory.decision == said
+
+
+def test_a_number_beyond_the_bounds_under_external_is_told_once() -> None:
+    model = settled(roles=bounds(1, 4), autoscaling={"policy": "External"})
+    model.turn_role("colocated", 9)
+    told = [n.message for n in model.round().notes if "replicas.max" in n.message]
+    assert told == [
+        "ServingRole chat-colocated asks for 9 replicas and gets 4: "
+        "spec.roles.colocated.replicas.max is 4"
+    ]
+    model.settle()
+    assert model.replicas("colocated") == 4
+    assert model.round().notes == ()
+
+
+def test_a_fleet_that_is_created_scales_nothing() -> None:
+    model = Model(fleet(slo=SLO, roles=bounds(2, 4)))
+    assert events(model.round()) == []
+
+
+def test_traffic_that_wavers_does_not_write_status_at_every_tick() -> None:
+    """Poisson noise over a rate window of seconds moves every figure by more than a tenth."""
+    model = Model(fleet(slo=SLO))
+    model.settle()
+    statuses = []
+    for i in range(60):
+        wave = 1.0 + 0.4 * (i % 3)
+        model.metrics = FleetMetrics(
+            at=model.now,
+            arrivals=Value(8.0 * wave, model.now),
+            attainment=Value(0.99 - 0.02 * (i % 2), model.now),
+            scored=50.0,
+            ttft_p90_s=Value(0.4 * wave, model.now),
+            tpot_p90_s=Value(0.02 * wave, model.now),
+        )
+        model.memory = replace(model.memory, decide_at=0.0)
+        model.round()
+        statuses.append(model.fleet.status)
+        model.now += 2.0
+    changes = sum(a != b for a, b in pairwise(statuses))
+    assert 2 <= changes <= 5  # 120 s, at most one write in 30 s
+
+
+def test_a_verdict_that_turns_is_written_at_once() -> None:
+    model = Model(fleet(slo=SLO))
+    model.settle()
+    for share in (0.99, 0.5):
+        model.metrics = FleetMetrics(
+            at=model.now, arrivals=Value(8.0, model.now), attainment=Value(share, model.now)
+        )
+        model.memory = replace(model.memory, decide_at=0.0)
+        model.round()
+        model.now += 2.0
+    assert model.fleet.status.columns.slo == "Missed"
+    assert model.fleet.status.goodput.attainment == "0.500"
