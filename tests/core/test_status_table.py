@@ -13,7 +13,7 @@ from argosy_operator.core.plan import after, plan
 from argosy_operator.core.pods import Pod
 from argosy_operator.core.problems import LOAD_FAILURES
 from argosy_operator.core.scaling.decision import Decision, RoleTarget, Rule
-from argosy_operator.core.scaling.observe import FleetMetrics, Idle, Value, blind_metrics
+from argosy_operator.core.scaling.observe import FleetMetrics, Idle, Role, Value, blind_metrics
 from argosy_operator.core.status import TABLE, Facts, Row, facts_of, statements
 from tests.core.model import Model, fleet
 
@@ -83,11 +83,13 @@ def bound_by_budget() -> set[str]:
     return decided(Rule.BUDGET)
 
 
-def decided(rule: Rule, *, reachable: bool = True, **numbers: float) -> set[str]:
+def decided(
+    rule: Rule, *, reachable: bool = True, relearning: tuple[Role, ...] = (), **numbers: float
+) -> set[str]:
     """The law's last word was this rule, with these numbers."""
     target = RoleTarget("colocated", 1, 1, 2, rule, "")
     known = {"colocated_planned_per_s": 1.0, "colocated_batch_limit": 9.0} | numbers
-    decision = Decision(0.0, (target,), rule, "", True, reachable, known)
+    decision = Decision(0.0, (target,), rule, "", True, reachable, known, relearning=relearning)
     model = settled(slo=SLO)
     model.memory = replace(model.memory, decision=decision, decide_at=1e12)
     return facts(model)
@@ -169,6 +171,7 @@ WORLDS = {
     "budget": bound_by_budget,
     "sized": lambda: decided(Rule.DEMAND),
     "most": lambda: decided(Rule.MAX),
+    "relearning": lambda: decided(Rule.LEARNING, relearning=("colocated",)),
     "ttft_floor": lambda: decided(Rule.UNREACHABLE, reachable=False),
     "tpot_floor": lambda: decided(Rule.UNREACHABLE, reachable=False, colocated_batch_limit=0.5),
     "InvalidSpec": lambda: facts(Model(fleet()), Trouble.INVALID),

@@ -177,6 +177,18 @@ def test_an_slo_that_a_lone_request_misses_names_the_target_to_change() -> None:
     assert "spec.slo.tpot.target" in tpot.message
 
 
+def test_capacity_that_is_measured_anew_is_told_by_the_scaling_condition() -> None:
+    model = settled(slo=SLO, roles=WIDE)
+    target = RoleTarget("colocated", 2, 2, 2, Rule.LEARNING, "")
+    decision = Decision(0.0, (target,), target.rule, "", True, True, {}, relearning=("colocated",))
+    model.memory = replace(model.memory, decision=decision, decide_at=1e12)
+    model.round()
+    said = condition(model, "ScalingActive")
+    assert (said.status, said.reason) == ("True", "CapacityRelearnt")
+    assert "measured anew" in said.message
+    assert "nothing is removed" in said.message
+
+
 @pytest.mark.parametrize(
     ("said", "helps"),
     [

@@ -71,6 +71,7 @@ class Reason(StrEnum):
     # ScalingActive
     ON_TARGET = "OnTarget"
     FOLLOWING_GOODPUT = "FollowingGoodput"
+    CAPACITY_RELEARNT = "CapacityRelearnt"
     EXTERNAL_OWNER = "ExternalOwner"
     POLICY_NONE = "PolicyNone"
     METRICS_UNAVAILABLE = "MetricsUnavailable"

@@ -35,6 +35,7 @@ from argosy_operator.core.problems import (
 )
 from argosy_operator.core.scaling.decision import Decision, Rule
 from argosy_operator.core.scaling.observe import Idle
+from argosy_operator.core.scaling.report import anew_sentence
 from argosy_operator.core.scaling.sight import blindness
 from argosy_operator.core.snapshot import Snapshot
 from argosy_operator.core.targets import by_law, goals_of
@@ -149,6 +150,7 @@ TABLE: tuple[Row, ...] = (
     Row(About.SCALING_ACTIVE, "False", Why.NO_SLO, ("!slo",)),
     Row(About.SCALING_ACTIVE, "False", Why.ROLLING_OUT, ("rolling",)),
     Row(About.SCALING_ACTIVE, "False", Why.METRICS_UNAVAILABLE, ("blind",)),
+    Row(About.SCALING_ACTIVE, "True", Why.CAPACITY_RELEARNT, ("relearning",)),
     Row(About.SCALING_ACTIVE, "True", Why.FOLLOWING_GOODPUT),
     # MetricsAvailable: only asked for under policy Goodput with an SLO
     Row(About.METRICS_AVAILABLE, "Unknown", Why.EXTERNAL_OWNER, ("external",)),
@@ -282,6 +284,8 @@ def _sentences(
     if missing:
         says[Why.STARTING] = f"waiting for pods to become ready: {missing}"
         says[Why.PODS_NOT_READY] = says[Why.STARTING]
+    if decision is not None and decision.relearning:
+        says[Why.CAPACITY_RELEARNT] = anew_sentence(decision.relearning)
     if decision is not None and _is_blind(decision):
         says[Why.METRICS_UNAVAILABLE] = decision.message
     if decision is not None and decision.silent_gateways:
@@ -314,7 +318,9 @@ def _is_blind(decision: Decision | None) -> bool:
 def _of_decision(decision: Decision | None) -> dict[str, bool]:
     """Facts of the law's last word."""
     if decision is None:
-        return dict.fromkeys(("asked", "blind", "silent", "budget", "sized", "most"), False)
+        return dict.fromkeys(
+            ("asked", "blind", "silent", "budget", "sized", "most", "relearning"), False
+        )
     rules, numbers = {t.rule for t in decision.targets}, decision.numbers
     slow = any(n < 1 for name, n in numbers.items() if name.endswith("_batch_limit"))
     return {
@@ -323,6 +329,7 @@ def _of_decision(decision: Decision | None) -> dict[str, bool]:
         "silent": bool(decision.silent_gateways),
         "budget": Rule.BUDGET in rules,
         "most": Rule.MAX in rules,
+        "relearning": bool(decision.relearning),
         "sized": any(name.endswith("_planned_per_s") for name in numbers),
         "ttft_floor": not decision.reachable and not slow,
         "tpot_floor": not decision.reachable and slow,

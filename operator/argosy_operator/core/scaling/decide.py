@@ -55,7 +55,8 @@ def decide(
     kept = {t.role for t, _, keeps in settled if keeps in UNSURE}
     targets = _within_budget([t for t, _, _ in settled], kept, sizes, observations, goals)
     state = replace(state, roles=tuple(_raised(r, targets, now) for _, r, _ in settled))
-    return state, report.decided(targets, sizes, coming, state.work, observations, now)
+    decision = report.decided(targets, sizes, coming, state.work, observations, now)
+    return state, report.relearning(decision, state)
 
 
 def cold_start_s(supply: RoleSupply, windows: Windows) -> float:

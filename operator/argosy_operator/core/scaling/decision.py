@@ -82,6 +82,7 @@ class Decision:
 
     `active` False: the law did not run (no SLO, blind) and `rule` says why. `reachable` False: no
     number of replicas meets the SLO; growth stopped. `numbers`: name with unit → what was used.
+    `relearning`: roles whose capacity is measured anew because what had been learnt was not usable.
     """
 
     at: float
@@ -96,6 +97,7 @@ class Decision:
     """The operator's clock minus that of the metrics' source, s."""
     silent_gateways: tuple[str, ...] = ()
     """Ready gateways of which Prometheus has no fresh samples."""
+    relearning: tuple[Role, ...] = ()
 
     def replicas(self, role: Role) -> int:
         return next(t.replicas for t in self.targets if t.role == role)

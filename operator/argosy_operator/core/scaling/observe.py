@@ -6,7 +6,11 @@ durations seconds, shares 0..1. Every value survives `record.to_json` / `record.
 """
 
 from dataclasses import dataclass, field
+from math import isfinite
 from typing import Literal
+
+LARGEST = 1e15
+"""No rate, length, time or count of a fleet is larger; what is, is no measurement."""
 
 Role = Literal["prefill", "decode", "colocated"]
 Mode = Literal["colocated", "disaggregated"]
@@ -37,6 +41,11 @@ class Blind:
 Signal = Value | Idle | Blind
 
 NOT_ASKED = Blind("NotAsked")
+
+
+def plausible(number: float) -> bool:
+    """Can it be a measurement: finite, not negative, no larger than any fleet's?"""
+    return isfinite(number) and 0 <= number <= LARGEST
 
 
 @dataclass(frozen=True, slots=True)

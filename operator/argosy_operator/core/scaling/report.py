@@ -25,6 +25,7 @@ from argosy_operator.core.scaling.observe import (
     Value,
 )
 from argosy_operator.core.scaling.sizing import Size
+from argosy_operator.core.scaling.state import ScalingState
 
 
 def at_minimum(seen: Observations, goals: Goals, now: float) -> Decision:
@@ -104,6 +105,23 @@ def decided(
             if t.role in sizes
             for n in range(max(1, min(t.replicas, t.demanded) - 1), max(t.replicas, t.demanded) + 2)
         ),
+    )
+
+
+def relearning(decision: Decision, state: ScalingState) -> Decision:
+    """The decision, which also says what is measured anew because it was not usable."""
+    anew = tuple(r.role for r in state.roles if r.estimate.renewed)
+    if not anew:
+        return decision
+    said = f"{decision.message}; {anew_sentence(anew)}"
+    return replace(decision, message=said, relearning=anew)
+
+
+def anew_sentence(roles: tuple[Role, ...]) -> str:
+    """For the decision and for the condition ScalingActive."""
+    return (
+        f"what was learnt about a replica ({', '.join(roles)}) was not usable and is measured "
+        "anew: until then nothing is removed"
     )
 
 

@@ -20,6 +20,7 @@ from argosy_operator.core.scaling.observe import (
     StepDelta,
     Value,
     Windows,
+    plausible,
     stale_reason,
 )
 from argosy_operator.core.scaling.sizing import known
@@ -29,16 +30,9 @@ FEEDBACK_GAIN = 0.03
 FEEDBACK_ERROR = (-0.03, 0.12)
 HEADROOM = (0.85, 1.1)
 SCORED_ENOUGH = 20
-LARGEST = 1e15
-"""No rate, length, time or count of a fleet is larger; what is, is no measurement."""
-
 SHORTEST_S = 1e-6
 LARGEST_STEP = 1e9
 """No step takes as many seconds, tokens or sequences."""
-
-
-def plausible(number: float) -> bool:
-    return isfinite(number) and 0 <= number <= LARGEST
 
 
 def believed(metrics: FleetMetrics) -> FleetMetrics:
@@ -97,6 +91,33 @@ def _believed(signal: Signal) -> Signal:
     return signal
 
 
+def sound(state: ScalingState) -> bool:
+    """Is everything remembered a number that the law may reckon with? False for a state that was
+    read back and cannot be right."""
+    times = (state.sighted_at, state.seen_at, state.busy_at, state.work_at, state.demand.end)
+    memories = [r.memory for r in state.roles]
+    wants = [w for m in memories for w in (*m.highs, *m.lows)]
+    work, demand = state.work, state.demand
+    numbers = (
+        *((work.prompt, work.prompt_squared, work.output) if work else ()),
+        *demand.counts,
+        *(f.rate for f in demand.pending),
+        *(n for pair in demand.residuals for n in pair),
+        *(w.replicas for w in wants),
+    )
+    moments = (
+        *(t for t in (*times, *(m.raised_at for m in memories)) if t is not None),
+        *(f.due for f in demand.pending),
+        *(w.at for w in wants),
+    )
+    return (
+        all(map(plausible, numbers))
+        and all(map(isfinite, moments))
+        and all(HEADROOM[0] <= r.headroom <= HEADROOM[1] for r in state.roles)
+        and all(capacity.sound(r.estimate) for r in state.roles)
+    )
+
+
 def blindness(metrics: FleetMetrics, windows: Windows) -> str | None:
     """Why the arrivals, without which nothing may be decided, are not known; None if they are.
 
@@ -113,21 +134,26 @@ def sight(
     state: ScalingState, metrics: FleetMetrics, goals: Goals, slo: SLO, now: float
 ) -> ScalingState:
     """Note that the metrics are true now, whether requests come, and what a request brings."""
-    windows = goals.windows
+    windows, renewed = goals.windows, not sound(state)
+    if renewed:
+        state = ScalingState()
     gap = state.seen_at is None or now - state.seen_at > windows.fresh_s + windows.interval_s
     # What is seen while a gateway is silent is a part: the hold begins when the whole is seen.
     gap = gap or bool(metrics.silent_gateways)
     busy = gap or isinstance(metrics.arrivals, Value)
-    known_roles = {r.role: r for r in state.roles}
+    roles = {
+        g.role: RoleState(
+            g.role, replace(capacity.begin(g.role, goals.prior, slo), renewed=renewed)
+        )
+        for g in goals.roles
+    }
+    roles |= {r.role: r for r in state.roles if r.role in roles}
     state = replace(
         state,
         sighted_at=now if gap else state.sighted_at,
         seen_at=now,
         busy_at=now if busy else state.busy_at,
-        roles=tuple(
-            known_roles.get(g.role) or RoleState(g.role, capacity.begin(g.role, goals.prior, slo))
-            for g in goals.roles
-        ),
+        roles=tuple(roles.values()),
     )
     match metrics.prompt_tokens, metrics.prompt_tokens_squared, metrics.output_tokens:
         case Value(v=prompt), squared, Value(v=output, at=at):
