@@ -12,7 +12,7 @@ from argosy_engine.runtime import cpu
 from argosy_engine.runtime.cpu import Attempt, Cpu
 from tests.engine.processes import eventually
 
-LYING = (sys.executable, str(Path(__file__).parent / "lying_cpu.py"))
+LYING = (sys.executable, "-P", str(Path(__file__).parent / "lying_cpu.py"))
 AMX = {"avx512f", "avx512_bf16", "amx_tile", "amx_bf16"}
 CONFIG = EngineConfig(model="nowhere", served_name="m", dtype="bfloat16", threads=1)
 BOTH = ["float32", "bfloat16"]

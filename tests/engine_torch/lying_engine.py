@@ -37,7 +37,7 @@ def main() -> int:
     from argosy_engine.runtime import cpu
 
     cpu.cpu_flags = lambda: {"avx512f", "avx512_bf16", "amx_tile", "amx_bf16"}
-    cpu.PROGRAM = (sys.executable, __file__, "products")
+    cpu.PROGRAM = (sys.executable, "-P", __file__, "products")
     return argosy.main()
 
 

@@ -15,7 +15,10 @@ from argosy_engine.runtime import cpu, torch_runner  # noqa: E402
 from tests.engine_torch.engines import engine  # noqa: E402
 from tests.weights.tiny import write_tiny  # noqa: E402
 
-LYING = (str(Path(__file__).parent / "lying_engine.py"),)
+LYING = (
+    "-P",
+    str(Path(__file__).parent / "lying_engine.py"),
+)
 
 
 def test_an_engine_serves_bfloat16_on_a_cpu_that_dies_of_its_announced_amx(tmp_path, monkeypatch):
