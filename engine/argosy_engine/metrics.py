@@ -37,7 +37,7 @@ _LATENCY = (
 _STEP_TOKENS = (1, 8, *(2**power for power in range(4, 15)))
 _BATCH = (1, 2, 4, 8, 16, 32, 64, 96, 128, 192, 256, 384, 512, 1024)
 _TRANSFER = (0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1, 2, 5, 10, 30, 60)
-_CAUSES = ("connect", "refused", "fingerprint", "timeout", "broken", "corrupt")
+_CAUSES = ("connect", "refused", "fingerprint", "timeout", "broken", "corrupt", "suspended")
 
 
 def _one_two_five(limit: int) -> list[float]:
@@ -156,7 +156,7 @@ class EngineMetrics:
         self._batch = {kind: batch.labels(kind) for kind in _KINDS}
         self._blocked = own(
             "argosy_admission_blocked_steps", "Steps whose first waiting request stayed out",
-            "by", ("batch", "tokens", "kv", "lease"),
+            "by", ("batch", "tokens", "kv", "lease", "pull"),
         )  # fmt: skip
         self._preempted = own("argosy_preemptions", "Preemptions", "mode", ("recompute", "swap"))
         self._late_s = Counter(

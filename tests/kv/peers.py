@@ -3,6 +3,7 @@
 import asyncio
 import contextlib
 from collections.abc import AsyncIterator
+from dataclasses import dataclass
 from typing import Any
 
 from argosy_engine.core.sampling import SamplingParams
@@ -85,14 +86,22 @@ async def puller(address: str) -> AsyncIterator[Puller]:
         writer.close()
 
 
+@dataclass
+class Liar:
+    address: str = ""
+    asked: int = 0  # connections on which it read PREFILL
+
+
 @contextlib.asynccontextmanager
-async def liar(*frames: tuple[Kind, dict[str, Any]] | bytes) -> AsyncIterator[str]:
-    """A prefill engine that reads PREFILL and answers with these frames, whatever they say."""
+async def liar(*frames: tuple[Kind, dict[str, Any]] | bytes) -> AsyncIterator[Liar]:
+    """A prefill engine that reads PREFILL, answers with these frames and is silent after them."""
     leaving = asyncio.Event()
+    it = Liar()
 
     async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         with contextlib.suppress(OSError, EOFError):
             await read_frame(reader)
+            it.asked += 1
             for frame in frames:
                 writer.write(frame if isinstance(frame, bytes) else encode_control(*frame))
             await writer.drain()
@@ -100,8 +109,9 @@ async def liar(*frames: tuple[Kind, dict[str, Any]] | bytes) -> AsyncIterator[st
         writer.transport.abort()
 
     server = await asyncio.start_server(serve, "127.0.0.1", 0)
+    it.address = f"127.0.0.1:{server.sockets[0].getsockname()[1]}"
     try:
-        yield f"127.0.0.1:{server.sockets[0].getsockname()[1]}"
+        yield it
     finally:
         leaving.set()
         server.close()

@@ -229,8 +229,8 @@ def ready(**more):
 async def test_a_lie_of_a_prefill_engine_costs_its_request_no_token_and_others_nothing(
     decode, frames
 ):
-    async with liar(*frames) as address:
-        deceived, other = decode.ask(PROMPT, address), decode.ask(PROMPT[::-1], name="other")
+    async with liar(*frames) as it:
+        deceived, other = decode.ask(PROMPT, it.address), decode.ask(PROMPT[::-1], name="other")
         await until(lambda: deceived.end is not None and other.end is not None)
     assert (len(deceived.ids), deceived.end) == (3, "length")
     assert (len(other.ids), other.end) == (3, "length")

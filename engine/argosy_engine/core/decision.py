@@ -9,7 +9,7 @@ from argosy_engine.core.transfer import PullOrder
 
 __all__ = ["BlockedBy", "Decision"]
 
-BlockedBy = Literal["batch", "tokens", "kv", "lease"]
+BlockedBy = Literal["batch", "tokens", "kv", "lease", "pull"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

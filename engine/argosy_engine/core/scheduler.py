@@ -9,12 +9,14 @@ never wait for each other.
 
 from bisect import insort
 from collections.abc import Iterable
+from operator import attrgetter
 
 from argosy_engine.core.capacity import Candidate, CapacityPolicy, Pressure
 from argosy_engine.core.decision import BlockedBy, Decision
 from argosy_engine.core.limits import Limits, Refusal, refuse_shape
 from argosy_engine.core.plan import Row, StepOutput, StepPlan
 from argosy_engine.core.pool import BlockPool
+from argosy_engine.core.pull_share import PullShare
 from argosy_engine.core.request import (
     Emission,
     ErrorCode,
@@ -77,7 +79,7 @@ class Scheduler:
         sequence = Sequence(request=request, tokens=list(request.token_ids), order=self._order)
         sequence.wait_deadline_s = request.deadline_s
         self.sequences[request.request_id] = sequence
-        insort(self.waiting, sequence, key=_rank)
+        insort(self.waiting, sequence, key=attrgetter("rank"))
         return sequence
 
     def abort(self, request_id: str, reason: FinishReason = "abort") -> None:
@@ -149,15 +151,21 @@ class Scheduler:
                 budget -= self._schedule_chunk(rows, sequence, budget)
         pulls: list[PullOrder] = []
         blocked: BlockedBy | None = None
-        while self.waiting and not preempted and blocked is None:
-            head = self.waiting[0]
+        share = PullShare(self.pulling.values(), places=slots, blocks=self.pool.total)
+        passed = 0  # requests that wait for their peer's other pulls; those behind them need not
+        while passed < len(self.waiting) and not preempted and blocked is None:
+            head = self.waiting[passed]
+            if share.spent(head, self.pool.block_size):
+                passed += 1
+                continue
             blocked = self._blocked_by(head, budget)
             if blocked is None:
-                del self.waiting[0]
+                del self.waiting[passed]
                 order = self._admit(head, now)
                 if order is None:
                     budget -= self._schedule_chunk(rows, head, budget)
                 else:
+                    share.add(head)
                     pulls.append(order)
         return Decision(
             plan=self._plan(rows),
@@ -165,7 +173,7 @@ class Scheduler:
             cancels=tuple(cancels),
             abandoned=tuple(abandoned),
             emissions=tuple(emissions),
-            blocked_by="kv" if preempted else blocked,
+            blocked_by="kv" if preempted else blocked or ("pull" if passed else None),
             preempted=tuple(preempted),
         )
 
@@ -236,12 +244,12 @@ class Scheduler:
         sequence.state = State.PREEMPTED
         # It was admitted once; dropping it for waiting too long would lose text already streamed.
         sequence.wait_deadline_s = float("inf")
-        insort(self.waiting, sequence, key=_rank)
+        insort(self.waiting, sequence, key=attrgetter("rank"))
 
     def _choose_decodes(self, room: int) -> list[Sequence]:
         decodes = [s for s in self.running if s.decoding]
         if len(decodes) > room:  # turns go to those who waited longest
-            decodes.sort(key=_last_step)
+            decodes.sort(key=attrgetter("last_step"))
             del decodes[room:]
         return decodes
 
@@ -486,14 +494,6 @@ class Scheduler:
             decode_context_tokens=context,
             after_idle=after_idle,
         )
-
-
-def _rank(sequence: Sequence) -> tuple[int, float, int]:
-    return sequence.rank
-
-
-def _last_step(sequence: Sequence) -> int:
-    return sequence.last_step
 
 
 def _ceil_div(value: int, by: int) -> int:

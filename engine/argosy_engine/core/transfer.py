@@ -23,6 +23,7 @@ __all__ = [
     "PrefillEvent",
     "PrefillPort",
     "PrefillRefused",
+    "PullCause",
     "PullDone",
     "PullEvent",
     "PullFailed",
@@ -85,6 +86,12 @@ class PullDone:
     seconds: float  # from the PULL frame to the last byte
 
 
+PullCause = Literal[
+    "connect", "refused", "fingerprint", "timeout", "broken", "corrupt", "cancelled", "suspended"
+]
+"""The last candidate's; `suspended` when none was asked, because each one failed lately."""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PullFailed:
     """The last candidate failed, the time is over, or `cancel_pull` took effect.
@@ -95,7 +102,7 @@ class PullFailed:
 
     request_id: str
     attempt: int
-    cause: Literal["connect", "refused", "fingerprint", "timeout", "broken", "corrupt", "cancelled"]
+    cause: PullCause
     message: str
 
 

@@ -8,11 +8,19 @@ elsewhere: decode computes the prompt itself.
 import asyncio
 import contextlib
 import time
-from collections.abc import Callable
-from typing import Literal, TypeVar
+from collections.abc import AsyncIterator, Callable
+from typing import TypeVar
 
 from argosy_engine.core.runner import Runner
-from argosy_engine.core.transfer import PullDone, PullEvent, PullFailed, PullOrder, PullReady
+from argosy_engine.core.suspects import Suspects
+from argosy_engine.core.transfer import (
+    PullCause,
+    PullDone,
+    PullEvent,
+    PullFailed,
+    PullOrder,
+    PullReady,
+)
 from argosy_engine.kv.messages import Accepted, Done, Message, Ready, Refused, decode_message
 from argosy_engine.kv.stream import read_head, read_message, read_payload, send_control
 from argosy_engine.kv.wire import (
@@ -21,6 +29,7 @@ from argosy_engine.kv.wire import (
     Kind,
     WireError,
     decode_run,
+    encode_control,
 )
 
 __all__ = ["Puller"]
@@ -28,15 +37,20 @@ __all__ = ["Puller"]
 _CONNECT_S = 2.0
 _ACCEPT_S = 5.0
 _Expected = TypeVar("_Expected", Accepted, Ready, Done)
-Cause = Literal["connect", "refused", "fingerprint", "timeout", "broken", "corrupt", "cancelled"]
+# Refusals that the next request would meet too; the others are about the prompt.
+_ABOUT_THE_ENGINE = frozenset({"draining", "queue_full", "busy", "fingerprint"})
 
 
 class PullError(Exception):
-    """One candidate failed; `final` when its first token was handed out already."""
+    """One candidate failed; `final` when its first token was handed out already.
 
-    def __init__(self, cause: Cause, message: str) -> None:
+    `reason` is REFUSED's.
+    """
+
+    def __init__(self, cause: PullCause, message: str, reason: str = "") -> None:
         super().__init__(message)
-        self.cause: Cause = cause
+        self.cause: PullCause = cause
+        self.reason = reason
         self.final = False
 
 
@@ -48,50 +62,63 @@ class Puller:
         self._layout = runner.kv_layout()
         self._lease_s = lease_s
         self._post = post
+        self._suspects = Suspects()
 
     async def pull(self, order: PullOrder) -> None:
         """Posts exactly one PullDone or PullFailed, whatever happens."""
-        failure = PullError("connect", "there was no candidate")
         try:
-            async with asyncio.timeout(order.timeout_s):
-                for candidate in order.candidates:
-                    try:
-                        self._post(await self._pull_from(candidate, order))
-                        return
-                    except PullError as error:
-                        failure = error
-                        if error.final:
-                            break
-        except TimeoutError:
-            failure = PullError("timeout", f"no KV within {order.timeout_s:g} s")
+            outcome: PullDone | PullFailed = await self._pull(order)
+        except PullError as error:
+            outcome = _failed(order, error)
         except asyncio.CancelledError:
-            failure = PullError("cancelled", "the request ended before its KV came")
+            outcome = _failed(order, PullError("cancelled", "the request ended before its KV came"))
         except Exception as error:
             # A pull must end in an event: a request without one would wait for ever.
-            failure = PullError("broken", f"unexpected: {error!r}")
-        self._post(
-            PullFailed(
-                request_id=order.request_id,
-                attempt=order.attempt,
-                cause=failure.cause,
-                message=str(failure),
-            )
-        )
+            outcome = _failed(order, PullError("broken", f"unexpected: {error!r}"))
+        self._post(outcome)
 
-    async def _pull_from(self, candidate: str, order: PullOrder) -> PullDone:
-        host, _, port = candidate.rpartition(":")
-        try:
-            connecting = asyncio.open_connection(host.strip("[]"), int(port))
-            reader, writer = await asyncio.wait_for(connecting, _CONNECT_S)
-        except (OSError, ValueError, TimeoutError) as error:
-            raise PullError("connect", f"{candidate}: {error!r}") from error
+    async def _pull(self, order: PullOrder) -> PullDone:
+        """Ask the candidates in order; a silent one must leave time for those after it."""
+        deadline_s = time.monotonic() + order.timeout_s
+        failure = PullError("suspended", "all candidates failed lately and are left alone")
+        for index, candidate in enumerate(order.candidates):
+            now = time.monotonic()
+            if not self._suspects.may_ask(candidate, now):
+                continue
+            others = sum(self._suspects.trusts(c, now) for c in order.candidates[index + 1 :])
+            ready_by_s = now + (deadline_s - now) / (1 + others)
+            try:
+                return await self._pull_from(candidate, order, ready_by_s, deadline_s)
+            except PullError as error:
+                failure = error
+                self._remember(candidate, error, now)
+                if error.final:
+                    break
+        raise failure
+
+    def _remember(self, candidate: str, error: PullError, asked_s: float) -> None:
+        if error.cause in ("refused", "fingerprint"):
+            if error.reason in _ABOUT_THE_ENGINE:
+                self._suspects.refused(candidate, now=time.monotonic())
+        else:
+            self._suspects.failed(candidate, asked_s=asked_s, now=time.monotonic())
+
+    async def _pull_from(
+        self, candidate: str, order: PullOrder, ready_by_s: float, deadline_s: float
+    ) -> PullDone:
+        writer: asyncio.StreamWriter | None = None
         ready = False
+        hello = self._hello(order)
         try:
-            await self._ask(reader, writer, order)
-            answer = await _expect(reader, Ready)
+            async with _until(ready_by_s, "no first token in this candidate's share of the time"):
+                reader, writer = await _connect(candidate)
+                await self._ask(reader, writer, hello)
+                answer = await _expect(reader, Ready)
             self._post(self._ready(answer, order))
             ready = True
-            done = await self._fetch(reader, writer, answer, order)
+            self._suspects.answered(candidate)
+            async with _until(deadline_s, f"no KV within {order.timeout_s:g} s"):
+                done = await self._fetch(reader, writer, answer, order)
         except (PullError, WireError, EOFError, OSError) as error:
             failed = _as_pull_error(candidate, error)
             failed.final = ready
@@ -102,13 +129,11 @@ class Puller:
             writer.close()
             return done
         finally:
-            if not writer.is_closing():
+            if writer is not None and not writer.is_closing():
                 writer.transport.abort()  # closing would wait until a silent peer reads the rest
 
-    async def _ask(
-        self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter, order: PullOrder
-    ) -> None:
-        hello = {
+    def _hello(self, order: PullOrder) -> bytes:
+        said = {
             "request_id": order.request_id,
             "attempt": order.attempt,
             "fingerprint": self._layout.fingerprint,
@@ -117,11 +142,17 @@ class Puller:
             "lease_s": self._lease_s,
         }
         try:
-            async with asyncio.timeout(_ACCEPT_S):
-                await send_control(writer, Kind.PREFILL, hello)
-                await _expect(reader, Accepted)
-        except TimeoutError as error:
-            raise PullError("timeout", f"not accepted within {_ACCEPT_S:g} s") from error
+            return encode_control(Kind.PREFILL, said)
+        except WireError as error:
+            raise PullError("refused", f"not asked: {error}") from error
+
+    async def _ask(
+        self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter, hello: bytes
+    ) -> None:
+        async with _until(time.monotonic() + _ACCEPT_S, f"not accepted within {_ACCEPT_S:g} s"):
+            writer.write(hello)
+            await writer.drain()
+            await _expect(reader, Accepted)
 
     def _ready(self, answer: Ready, order: PullOrder) -> PullReady:
         """Whatever READY says is checked before a token of it reaches a client."""
@@ -182,12 +213,37 @@ def _expected(message: Message, kind: type[_Expected]) -> _Expected:
         return message
     if not isinstance(message, Refused):
         raise WireError(f"{type(message).__name__.upper()} came out of turn")
-    cause: Cause = "fingerprint" if message.reason == "fingerprint" else "refused"
-    raise PullError(cause, f"{message.reason}: {message.message}")
+    cause: PullCause = "fingerprint" if message.reason == "fingerprint" else "refused"
+    raise PullError(cause, f"{message.reason}: {message.message}", message.reason)
+
+
+def _failed(order: PullOrder, error: PullError) -> PullFailed:
+    return PullFailed(
+        request_id=order.request_id, attempt=order.attempt, cause=error.cause, message=str(error)
+    )
+
+
+@contextlib.asynccontextmanager
+async def _until(deadline_s: float, message: str) -> AsyncIterator[None]:
+    """PullError("timeout", message) at that time of the monotonic clock."""
+    try:
+        async with asyncio.timeout(deadline_s - time.monotonic()):
+            yield
+    except TimeoutError as error:
+        raise PullError("timeout", message) from error
+
+
+async def _connect(candidate: str) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
+    host, _, port = candidate.rpartition(":")
+    try:
+        async with asyncio.timeout(_CONNECT_S):
+            return await asyncio.open_connection(host.strip("[]"), int(port))
+    except (OSError, ValueError, OverflowError) as error:
+        raise PullError("connect", repr(error)) from error
 
 
 def _as_pull_error(candidate: str, error: Exception) -> PullError:
     if isinstance(error, PullError):
-        return PullError(error.cause, f"{candidate}: {error}")
-    cause: Cause = "corrupt" if isinstance(error, WireError) else "broken"
+        return PullError(error.cause, f"{candidate}: {error}", error.reason)
+    cause: PullCause = "corrupt" if isinstance(error, WireError) else "broken"
     return PullError(cause, f"{candidate}: {error!r}")

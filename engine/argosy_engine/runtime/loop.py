@@ -263,7 +263,8 @@ class EngineLoop:
                 self.scheduler.pull_done(message)
             case PullFailed():
                 if message.cause != "cancelled":
-                    log.warning("pull of %s failed: %s", message.request_id, message.message)
+                    level = logging.DEBUG if message.cause == "suspended" else logging.WARNING
+                    log.log(level, "pull of %s failed: %s", message.request_id, message.message)
                     self.metrics.observe_pull_failure(message)
                 self.scheduler.pull_failed(message)
             case _Wake():

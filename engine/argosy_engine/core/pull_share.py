@@ -1,0 +1,39 @@
+"""How much of a decode engine the pulls from one prefill engine may hold.
+
+A pull holds a place in the batch and its prompt's blocks while a peer computes. Half of both stays
+free of any one peer, so that a peer which falls silent cannot stop this engine.
+"""
+
+from collections.abc import Iterable
+
+from argosy_engine.core.request import Sequence
+
+__all__ = ["PullShare"]
+
+_AT_LEAST = 2  # pulls: one is computed there while another one is sent
+
+
+class PullShare:
+    """What each peer's pulls hold at the start of one scheduling round, and those it adds."""
+
+    def __init__(self, pulling: Iterable[Sequence], *, places: int, blocks: int) -> None:
+        self._places = max(_AT_LEAST, places // 2)
+        self._blocks = blocks // 2
+        self._held: dict[str, tuple[int, int]] = {}
+        for sequence in pulling:
+            self.add(sequence)
+
+    def add(self, sequence: Sequence) -> None:
+        """A pull was started."""
+        peer = sequence.request.candidates[0]
+        count, blocks = self._held.get(peer, (0, 0))
+        self._held[peer] = count + 1, blocks + len(sequence.blocks)
+
+    def spent(self, sequence: Sequence, block_size: int) -> bool:
+        """Must this waiting request's pull wait for others to end? One alone always may start."""
+        request = sequence.request
+        if not request.candidates or sequence.n_output or sequence.cancelling:
+            return False  # computed here
+        count, blocks = self._held.get(request.candidates[0], (0, 0))
+        need = -(-sequence.n_prompt // block_size)
+        return bool(count) and (count >= self._places or blocks + need > self._blocks)

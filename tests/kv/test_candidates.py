@@ -1,0 +1,125 @@
+"""Prefill engines that are silent, gone or unwilling: what they cost this request and the next."""
+
+import contextlib
+import socket
+
+import pytest
+
+from argosy_engine.core import suspects
+from argosy_engine.core.transfer import PullFailed
+from argosy_engine.kv import client
+from argosy_engine.kv.wire import Kind
+from tests.kv.nodes import BLOCK, node, until
+from tests.kv.peers import liar
+
+PROMPT = list(range(100, 100 + 40 * BLOCK + 5))
+ACCEPTED = (Kind.ACCEPTED, {"engine_epoch": "e"})
+
+
+@pytest.fixture
+def prefill():
+    with node("prefill") as started:
+        yield started
+
+
+@pytest.fixture
+def decode():
+    with node("decode") as started:
+        yield started
+
+
+@pytest.fixture
+def impatient(monkeypatch):
+    """Silence is noticed at once."""
+    monkeypatch.setattr(client, "_ACCEPT_S", 0.2)
+
+
+@pytest.fixture(autouse=True)
+def long_memory(monkeypatch):
+    """However slow this machine is, the next request comes within the back-off."""
+    for name in ("_FIRST_S", "_REFUSED_S"):
+        monkeypatch.setattr(suspects, name, 60.0)
+
+
+@contextlib.contextmanager
+def stopped_engine():
+    """The kernel takes connections, the process does not: (address, connections so far)."""
+    with socket.create_server(("127.0.0.1", 0), backlog=16) as server:
+        server.setblocking(False)
+        taken = []
+
+        def asked() -> int:
+            with contextlib.suppress(BlockingIOError):
+                while True:
+                    taken.append(server.accept()[0])
+            return len(taken)
+
+        yield f"127.0.0.1:{server.getsockname()[1]}", asked
+        for sock in taken:
+            sock.close()
+
+
+def failures(engine) -> list[str]:
+    return [event.cause for event in engine.events if isinstance(event, PullFailed)]
+
+
+async def answered(asked) -> None:
+    await until(lambda: asked.end is not None, within_s=30)
+    assert (len(asked.ids), asked.end) == (3, "length")
+
+
+async def test_a_silent_candidate_leaves_the_next_one_its_share_of_the_time():
+    with node("decode", kv_timeout_s=6.0) as decode:
+        async with liar(ACCEPTED) as silent, liar(ACCEPTED) as second:
+            decode.ask(PROMPT, silent.address, second.address)
+            await until(lambda: second.asked, within_s=30)
+
+
+async def test_a_silent_candidate_costs_the_next_request_nothing(impatient, decode, prefill):
+    with stopped_engine() as (address, asked):
+        await answered(decode.ask(PROMPT, address, prefill.address))
+        await answered(decode.ask(PROMPT[::-1], address, prefill.address, name="next"))
+        assert asked() == 1
+
+
+async def test_without_another_candidate_decode_computes_at_once_what_a_suspect_would_delay(
+    impatient, decode
+):
+    with stopped_engine() as (address, asked):
+        for name in ("first", "second"):
+            prompt = PROMPT if name == "first" else PROMPT[::-1]
+            await answered(decode.ask(prompt, address, name=name))
+        assert asked() == 1
+    assert failures(decode) == ["timeout", "suspended"]
+    assert decode.metric("argosy_kv_transfer_failures_total", cause="suspended") == 1
+    assert decode.metric("argosy_local_prefill_fallback_total") == 2
+
+
+async def test_a_candidate_that_refuses_for_itself_is_not_asked_by_the_next_request(
+    decode, prefill
+):
+    refused = {"reason": "draining", "message": "ask another one"}
+    async with liar((Kind.REFUSED, refused)) as draining:
+        for name, prompt in (("first", PROMPT), ("next", PROMPT[::-1])):
+            await answered(decode.ask(prompt, draining.address, prefill.address, name=name))
+        assert draining.asked == 1
+
+
+async def test_a_refusal_of_one_prompt_is_not_held_against_its_engine(decode):
+    refused = {"reason": "context_length_exceeded", "message": "too long"}
+    async with liar((Kind.REFUSED, refused)) as it:
+        for name, prompt in (("first", PROMPT), ("next", PROMPT[::-1])):
+            await answered(decode.ask(prompt, it.address, name=name))
+        assert it.asked == 2
+
+
+async def test_pulls_from_a_silent_engine_leave_half_of_the_places_to_others(decode, prefill):
+    async with liar(ACCEPTED) as silent:
+        waiting = [
+            decode.ask([100 + i] * BLOCK, silent.address, name=f"silent{i}") for i in range(8)
+        ]
+        await until(lambda: len(decode.scheduler.sequences) == 8)
+        await answered(decode.ask(PROMPT, prefill.address, name="pulled"))
+        await answered(decode.ask(PROMPT[::-1], name="local"))
+        assert silent.asked <= 4
+        assert not any(one.end for one in waiting)
