@@ -1,0 +1,115 @@
+"""The trunk's logits beside Hugging Face's own, for each architecture that the engine runs."""
+
+import pytest
+
+pytestmark = pytest.mark.torch
+torch = pytest.importorskip("torch")
+
+import transformers  # noqa: E402
+
+from argosy_engine.attention.paged import PagedPool, PoolShape  # noqa: E402
+from argosy_engine.core.plan import Row, StepPlan, flatten  # noqa: E402
+from argosy_engine.core.sampling import SamplingParams  # noqa: E402
+from argosy_engine.model.loader import load_weights  # noqa: E402
+from argosy_engine.model.spec import ARCHITECTURES, read_spec  # noqa: E402
+from argosy_engine.model.trunk import Trunk  # noqa: E402
+
+BLOCK = 8
+CPU = torch.device("cpu")
+LENGTH = 45
+CHUNKS = (13, 24, *[1] * (LENGTH - 37))  # a prompt in two parts, then decodes
+LLAMA3 = {
+    "rope_type": "llama3",
+    "rope_theta": 500_000.0,
+    "factor": 8.0,
+    "low_freq_factor": 1.0,
+    "high_freq_factor": 4.0,
+    "original_max_position_embeddings": 32,
+}
+CASES = {
+    "LlamaForCausalLM": {"rope_parameters": LLAMA3},
+    "LlamaForCausalLM tied": {"tie_word_embeddings": True},
+    "MistralForCausalLM": {"sliding_window": None, "head_dim": 24},
+    "Qwen2ForCausalLM": {"tie_word_embeddings": True},
+    "Qwen3ForCausalLM": {"head_dim": 32},
+}
+
+
+def reference(case, folder):
+    """A random model of two layers, written to `folder`; every tensor matters to its logits."""
+    kind = getattr(transformers, case.split()[0])
+    options = {
+        "vocab_size": 151,
+        "hidden_size": 64,
+        "intermediate_size": 96,
+        "num_hidden_layers": 2,
+        "num_attention_heads": 4,
+        "num_key_value_heads": 2,
+        "max_position_embeddings": 256,
+        "tie_word_embeddings": False,
+        **CASES[case],
+    }
+    made = kind(kind.config_class(**options)).float().eval()
+    generator = torch.Generator().manual_seed(7)
+    with torch.no_grad():
+        for weight in made.parameters():
+            # Matrices that carry the context on; norms and biases that are not all the same.
+            spread = 2.0 * weight.shape[-1] ** -0.5 if weight.dim() > 1 else 0.3
+            weight.normal_(1.0 if weight.dim() == 1 else 0.0, spread, generator=generator)
+    made.save_pretrained(folder)
+    return made
+
+
+def logits_of(folder, tokens):
+    """All rows' logits, computed in CHUNKS through a paged pool with blocks in disorder."""
+    spec = read_spec(folder)
+    weights = load_weights(folder, spec, torch.float32, CPU)
+    trunk = Trunk(spec, weights, max_positions=256)
+    shape = PoolShape(
+        blocks=9, layers=spec.layers, kv_heads=spec.kv_heads, block_size=BLOCK,
+        head_dim=spec.head_dim,
+    )  # fmt: skip
+    pool = PagedPool(shape, torch.float32, CPU)
+    found, start = [], 0
+    for count in CHUNKS:
+        row = Row(
+            request_id="r", tokens=tokens, block_table=[5, 2, 8, 1, 7, 3], start=start, count=count,
+            samples=True, decode=count == 1, sampling=SamplingParams(max_tokens=1),
+        )  # fmt: skip
+        flat = flatten(step(row))
+        ids, positions = torch.tensor(flat.token_ids), torch.tensor(flat.positions)
+        rows = torch.arange(count)
+        found.append(trunk.forward(ids, positions, pool.prepare(flat), pool, rows))
+        start += count
+    return torch.cat(found)
+
+
+def step(row):
+    return StepPlan(
+        index=1,
+        rows=(row,),
+        block_size=BLOCK,
+        prefill_tokens=0 if row.decode else row.count,
+        prefill_sequences=int(not row.decode),
+        decode_sequences=int(row.decode),
+        decode_context_tokens=row.start + 1 if row.decode else 0,
+        after_idle=False,
+    )
+
+
+def test_every_architecture_is_compared():
+    assert {case.split()[0] for case in CASES} == set(ARCHITECTURES)
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_the_trunks_logits_are_hugging_faces(case, tmp_path):
+    theirs = reference(case, tmp_path)
+    tokens = torch.randint(151, (LENGTH,), generator=torch.Generator().manual_seed(3)).tolist()
+    with torch.inference_mode():
+        expected = theirs(torch.tensor([tokens])).logits[0]
+    found = logits_of(tmp_path, tokens)
+    assert expected.std() > 0.5
+    assert (found - expected).abs().max() < 1e-5 * expected.abs().max()
+    # Sensitive: another first token changes the last row.
+    other = logits_of(tmp_path, [(tokens[0] + 1) % 151, *tokens[1:]])
+    assert (other[-1] - expected[-1]).abs().max() > 1e-3
