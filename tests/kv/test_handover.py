@@ -1,6 +1,7 @@
 """What becomes of clients, blocks and leases when a hand-over goes wrong, over real sockets."""
 
 import asyncio
+import contextlib
 import socket
 
 import pytest
@@ -198,3 +199,20 @@ async def test_a_peer_that_vanishes_while_its_prompt_is_computed_leaves_no_lease
     go_on.set()
     await until(lambda: not prefill.scheduler.pool.used)
     assert (prefill.loop.leases.active, prefill.loop.leases.expired) == (0, 0)
+
+
+async def test_a_peer_that_stops_reading_its_kv_is_cut_off_and_holds_nothing():
+    stuck = 48 << 20  # more than the kernel takes for two ends of a connection
+    with node("prefill", kv_timeout_s=0.3) as prefill:
+        prefill.runner.read_blocks = lambda _: memoryview(bytes(stuck))
+        async with puller(prefill.address) as peer:
+            await peer.prefill(PROMPT, prefill.runner.kv_layout().fingerprint)
+            await peer.tell(Kind.PULL, from_token=0)
+            await until(lambda: not prefill.loop.leases.active)
+            received = 0
+            with contextlib.suppress(ConnectionError):
+                async with asyncio.timeout(30):
+                    while data := await peer.reader.read(1 << 20):
+                        received += len(data)
+            assert received < stuck
+        await until(lambda: not prefill.scheduler.pool.used)
