@@ -1,10 +1,14 @@
-"""How many requests share a step at the default options."""
+"""How many requests share a step at the default options; what is said when that was too many."""
+
+import logging
 
 from argosy_engine.cli import parse
+from argosy_engine.core.capacity import MaxUtilization
 from argosy_engine.core.request import NewRequest
 from argosy_engine.runtime.sim_runner import load
 from argosy_engine.server.parse import parse_chat
 from argosy_engine.server.serve import _scheduler
+from tests.kv.nodes import BLOCK, node, until
 
 EOS = 2
 WORDS, ANSWER = 60, 100
@@ -65,3 +69,21 @@ def test_chats_without_max_tokens_fill_the_batch_of_the_70b_preset():
     mean_batch, preempted = serve("llama-70b-h100-tp4", 480_000, 256)
     assert mean_batch > 240
     assert preempted == 0
+
+
+async def test_each_preemption_writes_a_line_with_the_requests_id_and_the_reason(caplog):
+    caplog.set_level(logging.INFO)
+    with node("colocated", kv_cache_tokens=10 * BLOCK) as engine:
+        engine.scheduler.policy = MaxUtilization()
+        computing, go_on = engine.hold_steps()
+        first = engine.ask([5] * 3 * BLOCK, name="first", max_tokens=4 * BLOCK)
+        await until(computing.is_set)
+        second = engine.ask([6] * 3 * BLOCK, name="second", max_tokens=4 * BLOCK)
+        go_on.set()
+        await until(lambda: first.end and second.end, within_s=60)
+        preemptions = engine.metric("argosy_preemptions_total", mode="recompute")
+    assert (len(first.ids), len(second.ids)) == (4 * BLOCK, 4 * BLOCK)
+    lines = [record.getMessage() for record in caplog.records if "preempted" in record.message]
+    assert len(lines) == preemptions >= 1
+    assert "second" in lines[0]
+    assert "no KV block is free" in lines[0]

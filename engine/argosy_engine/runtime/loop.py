@@ -212,6 +212,8 @@ class EngineLoop:
             scheduler.free_lease(_remote_id(key.request_id, key.attempt))
         decision = scheduler.schedule(self._clock())
         self.metrics.observe_decision(decision)
+        for sequence in decision.preempted:
+            _log_preemption(sequence)
         self._emit(decision.emissions)
         for request_id, attempt in decision.cancels:
             self._pull_port().cancel_pull(request_id, attempt)
@@ -381,6 +383,16 @@ class EngineLoop:
 def _remote_id(request_id: str, attempt: int) -> str:
     """A peer's request beside our own ones, and beside its own earlier attempt."""
     return f"{request_id}#{attempt}"
+
+
+def _log_preemption(sequence: Sequence) -> None:
+    log.info(
+        "preempted %s (time %d): no KV block is free for the next tokens and it entered last; "
+        "its %d tokens are computed again",
+        sequence.request_id,
+        sequence.preemptions,
+        len(sequence.tokens),
+    )
 
 
 def _notify(submit: _SubmitRemote, event: PrefillEvent) -> None:
