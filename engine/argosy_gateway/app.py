@@ -12,7 +12,8 @@ from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import replace
 from typing import Any
 
-from argosy_gateway.openai import RequestError, read_ask, request_id_of
+from argosy_gateway.bodies import Body, ClientGoneError
+from argosy_gateway.openai import Ask, RequestError, read_ask, request_id_of
 from argosy_gateway.relay import Fleet, Relay, Send
 from argosy_gateway.shed import predicted_ttft_s
 
@@ -27,14 +28,7 @@ Receive = Callable[[], Awaitable[dict[str, Any]]]
 Scope = Mapping[str, Any]
 App = Callable[[Scope, Receive, Send], Awaitable[None]]
 
-# A body that is too large is read on, up to so many times the limit, and thrown away: closing on a
-# client that still sends resets the connection, and the client never sees the 413.
-_READ_OVER = 8
 _COMPLETIONS = ("/v1/chat/completions", "/v1/completions")
-
-
-class _ClientGoneError(Exception):
-    """The client closed before its request was whole."""
 
 
 def api_app(fleet: Fleet) -> App:
@@ -47,7 +41,10 @@ def api_app(fleet: Fleet) -> App:
         request_id = request_id_of(_header(scope, b"x-request-id"))
         try:
             if scope["path"] in _COMPLETIONS:
-                await _completion(fleet, scope, receive, send, request_id, received_at)
+                with fleet.bodies.open() as body:
+                    ask = await _ask(fleet, scope, receive, body)
+                    ask = replace(ask, request_id=request_id, received_at=received_at)
+                    await _completion(fleet, ask, receive, send)
             else:
                 await _answer(send, 200, _small(fleet, scope), request_id)
         except RequestError as error:
@@ -55,7 +52,7 @@ def api_app(fleet: Fleet) -> App:
             if fleet.draining:
                 headers["connection"] = "close"
             await _answer(send, error.status, error.body(), request_id, headers)
-        except _ClientGoneError:
+        except ClientGoneError:
             return
         except Exception:
             # Before a relay began: it answers for its own faults.
@@ -66,21 +63,25 @@ def api_app(fleet: Fleet) -> App:
     return app
 
 
-async def _completion(
-    fleet: Fleet, scope: Scope, receive: Receive, send: Send, request_id: str, received_at: float
-) -> None:
+async def _ask(fleet: Fleet, scope: Scope, receive: Receive, body: Body) -> Ask:
+    """The request, checked. Raises RequestError and ClientGoneError."""
+    announced = _header(scope, b"content-length")
     try:
         if scope["method"] != "POST":
             raise _wrong_method(scope, "POST")
-        body = await _body(scope, receive, fleet)
-        ask = read_ask(scope["path"], body, served_name=fleet.config.served_name)
-    except (RequestError, _ClientGoneError):
+        data = await body.read(receive, int(announced or 0))
+        return read_ask(scope["path"], data, served_name=fleet.config.served_name)
+    except (RequestError, ClientGoneError):
         fleet.metrics.invalid()
         raise
-    ask = replace(ask, request_id=request_id, received_at=received_at)
+
+
+async def _completion(fleet: Fleet, ask: Ask, receive: Receive, send: Send) -> None:
     retry_after_s = _overload_s(fleet, fleet.tokens_per_char.estimate(ask.prompt_chars))
     if retry_after_s is not None:
-        fleet.metrics.shed(role_mode=fleet.role_mode(), received_at=received_at, now=fleet.clock())
+        fleet.metrics.shed(
+            role_mode=fleet.role_mode(), received_at=ask.received_at, now=fleet.clock()
+        )
         raise RequestError(
             429,
             "The fleet is overloaded; try again later.",
@@ -149,43 +150,6 @@ def _wrong_method(scope: Scope, allowed: str) -> RequestError:
 
 def _header(scope: Scope, name: bytes) -> bytes | None:
     return next((value for key, value in scope["headers"] if key == name), None)
-
-
-async def _body(scope: Scope, receive: Receive, fleet: Fleet) -> bytes:
-    """The whole request body. Raises RequestError (408, 413)."""
-    limits = fleet.config.limits
-    too_large = RequestError(
-        413,
-        f"The request body is larger than {limits.body_bytes} bytes.",
-        headers={"connection": "close"},
-    )
-    announced = _header(scope, b"content-length")
-    if announced is not None and int(announced) > _READ_OVER * limits.body_bytes:
-        raise too_large
-    body, size = bytearray(), 0
-    try:
-        async with asyncio.timeout(limits.body_s):
-            while True:
-                message = await receive()
-                if message["type"] == "http.disconnect":
-                    raise _ClientGoneError
-                part = message.get("body", b"")
-                size += len(part)
-                if size <= limits.body_bytes:
-                    body += part
-                if size > _READ_OVER * limits.body_bytes:
-                    raise too_large
-                if not message.get("more_body", False):
-                    break
-    except TimeoutError as error:
-        raise RequestError(
-            408,
-            f"The request body did not arrive within {limits.body_s:g} s.",
-            headers={"connection": "close"},
-        ) from error
-    if size > limits.body_bytes:
-        raise too_large
-    return bytes(body)
 
 
 def admin_app(fleet: Fleet) -> App:

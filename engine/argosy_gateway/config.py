@@ -27,8 +27,15 @@ class Limits:
     """Request body; more is answered 413."""
     body_s: float = 30.0
     """To read a request body; then 408."""
+    arriving_bodies: int = 4
+    """Bytes of all bodies that still arrive, in bodies of the largest size: beyond it the one that
+    began first is answered 503."""
+    held_bodies: int = 32
+    """Bytes of all bodies of requests in flight, in the same unit; beyond it 429."""
+    send_buffer_bytes: int = 256 * 1024
+    """The kernel's buffer for one client; it grows to megabytes where nothing is said."""
     write_stall_s: float = 30.0
-    """A client that reads nothing for so long is treated as gone."""
+    """A client that reads nothing for so long is treated as gone: its connection is aborted."""
     refused_s: float = 60.0
     """The API server refuses this gateway (401, 403) for so long: it turns unready. Longer than the
     operator takes to replace gateways whose account was made anew, or to give a right back."""

@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from argosy_gateway import http1
+from argosy_gateway.bodies import Bodies
 from argosy_gateway.config import Config
 from argosy_gateway.endpoints import Directory, Role
 from argosy_gateway.metrics import Metrics
@@ -48,6 +49,7 @@ class Fleet:
         self.config = config
         self.clock = clock
         self.metrics = Metrics(config.slo)
+        self.bodies = Bodies(config.limits)
         self.directory = Directory(clock)
         self.book = Book()
         self.pace = PrefillPace()

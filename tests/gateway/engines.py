@@ -146,6 +146,11 @@ class Front:
     url: str
     admin_url: str
     stop: asyncio.Event
+    guards: Callable[[], list[Any]]
+    """Open connections of clients on the API port."""
+
+    def connections(self) -> int:
+        return len(self.guards())
 
     def count(self, name: str, **labels: str) -> float:
         return self.fleet.metrics.registry.get_sample_value(name, labels) or 0.0
@@ -160,15 +165,15 @@ class Front:
                     found[key] = found.get(key, 0) + int(sample.value)
         return found
 
-    async def until(self, condition: Callable[[], object]) -> None:
+    async def until(self, condition: Callable[[], object], timeout_s: float = 5) -> None:
         """Await a state of the gateway or of an engine that nothing announces."""
-        async with asyncio.timeout(5):
+        async with asyncio.timeout(timeout_s):
             while not condition():  # noqa: ASYNC110
                 await asyncio.sleep(0.002)
 
-    async def settled(self) -> None:
+    async def settled(self, timeout_s: float = 5) -> None:
         """All requests have ended in the books."""
-        await self.until(lambda: not self.fleet.relays)
+        await self.until(lambda: not self.fleet.relays, timeout_s)
 
 
 @contextlib.asynccontextmanager
@@ -182,8 +187,9 @@ async def front(*engines: Engine, **settings: Any) -> AsyncIterator[Front]:
     fleet.directory.replace(e.endpoint() for e in engines)
     stop = asyncio.Event()
     try:
-        async with running(fleet, stop=stop) as (port, admin_port):
-            yield Front(fleet, f"http://127.0.0.1:{port}", f"http://127.0.0.1:{admin_port}", stop)
+        async with running(fleet, stop=stop) as (api, admin):
+            urls = [f"http://127.0.0.1:{server.port}" for server in (api, admin)]
+            yield Front(fleet, urls[0], urls[1], stop, api.guards)
             stop.set()
     finally:
         for engine in engines:

@@ -1,0 +1,238 @@
+"""Clients that do not read, do not send, or speak as one did in 1996: they cost others nothing."""
+
+import asyncio
+import contextlib
+import json
+import socket
+
+import httpx
+import pytest
+
+from argosy_gateway.config import Limits
+from tests.gateway.engines import Engine, front
+
+PATH = "/v1/chat/completions"
+STREAM = {"model": "m", "messages": [{"role": "user", "content": "hi"}], "stream": True}
+TOO_MUCH = b'{"choices":[{"delta":{"content":"' + b"x" * 65_536 + b'"}}]}'
+
+
+def client(f):
+    return httpx.AsyncClient(base_url=f.url, timeout=30, verify=False)
+
+
+def request(body, *more, version="1.1"):
+    """A request as bytes; `more` are header lines."""
+    data = body if isinstance(body, bytes) else json.dumps(body).encode()
+    lines = [f"POST {PATH} HTTP/{version}", "host: x", f"content-length: {len(data)}", *more]
+    return "\r\n".join([*lines, "", ""]).encode() + data
+
+
+async def dial(f):
+    """A connection with a small window, so that little is in flight when nobody reads."""
+    sock = socket.socket()
+    sock.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
+    sock.setblocking(False)
+    await asyncio.get_running_loop().sock_connect(sock, ("127.0.0.1", httpx.URL(f.url).port))
+    return sock
+
+
+async def dead_reader(f):
+    """A connection that asks for a stream and never reads."""
+    sock = await dial(f)
+    await asyncio.get_running_loop().sock_sendall(sock, request(STREAM))
+    return sock
+
+
+async def flood(call):
+    """More than all buffers on the way take; returns when the gateway hangs up."""
+    await call.begin_stream()
+    with contextlib.suppress(ConnectionError):
+        for _ in range(100):
+            await call.event(TOO_MUCH)
+        await call.gone()
+
+
+async def one_token(call):
+    await call.begin_stream()
+    await call.token("one")
+    await call.finish(1)
+
+
+async def test_264_clients_that_never_read_lock_nobody_out():
+    engine = Engine("a", flood)
+    limits = Limits(write_stall_s=0.3)
+    async with front(engine, limits=limits, max_queue=100) as f, client(f) as c:
+        sockets = []
+        for total in (100, 200, 264):
+            sockets += [await dead_reader(f) for _ in range(total - len(sockets))]
+            await f.until(lambda total=total: len(engine.calls) == total, 60)
+            await f.settled(60)
+        engine.behaviour = one_token
+        answers = await asyncio.gather(*(c.post(PATH, json=STREAM) for _ in range(20)))
+        assert [a.status_code for a in answers] == [200] * 20
+        assert all("[DONE]" in a.text for a in answers)
+        await f.until(lambda: f.connections() <= 20, 60)
+        for sock in sockets:
+            sock.close()
+
+
+async def test_a_client_that_reads_slowly_is_left_alone_and_one_that_stops_is_not():
+    async with front(Engine("a", flood)) as f:
+        sock, now = await dead_reader(f), f.fleet.clock
+        await f.until(lambda: f.guards() and f.guards()[0].flow.write_paused)
+        (guard,) = f.guards()
+        for _ in range(3):
+            read = 0
+            while read < 1_500_000:  # more than all buffers hold
+                read += len(await asyncio.get_running_loop().sock_recv(sock, 65_536))
+            guard.check_time(now() + 29)
+            assert not guard.transport.is_closing()
+        await f.until(lambda: guard.flow.write_paused)
+        guard.check_time(now() + 29)
+        guard.check_time(now() + 29 + 31)
+        await f.settled()
+        assert f.count("argosy_requests_completed_total", result="client_gone") == 1
+        sock.close()
+
+
+async def test_an_answer_that_is_whole_but_never_read_is_given_up_too():
+    async def whole(call):
+        await call.status(200, {"choices": [{"message": {"content": "x" * 4_000_000}}]})
+
+    async with front(Engine("a", whole), limits=Limits(write_stall_s=0.3)) as f:
+        sock = await dial(f)
+        body = {**STREAM, "stream": False}
+        await asyncio.get_running_loop().sock_sendall(sock, request(body))
+        await f.until(lambda: f.count("argosy_requests_completed_total", result="ok") == 1)
+        await f.until(lambda: f.connections() == 0, 60)
+        sock.close()
+
+
+async def test_clients_that_never_read_do_not_hold_the_end_of_the_process():
+    engine = Engine("a", flood)
+    limits = Limits(write_stall_s=0.3)
+    sockets = []
+    async with asyncio.timeout(60), front(engine, limits=limits, drain_timeout_s=300) as f:
+        sockets += [await dead_reader(f) for _ in range(10)]
+        await f.until(lambda: len(engine.calls) == 10)
+    for sock in sockets:
+        sock.close()
+
+
+async def test_an_idle_connection_makes_room_for_a_new_one():
+    async with front(Engine("a"), max_queue=1) as f, client(f) as c:
+        idle = []
+        for _ in range(66):
+            sock = await dial(f)
+            await asyncio.get_running_loop().sock_sendall(sock, b"GET /health HTTP/1.1\r\n\r\n")
+            await asyncio.get_running_loop().sock_recv(sock, 4096)
+            idle.append(sock)
+        assert f.connections() == 66
+        assert (await c.get("/health")).status_code == 200
+        assert await asyncio.get_running_loop().sock_recv(idle[0], 1) == b""
+        for sock in idle:
+            sock.close()
+
+
+async def test_bodies_that_never_end_are_bounded_and_the_oldest_goes_first():
+    limits = Limits(body_bytes=100_000, arriving_bodies=4)
+    async with front(Engine("a"), limits=limits, max_queue=100) as f, client(f) as c:
+        begun = []
+        for _ in range(150):
+            reader, writer = await asyncio.open_connection("127.0.0.1", httpx.URL(f.url).port)
+            writer.write(request(b"x" * 100_000)[:-1])
+            await writer.drain()
+            begun.append((reader, writer))
+            assert f.fleet.bodies.arriving <= 400_000
+        assert (await begun[0][0].readline()).split(b" ")[1] == b"503"
+        await f.until(lambda: f.fleet.bodies.arriving > 300_000)
+        assert (await c.post(PATH, json=STREAM)).status_code == 200
+        for _, writer in begun:
+            writer.close()
+        await f.until(lambda: f.fleet.bodies.arriving == 0)
+
+
+async def test_bodies_of_requests_in_flight_are_bounded():
+    async def hang(call):
+        await call.gone()
+
+    limits = Limits(body_bytes=10_000, held_bodies=2)
+    big = {**STREAM, "messages": [{"role": "user", "content": "x" * 9_000}]}
+    async with front(Engine("a", hang), limits=limits) as f, client(f) as c:
+        tasks = [asyncio.create_task(c.post(PATH, json=big)) for _ in range(2)]
+        await f.until(lambda: len(f.fleet.relays) == 2)
+        refused = await c.post(PATH, json=big)
+        assert (refused.status_code, refused.json()["error"]["code"]) == (429, "overloaded")
+        for task in tasks:
+            task.cancel()
+        await f.settled()
+        assert f.fleet.bodies.held == 0
+
+
+async def test_of_two_pipelined_requests_the_first_does_not_outlive_its_client():
+    async def hang(call):
+        await call.gone()
+
+    engine = Engine("a", hang)
+    for apart in (False, True):
+        async with front(engine) as f:
+            _, writer = await asyncio.open_connection("127.0.0.1", httpx.URL(f.url).port)
+            writer.write(request(STREAM) * (1 if apart else 2))
+            await f.until(lambda: f.fleet.relays)
+            if apart:
+                writer.write(request(STREAM))
+                await writer.drain()
+                await asyncio.sleep(0.05)  # nothing tells that it was read
+            writer.close()
+            await f.settled()
+
+
+@pytest.mark.parametrize("apart", [False, True], ids=["in one piece", "apart"])
+async def test_a_connection_ends_after_the_first_answer_when_a_second_request_did_not_wait(apart):
+    go_on = asyncio.Event()
+
+    async def slow(call):
+        await go_on.wait()
+        await one_token(call)
+
+    engine = Engine("a", slow)
+    async with front(engine) as f:
+        reader, writer = await asyncio.open_connection("127.0.0.1", httpx.URL(f.url).port)
+        second = request(STREAM, "x-request-id: second")
+        first = request(STREAM, "x-request-id: first")
+        writer.write(first if apart else first + second)
+        await f.until(lambda: engine.calls)
+        if apart:
+            writer.write(second)
+            await f.until(lambda: any(guard.surplus for guard in f.guards()))
+        go_on.set()
+        async with asyncio.timeout(10):
+            answer = await reader.read()
+        assert answer.count(b"HTTP/1.1 200") == 1
+        assert b"x-request-id: first" in answer
+        assert answer.endswith(b"data: [DONE]\n\n\r\n0\r\n\r\n")
+        assert len(engine.calls) == 1
+        writer.close()
+
+
+async def test_a_client_of_http_1_0_gets_a_stream_without_chunks_as_it_arrives():
+    go_on = asyncio.Event()
+
+    async def slow(call):
+        await call.begin_stream()
+        await call.token("one")
+        await go_on.wait()
+        await call.finish(1)
+
+    async with front(Engine("a", slow)) as f:
+        reader, writer = await asyncio.open_connection("127.0.0.1", httpx.URL(f.url).port)
+        writer.write(request(STREAM, version="1.0"))
+        async with asyncio.timeout(10):
+            head = await reader.readuntil(b"\r\n\r\n")
+            assert b" 200 " in head
+            assert b"transfer-encoding" not in head
+            assert b"connection: close" in head
+            assert (await reader.readuntil(b"\n\n")).startswith(b"data: {")
+            go_on.set()
+            assert (await reader.read()).endswith(b"data: [DONE]\n\n")
+        writer.close()
