@@ -1,5 +1,6 @@
 """The chart, rendered by the real helm: valid, restricted, least rights, CRDs as generated."""
 
+import inspect
 import shutil
 import subprocess
 import sys
@@ -12,6 +13,7 @@ import kubernetes_validate
 import pytest
 import yaml
 
+from argosy_operator import cli
 from argosy_operator.api import crd
 from argosy_operator.api.v1alpha1 import ServingDeployment
 from argosy_operator.render import gateway
@@ -278,3 +280,12 @@ def test_notes_name_the_next_command_and_the_images(tmp_path):
     assert "WARNING: no Prometheus is known" in notes
     fleet_of_notes = notes.split("<<'YAML'\n")[1].split("  YAML")[0]
     ServingDeployment.model_validate(yaml.safe_load(textwrap.dedent(fleet_of_notes)))
+
+
+def test_the_budget_of_calls_is_the_operators_own_unless_it_is_set():
+    own = inspect.signature(cli.run).parameters
+    words = {"qps": "--kube-api-qps", "burst": "--kube-api-burst"}
+    for name, flag in words.items():
+        assert float(operator_args(rendered())[flag]) == own[f"kube_api_{name}"].default
+        changed = rendered(None, f"operator.kubeAPI.{name}=17")
+        assert operator_args(changed)[flag] == "17"

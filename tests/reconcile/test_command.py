@@ -5,12 +5,11 @@ from pathlib import Path
 import pytest
 
 from argosy_operator.cli import main
+from argosy_operator.ports import calls
 from argosy_operator.shell import app
 
 
-def test_the_token_of_prometheus_is_read_from_the_named_file(
-    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> None:
+def test_flags_reach_the_operator(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     given: list[app.Options] = []
 
     async def run(options: app.Options) -> int:
@@ -26,6 +25,10 @@ def test_the_token_of_prometheus_is_read_from_the_named_file(
     with pytest.raises(SystemExit):
         main(["run", "--prometheus-url", "https://p", "--prometheus-token-file", str(token)])
     assert given[0].prometheus_token_file == token
+    assert (given[0].kube_api_qps, given[0].kube_api_burst) == (calls.QPS, calls.BURST)
+    with pytest.raises(SystemExit):
+        main(["run", "--kube-api-qps", "20", "--kube-api-burst", "30"])
+    assert (given[1].kube_api_qps, given[1].kube_api_burst) == (20, 30)
 
 
 KUBECONFIG = """

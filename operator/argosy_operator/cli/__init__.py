@@ -51,6 +51,13 @@ def run(
     lease_name: Annotated[str, typer.Option(help="The Lease's name.")] = "argosy-operator",
     metrics_port: Annotated[int, typer.Option(help="Port of probes and metrics.")] = 8081,
     kubeconfig: Annotated[str | None, typer.Option(help="Else $KUBECONFIG, or the pod's.")] = None,
+    kube_api_qps: Annotated[
+        float,
+        typer.Option(min=1.0, max=10_000.0, help="Calls a second to the API server, on average."),
+    ] = 100.0,
+    kube_api_burst: Annotated[
+        int, typer.Option(min=1, max=100_000, help="Calls to the API server after a quiet time.")
+    ] = 200,
 ) -> int:
     """Run the operator until it is told to stop, or may no longer lead (status 1)."""
     from argosy_operator.ports.access import AccessError
@@ -69,6 +76,8 @@ def run(
         lease_name=lease_name,
         metrics_port=metrics_port,
         kubeconfig=kubeconfig,
+        kube_api_qps=kube_api_qps,
+        kube_api_burst=kube_api_burst,
     )
     try:
         status = asyncio.run(run_operator(options))

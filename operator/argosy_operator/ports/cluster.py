@@ -1,10 +1,12 @@
 """The Kubernetes API through `kubernetes.aio`: the one place from which the operator writes.
 
 Paths come from a fixed table of kinds instead of discovery: the operator touches these kinds and
-no others, so what it may do can be read here and compared with the chart's RBAC. Every call has a
-time-out; every write passes the gate of `lease.py` and is counted. Errors leave as `ClusterError`.
+no others, so what it may do can be read here and compared with the chart's RBAC. Every call waits
+for its turn (`calls.py`) and has a deadline; a write asks the gate of `lease.py` when its turn has
+come, ends with the term at the latest, and is counted. Errors leave as `ClusterError`.
 """
 
+import asyncio
 import json
 import re
 from collections.abc import Callable, Mapping
@@ -16,11 +18,14 @@ from kubernetes.aio.dynamic import DynamicClient, Resource
 
 from argosy_operator.core.actions import Trouble
 from argosy_operator.ports.access import Access
+from argosy_operator.ports.calls import Calls
 from argosy_operator.ports.protocols import ClusterError, Gate, Object
 
 FIELD_MANAGER = "argosy"
 PAGE = 500
-CALL_TIMEOUT = aiohttp.ClientTimeout(total=10.0)
+# `_call` sets the deadline: aiohttp rounds its own up to whole seconds, and leaves out the time in
+# which a token is read
+NO_TIMEOUT = aiohttp.ClientTimeout(total=None)
 
 PLURALS: dict[str, tuple[str, str]] = {
     "ServingDeployment": ("serving.argosy.dev/v1alpha1", "servingdeployments"),
@@ -37,6 +42,7 @@ PLURALS: dict[str, tuple[str, str]] = {
 }
 
 _DENIED = re.compile(r'admission webhook ".*" denied the request')
+LONGEST_WISH_S = 300.0  # a longer Retry-After would be a fleet that nobody looks at
 
 CountWrite = Callable[[str, str], None]
 
@@ -44,15 +50,20 @@ CountWrite = Callable[[str, str], None]
 class ApiCluster:
     """`protocols.Cluster` on a real API server. `async with` opens and closes its connections."""
 
-    def __init__(self, access: Access, gate: Gate, count_write: CountWrite) -> None:
+    def __init__(
+        self, access: Access, gate: Gate, count_write: CountWrite, calls: Calls | None = None
+    ) -> None:
         self._access = access
         self._gate = gate
         self._count_write = count_write
+        self._calls = calls or Calls()
         self._api: ApiClient | None = None
         self._kinds: dict[str, Resource] = {}
 
     async def __aenter__(self) -> "ApiCluster":
-        self._api = ApiClient(await self._access.configuration())
+        configuration = await self._access.configuration()
+        configuration.connection_pool_maxsize = self._calls.at_once
+        self._api = ApiClient(configuration)
         self._api.user_agent = "argosy-operator"
         client = DynamicClient(self._api)
         for kind, (api_version, plural) in PLURALS.items():
@@ -162,26 +173,44 @@ class ApiCluster:
     async def _write(
         self, verb: str, method: str, path: str, kind: str, name: str, **params: Any
     ) -> Object:
-        self._gate.check()
-        self._count_write(verb, kind)
-        return await self._call(method, path, f"{verb} {kind} {name}", **params)
+        def limit_s() -> float:
+            allowed_s = self._gate.allowance_s(self._calls.deadline_s)
+            self._count_write(verb, kind)
+            return allowed_s
 
-    async def _call(self, method: str, path: str, what: str, **params: Any) -> Object:
+        return await self._call(method, path, f"{verb} {kind} {name}", limit_s, **params)
+
+    async def _call(
+        self,
+        method: str,
+        path: str,
+        what: str,
+        limit_s: Callable[[], float] | None = None,
+        **params: Any,
+    ) -> Object:
+        """One call in its turn. `limit_s` is asked when the turn has come: the term may have ended
+        while the call waited."""
         client: DynamicClient = self._kinds["Pod"].client
-        try:
-            answer: Object = await client.request(
-                method,
-                path,
-                serializer=lambda _client, data: data,
-                _request_timeout=params.pop("timeout", CALL_TIMEOUT),
-                **params,
-            )
-        except ApiException as error:
-            raise _classified(error, what) from error
-        except (aiohttp.ClientError, TimeoutError, OSError) as error:
-            raise ClusterError(
-                Trouble.TRANSPORT, what, f"{type(error).__name__}: {error}"
-            ) from error
+        async with self._calls.turn():
+            longest_s = limit_s() if limit_s else self._calls.deadline_s
+            try:
+                async with asyncio.timeout(longest_s):
+                    answer: Object = await client.request(
+                        method,
+                        path,
+                        serializer=lambda _client, data: data,
+                        _request_timeout=NO_TIMEOUT,
+                        **params,
+                    )
+            except ApiException as error:
+                raise _classified(error, what) from error
+            except TimeoutError as error:
+                message = f"no answer within {longest_s:.1f} s"
+                raise ClusterError(Trouble.TRANSPORT, what, message) from error
+            except (aiohttp.ClientError, OSError) as error:
+                raise ClusterError(
+                    Trouble.TRANSPORT, what, f"{type(error).__name__}: {error}"
+                ) from error
         return answer
 
 
@@ -201,11 +230,15 @@ def _classified(error: ApiException, what: str) -> ClusterError:
         status = {}
     message = status.get("message") or str(error.body or error.reason or "")[:500]
     reason = status.get("reason") or ""
-    header = (error.headers or {}).get("Retry-After")
-    retry_after_s = float(header) if header and header.isdigit() else None
-    return ClusterError(
-        _trouble(error.status, reason, status, message), what, message, retry_after_s
-    )
+    wish_s = _seconds((error.headers or {}).get("Retry-After"))
+    return ClusterError(_trouble(error.status, reason, status, message), what, message, wish_s)
+
+
+def _seconds(header: str | None) -> float | None:
+    """Retry-After in seconds, bounded; None for none and for a date."""
+    if header is None or not (header.isascii() and header.isdigit()):
+        return None
+    return min(float(header), LONGEST_WISH_S)
 
 
 def _trouble(code: int, reason: str, status: Mapping[str, Any], message: str) -> Trouble:

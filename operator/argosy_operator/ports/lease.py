@@ -1,28 +1,39 @@
 """Leadership: one Lease, and the gate that every write passes.
 
 The Lease is taken when nobody renewed it for its duration as seen by *our* monotonic clock (the
-times in it are for people; clocks of machines differ) and renewed every two seconds. The gate
-closes by itself `RENEW_S` after the last renewal, before another may take the Lease: a process that
-was stopped and goes on finds it closed. Election does not fence; ending the process does, and that
+times in it are for people; clocks of machines differ) and renewed every two seconds. The term ends
+by itself `TERM_S` after the last renewal was asked for, before another may take the Lease. A write
+gets no more time than the term has left, so it ends before another may write; a process that was
+stopped and goes on finds its term over. Election does not fence; ending the process does, and that
 is the caller's part.
 """
 
 import asyncio
+import logging
 import time
-from collections.abc import Awaitable, Callable
+from collections.abc import Callable
 from datetime import UTC, datetime
 
 from argosy_operator.core.actions import Trouble
 from argosy_operator.ports.cluster import ApiCluster
 from argosy_operator.ports.protocols import ClusterError, Object
 
+log = logging.getLogger("argosy.lease")
+
 DURATION_S = 15.0
-RENEW_S = 10.0
+TERM_S = 10.0
 RETRY_S = 2.0
+TRY_S = 4.0  # one try is at most two calls
+CONFLICTS = 3  # in one try: somebody writes the Lease again and again
+REFUSED_S = 120.0
+"""How long a standby bears 401 and 403: an API server that restarts answers them until its caches
+are warm."""
+MARGIN_S = 0.5
+LEAST_S = 1.0
 
 
 class Term:
-    """The gate: open while the Lease was renewed less than `RENEW_S` ago."""
+    """The gate: open while the Lease was renewed less than `TERM_S` ago."""
 
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
         self._clock = clock
@@ -30,15 +41,22 @@ class Term:
 
     @property
     def open(self) -> bool:
-        return self._clock() < self._until
+        return self.left_s > 0
 
-    def check(self) -> None:
-        if not self.open:
+    @property
+    def left_s(self) -> float:
+        return self._until - self._clock()
+
+    def allowance_s(self, longest_s: float) -> float:
+        """How long a write that begins now may last; see `protocols.Gate`."""
+        left_s = self.left_s - MARGIN_S
+        if left_s < LEAST_S:
             raise ClusterError(Trouble.NOT_LEADER, "write", "this replica does not lead")
+        return min(longest_s, left_s)
 
     def extend(self, asked_at: float) -> None:
         """The Lease is ours, as of a call that was begun at `asked_at`."""
-        self._until = asked_at + RENEW_S
+        self._until = asked_at + TERM_S
 
     def close(self) -> None:
         self._until = float("-inf")
@@ -56,32 +74,44 @@ class Lease:
         self._cluster, self._term = cluster, term
         self._namespace, self._name, self._holder = namespace, name, holder
         self._seen: tuple[object, float] | None = None  # (what the Lease said, since when)
+        self._ours: Object | None = None  # the Lease as the server has it after our last write
 
     async def acquire(self, looked: Callable[[], None] = lambda: None) -> None:
-        """Return when we lead. `looked` is called after every look at the Lease."""
+        """Return when we lead. `looked` is called after every look at the Lease, failed ones
+        included. Raises ClusterError when the API server refuses for `REFUSED_S`."""
+        refused_at: float | None = None
         while True:
             try:
-                if await self._try():
-                    return
-                looked()
-            except ClusterError as error:
-                if error.trouble in (Trouble.FORBIDDEN, Trouble.UNAUTHORIZED):
+                async with asyncio.timeout(TRY_S):
+                    if await self._try():
+                        return
+                refused_at = None
+            except (ClusterError, TimeoutError) as error:
+                log.warning("no look at the Lease: %s", error or "no answer")
+                if not _refused(error):
+                    refused_at = None
+                elif refused_at is None:
+                    refused_at = self._term.now()
+                elif self._term.now() - refused_at >= REFUSED_S:
                     raise
+            looked()
             await asyncio.sleep(RETRY_S)
 
     async def hold(self, renewed: Callable[[], None] = lambda: None) -> str:
-        """Renew until it fails for too long; the gate is closed when this returns the reason."""
+        """Renew until the term is over or another replica holds the Lease; the gate is closed when
+        this returns the reason. `renewed` is called after every try, failed ones included."""
         reason = "the Lease could not be renewed in time"
         while self._term.open:
             await asyncio.sleep(RETRY_S)
             try:
-                async with asyncio.timeout(RENEW_S / 2):
+                async with asyncio.timeout(TRY_S):
                     if not await self._try():
                         reason = "another replica holds the Lease"
                         break
-                renewed()
             except (ClusterError, TimeoutError) as error:
-                reason = f"the Lease could not be renewed: {error}"
+                reason = f"the Lease could not be renewed: {error or 'no answer'}"
+                log.warning("%s", reason)
+            renewed()
         self._term.close()
         return reason
 
@@ -94,18 +124,29 @@ class Lease:
             await self._cluster.replace({**lease, "spec": spec})
 
     async def _try(self) -> bool:
-        """Take or renew the Lease; True when it is ours."""
-        asked_at = self._term.now()
-        lease = await self._get()
-        if lease is None:
-            done = await _unless_taken(self._cluster.create_ungated, self._fresh())
-        elif self._free(lease):
-            done = await _unless_taken(self._cluster.replace, self._taken(lease))
-        else:
-            return False
-        if done:
+        """Take or renew the Lease; True when it is ours, False when another replica holds it.
+
+        Our own Lease is written without a look at it first. When somebody else wrote it (an
+        administrator's annotation is enough), it is read again: who holds it decides.
+        """
+        for _ in range(CONFLICTS):
+            asked_at = self._term.now()
+            lease = self._ours or await self._get()
+            if lease is not None and not self._free(lease):
+                return False
+            try:
+                if lease is None:
+                    self._ours = await self._cluster.create_ungated(self._fresh())
+                else:
+                    self._ours = await self._cluster.replace(self._taken(lease))
+            except ClusterError as error:
+                self._ours = None
+                if error.trouble not in (Trouble.CONFLICT, Trouble.EXISTS, Trouble.NOT_FOUND):
+                    raise
+                continue
             self._term.extend(asked_at)
-        return done
+            return True
+        raise ClusterError(Trouble.CONFLICT, "update Lease", "others write it again and again")
 
     async def _get(self) -> Object | None:
         return await self._cluster.get("Lease", self._namespace, self._name)
@@ -146,14 +187,9 @@ class Lease:
         }
 
 
-async def _unless_taken(write: Callable[[Object], Awaitable[Object]], lease: Object) -> bool:
-    try:
-        await write(lease)
-    except ClusterError as error:
-        if error.trouble in (Trouble.CONFLICT, Trouble.EXISTS):
-            return False
-        raise
-    return True
+def _refused(error: Exception) -> bool:
+    refusals = (Trouble.FORBIDDEN, Trouble.UNAUTHORIZED)
+    return isinstance(error, ClusterError) and error.trouble in refusals
 
 
 def _now() -> str:

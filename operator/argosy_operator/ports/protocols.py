@@ -81,5 +81,6 @@ class Engines(Protocol):
 class Gate(Protocol):
     """Asked before every write; closes before the leadership is lost."""
 
-    def check(self) -> None:
-        """Raise ClusterError(NOT_LEADER) unless this process leads."""
+    def allowance_s(self, longest_s: float) -> float:
+        """How long a write that begins now may last, at most `longest_s`, in seconds. Raises
+        ClusterError(NOT_LEADER) unless this process leads for long enough to write at all."""

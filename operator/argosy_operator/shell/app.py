@@ -15,6 +15,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+from argosy_operator.ports import calls
 from argosy_operator.ports.access import Access
 from argosy_operator.ports.cluster import ApiCluster
 from argosy_operator.ports.engine import HttpEngines
@@ -25,15 +26,20 @@ from argosy_operator.render.images import Images
 from argosy_operator.shell import metrics
 from argosy_operator.shell.gather import Sources
 from argosy_operator.shell.health import Health, serve
-from argosy_operator.shell.loop import Workers, round_of
+from argosy_operator.shell.loop import LAST_WRITE_S, Workers, round_of
 from argosy_operator.shell.trigger import Trigger
+from argosy_operator.shell.turns import Turns, rounds_at_once
 
 log = logging.getLogger("argosy.app")
 
 
 @dataclass(frozen=True, slots=True)
 class Options:
-    """What `argosy operator run` was started with. `namespace` None: all."""
+    """What `argosy operator run` was started with. `namespace` None: all.
+
+    `kube_api_qps`, `kube_api_burst`: calls to the API server, those of the Lease and of the watches
+    apart.
+    """
 
     images: Images
     namespace: str | None = None
@@ -43,6 +49,8 @@ class Options:
     lease_name: str = "argosy-operator"
     metrics_port: int = 8081
     kubeconfig: str | None = None
+    kube_api_qps: float = calls.QPS
+    kube_api_burst: int = calls.BURST
 
 
 async def run(options: Options) -> int:
@@ -53,13 +61,18 @@ async def run(options: Options) -> int:
         asyncio.get_running_loop().add_signal_handler(number, stop.set)
     engines = HttpEngines()
     prometheus = PrometheusMetrics(options.prometheus_url, token_file=options.prometheus_token_file)
-    async with ApiCluster(access, term, metrics.count_write) as cluster:
+    budget = calls.Calls(options.kube_api_qps, options.kube_api_burst)
+    async with (
+        ApiCluster(access, term, metrics.count_write, budget) as cluster,
+        ApiCluster(access, term, metrics.count_write, calls.of_the_lease()) as for_the_lease,
+    ):
         sources = Sources(cluster, prometheus, engines, options.images)
-        workers = Workers(partial(round_of, sources))
+        turns = Turns(rounds_at_once(options.kube_api_qps))
+        workers = Workers(partial(round_of, sources), turns)
         health = Health(workers.busy_since)
         server = await serve(health, "0.0.0.0", options.metrics_port)
         holder = f"{os.environ.get('POD_NAME') or socket.gethostname()}_{os.getpid()}"
-        lease = Lease(cluster, term, options.lease_namespace, options.lease_name, holder)
+        lease = Lease(for_the_lease, term, options.lease_namespace, options.lease_name, holder)
         try:
             return await _serve_term(options, access, term, lease, workers, health, stop)
         finally:
@@ -85,7 +98,11 @@ async def _serve_term(
     if not waiting.done():
         waiting.cancel()
         return 0
-    await waiting
+    try:
+        await waiting
+    except ClusterError as error:
+        log.error("ending: the operator may not read or write its Lease: %s", error)
+        return 1
     log.info("this replica leads")
     metrics.LEADER.set(1)
     trigger = Trigger(access, options.namespace, workers.kick)
@@ -95,12 +112,14 @@ async def _serve_term(
     await asyncio.wait(ends, return_when=asyncio.FIRST_COMPLETED)
     term.close()
     metrics.LEADER.set(0)
-    await workers.close()
     if held.done() or trigger.ended.done():
+        await workers.close()
         log.error("ending: %s", held.result() if held.done() else trigger.ended.result())
         # kopf's thread may hang in a call; nothing is left that must be finished
         return 1
     held.cancel()
+    # the next leader may write as soon as the Lease is given back: our last write ends before
+    await workers.close(LAST_WRITE_S)
     trigger.stop()
     try:
         await lease.release()

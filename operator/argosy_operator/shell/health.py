@@ -1,7 +1,9 @@
 """/health, /ready and /metrics on the admin port.
 
-/health follows progress, not the HTTP server: a round that hangs, or a loop that no longer turns,
-fails it. Standbys are healthy and ready: they hold the Lease's place.
+/health follows progress, not the HTTP server and not the API server: a round that neither ends nor
+fails in its time, or an event loop that no longer turns, fails it. A call that waits for the API
+server is no hang, because it has a deadline and its failure is progress: starting anew helps
+nobody while the API server is away. Standbys are healthy and ready: they hold the Lease's place.
 """
 
 import asyncio
@@ -15,7 +17,8 @@ REQUEST_LIMIT_S = 5.0
 
 
 class Health:
-    """What the probes ask. `beat` is called by whoever proves progress while nothing is to do."""
+    """What the probes ask. `beat` is called after every try to take or renew the Lease, whether it
+    worked or not."""
 
     def __init__(self, busy_since: Mapping[tuple[str, str], float]) -> None:
         self._busy_since = busy_since
@@ -29,7 +32,7 @@ class Health:
         """Why this process should be started anew; None while it makes progress."""
         now = time.monotonic()
         if now - self._beat_at > STUCK_S:
-            return f"no progress with the Lease for {now - self._beat_at:.0f} s"
+            return f"no try to renew the Lease for {now - self._beat_at:.0f} s"
         for key, since in self._busy_since.items():
             if now - since > STUCK_S:
                 return f"the round of {'/'.join(key)} has lasted {now - since:.0f} s"

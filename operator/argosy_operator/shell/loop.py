@@ -1,8 +1,9 @@
 """The loop of one fleet: kick → snapshot → plan → execute → status → sleep until the next reason.
 
-`Workers` keeps one task per fleet, so that a fleet that hangs or fails delays no other. Kicks that
-arrive during a round are one kick afterwards. A round that failed is tried again after a pause that
-doubles up to a minute, or as long as the server asked for, and at once when the spec is edited.
+`Workers` keeps one task per fleet, so that a fleet that hangs or fails delays no other; `turns.py`
+says how many rounds run at the same time. Kicks that arrive before or during a round are one kick.
+A round that failed, or took longer than `ROUND_LIMIT_S`, is tried again after a pause that doubles
+up to a minute, or as long as the server asked for, and at once when the spec is edited.
 Every fleet is looked at again after about five minutes even if nothing seems to have happened.
 """
 
@@ -15,11 +16,13 @@ from collections.abc import Awaitable, Callable, Iterable
 from argosy_operator.core.actions import Outcome, Trouble
 from argosy_operator.core.plan import after, plan
 from argosy_operator.core.snapshot import Clock, Memory
+from argosy_operator.ports.calls import QPS
 from argosy_operator.ports.protocols import ClusterError
 from argosy_operator.shell import metrics
 from argosy_operator.shell.execute import StoppedError, execute
 from argosy_operator.shell.gather import Sources, gather
 from argosy_operator.shell.report import read_fleet, tell, write_status
+from argosy_operator.shell.turns import Turns, rounds_at_once
 
 log = logging.getLogger("argosy.loop")
 
@@ -27,6 +30,8 @@ Key = tuple[str, str]  # namespace, name
 SETTLE_S = 0.05  # events come in bursts: a Deployment, its ReplicaSet, its pods
 RESYNC_S = 300.0
 LONGEST_PAUSE_S = 60.0
+ROUND_LIMIT_S = 90.0  # less than what /health takes for a hang: a round that fails is progress
+LAST_WRITE_S = 12.0  # a call lasts ten seconds at most
 
 
 class UnfinishedError(Exception):
@@ -72,18 +77,24 @@ class Workers:
     """One worker per fleet. `kick` may be called for fleets that do not exist; all in one loop."""
 
     def __init__(
-        self, one_round: Callable[[Key, Memory], Awaitable[tuple[Memory, float] | None]]
+        self,
+        one_round: Callable[[Key, Memory], Awaitable[tuple[Memory, float] | None]],
+        turns: Turns | None = None,
     ) -> None:
         self._round = one_round
+        self._turns = turns or Turns(rounds_at_once(QPS))
         self._kicked: dict[Key, asyncio.Event] = {}
         self._edited: dict[Key, asyncio.Event] = {}
         self._generations: dict[Key, int] = {}
         self._tasks: dict[Key, asyncio.Task[None]] = {}
         self.busy_since: dict[Key, float] = {}
+        self._closing = False
 
     def kick(self, key: Key, generation: int | None = None) -> None:
         """Something happened to the fleet: look at it soon. A `generation` that was not seen before
         ends even a failing fleet's pause: what it failed at may just have been mended."""
+        if self._closing:
+            return
         self._kicked.setdefault(key, asyncio.Event()).set()
         edited = self._edited.setdefault(key, asyncio.Event())
         if generation is not None and generation != self._generations.get(key):
@@ -96,22 +107,29 @@ class Workers:
         for key in keys:
             self.kick(key)
 
-    async def close(self) -> None:
+    async def close(self, patience_s: float = 0.0) -> None:
+        """End all rounds; those under way have `patience_s` to finish the call that they are in."""
+        self._closing = True
+        busy = [self._tasks[key] for key in self.busy_since]
+        for key, task in self._tasks.items():
+            if key not in self.busy_since:
+                task.cancel()
+        if busy and patience_s:
+            await asyncio.wait(busy, timeout=patience_s)
         for task in self._tasks.values():
             task.cancel()
         await asyncio.gather(*self._tasks.values(), return_exceptions=True)
 
     async def _work(self, key: Key) -> None:
         kicked, edited = self._kicked[key], self._edited[key]
-        memory, failures, pause_s = Memory(), 0, 0.0
+        memory, failures, pause_s, first = Memory(), 0, 0.0, True
         while True:
             await asyncio.sleep(SETTLE_S)
-            kicked.clear()
-            edited.clear()
-            self.busy_since[key] = time.monotonic()
             try:
-                with metrics.round_timer():
-                    result = await self._round(key, memory)
+                async with self._turns.turn(first=first):
+                    kicked.clear()
+                    edited.clear()
+                    result = await self._one(key, memory)
             except Exception as raised:
                 error: Exception = raised
                 if isinstance(raised, UnfinishedError):
@@ -126,13 +144,25 @@ class Workers:
                     del self._tasks[key], self._kicked[key], self._edited[key]
                     self._generations.pop(key, None)
                     return
-                failures = 0
+                failures, first = 0, False
                 memory, pause_s = result or (Memory(), 0.0)
                 pause_s = min(pause_s, RESYNC_S * random.uniform(0.8, 1.2))  # noqa: S311
-            finally:
-                self.busy_since.pop(key, None)
+            if self._closing:
+                return
             # a failing fleet is not tried again before its pause is over, unless it was edited
             await _sleep_or(edited if failures else kicked, pause_s)
+
+    async def _one(self, key: Key, memory: Memory) -> tuple[Memory, float] | None:
+        self.busy_since[key] = time.monotonic()
+        try:
+            async with asyncio.timeout(ROUND_LIMIT_S):
+                with metrics.round_timer():
+                    return await self._round(key, memory)
+        except TimeoutError as error:
+            message = f"not done within {ROUND_LIMIT_S:.0f} s"
+            raise ClusterError(Trouble.TRANSPORT, "round", message) from error
+        finally:
+            self.busy_since.pop(key, None)
 
 
 async def _sleep_or(event: asyncio.Event, pause_s: float) -> None:

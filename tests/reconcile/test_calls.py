@@ -1,0 +1,95 @@
+"""The budget of calls, and what a write does that waited for its turn until the term was over."""
+
+import asyncio
+from pathlib import Path
+
+import pytest
+
+from argosy_operator.core.actions import Trouble
+from argosy_operator.ports.access import Access
+from argosy_operator.ports.calls import Calls
+from argosy_operator.ports.cluster import ApiCluster
+from argosy_operator.ports.lease import TERM_S, Term
+from argosy_operator.ports.protocols import ClusterError
+from tests.reconcile.api_server import ApiServer
+from tests.reconcile.virtual import run
+
+
+def test_calls_keep_to_rate_burst_and_number_at_once() -> None:
+    async def main() -> None:
+        calls, loop = Calls(qps=10, burst=20, at_once=4), asyncio.get_running_loop()
+        began, under_way, most = [], 0, 0
+
+        async def one() -> None:
+            nonlocal under_way, most
+            async with calls.turn():
+                began.append(loop.time())
+                under_way += 1
+                most = max(most, under_way)
+                await asyncio.sleep(0.01)
+                under_way -= 1
+
+        await asyncio.gather(*(one() for _ in range(120)))
+        assert most == 4
+        assert began[19] - began[0] < 0.2, "the burst"
+        assert began[-1] - began[0] == pytest.approx(10, abs=0.2), "then ten a second"
+        await asyncio.sleep(60)
+        quiet = len(began)
+        await asyncio.gather(*(one() for _ in range(40)))
+        assert began[-1] - began[quiet] == pytest.approx(2, abs=0.2), "one burst, however quiet"
+
+    run(main())
+
+
+def test_a_call_that_was_given_up_while_it_waited_leaves_its_turn() -> None:
+    async def main() -> None:
+        calls = Calls(qps=1000, burst=1000, at_once=1)
+        async with calls.turn():
+            waiting = [asyncio.create_task(calls.turn().__aenter__()) for _ in range(3)]
+            await asyncio.sleep(1)
+            for task in waiting:
+                task.cancel()
+            await asyncio.gather(*waiting, return_exceptions=True)
+        async with asyncio.timeout(1), calls.turn():
+            pass
+
+    run(main())
+
+
+EVENT = {"kind": "Event", "metadata": {"name": "e", "namespace": "ns"}}
+
+
+async def test_a_write_whose_term_ended_while_it_waited_is_not_sent(tmp_path: Path) -> None:
+    """The gate is asked when the call begins, not when it is put into the queue."""
+    now = 0.0
+    term = Term(lambda: now)
+    term.extend(now)
+    calls, counted = Calls(at_once=1), []
+    server = ApiServer(places=1, work_s=0.0)
+    async with (
+        server.serving(tmp_path) as kubeconfig,
+        ApiCluster(Access(kubeconfig), term, lambda *of: counted.append(of), calls) as cluster,
+    ):
+        async with calls.turn():
+            waiting = asyncio.create_task(cluster.create(EVENT))
+            await asyncio.sleep(0)
+            now = TERM_S
+        with pytest.raises(ClusterError) as refused:
+            await waiting
+    assert refused.value.trouble is Trouble.NOT_LEADER
+    assert (server.most_under_way, counted) == (0, [])
+
+
+async def test_a_write_ends_with_the_term_though_the_server_is_slow(tmp_path: Path) -> None:
+    now = 0.0
+    term = Term(lambda: now)
+    term.extend(now)
+    server = ApiServer(places=1, work_s=60.0)
+    async with (
+        server.serving(tmp_path) as kubeconfig,
+        ApiCluster(Access(kubeconfig), term, lambda *_: None) as cluster,
+    ):
+        now = TERM_S - 2.0
+        async with asyncio.timeout(8):  # a call that is not bound to the term lasts ten
+            with pytest.raises(ClusterError, match=r"no answer within 1\.5 s"):
+                await cluster.create(EVENT)
