@@ -1,46 +1,139 @@
-"""A model's chat template, rendered in jinja2's immutable sandbox: the folder is not trusted."""
+"""A model's chat template, rendered in jinja2's immutable sandbox: the folder is not trusted.
+
+The names, filters and tags are those of Hugging Face's renderer, for which templates are written.
+"""
 
 import json
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from datetime import UTC, datetime
 from typing import Any
 
 import jinja2
+from jinja2 import nodes
+from jinja2.exceptions import SecurityError
+from jinja2.ext import Extension
+from jinja2.parser import Parser
 from jinja2.sandbox import ImmutableSandboxedEnvironment
 
 from argosy_engine.core.text import ChatTemplateError
 
 __all__ = ["ChatTemplate"]
 
+_MOST_CHARACTERS = 32 << 20  # of a prompt; several times what the longest body can hold
+_MOST_BITS = 4096  # of a power
+
 
 class ChatTemplate:
-    """Compiled once; `render` gives the prompt text with the generation prompt at its end."""
+    """Compiled once; `render` gives the prompt text. Safe to share by threads."""
 
-    def __init__(self, source: str, tokens: dict[str, str]) -> None:
-        environment = ImmutableSandboxedEnvironment(
-            trim_blocks=True, lstrip_blocks=True, extensions=["jinja2.ext.loopcontrols"]
+    def __init__(self, source: str, tokens: Mapping[str, str]) -> None:
+        environment = _Sandbox(
+            trim_blocks=True,
+            lstrip_blocks=True,
+            extensions=["jinja2.ext.loopcontrols", _Generation],
         )
         environment.globals["raise_exception"] = _raise
+        environment.globals["strftime_now"] = _strftime_now
         environment.filters["tojson"] = _to_json
         self._template = environment.from_string(source)
         self._tokens = tokens
 
-    def render(self, messages: Sequence[dict[str, Any]]) -> str:
-        """ChatTemplateError when the template refuses the messages."""
-        plain = [_with_plain_text(message) for message in messages]
+    def render(
+        self,
+        messages: Sequence[dict[str, Any]],
+        *,
+        add_generation_prompt: bool = True,
+        arguments: Mapping[str, Any] | None = None,
+    ) -> str:
+        """The prompt of `messages`; `arguments` are the client's own for the template.
+
+        ChatTemplateError when the template refuses them, fails, or writes without end.
+        """
+        names = {
+            **(arguments or {}),
+            **self._tokens,
+            "messages": [_with_plain_text(message) for message in messages],
+            "tools": None,  # and not undefined: templates ask `is not none`
+            "documents": None,
+            "add_generation_prompt": add_generation_prompt,
+        }
+        parts: list[str] = []
+        size = 0
         try:
-            return self._template.render(messages=plain, add_generation_prompt=True, **self._tokens)
-        except (jinja2.TemplateError, TypeError, ValueError, AttributeError) as error:
+            for part in self._template.generate(names):
+                parts.append(part)
+                size += len(part)
+                if size > _MOST_CHARACTERS:
+                    raise SecurityError(f"it writes more than {_MOST_CHARACTERS} characters")
+        except Exception as error:  # the template is foreign code: whatever it raises is its answer
             raise ChatTemplateError(
-                f"the messages do not fit the chat template: {error}"
+                f"the messages do not fit the chat template: {_reason(error)}"
             ) from error
+        return "".join(parts)
+
+
+class _Sandbox(ImmutableSandboxedEnvironment):
+    """Bounds the two operators that make much of little."""
+
+    intercepted_binops = frozenset({"*", "**"})
+
+    def call_binop(self, context: Any, operator: str, left: Any, right: Any) -> Any:
+        if operator == "*":
+            for text, times in ((left, right), (right, left)):
+                if (
+                    hasattr(text, "__len__")
+                    and isinstance(times, int)
+                    and len(text) * times > _MOST_CHARACTERS
+                ):
+                    raise SecurityError("a product of a text or a list is too long")
+        elif (
+            isinstance(left, int)
+            and isinstance(right, int)
+            and left.bit_length() * right > _MOST_BITS
+        ):
+            raise SecurityError("a power is too large")
+        return super().call_binop(context, operator, left, right)
+
+
+class _Generation(Extension):
+    """`{% generation %}` marks what a model said, which only training asks for."""
+
+    tags = {"generation"}  # noqa: RUF012 - jinja2's own declaration
+
+    def parse(self, parser: Parser) -> nodes.Node:
+        """The body as it stands; what it sets stays inside, as it does in a call block."""
+        line = next(parser.stream).lineno
+        body = parser.parse_statements(("name:endgeneration",), drop_needle=True)
+        return nodes.Scope(body).set_lineno(line)
 
 
 def _raise(message: str) -> None:
     raise jinja2.TemplateError(message)
 
 
-def _to_json(value: Any, indent: int | None = None) -> str:
-    return json.dumps(value, ensure_ascii=False, indent=indent)
+def _strftime_now(form: str) -> str:
+    return datetime.now(UTC).astimezone().strftime(form)  # local time, as Hugging Face has it
+
+
+def _to_json(
+    value: Any,
+    ensure_ascii: bool = False,
+    indent: int | None = None,
+    separators: tuple[str, str] | None = None,
+    sort_keys: bool = False,
+) -> str:
+    """jinja2's own filter escapes for HTML, which is not what a prompt wants."""
+    return json.dumps(
+        value, ensure_ascii=ensure_ascii, indent=indent, separators=separators, sort_keys=sort_keys
+    )
+
+
+def _reason(error: Exception) -> str:
+    return (
+        str(error)
+        if isinstance(error, jinja2.TemplateError)
+        else f"{type(error).__name__}: {error}"
+    )
 
 
 def _with_plain_text(message: dict[str, Any]) -> dict[str, Any]:
