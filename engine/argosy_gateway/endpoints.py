@@ -18,6 +18,7 @@ __all__ = ["Directory", "Endpoint", "Role", "State", "endpoint_of_pod"]
 FLEET_LABEL = "serving.argosy.dev/fleet"
 ROLE_LABEL = "serving.argosy.dev/role"
 REVISION_LABEL = "serving.argosy.dev/revision"
+TEMPLATE_LABEL = "pod-template-hash"  # Kubernetes' own; a ReplicaSet's name ends with it
 DRAIN_ANNOTATION = "serving.argosy.dev/drain"
 API_PORT = 8000
 KV_PORT = 8002
@@ -54,14 +55,18 @@ class Endpoint:
 
 
 def endpoint_of_pod(pod: Mapping[str, Any]) -> Endpoint | None:
-    """An Endpoint from a Pod of the API server; None for pods that are no engines.
+    """An Endpoint from a Pod of the API server; None for pods that are no engines of ours.
 
     Serving = Ready, with an address, not being deleted, without the drain annotation.
     """
     meta, status = pod.get("metadata") or {}, pod.get("status") or {}
     labels, annotations = meta.get("labels") or {}, meta.get("annotations") or {}
     role = labels.get(ROLE_LABEL)
-    if role not in set(Role) or status.get("phase") in ("Succeeded", "Failed"):
+    if (
+        role not in set(Role)
+        or not _made_by_us(meta, labels)
+        or status.get("phase") in ("Succeeded", "Failed")
+    ):
         return None
     ip = status.get("podIP") or ""
     conditions = status.get("conditions") or []
@@ -77,6 +82,20 @@ def endpoint_of_pod(pod: Mapping[str, Any]) -> Endpoint | None:
         role=Role(role),
         revision=labels.get(REVISION_LABEL, ""),
         state=state,
+    )
+
+
+def _made_by_us(meta: Mapping[str, Any], labels: Mapping[str, str]) -> bool:
+    """Its controller is the ReplicaSet that a Deployment of the fleet has for such a pod.
+
+    Anybody who may create pods can write labels, and prompts must not go there. An owner that does
+    not exist makes Kubernetes delete the pod; one that does, takes charge of it.
+    """
+    keys = (FLEET_LABEL, ROLE_LABEL, REVISION_LABEL, TEMPLATE_LABEL)
+    name = "-".join(labels.get(key, "") for key in keys)
+    return any(
+        owner.get("controller") and (owner.get("kind"), owner.get("name")) == ("ReplicaSet", name)
+        for owner in meta.get("ownerReferences") or ()
     )
 
 

@@ -153,6 +153,11 @@ def test_the_operator_may_write_every_kind_that_is_rendered():
             assert (*plurals[child["kind"]], verb) in allowed
 
 
+def test_the_operator_may_only_list_the_sets_by_which_it_knows_its_pods():
+    verbs = {v for _, r, v in granted(rules_of(rendered())) if r == "replicasets"}
+    assert verbs == {"list"}
+
+
 def test_the_operator_may_delete_only_what_it_deletes_itself():
     deletes = {resource for _, resource, verb in granted(rules_of(rendered())) if verb == "delete"}
     assert deletes == {"servingroles", "deployments", "poddisruptionbudgets"}

@@ -11,6 +11,7 @@ from argosy_gateway import cli as gateway_cli
 from argosy_gateway import endpoints
 from argosy_operator.core import names
 from argosy_operator.ports import engine as engine_port
+from tests.core.model import Model, fleet
 
 ROOT = Path(__file__).parents[2]
 SEAMS = (ROOT / "designs/0001-seams.md").read_text()
@@ -90,3 +91,18 @@ def test_environment_of_pods_stands_in_the_seams_and_is_rendered():
     for name in ("POD_NAME", "POD_IP", "POD_NAMESPACE"):
         assert f"`{name}`" in SEAMS
         assert name in source("argosy_operator")
+
+
+def test_a_gateway_knows_the_pods_of_the_deployments_that_are_rendered():
+    """By the name of their ReplicaSet, which Kubernetes makes of the Deployment's name."""
+    for deployment in Model(fleet(mode="disaggregated")).snapshot().engines.values():
+        labels = deployment["spec"]["template"]["metadata"]["labels"]
+        name = f"{deployment['metadata']['name']}-7c9"
+        meta = {
+            "name": f"{name}-x",
+            "labels": {**labels, "pod-template-hash": "7c9"},
+            "ownerReferences": [{"kind": "ReplicaSet", "name": name, "controller": True}],
+        }
+        endpoint = endpoints.endpoint_of_pod({"metadata": meta})
+        assert endpoint is not None
+        assert endpoint.role == labels[names.ROLE]

@@ -67,3 +67,15 @@ def test_percentiles_leave_with_attainment_in_one_write(model: Model) -> None:
     figures(model, measured(1.0, 0.04))
     late = replace(measured(1.0, 0.04), arrivals=Idle(0.0), attainment=Idle(0.0))
     assert figures(model, late) == {}
+
+
+def test_an_attainment_that_somebody_else_wrote_ends_no_round() -> None:
+    slo = {"ttft": {"target": "1s"}, "tpot": {"target": "50ms"}}
+    model = Model(fleet(slo=slo))
+    model.settle()
+    body = model.fleet.status.model_dump(by_alias=True) | {"goodput": {"attainment": "good"}}
+    status = type(model.fleet.status).model_validate(body)
+    model.fleet = model.fleet.model_copy(update={"status": status})
+    model.memory = replace(model.memory, decide_at=1e12)
+    model.round()
+    assert model.fleet.status.columns.slo in ("Idle", "Blind")

@@ -181,6 +181,7 @@ WORLDS = {
     "ClaimNotFound": lambda: facts(
         Model(fleet()), pod=sick(unschedulable='persistentvolumeclaim "m" not found')
     ),
+    "UnreadableNumber": lambda: facts(Model(fleet()), pod=sick(unreadable="gpu: many")),
     "Unschedulable": lambda: facts(Model(fleet()), pod=sick(unschedulable="0/3 nodes")),
     "ImagePullFailed": lambda: facts(Model(fleet()), pod=sick(trouble=("ErrImagePull", "no"))),
     "ContainerCrashing": lambda: facts(Model(fleet()), pod=sick(ended=("Error", "exit code 1"))),

@@ -20,10 +20,17 @@ SICK = 500
 
 
 def pod(name, version="1", **meta):
-    labels = {"serving.argosy.dev/role": "colocated", "serving.argosy.dev/revision": "0a"}
+    labels = {
+        "serving.argosy.dev/fleet": "f",
+        "serving.argosy.dev/role": "colocated",
+        "serving.argosy.dev/revision": "0a",
+        "pod-template-hash": "7c9",
+    }
+    owner = {"kind": "ReplicaSet", "name": "f-colocated-0a-7c9", "controller": True}
     return {
         "metadata": {
-            "name": name, "uid": name, "labels": labels, "resourceVersion": version, **meta
+            "name": name, "uid": name, "labels": labels, "resourceVersion": version,
+            "ownerReferences": [owner], **meta
         },
         "status": {"podIP": "10.0.0.1", "conditions": [{"type": "Ready", "status": "True"}]},
     }  # fmt: skip

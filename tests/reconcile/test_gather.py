@@ -12,10 +12,30 @@ SLO = {"ttft": {"target": "1s"}, "tpot": {"target": "50ms"}}
 
 def pod(name: str, role: str, ready: str, **meta: Any) -> dict[str, Any]:
     labels = {"serving.argosy.dev/role": role, "serving.argosy.dev/fleet": "chat"}
+    owners = [{"kind": "ReplicaSet", "uid": "set", "controller": True}]
     return {
-        "metadata": {"name": name, "uid": name, "labels": labels, **meta},
+        "metadata": {
+            "name": name,
+            "uid": name,
+            "labels": labels,
+            "ownerReferences": owners,
+            **meta,
+        },
         "status": {"phase": "Running", "conditions": [{"type": "Ready", "status": ready}]},
     }
+
+
+DEPLOYMENT = {
+    "kind": "Deployment",
+    "metadata": {"name": "d", "uid": "d", "ownerReferences": [{"uid": "fleet-1"}]},
+    "spec": {},
+}
+SET = {
+    "metadata": {
+        "uid": "set",
+        "ownerReferences": [{"kind": "Deployment", "uid": "d", "controller": True}],
+    },
+}
 
 
 class World:
@@ -26,7 +46,7 @@ class World:
         self.must_report: frozenset[str] | None = None
 
     async def list(self, kind: str, namespace: str | None, selector: str = "") -> Any:
-        return self.pods if kind == "Pod" else []
+        return {"Pod": self.pods, "ReplicaSet": [SET], "Deployment": [DEPLOYMENT]}.get(kind, [])
 
     async def fleet(self, fleet: Any, at: float, gateways: frozenset[str]) -> FleetMetrics:
         self.must_report = gateways

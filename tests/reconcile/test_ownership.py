@@ -75,6 +75,33 @@ def test_a_foreign_object_with_a_childs_name_is_named_and_untouched(world):
     assert world.get("services", "chat") == foreign
 
 
+def test_a_bare_pod_with_our_labels_is_neither_counted_nor_marked(running):
+    template = running.engines()[0]["spec"]["template"]
+    limits = {"nvidia.com/gpu": "1k"}
+    container = {**template["spec"]["containers"][0], "resources": {"limits": limits}}
+    pod = {
+        "apiVersion": "v1",
+        "kind": "Pod",
+        "metadata": {"name": "stranger", "labels": template["metadata"]["labels"]},
+        "spec": {**template["spec"], "containers": [container]},
+    }
+    running.kubectl("apply", "-f", "-", given=yaml.safe_dump(pod))
+    running.patch(roles={"colocated": {"replicas": {"min": 2}}})
+
+    def seen():
+        role = running.fleet()["status"]["roles"]["colocated"]
+        return role if (role["desired"], role["ready"]) == (2, 2) else None
+
+    role = running.until("2 ready pods", seen, 40)
+    assert (role["pending"], role["unschedulable"], role["gpus"]) == (0, 0, 0)
+    running.patch(roles={"colocated": {"replicas": {"min": 1}}})
+    running.until("1 replica", lambda: running.engines()[0]["spec"]["replicas"] == 1, 60)
+    stranger = running.get("pods", "stranger")
+    assert "annotations" not in stranger["metadata"] or not [
+        name for name in stranger["metadata"]["annotations"] if "serving.argosy.dev" in name
+    ]
+
+
 def test_a_restarted_operator_writes_nothing_at_a_fixed_point(running):
     running.operators[0].stop()
     fleet = running.fleet()

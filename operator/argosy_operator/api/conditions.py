@@ -90,6 +90,7 @@ class Reason(StrEnum):
     UNSCHEDULABLE = "Unschedulable"
     QUOTA_EXCEEDED = "QuotaExceeded"
     GPU_BUDGET = "GPUBudget"
+    UNREADABLE_NUMBER = "UnreadableNumber"
     # Draining, NameConflict
     PODS_LEAVING = "PodsLeaving"
     NOTHING_LEAVES = "NothingLeaves"
@@ -133,6 +134,7 @@ MEANING: dict[Reason, str] = {
     Reason.BUDGET_BOUND: "spec.autoscaling.gpuBudget.max allows fewer replicas than are needed",
     Reason.MAX_REPLICAS_BOUND: "replicas.max allows fewer replicas than are needed",
     Reason.FOLLOWING_GOODPUT: "replicas follow the measured load and spec.slo",
+    Reason.CAPACITY_RELEARNT: "what was learnt of the engines' speed was no use and is learnt anew",
     Reason.EXTERNAL_OWNER: "spec.autoscaling.policy is External: others turn the ServingRoles",
     Reason.POLICY_NONE: "spec.autoscaling.policy is None: replicas stay at their minimum",
     Reason.METRICS_UNAVAILABLE: "the metrics cannot be had: nothing is removed",
@@ -148,6 +150,7 @@ MEANING: dict[Reason, str] = {
     Reason.UNSCHEDULABLE: "no node has room for a pod",
     Reason.QUOTA_EXCEEDED: "a ResourceQuota is used up",
     Reason.GPU_BUDGET: "spec.autoscaling.gpuBudget.max is used up",
+    Reason.UNREADABLE_NUMBER: "a pod has a limit that is no number",
     Reason.PODS_LEAVING: "pods finish their answers and leave",
     Reason.NOTHING_LEAVES: "no pod is leaving",
     Reason.FOREIGN_OBJECT: "an object of another owner has a name that this fleet needs",

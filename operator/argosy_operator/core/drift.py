@@ -6,9 +6,10 @@ server) is theirs and stays. The name of the one who changed a field comes from 
 
 import hashlib
 import json
-import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
+
+from argosy_operator.core.quantities import quantity
 
 Object = Mapping[str, Any]
 Path = tuple[str, ...]
@@ -28,18 +29,6 @@ _OPEN = {
     "ownerReferences",
 }
 _KEYS = ("uid", "mountPath", "name", "containerPort", "port", "key")
-_QUANTITY = re.compile(r"^([0-9.]+)(m|k|M|G|T|Ki|Mi|Gi|Ti)?$")
-_UNITS = {
-    "m": 1e-3,
-    "k": 1e3,
-    "M": 1e6,
-    "G": 1e9,
-    "T": 1e12,
-    "Ki": 2.0**10,
-    "Mi": 2.0**20,
-    "Gi": 2.0**30,
-    "Ti": 2.0**40,
-}
 
 
 def digest(obj: object) -> str:
@@ -95,11 +84,8 @@ def _same_quantity(wanted: object, live: object, path: Path) -> bool:
     """The API server writes 1024Mi as 1Gi."""
     if "resources" not in path:
         return False
-    parsed = [_QUANTITY.match(str(text)) for text in (wanted, live)]
-    if not all(parsed):
-        return False
-    one, other = (float(m[1]) * _UNITS.get(m[2] or "", 1.0) for m in parsed if m)
-    return one == other
+    number = quantity(wanted)
+    return number is not None and number == quantity(live)
 
 
 def changed_by(live: Object, path: Path) -> str:

@@ -106,10 +106,11 @@ def slo_word(s: Snapshot, figures: dict[str, Any] | None, blind: bool) -> str:
 
 
 def _verdict(s: Snapshot, figures: dict[str, Any]) -> str:
-    if "attainment" not in figures:
+    attained = _number(figures.get("attainment"))
+    if attained is None:
         return "Idle"
     slo = s.fleet.spec.slo
-    attained, goal = float(figures["attainment"]), slo.attainment.fraction if slo else 0.0
+    goal = slo.attainment.fraction if slo else 0.0
     if attained < goal:
         return "Missed"
     return "AtRisk" if attained < goal + AT_RISK * (1 - goal) else "Met"
@@ -195,6 +196,14 @@ def columns(roles: dict[str, Any], slo: str, reason: str) -> dict[str, str]:
         "slo": slo,
         "reason": reason,
     }
+
+
+def _number(text: str | None) -> float | None:
+    """A figure of the standing status, which others may have written too."""
+    try:
+        return None if text is None else float(text)
+    except ValueError:
+        return None
 
 
 def _value(signal: Signal) -> float | None:

@@ -1,17 +1,24 @@
 """What the plan knows of a pod, and of the order in which Kubernetes removes pods.
 
-`pod_of` takes a Pod as the API server sends it and keeps about 300 bytes of it.
+`owned_pods` leaves out pods that only carry our labels: anybody who may create a pod can write
+them. `pod_of` takes a Pod as the API server sends it and keeps about 300 bytes of it.
 """
 
-from collections.abc import Iterable, Mapping
+import re
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass
-from datetime import datetime
+from datetime import UTC, datetime
 from typing import Any
 
 from argosy_operator.core import names
+from argosy_operator.core.quantities import quantity
 
+Object = Mapping[str, Any]
+
+GPU = "nvidia.com/gpu"
 ENGINE_CONTAINER = "engine"
 OUR_COST = "-1000"
+_COST = re.compile("-?[0-9]{1,10}")
 
 
 @dataclass(frozen=True, slots=True)
@@ -21,7 +28,7 @@ class Pod:
     `draining`: annotated, by us or by a person; `ours`: the operator chose it as a victim.
     `started`: its engine's process runs; `probed`: it has been ready since. `trouble` is (reason,
     message) of a container that waits, `ended` the (reason, message) with which the engine's last
-    process ended.
+    process ended. `unreadable` quotes what was to be a number and is none.
     """
 
     name: str
@@ -44,6 +51,7 @@ class Pod:
     cost: int = 0
     restarts: int = 0
     gpus: int = 0
+    unreadable: str | None = None
     unschedulable: str | None = None
     trouble: tuple[str, str] | None = None
     ended: tuple[str, str] | None = None
@@ -79,7 +87,25 @@ def removal_order(pods: Iterable[Pod]) -> list[Pod]:
     return sorted((pod for pod in pods if pod.alive), key=key)
 
 
-def pod_of(raw: Mapping[str, Any]) -> Pod:
+def owned_pods(
+    pods: Iterable[Object], replica_sets: Iterable[Object], deployments: Collection[str]
+) -> tuple[Pod, ...]:
+    """Pods whose controller is a ReplicaSet whose controller is one of `deployments` (uids)."""
+    sets = {
+        child["metadata"]["uid"]
+        for child in replica_sets
+        if _controller(child, "Deployment") in deployments
+    }
+    return tuple(pod_of(raw) for raw in pods if _controller(raw, "ReplicaSet") in sets)
+
+
+def _controller(raw: Object, kind: str) -> str | None:
+    """The uid of the object's controller, where it is of this kind."""
+    owners = raw["metadata"].get("ownerReferences") or ()
+    return next((o["uid"] for o in owners if o.get("controller") and o["kind"] == kind), None)
+
+
+def pod_of(raw: Object) -> Pod:
     """The excerpt of a Pod object."""
     meta, spec, status = raw["metadata"], raw.get("spec", {}), raw.get("status", {})
     labels, annotations = meta.get("labels") or {}, meta.get("annotations") or {}
@@ -88,18 +114,15 @@ def pod_of(raw: Mapping[str, Any]) -> Pod:
     scheduled = conditions.get("PodScheduled", {})
     containers = {c["name"]: c for c in status.get("containerStatuses") or ()}
     waiting = [*(status.get("initContainerStatuses") or ()), *containers.values()]
-    engine: Mapping[str, Any] = containers.get(ENGINE_CONTAINER) or next(
-        iter(containers.values()), {}
-    )
+    engine: Object = containers.get(ENGINE_CONTAINER) or next(iter(containers.values()), {})
     cost = annotations.get(names.DELETION_COST, "0")
+    gpus, unreadable = _gpus(spec)
     return Pod(
         name=meta["name"],
         uid=meta["uid"],
         role=labels.get(names.ROLE, ""),
         revision=labels.get(names.REVISION, ""),
-        owner=next(
-            (o["uid"] for o in meta.get("ownerReferences") or () if o.get("controller")), ""
-        ),
+        owner=_controller(raw, "ReplicaSet") or "",
         ip=status.get("podIP"),
         created_at=seconds(meta.get("creationTimestamp")) or 0.0,
         ready_at=seconds(ready.get("lastTransitionTime"))
@@ -114,9 +137,10 @@ def pod_of(raw: Mapping[str, Any]) -> Pod:
         terminating="deletionTimestamp" in meta,
         draining=names.DRAIN in annotations,
         ours=names.DRAIN in annotations and cost == OUR_COST,
-        cost=int(cost) if cost.removeprefix("-").isdigit() else 0,
+        cost=int(cost) if _COST.fullmatch(cost) else 0,
         restarts=engine.get("restartCount", 0),
-        gpus=_gpus(spec),
+        gpus=gpus,
+        unreadable=unreadable,
         unschedulable=(
             scheduled.get("message", "no node takes the pod")
             if scheduled.get("reason") == "Unschedulable"
@@ -128,22 +152,28 @@ def pod_of(raw: Mapping[str, Any]) -> Pod:
 
 
 def seconds(time: str | None) -> float | None:
-    """Seconds since the epoch of an RFC 3339 time; None for none or for something else."""
+    """Seconds since the epoch of an RFC 3339 time; None for none, for something else, and for a
+    time that cannot be written in UTC."""
     if not time:
         return None
     try:
         parsed = datetime.fromisoformat(time)
-    except ValueError:
+        return parsed.astimezone(UTC).timestamp() if parsed.tzinfo else None
+    except (ValueError, OverflowError):
         return None
-    return parsed.timestamp() if parsed.tzinfo else None
 
 
-def _gpus(spec: Mapping[str, Any]) -> int:
+def _gpus(spec: Object) -> tuple[int, str | None]:
+    """GPUs of all containers, and the text of a limit that is no number."""
     limits = [(c.get("resources") or {}).get("limits") or {} for c in spec.get("containers") or ()]
-    return sum(int(limit.get("nvidia.com/gpu", 0)) for limit in limits)
+    texts = [limit[GPU] for limit in limits if GPU in limit]
+    numbers = [quantity(text) for text in texts]
+    unreadable = (text for text, number in zip(texts, numbers, strict=True) if number is None)
+    bad = next((f"{GPU}: {text}" for text in unreadable), None)
+    return int(sum(number for number in numbers if number is not None)), bad
 
 
-def _waiting(statuses: Iterable[Mapping[str, Any]]) -> tuple[str, str] | None:
+def _waiting(statuses: Iterable[Object]) -> tuple[str, str] | None:
     for status in statuses:
         waiting = (status.get("state") or {}).get("waiting")
         if waiting and waiting.get("reason") not in (None, "ContainerCreating", "PodInitializing"):
@@ -151,7 +181,7 @@ def _waiting(statuses: Iterable[Mapping[str, Any]]) -> tuple[str, str] | None:
     return None
 
 
-def _ended(engine: Mapping[str, Any]) -> tuple[str, str] | None:
+def _ended(engine: Object) -> tuple[str, str] | None:
     for state in (engine.get("state") or {}, engine.get("lastState") or {}):
         ended = state.get("terminated")
         if ended and ended.get("exitCode") != 0:

@@ -44,6 +44,7 @@ class Problem:
 def problems_of(s: Snapshot, failed: Mapping[str, Failure]) -> tuple[Problem, ...]:
     """All problems, each once: of the API, of names, of pods."""
     found = [*_of_orders(failed), *_of_deployments(s)]
+    found += [_unreadable(pod, pod.unreadable) for pod in s.pods if pod.unreadable]
     for pod in s.pods:
         problem = _of_pod(pod) if pod.alive else None
         if problem is not None:
@@ -192,6 +193,14 @@ def _unschedulable(pod: Pod, message: str) -> Problem:
         Reason.UNSCHEDULABLE,
         f"no node has {what} for a {pod.role} pod: {message}. Add nodes, or lower the role's "
         "replicas or resources",
+    )
+
+
+def _unreadable(pod: Pod, text: str) -> Problem:
+    return Problem(
+        Reason.UNREADABLE_NUMBER,
+        f"Pod/{pod.name} has a limit that is no number, {text}: its GPUs are not counted. Find out "
+        "who changes the fleet's pods (a webhook?)",
     )
 
 

@@ -80,8 +80,7 @@ class Snapshot:
 
     def is_ours(self, child: Object) -> bool:
         """Owned by this very fleet, not by an earlier one of the same name."""
-        owners = child["metadata"].get("ownerReferences") or ()
-        return any(owner.get("uid") == self.fleet.metadata.uid for owner in owners)
+        return is_owned(child, self.fleet)
 
     def owned(self, kind: str) -> dict[str, Object]:
         """Our children of one kind that are not being deleted, by name."""
@@ -113,6 +112,11 @@ class Snapshot:
 
     def current(self, role: RoleName) -> tuple[Pod, ...]:
         return tuple(p for p in self.pods if p.role == role and p.revision == self.revision)
+
+
+def is_owned(child: Object, fleet: ServingDeployment) -> bool:
+    owners = child["metadata"].get("ownerReferences") or ()
+    return any(owner.get("uid") == fleet.metadata.uid for owner in owners)
 
 
 def role_of(child: Object) -> str:

@@ -165,6 +165,7 @@ TABLE: tuple[Row, ...] = (
     # CapacityLimited: pods or GPUs that are wanted and cannot be had
     *(Row(About.CAPACITY_LIMITED, "True", r, (r,)) for r in CAPACITY),
     Row(About.CAPACITY_LIMITED, "True", Why.GPU_BUDGET, ("budget",)),
+    Row(About.CAPACITY_LIMITED, "Unknown", Why.UNREADABLE_NUMBER, (Why.UNREADABLE_NUMBER,)),
     Row(About.CAPACITY_LIMITED, "False", Why.ENOUGH),
     # Draining, NameConflict
     Row(About.DRAINING, "True", Why.PODS_LEAVING, ("leaving",)),

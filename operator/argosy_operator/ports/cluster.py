@@ -31,6 +31,7 @@ PLURALS: dict[str, tuple[str, str]] = {
     "ServingDeployment": ("serving.argosy.dev/v1alpha1", "servingdeployments"),
     "ServingRole": ("serving.argosy.dev/v1alpha1", "servingroles"),
     "Deployment": ("apps/v1", "deployments"),
+    "ReplicaSet": ("apps/v1", "replicasets"),
     "Pod": ("v1", "pods"),
     "Service": ("v1", "services"),
     "ServiceAccount": ("v1", "serviceaccounts"),

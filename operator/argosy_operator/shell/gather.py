@@ -10,10 +10,10 @@ from dataclasses import dataclass
 
 from argosy_operator.api.v1alpha1 import RoleName, ServingDeployment
 from argosy_operator.core import names
-from argosy_operator.core.pods import Pod, pod_of
+from argosy_operator.core.pods import Pod, owned_pods
 from argosy_operator.core.revision import revision
 from argosy_operator.core.scaling.observe import FleetMetrics
-from argosy_operator.core.snapshot import Clock, Key, Memory, Object, Snapshot
+from argosy_operator.core.snapshot import Clock, Key, Memory, Object, Snapshot, is_owned
 from argosy_operator.core.targets import by_law
 from argosy_operator.core.victims import Load
 from argosy_operator.ports.protocols import Cluster, Engines, Metrics
@@ -48,10 +48,12 @@ async def gather(
     selector = f"{names.FLEET}={fleet.name}"
     lists = await asyncio.gather(
         *(sources.cluster.list(kind, fleet.namespace, selector) for kind in CHILD_KINDS),
+        sources.cluster.list("ReplicaSet", fleet.namespace, selector),
         sources.cluster.list("Pod", fleet.namespace, selector),
     )
-    pods = tuple(pod_of(raw) for raw in lists[-1])
-    children: dict[Key, Object] = {_key(c): c for listed in lists[:-1] for c in listed}
+    *listed, replica_sets, raw_pods = lists
+    children: dict[Key, Object] = {_key(child): child for kind in listed for child in kind}
+    pods = owned_pods(raw_pods, replica_sets, _deployments(children, fleet))
     loads, metrics = await asyncio.gather(
         _loads(sources.engines, pods, memory), _metrics(sources.metrics, fleet, pods, memory, clock)
     )
@@ -124,6 +126,15 @@ async def _metrics(
         p.name for p in pods if p.role == names.GATEWAY_ROLE and p.alive and p.ready
     )
     return await metrics.fleet(fleet, clock.now, gateways)
+
+
+def _deployments(children: dict[Key, Object], fleet: ServingDeployment) -> set[str]:
+    """Uids of the fleet's Deployments."""
+    return {
+        child["metadata"]["uid"]
+        for (kind, _), child in children.items()
+        if kind == "Deployment" and is_owned(child, fleet)
+    }
 
 
 def _key(child: Object) -> Key:

@@ -1,0 +1,130 @@
+"""Pods that carry our labels and are not ours; pods whose numbers cannot be read."""
+
+from typing import Any
+
+import pytest
+
+from argosy_operator.core.plan import plan
+from argosy_operator.core.pods import pod_of
+from argosy_operator.core.quantities import quantity
+from argosy_operator.core.snapshot import Clock, Memory, Snapshot
+from argosy_operator.core.status import status_of
+from argosy_operator.shell.gather import Sources, gather
+from tests.core.model import IMAGES, Model, fleet
+
+REVISION = Model(fleet()).snapshot().revision
+NAME = f"chat-colocated-{REVISION}"
+
+
+def labels(role: str = "colocated") -> dict[str, str]:
+    return {
+        "serving.argosy.dev/fleet": "chat",
+        "serving.argosy.dev/role": role,
+        "serving.argosy.dev/revision": REVISION,
+    }
+
+
+def thing(kind: str, name: str, *owner: str, **more: Any) -> dict[str, Any]:
+    """An object whose controller is the one of this kind and with this uid."""
+    refs = [{"kind": owner[0], "uid": owner[1], "name": "x", "controller": True}] if owner else []
+    meta = {"name": name, "uid": f"uid-{name}", "labels": labels(), "ownerReferences": refs}
+    return {"kind": kind, "metadata": meta, **more}
+
+
+def pod(name: str, *owner: str, gpus: str | None = None) -> dict[str, Any]:
+    limits = {"nvidia.com/gpu": gpus} if gpus else {}
+    spec = {"nodeName": "n", "containers": [{"name": "engine", "resources": {"limits": limits}}]}
+    ready = [{"type": "Ready", "status": "True"}]
+    status = {"phase": "Running", "podIP": "10.0.0.9", "conditions": ready}
+    return thing("Pod", name, *owner, spec=spec, status=status)
+
+
+class Namespace:
+    """Lists what it was given."""
+
+    def __init__(self, *objects: dict[str, Any]) -> None:
+        self.objects = objects
+
+    async def list(self, kind: str, namespace: str | None, selector: str = "") -> Any:
+        return [obj for obj in self.objects if obj["kind"] == kind]
+
+
+async def seen(*pods: dict[str, Any]) -> Snapshot:
+    """A fleet of one Deployment with one ReplicaSet, and these pods."""
+    spec = {"replicas": 1}
+    deployment = thing("Deployment", NAME, "ServingDeployment", "fleet-1", spec=spec)
+    deployment["metadata"]["resourceVersion"] = "1"
+    foreign = thing("Deployment", "other", "ServingDeployment", "fleet-2", spec=spec)
+    sets = (
+        thing("ReplicaSet", f"{NAME}-7c9", "Deployment", f"uid-{NAME}"),
+        thing("ReplicaSet", "other-7c9", "Deployment", "uid-other"),
+        thing("ReplicaSet", "bare"),
+    )
+    namespace = Namespace(deployment, foreign, *sets, *pods)
+    sources = Sources(namespace, None, None, IMAGES)  # type: ignore[arg-type]
+    return await gather(sources, fleet(), Memory(), Clock(1e6, 50.0))
+
+
+OURS = pod("ours", "ReplicaSet", f"uid-{NAME}-7c9", gpus="2")
+
+
+@pytest.mark.parametrize(
+    "stranger",
+    [
+        pod("bare"),
+        pod("of-another-fleet", "ReplicaSet", "uid-other-7c9"),
+        pod("of-a-bare-set", "ReplicaSet", "uid-bare"),
+        pod("of-a-set-that-is-not-there", "ReplicaSet", "uid-gone"),
+        pod("of-a-job", "Job", f"uid-{NAME}-7c9"),
+        pod("with-a-thousand", gpus="1k"),
+    ],
+    ids=lambda pod: pod["metadata"]["name"],
+)
+async def test_only_pods_of_our_deployments_are_counted_and_marked(stranger: Any) -> None:
+    s = await seen(OURS, stranger)
+    assert [pod.name for pod in s.pods] == ["ours"]
+    p = plan(s)
+    assert status_of(s, p.draft, ()).columns.decode == "1/1"
+
+
+def test_a_large_number_of_gpus_is_read_as_kubernetes_writes_it() -> None:
+    assert pod_of(pod("ours", gpus="1k")).gpus == 1000
+
+
+async def test_a_number_that_cannot_be_read_is_a_condition_and_ends_no_round() -> None:
+    s = await seen(pod("ours", "ReplicaSet", f"uid-{NAME}-7c9", gpus="many"))
+    status = status_of(s, plan(s).draft, ())
+    said = next(c for c in status.conditions if c.type == "CapacityLimited")
+    assert (said.status, said.reason) == ("Unknown", "UnreadableNumber")
+    assert "nvidia.com/gpu: many" in said.message
+    assert "Pod/ours" in said.message
+
+
+@pytest.mark.parametrize("cost", ["\N{SUPERSCRIPT TWO}", "-", "1e3", "--1", "9" * 40, ""])
+@pytest.mark.parametrize(
+    "began", ["0001-01-01T00:00:00+14:00", "9999-12-31T23:59:59-14:00", "\N{SUPERSCRIPT TWO}"]
+)
+def test_what_people_write_on_a_pod_ends_no_round(cost: str, began: str) -> None:
+    raw = pod("ours")
+    raw["metadata"]["annotations"] = {
+        "controller.kubernetes.io/pod-deletion-cost": cost,
+        "serving.argosy.dev/drain": began,
+    }
+    read = pod_of(raw)
+    assert read.cost == 0
+    assert read.draining
+    assert read.drain_at is None
+
+
+@pytest.mark.parametrize(
+    ("text", "number"),
+    [
+        ("1", 1), ("1k", 1000), ("1e3", 1000), ("2E3", 2000), ("1.5Ki", 1536), ("100m", 0.1),
+        ("1E", 1e18), ("0.5", 0.5), ("+3", 3), (".5", 0.5), ("5.", 5), (7, 7), ("1u", 1e-6),
+        ("", None), ("many", None), ("\N{SUPERSCRIPT TWO}", None), ("1kk", None), ("1 k", None),
+        ("1e", None), ("1e9999999", None), (None, None), (True, None), ("NaN", None),
+    ],
+)  # fmt: skip
+def test_quantities_are_read_as_kubernetes_writes_them(text: Any, number: float | None) -> None:
+    read = quantity(text)
+    assert read is None if number is None else float(read or 0) == pytest.approx(number)
