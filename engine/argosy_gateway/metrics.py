@@ -19,7 +19,7 @@ from argosy_gateway.verdicts import Ending, Outcome, Slo, judge, tpot_s, ttft_s
 
 __all__ = ["RETRY_REASONS", "Metrics"]
 
-RETRY_REASONS = ("connect", "draining", "closed", "server_error", "busy")
+RETRY_REASONS = ("connect", "draining", "closed", "server_error", "busy", "stranger")
 ROLE_MODES = ("colocated", "disaggregated")
 _CLASS = "default"
 _RESULTS = {

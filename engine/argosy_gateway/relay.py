@@ -275,9 +275,16 @@ class Relay:
         return head
 
     def _refusal(self, route: Route, head: http1.Head) -> _Setback | None:
-        """The pod's word that another one is to be asked, where nothing has failed."""
+        """The head's word that another pod is to be asked, where nothing has failed."""
+        health, pod = self._fleet.directory.health, route.head
+        name = head.get(b"x-argosy-decode-pod") or head.get(b"x-argosy-pod")
+        if name != pod.name.encode():
+            log.warning("at %s:%d answers %r, not engine %s", pod.ip, pod.port, name, pod.name)
+            health.stranger(pod.uid)
+            return _Setback("stranger")
+        health.recognised(pod.uid)
         if head.status == 503 and head.get(b"x-argosy-draining"):
-            self._fleet.directory.health.draining(route.head.uid)
+            health.draining(pod.uid)
             return _Setback("draining")
         return None
 
@@ -339,8 +346,12 @@ class Relay:
             health.busy(route.head.uid)
             self._tried.add(route.head.uid)
             return _Setback("busy", False, head.status, head.headers, bytes(body))
+        answer = _json_or_none(body)
+        if not isinstance(answer, dict):
+            # Without a length, the connection's end is all that says that a body is whole.
+            raise http1.BrokenError("the answer is not a JSON object")
         if head.status == 200:
-            self._usage = usage_of(_json_or_none(body))
+            self._usage = usage_of(answer)
             self._last_content_at = now = self._fleet.clock()
             named = head.get(_TTFT_HEADER)
             self._first_content_at = self._sent_at + first_token_after_s(
@@ -441,7 +452,7 @@ class Relay:
 def _json_or_none(body: bytes | bytearray) -> object:
     try:
         return json.loads(body)
-    except ValueError:
+    except (ValueError, RecursionError):
         return None
 
 

@@ -228,7 +228,8 @@ def _apply(event: dict[str, Any], into: Directory) -> str:
 async def follow_file(path: Path, *, into: Directory, every_s: float = 0.1) -> None:
     """The same from a JSON file, looked at `every_s`: for tests and for fleets without a cluster.
 
-    A list of {"name", "role", "ip"} with optional "revision", "state", "port", "kv_port".
+    A list of {"name", "role", "ip"} with optional "revision", "state", "port", "kv_port". The name
+    is the one by which the engine answers: its `POD_NAME`, or else its host's name.
     """
     seen: bytes | None = None
     complaint = ""

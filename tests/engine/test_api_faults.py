@@ -20,10 +20,12 @@ class BrokenTokenizer:
 
 async def test_an_unforeseen_fault_is_an_openai_error_too():
     loop = SimpleNamespace(draining=False, scheduler=SimpleNamespace(max_model_len=100))
-    api = OpenAiApi(EngineConfig(model="x", served_name="m"), loop, BrokenTokenizer())
+    config = EngineConfig(model="x", served_name="m", pod_name="pod-a")
+    api = OpenAiApi(config, loop, BrokenTokenizer())
     transport = httpx.ASGITransport(api.app(), raise_app_exceptions=False)
     async with httpx.AsyncClient(transport=transport, base_url="http://engine") as client:
         response = await client.post("/v1/completions", json={"model": "m", "prompt": "a"})
     assert response.status_code == 500
     assert response.json()["error"]["code"] == "internal_error"
+    assert response.headers["x-argosy-pod"] == "pod-a"
     assert api.active == 0

@@ -172,6 +172,33 @@ def test_unknown_paths_and_methods_are_openai_errors(engine):
         assert set(response.json()["error"]) == {"message", "type", "param", "code"}
 
 
+@pytest.mark.parametrize(
+    ("role", "header"),
+    [
+        ("colocated", "x-argosy-pod"),
+        ("prefill", "x-argosy-pod"),
+        ("decode", "x-argosy-decode-pod"),
+    ],
+)
+def test_every_answer_names_the_pod_that_gave_it(role, header):
+    with running("--role", role, "--kv-port", str(free_ports(1)[0])) as engine:
+        wanted = 400 if role == "prefill" else 200
+        statuses = {
+            engine.api.post("/v1/completions", json=ask()): wanted,
+            engine.api.post("/v1/completions", content=b"{"): 400,
+            engine.api.post("/v1/completions", content=b" " * (9 << 20)): 413,
+            engine.api.get("/v1/completions"): 405,
+            engine.api.get("/v2"): 404,
+            engine.api.get("/v1/models"): 200,
+            engine.api.get("/health"): 200,
+        }
+        engine.admin.post("/drain")
+        statuses[engine.api.post("/v1/completions", json=ask())] = 503
+        for response, status in statuses.items():
+            assert response.status_code == status
+            assert response.headers.get_list(header) == ["pod-a"]
+
+
 def test_a_draining_engine_says_so_to_a_client_that_sends_a_long_body(engine):
     raw = b" " * (4 << 20)
     head = b"POST /v1/completions HTTP/1.1\r\nhost: x\r\nconnection: close\r\n"

@@ -21,6 +21,8 @@ Behaviour = Callable[["Call"], Awaitable[None]]
 class Call:
     """One request that reached an engine, and the pen to answer it with."""
 
+    pod: tuple[str, str]
+    """The header by which the engine names itself: its name and value."""
     path: str
     headers: dict[str, str]
     body: dict[str, Any]
@@ -34,16 +36,18 @@ class Call:
     async def status(self, status: int, body: dict[str, Any], **headers: str) -> None:
         data = json.dumps(body).encode()
         lines = [f"HTTP/1.1 {status} X", "content-type: application/json"]
+        lines += [": ".join(self.pod)]
         lines += [f"{k.replace('_', '-')}: {v}" for k, v in headers.items()]
         lines += [f"content-length: {len(data)}", "", ""]
         await self.write("\r\n".join(lines).encode() + data)
 
-    async def begin_stream(self, pod: str = "pod") -> None:
-        await self.write(
-            b"HTTP/1.1 200 OK\r\ncontent-type: text/event-stream\r\nx-argosy-pod: "
-            + pod.encode()
-            + b"\r\ntransfer-encoding: chunked\r\n\r\n"
-        )
+    async def begin(self, status: int = 200, *headers: str) -> None:
+        """A head by hand: without more, the end of the connection ends the body."""
+        lines = [f"HTTP/1.1 {status} X", ": ".join(self.pod), *headers, "", ""]
+        await self.write("\r\n".join(lines).encode())
+
+    async def begin_stream(self) -> None:
+        await self.begin(200, "content-type: text/event-stream", "transfer-encoding: chunked")
 
     async def event(self, data: bytes) -> None:
         await self.raw(b"data: " + data + b"\n\n")
@@ -83,7 +87,6 @@ async def answer(call: Call) -> None:
                 "choices": [{"message": {"content": "one two three"}}],
                 "usage": {"prompt_tokens": 7, "completion_tokens": 3},
             },
-            x_argosy_pod="pod",
         )
 
 
@@ -116,6 +119,10 @@ class Engine:
             self.name, self.name, "127.0.0.1", self.role, self.revision, state, port=self.port
         )
 
+    def pod(self) -> tuple[str, str]:
+        decode = self.role is Role.DECODE
+        return "x-argosy-decode-pod" if decode else "x-argosy-pod", self.name
+
     async def start(self) -> None:
         self._server = await asyncio.start_server(self._serve, "127.0.0.1", self.port)
         self.port = self._server.sockets[0].getsockname()[1]
@@ -132,7 +139,7 @@ class Engine:
             head = (await reader.readuntil(b"\r\n\r\n")).decode().split("\r\n")
             headers = dict(line.lower().split(": ", 1) for line in head[1:] if line)
             body = json.loads(await reader.readexactly(int(headers["content-length"])))
-            call = Call(head[0].split(" ")[1], headers, body, writer, reader)
+            call = Call(self.pod(), head[0].split(" ")[1], headers, body, writer, reader)
             self.calls.append(call)
             await self.behaviour(call)
             writer.close()

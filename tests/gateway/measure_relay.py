@@ -23,7 +23,8 @@ async def _engine(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) ->
     head = (await reader.readuntil(b"\r\n\r\n")).decode().lower()
     await reader.readexactly(int(head.split("content-length: ")[1].split("\r\n")[0]))
     writer.write(
-        b"HTTP/1.1 200 OK\r\ncontent-type: text/event-stream\r\ntransfer-encoding: chunked\r\n\r\n"
+        b"HTTP/1.1 200 OK\r\ncontent-type: text/event-stream\r\nx-argosy-pod: e\r\n"
+        b"transfer-encoding: chunked\r\n\r\n"
     )
     chunk = {
         "id": "chatcmpl-0123456789abcdef",

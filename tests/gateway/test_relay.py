@@ -83,7 +83,8 @@ async def test_a_stream_that_breaks_after_a_byte_ends_in_an_error_event_and_is_n
 
 async def test_a_whole_answer_that_breaks_halfway_is_retried_because_nothing_was_sent():
     async def half(call):
-        await call.write(b"HTTP/1.1 200 OK\r\ncontent-length: 900\r\n\r\n{")
+        await call.begin(200, "content-length: 900")
+        await call.write(b"{")
         call.writer.transport.abort()
 
     a, b = Engine("a", half), Engine("b", answer)
@@ -95,7 +96,8 @@ async def test_a_whole_answer_that_breaks_halfway_is_retried_because_nothing_was
 
 async def test_an_answer_without_a_length_that_is_reset_is_not_taken_for_whole():
     async def half(call):
-        await call.write(b"HTTP/1.1 200 OK\r\ncontent-type: application/json\r\n\r\n{")
+        await call.begin(200, "content-type: application/json")
+        await call.write(b"{")
         await call.gone()
 
     a, b = Engine("a", half), Engine("b", answer)
@@ -107,6 +109,92 @@ async def test_an_answer_without_a_length_that_is_reset_is_not_taken_for_whole()
         sock.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
         a.calls[0].writer.transport.abort()
         assert "three" in (await request).text
+
+
+@pytest.mark.parametrize(
+    ("body", "cut"),
+    [(CHAT, b'{"choices": [{"message": {"content": "one'), (CHAT, b""), (STREAM, b"data: {")],
+    ids=["whole", "empty", "stream"],
+)
+async def test_an_answer_without_a_length_that_ends_early_is_asked_of_another_pod(body, cut):
+    async def half(call):
+        await call.begin()
+        await call.write(cut)
+
+    a, b = Engine("a", half), Engine("b", answer)
+    async with front(a, b) as f, client(f) as c:
+        f.fleet.book.claim(_route(b), 1)
+        response = await c.post(PATH, json=body)
+        assert (response.status_code, len(a.calls)) == (200, 1)
+        assert "three" in response.text
+        assert f.count("argosy_gateway_retries_total", reason="closed") == 1
+
+
+async def test_an_answer_without_a_length_that_always_ends_early_is_a_failure():
+    async def half(call):
+        await call.begin()
+        await call.write(b'{"choices": [')
+
+    async with front(Engine("a", half), slo=SLO) as f, client(f) as c:
+        response = await c.post(PATH, json=CHAT)
+        assert (response.status_code, response.json()["error"]["code"]) == (503, "engines_failed")
+        await f.settled()
+        assert f.verdicts() == {("miss", "miss"): 1}
+
+
+async def test_a_stream_without_chunks_that_ends_early_is_not_taken_for_whole():
+    async def half(call):
+        await call.begin()
+        await call.write(b'data: {"choices":[{"delta":{"content":"one"}}]}\n\n')
+
+    async with front(Engine("a", half), slo=SLO) as f, client(f) as c:
+        response = await c.post(PATH, json=STREAM)
+        assert "stream_broken" in response.text
+        await f.settled()
+        assert f.verdicts() == {("miss", "miss"): 1}
+
+
+async def test_a_whole_answer_without_a_length_is_passed_on():
+    async def plain(call):
+        await call.begin()
+        await call.write(b'{"choices": []}')
+
+    async with front(Engine("a", plain)) as f, client(f) as c:
+        assert (await c.post(PATH, json=CHAT)).json() == {"choices": []}
+
+
+@pytest.mark.parametrize("name", ["another-pod", ""])
+@pytest.mark.parametrize("status", [200, 400, 404, 429, 500, 503])
+@pytest.mark.parametrize("body", [CHAT, STREAM], ids=["whole", "stream"])
+async def test_an_answer_of_another_pod_on_a_reused_address_is_asked_of_our_own(status, name, body):
+    async def stranger(call):
+        call.pod = ("x-argosy-pod", name) if name else ("server", "nginx")
+        if status == 200:
+            await answer(call)
+        else:
+            await call.status(status, {"error": {}}, x_argosy_draining="1")
+
+    a, b = Engine("a", stranger), Engine("b", answer)
+    async with front(a, b) as f, client(f) as c:
+        f.fleet.book.claim(_route(b), 1)
+        for _ in range(3):
+            response = await c.post(PATH, json=body)
+            assert response.headers["x-argosy-pod"] == "b"
+            assert "three" in response.text
+        assert (len(a.calls), len(b.calls)) == (1, 3)
+        assert f.count("argosy_gateway_retries_total", reason="stranger") == 1
+
+
+async def test_a_request_that_finds_only_strangers_waits_for_a_pod_and_gets_503():
+    async def stranger(call):
+        call.pod = ("x-argosy-pod", "another-pod")
+        await answer(call)
+
+    a, b = Engine("a", stranger), Engine("b", stranger)
+    async with front(a, b, queue_timeout_s=0.3) as f, client(f) as c:
+        response = await c.post(PATH, json=CHAT)
+        assert (response.status_code, response.json()["error"]["code"]) == (503, "engines_failed")
+        assert (len(a.calls), len(b.calls)) == (1, 1)
 
 
 async def test_attempts_that_fail_are_bounded_and_the_engines_error_is_passed_on():
@@ -200,7 +288,7 @@ async def test_the_ttft_of_an_unstreamed_answer_is_the_gateways_share_and_the_en
 
     async def late(call):
         await asyncio.sleep(1.0)
-        await call.status(200, {"choices": [], "usage": usage}, x_argosy_pod="a", **named)
+        await call.status(200, {"choices": [], "usage": usage}, **named)
 
     async with front(Engine("a", late), slo=limits) as f, client(f) as c:
         response = await c.post(PATH, json=CHAT)
@@ -217,9 +305,7 @@ async def test_time_lost_on_a_failed_attempt_belongs_to_an_unstreamed_answers_tt
 
     async def quick(call):
         usage = {"prompt_tokens": 7, "completion_tokens": 3}
-        await call.status(
-            200, {"choices": [], "usage": usage}, x_argosy_pod="good", x_argosy_ttft_ms="0.1"
-        )
+        await call.status(200, {"choices": [], "usage": usage}, x_argosy_ttft_ms="0.1")
 
     bad, good = Engine("bad", slow_fault), Engine("good", quick)
     async with front(bad, good, slo=Slo(ttft_s=0.3, tpot_s=9.0)) as f, client(f) as c:

@@ -18,7 +18,7 @@ from starlette.exceptions import HTTPException
 from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import Route
-from starlette.types import Message, Receive, Scope, Send
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from argosy_engine.config import EngineConfig
 from argosy_engine.core.limits import refuse_shape
@@ -27,6 +27,7 @@ from argosy_engine.core.text import Tokenizer
 from argosy_engine.runtime.loop import EngineLoop
 from argosy_engine.server.errors import ApiError, draining_error, refused
 from argosy_engine.server.fragments import DONE, Fragments, error_event
+from argosy_engine.server.identity import NamedApp
 from argosy_engine.server.parse import Parsed, parse_body, parse_chat, parse_completion
 from argosy_engine.server.stream import ClientGone, TextFlow, TokenSink
 from argosy_engine.server.text_threads import TextThreads
@@ -50,9 +51,9 @@ class OpenAiApi:
         self._created = int(time.time())
         self.active = 0  # requests being answered
 
-    def app(self) -> Starlette:
+    def app(self) -> ASGIApp:
         """The ASGI application."""
-        return Starlette(
+        routes = Starlette(
             routes=[
                 Route("/v1/completions", _Endpoint(self._completion), methods=["POST"]),
                 Route("/v1/chat/completions", _Endpoint(self._chat), methods=["POST"]),
@@ -61,6 +62,7 @@ class OpenAiApi:
             ],
             exception_handlers={HTTPException: _not_here, Exception: _failed},
         )
+        return NamedApp(routes, self._config)
 
     async def _completion(self, scope: Scope, receive: Receive, send: Send) -> None:
         await self._generate(scope, receive, send, parse_completion)
@@ -161,15 +163,6 @@ class OpenAiApi:
         refusal = self._loop.submit(request, sink)
         if refusal is not None:
             raise refused(refusal)
-
-    def pod_headers(self, sink: TokenSink) -> dict[str, str]:
-        """Which pods answered; sent with the first token."""
-        if self._config.role != "decode":
-            return {"x-argosy-pod": self._config.pod_name}
-        headers = {"x-argosy-decode-pod": self._config.pod_name}
-        if sink.prefill_pod:
-            headers["x-argosy-prefill-pod"] = sink.prefill_pod
-        return headers
 
     @property
     def loop(self) -> EngineLoop:
@@ -297,7 +290,9 @@ class _Answer:
         headers = [(b"content-type", content_type), (b"cache-control", b"no-cache")]
         if length is not None:
             headers.append((b"content-length", str(length).encode()))
-        named = {"x-request-id": self._public_id, **self._api.pod_headers(self._sink)}
+        named = {"x-request-id": self._public_id}
+        if self._sink.prefill_pod:
+            named["x-argosy-prefill-pod"] = self._sink.prefill_pod
         if length is not None:
             named |= self._ttft()
         headers.extend((name.encode(), value.encode()) for name, value in named.items())

@@ -1,0 +1,29 @@
+"""Every answer of the API port names the pod that gave it, errors included.
+
+A pod's address may be given to another pod, of another fleet even, before a gateway hears of it.
+By the name the gateway tells whose answer it reads.
+"""
+
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
+
+from argosy_engine.config import EngineConfig
+
+__all__ = ["NamedApp"]
+
+
+class NamedApp:
+    """An ASGI application whose answers carry one more header."""
+
+    def __init__(self, app: ASGIApp, config: EngineConfig) -> None:
+        self._app = app
+        name = "x-argosy-decode-pod" if config.role == "decode" else "x-argosy-pod"
+        self._header = (name.encode(), config.pod_name.encode())
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        async def named(message: Message) -> None:
+            if message["type"] == "http.response.start":
+                headers = [*message.get("headers", ()), self._header]
+                message = {**message, "headers": headers}
+            await send(message)
+
+        await self._app(scope, receive, named)
