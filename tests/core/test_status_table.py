@@ -162,6 +162,7 @@ WORLDS = {
     "idle": lambda: lawful(measured(arrivals=Idle(1e6))),
     "blind": lambda: lawful(blind_metrics(1e6, "FirstSample: one is no rate")),
     "NoPrometheus": lambda: lawful(blind_metrics(1e6, "NoPrometheus: set it")),
+    "PrometheusNotAllowed": lambda: lawful(blind_metrics(1e6, "PrometheusNotAllowed: x")),
     "PrometheusUnreachable": lambda: lawful(blind_metrics(1e6, "PrometheusTimeout: 2 s")),
     "NoTargets": lambda: lawful(blind_metrics(1e6, "GatewayDown: none answers")),
     "silent": lambda: lawful(measured(silent_gateways=("gateway-b",))),

@@ -80,6 +80,7 @@ class Reason(StrEnum):
     MEASURED = "Measured"
     IDLE = "Idle"
     NO_PROMETHEUS = "NoPrometheus"
+    PROMETHEUS_NOT_ALLOWED = "PrometheusNotAllowed"
     PROMETHEUS_UNREACHABLE = "PrometheusUnreachable"
     NO_TARGETS = "NoTargets"
     GATEWAY_SILENT = "GatewaySilent"
@@ -141,6 +142,7 @@ MEANING: dict[Reason, str] = {
     Reason.MEASURED: "Prometheus has fresh samples of every Ready gateway",
     Reason.IDLE: "every Ready gateway reports, and no request arrives",
     Reason.NO_PROMETHEUS: "no address of Prometheus is set",
+    Reason.PROMETHEUS_NOT_ALLOWED: "spec.metrics.prometheus.url is not in the allow-list",
     Reason.PROMETHEUS_UNREACHABLE: "Prometheus gives no answer",
     Reason.NO_TARGETS: "Prometheus scrapes no gateway of this fleet",
     Reason.GATEWAY_SILENT: "a Ready gateway has no fresh samples in Prometheus",

@@ -201,7 +201,8 @@ class Prometheus(Part):
     """The Prometheus that scrapes this fleet."""
 
     url: MetricsUrl | None = None
-    """Its address. Default: the one that the operator was installed with."""
+    """Its address. Default: the one that the operator was installed with; any other one must be in
+    the operator's allow-list (chart value prometheus.allowed)."""
 
 
 class Metrics(Part):

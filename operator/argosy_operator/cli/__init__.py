@@ -43,6 +43,12 @@ def run(
     prometheus_token_file: Annotated[
         Path | None, typer.Option(help="File with the bearer token for that address.")
     ] = None,
+    prometheus_allow: Annotated[
+        list[str] | None,
+        typer.Option(
+            help="host:port, *.suffix:port or network/bits:port that fleets may name beside it."
+        ),
+    ] = None,
     engine_image: Annotated[str, typer.Option(help="Default image of engines.")] = DEFAULT_ENGINE,
     gateway_image: Annotated[str, typer.Option(help="Image of gateways.")] = DEFAULT_GATEWAY,
     lease_namespace: Annotated[
@@ -61,17 +67,24 @@ def run(
 ) -> int:
     """Run the operator until it is told to stop, or may no longer lead (status 1)."""
     from argosy_operator.ports.access import AccessError
+    from argosy_operator.ports.allowlist import Allowlist
     from argosy_operator.render.images import Images
     from argosy_operator.shell.app import Options
     from argosy_operator.shell.app import run as run_operator
     from argosy_operator.shell.logs import configure
 
     configure()
+    try:
+        allowed = Allowlist.of(prometheus_allow or ())
+    except ValueError as error:
+        print(f"argosy operator: --prometheus-allow: {error}", file=sys.stderr)
+        return 2
     options = Options(
         images=Images(engine=engine_image, gateway=gateway_image),
         namespace=None if namespace == "all" else namespace,
         prometheus_url=prometheus_url,
         prometheus_token_file=prometheus_token_file,
+        prometheus_allowed=allowed,
         lease_namespace=lease_namespace or os.environ.get("POD_NAMESPACE") or "default",
         lease_name=lease_name,
         metrics_port=metrics_port,

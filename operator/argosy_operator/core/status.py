@@ -73,6 +73,7 @@ _BLOCKING = (
 # Why the law is blind: the first word of what the adapter or the law's own check says.
 _BLINDNESS: dict[str, Why] = {
     "NoPrometheus": Why.NO_PROMETHEUS,
+    "PrometheusNotAllowed": Why.PROMETHEUS_NOT_ALLOWED,
     "PrometheusAway": Why.PROMETHEUS_UNREACHABLE,
     "PrometheusTimeout": Why.PROMETHEUS_UNREACHABLE,
     "NoGatewayTarget": Why.NO_TARGETS,

@@ -9,6 +9,7 @@ come from scrape relabelling (designs/0001-seams.md §5).
 
 import asyncio
 import json
+import logging
 from collections.abc import Mapping
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
@@ -32,6 +33,9 @@ from argosy_operator.core.scaling.observe import (
     blind_metrics,
 )
 from argosy_operator.core.targets import goals_of
+from argosy_operator.ports.allowlist import NOTHING_ELSE, Allowlist, GuardedAdapter
+
+log = logging.getLogger("argosy.prometheus")
 
 LARGEST_ANSWER = 16 * 2**20
 WORKERS_PER_SERVER = 2
@@ -50,6 +54,20 @@ GATEWAY_SERIES = (
     f"{samples.TRANSFERS}_count",
 )
 ENGINE_SERIES = (*samples.STEP_COUNTERS, *samples.GAUGES)
+
+
+NO_PROMETHEUS = (
+    "NoPrometheus: set prometheus.url in the values of the operator's chart, or "
+    "spec.metrics.prometheus.url where the chart allows it"
+)
+NOT_ALLOWED = (
+    "PrometheusNotAllowed: spec.metrics.prometheus.url is not in the operator's allow-list; leave "
+    "it out, or have its host:port added to prometheus.allowed in the values of the operator's "
+    "chart"
+)
+NO_METRICS = (
+    "PrometheusAway: spec.metrics.prometheus.url gives no metrics; the operator's log has the cause"
+)
 
 
 class NoAnswerError(Exception):
@@ -110,11 +128,17 @@ class Server(PrometheusConnect):  # type: ignore[misc]  # the library has no typ
     """prometheus-api-client with time-outs, without retries (the next tick is the retry), without
     redirects and proxies from the environment, and with warnings and a size limit kept."""
 
-    def __init__(self, url: str, *, timeout_s: float, auth: TokenFile | None) -> None:
+    def __init__(
+        self, url: str, *, timeout_s: float, auth: TokenFile | None, allowed: Allowlist | None
+    ) -> None:
+        """`allowed`: what a user's address is checked against, None for the operator's own."""
         session = requests.Session()
         session.trust_env = False
         session.auth = auth
         super().__init__(url=url.rstrip("/"), retry=Retry(0), session=session)
+        if allowed is not None:
+            session.mount(self.url, GuardedAdapter(self.url, allowed))
+        self.guarded, self.told = allowed is not None, ""
         self.timeout = (min(timeout_s, 2.0), timeout_s)
         self.workers = ThreadPoolExecutor(WORKERS_PER_SERVER, thread_name_prefix="prometheus")
 
@@ -162,9 +186,14 @@ class PrometheusMetrics:
     token is for that server alone and never goes to an address out of a user's object."""
 
     def __init__(
-        self, url: str | None, *, timeout_s: float = 5.0, token_file: Path | None = None
+        self,
+        url: str | None,
+        *,
+        allowed: Allowlist = NOTHING_ELSE,
+        timeout_s: float = 5.0,
+        token_file: Path | None = None,
     ) -> None:
-        self.url, self.timeout_s = url, timeout_s
+        self.url, self.allowed, self.timeout_s = url, allowed, timeout_s
         self._auth = TokenFile(token_file) if token_file else None
         self._servers: dict[str, Server] = {}
 
@@ -175,33 +204,49 @@ class PrometheusMetrics:
         Ready gateway pods; arrivals are whole only when all of them report."""
         url = fleet.spec.metrics.prometheus.url or self.url
         if not url:
-            return blind_metrics(at, "NoPrometheus: set spec.metrics.prometheus.url")
+            return blind_metrics(at, NO_PROMETHEUS)
         name, namespace = fleet.metadata.name, fleet.metadata.namespace
         asked = Question(namespace, name, goals_of(fleet.spec).windows, gateways)
         return await self.measure(url, asked, at)
 
     async def measure(self, url: str, asked: Question, at: float) -> FleetMetrics:
+        if url != self.url and not self.allowed.permits(url):
+            return blind_metrics(at, NOT_ALLOWED)
         server = self._server(url)
         loop = asyncio.get_running_loop()
         try:
             async with asyncio.timeout(self.timeout_s):
                 return await loop.run_in_executor(server.workers, measure, server, asked, at)
         except TimeoutError:
-            return blind_metrics(at, f"PrometheusTimeout: {url} took over {self.timeout_s:g} s")
+            cause = f"PrometheusTimeout: {url} took over {self.timeout_s:g} s"
         except NoAnswerError as error:
-            return blind_metrics(at, error.reason)
+            cause = error.reason
+        return blind_metrics(at, _to_tell(server, cause))
 
     def _server(self, url: str) -> Server:
         # Threads per server: one that hangs must not make the others' fleets blind.
         if url not in self._servers:
             auth = self._auth if url == self.url else None
-            self._servers[url] = Server(url, timeout_s=self.timeout_s, auth=auth)
+            allowed = None if url == self.url else self.allowed
+            self._servers[url] = Server(url, timeout_s=self.timeout_s, auth=auth, allowed=allowed)
         return self._servers[url]
 
     def close(self) -> None:
         for server in self._servers.values():
             server.workers.shutdown(wait=False, cancel_futures=True)
             server.close()
+
+
+def _to_tell(server: Server, cause: str) -> str:
+    """What a user may read of a failure. Of an address out of a user's object only that there are
+    no metrics: refused, silent and an HTTP status would map the cluster's network for that user.
+    The operator's log has the cause, once until it changes."""
+    if not server.guarded:
+        return cause
+    if cause != server.told:
+        server.told = cause
+        log.warning("spec.metrics.prometheus.url %s: %s", server.url, cause)
+    return NO_METRICS
 
 
 def measure(server: Server, asked: Question, at: float) -> FleetMetrics:

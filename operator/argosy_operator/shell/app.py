@@ -17,6 +17,7 @@ from typing import Any
 
 from argosy_operator.ports import calls
 from argosy_operator.ports.access import Access
+from argosy_operator.ports.allowlist import NOTHING_ELSE, Allowlist
 from argosy_operator.ports.cluster import ApiCluster
 from argosy_operator.ports.engine import HttpEngines
 from argosy_operator.ports.lease import Lease, Term
@@ -45,6 +46,7 @@ class Options:
     namespace: str | None = None
     prometheus_url: str | None = None
     prometheus_token_file: Path | None = None
+    prometheus_allowed: Allowlist = NOTHING_ELSE
     lease_namespace: str = "default"
     lease_name: str = "argosy-operator"
     metrics_port: int = 8081
@@ -60,7 +62,11 @@ async def run(options: Options) -> int:
     for number in (signal.SIGTERM, signal.SIGINT):
         asyncio.get_running_loop().add_signal_handler(number, stop.set)
     engines = HttpEngines()
-    prometheus = PrometheusMetrics(options.prometheus_url, token_file=options.prometheus_token_file)
+    prometheus = PrometheusMetrics(
+        options.prometheus_url,
+        allowed=options.prometheus_allowed,
+        token_file=options.prometheus_token_file,
+    )
     budget = calls.Calls(options.kube_api_qps, options.kube_api_burst)
     async with (
         ApiCluster(access, term, metrics.count_write, budget) as cluster,
