@@ -41,6 +41,8 @@ class Tokenizer(Protocol):
         """Chat messages plus the generation prompt; ChatTemplateError if they do not fit."""
         ...
 
-    def new_detokenizer(self, prompt_ids: Sequence[int]) -> Detokenizer:
+    def new_detokenizer(
+        self, prompt_ids: Sequence[int], *, skip_special_tokens: bool = True
+    ) -> Detokenizer:
         """A fresh detokenizer for the output after this prompt."""
         ...

@@ -125,7 +125,12 @@ class SimTokenizer:
         parts = [f"<{message['role']}> {_text_of(message)}" for message in messages]
         return " ".join([*parts, "<assistant>"])
 
-    def new_detokenizer(self, prompt_ids: Sequence[int]) -> "SimDetokenizer":  # noqa: ARG002
+    def new_detokenizer(
+        self,
+        prompt_ids: Sequence[int],  # noqa: ARG002
+        *,
+        skip_special_tokens: bool = True,  # noqa: ARG002
+    ) -> "SimDetokenizer":
         return SimDetokenizer()
 
 

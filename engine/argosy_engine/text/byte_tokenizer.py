@@ -22,7 +22,12 @@ class ByteTokenizer:
     def chat_text(self, messages: Sequence[dict[str, Any]]) -> str:
         return "".join(f"{m.get('role')}: {m.get('content')}\n" for m in messages)
 
-    def new_detokenizer(self, prompt_ids: Sequence[int]) -> "ByteDetokenizer":  # noqa: ARG002
+    def new_detokenizer(
+        self,
+        prompt_ids: Sequence[int],  # noqa: ARG002
+        *,
+        skip_special_tokens: bool = True,  # noqa: ARG002
+    ) -> "ByteDetokenizer":
         return ByteDetokenizer()
 
 

@@ -1,28 +1,51 @@
 """Ids to text as they come, never half a character."""
 
+from collections.abc import Sequence
+
 from tokenizers import Tokenizer as RustTokenizer
 from tokenizers.decoders import DecodeStream
 
 __all__ = ["StreamDetokenizer"]
 
+_CONTEXT = 16  # tokens of the prompt's end: a character of bytes that it began, and a word before
+
 
 class StreamDetokenizer:
-    """One sequence's output. Special tokens give no text."""
+    """One sequence's output, as it reads after the prompt's end.
 
-    def __init__(self, tokenizer: RustTokenizer) -> None:
+    Without the prompt every output would begin a text, and decoders of the Metaspace kind take the
+    first space of a text away.
+    """
+
+    def __init__(
+        self, tokenizer: RustTokenizer, prompt_ids: Sequence[int], *, skip_special_tokens: bool
+    ) -> None:
         self._tokenizer = tokenizer
-        self._stream = DecodeStream(skip_special_tokens=True)
-        self._held: list[int] = []
+        self._skip = skip_special_tokens
+        self._stream = DecodeStream(skip_special_tokens=skip_special_tokens)
+        self._held: list[int] = []  # tokens whose text is not out yet
+        for token_id in prompt_ids[-_CONTEXT:]:
+            self.push(token_id)
+        self._held.clear()
 
     def push(self, token_id: int) -> str:
         self._held.append(token_id)
-        text = self._stream.step(self._tokenizer, token_id)
+        try:
+            text = self._stream.step(self._tokenizer, token_id)
+        except Exception:  # the Rust side raises bare Exception
+            text = self._begin_anew()
         if text is None:
             return ""
         self._held.clear()
         return str(text)
 
+    def _begin_anew(self) -> str | None:
+        """The decoder would change text that is out already: go on without what came before."""
+        self._stream = DecodeStream(skip_special_tokens=self._skip)
+        texts = [self._stream.step(self._tokenizer, token_id) for token_id in self._held]
+        return "".join(filter(None, texts)) or None
+
     def flush(self) -> str:
         """Bytes that never became a character show as U+FFFD."""
         held, self._held = self._held, []
-        return str(self._tokenizer.decode(held, skip_special_tokens=True)) if held else ""
+        return str(self._tokenizer.decode(held, skip_special_tokens=self._skip)) if held else ""

@@ -55,8 +55,12 @@ class HfTokenizer:
             raise ChatTemplateError("this model has no chat template: use /v1/completions")
         return self._chat.render(messages)
 
-    def new_detokenizer(self, prompt_ids: Sequence[int]) -> StreamDetokenizer:  # noqa: ARG002
-        return StreamDetokenizer(self._tokenizer)
+    def new_detokenizer(
+        self, prompt_ids: Sequence[int], *, skip_special_tokens: bool = True
+    ) -> StreamDetokenizer:
+        return StreamDetokenizer(
+            self._tokenizer, prompt_ids, skip_special_tokens=skip_special_tokens
+        )
 
 
 def _chat_template(folder: Path) -> ChatTemplate | None:
