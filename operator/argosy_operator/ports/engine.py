@@ -5,6 +5,8 @@ does not answer costs time and nothing else. An order to drain wears off in the 
 repeated, so that a recall may be lost, too.
 """
 
+import asyncio
+
 import httpx
 
 from argosy_operator.core.victims import DRAIN_LEASE_S, Load
@@ -18,7 +20,8 @@ class HttpEngines:
 
     def __init__(self) -> None:
         # pods are reached directly; a proxy of the environment is for the world outside
-        self._http = httpx.AsyncClient(timeout=TIMEOUT_S, trust_env=False)
+        limits = httpx.Limits(max_connections=None, max_keepalive_connections=20)
+        self._http = httpx.AsyncClient(timeout=TIMEOUT_S, limits=limits, trust_env=False)
 
     async def close(self) -> None:
         await self._http.aclose()
@@ -50,7 +53,8 @@ class HttpEngines:
         host = f"[{ip}]" if ":" in ip else ip
         try:
             url = f"http://{host}:{ADMIN_PORT}/drain"
-            answer = await self._http.request(method, url, params=params)
-        except httpx.HTTPError:
+            async with asyncio.timeout(TIMEOUT_S):  # httpx's own begins anew with each byte
+                answer = await self._http.request(method, url, params=params)
+        except (httpx.HTTPError, httpx.InvalidURL, TimeoutError):
             return None
         return answer if answer.is_success else None

@@ -1,4 +1,5 @@
-"""Carries out a plan's orders, one after the other, through the ports.
+"""Carries out a plan's orders through the ports: writes one after the other, then all calls to
+engines together.
 
 A foreign object is recognised here once more, at the moment of writing: what the snapshot did not
 see is looked up by name before it is created or taken for ours. An order that fails stops those
@@ -8,6 +9,7 @@ the server is asked for the fleet to tell them apart.
 """
 
 from collections.abc import Sequence
+from functools import partial
 from typing import assert_never
 
 from argosy_operator.api.v1alpha1 import ServingDeployment
@@ -26,9 +28,11 @@ from argosy_operator.core.actions import (
     needs,
 )
 from argosy_operator.ports.protocols import Cluster, ClusterError, Engines, Object
+from argosy_operator.shell.together import together
 
 STOP_AT = (Trouble.NOT_LEADER, Trouble.THROTTLED, Trouble.TRANSPORT, Trouble.UNAUTHORIZED)
 GONE_IS_DONE = (Trouble.NOT_FOUND, Trouble.GONE)
+Write = Create | Apply | Scale | Delete | AnnotatePod
 MOST_FAILED = 4
 """Each call without an answer costs ten seconds; after so many the rest waits for the next round,
 which begins with what has not failed."""
@@ -45,15 +49,20 @@ class StoppedError(Exception):
 async def execute(
     cluster: Cluster, engines: Engines, fleet: ServingDeployment, actions: Sequence[Action]
 ) -> tuple[Outcome, ...]:
-    """Outcomes in the order of the actions. Raises StoppedError where going on makes no sense."""
+    """Outcomes in the order of the actions, those of engines last. Raises StoppedError where going
+    on makes no sense."""
     outcomes: list[Outcome] = []
     undone: set[str] = set()
+    calls: list[HastenDrain | TakeWorkAgain] = []
     for action in actions:
         if needs(action) in undone:
             undone.add(key_of(action))
             continue
+        if isinstance(action, HastenDrain | TakeWorkAgain):
+            calls.append(action)
+            continue
         try:
-            outcomes.append(await _one(cluster, engines, fleet, action))
+            outcomes.append(await _one(cluster, fleet, action))
         except ClusterError as error:
             undone.add(key_of(action))
             trouble = await trouble_of(cluster, fleet, error)
@@ -65,7 +74,17 @@ async def execute(
                 raise StoppedError(tuple(outcomes), error) from error
             if sum(outcome.trouble is Trouble.FAILED for outcome in outcomes) >= MOST_FAILED:
                 break
-    return tuple(outcomes)
+    await together([partial(_call, engines, action) for action in calls], late=False)
+    return (*outcomes, *map(Outcome, calls))
+
+
+async def _call(engines: Engines, action: HastenDrain | TakeWorkAgain) -> bool:
+    """One call to an engine. An engine that does not answer is asked again in the next round."""
+    match action:
+        case HastenDrain(_, ip):
+            return await engines.drain(ip)
+        case TakeWorkAgain(_, ip):
+            return await engines.take_work_again(ip)
 
 
 async def trouble_of(cluster: Cluster, fleet: ServingDeployment, error: ClusterError) -> Trouble:
@@ -79,9 +98,7 @@ async def trouble_of(cluster: Cluster, fleet: ServingDeployment, error: ClusterE
     return Trouble.FAILED
 
 
-async def _one(
-    cluster: Cluster, engines: Engines, fleet: ServingDeployment, action: Action
-) -> Outcome:
+async def _one(cluster: Cluster, fleet: ServingDeployment, action: Write) -> Outcome:
     namespace = fleet.namespace
     match action:
         case Create(obj):
@@ -96,10 +113,6 @@ async def _one(
             await cluster.delete(kind, namespace, name, uid)
         case AnnotatePod(name, uid, values):
             await cluster.annotate("Pod", namespace, name, uid, values)
-        case HastenDrain(_, ip):
-            await engines.drain(ip)
-        case TakeWorkAgain(_, ip):
-            await engines.take_work_again(ip)
         case _:
             assert_never(action)
     return Outcome(action)

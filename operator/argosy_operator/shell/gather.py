@@ -7,6 +7,7 @@ metrics only when the scaling law is due.
 
 import asyncio
 from dataclasses import dataclass
+from functools import partial
 
 from argosy_operator.api.v1alpha1 import RoleName, ServingDeployment
 from argosy_operator.core import names
@@ -19,6 +20,7 @@ from argosy_operator.core.victims import Load
 from argosy_operator.ports.protocols import Cluster, Engines, Metrics
 from argosy_operator.render import engine, gateway, role
 from argosy_operator.render.images import Images
+from argosy_operator.shell.together import together
 
 CHILD_KINDS = (
     "Deployment",
@@ -108,7 +110,7 @@ async def _loads(engines: Engines, pods: tuple[Pod, ...], memory: Memory) -> dic
         and pod.role != names.GATEWAY_ROLE
         and (pod.draining or memory.ask_loads)
     ]
-    answers = await asyncio.gather(*(engines.load(ip) for _, ip in asked))
+    answers = await together([partial(engines.load, ip) for _, ip in asked], None)
     return {uid: answer for (uid, _), answer in zip(asked, answers, strict=True)}
 
 
