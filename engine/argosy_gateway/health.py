@@ -27,6 +27,7 @@ _FAILURES_ALLOWED = 1
 _FIRST_SUSPENSION_S, _LONGEST_SUSPENSION_S = 0.25, 30.0
 _MOST_FAILURES = 9  # in the longest suspension: more would only make the way back longer
 _FIRST_ABSENCE_S, _LONGEST_ABSENCE_S = 0.25, 5.0
+_TRIAL_S = 2.5  # longer than `Limits.connect_s`: one request at a time tries to connect
 _STRANGER_S = 30.0
 _DRAINING_S = 1.0
 _BUSY_S = 0.25
@@ -92,7 +93,8 @@ class Health:
         if (record := self._records.get(uid)) is not None:
             now = self._clock()
             record.suspended_until = now + record.suspension_s()
-            record.away_until = now + record.absence_s
+            if record.absence_s:
+                record.away_until = now + max(record.absence_s, _TRIAL_S)
 
     def unreachable(self, uid: str, began_at: float) -> float:
         """It took no connection. Returns the absence in seconds; 0.0 when it was known."""

@@ -162,6 +162,21 @@ def test_an_unreachable_pod_is_not_asked_until_its_absence_ends_which_doubles(he
     assert health.rank("a") == FINE
 
 
+def test_a_pod_whose_node_is_dead_costs_one_request_at_a_time_its_two_seconds(health, clock):
+    connecting: list[float] = []  # when each began; it fails two seconds later
+    asked = 0
+    for _ in range(6000):  # a minute, a request every 10 ms
+        clock.now += 0.01
+        while connecting and clock.now >= connecting[0] + 2:
+            health.unreachable("a", connecting.pop(0))
+        if health.rank("a") == FINE:
+            health.begins("a")
+            connecting.append(clock.now)
+            asked += 1
+    first = 200  # until the first one has failed, nothing is known
+    assert asked <= first + 60 / 5 + 3
+
+
 def test_a_changed_pod_starts_without_a_record(clock):
     directory = Directory(clock)
     directory.replace([pod("a"), pod("b")])
