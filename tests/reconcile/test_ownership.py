@@ -9,6 +9,7 @@ from tests.demo.kube import condition
 from tests.reconcile.conftest import FLEET
 
 pytestmark = pytest.mark.cluster
+DRAIN = "serving.argosy.dev/drain"
 
 
 def test_a_paused_fleet_gets_no_write_but_status(running):
@@ -95,11 +96,14 @@ def test_a_bare_pod_with_our_labels_is_neither_counted_nor_marked(running):
     role = running.until("2 ready pods", seen, 40)
     assert (role["pending"], role["unschedulable"], role["gpus"]) == (0, 0, 0)
     running.patch(roles={"colocated": {"replicas": {"min": 1}}})
-    running.until("1 replica", lambda: running.engines()[0]["spec"]["replicas"] == 1, 60)
+
+    def leaving():
+        said = condition(running.fleet(), "Draining")
+        return said["message"] if said["status"] == "True" else None
+
+    assert "stranger" not in running.until("a victim", leaving)
     stranger = running.get("pods", "stranger")
-    assert "annotations" not in stranger["metadata"] or not [
-        name for name in stranger["metadata"]["annotations"] if "serving.argosy.dev" in name
-    ]
+    assert DRAIN not in (stranger["metadata"].get("annotations") or {})
 
 
 def test_a_restarted_operator_writes_nothing_at_a_fixed_point(running):
