@@ -86,23 +86,23 @@ class Node:
         self.host = f"[{host}]" if ":" in host else host
         config = EngineConfig(
             model=f"sim:{preset}", served_name="m", role=role, host=host, kv_port=0,
-            block_size=BLOCK, pod_name=f"{role}-pod", **options,
+            block_size=BLOCK, pod_name=f"{role}-pod", **{"max_num_batched_tokens": 512, **options},
         )  # fmt: skip
         self.runner = TextRunner(preset, config)
         self.scheduler = Scheduler(
             pool=BlockPool(num_blocks=self.runner.kv_layout().num_blocks, block_size=BLOCK),
             limits=Limits(
                 max_num_seqs=8,
-                max_num_batched_tokens=512,
+                max_num_batched_tokens=config.max_num_batched_tokens,
                 max_queue=8,
                 vocab_size=self.runner.vocab_size,
                 pull_timeout_s=config.kv_timeout_s,
             ),
             policy=GuaranteedNoEvict(),
             eos=frozenset(),
-            max_model_len=2048,
+            max_model_len=self.runner.max_model_len,
         )
-        self.metrics = EngineMetrics(config, max_model_len=2048)
+        self.metrics = EngineMetrics(config, max_model_len=self.runner.max_model_len)
         self.loop = EngineLoop(
             scheduler=self.scheduler,
             runner=self.runner,

@@ -14,6 +14,7 @@ from argosy_engine.kv.wire import (
     decode_control,
     decode_header,
     encode_control,
+    encode_tokens,
 )
 
 
@@ -32,13 +33,13 @@ async def send_control(writer: asyncio.StreamWriter, kind: Kind, payload: dict[s
     await writer.drain()
 
 
-def hello(prompt: list[int], fingerprint: str, **more: object) -> dict[str, Any]:
+def hello(n_tokens: int, fingerprint: str, **more: object) -> dict[str, Any]:
     """What PREFILL says."""
     return {
         "request_id": "r",
         "attempt": 1,
         "fingerprint": fingerprint,
-        "token_ids": prompt,
+        "n_tokens": n_tokens,
         "sampling": SamplingParams(max_tokens=4, temperature=0.0).to_json(),
         "lease_s": 30.0,
         **more,
@@ -51,16 +52,19 @@ class Puller:
     def __init__(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         self.reader, self.writer = reader, writer
         self.lease: list[object] = []
+        self.waits = 0
 
     async def prefill(
         self, prompt: list[int], fingerprint: str, **more: object
     ) -> tuple[Kind, dict]:
         """PREFILL up to READY or REFUSED."""
-        said = hello(prompt, fingerprint, **more)
+        said = hello(len(prompt), fingerprint, **more)
         await send_control(self.writer, Kind.PREFILL, said)
-        kind, payload = await read_control(self.reader)
-        if kind is Kind.ACCEPTED:
+        self.writer.write(encode_tokens(prompt))
+        kind, payload = Kind.ACCEPTED, {}
+        while kind in (Kind.ACCEPTED, Kind.WAIT):
             kind, payload = await read_control(self.reader)
+            self.waits += kind is Kind.WAIT
         self.lease = payload.get("lease", [])
         return kind, payload
 
@@ -89,18 +93,19 @@ async def puller(address: str) -> AsyncIterator[Puller]:
 @dataclass
 class Liar:
     address: str = ""
-    asked: int = 0  # connections on which it read PREFILL
+    asked: int = 0  # connections on which it read a prompt
 
 
 @contextlib.asynccontextmanager
 async def liar(*frames: tuple[Kind, dict[str, Any]] | bytes) -> AsyncIterator[Liar]:
-    """A prefill engine that reads PREFILL, answers with these frames and is silent after them."""
+    """A prefill engine that reads a prompt, answers with these frames and is silent after them."""
     leaving = asyncio.Event()
     it = Liar()
 
     async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         with contextlib.suppress(OSError, EOFError):
-            await read_frame(reader)
+            for _ in ("PREFILL", "TOKENS"):
+                await read_frame(reader)
             it.asked += 1
             for frame in frames:
                 writer.write(frame if isinstance(frame, bytes) else encode_control(*frame))

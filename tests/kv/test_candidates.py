@@ -75,6 +75,24 @@ async def test_a_silent_candidate_leaves_the_next_one_its_share_of_the_time():
             await until(lambda: second.asked, within_s=30)
 
 
+async def test_a_candidate_that_stops_after_it_took_the_prompt_is_noticed_by_its_silence(
+    monkeypatch, decode
+):
+    monkeypatch.setattr(client, "_SILENCE_S", 0.2)
+    async with liar(ACCEPTED) as silent, liar(ACCEPTED) as second:
+        decode.ask(PROMPT, silent.address, second.address)
+        await until(lambda: second.asked, within_s=25)
+
+
+@pytest.mark.slow
+async def test_a_candidate_that_gives_signs_of_life_is_waited_for(monkeypatch, decode):
+    monkeypatch.setattr(client, "_SILENCE_S", 3.0)
+    with node("prefill") as busy:
+        busy.hold_steps()  # for 5 s
+        await answered(decode.ask(PROMPT[: 2 * BLOCK], busy.address))
+    assert not failures(decode)
+
+
 async def test_a_silent_candidate_costs_the_next_request_nothing(impatient, decode, prefill):
     with stopped_engine() as (address, asked):
         await answered(decode.ask(PROMPT, address, prefill.address))
@@ -113,7 +131,10 @@ async def test_a_refusal_of_one_prompt_is_not_held_against_its_engine(decode):
         assert it.asked == 2
 
 
-async def test_pulls_from_a_silent_engine_leave_half_of_the_places_to_others(decode, prefill):
+async def test_pulls_from_a_silent_engine_leave_half_of_the_places_to_others(
+    monkeypatch, decode, prefill
+):
+    monkeypatch.setattr(client, "_SILENCE_S", 60.0)
     async with liar(ACCEPTED) as silent:
         waiting = [
             decode.ask([100 + i] * BLOCK, silent.address, name=f"silent{i}") for i in range(8)

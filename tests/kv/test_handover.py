@@ -2,11 +2,13 @@
 
 import asyncio
 import contextlib
+import json
 import socket
 
 import pytest
 
 from argosy_engine.core.transfer import PullDone, PullFailed
+from argosy_engine.kv import server
 from argosy_engine.kv.wire import Kind
 from tests.kv.nodes import BLOCK, node, until
 from tests.kv.peers import bad_network, puller
@@ -56,6 +58,19 @@ async def test_a_prompts_kv_arrives_byte_for_byte_and_both_sides_count_it(prefil
         assert engine.metric("argosy_kv_transfer_bytes_total", side=side) == 41 * 4 * BLOCK
 
 
+async def test_a_prompt_whose_ids_take_more_than_a_mebibyte_of_json_is_handed_over():
+    prompt = [30_000 + i % 2000 for i in range(200_000)]
+    assert len(json.dumps(prompt, separators=(",", ":"))) > 1 << 20
+    room = {"kv_cache_tokens": 201_000, "max_model_len": 200_100}
+    room["max_num_batched_tokens"] = 50_000
+    with node("prefill", **room) as prefill, node("decode", **room) as decode:
+        client = decode.ask(prompt, prefill.address)
+        await until(lambda: client.end is not None, within_s=60)
+        assert (len(client.ids), client.end) == (3, "length")
+        assert isinstance(decode.events[-1], PullDone)
+        assert decode.text_of(prompt) == prompt
+
+
 async def test_kv_travels_over_ipv6_with_the_address_as_the_gateway_writes_it(decode):
     if not socket.has_dualstack_ipv6():
         pytest.skip("this machine has no IPv6")
@@ -71,6 +86,17 @@ async def test_the_next_candidate_computes_what_a_draining_one_refuses(prefill, 
         client = decode.ask(PROMPT, draining.address, prefill.address)
         await served_all(client, decode, prefill, draining)
     assert isinstance(decode.events[-1], PullDone)
+
+
+async def test_signs_of_life_come_while_a_prompt_is_computed(monkeypatch, prefill):
+    monkeypatch.setattr(server, "_WAIT_EVERY_S", 0.01)
+    computing, go_on = prefill.hold_steps()
+    async with puller(prefill.address) as peer:
+        asked = asyncio.create_task(peer.prefill(SHORT, prefill.runner.kv_layout().fingerprint))
+        await until(computing.is_set)
+        await until(lambda: peer.waits >= 3)
+        go_on.set()
+        assert (await asked)[0] is Kind.READY
 
 
 async def test_a_prompt_that_every_candidate_refuses_is_computed_by_decode(prefill, decode):

@@ -46,7 +46,7 @@ def fingerprint(engine) -> str:
 
 
 def sampling(**more) -> dict:
-    return {**hello(PROMPT, "")["sampling"], **more}
+    return {**hello(len(PROMPT), "")["sampling"], **more}
 
 
 async def assert_others_are_served(engine) -> None:
@@ -89,17 +89,17 @@ async def refusal(engine, sent: bytes) -> dict:
         ("request_id", 7),
         ("request_id", "a\r\nb"),
         ("request_id", "a" * 129),
-        ("token_ids", []),
-        ("token_ids", ["a"]),
-        ("token_ids", [True]),
-        ("token_ids", [-1]),
-        ("token_ids", 5),
+        ("n_tokens", 0),
+        ("n_tokens", True),
+        ("n_tokens", "5"),
+        ("n_tokens", 1 << 32),
+        ("token_ids", [1, 2]),
         ("fingerprint", None),
         ("surprise", 1),
     ],
 )
 async def test_a_prefill_with_a_wrong_field_is_refused_by_its_name(prefill, field, value):
-    said = {**hello(PROMPT, fingerprint(prefill)), field: value}
+    said = {**hello(len(PROMPT), fingerprint(prefill)), field: value}
     answer = await refusal(prefill, frame(Kind.PREFILL, json.dumps(said).encode()))
     assert answer["reason"] == "protocol"
     assert field in answer["message"]
@@ -116,6 +116,7 @@ async def test_a_prefill_with_a_wrong_field_is_refused_by_its_name(prefill, fiel
         (frame(Kind.PREFILL, b"", length=(1 << 20) + 1), "limit"),
         (frame(Kind.KV, b"", length=1 << 26), "begins with PREFILL"),
         (frame(Kind.RELEASE, b"", length=1 << 20), "begins with PREFILL"),
+        (frame(Kind.TOKENS, b"", length=1 << 26), "begins with PREFILL"),
         (frame(77, b""), "unknown frame kind"),
         (frame(Kind.PREFILL, b"", magic=b"GET "), "does not speak"),
     ],
@@ -127,6 +128,32 @@ async def test_a_frame_that_is_no_prefill_is_refused_before_its_payload_is_await
     assert answer["reason"] == "protocol"
     assert why in answer["message"]
     await assert_others_are_served(prefill)
+
+
+@pytest.mark.parametrize(
+    ("sent", "why"),
+    [
+        (frame(Kind.TOKENS, b"", length=1 << 26), "came where TOKENS"),
+        (frame(Kind.TOKENS, b"", length=4 * len(PROMPT) + 1), "came where TOKENS"),
+        (frame(Kind.KV, b"", length=4 * len(PROMPT)), "came where TOKENS"),
+        (frame(Kind.RELEASE, b"{}"), "came where TOKENS"),
+    ],
+)
+async def test_tokens_of_another_length_than_announced_are_refused_before_they_are_awaited(
+    prefill, sent, why
+):
+    said = json.dumps(hello(len(PROMPT), fingerprint(prefill))).encode()
+    answer = await refusal(prefill, frame(Kind.PREFILL, said) + sent)
+    assert answer["reason"] == "protocol"
+    assert why in answer["message"]
+    await assert_others_are_served(prefill)
+
+
+async def test_a_prompt_longer_than_the_context_is_refused_before_its_tokens_are_awaited(prefill):
+    said = json.dumps(hello(2049, fingerprint(prefill))).encode()
+    answer = await refusal(prefill, frame(Kind.PREFILL, said))
+    assert answer["reason"] == "context_length_exceeded"
+    assert "2048" in answer["message"]
 
 
 @pytest.mark.parametrize(
@@ -249,7 +276,7 @@ JSON = st.recursive(
     max_leaves=10,
 )
 VALID = [
-    (Kind.PREFILL, hello(PROMPT, "here")),
+    (Kind.PREFILL, hello(len(PROMPT), "here")),
     ready(),
     ACCEPTED,
     (Kind.REFUSED, {"reason": "busy", "message": ""}),
@@ -257,6 +284,7 @@ VALID = [
     (Kind.DONE, {"n_blocks": 1}),
     (Kind.RELEASE, {"lease": ["r", 1]}),
     (Kind.RENEW, {"lease": ["r", 1]}),
+    (Kind.WAIT, {}),
 ]
 
 
@@ -281,9 +309,9 @@ def test_any_json_is_a_message_or_a_refusal(kind, payload):
 @given(st.sampled_from(VALID), st.data())
 def test_any_json_in_any_field_is_a_message_or_a_refusal(message, data):
     kind, payload = message
-    field = data.draw(st.sampled_from(sorted(payload)))
+    field = data.draw(st.sampled_from([*sorted(payload), "surprise"]))
     payload = {**payload, field: data.draw(JSON)}
-    if isinstance(message[1][field], dict) and data.draw(st.booleans()):
+    if isinstance(message[1].get(field), dict) and data.draw(st.booleans()):
         inner = dict(message[1][field])
         inner[data.draw(st.sampled_from(sorted(inner)))] = data.draw(JSON)
         payload[field] = inner

@@ -11,7 +11,7 @@ JSON = st.recursive(
     lambda inner: st.lists(inner, max_size=4),
     max_leaves=10,
 )
-CONTROL = st.sampled_from([kind for kind in wire.Kind if kind is not wire.Kind.KV])
+CONTROL = st.sampled_from([kind for kind in wire.Kind if not kind.raw])
 
 
 @given(CONTROL, st.dictionaries(st.text(max_size=10), JSON, max_size=5))
@@ -47,18 +47,29 @@ def test_hostile_bytes_end_in_a_wire_error_or_a_bounded_frame(data):
         frame = wire.decode_header(data)
     except wire.WireError:
         return
-    assert frame.length <= wire.MAX_KV_BYTES
+    assert frame.length <= wire.MAX_RAW_BYTES
 
 
 @given(st.binary(max_size=64))
 def test_a_hostile_payload_ends_in_a_wire_error_or_an_object(data):
-    for decode in (wire.decode_control, wire.decode_run):
+    for decode in (wire.decode_control, wire.decode_run, wire.decode_tokens):
         try:
             decode(data)
         except wire.WireError:
             continue
 
 
-def test_a_prompt_above_the_limit_is_refused_before_it_is_sent():
+@given(st.lists(st.integers(0, 2**32 - 1)))
+def test_tokens_come_back_as_they_were(token_ids):
+    data = wire.encode_tokens(token_ids)
+    frame = wire.decode_header(data[: wire.HEADER_BYTES])
+    assert frame == wire.Frame(wire.Kind.TOKENS, 4 * len(token_ids))
+    assert wire.decode_tokens(data[wire.HEADER_BYTES :]) == tuple(token_ids)
+
+
+def test_frames_above_the_limit_are_refused_before_they_are_sent(monkeypatch):
+    monkeypatch.setattr(wire, "MAX_RAW_BYTES", 100)
     with pytest.raises(wire.WireError, match="above the limit"):
-        wire.encode_control(wire.Kind.PREFILL, {"token_ids": [123456] * 200_000})
+        wire.encode_control(wire.Kind.REFUSED, {"message": "a" * (1 << 20)})
+    with pytest.raises(wire.WireError, match="above the limit"):
+        wire.encode_tokens([1] * 26)

@@ -21,7 +21,7 @@ from argosy_engine.core.transfer import (
     PullOrder,
     PullReady,
 )
-from argosy_engine.kv.messages import Accepted, Done, Message, Ready, Refused, decode_message
+from argosy_engine.kv.messages import Accepted, Done, Message, Ready, Refused, Wait, decode_message
 from argosy_engine.kv.stream import read_head, read_message, read_payload, send_control
 from argosy_engine.kv.wire import (
     RUN_HEAD_BYTES,
@@ -30,12 +30,14 @@ from argosy_engine.kv.wire import (
     WireError,
     decode_run,
     encode_control,
+    encode_tokens,
 )
 
 __all__ = ["Puller"]
 
 _CONNECT_S = 2.0
 _ACCEPT_S = 5.0
+_SILENCE_S = 5.0  # between two frames before READY
 _Expected = TypeVar("_Expected", Accepted, Ready, Done)
 # Refusals that the next request would meet too; the others are about the prompt.
 _ABOUT_THE_ENGINE = frozenset({"draining", "queue_full", "busy", "fingerprint"})
@@ -113,7 +115,7 @@ class Puller:
             async with _until(ready_by_s, "no first token in this candidate's share of the time"):
                 reader, writer = await _connect(candidate)
                 await self._ask(reader, writer, hello)
-                answer = await _expect(reader, Ready)
+                answer = await _ready_or_silent(reader)
             self._post(self._ready(answer, order))
             ready = True
             self._suspects.answered(candidate)
@@ -137,12 +139,12 @@ class Puller:
             "request_id": order.request_id,
             "attempt": order.attempt,
             "fingerprint": self._layout.fingerprint,
-            "token_ids": list(order.token_ids),
+            "n_tokens": len(order.token_ids),
             "sampling": order.sampling.to_json(),
             "lease_s": self._lease_s,
         }
         try:
-            return encode_control(Kind.PREFILL, said)
+            return encode_control(Kind.PREFILL, said) + encode_tokens(order.token_ids)
         except WireError as error:
             raise PullError("refused", f"not asked: {error}") from error
 
@@ -202,6 +204,15 @@ class Puller:
             bytes_moved=max(0, len(order.block_ids) - first) * self._layout.block_bytes,
             seconds=time.monotonic() - began,
         )
+
+
+async def _ready_or_silent(reader: asyncio.StreamReader) -> Ready:
+    """READY. Until then WAIT comes every second: this tells a busy engine from a stopped one."""
+    while True:
+        async with _until(time.monotonic() + _SILENCE_S, f"silent for {_SILENCE_S:g} s"):
+            message = await read_message(reader)
+        if not isinstance(message, Wait):
+            return _expected(message, Ready)
 
 
 async def _expect(reader: asyncio.StreamReader, kind: type[_Expected]) -> _Expected:

@@ -23,6 +23,7 @@ __all__ = [
     "Refused",
     "Release",
     "Renew",
+    "Wait",
     "decode_message",
 ]
 
@@ -39,7 +40,7 @@ class Prefill:
     request_id: str
     attempt: int
     fingerprint: str
-    token_ids: tuple[int, ...]  # not compared with any vocabulary
+    n_tokens: int  # that a TOKENS frame brings next
     sampling: SamplingParams
     lease_s: float
 
@@ -87,7 +88,12 @@ class Renew:
     lease: Lease
 
 
-Message = Prefill | Accepted | Refused | Ready | Pull | Done | Release | Renew
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Wait:
+    """The prompt is queued or computed: prefill lives."""
+
+
+Message = Prefill | Accepted | Refused | Ready | Pull | Done | Release | Renew | Wait
 
 
 def decode_message(kind: Kind, payload: bytes) -> Message:
@@ -160,15 +166,12 @@ def _flag(value: Any) -> bool:
     return value
 
 
-def _ids(shortest: int) -> Check:
-    def check(value: Any) -> tuple[int, ...]:
-        if not isinstance(value, list) or len(value) < shortest:
-            raise ValueError(f"must be a list of at least {shortest} ids")
-        if not all(type(item) is int and 0 <= item <= _UINT32 for item in value):
-            raise ValueError(f"must hold whole numbers from 0 to {_UINT32}")
-        return tuple(value)
-
-    return check
+def _ids(value: Any) -> tuple[int, ...]:
+    if not isinstance(value, list):
+        raise ValueError("must be a list of token ids")
+    if not all(type(item) is int and 0 <= item <= _UINT32 for item in value):
+        raise ValueError(f"must hold whole numbers from 0 to {_UINT32}")
+    return tuple(value)
 
 
 def _lease(value: Any) -> Lease:
@@ -199,7 +202,7 @@ _SAMPLING: dict[str, Check] = {
     "top_k": _whole(0, _INT63),
     "seed": _whole(0, _INT63),
     "ignore_eos": _flag,
-    "stop_token_ids": _ids(0),
+    "stop_token_ids": _ids,
 }
 
 _MESSAGES: dict[Kind, tuple[Callable[..., Message], dict[str, Check]]] = {
@@ -209,7 +212,7 @@ _MESSAGES: dict[Kind, tuple[Callable[..., Message], dict[str, Check]]] = {
             "request_id": _ID,
             "attempt": _ATTEMPT,
             "fingerprint": _text(4096),
-            "token_ids": _ids(1),
+            "n_tokens": _whole(1, _UINT32),
             "sampling": _sampling,
             "lease_s": _number(1e-3, MAX_LEASE_S),
         },
@@ -232,4 +235,5 @@ _MESSAGES: dict[Kind, tuple[Callable[..., Message], dict[str, Check]]] = {
     Kind.DONE: (Done, {"n_blocks": _COUNT}),
     Kind.RELEASE: (Release, {"lease": _lease}),
     Kind.RENEW: (Renew, {"lease": _lease}),
+    Kind.WAIT: (Wait, {}),
 }

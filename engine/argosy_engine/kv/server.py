@@ -22,19 +22,31 @@ from argosy_engine.core.transfer import (
 )
 from argosy_engine.kv.messages import Message, Prefill, Pull, Release, Renew, decode_message
 from argosy_engine.kv.stream import read_head, read_message, read_payload, send_control
-from argosy_engine.kv.wire import MAX_CONTROL_BYTES, Kind, WireError, encode_run
+from argosy_engine.kv.wire import (
+    MAX_CONTROL_BYTES,
+    TOKEN_BYTES,
+    Kind,
+    WireError,
+    decode_tokens,
+    encode_run,
+)
 
 __all__ = ["PrefillServer"]
 
 _HELLO_S = 10.0  # from accept to a whole PREFILL frame
+_WAIT_EVERY_S = 1.0  # signs of life while a prompt is queued or computed
 _RUN_BYTES = 4 << 20  # blocks are sent in runs of about this size
 _CONNECTIONS = 1024
-_UNFINISHED_BYTES = 32 << 20  # of PREFILL frames that are still on their way, all together
-_FLUSH_S = 5.0  # for the last word to a peer before its connection is cut
+_UNFINISHED_BYTES = 32 << 20  # of PREFILL and TOKENS frames on their way, all together
+_LAST_WORD_S = 2.0  # for a refusal to reach its peer
 
 
-class _Busy(Exception):  # noqa: N818 - a state, not a mishap
-    """No room for one more peer; it can ask another engine."""
+class _Refused(Exception):  # noqa: N818 - an answer, not a mishap
+    """What REFUSED says, before the engine is asked."""
+
+    def __init__(self, reason: str, message: str) -> None:
+        super().__init__(message)
+        self.reason = reason
 
 
 class PrefillServer:
@@ -52,31 +64,27 @@ class PrefillServer:
         self._connections += 1
         try:
             if self._connections > _CONNECTIONS:
-                raise _Busy(f"{_CONNECTIONS} connections are open")
+                raise _Refused("busy", f"{_CONNECTIONS} connections are open")
             await self._converse(reader, writer)
-        except _Busy as busy:
-            await _refuse(writer, "busy", str(busy))
+        except _Refused as refused:
+            await _refuse(reader, writer, refused.reason, str(refused))
         except WireError as error:
-            await _refuse(writer, "protocol", str(error))
+            await _refuse(reader, writer, "protocol", str(error))
         except (OSError, EOFError, TimeoutError):
-            # The peer is gone or silent, and its lease was given up on the way here. Closing would
-            # wait for the peer to read what is unsent.
-            writer.transport.abort()
+            pass  # the peer is gone or silent: the lease was given up on the way here
         finally:
             self._connections -= 1
-            writer.close()
-            asyncio.get_running_loop().call_later(_FLUSH_S, writer.transport.abort)
+            # Not closed: that waits for the peer to read what is unsent. After RELEASE nothing is.
+            writer.transport.abort()
 
     async def _converse(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        hello = await asyncio.wait_for(self._hello(reader), _HELLO_S)
-        if hello.fingerprint != self._layout.fingerprint:
-            text = f"here {self._layout.fingerprint!r}, there {hello.fingerprint!r}"
-            await _refuse(writer, "fingerprint", f"the KV layouts differ: {text}")
-            return
+        async with asyncio.timeout(_HELLO_S):
+            hello = await self._hello(reader)
+            token_ids = await self._tokens(reader, hello)
         order = RemotePrefill(
             request_id=hello.request_id,
             attempt=hello.attempt,
-            token_ids=hello.token_ids,
+            token_ids=token_ids,
             sampling=hello.sampling,
             lease_s=min(hello.lease_s, self._config.lease_s),
         )
@@ -85,15 +93,15 @@ class PrefillServer:
         following.add_done_callback(_look_at)  # a peer that leaves early is no news for the log
         refused = False
         try:
-            event = await self._computed(order, following)
+            event = await self._computed(order, following, writer)
             if isinstance(event, PrefillRefused):
                 refused = True
-                await _refuse(writer, event.reason, event.message)
-            else:
-                await send_control(writer, Kind.READY, self._ready(event))
-                await self._serve_lease(event, following, reader, writer)
+                raise _Refused(event.reason, event.message)
+            await send_control(writer, Kind.READY, self._ready(event))
+            await self._serve_lease(event, following, reader, writer)
         finally:
             following.cancel()
+            await asyncio.wait((following,))  # from here on others may read
             if not refused:  # a refused twin must not end the lease of the one that was there first
                 self._prefill.abort_remote_prefill(order.request_id, order.attempt)
 
@@ -105,13 +113,31 @@ class PrefillServer:
             payload = await read_payload(reader, head, MAX_CONTROL_BYTES)
         message = decode_message(head.kind, payload)
         assert isinstance(message, Prefill)
+        if message.fingerprint != self._layout.fingerprint:
+            text = f"here {self._layout.fingerprint!r}, there {message.fingerprint!r}"
+            raise _Refused("fingerprint", f"the KV layouts differ: {text}")
+        longest = self._runner.max_model_len
+        if message.n_tokens > longest:
+            text = f"this model's context is {longest} tokens; the prompt has {message.n_tokens}"
+            raise _Refused("context_length_exceeded", text)
         return message
+
+    async def _tokens(self, reader: asyncio.StreamReader, hello: Prefill) -> tuple[int, ...]:
+        """The prompt behind a PREFILL; its length was checked, so that its bytes are bounded."""
+        head = await read_head(reader)
+        size = TOKEN_BYTES * hello.n_tokens
+        if (head.kind, head.length) != (Kind.TOKENS, size):
+            raise WireError(
+                f"{head.kind.name} of {head.length} bytes came where TOKENS of {size} were due"
+            )
+        with self._room_for(size):
+            return decode_tokens(await read_payload(reader, head, size))
 
     @contextlib.contextmanager
     def _room_for(self, size: int) -> Iterator[None]:
-        """Room for a frame while it arrives; _Busy when all together would be too many bytes."""
+        """Room for a frame while it arrives; busy when all together would be too many bytes."""
         if self._unfinished_bytes + size > _UNFINISHED_BYTES:
-            raise _Busy(f"{self._unfinished_bytes} bytes of prompts are on their way")
+            raise _Refused("busy", f"{self._unfinished_bytes} bytes of prompts are on their way")
         self._unfinished_bytes += size
         try:
             yield
@@ -119,7 +145,10 @@ class PrefillServer:
             self._unfinished_bytes -= size
 
     async def _computed(
-        self, order: RemotePrefill, following: "asyncio.Task[Message]"
+        self,
+        order: RemotePrefill,
+        following: "asyncio.Task[Message]",
+        writer: asyncio.StreamWriter,
     ) -> PrefillEvent:
         """The engine's answer; WireError, EOFError or OSError when the peer moved before it."""
         aio = asyncio.get_running_loop()
@@ -133,7 +162,10 @@ class PrefillServer:
             aio.call_soon_threadsafe(settle, event)
 
         self._prefill.submit_remote_prefill(order, on_event)
-        await asyncio.wait((answer, following), return_when=asyncio.FIRST_COMPLETED)
+        both = (answer, following)
+        first = asyncio.FIRST_COMPLETED
+        while not (await asyncio.wait(both, timeout=_WAIT_EVERY_S, return_when=first))[0]:
+            await send_control(writer, Kind.WAIT, {})
         if answer.done():
             return answer.result()
         raise WireError(f"{_name(following.result())} came before READY")
@@ -170,8 +202,7 @@ class PrefillServer:
                 else:
                     self._prefill.renew(event.key, lease_s)
             except LeaseGone as gone:
-                await _refuse(writer, "lease_gone", str(gone))
-                return
+                raise _Refused("lease_gone", str(gone)) from gone
             message = await asyncio.wait_for(read_message(reader), 2 * lease_s)
         self._prefill.release(event.key)
 
@@ -211,6 +242,14 @@ def _name(message: Message) -> str:
     return type(message).__name__.upper()
 
 
-async def _refuse(writer: asyncio.StreamWriter, reason: str, message: str) -> None:
-    with contextlib.suppress(OSError):  # it is gone: nobody to tell
-        await send_control(writer, Kind.REFUSED, {"reason": reason, "message": message[:2000]})
+async def _refuse(
+    reader: asyncio.StreamReader, writer: asyncio.StreamWriter, reason: str, message: str
+) -> None:
+    """Say why, and read on until the peer has heard it: bytes that nobody read would reset it."""
+    with contextlib.suppress(OSError):  # it is gone or does not listen
+        async with asyncio.timeout(_LAST_WORD_S):
+            refusal = {"reason": reason, "message": message[:2000]}
+            await send_control(writer, Kind.REFUSED, refusal)
+            writer.write_eof()
+            while await reader.read(1 << 16):
+                pass

@@ -34,8 +34,8 @@ async def read_payload(reader: asyncio.StreamReader, frame: Frame, longest: int)
 async def read_message(reader: asyncio.StreamReader, longest: int = SMALL_CONTROL_BYTES) -> Message:
     """The next control frame, checked."""
     frame = await read_head(reader)
-    if frame.kind is Kind.KV:
-        raise WireError("KV bytes came where a control frame was due")
+    if frame.kind.raw:
+        raise WireError(f"{frame.kind.name} came where a control frame was due")
     return decode_message(frame.kind, await read_payload(reader, frame, longest))
 
 

@@ -1,11 +1,12 @@
 """Frames of the KV protocol (designs/0001-seams.md §4), bytes to values and back; no I/O.
 
-A frame is `!4sBBHI` (magic, version, kind, flags, length) and its payload: JSON for control, and
-for KV `!III` (index of the first block, count, crc32) followed by the blocks' bytes.
+A frame is `!4sBBHI` (magic, version, kind, flags, length) and its payload: JSON for control; for
+TOKENS 4 bytes a token; for KV `!III` (index of the first block, count, crc32), then the blocks.
 """
 
 import json
 import struct
+from collections.abc import Sequence
 from dataclasses import dataclass
 from enum import IntEnum
 from typing import Any
@@ -14,9 +15,10 @@ from zlib import crc32
 __all__ = [
     "HEADER_BYTES",
     "MAX_CONTROL_BYTES",
-    "MAX_KV_BYTES",
+    "MAX_RAW_BYTES",
     "RUN_HEAD_BYTES",
     "SMALL_CONTROL_BYTES",
+    "TOKEN_BYTES",
     "Frame",
     "Kind",
     "KvRun",
@@ -24,20 +26,23 @@ __all__ = [
     "decode_control",
     "decode_header",
     "decode_run",
+    "decode_tokens",
     "encode_control",
     "encode_run",
+    "encode_tokens",
 ]
 
 _HEADER = struct.Struct("!4sBBHI")
 _RUN = struct.Struct("!III")
 _MAGIC = b"AGSY"
-_VERSION = 1
+_VERSION = 2
 
 HEADER_BYTES = _HEADER.size
 RUN_HEAD_BYTES = _RUN.size
 MAX_CONTROL_BYTES = 1 << 20
 SMALL_CONTROL_BYTES = 1 << 14  # every message but PREFILL
-MAX_KV_BYTES = 1 << 26
+MAX_RAW_BYTES = 1 << 26  # TOKENS and KV
+TOKEN_BYTES = 4
 
 
 class WireError(Exception):
@@ -54,6 +59,18 @@ class Kind(IntEnum):
     DONE = 7
     RELEASE = 8
     RENEW = 9
+    TOKENS = 10
+    WAIT = 11
+
+    @property
+    def raw(self) -> bool:
+        """Bytes instead of JSON."""
+        return self in (Kind.TOKENS, Kind.KV)
+
+    @property
+    def longest(self) -> int:
+        """Bytes of payload."""
+        return MAX_RAW_BYTES if self.raw else MAX_CONTROL_BYTES
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,16 +91,30 @@ class KvRun:
 
 
 def _head(kind: Kind, length: int) -> bytes:
-    limit = MAX_KV_BYTES if kind is Kind.KV else MAX_CONTROL_BYTES
+    limit = kind.longest
     if length > limit:
         raise WireError(f"a {kind.name} frame of {length} bytes is above the limit of {limit}")
     return _HEADER.pack(_MAGIC, _VERSION, kind, 0, length)
 
 
 def encode_control(kind: Kind, payload: dict[str, Any]) -> bytes:
-    """WireError when the payload is above 1 MiB (a prompt too long to hand over)."""
+    """WireError when the payload is above 1 MiB."""
     text = json.dumps(payload, separators=(",", ":")).encode()
     return _head(kind, len(text)) + text
+
+
+def encode_tokens(token_ids: Sequence[int]) -> bytes:
+    """A whole TOKENS frame; WireError above 64 MiB, which are 16 million tokens."""
+    count = len(token_ids)
+    return _head(Kind.TOKENS, TOKEN_BYTES * count) + struct.pack(f"!{count}I", *token_ids)
+
+
+def decode_tokens(payload: bytes) -> tuple[int, ...]:
+    """Inverse of `encode_tokens`, without the header."""
+    count, rest = divmod(len(payload), TOKEN_BYTES)
+    if rest:
+        raise WireError(f"a TOKENS frame holds {TOKEN_BYTES} bytes a token, not {len(payload)}")
+    return struct.unpack(f"!{count}I", payload)
 
 
 def encode_run(first: int, count: int, data: memoryview) -> bytes:
@@ -106,7 +137,7 @@ def decode_header(data: bytes) -> Frame:
         known = Kind(kind)
     except ValueError:
         raise WireError(f"unknown frame kind {kind}") from None
-    limit = MAX_KV_BYTES if known is Kind.KV else MAX_CONTROL_BYTES
+    limit = known.longest
     if length > limit:
         raise WireError(f"a {known.name} frame of {length} bytes is above the limit of {limit}")
     return Frame(known, length)
