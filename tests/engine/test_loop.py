@@ -13,6 +13,7 @@ from argosy_engine.core.transfer import PullReady
 from argosy_engine.metrics import EngineMetrics
 from argosy_engine.runtime.loop import EngineLoop
 from argosy_engine.runtime.sim_runner import SimRunner
+from argosy_engine.runtime.worker import Worker
 from tests.kv.nodes import BLOCK, QUICK, Client, Node, until
 
 
@@ -105,3 +106,17 @@ async def test_a_handed_over_prompts_first_token_is_delivered_before_the_next_st
     finally:
         engine.loop.stop()
     assert engine.log.index(5) < engine.log.index(pulled) < engine.log.index(6)
+
+
+async def test_steps_run_on_the_thread_that_loaded_the_model():
+    engine, worker, threads = VirtualEngine(), Worker("engine"), []
+    loaded_on = worker.call(threading.get_ident).result()
+    engine.during_step[1] = lambda: threads.append(threading.get_ident())
+    client = engine.ask("r")
+    engine.loop.start(worker=worker)
+    try:
+        await until(lambda: client.end)
+    finally:
+        engine.loop.stop()
+    assert threads == [loaded_on]
+    await until(lambda: loaded_on not in {thread.ident for thread in threading.enumerate()})

@@ -8,7 +8,7 @@ import sys
 import time
 import urllib.request
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 
@@ -17,6 +17,7 @@ class Engine:
     api: int
     admin: int
     kv: int
+    pid: int = 0
 
     def complete(self, prompt: str, max_tokens: int, prefill: "Engine | None" = None) -> str:
         """Greedy text of exactly `max_tokens` tokens, through /v1/completions."""
@@ -62,7 +63,7 @@ def engine(
         )
         try:
             _await_ready(ports, process, log)
-            yield ports
+            yield replace(ports, pid=process.pid)
         finally:
             process.terminate()
             process.wait(30)

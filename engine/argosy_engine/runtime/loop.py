@@ -13,6 +13,7 @@ import secrets
 import threading
 import time
 from collections.abc import Callable
+from concurrent.futures import Future, wait
 from dataclasses import dataclass
 from typing import Protocol, assert_never
 
@@ -35,6 +36,7 @@ from argosy_engine.core.transfer import (
 )
 from argosy_engine.metrics import EngineMetrics
 from argosy_engine.runtime.shared_leases import SharedLeases
+from argosy_engine.runtime.worker import Worker
 
 __all__ = ["Delivery", "EngineLoop", "Sink"]
 
@@ -112,24 +114,31 @@ class EngineLoop:
         self._outbox: list[Delivery] = []
         self._pulls: PullPort | None = None
         self._stopping = threading.Event()
-        self._thread = threading.Thread(target=self._run, name="engine", daemon=True)
+        self._running: Future[None] | None = None
 
     # ------------------------------------------------------------- called from other threads
 
-    def start(self, pulls: PullPort | None = None) -> None:
-        """Start the thread. `pulls` is the KV service, for the decode role."""
+    def start(self, pulls: PullPort | None = None, worker: Worker | None = None) -> None:
+        """Run on `worker`, which loaded the runner, or on a thread of its own.
+
+        `pulls` is the KV service, for the decode role.
+        """
         self._pulls = pulls
-        self._thread.start()
+        worker = worker or Worker("engine")
+        self._running = worker.call(self._run)
+        self._running.add_done_callback(_say_why)
+        worker.end()
 
     def stop(self) -> None:
         """End after the current step and join; unfinished requests get an error."""
         self._stopping.set()
         self._inbox.put(_Wake())
-        self._thread.join()
+        if self._running is not None:
+            wait([self._running])
 
     @property
     def alive(self) -> bool:
-        return self._thread.is_alive()
+        return self._running is not None and not self._running.done()
 
     @property
     def unfinished(self) -> int:
@@ -393,6 +402,11 @@ def _log_preemption(sequence: Sequence) -> None:
         sequence.preemptions,
         len(sequence.tokens),
     )
+
+
+def _say_why(running: "Future[None]") -> None:
+    if fault := running.exception():
+        log.error("the engine thread has ended", exc_info=fault)
 
 
 def _notify(submit: _SubmitRemote, event: PrefillEvent) -> None:

@@ -8,6 +8,7 @@ import time
 from collections.abc import Sequence
 from pathlib import Path
 
+import numpy as np
 import torch
 
 from argosy_engine.attention.paged import PagedPool, PoolShape
@@ -129,11 +130,11 @@ class TorchRunner:
         return self._bytes[index].cpu().numpy().data.cast("B")
 
     def write_blocks(self, block_ids: Sequence[int], data: memoryview) -> None:
+        if self._numpy is not None:  # no torch: the KV thread must not get an OpenMP team
+            self._numpy[list(block_ids)] = np.frombuffer(data, np.uint8).reshape(len(block_ids), -1)
+            return
         # A bytearray of its own: torch warns about memory that it may not write to.
         blocks = torch.frombuffer(bytearray(data), dtype=torch.uint8).view(len(block_ids), -1)
-        if self._numpy is not None:
-            self._numpy[list(block_ids)] = blocks.numpy()
-            return
         index = torch.tensor(list(block_ids), device=self._pool.device)
         self._bytes[index] = blocks.to(self._pool.device)
         torch.cuda.synchronize(self._pool.device)

@@ -30,6 +30,7 @@ from argosy_engine.metrics import EngineMetrics
 from argosy_engine.runtime.cpu import begin
 from argosy_engine.runtime.loop import Delivery, EngineLoop
 from argosy_engine.runtime.machine import spin_briefly
+from argosy_engine.runtime.worker import Worker
 from argosy_engine.server.admin import Admin
 from argosy_engine.server.api import OpenAiApi
 from argosy_engine.server.drain import Drain
@@ -49,8 +50,9 @@ async def serve(config: EngineConfig) -> int:
     ) as api_sock:  # fmt: skip
         admin_server, admin_task = await _start(admin.app(), admin_sock)
         try:
-            runner, tokenizer = await asyncio.to_thread(_load, config)
-            return await _run(config, admin, api_sock, runner, tokenizer)
+            worker = Worker("engine")
+            loaded = await asyncio.wrap_future(worker.call(lambda: _load(config)))
+            return await _run(config, admin, api_sock, loaded, worker)
         finally:
             admin_server.should_exit = True
             await admin_task
@@ -60,9 +62,10 @@ async def _run(
     config: EngineConfig,
     admin: Admin,
     api_sock: socket.socket,
-    runner: Runner,
-    tokenizer: Tokenizer,
+    loaded: tuple[Runner, Tokenizer],
+    worker: Worker,
 ) -> int:
+    runner, tokenizer = loaded
     scheduler = _scheduler(config, runner)
     metrics = EngineMetrics(config, max_model_len=scheduler.max_model_len)
     loop = EngineLoop(
@@ -88,7 +91,7 @@ async def _run(
         draining=lambda: loop.draining,
     )
     _on_signals(drain)
-    loop.start(kv)
+    loop.start(kv, worker)
     server, task = await _start(api.app(), api_sock)
     admin.loop, admin.metrics, admin.drain, admin.serving = loop, metrics, drain, True
     metrics.engine_start_seconds.set(_process_age_s())
