@@ -39,18 +39,20 @@ def _parser() -> argparse.ArgumentParser:
     )
     run.add_argument(
         "--shed-ttft-factor",
-        type=float,
+        type=_not_negative,
         default=0.0,
         help="shed beyond this multiple of the TTFT limit, as predicted; 0 is off",
     )
     run.add_argument("--drain-timeout-s", type=_positive, default=60.0)
     run.add_argument(
         "--drain-lag-s",
-        type=float,
+        type=_not_negative,
         default=3.0,
         help="after SIGTERM, time in which new connections are still taken",
     )
-    run.add_argument("--max-body-bytes", type=int, default=1 << 20)
+    run.add_argument(
+        "--max-body-bytes", type=int, default=8 << 20, help="longest request body; beyond it 413"
+    )
     run.add_argument("--host", default="0.0.0.0")
     run.add_argument("--port", type=int, default=8080)
     run.add_argument("--admin-port", type=int, default=8081)
@@ -67,6 +69,10 @@ def _positive(text: str) -> float:
     return value
 
 
+def _not_negative(text: str) -> float:
+    return 0.0 if float(text) == 0 else _positive(text)
+
+
 def parse(argv: Sequence[str]) -> Config:
     """The command line as a Config; exits with status 2 and a message on a wrong one."""
     parser = _parser()
@@ -75,6 +81,8 @@ def parse(argv: Sequence[str]) -> Config:
         parser.error("an SLO needs both --slo-ttft-ms and --slo-tpot-ms")
     if args.max_queue < 1:
         parser.error("--max-queue must be at least 1")
+    if args.max_body_bytes < 1:
+        parser.error("--max-body-bytes must be at least 1")
     slo = Slo(args.slo_ttft_ms / 1000, args.slo_tpot_ms / 1000) if args.slo_ttft_ms else None
     return Config(
         fleet=args.fleet,

@@ -23,8 +23,8 @@ class Limits:
     """From accept to a connection's first byte; then it is closed."""
     keep_alive_s: float = 65.0
     """Idle time of a kept connection; longer than common clients keep one, so they close first."""
-    body_bytes: int = 1 << 20
-    """Request body; more is answered 413."""
+    body_bytes: int = 8 << 20
+    """Request body; more is answered 413. The engine takes as many."""
     body_s: float = 30.0
     """To read a request body; then 408."""
     arriving_bodies: int = 4

@@ -22,6 +22,11 @@ REFUSED: dict[str, tuple[dict[str, Any], str, str]] = {
     "wrong dtype": ({"engine": {"dtype": "int4"}}, "bad", "float32"),
     "min above max": (_replicas("colocated", min=3, max=2), "bad", "lower min or raise max"),
     "min above the default max": (_replicas("decode", min=9), "bad", "(default 8)"),
+    "shedding by an SLO that is not there": (
+        {"routing": {"shedTtftPercent": 150}},
+        "bad",
+        "set slo, or leave",
+    ),
     "SLO of zero": (_slo(ttft="0s"), "bad", "duration of more than 0"),
     "SLO without unit": (_slo(tpot="40"), "bad", "write 200ms or 2s"),
     "attainment of 100%": (_slo(attainment="100%"), "bad", "such as 90%"),

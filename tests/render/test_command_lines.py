@@ -15,11 +15,17 @@ EVERYTHING = fleet(
         "maxModelLen": 4096,
         "maxNumSeqs": 64,
         "maxNumBatchedTokens": 1024,
+        "maxBodyBytes": 20_000_000,
         "args": ["--block-size", "16", "--threads=2"],
     },
     kvTransfer={"leaseSeconds": 12, "timeout": "1500ms"},
     slo={"ttft": {"target": "2s"}, "tpot": {"target": "50ms"}},
-    routing={"strategy": "roundRobin", "maxQueue": 77},
+    routing={
+        "strategy": "roundRobin",
+        "maxQueue": 77,
+        "queueTimeout": "2500ms",
+        "shedTtftPercent": 150,
+    },
     drain={"timeout": "2m"},
 )
 SIMULATED = fleet(model={"uri": "sim://opt-13b-a100"}, mode="colocated")
@@ -40,6 +46,7 @@ def test_the_engine_understands_every_field_of_the_spec(role):
     assert (config.role, config.dtype, config.load_format) == (role, "bfloat16", "auto")
     assert (config.max_model_len, config.max_num_seqs) == (4096, 64)
     assert (config.max_num_batched_tokens, config.block_size, config.threads) == (1024, 16, 2)
+    assert config.max_body_bytes == 20_000_000
     assert (config.lease_s, config.kv_timeout_s, config.drain_timeout_s) == (12, 2, 120)
 
 
@@ -62,11 +69,19 @@ def test_the_gateway_understands_every_field_of_the_spec():
     config = parse_gateway(words(gateway.objects(EVERYTHING, IMAGES)[-1])[1:])
     assert (config.fleet, config.namespace, config.served_name) == ("chat", "prod", "org/model-7b")
     assert (config.strategy, config.max_queue) == ("roundRobin", 77)
+    assert (config.queue_timeout_s, config.shed_ttft_factor) == (2.5, 1.5)
+    assert config.limits.body_bytes == 20_000_000
     assert config.drain_timeout_s == 120
     assert config.slo is not None
     assert (config.slo.ttft_s, config.slo.tpot_s) == (2.0, 0.05)
     rendered = (names.GATEWAY_PORT, names.GATEWAY_ADMIN_PORT)
     assert (config.port, config.admin_port) == rendered
+
+
+def test_the_largest_body_is_the_same_for_gateway_and_engine_where_the_spec_says_nothing():
+    front = parse_gateway(words(gateway.objects(SIMULATED, IMAGES)[-1])[1:])
+    back = parse_engine(words(engine.deployment(SIMULATED, "colocated", "0" * 8, IMAGES, 1))[2:])
+    assert front.limits.body_bytes == back.max_body_bytes == 8 << 20
 
 
 def test_a_gateway_without_slo_counts_none():

@@ -28,7 +28,7 @@ OUTSIDE = {
     "replicas": {"roles": {"decode": {"replicas": {"min": 2, "max": 5}}}},
     "autoscaling": {"autoscaling": {"interval": "1s", "policy": "None"}},
     "drain": {"drain": {"timeout": "60s"}},
-    "routing": {"routing": {"replicas": 5, "strategy": "roundRobin"}},
+    "routing": {"routing": {"replicas": 5, "queueTimeout": "5s"}},
     "metrics": {"metrics": {"scrapeInterval": "1s"}},
     "paused": {"paused": True},
     "a role that the mode does not use": {"roles": {"colocated": {"resources": {"gpu": 7}}}},
@@ -41,6 +41,7 @@ INSIDE = {
     "length": {"engine": {"maxModelLen": 2048}},
     "sequences": {"engine": {"maxNumSeqs": 8}},
     "tokens": {"engine": {"maxNumBatchedTokens": 2048}},
+    "body": {"engine": {"maxBodyBytes": 1 << 20}},
     "args": {"engine": {"args": ["--block-size=32"]}},
     "env": {"engine": {"env": [{"name": "A", "value": "1"}]}},
     "gpus": {"roles": {"decode": {"resources": {"gpu": 2}}}},
@@ -79,7 +80,7 @@ def test_a_transfers_lease_means_nothing_to_colocated_pods():
 
 def test_a_revision_stays_the_same_over_releases():
     assert fields(fleet(), engine_image="engine:1")["template"] == TEMPLATE
-    assert revision(fleet(), engine_image="engine:1") == "848d5e40"
+    assert revision(fleet(), engine_image="engine:1") == "9d8b3631"
 
 
 def test_a_changed_template_raises_its_number():

@@ -26,6 +26,7 @@ RENDERED_FLAGS = (
     "--max-batch-size",  # the engine's other word for it
     "--max-num-batched-tokens",
     "--max-num-tokens",
+    "--max-body-bytes",
     "--lease-s",
     "--kv-timeout-s",
     "--drain-timeout-s",
@@ -177,6 +178,15 @@ RULES: tuple[Rule, ...] = (
         holds=lambda spec: int(spec.drain.timeout.seconds) > spec.kv_transfer.lease_seconds,
         message="drain.timeout must be longer than kvTransfer.leaseSeconds, or a leaving prefill "
         "pod would drop caches that decode still reads: raise drain.timeout",
+    ),
+    Rule(
+        name="shedding-needs-slo",
+        of="ServingDeploymentSpec",
+        field=".routing.shedTtftPercent",
+        cel="!has(self.routing.shedTtftPercent) || has(self.slo)",
+        holds=lambda spec: spec.routing.shed_ttft_percent is None or spec.slo is not None,
+        message="routing.shedTtftPercent is a percentage of slo.ttft.target: set slo, or leave it "
+        "out",
     ),
     Rule(
         name="rate-window-spans-scrapes",

@@ -28,6 +28,7 @@ def fields(fleet: ServingDeployment, *, engine_image: str) -> dict[str, object]:
         "maxModelLen": spec.engine.max_model_len,
         "maxNumSeqs": spec.engine.max_num_seqs,
         "maxNumBatchedTokens": spec.engine.max_num_batched_tokens,
+        "maxBodyBytes": spec.engine.max_body_bytes,
         "args": list(spec.engine.args),
         "env": [[env.name, env.value] for env in spec.engine.env],
         "roles": {name: dump(role.resources) for name, role in spec.active_roles()},

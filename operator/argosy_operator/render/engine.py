@@ -137,6 +137,7 @@ def _flags(fleet: ServingDeployment, role: RoleName, drain_s: int) -> list[str]:
         "--max-model-len": spec.engine.max_model_len,
         "--max-num-seqs": spec.engine.max_num_seqs,
         "--max-num-batched-tokens": spec.engine.max_num_batched_tokens,
+        "--max-body-bytes": spec.engine.max_body_bytes,
         "--drain-timeout-s": drain_s,
     }
     if spec.mode == "disaggregated":

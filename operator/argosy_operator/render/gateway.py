@@ -177,12 +177,16 @@ def _container(fleet: ServingDeployment, images: Images, drain_s: int) -> Object
 def _flags(fleet: ServingDeployment, drain_s: int) -> list[str]:
     """Flags of `argosy gateway run` (designs/0001-seams.md §2)."""
     spec = fleet.spec
+    percent = spec.routing.shed_ttft_percent
     flags: dict[str, object] = {
         "--fleet": fleet.name,
         "--namespace": fleet.namespace,
         "--served-name": fleet.served_name,
         "--strategy": spec.routing.strategy,
         "--max-queue": spec.routing.max_queue,
+        "--queue-timeout-s": spec.routing.queue_timeout.seconds,
+        "--shed-ttft-factor": None if percent is None else percent / 100,
+        "--max-body-bytes": spec.engine.max_body_bytes,
         "--drain-timeout-s": drain_s,
     }
     if spec.slo is not None:
@@ -190,4 +194,4 @@ def _flags(fleet: ServingDeployment, drain_s: int) -> list[str]:
             "--slo-ttft-ms": round(spec.slo.ttft.target.ms),
             "--slo-tpot-ms": round(spec.slo.tpot.target.ms),
         }
-    return [text for flag, value in flags.items() for text in (flag, str(value))]
+    return [text for flag, v in flags.items() if v is not None for text in (flag, str(v))]
