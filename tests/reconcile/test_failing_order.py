@@ -176,3 +176,21 @@ async def test_what_a_round_learnt_outlives_a_server_that_goes_away(broken: Worl
     assert caught.value.memory.targets == {"colocated": 4}
     assert caught.value.memory.failed == {}
     assert caught.value.cause.trouble is Trouble.TRANSPORT
+
+
+@pytest.mark.parametrize(
+    "slo", [None, {"ttft": {"target": "1s"}, "tpot": {"target": "50ms"}}], ids=["minimum", "law"]
+)
+async def test_a_change_of_replicas_is_told_and_recorded_once_and_when_it_was_written(
+    broken: World, slo: dict | None
+) -> None:
+    broken.store.failing = {"ServingRole"}
+    broken.store.turn(roles=bounds(4), **({"slo": slo} if slo else {}))
+    await broken.pass_time(120)
+    assert broken.store.told("Scaled") == []
+    assert broken.store.fleet["status"]["autoscaling"].get("lastDecision") is None
+    broken.store.failing = set()
+    await broken.pass_time(120)
+    (told,) = broken.store.told("Scaled")
+    assert "colocated 3 → 4" in told
+    assert len(broken.store.fleet["status"]["autoscaling"]["history"]) == 1

@@ -199,7 +199,8 @@ def _decide(
         "decision": to_json(decision),
     }
     moves = ", ".join(f"{t.role} {t.current} → {t.replicas}" for t in moved)
-    note = Note(EventReason.SCALED, f"{moves}: {moved[0].rule}: {decision.message}")
+    message = f"{moves}: {moved[0].rule}: {decision.message}"
+    note = Note(EventReason.SCALED, message, after=_writes(s, decision))
     d = replace(d.note(note), decision=decision, record=record, scaled=True)
     return d, state, decision
 
