@@ -194,3 +194,17 @@ async def test_a_change_of_replicas_is_told_and_recorded_once_and_when_it_was_wr
     (told,) = broken.store.told("Scaled")
     assert "colocated 3 → 4" in told
     assert len(broken.store.fleet["status"]["autoscaling"]["history"]) == 1
+
+
+async def test_many_failing_orders_end_a_round_early_and_keep_nothing_from_its_turn(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """A webhook that hangs costs ten seconds a call; a round must stay shorter than /health's."""
+    store = Store(roles=bounds(3), mode="disaggregated")
+    store.failing = {"ServiceAccount", "Role", "RoleBinding", "Service", "PodDisruptionBudget"}
+    world = World(monkeypatch, store)
+    await world.round()
+    assert store.tried.total() <= 4 + 2  # and the status
+    await world.pass_time(5)
+    assert {"chat-gateway"} < {name for kind, name in store.objects if kind == "Deployment"}
+    assert store.tried["apply RoleBinding/chat-gateway"] == 0  # its Role is not there
