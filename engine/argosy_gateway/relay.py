@@ -248,9 +248,9 @@ class Relay:
             return await self._whole(route, head)
         except http1.UnreachableError as error:
             absence_s = fleet.directory.health.unreachable(uid, self._began_at)
-            log.info(
-                "engine %s is unreachable, away for %g s: %s", route.head.name, absence_s, error
-            )
+            log.info("engine %s is unreachable: %s", route.head.name, error)
+            if absence_s:
+                log.warning("engine %s is left alone for %g s", route.head.name, absence_s)
             self._attempt_no -= 1  # no engine saw it
             return _Setback("connect")
         except http1.BrokenError as error:
@@ -279,7 +279,8 @@ class Relay:
         health, pod = self._fleet.directory.health, route.head
         name = head.get(b"x-argosy-decode-pod") or head.get(b"x-argosy-pod")
         if name != pod.name.encode():
-            log.warning("at %s:%d answers %r, not engine %s", pod.ip, pod.port, name, pod.name)
+            who = name and name[:80]
+            log.warning("at %s:%d answers %r, not engine %s", pod.ip, pod.port, who, pod.name)
             health.stranger(pod.uid)
             return _Setback("stranger")
         health.recognised(pod.uid)
@@ -292,7 +293,9 @@ class Relay:
         """The pod failed the request: it is asked less, and by this request last."""
         self._tried.add(route.head.uid)
         suspension_s = self._fleet.directory.health.failed(route.head.uid, self._began_at)
-        log.info("engine %s failed, suspended for %g s: %s", route.head.name, suspension_s, why)
+        log.info("engine %s failed: %s", route.head.name, why)
+        if suspension_s:
+            log.warning("engine %s is suspended for %g s", route.head.name, suspension_s)
 
     async def _call(self, route: Route) -> http1.Exchange:
         headers = [
