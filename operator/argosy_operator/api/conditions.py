@@ -134,6 +134,8 @@ MEANING: dict[Reason, str] = {
     Reason.TPOT_FLOOR_ABOVE_TARGET: "a lone answer misses spec.slo.tpot.target",
     Reason.BUDGET_BOUND: "spec.autoscaling.gpuBudget.max allows fewer replicas than are needed",
     Reason.MAX_REPLICAS_BOUND: "replicas.max allows fewer replicas than are needed",
+    Reason.CAPACITY_RELEARNT: "what was learnt about a replica was not usable and is measured "
+    "anew: until then nothing is removed",
     Reason.FOLLOWING_GOODPUT: "replicas follow the measured load and spec.slo",
     Reason.CAPACITY_RELEARNT: "what was learnt of the engines' speed was no use and is learnt anew",
     Reason.EXTERNAL_OWNER: "spec.autoscaling.policy is External: others turn the ServingRoles",
