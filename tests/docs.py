@@ -1,7 +1,8 @@
 """Reference pages generated from what the programs run on; `make verify` fails on a difference.
 
 `docs/api.md` comes from the committed CRDs, `docs/conditions.md` from the truth table that the
-operator evaluates. `python -m tests.docs --write` regenerates them.
+operator evaluates, `docs/bounds.md` from the table of bounds and the CRD's own limits.
+`python -m tests.docs --write` regenerates them.
 """
 
 import argparse
@@ -12,6 +13,7 @@ from typing import Any
 
 import yaml
 
+from argosy_operator.api.bounds import NUMBERS, SPANS
 from argosy_operator.core.status import TABLE
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -55,6 +57,38 @@ def conditions_page() -> str:
     return "\n".join(parts) + "\n"
 
 
+def bounds_page() -> str:
+    """Least and most of every field of a fleet's spec, and what would happen without a bound."""
+    crd = yaml.safe_load((ROOT / "crds/servingdeployments.yaml").read_text())
+    schema = crd["spec"]["versions"][0]["schema"]["openAPIV3Schema"]["properties"]["spec"]
+    parts = [
+        "# Bounds",
+        NOTE,
+        "What a ServingDeployment may ask for. The API server refuses what lies outside, and says "
+        "so. `*` stands for each role, or for each target.\n",
+        "| field of `spec` | least | most | because |\n|---|---|---|---|",
+    ]
+    for bound in (*SPANS.values(), *NUMBERS.values()):
+        parts.append(f"| `{bound.field}` | {bound.least} | {bound.most} | {bound.costs} |")
+    parts += ["", "| text or list of `spec` | most |", "|---|---|"]
+    for path, node in _nodes("", schema):
+        if "maxItems" in node:
+            parts.append(f"| `{path}` | {node['maxItems']} items |")
+        elif "maxLength" in node and "in [" not in str(node.get("x-kubernetes-validations")):
+            parts.append(f"| `{path}` | {node['maxLength']} characters |")
+    return "\n".join(parts) + "\n"
+
+
+def _nodes(path: str, schema: dict[str, Any]) -> Iterator[tuple[str, dict[str, Any]]]:
+    for name, field in schema.get("properties", {}).items():
+        where = f"{path}.{name}" if path else name
+        yield where, field
+        yield from _nodes(where, field)
+        if "items" in field:
+            yield f"{where}[]", field["items"]
+            yield from _nodes(f"{where}[]", field["items"])
+
+
 def _rows(path: str, schema: dict[str, Any]) -> Iterator[str]:
     for name, field in schema.get("properties", {}).items():
         where = f"{path}.{name}"
@@ -79,7 +113,11 @@ def _rules(path: str, schema: dict[str, Any]) -> Iterator[tuple[str, str]]:
         yield from _rules(f"{path}.{name}" if path else name, field)
 
 
-PAGES = {"docs/api.md": api_page, "docs/conditions.md": conditions_page}
+PAGES = {
+    "docs/api.md": api_page,
+    "docs/bounds.md": bounds_page,
+    "docs/conditions.md": conditions_page,
+}
 
 
 def main() -> int:

@@ -61,6 +61,16 @@ REFUSED: dict[str, tuple[dict[str, Any], str, str]] = {
         "bad",
         "at least twice metrics.scrapeInterval",
     ),
+    "a decision every millisecond": (
+        {"autoscaling": {"interval": "1ms"}},
+        "bad",
+        "write a duration from 1s to 1h",
+    ),
+    "a cold start of a day": (
+        {"autoscaling": {"coldStart": "24h"}},
+        "bad",
+        "write a duration from 1s to 1h",
+    ),
     "prefill without decode": (
         {"mode": "disaggregated", **_replicas("decode", min=0, max=0)},
         "bad",

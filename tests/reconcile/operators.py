@@ -46,6 +46,14 @@ class Operator:
         lines = [line for line in text.splitlines() if line.startswith(name)]
         return sum(float(line.rpartition(" ")[2]) for line in lines)
 
+    def healthy(self) -> bool:
+        """What the liveness probe would see."""
+        try:
+            answer = httpx.get(f"http://127.0.0.1:{self.port}/health", timeout=5, trust_env=False)
+        except httpx.HTTPError:
+            return False
+        return answer.is_success
+
     def stop(self) -> None:
         self.process.terminate()
         self.process.wait(timeout=20)

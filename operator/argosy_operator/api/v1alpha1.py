@@ -3,8 +3,8 @@
 Read first. Objects come from the API server as dictionaries (`ServingDeployment.model_validate`)
 and go to `core` as the values below; `status.py` has what the operator writes back. The CRDs are
 generated from these classes (`python -m argosy_operator.api.crd --write`): the docstring below a
-field is what `kubectl explain` prints, `rules.py` holds what spans several fields. Only fields that
-something acts upon stand here.
+field is what `kubectl explain` prints, `bounds.py` has the least and the most of each number,
+`rules.py` what spans several fields. Only fields that something acts upon stand here.
 """
 
 from collections.abc import Iterator
@@ -12,6 +12,7 @@ from typing import Annotated, Literal
 
 from pydantic import Field, StringConstraints
 
+from argosy_operator.api.bounds import SPANS, whole
 from argosy_operator.api.fields import (
     Attainment,
     Duration,
@@ -71,11 +72,11 @@ class Engine(Part):
     """The engine's image. Default: the one that the operator was installed with."""
     dtype: Literal["auto", "float32", "bfloat16"] = "auto"
     """Arithmetic of the model: float32, bfloat16, or auto, which takes what the weights say."""
-    max_model_len: Annotated[int, Field(ge=16, le=1_048_576)] | None = None
+    max_model_len: Annotated[int, whole("engine.maxModelLen")] | None = None
     """Longest prompt plus answer, in tokens. Default: what the model's config says."""
-    max_num_seqs: Annotated[int, Field(ge=1, le=4096)] | None = None
+    max_num_seqs: Annotated[int, whole("engine.maxNumSeqs")] | None = None
     """Most sequences in one step."""
-    max_num_batched_tokens: Annotated[int, Field(ge=16, le=1_048_576)] | None = None
+    max_num_batched_tokens: Annotated[int, whole("engine.maxNumBatchedTokens")] | None = None
     """Most tokens in one step; longer prompts are prefilled in chunks."""
     max_body_bytes: Annotated[int, Field(ge=65_536, le=268_435_456)] | None = None
     """Largest request body in bytes, at the gateway and at the engine; more is answered 413.
@@ -89,16 +90,16 @@ class Engine(Part):
 class Replicas(Part):
     """How many pods a role may have."""
 
-    min: Annotated[int, Field(ge=0, le=1000)] = 1
+    min: Annotated[int, whole("roles.*.replicas.min")] = 1
     """Fewest pods; what runs without an SLO."""
-    max: Annotated[int, Field(ge=0, le=1000)] = 8
+    max: Annotated[int, whole("roles.*.replicas.max")] = 8
     """Most pods. 0, with min 0, parks the role."""
 
 
 class Resources(Part):
     """What one pod of a role asks for."""
 
-    gpu: Annotated[int, Field(ge=0, le=64)] = 1
+    gpu: Annotated[int, whole("roles.*.resources.gpu")] = 1
     """GPUs of one pod (nvidia.com/gpu). The engine of Argosy computes on one of them."""
     cpu: Quantity | None = None
     """CPU request, such as "4" or "500m"."""
@@ -129,9 +130,9 @@ class Roles(Part):
 class KvTransfer(Part):
     """How decode pods pull the KV cache of a prompt from prefill pods."""
 
-    lease_seconds: Annotated[int, Field(ge=1, le=3600)] = 30
+    lease_seconds: Annotated[int, whole("kvTransfer.leaseSeconds")] = 30
     """How long prefill keeps a prompt's cache without a sign of life from decode."""
-    timeout: PositiveSpan = Duration("10s")
+    timeout: Annotated[PositiveSpan, SPANS["kvTransfer.timeout"]] = Duration("10s")
     """How long decode waits for a prompt's cache, whichever prefill pods it asks, before it
     computes the prompt itself."""
 
@@ -139,7 +140,7 @@ class KvTransfer(Part):
 class Objective(Part):
     """One latency target."""
 
-    target: Target
+    target: Annotated[Target, SPANS["slo.*.target"]]
     """The latency that a request must not exceed, such as 200ms or 2s."""
 
 
@@ -157,7 +158,7 @@ class Slo(Part):
 class GpuBudget(Part):
     """The most GPUs that policy Goodput may ask for."""
 
-    max: Annotated[int, Field(ge=0, le=100_000)] | None = None
+    max: Annotated[int, whole("autoscaling.gpuBudget.max")] | None = None
     """Most GPUs over all roles. Default: what the roles' maxima come to. While a rollout lasts, old
     pods hold theirs beside it."""
 
@@ -165,20 +166,20 @@ class GpuBudget(Part):
 class ScaleUp(Part):
     """How fast replicas may be added."""
 
-    max_step_percent: Annotated[int, Field(ge=1, le=1000)] = 100
+    max_step_percent: Annotated[int, whole("autoscaling.scaleUp.maxStepPercent")] = 100
     """Most growth of a role in one decision, in percent of its pods; the larger step counts."""
-    max_step_pods: Annotated[int, Field(ge=1, le=1000)] = 4
+    max_step_pods: Annotated[int, whole("autoscaling.scaleUp.maxStepPods")] = 4
     """Most pods added to a role in one decision."""
-    stabilization: Span = Duration("0s")
+    stabilization: Annotated[Span, SPANS["autoscaling.scaleUp.stabilization"]] = Duration("0s")
     """How long the need for more must last before it is followed."""
 
 
 class ScaleDown(Part):
     """How fast replicas may be removed."""
 
-    max_step_pods: Annotated[int, Field(ge=1, le=1000)] = 1
+    max_step_pods: Annotated[int, whole("autoscaling.scaleDown.maxStepPods")] = 1
     """Most pods removed from a role in one decision."""
-    stabilization: Span = Duration("240s")
+    stabilization: Annotated[Span, SPANS["autoscaling.scaleDown.stabilization"]] = Duration("240s")
     """How long fewer pods must have been enough; about twice the cold start."""
 
 
@@ -188,9 +189,9 @@ class Autoscaling(Part):
     policy: Literal["Goodput", "External", "None"] = "Goodput"
     """Goodput: Argosy, from the SLO. External: whoever scales the ServingRoles (HPA, KEDA,
     kubectl scale). None: replicas stay at their minimum."""
-    interval: PositiveSpan = Duration("15s")
+    interval: Annotated[PositiveSpan, SPANS["autoscaling.interval"]] = Duration("15s")
     """Time between two decisions."""
-    cold_start: PositiveSpan = Duration("180s")
+    cold_start: Annotated[PositiveSpan, SPANS["autoscaling.coldStart"]] = Duration("180s")
     """First guess of a pod's time from creation to ready; the measured value replaces it."""
     gpu_budget: GpuBudget = GpuBudget()
     """The most GPUs that policy Goodput may ask for."""
@@ -213,9 +214,9 @@ class Metrics(Part):
 
     prometheus: Prometheus = Prometheus()
     """The Prometheus that scrapes this fleet."""
-    scrape_interval: PositiveSpan = Duration("15s")
+    scrape_interval: Annotated[PositiveSpan, SPANS["metrics.scrapeInterval"]] = Duration("15s")
     """How often Prometheus scrapes the pods; must say what its configuration says."""
-    rate_window: PositiveSpan | None = None
+    rate_window: Annotated[PositiveSpan, SPANS["metrics.rateWindow"]] | None = None
     """The window of rates. Default: four times the scrape interval."""
 
     @property
@@ -228,9 +229,9 @@ class Routing(Part):
 
     strategy: Literal["leastLoad", "roundRobin"] = "leastLoad"
     """How the gateway chooses pods: leastLoad or roundRobin."""
-    replicas: Annotated[int, Field(ge=1, le=64)] = 2
+    replicas: Annotated[int, whole("routing.replicas")] = 2
     """Gateway pods."""
-    max_queue: Annotated[int, Field(ge=1, le=1_000_000)] = 1000
+    max_queue: Annotated[int, whole("routing.maxQueue")] = 1000
     """Most requests that one gateway pod holds; more are answered 429."""
     queue_timeout: PositiveSpan = Duration("30s")
     """How long a request waits in the gateway for a pod that can serve it; then it is answered
@@ -243,7 +244,7 @@ class Routing(Part):
 class Drain(Part):
     """How pods leave."""
 
-    timeout: PositiveSpan = Duration("300s")
+    timeout: Annotated[PositiveSpan, SPANS["drain.timeout"]] = Duration("300s")
     """How long a leaving pod may finish its answers before it is ended."""
 
 
@@ -326,7 +327,7 @@ class ServingRoleSpec(Part):
     """The ServingDeployment that owns the role."""
     role: RoleName
     """The role: prefill, decode or colocated."""
-    replicas: Annotated[int, Field(ge=0, le=1000)] | None = None
+    replicas: Annotated[int, whole("roles.*.replicas.max")] | None = None
     """Pods that the role shall have; beyond the role's min or max that bound counts. Absent means:
     hold."""
 

@@ -1,0 +1,111 @@
+"""How much a user may ask for: least and most of each number and duration of a spec, in a table.
+
+A field that costs the operator time or memory, or a pod its life, has a bound; `costs` says what
+would happen without it. The models refuse what lies outside, `schema.py` writes the same into the
+CRD, and `tests/docs.py` prints the table as `docs/bounds.md`.
+"""
+
+from dataclasses import dataclass
+from typing import Any
+
+from pydantic import Field, GetCoreSchemaHandler, GetJsonSchemaHandler
+from pydantic_core import CoreSchema, core_schema
+
+from argosy_operator.api.fields import DURATION_PATTERN, Duration, cel_string
+
+
+@dataclass(frozen=True, slots=True)
+class Span:
+    """A duration from `least` to `most`, both included. As an annotation it refuses others."""
+
+    field: str
+    least: str
+    most: str
+    costs: str
+
+    @property
+    def says(self) -> str:
+        return f"write a duration from {self.least} to {self.most}: {self.costs}"
+
+    def check(self, span: Duration) -> Duration:
+        if not Duration(self.least).seconds <= span.seconds <= Duration(self.most).seconds:
+            raise ValueError(self.says)
+        return span
+
+    def __get_pydantic_core_schema__(
+        self, source: Any, handler: GetCoreSchemaHandler
+    ) -> CoreSchema:
+        return core_schema.no_info_after_validator_function(self.check, handler(source))
+
+    def __get_pydantic_json_schema__(
+        self, schema: CoreSchema, handler: GetJsonSchemaHandler
+    ) -> dict[str, Any]:
+        json = dict(handler(schema))
+        rule = (
+            f"!self.matches({cel_string(DURATION_PATTERN)}) || "
+            f"(duration(self) >= duration('{self.least}') && "
+            f"duration(self) <= duration('{self.most}'))"
+        )
+        rules = [*json.get("x-kubernetes-validations", []), {"rule": rule, "message": self.says}]
+        return json | {"x-kubernetes-validations": rules}
+
+
+@dataclass(frozen=True, slots=True)
+class Number:
+    """A whole number from `least` to `most`, both included."""
+
+    field: str
+    least: int
+    most: int
+    costs: str
+
+
+_QUEUE = "each waiting request holds memory of the gateway"
+_STEP = "more at once is what replicas.max allows anyway"
+_TOKENS = "KV blocks and buffers of a step are sized by it"
+_PODS = "each pod is listed in every round"
+
+SPANS: dict[str, Span] = {
+    bound.field: bound
+    for bound in (
+        Span("slo.*.target", "1ms", "10m", "no client waits longer"),
+        Span("kvTransfer.timeout", "10ms", "10m", "the prompt's place in the batch waits as long"),
+        Span("autoscaling.interval", "1s", "1h", "each decision is about ten calls to the API "
+             "server and four queries to Prometheus"),
+        Span("autoscaling.coldStart", "1s", "1h", "demand is forecast so far ahead"),
+        Span("autoscaling.scaleUp.stabilization", "0s", "1h", "every need in it is remembered"),
+        Span("autoscaling.scaleDown.stabilization", "0s", "1h", "every sample in it is read from "
+             "Prometheus for each decision"),
+        Span("metrics.scrapeInterval", "1s", "5m", "samples older than three intervals are not "
+             "used, and every one in the windows is read for each decision"),
+        Span("metrics.rateWindow", "2s", "30m", "every sample in three such windows is read "
+             "from Prometheus for each decision"),
+        Span("drain.timeout", "1s", "24h", "a leaving pod holds its GPUs as long"),
+    )
+}  # fmt: skip
+
+NUMBERS: dict[str, Number] = {
+    bound.field: bound
+    for bound in (
+        Number("engine.maxModelLen", 16, 1_048_576, _TOKENS),
+        Number("engine.maxNumSeqs", 1, 4096, _TOKENS),
+        Number("engine.maxNumBatchedTokens", 16, 1_048_576, _TOKENS),
+        Number("roles.*.replicas.min", 0, 1000, _PODS),
+        Number("roles.*.replicas.max", 0, 1000, _PODS),
+        Number("roles.*.resources.gpu", 0, 64, "no node has more"),
+        Number("kvTransfer.leaseSeconds", 1, 3600, "prefill holds the blocks of a prompt that "
+               "nobody fetches as long"),
+        Number("autoscaling.gpuBudget.max", 0, 100_000, "no fleet can hold more"),
+        Number("autoscaling.scaleUp.maxStepPercent", 1, 1000, _STEP),
+        Number("autoscaling.scaleUp.maxStepPods", 1, 1000, _STEP),
+        Number("autoscaling.scaleDown.maxStepPods", 1, 1000, _STEP),
+        Number("routing.replicas", 1, 64, _PODS),
+        Number("routing.maxQueue", 1, 1_000_000, _QUEUE),
+    )
+}  # fmt: skip
+
+
+def whole(field: str) -> Any:
+    """The bounds of a whole number, as an annotation."""
+    bound = NUMBERS[field]
+    return Field(ge=bound.least, le=bound.most)

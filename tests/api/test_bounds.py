@@ -1,0 +1,100 @@
+"""Every number and duration of the spec has a bound, kept by the CRD and by the models."""
+
+import re
+
+import pytest
+from pydantic import ValidationError
+
+from argosy_operator.api.bounds import NUMBERS, SPANS
+from argosy_operator.api.crd import serving_deployments
+from argosy_operator.api.fields import DURATION_PATTERN, POSITIVE_DURATION_PATTERN, Duration
+from argosy_operator.api.v1alpha1 import ServingDeployment
+from tests.api.crd_reading import defaulted, refusals, schema_of
+from tests.api.refused import manifest
+from tests.docs import _nodes
+
+SCHEMA = schema_of(serving_deployments())
+SPEC = dict(_nodes("", SCHEMA["properties"]["spec"]))
+ROLES = ("prefill", "decode", "colocated")
+
+
+def fields(pattern: str) -> list[str]:
+    """The paths that an entry of the table is about."""
+    return [path for path in SPEC if re.fullmatch(pattern.replace(".*", "[.][a-z]+"), path)]
+
+
+def spec(path: str, value: object) -> dict:
+    """A spec that is right but, perhaps, for this one field."""
+    whole: dict = {"drain": {"timeout": "2h"}}
+    if path.startswith("slo"):
+        whole["slo"] = {"ttft": {"target": "1s"}, "tpot": {"target": "40ms"}}
+    if path.endswith("replicas.max"):
+        whole |= {"autoscaling": {"policy": "None"}}
+        role = path.split(".")[1]
+        whole["roles"] = {role: {"replicas": {"min": 0}}}
+    if path.endswith("replicas.min"):
+        whole["roles"] = {path.split(".")[1]: {"replicas": {"max": 1000}}}
+        whole["autoscaling"] = {"policy": "None"}
+    if path == "autoscaling.gpuBudget.max":
+        whole["roles"] = {"colocated": {"resources": {"gpu": 0}}}
+    if path.startswith("drain"):
+        whole["kvTransfer"] = {"leaseSeconds": 1}
+    if path == "metrics.scrapeInterval":
+        whole["metrics"] = {}
+    if path == "metrics.rateWindow":
+        whole["metrics"] = {"scrapeInterval": "1s"}
+    node = whole
+    *above, last = path.split(".")
+    for name in above:
+        node = node.setdefault(name, {})
+    node[last] = value
+    return whole
+
+
+def verdicts(path: str, value: object) -> tuple[list[str], str]:
+    """What the CRD and the models say about the field's value."""
+    thing = manifest(spec(path, value))
+    by_crd = [f"{where} {says}" for where, says in refusals(SCHEMA, defaulted(SCHEMA, thing))]
+    try:
+        ServingDeployment.model_validate(thing)
+    except ValidationError as error:
+        return by_crd, str(error)
+    return by_crd, ""
+
+
+def test_every_number_and_duration_of_the_spec_stands_in_the_table():
+    spans = {path for entry in SPANS for path in fields(entry)}
+    numbers = {path for entry in NUMBERS for path in fields(entry)}
+    patterns = (DURATION_PATTERN, POSITIVE_DURATION_PATTERN)
+    texts = {p: str(n) for p, n in SPEC.items() if n.get("type") == "string"}
+    assert spans == {p for p, n in texts.items() if any(pattern in n for pattern in patterns)}
+    assert numbers == {p for p, n in SPEC.items() if n.get("type") == "integer"}
+
+
+def test_every_entry_of_the_table_is_about_a_field():
+    assert [entry for entry in (*SPANS, *NUMBERS) if not fields(entry)] == []
+
+
+@pytest.mark.parametrize("entry", SPANS)
+def test_durations_beyond_their_bounds_are_refused_with_what_to_write(entry):
+    bound = SPANS[entry]
+    least_ms, most_ms = (round(Duration(text).ms) for text in (bound.least, bound.most))
+    for path in fields(entry):
+        assert verdicts(path, bound.most) == ([], "")
+        for beyond in (f"{least_ms - 1}ms", f"{most_ms // 1000 + 1}s", "999999h"):
+            if beyond in ("0ms", "-1ms"):
+                continue  # refused, or none of these, by the format itself
+            by_crd, by_models = verdicts(path, beyond)
+            assert any(f"write a duration from {bound.least} to" in says for says in by_crd)
+            assert bound.says in by_models
+
+
+@pytest.mark.parametrize("entry", NUMBERS)
+def test_numbers_beyond_their_bounds_are_refused(entry):
+    bound = NUMBERS[entry]
+    for path in fields(entry):
+        assert verdicts(path, bound.most) == ([], "")
+        for beyond in (bound.least - 1, bound.most + 1):
+            by_crd, by_models = verdicts(path, beyond)
+            assert any(path in says and "bounds" in says for says in by_crd)
+            assert "should be" in by_models
