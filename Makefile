@@ -69,19 +69,15 @@ verify: $(VENV)/.dev ## regenerate crds/ and generated docs; fail on a differenc
 
 .PHONY: test-fast
 test-fast: $(VENV)/.dev ## < 60 s: no cluster, no torch
-	$(PY) -m pytest -n 4 -m "not cluster and not torch and not helm and not slow and not gpu"
+	$(PY) -m pytest -n 4 -m "not cluster and not torch and not helm and not slow"
 
 .PHONY: test
 test: check verify ## everything that CI runs: checks, unit tests, torch, real cluster (16 min from nothing)
 	$(PY) -m tests.cluster preflight
 	$(PY) -m tests.cluster build
-	$(PY) -m pytest -n 4 -m "not cluster and not torch and not gpu"
-	$(PY) -m pytest -m "torch and not cluster and not gpu"
-	$(PY) -m pytest -m "cluster and not gpu"
-
-.PHONY: test-gpu
-test-gpu: $(VENV)/.all ## tests that need a CUDA device
-	$(PY) -m pytest -m gpu
+	$(PY) -m pytest -n 4 -m "not cluster and not torch"
+	$(PY) -m pytest -m "torch and not cluster"
+	$(PY) -m pytest -m "cluster"
 
 # --- the one-machine Kubernetes ---------------------------------------------------------------
 

@@ -1,6 +1,8 @@
 """The chart, rendered by the real helm: valid, restricted, least rights, CRDs as generated."""
 
 import inspect
+import re
+import shlex
 import shutil
 import subprocess
 import sys
@@ -16,6 +18,7 @@ import yaml
 from argosy_operator import cli
 from argosy_operator.api import crd
 from argosy_operator.api.v1alpha1 import ServingDeployment
+from argosy_operator.ports.allowlist import Allowlist
 from argosy_operator.render import gateway
 from tests.render.fleets import IMAGES, fleet
 from tests.render.restricted import offences
@@ -294,3 +297,30 @@ def test_the_budget_of_calls_is_the_operators_own_unless_it_is_set():
         assert float(operator_args(rendered())[flag]) == own[f"kube_api_{name}"].default
         changed = rendered(None, f"operator.kubeAPI.{name}=17")
         assert operator_args(changed)[flag] == "17"
+
+
+def test_the_readmes_install_line_sets_every_image_and_renders():
+    """As it stood, its pods asked for images that nobody has published."""
+    readme = (CHART.parents[1] / "README.md").read_text()
+    (block,) = re.findall(r"```sh\n(export REGISTRY.*?)```", readme, re.DOTALL)
+    joined = block.replace("\\\n", " ")
+    (line,) = (text for text in joined.splitlines() if text.startswith("helm install"))
+    words = shlex.split(line.replace("$REGISTRY", "registry.example.com/argosy"))
+    assert words[:4] == ["helm", "install", "argosy", "charts/argosy"]
+    code, text = helm("template", "argosy", str(CHART), *words[4:])
+    assert code == 0, text
+    for image in ("operator", "gateway", "engine"):
+        assert f"registry.example.com/argosy/{image}:0.1.0" in text
+        assert "--target $image -t $REGISTRY/$image:0.1.0" in block
+    assert "ghcr.io" not in text
+
+
+def test_addresses_that_fleets_may_name_reach_the_operator():
+    objects = rendered(None, "prometheus.allowed={prometheus.a:9090,10.0.0.0/8:9090}")
+    deployment = one(objects, "Deployment", "-operator")
+    args = deployment["spec"]["template"]["spec"]["containers"][0]["args"]
+    given = [args[i + 1] for i, word in enumerate(args) if word == "--prometheus-allow"]
+    assert Allowlist.of(given) == Allowlist.of(["prometheus.a:9090", "10.0.0.0/8:9090"])
+    code, text = helm("template", "x", str(CHART), "--set", "prometheus.allowed={prometheus.a}")
+    assert code != 0
+    assert "allowed" in text

@@ -50,6 +50,7 @@ def main() -> int:
             ramp.apply(place)
         ramp.run(place, found, OUT)
         found.finish(place.is_ours)
+        place.try_hints(found)
     except (TimeoutError, RuntimeError) as error:
         console.print(f"[red]the demo stopped:[/red] {error}", soft_wrap=True)
         say(f"logs and what was measured so far: {OUT}/")

@@ -25,6 +25,7 @@ TARGETS: dict[str, tuple[str, float]] = {
     "scored_requests_per_phase_min": (">=", 50),
     "requests_lost": ("==", 0),
     "writes_at_rest_per_minute": ("==", 0),
+    "hints_work": ("==", 1),
     "cpu_busy_share_p95": ("<=", 0.9),
     "cluster_start_s": ("<=", 10),
 }

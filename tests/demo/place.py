@@ -17,6 +17,7 @@ from typing import Protocol
 import httpx
 import yaml
 
+from tests.demo import farewell
 from tests.demo.figures import Figures
 from tests.demo.kube import TOOLS, Kube, await_answer
 from tests.demo.view import console, say
@@ -25,6 +26,8 @@ NAMESPACE = "demo"
 SYSTEM = "argosy-system"
 WEIGHTS = "SmolLM2-135M-Instruct"
 CHART = "charts/argosy"
+SCALED = "sim-70b"
+"""The fleet that the ramp scales."""
 GPUS_PER_NODE = 16
 """Pretended: room for eight replicas of four on three nodes, beside the real small model."""
 
@@ -46,6 +49,7 @@ class Place(Protocol):
     def wait_scraped(self, fleet: str) -> None: ...
     def operator_rss_mib(self) -> float: ...
     def diagnose(self, out: Path) -> None: ...
+    def try_hints(self, found: Figures) -> None: ...
     def leave(self, *, keep: bool) -> None: ...
 
 
@@ -176,13 +180,38 @@ class OneMachine:
             self._cluster("down")
             say("the cluster is stopped; nothing is left behind")
             return
-        console.print(
-            f"\nThe cluster still runs:\n  export KUBECONFIG={self.kube.kubeconfig}\n"
-            f"  kubectl get sd -n {NAMESPACE}\n  kubectl argosy explain sim-70b -n {NAMESPACE}"
-        )
-        for (service, _, _), url in self._addresses.items():
-            console.print(f"  {service:18} {url}")
+        console.print("\nThe cluster still runs:")
+        for line in (*self._settings(), *self._hints()):
+            console.print(f"  {line}", soft_wrap=True, markup=False)
+        for (service, namespace, _), url in self._addresses.items():
+            if namespace == SYSTEM:
+                console.print(f"  {service:18} {url}")
         console.print(f"Stop it with: make cluster-down NAME={self._name}", soft_wrap=True)
+
+    def try_hints(self, found: Figures) -> None:
+        """Run what `leave` will print; a hint that fails is a miss of the demo."""
+        failed = farewell.try_out(self._settings(), self._hints())
+        for sentence in failed:
+            say(f"a closing hint fails: {sentence}")
+        found.put("hints_work", not failed)
+
+    def _settings(self) -> list[str]:
+        return farewell.settings(self.kube.kubeconfig, TOOLS)
+
+    def _hints(self) -> list[str]:
+        """Of fleets only those that still run: the demo deletes one of its own."""
+        listed = json.loads(self.kube.kubectl("get", "sd", "-n", NAMESPACE, "-o", "json"))
+        running = {
+            item["metadata"]["name"]
+            for item in listed["items"]
+            if "deletionTimestamp" not in item["metadata"]
+        }
+        addresses = {
+            service: url
+            for (service, namespace, _), url in self._addresses.items()
+            if namespace == NAMESPACE and service in running
+        }
+        return farewell.commands(NAMESPACE, SCALED, addresses)
 
     def _await_build(self, stage: str) -> None:
         words = [sys.executable, "-m", "tests.cluster.build", "--stage", stage]
@@ -274,6 +303,9 @@ class ExistingCluster:
 
     def diagnose(self, out: Path) -> None:
         _diagnose(self.kube, out)
+
+    def try_hints(self, found: Figures) -> None:
+        """The addresses end with the demo's own port-forwards, so none is printed."""
 
     def leave(self, *, keep: bool) -> None:
         for process, _ in self._forwards.values():
