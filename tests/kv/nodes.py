@@ -14,7 +14,7 @@ from argosy_engine.config import EngineConfig
 from argosy_engine.core.capacity import GuaranteedNoEvict
 from argosy_engine.core.limits import Limits, Refusal
 from argosy_engine.core.pool import BlockPool
-from argosy_engine.core.request import Emission, NewRequest
+from argosy_engine.core.request import Emission, NewRequest, Sequence
 from argosy_engine.core.sampling import SamplingParams
 from argosy_engine.core.scheduler import Scheduler
 from argosy_engine.core.sim_profiles import SimProfile
@@ -148,12 +148,13 @@ class Node:
 
     def text_of(self, prompt: list[int]) -> list[int]:
         """The ids that this engine's pool holds where it believes to hold `prompt`'s blocks."""
-        probe = Scheduler.add(self.scheduler, NewRequest(
+        request = NewRequest(
             request_id="probe", token_ids=prompt, sampling=SamplingParams(max_tokens=1),
             arrival_s=0.0,
-        ))  # fmt: skip
+        )  # fmt: skip
+        # Not added to the scheduler: its thread would compute it.
+        probe = Sequence(request=request, tokens=list(prompt), order=0)
         blocks = self.scheduler.pool.match(probe.hash_up_to(len(prompt) // BLOCK, BLOCK))
-        self.scheduler.abort("probe")
         data = b"".join(self.runner.memory[block] for block in blocks)
         return list(struct.unpack(f"{len(data) // 4}I", data))
 
