@@ -1,11 +1,13 @@
 """Reference pages generated from what the programs run on; `make verify` fails on a difference.
 
 `docs/api.md` comes from the committed CRDs, `docs/conditions.md` from the truth table that the
-operator evaluates, `docs/bounds.md` from the table of bounds and the CRD's own limits.
+operator evaluates, `docs/bounds.md` from the table of bounds and the CRD's own limits,
+`docs/parameters.md` from the engine's table of request parameters.
 `python -m tests.docs --write` regenerates them.
 """
 
 import argparse
+import json
 import sys
 from collections.abc import Iterator
 from pathlib import Path
@@ -13,6 +15,7 @@ from typing import Any
 
 import yaml
 
+from argosy_engine.server.parameters import HONOURED, REFUSED, WITHOUT_EFFECT
 from argosy_operator.api.bounds import NUMBERS, SPANS
 from argosy_operator.core.status import TABLE
 
@@ -89,6 +92,30 @@ def _nodes(path: str, schema: dict[str, Any]) -> Iterator[tuple[str, dict[str, A
             yield from _nodes(f"{where}[]", field["items"])
 
 
+def parameters_page() -> str:
+    """What each parameter of a completion or a chat does."""
+    parts = [
+        "# Request parameters",
+        NOTE,
+        "What the engine does with the parameters of `/v1/completions` and "
+        "`/v1/chat/completions`: those of OpenAI's API and of vLLM's. A name that does not stand "
+        "here is ignored, as vLLM does.\n",
+        "## Honoured\n\n| parameter | meaning |\n|---|---|",
+        *(f"| `{name}` | {words} |" for name, words in HONOURED.items()),
+        "\n`temperature`, `top_p`, `top_k` and `repetition_penalty` default to what the model's "
+        "`generation_config.json` says, else to OpenAI's defaults (1, 1, off, 1). What that file "
+        "asks for beyond these is said in a warning when the engine starts.",
+        "\n## Refused\n\nStatus 400, with the name in `error.param`. `null` and the values in the "
+        "last column are taken.\n\n| parameter | instead | taken |\n|---|---|---|",
+    ]
+    for name, refused in REFUSED.items():
+        taken = ", ".join(f"`{json.dumps(value)}`" for value in refused.harmless)
+        parts.append(f"| `{name}` | {refused.instead} | {taken} |")
+    parts.append("\n## Without effect on the text\n\n| parameter | why |\n|---|---|")
+    parts.extend(f"| `{name}` | {why} |" for name, why in WITHOUT_EFFECT.items())
+    return "\n".join(parts) + "\n"
+
+
 def _rows(path: str, schema: dict[str, Any]) -> Iterator[str]:
     for name, field in schema.get("properties", {}).items():
         where = f"{path}.{name}"
@@ -117,6 +144,7 @@ PAGES = {
     "docs/api.md": api_page,
     "docs/bounds.md": bounds_page,
     "docs/conditions.md": conditions_page,
+    "docs/parameters.md": parameters_page,
 }
 
 

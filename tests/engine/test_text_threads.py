@@ -89,7 +89,7 @@ class Counting(HeldTokenizer):
     def encode(self, text, **_):
         raise AssertionError("tokenised in vain")
 
-    def chat_text(self, messages):
+    def chat_text(self, messages, **_):
         return "".join(m["content"] for m in messages)
 
 

@@ -86,6 +86,7 @@ class FlatBatch:
     sample_rows: list[int]  # [S] index into the N tokens of the rows to draw from
     sample_positions: list[int]  # [S] position that the drawn token will have (the RNG's key)
     sampling: list[SamplingParams]  # [S]
+    histories: list[list[int]]  # [S] tokens so far, the sequences' own lists
 
 
 def flatten(plan: StepPlan) -> FlatBatch:
@@ -101,6 +102,7 @@ def flatten(plan: StepPlan) -> FlatBatch:
         sample_rows=[],
         sample_positions=[],
         sampling=[],
+        histories=[],
     )
     for row in plan.rows:
         end = row.start + row.count
@@ -117,4 +119,5 @@ def flatten(plan: StepPlan) -> FlatBatch:
             batch.sample_rows.append(batch.cu_q[-1] - 1)
             batch.sample_positions.append(end)
             batch.sampling.append(row.sampling)
+            batch.histories.append(row.tokens)
     return batch

@@ -14,6 +14,7 @@ from dataclasses import dataclass
 from typing import Protocol
 
 from argosy_engine.core.plan import StepOutput, StepPlan
+from argosy_engine.core.sampling import SamplingDefaults
 
 __all__ = ["NULL_BLOCK", "KvLayout", "Runner"]
 
@@ -52,6 +53,11 @@ class Runner(Protocol):
     @property
     def vocab_size(self) -> int:
         """Token ids are 0 … vocab_size - 1; one beyond would fail its whole step."""
+        ...
+
+    @property
+    def sampling_defaults(self) -> SamplingDefaults:
+        """For requests that do not say how their tokens are to be chosen."""
         ...
 
     @property

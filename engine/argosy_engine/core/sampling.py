@@ -7,7 +7,17 @@ scheduler (ends) and by the runner (choice).
 from dataclasses import asdict, dataclass
 from typing import Any
 
-__all__ = ["SamplingParams"]
+__all__ = ["SamplingDefaults", "SamplingParams"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SamplingDefaults:
+    """What requests take that do not say it themselves: the model's own advice, else OpenAI's."""
+
+    temperature: float = 1.0
+    top_p: float = 1.0
+    top_k: int = 0
+    repetition_penalty: float = 1.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -24,6 +34,7 @@ class SamplingParams:
     temperature: float = 1.0  # 0 means greedy
     top_p: float = 1.0
     top_k: int = 0  # 0 means off
+    repetition_penalty: float = 1.0  # over prompt and output; 1 means off
     seed: int = 0
     ignore_eos: bool = False
     stop_token_ids: tuple[int, ...] = ()

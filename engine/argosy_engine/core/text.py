@@ -1,6 +1,6 @@
 """The seam between text and token ids, used by the HTTP server only; the scheduler sees ids."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any, Protocol
 
 __all__ = ["ChatTemplateError", "Detokenizer", "Tokenizer"]
@@ -37,8 +37,17 @@ class Tokenizer(Protocol):
         the text of a chat has it already. Other threads run meanwhile."""
         ...
 
-    def chat_text(self, messages: Sequence[dict[str, Any]]) -> str:
-        """Chat messages plus the generation prompt; ChatTemplateError if they do not fit."""
+    def chat_text(
+        self,
+        messages: Sequence[dict[str, Any]],
+        *,
+        add_generation_prompt: bool = True,
+        arguments: Mapping[str, Any] | None = None,
+    ) -> str:
+        """The prompt of a chat; ChatTemplateError if the messages do not fit the model's template.
+
+        `arguments` are the client's own for the template, which may read some and not others.
+        """
         ...
 
     def new_detokenizer(

@@ -199,6 +199,7 @@ _SAMPLING: dict[str, Check] = {
     "min_tokens": _whole(0, _INT32),
     "temperature": _number(0.0, 2.0),
     "top_p": _number(0.0, 1.0),
+    "repetition_penalty": _number(0.01, 100.0),
     "top_k": _whole(0, _INT63),
     "seed": _whole(0, _INT63),
     "ignore_eos": _flag,

@@ -5,11 +5,13 @@ the loader and the runner.
 """
 
 import json
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from argosy_engine.core.sampling import SamplingDefaults
 from argosy_engine.errors import LoadError
+from argosy_engine.model.generation import sampling_defaults
 
 __all__ = ["ModelSpec", "Rope", "read_spec"]
 
@@ -53,6 +55,7 @@ class ModelSpec:
     tied: bool
     dtype: str  # as the checkpoint says: float32 | bfloat16 | float16
     eos_token_ids: frozenset[int]
+    sampling: SamplingDefaults = field(default_factory=SamplingDefaults)
 
     @property
     def q_size(self) -> int:
@@ -137,6 +140,7 @@ def _spec(config: dict[str, Any], generation: dict[str, Any]) -> ModelSpec:
         tied=bool(config.get("tie_word_embeddings", False)),
         dtype=str(config.get("torch_dtype") or config.get("dtype") or "bfloat16"),
         eos_token_ids=_eos(config.get("eos_token_id") if eos is None else eos),
+        sampling=sampling_defaults(generation),
     )
 
 

@@ -7,13 +7,14 @@ loses in one step it wins back in the next, and what it could not win back is co
 
 import re
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 from zlib import crc32
 
 from argosy_engine.config import EngineConfig
 from argosy_engine.core.plan import StepOutput, StepPlan
 from argosy_engine.core.runner import KvLayout
+from argosy_engine.core.sampling import SamplingDefaults
 from argosy_engine.core.sim_profiles import PROFILES, SimProfile
 from argosy_engine.errors import LoadError
 
@@ -56,6 +57,7 @@ class SimRunner:
         self._deadline = 0.0
         self.eos_token_ids = frozenset({2})
         self.vocab_size = _VOCAB
+        self.sampling_defaults = SamplingDefaults()
         self.facts = {"cpu_isa": "", "dtype": ""}
         self.max_model_len = min(config.max_model_len or profile.max_model_len, tokens)
         self._layout = KvLayout(
@@ -120,10 +122,16 @@ class SimTokenizer:
     def encode(self, text: str, *, add_special_tokens: bool = True) -> list[int]:  # noqa: ARG002
         return [_FIRST_ID + crc32(word) % (_VOCAB - _FIRST_ID) for word in text.encode().split()]
 
-    def chat_text(self, messages: Sequence[dict[str, Any]]) -> str:
+    def chat_text(
+        self,
+        messages: Sequence[dict[str, Any]],
+        *,
+        add_generation_prompt: bool = True,
+        arguments: Mapping[str, Any] | None = None,  # noqa: ARG002
+    ) -> str:
         """Each message's role and words, as a template would wrap them."""
         parts = [f"<{message['role']}> {_text_of(message)}" for message in messages]
-        return " ".join([*parts, "<assistant>"])
+        return " ".join([*parts, *(["<assistant>"] if add_generation_prompt else [])])
 
     def new_detokenizer(
         self,

@@ -23,6 +23,7 @@ from argosy_engine.model.spec import ModelSpec, read_spec
 from argosy_engine.model.trunk import Trunk
 from argosy_engine.runtime.cpu import Cpu, abandon, begin, settle
 from argosy_engine.runtime.machine import allowed_threads, available_bytes, is_limited
+from argosy_engine.runtime.penalty import penalise_
 from argosy_engine.runtime.sampler import sample
 from argosy_engine.text.byte_tokenizer import ByteTokenizer
 from argosy_engine.text.hf_tokenizer import HfTokenizer
@@ -79,6 +80,7 @@ class TorchRunner:
         self._pool = pool
         self.eos_token_ids = trunk.spec.eos_token_ids
         self.vocab_size = trunk.spec.vocab
+        self.sampling_defaults = trunk.spec.sampling
         self.max_model_len = max_model_len
         self.facts = {"cpu_isa": "", "dtype": _name(pool.memory.dtype)}
         self._bytes = pool.memory.view(torch.uint8)
@@ -121,6 +123,7 @@ class TorchRunner:
                 self._pool,
                 torch.tensor(flat.sample_rows, dtype=torch.int64, device=device),
             )
+            penalise_(logits, flat.sampling, flat.histories)
             return sample(logits, flat.sampling, flat.sample_positions)
 
     def read_blocks(self, block_ids: Sequence[int]) -> memoryview:

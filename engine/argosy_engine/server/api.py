@@ -23,6 +23,7 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from argosy_engine.config import EngineConfig
 from argosy_engine.core.limits import refuse_shape
 from argosy_engine.core.request import NewRequest
+from argosy_engine.core.sampling import SamplingDefaults
 from argosy_engine.core.text import Tokenizer
 from argosy_engine.runtime.loop import EngineLoop
 from argosy_engine.server.errors import ApiError, draining_error, refused
@@ -43,8 +44,15 @@ _CANDIDATE = re.compile(r"(\[[0-9a-fA-F:]+\]|[A-Za-z0-9.-]+):[0-9]{1,5}")
 class OpenAiApi:
     """Routes and what they share; runs on the event loop."""
 
-    def __init__(self, config: EngineConfig, loop: EngineLoop, tokenizer: Tokenizer) -> None:
+    def __init__(
+        self,
+        config: EngineConfig,
+        loop: EngineLoop,
+        tokenizer: Tokenizer,
+        defaults: SamplingDefaults = SamplingDefaults(),  # noqa: B008 - frozen
+    ) -> None:
         self._config = config
+        self._defaults = defaults
         self._loop = loop
         self._tokenizer = tokenizer
         self._text = TextThreads(max_queue=config.max_queue, max_body_bytes=config.max_body_bytes)
@@ -122,6 +130,7 @@ class OpenAiApi:
             self._tokenizer,
             served_name=self._config.served_name,
             max_model_len=self._loop.scheduler.max_model_len,
+            defaults=self._defaults,
         )
 
     def _request(
@@ -195,7 +204,9 @@ class _Answer:
             include_usage=parsed.include_usage,
         )
         self._flow = TextFlow(
-            api.tokenizer.new_detokenizer(parsed.token_ids),
+            api.tokenizer.new_detokenizer(
+                parsed.token_ids, skip_special_tokens=parsed.skip_special_tokens
+            ),
             parsed.stops,
             parsed.sampling.min_tokens,
         )

@@ -1,8 +1,7 @@
 """OpenAI request bodies to what the engine understands; everything else is refused by name.
 
 Input: decoded JSON and header values of one request. Output: `Parsed`, or an ApiError whose
-message says what to write instead. Parameters that would change the text and that this engine does
-not have are refused rather than ignored; unknown ones are ignored, as OpenAI's clients expect.
+message says what to write instead. What is refused by name stands in `parameters`.
 """
 
 import json
@@ -12,14 +11,24 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from argosy_engine.core.sampling import SamplingParams
+from argosy_engine.core.sampling import SamplingDefaults, SamplingParams
 from argosy_engine.core.text import ChatTemplateError, Tokenizer
 from argosy_engine.server.errors import ApiError
+from argosy_engine.server.parameters import bad as _bad
+from argosy_engine.server.parameters import refuse_unsupported
 
 __all__ = ["Parsed", "parse_body", "parse_chat", "parse_completion"]
 
 _MAX_STOPS = 16
 _DEFAULT_COMPLETION_TOKENS = 16  # OpenAI's
+_DEFAULTS = SamplingDefaults()
+_MOST_IDS = 1 << 31  # of a vocabulary, and of top_k
+# What the server gives to a chat template; a client's own would replace it.
+_TEMPLATE_NAMES = {
+    "messages", "tools", "documents", "add_generation_prompt", "continue_final_message",
+    "chat_template", "tokenize", "raise_exception", "strftime_now",
+    "bos_token", "eos_token", "unk_token", "pad_token",
+}  # fmt: skip
 _HALF_PAIR = re.compile(r"\\u[dD][89a-fA-F]")  # or half of a whole one
 
 
@@ -30,6 +39,7 @@ class Parsed:
     token_ids: list[int]
     sampling: SamplingParams
     stops: tuple[str, ...]
+    skip_special_tokens: bool
     stream: bool
     include_usage: bool
     chat: bool
@@ -63,20 +73,40 @@ def _refuse_half_pairs(body: Any) -> None:
 
 
 def parse_completion(
-    body: Mapping[str, Any], tokenizer: Tokenizer, *, served_name: str, max_model_len: int
+    body: Mapping[str, Any],
+    tokenizer: Tokenizer,
+    *,
+    served_name: str,
+    max_model_len: int,
+    defaults: SamplingDefaults = _DEFAULTS,
 ) -> Parsed:
     """A body of /v1/completions."""
-    _refuse_unsupported(body, served_name)
+    _check_model(body, served_name)
+    refuse_unsupported(body)
     token_ids = _prompt_ids(body, tokenizer, max_model_len)
     default_max = min(_DEFAULT_COMPLETION_TOKENS, max_model_len - len(token_ids))
-    return _parsed(body, token_ids, default_max=default_max, chat=False)
+    return _parsed(body, token_ids, _sampling(body, default_max, defaults), chat=False)
 
 
 def parse_chat(
-    body: Mapping[str, Any], tokenizer: Tokenizer, *, served_name: str, max_model_len: int
+    body: Mapping[str, Any],
+    tokenizer: Tokenizer,
+    *,
+    served_name: str,
+    max_model_len: int,
+    defaults: SamplingDefaults = _DEFAULTS,
 ) -> Parsed:
     """A body of /v1/chat/completions."""
-    _refuse_unsupported(body, served_name)
+    _check_model(body, served_name)
+    refuse_unsupported(body)
+    text = _chat_text(body, tokenizer)
+    special = _flag(body, "add_special_tokens")
+    token_ids = _encode(text, tokenizer, max_model_len, "messages", special=special)
+    sampling = _sampling(body, max_model_len - len(token_ids), defaults)
+    return _parsed(body, token_ids, sampling, chat=True)
+
+
+def _chat_text(body: Mapping[str, Any], tokenizer: Tokenizer) -> str:
     messages = body.get("messages")
     if not isinstance(messages, list) or not messages:
         raise _bad("messages", "must be a list with at least one message")
@@ -87,11 +117,22 @@ def parse_chat(
             raise _bad("messages", f'the message of role {message["role"]!r} has no "content"')
         _check_content(message.get("content"))
     try:
-        text = tokenizer.chat_text(messages)
+        return tokenizer.chat_text(
+            messages,
+            add_generation_prompt=_flag(body, "add_generation_prompt", default=True),
+            arguments=_template_arguments(body),
+        )
     except ChatTemplateError as fault:
         raise _bad("messages", str(fault)) from None
-    token_ids = _encode(text, tokenizer, max_model_len, "messages", special=False)
-    return _parsed(body, token_ids, default_max=max_model_len - len(token_ids), chat=True)
+
+
+def _template_arguments(body: Mapping[str, Any]) -> dict[str, Any]:
+    arguments = body.get("chat_template_kwargs") or {}
+    if not isinstance(arguments, dict):
+        raise _bad("chat_template_kwargs", 'must be an object, such as {"enable_thinking": false}')
+    if taken := sorted(arguments.keys() & _TEMPLATE_NAMES):
+        raise _bad("chat_template_kwargs", f"the server gives {taken[0]!r} itself: leave it out")
+    return arguments
 
 
 def _check_content(content: Any) -> None:
@@ -105,48 +146,59 @@ def _check_content(content: Any) -> None:
     raise _bad("messages", 'content must be text, or a list of {"type": "text", "text": …}')
 
 
-def _parsed(body: Mapping[str, Any], ids: list[int], *, default_max: int, chat: bool) -> Parsed:
+def _parsed(
+    body: Mapping[str, Any], ids: list[int], sampling: SamplingParams, *, chat: bool
+) -> Parsed:
     options = body.get("stream_options") or {}
     if not isinstance(options, dict):
         raise _bad("stream_options", "must be an object")
     stream = _flag(body, "stream")
     if options and not stream:
         raise _bad("stream_options", 'only goes with "stream": true')
+    if _flag(options, "continuous_usage_stats"):
+        raise _bad("stream_options", "continuous_usage_stats: usage comes once, at the end")
     return Parsed(
         token_ids=ids,
-        sampling=_sampling(body, default_max),
+        sampling=sampling,
         stops=_stops(body),
+        skip_special_tokens=_flag(body, "skip_special_tokens", default=True),
         stream=stream,
-        include_usage=bool(options.get("include_usage")),
+        include_usage=_flag(options, "include_usage"),
         chat=chat,
     )
 
 
-def _sampling(body: Mapping[str, Any], default_max: int) -> SamplingParams:
+def _sampling(
+    body: Mapping[str, Any], default_max: int, defaults: SamplingDefaults
+) -> SamplingParams:
     name = (
         "max_completion_tokens" if body.get("max_completion_tokens") is not None else "max_tokens"
     )
     max_tokens = _integer(body, name, default_max, low=1)
     seed = _integer(body, "seed", None)
     stop_ids = body.get("stop_token_ids") or []
-    if not isinstance(stop_ids, list) or not all(type(i) is int for i in stop_ids):
+    if not isinstance(stop_ids, list) or not all(
+        type(i) is int and 0 <= i < _MOST_IDS for i in stop_ids
+    ):
         raise _bad("stop_token_ids", "must be a list of token ids")
     min_tokens = _integer(body, "min_tokens", 0, low=0)
     if min_tokens > max_tokens:
         raise _bad("min_tokens", f"must be at most max_tokens, {max_tokens}")
+    penalty = defaults.repetition_penalty
     return SamplingParams(
         max_tokens=max_tokens,
         min_tokens=min_tokens,
-        temperature=_number(body, "temperature", 1.0, low=0.0, high=2.0),
-        top_p=_number(body, "top_p", 1.0, low=0.0, high=1.0),
-        top_k=max(0, _integer(body, "top_k", 0, low=-1)),
+        temperature=_number(body, "temperature", defaults.temperature, low=0.0, high=2.0),
+        top_p=_number(body, "top_p", defaults.top_p, low=0.0, high=1.0),
+        top_k=min(max(0, _integer(body, "top_k", defaults.top_k, low=-1)), _MOST_IDS),
+        repetition_penalty=_number(body, "repetition_penalty", penalty, low=0.01, high=100.0),
         seed=random.getrandbits(31) if seed is None else seed & 0x7FFF_FFFF_FFFF_FFFF,
         ignore_eos=_flag(body, "ignore_eos"),
         stop_token_ids=tuple(stop_ids),
     )
 
 
-def _refuse_unsupported(body: Mapping[str, Any], served_name: str) -> None:
+def _check_model(body: Mapping[str, Any], served_name: str) -> None:
     model = body.get("model")
     if not isinstance(model, str):
         raise _bad("model", f'name the model: "{served_name}"')
@@ -157,21 +209,6 @@ def _refuse_unsupported(body: Mapping[str, Any], served_name: str) -> None:
             param="model",
             code="model_not_found",
         )
-    if _integer(body, "n", 1) != 1 or _integer(body, "best_of", 1) != 1:
-        raise _bad("n", "only one choice a request is made: send the request n times")
-    if body.get("logprobs") not in (None, False) or body.get("top_logprobs"):
-        raise _bad("logprobs", "are not returned by this engine: leave the parameter out")
-    for name in ("presence_penalty", "frequency_penalty", "min_p"):
-        if body.get(name):
-            raise _bad(name, "is not supported: leave it out or write 0")
-    if body.get("repetition_penalty") not in (None, 1, 1.0):
-        raise _bad("repetition_penalty", "is not supported: leave it out or write 1")
-    for name in ("logit_bias", "suffix", "echo", "tools", "functions"):
-        if body.get(name):
-            raise _bad(name, "is not supported: leave it out")
-    form = body.get("response_format")
-    if form and form != {"type": "text"}:
-        raise _bad("response_format", 'only {"type": "text"} is supported')
 
 
 def _prompt_ids(body: Mapping[str, Any], tokenizer: Tokenizer, max_model_len: int) -> list[int]:
@@ -179,7 +216,8 @@ def _prompt_ids(body: Mapping[str, Any], tokenizer: Tokenizer, max_model_len: in
     if isinstance(prompt, list) and len(prompt) == 1 and not isinstance(prompt[0], int):
         prompt = prompt[0]
     if isinstance(prompt, str):
-        return _encode(prompt, tokenizer, max_model_len, "prompt", special=True)
+        special = _flag(body, "add_special_tokens", default=True)
+        return _encode(prompt, tokenizer, max_model_len, "prompt", special=special)
     if isinstance(prompt, list) and prompt and type(prompt[0]) is int:
         _refuse_long(len(prompt), max_model_len, "prompt")
         if all(type(token) is int for token in prompt):
@@ -249,14 +287,10 @@ def _number(
     return float(value)
 
 
-def _flag(body: Mapping[str, Any], name: str) -> bool:
+def _flag(body: Mapping[str, Any], name: str, *, default: bool = False) -> bool:
     value = body.get(name)
     if value is None:
-        return False
+        return default
     if not isinstance(value, bool):
         raise _bad(name, f"must be true or false, got {value!r:.40}")
     return value
-
-
-def _bad(param: str, message: str) -> ApiError:
-    return ApiError(400, f"{param}: {message}", param=param, code="invalid_value")

@@ -75,7 +75,7 @@ async def _run(
         deliver=_deliverer(asyncio.get_running_loop()),
     )
     kv = _kv_service(config, runner, loop)
-    api = OpenAiApi(config, loop, tokenizer)
+    api = OpenAiApi(config, loop, tokenizer, runner.sampling_defaults)
     drain = Drain(
         running=lambda: max(api.active, loop.unfinished),
         leases=lambda: loop.leases.active,

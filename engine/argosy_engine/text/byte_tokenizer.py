@@ -1,7 +1,7 @@
 """Bytes as tokens, for `--load-format dummy` where a folder holds nothing but a config.json."""
 
 import codecs
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 __all__ = ["ByteTokenizer"]
@@ -19,7 +19,13 @@ class ByteTokenizer:
     def encode(self, text: str, *, add_special_tokens: bool = True) -> list[int]:  # noqa: ARG002
         return [byte % self.vocab_size for byte in text.encode()]
 
-    def chat_text(self, messages: Sequence[dict[str, Any]]) -> str:
+    def chat_text(
+        self,
+        messages: Sequence[dict[str, Any]],
+        *,
+        add_generation_prompt: bool = True,  # noqa: ARG002
+        arguments: Mapping[str, Any] | None = None,  # noqa: ARG002
+    ) -> str:
         return "".join(f"{m.get('role')}: {m.get('content')}\n" for m in messages)
 
     def new_detokenizer(

@@ -2,7 +2,7 @@
 
 import json
 import os
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -50,10 +50,18 @@ class HfTokenizer:
         (found,) = self._tokenizer.encode_batch_fast([text], add_special_tokens=add_special_tokens)
         return list(found.ids)
 
-    def chat_text(self, messages: Sequence[dict[str, Any]]) -> str:
+    def chat_text(
+        self,
+        messages: Sequence[dict[str, Any]],
+        *,
+        add_generation_prompt: bool = True,
+        arguments: Mapping[str, Any] | None = None,
+    ) -> str:
         if self._chat is None:
             raise ChatTemplateError("this model has no chat template: use /v1/completions")
-        return self._chat.render(messages)
+        return self._chat.render(
+            messages, add_generation_prompt=add_generation_prompt, arguments=arguments
+        )
 
     def new_detokenizer(
         self, prompt_ids: Sequence[int], *, skip_special_tokens: bool = True

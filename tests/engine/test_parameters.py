@@ -1,0 +1,158 @@
+"""Each parameter of a request is honoured, refused by name, or known to change nothing."""
+
+import pytest
+
+from argosy_engine.core.sampling import SamplingDefaults
+from argosy_engine.runtime.sim_runner import SimTokenizer
+from argosy_engine.server.errors import ApiError
+from argosy_engine.server.parameters import HONOURED, REFUSED, WITHOUT_EFFECT
+from argosy_engine.server.parse import parse_chat, parse_completion
+
+CHAT = {"messages": [{"role": "user", "content": "hi"}]}
+KNOWN = {"served_name": "m", "max_model_len": 1000}
+# What a client may write that wants the parameter; where it is left out: {"a": 1}.
+WANTED = {
+    "n": 2,
+    "best_of": 3,
+    "use_beam_search": True,
+    "length_penalty": 1.5,
+    "presence_penalty": 0.5,
+    "frequency_penalty": -0.5,
+    "min_p": 0.1,
+    "bad_words": ["no"],
+    "thinking_token_budget": 100,
+    "response_format": {"type": "json_object"},
+    "structured_outputs": {"choice": ["yes", "no"]},
+    "guided_choice": ["yes", "no"],
+    "tools": [{"type": "function", "function": {"name": "f"}}],
+    "tool_choice": "required",
+    "logprobs": 0,
+    "top_logprobs": 2,
+    "echo": True,
+    "suffix": "end",
+    "include_stop_str_in_output": True,
+    "truncate_prompt_tokens": 10,
+    "continue_final_message": True,
+    "reasoning_effort": "low",
+    "include_reasoning": False,
+    "verbosity": "low",
+    "modalities": ["text", "audio"],
+    "priority": 1,
+    "cache_salt": "secret",
+}
+
+
+class Tokenizer(SimTokenizer):
+    """Remembers what it was asked."""
+
+    def chat_text(self, messages, **options):
+        self.asked = options
+        return super().chat_text(messages)
+
+    def encode(self, text, *, add_special_tokens=True):
+        self.special = add_special_tokens
+        return super().encode(text)
+
+
+def completion(tokenizer=None, **more):
+    body = {"model": "m", "prompt": "a b", **more}
+    return parse_completion(body, tokenizer or SimTokenizer(), **KNOWN)
+
+
+def chat(tokenizer=None, **more):
+    return parse_chat({"model": "m", **CHAT, **more}, tokenizer or SimTokenizer(), **KNOWN)
+
+
+@pytest.mark.parametrize("parse", [completion, chat])
+@pytest.mark.parametrize("name", REFUSED)
+def test_a_parameter_that_would_change_the_answer_is_refused_by_name(name, parse):
+    with pytest.raises(ApiError) as refused:
+        parse(**{name: WANTED.get(name, {"a": 1})})
+    assert (refused.value.status, refused.value.param) == (400, name)
+    assert refused.value.message.startswith(f"{name}: ")
+    assert refused.value.message.endswith(REFUSED[name].instead)
+
+
+@pytest.mark.parametrize("name", REFUSED)
+def test_a_value_that_changes_nothing_is_taken(name):
+    for value in (None, [], {}, *REFUSED[name].harmless):
+        assert chat(**{name: value}).chat
+
+
+@pytest.mark.parametrize("name", [*WITHOUT_EFFECT, "a_name_that_nobody_knows"])
+def test_what_cannot_change_the_text_is_ignored(name):
+    assert completion(seed=1, **{name: "x"}) == completion(seed=1)
+
+
+def test_no_parameter_stands_in_two_lists():
+    assert len({*HONOURED, *REFUSED, *WITHOUT_EFFECT}) == sum(
+        map(len, (HONOURED, REFUSED, WITHOUT_EFFECT))
+    )
+
+
+def test_a_templates_arguments_reach_the_template():
+    tokenizer = Tokenizer()
+    chat(tokenizer, chat_template_kwargs={"enable_thinking": False}, add_generation_prompt=False)
+    assert tokenizer.asked == {
+        "add_generation_prompt": False,
+        "arguments": {"enable_thinking": False},
+    }
+
+
+@pytest.mark.parametrize("arguments", [{"messages": []}, {"bos_token": "x"}, ["a"], "thinking"])
+def test_a_templates_arguments_replace_nothing_of_the_servers(arguments):
+    with pytest.raises(ApiError) as refused:
+        chat(chat_template_kwargs=arguments)
+    assert refused.value.param == "chat_template_kwargs"
+
+
+def test_special_tokens_are_added_and_shown_as_the_client_says():
+    tokenizer = Tokenizer()
+    assert completion(tokenizer).skip_special_tokens
+    assert tokenizer.special
+    assert not completion(tokenizer, skip_special_tokens=False).skip_special_tokens
+    completion(tokenizer, add_special_tokens=False)
+    assert not tokenizer.special
+    chat(tokenizer)
+    assert not tokenizer.special
+    chat(tokenizer, add_special_tokens=True)
+    assert tokenizer.special
+
+
+def test_the_models_own_defaults_hold_where_the_client_says_nothing():
+    own = SamplingDefaults(temperature=0.6, top_p=0.9, top_k=20, repetition_penalty=1.1)
+    body = {"model": "m", "prompt": "a"}
+    taken = parse_completion(body, SimTokenizer(), **KNOWN, defaults=own).sampling
+    assert (taken.temperature, taken.top_p, taken.top_k) == (0.6, 0.9, 20)
+    assert taken.repetition_penalty == 1.1
+    said = {"temperature": 0, "top_p": 1, "top_k": -1, "repetition_penalty": 1}
+    taken = parse_chat({"model": "m", **CHAT, **said}, SimTokenizer(), **KNOWN, defaults=own)
+    assert (taken.sampling.temperature, taken.sampling.top_p) == (0, 1)
+    assert (taken.sampling.top_k, taken.sampling.repetition_penalty) == (0, 1)
+
+
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [
+        ("repetition_penalty", 0),
+        ("repetition_penalty", "1"),
+        ("skip_special_tokens", "no"),
+        ("add_special_tokens", 1),
+        ("stop_token_ids", [-1]),
+        ("stop_token_ids", [1 << 40]),
+    ],
+)
+def test_a_value_that_makes_no_sense_is_named(name, value):
+    with pytest.raises(ApiError) as refused:
+        completion(**{name: value})
+    assert refused.value.param == name
+
+
+@pytest.mark.parametrize("options", [{"continuous_usage_stats": True}, {"include_usage": "yes"}])
+def test_stream_options_are_honoured_or_refused(options):
+    with pytest.raises(ApiError):
+        chat(stream=True, stream_options=options)
+
+
+def test_a_top_k_beyond_any_vocabulary_is_all_of_it():
+    assert completion(top_k=10**30).sampling.top_k == 1 << 31
