@@ -26,7 +26,7 @@ def fields(pattern: str) -> list[str]:
 def spec(path: str, value: object) -> dict:
     """A spec that is right but, perhaps, for this one field."""
     whole: dict = {"drain": {"timeout": "2h"}}
-    if path.startswith("slo"):
+    if path.startswith("slo") or path == "routing.shedTtftPercent":
         whole["slo"] = {"ttft": {"target": "1s"}, "tpot": {"target": "40ms"}}
     if path.endswith("replicas.max"):
         whole |= {"autoscaling": {"policy": "None"}}

@@ -80,6 +80,7 @@ SPANS: dict[str, Span] = {
              "used, and every one in the windows is read for each decision"),
         Span("metrics.rateWindow", "2s", "30m", "every sample in three such windows is read "
              "from Prometheus for each decision"),
+        Span("routing.queueTimeout", "10ms", "10m", _QUEUE),
         Span("drain.timeout", "1s", "24h", "a leaving pod holds its GPUs as long"),
     )
 }  # fmt: skip
@@ -90,6 +91,7 @@ NUMBERS: dict[str, Number] = {
         Number("engine.maxModelLen", 16, 1_048_576, _TOKENS),
         Number("engine.maxNumSeqs", 1, 4096, _TOKENS),
         Number("engine.maxNumBatchedTokens", 16, 1_048_576, _TOKENS),
+        Number("engine.maxBodyBytes", 65_536, 268_435_456, "a body is held in memory as a whole"),
         Number("roles.*.replicas.min", 0, 1000, _PODS),
         Number("roles.*.replicas.max", 0, 1000, _PODS),
         Number("roles.*.resources.gpu", 0, 64, "no node has more"),
@@ -100,6 +102,7 @@ NUMBERS: dict[str, Number] = {
         Number("autoscaling.scaleUp.maxStepPods", 1, 1000, _STEP),
         Number("autoscaling.scaleDown.maxStepPods", 1, 1000, _STEP),
         Number("routing.replicas", 1, 64, _PODS),
+        Number("routing.shedTtftPercent", 1, 10_000, "beyond that nothing is shed"),
         Number("routing.maxQueue", 1, 1_000_000, _QUEUE),
     )
 }  # fmt: skip

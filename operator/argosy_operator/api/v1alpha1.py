@@ -78,7 +78,7 @@ class Engine(Part):
     """Most sequences in one step."""
     max_num_batched_tokens: Annotated[int, whole("engine.maxNumBatchedTokens")] | None = None
     """Most tokens in one step; longer prompts are prefilled in chunks."""
-    max_body_bytes: Annotated[int, Field(ge=65_536, le=268_435_456)] | None = None
+    max_body_bytes: Annotated[int, whole("engine.maxBodyBytes")] | None = None
     """Largest request body in bytes, at the gateway and at the engine; more is answered 413.
     Default: 8388608 (8 MiB), which holds a prompt of a million token ids."""
     args: Annotated[tuple[Arg, ...], Field(max_length=32)] = ()
@@ -233,10 +233,10 @@ class Routing(Part):
     """Gateway pods."""
     max_queue: Annotated[int, whole("routing.maxQueue")] = 1000
     """Most requests that one gateway pod holds; more are answered 429."""
-    queue_timeout: PositiveSpan = Duration("30s")
+    queue_timeout: Annotated[PositiveSpan, SPANS["routing.queueTimeout"]] = Duration("30s")
     """How long a request waits in the gateway for a pod that can serve it; then it is answered
     503."""
-    shed_ttft_percent: Annotated[int, Field(ge=1, le=10_000)] | None = None
+    shed_ttft_percent: Annotated[int, whole("routing.shedTtftPercent")] | None = None
     """Answer 429 with Retry-After at once when the predicted TTFT exceeds this percentage of
     slo.ttft.target, such as 150. Default: the gateway does not predict."""
 
