@@ -20,6 +20,8 @@ SIGNIFICANT = 3.3
 TREND_SIGNIFICANT = 6.0
 TREND_LARGEST = 0.6
 ERRORS_ADDED = 0.6
+PENDING = 64
+"""Forecasts noted over one horizon."""
 RESIDUALS = 180
 ENOUGH_RESIDUALS = 60
 QUANTILE = 0.6
@@ -160,11 +162,19 @@ def estimate(
     noted = DemandState(
         scored.end,
         scored.counts,
-        (*scored.pending, Forecast(now + horizon_s, forecast)),
+        _noted(scored.pending, Forecast(now + horizon_s, forecast), horizon_s),
         scored.residuals,
     )
     factor = margin(noted, rate, spread, windows)
     return noted, Demand(rate, error, forecast, factor, len(window), spread)
+
+
+def _noted(pending: tuple[Forecast, ...], new: Forecast, horizon_s: float) -> tuple[Forecast, ...]:
+    """The forecasts that wait for their scoring, with the new one unless there are enough: the
+    state goes to status, and with a slow start and quick decisions they would fill it."""
+    if pending and 0 <= new.due - pending[-1].due < horizon_s / PENDING:
+        return pending
+    return (*pending, new)[-2 * PENDING :]
 
 
 def score(state: DemandState, windows: Windows) -> DemandState:

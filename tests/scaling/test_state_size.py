@@ -1,0 +1,42 @@
+"""What the law remembers goes into status with every decision: it stays small at any setting."""
+
+import json
+from dataclasses import replace
+
+import pytest
+
+from argosy_operator.core.scaling.decide import ScalingState, decide
+from argosy_operator.core.scaling.observe import Bin, Observations, Windows
+from argosy_operator.core.scaling.record import to_json
+from tests.scaling.ramp import GOALS
+from tests.scaling.test_decide import START, metrics, supply
+
+LARGEST = 32 * 1024
+QUICK = {"scrape_s": 1.0, "rate_s": 4.0, "interval_s": 1.0, "down_hold_s": 3600.0}
+
+
+@pytest.mark.parametrize("cold_start_s", [1.0, 180.0, 3600.0, 86_400.0])
+def test_the_state_stays_small_whatever_the_cold_start(cold_start_s: float) -> None:
+    goals = replace(GOALS, windows=Windows(**QUICK, cold_start_s=cold_start_s))
+    state, sizes = ScalingState(), []
+    for tick in range(3000):
+        now = START + tick
+        bins = tuple(Bin(now - 14 + i, 2.0) for i in range(15))
+        seen = Observations(metrics(now, 2.0, bins=bins), supply(2, 2))
+        state, _ = decide(state, seen, goals, now)
+        if tick % 100 == 0:
+            sizes.append(len(json.dumps(to_json(state))))
+    assert max(sizes) < LARGEST
+    assert state.demand.pending, "forecasts are still noted"
+
+
+def test_forecasts_far_ahead_are_noted_until_their_time_comes() -> None:
+    """The first ones are scored, not pushed out by the later ones."""
+    goals = replace(GOALS, windows=Windows(**QUICK, cold_start_s=600.0))
+    state = ScalingState()
+    for tick in range(700):
+        now = START + tick
+        bins = tuple(Bin(now - 14 + i, 2.0) for i in range(15))
+        seen = Observations(metrics(now, 2.0, bins=bins), supply(2, 2))
+        state, _ = decide(state, seen, goals, now)
+    assert state.demand.residuals
