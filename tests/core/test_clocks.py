@@ -60,6 +60,15 @@ def test_demand_is_followed_at_once_after_the_samples_clock_went_back() -> None:
     assert decision.replicas("prefill") > 1
 
 
+def test_two_servers_a_second_apart_do_not_begin_the_holds_anew() -> None:
+    """Prometheus in pairs behind one Service: each answers by its own clock."""
+    state, supplies = ScalingState(), supply(2, 2)
+    for i in range(40):
+        now = START + 2 * i - (2.5 if i % 2 else 0.0)
+        state, decision = decide(state, Observations(metrics(now, 0), supplies), GOALS, now)
+    assert [t.replicas for t in decision.targets] == [1, 1]
+
+
 def test_clocks_that_agree_are_not_mentioned() -> None:
     assert "clock" not in message(running(skew_s=2.0))
 

@@ -40,7 +40,7 @@ def decide(
     blind = sight.blindness(metrics, windows)
     if blind is not None:
         return state, report.held(observations, goals, now, blind)
-    if state.seen_at is not None and now < state.seen_at:
+    if state.seen_at is not None and now < state.seen_at - windows.fresh_s:
         state = restarted(state)
     state = sight.sight(state, metrics, goals, slo, now)
     horizon_s = max(cold_start_s(s, windows) for s in observations.supply)
