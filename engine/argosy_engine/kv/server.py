@@ -100,10 +100,10 @@ class PrefillServer:
             await send_control(writer, Kind.READY, self._ready(event))
             await self._serve_lease(event, following, reader, writer)
         finally:
-            following.cancel()
-            await asyncio.wait((following,))  # from here on others may read
             if not refused:  # a refused twin must not end the lease of the one that was there first
                 self._prefill.abort_remote_prefill(order.request_id, order.attempt)
+            following.cancel()
+            await asyncio.wait((following,))  # from here on others may read
 
     async def _hello(self, reader: asyncio.StreamReader) -> Prefill:
         head = await read_head(reader)
