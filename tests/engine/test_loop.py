@@ -9,12 +9,12 @@ from argosy_engine.core.pool import BlockPool
 from argosy_engine.core.request import NewRequest
 from argosy_engine.core.sampling import SamplingParams
 from argosy_engine.core.scheduler import Scheduler
-from argosy_engine.core.transfer import PullReady
+from argosy_engine.core.transfer import PrefillRefused, PullReady, RemotePrefill
 from argosy_engine.metrics import EngineMetrics
 from argosy_engine.runtime.loop import EngineLoop
 from argosy_engine.runtime.sim_runner import SimRunner
 from argosy_engine.runtime.worker import Worker
-from tests.kv.nodes import BLOCK, QUICK, Client, Node, until
+from tests.kv.nodes import BLOCK, QUICK, Client, Node, node, until
 
 
 async def test_whoever_waits_when_the_thread_ends_is_told_to_ask_another_engine():
@@ -120,3 +120,28 @@ async def test_steps_run_on_the_thread_that_loaded_the_model():
         engine.loop.stop()
     assert threads == [loaded_on]
     await until(lambda: loaded_on not in {thread.ident for thread in threading.enumerate()})
+
+
+async def test_a_request_that_cannot_be_taken_in_is_answered_and_harms_no_other():
+    with node("decode") as engine:
+        refusal = engine.scheduler.refusal
+
+        def unforeseen(request):
+            if request.request_id == "odd":
+                raise TypeError("'<' not supported between instances of 'str' and 'int'")
+            return refusal(request)
+
+        engine.scheduler.refusal = unforeseen
+        odd, plain = engine.ask([5] * BLOCK, name="odd"), engine.ask([6] * BLOCK, name="plain")
+        await until(lambda: odd.end is not None and plain.end is not None)
+        assert (odd.end, plain.end) == ("invalid", "length")
+        remote = RemotePrefill(
+            request_id="far", attempt=1, token_ids=(5,), lease_s=1.0,
+            sampling=SamplingParams(max_tokens="5"),
+        )  # fmt: skip
+        engine.scheduler.refusal = lambda _: 1 / 0
+        answers = []
+        engine.loop.submit_remote_prefill(remote, answers.append)
+        await until(lambda: answers)
+        assert isinstance(answers[0], PrefillRefused)
+        assert engine.metric("argosy_loop_errors_total") == 2

@@ -207,7 +207,7 @@ class EngineLoop:
                 self._take_in(wait=not worked)
                 worked = self._turn()
             except Exception:
-                # One of two places that catch everything: a bug in one turn must not end serving.
+                # One of three places that catch everything: a bug in one turn must not end serving.
                 log.exception("a turn of the engine loop failed")
                 self.metrics.loop_errors.inc()
                 worked = False
@@ -252,10 +252,23 @@ class EngineLoop:
         try:
             message = self._inbox.get(timeout=_IDLE_WAIT_S) if wait else self._inbox.get_nowait()
             while True:
-                self._take(message)
+                try:
+                    self._take(message)
+                except Exception as fault:
+                    log.exception("could not take in %s", type(message).__name__)
+                    self.metrics.loop_errors.inc()
+                    self._answer_lost(message, fault)
                 message = self._inbox.get_nowait()
         except queue.Empty:
             return
+
+    def _answer_lost(self, message: _Message, fault: Exception) -> None:
+        """A request that could not be taken in would wait for ever."""
+        refusal = Refusal("invalid", f"the engine could not take this request: {fault}")
+        if isinstance(message, _Submit):
+            self._outbox.append((message.sink, refusal))
+        elif isinstance(message, _SubmitRemote):
+            self._refuse_remote(message, refusal.code, refusal.message)
 
     def _take(self, message: _Message) -> None:
         match message:
