@@ -1,5 +1,6 @@
 """How large a request body may be, and who says so."""
 
+import asyncio
 from types import SimpleNamespace
 
 import httpx
@@ -8,7 +9,10 @@ import pytest
 from argosy_engine.cli import parse
 from argosy_engine.config import EngineConfig
 from argosy_engine.errors import LoadError
+from argosy_engine.server import bodies
 from argosy_engine.server.api import OpenAiApi
+from argosy_engine.server.bodies import Bodies
+from argosy_engine.server.errors import ApiError
 
 WORDS = ["--model", "sim:opt-13b-a100", "--served-name", "m"]
 USAGE = b',"stream":true,"stream_options":{"include_usage":true}'
@@ -40,3 +44,43 @@ async def test_what_the_gateway_adds_to_a_body_of_the_limit_is_not_too_large():
     async with api(config) as client:
         answer = await client.post("/v1/completions", content=b" " * 4096 + USAGE)
     assert answer.json()["error"]["code"] == "draining"  # the body was read to its end
+
+
+def stalled(size):
+    """A client that sends so many bytes and never ends."""
+    parts = [b" " * size]
+
+    async def receive():
+        if not parts:
+            await asyncio.Event().wait()
+        return {"type": "http.request", "body": parts.pop(), "more_body": True}
+
+    return receive
+
+
+async def test_bodies_that_never_end_hold_a_bounded_number_of_bytes():
+    reader = Bodies(100_000)
+    begun = [asyncio.ensure_future(reader.read(stalled(90_000))) for _ in range(12)]
+    refused, _ = await asyncio.wait(begun, timeout=20, return_when="FIRST_COMPLETED")
+    assert {task.exception().status for task in refused} == {429}
+    assert len(refused) == 12 - 8
+    short = [{"type": "http.request", "body": b"{}", "more_body": False}]
+
+    async def receive():
+        return short.pop()
+
+    assert await reader.read(receive) == b"{}"  # the others do not keep out what is short
+    for task in begun:
+        task.cancel()
+
+
+async def test_a_body_that_does_not_come_is_given_up(monkeypatch):
+    monkeypatch.setattr(bodies, "_WHOLE_WITHIN_S", 0.01)
+    with pytest.raises(ApiError) as given_up:
+        await Bodies(100_000).read(stalled(10))
+    assert (given_up.value.status, given_up.value.code) == (408, "body_timeout")
+
+
+def test_a_large_limit_does_not_multiply_what_may_wait():
+    assert bodies.long_bytes(8 << 20) == 64 << 20
+    assert bodies.long_bytes(256 << 20) == 256 << 20

@@ -11,6 +11,7 @@ import re
 import secrets
 import time
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 from starlette.applications import Starlette
@@ -26,6 +27,7 @@ from argosy_engine.core.request import NewRequest
 from argosy_engine.core.sampling import SamplingDefaults
 from argosy_engine.core.text import Tokenizer
 from argosy_engine.runtime.loop import EngineLoop
+from argosy_engine.server.bodies import Bodies
 from argosy_engine.server.errors import ApiError, draining_error, refused
 from argosy_engine.server.fragments import DONE, Fragments, error_event
 from argosy_engine.server.identity import NamedApp
@@ -35,7 +37,6 @@ from argosy_engine.server.text_threads import TextThreads
 
 __all__ = ["OpenAiApi"]
 
-_GATEWAY_ADDS = 1024  # bytes: it asks for the usage of streams whose client did not
 _MAX_CANDIDATES = 8
 _ID = re.compile(r"[A-Za-z0-9._-]{1,128}")
 _CANDIDATE = re.compile(r"(\[[0-9a-fA-F:]+\]|[A-Za-z0-9.-]+):[0-9]{1,5}")
@@ -55,6 +56,7 @@ class OpenAiApi:
         self._defaults = defaults
         self._loop = loop
         self._tokenizer = tokenizer
+        self._bodies = Bodies(config.max_body_bytes)
         self._text = TextThreads(max_queue=config.max_queue, max_body_bytes=config.max_body_bytes)
         self._created = int(time.time())
         self.active = 0  # requests being answered
@@ -105,13 +107,14 @@ class OpenAiApi:
         try:
             # First of all: closing on a client that still sends resets the connection, and the
             # gateway would see a broken engine instead of the word that it drains.
-            body = await _read_body(receive, self._config.max_body_bytes)
+            body = await self._bodies.read(receive)
             if self._loop.draining:
                 raise draining_error()
             if self._config.role == "prefill":
                 message = "this engine only prefills: send requests to a decode engine"
                 raise ApiError(400, message, code="prefill_only")
-            parsed = await self._text.run(len(body), lambda: self._parsed(body, parse))
+            parsed = await self._text.run(len(body), partial(self._parsed, body, parse))
+            del body  # the answer may take minutes
             request = self._request(parsed, headers, public_id, arrival_s)
             await _Answer(self, parsed, request, public_id).run(receive, send)
         except ApiError as error:
@@ -349,22 +352,6 @@ async def _answer(
     raw = [(name.encode(), value.encode()) for name, value in fields.items()]
     await send({"type": "http.response.start", "status": status, "headers": raw})
     await send(_body(body, more=False))
-
-
-async def _read_body(receive: Receive, limit: int) -> bytes:
-    parts: list[bytes] = []
-    size = 0
-    while True:
-        message = await receive()
-        if message["type"] == "http.disconnect":
-            raise ClientGone
-        parts.append(message.get("body", b""))
-        size += len(parts[-1])
-        if size > limit + _GATEWAY_ADDS:
-            text = f"the body is larger than {limit} bytes: send a shorter prompt"
-            raise ApiError(413, text, code="body_too_large")
-        if not message.get("more_body"):
-            return b"".join(parts)
 
 
 def _headers(scope: Scope) -> dict[str, str]:

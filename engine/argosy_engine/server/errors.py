@@ -5,7 +5,7 @@ from dataclasses import dataclass, field
 
 from argosy_engine.core.limits import Refusal
 
-__all__ = ["DRAINING_HEADER", "ApiError", "draining_error", "refused"]
+__all__ = ["DRAINING_HEADER", "ApiError", "draining_error", "overloaded", "refused"]
 
 DRAINING_HEADER = "x-argosy-draining"  # tells the gateway: choose another pod
 _RETRY_AFTER_S = "1"
@@ -37,12 +37,17 @@ def draining_error(message: str = "this engine is draining: ask another one") ->
     return ApiError(503, message, "server_error", None, "draining", headers)
 
 
+def overloaded(message: str) -> ApiError:
+    """Too much waits already; `message` ends with what to do."""
+    headers = {"retry-after": _RETRY_AFTER_S}
+    return ApiError(429, message, "rate_limit_error", None, "queue_full", headers)
+
+
 def refused(refusal: Refusal) -> ApiError:
     """The scheduler's refusal as a response."""
     match refusal.code:
         case "queue_full":
-            headers = {"retry-after": _RETRY_AFTER_S}
-            return ApiError(429, refusal.message, "rate_limit_error", None, "queue_full", headers)
+            return overloaded(refusal.message)
         case "draining":
             return draining_error(refusal.message)
         case "context_length_exceeded":

@@ -9,25 +9,24 @@ from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from typing import TypeVar
 
-from argosy_engine.server.errors import ApiError
+from argosy_engine.server.bodies import SHORT_BYTES, long_bytes
+from argosy_engine.server.errors import overloaded
 
 __all__ = ["TextThreads"]
 
 T = TypeVar("T")
-_SHORT_BYTES = 64 << 10  # a body up to this is read and tokenised in some 20 ms
-_WAITING_LONG = 8  # bodies of the longest kind that may wait
 
 
 class TextThreads:
     """One thread for short bodies, one for long ones; `run` is called on the event loop."""
 
     def __init__(self, *, max_queue: int, max_body_bytes: int) -> None:
-        self._short = _Lane("short-prompts", max_queue * _SHORT_BYTES)
-        self._long = _Lane("long-prompts", _WAITING_LONG * max_body_bytes)
+        self._short = _Lane("short-prompts", max_queue * SHORT_BYTES)
+        self._long = _Lane("long-prompts", long_bytes(max_body_bytes))
 
     async def run(self, size: int, work: Callable[[], T]) -> T:
         """`work()` for a body of `size` bytes; ApiError 429 when too many bytes wait already."""
-        lane = self._short if size <= _SHORT_BYTES else self._long
+        lane = self._short if size <= SHORT_BYTES else self._long
         return await lane.run(size, work)
 
     def close(self) -> None:
@@ -46,9 +45,7 @@ class _Lane:
 
     async def run(self, size: int, work: Callable[[], T]) -> T:
         if self._held and self._held + size > self._budget:
-            text = f"prompts of {self._held} bytes wait to be tokenised; retry later"
-            headers = {"retry-after": "1"}
-            raise ApiError(429, text, "rate_limit_error", None, "queue_full", headers)
+            raise overloaded(f"prompts of {self._held} bytes wait to be tokenised; retry later")
         self._held += size
         try:
             return await asyncio.get_running_loop().run_in_executor(self._thread, work)
