@@ -5,7 +5,7 @@ import json
 
 import pytest
 
-from argosy_operator.core.names import DRAIN_TIMEOUT
+from argosy_operator.core.names import DRAIN_TIMEOUT, told_drain_s
 from argosy_operator.core.revision import TEMPLATE, fields, revision
 from argosy_operator.render import engine
 from tests.render.fleets import IMAGES, fleet
@@ -93,7 +93,7 @@ def test_a_changed_template_raises_its_number():
 
 def test_a_deployment_keeps_the_drain_timeout_that_it_was_created_with():
     before = engine.deployment(fleet(drain={"timeout": "90s"}), "decode", "0" * 8, IMAGES, 1)
-    kept = engine.drain_timeout_of(before)
+    kept = told_drain_s(before)
     after = engine.deployment(
         fleet(drain={"timeout": "600s"}), "decode", "0" * 8, IMAGES, None, drain_timeout_s=kept
     )
@@ -102,6 +102,12 @@ def test_a_deployment_keeps_the_drain_timeout_that_it_was_created_with():
     assert after["spec"]["template"] == before["spec"]["template"]
 
 
+@pytest.mark.parametrize("text", ["", "soon", "²", "٣", "-1", "1.5", "0", "86401", "9" * 5000])
+def test_a_drain_timeout_that_no_spec_could_ask_for_is_ignored(text):
+    """`²` passes str.isdigit, and int() takes no more than 4,300 digits: each ended the round."""
+    assert told_drain_s({"metadata": {"annotations": {DRAIN_TIMEOUT: text}}}) is None
+
+
 def test_a_deployment_that_says_nothing_about_drains_gives_none():
-    assert engine.drain_timeout_of({"metadata": {"annotations": {DRAIN_TIMEOUT: "soon"}}}) is None
-    assert engine.drain_timeout_of({"metadata": {}}) is None
+    assert told_drain_s({"metadata": {"annotations": None}}) is None
+    assert told_drain_s({"metadata": {}}) is None

@@ -124,5 +124,5 @@ def _marks(pods: Iterable[Pod]) -> frozenset[str]:
 
 def drain_timeout_s(s: Snapshot, deployment: Object) -> float:
     """What the pods were told when the Deployment was created; else what the spec says now."""
-    told = (deployment["metadata"].get("annotations") or {}).get(names.DRAIN_TIMEOUT, "")
-    return float(told) if told.isascii() and told.isdigit() else s.fleet.spec.drain.timeout.seconds
+    told = names.told_drain_s(deployment)
+    return s.fleet.spec.drain.timeout.seconds if told is None else float(told)

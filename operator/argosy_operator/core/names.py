@@ -5,6 +5,12 @@ finds the same children. A fleet's name has at most 40 characters, the longest c
 `<fleet>-colocated-<8 hex digits>`: 59.
 """
 
+import re
+from collections.abc import Mapping
+from typing import Any
+
+from argosy_operator.api.bounds import SPANS
+from argosy_operator.api.fields import Duration
 from argosy_operator.api.v1alpha1 import RoleName
 
 FLEET = "serving.argosy.dev/fleet"
@@ -62,3 +68,17 @@ def selector(fleet: str, role: str, revision: str | None = None) -> dict[str, st
 def selector_text(fleet: str, role: str, revision: str | None = None) -> str:
     """The selector as text, as list calls and the scale subresource take it."""
     return ",".join(f"{key}={value}" for key, value in selector(fleet, role, revision).items())
+
+
+def told_drain_s(deployment: Mapping[str, Any]) -> int | None:
+    """Seconds that the Deployment's pods were given to drain when it was created; None where its
+    annotation says nothing that a spec could ask for."""
+    text = (deployment.get("metadata", {}).get("annotations") or {}).get(DRAIN_TIMEOUT, "")
+    if not _WHOLE.fullmatch(text):
+        return None
+    bound = SPANS["drain.timeout"]
+    within = Duration(bound.least).seconds <= int(text) <= Duration(bound.most).seconds
+    return int(text) if within else None
+
+
+_WHOLE = re.compile("[0-9]{1,6}")

@@ -1,12 +1,11 @@
 """The engine's Deployment: one per role and revision, with a template that never changes.
 
 What is in the template is either in `core.revision.fields` or constant; the one exception is the
-drain's time-out, which stays what it was when the Deployment was created (`drain_timeout_of`).
+drain's time-out, which stays what it was when the Deployment was created (`names.told_drain_s`).
 A change of the template here needs a new number in `core.revision.TEMPLATE`.
 """
 
 from collections.abc import Mapping
-from typing import Any
 
 from argosy_operator.api.v1alpha1 import Role, RoleName, ServingDeployment
 from argosy_operator.core import names
@@ -40,7 +39,7 @@ def deployment(
 
     `replicas` is a number when the Deployment is created and None when it is applied later: an
     apply that carried it would fight with /scale. `drain_timeout_s` is what the Deployment was
-    created with (`drain_timeout_of` the observed one); None takes the spec's.
+    created with (`names.told_drain_s` of the observed one); None takes the spec's.
     """
     drain_s = whole_seconds(fleet.spec.drain.timeout.seconds)
     drain_s = drain_s if drain_timeout_s is None else drain_timeout_s
@@ -61,12 +60,6 @@ def deployment(
     if replicas is not None:
         spec["replicas"] = replicas
     return {"apiVersion": "apps/v1", "kind": "Deployment", "metadata": meta, "spec": spec}
-
-
-def drain_timeout_of(observed: Mapping[str, Any]) -> int | None:
-    """Seconds that the Deployment's pods were given to drain; None when it does not say."""
-    text = (observed.get("metadata", {}).get("annotations") or {}).get(names.DRAIN_TIMEOUT, "")
-    return int(text) if text.isascii() and text.isdigit() else None
 
 
 def whole_seconds(seconds: float) -> int:

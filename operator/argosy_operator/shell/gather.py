@@ -83,7 +83,7 @@ def compose(
     for name, _ in fleet.spec.active_roles():
         wanted += role.objects(fleet, name)
         live = children.get(("Deployment", names.engine_deployment(fleet.name, name, digits)))
-        told = engine.drain_timeout_of(live) if live else None
+        told = names.told_drain_s(live) if live else None
         engines[name] = engine.deployment(fleet, name, digits, images, None, drain_timeout_s=told)
     return Snapshot(
         fleet=fleet,
