@@ -84,12 +84,18 @@ def bound_by_budget() -> set[str]:
 
 
 def decided(
-    rule: Rule, *, reachable: bool = True, relearning: tuple[Role, ...] = (), **numbers: float
+    rule: Rule,
+    *,
+    reachable: bool = True,
+    relearning: tuple[Role, ...] = (),
+    unknown: tuple[str, ...] = (),
+    **numbers: float,
 ) -> set[str]:
     """The law's last word was this rule, with these numbers."""
     target = RoleTarget("colocated", 1, 1, 2, rule, "")
     known = {"colocated_planned_per_s": 1.0, "colocated_batch_limit": 9.0} | numbers
     decision = Decision(0.0, (target,), rule, "", True, reachable, known, relearning=relearning)
+    decision = replace(decision, unknown=unknown)
     model = settled(slo=SLO)
     model.memory = replace(model.memory, decision=decision, decide_at=1e12)
     return facts(model)
@@ -172,6 +178,7 @@ WORLDS = {
     "budget": bound_by_budget,
     "sized": lambda: decided(Rule.DEMAND),
     "most": lambda: decided(Rule.MAX),
+    "unknown": lambda: decided(Rule.BLIND, unknown=("colocated running",)),
     "relearning": lambda: decided(Rule.LEARNING, relearning=("colocated",)),
     "ttft_floor": lambda: decided(Rule.UNREACHABLE, reachable=False),
     "tpot_floor": lambda: decided(Rule.UNREACHABLE, reachable=False, colocated_batch_limit=0.5),

@@ -177,6 +177,21 @@ def test_an_slo_that_a_lone_request_misses_names_the_target_to_change() -> None:
     assert "spec.slo.tpot.target" in tpot.message
 
 
+def test_signals_that_are_unknown_are_named_by_the_scaling_condition() -> None:
+    model = settled(slo=SLO, roles=WIDE)
+    model.metrics = FleetMetrics(
+        at=model.now,
+        arrivals=Value(1.0, model.now),
+        roles=(RoleMetrics("colocated", 1, running=Value(1.0, model.now)),),
+    )
+    model.memory = replace(model.memory, decide_at=0.0)
+    model.round()
+    said = condition(model, "ScalingActive")
+    assert (said.status, said.reason) == ("True", "SignalsUnknown")
+    assert "colocated kv_capacity_tokens" in said.message
+    assert "running" not in said.message
+
+
 def test_capacity_that_is_measured_anew_is_told_by_the_scaling_condition() -> None:
     model = settled(slo=SLO, roles=WIDE)
     target = RoleTarget("colocated", 2, 2, 2, Rule.LEARNING, "")

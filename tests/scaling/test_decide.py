@@ -8,6 +8,7 @@ from hypothesis import strategies as st
 from argosy_operator.core.scaling.decide import ScalingState, decide
 from argosy_operator.core.scaling.decision import Rule
 from argosy_operator.core.scaling.observe import (
+    NOT_ASKED,
     Bin,
     Blind,
     FleetMetrics,
@@ -34,9 +35,23 @@ def metrics(now: float, rate: float, **more: object) -> FleetMetrics:
         prompt_tokens=Value(2000, now),
         prompt_tokens_squared=Value(4.1e6, now),
         output_tokens=Value(60, now),
+        kv_transfer_s=Idle(now),
+        attainment=Idle(now),
         roles=(RoleMetrics("prefill", 3), RoleMetrics("decode", 3)),
     )
-    return replace(full, **more)  # type: ignore[arg-type]
+    full = replace(full, **more)  # type: ignore[arg-type]
+    return replace(full, roles=tuple(seeing(role, now) for role in full.roles))
+
+
+def seeing(role: RoleMetrics, now: float) -> RoleMetrics:
+    """The role's engines with every gauge that was not given, as those of an empty engine."""
+    empty = {
+        "running": Value(0.0, now),
+        "outstanding_prompt_tokens": Value(0.0, now),
+        "kv_capacity_tokens": Value(480_000.0, now),
+    }
+    unset = {name: v for name, v in empty.items() if getattr(role, name) is NOT_ASKED}
+    return replace(role, **unset)
 
 
 def supply(prefill: int, decode: int) -> tuple[RoleSupply, ...]:

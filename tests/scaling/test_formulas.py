@@ -139,9 +139,11 @@ def test_the_smallest_size_is_the_one_counting_up_finds() -> None:
         assert smallest(model, rate, 0.9) == counted
 
 
-def test_a_limit_that_a_lone_request_misses_does_not_grow_the_pool() -> None:
-    assert smallest(prefill_model(LLAMA, Work(9000, 8.1e7, 30), 0.5), 1.0, 0.9) == 1
-    assert smallest(decode_model(LLAMA, Work(150, 150**2, 200), 0.02), 50.0, 0.9) == 1
+def test_a_limit_that_a_lone_request_misses_grows_the_pool_with_its_load_and_no_further() -> None:
+    prefill = prefill_model(LLAMA, Work(9000, 8.1e7, 30), 0.5)
+    assert [smallest(prefill, rate, 0.9) for rate in (0.1, 1.0, 10.0)] == [1, 2, 11]
+    decode = decode_model(LLAMA, Work(150, 150**2, 200), 0.02)
+    assert [smallest(decode, rate, 0.9) for rate in (0.1, 10.0, 100.0)] == [1, 2, 13]
 
 
 @pytest.mark.parametrize("rate", [2.0, 5.0, 8.0, 12.0, 20.0])

@@ -50,8 +50,12 @@ def broken_want(state: dict[str, Any]) -> None:
     state["roles"][0]["memory"]["highs"][0]["at"] = inf
 
 
+def broken_gauge(state: dict[str, Any]) -> None:
+    state["roles"][1]["gauges"]["running"] = -inf
+
+
 def broken_length(state: dict[str, Any]) -> None:
-    state["work"]["prompt"] = nan
+    state["lengths"]["prompt"] = nan
 
 
 FLAT = [[1.0, 1.0, 0.0, 0.0], [1.0, 1.0, 0.0, 0.0], [0.0, 0.0, 1.0, 0.0], [0.0, 0.0, 0.0, 1.0]]
@@ -66,6 +70,7 @@ SPOILT: dict[str, Broken] = {
     "the headroom is negative": broken_headroom,
     "a want is for ever": broken_want,
     "a length is NaN": broken_length,
+    "a gauge is infinite": broken_gauge,
 }
 
 

@@ -72,6 +72,7 @@ class Reason(StrEnum):
     ON_TARGET = "OnTarget"
     FOLLOWING_GOODPUT = "FollowingGoodput"
     CAPACITY_RELEARNT = "CapacityRelearnt"
+    SIGNALS_UNKNOWN = "SignalsUnknown"
     EXTERNAL_OWNER = "ExternalOwner"
     POLICY_NONE = "PolicyNone"
     METRICS_UNAVAILABLE = "MetricsUnavailable"
@@ -136,8 +137,8 @@ MEANING: dict[Reason, str] = {
     Reason.MAX_REPLICAS_BOUND: "replicas.max allows fewer replicas than are needed",
     Reason.CAPACITY_RELEARNT: "what was learnt about a replica was not usable and is measured "
     "anew: until then nothing is removed",
+    Reason.SIGNALS_UNKNOWN: "a signal that a role's size rests on is unknown: none is removed",
     Reason.FOLLOWING_GOODPUT: "replicas follow the measured load and spec.slo",
-    Reason.CAPACITY_RELEARNT: "what was learnt of the engines' speed was no use and is learnt anew",
     Reason.EXTERNAL_OWNER: "spec.autoscaling.policy is External: others turn the ServingRoles",
     Reason.POLICY_NONE: "spec.autoscaling.policy is None: replicas stay at their minimum",
     Reason.METRICS_UNAVAILABLE: "the metrics cannot be had: nothing is removed",

@@ -152,6 +152,7 @@ TABLE: tuple[Row, ...] = (
     Row(About.SCALING_ACTIVE, "False", Why.ROLLING_OUT, ("rolling",)),
     Row(About.SCALING_ACTIVE, "False", Why.METRICS_UNAVAILABLE, ("blind",)),
     Row(About.SCALING_ACTIVE, "True", Why.CAPACITY_RELEARNT, ("relearning",)),
+    Row(About.SCALING_ACTIVE, "True", Why.SIGNALS_UNKNOWN, ("unknown",)),
     Row(About.SCALING_ACTIVE, "True", Why.FOLLOWING_GOODPUT),
     # MetricsAvailable: only asked for under policy Goodput with an SLO
     Row(About.METRICS_AVAILABLE, "Unknown", Why.EXTERNAL_OWNER, ("external",)),
@@ -277,11 +278,12 @@ def _sentences(
             "more replicas are needed than spec.autoscaling.gpuBudget.max allows",
         ),
         Why.MAX_REPLICAS_BOUND: "more replicas are needed than the roles' replicas.max allows",
-        Why.TTFT_FLOOR_ABOVE_TARGET: "a prompt alone takes longer than spec.slo.ttft.target, and "
-        "more replicas do not help: raise the target, or serve on faster GPUs",
+        Why.TTFT_FLOOR_ABOVE_TARGET: "a prompt alone takes longer than spec.slo.ttft.target: the "
+        "replicas carry the load, and more would not help. Raise the target, or serve on faster "
+        "GPUs",
         Why.TPOT_FLOOR_ABOVE_TARGET: "a lone answer takes longer per token than "
-        "spec.slo.tpot.target, and more replicas do not help: raise the target, or serve on "
-        "faster GPUs",
+        "spec.slo.tpot.target: the replicas carry the load, and more would not help. Raise the "
+        "target, or serve on faster GPUs",
     }
     if missing:
         says[Why.STARTING] = f"waiting for pods to become ready: {missing}"
@@ -290,6 +292,11 @@ def _sentences(
         says[Why.CAPACITY_RELEARNT] = anew_sentence(decision.relearning)
     if decision is not None and _is_blind(decision):
         says[Why.METRICS_UNAVAILABLE] = decision.message
+    if decision is not None and decision.unknown:
+        says[Why.SIGNALS_UNKNOWN] = (
+            f"Prometheus has no samples of {', '.join(decision.unknown)}: replicas are added as "
+            "before, and none is removed from these roles"
+        )
     if decision is not None and decision.silent_gateways:
         silent = ", ".join(decision.silent_gateways)
         says[Why.GATEWAY_SILENT] = (
@@ -321,7 +328,7 @@ def _of_decision(decision: Decision | None) -> dict[str, bool]:
     """Facts of the law's last word."""
     if decision is None:
         return dict.fromkeys(
-            ("asked", "blind", "silent", "budget", "sized", "most", "relearning"), False
+            ("asked", "blind", "silent", "budget", "sized", "most", "relearning", "unknown"), False
         )
     rules, numbers = {t.rule for t in decision.targets}, decision.numbers
     slow = any(n < 1 for name, n in numbers.items() if name.endswith("_batch_limit"))
@@ -332,6 +339,7 @@ def _of_decision(decision: Decision | None) -> dict[str, bool]:
         "budget": Rule.BUDGET in rules,
         "most": Rule.MAX in rules,
         "relearning": bool(decision.relearning),
+        "unknown": bool(decision.unknown),
         "sized": any(name.endswith("_planned_per_s") for name in numbers),
         "ttft_floor": not decision.reachable and not slow,
         "tpot_floor": not decision.reachable and slow,

@@ -23,6 +23,7 @@ from argosy_operator.core.scaling.samples import (
     RECEIVED,
     RUNNING,
     STEP_COUNTERS,
+    TRANSFERS,
     VERDICTS,
     WAITING,
     Series,
@@ -270,6 +271,8 @@ class Fleet:
             labels = {"role": pod.role, "pod": pod.name}
             for name, value in pod.counters.items():
                 self._sample(name, labels, value)
+            for part in ("sum", "count"):
+                self._sample(f"{TRANSFERS}_{part}", labels | {"side": "receive"}, 0.0)
             held = sum(r.prompt + r.done for r in pod.running)
             self._sample(WAITING, labels, len(pod.waiting))
             self._sample(RUNNING, labels, len(pod.running))

@@ -18,9 +18,10 @@ from argosy_operator.core.scaling.observe import (
     Observations,
     Role,
     RoleSupply,
+    Value,
     Windows,
 )
-from argosy_operator.core.scaling.sizing import Limits, Size, known, model_of, size
+from argosy_operator.core.scaling.sizing import Limits, Size, model_of, size
 from argosy_operator.core.scaling.state import RoleState, ScalingState, idle, restarted
 
 __all__ = ["Candidate", "Decision", "RoleTarget", "Rule", "ScalingState", "decide"]
@@ -47,15 +48,15 @@ def decide(
     horizon_s += windows.interval_s + windows.scrape_s
     bins = demand.remember(state.demand, metrics.bins, windows.scrape_s)
     noted, coming = demand.estimate(bins, windows, horizon_s, now)
-    rolling = any(s.rolling for s in observations.supply)
-    roles = tuple(sight.learn(r, metrics, goals, rolling=rolling) for r in state.roles)
+    roles = tuple(sight.learn(r, observations, goals) for r in state.roles)
     state = replace(state, demand=noted, roles=roles)
     sizes = _sizes(state, coming, observations, goals, slo, now)
     settled = [_settle(state, r, sizes.get(r.role), observations, goals, now) for r in state.roles]
     kept = {t.role for t, _, keeps in settled if keeps in UNSURE}
     targets = _within_budget([t for t, _, _ in settled], kept, sizes, observations, goals)
     state = replace(state, roles=tuple(_raised(r, targets, now) for _, r, _ in settled))
-    decision = report.decided(targets, sizes, coming, state.work, observations, now)
+    work = sight.work(state.lengths, metrics) if sizes else None
+    decision = report.decided(targets, sizes, coming, work, observations, now)
     return state, report.relearning(decision, state)
 
 
@@ -68,11 +69,11 @@ def cold_start_s(supply: RoleSupply, windows: Windows) -> float:
 def _sizes(
     state: ScalingState, coming: Demand, seen: Observations, goals: Goals, slo: SLO, now: float
 ) -> dict[Role, Size]:
-    """Each role's size from load; empty when idle for a hold window or lengths are unknown."""
-    windows, work = goals.windows, state.work
-    if work is None or idle(state, windows, now):
+    """Each role's size from load; empty when idle for a hold window."""
+    windows, work = goals.windows, sight.work(state.lengths, seen.metrics)
+    if idle(state, windows, now):
         return {}
-    transfer_s = known(seen.metrics.kv_transfer_s, 0.0) / max(work.output - 1, 1.0)
+    transfer_s = (state.lengths.transfer_s or 0.0) / max(work.output - 1, 1.0)
     joint = goals.mode == "disaggregated"
     limits = Limits(
         ttft_s=slo.ttft_s - goals.control_round_trip_s,
@@ -81,14 +82,13 @@ def _sizes(
     )
     sizes = {}
     for role in state.roles:
-        supply = next(s for s in seen.supply if s.role == role.role)
-        metrics = seen.metrics.role(role.role)
-        replica = capacity.replica(role.estimate, known(metrics.kv_capacity_tokens, 0.0))
+        supply = seen.of(role.role)
+        replica = capacity.replica(role.estimate, role.gauges.kv_capacity_tokens or 0.0)
         sizes[role.role] = size(
             model_of(role.role, replica, work, limits),
             work,
             coming.planned * role.headroom,
-            metrics,
+            role.gauges,
             supply,
             goal=limits.goal,
             cold_s=cold_start_s(supply, windows),
@@ -107,17 +107,9 @@ def _settle(
 ) -> tuple[RoleTarget, RoleState, Rule | None]:
     """Holds, steps, then the user's min and max; and why nothing may be removed now."""
     windows, goal = goals.windows, goals.role(role.role)
-    supply = next(s for s in seen.supply if s.role == role.role)
+    supply = seen.of(role.role)
     current = supply.desired
-    if got is None:
-        still = idle(state, windows, now)
-        up = down = goal.min if still else current
-        rule = Rule.IDLE if still else Rule.LEARNING
-    elif got.model.reachable <= 0:
-        up = down = current
-        rule = Rule.UNREACHABLE
-    else:
-        up, down, rule = got.up, got.down, got.rule
+    up, down, rule = (got.up, got.down, got.rule) if got else (goal.min, goal.min, Rule.IDLE)
     hold_s = max(windows.down_hold_s, 2 * cold_start_s(supply, windows))
     memory = steady.note(role.memory, up, down, now, windows.up_hold_s, hold_s)
     kept_by = _kept_by(state, role, got, supply, seen.metrics, goals, now)
@@ -141,17 +133,20 @@ def _kept_by(
     hold_s = max(windows.down_hold_s, 2 * cold_start_s(supply, windows))
     raised_at, reporting = role.memory.raised_at, metrics.role(role.role).pods_reporting
     starting = supply.pending > supply.unschedulable and raised_at is not None
+    met = metrics.attainment.v if isinstance(metrics.attainment, Value) else 1.0
     goal = min(slo.attainment if slo else 0.0, got.model.reachable if got else 1.0)
+    measured = role.estimate.learnt and state.lengths.measured
     noise = (goal * (1 - goal) / metrics.scored) ** 0.5 if metrics.scored else 1.0
     rules = (
         (bool(metrics.silent_gateways), Rule.BLIND),
         (state.sighted_at is None or now - state.sighted_at < hold_s, Rule.STARTING),
         (supply.ready > 0 and 2 * reporting <= supply.ready, Rule.BLIND),
-        (got is not None and not role.estimate.learnt, Rule.LEARNING),
+        (bool(sight.unknown(role.role, metrics)), Rule.BLIND),
+        (got is not None and not measured, Rule.LEARNING),
         (supply.rolling, Rule.ROLLING),
         (starting and now - (raised_at or now) < hold_s, Rule.PENDING),
         (got is not None and got.rule is Rule.BACKLOG, Rule.BACKLOG),
-        (got is not None and known(metrics.attainment, 1.0) + noise < goal, Rule.MISSED),
+        (got is not None and met + noise < goal, Rule.MISSED),
     )
     return next((rule for holds, rule in rules if holds), None)
 

@@ -47,7 +47,7 @@ MEANING: dict[Rule, str] = {
     Rule.BUDGET: "spec.autoscaling.gpuBudget.max is used up",
     Rule.MIN: "spec.roles.<role>.replicas.min",
     Rule.MAX: "spec.roles.<role>.replicas.max",
-    Rule.UNREACHABLE: "a lone request misses the SLO: more replicas would not help",
+    Rule.UNREACHABLE: "a lone request misses the SLO: replicas only carry the load",
 }
 
 
@@ -81,8 +81,9 @@ class Decision:
     """What to do now. `rule` and `message` are those of the role that moved, or else of the first.
 
     `active` False: the law did not run (no SLO, blind) and `rule` says why. `reachable` False: no
-    number of replicas meets the SLO; growth stopped. `numbers`: name with unit → what was used.
-    `relearning`: roles whose capacity is measured anew because what had been learnt was not usable.
+    number of replicas meets the SLO; they only carry the load. `numbers`: name with unit → what was
+    used. `relearning`: roles whose capacity is measured anew because what had been learnt was not
+    usable.
     """
 
     at: float
@@ -98,6 +99,8 @@ class Decision:
     silent_gateways: tuple[str, ...] = ()
     """Ready gateways of which Prometheus has no fresh samples."""
     relearning: tuple[Role, ...] = ()
+    unknown: tuple[str, ...] = ()
+    """Role and signal of what is unknown now and keeps the role from losing replicas."""
 
     def replicas(self, role: Role) -> int:
         return next(t.replicas for t in self.targets if t.role == role)

@@ -5,13 +5,17 @@ Allen-Cunneen correction, exact for M/M/n); decode is a fixed point on the batch
 replica does both. Called by `budget` and `decide` with constants from `capacity`.
 """
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from math import ceil, exp, inf, log, sqrt
 from statistics import NormalDist
 
 NORMAL = NormalDist()
 POINTS = 16
 """Equal-weight quantiles that stand for the distribution of prompt lengths."""
+
+RELAXED = 2.0
+"""An SLO that a lone request misses gives no size. The pool is then sized for this many times what
+a lone request takes: waiting no longer than being served, and steps at most twice as slow."""
 
 BATCH_SMOOTHING = 0.82
 """TPOT is a mean over the answer: averaging an M/G/∞ batch over one stay keeps √(2/3) of its σ."""
@@ -87,6 +91,11 @@ class PrefillModel:
         """Share of prompts that meet the limit without any queue."""
         return sum(s <= self.limit_s for s in self.services_s) / len(self.services_s)
 
+    def relaxed(self, goal: float) -> "PrefillModel":
+        """The same pool with a limit that the share `goal` of lone prompts meets with room."""
+        lone_s = sorted(self.services_s)[ceil(goal * len(self.services_s)) - 1]
+        return replace(self, limit_s=max(self.limit_s, RELAXED * lone_s))
+
     def load(self, rate: float) -> float:
         """Offered load in replicas."""
         return rate * self.mean_s
@@ -134,6 +143,15 @@ class DecodeModel:
     @property
     def reachable(self) -> float:
         return 1.0 if self.batch_limit >= 1 else 0.0
+
+    def relaxed(self, _goal: float) -> "DecodeModel":
+        """The same pool with a limit and a memory that a lone sequence meets with room."""
+        lone_s = self.base_s + self.sequence_s
+        return replace(
+            self,
+            limit_s=max(self.limit_s, RELAXED * lone_s),
+            kv_sequences=max(self.kv_sequences, 1.0),
+        )
 
     def batch(self, replicas: float, rate: float) -> float:
         """Mean batch n̄ = λ(O−1)·τ(n̄)/N, ∞ when the step grows faster than it serves."""
@@ -192,6 +210,10 @@ class ColocatedModel:
     def reachable(self) -> float:
         return min(self.prefill.reachable, self.decode.reachable)
 
+    def relaxed(self, goal: float) -> "ColocatedModel":
+        """The same pool with limits that lone requests meet with room."""
+        return replace(self, prefill=self.prefill.relaxed(goal), decode=self.decode.relaxed(goal))
+
     def _parts(self, replicas: float, rate: float) -> tuple[DecodeModel, float]:
         """Decode stretched by prefill's share φ of the time, and decode's own share ρ."""
         share = min(rate * self.per_prompt_s / replicas, 0.999)
@@ -240,17 +262,23 @@ Model = PrefillModel | DecodeModel | ColocatedModel
 LARGEST = 10_000
 
 
+def carrying(model: Model, goal: float) -> Model:
+    """The model that sizes the pool: relaxed where not even a lone request meets the limit."""
+    return model if model.reachable > 0 else model.relaxed(goal)
+
+
 def smallest(model: Model, rate: float, goal: float) -> int:
     """Smallest number of replicas whose predicted attainment is ≥ `goal` at `rate`, at least 1.
 
     The goal is lowered to just below what any number could reach: an SLO that a lone request
-    misses must not grow the pool without end.
+    misses must not grow the pool without end. Where no request at all can meet it, the pool carries
+    its load within a relaxed limit.
     """
-    reachable = model.reachable
-    if rate <= 0 or reachable <= 0:
+    if rate <= 0:
         return 1
+    model = carrying(model, goal)
     # What a lone request gets: the limit for ever more replicas.
-    reachable = min(reachable, model.attainment(1, rate * 1e-9))
+    reachable = min(model.reachable, model.attainment(1, rate * 1e-9))
     if reachable <= 0:
         return 1
     wanted = min(goal, reachable - 0.005)

@@ -156,6 +156,9 @@ class Observations:
     metrics: FleetMetrics
     supply: tuple[RoleSupply, ...]
 
+    def of(self, role: Role) -> RoleSupply:
+        return next(s for s in self.supply if s.role == role)
+
 
 @dataclass(frozen=True, slots=True)
 class SLO:

@@ -2,6 +2,7 @@
 
 from dataclasses import replace
 
+from argosy_operator.core.scaling import sight
 from argosy_operator.core.scaling.decision import (
     MEANING,
     Candidate,
@@ -27,6 +28,8 @@ from argosy_operator.core.scaling.observe import (
 from argosy_operator.core.scaling.sizing import Size
 from argosy_operator.core.scaling.state import ScalingState
 
+MOST_BETWEEN = 12
+
 
 def at_minimum(seen: Observations, goals: Goals, now: float) -> Decision:
     """No SLO to size by, or a policy that sizes nothing."""
@@ -45,7 +48,7 @@ def held(seen: Observations, goals: Goals, now: float, why: str) -> Decision:
         if replicas != supply.desired:
             rule = Rule.MIN if replicas > supply.desired else Rule.MAX
         targets.append(_target(supply, replicas, rule))
-    said = [_sentence(t, None) for t in targets if t.replicas != t.current]
+    said = [_sentence(t, None, seen) for t in targets if t.replicas != t.current]
     if seen.metrics.arrivals != NOT_ASKED:
         said.append(f"{MEANING[Rule.BLIND]} ({why})")
     return _inactive(tuple(targets), seen, now, Rule.BLIND, "; ".join(said))
@@ -80,7 +83,7 @@ def decided(
     now: float,
 ) -> Decision:
     """Put numbers and a sentence to every target."""
-    told = tuple(replace(t, message=_sentence(t, sizes.get(t.role))) for t in targets)
+    told = tuple(replace(t, message=_sentence(t, sizes.get(t.role), seen)) for t in targets)
     lead = next((t for t in told if t.replicas != t.current), None)
     lead = lead or next((t for t in told if t.rule is Rule.UNREACHABLE), told[0])
     gpus = {s.role: s.gpus_per_replica for s in seen.supply}
@@ -90,10 +93,16 @@ def decided(
         rule=lead.rule,
         message="; ".join(t.message for t in told),
         active=True,
-        reachable=all(s.rule is not Rule.UNREACHABLE for s in sizes.values()),
+        reachable=all(s.reachable for s in sizes.values()),
         numbers=_numbers(sizes, coming, work, seen),
         clock_skew_s=seen.metrics.clock_skew_s,
         silent_gateways=seen.metrics.silent_gateways,
+        unknown=tuple(
+            f"{s.role} {name}"
+            for s in seen.supply
+            if s.ready > 0
+            for name in sight.unknown(s.role, seen.metrics)
+        ),
         candidates=tuple(
             Candidate(
                 t.role,
@@ -103,9 +112,18 @@ def decided(
             )
             for t in told
             if t.role in sizes
-            for n in range(max(1, min(t.replicas, t.demanded) - 1), max(t.replicas, t.demanded) + 2)
+            for n in _weighed(t)
         ),
     )
+
+
+def _weighed(target: RoleTarget) -> list[int]:
+    """Numbers from the one that was taken to the one that load asks for, and one more at each end;
+    only those next to the two where many lie between: the record goes into status."""
+    ends = sorted((target.replicas, target.demanded))
+    near = {n + d for n in ends for d in (-1, 0, 1)}
+    between = range(ends[0], ends[1]) if ends[1] - ends[0] <= MOST_BETWEEN else ()
+    return sorted(n for n in {*near, *between} if n >= 1)
 
 
 def relearning(decision: Decision, state: ScalingState) -> Decision:
@@ -125,13 +143,15 @@ def anew_sentence(roles: tuple[Role, ...]) -> str:
     )
 
 
-def _sentence(target: RoleTarget, got: Size | None) -> str:
+def _sentence(target: RoleTarget, got: Size | None, seen: Observations) -> str:
     move = f"{target.role} {target.current} → {target.replicas}"
     if target.replicas == target.current:
         move = f"{target.role} stays {target.current}"
     load = ""
+    if target.rule is Rule.BLIND and (unknown := sight.unknown(target.role, seen.metrics)):
+        load = f", unknown: {', '.join(unknown)}"
     if got is not None:
-        load = f", {got.rate:.3g} requests/s planned need {target.demanded} replicas"
+        load += f", {got.rate:.3g} requests/s planned need {target.demanded} replicas"
     return f"{move} ({target.rule}: {MEANING[target.rule]}{load})"
 
 

@@ -12,12 +12,14 @@ from argosy_operator.core.scaling.formulas import (
     PrefillModel,
     Replica,
     Work,
+    carrying,
     colocated_model,
     decode_model,
     prefill_model,
     smallest,
 )
-from argosy_operator.core.scaling.observe import Role, RoleMetrics, RoleSupply, Signal, Value
+from argosy_operator.core.scaling.observe import Role, RoleSupply
+from argosy_operator.core.scaling.state import Gauges
 
 HYSTERESIS = 1.15
 """Going down is decided for this much more load. On the load, not on the count: a band on counts
@@ -36,19 +38,17 @@ class Limits:
 
 @dataclass(frozen=True, slots=True)
 class Size:
-    """`up`: needed for `rate` requests per second. `down`: enough for 15 % more."""
+    """`up`: needed for `rate` requests per second. `down`: enough for 15 % more.
+
+    `reachable`: a pool large enough meets the goal, whatever rule bound the number."""
 
     up: int
     down: int
     rule: Rule
     model: Model
     rate: float
+    reachable: bool
     backlog_s: float = 0.0
-
-
-def known(signal: Signal, otherwise: float) -> float:
-    """The value, or `otherwise` when idle or blind: only for uses that may merely add replicas."""
-    return signal.v if isinstance(signal, Value) else otherwise
 
 
 def model_of(role: Role, replica: Replica, work: Work, limits: Limits) -> Model:
@@ -65,7 +65,7 @@ def size(
     model: Model,
     work: Work,
     rate: float,
-    metrics: RoleMetrics,
+    gauges: Gauges,
     supply: RoleSupply,
     *,
     goal: float,
@@ -74,21 +74,20 @@ def size(
 ) -> Size:
     """Replicas of one role for `rate` requests per second (margins included), at least 1."""
     up, down = smallest(model, rate, goal), smallest(model, rate * HYSTERESIS, goal)
-    rule = Rule.UNREACHABLE if model.reachable < goal else Rule.DEMAND
-    # One silent pod must not hide its share of the queue.
-    silent = max(supply.ready / metrics.pods_reporting, 1.0) if metrics.pods_reporting else 1.0
-    queued_s = 0.0
-    if isinstance(model, PrefillModel):
-        prompts = known(metrics.outstanding_prompt_tokens, 0.0) / max(work.prompt, 1.0)
-        queued_s = prompts * model.mean_s * silent
-        floor = backlog(model, queued_s, supply, rate, cold_s=cold_s, drain_s=drain_s)
+    reachable = model.reachable >= goal
+    rule = Rule.DEMAND if reachable else Rule.UNREACHABLE
+    queued_s, carried = 0.0, carrying(model, goal)
+    if isinstance(carried, PrefillModel):
+        prompts = (gauges.outstanding_prompt_tokens or 0.0) / max(work.prompt, 1.0)
+        queued_s = prompts * carried.mean_s
+        floor = backlog(carried, queued_s, supply, rate, cold_s=cold_s, drain_s=drain_s)
         floor_rule = Rule.BACKLOG
     else:
-        floor = model.in_flight_floor(known(metrics.running, 0.0) * silent)
+        floor = carried.in_flight_floor(gauges.running or 0.0)
         floor_rule = Rule.IN_FLIGHT
     if floor > up:
         up, rule = floor, floor_rule
-    return Size(up, max(up, down), rule, model, rate, queued_s)
+    return Size(up, max(up, down), rule, model, rate, reachable, queued_s)
 
 
 def backlog(

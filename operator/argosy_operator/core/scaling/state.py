@@ -7,17 +7,45 @@ from dataclasses import dataclass, field, replace
 
 from argosy_operator.core.scaling.capacity import Estimate
 from argosy_operator.core.scaling.demand import DemandState
-from argosy_operator.core.scaling.formulas import Work
 from argosy_operator.core.scaling.observe import Role, Windows
 from argosy_operator.core.scaling.steady import Memory
 
 
 @dataclass(frozen=True, slots=True)
+class Lengths:
+    """What the gateways measured last of a request; None: never yet.
+
+    Tokens of a prompt and of an answer (means), E[L²]/E[L]² of prompts, seconds of a KV transfer.
+    """
+
+    prompt: float | None = None
+    variation: float | None = None
+    output: float | None = None
+    transfer_s: float | None = None
+
+    @property
+    def measured(self) -> bool:
+        return self.prompt is not None and self.output is not None
+
+
+@dataclass(frozen=True, slots=True)
+class Gauges:
+    """What a role's engines said last, over all its ready pods; None: never yet. A gauge that is
+    unknown now counts as it was: with nothing in its place it would read as zero."""
+
+    running: float | None = None
+    outstanding_prompt_tokens: float | None = None
+    kv_capacity_tokens: float | None = None
+    """Of one replica."""
+
+
+@dataclass(frozen=True, slots=True)
 class RoleState:
-    """Memory of one role: learnt constants, headroom factor of the feedback, holds."""
+    """Memory of one role: learnt constants, last gauges, headroom of the feedback, holds."""
 
     role: Role
     estimate: Estimate
+    gauges: Gauges = field(default_factory=Gauges)
     headroom: float = 1.0
     memory: Memory = field(default_factory=Memory)
 
@@ -27,14 +55,13 @@ class ScalingState:
     """Memory between two decisions; begins empty after a restart, so that holds begin anew.
 
     `sighted_at`: since when the metrics have been true without a gap; `seen_at`: last true round;
-    `busy_at`: last round that was not idle; `work`, `work_at`: last known lengths and when.
+    `busy_at`: last round that was not idle; `lengths`: last measured lengths.
     """
 
     sighted_at: float | None = None
     seen_at: float | None = None
     busy_at: float | None = None
-    work: Work | None = None
-    work_at: float | None = None
+    lengths: Lengths = field(default_factory=Lengths)
     demand: DemandState = field(default_factory=DemandState)
     roles: tuple[RoleState, ...] = ()
 
@@ -47,7 +74,6 @@ def restarted(state: ScalingState) -> ScalingState:
         sighted_at=None,
         seen_at=None,
         busy_at=None,
-        work_at=None,
         demand=DemandState(residuals=state.demand.residuals),
         roles=tuple(
             replace(role, memory=Memory(), estimate=replace(role.estimate, at=None))

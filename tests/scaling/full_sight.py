@@ -1,0 +1,127 @@
+"""Observations in which every signal is known, and one or the other of them made blind."""
+
+from collections.abc import Collection, Mapping
+from dataclasses import fields, replace
+
+from argosy_operator.core.scaling.decide import ScalingState, decide
+from argosy_operator.core.scaling.decision import Decision, RoleTarget
+from argosy_operator.core.scaling.observe import (
+    SLO,
+    Bin,
+    Blind,
+    FleetMetrics,
+    Goals,
+    Idle,
+    Observations,
+    Profile,
+    Role,
+    RoleGoal,
+    RoleMetrics,
+    RoleSupply,
+    Signal,
+    StepDelta,
+    Value,
+    Windows,
+)
+from argosy_operator.core.scaling.presets import PRESETS
+
+LLAMA = PRESETS["llama-70b-h100-tp4"]
+START = 1_000_000.0
+EVERY_S = 15.0
+POOLS: tuple[Role, ...] = ("prefill", "decode")
+UNKNOWN = Blind("NoSamples")
+
+Have = Mapping[Role, int]
+
+
+USUAL = SLO(1.0, 0.04)
+
+
+def goals(slo: SLO = USUAL, *, prior: Profile | None = LLAMA) -> Goals:
+    return Goals(
+        mode="disaggregated",
+        roles=tuple(RoleGoal(role, 1, 1000) for role in POOLS),
+        slo=slo,
+        windows=Windows(interval_s=EVERY_S, down_hold_s=60.0, cold_start_s=15.0),
+        prior=prior,
+    )
+
+
+def steps(role: Role, now: float, engine: Profile = LLAMA) -> StepDelta:
+    """Ten steps of a replica as fast as `engine`: ten prompts of 1,000 tokens, or 8 sequences."""
+    if role == "prefill":
+        seconds = 10 * (engine.prefill_base_s + 1000 * engine.per_prompt_token_s)
+        return StepDelta(now, seconds, 10, prefill_tokens=10_000, prefill_requests=10)
+    step = engine.decode_base_s + 8 * (engine.per_sequence_s + 1100 * engine.per_context_token_s)
+    return StepDelta(now, 10 * step, 10, decode_sequences=80, context_tokens=80 * 1100)
+
+
+def metrics(now: float, rate: float, have: Have, **signals: float) -> FleetMetrics:
+    """A round at a steady `rate`. `signals`: other numbers than the usual ones, by their names."""
+
+    def of(name: str, usual: float) -> Value:
+        return Value(signals.get(name, usual), now)
+
+    prompt = of("prompt_tokens", 1000.0)
+    return FleetMetrics(
+        at=now,
+        arrivals=Value(rate, now) if rate else Idle(now),
+        bins=tuple(Bin(now - 15 * k, 15 * rate) for k in range(40, -1, -1)),
+        shed=Idle(now),
+        prompt_tokens=prompt,
+        prompt_tokens_squared=of("prompt_tokens_squared", prompt.v**2),
+        output_tokens=of("output_tokens", 200.0),
+        kv_transfer_s=of("kv_transfer_s", 0.0),
+        attainment=of("attainment", 1.0),
+        ttft_attainment=of("ttft_attainment", 1.0),
+        tpot_attainment=of("tpot_attainment", 1.0),
+        scored=100.0,
+        roles=tuple(
+            RoleMetrics(
+                role,
+                pods_reporting=have[role],
+                steps=(steps(role, now),),
+                waiting=of("waiting", 0.0),
+                running=of("running", 0.0),
+                outstanding_prompt_tokens=of("outstanding_prompt_tokens", 0.0),
+                kv_use=of("kv_use", 0.5),
+                kv_capacity_tokens=of("kv_capacity_tokens", LLAMA.kv_tokens),
+            )
+            for role in POOLS
+        ),
+    )
+
+
+def blinded(seen: FleetMetrics, names: Collection[str]) -> FleetMetrics:
+    """The same round without these signals, in the fleet's numbers and in those of both roles."""
+
+    def without(part: FleetMetrics | RoleMetrics) -> dict[str, Signal]:
+        return {f.name: UNKNOWN for f in fields(part) if f.name in names}
+
+    roles = tuple(replace(r, **without(r)) for r in seen.roles)  # type: ignore[arg-type]
+    return replace(seen, **without(seen), roles=roles)  # type: ignore[arg-type]
+
+
+def supply(have: Have) -> tuple[RoleSupply, ...]:
+    return tuple(RoleSupply(role, have[role], have[role]) for role in POOLS)
+
+
+def play(
+    law: Goals,
+    rounds: list[tuple[FleetMetrics, Have]],
+    state: ScalingState | None = None,
+) -> tuple[ScalingState, Decision]:
+    """The decision on the last of these rounds."""
+    state, decision = state or ScalingState(), None
+    for seen, have in rounds:
+        state, decision = decide(state, Observations(seen, supply(have)), law, seen.at)
+    assert decision is not None
+    return state, decision
+
+
+def times(count: int, first: int = 0) -> list[float]:
+    return [START + EVERY_S * (first + i) for i in range(count)]
+
+
+def target(decision: Decision, role: Role) -> RoleTarget:
+    return next(t for t in decision.targets if t.role == role)

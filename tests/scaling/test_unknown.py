@@ -1,0 +1,232 @@
+"""A signal that is unknown keeps replicas or adds some; it never removes one."""
+
+from dataclasses import replace
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from argosy_operator.core.scaling.decide import ScalingState
+from argosy_operator.core.scaling.decision import Rule
+from argosy_operator.core.scaling.observe import SLO, FleetMetrics, Idle, Role
+from tests.scaling.full_sight import (
+    LLAMA,
+    blinded,
+    goals,
+    metrics,
+    play,
+    target,
+    times,
+)
+
+GAUGES = (
+    "prompt_tokens",
+    "prompt_tokens_squared",
+    "output_tokens",
+    "kv_transfer_s",
+    "attainment",
+    "shed",
+    "waiting",
+    "running",
+    "outstanding_prompt_tokens",
+    "kv_use",
+    "kv_capacity_tokens",
+)
+"""All that is known beside the arrivals, but for the shares that correct the headroom: these move
+it by at most 0.4 % a round, and while they are unknown it stands still."""
+RESTS_ON: dict[Role, set[str]] = {
+    "prefill": {
+        "arrivals",
+        "attainment",
+        "prompt_tokens",
+        "prompt_tokens_squared",
+        "outstanding_prompt_tokens",
+    },
+    "decode": {
+        "arrivals",
+        "attainment",
+        "prompt_tokens",
+        "output_tokens",
+        "kv_transfer_s",
+        "running",
+        "kv_capacity_tokens",
+    },
+}
+EVERYTHING = (*GAUGES, "arrivals", "ttft_attainment", "tpot_attainment")
+
+
+def steady(have: dict[Role, int], names: tuple[str, ...], slo: SLO, rate: float, **usual: float):
+    """Rounds with full sight until replicas may go, then one with and one without it."""
+    law = goals(slo)
+    state, _ = play(law, [(metrics(now, rate, have, **usual), have) for now in times(12)])
+    (last,) = times(1, first=12)
+    seen = metrics(last, rate, have, **usual)
+    _, full = play(law, [(seen, have)], state)
+    _, blind = play(law, [(blinded(seen, names), have)], state)
+    return full, blind
+
+
+def test_a_blind_kv_gauge_is_not_endless_memory() -> None:
+    """Small pools: 34 replicas by memory, 24 by the time of a step."""
+    have: dict[Role, int] = {"prefill": 20, "decode": 34}
+    usual = {"prompt_tokens": 2000.0, "output_tokens": 600.0, "kv_capacity_tokens": 66_144.0}
+    full, blind = steady(have, ("kv_use", "kv_capacity_tokens"), SLO(1.0, 0.05), 30.65, **usual)
+    assert target(full, "decode").demanded == 34
+    assert target(blind, "decode").demanded == 34
+
+
+def test_a_blind_second_moment_is_not_prompts_of_one_length() -> None:
+    have: dict[Role, int] = {"prefill": 5, "decode": 9}
+    usual = {"prompt_tokens": 2000.0, "prompt_tokens_squared": 1.49 * 2000.0**2}
+    full, blind = steady(have, ("prompt_tokens_squared",), SLO(0.6, 0.04), 14.8, **usual)
+    assert target(full, "prefill").demanded == 5
+    assert target(blind, "prefill").demanded == 5
+
+
+def test_a_second_moment_that_was_never_known_counts_as_wide() -> None:
+    have: dict[Role, int] = {"prefill": 5, "decode": 9}
+    law = goals(SLO(0.6, 0.04))
+    rounds = [metrics(now, 14.8, have, prompt_tokens=2000.0) for now in times(60)]
+    _, blind = play(law, [(blinded(m, ["prompt_tokens_squared"]), have) for m in rounds])
+    _, even = play(law, [(m, have) for m in rounds])
+    assert target(blind, "prefill").demanded > target(even, "prefill").demanded
+
+
+@pytest.mark.parametrize("never", [False, True])
+@pytest.mark.parametrize(
+    ("role", "name"),
+    [(role, name) for role, names in RESTS_ON.items() for name in sorted(names - {"arrivals"})],
+)
+def test_a_role_keeps_its_replicas_while_a_signal_that_its_size_rests_on_is_unknown(
+    name: str, role: Role, never: bool
+) -> None:
+    """For hours, at a tenth of what it could carry; with sight again, they go."""
+    have: dict[Role, int] = {"prefill": 6, "decode": 6}
+    state = ScalingState()
+    if not never:
+        state, _ = play(goals(), [(metrics(now, 1.0, have), have) for now in times(60, -60)])
+    rounds = [blinded(metrics(now, 1.0, have), [name]) for now in times(200)]
+    state, blind = play(goals(), [(seen, have) for seen in rounds], state)
+    kept = target(blind, role)
+    assert kept.replicas == 6
+    assert kept.rule is Rule.BLIND
+    state, seeing = play(goals(), [(metrics(n, 1.0, have), have) for n in times(60, 200)], state)
+    assert target(seeing, role).replicas == 5
+
+
+def test_the_decision_names_the_signal_that_is_unknown() -> None:
+    have: dict[Role, int] = {"prefill": 6, "decode": 6}
+    rounds = [blinded(metrics(now, 1.0, have), ["kv_capacity_tokens"]) for now in times(60)]
+    _, blind = play(goals(), [(seen, have) for seen in rounds])
+    assert "kv_capacity_tokens" in target(blind, "decode").message
+    assert target(blind, "prefill").replicas == 5
+
+
+def test_what_is_unknown_does_not_stop_growth() -> None:
+    have: dict[Role, int] = {"prefill": 1, "decode": 1}
+    blind = [blinded(metrics(now, 12.0, have), GAUGES[3:]) for now in times(3)]
+    _, decision = play(goals(), [(seen, have) for seen in blind])
+    assert target(decision, "prefill").replicas > 1
+    assert target(decision, "decode").replicas > 1
+
+
+RATES = st.floats(0.1, 60)
+HAVE = st.integers(1, 40)
+
+
+@settings(max_examples=100, deadline=None)
+@given(
+    rate=RATES,
+    prefill=HAVE,
+    decode=HAVE,
+    names=st.sets(st.sampled_from(EVERYTHING), min_size=1),
+    slo=st.sampled_from([SLO(1.0, 0.04), SLO(0.3, 0.06), SLO(0.05, 0.01)]),
+    usual=st.fixed_dictionaries(
+        {
+            "prompt_tokens": st.floats(1, 8000),
+            "output_tokens": st.floats(1, 1000),
+            "running": st.floats(0, 500),
+            "outstanding_prompt_tokens": st.floats(0, 1e6),
+            "kv_capacity_tokens": st.floats(1e4, 1e6),
+            "kv_transfer_s": st.floats(0, 1),
+            "attainment": st.floats(0, 1),
+        }
+    ),
+    wide=st.floats(1, 5),
+)
+def test_no_set_of_unknown_signals_removes_a_replica_or_gives_fewer_than_full_sight(
+    rate: float,
+    prefill: int,
+    decode: int,
+    names: set[str],
+    slo: SLO,
+    usual: dict[str, float],
+    wide: float,
+) -> None:
+    """After rounds in which all was known and steady, one round in which `names` are unknown.
+
+    Never fewer than now, whatever is unknown. Never fewer than full sight decides, as long as the
+    arrivals and the corrections of the headroom are among what is known.
+    """
+    have: dict[Role, int] = {"prefill": prefill, "decode": decode}
+    usual["prompt_tokens_squared"] = wide * usual["prompt_tokens"] ** 2
+    full, blind = steady(have, tuple(names), slo, rate, **usual)
+    for role in have:
+        if names & RESTS_ON[role]:
+            assert target(blind, role).replicas >= have[role]
+        if names <= set(GAUGES):
+            assert target(blind, role).replicas >= target(full, role).replicas
+
+
+def unanswered(
+    now: float, have: dict[Role, int], rate: float = 9.0, **usual: float
+) -> FleetMetrics:
+    """Requests come and none has ended: the gateway knows no length yet, only the engines do."""
+    seen = metrics(now, rate, have, **usual)
+    return replace(
+        seen,
+        prompt_tokens=Idle(now),
+        prompt_tokens_squared=Idle(now),
+        output_tokens=Idle(now),
+        attainment=Idle(now),
+        ttft_attainment=Idle(now),
+        tpot_attainment=Idle(now),
+        scored=0.0,
+    )
+
+
+ONE: dict[Role, int] = {"prefill": 1, "decode": 1}
+
+
+@pytest.mark.parametrize("prior", [LLAMA, None])
+def test_sequences_in_flight_grow_decode_before_the_first_answer_has_ended(prior: object) -> None:
+    law = goals(prior=prior)  # type: ignore[arg-type]
+    rounds = [(unanswered(now, ONE, running=2000.0), ONE) for now in times(3)]
+    _, decision = play(law, rounds)
+    assert target(decision, "decode").replicas > 1
+    assert target(decision, "decode").demanded > 2000 * 1100 / LLAMA.kv_tokens
+
+
+def test_arrivals_alone_grow_both_roles_before_the_first_answer_has_ended() -> None:
+    _, decision = play(goals(), [(unanswered(now, ONE, rate=30.0), ONE) for now in times(3)])
+    assert target(decision, "prefill").replicas > 1
+    assert target(decision, "decode").replicas > 1
+
+
+def test_prompts_that_wait_grow_prefill_before_the_first_answer_has_ended() -> None:
+    rounds = [unanswered(now, ONE, rate=1.0, outstanding_prompt_tokens=9e5) for now in times(3)]
+    _, decision = play(goals(), [(seen, ONE) for seen in rounds])
+    assert target(decision, "prefill").replicas > 1
+    assert target(decision, "prefill").rule in (Rule.BACKLOG, Rule.STEP)
+
+
+def test_before_any_answer_the_prompts_length_is_that_of_the_steps() -> None:
+    _, decision = play(goals(), [(unanswered(now, ONE), ONE) for now in times(3)])
+    assert decision.numbers["prompt_tokens"] == 1000.0
+
+
+def test_nothing_is_removed_before_the_first_answer_has_ended() -> None:
+    have: dict[Role, int] = {"prefill": 6, "decode": 6}
+    _, decision = play(goals(), [(unanswered(now, have, rate=0.2), have) for now in times(200)])
+    assert [t.replicas for t in decision.targets] == [6, 6]
+    assert {t.rule for t in decision.targets} == {Rule.LEARNING}
