@@ -7,9 +7,7 @@ import pytest
 
 from tests.engine.processes import sim_engines
 
-ASK = {"model": "m", "prompt": "one two three", "max_tokens": 100}
-STEP_MS = 20  # what a decode step of the preset lasts at least
-LATE_MS = 500  # a simulated engine that is late wins back this much
+ASK = {"model": "m", "prompt": "one two three", "max_tokens": 150}  # 3 s of decode steps
 HEADER = "x-argosy-ttft-ms"
 
 
@@ -30,7 +28,7 @@ def ask(engine, headers=None, **more):
 
 def assert_first_token_only(answer, took_ms):
     ttft_ms = float(answer.headers[HEADER])
-    assert 18 < ttft_ms < took_ms - 99 * STEP_MS + LATE_MS
+    assert 18 < ttft_ms < took_ms - 1000  # 18 ms: the preset's prefill
 
 
 def test_a_whole_answer_names_the_time_of_its_first_token_not_of_its_last(engines):
