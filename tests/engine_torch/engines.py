@@ -19,7 +19,9 @@ class Engine:
     kv: int
     pid: int = 0
 
-    def complete(self, prompt: str, max_tokens: int, prefill: "Engine | None" = None) -> str:
+    def complete(
+        self, prompt: str, max_tokens: int, prefill: "Engine | None" = None, **more: object
+    ) -> str:
         """Greedy text of exactly `max_tokens` tokens, through /v1/completions."""
         body = {
             "model": "m",
@@ -27,6 +29,7 @@ class Engine:
             "max_tokens": max_tokens,
             "temperature": 0,
             "ignore_eos": True,
+            **more,
         }
         headers = {"content-type": "application/json"}
         if prefill is not None:

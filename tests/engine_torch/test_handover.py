@@ -49,3 +49,11 @@ def test_leases_are_gone_when_the_texts_are_whole(fleet):
     prefill, decode, _ = fleet
     decode.complete("leases end", 2, prefill)
     assert prefill.metric("argosy_kv_leases_active") == 0
+
+
+def test_a_penalised_text_is_equal_apart_and_together(fleet):
+    prefill, decode, colocated = fleet
+    more = {"repetition_penalty": 1.3, "skip_special_tokens": False}
+    apart = decode.complete("again and again", 32, prefill, **more)
+    assert apart == colocated.complete("again and again", 32, **more)
+    assert apart != colocated.complete("again and again", 32)
