@@ -35,7 +35,8 @@ class Limits:
     send_buffer_bytes: int = 256 * 1024
     """The kernel's buffer for one client; it grows to megabytes where nothing is said."""
     write_stall_s: float = 30.0
-    """A client that reads nothing for so long is treated as gone: its connection is aborted."""
+    """A client that reads less than 16 KiB in so long, while bytes wait for it, is treated as gone:
+    its connection is aborted."""
     refused_s: float = 60.0
     """The API server refuses this gateway (401, 403) for so long: it turns unready. Longer than the
     operator takes to replace gateways whose account was made anew, or to give a right back."""

@@ -17,6 +17,7 @@ from argosy_gateway.openai import error_body
 
 __all__ = ["Guard"]
 
+_LEAST_READ_BYTES = 16_384
 _UPGRADE = re.compile(rb"(?<=\r\n)upgrade(?=:)", re.IGNORECASE)
 
 
@@ -37,7 +38,7 @@ class Guard(HttpToolsProtocol):
         self._in_head = False
         self._before_body = True
         self._head_bytes = 0
-        self._unsent = (0, 0.0)  # bytes that wait for the client, and since when as many
+        self._unsent = (0, 0.0)  # bytes that waited for the client, and when it last read enough
         self.surplus = False
         """A second request came too early; what the client sends from then on is dropped."""
 
@@ -53,7 +54,7 @@ class Guard(HttpToolsProtocol):
         self._expect_within(self.limits.first_byte_s)
 
     def resume_writing(self) -> None:
-        self._unsent = (0, 0.0)  # the client reads, even if the buffer fills to the same length
+        self._unsent = (0, 0.0)  # the client reads, even if the buffer fills up again
         super().resume_writing()
 
     def connection_lost(self, exc: Exception | None) -> None:
@@ -78,16 +79,18 @@ class Guard(HttpToolsProtocol):
     # The sweeper's side.
 
     def check_time(self, now: float) -> None:
-        """Abort when bytes wait for the client, and none of them left for `write_stall_s`.
+        """Abort when bytes wait for the client, and less than 16 KiB left in `write_stall_s`.
 
         Closing would wait until they are read. While an answer still grows, the engine's own pace
         is no fault of the client: its time begins when the buffer is full or the answer is whole.
         """
-        unsent = self.transport.get_write_buffer_size()
-        growing = self._answering() and not self.flow.write_paused
-        if not unsent or unsent != self._unsent[0] or (growing and not self.transport.is_closing()):
+        unsent, (before, since) = self.transport.get_write_buffer_size(), self._unsent
+        full = self.flow.write_paused or self.transport.is_closing()
+        growing = self._answering() and not full
+        read = not unsent or not before - _LEAST_READ_BYTES < unsent <= before
+        if growing or read:
             self._unsent = (unsent, now)
-        elif now - self._unsent[1] > self.limits.write_stall_s:
+        elif now - since > self.limits.write_stall_s:
             self.transport.abort()
 
     # The parser's side.

@@ -72,7 +72,7 @@ class Fleet:
         return "disaggregated" if apart else "colocated"
 
     def sweep(self) -> None:
-        """End what stands still: clients that do not read, engines that do not answer."""
+        """End waits for engines that do not answer."""
         now = self.clock()
         for relay in tuple(self.relays):
             relay.check_time(now)
@@ -104,7 +104,7 @@ class Relay:
             "_started",
             "_stopped",
         ),
-        *("_tokens", "_task", "_timed_out", "_tried", "_usage", "_writing_since"),
+        *("_tokens", "_task", "_timed_out", "_tried", "_usage"),
     )
 
     def __init__(self, fleet: Fleet, ask: Ask, send: Send) -> None:
@@ -130,7 +130,6 @@ class Relay:
         self._role_mode = fleet.role_mode()
         self._first_content_at: float | None = None
         self._last_content_at: float | None = None
-        self._writing_since: float | None = None
 
     def stop(self) -> None:
         """The client is gone: close the engine's connection and end."""
@@ -139,11 +138,9 @@ class Relay:
             self._task.cancel()
 
     def check_time(self, now: float) -> None:
-        """Called by the sweeper: end a wait that is longer than its limit."""
+        """Called by the sweeper: end a wait for the engine that is longer than its limit."""
         limits, exchange = self._fleet.config.limits, self._exchange
-        if self._writing_since is not None and now - self._writing_since > limits.write_stall_s:
-            self.stop()
-        elif exchange is not None and exchange.waiting_since is not None:
+        if exchange is not None and exchange.waiting_since is not None:
             first_s = limits.first_token_s if self._ask.stream else limits.whole_answer_s
             limit_s = limits.engine_silence_s if self._started else first_s
             if now - exchange.waiting_since > limit_s:
@@ -396,13 +393,11 @@ class Relay:
                     self._first_content_at = now
             if not events and not scan.done:
                 continue
-            self._writing_since = now
             if not self._started:
                 await self._start(200, head.headers)
             await self._send(
                 {"type": "http.response.body", "body": events, "more_body": not scan.done}
             )
-            self._writing_since = None
 
     async def _break_off(self, why: str) -> None:
         """Mid-stream failure: an error event, then the end, without `[DONE]`."""
@@ -425,10 +420,8 @@ class Relay:
     async def _pass_on(
         self, status: int, headers: Iterable[tuple[bytes, bytes]], body: bytes
     ) -> None:
-        self._writing_since = self._fleet.clock()
         await self._start(status, headers, (b"content-length", str(len(body)).encode()))
         await self._send({"type": "http.response.body", "body": body, "more_body": False})
-        self._writing_since = None
 
     async def _start(
         self, status: int, headers: Iterable[tuple[bytes, bytes]], *more: tuple[bytes, bytes]

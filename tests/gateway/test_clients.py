@@ -86,6 +86,9 @@ async def test_a_client_that_reads_slowly_is_left_alone_and_one_that_stops_is_no
             while read < 1_500_000:  # more than all buffers hold
                 read += len(await asyncio.get_running_loop().sock_recv(sock, 65_536))
             guard.check_time(now() + 29)
+            for relay in f.fleet.relays:
+                relay.check_time(now() + 31)  # a long write is no standstill
+            assert f.fleet.relays
             assert not guard.transport.is_closing()
         await f.until(lambda: guard.flow.write_paused)
         guard.check_time(now() + 29)
