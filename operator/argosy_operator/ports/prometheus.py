@@ -10,8 +10,9 @@ come from scrape relabelling (designs/0001-seams.md §5).
 import asyncio
 import json
 import logging
+import time
 from collections.abc import Mapping
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from math import ceil, isfinite
 from pathlib import Path
@@ -39,6 +40,8 @@ log = logging.getLogger("argosy.prometheus")
 
 LARGEST_ANSWER = 16 * 2**20
 WORKERS_PER_SERVER = 2
+SERVERS = 32
+UNUSED_S = 600.0
 TOLD_OF_ERROR = 200
 QUANTILE = 0.9
 
@@ -64,6 +67,10 @@ NOT_ALLOWED = (
     "PrometheusNotAllowed: spec.metrics.prometheus.url is not in the operator's allow-list; leave "
     "it out, or have its host:port added to prometheus.allowed in the values of the operator's "
     "chart"
+)
+NO_ROOM = (
+    "PrometheusBusy: as many addresses of Prometheus as the operator asks at once are being asked; "
+    "let fleets share one"
 )
 NO_METRICS = (
     "PrometheusAway: spec.metrics.prometheus.url gives no metrics; the operator's log has the cause"
@@ -141,19 +148,36 @@ class Server(PrometheusConnect):  # type: ignore[misc]  # the library has no typ
         self.guarded, self.told = allowed is not None, ""
         self.timeout = (min(timeout_s, 2.0), timeout_s)
         self.workers = ThreadPoolExecutor(WORKERS_PER_SERVER, thread_name_prefix="prometheus")
+        self.used_at, self._asking = 0.0, set[Future[FleetMetrics]]()
+
+    def submit(self, asked: "Question", at: float) -> "Future[FleetMetrics]":
+        """Ask in one of the server's threads. A question that nobody waits for any more ends by
+        itself in time."""
+        future = self.workers.submit(measure, self, asked, at)
+        self._asking = {other for other in self._asking if not other.done()} | {future}
+        return future
+
+    @property
+    def busy(self) -> bool:
+        return any(not future.done() for future in self._asking)
+
+    def end(self) -> None:
+        """Close connections; threads end when the questions that they ask have ended."""
+        self.workers.shutdown(wait=False, cancel_futures=True)
+        self.close()
 
     def ask(self, query: str, at: float | None = None) -> Answer:
         """Instant query at `at`, or at the server's own time. Blocking; raises NoAnswerError."""
-        time = {} if at is None else {"time": f"{at:.3f}"}
+        when = {} if at is None else {"time": f"{at:.3f}"}
         try:
             with self._session.get(
                 f"{self.url}/api/v1/query",
-                params={"query": query, **time},
+                params={"query": query, **when},
                 timeout=self.timeout,
                 allow_redirects=False,
                 stream=True,
             ) as response:
-                body = response.raw.read(LARGEST_ANSWER + 1, decode_content=True)
+                body = self._body(response)
         except requests.Timeout as error:
             raise NoAnswerError(f"PrometheusTimeout: {self.url} does not answer") from error
         except (requests.RequestException, OSError) as error:
@@ -161,6 +185,19 @@ class Server(PrometheusConnect):  # type: ignore[misc]  # the library has no typ
         except Exception as error:  # urllib3's own, while the body is read
             raise NoAnswerError(f"PrometheusAway: {self.url}: {type(error).__name__}") from error
         return self._read(response.status_code, body)
+
+    def _body(self, response: requests.Response) -> bytes:
+        """At most one byte more than may be. The time-out is for the whole: requests' own begins
+        anew with each piece."""
+        body, deadline = bytearray(), time.monotonic() + self.timeout[1]
+        while len(body) <= LARGEST_ANSWER:
+            piece = response.raw.read1(LARGEST_ANSWER + 1 - len(body), decode_content=True)
+            if not piece:
+                break
+            body += piece
+            if time.monotonic() > deadline:
+                raise requests.Timeout("the answer takes too long")
+        return bytes(body)
 
     def _read(self, status: int, body: bytes) -> Answer:
         """Only what Prometheus itself says about an error is passed on: the address may come from
@@ -213,28 +250,45 @@ class PrometheusMetrics:
         if url != self.url and not self.allowed.permits(url):
             return blind_metrics(at, NOT_ALLOWED)
         server = self._server(url)
-        loop = asyncio.get_running_loop()
+        if server is None:
+            return blind_metrics(at, NO_ROOM)
+        asking = server.submit(asked, at)
         try:
             async with asyncio.timeout(self.timeout_s):
-                return await loop.run_in_executor(server.workers, measure, server, asked, at)
+                return await asyncio.wrap_future(asking)
         except TimeoutError:
             cause = f"PrometheusTimeout: {url} took over {self.timeout_s:g} s"
         except NoAnswerError as error:
             cause = error.reason
         return blind_metrics(at, _to_tell(server, cause))
 
-    def _server(self, url: str) -> Server:
-        # Threads per server: one that hangs must not make the others' fleets blind.
-        if url not in self._servers:
+    def _server(self, url: str) -> Server | None:
+        """The server at `url`; None where there are as many as there may be and all are asked.
+
+        Each has threads of its own: one that hangs must not make the others' fleets blind.
+        Addresses come from users, so what is not used is closed: all after ten minutes, the one
+        that was used longest ago when there are too many."""
+        now = time.monotonic()
+        server = self._servers.pop(url, None)
+        idle = [kept for kept, other in self._servers.items() if not other.busy]
+        late = [kept for kept in idle if now - self._servers[kept].used_at > UNUSED_S]
+        if server is None and not late and len(self._servers) >= SERVERS:
+            if not idle and url != self.url:
+                return None
+            late = idle[:1]
+        for kept in late:
+            self._servers.pop(kept).end()
+        if server is None:
             auth = self._auth if url == self.url else None
             allowed = None if url == self.url else self.allowed
-            self._servers[url] = Server(url, timeout_s=self.timeout_s, auth=auth, allowed=allowed)
-        return self._servers[url]
+            server = Server(url, timeout_s=self.timeout_s, auth=auth, allowed=allowed)
+        server.used_at = now
+        self._servers[url] = server  # in the order of their last use
+        return server
 
     def close(self) -> None:
         for server in self._servers.values():
-            server.workers.shutdown(wait=False, cancel_futures=True)
-            server.close()
+            server.end()
 
 
 def _to_tell(server: Server, cause: str) -> str:
