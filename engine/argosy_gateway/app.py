@@ -10,6 +10,7 @@ import logging
 import math
 from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import replace
+from functools import partial
 from typing import Any
 
 from argosy_gateway.bodies import Body, ClientGoneError
@@ -28,6 +29,7 @@ Receive = Callable[[], Awaitable[dict[str, Any]]]
 Scope = Mapping[str, Any]
 App = Callable[[Scope, Receive, Send], Awaitable[None]]
 
+_SHORT_BYTES = 64 << 10
 _COMPLETIONS = ("/v1/chat/completions", "/v1/completions")
 
 
@@ -70,7 +72,9 @@ async def _ask(fleet: Fleet, scope: Scope, receive: Receive, body: Body) -> Ask:
         if scope["method"] != "POST":
             raise _wrong_method(scope, "POST")
         data = await body.read(receive, int(announced or 0))
-        return read_ask(scope["path"], data, served_name=fleet.config.served_name)
+        read = partial(read_ask, scope["path"], data, served_name=fleet.config.served_name)
+        # A million token ids take half a second to read, in which streams must go on.
+        return read() if len(data) <= _SHORT_BYTES else await asyncio.to_thread(read)
     except (RequestError, ClientGoneError):
         fleet.metrics.invalid()
         raise

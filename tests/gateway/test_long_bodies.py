@@ -1,0 +1,59 @@
+"""Long bodies hold up nobody else in a gateway, and reach the engine as they came."""
+
+import asyncio
+import json
+import threading
+
+import httpx
+import pytest
+
+from argosy_gateway import app
+from argosy_gateway.openai import read_ask
+from tests.gateway.engines import Engine, front
+
+PATH = "/v1/completions"
+PATIENCE_S = 10
+
+
+async def test_others_are_answered_while_a_long_body_is_read(monkeypatch):
+    started, go = threading.Event(), threading.Event()
+
+    def held(path, body, **more):
+        if len(body) > 1 << 20:
+            started.set()
+            assert go.wait(PATIENCE_S)
+        return read_ask(path, body, **more)
+
+    monkeypatch.setattr(app, "read_ask", held)
+    async with (
+        front(Engine("a")) as f,
+        httpx.AsyncClient(base_url=f.url, verify=False, timeout=60) as client,
+    ):
+        body = {"model": "m", "prompt": [5] * 800_000}
+        long = asyncio.ensure_future(client.post(PATH, json=body))
+        assert await asyncio.to_thread(started.wait, PATIENCE_S)
+        models = await client.get("/v1/models")
+        assert not long.done()
+        go.set()
+        assert ((await long).status_code, models.status_code) == (200, 200)
+
+
+@pytest.mark.parametrize("end", [b"", b" \r\n\t"])
+def test_a_streamed_body_is_sent_on_as_it_came_with_the_wish_for_usage(end):
+    raw = b'{ "model": "m", "prompt": "\\ud83d", "stream": true,\n "top_p": 1e0}'
+    ask = read_ask(PATH, raw + end, served_name="m")
+    assert ask.body == raw[:-1] + b',"stream_options":{"include_usage":true}}'
+
+
+@pytest.mark.parametrize("encoding", ["utf-8-sig", "utf-16", "utf-32"])
+def test_a_body_in_another_encoding_is_sent_on_in_utf_8(encoding):
+    body = {"model": "m", "prompt": "é", "stream": True}
+    ask = read_ask(PATH, json.dumps(body, ensure_ascii=False).encode(encoding), served_name="m")
+    assert json.loads(ask.body.decode()) == {**body, "stream_options": {"include_usage": True}}
+
+
+@pytest.mark.parametrize("options", [None, {}, {"include_usage": False}, {"other": 1}])
+def test_a_clients_own_stream_options_are_kept_beside_it(options):
+    body = {"model": "m", "prompt": "a", "stream": True, "stream_options": options}
+    ask = read_ask(PATH, json.dumps(body).encode(), served_name="m")
+    assert json.loads(ask.body)["stream_options"] == {**(options or {}), "include_usage": True}
