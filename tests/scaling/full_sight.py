@@ -31,29 +31,31 @@ EVERY_S = 15.0
 POOLS: tuple[Role, ...] = ("prefill", "decode")
 UNKNOWN = Blind("NoSamples")
 
-Have = Mapping[Role, int]
-
-
 USUAL = SLO(1.0, 0.04)
 
+Have = Mapping[Role, int]
+"""Replicas of each role: of prefill and decode, or of colocated."""
 
-def goals(slo: SLO = USUAL, *, prior: Profile | None = LLAMA) -> Goals:
+
+def goals(
+    slo: SLO = USUAL, *, prior: Profile | None = LLAMA, roles: Collection[Role] = POOLS
+) -> Goals:
     return Goals(
-        mode="disaggregated",
-        roles=tuple(RoleGoal(role, 1, 1000) for role in POOLS),
+        mode="colocated" if "colocated" in roles else "disaggregated",
+        roles=tuple(RoleGoal(role, 1, 1000) for role in roles),
         slo=slo,
         windows=Windows(interval_s=EVERY_S, down_hold_s=60.0, cold_start_s=15.0),
         prior=prior,
     )
 
 
-def steps(role: Role, now: float, engine: Profile = LLAMA) -> StepDelta:
-    """Ten steps of a replica as fast as `engine`: ten prompts of 1,000 tokens, or 8 sequences."""
-    if role == "prefill":
-        seconds = 10 * (engine.prefill_base_s + 1000 * engine.per_prompt_token_s)
-        return StepDelta(now, seconds, 10, prefill_tokens=10_000, prefill_requests=10)
-    step = engine.decode_base_s + 8 * (engine.per_sequence_s + 1100 * engine.per_context_token_s)
-    return StepDelta(now, 10 * step, 10, decode_sequences=80, context_tokens=80 * 1100)
+def steps(role: Role, now: float) -> tuple[StepDelta, ...]:
+    """Ten steps of a prompt of 1,000 tokens each, ten of 8 sequences, or one row of each."""
+    prompts = 10 * (LLAMA.prefill_base_s + 1000 * LLAMA.per_prompt_token_s)
+    prefill = StepDelta(now, prompts, 10, prefill_tokens=10_000, prefill_requests=10)
+    step = LLAMA.decode_base_s + 8 * (LLAMA.per_sequence_s + 1100 * LLAMA.per_context_token_s)
+    decode = StepDelta(now, 10 * step, 10, decode_sequences=80, context_tokens=80 * 1100)
+    return {"prefill": (prefill,), "decode": (decode,), "colocated": (prefill, decode)}[role]
 
 
 def metrics(now: float, rate: float, have: Have, **signals: float) -> FleetMetrics:
@@ -80,20 +82,20 @@ def metrics(now: float, rate: float, have: Have, **signals: float) -> FleetMetri
             RoleMetrics(
                 role,
                 pods_reporting=have[role],
-                steps=(steps(role, now),),
+                steps=steps(role, now),
                 waiting=of("waiting", 0.0),
                 running=of("running", 0.0),
                 outstanding_prompt_tokens=of("outstanding_prompt_tokens", 0.0),
                 kv_use=of("kv_use", 0.5),
                 kv_capacity_tokens=of("kv_capacity_tokens", LLAMA.kv_tokens),
             )
-            for role in POOLS
+            for role in have
         ),
     )
 
 
 def blinded(seen: FleetMetrics, names: Collection[str]) -> FleetMetrics:
-    """The same round without these signals, in the fleet's numbers and in those of both roles."""
+    """The same round without these signals, in the fleet's numbers and in those of its roles."""
 
     def without(part: FleetMetrics | RoleMetrics) -> dict[str, Signal]:
         return {f.name: UNKNOWN for f in fields(part) if f.name in names}
@@ -103,7 +105,7 @@ def blinded(seen: FleetMetrics, names: Collection[str]) -> FleetMetrics:
 
 
 def supply(have: Have) -> tuple[RoleSupply, ...]:
-    return tuple(RoleSupply(role, have[role], have[role]) for role in POOLS)
+    return tuple(RoleSupply(role, n, n) for role, n in have.items())
 
 
 def play(

@@ -51,13 +51,22 @@ RESTS_ON: dict[Role, set[str]] = {
         "running",
         "kv_capacity_tokens",
     },
+    "colocated": {
+        "arrivals",
+        "attainment",
+        "prompt_tokens",
+        "prompt_tokens_squared",
+        "output_tokens",
+        "running",
+        "kv_capacity_tokens",
+    },
 }
 EVERYTHING = (*GAUGES, "arrivals", "ttft_attainment", "tpot_attainment")
 
 
 def steady(have: dict[Role, int], names: tuple[str, ...], slo: SLO, rate: float, **usual: float):
     """Rounds with full sight until replicas may go, then one with and one without it."""
-    law = goals(slo)
+    law = goals(slo, roles=have)
     state, _ = play(law, [(metrics(now, rate, have, **usual), have) for now in times(12)])
     (last,) = times(1, first=12)
     seen = metrics(last, rate, have, **usual)
@@ -102,15 +111,17 @@ def test_a_role_keeps_its_replicas_while_a_signal_that_its_size_rests_on_is_unkn
 ) -> None:
     """For hours, at a tenth of what it could carry; with sight again, they go."""
     have: dict[Role, int] = {"prefill": 6, "decode": 6}
-    state = ScalingState()
+    if role == "colocated":
+        have = {"colocated": 6}
+    law, state = goals(roles=have), ScalingState()
     if not never:
-        state, _ = play(goals(), [(metrics(now, 1.0, have), have) for now in times(60, -60)])
+        state, _ = play(law, [(metrics(now, 1.0, have), have) for now in times(60, -60)])
     rounds = [blinded(metrics(now, 1.0, have), [name]) for now in times(200)]
-    state, blind = play(goals(), [(seen, have) for seen in rounds], state)
+    state, blind = play(law, [(seen, have) for seen in rounds], state)
     kept = target(blind, role)
     assert kept.replicas == 6
     assert kept.rule is Rule.BLIND
-    state, seeing = play(goals(), [(metrics(n, 1.0, have), have) for n in times(60, 200)], state)
+    state, seeing = play(law, [(metrics(n, 1.0, have), have) for n in times(60, 200)], state)
     assert target(seeing, role).replicas == 5
 
 
@@ -137,8 +148,8 @@ HAVE = st.integers(1, 40)
 @settings(max_examples=100, deadline=None)
 @given(
     rate=RATES,
-    prefill=HAVE,
-    decode=HAVE,
+    have=st.fixed_dictionaries({"prefill": HAVE, "decode": HAVE})
+    | st.fixed_dictionaries({"colocated": HAVE}),
     names=st.sets(st.sampled_from(EVERYTHING), min_size=1),
     slo=st.sampled_from([SLO(1.0, 0.04), SLO(0.3, 0.06), SLO(0.05, 0.01)]),
     usual=st.fixed_dictionaries(
@@ -156,8 +167,7 @@ HAVE = st.integers(1, 40)
 )
 def test_no_set_of_unknown_signals_removes_a_replica_or_gives_fewer_than_full_sight(
     rate: float,
-    prefill: int,
-    decode: int,
+    have: dict[Role, int],
     names: set[str],
     slo: SLO,
     usual: dict[str, float],
@@ -168,7 +178,6 @@ def test_no_set_of_unknown_signals_removes_a_replica_or_gives_fewer_than_full_si
     Never fewer than now, whatever is unknown. Never fewer than full sight decides, as long as the
     arrivals and the corrections of the headroom are among what is known.
     """
-    have: dict[Role, int] = {"prefill": prefill, "decode": decode}
     usual["prompt_tokens_squared"] = wide * usual["prompt_tokens"] ** 2
     full, blind = steady(have, tuple(names), slo, rate, **usual)
     for role in have:
