@@ -115,3 +115,13 @@ def test_a_fleet_whose_ttft_is_out_of_reach_serves_its_load_without_a_growing_qu
     assert waits[len(waits) // 2] < 2 * 0.22
     assert not run.ticks[-1].decision.reachable
     assert run.ticks[-1].decision.replicas("prefill") <= 6
+
+
+def test_a_role_gives_back_what_it_does_not_need_although_the_others_slo_is_out_of_reach() -> None:
+    """The attainment of the fleet is then no reason to keep decode: nothing could raise it."""
+    law, have, state = goals(SLO(0.5, 0.04)), {"prefill": 12, "decode": 6}, None
+    for now in times(60):
+        seen = metrics(now, 1.0, have, prompt_tokens=9000.0, attainment=0.0, ttft_attainment=0.0)
+        state, decision = play(law, [(seen, have)], state)
+        have = {t.role: t.replicas for t in decision.targets}
+    assert have["decode"] <= 2

@@ -51,7 +51,7 @@ def decide(
     roles = tuple(sight.learn(r, observations, goals) for r in state.roles)
     state = replace(state, demand=noted, roles=roles)
     sizes = _sizes(state, coming, observations, goals, slo, now)
-    settled = [_settle(state, r, sizes.get(r.role), observations, goals, now) for r in state.roles]
+    settled = [_settle(state, r, sizes, observations, goals, now) for r in state.roles]
     kept = {t.role for t, _, keeps in settled if keeps in UNSURE}
     targets = _within_budget([t for t, _, _ in settled], kept, sizes, observations, goals)
     state = replace(state, roles=tuple(_raised(r, targets, now) for _, r, _ in settled))
@@ -100,7 +100,7 @@ def _sizes(
 def _settle(
     state: ScalingState,
     role: RoleState,
-    got: Size | None,
+    sizes: dict[Role, Size],
     seen: Observations,
     goals: Goals,
     now: float,
@@ -109,10 +109,11 @@ def _settle(
     windows, goal = goals.windows, goals.role(role.role)
     supply = seen.of(role.role)
     current = supply.desired
+    got = sizes.get(role.role)
     up, down, rule = (got.up, got.down, got.rule) if got else (goal.min, goal.min, Rule.IDLE)
     hold_s = max(windows.down_hold_s, 2 * cold_start_s(supply, windows))
     memory = steady.note(role.memory, up, down, now, windows.up_hold_s, hold_s)
-    kept_by = _kept_by(state, role, got, supply, seen.metrics, goals, now)
+    kept_by = _kept_by(state, role, sizes, supply, seen.metrics, goals, now)
     replicas, rule = steady.settle(memory, current, rule, kept_by, goals.steps)
     replicas, rule = steady.clamp(replicas, rule, goal)
     target = RoleTarget(role.role, current, replicas, up, rule, "")
@@ -122,7 +123,7 @@ def _settle(
 def _kept_by(
     state: ScalingState,
     role: RoleState,
-    got: Size | None,
+    sizes: dict[Role, Size],
     supply: RoleSupply,
     metrics: FleetMetrics,
     goals: Goals,
@@ -134,7 +135,9 @@ def _kept_by(
     raised_at, reporting = role.memory.raised_at, metrics.role(role.role).pods_reporting
     starting = supply.pending > supply.unschedulable and raised_at is not None
     met = metrics.attainment.v if isinstance(metrics.attainment, Value) else 1.0
-    goal = min(slo.attainment if slo else 0.0, got.model.reachable if got else 1.0)
+    got = sizes.get(role.role)
+    # Attainment that no number of replicas gives is no reason to keep those that are there.
+    goal = min(slo.attainment if slo else 0.0, *(s.model.reachable for s in sizes.values()), 1.0)
     measured = role.estimate.learnt and state.lengths.measured
     noise = (goal * (1 - goal) / metrics.scored) ** 0.5 if metrics.scored else 1.0
     rules = (
