@@ -30,6 +30,11 @@ class Route:
     prefills: tuple[Endpoint, ...] = ()
 
     @property
+    def prefiller(self) -> Endpoint:
+        """The pod that is to compute the prompt."""
+        return self.prefills[0] if self.prefills else self.head
+
+    @property
     def mode(self) -> str:
         """The label `role_mode`: the head's, also where no prefill pod was ready."""
         return "colocated" if self.head.role is Role.COLOCATED else "disaggregated"
@@ -157,7 +162,7 @@ class Claim:
     def __init__(self, book: Book, route: Route, prompt_tokens: int) -> None:
         self._book = book
         self._decoding = route.head.uid
-        self._prefilling: str | None = (route.prefills[0] if route.prefills else route.head).uid
+        self._prefilling: str | None = route.prefiller.uid
         self._prompt_tokens = prompt_tokens
         self._open = True
         self._add(self._decoding, sequences=1)
@@ -166,7 +171,7 @@ class Claim:
             self._add(self._prefilling, sequences=1)
 
     def first_token(self) -> None:
-        """The prompt is done with."""
+        """The prompt is done with, or foreseen to be."""
         if self._prefilling is None:
             return
         self._add(self._prefilling, prompt_tokens=-self._prompt_tokens)

@@ -257,19 +257,25 @@ class Relay:
     async def _head(self, route: Route) -> http1.Head:
         """Send, and wait for the first token's sign. Raises UnreachableError, BrokenError."""
         fleet = self._fleet
-        prefill_uid = (route.prefills[0] if route.prefills else route.head).uid
-        tokens_done = 0
-        fleet.pace.begin(prefill_uid, fleet.clock())
-        try:
-            self._exchange = await self._call(route)
-            self._sent_at = fleet.clock()
-            if fleet.directory.health.reached(route.head.uid):
-                fleet.directory.announce()
-            head = await self._exchange.head()
-            tokens_done = self._tokens if head.status == 200 else 0
-        finally:
-            fleet.pace.first_token(prefill_uid, tokens_done, fleet.clock())
-        return head
+        self._exchange = await self._call(route)
+        self._sent_at = fleet.clock()
+        if fleet.directory.health.reached(route.head.uid):
+            fleet.directory.announce()
+        if not self._ask.stream:
+            self._expect_first_token(route)
+        return await self._exchange.head()
+
+    def _expect_first_token(self, route: Route) -> None:
+        """Of an unstreamed answer nothing shows when the prompt is done with: it is foreseen."""
+        fleet, claim = self._fleet, self._claim
+        rate = fleet.pace.tokens_per_s()
+        load = fleet.book.loads.get(route.prefiller.uid)
+        if rate and load and claim is not None:
+            asyncio.get_running_loop().call_later(load.prompt_tokens / rate, claim.first_token)
+
+    def _learn_pace(self, route: Route, first: float) -> None:
+        uid = route.prefiller.uid
+        self._fleet.pace.prompt(uid, self._tokens, began=self._sent_at, first=first)
 
     def _refusal(self, route: Route, head: http1.Head) -> _Setback | None:
         """The head's word that another pod is to be asked, where nothing has failed."""
@@ -354,9 +360,10 @@ class Relay:
             self._usage = usage_of(answer)
             self._last_content_at = now = self._fleet.clock()
             named = head.get(_TTFT_HEADER)
-            self._first_content_at = self._sent_at + first_token_after_s(
-                named, whole_s=now - self._sent_at
-            )
+            first_s = first_token_after_s(named, whole_s=now - self._sent_at)
+            self._first_content_at = first = self._sent_at + first_s
+            if named is not None:
+                self._learn_pace(route, first)
             health.succeeded(route.head.uid, self._began_at)
         await self._pass_on(head.status, head.headers, bytes(body))
         return Ending.OK if head.status < 400 else Ending.INVALID
@@ -366,6 +373,7 @@ class Relay:
         exchange = self._exchange
         assert exchange is not None
         self._scan = StreamScan(hide_usage=self._ask.hide_usage)
+        self._learn_pace(route, self._fleet.clock())
         try:
             await self._events(head, exchange)
         except (http1.BrokenError, ValueError) as error:

@@ -16,6 +16,7 @@ __all__ = ["PrefillPace", "TokensPerChar", "predicted_ttft_s"]
 
 _MEMORY_S = 20.0
 _ENOUGH_SAMPLES = 20
+_MOST_PODS, _MOST_SPANS = 1000, 64
 
 
 class TokensPerChar:
@@ -35,35 +36,42 @@ class TokensPerChar:
 
 
 class PrefillPace:
-    """Prompt tokens per second of pods that had at least one prompt of ours to work on."""
+    """Prompt tokens per second of pods that had at least one prompt of ours to work on.
+
+    Answers tell of their prompts in any order: an unstreamed one does at its end. So the seconds
+    that a pod worked are kept as spans, and no moment is counted twice.
+    """
 
     def __init__(self) -> None:
-        self._busy: dict[str, tuple[int, float]] = {}  # uid → (prompts waiting, since)
+        self._spans: dict[str, list[tuple[float, float]]] = {}  # uid → disjoint (began, first)
         self._tokens = 0.0
         self._seconds = 0.0
         self._samples = 0
 
-    def begin(self, uid: str, now: float) -> None:
-        """A prompt was sent to a pod."""
-        waiting, since = self._busy.get(uid, (0, now))
-        self._busy[uid] = (waiting + 1, since)
-
-    def first_token(self, uid: str, tokens: int, now: float) -> None:
-        """A prompt is done with; 0 tokens when it was given up."""
-        waiting, since = self._busy.pop(uid, (0, now))
-        if waiting > 1:
-            self._busy[uid] = (waiting - 1, now)
-        elapsed_s = max(0.0, now - since)
-        kept = math.exp(-elapsed_s / _MEMORY_S)
-        self._seconds = self._seconds * kept + elapsed_s
+    def prompt(self, uid: str, tokens: int, *, began: float, first: float) -> None:
+        """A prompt was sent to a pod at `began`; its first token was there at `first`."""
+        worked_s = self._add(uid, began, first)
+        kept = math.exp(-worked_s / _MEMORY_S)
+        self._seconds = self._seconds * kept + worked_s
         self._tokens = self._tokens * kept + tokens
-        self._samples += tokens > 0
+        self._samples += 1
 
     def tokens_per_s(self) -> float | None:
         """None until enough prompts were seen."""
         if self._samples < _ENOUGH_SAMPLES or self._seconds <= 0:
             return None
         return self._tokens / self._seconds
+
+    def _add(self, uid: str, began: float, first: float) -> float:
+        """Seconds of the span that were not counted before."""
+        if uid not in self._spans and len(self._spans) >= _MOST_PODS:
+            self._spans.clear()  # pods come and go: what is forgotten is only what overlaps
+        spans = self._spans.get(uid, [])
+        touched = [s for s in spans if s[0] <= first and began <= s[1]]
+        whole = (min([began, *(s[0] for s in touched)]), max([first, *(s[1] for s in touched)]))
+        others = [s for s in spans if s not in touched]
+        self._spans[uid] = sorted([*others, whole])[-_MOST_SPANS:]
+        return (whole[1] - whole[0]) - sum(s[1] - s[0] for s in touched)
 
 
 def predicted_ttft_s(

@@ -1,11 +1,14 @@
 """Shedding by the predicted TTFT: off unless a factor is set, and then before the queue grows."""
 
 import asyncio
+import random
 
 import httpx
+import pytest
 
 from argosy_gateway.endpoints import Endpoint, Role, State
 from argosy_gateway.pick import Claim, Route
+from argosy_gateway.shed import PrefillPace
 from argosy_gateway.verdicts import Slo
 from tests.engine.processes import sim_engines
 from tests.gateway.engines import Engine, front
@@ -17,6 +20,13 @@ def client(f):
     return httpx.AsyncClient(base_url=f.url, timeout=60, verify=False)
 
 
+def endpoint(engine):
+    return Endpoint(
+        engine.name, engine.name, "127.0.0.1", Role.COLOCATED, "0a0a0a0a", State.SERVING,
+        port=engine.api, kv_port=engine.kv,
+    )  # fmt: skip
+
+
 def ask(chars):
     return {"model": "m", "prompt": "x" * chars}
 
@@ -24,8 +34,7 @@ def ask(chars):
 def teach(fleet, *, tokens_per_s):
     """Twenty prompts of a second each, at this pace."""
     for second in range(20):
-        fleet.pace.begin("a", float(second))
-        fleet.pace.first_token("a", tokens_per_s, second + 1.0)
+        fleet.pace.prompt("a", tokens_per_s, began=float(second), first=second + 1.0)
 
 
 async def test_a_prompt_that_would_miss_its_ttft_is_shed_and_a_shorter_one_is_not():
@@ -64,15 +73,41 @@ async def test_a_burst_upon_a_real_engine_is_cut_to_what_can_meet_the_target():
         return c.post("/v1/completions", json=body)
 
     with sim_engines("colocated") as (engine,):
-        pod = Endpoint(
-            engine.name, engine.name, "127.0.0.1", Role.COLOCATED, "0a0a0a0a", State.SERVING,
-            port=engine.api, kv_port=engine.kv,
-        )  # fmt: skip
         async with front(slo=Slo(1.0, 1.0), shed_ttft_factor=1.0) as f, client(f) as c:
-            f.fleet.directory.replace([pod])
+            f.fleet.directory.replace([endpoint(engine)])
             for number in range(20):
                 assert (await post(number)).status_code == 200
             answers = await asyncio.gather(*(post(number) for number in range(20, 50)))
     assert {answer.status_code for answer in answers} == {200, 429}
     refused = [answer for answer in answers if answer.status_code == 429]
     assert all(int(answer.headers["retry-after"]) >= 1 for answer in refused)
+
+
+def test_the_pace_counts_time_once_whatever_the_order_in_which_answers_tell_of_it():
+    rng, pace = random.Random(3), PrefillPace()
+    prompts = [(began, began + length) for began in range(300) for length in (1.0, 1.5, 2.0)]
+    for began, first in sorted(prompts, key=lambda p: p[1] + rng.uniform(0, 10)):
+        pace.prompt("a", 100, began=began, first=first)
+    assert pace.tokens_per_s() == pytest.approx(3 * 100, rel=0.25)  # three begin each second
+
+
+def test_the_pace_remembers_no_more_than_it_needs():
+    pace = PrefillPace()
+    for number in range(3000):
+        pace.prompt(f"pod-{number % 1500}", 1, began=2.0 * number, first=2.0 * number + 1)
+    assert len(pace._spans) <= 1000
+    for number in range(3000):
+        pace.prompt("a", 1, began=2.0 * number, first=2.0 * number + 1)
+    assert max(map(len, pace._spans.values())) <= 64
+
+
+async def test_unstreamed_answers_teach_the_pace_of_prompts_not_of_whole_answers():
+    """An answer of 150 tokens takes the engine 2.5 s at least; its prompt takes 20 ms."""
+    body = {"model": "m", "prompt": "one two three", "max_tokens": 150}
+    with sim_engines("colocated") as (engine,):
+        async with front(slo=Slo(2.0, 1.0), shed_ttft_factor=1.0) as f, client(f) as c:
+            f.fleet.directory.replace([endpoint(engine)])
+            for _ in range(3):  # the pace is known in the third round
+                answers = await asyncio.gather(*(c.post("/v1/completions", json=body)
+                                                 for _ in range(12)))  # fmt: skip
+                assert {answer.status_code for answer in answers} == {200}
