@@ -7,7 +7,8 @@ from dataclasses import replace
 import pytest
 
 from argosy_operator.api.conditions import MEANING, ConditionType, Reason
-from argosy_operator.core.actions import Apply, Create, Outcome, Trouble
+from argosy_operator.core.actions import Apply, Contest, Create, Outcome, Trouble
+from argosy_operator.core.contests import FREE
 from argosy_operator.core.failures import STUCK_S
 from argosy_operator.core.plan import after, plan
 from argosy_operator.core.pods import Pod
@@ -119,6 +120,13 @@ def failing(kind: str, for_s: float = 0.0) -> set[str]:
     return facts(model)
 
 
+def contested() -> set[str]:
+    model = settled()
+    told = Contest("alice changed spec.ports of Service chat", FREE, model.now, model.now)
+    model.memory = replace(model.memory, contests={"Apply Service/chat": told})
+    return facts(model)
+
+
 def edited(**spec: object) -> set[str]:
     model = settled()
     model.turn(**spec)
@@ -151,6 +159,7 @@ WORLDS = {
     "unwritten": lambda: facts(Model(fleet()), Trouble.FAILED),
     "unbuilt": lambda: failing("Deployment"),
     "stuck": lambda: failing("PodDisruptionBudget", for_s=STUCK_S),
+    "contested": contested,
     "rolling": lambda: edited(engine={"image": "engine:2"}),
     "leaving": fewer,
     "foreign": foreign,

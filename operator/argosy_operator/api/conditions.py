@@ -27,6 +27,7 @@ class ConditionType(StrEnum):
     CAPACITY_LIMITED = "CapacityLimited"
     DRAINING = "Draining"
     NAME_CONFLICT = "NameConflict"
+    FIELD_CONFLICT = "FieldConflict"
 
 
 class Reason(StrEnum):
@@ -93,11 +94,13 @@ class Reason(StrEnum):
     QUOTA_EXCEEDED = "QuotaExceeded"
     GPU_BUDGET = "GPUBudget"
     UNREADABLE_NUMBER = "UnreadableNumber"
-    # Draining, NameConflict
+    # Draining, NameConflict, FieldConflict
     PODS_LEAVING = "PodsLeaving"
     NOTHING_LEAVES = "NothingLeaves"
     FOREIGN_OBJECT = "ForeignObject"
     NO_CONFLICT = "NoConflict"
+    PUT_BACK_AGAIN = "PutBackAgain"
+    NO_CONTEST = "NoContest"
     UNKNOWN = "Unknown"
 
 
@@ -160,6 +163,8 @@ MEANING: dict[Reason, str] = {
     Reason.NOTHING_LEAVES: "no pod is leaving",
     Reason.FOREIGN_OBJECT: "an object of another owner has a name that this fleet needs",
     Reason.NO_CONFLICT: "all names that this fleet needs are its own",
+    Reason.PUT_BACK_AGAIN: "somebody changes what Argosy writes, each time that it is put back",
+    Reason.NO_CONTEST: "nobody else keeps changing what Argosy writes",
     Reason.UNKNOWN: "not looked at yet",
 }
 """What a condition says where nothing more particular is known."""

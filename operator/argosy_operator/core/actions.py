@@ -124,6 +124,17 @@ class Failure:
     generation: int
 
 
+@dataclass(frozen=True, slots=True)
+class Contest:
+    """A change of somebody else's that was put back `times` in a row, the last time `at`; the next
+    put-back waits until `retry_at`. Seconds on the monotonic clock. `cause` says who did what."""
+
+    cause: str
+    times: int
+    at: float
+    retry_at: float
+
+
 def target(action: Action) -> str:
     """The object that an order is about, as people write it: Deployment/chat-decode-1a2b3c4d."""
     match action:

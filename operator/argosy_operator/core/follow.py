@@ -81,7 +81,9 @@ def _toward(
             f"{who} scaled Deployment {name} to {replicas}; it goes back to {target}. "
             f"Scale the ServingRole instead, with spec.autoscaling.policy External"
         )
-        d = d.note(Note(EventReason.PUT_BACK, message, warning=True))
+        order = key_of(Scale("Deployment", name, target))
+        after_it = frozenset() if step.replicas is None else frozenset({order})
+        d = d.note(Note(EventReason.PUT_BACK, message, True, after_it))
     d = _pods(s, d, step, role_of(deployment), after)
     if step.replicas is not None:
         # Fewer pods only if nobody wrote since we looked: the choice of pods rests on that look.

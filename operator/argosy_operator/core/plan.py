@@ -11,6 +11,7 @@ from dataclasses import dataclass, replace
 
 from argosy_operator.core.actions import Action, Outcome, key_of
 from argosy_operator.core.children import create_scaled, learn_settled, own_children
+from argosy_operator.core.contests import contest_slowly, learn_contests
 from argosy_operator.core.draft import LOOK_AGAIN_S, Draft
 from argosy_operator.core.events import EventReason, Note, fresh
 from argosy_operator.core.failures import learn_failures, next_try_s, wait_for_failed
@@ -51,6 +52,10 @@ CHAIN = (
     Link(follow_targets, "make sure that Deployments go there, without cutting an answer off"),
     Link(retire_old, "make sure that old revisions and modes leave when the new ones serve"),
     Link(wait_for_failed, "make sure that what fails is tried ever more slowly, and nothing else"),
+    Link(
+        contest_slowly,
+        "make sure that a field over which others fight is put back ever more slowly",
+    ),
     Link(hands_off, "make sure that a paused fleet is only looked at"),
 )
 
@@ -86,7 +91,9 @@ def after(s: Snapshot, p: Plan, outcomes: tuple[Outcome, ...]) -> Plan:
     true = [note for note in p.notes if not note.after or note.after & done]
     notes, said = fresh(true, s.memory.said, s.monotonic)
     failed = learn_failures(s, p.memory.failed, outcomes)
-    memory = replace(learn_settled(p.memory, outcomes), said=said, failed=failed)
+    contests = learn_contests(s, p.draft, outcomes)
+    memory = learn_settled(p.memory, outcomes)
+    memory = replace(memory, said=said, failed=failed, contests=contests)
     unscaled = any(note.reason == EventReason.SCALED for note in p.notes if note not in true)
     draft = replace(p.draft, memory=memory, scaled=p.draft.scaled and not unscaled)
     wake_s = min(p.wake_s, next_try_s(failed, s.monotonic))

@@ -11,7 +11,7 @@ from typing import Any
 
 from argosy_operator.api.v1alpha1 import RoleName, ServingDeployment
 from argosy_operator.core import names
-from argosy_operator.core.actions import Failure
+from argosy_operator.core.actions import Contest, Failure
 from argosy_operator.core.pods import Pod
 from argosy_operator.core.scaling.decide import ScalingState
 from argosy_operator.core.scaling.decision import Decision
@@ -29,7 +29,8 @@ class Memory:
     `settled`: differences that stayed after an apply, so that it is not tried for ever; `starting`:
     uids of pods seen before they were ready, `starts`: measured seconds from creation to ready, by
     uid; `said`: when an Event was last sent; `decide_at`: when the law is due next. Both are on the
-    monotonic clock. `failed`: orders that failed, by their key.
+    monotonic clock. `failed`: orders that failed, `contests`: changes that were put back, both by
+    the order's key.
     """
 
     scaling: ScalingState = field(default_factory=ScalingState)
@@ -44,6 +45,7 @@ class Memory:
     starts: Mapping[str, tuple[str, float]] = field(default_factory=dict)
     said: Mapping[str, float] = field(default_factory=dict)
     failed: Mapping[str, Failure] = field(default_factory=dict)
+    contests: Mapping[str, Contest] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)

@@ -14,7 +14,7 @@ from argosy_operator.api.conditions import MEANING, Statement, Truth, upsert
 from argosy_operator.api.conditions import ConditionType as About
 from argosy_operator.api.conditions import Reason as Why
 from argosy_operator.api.status import ServingDeploymentStatus
-from argosy_operator.core import names
+from argosy_operator.core import contests, names
 from argosy_operator.core.actions import Outcome
 from argosy_operator.core.draft import Draft
 from argosy_operator.core.events import rfc3339
@@ -169,11 +169,13 @@ TABLE: tuple[Row, ...] = (
     Row(About.CAPACITY_LIMITED, "True", Why.GPU_BUDGET, ("budget",)),
     Row(About.CAPACITY_LIMITED, "Unknown", Why.UNREADABLE_NUMBER, (Why.UNREADABLE_NUMBER,)),
     Row(About.CAPACITY_LIMITED, "False", Why.ENOUGH),
-    # Draining, NameConflict
+    # Draining, NameConflict, FieldConflict
     Row(About.DRAINING, "True", Why.PODS_LEAVING, ("leaving",)),
     Row(About.DRAINING, "False", Why.NOTHING_LEAVES),
     Row(About.NAME_CONFLICT, "True", Why.FOREIGN_OBJECT, ("foreign",)),
     Row(About.NAME_CONFLICT, "False", Why.NO_CONFLICT),
+    Row(About.FIELD_CONFLICT, "True", Why.PUT_BACK_AGAIN, ("contested",)),
+    Row(About.FIELD_CONFLICT, "False", Why.NO_CONTEST),
 )
 
 
@@ -231,6 +233,7 @@ def facts_of(s: Snapshot, d: Draft, outcomes: tuple[Outcome, ...]) -> Facts:
         "unwritten": bool(unwritten),
         "unbuilt": any(failure.builds for failure in unwritten),
         "stuck": any(is_stuck(failure, s.monotonic) for failure in unwritten),
+        "contested": bool(contests.shown(d.memory.contests)),
         "rolling": d.rolling,
         "leaving": bool(d.leaving),
         "pending": any(short.values()),
@@ -264,6 +267,9 @@ def _sentences(
     says = {
         Why.FOREIGN_OBJECT: f"{', '.join(conflicts)}: there already, and somebody else's; left "
         "untouched. Delete what is in the way, or rename the fleet",
+        Why.PUT_BACK_AGAIN: f"{'; '.join(contests.shown(d.memory.contests))}: again and again, and "
+        "Argosy puts it back more and more slowly. Stop the other side, or change the "
+        "ServingDeployment",
         Why.PODS_LEAVING: "pods finish their answers and then leave: "
         + ", ".join(sorted(pod.name for pod in d.leaving)),
         Why.PAUSED: "spec.paused is true: nothing is written but status",
