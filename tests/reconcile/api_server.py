@@ -49,7 +49,7 @@ class ApiServer:
             "current-context": "here",
             "contexts": [{"name": "here", "context": {"cluster": "c", "user": "u"}}],
             "clusters": [{"name": "c", "cluster": {"server": f"http://{host}:{port}"}}],
-            "users": [{"name": "u", "user": {}}],
+            "users": [{"name": "u", "user": {"token": "t"}}],
         }
         path = folder / "kubeconfig"
         path.write_text(yaml.safe_dump(config))

@@ -93,3 +93,23 @@ async def test_a_write_ends_with_the_term_though_the_server_is_slow(tmp_path: Pa
         async with asyncio.timeout(8):  # a call that is not bound to the term lasts ten
             with pytest.raises(ClusterError, match=r"no answer within 1\.5 s"):
                 await cluster.create(EVENT)
+
+
+async def test_credentials_that_cannot_be_read_just_now_are_a_refusal_not_an_end(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A kubeconfig is read again once a minute; the one who writes it may be half done."""
+    monkeypatch.setattr("argosy_operator.ports.access.REREAD_S", -1.0)
+    server = ApiServer(places=1, work_s=0.0)
+    async with (
+        server.serving(tmp_path) as kubeconfig,
+        ApiCluster(Access(kubeconfig), Term(), lambda *_: None) as cluster,
+    ):
+        path = tmp_path / "kubeconfig"
+        good = path.read_text()
+        path.write_text("half: ")
+        with pytest.raises(ClusterError) as refused:
+            await cluster.list("Pod", "ns")
+        assert refused.value.trouble is Trouble.UNAUTHORIZED
+        path.write_text(good)
+        assert await cluster.list("Pod", "ns") == []

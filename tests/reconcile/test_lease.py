@@ -235,6 +235,31 @@ def test_a_leader_leads_on_when_the_api_server_is_away_for_less_than_a_term(
     run(main())
 
 
+def test_a_leader_bears_an_api_server_that_takes_seconds_and_loses_every_other_call(
+    server: OneLease,
+) -> None:
+    replace, calls = server.replace, 0
+
+    async def slowly(obj: dict[str, Any]) -> dict[str, Any]:
+        nonlocal calls
+        calls += 1
+        await asyncio.sleep(3.0)
+        if calls % 2:
+            raise ClusterError(Trouble.TRANSPORT, "update Lease", "lost")
+        return await replace(obj)
+
+    async def main() -> None:
+        one = leading(server)
+        await one.lease.acquire()
+        server.replace = slowly  # type: ignore[method-assign]
+        held = asyncio.create_task(one.lease.hold())
+        await asyncio.sleep(300)
+        assert not held.done()
+        held.cancel()
+
+    run(main())
+
+
 @pytest.mark.parametrize("trouble", [Trouble.FORBIDDEN, Trouble.UNAUTHORIZED, Trouble.TRANSPORT])
 def test_a_standby_outlives_the_refusals_of_an_api_server_that_restarts(
     server: OneLease, trouble: Trouble, caplog: pytest.LogCaptureFixture

@@ -22,7 +22,7 @@ from tests.reconcile.test_lease import OneLease
 from tests.reconcile.virtual import run
 
 LASTS_S = 200.0
-CALL_S = 2.0  # the deadline of a call about the Lease
+CALL_S = 4.0  # the deadline of a call about the Lease
 
 
 @dataclass

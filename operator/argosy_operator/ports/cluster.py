@@ -14,10 +14,11 @@ from typing import Any
 
 import aiohttp
 from kubernetes.aio.client import ApiClient, ApiException
+from kubernetes.aio.config.config_exception import ConfigException
 from kubernetes.aio.dynamic import DynamicClient, Resource
 
 from argosy_operator.core.actions import Trouble
-from argosy_operator.ports.access import Access
+from argosy_operator.ports.access import Access, AccessError
 from argosy_operator.ports.calls import Calls
 from argosy_operator.ports.protocols import ClusterError, Gate, Object
 
@@ -208,6 +209,9 @@ class ApiCluster:
             except TimeoutError as error:
                 message = f"no answer within {longest_s:.1f} s"
                 raise ClusterError(Trouble.TRANSPORT, what, message) from error
+            except (AccessError, ConfigException) as error:
+                # a token or a kubeconfig that cannot be read just now, such as while it is replaced
+                raise ClusterError(Trouble.UNAUTHORIZED, what, str(error)) from error
             except (aiohttp.ClientError, OSError) as error:
                 raise ClusterError(
                     Trouble.TRANSPORT, what, f"{type(error).__name__}: {error}"

@@ -23,7 +23,8 @@ log = logging.getLogger("argosy.lease")
 DURATION_S = 15.0
 TERM_S = 10.0
 RETRY_S = 2.0
-TRY_S = 4.0  # one try is at most two calls
+AGAIN_S = 0.5  # after a renewal that failed: the term is running out
+TRY_S = 4.0
 CONFLICTS = 3  # in one try: somebody writes the Lease again and again
 REFUSED_S = 120.0
 """How long a standby bears 401 and 403: an API server that restarts answers them until its caches
@@ -100,15 +101,17 @@ class Lease:
     async def hold(self, renewed: Callable[[], None] = lambda: None) -> str:
         """Renew until the term is over or another replica holds the Lease; the gate is closed when
         this returns the reason. `renewed` is called after every try, failed ones included."""
-        reason = "the Lease could not be renewed in time"
+        reason, pause_s = "the Lease could not be renewed in time", RETRY_S
         while self._term.open:
-            await asyncio.sleep(RETRY_S)
+            await asyncio.sleep(pause_s)
             try:
                 async with asyncio.timeout(TRY_S):
                     if not await self._try():
                         reason = "another replica holds the Lease"
                         break
+                pause_s = RETRY_S
             except (ClusterError, TimeoutError) as error:
+                pause_s = AGAIN_S
                 reason = f"the Lease could not be renewed: {error or 'no answer'}"
                 log.warning("%s", reason)
             renewed()
