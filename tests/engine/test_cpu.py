@@ -10,6 +10,7 @@ from argosy_engine.config import EngineConfig
 from argosy_engine.errors import LoadError
 from argosy_engine.runtime import cpu
 from argosy_engine.runtime.cpu import Attempt, Cpu
+from argosy_engine.runtime.worker import Worker
 from tests.engine.processes import eventually
 
 LYING = (sys.executable, "-P", str(Path(__file__).parent / "lying_cpu.py"))
@@ -108,6 +109,21 @@ def test_a_child_that_hangs_is_ended_and_leaves_amx_out(fresh, caplog):
     fresh.setattr(cpu, "_TIMEOUT_S", 0.2)
     assert settled(fresh, "") == Cpu("AVX512_CORE_FP16")
     assert "said nothing" in caplog.text
+
+
+@pytest.mark.parametrize("end", [cpu.settle, cpu.abandon])
+def test_a_fork_of_the_child_that_hangs_ends_with_it(fresh, tmp_path, end):
+    """It holds the child's output open: who reads on until its end would wait as long."""
+    file = tmp_path / "pid"
+    hang = f"import os, time; os.fork() or open({str(file)!r}, 'w').write(f'{{os.getpid()}}.')"
+    fresh.setattr(cpu, "PROGRAM", (sys.executable, "-c", f"{hang}; time.sleep(60)"))
+    fresh.setattr(cpu, "_TIMEOUT_S", 0.0)
+    cpu.begin(CONFIG)
+    eventually(lambda: file.exists() and file.read_text().endswith("."))
+    ended = Worker("test").call(end)
+    ended.result(timeout=30)
+    fork = Path("/proc") / file.read_text().rstrip(".") / "cmdline"
+    eventually(lambda: not fork.exists() or not fork.read_text())
 
 
 def test_on_an_accelerator_the_child_is_ended_unheard(fresh):

@@ -9,9 +9,11 @@ seconds each, and run side by side. `torch_runner.load` calls `settle` before it
 Both act once in a process, because oneDNN reads its environment once.
 """
 
+import contextlib
 import json
 import logging
 import os
+import signal
 import subprocess
 import sys
 from collections.abc import Iterable
@@ -73,7 +75,10 @@ def begin(config: EngineConfig) -> None:
         command = [*PROGRAM, threads, *levels(os.environ.get(_VARIABLE))]
         try:
             _Process.child = subprocess.Popen(  # noqa: S603 - our own program
-                command, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE
+                command,
+                stdin=subprocess.DEVNULL,
+                stdout=subprocess.PIPE,
+                start_new_session=True,  # so that its forks can be ended with it
             )
         except OSError as fault:
             _Process.settled = _unknown(f"no child process could be started: {fault.strerror}")
@@ -96,8 +101,7 @@ def abandon() -> None:
     """An accelerator computes: end the child, its answer is not needed."""
     child, _Process.child = _Process.child, None
     if child is not None:
-        child.kill()
-        child.communicate()
+        _kill(child)
 
 
 def levels(given: str | None) -> list[str]:
@@ -138,8 +142,7 @@ def _verdict(child: subprocess.Popen[bytes]) -> Cpu:
     try:
         out, _ = child.communicate(timeout=_TIMEOUT_S)
     except subprocess.TimeoutExpired:
-        child.kill()
-        child.communicate()
+        _kill(child)
         return _unknown(f"the child that tries products said nothing within {_TIMEOUT_S:.0f} s")
     if child.returncode != 0:
         return _unknown(f"the child that tries products ended with {child.returncode}")
@@ -153,6 +156,13 @@ def _verdict(child: subprocess.Popen[bytes]) -> Cpu:
         )
     _say(found, attempts)
     return found
+
+
+def _kill(child: subprocess.Popen[bytes]) -> None:
+    """With its forks: one that hangs holds the output open, and reading would not end."""
+    with contextlib.suppress(ProcessLookupError):
+        os.killpg(child.pid, signal.SIGKILL)
+    child.communicate()
 
 
 def _say(found: Cpu, attempts: list[Attempt]) -> None:
