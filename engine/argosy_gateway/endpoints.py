@@ -106,7 +106,7 @@ class Directory:
         self._clock = clock
         self._known: dict[str, Endpoint] = {}
         self._changed = asyncio.Event()
-        self.health = Health(clock)
+        self.health = Health(clock, lambda uid: uid in self._known)
         self.listed = False
         """The first full list was seen, even an empty one."""
         self._refused: tuple[float, float] | None = None  # the first and the last time

@@ -56,10 +56,16 @@ class _Record:
 
 
 class Health:
-    """Records by pod uid; a pod without a record is fine."""
+    """Records by pod uid; a pod without a record is fine.
 
-    def __init__(self, clock: Callable[[], float]) -> None:
-        self._clock = clock
+    `knows` says whether a pod is still there: a request may fail after its pod is gone, and no
+    record may stay then.
+    """
+
+    def __init__(
+        self, clock: Callable[[], float], knows: Callable[[str], bool] = lambda _uid: True
+    ) -> None:
+        self._clock, self._knows = clock, knows
         self._records: dict[str, _Record] = {}
 
     # What the choice asks.
@@ -119,10 +125,13 @@ class Health:
         record.absence_s = _STRANGER_S
         record.away_since, record.away_until = now, now + _STRANGER_S
 
-    def recognised(self, uid: str) -> None:
-        """It answered under its own name."""
-        if (record := self._records.get(uid)) is not None and record.absence_s:
-            record.absence_s = record.away_until = 0.0
+    def recognised(self, uid: str) -> bool:
+        """It answered under its own name. True when it was away, and is back."""
+        record = self._records.get(uid)
+        if record is None or not record.absence_s:
+            return False
+        record.absence_s = record.away_until = 0.0
+        return True
 
     def draining(self, uid: str) -> None:
         """It takes no new work for now."""
@@ -163,4 +172,4 @@ class Health:
         self._records = {u: r for u, r in self._records.items() if u in uids}
 
     def _of(self, uid: str) -> _Record:
-        return self._records.setdefault(uid, _Record())
+        return self._records.setdefault(uid, _Record()) if self._knows(uid) else _Record()

@@ -286,7 +286,8 @@ class Relay:
             log.warning("at %s:%d answers %r, not engine %s", pod.ip, pod.port, who, pod.name)
             health.stranger(pod.uid)
             return _Setback("stranger")
-        health.recognised(pod.uid)
+        if health.recognised(pod.uid):
+            self._fleet.directory.announce()
         if head.status == 503 and head.get(b"x-argosy-draining"):
             health.draining(pod.uid)
             return _Setback("draining")

@@ -188,6 +188,21 @@ def test_a_changed_pod_starts_without_a_record(clock):
     assert directory.health.rank("b") == FINE
 
 
+def test_a_pod_that_is_gone_leaves_no_record(clock):
+    """Its last requests fail after the watch has told of its end."""
+    directory = Directory(clock)
+    directory.put(pod("a"))
+    directory.remove("a")
+    fail(directory.health, clock, 3)
+    directory.health.unreachable("a", clock.now)
+    directory.health.busy("a")
+    directory.health.stranger("a")
+    directory.health.draining("a")
+    assert directory.health.rank("a") == FINE
+    assert not directory.health.doubtful("a")
+    assert directory.health.next_return_s() is None
+
+
 def test_prefill_pods_stay_candidates_whatever_the_heads_did(health, clock):
     d, p = pod("d", Role.DECODE), pod("p", Role.PREFILL)
     fail(health, clock, 4, "d")

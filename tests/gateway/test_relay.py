@@ -8,6 +8,7 @@ import struct
 import httpx
 import pytest
 
+from argosy_gateway import health
 from argosy_gateway.config import Limits
 from argosy_gateway.endpoints import Role, State
 from argosy_gateway.verdicts import Slo
@@ -195,6 +196,25 @@ async def test_a_request_that_finds_only_strangers_waits_for_a_pod_and_gets_503(
         response = await c.post(PATH, json=CHAT)
         assert (response.status_code, response.json()["error"]["code"]) == (503, "engines_failed")
         assert (len(a.calls), len(b.calls)) == (1, 1)
+
+
+async def test_requests_that_wait_go_on_when_a_pod_answers_under_its_own_name_again(monkeypatch):
+    monkeypatch.setattr(health, "_STRANGER_S", 0.5)
+    monkeypatch.setattr(health, "_LONGEST_ABSENCE_S", 0.1)  # shorter, as it is
+    monkeypatch.setattr(health, "_TRIAL_S", 1000.0)  # of the request that asks it again
+
+    async def stranger_once(call):
+        a.behaviour = answer
+        call.pod = ("x-argosy-pod", "another-pod")
+        await answer(call)
+
+    a = Engine("a", stranger_once)
+    async with front(a, queue_timeout_s=5.0) as f, client(f) as c:
+        first = asyncio.create_task(c.post(PATH, json=CHAT))
+        await f.until(lambda: f.fleet.directory.health.rank("a") is None)
+        others = (c.post(PATH, json=CHAT) for _ in range(3))
+        responses = await asyncio.gather(first, *others)
+        assert [response.status_code for response in responses] == [200] * 4
 
 
 async def test_attempts_that_fail_are_bounded_and_the_engines_error_is_passed_on():
