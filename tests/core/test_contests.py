@@ -97,6 +97,19 @@ def test_an_edit_of_the_spec_does_not_wait_for_a_contest() -> None:
     assert any("Deployment/chat-gateway" in key_of(order) for order in orders)
 
 
+def test_a_child_that_is_deleted_each_time_is_back_within_seconds() -> None:
+    """Ever more slowly, too, but the fleet may not serve without it."""
+    model = settled()
+    writes = missing = 0
+    for _ in range(600):
+        model.children.pop(SERVICE, None)
+        writes += sum(isinstance(action, Apply) for action in model.round().actions)
+        missing = 0 if SERVICE in model.children else missing + 1
+        assert missing <= 51, "tenths of a second"
+        model.tick(0.1)
+    assert FREE <= writes <= FREE + 4 + 60 / 5
+
+
 @pytest.mark.parametrize("kind", ["ServingRole", "Deployment"])
 def test_a_number_that_another_scaler_turns_each_time_is_put_back_ever_more_slowly(
     kind: str,

@@ -43,6 +43,43 @@ def test_a_hand_edit_is_put_back_and_its_author_named(running):
     assert "Service chat" in told[0]
 
 
+def test_a_tug_of_war_over_one_field_is_few_writes_and_a_condition(running):
+    writes = 'argosy_operator_writes_total{kind="Service",verb="apply"}'
+    path = f"/api/v1/namespaces/{running.namespace}/services/chat"
+    patch = [{"op": "replace", "path": "/spec/ports/0/targetPort", "value": 9999}]
+    kind = {"Content-Type": "application/json-patch+json"}
+    before, until = running.operators[0].metric(writes), time.monotonic() + 10
+    while time.monotonic() < until:
+        words = {"params": {"fieldManager": "alice"}, "headers": kind, "json": patch}
+        running.kube.http.patch(path, **words).raise_for_status()
+        time.sleep(0.05)
+    assert 1 <= running.operators[0].metric(writes) - before <= 15
+
+    def named():
+        return condition(running.fleet(), "FieldConflict").get("status") == "True"
+
+    running.until("FieldConflict", named)
+    assert "alice changed spec.ports" in condition(running.fleet(), "FieldConflict")["message"]
+    assert any("times in a row" in note for note in running.events("PutBack"))
+    running.until("the port is put back", lambda: port_of(running) != 9999, 70)
+
+
+def port_of(world):
+    return world.get("services", "chat")["spec"]["ports"][0]["targetPort"]
+
+
+def test_leader_and_standby_outlive_a_restart_of_the_api_server(running, cluster):
+    second = running.operator("two")
+    running.until("it waits", lambda: second.metric("process_start_time_seconds"))
+    cluster.restart("kube-apiserver")
+    until = time.monotonic() + 40
+    while time.monotonic() < until:
+        assert second.process.poll() is None, "the standby ended"
+        time.sleep(0.5)
+    running.patch(roles={"colocated": {"replicas": {"min": 2}}})
+    running.until("2 replicas", lambda: running.engines()[0]["spec"]["replicas"] == 2, 60)
+
+
 def test_what_others_add_to_a_child_stays(running):
     running.kubectl("annotate", "service", "chat", "example.com/team=red")
     running.patch(roles={"colocated": {"replicas": {"min": 2}}})

@@ -16,7 +16,11 @@ from argosy_operator.core.snapshot import Snapshot
 FREE = 5
 LONGEST_PAUSE_S = 60.0
 QUIET_S = 300.0
-PUT_BACKS = (EventReason.PUT_BACK, EventReason.CREATED_AGAIN)
+PUT_BACKS = {
+    EventReason.PUT_BACK: LONGEST_PAUSE_S,
+    EventReason.CREATED_AGAIN: 5.0,  # the fleet may not serve while a child is missing
+}
+"""The longest pause, s, by the reason of the put-back's Event."""
 
 
 def contest_slowly(s: Snapshot, d: Draft) -> Draft:
@@ -50,13 +54,14 @@ def learn_contests(s: Snapshot, d: Draft, outcomes: Iterable[Outcome]) -> dict[s
         if outcome.trouble is None and key in wanted:
             times = after[key].times + 1 if key in after else 1
             cause = after[key].cause if key in after else wanted[key].message.partition(";")[0]
-            after[key] = Contest(cause, times, s.monotonic, s.monotonic + pause_s(times))
+            retry_at = s.monotonic + pause_s(times, PUT_BACKS[EventReason(wanted[key].reason)])
+            after[key] = Contest(cause, times, s.monotonic, retry_at)
     return after
 
 
-def pause_s(times: int) -> float:
+def pause_s(times: int, longest_s: float) -> float:
     """How long the next put-back waits after so many."""
-    return 0.0 if times < FREE else min(LONGEST_PAUSE_S, 2.0 ** min(times - FREE, 10))
+    return 0.0 if times < FREE else min(longest_s, 2.0 ** min(times - FREE, 10))
 
 
 def shown(contests: Mapping[str, Contest]) -> list[str]:
@@ -76,7 +81,8 @@ def _told(note: Note, contests: Mapping[str, Contest], waiting: Mapping[str, flo
     times = contests[key].times + 1 if key in contests else 1
     if key in waiting or times < FREE:
         return note
-    again = pause_s(times)
-    often = f"{times} times in a row" if again < LONGEST_PAUSE_S else "again and again"
+    longest_s = PUT_BACKS[EventReason(note.reason)]
+    again = pause_s(times, longest_s)
+    often = f"{times} times in a row" if again < longest_s else "again and again"
     message = f"{note.message}. This happened {often}: the next put-back waits {again:.0f} s"
     return replace(note, message=message)
