@@ -20,9 +20,9 @@ from pathlib import Path
 from argosy_engine.config import EngineConfig
 from argosy_engine.core.plan import Row, StepPlan
 from argosy_engine.core.sampling import SamplingParams
-from argosy_engine.runtime.machine import spin_briefly
+from argosy_engine.runtime.machine import set_spinning
 
-spin_briefly()  # as `argosy engine serve` does, before torch is loaded
+set_spinning()  # as `argosy engine serve` does, before torch is loaded
 
 import torch  # noqa: E402
 

@@ -3,34 +3,60 @@
 import os
 from pathlib import Path
 
-__all__ = ["allowed_threads", "available_bytes", "cpu_flags", "is_limited", "spin_briefly"]
+__all__ = [
+    "allowed_threads",
+    "available_bytes",
+    "cpu_flags",
+    "is_limited",
+    "set_spinning",
+    "shares_cores",
+]
 
 _GROUP = Path("/sys/fs/cgroup")
-_SPINS = 5000
+_SPINS_ALONE = 20_000
+_SPINS_SHARED = 5000
+_SPINNING = ("GOMP_SPINCOUNT", "OMP_WAIT_POLICY")
 
 
-def spin_briefly() -> None:
-    """Let OpenMP's threads sleep soon when they wait for each other; call before torch is loaded.
+def set_spinning() -> None:
+    """Say how long OpenMP's threads spin before they sleep; call before torch is loaded.
 
-    libgomp's own choice is to spin for milliseconds, which takes the core from the very thread that
-    is waited for as soon as engines share cores. SmolLM2, fp32, 2 cores, a decode step of one
-    sequence: alone 37 ms either way, three engines at once 240–390 → 140–190 ms. Fewer spins cost
-    the lone engine (2000: 43–57 ms). What the user set holds.
+    A thread that waits for its team spins. Alone, every sleep delays the step. Beside neighbours,
+    a spinning thread holds the core that the thread it waits for needs. The figures for both are
+    in docs/engine.md. `GOMP_SPINCOUNT` and `OMP_WAIT_POLICY` of the user hold.
     """
-    if not {"GOMP_SPINCOUNT", "OMP_WAIT_POLICY"} & os.environ.keys():
-        os.environ["GOMP_SPINCOUNT"] = str(_SPINS)
+    if not any(name in os.environ for name in _SPINNING):
+        os.environ["GOMP_SPINCOUNT"] = str(_SPINS_SHARED if shares_cores() else _SPINS_ALONE)
+
+
+def shares_cores() -> bool:
+    """Whether other processes may want the cores that this one computes on.
+
+    A pod shares its node's cores, unless it has a set of cores and exactly their quota, as the
+    kubelet's static CPU policy gives. Outside a pod, the cores are the engine's where no quota
+    takes a part of them away: two engines started by hand cannot know of each other.
+    """
+    own, quota = len(os.sched_getaffinity(0)), _quota_cores()
+    if quota is not None and quota < own:
+        return True
+    in_pod = "KUBERNETES_SERVICE_HOST" in os.environ
+    exclusive = own < (os.cpu_count() or own) and quota == own
+    return in_pod and not exclusive
 
 
 def allowed_threads() -> int:
     """Cores by affinity, or fewer by the control group's quota, at least 1."""
-    cores = len(os.sched_getaffinity(0))
+    cores, quota = len(os.sched_getaffinity(0)), _quota_cores()
+    return cores if quota is None else min(cores, max(1, round(quota)))
+
+
+def _quota_cores() -> float | None:
+    """Cores' worth of time that the control group allows; None: no limit."""
     try:
         quota, period = (_GROUP / "cpu.max").read_text().split()
-        if quota != "max":
-            cores = min(cores, max(1, round(int(quota) / int(period))))
+        return None if quota == "max" else int(quota) / int(period)
     except (OSError, ValueError):
-        pass
-    return cores
+        return None
 
 
 def cpu_flags() -> set[str]:

@@ -29,7 +29,7 @@ from argosy_engine.errors import LoadError
 from argosy_engine.metrics import EngineMetrics
 from argosy_engine.runtime.cpu import begin
 from argosy_engine.runtime.loop import Delivery, EngineLoop
-from argosy_engine.runtime.machine import spin_briefly
+from argosy_engine.runtime.machine import set_spinning
 from argosy_engine.runtime.worker import Worker
 from argosy_engine.server.admin import Admin
 from argosy_engine.server.api import OpenAiApi
@@ -115,7 +115,7 @@ def _load(config: EngineConfig) -> tuple[Runner, Tokenizer]:
     name = "sim_runner" if config.load_format == "sim" else "torch_runner"
     try:
         if name == "torch_runner":
-            spin_briefly()
+            set_spinning()
             begin(config)  # beside the import of torch: both take seconds
         module = importlib.import_module(f"argosy_engine.runtime.{name}")
         runner, tokenizer = module.load(config)
