@@ -44,9 +44,8 @@ def api_app(fleet: Fleet) -> App:
         try:
             if scope["path"] in _COMPLETIONS:
                 with fleet.bodies.open() as body:
-                    ask = await _ask(fleet, scope, receive, body)
-                    ask = replace(ask, request_id=request_id, received_at=received_at)
-                    await _completion(fleet, ask, receive, send)
+                    ask = await _ask(fleet, scope, receive, body, received_at)
+                    await _completion(fleet, replace(ask, request_id=request_id), receive, send)
             else:
                 await _answer(send, 200, _small(fleet, scope), request_id)
         except RequestError as error:
@@ -65,7 +64,7 @@ def api_app(fleet: Fleet) -> App:
     return app
 
 
-async def _ask(fleet: Fleet, scope: Scope, receive: Receive, body: Body) -> Ask:
+async def _ask(fleet: Fleet, scope: Scope, receive: Receive, body: Body, received_at: float) -> Ask:
     """The request, checked. Raises RequestError and ClientGoneError."""
     announced = _header(scope, b"content-length")
     try:
@@ -74,18 +73,24 @@ async def _ask(fleet: Fleet, scope: Scope, receive: Receive, body: Body) -> Ask:
         data = await body.read(receive, int(announced or 0))
         read = partial(read_ask, scope["path"], data, served_name=fleet.config.served_name)
         # A million token ids take half a second to read, in which streams must go on.
-        return read() if len(data) <= _SHORT_BYTES else await asyncio.to_thread(read)
-    except (RequestError, ClientGoneError):
-        fleet.metrics.invalid()
+        ask = read() if len(data) <= _SHORT_BYTES else await asyncio.to_thread(read)
+    except (RequestError, ClientGoneError) as error:
+        if isinstance(error, RequestError) and error.status == 429:
+            _count_shed(fleet, received_at)
+        else:
+            fleet.metrics.invalid()
         raise
+    return replace(ask, received_at=received_at)
+
+
+def _count_shed(fleet: Fleet, received_at: float) -> None:
+    fleet.metrics.shed(role_mode=fleet.role_mode(), received_at=received_at, now=fleet.clock())
 
 
 async def _completion(fleet: Fleet, ask: Ask, receive: Receive, send: Send) -> None:
     retry_after_s = _overload_s(fleet, fleet.tokens_per_char.estimate(ask.prompt_chars))
     if retry_after_s is not None:
-        fleet.metrics.shed(
-            role_mode=fleet.role_mode(), received_at=ask.received_at, now=fleet.clock()
-        )
+        _count_shed(fleet, ask.received_at)
         raise RequestError(
             429,
             "The fleet is overloaded; try again later.",

@@ -9,6 +9,7 @@ import httpx
 import pytest
 
 from argosy_gateway.config import Limits
+from argosy_gateway.verdicts import Slo
 from tests.gateway.engines import Engine, front
 
 PATH = "/v1/chat/completions"
@@ -155,17 +156,21 @@ async def test_bodies_that_never_end_are_bounded_and_the_oldest_goes_first():
         await f.until(lambda: f.fleet.bodies.arriving == 0)
 
 
-async def test_bodies_of_requests_in_flight_are_bounded():
+async def test_bodies_of_requests_in_flight_are_bounded_and_what_is_refused_counts_as_shed():
     async def hang(call):
         await call.gone()
 
     limits = Limits(body_bytes=10_000, held_bodies=2)
     big = {**STREAM, "messages": [{"role": "user", "content": "x" * 9_000}]}
-    async with front(Engine("a", hang), limits=limits) as f, client(f) as c:
+    slo = Slo(ttft_s=10.0, tpot_s=1.0)
+    async with front(Engine("a", hang), limits=limits, slo=slo) as f, client(f) as c:
         tasks = [asyncio.create_task(c.post(PATH, json=big)) for _ in range(2)]
         await f.until(lambda: len(f.fleet.relays) == 2)
         refused = await c.post(PATH, json=big)
         assert (refused.status_code, refused.json()["error"]["code"]) == (429, "overloaded")
+        assert f.count("argosy_requests_received_total", outcome="shed") == 1
+        assert f.count("argosy_requests_received_total", outcome="invalid") == 0
+        assert f.verdicts() == {("miss", "miss"): 1}
         for task in tasks:
             task.cancel()
         await f.settled()
