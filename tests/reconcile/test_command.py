@@ -29,6 +29,18 @@ def test_flags_reach_the_operator(monkeypatch: pytest.MonkeyPatch, tmp_path: Pat
     with pytest.raises(SystemExit):
         main(["run", "--kube-api-qps", "20", "--kube-api-burst", "30"])
     assert (given[1].kube_api_qps, given[1].kube_api_burst) == (20, 30)
+    with pytest.raises(SystemExit):
+        main(["run", "--prometheus-allow", "p.example:9090"])
+    assert given[2].prometheus_allowed.permits("http://p.example:9090")
+
+
+def test_a_wrong_entry_of_the_allow_list_is_refused_with_what_to_write(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    assert main(["run", "--prometheus-allow", "p.example"]) == 2
+    said = " ".join(capsys.readouterr().err.split())
+    assert "--prometheus-allow" in said
+    assert "host:port" in said
 
 
 KUBECONFIG = """

@@ -3,10 +3,14 @@
 import asyncio
 import os
 import sys
+from collections.abc import Sequence
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
+
+if TYPE_CHECKING:
+    from argosy_operator.ports.allowlist import Allowlist
 
 app = typer.Typer(
     no_args_is_help=True,
@@ -17,6 +21,20 @@ app = typer.Typer(
 
 DEFAULT_ENGINE = "ghcr.io/argosy-serving/engine:0.1.0"
 DEFAULT_GATEWAY = "ghcr.io/argosy-serving/gateway:0.1.0"
+
+Allowed = Annotated[
+    list[str] | None,
+    typer.Option(
+        help="host:port, *.suffix:port or network/bits:port that fleets may name beside it."
+    ),
+]
+Qps = Annotated[
+    float,
+    typer.Option(min=1.0, max=10_000.0, help="Calls a second to the API server, on average."),
+]
+Burst = Annotated[
+    int, typer.Option(min=1, max=100_000, help="Calls to the API server after a quiet time.")
+]
 
 
 def main(argv: list[str]) -> int:
@@ -43,12 +61,7 @@ def run(
     prometheus_token_file: Annotated[
         Path | None, typer.Option(help="File with the bearer token for that address.")
     ] = None,
-    prometheus_allow: Annotated[
-        list[str] | None,
-        typer.Option(
-            help="host:port, *.suffix:port or network/bits:port that fleets may name beside it."
-        ),
-    ] = None,
+    prometheus_allow: Allowed = None,
     engine_image: Annotated[str, typer.Option(help="Default image of engines.")] = DEFAULT_ENGINE,
     gateway_image: Annotated[str, typer.Option(help="Image of gateways.")] = DEFAULT_GATEWAY,
     lease_namespace: Annotated[
@@ -57,34 +70,23 @@ def run(
     lease_name: Annotated[str, typer.Option(help="The Lease's name.")] = "argosy-operator",
     metrics_port: Annotated[int, typer.Option(help="Port of probes and metrics.")] = 8081,
     kubeconfig: Annotated[str | None, typer.Option(help="Else $KUBECONFIG, or the pod's.")] = None,
-    kube_api_qps: Annotated[
-        float,
-        typer.Option(min=1.0, max=10_000.0, help="Calls a second to the API server, on average."),
-    ] = 100.0,
-    kube_api_burst: Annotated[
-        int, typer.Option(min=1, max=100_000, help="Calls to the API server after a quiet time.")
-    ] = 200,
+    kube_api_qps: Qps = 100.0,
+    kube_api_burst: Burst = 200,
 ) -> int:
     """Run the operator until it is told to stop, or may no longer lead (status 1)."""
     from argosy_operator.ports.access import AccessError
-    from argosy_operator.ports.allowlist import Allowlist
     from argosy_operator.render.images import Images
     from argosy_operator.shell.app import Options
     from argosy_operator.shell.app import run as run_operator
     from argosy_operator.shell.logs import configure
 
     configure()
-    try:
-        allowed = Allowlist.of(prometheus_allow or ())
-    except ValueError as error:
-        print(f"argosy operator: --prometheus-allow: {error}", file=sys.stderr)
-        return 2
     options = Options(
         images=Images(engine=engine_image, gateway=gateway_image),
         namespace=None if namespace == "all" else namespace,
         prometheus_url=prometheus_url,
         prometheus_token_file=prometheus_token_file,
-        prometheus_allowed=allowed,
+        prometheus_allowed=_allowlist(prometheus_allow or ()),
         lease_namespace=lease_namespace or os.environ.get("POD_NAMESPACE") or "default",
         lease_name=lease_name,
         metrics_port=metrics_port,
@@ -100,6 +102,15 @@ def run(
     sys.stderr.flush()
     # kopf's thread is a daemon; a process that lost its Lease must not wait for it
     os._exit(status)
+
+
+def _allowlist(texts: Sequence[str]) -> "Allowlist":
+    from argosy_operator.ports.allowlist import Allowlist
+
+    try:
+        return Allowlist.of(texts)
+    except ValueError as error:
+        raise typer.BadParameter(str(error), param_hint="--prometheus-allow") from error
 
 
 @app.command()

@@ -205,10 +205,6 @@ def facts_of(s: Snapshot, d: Draft, outcomes: tuple[Outcome, ...]) -> Facts:
     """What holds now. Says nothing about what it follows from; that is the table's part."""
     spec, roles = s.fleet.spec, [name for name, _ in s.fleet.spec.active_roles()]
     serving = {(pod.role, pod.revision) for pod in s.pods if pod.serving}
-    revisions = {revision for _, revision in serving}
-    whole = any(("colocated", r) in serving for r in revisions) or any(
-        {("prefill", r), ("decode", r)} <= serving for r in revisions
-    )
     short: dict[str, int] = {role: _short(s, d, role) for role in roles}
     problems = problems_of(s, d.memory.failed)
     unwritten = failed_writes(d.memory.failed)
@@ -222,7 +218,7 @@ def facts_of(s: Snapshot, d: Draft, outcomes: tuple[Outcome, ...]) -> Facts:
     hold: dict[str, bool] = {
         "paused": spec.paused,
         "parked": all(d.targets.get(role, spec.role(role).replicas.max) == 0 for role in roles),
-        "servable": whole,
+        "servable": _whole(serving),
         "served": _was(s, "Servable", "True") or _was(s, "Ready", Why.PODS_NOT_READY),
         "prefill": any(role == "prefill" for role, _ in serving),
         "decode": any(role == "decode" for role, _ in serving),
@@ -253,6 +249,15 @@ def facts_of(s: Snapshot, d: Draft, outcomes: tuple[Outcome, ...]) -> Facts:
         hold[unseeing] = True
     names_that_hold = {str(name) for name, holds in hold.items() if holds}
     return Facts(frozenset(names_that_hold | {str(p.reason) for p in problems}), says)
+
+
+def _whole(serving: set[tuple[str, str]]) -> bool:
+    """Is there a colocated pod, or a pair of one revision, among (role, revision)?"""
+    return any(
+        ("colocated", revision) in serving
+        or {("prefill", revision), ("decode", revision)} <= serving
+        for _, revision in serving
+    )
 
 
 def _sentences(
@@ -294,30 +299,38 @@ def _sentences(
     if missing:
         says[Why.STARTING] = f"waiting for pods to become ready: {missing}"
         says[Why.PODS_NOT_READY] = says[Why.STARTING]
-    if decision is not None and decision.relearning:
+    if decision is not None:
+        says |= _sentences_of_law(decision)
+    if attained is not None and s.fleet.spec.slo is not None:
+        goal = s.fleet.spec.slo.attainment
+        says[Why.TARGETS_MET] = says[Why.TARGETS_MISSED] = f"{attained} of requests, goal {goal}"
+    return {reason: text for reason, text in says.items() if text}
+
+
+def _sentences_of_law(decision: Decision) -> dict[Why, str]:
+    """What the law's last decision lets the conditions say."""
+    says: dict[Why, str] = {}
+    if decision.relearning:
         says[Why.CAPACITY_RELEARNT] = anew_sentence(decision.relearning)
-    if decision is not None and _is_blind(decision):
+    if _is_blind(decision):
         says[Why.METRICS_UNAVAILABLE] = decision.message
-    if decision is not None and decision.unknown:
+    if decision.unknown:
         says[Why.SIGNALS_UNKNOWN] = (
             f"Prometheus has no samples of {', '.join(decision.unknown)}: replicas are added as "
             "before, and none is removed from these roles"
         )
-    if decision is not None and decision.silent_gateways:
+    if decision.silent_gateways:
         silent = ", ".join(decision.silent_gateways)
         says[Why.GATEWAY_SILENT] = (
             f"gateway pods are Ready and Prometheus has no fresh samples of them: {silent}; no "
             "replica is removed until it has. Check that Prometheus reaches port 8081 of each and "
             "that its relabelling sets the label pod"
         )
-    if decision is not None and (clock := _clock_sentence(decision.clock_skew_s)):
+    if clock := _clock_sentence(decision.clock_skew_s):
         says[Why.MEASURED] = says[Why.IDLE] = clock
         if Why.METRICS_UNAVAILABLE in says:
             says[Why.METRICS_UNAVAILABLE] += f"; {clock}"
-    if attained is not None and s.fleet.spec.slo is not None:
-        goal = s.fleet.spec.slo.attainment
-        says[Why.TARGETS_MET] = says[Why.TARGETS_MISSED] = f"{attained} of requests, goal {goal}"
-    return {reason: text for reason, text in says.items() if text}
+    return says
 
 
 def _decision(s: Snapshot, d: Draft) -> Decision | None:
