@@ -48,7 +48,7 @@ class Bodies:
         """So many bytes have arrived. Gives up others, or this one, when all are too many."""
         body.size += size
         self.arriving += size
-        while self.arriving > self.limits.arriving_bodies * self.limits.body_bytes:
+        while self.arriving > max(self.limits.arriving_bytes, self.limits.body_bytes):
             self._leave(oldest := next(iter(self._unfinished)))
             oldest.give_up()
 
@@ -56,7 +56,7 @@ class Bodies:
         """The body is whole. Raises RequestError (429) when requests in flight hold too much."""
         size = body.size
         self._leave(body)
-        if self.held + size > self.limits.held_bodies * self.limits.body_bytes:
+        if self.held + size > max(self.limits.held_bytes, self.limits.body_bytes):
             raise RequestError(
                 429,
                 "The requests in flight hold too many bytes; try again later.",

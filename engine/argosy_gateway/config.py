@@ -27,11 +27,11 @@ class Limits:
     """Request body; more is answered 413. The engine takes as many."""
     body_s: float = 30.0
     """To read a request body; then 408."""
-    arriving_bodies: int = 4
-    """Bytes of all bodies that still arrive, in bodies of the largest size: beyond it the one that
-    began first is answered 503."""
-    held_bodies: int = 32
-    """Bytes of all bodies of requests in flight, in the same unit; beyond it 429."""
+    arriving_bytes: int = 32 << 20
+    """All bodies that still arrive, together, but at least one body of the largest size: beyond it
+    the one that began first is answered 503."""
+    held_bytes: int = 256 << 20
+    """All bodies of requests in flight, but at least one of the largest size; beyond it 429."""
     send_buffer_bytes: int = 256 * 1024
     """The kernel's buffer for one client; it grows to megabytes where nothing is said."""
     write_stall_s: float = 30.0

@@ -139,7 +139,7 @@ async def test_an_idle_connection_makes_room_for_a_new_one():
 
 
 async def test_bodies_that_never_end_are_bounded_and_the_oldest_goes_first():
-    limits = Limits(body_bytes=100_000, arriving_bodies=4)
+    limits = Limits(body_bytes=100_000, arriving_bytes=400_000)
     async with front(Engine("a"), limits=limits, max_queue=100) as f, client(f) as c:
         begun = []
         for _ in range(150):
@@ -160,7 +160,7 @@ async def test_bodies_of_requests_in_flight_are_bounded_and_what_is_refused_coun
     async def hang(call):
         await call.gone()
 
-    limits = Limits(body_bytes=10_000, held_bodies=2)
+    limits = Limits(body_bytes=10_000, held_bytes=20_000)
     big = {**STREAM, "messages": [{"role": "user", "content": "x" * 9_000}]}
     slo = Slo(ttft_s=10.0, tpot_s=1.0)
     async with front(Engine("a", hang), limits=limits, slo=slo) as f, client(f) as c:
@@ -175,6 +175,19 @@ async def test_bodies_of_requests_in_flight_are_bounded_and_what_is_refused_coun
             task.cancel()
         await f.settled()
         assert f.fleet.bodies.held == 0
+
+
+async def test_a_small_limit_for_one_body_does_not_limit_how_many_requests_are_in_flight():
+    async def hang(call):
+        await call.gone()
+
+    body = {**STREAM, "messages": [{"role": "user", "content": "x" * 800}]}
+    async with front(Engine("a", hang), limits=Limits(body_bytes=1_000)) as f, client(f) as c:
+        tasks = [asyncio.create_task(c.post(PATH, json=body)) for _ in range(50)]
+        await f.until(lambda: len(f.fleet.relays) == 50, 30)
+        for task in tasks:
+            task.cancel()
+        await f.settled(30)
 
 
 async def test_of_two_pipelined_requests_the_first_does_not_outlive_its_client():
