@@ -1,5 +1,6 @@
 """Every CEL rule and its Python twin give the same verdict on generated specs."""
 
+import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from pydantic import ValidationError
@@ -61,6 +62,7 @@ specs = st.fixed_dictionaries(
 names = mostly("chat-7b", "a" * 40, "a", bad=["a" * 41, "", "7b", "a.b", "a-", "-a", "A"])
 
 
+@pytest.mark.slow
 @settings(max_examples=200, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 @given(spec=specs, name=names)
 def test_the_crd_and_the_models_accept_the_same_specs(spec, name):

@@ -46,6 +46,7 @@ def fight(model: Model, for_s: float, each_s: float = 0.1) -> tuple[int, list[st
     return writes, told
 
 
+@pytest.mark.slow
 def test_a_tug_of_war_over_one_field_is_few_writes_with_an_event_for_each_step() -> None:
     model = settled()
     writes, told = fight(model, 10.0)
@@ -57,6 +58,7 @@ def test_a_tug_of_war_over_one_field_is_few_writes_with_an_event_for_each_step()
     assert len(told) < 10, "an Event an hour once the pause grows no more"
 
 
+@pytest.mark.slow
 def test_a_condition_names_who_changes_what_and_stays_as_it_is() -> None:
     model = settled()
     assert condition(model, "FieldConflict").status == "False"

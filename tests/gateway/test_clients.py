@@ -59,6 +59,7 @@ async def one_token(call):
     await call.finish(1)
 
 
+@pytest.mark.slow
 async def test_264_clients_that_never_read_lock_nobody_out():
     engine = Engine("a", flood)
     limits = Limits(write_stall_s=0.3)

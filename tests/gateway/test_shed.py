@@ -65,6 +65,7 @@ async def test_what_waits_on_the_pod_counts_and_the_factor_says_how_much_is_too_
             assert (await c.post("/v1/completions", json=ask(40))).status_code == 200
 
 
+@pytest.mark.slow
 async def test_a_burst_upon_a_real_engine_is_cut_to_what_can_meet_the_target():
     """A new prompt of 1,900 tokens takes the engine 0.24 s: 30 at once are 7 s of work."""
 
@@ -101,6 +102,7 @@ def test_the_pace_remembers_no_more_than_it_needs():
     assert max(map(len, pace._spans.values())) <= 64
 
 
+@pytest.mark.slow
 async def test_unstreamed_answers_teach_the_pace_of_prompts_not_of_whole_answers():
     """An answer of 150 tokens takes the engine 2.5 s at least; its prompt takes 20 ms."""
     body = {"model": "m", "prompt": "one two three", "max_tokens": 150}

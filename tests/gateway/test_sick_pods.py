@@ -47,6 +47,7 @@ async def closed_loop(f, body, *, clients, requests):
     return answers
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("body", [CHAT, STREAM], ids=["whole", "stream"])
 async def test_three_of_six_pods_that_answer_500_at_once_get_few_of_the_attempts(body):
     sick = [Engine(f"sick-{i}", fail) for i in range(3)]
@@ -59,6 +60,7 @@ async def test_three_of_six_pods_that_answer_500_at_once_get_few_of_the_attempts
     assert sum(status == 200 for status, _ in answers) >= 380
 
 
+@pytest.mark.slow
 async def test_one_of_three_pods_that_breaks_its_streams_gets_few_of_them():
     sick, well = Engine("sick", break_off), [Engine("a", work), Engine("b", work)]
     async with front(sick, *well) as f:

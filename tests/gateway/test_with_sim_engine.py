@@ -73,6 +73,7 @@ async def test_a_decode_engine_computes_the_prompt_where_no_prefill_pod_is_ready
         assert alone.json()["choices"] == together.json()["choices"]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("role", ["colocated", "decode"])
 async def test_unstreamed_answers_of_a_healthy_fleet_meet_a_ttft_shorter_than_they_last(
     engines, role

@@ -96,6 +96,7 @@ async def test_each_new_address_ends_the_one_that_was_used_longest_ago() -> None
     await gone()
 
 
+@pytest.mark.slow
 async def test_silent_addresses_take_no_more_than_their_places_and_never_the_operators() -> None:
     async with port_to(never, 3.0) as (ask, _):
         seen = await asyncio.gather(*(ask(f"p{number}") for number in range(SERVERS + 8)))

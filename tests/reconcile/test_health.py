@@ -71,6 +71,7 @@ def test_a_standby_is_healthy_for_as_long_as_the_api_server_is_away() -> None:
     run(main())
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("one_round", [fails_in_time, waits_for_ever])
 def test_rounds_that_fail_or_wait_are_no_reason_to_start_anew(one_round) -> None:
     assert ROUND_LIMIT_S < STUCK_S

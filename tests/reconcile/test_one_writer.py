@@ -12,6 +12,7 @@ from dataclasses import dataclass, field
 from random import Random
 from typing import Any
 
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -147,6 +148,7 @@ rate = st.floats(0.95, 1.05)
     stops_s=st.sampled_from([0.0, 5.0, 30.0]),
     rates=st.tuples(rate, rate),
 )
+@pytest.mark.slow
 def test_at_no_time_may_two_replicas_write(
     seed: int, slow_s: float, lost: float, stops_s: float, rates: tuple[float, float]
 ) -> None:

@@ -67,6 +67,7 @@ def test_orders_to_160_engines_that_are_away_take_seconds(order: Any) -> None:
     run(main())
 
 
+@pytest.mark.slow
 def test_pods_that_are_away_in_thousands_are_asked_in_turn() -> None:
     """A round ends in time, knows what was answered, and the next ones ask the others."""
 

@@ -15,6 +15,7 @@ LARGEST = 32 * 1024
 QUICK = {"scrape_s": 1.0, "rate_s": 4.0, "interval_s": 1.0, "down_hold_s": 3600.0}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("cold_start_s", [1.0, 180.0, 3600.0, 86_400.0])
 def test_the_state_stays_small_whatever_the_cold_start(cold_start_s: float) -> None:
     goals = replace(GOALS, windows=Windows(**QUICK, cold_start_s=cold_start_s))

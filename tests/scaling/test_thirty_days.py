@@ -195,6 +195,7 @@ ROWS = st.builds(
 )
 
 
+@pytest.mark.slow
 @settings(max_examples=300, deadline=None)
 @given(
     rows=st.lists(ROWS, min_size=1, max_size=30),

@@ -145,6 +145,7 @@ RATES = st.floats(0.1, 60)
 HAVE = st.integers(1, 40)
 
 
+@pytest.mark.slow
 @settings(max_examples=100, deadline=None)
 @given(
     rate=RATES,
