@@ -113,6 +113,8 @@ async def test_an_address_in_an_allowed_network_is_asked() -> None:
         ("http://[::1", "prometheus.monitoring:9090", False),
         ("http://anything:9090", "10.1.0.0/16:9090", True),  # its address decides
         ("http://anything:9091", "10.1.0.0/16:9090", False),
+        ("http://[fd00::1]:9090", "[fd00::1]:9090", True),
+        ("http://[fd00::1]:9090", "fd00::/64:9090", True),
     ],
 )
 def test_an_entry_is_a_host_and_a_port(url: str, entry: str, permitted: bool) -> None:

@@ -147,6 +147,15 @@ async def test_an_event_that_cannot_be_written_keeps_status_from_nothing(broken:
     assert BUDGET.partition("/")[2] in {name for _, name in broken.store.objects}
 
 
+async def test_events_that_cannot_be_written_cost_a_round_one_try(broken: World) -> None:
+    """A webhook that hangs costs ten seconds a call; with many Events the round would not end."""
+    broken.store.failing = {"Event"}
+    await broken.round()
+    tried = [times for what, times in broken.store.tried.items() if "create Event" in what]
+    assert len(broken.memory.said) > 1
+    assert tried == [1]
+
+
 @pytest.mark.parametrize("trouble", [Trouble.CONFLICT, Trouble.NOT_FOUND, Trouble.FORBIDDEN])
 async def test_no_kind_of_trouble_is_tried_without_a_pause(broken: World, trouble: Trouble) -> None:
     broken.store.trouble = trouble

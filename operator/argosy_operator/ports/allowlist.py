@@ -30,7 +30,7 @@ class NotAllowedError(OSError):
 
 @dataclass(frozen=True, slots=True)
 class Entry:
-    """`host:port`, `*.suffix:port` or `network/bits:port`."""
+    """`host:port`, `*.suffix:port` or `network/bits:port`. `host` is without brackets."""
 
     host: str
     port: int
@@ -48,7 +48,7 @@ class Entry:
                 "network/bits:port, such as prometheus.monitoring:9090"
             )
         if "/" not in host:
-            return cls(host.lower(), number)
+            return cls(host.strip("[]").lower(), number)
         try:
             network = ipaddress.ip_network(host.strip("[]"))
         except ValueError as error:

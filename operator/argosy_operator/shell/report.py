@@ -86,18 +86,24 @@ async def tell(sources: Sources, s: Snapshot, p: Plan, outcomes: tuple[Outcome, 
     if s.fleet.spec.paused:
         return
     for note in p.notes:
-        await _send(sources, s, note)
+        if not await _send(sources, s, note):
+            break
 
 
-async def _send(sources: Sources, s: Snapshot, note: Note) -> None:
-    """An Event may fail without harm; where the server is away or we do not lead, all would."""
+async def _send(sources: Sources, s: Snapshot, note: Note) -> bool:
+    """An Event may fail without harm; where the server is away or we do not lead, all would.
+
+    False where the next one would fail, too, and each costs the time of a call that hangs."""
     log.info("%s/%s: %s: %s", s.fleet.namespace, s.fleet.name, note.reason, note.message)
     try:
         await sources.cluster.create(event(s.fleet, note, s.now, REPORTER))
     except ClusterError as error:
-        if await trouble_of(sources.cluster, s.fleet, error) in STOP_AT:
+        trouble = await trouble_of(sources.cluster, s.fleet, error)
+        if trouble in STOP_AT:
             raise
         log.warning("%s/%s: no Event: %s", s.fleet.namespace, s.fleet.name, error)
+        return trouble is not Trouble.FAILED
+    return True
 
 
 async def _put(sources: Sources, s: Snapshot, obj: Object, uid: str) -> None:
