@@ -277,7 +277,25 @@ def test_a_standby_outlives_the_refusals_of_an_api_server_that_restarts(
         assert one.term.open
 
     run(main())
-    assert any(trouble in record.getMessage() for record in caplog.records)
+    (said,) = [record.getMessage() for record in caplog.records]
+    assert trouble in said
+
+
+def test_a_lease_without_an_answer_is_told_once_in_words(
+    server: OneLease, caplog: pytest.LogCaptureFixture
+) -> None:
+    async def silence(*_: str) -> None:
+        await asyncio.Event().wait()
+
+    async def main() -> None:
+        server.get = silence  # type: ignore[method-assign]
+        waiting = asyncio.create_task(leading(server).lease.acquire())
+        await asyncio.sleep(3600)
+        waiting.cancel()
+
+    run(main())
+    (said,) = [record.getMessage() for record in caplog.records]
+    assert "no answer within 4 s" in said
 
 
 def test_a_standby_that_may_never_read_its_lease_ends_and_says_why(server: OneLease) -> None:

@@ -81,14 +81,17 @@ class Lease:
         """Return when we lead. `looked` is called after every look at the Lease, failed ones
         included. Raises ClusterError when the API server refuses for `REFUSED_S`."""
         refused_at: float | None = None
+        told = ""
         while True:
             try:
                 async with asyncio.timeout(TRY_S):
                     if await self._try():
                         return
-                refused_at = None
+                refused_at, told = None, ""
             except (ClusterError, TimeoutError) as error:
-                log.warning("no look at the Lease: %s", error or "no answer")
+                if told != _said(error):
+                    told = _said(error)
+                    log.warning("the Lease cannot be read or written; trying on: %s", told)
                 if not _refused(error):
                     refused_at = None
                 elif refused_at is None:
@@ -112,7 +115,7 @@ class Lease:
                 pause_s = RETRY_S
             except (ClusterError, TimeoutError) as error:
                 pause_s = AGAIN_S
-                reason = f"the Lease could not be renewed: {error or 'no answer'}"
+                reason = f"the Lease could not be renewed: {_said(error)}"
                 log.warning("%s", reason)
             renewed()
         self._term.close()
@@ -188,6 +191,10 @@ class Lease:
             "renewTime": _now(),
             "leaseTransitions": transitions,
         }
+
+
+def _said(error: Exception) -> str:
+    return str(error) or f"no answer within {TRY_S:.0f} s"
 
 
 def _refused(error: Exception) -> bool:
