@@ -1,8 +1,8 @@
 """Request bodies in memory, those that still arrive and those of requests in flight: both bounded.
 
 `app` opens one `Body` per request and closes it when the request has ended. When those that arrive
-take too much together, the one that began first is given up: whoever sends at a usual pace is never
-the oldest for long, and a crowd of clients that never end costs a bounded number of bytes.
+take too much together, the one that began first is given up. A client of a usual pace is never the
+oldest for long, and many clients that never end cost a bounded number of bytes.
 """
 
 import asyncio

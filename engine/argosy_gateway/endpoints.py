@@ -88,8 +88,8 @@ def endpoint_of_pod(pod: Mapping[str, Any]) -> Endpoint | None:
 def _made_by_us(meta: Mapping[str, Any], labels: Mapping[str, str]) -> bool:
     """Its controller is the ReplicaSet that a Deployment of the fleet has for such a pod.
 
-    Anybody who may create pods can write labels, and prompts must not go there. An owner that does
-    not exist makes Kubernetes delete the pod; one that does, takes charge of it.
+    Every user who may create pods can write labels, and prompts must not go to such pods.
+    Kubernetes deletes a pod whose owner does not exist; a ReplicaSet that exists controls it.
     """
     keys = (FLEET_LABEL, ROLE_LABEL, REVISION_LABEL, TEMPLATE_LABEL)
     name = "-".join(labels.get(key, "") for key in keys)

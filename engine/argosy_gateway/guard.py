@@ -1,7 +1,8 @@
 """One client's connection: uvicorn's protocol, with a bound for everything that a client may do.
 
-Made by `serve` for each connection. uvicorn waits for ever for a request's head and for a client
-that does not read; here both end. `Guard.check_time` is called by the sweeper of `serve`.
+Made by `serve` for each connection. uvicorn waits without a limit for a request's head and for a
+client that does not read; here both have one. The sweeper of `serve` calls
+`Guard.check_time`.
 """
 
 import asyncio

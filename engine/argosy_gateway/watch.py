@@ -3,8 +3,8 @@
 list → watch from its resourceVersion → on 410 list again; on anything else reconnect from the last
 version seen. While the API server is away the directory stays as it was: `relay` goes on serving.
 So it does when the API server refuses this gateway, but then the directory is told: other gateways
-may see. A refusal counts only from a server that is well: one that cannot read etcd knows no token
-of anybody, and must not turn every gateway unready.
+may see. A refusal counts only from a server that is well: one that cannot read etcd refuses every
+token, and must not turn every gateway unready.
 """
 
 import asyncio
@@ -100,7 +100,7 @@ async def follow_api_server(
 
 async def _is_well(server: ApiServer, times: WatchTimes) -> bool:
     """Whether /readyz answers 200. Asked without a token, as a token is what is refused; a server
-    that answers nobody without one counts as well."""
+    that refuses requests without one (401, 403) counts as well."""
     try:
         exchange = await _ask(replace(server, token=None, token_file=None), "/readyz", times)
         try:

@@ -300,7 +300,7 @@ def test_the_budget_of_calls_is_the_operators_own_unless_it_is_set():
 
 
 def test_the_readmes_install_line_sets_every_image_and_renders():
-    """As it stood, its pods asked for images that nobody has published."""
+    """As it stood, its pods asked for images that are not published."""
     readme = (CHART.parents[1] / "README.md").read_text()
     (block,) = re.findall(r"```sh\n(export REGISTRY.*?)```", readme, re.DOTALL)
     joined = block.replace("\\\n", " ")

@@ -95,7 +95,7 @@ def numbers_of(exposition: str) -> dict[str, list[tuple[dict[str, str], float]]]
 
 
 def test_every_selector_of_the_operator_finds_samples_in_a_real_exposition():
-    """A label value that no exporter writes reads as "no samples" for ever, without an error."""
+    """A label value that no exporter writes reads as "no samples", without an error."""
     with sim_engines("prefill", "decode") as (prefill, decode):
         pages = {
             "prefill": numbers_of(prefill.page("/metrics").text),

@@ -97,7 +97,7 @@ class Model:
         return p
 
     def set_back(self, seconds_: float) -> None:
-        """Somebody sets the wall clock back."""
+        """The wall clock is set back."""
         self.now -= seconds_
         self.stepped += seconds_
 

@@ -1,4 +1,4 @@
-"""What one refused prompt of 1 MB a second costs everybody else:
+"""What one refused prompt of 1 MB a second costs all others:
 
     python -m tests.engine_torch.measure_long_prompts FOLDER
 

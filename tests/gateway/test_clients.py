@@ -29,7 +29,7 @@ def request(body, *more, version="1.1"):
 
 
 async def dial(f):
-    """A connection with a small window, so that little is in flight when nobody reads."""
+    """A connection with a small window, so that little is in flight while its client stalls."""
     sock = socket.socket()
     sock.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
     sock.setblocking(False)

@@ -1,4 +1,4 @@
-"""Long bodies hold up nobody else in a gateway, and reach the engine as they came."""
+"""Long bodies hold up no other request of a gateway, and reach the engine as they came."""
 
 import asyncio
 import json

@@ -169,7 +169,7 @@ async def test_a_gateway_that_is_let_in_again_is_no_longer_refused(tmp_path):
     "script", [[SICK] * 20, ["close"] * 20, [401] * 20], ids=["500", "closed", "401 for all"]
 )
 async def test_an_api_server_that_fails_everybody_refuses_nobody(tmp_path, script):
-    """One that cannot read etcd knows no token: it answers 401 to everybody, and is not ready."""
+    """One that cannot read etcd knows no token: it answers 401 to every token, and is not ready."""
     api = FaultyApi(listing(pod("a")), *script)
     api.health = SICK
     asked = 0

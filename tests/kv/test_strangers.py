@@ -1,4 +1,4 @@
-"""The KV port against peers that say anything: each is refused by name, and nobody else notices."""
+"""The KV port against peers that say anything: each is refused by name and harms no other."""
 
 import asyncio
 import itertools

@@ -68,7 +68,7 @@ async def test_a_name_that_resolves_to_loopback_is_cut_off_before_a_byte_is_sent
 async def test_refused_silent_and_erring_addresses_read_the_same_to_users(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
-    """The condition told them apart, and so scanned the cluster for whoever may create a fleet."""
+    """The condition told them apart: users who may create a fleet could scan the cluster."""
     said, caplog_level = set(), logging.WARNING
     caplog.set_level(caplog_level, "argosy.prometheus")
     answers = (
@@ -83,7 +83,7 @@ async def test_refused_silent_and_erring_addresses_read_the_same_to_users(
             said.add(reason(await ask(f"http://127.0.0.1:{port}", f"127.0.0.0/8:{port}")))
             causes.add(caplog.records[-1].getMessage().partition(": ")[2])
     async with server(b"") as (port, _):
-        pass  # nobody listens there any more
+        pass  # the port is closed from here on
     said.add(reason(await ask(f"http://127.0.0.1:{port}", f"127.0.0.0/8:{port}")))
     async with server(b"") as (port, _):
         said.add(reason(await ask(f"http://localhost:{port}", f"localhost:{port}")))

@@ -181,7 +181,7 @@ def test_a_leader_whose_lease_an_administrator_wrote_leads_on(server: OneLease) 
 
 @pytest.mark.parametrize("raced", [1, 2, 5])
 def test_a_conflict_is_decided_by_who_holds_the_lease(server: OneLease, raced: int) -> None:
-    """Somebody else wrote between our look and our write: that does not end a leader."""
+    """Another client wrote between our look and our write: that does not end a leader."""
 
     async def main() -> None:
         one = leading(server)

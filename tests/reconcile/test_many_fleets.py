@@ -37,7 +37,7 @@ def rounds(result: str) -> float:
 
 
 async def until(holds: Any, timeout_s: float) -> None:
-    """Wait for what other tasks bring about; they tell nobody."""
+    """Wait for what other tasks bring about; they announce nothing."""
     async with asyncio.timeout(timeout_s):
         while not holds():  # noqa: ASYNC110
             await asyncio.sleep(0.05)

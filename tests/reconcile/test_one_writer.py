@@ -57,7 +57,7 @@ class Replica:
         return await self._call(lambda: self.server.replace(obj))
 
     async def _call(self, effect: Callable[[], Any]) -> Any:
-        """The request arrives after a while, even if nobody waits for it any more."""
+        """The request arrives after a while, even if its caller has given up."""
         random, slow_s = self.weather.random, self.weather.slow_s
         there_s, back_s = (random.uniform(0, slow_s) for _ in range(2))
         lost = random.random() < self.weather.lost

@@ -1,7 +1,7 @@
 """What each control frame says: every field is checked by type and range before anything uses it.
 
 A peer is a stranger. `decode_message` gives a value that the engine may use as it is, or WireError
-with a sentence that names the field. Fields that are missing or that nobody knows are refused.
+with a sentence that names the field. A frame with a missing or unknown field is refused.
 """
 
 import re

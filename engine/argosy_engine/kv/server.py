@@ -41,7 +41,7 @@ _UNFINISHED_BYTES = 32 << 20  # of PREFILL and TOKENS frames on their way, all t
 _LAST_WORD_S = 2.0  # for a refusal to reach its peer
 
 
-class _Refused(Exception):  # noqa: N818 - an answer, not a mishap
+class _Refused(Exception):  # noqa: N818 - an answer, not an error
     """What REFUSED says, before the engine is asked."""
 
     def __init__(self, reason: str, message: str) -> None:
@@ -90,7 +90,7 @@ class PrefillServer:
         )
         await send_control(writer, Kind.ACCEPTED, {"engine_epoch": self._prefill.engine_epoch})
         following = asyncio.create_task(read_message(reader))
-        following.add_done_callback(_look_at)  # a peer that leaves early is no news for the log
+        following.add_done_callback(_look_at)  # a peer that leaves early is not logged
         refused = False
         try:
             event = await self._computed(order, following, writer)
@@ -245,7 +245,7 @@ def _name(message: Message) -> str:
 async def _refuse(
     reader: asyncio.StreamReader, writer: asyncio.StreamWriter, reason: str, message: str
 ) -> None:
-    """Say why, and read on until the peer has heard it: bytes that nobody read would reset it."""
+    """Say why, and read on until the peer has it: closing on unread bytes resets the connection."""
     with contextlib.suppress(OSError):  # it is gone or does not listen
         async with asyncio.timeout(_LAST_WORD_S):
             refusal = {"reason": reason, "message": message[:2000]}

@@ -263,7 +263,7 @@ class EngineLoop:
             return
 
     def _answer_lost(self, message: _Message, fault: Exception) -> None:
-        """A request that could not be taken in would wait for ever."""
+        """Without an answer, the client of such a request would wait without end."""
         refusal = Refusal("invalid", f"the engine could not take this request: {fault}")
         if isinstance(message, _Submit):
             self._outbox.append((message.sink, refusal))

@@ -43,5 +43,5 @@ def _into(future: "Future[Any]", work: Callable[[], Any]) -> None:
         return
     try:
         future.set_result(work())
-    except BaseException as fault:  # whoever waits must learn it, whatever it is
+    except BaseException as fault:  # the caller waits for it, whatever it is
         future.set_exception(fault)

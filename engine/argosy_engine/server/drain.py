@@ -90,7 +90,7 @@ class Drain:
 
     def _wear_off(self) -> None:
         self._expiry = None
-        log.warning("nobody repeated the order to drain: this engine takes work again")
+        log.warning("the order to drain was not repeated: this engine takes work again")
         self.call_back()
 
     def _forget_expiry(self) -> None:

@@ -2,7 +2,7 @@
 
 One table for both endpoints; `docs/parameters.md` is generated from it. A parameter that would
 change the text or the answer's form is honoured or refused by name, never ignored. Names that stand
-in no list are ignored, as vLLM does: nobody promises anything for them.
+in no list are ignored, as vLLM does: no API documents them.
 """
 
 from collections.abc import Mapping

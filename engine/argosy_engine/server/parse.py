@@ -59,7 +59,7 @@ def parse_body(raw: bytes) -> dict[str, Any]:
 
 
 def _whole(digits: str) -> int:
-    """A function of Python's, so that other threads get a turn amid a million token ids."""
+    """In Python, not in C: other threads get a turn while a million token ids are read."""
     return int(digits)
 
 

@@ -96,7 +96,7 @@ NUMBERS: dict[str, Number] = {
         Number("roles.*.replicas.max", 0, 1000, _PODS),
         Number("roles.*.resources.gpu", 0, 64, "no node has more"),
         Number("kvTransfer.leaseSeconds", 1, 3600, "prefill holds the blocks of a prompt that "
-               "nobody fetches as long"),
+               "is not fetched as long"),
         Number("autoscaling.gpuBudget.max", 0, 100_000, "no fleet can hold more"),
         Number("autoscaling.scaleUp.maxStepPercent", 1, 1000, _STEP),
         Number("autoscaling.scaleUp.maxStepPods", 1, 1000, _STEP),

@@ -163,8 +163,8 @@ MEANING: dict[Reason, str] = {
     Reason.NOTHING_LEAVES: "no pod is leaving",
     Reason.FOREIGN_OBJECT: "an object of another owner has a name that this fleet needs",
     Reason.NO_CONFLICT: "all names that this fleet needs are its own",
-    Reason.PUT_BACK_AGAIN: "somebody changes what Argosy writes, each time that it is put back",
-    Reason.NO_CONTEST: "nobody else keeps changing what Argosy writes",
+    Reason.PUT_BACK_AGAIN: "another writer changes what Argosy writes, after each put-back",
+    Reason.NO_CONTEST: "no other writer keeps changing what Argosy writes",
     Reason.UNKNOWN: "not looked at yet",
 }
 """What a condition says where nothing more particular is known."""

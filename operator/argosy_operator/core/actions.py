@@ -51,8 +51,9 @@ class Apply:
 
 @dataclass(frozen=True, slots=True)
 class Scale:
-    """Write replicas through /scale. With `resource_version`: only if nobody wrote since. `after`:
-    the key of the order that must have succeeded before, where it is given in the same plan."""
+    """Write replicas through /scale. With `resource_version`: only if it was not written
+    since. `after`: the key of the order that must have succeeded before, where it is given in the
+    same plan."""
 
     kind: str
     name: str
@@ -126,7 +127,7 @@ class Failure:
 
 @dataclass(frozen=True, slots=True)
 class Contest:
-    """A change of somebody else's that was put back `times` in a row, the last time `at`; the next
+    """A change by another writer that was put back `times` in a row, the last time `at`; the next
     put-back waits until `retry_at`. Seconds on the monotonic clock. `cause` says who did what."""
 
     cause: str

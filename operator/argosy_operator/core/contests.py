@@ -1,6 +1,6 @@
-"""Contests: somebody changes a field of ours each time that it is put back.
+"""Contests: another writer changes a field of ours each time that it is put back.
 
-Two managers that write one field in turn would load the API server for ever and solve nothing.
+Two managers that write one field in turn would load the API server without end and solve nothing.
 Some put-backs are free, because people make mistakes; then each waits twice as long as the one
 before, an Event tells of each, and a condition names the other side until it has been quiet.
 """

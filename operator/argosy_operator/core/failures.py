@@ -18,7 +18,7 @@ STUCK_S = 300.0
 """A webhook whose pod moves to another node is back within this time; after it a person must look.
 """
 
-# Somebody else wrote at the same moment: usual, and over at the next look.
+# Another client wrote at the same moment: usual, and over at the next look.
 RACES = (Trouble.CONFLICT, Trouble.EXISTS, Trouble.NOT_FOUND, Trouble.GONE)
 RACES_SHOWN = 4  # attempts
 

@@ -1,6 +1,6 @@
 """What the plan knows of a pod, and of the order in which Kubernetes removes pods.
 
-`owned_pods` leaves out pods that only carry our labels: anybody who may create a pod can write
+`owned_pods` leaves out pods that only carry our labels: a user who may create pods can write
 them. `pod_of` takes a Pod as the API server sends it and keeps about 300 bytes of it.
 """
 

@@ -55,7 +55,7 @@ class Clock:
     now: float
     """Seconds since the epoch. For what is written and for times that the cluster wrote."""
     monotonic: float
-    """Seconds on a clock that nobody sets. Pauses are counted on it: `now` may step by an hour."""
+    """Seconds on a clock that is never set. Pauses are counted on it: `now` may step by an hour."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -421,7 +421,7 @@ def status_of(s: Snapshot, d: Draft, outcomes: tuple[Outcome, ...]) -> ServingDe
     return ServingDeploymentStatus.model_validate(
         {
             "observedGeneration": generation,
-            # a stranger's Service answers at this address: nobody is sent there
+            # a Service of another owner has this address: status does not lead users there
             "url": None
             if "foreign_service" in facts.hold
             else names.url(s.fleet.name, s.fleet.namespace),

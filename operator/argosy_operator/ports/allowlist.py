@@ -3,8 +3,8 @@
 Entries come from the operator's command line (chart value `prometheus.allowed`). `prometheus.py`
 asks `names` before a server is made and mounts `GuardedAdapter`, which looks at the address that a
 connection really has: a name that resolves to loopback or to a foreign network is cut off before a
-byte is sent. Without this the operator would knock at any door of the cluster for anybody who may
-create a fleet (server-side request forgery, CWE-918).
+byte is sent. Without this, a user who may create a fleet could make the operator connect to any
+address of the cluster (server-side request forgery, CWE-918).
 """
 
 import ipaddress

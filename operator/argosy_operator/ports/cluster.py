@@ -44,7 +44,7 @@ PLURALS: dict[str, tuple[str, str]] = {
 }
 
 _DENIED = re.compile(r'admission webhook ".*" denied the request')
-LONGEST_WISH_S = 300.0  # a longer Retry-After would be a fleet that nobody looks at
+LONGEST_WISH_S = 300.0  # a longer Retry-After would leave a fleet alone for too long
 
 CountWrite = Callable[[str, str], None]
 

@@ -25,7 +25,7 @@ TERM_S = 10.0
 RETRY_S = 2.0
 AGAIN_S = 0.5  # after a renewal that failed: the term is running out
 TRY_S = 4.0
-CONFLICTS = 3  # in one try: somebody writes the Lease again and again
+CONFLICTS = 3  # in one try: another client writes the Lease again and again
 REFUSED_S = 120.0
 """How long a standby bears 401 and 403: an API server that restarts answers them until its caches
 are warm."""
@@ -132,7 +132,7 @@ class Lease:
     async def _try(self) -> bool:
         """Take or renew the Lease; True when it is ours, False when another replica holds it.
 
-        Our own Lease is written without a look at it first. When somebody else wrote it (an
+        Our own Lease is written without a look at it first. When another client wrote it (an
         administrator's annotation is enough), it is read again: who holds it decides.
         """
         for _ in range(CONFLICTS):

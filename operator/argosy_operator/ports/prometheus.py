@@ -151,7 +151,7 @@ class Server(PrometheusConnect):  # type: ignore[misc]  # the library has no typ
         self.used_at, self._asking = 0.0, set[Future[FleetMetrics]]()
 
     def submit(self, asked: "Question", at: float) -> "Future[FleetMetrics]":
-        """Ask in one of the server's threads. A question that nobody waits for any more ends by
+        """Ask in one of the server's threads. A question whose caller has given up ends by
         itself in time."""
         future = self.workers.submit(measure, self, asked, at)
         self._asking = {other for other in self._asking if not other.done()} | {future}

@@ -228,7 +228,7 @@ class Windows:
 
 
 def stale_reason(windows: Windows) -> str:
-    """Why old samples are not used. Without their age, which grows at every look and is no news."""
+    """Why old samples are not used. Without their age, which changes at every look."""
     return f"Stale: the newest sample is older than three scrape intervals ({windows.fresh_s:g} s)"
 
 

@@ -165,7 +165,7 @@ def assemble(taken: Round, windows: Windows, pods: frozenset[str] | None = None)
 
 
 def _silent(taken: Round, received: list[Series], windows: Windows) -> tuple[str, ...]:
-    """Ready gateways without a fresh sample of arrivals: nobody knows what arrives at them."""
+    """Ready gateways without a fresh sample of arrivals: what arrives at them is unknown."""
     fresh = {
         s.labels.get("pod")
         for s in received
