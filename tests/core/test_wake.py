@@ -44,3 +44,12 @@ def test_the_law_wakes_its_fleet_when_it_is_due() -> None:
     model.settle()
     model.memory = replace(model.memory, decide_at=model.now + 7)
     assert plan(model.snapshot()).wake_s == 7
+
+
+def test_a_fleet_whose_name_is_taken_looks_again_within_half_a_minute() -> None:
+    """The stranger carries none of our labels, so no watch tells that it was deleted."""
+    model = Model(fleet())
+    stranger = {"name": "chat", "uid": "x", "labels": {}}
+    model.children["Service", "chat"] = {"kind": "Service", "metadata": stranger, "spec": {}}
+    model.settle()
+    assert 1 <= plan(model.snapshot()).wake_s <= 30
