@@ -52,6 +52,18 @@ def test_a_top_k_beyond_the_vocabulary_is_taken_and_forbidden_tokens_are_never_d
     assert set(sample(rows, [params] * 200, list(range(200)))) == {1, 3}
 
 
+@pytest.mark.parametrize("more", [{}, {"top_k": 3}, {"top_p": 0.9}, {"temperature": 0.0}])
+@pytest.mark.parametrize("broken", [float("nan"), float("inf"), float("-inf")])
+def test_a_row_that_is_no_number_gets_some_token_and_changes_no_other(broken, more):
+    """A model may overflow at one request; its step has other requests, too."""
+    params = SamplingParams(max_tokens=1, **more)
+    rows = torch.stack([LOGITS, torch.full_like(LOGITS, broken), LOGITS])
+    rows[2, 0] = broken
+    ids = sample(rows, [params] * 3, [1, 2, 3])
+    assert ids[0] == sample(rows[:1], [params], [1])[0]
+    assert all(0 <= token < len(LOGITS) for token in ids)
+
+
 def test_a_draw_depends_on_seed_and_position_and_not_on_the_batch():
     params = SamplingParams(max_tokens=1, seed=7)
     alone = [sample(LOGITS.unsqueeze(0), [params], [p])[0] for p in range(50)]

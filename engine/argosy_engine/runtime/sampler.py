@@ -79,8 +79,12 @@ def _draws(asked: list[tuple[SamplingParams, int]], logits: torch.Tensor) -> _Dr
 
 def _draw(logits: torch.Tensor, draws: _Draws) -> torch.Tensor:
     """Ids [n]. Order of the filters as in common engines: temperature, top-k, top-p."""
+    largest = logits.amax(-1, keepdim=True)
+    if not bool(largest.isfinite().all()):  # the model overflowed: such a row must fail no other
+        logits = logits.nan_to_num(nan=torch.finfo(logits.dtype).min)
+        largest = logits.amax(-1, keepdim=True)
     # From the largest on down: a quotient that overflows is then a weight of 0, and never NaN.
-    scaled = (logits - logits.amax(-1, keepdim=True)).div_(draws.temperatures)
+    scaled = (logits - largest).div_(draws.temperatures)
     shares = scaled.softmax(-1)
     filtered = ((draws.top_p < 1.0) | (draws.top_k < shares.shape[1])).squeeze(1)
     if bool(filtered.all()):  # without a copy of the shares
