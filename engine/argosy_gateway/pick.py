@@ -171,7 +171,7 @@ class Claim:
             self._add(self._prefilling, sequences=1)
 
     def first_token(self) -> None:
-        """The prompt is done with, or foreseen to be."""
+        """The prompt is done, or predicted to be."""
         if self._prefilling is None:
             return
         self._add(self._prefilling, prompt_tokens=-self._prompt_tokens)

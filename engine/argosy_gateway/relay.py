@@ -266,7 +266,7 @@ class Relay:
         return await self._exchange.head()
 
     def _expect_first_token(self, route: Route) -> None:
-        """Of an unstreamed answer nothing shows when the prompt is done with: it is foreseen."""
+        """An unstreamed answer does not show when its prompt is done: the time is predicted."""
         fleet, claim = self._fleet, self._claim
         rate = fleet.pace.tokens_per_s()
         load = fleet.book.loads.get(route.prefiller.uid)

@@ -200,7 +200,7 @@ def test_capacity_that_is_measured_anew_is_told_by_the_scaling_condition() -> No
     model.round()
     said = condition(model, "ScalingActive")
     assert (said.status, said.reason) == ("True", "CapacityRelearnt")
-    assert "measured anew" in said.message
+    assert "measured again" in said.message
     assert "nothing is removed" in said.message
 
 

@@ -87,7 +87,7 @@ def test_a_state_that_is_read_back_and_cannot_be_right_goes_back_to_the_prior_an
     assert {t.rule for t in decision.targets} == {Rule.STARTING}
     assert not any(r.estimate.learnt for r in state.roles)
     assert decision.relearning == ("prefill", "decode")
-    assert "measured anew" in decision.message
+    assert "measured again" in decision.message
     _, later = play(state, START + 62, 30)
     assert later.relearning == ()
     assert later.targets[0].replicas == 2

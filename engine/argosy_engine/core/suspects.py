@@ -10,7 +10,7 @@ from dataclasses import dataclass
 __all__ = ["Suspects"]
 
 _FIRST_S, _LONGEST_S, _REFUSED_S = 2.0, 60.0, 1.0
-_MANY = 1024  # addresses; pods come and go, and an old suspicion is of no use
+_MANY = 1024  # addresses; pods come and go, and old suspicions are not needed
 
 
 @dataclass(slots=True)

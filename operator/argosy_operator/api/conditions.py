@@ -139,7 +139,7 @@ MEANING: dict[Reason, str] = {
     Reason.BUDGET_BOUND: "spec.autoscaling.gpuBudget.max allows fewer replicas than are needed",
     Reason.MAX_REPLICAS_BOUND: "replicas.max allows fewer replicas than are needed",
     Reason.CAPACITY_RELEARNT: "what was learnt about a replica was not usable and is measured "
-    "anew: until then nothing is removed",
+    "again: until then nothing is removed",
     Reason.SIGNALS_UNKNOWN: "a signal that a role's size rests on is unknown: none is removed",
     Reason.FOLLOWING_GOODPUT: "replicas follow the measured load and spec.slo",
     Reason.EXTERNAL_OWNER: "spec.autoscaling.policy is External: others turn the ServingRoles",
@@ -158,7 +158,7 @@ MEANING: dict[Reason, str] = {
     Reason.UNSCHEDULABLE: "no node has room for a pod",
     Reason.QUOTA_EXCEEDED: "a ResourceQuota is used up",
     Reason.GPU_BUDGET: "spec.autoscaling.gpuBudget.max is used up",
-    Reason.UNREADABLE_NUMBER: "a pod has a limit that is no number",
+    Reason.UNREADABLE_NUMBER: "a pod has a limit that is not a number",
     Reason.PODS_LEAVING: "pods finish their answers and leave",
     Reason.NOTHING_LEAVES: "no pod is leaving",
     Reason.FOREIGN_OBJECT: "an object of another owner has a name that this fleet needs",

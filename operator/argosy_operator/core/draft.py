@@ -29,7 +29,7 @@ class Draft:
     record: Mapping[str, object] | None = None
     scaled: bool = False
     figures_due: bool = False
-    """Status may say what users got anew, though only the numbers moved."""
+    """Status may update what users got, though only the numbers moved."""
     rolling: bool = False
     leaving: tuple[Pod, ...] = ()
     trace: tuple[tuple[str, str], ...] = ()

@@ -164,7 +164,7 @@ def seconds(time: str | None) -> float | None:
 
 
 def _gpus(spec: Object) -> tuple[int, str | None]:
-    """GPUs of all containers, and the text of a limit that is no number."""
+    """GPUs of all containers, and the text of a limit that is not a number."""
     limits = [(c.get("resources") or {}).get("limits") or {} for c in spec.get("containers") or ()]
     texts = [limit[GPU] for limit in limits if GPU in limit]
     numbers = [quantity(text) for text in texts]

@@ -91,7 +91,7 @@ def _failing(failures: list[Failure]) -> str:
     why = failures[0].message.rstrip(".")
     helps = "the log of the operator says more"
     if "webhook" in why:
-        helps = "mend that webhook, or let its configuration leave out this namespace"
+        helps = "fix that webhook, or exclude this namespace in its configuration"
     return f"{', '.join(named[:MOST_NAMED])}{more} cannot be written: {why}. What helps: {helps}"
 
 
@@ -199,8 +199,8 @@ def _unschedulable(pod: Pod, message: str) -> Problem:
 def _unreadable(pod: Pod, text: str) -> Problem:
     return Problem(
         Reason.UNREADABLE_NUMBER,
-        f"Pod/{pod.name} has a limit that is no number, {text}: its GPUs are not counted. Find out "
-        "who changes the fleet's pods (a webhook?)",
+        f"Pod/{pod.name} has a limit that is not a number, {text}: its GPUs are not counted. Find "
+        "out who changes the fleet's pods (a webhook?)",
     )
 
 

@@ -37,7 +37,7 @@ class Memory:
     decision: Decision | None = None
     decide_at: float = 0.0
     figures_at: float = float("-inf")
-    """When status last said anew what users got, on the monotonic clock."""
+    """When status last updated what users got, on the monotonic clock."""
     targets: Mapping[RoleName, int] = field(default_factory=dict)
     ask_loads: bool = False
     settled: Mapping[Key, str] = field(default_factory=dict)

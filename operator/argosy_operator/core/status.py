@@ -35,7 +35,7 @@ from argosy_operator.core.problems import (
 )
 from argosy_operator.core.scaling.decision import Decision, Rule
 from argosy_operator.core.scaling.observe import Idle
-from argosy_operator.core.scaling.report import anew_sentence
+from argosy_operator.core.scaling.report import again_sentence
 from argosy_operator.core.scaling.sight import blindness
 from argosy_operator.core.snapshot import Snapshot
 from argosy_operator.core.targets import by_law, goals_of
@@ -311,7 +311,7 @@ def _sentences_of_law(decision: Decision) -> dict[Why, str]:
     """What the law's last decision lets the conditions say."""
     says: dict[Why, str] = {}
     if decision.relearning:
-        says[Why.CAPACITY_RELEARNT] = anew_sentence(decision.relearning)
+        says[Why.CAPACITY_RELEARNT] = again_sentence(decision.relearning)
     if _is_blind(decision):
         says[Why.METRICS_UNAVAILABLE] = decision.message
     if decision.unknown:

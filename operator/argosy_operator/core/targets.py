@@ -33,7 +33,7 @@ from argosy_operator.core.snapshot import Memory, Object, Snapshot, replicas_of
 
 KEPT_STARTS = 20
 REFRESH_S = 30.0
-"""Figures of a fleet under traffic move at every tick; status says them anew this often."""
+"""Figures of a fleet under traffic move at every tick; status updates them this often."""
 
 
 def by_law(spec: ServingDeploymentSpec) -> bool:

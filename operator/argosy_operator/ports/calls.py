@@ -48,6 +48,6 @@ class Calls:
 
 
 def of_the_lease() -> Calls:
-    """One call at a time, two of which fit into a term: a slow API server is borne, a call that
-    got lost is repeated in time."""
+    """One call at a time, two of which fit into a term: a slow API server ends no term, and a
+    call that got lost is repeated in time."""
     return Calls(at_once=1, deadline_s=4.0)

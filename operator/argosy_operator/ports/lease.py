@@ -27,8 +27,8 @@ AGAIN_S = 0.5  # after a renewal that failed: the term is running out
 TRY_S = 4.0
 CONFLICTS = 3  # in one try: another client writes the Lease again and again
 REFUSED_S = 120.0
-"""How long a standby bears 401 and 403: an API server that restarts answers them until its caches
-are warm."""
+"""How long a standby tries on after 401 and 403: an API server that restarts answers them until its
+caches are warm."""
 MARGIN_S = 0.5
 LEAST_S = 1.0
 

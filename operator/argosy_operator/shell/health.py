@@ -2,7 +2,7 @@
 
 /health follows progress, not the HTTP server and not the API server: a round that neither ends nor
 fails in its time, or an event loop that no longer turns, fails it. A call that waits for the API
-server is no hang, because it has a deadline and its failure is progress: a restart does not
+server does not hang, because it has a deadline and its failure is progress: a restart does not
 help while the API server is away. Standbys are healthy and ready: they hold the Lease's place.
 """
 

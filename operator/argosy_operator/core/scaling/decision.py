@@ -82,7 +82,7 @@ class Decision:
 
     `active` False: the law did not run (no SLO, blind) and `rule` says why. `reachable` False: no
     number of replicas meets the SLO; they only carry the load. `numbers`: name with unit → what was
-    used. `relearning`: roles whose capacity is measured anew because what had been learnt was not
+    used. `relearning`: roles whose capacity is measured again because what had been learnt was not
     usable.
     """
 

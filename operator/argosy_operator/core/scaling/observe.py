@@ -10,7 +10,7 @@ from math import isfinite
 from typing import Literal
 
 LARGEST = 1e15
-"""No rate, length, time or count of a fleet is larger; what is, is no measurement."""
+"""No rate, length, time or count of a fleet is larger; a larger number is not a measurement."""
 
 Role = Literal["prefill", "decode", "colocated"]
 Mode = Literal["colocated", "disaggregated"]

@@ -127,19 +127,19 @@ def _weighed(target: RoleTarget) -> list[int]:
 
 
 def relearning(decision: Decision, state: ScalingState) -> Decision:
-    """The decision, which also says what is measured anew because it was not usable."""
-    anew = tuple(r.role for r in state.roles if r.estimate.renewed)
-    if not anew:
+    """The decision, which also says what is measured again because it was not usable."""
+    again = tuple(r.role for r in state.roles if r.estimate.renewed)
+    if not again:
         return decision
-    said = f"{decision.message}; {anew_sentence(anew)}"
-    return replace(decision, message=said, relearning=anew)
+    said = f"{decision.message}; {again_sentence(again)}"
+    return replace(decision, message=said, relearning=again)
 
 
-def anew_sentence(roles: tuple[Role, ...]) -> str:
+def again_sentence(roles: tuple[Role, ...]) -> str:
     """For the decision and for the condition ScalingActive."""
     return (
         f"what was learnt about a replica ({', '.join(roles)}) was not usable and is measured "
-        "anew: until then nothing is removed"
+        "again: until then nothing is removed"
     )
 
 
