@@ -65,6 +65,16 @@ async def test_a_name_that_resolves_to_loopback_is_cut_off_before_a_byte_is_sent
     assert heard == []
 
 
+@pytest.mark.parametrize(
+    "url", ["http://localhost:%d/a/..", "http://ⓛocalhost:%d", "HTTP://LOCALHOST:%d"]
+)
+async def test_no_spelling_of_an_address_gets_past_the_check_of_the_connection(url: str) -> None:
+    """Requests are sent to another spelling of it than the user's: `http://localhost:9090/`."""
+    async with server(b"HTTP/1.1 200 OK\r\n\r\n") as (port, heard):
+        await ask(url % port, f"10.0.0.0/8:{port}")
+    assert heard == []
+
+
 async def test_refused_silent_and_erring_addresses_read_the_same_to_users(
     caplog: pytest.LogCaptureFixture,
 ) -> None:

@@ -125,7 +125,8 @@ class GuardedAdapter(HTTPAdapter):
 
 def _pools(url: str, allowed: Allowlist) -> dict[str, type[HTTPConnectionPool]]:
     def checked(connected: socket) -> socket:
-        if allowed.admits(url, connected.getpeername()[0]):
+        address, port = connected.getpeername()[:2]
+        if port == _place(url)[1] and allowed.admits(url, address):
             return connected
         connected.close()
         raise NotAllowedError(f"{url} resolves to an address outside the allow-list")

@@ -144,7 +144,11 @@ class Server(PrometheusConnect):  # type: ignore[misc]  # the library has no typ
         session.auth = auth
         super().__init__(url=url.rstrip("/"), retry=Retry(0), session=session)
         if allowed is not None:
-            session.mount(self.url, GuardedAdapter(self.url, allowed))
+            # For every address: requests sends to its own spelling of this one, without `/a/..`
+            # and in IDNA, and would take an unguarded adapter where the prefix does not match.
+            session.adapters.clear()
+            for scheme in ("http://", "https://"):
+                session.mount(scheme, GuardedAdapter(self.url, allowed))
         self.guarded, self.told = allowed is not None, ""
         self.timeout = (min(timeout_s, 2.0), timeout_s)
         self.workers = ThreadPoolExecutor(WORKERS_PER_SERVER, thread_name_prefix="prometheus")
