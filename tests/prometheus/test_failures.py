@@ -97,6 +97,27 @@ async def test_an_answer_of_another_shape_is_blindness_and_no_failed_round(resul
     assert seen.arrivals.reason.startswith("PrometheusAnswer")
 
 
+SERIES = '{"metric": {"__name__": "%s", "role": "gateway"}, "value": [9, "1"], "values": %s}'
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        "[" * 100_000,
+        '{"status": "success", "data": {"result": []}, "warnings": 5}',
+        '{"status": "success", "data": {"result": [' + SERIES % ("x", "[[%s, 1]]") + "]}}",
+        '{"status": "success", "data": {"result": [' + SERIES % (RECEIVED, "[[NaN, 1]]") + "]}}",
+        '{"status": "success", "data": {"result": ['
+        + SERIES % (RECEIVED, "[[9, 1], [9, 2], [8, 3]]")
+        + "]}}",
+    ],
+    ids=["deep", "warnings", "large", "no time", "times out of order"],
+)
+async def test_no_answer_at_all_fails_a_round(body: str) -> None:
+    seen = await answered(body.replace("%s", "9" * 400))
+    assert isinstance(seen, FleetMetrics)
+
+
 async def test_prometheus_own_words_about_an_error_are_passed_on() -> None:
     body = '{"status": "error", "errorType": "bad_data", "error": "query is too long"}'
     seen = await answered(body, "400 Bad Request")

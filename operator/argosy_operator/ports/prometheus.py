@@ -77,6 +77,9 @@ NO_METRICS = (
 )
 
 
+_OF_ANOTHER_SHAPE = (KeyError, IndexError, TypeError, ValueError, OverflowError, AttributeError)
+
+
 class NoAnswerError(Exception):
     """Prometheus gave nothing that can be used; `reason` begins with one word for machines."""
 
@@ -213,13 +216,14 @@ class Server(PrometheusConnect):  # type: ignore[misc]  # the library has no typ
             if answer["status"] == "error":
                 told = str(answer["error"])[:TOLD_OF_ERROR]
                 raise NoAnswerError(f"PrometheusError: HTTP {status}: {told}")
-            result, warnings = answer["data"]["result"], answer.get("warnings", [])
-        except (ValueError, KeyError, TypeError, AttributeError) as error:
+            result = answer["data"]["result"]
+            warnings = tuple(str(w)[:TOLD_OF_ERROR] for w in answer.get("warnings", []))
+        except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
             word = "PrometheusAnswer" if status == 200 else "PrometheusError"
             raise NoAnswerError(f"{word}: HTTP {status}, not Prometheus' JSON") from error
         if status != 200 or not isinstance(result, list):
             raise NoAnswerError(f"PrometheusError: HTTP {status}, no list of results")
-        return Answer(result, tuple(str(w)[:TOLD_OF_ERROR] for w in warnings))
+        return Answer(result, warnings)
 
 
 class PrometheusMetrics:
@@ -324,7 +328,7 @@ def measure(server: Server, asked: Question, at: float) -> FleetMetrics:
     try:
         up = [(dict(r["metric"]), r["value"][1] == "1") for r in targets.result]
         series = tuple(_series(r) for a in (gateway, engines) for r in a.result)
-    except (KeyError, IndexError, TypeError, ValueError) as error:
+    except _OF_ANOTHER_SHAPE as error:
         raise NoAnswerError("PrometheusAnswer: rows that are no series of ours") from error
     gateways = [alive for labels_, alive in up if labels_.get("role") == "gateway"]
     taken = samples.Round(
@@ -348,7 +352,7 @@ def _evaluated_at(answer: Answer) -> float:
     sure of one row at least."""
     try:
         at = float(answer.result[0]["value"][0])
-    except (KeyError, IndexError, TypeError, ValueError) as error:
+    except _OF_ANOTHER_SHAPE as error:
         raise NoAnswerError("PrometheusAnswer: rows that are no series of ours") from error
     if not isfinite(at):
         raise NoAnswerError("PrometheusAnswer: a time that is no number")
@@ -370,7 +374,7 @@ def _quantiles(
         found = {r["metric"]["of"]: float(r["value"][1]) for r in rows}
     except NoAnswerError as error:
         return Blind(error.reason), Blind(error.reason)
-    except (KeyError, IndexError, TypeError, ValueError):
+    except _OF_ANOTHER_SHAPE:
         wrong = Blind("PrometheusAnswer: rows that are no quantiles")
         return wrong, wrong
     ttft, tpot = (found.get(of) for of in ("ttft", "tpot"))
