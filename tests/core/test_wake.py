@@ -2,7 +2,8 @@
 
 from dataclasses import replace
 
-from argosy_operator.core.plan import plan
+from argosy_operator.core.actions import Apply, Outcome, Trouble
+from argosy_operator.core.plan import after, plan
 from argosy_operator.core.snapshot import Snapshot
 from tests.core.model import Model, fleet
 
@@ -46,10 +47,22 @@ def test_the_law_wakes_its_fleet_when_it_is_due() -> None:
     assert plan(model.snapshot()).wake_s == 7
 
 
-def test_a_fleet_whose_name_is_taken_looks_again_within_half_a_minute() -> None:
-    """The stranger carries none of our labels, so no watch tells that it was deleted."""
+def test_a_name_that_a_strangers_object_with_our_label_holds_is_looked_up_again_soon() -> None:
     model = Model(fleet())
     stranger = {"name": "chat", "uid": "x", "labels": {}}
     model.children["Service", "chat"] = {"kind": "Service", "metadata": stranger, "spec": {}}
     model.settle()
     assert 1 <= plan(model.snapshot()).wake_s <= 30
+
+
+def test_a_name_that_was_found_taken_is_looked_up_again_within_half_a_minute() -> None:
+    """The stranger's object has none of our labels: no list shows it and no watch tells that it was
+    deleted."""
+    model = Model(fleet())
+    model.settle()
+    del model.children["Service", "chat"]
+    s = model.snapshot()
+    p = plan(s)
+    service = next(a for a in p.actions if isinstance(a, Apply) and a.obj["kind"] == "Service")
+    again = after(s, p, (Outcome(service, Trouble.FOREIGN, "belongs to somebody else"),))
+    assert 1 <= again.wake_s <= 30

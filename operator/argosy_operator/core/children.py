@@ -19,14 +19,11 @@ from argosy_operator.core.drift import (
     signed,
 )
 from argosy_operator.core.events import EventReason, Note
+from argosy_operator.core.failures import TAKEN_LOOK_S
 from argosy_operator.core.snapshot import Key, Memory, Object, Snapshot, role_of
 
 # Children with replicas are created with them; later these are turned through /scale only.
 SCALED = ("Deployment", "ServingRole")
-
-FOREIGN_LOOK_S = 30.0
-"""How often to look whether a stranger's object has left our name: it has none of our labels, so no
-watch tells."""
 
 
 def own_children(s: Snapshot, d: Draft) -> Draft:
@@ -60,7 +57,7 @@ def keep(s: Snapshot, d: Draft, wanted: Object) -> Draft:
     if live is None:
         return _say_again(s, d, wanted, Apply(obj)).act(Apply(obj))
     if not s.is_ours(live):
-        return replace(d, foreign=(*d.foreign, key)).within(FOREIGN_LOOK_S)
+        return replace(d, foreign=(*d.foreign, key)).within(TAKEN_LOOK_S)
     if "deletionTimestamp" in live["metadata"]:
         return d.within(2.0)  # comes back when the old one is gone
     found = list(differences(obj, live))

@@ -18,6 +18,10 @@ STUCK_S = 300.0
 """A webhook whose pod moves to another node is back within this time; after it a person must look.
 """
 
+TAKEN_LOOK_S = 30.0
+"""How often to look whether a name that a stranger's object holds is free again: such an object has
+none of our labels, so no watch tells."""
+
 # Another client wrote at the same moment: usual, and over at the next look.
 RACES = (Trouble.CONFLICT, Trouble.EXISTS, Trouble.NOT_FOUND, Trouble.GONE)
 RACES_SHOWN = 4  # attempts
@@ -77,6 +81,12 @@ def next_try_s(failed: Mapping[str, Failure], now: float) -> float:
     that is due and was not tried waits for another that failed in this round."""
     due_in = (failure.retry_at - now for failure in failed.values() if failure.retry_at > now)
     return min(due_in, default=float("inf"))
+
+
+def taken_look_s(outcomes: Iterable[Outcome]) -> float:
+    """Seconds until a name that was found taken is looked up again."""
+    taken = any(outcome.trouble is Trouble.FOREIGN for outcome in outcomes)
+    return TAKEN_LOOK_S if taken else float("inf")
 
 
 def shown(failed: Mapping[str, Failure]) -> list[Failure]:

@@ -14,7 +14,7 @@ from argosy_operator.core.children import create_scaled, learn_settled, own_chil
 from argosy_operator.core.contests import contest_slowly, learn_contests
 from argosy_operator.core.draft import LOOK_AGAIN_S, Draft
 from argosy_operator.core.events import EventReason, Note, fresh
-from argosy_operator.core.failures import learn_failures, next_try_s, wait_for_failed
+from argosy_operator.core.failures import learn_failures, next_try_s, taken_look_s, wait_for_failed
 from argosy_operator.core.follow import follow_targets, retire_old
 from argosy_operator.core.snapshot import Memory, Snapshot
 from argosy_operator.core.targets import choose_targets, write_targets
@@ -96,7 +96,7 @@ def after(s: Snapshot, p: Plan, outcomes: tuple[Outcome, ...]) -> Plan:
     memory = replace(memory, said=said, failed=failed, contests=contests)
     unscaled = any(note.reason == EventReason.SCALED for note in p.notes if note not in true)
     draft = replace(p.draft, memory=memory, scaled=p.draft.scaled and not unscaled)
-    wake_s = min(p.wake_s, next_try_s(failed, s.monotonic))
+    wake_s = min(p.wake_s, next_try_s(failed, s.monotonic), taken_look_s(outcomes))
     return Plan(p.actions, notes, memory, wake_s, draft)
 
 
