@@ -2,6 +2,7 @@
 
 import contextlib
 import socket
+import time
 
 import pytest
 
@@ -91,6 +92,23 @@ async def test_a_candidate_that_gives_signs_of_life_is_waited_for(monkeypatch, d
         busy.hold_steps()  # for 5 s
         await answered(decode.ask(PROMPT[: 2 * BLOCK], busy.address))
     assert not failures(decode)
+
+
+@pytest.mark.slow
+async def test_a_candidate_that_computes_a_long_prompt_may_take_more_than_its_share(monkeypatch):
+    """And its engine is not left alone for it: the prompt is long, the engine is well."""
+    monkeypatch.setattr(client, "_SILENCE_S", 20.0)
+    share_s = 3.0
+    with node("prefill") as busy, node("decode", kv_timeout_s=8 * share_s) as decode:
+        _, go_on = busy.hold_steps()
+        async with liar() as other:
+            asked = decode.ask(PROMPT[: 2 * BLOCK], busy.address, *[other.address] * 7)
+            began = time.monotonic()
+            await until(lambda: other.asked or time.monotonic() > began + share_s + 1, within_s=60)
+            go_on.set()
+            await until(lambda: asked.ids, within_s=30)
+            assert other.asked == 0
+            assert not failures(decode)
 
 
 async def test_a_silent_candidate_costs_the_next_request_nothing(impatient, decode, prefill):

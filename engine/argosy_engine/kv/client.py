@@ -80,7 +80,9 @@ class Puller:
         self._post(outcome)
 
     async def _pull(self, order: PullOrder) -> PullDone:
-        """Ask the candidates in order; a silent one must leave time for those after it."""
+        """Ask the candidates in order; a silent one must leave time for those after it.
+
+        One that gives a sign of life may take all of it: a long prompt takes as long elsewhere."""
         deadline_s = time.monotonic() + order.timeout_s
         failure = PullError("suspended", "all candidates failed lately and are left alone")
         for index, candidate in enumerate(order.candidates):
@@ -88,9 +90,9 @@ class Puller:
             if not self._suspects.may_ask(candidate, now):
                 continue
             others = sum(self._suspects.trusts(c, now) for c in order.candidates[index + 1 :])
-            ready_by_s = now + (deadline_s - now) / (1 + others)
+            alive_by_s = now + (deadline_s - now) / (1 + others)
             try:
-                return await self._pull_from(candidate, order, ready_by_s, deadline_s)
+                return await self._pull_from(candidate, order, alive_by_s, deadline_s)
             except PullError as error:
                 failure = error
                 self._remember(candidate, error, now)
@@ -106,16 +108,20 @@ class Puller:
             self._suspects.failed(candidate, asked_s=asked_s, now=time.monotonic())
 
     async def _pull_from(
-        self, candidate: str, order: PullOrder, ready_by_s: float, deadline_s: float
+        self, candidate: str, order: PullOrder, alive_by_s: float, deadline_s: float
     ) -> PullDone:
         writer: asyncio.StreamWriter | None = None
         ready = False
         hello = self._hello(order)
         try:
-            async with _until(ready_by_s, "no first token in this candidate's share of the time"):
+            async with _until(alive_by_s, "no sign of life in this candidate's share of the time"):
                 reader, writer = await _connect(candidate)
                 await self._ask(reader, writer, hello)
-                answer = await _ready_or_silent(reader)
+                sign = await _next_sign(reader)
+            async with _until(deadline_s, f"no first token within {order.timeout_s:g} s"):
+                while isinstance(sign, Wait):
+                    sign = await _next_sign(reader)
+            answer = sign
             self._post(self._ready(answer, order))
             ready = True
             self._suspects.answered(candidate)
@@ -206,13 +212,11 @@ class Puller:
         )
 
 
-async def _ready_or_silent(reader: asyncio.StreamReader) -> Ready:
-    """READY. Until then WAIT comes every second: this tells a busy engine from a stopped one."""
-    while True:
-        async with _until(time.monotonic() + _SILENCE_S, f"silent for {_SILENCE_S:g} s"):
-            message = await read_message(reader)
-        if not isinstance(message, Wait):
-            return _expected(message, Ready)
+async def _next_sign(reader: asyncio.StreamReader) -> Ready | Wait:
+    """READY, or WAIT, which comes every second and tells a busy engine from a stopped one."""
+    async with _until(time.monotonic() + _SILENCE_S, f"silent for {_SILENCE_S:g} s"):
+        message = await read_message(reader)
+    return message if isinstance(message, Wait) else _expected(message, Ready)
 
 
 async def _expect(reader: asyncio.StreamReader, kind: type[_Expected]) -> _Expected:
