@@ -123,3 +123,23 @@ async def test_an_address_that_is_none_is_a_pod_that_does_not_answer() -> None:
         httpx.URL("http://[::1%]:8001/drain" + "x" * 70_000)
     assert await engines.load("::1%" + "x" * 70_000) is None
     await engines.close()
+
+
+@pytest.mark.parametrize("body", ["[" * 100_000, "9" * 5000, '{"draining": true}', "[]"])
+async def test_an_engine_that_answers_nonsense_is_a_pod_that_does_not_answer(
+    monkeypatch: pytest.MonkeyPatch, body: str
+) -> None:
+    async def nonsense(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        await reader.readuntil(b"\r\n\r\n")
+        writer.write(f"HTTP/1.1 200 OK\r\nContent-Length: {len(body)}\r\n\r\n{body}".encode())
+        await writer.drain()
+        writer.close()
+
+    server = await asyncio.start_server(nonsense, "127.0.0.1", 0)
+    port = server.sockets[0].getsockname()[1]
+    monkeypatch.setattr("argosy_operator.ports.engine.ADMIN_PORT", port)
+    monkeypatch.setattr("argosy_operator.ports.engine.TIMEOUT_S", 20.0)
+    engines = HttpEngines()
+    assert await engines.load("127.0.0.1") is None
+    await engines.close()
+    server.close()

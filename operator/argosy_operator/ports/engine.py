@@ -40,7 +40,7 @@ class HttpEngines:
                 int(body["leases"]),
                 None if expires_in_s is None else float(expires_in_s),
             )
-        except (ValueError, KeyError, TypeError, AttributeError, OverflowError):
+        except (ValueError, KeyError, TypeError, AttributeError, OverflowError, RecursionError):
             return None
 
     async def drain(self, ip: str) -> bool:
