@@ -191,3 +191,14 @@ def test_one_missed_probe_does_not_make_an_engine_unready(one):
         assert probe["failureThreshold"] == 3
         # A drain is told by annotation; a silent pod is left within ten seconds.
         assert 3 * max(probe["periodSeconds"], probe["timeoutSeconds"]) <= 10
+
+
+@pytest.mark.parametrize("one", FLEETS.values(), ids=FLEETS)
+def test_a_process_that_hangs_is_ended_without_the_time_of_a_drain(one):
+    """Until it ends its requests wait, though another pod could answer those without a byte yet."""
+    front = next(o for o in gateway.objects(one, IMAGES) if o["kind"] == "Deployment")
+    engines = [container(one, role_name) for role_name, _ in one.spec.active_roles()]
+    for made in (*engines, *front["spec"]["template"]["spec"]["containers"]):
+        probe = made["livenessProbe"]
+        hung_s = probe["periodSeconds"] * probe["failureThreshold"] + probe["timeoutSeconds"]
+        assert hung_s + probe["terminationGracePeriodSeconds"] <= 60

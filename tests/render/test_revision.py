@@ -80,7 +80,7 @@ def test_a_transfers_lease_means_nothing_to_colocated_pods():
 
 def test_a_revision_stays_the_same_over_releases():
     assert fields(fleet(), engine_image="engine:1")["template"] == TEMPLATE
-    assert revision(fleet(), engine_image="engine:1") == "9d8b3631"
+    assert revision(fleet(), engine_image="engine:1") == "f0594faf"
 
 
 def test_a_changed_template_raises_its_number():
@@ -88,7 +88,7 @@ def test_a_changed_template_raises_its_number():
     texts = [template_of(role) for role in ("prefill", "decode")]
     texts.append(template_of("colocated", mode="colocated", model={"uri": "sim://x"}))
     digest = hashlib.sha256("".join(texts).encode()).hexdigest()[:8]
-    assert (TEMPLATE, digest) == (2, "160bc35f"), "raise core.revision.TEMPLATE, then pin again"
+    assert (TEMPLATE, digest) == (3, "47c790d5"), "raise core.revision.TEMPLATE, then pin again"
 
 
 def test_a_deployment_keeps_the_drain_timeout_that_it_was_created_with():

@@ -13,7 +13,7 @@ from argosy_operator.api.v1alpha1 import ServingDeployment
 
 # Number of the template that render/engine.py writes. Raise it with every change of that template,
 # or running pods would be replaced in place, unpaired, when the operator is upgraded.
-TEMPLATE = 2
+TEMPLATE = 3
 
 
 def fields(fleet: ServingDeployment, *, engine_image: str) -> dict[str, object]:

@@ -15,6 +15,7 @@ from argosy_operator.render.labels import (
     container_security,
     http_probe,
     identity_env,
+    liveness_probe,
     metadata,
     pod_security,
     scrape_annotations,
@@ -108,7 +109,7 @@ def _container(fleet: ServingDeployment, role: RoleName, images: Images, drain_s
         "startupProbe": http_probe("/ready", admin, period_s=1, failures=LOAD_TIMEOUT_S),
         # More than one miss: a busy engine is late at times, and drains are told by annotation.
         "readinessProbe": http_probe("/ready", admin, period_s=2, failures=3),
-        "livenessProbe": http_probe("/health", admin, period_s=10, failures=3, timeout_s=5),
+        "livenessProbe": liveness_probe(admin),
         "terminationMessagePath": "/dev/termination-log",
         "terminationMessagePolicy": "FallbackToLogsOnError",
         "volumeMounts": _mounts(fleet, fleet.spec.role(role).resources.gpu),

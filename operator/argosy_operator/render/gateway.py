@@ -22,6 +22,7 @@ from argosy_operator.render.labels import (
     disruption_budget,
     http_probe,
     identity_env,
+    liveness_probe,
     metadata,
     pod_security,
     scrape_annotations,
@@ -167,7 +168,7 @@ def _container(fleet: ServingDeployment, images: Images, drain_s: int) -> Object
         "securityContext": container_security(),
         "startupProbe": http_probe("/health", admin, period_s=1, failures=60),
         "readinessProbe": http_probe("/ready", admin, period_s=2, failures=2),
-        "livenessProbe": http_probe("/health", admin, period_s=10, failures=3, timeout_s=5),
+        "livenessProbe": liveness_probe(admin),
         "lifecycle": {"preStop": {"sleep": {"seconds": DEREGISTER_S}}},
         "terminationMessagePolicy": "FallbackToLogsOnError",
         "volumeMounts": [{"name": "tmp", "mountPath": "/tmp"}],  # noqa: S108

@@ -14,6 +14,10 @@ Object = dict[str, Any]
 
 UID = 65532  # the images' user; numeric, so that runAsNonRoot can be checked without the image
 
+HUNG_GRACE_S = 10
+"""From SIGTERM to SIGKILL for a process that hangs: in the time of a drain its requests, which
+could be answered elsewhere, would wait in vain."""
+
 
 def owner_references(fleet: ServingDeployment) -> list[Object]:
     """One controller reference; blockOwnerDeletion would need rights on finalizers."""
@@ -89,6 +93,13 @@ def http_probe(path: str, port: int, *, period_s: int, failures: int, timeout_s:
         "failureThreshold": failures,
         "timeoutSeconds": timeout_s,
     }
+
+
+def liveness_probe(port: int) -> Object:
+    """For /health, which fails when nothing progresses: such a process finishes no answer, and does
+    not hear SIGTERM either. It gets `HUNG_GRACE_S` instead of the time that a drain may take."""
+    probe = http_probe("/health", port, period_s=10, failures=3, timeout_s=5)
+    return {**probe, "terminationGracePeriodSeconds": HUNG_GRACE_S}
 
 
 def spread(selector: dict[str, str]) -> list[Object]:
