@@ -59,10 +59,13 @@ async def test_by_default_only_the_operators_own_prometheus_is_asked() -> None:
     assert "prometheus.allowed" in said
 
 
-async def test_a_name_that_resolves_to_loopback_is_cut_off_before_a_byte_is_sent() -> None:
+async def test_a_name_that_resolves_to_loopback_is_cut_off_before_a_byte_is_sent(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
     async with server(b"HTTP/1.1 200 OK\r\n\r\n") as (port, heard):
         await ask(f"http://localhost:{port}", f"localhost:{port}")
     assert heard == []
+    assert "outside the allow-list" in caplog.text
 
 
 @pytest.mark.parametrize(

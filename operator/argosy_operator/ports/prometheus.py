@@ -34,7 +34,12 @@ from argosy_operator.core.scaling.observe import (
     blind_metrics,
 )
 from argosy_operator.core.targets import goals_of
-from argosy_operator.ports.allowlist import NOTHING_ELSE, Allowlist, GuardedAdapter
+from argosy_operator.ports.allowlist import (
+    NOTHING_ELSE,
+    Allowlist,
+    GuardedAdapter,
+    NotAllowedError,
+)
 
 log = logging.getLogger("argosy.prometheus")
 
@@ -187,10 +192,8 @@ class Server(PrometheusConnect):  # type: ignore[misc]  # the library has no typ
                 body = self._body(response)
         except requests.Timeout as error:
             raise NoAnswerError(f"PrometheusTimeout: {self.url} does not answer") from error
-        except (requests.RequestException, OSError) as error:
-            raise NoAnswerError(f"PrometheusAway: {self.url}: {type(error).__name__}") from error
-        except Exception as error:  # urllib3's own, while the body is read
-            raise NoAnswerError(f"PrometheusAway: {self.url}: {type(error).__name__}") from error
+        except Exception as error:  # requests' own, and urllib3's while the body is read
+            raise NoAnswerError(f"PrometheusAway: {self.url}: {_cause(error)}") from error
         return self._read(response.status_code, body)
 
     def _body(self, response: requests.Response) -> bytes:
@@ -297,6 +300,15 @@ class PrometheusMetrics:
     def close(self) -> None:
         for server in self._servers.values():
             server.end()
+
+
+def _cause(error: Exception) -> str:
+    """The kind of a failure, or the sentence of the guard, which the libraries wrap in their own
+    errors. The kinds inside would change from try to try."""
+    inner: BaseException | None = error
+    while inner is not None and not isinstance(inner, NotAllowedError):
+        inner = inner.__context__
+    return str(inner) if inner else type(error).__name__
 
 
 def _to_tell(server: Server, cause: str) -> str:
