@@ -99,6 +99,7 @@ def test_an_edit_of_the_spec_does_not_wait_for_a_contest() -> None:
     assert any("Deployment/chat-gateway" in key_of(order) for order in orders)
 
 
+@pytest.mark.slow
 def test_a_child_that_is_deleted_each_time_is_back_within_seconds() -> None:
     """Ever more slowly, too, but the fleet may not serve without it."""
     model = settled()

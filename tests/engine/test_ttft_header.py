@@ -35,6 +35,7 @@ def test_a_whole_answer_names_the_time_of_its_first_token_not_of_its_last(engine
     assert_first_token_only(*ask(engines[2]))
 
 
+@pytest.mark.slow
 def test_the_first_token_of_a_pulled_prompt_counts_from_decodes_accept(engines):
     prefill, decode, _ = engines
     answer, took_ms = ask(decode, {"x-argosy-prefill": f"127.0.0.1:{prefill.kv}"})

@@ -119,6 +119,7 @@ async def test_when_all_pods_have_failed_one_of_them_is_asked_without_delay():
         assert f.fleet.clock() - began < 2
 
 
+@pytest.mark.slow
 async def test_a_pod_that_is_silent_until_the_time_is_over_is_asked_less():
     async def silent(call):
         await call.gone()

@@ -101,6 +101,7 @@ def test_a_second_moment_that_was_never_known_counts_as_wide() -> None:
     assert target(blind, "prefill").demanded > target(even, "prefill").demanded
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("never", [False, True])
 @pytest.mark.parametrize(
     ("role", "name"),
