@@ -104,7 +104,7 @@ class Relay:
             "_started",
             "_stopped",
         ),
-        *("_tokens", "_task", "_timed_out", "_tried", "_usage"),
+        *("_predicted", "_tokens", "_task", "_timed_out", "_tried", "_usage"),
     )
 
     def __init__(self, fleet: Fleet, ask: Ask, send: Send) -> None:
@@ -118,6 +118,7 @@ class Relay:
         self._began_at = 0.0
         self._tried: set[str] = set()
         self._claim: Claim | None = None
+        self._predicted: asyncio.TimerHandle | None = None
         self._exchange: http1.Exchange | None = None
         self._scan = StreamScan(hide_usage=ask.hide_usage)
         self._sent_at = 0.0
@@ -271,7 +272,9 @@ class Relay:
         rate = fleet.pace.tokens_per_s()
         load = fleet.book.loads.get(route.prefiller.uid)
         if rate and load and claim is not None:
-            asyncio.get_running_loop().call_later(load.prompt_tokens / rate, claim.first_token)
+            self._predicted = asyncio.get_running_loop().call_later(
+                load.prompt_tokens / rate, claim.first_token
+            )
 
     def _learn_pace(self, route: Route, first: float) -> None:
         uid = route.prefiller.uid
@@ -446,6 +449,9 @@ class Relay:
         )
 
     def _leave_engine(self) -> None:
+        if self._predicted is not None:
+            self._predicted.cancel()  # it would hold the claim until its time
+            self._predicted = None
         if self._claim is not None:
             self._claim.end()
             self._claim = None

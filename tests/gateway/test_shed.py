@@ -1,6 +1,7 @@
 """Shedding by the predicted TTFT: off unless a factor is set, and then before the queue grows."""
 
 import asyncio
+import gc
 import random
 
 import httpx
@@ -82,6 +83,17 @@ async def test_a_burst_upon_a_real_engine_is_cut_to_what_can_meet_the_target():
     assert {answer.status_code for answer in answers} == {200, 429}
     refused = [answer for answer in answers if answer.status_code == 429]
     assert all(int(answer.headers["retry-after"]) >= 1 for answer in refused)
+
+
+async def test_a_request_that_has_ended_leaves_no_prediction_behind():
+    """At one token an hour its first token is predicted for years from now."""
+    async with front(Engine("a"), slo=SLO) as f, client(f) as c:
+        teach(f.fleet, tokens_per_s=1 / 3600)
+        assert (await c.post("/v1/completions", json=ask(1000))).status_code == 200
+        await f.settled()
+        gc.collect()
+        claims = [thing for thing in gc.get_objects() if isinstance(thing, Claim)]
+        assert not [claim for claim in claims if claim._book is f.fleet.book]
 
 
 def test_the_pace_counts_time_once_whatever_the_order_in_which_answers_tell_of_it():
