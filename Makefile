@@ -24,7 +24,7 @@ help: ## list the commands
 
 $(VENV)/.uv:
 	@$(PYTHON) -c 'import sys; sys.exit("argosy needs Python 3.11 or newer; say make PYTHON=/path/to/python3.11") if sys.version_info < (3, 11) else None'
-	@$(PYTHON) -m venv $(VENV) || { echo "python3-venv is missing: apt-get install python3-venv"; exit 1; }
+	@$(PYTHON) -m tests.cluster.fetch $(VENV)
 	@$(BIN)/pip install --quiet --disable-pip-version-check "uv>=0.9"
 	@touch $@
 

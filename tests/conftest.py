@@ -4,9 +4,13 @@ import os
 
 from hypothesis import settings
 
+from tests.cluster.fetch import use
 from tests.cluster.fixture import cluster, namespace
 
 __all__ = ["cluster", "namespace"]
+
+# Tests start `ip` and `nft`, which the preflight may have unpacked into the cache.
+use()
 
 # CI draws the same examples every time, so that a submission fails for what it changed; everybody
 # else's runs draw new ones. Machines are shared: an example may take long without being slow.

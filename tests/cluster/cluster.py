@@ -18,6 +18,7 @@ from typing import Any
 from tests.cluster import components, images, pki
 from tests.cluster.api import Api, ApiError
 from tests.cluster.build import bin_dir, is_built
+from tests.cluster.fetch import search_path
 from tests.cluster.layout import DEFAULT_NAME, SOURCE, Files, Spec, default_state_dir
 
 _LONGEST_STATE_DIR = 90  # a unix socket's path has 107 characters
@@ -144,7 +145,7 @@ class Cluster:
                 pass_fds=descriptors,
                 start_new_session=True,
                 cwd="/",
-                env={**os.environ, "PYTHONPATH": str(SOURCE)},
+                env={**os.environ, "PATH": search_path(), "PYTHONPATH": str(SOURCE)},
             )
         os.close(writer)
         if lifeline is not None:

@@ -14,7 +14,8 @@ import sys
 import tempfile
 from pathlib import Path
 
-from tests.cluster.build import bin_dir, cache_root, find_go
+from tests.cluster.build import bin_dir, find_go
+from tests.cluster.fetch import cache_root, place, search_path
 from tests.cluster.layout import SOURCE
 
 USER = 65531
@@ -35,6 +36,8 @@ def needed() -> list[Path]:
     places = [sys.prefix, sys.base_prefix, SOURCE, bin_dir().parent]
     if go := find_go():
         places.append(Path(go).resolve().parents[1])
+    if place().exists():
+        places.append(place())
     return [Path(place).resolve() for place in places]
 
 
@@ -73,7 +76,7 @@ def command(home: Path, words: list[str], user: int = USER) -> list[str]:
 def environment(home: Path) -> dict[str, str]:
     """Nothing of root's own but where programs are."""
     return {
-        "PATH": os.environ.get("PATH", os.defpath) + ":/usr/sbin:/sbin",
+        "PATH": search_path(),
         "HOME": str(home),
         "ARGOSY_CACHE": str(cache_root()),
         "PYTHONPATH": str(SOURCE),

@@ -1,17 +1,16 @@
-"""Names what this machine lacks for the one-machine cluster, and what to do about each.
+"""Fetches what this machine lacks for the one-machine cluster, and names what it cannot fetch.
 
 `python -m tests.cluster.preflight` needs nothing but the standard library. Exit status 1 when
-something is missing that nothing else can stand in for.
+something is still missing; the text says what to do about it.
 """
 
-import importlib.util
 import os
 import shutil
 import subprocess
 import sys
 from pathlib import Path
 
-from tests.cluster import build
+from tests.cluster import build, fetch
 
 # program → Debian package
 TOOLS = {
@@ -26,7 +25,6 @@ TOOLS = {
     "make": "make",
     "git": "git",
 }
-_SYSTEM_PATH = ":/usr/sbin:/sbin"
 # Binaries 0.3 GB, Go modules 2.9, Go's build cache 3.0; the environment with torch 5.9, weights and
 # downloads 0.9.
 BUILD_DISK_GB = 13.0
@@ -49,10 +47,24 @@ def missing() -> list[str]:
     return [*_missing_tools(), *_missing_python(), *_missing_kernel(), *_missing_room()]
 
 
+def _absent() -> dict[str, str]:
+    path = fetch.search_path()
+    return {tool: package for tool, package in TOOLS.items() if not shutil.which(tool, path=path)}
+
+
+def _fetch() -> None:
+    """Fetch all that packages can bring; what fails is said, and named as missing afterwards."""
+    packages = [*_absent().values(), *([] if fetch.has_venv() else [fetch.VENV_PACKAGE])]
+    if packages:
+        try:
+            fetch.obtain(packages)
+        except fetch.FetchError as error:
+            sys.stderr.write(f"nothing could be fetched: {error}\n")
+    fetch.use()
+
+
 def _missing_tools() -> list[str]:
-    path = os.environ.get("PATH", "") + _SYSTEM_PATH
-    absent = {tool: package for tool, package in TOOLS.items() if not shutil.which(tool, path=path)}
-    if not absent:
+    if not (absent := _absent()):
         return []
     named = ", ".join(f"{tool} (package {package})" for tool, package in absent.items())
     packages = " ".join(sorted(set(absent.values())))
@@ -62,8 +74,8 @@ def _missing_tools() -> list[str]:
 def _missing_python() -> list[str]:
     if sys.version_info < (3, 11):  # noqa: UP036
         return ["Python 3.11 or newer is needed: apt-get install python3.11 python3.11-venv"]
-    if importlib.util.find_spec("ensurepip") is None and sys.prefix == sys.base_prefix:
-        return ["Python's venv module is incomplete: apt-get install python3-venv"]
+    if not fetch.has_venv():
+        return [f"Python's venv module is incomplete: apt-get install {fetch.VENV_PACKAGE}"]
     return []
 
 
@@ -85,7 +97,7 @@ def _missing_kernel() -> list[str]:
         "nft add table ip t; nft add chain ip t c; nft add rule ip t c ct state new accept"
     )
     words = ["unshare", *user, "--net", "--mount", "--pid", "--fork", "--kill-child"]
-    env = {**os.environ, "PATH": os.environ.get("PATH", "") + _SYSTEM_PATH}
+    env = {**os.environ, "PATH": fetch.search_path()}
     try:
         tried = subprocess.run(
             [*words, "--mount-proc", "sh", "-c", script], capture_output=True, text=True, env=env
@@ -143,7 +155,8 @@ def plan() -> list[str]:
 
 
 def main(*, quiet: bool = False) -> int:
-    """Print what is missing and, unless `quiet`, what will be done."""
+    """Fetch what is missing; print what still is and, unless `quiet`, what will be done."""
+    _fetch()
     lacks = missing()
     for text in lacks:
         sys.stderr.write(f"missing: {text}\n")

@@ -9,7 +9,7 @@ import threading
 import pytest
 
 from tests.cluster import __main__ as commands
-from tests.cluster import build, preflight
+from tests.cluster import build, fetch, preflight
 from tests.cluster.cluster import ClusterError, listen
 
 
@@ -31,7 +31,8 @@ def cache(tmp_path, monkeypatch):
 
 def test_preflight_names_every_missing_tool_and_its_package_at_once(monkeypatch, tmp_path, capsys):
     monkeypatch.setenv("PATH", str(tmp_path))
-    monkeypatch.setattr(preflight, "_SYSTEM_PATH", "")
+    monkeypatch.setenv("ARGOSY_CACHE", str(tmp_path))
+    monkeypatch.setattr(fetch, "_SYSTEM_PATH", "")
     assert preflight.main() == 1
     said = capsys.readouterr().err
     for tool, package in preflight.TOOLS.items():
