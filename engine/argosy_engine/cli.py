@@ -9,22 +9,26 @@ import socket
 import sys
 from typing import NoReturn
 
+from argosy_engine import logs
 from argosy_engine.config import EngineConfig
 from argosy_engine.errors import LoadError
 
 __all__ = ["main", "parse"]
+
+log = logging.getLogger(__name__)
 
 _TERMINATION_LOG = "/dev/termination-log"  # kubelet mounts it into every container
 
 
 def main(argv: list[str]) -> int:
     """Exit status: 0 after a drain, 1 when the engine could not start, 2 for a wrong word."""
-    logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(message)s")
+    logs.configure()
     if argv[:1] != ["serve"]:
         sys.stderr.write("usage: argosy engine serve --model … --served-name … (see --help)\n")
         return 0 if argv[:1] in (["-h"], ["--help"]) else 2
     try:
         config = parse(argv[1:])
+        logs.configure(config.log_format, config.log_level)
         _leave_on_signals()
         import asyncio
 
@@ -108,6 +112,10 @@ def _parser() -> argparse.ArgumentParser:
     option("--admin-port", type=int, default=8001)
     option("--kv-port", type=int, default=8002)
     option("--threads", type=int, help="compute threads (default: the CPU limit)")
+    option(
+        "--log-format", default="auto", choices=logs.FORMATS, help="auto: JSON but for terminals"
+    )
+    option("--log-level", default="info", choices=logs.LEVELS, help="debug: each request, too")
     option("--termination-message", help=f"file for a load failure (default: {_TERMINATION_LOG})")
     return parser
 
@@ -124,11 +132,11 @@ def _termination_path(argv: list[str]) -> str | None:
 
 def _report(failure: LoadError, path: str | None) -> None:
     text = json.dumps({"reason": failure.reason, "message": failure.message})
-    sys.stderr.write(f"argosy engine: {text}\n")
+    log.error("the engine cannot start: %s", failure)
     if path is None:
         return
     try:
         with open(path, "w", encoding="utf-8") as file:
             file.write(text)
     except OSError as fault:
-        sys.stderr.write(f"argosy engine: cannot write {path}: {fault.strerror}\n")
+        log.error("cannot write %s: %s", path, fault.strerror)

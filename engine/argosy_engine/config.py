@@ -38,5 +38,7 @@ class EngineConfig:
     kv_port: int = 8002
     threads: int | None = None
     termination_message: str | None = None
+    log_format: str = "auto"
+    log_level: str = "info"
     pod_name: str = ""  # POD_NAME, or the host's name
     pod_ip: str = ""

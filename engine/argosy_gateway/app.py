@@ -13,6 +13,7 @@ from dataclasses import replace
 from functools import partial
 from typing import Any
 
+from argosy_gateway import logs
 from argosy_gateway.bodies import Body, ClientGoneError
 from argosy_gateway.openai import Ask, RequestError, read_ask, request_id_of
 from argosy_gateway.relay import Fleet, Relay, Send
@@ -41,6 +42,8 @@ def api_app(fleet: Fleet) -> App:
             return
         received_at = scope.get("state", {}).get(RECEIVED_AT) or fleet.clock()
         request_id = request_id_of(_header(scope, b"x-request-id"))
+        # The task is this request's, so that uvicorn's own lines about it have the id, too.
+        logs.bind(request_id=request_id, attempt=None)
         try:
             if scope["path"] in _COMPLETIONS:
                 with fleet.bodies.open() as body:
@@ -57,7 +60,7 @@ def api_app(fleet: Fleet) -> App:
             return
         except Exception:
             # Before a relay began: it answers for its own faults.
-            log.exception("a request failed inside the gateway", extra={"id": request_id})
+            log.exception("a request failed inside the gateway")
             own = RequestError(500, "The gateway failed.", type="server_error")
             await _answer(send, own.status, own.body(), request_id)
 

@@ -3,11 +3,11 @@
 import argparse
 import asyncio
 import logging
-import sys
 from collections.abc import Coroutine, Sequence
 from pathlib import Path
 from typing import Any
 
+from argosy_gateway import logs
 from argosy_gateway.config import Config, Limits
 from argosy_gateway.credentials import CredentialsError, from_kubeconfig, in_cluster
 from argosy_gateway.pick import STRATEGIES
@@ -17,6 +17,12 @@ from argosy_gateway.verdicts import Slo
 from argosy_gateway.watch import WatchTimes, follow_api_server, follow_file
 
 __all__ = ["main", "parse"]
+
+
+log = logging.getLogger(__name__)
+
+_LOG_FORMAT = "auto: text on a terminal, JSON elsewhere"
+_LOG_LEVEL = "debug: lines about each request, too"
 
 
 def _parser() -> argparse.ArgumentParser:
@@ -56,6 +62,8 @@ def _parser() -> argparse.ArgumentParser:
     run.add_argument("--host", default="0.0.0.0")
     run.add_argument("--port", type=int, default=8080)
     run.add_argument("--admin-port", type=int, default=8081)
+    run.add_argument("--log-format", choices=logs.FORMATS, default="auto", help=_LOG_FORMAT)
+    run.add_argument("--log-level", choices=logs.LEVELS, default="info", help=_LOG_LEVEL)
     source = run.add_mutually_exclusive_group()
     source.add_argument("--kubeconfig", type=Path, help="outside of a cluster")
     source.add_argument("--endpoints", type=Path, help="a JSON file instead of the API server")
@@ -100,6 +108,8 @@ def parse(argv: Sequence[str]) -> Config:
         admin_port=args.admin_port,
         kubeconfig=args.kubeconfig,
         endpoints_file=args.endpoints,
+        log_format=args.log_format,
+        log_level=args.log_level,
         limits=Limits(body_bytes=args.max_body_bytes),
     )
 
@@ -126,11 +136,11 @@ def _source(fleet: Fleet) -> Coroutine[Any, Any, None]:
 def main(argv: list[str]) -> int:
     """Run `argosy gateway <argv>`; the exit status. 0 after a drain."""
     config = parse(argv)
-    logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(name)s %(message)s")
-    logging.getLogger("uvicorn").setLevel(logging.WARNING)
+    logs.configure(config.log_format, config.log_level, quiet=("uvicorn",))
+    logs.bind(namespace=config.namespace, fleet=config.fleet)
     try:
         asyncio.run(_run(config))
     except (CredentialsError, OSError) as error:
-        sys.stderr.write(f"argosy gateway: {error}\n")
+        log.error("the gateway ends: %s", error)
         return 1
     return 0

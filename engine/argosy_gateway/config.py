@@ -84,4 +84,6 @@ class Config:
     admin_port: int = 8081
     kubeconfig: Path | None = None
     endpoints_file: Path | None = None
+    log_format: str = "auto"
+    log_level: str = "info"
     limits: Limits = Limits()

@@ -12,7 +12,7 @@ from collections.abc import Awaitable, Callable, Collection, Iterable
 from dataclasses import dataclass
 from typing import Any
 
-from argosy_gateway import http1
+from argosy_gateway import http1, logs
 from argosy_gateway.bodies import Bodies
 from argosy_gateway.config import Config
 from argosy_gateway.endpoints import Directory, Role
@@ -164,12 +164,13 @@ class Relay:
                 self._task.uncancel()
             ending = Ending.OK if self._scan.done else Ending.CLIENT_GONE
         except Exception:
-            log.exception("request failed inside the gateway", extra={"id": self._ask.request_id})
+            log.exception("request failed inside the gateway")
             await self._refuse(RequestError(500, "The gateway failed.", type="server_error"))
         finally:
             self._stopped = True  # a late disconnect must not cancel what comes after
             fleet.relays.discard(self)
             self._leave_engine()
+            log.debug("ended: %s", ending.value)
             fleet.metrics.ended(self._outcome(ending), role_mode=self._role_mode, usage=self._usage)
 
     def _outcome(self, ending: Ending) -> Outcome:
@@ -234,6 +235,8 @@ class Relay:
         self._role_mode = route.mode
         self._claim = Claim(fleet.book, route, self._tokens)
         self._attempt_no += 1
+        logs.bind(attempt=self._attempt_no)
+        log.debug("ask engine %s; prefill: %s", route.head.name, [p.name for p in route.prefills])
         self._began_at = fleet.clock()
         fleet.directory.health.begins(uid)
         try:
@@ -333,6 +336,7 @@ class Relay:
             text, status, code = "No engine is ready.", 503, "no_engine_ready"
         else:
             text, status, code = f"Every engine failed ({setback.reason}).", 503, "engines_failed"
+        log.info("given up with status %d: %s", status, text)
         await self._refuse(
             RequestError(status, text, type="server_error", code=code, headers={"retry-after": "1"})
         )

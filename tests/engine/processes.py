@@ -8,6 +8,8 @@ import sys
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from pathlib import Path
+from typing import BinaryIO
 
 import httpx
 
@@ -59,10 +61,19 @@ def eventually(condition: Callable[[], object], within_s: float = 15.0) -> None:
 
 
 @contextlib.contextmanager
-def sim_engines(*roles: str, options: tuple[str, ...] = ()) -> Iterator[list[SimEngine]]:
-    """One ready engine a role, all started at once; killed when the block ends."""
+def sim_engines(
+    *roles: str, options: tuple[str, ...] = (), logs: Path | None = None
+) -> Iterator[list[SimEngine]]:
+    """One ready engine a role, all started at once; killed when the block ends.
+
+    `logs` is a folder for the engines' standard error, a file each with the engine's name.
+    """
     with contextlib.ExitStack() as stack:
-        engines = [_start(f"{role}-{index}", role, options) for index, role in enumerate(roles)]
+        engines = []
+        for index, role in enumerate(roles):
+            name = f"{role}-{index}"
+            log = stack.enter_context((logs / name).open("wb")) if logs else subprocess.DEVNULL
+            engines.append(_start(name, role, options, log))
         for engine in engines:
             stack.callback(engine.process.wait)
             stack.callback(engine.process.kill)
@@ -71,13 +82,13 @@ def sim_engines(*roles: str, options: tuple[str, ...] = ()) -> Iterator[list[Sim
         yield engines
 
 
-def _start(name: str, role: str, options: tuple[str, ...]) -> SimEngine:
+def _start(name: str, role: str, options: tuple[str, ...], log: int | BinaryIO) -> SimEngine:
     api, admin, kv = free_ports(3)
     command = f"""engine serve --model sim:opt-13b-a100 --served-name m --role {role}
         --host 127.0.0.1 --port {api} --admin-port {admin} --kv-port {kv}"""
     process = subprocess.Popen(
         [sys.executable, "-m", "argosy", *command.split(), *options],
         env={**os.environ, "POD_NAME": name},
-        stderr=subprocess.DEVNULL,
+        stderr=log,
     )
     return SimEngine(process, name, role, api, admin, kv)

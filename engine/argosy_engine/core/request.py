@@ -4,6 +4,7 @@ QUEUED → [PULLING] → RUNNING (prefill, then decode) ⇄ PREEMPTED (recompute
 a remote prefill goes RUNNING → LEASED → FINISHED, its blocks held until the lease ends.
 """
 
+import re
 from dataclasses import dataclass, field
 from enum import Enum
 from typing import Literal
@@ -18,11 +19,22 @@ __all__ = [
     "NewRequest",
     "Sequence",
     "State",
+    "client_id",
     "finish_reason",
 ]
 
 FinishReason = Literal["stop", "length", "abort", "error"]
 ErrorCode = Literal["internal_error", "queue_timeout"]
+
+_ADDED = re.compile(r"(\.[0-9a-f]{8})?(#[0-9]+)?\Z")
+
+
+def client_id(request_id: str) -> str:
+    """The `x-request-id` in an engine's own id, without what made it unique; for log lines.
+
+    Of an `x-request-id` with more than 119 characters, the first 119.
+    """
+    return _ADDED.sub("", request_id, count=1)
 
 
 class State(Enum):

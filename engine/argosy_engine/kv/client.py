@@ -7,10 +7,13 @@ elsewhere: decode computes the prompt itself.
 
 import asyncio
 import contextlib
+import logging
 import time
 from collections.abc import AsyncIterator, Callable
 from typing import TypeVar
 
+from argosy_engine import logs
+from argosy_engine.core.request import client_id
 from argosy_engine.core.runner import Runner
 from argosy_engine.core.suspects import Suspects
 from argosy_engine.core.transfer import (
@@ -34,6 +37,8 @@ from argosy_engine.kv.wire import (
 )
 
 __all__ = ["Puller"]
+
+log = logging.getLogger(__name__)
 
 _CONNECT_S = 2.0
 _ACCEPT_S = 5.0
@@ -68,6 +73,7 @@ class Puller:
 
     async def pull(self, order: PullOrder) -> None:
         """Posts exactly one PullDone or PullFailed, whatever happens."""
+        logs.bind(request_id=client_id(order.request_id), attempt=order.attempt)
         try:
             outcome: PullDone | PullFailed = await self._pull(order)
         except PullError as error:
@@ -76,6 +82,7 @@ class Puller:
             outcome = _failed(order, PullError("cancelled", "the request ended before its KV came"))
         except Exception as error:
             # A pull must end in an event: a request without one would wait for ever.
+            log.exception("a pull failed inside the engine")
             outcome = _failed(order, PullError("broken", f"unexpected: {error!r}"))
         self._post(outcome)
 
@@ -89,12 +96,14 @@ class Puller:
             now = time.monotonic()
             if not self._suspects.may_ask(candidate, now):
                 continue
+            log.debug("ask the prefill engine at %s", candidate)
             others = sum(self._suspects.trusts(c, now) for c in order.candidates[index + 1 :])
             alive_by_s = now + (deadline_s - now) / (1 + others)
             try:
                 return await self._pull_from(candidate, order, alive_by_s, deadline_s)
             except PullError as error:
                 failure = error
+                log.info("no KV from %s", error)
                 self._remember(candidate, error, now)
                 if error.final:
                     break

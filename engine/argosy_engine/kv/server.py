@@ -6,11 +6,14 @@ lease's life line: when it closes, for whatever reason, the lease is given up.
 
 import asyncio
 import contextlib
+import logging
 import time
 from collections.abc import Iterator
 from typing import Any
 
+from argosy_engine import logs
 from argosy_engine.config import EngineConfig
+from argosy_engine.core.request import client_id
 from argosy_engine.core.runner import Runner
 from argosy_engine.core.transfer import (
     LeaseGone,
@@ -32,6 +35,8 @@ from argosy_engine.kv.wire import (
 )
 
 __all__ = ["PrefillServer"]
+
+log = logging.getLogger(__name__)
 
 _HELLO_S = 10.0  # from accept to a whole PREFILL frame
 _WAIT_EVERY_S = 1.0  # signs of life while a prompt is queued or computed
@@ -80,6 +85,7 @@ class PrefillServer:
     async def _converse(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         async with asyncio.timeout(_HELLO_S):
             hello = await self._hello(reader)
+            logs.bind(request_id=client_id(hello.request_id), attempt=hello.attempt)
             token_ids = await self._tokens(reader, hello)
         order = RemotePrefill(
             request_id=hello.request_id,
@@ -88,6 +94,7 @@ class PrefillServer:
             sampling=hello.sampling,
             lease_s=min(hello.lease_s, self._config.lease_s),
         )
+        log.debug("compute a prompt of %d tokens for a decode engine", hello.n_tokens)
         await send_control(writer, Kind.ACCEPTED, {"engine_epoch": self._prefill.engine_epoch})
         following = asyncio.create_task(read_message(reader))
         following.add_done_callback(_look_at)  # a peer that leaves early is not logged
@@ -96,6 +103,7 @@ class PrefillServer:
             event = await self._computed(order, following, writer)
             if isinstance(event, PrefillRefused):
                 refused = True
+                log.info("refused: %s: %s", event.reason, event.message)
                 raise _Refused(event.reason, event.message)
             await send_control(writer, Kind.READY, self._ready(event))
             await self._serve_lease(event, following, reader, writer)
@@ -205,6 +213,7 @@ class PrefillServer:
                 raise _Refused("lease_gone", str(gone)) from gone
             message = await asyncio.wait_for(read_message(reader), 2 * lease_s)
         self._prefill.release(event.key)
+        log.debug("handed over")
 
     async def _send(self, event: LeaseReady, from_token: int, writer: asyncio.StreamWriter) -> None:
         """KV frames and DONE. The blocks stay pinned until the last byte left or the time is up."""

@@ -19,7 +19,7 @@ from typing import Protocol, assert_never
 
 from argosy_engine.core.limits import Refusal
 from argosy_engine.core.plan import StepPlan
-from argosy_engine.core.request import Emission, FinishReason, NewRequest, Sequence
+from argosy_engine.core.request import Emission, FinishReason, NewRequest, Sequence, client_id
 from argosy_engine.core.runner import Runner
 from argosy_engine.core.scheduler import Scheduler
 from argosy_engine.core.transfer import (
@@ -227,7 +227,11 @@ class EngineLoop:
         for request_id, attempt in decision.cancels:
             self._pull_port().cancel_pull(request_id, attempt)
         for request_id in decision.abandoned:
-            log.error("the KV service did not stop the pull of %s: it goes on here", request_id)
+            log.error(
+                "the KV service did not stop the pull of %s: it goes on here",
+                request_id,
+                extra={"request_id": client_id(request_id)},
+            )
         for order in decision.pulls:
             self._pull_port().start_pull(order)
         if decision.plan is None:
@@ -255,7 +259,9 @@ class EngineLoop:
                 try:
                     self._take(message)
                 except Exception as fault:
-                    log.exception("could not take in %s", type(message).__name__)
+                    log.exception(
+                        "could not take in %s", type(message).__name__, extra=_subject(message)
+                    )
                     self.metrics.loop_errors.inc()
                     self._answer_lost(message, fault)
                 message = self._inbox.get_nowait()
@@ -288,7 +294,7 @@ class EngineLoop:
             case PullFailed():
                 if message.cause != "cancelled":
                     level = logging.DEBUG if message.cause == "suspended" else logging.WARNING
-                    log.log(level, "pull of %s failed: %s", message.request_id, message.message)
+                    log.log(level, "pull failed: %s", message.message, extra=_subject(message))
                     self.metrics.observe_pull_failure(message)
                 self.scheduler.pull_failed(message)
             case _Wake():
@@ -355,6 +361,7 @@ class EngineLoop:
                 self._outbox.append((sink, emission))
                 if emission.reason is not None:
                     del self._sinks[request_id]
+                    _log_end(emission)
 
     def _answer_remote(self, emission: Emission) -> None:
         sequence = emission.sequence
@@ -363,6 +370,7 @@ class EngineLoop:
             self.scheduler.free_lease(sequence.request_id)
             return
         if not emission.leased or emission.token_id is None:
+            _log_end(emission)
             self._refuse_remote(submit, "failed", emission.message)
             return
         order = submit.order
@@ -414,7 +422,29 @@ def _log_preemption(sequence: Sequence) -> None:
         sequence.request_id,
         sequence.preemptions,
         len(sequence.tokens),
+        extra=_subject(sequence.request),
     )
+
+
+def _log_end(emission: Emission) -> None:
+    """A request that failed has a line of its own: that of a step names no request."""
+    if emission.reason == "error":
+        log.warning("failed: %s", emission.message, extra=_subject(emission.sequence.request))
+
+
+def _subject(message: _Message | NewRequest) -> dict[str, object]:
+    """The keys of a log line about one request."""
+    match message:
+        case _Submit(request):
+            return _subject(request)
+        case _SubmitRemote(order):
+            return {"request_id": client_id(order.request_id), "attempt": order.attempt}
+        case _Abort(request_id):
+            return {"request_id": client_id(request_id)}
+        case _Wake():
+            return {}
+        case _:
+            return {"request_id": client_id(message.request_id), "attempt": message.attempt}
 
 
 def _say_why(running: "Future[None]") -> None:

@@ -7,6 +7,7 @@ may retry, a failure after it is an error event and an end without [DONE].
 
 import asyncio
 import json
+import logging
 import re
 import secrets
 import time
@@ -21,6 +22,7 @@ from starlette.responses import Response
 from starlette.routing import Route
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
+from argosy_engine import logs
 from argosy_engine.config import EngineConfig
 from argosy_engine.core.limits import refuse_shape
 from argosy_engine.core.request import NewRequest
@@ -36,6 +38,8 @@ from argosy_engine.server.stream import ClientGone, TextFlow, TokenSink
 from argosy_engine.server.text_threads import TextThreads
 
 __all__ = ["OpenAiApi"]
+
+log = logging.getLogger(__name__)
 
 _MAX_CANDIDATES = 8
 _ID = re.compile(r"[A-Za-z0-9._-]{1,128}")
@@ -103,6 +107,8 @@ class OpenAiApi:
         arrival_s = time.monotonic()
         headers = _headers(scope)
         public_id = _public_id(headers.get("x-request-id"))
+        # The task is this request's, so that uvicorn's own lines about it have the id, too.
+        logs.bind(request_id=public_id, attempt=_attempt(headers.get("x-argosy-attempt")))
         self.active += 1
         try:
             # First of all: closing on a client that still sends resets the connection, and the
@@ -116,6 +122,9 @@ class OpenAiApi:
             parsed = await self._text.run(len(body), partial(self._parsed, body, parse))
             del body  # the answer may take minutes
             request = self._request(parsed, headers, public_id, arrival_s)
+            log.debug(
+                "a prompt of %d tokens; prefill: %s", len(request.token_ids), request.candidates
+            )
             await _Answer(self, parsed, request, public_id).run(receive, send)
         except ApiError as error:
             await _answer(

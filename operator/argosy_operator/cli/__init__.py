@@ -1,11 +1,12 @@
 """`argosy operator run|crds|explain`, and `kubectl argosy explain`."""
 
 import asyncio
+import logging
 import os
 import sys
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
 
@@ -35,6 +36,12 @@ Qps = Annotated[
 Burst = Annotated[
     int, typer.Option(min=1, max=100_000, help="Calls to the API server after a quiet time.")
 ]
+
+LogFormat = Annotated[
+    Literal["auto", "json", "text"],
+    typer.Option(help="Of the log. auto: text on a terminal, JSON elsewhere."),
+]
+LogLevel = Annotated[Literal["info", "debug"], typer.Option(help="debug: more about each round.")]
 
 
 def main(argv: list[str]) -> int:
@@ -72,6 +79,8 @@ def run(
     kubeconfig: Annotated[str | None, typer.Option(help="Else $KUBECONFIG, or the pod's.")] = None,
     kube_api_qps: Qps = 100.0,
     kube_api_burst: Burst = 200,
+    log_format: LogFormat = "auto",
+    log_level: LogLevel = "info",
 ) -> int:
     """Run the operator until it is told to stop, or may no longer lead (status 1)."""
     from argosy_operator.ports.access import AccessError
@@ -80,7 +89,7 @@ def run(
     from argosy_operator.shell.app import run as run_operator
     from argosy_operator.shell.logs import configure
 
-    configure()
+    configure(log_format, log_level, quiet=("kopf", "httpx"))
     options = Options(
         images=Images(engine=engine_image, gateway=gateway_image),
         namespace=None if namespace == "all" else namespace,
@@ -97,7 +106,7 @@ def run(
     try:
         status = asyncio.run(run_operator(options))
     except AccessError as error:
-        print(f"argosy operator: {error}", file=sys.stderr)
+        logging.getLogger("argosy.cli").error("the operator ends: %s", error)
         status = 1
     sys.stderr.flush()
     # kopf's thread is a daemon; a process that lost its Lease must not wait for it

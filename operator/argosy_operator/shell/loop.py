@@ -18,7 +18,7 @@ from argosy_operator.core.plan import after, plan
 from argosy_operator.core.snapshot import Clock, Memory
 from argosy_operator.ports.calls import QPS
 from argosy_operator.ports.protocols import ClusterError
-from argosy_operator.shell import metrics
+from argosy_operator.shell import logs, metrics
 from argosy_operator.shell.execute import StoppedError, execute
 from argosy_operator.shell.gather import Sources, gather
 from argosy_operator.shell.report import read_fleet, tell, write_status
@@ -121,6 +121,7 @@ class Workers:
         await asyncio.gather(*self._tasks.values(), return_exceptions=True)
 
     async def _work(self, key: Key) -> None:
+        logs.bind(namespace=key[0], fleet=key[1])
         kicked, edited = self._kicked[key], self._edited[key]
         memory, failures, pause_s, first = Memory(), 0, 0.0, True
         while True:
@@ -137,7 +138,7 @@ class Workers:
                 failures += 1
                 pause_s = _pause_s(error, failures)
                 metrics.count_round("failed")
-                _log_failure(key, error, pause_s)
+                _log_failure(error, pause_s)
             else:
                 metrics.count_round("done")
                 if result is None and not kicked.is_set():
@@ -179,12 +180,11 @@ def _pause_s(error: Exception, failures: int) -> float:
     return max(asked or 0.0, pause_s * random.uniform(0.8, 1.2))  # noqa: S311
 
 
-def _log_failure(key: Key, error: Exception, pause_s: float) -> None:
+def _log_failure(error: Exception, pause_s: float) -> None:
     known = isinstance(error, ClusterError)
     log.log(
         logging.WARNING if known else logging.ERROR,
-        "%s: the round failed; next try in %.1f s: %s",
-        "/".join(key),
+        "the round failed; next try in %.1f s: %s",
         pause_s,
         error,
         exc_info=None if known else error,

@@ -67,22 +67,20 @@ async def write_status(
 
 async def tell(sources: Sources, s: Snapshot, p: Plan, outcomes: tuple[Outcome, ...]) -> None:
     """Events and log lines of what was done and of what could not be done."""
-    key = f"{s.fleet.namespace}/{s.fleet.name}"
     for outcome in outcomes:
         if outcome.trouble is None:
             level = logging.INFO if is_write(outcome.action) else logging.DEBUG
-            log.log(level, "%s: %s %s", key, type(outcome.action).__name__, target(outcome.action))
+            log.log(level, "%s %s", type(outcome.action).__name__, target(outcome.action))
         elif outcome.trouble is not Trouble.FOREIGN:
             log.warning(
-                "%s: %s %s: %s: %s",
-                key,
+                "%s %s: %s: %s",
                 type(outcome.action).__name__,
                 target(outcome.action),
                 outcome.trouble,
                 outcome.message,
             )
     if p.draft.scaled:
-        log.info("%s: decision", key, extra={"decision": p.draft.record})
+        log.info("decision", extra={"decision": p.draft.record})
     if s.fleet.spec.paused:
         return
     for note in p.notes:
@@ -94,14 +92,14 @@ async def _send(sources: Sources, s: Snapshot, note: Note) -> bool:
     """An Event may fail without harm; where the server is away or we do not lead, all would.
 
     False where the next one would fail, too, and each costs the time of a call that hangs."""
-    log.info("%s/%s: %s: %s", s.fleet.namespace, s.fleet.name, note.reason, note.message)
+    log.info("%s: %s", note.reason, note.message)
     try:
         await sources.cluster.create(event(s.fleet, note, s.now, REPORTER))
     except ClusterError as error:
         trouble = await trouble_of(sources.cluster, s.fleet, error)
         if trouble in STOP_AT:
             raise
-        log.warning("%s/%s: no Event: %s", s.fleet.namespace, s.fleet.name, error)
+        log.warning("no Event: %s", error)
         return trouble is not Trouble.FAILED
     return True
 
@@ -115,7 +113,7 @@ async def _put(sources: Sources, s: Snapshot, obj: Object, uid: str) -> None:
         if trouble in STOP_AT:
             raise
         if trouble not in (Trouble.NOT_FOUND, Trouble.CONFLICT):
-            log.warning("%s/%s: no status: %s", s.fleet.namespace, s.fleet.name, error)
+            log.warning("no status: %s", error)
 
 
 def _status(meta: Object, kind: str, status: Object) -> Object:
