@@ -53,7 +53,7 @@ def _parser() -> argparse.ArgumentParser:
     run.add_argument(
         "--drain-lag-s",
         type=_not_negative,
-        default=3.0,
+        default=6.0,
         help="after SIGTERM, time in which new connections are still taken",
     )
     run.add_argument(

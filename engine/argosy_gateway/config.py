@@ -77,8 +77,9 @@ class Config:
     """Shed when the predicted TTFT exceeds this multiple of the SLO's limit; 0 never predicts."""
     drain_timeout_s: float = 60.0
     """After SIGTERM: how long streams may take to end."""
-    drain_lag_s: float = 3.0
-    """After SIGTERM: how long new connections are still taken, until nodes route elsewhere."""
+    drain_lag_s: float = 6.0
+    """After SIGTERM: how long new connections are still taken, until nodes route elsewhere: two
+    probes of /ready, 2 s apart, and the time in which their result reaches kube-proxy."""
     host: str = "0.0.0.0"
     port: int = 8080
     admin_port: int = 8081

@@ -78,7 +78,8 @@ async def _drain(fleet: Fleet, stop: asyncio.Event, api: _Server) -> None:
     await stop.wait()
     fleet.draining = True
     log.info("draining: %d requests in flight", len(fleet.relays))
-    # Endpoints of a Service follow readiness with a delay: new connections still arrive.
+    # Endpoints of a Service follow readiness with a delay: new connections still arrive. Where all
+    # gateways end at once, kube-proxy sends clients here for as long as the probe says ready.
     await asyncio.sleep(fleet.config.drain_lag_s)
     api.should_exit = True
 

@@ -1,4 +1,4 @@
-"""The operator's drain orders, as the engine's admin port takes them."""
+"""The operator's drain orders, as the engine's admin port takes them; the gateway's own end."""
 
 from types import SimpleNamespace
 
@@ -6,8 +6,11 @@ import httpx
 
 from argosy_engine.server.admin import Admin
 from argosy_engine.server.drain import LONGEST_LEASE_S, Drain
+from argosy_gateway import cli as gateway_cli
 from argosy_operator.core.victims import DRAIN_LEASE_S, RENEW_BELOW_S
 from argosy_operator.ports.engine import HttpEngines
+from argosy_operator.render import gateway
+from tests.render.fleets import IMAGES, fleet
 
 
 async def test_a_drain_order_is_a_lease_that_the_operator_reads_back_and_can_end() -> None:
@@ -34,3 +37,18 @@ async def test_a_drain_order_is_a_lease_that_the_operator_reads_back_and_can_end
     assert load is not None
     assert load.expires_in_s is None
     await engines.close()
+
+
+def test_a_gateway_that_ends_takes_connections_until_its_probe_has_told_so() -> None:
+    """Where all gateways end at once, kube-proxy sends clients to those that end and are ready."""
+    front = next(o for o in gateway.objects(fleet(), IMAGES) if o["kind"] == "Deployment")
+    pod = front["spec"]["template"]["spec"]
+    probe = pod["containers"][0]["readinessProbe"]
+    told_s = probe["periodSeconds"] * probe["failureThreshold"]
+    words = ["run", "--fleet", "f", "--namespace", "n", "--served-name", "m"]
+    lag_s = gateway_cli.parse(words).drain_lag_s
+    assert lag_s >= told_s + 2  # the kubelet's status, the EndpointSlice, the proxies' rules
+    least = fleet(mode="colocated", drain={"timeout": "1s"})
+    front = next(o for o in gateway.objects(least, IMAGES) if o["kind"] == "Deployment")
+    grace_s = front["spec"]["template"]["spec"]["terminationGracePeriodSeconds"]
+    assert grace_s > gateway.DEREGISTER_S + lag_s + 1
