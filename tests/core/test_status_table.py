@@ -149,6 +149,15 @@ def split() -> set[str]:
     return facts(settled(mode="disaggregated"))
 
 
+def alone() -> set[str]:
+    """The prefill pods of a fleet that served are gone; its decode pods are not."""
+    model = settled(mode="disaggregated")
+    model.pods = {
+        u: replace(p, ready=False) if p.role == "prefill" else p for u, p in model.pods.items()
+    }
+    return facts(model)
+
+
 WORLDS = {
     "servable": lambda: facts(settled()),
     "served": lambda: facts(settled()),
@@ -165,6 +174,7 @@ WORLDS = {
     "foreign": foreign,
     "foreign_service": foreign,
     "disaggregated": split,
+    "alone": alone,
     "prefill": split,
     "decode": split,
     "external": lambda: facts(Model(fleet(autoscaling={"policy": "External"}))),

@@ -99,6 +99,39 @@ def test_a_fleet_that_lost_its_pods_keeps_saying_so() -> None:
         assert condition(model, "Ready").reason == "PodsNotReady"
 
 
+def test_a_fleet_whose_prefill_pods_are_gone_answers_by_decode_and_stays_ready() -> None:
+    """The gateway sends prompts to decode at once, which computes them."""
+    model = settled(mode="disaggregated")
+    for _ in range(3):
+        model.pods = {
+            u: replace(p, ready=False) if p.role == "prefill" else p for u, p in model.pods.items()
+        }
+        s = model.snapshot()
+        status = status_of(s, plan(s).draft, ())
+        model.fleet = model.fleet.model_copy(update={"status": status})
+        ready, servable = condition(model, "Ready"), condition(model, "Servable")
+        assert (ready.status, ready.reason) == ("True", "NoPrefill")
+        assert (servable.status, servable.reason) == ("False", "NoPrefill")
+        assert "decode" in ready.message
+    model.pods = {
+        u: replace(p, ready=False) if p.role == "decode" else p for u, p in model.pods.items()
+    }
+    s = model.snapshot()
+    ended = {c.type: c for c in status_of(s, plan(s).draft, ()).conditions}
+    assert (ended["Ready"].status, ended["Ready"].reason) == ("False", "PodsNotReady")
+
+
+def test_a_fleet_that_starts_is_not_ready_by_its_decode_pods_alone() -> None:
+    """Who waits for Ready waits for the fleet that the spec asks for."""
+    model = Model(fleet(mode="disaggregated"))
+    model.broken_roles = frozenset({"prefill"})
+    for _ in range(6):
+        model.round()
+        model.tick()
+    assert any(p.serving for p in model.pods.values() if p.role == "decode")
+    assert condition(model, "Ready").status == "False"
+
+
 @pytest.mark.parametrize("policy", ["External", "None"])
 def test_a_fleet_that_shall_have_no_pods_is_parked_and_not_starting(policy: str) -> None:
     none = {"colocated": {"replicas": {"min": 0, "max": 4}}}

@@ -108,7 +108,7 @@ MEANING: dict[Reason, str] = {
     Reason.AS_SPECIFIED: "everything is as the spec asks",
     Reason.STARTING: "pods are starting",
     Reason.PODS_NOT_READY: "pods that served are no longer ready",
-    Reason.NO_PREFILL: "no prefill pod is ready for the revision of the ready decode pods",
+    Reason.NO_PREFILL: "no prefill pod is ready: decode pods compute the prompts themselves",
     Reason.NO_DECODE: "no decode pod is ready for the revision of the ready prefill pods",
     Reason.NO_PODS: "no engine pod is ready",
     Reason.GATEWAY_NOT_READY: "no gateway pod is ready",

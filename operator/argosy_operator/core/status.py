@@ -87,6 +87,7 @@ _UNSEEING = tuple(dict.fromkeys(_BLINDNESS.values()))
 
 TABLE: tuple[Row, ...] = (
     # Ready: does the fleet answer requests?
+    Row(About.READY, "True", Why.NO_PREFILL, ("alone", "gateway", "!foreign_service")),
     *(Row(About.READY, "False", r, (r, "!servable")) for r in (*_BLOCKING, *CAPACITY)),
     Row(About.READY, "True", Why.PARKED, ("parked",)),
     Row(About.READY, "False", Why.FOREIGN_OBJECT, ("foreign", "!servable")),
@@ -215,13 +216,17 @@ def facts_of(s: Snapshot, d: Draft, outcomes: tuple[Outcome, ...]) -> Facts:
     figures = goodput(s, due=d.figures_due)
     attained = (figures or {}).get("attainment")
     word = slo_word(s, figures, blind)
+    decode = any(role == "decode" for role, _ in serving)
+    stood = (Why.PODS_NOT_READY, Why.NO_PREFILL)
+    served = _was(s, "Servable", "True") or any(_was(s, "Ready", reason) for reason in stood)
     hold: dict[str, bool] = {
         "paused": spec.paused,
         "parked": all(d.targets.get(role, spec.role(role).replicas.max) == 0 for role in roles),
         "servable": _whole(serving),
-        "served": _was(s, "Servable", "True") or _was(s, "Ready", Why.PODS_NOT_READY),
+        "served": served,
         "prefill": any(role == "prefill" for role, _ in serving),
-        "decode": any(role == "decode" for role, _ in serving),
+        "decode": decode,
+        "alone": served and decode and spec.mode == "disaggregated" and not _whole(serving),
         "disaggregated": spec.mode == "disaggregated",
         "gateway": any(pod.serving and pod.role == names.GATEWAY_ROLE for pod in s.pods),
         "foreign": bool(conflicts),
