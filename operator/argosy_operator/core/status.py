@@ -217,8 +217,7 @@ def facts_of(s: Snapshot, d: Draft, outcomes: tuple[Outcome, ...]) -> Facts:
     attained = (figures or {}).get("attainment")
     word = slo_word(s, figures, blind)
     decode = any(role == "decode" for role, _ in serving)
-    stood = (Why.PODS_NOT_READY, Why.NO_PREFILL)
-    served = _was(s, "Servable", "True") or any(_was(s, "Ready", reason) for reason in stood)
+    served = _served(s)
     hold: dict[str, bool] = {
         "paused": spec.paused,
         "parked": all(d.targets.get(role, spec.role(role).replicas.max) == 0 for role in roles),
@@ -402,6 +401,12 @@ def _clock_sentence(skew_s: float) -> str:
         f"the operator's clock is more than {least} {way} Prometheus' clock, which is the one that "
         "decisions use: set both by NTP"
     )
+
+
+def _served(s: Snapshot) -> bool:
+    """The fleet answered requests before this round."""
+    stood = (Why.PODS_NOT_READY, Why.NO_PREFILL)
+    return _was(s, "Servable", "True") or any(_was(s, "Ready", reason) for reason in stood)
 
 
 def _was(s: Snapshot, type_: str, word: str) -> bool:
