@@ -83,7 +83,9 @@ async def test_each_preemption_writes_a_line_with_the_requests_id_and_the_reason
         await until(lambda: first.end and second.end, within_s=60)
         preemptions = engine.metric("argosy_preemptions_total", mode="recompute")
     assert (len(first.ids), len(second.ids)) == (4 * BLOCK, 4 * BLOCK)
-    lines = [record.getMessage() for record in caplog.records if "preempted" in record.message]
+    records = [record for record in caplog.records if "preempted" in record.message]
+    lines = [record.getMessage() for record in records]
+    assert records[0].request_id == "second"
     assert len(lines) == preemptions >= 1
     assert "second" in lines[0]
     assert "no KV block is free" in lines[0]
