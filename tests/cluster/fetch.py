@@ -88,7 +88,9 @@ def obtain(packages: Iterable[str]) -> None:
     if os.geteuid() == 0 and os.environ.get("ARGOSY_INSTALL") != "0":
         _say(f"installing {' '.join(names)} (ARGOSY_INSTALL=0 unpacks them into {place()} instead)")
         try:
-            return _install(names)
+            _install(names)
+            _say(f"installed {' '.join(names)}")
+            return
         except FetchError as error:
             _say(str(error))
     _say(f"unpacking {' '.join(names)} into {place()}")
@@ -96,7 +98,7 @@ def obtain(packages: Iterable[str]) -> None:
     with (place() / "lock").open("w") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
         _unpack(names)
-    return None
+    _say(f"unpacked {' '.join(names)}")
 
 
 def _install(names: list[str]) -> None:
