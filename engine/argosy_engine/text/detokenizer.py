@@ -7,6 +7,7 @@ from tokenizers.decoders import DecodeStream
 
 __all__ = ["StreamDetokenizer"]
 
+_LONGEST_CHARACTER = 4  # bytes of UTF-8, and so tokens of byte fallback
 _CONTEXT = 16  # tokens of the prompt's end: a character of bytes that it began, and a word before
 
 
@@ -24,9 +25,26 @@ class StreamDetokenizer:
         self._skip = skip_special_tokens
         self._stream = DecodeStream(skip_special_tokens=skip_special_tokens)
         self._held: list[int] = []  # tokens whose text is not out yet
-        for token_id in prompt_ids[-_CONTEXT:]:
+        for token_id in self._context(prompt_ids):
             self.push(token_id)
         self._held.clear()
+
+    def _context(self, prompt_ids: Sequence[int]) -> Sequence[int]:
+        """The prompt's last tokens, from the beginning of a character on.
+
+        Decoders with byte fallback give up a whole run of bytes when it begins in the middle of a
+        character, and the output's own characters with it. They do so when it ends in one, which
+        the output completes: so the end is tried with up to three tokens less.
+        """
+        tails = [list(prompt_ids[-(_CONTEXT + more) :]) for more in range(_LONGEST_CHARACTER)]
+        for tail in tails:
+            ends = (tail[: len(tail) - less] for less in range(_LONGEST_CHARACTER))
+            if any(not self._whole(ids).startswith("\ufffd") for ids in ends):
+                return tail
+        return tails[0]
+
+    def _whole(self, ids: list[int]) -> str:
+        return str(self._tokenizer.decode(ids, skip_special_tokens=self._skip))
 
     def push(self, token_id: int) -> str:
         self._held.append(token_id)
@@ -48,4 +66,4 @@ class StreamDetokenizer:
     def flush(self) -> str:
         """Bytes that never became a character show as U+FFFD."""
         held, self._held = self._held, []
-        return str(self._tokenizer.decode(held, skip_special_tokens=self._skip)) if held else ""
+        return self._whole(held) if held else ""
