@@ -6,9 +6,12 @@ from pathlib import Path
 
 import pytest
 
+from argosy_operator.api.conditions import ConditionType
 from argosy_operator.cli.explain import explain, with_unit
 from argosy_operator.core.scaling.decision import MEANING
 from argosy_operator.core.scaling.record import to_json
+from tests.core.model import Model
+from tests.core.model import fleet as a_fleet
 from tests.scaling import demo
 
 
@@ -74,6 +77,17 @@ def test_conditions_that_are_well_are_left_out() -> None:
         "CapacityLimited=True",
         "ScalingActive=True",
     ]
+
+
+def test_nothing_is_said_of_a_fleet_at_rest_but_who_scales_it() -> None:
+    """Every type of condition that there is, as a fleet has it that serves without an SLO."""
+    model = Model(a_fleet())
+    model.settle()
+    conditions = [c.model_dump(by_alias=True) for c in model.fleet.status.conditions]
+    assert {c["type"] for c in conditions} == set(ConditionType)
+    text = explain({"metadata": {"name": "chat"}, "status": {"conditions": conditions}})
+    said = [line.split("=")[0].strip() for line in text.partition("Conditions\n")[2].splitlines()]
+    assert said == ["SLOMet", "SLOFeasible", "ScalingActive", "MetricsAvailable"]
 
 
 def test_another_output_is_refused_with_the_two_that_exist() -> None:

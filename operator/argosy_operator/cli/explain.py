@@ -19,6 +19,8 @@ WELL_WHEN_FALSE = (
     "CapacityLimited",
     "Draining",
     "NameConflict",
+    "FieldConflict",
+    "FieldConflict",
 )
 UNITS = (("_per_s", "/s"), ("_replicas", " replicas"), ("_tokens", " tokens"), ("_s", " s"))
 
