@@ -20,7 +20,6 @@ WELL_WHEN_FALSE = (
     "Draining",
     "NameConflict",
     "FieldConflict",
-    "FieldConflict",
 )
 UNITS = (("_per_s", "/s"), ("_replicas", " replicas"), ("_tokens", " tokens"), ("_s", " s"))
 
