@@ -77,7 +77,7 @@ test-fast: $(VENV)/.dev ## < 60 s: no cluster, no torch
 	$(PY) -m pytest -n 4 -m "not cluster and not torch and not helm and not slow"
 
 .PHONY: test
-test: check verify ## everything that CI runs: checks, unit tests, torch, real cluster (16 min from nothing)
+test: check verify ## everything that CI runs: checks, unit tests, torch, real cluster (12 min, and 7 to build)
 	$(PY) -m tests.cluster preflight
 	$(PY) -m tests.cluster build
 	$(PY) -m pytest -n 4 -m "not cluster and not torch"
