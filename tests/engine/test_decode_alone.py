@@ -5,6 +5,8 @@ import pytest
 
 from tests.engine.processes import free_ports, sim_engines
 
+pytestmark = pytest.mark.slow
+
 ASK = {"model": "m", "prompt": "one two three", "max_tokens": 3}
 
 

@@ -7,6 +7,8 @@ import pytest
 
 from tests.engine.processes import sim_engines
 
+pytestmark = pytest.mark.slow
+
 ASK = {"model": "m", "prompt": "one two three", "max_tokens": 150}  # 3 s of decode steps
 HEADER = "x-argosy-ttft-ms"
 

@@ -8,6 +8,8 @@ import pytest
 from argosy_gateway.config import Limits
 from tests.gateway.engines import Engine, answer, close_early, fail, front
 
+pytestmark = pytest.mark.slow
+
 CHAT = {"model": "m", "messages": [{"role": "user", "content": "hi"}]}
 STREAM = {**CHAT, "stream": True}
 PATH = "/v1/chat/completions"

@@ -12,6 +12,8 @@ from argosy_gateway.verdicts import Slo
 from tests.engine.processes import SimEngine, eventually, sim_engines
 from tests.gateway.engines import front
 
+pytestmark = pytest.mark.slow
+
 ASK = {"model": "m", "prompt": "one two three", "max_tokens": 5}
 
 

@@ -1,9 +1,12 @@
 """Whatever is turned and wherever the operator dies: it comes to rest, and no answer is cut."""
 
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tests.core.model import Model, fleet
+
+pytestmark = pytest.mark.slow
 
 EXTERNAL = {"autoscaling": {"policy": "External"}}
 WIDE = {"replicas": {"min": 1, "max": 4}}

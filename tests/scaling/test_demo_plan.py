@@ -7,6 +7,8 @@ from argosy_operator.sim.loop import Run
 from tests.demo import plan, score
 from tests.scaling import demo
 
+pytestmark = pytest.mark.slow
+
 
 @pytest.fixture(scope="module", params=[7, 1, 2, 3, 4, 5])
 def ramp(request: pytest.FixtureRequest) -> Run:
