@@ -22,12 +22,9 @@ AT_RISK = 0.02
 
 def steady(old: str | None, new: float, step: float, digits: int) -> str:
     """`new` as text, or `old` while they differ by no more than `step`."""
-    if old is not None:
-        try:
-            if abs(float(old) - new) <= step:
-                return old
-        except ValueError:
-            pass
+    stood = _number(old)
+    if old is not None and stood is not None and abs(stood - new) <= step:
+        return old
     return f"{new:.{digits}f}"
 
 

@@ -216,16 +216,16 @@ def facts_of(s: Snapshot, d: Draft, outcomes: tuple[Outcome, ...]) -> Facts:
     figures = goodput(s, due=d.figures_due)
     attained = (figures or {}).get("attainment")
     word = slo_word(s, figures, blind)
-    decode = any(role == "decode" for role, _ in serving)
+    decode, whole = any(role == "decode" for role, _ in serving), _whole(serving)
     served = _served(s)
     hold: dict[str, bool] = {
         "paused": spec.paused,
         "parked": all(d.targets.get(role, spec.role(role).replicas.max) == 0 for role in roles),
-        "servable": _whole(serving),
+        "servable": whole,
         "served": served,
         "prefill": any(role == "prefill" for role, _ in serving),
         "decode": decode,
-        "alone": served and decode and spec.mode == "disaggregated" and not _whole(serving),
+        "alone": served and decode and spec.mode == "disaggregated" and not whole,
         "disaggregated": spec.mode == "disaggregated",
         "gateway": any(pod.serving and pod.role == names.GATEWAY_ROLE for pod in s.pods),
         "foreign": bool(conflicts),

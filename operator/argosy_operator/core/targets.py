@@ -5,7 +5,7 @@ turn the same knob under policy External. The law (`decide`) runs once per inter
 were asked for; between two runs the number in the ServingRole stands.
 """
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import replace
 
 from argosy_operator.api.v1alpha1 import RoleName, ServingDeploymentSpec
@@ -15,7 +15,7 @@ from argosy_operator.core.draft import Draft
 from argosy_operator.core.drift import OURS, owner_of_replicas
 from argosy_operator.core.events import EventReason, Note
 from argosy_operator.core.scaling.decide import ScalingState, decide
-from argosy_operator.core.scaling.decision import Decision
+from argosy_operator.core.scaling.decision import Decision, RoleTarget
 from argosy_operator.core.scaling.observe import (
     NOT_ASKED,
     SLO,
@@ -200,7 +200,7 @@ def _decide(
     }
     moves = ", ".join(f"{t.role} {t.current} → {t.replicas}" for t in moved)
     message = f"{moves}: {moved[0].rule}: {decision.message}"
-    note = Note(EventReason.SCALED, message, after=_writes(s, decision))
+    note = Note(EventReason.SCALED, message, after=_writes(s, moved))
     d = replace(d.note(note), decision=decision, record=record, scaled=True)
     return d, state, decision
 
@@ -221,14 +221,11 @@ def _learn_starts(s: Snapshot, d: Draft) -> Memory:
     return replace(d.memory, starts=newest, starting=frozenset(starting))
 
 
-def _writes(s: Snapshot, decision: Decision) -> frozenset[str]:
-    """Keys of the orders that write the decision down; none where ServingRoles are missing."""
-    moved = (t for t in decision.targets if t.replicas != t.current)
-    handles = {t.role: names.serving_role(s.fleet.name, t.role) for t in moved}
+def _writes(s: Snapshot, moved: Iterable[RoleTarget]) -> frozenset[str]:
+    """Keys of the orders that write the changes down; none where ServingRoles are missing."""
+    handles = (names.serving_role(s.fleet.name, target.role) for target in moved)
     there = s.owned("ServingRole")
-    return frozenset(
-        key_of(Scale("ServingRole", name, 0)) for name in handles.values() if name in there
-    )
+    return frozenset(key_of(Scale("ServingRole", name, 0)) for name in handles if name in there)
 
 
 def _turned(who: str, name: str, live: Object, target: int) -> Note:
