@@ -27,7 +27,7 @@ QUIET = $(if $(shell test -t 2 && echo terminal),,--quiet)
 
 $(VENV)/.uv:
 	@$(PYTHON) -c 'import sys; sys.exit("argosy needs Python 3.11 or newer; say make PYTHON=/path/to/python3.11") if sys.version_info < (3, 11) else None'
-	@$(PYTHON) -m tests.cluster.fetch $(VENV)
+	@$(PYTHON) -m local.cluster.fetch $(VENV)
 	@$(BIN)/pip install --quiet --disable-pip-version-check "uv>=0.9"
 	@touch $@
 
@@ -35,14 +35,14 @@ $(VENV)/.dev: $(VENV)/.uv requirements/dev.txt pyproject.toml
 	@echo "installing the operator, the gateway and the tools"
 	@$(BIN)/uv pip install --quiet --python $(PY) --require-hashes -r requirements/dev.txt
 	@$(BIN)/uv pip install --quiet --python $(PY) --no-deps -e .
-	@PYTHONDONTWRITEBYTECODE= $(PY) -m tests.cluster.bytecode
+	@PYTHONDONTWRITEBYTECODE= $(PY) -m local.cluster.bytecode
 	@echo "the operator, the gateway and the tools are installed"
 	@touch $@
 
 $(VENV)/.all: $(VENV)/.dev requirements/all.txt
 	@echo "installing torch (about 2.5 GB to download, 4.6 GB on disk)"
 	@$(BIN)/uv pip install $(QUIET) --python $(PY) --require-hashes -r requirements/all.txt
-	@PYTHONDONTWRITEBYTECODE= $(PY) -m tests.cluster.bytecode
+	@PYTHONDONTWRITEBYTECODE= $(PY) -m local.cluster.bytecode
 	@echo "torch is installed"
 	@touch $@
 
@@ -70,7 +70,7 @@ format: $(VENV)/.dev ## format and mend what the linter can mend
 .PHONY: verify
 verify: $(VENV)/.dev ## regenerate crds/ and generated docs; fail on a difference
 	$(PY) -m argosy_operator.api.crd --check
-	$(PY) -m tests.docs --check
+	$(PY) -m docs.generate --check
 
 .PHONY: test-fast
 test-fast: $(VENV)/.dev ## < 60 s: no cluster, no torch
@@ -78,8 +78,8 @@ test-fast: $(VENV)/.dev ## < 60 s: no cluster, no torch
 
 .PHONY: test
 test: check verify ## everything that CI runs: checks, unit tests, torch, real cluster (12 min, and 7 to build)
-	$(PY) -m tests.cluster preflight
-	$(PY) -m tests.cluster build
+	$(PY) -m local.cluster preflight
+	$(PY) -m local.cluster build
 	$(PY) -m pytest -n 4 -m "not cluster and not torch"
 	$(PY) -m pytest -m "torch and not cluster"
 	$(PY) -m pytest -m "cluster"
@@ -88,21 +88,21 @@ test: check verify ## everything that CI runs: checks, unit tests, torch, real c
 
 .PHONY: cluster-up
 cluster-up: $(VENV)/.dev ## start the one-machine Kubernetes; prints the KUBECONFIG for your kubectl
-	@$(PY) -m tests.cluster up --name $(NAME)
+	@$(PY) -m local.cluster up --name $(NAME)
 
 .PHONY: cluster-down
 cluster-down: $(VENV)/.dev ## stop it (NAME=demo: the demo's); nothing is left behind
-	@$(PY) -m tests.cluster down --name $(NAME)
+	@$(PY) -m local.cluster down --name $(NAME)
 
 .PHONY: clean-cache
 clean-cache: $(VENV)/.dev ## show the size of what was built and downloaded, and remove it
-	@$(PY) -m tests.cluster clean-cache
+	@$(PY) -m local.cluster clean-cache
 
 # --- the product ------------------------------------------------------------------------------
 
 .PHONY: demo
 demo: ## the product, from a fresh clone: cluster, chart, a real answer, a fleet that scales on its SLO
-	@DEMO_STARTED=$$(date +%s.%N) PYTHON=$(PYTHON) MAKE=$(MAKE) $(PYTHON) tests/demo/bootstrap.py $(DEMO_OPTIONS)
+	@DEMO_STARTED=$$(date +%s.%N) PYTHON=$(PYTHON) MAKE=$(MAKE) $(PYTHON) local/demo/bootstrap.py $(DEMO_OPTIONS)
 
 .PHONY: bench-engine
 bench-engine: $(VENV)/.all ## one decode step and one prefill beside the limit of this machine

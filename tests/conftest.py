@@ -4,8 +4,8 @@ import os
 
 from hypothesis import settings
 
-from tests.cluster.fetch import use
-from tests.cluster.fixture import cluster, namespace
+from local.cluster.fetch import use
+from tests.support.cluster import cluster, namespace
 
 __all__ = ["cluster", "namespace"]
 

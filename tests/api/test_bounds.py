@@ -3,6 +3,7 @@
 import re
 
 import pytest
+from docs.generate import _nodes
 from pydantic import ValidationError
 
 from argosy_operator.api.bounds import NUMBERS, SPANS
@@ -11,7 +12,6 @@ from argosy_operator.api.fields import DURATION_PATTERN, POSITIVE_DURATION_PATTE
 from argosy_operator.api.v1alpha1 import ServingDeployment
 from tests.api.crd_reading import defaulted, refusals, schema_of
 from tests.api.refused import manifest
-from tests.docs import _nodes
 
 SCHEMA = schema_of(serving_deployments())
 SPEC = dict(_nodes("", SCHEMA["properties"]["spec"]))

@@ -5,11 +5,11 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from tests.demo.kube import Kube
+from local.demo.kube import Kube
 from tests.e2e.installed import SYSTEM, Installed
 
 if TYPE_CHECKING:
-    from tests.cluster.cluster import Cluster
+    from local.cluster.cluster import Cluster
 
 CHART = "charts/argosy"
 NAMESPACE = "e2e"
@@ -33,10 +33,10 @@ def install_chart(cluster: "Cluster") -> Callable[[], None]:
 @pytest.fixture(scope="session")
 def argosy(cluster: "Cluster", install_chart: Callable[[], None]) -> Iterator[Installed]:
     """The installed product, and a namespace for the tests' fleets."""
-    from tests.cluster.build import is_built
+    from local.cluster.build import is_built
 
     if not is_built("prometheus"):
-        pytest.fail("Prometheus is not built: python -m tests.cluster build")
+        pytest.fail("Prometheus is not built: python -m local.cluster build")
     install_chart()
     kube = Kube(cluster.kubeconfig)
     kube.kubectl("create", "namespace", NAMESPACE)

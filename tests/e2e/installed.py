@@ -16,7 +16,7 @@ from typing import Any
 import httpx
 import yaml
 
-from tests.demo.kube import Kube, await_answer, condition, is_ready
+from local.demo.kube import Kube, await_answer, condition, is_ready
 
 GROUP = "/apis/serving.argosy.dev/v1alpha1"
 FLEET = "serving.argosy.dev/fleet"

@@ -5,7 +5,7 @@ from datetime import UTC, datetime
 
 import pytest
 
-from tests.demo import rest
+from local.demo import rest
 from tests.e2e.installed import SYSTEM
 
 pytestmark = pytest.mark.cluster

@@ -81,7 +81,7 @@ def test_threads_are_the_cores_or_the_quota_if_it_is_less(environment, quota, th
 def test_an_engine_start_compiles_nothing_that_bytecode_has_compiled(monkeypatch, tmp_path):
     monkeypatch.setenv("PYTHONPYCACHEPREFIX", str(tmp_path))
     monkeypatch.setenv("PYTHONDONTWRITEBYTECODE", "")
-    subprocess.run([sys.executable, "-m", "tests.cluster.bytecode"], check=True)
+    subprocess.run([sys.executable, "-m", "local.cluster.bytecode"], check=True)
     before = set(tmp_path.rglob("*.pyc"))
     with sim_engines("prefill", "decode"):
         pass

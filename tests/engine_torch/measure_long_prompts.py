@@ -2,7 +2,7 @@
 
     python -m tests.engine_torch.measure_long_prompts FOLDER
 
-FOLDER holds a model, such as the one that `python -m tests.weights.smollm2` prints. Four clients
+FOLDER holds a model, such as the one that `python -m local.weights.smollm2` prints. Four clients
 ask for 8 tokens each, over and over, first alone and then beside the long prompts. Prints one JSON
 object: seconds, and the ratio of the two medians.
 """

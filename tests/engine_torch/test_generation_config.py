@@ -14,7 +14,7 @@ from argosy_engine.core.sampling import SamplingDefaults, SamplingParams  # noqa
 from argosy_engine.model.generation import sampling_defaults  # noqa: E402
 from argosy_engine.runtime.penalty import penalise_  # noqa: E402
 from argosy_engine.runtime.torch_runner import load  # noqa: E402
-from tests.weights.tiny import write_tiny  # noqa: E402
+from local.weights.tiny import write_tiny  # noqa: E402
 
 ADVICE = {"temperature": 0.6, "top_p": 0.9, "top_k": 20, "repetition_penalty": 1.05}
 

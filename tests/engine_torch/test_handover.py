@@ -2,8 +2,8 @@
 
 import pytest
 
+from local.weights.tiny import write_tiny
 from tests.engine_torch.engines import engine
-from tests.weights.tiny import write_tiny
 
 pytestmark = pytest.mark.torch
 PROMPTS = ("hello world", "x", "The quick brown fox jumps over the lazy dog, again and again. " * 3)

@@ -10,7 +10,7 @@ torch = pytest.importorskip("torch")
 from argosy_engine.config import EngineConfig  # noqa: E402
 from argosy_engine.errors import LoadError  # noqa: E402
 from argosy_engine.runtime.torch_runner import load  # noqa: E402
-from tests.weights.tiny import write_tiny  # noqa: E402
+from local.weights.tiny import write_tiny  # noqa: E402
 
 
 def start(folder, **options):

@@ -12,8 +12,8 @@ torch = pytest.importorskip("torch")
 from argosy_engine.config import EngineConfig  # noqa: E402
 from argosy_engine.errors import LoadError  # noqa: E402
 from argosy_engine.runtime import cpu, torch_runner  # noqa: E402
+from local.weights.tiny import write_tiny  # noqa: E402
 from tests.engine_torch.engines import engine  # noqa: E402
-from tests.weights.tiny import write_tiny  # noqa: E402
 
 LYING = (
     "-P",

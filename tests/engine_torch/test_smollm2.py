@@ -13,7 +13,7 @@ MODEL = CACHE / "models" / "SmolLM2-135M-Instruct"
 PROMPT = "The capital of France is"
 
 
-@pytest.mark.skipif(not MODEL.is_dir(), reason="python -m tests.weights.smollm2 makes the folder")
+@pytest.mark.skipif(not MODEL.is_dir(), reason="python -m local.weights.smollm2 makes the folder")
 def test_the_capital_of_france_is_paris_apart_and_together(tmp_path):
     with (
         engine(MODEL, "prefill", tmp_path / "p.log") as prefill,

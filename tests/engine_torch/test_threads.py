@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
+from local.weights.tiny import write_tiny
 from tests.engine_torch.engines import engine
-from tests.weights.tiny import write_tiny
 
 pytestmark = pytest.mark.torch
 ONE_TEAM = """

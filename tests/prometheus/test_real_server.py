@@ -65,7 +65,7 @@ class Exporter:
 def prometheus(home: Path, exporter: int) -> Iterator[str]:
     found = sorted(Path.home().glob(".cache/argosy/cluster/*/bin/prometheus"))
     if not found:
-        pytest.skip("no Prometheus yet: python -m tests.cluster.build --stage prometheus")
+        pytest.skip("no Prometheus yet: python -m local.cluster.build --stage prometheus")
     port = free_port()
     (home / "prometheus.yml").write_text(
         "global: {scrape_interval: 500ms, scrape_timeout: 400ms}\n"

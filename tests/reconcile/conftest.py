@@ -8,11 +8,11 @@ from typing import TYPE_CHECKING
 import pytest
 import yaml
 
-from tests.demo.kube import Kube
+from local.demo.kube import Kube
 from tests.reconcile.operators import World
 
 if TYPE_CHECKING:
-    from tests.cluster.cluster import Cluster
+    from local.cluster.cluster import Cluster
 
 CRDS = Path(__file__).resolve().parents[2] / "crds"
 NAMES = ("servingdeployments.serving.argosy.dev", "servingroles.serving.argosy.dev")

@@ -16,8 +16,8 @@ from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
-from tests.cluster.cluster import Cluster
-from tests.demo.kube import Kube
+from local.cluster.cluster import Cluster
+from local.demo.kube import Kube
 from tests.reconcile.conftest import CRDS, NAMES
 from tests.reconcile.operators import GROUP, Operator
 

@@ -16,7 +16,7 @@ from typing import Any
 
 import httpx
 
-from tests.demo.kube import Kube, is_ready
+from local.demo.kube import Kube, is_ready
 
 GROUP = "/apis/serving.argosy.dev/v1alpha1"
 ARGOSY = Path(sys.executable).parent / "argosy"

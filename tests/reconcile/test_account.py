@@ -3,7 +3,7 @@
 import pytest
 
 from argosy_operator.core import names
-from tests.demo.kube import await_answer
+from local.demo.kube import await_answer
 from tests.e2e.installed import traffic
 
 pytestmark = pytest.mark.cluster

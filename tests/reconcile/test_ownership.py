@@ -5,7 +5,7 @@ import time
 import pytest
 import yaml
 
-from tests.demo.kube import condition
+from local.demo.kube import condition
 from tests.reconcile.conftest import FLEET
 
 pytestmark = pytest.mark.cluster

@@ -5,7 +5,7 @@ from collections.abc import Iterator
 import pytest
 import yaml
 
-from tests.demo.kube import condition
+from local.demo.kube import condition
 from tests.reconcile.operators import World
 
 pytestmark = pytest.mark.cluster

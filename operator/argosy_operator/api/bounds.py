@@ -2,7 +2,7 @@
 
 A field that costs the operator time or memory, or a pod its life, has a bound; `costs` says what
 would happen without it. The models refuse what lies outside, `schema.py` writes the same into the
-CRD, and `tests/docs.py` prints the table as `docs/bounds.md`.
+CRD, and `docs/generate.py` prints the table as `docs/bounds.md`.
 """
 
 from dataclasses import dataclass

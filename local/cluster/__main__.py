@@ -1,0 +1,171 @@
+"""`python -m local.cluster up|down|status|publish|kubeconfig|logs|build|preflight|clean-cache`."""
+
+import argparse
+import dataclasses
+import json
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+from local.cluster import build, preflight
+from local.cluster.layout import DEFAULT_NAME, default_state_dir
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(prog="python -m local.cluster", description=__doc__)
+    commands = parser.add_subparsers(dest="command", required=True)
+
+    def add(name: str, text: str) -> argparse.ArgumentParser:
+        command = commands.add_parser(name, help=text, description=text)
+        command.add_argument("--name", default=DEFAULT_NAME, help="which cluster")
+        command.add_argument("--state-dir", type=Path, help="its files; default: by name")
+        return command
+
+    up = add("up", "start a cluster and return when it is Ready")
+    up.add_argument("--nodes", type=int, default=3)
+    up.add_argument("--gpus-per-node", type=int, default=8)
+    up.add_argument("--images", type=Path, help="JSON of further images; see images.json")
+    up.add_argument("--api-port", type=int, default=0, help="on 127.0.0.1; default: a free one")
+    up.add_argument("--json", action="store_true", help="print the result as JSON")
+    add("down", "stop it; nothing is left behind")
+    add("status", "programs and whether it is Ready")
+    add("kubeconfig", "print the path of the kubeconfig")
+    publish = add("publish", "serve a Service on 127.0.0.1")
+    publish.add_argument("service", metavar="NAMESPACE/SERVICE:PORT")
+    publish.add_argument("--host-port", type=int, default=0, help="default: a free one")
+    logs = add("logs", "follow the components' logs")
+    logs.add_argument("component", nargs="*", help="kubelet.node1, runtime.node1, …; default: all")
+    compile_ = add("build", "build the binaries into the cache")
+    compile_.add_argument("--stage", choices=(*build.STAGES, "all"), default="all")
+    add("preflight", "fetch what this machine lacks; name what cannot be fetched")
+    clean = add("clean-cache", "show the size of the cache and remove it")
+    clean.add_argument("--yes", action="store_true", help="do not ask")
+    return parser
+
+
+def _cluster(asked: argparse.Namespace):
+    """The environment's packages are needed from here on."""
+    from local.cluster.cluster import Cluster
+
+    return Cluster(asked.name, state_dir=asked.state_dir)
+
+
+def up(asked: argparse.Namespace) -> int:
+    from local.cluster.cluster import Cluster
+
+    if preflight.main(quiet=True):
+        return 1
+    build.build("kube")
+    cluster = Cluster(
+        asked.name,
+        nodes=asked.nodes,
+        gpus_per_node=asked.gpus_per_node,
+        state_dir=asked.state_dir,
+        images_file=asked.images,
+        api_port=asked.api_port,
+    )
+    told = cluster.start(on_stage=lambda stage, at_s: _say(f"{at_s:6.2f} s  {stage}"))
+    if asked.json:
+        print(json.dumps(dataclasses.asdict(told)))
+        return 0
+    print(f"ready after {told.ready_s:.1f} s: {asked.nodes} nodes, {asked.gpus_per_node} GPUs each")
+    print(f"export KUBECONFIG={told.kubeconfig}")
+    return 0
+
+
+def down(asked: argparse.Namespace) -> int:
+    _cluster(asked).stop()
+    _say("stopped; no process, mount or network namespace is left")
+    return 0
+
+
+def status(asked: argparse.Namespace) -> int:
+    cluster = _cluster(asked)
+    if not cluster.is_running():
+        print(f"cluster {asked.name} does not run")
+        return 1
+    told = cluster.status()
+    print(f"{'ready' if told['ready'] else 'starting'}; KUBECONFIG={cluster.kubeconfig}")
+    for name, program in sorted(told["programs"].items()):
+        print(f"  {name:28} {'up' if program['pid'] else 'down':5} starts {program['starts']}")
+    return 0
+
+
+def kubeconfig(asked: argparse.Namespace) -> int:
+    print(_cluster(asked).kubeconfig)
+    return 0
+
+
+def publish(asked: argparse.Namespace) -> int:
+    namespace, _, rest = asked.service.rpartition("/")
+    service, _, port = rest.partition(":")
+    if not port.isdigit():
+        _say(f"{asked.service}: write NAMESPACE/SERVICE:PORT, e.g. demo/chat:80")
+        return 2
+    found = _cluster(asked).host_port(service, int(port), namespace or "default", asked.host_port)
+    print(f"http://127.0.0.1:{found}")
+    return 0
+
+
+def logs(asked: argparse.Namespace) -> int:
+    folder = (asked.state_dir or default_state_dir(asked.name)) / "logs"
+    files = [path for name in asked.component or ["*"] for path in sorted(folder.glob(f"{name}*"))]
+    if not files:
+        _say(f"no such log; there are: {sorted(path.name for path in folder.glob('*'))}")
+        return 1
+    return subprocess.call(["tail", "-n", "20", "-F", *map(str, files)])
+
+
+def clean_cache(asked: argparse.Namespace) -> int:
+    root = build.cache_root()
+    if not root.exists():
+        print(f"{root} does not exist: nothing to remove")
+        return 0
+    strange = sorted(path.name for path in root.iterdir() if not build.is_ours(path.name))
+    if strange:
+        _say(f"{root} holds what is not ours ({', '.join(strange[:5])}): nothing was removed")
+        return 1
+    size = sum(path.lstat().st_size for path in root.rglob("*") if not path.is_dir())
+    print(f"{root}: {size / 1e6:.0f} MB (binaries, Go toolchain, weights)")
+    print("Go's own caches are shared with your other projects: go clean -cache -modcache")
+    if not asked.yes and input("remove it? [y/N] ").strip().lower() != "y":
+        return 1
+    shutil.rmtree(root)
+    print("removed")
+    return 0
+
+
+def _say(text: str) -> None:
+    print(text, file=sys.stderr, flush=True)
+
+
+def main() -> int:
+    asked = _parser().parse_args()
+    commands = {
+        "up": up,
+        "down": down,
+        "status": status,
+        "kubeconfig": kubeconfig,
+        "publish": publish,
+        "logs": logs,
+        "build": lambda asked: build.main(["--stage", asked.stage]),
+        "preflight": lambda _: preflight.main(),
+        "clean-cache": clean_cache,
+    }
+    try:
+        return commands[asked.command](asked)
+    except KeyboardInterrupt:
+        return 130
+    except (build.BuildError, ValueError) as error:
+        _say(str(error))
+        return 1
+    except Exception as error:
+        if type(error).__name__ != "ClusterError":  # imported only where packages are there
+            raise
+        _say(str(error))
+        return 1
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,41 @@
+"""Compiles what pods import, as the image's build does: `python -m local.cluster.bytecode`.
+
+Pods run as a user who may not write into the environment, so without this each start of each pod
+compiles again all that it imports: a gateway 0.9 s of CPU instead of 0.1, an engine with torch 6 s
+instead of 2. Only what is imported is compiled; the whole environment would take a minute.
+"""
+
+import importlib
+import importlib.util
+import sys
+
+_PROGRAMS = (
+    "argosy_operator.cli.explain",
+    "argosy_gateway.cli",
+    "argosy_engine.cli",
+    "argosy_operator.shell.app",
+    "argosy_gateway.serve",
+    "argosy_engine.server.serve",
+    "argosy_engine.kv.service",
+    "argosy_engine.runtime.sim_runner",
+    "uvicorn.protocols.http.httptools_impl",  # chosen by name when a server starts
+    "uvicorn.lifespan.off",
+    "local.cluster.supervisor",  # started with the writing of bytecode off
+    "local.cluster.cri.server",
+)
+_WITH_TORCH = "argosy_engine.runtime.torch_runner"
+
+
+def main() -> int:
+    """Import every program's modules; torch's too where torch is installed."""
+    if sys.dont_write_bytecode:
+        sys.stderr.write("say PYTHONDONTWRITEBYTECODE= before the command: nothing was compiled\n")
+        return 1
+    names = [*_PROGRAMS, *([_WITH_TORCH] if importlib.util.find_spec("torch") else [])]
+    for name in names:
+        importlib.import_module(name)
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,387 @@
+"""Pods and containers: what each CRI call does to them. One event loop, no locks across awaits
+but one per container.
+
+Calls come from `server.py` (which speaks protobuf), processes are started by `spawner.py`,
+addresses come from `network.py`; `records.py` keeps what must survive.
+"""
+
+import asyncio
+import contextlib
+import json
+import logging
+import os
+import secrets
+import shutil
+import signal
+import time
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from local.cluster.cri import api_pb2 as api
+from local.cluster.cri import launch
+from local.cluster.cri.images import Image, Images
+from local.cluster.cri.logs import ContainerLog
+from local.cluster.cri.network import Network
+from local.cluster.cri.records import ContainerState, PodState, Records
+from local.cluster.cri.spawner import Process, Spawner, SpawnError, read_to_end
+
+_OUTPUT_LIMIT_BYTES = 16 << 20  # of an exec, as the CRI asks
+_DRAIN_S = 1.0  # for the last output of a container that has ended
+
+_log = logging.getLogger("cri")
+
+
+class NotFoundError(Exception):
+    """No pod or container of this id."""
+
+
+class RefusedError(Exception):
+    """The call does not fit the state or asks for what cannot be done here."""
+
+
+@dataclass(slots=True)
+class Pod:
+    id: str
+    config: api.PodSandboxConfig
+    state: PodState
+
+    @property
+    def host_network(self) -> bool:
+        options = self.config.linux.security_context.namespace_options
+        return options.network == api.NODE
+
+
+@dataclass(slots=True)
+class Container:
+    id: str
+    config: api.ContainerConfig
+    state: ContainerState
+    log: ContainerLog | None = None
+    process: Process | None = None
+    ended: asyncio.Event = field(default_factory=asyncio.Event)
+    lock: asyncio.Lock = field(default_factory=asyncio.Lock)
+
+
+class Pods:
+    """All pods of one node."""
+
+    def __init__(
+        self,
+        *,
+        node: str,
+        root: Path,
+        images: Images,
+        network: Network,
+        spawner: Spawner,
+        rootless: bool,
+    ) -> None:
+        self._node = node
+        self._records = Records(root)
+        self.images = images
+        self._network = network
+        self._spawner = spawner
+        self._rootless = rootless
+        self._told_about_users = False
+        self._tasks: set[asyncio.Task] = set()
+        self.pods = {
+            key: Pod(key, config, state)
+            for key, (config, state) in self._records.load_pods().items()
+        }
+        self.containers = {
+            key: Container(key, config, state)
+            for key, (config, state) in self._records.load_containers(now_ns=time.time_ns()).items()
+        }
+
+    def pod(self, key: str) -> Pod:
+        """By id or a unique beginning of it."""
+        return _only(self.pods, key, "pod sandbox")
+
+    def container(self, key: str) -> Container:
+        return _only(self.containers, key, "container")
+
+    # ---- pods
+
+    async def run_pod(self, config: api.PodSandboxConfig) -> str:
+        key = secrets.token_hex(32)
+        pod = Pod(key, config, PodState(created_ns=time.time_ns()))
+        directory = self._records.pods / key
+        try:
+            if not pod.host_network:
+                pod.state.address = self._network.allocate(key)
+            self._records.save(directory, pod.state, config.SerializeToString())
+            self._pod_files(pod, directory)
+            await self._pod_namespaces(pod, directory)
+        except BaseException:
+            await self._spawner.release(key)
+            self._network.release(key)
+            shutil.rmtree(directory, ignore_errors=True)
+            raise
+        self.pods[key] = pod
+        _log.info(
+            "pod %s/%s %s at %s",
+            config.metadata.namespace,
+            config.metadata.name,
+            key[:12],
+            pod.state.address or "the node's address",
+        )
+        return key
+
+    def _pod_files(self, pod: Pod, directory: Path) -> None:
+        config = pod.config
+        resolv = launch.resolv_conf(config.dns_config)
+        if not config.HasField("dns_config"):
+            with contextlib.suppress(OSError):
+                resolv = Path("/etc/resolv.conf").read_text()
+        hostname = config.hostname or self._node
+        (directory / "resolv.conf").write_text(resolv)
+        (directory / "hostname").write_text(hostname + "\n")
+        hosts = "127.0.0.1\tlocalhost\n::1\tlocalhost\n"
+        if pod.state.address:
+            hosts += f"{pod.state.address}\t{hostname}\n"
+        (directory / "hosts").write_text(hosts)
+        (directory / "shm").mkdir()
+        (directory / "shm").chmod(0o1777)
+
+    async def _pod_namespaces(self, pod: Pod, directory: Path) -> None:
+        batch = directory / "network.batch"
+        if not pod.host_network:
+            batch.write_text(
+                self._network.pod_commands(pod.id, pod.state.address, runtime_pid=os.getpid())
+            )
+        sysctls = {} if pod.host_network else {"net.ipv4.ip_unprivileged_port_start": "0"}
+        code, output, errors = await self._capture(
+            "sandbox",
+            sandbox=pod.id,
+            hostname=pod.config.hostname or self._node,
+            network=not pod.host_network,
+            batch=str(batch),
+            sysctls=sysctls | dict(pod.config.linux.sysctls),
+        )
+        if code:
+            text = (output + errors).decode(errors="replace").strip()
+            raise SpawnError(f"the pod's network could not be set up: {text}")
+        if not pod.host_network:
+            self._network.attach(pod.id)
+
+    async def stop_pod(self, key: str) -> None:
+        """Kills what is left in it and gives its network back; a second call changes nothing."""
+        pod = self.pod(key)
+        await asyncio.gather(
+            *(self.stop_container(c.id, grace_s=0) for c in self._containers_of(pod.id))
+        )
+        if pod.state.ready:
+            pod.state.ready = False
+            self._records.save(self._records.pods / pod.id, pod.state)
+            await self._spawner.release(pod.id)
+            self._network.release(pod.id)
+
+    async def remove_pod(self, key: str) -> None:
+        await self.stop_pod(key)
+        pod = self.pod(key)
+        for container in self._containers_of(pod.id):
+            await self.remove_container(container.id)
+        self.pods.pop(pod.id, None)
+        await asyncio.to_thread(shutil.rmtree, self._records.pods / pod.id, ignore_errors=True)
+
+    def _containers_of(self, pod_id: str) -> list[Container]:
+        return [c for c in self.containers.values() if c.state.sandbox == pod_id]
+
+    # ---- containers
+
+    def create_container(self, pod_key: str, config: api.ContainerConfig) -> str:
+        pod = self.pod(pod_key)
+        if not pod.state.ready:
+            raise RefusedError(f"pod sandbox {pod_key} is not ready")
+        image = self.images.find(config.image.image)
+        key = secrets.token_hex(32)
+        directory = self._records.containers / key
+        spec = launch.spec_of(
+            image,
+            config,
+            pod.config,
+            directory=directory,
+            pod_directory=self._records.pods / pod.id,
+            rootless=self._rootless,
+        )
+        state = self._new_state(pod, image, config, spec)
+        self._records.save(directory, state, config.SerializeToString())
+        (directory / "spec.json").write_text(json.dumps(spec))
+        self.containers[key] = Container(key, config, state)
+        return key
+
+    def _new_state(
+        self, pod: Pod, image: Image, config: api.ContainerConfig, spec: dict
+    ) -> ContainerState:
+        if self._rootless and spec["uid"] != 0 and not self._told_about_users:
+            self._told_about_users = True
+            _log.warning(
+                "rootless: containers run as the user of this cluster; runAsUser %d and others "
+                "cannot be honoured",
+                spec["uid"],
+            )
+        return ContainerState(
+            sandbox=pod.id,
+            image=config.image.user_specified_image or config.image.image,
+            image_id=image.id,
+            created_ns=time.time_ns(),
+            uid=spec["uid"],
+            gid=spec["gid"],
+            groups=tuple(spec["groups"]),
+        )
+
+    async def start_container(self, key: str) -> None:
+        container = self.container(key)
+        async with container.lock:
+            if container.state.phase != api.CONTAINER_CREATED:
+                raise RefusedError(f"container {key} has been started before")
+            pod = self.pod(container.state.sandbox)
+            path = None
+            if pod.config.log_directory and container.config.log_path:
+                path = Path(pod.config.log_directory, container.config.log_path)
+            log = container.log = ContainerLog(path)
+            stdout, stderr = log.pipe("stdout"), log.pipe("stderr")
+            directory = self._records.containers / container.id
+            try:
+                container.process = await self._spawner.start(
+                    "container",
+                    stdout=stdout,
+                    stderr=stderr,
+                    sandbox=pod.id,
+                    spec=str(directory / "spec.json"),
+                )
+            except SpawnError as error:
+                now = time.time_ns()
+                self._finish(container, now, code=128, reason="StartError", message=str(error))
+                raise
+            finally:
+                os.close(stdout)
+                os.close(stderr)
+            container.state.started_ns = time.time_ns()
+            self._records.save(directory, container.state)
+            self._follow(self._await_end(container))
+
+    def _follow(self, coroutine) -> None:
+        task = asyncio.get_running_loop().create_task(coroutine)
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+
+    async def _await_end(self, container: Container) -> None:
+        await container.process.done.wait()
+        now = time.time_ns()
+        with contextlib.suppress(TimeoutError):
+            await asyncio.wait_for(container.log.ended.wait(), _DRAIN_S)
+        code = container.process.status
+        self._finish(container, now, code=code, reason="Error" if code else "Completed")
+
+    def _finish(
+        self, container: Container, now_ns: int, *, code: int, reason: str, message: str = ""
+    ) -> None:
+        state = container.state
+        state.started_ns = state.started_ns or now_ns
+        state.finished_ns, state.exit_code = now_ns, code
+        state.reason, state.message = reason, message
+        self._records.save(self._records.containers / container.id, state)
+        container.ended.set()
+        _log.info(
+            "container %s %s ended: %d %s",
+            container.config.metadata.name,
+            container.id[:12],
+            code,
+            message,
+        )
+
+    async def stop_container(self, key: str, *, grace_s: float) -> None:
+        """Stop signal, `grace_s` seconds, SIGKILL; returns when it has ended."""
+        container = self.container(key)
+        async with container.lock:
+            pass  # a start under way comes to its end first
+        if container.state.phase != api.CONTAINER_RUNNING:
+            return
+        if grace_s > 0:
+            container.process.send(launch.signal_number(container.config.stop_signal))
+            with contextlib.suppress(TimeoutError):
+                await asyncio.wait_for(container.ended.wait(), grace_s)
+        container.process.send(signal.SIGKILL)
+        await container.ended.wait()
+
+    async def remove_container(self, key: str) -> None:
+        await self.stop_container(key, grace_s=0)
+        container = self.container(key)
+        self.containers.pop(container.id, None)
+        if container.log is not None:
+            container.log.close()
+        directory = self._records.containers / container.id
+        await asyncio.to_thread(shutil.rmtree, directory, ignore_errors=True)
+
+    def reopen_log(self, key: str) -> None:
+        container = self.container(key)
+        if container.log is None or container.state.phase != api.CONTAINER_RUNNING:
+            raise RefusedError(f"container {key} is not running")
+        container.log.reopen()
+
+    # ---- exec
+
+    async def exec(
+        self, key: str, argv: list[str], *, timeout_s: float | None
+    ) -> tuple[int, bytes, bytes]:
+        """(exit code, stdout, stderr). TimeoutError after it was killed, SpawnError if not run."""
+        container = self.container(key)
+        if container.state.phase != api.CONTAINER_RUNNING or container.process.done.is_set():
+            raise RefusedError(f"container {key} is not running")
+        directory = self._records.containers / container.id
+        return await self._capture(
+            "exec",
+            timeout_s=timeout_s,
+            pid=container.process.pid,
+            spec=str(directory / "spec.json"),
+            argv=argv,
+        )
+
+    async def _capture(
+        self, op: str, *, timeout_s: float | None = None, **message: object
+    ) -> tuple[int, bytes, bytes]:
+        pipes = [os.pipe() for _ in range(2)]
+        (out_read, out_write), (err_read, err_write) = pipes
+        readers: list[asyncio.Task] = []
+        try:
+            try:
+                process = await self._spawner.start(
+                    op, stdout=out_write, stderr=err_write, **message
+                )
+            finally:
+                os.close(out_write)
+                os.close(err_write)
+            for fd in (out_read, err_read):
+                os.set_blocking(fd, False)
+                reading = read_to_end(fd, limit=_OUTPUT_LIMIT_BYTES)
+                readers.append(asyncio.get_running_loop().create_task(reading))
+            try:
+                async with asyncio.timeout(timeout_s):
+                    await process.done.wait()
+                    output, errors = await asyncio.gather(*readers)
+            except (TimeoutError, asyncio.CancelledError):
+                if not process.done.is_set():
+                    with contextlib.suppress(ProcessLookupError):
+                        os.killpg(process.pid, signal.SIGKILL)
+                raise
+            return process.status, output, errors
+        finally:
+            for reader in readers:
+                reader.cancel()
+            await asyncio.gather(*readers, return_exceptions=True)
+            os.close(out_read)
+            os.close(err_read)
+
+    async def close(self) -> None:
+        """Kills every container and writes down that it ended."""
+        running = [c for c in self.containers.values() if c.state.phase == api.CONTAINER_RUNNING]
+        await asyncio.gather(*(self.stop_container(c.id, grace_s=0) for c in running))
+
+
+def _only(known: dict, key: str, kind: str):
+    if key in known:
+        return known[key]
+    matches = [value for name, value in known.items() if key and name.startswith(key)]
+    if len(matches) != 1:
+        raise NotFoundError(f"{kind} {key!r} is not known to this runtime")
+    return matches[0]

@@ -1,0 +1,179 @@
+"""The runtime's end of the fork server: starts processes, tells when they end.
+
+Everything runs on the event loop's thread. `launch.py` makes the spec files, `forkserver.py` reads
+them; statuses come back here and go on to `pods.py`.
+"""
+
+import array
+import asyncio
+import contextlib
+import json
+import os
+import signal
+import socket
+import subprocess
+import sys
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from itertools import count
+from pathlib import Path
+
+_REPOSITORY = Path(__file__).resolve().parents[3]
+
+
+class SpawnError(Exception):
+    """A process could not be started; the text says which step failed."""
+
+
+@dataclass(slots=True)
+class Process:
+    """One started process. `status` is its exit code, or 128 + the number of the fatal signal."""
+
+    pid: int
+    pidfd: int
+    done: asyncio.Event = field(default_factory=asyncio.Event)
+    status: int = -1
+
+    def send(self, number: int) -> None:
+        """Signals it; one that has ended is left alone."""
+        if not self.done.is_set():
+            with contextlib.suppress(ProcessLookupError):
+                signal.pidfd_send_signal(self.pidfd, number)
+
+
+def exit_code(wait_status: int) -> int:
+    code = os.waitstatus_to_exitcode(wait_status)
+    return code if code >= 0 else 128 - code
+
+
+class Spawner:
+    """Owns the fork server. `on_lost` is called when it died: then every container has died too."""
+
+    def __init__(self, *, on_lost: Callable[[], None]) -> None:
+        self._on_lost = on_lost
+        self._numbers = count(1)
+        self._replies: dict[int, asyncio.Future[dict]] = {}
+        self._processes: dict[int, Process] = {}
+        ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        self._control = ours
+        # From the main thread: PR_SET_PDEATHSIG of the fork server follows it.
+        self._server = subprocess.Popen(
+            [
+                sys.executable,
+                "-m",
+                "local.cluster.cri.forkserver",
+                str(theirs.fileno()),
+                str(os.getpid()),
+            ],
+            pass_fds=(theirs.fileno(),),
+            stdin=subprocess.DEVNULL,
+            env={**os.environ, "PYTHONPATH": str(_REPOSITORY)},
+            start_new_session=True,
+        )
+        theirs.close()
+        ours.setblocking(False)
+        asyncio.get_running_loop().add_reader(ours, self._receive)
+
+    def close(self) -> None:
+        """Ends the fork server and with it every container; returns when it is gone."""
+        self._on_lost = lambda: None
+        asyncio.get_running_loop().remove_reader(self._control)
+        self._control.close()
+        self._server.wait(timeout=10)
+
+    def _receive(self) -> None:
+        while True:
+            try:
+                data, ancillary, _, _ = self._control.recvmsg(
+                    1 << 20, socket.CMSG_LEN(4), socket.MSG_CMSG_CLOEXEC
+                )
+            except BlockingIOError:
+                return
+            except OSError:
+                data, ancillary = b"", []
+            if not data:
+                asyncio.get_running_loop().remove_reader(self._control)
+                self._on_lost()
+                return
+            pidfds = [fd for _, _, raw in ancillary for fd in array.array("i", raw)]
+            self._dispatch(json.loads(data), pidfds)
+
+    def _dispatch(self, message: dict, pidfds: list[int]) -> None:
+        job = message["job"]
+        if "status" in message:
+            process = self._processes.pop(job)
+            process.status = exit_code(message["status"])
+            process.done.set()
+            os.close(process.pidfd)
+            return
+        if "pid" in message:
+            # With the reply, since its end may be dispatched before the waiting call goes on.
+            message["process"] = self._processes[job] = Process(message["pid"], pidfds[0])
+        reply = self._replies.pop(job)
+        if not reply.done():
+            reply.set_result(message)
+
+    async def start(self, op: str, *, stdout: int, stderr: int, **message: object) -> Process:
+        """Starts a process and returns when it has exec'ed; SpawnError when it did not come to it.
+
+        `stdout` and `stderr` stay the caller's to close.
+        """
+        error_read, error_write = os.pipe()
+        os.set_blocking(error_read, False)
+        try:
+            try:
+                reply = await self._ask({"op": op, **message}, [stdout, stderr, error_write])
+            finally:
+                os.close(error_write)
+            text = (await read_to_end(error_read, limit=4096)).decode(errors="replace")
+        finally:
+            os.close(error_read)
+        if "error" in reply or text:
+            raise SpawnError(text or reply["error"])
+        return reply["process"]
+
+    async def release(self, sandbox: str) -> None:
+        """Lets go of a pod's namespaces; the kernel removes them with its last process."""
+        await self._ask({"op": "release", "sandbox": sandbox}, [])
+
+    async def _ask(self, message: dict, fds: list[int]) -> dict:
+        job = next(self._numbers)
+        reply: asyncio.Future[dict] = asyncio.get_running_loop().create_future()
+        self._replies[job] = reply
+        data = json.dumps({"job": job, **message}).encode()
+        while True:
+            try:
+                socket.send_fds(self._control, [data], fds)
+                break
+            except BlockingIOError:
+                await asyncio.sleep(0.001)
+        return await reply
+
+
+async def read_to_end(fd: int, *, limit: int) -> bytes:
+    """Reads a non-blocking descriptor to its end; what lies beyond `limit` bytes is discarded."""
+    loop = asyncio.get_running_loop()
+    ended = loop.create_future()
+    chunks: list[bytes] = []
+    size = 0
+
+    def readable() -> None:
+        nonlocal size
+        try:
+            data = os.read(fd, 65536)
+        except BlockingIOError:
+            return
+        if not data:
+            loop.remove_reader(fd)
+            if not ended.done():
+                ended.set_result(None)
+        elif size < limit:
+            chunks.append(data[: limit - size])
+            size += len(data)
+
+    loop.add_reader(fd, readable)
+    try:
+        await ended
+    finally:
+        loop.remove_reader(fd)
+    return b"".join(chunks)

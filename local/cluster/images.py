@@ -1,0 +1,47 @@
+"""Resolves images.json, the template of what stands for an image name, on this machine."""
+
+import json
+import sys
+from pathlib import Path
+
+from local.cluster.layout import SOURCE
+
+TEMPLATE = Path(__file__).with_name("images.json")
+# What every pod sees anyway through its root.
+_COMMON = ("/usr", "/bin", "/lib", "/lib64", "/sbin", "/opt")
+
+
+def resolve(bin_dir: Path, extra: Path | None = None) -> dict[str, dict]:
+    """Image name → entry; `extra` is the user's file, which wins. ValueError for bad JSON."""
+    values = {
+        "venv": sys.prefix,
+        "base_python": sys.base_prefix,
+        "source": str(SOURCE),
+        "bin": str(bin_dir),
+    }
+    entries: dict[str, dict] = {}
+    for file in (TEMPLATE, extra):
+        if file is None:
+            continue
+        try:
+            entries |= json.loads(file.read_text())
+        except ValueError as error:
+            raise ValueError(f"the images file {file} is no JSON: {error}") from error
+    resolved = {name: _fill(entry, values) for name, entry in entries.items()}
+    for entry in resolved.values():
+        paths = [str(Path(path)) for path in entry.get("paths", [])]
+        entry["paths"] = [path for path in paths if not path.startswith(_COMMON)]
+    return resolved
+
+
+def _fill(value, values: dict[str, str]):
+    """Replace `{venv}` and the like in every string."""
+    if isinstance(value, str):
+        for name, text in values.items():
+            value = value.replace("{" + name + "}", text)
+        return value
+    if isinstance(value, list):
+        return [_fill(item, values) for item in value]
+    if isinstance(value, dict):
+        return {key: _fill(item, values) for key, item in value.items()}
+    return value

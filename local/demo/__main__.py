@@ -1,0 +1,69 @@
+"""`make demo`: the product from an empty machine to a fleet that scales on its SLO.
+
+Order: cluster while Prometheus still builds → helm install → a real answer through prefill and
+decode pods, beside the colocated mode → the ramp on simulated engines → a minute at rest → figures.
+Everything a user would do is done with kubectl, helm and HTTP; nothing reaches into the operator.
+"""
+
+import argparse
+import os
+import signal
+import sys
+import time
+from pathlib import Path
+
+from local.demo import answer, figures, ramp
+from local.demo.place import ExistingCluster, OneMachine, Place
+from local.demo.view import console, say
+
+OUT = Path("build/demo")
+
+
+def arguments() -> argparse.Namespace:
+    """The command line; `make demo` fills it."""
+    parser = argparse.ArgumentParser(prog="make demo", description=__doc__)
+    parser.add_argument("--name", default="demo", help="name of our own cluster")
+    parser.add_argument("--keep", choices=("0", "1"), default="1", help="0: stop the cluster after")
+    parser.add_argument("--kubeconfig", type=Path, help="use this cluster instead of our own")
+    parser.add_argument("--registry", default="", help="where that cluster finds your images")
+    return parser.parse_args()
+
+
+def main() -> int:
+    """Run all stages; exit status 0 when all held that the machine's speed does not decide."""
+    asked = arguments()
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))
+    OUT.mkdir(parents=True, exist_ok=True)
+    began = float(os.environ.get("DEMO_STARTED", time.time()))
+    place: Place
+    if asked.kubeconfig:
+        place = ExistingCluster(asked.kubeconfig, asked.registry)
+    else:
+        place = OneMachine(OUT, asked.name)
+    found = figures.Figures(began=began)
+    try:
+        place.start(found)
+        place.install(found)
+        answer.run(place, found, then=lambda: ramp.apply(place))
+        if not place.is_complete:  # Prometheus was still building
+            place.complete(found)
+            ramp.apply(place)
+        ramp.run(place, found, OUT)
+        found.finish(place.is_ours)
+        place.try_hints(found)
+    except (TimeoutError, RuntimeError) as error:
+        console.print(f"[red]the demo stopped:[/red] {error}", soft_wrap=True)
+        say(f"logs and what was measured so far: {OUT}/")
+        place.diagnose(OUT)
+        return 1
+    finally:
+        found.write(OUT / "summary.json")
+        place.leave(keep=asked.keep == "1")
+    missed = found.missed()
+    figures.print_table(found, missed)
+    say(f"figures {OUT}/summary.json, picture {OUT}/ramp.png")
+    return 1 if set(missed) - figures.OF_THE_MACHINE else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,131 @@
+"""A real answer on real weights, by a prefill and a decode pod, beside the colocated mode."""
+
+import contextlib
+import json
+import time
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from datetime import datetime
+from pathlib import Path
+from typing import Any
+
+import httpx
+import yaml
+
+from local.demo.figures import Figures
+from local.demo.kube import Kube, is_ready
+from local.demo.place import NAMESPACE, Place
+from local.demo.view import console, say
+
+QUESTION = "The capital of France is"
+EXPECTED = "Paris"
+PROMPTS = (
+    "The capital of France is",
+    "Once upon a time, in a village by the sea, there lived",
+    "Water boils at 100 degrees. To make tea, first",
+)
+GREEDY_TOKENS = 64
+START_LIMIT_S = 180
+
+
+def run(place: Place, found: Figures, then: Callable[[], None]) -> None:
+    """Apply two fleets of the same weights, ask, compare, and take the colocated one away again.
+
+    `then` is called when both are Ready: what may start while they answer.
+    """
+    kube = place.kube
+    apart = yaml.safe_load(Path("examples/five-lines.yaml").read_text())
+    together = {**apart, "metadata": {"name": f"{apart['metadata']['name']}-colocated"}}
+    together["spec"] = {**apart["spec"], "mode": "colocated", "routing": {"replicas": 1}}
+    place.provide_weights()
+    applied = time.monotonic()
+    console.print(Path("examples/five-lines.yaml").read_text().rstrip(), style="cyan")
+    for fleet in (apart, together):
+        kube.kubectl("apply", "-n", NAMESPACE, "-f", "-", given=yaml.safe_dump(fleet))
+    for fleet in (apart, together):
+        _wait_ready(kube, fleet["metadata"]["name"])
+    found.put("fleets_ready_s", time.monotonic() - applied, 1)
+    then()
+    found.put("engine_start_s", slowest_start_s(kube, apart["metadata"]["name"]), 1)
+    first = place.publish(apart["metadata"]["name"])
+    second = place.publish(together["metadata"]["name"])
+    text = _ask(first, apart["metadata"]["name"])
+    found.put("answer_correct", EXPECTED in text)
+    with ThreadPoolExecutor(2) as asking:  # both fleets at once: neither may mind the other
+        fleets = ((first, apart["metadata"]["name"]), (second, together["metadata"]["name"]))
+        one, other = asking.map(lambda fleet: _texts(*fleet), fleets)
+    same = one == other
+    found.put("pd_equals_colocated", same)
+    verdict = "the same text" if same else "DIFFERENT texts"
+    say(f"{len(PROMPTS)} prompts, {GREEDY_TOKENS} greedy tokens each, split and whole: {verdict}")
+    kube.kubectl("delete", "sd", "-n", NAMESPACE, together["metadata"]["name"], "--wait=false")
+
+
+def _wait_ready(kube: Kube, name: str) -> None:
+    path = fleet_path(name)
+    kube.wait(path, is_ready, timeout_s=START_LIMIT_S, what=f"fleet {name} Ready")
+    say(f"fleet {name} is Ready")
+
+
+def fleet_path(name: str) -> str:
+    """API path of a ServingDeployment of the demo."""
+    return f"/apis/serving.argosy.dev/v1alpha1/namespaces/{NAMESPACE}/servingdeployments/{name}"
+
+
+def slowest_start_s(kube: Kube, fleet: str) -> float:
+    """Longest time from a pod's creation to Ready among a fleet's engines (seconds, whole)."""
+    pods = kube.get(
+        f"/api/v1/namespaces/{NAMESPACE}/pods",
+        labelSelector=f"serving.argosy.dev/fleet={fleet},serving.argosy.dev/role!=gateway",
+    )
+    assert pods is not None
+    return max(_start_s(pod) for pod in pods["items"])
+
+
+def _start_s(pod: dict[str, Any]) -> float:
+    created = datetime.fromisoformat(pod["metadata"]["creationTimestamp"])
+    ready = next(c for c in pod["status"]["conditions"] if c["type"] == "Ready")
+    return (datetime.fromisoformat(ready["lastTransitionTime"]) - created).total_seconds()
+
+
+def _ask(url: str, model: str) -> str:
+    """Stream the answer to the terminal; shows who served it."""
+    body = {"model": model, "prompt": QUESTION, "max_tokens": 24, "temperature": 0, "stream": True}
+    text = ""
+    console.print(f"\n  [bold]{QUESTION}[/bold]", end="")
+    with (
+        httpx.Client(timeout=60, trust_env=False) as http,
+        http.stream("POST", f"{url}/v1/completions", json=body) as answer,
+    ):
+        answer.raise_for_status()
+        for line in answer.iter_lines():
+            with contextlib.suppress(ValueError, IndexError, KeyError):
+                piece = json.loads(line.removeprefix("data: "))["choices"][0]["text"]
+                text += piece
+                console.print(piece, end="", markup=False)
+        headers = answer.headers
+    console.print(
+        f"\n  prefill by {headers.get('x-argosy-prefill-pod')}, "
+        f"decode by {headers.get('x-argosy-decode-pod')}\n"
+    )
+    if not headers.get("x-argosy-prefill-pod"):
+        raise RuntimeError("no prefill pod served the question: the fleet is not disaggregated")
+    return text
+
+
+def _texts(url: str, model: str) -> list[str]:
+    """Greedy answers to all prompts, asked at once: a batch must not change a text either."""
+    with ThreadPoolExecutor(len(PROMPTS)) as asking:
+        return list(asking.map(lambda prompt: _greedy(url, model, prompt), PROMPTS))
+
+
+def _greedy(url: str, model: str, prompt: str) -> str:
+    body = {"model": model, "prompt": prompt, "max_tokens": GREEDY_TOKENS, "temperature": 0}
+    body["ignore_eos"] = True
+    answer = httpx.post(f"{url}/v1/completions", json=body, timeout=120, trust_env=False)
+    answer.raise_for_status()
+    whole = answer.json()
+    if whole["usage"]["completion_tokens"] != GREEDY_TOKENS:
+        raise RuntimeError(f"{GREEDY_TOKENS} tokens were asked for: {whole['usage']}")
+    text: str = whole["choices"][0]["text"]
+    return text

@@ -1,0 +1,160 @@
+"""The ramp: a simulated 70B fleet under open-loop load, and the minute of rest after it."""
+
+import statistics
+import subprocess
+import sys
+import time
+from datetime import UTC, datetime
+from pathlib import Path
+
+import yaml
+
+from local.demo import rest, score
+from local.demo.answer import fleet_path, slowest_start_s
+from local.demo.figures import Figures
+from local.demo.kube import Kube, is_ready
+from local.demo.place import NAMESPACE, Place
+from local.demo.plan import RAMP, arrivals
+from local.demo.view import Board, console, say
+from local.demo.watch import Records, Watch, roles
+
+MANIFEST = Path("examples/sim-70b.yaml")
+REST_S = 60
+
+
+def apply(place: Place) -> None:
+    """Ask for the simulated fleet, once Prometheus is there for it to be scaled by."""
+    if place.is_complete:
+        place.kube.kubectl("apply", "-n", NAMESPACE, "-f", str(MANIFEST))
+
+
+def run(place: Place, found: Figures, out: Path) -> None:
+    """Play the plan against the fleet, score it, and count writes at rest."""
+    fleet = yaml.safe_load(MANIFEST.read_text())
+    name = fleet["metadata"]["name"]
+    kube = place.kube
+    kube.wait(fleet_path(name), is_ready, timeout_s=60, what=f"fleet {name} Ready")
+    place.wait_scraped(name)
+    start_s = slowest_start_s(kube, name)
+    found.put("sim_engine_start_s", start_s, 1)
+    say(
+        f"fleet {name} is Ready: simulated engines, so the cold start of {start_s:.0f} s is a "
+        "process start; real weights of this size take minutes"
+    )
+    limits = score.Limits(
+        _seconds(fleet["spec"]["slo"]["ttft"]["target"]),
+        _seconds(fleet["spec"]["slo"]["tpot"]["target"]),
+    )
+    records = Records(out / "requests.jsonl")
+    watch = _play(place, name, records, limits)
+    ended = time.monotonic()
+    seen = records.read()
+    _score(found, seen, limits, watch)
+    from local.demo import picture  # a second of imports, after the load instead of before it
+
+    picture.draw(out / "ramp.png", watch.readings, seen, limits)
+    _explain(kube, name)
+    _rest(place, found, name, fleet, ended)
+
+
+def _play(place: Place, name: str, records: Records, limits: score.Limits) -> Watch:
+    url = place.publish(name)
+    path = records.path
+    path.unlink(missing_ok=True)
+    say(f"{len(arrivals())} requests in {sum(p.seconds for p in RAMP):.0f} s, open loop, to {url}")
+    command = [sys.executable, "-m", "local.demo.load", url, name, str(path)]
+    with Board() as board:
+        watch = Watch(place.kube, fleet_path(name), records, limits, board.show)
+        client = subprocess.Popen(command)
+        watch.start()
+        try:
+            client.wait(timeout=sum(p.seconds for p in RAMP) + 120)
+        finally:
+            if client.poll() is None:
+                client.kill()
+            watch.stop()
+    if client.returncode:
+        raise RuntimeError(f"the load client ended with status {client.returncode}")
+    return watch
+
+
+def _score(found: Figures, seen: list[score.Seen], limits: score.Limits, watch: Watch) -> None:
+    planned = len(arrivals())
+    outcomes = [record.outcome for record in seen]
+    found.put("requests_total", len(seen))
+    found.put("requests_planned", planned)
+    found.put("requests_lost", outcomes.count("lost") + planned - len(seen))
+    found.put("requests_shed", outcomes.count("shed"))
+    found.put("requests_refused", outcomes.count("refused"))
+    phases = score.after_settling(seen, limits)
+    for phase, (share, count) in zip(RAMP, phases, strict=True):
+        say(f"{phase.name}: {share or 0:.1%} of {count} requests met the SLO after settling")
+    found.put("attainment_after_settling", min(share or 0.0 for share, _ in phases))
+    found.put("attainment_whole_ramp", score.attainment(seen, limits) or 0.0)
+    found.put("scored_requests_per_phase_min", min(count for _, count in phases))
+    found.put("settling_s", score.settling_s(seen, limits))
+    found.put("client_late_p99_s", statistics.quantiles([r.late_s for r in seen], n=100)[98])
+    found.put("prefill_replicas_max", max(r.prefill[0] for r in watch.readings))
+    found.put("decode_replicas_max", max(r.decode[0] for r in watch.readings))
+    busy = [r.cpu_share for r in watch.readings]
+    found.put("cpu_busy_share_p95", statistics.quantiles(busy, n=20)[18])
+    gpu_seconds = sum(
+        (b.at_s - a.at_s) * a.gpus for a, b in zip(watch.readings, watch.readings[1:], strict=False)
+    )
+    found.put("gpu_hours", gpu_seconds / 3600)
+
+
+def _explain(kube: Kube, name: str) -> None:
+    try:
+        console.print(kube.kubectl("argosy", "explain", name, "-n", NAMESPACE).rstrip())
+    except RuntimeError as error:
+        say(str(error))
+
+
+def _rest(place: Place, found: Figures, name: str, fleet: dict, ended: float) -> None:
+    """Wait until the windows have passed and the replicas are back, then watch a silent minute."""
+    spec = fleet["spec"]
+    minimum = {
+        role: spec.get("roles", {}).get(role, {}).get("replicas", {}).get("min", 1)
+        for role in ("prefill", "decode")
+    }
+
+    def settled(status_of: dict) -> bool:
+        prefill, decode, _ = roles(status_of.get("status", {}))
+        return prefill == (minimum["prefill"],) * 2 and decode == (minimum["decode"],) * 2
+
+    hold = _seconds(spec["autoscaling"]["scaleDown"]["stabilization"])
+    window = _seconds(spec["metrics"].get("rateWindow", "60s"))
+    try:
+        place.kube.wait(
+            fleet_path(name), settled, timeout_s=2 * hold + 10, what="replicas at minimum"
+        )
+        back = True
+    except TimeoutError as error:
+        say(str(error))
+        back = False
+    found.put("replicas_back_at_min", back)
+    found.put("operator_rss_mib", place.operator_rss_mib(), 1)
+    if place.audit_log is None:
+        return
+    # The longest window of the law: attainment, over the hold or two rate windows. It has passed
+    # for the operator at its first tick after the first scrape behind it, half a tick's work late.
+    interval, scrape = _seconds(spec["autoscaling"]["interval"]), spec["metrics"]["scrapeInterval"]
+    passed = ended + max(hold, 2 * window) + _seconds(scrape) + 1.5 * interval
+    say(f"at rest: waiting out the windows, then counting writes for {REST_S} s")
+    time.sleep(max(0.0, passed - time.monotonic()))
+    begin = datetime.now(UTC).isoformat()
+    time.sleep(REST_S)
+    written = rest.writes(
+        place.audit_log, begin, datetime.now(UTC).isoformat(), (NAMESPACE, place.system)
+    )
+    found.put("writes_at_rest_per_minute", 60 * len(written) / REST_S)
+    for line in written[:10]:
+        say(f"written at rest: {line}")
+
+
+def _seconds(text: str) -> float:
+    for unit, factor in (("ms", 1e-3), ("s", 1.0), ("m", 60.0), ("h", 3600.0)):
+        if text.endswith(unit) and text.removesuffix(unit).replace(".", "").isdigit():
+            return float(text.removesuffix(unit)) * factor
+    raise ValueError(f"{text!r} is no duration")

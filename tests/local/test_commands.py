@@ -1,0 +1,116 @@
+"""The commands around a cluster: preflight, clean-cache, logs, publish. No cluster is started."""
+
+import os
+import signal
+import subprocess
+import sys
+import threading
+
+import pytest
+
+from local.cluster import __main__ as commands
+from local.cluster import build, fetch, preflight
+from local.cluster.cluster import ClusterError, listen
+
+
+def run(monkeypatch, *words: str) -> int:
+    monkeypatch.setattr(sys, "argv", ["local.cluster", *words])
+    return commands.main()
+
+
+@pytest.fixture
+def cache(tmp_path, monkeypatch):
+    """A cache of a few bytes, and a neighbour that is none of ours."""
+    root = tmp_path / "cache" / "argosy"
+    (root / "cluster").mkdir(parents=True)
+    (root / "cluster" / "kube").write_bytes(b"x" * 3_000_000)
+    (root.parent / "other").write_text("stays")
+    monkeypatch.setenv("ARGOSY_CACHE", str(root))
+    return root
+
+
+def test_preflight_names_every_missing_tool_and_its_package_at_once(monkeypatch, tmp_path, capsys):
+    monkeypatch.setenv("PATH", str(tmp_path))
+    monkeypatch.setenv("ARGOSY_CACHE", str(tmp_path))
+    monkeypatch.setattr(fetch, "_SYSTEM_PATH", "")
+    assert preflight.main() == 1
+    said = capsys.readouterr().err
+    for tool, package in preflight.TOOLS.items():
+        assert f"{tool} (package {package})" in said
+    assert "apt-get install" in said
+
+
+def test_clean_cache_shows_the_size_and_keeps_all_unless_told_yes(cache, monkeypatch, capsys):
+    monkeypatch.setattr("builtins.input", lambda _: "")
+    assert run(monkeypatch, "clean-cache") == 1
+    assert "3 MB" in capsys.readouterr().out
+    assert (cache / "cluster" / "kube").exists()
+
+
+def test_clean_cache_removes_our_cache_and_nothing_beside_it(cache, monkeypatch):
+    monkeypatch.setattr("builtins.input", lambda _: "y")
+    assert run(monkeypatch, "clean-cache") == 0
+    assert not cache.exists()
+    assert (cache.parent / "other").read_text() == "stays"
+
+
+def test_clean_cache_refuses_a_folder_that_is_not_a_cache(tmp_path, monkeypatch, capsys):
+    (tmp_path / "thesis.txt").write_text("years of work")
+    monkeypatch.setenv("ARGOSY_CACHE", str(tmp_path))
+    assert run(monkeypatch, "clean-cache", "--yes") == 1
+    assert "thesis.txt" in capsys.readouterr().err
+    assert (tmp_path / "thesis.txt").exists()
+
+
+def test_logs_of_an_unknown_component_lists_those_that_exist(tmp_path, monkeypatch, capsys):
+    (tmp_path / "logs").mkdir()
+    (tmp_path / "logs" / "etcd.log").write_text("line\n")
+    assert run(monkeypatch, "logs", "nothing", "--state-dir", str(tmp_path)) == 1
+    assert "etcd.log" in capsys.readouterr().err
+
+
+def test_logs_follow_one_component(tmp_path):
+    (tmp_path / "logs").mkdir()
+    (tmp_path / "logs" / "etcd.log").write_text("hello\n")
+    words = ["logs", "etcd", "--state-dir", str(tmp_path)]
+    with subprocess.Popen(
+        [sys.executable, "-m", "local.cluster", *words],
+        stdout=subprocess.PIPE,
+        text=True,
+        start_new_session=True,
+    ) as follows:
+        assert follows.stdout.readline() == "hello\n"
+        with (tmp_path / "logs" / "etcd.log").open("a") as log:
+            log.write("more\n")
+        assert follows.stdout.readline() == "more\n"
+        os.killpg(follows.pid, signal.SIGTERM)
+
+
+def test_publish_without_a_port_says_what_to_write(monkeypatch, capsys):
+    assert run(monkeypatch, "publish", "demo/chat") == 2
+    assert "write NAMESPACE/SERVICE:PORT" in capsys.readouterr().err
+
+
+def test_a_taken_host_port_is_named():
+    with listen(0) as taken:
+        port = taken.getsockname()[1]
+        with pytest.raises(ClusterError, match=f"port {port} of 127.0.0.1 is taken"):
+            listen(port)
+
+
+def test_two_builds_at_once_compile_each_binary_once(tmp_path, monkeypatch):
+    monkeypatch.setattr(build, "bin_dir", lambda: tmp_path / "bin")
+    monkeypatch.setattr(build, "find_go", lambda: "go")
+    made: list[str] = []
+
+    def compiled(_go, target, _say) -> None:
+        made.append(target.name)
+        (tmp_path / "bin" / target.name).write_text("built")
+
+    monkeypatch.setattr(build, "_compile", compiled)
+    builds = [threading.Thread(target=build.build, args=("all",)) for _ in range(2)]
+    for one in builds:
+        one.start()
+    for one in builds:
+        one.join(timeout=10)
+    assert sorted(made) == ["coredns", "forward", "kube", "prometheus"]
