@@ -15,9 +15,9 @@ from typing import Any
 
 import yaml
 
-from argosy_engine.server.parameters import HONOURED, REFUSED, WITHOUT_EFFECT
+from argosy_engine.server.openai.parameters import HONOURED, REFUSED, WITHOUT_EFFECT
 from argosy_operator.api.bounds import NUMBERS, SPANS
-from argosy_operator.core.status import TABLE
+from argosy_operator.core.status.compose import TABLE
 from argosy_operator.ports import calls, prometheus
 from argosy_operator.shell import loop, together
 

@@ -8,13 +8,13 @@ from pathlib import Path
 from typing import Any
 
 from argosy_gateway import logs
+from argosy_gateway.accounting.verdicts import Slo
 from argosy_gateway.config import Config, Limits
-from argosy_gateway.credentials import CredentialsError, from_kubeconfig, in_cluster
-from argosy_gateway.pick import STRATEGIES
-from argosy_gateway.relay import Fleet
-from argosy_gateway.serve import serve
-from argosy_gateway.verdicts import Slo
-from argosy_gateway.watch import WatchTimes, follow_api_server, follow_file
+from argosy_gateway.pods.credentials import CredentialsError, from_kubeconfig, in_cluster
+from argosy_gateway.pods.watch import WatchTimes, follow_api_server, follow_file
+from argosy_gateway.relay.relay import Fleet
+from argosy_gateway.routing.pick import STRATEGIES
+from argosy_gateway.server.serve import serve
 
 __all__ = ["main", "parse"]
 

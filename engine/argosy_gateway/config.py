@@ -6,7 +6,7 @@ Limits follow one rule: whatever a client or an engine can make grow or wait has
 from dataclasses import dataclass
 from pathlib import Path
 
-from argosy_gateway.verdicts import Slo
+from argosy_gateway.accounting.verdicts import Slo
 
 __all__ = ["Config", "Limits"]
 

@@ -14,16 +14,16 @@ _PROGRAMS = (
     "argosy_gateway.cli",
     "argosy_engine.cli",
     "argosy_operator.shell.app",
-    "argosy_gateway.serve",
+    "argosy_gateway.server.serve",
     "argosy_engine.server.serve",
-    "argosy_engine.kv.service",
-    "argosy_engine.runtime.sim_runner",
+    "argosy_engine.transfer.service",
+    "argosy_engine.runtime.sim.runner",
     "uvicorn.protocols.http.httptools_impl",  # chosen by name when a server starts
     "uvicorn.lifespan.off",
     "local.cluster.supervisor",  # started with the writing of bytecode off
     "local.cluster.cri.server",
 )
-_WITH_TORCH = "argosy_engine.runtime.torch_runner"
+_WITH_TORCH = "argosy_engine.runtime.torch.runner"
 
 
 def main() -> int:

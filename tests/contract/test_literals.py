@@ -8,8 +8,8 @@ import pytest
 from argosy_engine import cli as engine_cli
 from argosy_engine.core.limits import Limits
 from argosy_gateway import cli as gateway_cli
-from argosy_gateway import endpoints
-from argosy_operator.core import names
+from argosy_gateway.pods import endpoints
+from argosy_operator.core.fleet import names
 from argosy_operator.ports import engine as engine_port
 from tests.core.model import Model, fleet
 

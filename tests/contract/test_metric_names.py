@@ -7,10 +7,10 @@ from pathlib import Path
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
-from argosy_gateway.metrics import Metrics
-from argosy_gateway.verdicts import Slo
-from argosy_operator.core.scaling import samples
+from argosy_gateway.accounting.metrics import Metrics
+from argosy_gateway.accounting.verdicts import Slo
 from argosy_operator.core.scaling.observe import Blind, Idle, Value, Windows
+from argosy_operator.core.scaling.signals import samples
 from argosy_operator.ports.prometheus import ENGINE_SERIES, GATEWAY_SERIES
 from tests.engine.processes import sim_engines
 

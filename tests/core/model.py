@@ -10,8 +10,8 @@ from typing import Any
 
 from argosy_operator.api.part import dump
 from argosy_operator.api.v1alpha1 import ServingDeployment
-from argosy_operator.core import names
-from argosy_operator.core.actions import (
+from argosy_operator.core.fleet import names
+from argosy_operator.core.fleet.actions import (
     Action,
     AnnotatePod,
     Apply,
@@ -22,13 +22,13 @@ from argosy_operator.core.actions import (
     Scale,
     TakeWorkAgain,
 )
-from argosy_operator.core.events import rfc3339
+from argosy_operator.core.fleet.events import rfc3339
+from argosy_operator.core.fleet.pods import OUR_COST, Load, Pod, removal_order, seconds
+from argosy_operator.core.fleet.snapshot import Clock, Memory, Snapshot
 from argosy_operator.core.plan import Plan, after, plan
-from argosy_operator.core.pods import OUR_COST, Pod, removal_order, seconds
+from argosy_operator.core.reconcile.victims import DRAIN_LEASE_S
 from argosy_operator.core.scaling.observe import FleetMetrics, blind_metrics
-from argosy_operator.core.snapshot import Clock, Memory, Snapshot
-from argosy_operator.core.status import status_of
-from argosy_operator.core.victims import DRAIN_LEASE_S, Load
+from argosy_operator.core.status.compose import status_of
 from argosy_operator.render.images import Images
 from argosy_operator.shell.gather import compose
 

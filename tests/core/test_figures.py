@@ -4,8 +4,8 @@ from dataclasses import replace
 
 import pytest
 
-from argosy_operator.core.figures import goodput
 from argosy_operator.core.scaling.observe import FleetMetrics, Idle, Value
+from argosy_operator.core.status.numbers import goodput
 from tests.core.model import Model, fleet
 
 SLO = {"ttft": {"target": "1s"}, "tpot": {"target": "50ms"}}

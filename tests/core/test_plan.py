@@ -2,8 +2,8 @@
 
 from dataclasses import replace
 
-from argosy_operator.core import names
-from argosy_operator.core.actions import Apply, Create, Delete, HastenDrain, Scale
+from argosy_operator.core.fleet import names
+from argosy_operator.core.fleet.actions import Apply, Create, Delete, HastenDrain, Scale
 from tests.core.model import Model, fleet
 
 PAIR = {"prefill": {"replicas": {"min": 1, "max": 4}}, "decode": {"replicas": {"min": 2, "max": 4}}}

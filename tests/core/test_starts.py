@@ -2,7 +2,7 @@
 
 from dataclasses import replace
 
-from argosy_operator.core.snapshot import Memory
+from argosy_operator.core.fleet.snapshot import Memory
 from tests.core.model import START_S, Model, fleet
 
 

@@ -7,15 +7,15 @@ from dataclasses import replace
 import pytest
 
 from argosy_operator.api.conditions import MEANING, ConditionType, Reason
-from argosy_operator.core.actions import Apply, Contest, Create, Outcome, Trouble
-from argosy_operator.core.contests import FREE
-from argosy_operator.core.failures import STUCK_S
+from argosy_operator.core.fleet.actions import Apply, Contest, Create, Outcome, Trouble
+from argosy_operator.core.fleet.pods import Pod
 from argosy_operator.core.plan import after, plan
-from argosy_operator.core.pods import Pod
-from argosy_operator.core.problems import LOAD_FAILURES
+from argosy_operator.core.reconcile.contests import FREE
+from argosy_operator.core.reconcile.failures import STUCK_S
 from argosy_operator.core.scaling.decision import Decision, RoleTarget, Rule
 from argosy_operator.core.scaling.observe import FleetMetrics, Idle, Role, Value, blind_metrics
-from argosy_operator.core.status import TABLE, Facts, Row, facts_of, statements
+from argosy_operator.core.status.compose import TABLE, Facts, Row, facts_of, statements
+from argosy_operator.core.status.problems import LOAD_FAILURES
 from tests.core.model import Model, fleet
 
 SLO = {"ttft": {"target": "1s"}, "tpot": {"target": "50ms"}}

@@ -5,7 +5,7 @@ from itertools import pairwise
 
 import pytest
 
-from argosy_operator.core.events import EventReason
+from argosy_operator.core.fleet.events import EventReason
 from argosy_operator.core.plan import Plan
 from argosy_operator.core.scaling.decide import ScalingState, decide
 from argosy_operator.core.scaling.observe import FleetMetrics, Goals, Observations, Value

@@ -4,10 +4,10 @@ from dataclasses import replace
 
 import pytest
 
-from argosy_operator.core.events import Note, stalled
+from argosy_operator.core.fleet.events import Note, stalled
 from argosy_operator.core.plan import plan
 from argosy_operator.core.scaling.observe import FleetMetrics, Idle, Value, blind_metrics
-from argosy_operator.core.status import status_of
+from argosy_operator.core.status.compose import status_of
 from tests.core.model import Model, fleet
 
 SLO = {"ttft": {"target": "1s"}, "tpot": {"target": "50ms"}}

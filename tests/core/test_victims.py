@@ -1,7 +1,7 @@
 """Which pods leave, in which order, and when the Deployment may shrink."""
 
-from argosy_operator.core.pods import OUR_COST, Pod
-from argosy_operator.core.victims import Load, follow
+from argosy_operator.core.fleet.pods import OUR_COST, Load, Pod
+from argosy_operator.core.reconcile.victims import follow
 
 NOW, TIMEOUT_S = 1000.0, 60.0
 IDLE = Load(draining=False, running=0, leases=0)

@@ -2,9 +2,9 @@
 
 from dataclasses import replace
 
-from argosy_operator.core.actions import Apply, Outcome, Trouble
+from argosy_operator.core.fleet.actions import Apply, Outcome, Trouble
+from argosy_operator.core.fleet.snapshot import Snapshot
 from argosy_operator.core.plan import after, plan
-from argosy_operator.core.snapshot import Snapshot
 from tests.core.model import Model, fleet
 
 SLO = {"ttft": {"target": "1s"}, "tpot": {"target": "50ms"}}

@@ -4,15 +4,15 @@ from dataclasses import replace
 
 import pytest
 
-from argosy_operator.core.actions import Create, Outcome, Trouble
-from argosy_operator.core.events import EventReason, Note, fresh
-from argosy_operator.core.failures import learn_failures
+from argosy_operator.core.fleet.actions import Create, Outcome, Trouble
+from argosy_operator.core.fleet.events import EventReason, Note, fresh
+from argosy_operator.core.fleet.pods import Pod
 from argosy_operator.core.plan import plan
-from argosy_operator.core.pods import Pod
-from argosy_operator.core.problems import problems_of
+from argosy_operator.core.reconcile.failures import learn_failures
 from argosy_operator.core.scaling.decision import Decision, RoleTarget, Rule
 from argosy_operator.core.scaling.observe import FleetMetrics, RoleMetrics, Value
-from argosy_operator.core.status import status_of
+from argosy_operator.core.status.compose import status_of
+from argosy_operator.core.status.problems import problems_of
 from tests.core.model import Model, fleet
 
 SLO = {"ttft": {"target": "1s"}, "tpot": {"target": "50ms"}}

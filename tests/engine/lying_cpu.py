@@ -9,7 +9,7 @@ import os
 import signal
 import sys
 
-from argosy_engine.runtime import products
+from argosy_engine.runtime.torch import products
 
 
 def work(threads):

@@ -5,7 +5,7 @@ from types import SimpleNamespace
 import httpx
 
 from argosy_engine.config import EngineConfig
-from argosy_engine.server.api import OpenAiApi
+from argosy_engine.server.openai.routes import OpenAiApi
 
 
 class BrokenTokenizer:

@@ -9,10 +9,10 @@ import pytest
 from argosy_engine.cli import parse
 from argosy_engine.config import EngineConfig
 from argosy_engine.errors import LoadError
-from argosy_engine.server import bodies
-from argosy_engine.server.api import OpenAiApi
-from argosy_engine.server.bodies import Bodies
-from argosy_engine.server.errors import ApiError
+from argosy_engine.server.openai import bodies
+from argosy_engine.server.openai.bodies import Bodies
+from argosy_engine.server.openai.errors import ApiError
+from argosy_engine.server.openai.routes import OpenAiApi
 
 WORDS = ["--model", "sim:opt-13b-a100", "--served-name", "m"]
 USAGE = b',"stream":true,"stream_options":{"include_usage":true}'

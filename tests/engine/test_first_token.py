@@ -7,8 +7,8 @@ import time
 import pytest
 
 from argosy_engine.config import EngineConfig
-from argosy_engine.runtime.sim_runner import SimTokenizer
-from argosy_engine.server.api import OpenAiApi
+from argosy_engine.runtime.sim.runner import SimTokenizer
+from argosy_engine.server.openai.routes import OpenAiApi
 from tests.kv.nodes import node, until
 
 TTFT = "vllm:time_to_first_token_seconds"

@@ -2,8 +2,8 @@
 
 import pytest
 
-from argosy_engine.core.leases import LeaseTable
-from argosy_engine.core.transfer import LeaseGone, LeaseKey
+from argosy_engine.core.handover.leases import LeaseTable
+from argosy_engine.core.handover.messages import LeaseGone, LeaseKey
 
 KEY = LeaseKey("r", 1, "epoch")
 

@@ -4,15 +4,15 @@ import threading
 
 from argosy_engine.config import EngineConfig
 from argosy_engine.core.capacity import GuaranteedNoEvict
+from argosy_engine.core.handover.messages import PrefillRefused, PullReady, RemotePrefill
 from argosy_engine.core.limits import Limits, Refusal
 from argosy_engine.core.pool import BlockPool
 from argosy_engine.core.request import NewRequest
 from argosy_engine.core.sampling import SamplingParams
 from argosy_engine.core.scheduler import Scheduler
-from argosy_engine.core.transfer import PrefillRefused, PullReady, RemotePrefill
-from argosy_engine.metrics import EngineMetrics
+from argosy_engine.metrics.metrics import EngineMetrics
 from argosy_engine.runtime.loop import EngineLoop
-from argosy_engine.runtime.sim_runner import SimRunner
+from argosy_engine.runtime.sim.runner import SimRunner
 from argosy_engine.runtime.worker import Worker
 from tests.kv.nodes import BLOCK, QUICK, Client, Node, node, until
 

@@ -3,10 +3,10 @@
 import pytest
 
 from argosy_engine.core.sampling import SamplingDefaults
-from argosy_engine.runtime.sim_runner import SimTokenizer
-from argosy_engine.server.errors import ApiError
-from argosy_engine.server.parameters import HONOURED, REFUSED, WITHOUT_EFFECT
-from argosy_engine.server.parse import parse_chat, parse_completion
+from argosy_engine.runtime.sim.runner import SimTokenizer
+from argosy_engine.server.openai.errors import ApiError
+from argosy_engine.server.openai.parameters import HONOURED, REFUSED, WITHOUT_EFFECT
+from argosy_engine.server.openai.parse import parse_chat, parse_completion
 
 CHAT = {"messages": [{"role": "user", "content": "hi"}]}
 KNOWN = {"served_name": "m", "max_model_len": 1000}

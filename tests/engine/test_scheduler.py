@@ -5,13 +5,13 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from argosy_engine.core.capacity import GuaranteedNoEvict, MaxUtilization
+from argosy_engine.core.handover.messages import PullDone, PullFailed, PullReady
 from argosy_engine.core.limits import Limits
-from argosy_engine.core.plan import StepOutput, flatten
 from argosy_engine.core.pool import BlockPool
 from argosy_engine.core.request import NewRequest
 from argosy_engine.core.sampling import SamplingParams
 from argosy_engine.core.scheduler import Scheduler
-from argosy_engine.core.transfer import PullDone, PullFailed, PullReady
+from argosy_engine.core.step import StepOutput, flatten
 
 
 def make(*, blocks=64, size=16, seqs=8, tokens=1024, policy=None, threshold=0, max_len=4096):

@@ -4,16 +4,16 @@ import queue
 
 from argosy_engine.config import EngineConfig
 from argosy_engine.core.capacity import GuaranteedNoEvict
+from argosy_engine.core.handover.messages import LeaseReady, PrefillRefused, RemotePrefill
 from argosy_engine.core.limits import Limits
 from argosy_engine.core.pool import BlockPool
 from argosy_engine.core.request import NewRequest
 from argosy_engine.core.sampling import SamplingParams
 from argosy_engine.core.scheduler import Scheduler
-from argosy_engine.core.sim_profiles import PROFILES
-from argosy_engine.core.transfer import LeaseReady, PrefillRefused, RemotePrefill
-from argosy_engine.metrics import EngineMetrics
+from argosy_engine.metrics.metrics import EngineMetrics
 from argosy_engine.runtime.loop import EngineLoop
-from argosy_engine.runtime.sim_runner import SimRunner
+from argosy_engine.runtime.sim.profiles import PROFILES
+from argosy_engine.runtime.sim.runner import SimRunner
 
 CONFIG = EngineConfig(model="sim:opt-13b-a100", served_name="m", load_format="sim")
 PROFILE = PROFILES["opt-13b-a100"]

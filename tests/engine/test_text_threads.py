@@ -9,9 +9,9 @@ import httpx
 import pytest
 
 from argosy_engine.config import EngineConfig
-from argosy_engine.server.api import OpenAiApi
-from argosy_engine.server.errors import ApiError
-from argosy_engine.server.parse import parse_chat, parse_completion
+from argosy_engine.server.openai.errors import ApiError
+from argosy_engine.server.openai.parse import parse_chat, parse_completion
+from argosy_engine.server.openai.routes import OpenAiApi
 
 LONG = "a" * 90_000
 PATIENCE_S = 20

@@ -31,7 +31,7 @@ def lie() -> None:
 def main() -> int:
     lie()
     if sys.argv[1] == "products":
-        from argosy_engine.runtime import products
+        from argosy_engine.runtime.torch import products
 
         return products.main(sys.argv[2:])
     from argosy_engine.runtime import cpu

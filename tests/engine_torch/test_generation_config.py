@@ -9,11 +9,11 @@ pytestmark = pytest.mark.torch
 torch = pytest.importorskip("torch")
 
 from argosy_engine.config import EngineConfig  # noqa: E402
-from argosy_engine.core.plan import Row, StepPlan  # noqa: E402
 from argosy_engine.core.sampling import SamplingDefaults, SamplingParams  # noqa: E402
+from argosy_engine.core.step import Row, StepPlan  # noqa: E402
 from argosy_engine.model.generation import sampling_defaults  # noqa: E402
-from argosy_engine.runtime.penalty import penalise_  # noqa: E402
-from argosy_engine.runtime.torch_runner import load  # noqa: E402
+from argosy_engine.runtime.torch.penalty import penalise_  # noqa: E402
+from argosy_engine.runtime.torch.runner import load  # noqa: E402
 from local.weights.tiny import write_tiny  # noqa: E402
 
 ADVICE = {"temperature": 0.6, "top_p": 0.9, "top_k": 20, "repetition_penalty": 1.05}

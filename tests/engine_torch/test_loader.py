@@ -9,7 +9,7 @@ torch = pytest.importorskip("torch")
 
 from argosy_engine.config import EngineConfig  # noqa: E402
 from argosy_engine.errors import LoadError  # noqa: E402
-from argosy_engine.runtime.torch_runner import load  # noqa: E402
+from argosy_engine.runtime.torch.runner import load  # noqa: E402
 from local.weights.tiny import write_tiny  # noqa: E402
 
 

@@ -11,7 +11,8 @@ torch = pytest.importorskip("torch")
 
 from argosy_engine.config import EngineConfig  # noqa: E402
 from argosy_engine.errors import LoadError  # noqa: E402
-from argosy_engine.runtime import cpu, torch_runner  # noqa: E402
+from argosy_engine.runtime import cpu  # noqa: E402
+from argosy_engine.runtime.torch import runner  # noqa: E402
 from local.weights.tiny import write_tiny  # noqa: E402
 from tests.engine_torch.engines import engine  # noqa: E402
 
@@ -59,7 +60,7 @@ def start(folder, dtype):
     config = EngineConfig(
         model=str(folder), served_name="m", dtype=dtype, threads=1, kv_cache_tokens=512
     )
-    return torch_runner.load(config)[0]
+    return runner.load(config)[0]
 
 
 @pytest.mark.parametrize(("faster", "dtype"), [(True, "bfloat16"), (False, "float32")])

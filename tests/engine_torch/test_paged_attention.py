@@ -9,8 +9,8 @@ torch = pytest.importorskip("torch")
 
 from argosy_engine.attention import paged  # noqa: E402
 from argosy_engine.attention.paged import PagedPool, PoolShape  # noqa: E402
-from argosy_engine.core.plan import Row, StepPlan, flatten  # noqa: E402
 from argosy_engine.core.sampling import SamplingParams  # noqa: E402
+from argosy_engine.core.step import Row, StepPlan, flatten  # noqa: E402
 
 LAYERS = 2
 CLOSE = {torch.float32: 2e-5, torch.bfloat16: 3e-2}

@@ -8,8 +8,8 @@ pytestmark = pytest.mark.torch
 torch = pytest.importorskip("torch")
 
 from argosy_engine.core.sampling import SamplingParams  # noqa: E402
-from argosy_engine.runtime import sampler  # noqa: E402
-from argosy_engine.runtime.sampler import sample, uniform  # noqa: E402
+from argosy_engine.runtime.torch import sampler  # noqa: E402
+from argosy_engine.runtime.torch.sampler import sample, uniform  # noqa: E402
 
 LOGITS = torch.tensor([0.0, 3.0, 1.0, 2.0, -1.0])
 

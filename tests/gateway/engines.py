@@ -10,9 +10,9 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from argosy_gateway.config import Config
-from argosy_gateway.endpoints import Endpoint, Role, State
-from argosy_gateway.relay import Fleet
-from argosy_gateway.serve import running
+from argosy_gateway.pods.endpoints import Endpoint, Role, State
+from argosy_gateway.relay.relay import Fleet
+from argosy_gateway.server.serve import running
 
 Behaviour = Callable[["Call"], Awaitable[None]]
 

@@ -135,7 +135,7 @@ async def _measure_httpx() -> dict[str, float]:
 
 
 async def _measure_http1() -> dict[str, float]:
-    from argosy_gateway import http1
+    from argosy_gateway.wire import http1
 
     engine = await asyncio.start_server(_engine, "127.0.0.1", 0, backlog=256)
     port = engine.sockets[0].getsockname()[1]

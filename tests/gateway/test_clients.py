@@ -8,8 +8,8 @@ import socket
 import httpx
 import pytest
 
+from argosy_gateway.accounting.verdicts import Slo
 from argosy_gateway.config import Limits
-from argosy_gateway.verdicts import Slo
 from tests.gateway.engines import Engine, front
 
 PATH = "/v1/chat/completions"

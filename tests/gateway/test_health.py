@@ -4,10 +4,10 @@ import random
 
 import pytest
 
-from argosy_gateway.endpoints import Directory, Endpoint, Role, State
-from argosy_gateway.health import FINE, Health
-from argosy_gateway.pick import worth_asking
-from argosy_gateway.retries import RetryBudget
+from argosy_gateway.pods.endpoints import Directory, Endpoint, Role, State
+from argosy_gateway.pods.health import FINE, Health
+from argosy_gateway.relay.retries import RetryBudget
+from argosy_gateway.routing.pick import worth_asking
 
 
 class Clock:

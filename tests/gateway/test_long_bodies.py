@@ -7,8 +7,8 @@ import threading
 import httpx
 import pytest
 
-from argosy_gateway import app
-from argosy_gateway.openai import read_ask
+from argosy_gateway.server import app
+from argosy_gateway.wire.openai import read_ask
 from tests.gateway.engines import Engine, front
 
 PATH = "/v1/completions"

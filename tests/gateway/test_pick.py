@@ -6,9 +6,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from argosy_gateway.endpoints import Directory, Endpoint, Role, State, endpoint_of_pod
-from argosy_gateway.pairs import group
-from argosy_gateway.pick import STRATEGIES, Book, LeastLoad, Load
+from argosy_gateway.pods.endpoints import Directory, Endpoint, Role, State, endpoint_of_pod
+from argosy_gateway.routing.pair_health import group
+from argosy_gateway.routing.pick import STRATEGIES, Book, LeastLoad, Load
 
 ENDPOINTS = st.lists(
     st.tuples(st.sampled_from(Role), st.sampled_from(["r1", "r2"]), st.sampled_from(State)),

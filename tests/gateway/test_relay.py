@@ -8,10 +8,10 @@ import struct
 import httpx
 import pytest
 
-from argosy_gateway import health
+from argosy_gateway.accounting.verdicts import Slo
 from argosy_gateway.config import Limits
-from argosy_gateway.endpoints import Role, State
-from argosy_gateway.verdicts import Slo
+from argosy_gateway.pods import health
+from argosy_gateway.pods.endpoints import Role, State
 from tests.gateway.engines import Engine, answer, close_early, drain, fail, front
 
 SLO = Slo(ttft_s=0.5, tpot_s=0.1)
@@ -45,7 +45,7 @@ async def test_a_pod_that_fails_before_the_first_byte_is_replaced_by_another(fau
 
 
 def _route(engine):
-    from argosy_gateway.pick import Route
+    from argosy_gateway.routing.pick import Route
 
     return Route(engine.endpoint())
 

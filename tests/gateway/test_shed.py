@@ -7,10 +7,10 @@ import random
 import httpx
 import pytest
 
-from argosy_gateway.endpoints import Endpoint, Role, State
-from argosy_gateway.pick import Claim, Route
-from argosy_gateway.shed import PrefillPace
-from argosy_gateway.verdicts import Slo
+from argosy_gateway.accounting.verdicts import Slo
+from argosy_gateway.pods.endpoints import Endpoint, Role, State
+from argosy_gateway.routing.admission import PrefillPace
+from argosy_gateway.routing.pick import Claim, Route
 from tests.engine.processes import sim_engines
 from tests.gateway.engines import Engine, front
 

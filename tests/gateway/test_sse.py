@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from argosy_gateway.sse import StreamScan, Usage
+from argosy_gateway.wire.sse import StreamScan, Usage
 
 USAGE = b'{"choices":[],"usage":{"prompt_tokens":3,"completion_tokens":2}}'
 

@@ -8,9 +8,9 @@ import sys
 import httpx
 import pytest
 
+from argosy_gateway.accounting.verdicts import Slo
 from argosy_gateway.cli import parse
 from argosy_gateway.config import Limits
-from argosy_gateway.verdicts import Slo
 from tests.engine.processes import free_ports
 from tests.gateway.engines import Engine, front
 

@@ -2,7 +2,7 @@
 
 import pytest
 
-from argosy_gateway.verdicts import (
+from argosy_gateway.accounting.verdicts import (
     Ending,
     Outcome,
     Slo,

@@ -7,8 +7,8 @@ import signal
 import httpx
 import pytest
 
-from argosy_gateway.endpoints import Endpoint, Role, State
-from argosy_gateway.verdicts import Slo
+from argosy_gateway.accounting.verdicts import Slo
+from argosy_gateway.pods.endpoints import Endpoint, Role, State
 from tests.engine.processes import SimEngine, eventually, sim_engines
 from tests.gateway.engines import front
 

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from argosy_engine.core.sampling import SamplingParams
-from argosy_engine.kv.wire import (
+from argosy_engine.transfer.wire import (
     HEADER_BYTES,
     Frame,
     Kind,

@@ -7,9 +7,9 @@ import socket
 
 import pytest
 
-from argosy_engine.core.transfer import PullDone, PullFailed
-from argosy_engine.kv import server
-from argosy_engine.kv.wire import Kind
+from argosy_engine.core.handover.messages import PullDone, PullFailed
+from argosy_engine.transfer import prefill_server
+from argosy_engine.transfer.wire import Kind
 from tests.kv.nodes import BLOCK, node, until
 from tests.kv.peers import bad_network, puller
 
@@ -31,8 +31,8 @@ def decode():
 
 
 def nobody() -> str:
-    with socket.create_server(("127.0.0.1", 0)) as server:
-        return f"127.0.0.1:{server.getsockname()[1]}"
+    with socket.create_server(("127.0.0.1", 0)) as unused:
+        return f"127.0.0.1:{unused.getsockname()[1]}"
 
 
 def failure(decode) -> PullFailed:
@@ -89,7 +89,7 @@ async def test_the_next_candidate_computes_what_a_draining_one_refuses(prefill, 
 
 
 async def test_signs_of_life_come_while_a_prompt_is_computed(monkeypatch, prefill):
-    monkeypatch.setattr(server, "_WAIT_EVERY_S", 0.01)
+    monkeypatch.setattr(prefill_server, "_WAIT_EVERY_S", 0.01)
     computing, go_on = prefill.hold_steps()
     async with puller(prefill.address) as peer:
         asked = asyncio.create_task(peer.prefill(SHORT, prefill.runner.kv_layout().fingerprint))

@@ -9,9 +9,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from argosy_engine.kv import server, wire
-from argosy_engine.kv.messages import decode_message
-from argosy_engine.kv.wire import Kind
+from argosy_engine.transfer import prefill_server, wire
+from argosy_engine.transfer.messages import decode_message
+from argosy_engine.transfer.wire import Kind
 from tests.kv.nodes import BLOCK, node, until
 from tests.kv.peers import hello, liar, puller, read_control
 
@@ -209,7 +209,7 @@ async def test_unfinished_frames_together_are_bounded_and_one_too_many_is_told_t
 
 
 async def test_one_connection_too_many_is_told_to_go_elsewhere(monkeypatch):
-    monkeypatch.setattr(server, "_CONNECTIONS", 3)
+    monkeypatch.setattr(prefill_server, "_CONNECTIONS", 3)
     with node("prefill") as prefill:
         writers = [
             (await asyncio.open_connection(*prefill.address.split(":")))[1] for _ in range(3)

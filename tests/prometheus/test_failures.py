@@ -6,7 +6,7 @@ import socket
 import pytest
 
 from argosy_operator.core.scaling.observe import Blind, FleetMetrics, Idle, Value, Windows
-from argosy_operator.core.scaling.samples import RECEIVED, Round, Series, assemble
+from argosy_operator.core.scaling.signals.samples import RECEIVED, Round, Series, assemble
 from argosy_operator.ports.prometheus import PrometheusMetrics, Question, escape, selector
 
 WINDOWS = Windows(scrape_s=1, rate_s=5, interval_s=2, down_hold_s=15, cold_start_s=6)

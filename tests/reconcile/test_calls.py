@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from argosy_operator.core.actions import Trouble
+from argosy_operator.core.fleet.actions import Trouble
 from argosy_operator.ports.access import Access
 from argosy_operator.ports.calls import Calls
 from argosy_operator.ports.cluster import ApiCluster

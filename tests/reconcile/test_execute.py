@@ -4,7 +4,7 @@ from collections.abc import Mapping
 
 import pytest
 
-from argosy_operator.core.actions import AnnotatePod, HastenDrain, TakeWorkAgain, Trouble
+from argosy_operator.core.fleet.actions import AnnotatePod, HastenDrain, TakeWorkAgain, Trouble
 from argosy_operator.ports.protocols import ClusterError
 from argosy_operator.shell.execute import execute
 from tests.core.model import fleet

@@ -5,9 +5,9 @@ from types import SimpleNamespace
 import pytest
 
 from argosy_operator.api.v1alpha1 import ServingDeployment
-from argosy_operator.core.actions import Trouble
+from argosy_operator.core.fleet.actions import Trouble
+from argosy_operator.core.fleet.snapshot import Memory
 from argosy_operator.core.scaling.observe import FleetMetrics, blind_metrics
-from argosy_operator.core.snapshot import Memory
 from argosy_operator.shell import loop
 from argosy_operator.shell.gather import Sources
 from argosy_operator.shell.loop import UnfinishedError, round_of

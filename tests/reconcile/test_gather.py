@@ -2,8 +2,8 @@
 
 from typing import Any
 
+from argosy_operator.core.fleet.snapshot import Clock, Memory
 from argosy_operator.core.scaling.observe import FleetMetrics, blind_metrics
-from argosy_operator.core.snapshot import Clock, Memory
 from argosy_operator.shell.gather import Sources, gather
 from tests.core.model import IMAGES, fleet
 

@@ -7,8 +7,8 @@ from types import SimpleNamespace
 
 import pytest
 
-from argosy_operator.core.actions import Trouble
-from argosy_operator.core.snapshot import Memory
+from argosy_operator.core.fleet.actions import Trouble
+from argosy_operator.core.fleet.snapshot import Memory
 from argosy_operator.ports.lease import Lease, Term
 from argosy_operator.ports.protocols import ClusterError
 from argosy_operator.shell.health import STUCK_S, Health

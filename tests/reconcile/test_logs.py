@@ -4,7 +4,7 @@ import io
 import json
 import logging
 
-from argosy_operator.core.actions import Trouble
+from argosy_operator.core.fleet.actions import Trouble
 from argosy_operator.ports.protocols import ClusterError
 from argosy_operator.shell import logs
 from argosy_operator.shell.loop import Workers

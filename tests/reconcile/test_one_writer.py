@@ -16,7 +16,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from argosy_operator.core.actions import Trouble
+from argosy_operator.core.fleet.actions import Trouble
 from argosy_operator.ports.lease import Lease, Term
 from argosy_operator.ports.protocols import ClusterError
 from tests.reconcile.test_lease import OneLease

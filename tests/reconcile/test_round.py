@@ -4,8 +4,8 @@ from typing import Any
 
 import pytest
 
-from argosy_operator.core.actions import Trouble
-from argosy_operator.core.snapshot import Memory
+from argosy_operator.core.fleet.actions import Trouble
+from argosy_operator.core.fleet.snapshot import Memory
 from argosy_operator.ports.protocols import ClusterError
 from argosy_operator.shell.gather import Sources
 from argosy_operator.shell.loop import round_of

@@ -7,9 +7,9 @@ from typing import Any
 import httpx
 import pytest
 
-from argosy_operator.core.actions import HastenDrain, TakeWorkAgain
-from argosy_operator.core.snapshot import Memory
-from argosy_operator.core.victims import Load
+from argosy_operator.core.fleet.actions import HastenDrain, TakeWorkAgain
+from argosy_operator.core.fleet.pods import Load
+from argosy_operator.core.fleet.snapshot import Memory
 from argosy_operator.ports.engine import HttpEngines
 from argosy_operator.shell.execute import execute
 from argosy_operator.shell.gather import _loads

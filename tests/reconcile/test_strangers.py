@@ -4,11 +4,11 @@ from typing import Any
 
 import pytest
 
+from argosy_operator.core.fleet.pods import pod_of
+from argosy_operator.core.fleet.quantities import quantity
+from argosy_operator.core.fleet.snapshot import Clock, Memory, Snapshot
 from argosy_operator.core.plan import plan
-from argosy_operator.core.pods import pod_of
-from argosy_operator.core.quantities import quantity
-from argosy_operator.core.snapshot import Clock, Memory, Snapshot
-from argosy_operator.core.status import status_of
+from argosy_operator.core.status.compose import status_of
 from argosy_operator.shell.gather import Sources, gather
 from tests.core.model import IMAGES, Model, fleet
 

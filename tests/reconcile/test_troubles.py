@@ -5,7 +5,7 @@ import json
 import pytest
 from kubernetes.aio.client import ApiException
 
-from argosy_operator.core.actions import Trouble
+from argosy_operator.core.fleet.actions import Trouble
 from argosy_operator.ports.cluster import _classified
 
 

@@ -6,8 +6,8 @@ from contextlib import contextmanager
 
 import pytest
 
-from argosy_operator.core.actions import Trouble
-from argosy_operator.core.snapshot import Memory
+from argosy_operator.core.fleet.actions import Trouble
+from argosy_operator.core.fleet.snapshot import Memory
 from argosy_operator.ports.protocols import ClusterError
 from argosy_operator.shell.loop import Workers
 

@@ -3,7 +3,7 @@
 import kubernetes_validate
 import pytest
 
-from argosy_operator.core import names
+from argosy_operator.core.fleet import names
 from argosy_operator.render import engine, gateway, role
 from tests.render.fleets import IMAGES, fleet
 from tests.render.restricted import offences

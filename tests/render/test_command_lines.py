@@ -4,7 +4,7 @@ import pytest
 
 from argosy_engine.cli import parse as parse_engine
 from argosy_gateway.cli import parse as parse_gateway
-from argosy_operator.core import names
+from argosy_operator.core.fleet import names
 from argosy_operator.render import engine, gateway
 from tests.render.fleets import IMAGES, fleet
 

@@ -5,7 +5,7 @@ from itertools import chain
 from hypothesis import given
 from hypothesis import strategies as st
 
-from argosy_operator.core import names
+from argosy_operator.core.fleet import names
 
 fleets = st.from_regex(r"[a-z]([-a-z0-9]{0,38}[a-z0-9])?", fullmatch=True)
 revisions = st.from_regex(r"[0-9a-f]{8}", fullmatch=True)

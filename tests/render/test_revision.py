@@ -5,8 +5,8 @@ import json
 
 import pytest
 
-from argosy_operator.core.names import DRAIN_TIMEOUT, told_drain_s
-from argosy_operator.core.revision import TEMPLATE, fields, revision
+from argosy_operator.core.fleet.names import DRAIN_TIMEOUT, told_drain_s
+from argosy_operator.core.fleet.revision import TEMPLATE, fields, revision
 from argosy_operator.render import engine
 from tests.render.fleets import IMAGES, fleet
 

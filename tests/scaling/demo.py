@@ -9,8 +9,8 @@ from pathlib import Path
 import yaml
 
 from argosy_operator.api.v1alpha1 import ServingDeploymentSpec
+from argosy_operator.core.reconcile.targets import goals_of
 from argosy_operator.core.scaling.observe import Goals
-from argosy_operator.core.targets import goals_of
 from argosy_operator.sim.fleet import LLAMA_70B_H100_TP4
 from argosy_operator.sim.loop import Run, play
 from local.demo import plan, score

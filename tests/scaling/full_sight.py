@@ -5,6 +5,7 @@ from dataclasses import fields, replace
 
 from argosy_operator.core.scaling.decide import ScalingState, decide
 from argosy_operator.core.scaling.decision import Decision, RoleTarget
+from argosy_operator.core.scaling.estimate.profiles import PRESETS
 from argosy_operator.core.scaling.observe import (
     SLO,
     Bin,
@@ -23,7 +24,6 @@ from argosy_operator.core.scaling.observe import (
     Value,
     Windows,
 )
-from argosy_operator.core.scaling.presets import PRESETS
 
 LLAMA = PRESETS["llama-70b-h100-tp4"]
 START = 1_000_000.0

@@ -7,11 +7,12 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from argosy_operator.core.scaling import capacity, demand, steady
 from argosy_operator.core.scaling.decision import Rule
-from argosy_operator.core.scaling.demand import DemandState
+from argosy_operator.core.scaling.estimate import capacity, demand
+from argosy_operator.core.scaling.estimate.demand import DemandState
+from argosy_operator.core.scaling.estimate.profiles import PRESETS
 from argosy_operator.core.scaling.observe import SLO, Bin, RoleGoal, StepDelta, StepLimits, Windows
-from argosy_operator.core.scaling.presets import PRESETS
+from argosy_operator.core.scaling.pace import holds
 
 WINDOWS = Windows(scrape_s=1, rate_s=5, interval_s=2, down_hold_s=15, cold_start_s=6)
 GOALS = SLO(0.6, 0.04)
@@ -138,41 +139,41 @@ def test_the_forecast_is_finite_and_never_negative(counts: list[float]) -> None:
 LIMITS = StepLimits(up_percent=100, up_pods=4, down_pods=1)
 
 
-def memory(*wants: tuple[float, int], up_s: float = 0.0, down_s: float = 15.0) -> steady.Memory:
-    kept = steady.Memory()
+def memory(*wants: tuple[float, int], up_s: float = 0.0, down_s: float = 15.0) -> holds.Memory:
+    kept = holds.Memory()
     for at, replicas in wants:
-        kept = steady.note(kept, replicas, replicas, at, up_s, down_s)
+        kept = holds.note(kept, replicas, replicas, at, up_s, down_s)
     return kept
 
 
 def test_the_most_wanted_within_the_hold_stands() -> None:
     held = memory((0, 5), (10, 2))
-    assert steady.settle(held, 5, Rule.DEMAND, None, LIMITS) == (5, Rule.HOLD)
+    assert holds.settle(held, 5, Rule.DEMAND, None, LIMITS) == (5, Rule.HOLD)
     free = memory((0, 5), (10, 2), (15.1, 2))
-    assert steady.settle(free, 5, Rule.DEMAND, None, LIMITS) == (4, Rule.STEP)
-    assert steady.settle(free, 3, Rule.DEMAND, None, LIMITS) == (2, Rule.DEMAND)
+    assert holds.settle(free, 5, Rule.DEMAND, None, LIMITS) == (4, Rule.STEP)
+    assert holds.settle(free, 3, Rule.DEMAND, None, LIMITS) == (2, Rule.DEMAND)
 
 
 def test_up_waits_for_the_least_within_its_own_hold() -> None:
     early = memory((0, 1), (4, 6), up_s=5)
-    assert steady.settle(early, 1, Rule.DEMAND, None, LIMITS)[0] == 1
+    assert holds.settle(early, 1, Rule.DEMAND, None, LIMITS)[0] == 1
     later = memory((0, 1), (4, 6), (6, 6), up_s=5)
-    assert steady.settle(later, 1, Rule.DEMAND, None, LIMITS) == (5, Rule.STEP)
+    assert holds.settle(later, 1, Rule.DEMAND, None, LIMITS) == (5, Rule.STEP)
 
 
 def test_up_takes_the_larger_of_percent_and_pods() -> None:
     wants = memory((0, 100))
-    assert steady.settle(wants, 2, Rule.DEMAND, None, LIMITS) == (6, Rule.STEP)
-    assert steady.settle(wants, 20, Rule.DEMAND, None, LIMITS) == (40, Rule.STEP)
+    assert holds.settle(wants, 2, Rule.DEMAND, None, LIMITS) == (6, Rule.STEP)
+    assert holds.settle(wants, 20, Rule.DEMAND, None, LIMITS) == (40, Rule.STEP)
 
 
 def test_a_reason_to_keep_is_named_and_only_stops_the_way_down() -> None:
-    assert steady.settle(memory((0, 1)), 3, Rule.DEMAND, Rule.MISSED, LIMITS) == (3, Rule.MISSED)
-    assert steady.settle(memory((0, 4)), 3, Rule.DEMAND, Rule.MISSED, LIMITS) == (4, Rule.DEMAND)
+    assert holds.settle(memory((0, 1)), 3, Rule.DEMAND, Rule.MISSED, LIMITS) == (3, Rule.MISSED)
+    assert holds.settle(memory((0, 4)), 3, Rule.DEMAND, Rule.MISSED, LIMITS) == (4, Rule.DEMAND)
 
 
 def test_the_users_bounds_stand_over_every_hold() -> None:
     goal = RoleGoal("decode", 2, 4)
-    assert steady.clamp(9, Rule.HOLD, goal) == (4, Rule.MAX)
-    assert steady.clamp(1, Rule.HOLD, goal) == (2, Rule.MIN)
-    assert steady.clamp(3, Rule.HOLD, goal) == (3, Rule.HOLD)
+    assert holds.clamp(9, Rule.HOLD, goal) == (4, Rule.MAX)
+    assert holds.clamp(1, Rule.HOLD, goal) == (2, Rule.MIN)
+    assert holds.clamp(3, Rule.HOLD, goal) == (3, Rule.HOLD)

@@ -7,8 +7,8 @@ from random import Random
 
 import pytest
 
-from argosy_operator.core.scaling import budget
-from argosy_operator.core.scaling.formulas import (
+from argosy_operator.core.scaling.size import budget
+from argosy_operator.core.scaling.size.formulas import (
     DecodeModel,
     PrefillModel,
     Replica,

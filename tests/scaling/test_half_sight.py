@@ -15,7 +15,7 @@ from argosy_operator.core.scaling.observe import (
     Value,
     Windows,
 )
-from argosy_operator.core.scaling.samples import RECEIVED, Round, Series, assemble
+from argosy_operator.core.scaling.signals.samples import RECEIVED, Round, Series, assemble
 from tests.scaling.ramp import GOALS
 from tests.scaling.test_decide import START, follow, metrics, supply
 

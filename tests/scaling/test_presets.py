@@ -2,9 +2,9 @@
 
 import pytest
 
-from argosy_engine.core.sim_profiles import PROFILES
-from argosy_operator.core.scaling.presets import PRESETS, prior_of
-from argosy_operator.core.targets import goals_of
+from argosy_engine.runtime.sim.profiles import PROFILES
+from argosy_operator.core.reconcile.targets import goals_of
+from argosy_operator.core.scaling.estimate.profiles import PRESETS, prior_of
 from argosy_operator.sim import fleet
 from tests.scaling.demo import SPEC
 

@@ -13,10 +13,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from argosy_operator.core.scaling import capacity
 from argosy_operator.core.scaling.decide import ScalingState, decide
 from argosy_operator.core.scaling.decision import Decision
-from argosy_operator.core.scaling.formulas import Replica, Work, smallest
+from argosy_operator.core.scaling.estimate import capacity
+from argosy_operator.core.scaling.estimate.profiles import PRESETS
 from argosy_operator.core.scaling.observe import (
     SLO,
     Bin,
@@ -32,9 +32,9 @@ from argosy_operator.core.scaling.observe import (
     Value,
     Windows,
 )
-from argosy_operator.core.scaling.presets import PRESETS
-from argosy_operator.core.scaling.sight import believed
-from argosy_operator.core.scaling.sizing import Limits, model_of
+from argosy_operator.core.scaling.signals.validity import believed
+from argosy_operator.core.scaling.size.formulas import Replica, Work, smallest
+from argosy_operator.core.scaling.size.sizing import Limits, model_of
 from tests.scaling.demo import goals as demo_goals
 
 TRUE = PRESETS["llama-70b-h100-tp4"]

@@ -5,7 +5,8 @@ from dataclasses import replace
 import pytest
 
 from argosy_operator.core.scaling.decision import Decision, Rule
-from argosy_operator.core.scaling.formulas import (
+from argosy_operator.core.scaling.observe import SLO, Role, RoleGoal
+from argosy_operator.core.scaling.size.formulas import (
     Replica,
     Work,
     colocated_model,
@@ -13,7 +14,6 @@ from argosy_operator.core.scaling.formulas import (
     prefill_model,
     smallest,
 )
-from argosy_operator.core.scaling.observe import SLO, Role, RoleGoal
 from argosy_operator.sim.loop import Phase
 from tests.scaling import ramp
 from tests.scaling.full_sight import LLAMA, goals, metrics, play, target, times

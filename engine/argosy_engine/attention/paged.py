@@ -16,8 +16,8 @@ import numpy as np
 import torch
 import torch.nn.functional as F  # noqa: N812 - torch's own convention
 
-from argosy_engine.core.plan import FlatBatch
-from argosy_engine.core.runner import NULL_BLOCK
+from argosy_engine.core.step import FlatBatch
+from argosy_engine.ports.runner import NULL_BLOCK
 
 __all__ = ["PagedBatch", "PagedPool", "PoolShape"]
 

@@ -18,8 +18,8 @@ import time
 from pathlib import Path
 
 from argosy_engine.config import EngineConfig
-from argosy_engine.core.plan import Row, StepPlan
 from argosy_engine.core.sampling import SamplingParams
+from argosy_engine.core.step import Row, StepPlan
 from argosy_engine.runtime.machine import set_spinning
 
 set_spinning()  # as `argosy engine serve` does, before torch is loaded
@@ -28,8 +28,8 @@ import torch  # noqa: E402
 
 from argosy_engine.model.trunk import Trunk  # noqa: E402
 from argosy_engine.runtime.cpu import settle  # noqa: E402
-from argosy_engine.runtime.sampler import sample  # noqa: E402
-from argosy_engine.runtime.torch_runner import TorchRunner, load  # noqa: E402
+from argosy_engine.runtime.torch.runner import TorchRunner, load  # noqa: E402
+from argosy_engine.runtime.torch.sampler import sample  # noqa: E402
 
 _CONTEXT = 128
 _BLOCK = 32

@@ -3,9 +3,9 @@
 from dataclasses import dataclass
 from typing import Literal
 
-from argosy_engine.core.plan import StepPlan
+from argosy_engine.core.handover.messages import PullOrder
 from argosy_engine.core.request import Emission, Sequence
-from argosy_engine.core.transfer import PullOrder
+from argosy_engine.core.step import StepPlan
 
 __all__ = ["BlockedBy", "Decision"]
 

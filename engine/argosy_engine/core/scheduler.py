@@ -13,10 +13,10 @@ from operator import attrgetter
 
 from argosy_engine.core.capacity import Candidate, CapacityPolicy, Pressure
 from argosy_engine.core.decision import BlockedBy, Decision
+from argosy_engine.core.handover.messages import PullDone, PullFailed, PullOrder, PullReady
+from argosy_engine.core.handover.pull_share import PullShare
 from argosy_engine.core.limits import Limits, Refusal, refuse_shape
-from argosy_engine.core.plan import Row, StepOutput, StepPlan
 from argosy_engine.core.pool import BlockPool
-from argosy_engine.core.pull_share import PullShare
 from argosy_engine.core.request import (
     Emission,
     ErrorCode,
@@ -26,7 +26,7 @@ from argosy_engine.core.request import (
     State,
 )
 from argosy_engine.core.request import finish_reason as finish_reason_of
-from argosy_engine.core.transfer import PullDone, PullFailed, PullOrder, PullReady
+from argosy_engine.core.step import Row, StepOutput, StepPlan
 
 __all__ = ["Scheduler"]
 

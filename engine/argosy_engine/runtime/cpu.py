@@ -5,7 +5,7 @@ on end the process with SIGILL. So the engine lets a child try (`runtime.product
 instruction set (`ONEDNN_MAX_CPU_ISA`) at what worked, and learns which type is the faster one.
 
 The engine's start calls `begin` before torch is imported: the child and the import take about two
-seconds each, and run side by side. `torch_runner.load` calls `settle` before its first product.
+seconds each, and run side by side. `torch.runner.load` calls `settle` before its first product.
 Both act once in a process, because oneDNN reads its environment once.
 """
 
@@ -29,7 +29,7 @@ __all__ = ["PROGRAM", "Attempt", "Cpu", "abandon", "begin", "judge", "levels", "
 
 log = logging.getLogger(__name__)
 
-PROGRAM = (sys.executable, "-P", "-m", "argosy_engine.runtime.products")
+PROGRAM = (sys.executable, "-P", "-m", "argosy_engine.runtime.torch.products")
 _VARIABLE = "ONEDNN_MAX_CPU_ISA"
 _DEFAULT = "DEFAULT"  # oneDNN's word for everything that the CPU announces
 _LEVELS = (_DEFAULT, "AVX512_CORE_FP16", "AVX512_CORE_BF16", "AVX512_CORE", "AVX2")

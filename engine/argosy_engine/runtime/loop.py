@@ -17,12 +17,7 @@ from concurrent.futures import Future, wait
 from dataclasses import dataclass
 from typing import Protocol, assert_never
 
-from argosy_engine.core.limits import Refusal
-from argosy_engine.core.plan import StepPlan
-from argosy_engine.core.request import Emission, FinishReason, NewRequest, Sequence, client_id
-from argosy_engine.core.runner import Runner
-from argosy_engine.core.scheduler import Scheduler
-from argosy_engine.core.transfer import (
+from argosy_engine.core.handover.messages import (
     LeaseKey,
     LeaseReady,
     PrefillEvent,
@@ -34,7 +29,12 @@ from argosy_engine.core.transfer import (
     PullReady,
     RemotePrefill,
 )
-from argosy_engine.metrics import EngineMetrics
+from argosy_engine.core.limits import Refusal
+from argosy_engine.core.request import Emission, FinishReason, NewRequest, Sequence, client_id
+from argosy_engine.core.scheduler import Scheduler
+from argosy_engine.core.step import StepPlan
+from argosy_engine.metrics.metrics import EngineMetrics
+from argosy_engine.ports.runner import Runner
 from argosy_engine.runtime.shared_leases import SharedLeases
 from argosy_engine.runtime.worker import Worker
 

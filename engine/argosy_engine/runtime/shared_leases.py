@@ -4,8 +4,8 @@ import threading
 import time
 from collections.abc import Callable
 
-from argosy_engine.core.leases import LeaseTable
-from argosy_engine.core.transfer import LeaseKey
+from argosy_engine.core.handover.leases import LeaseTable
+from argosy_engine.core.handover.messages import LeaseKey
 
 __all__ = ["SharedLeases"]
 

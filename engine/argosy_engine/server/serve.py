@@ -19,21 +19,21 @@ from starlette.types import ASGIApp
 
 from argosy_engine.config import EngineConfig
 from argosy_engine.core.capacity import CapacityPolicy, GuaranteedNoEvict, MaxUtilization
+from argosy_engine.core.handover.messages import TransferService
 from argosy_engine.core.limits import Limits, Refusal
 from argosy_engine.core.pool import BlockPool
-from argosy_engine.core.runner import Runner
 from argosy_engine.core.scheduler import Scheduler
-from argosy_engine.core.text import Tokenizer
-from argosy_engine.core.transfer import TransferService
 from argosy_engine.errors import LoadError
-from argosy_engine.metrics import EngineMetrics
+from argosy_engine.metrics.metrics import EngineMetrics
+from argosy_engine.ports.runner import Runner
+from argosy_engine.ports.tokenizer import Tokenizer
 from argosy_engine.runtime.cpu import begin
 from argosy_engine.runtime.loop import Delivery, EngineLoop
 from argosy_engine.runtime.machine import set_spinning
 from argosy_engine.runtime.worker import Worker
 from argosy_engine.server.admin import Admin
-from argosy_engine.server.api import OpenAiApi
 from argosy_engine.server.drain import Drain
+from argosy_engine.server.openai.routes import OpenAiApi
 
 __all__ = ["serve"]
 
@@ -112,12 +112,12 @@ async def _run(
 
 def _load(config: EngineConfig) -> tuple[Runner, Tokenizer]:
     """Only the chosen runner's module is imported: a simulated engine never sees torch."""
-    name = "sim_runner" if config.load_format == "sim" else "torch_runner"
+    name = "sim" if config.load_format == "sim" else "torch"
     try:
-        if name == "torch_runner":
+        if name == "torch":
             set_spinning()
             begin(config)  # beside the import of torch: both take seconds
-        module = importlib.import_module(f"argosy_engine.runtime.{name}")
+        module = importlib.import_module(f"argosy_engine.runtime.{name}.runner")
         runner, tokenizer = module.load(config)
         runner.warm_up()
     except ModuleNotFoundError as missing:
@@ -152,7 +152,7 @@ def _scheduler(config: EngineConfig, runner: Runner) -> Scheduler:
 def _kv_service(config: EngineConfig, runner: Runner, loop: EngineLoop) -> TransferService | None:
     if config.role == "colocated":
         return None
-    module = importlib.import_module("argosy_engine.kv.service")
+    module = importlib.import_module("argosy_engine.transfer.service")
     service: TransferService = module.KvService(
         config=config, runner=runner, prefill=loop, post=loop.post
     )

@@ -9,8 +9,8 @@ from typing import Any
 import jinja2
 from tokenizers import Tokenizer as RustTokenizer
 
-from argosy_engine.core.text import ChatTemplateError
 from argosy_engine.errors import LoadError
+from argosy_engine.ports.tokenizer import ChatTemplateError
 from argosy_engine.text.chat_template import ChatTemplate
 from argosy_engine.text.detokenizer import StreamDetokenizer
 from argosy_engine.text.token_bytes import bytes_per_token, fewest_tokens
@@ -19,7 +19,7 @@ __all__ = ["HfTokenizer"]
 
 
 class HfTokenizer:
-    """Implements `core.text.Tokenizer`; the Rust object inside is safe to share by threads."""
+    """Implements `ports.tokenizer.Tokenizer`. The Rust object inside may be shared by threads."""
 
     def __init__(self, folder: Path) -> None:
         path = folder / "tokenizer.json"

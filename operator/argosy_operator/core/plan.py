@@ -9,15 +9,20 @@ die between any two orders: the next plan goes on from what it finds. Read next:
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 
-from argosy_operator.core.actions import Action, Outcome, key_of
-from argosy_operator.core.children import create_scaled, learn_settled, own_children
-from argosy_operator.core.contests import contest_slowly, learn_contests
-from argosy_operator.core.draft import LOOK_AGAIN_S, Draft
-from argosy_operator.core.events import EventReason, Note, fresh
-from argosy_operator.core.failures import learn_failures, next_try_s, taken_look_s, wait_for_failed
-from argosy_operator.core.follow import follow_targets, retire_old
-from argosy_operator.core.snapshot import Memory, Snapshot
-from argosy_operator.core.targets import choose_targets, write_targets
+from argosy_operator.core.fleet.actions import Action, Outcome, key_of
+from argosy_operator.core.fleet.events import EventReason, Note, fresh
+from argosy_operator.core.fleet.snapshot import Memory, Snapshot
+from argosy_operator.core.reconcile.children import create_scaled, learn_settled, own_children
+from argosy_operator.core.reconcile.contests import contest_slowly, learn_contests
+from argosy_operator.core.reconcile.draft import LOOK_AGAIN_S, Draft
+from argosy_operator.core.reconcile.drain import follow_targets, retire_old
+from argosy_operator.core.reconcile.failures import (
+    learn_failures,
+    next_try_s,
+    taken_look_s,
+    wait_for_failed,
+)
+from argosy_operator.core.reconcile.targets import choose_targets, write_targets
 
 
 def leave_alone(s: Snapshot, d: Draft) -> Draft:

@@ -17,7 +17,7 @@ from kubernetes.aio.client import ApiClient, ApiException
 from kubernetes.aio.config.config_exception import ConfigException
 from kubernetes.aio.dynamic import DynamicClient, Resource
 
-from argosy_operator.core.actions import Trouble
+from argosy_operator.core.fleet.actions import Trouble
 from argosy_operator.ports.access import Access, AccessError
 from argosy_operator.ports.calls import Calls
 from argosy_operator.ports.protocols import ClusterError, Gate, Object

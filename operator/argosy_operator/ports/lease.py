@@ -14,7 +14,7 @@ import time
 from collections.abc import Callable
 from datetime import UTC, datetime
 
-from argosy_operator.core.actions import Trouble
+from argosy_operator.core.fleet.actions import Trouble
 from argosy_operator.ports.cluster import ApiCluster
 from argosy_operator.ports.protocols import ClusterError, Object
 

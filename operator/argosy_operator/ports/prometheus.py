@@ -23,7 +23,7 @@ from prometheus_api_client import PrometheusConnect
 from urllib3.util.retry import Retry
 
 from argosy_operator.api.v1alpha1 import ServingDeployment
-from argosy_operator.core.scaling import samples
+from argosy_operator.core.reconcile.targets import goals_of
 from argosy_operator.core.scaling.observe import (
     Blind,
     FleetMetrics,
@@ -33,7 +33,7 @@ from argosy_operator.core.scaling.observe import (
     Windows,
     blind_metrics,
 )
-from argosy_operator.core.targets import goals_of
+from argosy_operator.core.scaling.signals import samples
 from argosy_operator.ports.allowlist import (
     NOTHING_ELSE,
     Allowlist,

@@ -10,9 +10,9 @@ from dataclasses import dataclass
 from typing import Any, Protocol
 
 from argosy_operator.api.v1alpha1 import ServingDeployment
-from argosy_operator.core.actions import Trouble
+from argosy_operator.core.fleet.actions import Trouble
+from argosy_operator.core.fleet.pods import Load
 from argosy_operator.core.scaling.observe import FleetMetrics
-from argosy_operator.core.victims import Load
 
 Object = dict[str, Any]
 

@@ -8,7 +8,7 @@ A change of the template here needs a new number in `core.revision.TEMPLATE`.
 from collections.abc import Mapping
 
 from argosy_operator.api.v1alpha1 import Role, RoleName, ServingDeployment
-from argosy_operator.core import names
+from argosy_operator.core.fleet import names
 from argosy_operator.render.images import Images
 from argosy_operator.render.labels import (
     Object,

@@ -12,8 +12,8 @@ from collections.abc import Mapping
 from typing import Any
 
 from argosy_operator.api.v1alpha1 import ServingDeployment
-from argosy_operator.core import names
-from argosy_operator.core.pods import seconds
+from argosy_operator.core.fleet import names
+from argosy_operator.core.fleet.pods import seconds
 from argosy_operator.render.engine import GRACE_MARGIN_S, whole_seconds
 from argosy_operator.render.images import Images
 from argosy_operator.render.labels import (

@@ -8,7 +8,7 @@ operator gone, too.
 from typing import Any
 
 from argosy_operator.api.v1alpha1 import API_VERSION, ServingDeployment
-from argosy_operator.core import names
+from argosy_operator.core.fleet import names
 
 Object = dict[str, Any]
 

@@ -1,7 +1,7 @@
 """One role's handles: the ServingRole that can be scaled, and its disruption budget."""
 
 from argosy_operator.api.v1alpha1 import API_VERSION, RoleName, ServingDeployment
-from argosy_operator.core import names
+from argosy_operator.core.fleet import names
 from argosy_operator.render.labels import Object, disruption_budget, metadata
 
 

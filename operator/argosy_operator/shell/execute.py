@@ -13,7 +13,7 @@ from functools import partial
 from typing import assert_never
 
 from argosy_operator.api.v1alpha1 import ServingDeployment
-from argosy_operator.core.actions import (
+from argosy_operator.core.fleet.actions import (
     Action,
     AnnotatePod,
     Apply,

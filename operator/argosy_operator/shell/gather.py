@@ -10,13 +10,12 @@ from dataclasses import dataclass
 from functools import partial
 
 from argosy_operator.api.v1alpha1 import RoleName, ServingDeployment
-from argosy_operator.core import names
-from argosy_operator.core.pods import Pod, owned_pods
-from argosy_operator.core.revision import revision
+from argosy_operator.core.fleet import names
+from argosy_operator.core.fleet.pods import Load, Pod, owned_pods
+from argosy_operator.core.fleet.revision import revision
+from argosy_operator.core.fleet.snapshot import Clock, Key, Memory, Object, Snapshot, is_owned
+from argosy_operator.core.reconcile.targets import by_law
 from argosy_operator.core.scaling.observe import FleetMetrics
-from argosy_operator.core.snapshot import Clock, Key, Memory, Object, Snapshot, is_owned
-from argosy_operator.core.targets import by_law
-from argosy_operator.core.victims import Load
 from argosy_operator.ports.protocols import Cluster, Engines, Metrics
 from argosy_operator.render import engine, gateway, role
 from argosy_operator.render.images import Images

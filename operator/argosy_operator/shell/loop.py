@@ -13,9 +13,9 @@ import random
 import time
 from collections.abc import Awaitable, Callable, Iterable
 
-from argosy_operator.core.actions import Outcome, Trouble
+from argosy_operator.core.fleet.actions import Outcome, Trouble
+from argosy_operator.core.fleet.snapshot import Clock, Memory
 from argosy_operator.core.plan import after, plan
-from argosy_operator.core.snapshot import Clock, Memory
 from argosy_operator.ports.calls import QPS
 from argosy_operator.ports.protocols import ClusterError
 from argosy_operator.shell import logs, metrics

@@ -6,7 +6,7 @@ from contextlib import contextmanager
 
 from prometheus_client import Counter, Gauge, Histogram
 
-from argosy_operator.core.draft import Draft
+from argosy_operator.core.reconcile.draft import Draft
 from argosy_operator.core.scaling.decision import Rule
 
 ROUNDS = Counter("argosy_operator_reconcile_total", "Rounds of fleets' loops.", ["result"])

@@ -7,14 +7,14 @@ from pydantic import ValidationError
 
 from argosy_operator.api.part import dump
 from argosy_operator.api.v1alpha1 import API_VERSION, ServingDeployment
-from argosy_operator.core import names
-from argosy_operator.core.actions import Outcome, Trouble, is_write, target
-from argosy_operator.core.draft import Draft
-from argosy_operator.core.events import Note, event, stalled
-from argosy_operator.core.figures import role_status
+from argosy_operator.core.fleet import names
+from argosy_operator.core.fleet.actions import Outcome, Trouble, is_write, target
+from argosy_operator.core.fleet.events import Note, event, stalled
+from argosy_operator.core.fleet.snapshot import Snapshot
 from argosy_operator.core.plan import Plan
-from argosy_operator.core.snapshot import Snapshot
-from argosy_operator.core.status import refused, status_of
+from argosy_operator.core.reconcile.draft import Draft
+from argosy_operator.core.status.compose import refused, status_of
+from argosy_operator.core.status.numbers import role_status
 from argosy_operator.ports.protocols import ClusterError, Object
 from argosy_operator.shell.execute import STOP_AT, trouble_of
 from argosy_operator.shell.gather import Sources

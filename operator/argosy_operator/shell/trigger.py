@@ -14,7 +14,7 @@ from typing import Any
 import kopf
 
 from argosy_operator.api.v1alpha1 import GROUP, VERSION
-from argosy_operator.core import names
+from argosy_operator.core.fleet import names
 from argosy_operator.ports.access import Access
 
 RELOGIN = timedelta(minutes=5)

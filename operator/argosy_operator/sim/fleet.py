@@ -13,7 +13,7 @@ from itertools import count
 from typing import Literal
 
 from argosy_operator.core.scaling.observe import SLO, Role
-from argosy_operator.core.scaling.samples import (
+from argosy_operator.core.scaling.signals.samples import (
     KV_CAPACITY,
     KV_USE,
     OUTPUTS,

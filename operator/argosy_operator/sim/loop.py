@@ -11,7 +11,7 @@ from random import Random
 from argosy_operator.core.scaling.decide import ScalingState, decide
 from argosy_operator.core.scaling.decision import Decision
 from argosy_operator.core.scaling.observe import Goals, Observations, Role, RoleSupply
-from argosy_operator.core.scaling.samples import Round, assemble
+from argosy_operator.core.scaling.signals.samples import Round, assemble
 from argosy_operator.sim.fleet import Engine, Fleet, Request
 
 ROLES: tuple[Role, ...] = ("prefill", "decode")

@@ -8,9 +8,10 @@ as a record, to status, Event and log. The operator, the simulator and the tests
 
 from dataclasses import replace
 
-from argosy_operator.core.scaling import budget, capacity, demand, report, sight, steady
+from argosy_operator.core.scaling import explain
 from argosy_operator.core.scaling.decision import Candidate, Decision, RoleTarget, Rule
-from argosy_operator.core.scaling.demand import Demand
+from argosy_operator.core.scaling.estimate import capacity, demand
+from argosy_operator.core.scaling.estimate.demand import Demand
 from argosy_operator.core.scaling.observe import (
     SLO,
     FleetMetrics,
@@ -21,7 +22,10 @@ from argosy_operator.core.scaling.observe import (
     Value,
     Windows,
 )
-from argosy_operator.core.scaling.sizing import Limits, Size, model_of, size
+from argosy_operator.core.scaling.pace import holds
+from argosy_operator.core.scaling.signals import validity
+from argosy_operator.core.scaling.size import budget
+from argosy_operator.core.scaling.size.sizing import Limits, Size, model_of, size
 from argosy_operator.core.scaling.state import RoleState, ScalingState, idle, restarted
 
 __all__ = ["Candidate", "Decision", "RoleTarget", "Rule", "ScalingState", "decide"]
@@ -34,30 +38,30 @@ def decide(
     state: ScalingState, observations: Observations, goals: Goals, now: float
 ) -> tuple[ScalingState, Decision]:
     """The scaling law. Pure: equal arguments give equal answers."""
-    metrics, windows, slo = sight.believed(observations.metrics), goals.windows, goals.slo
+    metrics, windows, slo = validity.believed(observations.metrics), goals.windows, goals.slo
     observations = replace(observations, metrics=metrics)
     if slo is None or goals.policy == "None":
-        return state, report.at_minimum(observations, goals, now)
-    blind = sight.blindness(metrics, windows)
+        return state, explain.at_minimum(observations, goals, now)
+    blind = validity.blindness(metrics, windows)
     if blind is not None:
-        return state, report.held(observations, goals, now, blind)
+        return state, explain.held(observations, goals, now, blind)
     if state.seen_at is not None and now < state.seen_at - windows.fresh_s:
         state = restarted(state)
-    state = sight.sight(state, metrics, goals, slo, now)
+    state = validity.sight(state, metrics, goals, slo, now)
     horizon_s = max(cold_start_s(s, windows) for s in observations.supply)
     horizon_s += windows.interval_s + windows.scrape_s
     bins = demand.remember(state.demand, metrics.bins, windows.scrape_s)
     noted, coming = demand.estimate(bins, windows, horizon_s, now)
-    roles = tuple(sight.learn(r, observations, goals) for r in state.roles)
+    roles = tuple(validity.learn(r, observations, goals) for r in state.roles)
     state = replace(state, demand=noted, roles=roles)
     sizes = _sizes(state, coming, observations, goals, slo, now)
     settled = [_settle(state, r, sizes, observations, goals, now) for r in state.roles]
     kept = {t.role for t, _, keeps in settled if keeps in UNSURE}
     targets = _within_budget([t for t, _, _ in settled], kept, sizes, observations, goals)
     state = replace(state, roles=tuple(_raised(r, targets, now) for _, r, _ in settled))
-    work = sight.work(state.lengths, metrics) if sizes else None
-    decision = report.decided(targets, sizes, coming, work, observations, now)
-    return state, report.relearning(decision, state)
+    work = validity.work(state.lengths, metrics) if sizes else None
+    decision = explain.decided(targets, sizes, coming, work, observations, now)
+    return state, explain.relearning(decision, state)
 
 
 def cold_start_s(supply: RoleSupply, windows: Windows) -> float:
@@ -70,7 +74,7 @@ def _sizes(
     state: ScalingState, coming: Demand, seen: Observations, goals: Goals, slo: SLO, now: float
 ) -> dict[Role, Size]:
     """Each role's size from load; empty when idle for a hold window."""
-    windows, work = goals.windows, sight.work(state.lengths, seen.metrics)
+    windows, work = goals.windows, validity.work(state.lengths, seen.metrics)
     if idle(state, windows, now):
         return {}
     transfer_s = (state.lengths.transfer_s or 0.0) / max(work.output - 1, 1.0)
@@ -112,10 +116,10 @@ def _settle(
     got = sizes.get(role.role)
     up, down, rule = (got.up, got.down, got.rule) if got else (goal.min, goal.min, Rule.IDLE)
     hold_s = max(windows.down_hold_s, 2 * cold_start_s(supply, windows))
-    memory = steady.note(role.memory, up, down, now, windows.up_hold_s, hold_s)
+    memory = holds.note(role.memory, up, down, now, windows.up_hold_s, hold_s)
     kept_by = _kept_by(state, role, sizes, supply, seen.metrics, goals, now)
-    replicas, rule = steady.settle(memory, current, rule, kept_by, goals.steps)
-    replicas, rule = steady.clamp(replicas, rule, goal)
+    replicas, rule = holds.settle(memory, current, rule, kept_by, goals.steps)
+    replicas, rule = holds.clamp(replicas, rule, goal)
     target = RoleTarget(role.role, current, replicas, up, rule, "")
     return target, replace(role, memory=memory), kept_by
 
@@ -144,14 +148,14 @@ def _kept_by(
         (bool(metrics.silent_gateways), Rule.BLIND),
         (state.sighted_at is None or now - state.sighted_at < hold_s, Rule.STARTING),
         (supply.ready > 0 and 2 * reporting <= supply.ready, Rule.BLIND),
-        (bool(sight.unknown(role.role, metrics)), Rule.BLIND),
+        (bool(validity.unknown(role.role, metrics)), Rule.BLIND),
         (got is not None and not measured, Rule.LEARNING),
         (supply.rolling, Rule.ROLLING),
         (starting and now - (raised_at or now) < hold_s, Rule.PENDING),
         (got is not None and got.rule is Rule.BACKLOG, Rule.BACKLOG),
         (got is not None and met + noise < goal, Rule.MISSED),
     )
-    return next((rule for holds, rule in rules if holds), None)
+    return next((rule for applies, rule in rules if applies), None)
 
 
 def _within_budget(

@@ -5,10 +5,10 @@ It begins empty after a restart of the operator, so that every hold begins anew.
 
 from dataclasses import dataclass, field, replace
 
-from argosy_operator.core.scaling.capacity import Estimate
-from argosy_operator.core.scaling.demand import DemandState
+from argosy_operator.core.scaling.estimate.capacity import Estimate
+from argosy_operator.core.scaling.estimate.demand import DemandState
 from argosy_operator.core.scaling.observe import Role, Windows
-from argosy_operator.core.scaling.steady import Memory
+from argosy_operator.core.scaling.pace.holds import Memory
 
 
 @dataclass(frozen=True, slots=True)

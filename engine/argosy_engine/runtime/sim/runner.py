@@ -1,0 +1,159 @@
+"""A runner that computes nothing and lasts as long as the real one would.
+
+The scheduler, pool, leases, HTTP and metrics around it are the engine's own, so that fleets of any
+size run without weights or accelerators. Steps end on absolute deadlines: what a busy machine
+loses in one step it wins back in the next, and what it could not win back is counted.
+"""
+
+import re
+import time
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+from zlib import crc32
+
+from argosy_engine.config import EngineConfig
+from argosy_engine.core.sampling import SamplingDefaults
+from argosy_engine.core.step import StepOutput, StepPlan
+from argosy_engine.errors import LoadError
+from argosy_engine.ports.runner import KvLayout
+from argosy_engine.runtime.sim.profiles import PROFILES, SimProfile
+
+__all__ = ["SimRunner", "SimTokenizer", "load"]
+
+_VOCAB = 32_000
+_FIRST_ID = 3  # 0 … 2 are the usual specials; 2 ends a sequence and is never drawn
+_GIVE_UP_S = 0.5  # further behind than this, the lost time is accepted and counted
+
+
+def load(config: EngineConfig) -> tuple["SimRunner", "SimTokenizer"]:
+    """The runner for `--model sim:PRESET`; LoadError names the presets there are."""
+    scheme, _, preset = config.model.partition(":")
+    profile = PROFILES.get(preset)
+    if scheme != "sim" or profile is None:
+        known = ", ".join(PROFILES)  # a fleet writes sim://NAME, a command line sim:NAME
+        raise LoadError(
+            "ModelNotFound",
+            f"{config.model!r} names no preset of simulated engines; known: {known}",
+        )
+    return SimRunner(preset, profile, config), SimTokenizer()
+
+
+class SimRunner:
+    """Sleeps through steps of a `SimProfile`; implements `core.runner.Runner`."""
+
+    def __init__(
+        self,
+        preset: str,
+        profile: SimProfile,
+        config: EngineConfig,
+        *,
+        clock: Callable[[], float] = time.monotonic,
+        sleep: Callable[[float], None] = time.sleep,
+    ) -> None:
+        tokens = config.kv_cache_tokens or profile.kv_tokens
+        self._profile = profile
+        self._clock = clock
+        self._sleep = sleep
+        self._deadline = 0.0
+        self.eos_token_ids = frozenset({2})
+        self.vocab_size = _VOCAB
+        self.sampling_defaults = SamplingDefaults()
+        self.facts = {"cpu_isa": "", "dtype": ""}
+        self.max_model_len = min(config.max_model_len or profile.max_model_len, tokens)
+        self._layout = KvLayout(
+            fingerprint=f"sim:{preset} block={config.block_size}",
+            block_size=config.block_size,
+            num_blocks=max(1, tokens // config.block_size),
+            block_bytes=config.block_size * profile.kv_bytes_per_token,
+            wire_block_bytes=0,
+            simulated_bytes_per_s=profile.transfer_bytes_per_s,
+        )
+
+    def kv_layout(self) -> KvLayout:
+        return self._layout
+
+    def warm_up(self) -> None:
+        """Nothing to warm."""
+
+    def execute(self, plan: StepPlan) -> StepOutput:
+        """Return at this step's deadline; tokens depend on the prompt and the position only."""
+        duration_s = self._profile.step_s(plan)
+        now = self._clock()
+        lost_s = 0.0
+        if plan.after_idle:
+            self._deadline = now
+        elif now - self._deadline > _GIVE_UP_S:
+            lost_s = now - self._deadline
+            self._deadline = now
+        self._deadline += duration_s
+        left_s = self._deadline - now
+        if left_s > 0:
+            self._sleep(left_s)
+        return StepOutput(
+            token_ids=[
+                _draw(row.tokens[0], row.start + row.count) for row in plan.rows if row.samples
+            ],
+            busy_s=duration_s + lost_s,
+            late_s=max(0.0, self._clock() - self._deadline),
+        )
+
+    def read_blocks(self, block_ids: Sequence[int]) -> memoryview:  # noqa: ARG002
+        return memoryview(b"")
+
+    def write_blocks(self, block_ids: Sequence[int], data: memoryview) -> None:
+        """There are no bytes to keep."""
+
+    def close(self) -> None:
+        """Nothing to free."""
+
+
+def _draw(seed_token: int, position: int) -> int:
+    return _FIRST_ID + (seed_token * 31 + position * 7919) % (_VOCAB - _FIRST_ID)
+
+
+class SimTokenizer:
+    """One token a word; ids are the words' checksums, so that equal texts share a prefix cache."""
+
+    vocab_size = _VOCAB
+
+    def fewest_tokens(self, text: str) -> int:  # noqa: ARG002
+        return 0  # a word may be of any length
+
+    def encode(self, text: str, *, add_special_tokens: bool = True) -> list[int]:  # noqa: ARG002
+        return [_FIRST_ID + crc32(word) % (_VOCAB - _FIRST_ID) for word in text.encode().split()]
+
+    def chat_text(
+        self,
+        messages: Sequence[dict[str, Any]],
+        *,
+        add_generation_prompt: bool = True,
+        arguments: Mapping[str, Any] | None = None,  # noqa: ARG002
+    ) -> str:
+        """Each message's role and words, as a template would wrap them."""
+        parts = [f"<{message['role']}> {_text_of(message)}" for message in messages]
+        return " ".join([*parts, *(["<assistant>"] if add_generation_prompt else [])])
+
+    def new_detokenizer(
+        self,
+        prompt_ids: Sequence[int],  # noqa: ARG002
+        *,
+        skip_special_tokens: bool = True,  # noqa: ARG002
+    ) -> "SimDetokenizer":
+        return SimDetokenizer()
+
+
+class SimDetokenizer:
+    """`tok123 ` for token 123."""
+
+    def push(self, token_id: int) -> str:
+        return f"tok{token_id} "
+
+    def flush(self) -> str:
+        return ""
+
+
+def _text_of(message: dict[str, Any]) -> str:
+    content = message.get("content") or ""
+    if isinstance(content, str):
+        return content
+    return " ".join(re.sub(r"\s+", " ", part.get("text", "")) for part in content)

@@ -1,0 +1,245 @@
+"""The runner that computes: safetensors on CPU or CUDA, paged attention, sampling.
+
+Made by the engine's start from an `EngineConfig`; driven by the engine thread; its pool is read
+and written by the KV thread between steps' blocks (see `core.runner`).
+"""
+
+import time
+from collections.abc import Sequence
+from pathlib import Path
+
+import numpy as np
+import torch
+
+from argosy_engine.attention.paged import PagedPool, PoolShape
+from argosy_engine.config import EngineConfig
+from argosy_engine.core.sampling import SamplingParams
+from argosy_engine.core.step import FlatBatch, Row, StepOutput, StepPlan, flatten
+from argosy_engine.errors import LoadError
+from argosy_engine.model.loader import dummy_weights, load_weights
+from argosy_engine.model.spec import ModelSpec, read_spec
+from argosy_engine.model.trunk import Trunk
+from argosy_engine.ports.runner import NULL_BLOCK, KvLayout
+from argosy_engine.ports.tokenizer import Tokenizer
+from argosy_engine.runtime.cpu import Cpu, abandon, begin, settle
+from argosy_engine.runtime.machine import allowed_threads, available_bytes, is_limited
+from argosy_engine.runtime.torch.penalty import penalise_
+from argosy_engine.runtime.torch.sampler import sample
+from argosy_engine.text.byte_tokenizer import ByteTokenizer
+from argosy_engine.text.hf_tokenizer import HfTokenizer
+
+__all__ = ["TorchRunner", "load"]
+
+_LAYOUT_VERSION = 1
+_POOL_BYTES = 256 << 20  # the default where nothing limits memory: neighbours need some too,
+_POOL_BYTES_LONGEST = 1 << 30  # … or one request of the longest kind, up to this
+_POOL_SHARE = 0.8  # of what is left in a limited group, or on an accelerator
+_WARM_UP_TOKENS = 64
+
+
+def load(config: EngineConfig) -> tuple["TorchRunner", Tokenizer]:
+    """Runner and tokenizer of the folder `config.model`; LoadError says what to do."""
+    folder = Path(config.model)
+    device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
+    cpu = _settle(config, device)
+    spec = read_spec(folder)
+    torch.set_num_threads(config.threads or allowed_threads())
+    dtype = _dtype(config, spec, cpu)
+    if config.load_format == "dummy" and not (folder / "tokenizer.json").is_file():
+        tokenizer: Tokenizer = ByteTokenizer(spec.vocab)
+    else:
+        tokenizer = HfTokenizer(folder)
+    _refuse_what_cannot_fit(spec, dtype, device)
+    try:
+        if config.load_format == "dummy":
+            weights = dummy_weights(spec, dtype, device)
+        else:
+            weights = load_weights(folder, spec, dtype, device)
+        pool = _pool(config, spec, dtype, device)
+    except (torch.OutOfMemoryError, MemoryError) as error:
+        raise LoadError("OutOfMemory", f"{error}: raise the memory limit") from error
+    usable = (pool.shape.blocks - 1) * config.block_size
+    length = min(config.max_model_len or spec.max_positions, spec.max_positions, usable)
+    if config.max_model_len and config.max_model_len > length:
+        raise LoadError(
+            "BadArgument",
+            f"--max-model-len {config.max_model_len} is too long: the model knows "
+            f"{spec.max_positions} positions and the KV pool holds {usable} tokens",
+        )
+    trunk = Trunk(spec, weights, max_positions=length + 1)
+    runner = TorchRunner(trunk, pool, name=config.served_name, max_model_len=length)
+    runner.facts = {"cpu_isa": cpu.isa if cpu else "", "dtype": _name(dtype)}
+    return runner, tokenizer
+
+
+class TorchRunner:
+    """Implements `core.runner.Runner`."""
+
+    def __init__(self, trunk: Trunk, pool: PagedPool, *, name: str, max_model_len: int) -> None:
+        self.trunk = trunk
+        self._pool = pool
+        self.eos_token_ids = trunk.spec.eos_token_ids
+        self.vocab_size = trunk.spec.vocab
+        self.sampling_defaults = trunk.spec.sampling
+        self.max_model_len = max_model_len
+        self.facts = {"cpu_isa": "", "dtype": _name(pool.memory.dtype)}
+        self._bytes = pool.memory.view(torch.uint8)
+        self._numpy = self._bytes.numpy() if pool.device.type == "cpu" else None
+        self._layout = _layout(trunk.spec, pool, name)
+
+    def kv_layout(self) -> KvLayout:
+        return self._layout
+
+    def warm_up(self) -> None:
+        """A prompt and a decode in the null block: kernels are chosen and pages touched."""
+        size = self._pool.shape.block_size
+        count = min(_WARM_UP_TOKENS, self.max_model_len - 1)
+        table = [NULL_BLOCK] * (count // size + 2)
+        for start, tokens in ((0, count), (count, 1)):
+            row = Row(
+                request_id="warm-up",
+                tokens=[0] * (count + 1),
+                block_table=table,
+                start=start,
+                count=tokens,
+                samples=True,
+                decode=tokens == 1,
+                sampling=SamplingParams(max_tokens=1, temperature=0.0),
+            )
+            self._run(flatten(_single_row_plan(row, size)))
+
+    def execute(self, plan: StepPlan) -> StepOutput:
+        began = time.perf_counter()
+        ids = self._run(flatten(plan))
+        return StepOutput(token_ids=ids, busy_s=time.perf_counter() - began)
+
+    def _run(self, flat: FlatBatch) -> list[int]:
+        device = self._pool.device
+        with torch.inference_mode():
+            logits = self.trunk.forward(
+                torch.tensor(flat.token_ids, device=device),
+                torch.tensor(flat.positions, device=device),
+                self._pool.prepare(flat),
+                self._pool,
+                torch.tensor(flat.sample_rows, dtype=torch.int64, device=device),
+            )
+            penalise_(logits, flat.sampling, flat.histories)
+            return sample(logits, flat.sampling, flat.sample_positions)
+
+    def read_blocks(self, block_ids: Sequence[int]) -> memoryview:
+        if self._numpy is not None:
+            return self._numpy[list(block_ids)].data.cast("B")
+        index = torch.tensor(list(block_ids), device=self._pool.device)
+        return self._bytes[index].cpu().numpy().data.cast("B")
+
+    def write_blocks(self, block_ids: Sequence[int], data: memoryview) -> None:
+        if self._numpy is not None:  # no torch: the KV thread must not get an OpenMP team
+            self._numpy[list(block_ids)] = np.frombuffer(data, np.uint8).reshape(len(block_ids), -1)
+            return
+        # A bytearray of its own: torch warns about memory that it may not write to.
+        blocks = torch.frombuffer(bytearray(data), dtype=torch.uint8).view(len(block_ids), -1)
+        index = torch.tensor(list(block_ids), device=self._pool.device)
+        self._bytes[index] = blocks.to(self._pool.device)
+        torch.cuda.synchronize(self._pool.device)
+
+    def close(self) -> None:
+        """The process frees everything."""
+
+
+def _single_row_plan(row: Row, block_size: int) -> StepPlan:
+    return StepPlan(
+        index=1,
+        rows=(row,),
+        block_size=block_size,
+        prefill_tokens=0 if row.decode else row.count,
+        prefill_sequences=int(not row.decode),
+        decode_sequences=int(row.decode),
+        decode_context_tokens=row.start + 1 if row.decode else 0,
+        after_idle=True,
+    )
+
+
+def _layout(spec: ModelSpec, pool: PagedPool, name: str) -> KvLayout:
+    shape = pool.shape
+    size = shape.block_elements * pool.memory.element_size()
+    dtype = _name(pool.memory.dtype)
+    return KvLayout(
+        fingerprint=(
+            f"{name} {spec.architecture} layers={spec.layers} kv_heads={spec.kv_heads} "
+            f"head_dim={spec.head_dim} dtype={dtype} block={shape.block_size} v{_LAYOUT_VERSION}"
+        ),
+        block_size=shape.block_size,
+        num_blocks=shape.blocks - 1,
+        block_bytes=size,
+        wire_block_bytes=size,
+    )
+
+
+def _name(dtype: torch.dtype) -> str:
+    return str(dtype).removeprefix("torch.")
+
+
+def _settle(config: EngineConfig, device: torch.device) -> Cpu | None:
+    """What the CPU computes with, before its first product; None: an accelerator computes."""
+    if device.type == "cpu":
+        begin(config)
+        return settle()
+    abandon()
+    return None
+
+
+def _dtype(config: EngineConfig, spec: ModelSpec, cpu: Cpu | None) -> torch.dtype:
+    """auto: the checkpoint's, but float32 on a CPU where bfloat16 is not the faster one."""
+    if config.dtype == "bfloat16" and cpu and not cpu.bfloat16_works:
+        raise LoadError("BadArgument", "bfloat16 does not work on this CPU: say --dtype float32")
+    if config.dtype != "auto":
+        return torch.float32 if config.dtype == "float32" else torch.bfloat16
+    if spec.dtype == "float32" or (cpu and not cpu.bfloat16_faster):
+        return torch.float32
+    return torch.bfloat16
+
+
+def _refuse_what_cannot_fit(spec: ModelSpec, dtype: torch.dtype, device: torch.device) -> None:
+    # On a CPU the head is packed, which is a second copy of a tied embedding (`model.linear`).
+    packed = spec.vocab * spec.hidden if spec.tied and device.type == "cpu" else 0
+    need, free = (spec.parameters + packed) * dtype.itemsize, _free_bytes(device)
+    if need > free:
+        raise LoadError(
+            "OutOfMemory",
+            f"the weights need {need >> 20} MiB as {dtype}, {free >> 20} MiB are free: raise the "
+            "memory limit, or say --dtype bfloat16",
+        )
+
+
+def _free_bytes(device: torch.device) -> int:
+    return torch.cuda.mem_get_info(device)[0] if device.type == "cuda" else available_bytes()
+
+
+def _pool(
+    config: EngineConfig, spec: ModelSpec, dtype: torch.dtype, device: torch.device
+) -> PagedPool:
+    per_token = spec.kv_bytes_per_token(dtype.itemsize)
+    free = _free_bytes(device)
+    if device.type == "cuda" or is_limited():
+        budget = int(free * _POOL_SHARE)
+    else:
+        longest = (config.max_model_len or spec.max_positions) * per_token
+        budget = min(free // 2, max(_POOL_BYTES, min(longest, _POOL_BYTES_LONGEST)))
+    wanted = config.kv_cache_tokens or min(
+        budget // per_token, config.max_num_seqs * spec.max_positions
+    )
+    blocks = wanted // config.block_size
+    if blocks < 1 or blocks * config.block_size * per_token > free:
+        raise LoadError(
+            "OutOfMemory",
+            f"a KV pool of {wanted} tokens needs {wanted * per_token >> 20} MiB, {free >> 20} MiB "
+            "are free: raise the memory limit, or lower --kv-cache-tokens",
+        )
+    shape = PoolShape(
+        blocks=blocks + 1,
+        layers=spec.layers,
+        kv_heads=spec.kv_heads,
+        block_size=config.block_size,
+        head_dim=spec.head_dim,
+    )
+    return PagedPool(shape, dtype, device)

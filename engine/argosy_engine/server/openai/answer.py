@@ -1,0 +1,139 @@
+"""One client's tokens, from the engine thread's batch to bytes on the socket.
+
+`TokenSink` is fed on the event loop by the engine's deliveries and drained by the response.
+"""
+
+import asyncio
+import time
+from collections.abc import AsyncIterator
+from dataclasses import dataclass
+
+from argosy_engine.core.limits import Refusal
+from argosy_engine.core.request import Emission
+from argosy_engine.ports.tokenizer import Detokenizer
+from argosy_engine.server.openai.errors import ApiError, refused
+from argosy_engine.text.stops import StopScanner
+
+__all__ = ["ClientGone", "Piece", "TextFlow", "TokenSink"]
+
+
+class ClientGone(Exception):  # noqa: N818 - an event, not a mishap
+    """The client closed the connection."""
+
+
+class TokenSink:
+    """A mailbox with one reader; all methods run on the event loop's thread."""
+
+    __slots__ = ("_events", "_gone", "_waiter", "first_token_s", "prefill_pod")
+
+    def __init__(self) -> None:
+        self._events: list[Emission | Refusal] = []
+        self._waiter: asyncio.Future[None] | None = None
+        self._gone = False
+        self.prefill_pod = ""
+        self.first_token_s: float | None = None  # monotonic: when the first token could leave
+
+    def emit(self, emission: Emission) -> None:
+        if self.first_token_s is None and emission.token_id is not None:
+            self.first_token_s = time.monotonic()
+        self._events.append(emission)
+        self._wake()
+
+    def refuse(self, refusal: Refusal) -> None:
+        self._events.append(refusal)
+        self._wake()
+
+    def disconnect(self) -> None:
+        self._gone = True
+        self._wake()
+
+    async def take(self) -> list[Emission | Refusal]:
+        """What came since the last call, at least one event; ClientGone."""
+        while not self._events and not self._gone:
+            self._waiter = asyncio.get_running_loop().create_future()
+            await self._waiter
+        if self._gone:
+            raise ClientGone
+        events, self._events = self._events, []
+        return events
+
+    def _wake(self) -> None:
+        if self._waiter is not None and not self._waiter.done():
+            self._waiter.set_result(None)
+
+
+@dataclass(slots=True)
+class Piece:
+    """What one wake-up brought: texts in order, and the end if it is reached."""
+
+    texts: list[str]
+    reason: str | None = None
+    stopped_by_text: bool = False
+    error: ApiError | None = None
+
+
+class TextFlow:
+    """Tokens to text for one request: detokenise, look for stop strings, count."""
+
+    __slots__ = ("_detokenizer", "_min_tokens", "_scanner", "cached_tokens", "n_tokens")
+
+    def __init__(self, detokenizer: Detokenizer, stops: tuple[str, ...], min_tokens: int) -> None:
+        self._detokenizer = detokenizer
+        self._scanner = StopScanner(stops)
+        self._min_tokens = min_tokens
+        self.n_tokens = 0
+        self.cached_tokens = 0
+
+    async def pieces(self, sink: TokenSink) -> AsyncIterator[Piece]:
+        """Pieces until one has a reason or an error; ClientGone passes through."""
+        while True:
+            piece = self._piece(await sink.take())
+            yield piece
+            if piece.reason is not None or piece.error is not None:
+                return
+
+    def _piece(self, events: list[Emission | Refusal]) -> Piece:
+        piece = Piece([])
+        for event in events:
+            if isinstance(event, Refusal):
+                piece.error = refused(event)
+            elif event.reason == "error":
+                piece.error = _failure(event)
+            else:
+                self._token(event, piece)
+            if piece.reason is not None or piece.error is not None:
+                break
+        return piece
+
+    def _token(self, event: Emission, piece: Piece) -> None:
+        ends_by_stop_id = event.reason == "stop"
+        self.n_tokens += 1
+        self.cached_tokens = event.sequence.cached_tokens
+        text = ""
+        if event.token_id is not None and not ends_by_stop_id:  # a stop token is not text
+            text = self._detokenizer.push(event.token_id)
+        if event.reason is not None:
+            text += self._detokenizer.flush()
+        if text:
+            text, stopped = self._scan(text)
+            if stopped:
+                piece.reason, piece.stopped_by_text = "stop", event.reason is None
+        if event.reason is not None and piece.reason is None:
+            text += self._scanner.flush()
+            piece.reason = event.reason
+        if text:
+            piece.texts.append(text)
+
+    def _scan(self, text: str) -> tuple[str, bool]:
+        if self.n_tokens < self._min_tokens:
+            return text, False
+        return self._scanner.push(text)
+
+
+def _failure(event: Emission) -> ApiError:
+    match event.code:
+        case "queue_timeout":
+            headers = {"retry-after": "1"}
+            return ApiError(503, event.message, "server_error", None, event.code, headers)
+        case _:
+            return ApiError(500, event.message, "server_error", None, event.code)

@@ -1,0 +1,67 @@
+"""Request bodies that still arrive: each has a limit, and the long ones together a bound.
+
+Used by the API before anything else looks at a request. The gateway sends whole bodies at once; a
+client that sends slowly, or never ends, holds a bounded number of bytes for a bounded time.
+"""
+
+import asyncio
+
+from starlette.types import Receive
+
+from argosy_engine.server.openai.answer import ClientGone
+from argosy_engine.server.openai.errors import ApiError, overloaded
+
+__all__ = ["SHORT_BYTES", "Bodies", "long_bytes"]
+
+SHORT_BYTES = 64 << 10  # a body up to this is read and tokenised in some 20 ms
+_LONG_BYTES = 64 << 20  # of longer ones together, in memory of the pod beside weights and pool
+_LONG_BODIES = 8
+_WHOLE_WITHIN_S = 60.0
+_GATEWAY_ADDS = 1024  # bytes: it asks for the usage of streams whose client did not
+
+
+def long_bytes(limit: int) -> int:
+    """Most bytes of long bodies in one place, where one body may have `limit` bytes."""
+    return max(limit, min(_LONG_BODIES * limit, _LONG_BYTES))
+
+
+class Bodies:
+    """All bodies that arrive at one port; runs on the event loop."""
+
+    def __init__(self, limit: int) -> None:
+        self._limit = limit
+        self._most = long_bytes(limit) + _GATEWAY_ADDS
+        self._arriving = 0
+
+    async def read(self, receive: Receive) -> bytes:
+        """The whole body; ApiError (408, 413, 429), ClientGone."""
+        try:
+            async with asyncio.timeout(_WHOLE_WITHIN_S):
+                return await self._read(receive)
+        except TimeoutError:
+            text = f"the body did not arrive within {_WHOLE_WITHIN_S:g} s: send it faster"
+            raise ApiError(408, text, code="body_timeout") from None
+
+    async def _read(self, receive: Receive) -> bytes:
+        parts: list[bytes] = []
+        size = 0
+        try:
+            while True:
+                message = await receive()
+                if message["type"] == "http.disconnect":
+                    raise ClientGone
+                parts.append(message.get("body", b""))
+                size += len(parts[-1])
+                self._arriving += len(parts[-1])
+                self._check(size)
+                if not message.get("more_body"):
+                    return b"".join(parts)
+        finally:
+            self._arriving -= size
+
+    def _check(self, size: int) -> None:
+        if size > self._limit + _GATEWAY_ADDS:
+            text = f"the body is larger than {self._limit} bytes: send a shorter prompt"
+            raise ApiError(413, text, code="body_too_large")
+        if size > SHORT_BYTES and self._arriving > self._most:
+            raise overloaded(f"bodies of {self._arriving} bytes arrive at once; retry later")

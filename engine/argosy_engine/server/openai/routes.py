@@ -1,0 +1,377 @@
+"""The OpenAI API on port 8000, as plain ASGI behind Starlette's routes.
+
+A request is parsed, submitted to the engine loop, and answered from its `TokenSink`. The status
+line is sent only when the first token exists: a failure before it is a status that the gateway
+may retry, a failure after it is an error event and an end without [DONE].
+"""
+
+import asyncio
+import json
+import logging
+import re
+import secrets
+import time
+from collections.abc import Callable
+from functools import partial
+from typing import Any
+
+from starlette.applications import Starlette
+from starlette.exceptions import HTTPException
+from starlette.requests import Request
+from starlette.responses import Response
+from starlette.routing import Route
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
+
+from argosy_engine import logs
+from argosy_engine.config import EngineConfig
+from argosy_engine.core.limits import refuse_shape
+from argosy_engine.core.request import NewRequest
+from argosy_engine.core.sampling import SamplingDefaults
+from argosy_engine.ports.tokenizer import Tokenizer
+from argosy_engine.runtime.loop import EngineLoop
+from argosy_engine.server.identity import NamedApp
+from argosy_engine.server.openai.answer import ClientGone, TextFlow, TokenSink
+from argosy_engine.server.openai.bodies import Bodies
+from argosy_engine.server.openai.errors import ApiError, draining_error, refused
+from argosy_engine.server.openai.fragments import DONE, Fragments, error_event
+from argosy_engine.server.openai.parse import Parsed, parse_body, parse_chat, parse_completion
+from argosy_engine.server.openai.text_threads import TextThreads
+
+__all__ = ["OpenAiApi"]
+
+log = logging.getLogger(__name__)
+
+_MAX_CANDIDATES = 8
+_ID = re.compile(r"[A-Za-z0-9._-]{1,128}")
+_CANDIDATE = re.compile(r"(\[[0-9a-fA-F:]+\]|[A-Za-z0-9.-]+):[0-9]{1,5}")
+
+
+class OpenAiApi:
+    """Routes and what they share; runs on the event loop."""
+
+    def __init__(
+        self,
+        config: EngineConfig,
+        loop: EngineLoop,
+        tokenizer: Tokenizer,
+        defaults: SamplingDefaults = SamplingDefaults(),  # noqa: B008 - frozen
+    ) -> None:
+        self._config = config
+        self._defaults = defaults
+        self._loop = loop
+        self._tokenizer = tokenizer
+        self._bodies = Bodies(config.max_body_bytes)
+        self._text = TextThreads(max_queue=config.max_queue, max_body_bytes=config.max_body_bytes)
+        self._created = int(time.time())
+        self.active = 0  # requests being answered
+
+    def app(self) -> ASGIApp:
+        """The ASGI application."""
+        routes = Starlette(
+            routes=[
+                Route("/v1/completions", _Endpoint(self._completion), methods=["POST"]),
+                Route("/v1/chat/completions", _Endpoint(self._chat), methods=["POST"]),
+                Route("/v1/models", _Endpoint(self._models), methods=["GET"]),
+                Route("/health", _Endpoint(self._health), methods=["GET"]),
+            ],
+            exception_handlers={HTTPException: _not_here, Exception: _failed},
+        )
+        return NamedApp(routes, self._config)
+
+    async def _completion(self, scope: Scope, receive: Receive, send: Send) -> None:
+        await self._generate(scope, receive, send, parse_completion)
+
+    async def _chat(self, scope: Scope, receive: Receive, send: Send) -> None:
+        await self._generate(scope, receive, send, parse_chat)
+
+    async def _models(self, _scope: Scope, _receive: Receive, send: Send) -> None:
+        model = {
+            "id": self._config.served_name,
+            "object": "model",
+            "created": self._created,
+            "owned_by": "argosy",
+            "max_model_len": self._loop.scheduler.max_model_len,
+        }
+        await _answer(send, 200, json.dumps({"object": "list", "data": [model]}).encode())
+
+    async def _health(self, _scope: Scope, _receive: Receive, send: Send) -> None:
+        await _answer(send, 200 if self._loop.alive else 503, b"{}")
+
+    async def _generate(
+        self,
+        scope: Scope,
+        receive: Receive,
+        send: Send,
+        parse: Callable[..., Parsed],
+    ) -> None:
+        arrival_s = time.monotonic()
+        headers = _headers(scope)
+        public_id = _public_id(headers.get("x-request-id"))
+        # The task is this request's, so that uvicorn's own lines about it have the id, too.
+        logs.bind(request_id=public_id, attempt=_attempt(headers.get("x-argosy-attempt")))
+        self.active += 1
+        try:
+            # First of all: closing on a client that still sends resets the connection, and the
+            # gateway would see a broken engine instead of the word that it drains.
+            body = await self._bodies.read(receive)
+            if self._loop.draining:
+                raise draining_error()
+            if self._config.role == "prefill":
+                message = "this engine only prefills: send requests to a decode engine"
+                raise ApiError(400, message, code="prefill_only")
+            parsed = await self._text.run(len(body), partial(self._parsed, body, parse))
+            del body  # the answer may take minutes
+            request = self._request(parsed, headers, public_id, arrival_s)
+            log.debug(
+                "a prompt of %d tokens; prefill: %s", len(request.token_ids), request.candidates
+            )
+            await _Answer(self, parsed, request, public_id).run(receive, send)
+        except ApiError as error:
+            await _answer(
+                send, error.status, error.body(), {"x-request-id": public_id, **error.headers}
+            )
+        except ClientGone:
+            pass  # nobody is left to be answered
+        finally:
+            self.active -= 1
+
+    def _parsed(self, body: bytes, parse: Callable[..., Parsed]) -> Parsed:
+        """Called in a thread: a long prompt takes a second to tokenise."""
+        return parse(
+            parse_body(body),
+            self._tokenizer,
+            served_name=self._config.served_name,
+            max_model_len=self._loop.scheduler.max_model_len,
+            defaults=self._defaults,
+        )
+
+    def _request(
+        self, parsed: Parsed, headers: dict[str, str], public_id: str, arrival_s: float
+    ) -> NewRequest:
+        # Clients may repeat an x-request-id; inside the engine and on the wire it must be unique.
+        request = NewRequest(
+            request_id=f"{public_id[:119]}.{secrets.token_hex(4)}",
+            token_ids=parsed.token_ids,
+            sampling=parsed.sampling,
+            arrival_s=arrival_s,
+            attempt=_attempt(headers.get("x-argosy-attempt")),
+            candidates=self._candidates(headers.get("x-argosy-prefill", "")),
+            deadline_s=arrival_s + self._config.queue_timeout_s,
+        )
+        scheduler = self._loop.scheduler
+        refusal = refuse_shape(request, scheduler.max_model_len, scheduler.limits.vocab_size)
+        if refusal is not None:
+            raise refused(refusal)
+        return request
+
+    def _candidates(self, value: str) -> tuple[str, ...]:
+        if self._config.role != "decode" or not value:
+            return ()
+        candidates = tuple(part.strip() for part in value.split(","))
+        if len(candidates) > _MAX_CANDIDATES or not all(map(_CANDIDATE.fullmatch, candidates)):
+            raise ApiError(
+                400,
+                f"x-argosy-prefill: write at most {_MAX_CANDIDATES} of ip:port, comma between",
+                param="x-argosy-prefill",
+            )
+        return candidates
+
+    def close(self) -> None:
+        """End the threads; called when no request is left, or the drain's time is over."""
+        self._text.close()
+
+    def submit(self, request: NewRequest, sink: TokenSink) -> None:
+        refusal = self._loop.submit(request, sink)
+        if refusal is not None:
+            raise refused(refusal)
+
+    @property
+    def loop(self) -> EngineLoop:
+        return self._loop
+
+    @property
+    def tokenizer(self) -> Tokenizer:
+        return self._tokenizer
+
+    @property
+    def served_name(self) -> str:
+        return self._config.served_name
+
+
+class _Answer:
+    """One generation from submit to last byte."""
+
+    def __init__(self, api: OpenAiApi, parsed: Parsed, request: NewRequest, public_id: str) -> None:
+        self._api = api
+        self._parsed = parsed
+        self._request = request
+        self._public_id = public_id
+        self._sink = TokenSink()
+        self._ended = False
+        self._first_observed = False
+        self._fragments = Fragments(
+            request_id=public_id,
+            model=api.served_name,
+            chat=parsed.chat,
+            include_usage=parsed.include_usage,
+        )
+        self._flow = TextFlow(
+            api.tokenizer.new_detokenizer(
+                parsed.token_ids, skip_special_tokens=parsed.skip_special_tokens
+            ),
+            parsed.stops,
+            parsed.sampling.min_tokens,
+        )
+
+    async def run(self, receive: Receive, send: Send) -> None:
+        self._api.submit(self._request, self._sink)
+        watcher = asyncio.ensure_future(self._watch(receive))
+        try:
+            await (self._stream(send) if self._parsed.stream else self._whole(send))
+        finally:
+            watcher.cancel()
+            if not self._ended:
+                self._api.loop.abort(self._request.request_id)
+
+    async def _watch(self, receive: Receive) -> None:
+        while (await receive())["type"] != "http.disconnect":
+            pass
+        self._sink.disconnect()
+
+    async def _stream(self, send: Send) -> None:
+        started = False
+        async for piece in self._flow.pieces(self._sink):
+            chunks: list[str] = []
+            if piece.error is not None and not started:
+                self._ended = True
+                raise piece.error
+            if not started:
+                started = True
+                await send(self._start(b"text/event-stream; charset=utf-8"))
+                chunks.append(self._fragments.opening())
+            chunks.extend(map(self._fragments.content, piece.texts))
+            body = "".join(chunks).encode()
+            if piece.error is not None:
+                self._ended = True
+                body += error_event(piece.error)
+            elif piece.reason is not None:
+                self._end(stopped_by_text=piece.stopped_by_text)
+                body += self._closing(piece.reason)
+            if body:
+                await send(_body(body, more=not self._ended))
+            self._observe_first_token(time.monotonic())
+
+    async def _whole(self, send: Send) -> None:
+        texts: list[str] = []
+        async for piece in self._flow.pieces(self._sink):
+            texts.extend(piece.texts)
+            if piece.error is not None:
+                self._ended = True
+                raise piece.error
+            self._observe_first_token(self._sink.first_token_s)
+            if piece.reason is not None:
+                self._end(stopped_by_text=piece.stopped_by_text)
+                body = self._fragments.whole("".join(texts), piece.reason, self._usage())
+                await send(self._start(b"application/json", length=len(body)))
+                await send(_body(body, more=False))
+
+    def _observe_first_token(self, at_s: float | None) -> None:
+        """Once for each answer: streamed when it was written, whole when it could have been."""
+        if at_s is None or self._first_observed:
+            return
+        self._first_observed = True
+        self._api.loop.metrics.observe_first_token(at_s - self._request.arrival_s)
+
+    def _end(self, *, stopped_by_text: bool) -> None:
+        self._ended = True
+        if stopped_by_text:
+            self._api.loop.stop_here(self._request.request_id)
+
+    def _closing(self, reason: str) -> bytes:
+        text = self._fragments.closing(reason)
+        if self._parsed.include_usage:
+            text += self._fragments.usage(self._usage())
+        return text.encode() + DONE
+
+    def _usage(self) -> dict[str, object]:
+        prompt, output = len(self._parsed.token_ids), self._flow.n_tokens
+        return {
+            "prompt_tokens": prompt,
+            "completion_tokens": output,
+            "total_tokens": prompt + output,
+            "prompt_tokens_details": {"cached_tokens": self._flow.cached_tokens},
+        }
+
+    def _ttft(self) -> dict[str, str]:
+        """Milliseconds from the request's accept to its first token, which no byte shows here."""
+        first_s = self._sink.first_token_s
+        if first_s is None:
+            return {}
+        return {"x-argosy-ttft-ms": f"{1000 * (first_s - self._request.arrival_s):.1f}"}
+
+    def _start(self, content_type: bytes, *, length: int | None = None) -> Message:
+        headers = [(b"content-type", content_type), (b"cache-control", b"no-cache")]
+        if length is not None:
+            headers.append((b"content-length", str(length).encode()))
+        named = {"x-request-id": self._public_id}
+        if self._sink.prefill_pod:
+            named["x-argosy-prefill-pod"] = self._sink.prefill_pod
+        if length is not None:
+            named |= self._ttft()
+        headers.extend((name.encode(), value.encode()) for name, value in named.items())
+        return {"type": "http.response.start", "status": 200, "headers": headers}
+
+
+class _Endpoint:
+    """Starlette takes a class instance as raw ASGI, a method as a request handler."""
+
+    def __init__(self, serve: Callable[[Scope, Receive, Send], Any]) -> None:
+        self._serve = serve
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        await self._serve(scope, receive, send)
+
+
+def _not_here(request: Request, error: Exception) -> Response:
+    """A path or a method that this API does not have, in OpenAI's form."""
+    assert isinstance(error, HTTPException)
+    text = f"{request.method} {request.url.path}: {error.detail}; see /v1/models, /v1/completions"
+    headers = dict(error.headers or {})
+    return Response(
+        ApiError(error.status_code, text).body(), error.status_code, headers, "application/json"
+    )
+
+
+def _failed(_request: Request, error: Exception) -> Response:
+    """A fault of ours; Starlette raises it once more, so that it is logged."""
+    text = f"the engine failed: {type(error).__name__}"
+    body = ApiError(500, text, "server_error", code="internal_error").body()
+    return Response(body, 500, media_type="application/json")
+
+
+def _body(body: bytes, *, more: bool) -> Message:
+    return {"type": "http.response.body", "body": body, "more_body": more}
+
+
+async def _answer(
+    send: Send, status: int, body: bytes, headers: dict[str, str] | None = None
+) -> None:
+    fields = {"content-type": "application/json", "content-length": str(len(body))}
+    fields.update(headers or {})
+    raw = [(name.encode(), value.encode()) for name, value in fields.items()]
+    await send({"type": "http.response.start", "status": status, "headers": raw})
+    await send(_body(body, more=False))
+
+
+def _headers(scope: Scope) -> dict[str, str]:
+    return {name.decode("latin-1"): value.decode("latin-1") for name, value in scope["headers"]}
+
+
+def _public_id(value: str | None) -> str:
+    if value is not None and _ID.fullmatch(value):
+        return value
+    return secrets.token_hex(12)
+
+
+def _attempt(value: str | None) -> int:
+    return int(value) if value is not None and value.isdecimal() and len(value) < 4 else 1

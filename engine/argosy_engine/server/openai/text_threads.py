@@ -1,0 +1,56 @@
+"""Reading and tokenising prompts beside the event loop, in two threads with bounded queues.
+
+Used by the API for every body that asks for tokens. A long prompt takes a second of a core; it
+must hold up neither probes nor streams nor short prompts, which have a thread of their own.
+"""
+
+import asyncio
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from typing import TypeVar
+
+from argosy_engine.server.openai.bodies import SHORT_BYTES, long_bytes
+from argosy_engine.server.openai.errors import overloaded
+
+__all__ = ["TextThreads"]
+
+T = TypeVar("T")
+
+
+class TextThreads:
+    """One thread for short bodies, one for long ones; `run` is called on the event loop."""
+
+    def __init__(self, *, max_queue: int, max_body_bytes: int) -> None:
+        self._short = _Lane("short-prompts", max_queue * SHORT_BYTES)
+        self._long = _Lane("long-prompts", long_bytes(max_body_bytes))
+
+    async def run(self, size: int, work: Callable[[], T]) -> T:
+        """`work()` for a body of `size` bytes; ApiError 429 when too many bytes wait already."""
+        lane = self._short if size <= SHORT_BYTES else self._long
+        return await lane.run(size, work)
+
+    def close(self) -> None:
+        """Nothing new is begun; what runs ends by itself."""
+        self._short.close()
+        self._long.close()
+
+
+class _Lane:
+    """A thread and the bytes of the bodies that wait for it or are in it."""
+
+    def __init__(self, name: str, budget: int) -> None:
+        self._thread = ThreadPoolExecutor(1, thread_name_prefix=name)
+        self._budget = budget
+        self._held = 0
+
+    async def run(self, size: int, work: Callable[[], T]) -> T:
+        if self._held and self._held + size > self._budget:
+            raise overloaded(f"prompts of {self._held} bytes wait to be tokenised; retry later")
+        self._held += size
+        try:
+            return await asyncio.get_running_loop().run_in_executor(self._thread, work)
+        finally:
+            self._held -= size
+
+    def close(self) -> None:
+        self._thread.shutdown(wait=False, cancel_futures=True)

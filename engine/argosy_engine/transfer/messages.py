@@ -1,0 +1,240 @@
+"""What each control frame says: every field is checked by type and range before anything uses it.
+
+A peer is a stranger. `decode_message` gives a value that the engine may use as it is, or WireError
+with a sentence that names the field. A frame with a missing or unknown field is refused.
+"""
+
+import re
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from argosy_engine.core.sampling import SamplingParams
+from argosy_engine.transfer.wire import Kind, WireError, decode_control
+
+__all__ = [
+    "Accepted",
+    "Done",
+    "Lease",
+    "Message",
+    "Prefill",
+    "Pull",
+    "Ready",
+    "Refused",
+    "Release",
+    "Renew",
+    "Wait",
+    "decode_message",
+]
+
+MAX_LEASE_S = 86_400.0
+_INT32, _INT63, _UINT32 = (1 << 31) - 1, (1 << 63) - 1, (1 << 32) - 1
+_NAME = re.compile(r"[A-Za-z0-9._-]*")
+
+Lease = tuple[str, int]  # request_id, attempt; the epoch is that of READY
+Check = Callable[[Any], Any]  # the value as it is to be used, or ValueError("must be …")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Prefill:
+    request_id: str
+    attempt: int
+    fingerprint: str
+    n_tokens: int  # that a TOKENS frame brings next
+    sampling: SamplingParams
+    lease_s: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Accepted:
+    engine_epoch: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Refused:
+    reason: str
+    message: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Ready:
+    lease: Lease
+    engine_epoch: str
+    first_token: int  # not compared with any vocabulary
+    n_tokens: int
+    n_blocks: int
+    pod: str
+    timings: Mapping[str, float]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Pull:
+    lease: Lease
+    from_token: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Done:
+    n_blocks: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Release:
+    lease: Lease
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Renew:
+    lease: Lease
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Wait:
+    """The prompt is queued or computed: prefill lives."""
+
+
+Message = Prefill | Accepted | Refused | Ready | Pull | Done | Release | Renew | Wait
+
+
+def decode_message(kind: Kind, payload: bytes) -> Message:
+    """A control frame's payload as a value; WireError names the first field that is wrong."""
+    if kind not in _MESSAGES:
+        raise WireError(f"{kind.name} is no control frame")
+    make, fields = _MESSAGES[kind]
+    try:
+        message: Message = make(**_checked(decode_control(payload), fields))
+    except ValueError as error:
+        raise WireError(f"{kind.name}: {error}") from None
+    return message
+
+
+def _checked(payload: Any, fields: Mapping[str, Check]) -> dict[str, Any]:
+    if not isinstance(payload, dict):
+        raise ValueError(f"must be an object, got {_shown(payload)}")
+    for name in payload:
+        if name not in fields:
+            raise ValueError(f"there is no field {name!r:.40}")
+    checked: dict[str, Any] = {}
+    for name, check in fields.items():
+        if name not in payload:
+            raise ValueError(f"{name} is missing")
+        try:
+            checked[name] = check(payload[name])
+        except ValueError as error:
+            raise ValueError(f"{name} {error}, got {_shown(payload[name])}") from None
+    return checked
+
+
+def _shown(value: Any) -> str:
+    if isinstance(value, dict | list):
+        return f"{'an object' if isinstance(value, dict) else 'a list'} of {len(value)}"
+    return f"{value!r:.40}"
+
+
+def _whole(low: int, high: int) -> Check:
+    def check(value: Any) -> int:
+        if type(value) is not int or not low <= value <= high:
+            raise ValueError(f"must be a whole number from {low} to {high}")
+        return value
+
+    return check
+
+
+def _number(low: float, high: float) -> Check:
+    def check(value: Any) -> float:
+        if type(value) not in (int, float) or not low <= value <= high:  # NaN is never between
+            raise ValueError(f"must be a number from {low:g} to {high:g}")
+        return float(value)
+
+    return check
+
+
+def _text(longest: int, *, shortest: int = 0, name: bool = False) -> Check:
+    def check(value: Any) -> str:
+        if not isinstance(value, str) or not shortest <= len(value) <= longest:
+            raise ValueError(f"must be a text of {shortest} to {longest} characters")
+        if name and not _NAME.fullmatch(value):
+            raise ValueError("must be of letters, digits, '.', '_' and '-'")
+        return value
+
+    return check
+
+
+def _flag(value: Any) -> bool:
+    if not isinstance(value, bool):
+        raise ValueError("must be true or false")
+    return value
+
+
+def _ids(value: Any) -> tuple[int, ...]:
+    if not isinstance(value, list):
+        raise ValueError("must be a list of token ids")
+    if not all(type(item) is int and 0 <= item <= _UINT32 for item in value):
+        raise ValueError(f"must hold whole numbers from 0 to {_UINT32}")
+    return tuple(value)
+
+
+def _lease(value: Any) -> Lease:
+    if not isinstance(value, list) or len(value) != 2:
+        raise ValueError("must be [request_id, attempt]")
+    return _ID(value[0]), _ATTEMPT(value[1])
+
+
+def _sampling(value: Any) -> SamplingParams:
+    return SamplingParams(**_checked(value, _SAMPLING))
+
+
+def _timings(value: Any) -> dict[str, Any]:
+    return _checked(value, {"queue_s": _SECONDS, "prefill_s": _SECONDS})
+
+
+_ID = _text(128, shortest=1, name=True)
+_ATTEMPT = _whole(0, _INT32)
+_EPOCH = _text(64, shortest=1, name=True)
+_COUNT = _whole(0, _UINT32)
+_SECONDS = _number(0.0, 1e9)
+
+_SAMPLING: dict[str, Check] = {
+    "max_tokens": _whole(1, _INT32),
+    "min_tokens": _whole(0, _INT32),
+    "temperature": _number(0.0, 2.0),
+    "top_p": _number(0.0, 1.0),
+    "repetition_penalty": _number(0.01, 100.0),
+    "top_k": _whole(0, _INT63),
+    "seed": _whole(0, _INT63),
+    "ignore_eos": _flag,
+    "stop_token_ids": _ids,
+}
+
+_MESSAGES: dict[Kind, tuple[Callable[..., Message], dict[str, Check]]] = {
+    Kind.PREFILL: (
+        Prefill,
+        {
+            "request_id": _ID,
+            "attempt": _ATTEMPT,
+            "fingerprint": _text(4096),
+            "n_tokens": _whole(1, _UINT32),
+            "sampling": _sampling,
+            "lease_s": _number(1e-3, MAX_LEASE_S),
+        },
+    ),
+    Kind.ACCEPTED: (Accepted, {"engine_epoch": _EPOCH}),
+    Kind.REFUSED: (Refused, {"reason": _text(64), "message": _text(4096)}),
+    Kind.READY: (
+        Ready,
+        {
+            "lease": _lease,
+            "engine_epoch": _EPOCH,
+            "first_token": _COUNT,
+            "n_tokens": _COUNT,
+            "n_blocks": _COUNT,
+            "pod": _text(253, name=True),
+            "timings": _timings,
+        },
+    ),
+    Kind.PULL: (Pull, {"lease": _lease, "from_token": _COUNT}),
+    Kind.DONE: (Done, {"n_blocks": _COUNT}),
+    Kind.RELEASE: (Release, {"lease": _lease}),
+    Kind.RENEW: (Renew, {"lease": _lease}),
+    Kind.WAIT: (Wait, {}),
+}

@@ -1,0 +1,91 @@
+"""The KV service: a thread with its own event loop, for both ends of the hand-over.
+
+Made by the server's start for the roles prefill (listens) and decode (connects); see
+`core.transfer` for what it and the engine loop say to each other.
+"""
+
+import asyncio
+import contextlib
+import socket
+import threading
+from collections.abc import Callable
+
+from argosy_engine.config import EngineConfig
+from argosy_engine.core.handover.messages import PrefillPort, PullEvent, PullOrder
+from argosy_engine.ports.runner import Runner
+from argosy_engine.transfer.prefill_server import PrefillServer
+from argosy_engine.transfer.puller import Puller
+
+__all__ = ["KvService"]
+
+_BACKLOG = 256
+
+
+class KvService:
+    """Implements `core.transfer.TransferService`."""
+
+    def __init__(
+        self,
+        *,
+        config: EngineConfig,
+        runner: Runner,
+        prefill: PrefillPort,
+        post: Callable[[PullEvent], None],
+    ) -> None:
+        self._config = config
+        self._puller = Puller(runner, config.lease_s, post)
+        self._server = PrefillServer(config, runner, prefill)
+        self._aio = asyncio.new_event_loop()
+        self._thread = threading.Thread(target=self._run, name="kv", daemon=True)
+        self._pulls: dict[tuple[str, int], asyncio.Task[None]] = {}
+        self._stop = asyncio.Event()
+        self._socket: socket.socket | None = None
+        self.port = 0  # where it listens; 0 for a decode engine
+
+    def start(self) -> None:
+        if self._config.role == "prefill":
+            host = self._config.host
+            family = socket.AF_INET6 if ":" in host else socket.AF_INET
+            address = (host, self._config.kv_port)
+            self._socket = socket.create_server(address, family=family, backlog=_BACKLOG)
+            self.port = int(self._socket.getsockname()[1])
+        self._thread.start()
+
+    def start_pull(self, order: PullOrder) -> None:
+        self._aio.call_soon_threadsafe(self._start_pull, order)
+
+    def cancel_pull(self, request_id: str, attempt: int) -> None:
+        self._aio.call_soon_threadsafe(self._cancel_pull, (request_id, attempt))
+
+    def close(self) -> None:
+        if self._thread.is_alive():
+            self._aio.call_soon_threadsafe(self._stop.set)
+            self._thread.join()
+
+    def _start_pull(self, order: PullOrder) -> None:
+        key = (order.request_id, order.attempt)
+        task = self._aio.create_task(self._puller.pull(order))
+        self._pulls[key] = task
+        task.add_done_callback(lambda _: self._pulls.pop(key, None))
+
+    def _cancel_pull(self, key: tuple[str, int]) -> None:
+        # One turn later: a task that is cancelled before its first step would post no event.
+        if task := self._pulls.get(key):
+            self._aio.call_soon(task.cancel)
+
+    def _run(self) -> None:
+        asyncio.set_event_loop(self._aio)
+        with contextlib.closing(self._aio):
+            self._aio.run_until_complete(self._live())
+
+    async def _live(self) -> None:
+        server = None
+        if self._socket is not None:
+            server = await asyncio.start_server(self._server.serve, sock=self._socket)
+        await self._stop.wait()
+        if server is not None:
+            server.close()
+        others = asyncio.all_tasks() - {asyncio.current_task()}
+        for task in others:
+            task.cancel()
+        await asyncio.gather(*others, return_exceptions=True)

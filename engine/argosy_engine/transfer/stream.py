@@ -1,0 +1,44 @@
+"""Frames over an asyncio stream."""
+
+import asyncio
+from typing import Any
+
+from argosy_engine.transfer.messages import Message, decode_message
+from argosy_engine.transfer.wire import (
+    HEADER_BYTES,
+    SMALL_CONTROL_BYTES,
+    Frame,
+    Kind,
+    WireError,
+    decode_header,
+    encode_control,
+)
+
+__all__ = ["read_head", "read_message", "read_payload", "send_control"]
+
+
+async def read_head(reader: asyncio.StreamReader) -> Frame:
+    """WireError; asyncio.IncompleteReadError or OSError when the peer went away."""
+    return decode_header(await reader.readexactly(HEADER_BYTES))
+
+
+async def read_payload(reader: asyncio.StreamReader, frame: Frame, longest: int) -> bytes:
+    """The frame's payload; one above `longest` bytes is a WireError before a byte of it is read."""
+    if frame.length > longest:
+        raise WireError(
+            f"a {frame.kind.name} frame of {frame.length} bytes came; at most {longest} are due"
+        )
+    return await reader.readexactly(frame.length)
+
+
+async def read_message(reader: asyncio.StreamReader, longest: int = SMALL_CONTROL_BYTES) -> Message:
+    """The next control frame, checked."""
+    frame = await read_head(reader)
+    if frame.kind.raw:
+        raise WireError(f"{frame.kind.name} came where a control frame was due")
+    return decode_message(frame.kind, await read_payload(reader, frame, longest))
+
+
+async def send_control(writer: asyncio.StreamWriter, kind: Kind, payload: dict[str, Any]) -> None:
+    writer.write(encode_control(kind, payload))
+    await writer.drain()

@@ -1,0 +1,259 @@
+"""Keeps the directory of endpoints current: from the API server's watch, or from a file.
+
+list → watch from its resourceVersion → on 410 list again; on anything else reconnect from the last
+version seen. While the API server is away the directory stays as it was: `relay` goes on serving.
+So it does when the API server refuses this gateway, but then the directory is told: other gateways
+may see. A refusal counts only from a server that is well: one that cannot read etcd refuses every
+token, and must not turn every gateway unready.
+"""
+
+import asyncio
+import json
+import logging
+import random
+from collections.abc import AsyncIterator
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+from urllib.parse import urlencode
+
+from argosy_gateway.pods.credentials import ApiServer
+from argosy_gateway.pods.endpoints import (
+    FLEET_LABEL,
+    Directory,
+    Endpoint,
+    Role,
+    State,
+    endpoint_of_pod,
+)
+from argosy_gateway.wire import http1
+
+__all__ = ["WatchTimes", "follow_api_server", "follow_file"]
+
+log = logging.getLogger(__name__)
+
+_PAGE = 500
+_LINE_LIMIT_BYTES = 8 << 20
+
+
+@dataclass(frozen=True, slots=True)
+class WatchTimes:
+    """Seconds."""
+
+    server_timeout_s: int = 290
+    """The API server ends a watch after this; a random tenth is taken off, so that gateways do
+    not come back together."""
+    silence_s: float = 150.0
+    """Bookmarks come about once a minute: a watch that says nothing for so long is dead."""
+    connect_s: float = 5.0
+    answer_s: float = 30.0
+    first_backoff_s: float = 0.2
+    longest_backoff_s: float = 10.0
+
+
+class _StaleVersionError(Exception):
+    """410: the version is too old to continue from."""
+
+
+class _ApiError(Exception):
+    """The API server answered something else than wanted."""
+
+
+class _RefusedError(_ApiError):
+    """401 or 403."""
+
+
+# The last three: JSON of another shape than a list's or an event's, from whatever stands between.
+_NOT_UNDERSTOOD = (
+    *(http1.UnreachableError, http1.BrokenError, _ApiError, OSError, ValueError),
+    *(KeyError, TypeError, AttributeError),
+)
+
+
+async def follow_api_server(
+    server: ApiServer, *, namespace: str, fleet: str, into: Directory, times: WatchTimes
+) -> None:
+    """Run until cancelled."""
+    selector = urlencode({"labelSelector": f"{FLEET_LABEL}={fleet}"})
+    target = f"/api/v1/namespaces/{namespace}/pods?{selector}"
+    version: str | None = None
+    backoff_s = times.first_backoff_s
+    while True:
+        try:
+            if version is None:
+                version = await _list(server, target, into, times)
+                backoff_s = times.first_backoff_s
+            async for seen in _watch(server, target, version, into, times):
+                version, backoff_s = seen, times.first_backoff_s
+            # A server that ends watches as they begin must not be asked without a pause.
+            await asyncio.sleep(times.first_backoff_s)
+        except _StaleVersionError:
+            log.info("watch of pods is too old to continue; listing again")
+            version = None
+        except _NOT_UNDERSTOOD as why:
+            if isinstance(why, _RefusedError) and await _is_well(server, times):
+                into.refuse()
+            log.warning("API server: %r; serving on what is known", why)
+            await asyncio.sleep(backoff_s * random.uniform(0.8, 1.2))  # noqa: S311
+            backoff_s = min(2 * backoff_s, times.longest_backoff_s)
+
+
+async def _is_well(server: ApiServer, times: WatchTimes) -> bool:
+    """Whether /readyz answers 200. Asked without a token, as a token is what is refused; a server
+    that refuses requests without one (401, 403) counts as well."""
+    try:
+        exchange = await _ask(replace(server, token=None, token_file=None), "/readyz", times)
+        try:
+            async with asyncio.timeout(times.answer_s):
+                return (await exchange.head()).status in (200, 401, 403)
+        finally:
+            exchange.abort()
+    except (*_NOT_UNDERSTOOD, TimeoutError):
+        return False
+
+
+async def _ask(server: ApiServer, target: str, times: WatchTimes) -> http1.Exchange:
+    return await http1.call(
+        server.host,
+        server.port,
+        method="GET",
+        target=target,
+        headers=[*server.headers(), ("accept", "application/json")],
+        connect_s=times.connect_s,
+        tls=server.context(),
+    )
+
+
+async def _get(
+    server: ApiServer, target: str, into: Directory, times: WatchTimes
+) -> http1.Exchange:
+    """The answer to a list or a watch; the directory is told that it may read."""
+    exchange = await _ask(server, target, times)
+    try:
+        async with asyncio.timeout(times.answer_s):
+            head = await exchange.head()
+            if head.status == 410:
+                raise _StaleVersionError
+            if head.status != 200:
+                kind = _RefusedError if head.status in (401, 403) else _ApiError
+                raise kind(f"{head.status}: {(await exchange.read())[:300]!r}")
+    except TimeoutError as error:
+        exchange.abort()
+        raise _ApiError(f"no answer within {times.answer_s:g} s") from error
+    except BaseException:
+        exchange.abort()
+        raise
+    into.hear()
+    return exchange
+
+
+async def _list(server: ApiServer, target: str, into: Directory, times: WatchTimes) -> str:
+    """Replace the directory by a full list; returns its resourceVersion."""
+    found: list[Endpoint] = []
+    more = ""
+    while True:
+        page = urlencode({"limit": _PAGE, **({"continue": more} if more else {})})
+        exchange = await _get(server, f"{target}&{page}", into, times)
+        body = bytearray()
+        try:
+            async with asyncio.timeout(times.answer_s):
+                while data := await exchange.read():
+                    body += data
+        except TimeoutError as error:
+            raise _ApiError(f"the list did not end within {times.answer_s:g} s") from error
+        finally:
+            exchange.abort()
+        answer = json.loads(body)
+        found += [e for pod in answer.get("items") or [] if (e := endpoint_of_pod(pod))]
+        more = answer["metadata"].get("continue") or ""
+        if not more:
+            into.replace(found)
+            log.info("listed %d engine pods", len(found))
+            return str(answer["metadata"]["resourceVersion"])
+
+
+async def _watch(
+    server: ApiServer, target: str, version: str, into: Directory, times: WatchTimes
+) -> AsyncIterator[str]:
+    """Apply one watch's events; yields the version after each. Ends when the server ends it."""
+    timeout_s = int(times.server_timeout_s * random.uniform(0.9, 1.0))  # noqa: S311
+    query = {
+        "watch": "1",
+        "resourceVersion": version,
+        "allowWatchBookmarks": "true",
+        "timeoutSeconds": timeout_s,
+    }
+    exchange = await _get(server, f"{target}&{urlencode(query)}", into, times)
+    try:
+        async for line in _lines(exchange, times.silence_s):
+            yield _apply(json.loads(line), into)
+    finally:
+        exchange.abort()
+
+
+async def _lines(exchange: http1.Exchange, silence_s: float) -> AsyncIterator[bytes]:
+    rest = b""
+    while True:
+        try:
+            async with asyncio.timeout(silence_s):
+                data = await exchange.read()
+        except TimeoutError as error:
+            raise _ApiError(f"the watch was silent for {silence_s:g} s") from error
+        if not data:
+            return
+        *lines, rest = (rest + data).split(b"\n")
+        if len(rest) > _LINE_LIMIT_BYTES:
+            raise _ApiError("an event larger than 8 MiB")
+        for line in lines:
+            if line.strip():
+                yield line
+
+
+def _apply(event: dict[str, Any], into: Directory) -> str:
+    kind, thing = event["type"], event["object"]
+    if kind == "ERROR":
+        if thing.get("code") == 410:
+            raise _StaleVersionError
+        raise _ApiError(f"watch: {thing.get('message')}")
+    meta = thing["metadata"]
+    if kind in ("ADDED", "MODIFIED", "DELETED"):
+        endpoint = endpoint_of_pod(thing)
+        if endpoint is None or kind == "DELETED":
+            into.remove(meta.get("uid") or meta.get("name", ""))
+        else:
+            into.put(endpoint)
+    return str(meta["resourceVersion"])
+
+
+async def follow_file(path: Path, *, into: Directory, every_s: float = 0.1) -> None:
+    """The same from a JSON file, looked at `every_s`: for tests and for fleets without a cluster.
+
+    A list of {"name", "role", "ip"} with optional "revision", "state", "port", "kv_port". The name
+    is the one by which the engine answers: its `POD_NAME`, or else its host's name.
+    """
+    seen: bytes | None = None
+    complaint = ""
+    while True:
+        try:
+            text = path.read_bytes()  # noqa: ASYNC240 (small and local)
+            if text != seen:
+                into.replace([_of_entry(entry) for entry in json.loads(text)])
+                seen = text
+        except (OSError, ValueError, KeyError, TypeError) as why:
+            if str(why) != complaint:
+                log.warning("%s cannot be read: %r", path, why)
+            complaint = str(why)
+        await asyncio.sleep(every_s)
+
+
+def _of_entry(entry: dict[str, Any]) -> Endpoint:
+    return Endpoint(
+        uid=entry.get("uid", entry["name"]),
+        name=entry["name"],
+        ip=entry["ip"],
+        role=Role(entry["role"]),
+        revision=entry.get("revision", ""),
+        state=State(entry.get("state", State.SERVING)),
+        port=entry.get("port", 8000),
+        kv_port=entry.get("kv_port", 8002),
+    )

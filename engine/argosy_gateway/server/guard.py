@@ -1,0 +1,188 @@
+"""One client's connection: uvicorn's protocol, with a bound for everything that a client may do.
+
+Made by `serve` for each connection. uvicorn waits without a limit for a request's head and for a
+client that does not read; here both have one. The sweeper of `serve` calls
+`Guard.check_time`.
+"""
+
+import asyncio
+import re
+import socket
+from typing import Any
+
+from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol, RequestResponseCycle
+
+from argosy_gateway.config import Limits
+from argosy_gateway.server.app import RECEIVED_AT
+from argosy_gateway.wire.openai import error_body
+
+__all__ = ["Guard"]
+
+_LEAST_READ_BYTES = 16_384
+_UPGRADE = re.compile(rb"(?<=\r\n)upgrade(?=:)", re.IGNORECASE)
+
+
+class Guard(HttpToolsProtocol):
+    """Closes connections that bring no request in time or read no answer in time.
+
+    A request that arrives before the answer to the one before it is not read: the connection is
+    closed after the first answer, and the client sends the other one again. Waiting requests would
+    hide from uvicorn that the client has left.
+    """
+
+    limits = Limits()
+    max_connections = 4096
+
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        super().__init__(*args, **kwargs)
+        self._deadline: asyncio.TimerHandle | None = None
+        self._in_head = False
+        self._before_body = True
+        self._head_bytes = 0
+        self._unsent = (0, 0.0)  # bytes that waited for the client, and when it last read enough
+        self.surplus = False
+        """A second request came too early; what the client sends from then on is dropped."""
+
+    # asyncio's side.
+
+    def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
+        super().connection_made(transport)
+        sock = transport.get_extra_info("socket")
+        sock.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, self.limits.send_buffer_bytes)
+        if len(self.connections) > self.max_connections and not self._send_an_idle_one_away():
+            self._close_with(503, "Service Unavailable", "Too many connections.")
+            return
+        self._expect_within(self.limits.first_byte_s)
+
+    def resume_writing(self) -> None:
+        self._unsent = (0, 0.0)  # the client reads, even if the buffer fills up again
+        super().resume_writing()
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        self._expect_nothing()
+        super().connection_lost(exc)
+
+    def data_received(self, data: bytes) -> None:
+        if self.surplus:
+            return
+        # An offer of another protocol may be ignored, but the parser then drops the request's body:
+        # Java's own client makes one with every request. No JSON has a line that begins so.
+        if self._before_body:
+            data = _UPGRADE.sub(b"ignored", data)
+        super().data_received(data)
+        if self._in_head:
+            self._head_bytes += len(data)
+            if self._head_bytes > self.limits.head_bytes:
+                self._close_with(
+                    431, "Request Header Fields Too Large", "The request's head is too large."
+                )
+
+    # The sweeper's side.
+
+    def check_time(self, now: float) -> None:
+        """Abort when bytes wait for the client, and less than 16 KiB left in `write_stall_s`.
+
+        Closing would wait until they are read. While an answer still grows, the engine's own pace
+        is no fault of the client: its time begins when the buffer is full or the answer is whole.
+        """
+        unsent, (before, since) = self.transport.get_write_buffer_size(), self._unsent
+        full = self.flow.write_paused or self.transport.is_closing()
+        growing = self._answering() and not full
+        read = not unsent or not before - _LEAST_READ_BYTES < unsent <= before
+        if growing or read:
+            self._unsent = (unsent, now)
+        elif now - since > self.limits.write_stall_s:
+            self.transport.abort()
+
+    # The parser's side.
+
+    def on_message_begin(self) -> None:
+        if self._answering():
+            self.surplus = True
+            self.cycle.keep_alive = False
+            self.headers = []  # those of the first request are in use
+            return
+        super().on_message_begin()
+        self.scope["state"][RECEIVED_AT] = self.loop.time()
+        self._in_head, self._head_bytes = True, 0
+        self._expect_within(self.limits.head_s)
+
+    def on_headers_complete(self) -> None:
+        if self.surplus:
+            return
+        self._in_head = self._before_body = False
+        self._expect_nothing()
+        super().on_headers_complete()
+
+    def on_body(self, body: bytes) -> None:
+        if not self.surplus:
+            super().on_body(body)
+
+    def on_message_complete(self) -> None:
+        if self.surplus:
+            return
+        self._before_body = True
+        super().on_message_complete()
+
+    def send_400_response(self, msg: str) -> None:
+        if self._answering():  # no second answer into the first
+            self.transport.abort()
+        else:
+            self._close_with(400, "Bad Request", msg)
+
+    def _start_asgi_task(self, cycle: RequestResponseCycle, app: Any) -> None:
+        if cycle.scope["http_version"] == "1.0":
+            app = _without_chunks(app, cycle)
+        super()._start_asgi_task(cycle, app)
+
+    def _answering(self) -> bool:
+        return self.cycle is not None and not self.cycle.response_complete
+
+    def _send_an_idle_one_away(self) -> bool:
+        """Close the connection that has waited longest for its next request, if there is one."""
+        waiting = [
+            (connection.timeout_keep_alive_task.when(), id(connection), connection)
+            for connection in self.connections
+            if isinstance(connection, Guard)
+            and connection.timeout_keep_alive_task is not None
+            and not connection.transport.is_closing()
+            and not connection.transport.get_write_buffer_size()
+        ]
+        if not waiting:
+            return False
+        min(waiting)[2].transport.close()
+        return True
+
+    def _expect_within(self, seconds: float) -> None:
+        self._expect_nothing()
+        self._deadline = self.loop.call_later(seconds, self.transport.close)
+
+    def _expect_nothing(self) -> None:
+        if self._deadline is not None:
+            self._deadline.cancel()
+            self._deadline = None
+
+    def _close_with(self, status: int, phrase: str, message: str) -> None:
+        self._expect_nothing()
+        body = error_body(message, type_="invalid_request_error")
+        head = (
+            f"HTTP/1.1 {status} {phrase}\r\ncontent-type: application/json\r\n"
+            f"content-length: {len(body)}\r\nconnection: close\r\n\r\n"
+        )
+        self.transport.write(head.encode() + body)
+        self.transport.close()
+
+
+def _without_chunks(app: Any, cycle: RequestResponseCycle) -> Any:
+    """HTTP/1.0 has no chunks: a body of unknown length ends with its connection, which uvicorn
+    closes after such an answer anyway."""
+
+    async def plain(scope: Any, receive: Any, send: Any) -> None:
+        async def pass_on(message: Any) -> None:
+            cycle.chunked_encoding = False
+            cycle.expected_content_length = len(message.get("body", b""))
+            await send(message)
+
+        await app(scope, receive, pass_on)
+
+    return plain

@@ -1,0 +1,131 @@
+"""Sockets, signals, drain: `cli` calls `serve`, which runs until SIGTERM and the last stream.
+
+uvicorn has no limit for silent connections or slow headers, so it is given a protocol that has
+(`guard`). TTFT starts at `on_message_begin`: when this process reads the first byte of a request.
+Not seen: the TCP handshake, and bytes waiting in the kernel while the event loop is busy.
+"""
+
+import asyncio
+import contextlib
+import logging
+import signal
+from collections.abc import AsyncIterator, Generator, Sequence
+from typing import Any
+
+import uvicorn
+
+from argosy_gateway.config import Config
+from argosy_gateway.relay.relay import Fleet
+from argosy_gateway.server.app import admin_app, api_app
+from argosy_gateway.server.guard import Guard
+
+__all__ = ["running", "serve"]
+
+log = logging.getLogger(__name__)
+_SWEEP_S = 1.0
+
+
+class _Server(uvicorn.Server):
+    """uvicorn without its signal handlers: this module owns the order of the drain."""
+
+    @property
+    def port(self) -> int:
+        """The port on which it listens, once it does."""
+        return int(self.servers[0].sockets[0].getsockname()[1])
+
+    def guards(self) -> list[Guard]:
+        """Its open connections."""
+        return [c for c in self.server_state.connections if isinstance(c, Guard)]
+
+    @contextlib.contextmanager
+    def capture_signals(self) -> Generator[None, None, None]:
+        yield
+
+
+def _server(app: Any, config: Config, *, port: int, drain_timeout_s: float) -> _Server:
+    bounds = {"limits": config.limits, "max_connections": 2 * config.max_queue + 64}
+    guard = type("Guard", (Guard,), bounds)
+    return _Server(
+        uvicorn.Config(
+            app,
+            host=config.host,
+            port=port,
+            http=guard,
+            ws="none",
+            loop="asyncio",
+            lifespan="off",
+            log_config=None,
+            access_log=False,
+            server_header=False,
+            timeout_keep_alive=int(config.limits.keep_alive_s),
+            # Whole seconds; the rest is this module's own deadline.
+            timeout_graceful_shutdown=max(1, int(drain_timeout_s)),
+        )
+    )
+
+
+async def _sweep(fleet: Fleet, servers: Sequence[_Server]) -> None:
+    while True:
+        await asyncio.sleep(min(_SWEEP_S, fleet.config.limits.write_stall_s / 4))
+        fleet.sweep()
+        for server in servers:
+            for connection in server.guards():
+                connection.check_time(fleet.clock())
+
+
+async def _drain(fleet: Fleet, stop: asyncio.Event, api: _Server) -> None:
+    """After `stop`: unready, new connections for a little longer, then the last stream."""
+    await stop.wait()
+    fleet.draining = True
+    log.info("draining: %d requests in flight", len(fleet.relays))
+    # Endpoints of a Service follow readiness with a delay: new connections still arrive. Where all
+    # gateways end at once, kube-proxy sends clients here for as long as the probe says ready.
+    await asyncio.sleep(fleet.config.drain_lag_s)
+    api.should_exit = True
+
+
+@contextlib.asynccontextmanager
+async def running(fleet: Fleet, *, stop: asyncio.Event) -> AsyncIterator[Sequence[_Server]]:
+    """Both servers, accepting (API, admin). Leaving awaits `stop`, drains."""
+    config = fleet.config
+    api = _server(
+        api_app(fleet),
+        config,
+        port=config.port,
+        drain_timeout_s=config.drain_timeout_s - config.drain_lag_s,
+    )
+    admin = _server(admin_app(fleet), config, port=config.admin_port, drain_timeout_s=1)
+    sweeper = asyncio.create_task(_sweep(fleet, (api, admin)))
+    drainer = asyncio.create_task(_drain(fleet, stop, api))
+    tasks = [asyncio.create_task(s.serve()) for s in (api, admin)]
+    try:
+        while not (api.started and admin.started):
+            if any(t.done() for t in tasks):
+                raise OSError(f"cannot listen on {config.host}:{config.port}/{config.admin_port}")
+            await asyncio.sleep(0.005)  # uvicorn has no event for this
+        yield api, admin
+        await drainer
+        await tasks[0]
+        admin.should_exit = True
+        await tasks[1]
+    finally:
+        sweeper.cancel()
+        drainer.cancel()
+        api.should_exit = admin.should_exit = True
+        await asyncio.gather(*tasks, return_exceptions=True)
+
+
+async def serve(fleet: Fleet, source: Any) -> None:
+    """Run until SIGTERM or SIGINT and the end of the drain; `source` keeps the directory."""
+    stop = asyncio.Event()
+    loop = asyncio.get_running_loop()
+    for sig in (signal.SIGTERM, signal.SIGINT):
+        loop.add_signal_handler(sig, stop.set)
+    watcher = asyncio.create_task(source)
+    try:
+        async with running(fleet, stop=stop) as servers:
+            ports = [server.port for server in servers]
+            log.info("serving fleet %s on ports %s", fleet.config.fleet, ports)
+    finally:
+        watcher.cancel()
+        await asyncio.gather(watcher, return_exceptions=True)

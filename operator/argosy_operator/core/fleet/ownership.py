@@ -1,0 +1,134 @@
+"""Does a child still look as we rendered it, and if not, who changed it?
+
+Only the fields that we render count: what others add (sidecars, annotations, defaults of the API
+server) is theirs and stays. The name of the one who changed a field comes from managedFields.
+"""
+
+import hashlib
+import json
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from typing import Any
+
+from argosy_operator.core.fleet.quantities import quantity
+
+Object = Mapping[str, Any]
+Path = tuple[str, ...]
+
+APPLIED = "serving.argosy.dev/applied"  # on every child: digest of what we rendered last
+OURS = "argosy"
+
+# Lists to which others may add items; an item is known by the first of these keys that it has.
+_OPEN = {
+    "containers",
+    "initContainers",
+    "env",
+    "volumes",
+    "volumeMounts",
+    "ports",
+    "tolerations",
+    "ownerReferences",
+}
+_KEYS = ("uid", "mountPath", "name", "containerPort", "port", "key")
+
+
+def digest(obj: object) -> str:
+    """16 hexadecimal digits of the canonical JSON."""
+    text = json.dumps(obj, sort_keys=True, separators=(",", ":"), default=str)
+    return hashlib.sha256(text.encode()).hexdigest()[:16]
+
+
+def signed(obj: Object) -> dict[str, Any]:
+    """The object with the digest of itself as an annotation, so that fields which we no longer
+    render are noticed, too."""
+    meta = obj["metadata"]
+    annotations = dict(meta.get("annotations") or {}) | {APPLIED: digest(obj)}
+    return {**obj, "metadata": {**meta, "annotations": annotations}}
+
+
+def differences(wanted: object, live: object, path: Path = ()) -> Iterator[Path]:
+    """Paths at which `live` lacks or contradicts what `wanted` says.
+
+    An item of a list is written `key=value` (`containers`, `name=engine`, `image`).
+    """
+    if isinstance(wanted, Mapping):
+        have = live if isinstance(live, Mapping) else {}
+        for key, value in wanted.items():
+            if key in have or value not in ("", None, False, 0, [], {}):
+                yield from differences(value, have.get(key), (*path, str(key)))
+    elif isinstance(wanted, Sequence) and not isinstance(wanted, str):
+        yield from _in_list(wanted, live if isinstance(live, Sequence) else (), path)
+    elif wanted != live and not _same_quantity(wanted, live, path):
+        yield path
+
+
+def _in_list(wanted: Sequence[Any], live: Sequence[Any], path: Path) -> Iterator[Path]:
+    if path and path[-1] in _OPEN:
+        for item in wanted:
+            key = next((key for key in _KEYS if key in item), None)
+            same = [other for other in live if key and other.get(key) == item[key]]
+            here = (*path, f"{key}={item.get(key or '')}")
+            if same:
+                yield from differences(item, same[0], here)
+            else:
+                yield here
+    elif len(wanted) != len(live):
+        yield path
+    else:
+        for one, other in zip(wanted, live, strict=True):
+            if any(True for _ in differences(one, other, path)):
+                yield path
+                return
+
+
+def _same_quantity(wanted: object, live: object, path: Path) -> bool:
+    """The API server writes 1024Mi as 1Gi."""
+    if "resources" not in path:
+        return False
+    number = quantity(wanted)
+    return number is not None and number == quantity(live)
+
+
+def changed_by(live: Object, path: Path) -> str:
+    """The field manager who, besides us, owns the field, or wrote the object last."""
+    others = [
+        entry
+        for entry in live["metadata"].get("managedFields") or ()
+        if entry.get("manager") != OURS and entry.get("subresource") in (None, "", "scale")
+    ]
+    owners = [entry for entry in others if _owns(entry.get("fieldsV1") or {}, path)]
+    newest = max(owners or others, key=lambda entry: str(entry.get("time", "")), default=None)
+    return str(newest["manager"]) if newest else "somebody"
+
+
+def owner_of_replicas(live: Object) -> str | None:
+    """Who wrote spec.replicas last, None where managedFields does not say."""
+    path = ("spec", "replicas")
+    entries = live["metadata"].get("managedFields") or ()
+    owners = [entry for entry in entries if _owns(entry.get("fieldsV1") or {}, path)]
+    newest = max(owners, key=lambda entry: str(entry.get("time", "")), default=None)
+    return str(newest["manager"]) if newest else None
+
+
+def _owns(fields: Mapping[str, Any], path: Iterable[str]) -> bool:
+    for step in path:
+        found = fields.get(f"f:{step}")
+        if found is None and "=" in step:
+            key, _, value = step.partition("=")
+            found = next(
+                (
+                    below
+                    for name, below in fields.items()
+                    if name.startswith("k:") and str(json.loads(name[2:]).get(key)) == value
+                ),
+                None,
+            )
+        if found is None:
+            return False
+        if not found:
+            return True
+        fields = found
+    return True
+
+
+def readable(path: Path) -> str:
+    return ".".join(path)

@@ -1,0 +1,123 @@
+"""Step: every child is there and looks as rendered; a foreign namesake is named and left alone.
+
+A child that is missing is created; a field of ours that somebody changed is put back, with an Event
+that names who did it; everything else on the object is left to its owners.
+"""
+
+from dataclasses import replace
+from typing import Any
+
+from argosy_operator.core.fleet import names
+from argosy_operator.core.fleet.actions import Action, Apply, Create, Delete, Outcome, key_of
+from argosy_operator.core.fleet.events import EventReason, Note
+from argosy_operator.core.fleet.ownership import (
+    APPLIED,
+    changed_by,
+    differences,
+    digest,
+    readable,
+    signed,
+)
+from argosy_operator.core.fleet.snapshot import Key, Memory, Object, Snapshot, role_of
+from argosy_operator.core.reconcile.draft import Draft
+from argosy_operator.core.reconcile.failures import TAKEN_LOOK_S
+
+# Children with replicas are created with them; later these are turned through /scale only.
+SCALED = ("Deployment", "ServingRole")
+
+
+def own_children(s: Snapshot, d: Draft) -> Draft:
+    """What does not depend on the number of pods, and the Deployments that exist already."""
+    for wanted in s.wanted:
+        if wanted["kind"] != "ServingRole" or _key(wanted) in s.children:
+            d = keep(s, d, wanted)
+    for wanted in s.engines.values():
+        if _key(wanted) in s.children:
+            d = keep(s, d, wanted)
+    return _remove_leftovers(s, d)
+
+
+def create_scaled(s: Snapshot, d: Draft) -> Draft:
+    """ServingRoles and Deployments that do not exist, with the wanted number of pods."""
+    handles = [obj for obj in s.wanted if obj["kind"] == "ServingRole"]
+    for wanted in (*handles, *s.engines.values()):
+        if _key(wanted) not in s.children:
+            obj = signed(wanted)
+            role: Any = role_of(wanted)
+            spec = {**obj["spec"], "replicas": d.targets[role]}
+            create = Create({**obj, "spec": spec})
+            d = _say_again(s, d, wanted, create).act(create)
+    return d
+
+
+def keep(s: Snapshot, d: Draft, wanted: Object) -> Draft:
+    """The order, if any, that brings one existing or missing child to what it shall be."""
+    key, obj = _key(wanted), signed(wanted)
+    live = s.children.get(key)
+    if live is None:
+        return _say_again(s, d, wanted, Apply(obj)).act(Apply(obj))
+    if not s.is_ours(live):
+        return replace(d, foreign=(*d.foreign, key)).within(TAKEN_LOOK_S)
+    if "deletionTimestamp" in live["metadata"]:
+        return d.within(2.0)  # comes back when the old one is gone
+    found = list(differences(obj, live))
+    if not found or s.memory.settled.get(key) == settled_mark(obj, live):
+        return d
+    ours_changed = [path for path in found if APPLIED not in path]
+    rendered_same = not any(APPLIED in path for path in found)
+    apply = Apply(obj, live["metadata"]["uid"])
+    if ours_changed and rendered_same:
+        who = changed_by(live, ours_changed[0])
+        message = (
+            f"{who} changed {readable(ours_changed[0])} of {key[0]} {key[1]}; it was put back. "
+            f"Change the ServingDeployment instead"
+        )
+        d = d.note(Note(EventReason.PUT_BACK, message, True, frozenset({key_of(apply)})))
+    return d.act(apply)
+
+
+def learn_settled(memory: Memory, outcomes: tuple[Outcome, ...]) -> Memory:
+    """Differences that the API server (or a webhook) keeps after our apply are accepted until one
+    side changes; otherwise the two would take turns for ever."""
+    settled: dict[Key, str] = dict(memory.settled)
+    for outcome in outcomes:
+        if isinstance(outcome.action, Apply) and outcome.applied is not None:
+            wanted = outcome.action.obj
+            settled.pop(_key(wanted), None)
+            if next(differences(wanted, outcome.applied), None) is not None:
+                settled[_key(wanted)] = settled_mark(wanted, outcome.applied)
+    return replace(memory, settled=settled)
+
+
+def settled_mark(wanted: Object, live: Object) -> str:
+    return digest([sorted(map(readable, differences(wanted, live))), wanted])
+
+
+def _remove_leftovers(s: Snapshot, d: Draft) -> Draft:
+    """Handles and budgets of roles for which nothing runs any more."""
+    kept = {_key(obj) for obj in s.wanted}
+    running = {role_of(child) for child in s.retired()}
+    for kind in ("ServingRole", "PodDisruptionBudget"):
+        for name, child in s.owned(kind).items():
+            if (kind, name) not in kept and role_of(child) not in running:
+                d = d.act(Delete(kind, name, child["metadata"]["uid"]))
+    return d
+
+
+def _say_again(s: Snapshot, d: Draft, wanted: Object, action: Action) -> Draft:
+    """Tell that a child was created again, when this fleet has been running already."""
+    known = s.fleet.status.observed_generation == s.fleet.metadata.generation
+    revision = (wanted["metadata"].get("labels") or {}).get(names.REVISION)
+    if not known or (revision and revision not in _revisions_shown(s)):
+        return d
+    message = f"{wanted['kind']} {wanted['metadata']['name']} was gone; it was created again"
+    return d.note(Note(EventReason.CREATED_AGAIN, message, True, frozenset({key_of(action)})))
+
+
+def _revisions_shown(s: Snapshot) -> set[str]:
+    roles = s.fleet.status.roles
+    return {r.revision for r in (roles.prefill, roles.decode, roles.colocated) if r is not None}
+
+
+def _key(obj: Object) -> Key:
+    return str(obj["kind"]), str(obj["metadata"]["name"])

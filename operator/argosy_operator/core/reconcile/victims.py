@@ -1,0 +1,129 @@
+"""How one Deployment comes to its wanted number of pods without cutting an answer off.
+
+Fewer pods: choose victims, mark them (annotation and deletion cost: the truth that outlives us),
+tell their engines (an order that wears off and is repeated), wait until nothing runs there, then
+lower replicas by just those pods.
+More pods: call back victims first, then raise replicas. Nothing is remembered between two looks:
+marks on the pods and replicas of the Deployment say where the matter stands.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+from argosy_operator.core.fleet.pods import Load, Pod, removal_order
+
+DRAIN_LEASE_S = 60.0
+"""How long an engine obeys one order to drain. The next leader comes within about 20 s; an engine
+that was forgotten meanwhile only takes work again, and gateways still avoid its marked pod."""
+RENEW_BELOW_S = 30.0
+
+
+@dataclass(frozen=True, slots=True)
+class Step:
+    """What to do next for one Deployment.
+
+    `replicas` is the number to write, None to leave it. `mark`, `recall`, `hasten` are pods.
+    `ask` means: the choice needs to know how busy each pod is. `leaving` are all chosen pods.
+    """
+
+    replicas: int | None = None
+    mark: tuple[Pod, ...] = ()
+    recall: tuple[Pod, ...] = ()
+    hasten: tuple[Pod, ...] = ()
+    leaving: tuple[Pod, ...] = ()
+    ask: bool = False
+
+
+def follow(
+    replicas: int,
+    target: int,
+    pods: Sequence[Pod],
+    loads: Mapping[str, Load | None],
+    now: float,
+    timeout_s: float,
+) -> Step:
+    """The next step from `replicas` to `target`.
+
+    `pods` are those of this Deployment; `loads` by pod uid, None for an engine that was asked and
+    did not answer; `timeout_s` is how long a victim may finish its answers.
+    """
+    order = removal_order(pods)
+    # More pods than replicas: the ReplicaSet is about to remove its first ones.
+    staying = order[max(0, len(order) - replicas) :]
+    ours = tuple(pod for pod in staying if pod.ours)
+    if target >= replicas:
+        return Step(replicas=target if target > replicas else None, recall=ours)
+    # Fewer pods than replicas: those that do not exist yet need no drain.
+    missing = max(0, replicas - len(order))
+    unborn = min(replicas - target, missing)
+    count = replicas - target - unborn
+    victims, ask = _choose(staying, count, loads)
+    if ask:
+        return Step(replicas=replicas - unborn if unborn else None, ask=True)
+    gone = {pod.uid for pod in victims if _finished(pod, loads, now, timeout_s)}
+    lower = 0
+    while lower < len(victims) and staying[lower].uid in gone:
+        lower += 1
+    chosen = {pod.uid for pod in victims}
+    marked = [pod for pod in victims if pod.ours]
+    return Step(
+        replicas=replicas - unborn - lower if unborn + lower else None,
+        mark=tuple(
+            pod
+            for pod in victims
+            if pod.uid not in gone and not (pod.ours and pod.drain_at is not None)
+        ),
+        recall=tuple(pod for pod in ours if pod.uid not in chosen),
+        hasten=tuple(
+            pod for pod in marked if pod.uid not in gone and not _knows(loads.get(pod.uid))
+        ),
+        leaving=tuple(victims),
+    )
+
+
+def _choose(
+    staying: Sequence[Pod], count: int, loads: Mapping[str, Load | None]
+) -> tuple[list[Pod], bool]:
+    """The victims, and whether the choice has to wait until the engines were asked.
+
+    Order: not started (a ReplicaSet removes Pending pods first whatever their cost, so they
+    displace even pods that drain), draining already, unready, fewest in flight, newest.
+    """
+
+    def rank(pod: Pod) -> tuple[float, ...]:
+        if not pod.started:
+            return 0, float(pod.assigned), 0, -pod.created_at
+        if pod.draining:
+            return 1, float(not pod.ours), 0, -pod.created_at
+        if not pod.ready:
+            return 2, 0, 0, -pod.created_at
+        load = loads.get(pod.uid)
+        busy = float("inf") if load is None else float(load.running + load.leases)
+        return 3, 0, busy, -pod.created_at
+
+    ranked = sorted(staying, key=rank)
+    serving = [pod for pod in staying if pod.started and pod.ready and not pod.draining]
+    idle_wanted = count - (len(staying) - len(serving))
+    ask = 0 < idle_wanted < len(serving) and any(pod.uid not in loads for pod in serving)
+    return ranked[:count], ask
+
+
+def _finished(pod: Pod, loads: Mapping[str, Load | None], now: float, timeout_s: float) -> bool:
+    """Nothing would be lost with the pod. A pod that never started needs no mark to be finished,
+    if the ReplicaSet will take it first anyway; all others carry our mark."""
+    if not pod.started and pod.phase == "Pending":
+        return True
+    if not pod.ours:
+        return False
+    if not pod.started or (pod.drain_at is not None and now - pod.drain_at >= timeout_s):
+        return True
+    load = loads.get(pod.uid)
+    idle = load is not None and load.running == 0 and load.leases == 0
+    return idle and _knows(load)
+
+
+def _knows(load: Load | None) -> bool:
+    """It drains, and will for a while."""
+    if load is None or not load.draining:
+        return False
+    return load.expires_in_s is None or load.expires_in_s > RENEW_BELOW_S

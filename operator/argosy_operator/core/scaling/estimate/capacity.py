@@ -1,0 +1,218 @@
+"""What one replica can do, learnt from the engines' step counters.
+
+seconds = base·steps + per_prompt_token·tokens + per_sequence·Σn + per_context_token·ΣΣctx, by
+recursive least squares per role. Rows come from `samples`, constants go to `formulas`. Starts from
+a known profile or from a guess; both may only scale up until enough rows were seen.
+
+Directional forgetting: a row widens, as time passes, only the uncertainty of the sum that it
+measures, so a load that does not vary forgets nothing about what it does not show. No constant
+is ever less certain than a guess (`_capped`).
+"""
+
+from dataclasses import dataclass, replace
+from math import exp, inf, isfinite, sqrt
+from operator import mul
+
+from argosy_operator.core.scaling.observe import (
+    LARGEST,
+    SLO,
+    Profile,
+    Role,
+    StepDelta,
+    Windows,
+    plausible,
+)
+from argosy_operator.core.scaling.size.formulas import Replica
+
+ENOUGH_ROWS = 10
+ENOUGH_STEPS = 30.0
+NOISE = 0.05
+"""Relative standard deviation of one row's seconds per step."""
+OUTLIER = 3.0
+OUTLIERS_DROPPED = 3
+SPREAD_PROFILE, SPREAD_GUESS = 0.3, 3.0
+"""Prior standard deviation relative to the constant itself."""
+PROMPT_STEPS_MEMORY = 0.9
+ROUNDING = 1e-9
+"""A row is never taken as more exact than this share of the variance it meets: beyond it doubles
+lose what is left."""
+
+Vector = tuple[float, float, float, float]
+Matrix = tuple[Vector, Vector, Vector, Vector]
+
+
+@dataclass(frozen=True, slots=True)
+class Estimate:
+    """One role's constants (base, per prompt token, per sequence, per context token), s.
+
+    `prior` are the constants it began from. `renewed`: it began anew because what had been learnt
+    was not usable; True until enough is measured again.
+    """
+
+    theta: Vector
+    covariance: Matrix
+    prior: Vector
+    prompt_steps: float = 1.0
+    rows: int = 0
+    steps: float = 0.0
+    refused: int = 0
+    renewed: bool = False
+    at: float | None = None
+
+    @property
+    def learnt(self) -> bool:
+        """Measured well enough to remove capacity by, whatever it began from."""
+        return _enough(self.rows, self.steps)
+
+
+def _enough(rows: int, steps: float) -> bool:
+    return rows >= ENOUGH_ROWS and steps >= ENOUGH_STEPS
+
+
+def begin(role: Role, prior: Profile | None, slo: SLO) -> Estimate:
+    """The prior. A guess is a replica for which the SLO is comfortable: with only the SLO known,
+    any other guess would be one about hardware."""
+    if prior is None:
+        base = slo.tpot_s / 2 if role != "prefill" else slo.ttft_s / 20
+        theta = (base, slo.ttft_s / 8000, slo.tpot_s / 128, slo.tpot_s / 2**17)
+        return Estimate(theta, _diagonal(theta, SPREAD_GUESS), theta)
+    base = prior.prefill_base_s if role == "prefill" else prior.decode_base_s
+    theta = (base, prior.per_prompt_token_s, prior.per_sequence_s, prior.per_context_token_s)
+    return Estimate(theta, _diagonal(theta, SPREAD_PROFILE), theta)
+
+
+def _diagonal(theta: Vector, spread: float) -> Matrix:
+    squares = [(spread * max(t, 1e-12)) ** 2 for t in theta]
+    rows = [tuple(squares[i] if i == j else 0.0 for j in range(4)) for i in range(4)]
+    return _matrix(rows)
+
+
+def _matrix(rows: list[tuple[float, ...]]) -> Matrix:
+    vectors = [(r[0], r[1], r[2], r[3]) for r in rows]
+    return (vectors[0], vectors[1], vectors[2], vectors[3])
+
+
+def sound(estimate: Estimate) -> bool:
+    """Can it be reckoned with: finite, no constant negative, the covariance positive definite?"""
+    scalars = (*estimate.theta, estimate.prompt_steps, estimate.rows, estimate.steps)
+    return (
+        all(plausible(n) for n in scalars)
+        and all(0 <= t <= LARGEST for t in estimate.prior)
+        and estimate.prompt_steps >= 1
+        and estimate.refused >= 0
+        and (estimate.at is None or isfinite(estimate.at))
+        and _positive_definite(estimate.covariance)
+    )
+
+
+def _positive_definite(p: Matrix) -> bool:
+    """Symmetric, and Cholesky's decomposition exists. False as well for NaN and infinity."""
+    lower: list[list[float]] = []
+    for i in range(4):
+        row: list[float] = []
+        for j in range(i):
+            if p[i][j] != p[j][i]:
+                return False
+            row.append((p[i][j] - sum(map(mul, row, lower[j]))) / lower[j][j])
+        rest = p[i][i] - sum(map(mul, row, row))
+        if not 0 < rest < inf:
+            return False
+        lower.append([*row, sqrt(rest)])
+    return True
+
+
+def learn(estimate: Estimate, rows: tuple[StepDelta, ...], windows: Windows) -> Estimate:
+    """Take in the rows that are newer than what was seen; `sight.believed` has sifted them.
+
+    An estimate that a row leaves unusable goes back to a guess at its prior, unlearnt.
+    """
+    seen = estimate.at
+    for row in sorted(rows, key=lambda r: r.at):
+        if (seen is None or row.at > seen) and row.steps > 0 and row.seconds > 0:
+            estimate = _learn_row(estimate, row, windows)
+            if not sound(estimate):
+                guess = _diagonal(estimate.prior, SPREAD_GUESS)
+                estimate = Estimate(estimate.prior, guess, estimate.prior, renewed=True, at=row.at)
+    return estimate
+
+
+def _learn_row(estimate: Estimate, row: StepDelta, windows: Windows) -> Estimate:
+    y = row.seconds / row.steps
+    x = (
+        1.0,
+        row.prefill_tokens / row.steps,
+        row.decode_sequences / row.steps,
+        row.context_tokens / row.steps,
+    )
+    elapsed = row.at - estimate.at if estimate.at is not None else 0.0
+    kept = exp(-min(max(elapsed, 0.0) / windows.forget_s, 1.0))
+    theta, p = estimate.theta, estimate.covariance
+    surprise = y - _dot(theta, x)
+    along, known, variance = _met(p, x, y, kept)
+    wild = surprise**2 / variance / OUTLIER**2
+    if wild > 1:
+        if estimate.refused < OUTLIERS_DROPPED:
+            return replace(estimate, refused=estimate.refused + 1, at=row.at)
+        # Four times in a row is not an outlier but a changed machine: believe it, doubt ourselves.
+        p = _capped([[c * wild for c in r] for r in p], estimate.prior, theta)
+        along, known, variance = _met(p, x, y, kept)
+    gain = surprise / (kept * variance)
+    fitted = [max(t + a * gain, 0.0) for t, a in zip(theta, along, strict=True)]
+    theta = (fitted[0], fitted[1], fitted[2], fitted[3])
+    # Forgetting raises the variance of what this row measures from `known` to `known / kept`, and
+    # the row then lowers it. Both act along the same vector: together a step of rank one.
+    lowered = 1 / (kept * kept * variance) - (1 / kept - 1) / known
+    after = [[p[i][j] - lowered * (along[i] * along[j]) for j in range(4)] for i in range(4)]
+    rows, steps = estimate.rows + 1, estimate.steps + row.steps
+    return Estimate(
+        theta=theta,
+        covariance=_capped(after, estimate.prior, theta),
+        prior=estimate.prior,
+        prompt_steps=_prompt_steps(estimate, row),
+        rows=rows,
+        steps=steps,
+        renewed=estimate.renewed and not _enough(rows, steps),
+        at=row.at,
+    )
+
+
+def _dot(a: Vector, b: Vector) -> float:
+    return a[0] * b[0] + a[1] * b[1] + a[2] * b[2] + a[3] * b[3]
+
+
+def _met(p: Matrix, x: Vector, y: float, kept: float) -> tuple[Vector, float, float]:
+    """P·x, the variance x·P·x of what a row measures, and the one of its distance from it: what
+    time forgot and the row's noise included."""
+    along = (_dot(p[0], x), _dot(p[1], x), _dot(p[2], x), _dot(p[3], x))
+    known = max(_dot(along, x), 1e-300)
+    return along, known, known / kept + max((NOISE * y) ** 2, known * ROUNDING)
+
+
+def _capped(rows: list[list[float]], prior: Vector, theta: Vector) -> Matrix:
+    """The covariance with no variance above a guess's, correlations as they were."""
+    most = [(SPREAD_GUESS * max(a, b, 1e-12)) ** 2 for a, b in zip(prior, theta, strict=True)]
+    if all(rows[i][i] <= m for i, m in enumerate(most)):
+        return _matrix([tuple(r) for r in rows])
+    by = [sqrt(m / rows[i][i]) if rows[i][i] > m else 1.0 for i, m in enumerate(most)]
+    return _matrix([tuple(rows[i][j] * (by[i] * by[j]) for j in range(4)) for i in range(4)])
+
+
+def _prompt_steps(estimate: Estimate, row: StepDelta) -> float:
+    """Steps that one prompt takes, averaged over rows that decoded nothing."""
+    if row.prefill_requests <= 0 or row.decode_sequences > 0:
+        return estimate.prompt_steps
+    # More than one prompt in a step is batching, not a cheaper prompt: never below one step.
+    share = max(row.steps / row.prefill_requests, 1.0)
+    return estimate.prompt_steps + (1 - PROMPT_STEPS_MEMORY) * (share - estimate.prompt_steps)
+
+
+def replica(estimate: Estimate, kv_tokens: float) -> Replica:
+    base, per_prompt_token, per_sequence, per_context_token = estimate.theta
+    return Replica(
+        base_s=base,
+        per_prompt_token_s=per_prompt_token,
+        per_sequence_s=per_sequence,
+        per_context_token_s=per_context_token,
+        prompt_steps=estimate.prompt_steps,
+        kv_tokens=kv_tokens,
+    )

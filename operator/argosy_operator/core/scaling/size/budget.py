@@ -1,0 +1,63 @@
+"""A GPU budget shared by prefill and decode: the numbers with the most goodput that fit.
+
+Greedy by marginal predicted attainment per GPU, with the joint step P+1 & D+1, because the product
+a_P·a_D is flat in one pool while the other is the bottleneck.
+"""
+
+from dataclasses import dataclass
+from itertools import combinations
+from math import prod
+
+from argosy_operator.core.scaling.size.formulas import Model
+
+FLAT = 1e-9
+SERVED = 0.01
+"""Weight of the share of load that is served at all: leads where both attainments are still 0."""
+
+
+@dataclass(frozen=True, slots=True)
+class Pool:
+    """`wanted` replicas of `gpus` each, never fewer than `minimum`; `rate` is what is planned."""
+
+    minimum: int
+    wanted: int
+    gpus: int
+    model: Model
+    rate: float
+
+
+def gpus(pools: tuple[Pool, ...], replicas: tuple[int, ...]) -> int:
+    return sum(p.gpus * n for p, n in zip(pools, replicas, strict=True))
+
+
+def goodput(pools: tuple[Pool, ...], replicas: tuple[int, ...]) -> float:
+    """Predicted joint attainment, plus a little for load served at all."""
+    pairs = tuple(zip(pools, replicas, strict=True))
+    joint = prod(p.model.attainment(n, p.rate) if n else 0.0 for p, n in pairs)
+    served = sum(min(n / max(p.model.load(p.rate), FLAT), 1.0) for p, n in pairs)
+    return joint + SERVED * served
+
+
+def fit(pools: tuple[Pool, ...], budget: int) -> tuple[int, ...]:
+    """Numbers between minimum and wanted whose GPUs fit `budget` (minimums always stand)."""
+    wanted = tuple(p.wanted for p in pools)
+    if gpus(pools, wanted) <= budget:
+        return wanted
+    have = tuple(min(p.minimum, p.wanted) for p in pools)
+    steps = [s for n in range(1, len(pools) + 1) for s in combinations(range(len(pools)), n)]
+    while True:
+        value = goodput(pools, have)
+        best, best_gain = have, FLAT
+        for step in steps:
+            after = tuple(n + (i in step) for i, n in enumerate(have))
+            if any(n > p.wanted for n, p in zip(after, pools, strict=True)):
+                continue
+            if gpus(pools, after) > budget:
+                continue
+            cost = gpus(pools, after) - gpus(pools, have)
+            gain = (goodput(pools, after) - value) / max(cost, FLAT)
+            if gain > best_gain:
+                best, best_gain = after, gain
+        if best == have:
+            return have
+        have = best
