@@ -81,7 +81,7 @@ def test_rounds_that_fail_or_wait_are_no_reason_to_start_anew(one_round) -> None
         health = Health(workers.busy_since)
         beating = asyncio.create_task(beat(health))
         for number in range(100):
-            workers.kick(("ns", f"chat-{number}"))
+            workers.enqueue(("ns", f"chat-{number}"))
         assert await troubles(health, HOURS_S) == set()
         beating.cancel()
         await workers.close()
@@ -94,7 +94,7 @@ def test_a_round_that_cannot_be_ended_is_a_hang() -> None:
         workers = Workers(cannot_be_ended)
         health = Health(workers.busy_since)
         beating = asyncio.create_task(beat(health))
-        workers.kick(("ns", "chat"))
+        workers.enqueue(("ns", "chat"))
         (said,) = {text.partition(" has")[0] for text in await troubles(health, 200)}
         assert said == "the round of ns/chat"
         beating.cancel()

@@ -22,7 +22,7 @@ async def test_a_round_that_fails_names_its_namespace_and_fleet_also_from_a_port
     workers = Workers(one_round)
     try:
         for key in (("a", "chat"), ("b", "code")):
-            workers.kick(key)
+            workers.enqueue(key)
         await until(lambda: handler.stream.getvalue().count("the round failed") >= 2)
     finally:
         await workers.close()

@@ -20,13 +20,13 @@ FLEETS = 150
 class Bell:
     """Stands for kopf: rings for every fleet at once, as its first list does."""
 
-    def __init__(self, _access: object, _namespace: object, kick: Any) -> None:
-        self._kick = kick
+    def __init__(self, _access: object, _namespace: object, enqueue: Any) -> None:
+        self._enqueue = enqueue
         self.ended: asyncio.Future[str] = asyncio.get_running_loop().create_future()
 
     def start(self) -> None:
         for number in range(FLEETS):
-            self._kick(("ns", f"chat-{number}"), 1)
+            self._enqueue(("ns", f"chat-{number}"), 1)
 
     def stop(self) -> None:
         pass

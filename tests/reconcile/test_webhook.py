@@ -42,8 +42,8 @@ def broken_webhook(world: World) -> Iterator[None]:
     def in_force() -> bool:
         try:
             world.kubectl("create", "pdb", "probe", "--selector=a=b", "--max-unavailable=1")
-        except RuntimeError as refused:
-            return "budgets.example.com" in str(refused)
+        except RuntimeError as error:
+            return "budgets.example.com" in str(error)
         world.kubectl("delete", "pdb", "probe")
         return False
 

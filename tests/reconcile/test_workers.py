@@ -1,4 +1,4 @@
-"""Kicks are one round, a failing fleet pauses, an edited spec ends the pause."""
+"""A burst of events is one round, a failing fleet pauses, an edited spec ends the pause."""
 
 import asyncio
 from collections.abc import Iterator
@@ -38,7 +38,7 @@ async def test_a_burst_of_events_is_one_round() -> None:
     rounds = Rounds()
     workers = Workers(rounds)
     for _ in range(20):
-        workers.kick(KEY)
+        workers.enqueue(KEY)
     await rounds.next()
     await asyncio.sleep(0.2)
     assert rounds.count == 1
@@ -49,14 +49,14 @@ async def test_a_failing_fleet_sleeps_through_events_and_wakes_when_its_spec_is_
     rounds = Rounds()
     rounds.broken = True
     workers = Workers(rounds)
-    workers.kick(KEY, 1)
+    workers.enqueue(KEY, 1)
     await rounds.next()
-    workers.kick(KEY)
-    workers.kick(KEY, 1)  # an event of the same spec, such as our own status
+    workers.enqueue(KEY)
+    workers.enqueue(KEY, 1)  # an event of the same spec, such as our own status
     await asyncio.sleep(0.2)
     assert rounds.count == 1
     rounds.broken = False
-    workers.kick(KEY, 2)
+    workers.enqueue(KEY, 2)
     await rounds.next()
     assert rounds.count == 2
     await workers.close()
@@ -66,9 +66,9 @@ async def test_a_failing_fleet_delays_no_other() -> None:
     rounds = Rounds()
     rounds.broken = True
     workers = Workers(rounds)
-    workers.kick(KEY)
+    workers.enqueue(KEY)
     await rounds.next()
-    workers.kick(("ns", "other"))
+    workers.enqueue(("ns", "other"))
     await rounds.next()
     assert rounds.count == 2
     await workers.close()
@@ -80,7 +80,7 @@ async def test_a_throttling_server_is_left_alone_as_long_as_it_asks(
     rounds = Rounds()
     rounds.broken = True
     workers = Workers(rounds)
-    workers.kick(KEY)
+    workers.enqueue(KEY)
     await rounds.next()
     await asyncio.sleep(0.05)
     await workers.close()

@@ -111,7 +111,7 @@ async def _serve_term(
         return 1
     log.info("this replica leads")
     metrics.LEADER.set(1)
-    trigger = Trigger(access, options.namespace, workers.kick)
+    trigger = Trigger(access, options.namespace, workers.enqueue)
     trigger.start()
     held = asyncio.create_task(lease.hold(health.beat))
     ends: set[asyncio.Future[Any]] = {stopped, held, trigger.ended}

@@ -1,7 +1,7 @@
-"""The loop of one fleet: kick → snapshot → plan → execute → status → sleep until the next reason.
+"""The loop of one fleet: event → snapshot → plan → execute → status → sleep until the next reason.
 
 `Workers` keeps one task per fleet, so that a fleet that hangs or fails delays no other; `turns.py`
-says how many rounds run at the same time. Kicks that arrive before or during a round are one kick.
+says how many rounds run at the same time. Events before or during a round cause one more round.
 A round that failed, or took longer than `ROUND_LIMIT_S`, is tried again after a pause that doubles
 up to a minute, or as long as the server asked for, and at once when the spec is edited.
 Every fleet is looked at again after about five minutes even if nothing seems to have happened.
@@ -11,7 +11,7 @@ import asyncio
 import logging
 import random
 import time
-from collections.abc import Awaitable, Callable, Iterable
+from collections.abc import Awaitable, Callable
 
 from argosy_operator.core.fleet.actions import Outcome, Trouble
 from argosy_operator.core.fleet.snapshot import Clock, Memory
@@ -21,13 +21,13 @@ from argosy_operator.ports.protocols import ClusterError
 from argosy_operator.shell import logs, metrics
 from argosy_operator.shell.execute import StoppedError, execute
 from argosy_operator.shell.gather import Sources, gather
-from argosy_operator.shell.report import read_fleet, tell, write_status
+from argosy_operator.shell.report import publish, read_fleet, write_status
 from argosy_operator.shell.turns import Turns, rounds_at_once
 
 log = logging.getLogger("argosy.loop")
 
 Key = tuple[str, str]  # namespace, name
-SETTLE_S = 0.05  # events come in bursts: a Deployment, its ReplicaSet, its pods
+DEBOUNCE_S = 0.05  # events come in bursts: a Deployment, its ReplicaSet, its pods
 RESYNC_S = 300.0
 LONGEST_PAUSE_S = 60.0
 ROUND_LIMIT_S = 90.0  # less than what /health takes for a hang: a round that fails is progress
@@ -64,7 +64,7 @@ async def round_of(sources: Sources, key: Key, memory: Memory) -> tuple[Memory, 
     p = after(s, p, outcomes)
     try:
         if stopped is None or stopped.trouble is not Trouble.NOT_LEADER:
-            await tell(sources, s, p, outcomes)
+            await publish(sources, s, p, outcomes)
             await write_status(sources, s, p.draft, outcomes)
     except ClusterError as error:
         stopped = stopped or error
@@ -74,7 +74,7 @@ async def round_of(sources: Sources, key: Key, memory: Memory) -> tuple[Memory, 
 
 
 class Workers:
-    """One worker per fleet. `kick` may be called for fleets that do not exist; all in one loop."""
+    """One worker per fleet; all run in one event loop."""
 
     def __init__(
         self,
@@ -83,29 +83,25 @@ class Workers:
     ) -> None:
         self._round = one_round
         self._turns = turns or Turns(rounds_at_once(QPS))
-        self._kicked: dict[Key, asyncio.Event] = {}
+        self._enqueued: dict[Key, asyncio.Event] = {}
         self._edited: dict[Key, asyncio.Event] = {}
         self._generations: dict[Key, int] = {}
         self._tasks: dict[Key, asyncio.Task[None]] = {}
         self.busy_since: dict[Key, float] = {}
         self._closing = False
 
-    def kick(self, key: Key, generation: int | None = None) -> None:
+    def enqueue(self, key: Key, generation: int | None = None) -> None:
         """Something happened to the fleet: look at it soon. A `generation` that was not seen before
         ends even a failing fleet's pause: what it failed at may just have been mended."""
         if self._closing:
             return
-        self._kicked.setdefault(key, asyncio.Event()).set()
+        self._enqueued.setdefault(key, asyncio.Event()).set()
         edited = self._edited.setdefault(key, asyncio.Event())
         if generation is not None and generation != self._generations.get(key):
             self._generations[key] = generation
             edited.set()
         if key not in self._tasks:
             self._tasks[key] = asyncio.create_task(self._work(key), name=f"fleet {'/'.join(key)}")
-
-    def kick_all(self, keys: Iterable[Key]) -> None:
-        for key in keys:
-            self.kick(key)
 
     async def close(self, patience_s: float = 0.0) -> None:
         """End all rounds; those under way have `patience_s` to finish the call that they are in."""
@@ -122,27 +118,27 @@ class Workers:
 
     async def _work(self, key: Key) -> None:
         logs.bind(namespace=key[0], fleet=key[1])
-        kicked, edited = self._kicked[key], self._edited[key]
+        enqueued, edited = self._enqueued[key], self._edited[key]
         memory, failures, pause_s, first = Memory(), 0, 0.0, True
         while True:
-            await asyncio.sleep(SETTLE_S)
+            await asyncio.sleep(DEBOUNCE_S)
             try:
                 async with self._turns.turn(first=first):
-                    kicked.clear()
+                    enqueued.clear()
                     edited.clear()
                     result = await self._one(key, memory)
-            except Exception as raised:
-                error: Exception = raised
-                if isinstance(raised, UnfinishedError):
-                    memory, error = raised.memory, raised.cause
+            except Exception as error:
+                cause: Exception = error
+                if isinstance(error, UnfinishedError):
+                    memory, cause = error.memory, error.cause
                 failures += 1
-                pause_s = _pause_s(error, failures)
+                pause_s = _pause_s(cause, failures)
                 metrics.count_round("failed")
-                _log_failure(error, pause_s)
+                _log_failure(cause, pause_s)
             else:
                 metrics.count_round("done")
-                if result is None and not kicked.is_set():
-                    del self._tasks[key], self._kicked[key], self._edited[key]
+                if result is None and not enqueued.is_set():
+                    del self._tasks[key], self._enqueued[key], self._edited[key]
                     self._generations.pop(key, None)
                     return
                 failures, first = 0, False
@@ -151,7 +147,7 @@ class Workers:
             if self._closing:
                 return
             # a failing fleet is not tried again before its pause is over, unless it was edited
-            await _sleep_or(edited if failures else kicked, pause_s)
+            await _sleep_or(edited if failures else enqueued, pause_s)
 
     async def _one(self, key: Key, memory: Memory) -> tuple[Memory, float] | None:
         self.busy_since[key] = time.monotonic()

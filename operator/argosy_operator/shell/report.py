@@ -65,7 +65,7 @@ async def write_status(
             await _put(sources, s, obj, live["metadata"]["uid"])
 
 
-async def tell(sources: Sources, s: Snapshot, p: Plan, outcomes: tuple[Outcome, ...]) -> None:
+async def publish(sources: Sources, s: Snapshot, p: Plan, outcomes: tuple[Outcome, ...]) -> None:
     """Events and log lines of what was done and of what could not be done."""
     for outcome in outcomes:
         if outcome.trouble is None:

@@ -1,4 +1,4 @@
-"""kopf as the bell: it watches, and every event becomes the key of a fleet, nothing more.
+"""kopf is only a trigger: every watch event enqueues its fleet's key.
 
 kopf runs in its own thread with its own event loop and registry, because at its end it cancels
 every task of its loop that it did not know. It posts nothing, stores nothing, sets no finalizer,
@@ -28,14 +28,14 @@ CHILDREN = (
     ("policy", "v1", "poddisruptionbudgets"),
 )
 
-Kick = Callable[[tuple[str, str], int | None], None]
+Enqueue = Callable[[tuple[str, str], int | None], None]
 
 
 class Trigger:
     """`start` begins to watch; `ended` is set when kopf stopped, which ends the process."""
 
-    def __init__(self, access: Access, namespace: str | None, kick: Kick) -> None:
-        self._access, self._namespace, self._kick = access, namespace, kick
+    def __init__(self, access: Access, namespace: str | None, enqueue: Enqueue) -> None:
+        self._access, self._namespace, self._enqueue = access, namespace, enqueue
         self._stop = threading.Event()
         self._loop = asyncio.get_running_loop()
         self.ended: asyncio.Future[str] = self._loop.create_future()
@@ -96,19 +96,19 @@ class Trigger:
         )
 
     async def _fleet(self, **event: Any) -> None:
-        self._wake(event["namespace"], event["name"], event["meta"].get("generation"))
+        self._enqueue_soon(event["namespace"], event["name"], event["meta"].get("generation"))
 
     async def _child(self, **event: Any) -> None:
         fleet = event["labels"].get(names.FLEET)
         if fleet:
-            self._wake(event["namespace"], fleet)
+            self._enqueue_soon(event["namespace"], fleet)
 
-    def _wake(self, namespace: str, name: str, generation: int | None = None) -> None:
-        self._loop.call_soon_threadsafe(self._kick, (namespace, name), generation)
+    def _enqueue_soon(self, namespace: str, name: str, generation: int | None = None) -> None:
+        self._loop.call_soon_threadsafe(self._enqueue, (namespace, name), generation)
 
 
 def settings() -> kopf.OperatorSettings:
-    """Bounded calls and streams, little memory, no writing; the reasons are in DESIGN's anchors."""
+    """Bounded calls and streams, little memory, no writes to the cluster."""
     s = kopf.OperatorSettings()
     s.posting.enabled = False
     s.posting.loggers = False
