@@ -10,7 +10,8 @@ import importlib.util
 import sys
 
 _PROGRAMS = (
-    "argosy_operator.cli.explain",
+    "argosy_operator.cli",
+    "argosy_operator.cli.explanation",
     "argosy_gateway.cli",
     "argosy_engine.cli",
     "argosy_operator.shell.app",

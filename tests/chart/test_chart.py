@@ -15,9 +15,9 @@ import kubernetes_validate
 import pytest
 import yaml
 
-from argosy_operator import cli
 from argosy_operator.api import crd
 from argosy_operator.api.v1alpha1 import ServingDeployment
+from argosy_operator.cli.run import run
 from argosy_operator.ports.allowlist import Allowlist
 from argosy_operator.render import gateway
 from tests.render.fleets import IMAGES, fleet
@@ -291,7 +291,7 @@ def test_notes_name_the_next_command_and_the_images(tmp_path):
 
 
 def test_the_budget_of_calls_is_the_operators_own_unless_it_is_set():
-    own = inspect.signature(cli.run).parameters
+    own = inspect.signature(run).parameters
     words = {"qps": "--kube-api-qps", "burst": "--kube-api-burst"}
     for name, flag in words.items():
         assert float(operator_args(rendered())[flag]) == own[f"kube_api_{name}"].default

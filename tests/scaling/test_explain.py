@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from argosy_operator.api.conditions import ConditionType
-from argosy_operator.cli.explain import explain, with_unit
+from argosy_operator.cli.explanation import explanation, with_unit
 from argosy_operator.core.scaling.decision import MEANING
 from argosy_operator.core.scaling.record import to_json
 from tests.core.model import Model
@@ -32,7 +32,7 @@ def fleet() -> dict[str, object]:
 
 
 def test_text_says_what_moved_by_which_rule_and_why_not_fewer_nor_more() -> None:
-    text = explain(fleet())
+    text = explanation(fleet())
     assert "prefill 1 → 2" in text
     assert "Demand" in text
     assert "why not fewer: below the goal of 90%" in text
@@ -41,11 +41,11 @@ def test_text_says_what_moved_by_which_rule_and_why_not_fewer_nor_more() -> None
 
 def test_json_is_the_status_as_it_stands() -> None:
     given = fleet()
-    assert json.loads(explain(given, "json")) == given["status"]["autoscaling"]  # type: ignore[index]
+    assert json.loads(explanation(given, "json")) == given["status"]["autoscaling"]  # type: ignore[index]
 
 
 def test_a_fleet_without_a_decision_says_when_one_will_come() -> None:
-    assert "No decision yet" in explain({"metadata": {"name": "a"}})
+    assert "No decision yet" in explanation({"metadata": {"name": "a"}})
 
 
 def test_the_last_decision_is_not_told_a_second_time_as_one_before_it() -> None:
@@ -54,13 +54,13 @@ def test_the_last_decision_is_not_told_a_second_time_as_one_before_it() -> None:
     last = {k: v for k, v in scaling["lastDecision"].items() if k != "record"}
     older = last | {"time": "2025-12-31T00:00:00Z", "reason": "Idle"}
     scaling["history"] = [last, older]
-    before = explain(given).partition("Before that")[2]
+    before = explanation(given).partition("Before that")[2]
     assert "2025-12-31" in before
     assert "2026-01-01" not in before
 
 
 def test_a_fleet_that_was_decided_on_and_never_changed_is_not_called_undecided() -> None:
-    assert "changed replicas" in explain({"metadata": {"name": "a"}})
+    assert "changed replicas" in explanation({"metadata": {"name": "a"}})
 
 
 def test_conditions_that_are_well_are_left_out() -> None:
@@ -72,7 +72,7 @@ def test_conditions_that_are_well_are_left_out() -> None:
     said = [{"type": t, "status": s, "reason": "Fine"} for t, s in well.items()]
     said.append({"type": "ScalingActive", "status": "True", "reason": "FollowingGoodput"})
     said[5] |= {"status": "True", "reason": "GPUBudget"}
-    text = explain({"metadata": {"name": "a"}, "status": {"conditions": said}})
+    text = explanation({"metadata": {"name": "a"}, "status": {"conditions": said}})
     assert [line.split()[0] for line in text.partition("Conditions\n")[2].splitlines()] == [
         "CapacityLimited=True",
         "ScalingActive=True",
@@ -85,14 +85,14 @@ def test_nothing_is_said_of_a_fleet_at_rest_but_who_scales_it() -> None:
     model.settle()
     conditions = [c.model_dump(by_alias=True) for c in model.fleet.status.conditions]
     assert {c["type"] for c in conditions} == set(ConditionType)
-    text = explain({"metadata": {"name": "chat"}, "status": {"conditions": conditions}})
+    text = explanation({"metadata": {"name": "chat"}, "status": {"conditions": conditions}})
     said = [line.split("=")[0].strip() for line in text.partition("Conditions\n")[2].splitlines()]
     assert said == ["SLOMet", "SLOFeasible", "ScalingActive", "MetricsAvailable"]
 
 
 def test_another_output_is_refused_with_the_two_that_exist() -> None:
     with pytest.raises(ValueError, match="write text or json"):
-        explain({}, "yaml")
+        explanation({}, "yaml")
 
 
 def test_rules_name_fields_that_exist() -> None:

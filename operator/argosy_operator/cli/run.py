@@ -1,0 +1,98 @@
+"""`argosy operator run`: reads the flags and starts the control loop of `shell/app.py`.
+
+The chart passes every flag (charts/argosy/templates/deployment.yaml); a test compares the two.
+"""
+
+import asyncio
+import logging
+import os
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Literal
+
+import typer
+
+if TYPE_CHECKING:
+    from argosy_operator.ports.allowlist import Allowlist
+
+DEFAULT_ENGINE = "ghcr.io/argosy-serving/engine:0.1.0"
+DEFAULT_GATEWAY = "ghcr.io/argosy-serving/gateway:0.1.0"
+
+Allowed = Annotated[
+    list[str] | None,
+    typer.Option(
+        help="host:port, *.suffix:port or network/bits:port that fleets may name beside it."
+    ),
+]
+Qps = Annotated[
+    float,
+    typer.Option(min=1.0, max=10_000.0, help="Calls a second to the API server, on average."),
+]
+Burst = Annotated[
+    int, typer.Option(min=1, max=100_000, help="Calls to the API server after a quiet time.")
+]
+LogFormat = Annotated[
+    Literal["auto", "json", "text"],
+    typer.Option(help="Of the log. auto: text on a terminal, JSON elsewhere."),
+]
+LogLevel = Annotated[Literal["info", "debug"], typer.Option(help="debug: more about each round.")]
+
+
+def run(
+    namespace: Annotated[str, typer.Option(help="Namespace to watch, or all.")] = "all",
+    prometheus_url: Annotated[str | None, typer.Option(help="Prometheus' address.")] = None,
+    prometheus_token_file: Annotated[
+        Path | None, typer.Option(help="File with the bearer token for that address.")
+    ] = None,
+    prometheus_allow: Allowed = None,
+    engine_image: Annotated[str, typer.Option(help="Default image of engines.")] = DEFAULT_ENGINE,
+    gateway_image: Annotated[str, typer.Option(help="Image of gateways.")] = DEFAULT_GATEWAY,
+    lease_namespace: Annotated[
+        str | None, typer.Option(help="Namespace of the Lease. Default: the pod's own.")
+    ] = None,
+    lease_name: Annotated[str, typer.Option(help="The Lease's name.")] = "argosy-operator",
+    metrics_port: Annotated[int, typer.Option(help="Port of probes and metrics.")] = 8081,
+    kubeconfig: Annotated[str | None, typer.Option(help="Else $KUBECONFIG, or the pod's.")] = None,
+    kube_api_qps: Qps = 100.0,
+    kube_api_burst: Burst = 200,
+    log_format: LogFormat = "auto",
+    log_level: LogLevel = "info",
+) -> int:
+    """Run the operator until it is told to stop, or may no longer lead (status 1)."""
+    from argosy_operator.ports.access import AccessError
+    from argosy_operator.render.images import Images
+    from argosy_operator.shell import app
+    from argosy_operator.shell.logs import configure
+
+    configure(log_format, log_level, quiet=("kopf", "httpx"))
+    options = app.Options(
+        images=Images(engine=engine_image, gateway=gateway_image),
+        namespace=None if namespace == "all" else namespace,
+        prometheus_url=prometheus_url,
+        prometheus_token_file=prometheus_token_file,
+        prometheus_allowed=_allowlist(prometheus_allow or ()),
+        lease_namespace=lease_namespace or os.environ.get("POD_NAMESPACE") or "default",
+        lease_name=lease_name,
+        metrics_port=metrics_port,
+        kubeconfig=kubeconfig,
+        kube_api_qps=kube_api_qps,
+        kube_api_burst=kube_api_burst,
+    )
+    try:
+        status = asyncio.run(app.run(options))
+    except AccessError as error:
+        logging.getLogger("argosy.cli").error("the operator ends: %s", error)
+        status = 1
+    sys.stderr.flush()
+    # kopf's thread is a daemon; a process that lost its Lease must not wait for it
+    os._exit(status)
+
+
+def _allowlist(texts: Sequence[str]) -> "Allowlist":
+    from argosy_operator.ports.allowlist import Allowlist
+
+    try:
+        return Allowlist.of(texts)
+    except ValueError as error:
+        raise typer.BadParameter(str(error), param_hint="--prometheus-allow") from error
