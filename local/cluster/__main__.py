@@ -25,7 +25,7 @@ def _parser() -> argparse.ArgumentParser:
     up = add("up", "start a cluster and return when it is Ready")
     up.add_argument("--nodes", type=int, default=3)
     up.add_argument("--gpus-per-node", type=int, default=8)
-    up.add_argument("--images", type=Path, help="JSON of further images; see images.json")
+    up.add_argument("--images", type=Path, help="JSON of further images; see config/images.json")
     up.add_argument("--api-port", type=int, default=0, help="on 127.0.0.1; default: a free one")
     up.add_argument("--json", action="store_true", help="print the result as JSON")
     add("down", "stop it; nothing is left behind")

@@ -21,7 +21,7 @@ _PROGRAMS = (
     "argosy_engine.runtime.sim.runner",
     "uvicorn.protocols.http.httptools_impl",  # chosen by name when a server starts
     "uvicorn.lifespan.off",
-    "local.cluster.supervisor",  # started with the writing of bytecode off
+    "local.cluster.control.supervisor",  # started with the writing of bytecode off
     "local.cluster.cri.server",
 )
 _WITH_TORCH = "argosy_engine.runtime.torch.runner"

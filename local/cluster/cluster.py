@@ -15,9 +15,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from local.cluster import components, images, pki
-from local.cluster.api import Api, ApiError
 from local.cluster.build import bin_dir, is_built
+from local.cluster.config import components, images, pki
+from local.cluster.control.api import Api, ApiError
 from local.cluster.fetch import search_path
 from local.cluster.layout import DEFAULT_NAME, SOURCE, Files, Spec, default_state_dir
 
@@ -135,7 +135,7 @@ class Cluster:
             words += ["--lifeline-fd", str(lifeline)]
         user = ["--user", "--map-root-user"] if os.geteuid() != 0 else []
         spaces = ["--net", "--mount", "--pid", "--fork", "--kill-child", "--mount-proc", *user]
-        module = [sys.executable, "-m", "local.cluster.supervisor", str(files.state)]
+        module = [sys.executable, "-m", "local.cluster.control.supervisor", str(files.state)]
         with (files.logs / "supervisor.log").open("ab") as log:
             process = subprocess.Popen(
                 ["unshare", *spaces, "--", *module, *words],

@@ -13,7 +13,7 @@ import time
 from pathlib import Path
 
 from local.demo import answer, figures, ramp
-from local.demo.place import ExistingCluster, OneMachine, Place
+from local.demo.places.place import ExistingCluster, OneMachine, Place
 from local.demo.view import console, say
 
 OUT = Path("build/demo")

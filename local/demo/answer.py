@@ -14,7 +14,7 @@ import yaml
 
 from local.demo.figures import Figures
 from local.demo.kube import Kube, is_ready
-from local.demo.place import NAMESPACE, Place
+from local.demo.places.place import NAMESPACE, Place
 from local.demo.view import console, say
 
 QUESTION = "The capital of France is"

@@ -9,14 +9,15 @@ from pathlib import Path
 
 import yaml
 
-from local.demo import rest, score
+from local.demo import rest
 from local.demo.answer import fleet_path, slowest_start_s
 from local.demo.figures import Figures
 from local.demo.kube import Kube, is_ready
-from local.demo.place import NAMESPACE, Place
-from local.demo.plan import RAMP, arrivals
+from local.demo.places.place import NAMESPACE, Place
+from local.demo.traffic import score
+from local.demo.traffic.plan import RAMP, arrivals
+from local.demo.traffic.watch import Records, Watch, roles
 from local.demo.view import Board, console, say
-from local.demo.watch import Records, Watch, roles
 
 MANIFEST = Path("examples/sim-70b.yaml")
 REST_S = 60
@@ -50,7 +51,8 @@ def run(place: Place, found: Figures, out: Path) -> None:
     ended = time.monotonic()
     seen = records.read()
     _score(found, seen, limits, watch)
-    from local.demo import picture  # a second of imports, after the load instead of before it
+    # Matplotlib takes a second to import: after the load, not before it.
+    from local.demo.traffic import picture
 
     picture.draw(out / "ramp.png", watch.readings, seen, limits)
     _explain(kube, name)
@@ -62,7 +64,7 @@ def _play(place: Place, name: str, records: Records, limits: score.Limits) -> Wa
     path = records.path
     path.unlink(missing_ok=True)
     say(f"{len(arrivals())} requests in {sum(p.seconds for p in RAMP):.0f} s, open loop, to {url}")
-    command = [sys.executable, "-m", "local.demo.load", url, name, str(path)]
+    command = [sys.executable, "-m", "local.demo.traffic.client", url, name, str(path)]
     with Board() as board:
         watch = Watch(place.kube, fleet_path(name), records, limits, board.show)
         client = subprocess.Popen(command)

@@ -7,7 +7,7 @@ from rich.console import Console
 from rich.live import Live
 from rich.table import Table
 
-from local.demo.watch import Reading
+from local.demo.traffic.watch import Reading
 
 START = time.monotonic()
 console = Console(highlight=False)

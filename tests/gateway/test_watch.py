@@ -13,7 +13,7 @@ from cryptography.hazmat.primitives.serialization import Encoding
 from argosy_gateway.pods.credentials import ApiServer, from_kubeconfig, in_cluster
 from argosy_gateway.pods.endpoints import Directory, State
 from argosy_gateway.pods.watch import WatchTimes, follow_api_server, follow_file
-from local.cluster.pki import make_authority
+from local.cluster.config.pki import make_authority
 
 TIMES = WatchTimes(first_backoff_s=0.01, longest_backoff_s=0.02, silence_s=0.2, answer_s=0.2)
 SICK = 500

@@ -9,9 +9,9 @@ from pathlib import Path
 
 import pytest
 
-from local.cluster import ordinary
-from local.cluster.api import ApiError
 from local.cluster.cluster import Cluster, processes_in
+from local.cluster.control.api import ApiError
+from tests.local import ordinary
 
 pytestmark = pytest.mark.cluster
 KUBECTL = Path(sys.prefix) / "bin" / "kubectl"

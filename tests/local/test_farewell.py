@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from local.demo.farewell import commands, settings, try_out
+from local.demo.places.farewell import commands, settings, try_out
 
 
 @pytest.fixture

@@ -2,9 +2,10 @@ import json
 
 import pytest
 
-from local.demo import rest, score
-from local.demo.plan import RAMP, Phase, arrivals, steps
-from local.demo.score import Limits, Seen
+from local.demo import rest
+from local.demo.traffic import score
+from local.demo.traffic.plan import RAMP, Phase, arrivals, steps
+from local.demo.traffic.score import Limits, Seen
 
 LIMITS = Limits(ttft_s=0.5, tpot_s=0.04)
 ONE = (Phase("only", 45, 2.0, 100, 10),)

@@ -1,6 +1,6 @@
 """The demo's own plan in virtual time: its arrivals, its fleet's goals, its scoring.
 
-Everything comes from where the demo takes it: `local/demo/plan.py`, `local/demo/score.py` and
+Everything comes from where the demo takes it: `plan.py` and `score.py` in `local/demo/traffic`, and
 `examples/sim-70b.yaml`, so that a change of the demo is tried here first.
 """
 
@@ -13,7 +13,7 @@ from argosy_operator.core.reconcile.targets import goals_of
 from argosy_operator.core.scaling.observe import Goals
 from argosy_operator.sim.fleet import LLAMA_70B_H100_TP4
 from argosy_operator.sim.loop import Run, play
-from local.demo import plan, score
+from local.demo.traffic import plan, score
 
 MANIFEST = Path(__file__).parents[2] / "examples" / "sim-70b.yaml"
 SPEC = ServingDeploymentSpec.model_validate(yaml.safe_load(MANIFEST.read_text())["spec"])

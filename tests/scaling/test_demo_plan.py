@@ -4,7 +4,7 @@ import pytest
 
 from argosy_operator.core.scaling.decision import Rule
 from argosy_operator.sim.loop import Run
-from local.demo import plan, score
+from local.demo.traffic import plan, score
 from tests.scaling import demo
 
 pytestmark = pytest.mark.slow

@@ -17,11 +17,11 @@ os.environ.setdefault("GRPC_ENABLE_FORK_SUPPORT", "0")
 
 import grpc
 
+from local.cluster.cri.fork.spawner import Spawner
 from local.cluster.cri.images import Images
 from local.cluster.cri.network import Network
 from local.cluster.cri.pods import Pods
 from local.cluster.cri.server import Service, handlers
-from local.cluster.cri.spawner import Spawner
 
 _log = logging.getLogger("cri")
 

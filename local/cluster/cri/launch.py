@@ -8,8 +8,8 @@ import signal
 from pathlib import Path
 
 from local.cluster.cri import api_pb2 as api
+from local.cluster.cri.fork.linux import CAPABILITIES
 from local.cluster.cri.images import Image
-from local.cluster.cri.linux import CAPABILITIES
 
 _PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
 _DEFAULT_NAMES = (

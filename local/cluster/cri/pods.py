@@ -19,11 +19,11 @@ from pathlib import Path
 
 from local.cluster.cri import api_pb2 as api
 from local.cluster.cri import launch
+from local.cluster.cri.fork.spawner import Process, Spawner, SpawnError, read_to_end
 from local.cluster.cri.images import Image, Images
 from local.cluster.cri.logs import ContainerLog
 from local.cluster.cri.network import Network
 from local.cluster.cri.records import ContainerState, PodState, Records
-from local.cluster.cri.spawner import Process, Spawner, SpawnError, read_to_end
 
 _OUTPUT_LIMIT_BYTES = 16 << 20  # of an exec, as the CRI asks
 _DRAIN_S = 1.0  # for the last output of a container that has ended

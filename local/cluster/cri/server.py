@@ -11,9 +11,9 @@ import time
 import grpc
 
 from local.cluster.cri import api_pb2 as api
+from local.cluster.cri.fork.spawner import SpawnError
 from local.cluster.cri.images import Image, ImageUnknownError
 from local.cluster.cri.pods import Container, NotFoundError, Pod, Pods, RefusedError
-from local.cluster.cri.spawner import SpawnError
 
 _log = logging.getLogger("cri")
 

@@ -7,7 +7,7 @@ one that was shed, failed or lost is a miss (DESIGN §13).
 
 from dataclasses import dataclass
 
-from local.demo.plan import RAMP, Phase, steps
+from local.demo.traffic.plan import RAMP, Phase, steps
 
 
 @dataclass(frozen=True, slots=True)

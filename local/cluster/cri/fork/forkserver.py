@@ -19,7 +19,7 @@ import socket
 import sys
 import traceback
 
-from local.cluster.cri import child, linux
+from local.cluster.cri.fork import child, linux
 
 _KINDS = {"net": linux.CLONE_NEWNET, "uts": linux.CLONE_NEWUTS, "ipc": linux.CLONE_NEWIPC}
 

@@ -12,8 +12,8 @@ from pathlib import Path
 from typing import Any
 
 from local.demo.kube import Kube
-from local.demo.plan import RAMP, steps
-from local.demo.score import Limits, Seen, attainment
+from local.demo.traffic.plan import RAMP, steps
+from local.demo.traffic.score import Limits, Seen, attainment
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,8 +1,8 @@
 """PID 1 of a cluster: makes its mounts and network, starts every component, keeps them alive.
 
-Started by `cluster.py` as `unshare … python -m local.cluster.supervisor STATE_DIR …` in PID, mount
-and network namespaces of its own. When it dies, by whatever signal, the kernel ends every process
-of its PID namespace, and mounts and network go with the last of them: there is nothing to clean up.
+`cluster.py` starts it as `unshare … python -m local.cluster.control.supervisor STATE_DIR …` in PID,
+mount and network namespaces of its own. When it dies, by any signal, the kernel ends every process
+of its PID namespace. Mounts and network vanish with the last of them, so nothing is left to clean.
 Reads `spec.json`; reports stages as JSON lines to `--report-fd`; obeys `control.sock`.
 """
 
@@ -20,8 +20,9 @@ import time
 from pathlib import Path
 from typing import Any
 
-from local.cluster import components
-from local.cluster.api import Api, ApiError
+from local.cluster.config import components
+from local.cluster.control.api import Api, ApiError
+from local.cluster.control.processes import Processes, Program
 from local.cluster.layout import (
     API_ADDRESS,
     API_PORT,
@@ -32,7 +33,6 @@ from local.cluster.layout import (
     node_address,
     pod_cidr,
 )
-from local.cluster.processes import Processes, Program
 
 _POLL_S = 0.03
 _MOST_STARTS = 5
@@ -110,7 +110,7 @@ class Supervisor:
         flags = components.kubelet(self._spec, self._files, node)
         words = [str(self._bin / "kubelet"), *flags]
         if self._spec.rootless:
-            words = [sys.executable, "-m", "local.cluster.unowned", *words]
+            words = [sys.executable, "-m", "local.cluster.control.unowned", *words]
         name, log = f"kubelet.{node}", self._files.logs / f"kubelet.{node}.log"
         self._processes.start(Program(name, words, log, env=_PYTHON, mounts=mounts))
 
@@ -370,7 +370,7 @@ async def supervise(arguments: argparse.Namespace, spec: Spec, files: Files, tok
 
 
 def main() -> int:
-    parser = argparse.ArgumentParser(prog="local.cluster.supervisor")
+    parser = argparse.ArgumentParser(prog="local.cluster.control.supervisor")
     parser.add_argument("state", type=Path)
     parser.add_argument("--api-fd", type=int, required=True)
     parser.add_argument("--report-fd", type=int, required=True)

@@ -11,7 +11,7 @@ import shutil
 import signal
 import socket
 
-from local.cluster.cri import linux, rootfs
+from local.cluster.cri.fork import linux, rootfs
 
 
 def become_sandbox(message: dict, kinds: set[str], ready: int, go: int) -> None:

@@ -18,7 +18,7 @@ from dataclasses import dataclass, field
 from itertools import count
 from pathlib import Path
 
-_REPOSITORY = Path(__file__).resolve().parents[3]
+_REPOSITORY = Path(__file__).resolve().parents[4]
 
 
 class SpawnError(Exception):
@@ -61,7 +61,7 @@ class Spawner:
             [
                 sys.executable,
                 "-m",
-                "local.cluster.cri.forkserver",
+                "local.cluster.cri.fork.forkserver",
                 str(theirs.fileno()),
                 str(os.getpid()),
             ],

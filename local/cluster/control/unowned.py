@@ -1,10 +1,10 @@
 """Runs a program whose changes of a file's owner succeed without doing anything.
 
-`python -m local.cluster.unowned PROGRAM …`, for the kubelet of a cluster of an ordinary user. Only
-uid 0 is mapped there, so the kernel refuses `lchown(token, 65532)` with EINVAL, and no pod with
-`runAsUser` and a token would start. The answer comes from a seccomp filter: it needs no privilege,
-no setuid program and no subordinate uids. It is true enough: the pod's process is uid 0 of the same
-namespace and thus the owner of every file that the kubelet wrote.
+`python -m local.cluster.control.unowned PROGRAM …`, for the kubelet of a cluster of an ordinary
+user. Only uid 0 is mapped there, so the kernel refuses `lchown(token, 65532)` with EINVAL, and no
+pod with `runAsUser` and a token would start. A seccomp filter answers instead: it needs no
+privilege, no setuid program and no subordinate uids. The answer is close to the truth: the pod's
+process is uid 0 of the same namespace, so it owns every file that the kubelet wrote.
 """
 
 import ctypes

@@ -17,9 +17,9 @@ from typing import Protocol
 import httpx
 import yaml
 
-from local.demo import farewell
 from local.demo.figures import Figures
 from local.demo.kube import TOOLS, Kube, await_answer
+from local.demo.places import farewell
 from local.demo.view import console, say
 
 NAMESPACE = "demo"

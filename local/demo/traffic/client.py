@@ -1,8 +1,8 @@
 """Open-loop client: sends each request when it is due, whether or not others were answered.
 
-Runs as its own process (`python -m local.demo.load URL MODEL OUT.jsonl`), so that the demo's own
-work never delays a request. Every request opens its own connection, as many users would, and each
-finished one becomes a line of OUT.jsonl, which the live view and `score.py` read.
+Runs as its own process (`python -m local.demo.traffic.client URL MODEL OUT.jsonl`), so that the
+demo's own work never delays a request. Every request opens its own connection, as many users
+would. Each finished request becomes a line of OUT.jsonl, which the live view and `score.py` read.
 """
 
 import asyncio
@@ -15,8 +15,8 @@ from typing import TextIO
 
 import httpx
 
-from local.demo.plan import Due, arrivals
-from local.demo.score import Seen
+from local.demo.traffic.plan import Due, arrivals
+from local.demo.traffic.score import Seen
 
 ANSWER_LIMIT_S = 90.0
 

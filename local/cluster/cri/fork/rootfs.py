@@ -11,7 +11,7 @@ import os
 import shutil
 import stat
 
-from local.cluster.cri import linux
+from local.cluster.cri.fork import linux
 
 _SYSTEM = ("bin", "sbin", "lib", "lib32", "lib64", "libx32", "usr", "etc", "opt")
 _EMPTY = ("home", "mnt", "proc", "root", "run", "srv", "sys", "dev", "run/lock")

@@ -1,6 +1,6 @@
 """Runs a command as a user without privileges, for tests of rootless clusters that run as root.
 
-`python -m local.cluster.ordinary UID HOME COMMAND …`. The user needs no account. A virtual
+`python -m tests.local.ordinary UID HOME COMMAND …`. The user needs no account. A virtual
 environment, a Python or the binaries may lie below a directory that only root enters, such as
 /root: in a mount namespace of the command's own, such a directory is covered by an empty one, in
 which nothing but these places appear. The machine itself stays as it is.
@@ -69,7 +69,7 @@ def _mount(*words: str) -> None:
 
 def command(home: Path, words: list[str], user: int = USER) -> list[str]:
     """The whole command line, to be run by root. `home` is the user's."""
-    module = [sys.executable, "-m", "local.cluster.ordinary", str(user), str(home)]
+    module = [sys.executable, "-m", "tests.local.ordinary", str(user), str(home)]
     return ["unshare", "--mount", "--propagation=private", *module, *words]
 
 

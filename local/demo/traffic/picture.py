@@ -7,9 +7,9 @@ import matplotlib
 matplotlib.use("Agg")
 from matplotlib import pyplot
 
-from local.demo.plan import RAMP, steps
-from local.demo.score import SETTLING_CUT_S, Limits, Seen, attainment
-from local.demo.watch import Reading
+from local.demo.traffic.plan import RAMP, steps
+from local.demo.traffic.score import SETTLING_CUT_S, Limits, Seen, attainment
+from local.demo.traffic.watch import Reading
 
 WINDOW_S = 6.0
 
