@@ -69,7 +69,6 @@ def metrics(now: float, rate: float, have: Have, **signals: float) -> FleetMetri
         at=now,
         arrivals=Value(rate, now) if rate else Idle(now),
         bins=tuple(Bin(now - 15 * k, 15 * rate) for k in range(40, -1, -1)),
-        shed=Idle(now),
         prompt_tokens=prompt,
         prompt_tokens_squared=of("prompt_tokens_squared", prompt.v**2),
         output_tokens=of("output_tokens", 200.0),
@@ -83,10 +82,8 @@ def metrics(now: float, rate: float, have: Have, **signals: float) -> FleetMetri
                 role,
                 pods_reporting=have[role],
                 steps=steps(role, now),
-                waiting=of("waiting", 0.0),
                 running=of("running", 0.0),
                 outstanding_prompt_tokens=of("outstanding_prompt_tokens", 0.0),
-                kv_use=of("kv_use", 0.5),
                 kv_capacity_tokens=of("kv_capacity_tokens", LLAMA.kv_tokens),
             )
             for role in have

@@ -25,11 +25,8 @@ GAUGES = (
     "output_tokens",
     "kv_transfer_s",
     "attainment",
-    "shed",
-    "waiting",
     "running",
     "outstanding_prompt_tokens",
-    "kv_use",
     "kv_capacity_tokens",
 )
 """All that is known beside the arrivals, but for the shares that correct the headroom: these move
@@ -79,7 +76,7 @@ def test_a_blind_kv_gauge_is_not_endless_memory() -> None:
     """Small pools: 34 replicas by memory, 24 by the time of a step."""
     have: dict[Role, int] = {"prefill": 20, "decode": 34}
     usual = {"prompt_tokens": 2000.0, "output_tokens": 600.0, "kv_capacity_tokens": 66_144.0}
-    full, blind = steady(have, ("kv_use", "kv_capacity_tokens"), SLO(1.0, 0.05), 30.65, **usual)
+    full, blind = steady(have, ("kv_capacity_tokens",), SLO(1.0, 0.05), 30.65, **usual)
     assert target(full, "decode").demanded == 34
     assert target(blind, "decode").demanded == 34
 

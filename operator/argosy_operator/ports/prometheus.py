@@ -95,10 +95,9 @@ class NoAnswerError(Exception):
 
 @dataclass(frozen=True, slots=True)
 class Answer:
-    """`data.result` of one query, with the warnings that custom_query() would have dropped."""
+    """`data.result` of one query."""
 
     result: list[dict[str, Any]]
-    warnings: tuple[str, ...]
 
 
 @dataclass(frozen=True, slots=True)
@@ -141,7 +140,7 @@ class TokenFile(requests.auth.AuthBase):
 
 class Server(PrometheusConnect):  # type: ignore[misc]  # the library has no types
     """prometheus-api-client with time-outs, without retries (the next tick is the retry), without
-    redirects and proxies from the environment, and with warnings and a size limit kept."""
+    redirects and proxies from the environment, and with a size limit."""
 
     def __init__(
         self, url: str, *, timeout_s: float, auth: TokenFile | None, allowed: Allowlist | None
@@ -220,13 +219,12 @@ class Server(PrometheusConnect):  # type: ignore[misc]  # the library has no typ
                 told = str(answer["error"])[:TOLD_OF_ERROR]
                 raise NoAnswerError(f"PrometheusError: HTTP {status}: {told}")
             result = answer["data"]["result"]
-            warnings = tuple(str(w)[:TOLD_OF_ERROR] for w in answer.get("warnings", []))
         except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
             word = "PrometheusAnswer" if status == 200 else "PrometheusError"
             raise NoAnswerError(f"{word}: HTTP {status}, not Prometheus' JSON") from error
         if status != 200 or not isinstance(result, list):
             raise NoAnswerError(f"PrometheusError: HTTP {status}, no list of results")
-        return Answer(result, warnings)
+        return Answer(result)
 
 
 class PrometheusMetrics:
@@ -349,7 +347,6 @@ def measure(server: Server, asked: Question, at: float) -> FleetMetrics:
         gateways_up=sum(gateways),
         gateway_targets=len(gateways),
         ready_gateways=asked.gateways,
-        warnings=targets.warnings + gateway.warnings + engines.warnings,
     )
     # A deleted pod's last samples stay in the window; its target does not.
     pods = frozenset(labels_.get("pod", "") for labels_, alive in up if alive)

@@ -15,7 +15,6 @@ from typing import Literal
 from argosy_operator.core.scaling.observe import SLO, Role
 from argosy_operator.core.scaling.signals.samples import (
     KV_CAPACITY,
-    KV_USE,
     OUTPUTS,
     OUTSTANDING,
     PROMPTS,
@@ -25,7 +24,6 @@ from argosy_operator.core.scaling.signals.samples import (
     STEP_COUNTERS,
     TRANSFERS,
     VERDICTS,
-    WAITING,
     Series,
 )
 
@@ -273,11 +271,8 @@ class Fleet:
                 self._sample(name, labels, value)
             for part in ("sum", "count"):
                 self._sample(f"{TRANSFERS}_{part}", labels | {"side": "receive"}, 0.0)
-            held = sum(r.prompt + r.done for r in pod.running)
-            self._sample(WAITING, labels, len(pod.waiting))
             self._sample(RUNNING, labels, len(pod.running))
             self._sample(OUTSTANDING, labels, pod.outstanding_tokens)
-            self._sample(KV_USE, labels, min(held / self.engine.kv_tokens, 1.0))
             self._sample(KV_CAPACITY, labels, self.engine.kv_tokens)
 
     def _sample(self, name: str, labels: dict[str, str], value: float) -> None:

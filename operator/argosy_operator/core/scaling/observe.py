@@ -79,11 +79,8 @@ class RoleMetrics:
     role: Role
     pods_reporting: int = 0
     steps: tuple[StepDelta, ...] = ()
-    waiting: Signal = NOT_ASKED
     running: Signal = NOT_ASKED
     outstanding_prompt_tokens: Signal = NOT_ASKED
-    kv_use: Signal = NOT_ASKED
-    """Mean share of KV blocks in use over reporting pods."""
     kv_capacity_tokens: Signal = NOT_ASKED
     """Of one replica (smallest of the reporting pods)."""
 
@@ -100,7 +97,6 @@ class FleetMetrics:
     at: float
     arrivals: Signal
     bins: tuple[Bin, ...] = ()
-    shed: Signal = NOT_ASKED
     prompt_tokens: Signal = NOT_ASKED
     prompt_tokens_squared: Signal = NOT_ASKED
     """Second moment E[L²] of the prompt's length."""
@@ -120,7 +116,6 @@ class FleetMetrics:
     silent_gateways: tuple[str, ...] = ()
     """Ready gateways whose arrivals are not known: the other numbers are a part of the whole."""
     roles: tuple[RoleMetrics, ...] = ()
-    warnings: tuple[str, ...] = ()
 
     def role(self, role: Role) -> RoleMetrics:
         return next((r for r in self.roles if r.role == role), RoleMetrics(role))

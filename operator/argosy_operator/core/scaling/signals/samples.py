@@ -46,12 +46,10 @@ STEP_COUNTERS = {
     "argosy_step_decode_sequences_total": "decode_sequences",
     "argosy_step_context_tokens_total": "context_tokens",
 }
-WAITING = "vllm:num_requests_waiting"
 RUNNING = "vllm:num_requests_running"
 OUTSTANDING = "argosy_outstanding_prompt_tokens"
-KV_USE = "vllm:kv_cache_usage_perc"
 KV_CAPACITY = "argosy_kv_capacity_tokens"
-GAUGES = (WAITING, RUNNING, OUTSTANDING, KV_USE, KV_CAPACITY)
+GAUGES = (RUNNING, OUTSTANDING, KV_CAPACITY)
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,7 +77,6 @@ class Round:
     gateway_targets: int
     ready_gateways: frozenset[str] = frozenset()
     """Pods that Kubernetes calls Ready: requests may arrive at each of them."""
-    warnings: tuple[str, ...] = ()
 
 
 def cumulated(samples: tuple[tuple[float, float], ...]) -> tuple[tuple[float, float], ...]:
@@ -142,7 +139,6 @@ def assemble(taken: Round, windows: Windows, pods: frozenset[str] | None = None)
             by_name.setdefault(s.name, []).append(s)
         elif s.samples:
             broken.add(s.name)
-    warnings = (*taken.warnings, *(f"{n}: NaN, infinite or negative" for n in sorted(broken)))
     received = [
         s for s in by_name.get(RECEIVED, []) if s.labels.get("outcome") in ("accepted", "shed")
     ]
@@ -152,13 +148,11 @@ def assemble(taken: Round, windows: Windows, pods: frozenset[str] | None = None)
         at=taken.at,
         arrivals=_arrivals(taken, received, broken, windows, silent),
         bins=bins,
-        shed=_shed(received, windows),
         prompt_tokens=_mean(by_name, PROMPTS, taken.at - windows.lengths_s),
         prompt_tokens_squared=_moment(by_name, taken.at - windows.lengths_s),
         output_tokens=_mean(by_name, OUTPUTS, taken.at - windows.lengths_s),
         kv_transfer_s=_mean(by_name, TRANSFERS, taken.at - windows.lengths_s, side="receive"),
         silent_gateways=silent,
-        warnings=warnings,
         roles=tuple(_role(r, by_name, windows, taken.at, pods) for r in ROLES),
     )
     return _with_attainment(metrics, by_name, taken.at - windows.attainment_s)
@@ -204,15 +198,6 @@ def _arrivals(
         return Idle(newest)
     oldest = min(s.samples[0][0] for s in received)
     return Value(grown / (newest - max(start, oldest)), newest)
-
-
-def _shed(received: list[Series], windows: Windows) -> Signal:
-    shed = [s for s in received if s.labels.get("outcome") == "shed"]
-    if not shed:
-        return Blind("NoSamples")
-    newest = max(s.samples[-1][0] for s in shed)
-    grown = sum(increase(s, newest - windows.rate_s) for s in shed)
-    return Value(grown / windows.rate_s, newest) if grown > 0 else Idle(newest)
 
 
 def _sums(series: Iterable[Series], start: float) -> tuple[float, float]:
@@ -294,18 +279,14 @@ def _role(
             return Blind("NoSamples")
         return Value(sum(s.samples[-1][1] for s in some), max(s.samples[-1][0] for s in some))
 
-    use, capacity = live(KV_USE), live(KV_CAPACITY)
+    capacity = live(KV_CAPACITY)
     smallest = min((s.samples[-1][1] for s in capacity), default=0.0)
     return RoleMetrics(
         role=role,
         pods_reporting=len({s.labels.get("pod", "") for s in live(RUNNING)}),
         steps=_step_deltas([s for n in STEP_COUNTERS for s in live(n)], windows),
-        waiting=total(WAITING),
         running=total(RUNNING),
         outstanding_prompt_tokens=total(OUTSTANDING),
-        kv_use=Value(sum(s.samples[-1][1] for s in use) / len(use), use[0].samples[-1][0])
-        if use
-        else Blind("NoSamples"),
         kv_capacity_tokens=Value(smallest, capacity[0].samples[-1][0])
         if smallest > 0
         else Blind("NoSamples"),

@@ -48,7 +48,6 @@ def believed(metrics: FleetMetrics) -> FleetMetrics:
         metrics,
         arrivals=_believed(metrics.arrivals),
         bins=tuple(b for b in metrics.bins if plausible(b.end) and plausible(b.count)),
-        shed=_believed(metrics.shed),
         prompt_tokens=_believed(metrics.prompt_tokens),
         prompt_tokens_squared=_believed(metrics.prompt_tokens_squared),
         output_tokens=_believed(metrics.output_tokens),
@@ -65,10 +64,8 @@ def _believed_role(role: RoleMetrics) -> RoleMetrics:
     return replace(
         role,
         steps=tuple(row for row in role.steps if _possible(row)),
-        waiting=_believed(role.waiting),
         running=_believed(role.running),
         outstanding_prompt_tokens=_believed(role.outstanding_prompt_tokens),
-        kv_use=_believed(role.kv_use),
         kv_capacity_tokens=_believed(role.kv_capacity_tokens),
     )
 
