@@ -77,7 +77,7 @@ def test_no_program_uses_a_header_that_the_seams_do_not_name():
 
 @pytest.mark.parametrize("program", ["engine", "gateway"])
 def test_every_option_of_the_seams_is_understood(program, capsys):
-    line = SEAMS.partition(f"`argosy {program} ")[2].partition("`")[0]
+    line = SEAMS.partition(f"\nargosy {program} ")[2].partition("\nargosy ")[0].partition("```")[0]
     options = set(re.findall(r"--[a-z-]+", line))
     assert len(options) > 8
     parser = {"engine": engine_cli._parser, "gateway": gateway_cli._parser}[program]()
