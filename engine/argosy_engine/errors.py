@@ -1,18 +1,63 @@
-"""Load failures that end the process with a message for the operator (designs/0001-seams.md §3)."""
+"""Every exception that the engine raises for a reason it knows.
+
+    EngineError
+    ├── LoadError             the engine cannot start; ends the process with a message
+    ├── PoolExhaustedError    more KV blocks were asked for than the pool has
+    ├── LeaseGoneError        a lease expired, was released, or never existed
+    ├── ClientGoneError       the client closed its connection; no answer is possible
+    ├── ChatTemplateError     the messages of a chat do not fit the model's template
+    ├── ApiError              an OpenAI error answer (server.openai.errors)
+    ├── WireError             bytes on the KV connection break the protocol (transfer.wire)
+    └── PullError             one attempt to pull KV from a peer failed (transfer.puller)
+
+Errors that carry values of a higher layer are defined there; the tree names the module.
+"""
 
 from typing import Literal
 
-__all__ = ["LoadError", "LoadReason"]
+__all__ = [
+    "ChatTemplateError",
+    "ClientGoneError",
+    "EngineError",
+    "LeaseGoneError",
+    "LoadError",
+    "LoadReason",
+    "PoolExhaustedError",
+]
 
 LoadReason = Literal[
     "ModelNotFound", "WeightsInvalid", "UnsupportedArchitecture", "OutOfMemory", "BadArgument"
 ]
+"""Becomes the reason of a condition of the ServingDeployment (designs/0001-seams.md §3)."""
 
 
-class LoadError(Exception):
-    """The engine cannot start. `reason` becomes a condition, `message` says what to do."""
+class EngineError(Exception):
+    """Base of all errors of this package."""
+
+
+class LoadError(EngineError):
+    """The engine cannot start. `reason` becomes a condition; `message` says what to do."""
 
     def __init__(self, reason: LoadReason, message: str) -> None:
         super().__init__(f"{reason}: {message}")
         self.reason: LoadReason = reason
         self.message = message
+
+
+class PoolExhaustedError(EngineError):
+    """More KV blocks were asked for than are free or cached: the caller skipped the check."""
+
+
+class LeaseGoneError(EngineError):
+    """The lease expired, was released, or never existed; the text says which.
+
+    The blocks may hold other text by now: do not send them.
+    """
+
+
+class ClientGoneError(EngineError):
+    """The client closed its connection; there is no one to answer."""
+
+
+class ChatTemplateError(EngineError):
+    """The messages do not fit the model's template; the text goes to the client (status 400)."""

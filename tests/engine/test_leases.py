@@ -3,7 +3,8 @@
 import pytest
 
 from argosy_engine.core.handover.leases import LeaseTable
-from argosy_engine.core.handover.messages import LeaseGone, LeaseKey
+from argosy_engine.core.handover.messages import LeaseKey
+from argosy_engine.errors import LeaseGoneError
 
 KEY = LeaseKey("r", 1, "epoch")
 
@@ -40,10 +41,10 @@ def test_renewal_moves_the_end():
     "key", [LeaseKey("r", 2, "epoch"), LeaseKey("r", 1, "older"), LeaseKey("x", 1, "epoch")]
 )
 def test_another_attempt_epoch_or_request_never_matches(key):
-    with pytest.raises(LeaseGone):
+    with pytest.raises(LeaseGoneError):
         granted().begin_send(key, 0.0)
 
 
 def test_an_expired_lease_serves_no_bytes():
-    with pytest.raises(LeaseGone, match="expired"):
+    with pytest.raises(LeaseGoneError, match="expired"):
         granted().begin_send(KEY, 11.0)

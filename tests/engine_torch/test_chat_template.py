@@ -7,7 +7,7 @@ import pytest
 pytestmark = pytest.mark.torch
 pytest.importorskip("jinja2")
 
-from argosy_engine.ports.tokenizer import ChatTemplateError  # noqa: E402
+from argosy_engine.errors import ChatTemplateError  # noqa: E402
 from argosy_engine.text.chat_template import ChatTemplate  # noqa: E402
 
 TOKENS = {"bos_token": "<s>", "eos_token": "</s>"}

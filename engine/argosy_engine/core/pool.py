@@ -10,11 +10,9 @@ from collections import OrderedDict
 from collections.abc import Iterable, Sequence
 from hashlib import blake2b
 
-__all__ = ["BlockPool", "PoolExhausted", "hash_block"]
+from argosy_engine.errors import PoolExhaustedError
 
-
-class PoolExhausted(Exception):  # noqa: N818 - a state of the pool; the caller should have asked
-    """More blocks were asked for than are free or cached."""
+__all__ = ["BlockPool", "hash_block"]
 
 
 def hash_block(parent: bytes, token_ids: Sequence[int]) -> bytes:
@@ -71,7 +69,7 @@ class BlockPool:
     def allocate(self, count: int) -> list[int]:
         """`count` blocks with one reference each; all or nothing."""
         if count > self.available:
-            raise PoolExhausted(f"{count} blocks asked, {self.available} available")
+            raise PoolExhaustedError(f"{count} blocks asked, {self.available} available")
         return [self._allocate_one() for _ in range(count)]
 
     def _allocate_one(self) -> int:

@@ -3,11 +3,7 @@
 from collections.abc import Mapping, Sequence
 from typing import Any, Protocol
 
-__all__ = ["ChatTemplateError", "Detokenizer", "Tokenizer"]
-
-
-class ChatTemplateError(ValueError):
-    """The messages do not fit the model's template; the text is for the client (status 400)."""
+__all__ = ["Detokenizer", "Tokenizer"]
 
 
 class Detokenizer(Protocol):

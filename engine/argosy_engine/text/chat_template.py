@@ -15,7 +15,7 @@ from jinja2.ext import Extension
 from jinja2.parser import Parser
 from jinja2.sandbox import ImmutableSandboxedEnvironment
 
-from argosy_engine.ports.tokenizer import ChatTemplateError
+from argosy_engine.errors import ChatTemplateError
 
 __all__ = ["ChatTemplate"]
 

@@ -9,8 +9,7 @@ from typing import Any
 import jinja2
 from tokenizers import Tokenizer as RustTokenizer
 
-from argosy_engine.errors import LoadError
-from argosy_engine.ports.tokenizer import ChatTemplateError
+from argosy_engine.errors import ChatTemplateError, LoadError
 from argosy_engine.text.chat_template import ChatTemplate
 from argosy_engine.text.detokenizer import StreamDetokenizer
 from argosy_engine.text.token_bytes import bytes_per_token, fewest_tokens

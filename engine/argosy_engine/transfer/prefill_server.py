@@ -14,7 +14,6 @@ from typing import Any
 from argosy_engine import logs
 from argosy_engine.config import EngineConfig
 from argosy_engine.core.handover.messages import (
-    LeaseGone,
     LeaseReady,
     PrefillEvent,
     PrefillPort,
@@ -22,6 +21,7 @@ from argosy_engine.core.handover.messages import (
     RemotePrefill,
 )
 from argosy_engine.core.request import client_id
+from argosy_engine.errors import EngineError, LeaseGoneError
 from argosy_engine.ports.runner import Runner
 from argosy_engine.transfer.messages import Message, Prefill, Pull, Release, Renew, decode_message
 from argosy_engine.transfer.stream import read_head, read_message, read_payload, send_control
@@ -46,7 +46,7 @@ _UNFINISHED_BYTES = 32 << 20  # of PREFILL and TOKENS frames on their way, all t
 _LAST_WORD_S = 2.0  # for a refusal to reach its peer
 
 
-class _Refused(Exception):  # noqa: N818 - an answer, not an error
+class _RefusedError(EngineError):
     """What REFUSED says, before the engine is asked."""
 
     def __init__(self, reason: str, message: str) -> None:
@@ -69,9 +69,9 @@ class PrefillServer:
         self._connections += 1
         try:
             if self._connections > _CONNECTIONS:
-                raise _Refused("busy", f"{_CONNECTIONS} connections are open")
+                raise _RefusedError("busy", f"{_CONNECTIONS} connections are open")
             await self._converse(reader, writer)
-        except _Refused as refused:
+        except _RefusedError as refused:
             await _refuse(reader, writer, refused.reason, str(refused))
         except WireError as error:
             await _refuse(reader, writer, "protocol", str(error))
@@ -104,7 +104,7 @@ class PrefillServer:
             if isinstance(event, PrefillRefused):
                 refused = True
                 log.info("refused: %s: %s", event.reason, event.message)
-                raise _Refused(event.reason, event.message)
+                raise _RefusedError(event.reason, event.message)
             await send_control(writer, Kind.READY, self._ready(event))
             await self._serve_lease(event, following, reader, writer)
         finally:
@@ -123,11 +123,11 @@ class PrefillServer:
         assert isinstance(message, Prefill)
         if message.fingerprint != self._layout.fingerprint:
             text = f"here {self._layout.fingerprint!r}, there {message.fingerprint!r}"
-            raise _Refused("fingerprint", f"the KV layouts differ: {text}")
+            raise _RefusedError("fingerprint", f"the KV layouts differ: {text}")
         longest = self._runner.max_model_len
         if message.n_tokens > longest:
             text = f"this model's context is {longest} tokens; the prompt has {message.n_tokens}"
-            raise _Refused("context_length_exceeded", text)
+            raise _RefusedError("context_length_exceeded", text)
         return message
 
     async def _tokens(self, reader: asyncio.StreamReader, hello: Prefill) -> tuple[int, ...]:
@@ -145,7 +145,9 @@ class PrefillServer:
     def _room_for(self, size: int) -> Iterator[None]:
         """Room for a frame while it arrives; busy when all together would be too many bytes."""
         if self._unfinished_bytes + size > _UNFINISHED_BYTES:
-            raise _Refused("busy", f"{self._unfinished_bytes} bytes of prompts are on their way")
+            raise _RefusedError(
+                "busy", f"{self._unfinished_bytes} bytes of prompts are on their way"
+            )
         self._unfinished_bytes += size
         try:
             yield
@@ -204,13 +206,13 @@ class PrefillServer:
                 raise WireError(f"{_name(message)} makes no sense while a lease is held")
             try:
                 if message.lease != mine:
-                    raise LeaseGone(f"{message.lease} is not the lease of this connection")
+                    raise LeaseGoneError(f"{message.lease} is not the lease of this connection")
                 if isinstance(message, Pull):
                     await self._send(event, message.from_token, writer)
                 else:
                     self._prefill.renew(event.key, lease_s)
-            except LeaseGone as gone:
-                raise _Refused("lease_gone", str(gone)) from gone
+            except LeaseGoneError as error:
+                raise _RefusedError("lease_gone", str(error)) from error
             message = await asyncio.wait_for(read_message(reader), 2 * lease_s)
         self._prefill.release(event.key)
         log.debug("handed over")

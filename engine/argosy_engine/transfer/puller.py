@@ -23,6 +23,7 @@ from argosy_engine.core.handover.messages import (
 )
 from argosy_engine.core.handover.suspects import Suspects
 from argosy_engine.core.request import client_id
+from argosy_engine.errors import EngineError
 from argosy_engine.ports.runner import Runner
 from argosy_engine.transfer.messages import (
     Accepted,
@@ -56,7 +57,7 @@ _Expected = TypeVar("_Expected", Accepted, Ready, Done)
 _ABOUT_THE_ENGINE = frozenset({"draining", "queue_full", "busy", "fingerprint"})
 
 
-class PullError(Exception):
+class PullError(EngineError):
     """One candidate failed; `final` when its first token was handed out already.
 
     `reason` is REFUSED's.

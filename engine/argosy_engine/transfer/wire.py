@@ -12,6 +12,8 @@ from enum import IntEnum
 from typing import Any
 from zlib import crc32
 
+from argosy_engine.errors import EngineError
+
 __all__ = [
     "HEADER_BYTES",
     "MAX_CONTROL_BYTES",
@@ -45,7 +47,7 @@ MAX_RAW_BYTES = 1 << 26  # TOKENS and KV
 TOKEN_BYTES = 4
 
 
-class WireError(Exception):
+class WireError(EngineError):
     """The peer does not speak this protocol, or its bytes were damaged."""
 
 

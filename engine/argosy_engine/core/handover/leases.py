@@ -7,7 +7,8 @@ released or its time has passed, and never while a send is active.
 
 from dataclasses import dataclass
 
-from argosy_engine.core.handover.messages import LeaseGone, LeaseKey
+from argosy_engine.core.handover.messages import LeaseKey
+from argosy_engine.errors import LeaseGoneError
 
 __all__ = ["Lease", "LeaseTable"]
 
@@ -76,9 +77,9 @@ class LeaseTable:
     def _alive(self, key: LeaseKey, now: float) -> Lease:
         lease = self._leases.get(key)
         if lease is None:
-            raise LeaseGone(f"no lease {key}: it ended, or this engine started since")
+            raise LeaseGoneError(f"no lease {key}: it ended, or this engine started since")
         if lease.released:
-            raise LeaseGone(f"lease {key} was released")
+            raise LeaseGoneError(f"lease {key} was released")
         if lease.expires_s <= now:
-            raise LeaseGone(f"lease {key} expired {now - lease.expires_s:.1f} s ago")
+            raise LeaseGoneError(f"lease {key} expired {now - lease.expires_s:.1f} s ago")
         return lease

@@ -17,7 +17,6 @@ from typing import Literal, Protocol
 from argosy_engine.core.sampling import SamplingParams
 
 __all__ = [
-    "LeaseGone",
     "LeaseKey",
     "LeaseReady",
     "PrefillEvent",
@@ -42,10 +41,6 @@ class LeaseKey:
     request_id: str
     attempt: int
     engine_epoch: str
-
-
-class LeaseGone(Exception):  # noqa: N818 - it names a state, not a mishap
-    """The lease expired, was released, or never was; the text says which. Never serve its bytes."""
 
 
 # ------------------------------------------------------------------ decode side
@@ -179,7 +174,10 @@ class PrefillPort(Protocol):
         ...
 
     def begin_send(self, key: LeaseKey) -> tuple[int, ...]:
-        """Pin the lease's blocks and return their ids; expiry waits for `end_send`. LeaseGone."""
+        """Pin the lease's blocks and return their ids; expiry waits for `end_send`.
+
+        Raises LeaseGoneError.
+        """
         ...
 
     def end_send(self, key: LeaseKey) -> None:
@@ -191,7 +189,7 @@ class PrefillPort(Protocol):
         ...
 
     def renew(self, key: LeaseKey, lease_s: float) -> None:
-        """Let the lease live `lease_s` from now. LeaseGone."""
+        """Let the lease live `lease_s` from now. Raises LeaseGoneError."""
         ...
 
     def release(self, key: LeaseKey) -> None:

@@ -10,15 +10,12 @@ from dataclasses import dataclass
 
 from argosy_engine.core.limits import Refusal
 from argosy_engine.core.request import Emission
+from argosy_engine.errors import ClientGoneError
 from argosy_engine.ports.tokenizer import Detokenizer
 from argosy_engine.server.openai.errors import ApiError, refused
 from argosy_engine.text.stops import StopScanner
 
-__all__ = ["ClientGone", "Piece", "TextFlow", "TokenSink"]
-
-
-class ClientGone(Exception):  # noqa: N818 - an event, not a mishap
-    """The client closed the connection."""
+__all__ = ["Piece", "TextFlow", "TokenSink"]
 
 
 class TokenSink:
@@ -48,12 +45,12 @@ class TokenSink:
         self._wake()
 
     async def take(self) -> list[Emission | Refusal]:
-        """What came since the last call, at least one event; ClientGone."""
+        """What came since the last call, at least one event; ClientGoneError."""
         while not self._events and not self._gone:
             self._waiter = asyncio.get_running_loop().create_future()
             await self._waiter
         if self._gone:
-            raise ClientGone
+            raise ClientGoneError
         events, self._events = self._events, []
         return events
 
@@ -85,7 +82,7 @@ class TextFlow:
         self.cached_tokens = 0
 
     async def pieces(self, sink: TokenSink) -> AsyncIterator[Piece]:
-        """Pieces until one has a reason or an error; ClientGone passes through."""
+        """Pieces until one has a reason or an error; ClientGoneError passes through."""
         while True:
             piece = self._piece(await sink.take())
             yield piece

@@ -8,7 +8,7 @@ import asyncio
 
 from starlette.types import Receive
 
-from argosy_engine.server.openai.answer import ClientGone
+from argosy_engine.errors import ClientGoneError
 from argosy_engine.server.openai.errors import ApiError, overloaded
 
 __all__ = ["SHORT_BYTES", "Bodies", "long_bytes"]
@@ -34,7 +34,7 @@ class Bodies:
         self._arriving = 0
 
     async def read(self, receive: Receive) -> bytes:
-        """The whole body; ApiError (408, 413, 429), ClientGone."""
+        """The whole body; ApiError (408, 413, 429), ClientGoneError."""
         try:
             async with asyncio.timeout(_WHOLE_WITHIN_S):
                 return await self._read(receive)
@@ -49,7 +49,7 @@ class Bodies:
             while True:
                 message = await receive()
                 if message["type"] == "http.disconnect":
-                    raise ClientGone
+                    raise ClientGoneError
                 parts.append(message.get("body", b""))
                 size += len(parts[-1])
                 self._arriving += len(parts[-1])

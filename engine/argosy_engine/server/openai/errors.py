@@ -4,6 +4,7 @@ import json
 from dataclasses import dataclass, field
 
 from argosy_engine.core.limits import Refusal
+from argosy_engine.errors import EngineError
 
 __all__ = ["DRAINING_HEADER", "ApiError", "draining_error", "overloaded", "refused"]
 
@@ -12,7 +13,7 @@ _RETRY_AFTER_S = "1"
 
 
 @dataclass(slots=True)
-class ApiError(Exception):
+class ApiError(EngineError):
     """`status` and the four members of an OpenAI error object."""
 
     status: int

@@ -12,7 +12,8 @@ from dataclasses import dataclass
 from typing import Any
 
 from argosy_engine.core.sampling import SamplingDefaults, SamplingParams
-from argosy_engine.ports.tokenizer import ChatTemplateError, Tokenizer
+from argosy_engine.errors import ChatTemplateError
+from argosy_engine.ports.tokenizer import Tokenizer
 from argosy_engine.server.openai.errors import ApiError
 from argosy_engine.server.openai.parameters import bad as _bad
 from argosy_engine.server.openai.parameters import refuse_unsupported

@@ -27,10 +27,11 @@ from argosy_engine.config import EngineConfig
 from argosy_engine.core.limits import refuse_shape
 from argosy_engine.core.request import NewRequest
 from argosy_engine.core.sampling import SamplingDefaults
+from argosy_engine.errors import ClientGoneError
 from argosy_engine.ports.tokenizer import Tokenizer
 from argosy_engine.runtime.loop import EngineLoop
 from argosy_engine.server.identity import NamedApp
-from argosy_engine.server.openai.answer import ClientGone, TextFlow, TokenSink
+from argosy_engine.server.openai.answer import TextFlow, TokenSink
 from argosy_engine.server.openai.bodies import Bodies
 from argosy_engine.server.openai.errors import ApiError, draining_error, refused
 from argosy_engine.server.openai.fragments import DONE, Fragments, error_event
@@ -130,7 +131,7 @@ class OpenAiApi:
             await _answer(
                 send, error.status, error.body(), {"x-request-id": public_id, **error.headers}
             )
-        except ClientGone:
+        except ClientGoneError:
             pass  # nobody is left to be answered
         finally:
             self.active -= 1
