@@ -16,7 +16,7 @@ from typing import Any
 import yaml
 
 from argosy_engine.server.openai.parameters import HONOURED, REFUSED, WITHOUT_EFFECT
-from argosy_operator.api.bounds import NUMBERS, SPANS
+from argosy_operator.api.bounds import DURATION_BOUNDS, NUMBER_BOUNDS
 from argosy_operator.core.status.compose import TABLE
 from argosy_operator.ports import calls, prometheus
 from argosy_operator.shell import loop, together
@@ -73,7 +73,7 @@ def bounds_page() -> str:
         "so. `*` stands for each role, or for each target.\n",
         "| field of `spec` | least | most | because |\n|---|---|---|---|",
     ]
-    for bound in (*SPANS.values(), *NUMBERS.values()):
+    for bound in (*DURATION_BOUNDS.values(), *NUMBER_BOUNDS.values()):
         parts.append(f"| `{bound.field}` | {bound.least} | {bound.most} | {bound.costs} |")
     parts += ["", "| text or list of `spec` | most |", "|---|---|"]
     for path, node in _nodes("", schema):

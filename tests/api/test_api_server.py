@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 import yaml
 
-from argosy_operator.api.part import dump
+from argosy_operator.api.model import dump
 from argosy_operator.api.v1alpha1 import ServingDeployment
 from tests.api.refused import REFUSED, manifest
 

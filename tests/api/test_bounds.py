@@ -6,7 +6,7 @@ import pytest
 from docs.generate import _nodes
 from pydantic import ValidationError
 
-from argosy_operator.api.bounds import NUMBERS, SPANS
+from argosy_operator.api.bounds import DURATION_BOUNDS, NUMBER_BOUNDS
 from argosy_operator.api.crd import serving_deployments
 from argosy_operator.api.fields import DURATION_PATTERN, POSITIVE_DURATION_PATTERN, Duration
 from argosy_operator.api.v1alpha1 import ServingDeployment
@@ -63,8 +63,8 @@ def verdicts(path: str, value: object) -> tuple[list[str], str]:
 
 
 def test_every_number_and_duration_of_the_spec_stands_in_the_table():
-    spans = {path for entry in SPANS for path in fields(entry)}
-    numbers = {path for entry in NUMBERS for path in fields(entry)}
+    spans = {path for entry in DURATION_BOUNDS for path in fields(entry)}
+    numbers = {path for entry in NUMBER_BOUNDS for path in fields(entry)}
     patterns = (DURATION_PATTERN, POSITIVE_DURATION_PATTERN)
     texts = {p: str(n) for p, n in SPEC.items() if n.get("type") == "string"}
     assert spans == {p for p, n in texts.items() if any(pattern in n for pattern in patterns)}
@@ -72,12 +72,12 @@ def test_every_number_and_duration_of_the_spec_stands_in_the_table():
 
 
 def test_every_entry_of_the_table_is_about_a_field():
-    assert [entry for entry in (*SPANS, *NUMBERS) if not fields(entry)] == []
+    assert [entry for entry in (*DURATION_BOUNDS, *NUMBER_BOUNDS) if not fields(entry)] == []
 
 
-@pytest.mark.parametrize("entry", SPANS)
+@pytest.mark.parametrize("entry", DURATION_BOUNDS)
 def test_durations_beyond_their_bounds_are_refused_with_what_to_write(entry):
-    bound = SPANS[entry]
+    bound = DURATION_BOUNDS[entry]
     least_ms, most_ms = (round(Duration(text).ms) for text in (bound.least, bound.most))
     for path in fields(entry):
         assert verdicts(path, bound.most) == ([], "")
@@ -89,9 +89,9 @@ def test_durations_beyond_their_bounds_are_refused_with_what_to_write(entry):
             assert bound.says in by_models
 
 
-@pytest.mark.parametrize("entry", NUMBERS)
+@pytest.mark.parametrize("entry", NUMBER_BOUNDS)
 def test_numbers_beyond_their_bounds_are_refused(entry):
-    bound = NUMBERS[entry]
+    bound = NUMBER_BOUNDS[entry]
     for path in fields(entry):
         assert verdicts(path, bound.most) == ([], "")
         for beyond in (bound.least - 1, bound.most + 1):

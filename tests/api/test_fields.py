@@ -3,21 +3,21 @@
 import pytest
 from pydantic import TypeAdapter, ValidationError
 
-from argosy_operator.api.fields import Attainment, Duration, Percent, Quantity, Span
+from argosy_operator.api.fields import Attainment, Duration, DurationText, Percent, Quantity
 
 
 @pytest.mark.parametrize(
     ("text", "seconds"), [("200ms", 0.2), ("2s", 2.0), ("5m", 300.0), ("1h", 3600.0), ("0s", 0.0)]
 )
 def test_a_duration_is_seconds(text, seconds):
-    assert TypeAdapter(Span).validate_python(text).seconds == pytest.approx(seconds)
+    assert TypeAdapter(DurationText).validate_python(text).seconds == pytest.approx(seconds)
     assert Duration(text).ms == pytest.approx(seconds * 1000)
 
 
 @pytest.mark.parametrize("text", ["", "5", "s", "-1s", "1.5s", "1m30s", "01s", "5S", "5s\n", "５s"])
 def test_anything_else_is_no_duration(text):
     with pytest.raises(ValidationError, match="write a duration"):
-        TypeAdapter(Span).validate_python(text)
+        TypeAdapter(DurationText).validate_python(text)
 
 
 def test_a_percentage_is_a_fraction():
@@ -30,4 +30,4 @@ def test_a_quantity_may_be_a_whole_number():
 
 
 def test_values_are_written_as_they_were_read():
-    assert TypeAdapter(Span).dump_python(Duration("60s"), mode="json") == "60s"
+    assert TypeAdapter(DurationText).dump_python(Duration("60s"), mode="json") == "60s"

@@ -6,7 +6,7 @@ import pytest
 import yaml
 
 from argosy_operator.api import crd
-from argosy_operator.api.part import dump
+from argosy_operator.api.model import dump
 from argosy_operator.api.v1alpha1 import ServingDeployment
 from tests.api.crd_reading import defaulted, schema_of
 from tests.api.refused import manifest

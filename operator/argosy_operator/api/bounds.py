@@ -15,7 +15,7 @@ from argosy_operator.api.fields import DURATION_PATTERN, Duration, cel_string
 
 
 @dataclass(frozen=True, slots=True)
-class Span:
+class DurationBounds:
     """A duration from `least` to `most`, both included. As an annotation it refuses others."""
 
     field: str
@@ -27,10 +27,10 @@ class Span:
     def says(self) -> str:
         return f"write a duration from {self.least} to {self.most}: {self.costs}"
 
-    def check(self, span: Duration) -> Duration:
-        if not Duration(self.least).seconds <= span.seconds <= Duration(self.most).seconds:
+    def check(self, duration: Duration) -> Duration:
+        if not Duration(self.least).seconds <= duration.seconds <= Duration(self.most).seconds:
             raise ValueError(self.says)
-        return span
+        return duration
 
     def __get_pydantic_core_schema__(
         self, source: Any, handler: GetCoreSchemaHandler
@@ -51,7 +51,7 @@ class Span:
 
 
 @dataclass(frozen=True, slots=True)
-class Number:
+class NumberBounds:
     """A whole number from `least` to `most`, both included."""
 
     field: str
@@ -65,50 +65,79 @@ _STEP = "more at once is what replicas.max allows anyway"
 _TOKENS = "KV blocks and buffers of a step are sized by it"
 _PODS = "each pod is listed in every round"
 
-SPANS: dict[str, Span] = {
+DURATION_BOUNDS: dict[str, DurationBounds] = {
     bound.field: bound
     for bound in (
-        Span("slo.*.target", "1ms", "10m", "no client waits longer"),
-        Span("kvTransfer.timeout", "10ms", "10m", "the prompt's place in the batch waits as long"),
-        Span("autoscaling.interval", "1s", "1h", "each decision is about ten calls to the API "
-             "server and four queries to Prometheus"),
-        Span("autoscaling.coldStart", "1s", "1h", "demand is forecast so far ahead"),
-        Span("autoscaling.scaleUp.stabilization", "0s", "1h", "every need in it is remembered"),
-        Span("autoscaling.scaleDown.stabilization", "0s", "1h", "every sample in it is read from "
-             "Prometheus for each decision"),
-        Span("metrics.scrapeInterval", "1s", "5m", "samples older than three intervals are not "
-             "used, and every one in the windows is read for each decision"),
-        Span("metrics.rateWindow", "2s", "30m", "every sample in three such windows is read "
-             "from Prometheus for each decision"),
-        Span("routing.queueTimeout", "10ms", "10m", _QUEUE),
-        Span("drain.timeout", "1s", "24h", "a leaving pod holds its GPUs as long"),
+        DurationBounds("slo.*.target", "1ms", "10m", "no client waits longer"),
+        DurationBounds(
+            "kvTransfer.timeout", "10ms", "10m", "the prompt's place in the batch waits as long"
+        ),
+        DurationBounds(
+            "autoscaling.interval",
+            "1s",
+            "1h",
+            "each decision is about ten calls to the API server and four queries to Prometheus",
+        ),
+        DurationBounds("autoscaling.coldStart", "1s", "1h", "demand is forecast so far ahead"),
+        DurationBounds(
+            "autoscaling.scaleUp.stabilization", "0s", "1h", "every need in it is remembered"
+        ),
+        DurationBounds(
+            "autoscaling.scaleDown.stabilization",
+            "0s",
+            "1h",
+            "every sample in it is read from Prometheus for each decision",
+        ),
+        DurationBounds(
+            "metrics.scrapeInterval",
+            "1s",
+            "5m",
+            "samples older than three intervals are not "
+            "used, and every one in the windows is read for each decision",
+        ),
+        DurationBounds(
+            "metrics.rateWindow",
+            "2s",
+            "30m",
+            "every sample in three such windows is read from Prometheus for each decision",
+        ),
+        DurationBounds("routing.queueTimeout", "10ms", "10m", _QUEUE),
+        DurationBounds("drain.timeout", "1s", "24h", "a leaving pod holds its GPUs as long"),
     )
-}  # fmt: skip
+}
 
-NUMBERS: dict[str, Number] = {
+NUMBER_BOUNDS: dict[str, NumberBounds] = {
     bound.field: bound
     for bound in (
-        Number("engine.maxModelLen", 16, 1_048_576, _TOKENS),
-        Number("engine.maxNumSeqs", 1, 4096, _TOKENS),
-        Number("engine.maxNumBatchedTokens", 16, 1_048_576, _TOKENS),
-        Number("engine.maxBodyBytes", 65_536, 268_435_456, "a body is held in memory as a whole"),
-        Number("roles.*.replicas.min", 0, 1000, _PODS),
-        Number("roles.*.replicas.max", 0, 1000, _PODS),
-        Number("roles.*.resources.gpu", 0, 64, "no node has more"),
-        Number("kvTransfer.leaseSeconds", 1, 3600, "prefill holds the blocks of a prompt that "
-               "is not fetched as long"),
-        Number("autoscaling.gpuBudget.max", 0, 100_000, "no fleet can hold more"),
-        Number("autoscaling.scaleUp.maxStepPercent", 1, 1000, _STEP),
-        Number("autoscaling.scaleUp.maxStepPods", 1, 1000, _STEP),
-        Number("autoscaling.scaleDown.maxStepPods", 1, 1000, _STEP),
-        Number("routing.replicas", 1, 64, _PODS),
-        Number("routing.shedTtftPercent", 1, 10_000, "beyond that nothing is shed"),
-        Number("routing.maxQueue", 1, 1_000_000, _QUEUE),
+        NumberBounds("engine.maxModelLen", 16, 1_048_576, _TOKENS),
+        NumberBounds("engine.maxNumSeqs", 1, 4096, _TOKENS),
+        NumberBounds("engine.maxNumBatchedTokens", 16, 1_048_576, _TOKENS),
+        NumberBounds(
+            "engine.maxBodyBytes", 65_536, 268_435_456, "a body is held in memory as a whole"
+        ),
+        NumberBounds("roles.*.replicas.min", 0, 1000, _PODS),
+        NumberBounds("roles.*.replicas.max", 0, 1000, _PODS),
+        NumberBounds("roles.*.resources.gpu", 0, 64, "no node has more"),
+        NumberBounds(
+            "kvTransfer.leaseSeconds",
+            1,
+            3600,
+            "prefill holds the blocks of a prompt that is not fetched as long",
+        ),
+        NumberBounds("autoscaling.gpuBudget.max", 0, 100_000, "no fleet can hold more"),
+        NumberBounds("autoscaling.scaleUp.maxStepPercent", 1, 1000, _STEP),
+        NumberBounds("autoscaling.scaleUp.maxStepPods", 1, 1000, _STEP),
+        NumberBounds("autoscaling.scaleDown.maxStepPods", 1, 1000, _STEP),
+        NumberBounds("routing.replicas", 1, 64, _PODS),
+        NumberBounds("routing.shedTtftPercent", 1, 10_000, "beyond that nothing is shed"),
+        NumberBounds("routing.maxQueue", 1, 1_000_000, _QUEUE),
     )
-}  # fmt: skip
+}
 
 
-def whole(field: str) -> Any:
-    """The bounds of a whole number, as an annotation."""
-    bound = NUMBERS[field]
-    return Field(ge=bound.least, le=bound.most)
+def within(field: str) -> Any:
+    """The bounds of a field of the spec, as an annotation of its type."""
+    if field in DURATION_BOUNDS:
+        return DURATION_BOUNDS[field]
+    bounds = NUMBER_BOUNDS[field]
+    return Field(ge=bounds.least, le=bounds.most)

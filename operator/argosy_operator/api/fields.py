@@ -117,11 +117,11 @@ def cel_string(text: str) -> str:
     return "'" + text.replace("\\", "\\\\").replace("'", "\\'") + "'"
 
 
-Span = Annotated[
+DurationText = Annotated[
     Duration,
     Format(DURATION_PATTERN, "write a duration as a whole number and ms, s, m or h: 200ms, 5m", 12),
 ]
-PositiveSpan = Annotated[
+PositiveDurationText = Annotated[
     Duration,
     Format(POSITIVE_DURATION_PATTERN, "write a duration of more than 0, such as 200ms or 15s", 12),
 ]

@@ -1,7 +1,7 @@
 """Rules that span several fields: CEL for the API server, a Python twin, one sentence for people.
 
-`part.Part` checks the twins of its class when an object is read; `schema.py` writes the CEL into
-the CRD at the same place. A property test evaluates both on generated specs: they must agree. CEL
+`ApiModel` checks the twins of its class when an object is read; `schema.py` writes the CEL into the
+CRD at the same place. A property test evaluates both on generated specs: they must agree. CEL
 sees the object after defaulting, so a field with a default is always there.
 """
 
@@ -40,7 +40,7 @@ RENDERED_ENV = ("POD_NAME", "POD_IP", "POD_NAMESPACE")
 
 
 @dataclass(frozen=True, slots=True)
-class Rule:
+class ValidationRule:
     """One rule on the class named `of`; `self` in `cel` is an instance of that class.
 
     `field` is the path below that class which the API server names beside the message.
@@ -117,8 +117,8 @@ _P, _D, _C = "self.roles.prefill", "self.roles.decode", "self.roles.colocated"
 _LEAST = "{0}.replicas.min * {0}.resources.gpu"
 _PARKED = "({0}.replicas.min > 0 || {0}.replicas.max == 0)"
 
-RULES: tuple[Rule, ...] = (
-    Rule(
+RULES: tuple[ValidationRule, ...] = (
+    ValidationRule(
         name="fleet-name",
         of="ServingDeployment",
         field=".metadata.name",
@@ -127,7 +127,7 @@ RULES: tuple[Rule, ...] = (
         message="a fleet's name is at most 40 lower-case letters, digits and hyphens and begins "
         "with a letter, because its pods and Services are named after it",
     ),
-    Rule(
+    ValidationRule(
         name="min-max",
         of="Replicas",
         field=".min",
@@ -136,7 +136,7 @@ RULES: tuple[Rule, ...] = (
         message="replicas.min must not be more than replicas.max (default 8): lower min or raise "
         "max",
     ),
-    Rule(
+    ValidationRule(
         name="pair-zero-together",
         of="ServingDeploymentSpec",
         field=".roles",
@@ -146,7 +146,7 @@ RULES: tuple[Rule, ...] = (
         holds=_pair_zero_together,
         message="prefill without decode answers nothing: give both roles replicas, or 0 to both",
     ),
-    Rule(
+    ValidationRule(
         name="zero-only-when-parked",
         of="ServingDeploymentSpec",
         field=".roles",
@@ -156,7 +156,7 @@ RULES: tuple[Rule, ...] = (
         message="policy Goodput cannot start from zero pods: write replicas.min: 1, or park the "
         "fleet with min: 0 and max: 0",
     ),
-    Rule(
+    ValidationRule(
         name="budget-covers-minimum",
         of="ServingDeploymentSpec",
         field=".autoscaling.gpuBudget.max",
@@ -167,7 +167,7 @@ RULES: tuple[Rule, ...] = (
         message="autoscaling.gpuBudget.max is below what the roles' minimum replicas hold "
         "(sum of replicas.min x resources.gpu): raise the budget or lower replicas.min",
     ),
-    Rule(
+    ValidationRule(
         name="drain-outlives-lease",
         of="ServingDeploymentSpec",
         field=".drain.timeout",
@@ -179,7 +179,7 @@ RULES: tuple[Rule, ...] = (
         message="drain.timeout must be longer than kvTransfer.leaseSeconds, or a leaving prefill "
         "pod would drop caches that decode still reads: raise drain.timeout",
     ),
-    Rule(
+    ValidationRule(
         name="shedding-needs-slo",
         of="ServingDeploymentSpec",
         field=".routing.shedTtftPercent",
@@ -188,7 +188,7 @@ RULES: tuple[Rule, ...] = (
         message="routing.shedTtftPercent is a percentage of slo.ttft.target: set slo, or leave it "
         "out",
     ),
-    Rule(
+    ValidationRule(
         name="rate-window-spans-scrapes",
         of="Metrics",
         field=".rateWindow",
@@ -202,7 +202,7 @@ RULES: tuple[Rule, ...] = (
         message="metrics.rateWindow must be at least twice metrics.scrapeInterval (four times is "
         "better), or rates have no two samples: raise it or leave it out",
     ),
-    Rule(
+    ValidationRule(
         name="no-rendered-flag",
         of="Engine",
         field=".args",
@@ -212,7 +212,7 @@ RULES: tuple[Rule, ...] = (
         message="engine.args repeats a flag that Argosy writes itself (model, role, ports, "
         "lengths, time-outs): use the field of the spec instead",
     ),
-    Rule(
+    ValidationRule(
         name="no-rendered-env",
         of="EnvVar",
         field=".name",

@@ -10,7 +10,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import Field, StringConstraints
 
-from argosy_operator.api.part import Part
+from argosy_operator.api.model import ApiModel
 
 Short = Annotated[str, StringConstraints(max_length=64)]
 Sentence = Annotated[str, StringConstraints(max_length=1024)]
@@ -18,7 +18,7 @@ Count = Annotated[int, Field(ge=0)]
 Timestamp = Annotated[str, Field(max_length=40, json_schema_extra={"format": "date-time"})]
 
 
-class Condition(Part):
+class Condition(ApiModel):
     """One statement about the object, as kubectl wait, Argo CD and Flux read it."""
 
     type: Annotated[str, StringConstraints(max_length=64)]
@@ -35,7 +35,7 @@ class Condition(Part):
     """When the status last changed."""
 
 
-class RoleStatus(Part):
+class RoleStatus(ApiModel):
     """One role's pods, counted."""
 
     desired: Count = 0
@@ -58,7 +58,7 @@ class RoleStatus(Part):
     """A new pod's time from creation to ready, as measured, such as 92s."""
 
 
-class RolesStatus(Part):
+class RolesStatus(ApiModel):
     """The roles that the mode uses."""
 
     prefill: RoleStatus | None = None
@@ -69,7 +69,7 @@ class RolesStatus(Part):
     """Pods that do both."""
 
 
-class Goodput(Part):
+class Goodput(ApiModel):
     """What users got during the last window; absent figures were not measured."""
 
     attainment: Short | None = None
@@ -86,7 +86,7 @@ class Goodput(Part):
     """Good requests per second and GPU."""
 
 
-class Decision(Part):
+class DecisionStatus(ApiModel):
     """One decision on replicas: what was seen, what was chosen, which rule bound it."""
 
     time: Timestamp
@@ -106,18 +106,18 @@ class Decision(Part):
     Only the last decision keeps it."""
 
 
-class AutoscalingStatus(Part):
+class AutoscalingStatus(ApiModel):
     """The last decisions on replicas."""
 
-    last_decision: Decision | None = None
+    last_decision: DecisionStatus | None = None
     """The last decision that changed replicas."""
-    history: Annotated[tuple[Decision, ...], Field(max_length=5)] = ()
+    history: Annotated[tuple[DecisionStatus, ...], Field(max_length=5)] = ()
     """Decisions that changed replicas, newest first, without their records."""
     last_scale_time: Annotated[dict[str, Timestamp], Field(max_length=4)] | None = None
     """When replicas last changed, per role."""
 
 
-class Columns(Part):
+class Columns(ApiModel):
     """Texts for `kubectl get`; nothing else reads them."""
 
     prefill: Short = ""
@@ -132,7 +132,7 @@ class Columns(Part):
     """The reason of the condition that matters most now."""
 
 
-class ServingDeploymentStatus(Part):
+class ServingDeploymentStatus(ApiModel):
     """The fleet as the operator sees it."""
 
     observed_generation: Count = 0
@@ -153,7 +153,7 @@ class ServingDeploymentStatus(Part):
     """Texts for kubectl get."""
 
 
-class ServingRoleStatus(Part):
+class ServingRoleStatus(ApiModel):
     """The role's pods, as the scale subresource reads them."""
 
     replicas: Count = 0

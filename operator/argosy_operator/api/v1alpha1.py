@@ -12,23 +12,23 @@ from typing import Annotated, Literal
 
 from pydantic import Field, StringConstraints
 
-from argosy_operator.api.bounds import SPANS, whole
+from argosy_operator.api.bounds import within
 from argosy_operator.api.fields import (
     Attainment,
     Duration,
+    DurationText,
     EnvName,
     FleetName,
     ImageName,
     MetricsUrl,
     ModelUri,
     Percent,
-    PositiveSpan,
+    PositiveDurationText,
     Quantity,
     ServedName,
-    Span,
     Target,
 )
-from argosy_operator.api.part import Part
+from argosy_operator.api.model import ApiModel
 from argosy_operator.api.status import ServingDeploymentStatus, ServingRoleStatus
 
 GROUP = "serving.argosy.dev"
@@ -43,7 +43,7 @@ ROLES_OF: dict[Mode, tuple[RoleName, ...]] = {
 }
 
 
-class Model(Part):
+class Model(ApiModel):
     """The weights to serve and the name that clients ask for."""
 
     uri: ModelUri
@@ -53,7 +53,7 @@ class Model(Part):
     """The name in the OpenAI API's "model" field. Default: the fleet's name."""
 
 
-class EnvVar(Part):
+class EnvVar(ApiModel):
     """One environment variable of the engine's container."""
 
     name: EnvName
@@ -65,20 +65,20 @@ class EnvVar(Part):
 Arg = Annotated[str, StringConstraints(max_length=256)]
 
 
-class Engine(Part):
+class Engine(ApiModel):
     """How the engine runs. A change makes a new revision: new pods replace the old ones."""
 
     image: ImageName | None = None
     """The engine's image. Default: the one that the operator was installed with."""
     dtype: Literal["auto", "float32", "bfloat16"] = "auto"
     """Arithmetic of the model: float32, bfloat16, or auto, which takes what the weights say."""
-    max_model_len: Annotated[int, whole("engine.maxModelLen")] | None = None
+    max_model_len: Annotated[int, within("engine.maxModelLen")] | None = None
     """Longest prompt plus answer, in tokens. Default: what the model's config says."""
-    max_num_seqs: Annotated[int, whole("engine.maxNumSeqs")] | None = None
+    max_num_seqs: Annotated[int, within("engine.maxNumSeqs")] | None = None
     """Most sequences in one step."""
-    max_num_batched_tokens: Annotated[int, whole("engine.maxNumBatchedTokens")] | None = None
+    max_num_batched_tokens: Annotated[int, within("engine.maxNumBatchedTokens")] | None = None
     """Most tokens in one step; longer prompts are prefilled in chunks."""
-    max_body_bytes: Annotated[int, whole("engine.maxBodyBytes")] | None = None
+    max_body_bytes: Annotated[int, within("engine.maxBodyBytes")] | None = None
     """Largest request body in bytes, at the gateway and at the engine; more is answered 413.
     Default: 8388608 (8 MiB), which holds a prompt of a million token ids."""
     args: Annotated[tuple[Arg, ...], Field(max_length=32)] = ()
@@ -87,19 +87,19 @@ class Engine(Part):
     """More environment variables of the engine's container."""
 
 
-class Replicas(Part):
+class Replicas(ApiModel):
     """How many pods a role may have."""
 
-    min: Annotated[int, whole("roles.*.replicas.min")] = 1
+    min: Annotated[int, within("roles.*.replicas.min")] = 1
     """Fewest pods; what runs without an SLO."""
-    max: Annotated[int, whole("roles.*.replicas.max")] = 8
+    max: Annotated[int, within("roles.*.replicas.max")] = 8
     """Most pods. 0, with min 0, parks the role."""
 
 
-class Resources(Part):
+class Resources(ApiModel):
     """What one pod of a role asks for."""
 
-    gpu: Annotated[int, whole("roles.*.resources.gpu")] = 1
+    gpu: Annotated[int, within("roles.*.resources.gpu")] = 1
     """GPUs of one pod (nvidia.com/gpu). The engine of Argosy computes on one of them."""
     cpu: Quantity | None = None
     """CPU request, such as "4" or "500m"."""
@@ -107,7 +107,7 @@ class Resources(Part):
     """Memory request and limit, such as 16Gi."""
 
 
-class Role(Part):
+class Role(ApiModel):
     """One role of the fleet: its bounds and the size of its pods."""
 
     replicas: Replicas = Replicas()
@@ -116,7 +116,7 @@ class Role(Part):
     """What one pod asks for."""
 
 
-class Roles(Part):
+class Roles(ApiModel):
     """The roles; those that the mode does not use are kept, and nothing runs for them."""
 
     prefill: Role = Role()
@@ -127,24 +127,24 @@ class Roles(Part):
     """Pods that do both (mode colocated)."""
 
 
-class KvTransfer(Part):
+class KvTransfer(ApiModel):
     """How decode pods pull the KV cache of a prompt from prefill pods."""
 
-    lease_seconds: Annotated[int, whole("kvTransfer.leaseSeconds")] = 30
+    lease_seconds: Annotated[int, within("kvTransfer.leaseSeconds")] = 30
     """How long prefill keeps a prompt's cache without a sign of life from decode."""
-    timeout: Annotated[PositiveSpan, SPANS["kvTransfer.timeout"]] = Duration("10s")
+    timeout: Annotated[PositiveDurationText, within("kvTransfer.timeout")] = Duration("10s")
     """How long decode waits for a prompt's cache, whichever prefill pods it asks, before it
     computes the prompt itself."""
 
 
-class Objective(Part):
+class Objective(ApiModel):
     """One latency target."""
 
-    target: Annotated[Target, SPANS["slo.*.target"]]
+    target: Annotated[Target, within("slo.*.target")]
     """The latency that a request must not exceed, such as 200ms or 2s."""
 
 
-class Slo(Part):
+class Slo(ApiModel):
     """A request is good when it meets both targets; the fleet is sized so that enough are."""
 
     ttft: Objective
@@ -155,43 +155,47 @@ class Slo(Part):
     """The share of requests that must meet both targets."""
 
 
-class GpuBudget(Part):
+class GpuBudget(ApiModel):
     """The most GPUs that policy Goodput may ask for."""
 
-    max: Annotated[int, whole("autoscaling.gpuBudget.max")] | None = None
+    max: Annotated[int, within("autoscaling.gpuBudget.max")] | None = None
     """Most GPUs over all roles. Default: what the roles' maxima come to. While a rollout lasts, old
     pods hold theirs beside it."""
 
 
-class ScaleUp(Part):
+class ScaleUp(ApiModel):
     """How fast replicas may be added."""
 
-    max_step_percent: Annotated[int, whole("autoscaling.scaleUp.maxStepPercent")] = 100
+    max_step_percent: Annotated[int, within("autoscaling.scaleUp.maxStepPercent")] = 100
     """Most growth of a role in one decision, in percent of its pods; the larger step counts."""
-    max_step_pods: Annotated[int, whole("autoscaling.scaleUp.maxStepPods")] = 4
+    max_step_pods: Annotated[int, within("autoscaling.scaleUp.maxStepPods")] = 4
     """Most pods added to a role in one decision."""
-    stabilization: Annotated[Span, SPANS["autoscaling.scaleUp.stabilization"]] = Duration("0s")
+    stabilization: Annotated[DurationText, within("autoscaling.scaleUp.stabilization")] = Duration(
+        "0s"
+    )
     """How long the need for more must last before it is followed."""
 
 
-class ScaleDown(Part):
+class ScaleDown(ApiModel):
     """How fast replicas may be removed."""
 
-    max_step_pods: Annotated[int, whole("autoscaling.scaleDown.maxStepPods")] = 1
+    max_step_pods: Annotated[int, within("autoscaling.scaleDown.maxStepPods")] = 1
     """Most pods removed from a role in one decision."""
-    stabilization: Annotated[Span, SPANS["autoscaling.scaleDown.stabilization"]] = Duration("240s")
+    stabilization: Annotated[DurationText, within("autoscaling.scaleDown.stabilization")] = (
+        Duration("240s")
+    )
     """How long fewer pods must have been enough; about twice the cold start."""
 
 
-class Autoscaling(Part):
+class Autoscaling(ApiModel):
     """Who decides the number of replicas, how often and in which steps."""
 
     policy: Literal["Goodput", "External", "None"] = "Goodput"
     """Goodput: Argosy, from the SLO. External: whoever scales the ServingRoles (HPA, KEDA,
     kubectl scale). None: replicas stay at their minimum."""
-    interval: Annotated[PositiveSpan, SPANS["autoscaling.interval"]] = Duration("15s")
+    interval: Annotated[PositiveDurationText, within("autoscaling.interval")] = Duration("15s")
     """Time between two decisions."""
-    cold_start: Annotated[PositiveSpan, SPANS["autoscaling.coldStart"]] = Duration("180s")
+    cold_start: Annotated[PositiveDurationText, within("autoscaling.coldStart")] = Duration("180s")
     """First guess of a pod's time from creation to ready; the measured value replaces it."""
     gpu_budget: GpuBudget = GpuBudget()
     """The most GPUs that policy Goodput may ask for."""
@@ -201,7 +205,7 @@ class Autoscaling(Part):
     """How fast replicas may be removed."""
 
 
-class Prometheus(Part):
+class Prometheus(ApiModel):
     """The Prometheus that scrapes this fleet."""
 
     url: MetricsUrl | None = None
@@ -209,14 +213,16 @@ class Prometheus(Part):
     the operator's allow-list (chart value prometheus.allowed)."""
 
 
-class Metrics(Part):
+class Metrics(ApiModel):
     """Where measurements come from and how old they may be."""
 
     prometheus: Prometheus = Prometheus()
     """The Prometheus that scrapes this fleet."""
-    scrape_interval: Annotated[PositiveSpan, SPANS["metrics.scrapeInterval"]] = Duration("15s")
+    scrape_interval: Annotated[PositiveDurationText, within("metrics.scrapeInterval")] = Duration(
+        "15s"
+    )
     """How often Prometheus scrapes the pods; must say what its configuration says."""
-    rate_window: Annotated[PositiveSpan, SPANS["metrics.rateWindow"]] | None = None
+    rate_window: Annotated[PositiveDurationText, within("metrics.rateWindow")] | None = None
     """The window of rates. Default: four times the scrape interval."""
 
     @property
@@ -224,31 +230,31 @@ class Metrics(Part):
         return (self.rate_window or Duration("0s")).seconds or 4 * self.scrape_interval.seconds
 
 
-class Routing(Part):
+class Routing(ApiModel):
     """The fleet's gateway."""
 
     strategy: Literal["leastLoad", "roundRobin"] = "leastLoad"
     """How the gateway chooses pods: leastLoad or roundRobin."""
-    replicas: Annotated[int, whole("routing.replicas")] = 2
+    replicas: Annotated[int, within("routing.replicas")] = 2
     """Gateway pods."""
-    max_queue: Annotated[int, whole("routing.maxQueue")] = 1000
+    max_queue: Annotated[int, within("routing.maxQueue")] = 1000
     """Most requests that one gateway pod holds; more are answered 429."""
-    queue_timeout: Annotated[PositiveSpan, SPANS["routing.queueTimeout"]] = Duration("30s")
+    queue_timeout: Annotated[PositiveDurationText, within("routing.queueTimeout")] = Duration("30s")
     """How long a request waits in the gateway for a pod that can serve it; then it is answered
     503."""
-    shed_ttft_percent: Annotated[int, whole("routing.shedTtftPercent")] | None = None
+    shed_ttft_percent: Annotated[int, within("routing.shedTtftPercent")] | None = None
     """Answer 429 with Retry-After at once when the predicted TTFT exceeds this percentage of
     slo.ttft.target, such as 150. Default: the gateway does not predict."""
 
 
-class Drain(Part):
+class Drain(ApiModel):
     """How pods leave."""
 
-    timeout: Annotated[PositiveSpan, SPANS["drain.timeout"]] = Duration("300s")
+    timeout: Annotated[PositiveDurationText, within("drain.timeout")] = Duration("300s")
     """How long a leaving pod may finish its answers before it is ended."""
 
 
-class ServingDeploymentSpec(Part):
+class ServingDeploymentSpec(ApiModel):
     """The fleet that the user wants."""
 
     paused: bool = False
@@ -284,7 +290,7 @@ class ServingDeploymentSpec(Part):
         return role
 
 
-class Metadata(Part):
+class Metadata(ApiModel):
     """The part of Kubernetes' ObjectMeta that the operator reads."""
 
     name: str
@@ -298,7 +304,7 @@ class Metadata(Part):
     annotations: dict[str, str] = Field(default_factory=dict)
 
 
-class ServingDeployment(Part):
+class ServingDeployment(ApiModel):
     """A fleet of LLM engines behind one OpenAI-compatible address, kept on its SLO."""
 
     metadata: Metadata
@@ -320,19 +326,19 @@ class ServingDeployment(Part):
         return self.spec.model.served_name or self.metadata.name
 
 
-class ServingRoleSpec(Part):
+class ServingRoleSpec(ApiModel):
     """Which role of which fleet, and how many pods it shall have."""
 
     fleet: FleetName
     """The ServingDeployment that owns the role."""
     role: RoleName
     """The role: prefill, decode or colocated."""
-    replicas: Annotated[int, whole("roles.*.replicas.max")] | None = None
+    replicas: Annotated[int, within("roles.*.replicas.max")] | None = None
     """Pods that the role shall have; beyond the role's min or max that bound counts. Absent means:
     hold."""
 
 
-class ServingRole(Part):
+class ServingRole(ApiModel):
     """The scale handle of one role of a fleet: what HPA, KEDA and kubectl scale turn."""
 
     metadata: Metadata

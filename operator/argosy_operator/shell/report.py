@@ -5,7 +5,7 @@ import socket
 
 from pydantic import ValidationError
 
-from argosy_operator.api.part import dump
+from argosy_operator.api.model import dump
 from argosy_operator.api.v1alpha1 import API_VERSION, ServingDeployment
 from argosy_operator.core.fleet import names
 from argosy_operator.core.fleet.actions import Outcome, Trouble, is_write, target

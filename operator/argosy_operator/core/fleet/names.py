@@ -9,7 +9,7 @@ import re
 from collections.abc import Mapping
 from typing import Any
 
-from argosy_operator.api.bounds import SPANS
+from argosy_operator.api.bounds import DURATION_BOUNDS
 from argosy_operator.api.fields import Duration
 from argosy_operator.api.v1alpha1 import RoleName
 
@@ -76,7 +76,7 @@ def told_drain_s(deployment: Mapping[str, Any]) -> int | None:
     text = (deployment.get("metadata", {}).get("annotations") or {}).get(DRAIN_TIMEOUT, "")
     if not _WHOLE.fullmatch(text):
         return None
-    bound = SPANS["drain.timeout"]
+    bound = DURATION_BOUNDS["drain.timeout"]
     within = Duration(bound.least).seconds <= int(text) <= Duration(bound.most).seconds
     return int(text) if within else None
 

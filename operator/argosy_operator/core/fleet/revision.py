@@ -8,7 +8,7 @@ drain times, routing, metrics) is not in the list below.
 import hashlib
 import json
 
-from argosy_operator.api.part import dump
+from argosy_operator.api.model import dump
 from argosy_operator.api.v1alpha1 import ServingDeployment
 
 # Number of the template that render/engine.py writes. Raise it with every change of that template,

@@ -8,7 +8,7 @@ from pydantic.alias_generators import to_camel
 from argosy_operator.api.rules import check
 
 
-class Part(BaseModel):
+class ApiModel(BaseModel):
     """A piece of an object; immutable, refused as a whole when one of its rules does not hold."""
 
     model_config = ConfigDict(
