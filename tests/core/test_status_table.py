@@ -7,7 +7,7 @@ from dataclasses import replace
 import pytest
 
 from argosy_operator.api.conditions import MEANING, ConditionType, Reason
-from argosy_operator.core.fleet.actions import Apply, Contest, Create, Outcome, Trouble
+from argosy_operator.core.fleet.actions import Apply, Contest, Create, ErrorKind, Outcome
 from argosy_operator.core.fleet.pods import Pod
 from argosy_operator.core.plan import after, plan
 from argosy_operator.core.reconcile.contests import FREE
@@ -52,12 +52,12 @@ def settled(**spec: object) -> Model:
     return model
 
 
-def facts(model: Model, *troubles: Trouble, pod: Pod | None = None, **draft: object) -> set[str]:
+def facts(model: Model, *errors: ErrorKind, pod: Pod | None = None, **draft: object) -> set[str]:
     """What holds for the model in this moment; `pod` stands for its engine's pods."""
     s = model.snapshot()
     if pod is not None:
         s = replace(s, pods=(pod,))
-    outcomes = tuple(Outcome(Create(THING), trouble, "as it says") for trouble in troubles)
+    outcomes = tuple(Outcome(Create(THING), error, "as it says") for error in errors)
     d = replace(after(s, plan(s), outcomes).draft, **draft)  # type: ignore[arg-type]
     return {str(fact) for fact in facts_of(s, d, outcomes).hold}
 
@@ -114,7 +114,7 @@ def failing(kind: str, for_s: float = 0.0) -> set[str]:
     orders = (a for a in model.round().actions if isinstance(a, Create | Apply))
     order = next(a for a in orders if a.obj["kind"] == kind)
     del model.children[kind, order.obj["metadata"]["name"]]
-    outcome = Outcome(order, Trouble.FAILED, "a webhook fails")
+    outcome = Outcome(order, ErrorKind.FAILED, "a webhook fails")
     model.memory = after(model.snapshot(), plan(model.snapshot()), (outcome,)).memory
     model.now += for_s
     return facts(model)
@@ -165,7 +165,7 @@ WORLDS = {
     "pending": lambda: facts(Model(fleet())),
     "parked": lambda: facts(Model(fleet(roles={"colocated": NONE}))),
     "paused": lambda: edited(paused=True),
-    "unwritten": lambda: facts(Model(fleet()), Trouble.FAILED),
+    "unwritten": lambda: facts(Model(fleet()), ErrorKind.FAILED),
     "unbuilt": lambda: failing("Deployment"),
     "stuck": lambda: failing("PodDisruptionBudget", for_s=STUCK_S),
     "contested": contested,
@@ -201,10 +201,10 @@ WORLDS = {
     "relearning": lambda: decided(Rule.LEARNING, relearning=("colocated",)),
     "ttft_floor": lambda: decided(Rule.UNREACHABLE, reachable=False),
     "tpot_floor": lambda: decided(Rule.UNREACHABLE, reachable=False, colocated_batch_limit=0.5),
-    "InvalidSpec": lambda: facts(Model(fleet()), Trouble.INVALID),
-    "Forbidden": lambda: facts(Model(fleet()), Trouble.FORBIDDEN),
-    "Deleting": lambda: facts(Model(fleet()), Trouble.TERMINATING),
-    "QuotaExceeded": lambda: facts(Model(fleet()), Trouble.QUOTA),
+    "InvalidSpec": lambda: facts(Model(fleet()), ErrorKind.INVALID),
+    "Forbidden": lambda: facts(Model(fleet()), ErrorKind.FORBIDDEN),
+    "Deleting": lambda: facts(Model(fleet()), ErrorKind.TERMINATING),
+    "QuotaExceeded": lambda: facts(Model(fleet()), ErrorKind.QUOTA),
     "ClaimNotFound": lambda: facts(
         Model(fleet()), pod=sick(unschedulable='persistentvolumeclaim "m" not found')
     ),

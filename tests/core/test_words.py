@@ -4,7 +4,7 @@ from dataclasses import replace
 
 import pytest
 
-from argosy_operator.core.fleet.actions import Create, Outcome, Trouble
+from argosy_operator.core.fleet.actions import Create, ErrorKind, Outcome
 from argosy_operator.core.fleet.events import EventReason, Note, fresh
 from argosy_operator.core.fleet.pods import Pod
 from argosy_operator.core.plan import plan
@@ -247,7 +247,7 @@ def test_capacity_that_is_measured_anew_is_told_by_the_scaling_condition() -> No
 )
 def test_who_forbids_decides_what_helps(said: str, helps: str) -> None:
     thing = Create({"kind": "Deployment", "metadata": {"name": "chat-x"}})
-    refused = Outcome(thing, Trouble.FORBIDDEN, said)
+    refused = Outcome(thing, ErrorKind.FORBIDDEN, said)
     s = settled().snapshot()
     (problem,) = problems_of(s, learn_failures(s, {}, (refused,)))
     assert problem.reason == "Forbidden"

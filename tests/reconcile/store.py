@@ -3,7 +3,7 @@
 from collections import Counter
 from typing import Any
 
-from argosy_operator.core.fleet.actions import Trouble
+from argosy_operator.core.fleet.actions import ErrorKind
 from argosy_operator.ports.protocols import ClusterError
 
 Object = dict[str, Any]
@@ -12,13 +12,13 @@ CAUSE = 'Internal error occurred: failed calling webhook "budgets.example.com"'
 
 class Store:
     """Holds one fleet, `chat` in `ns`. `failing` are kinds, or kinds with `/status`, whose writes
-    end in `trouble`; from the first write that begins with `away_at` on nothing answers. `tried`
+    end in `error_kind`; from the first write that begins with `away_at` on nothing answers. `tried`
     counts writes by verb and object."""
 
     def __init__(self, **spec: Any) -> None:
         self.objects: dict[tuple[str, str], Object] = {}
         self.failing: set[str] = set()
-        self.trouble, self.away_at = Trouble.TRANSPORT, ""
+        self.error_kind, self.away_at = ErrorKind.TRANSPORT, ""
         self.away = False
         self.tried: Counter[str] = Counter()
         self.events: list[Object] = []
@@ -95,11 +95,11 @@ class Store:
 
     def _answers(self, what: str) -> None:
         if self.away:
-            raise ClusterError(Trouble.TRANSPORT, what, "connection refused")
+            raise ClusterError(ErrorKind.TRANSPORT, what, "connection refused")
 
     def _may(self, verb: str, kind: str, name: str) -> None:
         self.tried[f"{verb} {kind}/{name}"] += 1
         self.away |= bool(self.away_at) and f"{verb} {kind}".startswith(self.away_at)
         self._answers(f"{verb} {kind} {name}")
         if kind in self.failing:
-            raise ClusterError(self.trouble, f"{verb} {kind} {name}", CAUSE)
+            raise ClusterError(self.error_kind, f"{verb} {kind} {name}", CAUSE)

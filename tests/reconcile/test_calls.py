@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from argosy_operator.core.fleet.actions import Trouble
+from argosy_operator.core.fleet.actions import ErrorKind
 from argosy_operator.ports.access import Access
 from argosy_operator.ports.calls import Calls
 from argosy_operator.ports.cluster import ApiCluster
@@ -76,7 +76,7 @@ async def test_a_write_whose_term_ended_while_it_waited_is_not_sent(tmp_path: Pa
             now = TERM_S
         with pytest.raises(ClusterError) as refused:
             await waiting
-    assert refused.value.trouble is Trouble.NOT_LEADER
+    assert refused.value.kind is ErrorKind.NOT_LEADER
     assert (server.most_under_way, counted) == (0, [])
 
 
@@ -110,6 +110,6 @@ async def test_credentials_that_cannot_be_read_just_now_are_a_refusal_not_an_end
         path.write_text("half: ")
         with pytest.raises(ClusterError) as refused:
             await cluster.list("Pod", "ns")
-        assert refused.value.trouble is Trouble.UNAUTHORIZED
+        assert refused.value.kind is ErrorKind.UNAUTHORIZED
         path.write_text(good)
         assert await cluster.list("Pod", "ns") == []

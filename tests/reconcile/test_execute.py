@@ -4,7 +4,7 @@ from collections.abc import Mapping
 
 import pytest
 
-from argosy_operator.core.fleet.actions import AnnotatePod, HastenDrain, TakeWorkAgain, Trouble
+from argosy_operator.core.fleet.actions import AnnotatePod, ErrorKind, HastenDrain, TakeWorkAgain
 from argosy_operator.ports.protocols import ClusterError
 from argosy_operator.shell.execute import execute
 from tests.core.model import fleet
@@ -15,13 +15,13 @@ MARK = {"serving.argosy.dev/drain": "2026-01-01T00:00:00Z"}
 class Refusing:
     """A cluster whose pods cannot be annotated."""
 
-    def __init__(self, trouble: Trouble) -> None:
-        self.trouble = trouble
+    def __init__(self, error_kind: ErrorKind) -> None:
+        self.error_kind = error_kind
 
     async def annotate(
         self, kind: str, namespace: str, name: str, uid: str, values: Mapping[str, str | None]
     ) -> None:
-        raise ClusterError(self.trouble, f"annotate {kind} {name}", "no")
+        raise ClusterError(self.error_kind, f"annotate {kind} {name}", "no")
 
 
 class Engines:
@@ -39,9 +39,9 @@ class Engines:
 
 
 @pytest.mark.parametrize(
-    "trouble", [Trouble.FORBIDDEN, Trouble.INVALID, Trouble.CONFLICT, Trouble.NOT_FOUND]
+    "error_kind", [ErrorKind.FORBIDDEN, ErrorKind.INVALID, ErrorKind.CONFLICT, ErrorKind.NOT_FOUND]
 )
-async def test_an_engine_whose_pod_could_not_be_marked_serves_on(trouble: Trouble) -> None:
+async def test_an_engine_whose_pod_could_not_be_marked_serves_on(error_kind: ErrorKind) -> None:
     """The mark is what the gateway sees, and what lets the pod be called back."""
     engines = Engines()
     orders = (
@@ -49,7 +49,7 @@ async def test_an_engine_whose_pod_could_not_be_marked_serves_on(trouble: Troubl
         HastenDrain("a", "10.0.0.1"),
         HastenDrain("b", "10.0.0.2"),  # marked in an earlier round
     )
-    await execute(Refusing(trouble), engines, fleet(), orders)  # type: ignore[arg-type]
+    await execute(Refusing(error_kind), engines, fleet(), orders)  # type: ignore[arg-type]
     assert engines.draining == {"10.0.0.2"}
 
 
@@ -57,5 +57,5 @@ async def test_a_pod_whose_mark_stays_is_not_told_to_take_work_again() -> None:
     engines = Engines()
     unmark = AnnotatePod("a", "u", dict.fromkeys(MARK))
     orders = (unmark, TakeWorkAgain("a", "10.0.0.1"), TakeWorkAgain("b", "10.0.0.2"))
-    await execute(Refusing(Trouble.FORBIDDEN), engines, fleet(), orders)  # type: ignore[arg-type]
+    await execute(Refusing(ErrorKind.FORBIDDEN), engines, fleet(), orders)  # type: ignore[arg-type]
     assert engines.recalled == {"10.0.0.2"}

@@ -5,7 +5,7 @@ from types import SimpleNamespace
 import pytest
 
 from argosy_operator.api.v1alpha1 import ServingDeployment
-from argosy_operator.core.fleet.actions import Trouble
+from argosy_operator.core.fleet.actions import ErrorKind
 from argosy_operator.core.fleet.snapshot import Memory
 from argosy_operator.core.scaling.observe import FleetMetrics, blind_metrics
 from argosy_operator.shell import loop
@@ -156,9 +156,13 @@ async def test_events_that_cannot_be_written_cost_a_round_one_try(broken: World)
     assert tried == [1]
 
 
-@pytest.mark.parametrize("trouble", [Trouble.CONFLICT, Trouble.NOT_FOUND, Trouble.FORBIDDEN])
-async def test_no_kind_of_trouble_is_tried_without_a_pause(broken: World, trouble: Trouble) -> None:
-    broken.store.trouble = trouble
+@pytest.mark.parametrize(
+    "error_kind", [ErrorKind.CONFLICT, ErrorKind.NOT_FOUND, ErrorKind.FORBIDDEN]
+)
+async def test_no_kind_of_error_is_tried_without_a_pause(
+    broken: World, error_kind: ErrorKind
+) -> None:
+    broken.store.error_kind = error_kind
     await broken.pass_time(600)
     assert broken.store.tried[APPLY_BUDGET] <= 24
 
@@ -184,7 +188,7 @@ async def test_what_a_round_learnt_outlives_a_server_that_goes_away(broken: Worl
         await broken.round()
     assert caught.value.memory.targets == {"colocated": 4}
     assert caught.value.memory.failed == {}
-    assert caught.value.cause.trouble is Trouble.TRANSPORT
+    assert caught.value.cause.kind is ErrorKind.TRANSPORT
 
 
 @pytest.mark.parametrize(

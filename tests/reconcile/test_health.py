@@ -7,7 +7,7 @@ from types import SimpleNamespace
 
 import pytest
 
-from argosy_operator.core.fleet.actions import Trouble
+from argosy_operator.core.fleet.actions import ErrorKind
 from argosy_operator.core.fleet.snapshot import Memory
 from argosy_operator.ports.lease import Lease, Term
 from argosy_operator.ports.protocols import ClusterError
@@ -24,7 +24,7 @@ class Away(OneLease):
 
     async def get(self, kind: str, namespace: str, name: str) -> None:
         await asyncio.sleep(2)
-        raise ClusterError(Trouble.TRANSPORT, "get Lease", "no answer within 2.0 s")
+        raise ClusterError(ErrorKind.TRANSPORT, "get Lease", "no answer within 2.0 s")
 
 
 @pytest.fixture(autouse=True)
@@ -45,7 +45,7 @@ async def troubles(health: Health, for_s: float) -> set[str]:
 
 async def fails_in_time(_key: Key, _memory: Memory) -> None:
     await asyncio.sleep(10)
-    raise ClusterError(Trouble.TRANSPORT, "list Pod", "no answer within 10.0 s")
+    raise ClusterError(ErrorKind.TRANSPORT, "list Pod", "no answer within 10.0 s")
 
 
 async def waits_for_ever(_key: Key, _memory: Memory) -> None:

@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from argosy_operator.core.fleet.actions import Trouble
+from argosy_operator.core.fleet.actions import ErrorKind
 from argosy_operator.ports.lease import (
     DURATION_S,
     LEAST_S,
@@ -32,7 +32,7 @@ class OneLease:
 
     def __init__(self) -> None:
         self.obj: dict[str, Any] | None = None
-        self.trouble: Trouble | None = None
+        self.error_kind: ErrorKind | None = None
         self.raced = 0  # so many reads are followed by a stranger's write
 
     async def get(self, kind: str, namespace: str, name: str) -> dict[str, Any] | None:
@@ -49,12 +49,12 @@ class OneLease:
         self._store(self.obj, self.obj["metadata"]["resourceVersion"] + 1)
 
     def _check(self, verb: str) -> None:
-        if self.trouble is not None:
-            raise ClusterError(self.trouble, f"{verb} Lease", "no")
+        if self.error_kind is not None:
+            raise ClusterError(self.error_kind, f"{verb} Lease", "no")
 
     async def create_ungated(self, obj: dict[str, Any]) -> dict[str, Any]:
         if self.obj is not None:
-            raise ClusterError(Trouble.EXISTS, "create Lease", "there")
+            raise ClusterError(ErrorKind.EXISTS, "create Lease", "there")
         return self._store(obj, 1)
 
     async def replace(self, obj: dict[str, Any]) -> dict[str, Any]:
@@ -62,7 +62,7 @@ class OneLease:
         assert self.obj is not None
         version = self.obj["metadata"]["resourceVersion"]
         if obj["metadata"]["resourceVersion"] != version:
-            raise ClusterError(Trouble.CONFLICT, "update Lease", "somebody was faster")
+            raise ClusterError(ErrorKind.CONFLICT, "update Lease", "somebody was faster")
         return self._store(obj, version + 1)
 
     def _store(self, obj: dict[str, Any], version: int) -> dict[str, Any]:
@@ -221,14 +221,14 @@ def test_a_leader_leads_on_when_the_api_server_is_away_for_less_than_a_term(
         one = leading(server)
         await one.lease.acquire()
         held = asyncio.create_task(one.lease.hold())
-        for trouble in (Trouble.TRANSPORT, Trouble.FORBIDDEN, Trouble.UNAUTHORIZED):
+        for error_kind in (ErrorKind.TRANSPORT, ErrorKind.FORBIDDEN, ErrorKind.UNAUTHORIZED):
             await asyncio.sleep(5)
-            server.trouble = trouble
+            server.error_kind = error_kind
             await asyncio.sleep(6)
-            server.trouble = None
+            server.error_kind = None
         await asyncio.sleep(5)
         assert not held.done()
-        server.trouble = Trouble.TRANSPORT
+        server.error_kind = ErrorKind.TRANSPORT
         async with asyncio.timeout(TERM_S + 1):
             assert "could not be renewed" in await held
 
@@ -245,7 +245,7 @@ def test_a_leader_bears_an_api_server_that_takes_seconds_and_loses_every_other_c
         calls += 1
         await asyncio.sleep(3.0)
         if calls % 2:
-            raise ClusterError(Trouble.TRANSPORT, "update Lease", "lost")
+            raise ClusterError(ErrorKind.TRANSPORT, "update Lease", "lost")
         return await replace(obj)
 
     async def main() -> None:
@@ -260,25 +260,27 @@ def test_a_leader_bears_an_api_server_that_takes_seconds_and_loses_every_other_c
     run(main())
 
 
-@pytest.mark.parametrize("trouble", [Trouble.FORBIDDEN, Trouble.UNAUTHORIZED, Trouble.TRANSPORT])
+@pytest.mark.parametrize(
+    "error_kind", [ErrorKind.FORBIDDEN, ErrorKind.UNAUTHORIZED, ErrorKind.TRANSPORT]
+)
 def test_a_standby_outlives_the_refusals_of_an_api_server_that_restarts(
-    server: OneLease, trouble: Trouble, caplog: pytest.LogCaptureFixture
+    server: OneLease, error_kind: ErrorKind, caplog: pytest.LogCaptureFixture
 ) -> None:
     async def main() -> None:
         one = leading(server)
         looks: list[float] = []
         waiting = asyncio.create_task(one.lease.acquire(lambda: looks.append(one.clock())))
-        server.trouble = trouble
+        server.error_kind = error_kind
         await asyncio.sleep(REFUSED_S - 10)
         assert not waiting.done()
         assert len(looks) >= (REFUSED_S - 10) / 6, "a failed look is progress, too"
-        server.trouble = None
+        server.error_kind = None
         await waiting
         assert one.term.open
 
     run(main())
     (said,) = [record.getMessage() for record in caplog.records]
-    assert trouble in said
+    assert error_kind in said
 
 
 def test_a_lease_without_an_answer_is_told_once_in_words(
@@ -300,7 +302,7 @@ def test_a_lease_without_an_answer_is_told_once_in_words(
 
 def test_a_standby_that_may_never_read_its_lease_ends_and_says_why(server: OneLease) -> None:
     async def main() -> None:
-        server.trouble = Trouble.FORBIDDEN
+        server.error_kind = ErrorKind.FORBIDDEN
         async with asyncio.timeout(REFUSED_S + 10):
             await leading(server).lease.acquire()
 

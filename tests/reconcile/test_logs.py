@@ -4,7 +4,7 @@ import io
 import json
 import logging
 
-from argosy_operator.core.fleet.actions import Trouble
+from argosy_operator.core.fleet.actions import ErrorKind
 from argosy_operator.ports.protocols import ClusterError
 from argosy_operator.shell import logs
 from argosy_operator.shell.loop import Workers
@@ -14,7 +14,7 @@ from tests.kv.nodes import until
 async def test_a_round_that_fails_names_its_namespace_and_fleet_also_from_a_port():
     async def one_round(key, memory):
         logging.getLogger("argosy.port").warning("a port's own line")
-        raise ClusterError(Trouble.TRANSPORT, "get", f"{key} is away")
+        raise ClusterError(ErrorKind.TRANSPORT, "get", f"{key} is away")
 
     handler = logging.StreamHandler(io.StringIO())
     handler.setFormatter(logs._Json())

@@ -16,7 +16,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from argosy_operator.core.fleet.actions import Trouble
+from argosy_operator.core.fleet.actions import ErrorKind
 from argosy_operator.ports.lease import Lease, Term
 from argosy_operator.ports.protocols import ClusterError
 from tests.reconcile.test_lease import OneLease
@@ -65,11 +65,11 @@ class Replica:
         async def travel() -> Any:
             await asyncio.sleep(there_s)
             if lost and there_s < back_s:
-                raise ClusterError(Trouble.TRANSPORT, "call", "lost on its way")
+                raise ClusterError(ErrorKind.TRANSPORT, "call", "lost on its way")
             answer = await effect()
             await asyncio.sleep(back_s)
             if lost:
-                raise ClusterError(Trouble.TRANSPORT, "call", "the answer was lost")
+                raise ClusterError(ErrorKind.TRANSPORT, "call", "the answer was lost")
             return answer
 
         travelling = asyncio.ensure_future(travel())
@@ -78,7 +78,7 @@ class Replica:
             async with asyncio.timeout(CALL_S):
                 answer = await asyncio.shield(travelling)
         except TimeoutError as error:
-            raise ClusterError(Trouble.TRANSPORT, "call", "no answer in time") from error
+            raise ClusterError(ErrorKind.TRANSPORT, "call", "no answer in time") from error
         await self._wake()
         return answer
 

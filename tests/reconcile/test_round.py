@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 
-from argosy_operator.core.fleet.actions import Trouble
+from argosy_operator.core.fleet.actions import ErrorKind
 from argosy_operator.core.fleet.snapshot import Memory
 from argosy_operator.ports.protocols import ClusterError
 from argosy_operator.shell.gather import Sources
@@ -18,8 +18,8 @@ FLEET = {"metadata": META, "spec": {"model": {"uri": "sim://opt-13b-a100"}}}
 class Refusing:
     """Has one fleet and nothing else; refuses every child, takes status."""
 
-    def __init__(self, trouble: Trouble) -> None:
-        self.trouble = trouble
+    def __init__(self, error_kind: ErrorKind) -> None:
+        self.error_kind = error_kind
         self.status: dict[str, Any] = {}
 
     async def get(self, kind: str, namespace: str, name: str) -> dict[str, Any] | None:
@@ -31,21 +31,21 @@ class Refusing:
     async def create(self, obj: dict[str, Any]) -> dict[str, Any]:
         if obj["kind"] == "Event":
             return obj
-        raise ClusterError(self.trouble, "create", "no")
+        raise ClusterError(self.error_kind, "create", "no")
 
     async def apply(
         self, obj: dict[str, Any], uid: str | None, *, status: bool = False
     ) -> dict[str, Any]:
         if not status:
-            raise ClusterError(self.trouble, "apply", "no")
+            raise ClusterError(self.error_kind, "apply", "no")
         self.status = obj["status"]
         return obj
 
 
-@pytest.mark.parametrize("trouble", [Trouble.FORBIDDEN, Trouble.QUOTA, Trouble.INVALID])
-async def test_what_was_refused_is_tried_again_within_a_minute(trouble: Trouble) -> None:
+@pytest.mark.parametrize("error_kind", [ErrorKind.FORBIDDEN, ErrorKind.QUOTA, ErrorKind.INVALID])
+async def test_what_was_refused_is_tried_again_within_a_minute(error_kind: ErrorKind) -> None:
     """No event tells that a right was granted or a quota raised."""
-    cluster = Refusing(trouble)
+    cluster = Refusing(error_kind)
     sources = Sources(cluster, None, None, IMAGES)  # type: ignore[arg-type]
     result = await round_of(sources, ("ns", "chat"), Memory())
     assert result is not None

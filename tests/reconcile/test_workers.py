@@ -6,7 +6,7 @@ from contextlib import contextmanager
 
 import pytest
 
-from argosy_operator.core.fleet.actions import Trouble
+from argosy_operator.core.fleet.actions import ErrorKind
 from argosy_operator.core.fleet.snapshot import Memory
 from argosy_operator.ports.protocols import ClusterError
 from argosy_operator.shell.loop import Workers
@@ -25,7 +25,7 @@ class Rounds:
         self.count += 1
         self.ran.set()
         if self.broken:
-            raise ClusterError(Trouble.THROTTLED, "list Pod", "slow down", retry_after_s=60.0)
+            raise ClusterError(ErrorKind.THROTTLED, "list Pod", "slow down", retry_after_s=60.0)
         return memory, 300.0
 
     async def next(self) -> None:
@@ -95,7 +95,7 @@ def test_an_error_of_the_cluster_passes_through_context_managers() -> None:
     def some_context() -> Iterator[None]:
         yield
 
-    error = ClusterError(Trouble.FORBIDDEN, "list Pod", "no")
+    error = ClusterError(ErrorKind.FORBIDDEN, "list Pod", "no")
     with pytest.raises(ClusterError) as caught, some_context():
         raise error
     assert caught.value is error

@@ -92,7 +92,7 @@ def plan(s: Snapshot) -> Plan:
 
 def after(s: Snapshot, p: Plan, outcomes: tuple[Outcome, ...]) -> Plan:
     """The plan as it was carried out: what is true to tell, and what to remember."""
-    done = {key_of(outcome.action) for outcome in outcomes if outcome.trouble is None}
+    done = {key_of(outcome.action) for outcome in outcomes if outcome.error is None}
     true = [note for note in p.notes if not note.after or note.after & done]
     notes, said = fresh(true, s.memory.said, s.monotonic)
     failed = learn_failures(s, p.memory.failed, outcomes)

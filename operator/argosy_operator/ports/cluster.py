@@ -17,7 +17,7 @@ from kubernetes.aio.client import ApiClient, ApiException
 from kubernetes.aio.config.config_exception import ConfigException
 from kubernetes.aio.dynamic import DynamicClient, Resource
 
-from argosy_operator.core.fleet.actions import Trouble
+from argosy_operator.core.fleet.actions import ErrorKind
 from argosy_operator.ports.access import Access, AccessError
 from argosy_operator.ports.calls import Calls
 from argosy_operator.ports.protocols import ClusterError, Gate, Object
@@ -110,7 +110,7 @@ class ApiCluster:
         try:
             return await self._call("get", path, f"get {kind} {name}")
         except ClusterError as error:
-            if error.trouble is Trouble.NOT_FOUND:
+            if error.kind is ErrorKind.NOT_FOUND:
                 return None
             raise
 
@@ -208,13 +208,13 @@ class ApiCluster:
                 raise _classified(error, what) from error
             except TimeoutError as error:
                 message = f"no answer within {longest_s:.1f} s"
-                raise ClusterError(Trouble.TRANSPORT, what, message) from error
+                raise ClusterError(ErrorKind.TRANSPORT, what, message) from error
             except (AccessError, ConfigException) as error:
                 # a token or a kubeconfig that cannot be read just now, such as while it is replaced
-                raise ClusterError(Trouble.UNAUTHORIZED, what, str(error)) from error
+                raise ClusterError(ErrorKind.UNAUTHORIZED, what, str(error)) from error
             except (aiohttp.ClientError, OSError) as error:
                 raise ClusterError(
-                    Trouble.TRANSPORT, what, f"{type(error).__name__}: {error}"
+                    ErrorKind.TRANSPORT, what, f"{type(error).__name__}: {error}"
                 ) from error
         return answer
 
@@ -236,7 +236,7 @@ def _classified(error: ApiException, what: str) -> ClusterError:
     message = status.get("message") or str(error.body or error.reason or "")[:500]
     reason = status.get("reason") or ""
     wish_s = _seconds((error.headers or {}).get("Retry-After"))
-    return ClusterError(_trouble(error.status, reason, status, message), what, message, wish_s)
+    return ClusterError(_error_kind(error.status, reason, status, message), what, message, wish_s)
 
 
 def _seconds(header: str | None) -> float | None:
@@ -246,25 +246,25 @@ def _seconds(header: str | None) -> float | None:
     return min(float(header), LONGEST_WISH_S)
 
 
-def _trouble(code: int, reason: str, status: Mapping[str, Any], message: str) -> Trouble:
+def _error_kind(code: int, reason: str, status: Mapping[str, Any], message: str) -> ErrorKind:
     causes = {cause.get("reason") for cause in (status.get("details") or {}).get("causes") or ()}
     if _DENIED.match(message):
-        return Trouble.FORBIDDEN  # whatever code the webhook chose: it is about this object alone
+        return ErrorKind.FORBIDDEN  # whatever code the webhook chose: it is about this object alone
     if code == 403 and "NamespaceTerminating" in causes:
-        return Trouble.TERMINATING
+        return ErrorKind.TERMINATING
     if code == 403 and "exceeded quota" in message:
-        return Trouble.QUOTA
+        return ErrorKind.QUOTA
     if reason == "AlreadyExists":
-        return Trouble.EXISTS
+        return ErrorKind.EXISTS
     by_code = {
-        400: Trouble.INVALID,
-        401: Trouble.UNAUTHORIZED,
-        403: Trouble.FORBIDDEN,
-        404: Trouble.NOT_FOUND,
-        409: Trouble.CONFLICT,
-        410: Trouble.GONE,
-        413: Trouble.INVALID,
-        422: Trouble.INVALID,
-        429: Trouble.THROTTLED,
+        400: ErrorKind.INVALID,
+        401: ErrorKind.UNAUTHORIZED,
+        403: ErrorKind.FORBIDDEN,
+        404: ErrorKind.NOT_FOUND,
+        409: ErrorKind.CONFLICT,
+        410: ErrorKind.GONE,
+        413: ErrorKind.INVALID,
+        422: ErrorKind.INVALID,
+        429: ErrorKind.THROTTLED,
     }
-    return by_code.get(code, Trouble.TRANSPORT)
+    return by_code.get(code, ErrorKind.TRANSPORT)

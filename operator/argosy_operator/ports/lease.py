@@ -14,7 +14,7 @@ import time
 from collections.abc import Callable
 from datetime import UTC, datetime
 
-from argosy_operator.core.fleet.actions import Trouble
+from argosy_operator.core.fleet.actions import ErrorKind
 from argosy_operator.ports.cluster import ApiCluster
 from argosy_operator.ports.protocols import ClusterError, Object
 
@@ -52,7 +52,7 @@ class Term:
         """How long a write that begins now may last; see `protocols.Gate`."""
         left_s = self.left_s - MARGIN_S
         if left_s < LEAST_S:
-            raise ClusterError(Trouble.NOT_LEADER, "write", "this replica does not lead")
+            raise ClusterError(ErrorKind.NOT_LEADER, "write", "this replica does not lead")
         return min(longest_s, left_s)
 
     def extend(self, asked_at: float) -> None:
@@ -147,12 +147,12 @@ class Lease:
                     self._ours = await self._cluster.replace(self._taken(lease))
             except ClusterError as error:
                 self._ours = None
-                if error.trouble not in (Trouble.CONFLICT, Trouble.EXISTS, Trouble.NOT_FOUND):
+                if error.kind not in (ErrorKind.CONFLICT, ErrorKind.EXISTS, ErrorKind.NOT_FOUND):
                     raise
                 continue
             self._term.extend(asked_at)
             return True
-        raise ClusterError(Trouble.CONFLICT, "update Lease", "others write it again and again")
+        raise ClusterError(ErrorKind.CONFLICT, "update Lease", "others write it again and again")
 
     async def _get(self) -> Object | None:
         return await self._cluster.get("Lease", self._namespace, self._name)
@@ -198,8 +198,8 @@ def _said(error: Exception) -> str:
 
 
 def _refused(error: Exception) -> bool:
-    refusals = (Trouble.FORBIDDEN, Trouble.UNAUTHORIZED)
-    return isinstance(error, ClusterError) and error.trouble in refusals
+    refusals = (ErrorKind.FORBIDDEN, ErrorKind.UNAUTHORIZED)
+    return isinstance(error, ClusterError) and error.kind in refusals
 
 
 def _now() -> str:

@@ -1,7 +1,7 @@
 """The seams to the outside: what the loop needs of the cluster, of metrics and of engine pods.
 
 `cluster.py`, `prometheus.py`, `engine.py` and `lease.py` fulfil them; the shell wires them up.
-Everything that can go wrong outside arrives as a `ClusterError` with a `Trouble`, never as a
+Everything that can go wrong outside arrives as a `ClusterError` with an `ErrorKind`, never as a
 library's exception, so that the loop decides on causes and not on class names of a client.
 """
 
@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from typing import Any, Protocol
 
 from argosy_operator.api.v1alpha1 import ServingDeployment
-from argosy_operator.core.fleet.actions import Trouble
+from argosy_operator.core.fleet.actions import ErrorKind
 from argosy_operator.core.fleet.pods import Load
 from argosy_operator.core.scaling.observe import FleetMetrics
 
@@ -25,13 +25,13 @@ class ClusterError(Exception):
     `retry_after_s` is the server's wish where it gave one.
     """
 
-    trouble: Trouble
+    kind: ErrorKind
     what: str
     message: str
     retry_after_s: float | None = None
 
     def __str__(self) -> str:
-        return f"{self.what}: {self.trouble}: {self.message}"
+        return f"{self.what}: {self.kind}: {self.message}"
 
 
 class Cluster(Protocol):

@@ -19,19 +19,19 @@ from argosy_operator.core.fleet.actions import (
     Apply,
     Create,
     Delete,
+    ErrorKind,
     HastenDrain,
     Outcome,
     Scale,
     TakeWorkAgain,
-    Trouble,
     key_of,
     needs,
 )
 from argosy_operator.ports.protocols import Cluster, ClusterError, Engines, Object
 from argosy_operator.shell.together import together
 
-STOP_AT = (Trouble.NOT_LEADER, Trouble.THROTTLED, Trouble.TRANSPORT, Trouble.UNAUTHORIZED)
-GONE_IS_DONE = (Trouble.NOT_FOUND, Trouble.GONE)
+STOP_AT = (ErrorKind.NOT_LEADER, ErrorKind.THROTTLED, ErrorKind.TRANSPORT, ErrorKind.UNAUTHORIZED)
+GONE_IS_DONE = (ErrorKind.NOT_FOUND, ErrorKind.GONE)
 Write = Create | Apply | Scale | Delete | AnnotatePod
 MOST_FAILED = 4
 """Each call without an answer costs ten seconds; after so many the rest waits for the next round,
@@ -65,14 +65,14 @@ async def execute(
             outcomes.append(await _one(cluster, fleet, action))
         except ClusterError as error:
             undone.add(key_of(action))
-            trouble = await trouble_of(cluster, fleet, error)
-            if isinstance(action, AnnotatePod | Delete) and trouble in GONE_IS_DONE:
+            kind = await error_kind(cluster, fleet, error)
+            if isinstance(action, AnnotatePod | Delete) and kind in GONE_IS_DONE:
                 outcomes.append(Outcome(action))
                 continue
-            outcomes.append(Outcome(action, trouble, error.message))
-            if trouble in STOP_AT:
+            outcomes.append(Outcome(action, kind, error.message))
+            if kind in STOP_AT:
                 raise StoppedError(tuple(outcomes), error) from error
-            if sum(outcome.trouble is Trouble.FAILED for outcome in outcomes) >= MOST_FAILED:
+            if sum(outcome.error is ErrorKind.FAILED for outcome in outcomes) >= MOST_FAILED:
                 break
     await together([partial(_call, engines, action) for action in calls], late=False)
     return (*outcomes, *map(Outcome, calls))
@@ -87,15 +87,15 @@ async def _call(engines: Engines, action: HastenDrain | TakeWorkAgain) -> bool:
             return await engines.take_work_again(ip)
 
 
-async def trouble_of(cluster: Cluster, fleet: ServingDeployment, error: ClusterError) -> Trouble:
+async def error_kind(cluster: Cluster, fleet: ServingDeployment, error: ClusterError) -> ErrorKind:
     """FAILED instead of TRANSPORT where the server answers another call."""
-    if error.trouble is not Trouble.TRANSPORT:
-        return error.trouble
+    if error.kind is not ErrorKind.TRANSPORT:
+        return error.kind
     try:
         await cluster.get("ServingDeployment", fleet.namespace, fleet.name)
     except ClusterError:
-        return Trouble.TRANSPORT
-    return Trouble.FAILED
+        return ErrorKind.TRANSPORT
+    return ErrorKind.FAILED
 
 
 async def _one(cluster: Cluster, fleet: ServingDeployment, action: Write) -> Outcome:
@@ -130,7 +130,7 @@ async def _create(
         return Outcome(action, applied=await cluster.apply(obj, None))
     owners = live["metadata"].get("ownerReferences") or ()
     if not any(owner.get("uid") == fleet.metadata.uid for owner in owners):
-        return Outcome(action, Trouble.FOREIGN, f"{kind} {name} belongs to somebody else")
+        return Outcome(action, ErrorKind.FOREIGN, f"{kind} {name} belongs to somebody else")
     # Ours, without our label: somebody removed it. Replicas are left as they are.
     spec = {key: value for key, value in obj.get("spec", {}).items() if key != "replicas"}
     ours = {**obj, "spec": spec} if isinstance(action, Create) else obj

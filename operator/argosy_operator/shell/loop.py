@@ -13,7 +13,7 @@ import random
 import time
 from collections.abc import Awaitable, Callable
 
-from argosy_operator.core.fleet.actions import Outcome, Trouble
+from argosy_operator.core.fleet.actions import ErrorKind, Outcome
 from argosy_operator.core.fleet.snapshot import Clock, Memory
 from argosy_operator.core.plan import after, plan
 from argosy_operator.ports.calls import QPS
@@ -63,7 +63,7 @@ async def round_of(sources: Sources, key: Key, memory: Memory) -> tuple[Memory, 
         outcomes, stopped = error.outcomes, error.error
     p = after(s, p, outcomes)
     try:
-        if stopped is None or stopped.trouble is not Trouble.NOT_LEADER:
+        if stopped is None or stopped.kind is not ErrorKind.NOT_LEADER:
             await publish(sources, s, p, outcomes)
             await write_status(sources, s, p.draft, outcomes)
     except ClusterError as error:
@@ -157,7 +157,7 @@ class Workers:
                     return await self._round(key, memory)
         except TimeoutError as error:
             message = f"not done within {ROUND_LIMIT_S:.0f} s"
-            raise ClusterError(Trouble.TRANSPORT, "round", message) from error
+            raise ClusterError(ErrorKind.TRANSPORT, "round", message) from error
         finally:
             self.busy_since.pop(key, None)
 

@@ -8,7 +8,7 @@ from pydantic import ValidationError
 from argosy_operator.api.model import dump
 from argosy_operator.api.v1alpha1 import API_VERSION, ServingDeployment
 from argosy_operator.core.fleet import names
-from argosy_operator.core.fleet.actions import Outcome, Trouble, is_write, target
+from argosy_operator.core.fleet.actions import ErrorKind, Outcome, is_write, target
 from argosy_operator.core.fleet.events import Note, event, stalled
 from argosy_operator.core.fleet.snapshot import Snapshot
 from argosy_operator.core.plan import Plan
@@ -16,7 +16,7 @@ from argosy_operator.core.reconcile.draft import Draft
 from argosy_operator.core.status.compose import refused, status_of
 from argosy_operator.core.status.numbers import role_status
 from argosy_operator.ports.protocols import ClusterError, Object
-from argosy_operator.shell.execute import STOP_AT, trouble_of
+from argosy_operator.shell.execute import STOP_AT, error_kind
 from argosy_operator.shell.gather import Sources
 
 log = logging.getLogger("argosy.fleet")
@@ -68,15 +68,15 @@ async def write_status(
 async def publish(sources: Sources, s: Snapshot, p: Plan, outcomes: tuple[Outcome, ...]) -> None:
     """Events and log lines of what was done and of what could not be done."""
     for outcome in outcomes:
-        if outcome.trouble is None:
+        if outcome.error is None:
             level = logging.INFO if is_write(outcome.action) else logging.DEBUG
             log.log(level, "%s %s", type(outcome.action).__name__, target(outcome.action))
-        elif outcome.trouble is not Trouble.FOREIGN:
+        elif outcome.error is not ErrorKind.FOREIGN:
             log.warning(
                 "%s %s: %s: %s",
                 type(outcome.action).__name__,
                 target(outcome.action),
-                outcome.trouble,
+                outcome.error,
                 outcome.message,
             )
     if p.draft.scaled:
@@ -96,11 +96,11 @@ async def _send(sources: Sources, s: Snapshot, note: Note) -> bool:
     try:
         await sources.cluster.create(event(s.fleet, note, s.now, REPORTER))
     except ClusterError as error:
-        trouble = await trouble_of(sources.cluster, s.fleet, error)
-        if trouble in STOP_AT:
+        kind = await error_kind(sources.cluster, s.fleet, error)
+        if kind in STOP_AT:
             raise
         log.warning("no Event: %s", error)
-        return trouble is not Trouble.FAILED
+        return kind is not ErrorKind.FAILED
     return True
 
 
@@ -109,10 +109,10 @@ async def _put(sources: Sources, s: Snapshot, obj: Object, uid: str) -> None:
     try:
         await sources.cluster.apply(obj, uid, status=True)
     except ClusterError as error:
-        trouble = await trouble_of(sources.cluster, s.fleet, error)
-        if trouble in STOP_AT:
+        kind = await error_kind(sources.cluster, s.fleet, error)
+        if kind in STOP_AT:
             raise
-        if trouble not in (Trouble.NOT_FOUND, Trouble.CONFLICT):
+        if kind not in (ErrorKind.NOT_FOUND, ErrorKind.CONFLICT):
             log.warning("no status: %s", error)
 
 

@@ -13,10 +13,10 @@ from typing import Any
 Object = Mapping[str, Any]
 
 
-class Trouble(StrEnum):
-    """Why a call did not do what was asked, by what to do about it."""
+class ErrorKind(StrEnum):
+    """What kind of error a call to the API server ended in. The next step depends on it."""
 
-    CONFLICT = "Conflict"  # somebody was faster: look again at once
+    CONFLICT = "Conflict"  # another client wrote first: look again at once
     EXISTS = "AlreadyExists"
     NOT_FOUND = "NotFound"
     GONE = "Gone"
@@ -28,7 +28,7 @@ class Trouble(StrEnum):
     QUOTA = "QuotaExceeded"
     TERMINATING = "NamespaceTerminating"
     INVALID = "Invalid"
-    FOREIGN = "ForeignObject"  # the name is taken by an object that is not ours
+    FOREIGN = "ForeignObject"  # another owner's object has this name
     NOT_LEADER = "NotLeader"
 
 
@@ -101,11 +101,11 @@ Action = Create | Apply | Scale | Delete | AnnotatePod | HastenDrain | TakeWorkA
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
-    """What became of an order. `trouble` None: done. `applied` is the object as the server has it
+    """What became of an order. `error` None: done. `applied` is the object as the server has it
     after a Create or an Apply."""
 
     action: Action
-    trouble: Trouble | None = None
+    error: ErrorKind | None = None
     message: str = ""
     applied: Object | None = None
 
@@ -117,7 +117,7 @@ class Failure:
 
     what: str
     builds: bool
-    trouble: Trouble
+    error: ErrorKind
     message: str
     since: float
     times: int

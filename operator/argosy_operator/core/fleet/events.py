@@ -1,7 +1,7 @@
 """Events as values: what is told to people, and how often.
 
 A Note is built by the steps of the plan, where `fresh` keeps back what was said a short while ago,
-or by a status that turned; so a lasting trouble does not fill the namespace with Events.
+or by a status that turned; so a lasting problem does not fill the namespace with Events.
 """
 
 from collections.abc import Iterable, Mapping

@@ -51,7 +51,7 @@ def learn_contests(s: Snapshot, d: Draft, outcomes: Iterable[Outcome]) -> dict[s
     after, wanted = dict(d.memory.contests), _put_backs(d.notes)
     for outcome in outcomes:
         key = key_of(outcome.action)
-        if outcome.trouble is None and key in wanted:
+        if outcome.error is None and key in wanted:
             times = after[key].times + 1 if key in after else 1
             cause = after[key].cause if key in after else wanted[key].message.partition(";")[0]
             retry_at = s.monotonic + pause_s(times, PUT_BACKS[EventReason(wanted[key].reason)])

@@ -2,7 +2,7 @@
 
 A failure belongs to one order. It waits longer after each attempt, while the rest of the fleet goes
 on; what depends on it (`actions.needs`) waits with it. It is forgotten when the order succeeds or
-is no longer in the plan. Troubles of the whole server are not kept here: they end a round.
+is no longer in the plan. Errors of the whole server are not kept here: they end a round.
 """
 
 import re
@@ -11,9 +11,9 @@ from dataclasses import replace
 
 from argosy_operator.core.fleet.actions import (
     Action,
+    ErrorKind,
     Failure,
     Outcome,
-    Trouble,
     key_of,
     needs,
     target,
@@ -31,19 +31,19 @@ TAKEN_LOOK_S = 30.0
 none of our labels, so no watch tells."""
 
 # Another client wrote at the same moment: usual, and over at the next look.
-RACES = (Trouble.CONFLICT, Trouble.EXISTS, Trouble.NOT_FOUND, Trouble.GONE)
+RACES = (ErrorKind.CONFLICT, ErrorKind.EXISTS, ErrorKind.NOT_FOUND, ErrorKind.GONE)
 RACES_SHOWN = 4  # attempts
 
-# Troubles of the connection or of the whole server, and names that are taken, which are looked up
+# Errors of the connection or of the whole server, and names that are taken, which are looked up
 # in every round anyway.
 NOT_OF_AN_ORDER = (
-    Trouble.NOT_LEADER,
-    Trouble.THROTTLED,
-    Trouble.TRANSPORT,
-    Trouble.UNAUTHORIZED,
-    Trouble.FOREIGN,
+    ErrorKind.NOT_LEADER,
+    ErrorKind.THROTTLED,
+    ErrorKind.TRANSPORT,
+    ErrorKind.UNAUTHORIZED,
+    ErrorKind.FOREIGN,
 )
-_FIRST_PAUSE_S = {Trouble.FAILED: 1.0, **dict.fromkeys(RACES, 0.2)}
+_FIRST_PAUSE_S = {ErrorKind.FAILED: 1.0, **dict.fromkeys(RACES, 0.2)}
 _REFUSED_PAUSE_S = 10.0  # no event tells that a right was granted or a quota raised
 _NUMBER = re.compile(r"\d+")
 
@@ -77,10 +77,10 @@ def learn_failures(
     for outcome in outcomes:
         key = key_of(outcome.action)
         before = after.get(key)
-        if outcome.trouble is None:
+        if outcome.error is None:
             after.pop(key, None)
-        elif outcome.trouble not in NOT_OF_AN_ORDER:
-            after[key] = _failure(s, outcome, outcome.trouble, before)
+        elif outcome.error not in NOT_OF_AN_ORDER:
+            after[key] = _failure(s, outcome, outcome.error, before)
     return after
 
 
@@ -93,13 +93,13 @@ def next_try_s(failed: Mapping[str, Failure], now: float) -> float:
 
 def taken_look_s(outcomes: Iterable[Outcome]) -> float:
     """Seconds until a name that was found taken is looked up again."""
-    taken = any(outcome.trouble is Trouble.FOREIGN for outcome in outcomes)
+    taken = any(outcome.error is ErrorKind.FOREIGN for outcome in outcomes)
     return TAKEN_LOOK_S if taken else float("inf")
 
 
 def shown(failed: Mapping[str, Failure]) -> list[Failure]:
     """What is worth a condition, the oldest first."""
-    worth = [f for f in failed.values() if f.trouble not in RACES or f.times >= RACES_SHOWN]
+    worth = [f for f in failed.values() if f.error not in RACES or f.times >= RACES_SHOWN]
     return sorted(worth, key=lambda failure: (failure.since, failure.what))
 
 
@@ -112,17 +112,17 @@ def _waits(failure: Failure, s: Snapshot) -> bool:
     return s.monotonic < failure.retry_at and failure.generation == s.fleet.metadata.generation
 
 
-def _failure(s: Snapshot, outcome: Outcome, trouble: Trouble, before: Failure | None) -> Failure:
+def _failure(s: Snapshot, outcome: Outcome, kind: ErrorKind, before: Failure | None) -> Failure:
     times = before.times + 1 if before else 1
-    pause_s = _FIRST_PAUSE_S.get(trouble, _REFUSED_PAUSE_S) * 2.0 ** min(times - 1, 10)
+    pause_s = _FIRST_PAUSE_S.get(kind, _REFUSED_PAUSE_S) * 2.0 ** min(times - 1, 10)
     message = outcome.message
     # ports and durations inside a message change at each attempt; status need not
-    if before and before.trouble is trouble and _alike(before.message, message):
+    if before and before.error is kind and _alike(before.message, message):
         message = before.message
     return Failure(
         what=target(outcome.action),
         builds=target(outcome.action).startswith("Deployment/"),
-        trouble=trouble,
+        error=kind,
         message=message,
         since=before.since if before else s.monotonic,
         times=times,

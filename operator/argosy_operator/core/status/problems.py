@@ -11,7 +11,7 @@ from dataclasses import dataclass
 
 from argosy_operator.api.conditions import Reason
 from argosy_operator.core.fleet import names
-from argosy_operator.core.fleet.actions import Failure, Outcome, Trouble, target
+from argosy_operator.core.fleet.actions import ErrorKind, Failure, Outcome, target
 from argosy_operator.core.fleet.pods import Pod
 from argosy_operator.core.fleet.snapshot import Snapshot
 from argosy_operator.core.reconcile.draft import Draft
@@ -28,7 +28,7 @@ LOAD_FAILURES: dict[str, str] = {
     Reason.BAD_ARGUMENT: "correct spec.engine",
 }
 MOST_NAMED = 4
-_REFUSALS = (Trouble.FORBIDDEN, Trouble.QUOTA, Trouble.TERMINATING, Trouble.INVALID)
+_REFUSALS = (ErrorKind.FORBIDDEN, ErrorKind.QUOTA, ErrorKind.TERMINATING, ErrorKind.INVALID)
 _PULL = ("ErrImagePull", "ImagePullBackOff", "InvalidImageName", "ErrImageNeverPull")
 _CONFIG = ("CreateContainerConfigError", "CreateContainerError", "RunContainerError")
 
@@ -57,27 +57,27 @@ def problems_of(s: Snapshot, failed: Mapping[str, Failure]) -> tuple[Problem, ..
 
 def conflicts_of(d: Draft, outcomes: Iterable[Outcome]) -> tuple[str, ...]:
     """Objects of others that hold one of our names: Deployment/chat-gateway."""
-    met = [target(o.action) for o in outcomes if o.trouble is Trouble.FOREIGN]
+    met = [target(o.action) for o in outcomes if o.error is ErrorKind.FOREIGN]
     return tuple(sorted({*(f"{kind}/{name}" for kind, name in d.foreign), *met}))
 
 
 def failed_writes(failed: Mapping[str, Failure]) -> list[Failure]:
     """Orders that fail for a reason that has no word of its own, such as a broken webhook."""
-    return [failure for failure in shown(failed) if failure.trouble not in _REFUSALS]
+    return [failure for failure in shown(failed) if failure.error not in _REFUSALS]
 
 
 def _of_orders(failed: Mapping[str, Failure]) -> Iterable[Problem]:
     for failure in shown(failed):
         what, why = failure.what, failure.message
-        match failure.trouble:
-            case Trouble.FORBIDDEN:
+        match failure.error:
+            case ErrorKind.FORBIDDEN:
                 message = f"the API server forbids {what}: {why}. {_who_forbids(why)}"
                 yield Problem(Reason.FORBIDDEN, message)
-            case Trouble.QUOTA:
+            case ErrorKind.QUOTA:
                 yield Problem(Reason.QUOTA_EXCEEDED, _quota(why))
-            case Trouble.TERMINATING:
+            case ErrorKind.TERMINATING:
                 yield Problem(Reason.DELETING, "the namespace is being deleted; nothing is created")
-            case Trouble.INVALID:
+            case ErrorKind.INVALID:
                 yield Problem(Reason.INVALID_SPEC, f"the API server refuses {what}: {why}")
     failures = failed_writes(failed)
     if failures:
