@@ -7,13 +7,14 @@ from dataclasses import replace
 import pytest
 
 from argosy_operator.api.conditions import MEANING, ConditionType, Reason
+from argosy_operator.api.v1alpha1 import RoleName
 from argosy_operator.core.fleet.actions import Apply, Contest, Create, ErrorKind, Outcome
 from argosy_operator.core.fleet.pods import Pod
 from argosy_operator.core.plan import after, plan
 from argosy_operator.core.reconcile.contests import FREE
 from argosy_operator.core.reconcile.failures import STUCK_S
 from argosy_operator.core.scaling.decision import Decision, RoleTarget, Rule
-from argosy_operator.core.scaling.observe import FleetMetrics, Idle, Role, Value, blind_metrics
+from argosy_operator.core.scaling.observe import FleetMetrics, Idle, Value, blind_metrics
 from argosy_operator.core.status.compose import TABLE, Facts, Row, facts_of, statements
 from argosy_operator.core.status.problems import LOAD_FAILURES
 from tests.core.model import Model, fleet
@@ -88,7 +89,7 @@ def decided(
     rule: Rule,
     *,
     reachable: bool = True,
-    relearning: tuple[Role, ...] = (),
+    relearning: tuple[RoleName, ...] = (),
     unknown: tuple[str, ...] = (),
     **numbers: float,
 ) -> set[str]:

@@ -3,6 +3,7 @@
 from collections.abc import Collection, Mapping
 from dataclasses import fields, replace
 
+from argosy_operator.api.v1alpha1 import RoleName
 from argosy_operator.core.scaling.decide import ScalingState, decide
 from argosy_operator.core.scaling.decision import Decision, RoleTarget
 from argosy_operator.core.scaling.estimate.profiles import PRESETS
@@ -15,7 +16,6 @@ from argosy_operator.core.scaling.observe import (
     Idle,
     Observations,
     Profile,
-    Role,
     RoleGoal,
     RoleMetrics,
     RoleSupply,
@@ -28,17 +28,17 @@ from argosy_operator.core.scaling.observe import (
 LLAMA = PRESETS["llama-70b-h100-tp4"]
 START = 1_000_000.0
 EVERY_S = 15.0
-POOLS: tuple[Role, ...] = ("prefill", "decode")
+POOLS: tuple[RoleName, ...] = ("prefill", "decode")
 UNKNOWN = Blind("NoSamples")
 
 USUAL = SLO(1.0, 0.04)
 
-Have = Mapping[Role, int]
+Have = Mapping[RoleName, int]
 """Replicas of each role: of prefill and decode, or of colocated."""
 
 
 def goals(
-    slo: SLO = USUAL, *, prior: Profile | None = LLAMA, roles: Collection[Role] = POOLS
+    slo: SLO = USUAL, *, prior: Profile | None = LLAMA, roles: Collection[RoleName] = POOLS
 ) -> Goals:
     return Goals(
         mode="colocated" if "colocated" in roles else "disaggregated",
@@ -49,7 +49,7 @@ def goals(
     )
 
 
-def steps(role: Role, now: float) -> tuple[StepDelta, ...]:
+def steps(role: RoleName, now: float) -> tuple[StepDelta, ...]:
     """Ten steps of a prompt of 1,000 tokens each, ten of 8 sequences, or one row of each."""
     prompts = 10 * (LLAMA.prefill_base_s + 1000 * LLAMA.per_prompt_token_s)
     prefill = StepDelta(now, prompts, 10, prefill_tokens=10_000, prefill_requests=10)
@@ -122,5 +122,5 @@ def times(count: int, first: int = 0) -> list[float]:
     return [START + EVERY_S * (first + i) for i in range(count)]
 
 
-def target(decision: Decision, role: Role) -> RoleTarget:
+def target(decision: Decision, role: RoleName) -> RoleTarget:
     return next(t for t in decision.targets if t.role == role)

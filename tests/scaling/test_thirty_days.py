@@ -13,6 +13,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from argosy_operator.api.v1alpha1 import RoleName
 from argosy_operator.core.scaling.decide import ScalingState, decide
 from argosy_operator.core.scaling.decision import Decision
 from argosy_operator.core.scaling.estimate import capacity
@@ -24,7 +25,6 @@ from argosy_operator.core.scaling.observe import (
     Goals,
     Idle,
     Observations,
-    Role,
     RoleGoal,
     RoleMetrics,
     RoleSupply,
@@ -60,7 +60,7 @@ LOADS: dict[str, Load] = {
 PROMPT, OUTPUT = 1500.0, 200.0
 
 
-def row(role: Role, at: float, rate: float, dice: Random, slower: float = 1.0) -> StepDelta:
+def row(role: RoleName, at: float, rate: float, dice: Random, slower: float = 1.0) -> StepDelta:
     """One replica's steps of ten seconds at its half of `rate`, timed to one per cent."""
     noise = slower * (1 + 0.01 * dice.gauss(0, 1))
     if role == "prefill":
@@ -89,7 +89,7 @@ def goals(windows: Windows, *, known: bool) -> Goals:
     )
 
 
-def seen(at: float, rate: float, rows: dict[Role, StepDelta], windows: Windows) -> Observations:
+def seen(at: float, rate: float, rows: dict[RoleName, StepDelta], windows: Windows) -> Observations:
     kinds = ("prefill", "decode")
     metrics = FleetMetrics(
         at=at,
@@ -113,11 +113,11 @@ def seen(at: float, rate: float, rows: dict[Role, StepDelta], windows: Windows) 
     return Observations(metrics, tuple(RoleSupply(role, 2, 2) for role in kinds))
 
 
-def demanded(decision: Decision, role: Role) -> int:
+def demanded(decision: Decision, role: RoleName) -> int:
     return next(t.demanded for t in decision.targets if t.role == role)
 
 
-def needed(role: Role, rate: float, slower: float = 1.0) -> int:
+def needed(role: RoleName, rate: float, slower: float = 1.0) -> int:
     """What the true constants ask for."""
     base = TRUE.prefill_base_s if role == "prefill" else TRUE.decode_base_s
     replica = Replica(
@@ -157,7 +157,7 @@ def test_thirty_days_leave_the_learner_usable_the_replicas_right_and_a_change_is
     for k in range(1, steps + 1):
         at = START + k * every
         rate = LOADS[load](at, dice)
-        rows: dict[Role, StepDelta] = {}
+        rows: dict[RoleName, StepDelta] = {}
         if rate > 0:
             rows = {role: row(role, at, rate, dice) for role in learnt}
         if k % asked == 0 or k == steps:
@@ -203,7 +203,7 @@ ROWS = st.builds(
     role=st.sampled_from(("prefill", "decode")),
 )
 def test_no_rows_of_counters_make_what_is_learnt_unusable(
-    rows: list[StepDelta], known: bool, role: Role
+    rows: list[StepDelta], known: bool, role: RoleName
 ) -> None:
     """The bound holds after any believed row, so it holds after any number of them."""
     estimate = capacity.begin(role, TRUE if known else None, OBJECTIVE)

@@ -6,9 +6,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from argosy_operator.api.v1alpha1 import RoleName
 from argosy_operator.core.scaling.decide import ScalingState
 from argosy_operator.core.scaling.decision import Rule
-from argosy_operator.core.scaling.observe import SLO, FleetMetrics, Idle, Role
+from argosy_operator.core.scaling.observe import SLO, FleetMetrics, Idle
 from tests.scaling.full_sight import (
     LLAMA,
     blinded,
@@ -31,7 +32,7 @@ GAUGES = (
 )
 """All that is known beside the arrivals, but for the shares that correct the headroom: these move
 it by at most 0.4 % a round, and while they are unknown it stands still."""
-RESTS_ON: dict[Role, set[str]] = {
+RESTS_ON: dict[RoleName, set[str]] = {
     "prefill": {
         "arrivals",
         "attainment",
@@ -61,7 +62,9 @@ RESTS_ON: dict[Role, set[str]] = {
 EVERYTHING = (*GAUGES, "arrivals", "ttft_attainment", "tpot_attainment")
 
 
-def steady(have: dict[Role, int], names: tuple[str, ...], slo: SLO, rate: float, **usual: float):
+def steady(
+    have: dict[RoleName, int], names: tuple[str, ...], slo: SLO, rate: float, **usual: float
+):
     """Rounds with full sight until replicas may go, then one with and one without it."""
     law = goals(slo, roles=have)
     state, _ = play(law, [(metrics(now, rate, have, **usual), have) for now in times(12)])
@@ -74,7 +77,7 @@ def steady(have: dict[Role, int], names: tuple[str, ...], slo: SLO, rate: float,
 
 def test_a_blind_kv_gauge_is_not_endless_memory() -> None:
     """Small pools: 34 replicas by memory, 24 by the time of a step."""
-    have: dict[Role, int] = {"prefill": 20, "decode": 34}
+    have: dict[RoleName, int] = {"prefill": 20, "decode": 34}
     usual = {"prompt_tokens": 2000.0, "output_tokens": 600.0, "kv_capacity_tokens": 66_144.0}
     full, blind = steady(have, ("kv_capacity_tokens",), SLO(1.0, 0.05), 30.65, **usual)
     assert target(full, "decode").demanded == 34
@@ -82,7 +85,7 @@ def test_a_blind_kv_gauge_is_not_endless_memory() -> None:
 
 
 def test_a_blind_second_moment_is_not_prompts_of_one_length() -> None:
-    have: dict[Role, int] = {"prefill": 5, "decode": 9}
+    have: dict[RoleName, int] = {"prefill": 5, "decode": 9}
     usual = {"prompt_tokens": 2000.0, "prompt_tokens_squared": 1.49 * 2000.0**2}
     full, blind = steady(have, ("prompt_tokens_squared",), SLO(0.6, 0.04), 14.8, **usual)
     assert target(full, "prefill").demanded == 5
@@ -90,7 +93,7 @@ def test_a_blind_second_moment_is_not_prompts_of_one_length() -> None:
 
 
 def test_a_second_moment_that_was_never_known_counts_as_wide() -> None:
-    have: dict[Role, int] = {"prefill": 5, "decode": 9}
+    have: dict[RoleName, int] = {"prefill": 5, "decode": 9}
     law = goals(SLO(0.6, 0.04))
     rounds = [metrics(now, 14.8, have, prompt_tokens=2000.0) for now in times(60)]
     _, blind = play(law, [(blinded(m, ["prompt_tokens_squared"]), have) for m in rounds])
@@ -105,10 +108,10 @@ def test_a_second_moment_that_was_never_known_counts_as_wide() -> None:
     [(role, name) for role, names in RESTS_ON.items() for name in sorted(names - {"arrivals"})],
 )
 def test_a_role_keeps_its_replicas_while_a_signal_that_its_size_rests_on_is_unknown(
-    name: str, role: Role, never: bool
+    name: str, role: RoleName, never: bool
 ) -> None:
     """For hours, at a tenth of what it could carry; with sight again, they go."""
-    have: dict[Role, int] = {"prefill": 6, "decode": 6}
+    have: dict[RoleName, int] = {"prefill": 6, "decode": 6}
     if role == "colocated":
         have = {"colocated": 6}
     law, state = goals(roles=have), ScalingState()
@@ -124,7 +127,7 @@ def test_a_role_keeps_its_replicas_while_a_signal_that_its_size_rests_on_is_unkn
 
 
 def test_the_decision_names_the_signal_that_is_unknown() -> None:
-    have: dict[Role, int] = {"prefill": 6, "decode": 6}
+    have: dict[RoleName, int] = {"prefill": 6, "decode": 6}
     rounds = [blinded(metrics(now, 1.0, have), ["kv_capacity_tokens"]) for now in times(60)]
     _, blind = play(goals(), [(seen, have) for seen in rounds])
     assert "kv_capacity_tokens" in target(blind, "decode").message
@@ -132,7 +135,7 @@ def test_the_decision_names_the_signal_that_is_unknown() -> None:
 
 
 def test_what_is_unknown_does_not_stop_growth() -> None:
-    have: dict[Role, int] = {"prefill": 1, "decode": 1}
+    have: dict[RoleName, int] = {"prefill": 1, "decode": 1}
     blind = [blinded(metrics(now, 12.0, have), GAUGES[3:]) for now in times(3)]
     _, decision = play(goals(), [(seen, have) for seen in blind])
     assert target(decision, "prefill").replicas > 1
@@ -166,7 +169,7 @@ HAVE = st.integers(1, 40)
 )
 def test_no_set_of_unknown_signals_removes_a_replica_or_gives_fewer_than_full_sight(
     rate: float,
-    have: dict[Role, int],
+    have: dict[RoleName, int],
     names: set[str],
     slo: SLO,
     usual: dict[str, float],
@@ -187,7 +190,7 @@ def test_no_set_of_unknown_signals_removes_a_replica_or_gives_fewer_than_full_si
 
 
 def unanswered(
-    now: float, have: dict[Role, int], rate: float = 9.0, **usual: float
+    now: float, have: dict[RoleName, int], rate: float = 9.0, **usual: float
 ) -> FleetMetrics:
     """Requests come and none has ended: the gateway knows no length yet, only the engines do."""
     seen = metrics(now, rate, have, **usual)
@@ -203,7 +206,7 @@ def unanswered(
     )
 
 
-ONE: dict[Role, int] = {"prefill": 1, "decode": 1}
+ONE: dict[RoleName, int] = {"prefill": 1, "decode": 1}
 
 
 @pytest.mark.parametrize("prior", [LLAMA, None])
@@ -234,7 +237,7 @@ def test_before_any_answer_the_prompts_length_is_that_of_the_steps() -> None:
 
 
 def test_nothing_is_removed_before_the_first_answer_has_ended() -> None:
-    have: dict[Role, int] = {"prefill": 6, "decode": 6}
+    have: dict[RoleName, int] = {"prefill": 6, "decode": 6}
     _, decision = play(goals(), [(unanswered(now, have, rate=0.2), have) for now in times(200)])
     assert [t.replicas for t in decision.targets] == [6, 6]
     assert {t.rule for t in decision.targets} == {Rule.LEARNING}

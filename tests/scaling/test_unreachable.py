@@ -4,8 +4,9 @@ from dataclasses import replace
 
 import pytest
 
+from argosy_operator.api.v1alpha1 import RoleName
 from argosy_operator.core.scaling.decision import Decision, Rule
-from argosy_operator.core.scaling.observe import SLO, Role, RoleGoal
+from argosy_operator.core.scaling.observe import SLO, RoleGoal
 from argosy_operator.core.scaling.size.formulas import (
     Replica,
     Work,
@@ -19,7 +20,7 @@ from tests.scaling import ramp
 from tests.scaling.full_sight import LLAMA, goals, metrics, play, target, times
 from tests.scaling.ramp import GOALS
 
-ONE: dict[Role, int] = {"prefill": 1, "decode": 1}
+ONE: dict[RoleName, int] = {"prefill": 1, "decode": 1}
 REPLICA = Replica(
     LLAMA.decode_base_s,
     LLAMA.per_prompt_token_s,

@@ -12,7 +12,8 @@ from heapq import heappop, heappush
 from itertools import count
 from typing import Literal
 
-from argosy_operator.core.scaling.observe import SLO, Role
+from argosy_operator.api.v1alpha1 import RoleName
+from argosy_operator.core.scaling.observe import SLO
 from argosy_operator.core.scaling.signals.samples import (
     KV_CAPACITY,
     OUTPUTS,
@@ -64,7 +65,7 @@ class Request:
 @dataclass(slots=True)
 class Pod:
     name: str
-    role: Role
+    role: RoleName
     wanted_at: float
     ready_at: float
     draining: bool = False
@@ -99,7 +100,7 @@ class Fleet:
         self.engine, self.slo, self.now = engine, slo, start
         self.scrape_s, self.cold_s, self.keep_s = scrape_s, cold_s, keep_s
         self.pods: dict[str, Pod] = {}
-        self.starts: dict[Role, list[float]] = {"prefill": [], "decode": []}
+        self.starts: dict[RoleName, list[float]] = {"prefill": [], "decode": []}
         self.finished: list[Request] = []
         self.history: dict[tuple[str, tuple[tuple[str, str], ...]], deque[tuple[float, float]]] = {}
         self._names, self._order = count(), count()
@@ -115,13 +116,13 @@ class Fleet:
     def arrive(self, at: float, prompt: int, output: int) -> None:
         self._at(at, "arrive", Request(at, prompt, output))
 
-    def live(self, role: Role) -> list[Pod]:
+    def live(self, role: RoleName) -> list[Pod]:
         return [p for p in self.pods.values() if p.role == role and not p.draining]
 
-    def ready(self, role: Role) -> list[Pod]:
+    def ready(self, role: RoleName) -> list[Pod]:
         return [p for p in self.live(role) if p.ready_at <= self.now]
 
-    def scale(self, role: Role, replicas: int, *, warm: bool = False) -> None:
+    def scale(self, role: RoleName, replicas: int, *, warm: bool = False) -> None:
         """New pods are ready after the cold start; surplus ones (least work first) drain."""
         pods = self.live(role)
         for _ in range(replicas - len(pods)):

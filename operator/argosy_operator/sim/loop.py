@@ -8,13 +8,14 @@ from dataclasses import dataclass
 from itertools import pairwise
 from random import Random
 
+from argosy_operator.api.v1alpha1 import RoleName
 from argosy_operator.core.scaling.decide import ScalingState, decide
 from argosy_operator.core.scaling.decision import Decision
-from argosy_operator.core.scaling.observe import Goals, Observations, Role, RoleSupply
+from argosy_operator.core.scaling.observe import Goals, Observations, RoleSupply
 from argosy_operator.core.scaling.signals.samples import Round, assemble
 from argosy_operator.sim.fleet import Engine, Fleet, Request
 
-ROLES: tuple[Role, ...] = ("prefill", "decode")
+ROLES: tuple[RoleName, ...] = ("prefill", "decode")
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,7 +34,7 @@ class Tick:
     """What one tick saw and answered; `ready` are replicas that serve, per role."""
 
     at: float
-    ready: dict[Role, int]
+    ready: dict[RoleName, int]
     decision: Decision
     before: ScalingState
     observations: Observations
@@ -52,10 +53,10 @@ class Run:
         met = [ok for r, ok in self.requests if start <= r.arrived < end]
         return sum(met) / len(met) if met else 1.0
 
-    def replicas(self, role: Role) -> list[tuple[float, int]]:
+    def replicas(self, role: RoleName) -> list[tuple[float, int]]:
         return [(t.at, t.decision.replicas(role)) for t in self.ticks]
 
-    def reversals(self, role: Role) -> int:
+    def reversals(self, role: RoleName) -> int:
         """How often the direction of scaling changed."""
         numbers = [n for _, n in self.replicas(role)]
         moves = [b > a for a, b in pairwise(numbers) if a != b]
@@ -137,7 +138,7 @@ def play(
         )
         before = state
         state, decision = decide(state, seen, goals, now)
-        ready: dict[Role, int] = {g.role: len(fleet.ready(g.role)) for g in goals.roles}
+        ready: dict[RoleName, int] = {g.role: len(fleet.ready(g.role)) for g in goals.roles}
         ticks.append(Tick(now, ready, decision, before, seen))
         for target in decision.targets:
             fleet.scale(target.role, target.replicas)
@@ -145,7 +146,7 @@ def play(
     return Run(tuple(ticks), done, bounds)
 
 
-def _supply(fleet: Fleet, role: Role, gpus: int) -> RoleSupply:
+def _supply(fleet: Fleet, role: RoleName, gpus: int) -> RoleSupply:
     live, ready = len(fleet.live(role)), len(fleet.ready(role))
     return RoleSupply(
         role=role,

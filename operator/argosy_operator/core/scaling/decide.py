@@ -8,6 +8,7 @@ as a record, to status, Event and log. The operator, the simulator and the tests
 
 from dataclasses import replace
 
+from argosy_operator.api.v1alpha1 import RoleName
 from argosy_operator.core.scaling import explain
 from argosy_operator.core.scaling.decision import Candidate, Decision, RoleTarget, Rule
 from argosy_operator.core.scaling.estimate import capacity, demand
@@ -17,7 +18,6 @@ from argosy_operator.core.scaling.observe import (
     FleetMetrics,
     Goals,
     Observations,
-    Role,
     RoleSupply,
     Value,
     Windows,
@@ -72,7 +72,7 @@ def cold_start_s(supply: RoleSupply, windows: Windows) -> float:
 
 def _sizes(
     state: ScalingState, coming: Demand, seen: Observations, goals: Goals, slo: SLO, now: float
-) -> dict[Role, Size]:
+) -> dict[RoleName, Size]:
     """Each role's size from load; empty when idle for a hold window."""
     windows, work = goals.windows, validity.work(state.lengths, seen.metrics)
     if idle(state, windows, now):
@@ -104,7 +104,7 @@ def _sizes(
 def _settle(
     state: ScalingState,
     role: RoleState,
-    sizes: dict[Role, Size],
+    sizes: dict[RoleName, Size],
     seen: Observations,
     goals: Goals,
     now: float,
@@ -127,7 +127,7 @@ def _settle(
 def _kept_by(
     state: ScalingState,
     role: RoleState,
-    sizes: dict[Role, Size],
+    sizes: dict[RoleName, Size],
     supply: RoleSupply,
     metrics: FleetMetrics,
     goals: Goals,
@@ -160,8 +160,8 @@ def _kept_by(
 
 def _within_budget(
     targets: list[RoleTarget],
-    kept: set[Role],
-    sizes: dict[Role, Size],
+    kept: set[RoleName],
+    sizes: dict[RoleName, Size],
     seen: Observations,
     goals: Goals,
 ) -> tuple[RoleTarget, ...]:

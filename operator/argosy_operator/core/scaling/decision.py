@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 from enum import StrEnum
 
-from argosy_operator.core.scaling.observe import Role
+from argosy_operator.api.v1alpha1 import RoleName
 
 
 class Rule(StrEnum):
@@ -58,7 +58,7 @@ class RoleTarget:
     `demanded` is what load alone asks for, before holds, steps, limits and budget.
     """
 
-    role: Role
+    role: RoleName
     current: int
     replicas: int
     demanded: int
@@ -70,7 +70,7 @@ class RoleTarget:
 class Candidate:
     """One number of replicas that was weighed: predicted share of requests within the SLO."""
 
-    role: Role
+    role: RoleName
     replicas: int
     attainment: float
     gpus: int
@@ -98,11 +98,11 @@ class Decision:
     """The operator's clock minus that of the metrics' source, s."""
     silent_gateways: tuple[str, ...] = ()
     """Ready gateways of which Prometheus has no fresh samples."""
-    relearning: tuple[Role, ...] = ()
+    relearning: tuple[RoleName, ...] = ()
     unknown: tuple[str, ...] = ()
     """Role and signal of what is unknown now and keeps the role from losing replicas."""
 
-    def replicas(self, role: Role) -> int:
+    def replicas(self, role: RoleName) -> int:
         return next(t.replicas for t in self.targets if t.role == role)
 
     @property

@@ -2,6 +2,7 @@
 
 from dataclasses import replace
 
+from argosy_operator.api.v1alpha1 import RoleName
 from argosy_operator.core.scaling.decision import (
     MEANING,
     Candidate,
@@ -10,14 +11,7 @@ from argosy_operator.core.scaling.decision import (
     Rule,
 )
 from argosy_operator.core.scaling.estimate.demand import Demand
-from argosy_operator.core.scaling.observe import (
-    NOT_ASKED,
-    Goals,
-    Observations,
-    Role,
-    RoleSupply,
-    Value,
-)
+from argosy_operator.core.scaling.observe import NOT_ASKED, Goals, Observations, RoleSupply, Value
 from argosy_operator.core.scaling.signals import validity
 from argosy_operator.core.scaling.size.formulas import (
     ColocatedModel,
@@ -76,7 +70,7 @@ def _inactive(
 
 def decided(
     targets: tuple[RoleTarget, ...],
-    sizes: dict[Role, Size],
+    sizes: dict[RoleName, Size],
     coming: Demand,
     work: Work | None,
     seen: Observations,
@@ -135,7 +129,7 @@ def relearning(decision: Decision, state: ScalingState) -> Decision:
     return replace(decision, message=said, relearning=again)
 
 
-def again_sentence(roles: tuple[Role, ...]) -> str:
+def again_sentence(roles: tuple[RoleName, ...]) -> str:
     """For the decision and for the condition ScalingActive."""
     return (
         f"what was learnt about a replica ({', '.join(roles)}) was not usable and is measured "
@@ -156,7 +150,7 @@ def _sentence(target: RoleTarget, got: Size | None, seen: Observations) -> str:
 
 
 def _numbers(
-    sizes: dict[Role, Size], coming: Demand, work: Work | None, seen: Observations
+    sizes: dict[RoleName, Size], coming: Demand, work: Work | None, seen: Observations
 ) -> dict[str, float]:
     numbers = {
         "arrivals_per_s": coming.rate,

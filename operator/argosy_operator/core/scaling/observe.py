@@ -9,11 +9,10 @@ from dataclasses import dataclass, field
 from math import isfinite
 from typing import Literal
 
+from argosy_operator.api.v1alpha1 import Mode, RoleName
+
 LARGEST = 1e15
 """No rate, length, time or count of a fleet is larger; a larger number is not a measurement."""
-
-Role = Literal["prefill", "decode", "colocated"]
-Mode = Literal["colocated", "disaggregated"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,7 +75,7 @@ class StepDelta:
 class RoleMetrics:
     """Engines of one role. Sums are over the pods that report; `pods_reporting` says how many."""
 
-    role: Role
+    role: RoleName
     pods_reporting: int = 0
     steps: tuple[StepDelta, ...] = ()
     running: Signal = NOT_ASKED
@@ -117,7 +116,7 @@ class FleetMetrics:
     """Ready gateways whose arrivals are not known: the other numbers are a part of the whole."""
     roles: tuple[RoleMetrics, ...] = ()
 
-    def role(self, role: Role) -> RoleMetrics:
+    def role(self, role: RoleName) -> RoleMetrics:
         return next((r for r in self.roles if r.role == role), RoleMetrics(role))
 
 
@@ -134,7 +133,7 @@ class RoleSupply:
     `cold_starts_s` are the newest measured times from "replica wanted" to "ready", newest last.
     """
 
-    role: Role
+    role: RoleName
     desired: int
     ready: int
     pending: int = 0
@@ -151,7 +150,7 @@ class Observations:
     metrics: FleetMetrics
     supply: tuple[RoleSupply, ...]
 
-    def of(self, role: Role) -> RoleSupply:
+    def of(self, role: RoleName) -> RoleSupply:
         return next(s for s in self.supply if s.role == role)
 
 
@@ -166,7 +165,7 @@ class SLO:
 
 @dataclass(frozen=True, slots=True)
 class RoleGoal:
-    role: Role
+    role: RoleName
     min: int
     max: int
 
@@ -258,5 +257,5 @@ class Goals:
     prior: Profile | None = None
     """Known constants; None: a guess from the SLO. Either may only scale up until measured."""
 
-    def role(self, role: Role) -> RoleGoal:
+    def role(self, role: RoleName) -> RoleGoal:
         return next(r for r in self.roles if r.role == role)

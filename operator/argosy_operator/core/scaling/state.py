@@ -5,9 +5,10 @@ It begins empty after a restart of the operator, so that every hold begins anew.
 
 from dataclasses import dataclass, field, replace
 
+from argosy_operator.api.v1alpha1 import RoleName
 from argosy_operator.core.scaling.estimate.capacity import Estimate
 from argosy_operator.core.scaling.estimate.demand import DemandState
-from argosy_operator.core.scaling.observe import Role, Windows
+from argosy_operator.core.scaling.observe import Windows
 from argosy_operator.core.scaling.pace.holds import Memory
 
 
@@ -43,7 +44,7 @@ class Gauges:
 class RoleState:
     """Memory of one role: learnt constants, last gauges, headroom of the feedback, holds."""
 
-    role: Role
+    role: RoleName
     estimate: Estimate
     gauges: Gauges = field(default_factory=Gauges)
     headroom: float = 1.0

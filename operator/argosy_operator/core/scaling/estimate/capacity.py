@@ -13,11 +13,11 @@ from dataclasses import dataclass, replace
 from math import exp, inf, isfinite, sqrt
 from operator import mul
 
+from argosy_operator.api.v1alpha1 import RoleName
 from argosy_operator.core.scaling.observe import (
     LARGEST,
     SLO,
     Profile,
-    Role,
     StepDelta,
     Windows,
     plausible,
@@ -69,7 +69,7 @@ def _enough(rows: int, steps: float) -> bool:
     return rows >= ENOUGH_ROWS and steps >= ENOUGH_STEPS
 
 
-def begin(role: Role, prior: Profile | None, slo: SLO) -> Estimate:
+def begin(role: RoleName, prior: Profile | None, slo: SLO) -> Estimate:
     """The prior. A guess is a replica for which the SLO is comfortable: with only the SLO known,
     any other guess would be one about hardware."""
     if prior is None:

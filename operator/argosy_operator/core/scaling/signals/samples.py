@@ -13,13 +13,13 @@ from itertools import pairwise
 from math import floor, isfinite
 from operator import itemgetter
 
+from argosy_operator.api.v1alpha1 import RoleName
 from argosy_operator.core.scaling.estimate.demand import MEMORY
 from argosy_operator.core.scaling.observe import (
     Bin,
     Blind,
     FleetMetrics,
     Idle,
-    Role,
     RoleMetrics,
     Signal,
     StepDelta,
@@ -28,7 +28,7 @@ from argosy_operator.core.scaling.observe import (
     stale_reason,
 )
 
-ROLES: tuple[Role, ...] = ("prefill", "decode", "colocated")
+ROLES: tuple[RoleName, ...] = ("prefill", "decode", "colocated")
 
 RECEIVED = "argosy_requests_received_total"
 VERDICTS = "argosy_slo_requests_total"
@@ -258,7 +258,7 @@ def _with_attainment(
 
 
 def _role(
-    role: Role,
+    role: RoleName,
     by_name: dict[str, list[Series]],
     windows: Windows,
     now: float,

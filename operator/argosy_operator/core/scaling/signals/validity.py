@@ -7,6 +7,7 @@ law; what was learnt stays in `state.ScalingState`.
 from dataclasses import astuple, replace
 from math import exp, isfinite
 
+from argosy_operator.api.v1alpha1 import RoleName
 from argosy_operator.core.scaling.estimate import capacity
 from argosy_operator.core.scaling.observe import (
     LARGEST,
@@ -16,7 +17,6 @@ from argosy_operator.core.scaling.observe import (
     Goals,
     Idle,
     Observations,
-    Role,
     RoleMetrics,
     RoleSupply,
     Signal,
@@ -195,7 +195,7 @@ def _prompt_of_steps(metrics: FleetMetrics) -> float:
     return max(tokens / prompts, 1.0) if prompts >= 1 else GUESSED_PROMPT
 
 
-RESTS_ON: dict[Role, tuple[str, ...]] = {
+RESTS_ON: dict[RoleName, tuple[str, ...]] = {
     "prefill": ("prompt_tokens", "prompt_tokens_squared", "outstanding_prompt_tokens"),
     "decode": (
         "prompt_tokens", "output_tokens", "kv_transfer_s", "running", "kv_capacity_tokens"
@@ -207,7 +207,7 @@ RESTS_ON: dict[Role, tuple[str, ...]] = {
 """Signals that a role's size rests on, by their names in `FleetMetrics` and `RoleMetrics`."""
 
 
-def unknown(role: Role, metrics: FleetMetrics) -> tuple[str, ...]:
+def unknown(role: RoleName, metrics: FleetMetrics) -> tuple[str, ...]:
     """Those that are blind now, and measured attainment if it is: while there is one, what is
     known may be too little, and nothing may be removed."""
     of_role = metrics.role(role)

@@ -6,8 +6,9 @@ Between the estimators (`demand`, `capacity`) and the chain of `decide`.
 from dataclasses import dataclass
 from math import ceil
 
+from argosy_operator.api.v1alpha1 import RoleName
 from argosy_operator.core.scaling.decision import Rule
-from argosy_operator.core.scaling.observe import Role, RoleSupply
+from argosy_operator.core.scaling.observe import RoleSupply
 from argosy_operator.core.scaling.size.formulas import (
     Model,
     PrefillModel,
@@ -51,7 +52,7 @@ class Size:
     backlog_s: float = 0.0
 
 
-def model_of(role: Role, replica: Replica, work: Work, limits: Limits) -> Model:
+def model_of(role: RoleName, replica: Replica, work: Work, limits: Limits) -> Model:
     match role:
         case "prefill":
             return prefill_model(replica, work, limits.ttft_s)
