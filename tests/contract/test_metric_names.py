@@ -9,7 +9,8 @@ from prometheus_client.parser import text_string_to_metric_families
 
 from argosy_gateway.accounting.metrics import Metrics
 from argosy_gateway.accounting.verdicts import Slo
-from argosy_operator.core.scaling.observe import Blind, Idle, Value, Windows
+from argosy_operator.core.scaling.goals import Windows
+from argosy_operator.core.scaling.observe import Blind, Idle, Value
 from argosy_operator.core.scaling.signals import samples
 from argosy_operator.ports.prometheus import ENGINE_SERIES, GATEWAY_SERIES
 from tests.engine.processes import sim_engines

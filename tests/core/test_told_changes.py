@@ -8,7 +8,8 @@ import pytest
 from argosy_operator.core.fleet.events import EventReason
 from argosy_operator.core.plan import Plan
 from argosy_operator.core.scaling.decide import ScalingState, decide
-from argosy_operator.core.scaling.observe import FleetMetrics, Goals, Observations, Value
+from argosy_operator.core.scaling.goals import Goals
+from argosy_operator.core.scaling.observe import FleetMetrics, Observations, Value
 from argosy_operator.core.scaling.record import from_json
 from tests.core.model import Model, fleet
 

@@ -7,7 +7,8 @@ from contextlib import asynccontextmanager
 
 import pytest
 
-from argosy_operator.core.scaling.observe import Blind, FleetMetrics, Windows
+from argosy_operator.core.scaling.goals import Windows
+from argosy_operator.core.scaling.observe import Blind, FleetMetrics
 from argosy_operator.ports import prometheus
 from argosy_operator.ports.allowlist import Allowlist
 from argosy_operator.ports.prometheus import (

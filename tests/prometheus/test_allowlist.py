@@ -9,7 +9,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from argosy_operator.core.scaling.observe import Blind, FleetMetrics, Windows
+from argosy_operator.core.scaling.goals import Windows
+from argosy_operator.core.scaling.observe import Blind, FleetMetrics
 from argosy_operator.ports import allowlist
 from argosy_operator.ports.allowlist import Allowlist
 from argosy_operator.ports.prometheus import PrometheusMetrics, Question

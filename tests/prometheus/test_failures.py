@@ -5,7 +5,8 @@ import socket
 
 import pytest
 
-from argosy_operator.core.scaling.observe import Blind, FleetMetrics, Idle, Value, Windows
+from argosy_operator.core.scaling.goals import Windows
+from argosy_operator.core.scaling.observe import Blind, FleetMetrics, Idle, Value
 from argosy_operator.core.scaling.signals.samples import RECEIVED, Round, Series, assemble
 from argosy_operator.ports.prometheus import PrometheusMetrics, Question, escape, selector
 

@@ -13,7 +13,8 @@ from pathlib import Path
 import httpx
 import pytest
 
-from argosy_operator.core.scaling.observe import Blind, FleetMetrics, Idle, Signal, Value, Windows
+from argosy_operator.core.scaling.goals import Windows
+from argosy_operator.core.scaling.observe import Blind, FleetMetrics, Idle, Signal, Value
 from argosy_operator.ports.prometheus import PrometheusMetrics, Question
 
 pytestmark = [pytest.mark.slow, pytest.mark.cluster]

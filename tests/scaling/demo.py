@@ -10,7 +10,7 @@ import yaml
 
 from argosy_operator.api.v1alpha1 import ServingDeploymentSpec
 from argosy_operator.core.reconcile.targets import goals_of
-from argosy_operator.core.scaling.observe import Goals
+from argosy_operator.core.scaling.goals import Goals
 from argosy_operator.sim.fleet import LLAMA_70B_H100_TP4
 from argosy_operator.sim.loop import Run, play
 from local.demo.traffic import plan, score

@@ -7,22 +7,18 @@ from argosy_operator.api.v1alpha1 import RoleName
 from argosy_operator.core.scaling.decide import ScalingState, decide
 from argosy_operator.core.scaling.decision import Decision, RoleTarget
 from argosy_operator.core.scaling.estimate.profiles import PRESETS
+from argosy_operator.core.scaling.goals import SLO, Goals, Profile, RoleGoal, Windows
 from argosy_operator.core.scaling.observe import (
-    SLO,
     Bin,
     Blind,
     FleetMetrics,
-    Goals,
     Idle,
     Observations,
-    Profile,
-    RoleGoal,
     RoleMetrics,
     RoleSupply,
     Signal,
     StepDelta,
     Value,
-    Windows,
 )
 
 LLAMA = PRESETS["llama-70b-h100-tp4"]

@@ -1,6 +1,6 @@
 """The demo's ramp in virtual time: goals at a demo's speed, four phases, Poisson arrivals."""
 
-from argosy_operator.core.scaling.observe import SLO, Goals, RoleGoal, Windows
+from argosy_operator.core.scaling.goals import SLO, Goals, RoleGoal, Windows
 from argosy_operator.sim.fleet import LLAMA_70B_H100_TP4
 from argosy_operator.sim.loop import Phase, Run, run
 

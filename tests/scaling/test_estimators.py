@@ -11,7 +11,8 @@ from argosy_operator.core.scaling.decision import Rule
 from argosy_operator.core.scaling.estimate import capacity, demand
 from argosy_operator.core.scaling.estimate.demand import DemandState
 from argosy_operator.core.scaling.estimate.profiles import PRESETS
-from argosy_operator.core.scaling.observe import SLO, Bin, RoleGoal, StepDelta, StepLimits, Windows
+from argosy_operator.core.scaling.goals import SLO, RoleGoal, StepLimits, Windows
+from argosy_operator.core.scaling.observe import Bin, StepDelta
 from argosy_operator.core.scaling.pace import holds
 
 WINDOWS = Windows(scrape_s=1, rate_s=5, interval_s=2, down_hold_s=15, cold_start_s=6)

@@ -6,6 +6,7 @@ import pytest
 
 from argosy_operator.core.scaling.decide import ScalingState, decide
 from argosy_operator.core.scaling.decision import Rule
+from argosy_operator.core.scaling.goals import Windows
 from argosy_operator.core.scaling.observe import (
     Blind,
     FleetMetrics,
@@ -13,7 +14,6 @@ from argosy_operator.core.scaling.observe import (
     Observations,
     RoleMetrics,
     Value,
-    Windows,
 )
 from argosy_operator.core.scaling.signals.samples import RECEIVED, Round, Series, assemble
 from tests.scaling.ramp import GOALS

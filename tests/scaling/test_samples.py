@@ -6,7 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from argosy_operator.core.scaling.estimate.demand import MEMORY, DemandState, Forecast, score
-from argosy_operator.core.scaling.observe import Windows
+from argosy_operator.core.scaling.goals import Windows
 from argosy_operator.core.scaling.signals.samples import RECEIVED, Series, arrival_bins, at_time
 
 POINTS = st.lists(st.tuples(st.integers(0, 1000), st.integers(0, 50)), min_size=1, max_size=30).map(

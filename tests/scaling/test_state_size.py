@@ -6,7 +6,8 @@ from dataclasses import replace
 import pytest
 
 from argosy_operator.core.scaling.decide import ScalingState, decide
-from argosy_operator.core.scaling.observe import Bin, Observations, Windows
+from argosy_operator.core.scaling.goals import Windows
+from argosy_operator.core.scaling.observe import Bin, Observations
 from argosy_operator.core.scaling.record import to_json
 from tests.scaling.ramp import GOALS
 from tests.scaling.test_decide import START, metrics, supply

@@ -18,19 +18,16 @@ from argosy_operator.core.scaling.decide import ScalingState, decide
 from argosy_operator.core.scaling.decision import Decision
 from argosy_operator.core.scaling.estimate import capacity
 from argosy_operator.core.scaling.estimate.profiles import PRESETS
+from argosy_operator.core.scaling.goals import SLO, Goals, RoleGoal, Windows
 from argosy_operator.core.scaling.observe import (
-    SLO,
     Bin,
     FleetMetrics,
-    Goals,
     Idle,
     Observations,
-    RoleGoal,
     RoleMetrics,
     RoleSupply,
     StepDelta,
     Value,
-    Windows,
 )
 from argosy_operator.core.scaling.signals.validity import believed
 from argosy_operator.core.scaling.size.formulas import Replica, Work, smallest

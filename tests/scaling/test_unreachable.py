@@ -6,7 +6,7 @@ import pytest
 
 from argosy_operator.api.v1alpha1 import RoleName
 from argosy_operator.core.scaling.decision import Decision, Rule
-from argosy_operator.core.scaling.observe import SLO, RoleGoal
+from argosy_operator.core.scaling.goals import SLO, RoleGoal
 from argosy_operator.core.scaling.size.formulas import (
     Replica,
     Work,

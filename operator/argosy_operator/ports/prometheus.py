@@ -24,13 +24,13 @@ from urllib3.util.retry import Retry
 
 from argosy_operator.api.v1alpha1 import ServingDeployment
 from argosy_operator.core.reconcile.targets import goals_of
+from argosy_operator.core.scaling.goals import Windows
 from argosy_operator.core.scaling.observe import (
     Blind,
     FleetMetrics,
     Idle,
     Signal,
     Value,
-    Windows,
     blind_metrics,
 )
 from argosy_operator.core.scaling.signals import samples

@@ -13,7 +13,7 @@ from itertools import count
 from typing import Literal
 
 from argosy_operator.api.v1alpha1 import RoleName
-from argosy_operator.core.scaling.observe import SLO
+from argosy_operator.core.scaling.goals import SLO
 from argosy_operator.core.scaling.signals.samples import (
     KV_CAPACITY,
     OUTPUTS,

@@ -18,17 +18,8 @@ from argosy_operator.core.reconcile.draft import Draft
 from argosy_operator.core.scaling.decide import ScalingState, decide
 from argosy_operator.core.scaling.decision import Decision, RoleTarget
 from argosy_operator.core.scaling.estimate.profiles import prior_of
-from argosy_operator.core.scaling.observe import (
-    NOT_ASKED,
-    SLO,
-    FleetMetrics,
-    Goals,
-    Observations,
-    RoleGoal,
-    RoleSupply,
-    StepLimits,
-    Windows,
-)
+from argosy_operator.core.scaling.goals import SLO, Goals, RoleGoal, StepLimits, Windows
+from argosy_operator.core.scaling.observe import NOT_ASKED, FleetMetrics, Observations, RoleSupply
 from argosy_operator.core.scaling.record import to_json
 
 KEPT_STARTS = 20

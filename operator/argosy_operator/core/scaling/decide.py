@@ -13,15 +13,8 @@ from argosy_operator.core.scaling import explain
 from argosy_operator.core.scaling.decision import Candidate, Decision, RoleTarget, Rule
 from argosy_operator.core.scaling.estimate import capacity, demand
 from argosy_operator.core.scaling.estimate.demand import Demand
-from argosy_operator.core.scaling.observe import (
-    SLO,
-    FleetMetrics,
-    Goals,
-    Observations,
-    RoleSupply,
-    Value,
-    Windows,
-)
+from argosy_operator.core.scaling.goals import SLO, Goals, Windows
+from argosy_operator.core.scaling.observe import FleetMetrics, Observations, RoleSupply, Value
 from argosy_operator.core.scaling.pace import holds
 from argosy_operator.core.scaling.signals import validity
 from argosy_operator.core.scaling.size import budget

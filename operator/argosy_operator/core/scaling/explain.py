@@ -11,7 +11,8 @@ from argosy_operator.core.scaling.decision import (
     Rule,
 )
 from argosy_operator.core.scaling.estimate.demand import Demand
-from argosy_operator.core.scaling.observe import NOT_ASKED, Goals, Observations, RoleSupply, Value
+from argosy_operator.core.scaling.goals import Goals
+from argosy_operator.core.scaling.observe import NOT_ASKED, Observations, RoleSupply, Value
 from argosy_operator.core.scaling.signals import validity
 from argosy_operator.core.scaling.size.formulas import (
     ColocatedModel,

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field, replace
 from argosy_operator.api.v1alpha1 import RoleName
 from argosy_operator.core.scaling.estimate.capacity import Estimate
 from argosy_operator.core.scaling.estimate.demand import DemandState
-from argosy_operator.core.scaling.observe import Windows
+from argosy_operator.core.scaling.goals import Windows
 from argosy_operator.core.scaling.pace.holds import Memory
 
 

@@ -14,14 +14,8 @@ from math import exp, inf, isfinite, sqrt
 from operator import mul
 
 from argosy_operator.api.v1alpha1 import RoleName
-from argosy_operator.core.scaling.observe import (
-    LARGEST,
-    SLO,
-    Profile,
-    StepDelta,
-    Windows,
-    plausible,
-)
+from argosy_operator.core.scaling.goals import SLO, Profile, Windows
+from argosy_operator.core.scaling.observe import LARGEST, StepDelta, plausible
 from argosy_operator.core.scaling.size.formulas import Replica
 
 ENOUGH_ROWS = 10

@@ -10,7 +10,8 @@ from dataclasses import dataclass
 from itertools import pairwise
 from math import ceil, sqrt
 
-from argosy_operator.core.scaling.observe import Bin, Windows
+from argosy_operator.core.scaling.goals import Windows
+from argosy_operator.core.scaling.observe import Bin
 
 MEMORY = 160
 """Bins kept: 40 minutes at a scrape of 15 s."""

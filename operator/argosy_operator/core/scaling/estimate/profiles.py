@@ -6,7 +6,7 @@ Sources: OPT-13B on an A100, DistServe's released profile; Llama-70B on four H10
 splitwise-sim's measured table. The quadratic term of prefill is left to the learner.
 """
 
-from argosy_operator.core.scaling.observe import Profile
+from argosy_operator.core.scaling.goals import Profile
 
 SCHEME = "sim://"
 

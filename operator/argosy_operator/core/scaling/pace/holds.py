@@ -1,14 +1,14 @@
 """Holds and steps: what keeps a right answer from being taken too often or too fast.
 
 `Memory` is one role's past wants; `settle` turns wants into a number and names the rule. Called by
-`decide` with all durations from `observe.Windows`.
+`decide` with all durations from `goals.Windows`.
 """
 
 from dataclasses import dataclass
 from math import ceil
 
 from argosy_operator.core.scaling.decision import Rule
-from argosy_operator.core.scaling.observe import RoleGoal, StepLimits
+from argosy_operator.core.scaling.goals import RoleGoal, StepLimits
 
 
 @dataclass(frozen=True, slots=True)

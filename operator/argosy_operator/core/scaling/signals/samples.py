@@ -15,6 +15,7 @@ from operator import itemgetter
 
 from argosy_operator.api.v1alpha1 import RoleName
 from argosy_operator.core.scaling.estimate.demand import MEMORY
+from argosy_operator.core.scaling.goals import Windows
 from argosy_operator.core.scaling.observe import (
     Bin,
     Blind,
@@ -24,8 +25,6 @@ from argosy_operator.core.scaling.observe import (
     Signal,
     StepDelta,
     Value,
-    Windows,
-    stale_reason,
 )
 
 ROLES: tuple[RoleName, ...] = ("prefill", "decode", "colocated")
@@ -187,7 +186,7 @@ def _arrivals(
         return Blind(f"NoSamples: {RECEIVED} has no samples")
     newest = max(s.samples[-1][0] for s in received)
     if taken.at - newest > windows.fresh_s:
-        return Blind(stale_reason(windows))
+        return Blind(windows.stale_reason)
     if max(len(s.samples) for s in received) < 2:
         return Blind("FirstSample: one sample of the arrivals is no rate yet")
     start = newest - windows.rate_s

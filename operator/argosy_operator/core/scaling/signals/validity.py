@@ -9,12 +9,11 @@ from math import exp, isfinite
 
 from argosy_operator.api.v1alpha1 import RoleName
 from argosy_operator.core.scaling.estimate import capacity
+from argosy_operator.core.scaling.goals import SLO, Goals, Windows
 from argosy_operator.core.scaling.observe import (
     LARGEST,
-    SLO,
     Blind,
     FleetMetrics,
-    Goals,
     Idle,
     Observations,
     RoleMetrics,
@@ -22,9 +21,7 @@ from argosy_operator.core.scaling.observe import (
     Signal,
     StepDelta,
     Value,
-    Windows,
     plausible,
-    stale_reason,
 )
 from argosy_operator.core.scaling.size.formulas import Work
 from argosy_operator.core.scaling.state import Gauges, Lengths, RoleState, ScalingState
@@ -130,7 +127,7 @@ def blindness(metrics: FleetMetrics, windows: Windows) -> str | None:
         case Blind(reason=reason):
             return reason
         case Value(at=at) | Idle(at=at) if metrics.at - at > windows.fresh_s:
-            return stale_reason(windows)
+            return windows.stale_reason
     return None
 
 
