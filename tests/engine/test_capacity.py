@@ -44,19 +44,19 @@ def serve(preset, pool_tokens, count):
     scheduler = _scheduler(config, runner)
     for request in chats(count, tokenizer, scheduler.max_model_len):
         scheduler.add(request)
-    rows = steps = preempted = 0
+    chunks = steps = preempted = 0
     while scheduler.sequences:
         decision = scheduler.schedule(0.0)
         preempted += len(decision.preempted)
         out = runner.execute(decision.plan)
-        drawn = [row for row in decision.plan.rows if row.samples]
-        for index, row in enumerate(drawn):
-            if len(row.tokens) >= WORDS + ANSWER:  # the model ends its answer
+        drawn = [chunk for chunk in decision.plan.chunks if chunk.samples]
+        for index, chunk in enumerate(drawn):
+            if len(chunk.tokens) >= WORDS + ANSWER:  # the model ends its answer
                 out.token_ids[index] = EOS
         scheduler.update(decision.plan, out, 0.0)
         if decision.plan.kind == "decode":
-            rows, steps = rows + len(decision.plan.rows), steps + 1
-    return rows / steps, preempted
+            chunks, steps = chunks + len(decision.plan.chunks), steps + 1
+    return chunks / steps, preempted
 
 
 def test_chats_without_max_tokens_share_a_pool_of_one_context_without_preemption():

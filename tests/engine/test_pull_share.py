@@ -18,7 +18,7 @@ def test_pulls_from_one_engine_take_half_of_the_places_and_others_pass_those_tha
     scheduler.add(ask("here", 40))
     decision, _ = step(scheduler)
     assert pulled(decision) == ["silent0", "silent1", "silent2", "silent3", "other"]
-    assert [row.request_id for row in decision.plan.rows] == ["here"]
+    assert [chunk.request_id for chunk in decision.plan.chunks] == ["here"]
     assert decision.blocked_by == "pull"
     assert [s.request_id for s in scheduler.waiting] == [f"silent{i}" for i in range(4, 8)]
 
@@ -30,7 +30,7 @@ def test_pulls_from_one_engine_take_half_of_the_memory():
     scheduler.add(ask("here", 20 * 16))
     decision, _ = step(scheduler)
     assert pulled(decision) == ["silent0", "silent1"]
-    assert [row.request_id for row in decision.plan.rows] == ["here"]
+    assert [chunk.request_id for chunk in decision.plan.chunks] == ["here"]
 
 
 def test_one_prompt_larger_than_the_share_is_pulled_when_it_is_alone():

@@ -43,13 +43,15 @@ def step(scheduler, now=0.0, token=7):
     decision = scheduler.schedule(now)
     emissions = []
     if decision.plan is not None:
-        out = StepOutput(token_ids=[token for r in decision.plan.rows if r.samples], busy_s=0.01)
+        out = StepOutput(
+            token_ids=[token for chunk in decision.plan.chunks if chunk.samples], busy_s=0.01
+        )
         emissions = scheduler.update(decision.plan, out, now)
     return decision, emissions
 
 
 def shares(decision):
-    return [row.count for row in decision.plan.rows]
+    return [chunk.count for chunk in decision.plan.chunks]
 
 
 def test_three_long_prompts_share_the_budget_in_chunks():
@@ -68,7 +70,7 @@ def test_decodes_come_first_and_are_never_delayed_by_a_prompt():
     scheduler.add(ask("long", 300))
     for _ in range(4):
         decision, _ = step(scheduler)
-        assert decision.plan.rows[0].request_id == "old"
+        assert decision.plan.chunks[0].request_id == "old"
         assert decision.plan.tokens <= 64
 
 
@@ -77,9 +79,9 @@ def test_a_finished_request_leaves_before_the_next_step():
     for name in "abc":
         scheduler.add(ask(name, 5, max_tokens=1))
     first, _ = step(scheduler)
-    assert [r.request_id for r in first.plan.rows] == ["a", "b"]
+    assert [chunk.request_id for chunk in first.plan.chunks] == ["a", "b"]
     assert first.blocked_by == "batch"
-    assert [r.request_id for r in step(scheduler)[0].plan.rows] == ["c"]
+    assert [chunk.request_id for chunk in step(scheduler)[0].plan.chunks] == ["c"]
 
 
 def test_a_full_prefix_hit_still_computes_the_last_token():
@@ -130,7 +132,10 @@ def test_a_pulled_request_decodes_without_prefill_and_a_failed_pull_falls_back()
     scheduler.pull_done(PullDone(request_id="good", attempt=1, bytes_moved=0, seconds=0.1))
     scheduler.pull_failed(PullFailed(request_id="bad", attempt=1, cause="broken", message=""))
     decision, _ = step(scheduler)
-    assert [(r.request_id, r.count) for r in decision.plan.rows] == [("good", 1), ("bad", 41)]
+    assert [(chunk.request_id, chunk.count) for chunk in decision.plan.chunks] == [
+        ("good", 1),
+        ("bad", 41),
+    ]
 
 
 @pytest.mark.parametrize("prompt", [47, 48, 49])
@@ -143,7 +148,7 @@ def test_a_pull_that_fails_after_its_first_token_computes_no_token_outside_its_b
     while scheduler.sequences:
         plan = scheduler.schedule(2.0).plan
         flatten(plan)
-        samples = sum(row.samples for row in plan.rows)
+        samples = sum(chunk.samples for chunk in plan.chunks)
         scheduler.update(plan, StepOutput(token_ids=[7] * samples, busy_s=0.01), 2.0)
     assert sequence.tokens[prompt:] == [9, 7, 7, 7]
     assert scheduler.pool.used == scheduler.promised == 0
@@ -250,7 +255,7 @@ def check(scheduler, decision):
     assert scheduler.promised >= 0
     if decision.plan is not None:
         assert decision.plan.tokens <= scheduler.limits.max_num_batched_tokens
-        assert len(decision.plan.rows) <= scheduler.limits.max_num_seqs
+        assert len(decision.plan.chunks) <= scheduler.limits.max_num_seqs
 
 
 def run_all(scheduler, work):
@@ -269,7 +274,7 @@ def run_all(scheduler, work):
                 scheduler.abort(sequence.request_id)
         decoding = {s.request_id for s in scheduler.running if s.decoding}
         decision, _ = step(scheduler, now)
-        ran = {r.request_id for r in decision.plan.rows} if decision.plan else set()
+        ran = {chunk.request_id for chunk in decision.plan.chunks} if decision.plan else set()
         for name in decoding & set(scheduler.sequences):
             decoded_at[name] = 0 if name in ran else decoded_at.get(name, 0) + 1
             assert decoded_at[name] <= 25, "a decode starved"
@@ -317,7 +322,7 @@ PULL_ENDS = st.lists(
 
 @settings(max_examples=80, deadline=None)
 @given(pulls=PULL_ENDS, utilization=st.booleans(), tokens=st.integers(8, 64))
-def test_pulls_that_end_in_any_way_keep_rows_in_their_blocks_and_lose_nobody(
+def test_pulls_that_end_in_any_way_keep_chunks_in_their_blocks_and_lose_nobody(
     pulls, utilization, tokens
 ):
     policy = MaxUtilization() if utilization else GuaranteedNoEvict()

@@ -10,7 +10,7 @@ torch = pytest.importorskip("torch")
 
 from argosy_engine.config import EngineConfig  # noqa: E402
 from argosy_engine.core.sampling import SamplingDefaults, SamplingParams  # noqa: E402
-from argosy_engine.core.step import Row, StepPlan  # noqa: E402
+from argosy_engine.core.step import Chunk, StepPlan  # noqa: E402
 from argosy_engine.model.generation import sampling_defaults  # noqa: E402
 from argosy_engine.runtime.torch.penalty import penalise_  # noqa: E402
 from argosy_engine.runtime.torch.runner import load  # noqa: E402
@@ -75,25 +75,25 @@ def test_a_penalised_sequence_does_not_say_the_same_again(tiny):
         params = SamplingParams(max_tokens=40, temperature=0.0, repetition_penalty=penalty)
         for _ in range(40):
             start, count = (0, 3) if len(tokens) == 3 else (len(tokens) - 1, 1)
-            row = Row(
+            chunk = Chunk(
                 request_id="r", tokens=tokens, block_table=[1, 2], start=start, count=count,
                 samples=True, decode=count == 1, sampling=params,
             )  # fmt: skip
-            tokens.append(runner.execute(plan(row)).token_ids[0])
+            tokens.append(runner.execute(plan(chunk)).token_ids[0])
         return tokens
 
     assert len(set(said(1.0))) < 43
     assert len(set(said(100.0))) == 43
 
 
-def plan(row):
+def plan(chunk):
     return StepPlan(
         index=1,
-        rows=(row,),
+        chunks=(chunk,),
         block_size=32,
-        prefill_tokens=0 if row.decode else row.count,
-        prefill_sequences=int(not row.decode),
-        decode_sequences=int(row.decode),
-        decode_context_tokens=row.start + 1 if row.decode else 0,
+        prefill_tokens=0 if chunk.decode else chunk.count,
+        prefill_sequences=int(not chunk.decode),
+        decode_sequences=int(chunk.decode),
+        decode_context_tokens=chunk.start + 1 if chunk.decode else 0,
         after_idle=True,
     )

@@ -9,7 +9,7 @@ import transformers  # noqa: E402
 
 from argosy_engine.attention.paged import PagedPool, PoolShape  # noqa: E402
 from argosy_engine.core.sampling import SamplingParams  # noqa: E402
-from argosy_engine.core.step import Row, StepPlan, flatten  # noqa: E402
+from argosy_engine.core.step import Chunk, StepPlan, flatten  # noqa: E402
 from argosy_engine.model.loader import load_weights  # noqa: E402
 from argosy_engine.model.spec import ARCHITECTURES, read_spec  # noqa: E402
 from argosy_engine.model.trunk import Trunk  # noqa: E402
@@ -72,11 +72,11 @@ def logits_of(folder, tokens):
     pool = PagedPool(shape, torch.float32, CPU)
     found, start = [], 0
     for count in CHUNKS:
-        row = Row(
+        chunk = Chunk(
             request_id="r", tokens=tokens, block_table=[5, 2, 8, 1, 7, 3], start=start, count=count,
             samples=True, decode=count == 1, sampling=SamplingParams(max_tokens=1),
         )  # fmt: skip
-        flat = flatten(step(row))
+        flat = flatten(step(chunk))
         ids, positions = torch.tensor(flat.token_ids), torch.tensor(flat.positions)
         rows = torch.arange(count)
         found.append(trunk.forward(ids, positions, pool.prepare(flat), pool, rows))
@@ -84,15 +84,15 @@ def logits_of(folder, tokens):
     return torch.cat(found)
 
 
-def step(row):
+def step(chunk):
     return StepPlan(
         index=1,
-        rows=(row,),
+        chunks=(chunk,),
         block_size=BLOCK,
-        prefill_tokens=0 if row.decode else row.count,
-        prefill_sequences=int(not row.decode),
-        decode_sequences=int(row.decode),
-        decode_context_tokens=row.start + 1 if row.decode else 0,
+        prefill_tokens=0 if chunk.decode else chunk.count,
+        prefill_sequences=int(not chunk.decode),
+        decode_sequences=int(chunk.decode),
+        decode_context_tokens=chunk.start + 1 if chunk.decode else 0,
         after_idle=False,
     )
 

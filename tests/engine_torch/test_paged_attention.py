@@ -10,7 +10,7 @@ torch = pytest.importorskip("torch")
 from argosy_engine.attention import paged  # noqa: E402
 from argosy_engine.attention.paged import PagedPool, PoolShape  # noqa: E402
 from argosy_engine.core.sampling import SamplingParams  # noqa: E402
-from argosy_engine.core.step import Row, StepPlan, flatten  # noqa: E402
+from argosy_engine.core.step import Chunk, StepPlan, flatten  # noqa: E402
 
 LAYERS = 2
 CLOSE = {torch.float32: 2e-5, torch.bfloat16: 3e-2}
@@ -50,35 +50,39 @@ class Sequences:
 
     def step(self):
         """A random share of each sequence; the largest error over layers and rows."""
-        rows = [self.row(i) for i in range(len(self.done)) if self.rng.random() < 0.8]
-        rows = sorted((row for row in rows if row.count), key=lambda row: not row.decode)
-        if not rows:
+        chunks = [self.chunk(i) for i in range(len(self.done)) if self.rng.random() < 0.8]
+        chunks = sorted(
+            (chunk for chunk in chunks if chunk.count), key=lambda chunk: not chunk.decode
+        )
+        if not chunks:
             return 0.0
-        decodes = sum(row.decode for row in rows)
+        decodes = sum(chunk.decode for chunk in chunks)
         flat = flatten(
             StepPlan(
                 index=1,
-                rows=tuple(rows),
+                chunks=tuple(chunks),
                 block_size=self.shape.block_size,
                 prefill_tokens=0,
-                prefill_sequences=len(rows) - decodes,
+                prefill_sequences=len(chunks) - decodes,
                 decode_sequences=decodes,
                 decode_context_tokens=0,
                 after_idle=False,
             )
         )
         batch = self.pool.prepare(flat)
-        worst = max(self.layer(layer, batch, rows, len(flat.token_ids)) for layer in range(LAYERS))
-        for row in rows:
-            self.done[int(row.request_id)] += row.count
+        worst = max(
+            self.layer(layer, batch, chunks, len(flat.token_ids)) for layer in range(LAYERS)
+        )
+        for chunk in chunks:
+            self.done[int(chunk.request_id)] += chunk.count
         return worst
 
-    def row(self, index):
+    def chunk(self, index):
         start, prompt = self.done[index], self.prompts[index]
         room = len(self.tables[index]) * self.shape.block_size
         decode = start >= prompt
         count = min(1, room - start) if decode else self.rng.randint(1, prompt - start)
-        return Row(
+        return Chunk(
             request_id=str(index),
             tokens=[0] * (start + count),
             block_table=self.tables[index],
@@ -89,7 +93,7 @@ class Sequences:
             sampling=SamplingParams(max_tokens=1),
         )
 
-    def layer(self, layer, batch, rows, tokens):
+    def layer(self, layer, batch, chunks, tokens):
         dim, dtype = self.shape.head_dim, self.pool.memory.dtype
         # As the trunk gives them: q and kv are slices of one fused product.
         fused = torch.randn(tokens, self.heads + 2 * self.shape.kv_heads, dim).to(dtype)
@@ -98,12 +102,12 @@ class Sequences:
         out = self.pool.attend(layer, batch, q)
         assert out.shape == q.shape
         worst, at = 0.0, 0
-        for row in rows:
-            index, end = int(row.request_id), at + row.count
+        for chunk in chunks:
+            index, end = int(chunk.request_id), at + chunk.count
             known = torch.cat([self.written[layer][index], kv[at:end]])
             self.written[layer][index] = known
             k, v = known[:, : self.shape.kv_heads], known[:, self.shape.kv_heads :]
-            right = expected(q[at:end], k, v, row.start)
+            right = expected(q[at:end], k, v, chunk.start)
             worst = max(worst, float((out[at:end].double() - right).abs().max()))
             at = end
         return worst

@@ -47,11 +47,11 @@ class TextRunner(SimRunner):
         self.memory = [bytes(4 * BLOCK)] * (self._layout.num_blocks + 1)
 
     def execute(self, plan):
-        for row in plan.rows:
-            for index in range(row.start // BLOCK, -(-(row.start + row.count) // BLOCK)):
-                ids = row.tokens[index * BLOCK : (index + 1) * BLOCK]
+        for chunk in plan.chunks:
+            for index in range(chunk.start // BLOCK, -(-(chunk.start + chunk.count) // BLOCK)):
+                ids = chunk.tokens[index * BLOCK : (index + 1) * BLOCK]
                 data = struct.pack(f"{len(ids)}I", *ids)
-                self.memory[row.block_table[index]] = data.ljust(4 * BLOCK, b"\0")
+                self.memory[chunk.block_table[index]] = data.ljust(4 * BLOCK, b"\0")
         return super().execute(plan)
 
     def read_blocks(self, block_ids):

@@ -19,7 +19,7 @@ from pathlib import Path
 
 from argosy_engine.config import EngineConfig
 from argosy_engine.core.sampling import SamplingParams
-from argosy_engine.core.step import Row, StepPlan
+from argosy_engine.core.step import Chunk, StepPlan
 from argosy_engine.runtime.machine import set_spinning
 
 set_spinning()  # as `argosy engine serve` does, before torch is loaded
@@ -37,9 +37,9 @@ _GREEDY = SamplingParams(max_tokens=1, temperature=0.0)
 _NAME = "SmolLM2-135M-Instruct"
 
 
-def _row(index: int, start: int, count: int) -> Row:
+def _chunk(index: int, start: int, count: int) -> Chunk:
     blocks = -(-(start + count) // _BLOCK)
-    return Row(
+    return Chunk(
         request_id=str(index),
         tokens=[5] * (start + count),
         block_table=list(range(1 + index * blocks, 1 + (index + 1) * blocks)),
@@ -51,14 +51,14 @@ def _row(index: int, start: int, count: int) -> Row:
     )
 
 
-def _plan(rows: tuple[Row, ...]) -> StepPlan:
-    decodes = [row for row in rows if row.decode]
+def _plan(chunks: tuple[Chunk, ...]) -> StepPlan:
+    decodes = [chunk for chunk in chunks if chunk.decode]
     return StepPlan(
         index=1,
-        rows=rows,
+        chunks=chunks,
         block_size=_BLOCK,
-        prefill_tokens=sum(row.count for row in rows if not row.decode),
-        prefill_sequences=len(rows) - len(decodes),
+        prefill_tokens=sum(chunk.count for chunk in chunks if not chunk.decode),
+        prefill_sequences=len(chunks) - len(decodes),
         decode_sequences=len(decodes),
         decode_context_tokens=len(decodes) * _CONTEXT,
         after_idle=False,
@@ -91,11 +91,11 @@ def _finish(device: torch.device) -> None:
         torch.cuda.synchronize(device)
 
 
-def _best_s(runner: TorchRunner, rows: tuple[Row, ...], repeats: int) -> tuple[float, float]:
+def _best_s(runner: TorchRunner, chunks: tuple[Chunk, ...], repeats: int) -> tuple[float, float]:
     """(step, its products), in seconds."""
-    plan, tokens = _plan(rows), sum(row.count for row in rows)
+    plan, tokens = _plan(chunks), sum(chunk.count for chunk in chunks)
     pairs = [
-        (runner.execute(plan).busy_s, _products_s(runner.trunk, tokens, len(rows)))
+        (runner.execute(plan).busy_s, _products_s(runner.trunk, tokens, len(chunks)))
         for _ in range(repeats)
     ]
     return min(step for step, _ in pairs), min(products for _, products in pairs)
@@ -122,14 +122,14 @@ def measure(model: str, dtype: str) -> dict[str, float]:
     runner.warm_up()
     figures = {"load_s": time.perf_counter() - began}
     decodes = {
-        f"decode_{batch}": tuple(_row(index, _CONTEXT - 1, 1) for index in range(batch))
+        f"decode_{batch}": tuple(_chunk(index, _CONTEXT - 1, 1) for index in range(batch))
         for batch in (1, 8, 32)
     }
-    prefills = {f"prefill_{tokens}": (_row(0, 0, tokens),) for tokens in (128, 512)}
-    for name, rows in (decodes | prefills).items():
-        step_s, products_s = _best_s(runner, rows, 8 if name in decodes else 3)
+    prefills = {f"prefill_{tokens}": (_chunk(0, 0, tokens),) for tokens in (128, 512)}
+    for name, chunks in (decodes | prefills).items():
+        step_s, products_s = _best_s(runner, chunks, 8 if name in decodes else 3)
         figures[f"{name}_ms"] = step_s * 1e3
-        tokens = sum(row.count for row in rows)
+        tokens = sum(chunk.count for chunk in chunks)
         figures[f"{name}_tokens_per_s"] = tokens / step_s
         figures[f"{name}_over_products"] = step_s / products_s
     figures["sample_32_top_p_ms"] = _sampling_s(runner.vocab_size) * 1e3

@@ -26,7 +26,7 @@ from argosy_engine.core.request import (
     State,
 )
 from argosy_engine.core.request import finish_reason as finish_reason_of
-from argosy_engine.core.step import Row, StepOutput, StepPlan
+from argosy_engine.core.step import Chunk, StepOutput, StepPlan
 
 __all__ = ["Scheduler"]
 
@@ -142,13 +142,13 @@ class Scheduler:
         cancels = self._cancel_pulls(now)
         preempted = self._grow_decodes()
         slots, budget = self.limits.max_num_seqs, self.limits.max_num_batched_tokens
-        rows: list[tuple[Sequence, int]] = [
+        chunks: list[tuple[Sequence, int]] = [
             (s, 1) for s in self._choose_decodes(min(slots, budget))
         ]
-        budget -= len(rows)
+        budget -= len(chunks)
         for sequence in self.running:
-            if not sequence.decoding and budget > 0 and len(rows) < slots:
-                budget -= self._schedule_chunk(rows, sequence, budget)
+            if not sequence.decoding and budget > 0 and len(chunks) < slots:
+                budget -= self._schedule_chunk(chunks, sequence, budget)
         pulls: list[PullOrder] = []
         blocked: BlockedBy | None = None
         share = PullShare(self.pulling.values(), places=slots, blocks=self.pool.total)
@@ -163,12 +163,12 @@ class Scheduler:
                 del self.waiting[passed]
                 order = self._admit(head, now)
                 if order is None:
-                    budget -= self._schedule_chunk(rows, head, budget)
+                    budget -= self._schedule_chunk(chunks, head, budget)
                 else:
                     share.add(head)
                     pulls.append(order)
         return Decision(
-            plan=self._plan(rows),
+            plan=self._plan(chunks),
             pulls=tuple(pulls),
             cancels=tuple(cancels),
             abandoned=tuple(abandoned),
@@ -181,12 +181,12 @@ class Scheduler:
         """Take a step's outcome: KV is computed, tokens are drawn, ends are found, blocks freed."""
         emissions: list[Emission] = []
         drawn = iter(out.token_ids)
-        for row, sequence in zip(plan.rows, self._planned, strict=True):
-            token = next(drawn) if row.samples else None
+        for chunk, sequence in zip(plan.chunks, self._planned, strict=True):
+            token = next(drawn) if chunk.samples else None
             if sequence.request_id in out.failed:
                 emissions.append(self._fail(sequence, out.failed[sequence.request_id]))
                 continue
-            sequence.num_computed += row.count
+            sequence.num_computed += chunk.count
             if token is not None:
                 sequence.tokens.append(token)
             self._commit(sequence)
@@ -256,7 +256,7 @@ class Scheduler:
     # ------------------------------------------------------------- prompts
 
     def _schedule_chunk(
-        self, rows: list[tuple[Sequence, int]], sequence: Sequence, budget: int
+        self, chunks: list[tuple[Sequence, int]], sequence: Sequence, budget: int
     ) -> int:
         """Append what fits of this prompt, to a block's edge where that leaves anything."""
         threshold = self.limits.long_prefill_threshold or budget
@@ -267,7 +267,7 @@ class Scheduler:
             end = sequence.num_computed + count
             aligned = end - end % self.pool.block_size - sequence.num_computed
             count = aligned if aligned > 0 else count
-        rows.append((sequence, count))
+        chunks.append((sequence, count))
         return count
 
     def _blocked_by(self, head: Sequence, budget: int) -> BlockedBy | None:
@@ -455,14 +455,14 @@ class Scheduler:
                 self.pool.commit(sequence.blocks[index], hashes[index])
             sequence.committed = full
 
-    def _plan(self, rows: Iterable[tuple[Sequence, int]]) -> StepPlan | None:
-        planned: list[Row] = []
+    def _plan(self, chunks: Iterable[tuple[Sequence, int]]) -> StepPlan | None:
+        planned: list[Chunk] = []
         prefill_tokens = context = decodes = 0
         self._planned = []
-        for sequence, count in rows:
+        for sequence, count in chunks:
             decode = sequence.decoding
             planned.append(
-                Row(
+                Chunk(
                     request_id=sequence.request_id,
                     tokens=sequence.tokens,
                     block_table=sequence.blocks,
@@ -486,7 +486,7 @@ class Scheduler:
         self._step += 1
         return StepPlan(
             index=self._step,
-            rows=tuple(planned),
+            chunks=tuple(planned),
             block_size=self.pool.block_size,
             prefill_tokens=prefill_tokens,
             prefill_sequences=len(planned) - decodes,

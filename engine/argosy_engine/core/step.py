@@ -9,14 +9,14 @@ from typing import Literal
 
 from argosy_engine.core.sampling import SamplingParams
 
-__all__ = ["FlatBatch", "Row", "StepKind", "StepOutput", "StepPlan", "flatten"]
+__all__ = ["Chunk", "FlatBatch", "StepKind", "StepOutput", "StepPlan", "flatten"]
 
 StepKind = Literal["prefill", "decode", "mixed"]
 
 
-# Rows and emissions are made once a token: freezing them would double their cost.
+# Chunks and emissions are made once a token: freezing them would double their cost.
 @dataclass(slots=True, kw_only=True)
-class Row:
+class Chunk:
     """One sequence's share of a step: compute tokens [start, start + count) and write their KV.
 
     `tokens` (prompt and output so far) and `block_table` are the sequence's own lists, not copies:
@@ -35,15 +35,15 @@ class Row:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StepPlan:
-    """A step. Decodes stand before prefills in `rows`; the totals are over `rows`."""
+    """A step. Decodes stand before prefills in `chunks`; the totals are over `chunks`."""
 
     index: int  # counts from 1
-    rows: tuple[Row, ...]
+    chunks: tuple[Chunk, ...]
     block_size: int
     prefill_tokens: int
     prefill_sequences: int
     decode_sequences: int
-    decode_context_tokens: int  # Σ over decode rows of the KV length that is attended to
+    decode_context_tokens: int  # Σ over decode chunks of the KV length that is attended to
     after_idle: bool  # nothing was running before: a timing runner starts a new time line
 
     @property
@@ -59,10 +59,10 @@ class StepPlan:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StepOutput:
-    """What a runner hands back: one token id per row with `samples`, in the order of the rows.
+    """What a runner hands back: one token id per chunk with `samples`, in the order of the chunks.
 
     `busy_s` is the execution time of this step in seconds, without the idle time before it; from
-    Σ busy_s by kind of step the autoscaler learns capacity. `failed` names requests whose rows
+    Σ busy_s by kind of step the autoscaler learns capacity. `failed` names requests whose chunks
     could not be computed (others are good); their entry in `token_ids` is any number. `late_s`: how
     long past its due time a timing runner's step ended; a real runner has no due time.
     """
@@ -83,7 +83,7 @@ class FlatBatch:
     cu_q: list[int]  # [B+1] offsets into the N tokens
     kv_lens: list[int]  # [B] KV length after this step, = start + count
     block_tables: list[list[int]]  # [B][ragged] block ids, cut to ceil(kv_len / block_size)
-    sample_rows: list[int]  # [S] index into the N tokens of the rows to draw from
+    sample_rows: list[int]  # [S] index into the N tokens of those to draw from
     sample_positions: list[int]  # [S] position that the drawn token will have (the RNG's key)
     sampling: list[SamplingParams]  # [S]
     histories: list[list[int]]  # [S] tokens so far, the sequences' own lists
@@ -104,20 +104,20 @@ def flatten(plan: StepPlan) -> FlatBatch:
         sampling=[],
         histories=[],
     )
-    for row in plan.rows:
-        end = row.start + row.count
-        table = row.block_table
-        batch.token_ids.extend(row.tokens[row.start : end])
-        batch.positions.extend(range(row.start, end))
+    for chunk in plan.chunks:
+        end = chunk.start + chunk.count
+        table = chunk.block_table
+        batch.token_ids.extend(chunk.tokens[chunk.start : end])
+        batch.positions.extend(range(chunk.start, end))
         batch.slot_mapping.extend(
-            table[position // size] * size + position % size for position in range(row.start, end)
+            table[position // size] * size + position % size for position in range(chunk.start, end)
         )
-        batch.cu_q.append(batch.cu_q[-1] + row.count)
+        batch.cu_q.append(batch.cu_q[-1] + chunk.count)
         batch.kv_lens.append(end)
         batch.block_tables.append(table[: -(-end // size)])
-        if row.samples:
+        if chunk.samples:
             batch.sample_rows.append(batch.cu_q[-1] - 1)
             batch.sample_positions.append(end)
-            batch.sampling.append(row.sampling)
-            batch.histories.append(row.tokens)
+            batch.sampling.append(chunk.sampling)
+            batch.histories.append(chunk.tokens)
     return batch

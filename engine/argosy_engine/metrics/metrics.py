@@ -239,7 +239,7 @@ class EngineMetrics:
         kind = plan.kind
         self._step_s[kind].inc(out.busy_s)
         self._steps[kind].inc()
-        self._batch[kind].observe(len(plan.rows))
+        self._batch[kind].observe(len(plan.chunks))
         self._iteration.observe(plan.tokens)
         if plan.prefill_sequences:
             self._step_prefill_tokens[kind].inc(plan.prefill_tokens)

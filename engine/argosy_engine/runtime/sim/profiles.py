@@ -36,10 +36,10 @@ class SimProfile:
         fixed = marginal = 0.0
         if plan.prefill_sequences:
             fixed = self.prefill_ms
-            for row in plan.rows:
-                if not row.decode:
-                    start, end = row.start, row.start + row.count
-                    marginal += self.prefill_ms_per_token * row.count
+            for chunk in plan.chunks:
+                if not chunk.decode:
+                    start, end = chunk.start, chunk.start + chunk.count
+                    marginal += self.prefill_ms_per_token * chunk.count
                     marginal += self.prefill_ms_per_token_squared * (end * end - start * start)
         if plan.decode_sequences:
             fixed = max(fixed, self.decode_ms)

@@ -91,7 +91,9 @@ class SimRunner:
             self._sleep(left_s)
         return StepOutput(
             token_ids=[
-                _draw(row.tokens[0], row.start + row.count) for row in plan.rows if row.samples
+                _draw(chunk.tokens[0], chunk.start + chunk.count)
+                for chunk in plan.chunks
+                if chunk.samples
             ],
             busy_s=duration_s + lost_s,
             late_s=max(0.0, self._clock() - self._deadline),

@@ -14,7 +14,7 @@ import torch
 from argosy_engine.attention.paged import PagedPool, PoolShape
 from argosy_engine.config import EngineConfig
 from argosy_engine.core.sampling import SamplingParams
-from argosy_engine.core.step import FlatBatch, Row, StepOutput, StepPlan, flatten
+from argosy_engine.core.step import Chunk, FlatBatch, StepOutput, StepPlan, flatten
 from argosy_engine.errors import LoadError
 from argosy_engine.model.loader import dummy_weights, load_weights
 from argosy_engine.model.spec import ModelSpec, read_spec
@@ -96,7 +96,7 @@ class TorchRunner:
         count = min(_WARM_UP_TOKENS, self.max_model_len - 1)
         table = [NULL_BLOCK] * (count // size + 2)
         for start, tokens in ((0, count), (count, 1)):
-            row = Row(
+            chunk = Chunk(
                 request_id="warm-up",
                 tokens=[0] * (count + 1),
                 block_table=table,
@@ -106,7 +106,7 @@ class TorchRunner:
                 decode=tokens == 1,
                 sampling=SamplingParams(max_tokens=1, temperature=0.0),
             )
-            self._run(flatten(_single_row_plan(row, size)))
+            self._run(flatten(_single_chunk_plan(chunk, size)))
 
     def execute(self, plan: StepPlan) -> StepOutput:
         began = time.perf_counter()
@@ -146,15 +146,15 @@ class TorchRunner:
         """The process frees everything."""
 
 
-def _single_row_plan(row: Row, block_size: int) -> StepPlan:
+def _single_chunk_plan(chunk: Chunk, block_size: int) -> StepPlan:
     return StepPlan(
         index=1,
-        rows=(row,),
+        chunks=(chunk,),
         block_size=block_size,
-        prefill_tokens=0 if row.decode else row.count,
-        prefill_sequences=int(not row.decode),
-        decode_sequences=int(row.decode),
-        decode_context_tokens=row.start + 1 if row.decode else 0,
+        prefill_tokens=0 if chunk.decode else chunk.count,
+        prefill_sequences=int(not chunk.decode),
+        decode_sequences=int(chunk.decode),
+        decode_context_tokens=chunk.start + 1 if chunk.decode else 0,
         after_idle=True,
     )
 
