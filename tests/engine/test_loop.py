@@ -35,7 +35,7 @@ async def test_whoever_waits_when_the_thread_ends_is_told_to_ask_another_engine(
 class SilentPeer:
     """A KV service that takes every pull and reports nothing by itself."""
 
-    def start_pull(self, order):
+    def start_pull(self, job):
         pass
 
     def cancel_pull(self, request_id, attempt):

@@ -7,7 +7,7 @@ SILENT, OTHER = ("10.0.0.1:8002",), ("10.0.0.2:8002",)
 
 
 def pulled(decision):
-    return [order.request_id for order in decision.pulls]
+    return [job.request_id for job in decision.pull_jobs]
 
 
 def test_pulls_from_one_engine_take_half_of_the_places_and_others_pass_those_that_wait():

@@ -125,7 +125,7 @@ def test_a_pulled_request_decodes_without_prefill_and_a_failed_pull_falls_back()
         scheduler.add(ask(name, 40, candidates=("10.0.0.1:8002",)))
     decision, _ = step(scheduler)
     assert decision.plan is None
-    assert [len(order.block_ids) for order in decision.pulls] == [3, 3]
+    assert [len(job.block_ids) for job in decision.pull_jobs] == [3, 3]
     for name in ("good", "bad"):
         ready = PullReady(request_id=name, attempt=1, first_token=9, prefill_pod="p")
         assert [e.token_id for e in scheduler.pull_ready(ready, 1.0)] == [9]
@@ -185,7 +185,7 @@ def test_a_pull_that_is_never_confirmed_as_stopped_does_not_hold_its_client(firs
     lost_pull(scheduler, first_token=first_token)
     decision, emissions = step(scheduler, now=65.0)
     assert decision.abandoned == ("a",)
-    assert decision.pulls == ()
+    assert decision.pull_jobs == ()
     assert shares(decision) == [40 + first_token]
     sequence = emissions[0].sequence
     while scheduler.sequences:
@@ -349,10 +349,10 @@ def test_pulls_that_end_in_any_way_keep_chunks_in_their_blocks_and_lose_nobody(
         if decision.plan is not None:
             flatten(decision.plan)
         assert scheduler.promised >= 0
-        for order in decision.pulls:
-            _, _, end, ready, wait, leaves = pulls[int(order.request_id[1:])]
+        for job in decision.pull_jobs:
+            _, _, end, ready, wait, leaves = pulls[int(job.request_id[1:])]
             due.setdefault(turn + 1 + wait, []).append(
-                (order.request_id, order.attempt, end, ready, leaves)
+                (job.request_id, job.attempt, end, ready, leaves)
             )
         if not scheduler.sequences and not due:
             break

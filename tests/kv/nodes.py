@@ -153,7 +153,7 @@ class Node:
             arrival_s=0.0,
         )  # fmt: skip
         # Not added to the scheduler: its thread would compute it.
-        probe = Sequence(request=request, tokens=list(prompt), order=0)
+        probe = Sequence(request=request, tokens=list(prompt), arrival_index=0)
         blocks = self.scheduler.pool.match(probe.hash_up_to(len(prompt) // BLOCK, BLOCK))
         data = b"".join(self.runner.memory[block] for block in blocks)
         return list(struct.unpack(f"{len(data) // 4}I", data))

@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 from typing import Literal
 
-from argosy_engine.core.handover.messages import PullOrder
+from argosy_engine.core.handover.messages import PullJob
 from argosy_engine.core.request import Emission, Sequence
 from argosy_engine.core.step import StepPlan
 
@@ -17,7 +17,7 @@ class Decision:
     """One scheduling round. `plan` is None when there is nothing to compute."""
 
     plan: StepPlan | None
-    pulls: tuple[PullOrder, ...] = ()
+    pull_jobs: tuple[PullJob, ...] = ()
     cancels: tuple[tuple[str, int], ...] = ()  # (request id, attempt) of pulls to stop
     abandoned: tuple[str, ...] = ()  # requests whose pull was not confirmed as stopped in time
     emissions: tuple[Emission, ...] = ()

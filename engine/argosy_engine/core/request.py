@@ -67,14 +67,13 @@ class Sequence:
 
     request: NewRequest
     tokens: list[int]
-    order: int  # breaks ties of arrival
+    arrival_index: int  # breaks ties of arrival
     state: State = State.QUEUED
     num_computed: int = 0  # tokens whose KV is in `blocks`
     blocks: list[int] = field(default_factory=list)
     hashes: list[bytes] = field(default_factory=list)  # of the full blocks of `tokens`, lazily
     committed: int = 0  # how many of them the pool knows
     cached_tokens: int = 0  # prefix hit at the first admission
-    pulled: bool = False
     preemptions: int = 0
     last_step: int = 0
     wait_deadline_s: float = float("inf")
@@ -113,7 +112,7 @@ class Sequence:
     @property
     def rank(self) -> tuple[int, float, int]:
         """Order of admission; a preempted request keeps its arrival."""
-        return (self.request.priority, self.request.arrival_s, self.order)
+        return (self.request.priority, self.request.arrival_s, self.arrival_index)
 
     def max_total(self, max_model_len: int) -> int:
         """Tokens whose KV this request may ever need here."""

@@ -13,7 +13,7 @@ from operator import attrgetter
 
 from argosy_engine.core.capacity import Candidate, CapacityPolicy, Pressure
 from argosy_engine.core.decision import BlockedBy, Decision
-from argosy_engine.core.handover.messages import PullDone, PullFailed, PullOrder, PullReady
+from argosy_engine.core.handover.messages import PullDone, PullFailed, PullJob, PullReady
 from argosy_engine.core.handover.pull_share import PullShare
 from argosy_engine.core.limits import Limits, Refusal, refuse_shape
 from argosy_engine.core.pool import BlockPool
@@ -55,7 +55,7 @@ class Scheduler:
         self.leased: dict[str, Sequence] = {}
         self.quarantined: dict[tuple[str, int], list[int]] = {}  # blocks a lost pull may write to
         self.promised = 0  # Σ blocks that those inside may still ask for
-        self._order = 0
+        self._arrivals = 0
         self._step = 0
         self._idle = True
         self._planned: list[Sequence] = []
@@ -75,8 +75,10 @@ class Scheduler:
 
     def add(self, request: NewRequest) -> Sequence:
         """Queue a request that `refusal` let pass."""
-        self._order += 1
-        sequence = Sequence(request=request, tokens=list(request.token_ids), order=self._order)
+        self._arrivals += 1
+        sequence = Sequence(
+            request=request, tokens=list(request.token_ids), arrival_index=self._arrivals
+        )
         sequence.wait_deadline_s = request.deadline_s
         self.sequences[request.request_id] = sequence
         insort(self.waiting, sequence, key=attrgetter("rank"))
@@ -94,7 +96,7 @@ class Scheduler:
 
     def pull_ready(self, event: PullReady, now: float) -> list[Emission]:
         """The peer drew the first token: stream it while the KV is still on its way."""
-        sequence = self._pulling(event)
+        sequence = self._pull_of(event)
         if sequence is None or sequence.reason is not None or sequence.n_output:
             return []
         sequence.tokens.append(event.first_token)
@@ -103,18 +105,17 @@ class Scheduler:
     def pull_done(self, event: PullDone) -> None:
         """The prompt's KV is here: the sequence decodes from the next step on."""
         self._end_quarantine(event)
-        sequence = self._pulling(event)
+        sequence = self._pull_of(event)
         if sequence is not None:
             # without a first token the prompt's last one is computed again, to draw it here
             self._leave_pull(sequence, min(sequence.n_prompt, len(sequence.tokens) - 1))
             if sequence.state is State.RUNNING:
-                sequence.pulled = True
                 self._commit(sequence)
 
     def pull_failed(self, event: PullFailed) -> None:
         """Compute the prompt here instead; a first token that was streamed stays."""
         self._end_quarantine(event)
-        sequence = self._pulling(event)
+        sequence = self._pull_of(event)
         if sequence is not None:
             self._leave_pull(sequence, sequence.committed * self.pool.block_size)
 
@@ -149,7 +150,7 @@ class Scheduler:
         for sequence in self.running:
             if not sequence.decoding and budget > 0 and len(chunks) < slots:
                 budget -= self._schedule_chunk(chunks, sequence, budget)
-        pulls: list[PullOrder] = []
+        pull_jobs: list[PullJob] = []
         blocked: BlockedBy | None = None
         share = PullShare(self.pulling.values(), places=slots, blocks=self.pool.total)
         passed = 0  # requests that wait for their peer's other pulls; those behind them need not
@@ -161,15 +162,15 @@ class Scheduler:
             blocked = self._blocked_by(head, budget)
             if blocked is None:
                 del self.waiting[passed]
-                order = self._admit(head, now)
-                if order is None:
+                job = self._admit(head, now)
+                if job is None:
                     budget -= self._schedule_chunk(chunks, head, budget)
                 else:
                     share.add(head)
-                    pulls.append(order)
+                    pull_jobs.append(job)
         return Decision(
             plan=self._plan(chunks),
-            pulls=tuple(pulls),
+            pull_jobs=tuple(pull_jobs),
             cancels=tuple(cancels),
             abandoned=tuple(abandoned),
             emissions=tuple(emissions),
@@ -274,8 +275,8 @@ class Scheduler:
         inside = len(self.running) + len(self.pulling)
         if inside >= self.limits.max_num_seqs:
             return "batch"
-        candidate, pulls = self._candidate(head)
-        if budget < 1 and not pulls:
+        candidate, needs_pull = self._candidate(head)
+        if budget < 1 and not needs_pull:
             return "tokens"
         available = self.pool.available
         held = sum(len(s.blocks) for s in self.leased.values())
@@ -302,24 +303,24 @@ class Scheduler:
             growth_blocks=max(0, longest - blocks),
             preemptions=head.preemptions,
         )
-        return candidate, self._pulls(head, len(hits))
+        return candidate, self._should_pull(head, len(hits))
 
     def _prefix_hits(self, sequence: Sequence) -> list[int]:
         """Known blocks of its text; the last token is always computed, its logits are needed."""
         size = self.pool.block_size
         return self.pool.match(sequence.hash_up_to((len(sequence.tokens) - 1) // size, size))
 
-    def _pulls(self, sequence: Sequence, hit_blocks: int) -> bool:
+    def _should_pull(self, sequence: Sequence, hit_blocks: int) -> bool:
         """A peer computes it, unless nearly all is here or its text began here already."""
         if not sequence.request.candidates or sequence.n_output or sequence.cancelling:
             return False
         missing = sequence.n_prompt - hit_blocks * self.pool.block_size
         return not hit_blocks or missing > self.pool.block_size
 
-    def _admit(self, sequence: Sequence, now: float) -> PullOrder | None:
+    def _admit(self, sequence: Sequence, now: float) -> PullJob | None:
         size = self.pool.block_size
         hits = self._prefix_hits(sequence)
-        pulls = self._pulls(sequence, len(hits))
+        needs_pull = self._should_pull(sequence, len(hits))
         self.pool.take(hits)
         total = _ceil_div(len(sequence.tokens), size)
         sequence.blocks = hits + self.pool.allocate(total - len(hits))
@@ -330,14 +331,14 @@ class Scheduler:
         if sequence.scheduled_s is None:
             sequence.scheduled_s = now
             sequence.cached_tokens = sequence.num_computed
-        if not pulls:
+        if not needs_pull:
             sequence.state = State.RUNNING
             self.running.append(sequence)
             return None
         sequence.state = State.PULLING
         sequence.wait_deadline_s = now + self.limits.pull_timeout_s
         self.pulling[sequence.request_id] = sequence
-        return PullOrder(
+        return PullJob(
             request_id=sequence.request_id,
             attempt=sequence.request.attempt,
             token_ids=sequence.request.token_ids,
@@ -388,7 +389,7 @@ class Scheduler:
     def _end_quarantine(self, event: PullDone | PullFailed) -> None:
         self.pool.release(self.quarantined.pop((event.request_id, event.attempt), []))
 
-    def _pulling(self, event: PullReady | PullDone | PullFailed) -> Sequence | None:
+    def _pull_of(self, event: PullReady | PullDone | PullFailed) -> Sequence | None:
         sequence = self.pulling.get(event.request_id)
         if sequence is None or sequence.request.attempt != event.attempt:
             return None  # late or doubled: an old attempt

@@ -67,7 +67,7 @@ class _Submit:
 
 @dataclass(frozen=True, slots=True)
 class _SubmitRemote:
-    order: RemotePrefill
+    prefill: RemotePrefill
     on_event: Callable[[PrefillEvent], None]
     arrival_s: float
 
@@ -112,18 +112,18 @@ class EngineLoop:
         self._sinks: dict[str, Sink] = {}
         self._remotes: dict[str, _SubmitRemote] = {}
         self._outbox: list[Delivery] = []
-        self._pulls: PullPort | None = None
+        self._kv_service: PullPort | None = None
         self._stopping = threading.Event()
         self._running: Future[None] | None = None
 
     # ------------------------------------------------------------- called from other threads
 
-    def start(self, pulls: PullPort | None = None, worker: Worker | None = None) -> None:
+    def start(self, kv_service: PullPort | None = None, worker: Worker | None = None) -> None:
         """Run on `worker`, which loaded the runner, or on a thread of its own.
 
-        `pulls` is the KV service, for the decode role.
+        `kv_service` starts and cancels pulls; None outside the decode role.
         """
-        self._pulls = pulls
+        self._kv_service = kv_service
         worker = worker or Worker("engine")
         self._running = worker.call(self._run)
         self._running.add_done_callback(_say_why)
@@ -171,9 +171,9 @@ class EngineLoop:
         return self._epoch
 
     def submit_remote_prefill(
-        self, order: RemotePrefill, on_event: Callable[[PrefillEvent], None]
+        self, prefill: RemotePrefill, on_event: Callable[[PrefillEvent], None]
     ) -> None:
-        self._inbox.put(_SubmitRemote(order, on_event, self._clock()))
+        self._inbox.put(_SubmitRemote(prefill, on_event, self._clock()))
 
     def abort_remote_prefill(self, request_id: str, attempt: int) -> None:
         key = LeaseKey(request_id, attempt, self._epoch)
@@ -232,8 +232,8 @@ class EngineLoop:
                 request_id,
                 extra={"request_id": client_id(request_id)},
             )
-        for order in decision.pulls:
-            self._pull_port().start_pull(order)
+        for job in decision.pull_jobs:
+            self._pull_port().start_pull(job)
         if decision.plan is None:
             return False
         self._flush()  # what is known already does not wait for the step: a peer's first token
@@ -311,15 +311,15 @@ class EngineLoop:
         self.scheduler.add(submit.request)
 
     def _add_remote(self, submit: _SubmitRemote) -> None:
-        order = submit.order
-        request_id = _remote_id(order.request_id, order.attempt)
+        prefill = submit.prefill
+        request_id = _remote_id(prefill.request_id, prefill.attempt)
         request = NewRequest(
             request_id=request_id,
-            token_ids=list(order.token_ids),
-            sampling=order.sampling,
+            token_ids=list(prefill.token_ids),
+            sampling=prefill.sampling,
             arrival_s=submit.arrival_s,
-            attempt=order.attempt,
-            lease_s=order.lease_s,
+            attempt=prefill.attempt,
+            lease_s=prefill.lease_s,
         )
         refusal = self.scheduler.refusal(request)
         if self.draining:
@@ -373,16 +373,16 @@ class EngineLoop:
             _log_end(emission)
             self._refuse_remote(submit, "failed", emission.message)
             return
-        order = submit.order
-        key = LeaseKey(order.request_id, order.attempt, self._epoch)
+        prefill = submit.prefill
+        key = LeaseKey(prefill.request_id, prefill.attempt, self._epoch)
         blocks = tuple(sequence.blocks)
-        self.leases.grant(key, blocks, order.lease_s)
+        self.leases.grant(key, blocks, prefill.lease_s)
         _notify(submit, _lease_ready(key, sequence, emission.token_id, blocks))
 
     def _refuse_remote(self, submit: _SubmitRemote, reason: str, message: str) -> None:
-        order = submit.order
+        prefill = submit.prefill
         _notify(submit, PrefillRefused(
-            request_id=order.request_id, attempt=order.attempt, reason=reason, message=message
+            request_id=prefill.request_id, attempt=prefill.attempt, reason=reason, message=message
         ))  # fmt: skip
 
     def _flush(self) -> None:
@@ -406,8 +406,8 @@ class EngineLoop:
         self._flush()
 
     def _pull_port(self) -> PullPort:
-        assert self._pulls is not None, "only a decode engine with a KV service admits pulls"
-        return self._pulls
+        assert self._kv_service is not None, "only a decode engine with a KV service starts pulls"
+        return self._kv_service
 
 
 def _remote_id(request_id: str, attempt: int) -> str:
@@ -437,8 +437,8 @@ def _subject(message: _Message | NewRequest) -> dict[str, object]:
     match message:
         case _Submit(request):
             return _subject(request)
-        case _SubmitRemote(order):
-            return {"request_id": client_id(order.request_id), "attempt": order.attempt}
+        case _SubmitRemote(prefill):
+            return {"request_id": client_id(prefill.request_id), "attempt": prefill.attempt}
         case _Abort(request_id):
             return {"request_id": client_id(request_id)}
         case _Wake():

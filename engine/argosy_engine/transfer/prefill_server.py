@@ -87,7 +87,7 @@ class PrefillServer:
             hello = await self._hello(reader)
             logs.bind(request_id=client_id(hello.request_id), attempt=hello.attempt)
             token_ids = await self._tokens(reader, hello)
-        order = RemotePrefill(
+        prefill_job = RemotePrefill(
             request_id=hello.request_id,
             attempt=hello.attempt,
             token_ids=token_ids,
@@ -100,7 +100,7 @@ class PrefillServer:
         following.add_done_callback(_look_at)  # a peer that leaves early is not logged
         refused = False
         try:
-            event = await self._computed(order, following, writer)
+            event = await self._computed(prefill_job, following, writer)
             if isinstance(event, PrefillRefused):
                 refused = True
                 log.info("refused: %s: %s", event.reason, event.message)
@@ -109,7 +109,7 @@ class PrefillServer:
             await self._serve_lease(event, following, reader, writer)
         finally:
             if not refused:  # a refused twin must not end the lease of the one that was there first
-                self._prefill.abort_remote_prefill(order.request_id, order.attempt)
+                self._prefill.abort_remote_prefill(prefill_job.request_id, prefill_job.attempt)
             following.cancel()
             await asyncio.wait((following,))  # from here on others may read
 
@@ -156,7 +156,7 @@ class PrefillServer:
 
     async def _computed(
         self,
-        order: RemotePrefill,
+        prefill_job: RemotePrefill,
         following: "asyncio.Task[Message]",
         writer: asyncio.StreamWriter,
     ) -> PrefillEvent:
@@ -171,7 +171,7 @@ class PrefillServer:
         def on_event(event: PrefillEvent) -> None:
             aio.call_soon_threadsafe(settle, event)
 
-        self._prefill.submit_remote_prefill(order, on_event)
+        self._prefill.submit_remote_prefill(prefill_job, on_event)
         both = (answer, following)
         first = asyncio.FIRST_COMPLETED
         while not (await asyncio.wait(both, timeout=_WAIT_EVERY_S, return_when=first))[0]:

@@ -1,6 +1,6 @@
 """Decode's end of a hand-over: find a prefill engine that answers, and fetch its KV.
 
-A `PullOrder` ends in one event. Candidates are tried in order until one has computed the prompt;
+A `PullJob` ends in one event. Candidates are tried in order until one has computed the prompt;
 after that its first token may be with the client already, so a later failure is not tried again
 elsewhere: decode computes the prompt itself.
 """
@@ -18,7 +18,7 @@ from argosy_engine.core.handover.messages import (
     PullDone,
     PullEvent,
     PullFailed,
-    PullOrder,
+    PullJob,
     PullReady,
 )
 from argosy_engine.core.handover.suspects import Suspects
@@ -80,36 +80,36 @@ class Puller:
         self._post = post
         self._suspects = Suspects()
 
-    async def pull(self, order: PullOrder) -> None:
+    async def pull(self, job: PullJob) -> None:
         """Posts exactly one PullDone or PullFailed, whatever happens."""
-        logs.bind(request_id=client_id(order.request_id), attempt=order.attempt)
+        logs.bind(request_id=client_id(job.request_id), attempt=job.attempt)
         try:
-            outcome: PullDone | PullFailed = await self._pull(order)
+            outcome: PullDone | PullFailed = await self._pull(job)
         except PullError as error:
-            outcome = _failed(order, error)
+            outcome = _failed(job, error)
         except asyncio.CancelledError:
-            outcome = _failed(order, PullError("cancelled", "the request ended before its KV came"))
+            outcome = _failed(job, PullError("cancelled", "the request ended before its KV came"))
         except Exception as error:
             # A pull must end in an event: a request without one would wait for ever.
             log.exception("a pull failed inside the engine")
-            outcome = _failed(order, PullError("broken", f"unexpected: {error!r}"))
+            outcome = _failed(job, PullError("broken", f"unexpected: {error!r}"))
         self._post(outcome)
 
-    async def _pull(self, order: PullOrder) -> PullDone:
+    async def _pull(self, job: PullJob) -> PullDone:
         """Ask the candidates in order; a silent one must leave time for those after it.
 
         One that gives a sign of life may take all of it: a long prompt takes as long elsewhere."""
-        deadline_s = time.monotonic() + order.timeout_s
+        deadline_s = time.monotonic() + job.timeout_s
         failure = PullError("suspended", "all candidates failed lately and are left alone")
-        for index, candidate in enumerate(order.candidates):
+        for index, candidate in enumerate(job.candidates):
             now = time.monotonic()
             if not self._suspects.may_ask(candidate, now):
                 continue
             log.debug("ask the prefill engine at %s", candidate)
-            others = sum(self._suspects.trusts(c, now) for c in order.candidates[index + 1 :])
+            others = sum(self._suspects.trusts(c, now) for c in job.candidates[index + 1 :])
             alive_by_s = now + (deadline_s - now) / (1 + others)
             try:
-                return await self._pull_from(candidate, order, alive_by_s, deadline_s)
+                return await self._pull_from(candidate, job, alive_by_s, deadline_s)
             except PullError as error:
                 failure = error
                 log.info("no KV from %s", error)
@@ -126,25 +126,25 @@ class Puller:
             self._suspects.failed(candidate, asked_s=asked_s, now=time.monotonic())
 
     async def _pull_from(
-        self, candidate: str, order: PullOrder, alive_by_s: float, deadline_s: float
+        self, candidate: str, job: PullJob, alive_by_s: float, deadline_s: float
     ) -> PullDone:
         writer: asyncio.StreamWriter | None = None
         ready = False
-        hello = self._hello(order)
+        hello = self._hello(job)
         try:
             async with _until(alive_by_s, "no sign of life in this candidate's share of the time"):
                 reader, writer = await _connect(candidate)
                 await self._ask(reader, writer, hello)
                 sign = await _next_sign(reader)
-            async with _until(deadline_s, f"no first token within {order.timeout_s:g} s"):
+            async with _until(deadline_s, f"no first token within {job.timeout_s:g} s"):
                 while isinstance(sign, Wait):
                     sign = await _next_sign(reader)
             answer = sign
-            self._post(self._ready(answer, order))
+            self._post(self._ready(answer, job))
             ready = True
             self._suspects.answered(candidate)
-            async with _until(deadline_s, f"no KV within {order.timeout_s:g} s"):
-                done = await self._fetch(reader, writer, answer, order)
+            async with _until(deadline_s, f"no KV within {job.timeout_s:g} s"):
+                done = await self._fetch(reader, writer, answer, job)
         except (PullError, WireError, EOFError, OSError) as error:
             failed = _as_pull_error(candidate, error)
             failed.final = ready
@@ -158,17 +158,17 @@ class Puller:
             if writer is not None and not writer.is_closing():
                 writer.transport.abort()  # closing would wait until a silent peer reads the rest
 
-    def _hello(self, order: PullOrder) -> bytes:
+    def _hello(self, job: PullJob) -> bytes:
         said = {
-            "request_id": order.request_id,
-            "attempt": order.attempt,
+            "request_id": job.request_id,
+            "attempt": job.attempt,
             "fingerprint": self._layout.fingerprint,
-            "n_tokens": len(order.token_ids),
-            "sampling": order.sampling.to_json(),
+            "n_tokens": len(job.token_ids),
+            "sampling": job.sampling.to_json(),
             "lease_s": self._lease_s,
         }
         try:
-            return encode_control(Kind.PREFILL, said) + encode_tokens(order.token_ids)
+            return encode_control(Kind.PREFILL, said) + encode_tokens(job.token_ids)
         except WireError as error:
             raise PullError("refused", f"not asked: {error}") from error
 
@@ -180,15 +180,15 @@ class Puller:
             await writer.drain()
             await _expect(reader, Accepted)
 
-    def _ready(self, answer: Ready, order: PullOrder) -> PullReady:
+    def _ready(self, answer: Ready, job: PullJob) -> PullReady:
         """Whatever READY says is checked before a token of it reaches a client."""
-        if (answer.n_tokens, answer.n_blocks) != (len(order.token_ids), len(order.block_ids)):
-            raise WireError(f"READY is not about this prompt of {len(order.token_ids)} tokens")
+        if (answer.n_tokens, answer.n_blocks) != (len(job.token_ids), len(job.block_ids)):
+            raise WireError(f"READY is not about this prompt of {len(job.token_ids)} tokens")
         if answer.first_token >= self._runner.vocab_size:
             raise WireError(f"this model has no token {answer.first_token}")
         return PullReady(
-            request_id=order.request_id,
-            attempt=order.attempt,
+            request_id=job.request_id,
+            attempt=job.attempt,
             first_token=answer.first_token,
             prefill_pod=answer.pod,
         )
@@ -198,15 +198,15 @@ class Puller:
         reader: asyncio.StreamReader,
         writer: asyncio.StreamWriter,
         answer: Ready,
-        order: PullOrder,
+        job: PullJob,
     ) -> PullDone:
         began = time.monotonic()
         size = self._layout.wire_block_bytes
-        expected = first = order.have_tokens // self._layout.block_size
-        pull = {"lease": answer.lease, "from_token": order.have_tokens}
+        expected = first = job.have_tokens // self._layout.block_size
+        pull = {"lease": answer.lease, "from_token": job.have_tokens}
         await send_control(writer, Kind.PULL, pull)
         while True:
-            due = len(order.block_ids) - expected
+            due = len(job.block_ids) - expected
             frame = await read_head(reader)
             if frame.kind is not Kind.KV:
                 break
@@ -216,16 +216,16 @@ class Puller:
                 raise WireError(f"blocks {run.first} to {end} came where {expected} was due")
             if run.data.nbytes != run.count * size:
                 raise WireError(f"{run.count} blocks came as {run.data.nbytes} bytes")
-            self._runner.write_blocks(order.block_ids[run.first : end], run.data)
+            self._runner.write_blocks(job.block_ids[run.first : end], run.data)
             expected = end
         payload = await read_payload(reader, frame, SMALL_CONTROL_BYTES)
         _expected(decode_message(frame.kind, payload), Done)
-        if size and expected != len(order.block_ids):
-            raise WireError(f"DONE after {expected} of {len(order.block_ids)} blocks")
+        if size and expected != len(job.block_ids):
+            raise WireError(f"DONE after {expected} of {len(job.block_ids)} blocks")
         return PullDone(
-            request_id=order.request_id,
-            attempt=order.attempt,
-            bytes_moved=max(0, len(order.block_ids) - first) * self._layout.block_bytes,
+            request_id=job.request_id,
+            attempt=job.attempt,
+            bytes_moved=max(0, len(job.block_ids) - first) * self._layout.block_bytes,
             seconds=time.monotonic() - began,
         )
 
@@ -250,9 +250,9 @@ def _expected(message: Message, kind: type[_Expected]) -> _Expected:
     raise PullError(cause, f"{message.reason}: {message.message}", message.reason)
 
 
-def _failed(order: PullOrder, error: PullError) -> PullFailed:
+def _failed(job: PullJob, error: PullError) -> PullFailed:
     return PullFailed(
-        request_id=order.request_id, attempt=order.attempt, cause=error.cause, message=str(error)
+        request_id=job.request_id, attempt=job.attempt, cause=error.cause, message=str(error)
     )
 
 

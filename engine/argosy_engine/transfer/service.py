@@ -11,7 +11,7 @@ import threading
 from collections.abc import Callable
 
 from argosy_engine.config import EngineConfig
-from argosy_engine.core.handover.messages import PrefillPort, PullEvent, PullOrder
+from argosy_engine.core.handover.messages import PrefillPort, PullEvent, PullJob
 from argosy_engine.ports.runner import Runner
 from argosy_engine.transfer.prefill_server import PrefillServer
 from argosy_engine.transfer.puller import Puller
@@ -51,8 +51,8 @@ class KvService:
             self.port = int(self._socket.getsockname()[1])
         self._thread.start()
 
-    def start_pull(self, order: PullOrder) -> None:
-        self._aio.call_soon_threadsafe(self._start_pull, order)
+    def start_pull(self, job: PullJob) -> None:
+        self._aio.call_soon_threadsafe(self._start_pull, job)
 
     def cancel_pull(self, request_id: str, attempt: int) -> None:
         self._aio.call_soon_threadsafe(self._cancel_pull, (request_id, attempt))
@@ -62,9 +62,9 @@ class KvService:
             self._aio.call_soon_threadsafe(self._stop.set)
             self._thread.join()
 
-    def _start_pull(self, order: PullOrder) -> None:
-        key = (order.request_id, order.attempt)
-        task = self._aio.create_task(self._puller.pull(order))
+    def _start_pull(self, job: PullJob) -> None:
+        key = (job.request_id, job.attempt)
+        task = self._aio.create_task(self._puller.pull(job))
         self._pulls[key] = task
         task.add_done_callback(lambda _: self._pulls.pop(key, None))
 

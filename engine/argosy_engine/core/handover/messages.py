@@ -26,7 +26,7 @@ __all__ = [
     "PullDone",
     "PullEvent",
     "PullFailed",
-    "PullOrder",
+    "PullJob",
     "PullPort",
     "PullReady",
     "RemotePrefill",
@@ -47,7 +47,7 @@ class LeaseKey:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class PullOrder:
+class PullJob:
     """Fetch a prompt's KV. `block_ids` cover the whole prompt, in order; the first
     `have_tokens` (a multiple of the block size) are here already and must not be written."""
 
@@ -107,7 +107,7 @@ PullEvent = PullReady | PullDone | PullFailed
 class PullPort(Protocol):
     """Decode's side of the service."""
 
-    def start_pull(self, order: PullOrder) -> None:
+    def start_pull(self, job: PullJob) -> None:
         """Ends in exactly one PullDone or PullFailed; at most one PullReady comes before."""
         ...
 
@@ -164,7 +164,7 @@ class PrefillPort(Protocol):
         ...
 
     def submit_remote_prefill(
-        self, order: RemotePrefill, on_event: Callable[[PrefillEvent], None]
+        self, prefill: RemotePrefill, on_event: Callable[[PrefillEvent], None]
     ) -> None:
         """Queue the prompt. `on_event` is called exactly once, on the engine's thread."""
         ...
