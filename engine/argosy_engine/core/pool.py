@@ -124,13 +124,3 @@ class BlockPool:
         if digest not in self._index and block not in self._hash_of:
             self._index[digest] = block
             self._hash_of[block] = digest
-
-    def reset_prefix_cache(self) -> bool:
-        """Forget all known text; refused (False) while any block is used."""
-        if self._refs:
-            return False
-        self._blank.extend(self._cached)
-        self._cached.clear()
-        self._index.clear()
-        self._hash_of.clear()
-        return True

@@ -71,9 +71,6 @@ class LeaseTable:
             del self._leases[lease.key]
         return [lease.key for lease in over]
 
-    def next_expiry_s(self) -> float:
-        return min((lease.expires_s for lease in self._leases.values()), default=float("inf"))
-
     def _alive(self, key: LeaseKey, now: float) -> Lease:
         lease = self._leases.get(key)
         if lease is None:
