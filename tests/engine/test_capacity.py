@@ -46,16 +46,16 @@ def serve(preset, pool_tokens, count):
         scheduler.add(request)
     chunks = steps = preempted = 0
     while scheduler.sequences:
-        decision = scheduler.schedule(0.0)
-        preempted += len(decision.preempted)
-        out = runner.execute(decision.plan)
-        drawn = [chunk for chunk in decision.plan.chunks if chunk.samples]
+        scheduled = scheduler.schedule(0.0)
+        preempted += len(scheduled.preempted)
+        out = runner.execute(scheduled.plan)
+        drawn = [chunk for chunk in scheduled.plan.chunks if chunk.samples]
         for index, chunk in enumerate(drawn):
             if len(chunk.tokens) >= WORDS + ANSWER:  # the model ends its answer
                 out.token_ids[index] = EOS
-        scheduler.update(decision.plan, out, 0.0)
-        if decision.plan.kind == "decode":
-            chunks, steps = chunks + len(decision.plan.chunks), steps + 1
+        scheduler.update(scheduled.plan, out, 0.0)
+        if scheduled.plan.kind == "decode":
+            chunks, steps = chunks + len(scheduled.plan.chunks), steps + 1
     return chunks / steps, preempted
 
 

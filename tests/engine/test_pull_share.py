@@ -6,8 +6,8 @@ from tests.engine.test_scheduler import ask, make, step
 SILENT, OTHER = ("10.0.0.1:8002",), ("10.0.0.2:8002",)
 
 
-def pulled(decision):
-    return [job.request_id for job in decision.pull_jobs]
+def pulled(scheduled):
+    return [job.request_id for job in scheduled.pull_jobs]
 
 
 def test_pulls_from_one_engine_take_half_of_the_places_and_others_pass_those_that_wait():
@@ -16,10 +16,10 @@ def test_pulls_from_one_engine_take_half_of_the_places_and_others_pass_those_tha
         scheduler.add(ask(f"silent{index}", 40, candidates=SILENT))
     scheduler.add(ask("other", 40, candidates=OTHER))
     scheduler.add(ask("here", 40))
-    decision, _ = step(scheduler)
-    assert pulled(decision) == ["silent0", "silent1", "silent2", "silent3", "other"]
-    assert [chunk.request_id for chunk in decision.plan.chunks] == ["here"]
-    assert decision.blocked_by == "pull"
+    scheduled, _ = step(scheduler)
+    assert pulled(scheduled) == ["silent0", "silent1", "silent2", "silent3", "other"]
+    assert [chunk.request_id for chunk in scheduled.plan.chunks] == ["here"]
+    assert scheduled.blocked_by == "pull"
     assert [s.request_id for s in scheduler.waiting] == [f"silent{i}" for i in range(4, 8)]
 
 
@@ -28,9 +28,9 @@ def test_pulls_from_one_engine_take_half_of_the_memory():
     for index in range(4):
         scheduler.add(ask(f"silent{index}", 14 * 16, candidates=SILENT))
     scheduler.add(ask("here", 20 * 16))
-    decision, _ = step(scheduler)
-    assert pulled(decision) == ["silent0", "silent1"]
-    assert [chunk.request_id for chunk in decision.plan.chunks] == ["here"]
+    scheduled, _ = step(scheduler)
+    assert pulled(scheduled) == ["silent0", "silent1"]
+    assert [chunk.request_id for chunk in scheduled.plan.chunks] == ["here"]
 
 
 def test_one_prompt_larger_than_the_share_is_pulled_when_it_is_alone():

@@ -40,18 +40,18 @@ def ask(name, prompt, max_tokens=4, at=0.0, **more):
 
 
 def step(scheduler, now=0.0, token=7):
-    decision = scheduler.schedule(now)
+    scheduled = scheduler.schedule(now)
     emissions = []
-    if decision.plan is not None:
+    if scheduled.plan is not None:
         out = StepOutput(
-            token_ids=[token for chunk in decision.plan.chunks if chunk.samples], busy_s=0.01
+            token_ids=[token for chunk in scheduled.plan.chunks if chunk.samples], busy_s=0.01
         )
-        emissions = scheduler.update(decision.plan, out, now)
-    return decision, emissions
+        emissions = scheduler.update(scheduled.plan, out, now)
+    return scheduled, emissions
 
 
-def shares(decision):
-    return [chunk.count for chunk in decision.plan.chunks]
+def shares(scheduled):
+    return [chunk.count for chunk in scheduled.plan.chunks]
 
 
 def test_three_long_prompts_share_the_budget_in_chunks():
@@ -69,9 +69,9 @@ def test_decodes_come_first_and_are_never_delayed_by_a_prompt():
     step(scheduler)
     scheduler.add(ask("long", 300))
     for _ in range(4):
-        decision, _ = step(scheduler)
-        assert decision.plan.chunks[0].request_id == "old"
-        assert decision.plan.tokens <= 64
+        scheduled, _ = step(scheduler)
+        assert scheduled.plan.chunks[0].request_id == "old"
+        assert scheduled.plan.tokens <= 64
 
 
 def test_a_finished_request_leaves_before_the_next_step():
@@ -89,8 +89,8 @@ def test_a_full_prefix_hit_still_computes_the_last_token():
     scheduler.add(ask("a", range(100, 164), max_tokens=1))
     step(scheduler)
     scheduler.add(ask("b", range(100, 164), max_tokens=1))
-    decision, emissions = step(scheduler)
-    assert shares(decision) == [16]
+    scheduled, emissions = step(scheduler)
+    assert shares(scheduled) == [16]
     assert emissions[0].sequence.cached_tokens == 48
 
 
@@ -123,16 +123,16 @@ def test_a_pulled_request_decodes_without_prefill_and_a_failed_pull_falls_back()
     scheduler = make()
     for name in ("good", "bad"):
         scheduler.add(ask(name, 40, candidates=("10.0.0.1:8002",)))
-    decision, _ = step(scheduler)
-    assert decision.plan is None
-    assert [len(job.block_ids) for job in decision.pull_jobs] == [3, 3]
+    scheduled, _ = step(scheduler)
+    assert scheduled.plan is None
+    assert [len(job.block_ids) for job in scheduled.pull_jobs] == [3, 3]
     for name in ("good", "bad"):
         ready = PullReady(request_id=name, attempt=1, first_token=9, prefill_pod="p")
         assert [e.token_id for e in scheduler.pull_ready(ready, 1.0)] == [9]
     scheduler.pull_done(PullDone(request_id="good", attempt=1, bytes_moved=0, seconds=0.1))
     scheduler.pull_failed(PullFailed(request_id="bad", attempt=1, cause="broken", message=""))
-    decision, _ = step(scheduler)
-    assert [(chunk.request_id, chunk.count) for chunk in decision.plan.chunks] == [
+    scheduled, _ = step(scheduler)
+    assert [(chunk.request_id, chunk.count) for chunk in scheduled.plan.chunks] == [
         ("good", 1),
         ("bad", 41),
     ]
@@ -159,8 +159,8 @@ def test_an_aborted_pull_keeps_its_blocks_until_the_service_lets_go():
     scheduler.add(ask("a", 40, candidates=("10.0.0.1:8002",)))
     step(scheduler)
     scheduler.abort("a")
-    decision, _ = step(scheduler)
-    assert decision.cancels == (("a", 1),)
+    scheduled, _ = step(scheduler)
+    assert scheduled.cancels == (("a", 1),)
     assert scheduler.pool.used == 3
     scheduler.pull_failed(PullFailed(request_id="a", attempt=1, cause="cancelled", message=""))
     assert scheduler.pool.used == 0
@@ -183,10 +183,10 @@ def lost_pull(scheduler, *, first_token, abort=False):
 def test_a_pull_that_is_never_confirmed_as_stopped_does_not_hold_its_client(first_token):
     scheduler = make()
     lost_pull(scheduler, first_token=first_token)
-    decision, emissions = step(scheduler, now=65.0)
-    assert decision.abandoned == ("a",)
-    assert decision.pull_jobs == ()
-    assert shares(decision) == [40 + first_token]
+    scheduled, emissions = step(scheduler, now=65.0)
+    assert scheduled.abandoned == ("a",)
+    assert scheduled.pull_jobs == ()
+    assert shares(scheduled) == [40 + first_token]
     sequence = emissions[0].sequence
     while scheduler.sequences:
         step(scheduler, now=66.0)
@@ -247,15 +247,15 @@ WORK = st.lists(
 )
 
 
-def check(scheduler, decision):
+def check(scheduler, scheduled):
     pool = scheduler.pool
     held = [b for s in scheduler.sequences.values() for b in s.blocks]
     assert sum(pool.refs(b) for b in set(held)) == len(held)
     assert pool.free + pool.used + pool.cached == pool.total
     assert scheduler.promised >= 0
-    if decision.plan is not None:
-        assert decision.plan.tokens <= scheduler.limits.max_num_batched_tokens
-        assert len(decision.plan.chunks) <= scheduler.limits.max_num_seqs
+    if scheduled.plan is not None:
+        assert scheduled.plan.tokens <= scheduler.limits.max_num_batched_tokens
+        assert len(scheduled.plan.chunks) <= scheduler.limits.max_num_seqs
 
 
 def run_all(scheduler, work):
@@ -273,13 +273,13 @@ def run_all(scheduler, work):
             if leaves and sequence.n_output == 3:
                 scheduler.abort(sequence.request_id)
         decoding = {s.request_id for s in scheduler.running if s.decoding}
-        decision, _ = step(scheduler, now)
-        ran = {chunk.request_id for chunk in decision.plan.chunks} if decision.plan else set()
+        scheduled, _ = step(scheduler, now)
+        ran = {chunk.request_id for chunk in scheduled.plan.chunks} if scheduled.plan else set()
         for name in decoding & set(scheduler.sequences):
             decoded_at[name] = 0 if name in ran else decoded_at.get(name, 0) + 1
             assert decoded_at[name] <= 25, "a decode starved"
-        preempted += len(decision.preempted)
-        check(scheduler, decision)
+        preempted += len(scheduled.preempted)
+        check(scheduler, scheduled)
         now += 0.03
         if not pending and not scheduler.sequences:
             return preempted, [s for s, _ in everything]
@@ -345,11 +345,11 @@ def test_pulls_that_end_in_any_way_keep_chunks_in_their_blocks_and_lose_nobody(
                 due.setdefault(turn + 90, []).append((name, attempt, "late", False, False))
             else:
                 scheduler.pull_failed(PullFailed(**key, cause="broken", message=""))
-        decision, _ = step(scheduler, float(turn))
-        if decision.plan is not None:
-            flatten(decision.plan)
+        scheduled, _ = step(scheduler, float(turn))
+        if scheduled.plan is not None:
+            flatten(scheduled.plan)
         assert scheduler.promised >= 0
-        for job in decision.pull_jobs:
+        for job in scheduled.pull_jobs:
             _, _, end, ready, wait, leaves = pulls[int(job.request_id[1:])]
             due.setdefault(turn + 1 + wait, []).append(
                 (job.request_id, job.attempt, end, ready, leaves)

@@ -20,7 +20,7 @@ __all__ = [
     "Sequence",
     "State",
     "client_id",
-    "finish_reason",
+    "find_finish_reason",
 ]
 
 FinishReason = Literal["stop", "length", "abort", "error"]
@@ -143,7 +143,7 @@ class Emission:
     leased: bool = False  # a remote prefill is ready to be pulled
 
 
-def finish_reason(
+def find_finish_reason(
     sequence: Sequence, token_id: int, eos: frozenset[int], max_model_len: int
 ) -> FinishReason | None:
     """Does the token just appended end it? min_tokens, then eos, stop ids, length."""

@@ -1,6 +1,6 @@
 """Continuous batching: which tokens of which sequences run in the next step.
 
-The loop feeds it (`add`, `abort`, pull events, freed leases) between steps, asks for a decision
+The loop feeds it (`add`, `abort`, pull events, freed leases) between steps, asks for a step
 (`schedule`), has the plan computed, and tells it the outcome (`update`). Decodes come first, then
 prompts under way, then new ones in order of arrival, chunked to what the token budget leaves.
 A sequence's whole prompt gets its blocks when it enters, so that two half-computed prompts can
@@ -12,7 +12,6 @@ from collections.abc import Iterable
 from operator import attrgetter
 
 from argosy_engine.core.capacity import Candidate, CapacityPolicy, Pressure
-from argosy_engine.core.decision import BlockedBy, Decision
 from argosy_engine.core.handover.messages import PullDone, PullFailed, PullJob, PullReady
 from argosy_engine.core.handover.pull_share import PullShare
 from argosy_engine.core.limits import Limits, Refusal, refuse_shape
@@ -24,9 +23,9 @@ from argosy_engine.core.request import (
     NewRequest,
     Sequence,
     State,
+    find_finish_reason,
 )
-from argosy_engine.core.request import finish_reason as finish_reason_of
-from argosy_engine.core.step import Chunk, StepOutput, StepPlan
+from argosy_engine.core.step import BlockedBy, Chunk, SchedulerOutput, StepOutput, StepPlan
 
 __all__ = ["Scheduler"]
 
@@ -136,7 +135,7 @@ class Scheduler:
 
     # ------------------------------------------------------------- a step
 
-    def schedule(self, now: float) -> Decision:
+    def schedule(self, now: float) -> SchedulerOutput:
         """Decide the next step. Every sequence in the plan must come back through `update`."""
         emissions = self._expire_waiting(now)
         abandoned = self._abandon_pulls(now)
@@ -168,7 +167,7 @@ class Scheduler:
                 else:
                     share.add(head)
                     pull_jobs.append(job)
-        return Decision(
+        return SchedulerOutput(
             plan=self._plan(chunks),
             pull_jobs=tuple(pull_jobs),
             cancels=tuple(cancels),
@@ -407,7 +406,7 @@ class Scheduler:
             sequence.state = State.LEASED
             self.leased[sequence.request_id] = sequence
             return Emission(sequence, token_id, gap_s, leased=True)
-        reason = finish_reason_of(sequence, token_id, self.eos, self.max_model_len)
+        reason = find_finish_reason(sequence, token_id, self.eos, self.max_model_len)
         if reason is not None:
             if sequence.state is State.PULLING:
                 sequence.reason = reason

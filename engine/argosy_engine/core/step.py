@@ -7,11 +7,25 @@
 from dataclasses import dataclass, field
 from typing import Literal
 
+from argosy_engine.core.handover.messages import PullJob
+from argosy_engine.core.request import Emission, Sequence
 from argosy_engine.core.sampling import SamplingParams
 
-__all__ = ["Chunk", "FlatBatch", "StepKind", "StepOutput", "StepPlan", "flatten"]
+__all__ = [
+    "BlockedBy",
+    "Chunk",
+    "FlatBatch",
+    "SchedulerOutput",
+    "StepKind",
+    "StepOutput",
+    "StepPlan",
+    "flatten",
+]
 
 StepKind = Literal["prefill", "decode", "mixed"]
+BlockedBy = Literal["batch", "tokens", "kv", "lease", "pull"]
+"""What the first waiting request waits for: a place in the batch, room in the step's token budget,
+free KV blocks, KV blocks held by leases, or the end of its peer's other pulls."""
 
 
 # Chunks and emissions are made once a token: freezing them would double their cost.
@@ -55,6 +69,31 @@ class StepPlan:
     @property
     def tokens(self) -> int:
         return self.prefill_tokens + self.decode_sequences
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SchedulerOutput:
+    """What `Scheduler.schedule` asks of the engine loop."""
+
+    plan: StepPlan | None
+    """None when there is nothing to compute."""
+
+    pull_jobs: tuple[PullJob, ...] = ()
+    """Pulls to start."""
+
+    cancels: tuple[tuple[str, int], ...] = ()
+    """(request id, attempt) of pulls to stop."""
+
+    abandoned: tuple[str, ...] = ()
+    """Ids of requests whose pull was not confirmed as stopped in time; they go on without it."""
+
+    emissions: tuple[Emission, ...] = ()
+    """Requests that waited too long for admission and failed."""
+
+    blocked_by: BlockedBy | None = None
+    """Why the first waiting request was not admitted; None when nothing waits."""
+
+    preempted: tuple[Sequence, ...] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

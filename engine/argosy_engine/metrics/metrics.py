@@ -5,18 +5,16 @@ are designs/0001-seams.md §5. Gauges are read from the scheduler at scrape time
 be stale; every label value exists from the start, so that rate() never meets a gap.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable
 
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, generate_latest
 from prometheus_client import disable_created_metrics as _disable_created_metrics
 
 from argosy_engine.config import EngineConfig
-from argosy_engine.core.decision import Decision
 from argosy_engine.core.handover.messages import PullDone, PullFailed
-from argosy_engine.core.request import Emission, FinishReason, State
-from argosy_engine.core.request import Sequence as Request
+from argosy_engine.core.request import Emission, FinishReason, Sequence, State
 from argosy_engine.core.scheduler import Scheduler
-from argosy_engine.core.step import StepOutput, StepPlan
+from argosy_engine.core.step import SchedulerOutput, StepOutput, StepPlan
 from argosy_engine.ports.runner import KvLayout
 
 __all__ = ["EngineMetrics"]
@@ -45,7 +43,7 @@ def _one_two_five(limit: int) -> list[float]:
     return [float(value) for value in series if value <= limit] or [1.0]
 
 
-def _edges(base: Sequence[float], slo_ms: float | None) -> list[float]:
+def _edges(base: Iterable[float], slo_ms: float | None) -> list[float]:
     """The SLO's limit is always an edge: its share of good requests is then exact."""
     return sorted({*base, slo_ms / 1000}) if slo_ms else list(base)
 
@@ -77,16 +75,20 @@ class EngineMetrics:
         return Counter(f"vllm:{name}", text, ("model_name", "engine", *labels),
                        registry=self.registry)  # fmt: skip
 
-    def _each(self, metric: Counter, label: str, values: Sequence[str]) -> dict[str, Counter]:
+    def _each(self, metric: Counter, label: str, values: Iterable[str]) -> dict[str, Counter]:
         return {value: metric.labels(**self._model, **{label: value}) for value in values}
 
-    def _vllm_histogram(self, name: str, text: str, buckets: Sequence[float]) -> Histogram:
+    def _vllm_histogram(self, name: str, text: str, buckets: Iterable[float]) -> Histogram:
         return Histogram(
-            f"vllm:{name}", text, ("model_name", "engine"), registry=self.registry, buckets=buckets
+            f"vllm:{name}",
+            text,
+            ("model_name", "engine"),
+            registry=self.registry,
+            buckets=tuple(buckets),
         ).labels(**self._model)
 
     def _own_counter(
-        self, name: str, text: str, label: str, values: Sequence[str]
+        self, name: str, text: str, label: str, values: Iterable[str]
     ) -> dict[str, Counter]:
         metric = Counter(name, text, (label,), registry=self.registry)
         return {value: metric.labels(value) for value in values}
@@ -228,12 +230,12 @@ class EngineMetrics:
 
     # ------------------------------------------------------------- observing, on the engine thread
 
-    def observe_decision(self, decision: Decision) -> None:
-        if decision.blocked_by is not None and decision.plan is not None:
-            self._blocked[decision.blocked_by].inc()
-        if decision.preempted:
-            self._preemptions.inc(len(decision.preempted))
-            self._preempted["recompute"].inc(len(decision.preempted))
+    def observe_schedule(self, scheduled: SchedulerOutput) -> None:
+        if scheduled.blocked_by is not None and scheduled.plan is not None:
+            self._blocked[scheduled.blocked_by].inc()
+        if scheduled.preempted:
+            self._preemptions.inc(len(scheduled.preempted))
+            self._preempted["recompute"].inc(len(scheduled.preempted))
 
     def observe_step(self, plan: StepPlan, out: StepOutput) -> None:
         kind = plan.kind
@@ -251,21 +253,21 @@ class EngineMetrics:
             self._late_s.inc(out.late_s)
 
     def observe_emission(self, emission: Emission) -> None:
-        request = emission.sequence
+        sequence = emission.sequence
         if emission.token_id is not None:
             self._generation_tokens.inc()
             if emission.gap_s is None:
-                self._observe_first(request)
+                self._observe_first(sequence)
             else:
                 self._itl.observe(emission.gap_s)
         if emission.leased:
-            self._observe_end(request, "length")
+            self._observe_end(sequence, "length")
         elif emission.reason is not None:
-            self._observe_end(request, emission.reason)
+            self._observe_end(sequence, emission.reason)
 
-    def observe_end(self, request: Request, reason: FinishReason) -> None:
+    def observe_end(self, sequence: Sequence, reason: FinishReason) -> None:
         """A request that its client ended: by leaving, or by a stop string in its text."""
-        self._observe_end(request, reason)
+        self._observe_end(sequence, reason)
 
     def observe_first_token(self, seconds: float) -> None:
         """From arrival until the first token was written; called on the HTTP thread."""
@@ -284,27 +286,27 @@ class EngineMetrics:
         self._transfer_failures[event.cause].inc()
         self._fallbacks.inc()
 
-    def _observe_first(self, request: Request) -> None:
-        if request.request.lease_s is not None:  # a peer's: its answer leaves in this very turn
-            first = request.first_token_s or 0.0
-            self.observe_first_token(first - request.request.arrival_s)
-        length, cached = request.n_prompt, request.cached_tokens
+    def _observe_first(self, sequence: Sequence) -> None:
+        if sequence.request.lease_s is not None:  # a peer's: its answer leaves in this very turn
+            first = sequence.first_token_s or 0.0
+            self.observe_first_token(first - sequence.request.arrival_s)
+        length, cached = sequence.n_prompt, sequence.cached_tokens
         self._prompt_tokens.inc(length)
         self._cache_queries.inc(length)
         # a first token that comes while the KV is on its way was drawn by a peer
-        computed = "external_kv_transfer" if request.state is State.PULLING else "local_compute"
+        computed = "external_kv_transfer" if sequence.state is State.PULLING else "local_compute"
         self._by_source[computed].inc(length - cached)
         if cached:
             self._cache_hits.inc(cached)
             self._prompt_tokens_cached.inc(cached)
             self._by_source["local_cache_hit"].inc(cached)
 
-    def _observe_end(self, request: Request, reason: FinishReason) -> None:
+    def _observe_end(self, sequence: Sequence, reason: FinishReason) -> None:
         self._success[reason].inc()
-        first, last, scheduled = request.first_token_s, request.last_token_s, request.scheduled_s
+        first, last, scheduled = sequence.first_token_s, sequence.last_token_s, sequence.scheduled_s
         if first is None or last is None or scheduled is None:
             return
-        arrival, produced = request.request.arrival_s, request.n_output
+        arrival, produced = sequence.request.arrival_s, sequence.n_output
         self._e2e.observe(last - arrival)
         self._queue_s.observe(scheduled - arrival)
         self._prefill_s.observe(first - scheduled)
@@ -312,10 +314,10 @@ class EngineMetrics:
         self._inference_s.observe(last - scheduled)
         if produced > 1:
             self._tpot.observe((last - first) / (produced - 1))
-        self._request_prompt.observe(request.n_prompt)
+        self._request_prompt.observe(sequence.n_prompt)
         self._request_output.observe(produced)
-        self._request_max.observe(request.sampling.max_tokens)
-        self._request_preempted.observe(request.preemptions)
+        self._request_max.observe(sequence.sampling.max_tokens)
+        self._request_preempted.observe(sequence.preemptions)
 
 
 class _Reading:

@@ -219,25 +219,25 @@ class EngineLoop:
         scheduler = self.scheduler
         for key in self.leases.collect():
             scheduler.free_lease(_remote_id(key.request_id, key.attempt))
-        decision = scheduler.schedule(self._clock())
-        self.metrics.observe_decision(decision)
-        for sequence in decision.preempted:
+        scheduled = scheduler.schedule(self._clock())
+        self.metrics.observe_schedule(scheduled)
+        for sequence in scheduled.preempted:
             _log_preemption(sequence)
-        self._emit(decision.emissions)
-        for request_id, attempt in decision.cancels:
+        self._emit(scheduled.emissions)
+        for request_id, attempt in scheduled.cancels:
             self._pull_port().cancel_pull(request_id, attempt)
-        for request_id in decision.abandoned:
+        for request_id in scheduled.abandoned:
             log.error(
                 "the KV service did not stop the pull of %s: it goes on here",
                 request_id,
                 extra={"request_id": client_id(request_id)},
             )
-        for job in decision.pull_jobs:
+        for job in scheduled.pull_jobs:
             self._pull_port().start_pull(job)
-        if decision.plan is None:
+        if scheduled.plan is None:
             return False
         self._flush()  # what is known already does not wait for the step: a peer's first token
-        self._emit(self._compute(decision.plan))
+        self._emit(self._compute(scheduled.plan))
         return True
 
     def _compute(self, plan: StepPlan) -> list[Emission]:
