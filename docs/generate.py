@@ -17,7 +17,8 @@ import yaml
 
 from argosy_engine.server.openai.parameters import HONOURED, REFUSED, WITHOUT_EFFECT
 from argosy_operator.api.bounds import DURATION_BOUNDS, NUMBER_BOUNDS
-from argosy_operator.core.status.compose import TABLE
+from argosy_operator.api.conditions import Reason
+from argosy_operator.core.status.table import TABLE, ConditionRow, Fact
 from argosy_operator.ports import calls, prometheus
 from argosy_operator.shell import loop, together
 
@@ -51,15 +52,27 @@ def conditions_page() -> str:
     parts = [
         "# Conditions",
         NOTE,
-        "For each type the first row whose facts all hold applies (`!x`: x does not hold). "
+        "For each type the first row that applies counts. A row applies when all its facts are "
+        'true, and none of those after `not`. "problem `X`" means that a pod or a write failed '
+        "with reason `X`.\n",
         "`Reconciling` and `Stalled` follow kstatus, so `kubectl wait`, Argo CD and Flux "
-        "understand a fleet unaided.\n",
+        "understand a fleet without a plug-in.\n",
         "| type | status | reason | when |\n|---|---|---|---|",
     ]
-    for row in TABLE:
-        when = ", ".join(f"`{fact}`" for fact in row.when) or "otherwise"
-        parts.append(f"| {row.type} | {row.truth} | `{row.reason}` | {when} |")
+    for type_, rows in TABLE.items():
+        for row in rows:
+            parts.append(f"| {type_} | {row.status} | `{row.reason}` | {_when(row)} |")
     return "\n".join(parts) + "\n"
+
+
+def _when(row: ConditionRow) -> str:
+    """The facts of one row, in words."""
+    facts = [_fact(fact) for fact in row.when] + [f"`not` {_fact(fact)}" for fact in row.unless]
+    return "; ".join(facts) or "otherwise"
+
+
+def _fact(fact: Fact | Reason) -> str:
+    return f"problem `{fact}`" if isinstance(fact, Reason) else str(fact)
 
 
 def bounds_page() -> str:

@@ -5,7 +5,7 @@ from dataclasses import replace
 import pytest
 
 from argosy_operator.core.scaling.observe import FleetMetrics, Idle, Value
-from argosy_operator.core.status.numbers import goodput
+from argosy_operator.core.status.numbers import goodput_status
 from tests.core.model import Model, fleet
 
 SLO = {"ttft": {"target": "1s"}, "tpot": {"target": "50ms"}}
@@ -33,7 +33,7 @@ def model() -> Model:
 
 def figures(model: Model, metrics: FleetMetrics) -> dict[str, str]:
     """What stands in status after the law saw these metrics."""
-    found = goodput(replace(model.snapshot(), metrics=metrics)) or {}
+    found = goodput_status(replace(model.snapshot(), metrics=metrics)) or {}
     status = model.fleet.status.model_copy(update={"goodput": None})
     body = status.model_dump(by_alias=True) | {"goodput": found or None}
     model.fleet = model.fleet.model_copy(update={"status": type(status).model_validate(body)})

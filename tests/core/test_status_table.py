@@ -15,8 +15,10 @@ from argosy_operator.core.reconcile.contests import FREE
 from argosy_operator.core.reconcile.failures import STUCK_S
 from argosy_operator.core.scaling.decision import Decision, RoleTarget, Rule
 from argosy_operator.core.scaling.observe import FleetMetrics, Idle, Value, blind_metrics
-from argosy_operator.core.status.compose import TABLE, Facts, Row, facts_of, statements
+from argosy_operator.core.status.facts import facts_of
+from argosy_operator.core.status.findings import Findings
 from argosy_operator.core.status.problems import LOAD_FAILURES
+from argosy_operator.core.status.table import TABLE, ConditionRow, Fact, Facts, conditions_of
 from tests.core.model import Model, fleet
 
 SLO = {"ttft": {"target": "1s"}, "tpot": {"target": "50ms"}}
@@ -24,27 +26,31 @@ NONE = {"replicas": {"min": 0, "max": 0}}
 THING = {"kind": "Service", "metadata": {"name": "chat"}}
 
 
-def ruling_out(row: Row, others: Iterable[Row]) -> frozenset[str]:
+def ruling_out(row: ConditionRow, others: Iterable[ConditionRow]) -> Facts:
     """The row's own facts, and those that keep the rows before it from applying."""
-    hold = {fact for fact in row.when if not fact.startswith("!")}
-    never = {fact[1:] for fact in row.when if fact.startswith("!")}
+    hold = set(row.when)
     for other in others:
-        if all((f[1:] not in hold) if f.startswith("!") else (f in hold) for f in other.when):
-            hold |= {f[1:] for f in other.when if f.startswith("!")} - never
+        if other.applies(frozenset(hold)):
+            hold |= set(other.unless) - set(row.unless)
     return frozenset(hold)
 
 
-@pytest.mark.parametrize("row", TABLE, ids=lambda row: f"{row.type}-{row.truth}-{row.reason}")
-def test_every_row_can_be_the_one_that_speaks(row: Row) -> None:
-    before = [other for other in TABLE[: TABLE.index(row)] if other.type == row.type]
-    said = {s.type: s for s in statements(Facts(ruling_out(row, before)))}
-    assert (said[row.type].status, said[row.type].reason) == (row.truth, row.reason)
+ROWS = [(type_, row) for type_, rows in TABLE.items() for row in rows]
 
 
-def test_every_type_has_a_last_word_or_is_not_spoken_of() -> None:
-    spoken = {row.type for row in TABLE}
-    assert {row.type for row in TABLE if not row.when} == spoken
-    assert spoken == set(ConditionType)
+@pytest.mark.parametrize(
+    ("type_", "row"), ROWS, ids=[f"{type_}-{row.status}-{row.reason}" for type_, row in ROWS]
+)
+def test_every_row_can_be_the_one_that_applies(type_: ConditionType, row: ConditionRow) -> None:
+    before = TABLE[type_][: TABLE[type_].index(row)]
+    (said,) = (c for c in conditions_of(ruling_out(row, before), {}) if c.type == type_)
+    assert (said.status, said.reason) == (row.status, row.reason)
+
+
+def test_every_type_has_rows_and_only_the_last_always_applies() -> None:
+    assert set(TABLE) == set(ConditionType)
+    for rows in TABLE.values():
+        assert [row.when == row.unless == () for row in rows] == [False] * (len(rows) - 1) + [True]
 
 
 def settled(**spec: object) -> Model:
@@ -53,14 +59,14 @@ def settled(**spec: object) -> Model:
     return model
 
 
-def facts(model: Model, *errors: ErrorKind, pod: Pod | None = None, **draft: object) -> set[str]:
+def facts(model: Model, *errors: ErrorKind, pod: Pod | None = None, **draft: object) -> Facts:
     """What holds for the model in this moment; `pod` stands for its engine's pods."""
     s = model.snapshot()
     if pod is not None:
         s = replace(s, pods=(pod,))
     outcomes = tuple(Outcome(Create(THING), error, "as it says") for error in errors)
     d = replace(after(s, plan(s), outcomes).draft, **draft)  # type: ignore[arg-type]
-    return {str(fact) for fact in facts_of(s, d, outcomes).hold}
+    return facts_of(Findings.of(s, d, outcomes))
 
 
 def sick(**looks: object) -> Pod:
@@ -74,14 +80,14 @@ def measured(**signals: object) -> FleetMetrics:
     return replace(FleetMetrics(at=1e6, arrivals=Value(5.0, 1e6)), **signals)  # type: ignore[arg-type]
 
 
-def lawful(metrics: FleetMetrics) -> set[str]:
+def lawful(metrics: FleetMetrics) -> Facts:
     model = settled(slo=SLO)
     model.metrics = replace(metrics, at=model.now)
     model.memory = replace(model.memory, decide_at=0.0)
     return facts(model)
 
 
-def bound_by_budget() -> set[str]:
+def bound_by_budget() -> Facts:
     return decided(Rule.BUDGET)
 
 
@@ -92,7 +98,7 @@ def decided(
     relearning: tuple[RoleName, ...] = (),
     unknown: tuple[str, ...] = (),
     **numbers: float,
-) -> set[str]:
+) -> Facts:
     """The law's last word was this rule, with these numbers."""
     target = RoleTarget("colocated", 1, 1, 2, rule, "")
     known = {"colocated_planned_per_s": 1.0, "colocated_batch_limit": 9.0} | numbers
@@ -103,13 +109,13 @@ def decided(
     return facts(model)
 
 
-def foreign() -> set[str]:
+def foreign() -> Facts:
     model = Model(fleet())
     model.children["Service", "chat"] = {**THING, "metadata": {"name": "chat", "uid": "x"}}
     return facts(model)
 
 
-def failing(kind: str, for_s: float = 0.0) -> set[str]:
+def failing(kind: str, for_s: float = 0.0) -> Facts:
     """The first order for an object of this kind has failed for so long."""
     model = Model(fleet())
     orders = (a for a in model.round().actions if isinstance(a, Create | Apply))
@@ -121,36 +127,36 @@ def failing(kind: str, for_s: float = 0.0) -> set[str]:
     return facts(model)
 
 
-def contested() -> set[str]:
+def contested() -> Facts:
     model = settled()
     told = Contest("alice changed spec.ports of Service chat", FREE, model.now, model.now)
     model.memory = replace(model.memory, contests={"Apply Service/chat": told})
     return facts(model)
 
 
-def edited(**spec: object) -> set[str]:
+def edited(**spec: object) -> Facts:
     model = settled()
     model.turn(**spec)
     return facts(model)
 
 
-def fewer() -> set[str]:
+def fewer() -> Facts:
     model = settled(roles={"colocated": {"replicas": {"min": 2, "max": 2}}})
     model.turn(roles={"colocated": {"replicas": {"min": 1, "max": 2}}})
     model.round()  # asks the engines how busy they are
     return facts(model)
 
 
-def engine_said(reason: str) -> set[str]:
+def engine_said(reason: str) -> Facts:
     text = json.dumps({"reason": reason, "message": "why"})
     return facts(Model(fleet()), pod=sick(ended=("Error", text)))
 
 
-def split() -> set[str]:
+def split() -> Facts:
     return facts(settled(mode="disaggregated"))
 
 
-def alone() -> set[str]:
+def alone() -> Facts:
     """The prefill pods of a fleet that served are gone; its decode pods are not."""
     model = settled(mode="disaggregated")
     model.pods = {
@@ -160,67 +166,74 @@ def alone() -> set[str]:
 
 
 WORLDS = {
-    "servable": lambda: facts(settled()),
-    "served": lambda: facts(settled()),
-    "gateway": lambda: facts(settled()),
-    "pending": lambda: facts(Model(fleet())),
-    "parked": lambda: facts(Model(fleet(roles={"colocated": NONE}))),
-    "paused": lambda: edited(paused=True),
-    "unwritten": lambda: facts(Model(fleet()), ErrorKind.FAILED),
-    "unbuilt": lambda: failing("Deployment"),
-    "stuck": lambda: failing("PodDisruptionBudget", for_s=STUCK_S),
-    "contested": contested,
-    "rolling": lambda: edited(engine={"image": "engine:2"}),
-    "leaving": fewer,
-    "foreign": foreign,
-    "foreign_service": foreign,
-    "disaggregated": split,
-    "alone": alone,
-    "prefill": split,
-    "decode": split,
-    "external": lambda: facts(Model(fleet(autoscaling={"policy": "External"}))),
-    "policy_none": lambda: facts(Model(fleet(autoscaling={"policy": "None"}))),
-    "slo": lambda: lawful(measured()),
-    "law": lambda: lawful(measured()),
-    "asked": lambda: lawful(measured()),
-    "scored": lambda: lawful(measured(attainment=Value(0.5, 1e6))),
-    "met": lambda: lawful(measured(attainment=Value(0.99, 1e6))),
-    "idle": lambda: lawful(measured(arrivals=Idle(1e6))),
-    "blind": lambda: lawful(blind_metrics(1e6, "FirstSample: one is no rate")),
-    "NoPrometheus": lambda: lawful(blind_metrics(1e6, "NoPrometheus: set it")),
-    "PrometheusNotAllowed": lambda: lawful(blind_metrics(1e6, "PrometheusNotAllowed: x")),
-    "PrometheusUnreachable": lambda: lawful(blind_metrics(1e6, "PrometheusTimeout: 2 s")),
-    "NoTargets": lambda: lawful(blind_metrics(1e6, "GatewayDown: none answers")),
-    "silent": lambda: lawful(measured(silent_gateways=("gateway-b",))),
-    "GatewaySilent": lambda: lawful(blind_metrics(1e6, "GatewaySilent: gateway-b")),
-    "Stale": lambda: lawful(measured(arrivals=Value(1.0, 1.0))),
-    "NotANumber": lambda: lawful(blind_metrics(1e6, "NotANumber: NaN")),
-    "budget": bound_by_budget,
-    "sized": lambda: decided(Rule.DEMAND),
-    "most": lambda: decided(Rule.MAX),
-    "unknown": lambda: decided(Rule.BLIND, unknown=("colocated running",)),
-    "relearning": lambda: decided(Rule.LEARNING, relearning=("colocated",)),
-    "ttft_floor": lambda: decided(Rule.UNREACHABLE, reachable=False),
-    "tpot_floor": lambda: decided(Rule.UNREACHABLE, reachable=False, colocated_batch_limit=0.5),
-    "InvalidSpec": lambda: facts(Model(fleet()), ErrorKind.INVALID),
-    "Forbidden": lambda: facts(Model(fleet()), ErrorKind.FORBIDDEN),
-    "Deleting": lambda: facts(Model(fleet()), ErrorKind.TERMINATING),
-    "QuotaExceeded": lambda: facts(Model(fleet()), ErrorKind.QUOTA),
-    "ClaimNotFound": lambda: facts(
+    Fact.SERVABLE: lambda: facts(settled()),
+    Fact.WAS_SERVING: lambda: facts(settled()),
+    Fact.GATEWAY_READY: lambda: facts(settled()),
+    Fact.PODS_MISSING: lambda: facts(Model(fleet())),
+    Fact.ZERO_REPLICAS: lambda: facts(Model(fleet(roles={"colocated": NONE}))),
+    Fact.PAUSED: lambda: edited(paused=True),
+    Fact.WRITE_FAILS: lambda: facts(Model(fleet()), ErrorKind.FAILED),
+    Fact.DEPLOYMENT_WRITE_FAILS: lambda: failing("Deployment"),
+    Fact.WRITE_STUCK: lambda: failing("PodDisruptionBudget", for_s=STUCK_S),
+    Fact.FIELD_CONTESTED: contested,
+    Fact.ROLLING_OUT: lambda: edited(engine={"image": "engine:2"}),
+    Fact.PODS_LEAVING: fewer,
+    Fact.NAME_TAKEN: foreign,
+    Fact.SERVICE_NAME_TAKEN: foreign,
+    Fact.DISAGGREGATED: split,
+    Fact.DECODE_ALONE: alone,
+    Fact.PREFILL_SERVES: split,
+    Fact.DECODE_SERVES: split,
+    Fact.POLICY_EXTERNAL: lambda: facts(Model(fleet(autoscaling={"policy": "External"}))),
+    Fact.POLICY_NONE: lambda: facts(Model(fleet(autoscaling={"policy": "None"}))),
+    Fact.SLO_SET: lambda: lawful(measured()),
+    Fact.GOODPUT_SCALED: lambda: lawful(measured()),
+    Fact.DECIDED: lambda: lawful(measured()),
+    Fact.ATTAINMENT_KNOWN: lambda: lawful(measured(attainment=Value(0.5, 1e6))),
+    Fact.GOAL_MET: lambda: lawful(measured(attainment=Value(0.99, 1e6))),
+    Fact.NO_REQUESTS: lambda: lawful(measured(arrivals=Idle(1e6))),
+    Fact.METRICS_UNAVAILABLE: lambda: lawful(blind_metrics(1e6, "FirstSample: one is no rate")),
+    Reason.NO_PROMETHEUS: lambda: lawful(blind_metrics(1e6, "NoPrometheus: set it")),
+    Reason.PROMETHEUS_NOT_ALLOWED: lambda: lawful(blind_metrics(1e6, "PrometheusNotAllowed: x")),
+    Reason.PROMETHEUS_UNREACHABLE: lambda: lawful(blind_metrics(1e6, "PrometheusTimeout: 2 s")),
+    Reason.NO_TARGETS: lambda: lawful(blind_metrics(1e6, "GatewayDown: none answers")),
+    Fact.GATEWAY_SILENT: lambda: lawful(measured(silent_gateways=("gateway-b",))),
+    Reason.GATEWAY_SILENT: lambda: lawful(blind_metrics(1e6, "GatewaySilent: gateway-b")),
+    Reason.STALE: lambda: lawful(measured(arrivals=Value(1.0, 1.0))),
+    Reason.NOT_A_NUMBER: lambda: lawful(blind_metrics(1e6, "NotANumber: NaN")),
+    Fact.GPU_BUDGET_BOUND: bound_by_budget,
+    Fact.SIZED: lambda: decided(Rule.DEMAND),
+    Fact.MAX_REPLICAS_BOUND: lambda: decided(Rule.MAX),
+    Fact.SIGNALS_UNKNOWN: lambda: decided(Rule.BLIND, unknown=("colocated running",)),
+    Fact.CAPACITY_RELEARNT: lambda: decided(Rule.LEARNING, relearning=("colocated",)),
+    Fact.TTFT_UNREACHABLE: lambda: decided(Rule.UNREACHABLE, reachable=False),
+    Fact.TPOT_UNREACHABLE: lambda: decided(
+        Rule.UNREACHABLE, reachable=False, colocated_batch_limit=0.5
+    ),
+    Reason.INVALID_SPEC: lambda: facts(Model(fleet()), ErrorKind.INVALID),
+    Reason.FORBIDDEN: lambda: facts(Model(fleet()), ErrorKind.FORBIDDEN),
+    Reason.DELETING: lambda: facts(Model(fleet()), ErrorKind.TERMINATING),
+    Reason.QUOTA_EXCEEDED: lambda: facts(Model(fleet()), ErrorKind.QUOTA),
+    Reason.CLAIM_NOT_FOUND: lambda: facts(
         Model(fleet()), pod=sick(unschedulable='persistentvolumeclaim "m" not found')
     ),
-    "UnreadableNumber": lambda: facts(Model(fleet()), pod=sick(unreadable="gpu: many")),
-    "Unschedulable": lambda: facts(Model(fleet()), pod=sick(unschedulable="0/3 nodes")),
-    "ImagePullFailed": lambda: facts(Model(fleet()), pod=sick(trouble=("ErrImagePull", "no"))),
-    "ContainerCrashing": lambda: facts(Model(fleet()), pod=sick(ended=("Error", "exit code 1"))),
-    **{str(reason): lambda reason=reason: engine_said(reason) for reason in LOAD_FAILURES},
+    Reason.UNREADABLE_NUMBER: lambda: facts(Model(fleet()), pod=sick(unreadable="gpu: many")),
+    Reason.UNSCHEDULABLE: lambda: facts(Model(fleet()), pod=sick(unschedulable="0/3 nodes")),
+    Reason.IMAGE_PULL_FAILED: lambda: facts(
+        Model(fleet()), pod=sick(trouble=("ErrImagePull", "no"))
+    ),
+    Reason.CONTAINER_CRASHING: lambda: facts(
+        Model(fleet()), pod=sick(ended=("Error", "exit code 1"))
+    ),
+    **{reason: lambda reason=reason: engine_said(reason) for reason in LOAD_FAILURES},
 }
 
 
-@pytest.mark.parametrize(
-    "fact", sorted({str(fact).removeprefix("!") for row in TABLE for fact in row.when})
-)
-def test_every_fact_of_the_table_can_hold(fact: str) -> None:
+FACTS = {fact for _, row in ROWS for fact in (*row.when, *row.unless)}
+
+
+@pytest.mark.parametrize("fact", sorted(FACTS), ids=lambda fact: fact.name)
+def test_every_fact_of_the_table_can_hold(fact: Fact | Reason) -> None:
     assert fact in WORLDS[fact]()
 
 
@@ -229,13 +242,9 @@ def test_every_condition_has_a_sentence() -> None:
     model = settled(slo=SLO)
     model.round()
     assert [c.type for c in model.fleet.status.conditions if not c.message] == []
-    assert [row.reason for row in TABLE if not MEANING.get(row.reason)] == []
+    assert [row.reason for _, row in ROWS if not MEANING.get(row.reason)] == []
 
 
 def test_no_fact_is_only_a_tests_own() -> None:
-    asked = {str(fact).removeprefix("!") for row in TABLE for fact in row.when}
-    assert set(WORLDS) == asked
-
-
-def test_every_reason_of_the_table_is_in_the_vocabulary() -> None:
-    assert {row.reason for row in TABLE} <= set(Reason)
+    assert set(WORLDS) == FACTS
+    assert {fact for fact in FACTS if isinstance(fact, Fact)} == set(Fact)

@@ -13,7 +13,7 @@ from argosy_operator.core.fleet.events import Note, event, stalled
 from argosy_operator.core.fleet.snapshot import Snapshot
 from argosy_operator.core.plan import Plan
 from argosy_operator.core.reconcile.draft import Draft
-from argosy_operator.core.status.compose import refused, status_of
+from argosy_operator.core.status.compose import status_of, unreadable_fleet
 from argosy_operator.core.status.numbers import role_status
 from argosy_operator.ports.protocols import ClusterError, Object
 from argosy_operator.shell.execute import STOP_AT, error_kind
@@ -34,7 +34,7 @@ async def read_fleet(sources: Sources, raw: Object, now: float) -> ServingDeploy
         # pydantic's own first words; the rest is the sentence that the API server has, too
         message = f"{where}: {first['msg'].removeprefix('Value error, ')}"
         old = raw.get("status", {}).get("conditions") or []
-        said = refused(raw["metadata"]["generation"], old, message, now)
+        said = unreadable_fleet(raw["metadata"]["generation"], old, message, now)
         if said != [c for c in old if c in said] or len(old) != len(said):
             status = {"conditions": said, "observedGeneration": raw["metadata"]["generation"]}
             await sources.cluster.apply(

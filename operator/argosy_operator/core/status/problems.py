@@ -20,7 +20,7 @@ from argosy_operator.core.reconcile.failures import shown
 CAPACITY = (Reason.UNSCHEDULABLE, Reason.QUOTA_EXCEEDED)
 
 # What the engine says in its termination message, and what helps.
-LOAD_FAILURES: dict[str, str] = {
+LOAD_FAILURES: dict[Reason, str] = {
     Reason.MODEL_NOT_FOUND: "put the weights on the volume, or correct spec.model.uri",
     Reason.WEIGHTS_INVALID: "write the weights anew as safetensors, or correct spec.model.uri",
     Reason.UNSUPPORTED_ARCHITECTURE: "choose a model whose architecture the engine knows",
@@ -41,11 +41,11 @@ class Problem:
     message: str
 
 
-def problems_of(s: Snapshot, failed: Mapping[str, Failure]) -> tuple[Problem, ...]:
+def problems_of(snapshot: Snapshot, failed: Mapping[str, Failure]) -> tuple[Problem, ...]:
     """All problems, each once: of the API, of names, of pods."""
-    found = [*_of_orders(failed), *_of_deployments(s)]
-    found += [_unreadable(pod, pod.unreadable) for pod in s.pods if pod.unreadable]
-    for pod in s.pods:
+    found = [*_of_orders(failed), *_of_deployments(snapshot)]
+    found += [_unreadable(pod, pod.unreadable) for pod in snapshot.pods if pod.unreadable]
+    for pod in snapshot.pods:
         problem = _of_pod(pod) if pod.alive else None
         if problem is not None:
             found.append(problem)
@@ -55,15 +55,15 @@ def problems_of(s: Snapshot, failed: Mapping[str, Failure]) -> tuple[Problem, ..
     return tuple(first.values())
 
 
-def conflicts_of(d: Draft, outcomes: Iterable[Outcome]) -> tuple[str, ...]:
+def conflicts_of(draft: Draft, outcomes: Iterable[Outcome]) -> tuple[str, ...]:
     """Objects of others that hold one of our names: Deployment/chat-gateway."""
     met = [target(o.action) for o in outcomes if o.error is ErrorKind.FOREIGN]
-    return tuple(sorted({*(f"{kind}/{name}" for kind, name in d.foreign), *met}))
+    return tuple(sorted({*(f"{kind}/{name}" for kind, name in draft.foreign), *met}))
 
 
-def failed_writes(failed: Mapping[str, Failure]) -> list[Failure]:
+def failed_writes(failed: Mapping[str, Failure]) -> tuple[Failure, ...]:
     """Orders that fail for a reason that has no word of its own, such as a broken webhook."""
-    return [failure for failure in shown(failed) if failure.error not in _REFUSALS]
+    return tuple(f for f in shown(failed) if f.error not in _REFUSALS)
 
 
 def _of_orders(failed: Mapping[str, Failure]) -> Iterable[Problem]:
@@ -84,7 +84,7 @@ def _of_orders(failed: Mapping[str, Failure]) -> Iterable[Problem]:
         yield Problem(Reason.WRITE_FAILED, _failing(failures))
 
 
-def _failing(failures: list[Failure]) -> str:
+def _failing(failures: tuple[Failure, ...]) -> str:
     """Objects and cause. All of them mostly fail for the same reason; the oldest one is quoted."""
     named = list(dict.fromkeys(failure.what for failure in failures))
     more = f" and {len(named) - MOST_NAMED} more" if len(named) > MOST_NAMED else ""
@@ -102,9 +102,9 @@ def _who_forbids(message: str) -> str:
     return "Ask for what the cluster allows, or have that policy changed"
 
 
-def _of_deployments(s: Snapshot) -> Iterable[Problem]:
+def _of_deployments(snapshot: Snapshot) -> Iterable[Problem]:
     """A Deployment whose pods cannot even be created says so in ReplicaFailure."""
-    for name, deployment in s.owned("Deployment").items():
+    for name, deployment in snapshot.owned("Deployment").items():
         for condition in deployment.get("status", {}).get("conditions") or ():
             if condition["type"] == "ReplicaFailure" and condition["status"] == "True":
                 message = condition.get("message", "")

@@ -1,0 +1,131 @@
+"""What the scaling law's last decision adds to status: facts, messages, and why metrics are
+unavailable.
+
+The decision is in the loop's memory, so it is also known in the rounds between two decisions. Two
+facts come from the metrics themselves, which only the round of a decision has; the other rounds
+read them back from the MetricsAvailable condition.
+"""
+
+from argosy_operator.api.conditions import ConditionType, Reason
+from argosy_operator.core.fleet.snapshot import Snapshot
+from argosy_operator.core.reconcile.targets import goals_of
+from argosy_operator.core.scaling.decision import Decision, Rule
+from argosy_operator.core.scaling.explain import again_sentence
+from argosy_operator.core.scaling.observe import Idle
+from argosy_operator.core.scaling.signals.validity import blindness
+from argosy_operator.core.status.table import METRICS_PROBLEMS, Fact
+
+CLOCK_STEPS = (
+    (86_400.0, "1 day"),
+    (3600.0, "1 hour"),
+    (600.0, "10 minutes"),
+    (120.0, "2 minutes"),
+    (30.0, "30 seconds"),
+)
+"""Differences between two clocks that a message names, s. Few, so that a lasting difference gives
+the same message each round. The last is well above the timeout of a query."""
+
+_PROBLEM_OF_CODE = {
+    "NoPrometheus": Reason.NO_PROMETHEUS,
+    "PrometheusNotAllowed": Reason.PROMETHEUS_NOT_ALLOWED,
+    "PrometheusAway": Reason.PROMETHEUS_UNREACHABLE,
+    "PrometheusTimeout": Reason.PROMETHEUS_UNREACHABLE,
+    "NoGatewayTarget": Reason.NO_TARGETS,
+    "GatewayDown": Reason.NO_TARGETS,
+    "GatewaySilent": Reason.GATEWAY_SILENT,
+    "NoTargets": Reason.NO_TARGETS,
+    "Stale": Reason.STALE,
+    "NotANumber": Reason.NOT_A_NUMBER,
+}
+"""Code before the colon of an unavailable signal's text (ports/prometheus.py, signals/validity.py)
+→ reason of the MetricsAvailable condition."""
+
+
+def facts_of_decision(decision: Decision | None) -> set[Fact]:
+    """Facts that the last decision shows."""
+    if decision is None:
+        return set()
+    rules = {target.rule for target in decision.targets}
+    batch_limits = [v for name, v in decision.numbers.items() if name.endswith("_batch_limit")]
+    decode_too_slow = any(limit < 1 for limit in batch_limits)
+    holds = {
+        Fact.DECIDED: True,
+        Fact.METRICS_UNAVAILABLE: lacks_metrics(decision),
+        Fact.GATEWAY_SILENT: bool(decision.silent_gateways),
+        Fact.GPU_BUDGET_BOUND: Rule.BUDGET in rules,
+        Fact.MAX_REPLICAS_BOUND: Rule.MAX in rules,
+        Fact.CAPACITY_RELEARNT: bool(decision.relearning),
+        Fact.SIGNALS_UNKNOWN: bool(decision.unknown),
+        Fact.SIZED: any(name.endswith("_planned_per_s") for name in decision.numbers),
+        Fact.TTFT_UNREACHABLE: not decision.reachable and not decode_too_slow,
+        Fact.TPOT_UNREACHABLE: not decision.reachable and decode_too_slow,
+    }
+    return {fact for fact, true in holds.items() if true}
+
+
+def messages_of_decision(decision: Decision | None) -> dict[Reason, str]:
+    """Messages that the last decision makes more specific."""
+    if decision is None:
+        return {}
+    messages: dict[Reason, str] = {}
+    if decision.relearning:
+        messages[Reason.CAPACITY_RELEARNT] = again_sentence(decision.relearning)
+    if lacks_metrics(decision):
+        messages[Reason.METRICS_UNAVAILABLE] = decision.message
+    if decision.unknown:
+        messages[Reason.SIGNALS_UNKNOWN] = (
+            f"Prometheus has no samples of {', '.join(decision.unknown)}: replicas are added as "
+            "before, and none is removed from these roles"
+        )
+    if decision.silent_gateways:
+        silent = ", ".join(decision.silent_gateways)
+        messages[Reason.GATEWAY_SILENT] = (
+            f"gateway pods are Ready and Prometheus has no fresh samples of them: {silent}; no "
+            "replica is removed until it has. Check that Prometheus reaches port 8081 of each and "
+            "that its relabelling sets the label pod"
+        )
+    if clock := _clock_message(decision.clock_skew_s):
+        messages[Reason.MEASURED] = messages[Reason.IDLE] = clock
+        if Reason.METRICS_UNAVAILABLE in messages:
+            messages[Reason.METRICS_UNAVAILABLE] += f"; {clock}"
+    return messages
+
+
+def lacks_metrics(decision: Decision | None) -> bool:
+    """The law did not run because it had no metrics. A role that keeps its replicas because its own
+    pods are silent does not count."""
+    return decision is not None and not decision.active and decision.rule is Rule.BLIND
+
+
+def no_requests(snapshot: Snapshot) -> bool:
+    """No request arrived, as of the last decision."""
+    if snapshot.metrics is None:
+        return Reason.IDLE in _last_reasons(snapshot)
+    return isinstance(snapshot.metrics.arrivals, Idle)
+
+
+def metrics_problem(snapshot: Snapshot) -> Reason | None:
+    """Why the metrics are unavailable, as of the last decision; None where that has no reason of
+    its own."""
+    if snapshot.metrics is None:
+        last = _last_reasons(snapshot)
+        return next((reason for reason in METRICS_PROBLEMS if reason in last), None)
+    why = blindness(snapshot.metrics, goals_of(snapshot.fleet.spec).windows) or ""
+    return _PROBLEM_OF_CODE.get(why.partition(":")[0])
+
+
+def _last_reasons(snapshot: Snapshot) -> list[str]:
+    conditions = snapshot.fleet.status.conditions
+    return [c.reason for c in conditions if c.type == ConditionType.METRICS_AVAILABLE]
+
+
+def _clock_message(skew_s: float) -> str:
+    """Says that the operator's clock and Prometheus' differ, in steps of `CLOCK_STEPS`."""
+    least = next((words for limit_s, words in CLOCK_STEPS if abs(skew_s) > limit_s), None)
+    if least is None:
+        return ""
+    way = "ahead of" if skew_s > 0 else "behind"
+    return (
+        f"the operator's clock is more than {least} {way} Prometheus' clock, which is the one that "
+        "decisions use: set both by NTP"
+    )

@@ -1,0 +1,106 @@
+"""Facts about one round. `TABLE` decides which condition each one sets."""
+
+from collections.abc import Iterator
+
+from argosy_operator.api.conditions import Reason
+from argosy_operator.core.fleet import names
+from argosy_operator.core.fleet.snapshot import Snapshot
+from argosy_operator.core.reconcile import contests
+from argosy_operator.core.reconcile.failures import is_stuck
+from argosy_operator.core.reconcile.targets import by_law
+from argosy_operator.core.status.decided import facts_of_decision, lacks_metrics, no_requests
+from argosy_operator.core.status.findings import Findings
+from argosy_operator.core.status.numbers import slo_column
+from argosy_operator.core.status.table import Fact, Facts
+
+
+def facts_of(findings: Findings) -> Facts:
+    """All facts that hold, with the reasons of the problems that were found."""
+    holds = _of_spec(findings) | _of_pods(findings) | _of_objects(findings) | _of_slo(findings)
+    return frozenset(
+        {fact for fact, true in holds.items() if true}
+        | facts_of_decision(findings.decision)
+        | set(_reasons(findings))
+    )
+
+
+def _of_spec(findings: Findings) -> dict[Fact, bool]:
+    spec, targets = findings.snapshot.fleet.spec, findings.draft.targets
+    return {
+        Fact.PAUSED: spec.paused,
+        Fact.ZERO_REPLICAS: all(
+            targets.get(role, bounds.replicas.max) == 0 for role, bounds in spec.active_roles()
+        ),
+        Fact.DISAGGREGATED: spec.mode == "disaggregated",
+        Fact.SLO_SET: spec.slo is not None,
+        Fact.POLICY_EXTERNAL: spec.autoscaling.policy == "External",
+        Fact.POLICY_NONE: spec.autoscaling.policy == "None",
+        Fact.GOODPUT_SCALED: by_law(spec),
+    }
+
+
+def _of_pods(findings: Findings) -> dict[Fact, bool]:
+    snapshot, draft = findings.snapshot, findings.draft
+    serving = {(pod.role, pod.revision) for pod in snapshot.pods if pod.serving}
+    roles = {role for role, _ in serving}
+    servable, was_serving = _servable(serving), _was_serving(snapshot)
+    disaggregated = snapshot.fleet.spec.mode == "disaggregated"
+    return {
+        Fact.SERVABLE: servable,
+        Fact.WAS_SERVING: was_serving,
+        Fact.PREFILL_SERVES: "prefill" in roles,
+        Fact.DECODE_SERVES: "decode" in roles,
+        Fact.DECODE_ALONE: disaggregated and was_serving and "decode" in roles and not servable,
+        Fact.GATEWAY_READY: names.GATEWAY_ROLE in roles,
+        Fact.PODS_MISSING: any(findings.missing.values()),
+        Fact.ROLLING_OUT: draft.rolling,
+        Fact.PODS_LEAVING: bool(draft.leaving),
+    }
+
+
+def _of_objects(findings: Findings) -> dict[Fact, bool]:
+    snapshot, failed = findings.snapshot, findings.failed_writes
+    return {
+        Fact.NAME_TAKEN: bool(findings.conflicts),
+        Fact.SERVICE_NAME_TAKEN: f"Service/{snapshot.fleet.name}" in findings.conflicts,
+        Fact.WRITE_FAILS: bool(failed),
+        Fact.DEPLOYMENT_WRITE_FAILS: any(failure.builds for failure in failed),
+        Fact.WRITE_STUCK: any(is_stuck(failure, snapshot.monotonic) for failure in failed),
+        Fact.FIELD_CONTESTED: bool(contests.shown(findings.draft.memory.contests)),
+    }
+
+
+def _of_slo(findings: Findings) -> dict[Fact, bool]:
+    blind = lacks_metrics(findings.decision)
+    word = slo_column(findings.snapshot, findings.goodput, blind)
+    return {
+        Fact.NO_REQUESTS: no_requests(findings.snapshot),
+        Fact.ATTAINMENT_KNOWN: word in ("Met", "Missed", "AtRisk"),
+        Fact.GOAL_MET: word in ("Met", "AtRisk"),
+    }
+
+
+def _reasons(findings: Findings) -> Iterator[Reason]:
+    yield from (problem.reason for problem in findings.problems)
+    if findings.metrics_problem is not None and lacks_metrics(findings.decision):
+        yield findings.metrics_problem
+
+
+def _servable(serving: set[tuple[str, str]]) -> bool:
+    """Is there a colocated pod, or a pair of one revision, among these (role, revision)?"""
+    return any(
+        ("colocated", revision) in serving
+        or {("prefill", revision), ("decode", revision)} <= serving
+        for _, revision in serving
+    )
+
+
+def _was_serving(snapshot: Snapshot) -> bool:
+    """The conditions that were written last say that the fleet answers, or lost its pods."""
+    for condition in snapshot.fleet.status.conditions:
+        match condition.type, condition.status, condition.reason:
+            case ("Servable", "True", _):
+                return True
+            case ("Ready", _, Reason.PODS_NOT_READY | Reason.NO_PREFILL):
+                return True
+    return False

@@ -1,0 +1,61 @@
+"""What a round found, computed once: the input of the facts, the messages and the status.
+
+Made from the snapshot, the draft that the chain left, and the outcomes of its actions.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from argosy_operator.api.conditions import Reason
+from argosy_operator.core.fleet.actions import Failure, Outcome
+from argosy_operator.core.fleet.snapshot import Snapshot
+from argosy_operator.core.reconcile.draft import Draft
+from argosy_operator.core.reconcile.targets import by_law
+from argosy_operator.core.scaling.decision import Decision
+from argosy_operator.core.status.decided import metrics_problem
+from argosy_operator.core.status.numbers import goodput_status
+from argosy_operator.core.status.problems import (
+    Problem,
+    conflicts_of,
+    failed_writes,
+    problems_of,
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Findings:
+    """One round of one fleet, as status needs it."""
+
+    snapshot: Snapshot
+    draft: Draft
+    problems: tuple[Problem, ...]
+    failed_writes: tuple[Failure, ...]
+    """Writes that fail for a reason without a `Problem` of its own, such as a broken webhook."""
+    conflicts: tuple[str, ...]
+    """Objects of others that hold one of the fleet's names, as kind/name."""
+    missing: Mapping[str, int]
+    """Serving pods that each role lacks."""
+    goodput: dict[str, Any] | None
+    """What users got, as status writes it."""
+    decision: Decision | None
+    """The scaling law's last decision; None where it does not scale this fleet."""
+    metrics_problem: Reason | None
+    """Why the metrics are unavailable, if that has a reason of its own."""
+
+    @classmethod
+    def of(cls, snapshot: Snapshot, draft: Draft, outcomes: tuple[Outcome, ...]) -> "Findings":
+        spec = snapshot.fleet.spec
+        roles = [role for role, _ in spec.active_roles()]
+        serving = {role: sum(pod.serving for pod in snapshot.current(role)) for role in roles}
+        return cls(
+            snapshot=snapshot,
+            draft=draft,
+            problems=problems_of(snapshot, draft.memory.failed),
+            failed_writes=failed_writes(draft.memory.failed),
+            conflicts=conflicts_of(draft, outcomes),
+            missing={r: max(0, draft.targets.get(r, 0) - serving[r]) for r in roles},
+            goodput=goodput_status(snapshot, due=draft.figures_due),
+            decision=draft.memory.decision if by_law(spec) else None,
+            metrics_problem=metrics_problem(snapshot),
+        )

@@ -1,0 +1,247 @@
+"""The truth table of conditions: which facts give which condition, reason and status.
+
+For each condition type the first row whose facts hold applies; the last row of a type has no facts.
+`facts.py` finds the facts of a round, `sentences.py` writes the messages. `docs/conditions.md` is
+printed from this table, and a test brings about every row and every fact.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from enum import StrEnum, unique
+
+from argosy_operator.api.conditions import MEANING, ConditionType, Reason, Statement, Truth
+from argosy_operator.core.reconcile.failures import STUCK_S
+from argosy_operator.core.status.problems import CAPACITY, LOAD_FAILURES
+
+
+@unique
+class Fact(StrEnum):
+    """What can be true of a fleet. The value is the fact in words, as the documentation shows it.
+
+    A `Reason` is used as a fact too: it holds when a problem with this reason was found.
+    """
+
+    # The spec
+    PAUSED = "spec.paused is true"
+    ZERO_REPLICAS = "every role has 0 replicas"
+    DISAGGREGATED = "spec.mode is disaggregated"
+    SLO_SET = "spec.slo is set"
+    POLICY_EXTERNAL = "spec.autoscaling.policy is External"
+    POLICY_NONE = "spec.autoscaling.policy is None"
+    GOODPUT_SCALED = "spec.autoscaling.policy is Goodput and spec.slo is set"
+    # Pods
+    # One colocated pod, or a prefill and a decode pod of one revision.
+    SERVABLE = "a complete set of engine pods serves"
+    WAS_SERVING = "the fleet answered requests before this round"
+    PREFILL_SERVES = "a prefill pod serves"
+    DECODE_SERVES = "a decode pod serves"
+    DECODE_ALONE = "a disaggregated fleet has lost its prefill pods, and a decode pod serves"
+    GATEWAY_READY = "a gateway pod is ready"
+    PODS_MISSING = "fewer pods serve than are wanted"
+    ROLLING_OUT = "pods of an older revision or mode still exist"
+    PODS_LEAVING = "pods are draining"
+    # Objects of the API server
+    NAME_TAKEN = "an object with another owner has a name that the fleet needs"
+    SERVICE_NAME_TAKEN = "a Service with another owner has the fleet's name"
+    WRITE_FAILS = "an object cannot be written"
+    DEPLOYMENT_WRITE_FAILS = "a Deployment cannot be written"
+    WRITE_STUCK = f"an object could not be written for {STUCK_S / 60:.0f} minutes"
+    FIELD_CONTESTED = "another writer keeps changing what the operator writes"
+    # The scaling law's last decision, and what it measured
+    DECIDED = "the scaling law has decided since the operator started"
+    METRICS_UNAVAILABLE = "the last decision had no usable metrics"
+    GATEWAY_SILENT = "Prometheus has no fresh samples of some ready gateway pod"
+    NO_REQUESTS = "no request arrives"
+    ATTAINMENT_KNOWN = "the share of requests within spec.slo is measured"
+    GOAL_MET = "that share is at least spec.slo.attainment"
+    SIZED = "the last decision sized a role from its load"
+    GPU_BUDGET_BOUND = "spec.autoscaling.gpuBudget.max limited the last decision"
+    MAX_REPLICAS_BOUND = "a role's replicas.max limited the last decision"
+    TTFT_UNREACHABLE = "a request alone in the fleet misses spec.slo.ttft.target"
+    TPOT_UNREACHABLE = "a request alone in the fleet misses spec.slo.tpot.target"
+    CAPACITY_RELEARNT = "the capacity of a replica is being measured again"
+    SIGNALS_UNKNOWN = "a metric that a role's size depends on is unknown"
+
+
+Facts = frozenset[Fact | Reason]
+
+
+@dataclass(frozen=True, slots=True)
+class ConditionRow:
+    """One row: if all facts `when` hold and no fact `unless` does, the condition has this status
+    and reason."""
+
+    status: Truth
+    reason: Reason
+    when: tuple[Fact | Reason, ...] = ()
+    unless: tuple[Fact | Reason, ...] = ()
+
+    def applies(self, facts: Facts) -> bool:
+        return facts.issuperset(self.when) and facts.isdisjoint(self.unless)
+
+
+BLOCKING: tuple[Reason, ...] = (
+    Reason.INVALID_SPEC,
+    Reason.FORBIDDEN,
+    Reason.DELETING,
+    Reason.CLAIM_NOT_FOUND,
+    Reason.IMAGE_PULL_FAILED,
+    *LOAD_FAILURES,
+    Reason.CONTAINER_CRASHING,
+    *CAPACITY,
+)
+"""Problems that a person must solve, most serious first."""
+
+METRICS_PROBLEMS = (
+    Reason.NO_PROMETHEUS,
+    Reason.PROMETHEUS_NOT_ALLOWED,
+    Reason.PROMETHEUS_UNREACHABLE,
+    Reason.NO_TARGETS,
+    Reason.GATEWAY_SILENT,
+    Reason.STALE,
+    Reason.NOT_A_NUMBER,
+)
+"""Why metrics are unavailable, where the cause has a reason of its own."""
+
+_NOT_MEASURED = (
+    ConditionRow("Unknown", Reason.NO_SLO, unless=(Fact.SLO_SET,)),
+    ConditionRow("Unknown", Reason.EXTERNAL_OWNER, when=(Fact.POLICY_EXTERNAL,)),
+    ConditionRow("Unknown", Reason.POLICY_NONE, when=(Fact.POLICY_NONE,)),
+    ConditionRow("Unknown", Reason.METRICS_UNAVAILABLE, when=(Fact.METRICS_UNAVAILABLE,)),
+)
+"""Both SLO conditions need the metrics, which are queried only under policy Goodput with an SLO."""
+
+TABLE: Mapping[ConditionType, tuple[ConditionRow, ...]] = {
+    # Does the fleet answer requests as the spec asks?
+    ConditionType.READY: (
+        ConditionRow(
+            "True",
+            Reason.NO_PREFILL,
+            when=(Fact.DECODE_ALONE, Fact.GATEWAY_READY),
+            unless=(Fact.SERVICE_NAME_TAKEN,),
+        ),
+        *(ConditionRow("False", r, when=(r,), unless=(Fact.SERVABLE,)) for r in BLOCKING),
+        ConditionRow("True", Reason.PARKED, when=(Fact.ZERO_REPLICAS,)),
+        ConditionRow(
+            "False", Reason.FOREIGN_OBJECT, when=(Fact.NAME_TAKEN,), unless=(Fact.SERVABLE,)
+        ),
+        ConditionRow("False", Reason.FOREIGN_OBJECT, when=(Fact.SERVICE_NAME_TAKEN,)),
+        ConditionRow(
+            "False",
+            Reason.WRITE_FAILED,
+            when=(Fact.DEPLOYMENT_WRITE_FAILS,),
+            unless=(Fact.SERVABLE,),
+        ),
+        ConditionRow("False", Reason.STARTING, unless=(Fact.SERVABLE, Fact.WAS_SERVING)),
+        ConditionRow("False", Reason.PODS_NOT_READY, unless=(Fact.SERVABLE,)),
+        ConditionRow("False", Reason.GATEWAY_NOT_READY, unless=(Fact.GATEWAY_READY,)),
+        ConditionRow("True", Reason.AS_SPECIFIED),
+    ),
+    # Is there one complete pair of pods of one revision, or one colocated pod?
+    ConditionType.SERVABLE: (
+        ConditionRow("True", Reason.AS_SPECIFIED, when=(Fact.SERVABLE,)),
+        ConditionRow("False", Reason.PARKED, when=(Fact.ZERO_REPLICAS,)),
+        ConditionRow("False", Reason.NO_PREFILL, when=(Fact.DISAGGREGATED, Fact.DECODE_SERVES)),
+        ConditionRow("False", Reason.NO_DECODE, when=(Fact.DISAGGREGATED, Fact.PREFILL_SERVES)),
+        ConditionRow("False", Reason.NO_PODS),
+    ),
+    # kstatus: is the operator on its way to the spec? Never True while Stalled is True.
+    ConditionType.RECONCILING: (
+        ConditionRow("False", Reason.PAUSED, when=(Fact.PAUSED,)),
+        *(ConditionRow("False", r, when=(r,)) for r in BLOCKING),
+        ConditionRow("False", Reason.FOREIGN_OBJECT, when=(Fact.NAME_TAKEN,)),
+        ConditionRow("False", Reason.WRITE_FAILED, when=(Fact.WRITE_STUCK,)),
+        ConditionRow("True", Reason.WRITE_FAILED, when=(Fact.WRITE_FAILS,)),
+        ConditionRow("True", Reason.ROLLING_OUT, when=(Fact.ROLLING_OUT,)),
+        ConditionRow("True", Reason.SCALING, when=(Fact.PODS_LEAVING,)),
+        ConditionRow("True", Reason.STARTING, when=(Fact.PODS_MISSING,)),
+        ConditionRow("True", Reason.GATEWAY_NOT_READY, unless=(Fact.GATEWAY_READY,)),
+        ConditionRow("False", Reason.AS_SPECIFIED),
+    ),
+    # kstatus: must a person act?
+    ConditionType.STALLED: (
+        *(ConditionRow("True", r, when=(r,)) for r in BLOCKING),
+        ConditionRow("True", Reason.FOREIGN_OBJECT, when=(Fact.NAME_TAKEN,)),
+        ConditionRow("True", Reason.WRITE_FAILED, when=(Fact.WRITE_STUCK,)),
+        ConditionRow("False", Reason.NOT_STALLED),
+    ),
+    # Are pods being added, replaced or removed?
+    ConditionType.PROGRESSING: (
+        ConditionRow("False", Reason.PAUSED, when=(Fact.PAUSED,)),
+        ConditionRow("True", Reason.ROLLING_OUT, when=(Fact.ROLLING_OUT,)),
+        ConditionRow("True", Reason.SCALING, when=(Fact.PODS_LEAVING,)),
+        ConditionRow("True", Reason.STARTING, when=(Fact.PODS_MISSING,)),
+        ConditionRow("False", Reason.AS_SPECIFIED),
+    ),
+    # Did requests meet their targets?
+    ConditionType.SLO_MET: (
+        *_NOT_MEASURED,
+        ConditionRow("Unknown", Reason.NO_TRAFFIC, unless=(Fact.ATTAINMENT_KNOWN,)),
+        ConditionRow("True", Reason.TARGETS_MET, when=(Fact.GOAL_MET,)),
+        ConditionRow("False", Reason.TARGETS_MISSED),
+    ),
+    # Could they, on this hardware and within the limits of the spec?
+    ConditionType.SLO_FEASIBLE: (
+        *_NOT_MEASURED,
+        ConditionRow("Unknown", Reason.NO_TRAFFIC, unless=(Fact.SIZED,)),
+        # The same fact as in SLOMet, so that both conditions change in one write.
+        ConditionRow("Unknown", Reason.NO_TRAFFIC, unless=(Fact.ATTAINMENT_KNOWN,)),
+        ConditionRow("False", Reason.TTFT_FLOOR_ABOVE_TARGET, when=(Fact.TTFT_UNREACHABLE,)),
+        ConditionRow("False", Reason.TPOT_FLOOR_ABOVE_TARGET, when=(Fact.TPOT_UNREACHABLE,)),
+        ConditionRow("False", Reason.BUDGET_BOUND, when=(Fact.GPU_BUDGET_BOUND,)),
+        ConditionRow("False", Reason.MAX_REPLICAS_BOUND, when=(Fact.MAX_REPLICAS_BOUND,)),
+        ConditionRow("True", Reason.WITHIN_REACH),
+    ),
+    # Does the operator choose the replicas from the load?
+    ConditionType.SCALING_ACTIVE: (
+        ConditionRow("False", Reason.PAUSED, when=(Fact.PAUSED,)),
+        ConditionRow("False", Reason.EXTERNAL_OWNER, when=(Fact.POLICY_EXTERNAL,)),
+        ConditionRow("False", Reason.POLICY_NONE, when=(Fact.POLICY_NONE,)),
+        ConditionRow("False", Reason.NO_SLO, unless=(Fact.SLO_SET,)),
+        ConditionRow("False", Reason.ROLLING_OUT, when=(Fact.ROLLING_OUT,)),
+        ConditionRow("False", Reason.METRICS_UNAVAILABLE, when=(Fact.METRICS_UNAVAILABLE,)),
+        ConditionRow("True", Reason.CAPACITY_RELEARNT, when=(Fact.CAPACITY_RELEARNT,)),
+        ConditionRow("True", Reason.SIGNALS_UNKNOWN, when=(Fact.SIGNALS_UNKNOWN,)),
+        ConditionRow("True", Reason.FOLLOWING_GOODPUT),
+    ),
+    # Does Prometheus have what the scaling law needs?
+    ConditionType.METRICS_AVAILABLE: (
+        ConditionRow("Unknown", Reason.EXTERNAL_OWNER, when=(Fact.POLICY_EXTERNAL,)),
+        ConditionRow("Unknown", Reason.POLICY_NONE, when=(Fact.POLICY_NONE,)),
+        ConditionRow("Unknown", Reason.NO_SLO, unless=(Fact.GOODPUT_SCALED,)),
+        ConditionRow("Unknown", Reason.UNKNOWN, unless=(Fact.DECIDED,)),
+        *(ConditionRow("False", r, when=(Fact.METRICS_UNAVAILABLE, r)) for r in METRICS_PROBLEMS),
+        ConditionRow("False", Reason.METRICS_UNAVAILABLE, when=(Fact.METRICS_UNAVAILABLE,)),
+        ConditionRow("False", Reason.GATEWAY_SILENT, when=(Fact.GATEWAY_SILENT,)),
+        ConditionRow("True", Reason.IDLE, when=(Fact.NO_REQUESTS,)),
+        ConditionRow("True", Reason.MEASURED),
+    ),
+    # Are pods or GPUs wanted that the cluster or the budget does not provide?
+    ConditionType.CAPACITY_LIMITED: (
+        *(ConditionRow("True", r, when=(r,)) for r in CAPACITY),
+        ConditionRow("True", Reason.GPU_BUDGET, when=(Fact.GPU_BUDGET_BOUND,)),
+        ConditionRow("Unknown", Reason.UNREADABLE_NUMBER, when=(Reason.UNREADABLE_NUMBER,)),
+        ConditionRow("False", Reason.ENOUGH),
+    ),
+    ConditionType.DRAINING: (
+        ConditionRow("True", Reason.PODS_LEAVING, when=(Fact.PODS_LEAVING,)),
+        ConditionRow("False", Reason.NOTHING_LEAVES),
+    ),
+    ConditionType.NAME_CONFLICT: (
+        ConditionRow("True", Reason.FOREIGN_OBJECT, when=(Fact.NAME_TAKEN,)),
+        ConditionRow("False", Reason.NO_CONFLICT),
+    ),
+    ConditionType.FIELD_CONFLICT: (
+        ConditionRow("True", Reason.PUT_BACK_AGAIN, when=(Fact.FIELD_CONTESTED,)),
+        ConditionRow("False", Reason.NO_CONTEST),
+    ),
+}
+
+
+def conditions_of(facts: Facts, messages: Mapping[Reason, str]) -> list[Statement]:
+    """One condition per type. A reason without a message of this round has its general one."""
+    return [
+        Statement(type_, row.status, row.reason, messages.get(row.reason) or MEANING[row.reason])
+        for type_, rows in TABLE.items()
+        for row in [next(row for row in rows if row.applies(facts))]
+    ]
