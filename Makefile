@@ -106,4 +106,4 @@ demo: ## the product, from a fresh clone: cluster, chart, a real answer, a fleet
 
 .PHONY: bench-engine
 bench-engine: $(VENV)/.all ## one decode step and one prefill beside the limit of this machine
-	$(PY) -m argosy_engine.bench.step --json build/bench/engine.json
+	$(PY) -m argosy_bench.suites.engine --json build/bench/engine.json

@@ -12,7 +12,8 @@ import sys
 import time
 from pathlib import Path
 
-from local.demo import answer, figures, ramp
+from local.demo import answer, ramp
+from local.demo.figures import DemoFigures
 from local.demo.places.place import ExistingCluster, OneMachine, Place
 from local.demo.view import console, say
 
@@ -40,29 +41,28 @@ def main() -> int:
         place = ExistingCluster(asked.kubeconfig, asked.registry)
     else:
         place = OneMachine(OUT, asked.name)
-    found = figures.Figures(began=began)
+    figures = DemoFigures(began)
     try:
-        place.start(found)
-        place.install(found)
-        answer.run(place, found, then=lambda: ramp.apply(place))
+        place.start(figures)
+        place.install(figures)
+        answer.run(place, figures, then=lambda: ramp.apply(place))
         if not place.is_complete:  # Prometheus was still building
-            place.complete(found)
+            place.complete(figures)
             ramp.apply(place)
-        ramp.run(place, found, OUT)
-        found.finish(place.is_ours)
-        place.try_hints(found)
+        ramp.run(place, figures, OUT)
+        figures.finish(own_cluster=place.is_ours)
+        place.try_hints(figures)
     except (TimeoutError, RuntimeError) as error:
         console.print(f"[red]the demo stopped:[/red] {error}", soft_wrap=True)
         say(f"logs and what was measured so far: {OUT}/")
         place.diagnose(OUT)
         return 1
     finally:
-        found.write(OUT / "summary.json")
+        figures.write(OUT / "summary.json")
         place.leave(keep=asked.keep == "1")
-    missed = found.missed()
-    figures.print_table(found, missed)
+    console.print(figures.table())
     say(f"figures {OUT}/summary.json, picture {OUT}/ramp.png")
-    return 1 if set(missed) - figures.OF_THE_MACHINE else 0
+    return 1 if figures.failed() else 0
 
 
 if __name__ == "__main__":

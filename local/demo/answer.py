@@ -12,7 +12,7 @@ from typing import Any
 import httpx
 import yaml
 
-from local.demo.figures import Figures
+from local.demo.figures import DemoFigures
 from local.demo.kube import Kube, is_ready
 from local.demo.places.place import NAMESPACE, Place
 from local.demo.view import console, say
@@ -28,7 +28,7 @@ GREEDY_TOKENS = 64
 START_LIMIT_S = 180
 
 
-def run(place: Place, found: Figures, then: Callable[[], None]) -> None:
+def run(place: Place, figures: DemoFigures, then: Callable[[], None]) -> None:
     """Apply two fleets of the same weights, ask, compare, and take the colocated one away again.
 
     `then` is called when both are Ready: what may start while they answer.
@@ -44,18 +44,18 @@ def run(place: Place, found: Figures, then: Callable[[], None]) -> None:
         kube.kubectl("apply", "-n", NAMESPACE, "-f", "-", given=yaml.safe_dump(fleet))
     for fleet in (apart, together):
         _wait_ready(kube, fleet["metadata"]["name"])
-    found.put("fleets_ready_s", time.monotonic() - applied, 1)
+    figures.put("fleets_ready_s", time.monotonic() - applied)
     then()
-    found.put("engine_start_s", slowest_start_s(kube, apart["metadata"]["name"]), 1)
+    figures.put("engine_start_s", slowest_start_s(kube, apart["metadata"]["name"]))
     first = place.publish(apart["metadata"]["name"])
     second = place.publish(together["metadata"]["name"])
     text = _ask(first, apart["metadata"]["name"])
-    found.put("answer_correct", EXPECTED in text)
+    figures.put("answer_correct", EXPECTED in text)
     with ThreadPoolExecutor(2) as asking:  # both fleets at once: neither may mind the other
         fleets = ((first, apart["metadata"]["name"]), (second, together["metadata"]["name"]))
         one, other = asking.map(lambda fleet: _texts(*fleet), fleets)
     same = one == other
-    found.put("pd_equals_colocated", same)
+    figures.put("pd_equals_colocated", same)
     verdict = "the same text" if same else "DIFFERENT texts"
     say(f"{len(PROMPTS)} prompts, {GREEDY_TOKENS} greedy tokens each, split and whole: {verdict}")
     kube.kubectl("delete", "sd", "-n", NAMESPACE, together["metadata"]["name"], "--wait=false")

@@ -11,7 +11,7 @@ import yaml
 
 from local.demo import rest
 from local.demo.answer import fleet_path, slowest_start_s
-from local.demo.figures import Figures
+from local.demo.figures import DemoFigures
 from local.demo.kube import Kube, is_ready
 from local.demo.places.place import NAMESPACE, Place
 from local.demo.traffic import score
@@ -29,7 +29,7 @@ def apply(place: Place) -> None:
         place.kube.kubectl("apply", "-n", NAMESPACE, "-f", str(MANIFEST))
 
 
-def run(place: Place, found: Figures, out: Path) -> None:
+def run(place: Place, figures: DemoFigures, out: Path) -> None:
     """Play the plan against the fleet, score it, and count writes at rest."""
     fleet = yaml.safe_load(MANIFEST.read_text())
     name = fleet["metadata"]["name"]
@@ -37,7 +37,7 @@ def run(place: Place, found: Figures, out: Path) -> None:
     kube.wait(fleet_path(name), is_ready, timeout_s=60, what=f"fleet {name} Ready")
     place.wait_scraped(name)
     start_s = slowest_start_s(kube, name)
-    found.put("sim_engine_start_s", start_s, 1)
+    figures.put("sim_engine_start_s", start_s)
     say(
         f"fleet {name} is Ready: simulated engines, so the cold start of {start_s:.0f} s is a "
         "process start; real weights of this size take minutes"
@@ -50,13 +50,13 @@ def run(place: Place, found: Figures, out: Path) -> None:
     watch = _play(place, name, records, limits)
     ended = time.monotonic()
     seen = records.read()
-    _score(found, seen, limits, watch)
+    _score(figures, seen, limits, watch)
     # Matplotlib takes a second to import: after the load, not before it.
     from local.demo.traffic import picture
 
     picture.draw(out / "ramp.png", watch.readings, seen, limits)
     _explain(kube, name)
-    _rest(place, found, name, fleet, ended)
+    _rest(place, figures, name, fleet, ended)
 
 
 def _play(place: Place, name: str, records: Records, limits: score.Limits) -> Watch:
@@ -80,30 +80,32 @@ def _play(place: Place, name: str, records: Records, limits: score.Limits) -> Wa
     return watch
 
 
-def _score(found: Figures, seen: list[score.Seen], limits: score.Limits, watch: Watch) -> None:
+def _score(
+    figures: DemoFigures, seen: list[score.Seen], limits: score.Limits, watch: Watch
+) -> None:
     planned = len(arrivals())
     outcomes = [record.outcome for record in seen]
-    found.put("requests_total", len(seen))
-    found.put("requests_planned", planned)
-    found.put("requests_lost", outcomes.count("lost") + planned - len(seen))
-    found.put("requests_shed", outcomes.count("shed"))
-    found.put("requests_refused", outcomes.count("refused"))
+    figures.put("requests_total", len(seen))
+    figures.put("requests_planned", planned)
+    figures.put("requests_lost", outcomes.count("lost") + planned - len(seen))
+    figures.put("requests_shed", outcomes.count("shed"))
+    figures.put("requests_refused", outcomes.count("refused"))
     phases = score.after_settling(seen, limits)
     for phase, (share, count) in zip(RAMP, phases, strict=True):
         say(f"{phase.name}: {share or 0:.1%} of {count} requests met the SLO after settling")
-    found.put("attainment_after_settling", min(share or 0.0 for share, _ in phases))
-    found.put("attainment_whole_ramp", score.attainment(seen, limits) or 0.0)
-    found.put("scored_requests_per_phase_min", min(count for _, count in phases))
-    found.put("settling_s", score.settling_s(seen, limits))
-    found.put("client_late_p99_s", statistics.quantiles([r.late_s for r in seen], n=100)[98])
-    found.put("prefill_replicas_max", max(r.prefill[0] for r in watch.readings))
-    found.put("decode_replicas_max", max(r.decode[0] for r in watch.readings))
+    figures.put("attainment_after_settling", min(share or 0.0 for share, _ in phases))
+    figures.put("attainment_whole_ramp", score.attainment(seen, limits) or 0.0)
+    figures.put("scored_requests_per_phase_min", min(count for _, count in phases))
+    figures.put("settling_s", score.settling_s(seen, limits))
+    figures.put("client_late_p99_s", statistics.quantiles([r.late_s for r in seen], n=100)[98])
+    figures.put("prefill_replicas_max", max(r.prefill[0] for r in watch.readings))
+    figures.put("decode_replicas_max", max(r.decode[0] for r in watch.readings))
     busy = [r.cpu_share for r in watch.readings]
-    found.put("cpu_busy_share_p95", statistics.quantiles(busy, n=20)[18])
+    figures.put("cpu_busy_share_p95", statistics.quantiles(busy, n=20)[18])
     gpu_seconds = sum(
         (b.at_s - a.at_s) * a.gpus for a, b in zip(watch.readings, watch.readings[1:], strict=False)
     )
-    found.put("gpu_hours", gpu_seconds / 3600)
+    figures.put("gpu_hours", gpu_seconds / 3600)
 
 
 def _explain(kube: Kube, name: str) -> None:
@@ -113,7 +115,7 @@ def _explain(kube: Kube, name: str) -> None:
         say(str(error))
 
 
-def _rest(place: Place, found: Figures, name: str, fleet: dict, ended: float) -> None:
+def _rest(place: Place, figures: DemoFigures, name: str, fleet: dict, ended: float) -> None:
     """Wait until the windows have passed and the replicas are back, then watch a silent minute."""
     spec = fleet["spec"]
     minimum = {
@@ -135,8 +137,8 @@ def _rest(place: Place, found: Figures, name: str, fleet: dict, ended: float) ->
     except TimeoutError as error:
         say(str(error))
         back = False
-    found.put("replicas_back_at_min", back)
-    found.put("operator_rss_mib", place.operator_rss_mib(), 1)
+    figures.put("replicas_back_at_min", back)
+    figures.put("operator_rss_mib", place.operator_rss_mib())
     if place.audit_log is None:
         return
     # The longest window of the law: attainment, over the hold or two rate windows. It has passed
@@ -150,7 +152,7 @@ def _rest(place: Place, found: Figures, name: str, fleet: dict, ended: float) ->
     written = rest.writes(
         place.audit_log, begin, datetime.now(UTC).isoformat(), (NAMESPACE, place.system)
     )
-    found.put("writes_at_rest_per_minute", 60 * len(written) / REST_S)
+    figures.put("writes_at_rest_per_minute", 60 * len(written) / REST_S)
     for line in written[:10]:
         say(f"written at rest: {line}")
 

@@ -29,7 +29,7 @@ def _take_the_cores() -> None:
 
 
 def _child(model: str, teams: str, alone: bool) -> None:
-    from argosy_engine.bench.step import _CONTEXT, _plan, _row, load
+    from argosy_bench.suites.engine import CONTEXT, chunk_of, load, plan_of
     from argosy_engine.config import EngineConfig
     from argosy_engine.runtime.worker import Worker
 
@@ -40,7 +40,7 @@ def _child(model: str, teams: str, alone: bool) -> None:
     loader.call(runner.warm_up).result()
 
     def steps(batch: int) -> tuple[float, float]:
-        plan = _plan(tuple(_row(index, _CONTEXT - 1, 1) for index in range(batch)))
+        plan = plan_of(tuple(chunk_of(index, CONTEXT - 1, 1) for index in range(batch)))
         runner.execute(plan)  # the team exists from here on
         if alone:
             _take_the_cores()

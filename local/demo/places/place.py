@@ -17,7 +17,7 @@ from typing import Protocol
 import httpx
 import yaml
 
-from local.demo.figures import Figures
+from local.demo.figures import DemoFigures
 from local.demo.kube import TOOLS, Kube, await_answer
 from local.demo.places import farewell
 from local.demo.view import console, say
@@ -41,15 +41,15 @@ class Place(Protocol):
     system: str
     audit_log: Path | None
 
-    def start(self, found: Figures) -> None: ...
-    def install(self, found: Figures) -> None: ...
-    def complete(self, found: Figures) -> None: ...
+    def start(self, figures: DemoFigures) -> None: ...
+    def install(self, figures: DemoFigures) -> None: ...
+    def complete(self, figures: DemoFigures) -> None: ...
     def provide_weights(self) -> None: ...
     def publish(self, service: str, namespace: str = NAMESPACE, port: int = 80) -> str: ...
     def wait_scraped(self, fleet: str) -> None: ...
     def operator_rss_mib(self) -> float: ...
     def diagnose(self, out: Path) -> None: ...
-    def try_hints(self, found: Figures) -> None: ...
+    def try_hints(self, figures: DemoFigures) -> None: ...
     def leave(self, *, keep: bool) -> None: ...
 
 
@@ -113,7 +113,7 @@ class OneMachine:
         self._addresses: dict[tuple[str, str, int], str] = {}
         self.audit_log: Path | None = None
 
-    def start(self, found: Figures) -> None:
+    def start(self, figures: DemoFigures) -> None:
         """The cluster starts as soon as Kubernetes is built; weights unpack meanwhile."""
         self._weights = threading.Thread(target=self._make_weights, daemon=True)
         self._weights.start()
@@ -122,28 +122,28 @@ class OneMachine:
         begun = time.monotonic()
         report = json.loads(self._cluster("up", "--json", "--gpus-per-node", str(GPUS_PER_NODE)))
         self._started = True
-        found.put("cluster_start_s", report["ready_s"], 1)
+        figures.put("cluster_start_s", report["ready_s"])
         self.kube = Kube(Path(report["kubeconfig"]))
         self.audit_log = Path(report["audit_log"])
         say(f"Kubernetes is ready after {report['ready_s']:.1f} s ({time.monotonic() - begun:.1f})")
         say(f"export KUBECONFIG={report['kubeconfig']}")
 
-    def install(self, found: Figures) -> None:
+    def install(self, figures: DemoFigures) -> None:
         """Prometheus may still be building; CRDs and the operator need not wait for it."""
         from local.cluster.build import is_built
 
         self.kube.kubectl("create", "namespace", NAMESPACE)
         self.is_complete = is_built("prometheus")
         if self.is_complete:
-            found.caches_complete = max(found.began, _newest_cache_time())
+            figures.caches_complete = max(figures.began, _newest_cache_time())
         helm_install(self.kube, embedded=self.is_complete)
         assert self._weights is not None
         self._weights.join()
 
-    def complete(self, found: Figures) -> None:
+    def complete(self, figures: DemoFigures) -> None:
         """Add Prometheus when it had to be built first; fleets without an SLO need none."""
         self._await_build("all")
-        found.caches_complete = _newest_cache_time()
+        figures.caches_complete = _newest_cache_time()
         helm_install(self.kube, embedded=True)
         self.is_complete = True
 
@@ -188,12 +188,12 @@ class OneMachine:
                 console.print(f"  {service:18} {url}")
         console.print(f"Stop it with: make cluster-down NAME={self._name}", soft_wrap=True)
 
-    def try_hints(self, found: Figures) -> None:
+    def try_hints(self, figures: DemoFigures) -> None:
         """Run what `leave` will print; a hint that fails is a miss of the demo."""
         failed = farewell.try_out(self._settings(), self._hints())
         for sentence in failed:
             say(f"a closing hint fails: {sentence}")
-        found.put("hints_work", not failed)
+        figures.put("hints_work", not failed)
 
     def _settings(self) -> list[str]:
         return farewell.settings(self.kube.kubeconfig, TOOLS)
@@ -257,20 +257,20 @@ class ExistingCluster:
         self._registry = registry
         self._forwards: dict[tuple[str, str, int], tuple[subprocess.Popen[bytes], str]] = {}
 
-    def start(self, found: Figures) -> None:
-        found.caches_complete = time.time()
+    def start(self, figures: DemoFigures) -> None:
+        figures.caches_complete = time.time()
         nodes = self.kube.get("/api/v1/nodes")
         say(f"using {self.kube.kubeconfig} with {len((nodes or {}).get('items', []))} nodes")
         console.print("[yellow]this path could not be tried by its authors[/yellow]")
 
-    def install(self, found: Figures) -> None:
+    def install(self, figures: DemoFigures) -> None:
         self.kube.kubectl("create", "namespace", NAMESPACE)
         images = []
         for name in ("operator", "gateway", "engine"):
             images += ["--set", f"images.{name}={self._registry}/{name}:0.1.0"]
         helm_install(self.kube, *images)
 
-    def complete(self, found: Figures) -> None:
+    def complete(self, figures: DemoFigures) -> None:
         """Nothing was left out."""
 
     def provide_weights(self) -> None:
@@ -304,7 +304,7 @@ class ExistingCluster:
     def diagnose(self, out: Path) -> None:
         _diagnose(self.kube, out)
 
-    def try_hints(self, found: Figures) -> None:
+    def try_hints(self, figures: DemoFigures) -> None:
         """The addresses end with the demo's own port-forwards, so none is printed."""
 
     def leave(self, *, keep: bool) -> None:

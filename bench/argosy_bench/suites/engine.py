@@ -1,22 +1,23 @@
-"""Decode steps and prefills of one model, beside what their matrix products alone take.
+"""`make bench-engine`: decode steps and prefills of one model, beside their matrix products.
 
-    python -m argosy_engine.bench.step --model DIR [--dtype auto] [--json FILE]
+    python -m argosy_bench.suites.engine --model DIR [--dtype auto] [--json FILE]
 
-Prints a line a figure; writes {"figures", "environment", "command"}. Step and products alternate in
-the same run, and each is the best of several repeats: the neighbours of a shared machine only ever
-slow a step down. `…_over_products` is the step over that limit: 1 would be an engine in which
-attention, norms, sampling and Python cost nothing.
+Step and products alternate in the same run, and each is the best of several repeats, because other
+work on a shared machine only ever slows a step down. `…_over_products` is the step's time over that
+of its matrix products: it would be 1 if attention, norms, sampling and Python cost nothing.
 """
 
 import argparse
-import json
 import os
-import platform
 import resource
 import sys
 import time
+from collections.abc import Iterator
 from pathlib import Path
 
+from rich.console import Console
+
+from argosy_bench.figures import Figure, Figures
 from argosy_engine.config import EngineConfig
 from argosy_engine.core.sampling import SamplingParams
 from argosy_engine.core.step import Chunk, StepPlan
@@ -31,13 +32,30 @@ from argosy_engine.runtime.cpu import settle  # noqa: E402
 from argosy_engine.runtime.torch.runner import TorchRunner, load  # noqa: E402
 from argosy_engine.runtime.torch.sampler import sample  # noqa: E402
 
-_CONTEXT = 128
+CONTEXT = 128
+"""Tokens that a decode step attends to."""
 _BLOCK = 32
 _GREEDY = SamplingParams(max_tokens=1, temperature=0.0)
-_NAME = "SmolLM2-135M-Instruct"
+_MODEL = "SmolLM2-135M-Instruct"
+_BATCHES = (1, 8, 32)
+_PREFILLS = (128, 512)
 
 
-def _chunk(index: int, start: int, count: int) -> Chunk:
+def _figures() -> Iterator[Figure]:
+    yield Figure("load_s", "s", digits=2)
+    for step in (*(f"decode_{n}" for n in _BATCHES), *(f"prefill_{n}" for n in _PREFILLS)):
+        yield Figure(f"{step}_ms", "ms", digits=2)
+        yield Figure(f"{step}_tokens_per_s", "tokens/s", digits=2)
+        yield Figure(f"{step}_over_products", digits=2)
+    yield Figure("sample_32_top_p_ms", "ms", digits=2)
+    yield Figure("rss_mib", "MiB", digits=2)
+
+
+FIGURES = tuple(_figures())
+
+
+def chunk_of(index: int, start: int, count: int) -> Chunk:
+    """`count` tokens of one sequence from position `start` on; the sequence samples one."""
     blocks = -(-(start + count) // _BLOCK)
     return Chunk(
         request_id=str(index),
@@ -51,7 +69,8 @@ def _chunk(index: int, start: int, count: int) -> Chunk:
     )
 
 
-def _plan(chunks: tuple[Chunk, ...]) -> StepPlan:
+def plan_of(chunks: tuple[Chunk, ...]) -> StepPlan:
+    """The step that computes these chunks."""
     decodes = [chunk for chunk in chunks if chunk.decode]
     return StepPlan(
         index=1,
@@ -60,7 +79,7 @@ def _plan(chunks: tuple[Chunk, ...]) -> StepPlan:
         prefill_tokens=sum(chunk.count for chunk in chunks if not chunk.decode),
         prefill_sequences=len(chunks) - len(decodes),
         decode_sequences=len(decodes),
-        decode_context_tokens=len(decodes) * _CONTEXT,
+        decode_context_tokens=len(decodes) * CONTEXT,
         after_idle=False,
     )
 
@@ -93,7 +112,7 @@ def _finish(device: torch.device) -> None:
 
 def _best_s(runner: TorchRunner, chunks: tuple[Chunk, ...], repeats: int) -> tuple[float, float]:
     """(step, its products), in seconds."""
-    plan, tokens = _plan(chunks), sum(chunk.count for chunk in chunks)
+    plan, tokens = plan_of(chunks), sum(chunk.count for chunk in chunks)
     pairs = [
         (runner.execute(plan).busy_s, _products_s(runner.trunk, tokens, len(chunks)))
         for _ in range(repeats)
@@ -113,55 +132,54 @@ def _sampling_s(vocab: int) -> float:
     return min(times)
 
 
-def measure(model: str, dtype: str) -> dict[str, float]:
-    """Figures by name; milliseconds, tokens a second, MiB and ratios."""
+def measure(figures: Figures, model: str, dtype: str) -> None:
+    """Load the model and put every figure."""
     began = time.perf_counter()
     runner, _ = load(
         EngineConfig(model=model, served_name="bench", dtype=dtype, kv_cache_tokens=8192)  # type: ignore[arg-type]
     )
     runner.warm_up()
-    figures = {"load_s": time.perf_counter() - began}
+    figures.put("load_s", time.perf_counter() - began)
     decodes = {
-        f"decode_{batch}": tuple(_chunk(index, _CONTEXT - 1, 1) for index in range(batch))
-        for batch in (1, 8, 32)
+        f"decode_{batch}": tuple(chunk_of(index, CONTEXT - 1, 1) for index in range(batch))
+        for batch in _BATCHES
     }
-    prefills = {f"prefill_{tokens}": (_chunk(0, 0, tokens),) for tokens in (128, 512)}
+    prefills = {f"prefill_{tokens}": (chunk_of(0, 0, tokens),) for tokens in _PREFILLS}
     for name, chunks in (decodes | prefills).items():
         step_s, products_s = _best_s(runner, chunks, 8 if name in decodes else 3)
-        figures[f"{name}_ms"] = step_s * 1e3
-        tokens = sum(chunk.count for chunk in chunks)
-        figures[f"{name}_tokens_per_s"] = tokens / step_s
-        figures[f"{name}_over_products"] = step_s / products_s
-    figures["sample_32_top_p_ms"] = _sampling_s(runner.vocab_size) * 1e3
-    figures["rss_mib"] = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
-    return {name: round(value, 2) for name, value in figures.items()}
+        figures.put(f"{name}_ms", step_s * 1e3)
+        figures.put(f"{name}_tokens_per_s", sum(chunk.count for chunk in chunks) / step_s)
+        figures.put(f"{name}_over_products", step_s / products_s)
+    figures.put("sample_32_top_p_ms", _sampling_s(runner.vocab_size) * 1e3)
+    figures.put("rss_mib", resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024)
 
 
-def main() -> None:
-    """Command line; see the module."""
+def main() -> int:
+    """Run the suite; exit status 1 if a target is missed."""
     cache = os.environ.get("ARGOSY_CACHE") or Path.home() / ".cache" / "argosy"
-    parser = argparse.ArgumentParser(description="Measure decode steps and prefills.")
-    parser.add_argument("--model", default=str(Path(cache) / "models" / _NAME))
+    parser = argparse.ArgumentParser(prog="make bench-engine", description=__doc__)
+    parser.add_argument("--model", type=Path, default=Path(cache) / "models" / _MODEL)
     parser.add_argument("--dtype", default="auto", choices=("auto", "float32", "bfloat16"))
-    parser.add_argument("--json", type=Path)
-    args = parser.parse_args()
-    figures = measure(args.model, args.dtype)
-    for name, value in figures.items():
-        sys.stdout.write(f"{name:28} {value}\n")
-    if args.json:
-        environment = {
-            "isa": settle().isa,
-            "cpu": torch.backends.cpu.get_cpu_capability(),
-            "threads": torch.get_num_threads(),
-            "torch": torch.__version__,
-            "python": platform.python_version(),
-            "cuda": torch.cuda.get_device_name() if torch.cuda.is_available() else None,
-        }
-        command = "python -m argosy_engine.bench.step " + " ".join(sys.argv[1:])
-        text = {"figures": figures, "environment": environment, "command": command}
-        args.json.parent.mkdir(parents=True, exist_ok=True)
-        args.json.write_text(json.dumps(text, indent=2) + "\n")
+    parser.add_argument("--json", type=Path, help="write the figures file here")
+    asked = parser.parse_args()
+    if not asked.model.is_dir():
+        parser.error(f"no model in {asked.model}: python -m local.weights.smollm2 writes one")
+    figures = Figures(FIGURES, "make bench-engine")
+    measure(figures, str(asked.model), asked.dtype)
+    figures.notes = {
+        "model": asked.model.name,
+        "dtype": asked.dtype,
+        "isa": settle().isa,
+        "cpu": torch.backends.cpu.get_cpu_capability(),
+        "threads": torch.get_num_threads(),
+        "torch": torch.__version__,
+        "cuda": torch.cuda.get_device_name() if torch.cuda.is_available() else None,
+    }
+    Console(highlight=False).print(figures.table())
+    if asked.json:
+        figures.write(asked.json)
+    return 1 if figures.failed() else 0
 
 
 if __name__ == "__main__":
-    main()
+    sys.exit(main())

@@ -1,0 +1,137 @@
+"""The one writer of figures files: values with their unit, target, environment and command.
+
+A suite declares its figures as a table of `Figure` rows, puts values into `Figures`, and ends with
+`write` (JSON), `table` (the terminal) and `failed` (its exit status). `local/demo` and every
+`make bench-*` use it, so all figures files read alike.
+"""
+
+import json
+import os
+import platform
+from collections.abc import Iterable
+from dataclasses import asdict, dataclass
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Literal
+
+from rich.table import Table
+
+
+@dataclass(frozen=True, slots=True)
+class Target:
+    """The bound that a figure must keep."""
+
+    sign: Literal["<=", ">=", "=="]
+    value: float
+    """In the figure's unit. Yes or no is 1 or 0."""
+    of_the_machine: bool = False
+    """True for a bound that a slow or busy machine misses. A miss is shown, but the command does
+    not fail, because the product is not the cause."""
+
+    def holds(self, value: float | None) -> bool:
+        """Whether `value` keeps the bound; a figure that was not measured (None) does not."""
+        if value is None:
+            return False
+        match self.sign:
+            case "<=":
+                return value <= self.value
+            case ">=":
+                return value >= self.value
+            case "==":
+                return value == self.value
+
+    def __str__(self) -> str:
+        return f"{self.sign} {self.value:g}"
+
+
+@dataclass(frozen=True, slots=True)
+class Figure:
+    """One row of a suite's table."""
+
+    name: str
+    unit: str = ""
+    """SI or common symbol (`s`, `ms`, `MiB`, `1/s`); empty for counts, shares and yes or no."""
+    target: Target | None = None
+    digits: int = 3
+    """Decimals that are kept: more would be noise."""
+
+
+class Figures:
+    """What one run of a suite measured."""
+
+    def __init__(self, rows: Iterable[Figure], command: str) -> None:
+        self.rows = {row.name: row for row in rows}
+        self.command = command
+        self.values: dict[str, float] = {}
+        self.notes: dict[str, str | int | float | None] = {}
+        """Facts of the environment that only this suite knows, such as the model's name."""
+
+    def put(self, name: str, value: float) -> None:
+        """Record one value. KeyError if no row of the table has that name."""
+        self.values[name] = round(float(value), self.rows[name].digits)
+
+    def missed(self) -> list[str]:
+        """Names of figures that miss their target or were not measured."""
+        return [
+            name
+            for name, row in self.rows.items()
+            if row.target is not None and not row.target.holds(self.values.get(name))
+        ]
+
+    def failed(self) -> list[str]:
+        """The missed figures for which the command fails."""
+        return [name for name in self.missed() if not self._target(name).of_the_machine]
+
+    def write(self, path: Path) -> None:
+        """Write the figures file (JSON); makes its folder."""
+        missed = set(self.missed())
+        document = {
+            "command": self.command,
+            "environment": {**environment(), **self.notes},
+            "figures": {name: self.values[name] for name in self.rows if name in self.values},
+            "units": {name: row.unit for name, row in self.rows.items() if name in self.values},
+            "targets": {
+                name: {**asdict(row.target), "met": name not in missed}
+                for name, row in self.rows.items()
+                if row.target is not None
+            },
+        }
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(json.dumps(document, indent=2) + "\n")
+
+    def table(self, title: str = "this run") -> Table:
+        """All measured figures and all targets, for the terminal; what misses is red."""
+        missed = set(self.missed())
+        table = Table("figure", "measured", "unit", "target", title=title, title_justify="left")
+        for name, row in self.rows.items():
+            if name not in self.values and name not in missed:
+                continue
+            value = f"{self.values[name]:g}" if name in self.values else "not measured"
+            target = "" if row.target is None else str(row.target)
+            table.add_row(name, value, row.unit, target, style="red" if name in missed else None)
+        return table
+
+    def _target(self, name: str) -> Target:
+        target = self.rows[name].target
+        assert target is not None
+        return target
+
+
+def environment() -> dict[str, str | int | float]:
+    """The machine, as far as a figure depends on it: no path, no user and no host name."""
+    memory = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") / 2**30
+    return {
+        "date": datetime.now(UTC).date().isoformat(),
+        "cores": len(os.sched_getaffinity(0)),
+        "memory_gib": round(memory, 1),
+        "processor": _processor(),
+        "kernel": platform.release(),
+        "python": platform.python_version(),
+    }
+
+
+def _processor() -> str:
+    for line in Path("/proc/cpuinfo").read_text().splitlines():
+        if line.startswith("model name"):
+            return line.split(":", 1)[1].strip()
+    return platform.machine()

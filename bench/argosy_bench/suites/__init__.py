@@ -1,0 +1,1 @@
+"""One module per `make bench-<name>`."""

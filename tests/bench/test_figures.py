@@ -1,0 +1,85 @@
+"""The figures file that the demo and every `make bench-*` write."""
+
+import json
+import socket
+from pathlib import Path
+
+import pytest
+from rich.console import Console
+
+from argosy_bench.figures import Figure, Figures, Target, environment
+from local.demo.figures import FIGURES
+
+ROWS = (
+    Figure("speed", "tokens/s", Target(">=", 10), digits=1),
+    Figure("start_s", "s", Target("<=", 5, of_the_machine=True)),
+    Figure("lost", target=Target("==", 0)),
+    Figure("load_s", "s"),
+)
+
+
+def measured(**values: float) -> Figures:
+    figures = Figures(ROWS, "make bench-sample")
+    for name, value in values.items():
+        figures.put(name, value)
+    return figures
+
+
+@pytest.mark.parametrize(
+    ("values", "missed", "failed"),
+    [
+        ({"speed": 10, "start_s": 5, "lost": 0}, [], []),
+        ({"speed": 9.94, "start_s": 5, "lost": 0}, ["speed"], ["speed"]),
+        ({"speed": 11, "start_s": 5.1, "lost": 0}, ["start_s"], []),
+        ({"speed": 11, "start_s": 1, "lost": 1}, ["lost"], ["lost"]),
+        ({"speed": 11, "lost": 0}, ["start_s"], []),
+        ({}, ["speed", "start_s", "lost"], ["speed", "lost"]),
+    ],
+)
+def test_a_missed_target_fails_the_command_unless_it_is_the_machines(values, missed, failed):
+    figures = measured(**values)
+    assert figures.missed() == missed
+    assert figures.failed() == failed
+
+
+def test_the_file_holds_values_units_targets_environment_and_command(tmp_path: Path):
+    figures = measured(speed=12.345, start_s=9, load_s=1)
+    figures.notes["model"] = "tiny"
+    figures.write(tmp_path / "new folder" / "figures.json")
+    document = json.loads((tmp_path / "new folder" / "figures.json").read_text())
+    assert document["command"] == "make bench-sample"
+    assert document["figures"] == {"load_s": 1, "speed": 12.3, "start_s": 9}
+    assert document["units"] == {"load_s": "s", "speed": "tokens/s", "start_s": "s"}
+    assert {name: target["met"] for name, target in document["targets"].items()} == {
+        "lost": False,
+        "speed": True,
+        "start_s": False,
+    }
+    assert document["targets"]["start_s"]["value"] == 5
+    assert document["environment"]["model"] == "tiny"
+    assert document["environment"]["cores"] >= 1
+
+
+def test_the_environment_names_neither_a_path_nor_the_host():
+    values = [str(value) for value in environment().values()]
+    assert not [value for value in values if value.startswith(("/", "~"))]
+    assert socket.gethostname() not in values
+
+
+def test_a_figure_that_no_row_declares_is_refused():
+    with pytest.raises(KeyError):
+        measured().put("unheard_of", 1)
+
+
+def test_the_table_shows_a_target_that_was_not_measured():
+    console = Console(width=80)
+    with console.capture() as shown:
+        console.print(measured(speed=12, start_s=1).table())
+    lines = shown.get().splitlines()
+    assert any("lost" in line and "not measured" in line and "== 0" in line for line in lines)
+
+
+def test_docs_demo_explains_every_figure_of_the_demo():
+    text = (Path(__file__).parents[2] / "docs" / "demo.md").read_text()
+    shown = {line.split("`")[1] for line in text.splitlines() if line.startswith("| `")}
+    assert {row.name for row in FIGURES} == shown
