@@ -10,7 +10,7 @@ from prometheus_client.parser import text_string_to_metric_families
 from argosy_gateway.accounting.metrics import Metrics
 from argosy_gateway.accounting.verdicts import Slo
 from argosy_operator.core.scaling.goals import Windows
-from argosy_operator.core.scaling.observe import Blind, Idle, Value
+from argosy_operator.core.scaling.observe import Idle, Unknown, Value
 from argosy_operator.core.scaling.signals import samples
 from argosy_operator.ports.prometheus import ENGINE_SERIES, GATEWAY_SERIES
 from tests.engine.processes import sim_engines
@@ -118,7 +118,7 @@ def test_every_selector_of_the_operator_finds_samples_in_a_real_exposition():
         if field.name not in ("ttft_p90_s", "tpot_p90_s")  # Prometheus' own quantiles
     }
     assert len([s for s in signals.values() if isinstance(s, Idle | Value)]) >= 14
-    assert {name: s for name, s in signals.items() if isinstance(s, Blind)} == {}
+    assert {name: s for name, s in signals.items() if isinstance(s, Unknown)} == {}
 
 
 def test_label_values_that_the_operator_reads_exist_from_the_start(engine, gateway):

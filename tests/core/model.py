@@ -27,7 +27,7 @@ from argosy_operator.core.fleet.pods import OUR_COST, Load, Pod, removal_order, 
 from argosy_operator.core.fleet.snapshot import Clock, Memory, Snapshot
 from argosy_operator.core.plan import Plan, after, plan
 from argosy_operator.core.reconcile.victims import DRAIN_LEASE_S
-from argosy_operator.core.scaling.observe import FleetMetrics, blind_metrics
+from argosy_operator.core.scaling.observe import FleetMetrics, unknown_metrics
 from argosy_operator.core.status.compose import status_of
 from argosy_operator.render.images import Images
 from argosy_operator.shell.gather import compose
@@ -73,7 +73,7 @@ class Model:
             for uid, pod in self.pods.items()
             if pod.started and (pod.draining or self.memory.ask_loads)
         }
-        metrics = self.metrics or blind_metrics(self.now, "NoTargets")
+        metrics = self.metrics or unknown_metrics(self.now, "NoTargets")
         clock = Clock(self.now, self.now + self.stepped)
         due = clock.monotonic >= self.memory.decide_at
         return compose(

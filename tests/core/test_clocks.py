@@ -48,7 +48,11 @@ def test_a_samples_clock_that_goes_back_begins_the_holds_anew_and_nothing_longer
         now = back + 2 * i
         state, decision = decide(state, Observations(metrics(now, 0), supplies), GOALS, now)
         if i == 0:
-            assert {t.rule for t in decision.targets} <= {Rule.STARTING, Rule.HOLD, Rule.LEARNING}
+            assert {t.rule for t in decision.targets} <= {
+                Rule.JUST_STARTED,
+                Rule.HOLD,
+                Rule.CAPACITY_GUESSED,
+            }
     assert [t.replicas for t in decision.targets] == [1, 1]
 
 

@@ -14,7 +14,7 @@ from argosy_operator.core.plan import after, plan
 from argosy_operator.core.reconcile.contests import FREE
 from argosy_operator.core.reconcile.failures import STUCK_S
 from argosy_operator.core.scaling.decision import Decision, RoleTarget, Rule
-from argosy_operator.core.scaling.observe import FleetMetrics, Idle, Value, blind_metrics
+from argosy_operator.core.scaling.observe import FleetMetrics, Idle, Value, unknown_metrics
 from argosy_operator.core.status.facts import facts_of
 from argosy_operator.core.status.findings import Findings
 from argosy_operator.core.status.problems import LOAD_FAILURES
@@ -88,7 +88,7 @@ def lawful(metrics: FleetMetrics) -> Facts:
 
 
 def bound_by_budget() -> Facts:
-    return decided(Rule.BUDGET)
+    return decided(Rule.GPU_BUDGET)
 
 
 def decided(
@@ -192,23 +192,23 @@ WORLDS = {
     Fact.ATTAINMENT_KNOWN: lambda: lawful(measured(attainment=Value(0.5, 1e6))),
     Fact.GOAL_MET: lambda: lawful(measured(attainment=Value(0.99, 1e6))),
     Fact.NO_REQUESTS: lambda: lawful(measured(arrivals=Idle(1e6))),
-    Fact.METRICS_UNAVAILABLE: lambda: lawful(blind_metrics(1e6, "FirstSample: one is no rate")),
-    Reason.NO_PROMETHEUS: lambda: lawful(blind_metrics(1e6, "NoPrometheus: set it")),
-    Reason.PROMETHEUS_NOT_ALLOWED: lambda: lawful(blind_metrics(1e6, "PrometheusNotAllowed: x")),
-    Reason.PROMETHEUS_UNREACHABLE: lambda: lawful(blind_metrics(1e6, "PrometheusTimeout: 2 s")),
-    Reason.NO_TARGETS: lambda: lawful(blind_metrics(1e6, "GatewayDown: none answers")),
+    Fact.METRICS_UNAVAILABLE: lambda: lawful(unknown_metrics(1e6, "FirstSample: one is no rate")),
+    Reason.NO_PROMETHEUS: lambda: lawful(unknown_metrics(1e6, "NoPrometheus: set it")),
+    Reason.PROMETHEUS_NOT_ALLOWED: lambda: lawful(unknown_metrics(1e6, "PrometheusNotAllowed: x")),
+    Reason.PROMETHEUS_UNREACHABLE: lambda: lawful(unknown_metrics(1e6, "PrometheusTimeout: 2 s")),
+    Reason.NO_TARGETS: lambda: lawful(unknown_metrics(1e6, "GatewayDown: none answers")),
     Fact.GATEWAY_SILENT: lambda: lawful(measured(silent_gateways=("gateway-b",))),
-    Reason.GATEWAY_SILENT: lambda: lawful(blind_metrics(1e6, "GatewaySilent: gateway-b")),
+    Reason.GATEWAY_SILENT: lambda: lawful(unknown_metrics(1e6, "GatewaySilent: gateway-b")),
     Reason.STALE: lambda: lawful(measured(arrivals=Value(1.0, 1.0))),
-    Reason.NOT_A_NUMBER: lambda: lawful(blind_metrics(1e6, "NotANumber: NaN")),
+    Reason.NOT_A_NUMBER: lambda: lawful(unknown_metrics(1e6, "NotANumber: NaN")),
     Fact.GPU_BUDGET_BOUND: bound_by_budget,
     Fact.SIZED: lambda: decided(Rule.DEMAND),
-    Fact.MAX_REPLICAS_BOUND: lambda: decided(Rule.MAX),
-    Fact.SIGNALS_UNKNOWN: lambda: decided(Rule.BLIND, unknown=("colocated running",)),
-    Fact.CAPACITY_RELEARNT: lambda: decided(Rule.LEARNING, relearning=("colocated",)),
-    Fact.TTFT_UNREACHABLE: lambda: decided(Rule.UNREACHABLE, reachable=False),
+    Fact.MAX_REPLICAS_BOUND: lambda: decided(Rule.MAX_REPLICAS),
+    Fact.SIGNALS_UNKNOWN: lambda: decided(Rule.METRICS_UNAVAILABLE, unknown=("colocated running",)),
+    Fact.CAPACITY_RELEARNT: lambda: decided(Rule.CAPACITY_GUESSED, relearning=("colocated",)),
+    Fact.TTFT_UNREACHABLE: lambda: decided(Rule.SLO_UNREACHABLE, reachable=False),
     Fact.TPOT_UNREACHABLE: lambda: decided(
-        Rule.UNREACHABLE, reachable=False, colocated_batch_limit=0.5
+        Rule.SLO_UNREACHABLE, reachable=False, colocated_batch_limit=0.5
     ),
     Reason.INVALID_SPEC: lambda: facts(Model(fleet()), ErrorKind.INVALID),
     Reason.FORBIDDEN: lambda: facts(Model(fleet()), ErrorKind.FORBIDDEN),

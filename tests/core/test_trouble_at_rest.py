@@ -6,7 +6,7 @@ import pytest
 
 from argosy_operator.core.fleet.events import Note, stalled
 from argosy_operator.core.plan import plan
-from argosy_operator.core.scaling.observe import FleetMetrics, Idle, Value, blind_metrics
+from argosy_operator.core.scaling.observe import FleetMetrics, Idle, Value, unknown_metrics
 from argosy_operator.core.status.compose import status_of
 from tests.core.model import Model, fleet
 
@@ -92,7 +92,7 @@ def test_traffic_ends_idle() -> None:
 
 
 def test_an_unreachable_prometheus_is_named_and_keeps_being_named() -> None:
-    model = measured_fleet(blind_metrics(0.0, "PrometheusAway: http://p: ConnectionError"))
+    model = measured_fleet(unknown_metrics(0.0, "PrometheusAway: http://p: ConnectionError"))
     stood = model.fleet.status
     assert condition(model, "MetricsAvailable").reason == "PrometheusUnreachable"
     model.memory = replace(model.memory, decide_at=model.now + 60)
@@ -112,8 +112,8 @@ def test_samples_that_grow_old_are_told_once() -> None:
 
 def test_an_error_with_another_number_is_told_anew() -> None:
     """A 404 stayed "HTTP 400" in the condition: only its digits differ."""
-    model = measured_fleet(blind_metrics(0.0, "PrometheusError: HTTP 400, no list of results"))
-    tick(model, blind_metrics(0.0, "PrometheusError: HTTP 404, no list of results"))
+    model = measured_fleet(unknown_metrics(0.0, "PrometheusError: HTTP 400, no list of results"))
+    tick(model, unknown_metrics(0.0, "PrometheusError: HTTP 404, no list of results"))
     assert "HTTP 404" in condition(model, "MetricsAvailable").message
 
 

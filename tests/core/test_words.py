@@ -50,8 +50,8 @@ def test_a_fleet_that_others_scale_is_not_said_to_stay_at_its_minimum() -> None:
 
 def test_what_the_law_said_last_is_forgotten_when_it_no_longer_turns_the_fleet() -> None:
     model = settled(slo=SLO, roles=WIDE)
-    target = RoleTarget("colocated", 1, 1, 2, Rule.BUDGET, "")
-    decision = Decision(0.0, (target,), Rule.BUDGET, "", True, True, {})
+    target = RoleTarget("colocated", 1, 1, 2, Rule.GPU_BUDGET, "")
+    decision = Decision(0.0, (target,), Rule.GPU_BUDGET, "", True, True, {})
     model.memory = replace(model.memory, decision=decision, decide_at=1e12)
     model.round()
     assert condition(model, "CapacityLimited").reason == "GPUBudget"
@@ -70,8 +70,10 @@ def test_silent_engines_do_not_hide_what_the_gateways_measured() -> None:
         scored=50.0,
         roles=(RoleMetrics("colocated", 1),),
     )
-    target = RoleTarget("colocated", 3, 3, 1, Rule.BLIND, "")
-    decision = Decision(model.now, (target,), Rule.BLIND, "half is silent", True, True, {})
+    target = RoleTarget("colocated", 3, 3, 1, Rule.METRICS_UNAVAILABLE, "")
+    decision = Decision(
+        model.now, (target,), Rule.METRICS_UNAVAILABLE, "half is silent", True, True, {}
+    )
     model.memory = replace(model.memory, decision=decision, decide_at=1e12)
     s = replace(model.snapshot(), metrics=model.metrics)
     d = replace(plan(s).draft, memory=model.memory)
@@ -184,8 +186,8 @@ def feasible(
     [
         (Rule.DEMAND, {"colocated_planned_per_s": 2.0}, "True", "WithinReach"),
         (Rule.IDLE, {}, "Unknown", "NoTraffic"),
-        (Rule.BUDGET, {"colocated_planned_per_s": 2.0}, "False", "BudgetBound"),
-        (Rule.MAX, {"colocated_planned_per_s": 2.0}, "False", "MaxReplicasBound"),
+        (Rule.GPU_BUDGET, {"colocated_planned_per_s": 2.0}, "False", "BudgetBound"),
+        (Rule.MAX_REPLICAS, {"colocated_planned_per_s": 2.0}, "False", "MaxReplicasBound"),
     ],
 )
 def test_whether_the_slo_can_be_met_is_a_condition(
@@ -203,8 +205,8 @@ def test_feasibility_is_no_longer_told_when_attainment_is_not() -> None:
 
 def test_an_slo_that_a_lone_request_misses_names_the_target_to_change() -> None:
     planned = {"colocated_planned_per_s": 2.0}
-    ttft = feasible(Rule.UNREACHABLE, reachable=False, colocated_batch_limit=8.0, **planned)
-    tpot = feasible(Rule.UNREACHABLE, reachable=False, colocated_batch_limit=0.4, **planned)
+    ttft = feasible(Rule.SLO_UNREACHABLE, reachable=False, colocated_batch_limit=8.0, **planned)
+    tpot = feasible(Rule.SLO_UNREACHABLE, reachable=False, colocated_batch_limit=0.4, **planned)
     assert (ttft.reason, tpot.reason) == ("TTFTFloorAboveTarget", "TPOTFloorAboveTarget")
     assert "spec.slo.ttft.target" in ttft.message
     assert "spec.slo.tpot.target" in tpot.message
@@ -227,7 +229,7 @@ def test_signals_that_are_unknown_are_named_by_the_scaling_condition() -> None:
 
 def test_capacity_that_is_measured_anew_is_told_by_the_scaling_condition() -> None:
     model = settled(slo=SLO, roles=WIDE)
-    target = RoleTarget("colocated", 2, 2, 2, Rule.LEARNING, "")
+    target = RoleTarget("colocated", 2, 2, 2, Rule.CAPACITY_GUESSED, "")
     decision = Decision(0.0, (target,), target.rule, "", True, True, {}, relearning=("colocated",))
     model.memory = replace(model.memory, decision=decision, decide_at=1e12)
     model.round()

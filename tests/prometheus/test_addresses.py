@@ -8,7 +8,7 @@ from contextlib import asynccontextmanager
 import pytest
 
 from argosy_operator.core.scaling.goals import Windows
-from argosy_operator.core.scaling.observe import Blind, FleetMetrics
+from argosy_operator.core.scaling.observe import FleetMetrics, Unknown
 from argosy_operator.ports import prometheus
 from argosy_operator.ports.allowlist import Allowlist
 from argosy_operator.ports.prometheus import (
@@ -75,7 +75,7 @@ def threads() -> int:
 
 
 def word(seen: FleetMetrics) -> str:
-    assert isinstance(seen.arrivals, Blind)
+    assert isinstance(seen.arrivals, Unknown)
     return seen.arrivals.reason.partition(":")[0]
 
 

@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from argosy_operator.core.scaling.goals import Windows
-from argosy_operator.core.scaling.observe import Blind, FleetMetrics
+from argosy_operator.core.scaling.observe import FleetMetrics, Unknown
 from argosy_operator.ports import allowlist
 from argosy_operator.ports.allowlist import Allowlist
 from argosy_operator.ports.prometheus import PrometheusMetrics, Question
@@ -48,7 +48,7 @@ async def ask(url: str, *entries: str) -> FleetMetrics:
 
 
 def reason(seen: FleetMetrics) -> str:
-    assert isinstance(seen.arrivals, Blind)
+    assert isinstance(seen.arrivals, Unknown)
     return seen.arrivals.reason
 
 

@@ -1,4 +1,4 @@
-"""Whatever Prometheus' side does wrong becomes Blind with a reason, in time."""
+"""Whatever Prometheus' side does wrong becomes Unknown with a reason, in time."""
 
 import asyncio
 import socket
@@ -6,7 +6,7 @@ import socket
 import pytest
 
 from argosy_operator.core.scaling.goals import Windows
-from argosy_operator.core.scaling.observe import Blind, FleetMetrics, Idle, Value
+from argosy_operator.core.scaling.observe import FleetMetrics, Idle, Unknown, Value
 from argosy_operator.core.scaling.signals.samples import RECEIVED, Round, Series, assemble
 from argosy_operator.ports.prometheus import PrometheusMetrics, Question, escape, selector
 
@@ -28,7 +28,7 @@ async def test_a_black_hole_costs_the_time_out_and_no_minutes() -> None:
         async with asyncio.timeout(20):  # generous: machines are shared
             seen = await port.measure(url, Question("default", "a", WINDOWS), 1000.0)
         port.close()
-    assert isinstance(seen.arrivals, Blind)
+    assert isinstance(seen.arrivals, Unknown)
     assert seen.arrivals.reason.startswith("PrometheusTimeout")
 
 
@@ -42,7 +42,7 @@ def test_a_flat_counter_is_idle_and_a_growing_one_counts_exactly() -> None:
     assert isinstance(flat.arrivals, Idle)
     grown = counter(*((1000.0 + i, 7.0 + 2 * i) for i in range(8)))
     assert isinstance(grown.arrivals, Value)
-    assert grown.arrivals.v == 2.0
+    assert grown.arrivals.value == 2.0
     assert [b.count for b in grown.bins] == [2.0] * 7
 
 
@@ -52,12 +52,12 @@ def test_a_restarted_counter_counts_from_zero() -> None:
 
 
 def test_one_sample_is_no_rate_yet() -> None:
-    assert isinstance(counter((1000.0, 50.0)).arrivals, Blind)
+    assert isinstance(counter((1000.0, 50.0)).arrivals, Unknown)
 
 
 def test_a_negative_counter_is_a_lie() -> None:
     seen = counter((1000.0, 5.0), (1001.0, -1.0)).arrivals
-    assert isinstance(seen, Blind)
+    assert isinstance(seen, Unknown)
     assert seen.reason.startswith("NotANumber")
 
 
@@ -94,7 +94,7 @@ async def answered(body: str, status: str = "200 OK") -> FleetMetrics:
 )
 async def test_an_answer_of_another_shape_is_blindness_and_no_failed_round(result: str) -> None:
     seen = await answered('{"status": "success", "data": {"result": ' + result + "}}")
-    assert isinstance(seen.arrivals, Blind)
+    assert isinstance(seen.arrivals, Unknown)
     assert seen.arrivals.reason.startswith("PrometheusAnswer")
 
 
@@ -122,7 +122,7 @@ async def test_no_answer_at_all_fails_a_round(body: str) -> None:
 async def test_prometheus_own_words_about_an_error_are_passed_on() -> None:
     body = '{"status": "error", "errorType": "bad_data", "error": "query is too long"}'
     seen = await answered(body, "400 Bad Request")
-    assert isinstance(seen.arrivals, Blind)
+    assert isinstance(seen.arrivals, Unknown)
     assert "query is too long" in seen.arrivals.reason
 
 
@@ -130,7 +130,7 @@ async def test_what_some_other_server_says_does_not_end_up_in_status() -> None:
     """The address may come from a user's object, and its answer is not the user's to read."""
     for status in ("200 OK", "403 Forbidden"):
         seen = await answered("token: geheim", status)
-        assert isinstance(seen.arrivals, Blind)
+        assert isinstance(seen.arrivals, Unknown)
         assert "geheim" not in seen.arrivals.reason
 
 
@@ -139,7 +139,7 @@ async def test_quantiles_for_people_are_read_beside_the_counters() -> None:
     body = '{"metric": {' + row + '}, "value": [1000, "0.9"], "values": [[1000, "1"]]}'
     seen = await answered('{"status": "success", "data": {"result": [' + body + "]}}")
     assert seen.ttft_p90_s == Value(0.9, 1000.0)
-    assert isinstance(seen.tpot_p90_s, Blind)
+    assert isinstance(seen.tpot_p90_s, Unknown)
 
 
 async def test_ages_of_samples_are_measured_on_prometheus_clock() -> None:

@@ -14,7 +14,7 @@ import httpx
 import pytest
 
 from argosy_operator.core.scaling.goals import Windows
-from argosy_operator.core.scaling.observe import Blind, FleetMetrics, Idle, Signal, Value
+from argosy_operator.core.scaling.observe import FleetMetrics, Idle, Signal, Unknown, Value
 from argosy_operator.ports.prometheus import PrometheusMetrics, Question
 
 pytestmark = [pytest.mark.slow, pytest.mark.cluster]
@@ -123,11 +123,11 @@ async def test_idle_value_not_a_number_and_away_are_told_apart(tmp_path: Path) -
         await until(url, Value)
         assert time.perf_counter() - began < 0.5
         exporter.received("NaN")
-        blind = (await until(url, Blind)).arrivals
-        assert isinstance(blind, Blind)
+        blind = (await until(url, Unknown)).arrivals
+        assert isinstance(blind, Unknown)
         assert blind.reason.startswith("NotANumber")
     away = await PrometheusMetrics(url).measure(url, Question("default", "a", WINDOWS), time.time())
-    assert isinstance(away.arrivals, Blind)
+    assert isinstance(away.arrivals, Unknown)
     assert away.arrivals.reason.startswith("PrometheusAway")
 
 
@@ -138,8 +138,8 @@ async def test_an_exporter_that_is_gone_is_blindness_not_idleness(tmp_path: Path
         await until(url, Idle)
         exporter.server.shutdown()
         exporter.server.server_close()
-        blind = (await until(url, Blind)).arrivals
-        assert isinstance(blind, Blind)
+        blind = (await until(url, Unknown)).arrivals
+        assert isinstance(blind, Unknown)
         assert blind.reason.startswith("GatewayDown")
 
 
@@ -165,8 +165,8 @@ async def test_percentiles_are_those_of_the_gateways_histograms(tmp_path: Path) 
     with prometheus(tmp_path, exporter.port) as url:
         seen = await until(url, Idle)
         assert isinstance(seen.ttft_p90_s, Idle)
-        assert isinstance(seen.tpot_p90_s, Blind)
+        assert isinstance(seen.tpot_p90_s, Unknown)
         exporter.answered(80, 20)
         seen = await until(url, Value)
         assert isinstance(seen.ttft_p90_s, Value)
-        assert seen.ttft_p90_s.v == pytest.approx(1.5, abs=0.05)
+        assert seen.ttft_p90_s.value == pytest.approx(1.5, abs=0.05)

@@ -7,7 +7,7 @@ import pytest
 from argosy_operator.api.v1alpha1 import ServingDeployment
 from argosy_operator.core.fleet.actions import ErrorKind
 from argosy_operator.core.fleet.snapshot import Memory
-from argosy_operator.core.scaling.observe import FleetMetrics, blind_metrics
+from argosy_operator.core.scaling.observe import FleetMetrics, unknown_metrics
 from argosy_operator.shell import loop
 from argosy_operator.shell.gather import Sources
 from argosy_operator.shell.loop import UnfinishedError, round_of
@@ -19,13 +19,13 @@ BUDGET = "PodDisruptionBudget/chat-gateway"
 APPLY_BUDGET = f"apply {BUDGET}"
 
 
-class Blind:
+class NoMetrics:
     """No Prometheus."""
 
     async def fleet(
         self, fleet: ServingDeployment, at: float, gateways: frozenset[str]
     ) -> FleetMetrics:
-        return blind_metrics(at, "NoPrometheus: set it")
+        return unknown_metrics(at, "NoPrometheus: set it")
 
 
 class World:
@@ -38,7 +38,7 @@ class World:
 
     async def round(self) -> float:
         """One round; the seconds until the next look."""
-        sources = Sources(self.store, Blind(), None, IMAGES)  # type: ignore[arg-type]
+        sources = Sources(self.store, NoMetrics(), None, IMAGES)  # type: ignore[arg-type]
         result = await round_of(sources, KEY, self.memory)
         assert result is not None
         self.memory, wake_s = result

@@ -3,7 +3,7 @@
 from typing import Any
 
 from argosy_operator.core.fleet.snapshot import Clock, Memory
-from argosy_operator.core.scaling.observe import FleetMetrics, blind_metrics
+from argosy_operator.core.scaling.observe import FleetMetrics, unknown_metrics
 from argosy_operator.shell.gather import Sources, gather
 from tests.core.model import IMAGES, fleet
 
@@ -50,7 +50,7 @@ class World:
 
     async def fleet(self, fleet: Any, at: float, gateways: frozenset[str]) -> FleetMetrics:
         self.must_report = gateways
-        return blind_metrics(at, "NoTargets")
+        return unknown_metrics(at, "NoTargets")
 
 
 async def test_ready_gateways_must_report_and_no_other_pod() -> None:

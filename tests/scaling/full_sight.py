@@ -10,7 +10,6 @@ from argosy_operator.core.scaling.estimate.profiles import PRESETS
 from argosy_operator.core.scaling.goals import SLO, Goals, Profile, RoleGoal, Windows
 from argosy_operator.core.scaling.observe import (
     Bin,
-    Blind,
     FleetMetrics,
     Idle,
     Observations,
@@ -18,6 +17,7 @@ from argosy_operator.core.scaling.observe import (
     RoleSupply,
     Signal,
     StepDelta,
+    Unknown,
     Value,
 )
 
@@ -25,7 +25,7 @@ LLAMA = PRESETS["llama-70b-h100-tp4"]
 START = 1_000_000.0
 EVERY_S = 15.0
 POOLS: tuple[RoleName, ...] = ("prefill", "decode")
-UNKNOWN = Blind("NoSamples")
+UNKNOWN = Unknown("NoSamples")
 
 USUAL = SLO(1.0, 0.04)
 
@@ -66,7 +66,7 @@ def metrics(now: float, rate: float, have: Have, **signals: float) -> FleetMetri
         arrivals=Value(rate, now) if rate else Idle(now),
         bins=tuple(Bin(now - 15 * k, 15 * rate) for k in range(40, -1, -1)),
         prompt_tokens=prompt,
-        prompt_tokens_squared=of("prompt_tokens_squared", prompt.v**2),
+        prompt_tokens_squared=of("prompt_tokens_squared", prompt.value**2),
         output_tokens=of("output_tokens", 200.0),
         kv_transfer_s=of("kv_transfer_s", 0.0),
         attainment=of("attainment", 1.0),

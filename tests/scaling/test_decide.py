@@ -10,7 +10,6 @@ from argosy_operator.core.scaling.decision import Rule
 from argosy_operator.core.scaling.observe import (
     NOT_ASKED,
     Bin,
-    Blind,
     FleetMetrics,
     Idle,
     Observations,
@@ -18,6 +17,7 @@ from argosy_operator.core.scaling.observe import (
     RoleSupply,
     Signal,
     StepDelta,
+    Unknown,
     Value,
 )
 from tests.scaling.ramp import GOALS
@@ -73,10 +73,10 @@ def follow(metrics_at, supplies, ticks: int = 40, goals=GOALS):  # type: ignore[
 
 
 def test_blind_metrics_never_remove_a_replica() -> None:
-    blind = FleetMetrics(at=0, arrivals=Blind("PrometheusAway"))
+    blind = FleetMetrics(at=0, arrivals=Unknown("PrometheusAway"))
     decision = follow(lambda now: blind, supply(3, 2))
     assert [t.replicas for t in decision.targets] == [3, 2]
-    assert decision.rule is Rule.BLIND
+    assert decision.rule is Rule.METRICS_UNAVAILABLE
     assert "PrometheusAway" in decision.message
 
 
@@ -96,7 +96,7 @@ def test_a_measured_nothing_goes_to_the_minimum_after_the_hold() -> None:
 def test_a_guessed_capacity_only_adds() -> None:
     decision = follow(lambda now: metrics(now, 0.5), supply(3, 3))
     assert decision.targets[0].replicas == 3
-    assert decision.targets[0].rule is Rule.LEARNING
+    assert decision.targets[0].rule is Rule.CAPACITY_GUESSED
 
 
 def test_without_an_slo_replicas_go_to_their_minimum() -> None:
@@ -110,13 +110,13 @@ def test_the_gpu_budget_binds_and_is_named() -> None:
     goals = replace(GOALS, gpu_budget=12)
     decision = follow(lambda now: metrics(now, 12), supply(1, 1), goals=goals)
     assert 4 * sum(t.replicas for t in decision.targets) <= 12
-    assert Rule.BUDGET in {t.rule for t in decision.targets}
+    assert Rule.GPU_BUDGET in {t.rule for t in decision.targets}
 
 
 def test_half_of_the_pods_silent_removes_nothing() -> None:
     silent = (RoleMetrics("prefill", 1), RoleMetrics("decode", 1))
     decision = follow(lambda now: metrics(now, 0, roles=silent), supply(3, 3))
-    assert {t.rule for t in decision.targets} == {Rule.BLIND}
+    assert {t.rule for t in decision.targets} == {Rule.METRICS_UNAVAILABLE}
     assert [t.replicas for t in decision.targets] == [3, 3]
 
 
@@ -165,7 +165,7 @@ def test_a_budget_that_is_short_takes_nothing_from_a_role_that_must_keep_its_pod
     seen = Observations(metrics(START, 0.5, roles=crowd), supply(3, 3))
     _, decision = decide(ScalingState(), seen, goals, START)
     assert [t.replicas for t in decision.targets] == [3, 3]
-    assert Rule.BUDGET in {t.rule for t in decision.targets}
+    assert Rule.GPU_BUDGET in {t.rule for t in decision.targets}
 
 
 def test_a_budget_below_what_is_held_is_the_users_word() -> None:

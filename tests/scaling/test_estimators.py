@@ -151,7 +151,7 @@ def test_the_most_wanted_within_the_hold_stands() -> None:
     held = memory((0, 5), (10, 2))
     assert holds.settle(held, 5, Rule.DEMAND, None, LIMITS) == (5, Rule.HOLD)
     free = memory((0, 5), (10, 2), (15.1, 2))
-    assert holds.settle(free, 5, Rule.DEMAND, None, LIMITS) == (4, Rule.STEP)
+    assert holds.settle(free, 5, Rule.DEMAND, None, LIMITS) == (4, Rule.STEP_LIMIT)
     assert holds.settle(free, 3, Rule.DEMAND, None, LIMITS) == (2, Rule.DEMAND)
 
 
@@ -159,22 +159,28 @@ def test_up_waits_for_the_least_within_its_own_hold() -> None:
     early = memory((0, 1), (4, 6), up_s=5)
     assert holds.settle(early, 1, Rule.DEMAND, None, LIMITS)[0] == 1
     later = memory((0, 1), (4, 6), (6, 6), up_s=5)
-    assert holds.settle(later, 1, Rule.DEMAND, None, LIMITS) == (5, Rule.STEP)
+    assert holds.settle(later, 1, Rule.DEMAND, None, LIMITS) == (5, Rule.STEP_LIMIT)
 
 
 def test_up_takes_the_larger_of_percent_and_pods() -> None:
     wants = memory((0, 100))
-    assert holds.settle(wants, 2, Rule.DEMAND, None, LIMITS) == (6, Rule.STEP)
-    assert holds.settle(wants, 20, Rule.DEMAND, None, LIMITS) == (40, Rule.STEP)
+    assert holds.settle(wants, 2, Rule.DEMAND, None, LIMITS) == (6, Rule.STEP_LIMIT)
+    assert holds.settle(wants, 20, Rule.DEMAND, None, LIMITS) == (40, Rule.STEP_LIMIT)
 
 
 def test_a_reason_to_keep_is_named_and_only_stops_the_way_down() -> None:
-    assert holds.settle(memory((0, 1)), 3, Rule.DEMAND, Rule.MISSED, LIMITS) == (3, Rule.MISSED)
-    assert holds.settle(memory((0, 4)), 3, Rule.DEMAND, Rule.MISSED, LIMITS) == (4, Rule.DEMAND)
+    assert holds.settle(memory((0, 1)), 3, Rule.DEMAND, Rule.ATTAINMENT_BELOW_GOAL, LIMITS) == (
+        3,
+        Rule.ATTAINMENT_BELOW_GOAL,
+    )
+    assert holds.settle(memory((0, 4)), 3, Rule.DEMAND, Rule.ATTAINMENT_BELOW_GOAL, LIMITS) == (
+        4,
+        Rule.DEMAND,
+    )
 
 
 def test_the_users_bounds_stand_over_every_hold() -> None:
     goal = RoleGoal("decode", 2, 4)
-    assert holds.clamp(9, Rule.HOLD, goal) == (4, Rule.MAX)
-    assert holds.clamp(1, Rule.HOLD, goal) == (2, Rule.MIN)
+    assert holds.clamp(9, Rule.HOLD, goal) == (4, Rule.MAX_REPLICAS)
+    assert holds.clamp(1, Rule.HOLD, goal) == (2, Rule.MIN_REPLICAS)
     assert holds.clamp(3, Rule.HOLD, goal) == (3, Rule.HOLD)

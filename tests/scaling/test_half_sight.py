@@ -8,11 +8,11 @@ from argosy_operator.core.scaling.decide import ScalingState, decide
 from argosy_operator.core.scaling.decision import Rule
 from argosy_operator.core.scaling.goals import Windows
 from argosy_operator.core.scaling.observe import (
-    Blind,
     FleetMetrics,
     Idle,
     Observations,
     RoleMetrics,
+    Unknown,
     Value,
 )
 from argosy_operator.core.scaling.signals.samples import RECEIVED, Round, Series, assemble
@@ -38,7 +38,7 @@ def test_a_fleet_is_idle_only_when_every_ready_gateway_says_so() -> None:
     flat = seen(counted("gateway-a", *[7.0] * 9), counted("gateway-b", *[3.0] * 9))
     assert isinstance(flat.arrivals, Idle)
     half = seen(counted("gateway-a", *[7.0] * 9))
-    assert half.arrivals == Blind("GatewaySilent: Prometheus has no fresh samples of gateway-b")
+    assert half.arrivals == Unknown("GatewaySilent: Prometheus has no fresh samples of gateway-b")
 
 
 @pytest.mark.parametrize(
@@ -52,7 +52,7 @@ def test_a_fleet_is_idle_only_when_every_ready_gateway_says_so() -> None:
 def test_a_gateway_whose_samples_are_old_new_or_anothers_is_silent(other: Series) -> None:
     half = seen(counted("gateway-a", *[7.0] * 9), other)
     assert half.silent_gateways == ("gateway-b",)
-    assert isinstance(half.arrivals, Blind)
+    assert isinstance(half.arrivals, Unknown)
 
 
 def test_what_arrives_at_the_gateways_that_report_still_counts() -> None:
@@ -72,7 +72,7 @@ def test_nothing_is_removed_while_a_ready_gateway_is_silent() -> None:
         lambda now: metrics(now, 0.1, silent_gateways=("gateway-b",)), supply(3, 3), ticks=60
     )
     assert [t.replicas for t in decision.targets] == [3, 3]
-    assert {t.rule for t in decision.targets} == {Rule.BLIND}
+    assert {t.rule for t in decision.targets} == {Rule.METRICS_UNAVAILABLE}
     assert decision.silent_gateways == ("gateway-b",)
 
 
@@ -104,4 +104,4 @@ def test_exactly_half_of_a_roles_pods_silent_removes_nothing() -> None:
     wide = replace(GOALS, gpu_budget=None)
     decision = follow(lambda now: metrics(now, 0, roles=half), supply(4, 4), goals=wide)
     assert [t.replicas for t in decision.targets] == [4, 4]
-    assert {t.rule for t in decision.targets} == {Rule.BLIND}
+    assert {t.rule for t in decision.targets} == {Rule.METRICS_UNAVAILABLE}

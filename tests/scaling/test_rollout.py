@@ -37,6 +37,6 @@ def test_capacity_counts_as_a_guess_again_until_the_new_pods_were_measured() -> 
     state, during = play(state, rolling, START + 60, 12)
     assert during.targets[0].replicas == 3
     state, after = play(state, supply(3, 3), START + 84, 1)
-    assert (after.targets[0].replicas, after.targets[0].rule) == (3, Rule.LEARNING)
+    assert (after.targets[0].replicas, after.targets[0].rule) == (3, Rule.CAPACITY_GUESSED)
     _, later = play(state, supply(3, 3), START + 86, 12)
     assert later.targets[0].replicas == 2

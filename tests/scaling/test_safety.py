@@ -8,12 +8,12 @@ from hypothesis import strategies as st
 from argosy_operator.core.scaling.decide import ScalingState, decide
 from argosy_operator.core.scaling.observe import (
     Bin,
-    Blind,
     FleetMetrics,
     Idle,
     Observations,
     RoleMetrics,
     StepDelta,
+    Unknown,
     Value,
 )
 from tests.scaling.ramp import GOALS
@@ -24,7 +24,7 @@ NEAR = st.floats(START - 2, START + 2) | st.floats()
 SIGNALS = (
     st.builds(Value, ANY, NEAR)
     | st.builds(Idle, NEAR)
-    | st.just(Blind("x"))
+    | st.just(Unknown("x"))
     | st.builds(Value, st.floats(0, 1e4), st.just(START))
 )
 STEPS = st.builds(StepDelta, NEAR, ANY, ANY, ANY, ANY, ANY, ANY)

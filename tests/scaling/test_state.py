@@ -84,7 +84,7 @@ def test_a_state_that_is_read_back_and_cannot_be_right_goes_back_to_the_prior_an
     spoil(data)
     state, decision = play(from_json(ScalingState, data), START + 60, 1)
     assert [t.replicas for t in decision.targets] == [3, 3]
-    assert {t.rule for t in decision.targets} == {Rule.STARTING}
+    assert {t.rule for t in decision.targets} == {Rule.JUST_STARTED}
     assert not any(r.estimate.learnt for r in state.roles)
     assert decision.relearning == ("prefill", "decode")
     assert "measured again" in decision.message
@@ -99,4 +99,4 @@ def test_a_state_in_order_is_left_as_it_is() -> None:
     assert again == state
     assert decision.relearning == ()
     _, other = play(again, START + 60, 1)
-    assert other.targets[0].rule is not Rule.STARTING
+    assert other.targets[0].rule is not Rule.JUST_STARTED

@@ -122,7 +122,7 @@ def test_a_role_keeps_its_replicas_while_a_signal_that_its_size_rests_on_is_unkn
     state, blind = play(law, [(seen, have) for seen in rounds], state)
     kept = target(blind, role)
     assert kept.replicas == 6
-    assert kept.rule is Rule.BLIND
+    assert kept.rule is Rule.METRICS_UNAVAILABLE
     state, seeing = play(law, [(metrics(n, 1.0, have), have) for n in times(60, 200)], state)
     assert target(seeing, role).replicas == 5
 
@@ -231,7 +231,7 @@ def test_prompts_that_wait_grow_prefill_before_the_first_answer_has_ended() -> N
     rounds = [unanswered(now, ONE, rate=1.0, outstanding_prompt_tokens=9e5) for now in times(3)]
     _, decision = play(goals(), [(seen, ONE) for seen in rounds])
     assert target(decision, "prefill").replicas > 1
-    assert target(decision, "prefill").rule in (Rule.BACKLOG, Rule.STEP)
+    assert target(decision, "prefill").rule in (Rule.BACKLOG, Rule.STEP_LIMIT)
 
 
 def test_before_any_answer_the_prompts_length_is_that_of_the_steps() -> None:
@@ -243,4 +243,4 @@ def test_nothing_is_removed_before_the_first_answer_has_ended() -> None:
     have: dict[RoleName, int] = {"prefill": 6, "decode": 6}
     _, decision = play(goals(), [(unanswered(now, have, rate=0.2), have) for now in times(200)])
     assert [t.replicas for t in decision.targets] == [6, 6]
-    assert {t.rule for t in decision.targets} == {Rule.LEARNING}
+    assert {t.rule for t in decision.targets} == {Rule.CAPACITY_GUESSED}

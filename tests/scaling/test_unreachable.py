@@ -46,7 +46,7 @@ def test_one_prefill_replica_under_a_load_of_nine_grows_although_a_lone_prompt_m
     decision, have = grown(SLO(0.5, 0.04), 9.0, prompt_tokens=9000.0)
     assert 9 <= have["prefill"] <= 18
     assert not decision.reachable
-    assert target(decision, "prefill").rule is Rule.UNREACHABLE
+    assert target(decision, "prefill").rule is Rule.SLO_UNREACHABLE
 
 
 def test_one_decode_replica_with_two_thousand_sequences_grows_although_a_lone_one_misses_tpot() -> (

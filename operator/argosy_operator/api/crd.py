@@ -43,7 +43,7 @@ _FLEET_COLUMNS = [
     _column("P", ".status.columns.prefill", "Prefill pods ready/desired"),
     _column("D", ".status.columns.decode", "Decode pods ready/desired"),
     _column("GPUs", ".status.columns.gpus", "GPUs held"),
-    _column("SLO", ".status.columns.slo", "Met, AtRisk, Missed, Idle, Blind or None"),
+    _column("SLO", ".status.columns.slo", "Met, AtRisk, Missed, Idle, Unknown or None"),
     _column("Attain", ".status.goodput.attainment", "Share of requests that met both targets"),
     _column("TTFT90", ".status.goodput.ttftP90", "90th percentile of time to first token"),
     _column("TPOT90", ".status.goodput.tpotP90", "90th percentile of time per output token"),

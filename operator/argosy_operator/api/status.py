@@ -127,7 +127,7 @@ class Columns(ApiModel):
     gpus: Short = ""
     """GPUs held."""
     slo: Short = ""
-    """Met, AtRisk, Missed, Idle, Blind or None."""
+    """Met, AtRisk, Missed, Idle, Unknown or None."""
     reason: Short = ""
     """The reason of the condition that matters most now."""
 

@@ -2,7 +2,7 @@
 
 Raw samples are fetched (`metric[window]` at an explicit time) and `core.scaling.samples` does the
 arithmetic in exact counts; the reason stands there. Only the quantiles that people read in status
-are Prometheus' own. Whatever goes wrong comes back as `Blind` with
+are Prometheus' own. Whatever goes wrong comes back as `Unknown` with
 a reason: nothing raises, nothing waits longer than `timeout_s`. Labels namespace, fleet, role, pod
 come from scrape relabelling (designs/0001-seams.md §5).
 """
@@ -26,12 +26,12 @@ from argosy_operator.api.v1alpha1 import ServingDeployment
 from argosy_operator.core.reconcile.targets import goals_of
 from argosy_operator.core.scaling.goals import Windows
 from argosy_operator.core.scaling.observe import (
-    Blind,
     FleetMetrics,
     Idle,
     Signal,
+    Unknown,
     Value,
-    blind_metrics,
+    unknown_metrics,
 )
 from argosy_operator.core.scaling.signals import samples
 from argosy_operator.ports.allowlist import (
@@ -250,17 +250,17 @@ class PrometheusMetrics:
         Ready gateway pods; arrivals are whole only when all of them report."""
         url = fleet.spec.metrics.prometheus.url or self.url
         if not url:
-            return blind_metrics(at, NO_PROMETHEUS)
+            return unknown_metrics(at, NO_PROMETHEUS)
         name, namespace = fleet.metadata.name, fleet.metadata.namespace
         asked = Question(namespace, name, goals_of(fleet.spec).windows, gateways)
         return await self.measure(url, asked, at)
 
     async def measure(self, url: str, asked: Question, at: float) -> FleetMetrics:
         if url != self.url and not self.allowed.permits(url):
-            return blind_metrics(at, NOT_ALLOWED)
+            return unknown_metrics(at, NOT_ALLOWED)
         server = self._server(url)
         if server is None:
-            return blind_metrics(at, NO_ROOM)
+            return unknown_metrics(at, NO_ROOM)
         asking = server.submit(asked, at)
         try:
             async with asyncio.timeout(self.timeout_s):
@@ -269,7 +269,7 @@ class PrometheusMetrics:
             cause = f"PrometheusTimeout: {url} took over {self.timeout_s:g} s"
         except NoAnswerError as error:
             cause = error.reason
-        return blind_metrics(at, _to_tell(server, cause))
+        return unknown_metrics(at, _to_tell(server, cause))
 
     def _server(self, url: str) -> Server | None:
         """The server at `url`; None where there are as many as there may be and all are asked.
@@ -382,9 +382,9 @@ def _quantiles(
         rows = server.ask(query, at).result
         found = {r["metric"]["of"]: float(r["value"][1]) for r in rows}
     except NoAnswerError as error:
-        return Blind(error.reason), Blind(error.reason)
+        return Unknown(error.reason), Unknown(error.reason)
     except _OF_ANOTHER_SHAPE:
-        wrong = Blind("PrometheusAnswer: rows that are no quantiles")
+        wrong = Unknown("PrometheusAnswer: rows that are no quantiles")
         return wrong, wrong
     ttft, tpot = (found.get(of) for of in ("ttft", "tpot"))
     return _measured(ttft, at), _measured(tpot, at)
@@ -393,7 +393,7 @@ def _quantiles(
 def _measured(number: float | None, at: float) -> Signal:
     """Prometheus says NaN where nothing was observed."""
     if number is None:
-        return Blind("NoSamples")
+        return Unknown("NoSamples")
     return Value(number, at) if isfinite(number) else Idle(at)
 
 

@@ -60,7 +60,7 @@ class Cluster(Protocol):
 
 
 class Metrics(Protocol):
-    """Measurements of one fleet. Never raises: what is not known arrives as Blind."""
+    """Measurements of one fleet. Never raises: what is not known arrives as Unknown."""
 
     async def fleet(
         self, fleet: ServingDeployment, at: float, gateways: frozenset[str]

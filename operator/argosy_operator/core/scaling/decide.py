@@ -24,7 +24,13 @@ from argosy_operator.core.scaling.state import RoleState, ScalingState, idle, re
 __all__ = ["Candidate", "Decision", "RoleTarget", "Rule", "ScalingState", "decide"]
 
 # A role kept by one of these is not known well enough to take GPUs from it for another role.
-UNSURE = (Rule.STARTING, Rule.BLIND, Rule.LEARNING, Rule.ROLLING, Rule.PENDING)
+UNSURE = (
+    Rule.JUST_STARTED,
+    Rule.METRICS_UNAVAILABLE,
+    Rule.CAPACITY_GUESSED,
+    Rule.ROLLOUT_IN_PROGRESS,
+    Rule.SCALE_UP_PENDING,
+)
 
 
 def decide(
@@ -131,22 +137,22 @@ def _kept_by(
     hold_s = max(windows.down_hold_s, 2 * cold_start_s(supply, windows))
     raised_at, reporting = role.memory.raised_at, metrics.role(role.role).pods_reporting
     starting = supply.pending > supply.unschedulable and raised_at is not None
-    met = metrics.attainment.v if isinstance(metrics.attainment, Value) else 1.0
+    met = metrics.attainment.value if isinstance(metrics.attainment, Value) else 1.0
     got = sizes.get(role.role)
     # Attainment that no number of replicas gives is no reason to keep those that are there.
     goal = min(slo.attainment if slo else 0.0, *(s.model.reachable for s in sizes.values()), 1.0)
     measured = role.estimate.learnt and state.lengths.measured
     noise = (goal * (1 - goal) / metrics.scored) ** 0.5 if metrics.scored else 1.0
     rules = (
-        (bool(metrics.silent_gateways), Rule.BLIND),
-        (state.sighted_at is None or now - state.sighted_at < hold_s, Rule.STARTING),
-        (supply.ready > 0 and 2 * reporting <= supply.ready, Rule.BLIND),
-        (bool(validity.unknown(role.role, metrics)), Rule.BLIND),
-        (got is not None and not measured, Rule.LEARNING),
-        (supply.rolling, Rule.ROLLING),
-        (starting and now - (raised_at or now) < hold_s, Rule.PENDING),
+        (bool(metrics.silent_gateways), Rule.METRICS_UNAVAILABLE),
+        (state.sighted_at is None or now - state.sighted_at < hold_s, Rule.JUST_STARTED),
+        (supply.ready > 0 and 2 * reporting <= supply.ready, Rule.METRICS_UNAVAILABLE),
+        (bool(validity.unknown(role.role, metrics)), Rule.METRICS_UNAVAILABLE),
+        (got is not None and not measured, Rule.CAPACITY_GUESSED),
+        (supply.rolling, Rule.ROLLOUT_IN_PROGRESS),
+        (starting and now - (raised_at or now) < hold_s, Rule.SCALE_UP_PENDING),
         (got is not None and got.rule is Rule.BACKLOG, Rule.BACKLOG),
-        (got is not None and met + noise < goal, Rule.MISSED),
+        (got is not None and met + noise < goal, Rule.ATTAINMENT_BELOW_GOAL),
     )
     return next((rule for applies, rule in rules if applies), None)
 
@@ -184,7 +190,7 @@ def _within_budget(
         pools = tuple(replace(p, minimum=n) for p, n in zip(pools, floors, strict=True))
     fitted = budget.fit(pools, goals.gpu_budget)
     return tuple(
-        t if n == t.replicas else replace(t, replicas=n, rule=Rule.BUDGET)
+        t if n == t.replicas else replace(t, replicas=n, rule=Rule.GPU_BUDGET)
         for t, n in zip(targets, fitted, strict=True)
     )
 

@@ -11,43 +11,43 @@ class Rule(StrEnum):
 
     NO_SLO = "NoSLO"
     POLICY_NONE = "PolicyNone"
-    BLIND = "MetricsUnavailable"
+    METRICS_UNAVAILABLE = "MetricsUnavailable"
     DEMAND = "Demand"
     IDLE = "Idle"
-    LEARNING = "CapacityGuessed"
-    STARTING = "JustStarted"
+    CAPACITY_GUESSED = "CapacityGuessed"
+    JUST_STARTED = "JustStarted"
     HOLD = "Hold"
-    MISSED = "AttainmentBelowGoal"
+    ATTAINMENT_BELOW_GOAL = "AttainmentBelowGoal"
     BACKLOG = "Backlog"
     IN_FLIGHT = "InFlight"
-    PENDING = "ScaleUpPending"
-    ROLLING = "RolloutInProgress"
-    STEP = "StepLimit"
-    BUDGET = "GPUBudget"
-    MIN = "MinReplicas"
-    MAX = "MaxReplicas"
-    UNREACHABLE = "SLOUnreachable"
+    SCALE_UP_PENDING = "ScaleUpPending"
+    ROLLOUT_IN_PROGRESS = "RolloutInProgress"
+    STEP_LIMIT = "StepLimit"
+    GPU_BUDGET = "GPUBudget"
+    MIN_REPLICAS = "MinReplicas"
+    MAX_REPLICAS = "MaxReplicas"
+    SLO_UNREACHABLE = "SLOUnreachable"
 
 
 MEANING: dict[Rule, str] = {
     Rule.NO_SLO: "no spec.slo: replicas stay at their minimum",
     Rule.POLICY_NONE: "spec.autoscaling.policy is None: replicas stay at their minimum",
-    Rule.BLIND: "the metrics are unknown, stale or incomplete: nothing is removed",
+    Rule.METRICS_UNAVAILABLE: "the metrics are unknown, stale or incomplete: nothing is removed",
     Rule.DEMAND: "the smallest number whose predicted attainment meets the goal",
     Rule.IDLE: "no request for a whole hold window",
-    Rule.LEARNING: "lengths or capacity are not measured yet: nothing is removed",
-    Rule.STARTING: "a full hold window has not been seen since the metrics came (back)",
+    Rule.CAPACITY_GUESSED: "lengths or capacity are not measured yet: nothing is removed",
+    Rule.JUST_STARTED: "a full hold window has not been seen since the metrics came (back)",
     Rule.HOLD: "more was needed within the hold window",
-    Rule.MISSED: "measured attainment is below the goal: nothing is removed",
+    Rule.ATTAINMENT_BELOW_GOAL: "measured attainment is below the goal: nothing is removed",
     Rule.BACKLOG: "queued work would outlast the start of a new replica",
     Rule.IN_FLIGHT: "requests in flight need this many replicas",
-    Rule.PENDING: "an earlier scale-up of this role is still starting",
-    Rule.ROLLING: "a rollout of this role is in progress",
-    Rule.STEP: "spec.autoscaling.scaleUp and scaleDown limit the size of one step",
-    Rule.BUDGET: "spec.autoscaling.gpuBudget.max is used up",
-    Rule.MIN: "spec.roles.<role>.replicas.min",
-    Rule.MAX: "spec.roles.<role>.replicas.max",
-    Rule.UNREACHABLE: "a lone request misses the SLO: replicas only carry the load",
+    Rule.SCALE_UP_PENDING: "an earlier scale-up of this role is still starting",
+    Rule.ROLLOUT_IN_PROGRESS: "a rollout of this role is in progress",
+    Rule.STEP_LIMIT: "spec.autoscaling.scaleUp and scaleDown limit the size of one step",
+    Rule.GPU_BUDGET: "spec.autoscaling.gpuBudget.max is used up",
+    Rule.MIN_REPLICAS: "spec.roles.<role>.replicas.min",
+    Rule.MAX_REPLICAS: "spec.roles.<role>.replicas.max",
+    Rule.SLO_UNREACHABLE: "a lone request misses the SLO: replicas only carry the load",
 }
 
 

@@ -34,19 +34,19 @@ def at_minimum(seen: Observations, goals: Goals, now: float) -> Decision:
 
 
 def held(seen: Observations, goals: Goals, now: float, why: str) -> Decision:
-    """Blind, or not asked in this round: what is there stays; only the user's own limits act."""
+    """Unknown, or not asked in this round: what is there stays; only the user's own limits act."""
     targets = []
     for supply in seen.supply:
         goal = goals.role(supply.role)
         replicas = min(max(supply.desired, goal.min), goal.max)
-        rule = Rule.BLIND
+        rule = Rule.METRICS_UNAVAILABLE
         if replicas != supply.desired:
-            rule = Rule.MIN if replicas > supply.desired else Rule.MAX
+            rule = Rule.MIN_REPLICAS if replicas > supply.desired else Rule.MAX_REPLICAS
         targets.append(_target(supply, replicas, rule))
     said = [_sentence(t, None, seen) for t in targets if t.replicas != t.current]
     if seen.metrics.arrivals != NOT_ASKED:
-        said.append(f"{MEANING[Rule.BLIND]} ({why})")
-    return _inactive(tuple(targets), seen, now, Rule.BLIND, "; ".join(said))
+        said.append(f"{MEANING[Rule.METRICS_UNAVAILABLE]} ({why})")
+    return _inactive(tuple(targets), seen, now, Rule.METRICS_UNAVAILABLE, "; ".join(said))
 
 
 def _target(supply: RoleSupply, replicas: int, rule: Rule) -> RoleTarget:
@@ -80,7 +80,7 @@ def decided(
     """Put numbers and a sentence to every target."""
     told = tuple(replace(t, message=_sentence(t, sizes.get(t.role), seen)) for t in targets)
     lead = next((t for t in told if t.replicas != t.current), None)
-    lead = lead or next((t for t in told if t.rule is Rule.UNREACHABLE), told[0])
+    lead = lead or next((t for t in told if t.rule is Rule.SLO_UNREACHABLE), told[0])
     gpus = {s.role: s.gpus_per_replica for s in seen.supply}
     return Decision(
         at=now,
@@ -143,7 +143,9 @@ def _sentence(target: RoleTarget, got: Size | None, seen: Observations) -> str:
     if target.replicas == target.current:
         move = f"{target.role} stays {target.current}"
     load = ""
-    if target.rule is Rule.BLIND and (unknown := validity.unknown(target.role, seen.metrics)):
+    if target.rule is Rule.METRICS_UNAVAILABLE and (
+        unknown := validity.unknown(target.role, seen.metrics)
+    ):
         load = f", unknown: {', '.join(unknown)}"
     if got is not None:
         load += f", {got.rate:.3g} requests/s planned need {target.demanded} replicas"
@@ -170,7 +172,7 @@ def _numbers(
         "ttft_attainment": metrics.ttft_attainment,
         "tpot_attainment": metrics.tpot_attainment,
     }
-    numbers.update((k, s.v) for k, s in shares.items() if isinstance(s, Value))
+    numbers.update((k, s.value) for k, s in shares.items() if isinstance(s, Value))
     for role, got in sizes.items():
         numbers[f"{role}_planned_per_s"] = got.rate
         numbers[f"{role}_load_replicas"] = got.model.load(got.rate)

@@ -19,7 +19,7 @@ LARGEST = 1e15
 class Value:
     """A measured number; `at` is the time of its newest sample."""
 
-    v: float
+    value: float
     at: float
 
 
@@ -31,15 +31,15 @@ class Idle:
 
 
 @dataclass(frozen=True, slots=True)
-class Blind:
+class Unknown:
     """Nothing is known. Never read as zero, never a ground for removing capacity."""
 
     reason: str
 
 
-Signal = Value | Idle | Blind
+Signal = Value | Idle | Unknown
 
-NOT_ASKED = Blind("NotAsked")
+NOT_ASKED = Unknown("NotAsked")
 
 
 def plausible(number: float) -> bool:
@@ -88,7 +88,7 @@ class RoleMetrics:
 class FleetMetrics:
     """One round of questions to the metrics' source.
 
-    `arrivals` (per second, over the rate window) decides between Value, Idle and Blind; `bins`
+    `arrivals` (per second, over the rate window) decides between Value, Idle and Unknown; `bins`
     carries the same counts exactly, oldest first, one per scrape interval. Attainments are over
     the attainment window; `scored` is the number of verdicts in it (shed requests count as misses).
     """
@@ -120,9 +120,9 @@ class FleetMetrics:
         return next((r for r in self.roles if r.role == role), RoleMetrics(role))
 
 
-def blind_metrics(at: float, reason: str) -> FleetMetrics:
+def unknown_metrics(at: float, reason: str) -> FleetMetrics:
     """The round that failed as a whole (Prometheus away, time-out, no gateway target up)."""
-    return FleetMetrics(at=at, arrivals=Blind(reason))
+    return FleetMetrics(at=at, arrivals=Unknown(reason))
 
 
 @dataclass(frozen=True, slots=True)

@@ -2,7 +2,7 @@
 
 The operator writes a `Record` to status and log; `kubectl argosy explain` and the tests read it.
 Encoded by the dataclasses' own fields; signals are `{"value": v, "at": t}`, `{"idle": t}`,
-`{"blind": reason}`.
+`{"unknown": reason}`.
 """
 
 from collections.abc import Mapping, Sequence
@@ -11,7 +11,7 @@ from enum import Enum
 from types import NoneType, UnionType
 from typing import Literal, TypeVar, Union, cast, get_args, get_origin, get_type_hints
 
-from argosy_operator.core.scaling.observe import Blind, Idle, Value
+from argosy_operator.core.scaling.observe import Idle, Unknown, Value
 
 T = TypeVar("T")
 JSON = None | bool | int | float | str | list["JSON"] | dict[str, "JSON"]
@@ -20,12 +20,12 @@ JSON = None | bool | int | float | str | list["JSON"] | dict[str, "JSON"]
 def to_json(value: object) -> JSON:
     """Any value of this package as JSON. Raises TypeError for what does not belong here."""
     match value:
-        case Value(v=v, at=at):
-            return {"value": v, "at": at}
+        case Value(value=number, at=at):
+            return {"value": number, "at": at}
         case Idle(at=at):
             return {"idle": at}
-        case Blind(reason=reason):
-            return {"blind": reason}
+        case Unknown(reason=reason):
+            return {"unknown": reason}
         case Enum():
             return str(value.value)
         case None | bool() | int() | float() | str():
@@ -84,14 +84,14 @@ def _read_union(kinds: tuple[object, ...], data: JSON, path: str) -> object:
     if data is None and NoneType in kinds:
         return None
     if isinstance(data, dict):
-        if "blind" in data:
-            return Blind(str(data["blind"]))
+        if "unknown" in data:
+            return Unknown(str(data["unknown"]))
         if "idle" in data:
             return Idle(cast(float, _read(float, data["idle"], path)))
         if "value" in data and "at" in data and Value in kinds:
             at = cast(float, _read(float, data["at"], path))
             return Value(cast(float, _read(float, data["value"], path)), at)
-    rest = [k for k in kinds if k not in (NoneType, Value, Idle, Blind)]
+    rest = [k for k in kinds if k not in (NoneType, Value, Idle, Unknown)]
     _require(len(rest) == 1, path, "one of the three signals")
     return _read(rest[0], data, path)
 

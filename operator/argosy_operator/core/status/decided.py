@@ -52,8 +52,8 @@ def facts_of_decision(decision: Decision | None) -> set[Fact]:
         Fact.DECIDED: True,
         Fact.METRICS_UNAVAILABLE: lacks_metrics(decision),
         Fact.GATEWAY_SILENT: bool(decision.silent_gateways),
-        Fact.GPU_BUDGET_BOUND: Rule.BUDGET in rules,
-        Fact.MAX_REPLICAS_BOUND: Rule.MAX in rules,
+        Fact.GPU_BUDGET_BOUND: Rule.GPU_BUDGET in rules,
+        Fact.MAX_REPLICAS_BOUND: Rule.MAX_REPLICAS in rules,
         Fact.CAPACITY_RELEARNT: bool(decision.relearning),
         Fact.SIGNALS_UNKNOWN: bool(decision.unknown),
         Fact.SIZED: any(name.endswith("_planned_per_s") for name in decision.numbers),
@@ -94,7 +94,9 @@ def messages_of_decision(decision: Decision | None) -> dict[Reason, str]:
 def lacks_metrics(decision: Decision | None) -> bool:
     """The law did not run because it had no metrics. A role that keeps its replicas because its own
     pods are silent does not count."""
-    return decision is not None and not decision.active and decision.rule is Rule.BLIND
+    return (
+        decision is not None and not decision.active and decision.rule is Rule.METRICS_UNAVAILABLE
+    )
 
 
 def no_requests(snapshot: Snapshot) -> bool:

@@ -94,11 +94,11 @@ def _per_gpu(snapshot: Snapshot, before: str | None, good: float) -> dict[str, s
 
 
 def slo_column(snapshot: Snapshot, figures: dict[str, Any] | None, blind: bool) -> str:
-    """Met, AtRisk, Missed, Idle, Blind or None, for the column and the SLOMet condition."""
+    """Met, AtRisk, Missed, Idle, Unknown or None, for the column and the SLOMet condition."""
     if not by_law(snapshot.fleet.spec):
         return "None"  # nobody asks Prometheus then
     if blind:
-        return "Blind"
+        return "Unknown"
     return _verdict(snapshot, figures or {})
 
 
@@ -204,4 +204,4 @@ def _number(text: str | None) -> float | None:
 
 
 def _value(signal: Signal) -> float | None:
-    return signal.v if isinstance(signal, Value) else None
+    return signal.value if isinstance(signal, Value) else None

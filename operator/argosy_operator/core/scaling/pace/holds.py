@@ -44,20 +44,20 @@ def settle(
     up, down = memory.lows[0].replicas, memory.highs[0].replicas
     if up > current:
         most = current + max(ceil(current * limits.up_percent / 100), limits.up_pods)
-        return (most, Rule.STEP) if up > most else (up, demanded_by)
+        return (most, Rule.STEP_LIMIT) if up > most else (up, demanded_by)
     if down >= current:
         wanted_now = memory.highs[-1].replicas
         return current, demanded_by if wanted_now >= current else Rule.HOLD
     if kept_by is not None:
         return current, kept_by
     least = current - limits.down_pods
-    return (least, Rule.STEP) if down < least else (down, demanded_by)
+    return (least, Rule.STEP_LIMIT) if down < least else (down, demanded_by)
 
 
 def clamp(replicas: int, rule: Rule, goal: RoleGoal) -> tuple[int, Rule]:
     """min and max are the user's word: honoured at once, over every hold."""
     if replicas > goal.max:
-        return goal.max, Rule.MAX
+        return goal.max, Rule.MAX_REPLICAS
     if replicas < goal.min:
-        return goal.min, Rule.MIN
+        return goal.min, Rule.MIN_REPLICAS
     return replicas, rule

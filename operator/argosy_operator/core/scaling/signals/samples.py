@@ -18,12 +18,12 @@ from argosy_operator.core.scaling.estimate.demand import MEMORY
 from argosy_operator.core.scaling.goals import Windows
 from argosy_operator.core.scaling.observe import (
     Bin,
-    Blind,
     FleetMetrics,
     Idle,
     RoleMetrics,
     Signal,
     StepDelta,
+    Unknown,
     Value,
 )
 
@@ -177,22 +177,22 @@ def _arrivals(
     """Three-state truth: Idle only when every Ready gateway answers, and its counter exists and is
     flat. A number of which some gateways are silent is a lower bound."""
     if taken.gateway_targets == 0:
-        return Blind("NoGatewayTarget: Prometheus scrapes no gateway of this fleet")
+        return Unknown("NoGatewayTarget: Prometheus scrapes no gateway of this fleet")
     if taken.gateways_up == 0:
-        return Blind("GatewayDown: no gateway answers Prometheus' scrapes")
+        return Unknown("GatewayDown: no gateway answers Prometheus' scrapes")
     if RECEIVED in broken:
-        return Blind(f"NotANumber: {RECEIVED} is NaN, infinite or negative")
+        return Unknown(f"NotANumber: {RECEIVED} is NaN, infinite or negative")
     if not received:
-        return Blind(f"NoSamples: {RECEIVED} has no samples")
+        return Unknown(f"NoSamples: {RECEIVED} has no samples")
     newest = max(s.samples[-1][0] for s in received)
     if taken.at - newest > windows.fresh_s:
-        return Blind(windows.stale_reason)
+        return Unknown(windows.stale_reason)
     if max(len(s.samples) for s in received) < 2:
-        return Blind("FirstSample: one sample of the arrivals is no rate yet")
+        return Unknown("FirstSample: one sample of the arrivals is no rate yet")
     start = newest - windows.rate_s
     grown = sum(increase(s, start) for s in received)
     if grown <= 0 and silent:
-        return Blind(f"GatewaySilent: Prometheus has no fresh samples of {', '.join(silent)}")
+        return Unknown(f"GatewaySilent: Prometheus has no fresh samples of {', '.join(silent)}")
     if grown <= 0:
         return Idle(newest)
     oldest = min(s.samples[0][0] for s in received)
@@ -218,7 +218,7 @@ def _mean(by_name: dict[str, list[Series]], name: str, start: float, **labels: s
         for part in ("sum", "count")
     }
     if not chosen["count"] or not chosen["sum"]:
-        return Blind("NoSamples")
+        return Unknown("NoSamples")
     total, at = _sums(chosen["sum"], start)
     count, _ = _sums(chosen["count"], start)
     return Value(total / count, at) if count > 0 else Idle(at)
@@ -227,7 +227,7 @@ def _mean(by_name: dict[str, list[Series]], name: str, start: float, **labels: s
 def _moment(by_name: dict[str, list[Series]], start: float) -> Signal:
     squares, counts = by_name.get(PROMPTS_SQUARED, []), by_name.get(f"{PROMPTS}_count", [])
     if not squares or not counts:
-        return Blind("NoSamples")
+        return Unknown("NoSamples")
     total, at = _sums(squares, start)
     count, _ = _sums(counts, start)
     return Value(total / count, at) if count > 0 else Idle(at)
@@ -275,7 +275,7 @@ def _role(
     def total(name: str) -> Signal:
         some = live(name)
         if not some:
-            return Blind("NoSamples")
+            return Unknown("NoSamples")
         return Value(sum(s.samples[-1][1] for s in some), max(s.samples[-1][0] for s in some))
 
     capacity = live(KV_CAPACITY)
@@ -288,7 +288,7 @@ def _role(
         outstanding_prompt_tokens=total(OUTSTANDING),
         kv_capacity_tokens=Value(smallest, capacity[0].samples[-1][0])
         if smallest > 0
-        else Blind("NoSamples"),
+        else Unknown("NoSamples"),
     )
 
 

@@ -12,7 +12,6 @@ from argosy_operator.core.scaling.estimate import capacity
 from argosy_operator.core.scaling.goals import SLO, Goals, Windows
 from argosy_operator.core.scaling.observe import (
     LARGEST,
-    Blind,
     FleetMetrics,
     Idle,
     Observations,
@@ -20,6 +19,7 @@ from argosy_operator.core.scaling.observe import (
     RoleSupply,
     Signal,
     StepDelta,
+    Unknown,
     Value,
     plausible,
 )
@@ -40,7 +40,7 @@ LARGEST_STEP = 1e9
 
 
 def believed(metrics: FleetMetrics) -> FleetMetrics:
-    """The round without what cannot be true: such a signal is blind, such a row is absent."""
+    """The round without what cannot be true: such a signal is unknown, such a row is absent."""
     return replace(
         metrics,
         arrivals=_believed(metrics.arrivals),
@@ -85,10 +85,10 @@ def _possible(row: StepDelta) -> bool:
 
 def _believed(signal: Signal) -> Signal:
     match signal:
-        case Value(v=v) if not plausible(v):
-            return Blind("NotANumber: negative, infinite, NaN or beyond any fleet")
+        case Value(value=number) if not plausible(number):
+            return Unknown("NotANumber: negative, infinite, NaN or beyond any fleet")
         case Value(at=at) | Idle(at=at) if not isfinite(at):
-            return Blind("NotANumber: the time of the sample")
+            return Unknown("NotANumber: the time of the sample")
     return signal
 
 
@@ -124,7 +124,7 @@ def blindness(metrics: FleetMetrics, windows: Windows) -> str | None:
 
     Ages are differences on the clock of the samples' source, whatever the operator's says."""
     match metrics.arrivals:
-        case Blind(reason=reason):
+        case Unknown(reason=reason):
             return reason
         case Value(at=at) | Idle(at=at) if metrics.at - at > windows.fresh_s:
             return windows.stale_reason
@@ -158,7 +158,7 @@ def sight(
 
 def _last(signal: Signal, before: float | None) -> float | None:
     """The value, or what was known before when nothing happened or nothing is known."""
-    return signal.v if isinstance(signal, Value) else before
+    return signal.value if isinstance(signal, Value) else before
 
 
 def _lengths(before: Lengths, metrics: FleetMetrics) -> Lengths:
@@ -168,7 +168,7 @@ def _lengths(before: Lengths, metrics: FleetMetrics) -> Lengths:
         prompt = max(prompt, 1.0)  # a request has a token at least
         if isinstance(squared, Value) and isinstance(metrics.prompt_tokens, Value):
             # A wilder spread than σ = 10 means is no measurement.
-            variation = min(max(squared.v / prompt**2, 1.0), 101.0)
+            variation = min(max(squared.value / prompt**2, 1.0), 101.0)
     return Lengths(
         prompt,
         variation,
@@ -205,14 +205,14 @@ RESTS_ON: dict[RoleName, tuple[str, ...]] = {
 
 
 def unknown(role: RoleName, metrics: FleetMetrics) -> tuple[str, ...]:
-    """Those that are blind now, and measured attainment if it is: while there is one, what is
+    """Those that are unknown now, and measured attainment if it is: while there is one, what is
     known may be too little, and nothing may be removed."""
     of_role = metrics.role(role)
     names = ("attainment", *RESTS_ON[role])
     return tuple(
         name
         for name in names
-        if isinstance(getattr(metrics if hasattr(metrics, name) else of_role, name), Blind)
+        if isinstance(getattr(metrics if hasattr(metrics, name) else of_role, name), Unknown)
     )
 
 
@@ -221,7 +221,9 @@ def _gauges(before: Gauges, metrics: RoleMetrics, supply: RoleSupply) -> Gauges:
     silent = max(supply.ready / metrics.pods_reporting, 1.0) if metrics.pods_reporting else 1.0
 
     def whole(part: Signal) -> Signal:
-        return Value(min(part.v * silent, LARGEST), part.at) if isinstance(part, Value) else part
+        return (
+            Value(min(part.value * silent, LARGEST), part.at) if isinstance(part, Value) else part
+        )
 
     return Gauges(
         _last(whole(metrics.running), before.running),
@@ -242,7 +244,7 @@ def learn(role: RoleState, seen: Observations, goals: Goals) -> RoleState:
     headroom = role.headroom
     if isinstance(measured, Value) and metrics.scored >= SCORED_ENOUGH and goals.slo:
         # Each pool aims above the fleet's goal, so that their product does not fall below it.
-        error = (1 + goals.slo.attainment) / 2 - measured.v
+        error = (1 + goals.slo.attainment) / 2 - measured.value
         low, high = FEEDBACK_ERROR
         headroom *= exp(FEEDBACK_GAIN * min(max(error, low), high))
         headroom = min(max(headroom, HEADROOM[0]), HEADROOM[1])

@@ -76,7 +76,7 @@ def size(
     """Replicas of one role for `rate` requests per second (margins included), at least 1."""
     up, down = smallest(model, rate, goal), smallest(model, rate * HYSTERESIS, goal)
     reachable = model.reachable >= goal
-    rule = Rule.DEMAND if reachable else Rule.UNREACHABLE
+    rule = Rule.DEMAND if reachable else Rule.SLO_UNREACHABLE
     queued_s, carried = 0.0, carrying(model, goal)
     if isinstance(carried, PrefillModel):
         prompts = (gauges.outstanding_prompt_tokens or 0.0) / max(work.prompt, 1.0)
