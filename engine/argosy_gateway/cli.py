@@ -10,7 +10,8 @@ from typing import Any
 from argosy_gateway import logs
 from argosy_gateway.accounting.verdicts import Slo
 from argosy_gateway.config import Config, Limits
-from argosy_gateway.pods.credentials import CredentialsError, from_kubeconfig, in_cluster
+from argosy_gateway.errors import CredentialsError
+from argosy_gateway.pods.credentials import from_kubeconfig, in_cluster
 from argosy_gateway.pods.watch import WatchTimes, follow_api_server, follow_file
 from argosy_gateway.relay.relay import Fleet
 from argosy_gateway.routing.pick import STRATEGIES

@@ -37,7 +37,7 @@ class Limits:
     write_stall_s: float = 30.0
     """A client that reads less than 16 KiB in so long, while bytes wait for it, is treated as gone:
     its connection is aborted."""
-    refused_s: float = 60.0
+    denied_s: float = 60.0
     """The API server refuses this gateway (401, 403) for so long: it turns unready. Longer than the
     operator takes to replace gateways whose account was made anew, or to give a right back."""
     connect_s: float = 2.0

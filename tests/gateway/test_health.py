@@ -5,9 +5,9 @@ import random
 import pytest
 
 from argosy_gateway.pods.endpoints import Directory, Endpoint, Role, State
-from argosy_gateway.pods.health import FINE, Health
+from argosy_gateway.pods.health import HEALTHY, Health
 from argosy_gateway.relay.retries import RetryBudget
-from argosy_gateway.routing.pick import worth_asking
+from argosy_gateway.routing.pick import candidates
 
 
 class Clock:
@@ -41,16 +41,16 @@ def fail(health, clock, times=1, uid="a"):
 
 def test_one_failure_suspends_nothing_and_the_second_does(health, clock):
     assert fail(health, clock) == 0
-    assert health.rank("a") == FINE
+    assert health.rank("a") == HEALTHY
     assert fail(health, clock) == 0.25
-    assert health.rank("a") > FINE
+    assert health.rank("a") > HEALTHY
 
 
 def test_suspensions_double_to_half_a_minute_and_end(health, clock):
     lengths = [fail(health, clock, 2)]
     for _ in range(9):
         clock.now += lengths[-1]
-        assert health.rank("a") == FINE
+        assert health.rank("a") == HEALTHY
         lengths.append(fail(health, clock))
     assert lengths == [0.25, 0.5, 1, 2, 4, 8, 16, 30, 30, 30]
 
@@ -66,7 +66,7 @@ def test_a_pod_on_probation_gets_one_request_per_suspension(health, clock):
     clock.now += 2
     asked = 0
     for _ in range(100):
-        if health.rank("a") == FINE:
+        if health.rank("a") == HEALTHY:
             health.begins("a")
             asked += 1
         clock.now += 0.1
@@ -77,9 +77,9 @@ def test_successes_on_probation_bring_a_pod_back(health, clock):
     fail(health, clock, 9)
     clock.now += 30
     waits = []
-    while health.doubtful("a"):
+    while health.failed_recently("a"):
         began_at = clock.now
-        while health.rank("a") != FINE:
+        while health.rank("a") != HEALTHY:
             clock.now += 0.05
         waits.append(clock.now - began_at)
         health.begins("a")
@@ -92,7 +92,7 @@ def test_a_success_of_a_request_sent_before_the_suspension_does_not_end_it(healt
     clock.now += 1
     fail(health, clock, 4)
     health.succeeded("a", began_at)
-    assert health.rank("a") > FINE
+    assert health.rank("a") > HEALTHY
 
 
 def test_requests_that_break_any_engine_hardly_suspend_healthy_pods(health, clock):
@@ -103,14 +103,14 @@ def test_requests_that_break_any_engine_hardly_suspend_healthy_pods(health, cloc
         tried: set[str] = set()
         deadly = rng.random() < 0.1
         for _ in range(2 if deadly else 1):
-            chosen = rng.choice(worth_asking(pods, health, tried=tried)).uid
+            chosen = rng.choice(candidates(pods, health, tried=tried)).uid
             tried.add(chosen)
             health.begins(chosen)
             if deadly:
                 health.failed(chosen, clock.now)
             else:
                 health.succeeded(chosen, clock.now)
-        suspended += sum(health.rank(p.uid) > FINE for p in pods)
+        suspended += sum(health.rank(p.uid) > HEALTHY for p in pods)
     assert suspended / 10_000 < 6 * 0.2
 
 
@@ -119,7 +119,7 @@ def test_half_broken_pods_serve_little(health, clock):
     lost = 0
     for _ in range(10_000):
         clock.now += 0.01
-        chosen = rng.choice(worth_asking(pods, health)).uid
+        chosen = rng.choice(candidates(pods, health)).uid
         health.begins(chosen)
         if chosen == "a" and rng.random() < 0.5:
             lost += 1
@@ -132,19 +132,19 @@ def test_half_broken_pods_serve_little(health, clock):
 def test_the_least_bad_pod_serves_when_all_are_suspended(health, clock):
     fail(health, clock, 9, "a")
     fail(health, clock, 3, "b")
-    assert worth_asking([pod("a"), pod("b")], health) == [pod("b")]
-    assert worth_asking([pod("a"), pod("b")], health, tried={"b"}) == [pod("a")]
+    assert candidates([pod("a"), pod("b")], health) == [pod("b")]
+    assert candidates([pod("a"), pod("b")], health, tried={"b"}) == [pod("a")]
 
 
 def test_a_busy_pod_is_asked_after_the_others_and_before_failing_ones(health, clock):
     health.busy("a")
     fail(health, clock, 2, "b")
     pods = [pod("a"), pod("b"), pod("c")]
-    assert worth_asking(pods, health) == [pod("c")]
-    assert worth_asking(pods, health, tried={"c"}) == [pod("a")]
-    assert worth_asking(pods, health, tried={"c"}, only_fine=True) == []
+    assert candidates(pods, health) == [pod("c")]
+    assert candidates(pods, health, tried={"c"}) == [pod("a")]
+    assert candidates(pods, health, tried={"c"}, only_healthy=True) == []
     clock.now += 0.3
-    assert pod("a") in worth_asking(pods, health)
+    assert pod("a") in candidates(pods, health)
 
 
 def test_an_unreachable_pod_is_not_asked_until_its_absence_ends_which_doubles(health, clock):
@@ -152,14 +152,14 @@ def test_an_unreachable_pod_is_not_asked_until_its_absence_ends_which_doubles(he
     for _ in range(7):
         health.begins("a")
         lengths.append(health.unreachable("a", clock.now))
-        assert worth_asking([pod("a")], health) == []
+        assert candidates([pod("a")], health) == []
         assert health.next_return_s() == pytest.approx(lengths[-1])
         clock.now += lengths[-1]
     assert lengths == [0.25, 0.5, 1, 2, 4, 5, 5]
     health.begins("a")
     assert health.rank("a") is None, "one request at a time finds out"
     assert health.reached("a")
-    assert health.rank("a") == FINE
+    assert health.rank("a") == HEALTHY
 
 
 def test_a_pod_whose_node_is_dead_costs_one_request_at_a_time_its_two_seconds(health, clock):
@@ -169,7 +169,7 @@ def test_a_pod_whose_node_is_dead_costs_one_request_at_a_time_its_two_seconds(he
         clock.now += 0.01
         while connecting and clock.now >= connecting[0] + 2:
             health.unreachable("a", connecting.pop(0))
-        if health.rank("a") == FINE:
+        if health.rank("a") == HEALTHY:
             health.begins("a")
             connecting.append(clock.now)
             asked += 1
@@ -183,9 +183,9 @@ def test_a_changed_pod_starts_without_a_record(clock):
     for uid in "ab":
         fail(directory.health, clock, 3, uid)
     directory.put(pod("a", ip="10.0.0.2"))
-    assert directory.health.rank("a") == FINE
+    assert directory.health.rank("a") == HEALTHY
     directory.replace([pod("a", ip="10.0.0.2"), pod("b", ip="10.0.0.3")])
-    assert directory.health.rank("b") == FINE
+    assert directory.health.rank("b") == HEALTHY
 
 
 def test_a_pod_that_is_gone_leaves_no_record(clock):
@@ -196,17 +196,17 @@ def test_a_pod_that_is_gone_leaves_no_record(clock):
     fail(directory.health, clock, 3)
     directory.health.unreachable("a", clock.now)
     directory.health.busy("a")
-    directory.health.stranger("a")
+    directory.health.wrong_pod("a")
     directory.health.draining("a")
-    assert directory.health.rank("a") == FINE
-    assert not directory.health.doubtful("a")
+    assert directory.health.rank("a") == HEALTHY
+    assert not directory.health.failed_recently("a")
     assert directory.health.next_return_s() is None
 
 
 def test_prefill_pods_stay_candidates_whatever_the_heads_did(health, clock):
     d, p = pod("d", Role.DECODE), pod("p", Role.PREFILL)
     fail(health, clock, 4, "d")
-    assert worth_asking([d, p], health) == [p, d]
+    assert candidates([d, p], health) == [p, d]
 
 
 def test_retries_are_a_reserve_and_a_fifth_of_the_requests():

@@ -8,7 +8,7 @@ import httpx
 import pytest
 
 from argosy_gateway.server import app
-from argosy_gateway.wire.openai import read_ask
+from argosy_gateway.wire.openai import read_completion
 from tests.gateway.engines import Engine, front
 
 PATH = "/v1/completions"
@@ -22,9 +22,9 @@ async def test_others_are_answered_while_a_long_body_is_read(monkeypatch):
         if len(body) > 1 << 20:
             started.set()
             assert go.wait(PATIENCE_S)
-        return read_ask(path, body, **more)
+        return read_completion(path, body, **more)
 
-    monkeypatch.setattr(app, "read_ask", held)
+    monkeypatch.setattr(app, "read_completion", held)
     async with (
         front(Engine("a")) as f,
         httpx.AsyncClient(base_url=f.url, verify=False, timeout=60) as client,
@@ -41,19 +41,21 @@ async def test_others_are_answered_while_a_long_body_is_read(monkeypatch):
 @pytest.mark.parametrize("end", [b"", b" \r\n\t"])
 def test_a_streamed_body_is_sent_on_as_it_came_with_the_wish_for_usage(end):
     raw = b'{ "model": "m", "prompt": "\\ud83d", "stream": true,\n "top_p": 1e0}'
-    ask = read_ask(PATH, raw + end, served_name="m")
-    assert ask.body == raw[:-1] + b',"stream_options":{"include_usage":true}}'
+    request = read_completion(PATH, raw + end, served_name="m")
+    assert request.body == raw[:-1] + b',"stream_options":{"include_usage":true}}'
 
 
 @pytest.mark.parametrize("encoding", ["utf-8-sig", "utf-16", "utf-32"])
 def test_a_body_in_another_encoding_is_sent_on_in_utf_8(encoding):
     body = {"model": "m", "prompt": "é", "stream": True}
-    ask = read_ask(PATH, json.dumps(body, ensure_ascii=False).encode(encoding), served_name="m")
-    assert json.loads(ask.body.decode()) == {**body, "stream_options": {"include_usage": True}}
+    request = read_completion(
+        PATH, json.dumps(body, ensure_ascii=False).encode(encoding), served_name="m"
+    )
+    assert json.loads(request.body.decode()) == {**body, "stream_options": {"include_usage": True}}
 
 
 @pytest.mark.parametrize("options", [None, {}, {"include_usage": False}, {"other": 1}])
 def test_a_clients_own_stream_options_are_kept_beside_it(options):
     body = {"model": "m", "prompt": "a", "stream": True, "stream_options": options}
-    ask = read_ask(PATH, json.dumps(body).encode(), served_name="m")
-    assert json.loads(ask.body)["stream_options"] == {**(options or {}), "include_usage": True}
+    request = read_completion(PATH, json.dumps(body).encode(), served_name="m")
+    assert json.loads(request.body)["stream_options"] == {**(options or {}), "include_usage": True}

@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from argosy_gateway.pods.endpoints import Directory, Endpoint, Role, State, endpoint_of_pod
 from argosy_gateway.routing.pair_health import group
-from argosy_gateway.routing.pick import STRATEGIES, Book, LeastLoad, Load
+from argosy_gateway.routing.pick import STRATEGIES, InFlight, LeastLoad, Load
 
 ENDPOINTS = st.lists(
     st.tuples(st.sampled_from(Role), st.sampled_from(["r1", "r2"]), st.sampled_from(State)),
@@ -81,21 +81,25 @@ def test_least_load_takes_the_head_with_fewest_sequences_of_its_group(endpoints,
 
 
 @given(endpoints=ENDPOINTS, seed=st.integers(0, 99), n=st.integers(0, 30))
-def test_claims_that_end_leave_the_book_empty(endpoints, seed, n):
-    groups, book, rng = group(directory_of(endpoints).serving()), Book(), random.Random(seed)
+def test_reservations_that_end_leave_no_load(endpoints, seed, n):
+    groups, in_flight, rng = (
+        group(directory_of(endpoints).serving()),
+        InFlight(),
+        random.Random(seed),
+    )
     strategy = LeastLoad(rng)
-    claims = [
-        book.claim(route, rng.randrange(1, 900))
+    reservations = [
+        in_flight.reserve(route, rng.randrange(1, 900))
         for _ in range(n)
-        if (route := strategy.choose(groups, book.loads))
+        if (route := strategy.choose(groups, in_flight.loads))
     ]
-    rng.shuffle(claims)
-    for claim in claims:
+    rng.shuffle(reservations)
+    for reservation in reservations:
         if rng.random() < 0.5:
-            claim.first_token()
-        claim.end()
-        claim.end()
-    assert book.loads == {}
+            reservation.first_token()
+        reservation.end()
+        reservation.end()
+    assert in_flight.loads == {}
 
 
 def test_idle_colocated_pods_and_pairs_are_chosen_by_their_share_of_pods():

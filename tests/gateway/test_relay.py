@@ -30,7 +30,7 @@ async def test_a_pod_that_fails_before_the_first_byte_is_replaced_by_another(fau
     bad, good = Engine("bad", fault), Engine("good")
     async with front(bad, good, slo=SLO) as f, client(f) as c:
         # Make the bad one the least loaded, so that it is asked first.
-        f.fleet.book.claim(_route(good), 1)
+        f.fleet.in_flight.reserve(_route(good), 1)
         response = await c.post(PATH, json=body, headers={"x-request-id": "abc"})
         assert response.status_code == 200
         assert "three" in response.text
@@ -54,7 +54,7 @@ async def test_a_pod_that_refuses_connections_is_skipped_and_costs_no_attempt():
     dead, good = Engine("dead"), Engine("good")
     async with front(dead, good) as f, client(f) as c:
         await dead.stop()
-        f.fleet.book.claim(_route(good), 1)
+        f.fleet.in_flight.reserve(_route(good), 1)
         response = await c.post(PATH, json=STREAM)
         assert response.status_code == 200
         assert good.calls[0].headers["x-argosy-attempt"] == "1"
@@ -90,7 +90,7 @@ async def test_a_whole_answer_that_breaks_halfway_is_retried_because_nothing_was
 
     a, b = Engine("a", half), Engine("b", answer)
     async with front(a, b) as f, client(f) as c:
-        f.fleet.book.claim(_route(b), 1)
+        f.fleet.in_flight.reserve(_route(b), 1)
         assert (await c.post(PATH, json=CHAT)).status_code == 200
         assert f.count("argosy_gateway_retries_total", reason="closed") == 1
 
@@ -103,7 +103,7 @@ async def test_an_answer_without_a_length_that_is_reset_is_not_taken_for_whole()
 
     a, b = Engine("a", half), Engine("b", answer)
     async with front(a, b) as f, client(f) as c:
-        f.fleet.book.claim(_route(b), 1)
+        f.fleet.in_flight.reserve(_route(b), 1)
         request = asyncio.create_task(c.post(PATH, json=CHAT))
         await f.until(lambda: any(r._exchange and r._exchange._head for r in f.fleet.relays))
         sock = a.calls[0].writer.get_extra_info("socket")
@@ -124,7 +124,7 @@ async def test_an_answer_without_a_length_that_ends_early_is_asked_of_another_po
 
     a, b = Engine("a", half), Engine("b", answer)
     async with front(a, b) as f, client(f) as c:
-        f.fleet.book.claim(_route(b), 1)
+        f.fleet.in_flight.reserve(_route(b), 1)
         response = await c.post(PATH, json=body)
         assert (response.status_code, len(a.calls)) == (200, 1)
         assert "three" in response.text
@@ -168,30 +168,30 @@ async def test_a_whole_answer_without_a_length_is_passed_on():
 @pytest.mark.parametrize("status", [200, 400, 404, 429, 500, 503])
 @pytest.mark.parametrize("body", [CHAT, STREAM], ids=["whole", "stream"])
 async def test_an_answer_of_another_pod_on_a_reused_address_is_asked_of_our_own(status, name, body):
-    async def stranger(call):
+    async def another_pod(call):
         call.pod = ("x-argosy-pod", name) if name else ("server", "nginx")
         if status == 200:
             await answer(call)
         else:
             await call.status(status, {"error": {}}, x_argosy_draining="1")
 
-    a, b = Engine("a", stranger), Engine("b", answer)
+    a, b = Engine("a", another_pod), Engine("b", answer)
     async with front(a, b) as f, client(f) as c:
-        f.fleet.book.claim(_route(b), 1)
+        f.fleet.in_flight.reserve(_route(b), 1)
         for _ in range(3):
             response = await c.post(PATH, json=body)
             assert response.headers["x-argosy-pod"] == "b"
             assert "three" in response.text
         assert (len(a.calls), len(b.calls)) == (1, 3)
-        assert f.count("argosy_gateway_retries_total", reason="stranger") == 1
+        assert f.count("argosy_gateway_retries_total", reason="wrong_pod") == 1
 
 
 async def test_a_request_that_finds_only_strangers_waits_for_a_pod_and_gets_503():
-    async def stranger(call):
+    async def another_pod(call):
         call.pod = ("x-argosy-pod", "another-pod")
         await answer(call)
 
-    a, b = Engine("a", stranger), Engine("b", stranger)
+    a, b = Engine("a", another_pod), Engine("b", another_pod)
     async with front(a, b, queue_timeout_s=0.3) as f, client(f) as c:
         response = await c.post(PATH, json=CHAT)
         assert (response.status_code, response.json()["error"]["code"]) == (503, "engines_failed")
@@ -199,16 +199,16 @@ async def test_a_request_that_finds_only_strangers_waits_for_a_pod_and_gets_503(
 
 
 async def test_requests_that_wait_go_on_when_a_pod_answers_under_its_own_name_again(monkeypatch):
-    monkeypatch.setattr(health, "_STRANGER_S", 0.5)
+    monkeypatch.setattr(health, "_WRONG_POD_S", 0.5)
     monkeypatch.setattr(health, "_LONGEST_ABSENCE_S", 0.1)  # shorter, as it is
     monkeypatch.setattr(health, "_TRIAL_S", 1000.0)  # of the request that asks it again
 
-    async def stranger_once(call):
+    async def wrong_once(call):
         a.behaviour = answer
         call.pod = ("x-argosy-pod", "another-pod")
         await answer(call)
 
-    a = Engine("a", stranger_once)
+    a = Engine("a", wrong_once)
     async with front(a, queue_timeout_s=5.0) as f, client(f) as c:
         first = asyncio.create_task(c.post(PATH, json=CHAT))
         await f.until(lambda: f.fleet.directory.health.rank("a") is None)
@@ -329,7 +329,7 @@ async def test_time_lost_on_a_failed_attempt_belongs_to_an_unstreamed_answers_tt
 
     bad, good = Engine("bad", slow_fault), Engine("good", quick)
     async with front(bad, good, slo=Slo(ttft_s=0.3, tpot_s=9.0)) as f, client(f) as c:
-        f.fleet.book.claim(_route(good), 1)
+        f.fleet.in_flight.reserve(_route(good), 1)
         assert (await c.post(PATH, json=CHAT)).status_code == 200
         await f.settled()
         assert f.verdicts() == {("miss", "ok"): 1}
@@ -369,7 +369,7 @@ async def test_a_client_that_leaves_closes_the_engines_connection(wait_s, verdic
         await f.settled()
         assert f.verdicts() == verdicts
         assert f.count("argosy_requests_completed_total", result="client_gone") == 1
-        assert f.fleet.book.loads == {}
+        assert f.fleet.in_flight.loads == {}
 
 
 async def test_a_client_that_leaves_while_waiting_for_a_pod_leaves_the_queue():
@@ -483,5 +483,5 @@ async def test_counters_agree_after_many_concurrent_requests_and_random_departur
         assert ended == f.count("argosy_requests_received_total", outcome="accepted")
         assert f.count("argosy_requests_completed_total", result="ok") >= 40
         assert f.count("argosy_requests_completed_total", result="failed") == 0
-        assert f.fleet.book.loads == {}
+        assert f.fleet.in_flight.loads == {}
         assert f.count("argosy_gateway_inflight_requests") == 0

@@ -10,7 +10,7 @@ import pytest
 from argosy_gateway.accounting.verdicts import Slo
 from argosy_gateway.pods.endpoints import Endpoint, Role, State
 from argosy_gateway.routing.admission import PrefillPace
-from argosy_gateway.routing.pick import Claim, Route
+from argosy_gateway.routing.pick import Reservation, Route
 from tests.engine.processes import sim_engines
 from tests.gateway.engines import Engine, front
 
@@ -60,7 +60,7 @@ async def test_what_waits_on_the_pod_counts_and_the_factor_says_how_much_is_too_
     for factor, status in ((1.0, 429), (5.0, 200), (0.0, 200)):
         async with front(engine, slo=SLO, shed_ttft_factor=factor) as f, client(f) as c:
             teach(f.fleet, tokens_per_s=100)
-            ahead = Claim(f.fleet.book, Route(engine.endpoint()), 200)
+            ahead = Reservation(f.fleet.in_flight, Route(engine.endpoint()), 200)
             assert (await c.post("/v1/completions", json=ask(40))).status_code == status
             ahead.end()
             assert (await c.post("/v1/completions", json=ask(40))).status_code == 200
@@ -93,8 +93,12 @@ async def test_a_request_that_has_ended_leaves_no_prediction_behind():
         await f.settled()
         gc.collect()
         # `isinstance` would ask lazy objects of other libraries for their class.
-        claims = [thing for thing in gc.get_objects() if type(thing) is Claim]
-        assert not [claim for claim in claims if claim._book is f.fleet.book]
+        reservations = [thing for thing in gc.get_objects() if type(thing) is Reservation]
+        assert not [
+            reservation
+            for reservation in reservations
+            if reservation._in_flight is f.fleet.in_flight
+        ]
 
 
 def test_the_pace_counts_time_once_whatever_the_order_in_which_answers_tell_of_it():

@@ -7,6 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from argosy_gateway.errors import BrokenError
 from argosy_gateway.wire.sse import StreamScan, Usage
 
 USAGE = b'{"choices":[],"usage":{"prompt_tokens":3,"completion_tokens":2}}'
@@ -73,5 +74,5 @@ def test_an_event_without_an_end_is_refused_before_it_fills_memory():
     scan = StreamScan(hide_usage=True)
     for _ in range(4):
         assert scan.feed(b"x" * (1 << 20)) == b""
-    with pytest.raises(ValueError, match="4 MiB"):
+    with pytest.raises(BrokenError, match="4 MiB"):
         scan.feed(b"x")

@@ -149,20 +149,20 @@ async def test_ready_follows_the_first_list_and_metrics_start_at_zero():
         assert 'argosy_gateway_tpot_seconds_bucket{le="0.0123"} 0.0' in text
         assert text.count("argosy_slo_requests_total{") == 8
         assert 'argosy_gateway_endpoints{role="decode",state="draining"} 0.0' in text
-        for reason in ("connect", "draining", "closed", "server_error", "busy", "stranger"):
+        for reason in ("connect", "draining", "closed", "server_error", "busy", "wrong_pod"):
             assert f'argosy_gateway_retries_total{{reason="{reason}"}} 0.0' in text
 
 
 async def test_a_gateway_that_the_api_server_refuses_for_too_long_turns_unready():
-    limits = Limits(refused_s=0.05)
+    limits = Limits(denied_s=0.05)
     async with front(Engine("a"), limits=limits) as f, client(f.admin_url) as c:
-        f.fleet.directory.refuse()
+        f.fleet.directory.access_denied()
         assert (await c.get("/ready")).status_code == 200
         async with asyncio.timeout(5):
             while (answer := await c.get("/ready")).status_code == 200:
-                f.fleet.directory.refuse()
+                f.fleet.directory.access_denied()
         assert "API server refuses" in answer.json()["reason"]
-        f.fleet.directory.hear()
+        f.fleet.directory.access_granted()
         assert (await c.get("/ready")).status_code == 200
 
 

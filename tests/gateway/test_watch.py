@@ -149,18 +149,18 @@ async def test_pods_stay_known_while_the_api_server_fails(tmp_path):
 @pytest.mark.parametrize("status", [401, 403])
 async def test_a_gateway_that_the_api_server_refuses_knows_since_when(tmp_path, status):
     api = FaultyApi(listing(pod("a")), *[status] * 1000)
-    directory = await follow(api, lambda d: d.refused_for_s() > 0, tmp_path)
+    directory = await follow(api, lambda d: d.denied_for_s() > 0, tmp_path)
     assert names(directory) == ["a"]
     assert not any(api.health_asked_with)
 
 
 async def test_a_gateway_that_is_let_in_again_is_no_longer_refused(tmp_path):
     api = FaultyApi(listing(pod("a")), *[401] * 5, "silent")
-    was_refused = []
+    was_denied = []
 
     def over(directory):
-        was_refused.append(directory.refused_for_s() > 0)
-        return any(was_refused) and not was_refused[-1]
+        was_denied.append(directory.denied_for_s() > 0)
+        return any(was_denied) and not was_denied[-1]
 
     await follow(api, over, tmp_path)
 
@@ -176,7 +176,7 @@ async def test_an_api_server_that_fails_everybody_refuses_nobody(tmp_path, scrip
 
     def over(directory):
         nonlocal asked
-        assert directory.refused_for_s() == 0
+        assert directory.denied_for_s() == 0
         asked = len(api.queries)
         return asked > 15
 

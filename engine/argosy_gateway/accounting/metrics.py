@@ -19,7 +19,7 @@ from argosy_gateway.wire.sse import Usage
 
 __all__ = ["RETRY_REASONS", "Metrics"]
 
-RETRY_REASONS = ("connect", "draining", "closed", "server_error", "busy", "stranger")
+RETRY_REASONS = ("connect", "draining", "closed", "server_error", "busy", "wrong_pod")
 ROLE_MODES = ("colocated", "disaggregated")
 _CLASS = "default"
 _RESULTS = {

@@ -15,13 +15,11 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
 
-__all__ = ["ApiServer", "CredentialsError", "from_kubeconfig", "in_cluster"]
+from argosy_gateway.errors import CredentialsError
+
+__all__ = ["ApiServer", "from_kubeconfig", "in_cluster"]
 
 _ACCOUNT = Path("/var/run/secrets/kubernetes.io/serviceaccount")
-
-
-class CredentialsError(Exception):
-    """No way to the API server; the message says what to set."""
 
 
 @dataclass(frozen=True, slots=True)

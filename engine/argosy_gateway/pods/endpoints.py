@@ -2,7 +2,7 @@
 
 `watch` (or `endpoints_file`) writes, `relay` and `metrics` read. Knowledge stays when its source is
 away: a stale list serves better than none, and `health` knows which of its pods turned out dead.
-Where the source refuses this gateway alone, others know better: `refused_for_s` ends its readiness.
+Where the source refuses this gateway alone, others know better: `denied_for_s` ends its readiness.
 """
 
 import asyncio
@@ -109,14 +109,14 @@ class Directory:
         self.health = Health(clock, lambda uid: uid in self._known)
         self.listed = False
         """The first full list was seen, even an empty one."""
-        self._refused: tuple[float, float] | None = None  # the first and the last time
+        self._denied: tuple[float, float] | None = None  # the first and the last time
 
     def replace(self, endpoints: Iterable[Endpoint]) -> None:
         """A full list: what it does not name is gone."""
         before, self._known = self._known, {e.uid: e for e in endpoints}
         self.health.keep({uid for uid, e in self._known.items() if before.get(uid) == e})
         self.listed = True
-        self.announce()
+        self.notify()
 
     def put(self, endpoint: Endpoint) -> None:
         """Add or change one. A changed pod starts without a record."""
@@ -124,26 +124,26 @@ class Directory:
         self._known[endpoint.uid] = endpoint
         if before != endpoint:
             self.health.forget(endpoint.uid)
-            self.announce()
+            self.notify()
 
     def remove(self, uid: str) -> None:
         """Forget one."""
         self.health.forget(uid)
         if self._known.pop(uid, None) is not None:
-            self.announce()
+            self.notify()
 
-    def refuse(self) -> None:
+    def access_denied(self) -> None:
         """The source is well and does not let this gateway read."""
         now = self._clock()
-        self._refused = (self._refused[0] if self._refused else now, now)
+        self._denied = (self._denied[0] if self._denied else now, now)
 
-    def hear(self) -> None:
+    def access_granted(self) -> None:
         """The source lets this gateway read."""
-        self._refused = None
+        self._denied = None
 
-    def refused_for_s(self) -> float:
+    def denied_for_s(self) -> float:
         """Seconds from the first refusal to the last one; 0 when it may read."""
-        return self._refused[1] - self._refused[0] if self._refused else 0.0
+        return self._denied[1] - self._denied[0] if self._denied else 0.0
 
     def all(self) -> Collection[Endpoint]:
         """Every known endpoint, whatever its state."""
@@ -162,7 +162,7 @@ class Directory:
         except TimeoutError:
             pass
 
-    def announce(self) -> None:
+    def notify(self) -> None:
         """Wake those who wait for a change."""
         self._changed.set()
         self._changed = asyncio.Event()

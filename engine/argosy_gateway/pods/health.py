@@ -17,9 +17,9 @@ healthy pods.
 from collections.abc import Callable, Container
 from dataclasses import dataclass
 
-__all__ = ["FINE", "Health"]
+__all__ = ["HEALTHY", "Health"]
 
-FINE = 0
+HEALTHY = 0
 """Rank of a pod that nothing speaks against."""
 _BUSY, _SUSPENDED = 1, 2
 
@@ -28,7 +28,7 @@ _FIRST_SUSPENSION_S, _LONGEST_SUSPENSION_S = 0.25, 30.0
 _MOST_FAILURES = 9  # in the longest suspension: more would only make the way back longer
 _FIRST_ABSENCE_S, _LONGEST_ABSENCE_S = 0.25, 5.0
 _TRIAL_S = 2.5  # longer than `Limits.connect_s`: one request at a time tries to connect
-_STRANGER_S = 30.0
+_WRONG_POD_S = 30.0
 _DRAINING_S = 1.0
 _BUSY_S = 0.25
 
@@ -43,8 +43,8 @@ class _Record:
     suspended_until: float = 0.0
     absence_s: float = 0.0
     """Length of the last absence; 0 when the pod was reached since."""
-    away_since: float = 0.0
-    away_until: float = 0.0
+    absent_since: float = 0.0
+    absent_until: float = 0.0
     busy_until: float = 0.0
 
     def suspension_s(self) -> float:
@@ -71,17 +71,17 @@ class Health:
     # What the choice asks.
 
     def rank(self, uid: str) -> int | None:
-        """`FINE`, or how much speaks against a pod; None while it is away."""
+        """`HEALTHY`, or how much speaks against a pod; None while it is away."""
         record, now = self._records.get(uid), self._clock()
         if record is None:
-            return FINE
-        if record.away_until > now:
+            return HEALTHY
+        if record.absent_until > now:
             return None
         if record.suspended_until > now:
             return _SUSPENDED + record.failures
-        return _BUSY if record.busy_until > now else FINE
+        return _BUSY if record.busy_until > now else HEALTHY
 
-    def doubtful(self, uid: str) -> bool:
+    def failed_recently(self, uid: str) -> bool:
         """Whether its last request failed: a request that failed elsewhere goes there last."""
         record = self._records.get(uid)
         return record is not None and record.failures > 0
@@ -89,7 +89,7 @@ class Health:
     def next_return_s(self) -> float | None:
         """Seconds until an absence ends; None when no pod is away."""
         now = self._clock()
-        left = [r.away_until - now for r in self._records.values() if r.away_until > now]
+        left = [r.absent_until - now for r in self._records.values() if r.absent_until > now]
         return min(left, default=None)
 
     # What the requests tell.
@@ -100,15 +100,15 @@ class Health:
             now = self._clock()
             record.suspended_until = now + record.suspension_s()
             if record.absence_s:
-                record.away_until = now + max(record.absence_s, _TRIAL_S)
+                record.absent_until = now + max(record.absence_s, _TRIAL_S)
 
     def unreachable(self, uid: str, began_at: float) -> float:
         """It took no connection. Returns the absence in seconds; 0.0 when it was known."""
         record, now = self._of(uid), self._clock()
-        if began_at < record.away_since:
+        if began_at < record.absent_since:
             return 0.0  # sent before the pod was known to be away: says nothing new
         record.absence_s = min(record.absence_s * 2 or _FIRST_ABSENCE_S, _LONGEST_ABSENCE_S)
-        record.away_since, record.away_until = now, now + record.absence_s
+        record.absent_since, record.absent_until = now, now + record.absence_s
         return record.absence_s
 
     def reached(self, uid: str) -> bool:
@@ -116,26 +116,26 @@ class Health:
         record = self._records.get(uid)
         if record is None or not 0 < record.absence_s <= _LONGEST_ABSENCE_S:
             return False
-        record.absence_s = record.away_until = 0.0
+        record.absence_s = record.absent_until = 0.0
         return True
 
-    def stranger(self, uid: str) -> None:
+    def wrong_pod(self, uid: str) -> None:
         """Another program answers at its address; the watch will tell of a new one."""
         record, now = self._of(uid), self._clock()
-        record.absence_s = _STRANGER_S
-        record.away_since, record.away_until = now, now + _STRANGER_S
+        record.absence_s = _WRONG_POD_S
+        record.absent_since, record.absent_until = now, now + _WRONG_POD_S
 
-    def recognised(self, uid: str) -> bool:
+    def identified(self, uid: str) -> bool:
         """It answered under its own name. True when it was away, and is back."""
         record = self._records.get(uid)
         if record is None or not record.absence_s:
             return False
-        record.absence_s = record.away_until = 0.0
+        record.absence_s = record.absent_until = 0.0
         return True
 
     def draining(self, uid: str) -> None:
         """It takes no new work for now."""
-        self._of(uid).away_until = self._clock() + _DRAINING_S
+        self._of(uid).absent_until = self._clock() + _DRAINING_S
 
     def busy(self, uid: str) -> None:
         """Its queue is full."""

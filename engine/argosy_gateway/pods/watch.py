@@ -17,6 +17,12 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import urlencode
 
+from argosy_gateway.errors import (
+    AccessDeniedError,
+    ApiServerError,
+    ExchangeError,
+    StaleVersionError,
+)
 from argosy_gateway.pods.credentials import ApiServer
 from argosy_gateway.pods.endpoints import (
     FLEET_LABEL,
@@ -51,23 +57,17 @@ class WatchTimes:
     longest_backoff_s: float = 10.0
 
 
-class _StaleVersionError(Exception):
-    """410: the version is too old to continue from."""
-
-
-class _ApiError(Exception):
-    """The API server answered something else than wanted."""
-
-
-class _RefusedError(_ApiError):
-    """401 or 403."""
-
-
-# The last three: JSON of another shape than a list's or an event's, from whatever stands between.
-_NOT_UNDERSTOOD = (
-    *(http1.UnreachableError, http1.BrokenError, _ApiError, OSError, ValueError),
-    *(KeyError, TypeError, AttributeError),
+_NOT_USABLE = (
+    ExchangeError,
+    ApiServerError,
+    OSError,
+    ValueError,
+    KeyError,
+    TypeError,
+    AttributeError,
 )
+"""Calls that failed, and answers that cannot be used. The last three errors come from JSON of
+another shape than a list's or an event's, for example from a proxy in between."""
 
 
 async def follow_api_server(
@@ -87,18 +87,18 @@ async def follow_api_server(
                 version, backoff_s = seen, times.first_backoff_s
             # A server that ends watches as they begin must not be asked without a pause.
             await asyncio.sleep(times.first_backoff_s)
-        except _StaleVersionError:
+        except StaleVersionError:
             log.info("watch of pods is too old to continue; listing again")
             version = None
-        except _NOT_UNDERSTOOD as why:
-            if isinstance(why, _RefusedError) and await _is_well(server, times):
-                into.refuse()
-            log.warning("API server: %r; serving on what is known", why)
+        except _NOT_USABLE as error:
+            if isinstance(error, AccessDeniedError) and await _is_healthy(server, times):
+                into.access_denied()
+            log.warning("API server: %r; serving with the pods known so far", error)
             await asyncio.sleep(backoff_s * random.uniform(0.8, 1.2))  # noqa: S311
             backoff_s = min(2 * backoff_s, times.longest_backoff_s)
 
 
-async def _is_well(server: ApiServer, times: WatchTimes) -> bool:
+async def _is_healthy(server: ApiServer, times: WatchTimes) -> bool:
     """Whether /readyz answers 200. Asked without a token, as a token is what is refused; a server
     that refuses requests without one (401, 403) counts as well."""
     try:
@@ -108,7 +108,7 @@ async def _is_well(server: ApiServer, times: WatchTimes) -> bool:
                 return (await exchange.head()).status in (200, 401, 403)
         finally:
             exchange.abort()
-    except (*_NOT_UNDERSTOOD, TimeoutError):
+    except (*_NOT_USABLE, TimeoutError):
         return False
 
 
@@ -133,17 +133,17 @@ async def _get(
         async with asyncio.timeout(times.answer_s):
             head = await exchange.head()
             if head.status == 410:
-                raise _StaleVersionError
+                raise StaleVersionError
             if head.status != 200:
-                kind = _RefusedError if head.status in (401, 403) else _ApiError
+                kind = AccessDeniedError if head.status in (401, 403) else ApiServerError
                 raise kind(f"{head.status}: {(await exchange.read())[:300]!r}")
     except TimeoutError as error:
         exchange.abort()
-        raise _ApiError(f"no answer within {times.answer_s:g} s") from error
+        raise ApiServerError(f"no answer within {times.answer_s:g} s") from error
     except BaseException:
         exchange.abort()
         raise
-    into.hear()
+    into.access_granted()
     return exchange
 
 
@@ -160,7 +160,7 @@ async def _list(server: ApiServer, target: str, into: Directory, times: WatchTim
                 while data := await exchange.read():
                     body += data
         except TimeoutError as error:
-            raise _ApiError(f"the list did not end within {times.answer_s:g} s") from error
+            raise ApiServerError(f"the list did not end within {times.answer_s:g} s") from error
         finally:
             exchange.abort()
         answer = json.loads(body)
@@ -198,12 +198,12 @@ async def _lines(exchange: http1.Exchange, silence_s: float) -> AsyncIterator[by
             async with asyncio.timeout(silence_s):
                 data = await exchange.read()
         except TimeoutError as error:
-            raise _ApiError(f"the watch was silent for {silence_s:g} s") from error
+            raise ApiServerError(f"the watch was silent for {silence_s:g} s") from error
         if not data:
             return
         *lines, rest = (rest + data).split(b"\n")
         if len(rest) > _LINE_LIMIT_BYTES:
-            raise _ApiError("an event larger than 8 MiB")
+            raise ApiServerError("an event larger than 8 MiB")
         for line in lines:
             if line.strip():
                 yield line
@@ -213,8 +213,8 @@ def _apply(event: dict[str, Any], into: Directory) -> str:
     kind, thing = event["type"], event["object"]
     if kind == "ERROR":
         if thing.get("code") == 410:
-            raise _StaleVersionError
-        raise _ApiError(f"watch: {thing.get('message')}")
+            raise StaleVersionError
+        raise ApiServerError(f"watch: {thing.get('message')}")
     meta = thing["metadata"]
     if kind in ("ADDED", "MODIFIED", "DELETED"):
         endpoint = endpoint_of_pod(thing)
@@ -232,17 +232,17 @@ async def follow_file(path: Path, *, into: Directory, every_s: float = 0.1) -> N
     is the one by which the engine answers: its `POD_NAME`, or else its host's name.
     """
     seen: bytes | None = None
-    complaint = ""
+    last_error = ""
     while True:
         try:
             text = path.read_bytes()  # noqa: ASYNC240 (small and local)
             if text != seen:
                 into.replace([_of_entry(entry) for entry in json.loads(text)])
                 seen = text
-        except (OSError, ValueError, KeyError, TypeError) as why:
-            if str(why) != complaint:
-                log.warning("%s cannot be read: %r", path, why)
-            complaint = str(why)
+        except (OSError, ValueError, KeyError, TypeError) as error:
+            if str(error) != last_error:
+                log.warning("%s cannot be read: %r", path, error)
+            last_error = str(error)
         await asyncio.sleep(every_s)
 
 

@@ -11,9 +11,9 @@ from types import TracebackType
 from typing import Any, Self
 
 from argosy_gateway.config import Limits
-from argosy_gateway.wire.openai import RequestError
+from argosy_gateway.errors import ClientGoneError, RequestError
 
-__all__ = ["Bodies", "Body", "ClientGoneError"]
+__all__ = ["Bodies", "Body"]
 
 Receive = Callable[[], Awaitable[dict[str, Any]]]
 
@@ -21,10 +21,6 @@ Receive = Callable[[], Awaitable[dict[str, Any]]]
 # client that still sends resets the connection, and the client never sees the 413.
 _READ_OVER = 8
 _CLOSE = {"connection": "close"}
-
-
-class ClientGoneError(Exception):
-    """The client closed before its request was whole."""
 
 
 class Bodies:

@@ -1,6 +1,6 @@
 """One accepted request on its way: pick pods, send, retry before the first byte, pass on, judge.
 
-Called by `app` with a checked `Ask`; writes to the client through ASGI's `send`, to the books
+Called by `app` with a checked request; writes to the client through ASGI's `send`, to the metrics
 through `Fleet`. A token costs one read, one scan (`sse`) and one write: the bytes are the engine's.
 """
 
@@ -16,14 +16,15 @@ from argosy_gateway import logs
 from argosy_gateway.accounting.metrics import Metrics
 from argosy_gateway.accounting.verdicts import Ending, Outcome, first_token_after_s
 from argosy_gateway.config import Config
+from argosy_gateway.errors import BrokenError, RequestError, UnreachableError
 from argosy_gateway.pods.endpoints import Directory, Role
 from argosy_gateway.relay.bodies import Bodies
 from argosy_gateway.relay.retries import RetryBudget
 from argosy_gateway.routing.admission import PrefillPace, TokensPerChar
 from argosy_gateway.routing.pair_health import Group, group
-from argosy_gateway.routing.pick import STRATEGIES, Book, Claim, Route, worth_asking
+from argosy_gateway.routing.pick import STRATEGIES, InFlight, Reservation, Route, candidates
 from argosy_gateway.wire import http1
-from argosy_gateway.wire.openai import Ask, RequestError, error_body
+from argosy_gateway.wire.openai import CompletionRequest, body_of, error_body
 from argosy_gateway.wire.sse import StreamScan, Usage, usage_of
 
 __all__ = ["Fleet", "Relay", "Send"]
@@ -52,7 +53,7 @@ class Fleet:
         self.metrics = Metrics(config.slo)
         self.bodies = Bodies(config.limits)
         self.directory = Directory(clock)
-        self.book = Book()
+        self.in_flight = InFlight()
         self.pace = PrefillPace()
         self.tokens_per_char = TokensPerChar()
         self.strategy = STRATEGIES[config.strategy](random.Random())  # noqa: S311
@@ -60,11 +61,13 @@ class Fleet:
         self.relays: set[Relay] = set()
         self.draining = False
 
-    def groups(self, tried: Collection[str] = (), *, only_fine: bool = False) -> list[Group]:
-        """Groups that a request is best sent to, which has tried these pods (`worth_asking`)."""
+    def groups(self, tried: Collection[str] = (), *, only_healthy: bool = False) -> list[Group]:
+        """Groups that a request is best sent to, which has tried these pods (`candidates`)."""
         directory = self.directory
         return group(
-            worth_asking(directory.serving(), directory.health, tried=tried, only_fine=only_fine)
+            candidates(
+                directory.serving(), directory.health, tried=tried, only_healthy=only_healthy
+            )
         )
 
     def role_mode(self) -> str:
@@ -80,7 +83,7 @@ class Fleet:
 
 
 @dataclass(frozen=True, slots=True)
-class _Setback:
+class FailedAttempt:
     """An attempt that ended before a byte was passed on."""
 
     reason: str
@@ -95,7 +98,16 @@ class Relay:
     """One request. `run` ends with its verdict in the books, whatever happens."""
 
     __slots__ = (
-        *("_ask", "_attempt_no", "_began_at", "_claim", "_exchange", "_extra", "_fleet", "_send"),
+        *(
+            "_ask",
+            "_attempt_no",
+            "_began_at",
+            "_reservation",
+            "_exchange",
+            "_extra",
+            "_fleet",
+            "_send",
+        ),
         *(
             "_first_content_at",
             "_last_content_at",
@@ -108,7 +120,7 @@ class Relay:
         *("_predicted", "_tokens", "_task", "_timed_out", "_tried", "_usage"),
     )
 
-    def __init__(self, fleet: Fleet, ask: Ask, send: Send) -> None:
+    def __init__(self, fleet: Fleet, ask: CompletionRequest, send: Send) -> None:
         self._fleet = fleet
         self._ask = ask
         self._send = send
@@ -118,7 +130,7 @@ class Relay:
         self._attempt_no = 0
         self._began_at = 0.0
         self._tried: set[str] = set()
-        self._claim: Claim | None = None
+        self._reservation: Reservation | None = None
         self._predicted: asyncio.TimerHandle | None = None
         self._exchange: http1.Exchange | None = None
         self._scan = StreamScan(hide_usage=ask.hide_usage)
@@ -195,46 +207,46 @@ class Relay:
 
     async def _serve(self) -> Ending:
         fleet = self._fleet
-        failed, waiting_since = 0, fleet.clock()
-        setback: _Setback | None = None
-        while (route := await self._route(waiting_since, setback)) is not None:
-            if setback is not None:
-                fleet.metrics.retried(setback.reason)
+        worked, waiting_since = 0, fleet.clock()
+        failed: FailedAttempt | None = None
+        while (route := await self._route(waiting_since, failed)) is not None:
+            if failed is not None:
+                fleet.metrics.retried(failed.reason)
             result = await self._attempt(route)
             if isinstance(result, Ending):
                 return result
-            setback = result
+            failed = result
             self._leave_engine()
             if result.worked:
-                failed, waiting_since = failed + 1, fleet.clock()
-                if self._timed_out or failed >= fleet.config.limits.failed_attempts:
+                worked, waiting_since = worked + 1, fleet.clock()
+                if self._timed_out or worked >= fleet.config.limits.failed_attempts:
                     break
                 if not fleet.retries.take():
                     fleet.metrics.retry_refused()
                     break
-        return await self._give_up(setback)
+        return await self._give_up(failed)
 
-    async def _route(self, waiting_since: float, setback: _Setback | None) -> Route | None:
+    async def _route(self, waiting_since: float, failed: FailedAttempt | None) -> Route | None:
         """A route, waiting for one if need be; None when the queue's time is over.
 
         After a busy pod only one that is fine is worth the attempt: if there is none, all pods
         were busy a moment ago, and the client is told so at once.
         """
         fleet = self._fleet
-        busy = setback is not None and setback.reason == "busy"
+        busy = failed is not None and failed.reason == "busy"
         deadline = waiting_since + fleet.config.queue_timeout_s
         while fleet.clock() < deadline:
-            groups = fleet.groups(self._tried, only_fine=busy)
-            route = fleet.strategy.choose(groups, fleet.book.loads)
+            groups = fleet.groups(self._tried, only_healthy=busy)
+            route = fleet.strategy.choose(groups, fleet.in_flight.loads)
             if route is not None or busy:
                 return route
             await fleet.directory.wait_for_change(deadline - fleet.clock())
         return None
 
-    async def _attempt(self, route: Route) -> Ending | _Setback:
+    async def _attempt(self, route: Route) -> Ending | FailedAttempt:
         fleet, uid = self._fleet, route.head.uid
         self._role_mode = route.mode
-        self._claim = Claim(fleet.book, route, self._tokens)
+        self._reservation = Reservation(fleet.in_flight, route, self._tokens)
         self._attempt_no += 1
         logs.bind(attempt=self._attempt_no)
         log.debug("ask engine %s; prefill: %s", route.head.name, [p.name for p in route.prefills])
@@ -242,22 +254,22 @@ class Relay:
         fleet.directory.health.begins(uid)
         try:
             head = await self._head(route)
-            self._claim.first_token()
-            if (setback := self._refusal(route, head)) is not None:
-                return setback
+            self._reservation.first_token()
+            if (failed := self._refusal(route, head)) is not None:
+                return failed
             if self._ask.stream and head.status == 200:
                 return await self._stream(route, head)
             return await self._whole(route, head)
-        except http1.UnreachableError as error:
+        except UnreachableError as error:
             absence_s = fleet.directory.health.unreachable(uid, self._began_at)
             log.info("engine %s is unreachable: %s", route.head.name, error)
             if absence_s:
                 log.warning("engine %s is left alone for %g s", route.head.name, absence_s)
             self._attempt_no -= 1  # no engine saw it
-            return _Setback("connect")
-        except http1.BrokenError as error:
+            return FailedAttempt("connect")
+        except BrokenError as error:
             self._failed(route, str(error))
-            return _Setback("closed", worked=True)
+            return FailedAttempt("closed", worked=True)
 
     async def _head(self, route: Route) -> http1.Head:
         """Send, and wait for the first token's sign. Raises UnreachableError, BrokenError."""
@@ -265,39 +277,39 @@ class Relay:
         self._exchange = await self._call(route)
         self._sent_at = fleet.clock()
         if fleet.directory.health.reached(route.head.uid):
-            fleet.directory.announce()
+            fleet.directory.notify()
         if not self._ask.stream:
             self._expect_first_token(route)
         return await self._exchange.head()
 
     def _expect_first_token(self, route: Route) -> None:
         """An unstreamed answer does not show when its prompt is done: the time is predicted."""
-        fleet, claim = self._fleet, self._claim
+        fleet, reservation = self._fleet, self._reservation
         rate = fleet.pace.tokens_per_s()
-        load = fleet.book.loads.get(route.prefiller.uid)
-        if rate and load and claim is not None:
+        load = fleet.in_flight.loads.get(route.prefiller.uid)
+        if rate and load and reservation is not None:
             self._predicted = asyncio.get_running_loop().call_later(
-                load.prompt_tokens / rate, claim.first_token
+                load.prompt_tokens / rate, reservation.first_token
             )
 
     def _learn_pace(self, route: Route, first: float) -> None:
         uid = route.prefiller.uid
         self._fleet.pace.prompt(uid, self._tokens, began=self._sent_at, first=first)
 
-    def _refusal(self, route: Route, head: http1.Head) -> _Setback | None:
+    def _refusal(self, route: Route, head: http1.Head) -> FailedAttempt | None:
         """The head's word that another pod is to be asked, where nothing has failed."""
         health, pod = self._fleet.directory.health, route.head
         name = head.get(b"x-argosy-decode-pod") or head.get(b"x-argosy-pod")
         if name != pod.name.encode():
             who = name and name[:80]
             log.warning("at %s:%d answers %r, not engine %s", pod.ip, pod.port, who, pod.name)
-            health.stranger(pod.uid)
-            return _Setback("stranger")
-        if health.recognised(pod.uid):
-            self._fleet.directory.announce()
+            health.wrong_pod(pod.uid)
+            return FailedAttempt("wrong_pod")
+        if health.identified(pod.uid):
+            self._fleet.directory.notify()
         if head.status == 503 and head.get(b"x-argosy-draining"):
             health.draining(pod.uid)
-            return _Setback("draining")
+            return FailedAttempt("draining")
         return None
 
     def _failed(self, route: Route, why: str) -> None:
@@ -327,16 +339,16 @@ class Relay:
             connect_s=self._fleet.config.limits.connect_s,
         )
 
-    async def _give_up(self, setback: _Setback | None) -> Ending:
-        if setback is not None and setback.body:
-            await self._pass_on(setback.status, setback.headers, setback.body)
-            return Ending.SHED if setback.status == 429 else Ending.FAILED
+    async def _give_up(self, failed: FailedAttempt | None) -> Ending:
+        if failed is not None and failed.body:
+            await self._pass_on(failed.status, failed.headers, failed.body)
+            return Ending.SHED if failed.status == 429 else Ending.FAILED
         if self._timed_out:
             text, status, code = "The engine did not answer in time.", 504, "engine_timeout"
-        elif setback is None:
+        elif failed is None:
             text, status, code = "No engine is ready.", 503, "no_engine_ready"
         else:
-            text, status, code = f"Every engine failed ({setback.reason}).", 503, "engines_failed"
+            text, status, code = f"Every engine failed ({failed.reason}).", 503, "engines_failed"
         log.info("given up with status %d: %s", status, text)
         await self._refuse(
             RequestError(status, text, type="server_error", code=code, headers={"retry-after": "1"})
@@ -345,7 +357,7 @@ class Relay:
 
     # From the first byte on.
 
-    async def _whole(self, route: Route, head: http1.Head) -> Ending | _Setback:
+    async def _whole(self, route: Route, head: http1.Head) -> Ending | FailedAttempt:
         """A body that is read whole before a byte of it is passed on: it can be retried."""
         exchange, health = self._exchange, self._fleet.directory.health
         assert exchange is not None
@@ -353,18 +365,18 @@ class Relay:
         while data := await exchange.read():
             body += data
             if len(body) > limit:
-                raise http1.BrokenError(f"answer larger than {limit} bytes")
+                raise BrokenError(f"answer larger than {limit} bytes")
         if head.status >= 500:
             self._failed(route, f"status {head.status}")
-            return _Setback("server_error", True, head.status, head.headers, bytes(body))
+            return FailedAttempt("server_error", True, head.status, head.headers, bytes(body))
         if head.status == 429:
             health.busy(route.head.uid)
             self._tried.add(route.head.uid)
-            return _Setback("busy", False, head.status, head.headers, bytes(body))
+            return FailedAttempt("busy", False, head.status, head.headers, bytes(body))
         answer = _json_or_none(body)
         if not isinstance(answer, dict):
             # Without a length, the connection's end is all that says that a body is whole.
-            raise http1.BrokenError("the answer is not a JSON object")
+            raise BrokenError("the answer is not a JSON object")
         if head.status == 200:
             self._usage = usage_of(answer)
             self._last_content_at = now = self._fleet.clock()
@@ -385,9 +397,9 @@ class Relay:
         self._learn_pace(route, self._fleet.clock())
         try:
             await self._events(head, exchange)
-        except (http1.BrokenError, ValueError) as error:
+        except BrokenError as error:
             if not self._started:
-                raise http1.BrokenError(str(error)) from error
+                raise BrokenError(str(error)) from error
             self._failed(route, str(error))
             await self._break_off(str(error))
             return Ending.FAILED
@@ -401,7 +413,7 @@ class Relay:
         while not scan.done:
             data = await exchange.read()
             if not data:
-                raise http1.BrokenError("the stream ended without [DONE]")
+                raise BrokenError("the stream ended without [DONE]")
             events = scan.feed(data)
             now = clock()
             if scan.had_content:
@@ -432,7 +444,7 @@ class Relay:
             return
         headers = [(k.encode(), v.encode()) for k, v in error.headers.items()]
         headers.append((b"content-type", b"application/json"))
-        await self._pass_on(error.status, headers, error.body())
+        await self._pass_on(error.status, headers, body_of(error))
 
     async def _pass_on(
         self, status: int, headers: Iterable[tuple[bytes, bytes]], body: bytes
@@ -455,11 +467,11 @@ class Relay:
 
     def _leave_engine(self) -> None:
         if self._predicted is not None:
-            self._predicted.cancel()  # it would hold the claim until its time
+            self._predicted.cancel()  # it would hold the reservation until its time
             self._predicted = None
-        if self._claim is not None:
-            self._claim.end()
-            self._claim = None
+        if self._reservation is not None:
+            self._reservation.end()
+            self._reservation = None
         if self._exchange is not None:
             self._exchange.abort()
             self._exchange = None

@@ -11,12 +11,21 @@ from dataclasses import dataclass
 from typing import Protocol
 
 from argosy_gateway.pods.endpoints import Endpoint, Role
-from argosy_gateway.pods.health import FINE, Health
+from argosy_gateway.pods.health import HEALTHY, Health
 from argosy_gateway.routing.pair_health import Group
 
 __all__ = [
-    *("STRATEGIES", "Book", "Claim", "LeastLoad", "Load", "RoundRobin", "Route", "Strategy"),
-    "worth_asking",
+    *(
+        "STRATEGIES",
+        "InFlight",
+        "Reservation",
+        "LeastLoad",
+        "Load",
+        "RoundRobin",
+        "Route",
+        "Strategy",
+    ),
+    "candidates",
 ]
 
 _PREFILL_CANDIDATES = 3
@@ -40,17 +49,18 @@ class Route:
         return "colocated" if self.head.role is Role.COLOCATED else "disaggregated"
 
 
-def worth_asking(
+def candidates(
     serving: Iterable[Endpoint],
     health: Health,
     *,
     tried: Collection[str] = (),
-    only_fine: bool = False,
+    only_healthy: bool = False,
 ) -> list[Endpoint]:
     """The pods among which a strategy chooses: all prefill pods, and the best of the others.
 
     Best are pods that this request has not tried, then those with the lowest rank; for a retry,
-    then those whose last request did not fail. `only_fine`: none but untried ones of rank `FINE`.
+    then those whose last request did not fail. `only_healthy`: none
+    but untried ones of rank `HEALTHY`.
     """
     heads: dict[tuple[bool, int, bool], list[Endpoint]] = {}
     prefills: list[Endpoint] = []
@@ -58,10 +68,10 @@ def worth_asking(
         if pod.role is Role.PREFILL:
             prefills.append(pod)
         elif (rank := health.rank(pod.uid)) is not None:
-            doubtful = bool(tried) and health.doubtful(pod.uid)
-            heads.setdefault((pod.uid in tried, rank, doubtful), []).append(pod)
+            failed_recently = bool(tried) and health.failed_recently(pod.uid)
+            heads.setdefault((pod.uid in tried, rank, failed_recently), []).append(pod)
     best = min(heads, default=None)
-    if best is None or (only_fine and best[:2] != (False, FINE)):
+    if best is None or (only_healthy and best[:2] != (False, HEALTHY)):
         return []
     return prefills + heads[best]
 
@@ -139,28 +149,28 @@ STRATEGIES: dict[str, Callable[[random.Random], Strategy]] = {
 }
 
 
-class Book:
-    """Loads by pod uid, kept by claims."""
+class InFlight:
+    """Loads by pod uid, kept by reservations."""
 
     def __init__(self) -> None:
         self.loads: dict[str, Load] = {}
 
-    def claim(self, route: Route, prompt_tokens: int) -> "Claim":
-        """Book a request on a route; the claim's `end` must follow."""
-        return Claim(self, route, prompt_tokens)
+    def reserve(self, route: Route, prompt_tokens: int) -> "Reservation":
+        """InFlight a request on a route; the reservation's `end` must follow."""
+        return Reservation(self, route, prompt_tokens)
 
     def outstanding_prompt_tokens(self) -> int:
         """Of all pods."""
         return sum(load.prompt_tokens for load in self.loads.values())
 
 
-class Claim:
+class Reservation:
     """One request's share of the loads; every method may be called twice."""
 
-    __slots__ = ("_book", "_decoding", "_open", "_prefilling", "_prompt_tokens")
+    __slots__ = ("_decoding", "_in_flight", "_open", "_prefilling", "_prompt_tokens")
 
-    def __init__(self, book: Book, route: Route, prompt_tokens: int) -> None:
-        self._book = book
+    def __init__(self, in_flight: InFlight, route: Route, prompt_tokens: int) -> None:
+        self._in_flight = in_flight
         self._decoding = route.head.uid
         self._prefilling: str | None = route.prefiller.uid
         self._prompt_tokens = prompt_tokens
@@ -187,8 +197,8 @@ class Claim:
             self._add(self._decoding, sequences=-1)
 
     def _add(self, uid: str, *, sequences: int = 0, prompt_tokens: int = 0) -> None:
-        load = self._book.loads.setdefault(uid, Load())
+        load = self._in_flight.loads.setdefault(uid, Load())
         load.sequences += sequences
         load.prompt_tokens += prompt_tokens
         if load.sequences == 0 and load.prompt_tokens == 0:
-            del self._book.loads[uid]  # pods come and go: keep no row of an idle one
+            del self._in_flight.loads[uid]  # pods come and go: keep no row of an idle one

@@ -14,10 +14,11 @@ from functools import partial
 from typing import Any
 
 from argosy_gateway import logs
-from argosy_gateway.relay.bodies import Body, ClientGoneError
+from argosy_gateway.errors import ClientGoneError, RequestError
+from argosy_gateway.relay.bodies import Body
 from argosy_gateway.relay.relay import Fleet, Relay, Send
 from argosy_gateway.routing.admission import predicted_ttft_s
-from argosy_gateway.wire.openai import Ask, RequestError, read_ask, request_id_of
+from argosy_gateway.wire.openai import CompletionRequest, body_of, read_completion, request_id_of
 
 __all__ = ["RECEIVED_AT", "admin_app", "api_app"]
 
@@ -55,26 +56,28 @@ def api_app(fleet: Fleet) -> App:
             headers = dict(error.headers)
             if fleet.draining:
                 headers["connection"] = "close"
-            await _answer(send, error.status, error.body(), request_id, headers)
+            await _answer(send, error.status, body_of(error), request_id, headers)
         except ClientGoneError:
             return
         except Exception:
             # Before a relay began: it answers for its own faults.
             log.exception("a request failed inside the gateway")
             own = RequestError(500, "The gateway failed.", type="server_error")
-            await _answer(send, own.status, own.body(), request_id)
+            await _answer(send, own.status, body_of(own), request_id)
 
     return app
 
 
-async def _ask(fleet: Fleet, scope: Scope, receive: Receive, body: Body, received_at: float) -> Ask:
+async def _ask(
+    fleet: Fleet, scope: Scope, receive: Receive, body: Body, received_at: float
+) -> CompletionRequest:
     """The request, checked. Raises RequestError and ClientGoneError."""
     announced = _header(scope, b"content-length")
     try:
         if scope["method"] != "POST":
             raise _wrong_method(scope, "POST")
         data = await body.read(receive, int(announced or 0))
-        read = partial(read_ask, scope["path"], data, served_name=fleet.config.served_name)
+        read = partial(read_completion, scope["path"], data, served_name=fleet.config.served_name)
         # A million token ids take half a second to read, in which streams must go on.
         ask = read() if len(data) <= _SHORT_BYTES else await asyncio.to_thread(read)
     except (RequestError, ClientGoneError) as error:
@@ -90,7 +93,7 @@ def _count_shed(fleet: Fleet, received_at: float) -> None:
     fleet.metrics.shed(role_mode=fleet.role_mode(), received_at=received_at, now=fleet.clock())
 
 
-async def _completion(fleet: Fleet, ask: Ask, receive: Receive, send: Send) -> None:
+async def _completion(fleet: Fleet, ask: CompletionRequest, receive: Receive, send: Send) -> None:
     retry_after_s = _overload_s(fleet, fleet.tokens_per_char.estimate(ask.prompt_chars))
     if retry_after_s is not None:
         _count_shed(fleet, ask.received_at)
@@ -126,7 +129,9 @@ def _overload_s(fleet: Fleet, tokens: int) -> float | None:
         return 1.0
     if not config.slo or config.shed_ttft_factor <= 0:
         return None
-    predicted_s = predicted_ttft_s(fleet.groups(), fleet.book.loads, tokens=tokens, pace=fleet.pace)
+    predicted_s = predicted_ttft_s(
+        fleet.groups(), fleet.in_flight.loads, tokens=tokens, pace=fleet.pace
+    )
     limit_s = config.slo.ttft_s * config.shed_ttft_factor
     if predicted_s is None or predicted_s <= limit_s:
         return None
@@ -189,13 +194,13 @@ def admin_app(fleet: Fleet) -> App:
 
 
 def _unready_because(fleet: Fleet) -> str | None:
-    refused_s = fleet.directory.refused_for_s()
+    denied_s = fleet.directory.denied_for_s()
     if fleet.draining:
         return "draining"
     if not fleet.directory.listed:
         return "pods were not listed yet"
-    if refused_s > fleet.config.limits.refused_s:
-        return f"the API server refuses this gateway's account since {refused_s:.0f} s"
+    if denied_s > fleet.config.limits.denied_s:
+        return f"the API server refuses this gateway's account since {denied_s:.0f} s"
     return None
 
 

@@ -14,18 +14,12 @@ from dataclasses import dataclass
 
 import httptools
 
-__all__ = ["BrokenError", "Exchange", "Head", "UnreachableError", "call"]
+from argosy_gateway.errors import BrokenError, UnreachableError
+
+__all__ = ["Exchange", "Head", "call"]
 
 _HIGH_WATER_BYTES = 256 * 1024
 _HEAD_LIMIT_BYTES = 64 * 1024
-
-
-class UnreachableError(Exception):
-    """No connection: nothing was sent, another pod may be asked at once."""
-
-
-class BrokenError(Exception):
-    """The other side closed, stalled or spoke nonsense after the request had been sent."""
 
 
 @dataclass(frozen=True, slots=True)

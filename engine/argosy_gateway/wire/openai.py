@@ -8,17 +8,19 @@ import json
 import re
 import uuid
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any, NoReturn
 
-__all__ = ["Ask", "RequestError", "error_body", "read_ask", "request_id_of"]
+from argosy_gateway.errors import RequestError
+
+__all__ = ["CompletionRequest", "body_of", "error_body", "read_completion", "request_id_of"]
 
 _PROMPT_LEVELS = 16  # the API knows three: parts in a message's content, and their text
 _REQUEST_ID = re.compile(r"[A-Za-z0-9._-]{1,128}")
 
 
 @dataclass(frozen=True, slots=True)
-class Ask:
+class CompletionRequest:
     """One request as it goes to an engine."""
 
     path: str
@@ -32,20 +34,9 @@ class Ask:
     received_at: float = 0.0
 
 
-@dataclass
-class RequestError(Exception):
-    """A request that is answered here: status and the OpenAI error body's fields."""
-
-    status: int
-    message: str
-    type: str = "invalid_request_error"
-    param: str | None = None
-    code: str | None = None
-    headers: Mapping[str, str] = field(default_factory=dict)
-
-    def body(self) -> bytes:
-        """The response body."""
-        return error_body(self.message, type_=self.type, param=self.param, code=self.code)
+def body_of(error: RequestError) -> bytes:
+    """The response body of a request that is answered here."""
+    return error_body(error.message, type_=error.type, param=error.param, code=error.code)
 
 
 def error_body(
@@ -61,7 +52,7 @@ def request_id_of(given: bytes | None) -> str:
     return text if _REQUEST_ID.fullmatch(text) else uuid.uuid4().hex
 
 
-def read_ask(path: str, body: bytes, *, served_name: str) -> Ask:
+def read_completion(path: str, body: bytes, *, served_name: str) -> CompletionRequest:
     """Check a request and make the engine's form of it. Raises RequestError (400, 404)."""
     try:
         return _read(path, body, served_name)
@@ -69,7 +60,7 @@ def read_ask(path: str, body: bytes, *, served_name: str) -> Ask:
         raise RequestError(400, "The request body is nested too deeply.") from error
 
 
-def _read(path: str, body: bytes, served_name: str) -> Ask:
+def _read(path: str, body: bytes, served_name: str) -> CompletionRequest:
     request = _decode(body)
     model = request.get("model")
     if not isinstance(model, str) or not model:
@@ -90,14 +81,18 @@ def _read(path: str, body: bytes, served_name: str) -> Ask:
         request, "messages" if path.endswith("chat/completions") else "prompt"
     )
     if not stream:
-        return Ask(path, body, stream=False, hide_usage=False, prompt_chars=prompt_chars)
+        return CompletionRequest(
+            path, body, stream=False, hide_usage=False, prompt_chars=prompt_chars
+        )
     options = request.get("stream_options") or {}
     if not isinstance(options, dict):
         raise RequestError(400, "'stream_options' must be an object.", param="stream_options")
     asked = options.get("include_usage") is True
     if not asked:
         body = _with_usage(body, request, options)
-    return Ask(path, body, stream=True, hide_usage=not asked, prompt_chars=prompt_chars)
+    return CompletionRequest(
+        path, body, stream=True, hide_usage=not asked, prompt_chars=prompt_chars
+    )
 
 
 def _with_usage(body: bytes, request: dict[str, Any], options: dict[str, Any]) -> bytes:

@@ -11,6 +11,8 @@ import json
 import re
 from dataclasses import dataclass
 
+from argosy_gateway.errors import BrokenError
+
 __all__ = ["StreamScan", "Usage", "usage_of"]
 
 _CONTENT = re.compile(rb'"(?:content|text|reasoning_content|reasoning|refusal|arguments)":\s*"[^"]')
@@ -57,7 +59,7 @@ class StreamScan:
     def feed(self, data: bytes) -> bytes:
         """Take what arrived; return what is to be passed on (possibly nothing).
 
-        Raises ValueError when an event grows beyond 4 MiB.
+        Raises BrokenError when an event grows beyond 4 MiB.
         """
         if self._carry:
             data = self._carry + data
@@ -82,7 +84,7 @@ class StreamScan:
             end = 0
         self._carry = data[end:]
         if len(self._carry) > _CARRY_LIMIT_BYTES:
-            raise ValueError("an event of the engine's stream is larger than 4 MiB")
+            raise BrokenError("an event of the engine's stream is larger than 4 MiB")
         return data[:end]
 
     def _take_usage(self, data: bytes) -> bytes:

@@ -1,0 +1,83 @@
+"""Every exception of the gateway. Caught exceptions are named `error`.
+
+GatewayError
+├── ClientGoneError          the client closed before its request was whole
+├── RequestError             a request that is answered here: status and OpenAI error body
+├── ExchangeError            one HTTP/1.1 call to an engine or to the API server
+│   ├── UnreachableError     no connection: nothing was sent
+│   └── BrokenError          it failed after the request had been sent
+├── CredentialsError         no way to log in to the API server
+└── ApiServerError           the API server gave an answer that the watch cannot use
+    ├── StaleVersionError    410: the resourceVersion is too old to continue from
+    └── AccessDeniedError    401 or 403
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+__all__ = [
+    "AccessDeniedError",
+    "ApiServerError",
+    "BrokenError",
+    "ClientGoneError",
+    "CredentialsError",
+    "ExchangeError",
+    "GatewayError",
+    "RequestError",
+    "StaleVersionError",
+    "UnreachableError",
+]
+
+
+class GatewayError(Exception):
+    """Base of all."""
+
+
+class ClientGoneError(GatewayError):
+    """The client closed before its request was whole."""
+
+
+@dataclass(eq=False)
+class RequestError(GatewayError):
+    """A request that is answered here. `wire.openai.body_of` makes the response body."""
+
+    status: int
+    """HTTP status."""
+    message: str
+    """What is wrong and what to do; the client sees it."""
+    type: str = "invalid_request_error"
+    """OpenAI's `error.type`."""
+    param: str | None = None
+    """The parameter at fault."""
+    code: str | None = None
+    """OpenAI's `error.code`, for programs."""
+    headers: Mapping[str, str] = field(default_factory=dict)
+    """Further response headers, such as `retry-after`."""
+
+
+class ExchangeError(GatewayError):
+    """One HTTP/1.1 call failed."""
+
+
+class UnreachableError(ExchangeError):
+    """No connection: nothing was sent, so another pod may be called at once."""
+
+
+class BrokenError(ExchangeError):
+    """The other side closed, stalled or sent nonsense after the request had been sent."""
+
+
+class CredentialsError(GatewayError):
+    """No way to log in to the API server; the message says what to set."""
+
+
+class ApiServerError(GatewayError):
+    """The API server gave an answer that the watch cannot use."""
+
+
+class StaleVersionError(ApiServerError):
+    """410: the resourceVersion is too old to continue from."""
+
+
+class AccessDeniedError(ApiServerError):
+    """401 or 403: this gateway's account may not read pods."""
