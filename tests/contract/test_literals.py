@@ -10,7 +10,7 @@ from argosy_engine.core.limits import Limits
 from argosy_gateway import cli as gateway_cli
 from argosy_gateway.pods import endpoints
 from argosy_operator.core.fleet import names
-from argosy_operator.ports import engine as engine_port
+from argosy_operator.ports import engines as engine_port
 from tests.core.model import Model, fleet
 
 ROOT = Path(__file__).parents[2]

@@ -16,7 +16,7 @@ from argosy_engine import logs
 ROOT = Path(__file__).parents[2]
 SECTION = (ROOT / "designs/0001-seams.md").read_text().partition("## 7. Log")[2]
 KEYS = set(re.findall(r"`(\w+)`", "".join(re.findall(r"^\| (`.*?) \|", SECTION, re.MULTILINE))))
-PROGRAMS = ("argosy_operator.shell", "argosy_gateway", "argosy_engine")
+PROGRAMS = ("argosy_operator.shell.telemetry", "argosy_gateway", "argosy_engine")
 
 
 def ran(program: str, code: str, *, stderr: int = subprocess.PIPE) -> str:
@@ -40,7 +40,7 @@ def line(message: str, *values: object, **extra: object) -> dict[str, object]:
 def test_the_three_programs_have_the_same_module():
     one, *others = {
         (ROOT / path / "logs.py").read_text()
-        for path in ("operator/argosy_operator/shell", "engine/argosy_gateway",
+        for path in ("operator/argosy_operator/shell/telemetry", "engine/argosy_gateway",
                      "engine/argosy_engine")
     }  # fmt: skip
     assert one

@@ -30,7 +30,7 @@ from argosy_operator.core.reconcile.victims import DRAIN_LEASE_S
 from argosy_operator.core.scaling.observe import FleetMetrics, unknown_metrics
 from argosy_operator.core.status.compose import status_of
 from argosy_operator.render.images import Images
-from argosy_operator.shell.gather import compose
+from argosy_operator.shell.gather import Observed, compose
 
 IMAGES = Images(engine="engine:1", gateway="gateway:1")
 START_S = 2.0
@@ -76,10 +76,9 @@ class Model:
         metrics = self.metrics or unknown_metrics(self.now, "NoTargets")
         clock = Clock(self.now, self.now + self.stepped)
         due = clock.monotonic >= self.memory.decide_at
-        return compose(
-            self.fleet, IMAGES, dict(self.children), tuple(self.pods.values()), clock,
-            self.memory, loads, metrics if due else None,
-        )  # fmt: skip
+        pods = tuple(self.pods.values())
+        seen = Observed(dict(self.children), pods, loads, metrics if due else None)
+        return compose(self.fleet, IMAGES, seen, self.memory, clock)
 
     def round(self, crash_after: int | None = None) -> Plan:
         """Plan and carry out; with `crash_after` only so many orders, and memory is gone."""

@@ -10,9 +10,9 @@ import pytest
 from argosy_operator.core.fleet.actions import ErrorKind
 from argosy_operator.core.fleet.snapshot import Memory
 from argosy_operator.ports.lease import Lease, Term
-from argosy_operator.ports.protocols import ClusterError
-from argosy_operator.shell.health import STUCK_S, Health
-from argosy_operator.shell.loop import ROUND_LIMIT_S, Key, Workers
+from argosy_operator.ports.protocols import ClusterError, FleetKey
+from argosy_operator.shell.loop import ROUND_LIMIT_S, Workers
+from argosy_operator.shell.telemetry.health import STUCK_S, Health
 from tests.reconcile.test_lease import OneLease
 from tests.reconcile.virtual import run
 
@@ -30,7 +30,7 @@ class Away(OneLease):
 @pytest.fixture(autouse=True)
 def virtual_clock(monkeypatch: pytest.MonkeyPatch) -> None:
     clock = SimpleNamespace(monotonic=lambda: asyncio.get_running_loop().time(), time=time.time)
-    monkeypatch.setattr("argosy_operator.shell.health.time", clock)
+    monkeypatch.setattr("argosy_operator.shell.telemetry.health.time", clock)
     monkeypatch.setattr("argosy_operator.shell.loop.time", clock)
 
 
@@ -43,16 +43,16 @@ async def troubles(health: Health, for_s: float) -> set[str]:
     return found - {""}
 
 
-async def fails_in_time(_key: Key, _memory: Memory) -> None:
+async def fails_in_time(_key: FleetKey, _memory: Memory) -> None:
     await asyncio.sleep(10)
     raise ClusterError(ErrorKind.TRANSPORT, "list Pod", "no answer within 10.0 s")
 
 
-async def waits_for_ever(_key: Key, _memory: Memory) -> None:
+async def waits_for_ever(_key: FleetKey, _memory: Memory) -> None:
     await asyncio.Event().wait()
 
 
-async def cannot_be_ended(_key: Key, _memory: Memory) -> None:
+async def cannot_be_ended(_key: FleetKey, _memory: Memory) -> None:
     """Takes the end of its time for something else, and waits on."""
     with suppress(asyncio.CancelledError):
         await asyncio.Event().wait()

@@ -10,7 +10,8 @@ from typing import Any
 
 import pytest
 
-from argosy_operator.shell import app, metrics
+from argosy_operator.shell import app
+from argosy_operator.shell.telemetry import metrics
 from tests.core.model import IMAGES
 from tests.reconcile.api_server import ApiServer
 

@@ -63,7 +63,7 @@ def run(
     from argosy_operator.ports.access import AccessError
     from argosy_operator.render.images import Images
     from argosy_operator.shell import app
-    from argosy_operator.shell.logs import configure
+    from argosy_operator.shell.telemetry.logs import configure
 
     configure(log_format, log_level, quiet=("kopf", "httpx"))
     options = app.Options(

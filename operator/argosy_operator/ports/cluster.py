@@ -2,8 +2,9 @@
 
 Paths come from a fixed table of kinds instead of discovery: the operator touches these kinds and
 no others, so what it may do can be read here and compared with the chart's RBAC. Every call waits
-for its turn (`calls.py`) and has a deadline; a write asks the gate of `lease.py` when its turn has
-come, ends with the term at the latest, and is counted. Errors leave as `ClusterError`.
+for a slot (`rate_limit.py`) and has a deadline. A write also asks the gate of `lease.py` once it
+has its slot, ends with the leader's term at the latest, and is counted. Every failure is raised as
+`ClusterError`.
 """
 
 import asyncio
@@ -19,14 +20,14 @@ from kubernetes.aio.dynamic import DynamicClient, Resource
 
 from argosy_operator.core.fleet.actions import ErrorKind
 from argosy_operator.ports.access import Access, AccessError
-from argosy_operator.ports.calls import Calls
 from argosy_operator.ports.protocols import ClusterError, Gate, Object
+from argosy_operator.ports.rate_limit import RateLimiter
 
 FIELD_MANAGER = "argosy"
 PAGE = 500
-# `_call` sets the deadline: aiohttp rounds its own up to whole seconds, and leaves out the time in
-# which a token is read
 NO_TIMEOUT = aiohttp.ClientTimeout(total=None)
+"""`_call` sets the deadline: aiohttp rounds its own up to whole seconds, and does not count the
+time in which a token is read."""
 
 PLURALS: dict[str, tuple[str, str]] = {
     "ServingDeployment": ("serving.argosy.dev/v1alpha1", "servingdeployments"),
@@ -44,7 +45,8 @@ PLURALS: dict[str, tuple[str, str]] = {
 }
 
 _DENIED = re.compile(r'admission webhook ".*" denied the request')
-LONGEST_WISH_S = 300.0  # a longer Retry-After would leave a fleet alone for too long
+LONGEST_RETRY_AFTER_S = 300.0
+"""A longer Retry-After would leave a fleet without a round for too long."""
 
 CountWrite = Callable[[str, str], None]
 
@@ -53,18 +55,22 @@ class ApiCluster:
     """`protocols.Cluster` on a real API server. `async with` opens and closes its connections."""
 
     def __init__(
-        self, access: Access, gate: Gate, count_write: CountWrite, calls: Calls | None = None
+        self,
+        access: Access,
+        gate: Gate,
+        count_write: CountWrite,
+        limiter: RateLimiter | None = None,
     ) -> None:
         self._access = access
         self._gate = gate
         self._count_write = count_write
-        self._calls = calls or Calls()
+        self._limiter = limiter or RateLimiter()
         self._api: ApiClient | None = None
         self._kinds: dict[str, Resource] = {}
 
     async def __aenter__(self) -> "ApiCluster":
         configuration = await self._access.configuration()
-        configuration.connection_pool_maxsize = self._calls.at_once
+        configuration.connection_pool_maxsize = self._limiter.at_once
         self._api = ApiClient(configuration)
         self._api.user_agent = "argosy-operator"
         client = DynamicClient(self._api)
@@ -167,7 +173,7 @@ class ApiCluster:
         return await self._call("put", path, f"update {kind} {name}", body=obj)
 
     async def create_ungated(self, obj: Object) -> Object:
-        """Create our Lease, before anybody leads."""
+        """Create our Lease, when no replica leads yet. Does not ask the gate."""
         kind, namespace, name = _identity(obj)
         path = self._kinds[kind].path(namespace=namespace)
         return await self._call("post", path, f"create {kind} {name}", body=obj)
@@ -176,7 +182,7 @@ class ApiCluster:
         self, verb: str, method: str, path: str, kind: str, name: str, **params: Any
     ) -> Object:
         def limit_s() -> float:
-            allowed_s = self._gate.allowance_s(self._calls.deadline_s)
+            allowed_s = self._gate.allowance_s(self._limiter.deadline_s)
             self._count_write(verb, kind)
             return allowed_s
 
@@ -190,11 +196,11 @@ class ApiCluster:
         limit_s: Callable[[], float] | None = None,
         **params: Any,
     ) -> Object:
-        """One call in its turn. `limit_s` is asked when the turn has come: the term may have ended
-        while the call waited."""
+        """One call. `limit_s` is asked once the call has its slot: the term may have ended while it
+        waited."""
         client: DynamicClient = self._kinds["Pod"].client
-        async with self._calls.turn():
-            longest_s = limit_s() if limit_s else self._calls.deadline_s
+        async with self._limiter.slot():
+            longest_s = limit_s() if limit_s else self._limiter.deadline_s
             try:
                 async with asyncio.timeout(longest_s):
                     answer: Object = await client.request(
@@ -210,7 +216,7 @@ class ApiCluster:
                 message = f"no answer within {longest_s:.1f} s"
                 raise ClusterError(ErrorKind.TRANSPORT, what, message) from error
             except (AccessError, ConfigException) as error:
-                # a token or a kubeconfig that cannot be read just now, such as while it is replaced
+                # The token or the kubeconfig cannot be read now, such as while it is replaced.
                 raise ClusterError(ErrorKind.UNAUTHORIZED, what, str(error)) from error
             except (aiohttp.ClientError, OSError) as error:
                 raise ClusterError(
@@ -228,28 +234,29 @@ def _identity(obj: Object) -> tuple[str, str, str]:
 
 
 def _classified(error: ApiException, what: str) -> ClusterError:
-    """The server's Status as a cause: its `reason` first, the HTTP status where there is none."""
+    """The server's Status as a ClusterError: by its `reason`, else by the HTTP status."""
     try:
         status = json.loads(error.body or "{}")
     except ValueError:
         status = {}
     message = status.get("message") or str(error.body or error.reason or "")[:500]
     reason = status.get("reason") or ""
-    wish_s = _seconds((error.headers or {}).get("Retry-After"))
-    return ClusterError(_error_kind(error.status, reason, status, message), what, message, wish_s)
+    retry_after_s = _seconds((error.headers or {}).get("Retry-After"))
+    kind = _error_kind(error.status, reason, status, message)
+    return ClusterError(kind, what, message, retry_after_s)
 
 
 def _seconds(header: str | None) -> float | None:
     """Retry-After in seconds, bounded; None for none and for a date."""
     if header is None or not (header.isascii() and header.isdigit()):
         return None
-    return min(float(header), LONGEST_WISH_S)
+    return min(float(header), LONGEST_RETRY_AFTER_S)
 
 
 def _error_kind(code: int, reason: str, status: Mapping[str, Any], message: str) -> ErrorKind:
     causes = {cause.get("reason") for cause in (status.get("details") or {}).get("causes") or ()}
     if _DENIED.match(message):
-        return ErrorKind.FORBIDDEN  # whatever code the webhook chose: it is about this object alone
+        return ErrorKind.FORBIDDEN  # a webhook chooses its own code; the refusal is of this object
     if code == 403 and "NamespaceTerminating" in causes:
         return ErrorKind.TERMINATING
     if code == 403 and "exceeded quota" in message:

@@ -15,6 +15,8 @@ from argosy_operator.core.fleet.pods import Load
 from argosy_operator.core.scaling.observe import FleetMetrics
 
 Object = dict[str, Any]
+FleetKey = tuple[str, str]
+"""Namespace and name of a ServingDeployment."""
 
 
 @dataclass(eq=False)  # not frozen: Python writes an exception's traceback as it passes

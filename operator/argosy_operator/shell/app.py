@@ -15,21 +15,21 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from argosy_operator.ports import calls
+from argosy_operator.ports import rate_limit
 from argosy_operator.ports.access import Access
 from argosy_operator.ports.allowlist import NOTHING_ELSE, Allowlist
 from argosy_operator.ports.cluster import ApiCluster
-from argosy_operator.ports.engine import HttpEngines
+from argosy_operator.ports.engines import HttpEngines
 from argosy_operator.ports.lease import Lease, Term
 from argosy_operator.ports.prometheus import PrometheusMetrics
 from argosy_operator.ports.protocols import ClusterError
 from argosy_operator.render.images import Images
-from argosy_operator.shell import metrics
+from argosy_operator.shell.concurrency import RoundSlots, rounds_at_once
 from argosy_operator.shell.gather import Sources
-from argosy_operator.shell.health import Health, serve
 from argosy_operator.shell.loop import LAST_WRITE_S, Workers, round_of
+from argosy_operator.shell.telemetry import metrics
+from argosy_operator.shell.telemetry.health import Health, serve
 from argosy_operator.shell.trigger import Trigger
-from argosy_operator.shell.turns import Turns, rounds_at_once
 
 log = logging.getLogger("argosy.app")
 
@@ -51,8 +51,8 @@ class Options:
     lease_name: str = "argosy-operator"
     metrics_port: int = 8081
     kubeconfig: str | None = None
-    kube_api_qps: float = calls.QPS
-    kube_api_burst: int = calls.BURST
+    kube_api_qps: float = rate_limit.QPS
+    kube_api_burst: int = rate_limit.BURST
 
 
 async def run(options: Options) -> int:
@@ -67,18 +67,18 @@ async def run(options: Options) -> int:
         allowed=options.prometheus_allowed,
         token_file=options.prometheus_token_file,
     )
-    budget = calls.Calls(options.kube_api_qps, options.kube_api_burst)
+    limiter = rate_limit.RateLimiter(options.kube_api_qps, options.kube_api_burst)
     async with (
-        ApiCluster(access, term, metrics.count_write, budget) as cluster,
-        ApiCluster(access, term, metrics.count_write, calls.of_the_lease()) as for_the_lease,
+        ApiCluster(access, term, metrics.count_write, limiter) as cluster,
+        ApiCluster(access, term, metrics.count_write, rate_limit.lease_limiter()) as lease_cluster,
     ):
         sources = Sources(cluster, prometheus, engines, options.images)
-        turns = Turns(rounds_at_once(options.kube_api_qps))
-        workers = Workers(partial(round_of, sources), turns)
+        slots = RoundSlots(rounds_at_once(options.kube_api_qps))
+        workers = Workers(partial(round_of, sources), slots)
         health = Health(workers.busy_since)
         server = await serve(health, "0.0.0.0", options.metrics_port)
         holder = f"{os.environ.get('POD_NAME') or socket.gethostname()}_{os.getpid()}"
-        lease = Lease(for_the_lease, term, options.lease_namespace, options.lease_name, holder)
+        lease = Lease(lease_cluster, term, options.lease_namespace, options.lease_name, holder)
         try:
             return await _serve_term(options, access, term, lease, workers, health, stop)
         finally:

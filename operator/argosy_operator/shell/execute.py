@@ -28,7 +28,7 @@ from argosy_operator.core.fleet.actions import (
     needs,
 )
 from argosy_operator.ports.protocols import Cluster, ClusterError, Engines, Object
-from argosy_operator.shell.together import together
+from argosy_operator.shell.concurrency import call_all
 
 STOP_AT = (ErrorKind.NOT_LEADER, ErrorKind.THROTTLED, ErrorKind.TRANSPORT, ErrorKind.UNAUTHORIZED)
 GONE_IS_DONE = (ErrorKind.NOT_FOUND, ErrorKind.GONE)
@@ -74,7 +74,7 @@ async def execute(
                 raise StoppedError(tuple(outcomes), error) from error
             if sum(outcome.error is ErrorKind.FAILED for outcome in outcomes) >= MOST_FAILED:
                 break
-    await together([partial(_call, engines, action) for action in calls], late=False)
+    await call_all([partial(_call, engines, action) for action in calls], late=False)
     return (*outcomes, *map(Outcome, calls))
 
 

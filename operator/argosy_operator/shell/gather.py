@@ -6,6 +6,7 @@ metrics only when the scaling law is due.
 """
 
 import asyncio
+from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import partial
 
@@ -19,7 +20,7 @@ from argosy_operator.core.scaling.observe import FleetMetrics
 from argosy_operator.ports.protocols import Cluster, Engines, Metrics
 from argosy_operator.render import engine, gateway, role
 from argosy_operator.render.images import Images
-from argosy_operator.shell.together import together
+from argosy_operator.shell.concurrency import call_all
 
 CHILD_KINDS = (
     "Deployment",
@@ -58,30 +59,35 @@ async def gather(
     loads, metrics = await asyncio.gather(
         _loads(sources.engines, pods, memory), _metrics(sources.metrics, fleet, pods, memory, clock)
     )
-    return compose(fleet, sources.images, children, pods, clock, memory, loads, metrics)
+    return compose(fleet, sources.images, Observed(children, pods, loads, metrics), memory, clock)
+
+
+@dataclass(frozen=True, slots=True)
+class Observed:
+    """What one round read from the cluster, the engines and Prometheus."""
+
+    children: Mapping[Key, Object]
+    pods: tuple[Pod, ...]
+    loads: Mapping[str, Load | None]
+    """Answers of the engines that were asked, by pod uid; None where one did not answer."""
+    metrics: FleetMetrics | None
+    """None if the scaling law is not due in this round."""
 
 
 def compose(
-    fleet: ServingDeployment,
-    images: Images,
-    children: dict[Key, Object],
-    pods: tuple[Pod, ...],
-    clock: Clock,
-    memory: Memory,
-    loads: dict[str, Load | None] | None = None,
-    metrics: FleetMetrics | None = None,
+    fleet: ServingDeployment, images: Images, seen: Observed, memory: Memory, clock: Clock
 ) -> Snapshot:
-    """The snapshot of what was found, with what is rendered for the fleet. Pure."""
+    """The snapshot: what was read, and what is rendered for the fleet. Pure."""
     digits = revision(fleet, engine_image=images.engine)
     engines: dict[RoleName, Object] = {}
-    fronts = names.gateway(fleet.name)
+    front = names.gateway(fleet.name)
     account = gateway.account_of(
-        children.get(("ServiceAccount", fronts)), children.get(("Deployment", fronts))
+        seen.children.get(("ServiceAccount", front)), seen.children.get(("Deployment", front))
     )
     wanted: list[Object] = list(gateway.objects(fleet, images, account=account))
     for name, _ in fleet.spec.active_roles():
         wanted += role.objects(fleet, name)
-        live = children.get(("Deployment", names.engine_deployment(fleet.name, name, digits)))
+        live = seen.children.get(("Deployment", names.engine_deployment(fleet.name, name, digits)))
         told = names.told_drain_s(live) if live else None
         engines[name] = engine.deployment(fleet, name, digits, images, None, drain_timeout_s=told)
     return Snapshot(
@@ -89,12 +95,12 @@ def compose(
         revision=digits,
         wanted=tuple(wanted),
         engines=engines,
-        children=children,
-        pods=pods,
+        children=seen.children,
+        pods=seen.pods,
         now=clock.now,
         monotonic=clock.monotonic,
-        loads=loads or {},
-        metrics=metrics,
+        loads=seen.loads,
+        metrics=seen.metrics,
         memory=memory,
     )
 
@@ -109,7 +115,7 @@ async def _loads(engines: Engines, pods: tuple[Pod, ...], memory: Memory) -> dic
         and pod.role != names.GATEWAY_ROLE
         and (pod.draining or memory.ask_loads)
     ]
-    answers = await together([partial(engines.load, ip) for _, ip in asked], None)
+    answers = await call_all([partial(engines.load, ip) for _, ip in asked], None)
     return {uid: answer for (uid, _), answer in zip(asked, answers, strict=True)}
 
 

@@ -1,10 +1,12 @@
-"""The loop of one fleet: event → snapshot → plan → execute → status → sleep until the next reason.
+"""The loop of one fleet: event → snapshot → plan → execute → status → sleep until the next event.
 
-`Workers` keeps one task per fleet, so that a fleet that hangs or fails delays no other; `turns.py`
-says how many rounds run at the same time. Events before or during a round cause one more round.
-A round that failed, or took longer than `ROUND_LIMIT_S`, is tried again after a pause that doubles
-up to a minute, or as long as the server asked for, and at once when the spec is edited.
-Every fleet is looked at again after about five minutes even if nothing seems to have happened.
+`Workers` keeps one task per fleet, so that a fleet that hangs or fails delays no other.
+`concurrency.RoundSlots` limits how many rounds run at the same time. Events that arrive before a
+round starts are one round; events during a round cause one more.
+
+A round that failed, or took longer than `ROUND_LIMIT_S`, is tried again after a pause. The pause
+doubles up to a minute, is at least as long as the server asks for, and ends when the spec is
+edited. Every fleet gets a round after about five minutes even without an event.
 """
 
 import asyncio
@@ -16,35 +18,37 @@ from collections.abc import Awaitable, Callable
 from argosy_operator.core.fleet.actions import ErrorKind, Outcome
 from argosy_operator.core.fleet.snapshot import Clock, Memory
 from argosy_operator.core.plan import after, plan
-from argosy_operator.ports.calls import QPS
-from argosy_operator.ports.protocols import ClusterError
-from argosy_operator.shell import logs, metrics
+from argosy_operator.ports.protocols import ClusterError, FleetKey
+from argosy_operator.ports.rate_limit import QPS
+from argosy_operator.shell.concurrency import RoundSlots, rounds_at_once
 from argosy_operator.shell.execute import StoppedError, execute
 from argosy_operator.shell.gather import Sources, gather
 from argosy_operator.shell.report import publish, read_fleet, write_status
-from argosy_operator.shell.turns import Turns, rounds_at_once
+from argosy_operator.shell.telemetry import logs, metrics
 
 log = logging.getLogger("argosy.loop")
 
-Key = tuple[str, str]  # namespace, name
-DEBOUNCE_S = 0.05  # events come in bursts: a Deployment, its ReplicaSet, its pods
+DEBOUNCE_S = 0.05
+"""Events come in bursts: a Deployment, its ReplicaSet, its pods."""
 RESYNC_S = 300.0
 LONGEST_PAUSE_S = 60.0
-ROUND_LIMIT_S = 90.0  # less than what /health takes for a hang: a round that fails is progress
-LAST_WRITE_S = 12.0  # a call lasts ten seconds at most
+ROUND_LIMIT_S = 90.0
+"""Less than `health.STUCK_S`: a round that fails is progress, one that hangs is not."""
+LAST_WRITE_S = 12.0
+"""What `close` allows a write at the end of the term: a call lasts ten seconds at most."""
 
 
 class UnfinishedError(Exception):
-    """A round that the server ended early. `memory` holds what it learnt and decided until then."""
+    """A round that could not write everything. `memory` is what it learnt and decided so far."""
 
     def __init__(self, memory: Memory, cause: ClusterError) -> None:
         super().__init__(str(cause))
         self.memory, self.cause = memory, cause
 
 
-async def round_of(sources: Sources, key: Key, memory: Memory) -> tuple[Memory, float] | None:
-    """One round. The next memory and the seconds until the next look; None: the fleet is gone.
-    Raises ClusterError where nothing could be read, UnfinishedError where not all was written."""
+async def round_of(sources: Sources, key: FleetKey, memory: Memory) -> tuple[Memory, float] | None:
+    """One round. Returns the next memory and the seconds until the next round, or None if the fleet
+    is gone. Raises ClusterError if it could not be read, UnfinishedError if not all was written."""
     raw = await sources.cluster.get("ServingDeployment", *key)
     if raw is None:
         return None
@@ -78,21 +82,21 @@ class Workers:
 
     def __init__(
         self,
-        one_round: Callable[[Key, Memory], Awaitable[tuple[Memory, float] | None]],
-        turns: Turns | None = None,
+        one_round: Callable[[FleetKey, Memory], Awaitable[tuple[Memory, float] | None]],
+        slots: RoundSlots | None = None,
     ) -> None:
         self._round = one_round
-        self._turns = turns or Turns(rounds_at_once(QPS))
-        self._enqueued: dict[Key, asyncio.Event] = {}
-        self._edited: dict[Key, asyncio.Event] = {}
-        self._generations: dict[Key, int] = {}
-        self._tasks: dict[Key, asyncio.Task[None]] = {}
-        self.busy_since: dict[Key, float] = {}
+        self._slots = slots or RoundSlots(rounds_at_once(QPS))
+        self._enqueued: dict[FleetKey, asyncio.Event] = {}
+        self._edited: dict[FleetKey, asyncio.Event] = {}
+        self._generations: dict[FleetKey, int] = {}
+        self._tasks: dict[FleetKey, asyncio.Task[None]] = {}
+        self.busy_since: dict[FleetKey, float] = {}
         self._closing = False
 
-    def enqueue(self, key: Key, generation: int | None = None) -> None:
-        """Something happened to the fleet: look at it soon. A `generation` that was not seen before
-        ends even a failing fleet's pause: what it failed at may just have been mended."""
+    def enqueue(self, key: FleetKey, generation: int | None = None) -> None:
+        """Give the fleet a round soon; it need not exist. A `generation` that was not seen before
+        ends even a failing fleet's pause, because the edit may have fixed what failed."""
         if self._closing:
             return
         self._enqueued.setdefault(key, asyncio.Event()).set()
@@ -104,7 +108,7 @@ class Workers:
             self._tasks[key] = asyncio.create_task(self._work(key), name=f"fleet {'/'.join(key)}")
 
     async def close(self, patience_s: float = 0.0) -> None:
-        """End all rounds; those under way have `patience_s` to finish the call that they are in."""
+        """End all rounds; those that run have `patience_s` to finish their current call."""
         self._closing = True
         busy = [self._tasks[key] for key in self.busy_since]
         for key, task in self._tasks.items():
@@ -116,14 +120,14 @@ class Workers:
             task.cancel()
         await asyncio.gather(*self._tasks.values(), return_exceptions=True)
 
-    async def _work(self, key: Key) -> None:
+    async def _work(self, key: FleetKey) -> None:
         logs.bind(namespace=key[0], fleet=key[1])
         enqueued, edited = self._enqueued[key], self._edited[key]
         memory, failures, pause_s, first = Memory(), 0, 0.0, True
         while True:
             await asyncio.sleep(DEBOUNCE_S)
             try:
-                async with self._turns.turn(first=first):
+                async with self._slots.slot(first=first):
                     enqueued.clear()
                     edited.clear()
                     result = await self._one(key, memory)
@@ -146,10 +150,10 @@ class Workers:
                 pause_s = min(pause_s, RESYNC_S * random.uniform(0.8, 1.2))  # noqa: S311
             if self._closing:
                 return
-            # a failing fleet is not tried again before its pause is over, unless it was edited
+            # Only an edit of the spec ends the pause of a failing fleet.
             await _sleep_or(edited if failures else enqueued, pause_s)
 
-    async def _one(self, key: Key, memory: Memory) -> tuple[Memory, float] | None:
+    async def _one(self, key: FleetKey, memory: Memory) -> tuple[Memory, float] | None:
         self.busy_since[key] = time.monotonic()
         try:
             async with asyncio.timeout(ROUND_LIMIT_S):

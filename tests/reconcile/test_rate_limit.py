@@ -1,4 +1,4 @@
-"""The budget of calls, and what a write does that waited for its turn until the term was over."""
+"""Limits on calls, and writes that wait for a slot until the term is over."""
 
 import asyncio
 from pathlib import Path
@@ -7,22 +7,22 @@ import pytest
 
 from argosy_operator.core.fleet.actions import ErrorKind
 from argosy_operator.ports.access import Access
-from argosy_operator.ports.calls import Calls
 from argosy_operator.ports.cluster import ApiCluster
 from argosy_operator.ports.lease import TERM_S, Term
 from argosy_operator.ports.protocols import ClusterError
+from argosy_operator.ports.rate_limit import RateLimiter
 from tests.reconcile.api_server import ApiServer
 from tests.reconcile.virtual import run
 
 
 def test_calls_keep_to_rate_burst_and_number_at_once() -> None:
     async def main() -> None:
-        calls, loop = Calls(qps=10, burst=20, at_once=4), asyncio.get_running_loop()
+        limiter, loop = RateLimiter(qps=10, burst=20, at_once=4), asyncio.get_running_loop()
         began, under_way, most = [], 0, 0
 
         async def one() -> None:
             nonlocal under_way, most
-            async with calls.turn():
+            async with limiter.slot():
                 began.append(loop.time())
                 under_way += 1
                 most = max(most, under_way)
@@ -41,16 +41,16 @@ def test_calls_keep_to_rate_burst_and_number_at_once() -> None:
     run(main())
 
 
-def test_a_call_that_was_given_up_while_it_waited_leaves_its_turn() -> None:
+def test_a_call_that_was_cancelled_while_it_waited_frees_its_slot() -> None:
     async def main() -> None:
-        calls = Calls(qps=1000, burst=1000, at_once=1)
-        async with calls.turn():
-            waiting = [asyncio.create_task(calls.turn().__aenter__()) for _ in range(3)]
+        limiter = RateLimiter(qps=1000, burst=1000, at_once=1)
+        async with limiter.slot():
+            waiting = [asyncio.create_task(limiter.slot().__aenter__()) for _ in range(3)]
             await asyncio.sleep(1)
             for task in waiting:
                 task.cancel()
             await asyncio.gather(*waiting, return_exceptions=True)
-        async with asyncio.timeout(1), calls.turn():
+        async with asyncio.timeout(1), limiter.slot():
             pass
 
     run(main())
@@ -64,13 +64,13 @@ async def test_a_write_whose_term_ended_while_it_waited_is_not_sent(tmp_path: Pa
     now = 0.0
     term = Term(lambda: now)
     term.extend(now)
-    calls, counted = Calls(at_once=1), []
+    limiter, counted = RateLimiter(at_once=1), []
     server = ApiServer(places=1, work_s=0.0)
     async with (
         server.serving(tmp_path) as kubeconfig,
-        ApiCluster(Access(kubeconfig), term, lambda *of: counted.append(of), calls) as cluster,
+        ApiCluster(Access(kubeconfig), term, lambda *of: counted.append(of), limiter) as cluster,
     ):
-        async with calls.turn():
+        async with limiter.slot():
             waiting = asyncio.create_task(cluster.create(EVENT))
             await asyncio.sleep(0)
             now = TERM_S

@@ -1,8 +1,8 @@
-"""How many calls to the API server run at once, how often one may begin, how long it may last.
+"""Limits on calls to the API server: how many at once, how many a second, how long each may last.
 
-The operator's work comes in herds: after a start every fleet is looked at, and one look at a fleet
-takes nine calls. Without a bound the calls time out in their own queue. Each `ApiCluster` has one
-`Calls`, and the Lease has an `ApiCluster` of its own, so that it never waits behind a fleet.
+After a start every fleet needs a round, and a round takes nine calls. Without a limit the calls
+would time out in their own queue. Each `ApiCluster` has one `RateLimiter`. The Lease has an
+`ApiCluster` of its own, so that it never waits behind a fleet.
 """
 
 import asyncio
@@ -15,11 +15,11 @@ AT_ONCE = 32
 CALL_S = 10.0
 
 
-class Calls:
-    """A budget: `qps` calls a second on average, `burst` after a quiet time, `at_once` under way.
+class RateLimiter:
+    """`qps` calls a second on average, `burst` after a quiet time, `at_once` at the same time.
 
     `deadline_s` is the longest that one call may last once it has begun; the time spent waiting
-    for the budget is not part of it. Those who wait are served in the order in which they came.
+    here is not part of it. Calls begin in the order in which they came.
     """
 
     def __init__(
@@ -36,8 +36,8 @@ class Calls:
         self._next_at = float("-inf")
 
     @asynccontextmanager
-    async def turn(self) -> AsyncIterator[None]:
-        """Wait until the budget has room for one call; it counts as under way inside."""
+    async def slot(self) -> AsyncIterator[None]:
+        """Wait until one more call is within the limits; the call is made inside the block."""
         async with self._free:
             now = asyncio.get_running_loop().time()
             begin = max(self._next_at, now - self._ahead_s)
@@ -47,7 +47,7 @@ class Calls:
             yield
 
 
-def of_the_lease() -> Calls:
-    """One call at a time, two of which fit into a term: a slow API server ends no term, and a
-    call that got lost is repeated in time."""
-    return Calls(at_once=1, deadline_s=4.0)
+def lease_limiter() -> RateLimiter:
+    """One call at a time, and two calls fit into a term: a slow API server does not end the term,
+    and a call that was lost is repeated in time."""
+    return RateLimiter(at_once=1, deadline_s=4.0)
