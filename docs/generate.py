@@ -2,7 +2,8 @@
 
 `docs/api.md` comes from the committed CRDs, `docs/conditions.md` from the truth table that the
 operator evaluates, `docs/bounds.md` from the table of bounds and the CRD's own limits,
-`docs/parameters.md` from the engine's table of request parameters.
+`docs/parameters.md` from the engine's table of request parameters, `docs/metrics.md` from the
+programs' tables of series.
 `python -m docs.generate --write` regenerates them.
 """
 
@@ -15,6 +16,7 @@ from typing import Any
 
 import yaml
 
+from argosy_engine.metrics import table as engine_metrics
 from argosy_engine.server.openai.parameters import HONOURED, REFUSED, WITHOUT_EFFECT
 from argosy_operator.api.bounds import DURATION_BOUNDS, NUMBER_BOUNDS
 from argosy_operator.api.conditions import Reason
@@ -133,6 +135,44 @@ def parameters_page() -> str:
     return "\n".join(parts) + "\n"
 
 
+METRIC_TABLES = (("Engine", engine_metrics.SERIES),)
+"""Program → its rows; each row has the fields of `argosy_engine.metrics.table.Series`."""
+
+EDGES_BY = {
+    None: "",
+    "slo_ttft_ms": ", and the TTFT limit of the SLO",
+    "slo_tpot_ms": ", and the TPOT limit of the SLO",
+    "max_model_len": ", up to the model's context",
+}
+
+
+def metrics_page() -> str:
+    """Every series that the programs expose."""
+    parts = [
+        "# Metrics",
+        NOTE,
+        "What each program exposes under `/metrics` of its admin port. Prometheus adds the labels\n"
+        "`namespace`, `fleet`, `role`, `revision` and `pod` when it scrapes. Every label value\n"
+        "listed here exists from the start, with value 0.\n",
+    ]
+    for program, table in METRIC_TABLES:
+        parts.append(f"## {program}\n\n| series | type | labels | what it is |\n|---|---|---|---|")
+        for row in table:
+            labels = "; ".join(_label(name, values) for name, values in row.labels.items())
+            edges = f". Buckets: {_edges(row.edges)}{EDGES_BY[row.edges_by]}" if row.edges else ""
+            parts.append(f"| `{row.name}` | {row.type} | {labels} | {row.help}{edges} |")
+        parts.append("")
+    return "\n".join(parts).rstrip() + "\n"
+
+
+def _label(name: str, values: tuple[str, ...]) -> str:
+    return f"`{name}`" + (f" = {', '.join(values)}" if values else "")
+
+
+def _edges(edges: tuple[float, ...]) -> str:
+    return f"{len(edges)} from {edges[0]:g} to {edges[-1]:g}"
+
+
 def _rows(path: str, schema: dict[str, Any]) -> Iterator[str]:
     for name, field in schema.get("properties", {}).items():
         where = f"{path}.{name}"
@@ -173,6 +213,7 @@ PAGES = {
     "docs/api.md": api_page,
     "docs/bounds.md": bounds_page,
     "docs/conditions.md": conditions_page,
+    "docs/metrics.md": metrics_page,
     "docs/parameters.md": parameters_page,
 }
 

@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
+from argosy_engine.metrics.table import SERIES
 from argosy_gateway.accounting.metrics import Metrics
 from argosy_gateway.accounting.verdicts import Slo
 from argosy_operator.core.scaling.goals import Windows
@@ -63,6 +64,22 @@ def test_the_page_is_read_at_all():
 def test_every_promised_metric_exists_before_the_first_request(side, request):
     exposed = request.getfixturevalue(side)
     assert [name for name in promised(side) if not has(exposed, name)] == []
+
+
+def test_an_engine_exposes_exactly_the_rows_of_its_table():
+    with sim_engines("prefill") as (started,):
+        families = list(text_string_to_metric_families(started.page("/metrics").text))
+    exposed = {
+        f"{family.name}_total" if family.type == "counter" else family.name: family
+        for family in families
+    }
+    assert exposed.keys() == {row.name for row in SERIES}
+    for row in SERIES:
+        family = exposed[row.name]
+        assert (family.type, family.documentation) == (row.type, row.help)
+        for label, values in row.labels.items():
+            found = {sample.labels[label] for sample in family.samples}
+            assert found == set(values) if values else len(found) == 1, (row.name, label)
 
 
 def test_engines_expose_nothing_under_our_prefix_that_clashes_with_the_gateway(engine, gateway):

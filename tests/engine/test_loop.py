@@ -10,7 +10,7 @@ from argosy_engine.core.pool import BlockPool
 from argosy_engine.core.request import NewRequest
 from argosy_engine.core.sampling import SamplingParams
 from argosy_engine.core.scheduler import Scheduler
-from argosy_engine.metrics.metrics import EngineMetrics
+from argosy_engine.metrics.observe import EngineMetrics
 from argosy_engine.runtime.loop import EngineLoop
 from argosy_engine.runtime.sim.runner import SimRunner
 from argosy_engine.runtime.worker import Worker

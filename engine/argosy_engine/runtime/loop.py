@@ -33,7 +33,7 @@ from argosy_engine.core.limits import Refusal
 from argosy_engine.core.request import Emission, FinishReason, NewRequest, Sequence, client_id
 from argosy_engine.core.scheduler import Scheduler
 from argosy_engine.core.step import StepPlan
-from argosy_engine.metrics.metrics import EngineMetrics
+from argosy_engine.metrics.observe import EngineMetrics
 from argosy_engine.ports.runner import Runner
 from argosy_engine.runtime.shared_leases import SharedLeases
 from argosy_engine.runtime.worker import Worker

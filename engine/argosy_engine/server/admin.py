@@ -9,7 +9,7 @@ from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
 from starlette.routing import Route
 
-from argosy_engine.metrics.metrics import EngineMetrics
+from argosy_engine.metrics.observe import EngineMetrics
 from argosy_engine.runtime.loop import EngineLoop
 from argosy_engine.server.drain import DEFAULT_LEASE_S, LONGEST_LEASE_S, Drain
 

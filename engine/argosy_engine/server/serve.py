@@ -24,7 +24,7 @@ from argosy_engine.core.limits import Limits, Refusal
 from argosy_engine.core.pool import BlockPool
 from argosy_engine.core.scheduler import Scheduler
 from argosy_engine.errors import LoadError
-from argosy_engine.metrics.metrics import EngineMetrics
+from argosy_engine.metrics.observe import EngineMetrics
 from argosy_engine.ports.runner import Runner
 from argosy_engine.ports.tokenizer import Tokenizer
 from argosy_engine.runtime.cpu import begin

@@ -1,0 +1,256 @@
+"""Creates the series of `table.py` and fills them; `GET /metrics` renders them.
+
+Counters and histograms are written by the engine thread. Gauges read the scheduler, the pool and
+the leases at each scrape, so they cannot be stale.
+"""
+
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import prometheus_client
+from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, generate_latest
+from prometheus_client.core import CounterMetricFamily
+
+from argosy_engine.config import EngineConfig
+from argosy_engine.core.handover.messages import PullDone, PullFailed
+from argosy_engine.core.request import Emission, FinishReason, Sequence, State
+from argosy_engine.core.scheduler import Scheduler
+from argosy_engine.core.step import SchedulerOutput, StepOutput, StepPlan
+from argosy_engine.metrics.table import SERIES, Series
+from argosy_engine.ports.runner import KvLayout
+
+__all__ = ["EngineMetrics"]
+
+_LEASES_EXPIRED = "argosy_kv_leases_expired_total"
+"""The only counter that is kept elsewhere: the lease table counts it, and a scrape reads it."""
+
+
+class EngineMetrics:
+    """One engine's registry. Methods named observe_* are called on the engine thread."""
+
+    def __init__(self, config: EngineConfig, *, max_model_len: int) -> None:
+        prometheus_client.disable_created_metrics()  # type: ignore[no-untyped-call]
+        self.registry = CollectorRegistry(auto_describe=False)
+        self._known = {"model_name": config.served_name, "engine": "0"}
+        self._rows = {row.name: row for row in SERIES}
+        self._metrics = {
+            row.name: _create(row, _edges(row, config, max_model_len), self.registry)
+            for row in SERIES
+            if row.name != _LEASES_EXPIRED
+        }
+        self._bind_requests()
+        self._bind_steps()
+
+    def _bind_requests(self) -> None:
+        one, by = self._one, self._by_last_label
+        self._prompt_tokens = one("vllm:prompt_tokens_total")
+        self._prompt_tokens_cached = one("vllm:prompt_tokens_cached_total")
+        self._by_source = by("vllm:prompt_tokens_by_source_total")
+        self._generation_tokens = one("vllm:generation_tokens_total")
+        self._preemptions = one("vllm:num_preemptions_total")
+        self._cache_queries = one("vllm:prefix_cache_queries_total")
+        self._cache_hits = one("vllm:prefix_cache_hits_total")
+        self._success = by("vllm:request_success_total")
+        self._ttft = one("vllm:time_to_first_token_seconds")
+        self._itl = one("vllm:inter_token_latency_seconds")
+        self._tpot = one("vllm:request_time_per_output_token_seconds")
+        self._e2e = one("vllm:e2e_request_latency_seconds")
+        self._queue_s = one("vllm:request_queue_time_seconds")
+        self._inference_s = one("vllm:request_inference_time_seconds")
+        self._prefill_s = one("vllm:request_prefill_time_seconds")
+        self._decode_s = one("vllm:request_decode_time_seconds")
+        self._request_prompt = one("vllm:request_prompt_tokens")
+        self._request_output = one("vllm:request_generation_tokens")
+        self._request_max = one("vllm:request_params_max_tokens")
+        self._request_preempted = one("vllm:request_num_preemptions")
+        self._iteration = one("vllm:iteration_tokens_total")
+
+    def _bind_steps(self) -> None:
+        one, by = self._one, self._by_last_label
+        self.engine_start_seconds: Gauge = one("argosy_engine_start_seconds")
+        self.loop_errors: Counter = one("argosy_loop_errors_total")
+        self._step_s = by("argosy_step_seconds_total")
+        self._steps = by("argosy_steps_total")
+        self._step_prefill_tokens = by("argosy_step_prefill_tokens_total")
+        self._step_prefills = by("argosy_step_prefill_requests_total")
+        self._step_sequences = by("argosy_step_decode_sequences_total")
+        self._step_context = by("argosy_step_context_tokens_total")
+        self._batch = by("argosy_batch_size")
+        self._blocked = by("argosy_admission_blocked_steps_total")
+        self._preempted = by("argosy_preemptions_total")
+        self._late_s = one("argosy_step_late_seconds_total")
+        self._transfer_s = by("argosy_kv_transfer_seconds")
+        self._transfer_bytes = by("argosy_kv_transfer_bytes_total")
+        self._transfer_failures = by("argosy_kv_transfer_failures_total")
+        self._fallbacks = one("argosy_local_prefill_fallback_total")
+
+    def _one(self, name: str, **labels: str) -> Any:
+        """The series with these label values, created at 0; model_name and engine are known."""
+        row = self._rows[name]
+        values = [labels[label] if label in labels else self._known[label] for label in row.labels]
+        return self._metrics[name].labels(*values) if values else self._metrics[name]
+
+    def _by_last_label(self, name: str) -> dict[str, Any]:
+        """The series for each value of the row's last label."""
+        label, values = list(self._rows[name].labels.items())[-1]
+        return {value: self._one(name, **{label: value}) for value in values}
+
+    def render(self) -> bytes:
+        """The text exposition."""
+        return generate_latest(self.registry)
+
+    def bind(
+        self,
+        scheduler: Scheduler,
+        layout: KvLayout,
+        facts: dict[str, str],
+        *,
+        leases: Callable[[], int],
+        leases_expired: Callable[[], int],
+        draining: Callable[[], bool],
+    ) -> None:
+        """Read these objects at each scrape; reads of lengths and ints are safe across threads."""
+        pool, waiting, pulling = scheduler.pool, scheduler.waiting, scheduler.pulling
+
+        def read(name: str, value: Callable[[], float], **labels: str) -> None:
+            self._one(name, **labels).set_function(value)
+
+        read("vllm:num_requests_running", lambda: len(scheduler.running))
+        read("vllm:num_requests_waiting", lambda: len(waiting) + len(pulling))
+        by_reason = "vllm:num_requests_waiting_by_reason"
+        read(by_reason, lambda: len(waiting), reason="capacity")
+        read(by_reason, lambda: len(pulling), reason="deferred")
+        read("vllm:kv_cache_usage_perc", lambda: pool.used / pool.total)
+        sizes = {"block_size": str(layout.block_size), "num_gpu_blocks": str(layout.num_blocks)}
+        self._one("vllm:cache_config_info", **sizes).set(1)
+        self._one("argosy_engine_info", **facts).set(1)
+        self._one("argosy_kv_capacity_tokens").set(layout.capacity_tokens)
+        read("argosy_outstanding_prompt_tokens", scheduler.outstanding_prompt_tokens)
+        read("argosy_kv_leases_active", leases)
+        read("argosy_engine_draining", lambda: float(draining()))
+        self.registry.register(_Reading(self._rows[_LEASES_EXPIRED], leases_expired))
+
+    def observe_schedule(self, scheduled: SchedulerOutput) -> None:
+        if scheduled.blocked_by is not None and scheduled.plan is not None:
+            self._blocked[scheduled.blocked_by].inc()
+        if scheduled.preempted:
+            self._preemptions.inc(len(scheduled.preempted))
+            self._preempted["recompute"].inc(len(scheduled.preempted))
+
+    def observe_step(self, plan: StepPlan, out: StepOutput) -> None:
+        kind = plan.kind
+        self._step_s[kind].inc(out.busy_s)
+        self._steps[kind].inc()
+        self._batch[kind].observe(len(plan.chunks))
+        self._iteration.observe(plan.tokens)
+        if plan.prefill_sequences:
+            self._step_prefill_tokens[kind].inc(plan.prefill_tokens)
+            self._step_prefills[kind].inc(plan.prefill_sequences)
+        if plan.decode_sequences:
+            self._step_sequences[kind].inc(plan.decode_sequences)
+            self._step_context[kind].inc(plan.decode_context_tokens)
+        if out.late_s:
+            self._late_s.inc(out.late_s)
+
+    def observe_emission(self, emission: Emission) -> None:
+        sequence = emission.sequence
+        if emission.token_id is not None:
+            self._generation_tokens.inc()
+            if emission.gap_s is None:
+                self._observe_first(sequence)
+            else:
+                self._itl.observe(emission.gap_s)
+        if emission.leased:
+            self._observe_end(sequence, "length")
+        elif emission.reason is not None:
+            self._observe_end(sequence, emission.reason)
+
+    def observe_end(self, sequence: Sequence, reason: FinishReason) -> None:
+        """A request that its client ended: by leaving, or by a stop string in its text."""
+        self._observe_end(sequence, reason)
+
+    def observe_first_token(self, seconds: float) -> None:
+        """From arrival until the first token was written; called on the HTTP thread."""
+        self._ttft.observe(seconds)
+
+    def observe_pull(self, event: PullDone) -> None:
+        self._transfer_s["receive"].observe(event.seconds)
+        self._transfer_bytes["receive"].inc(event.bytes_moved)
+
+    def observe_send(self, *, bytes_moved: int, seconds: float) -> None:
+        """Called on the KV thread of a prefill engine, after a prompt's last byte."""
+        self._transfer_s["send"].observe(seconds)
+        self._transfer_bytes["send"].inc(bytes_moved)
+
+    def observe_pull_failure(self, event: PullFailed) -> None:
+        self._transfer_failures[event.cause].inc()
+        self._fallbacks.inc()
+
+    def _observe_first(self, sequence: Sequence) -> None:
+        if sequence.request.lease_s is not None:  # a peer's: its answer leaves in this very turn
+            first = sequence.first_token_s or 0.0
+            self.observe_first_token(first - sequence.request.arrival_s)
+        length, cached = sequence.n_prompt, sequence.cached_tokens
+        self._prompt_tokens.inc(length)
+        self._cache_queries.inc(length)
+        # a first token that comes while the KV is on its way was drawn by a peer
+        computed = "external_kv_transfer" if sequence.state is State.PULLING else "local_compute"
+        self._by_source[computed].inc(length - cached)
+        if cached:
+            self._cache_hits.inc(cached)
+            self._prompt_tokens_cached.inc(cached)
+            self._by_source["local_cache_hit"].inc(cached)
+
+    def _observe_end(self, sequence: Sequence, reason: FinishReason) -> None:
+        self._success[reason].inc()
+        first, last, scheduled = sequence.first_token_s, sequence.last_token_s, sequence.scheduled_s
+        if first is None or last is None or scheduled is None:
+            return
+        arrival, produced = sequence.request.arrival_s, sequence.n_output
+        self._e2e.observe(last - arrival)
+        self._queue_s.observe(scheduled - arrival)
+        self._prefill_s.observe(first - scheduled)
+        self._decode_s.observe(last - first)
+        self._inference_s.observe(last - scheduled)
+        if produced > 1:
+            self._tpot.observe((last - first) / (produced - 1))
+        self._request_prompt.observe(sequence.n_prompt)
+        self._request_output.observe(produced)
+        self._request_max.observe(sequence.sampling.max_tokens)
+        self._request_preempted.observe(sequence.preemptions)
+
+
+def _create(row: Series, edges: list[float], registry: CollectorRegistry) -> Any:
+    labels = tuple(row.labels)
+    match row.type:
+        case "counter":
+            return Counter(row.name, row.help, labels, registry=registry)
+        case "gauge":
+            return Gauge(row.name, row.help, labels, registry=registry)
+        case "histogram":
+            return Histogram(row.name, row.help, labels, buckets=edges, registry=registry)
+
+
+def _edges(row: Series, config: EngineConfig, max_model_len: int) -> list[float]:
+    """A histogram's bucket edges under these options."""
+    limit_ms = None
+    match row.edges_by:
+        case "max_model_len":
+            return [edge for edge in row.edges if edge <= max_model_len] or [1.0]
+        case "slo_ttft_ms":
+            limit_ms = config.slo_ttft_ms
+        case "slo_tpot_ms":
+            limit_ms = config.slo_tpot_ms
+    return sorted({*row.edges, limit_ms / 1000}) if limit_ms else list(row.edges)
+
+
+class _Reading:
+    """A counter whose value is read at each scrape."""
+
+    def __init__(self, row: Series, read: Callable[[], int]) -> None:
+        self._row = row
+        self._read = read
+
+    def collect(self) -> Iterator[CounterMetricFamily]:
+        name = self._row.name.removesuffix("_total")
+        yield CounterMetricFamily(name, self._row.help, value=self._read())
