@@ -1,4 +1,4 @@
-"""What must hold whatever the metrics say: bounds, budget, blindness, the first hold."""
+"""What must hold whatever the metrics say: bounds, budget, why_unavailable, the first hold."""
 
 from dataclasses import replace
 

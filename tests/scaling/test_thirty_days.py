@@ -29,7 +29,7 @@ from argosy_operator.core.scaling.observe import (
     StepDelta,
     Value,
 )
-from argosy_operator.core.scaling.signals.validity import believed
+from argosy_operator.core.scaling.signals.validity import validated
 from argosy_operator.core.scaling.size.formulas import Replica, Work, smallest
 from argosy_operator.core.scaling.size.sizing import Limits, model_of
 from tests.scaling.demo import goals as demo_goals
@@ -202,10 +202,10 @@ ROWS = st.builds(
 def test_no_rows_of_counters_make_what_is_learnt_unusable(
     rows: list[StepDelta], known: bool, role: RoleName
 ) -> None:
-    """The bound holds after any believed row, so it holds after any number of them."""
+    """The bound holds after any valid row, so it holds after any number of them."""
     estimate = capacity.begin(role, TRUE if known else None, OBJECTIVE)
     for given_row in sorted(rows, key=lambda r: r.at):
         metrics = FleetMetrics(0.0, Idle(0.0), roles=(RoleMetrics(role, 1, (given_row,)),))
-        estimate = capacity.learn(estimate, believed(metrics).role(role).steps, Windows())
+        estimate = capacity.learn(estimate, validated(metrics).role(role).steps, Windows())
         assert all(isfinite(t) and t >= 0 for t in estimate.theta)
         assert capacity.sound(estimate)

@@ -37,16 +37,16 @@ def decide(
     state: ScalingState, observations: Observations, goals: Goals, now: float
 ) -> tuple[ScalingState, Decision]:
     """The scaling law. Pure: equal arguments give equal answers."""
-    metrics, windows, slo = validity.believed(observations.metrics), goals.windows, goals.slo
+    metrics, windows, slo = validity.validated(observations.metrics), goals.windows, goals.slo
     observations = replace(observations, metrics=metrics)
     if slo is None or goals.policy == "None":
         return state, explain.at_minimum(observations, goals, now)
-    blind = validity.blindness(metrics, windows)
+    blind = validity.why_unavailable(metrics, windows)
     if blind is not None:
         return state, explain.held(observations, goals, now, blind)
-    if state.seen_at is not None and now < state.seen_at - windows.fresh_s:
+    if state.last_valid_at is not None and now < state.last_valid_at - windows.fresh_s:
         state = restarted(state)
-    state = validity.sight(state, metrics, goals, slo, now)
+    state = validity.mark_valid(state, metrics, goals, slo, now)
     horizon_s = max(cold_start_s(s, windows) for s in observations.supply)
     horizon_s += windows.interval_s + windows.scrape_s
     bins = demand.remember(state.demand, metrics.bins, windows.scrape_s)
@@ -145,9 +145,9 @@ def _kept_by(
     noise = (goal * (1 - goal) / metrics.scored) ** 0.5 if metrics.scored else 1.0
     rules = (
         (bool(metrics.silent_gateways), Rule.METRICS_UNAVAILABLE),
-        (state.sighted_at is None or now - state.sighted_at < hold_s, Rule.JUST_STARTED),
+        (state.valid_since is None or now - state.valid_since < hold_s, Rule.JUST_STARTED),
         (supply.ready > 0 and 2 * reporting <= supply.ready, Rule.METRICS_UNAVAILABLE),
-        (bool(validity.unknown(role.role, metrics)), Rule.METRICS_UNAVAILABLE),
+        (bool(validity.unknown_signals(role.role, metrics)), Rule.METRICS_UNAVAILABLE),
         (got is not None and not measured, Rule.CAPACITY_GUESSED),
         (supply.rolling, Rule.ROLLOUT_IN_PROGRESS),
         (starting and now - (raised_at or now) < hold_s, Rule.SCALE_UP_PENDING),

@@ -96,7 +96,7 @@ def decided(
             f"{s.role} {name}"
             for s in seen.supply
             if s.ready > 0
-            for name in validity.unknown(s.role, seen.metrics)
+            for name in validity.unknown_signals(s.role, seen.metrics)
         ),
         candidates=tuple(
             Candidate(
@@ -144,7 +144,7 @@ def _sentence(target: RoleTarget, got: Size | None, seen: Observations) -> str:
         move = f"{target.role} stays {target.current}"
     load = ""
     if target.rule is Rule.METRICS_UNAVAILABLE and (
-        unknown := validity.unknown(target.role, seen.metrics)
+        unknown := validity.unknown_signals(target.role, seen.metrics)
     ):
         load = f", unknown: {', '.join(unknown)}"
     if got is not None:

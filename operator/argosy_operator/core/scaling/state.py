@@ -1,4 +1,4 @@
-"""What the law remembers from one decision to the next. Written and read by `sight` and `decide`.
+"""What the law remembers from one decision to the next. Written and read by `validity` and `decide`.
 
 It begins empty after a restart of the operator, so that every hold begins anew.
 """
@@ -55,12 +55,12 @@ class RoleState:
 class ScalingState:
     """Memory between two decisions; begins empty after a restart, so that holds begin anew.
 
-    `sighted_at`: since when the metrics have been true without a gap; `seen_at`: last true round;
+    `valid_since`: since when the metrics have been true without a gap; `last_valid_at`: last true round;
     `busy_at`: last round that was not idle; `lengths`: last measured lengths.
     """
 
-    sighted_at: float | None = None
-    seen_at: float | None = None
+    valid_since: float | None = None
+    last_valid_at: float | None = None
     busy_at: float | None = None
     lengths: Lengths = field(default_factory=Lengths)
     demand: DemandState = field(default_factory=DemandState)
@@ -72,8 +72,8 @@ def restarted(state: ScalingState) -> ScalingState:
     that is counted from a time begins anew, as after a restart of the operator."""
     return replace(
         state,
-        sighted_at=None,
-        seen_at=None,
+        valid_since=None,
+        last_valid_at=None,
         busy_at=None,
         demand=DemandState(residuals=state.demand.residuals),
         roles=tuple(

@@ -12,7 +12,7 @@ from argosy_operator.core.reconcile.targets import goals_of
 from argosy_operator.core.scaling.decision import Decision, Rule
 from argosy_operator.core.scaling.explain import again_sentence
 from argosy_operator.core.scaling.observe import Idle
-from argosy_operator.core.scaling.signals.validity import blindness
+from argosy_operator.core.scaling.signals.validity import why_unavailable
 from argosy_operator.core.status.table import METRICS_PROBLEMS, Fact
 
 CLOCK_STEPS = (
@@ -112,7 +112,7 @@ def metrics_problem(snapshot: Snapshot) -> Reason | None:
     if snapshot.metrics is None:
         last = _last_reasons(snapshot)
         return next((reason for reason in METRICS_PROBLEMS if reason in last), None)
-    why = blindness(snapshot.metrics, goals_of(snapshot.fleet.spec).windows) or ""
+    why = why_unavailable(snapshot.metrics, goals_of(snapshot.fleet.spec).windows) or ""
     return _PROBLEM_OF_CODE.get(why.partition(":")[0])
 
 

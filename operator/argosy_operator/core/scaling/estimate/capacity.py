@@ -116,7 +116,7 @@ def _positive_definite(p: Matrix) -> bool:
 
 
 def learn(estimate: Estimate, rows: tuple[StepDelta, ...], windows: Windows) -> Estimate:
-    """Take in the rows that are newer than what was seen; `sight.believed` has sifted them.
+    """Take in the rows that are newer than what was seen; `validity.validated` has sifted them.
 
     An estimate that a row leaves unusable goes back to a guess at its prior, unlearnt.
     """

@@ -39,35 +39,35 @@ LARGEST_STEP = 1e9
 """No step takes as many seconds, tokens or sequences."""
 
 
-def believed(metrics: FleetMetrics) -> FleetMetrics:
+def validated(metrics: FleetMetrics) -> FleetMetrics:
     """The round without what cannot be true: such a signal is unknown, such a row is absent."""
     return replace(
         metrics,
-        arrivals=_believed(metrics.arrivals),
+        arrivals=_validated(metrics.arrivals),
         bins=tuple(b for b in metrics.bins if plausible(b.end) and plausible(b.count)),
-        prompt_tokens=_believed(metrics.prompt_tokens),
-        prompt_tokens_squared=_believed(metrics.prompt_tokens_squared),
-        output_tokens=_believed(metrics.output_tokens),
-        kv_transfer_s=_believed(metrics.kv_transfer_s),
-        attainment=_believed(metrics.attainment),
-        ttft_attainment=_believed(metrics.ttft_attainment),
-        tpot_attainment=_believed(metrics.tpot_attainment),
+        prompt_tokens=_validated(metrics.prompt_tokens),
+        prompt_tokens_squared=_validated(metrics.prompt_tokens_squared),
+        output_tokens=_validated(metrics.output_tokens),
+        kv_transfer_s=_validated(metrics.kv_transfer_s),
+        attainment=_validated(metrics.attainment),
+        ttft_attainment=_validated(metrics.ttft_attainment),
+        tpot_attainment=_validated(metrics.tpot_attainment),
         scored=metrics.scored if plausible(metrics.scored) else 0.0,
-        roles=tuple(_believed_role(r) for r in metrics.roles),
+        roles=tuple(_validated_role(r) for r in metrics.roles),
     )
 
 
-def _believed_role(role: RoleMetrics) -> RoleMetrics:
+def _validated_role(role: RoleMetrics) -> RoleMetrics:
     return replace(
         role,
-        steps=tuple(row for row in role.steps if _possible(row)),
-        running=_believed(role.running),
-        outstanding_prompt_tokens=_believed(role.outstanding_prompt_tokens),
-        kv_capacity_tokens=_believed(role.kv_capacity_tokens),
+        steps=tuple(row for row in role.steps if _plausible_row(row)),
+        running=_validated(role.running),
+        outstanding_prompt_tokens=_validated(role.outstanding_prompt_tokens),
+        kv_capacity_tokens=_validated(role.kv_capacity_tokens),
     )
 
 
-def _possible(row: StepDelta) -> bool:
+def _plausible_row(row: StepDelta) -> bool:
     numbers = (
         row.at,
         row.seconds,
@@ -83,7 +83,7 @@ def _possible(row: StepDelta) -> bool:
     return whole and all(size / row.steps < LARGEST_STEP for size in sizes)
 
 
-def _believed(signal: Signal) -> Signal:
+def _validated(signal: Signal) -> Signal:
     match signal:
         case Value(value=number) if not plausible(number):
             return Unknown("NotANumber: negative, infinite, NaN or beyond any fleet")
@@ -95,7 +95,7 @@ def _believed(signal: Signal) -> Signal:
 def sound(state: ScalingState) -> bool:
     """Is everything remembered a number that the law may reckon with? False for a state that was
     read back and cannot be right."""
-    times = (state.sighted_at, state.seen_at, state.busy_at, state.demand.end)
+    times = (state.valid_since, state.last_valid_at, state.busy_at, state.demand.end)
     memories = [r.memory for r in state.roles]
     wants = [w for m in memories for w in (*m.highs, *m.lows)]
     demand, last = state.demand, [astuple(r.gauges) for r in state.roles]
@@ -119,7 +119,7 @@ def sound(state: ScalingState) -> bool:
     )
 
 
-def blindness(metrics: FleetMetrics, windows: Windows) -> str | None:
+def why_unavailable(metrics: FleetMetrics, windows: Windows) -> str | None:
     """Why the arrivals, without which nothing may be decided, are not known; None if they are.
 
     Ages are differences on the clock of the samples' source, whatever the operator's says."""
@@ -131,14 +131,17 @@ def blindness(metrics: FleetMetrics, windows: Windows) -> str | None:
     return None
 
 
-def sight(
+def mark_valid(
     state: ScalingState, metrics: FleetMetrics, goals: Goals, slo: SLO, now: float
 ) -> ScalingState:
     """Note that the metrics are true now, whether requests come, and what a request brings."""
     windows, renewed = goals.windows, not sound(state)
     if renewed:
         state = ScalingState()
-    gap = state.seen_at is None or now - state.seen_at > windows.fresh_s + windows.interval_s
+    gap = (
+        state.last_valid_at is None
+        or now - state.last_valid_at > windows.fresh_s + windows.interval_s
+    )
     # What is seen while a gateway is silent is a part: the hold begins when the whole is seen.
     gap = gap or bool(metrics.silent_gateways)
     busy = gap or isinstance(metrics.arrivals, Value)
@@ -148,8 +151,8 @@ def sight(
     roles |= {r.role: r for r in state.roles if r.role in roles}
     return replace(
         state,
-        sighted_at=now if gap else state.sighted_at,
-        seen_at=now,
+        valid_since=now if gap else state.valid_since,
+        last_valid_at=now,
         busy_at=now if busy else state.busy_at,
         roles=tuple(roles.values()),
         lengths=_lengths(state.lengths, metrics),
@@ -204,7 +207,7 @@ RESTS_ON: dict[RoleName, tuple[str, ...]] = {
 """Signals that a role's size rests on, by their names in `FleetMetrics` and `RoleMetrics`."""
 
 
-def unknown(role: RoleName, metrics: FleetMetrics) -> tuple[str, ...]:
+def unknown_signals(role: RoleName, metrics: FleetMetrics) -> tuple[str, ...]:
     """Those that are unknown now, and measured attainment if it is: while there is one, what is
     known may be too little, and nothing may be removed."""
     of_role = metrics.role(role)
