@@ -14,6 +14,7 @@ from argosy_operator.core.scaling.estimate.profiles import PRESETS
 from argosy_operator.core.scaling.goals import SLO, RoleGoal, StepLimits, Windows
 from argosy_operator.core.scaling.observe import Bin, StepDelta
 from argosy_operator.core.scaling.pace import holds
+from argosy_operator.core.scaling.state import HoldState
 
 WINDOWS = Windows(scrape_s=1, rate_s=5, interval_s=2, down_hold_s=15, cold_start_s=6)
 GOALS = SLO(0.6, 0.04)
@@ -140,40 +141,40 @@ def test_the_forecast_is_finite_and_never_negative(counts: list[float]) -> None:
 LIMITS = StepLimits(up_percent=100, up_pods=4, down_pods=1)
 
 
-def memory(*wants: tuple[float, int], up_s: float = 0.0, down_s: float = 15.0) -> holds.Memory:
-    kept = holds.Memory()
-    for at, replicas in wants:
-        kept = holds.note(kept, replicas, replicas, at, up_s, down_s)
-    return kept
+def held_after(*wanted: tuple[float, int], up_s: float = 0.0, down_s: float = 15.0) -> HoldState:
+    state = HoldState()
+    for at, replicas in wanted:
+        state = holds.record(state, replicas, replicas, at, holds.HoldWindows(up_s, down_s))
+    return state
 
 
 def test_the_most_wanted_within_the_hold_stands() -> None:
-    held = memory((0, 5), (10, 2))
-    assert holds.settle(held, 5, Rule.DEMAND, None, LIMITS) == (5, Rule.HOLD)
-    free = memory((0, 5), (10, 2), (15.1, 2))
-    assert holds.settle(free, 5, Rule.DEMAND, None, LIMITS) == (4, Rule.STEP_LIMIT)
-    assert holds.settle(free, 3, Rule.DEMAND, None, LIMITS) == (2, Rule.DEMAND)
+    held = held_after((0, 5), (10, 2))
+    assert holds.apply(held, 5, Rule.DEMAND, None, LIMITS) == (5, Rule.HOLD)
+    free = held_after((0, 5), (10, 2), (15.1, 2))
+    assert holds.apply(free, 5, Rule.DEMAND, None, LIMITS) == (4, Rule.STEP_LIMIT)
+    assert holds.apply(free, 3, Rule.DEMAND, None, LIMITS) == (2, Rule.DEMAND)
 
 
 def test_up_waits_for_the_least_within_its_own_hold() -> None:
-    early = memory((0, 1), (4, 6), up_s=5)
-    assert holds.settle(early, 1, Rule.DEMAND, None, LIMITS)[0] == 1
-    later = memory((0, 1), (4, 6), (6, 6), up_s=5)
-    assert holds.settle(later, 1, Rule.DEMAND, None, LIMITS) == (5, Rule.STEP_LIMIT)
+    early = held_after((0, 1), (4, 6), up_s=5)
+    assert holds.apply(early, 1, Rule.DEMAND, None, LIMITS)[0] == 1
+    later = held_after((0, 1), (4, 6), (6, 6), up_s=5)
+    assert holds.apply(later, 1, Rule.DEMAND, None, LIMITS) == (5, Rule.STEP_LIMIT)
 
 
 def test_up_takes_the_larger_of_percent_and_pods() -> None:
-    wants = memory((0, 100))
-    assert holds.settle(wants, 2, Rule.DEMAND, None, LIMITS) == (6, Rule.STEP_LIMIT)
-    assert holds.settle(wants, 20, Rule.DEMAND, None, LIMITS) == (40, Rule.STEP_LIMIT)
+    most = held_after((0, 100))
+    assert holds.apply(most, 2, Rule.DEMAND, None, LIMITS) == (6, Rule.STEP_LIMIT)
+    assert holds.apply(most, 20, Rule.DEMAND, None, LIMITS) == (40, Rule.STEP_LIMIT)
 
 
 def test_a_reason_to_keep_is_named_and_only_stops_the_way_down() -> None:
-    assert holds.settle(memory((0, 1)), 3, Rule.DEMAND, Rule.ATTAINMENT_BELOW_GOAL, LIMITS) == (
+    assert holds.apply(held_after((0, 1)), 3, Rule.DEMAND, Rule.ATTAINMENT_BELOW_GOAL, LIMITS) == (
         3,
         Rule.ATTAINMENT_BELOW_GOAL,
     )
-    assert holds.settle(memory((0, 4)), 3, Rule.DEMAND, Rule.ATTAINMENT_BELOW_GOAL, LIMITS) == (
+    assert holds.apply(held_after((0, 4)), 3, Rule.DEMAND, Rule.ATTAINMENT_BELOW_GOAL, LIMITS) == (
         4,
         Rule.DEMAND,
     )

@@ -47,7 +47,7 @@ def broken_headroom(state: dict[str, Any]) -> None:
 
 
 def broken_want(state: dict[str, Any]) -> None:
-    state["roles"][0]["memory"]["highs"][0]["at"] = inf
+    state["roles"][0]["holds"]["highs"][0]["at"] = inf
 
 
 def broken_gauge(state: dict[str, Any]) -> None:

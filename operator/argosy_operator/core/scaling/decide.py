@@ -12,8 +12,9 @@ from argosy_operator.api.v1alpha1 import RoleName
 from argosy_operator.core.scaling import explain
 from argosy_operator.core.scaling.decision import Candidate, Decision, RoleTarget, Rule
 from argosy_operator.core.scaling.estimate import capacity, demand
+from argosy_operator.core.scaling.estimate.cold_start import cold_start_s
 from argosy_operator.core.scaling.estimate.demand import Demand
-from argosy_operator.core.scaling.goals import SLO, Goals, Windows
+from argosy_operator.core.scaling.goals import SLO, Goals
 from argosy_operator.core.scaling.observe import FleetMetrics, Observations, RoleSupply, Value
 from argosy_operator.core.scaling.pace import holds
 from argosy_operator.core.scaling.signals import validity
@@ -63,12 +64,6 @@ def decide(
     return state, explain.relearning(decision, state)
 
 
-def cold_start_s(supply: RoleSupply, windows: Windows) -> float:
-    """P90 of the measured starts, or the spec's prior before any was measured."""
-    starts = sorted(supply.cold_starts_s[-20:])
-    return starts[int(0.9 * (len(starts) - 1) + 0.5)] if starts else windows.cold_start_s
-
-
 def _sizes(
     state: ScalingState, coming: Demand, seen: Observations, goals: Goals, slo: SLO, now: float
 ) -> dict[RoleName, Size]:
@@ -115,12 +110,14 @@ def _settle(
     got = sizes.get(role.role)
     up, down, rule = (got.up, got.down, got.rule) if got else (goal.min, goal.min, Rule.IDLE)
     hold_s = max(windows.down_hold_s, 2 * cold_start_s(supply, windows))
-    memory = holds.note(role.memory, up, down, now, windows.up_hold_s, hold_s)
+    hold_state = holds.record(
+        role.holds, up, down, now, holds.HoldWindows(windows.up_hold_s, hold_s)
+    )
     kept_by = _kept_by(state, role, sizes, supply, seen.metrics, goals, now)
-    replicas, rule = holds.settle(memory, current, rule, kept_by, goals.steps)
+    replicas, rule = holds.apply(hold_state, current, rule, kept_by, goals.steps)
     replicas, rule = holds.clamp(replicas, rule, goal)
     target = RoleTarget(role.role, current, replicas, up, rule, "")
-    return target, replace(role, memory=memory), kept_by
+    return target, replace(role, holds=hold_state), kept_by
 
 
 def _kept_by(
@@ -135,7 +132,7 @@ def _kept_by(
     """The first rule that forbids to remove capacity of this role now, None if none does."""
     windows, slo = goals.windows, goals.slo
     hold_s = max(windows.down_hold_s, 2 * cold_start_s(supply, windows))
-    raised_at, reporting = role.memory.raised_at, metrics.role(role.role).pods_reporting
+    raised_at, reporting = role.holds.raised_at, metrics.role(role.role).pods_reporting
     starting = supply.pending > supply.unschedulable and raised_at is not None
     met = metrics.attainment.value if isinstance(metrics.attainment, Value) else 1.0
     got = sizes.get(role.role)
@@ -199,4 +196,4 @@ def _raised(role: RoleState, targets: tuple[RoleTarget, ...], now: float) -> Rol
     target = next(t for t in targets if t.role == role.role)
     if target.replicas <= target.current:
         return role
-    return replace(role, memory=replace(role.memory, raised_at=now))
+    return replace(role, holds=replace(role.holds, raised_at=now))

@@ -1,6 +1,7 @@
-"""What the law remembers from one decision to the next. Written and read by `validity` and `decide`.
+"""What the law remembers from one decision to the next.
 
-It begins empty after a restart of the operator, so that every hold begins anew.
+`signals.validity` and `decide` write and read it; `core.fleet.snapshot` keeps it between rounds. It
+is empty after a restart of the operator, so that every hold starts again.
 """
 
 from dataclasses import dataclass, field, replace
@@ -9,20 +10,20 @@ from argosy_operator.api.v1alpha1 import RoleName
 from argosy_operator.core.scaling.estimate.capacity import Estimate
 from argosy_operator.core.scaling.estimate.demand import DemandState
 from argosy_operator.core.scaling.goals import Windows
-from argosy_operator.core.scaling.pace.holds import Memory
 
 
 @dataclass(frozen=True, slots=True)
 class Lengths:
-    """What the gateways measured last of a request; None: never yet.
-
-    Tokens of a prompt and of an answer (means), E[L²]/E[L]² of prompts, seconds of a KV transfer.
-    """
+    """What the gateways and engines last measured of one request. None: never measured."""
 
     prompt: float | None = None
+    """Mean tokens of a prompt."""
     variation: float | None = None
+    """E[L²]/E[L]² of the prompts' lengths; 1 if all are equally long."""
     output: float | None = None
+    """Mean tokens of an answer."""
     transfer_s: float | None = None
+    """Mean seconds of one KV transfer from prefill to decode."""
 
     @property
     def measured(self) -> bool:
@@ -31,45 +32,73 @@ class Lengths:
 
 @dataclass(frozen=True, slots=True)
 class Gauges:
-    """What a role's engines said last, over all its ready pods; None: never yet. A gauge that is
-    unknown now counts as it was: with nothing in its place it would read as zero."""
+    """What a role's engines last reported, scaled up to all its ready pods. None: never reported.
+
+    A gauge that is unknown now keeps its last value, because an absent one would read as zero.
+    """
 
     running: float | None = None
+    """Sequences in flight."""
     outstanding_prompt_tokens: float | None = None
+    """Prompt tokens that are queued or being prefilled."""
     kv_capacity_tokens: float | None = None
-    """Of one replica."""
+    """KV tokens of one replica."""
+
+
+@dataclass(frozen=True, slots=True)
+class Want:
+    """How many replicas were wanted at one time (seconds since the epoch)."""
+
+    at: float
+    replicas: int
+
+
+@dataclass(frozen=True, slots=True)
+class HoldState:
+    """Past wants of one role within its two hold windows, oldest first."""
+
+    highs: tuple[Want, ...] = ()
+    """For going down: wants that no later one reaches. The first is the window's maximum."""
+    lows: tuple[Want, ...] = ()
+    """For going up: wants that no later one undercuts. The first is the window's minimum."""
+    raised_at: float | None = None
+    """When this role was last scaled up; None if never."""
 
 
 @dataclass(frozen=True, slots=True)
 class RoleState:
-    """Memory of one role: learnt constants, last gauges, headroom of the feedback, holds."""
+    """What is remembered about one role."""
 
     role: RoleName
     estimate: Estimate
+    """Learnt constants of one replica."""
     gauges: Gauges = field(default_factory=Gauges)
     headroom: float = 1.0
-    memory: Memory = field(default_factory=Memory)
+    """Factor on the planned load, corrected by measured attainment."""
+    holds: HoldState = field(default_factory=HoldState)
 
 
 @dataclass(frozen=True, slots=True)
 class ScalingState:
-    """Memory between two decisions; begins empty after a restart, so that holds begin anew.
-
-    `valid_since`: since when the metrics have been true without a gap; `last_valid_at`: last true round;
-    `busy_at`: last round that was not idle; `lengths`: last measured lengths.
-    """
+    """Memory of our law. Times are seconds since the epoch; None: not since the start."""
 
     valid_since: float | None = None
+    """Start of the unbroken time of valid metrics: a full hold must pass before a scale-down."""
     last_valid_at: float | None = None
+    """The last round with valid metrics."""
     busy_at: float | None = None
+    """The last round with arrivals."""
     lengths: Lengths = field(default_factory=Lengths)
     demand: DemandState = field(default_factory=DemandState)
     roles: tuple[RoleState, ...] = ()
 
 
 def restarted(state: ScalingState) -> ScalingState:
-    """The state after the clock of the samples went back: what was learnt stays, and everything
-    that is counted from a time begins anew, as after a restart of the operator."""
+    """The state after the clock of the samples went back.
+
+    What was learnt stays. Everything that counts from a time starts again, as after a restart of
+    the operator.
+    """
     return replace(
         state,
         valid_since=None,
@@ -77,11 +106,12 @@ def restarted(state: ScalingState) -> ScalingState:
         busy_at=None,
         demand=DemandState(residuals=state.demand.residuals),
         roles=tuple(
-            replace(role, memory=Memory(), estimate=replace(role.estimate, at=None))
+            replace(role, holds=HoldState(), estimate=replace(role.estimate, at=None))
             for role in state.roles
         ),
     )
 
 
 def idle(state: ScalingState, windows: Windows, now: float) -> bool:
+    """Whether no request has arrived for a whole idle window."""
     return state.busy_at is not None and now - state.busy_at >= windows.idle_s

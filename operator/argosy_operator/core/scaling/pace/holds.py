@@ -1,7 +1,7 @@
-"""Holds and steps: what keeps a right answer from being taken too often or too fast.
+"""Holds and steps: they keep a right number from being applied too often or too fast.
 
-`Memory` is one role's past wants; `settle` turns wants into a number and names the rule. Called by
-`decide` with all durations from `goals.Windows`.
+`record` adds what a role wants now to its `HoldState`; `apply` turns the wants into a number and
+names the rule that bound it. `decide` calls both with durations from `goals.Windows`.
 """
 
 from dataclasses import dataclass
@@ -9,53 +9,49 @@ from math import ceil
 
 from argosy_operator.core.scaling.decision import Rule
 from argosy_operator.core.scaling.goals import RoleGoal, StepLimits
+from argosy_operator.core.scaling.state import HoldState, Want
 
 
 @dataclass(frozen=True, slots=True)
-class Want:
-    at: float
-    replicas: int
+class HoldWindows:
+    """How long a want must last before it is applied, in seconds."""
+
+    up_s: float
+    down_s: float
 
 
-@dataclass(frozen=True, slots=True)
-class Memory:
-    """`highs`: wants for going down, only those no later want exceeds (their first is the maximum
-    over the hold window). `lows`: the same for going up, with the minimum. `raised_at`: last up."""
+def record(state: HoldState, up: int, down: int, now: float, windows: HoldWindows) -> HoldState:
+    """Add the wants of now and drop those that have left their windows.
 
-    highs: tuple[Want, ...] = ()
-    lows: tuple[Want, ...] = ()
-    raised_at: float | None = None
-
-
-def note(memory: Memory, up: int, down: int, now: float, up_s: float, down_s: float) -> Memory:
-    """Add the wants of now, drop those that left their windows."""
-    highs = (w for w in memory.highs if w.replicas > down and w.at > now - down_s)
-    lows = (w for w in memory.lows if w.replicas < up and w.at > now - up_s)
-    return Memory((*highs, Want(now, down)), (*lows, Want(now, up)), memory.raised_at)
-
-
-def settle(
-    memory: Memory, current: int, demanded_by: Rule, kept_by: Rule | None, limits: StepLimits
-) -> tuple[int, Rule]:
-    """The number after holds and steps, and the rule that bound it.
-
-    `kept_by` names why nothing may be removed now, None if removal is allowed.
+    `up` is needed for the planned load, `down` is enough even for more load (`sizing.HYSTERESIS`).
     """
-    up, down = memory.lows[0].replicas, memory.highs[0].replicas
+    highs = (w for w in state.highs if w.replicas > down and w.at > now - windows.down_s)
+    lows = (w for w in state.lows if w.replicas < up and w.at > now - windows.up_s)
+    return HoldState((*highs, Want(now, down)), (*lows, Want(now, up)), state.raised_at)
+
+
+def apply(
+    state: HoldState, current: int, demanded_by: Rule, blocked_by: Rule | None, limits: StepLimits
+) -> tuple[int, Rule]:
+    """The number of replicas after holds and step limits, and the rule that bound it.
+
+    `blocked_by` is the rule that forbids a removal now; None if removal is allowed.
+    """
+    up, down = state.lows[0].replicas, state.highs[0].replicas
     if up > current:
         most = current + max(ceil(current * limits.up_percent / 100), limits.up_pods)
         return (most, Rule.STEP_LIMIT) if up > most else (up, demanded_by)
     if down >= current:
-        wanted_now = memory.highs[-1].replicas
+        wanted_now = state.highs[-1].replicas
         return current, demanded_by if wanted_now >= current else Rule.HOLD
-    if kept_by is not None:
-        return current, kept_by
+    if blocked_by is not None:
+        return current, blocked_by
     least = current - limits.down_pods
     return (least, Rule.STEP_LIMIT) if down < least else (down, demanded_by)
 
 
 def clamp(replicas: int, rule: Rule, goal: RoleGoal) -> tuple[int, Rule]:
-    """min and max are the user's word: honoured at once, over every hold."""
+    """Apply the user's `replicas.min` and `replicas.max`, at once and over every hold."""
     if replicas > goal.max:
         return goal.max, Rule.MAX_REPLICAS
     if replicas < goal.min:

@@ -96,7 +96,7 @@ def sound(state: ScalingState) -> bool:
     """Is everything remembered a number that the law may reckon with? False for a state that was
     read back and cannot be right."""
     times = (state.valid_since, state.last_valid_at, state.busy_at, state.demand.end)
-    memories = [r.memory for r in state.roles]
+    memories = [r.holds for r in state.roles]
     wants = [w for m in memories for w in (*m.highs, *m.lows)]
     demand, last = state.demand, [astuple(r.gauges) for r in state.roles]
     numbers = (
