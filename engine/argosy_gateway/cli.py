@@ -13,8 +13,8 @@ from argosy_gateway.config import Config, Limits
 from argosy_gateway.errors import CredentialsError
 from argosy_gateway.pods.credentials import from_kubeconfig, in_cluster
 from argosy_gateway.pods.watch import WatchTimes, follow_api_server, follow_file
-from argosy_gateway.relay.relay import Fleet
-from argosy_gateway.routing.pick import STRATEGIES
+from argosy_gateway.relay.fleet import Fleet
+from argosy_gateway.routing.strategies.registry import STRATEGIES
 from argosy_gateway.server.serve import serve
 
 __all__ = ["main", "parse"]

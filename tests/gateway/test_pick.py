@@ -7,8 +7,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from argosy_gateway.pods.endpoints import Directory, Endpoint, Role, State, endpoint_of_pod
-from argosy_gateway.routing.pair_health import group
-from argosy_gateway.routing.pick import STRATEGIES, InFlight, LeastLoad, Load
+from argosy_gateway.routing.groups import group
+from argosy_gateway.routing.load import InFlight, Load
+from argosy_gateway.routing.strategies.least_load import LeastLoad
+from argosy_gateway.routing.strategies.registry import STRATEGIES
+from argosy_gateway.routing.strategies.strategy import FleetView, RoutingRequest
 
 ENDPOINTS = st.lists(
     st.tuples(st.sampled_from(Role), st.sampled_from(["r1", "r2"]), st.sampled_from(State)),
@@ -24,6 +27,8 @@ LOADS = st.dictionaries(
     st.builds(Load, st.integers(0, 9), st.integers(0, 9000)),
 )
 
+REQUEST = RoutingRequest("id", "m", stream=True, prompt_tokens=10, prompt_start=b"hello")
+
 
 def directory_of(endpoints):
     directory = Directory(lambda: 0.0)
@@ -35,7 +40,7 @@ def directory_of(endpoints):
 @given(endpoints=ENDPOINTS, loads=LOADS, seed=st.integers(0, 99))
 def test_only_serving_pods_are_chosen_and_pairs_share_a_revision(strategy, endpoints, loads, seed):
     groups = group(directory_of(endpoints).serving())
-    route = STRATEGIES[strategy](random.Random(seed)).choose(groups, loads)
+    route = STRATEGIES[strategy](random.Random(seed)).choose(REQUEST, groups, FleetView(loads))
     if route is None:
         assert not groups
         return
@@ -57,7 +62,7 @@ def test_decode_pods_without_prefill_pods_serve_only_where_no_others_can(endpoin
     prefills = {e.revision for e in serving if e.role is Role.PREFILL}
     decodes = {e.revision for e in serving if e.role is Role.DECODE}
     others = any(e.role is Role.COLOCATED for e in serving) or prefills & decodes
-    route = LeastLoad(random.Random(seed)).choose(group(serving), {})
+    route = LeastLoad(random.Random(seed)).choose(REQUEST, group(serving), FleetView({}))
     alone = route is not None and route.head.role is Role.DECODE and not route.prefills
     assert alone == (bool(decodes) and not others)
 
@@ -65,7 +70,7 @@ def test_decode_pods_without_prefill_pods_serve_only_where_no_others_can(endpoin
 @given(endpoints=ENDPOINTS, loads=LOADS, seed=st.integers(0, 99))
 def test_least_load_takes_the_head_with_fewest_sequences_of_its_group(endpoints, loads, seed):
     groups = group(directory_of(endpoints).serving())
-    route = LeastLoad(random.Random(seed)).choose(groups, loads)
+    route = LeastLoad(random.Random(seed)).choose(REQUEST, groups, FleetView(loads))
     if route is None:
         return
     mine = next(g for g in groups if route.head in g.heads)
@@ -82,16 +87,13 @@ def test_least_load_takes_the_head_with_fewest_sequences_of_its_group(endpoints,
 
 @given(endpoints=ENDPOINTS, seed=st.integers(0, 99), n=st.integers(0, 30))
 def test_reservations_that_end_leave_no_load(endpoints, seed, n):
-    groups, in_flight, rng = (
-        group(directory_of(endpoints).serving()),
-        InFlight(),
-        random.Random(seed),
-    )
+    groups = group(directory_of(endpoints).serving())
+    in_flight, rng = InFlight(), random.Random(seed)
     strategy = LeastLoad(rng)
     reservations = [
         in_flight.reserve(route, rng.randrange(1, 900))
         for _ in range(n)
-        if (route := strategy.choose(groups, in_flight.loads))
+        if (route := strategy.choose(REQUEST, groups, FleetView(in_flight.loads)))
     ]
     rng.shuffle(reservations)
     for reservation in reservations:
@@ -107,14 +109,14 @@ def test_idle_colocated_pods_and_pairs_are_chosen_by_their_share_of_pods():
     pods += [Endpoint(f"p{i}", f"p{i}", "x", Role.PREFILL, "r", State.SERVING) for i in range(3)]
     pods += [Endpoint(f"d{i}", f"d{i}", "x", Role.DECODE, "r", State.SERVING) for i in range(3)]
     strategy = LeastLoad(random.Random(1))
-    heads = [strategy.choose(group(pods), {}).head.role for _ in range(4000)]
+    heads = [strategy.choose(REQUEST, group(pods), FleetView({})).head.role for _ in range(4000)]
     assert heads.count(Role.COLOCATED) / 4000 == pytest.approx(2 / 8, abs=0.03)
 
 
 def test_round_robin_visits_every_head_equally():
     pods = [Endpoint(f"c{i}", f"c{i}", "x", Role.COLOCATED, "r", State.SERVING) for i in range(3)]
     strategy = STRATEGIES["roundRobin"](random.Random(1))
-    names = [strategy.choose(group(pods), {}).head.name for _ in range(9)]
+    names = [strategy.choose(REQUEST, group(pods), FleetView({})).head.name for _ in range(9)]
     assert sorted(names) == ["c0"] * 3 + ["c1"] * 3 + ["c2"] * 3
 
 

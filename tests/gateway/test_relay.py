@@ -12,6 +12,7 @@ from argosy_gateway.accounting.verdicts import Slo
 from argosy_gateway.config import Limits
 from argosy_gateway.pods import health
 from argosy_gateway.pods.endpoints import Role, State
+from argosy_gateway.routing.groups import Route
 from tests.gateway.engines import Engine, answer, close_early, drain, fail, front
 
 SLO = Slo(ttft_s=0.5, tpot_s=0.1)
@@ -45,9 +46,12 @@ async def test_a_pod_that_fails_before_the_first_byte_is_replaced_by_another(fau
 
 
 def _route(engine):
-    from argosy_gateway.routing.pick import Route
-
     return Route(engine.endpoint())
+
+
+def _head_of(relay):
+    exchange = relay._attempt and relay._attempt._exchange
+    return exchange and exchange._head
 
 
 async def test_a_pod_that_refuses_connections_is_skipped_and_costs_no_attempt():
@@ -105,7 +109,7 @@ async def test_an_answer_without_a_length_that_is_reset_is_not_taken_for_whole()
     async with front(a, b) as f, client(f) as c:
         f.fleet.in_flight.reserve(_route(b), 1)
         request = asyncio.create_task(c.post(PATH, json=CHAT))
-        await f.until(lambda: any(r._exchange and r._exchange._head for r in f.fleet.relays))
+        await f.until(lambda: any(_head_of(relay) for relay in f.fleet.relays))
         sock = a.calls[0].writer.get_extra_info("socket")
         sock.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
         a.calls[0].writer.transport.abort()
@@ -186,7 +190,7 @@ async def test_an_answer_of_another_pod_on_a_reused_address_is_asked_of_our_own(
         assert f.count("argosy_gateway_retries_total", reason="wrong_pod") == 1
 
 
-async def test_a_request_that_finds_only_strangers_waits_for_a_pod_and_gets_503():
+async def test_a_request_that_finds_only_other_pods_waits_for_its_own_and_gets_503():
     async def another_pod(call):
         call.pod = ("x-argosy-pod", "another-pod")
         await answer(call)

@@ -10,7 +10,8 @@ import pytest
 from argosy_gateway.accounting.verdicts import Slo
 from argosy_gateway.pods.endpoints import Endpoint, Role, State
 from argosy_gateway.routing.admission import PrefillPace
-from argosy_gateway.routing.pick import Reservation, Route
+from argosy_gateway.routing.groups import Route
+from argosy_gateway.routing.load import Reservation
 from tests.engine.processes import sim_engines
 from tests.gateway.engines import Engine, front
 
@@ -93,12 +94,8 @@ async def test_a_request_that_has_ended_leaves_no_prediction_behind():
         await f.settled()
         gc.collect()
         # `isinstance` would ask lazy objects of other libraries for their class.
-        reservations = [thing for thing in gc.get_objects() if type(thing) is Reservation]
-        assert not [
-            reservation
-            for reservation in reservations
-            if reservation._in_flight is f.fleet.in_flight
-        ]
+        left = [thing for thing in gc.get_objects() if type(thing) is Reservation]
+        assert not [x for x in left if x._in_flight is f.fleet.in_flight]
 
 
 def test_the_pace_counts_time_once_whatever_the_order_in_which_answers_tell_of_it():

@@ -7,6 +7,7 @@ event has no rate before the second one.
 
 from collections import Counter as Tally
 from collections.abc import Iterable
+from enum import StrEnum
 
 import prometheus_client
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
@@ -17,9 +18,25 @@ from argosy_gateway.accounting.verdicts import Ending, Outcome, Slo, judge, tpot
 from argosy_gateway.pods.endpoints import Endpoint, Role, State
 from argosy_gateway.wire.sse import Usage
 
-__all__ = ["RETRY_REASONS", "Metrics"]
+__all__ = ["Metrics", "RetryReason"]
 
-RETRY_REASONS = ("connect", "draining", "closed", "server_error", "busy", "wrong_pod")
+
+class RetryReason(StrEnum):
+    """Why a request is sent to another pod."""
+
+    CONNECT = "connect"
+    """The pod took no connection."""
+    DRAINING = "draining"
+    CLOSED = "closed"
+    """The connection broke, or the engine was silent for too long."""
+    SERVER_ERROR = "server_error"
+    """5xx."""
+    BUSY = "busy"
+    """429."""
+    WRONG_POD = "wrong_pod"
+    """Another program answered at the pod's address."""
+
+
 ROLE_MODES = ("colocated", "disaggregated")
 _CLASS = "default"
 _RESULTS = {
@@ -135,7 +152,7 @@ class Metrics:
             for ttft in ("ok", "miss"):
                 for tpot in ("ok", "miss"):
                     self._verdicts.labels(mode, _CLASS, ttft, tpot)
-        for reason in RETRY_REASONS:
+        for reason in RetryReason:
             self._retries.labels(reason)
         self.count_endpoints(())
 
@@ -153,7 +170,7 @@ class Metrics:
         self._received.labels("shed").inc()
         self._judge(Outcome(Ending.SHED, received_at, now), role_mode)
 
-    def retried(self, reason: str) -> None:
+    def retried(self, reason: RetryReason) -> None:
         """A request goes to another pod."""
         self._retries.labels(reason).inc()
 

@@ -9,8 +9,8 @@ busy second, both as seen by this gateway alone: with several each sees its shar
 import math
 from collections.abc import Mapping, Sequence
 
-from argosy_gateway.routing.pair_health import Group
-from argosy_gateway.routing.pick import Load
+from argosy_gateway.routing.groups import Group
+from argosy_gateway.routing.load import Load
 
 __all__ = ["PrefillPace", "TokensPerChar", "predicted_ttft_s"]
 

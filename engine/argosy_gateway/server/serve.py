@@ -15,8 +15,9 @@ from typing import Any
 import uvicorn
 
 from argosy_gateway.config import Config
-from argosy_gateway.relay.relay import Fleet
-from argosy_gateway.server.app import admin_app, api_app
+from argosy_gateway.relay.fleet import Fleet
+from argosy_gateway.server.admin import admin_app
+from argosy_gateway.server.app import api_app
 from argosy_gateway.server.guard import Guard
 
 __all__ = ["running", "serve"]

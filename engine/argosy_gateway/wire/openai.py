@@ -1,13 +1,14 @@
 """The edge of the OpenAI protocol: requests in, error bodies out.
 
-Only what the gateway itself must know is read from a request; everything else is the engine's to
-judge, and its answer passes through unchanged.
+`server` hands over the raw body of a completion or chat request and gets a `CompletionRequest`.
+Only what the gateway itself needs is read. The engine judges everything else, and its answer passes
+through unchanged.
 """
 
 import json
 import re
 import uuid
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any, NoReturn
 
@@ -15,23 +16,38 @@ from argosy_gateway.errors import RequestError
 
 __all__ = ["CompletionRequest", "body_of", "error_body", "read_completion", "request_id_of"]
 
-_PROMPT_LEVELS = 16  # the API knows three: parts in a message's content, and their text
+_PROMPT_LEVELS = 16
+"""Deepest nesting of a prompt that is read. The API has three levels: a message's content, its
+parts, and their text."""
+_START_CHARS = 1024
 _REQUEST_ID = re.compile(r"[A-Za-z0-9._-]{1,128}")
 
 
 @dataclass(frozen=True, slots=True)
 class CompletionRequest:
-    """One request as it goes to an engine."""
+    """One request in the form in which it is sent to an engine."""
 
     path: str
+    """`/v1/completions` or `/v1/chat/completions`."""
     body: bytes
+    """As the client sent it, but streams always ask for the usage chunk."""
+    model: str
+    """The served name that the client asked for."""
     stream: bool
     hide_usage: bool
-    """The client did not ask for the usage chunk; the gateway did."""
+    """The client did not ask for the usage chunk, but the gateway did: it is taken out."""
     prompt_chars: int
-    """Characters of the prompt (an id of a tokenised prompt counts as four): an estimate."""
+    """Characters of the prompt, from which its tokens are estimated. A token id counts as four."""
+    prompt_start: bytes
+    """The first 1,024 characters of the prompt in UTF-8; see `RoutingRequest`."""
+    cache_key: str | None = None
+    """OpenAI's `prompt_cache_key`; None if the client gave none."""
     request_id: str = ""
+    """From the header `x-request-id`; filled in by `server`."""
+    prompt_tokens: int = 0
+    """Estimated from `prompt_chars` by `routing.admission`; filled in by `server`."""
     received_at: float = 0.0
+    """Event loop time of the request's first byte, in seconds; filled in by `server`."""
 
 
 def body_of(error: RequestError) -> bytes:
@@ -47,7 +63,7 @@ def error_body(
 
 
 def request_id_of(given: bytes | None) -> str:
-    """The client's id when it is at most 128 of `[A-Za-z0-9._-]`, else a new one."""
+    """The client's id if it is at most 128 of `[A-Za-z0-9._-]`, else a new one."""
     text = given.decode("latin-1") if given else ""
     return text if _REQUEST_ID.fullmatch(text) else uuid.uuid4().hex
 
@@ -62,6 +78,26 @@ def read_completion(path: str, body: bytes, *, served_name: str) -> CompletionRe
 
 def _read(path: str, body: bytes, served_name: str) -> CompletionRequest:
     request = _decode(body)
+    model = _model(request, served_name)
+    stream = request.get("stream") or False
+    if not isinstance(stream, bool):
+        raise RequestError(400, "'stream' must be true or false.", param="stream")
+    prompt = _prompt(request, "messages" if path.endswith("chat/completions") else "prompt")
+    hide_usage = stream and not _asks_for_usage(request)
+    cache_key = request.get("prompt_cache_key")
+    return CompletionRequest(
+        path,
+        _with_usage(body, request) if hide_usage else body,
+        model=model,
+        stream=stream,
+        hide_usage=hide_usage,
+        prompt_chars=_text_chars(prompt),
+        prompt_start=_start(prompt),
+        cache_key=cache_key if isinstance(cache_key, str) else None,
+    )
+
+
+def _model(request: Mapping[str, Any], served_name: str) -> str:
     model = request.get("model")
     if not isinstance(model, str) or not model:
         raise RequestError(
@@ -74,30 +110,21 @@ def _read(path: str, body: bytes, served_name: str) -> CompletionRequest:
             param="model",
             code="model_not_found",
         )
-    stream = request.get("stream") or False
-    if not isinstance(stream, bool):
-        raise RequestError(400, "'stream' must be true or false.", param="stream")
-    prompt_chars = _prompt_chars(
-        request, "messages" if path.endswith("chat/completions") else "prompt"
-    )
-    if not stream:
-        return CompletionRequest(
-            path, body, stream=False, hide_usage=False, prompt_chars=prompt_chars
-        )
+    return model
+
+
+def _asks_for_usage(request: Mapping[str, Any]) -> bool:
     options = request.get("stream_options") or {}
     if not isinstance(options, dict):
         raise RequestError(400, "'stream_options' must be an object.", param="stream_options")
-    asked = options.get("include_usage") is True
-    if not asked:
-        body = _with_usage(body, request, options)
-    return CompletionRequest(
-        path, body, stream=True, hide_usage=not asked, prompt_chars=prompt_chars
-    )
+    return options.get("include_usage") is True
 
 
-def _with_usage(body: bytes, request: dict[str, Any], options: dict[str, Any]) -> bytes:
-    """The body with the wish for usage; as it came where it can be, for long ones cost time."""
+def _with_usage(body: bytes, request: dict[str, Any]) -> bytes:
+    """The body, with `include_usage` set. Text is appended if possible: parsing long bodies and
+    writing them again takes time."""
     if "stream_options" in request or json.detect_encoding(body) != "utf-8":
+        options = request.get("stream_options") or {}
         return _dump({**request, "stream_options": {**options, "include_usage": True}})
     return body.rstrip(b" \t\r\n")[:-1] + b',"stream_options":{"include_usage":true}}'
 
@@ -107,7 +134,7 @@ def _decode(body: bytes) -> dict[str, Any]:
         raise RequestError(400, f"{name} is not JSON; numbers must be finite.")
 
     try:
-        request = json.loads(body, parse_constant=not_finite, parse_int=_whole)
+        request = json.loads(body, parse_constant=not_finite, parse_int=_integer)
     except ValueError as error:  # UnicodeDecodeError and JSONDecodeError are ValueErrors
         raise RequestError(400, f"The request body is not JSON: {error}.") from error
     if not isinstance(request, dict):
@@ -115,38 +142,62 @@ def _decode(body: bytes) -> dict[str, Any]:
     return request
 
 
-def _whole(digits: str) -> int:
-    """In Python, not in C: other threads get a turn while a million token ids are read."""
+def _integer(digits: str) -> int:
+    """Same as `int`, but in Python: other threads can run while a million token ids are read."""
     return int(digits)
 
 
 def _dump(value: object) -> bytes:
-    """Half a surrogate pair, which JSON can write and UTF-8 cannot, stays an escape."""
+    """JSON in UTF-8. Half a surrogate pair, which UTF-8 does not have, stays an escape."""
     text = json.dumps(value, ensure_ascii=False, separators=(",", ":"))
     return text.encode(errors="backslashreplace")
 
 
-def _prompt_chars(request: Mapping[str, Any], field_name: str) -> int:
+def _prompt(request: Mapping[str, Any], field_name: str) -> object:
+    """The prompt, or the contents of the messages."""
     prompt = request.get(field_name)
     if prompt is None:
         raise RequestError(400, f"'{field_name}' is required.", param=field_name)
-    if field_name == "messages":
-        if not isinstance(prompt, list) or not all(isinstance(m, dict) for m in prompt):
-            raise RequestError(400, "'messages' must be a list of objects.", param="messages")
-        return sum(_text_chars(m.get("content")) for m in prompt)
-    return _text_chars(prompt)
+    if field_name != "messages":
+        return prompt
+    if not isinstance(prompt, list) or not all(isinstance(message, dict) for message in prompt):
+        raise RequestError(400, "'messages' must be a list of objects.", param="messages")
+    return [message.get("content") for message in prompt]
 
 
 def _text_chars(value: object, levels: int = _PROMPT_LEVELS) -> int:
     if levels == 0:
-        raise RecursionError  # at a depth of ours, not at what is left of Python's own
+        raise RecursionError  # at our own depth, not at Python's, which depends on the caller
     if isinstance(value, str):
-        # Characters, for speed: the tokens per byte are learnt from usage.
         return len(value)
     if isinstance(value, int):
         return 4
     if isinstance(value, dict):
         return _text_chars(value.get("text"), levels - 1)
     if isinstance(value, list):
-        return sum(_text_chars(v, levels - 1) for v in value)
+        return sum(_text_chars(item, levels - 1) for item in value)
     return 0
+
+
+def _start(prompt: object) -> bytes:
+    parts: list[str] = []
+    length = 0
+    for part in _parts(prompt):
+        parts.append(part[:_START_CHARS])
+        length += len(parts[-1]) + 1
+        if length > _START_CHARS:
+            break
+    return " ".join(parts)[:_START_CHARS].encode(errors="backslashreplace")
+
+
+def _parts(value: object) -> Iterator[str]:
+    """The texts of a prompt whose depth `_text_chars` has checked."""
+    if isinstance(value, str):
+        yield value
+    elif isinstance(value, int):
+        yield str(value)
+    elif isinstance(value, dict):
+        yield from _parts(value.get("text"))
+    elif isinstance(value, list):
+        for item in value:
+            yield from _parts(item)

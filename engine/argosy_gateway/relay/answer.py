@@ -1,0 +1,139 @@
+"""The client's side of one request: what the client is sent, and when.
+
+`relay` makes one Answer for each request and each attempt writes to it, through ASGI's `send`.
+Nothing is sent before an engine has answered, so until `started` another engine can take over.
+The times and token counts are those of what the client got; they become the request's verdict.
+"""
+
+import logging
+from collections.abc import Awaitable, Callable, Iterable
+from typing import Any
+
+from argosy_gateway.errors import RequestError
+from argosy_gateway.wire.openai import body_of, error_body
+from argosy_gateway.wire.sse import StreamScan, Usage
+
+__all__ = ["TTFT_HEADER", "Answer", "Headers", "Send"]
+
+log = logging.getLogger(__name__)
+
+Send = Callable[[dict[str, Any]], Awaitable[None]]
+Headers = Iterable[tuple[bytes, bytes]]
+
+TTFT_HEADER = b"x-argosy-ttft-ms"
+"""The engine's own time to the first token of an unstreamed answer, in milliseconds. It is not
+passed on: a client would take it for the whole time, which includes the gateway's share."""
+
+_NOT_PASSED_ON = frozenset(
+    (
+        b"connection",
+        b"content-length",
+        b"date",
+        b"keep-alive",
+        b"server",
+        b"transfer-encoding",
+        b"x-request-id",
+        TTFT_HEADER,
+    )
+)
+"""Headers that belong to the engine's connection, or that the gateway sets itself."""
+
+
+class Answer:
+    """What one client gets. It lives across the attempts of its request."""
+
+    __slots__ = (
+        "_clock",
+        "_extra",
+        "_scan",
+        "_send",
+        "_stream_headers",
+        "first_content_at",
+        "last_content_at",
+        "started",
+        "usage",
+    )
+
+    def __init__(
+        self, send: Send, request_id: str, *, clock: Callable[[], float], close: bool
+    ) -> None:
+        """`close` asks the client to close its connection after this answer."""
+        self._send = send
+        self._clock = clock
+        self._extra = [(b"x-request-id", request_id.encode())]
+        if close:
+            self._extra.append((b"connection", b"close"))
+        self._scan: StreamScan | None = None
+        self._stream_headers: Headers = ()
+        self.started = False
+        """The status line is sent: from here on no other engine can answer."""
+        self.first_content_at: float | None = None
+        """When the first content was passed on; None until then."""
+        self.last_content_at: float | None = None
+        self.usage: Usage | None = None
+        """Token counts as the engine reported them; None until then, or if it did not."""
+
+    @property
+    def stream_done(self) -> bool:
+        """A stream was passed on to its end."""
+        return self._scan is not None and self._scan.done
+
+    @property
+    def output_tokens(self) -> int | None:
+        """From usage. An engine without usage sends about one event per token."""
+        if self.usage is not None:
+            return self.usage.completion_tokens
+        return (self._scan.content_events or None) if self._scan else None
+
+    def begin_stream(self, scan: StreamScan, headers: Headers) -> None:
+        """A stream's head has come. Nothing is sent before its first event."""
+        self._scan, self._stream_headers = scan, headers
+
+    async def pass_on(self, events: bytes) -> None:
+        """Send what the scan of the stream let through; it may be nothing."""
+        scan = self._scan
+        assert scan is not None
+        if scan.had_content:
+            self.last_content_at = now = self._clock()
+            if self.first_content_at is None:
+                self.first_content_at = now
+        if not events and not scan.done:
+            return
+        if not self.started:
+            await self._start(200, self._stream_headers)
+        await self._send({"type": "http.response.body", "body": events, "more_body": not scan.done})
+
+    async def send_whole(self, status: int, headers: Headers, body: bytes) -> None:
+        """An answer in one piece."""
+        await self._start(status, headers, (b"content-length", str(len(body)).encode()))
+        await self._send({"type": "http.response.body", "body": body, "more_body": False})
+
+    async def send_error(self, error: RequestError) -> None:
+        """An error of the gateway; in a stream that has begun, as its last event."""
+        if self.started:
+            await self.break_off(error.message)
+            return
+        headers = [(k.encode(), v.encode()) for k, v in error.headers.items()]
+        headers.append((b"content-type", b"application/json"))
+        await self.send_whole(error.status, headers, body_of(error))
+
+    async def break_off(self, reason: str) -> None:
+        """End a stream that failed after it began: an error event, and no `[DONE]`."""
+        log.warning("stream broke off after bytes were sent: %s", reason)
+        event = b""
+        if self._scan is None or not self._scan.error:  # the engine may have sent its own
+            text = f"The engine's stream broke off: {reason}."
+            error = error_body(text, type_="server_error", code="stream_broken")
+            event = b"data: " + error + b"\n\n"
+        await self._send({"type": "http.response.body", "body": event, "more_body": False})
+
+    async def _start(self, status: int, headers: Headers, *more: tuple[bytes, bytes]) -> None:
+        self.started = True
+        passed = [(k, v) for k, v in headers if k not in _NOT_PASSED_ON]
+        await self._send(
+            {
+                "type": "http.response.start",
+                "status": status,
+                "headers": [*passed, *more, *self._extra],
+            }
+        )

@@ -1,0 +1,273 @@
+"""One call of one engine: from the reservation on its pod to the end of its answer.
+
+`relay` chooses the route and runs one Attempt at a time. The engine's bytes go through `wire.sse`
+to the client's Answer; what the call shows about the pod goes to `pods.health`. An attempt never
+decides about the next one: it returns how the request ended, or a FailedAttempt.
+"""
+
+import asyncio
+import json
+import logging
+from dataclasses import dataclass
+from typing import Self
+
+from argosy_gateway.accounting.metrics import RetryReason
+from argosy_gateway.accounting.verdicts import Ending, first_token_after_s
+from argosy_gateway.errors import BrokenError, UnreachableError
+from argosy_gateway.relay.answer import TTFT_HEADER, Answer
+from argosy_gateway.relay.fleet import Fleet
+from argosy_gateway.routing.groups import Route
+from argosy_gateway.wire import http1
+from argosy_gateway.wire.openai import CompletionRequest
+from argosy_gateway.wire.sse import StreamScan, usage_of
+
+__all__ = ["Attempt", "FailedAttempt"]
+
+log = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, slots=True)
+class FailedAttempt:
+    """An attempt after which the request has no whole answer."""
+
+    reason: RetryReason
+    detail: str = ""
+    """What happened, for the log and for the client."""
+    worked: bool = False
+    """The engine had begun the work. Such attempts are few; the others are bounded by time."""
+    timed_out: bool = False
+    """The engine was silent for too long."""
+    status: int = 503
+    headers: tuple[tuple[bytes, bytes], ...] = ()
+    body: bytes = b""
+    """The engine's own answer, passed on if no other attempt follows; empty if it gave none."""
+
+
+class Attempt:
+    """One call of one engine, to be used with `with`: leaving it closes the engine's connection."""
+
+    __slots__ = (
+        "_answer",
+        "_began_at",
+        "_exchange",
+        "_first_token_timer",
+        "_fleet",
+        "_number",
+        "_request",
+        "_reservation",
+        "_route",
+        "_sent_at",
+        "_timed_out",
+    )
+
+    def __init__(
+        self, fleet: Fleet, request: CompletionRequest, route: Route, number: int, answer: Answer
+    ) -> None:
+        """`number` counts the attempts of a request that reached an engine, from 1."""
+        self._fleet = fleet
+        self._request = request
+        self._route = route
+        self._number = number
+        self._answer = answer
+        self._reservation = fleet.in_flight.reserve(route, request.prompt_tokens)
+        self._first_token_timer: asyncio.TimerHandle | None = None
+        self._exchange: http1.Exchange | None = None
+        self._began_at = self._sent_at = fleet.clock()
+        self._timed_out = False
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        if self._first_token_timer is not None:
+            self._first_token_timer.cancel()  # it would hold the reservation until its time
+            self._first_token_timer = None
+        self._reservation.end()
+        if self._exchange is not None:
+            self._exchange.abort()
+            self._exchange = None
+
+    def check_time(self, now: float) -> None:
+        """Called by the sweeper: close the connection of an engine that is silent for too long."""
+        limits, exchange = self._fleet.config.limits, self._exchange
+        if exchange is None or exchange.waiting_since is None:
+            return
+        first_s = limits.first_token_s if self._request.stream else limits.whole_answer_s
+        limit_s = limits.engine_silence_s if self._answer.started else first_s
+        if now - exchange.waiting_since > limit_s:
+            self._timed_out = True
+            exchange.abort(f"the engine was silent for {limit_s:g} s")
+
+    async def run(self) -> Ending | FailedAttempt:
+        """Call the engine and pass its answer on."""
+        health, pod = self._fleet.directory.health, self._route.head
+        prefills = [prefill.name for prefill in self._route.prefills]
+        log.debug("ask engine %s; prefill: %s", pod.name, prefills)
+        health.begins(pod.uid)
+        try:
+            exchange = await self._send()
+            head = await exchange.head()
+            self._reservation.first_token()
+            if (failed := self._not_accepted(head)) is not None:
+                return failed
+            if self._request.stream and head.status == 200:
+                return await self._stream(exchange, head)
+            return await self._whole(exchange, head)
+        except UnreachableError as error:
+            log.info("engine %s is unreachable: %s", pod.name, error)
+            absence_s = health.unreachable(pod.uid, self._began_at)
+            if absence_s:
+                log.warning("engine %s is not called for %g s", pod.name, absence_s)
+            return FailedAttempt(RetryReason.CONNECT, str(error))
+        except BrokenError as error:
+            self._count_failure(str(error))
+            return FailedAttempt(
+                RetryReason.CLOSED, str(error), worked=True, timed_out=self._timed_out
+            )
+
+    async def _send(self) -> http1.Exchange:
+        """Connect and send the request. Raises UnreachableError."""
+        fleet, route, request = self._fleet, self._route, self._request
+        headers = [
+            ("content-type", "application/json"),
+            ("x-request-id", request.request_id),
+            ("x-argosy-attempt", str(self._number)),
+        ]
+        if route.prefills:
+            addresses = ",".join(f"{_host(p.ip)}:{p.kv_port}" for p in route.prefills)
+            headers.append(("x-argosy-prefill", addresses))
+        self._exchange = exchange = await http1.call(
+            route.head.ip,
+            route.head.port,
+            method="POST",
+            target=request.path,
+            headers=headers,
+            body=request.body,
+            connect_s=fleet.config.limits.connect_s,
+        )
+        self._sent_at = fleet.clock()
+        if fleet.directory.health.reached(route.head.uid):
+            fleet.directory.notify()
+        if not request.stream:
+            self._expect_first_token()
+        return exchange
+
+    def _expect_first_token(self) -> None:
+        """An unstreamed answer does not show when its prompt is computed: the time is predicted."""
+        fleet = self._fleet
+        rate = fleet.pace.tokens_per_s()
+        load = fleet.in_flight.loads.get(self._route.prefiller.uid)
+        if rate and load:
+            self._first_token_timer = asyncio.get_running_loop().call_later(
+                load.prompt_tokens / rate, self._reservation.first_token
+            )
+
+    def _learn_pace(self, first_token_at: float) -> None:
+        self._fleet.pace.prompt(
+            self._route.prefiller.uid,
+            self._request.prompt_tokens,
+            began=self._sent_at,
+            first=first_token_at,
+        )
+
+    def _not_accepted(self, head: http1.Head) -> FailedAttempt | None:
+        """The answer of a pod that did not take the request, without a failure of its engine."""
+        directory, pod = self._fleet.directory, self._route.head
+        name = head.get(b"x-argosy-decode-pod") or head.get(b"x-argosy-pod")
+        if name != pod.name.encode():
+            found = name and name[:80]
+            log.warning("at %s:%d answers %r, not engine %s", pod.ip, pod.port, found, pod.name)
+            directory.health.wrong_pod(pod.uid)
+            return FailedAttempt(RetryReason.WRONG_POD)
+        if directory.health.identified(pod.uid):
+            directory.notify()
+        if head.status == 503 and head.get(b"x-argosy-draining"):
+            directory.health.draining(pod.uid)
+            return FailedAttempt(RetryReason.DRAINING)
+        return None
+
+    def _count_failure(self, detail: str) -> None:
+        """The engine failed the request: its pod is called less."""
+        pod = self._route.head
+        suspension_s = self._fleet.directory.health.failed(pod.uid, self._began_at)
+        log.info("engine %s failed: %s", pod.name, detail)
+        if suspension_s:
+            log.warning("engine %s is suspended for %g s", pod.name, suspension_s)
+
+    async def _whole(self, exchange: http1.Exchange, head: http1.Head) -> Ending | FailedAttempt:
+        """Read the whole answer before a byte of it is passed on, so that it can be retried.
+
+        Raises BrokenError.
+        """
+        health, pod = self._fleet.directory.health, self._route.head
+        body = await self._read_whole(exchange)
+        if head.status >= 500:
+            detail = f"status {head.status}"
+            self._count_failure(detail)
+            return FailedAttempt(
+                RetryReason.SERVER_ERROR,
+                detail,
+                worked=True,
+                status=head.status,
+                headers=head.headers,
+                body=body,
+            )
+        if head.status == 429:
+            health.busy(pod.uid)
+            return FailedAttempt(
+                RetryReason.BUSY, status=head.status, headers=head.headers, body=body
+            )
+        content = _json_or_none(body)
+        if not isinstance(content, dict):
+            # Without a content-length only this shows that the body is not whole.
+            raise BrokenError("the answer is not a JSON object")
+        if head.status == 200:
+            self._measure(head, content)
+            health.succeeded(pod.uid, self._began_at)
+        await self._answer.send_whole(head.status, head.headers, body)
+        return Ending.OK if head.status < 400 else Ending.INVALID
+
+    async def _read_whole(self, exchange: http1.Exchange) -> bytes:
+        limit, body = self._fleet.config.limits.answer_bytes, bytearray()
+        while data := await exchange.read():
+            body += data
+            if len(body) > limit:
+                raise BrokenError(f"answer larger than {limit} bytes")
+        return bytes(body)
+
+    def _measure(self, head: http1.Head, content: dict[str, object]) -> None:
+        """Times and usage of a whole answer, as the engine reports them."""
+        answer, now = self._answer, self._fleet.clock()
+        reported = head.get(TTFT_HEADER)
+        first_at = self._sent_at + first_token_after_s(reported, whole_s=now - self._sent_at)
+        answer.usage = usage_of(content)
+        answer.first_content_at, answer.last_content_at = first_at, now
+        if reported is not None:
+            self._learn_pace(first_at)
+
+    async def _stream(self, exchange: http1.Exchange, head: http1.Head) -> Ending:
+        """Pass events on until `[DONE]`. Raises BrokenError, also after bytes were passed on."""
+        answer, scan = self._answer, StreamScan(hide_usage=self._request.hide_usage)
+        self._learn_pace(self._fleet.clock())
+        answer.begin_stream(scan, head.headers)
+        try:
+            while not scan.done:
+                data = await exchange.read()
+                if not data:
+                    raise BrokenError("the stream ended without [DONE]")
+                await answer.pass_on(scan.feed(data))
+        finally:
+            answer.usage = scan.usage
+        self._fleet.directory.health.succeeded(self._route.head.uid, self._began_at)
+        return Ending.OK
+
+
+def _json_or_none(body: bytes) -> object:
+    try:
+        return json.loads(body)
+    except (ValueError, RecursionError):
+        return None
+
+
+def _host(ip: str) -> str:
+    return f"[{ip}]" if ":" in ip else ip

@@ -1,0 +1,68 @@
+"""What all requests of this process share: the pods, the loads, the limits, the metrics.
+
+`cli` makes one Fleet. `pods.watch` keeps its directory current, relays and the server read it.
+"""
+
+import random
+from collections.abc import Callable, Collection
+from typing import Protocol
+
+from argosy_gateway.accounting.metrics import Metrics
+from argosy_gateway.config import Config
+from argosy_gateway.pods.endpoints import Directory, Role
+from argosy_gateway.relay.bodies import Bodies
+from argosy_gateway.relay.retries import RetryBudget
+from argosy_gateway.routing.admission import PrefillPace, TokensPerChar
+from argosy_gateway.routing.groups import Group, candidates, group
+from argosy_gateway.routing.load import InFlight
+from argosy_gateway.routing.strategies.registry import STRATEGIES
+from argosy_gateway.routing.strategies.strategy import FleetView
+
+__all__ = ["Fleet"]
+
+
+class _Timed(Protocol):
+    """A request in flight, as the sweeper sees it."""
+
+    def check_time(self, now: float) -> None: ...
+
+
+class Fleet:
+    """The shared state of one gateway process."""
+
+    def __init__(self, config: Config, clock: Callable[[], float]) -> None:
+        """`clock` is the event loop's time, in seconds."""
+        self.config = config
+        self.clock = clock
+        self.metrics = Metrics(config.slo)
+        self.bodies = Bodies(config.limits)
+        self.directory = Directory(clock)
+        self.in_flight = InFlight()
+        self.view = FleetView(self.in_flight.loads)
+        self.pace = PrefillPace()
+        self.tokens_per_char = TokensPerChar()
+        self.strategy = STRATEGIES[config.strategy](random.Random())  # noqa: S311
+        self.retries = RetryBudget(config.limits.retry_reserve)
+        self.relays: set[_Timed] = set()
+        """Requests in flight, waiting ones included."""
+        self.draining = False
+        """SIGTERM has come; set by `server.serve`."""
+
+    def groups(self, tried: Collection[str] = (), *, only_healthy: bool = False) -> list[Group]:
+        """Groups of the pods that a request is best sent to; `tried` as in `candidates`."""
+        directory = self.directory
+        pods = candidates(
+            directory.serving(), directory.health, tried=tried, only_healthy=only_healthy
+        )
+        return group(pods)
+
+    def role_mode(self) -> str:
+        """Value of the label `role_mode` for requests that reached no pod."""
+        apart = any(e.role is not Role.COLOCATED for e in self.directory.all())
+        return "disaggregated" if apart else "colocated"
+
+    def sweep(self) -> None:
+        """End calls of engines that are silent for too long. Called about once a second."""
+        now = self.clock()
+        for relay in tuple(self.relays):
+            relay.check_time(now)

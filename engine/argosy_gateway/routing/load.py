@@ -1,0 +1,72 @@
+"""What this gateway has in flight on each pod. Pure.
+
+An attempt reserves its share on a route when it starts and gives it back when it ends; strategies
+and admission read the loads. Other replicas of the gateway have loads of their own.
+"""
+
+from dataclasses import dataclass
+
+from argosy_gateway.routing.groups import Route
+
+__all__ = ["InFlight", "Load", "Reservation"]
+
+
+@dataclass(slots=True)
+class Load:
+    """What this gateway has in flight on one pod."""
+
+    sequences: int = 0
+    """Requests on the pod; on a prefill pod only until their first token."""
+    prompt_tokens: int = 0
+    """Estimated prompt tokens of the requests without a first token yet."""
+
+
+class InFlight:
+    """Loads by pod uid. Idle pods have no row, so pods that are gone leave none."""
+
+    def __init__(self) -> None:
+        self.loads: dict[str, Load] = {}
+
+    def reserve(self, route: Route, prompt_tokens: int) -> "Reservation":
+        """Add a request to the loads of a route; the reservation's `end` must follow."""
+        return Reservation(self, route, prompt_tokens)
+
+
+class Reservation:
+    """One request's share of the loads; every method may be called twice."""
+
+    __slots__ = ("_decoding", "_in_flight", "_open", "_prefilling", "_prompt_tokens")
+
+    def __init__(self, in_flight: InFlight, route: Route, prompt_tokens: int) -> None:
+        self._in_flight = in_flight
+        self._decoding = route.head.uid
+        self._prefilling: str | None = route.prefiller.uid
+        self._prompt_tokens = prompt_tokens
+        self._open = True
+        self._add(self._decoding, sequences=1)
+        self._add(self._prefilling, prompt_tokens=prompt_tokens)
+        if route.prefills:
+            self._add(self._prefilling, sequences=1)
+
+    def first_token(self) -> None:
+        """The prompt is computed, or predicted to be: its tokens leave the load."""
+        if self._prefilling is None:
+            return
+        self._add(self._prefilling, prompt_tokens=-self._prompt_tokens)
+        if self._prefilling != self._decoding:
+            self._add(self._prefilling, sequences=-1)
+        self._prefilling = None
+
+    def end(self) -> None:
+        """The attempt has ended: all of it leaves the load."""
+        self.first_token()
+        if self._open:
+            self._open = False
+            self._add(self._decoding, sequences=-1)
+
+    def _add(self, uid: str, *, sequences: int = 0, prompt_tokens: int = 0) -> None:
+        load = self._in_flight.loads.setdefault(uid, Load())
+        load.sequences += sequences
+        load.prompt_tokens += prompt_tokens
+        if load.sequences == 0 and load.prompt_tokens == 0:
+            del self._in_flight.loads[uid]

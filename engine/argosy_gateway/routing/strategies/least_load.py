@@ -1,0 +1,52 @@
+"""`leastLoad`: the pod with the least in flight. Pure but for the random source that it is given.
+
+It looks at every pod: fleets have tens of pods, and that takes microseconds. Ties are broken at
+random, so that replicas of the gateway do not all choose the same pod.
+"""
+
+import random
+from collections.abc import Sequence
+
+from argosy_gateway.pods.endpoints import Endpoint
+from argosy_gateway.routing.groups import Group, Route
+from argosy_gateway.routing.strategies.strategy import (
+    PREFILL_CANDIDATES,
+    FleetView,
+    RoutingRequest,
+)
+
+__all__ = ["LeastLoad"]
+
+
+class LeastLoad:
+    """Group by sequences per pod, prefill by outstanding prompt tokens, head by sequences."""
+
+    def __init__(self, rng: random.Random) -> None:
+        self._rng = rng
+
+    def choose(
+        self,
+        request: RoutingRequest,  # noqa: ARG002
+        groups: Sequence[Group],
+        view: FleetView,
+    ) -> Route | None:
+        """See the class."""
+        if not groups:
+            return None
+        rng, load = self._rng, view.load
+
+        def pressure(group: Group) -> tuple[float, float]:
+            # The random part is weighted: among idle groups each is chosen by its share of pods.
+            sequences = sum(load(pod).sequences for pod in group.heads)
+            return sequences / group.size, rng.random() ** (1.0 / group.size) * -1.0
+
+        def as_head(pod: Endpoint) -> tuple[int, int, float]:
+            return load(pod).sequences, load(pod).prompt_tokens, rng.random()
+
+        def as_prefill(pod: Endpoint) -> tuple[int, int, float]:
+            return load(pod).prompt_tokens, load(pod).sequences, rng.random()
+
+        chosen = min(groups, key=pressure)
+        head = min(chosen.heads, key=as_head)
+        prefills = sorted(chosen.prefills, key=as_prefill)
+        return Route(head, tuple(prefills[:PREFILL_CANDIDATES]))

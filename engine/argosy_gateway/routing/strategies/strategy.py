@@ -1,0 +1,59 @@
+"""The seam for strategies: what one is given, and what it returns.
+
+`relay` calls `choose` once per attempt. A strategy is registered by a row in `registry`.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Protocol
+
+from argosy_gateway.pods.endpoints import Endpoint
+from argosy_gateway.routing.groups import Group, Route
+from argosy_gateway.routing.load import Load
+
+__all__ = ["PREFILL_CANDIDATES", "FleetView", "RoutingRequest", "Strategy"]
+
+PREFILL_CANDIDATES = 3
+"""Most prefill pods of one route: the head asks the next one when one refuses."""
+
+_IDLE = Load()
+
+
+@dataclass(frozen=True, slots=True)
+class RoutingRequest:
+    """What a strategy may know about a request. The same for every attempt of it."""
+
+    request_id: str
+    """The client's `x-request-id`, or one that the gateway made."""
+    model: str
+    """The served name that the client asked for."""
+    stream: bool
+    prompt_tokens: int
+    """Length of the prompt, estimated from its characters; at least 1."""
+    prompt_start: bytes
+    """The first 1,024 characters of the prompt in UTF-8. Messages are joined by a space; token ids
+    are written in decimal. Requests with a common start can share KV cache."""
+    cache_key: str | None = None
+    """OpenAI's `prompt_cache_key`: requests of one session or application. None if not given."""
+
+
+@dataclass(frozen=True, slots=True)
+class FleetView:
+    """What a strategy may know about the pods besides their groups. Read only."""
+
+    loads: Mapping[str, Load]
+    """What this gateway has in flight, by pod uid. An idle pod has no row."""
+
+    def load(self, pod: Endpoint) -> Load:
+        """The load of one pod, zero if it is idle."""
+        return self.loads.get(pod.uid, _IDLE)
+
+
+class Strategy(Protocol):
+    """Chooses the pods of one attempt."""
+
+    def choose(
+        self, request: RoutingRequest, groups: Sequence[Group], view: FleetView
+    ) -> Route | None:
+        """A route through one of the groups; None only when there is no group."""
+        ...
