@@ -88,8 +88,10 @@ def bounds_page() -> str:
         "so. `*` stands for each role, or for each target.\n",
         "| field of `spec` | least | most | because |\n|---|---|---|---|",
     ]
-    for bound in (*DURATION_BOUNDS.values(), *NUMBER_BOUNDS.values()):
-        parts.append(f"| `{bound.field}` | {bound.least} | {bound.most} | {bound.costs} |")
+    for span in DURATION_BOUNDS.values():
+        parts.append(f"| `{span.field}` | {span.least} | {span.most} | {span.costs} |")
+    for number in NUMBER_BOUNDS.values():
+        parts.append(f"| `{number.field}` | {number.least} | {number.most} | {number.costs} |")
     parts += ["", "| text or list of `spec` | most |", "|---|---|"]
     for path, node in _nodes("", schema):
         if "maxItems" in node:

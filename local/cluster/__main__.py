@@ -7,9 +7,13 @@ import shutil
 import subprocess
 import sys
 from pathlib import Path
+from typing import TYPE_CHECKING
 
-from local.cluster import build, preflight
+from local.cluster import build, fetch, preflight
 from local.cluster.layout import DEFAULT_NAME, default_state_dir
+
+if TYPE_CHECKING:
+    from local.cluster.cluster import Cluster
 
 
 def _parser() -> argparse.ArgumentParser:
@@ -44,7 +48,7 @@ def _parser() -> argparse.ArgumentParser:
     return parser
 
 
-def _cluster(asked: argparse.Namespace):
+def _cluster(asked: argparse.Namespace) -> "Cluster":
     """The environment's packages are needed from here on."""
     from local.cluster.cluster import Cluster
 
@@ -118,7 +122,7 @@ def logs(asked: argparse.Namespace) -> int:
 
 
 def clean_cache(asked: argparse.Namespace) -> int:
-    root = build.cache_root()
+    root = fetch.cache_root()
     if not root.exists():
         print(f"{root} does not exist: nothing to remove")
         return 0

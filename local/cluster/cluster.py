@@ -123,7 +123,7 @@ class Cluster:
         pki.write_private(files.kubeconfig, text.encode())
         return listener
 
-    def _launch(self, listener: socket.socket, tied: bool) -> tuple[subprocess.Popen, int]:
+    def _launch(self, listener: socket.socket, tied: bool) -> tuple[subprocess.Popen[bytes], int]:
         files = self.files
         reader, writer = os.pipe()
         descriptors = [listener.fileno(), writer]
@@ -188,8 +188,9 @@ class Cluster:
             told = json.loads(self.files.run.read_text())
         except (OSError, ValueError):
             return None
-        alive = _start_time(told["pid"]) == told["start_time"] and told["start_time"] is not None
-        return told["pid"] if alive else None
+        pid: int = told["pid"]
+        alive = _start_time(pid) == told["start_time"] and told["start_time"] is not None
+        return pid if alive else None
 
     def stop(self) -> None:
         """End everything and remove the state directory. ClusterError when something is left."""
@@ -263,7 +264,7 @@ class Cluster:
             try:
                 connection.connect(str(self.files.control))
                 socket.send_fds(connection, [json.dumps(request).encode()], list(descriptors))
-                answer = json.loads(connection.recv(1 << 20))
+                answer: dict[str, Any] = json.loads(connection.recv(1 << 20))
             except OSError as error:
                 raise ClusterError(f"cluster {self._name} does not answer: {error}") from error
         if "error" in answer:
@@ -284,11 +285,11 @@ class Cluster:
     def publish(self, target: str, name: str, host_port: int = 0) -> int:
         """Serve `host:port` of the cluster on 127.0.0.1. The same name again: the same port."""
         known = self.files.state / "published.json"
-        published = json.loads(known.read_text()) if known.exists() else {}
+        published: dict[str, int] = json.loads(known.read_text()) if known.exists() else {}
         if name in published:
             return published[name]
         with listen(host_port) as listener:
-            port = listener.getsockname()[1]
+            port: int = listener.getsockname()[1]
             self.ask({"do": "publish", "name": name, "target": target}, (listener.fileno(),))
         published[name] = port
         known.write_text(json.dumps(published))
@@ -311,7 +312,7 @@ class Cluster:
 
     def send_signal(self, program: str, number: int = signal.SIGKILL) -> int:
         """Signal a component (`kubelet.node1`, `runtime.node1`, `kube-scheduler`); its starts."""
-        before = self.status()["programs"][program]["starts"]
+        before: int = self.status()["programs"][program]["starts"]
         self.ask({"do": "signal", "program": program, "signal": int(number)})
         return before
 

@@ -110,8 +110,8 @@ def _install(names: list[str]) -> None:
 def _unpack(names: list[str]) -> None:
     """Lists and archives of its own, because those of the system belong to root."""
     with tempfile.TemporaryDirectory(dir=place()) as folder:
-        for own in ("lists/partial", "cache/archives/partial"):
-            (Path(folder) / own).mkdir(parents=True)
+        for needed in ("lists/partial", "cache/archives/partial"):
+            (Path(folder) / needed).mkdir(parents=True)
         own = [f"Dir::State::Lists={folder}/lists", f"Dir::Cache={folder}/cache"]
         # As root, apt fetches as a user who cannot enter the cache of another.
         options = [*own, "APT::Sandbox::User=root", "Debug::NoLocking=true"]

@@ -118,7 +118,7 @@ def _missing_kernel() -> list[str]:
 
 def _missing_room() -> list[str]:
     found = []
-    place = build.cache_root()
+    place = fetch.cache_root()
     while not place.exists():
         place = place.parent
     needed_gb = RUN_DISK_GB if build.is_built("all") else BUILD_DISK_GB

@@ -6,6 +6,7 @@ import sys
 import time
 from datetime import UTC, datetime
 from pathlib import Path
+from typing import Any
 
 import yaml
 
@@ -115,7 +116,9 @@ def _explain(kube: Kube, name: str) -> None:
         say(str(error))
 
 
-def _rest(place: Place, figures: DemoFigures, name: str, fleet: dict, ended: float) -> None:
+def _rest(
+    place: Place, figures: DemoFigures, name: str, fleet: dict[str, Any], ended: float
+) -> None:
     """Wait until the windows have passed and the replicas are back, then watch a silent minute."""
     spec = fleet["spec"]
     minimum = {
@@ -123,7 +126,7 @@ def _rest(place: Place, figures: DemoFigures, name: str, fleet: dict, ended: flo
         for role in ("prefill", "decode")
     }
 
-    def settled(status_of: dict) -> bool:
+    def settled(status_of: dict[str, Any]) -> bool:
         prefill, decode, _ = roles(status_of.get("status", {}))
         return prefill == (minimum["prefill"],) * 2 and decode == (minimum["decode"],) * 2
 

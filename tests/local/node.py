@@ -13,12 +13,12 @@ from pathlib import Path
 
 import grpc
 
-from local.cluster.cri import api_pb2 as api
+from local.cluster.cri import api_pb2
 
 _REPOSITORY = Path(__file__).resolve().parents[2]
 _RPCS = {
     rpc.name: (service.full_name, rpc)
-    for service in api.DESCRIPTOR.services_by_name.values()
+    for service in api_pb2.DESCRIPTOR.services_by_name.values()
     for rpc in service.methods
 }
 
@@ -60,10 +60,10 @@ class Node:
         service, rpc = _RPCS[name]
         method = self._channel.unary_unary(
             f"/{service}/{name}",
-            request_serializer=getattr(api, rpc.input_type.name).SerializeToString,
-            response_deserializer=getattr(api, rpc.output_type.name).FromString,
+            request_serializer=getattr(api_pb2, rpc.input_type.name).SerializeToString,
+            response_deserializer=getattr(api_pb2, rpc.output_type.name).FromString,
         )
-        return method(getattr(api, rpc.input_type.name)(**fields), timeout=timeout_s)
+        return method(getattr(api_pb2, rpc.input_type.name)(**fields), timeout=timeout_s)
 
     def kill(self) -> None:
         self._channel.close()
@@ -85,20 +85,20 @@ class Node:
     # ---- what tests do again and again
 
     def pod(self, name: str = "pod", **linux) -> str:
-        config = api.PodSandboxConfig(
-            metadata=api.PodSandboxMetadata(name=name, uid=name, namespace="default"),
+        config = api_pb2.PodSandboxConfig(
+            metadata=api_pb2.PodSandboxMetadata(name=name, uid=name, namespace="default"),
             hostname=name,
             log_directory=str(self.directory / "logs" / name),
-            dns_config=api.DNSConfig(servers=["10.96.0.10"], searches=["svc.cluster.local"]),
-            linux=api.LinuxPodSandboxConfig(**linux),
+            dns_config=api_pb2.DNSConfig(servers=["10.96.0.10"], searches=["svc.cluster.local"]),
+            linux=api_pb2.LinuxPodSandboxConfig(**linux),
         )
         return self.call("RunPodSandbox", config=config).pod_sandbox_id
 
     def create(self, pod: str, *command: str, image: str = "tools", security=None, **config) -> str:
-        linux = api.LinuxContainerConfig(security_context=security)
-        made = api.ContainerConfig(
-            metadata=api.ContainerMetadata(name="main"),
-            image=api.ImageSpec(image=image),
+        linux = api_pb2.LinuxContainerConfig(security_context=security)
+        made = api_pb2.ContainerConfig(
+            metadata=api_pb2.ContainerMetadata(name="main"),
+            image=api_pb2.ImageSpec(image=image),
             command=command,
             log_path=f"{secrets.token_hex(4)}.log",
             linux=linux,
@@ -111,13 +111,13 @@ class Node:
         self.call("StartContainer", container_id=key)
         return key
 
-    def status(self, container: str) -> api.ContainerStatus:
+    def status(self, container: str) -> api_pb2.ContainerStatus:
         return self.call("ContainerStatus", container_id=container).status
 
-    def wait(self, container: str, *, timeout_s: float = 10) -> api.ContainerStatus:
+    def wait(self, container: str, *, timeout_s: float = 10) -> api_pb2.ContainerStatus:
         """Its status once it has exited."""
         deadline = time.monotonic() + timeout_s
-        while (status := self.status(container)).state != api.CONTAINER_EXITED:
+        while (status := self.status(container)).state != api_pb2.CONTAINER_EXITED:
             assert time.monotonic() < deadline, f"still running: {status}"
             time.sleep(0.01)
         return status
@@ -128,7 +128,7 @@ class Node:
         lines = Path(path).read_text().splitlines()
         return "\n".join(line.split(" ", 3)[3] for line in lines)
 
-    def exec(self, container: str, *command: str, timeout: int = 0) -> api.ExecSyncResponse:
+    def exec(self, container: str, *command: str, timeout: int = 0) -> api_pb2.ExecSyncResponse:
         return self.call("ExecSync", container_id=container, cmd=command, timeout=timeout)
 
 

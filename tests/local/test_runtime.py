@@ -13,7 +13,7 @@ from pathlib import Path
 import grpc
 import pytest
 
-from local.cluster.cri import api_pb2 as api
+from local.cluster.cri import api_pb2
 from tests.local.node import Node, alive
 
 pytestmark = [
@@ -88,7 +88,7 @@ def test_a_program_that_does_not_exist_fails_the_start_and_names_it(node, pod):
     assert "no-such-program" in error.details()
     assert "not found" in error.details()
     status = node.status(container)
-    assert (status.state, status.exit_code) == (api.CONTAINER_EXITED, 128)
+    assert (status.state, status.exit_code) == (api_pb2.CONTAINER_EXITED, 128)
 
 
 def test_the_program_is_pid_1_of_the_image_s_user_without_capabilities(node, pod):
@@ -103,9 +103,9 @@ def test_the_program_is_pid_1_of_the_image_s_user_without_capabilities(node, pod
 
 
 def test_run_as_user_group_and_supplemental_groups_are_honoured(node, pod):
-    security = api.LinuxContainerSecurityContext(
-        run_as_user=api.Int64Value(value=1234),
-        run_as_group=api.Int64Value(value=55),
+    security = api_pb2.LinuxContainerSecurityContext(
+        run_as_user=api_pb2.Int64Value(value=1234),
+        run_as_group=api_pb2.Int64Value(value=55),
         supplemental_groups=[2000],
         no_new_privs=True,
     )
@@ -116,8 +116,8 @@ def test_run_as_user_group_and_supplemental_groups_are_honoured(node, pod):
 
 
 def test_uid_0_keeps_the_usual_capabilities_and_loses_dropped_ones(node, pod):
-    drop = api.LinuxContainerSecurityContext(
-        capabilities=api.Capability(
+    drop = api_pb2.LinuxContainerSecurityContext(
+        capabilities=api_pb2.Capability(
             drop_capabilities=["ALL"], add_capabilities=["NET_BIND_SERVICE"]
         )
     )
@@ -187,8 +187,8 @@ def test_mounts_resolve_links_inside_the_root_and_honour_read_only(node, pod, di
     (source / "token").write_text("secret")
     target = "/var/run/secrets/here"
     mounts = [
-        api.Mount(container_path=target, host_path=str(source), readonly=True),
-        api.Mount(container_path="/data", host_path=str(source)),
+        api_pb2.Mount(container_path=target, host_path=str(source), readonly=True),
+        api_pb2.Mount(container_path="/data", host_path=str(source)),
     ]
     script = f"cat {target}/token; echo; touch {target}/x || echo refused; touch /data/written"
     lines = node.output(node.run(pod, "sh", "-c", script, mounts=mounts)).splitlines()
@@ -201,15 +201,15 @@ def test_mounts_resolve_links_inside_the_root_and_honour_read_only(node, pod, di
 def test_a_read_only_root_filesystem_cannot_be_written_but_its_mounts_can(node, pod, directory):
     scratch = directory / "scratch"
     scratch.mkdir()
-    security = api.LinuxContainerSecurityContext(readonly_rootfs=True)
+    security = api_pb2.LinuxContainerSecurityContext(readonly_rootfs=True)
     script = "for d in / /tmp /usr /scratch; do touch $d/x 2>/dev/null && echo $d; done; true"
-    mounts = [api.Mount(container_path="/scratch", host_path=str(scratch))]
+    mounts = [api_pb2.Mount(container_path="/scratch", host_path=str(scratch))]
     container = node.run(pod, "sh", "-c", script, image="root", security=security, mounts=mounts)
     assert node.output(container) == "/scratch"
 
 
 def test_an_unknown_image_is_absent_and_pulling_it_says_what_to_write(node, directory):
-    unknown = api.ImageSpec(image="ghcr.io/nobody/nothing:1")
+    unknown = api_pb2.ImageSpec(image="ghcr.io/nobody/nothing:1")
     assert not node.call("ImageStatus", image=unknown).HasField("image")
     error = _failure(node.call, name="PullImage", image=unknown)
     assert error.code() is grpc.StatusCode.NOT_FOUND
@@ -220,7 +220,7 @@ def test_the_images_file_is_read_again_when_it_changes(node, directory):
     file = directory / "images.json"
     entries = json.loads(file.read_text())
     file.write_text(json.dumps(entries | {"ghcr.io/late/comer": {"user": 7}}))
-    late = node.call("ImageStatus", image=api.ImageSpec(image="ghcr.io/late/comer:v1")).image
+    late = node.call("ImageStatus", image=api_pb2.ImageSpec(image="ghcr.io/late/comer:v1")).image
     assert late.uid.value == 7
 
 
@@ -258,9 +258,9 @@ def test_containers_of_a_pod_share_network_hostname_and_shared_memory(node, pod)
 
 
 def test_a_host_network_pod_has_the_node_s_interfaces_and_no_address_of_its_own(node):
-    options = api.NamespaceOption(network=api.NODE)
+    options = api_pb2.NamespaceOption(network=api_pb2.NODE)
     key = node.pod(
-        "host", security_context=api.LinuxSandboxSecurityContext(namespace_options=options)
+        "host", security_context=api_pb2.LinuxSandboxSecurityContext(namespace_options=options)
     )
     assert node.call("PodSandboxStatus", pod_sandbox_id=key).status.network.ip == ""
     assert "br0af40100" in node.output(node.run(key, "cat", "/proc/net/dev"))
@@ -272,11 +272,11 @@ def test_stopping_a_pod_twice_and_removing_it_leaves_nothing(node):
     container = node.run(key, "sleep", "60")
     for _ in range(2):
         node.call("StopPodSandbox", pod_sandbox_id=key)
-    assert node.status(container).state == api.CONTAINER_EXITED
+    assert node.status(container).state == api_pb2.CONTAINER_EXITED
     for _ in range(2):
         node.call("RemovePodSandbox", pod_sandbox_id=key)
     assert not node.call(
-        "ListContainers", filter=api.ContainerFilter(pod_sandbox_id=key)
+        "ListContainers", filter=api_pb2.ContainerFilter(pod_sandbox_id=key)
     ).containers
     assert not (node.root / "pods" / key).exists()
     _until(lambda: f"ve{key[:12]}" not in node.inside("ip", "link"))
@@ -312,11 +312,11 @@ def test_when_the_runtime_is_killed_its_containers_die_and_are_reported_as_exite
     _until(lambda: not any(alive(pid) for pid in pids))
     _until(lambda: f"ve{key[:12]}" not in node.inside("ip", "link"))
     node.start()
-    listed = node.call("ListPodSandbox", filter=api.PodSandboxFilter(id=key)).items
-    assert [pod.state for pod in listed] == [api.SANDBOX_NOTREADY]
+    listed = node.call("ListPodSandbox", filter=api_pb2.PodSandboxFilter(id=key)).items
+    assert [pod.state for pod in listed] == [api_pb2.SANDBOX_NOTREADY]
     for container in containers:
         status = node.status(container)
-        assert (status.state, status.exit_code) == (api.CONTAINER_EXITED, 255)
+        assert (status.state, status.exit_code) == (api_pb2.CONTAINER_EXITED, 255)
     node.call("RemovePodSandbox", pod_sandbox_id=key)
     assert not node.call("ListContainers").containers
 

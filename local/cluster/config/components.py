@@ -7,6 +7,7 @@ no eviction by disk or memory, an etcd without fsync on a tmpfs.
 import base64
 import json
 from pathlib import Path
+from typing import Any
 
 from local.cluster.layout import (
     API_ADDRESS,
@@ -48,7 +49,7 @@ def kubeconfig(server: str, ca: bytes, user: str, token: str, name: str) -> str:
     )
 
 
-def admission() -> dict:
+def admission() -> dict[str, Any]:
     """Pod Security `restricted` for every namespace but kube-system."""
     levels = {
         f"{mode}{suffix}": value
@@ -72,7 +73,7 @@ def admission() -> dict:
     }
 
 
-def audit_policy() -> dict:
+def audit_policy() -> dict[str, Any]:
     """Every request as metadata, but for the components' own reads and health checks."""
     components = [
         *("system:apiserver", "system:kube-controller-manager", "system:kube-scheduler"),
@@ -92,7 +93,7 @@ def audit_policy() -> dict:
     }
 
 
-def kubelet_config(files: Files, node: str) -> dict:
+def kubelet_config(files: Files, node: str) -> dict[str, Any]:
     """KubeletConfiguration of one node."""
     return {
         "apiVersion": "kubelet.config.k8s.io/v1beta1",
@@ -145,7 +146,7 @@ def corefile(files: Files) -> str:
     )
 
 
-def dns_objects() -> list[tuple[str, dict]]:
+def dns_objects() -> list[tuple[str, dict[str, Any]]]:
     """(collection path, object) for CoreDNS, which runs beside the API server, not in a pod."""
     rules = [
         {

@@ -3,6 +3,7 @@
 import json
 import sys
 from pathlib import Path
+from typing import Any
 
 from local.cluster.layout import SOURCE
 
@@ -11,7 +12,7 @@ TEMPLATE = Path(__file__).with_name("images.json")
 _COMMON = ("/usr", "/bin", "/lib", "/lib64", "/sbin", "/opt")
 
 
-def resolve(bin_dir: Path, extra: Path | None = None) -> dict[str, dict]:
+def resolve(bin_dir: Path, extra: Path | None = None) -> dict[str, dict[str, Any]]:
     """Image name → entry; `extra` is the user's file, which wins. ValueError for bad JSON."""
     values = {
         "venv": sys.prefix,
@@ -19,7 +20,7 @@ def resolve(bin_dir: Path, extra: Path | None = None) -> dict[str, dict]:
         "source": str(SOURCE),
         "bin": str(bin_dir),
     }
-    entries: dict[str, dict] = {}
+    entries: dict[str, dict[str, Any]] = {}
     for file in (TEMPLATE, extra):
         if file is None:
             continue
@@ -34,7 +35,7 @@ def resolve(bin_dir: Path, extra: Path | None = None) -> dict[str, dict]:
     return resolved
 
 
-def _fill(value, values: dict[str, str]):
+def _fill(value: Any, values: dict[str, str]) -> Any:
     """Replace `{venv}` and the like in every string."""
     if isinstance(value, str):
         for name, text in values.items():

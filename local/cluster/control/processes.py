@@ -30,7 +30,7 @@ class Program:
     started_at: float = 0.0
     pause_s: float = _FIRST_PAUSE_S
     wanted: bool = True
-    process: subprocess.Popen | None = None
+    process: subprocess.Popen[bytes] | None = None
 
 
 class Processes:

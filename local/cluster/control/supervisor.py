@@ -209,7 +209,7 @@ class Supervisor:
         await _until(lambda: (self._bin / "coredns").exists(), poll_s=0.5)
         self.run("coredns", ["coredns", "-conf", str(self._files.config / "Corefile")])
 
-    def _create(self, path: str, body: dict) -> None:
+    def _create(self, path: str, body: dict[str, Any]) -> None:
         try:
             self._api.post(path, body)
         except ApiError as error:
@@ -236,7 +236,7 @@ class Supervisor:
             _is_ready(node, self._spec.gpus_per_node) for node in nodes
         )
 
-    def _give_gpus(self, node: dict) -> None:
+    def _give_gpus(self, node: dict[str, Any]) -> None:
         """Set the node's GPU capacity where it is not what the cluster should have.
 
         The kubelet would fill in allocatable itself, but only at its next status in 10 s.
@@ -267,7 +267,7 @@ class Supervisor:
         words = ["forward", str(descriptor), target, f"{DNS_SERVICE}:53"]
         self.run(f"forward.{name}", words, fds=(descriptor,))
 
-    def obey(self, asked: dict, descriptors: list[int]) -> dict:
+    def obey(self, asked: dict[str, Any], descriptors: list[int]) -> dict[str, Any]:
         """One request of `control.sock`. KeyError and ValueError become the answer's error."""
         match asked["do"]:
             case "status":
@@ -284,7 +284,7 @@ class Supervisor:
                 raise ValueError(f"unknown request {other!r}")
         return {}
 
-    def _status(self) -> dict[str, dict]:
+    def _status(self) -> dict[str, dict[str, int]]:
         return {
             name: {"pid": program.pid, "starts": program.starts}
             for name, program in self._processes.programs.items()
@@ -295,7 +295,7 @@ GPU = "nvidia.com/gpu"
 _DEFAULT = "/api/v1/namespaces/default"
 
 
-def _is_ready(node: dict, gpus: int) -> bool:
+def _is_ready(node: dict[str, Any], gpus: int) -> bool:
     """Ready, schedulable, and with its GPUs offered to the scheduler."""
     status = node["status"]
     conditions = {c["type"]: c["status"] for c in status.get("conditions", [])}

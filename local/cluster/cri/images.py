@@ -9,6 +9,7 @@ import hashlib
 import json
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
 
 class ImageUnknownError(Exception):
@@ -32,7 +33,7 @@ class Image:
 _FIELDS = {"paths", "env", "entrypoint", "cmd", "user", "working_dir"}
 
 
-def parse(name: str, entry: dict) -> Image:
+def parse(name: str, entry: dict[str, Any]) -> Image:
     """ValueError that names the image and the field."""
     unknown = set(entry) - _FIELDS
     if unknown:
@@ -41,7 +42,7 @@ def parse(name: str, entry: dict) -> Image:
     if relative:
         raise ValueError(f"image {name!r}: paths must be absolute, not {relative}")
     digest = hashlib.sha256(json.dumps([name, entry], sort_keys=True).encode()).hexdigest()
-    values = {k: tuple(v) if isinstance(v, list) else v for k, v in entry.items()}
+    values: dict[str, Any] = {k: tuple(v) if isinstance(v, list) else v for k, v in entry.items()}
     return Image(name=name, id=f"sha256:{digest}", **values)
 
 

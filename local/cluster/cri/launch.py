@@ -1,14 +1,14 @@
 """From what the kubelet asks for to what `child.py` and `rootfs.py` do: pure functions.
 
-The result is a JSON-able dict, written as `spec.json` beside the container's state: the fork
-server's children read it, at start and for each exec.
+The result is written as `spec.json` beside the container's state; see `fork/spec.py`.
 """
 
 import signal
 from pathlib import Path
 
-from local.cluster.cri import api_pb2 as api
+from local.cluster.cri import api_pb2
 from local.cluster.cri.fork.linux import CAPABILITIES
+from local.cluster.cri.fork.spec import ContainerSpec
 from local.cluster.cri.images import Image
 
 _PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
@@ -20,7 +20,7 @@ _DEFAULT_CAPABILITIES = frozenset(_DEFAULT_NAMES.split())
 
 
 def user_of(
-    image: Image, security: api.LinuxContainerSecurityContext
+    image: Image, security: api_pb2.LinuxContainerSecurityContext
 ) -> tuple[int, int, tuple[int, ...]]:
     """(uid, gid, groups): the pod's wish before the image's. ValueError for a user name."""
     if security.run_as_username:
@@ -33,7 +33,7 @@ def user_of(
     return uid, gid, tuple(dict.fromkeys((gid, *security.supplemental_groups)))
 
 
-def capabilities_of(security: api.LinuxContainerSecurityContext) -> list[int]:
+def capabilities_of(security: api_pb2.LinuxContainerSecurityContext) -> list[int]:
     """Numbers of the capabilities that a process of uid 0 may have."""
     if security.privileged:
         return list(range(len(CAPABILITIES)))
@@ -51,7 +51,7 @@ def capabilities_of(security: api.LinuxContainerSecurityContext) -> list[int]:
     return sorted(CAPABILITIES.index(name) for name in keep)
 
 
-def argv_of(image: Image, config: api.ContainerConfig) -> list[str]:
+def argv_of(image: Image, config: api_pb2.ContainerConfig) -> list[str]:
     """`command` replaces the entrypoint and the image's cmd; `args` replace the cmd."""
     if config.command:
         argv = [*config.command, *config.args]
@@ -64,7 +64,9 @@ def argv_of(image: Image, config: api.ContainerConfig) -> list[str]:
     return argv
 
 
-def environment(image: Image, config: api.ContainerConfig, *, hostname: str, uid: int) -> dict:
+def environment(
+    image: Image, config: api_pb2.ContainerConfig, *, hostname: str, uid: int
+) -> dict[str, str]:
     env = {"PATH": _PATH, "HOSTNAME": hostname, "HOME": "/root" if uid == 0 else "/", **image.env}
     env.update((pair.key, pair.value.decode(errors="surrogateescape")) for pair in config.envs)
     return env
@@ -72,13 +74,13 @@ def environment(image: Image, config: api.ContainerConfig, *, hostname: str, uid
 
 def spec_of(
     image: Image,
-    config: api.ContainerConfig,
-    pod: api.PodSandboxConfig,
+    config: api_pb2.ContainerConfig,
+    pod: api_pb2.PodSandboxConfig,
     *,
     directory: Path,
     pod_directory: Path,
     rootless: bool,
-) -> dict:
+) -> ContainerSpec:
     """The whole start of one container."""
     security = config.linux.security_context
     uid, gid, groups = user_of(image, security)
@@ -95,7 +97,7 @@ def spec_of(
             }
             for m in config.mounts
         ],
-        "devices": [[d.host_path, d.container_path] for d in config.devices],
+        "devices": [(d.host_path, d.container_path) for d in config.devices],
         "files": {
             f"/etc/{name}": str(pod_directory / name)
             for name in ("resolv.conf", "hosts", "hostname")
@@ -136,7 +138,7 @@ def _group(gid: int) -> str:
 
 def signal_number(wanted: int) -> int:
     """A CRI Signal as a number; RUNTIME_DEFAULT is SIGTERM."""
-    name = api.Signal.Name(wanted)
+    name = api_pb2.Signal.Name(wanted)
     if name == "RUNTIME_DEFAULT":
         return signal.SIGTERM
     for base, sign, mark in (("SIGRTMIN", 1, "PLUS"), ("SIGRTMAX", -1, "MINUS")):
@@ -145,7 +147,7 @@ def signal_number(wanted: int) -> int:
     return signal.Signals[{"SIGCLD": "SIGCHLD", "SIGIOT": "SIGABRT"}.get(name, name)]
 
 
-def resolv_conf(dns: api.DNSConfig) -> str:
+def resolv_conf(dns: api_pb2.DNSConfig) -> str:
     lines = [f"nameserver {server}" for server in dns.servers]
     if dns.searches:
         lines.append("search " + " ".join(dns.searches))

@@ -14,12 +14,14 @@ import secrets
 import shutil
 import signal
 import time
+from collections.abc import Coroutine
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any, TypeVar
 
-from local.cluster.cri import api_pb2 as api
-from local.cluster.cri import launch
+from local.cluster.cri import api_pb2, launch
 from local.cluster.cri.fork.spawner import Process, Spawner, SpawnError, read_to_end
+from local.cluster.cri.fork.spec import ContainerSpec
 from local.cluster.cri.images import Image, Images
 from local.cluster.cri.logs import ContainerLog
 from local.cluster.cri.network import Network
@@ -29,6 +31,7 @@ _OUTPUT_LIMIT_BYTES = 16 << 20  # of an exec, as the CRI asks
 _DRAIN_S = 1.0  # for the last output of a container that has ended
 
 _log = logging.getLogger("cri")
+_Kept = TypeVar("_Kept")
 
 
 class NotFoundError(Exception):
@@ -42,24 +45,29 @@ class RefusedError(Exception):
 @dataclass(slots=True)
 class Pod:
     id: str
-    config: api.PodSandboxConfig
+    config: api_pb2.PodSandboxConfig
     state: PodState
 
     @property
     def host_network(self) -> bool:
         options = self.config.linux.security_context.namespace_options
-        return options.network == api.NODE
+        return bool(options.network == api_pb2.NODE)
 
 
 @dataclass(slots=True)
 class Container:
     id: str
-    config: api.ContainerConfig
+    config: api_pb2.ContainerConfig
     state: ContainerState
     log: ContainerLog | None = None
     process: Process | None = None
     ended: asyncio.Event = field(default_factory=asyncio.Event)
     lock: asyncio.Lock = field(default_factory=asyncio.Lock)
+
+    @property
+    def running(self) -> Process | None:
+        """Its process from the start until its end is recorded; None before and after."""
+        return self.process if self.state.phase == api_pb2.CONTAINER_RUNNING else None
 
 
 class Pods:
@@ -82,7 +90,7 @@ class Pods:
         self._spawner = spawner
         self._rootless = rootless
         self._told_about_users = False
-        self._tasks: set[asyncio.Task] = set()
+        self._tasks: set[asyncio.Task[None]] = set()
         self.pods = {
             key: Pod(key, config, state)
             for key, (config, state) in self._records.load_pods().items()
@@ -101,7 +109,7 @@ class Pods:
 
     # ---- pods
 
-    async def run_pod(self, config: api.PodSandboxConfig) -> str:
+    async def run_pod(self, config: api_pb2.PodSandboxConfig) -> str:
         key = secrets.token_hex(32)
         pod = Pod(key, config, PodState(created_ns=time.time_ns()))
         directory = self._records.pods / key
@@ -188,7 +196,7 @@ class Pods:
 
     # ---- containers
 
-    def create_container(self, pod_key: str, config: api.ContainerConfig) -> str:
+    def create_container(self, pod_key: str, config: api_pb2.ContainerConfig) -> str:
         pod = self.pod(pod_key)
         if not pod.state.ready:
             raise RefusedError(f"pod sandbox {pod_key} is not ready")
@@ -210,7 +218,7 @@ class Pods:
         return key
 
     def _new_state(
-        self, pod: Pod, image: Image, config: api.ContainerConfig, spec: dict
+        self, pod: Pod, image: Image, config: api_pb2.ContainerConfig, spec: ContainerSpec
     ) -> ContainerState:
         if self._rootless and spec["uid"] != 0 and not self._told_about_users:
             self._told_about_users = True
@@ -232,7 +240,7 @@ class Pods:
     async def start_container(self, key: str) -> None:
         container = self.container(key)
         async with container.lock:
-            if container.state.phase != api.CONTAINER_CREATED:
+            if container.state.phase != api_pb2.CONTAINER_CREATED:
                 raise RefusedError(f"container {key} has been started before")
             pod = self.pod(container.state.sandbox)
             path = None
@@ -258,19 +266,19 @@ class Pods:
                 os.close(stderr)
             container.state.started_ns = time.time_ns()
             self._records.save(directory, container.state)
-            self._follow(self._await_end(container))
+            self._follow(self._await_end(container, container.process, log))
 
-    def _follow(self, coroutine) -> None:
+    def _follow(self, coroutine: Coroutine[Any, Any, None]) -> None:
         task = asyncio.get_running_loop().create_task(coroutine)
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
 
-    async def _await_end(self, container: Container) -> None:
-        await container.process.done.wait()
+    async def _await_end(self, container: Container, process: Process, log: ContainerLog) -> None:
+        await process.done.wait()
         now = time.time_ns()
         with contextlib.suppress(TimeoutError):
-            await asyncio.wait_for(container.log.ended.wait(), _DRAIN_S)
-        code = container.process.status
+            await asyncio.wait_for(log.ended.wait(), _DRAIN_S)
+        code = process.status
         self._finish(container, now, code=code, reason="Error" if code else "Completed")
 
     def _finish(
@@ -295,13 +303,14 @@ class Pods:
         container = self.container(key)
         async with container.lock:
             pass  # a start under way comes to its end first
-        if container.state.phase != api.CONTAINER_RUNNING:
+        process = container.running
+        if process is None:
             return
         if grace_s > 0:
-            container.process.send(launch.signal_number(container.config.stop_signal))
+            process.send(launch.signal_number(container.config.stop_signal))
             with contextlib.suppress(TimeoutError):
                 await asyncio.wait_for(container.ended.wait(), grace_s)
-        container.process.send(signal.SIGKILL)
+        process.send(signal.SIGKILL)
         await container.ended.wait()
 
     async def remove_container(self, key: str) -> None:
@@ -315,7 +324,7 @@ class Pods:
 
     def reopen_log(self, key: str) -> None:
         container = self.container(key)
-        if container.log is None or container.state.phase != api.CONTAINER_RUNNING:
+        if container.log is None or container.state.phase != api_pb2.CONTAINER_RUNNING:
             raise RefusedError(f"container {key} is not running")
         container.log.reopen()
 
@@ -326,13 +335,14 @@ class Pods:
     ) -> tuple[int, bytes, bytes]:
         """(exit code, stdout, stderr). TimeoutError after it was killed, SpawnError if not run."""
         container = self.container(key)
-        if container.state.phase != api.CONTAINER_RUNNING or container.process.done.is_set():
+        process = container.running
+        if process is None or process.done.is_set():
             raise RefusedError(f"container {key} is not running")
         directory = self._records.containers / container.id
         return await self._capture(
             "exec",
             timeout_s=timeout_s,
-            pid=container.process.pid,
+            pid=process.pid,
             spec=str(directory / "spec.json"),
             argv=argv,
         )
@@ -342,7 +352,7 @@ class Pods:
     ) -> tuple[int, bytes, bytes]:
         pipes = [os.pipe() for _ in range(2)]
         (out_read, out_write), (err_read, err_write) = pipes
-        readers: list[asyncio.Task] = []
+        readers: list[asyncio.Task[bytes]] = []
         try:
             try:
                 process = await self._spawner.start(
@@ -374,11 +384,13 @@ class Pods:
 
     async def close(self) -> None:
         """Kills every container and writes down that it ended."""
-        running = [c for c in self.containers.values() if c.state.phase == api.CONTAINER_RUNNING]
+        running = [
+            c for c in self.containers.values() if c.state.phase == api_pb2.CONTAINER_RUNNING
+        ]
         await asyncio.gather(*(self.stop_container(c.id, grace_s=0) for c in running))
 
 
-def _only(known: dict, key: str, kind: str):
+def _only(known: dict[str, _Kept], key: str, kind: str) -> _Kept:
     if key in known:
         return known[key]
     matches = [value for name, value in known.items() if key and name.startswith(key)]

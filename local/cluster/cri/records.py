@@ -6,10 +6,12 @@ After the death of a runtime nothing of it runs any more, so what is loaded is n
 
 import json
 import shutil
+from collections.abc import Iterator
 from dataclasses import asdict, dataclass, fields
 from pathlib import Path
+from typing import TypeVar
 
-from local.cluster.cri import api_pb2 as api
+from local.cluster.cri import api_pb2
 
 _LOST_EXIT_CODE = 255
 
@@ -40,9 +42,12 @@ class ContainerState:
 
     @property
     def phase(self) -> int:
-        if self.finished_ns:
-            return api.CONTAINER_EXITED
-        return api.CONTAINER_RUNNING if self.started_ns else api.CONTAINER_CREATED
+        """A ContainerState of the CRI."""
+        phase: int = api_pb2.CONTAINER_RUNNING if self.started_ns else api_pb2.CONTAINER_CREATED
+        return api_pb2.CONTAINER_EXITED if self.finished_ns else phase
+
+
+_State = TypeVar("_State", PodState, ContainerState)
 
 
 class Records:
@@ -62,11 +67,11 @@ class Records:
         partial.write_text(json.dumps(asdict(state)))
         partial.rename(directory / "state.json")
 
-    def load_pods(self) -> dict[str, tuple[api.PodSandboxConfig, PodState]]:
+    def load_pods(self) -> dict[str, tuple[api_pb2.PodSandboxConfig, PodState]]:
         """What an earlier runtime left: pods that are not ready."""
         found = {}
         for directory, state in self._load(self.pods, PodState):
-            config = api.PodSandboxConfig.FromString((directory / "config.pb").read_bytes())
+            config = api_pb2.PodSandboxConfig.FromString((directory / "config.pb").read_bytes())
             state.ready = False
             self.save(directory, state)
             found[directory.name] = (config, state)
@@ -74,11 +79,11 @@ class Records:
 
     def load_containers(
         self, *, now_ns: int
-    ) -> dict[str, tuple[api.ContainerConfig, ContainerState]]:
+    ) -> dict[str, tuple[api_pb2.ContainerConfig, ContainerState]]:
         """What an earlier runtime left: containers that have exited with it."""
         found = {}
         for directory, state in self._load(self.containers, ContainerState):
-            config = api.ContainerConfig.FromString((directory / "config.pb").read_bytes())
+            config = api_pb2.ContainerConfig.FromString((directory / "config.pb").read_bytes())
             state.groups = tuple(state.groups)
             if not state.finished_ns:
                 state.started_ns = state.started_ns or now_ns
@@ -91,7 +96,7 @@ class Records:
         return found
 
     @staticmethod
-    def _load(directory: Path, kind: type):
+    def _load(directory: Path, kind: type[_State]) -> Iterator[tuple[Path, _State]]:
         names = {field.name for field in fields(kind)}
         for entry in directory.iterdir():
             file = entry / "state.json"

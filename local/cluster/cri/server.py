@@ -7,10 +7,12 @@ UNIMPLEMENTED. Errors of the domain become gRPC statuses in one place, `_guarded
 import contextlib
 import logging
 import time
+from collections.abc import Awaitable, Callable, Mapping
+from typing import Any
 
 import grpc
 
-from local.cluster.cri import api_pb2 as api
+from local.cluster.cri import api_pb2
 from local.cluster.cri.fork.spawner import SpawnError
 from local.cluster.cri.images import Image, ImageUnknownError
 from local.cluster.cri.pods import Container, NotFoundError, Pod, Pods, RefusedError
@@ -31,12 +33,12 @@ _CODES = {
 def handlers(service: object) -> list[grpc.GenericRpcHandler]:
     """gRPC handlers for every rpc that `service` has a method for."""
     found = []
-    for descriptor in api.DESCRIPTOR.services_by_name.values():
+    for descriptor in api_pb2.DESCRIPTOR.services_by_name.values():
         methods = {
             rpc.name: grpc.unary_unary_rpc_method_handler(
                 _guarded(getattr(service, rpc.name)),
-                request_deserializer=getattr(api, rpc.input_type.name).FromString,
-                response_serializer=getattr(api, rpc.output_type.name).SerializeToString,
+                request_deserializer=getattr(api_pb2, rpc.input_type.name).FromString,
+                response_serializer=getattr(api_pb2, rpc.output_type.name).SerializeToString,
             )
             for rpc in descriptor.methods
             if hasattr(service, rpc.name)
@@ -45,8 +47,8 @@ def handlers(service: object) -> list[grpc.GenericRpcHandler]:
     return found
 
 
-def _guarded(method):
-    async def call(request, context):
+def _guarded(method: Callable[[Any], Awaitable[Any]]) -> Callable[[Any, Any], Awaitable[Any]]:
+    async def call(request: Any, context: grpc.aio.ServicerContext[Any, Any]) -> Any:
         try:
             return await method(request)
         except tuple(_CODES) as error:
@@ -70,109 +72,139 @@ class Service:
 
     # ---- the runtime itself
 
-    async def Version(self, request):
-        return api.VersionResponse(
+    async def Version(self, request: api_pb2.VersionRequest) -> api_pb2.VersionResponse:
+        return api_pb2.VersionResponse(
             version="0.1.0",
             runtime_name="local-processes",
             runtime_version="0.1.0",
             runtime_api_version="v1",
         )
 
-    async def Status(self, request):
+    async def Status(self, request: api_pb2.StatusRequest) -> api_pb2.StatusResponse:
         conditions = [
-            api.RuntimeCondition(type=kind, status=True)
+            api_pb2.RuntimeCondition(type=kind, status=True)
             for kind in ("RuntimeReady", "NetworkReady")
         ]
-        return api.StatusResponse(
-            status=api.RuntimeStatus(conditions=conditions),
-            runtime_handlers=[api.RuntimeHandler(name="")],
+        return api_pb2.StatusResponse(
+            status=api_pb2.RuntimeStatus(conditions=conditions),
+            runtime_handlers=[api_pb2.RuntimeHandler(name="")],
         )
 
-    async def RuntimeConfig(self, request):
-        return api.RuntimeConfigResponse(
-            linux=api.LinuxRuntimeConfiguration(cgroup_driver=api.CGROUPFS)
+    async def RuntimeConfig(
+        self, request: api_pb2.RuntimeConfigRequest
+    ) -> api_pb2.RuntimeConfigResponse:
+        return api_pb2.RuntimeConfigResponse(
+            linux=api_pb2.LinuxRuntimeConfiguration(cgroup_driver=api_pb2.CGROUPFS)
         )
 
-    async def UpdateRuntimeConfig(self, request):
-        return api.UpdateRuntimeConfigResponse()
+    async def UpdateRuntimeConfig(
+        self, request: api_pb2.UpdateRuntimeConfigRequest
+    ) -> api_pb2.UpdateRuntimeConfigResponse:
+        return api_pb2.UpdateRuntimeConfigResponse()
 
     # ---- pods
 
-    async def RunPodSandbox(self, request):
-        return api.RunPodSandboxResponse(pod_sandbox_id=await self._pods.run_pod(request.config))
+    async def RunPodSandbox(
+        self, request: api_pb2.RunPodSandboxRequest
+    ) -> api_pb2.RunPodSandboxResponse:
+        return api_pb2.RunPodSandboxResponse(
+            pod_sandbox_id=await self._pods.run_pod(request.config)
+        )
 
-    async def StopPodSandbox(self, request):
+    async def StopPodSandbox(
+        self, request: api_pb2.StopPodSandboxRequest
+    ) -> api_pb2.StopPodSandboxResponse:
         with contextlib.suppress(NotFoundError):  # the CRI asks for success
             await self._pods.stop_pod(request.pod_sandbox_id)
-        return api.StopPodSandboxResponse()
+        return api_pb2.StopPodSandboxResponse()
 
-    async def RemovePodSandbox(self, request):
+    async def RemovePodSandbox(
+        self, request: api_pb2.RemovePodSandboxRequest
+    ) -> api_pb2.RemovePodSandboxResponse:
         with contextlib.suppress(NotFoundError):  # the CRI asks for success
             await self._pods.remove_pod(request.pod_sandbox_id)
-        return api.RemovePodSandboxResponse()
+        return api_pb2.RemovePodSandboxResponse()
 
-    async def PodSandboxStatus(self, request):
+    async def PodSandboxStatus(
+        self, request: api_pb2.PodSandboxStatusRequest
+    ) -> api_pb2.PodSandboxStatusResponse:
         pod = self._pods.pod(request.pod_sandbox_id)
         namespaces = pod.config.linux.security_context.namespace_options
-        status = api.PodSandboxStatus(
-            network=api.PodSandboxNetworkStatus(ip=pod.state.address),
-            linux=api.LinuxPodSandboxStatus(namespaces=api.Namespace(options=namespaces)),
+        status = api_pb2.PodSandboxStatus(
+            network=api_pb2.PodSandboxNetworkStatus(ip=pod.state.address),
+            linux=api_pb2.LinuxPodSandboxStatus(namespaces=api_pb2.Namespace(options=namespaces)),
             **_pod_fields(pod),
         )
-        return api.PodSandboxStatusResponse(status=status)
+        return api_pb2.PodSandboxStatusResponse(status=status)
 
-    async def ListPodSandbox(self, request):
+    async def ListPodSandbox(
+        self, request: api_pb2.ListPodSandboxRequest
+    ) -> api_pb2.ListPodSandboxResponse:
         wanted = request.filter
         items = [
-            api.PodSandbox(**_pod_fields(pod))
+            api_pb2.PodSandbox(**_pod_fields(pod))
             for pod in self._pods.pods.values()
             if (not wanted.id or pod.id.startswith(wanted.id))
             and (not wanted.HasField("state") or _pod_phase(pod) == wanted.state.state)
             and _selected(wanted.label_selector, pod.config.labels)
         ]
-        return api.ListPodSandboxResponse(items=items)
+        return api_pb2.ListPodSandboxResponse(items=items)
 
     # ---- containers
 
-    async def CreateContainer(self, request):
+    async def CreateContainer(
+        self, request: api_pb2.CreateContainerRequest
+    ) -> api_pb2.CreateContainerResponse:
         key = self._pods.create_container(request.pod_sandbox_id, request.config)
-        return api.CreateContainerResponse(container_id=key)
+        return api_pb2.CreateContainerResponse(container_id=key)
 
-    async def StartContainer(self, request):
+    async def StartContainer(
+        self, request: api_pb2.StartContainerRequest
+    ) -> api_pb2.StartContainerResponse:
         await self._pods.start_container(request.container_id)
-        return api.StartContainerResponse()
+        return api_pb2.StartContainerResponse()
 
-    async def StopContainer(self, request):
+    async def StopContainer(
+        self, request: api_pb2.StopContainerRequest
+    ) -> api_pb2.StopContainerResponse:
         with contextlib.suppress(NotFoundError):  # the CRI asks for success
             await self._pods.stop_container(request.container_id, grace_s=request.timeout)
-        return api.StopContainerResponse()
+        return api_pb2.StopContainerResponse()
 
-    async def RemoveContainer(self, request):
+    async def RemoveContainer(
+        self, request: api_pb2.RemoveContainerRequest
+    ) -> api_pb2.RemoveContainerResponse:
         with contextlib.suppress(NotFoundError):  # the CRI asks for success
             await self._pods.remove_container(request.container_id)
-        return api.RemoveContainerResponse()
+        return api_pb2.RemoveContainerResponse()
 
-    async def ListContainers(self, request):
+    async def ListContainers(
+        self, request: api_pb2.ListContainersRequest
+    ) -> api_pb2.ListContainersResponse:
         wanted = request.filter
         found = [
-            api.Container(pod_sandbox_id=container.state.sandbox, **_container_fields(container))
+            api_pb2.Container(
+                pod_sandbox_id=container.state.sandbox, **_container_fields(container)
+            )
             for container in self._pods.containers.values()
             if (not wanted.id or container.id.startswith(wanted.id))
             and (not wanted.HasField("state") or container.state.phase == wanted.state.state)
             and container.state.sandbox.startswith(wanted.pod_sandbox_id)
             and _selected(wanted.label_selector, container.config.labels)
         ]
-        return api.ListContainersResponse(containers=found)
+        return api_pb2.ListContainersResponse(containers=found)
 
-    async def ContainerStatus(self, request):
+    async def ContainerStatus(
+        self, request: api_pb2.ContainerStatusRequest
+    ) -> api_pb2.ContainerStatusResponse:
         container = self._pods.container(request.container_id)
         state, config = container.state, container.config
         pod = self._pods.pods.get(state.sandbox)
         log_path = f"{pod.config.log_directory.rstrip('/')}/{config.log_path}" if pod else ""
-        user = api.LinuxContainerUser(
+        user = api_pb2.LinuxContainerUser(
             uid=state.uid, gid=state.gid, supplemental_groups=state.groups
         )
-        status = api.ContainerStatus(
+        status = api_pb2.ContainerStatus(
             started_at=state.started_ns,
             finished_at=state.finished_ns,
             exit_code=state.exit_code,
@@ -180,23 +212,29 @@ class Service:
             message=state.message,
             mounts=config.mounts,
             log_path=log_path,
-            user=api.ContainerUser(linux=user),
+            user=api_pb2.ContainerUser(linux=user),
             stop_signal=config.stop_signal,
             **_container_fields(container),
         )
-        return api.ContainerStatusResponse(status=status)
+        return api_pb2.ContainerStatusResponse(status=status)
 
-    async def UpdateContainerResources(self, request):
-        return api.UpdateContainerResourcesResponse()  # limits are not enforced
+    async def UpdateContainerResources(
+        self, request: api_pb2.UpdateContainerResourcesRequest
+    ) -> api_pb2.UpdateContainerResourcesResponse:
+        return api_pb2.UpdateContainerResourcesResponse()  # limits are not enforced
 
-    async def UpdatePodSandboxResources(self, request):
-        return api.UpdatePodSandboxResourcesResponse()
+    async def UpdatePodSandboxResources(
+        self, request: api_pb2.UpdatePodSandboxResourcesRequest
+    ) -> api_pb2.UpdatePodSandboxResourcesResponse:
+        return api_pb2.UpdatePodSandboxResourcesResponse()
 
-    async def ReopenContainerLog(self, request):
+    async def ReopenContainerLog(
+        self, request: api_pb2.ReopenContainerLogRequest
+    ) -> api_pb2.ReopenContainerLogResponse:
         self._pods.reopen_log(request.container_id)
-        return api.ReopenContainerLogResponse()
+        return api_pb2.ReopenContainerLogResponse()
 
-    async def ExecSync(self, request):
+    async def ExecSync(self, request: api_pb2.ExecSyncRequest) -> api_pb2.ExecSyncResponse:
         try:
             code, output, errors = await self._pods.exec(
                 request.container_id, list(request.cmd), timeout_s=request.timeout or None
@@ -205,56 +243,61 @@ class Service:
             raise TimeoutError(
                 f"command {' '.join(request.cmd)!r} timed out after {request.timeout} s"
             ) from None
-        return api.ExecSyncResponse(stdout=output, stderr=errors, exit_code=code)
+        return api_pb2.ExecSyncResponse(stdout=output, stderr=errors, exit_code=code)
 
     # ---- statistics: nothing is measured per container
 
-    async def ListContainerStats(self, request):
-        return api.ListContainerStatsResponse()
+    async def ListContainerStats(
+        self, request: api_pb2.ListContainerStatsRequest
+    ) -> api_pb2.ListContainerStatsResponse:
+        return api_pb2.ListContainerStatsResponse()
 
-    async def ListPodSandboxStats(self, request):
-        return api.ListPodSandboxStatsResponse()
+    async def ListPodSandboxStats(
+        self, request: api_pb2.ListPodSandboxStatsRequest
+    ) -> api_pb2.ListPodSandboxStatsResponse:
+        return api_pb2.ListPodSandboxStatsResponse()
 
     # ---- images
 
-    async def ListImages(self, request):
+    async def ListImages(self, request: api_pb2.ListImagesRequest) -> api_pb2.ListImagesResponse:
         wanted = request.filter.image.image
         if wanted:
             try:
-                return api.ListImagesResponse(images=[_image(self._pods.images.find(wanted))])
+                return api_pb2.ListImagesResponse(images=[_image(self._pods.images.find(wanted))])
             except ImageUnknownError:
-                return api.ListImagesResponse()
-        return api.ListImagesResponse(images=[_image(i) for i in self._pods.images.all()])
+                return api_pb2.ListImagesResponse()
+        return api_pb2.ListImagesResponse(images=[_image(i) for i in self._pods.images.all()])
 
-    async def ImageStatus(self, request):
+    async def ImageStatus(self, request: api_pb2.ImageStatusRequest) -> api_pb2.ImageStatusResponse:
         try:
-            return api.ImageStatusResponse(
+            return api_pb2.ImageStatusResponse(
                 image=_image(self._pods.images.find(request.image.image))
             )
         except ImageUnknownError:
-            return api.ImageStatusResponse()  # the kubelet pulls, and PullImage says why not
+            return api_pb2.ImageStatusResponse()  # the kubelet pulls, and PullImage says why not
 
-    async def PullImage(self, request):
-        return api.PullImageResponse(image_ref=self._pods.images.find(request.image.image).id)
+    async def PullImage(self, request: api_pb2.PullImageRequest) -> api_pb2.PullImageResponse:
+        return api_pb2.PullImageResponse(image_ref=self._pods.images.find(request.image.image).id)
 
-    async def RemoveImage(self, request):
-        return api.RemoveImageResponse()
+    async def RemoveImage(self, request: api_pb2.RemoveImageRequest) -> api_pb2.RemoveImageResponse:
+        return api_pb2.RemoveImageResponse()
 
-    async def ImageFsInfo(self, request):
-        usage = api.FilesystemUsage(
+    async def ImageFsInfo(self, request: api_pb2.ImageFsInfoRequest) -> api_pb2.ImageFsInfoResponse:
+        usage = api_pb2.FilesystemUsage(
             timestamp=time.time_ns(),
-            fs_id=api.FilesystemIdentifier(mountpoint=self._root),
-            used_bytes=api.UInt64Value(value=0),
-            inodes_used=api.UInt64Value(value=0),
+            fs_id=api_pb2.FilesystemIdentifier(mountpoint=self._root),
+            used_bytes=api_pb2.UInt64Value(value=0),
+            inodes_used=api_pb2.UInt64Value(value=0),
         )
-        return api.ImageFsInfoResponse(image_filesystems=[usage], container_filesystems=[usage])
+        return api_pb2.ImageFsInfoResponse(image_filesystems=[usage], container_filesystems=[usage])
 
 
 def _pod_phase(pod: Pod) -> int:
-    return api.SANDBOX_READY if pod.state.ready else api.SANDBOX_NOTREADY
+    phase: int = api_pb2.SANDBOX_READY if pod.state.ready else api_pb2.SANDBOX_NOTREADY
+    return phase
 
 
-def _pod_fields(pod: Pod) -> dict:
+def _pod_fields(pod: Pod) -> dict[str, Any]:
     return {
         "id": pod.id,
         "metadata": pod.config.metadata,
@@ -265,11 +308,11 @@ def _pod_fields(pod: Pod) -> dict:
     }
 
 
-def _container_fields(container: Container) -> dict:
+def _container_fields(container: Container) -> dict[str, Any]:
     return {
         "id": container.id,
         "metadata": container.config.metadata,
-        "image": api.ImageSpec(image=container.state.image),
+        "image": api_pb2.ImageSpec(image=container.state.image),
         "image_ref": container.state.image_id,
         "image_id": container.state.image_id,
         "state": container.state.phase,
@@ -279,17 +322,17 @@ def _container_fields(container: Container) -> dict:
     }
 
 
-def _selected(selector, labels) -> bool:
+def _selected(selector: Mapping[str, str], labels: Mapping[str, str]) -> bool:
     return all(labels.get(key) == value for key, value in selector.items())
 
 
-def _image(image: Image) -> api.Image:
-    return api.Image(
+def _image(image: Image) -> api_pb2.Image:
+    return api_pb2.Image(
         id=image.id,
         repo_tags=[image.name],
         repo_digests=[f"{image.name.split(':')[0]}@{image.id}"],
         size=1,
-        uid=api.Int64Value(value=image.user),
-        spec=api.ImageSpec(image=image.name),
+        uid=api_pb2.Int64Value(value=image.user),
+        spec=api_pb2.ImageSpec(image=image.name),
         pinned=True,  # there is nothing to collect
     )

@@ -245,7 +245,7 @@ class ExistingCluster:
     is_ours = False
     is_complete = True
     system = SYSTEM
-    audit_log = None
+    audit_log: Path | None = None
 
     def __init__(self, kubeconfig: Path, registry: str) -> None:
         if not registry:
@@ -263,7 +263,7 @@ class ExistingCluster:
         say(f"using {self.kube.kubeconfig} with {len((nodes or {}).get('items', []))} nodes")
         console.print("[yellow]this path could not be tried by its authors[/yellow]")
 
-    def install(self, figures: DemoFigures) -> None:
+    def install(self, figures: DemoFigures) -> None:  # noqa: ARG002 — the protocol's
         self.kube.kubectl("create", "namespace", NAMESPACE)
         images = []
         for name in ("operator", "gateway", "engine"):
@@ -307,7 +307,7 @@ class ExistingCluster:
     def try_hints(self, figures: DemoFigures) -> None:
         """The addresses end with the demo's own port-forwards, so none is printed."""
 
-    def leave(self, *, keep: bool) -> None:
+    def leave(self, *, keep: bool) -> None:  # noqa: ARG002 — the protocol's
         for process, _ in self._forwards.values():
             process.terminate()
         say(f"left as it is: helm uninstall argosy -n {SYSTEM}; kubectl delete ns {NAMESPACE}")

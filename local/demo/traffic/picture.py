@@ -25,14 +25,13 @@ def draw(path: Path, readings: list[Reading], records: list[Seen], limits: Limit
     sent = [sum(1 for r in records if s - 2.5 <= r.due_s < s + 2.5) / 5 for s in seconds]
     demand.fill_between(seconds, sent, step="mid", color="#8fb3d9")
     demand.set_ylabel("requests/s\n(5 s mean)")
-    for name, color, pick in (
-        ("prefill", "#c2452d", lambda r: r.prefill),
-        ("decode", "#2d6fc2", lambda r: r.decode),
+    for name, color, counts in (
+        ("prefill", "#c2452d", [r.prefill for r in readings]),
+        ("decode", "#2d6fc2", [r.decode for r in readings]),
     ):
-        replicas.step(at, [pick(r)[1] for r in readings], where="post", color=color, ls=":")
-        replicas.step(
-            at, [pick(r)[0] for r in readings], where="post", color=color, label=f"{name} ready"
-        )
+        ready, desired = [count[0] for count in counts], [count[1] for count in counts]
+        replicas.step(at, desired, where="post", color=color, ls=":")
+        replicas.step(at, ready, where="post", color=color, label=f"{name} ready")
     replicas.plot([], [], color="gray", ls=":", label="desired")
     replicas.set_ylabel("replicas")
     replicas.set_ylim(0, 1.25 * replicas.get_ylim()[1])  # room for the legend

@@ -10,11 +10,13 @@ import os
 import shutil
 import signal
 import socket
+from typing import Any
 
 from local.cluster.cri.fork import linux, rootfs
+from local.cluster.cri.fork.spec import ContainerSpec
 
 
-def become_sandbox(message: dict, kinds: set[str], ready: int, go: int) -> None:
+def become_sandbox(message: dict[str, Any], kinds: set[str], ready: int, go: int) -> None:
     """Makes the pod's namespaces, waits until they are held, then configures the network."""
     flags = linux.CLONE_NEWUTS | linux.CLONE_NEWIPC
     if "net" in kinds:
@@ -37,14 +39,14 @@ def become_sandbox(message: dict, kinds: set[str], ready: int, go: int) -> None:
 def become_container(spec_path: str) -> None:
     """PID 1 of a new PID and mount namespace: builds the root and becomes the program."""
     with open(spec_path) as file:
-        spec = json.load(file)
+        spec: ContainerSpec = json.load(file)
     with contextlib.suppress(OSError), open("/proc/self/oom_score_adj", "w") as file:
         file.write(str(spec["oom_score_adj"]))
     linux.enter_root(rootfs.build(spec))
     become_program(spec, spec["argv"])
 
 
-def become_program(spec: dict, argv: list[str]) -> None:
+def become_program(spec: ContainerSpec, argv: list[str]) -> None:
     """Drops ids and capabilities and execs `argv`; the root has been entered before."""
     os.setsid()
     os.umask(0o022)
@@ -61,7 +63,7 @@ def become_program(spec: dict, argv: list[str]) -> None:
     _exec(argv, spec["env"])
 
 
-def _drop_privileges(spec: dict) -> None:
+def _drop_privileges(spec: ContainerSpec) -> None:
     own = linux.own_capabilities()
     keep = own & frozenset(spec["capabilities"])
     if spec["rootless"] and spec["uid"] != 0:

@@ -18,6 +18,8 @@ import signal
 import socket
 import sys
 import traceback
+from collections.abc import Callable
+from typing import Any, NoReturn
 
 from local.cluster.cri.fork import child, linux
 
@@ -58,7 +60,7 @@ class ForkServer:
         if not data:
             return False
         message = json.loads(data)
-        reply: dict = {"job": message["job"]}
+        reply: dict[str, Any] = {"job": message["job"]}
         try:
             match message["op"]:
                 case "sandbox":
@@ -97,7 +99,7 @@ class ForkServer:
             if job is not None:
                 self._control.sendall(json.dumps({"job": job, "status": status}).encode())
 
-    def _sandbox(self, message: dict, fds: list[int]) -> int:
+    def _sandbox(self, message: dict[str, Any], fds: list[int]) -> int:
         """Makes the pod's namespaces in a child and keeps their descriptors."""
         kinds = {"uts", "ipc"} | ({"net"} if message["network"] else set())
         ready_read, ready_write = os.pipe()
@@ -119,7 +121,7 @@ class ForkServer:
             os.close(go_write)
         return pid
 
-    def _container(self, message: dict, fds: list[int]) -> int:
+    def _container(self, message: dict[str, Any], fds: list[int]) -> int:
         held = self._namespaces[message["sandbox"]]
 
         def enter() -> None:
@@ -129,7 +131,7 @@ class ForkServer:
 
         return self._fork_sibling(enter, lambda: child.become_container(message["spec"]), fds)
 
-    def _exec(self, message: dict, fds: list[int]) -> int:
+    def _exec(self, message: dict[str, Any], fds: list[int]) -> int:
         init = message["pid"]
         paths = {kind: f"/proc/{init}/ns/{kind}" for kind in ("pid", "net", "uts", "ipc", "mnt")}
 
@@ -145,7 +147,9 @@ class ForkServer:
             spec = json.load(file)
         return self._fork_sibling(enter, lambda: child.become_program(spec, message["argv"]), fds)
 
-    def _fork_sibling(self, enter, become, fds: list[int]) -> int:
+    def _fork_sibling(
+        self, enter: Callable[[], None], become: Callable[[], None], fds: list[int]
+    ) -> int:
         """Forks a child of this process into the namespaces that `enter` chooses.
 
         A go-between enters them and clones with CLONE_PARENT, so that this process stays where it
@@ -166,7 +170,9 @@ class ForkServer:
         return int(data)
 
 
-def _go_between(enter, become, pid_write: int, fds: list[int]) -> None:
+def _go_between(
+    enter: Callable[[], None], become: Callable[[], None], pid_write: int, fds: list[int]
+) -> NoReturn:
     enter()
     pid = linux.clone_sibling()
     if pid == 0:
@@ -175,7 +181,7 @@ def _go_between(enter, become, pid_write: int, fds: list[int]) -> None:
     os._exit(0)
 
 
-def _run_child(become, fds: list[int]) -> None:
+def _run_child(become: Callable[[], None], fds: list[int]) -> NoReturn:
     """Never returns: runs `become`, which execs; an error goes down the error pipe (fds[2])."""
     try:
         linux.die_with_parent()

@@ -12,6 +12,7 @@ import shutil
 import stat
 
 from local.cluster.cri.fork import linux
+from local.cluster.cri.fork.spec import ContainerSpec, MountSpec
 
 _SYSTEM = ("bin", "sbin", "lib", "lib32", "lib64", "libx32", "usr", "etc", "opt")
 _EMPTY = ("home", "mnt", "proc", "root", "run", "srv", "sys", "dev", "run/lock")
@@ -73,8 +74,8 @@ def _bind(root: str, source: str, path: str) -> str:
     return target
 
 
-def build(spec: dict) -> str:
-    """Assembles the root that `spec` describes (`launch.ContainerSpec`) and returns its path."""
+def build(spec: ContainerSpec) -> str:
+    """Assembles the root that `spec` describes and returns its path."""
     root = os.path.join(spec["dir"], "root")
     os.makedirs(root, exist_ok=True)
     linux.mount("none", "/", flags=linux.MS_REC | linux.MS_PRIVATE)
@@ -107,18 +108,18 @@ def build(spec: dict) -> str:
 
 
 def _skeleton(root: str) -> None:
-    os.chmod(root, 0o755)
+    os.chmod(root, 0o755)  # noqa: S103
     for name in (*_EMPTY, *_VAR):
         os.makedirs(f"{root}/{name}", mode=0o755, exist_ok=True)
     for name in ("tmp", "var/tmp"):
         os.makedirs(f"{root}/{name}", exist_ok=True)
-        os.chmod(f"{root}/{name}", 0o1777)
+        os.chmod(f"{root}/{name}", 0o1777)  # noqa: S103 — as /tmp is
     if not os.path.lexists(f"{root}/var/run"):
         os.symlink("/run", f"{root}/var/run")
         os.symlink("/run/lock", f"{root}/var/lock")
 
 
-def _system(spec: dict, root: str) -> None:
+def _system(spec: ContainerSpec, root: str) -> None:
     # Before the mount: a file of the host whose owner is not mapped cannot be written over.
     own = os.path.join(spec["dir"], "upper", "etc")
     os.makedirs(own, mode=0o755, exist_ok=True)
@@ -134,7 +135,7 @@ def _system(spec: dict, root: str) -> None:
             _overlay(spec, root, name)
 
 
-def _overlay(spec: dict, root: str, name: str) -> None:
+def _overlay(spec: ContainerSpec, root: str, name: str) -> None:
     upper, work = (os.path.join(spec["dir"], kind, name) for kind in ("upper", "work"))
     target = f"{root}/{name}"
     for directory in (upper, work, target):
@@ -149,7 +150,7 @@ def _overlay(spec: dict, root: str, name: str) -> None:
         _piecemeal(spec, root, name)
 
 
-def _piecemeal(spec: dict, root: str, name: str) -> None:
+def _piecemeal(spec: ContainerSpec, root: str, name: str) -> None:
     """An overlay for each directory below, and copies of small files; larger ones are bound.
 
     What the user may not read is left out.
@@ -173,7 +174,7 @@ def _piecemeal(spec: dict, root: str, name: str) -> None:
             _bind(root, entry.path, f"/{name}/{entry.name}")
 
 
-def _devices(spec: dict, root: str) -> None:
+def _devices(spec: ContainerSpec, root: str) -> None:
     if spec["privileged"]:
         linux.bind("/dev", f"{root}/dev")
     else:
@@ -191,10 +192,10 @@ def _devices(spec: dict, root: str) -> None:
         )
     for source, target in spec["devices"]:
         _bind(root, source, target)
-    _bind(root, spec["shm"], "/dev/shm")
+    _bind(root, spec["shm"], "/dev/shm")  # noqa: S108 — the pod's own
 
 
-def _below_a_mount(path: str, mounts: list[dict]) -> bool:
+def _below_a_mount(path: str, mounts: list[MountSpec]) -> bool:
     return any(path.startswith(m["target"].rstrip("/") + "/") for m in mounts)
 
 
@@ -208,7 +209,7 @@ def _image_path(root: str, path: str) -> None:
         linux.make_readonly(_bind(root, path, place), recursive=True)
 
 
-def _cri_mounts(spec: dict, root: str) -> None:
+def _cri_mounts(spec: ContainerSpec, root: str) -> None:
     mounts = sorted(spec["mounts"], key=lambda m: m["target"].rstrip("/").count("/"))
     taken = {m["target"] for m in mounts}
     for path, source in spec["files"].items():
@@ -222,7 +223,7 @@ def _cri_mounts(spec: dict, root: str) -> None:
             linux.make_readonly(target, recursive=m["recursive_readonly"])
 
 
-def _restrict(spec: dict, root: str) -> None:
+def _restrict(spec: ContainerSpec, root: str) -> None:
     if spec["readonly_rootfs"]:
         linux.make_readonly(root, recursive=False)
         for name in _SYSTEM:

@@ -17,6 +17,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from itertools import count
 from pathlib import Path
+from typing import Any
 
 _REPOSITORY = Path(__file__).resolve().parents[4]
 
@@ -52,7 +53,7 @@ class Spawner:
     def __init__(self, *, on_lost: Callable[[], None]) -> None:
         self._on_lost = on_lost
         self._numbers = count(1)
-        self._replies: dict[int, asyncio.Future[dict]] = {}
+        self._replies: dict[int, asyncio.Future[dict[str, Any]]] = {}
         self._processes: dict[int, Process] = {}
         ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         self._control = ours
@@ -98,7 +99,7 @@ class Spawner:
             pidfds = [fd for _, _, raw in ancillary for fd in array.array("i", raw)]
             self._dispatch(json.loads(data), pidfds)
 
-    def _dispatch(self, message: dict, pidfds: list[int]) -> None:
+    def _dispatch(self, message: dict[str, Any], pidfds: list[int]) -> None:
         job = message["job"]
         if "status" in message:
             process = self._processes.pop(job)
@@ -130,15 +131,16 @@ class Spawner:
             os.close(error_read)
         if "error" in reply or text:
             raise SpawnError(text or reply["error"])
-        return reply["process"]
+        process: Process = reply["process"]
+        return process
 
     async def release(self, sandbox: str) -> None:
         """Lets go of a pod's namespaces; the kernel removes them with its last process."""
         await self._ask({"op": "release", "sandbox": sandbox}, [])
 
-    async def _ask(self, message: dict, fds: list[int]) -> dict:
+    async def _ask(self, message: dict[str, Any], fds: list[int]) -> dict[str, Any]:
         job = next(self._numbers)
-        reply: asyncio.Future[dict] = asyncio.get_running_loop().create_future()
+        reply: asyncio.Future[dict[str, Any]] = asyncio.get_running_loop().create_future()
         self._replies[job] = reply
         data = json.dumps({"job": job, **message}).encode()
         while True:
