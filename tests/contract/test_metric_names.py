@@ -14,6 +14,7 @@ from argosy_operator.core.scaling.goals import Windows
 from argosy_operator.core.scaling.observe import Idle, Unknown, Value
 from argosy_operator.core.scaling.signals import samples
 from argosy_operator.ports.prometheus import ENGINE_SERIES, GATEWAY_SERIES
+from argosy_operator.render.engines.argosy import ARGOSY
 from tests.engine.processes import sim_engines
 
 QUANTILES = (f"{samples.TTFT}_bucket", f"{samples.TPOT}_bucket")
@@ -92,6 +93,11 @@ def test_what_the_operator_asks_of_gateways_and_engines_is_what_they_expose(engi
     assert [
         name for name in (*GATEWAY_SERIES, *ENGINE_SERIES, *QUANTILES) if name not in exposed
     ] == []
+
+
+def test_our_engine_kind_names_every_series_that_the_law_reads_of_engines(engine):
+    assert set(ARGOSY.series) == set(ENGINE_SERIES)
+    assert set(ARGOSY.series.values()) <= engine.keys()
 
 
 def series_of(exposed: dict[str, list[tuple[dict[str, str], float]]], role: str):

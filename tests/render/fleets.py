@@ -2,7 +2,9 @@
 
 from typing import Any
 
-from argosy_operator.api.v1alpha1 import ServingDeployment
+from argosy_operator.api.v1alpha1 import RoleName, ServingDeployment
+from argosy_operator.render import workload
+from argosy_operator.render.engines.kind import EnginePod
 from argosy_operator.render.images import Images
 
 IMAGES = Images(engine="registry.example/engine:1", gateway="registry.example/gateway:1")
@@ -17,3 +19,14 @@ def fleet(name: str = "chat", **spec: Any) -> ServingDeployment:
             "spec": whole,
         }
     )
+
+
+def deployment(
+    one: ServingDeployment,
+    role: RoleName,
+    replicas: int | None = 1,
+    *,
+    drain_s: int | None = None,
+) -> dict[str, Any]:
+    """The role's engine Deployment in some revision."""
+    return workload.deployment(EnginePod.of(one, role, "0" * 8, IMAGES, drain_s), replicas)

@@ -4,8 +4,8 @@ import kubernetes_validate
 import pytest
 
 from argosy_operator.core.fleet import names
-from argosy_operator.render import engine, gateway, role
-from tests.render.fleets import IMAGES, fleet
+from argosy_operator.render import gateway, role
+from tests.render.fleets import IMAGES, deployment, fleet
 from tests.render.restricted import offences
 
 SLO = {"ttft": {"target": "1s"}, "tpot": {"target": "40ms"}}
@@ -26,7 +26,7 @@ def children(one):
     """All objects of a fleet in one revision."""
     objects = gateway.objects(one, IMAGES)
     for name, _ in one.spec.active_roles():
-        objects.append(engine.deployment(one, name, "0123abcd", IMAGES, 1))
+        objects.append(deployment(one, name))
         objects += role.objects(one, name)
     return objects
 
@@ -40,7 +40,7 @@ PODS = [pytest.param(*p.values, id=p.id) for p in ALL if p.values[0]["kind"] == 
 
 
 def container(one, role_name="decode"):
-    made = engine.deployment(one, role_name, "0123abcd", IMAGES, 1)
+    made = deployment(one, role_name)
     return made["spec"]["template"]["spec"]["containers"][0]
 
 
@@ -90,7 +90,7 @@ def test_weights_come_from_the_claim_and_are_read_only():
     one = container(FLEETS["disaggregated"])
     assert flags(one["args"])["--model"] == "/models/some/model"
     assert {"name": "weights", "mountPath": "/models", "readOnly": True} in one["volumeMounts"]
-    made = engine.deployment(FLEETS["disaggregated"], "decode", "0" * 8, IMAGES, 1)
+    made = deployment(FLEETS["disaggregated"], "decode")
     volumes = {v["name"]: v for v in made["spec"]["template"]["spec"]["volumes"]}
     assert volumes["weights"]["persistentVolumeClaim"] == {"claimName": "models", "readOnly": True}
 
@@ -104,7 +104,7 @@ def test_simulated_engines_get_a_preset_and_no_volume():
 
 
 def test_gpus_are_limits_and_their_nodes_are_tolerated():
-    made = engine.deployment(FLEETS["large"], "decode", "0" * 8, IMAGES, 1)
+    made = deployment(FLEETS["large"], "decode")
     pod = made["spec"]["template"]["spec"]
     assert pod["containers"][0]["resources"] == {
         "requests": {"cpu": "8", "memory": "64Gi"},
@@ -149,7 +149,7 @@ def test_the_gateways_role_is_fixed_and_reads_pods_only():
 
 def test_grace_outlasts_drain_and_lease():
     one = fleet(drain={"timeout": "90s"}, kvTransfer={"leaseSeconds": 20})
-    made = engine.deployment(one, "prefill", "0" * 8, IMAGES, 1)
+    made = deployment(one, "prefill")
     assert made["spec"]["template"]["spec"]["terminationGracePeriodSeconds"] == 90 + 20 + 10
     given = flags(container(one, "prefill")["args"])
     assert (given["--drain-timeout-s"], given["--lease-s"]) == ("90", "20")
@@ -157,8 +157,8 @@ def test_grace_outlasts_drain_and_lease():
 
 def test_replicas_stand_only_where_the_caller_gives_them():
     one = FLEETS["colocated"]
-    assert engine.deployment(one, "colocated", "0" * 8, IMAGES, 3)["spec"]["replicas"] == 3
-    assert "replicas" not in engine.deployment(one, "colocated", "0" * 8, IMAGES, None)["spec"]
+    assert deployment(one, "colocated", 3)["spec"]["replicas"] == 3
+    assert "replicas" not in deployment(one, "colocated", None)["spec"]
     assert "replicas" not in role.serving_role(one, "colocated")["spec"]
 
 

@@ -5,8 +5,8 @@ import pytest
 from argosy_engine.cli import parse as parse_engine
 from argosy_gateway.cli import parse as parse_gateway
 from argosy_operator.core.fleet import names
-from argosy_operator.render import engine, gateway
-from tests.render.fleets import IMAGES, fleet
+from argosy_operator.render import gateway
+from tests.render.fleets import IMAGES, deployment, fleet
 
 EVERYTHING = fleet(
     model={"uri": "pvc://models/org/model-7b", "servedName": "org/model-7b"},
@@ -39,7 +39,7 @@ def words(deployment):
 
 @pytest.mark.parametrize("role", ["prefill", "decode"])
 def test_the_engine_understands_every_field_of_the_spec(role):
-    rendered = words(engine.deployment(EVERYTHING, role, "0" * 8, IMAGES, 1))
+    rendered = words(deployment(EVERYTHING, role))
     assert rendered[:2] == ["engine", "serve"]
     config = parse_engine(rendered[2:])
     assert (config.model, config.served_name) == ("/models/org/model-7b", "org/model-7b")
@@ -51,7 +51,7 @@ def test_the_engine_understands_every_field_of_the_spec(role):
 
 
 def test_the_engine_simulates_when_the_model_says_so():
-    config = parse_engine(words(engine.deployment(SIMULATED, "colocated", "0" * 8, IMAGES, 1))[2:])
+    config = parse_engine(words(deployment(SIMULATED, "colocated"))[2:])
     assert (config.model, config.load_format, config.role) == (
         "sim:opt-13b-a100",
         "sim",
@@ -60,7 +60,7 @@ def test_the_engine_simulates_when_the_model_says_so():
 
 
 def test_the_engines_ports_are_the_rendered_ones():
-    config = parse_engine(words(engine.deployment(SIMULATED, "colocated", "0" * 8, IMAGES, 1))[2:])
+    config = parse_engine(words(deployment(SIMULATED, "colocated"))[2:])
     rendered = (names.API_PORT, names.ADMIN_PORT, names.KV_PORT)
     assert (config.port, config.admin_port, config.kv_port) == rendered
 
@@ -80,7 +80,7 @@ def test_the_gateway_understands_every_field_of_the_spec():
 
 def test_the_largest_body_is_the_same_for_gateway_and_engine_where_the_spec_says_nothing():
     front = parse_gateway(words(gateway.objects(SIMULATED, IMAGES)[-1])[1:])
-    back = parse_engine(words(engine.deployment(SIMULATED, "colocated", "0" * 8, IMAGES, 1))[2:])
+    back = parse_engine(words(deployment(SIMULATED, "colocated"))[2:])
     assert front.limits.body_bytes == back.max_body_bytes == 8 << 20
 
 

@@ -7,8 +7,7 @@ import pytest
 
 from argosy_operator.core.fleet.names import DRAIN_TIMEOUT, told_drain_s
 from argosy_operator.core.fleet.revision import TEMPLATE, fields, revision
-from argosy_operator.render import engine
-from tests.render.fleets import IMAGES, fleet
+from tests.render.fleets import IMAGES, deployment, fleet
 
 SLO = {"ttft": {"target": "1s"}, "tpot": {"target": "40ms"}}
 
@@ -19,7 +18,7 @@ def revision_of(**spec):
 
 def template_of(role, **spec):
     one = fleet(**spec)
-    made = engine.deployment(one, role, "0" * 8, IMAGES, 1, drain_timeout_s=60)
+    made = deployment(one, role, drain_s=60)
     return json.dumps(made["spec"]["template"], sort_keys=True)
 
 
@@ -92,11 +91,9 @@ def test_a_changed_template_raises_its_number():
 
 
 def test_a_deployment_keeps_the_drain_timeout_that_it_was_created_with():
-    before = engine.deployment(fleet(drain={"timeout": "90s"}), "decode", "0" * 8, IMAGES, 1)
+    before = deployment(fleet(drain={"timeout": "90s"}), "decode")
     kept = told_drain_s(before)
-    after = engine.deployment(
-        fleet(drain={"timeout": "600s"}), "decode", "0" * 8, IMAGES, None, drain_timeout_s=kept
-    )
+    after = deployment(fleet(drain={"timeout": "600s"}), "decode", None, drain_s=kept)
     assert kept == 90
     assert before["metadata"]["annotations"][DRAIN_TIMEOUT] == "90"
     assert after["spec"]["template"] == before["spec"]["template"]

@@ -14,10 +14,10 @@ from typing import Any
 from argosy_operator.api.v1alpha1 import ServingDeployment
 from argosy_operator.core.fleet import names
 from argosy_operator.core.fleet.pods import seconds
-from argosy_operator.render.engine import GRACE_MARGIN_S, whole_seconds
-from argosy_operator.render.images import Images
-from argosy_operator.render.labels import (
+from argosy_operator.render.common import (
+    GRACE_MARGIN_S,
     Object,
+    command_line,
     container_security,
     disruption_budget,
     http_probe,
@@ -27,7 +27,9 @@ from argosy_operator.render.labels import (
     pod_security,
     scrape_annotations,
     spread,
+    whole_seconds,
 )
+from argosy_operator.render.images import Images
 
 # Between "the Service no longer lists this pod" and SIGTERM: kube-proxies need a moment to hear.
 DEREGISTER_S = 5
@@ -168,7 +170,7 @@ def _container(fleet: ServingDeployment, images: Images, drain_s: int) -> Object
         "securityContext": container_security(),
         "startupProbe": http_probe("/health", admin, period_s=1, failures=60),
         "readinessProbe": http_probe("/ready", admin, period_s=2, failures=2),
-        "livenessProbe": liveness_probe(admin),
+        "livenessProbe": liveness_probe("/health", admin),
         "lifecycle": {"preStop": {"sleep": {"seconds": DEREGISTER_S}}},
         "terminationMessagePolicy": "FallbackToLogsOnError",
         "volumeMounts": [{"name": "tmp", "mountPath": "/tmp"}],  # noqa: S108
@@ -195,4 +197,4 @@ def _flags(fleet: ServingDeployment, drain_s: int) -> list[str]:
             "--slo-ttft-ms": round(spec.slo.ttft.target.ms),
             "--slo-tpot-ms": round(spec.slo.tpot.target.ms),
         }
-    return [text for flag, v in flags.items() if v is not None for text in (flag, str(v))]
+    return command_line(flags)

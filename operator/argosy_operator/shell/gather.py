@@ -18,7 +18,8 @@ from argosy_operator.core.fleet.snapshot import Clock, Key, Memory, Object, Snap
 from argosy_operator.core.reconcile.targets import by_law
 from argosy_operator.core.scaling.observe import FleetMetrics
 from argosy_operator.ports.protocols import Cluster, Engines, Metrics
-from argosy_operator.render import engine, gateway, role
+from argosy_operator.render import gateway, role, workload
+from argosy_operator.render.engines.kind import EnginePod
 from argosy_operator.render.images import Images
 from argosy_operator.shell.concurrency import call_all
 
@@ -89,7 +90,7 @@ def compose(
         wanted += role.objects(fleet, name)
         live = seen.children.get(("Deployment", names.engine_deployment(fleet.name, name, digits)))
         told = names.told_drain_s(live) if live else None
-        engines[name] = engine.deployment(fleet, name, digits, images, None, drain_timeout_s=told)
+        engines[name] = workload.deployment(EnginePod.of(fleet, name, digits, images, told))
     return Snapshot(
         fleet=fleet,
         revision=digits,

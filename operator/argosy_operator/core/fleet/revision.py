@@ -11,9 +11,9 @@ import json
 from argosy_operator.api.model import dump
 from argosy_operator.api.v1alpha1 import ServingDeployment
 
-# Number of the template that render/engine.py writes. Raise it with every change of that template,
-# or running pods would be replaced in place, unpaired, when the operator is upgraded.
 TEMPLATE = 3
+"""Number of the pod template that render/workload.py and render/engines/ write. Raise it with every
+change of that template, or an upgrade of the operator replaces running pods in place, unpaired."""
 
 
 def fields(fleet: ServingDeployment, *, engine_image: str) -> dict[str, object]:

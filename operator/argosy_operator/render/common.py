@@ -5,6 +5,7 @@ fleet's namespace and are owned by it, so that Kubernetes removes them with the 
 operator gone, too.
 """
 
+from collections.abc import Mapping
 from typing import Any
 
 from argosy_operator.api.v1alpha1 import API_VERSION, ServingDeployment
@@ -17,6 +18,15 @@ UID = 65532  # the images' user; numeric, so that runAsNonRoot can be checked wi
 HUNG_GRACE_S = 10
 """From SIGTERM to SIGKILL for a process that hangs: in the time of a drain its requests, which
 could be answered elsewhere, would wait in vain."""
+
+
+GRACE_MARGIN_S = 10
+"""Between a program's own drain timeout and SIGKILL, s."""
+
+
+def whole_seconds(seconds: float) -> int:
+    """Rounded up: a timeout of 500ms becomes one second, never none."""
+    return max(1, -int(-seconds // 1))
 
 
 def owner_references(fleet: ServingDeployment) -> list[Object]:
@@ -44,12 +54,12 @@ def metadata(fleet: ServingDeployment, name: str, role: str, revision: str | Non
     }
 
 
-def scrape_annotations(port: int) -> dict[str, str]:
+def scrape_annotations(port: int, path: str = "/metrics") -> dict[str, str]:
     """What Prometheus' customary pod discovery looks for."""
     return {
         "prometheus.io/scrape": "true",
         "prometheus.io/port": str(port),
-        "prometheus.io/path": "/metrics",
+        "prometheus.io/path": path,
     }
 
 
@@ -95,10 +105,10 @@ def http_probe(path: str, port: int, *, period_s: int, failures: int, timeout_s:
     }
 
 
-def liveness_probe(port: int) -> Object:
-    """For /health, which fails when nothing progresses: such a process finishes no answer, and does
+def liveness_probe(path: str, port: int) -> Object:
+    """For a page that fails when nothing progresses: such a process finishes no answer, and does
     not hear SIGTERM either. It gets `HUNG_GRACE_S` instead of the time that a drain may take."""
-    probe = http_probe("/health", port, period_s=10, failures=3, timeout_s=5)
+    probe = http_probe(path, port, period_s=10, failures=3, timeout_s=5)
     return {**probe, "terminationGracePeriodSeconds": HUNG_GRACE_S}
 
 
@@ -126,3 +136,8 @@ def disruption_budget(fleet: ServingDeployment, name: str, role: str) -> Object:
             "selector": {"matchLabels": names.selector(fleet.name, role)},
         },
     }
+
+
+def command_line(flags: Mapping[str, object]) -> list[str]:
+    """Flags and values as arguments; a flag whose value is None is left out."""
+    return [text for flag, v in flags.items() if v is not None for text in (flag, str(v))]

@@ -1,0 +1,53 @@
+"""Our own engine: `argosy engine serve` (designs/0001-seams.md §2)."""
+
+from types import MappingProxyType
+
+from argosy_operator.api.rules import RENDERED_FLAGS
+from argosy_operator.core.fleet import names
+from argosy_operator.core.scaling.signals import samples
+from argosy_operator.render.common import command_line, whole_seconds
+from argosy_operator.render.engines.kind import EnginePod, HttpEndpoint
+
+
+class ArgosyEngine:
+    """An `EngineKind`. The SLO is not among its flags: a new target must not replace pods."""
+
+    command = ("argosy",)
+    ports = MappingProxyType(
+        {"http": names.API_PORT, "admin": names.ADMIN_PORT, "kv": names.KV_PORT}
+    )
+    ready = HttpEndpoint(names.ADMIN_PORT, "/ready")
+    live = HttpEndpoint(names.ADMIN_PORT, "/health")
+    metrics = HttpEndpoint(names.ADMIN_PORT, "/metrics")
+    series = MappingProxyType({n: n for n in (*samples.STEP_COUNTERS, *samples.GAUGES)})
+    own_flags = frozenset(RENDERED_FLAGS)
+
+    def args(self, pod: EnginePod) -> list[str]:
+        spec = pod.fleet.spec
+        flags: dict[str, object] = {"--served-name": pod.fleet.served_name, "--role": pod.role}
+        if spec.model.uri.startswith("sim://"):
+            preset = spec.model.uri.removeprefix("sim://")
+            flags |= {"--model": f"sim:{preset}", "--load-format": "sim"}
+        else:
+            flags |= {"--model": pod.weights}
+        flags |= {
+            "--dtype": spec.engine.dtype,
+            "--max-model-len": spec.engine.max_model_len,
+            "--max-num-seqs": spec.engine.max_num_seqs,
+            "--max-num-batched-tokens": spec.engine.max_num_batched_tokens,
+            "--max-body-bytes": spec.engine.max_body_bytes,
+            "--drain-timeout-s": pod.drain_s,
+        }
+        return ["engine", "serve", *command_line(flags)]
+
+    def kv_args(self, pod: EnginePod) -> list[str]:
+        kv_transfer = pod.fleet.spec.kv_transfer
+        return command_line(
+            {
+                "--lease-s": kv_transfer.lease_seconds,
+                "--kv-timeout-s": whole_seconds(kv_transfer.timeout.seconds),
+            }
+        )
+
+
+ARGOSY = ArgosyEngine()

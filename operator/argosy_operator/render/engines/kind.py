@@ -1,0 +1,112 @@
+"""What the operator must know about an engine to run it: `EngineKind`.
+
+`workload.py` renders the pod around it: labels, security, volumes, resources, drain and rollout are
+the same for every kind. A kind says how the container is started and where it answers.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Protocol
+
+from argosy_operator.api.v1alpha1 import RoleName, ServingDeployment
+from argosy_operator.render.common import whole_seconds
+from argosy_operator.render.images import Images
+
+WEIGHTS = "/models"
+"""Where the claim of spec.model.uri is mounted, read-only."""
+
+
+@dataclass(frozen=True, slots=True)
+class HttpEndpoint:
+    """A page of the engine: port of the pod, and path."""
+
+    port: int
+    path: str
+
+
+@dataclass(frozen=True, slots=True)
+class EnginePod:
+    """One role's engine pod in one revision: what its workload is rendered from."""
+
+    fleet: ServingDeployment
+    role: RoleName
+    revision: str
+    image: str
+    drain_s: int
+    """Seconds that the engine has to finish its answers when its pod leaves."""
+
+    @classmethod
+    def of(
+        cls,
+        fleet: ServingDeployment,
+        role: RoleName,
+        revision: str,
+        images: Images,
+        drain_timeout_s: int | None = None,
+    ) -> "EnginePod":
+        """`drain_timeout_s` is what an existing Deployment was created with
+        (`names.told_drain_s`); None takes the spec's."""
+        image = fleet.spec.engine.image or images.engine
+        if drain_timeout_s is None:
+            drain_timeout_s = whole_seconds(fleet.spec.drain.timeout.seconds)
+        return cls(fleet, role, revision, image, drain_timeout_s)
+
+    @property
+    def disaggregated(self) -> bool:
+        return self.fleet.spec.mode == "disaggregated"
+
+    @property
+    def gpus(self) -> int:
+        return self.fleet.spec.role(self.role).resources.gpu
+
+    @property
+    def claim(self) -> str | None:
+        """The PersistentVolumeClaim of pvc://<claim>/<path>; None for a model without one."""
+        uri = self.fleet.spec.model.uri
+        return uri.removeprefix("pvc://").partition("/")[0] if uri.startswith("pvc://") else None
+
+    @property
+    def weights(self) -> str:
+        """The model's folder inside the container."""
+        path = self.fleet.spec.model.uri.removeprefix("pvc://").partition("/")[2]
+        return f"{WEIGHTS}/{path}" if path else WEIGHTS
+
+
+class EngineKind(Protocol):
+    """An engine program: how it is started, and where it answers."""
+
+    @property
+    def command(self) -> tuple[str, ...]:
+        """The container's command."""
+
+    @property
+    def ports(self) -> Mapping[str, int]:
+        """Ports that the container opens, by name. `http` serves the OpenAI API."""
+
+    @property
+    def ready(self) -> HttpEndpoint:
+        """Answers 200 while the pod can take requests, and not before the weights are loaded."""
+
+    @property
+    def live(self) -> HttpEndpoint:
+        """Answers 200 unless the process hangs. A hung process is killed and started again."""
+
+    @property
+    def metrics(self) -> HttpEndpoint:
+        """Prometheus text format."""
+
+    @property
+    def series(self) -> Mapping[str, str]:
+        """The engine's own metric names by the names that the scaling law reads
+        (core/scaling/signals/samples.py). What is absent is unknown to the law, which then removes
+        no replica of the role."""
+
+    @property
+    def own_flags(self) -> frozenset[str]:
+        """Flags that only the operator may set. The API refuses them in spec.engine.args."""
+
+    def args(self, pod: EnginePod) -> list[str]:
+        """The container's arguments. The user's spec.engine.args come after them."""
+
+    def kv_args(self, pod: EnginePod) -> list[str]:
+        """Arguments for the transfer of KV caches, added in disaggregated mode."""

@@ -1,0 +1,133 @@
+"""The engine Deployment of one role and revision; its pod template never changes.
+
+What is in the template is either in `core.fleet.revision.fields` or constant; the one exception is
+the drain timeout, which stays what it was when the Deployment was created (`names.told_drain_s`).
+A change of the template here or in `engines/` needs a new number in `core.fleet.revision.TEMPLATE`.
+"""
+
+from collections.abc import Mapping
+
+from argosy_operator.api.v1alpha1 import Role
+from argosy_operator.core.fleet import names
+from argosy_operator.render.common import (
+    GRACE_MARGIN_S,
+    Object,
+    container_security,
+    http_probe,
+    identity_env,
+    liveness_probe,
+    metadata,
+    pod_security,
+    scrape_annotations,
+    spread,
+)
+from argosy_operator.render.engines.argosy import ARGOSY
+from argosy_operator.render.engines.kind import WEIGHTS, EngineKind, EnginePod
+
+LOAD_TIMEOUT_S = 1800
+"""Loading weights over a slow network may take this long; then the container is restarted."""
+
+
+def deployment(pod: EnginePod, replicas: int | None = None, *, kind: EngineKind = ARGOSY) -> Object:
+    """The Deployment of the pod's role and revision.
+
+    `replicas` is a number when the Deployment is created and None when it is applied later: an
+    apply that carried it would fight with /scale.
+    """
+    fleet, role, revision = pod.fleet, pod.role, pod.revision
+    meta = metadata(fleet, names.engine_deployment(fleet.name, role, revision), role, revision)
+    meta["annotations"] = {names.DRAIN_TIMEOUT: str(pod.drain_s)}
+    spec: Object = {
+        "revisionHistoryLimit": 1,
+        "progressDeadlineSeconds": LOAD_TIMEOUT_S + 300,
+        "selector": {"matchLabels": names.selector(fleet.name, role, revision)},
+        "template": {
+            "metadata": {
+                "labels": names.labels(fleet.name, role, revision),
+                "annotations": scrape_annotations(kind.metrics.port, kind.metrics.path),
+            },
+            "spec": _pod_spec(pod, kind),
+        },
+    }
+    if replicas is not None:
+        spec["replicas"] = replicas
+    return {"apiVersion": "apps/v1", "kind": "Deployment", "metadata": meta, "spec": spec}
+
+
+def _pod_spec(pod: EnginePod, kind: EngineKind) -> Object:
+    lease_s = pod.fleet.spec.kv_transfer.lease_seconds if pod.disaggregated else 0
+    spec: Object = {
+        "automountServiceAccountToken": False,
+        "enableServiceLinks": False,
+        "securityContext": pod_security(),
+        "terminationGracePeriodSeconds": pod.drain_s + lease_s + GRACE_MARGIN_S,
+        "topologySpreadConstraints": spread(names.selector(pod.fleet.name, pod.role, pod.revision)),
+        "containers": [_container(pod, kind)],
+        "volumes": _volumes(pod),
+    }
+    if pod.gpus > 0:
+        spec["tolerations"] = [
+            {"key": "nvidia.com/gpu", "operator": "Exists", "effect": "NoSchedule"}
+        ]
+    return spec
+
+
+def _container(pod: EnginePod, kind: EngineKind) -> Object:
+    spec, ready, live = pod.fleet.spec, kind.ready, kind.live
+    kv_args = kind.kv_args(pod) if pod.disaggregated else []
+    return {
+        "name": "engine",
+        "image": pod.image,
+        "command": list(kind.command),
+        "args": [*kind.args(pod), *kv_args, *spec.engine.args],
+        "env": _env(pod),
+        "ports": [{"name": name, "containerPort": port} for name, port in kind.ports.items()],
+        "resources": _resources(spec.role(pod.role)),
+        "securityContext": container_security(),
+        # Ready ends the start: a slow load is not restarted by liveness, a hung one is, at last.
+        "startupProbe": http_probe(ready.path, ready.port, period_s=1, failures=LOAD_TIMEOUT_S),
+        # Three misses, because a busy engine may answer late; a drain is shown by annotation.
+        "readinessProbe": http_probe(ready.path, ready.port, period_s=2, failures=3),
+        "livenessProbe": liveness_probe(live.path, live.port),
+        "terminationMessagePath": "/dev/termination-log",
+        "terminationMessagePolicy": "FallbackToLogsOnError",
+        "volumeMounts": _mounts(pod),
+    }
+
+
+def _env(pod: EnginePod) -> list[Object]:
+    own = {env.name: env.value for env in pod.fleet.spec.engine.env}
+    # Compilers and caches write below HOME; the root file system is read-only.
+    home = [] if "HOME" in own else [{"name": "HOME", "value": "/tmp"}]  # noqa: S108
+    return identity_env() + home + [{"name": name, "value": v} for name, v in own.items()]
+
+
+def _resources(role: Role) -> Object:
+    asked = role.resources
+    gpu = str(asked.gpu) if asked.gpu > 0 else None
+    requests = _given({"cpu": asked.cpu, "memory": asked.memory})
+    limits = _given({"memory": asked.memory, "nvidia.com/gpu": gpu})
+    return ({"requests": requests} if requests else {}) | ({"limits": limits} if limits else {})
+
+
+def _given(amounts: Mapping[str, str | None]) -> dict[str, str]:
+    return {name: str(amount) for name, amount in amounts.items() if amount is not None}
+
+
+def _volumes(pod: EnginePod) -> list[Object]:
+    volumes: list[Object] = [{"name": "tmp", "emptyDir": {}}]
+    if pod.gpus > 1:  # tensor parallel workers exchange through shared memory
+        volumes.append({"name": "shm", "emptyDir": {"medium": "Memory"}})
+    if pod.claim is not None:
+        source = {"claimName": pod.claim, "readOnly": True}
+        volumes.append({"name": "weights", "persistentVolumeClaim": source})
+    return volumes
+
+
+def _mounts(pod: EnginePod) -> list[Object]:
+    mounts: list[Object] = [{"name": "tmp", "mountPath": "/tmp"}]  # noqa: S108
+    if pod.gpus > 1:
+        mounts.append({"name": "shm", "mountPath": "/dev/shm"})  # noqa: S108
+    if pod.claim is not None:
+        mounts.append({"name": "weights", "mountPath": WEIGHTS, "readOnly": True})
+    return mounts
