@@ -86,7 +86,7 @@ def test_durations_beyond_their_bounds_are_refused_with_what_to_write(entry):
                 continue  # refused, or none of these, by the format itself
             by_crd, by_models = verdicts(path, beyond)
             assert any(f"write a duration from {bound.least} to" in says for says in by_crd)
-            assert bound.says in by_models
+            assert bound.message in by_models
 
 
 @pytest.mark.parametrize("entry", NUMBER_BOUNDS)

@@ -1,7 +1,7 @@
 """Conditions keep the time of their last change, and one order."""
 
 from argosy_operator.api.conditions import ConditionType, Reason, Statement, upsert
-from argosy_operator.api.status import Condition
+from argosy_operator.api.v1alpha1.status import Condition
 
 READY = ConditionType.READY
 

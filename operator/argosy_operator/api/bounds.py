@@ -8,14 +8,15 @@ CRD, and `docs/generate.py` prints the table as `docs/bounds.md`.
 from dataclasses import dataclass
 from typing import Any
 
-from pydantic import Field, GetCoreSchemaHandler, GetJsonSchemaHandler
-from pydantic_core import CoreSchema, core_schema
+from pydantic import Field
 
-from argosy_operator.api.fields import DURATION_PATTERN, Duration, cel_string
+from argosy_operator.api import cel
+from argosy_operator.api.fields import DURATION_PATTERN, Duration
+from argosy_operator.api.rule import VALIDATIONS, FieldRule
 
 
 @dataclass(frozen=True, slots=True)
-class DurationBounds:
+class DurationBounds(FieldRule):
     """A duration from `least` to `most`, both included. As an annotation it refuses others."""
 
     field: str
@@ -24,30 +25,21 @@ class DurationBounds:
     costs: str
 
     @property
-    def says(self) -> str:
+    def message(self) -> str:
         return f"write a duration from {self.least} to {self.most}: {self.costs}"
 
-    def check(self, duration: Duration) -> Duration:
-        if not Duration(self.least).seconds <= duration.seconds <= Duration(self.most).seconds:
-            raise ValueError(self.says)
-        return duration
+    def check(self, value: Duration) -> Duration:
+        if not Duration(self.least).seconds <= value.seconds <= Duration(self.most).seconds:
+            raise ValueError(self.message)
+        return value
 
-    def __get_pydantic_core_schema__(
-        self, source: Any, handler: GetCoreSchemaHandler
-    ) -> CoreSchema:
-        return core_schema.no_info_after_validator_function(self.check, handler(source))
-
-    def __get_pydantic_json_schema__(
-        self, schema: CoreSchema, handler: GetJsonSchemaHandler
-    ) -> dict[str, Any]:
-        json = dict(handler(schema))
+    def constraints(self) -> dict[str, Any]:
         rule = (
-            f"!self.matches({cel_string(DURATION_PATTERN)}) || "
+            f"!{cel.matches('self', DURATION_PATTERN)} || "
             f"(duration(self) >= duration('{self.least}') && "
             f"duration(self) <= duration('{self.most}'))"
         )
-        rules = [*json.get("x-kubernetes-validations", []), {"rule": rule, "message": self.says}]
-        return json | {"x-kubernetes-validations": rules}
+        return {VALIDATIONS: [{"rule": rule, "message": self.message}]}
 
 
 @dataclass(frozen=True, slots=True)

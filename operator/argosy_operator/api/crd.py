@@ -11,16 +11,18 @@ from typing import Any
 
 import yaml
 
-from argosy_operator.api.rules import RULES
+from argosy_operator.api.model import ApiModel
+from argosy_operator.api.rule import VALIDATIONS
 from argosy_operator.api.schema import Schema, structural
-from argosy_operator.api.status import ServingDeploymentStatus, ServingRoleStatus
 from argosy_operator.api.v1alpha1 import (
     GROUP,
     VERSION,
     ServingDeployment,
     ServingDeploymentSpec,
+    ServingDeploymentStatus,
     ServingRole,
     ServingRoleSpec,
+    ServingRoleStatus,
 )
 
 _ROOT = Path(__file__).resolve().parents[3]
@@ -65,10 +67,10 @@ _SCALE = {
 }
 
 
-def _object(describes: str, kind: str, spec: Schema, status: Schema) -> Schema:
-    rules = [rule.validation() for rule in RULES if rule.of == kind]
+def _object(model: type[ApiModel], spec: Schema, status: Schema) -> Schema:
+    rules = [rule.validation() for rule in model.rules]
     return {
-        "description": " ".join(describes.split()),
+        "description": " ".join((model.__doc__ or "").split()),
         "type": "object",
         "properties": {
             "apiVersion": {"type": "string", "description": "The group and version."},
@@ -78,7 +80,7 @@ def _object(describes: str, kind: str, spec: Schema, status: Schema) -> Schema:
             "status": status,
         },
         "required": ["spec"],
-    } | ({"x-kubernetes-validations": rules} if rules else {})
+    } | ({VALIDATIONS: rules} if rules else {})
 
 
 def _crd(
@@ -117,8 +119,7 @@ def _crd(
 def serving_deployments() -> dict[str, Any]:
     """The CRD of ServingDeployment."""
     schema = _object(
-        ServingDeployment.__doc__ or "",
-        "ServingDeployment",
+        ServingDeployment,
         structural(ServingDeploymentSpec, defaults=True),
         structural(ServingDeploymentStatus, defaults=False),
     )
@@ -128,8 +129,7 @@ def serving_deployments() -> dict[str, Any]:
 def serving_roles() -> dict[str, Any]:
     """The CRD of ServingRole, with its scale subresource."""
     schema = _object(
-        ServingRole.__doc__ or "",
-        "ServingRole",
+        ServingRole,
         structural(ServingRoleSpec, defaults=True),
         structural(ServingRoleStatus, defaults=False),
     )

@@ -13,37 +13,37 @@ from typing import Annotated, Any
 from pydantic import GetCoreSchemaHandler, GetJsonSchemaHandler
 from pydantic_core import CoreSchema, core_schema
 
+from argosy_operator.api import cel
+from argosy_operator.api.rule import VALIDATIONS, FieldRule
+
 _SECONDS = {"ms": 0.001, "s": 1.0, "m": 60.0, "h": 3600.0}
 DURATION_PATTERN = r"^(0|[1-9][0-9]{0,5})(ms|s|m|h)$"
 POSITIVE_DURATION_PATTERN = r"^[1-9][0-9]{0,5}(ms|s|m|h)$"
 
 
 @dataclass(frozen=True, slots=True)
-class Format:
+class Format(FieldRule):
     """A regular expression (RE2 syntax, whole text), its longest text, what to write instead."""
 
     pattern: str
-    says: str
+    message: str
     max_length: int
 
-    def check(self, text: str) -> str:
-        if len(text) > self.max_length:
-            raise ValueError(f"must be at most {self.max_length} characters; {self.says}")
-        if not re.fullmatch(self.pattern.removeprefix("^").removesuffix("$"), text):
-            raise ValueError(self.says)
-        return text
+    def matches(self, text: str) -> bool:
+        """Does the whole text, and not only a part of it, match the pattern?"""
+        pattern = self.pattern.removeprefix("^").removesuffix("$")
+        return re.fullmatch(pattern, text) is not None
 
-    def __get_pydantic_core_schema__(
-        self, source: Any, handler: GetCoreSchemaHandler
-    ) -> CoreSchema:
-        return core_schema.no_info_after_validator_function(self.check, handler(source))
+    def check(self, value: str) -> str:
+        if len(value) > self.max_length:
+            raise ValueError(f"must be at most {self.max_length} characters; {self.message}")
+        if not self.matches(value):
+            raise ValueError(self.message)
+        return value
 
-    def __get_pydantic_json_schema__(
-        self, schema: CoreSchema, handler: GetJsonSchemaHandler
-    ) -> dict[str, Any]:
-        json = dict(handler(schema))
-        rule = {"rule": f"self.matches({cel_string(self.pattern)})", "message": self.says}
-        return json | {"maxLength": self.max_length, "x-kubernetes-validations": [rule]}
+    def constraints(self) -> dict[str, Any]:
+        rule = {"rule": cel.matches("self", self.pattern), "message": self.message}
+        return {"maxLength": self.max_length, VALIDATIONS: [rule]}
 
 
 class _Text(str):
@@ -105,16 +105,11 @@ class Quantity(_Text):
     def __get_pydantic_json_schema__(
         cls, schema: CoreSchema, handler: GetJsonSchemaHandler
     ) -> dict[str, Any]:
-        text = f"self.matches({cel_string(_QUANTITY.pattern)})"
+        text = cel.matches("self", _QUANTITY.pattern)
         number = "self >= 0 && self < 1000000000000000"  # 15 digits, as in the pattern
-        rule = {"rule": f"type(self) == int ? {number} : {text}", "message": _QUANTITY.says}
+        rule = {"rule": f"type(self) == int ? {number} : {text}", "message": _QUANTITY.message}
         length = {"maxLength": _QUANTITY.max_length}
-        return {"x-kubernetes-int-or-string": True, "x-kubernetes-validations": [rule]} | length
-
-
-def cel_string(text: str) -> str:
-    """A CEL string literal of the text; backslashes and quotes stay what they are."""
-    return "'" + text.replace("\\", "\\\\").replace("'", "\\'") + "'"
+        return {"x-kubernetes-int-or-string": True, VALIDATIONS: [rule]} | length
 
 
 DurationText = Annotated[
@@ -177,12 +172,10 @@ MetricsUrl = Annotated[
         512,
     ),
 ]
-FleetName = Annotated[
-    str,
-    Format(
-        r"^[a-z]([-a-z0-9]{0,38}[a-z0-9])?$",
-        "a fleet's name is at most 40 lower-case letters, digits and hyphens, begins with a "
-        "letter and does not end with a hyphen",
-        40,
-    ),
-]
+FLEET_NAME = Format(
+    r"^[a-z]([-a-z0-9]{0,38}[a-z0-9])?$",
+    "a fleet's name is at most 40 lower-case letters, digits and hyphens, begins with a letter and "
+    "does not end with a hyphen",
+    40,
+)
+FleetName = Annotated[str, FLEET_NAME]

@@ -1,22 +1,20 @@
 """From pydantic's JSON schema to the structural schema that a CustomResourceDefinition demands.
 
-Structural schemas know no $ref, no null alternatives, no `const`, no titles; every field is typed
-where it stands. Defaults stay on scalars; an object with a default gets `{}` where it can, and the
-API server fills its fields. The CEL of `rules.py` is written onto the class that it is about.
-Called by `crd.py`.
+Structural schemas have no $ref, no null alternatives, no `const` and no titles; each field is typed
+in place. Scalars keep their defaults. An object with a default gets `{}` where possible, and the
+API server fills its fields. The CEL rules come with the JSON schema (`api/rule.py`).
 """
 
 from typing import Any
 
 from pydantic import BaseModel
 
-from argosy_operator.api.fields import cel_string
-from argosy_operator.api.rules import RULES
+from argosy_operator.api import cel
+from argosy_operator.api.model import LIST_KEY
+from argosy_operator.api.rule import VALIDATIONS
 
 Schema = dict[str, Any]
 
-# Lists whose items are known by a key: two managers may each own some of them.
-LIST_KEYS = {"EnvVar": "name", "Condition": "type"}
 # In the order in which they are printed.
 _KEPT = (
     "description",
@@ -54,8 +52,7 @@ def _structural(node: Schema, definitions: dict[str, Schema], defaults: bool) ->
         out["description"] = " ".join(str(out["description"]).split())
     if node.get("type") == "integer":
         out["format"] = "int32" if node.get("maximum", _INT32_MAX + 1) <= _INT32_MAX else "int64"
-    validations = _validations(node, of)
-    _settle_default(out, defaults, ruled=any(rule.of == of for rule in RULES))
+    _simplify_default(out, defaults, ruled=VALIDATIONS in node)
     if "properties" in node:
         out["properties"] = {
             name: _structural(child, definitions, defaults)
@@ -67,7 +64,7 @@ def _structural(node: Schema, definitions: dict[str, Schema], defaults: bool) ->
         out |= _map(node, definitions, defaults)
     if "items" in node:
         out |= _list(node, definitions, defaults)
-    return out | ({"x-kubernetes-validations": validations} if validations else {})
+    return out | ({VALIDATIONS: node[VALIDATIONS]} if VALIDATIONS in node else {})
 
 
 def _inlined(node: Schema, definitions: dict[str, Schema]) -> tuple[Schema, str | None]:
@@ -83,7 +80,7 @@ def _inlined(node: Schema, definitions: dict[str, Schema]) -> tuple[Schema, str 
     return definitions[name] | own, name
 
 
-def _settle_default(out: Schema, defaults: bool, *, ruled: bool) -> None:
+def _simplify_default(out: Schema, defaults: bool, *, ruled: bool) -> None:
     """Defaults of objects become {}, those of lists and of absent fields go. The API server
     evaluates an object's rules on the default as it is written: there it stands in full."""
     if "default" not in out:
@@ -104,22 +101,17 @@ def _map(node: Schema, definitions: dict[str, Schema], defaults: bool) -> Schema
 
 
 def _list(node: Schema, definitions: dict[str, Schema], defaults: bool) -> Schema:
-    key = LIST_KEYS.get(str(node["items"].get("$ref", "")).rpartition("/")[2])
+    key = _inlined(node["items"], definitions)[0].get(LIST_KEY)
     items = {"items": _structural(node["items"], definitions, defaults)}
     if key is None:
         return items | {"x-kubernetes-list-type": "atomic"}
     return items | {"x-kubernetes-list-type": "map", "x-kubernetes-list-map-keys": [key]}
 
 
-def _validations(node: Schema, of: str | None) -> list[dict[str, str]]:
-    formats: list[dict[str, str]] = list(node.get("x-kubernetes-validations", []))
-    return formats + [rule.validation() for rule in RULES if rule.of == of]
-
-
 def _choice(words: list[str]) -> Schema:
     """One of some words, as CEL: the API server's own check of an enum keeps all rules from being
     evaluated, and does not say what to write."""
-    rule = f"self in [{', '.join(map(cel_string, words))}]"
+    rule = f"self in {cel.literals(words)}"
     says = f"write {', '.join(words[:-1])} or {words[-1]}"
     validations = [{"rule": rule, "message": says}]
-    return {"type": "string", "maxLength": 64, "x-kubernetes-validations": validations}
+    return {"type": "string", "maxLength": 64, VALIDATIONS: validations}

@@ -11,8 +11,8 @@ from enum import StrEnum
 from typing import Any
 
 from argosy_operator.api.conditions import ConditionType
-from argosy_operator.api.status import Condition, ServingDeploymentStatus
 from argosy_operator.api.v1alpha1 import API_VERSION, ServingDeployment
+from argosy_operator.api.v1alpha1.status import Condition, ServingDeploymentStatus
 from argosy_operator.core.fleet.ownership import digest
 
 REPEAT_S = 3600.0

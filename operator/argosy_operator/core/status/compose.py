@@ -7,7 +7,7 @@ more than a step (numbers.py), so a quiet fleet writes nothing.
 from typing import Any
 
 from argosy_operator.api.conditions import ConditionType, Reason, upsert
-from argosy_operator.api.status import ServingDeploymentStatus
+from argosy_operator.api.v1alpha1.status import ServingDeploymentStatus
 from argosy_operator.core.fleet import names
 from argosy_operator.core.fleet.actions import Outcome
 from argosy_operator.core.fleet.events import rfc3339

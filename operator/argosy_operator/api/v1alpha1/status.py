@@ -6,7 +6,7 @@ not counts are strings ("0.953", "41ms"), quantised by whoever writes them, so t
 writes nothing.
 """
 
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, ClassVar, Literal
 
 from pydantic import Field, StringConstraints
 
@@ -20,6 +20,8 @@ Timestamp = Annotated[str, Field(max_length=40, json_schema_extra={"format": "da
 
 class Condition(ApiModel):
     """One statement about the object, as kubectl wait, Argo CD and Flux read it."""
+
+    list_key: ClassVar[str | None] = "type"
 
     type: Annotated[str, StringConstraints(max_length=64)]
     """What the statement is about, such as Ready."""

@@ -1,0 +1,197 @@
+"""What users write: the spec of `ServingDeployment`. Read this file first.
+
+Objects come from the API server as dictionaries (`ServingDeployment.model_validate`) and go to
+`core` as the values below. Each section of the spec has a file of its own: `engine`, `roles`,
+`kv_transfer`, `slo`, `autoscaling`, `metrics`, `routing`. `status` is what the operator writes
+back, `serving_role` the handle that other autoscalers write.
+
+The CRDs are generated from these classes. The text below a field is what `kubectl explain` prints.
+`api/bounds.py` has the least and the most of each number; `rules` of a class is what must hold
+between its fields. A field is here only if something acts upon it.
+"""
+
+from collections.abc import Iterator
+from typing import ClassVar
+
+from pydantic import Field
+
+from argosy_operator.api import cel
+from argosy_operator.api.fields import DURATION_PATTERN, FLEET_NAME
+from argosy_operator.api.model import ApiModel, Metadata
+from argosy_operator.api.rule import ValidationRule
+from argosy_operator.api.v1alpha1.autoscaling import Autoscaling
+from argosy_operator.api.v1alpha1.engine import Engine, Model
+from argosy_operator.api.v1alpha1.kv_transfer import KvTransfer
+from argosy_operator.api.v1alpha1.metrics import Metrics
+from argosy_operator.api.v1alpha1.roles import ROLES_OF, Mode, Role, RoleName, Roles
+from argosy_operator.api.v1alpha1.routing import Drain, Routing
+from argosy_operator.api.v1alpha1.serving_role import ServingRole, ServingRoleSpec
+from argosy_operator.api.v1alpha1.slo import Slo
+from argosy_operator.api.v1alpha1.status import ServingDeploymentStatus, ServingRoleStatus
+
+__all__ = [
+    "API_VERSION",
+    "GROUP",
+    "ROLES_OF",
+    "VERSION",
+    "Mode",
+    "Role",
+    "RoleName",
+    "ServingDeployment",
+    "ServingDeploymentSpec",
+    "ServingDeploymentStatus",
+    "ServingRole",
+    "ServingRoleSpec",
+    "ServingRoleStatus",
+]
+
+GROUP = "serving.argosy.dev"
+VERSION = "v1alpha1"
+API_VERSION = f"{GROUP}/{VERSION}"
+
+_PREFILL, _DECODE, _COLOCATED = (
+    f"self.roles.{role}" for role in ("prefill", "decode", "colocated")
+)
+_LEAST_GPUS = "{0}.replicas.min * {0}.resources.gpu"
+_RUNS_OR_PARKED = "({0}.replicas.min > 0 || {0}.replicas.max == 0)"
+
+
+class ServingDeploymentSpec(ApiModel):
+    """The fleet that the user wants."""
+
+    paused: bool = False
+    """True stops all writes of the operator except status. The pods continue to serve."""
+    model: Model
+    """The weights to serve and the name that clients ask for."""
+    engine: Engine = Engine()
+    """How the engine runs."""
+    mode: Mode = "colocated"
+    """colocated: every pod does prefill and decode. disaggregated: separate pods for prefill and
+    decode, each role sized for itself."""
+    roles: Roles = Roles()
+    """Bounds and pod sizes per role."""
+    kv_transfer: KvTransfer = KvTransfer()
+    """How the KV cache travels from prefill to decode (mode disaggregated)."""
+    slo: Slo | None = None
+    """The latency objective. Without it replicas stay at their minimum."""
+    autoscaling: Autoscaling = Autoscaling()
+    """Who decides the number of replicas, how often and in which steps."""
+    metrics: Metrics = Metrics()
+    """Where measurements come from."""
+    routing: Routing = Routing()
+    """The fleet's gateway."""
+    drain: Drain = Drain()
+    """How pods leave."""
+
+    def active_roles(self) -> Iterator[tuple[RoleName, Role]]:
+        """The roles that the mode uses, in the order in which they are shown."""
+        for name in ROLES_OF[self.mode]:
+            yield name, self.role(name)
+
+    def role(self, name: RoleName) -> Role:
+        role: Role = getattr(self.roles, name)
+        return role
+
+    def prefill_and_decode_run_together(self) -> bool:
+        prefill, decode = self.roles.prefill.replicas, self.roles.decode.replicas
+        return self.mode != "disaggregated" or (
+            (prefill.min == 0) == (decode.min == 0) and (prefill.max == 0) == (decode.max == 0)
+        )
+
+    def zero_only_when_parked(self) -> bool:
+        return self.autoscaling.policy != "Goodput" or all(
+            role.replicas.min > 0 or role.replicas.max == 0 for _, role in self.active_roles()
+        )
+
+    def budget_covers_minimum(self) -> bool:
+        budget = self.autoscaling.gpu_budget.max
+        least = sum(role.replicas.min * role.resources.gpu for _, role in self.active_roles())
+        return budget is None or budget >= least
+
+    def drain_outlives_lease(self) -> bool:
+        return int(self.drain.timeout.seconds) > self.kv_transfer.lease_seconds
+
+    def shedding_has_slo(self) -> bool:
+        return self.routing.shed_ttft_percent is None or self.slo is not None
+
+    rules: ClassVar[tuple[ValidationRule, ...]] = (
+        ValidationRule(
+            field=".roles",
+            cel="self.mode != 'disaggregated' || "
+            f"(({_PREFILL}.replicas.min == 0) == ({_DECODE}.replicas.min == 0) && "
+            f"({_PREFILL}.replicas.max == 0) == ({_DECODE}.replicas.max == 0))",
+            holds=prefill_and_decode_run_together,
+            message="prefill without decode answers nothing: give both roles replicas, or 0 to "
+            "both",
+        ),
+        ValidationRule(
+            field=".roles",
+            cel="self.autoscaling.policy != 'Goodput' || (self.mode == 'disaggregated' "
+            f"? {_RUNS_OR_PARKED.format(_PREFILL)} && {_RUNS_OR_PARKED.format(_DECODE)} "
+            f": {_RUNS_OR_PARKED.format(_COLOCATED)})",
+            holds=zero_only_when_parked,
+            message="policy Goodput cannot start from zero pods: write replicas.min: 1, or park "
+            "the fleet with min: 0 and max: 0",
+        ),
+        ValidationRule(
+            field=".autoscaling.gpuBudget.max",
+            cel="!has(self.autoscaling.gpuBudget.max) || self.autoscaling.gpuBudget.max >= "
+            f"(self.mode == 'disaggregated' ? {_LEAST_GPUS.format(_PREFILL)} + "
+            f"{_LEAST_GPUS.format(_DECODE)} : {_LEAST_GPUS.format(_COLOCATED)})",
+            holds=budget_covers_minimum,
+            message="autoscaling.gpuBudget.max is below what the roles' minimum replicas hold "
+            "(sum of replicas.min x resources.gpu): raise the budget or lower replicas.min",
+        ),
+        ValidationRule(
+            field=".drain.timeout",
+            cel=f"!{cel.matches('self.drain.timeout', DURATION_PATTERN)} || "
+            "(duration(self.drain.timeout).getSeconds() > self.kvTransfer.leaseSeconds)",
+            holds=drain_outlives_lease,
+            message="drain.timeout must be longer than kvTransfer.leaseSeconds, or a leaving "
+            "prefill pod would drop caches that decode still reads: raise drain.timeout",
+        ),
+        ValidationRule(
+            field=".routing.shedTtftPercent",
+            cel="!has(self.routing.shedTtftPercent) || has(self.slo)",
+            holds=shedding_has_slo,
+            message="routing.shedTtftPercent is a percentage of slo.ttft.target: set slo, or leave "
+            "it out",
+        ),
+    )
+
+
+class ServingDeployment(ApiModel):
+    """A fleet of LLM engines behind one OpenAI-compatible address, kept on its SLO."""
+
+    metadata: Metadata
+    spec: ServingDeploymentSpec
+    """The fleet that the user wants."""
+    status: ServingDeploymentStatus = Field(default_factory=ServingDeploymentStatus)
+    """The fleet as the operator sees it."""
+
+    @property
+    def name(self) -> str:
+        return self.metadata.name
+
+    @property
+    def namespace(self) -> str:
+        return self.metadata.namespace
+
+    @property
+    def served_name(self) -> str:
+        """The name that clients ask for."""
+        return self.spec.model.served_name or self.metadata.name
+
+    def name_fits_its_children(self) -> bool:
+        name = self.metadata.name
+        return len(name) <= FLEET_NAME.max_length and FLEET_NAME.matches(name)
+
+    rules: ClassVar[tuple[ValidationRule, ...]] = (
+        ValidationRule(
+            field=".metadata.name",
+            cel=cel.matches("self.metadata.name", FLEET_NAME.pattern),
+            holds=name_fits_its_children,
+            message="a fleet's name is at most 40 lower-case letters, digits and hyphens and "
+            "begins with a letter, because its pods and Services are named after it",
+        ),
+    )

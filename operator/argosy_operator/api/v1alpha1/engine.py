@@ -1,0 +1,118 @@
+"""What every engine pod runs: the model, and the engine that serves it."""
+
+from typing import Annotated, ClassVar, Literal
+
+from pydantic import Field, StringConstraints
+
+from argosy_operator.api import cel
+from argosy_operator.api.bounds import within
+from argosy_operator.api.fields import EnvName, ImageName, ModelUri, ServedName
+from argosy_operator.api.model import ApiModel
+from argosy_operator.api.rule import ValidationRule
+
+RENDERED_FLAGS = (
+    "--model",
+    "--served-name",
+    "--role",
+    "--load-format",
+    "--dtype",
+    "--max-model-len",
+    "--max-num-seqs",
+    "--max-batch-size",  # the engine's other name for --max-num-seqs
+    "--max-num-batched-tokens",
+    "--max-num-tokens",  # the engine's other name for --max-num-batched-tokens
+    "--max-body-bytes",
+    "--lease-s",
+    "--kv-timeout-s",
+    "--drain-timeout-s",
+    "--host",
+    "--port",
+    "--admin-port",
+    "--kv-port",
+    "--termination-message",
+)
+"""Flags that the operator writes. A second one in engine.args would contradict the first."""
+RENDERED_ENV = ("POD_NAME", "POD_IP", "POD_NAMESPACE")
+"""Environment variables that the operator writes."""
+
+
+class Model(ApiModel):
+    """The weights to serve and the name that clients ask for."""
+
+    uri: ModelUri
+    """Where the weights are. pvc://<claim>/<path> is a directory on a PersistentVolumeClaim of this
+    namespace, mounted read-only. sim://<preset> starts simulated engines, which need neither
+    weights nor GPUs."""
+    served_name: ServedName | None = None
+    """The name that clients write in the "model" field of the OpenAI API. Default: the name of the
+    ServingDeployment."""
+
+
+class EnvVar(ApiModel):
+    """One environment variable of the engine's container."""
+
+    list_key: ClassVar[str | None] = "name"
+
+    name: EnvName
+    """The variable's name."""
+    value: Annotated[str, StringConstraints(max_length=4096)] = ""
+    """The variable's value in plain text. Do not put secrets here: everyone who may read the object
+    can read them."""
+
+    def is_free(self) -> bool:
+        return self.name not in RENDERED_ENV
+
+    rules: ClassVar[tuple[ValidationRule, ...]] = (
+        ValidationRule(
+            field=".name",
+            cel=f"!(self.name in {cel.literals(RENDERED_ENV)})",
+            holds=is_free,
+            message="POD_NAME, POD_IP and POD_NAMESPACE are set by Argosy: choose another name",
+        ),
+    )
+
+
+Arg = Annotated[str, StringConstraints(max_length=256)]
+
+
+class Engine(ApiModel):
+    """How the engine runs. A change makes a new revision: new pods replace the old ones."""
+
+    image: ImageName | None = None
+    """The engine's image. Default: the image that the operator was installed with."""
+    dtype: Literal["auto", "float32", "bfloat16"] = "auto"
+    """Type of the model's numbers in computation: float32, bfloat16, or auto. Default auto: the
+    type that the weights are stored in."""
+    max_model_len: Annotated[int, within("engine.maxModelLen")] | None = None
+    """Most tokens of one request, prompt and answer together. Default: the limit in the model's
+    config."""
+    max_num_seqs: Annotated[int, within("engine.maxNumSeqs")] | None = None
+    """Most sequences in one step of the engine. Default: the engine's own."""
+    max_num_batched_tokens: Annotated[int, within("engine.maxNumBatchedTokens")] | None = None
+    """Most tokens in one step of the engine. Longer prompts are prefilled in chunks. Default: the
+    engine's own."""
+    max_body_bytes: Annotated[int, within("engine.maxBodyBytes")] | None = None
+    """Largest request body in bytes, at the gateway and at the engine. A larger one is answered
+    with 413. Default: 8388608 (8 MiB), which holds a prompt of a million token ids."""
+    args: Annotated[tuple[Arg, ...], Field(max_length=32)] = ()
+    """More arguments of `argosy engine serve`, one per item, such as --block-size=32."""
+    env: Annotated[tuple[EnvVar, ...], Field(max_length=32)] = ()
+    """More environment variables of the engine's container."""
+
+    def args_repeat_no_rendered_flag(self) -> bool:
+        return not any(
+            arg == flag or arg.startswith(flag + "=")
+            for arg in self.args
+            for flag in RENDERED_FLAGS
+        )
+
+    rules: ClassVar[tuple[ValidationRule, ...]] = (
+        ValidationRule(
+            field=".args",
+            cel=f"!has(self.args) || !self.args.exists(a, {cel.literals(RENDERED_FLAGS)}"
+            ".exists(f, a == f || a.startsWith(f + '=')))",
+            holds=args_repeat_no_rendered_flag,
+            message="engine.args repeats a flag that Argosy writes itself (model, role, ports, "
+            "lengths, time-outs): use the field of the spec instead",
+        ),
+    )

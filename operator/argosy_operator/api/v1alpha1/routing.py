@@ -1,0 +1,32 @@
+"""How requests reach the pods, and how pods leave without losing them."""
+
+from typing import Annotated, Literal
+
+from argosy_operator.api.bounds import within
+from argosy_operator.api.fields import Duration, PositiveDurationText
+from argosy_operator.api.model import ApiModel
+
+
+class Routing(ApiModel):
+    """The fleet's gateway."""
+
+    strategy: Literal["leastLoad", "roundRobin"] = "leastLoad"
+    """How the gateway chooses pods. leastLoad: the pod with the least work in flight. roundRobin:
+    each pod in turn."""
+    replicas: Annotated[int, within("routing.replicas")] = 2
+    """Gateway pods. Default 2: one serves while the other is replaced."""
+    max_queue: Annotated[int, within("routing.maxQueue")] = 1000
+    """Most requests that one gateway pod holds. A further one is answered with 429."""
+    queue_timeout: Annotated[PositiveDurationText, within("routing.queueTimeout")] = Duration("30s")
+    """How long a request waits in the gateway for a pod that can serve it. After that it is
+    answered with 503."""
+    shed_ttft_percent: Annotated[int, within("routing.shedTtftPercent")] | None = None
+    """Answer at once with 429 and Retry-After when the predicted TTFT exceeds this percentage of
+    slo.ttft.target, such as 150. Default: the gateway does not predict."""
+
+
+class Drain(ApiModel):
+    """How pods leave."""
+
+    timeout: Annotated[PositiveDurationText, within("drain.timeout")] = Duration("300s")
+    """How long a leaving pod may finish its answers before it is ended."""
