@@ -4,5 +4,3 @@ Reading order: `verdicts` (what is counted), `pick` and `pairs` (who serves), `r
 travels), `app` (the surface), `serve` (sockets and drain). `endpoints`, `watch` and `credentials`
 know the pods; `http1` and `sse` are the hot path.
 """
-
-__version__ = "0.1.0"

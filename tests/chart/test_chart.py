@@ -8,6 +8,7 @@ import subprocess
 import sys
 import textwrap
 from functools import cache
+from importlib.metadata import version
 from itertools import pairwise
 from pathlib import Path
 
@@ -310,8 +311,8 @@ def test_the_readmes_install_line_sets_every_image_and_renders():
     code, text = helm("template", "argosy", str(CHART), *words[4:])
     assert code == 0, text
     for image in ("operator", "gateway", "engine"):
-        assert f"registry.example.com/argosy/{image}:0.1.0" in text
-        assert "--target $image -t $REGISTRY/$image:0.1.0" in block
+        assert f"registry.example.com/argosy/{image}:{version('argosy')}" in text
+        assert f"--target $image -t $REGISTRY/$image:{version('argosy')}" in block
     assert "ghcr.io" not in text
 
 

@@ -11,6 +11,7 @@ import subprocess
 import sys
 import threading
 import time
+from importlib.metadata import version
 from pathlib import Path
 from typing import Protocol
 
@@ -267,7 +268,7 @@ class ExistingCluster:
         self.kube.kubectl("create", "namespace", NAMESPACE)
         images = []
         for name in ("operator", "gateway", "engine"):
-            images += ["--set", f"images.{name}={self._registry}/{name}:0.1.0"]
+            images += ["--set", f"images.{name}={self._registry}/{name}:{version('argosy')}"]
         helm_install(self.kube, *images)
 
     def complete(self, figures: DemoFigures) -> None:

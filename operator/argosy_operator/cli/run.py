@@ -8,6 +8,7 @@ import logging
 import os
 import sys
 from collections.abc import Sequence
+from importlib.metadata import version
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Literal
 
@@ -16,8 +17,8 @@ import typer
 if TYPE_CHECKING:
     from argosy_operator.ports.allowlist import Allowlist
 
-DEFAULT_ENGINE = "ghcr.io/argosy-serving/engine:0.1.0"
-DEFAULT_GATEWAY = "ghcr.io/argosy-serving/gateway:0.1.0"
+DEFAULT_ENGINE = f"ghcr.io/argosy-serving/engine:{version('argosy')}"
+DEFAULT_GATEWAY = f"ghcr.io/argosy-serving/gateway:{version('argosy')}"
 
 Allowed = Annotated[
     list[str] | None,
