@@ -18,6 +18,7 @@ import yaml
 
 from argosy_engine.metrics import table as engine_metrics
 from argosy_engine.server.openai.parameters import HONOURED, REFUSED, WITHOUT_EFFECT
+from argosy_gateway.accounting import table as gateway_metrics
 from argosy_operator.api.bounds import DURATION_BOUNDS, NUMBER_BOUNDS
 from argosy_operator.api.conditions import Reason
 from argosy_operator.core.status.table import TABLE, ConditionRow, Fact
@@ -137,8 +138,8 @@ def parameters_page() -> str:
     return "\n".join(parts) + "\n"
 
 
-METRIC_TABLES = (("Engine", engine_metrics.SERIES),)
-"""Program → its rows; each row has the fields of `argosy_engine.metrics.table.Series`."""
+METRIC_TABLES = (("Gateway", gateway_metrics.SERIES), ("Engine", engine_metrics.SERIES))
+"""Program → its rows. The rows of all programs have the same fields."""
 
 EDGES_BY = {
     None: "",

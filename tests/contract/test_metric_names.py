@@ -7,7 +7,8 @@ from pathlib import Path
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
-from argosy_engine.metrics.table import SERIES
+from argosy_engine.metrics import table as engine_table
+from argosy_gateway.accounting import table as gateway_table
 from argosy_gateway.accounting.metrics import Metrics
 from argosy_gateway.accounting.verdicts import Slo
 from argosy_operator.core.scaling.goals import Windows
@@ -67,20 +68,30 @@ def test_every_promised_metric_exists_before_the_first_request(side, request):
     assert [name for name in promised(side) if not has(exposed, name)] == []
 
 
-def test_an_engine_exposes_exactly_the_rows_of_its_table():
-    with sim_engines("prefill") as (started,):
-        families = list(text_string_to_metric_families(started.page("/metrics").text))
+def assert_exactly(rows, exposition: str, *, ignored: tuple[str, ...] = ()) -> None:
+    """Every row is exposed as it says, and nothing else but names that begin as `ignored` says."""
     exposed = {
         f"{family.name}_total" if family.type == "counter" else family.name: family
-        for family in families
+        for family in text_string_to_metric_families(exposition)
+        if not family.name.startswith(ignored)
     }
-    assert exposed.keys() == {row.name for row in SERIES}
-    for row in SERIES:
+    assert exposed.keys() == {row.name for row in rows}
+    for row in rows:
         family = exposed[row.name]
         assert (family.type, family.documentation) == (row.type, row.help)
         for label, values in row.labels.items():
             found = {sample.labels[label] for sample in family.samples}
             assert found == set(values) if values else len(found) == 1, (row.name, label)
+
+
+def test_an_engine_exposes_exactly_the_rows_of_its_table():
+    with sim_engines("prefill") as (started,):
+        assert_exactly(engine_table.SERIES, started.page("/metrics").text)
+
+
+def test_a_gateway_exposes_exactly_the_rows_of_its_table():
+    page = Metrics(Slo(ttft_s=0.25, tpot_s=0.06)).exposition().decode()
+    assert_exactly(gateway_table.SERIES, page, ignored=("process_",))
 
 
 def test_engines_expose_nothing_under_our_prefix_that_clashes_with_the_gateway(engine, gateway):

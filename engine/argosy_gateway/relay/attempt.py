@@ -11,7 +11,7 @@ import logging
 from dataclasses import dataclass
 from typing import Self
 
-from argosy_gateway.accounting.metrics import RetryReason
+from argosy_gateway.accounting.table import RetryReason
 from argosy_gateway.accounting.verdicts import Ending, first_token_after_s
 from argosy_gateway.errors import BrokenError, UnreachableError
 from argosy_gateway.relay.answer import TTFT_HEADER, Answer

@@ -10,7 +10,7 @@ import logging
 from typing import Any
 
 from argosy_gateway import logs
-from argosy_gateway.accounting.metrics import RetryReason
+from argosy_gateway.accounting.table import RetryReason
 from argosy_gateway.accounting.verdicts import Ending, Outcome
 from argosy_gateway.errors import RequestError
 from argosy_gateway.relay.answer import Answer, Send

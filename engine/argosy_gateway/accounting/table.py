@@ -1,0 +1,154 @@
+"""Every series that the gateway exposes, as rows: name, type, help, labels, bucket edges.
+
+`metrics.py` creates the series from these rows and fills them. `docs/metrics.md` is generated from
+the rows, and a contract test compares them with a gateway's real output. Prometheus adds namespace,
+fleet, role, revision and pod when it scrapes (designs/0001-seams.md, section 5).
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from enum import StrEnum
+from typing import Literal
+
+from argosy_gateway.pods.endpoints import Role, State
+
+__all__ = ["SERIES", "RetryReason", "Series"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Series:
+    """One metric with all its label values."""
+
+    name: str
+    """As exposed, without a histogram's _bucket, _sum and _count. Counters end in _total."""
+    type: Literal["counter", "gauge", "histogram"]
+    help: str
+    """One line, with the unit where the name has none."""
+    labels: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
+    """Label → its values. They exist from the start with value 0, because rate() over a series that
+    appears with its first event has no result before the second."""
+    edges: tuple[float, ...] = ()
+    """Upper bounds of a histogram's buckets, without +Inf."""
+    edges_by: Literal["slo_ttft_ms", "slo_tpot_ms"] | None = None
+    """The option whose limit becomes one more edge, so that the share of requests that meet it is
+    exact."""
+
+
+class RetryReason(StrEnum):
+    """Why a request is sent to another pod."""
+
+    CONNECT = "connect"
+    """The pod took no connection."""
+    DRAINING = "draining"
+    """The pod takes no new requests."""
+    CLOSED = "closed"
+    """The connection broke, or the engine was silent for too long."""
+    SERVER_ERROR = "server_error"
+    """The engine answered 5xx."""
+    BUSY = "busy"
+    """The engine answered 429: its queue is full."""
+    WRONG_POD = "wrong_pod"
+    """Another program answered at the pod's address."""
+
+
+ROLE_MODES = ("colocated", "disaggregated")
+CLASSES = ("default",)
+_MET = ("ok", "miss")
+# fmt: off
+_TTFT_S = (
+    0.005, 0.01, 0.02, 0.03, 0.05, 0.075, 0.1, 0.15, 0.2, 0.3, 0.4, 0.5, 0.75,
+    1.0, 1.5, 2.0, 3.0, 5.0, 7.5, 10.0, 20.0, 30.0, 60.0,
+)
+_TPOT_S = (
+    0.001, 0.002, 0.003, 0.005, 0.0075, 0.01, 0.0125, 0.015, 0.02, 0.025, 0.03, 0.04,
+    0.05, 0.075, 0.1, 0.15, 0.2, 0.3, 0.5, 1.0, 2.0,
+)
+# fmt: on
+_TOKENS = (*(step * 10**power for power in range(5) for step in (1, 2, 5)), 100_000)
+
+RECEIVED = Series(
+    name="argosy_requests_received_total",
+    type="counter",
+    help="Requests, by what was decided when they came",
+    labels={"outcome": ("accepted", "shed", "invalid")},
+)
+COMPLETED = Series(
+    name="argosy_requests_completed_total",
+    type="counter",
+    help="Accepted requests that ended, by how",
+    labels={"result": ("ok", "failed", "client_gone")},
+)
+VERDICTS = Series(
+    name="argosy_slo_requests_total",
+    type="counter",
+    help="Ended requests, by whether they met the SLO; counted only if an SLO is set",
+    labels={"role_mode": ROLE_MODES, "class": CLASSES, "ttft": _MET, "tpot": _MET},
+)
+TTFT = Series(
+    name="argosy_gateway_ttft_seconds",
+    type="histogram",
+    help="From a request's first byte to the first byte of content",
+    edges=_TTFT_S,
+    edges_by="slo_ttft_ms",
+)
+TPOT = Series(
+    name="argosy_gateway_tpot_seconds",
+    type="histogram",
+    help="(last content - first content) / (output tokens - 1) of a request",
+    edges=_TPOT_S,
+    edges_by="slo_tpot_ms",
+)
+PROMPT_TOKENS = Series(
+    name="argosy_gateway_prompt_tokens",
+    type="histogram",
+    help="Prompt tokens of answered requests, as the engine counts them",
+    edges=_TOKENS,
+)
+OUTPUT_TOKENS = Series(
+    name="argosy_gateway_output_tokens",
+    type="histogram",
+    help="Output tokens of answered requests, as the engine counts them",
+    edges=_TOKENS,
+)
+PROMPT_TOKENS_SQUARED = Series(
+    name="argosy_gateway_prompt_tokens_squared_total",
+    type="counter",
+    help="Sum of squared prompt tokens: the second moment of prefill work",
+)
+INFLIGHT = Series(
+    name="argosy_gateway_inflight_requests",
+    type="gauge",
+    help="Accepted requests that have not ended, waiting ones included",
+)
+RETRIES = Series(
+    name="argosy_gateway_retries_total",
+    type="counter",
+    help="Requests sent to another pod before a byte was answered, by why",
+    labels={"reason": tuple(RetryReason)},
+)
+RETRIES_REFUSED = Series(
+    name="argosy_gateway_retries_refused_total",
+    type="counter",
+    help="Requests that failed before a byte was answered while the retry budget was empty",
+)
+ENDPOINTS = Series(
+    name="argosy_gateway_endpoints",
+    type="gauge",
+    help="Engine pods that this gateway knows",
+    labels={"role": tuple(Role), "state": tuple(State)},
+)
+
+SERIES = (
+    RECEIVED,
+    COMPLETED,
+    VERDICTS,
+    TTFT,
+    TPOT,
+    PROMPT_TOKENS,
+    OUTPUT_TOKENS,
+    PROMPT_TOKENS_SQUARED,
+    INFLIGHT,
+    RETRIES,
+    RETRIES_REFUSED,
+    ENDPOINTS,
+)
