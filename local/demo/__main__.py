@@ -14,7 +14,9 @@ from pathlib import Path
 
 from local.demo import answer, ramp
 from local.demo.figures import DemoFigures
-from local.demo.places.place import ExistingCluster, OneMachine, Place
+from local.demo.places.existing import ExistingCluster
+from local.demo.places.one_machine import OneMachine
+from local.demo.places.place import Place
 from local.demo.view import console, say
 
 OUT = Path("build/demo")

@@ -14,7 +14,8 @@ from local.demo import rest
 from local.demo.answer import fleet_path, slowest_start_s
 from local.demo.figures import DemoFigures
 from local.demo.kube import Kube, is_ready
-from local.demo.places.place import NAMESPACE, Place
+from local.demo.places import prometheus
+from local.demo.places.place import NAMESPACE, SYSTEM, Place
 from local.demo.traffic import score
 from local.demo.traffic.plan import RAMP, arrivals
 from local.demo.traffic.watch import Records, Watch, roles
@@ -36,7 +37,7 @@ def run(place: Place, figures: DemoFigures, out: Path) -> None:
     name = fleet["metadata"]["name"]
     kube = place.kube
     kube.wait(fleet_path(name), is_ready, timeout_s=60, what=f"fleet {name} Ready")
-    place.wait_scraped(name)
+    prometheus.wait_scraped(place, name)
     start_s = slowest_start_s(kube, name)
     figures.put("sim_engine_start_s", start_s)
     say(
@@ -141,7 +142,7 @@ def _rest(
         say(str(error))
         back = False
     figures.put("replicas_back_at_min", back)
-    figures.put("operator_rss_mib", place.operator_rss_mib())
+    figures.put("operator_rss_mib", prometheus.operator_rss_mib(place))
     if place.audit_log is None:
         return
     # The longest window of the law: attainment, over the hold or two rate windows. It has passed
@@ -153,7 +154,7 @@ def _rest(
     begin = datetime.now(UTC).isoformat()
     time.sleep(REST_S)
     written = rest.writes(
-        place.audit_log, begin, datetime.now(UTC).isoformat(), (NAMESPACE, place.system)
+        place.audit_log, begin, datetime.now(UTC).isoformat(), (NAMESPACE, SYSTEM)
     )
     figures.put("writes_at_rest_per_minute", 60 * len(written) / REST_S)
     for line in written[:10]:

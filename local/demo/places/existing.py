@@ -1,0 +1,80 @@
+"""A cluster that the user names, with images that the user built."""
+
+import subprocess
+import time
+from importlib.metadata import version
+from pathlib import Path
+
+from local.demo.figures import DemoFigures
+from local.demo.kube import TOOLS, Kube
+from local.demo.places.place import NAMESPACE, SYSTEM, helm_install, write_diagnosis
+from local.demo.view import console, say
+
+WEIGHTS = "SmolLM2-135M-Instruct"
+
+
+class ExistingCluster:
+    """A cluster of the user's, with images that the user built. Untried where this was written."""
+
+    is_ours = False
+    is_complete = True
+    audit_log: Path | None = None
+
+    def __init__(self, kubeconfig: Path, registry: str) -> None:
+        if not registry:
+            raise SystemExit(
+                "an existing cluster pulls images: build the Dockerfile's targets operator, "
+                "gateway and engine, push them, and say make demo KUBECONFIG=… REGISTRY=…"
+            )
+        self.kube = Kube(kubeconfig)
+        self._registry = registry
+        self._forwards: dict[tuple[str, str, int], tuple[subprocess.Popen[bytes], str]] = {}
+
+    def start(self, figures: DemoFigures) -> None:
+        figures.caches_complete = time.time()
+        nodes = self.kube.get("/api/v1/nodes")
+        say(f"using {self.kube.kubeconfig} with {len((nodes or {}).get('items', []))} nodes")
+        console.print("[yellow]this path could not be tried by its authors[/yellow]")
+
+    def install(self, figures: DemoFigures) -> None:  # noqa: ARG002 — the protocol's
+        self.kube.kubectl("create", "namespace", NAMESPACE)
+        images = []
+        for name in ("operator", "gateway", "engine"):
+            images += ["--set", f"images.{name}={self._registry}/{name}:{version('argosy')}"]
+        helm_install(self.kube, *images)
+
+    def complete(self, figures: DemoFigures) -> None:
+        """Nothing was left out."""
+
+    def provide_weights(self) -> None:
+        """The user's own claim `models` must hold the weights."""
+        claim = self.kube.get(f"/api/v1/namespaces/{NAMESPACE}/persistentvolumeclaims/models")
+        if claim is None:
+            raise RuntimeError(
+                f"make a PersistentVolumeClaim `models` in namespace {NAMESPACE} that holds "
+                f"{WEIGHTS}/ (python -m local.weights.smollm2 --out DIR writes it), then again"
+            )
+
+    def publish(self, service: str, namespace: str = NAMESPACE, port: int = 80) -> str:
+        key = (service, namespace, port)
+        if key not in self._forwards:
+            words = ["port-forward", "-n", namespace, f"service/{service}", f":{port}"]
+            process = subprocess.Popen(
+                [str(TOOLS / "kubectl"), *words], env=self.kube.env, stdout=subprocess.PIPE
+            )
+            assert process.stdout is not None
+            told = process.stdout.readline().decode()  # Forwarding from 127.0.0.1:40001 -> 8080
+            address = told.removeprefix("Forwarding from ").split(" ")[0]
+            self._forwards[key] = (process, f"http://{address}")
+        return self._forwards[key][1]
+
+    def diagnose(self, out: Path) -> None:
+        write_diagnosis(self.kube, out)
+
+    def try_hints(self, figures: DemoFigures) -> None:
+        """The addresses end with the demo's own port-forwards, so none is printed."""
+
+    def leave(self, *, keep: bool) -> None:  # noqa: ARG002 — the protocol's
+        for process, _ in self._forwards.values():
+            process.terminate()
+        say(f"left as it is: helm uninstall argosy -n {SYSTEM}; kubectl delete ns {NAMESPACE}")
