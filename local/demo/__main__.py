@@ -1,8 +1,9 @@
 """`make demo`: the product from an empty machine to a fleet that scales on its SLO.
 
-Order: cluster while Prometheus still builds → helm install → a real answer through prefill and
-decode pods, beside the colocated mode → the ramp on simulated engines → a minute at rest → figures.
-Everything a user would do is done with kubectl, helm and HTTP; nothing reaches into the operator.
+Stages: the cluster starts (while Prometheus may still be built), helm installs the chart, real
+weights answer through prefill and decode pods and colocated, the ramp plays on simulated engines, a
+minute at rest is watched, the figures are printed. The demo acts as a user does, with kubectl, helm
+and HTTP; it never calls the operator's code.
 """
 
 import argparse
@@ -23,17 +24,21 @@ OUT = Path("build/demo")
 
 
 def arguments() -> argparse.Namespace:
-    """The command line; `make demo` fills it."""
+    """The options that `make demo` passes on."""
     parser = argparse.ArgumentParser(prog="make demo", description=__doc__)
-    parser.add_argument("--name", default="demo", help="name of our own cluster")
-    parser.add_argument("--keep", choices=("0", "1"), default="1", help="0: stop the cluster after")
+    parser.add_argument("--name", default="demo", help="name of the one-machine cluster")
+    parser.add_argument(
+        "--keep", choices=("0", "1"), default="1", help="0: stop the cluster at the end"
+    )
     parser.add_argument("--kubeconfig", type=Path, help="use this cluster instead of our own")
-    parser.add_argument("--registry", default="", help="where that cluster finds your images")
+    parser.add_argument(
+        "--registry", default="", help="registry from which that cluster pulls your images"
+    )
     return parser.parse_args()
 
 
 def main() -> int:
-    """Run all stages; exit status 0 when all held that the machine's speed does not decide."""
+    """Run all stages; exit status 1 if one fails or a target of the product is missed."""
     asked = arguments()
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))
     OUT.mkdir(parents=True, exist_ok=True)
@@ -56,14 +61,14 @@ def main() -> int:
         place.try_hints(figures)
     except (TimeoutError, RuntimeError) as error:
         console.print(f"[red]the demo stopped:[/red] {error}", soft_wrap=True)
-        say(f"logs and what was measured so far: {OUT}/")
+        say(f"logs and the figures measured so far are in {OUT}/")
         place.diagnose(OUT)
         return 1
     finally:
         figures.write(OUT / "summary.json")
         place.leave(keep=asked.keep == "1")
     console.print(figures.table())
-    say(f"figures {OUT}/summary.json, picture {OUT}/ramp.png")
+    say(f"figures: {OUT}/summary.json, picture: {OUT}/ramp.png")
     return 1 if figures.failed() else 0
 
 

@@ -1,4 +1,4 @@
-"""A real answer on real weights, by a prefill and a decode pod, beside the colocated mode."""
+"""A real answer from real weights: by a prefill and a decode pod, and by a colocated one."""
 
 import contextlib
 import json
@@ -29,9 +29,9 @@ START_LIMIT_S = 180
 
 
 def run(place: Place, figures: DemoFigures, then: Callable[[], None]) -> None:
-    """Apply two fleets of the same weights, ask, compare, and take the colocated one away again.
+    """Apply two fleets with the same weights, ask both, compare, and delete the colocated one.
 
-    `then` is called when both are Ready: what may start while they answer.
+    `then` is called when both are Ready: it starts what may run while they answer.
     """
     kube = place.kube
     apart = yaml.safe_load(Path("examples/five-lines.yaml").read_text())
@@ -51,13 +51,16 @@ def run(place: Place, figures: DemoFigures, then: Callable[[], None]) -> None:
     second = place.publish(together["metadata"]["name"])
     text = _ask(first, apart["metadata"]["name"])
     figures.put("answer_correct", EXPECTED in text)
-    with ThreadPoolExecutor(2) as asking:  # both fleets at once: neither may mind the other
+    with ThreadPoolExecutor(2) as asking:  # both fleets at once: their texts must not change
         fleets = ((first, apart["metadata"]["name"]), (second, together["metadata"]["name"]))
         one, other = asking.map(lambda fleet: _texts(*fleet), fleets)
     same = one == other
     figures.put("pd_equals_colocated", same)
-    verdict = "the same text" if same else "DIFFERENT texts"
-    say(f"{len(PROMPTS)} prompts, {GREEDY_TOKENS} greedy tokens each, split and whole: {verdict}")
+    verdict = "the same texts" if same else "DIFFERENT texts"
+    say(
+        f"{len(PROMPTS)} prompts, {GREEDY_TOKENS} greedy tokens each, "
+        f"disaggregated and colocated: {verdict}"
+    )
     kube.kubectl("delete", "sd", "-n", NAMESPACE, together["metadata"]["name"], "--wait=false")
 
 
@@ -73,7 +76,7 @@ def fleet_path(name: str) -> str:
 
 
 def slowest_start_s(kube: Kube, fleet: str) -> float:
-    """Longest time from a pod's creation to Ready among a fleet's engines (seconds, whole)."""
+    """Longest time from a pod's creation to Ready among a fleet's engines, in whole seconds."""
     pods = kube.get(
         f"/api/v1/namespaces/{NAMESPACE}/pods",
         labelSelector=f"serving.argosy.dev/fleet={fleet},serving.argosy.dev/role!=gateway",
@@ -89,7 +92,7 @@ def _start_s(pod: dict[str, Any]) -> float:
 
 
 def _ask(url: str, model: str) -> str:
-    """Stream the answer to the terminal; shows who served it."""
+    """Stream the answer to the terminal, with the pods that served it."""
     body = {"model": model, "prompt": QUESTION, "max_tokens": 24, "temperature": 0, "stream": True}
     text = ""
     console.print(f"\n  [bold]{QUESTION}[/bold]", end="")
@@ -109,12 +112,15 @@ def _ask(url: str, model: str) -> str:
         f"decode by {headers.get('x-argosy-decode-pod')}\n"
     )
     if not headers.get("x-argosy-prefill-pod"):
-        raise RuntimeError("no prefill pod served the question: the fleet is not disaggregated")
+        raise RuntimeError(
+            "no prefill pod served the question, so the answer was not disaggregated: "
+            "see the gateway's log"
+        )
     return text
 
 
 def _texts(url: str, model: str) -> list[str]:
-    """Greedy answers to all prompts, asked at once: a batch must not change a text either."""
+    """Greedy answers to all prompts, asked at once: a batch must not change a text."""
     with ThreadPoolExecutor(len(PROMPTS)) as asking:
         return list(asking.map(lambda prompt: _greedy(url, model, prompt), PROMPTS))
 
@@ -126,6 +132,9 @@ def _greedy(url: str, model: str, prompt: str) -> str:
     answer.raise_for_status()
     whole = answer.json()
     if whole["usage"]["completion_tokens"] != GREEDY_TOKENS:
-        raise RuntimeError(f"{GREEDY_TOKENS} tokens were asked for: {whole['usage']}")
+        raise RuntimeError(
+            f"{model} answered {whole['usage']['completion_tokens']} tokens instead of the "
+            f"{GREEDY_TOKENS} that were asked for"
+        )
     text: str = whole["choices"][0]["text"]
     return text

@@ -1,8 +1,8 @@
-"""First step of `make demo`, on a bare Python: sets up in parallel, then starts `local.demo`.
+"""First step of `make demo`: prepares the machine with Python's standard library alone.
 
-Two things take minutes on an empty machine and need different resources: the Kubernetes binaries
-(compiler, cores) and the Python environment with torch (download, disk). They run side by side; the
-output of the build goes to `build/demo/build.log`, and the demo waits for it where it needs it.
+On an empty machine two things take minutes and need different resources: the Kubernetes binaries
+(compiler, cores) and the Python environment with torch (download, disk). They run side by side. The
+build writes to `build/demo/build.log`, and `local.demo` waits for it where it needs it.
 """
 
 import os
@@ -14,9 +14,11 @@ ROOT = Path(__file__).resolve().parents[2]
 
 
 def main() -> int:  # noqa: RET503
-    """Prepare, then replace this process by the demo in the project's own environment."""
+    """Prepare, then replace this process by the demo in the environment .venv."""
     if sys.version_info < (3, 11):  # noqa: UP036
-        sys.stderr.write("argosy needs Python 3.11 or newer: make demo PYTHON=python3.11\n")
+        sys.stderr.write(
+            "the demo needs Python 3.11 or newer: make demo PYTHON=/path/to/python3.11\n"
+        )
         return 1
     os.chdir(ROOT)
     logs = ROOT / "build" / "demo"

@@ -1,5 +1,5 @@
-"""The demo's two ways to the API server: the user's own `kubectl` for what a user would do, and a
-plain HTTP client for the live view's readings once a second (a kubectl process costs 0.1 s of CPU).
+"""The demo's two ways to the API server: the real `kubectl` for what a user would do, and an HTTP
+client for the live view, which reads once a second (a kubectl process costs 0.1 s of CPU).
 """
 
 import base64
@@ -18,11 +18,11 @@ import httpx
 import yaml
 
 TOOLS = Path(sys.executable).parent
-"""kubectl and helm stand beside this Python: both are packages of the environment."""
+"""The folder of kubectl and helm: both are packages of this Python's environment."""
 
 
 class Kube:
-    """A cluster as its kubeconfig names it."""
+    """The cluster that a kubeconfig names."""
 
     def __init__(self, kubeconfig: Path) -> None:
         self.kubeconfig = kubeconfig
@@ -45,7 +45,7 @@ class Kube:
         )
 
     def get(self, path: str, **query: str) -> dict[str, Any] | None:
-        """The object or list at an API path; None when it is not there."""
+        """The object or list at an API path; None if it does not exist."""
         answer = self.http.get(path, params=query)
         if answer.status_code == 404:
             return None
@@ -54,11 +54,11 @@ class Kube:
         return found
 
     def kubectl(self, *words: str, given: str | None = None) -> str:
-        """Run the real kubectl; raises with its own words when it fails."""
+        """Run kubectl; RuntimeError with its own message if it fails."""
         return self._run([str(TOOLS / "kubectl"), *words], given)
 
     def helm(self, *words: str) -> str:
-        """Run the real helm."""
+        """Run helm; RuntimeError with its own message if it fails."""
         return self._run([str(TOOLS / "helm"), *words], None)
 
     def _run(self, words: list[str], given: str | None) -> str:
@@ -79,7 +79,7 @@ class Kube:
         what: str,
         every_s: float = 0.25,
     ) -> dict[str, Any]:
-        """Poll an object until `ready` holds; a time-out shows the object's conditions."""
+        """Poll an object until `ready` holds. TimeoutError shows the object's conditions."""
         deadline = time.monotonic() + timeout_s
         found = None
         while time.monotonic() < deadline:
@@ -88,12 +88,17 @@ class Kube:
                 return found
             time.sleep(every_s)
         conditions = (found or {}).get("status", {}).get("conditions", "no such object")
-        raise TimeoutError(f"{what}: not within {timeout_s:.0f} s: {json.dumps(conditions)[:2000]}")
+        raise TimeoutError(
+            f"{what}: not reached within {timeout_s:.0f} s; conditions: "
+            f"{json.dumps(conditions)[:2000]}"
+        )
 
 
 def await_answer(url: str, timeout_s: float = 15) -> str:
-    """`url`, once a server behind it answers anything: kube-proxy learns of a Ready pod up to a
-    second after the API server does, and refuses connections until then.
+    """Return `url` once a server behind it answers anything.
+
+    kube-proxy learns of a Ready pod up to a second after the API server does, and refuses
+    connections until then.
     """
     deadline = time.monotonic() + timeout_s
     while True:
@@ -107,13 +112,13 @@ def await_answer(url: str, timeout_s: float = 15) -> str:
 
 
 def condition(found: dict[str, Any], kind: str) -> dict[str, Any]:
-    """The condition of that type in an object's status; empty when it is not there."""
+    """The condition of that type in an object's status; empty if there is none."""
     conditions = found.get("status", {}).get("conditions", [])
     return next((c for c in conditions if c["type"] == kind), {})
 
 
 def is_ready(found: dict[str, Any]) -> bool:
-    """Ready=True for the generation that the object has."""
+    """Whether Ready is True for the object's current generation."""
     generation = found["metadata"].get("generation")
     seen = found.get("status", {}).get("observedGeneration")
     return seen == generation and condition(found, "Ready").get("status") == "True"

@@ -26,13 +26,13 @@ REST_S = 60
 
 
 def apply(place: Place) -> None:
-    """Ask for the simulated fleet, once Prometheus is there for it to be scaled by."""
+    """Apply the simulated fleet, once Prometheus runs: without it nothing is scaled."""
     if place.is_complete:
         place.kube.kubectl("apply", "-n", NAMESPACE, "-f", str(MANIFEST))
 
 
 def run(place: Place, figures: DemoFigures, out: Path) -> None:
-    """Play the plan against the fleet, score it, and count writes at rest."""
+    """Play the plan against the fleet, score it, draw it, and count writes at rest."""
     fleet = yaml.safe_load(MANIFEST.read_text())
     name = fleet["metadata"]["name"]
     kube = place.kube
@@ -41,8 +41,8 @@ def run(place: Place, figures: DemoFigures, out: Path) -> None:
     start_s = slowest_start_s(kube, name)
     figures.put("sim_engine_start_s", start_s)
     say(
-        f"fleet {name} is Ready: simulated engines, so the cold start of {start_s:.0f} s is a "
-        "process start; real weights of this size take minutes"
+        f"fleet {name} is Ready: its engines are simulated, so their cold start of "
+        f"{start_s:.0f} s is a process start; real weights of this size take minutes"
     )
     limits = score.Limits(
         _seconds(fleet["spec"]["slo"]["ttft"]["target"]),
@@ -65,7 +65,7 @@ def _play(place: Place, name: str, records: Records, limits: score.Limits) -> Wa
     url = place.publish(name)
     path = records.path
     path.unlink(missing_ok=True)
-    say(f"{len(arrivals())} requests in {sum(p.seconds for p in RAMP):.0f} s, open loop, to {url}")
+    say(f"{len(arrivals())} requests in {sum(p.seconds for p in RAMP):.0f} s (open loop) to {url}")
     command = [sys.executable, "-m", "local.demo.traffic.client", url, name, str(path)]
     with Board() as board:
         watch = Watch(place.kube, fleet_path(name), records, limits, board.show)
@@ -78,7 +78,7 @@ def _play(place: Place, name: str, records: Records, limits: score.Limits) -> Wa
                 client.kill()
             watch.stop()
     if client.returncode:
-        raise RuntimeError(f"the load client ended with status {client.returncode}")
+        raise RuntimeError(f"the load client ended with exit status {client.returncode}")
     return watch
 
 
@@ -94,7 +94,7 @@ def _score(
     figures.put("requests_refused", outcomes.count("refused"))
     phases = score.after_settling(seen, limits)
     for phase, (share, count) in zip(RAMP, phases, strict=True):
-        say(f"{phase.name}: {share or 0:.1%} of {count} requests met the SLO after settling")
+        say(f"phase {phase.name}: {share or 0:.1%} of {count} requests met the SLO after settling")
     figures.put("attainment_after_settling", min(share or 0.0 for share, _ in phases))
     figures.put("attainment_whole_ramp", score.attainment(seen, limits) or 0.0)
     figures.put("scored_requests_per_phase_min", min(count for _, count in phases))
@@ -120,7 +120,7 @@ def _explain(kube: Kube, name: str) -> None:
 def _rest(
     place: Place, figures: DemoFigures, name: str, fleet: dict[str, Any], ended: float
 ) -> None:
-    """Wait until the windows have passed and the replicas are back, then watch a silent minute."""
+    """Wait until the replicas are at minimum and all windows have passed; then watch a minute."""
     spec = fleet["spec"]
     minimum = {
         role: spec.get("roles", {}).get(role, {}).get("replicas", {}).get("min", 1)
@@ -145,11 +145,11 @@ def _rest(
     figures.put("operator_rss_mib", prometheus.operator_rss_mib(place))
     if place.audit_log is None:
         return
-    # The longest window of the law: attainment, over the hold or two rate windows. It has passed
-    # for the operator at its first tick after the first scrape behind it, half a tick's work late.
+    # The scaling law's longest window is that of attainment: the hold or two rate windows. For the
+    # operator it ends at the first tick after the first scrape behind it, plus half a tick of work.
     interval, scrape = _seconds(spec["autoscaling"]["interval"]), spec["metrics"]["scrapeInterval"]
     passed = ended + max(hold, 2 * window) + _seconds(scrape) + 1.5 * interval
-    say(f"at rest: waiting out the windows, then counting writes for {REST_S} s")
+    say(f"at rest: waiting until the law's windows end, then counting writes for {REST_S} s")
     time.sleep(max(0.0, passed - time.monotonic()))
     begin = datetime.now(UTC).isoformat()
     time.sleep(REST_S)
@@ -165,4 +165,4 @@ def _seconds(text: str) -> float:
     for unit, factor in (("ms", 1e-3), ("s", 1.0), ("m", 60.0), ("h", 3600.0)):
         if text.endswith(unit) and text.removesuffix(unit).replace(".", "").isdigit():
             return float(text.removesuffix(unit)) * factor
-    raise ValueError(f"{text!r} is no duration")
+    raise ValueError(f"{text!r} is not a duration: write 500ms, 20s, 5m or 1h")

@@ -1,8 +1,7 @@
-"""Writes at rest, counted from the API server's own audit log.
+"""Writes at rest, counted in the API server's own audit log.
 
-A fleet without traffic should cost the API server nothing. What counts: every write of the
-operator's and the gateways' accounts. What does not: Leases (leadership is a heartbeat) and token
-reviews.
+A fleet without traffic should cost the API server nothing. Every write by the operator's or a
+gateway's account counts, except Leases (leadership is a heartbeat) and access reviews.
 """
 
 import json
@@ -13,7 +12,7 @@ APART = {"leases", "tokenreviews", "subjectaccessreviews"}
 
 
 def is_ours(user: str, namespaces: tuple[str, ...]) -> bool:
-    """True for a service account of the operator or of a fleet's gateway."""
+    """Whether `user` is the service account of the operator or of a fleet's gateway."""
     if not user.startswith("system:serviceaccount:"):
         return False
     namespace, account = user.split(":")[2:4]
@@ -21,7 +20,7 @@ def is_ours(user: str, namespaces: tuple[str, ...]) -> bool:
 
 
 def writes(log: Path, begin: str, end: str, namespaces: tuple[str, ...]) -> list[str]:
-    """Each write between two RFC 3339 times (UTC), as `account verb resource name`."""
+    """Each write in [begin, end), two RFC 3339 times in UTC, as `account verb resource name`."""
     found = []
     with log.open() as lines:
         for line in lines:

@@ -1,4 +1,4 @@
-"""How the demo speaks: a live table on a terminal, plain lines elsewhere."""
+"""What the demo prints: a live table on a terminal, plain lines elsewhere."""
 
 import sys
 import time
@@ -14,12 +14,12 @@ console = Console(highlight=False)
 
 
 def say(text: str) -> None:
-    """One line with the time since the demo's own start."""
+    """Print one line with the seconds since this process began."""
     console.print(f"[dim]{time.monotonic() - START:6.1f} s[/dim]  {text}")
 
 
 class Board:
-    """Shows readings: the newest eight as a table, or a plain line every five seconds."""
+    """Shows readings: a table of the newest eight, or a plain line every five seconds."""
 
     def __init__(self) -> None:
         self._live = Live(console=console, auto_refresh=False) if sys.stdout.isatty() else None
@@ -36,7 +36,7 @@ class Board:
             self._live.__exit__(None, None, None)
 
     def show(self, reading: Reading) -> None:
-        """Take one reading onto the board."""
+        """Show one more reading."""
         self._rows = [*self._rows[-7:], reading]
         if self._live:
             self._live.update(self._table(), refresh=True)

@@ -1,4 +1,4 @@
-"""A cluster that the user names, with images that the user built."""
+"""A cluster that the user names with KUBECONFIG, with images that the user built and pushed."""
 
 import subprocess
 import time
@@ -14,7 +14,7 @@ WEIGHTS = "SmolLM2-135M-Instruct"
 
 
 class ExistingCluster:
-    """A cluster of the user's, with images that the user built. Untried where this was written."""
+    """A cluster of the user's. Not tested: the project runs its demo on one machine only."""
 
     is_ours = False
     is_complete = True
@@ -23,8 +23,9 @@ class ExistingCluster:
     def __init__(self, kubeconfig: Path, registry: str) -> None:
         if not registry:
             raise SystemExit(
-                "an existing cluster pulls images: build the Dockerfile's targets operator, "
-                "gateway and engine, push them, and say make demo KUBECONFIG=… REGISTRY=…"
+                "an existing cluster pulls its images from a registry: build the Dockerfile's "
+                f"targets operator, gateway and engine, push them with tag {version('argosy')}, "
+                "and run make demo KUBECONFIG=… REGISTRY=…"
             )
         self.kube = Kube(kubeconfig)
         self._registry = registry
@@ -34,7 +35,7 @@ class ExistingCluster:
         figures.caches_complete = time.time()
         nodes = self.kube.get("/api/v1/nodes")
         say(f"using {self.kube.kubeconfig} with {len((nodes or {}).get('items', []))} nodes")
-        console.print("[yellow]this path could not be tried by its authors[/yellow]")
+        console.print("[yellow]not tested: the demo is only tested on its own cluster[/yellow]")
 
     def install(self, figures: DemoFigures) -> None:  # noqa: ARG002 — the protocol's
         self.kube.kubectl("create", "namespace", NAMESPACE)
@@ -44,15 +45,16 @@ class ExistingCluster:
         helm_install(self.kube, *images)
 
     def complete(self, figures: DemoFigures) -> None:
-        """Nothing was left out."""
+        """Nothing to do: `install` left nothing out."""
 
     def provide_weights(self) -> None:
         """The user's own claim `models` must hold the weights."""
         claim = self.kube.get(f"/api/v1/namespaces/{NAMESPACE}/persistentvolumeclaims/models")
         if claim is None:
             raise RuntimeError(
-                f"make a PersistentVolumeClaim `models` in namespace {NAMESPACE} that holds "
-                f"{WEIGHTS}/ (python -m local.weights.smollm2 --out DIR writes it), then again"
+                f"create a PersistentVolumeClaim `models` in namespace {NAMESPACE} that holds the "
+                f"folder {WEIGHTS} (.venv/bin/python -m local.weights.smollm2 --out {WEIGHTS} "
+                "writes it), then run make demo again"
             )
 
     def publish(self, service: str, namespace: str = NAMESPACE, port: int = 80) -> str:
@@ -63,8 +65,8 @@ class ExistingCluster:
                 [str(TOOLS / "kubectl"), *words], env=self.kube.env, stdout=subprocess.PIPE
             )
             assert process.stdout is not None
-            told = process.stdout.readline().decode()  # Forwarding from 127.0.0.1:40001 -> 8080
-            address = told.removeprefix("Forwarding from ").split(" ")[0]
+            line = process.stdout.readline().decode()  # Forwarding from 127.0.0.1:40001 -> 8080
+            address = line.removeprefix("Forwarding from ").split(" ")[0]
             self._forwards[key] = (process, f"http://{address}")
         return self._forwards[key][1]
 
@@ -72,9 +74,9 @@ class ExistingCluster:
         write_diagnosis(self.kube, out)
 
     def try_hints(self, figures: DemoFigures) -> None:
-        """The addresses end with the demo's own port-forwards, so none is printed."""
+        """Nothing to run: the addresses end with the demo's port-forwards, so none is printed."""
 
     def leave(self, *, keep: bool) -> None:  # noqa: ARG002 — the protocol's
         for process, _ in self._forwards.values():
             process.terminate()
-        say(f"left as it is: helm uninstall argosy -n {SYSTEM}; kubectl delete ns {NAMESPACE}")
+        say(f"to remove it: kubectl delete ns {NAMESPACE}; helm uninstall argosy -n {SYSTEM}")

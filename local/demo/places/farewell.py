@@ -1,7 +1,7 @@
-"""What the demo leaves on the screen: commands that work as they are printed.
+"""The commands that the demo prints at its end. They work as they are printed.
 
-Each line is run in a shell of its own before it is shown, with nothing set but what the lines
-above it set; the figure `hints_work` says whether all of them succeeded.
+Before a line is printed it is run in a shell of its own, in which nothing is set but what the lines
+above it set. The figure `hints_work` says whether all of them succeeded.
 """
 
 import json
@@ -16,7 +16,7 @@ HINT_LIMIT_S = 60
 
 
 def settings(kubeconfig: Path, tools: Path) -> list[str]:
-    """Lines that the commands need: kubectl and its argosy plug-in stand in the environment."""
+    """Lines that the commands need: kubectl and its argosy plug-in are in the folder `tools`."""
     return [
         f"export PATH={shlex.quote(str(tools.absolute()))}:$PATH",
         f"export KUBECONFIG={shlex.quote(str(kubeconfig.absolute()))}",
@@ -26,8 +26,11 @@ def settings(kubeconfig: Path, tools: Path) -> list[str]:
 def commands(
     namespace: str, scaled: str, addresses: Mapping[str, str], *, curl: bool | None = None
 ) -> list[str]:
-    """Commands to look around with. `addresses`: loopback address of each fleet that still runs;
-    `curl`: is it installed? A fresh Debian has none."""
+    """Commands to look around with.
+
+    `addresses` maps each fleet that still runs to its URL on loopback. `curl` says whether curl is
+    installed (None: look); a fresh Debian has none, and Python sends the request then.
+    """
     lines = [f"kubectl get sd -n {namespace}", f"kubectl argosy explain {scaled} -n {namespace}"]
     curl = shutil.which("curl") is not None if curl is None else curl
     lines += [request(fleet, url, curl=curl) for fleet, url in sorted(addresses.items())]
@@ -35,7 +38,7 @@ def commands(
 
 
 def request(fleet: str, url: str, *, curl: bool) -> str:
-    """One completion from the fleet, as a line for the shell."""
+    """A line for the shell that asks the fleet for one completion."""
     body = json.dumps({"model": fleet, "prompt": "The capital of France is", "max_tokens": 8})
     place, kind = f"{url}/v1/completions", "Content-Type: application/json"
     if curl:
@@ -50,7 +53,7 @@ def request(fleet: str, url: str, *, curl: bool) -> str:
 
 
 def try_out(before: list[str], lines: list[str]) -> list[str]:
-    """Run the lines as a user would paste them; what each failing one said."""
+    """Run each line as a user would paste it; returns the failing ones with their errors."""
     bare = {"HOME": os.environ.get("HOME", "/"), "PATH": os.defpath}
     failed = []
     for line in lines:

@@ -5,7 +5,6 @@ import os
 import subprocess
 import sys
 import threading
-import time
 from pathlib import Path
 
 import yaml
@@ -38,22 +37,21 @@ class OneMachine:
         self.audit_log: Path | None = None
 
     def start(self, figures: DemoFigures) -> None:
-        """The cluster starts as soon as Kubernetes is built; weights unpack meanwhile."""
+        """Start the cluster as soon as Kubernetes is built; the weights are unpacked meanwhile."""
         self._weights = threading.Thread(target=self._make_weights, daemon=True)
         self._weights.start()
         self._await_build("kube")
-        self._cluster("down")  # what an earlier demo left running
-        begun = time.monotonic()
+        self._cluster("down")  # an earlier demo leaves its cluster running
         report = json.loads(self._cluster("up", "--json", "--gpus-per-node", str(GPUS_PER_NODE)))
         self._started = True
         figures.put("cluster_start_s", report["ready_s"])
         self.kube = Kube(Path(report["kubeconfig"]))
         self.audit_log = Path(report["audit_log"])
-        say(f"Kubernetes is ready after {report['ready_s']:.1f} s ({time.monotonic() - begun:.1f})")
+        say(f"Kubernetes is ready; it took {report['ready_s']:.1f} s to start")
         say(f"export KUBECONFIG={report['kubeconfig']}")
 
     def install(self, figures: DemoFigures) -> None:
-        """Prometheus may still be building; CRDs and the operator need not wait for it."""
+        """Install the chart, without Prometheus if that is still being built."""
         from local.cluster.build import is_built
 
         self.kube.kubectl("create", "namespace", NAMESPACE)
@@ -65,20 +63,20 @@ class OneMachine:
         self._weights.join()
 
     def complete(self, figures: DemoFigures) -> None:
-        """Add Prometheus when it had to be built first; fleets without an SLO need none."""
+        """Add Prometheus once it is built; a fleet without an SLO needs none."""
         self._await_build("all")
         figures.caches_complete = _newest_cache_time()
         helm_install(self.kube, embedded=True)
         self.is_complete = True
 
     def provide_weights(self) -> None:
-        """A PersistentVolume on the cache's folder, and the claim `models`."""
+        """A PersistentVolume over the cache's folder, and the claim `models`."""
         if self._weights_at is None:
-            raise RuntimeError("the weights could not be made: see build/demo/weights.log")
+            raise RuntimeError(f"the weights could not be written: see {self._out}/weights.log")
         self.kube.kubectl("apply", "-f", "-", given=_volume(Path(self._weights_at).parent))
 
     def publish(self, service: str, namespace: str = NAMESPACE, port: int = 80) -> str:
-        """A loopback address of a Service."""
+        """The Service's URL on loopback, once it answers."""
         key = (service, namespace, port)
         if key not in self._addresses:
             words = ("publish", f"{namespace}/{service}:{port}")
@@ -86,19 +84,19 @@ class OneMachine:
         return self._addresses[key]
 
     def diagnose(self, out: Path) -> None:
-        """What a maintainer would ask for first."""
+        """Nothing if the cluster never started: the build's log has the reason then."""
         if self._started:
             write_diagnosis(self.kube, out)
 
     def leave(self, *, keep: bool) -> None:
-        """Keep the cluster and say how to reach it, or stop it."""
+        """Stop the cluster, or print how to reach it and how to stop it."""
         if not self._started:
             return
         if not keep:
             self._cluster("down")
-            say("the cluster is stopped; nothing is left behind")
+            say("the cluster is stopped; no process, mount or network namespace is left")
             return
-        console.print("\nThe cluster still runs:")
+        console.print("\nThe cluster is still running. To look around:")
         for line in (*self._settings(), *self._hints()):
             console.print(f"  {line}", soft_wrap=True, markup=False)
         for (service, namespace, _), url in self._addresses.items():
@@ -107,17 +105,17 @@ class OneMachine:
         console.print(f"Stop it with: make cluster-down NAME={self._name}", soft_wrap=True)
 
     def try_hints(self, figures: DemoFigures) -> None:
-        """Run what `leave` will print; a hint that fails is a miss of the demo."""
+        """Run the commands that `leave` prints."""
         failed = farewell.try_out(self._settings(), self._hints())
         for sentence in failed:
-            say(f"a closing hint fails: {sentence}")
+            say(f"a command that the demo prints at its end failed: {sentence}")
         figures.put("hints_work", not failed)
 
     def _settings(self) -> list[str]:
         return farewell.settings(self.kube.kubeconfig, TOOLS)
 
     def _hints(self) -> list[str]:
-        """Of fleets only those that still run: the demo deletes one of its own."""
+        """Commands for the fleets that still run: the demo deletes one of its own."""
         listed = json.loads(self.kube.kubectl("get", "sd", "-n", NAMESPACE, "-o", "json"))
         running = {
             item["metadata"]["name"]
@@ -135,7 +133,7 @@ class OneMachine:
         words = [sys.executable, "-m", "local.cluster.build", "--stage", stage]
         done = subprocess.run(words, check=False)
         if done.returncode:
-            raise RuntimeError(f"the build failed: see {self._out}/build.log")
+            raise RuntimeError(f"Kubernetes could not be built: see {self._out}/build.log")
 
     def _make_weights(self) -> None:
         with (self._out / "weights.log").open("w") as log:
@@ -153,7 +151,9 @@ class OneMachine:
             check=False,
         )
         if done.returncode:
-            raise RuntimeError(f"cluster {' '.join(words)} failed: {done.stdout[-2000:]}")
+            raise RuntimeError(
+                f"python -m local.cluster {' '.join(words)} failed: {done.stdout[-2000:]}"
+            )
         return done.stdout
 
 

@@ -55,10 +55,10 @@ class Place(Protocol):
 
 
 def helm_install(kube: Kube, *settings: str, embedded: bool = True) -> None:
-    """Install the chart with Prometheus scraping at the demo's pace.
+    """Install or upgrade the chart; Prometheus scrapes every second.
 
-    Not `embedded`: with the address that the embedded one will have, so that adding it later
-    leaves the operator as it is.
+    Without `embedded`, the operator gets the address that the chart's own Prometheus will have, so
+    that adding it later does not restart the operator.
     """
     later = f"prometheus.url=http://argosy-prometheus.{SYSTEM}.svc:9090"
     source = "prometheus.embedded=true" if embedded else later
@@ -67,8 +67,8 @@ def helm_install(kube: Kube, *settings: str, embedded: bool = True) -> None:
         *("upgrade", "--install", "argosy", CHART, "--namespace", SYSTEM, "--create-namespace"),
         *(*pace, *settings),
     )
-    status = next(line for line in done.splitlines() if line.startswith("STATUS"))
-    say(f"helm install argosy {CHART}: {status.lower()}")
+    status = next(line for line in done.splitlines() if line.startswith("STATUS: "))
+    say(f"helm install argosy {CHART}: {status.removeprefix('STATUS: ')}")
 
 
 def write_diagnosis(kube: Kube, out: Path) -> None:

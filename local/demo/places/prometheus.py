@@ -28,7 +28,7 @@ def wait_scraped(place: Place, fleet: str) -> None:
         if (_value(url, query) or 0) >= 4:  # 2 gateways, 1 prefill, 1 decode
             return
         time.sleep(0.5)
-    raise TimeoutError(f"Prometheus does not scrape fleet {fleet}: see {url}/targets")
+    raise TimeoutError(f"Prometheus does not scrape all pods of fleet {fleet}: see {url}/targets")
 
 
 def operator_rss_mib(place: Place) -> float:

@@ -19,11 +19,12 @@ from local.demo.traffic.plan import Due, arrivals
 from local.demo.traffic.score import Seen
 
 ANSWER_LIMIT_S = 90.0
+"""Longest silence of an answer; after it the request counts as lost."""
 
 
 async def ask(http: httpx.AsyncClient, url: str, model: str, number: int, due: Due) -> Seen:
-    """Send one streamed completion and time its tokens by this process' monotonic clock."""
-    # The first word is the request's own, so that no prefix cache answers for another request.
+    """Send one streamed completion and time its tokens by the monotonic clock."""
+    # The first word is unique, so that no prefix cache serves one request's prompt to another.
     prompt = f"request{number} " + "word " * (due.prompt_tokens - 1)
     body = {
         "model": model,

@@ -12,10 +12,11 @@ from local.demo.traffic.score import SETTLING_CUT_S, Limits, Seen, attainment
 from local.demo.traffic.watch import Reading
 
 WINDOW_S = 6.0
+"""Width of the sliding window of the attainment curve."""
 
 
 def draw(path: Path, readings: list[Reading], records: list[Seen], limits: Limits) -> None:
-    """Three panels with one time axis, written as PNG."""
+    """Write a PNG of three panels over one time axis."""
     end = steps()[-1] + RAMP[-1].seconds
     at = [r.at_s for r in readings]
     figure, (demand, replicas, share) = pyplot.subplots(

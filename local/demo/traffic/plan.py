@@ -1,6 +1,6 @@
-"""The demo's load: which requests are due when. Pure and seeded, so that every run sends the same.
+"""The demo's load: which requests are due when. Pure and seeded: every run sends the same.
 
-Read by `load.py`, which sends them open loop, and by `score.py`, which knows each phase's step.
+`client.py` sends it open loop; `score.py` scores each phase from its step on.
 """
 
 import random
@@ -9,21 +9,25 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True, slots=True)
 class Phase:
-    """A stretch of Poisson arrivals at one rate and one mix of lengths."""
+    """A stretch of Poisson arrivals with one rate and one mix of lengths."""
 
     name: str
     seconds: float
     rate_per_s: float
     prompt_tokens: int
+    """Mean length of a prompt."""
     output_tokens: int
+    """Mean length of an answer."""
 
 
 @dataclass(frozen=True, slots=True)
 class Due:
-    """One request of the plan: due `at_s` after the start of the load."""
+    """One request of the plan."""
 
     at_s: float
+    """Seconds after the start of the load."""
     phase: int
+    """Index of its phase."""
     prompt_tokens: int
     output_tokens: int
 

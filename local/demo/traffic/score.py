@@ -1,8 +1,8 @@
-"""What the client saw, scored: pure functions over the records that `load.py` writes.
+"""Scores what the client saw: pure functions over the records that `client.py` writes.
 
-The client measures by its own clock, independently of the gateway's counters. A request is met when
-its first token came within the TTFT limit and its mean gap between tokens within the TPOT limit;
-one that was shed, failed or lost is a miss (DESIGN §13).
+The client measures by its own clock, independently of the gateway's counters. A request meets the
+SLO if its first token came within the TTFT limit and its mean gap between tokens was within the
+TPOT limit. One that was shed, refused or lost misses it.
 """
 
 from dataclasses import dataclass
@@ -12,42 +12,51 @@ from local.demo.traffic.plan import RAMP, Phase, steps
 
 @dataclass(frozen=True, slots=True)
 class Seen:
-    """One request as the client saw it; times in seconds, `due_s` on the plan's clock."""
+    """One request as the client saw it."""
 
     due_s: float
+    """When the plan wanted it sent, in seconds since the load began."""
     phase: int
+    """Index of the plan's phase."""
     outcome: str
-    """ok | shed | refused | lost: lost = accepted, and ended without its end."""
+    """`ok`, `shed` (answered 429), `refused` (not accepted) or `lost` (accepted, never ended)."""
     ttft_s: float | None
+    """Seconds from sending to the first token; None unless `ok`."""
     tpot_s: float | None
+    """Mean seconds between tokens; None for fewer than two."""
     tokens: int
+    """Tokens of the answer, by its `usage`."""
     late_s: float = 0.0
-    """How much later than due it was sent: the client's own fault, if any."""
+    """Seconds by which the client itself sent it late."""
 
 
 @dataclass(frozen=True, slots=True)
 class Limits:
-    """The SLO of the fleet, seconds."""
+    """The fleet's SLO."""
 
     ttft_s: float
+    """Limit of the time to the first token, seconds."""
     tpot_s: float
+    """Limit of the mean time between tokens, seconds."""
 
 
 SETTLING_CUT_S = 20.0
-"""Requests due earlier than this after a step are the settling, and are not scored."""
+"""Requests due within this time after a step belong to the settling and are not scored."""
 SETTLED_SHARE = 0.9
+"""A window is settled if this share of its requests met the SLO: the share that the SLO asks."""
 SETTLED_WINDOW_S = 6.0
+"""At the plan's lowest rate of 2.8/s about 17 requests: enough for a share."""
 
 
 def met(seen: Seen, limits: Limits) -> bool:
-    """Both limits held; an answer of one token has no gap and counts as met on TPOT."""
+    """Whether both limits held. An answer of one token has no gap, so only TTFT counts."""
     if seen.outcome != "ok" or seen.ttft_s is None or seen.ttft_s > limits.ttft_s:
         return False
     return seen.tokens < 2 or (seen.tpot_s is not None and seen.tpot_s <= limits.tpot_s)
 
 
 def attainment(records: list[Seen], limits: Limits) -> float | None:
-    """Share of `records` that met the SLO; None when there is nothing to score."""
+    """Share of `records` that met the SLO; None if there are none."""
     return sum(met(r, limits) for r in records) / len(records) if records else None
 
 
@@ -66,9 +75,9 @@ def after_settling(
 def settling_s(records: list[Seen], limits: Limits, phases: tuple[Phase, ...] = RAMP) -> float:
     """Longest settling of all steps, in whole seconds.
 
-    For each phase the end of its last window of `SETTLED_WINDOW_S` in which fewer than
-    `SETTLED_SHARE` of the requests met the SLO; 0 when there is none. Windows slide by a second
-    and lie within the phase, so one that never settled counts with its whole length.
+    Each phase counts with the end of its last window of `SETTLED_WINDOW_S` in which fewer than
+    `SETTLED_SHARE` of the requests met the SLO, and with 0 if there is no such window. Windows
+    slide by a second and lie within the phase, so a phase that never settles counts in full.
     """
     longest = 0.0
     for number, (phase, begin) in enumerate(zip(phases, steps(phases), strict=True)):

@@ -1,6 +1,6 @@
-"""What the live view shows: a reading a second of the fleet, the machine, the client's records.
+"""One reading a second during the ramp: the fleet's status, the machine, the client's records.
 
-Readings are kept for the picture and for the figures (replica maxima, CPU share).
+The live view shows each reading; the picture and the figures are made from all of them.
 """
 
 import json
@@ -18,22 +18,30 @@ from local.demo.traffic.score import Limits, Seen, attainment
 
 @dataclass(frozen=True, slots=True)
 class Reading:
-    """One second of the ramp; `at_s` on the plan's clock."""
+    """One second of the ramp."""
 
     at_s: float
+    """Seconds since the load began."""
     phase: str
+    """Name of the plan's phase; `after` when the plan has ended."""
     offered_rps: float
+    """Requests a second that the plan sends in this phase."""
     attainment: float | None
+    """Share of the requests due in the last 12 s that met the SLO; None if none ended."""
     prefill: tuple[int, int]
-    """ready, desired"""
+    """(ready, desired) replicas."""
     decode: tuple[int, int]
+    """(ready, desired) replicas."""
     gpus: int
+    """GPUs that both roles hold."""
     cpu_share: float
+    """Busy share of all cores since the last reading, 0 to 1."""
     decision: str
+    """The scaling law's last decision, as the fleet's status gives it."""
 
 
 class Records:
-    """The client's output file, read as it grows."""
+    """Reads the client's output file while it grows."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
@@ -52,13 +60,13 @@ class Records:
 
 
 class BusyShare:
-    """Share of all cores that was busy since the last call, from /proc/stat."""
+    """Busy share of all cores since the last call, from /proc/stat."""
 
     def __init__(self) -> None:
         self._last = self._now()
 
     def read(self) -> float:
-        """0…1 over the time since the last reading."""
+        """Between 0 and 1."""
         last, self._last = self._last, self._now()
         total = self._last[1] - last[1]
         return (self._last[0] - last[0]) / total if total else 0.0
@@ -83,7 +91,7 @@ def roles(status: dict[str, Any]) -> tuple[tuple[int, int], tuple[int, int], int
 
 
 def last_decision(status: dict[str, Any]) -> str:
-    """`reason: message` of the newest decision record, shortened."""
+    """`reason: message` of the last decision in a fleet's status."""
     record = status.get("autoscaling", {}).get("lastDecision", {})
     text = f"{record.get('reason', '')}: {record.get('message', '')}"
     return text if text != ": " else "none yet"
@@ -91,7 +99,7 @@ def last_decision(status: dict[str, Any]) -> str:
 
 @dataclass
 class Watch:
-    """Reads once a second in its own thread, and shows each reading."""
+    """Takes a reading a second in a thread of its own, and shows it."""
 
     kube: Kube
     path: str
@@ -104,7 +112,7 @@ class Watch:
     _start: float = 0.0
 
     def start(self) -> None:
-        """Begin: now is second 0 of the plan."""
+        """Begin; now is second 0 of the plan."""
         self._start = time.monotonic()
         self._thread = threading.Thread(target=self._run, name="watch", daemon=True)
         self._thread.start()
