@@ -41,7 +41,7 @@ def fight(model: Model, for_s: float, each_s: float = 0.1) -> tuple[int, list[st
         alice_edits(model)
         p = model.round()
         writes += sum(isinstance(action, Apply) for action in p.actions)
-        told += [note.message for note in p.notes if note.reason == EventReason.PUT_BACK]
+        told += [event.message for event in p.events if event.reason == EventReason.PUT_BACK]
         model.tick(each_s)
     return writes, told
 

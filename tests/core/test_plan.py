@@ -206,7 +206,7 @@ def test_a_role_without_slo_stays_at_its_minimum_even_if_scaled_by_hand() -> Non
     model.turn_role("colocated", 3)
     p = model.round()
     assert Scale("ServingRole", "chat-colocated", 1) in p.actions
-    assert "kubectl scaled ServingRole" in p.notes[0].message
+    assert "kubectl scaled ServingRole" in p.events[0].message
 
 
 def test_blind_metrics_remove_nothing() -> None:
@@ -224,7 +224,7 @@ def test_a_deleted_child_comes_back() -> None:
     del model.children["Service", "chat"]
     p = model.round()
     assert [type(a) for a in p.actions] == [Apply]
-    assert p.notes[0].reason == "CreatedAgain"
+    assert p.events[0].reason == "CreatedAgain"
 
 
 def gateways_account(model: Model) -> str | None:
@@ -247,7 +247,7 @@ def test_gateways_are_replaced_when_their_account_was_made_anew() -> None:
         model.settle()
         account = model.children["ServiceAccount", "chat-gateway"]["metadata"]["uid"]
         assert gateways_account(model) == account
-        assert not any("put back" in note.message for note in p.notes)
+        assert not any("put back" in event.message for event in p.events)
 
 
 def test_a_fleet_that_is_being_deleted_gets_no_orders() -> None:

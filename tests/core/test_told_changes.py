@@ -28,7 +28,7 @@ def settled(**spec: object) -> Model:
 
 
 def events(p: Plan) -> list[str]:
-    return [n.message for n in p.notes if n.reason == EventReason.SCALED]
+    return [n.message for n in p.events if n.reason == EventReason.SCALED]
 
 
 def last(model: Model):
@@ -111,14 +111,14 @@ def test_a_change_of_bounds_does_not_postpone_the_laws_next_look() -> None:
 def test_a_number_beyond_the_bounds_under_external_is_told_once() -> None:
     model = settled(roles=bounds(1, 4), autoscaling={"policy": "External"})
     model.turn_role("colocated", 9)
-    told = [n.message for n in model.round().notes if "replicas.max" in n.message]
+    told = [n.message for n in model.round().events if "replicas.max" in n.message]
     assert told == [
         "ServingRole chat-colocated asks for 9 replicas and gets 4: "
         "spec.roles.colocated.replicas.max is 4"
     ]
     model.settle()
     assert model.replicas("colocated") == 4
-    assert model.round().notes == ()
+    assert model.round().events == ()
 
 
 def test_a_fleet_that_is_created_scales_nothing() -> None:

@@ -4,7 +4,7 @@ from dataclasses import replace
 
 import pytest
 
-from argosy_operator.core.fleet.events import Note, stalled
+from argosy_operator.core.fleet.events import Event, stalled
 from argosy_operator.core.plan import plan
 from argosy_operator.core.scaling.observe import FleetMetrics, Idle, Value, unknown_metrics
 from argosy_operator.core.status.compose import status_of
@@ -149,14 +149,14 @@ def test_another_foreign_object_leaves_a_fleet_that_answers_ready() -> None:
 def test_a_fleet_that_comes_to_need_a_person_says_so_in_one_event(broken: Model) -> None:
     before = broken.fleet.status
     first = look(broken, trouble=("ErrImagePull", PULL))
-    note = stalled(before, first)
-    assert note is not None
-    assert (note.reason, note.warning) == ("ImagePullFailed", True)
-    assert PULL in note.message
+    event = stalled(before, first)
+    assert event is not None
+    assert (event.reason, event.warning) == ("ImagePullFailed", True)
+    assert PULL in event.message
     again = look(broken, trouble=("ImagePullBackOff", f"Back-off: ErrImagePull: {PULL}"))
     assert stalled(first, again) is None
     other = look(broken, trouble=None, ended=("Error", "exit code 1"), restarts=1)
-    assert stalled(again, other) == Note("ContainerCrashing", message(other), warning=True)
+    assert stalled(again, other) == Event("ContainerCrashing", message(other), warning=True)
 
 
 def message(status) -> str:

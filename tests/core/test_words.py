@@ -5,7 +5,7 @@ from dataclasses import replace
 import pytest
 
 from argosy_operator.core.fleet.actions import Create, ErrorKind, Outcome
-from argosy_operator.core.fleet.events import EventReason, Note, fresh
+from argosy_operator.core.fleet.events import Event, EventReason, unpublished
 from argosy_operator.core.fleet.pods import Pod
 from argosy_operator.core.plan import plan
 from argosy_operator.core.reconcile.failures import learn_failures
@@ -143,17 +143,17 @@ def test_a_fleet_that_shall_have_no_pods_is_parked_and_not_starting(policy: str)
 
 
 def test_every_change_of_replicas_is_told_even_if_it_happened_before() -> None:
-    scaled = Note(EventReason.SCALED, "decode 2 → 1: Idle: no request for a whole hold window")
-    _, said = fresh([scaled], {}, 1000.0)
-    again, _ = fresh([scaled], said, 1600.0)
+    scaled = Event(EventReason.SCALED, "decode 2 → 1: Idle: no request for a whole hold window")
+    _, said = unpublished([scaled], {}, 1000.0)
+    again, _ = unpublished([scaled], said, 1600.0)
     assert again == (scaled,)
 
 
 def test_a_lasting_quarrel_is_told_once_an_hour() -> None:
-    quarrel = Note(EventReason.PUT_BACK, "alice changed it", warning=True)
-    _, said = fresh([quarrel], {}, 1000.0)
-    assert fresh([quarrel], said, 4000.0)[0] == ()
-    assert fresh([quarrel], said, 5000.0)[0] == (quarrel,)
+    quarrel = Event(EventReason.PUT_BACK, "alice changed it", warning=True)
+    _, said = unpublished([quarrel], {}, 1000.0)
+    assert unpublished([quarrel], said, 4000.0)[0] == ()
+    assert unpublished([quarrel], said, 5000.0)[0] == (quarrel,)
 
 
 def test_a_gateway_whose_image_is_missing_does_not_blame_the_engines() -> None:

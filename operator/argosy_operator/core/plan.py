@@ -10,7 +10,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 
 from argosy_operator.core.fleet.actions import Action, Outcome, key_of
-from argosy_operator.core.fleet.events import EventReason, Note, fresh
+from argosy_operator.core.fleet.events import Event, EventReason, unpublished
 from argosy_operator.core.fleet.snapshot import Memory, Snapshot
 from argosy_operator.core.reconcile.children import create_scaled, learn_settled, own_children
 from argosy_operator.core.reconcile.contests import contest_slowly, learn_contests
@@ -36,7 +36,7 @@ def hands_off(s: Snapshot, d: Draft) -> Draft:
     """A paused fleet is looked at and reported, and nothing is written but its status."""
     if s.fleet.spec.paused:
         memory = replace(s.memory, failed={})
-        return replace(d, actions=(), notes=(), memory=memory, scaled=False, wake_s=LOOK_AGAIN_S)
+        return replace(d, actions=(), events=(), memory=memory, scaled=False, wake_s=LOOK_AGAIN_S)
     return d
 
 
@@ -70,7 +70,7 @@ class Plan:
     """Orders in sequence, what to tell, when to look again, what to remember, the draft."""
 
     actions: tuple[Action, ...]
-    notes: tuple[Note, ...]
+    events: tuple[Event, ...]
     memory: Memory
     wake_s: float
     draft: Draft
@@ -86,26 +86,26 @@ def plan(s: Snapshot) -> Plan:
         d = replace(d, trace=(*d.trace, (link.step.__name__, _said(before, d))))
         if d.final:
             break
-    notes, _ = fresh(d.notes, s.memory.said, s.monotonic)
-    return Plan(d.actions, notes, d.memory, d.wake_s, d)
+    events, _ = unpublished(d.events, s.memory.published, s.monotonic)
+    return Plan(d.actions, events, d.memory, d.wake_s, d)
 
 
 def after(s: Snapshot, p: Plan, outcomes: tuple[Outcome, ...]) -> Plan:
     """The plan as it was carried out: what is true to tell, and what to remember."""
     done = {key_of(outcome.action) for outcome in outcomes if outcome.error is None}
-    true = [note for note in p.notes if not note.after or note.after & done]
-    notes, said = fresh(true, s.memory.said, s.monotonic)
+    true = [event for event in p.events if not event.after or event.after & done]
+    events, published = unpublished(true, s.memory.published, s.monotonic)
     failed = learn_failures(s, p.memory.failed, outcomes)
     contests = learn_contests(s, p.draft, outcomes)
     memory = learn_settled(p.memory, outcomes)
-    memory = replace(memory, said=said, failed=failed, contests=contests)
-    unscaled = any(note.reason == EventReason.SCALED for note in p.notes if note not in true)
+    memory = replace(memory, published=published, failed=failed, contests=contests)
+    unscaled = any(event.reason == EventReason.SCALED for event in p.events if event not in true)
     draft = replace(p.draft, memory=memory, scaled=p.draft.scaled and not unscaled)
     wake_s = min(p.wake_s, next_try_s(failed, s.monotonic), taken_look_s(outcomes))
-    return Plan(p.actions, notes, memory, wake_s, draft)
+    return Plan(p.actions, events, memory, wake_s, draft)
 
 
 def _said(before: Draft, d: Draft) -> str:
     """The step in a few words, for the log at debug level."""
-    orders, notes = len(d.actions) - len(before.actions), len(d.notes) - len(before.notes)
-    return f"{orders} orders, {notes} notes" if orders or notes else "as it should be"
+    orders, events = len(d.actions) - len(before.actions), len(d.events) - len(before.events)
+    return f"{orders} orders, {events} events" if orders or events else "as it should be"

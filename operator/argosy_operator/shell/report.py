@@ -9,7 +9,7 @@ from argosy_operator.api.model import dump
 from argosy_operator.api.v1alpha1 import API_VERSION, ServingDeployment
 from argosy_operator.core.fleet import names
 from argosy_operator.core.fleet.actions import ErrorKind, Outcome, is_write, target
-from argosy_operator.core.fleet.events import Note, event, stalled
+from argosy_operator.core.fleet.events import Event, manifest, stalled
 from argosy_operator.core.fleet.snapshot import Snapshot
 from argosy_operator.core.plan import Plan
 from argosy_operator.core.reconcile.draft import Draft
@@ -54,9 +54,9 @@ async def write_status(
     if status != s.fleet.status:
         obj = _status(meta, "ServingDeployment", dump(status))
         await _put(sources, s, obj, s.fleet.metadata.uid)
-        note = stalled(s.fleet.status, status)
-        if note is not None and not s.fleet.spec.paused:
-            await _send(sources, s, note)
+        event = stalled(s.fleet.status, status)
+        if event is not None and not s.fleet.spec.paused:
+            await _send(sources, s, event)
     for role, _ in s.fleet.spec.active_roles():
         live = s.owned("ServingRole").get(names.serving_role(s.fleet.name, role))
         said = role_status(s, role, names.selector_text(s.fleet.name, role))
@@ -83,18 +83,18 @@ async def publish(sources: Sources, s: Snapshot, p: Plan, outcomes: tuple[Outcom
         log.info("decision", extra={"decision": p.draft.record})
     if s.fleet.spec.paused:
         return
-    for note in p.notes:
-        if not await _send(sources, s, note):
+    for event in p.events:
+        if not await _send(sources, s, event):
             break
 
 
-async def _send(sources: Sources, s: Snapshot, note: Note) -> bool:
+async def _send(sources: Sources, s: Snapshot, event: Event) -> bool:
     """An Event may fail without harm; where the server is away or we do not lead, all would.
 
     False where the next one would fail, too, and each costs the time of a call that hangs."""
-    log.info("%s: %s", note.reason, note.message)
+    log.info("%s: %s", event.reason, event.message)
     try:
-        await sources.cluster.create(event(s.fleet, note, s.now, REPORTER))
+        await sources.cluster.create(manifest(s.fleet, event, s.now, REPORTER))
     except ClusterError as error:
         kind = await error_kind(sources.cluster, s.fleet, error)
         if kind in STOP_AT:

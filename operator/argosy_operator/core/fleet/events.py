@@ -1,7 +1,8 @@
-"""Events as values: what is told to people, and how often.
+"""Events as values, and how often one is published.
 
-A Note is built by the steps of the plan, where `fresh` keeps back what was said a short while ago,
-or by a status that turned; so a lasting problem does not fill the namespace with Events.
+The steps of the plan make them, and `stalled` makes one from a status that changed. `unpublished`
+leaves out those that were published within the last hour, so that a lasting problem does not fill
+the namespace with Events. `shell/report.py` sends what `manifest` makes of them.
 """
 
 from collections.abc import Iterable, Mapping
@@ -16,56 +17,62 @@ from argosy_operator.api.v1alpha1.status import Condition, ServingDeploymentStat
 from argosy_operator.core.fleet.ownership import digest
 
 REPEAT_S = 3600.0
+"""How long the same event is not published again. Kubernetes keeps Events for an hour by default.
+"""
 
 
 class EventReason(StrEnum):
-    """All reasons that the operator puts into Events, beside those of conditions."""
+    """The reasons of the operator's Events. `stalled` uses those of conditions instead."""
 
     SCALED = "Scaled"  # a decision changed replicas
-    DRAINING = "Draining"  # pods were chosen to leave
-    CALLED_BACK = "CalledBack"  # a pod that drained serves on
-    PUT_BACK = "PutBack"  # a field that we own was changed by somebody
-    CREATED_AGAIN = "CreatedAgain"  # a child was deleted by somebody
+    DRAINING = "Draining"  # pods were chosen for removal
+    CALLED_BACK = "CalledBack"  # a draining pod is needed again
+    PUT_BACK = "PutBack"  # another writer changed a field that we own
+    CREATED_AGAIN = "CreatedAgain"  # another writer deleted a child
     OUT_OF_BOUNDS = "OutOfBounds"  # a ServingRole asks for more or fewer than the spec allows
     ROLLED_OUT = "RolledOut"  # the last pod of an old revision is gone
 
 
 @dataclass(frozen=True, slots=True)
-class Note:
-    """One thing to tell about the fleet. `after`: keys of orders; it is true only when one of them
-    succeeded."""
+class Event:
+    """One Event about the fleet, before it is published."""
 
     reason: str
     message: str
     warning: bool = False
     after: frozenset[str] = frozenset()
+    """Keys of actions. The event is true only if one of them succeeded; empty: it is true now."""
 
     @property
     def key(self) -> str:
+        """Events with the same key say the same."""
         return f"{self.reason}: {self.message}"
 
 
-def fresh(
-    notes: Iterable[Note], said: Mapping[str, float], now: float
-) -> tuple[tuple[Note, ...], dict[str, float]]:
-    """The notes that were not said within the last hour, and what has been said then. A change of
-    replicas is always said: the same words an hour ago were about another change."""
-    known = {key: at for key, at in said.items() if now - at < REPEAT_S}
-    new: list[Note] = []
-    for note in notes:
-        if note.key not in known or note.reason == EventReason.SCALED:
-            known[note.key] = now
-            new.append(note)
+def unpublished(
+    events: Iterable[Event], published: Mapping[str, float], now: float
+) -> tuple[tuple[Event, ...], dict[str, float]]:
+    """The events that were not published within `REPEAT_S`, and `published` with them added.
+
+    `published`: when each key was published last; like `now`, seconds on the monotonic clock. A
+    change of replicas is always published: the same words before were about another change.
+    """
+    known = {key: at for key, at in published.items() if now - at < REPEAT_S}
+    new: list[Event] = []
+    for event in events:
+        if event.key not in known or event.reason == EventReason.SCALED:
+            known[event.key] = now
+            new.append(event)
     return tuple(new), known
 
 
-def stalled(before: ServingDeploymentStatus, after: ServingDeploymentStatus) -> Note | None:
-    """For a fleet that has just come to need a person, or needs one for another reason now. The
-    reason and the sentence are the condition's own."""
+def stalled(before: ServingDeploymentStatus, after: ServingDeploymentStatus) -> Event | None:
+    """An event for a fleet that has just become Stalled, or is Stalled for another reason than
+    before. Reason and message are the condition's."""
     old, new = _stalled(before), _stalled(after)
     if new is None or (old is not None and old.reason == new.reason):
         return None
-    return Note(new.reason, new.message, warning=True)
+    return Event(new.reason, new.message, warning=True)
 
 
 def _stalled(status: ServingDeploymentStatus) -> Condition | None:
@@ -73,10 +80,13 @@ def _stalled(status: ServingDeploymentStatus) -> Condition | None:
     return next((c for c in about if c.status == "True"), None)
 
 
-def event(fleet: ServingDeployment, note: Note, now: float, reporter: str) -> dict[str, Any]:
-    """The Event object (events.k8s.io/v1). Its name depends on content and time: sending it twice
-    after a lost answer makes one Event."""
-    suffix = digest([fleet.metadata.uid, note.key, int(now)])
+def manifest(fleet: ServingDeployment, event: Event, now: float, reporter: str) -> dict[str, Any]:
+    """The Event object (events.k8s.io/v1). `now` is in seconds since the epoch.
+
+    Its name depends on content and time, so that sending it twice after a lost answer makes one
+    Event.
+    """
+    suffix = digest([fleet.metadata.uid, event.key, int(now)])
     return {
         "apiVersion": "events.k8s.io/v1",
         "kind": "Event",
@@ -85,9 +95,9 @@ def event(fleet: ServingDeployment, note: Note, now: float, reporter: str) -> di
         "reportingController": "serving.argosy.dev/operator",
         "reportingInstance": reporter[:128],
         "action": "Reconcile",
-        "reason": note.reason,
-        "type": "Warning" if note.warning else "Normal",
-        "note": note.message[:1024],
+        "reason": event.reason,
+        "type": "Warning" if event.warning else "Normal",
+        "note": event.message[:1024],
         "regarding": {
             "apiVersion": API_VERSION,
             "kind": "ServingDeployment",

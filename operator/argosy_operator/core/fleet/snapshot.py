@@ -27,7 +27,7 @@ class Memory:
 
     `settled`: differences that stayed after an apply, so that it is not tried for ever; `starting`:
     uids of pods seen before they were ready, `starts`: measured seconds from creation to ready, by
-    uid; `said`: when an Event was last sent; `decide_at`: when the law is due next. Both are on the
+    uid; `published`: when an Event was last published; `decide_at`: when the law is due next. Both are on the
     monotonic clock. `failed`: orders that failed, `contests`: changes that were put back, both by
     the order's key.
     """
@@ -42,7 +42,7 @@ class Memory:
     settled: Mapping[Key, str] = field(default_factory=dict)
     starting: frozenset[str] = frozenset()
     starts: Mapping[str, tuple[str, float]] = field(default_factory=dict)
-    said: Mapping[str, float] = field(default_factory=dict)
+    published: Mapping[str, float] = field(default_factory=dict)
     failed: Mapping[str, Failure] = field(default_factory=dict)
     contests: Mapping[str, Contest] = field(default_factory=dict)
 

@@ -9,7 +9,7 @@ from typing import Any
 
 from argosy_operator.core.fleet import names
 from argosy_operator.core.fleet.actions import Action, Apply, Create, Delete, Outcome, key_of
-from argosy_operator.core.fleet.events import EventReason, Note
+from argosy_operator.core.fleet.events import Event, EventReason
 from argosy_operator.core.fleet.ownership import (
     APPLIED,
     changed_by,
@@ -72,7 +72,7 @@ def keep(s: Snapshot, d: Draft, wanted: Object) -> Draft:
             f"{who} changed {readable(ours_changed[0])} of {key[0]} {key[1]}; it was put back. "
             f"Change the ServingDeployment instead"
         )
-        d = d.note(Note(EventReason.PUT_BACK, message, True, frozenset({key_of(apply)})))
+        d = d.event(Event(EventReason.PUT_BACK, message, True, frozenset({key_of(apply)})))
     return d.act(apply)
 
 
@@ -111,7 +111,7 @@ def _say_again(s: Snapshot, d: Draft, wanted: Object, action: Action) -> Draft:
     if not known or (revision and revision not in _revisions_shown(s)):
         return d
     message = f"{wanted['kind']} {wanted['metadata']['name']} was gone; it was created again"
-    return d.note(Note(EventReason.CREATED_AGAIN, message, True, frozenset({key_of(action)})))
+    return d.event(Event(EventReason.CREATED_AGAIN, message, True, frozenset({key_of(action)})))
 
 
 def _revisions_shown(s: Snapshot) -> set[str]:

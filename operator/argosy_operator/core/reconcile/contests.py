@@ -9,7 +9,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import replace
 
 from argosy_operator.core.fleet.actions import Contest, Outcome, key_of
-from argosy_operator.core.fleet.events import EventReason, Note
+from argosy_operator.core.fleet.events import Event, EventReason
 from argosy_operator.core.fleet.snapshot import Snapshot
 from argosy_operator.core.reconcile.draft import Draft
 
@@ -30,7 +30,7 @@ def contest_slowly(s: Snapshot, d: Draft) -> Draft:
         for key, contest in s.memory.contests.items()
         if s.monotonic - contest.at < QUIET_S
     }
-    wanted = _put_backs(d.notes)
+    wanted = _put_backs(d.events)
     waiting = {
         key: contests[key].retry_at - s.monotonic
         for key in wanted
@@ -39,7 +39,7 @@ def contest_slowly(s: Snapshot, d: Draft) -> Draft:
     d = replace(
         d,
         actions=tuple(action for action in d.actions if key_of(action) not in waiting),
-        notes=tuple(_told(note, contests, waiting) for note in d.notes),
+        events=tuple(_told(event, contests, waiting) for event in d.events),
         memory=replace(d.memory, contests=contests),
     )
     quiet_in = [contest.at + QUIET_S - s.monotonic for contest in contests.values()]
@@ -48,7 +48,7 @@ def contest_slowly(s: Snapshot, d: Draft) -> Draft:
 
 def learn_contests(s: Snapshot, d: Draft, outcomes: Iterable[Outcome]) -> dict[str, Contest]:
     """The contests that stand after a round."""
-    after, wanted = dict(d.memory.contests), _put_backs(d.notes)
+    after, wanted = dict(d.memory.contests), _put_backs(d.events)
     for outcome in outcomes:
         key = key_of(outcome.action)
         if outcome.error is None and key in wanted:
@@ -69,20 +69,20 @@ def shown(contests: Mapping[str, Contest]) -> list[str]:
     return sorted(contest.cause for contest in contests.values() if contest.times >= FREE)
 
 
-def _put_backs(notes: Iterable[Note]) -> dict[str, Note]:
-    return {key: note for note in notes if note.reason in PUT_BACKS for key in note.after}
+def _put_backs(events: Iterable[Event]) -> dict[str, Event]:
+    return {key: event for event in events if event.reason in PUT_BACKS for key in event.after}
 
 
-def _told(note: Note, contests: Mapping[str, Contest], waiting: Mapping[str, float]) -> Note:
+def _told(event: Event, contests: Mapping[str, Contest], waiting: Mapping[str, float]) -> Event:
     """The put-back's Event; from the free ones on it says how often, and when the next one is."""
-    if note.reason not in PUT_BACKS:
-        return note
-    (key,) = note.after or ("",)
+    if event.reason not in PUT_BACKS:
+        return event
+    (key,) = event.after or ("",)
     times = contests[key].times + 1 if key in contests else 1
     if key in waiting or times < FREE:
-        return note
-    longest_s = PUT_BACKS[EventReason(note.reason)]
+        return event
+    longest_s = PUT_BACKS[EventReason(event.reason)]
     again = pause_s(times, longest_s)
     often = f"{times} times in a row" if again < longest_s else "again and again"
-    message = f"{note.message}. This happened {often}: the next put-back waits {again:.0f} s"
-    return replace(note, message=message)
+    message = f"{event.message}. This happened {often}: the next put-back waits {again:.0f} s"
+    return replace(event, message=message)

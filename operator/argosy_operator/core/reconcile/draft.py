@@ -5,7 +5,7 @@ from dataclasses import dataclass, field, replace
 
 from argosy_operator.api.v1alpha1 import RoleName
 from argosy_operator.core.fleet.actions import Action
-from argosy_operator.core.fleet.events import Note
+from argosy_operator.core.fleet.events import Event
 from argosy_operator.core.fleet.pods import Pod
 from argosy_operator.core.fleet.snapshot import Memory
 from argosy_operator.core.scaling.decision import Decision
@@ -22,7 +22,7 @@ class Draft:
 
     memory: Memory
     actions: tuple[Action, ...] = ()
-    notes: tuple[Note, ...] = ()
+    events: tuple[Event, ...] = ()
     foreign: tuple[tuple[str, str], ...] = ()
     targets: Mapping[RoleName, int] = field(default_factory=dict)
     decision: Decision | None = None
@@ -39,8 +39,8 @@ class Draft:
     def act(self, *actions: Action) -> "Draft":
         return replace(self, actions=self.actions + actions)
 
-    def note(self, *notes: Note) -> "Draft":
-        return replace(self, notes=self.notes + notes)
+    def event(self, *events: Event) -> "Draft":
+        return replace(self, events=self.events + events)
 
     def within(self, wake_s: float) -> "Draft":
         return replace(self, wake_s=min(self.wake_s, wake_s))

@@ -17,7 +17,7 @@ from argosy_operator.core.fleet.actions import (
     TakeWorkAgain,
     key_of,
 )
-from argosy_operator.core.fleet.events import EventReason, Note, rfc3339
+from argosy_operator.core.fleet.events import Event, EventReason, rfc3339
 from argosy_operator.core.fleet.ownership import OURS, owner_of_replicas
 from argosy_operator.core.fleet.pods import OUR_COST, Pod
 from argosy_operator.core.fleet.snapshot import Object, Snapshot, replicas_of, role_of
@@ -61,7 +61,7 @@ def retire_old(s: Snapshot, d: Draft) -> Draft:
         meta = deployment["metadata"]
         if replicas == 0 and not pods:
             message = f"the last pod of {meta['name']} is gone"
-            d = d.note(Note(EventReason.ROLLED_OUT, message))
+            d = d.event(Event(EventReason.ROLLED_OUT, message))
             d = d.act(Delete("Deployment", meta["name"], meta["uid"]))
         else:
             d = _toward(s, d, deployment, 0 if ready else replicas)
@@ -83,7 +83,7 @@ def _toward(
         )
         order = key_of(Scale("Deployment", name, target))
         after_it = frozenset() if step.replicas is None else frozenset({order})
-        d = d.note(Note(EventReason.PUT_BACK, message, True, after_it))
+        d = d.event(Event(EventReason.PUT_BACK, message, True, after_it))
     d = _pods(s, d, step, role_of(deployment), after)
     if step.replicas is not None:
         # Fewer pods only if nobody wrote since we looked: the choice of pods rests on that look.
@@ -112,11 +112,11 @@ def _pods(s: Snapshot, d: Draft, step: Step, role: str, after: str | None) -> Dr
     if step.recall:
         called = ", ".join(pod.name for pod in step.recall)
         message = f"{role} pods serve on: {called}"
-        d = d.note(Note(EventReason.CALLED_BACK, message, after=_marks(step.recall)))
+        d = d.event(Event(EventReason.CALLED_BACK, message, after=_marks(step.recall)))
     if step.mark:
         chosen = ", ".join(pod.name for pod in step.mark)
         message = f"{role} pods finish their answers: {chosen}"
-        d = d.note(Note(EventReason.DRAINING, message, after=_marks(step.mark)))
+        d = d.event(Event(EventReason.DRAINING, message, after=_marks(step.mark)))
     return d
 
 

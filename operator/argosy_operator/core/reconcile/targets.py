@@ -11,7 +11,7 @@ from dataclasses import replace
 from argosy_operator.api.v1alpha1 import RoleName, ServingDeploymentSpec
 from argosy_operator.core.fleet import names
 from argosy_operator.core.fleet.actions import Scale, key_of
-from argosy_operator.core.fleet.events import EventReason, Note
+from argosy_operator.core.fleet.events import Event, EventReason
 from argosy_operator.core.fleet.ownership import OURS, owner_of_replicas
 from argosy_operator.core.fleet.snapshot import Memory, Object, Snapshot, replicas_of
 from argosy_operator.core.reconcile.draft import Draft
@@ -62,7 +62,7 @@ def write_targets(s: Snapshot, d: Draft) -> Draft:
             continue
         who = owner_of_replicas(handle)
         if who not in (None, OURS):
-            d = d.note(_turned(who or "", name, handle, target))
+            d = d.event(_turned(who or "", name, handle, target))
         d = d.act(Scale("ServingRole", name, target))
     return d
 
@@ -146,7 +146,7 @@ def _external(s: Snapshot, d: Draft, standing: Mapping[RoleName, int]) -> Draft:
                 f"ServingRole {name} asks for {asked} replicas and gets {given}: "
                 f"spec.roles.{role}.replicas.{which} is {given}"
             )
-            d = d.note(Note(EventReason.OUT_OF_BOUNDS, message, warning=True))
+            d = d.event(Event(EventReason.OUT_OF_BOUNDS, message, warning=True))
     return replace(d, targets=targets, memory=replace(d.memory, targets=targets))
 
 
@@ -191,8 +191,8 @@ def _decide(
     }
     moves = ", ".join(f"{t.role} {t.current} → {t.replicas}" for t in moved)
     message = f"{moves}: {moved[0].rule}: {decision.message}"
-    note = Note(EventReason.SCALED, message, after=_writes(s, moved))
-    d = replace(d.note(note), decision=decision, record=record, scaled=True)
+    event = Event(EventReason.SCALED, message, after=_writes(s, moved))
+    d = replace(d.event(event), decision=decision, record=record, scaled=True)
     return d, state, decision
 
 
@@ -219,10 +219,10 @@ def _writes(s: Snapshot, moved: Iterable[RoleTarget]) -> frozenset[str]:
     return frozenset(key_of(Scale("ServingRole", name, 0)) for name in handles if name in there)
 
 
-def _turned(who: str, name: str, live: Object, target: int) -> Note:
+def _turned(who: str, name: str, live: Object, target: int) -> Event:
     message = (
         f"{who} scaled ServingRole {name} to {replicas_of(live)}; it was put back to {target}. "
         f"Set spec.autoscaling.policy to External to scale ServingRoles yourself"
     )
     order = key_of(Scale("ServingRole", name, target))
-    return Note(EventReason.PUT_BACK, message, True, frozenset({order}))
+    return Event(EventReason.PUT_BACK, message, True, frozenset({order}))
