@@ -10,7 +10,6 @@ from argosy_engine.core.limits import Limits
 from argosy_gateway import cli as gateway_cli
 from argosy_gateway.pods import endpoints
 from argosy_operator.core.fleet import names
-from argosy_operator.ports import engines as engine_port
 from tests.core.model import Model, fleet
 
 ROOT = Path(__file__).parents[2]
@@ -44,7 +43,6 @@ def test_ports_are_equal_in_all_three_programs():
     assert (engine.port, engine.admin_port, engine.kv_port) == (8000, 8001, 8002)
     assert (names.API_PORT, names.ADMIN_PORT, names.KV_PORT) == (8000, 8001, 8002)
     assert (endpoints.API_PORT, endpoints.KV_PORT) == (names.API_PORT, names.KV_PORT)
-    assert engine_port.ADMIN_PORT == names.ADMIN_PORT
     assert (gateway.port, gateway.admin_port) == (names.GATEWAY_PORT, names.GATEWAY_ADMIN_PORT)
 
 

@@ -22,8 +22,8 @@ from argosy_operator.core.fleet.actions import (
     Scale,
     TakeWorkAgain,
 )
-from argosy_operator.core.fleet.events import rfc3339
-from argosy_operator.core.fleet.pods import OUR_COST, Load, Pod, removal_order, seconds
+from argosy_operator.core.fleet.objects import rfc3339, seconds
+from argosy_operator.core.fleet.pods import OUR_COST, Load, Pod, removal_order
 from argosy_operator.core.fleet.snapshot import Clock, Memory, Snapshot
 from argosy_operator.core.plan import Plan, after, plan
 from argosy_operator.core.reconcile.victims import DRAIN_LEASE_S

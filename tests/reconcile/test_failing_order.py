@@ -152,7 +152,7 @@ async def test_events_that_cannot_be_written_cost_a_round_one_try(broken: World)
     broken.store.failing = {"Event"}
     await broken.round()
     tried = [times for what, times in broken.store.tried.items() if "create Event" in what]
-    assert len(broken.memory.said) > 1
+    assert len(broken.memory.published) > 1
     assert tried == [1]
 
 

@@ -8,9 +8,10 @@ from types import SimpleNamespace
 import pytest
 
 from argosy_operator.core.fleet.actions import ErrorKind
+from argosy_operator.core.fleet.objects import FleetKey
 from argosy_operator.core.fleet.snapshot import Memory
 from argosy_operator.ports.lease import Lease, Term
-from argosy_operator.ports.protocols import ClusterError, FleetKey
+from argosy_operator.ports.protocols import ClusterError
 from argosy_operator.shell.loop import ROUND_LIMIT_S, Workers
 from argosy_operator.shell.telemetry.health import STUCK_S, Health
 from tests.reconcile.test_lease import OneLease

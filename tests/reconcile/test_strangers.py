@@ -4,8 +4,8 @@ from typing import Any
 
 import pytest
 
+from argosy_operator.core.fleet.objects import quantity
 from argosy_operator.core.fleet.pods import pod_of
-from argosy_operator.core.fleet.quantities import quantity
 from argosy_operator.core.fleet.snapshot import Clock, Memory, Snapshot
 from argosy_operator.core.plan import plan
 from argosy_operator.core.status.compose import status_of

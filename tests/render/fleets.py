@@ -26,7 +26,7 @@ def deployment(
     role: RoleName,
     replicas: int | None = 1,
     *,
-    drain_s: int | None = None,
+    live: dict[str, Any] | None = None,
 ) -> dict[str, Any]:
     """The role's engine Deployment in some revision."""
-    return workload.deployment(EnginePod.of(one, role, "0" * 8, IMAGES, drain_s), replicas)
+    return workload.deployment(EnginePod.of(one, role, "0" * 8, IMAGES, live), replicas)

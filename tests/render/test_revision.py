@@ -5,8 +5,8 @@ import json
 
 import pytest
 
-from argosy_operator.core.fleet.names import DRAIN_TIMEOUT, told_drain_s
-from argosy_operator.core.fleet.revision import TEMPLATE, fields, revision
+from argosy_operator.core.fleet.names import DRAIN_TIMEOUT
+from argosy_operator.core.fleet.revision import TEMPLATE, drain_timeout_s, fields, revision
 from tests.render.fleets import IMAGES, deployment, fleet
 
 SLO = {"ttft": {"target": "1s"}, "tpot": {"target": "40ms"}}
@@ -18,7 +18,8 @@ def revision_of(**spec):
 
 def template_of(role, **spec):
     one = fleet(**spec)
-    made = deployment(one, role, drain_s=60)
+    live = {"metadata": {"annotations": {DRAIN_TIMEOUT: "60"}}}
+    made = deployment(one, role, live=live)
     return json.dumps(made["spec"]["template"], sort_keys=True)
 
 
@@ -92,9 +93,9 @@ def test_a_changed_template_raises_its_number():
 
 def test_a_deployment_keeps_the_drain_timeout_that_it_was_created_with():
     before = deployment(fleet(drain={"timeout": "90s"}), "decode")
-    kept = told_drain_s(before)
-    after = deployment(fleet(drain={"timeout": "600s"}), "decode", None, drain_s=kept)
-    assert kept == 90
+    later = fleet(drain={"timeout": "600s"})
+    after = deployment(later, "decode", None, live=before)
+    assert drain_timeout_s(later, before) == 90
     assert before["metadata"]["annotations"][DRAIN_TIMEOUT] == "90"
     assert after["spec"]["template"] == before["spec"]["template"]
 
@@ -102,9 +103,10 @@ def test_a_deployment_keeps_the_drain_timeout_that_it_was_created_with():
 @pytest.mark.parametrize("text", ["", "soon", "²", "٣", "-1", "1.5", "0", "86401", "9" * 5000])
 def test_a_drain_timeout_that_no_spec_could_ask_for_is_ignored(text):
     """`²` passes str.isdigit, and int() takes no more than 4,300 digits: each ended the round."""
-    assert told_drain_s({"metadata": {"annotations": {DRAIN_TIMEOUT: text}}}) is None
+    live = {"metadata": {"annotations": {DRAIN_TIMEOUT: text}}}
+    assert drain_timeout_s(fleet(drain={"timeout": "77s"}), live) == 77
 
 
-def test_a_deployment_that_says_nothing_about_drains_gives_none():
-    assert told_drain_s({"metadata": {"annotations": None}}) is None
-    assert told_drain_s({"metadata": {}}) is None
+@pytest.mark.parametrize("live", [None, {"metadata": {"annotations": None}}, {"metadata": {}}])
+def test_a_deployment_that_says_nothing_about_drains_follows_the_spec(live):
+    assert drain_timeout_s(fleet(drain={"timeout": "76500ms"}), live) == 77

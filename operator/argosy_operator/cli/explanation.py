@@ -5,12 +5,9 @@ Pure; `cli/explain.py` fetches the object and prints the text.
 """
 
 import json
-from collections.abc import Mapping
-from typing import Any
 
+from argosy_operator.core.fleet.objects import Object
 from argosy_operator.core.scaling.decision import MEANING, Rule
-
-Object = Mapping[str, Any]
 
 WELL_WHEN_FALSE = (
     "Reconciling",

@@ -19,11 +19,12 @@ from kubernetes.aio.config.config_exception import ConfigException
 from kubernetes.aio.dynamic import DynamicClient, Resource
 
 from argosy_operator.core.fleet.actions import ErrorKind
+from argosy_operator.core.fleet.names import FIELD_MANAGER
+from argosy_operator.core.fleet.objects import Object
 from argosy_operator.ports.access import Access, AccessError
-from argosy_operator.ports.protocols import ClusterError, Gate, Object
+from argosy_operator.ports.protocols import ClusterError, Gate
 from argosy_operator.ports.rate_limit import RateLimiter
 
-FIELD_MANAGER = "argosy"
 PAGE = 500
 NO_TIMEOUT = aiohttp.ClientTimeout(total=None)
 """`_call` sets the deadline: aiohttp rounds its own up to whole seconds, and does not count the

@@ -9,10 +9,10 @@ import asyncio
 
 import httpx
 
+from argosy_operator.core.fleet.names import ADMIN_PORT
 from argosy_operator.core.fleet.pods import Load
 from argosy_operator.core.reconcile.victims import DRAIN_LEASE_S
 
-ADMIN_PORT = 8001
 TIMEOUT_S = 1.0
 
 

@@ -15,8 +15,9 @@ from collections.abc import Callable
 from datetime import UTC, datetime
 
 from argosy_operator.core.fleet.actions import ErrorKind
+from argosy_operator.core.fleet.objects import Object
 from argosy_operator.ports.cluster import ApiCluster
-from argosy_operator.ports.protocols import ClusterError, Object
+from argosy_operator.ports.protocols import ClusterError
 
 log = logging.getLogger("argosy.lease")
 

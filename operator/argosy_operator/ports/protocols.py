@@ -7,16 +7,13 @@ library's exception, so that the loop decides on causes and not on class names o
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Protocol
 
 from argosy_operator.api.v1alpha1 import ServingDeployment
 from argosy_operator.core.fleet.actions import ErrorKind
+from argosy_operator.core.fleet.objects import Object
 from argosy_operator.core.fleet.pods import Load
 from argosy_operator.core.scaling.observe import FleetMetrics
-
-Object = dict[str, Any]
-FleetKey = tuple[str, str]
-"""Namespace and name of a ServingDeployment."""
 
 
 @dataclass(eq=False)  # not frozen: Python writes an exception's traceback as it passes

@@ -6,12 +6,10 @@ operator gone, too.
 """
 
 from collections.abc import Mapping
-from typing import Any
 
 from argosy_operator.api.v1alpha1 import API_VERSION, ServingDeployment
 from argosy_operator.core.fleet import names
-
-Object = dict[str, Any]
+from argosy_operator.core.fleet.objects import Object
 
 UID = 65532  # the images' user; numeric, so that runAsNonRoot can be checked without the image
 
@@ -22,11 +20,6 @@ could be answered elsewhere, would wait in vain."""
 
 GRACE_MARGIN_S = 10
 """Between a program's own drain timeout and SIGKILL, s."""
-
-
-def whole_seconds(seconds: float) -> int:
-    """Rounded up: a timeout of 500ms becomes one second, never none."""
-    return max(1, -int(-seconds // 1))
 
 
 def owner_references(fleet: ServingDeployment) -> list[Object]:

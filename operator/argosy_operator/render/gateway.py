@@ -13,10 +13,10 @@ from typing import Any
 
 from argosy_operator.api.v1alpha1 import ServingDeployment
 from argosy_operator.core.fleet import names
-from argosy_operator.core.fleet.pods import seconds
+from argosy_operator.core.fleet.objects import Object, seconds
+from argosy_operator.core.fleet.revision import whole_seconds
 from argosy_operator.render.common import (
     GRACE_MARGIN_S,
-    Object,
     command_line,
     container_security,
     disruption_budget,
@@ -27,7 +27,6 @@ from argosy_operator.render.common import (
     pod_security,
     scrape_annotations,
     spread,
-    whole_seconds,
 )
 from argosy_operator.render.images import Images
 

@@ -2,7 +2,8 @@
 
 from argosy_operator.api.v1alpha1 import API_VERSION, RoleName, ServingDeployment
 from argosy_operator.core.fleet import names
-from argosy_operator.render.common import Object, disruption_budget, metadata
+from argosy_operator.core.fleet.objects import Object
+from argosy_operator.render.common import disruption_budget, metadata
 
 
 def serving_role(fleet: ServingDeployment, role: RoleName) -> Object:

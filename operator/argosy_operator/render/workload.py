@@ -1,7 +1,7 @@
 """The engine Deployment of one role and revision; its pod template never changes.
 
 What is in the template is either in `core.fleet.revision.fields` or constant; the one exception is
-the drain timeout, which stays what it was when the Deployment was created (`names.told_drain_s`).
+the drain timeout, which stays what it was when the Deployment was created (`drain_timeout_s`).
 A change of the template here or in `engines/` needs a new number in `core.fleet.revision.TEMPLATE`.
 """
 
@@ -9,9 +9,9 @@ from collections.abc import Mapping
 
 from argosy_operator.api.v1alpha1 import Role
 from argosy_operator.core.fleet import names
+from argosy_operator.core.fleet.objects import Object
 from argosy_operator.render.common import (
     GRACE_MARGIN_S,
-    Object,
     container_security,
     http_probe,
     identity_env,

@@ -27,7 +27,8 @@ from argosy_operator.core.fleet.actions import (
     key_of,
     needs,
 )
-from argosy_operator.ports.protocols import Cluster, ClusterError, Engines, Object
+from argosy_operator.core.fleet.objects import Object, is_owned
+from argosy_operator.ports.protocols import Cluster, ClusterError, Engines
 from argosy_operator.shell.concurrency import call_all
 
 STOP_AT = (ErrorKind.NOT_LEADER, ErrorKind.THROTTLED, ErrorKind.TRANSPORT, ErrorKind.UNAUTHORIZED)
@@ -128,8 +129,7 @@ async def _create(
         if isinstance(action, Create):
             return Outcome(action, applied=await cluster.create(obj))
         return Outcome(action, applied=await cluster.apply(obj, None))
-    owners = live["metadata"].get("ownerReferences") or ()
-    if not any(owner.get("uid") == fleet.metadata.uid for owner in owners):
+    if not is_owned(live, fleet.metadata.uid):
         return Outcome(action, ErrorKind.FOREIGN, f"{kind} {name} belongs to somebody else")
     # Ours, without our label: somebody removed it. Replicas are left as they are.
     spec = {key: value for key, value in obj.get("spec", {}).items() if key != "replicas"}

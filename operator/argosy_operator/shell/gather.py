@@ -12,9 +12,10 @@ from functools import partial
 
 from argosy_operator.api.v1alpha1 import RoleName, ServingDeployment
 from argosy_operator.core.fleet import names
+from argosy_operator.core.fleet.objects import ChildKey, Object, child_key, is_owned
 from argosy_operator.core.fleet.pods import Load, Pod, owned_pods
 from argosy_operator.core.fleet.revision import revision
-from argosy_operator.core.fleet.snapshot import Clock, Key, Memory, Object, Snapshot, is_owned
+from argosy_operator.core.fleet.snapshot import Clock, Memory, Snapshot
 from argosy_operator.core.reconcile.targets import by_law
 from argosy_operator.core.scaling.observe import FleetMetrics
 from argosy_operator.ports.protocols import Cluster, Engines, Metrics
@@ -55,7 +56,9 @@ async def gather(
         sources.cluster.list("Pod", fleet.namespace, selector),
     )
     *listed, replica_sets, raw_pods = lists
-    children: dict[Key, Object] = {_key(child): child for kind in listed for child in kind}
+    children: dict[ChildKey, Object] = {
+        child_key(child): child for kind in listed for child in kind
+    }
     pods = owned_pods(raw_pods, replica_sets, _deployments(children, fleet))
     loads, metrics = await asyncio.gather(
         _loads(sources.engines, pods, memory), _metrics(sources.metrics, fleet, pods, memory, clock)
@@ -67,7 +70,7 @@ async def gather(
 class Observed:
     """What one round read from the cluster, the engines and Prometheus."""
 
-    children: Mapping[Key, Object]
+    children: Mapping[ChildKey, Object]
     pods: tuple[Pod, ...]
     loads: Mapping[str, Load | None]
     """Answers of the engines that were asked, by pod uid; None where one did not answer."""
@@ -89,8 +92,7 @@ def compose(
     for name, _ in fleet.spec.active_roles():
         wanted += role.objects(fleet, name)
         live = seen.children.get(("Deployment", names.engine_deployment(fleet.name, name, digits)))
-        told = names.told_drain_s(live) if live else None
-        engines[name] = workload.deployment(EnginePod.of(fleet, name, digits, images, told))
+        engines[name] = workload.deployment(EnginePod.of(fleet, name, digits, images, live))
     return Snapshot(
         fleet=fleet,
         revision=digits,
@@ -136,14 +138,10 @@ async def _metrics(
     return await metrics.fleet(fleet, clock.now, gateways)
 
 
-def _deployments(children: dict[Key, Object], fleet: ServingDeployment) -> set[str]:
+def _deployments(children: dict[ChildKey, Object], fleet: ServingDeployment) -> set[str]:
     """Uids of the fleet's Deployments."""
     return {
         child["metadata"]["uid"]
         for (kind, _), child in children.items()
-        if kind == "Deployment" and is_owned(child, fleet)
+        if kind == "Deployment" and is_owned(child, fleet.metadata.uid)
     }
-
-
-def _key(child: Object) -> Key:
-    return child["kind"], child["metadata"]["name"]

@@ -16,9 +16,10 @@ import time
 from collections.abc import Awaitable, Callable
 
 from argosy_operator.core.fleet.actions import ErrorKind, Outcome
+from argosy_operator.core.fleet.objects import FleetKey
 from argosy_operator.core.fleet.snapshot import Clock, Memory
 from argosy_operator.core.plan import after, plan
-from argosy_operator.ports.protocols import ClusterError, FleetKey
+from argosy_operator.ports.protocols import ClusterError
 from argosy_operator.ports.rate_limit import QPS
 from argosy_operator.shell.concurrency import RoundSlots, rounds_at_once
 from argosy_operator.shell.execute import StoppedError, execute

@@ -10,12 +10,13 @@ from argosy_operator.api.v1alpha1 import API_VERSION, ServingDeployment
 from argosy_operator.core.fleet import names
 from argosy_operator.core.fleet.actions import ErrorKind, Outcome, is_write, target
 from argosy_operator.core.fleet.events import Event, manifest, stalled
+from argosy_operator.core.fleet.objects import Object
 from argosy_operator.core.fleet.snapshot import Snapshot
 from argosy_operator.core.plan import Plan
 from argosy_operator.core.reconcile.draft import Draft
 from argosy_operator.core.status.compose import status_of, unreadable_fleet
 from argosy_operator.core.status.numbers import role_status
-from argosy_operator.ports.protocols import ClusterError, Object
+from argosy_operator.ports.protocols import ClusterError
 from argosy_operator.shell.execute import STOP_AT, error_kind
 from argosy_operator.shell.gather import Sources
 

@@ -8,9 +8,8 @@ them with assert_never, so a new kind of order that nobody carries out does not 
 from collections.abc import Mapping
 from dataclasses import dataclass
 from enum import StrEnum
-from typing import Any
 
-Object = Mapping[str, Any]
+from argosy_operator.core.fleet.objects import Object
 
 
 class ErrorKind(StrEnum):

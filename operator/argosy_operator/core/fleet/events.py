@@ -9,12 +9,11 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from enum import StrEnum
-from typing import Any
 
 from argosy_operator.api.conditions import ConditionType
 from argosy_operator.api.v1alpha1 import API_VERSION, ServingDeployment
 from argosy_operator.api.v1alpha1.status import Condition, ServingDeploymentStatus
-from argosy_operator.core.fleet.ownership import digest
+from argosy_operator.core.fleet.objects import Object, digest
 
 REPEAT_S = 3600.0
 """How long the same event is not published again. Kubernetes keeps Events for an hour by default.
@@ -80,7 +79,7 @@ def _stalled(status: ServingDeploymentStatus) -> Condition | None:
     return next((c for c in about if c.status == "True"), None)
 
 
-def manifest(fleet: ServingDeployment, event: Event, now: float, reporter: str) -> dict[str, Any]:
+def manifest(fleet: ServingDeployment, event: Event, now: float, reporter: str) -> Object:
     """The Event object (events.k8s.io/v1). `now` is in seconds since the epoch.
 
     Its name depends on content and time, so that sending it twice after a lost answer makes one
@@ -106,7 +105,3 @@ def manifest(fleet: ServingDeployment, event: Event, now: float, reporter: str) 
             "uid": fleet.metadata.uid,
         },
     }
-
-
-def rfc3339(seconds: float) -> str:
-    return datetime.fromtimestamp(seconds, UTC).strftime("%Y-%m-%dT%H:%M:%SZ")

@@ -5,19 +5,13 @@ finds the same children. A fleet's name has at most 40 characters, the longest c
 `<fleet>-colocated-<8 hex digits>`: 59.
 """
 
-import re
-from collections.abc import Mapping
-from typing import Any
-
-from argosy_operator.api.bounds import DURATION_BOUNDS
-from argosy_operator.api.fields import Duration
 from argosy_operator.api.v1alpha1 import RoleName
 
 FLEET = "serving.argosy.dev/fleet"
 ROLE = "serving.argosy.dev/role"
 REVISION = "serving.argosy.dev/revision"
 MANAGED_BY = "app.kubernetes.io/managed-by"
-MANAGER = "argosy"  # value of MANAGED_BY, and the field manager of server-side apply
+FIELD_MANAGER = "argosy"  # of server-side apply, and the value of MANAGED_BY
 GATEWAY_ROLE = "gateway"
 
 DRAIN = "serving.argosy.dev/drain"  # on a pod: RFC 3339 time when its drain began
@@ -57,7 +51,7 @@ def url(fleet: str, namespace: str) -> str:
 def labels(fleet: str, role: str, revision: str | None = None) -> dict[str, str]:
     """Labels of a child and of its pods; the revision only where there is one."""
     of_revision = {} if revision is None else {REVISION: revision}
-    return {MANAGED_BY: MANAGER, FLEET: fleet, ROLE: role} | of_revision
+    return {MANAGED_BY: FIELD_MANAGER, FLEET: fleet, ROLE: role} | of_revision
 
 
 def selector(fleet: str, role: str, revision: str | None = None) -> dict[str, str]:
@@ -68,17 +62,3 @@ def selector(fleet: str, role: str, revision: str | None = None) -> dict[str, st
 def selector_text(fleet: str, role: str, revision: str | None = None) -> str:
     """The selector as text, as list calls and the scale subresource take it."""
     return ",".join(f"{key}={value}" for key, value in selector(fleet, role, revision).items())
-
-
-def told_drain_s(deployment: Mapping[str, Any]) -> int | None:
-    """Seconds that the Deployment's pods were given to drain when it was created; None where its
-    annotation says nothing that a spec could ask for."""
-    text = (deployment.get("metadata", {}).get("annotations") or {}).get(DRAIN_TIMEOUT, "")
-    if not _WHOLE.fullmatch(text):
-        return None
-    bound = DURATION_BOUNDS["drain.timeout"]
-    within = Duration(bound.least).seconds <= int(text) <= Duration(bound.most).seconds
-    return int(text) if within else None
-
-
-_WHOLE = re.compile("[0-9]{1,6}")

@@ -4,18 +4,16 @@ Only the fields that we render count: what others add (sidecars, annotations, de
 server) is theirs and stays. The name of the one who changed a field comes from managedFields.
 """
 
-import hashlib
 import json
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
-from argosy_operator.core.fleet.quantities import quantity
+from argosy_operator.core.fleet import names
+from argosy_operator.core.fleet.objects import Object, digest, quantity
 
-Object = Mapping[str, Any]
 Path = tuple[str, ...]
 
 APPLIED = "serving.argosy.dev/applied"  # on every child: digest of what we rendered last
-OURS = "argosy"
 
 # Lists to which others may add items; an item is known by the first of these keys that it has.
 _OPEN = {
@@ -31,13 +29,7 @@ _OPEN = {
 _KEYS = ("uid", "mountPath", "name", "containerPort", "port", "key")
 
 
-def digest(obj: object) -> str:
-    """16 hexadecimal digits of the canonical JSON."""
-    text = json.dumps(obj, sort_keys=True, separators=(",", ":"), default=str)
-    return hashlib.sha256(text.encode()).hexdigest()[:16]
-
-
-def signed(obj: Object) -> dict[str, Any]:
+def signed(obj: Object) -> Object:
     """The object with the digest of itself as an annotation, so that fields which we no longer
     render are noticed, too."""
     meta = obj["metadata"]
@@ -93,7 +85,8 @@ def changed_by(live: Object, path: Path) -> str:
     others = [
         entry
         for entry in live["metadata"].get("managedFields") or ()
-        if entry.get("manager") != OURS and entry.get("subresource") in (None, "", "scale")
+        if entry.get("manager") != names.FIELD_MANAGER
+        and entry.get("subresource") in (None, "", "scale")
     ]
     owners = [entry for entry in others if _owns(entry.get("fieldsV1") or {}, path)]
     newest = max(owners or others, key=lambda entry: str(entry.get("time", "")), default=None)

@@ -5,15 +5,11 @@ them. `pod_of` takes a Pod as the API server sends it and keeps about 300 bytes 
 """
 
 import re
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Collection, Iterable
 from dataclasses import dataclass
-from datetime import UTC, datetime
-from typing import Any
 
 from argosy_operator.core.fleet import names
-from argosy_operator.core.fleet.quantities import quantity
-
-Object = Mapping[str, Any]
+from argosy_operator.core.fleet.objects import Object, quantity, seconds
 
 GPU = "nvidia.com/gpu"
 ENGINE_CONTAINER = "engine"
@@ -149,18 +145,6 @@ def pod_of(raw: Object) -> Pod:
         trouble=_waiting(waiting),
         ended=_ended(engine),
     )
-
-
-def seconds(time: str | None) -> float | None:
-    """Seconds since the epoch of an RFC 3339 time; None for none, for something else, and for a
-    time that cannot be written in UTC."""
-    if not time:
-        return None
-    try:
-        parsed = datetime.fromisoformat(time)
-        return parsed.astimezone(UTC).timestamp() if parsed.tzinfo else None
-    except (ValueError, OverflowError):
-        return None
 
 
 def _gpus(spec: Object) -> tuple[int, str | None]:

@@ -5,11 +5,14 @@ when they are of the same revision. What may change without new pods (replicas, 
 drain times, routing, metrics) is not in the list below.
 """
 
-import hashlib
-import json
+import re
 
+from argosy_operator.api.bounds import DURATION_BOUNDS
+from argosy_operator.api.fields import Duration
 from argosy_operator.api.model import dump
 from argosy_operator.api.v1alpha1 import ServingDeployment
+from argosy_operator.core.fleet import names
+from argosy_operator.core.fleet.objects import Object, digest
 
 TEMPLATE = 3
 """Number of the pod template that render/workload.py and render/engines/ write. Raise it with every
@@ -38,7 +41,28 @@ def fields(fleet: ServingDeployment, *, engine_image: str) -> dict[str, object]:
 
 def revision(fleet: ServingDeployment, *, engine_image: str) -> str:
     """8 hexadecimal digits: SHA-256 of the fields' canonical JSON."""
-    canonical = json.dumps(
-        fields(fleet, engine_image=engine_image), sort_keys=True, separators=(",", ":")
-    )
-    return hashlib.sha256(canonical.encode()).hexdigest()[:8]
+    return digest(fields(fleet, engine_image=engine_image), digits=8)
+
+
+def drain_timeout_s(fleet: ServingDeployment, deployment: Object | None) -> int:
+    """How long the pods of an engine Deployment may drain, in whole seconds.
+
+    It is part of the pod template but not of the revision: a Deployment keeps the time-out that it
+    was created with, as its annotation says. The spec decides for a new Deployment (None) and where
+    the annotation is not a time-out that a spec may have.
+    """
+    annotations = ((deployment or {}).get("metadata") or {}).get("annotations") or {}
+    text = annotations.get(names.DRAIN_TIMEOUT, "")
+    if _WHOLE.fullmatch(text):
+        bound = DURATION_BOUNDS["drain.timeout"]
+        if Duration(bound.least).seconds <= int(text) <= Duration(bound.most).seconds:
+            return int(text)
+    return whole_seconds(fleet.spec.drain.timeout.seconds)
+
+
+def whole_seconds(duration_s: float) -> int:
+    """Rounded up: a time-out of 500ms becomes one second, never none."""
+    return max(1, -int(-duration_s // 1))
+
+
+_WHOLE = re.compile("[0-9]{1,6}")

@@ -7,18 +7,15 @@ outlives a round; a restarted operator begins with an empty one, so no safety ma
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any
 
 from argosy_operator.api.v1alpha1 import RoleName, ServingDeployment
 from argosy_operator.core.fleet import names
 from argosy_operator.core.fleet.actions import Contest, Failure
+from argosy_operator.core.fleet.objects import ChildKey, Object, is_owned
 from argosy_operator.core.fleet.pods import Load, Pod
 from argosy_operator.core.scaling.decide import ScalingState
 from argosy_operator.core.scaling.decision import Decision
 from argosy_operator.core.scaling.observe import FleetMetrics
-
-Object = Mapping[str, Any]
-Key = tuple[str, str]  # kind, name
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,9 +24,9 @@ class Memory:
 
     `settled`: differences that stayed after an apply, so that it is not tried for ever; `starting`:
     uids of pods seen before they were ready, `starts`: measured seconds from creation to ready, by
-    uid; `published`: when an Event was last published; `decide_at`: when the law is due next. Both are on the
-    monotonic clock. `failed`: orders that failed, `contests`: changes that were put back, both by
-    the order's key.
+    uid; `published`: when an Event was last published; `decide_at`: when the law is due
+    next. Both are on the monotonic clock. `failed`: orders that failed, `contests`: changes that
+    were put back, both by the order's key.
     """
 
     scaling: ScalingState = field(default_factory=ScalingState)
@@ -39,7 +36,7 @@ class Memory:
     """When status last updated what users got, on the monotonic clock."""
     targets: Mapping[RoleName, int] = field(default_factory=dict)
     ask_loads: bool = False
-    settled: Mapping[Key, str] = field(default_factory=dict)
+    settled: Mapping[ChildKey, str] = field(default_factory=dict)
     starting: frozenset[str] = frozenset()
     starts: Mapping[str, tuple[str, float]] = field(default_factory=dict)
     published: Mapping[str, float] = field(default_factory=dict)
@@ -71,7 +68,7 @@ class Snapshot:
     revision: str
     wanted: tuple[Object, ...]
     engines: Mapping[RoleName, Object]
-    children: Mapping[Key, Object]
+    children: Mapping[ChildKey, Object]
     pods: tuple[Pod, ...]
     now: float
     monotonic: float
@@ -81,7 +78,7 @@ class Snapshot:
 
     def is_ours(self, child: Object) -> bool:
         """Owned by this very fleet, not by an earlier one of the same name."""
-        return is_owned(child, self.fleet)
+        return is_owned(child, self.fleet.metadata.uid)
 
     def owned(self, kind: str) -> dict[str, Object]:
         """Our children of one kind that are not being deleted, by name."""
@@ -115,15 +112,5 @@ class Snapshot:
         return tuple(p for p in self.pods if p.role == role and p.revision == self.revision)
 
 
-def is_owned(child: Object, fleet: ServingDeployment) -> bool:
-    owners = child["metadata"].get("ownerReferences") or ()
-    return any(owner.get("uid") == fleet.metadata.uid for owner in owners)
-
-
 def role_of(child: Object) -> str:
     return str((child["metadata"].get("labels") or {}).get(names.ROLE, ""))
-
-
-def replicas_of(child: Object) -> int:
-    """spec.replicas; 1 where it is absent, as Kubernetes reads it."""
-    return int(child["spec"].get("replicas", 1))

@@ -10,15 +10,15 @@ from typing import Any
 from argosy_operator.core.fleet import names
 from argosy_operator.core.fleet.actions import Action, Apply, Create, Delete, Outcome, key_of
 from argosy_operator.core.fleet.events import Event, EventReason
+from argosy_operator.core.fleet.objects import ChildKey, Object, child_key, digest
 from argosy_operator.core.fleet.ownership import (
     APPLIED,
     changed_by,
     differences,
-    digest,
     readable,
     signed,
 )
-from argosy_operator.core.fleet.snapshot import Key, Memory, Object, Snapshot, role_of
+from argosy_operator.core.fleet.snapshot import Memory, Snapshot, role_of
 from argosy_operator.core.reconcile.draft import Draft
 from argosy_operator.core.reconcile.failures import TAKEN_LOOK_S
 
@@ -29,10 +29,10 @@ SCALED = ("Deployment", "ServingRole")
 def own_children(s: Snapshot, d: Draft) -> Draft:
     """What does not depend on the number of pods, and the Deployments that exist already."""
     for wanted in s.wanted:
-        if wanted["kind"] != "ServingRole" or _key(wanted) in s.children:
+        if wanted["kind"] != "ServingRole" or child_key(wanted) in s.children:
             d = keep(s, d, wanted)
     for wanted in s.engines.values():
-        if _key(wanted) in s.children:
+        if child_key(wanted) in s.children:
             d = keep(s, d, wanted)
     return _remove_leftovers(s, d)
 
@@ -41,7 +41,7 @@ def create_scaled(s: Snapshot, d: Draft) -> Draft:
     """ServingRoles and Deployments that do not exist, with the wanted number of pods."""
     handles = [obj for obj in s.wanted if obj["kind"] == "ServingRole"]
     for wanted in (*handles, *s.engines.values()):
-        if _key(wanted) not in s.children:
+        if child_key(wanted) not in s.children:
             obj = signed(wanted)
             role: Any = role_of(wanted)
             spec = {**obj["spec"], "replicas": d.targets[role]}
@@ -52,7 +52,7 @@ def create_scaled(s: Snapshot, d: Draft) -> Draft:
 
 def keep(s: Snapshot, d: Draft, wanted: Object) -> Draft:
     """The order, if any, that brings one existing or missing child to what it shall be."""
-    key, obj = _key(wanted), signed(wanted)
+    key, obj = child_key(wanted), signed(wanted)
     live = s.children.get(key)
     if live is None:
         return _say_again(s, d, wanted, Apply(obj)).act(Apply(obj))
@@ -79,13 +79,13 @@ def keep(s: Snapshot, d: Draft, wanted: Object) -> Draft:
 def learn_settled(memory: Memory, outcomes: tuple[Outcome, ...]) -> Memory:
     """Differences that the API server (or a webhook) keeps after our apply are accepted until one
     side changes; otherwise the two would take turns for ever."""
-    settled: dict[Key, str] = dict(memory.settled)
+    settled: dict[ChildKey, str] = dict(memory.settled)
     for outcome in outcomes:
         if isinstance(outcome.action, Apply) and outcome.applied is not None:
             wanted = outcome.action.obj
-            settled.pop(_key(wanted), None)
+            settled.pop(child_key(wanted), None)
             if next(differences(wanted, outcome.applied), None) is not None:
-                settled[_key(wanted)] = settled_mark(wanted, outcome.applied)
+                settled[child_key(wanted)] = settled_mark(wanted, outcome.applied)
     return replace(memory, settled=settled)
 
 
@@ -95,7 +95,7 @@ def settled_mark(wanted: Object, live: Object) -> str:
 
 def _remove_leftovers(s: Snapshot, d: Draft) -> Draft:
     """Handles and budgets of roles for which nothing runs any more."""
-    kept = {_key(obj) for obj in s.wanted}
+    kept = {child_key(obj) for obj in s.wanted}
     running = {role_of(child) for child in s.retired()}
     for kind in ("ServingRole", "PodDisruptionBudget"):
         for name, child in s.owned(kind).items():
@@ -117,7 +117,3 @@ def _say_again(s: Snapshot, d: Draft, wanted: Object, action: Action) -> Draft:
 def _revisions_shown(s: Snapshot) -> set[str]:
     roles = s.fleet.status.roles
     return {r.revision for r in (roles.prefill, roles.decode, roles.colocated) if r is not None}
-
-
-def _key(obj: Object) -> Key:
-    return str(obj["kind"]), str(obj["metadata"]["name"])

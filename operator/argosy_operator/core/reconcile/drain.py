@@ -17,10 +17,12 @@ from argosy_operator.core.fleet.actions import (
     TakeWorkAgain,
     key_of,
 )
-from argosy_operator.core.fleet.events import Event, EventReason, rfc3339
-from argosy_operator.core.fleet.ownership import OURS, owner_of_replicas
+from argosy_operator.core.fleet.events import Event, EventReason
+from argosy_operator.core.fleet.objects import Object, replicas_of, rfc3339
+from argosy_operator.core.fleet.ownership import owner_of_replicas
 from argosy_operator.core.fleet.pods import OUR_COST, Pod
-from argosy_operator.core.fleet.snapshot import Object, Snapshot, replicas_of, role_of
+from argosy_operator.core.fleet.revision import drain_timeout_s
+from argosy_operator.core.fleet.snapshot import Snapshot, role_of
 from argosy_operator.core.reconcile.draft import Draft
 from argosy_operator.core.reconcile.targets import by_law
 from argosy_operator.core.reconcile.victims import Step, follow
@@ -73,10 +75,15 @@ def _toward(
 ) -> Draft:
     name, replicas = deployment["metadata"]["name"], replicas_of(deployment)
     step = follow(
-        replicas, target, s.pods_of(deployment), s.loads, s.now, drain_timeout_s(s, deployment)
+        replicas,
+        target,
+        s.pods_of(deployment),
+        s.loads,
+        s.now,
+        drain_timeout_s(s.fleet, deployment),
     )
     who = owner_of_replicas(deployment)
-    if replicas != target and who not in (None, OURS):
+    if replicas != target and who not in (None, names.FIELD_MANAGER):
         message = (
             f"{who} scaled Deployment {name} to {replicas}; it goes back to {target}. "
             f"Scale the ServingRole instead, with spec.autoscaling.policy External"
@@ -122,9 +129,3 @@ def _pods(s: Snapshot, d: Draft, step: Step, role: str, after: str | None) -> Dr
 
 def _marks(pods: Iterable[Pod]) -> frozenset[str]:
     return frozenset(key_of(AnnotatePod(pod.name, pod.uid, {})) for pod in pods)
-
-
-def drain_timeout_s(s: Snapshot, deployment: Object) -> float:
-    """What the pods were told when the Deployment was created; else what the spec says now."""
-    told = names.told_drain_s(deployment)
-    return s.fleet.spec.drain.timeout.seconds if told is None else float(told)

@@ -12,8 +12,9 @@ from argosy_operator.api.v1alpha1 import RoleName, ServingDeploymentSpec
 from argosy_operator.core.fleet import names
 from argosy_operator.core.fleet.actions import Scale, key_of
 from argosy_operator.core.fleet.events import Event, EventReason
-from argosy_operator.core.fleet.ownership import OURS, owner_of_replicas
-from argosy_operator.core.fleet.snapshot import Memory, Object, Snapshot, replicas_of
+from argosy_operator.core.fleet.objects import Object, replicas_of
+from argosy_operator.core.fleet.ownership import owner_of_replicas
+from argosy_operator.core.fleet.snapshot import Memory, Snapshot
 from argosy_operator.core.reconcile.draft import Draft
 from argosy_operator.core.scaling.decide import ScalingState, decide
 from argosy_operator.core.scaling.decision import Decision, RoleTarget
@@ -61,7 +62,7 @@ def write_targets(s: Snapshot, d: Draft) -> Draft:
         if handle is None or handle["spec"].get("replicas") == target:
             continue
         who = owner_of_replicas(handle)
-        if who not in (None, OURS):
+        if who not in (None, names.FIELD_MANAGER):
             d = d.event(_turned(who or "", name, handle, target))
         d = d.act(Scale("ServingRole", name, target))
     return d
@@ -123,7 +124,7 @@ def _standing(s: Snapshot, role: RoleName) -> int:
     handle = s.owned("ServingRole").get(names.serving_role(s.fleet.name, role))
     number = handle["spec"].get("replicas") if handle else None
     remembered = s.memory.targets.get(role)
-    foreign = handle is not None and owner_of_replicas(handle) not in (None, OURS)
+    foreign = handle is not None and owner_of_replicas(handle) not in (None, names.FIELD_MANAGER)
     ours = s.fleet.spec.autoscaling.policy != "External"
     if ours and foreign and remembered is not None:
         number = remembered  # turned by hand while we own it: what stood before stands

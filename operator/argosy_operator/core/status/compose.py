@@ -10,7 +10,7 @@ from argosy_operator.api.conditions import ConditionType, Reason, upsert
 from argosy_operator.api.v1alpha1.status import ServingDeploymentStatus
 from argosy_operator.core.fleet import names
 from argosy_operator.core.fleet.actions import Outcome
-from argosy_operator.core.fleet.events import rfc3339
+from argosy_operator.core.fleet.objects import rfc3339
 from argosy_operator.core.fleet.snapshot import Snapshot
 from argosy_operator.core.reconcile.draft import Draft
 from argosy_operator.core.status.facts import facts_of

@@ -7,7 +7,7 @@ attainment wavers by a thousandth writes nothing.
 from typing import Any
 
 from argosy_operator.api.model import dump
-from argosy_operator.core.fleet.events import rfc3339
+from argosy_operator.core.fleet.objects import rfc3339
 from argosy_operator.core.fleet.snapshot import Snapshot
 from argosy_operator.core.reconcile.draft import Draft
 from argosy_operator.core.reconcile.targets import by_law

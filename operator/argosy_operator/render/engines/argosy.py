@@ -4,8 +4,9 @@ from types import MappingProxyType
 
 from argosy_operator.api.v1alpha1.engine import RENDERED_FLAGS
 from argosy_operator.core.fleet import names
+from argosy_operator.core.fleet.revision import whole_seconds
 from argosy_operator.core.scaling.signals import samples
-from argosy_operator.render.common import command_line, whole_seconds
+from argosy_operator.render.common import command_line
 from argosy_operator.render.engines.kind import EnginePod, HttpEndpoint
 
 

@@ -9,7 +9,8 @@ from dataclasses import dataclass
 from typing import Protocol
 
 from argosy_operator.api.v1alpha1 import RoleName, ServingDeployment
-from argosy_operator.render.common import whole_seconds
+from argosy_operator.core.fleet.objects import Object
+from argosy_operator.core.fleet.revision import drain_timeout_s
 from argosy_operator.render.images import Images
 
 WEIGHTS = "/models"
@@ -42,14 +43,11 @@ class EnginePod:
         role: RoleName,
         revision: str,
         images: Images,
-        drain_timeout_s: int | None = None,
+        live: Object | None = None,
     ) -> "EnginePod":
-        """`drain_timeout_s` is what an existing Deployment was created with
-        (`names.told_drain_s`); None takes the spec's."""
+        """`live` is the Deployment as it exists, whose drain time-out stays; None for a new one."""
         image = fleet.spec.engine.image or images.engine
-        if drain_timeout_s is None:
-            drain_timeout_s = whole_seconds(fleet.spec.drain.timeout.seconds)
-        return cls(fleet, role, revision, image, drain_timeout_s)
+        return cls(fleet, role, revision, image, drain_timeout_s(fleet, live))
 
     @property
     def disaggregated(self) -> bool:
