@@ -2,9 +2,10 @@
 
 from dataclasses import replace
 
-from argosy_operator.core.scaling.decide import ScalingState, decide
+from argosy_operator.core.scaling.decide import decide
 from argosy_operator.core.scaling.decision import Rule
 from argosy_operator.core.scaling.observe import FleetMetrics, Idle, Observations, Value
+from argosy_operator.core.scaling.state import ScalingState
 from tests.core.model import Model, fleet
 from tests.scaling.ramp import GOALS
 from tests.scaling.test_decide import metrics, supply

@@ -7,10 +7,11 @@ import pytest
 
 from argosy_operator.core.fleet.events import EventReason
 from argosy_operator.core.plan import Plan
-from argosy_operator.core.scaling.decide import ScalingState, decide
+from argosy_operator.core.scaling.decide import decide
 from argosy_operator.core.scaling.goals import Goals
 from argosy_operator.core.scaling.observe import FleetMetrics, Observations, Value
 from argosy_operator.core.scaling.record import from_json
+from argosy_operator.core.scaling.state import ScalingState
 from tests.core.model import Model, fleet
 
 SLO = {"ttft": {"target": "1s"}, "tpot": {"target": "50ms"}}

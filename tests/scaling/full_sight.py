@@ -4,7 +4,7 @@ from collections.abc import Collection, Mapping
 from dataclasses import fields, replace
 
 from argosy_operator.api.v1alpha1 import RoleName
-from argosy_operator.core.scaling.decide import ScalingState, decide
+from argosy_operator.core.scaling.decide import decide
 from argosy_operator.core.scaling.decision import Decision, RoleTarget
 from argosy_operator.core.scaling.estimate.profiles import PRESETS
 from argosy_operator.core.scaling.goals import SLO, Goals, Profile, RoleGoal, Windows
@@ -20,6 +20,7 @@ from argosy_operator.core.scaling.observe import (
     Unknown,
     Value,
 )
+from argosy_operator.core.scaling.state import ScalingState
 
 LLAMA = PRESETS["llama-70b-h100-tp4"]
 START = 1_000_000.0

@@ -4,11 +4,12 @@ from dataclasses import replace
 
 import pytest
 
-from argosy_operator.core.scaling.decide import ScalingState, decide
+from argosy_operator.core.scaling.decide import decide
 from argosy_operator.core.scaling.decision import Decision
 from argosy_operator.core.scaling.goals import Goals
 from argosy_operator.core.scaling.observe import Observations
 from argosy_operator.core.scaling.record import from_json, to_json
+from argosy_operator.core.scaling.state import ScalingState
 from argosy_operator.sim.loop import Phase, Run
 from tests.scaling.ramp import GOALS, HIGH, LOW, RAMP, play
 

@@ -100,8 +100,8 @@ def poisson(dice: Random, mean: float) -> int:
 
 def seen(counts: list[float]) -> demand.Demand:
     bins = tuple(Bin(float(i + 1), c) for i, c in enumerate(counts))
-    state = demand.remember(DemandState(), bins, 1.0)
-    return demand.estimate(state, WINDOWS, 9.0, float(len(counts)))[1]
+    state = demand.append_bins(DemandState(), bins, 1.0)
+    return demand.estimate_demand(state, WINDOWS, 9.0, float(len(counts)))[1]
 
 
 def test_a_fourfold_step_is_seen_in_two_bins() -> None:
@@ -118,8 +118,8 @@ def test_a_steady_rate_is_averaged_over_all_that_is_remembered() -> None:
 
 def test_a_gap_forgets_what_was_before_it() -> None:
     bins = tuple(Bin(float(i), 5.0) for i in range(1, 10))
-    state = demand.remember(DemandState(), bins, 1.0)
-    assert demand.remember(state, (Bin(20.0, 1.0),), 1.0).counts == (1.0,)
+    state = demand.append_bins(DemandState(), bins, 1.0)
+    assert demand.append_bins(state, (Bin(20.0, 1.0),), 1.0).counts == (1.0,)
 
 
 @settings(max_examples=25, deadline=None)

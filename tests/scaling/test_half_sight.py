@@ -4,7 +4,7 @@ from dataclasses import replace
 
 import pytest
 
-from argosy_operator.core.scaling.decide import ScalingState, decide
+from argosy_operator.core.scaling.decide import decide
 from argosy_operator.core.scaling.decision import Rule
 from argosy_operator.core.scaling.goals import Windows
 from argosy_operator.core.scaling.observe import (
@@ -16,6 +16,7 @@ from argosy_operator.core.scaling.observe import (
     Value,
 )
 from argosy_operator.core.scaling.signals.samples import RECEIVED, Round, Series, assemble
+from argosy_operator.core.scaling.state import ScalingState
 from tests.scaling.ramp import GOALS
 from tests.scaling.test_decide import START, follow, metrics, supply
 

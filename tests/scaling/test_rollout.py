@@ -2,7 +2,7 @@
 
 from dataclasses import replace
 
-from argosy_operator.core.scaling.decide import ScalingState, decide
+from argosy_operator.core.scaling.decide import decide
 from argosy_operator.core.scaling.decision import Rule
 from argosy_operator.core.scaling.observe import (
     FleetMetrics,
@@ -11,6 +11,7 @@ from argosy_operator.core.scaling.observe import (
     RoleSupply,
     StepDelta,
 )
+from argosy_operator.core.scaling.state import ScalingState
 from tests.scaling.ramp import GOALS
 from tests.scaling.test_decide import START, metrics, supply
 

@@ -5,7 +5,7 @@ from dataclasses import replace
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from argosy_operator.core.scaling.decide import ScalingState, decide
+from argosy_operator.core.scaling.decide import decide
 from argosy_operator.core.scaling.observe import (
     Bin,
     FleetMetrics,
@@ -16,6 +16,7 @@ from argosy_operator.core.scaling.observe import (
     Unknown,
     Value,
 )
+from argosy_operator.core.scaling.state import ScalingState
 from tests.scaling.ramp import GOALS
 from tests.scaling.test_decide import START, supply
 

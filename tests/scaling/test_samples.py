@@ -5,7 +5,12 @@ from itertools import pairwise
 from hypothesis import given
 from hypothesis import strategies as st
 
-from argosy_operator.core.scaling.estimate.demand import MEMORY, DemandState, Forecast, score
+from argosy_operator.core.scaling.estimate.demand import (
+    REMEMBERED_BINS,
+    DemandState,
+    Forecast,
+    score,
+)
 from argosy_operator.core.scaling.goals import Windows
 from argosy_operator.core.scaling.signals.samples import RECEIVED, Series, arrival_bins, at_time
 
@@ -35,7 +40,7 @@ def test_no_more_bins_are_made_than_are_remembered() -> None:
     windows = Windows(scrape_s=1, rate_s=4, down_hold_s=3600)
     series = Series(RECEIVED, {}, tuple((1000.0 + i, 2.0 * i) for i in range(3600)))
     bins = arrival_bins([series], windows, 4600.0)
-    assert [b.count for b in bins] == [2.0] * MEMORY
+    assert [b.count for b in bins] == [2.0] * REMEMBERED_BINS
     assert bins[-1].end == 4599.0
 
 

@@ -14,7 +14,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from argosy_operator.api.v1alpha1 import RoleName
-from argosy_operator.core.scaling.decide import ScalingState, decide
+from argosy_operator.core.scaling.decide import decide
 from argosy_operator.core.scaling.decision import Decision
 from argosy_operator.core.scaling.estimate import capacity
 from argosy_operator.core.scaling.estimate.profiles import PRESETS
@@ -32,6 +32,7 @@ from argosy_operator.core.scaling.observe import (
 from argosy_operator.core.scaling.signals.validity import validated
 from argosy_operator.core.scaling.size.formulas import Replica, Work, smallest
 from argosy_operator.core.scaling.size.sizing import Limits, model_of
+from argosy_operator.core.scaling.state import ScalingState
 from tests.scaling.demo import goals as demo_goals
 
 TRUE = PRESETS["llama-70b-h100-tp4"]

@@ -7,10 +7,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from argosy_operator.api.v1alpha1 import RoleName
-from argosy_operator.core.scaling.decide import ScalingState
 from argosy_operator.core.scaling.decision import Rule
 from argosy_operator.core.scaling.goals import SLO
 from argosy_operator.core.scaling.observe import FleetMetrics, Idle
+from argosy_operator.core.scaling.state import ScalingState
 from tests.scaling.full_sight import (
     LLAMA,
     blinded,

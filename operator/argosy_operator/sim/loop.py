@@ -9,11 +9,12 @@ from itertools import pairwise
 from random import Random
 
 from argosy_operator.api.v1alpha1 import RoleName
-from argosy_operator.core.scaling.decide import ScalingState, decide
+from argosy_operator.core.scaling.decide import decide
 from argosy_operator.core.scaling.decision import Decision
 from argosy_operator.core.scaling.goals import Goals
 from argosy_operator.core.scaling.observe import Observations, RoleSupply
 from argosy_operator.core.scaling.signals.samples import Round, assemble
+from argosy_operator.core.scaling.state import ScalingState
 from argosy_operator.sim.fleet import Engine, Fleet, Request
 
 ROLES: tuple[RoleName, ...] = ("prefill", "decode")

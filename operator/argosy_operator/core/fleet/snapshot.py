@@ -13,9 +13,9 @@ from argosy_operator.core.fleet import names
 from argosy_operator.core.fleet.actions import Contest, Failure
 from argosy_operator.core.fleet.objects import ChildKey, Object, is_owned
 from argosy_operator.core.fleet.pods import Load, Pod
-from argosy_operator.core.scaling.decide import ScalingState
 from argosy_operator.core.scaling.decision import Decision
 from argosy_operator.core.scaling.observe import FleetMetrics
+from argosy_operator.core.scaling.state import ScalingState
 
 
 @dataclass(frozen=True, slots=True)

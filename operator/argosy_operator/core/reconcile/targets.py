@@ -16,12 +16,13 @@ from argosy_operator.core.fleet.objects import Object, replicas_of
 from argosy_operator.core.fleet.ownership import owner_of_replicas
 from argosy_operator.core.fleet.snapshot import Memory, Snapshot
 from argosy_operator.core.reconcile.draft import Draft
-from argosy_operator.core.scaling.decide import ScalingState, decide
+from argosy_operator.core.scaling.decide import decide
 from argosy_operator.core.scaling.decision import Decision, RoleTarget
 from argosy_operator.core.scaling.estimate.profiles import prior_of
 from argosy_operator.core.scaling.goals import SLO, Goals, RoleGoal, StepLimits, Windows
 from argosy_operator.core.scaling.observe import NOT_ASKED, FleetMetrics, Observations, RoleSupply
 from argosy_operator.core.scaling.record import to_json
+from argosy_operator.core.scaling.state import ScalingState
 
 KEPT_STARTS = 20
 REFRESH_S = 30.0

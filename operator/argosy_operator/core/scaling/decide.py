@@ -1,199 +1,162 @@
 """decide(): from one round of observations to the wanted replicas of every role, with reasons.
 
-The chain: sight (are the metrics true?) → demand (requests per second ahead) → work (what a request
-brings) → capacity (what a replica does) → size per role → hold and step → min, max → GPU budget.
-Observations come from `ports/prometheus` and the snapshot; the decision goes to `core/plan` and,
-as a record, to status, Event and log. The operator, the simulator and the tests call this function.
+The chain: are the metrics valid? → demand (requests per second ahead) → what a replica can do →
+size of each role → holds and steps → min and max → GPU budget.
+Observations come from `ports.prometheus` and the snapshot. The decision goes to `core.plan` and, as
+a record, to status, Event and log. The operator, the simulator and the tests call this function.
 """
 
-from dataclasses import replace
+from dataclasses import dataclass, replace
 
 from argosy_operator.api.v1alpha1 import RoleName
 from argosy_operator.core.scaling import explain
-from argosy_operator.core.scaling.decision import Candidate, Decision, RoleTarget, Rule
-from argosy_operator.core.scaling.estimate import capacity, demand
-from argosy_operator.core.scaling.estimate.cold_start import cold_start_s
-from argosy_operator.core.scaling.estimate.demand import Demand
-from argosy_operator.core.scaling.goals import SLO, Goals
-from argosy_operator.core.scaling.observe import FleetMetrics, Observations, RoleSupply, Value
+from argosy_operator.core.scaling.decision import MEANING, Decision, RoleTarget, Rule
+from argosy_operator.core.scaling.estimate import capacity
+from argosy_operator.core.scaling.estimate.cold_start import cold_start_s, forecast_horizon_s
+from argosy_operator.core.scaling.estimate.demand import Demand, append_bins, estimate_demand
+from argosy_operator.core.scaling.goals import Goals, Inputs
+from argosy_operator.core.scaling.observe import Observations
 from argosy_operator.core.scaling.pace import holds
-from argosy_operator.core.scaling.signals import validity
-from argosy_operator.core.scaling.size import budget
-from argosy_operator.core.scaling.size.sizing import Limits, Size, model_of, size
-from argosy_operator.core.scaling.state import RoleState, ScalingState, idle, restarted
-
-__all__ = ["Candidate", "Decision", "RoleTarget", "Rule", "ScalingState", "decide"]
-
-# A role kept by one of these is not known well enough to take GPUs from it for another role.
-UNSURE = (
-    Rule.JUST_STARTED,
-    Rule.METRICS_UNAVAILABLE,
-    Rule.CAPACITY_GUESSED,
-    Rule.ROLLOUT_IN_PROGRESS,
-    Rule.SCALE_UP_PENDING,
-)
+from argosy_operator.core.scaling.pace.gates import Gate, RoleView, blocked_by
+from argosy_operator.core.scaling.signals import learning, lengths, validity
+from argosy_operator.core.scaling.size import budget, sizing
+from argosy_operator.core.scaling.state import RoleState, ScalingState, idle
 
 
 def decide(
     state: ScalingState, observations: Observations, goals: Goals, now: float
 ) -> tuple[ScalingState, Decision]:
-    """The scaling law. Pure: equal arguments give equal answers."""
-    metrics, windows, slo = validity.validated(observations.metrics), goals.windows, goals.slo
-    observations = replace(observations, metrics=metrics)
-    if slo is None or goals.policy == "None":
+    """The scaling law. Pure: equal arguments give equal answers. `now` is on the metrics' clock."""
+    observations = replace(observations, metrics=validity.validated(observations.metrics))
+    if goals.slo is None or goals.policy == "None":
         return state, explain.at_minimum(observations, goals, now)
-    blind = validity.why_unavailable(metrics, windows)
-    if blind is not None:
-        return state, explain.held(observations, goals, now, blind)
-    if state.last_valid_at is not None and now < state.last_valid_at - windows.fresh_s:
-        state = restarted(state)
-    state = validity.mark_valid(state, metrics, goals, slo, now)
-    horizon_s = max(cold_start_s(s, windows) for s in observations.supply)
-    horizon_s += windows.interval_s + windows.scrape_s
-    bins = demand.remember(state.demand, metrics.bins, windows.scrape_s)
-    noted, coming = demand.estimate(bins, windows, horizon_s, now)
-    roles = tuple(validity.learn(r, observations, goals) for r in state.roles)
-    state = replace(state, demand=noted, roles=roles)
-    sizes = _sizes(state, coming, observations, goals, slo, now)
-    settled = [_settle(state, r, sizes, observations, goals, now) for r in state.roles]
-    kept = {t.role for t, _, keeps in settled if keeps in UNSURE}
-    targets = _within_budget([t for t, _, _ in settled], kept, sizes, observations, goals)
-    state = replace(state, roles=tuple(_raised(r, targets, now) for _, r, _ in settled))
-    work = validity.work(state.lengths, metrics) if sizes else None
-    decision = explain.decided(targets, sizes, coming, work, observations, now)
-    return state, explain.relearning(decision, state)
+    unavailable = validity.why_unavailable(observations.metrics, goals.windows)
+    if unavailable is not None:
+        return state, explain.held(observations, goals, now, unavailable)
+    inputs = Inputs(observations, goals, goals.slo, now)
+    state = learning.mark_valid(state, inputs)
+    state, demand = _estimate_demand(state, inputs)
+    state = learning.learn(state, inputs)
+    sizes = _sizes_for_load(state, demand, inputs)
+    sized = tuple(_size_role(RoleView(role, state, sizes, inputs)) for role in state.roles)
+    targets = _within_budget(sized, sizes, inputs)
+    roles = tuple(_with_raise(s.state, t, now) for s, t in zip(sized, targets, strict=True))
+    state = replace(state, roles=roles)
+    return state, explain.decided(targets, sizes, demand, state, inputs)
 
 
-def _sizes(
-    state: ScalingState, coming: Demand, seen: Observations, goals: Goals, slo: SLO, now: float
-) -> dict[RoleName, Size]:
-    """Each role's size from load; empty when idle for a hold window."""
-    windows, work = goals.windows, validity.work(state.lengths, seen.metrics)
-    if idle(state, windows, now):
+@dataclass(frozen=True, slots=True)
+class Sized:
+    """One role after holds, steps, min and max, before the GPU budget."""
+
+    target: RoleTarget
+    state: RoleState
+    blocked_by: Gate | None
+    """Why nothing may be removed now; None if removal is allowed."""
+
+    @property
+    def fewest(self) -> int:
+        """What a budget that is too small leaves to this role: all that it has while its need is
+        not known, otherwise no less than its own load asks for."""
+        current = self.target.current
+        if self.blocked_by is not None and not self.blocked_by.need_known:
+            return current
+        return min(current, self.target.demanded)
+
+
+def _estimate_demand(state: ScalingState, inputs: Inputs) -> tuple[ScalingState, Demand]:
+    """Requests per second to provide for, until a replica that is added now would serve."""
+    windows = inputs.windows
+    horizon_s = forecast_horizon_s(inputs.observations.supply, windows)
+    bins = append_bins(state.demand, inputs.metrics.bins, windows.scrape_s)
+    demand_state, demand = estimate_demand(bins, windows, horizon_s, inputs.now)
+    return replace(state, demand=demand_state), demand
+
+
+def _sizes_for_load(
+    state: ScalingState, demand: Demand, inputs: Inputs
+) -> dict[RoleName, sizing.Size]:
+    """What load alone asks for, per role; empty after an idle window without requests."""
+    windows, work = inputs.windows, lengths.work(state.lengths, inputs.metrics)
+    if idle(state, windows, inputs.now):
         return {}
-    transfer_s = (state.lengths.transfer_s or 0.0) / max(work.output - 1, 1.0)
-    joint = goals.mode == "disaggregated"
-    limits = Limits(
-        ttft_s=slo.ttft_s - goals.control_round_trip_s,
-        tpot_s=slo.tpot_s - (transfer_s if joint else 0.0),
-        goal=slo.attainment,
-    )
+    limits = _limits(state, inputs, work.output)
     sizes = {}
     for role in state.roles:
-        supply = seen.of(role.role)
-        replica = capacity.replica(role.estimate, role.gauges.kv_capacity_tokens or 0.0)
-        sizes[role.role] = size(
-            model_of(role.role, replica, work, limits),
-            work,
-            coming.planned * role.headroom,
-            role.gauges,
-            supply,
-            goal=limits.goal,
-            cold_s=cold_start_s(supply, windows),
-            drain_s=windows.rate_s,
+        supply, gauges = inputs.observations.of(role.role), role.gauges
+        replica = capacity.replica(role.estimate, gauges.kv_capacity_tokens or 0.0)
+        load = sizing.Load(
+            rate=demand.planned * role.headroom,
+            prompt_tokens=work.prompt,
+            outstanding_prompt_tokens=gauges.outstanding_prompt_tokens or 0.0,
+            running=gauges.running or 0.0,
         )
+        horizon = sizing.Horizon(cold_s=cold_start_s(supply, windows), drain_s=windows.rate_s)
+        model = sizing.model_of(role.role, replica, work, limits)
+        sizes[role.role] = sizing.size(model, load, supply, limits.goal, horizon)
     return sizes
 
 
-def _settle(
-    state: ScalingState,
-    role: RoleState,
-    sizes: dict[RoleName, Size],
-    seen: Observations,
-    goals: Goals,
-    now: float,
-) -> tuple[RoleTarget, RoleState, Rule | None]:
-    """Holds, steps, then the user's min and max; and why nothing may be removed now."""
-    windows, goal = goals.windows, goals.role(role.role)
-    supply = seen.of(role.role)
-    current = supply.desired
-    got = sizes.get(role.role)
-    up, down, rule = (got.up, got.down, got.rule) if got else (goal.min, goal.min, Rule.IDLE)
-    hold_s = max(windows.down_hold_s, 2 * cold_start_s(supply, windows))
-    hold_state = holds.record(
-        role.holds, up, down, now, holds.HoldWindows(windows.up_hold_s, hold_s)
+def _limits(state: ScalingState, inputs: Inputs, output_tokens: float) -> sizing.Limits:
+    """The SLO's limits, less what a request spends outside prefill and decode steps."""
+    goals, slo = inputs.goals, inputs.slo
+    # The KV transfer delays the second token: TPOT pays it once, spread over the answer.
+    transfer_s = (state.lengths.transfer_s or 0.0) / max(output_tokens - 1, 1.0)
+    return sizing.Limits(
+        ttft_s=slo.ttft_s - goals.control_round_trip_s,
+        tpot_s=slo.tpot_s - (transfer_s if goals.mode == "disaggregated" else 0.0),
+        goal=slo.attainment,
     )
-    kept_by = _kept_by(state, role, sizes, supply, seen.metrics, goals, now)
-    replicas, rule = holds.apply(hold_state, current, rule, kept_by, goals.steps)
+
+
+def _size_role(view: RoleView) -> Sized:
+    """Apply holds and steps, then the user's min and max."""
+    goal, size, now = view.inputs.goals.role(view.name), view.size, view.inputs.now
+    up, down, rule = (size.up, size.down, size.rule) if size else (goal.min, goal.min, Rule.IDLE)
+    windows = holds.HoldWindows(view.inputs.windows.up_hold_s, view.hold_s)
+    held, gate = holds.record(view.role.holds, up, down, now, windows), blocked_by(view)
+    current, steps = view.supply.desired, view.inputs.goals.steps
+    replicas, rule = holds.apply(held, current, rule, gate.rule if gate else None, steps)
     replicas, rule = holds.clamp(replicas, rule, goal)
-    target = RoleTarget(role.role, current, replicas, up, rule, "")
-    return target, replace(role, holds=hold_state), kept_by
-
-
-def _kept_by(
-    state: ScalingState,
-    role: RoleState,
-    sizes: dict[RoleName, Size],
-    supply: RoleSupply,
-    metrics: FleetMetrics,
-    goals: Goals,
-    now: float,
-) -> Rule | None:
-    """The first rule that forbids to remove capacity of this role now, None if none does."""
-    windows, slo = goals.windows, goals.slo
-    hold_s = max(windows.down_hold_s, 2 * cold_start_s(supply, windows))
-    raised_at, reporting = role.holds.raised_at, metrics.role(role.role).pods_reporting
-    starting = supply.pending > supply.unschedulable and raised_at is not None
-    met = metrics.attainment.value if isinstance(metrics.attainment, Value) else 1.0
-    got = sizes.get(role.role)
-    # Attainment that no number of replicas gives is no reason to keep those that are there.
-    goal = min(slo.attainment if slo else 0.0, *(s.model.reachable for s in sizes.values()), 1.0)
-    measured = role.estimate.learnt and state.lengths.measured
-    noise = (goal * (1 - goal) / metrics.scored) ** 0.5 if metrics.scored else 1.0
-    rules = (
-        (bool(metrics.silent_gateways), Rule.METRICS_UNAVAILABLE),
-        (state.valid_since is None or now - state.valid_since < hold_s, Rule.JUST_STARTED),
-        (supply.ready > 0 and 2 * reporting <= supply.ready, Rule.METRICS_UNAVAILABLE),
-        (bool(validity.unknown_signals(role.role, metrics)), Rule.METRICS_UNAVAILABLE),
-        (got is not None and not measured, Rule.CAPACITY_GUESSED),
-        (supply.rolling, Rule.ROLLOUT_IN_PROGRESS),
-        (starting and now - (raised_at or now) < hold_s, Rule.SCALE_UP_PENDING),
-        (got is not None and got.rule is Rule.BACKLOG, Rule.BACKLOG),
-        (got is not None and met + noise < goal, Rule.ATTAINMENT_BELOW_GOAL),
-    )
-    return next((rule for applies, rule in rules if applies), None)
+    why = gate.message(view) if gate and gate.rule is rule else MEANING[rule]
+    target = RoleTarget(view.name, current, replicas, up, rule, why)
+    return Sized(target, replace(view.role, holds=held), gate)
 
 
 def _within_budget(
-    targets: list[RoleTarget],
-    kept: set[RoleName],
-    sizes: dict[RoleName, Size],
-    seen: Observations,
-    goals: Goals,
+    sized: tuple[Sized, ...], sizes: dict[RoleName, sizing.Size], inputs: Inputs
 ) -> tuple[RoleTarget, ...]:
-    """Roles share the GPUs; where they do not suffice, the most predicted goodput that fits.
+    """Share `gpuBudget.max` between the roles: the most predicted goodput that fits.
 
-    A role in `kept` gives nothing away, any other one no more than its own load leaves over; only
-    a budget below even that, which is the user's word, goes down to the minimum.
+    Each role keeps its `fewest` if that fits; only a budget below even that, which the user has
+    set, goes down to the minimum.
     """
+    goals, targets = inputs.goals, tuple(s.target for s in sized)
     if goals.gpu_budget is None or set(sizes) != {t.role for t in targets}:
-        return tuple(targets)
-    gpus = {s.role: s.gpus_per_replica for s in seen.supply}
+        return targets
     pools = tuple(
         budget.Pool(
-            goals.role(t.role).min,
-            t.replicas,
-            gpus[t.role],
-            sizes[t.role].model,
-            sizes[t.role].rate,
+            minimum=goals.role(target.role).min,
+            wanted=target.replicas,
+            gpus=inputs.observations.of(target.role).gpus_per_replica,
+            model=sizes[target.role].model,
+            rate=sizes[target.role].rate,
         )
-        for t in targets
+        for target in targets
     )
-    floors = tuple(
-        max(p.minimum, t.current if t.role in kept else min(t.current, t.demanded))
-        for p, t in zip(pools, targets, strict=True)
-    )
+    floors = tuple(max(pool.minimum, s.fewest) for pool, s in zip(pools, sized, strict=True))
     if budget.gpus(pools, floors) <= goals.gpu_budget:
         pools = tuple(replace(p, minimum=n) for p, n in zip(pools, floors, strict=True))
     fitted = budget.fit(pools, goals.gpu_budget)
+    bound, why = Rule.GPU_BUDGET, MEANING[Rule.GPU_BUDGET]
     return tuple(
-        t if n == t.replicas else replace(t, replicas=n, rule=Rule.GPU_BUDGET)
+        t if n == t.replicas else replace(t, replicas=n, rule=bound, message=why)
         for t, n in zip(targets, fitted, strict=True)
     )
 
 
-def _raised(role: RoleState, targets: tuple[RoleTarget, ...], now: float) -> RoleState:
-    target = next(t for t in targets if t.role == role.role)
+def _with_raise(role: RoleState, target: RoleTarget, now: float) -> RoleState:
+    """The role's state, which remembers when it was last scaled up."""
     if target.replicas <= target.current:
         return role
     return replace(role, holds=replace(role.holds, raised_at=now))

@@ -1,4 +1,7 @@
-"""The words and numbers of a decision: what people read in status, Events and `explain`."""
+"""The sentences and numbers of a decision: what people read in status, Events and `explain`.
+
+`decide` brings targets whose `message` is the reason; here each becomes a whole sentence.
+"""
 
 from dataclasses import replace
 
@@ -11,9 +14,15 @@ from argosy_operator.core.scaling.decision import (
     Rule,
 )
 from argosy_operator.core.scaling.estimate.demand import Demand
-from argosy_operator.core.scaling.goals import Goals
-from argosy_operator.core.scaling.observe import NOT_ASKED, Observations, RoleSupply, Value
-from argosy_operator.core.scaling.signals import validity
+from argosy_operator.core.scaling.goals import Goals, Inputs
+from argosy_operator.core.scaling.observe import (
+    NOT_ASKED,
+    FleetMetrics,
+    Observations,
+    RoleSupply,
+    Value,
+)
+from argosy_operator.core.scaling.signals import lengths, validity
 from argosy_operator.core.scaling.size.formulas import (
     ColocatedModel,
     DecodeModel,
@@ -24,6 +33,7 @@ from argosy_operator.core.scaling.size.sizing import Size
 from argosy_operator.core.scaling.state import ScalingState
 
 MOST_BETWEEN = 12
+"""Candidates listed between two numbers of replicas: the record must fit into status."""
 
 
 def at_minimum(seen: Observations, goals: Goals, now: float) -> Decision:
@@ -34,7 +44,7 @@ def at_minimum(seen: Observations, goals: Goals, now: float) -> Decision:
 
 
 def held(seen: Observations, goals: Goals, now: float, why: str) -> Decision:
-    """Unknown, or not asked in this round: what is there stays; only the user's own limits act."""
+    """Metrics are unavailable (`why`), or not due in this round: only min and max act."""
     targets = []
     for supply in seen.supply:
         goal = goals.role(supply.role)
@@ -43,10 +53,10 @@ def held(seen: Observations, goals: Goals, now: float, why: str) -> Decision:
         if replicas != supply.desired:
             rule = Rule.MIN_REPLICAS if replicas > supply.desired else Rule.MAX_REPLICAS
         targets.append(_target(supply, replicas, rule))
-    said = [_sentence(t, None, seen) for t in targets if t.replicas != t.current]
+    sentences = [_sentence(t, None) for t in targets if t.replicas != t.current]
     if seen.metrics.arrivals != NOT_ASKED:
-        said.append(f"{MEANING[Rule.METRICS_UNAVAILABLE]} ({why})")
-    return _inactive(tuple(targets), seen, now, Rule.METRICS_UNAVAILABLE, "; ".join(said))
+        sentences.append(f"{MEANING[Rule.METRICS_UNAVAILABLE]} ({why})")
+    return _inactive(tuple(targets), seen, now, Rule.METRICS_UNAVAILABLE, "; ".join(sentences))
 
 
 def _target(supply: RoleSupply, replicas: int, rule: Rule) -> RoleTarget:
@@ -72,65 +82,59 @@ def _inactive(
 def decided(
     targets: tuple[RoleTarget, ...],
     sizes: dict[RoleName, Size],
-    coming: Demand,
-    work: Work | None,
-    seen: Observations,
-    now: float,
+    demand: Demand,
+    state: ScalingState,
+    inputs: Inputs,
 ) -> Decision:
-    """Put numbers and a sentence to every target."""
-    told = tuple(replace(t, message=_sentence(t, sizes.get(t.role), seen)) for t in targets)
-    lead = next((t for t in told if t.replicas != t.current), None)
-    lead = lead or next((t for t in told if t.rule is Rule.SLO_UNREACHABLE), told[0])
-    gpus = {s.role: s.gpus_per_replica for s in seen.supply}
+    """The decision, with numbers and a sentence for every target."""
+    seen, metrics = inputs.observations, inputs.metrics
+    targets = tuple(replace(t, message=_sentence(t, sizes.get(t.role))) for t in targets)
+    lead = next((t for t in targets if t.replicas != t.current), None)
+    lead = lead or next((t for t in targets if t.rule is Rule.SLO_UNREACHABLE), targets[0])
+    sentences = [t.message for t in targets]
+    relearning = tuple(role.role for role in state.roles if role.estimate.renewed)
+    if relearning:
+        sentences.append(relearning_sentence(relearning))
     return Decision(
-        at=now,
-        targets=told,
+        at=inputs.now,
+        targets=targets,
         rule=lead.rule,
-        message="; ".join(t.message for t in told),
+        message="; ".join(sentences),
         active=True,
-        reachable=all(s.reachable for s in sizes.values()),
-        numbers=_numbers(sizes, coming, work, seen),
-        clock_skew_s=seen.metrics.clock_skew_s,
-        silent_gateways=seen.metrics.silent_gateways,
+        reachable=all(size.reachable for size in sizes.values()),
+        numbers=_numbers(sizes, demand, lengths.work(state.lengths, metrics), metrics),
+        clock_skew_s=metrics.clock_skew_s,
+        silent_gateways=metrics.silent_gateways,
+        relearning=relearning,
         unknown=tuple(
-            f"{s.role} {name}"
-            for s in seen.supply
-            if s.ready > 0
-            for name in validity.unknown_signals(s.role, seen.metrics)
+            f"{supply.role} {name}"
+            for supply in seen.supply
+            if supply.ready > 0
+            for name in validity.unknown_signals(supply.role, metrics)
         ),
-        candidates=tuple(
-            Candidate(
-                t.role,
-                n,
-                round(sizes[t.role].model.attainment(n, sizes[t.role].rate), 4),
-                n * gpus[t.role],
-            )
-            for t in told
-            if t.role in sizes
-            for n in _weighed(t)
-        ),
+        candidates=tuple(c for t in targets if t.role in sizes for c in _weighed(t, sizes, seen)),
     )
 
 
-def _weighed(target: RoleTarget) -> list[int]:
-    """Numbers from the one that was taken to the one that load asks for, and one more at each end;
-    only those next to the two where many lie between: the record goes into status."""
+def _weighed(
+    target: RoleTarget, sizes: dict[RoleName, Size], seen: Observations
+) -> list[Candidate]:
+    """The numbers from the one that was taken to the one that load asks for, and one beyond each.
+
+    Only those next to the two if many lie between.
+    """
+    size, gpus = sizes[target.role], seen.of(target.role).gpus_per_replica
     ends = sorted((target.replicas, target.demanded))
-    near = {n + d for n in ends for d in (-1, 0, 1)}
+    near = {end + step for end in ends for step in (-1, 0, 1)}
     between = range(ends[0], ends[1]) if ends[1] - ends[0] <= MOST_BETWEEN else ()
-    return sorted(n for n in {*near, *between} if n >= 1)
+    return [
+        Candidate(target.role, n, round(size.model.attainment(n, size.rate), 4), n * gpus)
+        for n in sorted({*near, *between})
+        if n >= 1
+    ]
 
 
-def relearning(decision: Decision, state: ScalingState) -> Decision:
-    """The decision, which also says what is measured again because it was not usable."""
-    again = tuple(r.role for r in state.roles if r.estimate.renewed)
-    if not again:
-        return decision
-    said = f"{decision.message}; {again_sentence(again)}"
-    return replace(decision, message=said, relearning=again)
-
-
-def again_sentence(roles: tuple[RoleName, ...]) -> str:
+def relearning_sentence(roles: tuple[RoleName, ...]) -> str:
     """For the decision and for the condition ScalingActive."""
     return (
         f"what was learnt about a replica ({', '.join(roles)}) was not usable and is measured "
@@ -138,52 +142,51 @@ def again_sentence(roles: tuple[RoleName, ...]) -> str:
     )
 
 
-def _sentence(target: RoleTarget, got: Size | None, seen: Observations) -> str:
+def _sentence(target: RoleTarget, size: Size | None) -> str:
+    """`target` with its reason, and with what the load needs if it was sized."""
     move = f"{target.role} {target.current} → {target.replicas}"
     if target.replicas == target.current:
         move = f"{target.role} stays {target.current}"
     load = ""
-    if target.rule is Rule.METRICS_UNAVAILABLE and (
-        unknown := validity.unknown_signals(target.role, seen.metrics)
-    ):
-        load = f", unknown: {', '.join(unknown)}"
-    if got is not None:
-        load += f", {got.rate:.3g} requests/s planned need {target.demanded} replicas"
-    return f"{move} ({target.rule}: {MEANING[target.rule]}{load})"
+    if size is not None:
+        count = "1 replica" if target.demanded == 1 else f"{target.demanded} replicas"
+        load = f"; {count} needed for {size.rate:.3g} requests/s"
+    return f"{move} ({target.rule}: {target.message}{load})"
 
 
 def _numbers(
-    sizes: dict[RoleName, Size], coming: Demand, work: Work | None, seen: Observations
+    sizes: dict[RoleName, Size], demand: Demand, work: Work, metrics: FleetMetrics
 ) -> dict[str, float]:
+    """What was used, by name with unit. Without sizes the fleet is idle and brings no work."""
     numbers = {
-        "arrivals_per_s": coming.rate,
-        "arrivals_error_per_s": coming.error,
-        "forecast_per_s": coming.forecast,
-        "margin": coming.margin,
-        "dispersion": coming.dispersion,
-        "bins": float(coming.bins),
+        "arrivals_per_s": demand.rate,
+        "arrivals_error_per_s": demand.error,
+        "forecast_per_s": demand.forecast,
+        "margin": demand.margin,
+        "dispersion": demand.dispersion,
+        "bins": float(demand.bins),
     }
-    if work is not None:
+    if sizes:
         numbers["prompt_tokens"] = work.prompt
         numbers["output_tokens"] = work.output
-    metrics = seen.metrics
     shares = {
         "attainment": metrics.attainment,
         "ttft_attainment": metrics.ttft_attainment,
         "tpot_attainment": metrics.tpot_attainment,
     }
     numbers.update((k, s.value) for k, s in shares.items() if isinstance(s, Value))
-    for role, got in sizes.items():
-        numbers[f"{role}_planned_per_s"] = got.rate
-        numbers[f"{role}_load_replicas"] = got.model.load(got.rate)
-        numbers |= {f"{role}_{k}": v for k, v in _capacity(got).items()}
-    return {k: float(f"{v:.6g}") for k, v in numbers.items()}
+    for role, size in sizes.items():
+        numbers[f"{role}_planned_per_s"] = size.rate
+        numbers[f"{role}_load_replicas"] = size.model.load(size.rate)
+        numbers |= {f"{role}_{name}": number for name, number in _capacity(size).items()}
+    return {name: float(f"{number:.6g}") for name, number in numbers.items()}
 
 
-def _capacity(got: Size) -> dict[str, float]:
-    match got.model:
+def _capacity(size: Size) -> dict[str, float]:
+    """What one replica can do, by name with unit."""
+    match size.model:
         case PrefillModel() as model:
-            return {"service_s": model.mean_s, "backlog_s": got.backlog_s}
+            return {"service_s": model.mean_s, "backlog_s": size.backlog_s}
         case DecodeModel() as model:
             return {"batch_limit": min(model.batch_limit, 1e6), "step_base_s": model.base_s}
         case ColocatedModel() as model:

@@ -1,26 +1,32 @@
 """What the user wants and allows: SLO, bounds of each role, step limits, windows, GPU budget.
 
 `core.reconcile.targets.goals_of` fills it from a ServingDeployment's spec; every scaling law reads
-it. Values only. Durations are seconds, shares are 0..1.
+it. Values only. Durations are seconds, shares are 0..1. Defaults are those of the spec's fields.
 """
 
 from dataclasses import dataclass, field
 from typing import Literal
 
 from argosy_operator.api.v1alpha1 import Mode, RoleName
+from argosy_operator.core.scaling.observe import FleetMetrics, Observations
 
 
 @dataclass(frozen=True, slots=True)
 class SLO:
-    """Limits in seconds; `attainment` is the wanted share of requests that meet both."""
+    """`spec.slo`: limits of one request, and how many requests must meet both."""
 
     ttft_s: float
+    """Time to first token."""
     tpot_s: float
+    """Time per output token after the first: the mean over one answer."""
     attainment: float = 0.9
+    """Wanted share of requests that meet both limits."""
 
 
 @dataclass(frozen=True, slots=True)
 class RoleGoal:
+    """`spec.roles.<role>.replicas`: bounds that hold at once and over every other rule."""
+
     role: RoleName
     min: int
     max: int
@@ -28,32 +34,35 @@ class RoleGoal:
 
 @dataclass(frozen=True, slots=True)
 class StepLimits:
-    """Largest change of one role in one interval. Up: the larger of the two; down: pods."""
+    """Largest change of one role in one interval (`autoscaling.scaleUp` and `scaleDown`)."""
 
     up_percent: float = 100.0
     up_pods: int = 4
+    """Up, the larger of `up_percent` and `up_pods` counts: 2 may become 6, and 20 become 40."""
     down_pods: int = 1
+    """Down, one replica at a time: each removal is measured before the next."""
 
 
 @dataclass(frozen=True, slots=True)
 class Windows:
-    """Every duration of the law, from explicit fields of the spec and from nothing else.
-
-    `scrape_s` metrics.scrapeInterval · `rate_s` metrics.rateWindow · `interval_s`
-    autoscaling.interval · `up_hold_s`, `down_hold_s` scaleUp/scaleDown.stabilization ·
-    `cold_start_s` autoscaling.coldStart (prior, used until starts were measured).
-    """
+    """Every duration of a law, from fields of the spec and from nothing else."""
 
     scrape_s: float = 15.0
+    """metrics.scrapeInterval"""
     rate_s: float = 60.0
+    """metrics.rateWindow"""
     interval_s: float = 15.0
+    """autoscaling.interval: time from one decision to the next."""
     up_hold_s: float = 0.0
+    """autoscaling.scaleUp.stabilization"""
     down_hold_s: float = 300.0
+    """autoscaling.scaleDown.stabilization"""
     cold_start_s: float = 180.0
+    """autoscaling.coldStart: used until starts of pods were measured."""
 
     @property
     def fresh_s(self) -> float:
-        """Older newest samples are stale."""
+        """Age at which a newest sample is stale: two scrapes may fail, the third may not."""
         return 3 * self.scrape_s
 
     @property
@@ -63,55 +72,84 @@ class Windows:
 
     @property
     def attainment_s(self) -> float:
-        """Attainment is measured over this; also "recently" of the rule against scale-down."""
+        """Window over which attainment is measured."""
         return max(self.down_hold_s, 2 * self.rate_s)
 
     @property
     def lengths_s(self) -> float:
-        """Prompt and output lengths are averaged over this."""
+        """Window over which prompt lengths, output lengths and KV transfers are averaged."""
         return 3 * self.rate_s
 
     @property
     def idle_s(self) -> float:
-        """No request for so long is idleness; no shorter than what a rate is measured over."""
+        """Time without a request after which a fleet is idle; at least one rate window."""
         return max(self.down_hold_s, self.rate_s)
 
     @property
     def forget_s(self) -> float:
-        """Time constant of the capacity learner."""
+        """Time constant with which learnt capacity is forgotten."""
         return 40 * self.idle_s
 
 
 @dataclass(frozen=True, slots=True)
 class Profile:
-    """Constants of one replica: step = base + per_prompt_token·tokens + per_sequence·n +
-    per_context_token·Σctx seconds. A prompt alone costs base + per_prompt_token·L."""
+    """Constants of one replica, in seconds, from a published fit.
+
+    A prefill of a prompt of L tokens takes prefill_base + per_prompt_token·L +
+    per_prompt_token_squared·L². A decode step of n sequences with Σctx tokens of context takes
+    decode_base + per_sequence·n + per_context_token·Σctx.
+    """
 
     prefill_base_s: float
     per_prompt_token_s: float
     decode_base_s: float
     per_sequence_s: float
     per_context_token_s: float
+    per_prompt_token_squared_s: float = 0.0
+    """Attention over the prompt. The simulator uses it; the law learns it as part of the rest."""
     kv_tokens: float = 0.0
-    """0: unknown, no memory bound until the engines report it."""
+    """KV tokens of one replica. 0: unknown, so memory sets no bound until engines report it."""
 
 
 @dataclass(frozen=True, slots=True)
 class Goals:
-    """What the user wants and allows. `slo` None: replicas stay at their minimum."""
+    """What the user wants and allows."""
 
     mode: Mode
     roles: tuple[RoleGoal, ...]
     slo: SLO | None
+    """None: there is nothing to size by, and replicas stay at their minimum."""
     windows: Windows = field(default_factory=Windows)
     steps: StepLimits = field(default_factory=StepLimits)
     gpu_budget: int | None = None
+    """GPUs that all roles may use together; None: no limit."""
     policy: Literal["Goodput", "None"] = "Goodput"
-    """None: replicas stay at their minimum, whatever the SLO says."""
+    """`None` keeps replicas at their minimum, even with an SLO."""
     control_round_trip_s: float = 0.0
-    """Time of a request outside the engines before its first token (X' = X − this)."""
+    """Time of a request outside the engines before its first token; taken off the TTFT limit."""
     prior: Profile | None = None
-    """Known constants; None: a guess from the SLO. Either may only scale up until measured."""
+    """Known constants of a replica; None: a guess from the SLO. Both may only add replicas until
+    enough was measured."""
 
     def role(self, role: RoleName) -> RoleGoal:
         return next(r for r in self.roles if r.role == role)
+
+
+@dataclass(frozen=True, slots=True)
+class Inputs:
+    """All that one decision is made from, apart from the law's own state."""
+
+    observations: Observations
+    goals: Goals
+    slo: SLO
+    """`goals.slo`, which is set whenever there is something to decide."""
+    now: float
+    """Seconds since the epoch, on the clock of the samples."""
+
+    @property
+    def metrics(self) -> FleetMetrics:
+        return self.observations.metrics
+
+    @property
+    def windows(self) -> Windows:
+        return self.goals.windows

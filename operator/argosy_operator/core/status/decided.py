@@ -10,7 +10,7 @@ from argosy_operator.api.conditions import ConditionType, Reason
 from argosy_operator.core.fleet.snapshot import Snapshot
 from argosy_operator.core.reconcile.targets import goals_of
 from argosy_operator.core.scaling.decision import Decision, Rule
-from argosy_operator.core.scaling.explain import again_sentence
+from argosy_operator.core.scaling.explain import relearning_sentence
 from argosy_operator.core.scaling.observe import Idle
 from argosy_operator.core.scaling.signals.validity import why_unavailable
 from argosy_operator.core.status.table import METRICS_PROBLEMS, Fact
@@ -69,7 +69,7 @@ def messages_of_decision(decision: Decision | None) -> dict[Reason, str]:
         return {}
     messages: dict[Reason, str] = {}
     if decision.relearning:
-        messages[Reason.CAPACITY_RELEARNT] = again_sentence(decision.relearning)
+        messages[Reason.CAPACITY_RELEARNT] = relearning_sentence(decision.relearning)
     if lacks_metrics(decision):
         messages[Reason.METRICS_UNAVAILABLE] = decision.message
     if decision.unknown:

@@ -14,7 +14,7 @@ from math import floor, isfinite
 from operator import itemgetter
 
 from argosy_operator.api.v1alpha1 import RoleName
-from argosy_operator.core.scaling.estimate.demand import MEMORY
+from argosy_operator.core.scaling.estimate.demand import REMEMBERED_BINS
 from argosy_operator.core.scaling.goals import Windows
 from argosy_operator.core.scaling.observe import (
     Bin,
@@ -120,7 +120,7 @@ def arrival_bins(series: list[Series], windows: Windows, until: float) -> tuple[
     first = min(s.samples[0][0] for s in series)
     grown = [cumulated(s.samples) for s in series]
     bins = []
-    for k in range(last, max(floor(first / step), last - MEMORY), -1):
+    for k in range(last, max(floor(first / step), last - REMEMBERED_BINS), -1):
         start, end = (k - 1) * step, k * step
         if start < first - 1e-6 * step:
             break

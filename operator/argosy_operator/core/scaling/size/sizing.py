@@ -1,6 +1,6 @@
 """One role's size from load: the formula, the queue that exists, the requests in flight.
 
-Between the estimators (`demand`, `capacity`) and the chain of `decide`.
+Estimates of demand and capacity come in as a model and a `Load`; `decide` takes the `Size`.
 """
 
 from dataclasses import dataclass
@@ -20,39 +20,73 @@ from argosy_operator.core.scaling.size.formulas import (
     prefill_model,
     smallest,
 )
-from argosy_operator.core.scaling.state import Gauges
 
 HYSTERESIS = 1.15
-"""Going down is decided for this much more load. On the load, not on the count: a band on counts
-does nothing at 3 replicas and too much at 100."""
+"""Going down is decided for this much more load. On the load and not on the count, because a band
+on counts does nothing at 3 replicas and too much at 100.
+
+A replica that carries 10 requests/s: at 19/s two are needed. They become one below 10/1.15 = 8.7/s,
+and the second comes back above 10/s. Poisson noise of 40 arrivals (σ = 16 %) moves the measured
+rate by about as much as the band is wide.
+"""
 
 
 @dataclass(frozen=True, slots=True)
 class Limits:
-    """What a pool must meet: X' = TTFT without the control round trip, Y' = TPOT without the KV
-    transfer's share, and the share of requests that must meet this pool's limit."""
+    """What a pool must meet."""
 
     ttft_s: float
+    """TTFT without the time outside the engines."""
     tpot_s: float
+    """TPOT without the share of the KV transfer."""
     goal: float
+    """Share of requests that must meet this pool's limit."""
+
+
+@dataclass(frozen=True, slots=True)
+class Load:
+    """What one role must serve."""
+
+    rate: float
+    """Planned requests per second, margins included."""
+    prompt_tokens: float
+    """Mean tokens of a prompt."""
+    outstanding_prompt_tokens: float = 0.0
+    """Prompt tokens that are queued or being prefilled now."""
+    running: float = 0.0
+    """Sequences in flight now."""
+
+
+@dataclass(frozen=True, slots=True)
+class Horizon:
+    """How long a queue may last, in seconds."""
+
+    cold_s: float
+    """Until a replica that is added now serves."""
+    drain_s: float
+    """The queue that is left then is worked off within this time."""
 
 
 @dataclass(frozen=True, slots=True)
 class Size:
-    """`up`: needed for `rate` requests per second. `down`: enough for 15 % more.
-
-    `reachable`: a pool large enough meets the goal, whatever rule bound the number."""
+    """How many replicas one role's load needs."""
 
     up: int
+    """Needed for `rate`."""
     down: int
+    """Enough for `HYSTERESIS` times `rate`: going down is decided by this one."""
     rule: Rule
     model: Model
     rate: float
+    """Planned requests per second."""
     reachable: bool
+    """Whether a large enough pool meets the goal at all."""
     backlog_s: float = 0.0
+    """Queued prefill work, in replica-seconds."""
 
 
 def model_of(role: RoleName, replica: Replica, work: Work, limits: Limits) -> Model:
+    """The queueing model of a pool of this role."""
     match role:
         case "prefill":
             return prefill_model(replica, work, limits.ttft_s)
@@ -62,29 +96,20 @@ def model_of(role: RoleName, replica: Replica, work: Work, limits: Limits) -> Mo
             return colocated_model(replica, work, limits.ttft_s, limits.tpot_s)
 
 
-def size(
-    model: Model,
-    work: Work,
-    rate: float,
-    gauges: Gauges,
-    supply: RoleSupply,
-    *,
-    goal: float,
-    cold_s: float,
-    drain_s: float,
-) -> Size:
-    """Replicas of one role for `rate` requests per second (margins included), at least 1."""
+def size(model: Model, load: Load, supply: RoleSupply, goal: float, horizon: Horizon) -> Size:
+    """Replicas of one role for this load, at least 1. `goal` is the wanted share within the SLO."""
+    rate = load.rate
     up, down = smallest(model, rate, goal), smallest(model, rate * HYSTERESIS, goal)
     reachable = model.reachable >= goal
     rule = Rule.DEMAND if reachable else Rule.SLO_UNREACHABLE
     queued_s, carried = 0.0, carrying(model, goal)
     if isinstance(carried, PrefillModel):
-        prompts = (gauges.outstanding_prompt_tokens or 0.0) / max(work.prompt, 1.0)
+        prompts = load.outstanding_prompt_tokens / max(load.prompt_tokens, 1.0)
         queued_s = prompts * carried.mean_s
-        floor = backlog(carried, queued_s, supply, rate, cold_s=cold_s, drain_s=drain_s)
+        floor = backlog(carried, queued_s, rate, supply, horizon)
         floor_rule = Rule.BACKLOG
     else:
-        floor = carried.in_flight_floor(gauges.running or 0.0)
+        floor = carried.in_flight_floor(load.running)
         floor_rule = Rule.IN_FLIGHT
     if floor > up:
         up, rule = floor, floor_rule
@@ -92,22 +117,17 @@ def size(
 
 
 def backlog(
-    model: PrefillModel,
-    queued_s: float,
-    supply: RoleSupply,
-    rate: float,
-    *,
-    cold_s: float,
-    drain_s: float,
+    model: PrefillModel, queued_s: float, rate: float, supply: RoleSupply, horizon: Horizon
 ) -> int:
-    """Replicas that work off, within `drain_s`, the queue there will be when they are ready.
+    """Replicas that work off the queue, 0 if it is gone before a new replica could be ready.
 
-    `queued_s` is prefill work in replica-seconds. A queue that is gone before a new replica could
-    be ready buys nothing: 0. Starting replicas join halfway through the horizon on average.
+    `queued_s` is prefill work in replica-seconds, `rate` requests per second. The queue is the one
+    that is left when new replicas are ready; they work it off within `horizon.drain_s`. Replicas
+    that start now join halfway through the horizon on average.
     """
     load = model.load(rate)
     serving = supply.ready + supply.pending / 2
-    left_s = queued_s + (load - serving) * cold_s
+    left_s = queued_s + (load - serving) * horizon.cold_s
     if left_s <= 0 or queued_s / max(supply.ready, 1) <= model.limit_s:
         return 0
-    return ceil(load + left_s / max(drain_s, cold_s))
+    return ceil(load + left_s / max(horizon.drain_s, horizon.cold_s))

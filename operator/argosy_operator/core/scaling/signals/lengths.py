@@ -1,0 +1,56 @@
+"""What one request brings: lengths of prompts and answers, and the time of a KV transfer.
+
+Measured by gateways and engines, kept in `state.Lengths`, and guessed until an answer has ended.
+"""
+
+from argosy_operator.core.scaling.observe import FleetMetrics, Signal, Value
+from argosy_operator.core.scaling.size.formulas import Work
+from argosy_operator.core.scaling.state import Lengths
+
+GUESSED_PROMPT = 1200.0
+"""Tokens of a prompt until one was measured: about the mean of Azure's public conversation trace of
+2023."""
+GUESSED_OUTPUT = 200.0
+"""Tokens of an answer, from the same trace."""
+GUESSED_VARIATION = 2.0
+"""E[L²]/E[L]² of prompts: 2 is that of an exponential distribution, wider than most traffic."""
+VARIATION_RANGE = (1.0, 101.0)
+"""1 is equal lengths. 101 is a standard deviation of ten means: more is not a measurement."""
+
+
+def last(signal: Signal, before: float | None) -> float | None:
+    """The value, or the one before if nothing happened or nothing is known."""
+    return signal.value if isinstance(signal, Value) else before
+
+
+def updated(before: Lengths, metrics: FleetMetrics) -> Lengths:
+    """The lengths after this round; what it did not measure stays."""
+    prompt = last(metrics.prompt_tokens, before.prompt)
+    variation, squared = before.variation, metrics.prompt_tokens_squared
+    if prompt is not None:
+        prompt = max(prompt, 1.0)  # every request has a token
+        if isinstance(squared, Value) and isinstance(metrics.prompt_tokens, Value):
+            low, high = VARIATION_RANGE
+            variation = min(max(squared.value / prompt**2, low), high)
+    return Lengths(
+        prompt,
+        variation,
+        last(metrics.output_tokens, before.output),
+        last(metrics.kv_transfer_s, before.transfer_s),
+    )
+
+
+def work(lengths: Lengths, metrics: FleetMetrics) -> Work:
+    """What a request brings: as measured, or guessed before the first answer has ended."""
+    prompt = lengths.prompt if lengths.prompt is not None else _prompt_of_steps(metrics)
+    variation = lengths.variation if lengths.variation is not None else GUESSED_VARIATION
+    output = lengths.output if lengths.output is not None else GUESSED_OUTPUT
+    return Work(prompt, variation * prompt**2, output)
+
+
+def _prompt_of_steps(metrics: FleetMetrics) -> float:
+    """Tokens per prompt in the engines' steps, which are known before any request has ended."""
+    rows = [row for role in metrics.roles for row in role.steps]
+    tokens = sum(row.prefill_tokens for row in rows)
+    prompts = sum(row.prefill_requests for row in rows)
+    return max(tokens / prompts, 1.0) if prompts >= 1 else GUESSED_PROMPT
