@@ -1,6 +1,6 @@
 """Conditions keep the time of their last change, and one order."""
 
-from argosy_operator.api.conditions import ConditionType, Reason, Statement, upsert
+from argosy_operator.api.conditions import ConditionType, Reason, Statement, runbook_of, upsert
 from argosy_operator.api.v1alpha1.status import Condition
 
 READY = ConditionType.READY
@@ -47,3 +47,14 @@ def test_other_peoples_conditions_stay_behind_ours():
 def test_a_long_message_is_cut_to_what_the_schema_takes():
     (condition,) = upsert([], [said(message="x" * 5000)], generation=1, now="T1")
     assert len(condition["message"]) == 1024
+
+
+def test_a_reason_is_its_text_and_is_found_by_it():
+    assert Reason("OutOfMemory") is Reason.OUT_OF_MEMORY
+    assert f"{Reason.OUT_OF_MEMORY}" == "OutOfMemory"
+
+
+def test_reasons_that_need_a_person_have_a_page_and_others_send_users_nowhere():
+    assert runbook_of("OutOfMemory") == "docs/runbook/OutOfMemory.md"
+    assert runbook_of("AsSpecified") == ""
+    assert runbook_of("SomebodyElses") == ""

@@ -1,178 +1,400 @@
-"""The vocabulary of conditions: types, reasons, and how one list of conditions becomes the next.
+"""The vocabulary of conditions: types, reasons with what they mean, and how a list is updated.
 
-`core` says what it wants to be said (`Statement`), `upsert` turns that into the list that stands in
-status. A new reason is a change of the API: users' alerts and scripts read them.
+`core/status` decides which `Statement` each type gets; `upsert` turns them into the list of
+conditions in status. Each reason has a page, `docs/runbook/<reason>.md`, whose first part is
+generated from the texts here. A new reason is a change of the API: alerts and scripts match on it.
 """
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
-from enum import StrEnum
+from enum import StrEnum, unique
 from typing import Any, Literal
 
 Truth = Literal["True", "False", "Unknown"]
 
+RUNBOOK = "docs/runbook"
+"""Where the runbook's pages are: a folder of the repository, as the project has no web site."""
+LARGEST_MESSAGE = 1024
+"""Most characters of a condition's message, as the CRD has it."""
 
+
+@unique
 class ConditionType(StrEnum):
     """What a condition is about."""
 
-    READY = "Ready"  # the sum: serves as the spec asks
-    SERVABLE = "Servable"  # at least one complete pair, or one colocated pod, takes requests
-    RECONCILING = "Reconciling"  # kstatus: on the way to the spec
-    PROGRESSING = "Progressing"  # pods are being added, replaced or removed
-    STALLED = "Stalled"  # kstatus: cannot go on without a person
+    READY = "Ready"
+    """The fleet answers requests as the spec asks: the condition to wait for."""
+    SERVABLE = "Servable"
+    """At least one prefill and decode pod of one revision, or one colocated pod, takes requests."""
+    RECONCILING = "Reconciling"
+    """kstatus: the operator is on its way to the spec."""
+    PROGRESSING = "Progressing"
+    """Pods are being added, replaced or removed."""
+    STALLED = "Stalled"
+    """kstatus: the operator cannot go on until a person acts."""
     SLO_MET = "SLOMet"
+    """Enough requests meet the targets of spec.slo."""
     SLO_FEASIBLE = "SLOFeasible"
+    """The targets can be met within the limits of the spec."""
     SCALING_ACTIVE = "ScalingActive"
+    """Argosy sizes the roles from the SLO."""
     METRICS_AVAILABLE = "MetricsAvailable"
+    """Prometheus has what a decision needs."""
     CAPACITY_LIMITED = "CapacityLimited"
+    """Pods or GPUs are needed and cannot be had."""
     DRAINING = "Draining"
+    """Pods finish their answers before they leave."""
     NAME_CONFLICT = "NameConflict"
+    """An object with another owner has a name that the fleet needs."""
     FIELD_CONFLICT = "FieldConflict"
+    """Another writer keeps changing what the operator writes."""
 
 
+_SPEC = "kubectl get sd NAME -n NAMESPACE -o yaml"
+_PODS = "kubectl get pods -n NAMESPACE -l serving.argosy.dev/fleet=NAME -o wide"
+_POD = "kubectl describe pod POD -n NAMESPACE"
+_LOGS = "kubectl logs POD -n NAMESPACE --previous"
+_EVENTS = "kubectl get events -n NAMESPACE --field-selector involvedObject.name=NAME"
+_ROLES = "kubectl get sr -n NAMESPACE"
+_CLAIMS = "kubectl get pvc -n NAMESPACE"
+_QUOTAS = "kubectl describe quota -n NAMESPACE"
+_NAMESPACE = "kubectl get namespace NAMESPACE -o yaml"
+_NODES = "kubectl describe nodes | grep -A 8 'Allocated resources'"
+_EXPLAIN = "kubectl argosy explain NAME -n NAMESPACE"
+_OPERATOR = (
+    "kubectl logs -n OPERATOR_NAMESPACE "
+    "-l app.kubernetes.io/name=argosy,app.kubernetes.io/component=operator --tail=200"
+)
+
+
+@unique
 class Reason(StrEnum):
-    """Why a condition is what it is."""
+    """Why a condition is what it is. Each has its meaning, and what to do if a person is needed.
+
+    `meaning` is also the condition's message where nothing more specific is known. `action` is ""
+    for a reason that needs no person. `commands` show more; NAME, NAMESPACE, POD and
+    OPERATOR_NAMESPACE are placeholders.
+    """
+
+    meaning: str
+    action: str
+    commands: tuple[str, ...]
+
+    def __new__(cls, value: str, meaning: str = "", action: str = "", *commands: str) -> "Reason":
+        reason = str.__new__(cls, value)
+        reason._value_ = value
+        reason.meaning, reason.action, reason.commands = meaning, action, commands
+        return reason
 
     # Ready, Servable, Reconciling, Progressing
-    AS_SPECIFIED = "AsSpecified"
-    STARTING = "Starting"
-    PODS_NOT_READY = "PodsNotReady"
-    NO_PREFILL = "NoPrefill"
-    NO_DECODE = "NoDecode"
-    NO_PODS = "NoPods"
-    GATEWAY_NOT_READY = "GatewayNotReady"
-    SCALING = "Scaling"
-    ROLLING_OUT = "RollingOut"
-    PARKED = "Parked"
-    PAUSED = "Paused"
-    DELETING = "Deleting"
+    AS_SPECIFIED = ("AsSpecified", "everything is as the spec asks")
+    STARTING = ("Starting", "pods are starting", "", _PODS, _POD)
+    PODS_NOT_READY = (
+        "PodsNotReady",
+        "pods that served are no longer ready",
+        "Find out why the pods are not ready: read their events and the log of their last "
+        "container.",
+        _PODS,
+        _POD,
+        _LOGS,
+    )
+    NO_PREFILL = (
+        "NoPrefill",
+        "no prefill pod is ready: decode pods compute the prompts themselves",
+        "Find out why no prefill pod is ready. Until one is, prompts slow down the "
+        "answers of others.",
+        _PODS,
+        _POD,
+    )
+    NO_DECODE = (
+        "NoDecode",
+        "no decode pod is ready for the revision of the ready prefill pods",
+        "Find out why no decode pod is ready. Until one is, the fleet answers no request.",
+        _PODS,
+        _POD,
+    )
+    NO_PODS = (
+        "NoPods",
+        "no engine pod is ready",
+        "Wait if the fleet was just made. Otherwise find out why its pods are not ready.",
+        _PODS,
+        _POD,
+    )
+    GATEWAY_NOT_READY = (
+        "GatewayNotReady",
+        "no gateway pod is ready",
+        "Find out why no gateway pod is ready. Until one is, clients reach nothing.",
+        _PODS,
+        _POD,
+    )
+    SCALING = ("Scaling", "pods that are no longer needed finish their answers")
+    ROLLING_OUT = ("RollingOut", "another revision comes up", "", _PODS)
+    PARKED = ("Parked", "every role has 0 replicas, as asked")
+    PAUSED = ("Paused", "spec.paused is true", "", _SPEC)
+    DELETING = (
+        "Deleting",
+        "the namespace is being deleted",
+        "Make the fleet in another namespace if you still need it.",
+        _NAMESPACE,
+    )
     # Stalled: a person must act
-    NOT_STALLED = "NotStalled"
-    WRITE_FAILED = "WriteFailed"
-    INVALID_SPEC = "InvalidSpec"
-    FORBIDDEN = "Forbidden"
-    CLAIM_NOT_FOUND = "ClaimNotFound"
-    IMAGE_PULL_FAILED = "ImagePullFailed"
-    CONTAINER_CRASHING = "ContainerCrashing"
-    MODEL_NOT_FOUND = "ModelNotFound"
-    WEIGHTS_INVALID = "WeightsInvalid"
-    UNSUPPORTED_ARCHITECTURE = "UnsupportedArchitecture"
-    OUT_OF_MEMORY = "OutOfMemory"
-    BAD_ARGUMENT = "BadArgument"
+    NOT_STALLED = ("NotStalled", "no person needs to act")
+    WRITE_FAILED = (
+        "WriteFailed",
+        "an object cannot be written",
+        "Remove the cause that the message quotes; the operator tries again by itself.",
+        _EVENTS,
+        _OPERATOR,
+    )
+    INVALID_SPEC = (
+        "InvalidSpec",
+        "the spec is refused",
+        "Correct the field that the message names.",
+        _SPEC,
+    )
+    FORBIDDEN = (
+        "Forbidden",
+        "the API server forbids a write",
+        "Let the operator write the object: add the RBAC rule, or change the policy that "
+        "refuses it.",
+        _EVENTS,
+        _OPERATOR,
+    )
+    CLAIM_NOT_FOUND = (
+        "ClaimNotFound",
+        "the PersistentVolumeClaim of spec.model.uri does not exist",
+        "Create the claim in the fleet's namespace, or correct spec.model.uri.",
+        _CLAIMS,
+        _SPEC,
+    )
+    IMAGE_PULL_FAILED = (
+        "ImagePullFailed",
+        "an image cannot be pulled",
+        "Correct the image's name, give the namespace a pull secret, or mirror the image.",
+        _PODS,
+        _POD,
+    )
+    CONTAINER_CRASHING = (
+        "ContainerCrashing",
+        "a container ends again and again",
+        "Read the log of the container that ended.",
+        _PODS,
+        _LOGS,
+        _POD,
+    )
+    MODEL_NOT_FOUND = (
+        "ModelNotFound",
+        "the model is not where spec.model.uri says",
+        "Put the weights on the volume, or correct the path in spec.model.uri.",
+        _CLAIMS,
+        _LOGS,
+    )
+    WEIGHTS_INVALID = (
+        "WeightsInvalid",
+        "the weights cannot be read",
+        "Write the weights anew as safetensors, or correct spec.model.uri.",
+        _LOGS,
+    )
+    UNSUPPORTED_ARCHITECTURE = (
+        "UnsupportedArchitecture",
+        "the engine does not know the model's architecture",
+        "Choose a model whose architecture the engine knows.",
+        _LOGS,
+    )
+    OUT_OF_MEMORY = (
+        "OutOfMemory",
+        "an engine runs out of memory",
+        "Raise the role's resources, or lower spec.engine.maxModelLen.",
+        _PODS,
+        _POD,
+        _LOGS,
+    )
+    BAD_ARGUMENT = (
+        "BadArgument",
+        "the engine refuses one of its arguments",
+        "Correct spec.engine.",
+        _SPEC,
+        _LOGS,
+    )
     # SLOMet, SLOFeasible
-    TARGETS_MET = "TargetsMet"
-    TARGETS_MISSED = "TargetsMissed"
-    NO_TRAFFIC = "NoTraffic"
-    NO_SLO = "NoSLO"
-    WITHIN_REACH = "WithinReach"
-    TTFT_FLOOR_ABOVE_TARGET = "TTFTFloorAboveTarget"
-    TPOT_FLOOR_ABOVE_TARGET = "TPOTFloorAboveTarget"
-    BUDGET_BOUND = "BudgetBound"
-    MAX_REPLICAS_BOUND = "MaxReplicasBound"
+    TARGETS_MET = ("TargetsMet", "the goal of spec.slo is met")
+    TARGETS_MISSED = (
+        "TargetsMissed",
+        "fewer requests than the goal of spec.slo meet its targets",
+        "Read why the fleet has no more replicas. Wait if replicas are being added.",
+        _EXPLAIN,
+    )
+    NO_TRAFFIC = ("NoTraffic", "no request was answered within the window")
+    NO_SLO = ("NoSLO", "spec.slo is not set")
+    WITHIN_REACH = (
+        "WithinReach",
+        "a lone request meets the targets, and the replicas allowed suffice",
+    )
+    TTFT_FLOOR_ABOVE_TARGET = (
+        "TTFTFloorAboveTarget",
+        "a prompt alone takes longer than spec.slo.ttft.target",
+        "Raise spec.slo.ttft.target, or serve on faster GPUs. More replicas do not help.",
+        _EXPLAIN,
+    )
+    TPOT_FLOOR_ABOVE_TARGET = (
+        "TPOTFloorAboveTarget",
+        "a lone answer misses spec.slo.tpot.target",
+        "Raise spec.slo.tpot.target, or serve on faster GPUs. More replicas do not help.",
+        _EXPLAIN,
+    )
+    BUDGET_BOUND = (
+        "BudgetBound",
+        "spec.autoscaling.gpuBudget.max allows fewer replicas than are needed",
+        "Raise spec.autoscaling.gpuBudget.max, or accept that targets are missed at this load.",
+        _EXPLAIN,
+    )
+    MAX_REPLICAS_BOUND = (
+        "MaxReplicasBound",
+        "replicas.max allows fewer replicas than are needed",
+        "Raise the role's replicas.max, or accept that targets are missed at this load.",
+        _EXPLAIN,
+    )
     # ScalingActive
-    ON_TARGET = "OnTarget"
-    FOLLOWING_GOODPUT = "FollowingGoodput"
-    CAPACITY_RELEARNT = "CapacityRelearnt"
-    SIGNALS_UNKNOWN = "SignalsUnknown"
-    EXTERNAL_OWNER = "ExternalOwner"
-    POLICY_NONE = "PolicyNone"
-    METRICS_UNAVAILABLE = "MetricsUnavailable"
-    JUST_STARTED = "JustStarted"
+    FOLLOWING_GOODPUT = (
+        "FollowingGoodput",
+        "replicas follow the measured load and spec.slo",
+        "",
+        _EXPLAIN,
+    )
+    CAPACITY_RELEARNT = (
+        "CapacityRelearnt",
+        "what was learnt about a replica was not usable and is measured again: until then "
+        "nothing is removed",
+        "",
+        _EXPLAIN,
+    )
+    SIGNALS_UNKNOWN = (
+        "SignalsUnknown",
+        "a signal that a role's size rests on is unknown: none is removed",
+        "Find out why the metric that the message names is missing. Until then the role "
+        "loses no replicas.",
+        _EXPLAIN,
+        _PODS,
+    )
+    EXTERNAL_OWNER = (
+        "ExternalOwner",
+        "spec.autoscaling.policy is External: others scale the ServingRoles",
+        "",
+        _ROLES,
+    )
+    POLICY_NONE = ("PolicyNone", "spec.autoscaling.policy is None: replicas stay at their minimum")
+    METRICS_UNAVAILABLE = (
+        "MetricsUnavailable",
+        "the metrics cannot be had: nothing is removed",
+        "Read the condition MetricsAvailable, whose reason is more specific.",
+        _EXPLAIN,
+        _OPERATOR,
+    )
     # MetricsAvailable
-    MEASURED = "Measured"
-    IDLE = "Idle"
-    NO_PROMETHEUS = "NoPrometheus"
-    PROMETHEUS_NOT_ALLOWED = "PrometheusNotAllowed"
-    PROMETHEUS_UNREACHABLE = "PrometheusUnreachable"
-    NO_TARGETS = "NoTargets"
-    GATEWAY_SILENT = "GatewaySilent"
-    STALE = "Stale"
-    NOT_A_NUMBER = "NotANumber"
+    MEASURED = ("Measured", "Prometheus has fresh samples of every Ready gateway")
+    IDLE = ("Idle", "every Ready gateway reports, and no request arrives")
+    NO_PROMETHEUS = (
+        "NoPrometheus",
+        "no address of Prometheus is set",
+        "Set prometheus.url in the values of the operator's chart, or spec.metrics.prometheus.url.",
+        _SPEC,
+    )
+    PROMETHEUS_NOT_ALLOWED = (
+        "PrometheusNotAllowed",
+        "spec.metrics.prometheus.url is not in the allow-list",
+        "Leave spec.metrics.prometheus.url out, or have the address added to the chart "
+        "value prometheus.allowed.",
+        _SPEC,
+    )
+    PROMETHEUS_UNREACHABLE = (
+        "PrometheusUnreachable",
+        "Prometheus gives no answer",
+        "Find out why the operator's pod gets no answer from that address.",
+        _OPERATOR,
+    )
+    NO_TARGETS = (
+        "NoTargets",
+        "Prometheus scrapes no gateway of this fleet",
+        "Make Prometheus scrape the fleet's pods, with the labels that the operator queries.",
+        _PODS,
+    )
+    GATEWAY_SILENT = (
+        "GatewaySilent",
+        "a Ready gateway has no fresh samples in Prometheus",
+        "Find out why Prometheus does not scrape that gateway pod.",
+        _PODS,
+    )
+    STALE = (
+        "Stale",
+        "the newest samples are too old",
+        "Make spec.metrics.scrapeInterval what Prometheus uses, and compare the clocks of "
+        "the machines.",
+        _SPEC,
+    )
+    NOT_A_NUMBER = (
+        "NotANumber",
+        "a metric is NaN, infinite or negative",
+        "Find out which program or recording rule writes the metric that the message names.",
+        _OPERATOR,
+    )
+    UNKNOWN = ("Unknown", "not looked at yet")
     # CapacityLimited
-    ENOUGH = "Enough"
-    UNSCHEDULABLE = "Unschedulable"
-    QUOTA_EXCEEDED = "QuotaExceeded"
-    GPU_BUDGET = "GPUBudget"
-    UNREADABLE_NUMBER = "UnreadableNumber"
+    ENOUGH = ("Enough", "all pods that are wanted can be had")
+    UNSCHEDULABLE = (
+        "Unschedulable",
+        "no node has room for a pod",
+        "Add nodes, or lower the role's replicas or resources.",
+        _PODS,
+        _POD,
+        _NODES,
+    )
+    QUOTA_EXCEEDED = (
+        "QuotaExceeded",
+        "a ResourceQuota is used up",
+        "Have the quota raised, or lower the roles' replicas or resources.",
+        _QUOTAS,
+    )
+    GPU_BUDGET = (
+        "GPUBudget",
+        "spec.autoscaling.gpuBudget.max is used up",
+        "Raise spec.autoscaling.gpuBudget.max, or accept that targets are missed at this load.",
+        _EXPLAIN,
+    )
+    UNREADABLE_NUMBER = (
+        "UnreadableNumber",
+        "a pod has a limit that is not a number",
+        "Find out who changes the fleet's pods, and correct the limit there.",
+        _POD,
+    )
     # Draining, NameConflict, FieldConflict
-    PODS_LEAVING = "PodsLeaving"
-    NOTHING_LEAVES = "NothingLeaves"
-    FOREIGN_OBJECT = "ForeignObject"
-    NO_CONFLICT = "NoConflict"
-    PUT_BACK_AGAIN = "PutBackAgain"
-    NO_CONTEST = "NoContest"
-    UNKNOWN = "Unknown"
+    PODS_LEAVING = ("PodsLeaving", "pods finish their answers and leave", "", _PODS)
+    NOTHING_LEAVES = ("NothingLeaves", "no pod is leaving")
+    FOREIGN_OBJECT = (
+        "ForeignObject",
+        "an object of another owner has a name that this fleet needs",
+        "Delete the object if it is not needed, or give the fleet another name.",
+        _EVENTS,
+    )
+    NO_CONFLICT = ("NoConflict", "all names that this fleet needs are its own")
+    PUT_BACK_AGAIN = (
+        "PutBackAgain",
+        "another writer changes what Argosy writes, after each put-back",
+        "Stop the other writer, or write the wish into the ServingDeployment.",
+        _EVENTS,
+    )
+    NO_CONTEST = ("NoContest", "no other writer keeps changing what Argosy writes")
 
 
-MEANING: dict[Reason, str] = {
-    Reason.AS_SPECIFIED: "everything is as the spec asks",
-    Reason.STARTING: "pods are starting",
-    Reason.PODS_NOT_READY: "pods that served are no longer ready",
-    Reason.NO_PREFILL: "no prefill pod is ready: decode pods compute the prompts themselves",
-    Reason.NO_DECODE: "no decode pod is ready for the revision of the ready prefill pods",
-    Reason.NO_PODS: "no engine pod is ready",
-    Reason.GATEWAY_NOT_READY: "no gateway pod is ready",
-    Reason.SCALING: "pods that are no longer needed finish their answers",
-    Reason.ROLLING_OUT: "another revision comes up",
-    Reason.PARKED: "every role has 0 replicas, as asked",
-    Reason.PAUSED: "spec.paused is true",
-    Reason.DELETING: "the namespace is being deleted",
-    Reason.NOT_STALLED: "no person needs to act",
-    Reason.INVALID_SPEC: "the spec is refused",
-    Reason.FORBIDDEN: "the API server forbids a write",
-    Reason.WRITE_FAILED: "an object cannot be written",
-    Reason.CLAIM_NOT_FOUND: "the PersistentVolumeClaim of spec.model.uri does not exist",
-    Reason.IMAGE_PULL_FAILED: "an image cannot be pulled",
-    Reason.CONTAINER_CRASHING: "a container ends again and again",
-    Reason.MODEL_NOT_FOUND: "the model is not where spec.model.uri says",
-    Reason.WEIGHTS_INVALID: "the weights cannot be read",
-    Reason.UNSUPPORTED_ARCHITECTURE: "the engine does not know the model's architecture",
-    Reason.OUT_OF_MEMORY: "an engine runs out of memory",
-    Reason.BAD_ARGUMENT: "the engine refuses one of its arguments",
-    Reason.TARGETS_MET: "the goal of spec.slo is met",
-    Reason.TARGETS_MISSED: "fewer requests than the goal of spec.slo meet its targets",
-    Reason.NO_TRAFFIC: "no request was answered within the window",
-    Reason.NO_SLO: "spec.slo is not set",
-    Reason.WITHIN_REACH: "a lone request meets the targets, and the replicas allowed suffice",
-    Reason.TTFT_FLOOR_ABOVE_TARGET: "a prompt alone takes longer than spec.slo.ttft.target",
-    Reason.TPOT_FLOOR_ABOVE_TARGET: "a lone answer misses spec.slo.tpot.target",
-    Reason.BUDGET_BOUND: "spec.autoscaling.gpuBudget.max allows fewer replicas than are needed",
-    Reason.MAX_REPLICAS_BOUND: "replicas.max allows fewer replicas than are needed",
-    Reason.CAPACITY_RELEARNT: "what was learnt about a replica was not usable and is measured "
-    "again: until then nothing is removed",
-    Reason.SIGNALS_UNKNOWN: "a signal that a role's size rests on is unknown: none is removed",
-    Reason.FOLLOWING_GOODPUT: "replicas follow the measured load and spec.slo",
-    Reason.EXTERNAL_OWNER: "spec.autoscaling.policy is External: others turn the ServingRoles",
-    Reason.POLICY_NONE: "spec.autoscaling.policy is None: replicas stay at their minimum",
-    Reason.METRICS_UNAVAILABLE: "the metrics cannot be had: nothing is removed",
-    Reason.MEASURED: "Prometheus has fresh samples of every Ready gateway",
-    Reason.IDLE: "every Ready gateway reports, and no request arrives",
-    Reason.NO_PROMETHEUS: "no address of Prometheus is set",
-    Reason.PROMETHEUS_NOT_ALLOWED: "spec.metrics.prometheus.url is not in the allow-list",
-    Reason.PROMETHEUS_UNREACHABLE: "Prometheus gives no answer",
-    Reason.NO_TARGETS: "Prometheus scrapes no gateway of this fleet",
-    Reason.GATEWAY_SILENT: "a Ready gateway has no fresh samples in Prometheus",
-    Reason.STALE: "the newest samples are too old",
-    Reason.NOT_A_NUMBER: "a metric is NaN, infinite or negative",
-    Reason.ENOUGH: "all pods that are wanted can be had",
-    Reason.UNSCHEDULABLE: "no node has room for a pod",
-    Reason.QUOTA_EXCEEDED: "a ResourceQuota is used up",
-    Reason.GPU_BUDGET: "spec.autoscaling.gpuBudget.max is used up",
-    Reason.UNREADABLE_NUMBER: "a pod has a limit that is not a number",
-    Reason.PODS_LEAVING: "pods finish their answers and leave",
-    Reason.NOTHING_LEAVES: "no pod is leaving",
-    Reason.FOREIGN_OBJECT: "an object of another owner has a name that this fleet needs",
-    Reason.NO_CONFLICT: "all names that this fleet needs are its own",
-    Reason.PUT_BACK_AGAIN: "another writer changes what Argosy writes, after each put-back",
-    Reason.NO_CONTEST: "no other writer keeps changing what Argosy writes",
-    Reason.UNKNOWN: "not looked at yet",
-}
-"""What a condition says where nothing more particular is known."""
+def runbook_of(reason: str) -> str:
+    """The runbook's page of a reason that needs a person, "" for one that does not and for reasons
+    that are not ours."""
+    known = next((known for known in Reason if known.value == reason), None)
+    return f"{RUNBOOK}/{known}.md" if known is not None and known.action else ""
 
 
 @dataclass(frozen=True, slots=True)
 class Statement:
-    """What a condition shall say; when it began to is `upsert`'s matter."""
+    """Desired content of one condition; `upsert` sets lastTransitionTime."""
 
     type: ConditionType
     status: Truth
@@ -187,22 +409,22 @@ def upsert(
     generation: int,
     now: str,
 ) -> list[dict[str, Any]]:
-    """The conditions with every statement in its place.
+    """The conditions, updated with the statements.
 
-    `conditions` is what stands in status now, `now` an RFC 3339 time, `generation` the one of the
-    spec that was looked at. A condition keeps its lastTransitionTime while its status stays the
-    same, whatever its reason and message say. Types without a statement stay as they are. The order
-    is that of ConditionType, so that the same statements always give the same list.
+    `conditions` is the list in status, `now` an RFC 3339 time, `generation` that of the spec which
+    the statements are about. A condition keeps its lastTransitionTime while its status is the same,
+    even if reason or message change. Types without a statement are not changed. The order is that
+    of ConditionType, so that the same statements always give the same list.
     """
     result = {str(old["type"]): dict(old) for old in conditions}
-    for said in statements:
-        old = result.get(said.type.value, {})
-        since = old.get("lastTransitionTime") if old.get("status") == said.status else None
-        result[said.type.value] = {
-            "type": said.type.value,
-            "status": said.status,
-            "reason": said.reason.value,
-            "message": said.message[:1024],
+    for statement in statements:
+        old = result.get(statement.type.value, {})
+        since = old.get("lastTransitionTime") if old.get("status") == statement.status else None
+        result[statement.type.value] = {
+            "type": statement.type.value,
+            "status": statement.status,
+            "reason": statement.reason.value,
+            "message": statement.message[:LARGEST_MESSAGE],
             "observedGeneration": generation,
             "lastTransitionTime": since or now,
         }

@@ -1,6 +1,6 @@
 """The messages of conditions: what is true of this fleet, and what to do about it.
 
-A reason that is not here has a general message, `MEANING` in api/conditions.py.
+A reason that is not here has a general message, `Reason.meaning`.
 """
 
 from argosy_operator.api.conditions import Reason
