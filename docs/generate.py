@@ -22,7 +22,8 @@ from argosy_gateway.accounting import table as gateway_metrics
 from argosy_operator.api.bounds import DURATION_BOUNDS, NUMBER_BOUNDS
 from argosy_operator.api.conditions import Reason
 from argosy_operator.core.status.table import TABLE, ConditionRow, Fact
-from argosy_operator.ports import prometheus, rate_limit
+from argosy_operator.ports import rate_limit
+from argosy_operator.ports.prometheus import metrics, server
 from argosy_operator.shell import concurrency, loop
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -208,8 +209,8 @@ OWN_LIMITS = (
     ("time of one round of a fleet", f"{loop.ROUND_LIMIT_S:g} s"),
     ("engines of a fleet asked at once", concurrency.PODS_AT_ONCE),
     ("time for all engines of a fleet in one round", f"{concurrency.PODS_DEADLINE_S:g} s"),
-    ("addresses of Prometheus asked at once", prometheus.SERVERS),
-    ("an answer of Prometheus", f"{prometheus.LARGEST_ANSWER // 2**20} MiB"),
+    ("addresses of Prometheus asked at once", metrics.SERVERS),
+    ("an answer of Prometheus", f"{server.LARGEST_ANSWER // 2**20} MiB"),
 )
 
 PAGES = {

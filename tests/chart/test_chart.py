@@ -19,7 +19,7 @@ import yaml
 from argosy_operator.api import crd
 from argosy_operator.api.v1alpha1 import ServingDeployment
 from argosy_operator.cli.run import run
-from argosy_operator.ports.allowlist import Allowlist
+from argosy_operator.ports.prometheus.allowlist import Allowlist
 from argosy_operator.render import gateway
 from tests.render.fleets import IMAGES, fleet
 from tests.render.restricted import offences

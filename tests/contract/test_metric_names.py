@@ -14,10 +14,15 @@ from argosy_gateway.accounting.verdicts import Slo
 from argosy_operator.core.scaling.goals import Windows
 from argosy_operator.core.scaling.observe import Idle, Unknown, Value
 from argosy_operator.core.scaling.signals import samples
-from argosy_operator.ports.prometheus import ENGINE_SERIES, GATEWAY_SERIES
+from argosy_operator.ports.prometheus.queries import (
+    ENGINE_SERIES,
+    GATEWAY_SERIES,
+    TRANSFER_SERIES,
+)
 from argosy_operator.render.engines.argosy import ARGOSY
 from tests.engine.processes import sim_engines
 
+ASKED = (*GATEWAY_SERIES, *TRANSFER_SERIES, *ENGINE_SERIES)
 QUANTILES = (f"{samples.TTFT}_bucket", f"{samples.TPOT}_bucket")
 SEAMS = (Path(__file__).parents[2] / "designs/0001-seams.md").read_text()
 CHAPTER = SEAMS.partition("## 5.")[2].partition("## 6.")[0]
@@ -101,9 +106,7 @@ def test_engines_expose_nothing_under_our_prefix_that_clashes_with_the_gateway(e
 
 def test_what_the_operator_asks_of_gateways_and_engines_is_what_they_expose(engine, gateway):
     exposed = engine.keys() | gateway.keys()
-    assert [
-        name for name in (*GATEWAY_SERIES, *ENGINE_SERIES, *QUANTILES) if name not in exposed
-    ] == []
+    assert [name for name in (*ASKED, *QUANTILES) if name not in exposed] == []
 
 
 def test_our_engine_kind_names_every_series_that_the_law_reads_of_engines(engine):
@@ -139,8 +142,7 @@ def test_every_selector_of_the_operator_finds_samples_in_a_real_exposition():
     gateway = Metrics(Slo(ttft_s=0.25, tpot_s=0.06)).exposition().decode()
     pages["gateway"] = numbers_of(gateway)
     taken = [s for role, page in pages.items() for s in series_of(page, role)]
-    asked = {*GATEWAY_SERIES, *ENGINE_SERIES}
-    series = tuple(s for s in taken if s.name in asked)
+    series = tuple(s for s in taken if s.name in ASKED)
     seen = samples.assemble(samples.Round(100.0, series, 1, 1), Windows())
     signals = {
         f"{part}.{field.name}": getattr(of, field.name)

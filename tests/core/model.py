@@ -29,6 +29,7 @@ from argosy_operator.core.plan import Plan, after, plan
 from argosy_operator.core.reconcile.victims import DRAIN_LEASE_S
 from argosy_operator.core.scaling.observe import FleetMetrics, unknown_metrics
 from argosy_operator.core.status.compose import status_of
+from argosy_operator.ports.protocols import Measurement
 from argosy_operator.render.images import Images
 from argosy_operator.shell.gather import Observed, compose
 
@@ -77,7 +78,9 @@ class Model:
         clock = Clock(self.now, self.now + self.stepped)
         due = clock.monotonic >= self.memory.decide_at
         pods = tuple(self.pods.values())
-        seen = Observed(dict(self.children), pods, loads, metrics if due else None)
+        next_at = clock.monotonic + self.fleet.spec.autoscaling.interval.seconds
+        measured = Measurement(metrics, next_at) if due else None
+        seen = Observed(dict(self.children), pods, loads, measured)
         return compose(self.fleet, IMAGES, seen, self.memory, clock)
 
     def round(self, crash_after: int | None = None) -> Plan:

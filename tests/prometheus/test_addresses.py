@@ -9,16 +9,12 @@ import pytest
 
 from argosy_operator.core.scaling.goals import Windows
 from argosy_operator.core.scaling.observe import FleetMetrics, Unknown
-from argosy_operator.ports import prometheus
-from argosy_operator.ports.allowlist import Allowlist
-from argosy_operator.ports.prometheus import (
-    SERVERS,
-    WORKERS_PER_SERVER,
-    PrometheusMetrics,
-    Question,
-)
+from argosy_operator.ports.prometheus import metrics as adapter
+from argosy_operator.ports.prometheus.allowlist import Allowlist
+from argosy_operator.ports.prometheus.metrics import SERVERS, PrometheusMetrics, Question
+from argosy_operator.ports.prometheus.server import WORKERS_PER_SERVER
 
-ASKED = Question("default", "a", Windows(scrape_s=1, rate_s=5, interval_s=2))
+ASKED = Question(("default", "a"), Windows(scrape_s=1, rate_s=5, interval_s=2))
 
 
 async def at_once(writer: asyncio.StreamWriter) -> None:
@@ -59,7 +55,7 @@ async def port_to(answer: Callable, timeout_s: float) -> AsyncIterator[tuple[Cal
     metrics = PrometheusMetrics(f"{root}/own", allowed=allowed, timeout_s=timeout_s)
 
     async def ask(path: str) -> FleetMetrics:
-        return await metrics.measure(f"{root}/{path}", ASKED, 1000.0)
+        return (await metrics.ask(f"{root}/{path}", ASKED)).metrics
 
     try:
         yield ask, metrics
@@ -113,9 +109,9 @@ async def test_an_address_that_nobody_asks_any_more_is_closed(
     async with port_to(at_once, 5.0) as (ask, metrics):
         for number in range(5):
             await ask(f"p{number}")
-        monkeypatch.setattr(prometheus, "UNUSED_S", -1.0)
-        await ask("p4")
-        assert [url.rpartition("/")[2] for url in metrics._servers] == ["p4"]
+        monkeypatch.setattr(adapter, "UNUSED_S", -1.0)
+        await ask("p5")
+        assert [url.rpartition("/")[2] for url in metrics._servers] == ["p5"]
     await gone()
 
 

@@ -11,11 +11,11 @@ from hypothesis import strategies as st
 
 from argosy_operator.core.scaling.goals import Windows
 from argosy_operator.core.scaling.observe import FleetMetrics, Unknown
-from argosy_operator.ports import allowlist
-from argosy_operator.ports.allowlist import Allowlist
-from argosy_operator.ports.prometheus import PrometheusMetrics, Question
+from argosy_operator.ports.prometheus import allowlist
+from argosy_operator.ports.prometheus.allowlist import Allowlist
+from argosy_operator.ports.prometheus.metrics import PrometheusMetrics, Question
 
-ASKED = Question("default", "a", Windows(scrape_s=1, rate_s=5, interval_s=2))
+ASKED = Question(("default", "a"), Windows(scrape_s=1, rate_s=5, interval_s=2))
 OWN = "http://127.0.0.1:1"
 
 
@@ -42,7 +42,7 @@ async def server(answer: bytes) -> AsyncIterator[tuple[int, list[bytes]]]:
 async def ask(url: str, *entries: str) -> FleetMetrics:
     port = PrometheusMetrics(OWN, allowed=Allowlist.of(entries), timeout_s=1.0)
     try:
-        return await port.measure(url, ASKED, 1000.0)
+        return (await port.ask(url, ASKED)).metrics
     finally:
         port.close()
 

@@ -8,9 +8,12 @@ import pytest
 from argosy_operator.core.scaling.goals import Windows
 from argosy_operator.core.scaling.observe import FleetMetrics, Idle, Unknown, Value
 from argosy_operator.core.scaling.signals.samples import RECEIVED, Round, Series, assemble
-from argosy_operator.ports.prometheus import PrometheusMetrics, Question, escape, selector
+from argosy_operator.ports.prometheus.metrics import PrometheusMetrics, Question
+from argosy_operator.ports.prometheus.queries import escape, selector
 
 WINDOWS = Windows(scrape_s=1, rate_s=5, interval_s=2, down_hold_s=15, cold_start_s=6)
+ASKED = Question(("default", "a"), WINDOWS)
+OURS = '"namespace": "default", "fleet": "a", '
 
 
 def counter(*samples: tuple[float, float]) -> FleetMetrics:
@@ -26,7 +29,7 @@ async def test_a_black_hole_costs_the_time_out_and_no_minutes() -> None:
         url = f"http://127.0.0.1:{hole.getsockname()[1]}"
         port = PrometheusMetrics(url, timeout_s=0.3)
         async with asyncio.timeout(20):  # generous: machines are shared
-            seen = await port.measure(url, Question("default", "a", WINDOWS), 1000.0)
+            seen = (await port.ask(url, ASKED)).metrics
         port.close()
     assert isinstance(seen.arrivals, Unknown)
     assert seen.arrivals.reason.startswith("PrometheusTimeout")
@@ -34,7 +37,10 @@ async def test_a_black_hole_costs_the_time_out_and_no_minutes() -> None:
 
 def test_names_cannot_break_out_of_a_matcher() -> None:
     assert escape('a"b\\c\n') == 'a\\"b\\\\c\\n'
-    assert selector(("up",), {"fleet": '"}'}) == '{__name__=~"up",fleet="\\"}"}'
+    assert (
+        selector(("up",), [("default", '"}|.*')])
+        == r"""{__name__=~"up",namespace=~"default",fleet=~"\"\\}\\|\\.\\*"}"""
+    )
 
 
 def test_a_flat_counter_is_idle_and_a_growing_one_counts_exactly() -> None:
@@ -74,9 +80,9 @@ async def answered(body: str, status: str = "200 OK") -> FleetMetrics:
 
     server = await asyncio.start_server(answer, "127.0.0.1", 0)
     url = f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}"
-    port = PrometheusMetrics(url, timeout_s=5.0)
+    port = PrometheusMetrics(url, timeout_s=5.0, clock=lambda: 1000.0)
     try:
-        return await port.measure(url, Question("default", "a", WINDOWS), 1000.0)
+        return (await port.ask(url, ASKED)).metrics
     finally:
         port.close()
         server.close()
@@ -87,9 +93,9 @@ async def answered(body: str, status: str = "200 OK") -> FleetMetrics:
     [
         '[1000, "1"]',
         '[{"metric": {}}]',
-        '[{"metric": {"role": "gateway"}, "value": [1000, "1"]}]',
-        '[{"metric": {}, "value": [1000, "1"], "values": [[1000, "one"]]}]',
-        '[{"metric": {"__name__": "x"}, "value": [1000, "1"], "histograms": []}]',
+        '[{"metric": {' + OURS + '"role": "gateway"}, "value": [1000, "1"]}]',
+        '[{"metric": {' + OURS + '"a": "b"}, "value": [1000, "1"], "values": [[1000, "one"]]}]',
+        '[{"metric": {' + OURS + '"__name__": "x"}, "value": [1000, "1"], "histograms": []}]',
     ],
 )
 async def test_an_answer_of_another_shape_is_blindness_and_no_failed_round(result: str) -> None:
@@ -98,7 +104,9 @@ async def test_an_answer_of_another_shape_is_blindness_and_no_failed_round(resul
     assert seen.arrivals.reason.startswith("PrometheusAnswer")
 
 
-SERIES = '{"metric": {"__name__": "%s", "role": "gateway"}, "value": [9, "1"], "values": %s}'
+SERIES = (
+    '{"metric": {' + OURS + '"__name__": "%s", "role": "gateway"}, "value": [9, "1"], "values": %s}'
+)
 
 
 @pytest.mark.parametrize(
@@ -135,7 +143,7 @@ async def test_what_some_other_server_says_does_not_end_up_in_status() -> None:
 
 
 async def test_quantiles_for_people_are_read_beside_the_counters() -> None:
-    row = '"__name__": "up", "role": "gateway", "of": "ttft"'
+    row = OURS + '"__name__": "up", "role": "gateway", "of": "ttft"'
     body = '{"metric": {' + row + '}, "value": [1000, "0.9"], "values": [[1000, "1"]]}'
     seen = await answered('{"status": "success", "data": {"result": [' + body + "]}}")
     assert seen.ttft_p90_s == Value(0.9, 1000.0)
@@ -145,7 +153,8 @@ async def test_quantiles_for_people_are_read_beside_the_counters() -> None:
 async def test_ages_of_samples_are_measured_on_prometheus_clock() -> None:
     """The server evaluates at its own 5000; the operator's clock says 1000."""
     row = (
-        '{"metric": {"__name__": "argosy_requests_received_total", "outcome": "accepted", '
+        '{"metric": {' + OURS + '"__name__": "argosy_requests_received_total", '
+        '"outcome": "accepted", '
         '"role": "gateway", "pod": "g"}, "value": [5000, "1"], '
         '"values": [[4996, "1"], [4998, "3"], [5000, "5"]]}'
     )
@@ -157,7 +166,7 @@ async def test_ages_of_samples_are_measured_on_prometheus_clock() -> None:
 
 
 async def test_nothing_observed_is_no_quantile() -> None:
-    row = '"__name__": "up", "role": "gateway", "of": "tpot"'
+    row = OURS + '"__name__": "up", "role": "gateway", "of": "tpot"'
     body = '{"metric": {' + row + '}, "value": [1000, "NaN"], "values": [[1000, "1"]]}'
     seen = await answered('{"status": "success", "data": {"result": [' + body + "]}}")
     assert isinstance(seen.tpot_p90_s, Idle)

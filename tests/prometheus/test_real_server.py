@@ -15,11 +15,11 @@ import pytest
 
 from argosy_operator.core.scaling.goals import Windows
 from argosy_operator.core.scaling.observe import FleetMetrics, Idle, Signal, Unknown, Value
-from argosy_operator.ports.prometheus import PrometheusMetrics, Question
+from argosy_operator.ports.prometheus.metrics import PrometheusMetrics, Question
 
 pytestmark = [pytest.mark.slow, pytest.mark.cluster]
 WINDOWS = Windows(scrape_s=0.5, rate_s=2, interval_s=1, down_hold_s=4, cold_start_s=2)
-ASKED = Question("default", 'a"b', WINDOWS)
+ASKED = Question(("default", 'a"b'), WINDOWS)
 
 
 def free_port() -> int:
@@ -102,7 +102,7 @@ async def until(url: str, kind: type[Signal]) -> FleetMetrics:  # type: ignore[v
     port = PrometheusMetrics(url)
     try:
         for _ in range(60):
-            seen = await port.measure(url, ASKED, time.time())
+            seen = (await port.ask(url, ASKED)).metrics
             if isinstance(seen.arrivals, kind):
                 return seen
             await asyncio.sleep(0.25)
@@ -126,7 +126,7 @@ async def test_idle_value_not_a_number_and_away_are_told_apart(tmp_path: Path) -
         blind = (await until(url, Unknown)).arrivals
         assert isinstance(blind, Unknown)
         assert blind.reason.startswith("NotANumber")
-    away = await PrometheusMetrics(url).measure(url, Question("default", "a", WINDOWS), time.time())
+    away = (await PrometheusMetrics(url).ask(url, ASKED)).metrics
     assert isinstance(away.arrivals, Unknown)
     assert away.arrivals.reason.startswith("PrometheusAway")
 
@@ -152,8 +152,8 @@ async def test_an_operator_whose_clock_is_an_hour_ahead_still_sees_and_says_so(
         await until(url, Idle)
         exporter.received(9)
         await until(url, Value)
-        port = PrometheusMetrics(url)
-        ahead = await port.measure(url, ASKED, time.time() + 3600)
+        port = PrometheusMetrics(url, clock=lambda: time.time() + 3600)
+        ahead = (await port.ask(url, ASKED)).metrics
         port.close()
     assert isinstance(ahead.arrivals, Value | Idle)
     assert ahead.clock_skew_s == pytest.approx(3600, abs=30)

@@ -7,7 +7,8 @@ import pytest
 from argosy_operator.api.v1alpha1 import ServingDeployment
 from argosy_operator.core.fleet.actions import ErrorKind
 from argosy_operator.core.fleet.snapshot import Memory
-from argosy_operator.core.scaling.observe import FleetMetrics, unknown_metrics
+from argosy_operator.core.scaling.observe import unknown_metrics
+from argosy_operator.ports.protocols import FleetPods, Measurement
 from argosy_operator.shell import loop
 from argosy_operator.shell.gather import Sources
 from argosy_operator.shell.loop import UnfinishedError, round_of
@@ -19,26 +20,21 @@ BUDGET = "PodDisruptionBudget/chat-gateway"
 APPLY_BUDGET = f"apply {BUDGET}"
 
 
-class NoMetrics:
-    """No Prometheus."""
-
-    async def fleet(
-        self, fleet: ServingDeployment, at: float, gateways: frozenset[str]
-    ) -> FleetMetrics:
-        return unknown_metrics(at, "NoPrometheus: set it")
-
-
 class World:
-    """Rounds of one fleet on a store, at a time that the test sets."""
+    """Rounds of one fleet on a store, at a time that the test sets, without a Prometheus."""
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch, store: Store) -> None:
         self.store, self.now, self.memory = store, 1_000_000.0, Memory()
         clock = SimpleNamespace(time=lambda: self.now, monotonic=lambda: self.now)
         monkeypatch.setattr(loop, "time", clock)
 
+    async def measure(self, fleet: ServingDeployment, pods: FleetPods) -> Measurement:
+        metrics = unknown_metrics(self.now, "NoPrometheus: set it")
+        return Measurement(metrics, self.now + fleet.spec.autoscaling.interval.seconds)
+
     async def round(self) -> float:
         """One round; the seconds until the next look."""
-        sources = Sources(self.store, NoMetrics(), None, IMAGES)  # type: ignore[arg-type]
+        sources = Sources(self.store, self, None, IMAGES)  # type: ignore[arg-type]
         result = await round_of(sources, KEY, self.memory)
         assert result is not None
         self.memory, wake_s = result

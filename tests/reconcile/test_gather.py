@@ -3,7 +3,8 @@
 from typing import Any
 
 from argosy_operator.core.fleet.snapshot import Clock, Memory
-from argosy_operator.core.scaling.observe import FleetMetrics, unknown_metrics
+from argosy_operator.core.scaling.observe import unknown_metrics
+from argosy_operator.ports.protocols import FleetPods, Measurement
 from argosy_operator.shell.gather import Sources, gather
 from tests.core.model import IMAGES, fleet
 
@@ -39,18 +40,18 @@ SET = {
 
 
 class World:
-    """A namespace with these pods and a Prometheus that notes whom it must hear of."""
+    """A namespace with these pods and a Prometheus that records which pods count."""
 
     def __init__(self, *pods: dict[str, Any]) -> None:
         self.pods = list(pods)
-        self.must_report: frozenset[str] | None = None
+        self.asked: FleetPods | None = None
 
     async def list(self, kind: str, namespace: str | None, selector: str = "") -> Any:
         return {"Pod": self.pods, "ReplicaSet": [SET], "Deployment": [DEPLOYMENT]}.get(kind, [])
 
-    async def fleet(self, fleet: Any, at: float, gateways: frozenset[str]) -> FleetMetrics:
-        self.must_report = gateways
-        return unknown_metrics(at, "NoTargets")
+    async def measure(self, fleet: Any, pods: FleetPods) -> Measurement:
+        self.asked = pods
+        return Measurement(unknown_metrics(1e6, "NoTargets"), next_at=60.0)
 
 
 async def test_ready_gateways_must_report_and_no_other_pod() -> None:
@@ -62,4 +63,4 @@ async def test_ready_gateways_must_report_and_no_other_pod() -> None:
     )
     sources = Sources(world, world, world, IMAGES)  # type: ignore[arg-type]
     await gather(sources, fleet(slo=SLO), Memory(), Clock(1e6, 50.0))
-    assert world.must_report == {"gateway-a"}
+    assert world.asked == FleetPods(frozenset({"gateway-a"}), frozenset({"engine"}))

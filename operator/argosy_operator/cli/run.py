@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Annotated, Literal
 import typer
 
 if TYPE_CHECKING:
-    from argosy_operator.ports.allowlist import Allowlist
+    from argosy_operator.ports.prometheus.allowlist import Allowlist
 
 DEFAULT_ENGINE = f"ghcr.io/argosy-serving/engine:{version('argosy')}"
 DEFAULT_GATEWAY = f"ghcr.io/argosy-serving/gateway:{version('argosy')}"
@@ -91,7 +91,7 @@ def run(
 
 
 def _allowlist(texts: Sequence[str]) -> "Allowlist":
-    from argosy_operator.ports.allowlist import Allowlist
+    from argosy_operator.ports.prometheus.allowlist import Allowlist
 
     try:
         return Allowlist.of(texts)

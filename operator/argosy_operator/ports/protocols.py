@@ -1,7 +1,7 @@
 """The seams to the outside: what the loop needs of the cluster, of metrics and of engine pods.
 
-`cluster.py`, `prometheus.py`, `engine.py` and `lease.py` fulfil them; the shell wires them up.
-Everything that can go wrong outside arrives as a `ClusterError` with an `ErrorKind`, never as a
+`cluster.py`, `prometheus/metrics.py`, `engines.py` and `lease.py` fulfil them; `shell/app.py` wires
+them up. A failure of the API server arrives as a `ClusterError` with an `ErrorKind`, never as a
 library's exception, so that the loop decides on causes and not on class names of a client.
 """
 
@@ -58,13 +58,32 @@ class Cluster(Protocol):
     async def delete(self, kind: str, namespace: str, name: str, uid: str) -> None: ...
 
 
-class Metrics(Protocol):
-    """Measurements of one fleet. Never raises: what is not known arrives as Unknown."""
+@dataclass(frozen=True, slots=True)
+class FleetPods:
+    """Pods of one fleet by name, as Kubernetes knows them."""
 
-    async def fleet(
-        self, fleet: ServingDeployment, at: float, gateways: frozenset[str]
-    ) -> FleetMetrics:
-        """One round at `at`; `gateways` are the pods that are Ready and must report."""
+    ready_gateways: frozenset[str] = frozenset()
+    """Arrivals are complete only if each of them reports."""
+    engines: frozenset[str] | None = None
+    """Engine pods that the fleet owns; another pod with the fleet's labels does not count. None:
+    every pod that answers scrapes counts."""
+
+
+@dataclass(frozen=True, slots=True)
+class Measurement:
+    """One fleet's share of a round of queries that all fleets have in common."""
+
+    metrics: FleetMetrics
+    """`metrics.at` says when it was measured."""
+    next_at: float
+    """When to ask again, in seconds on the monotonic clock: an interval after the round began."""
+
+
+class Metrics(Protocol):
+    """Measurements of fleets. Never raises: what is not known arrives as Unknown."""
+
+    async def measure(self, fleet: ServingDeployment, pods: FleetPods) -> Measurement:
+        """The fleet's share of the newest round; starts a round if there is none in time."""
 
 
 class Engines(Protocol):

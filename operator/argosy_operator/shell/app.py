@@ -17,11 +17,11 @@ from typing import Any
 
 from argosy_operator.ports import rate_limit
 from argosy_operator.ports.access import Access
-from argosy_operator.ports.allowlist import NOTHING_ELSE, Allowlist
 from argosy_operator.ports.cluster import ApiCluster
 from argosy_operator.ports.engines import HttpEngines
 from argosy_operator.ports.lease import Lease, Term
-from argosy_operator.ports.prometheus import PrometheusMetrics
+from argosy_operator.ports.prometheus.allowlist import NOTHING_ELSE, Allowlist
+from argosy_operator.ports.prometheus.metrics import PrometheusMetrics
 from argosy_operator.ports.protocols import ClusterError
 from argosy_operator.render.images import Images
 from argosy_operator.shell.concurrency import RoundSlots, rounds_at_once

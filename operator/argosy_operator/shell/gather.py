@@ -17,8 +17,7 @@ from argosy_operator.core.fleet.pods import Load, Pod, owned_pods
 from argosy_operator.core.fleet.revision import revision
 from argosy_operator.core.fleet.snapshot import Clock, Memory, Snapshot
 from argosy_operator.core.reconcile.targets import by_law
-from argosy_operator.core.scaling.observe import FleetMetrics
-from argosy_operator.ports.protocols import Cluster, Engines, Metrics
+from argosy_operator.ports.protocols import Cluster, Engines, FleetPods, Measurement, Metrics
 from argosy_operator.render import gateway, role, workload
 from argosy_operator.render.engines.kind import EnginePod
 from argosy_operator.render.images import Images
@@ -60,10 +59,12 @@ async def gather(
         child_key(child): child for kind in listed for child in kind
     }
     pods = owned_pods(raw_pods, replica_sets, _deployments(children, fleet))
-    loads, metrics = await asyncio.gather(
-        _loads(sources.engines, pods, memory), _metrics(sources.metrics, fleet, pods, memory, clock)
+    due = by_law(fleet.spec) and not fleet.spec.paused and clock.monotonic >= memory.decide_at
+    loads, measured = await asyncio.gather(
+        _loads(sources.engines, pods, memory),
+        sources.metrics.measure(fleet, fleet_pods(pods)) if due else _nothing(),
     )
-    return compose(fleet, sources.images, Observed(children, pods, loads, metrics), memory, clock)
+    return compose(fleet, sources.images, Observed(children, pods, loads, measured), memory, clock)
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,7 +75,7 @@ class Observed:
     pods: tuple[Pod, ...]
     loads: Mapping[str, Load | None]
     """Answers of the engines that were asked, by pod uid; None where one did not answer."""
-    metrics: FleetMetrics | None
+    measured: Measurement | None = None
     """None if the scaling law is not due in this round."""
 
 
@@ -103,7 +104,8 @@ def compose(
         now=clock.now,
         monotonic=clock.monotonic,
         loads=seen.loads,
-        metrics=seen.metrics,
+        metrics=seen.measured.metrics if seen.measured else None,
+        metrics_next_at=seen.measured.next_at if seen.measured else None,
         memory=memory,
     )
 
@@ -122,20 +124,17 @@ async def _loads(engines: Engines, pods: tuple[Pod, ...], memory: Memory) -> dic
     return {uid: answer for (uid, _), answer in zip(asked, answers, strict=True)}
 
 
-async def _metrics(
-    metrics: Metrics,
-    fleet: ServingDeployment,
-    pods: tuple[Pod, ...],
-    memory: Memory,
-    clock: Clock,
-) -> FleetMetrics | None:
-    due = by_law(fleet.spec) and not fleet.spec.paused and clock.monotonic >= memory.decide_at
-    if not due:
-        return None
-    gateways = frozenset(
-        p.name for p in pods if p.role == names.GATEWAY_ROLE and p.alive and p.ready
+def fleet_pods(pods: tuple[Pod, ...]) -> FleetPods:
+    """The pods whose metrics count, out of those that the fleet owns."""
+    gateways = [pod for pod in pods if pod.role == names.GATEWAY_ROLE]
+    return FleetPods(
+        ready_gateways=frozenset(pod.name for pod in gateways if pod.alive and pod.ready),
+        engines=frozenset(pod.name for pod in pods if pod.role != names.GATEWAY_ROLE),
     )
-    return await metrics.fleet(fleet, clock.now, gateways)
+
+
+async def _nothing() -> None:
+    return None
 
 
 def _deployments(children: dict[ChildKey, Object], fleet: ServingDeployment) -> set[str]:

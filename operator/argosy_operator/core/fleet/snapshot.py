@@ -74,6 +74,8 @@ class Snapshot:
     monotonic: float
     loads: Mapping[str, Load | None] = field(default_factory=dict)
     metrics: FleetMetrics | None = None
+    metrics_next_at: float | None = None
+    """When to ask for metrics again, on the monotonic clock; None: after the law's interval."""
     memory: Memory = Memory()
 
     def is_ours(self, child: Object) -> bool:

@@ -157,7 +157,9 @@ def _by_law(
 ) -> Draft:
     """The law's answer to these metrics, and when it is due again."""
     d, state, decision = _decide(s, d, standing, metrics)
-    interval_s = s.fleet.spec.autoscaling.interval.seconds
+    next_at = s.metrics_next_at
+    if next_at is None:
+        next_at = s.monotonic + s.fleet.spec.autoscaling.interval.seconds
     targets = {target.role: target.replicas for target in decision.targets}
     due = s.monotonic - s.memory.figures_at >= REFRESH_S
     memory = replace(
@@ -165,11 +167,11 @@ def _by_law(
         scaling=state,
         decision=decision,
         figures_at=s.monotonic if due else s.memory.figures_at,
-        decide_at=s.monotonic + interval_s,
+        decide_at=next_at,
         targets=targets,
     )
     d = replace(d, targets=targets, decision=decision, figures_due=due, memory=memory)
-    return d.within(interval_s)
+    return d.within(max(0.0, next_at - s.monotonic))
 
 
 def _decide(

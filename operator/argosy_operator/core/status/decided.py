@@ -37,7 +37,7 @@ _PROBLEM_OF_CODE = {
     "Stale": Reason.STALE,
     "NotANumber": Reason.NOT_A_NUMBER,
 }
-"""Code before the colon of an unavailable signal's text (ports/prometheus.py, signals/validity.py)
+"""Code before the colon of an unavailable signal's text (ports/prometheus, signals/validity.py)
 → reason of the MetricsAvailable condition."""
 
 

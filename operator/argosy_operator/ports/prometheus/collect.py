@@ -1,0 +1,200 @@
+"""One round: four queries for many fleets, split by fleet, and a fleet's share as `FleetMetrics`.
+
+Raw samples are fetched (`metric[window]` at an explicit time); `core/scaling/signals/samples.py`
+does the arithmetic in exact counts and says why. Only the quantiles that people read in status are
+computed by Prometheus. Called by `metrics.py`, in threads.
+
+All times of an answer are on Prometheus' clock, which stamps the samples. The operator's own clock
+only tells how far the two are apart.
+"""
+
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, field, replace
+from math import isfinite
+
+from argosy_operator.core.fleet.objects import FleetKey
+from argosy_operator.core.scaling.goals import Windows
+from argosy_operator.core.scaling.observe import FleetMetrics, Idle, Signal, Unknown, Value
+from argosy_operator.core.scaling.signals import samples
+from argosy_operator.ports.prometheus import queries
+from argosy_operator.ports.prometheus.queries import Spans
+from argosy_operator.ports.prometheus.server import NoAnswerError, Row, Server, TooLargeError
+from argosy_operator.ports.protocols import FleetPods
+
+Fleets = frozenset[FleetKey]
+
+_WRONG_SHAPE = (KeyError, IndexError, TypeError, ValueError, OverflowError, AttributeError)
+_NO_SERIES = "PrometheusAnswer: rows that are no series of ours"
+
+
+@dataclass(slots=True)
+class Share:
+    """One fleet's rows of a round, as Prometheus sent them.
+
+    They are parsed per fleet: a row of another shape leaves its own fleet without metrics and no
+    other.
+    """
+
+    at: float
+    """When Prometheus evaluated the round, seconds since the epoch on its clock."""
+    skew_s: float
+    """The operator's clock minus Prometheus'."""
+    targets: list[Row] = field(default_factory=list)
+    series: list[Row] = field(default_factory=list)
+    quantiles: list[Row] = field(default_factory=list)
+    no_quantiles: str | None = None
+    """Why the query of the quantiles failed; the other signals do not depend on it."""
+
+
+@dataclass(frozen=True, slots=True)
+class Collected:
+    """What a round brought, for each of its fleets."""
+
+    shares: Mapping[FleetKey, Share | NoAnswerError]
+    parts: tuple[Fleets, ...]
+    """Sets of fleets that were asked for together. More than one only if the answer for all of
+    them is too large."""
+
+
+def collect(
+    server: Server, parts: Iterable[Fleets], spans: Spans, clock: Callable[[], float]
+) -> Collected:
+    """Ask for the fleets of each part. Blocking; failures are values.
+
+    A part whose answer is too large is halved and asked for again: a fleet with very many series
+    leaves only itself without metrics. Any other failure is the server's and ends the round.
+    """
+    shares: dict[FleetKey, Share | NoAnswerError] = {}
+    waiting, asked = list(parts), list[Fleets]()
+    failure: NoAnswerError | None = None
+    while waiting:
+        part = waiting.pop()
+        try:
+            if failure is not None:
+                raise failure
+            shares.update(_ask(server, part, spans, clock))
+        except NoAnswerError as error:
+            if isinstance(error, TooLargeError):
+                if len(part) > 1:
+                    waiting += _halves(part)
+                    continue
+            else:
+                failure = error
+            shares.update(dict.fromkeys(part, error))
+        asked.append(part)
+    return Collected(shares, tuple(asked))
+
+
+def fleet_metrics(share: Share, windows: Windows, pods: FleetPods) -> FleetMetrics:
+    """The signals of one fleet. Raises NoAnswerError if its rows are no series of ours."""
+    try:
+        up = [(dict(row["metric"]), row["value"][1] == "1") for row in share.targets]
+        series = tuple(s for s in map(_series, share.series) if _is_ours(s))
+    except _WRONG_SHAPE as error:
+        raise NoAnswerError(_NO_SERIES) from error
+    gateways = [alive for labels, alive in up if labels.get("role") == "gateway"]
+    taken = samples.Round(
+        at=share.at,
+        series=series,
+        gateways_up=sum(gateways),
+        gateway_targets=len(gateways),
+        ready_gateways=pods.ready_gateways,
+    )
+    # A deleted pod's last samples stay in the window; its target does not.
+    live = frozenset(labels.get("pod", "") for labels, alive in up if alive)
+    if pods.engines is not None:
+        live &= pods.engines
+    metrics = samples.assemble(taken, windows, live)
+    ttft, tpot = _quantiles(share)
+    return replace(metrics, ttft_p90_s=ttft, tpot_p90_s=tpot, clock_skew_s=share.skew_s)
+
+
+def _ask(
+    server: Server, fleets: Fleets, spans: Spans, clock: Callable[[], float]
+) -> dict[FleetKey, Share]:
+    """The four queries: targets, gateways' counters over the long span, engines' series over the
+    short one, quantiles."""
+    asked_at = clock()
+    targets = server.ask(queries.targets(fleets))
+    at = _evaluated_at(targets)
+    gateways = server.ask(queries.gateway_samples(fleets, spans), at)
+    engines = server.ask(queries.engine_samples(fleets, spans), at)
+    no_quantiles = None
+    try:
+        quantiles = server.ask(queries.quantiles(fleets, spans), at)
+    except NoAnswerError as error:
+        quantiles, no_quantiles = [], error.reason
+    shares = {key: Share(at, asked_at - at, no_quantiles=no_quantiles) for key in fleets}
+    for key, row in _by_fleet(targets, shares):
+        shares[key].targets.append(row)
+    for answer in (gateways, engines):
+        for key, row in _by_fleet(answer, shares):
+            shares[key].series.append(row)
+    for key, row in _by_fleet(quantiles, shares):
+        shares[key].quantiles.append(row)
+    return shares
+
+
+def _halves(part: Fleets) -> tuple[Fleets, Fleets]:
+    fleets = sorted(part)
+    middle = len(fleets) // 2
+    return frozenset(fleets[:middle]), frozenset(fleets[middle:])
+
+
+def _by_fleet(rows: list[Row], fleets: Iterable[FleetKey]) -> list[tuple[FleetKey, Row]]:
+    """Rows with their fleet; those of other fleets, which the selectors let through, are left
+    out."""
+    wanted = frozenset(fleets)
+    try:
+        labelled = [(row["metric"], row) for row in rows]
+        keyed = [((m.get("namespace", ""), m.get("fleet", "")), row) for m, row in labelled]
+        return [(key, row) for key, row in keyed if key in wanted]
+    except _WRONG_SHAPE as error:
+        raise NoAnswerError(_NO_SERIES) from error
+
+
+def _evaluated_at(rows: list[Row]) -> float:
+    """The time at which the server evaluated an instant query; `vector(time())` in the query makes
+    sure of one row at least."""
+    try:
+        at = float(rows[0]["value"][0])
+    except _WRONG_SHAPE as error:
+        raise NoAnswerError(_NO_SERIES) from error
+    if not isfinite(at):
+        raise NoAnswerError("PrometheusAnswer: a time that is no number")
+    return at
+
+
+def _series(row: Row) -> samples.Series:
+    labels = dict(row["metric"])
+    values = tuple((float(t), float(v)) for t, v in row["values"])
+    return samples.Series(labels.pop("__name__"), labels, values)
+
+
+def _is_ours(series: samples.Series) -> bool:
+    """Gateways report requests and engines report steps: a pod with our labels that exports the
+    other's metrics is neither."""
+    role = series.labels.get("role")
+    if series.name in queries.GATEWAY_SERIES:
+        return role == "gateway"
+    return role in samples.ROLES
+
+
+def _quantiles(share: Share) -> tuple[Signal, Signal]:
+    """90th percentiles of TTFT and TPOT, s."""
+    if share.no_quantiles is not None:
+        return Unknown(share.no_quantiles), Unknown(share.no_quantiles)
+    try:
+        found = {row["metric"]["of"]: float(row["value"][1]) for row in share.quantiles}
+    except _WRONG_SHAPE:
+        wrong = Unknown("PrometheusAnswer: rows that are no quantiles")
+        return wrong, wrong
+    ttft, tpot = (found.get(of) for of in ("ttft", "tpot"))
+    return _measured(ttft, share.at), _measured(tpot, share.at)
+
+
+def _measured(number: float | None, at: float) -> Signal:
+    """Prometheus says NaN where nothing was observed."""
+    if number is None:
+        return Unknown("NoSamples")
+    return Value(number, at) if isfinite(number) else Idle(at)

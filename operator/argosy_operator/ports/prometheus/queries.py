@@ -1,0 +1,108 @@
+"""The PromQL of one round: selectors for many fleets at once, and the spans that they read.
+
+Used by `collect.py`. The labels namespace, fleet, role and pod come from scrape relabelling
+(designs/0001-seams.md §5), so one query serves every fleet that it names.
+"""
+
+import re
+from collections.abc import Iterable
+from dataclasses import dataclass
+from math import ceil
+
+from argosy_operator.core.fleet.objects import FleetKey
+from argosy_operator.core.scaling.goals import Windows
+from argosy_operator.core.scaling.signals import samples
+
+QUANTILE = 0.9
+
+GATEWAY_SERIES = (
+    samples.RECEIVED,
+    samples.VERDICTS,
+    f"{samples.PROMPTS}_sum",
+    f"{samples.PROMPTS}_count",
+    samples.PROMPTS_SQUARED,
+    f"{samples.OUTPUTS}_sum",
+    f"{samples.OUTPUTS}_count",
+)
+TRANSFER_SERIES = (f"{samples.TRANSFERS}_sum", f"{samples.TRANSFERS}_count")
+"""Engines report them; they are averaged over the gateways' long span."""
+ENGINE_SERIES = (*samples.STEP_COUNTERS, *samples.GAUGES)
+
+_SPECIAL = re.compile(r"[.+*?()|\[\]{}^$\\]")
+
+
+@dataclass(frozen=True, slots=True)
+class Spans:
+    """How far back the queries read, in seconds. Fleets with equal spans share one round."""
+
+    interval_s: float
+    """autoscaling.interval: how often the round is repeated."""
+    long_s: float
+    """Counters of requests: attainment and lengths."""
+    short_s: float
+    """Gauges and step counters of engines: the newest interval."""
+    attainment_s: float
+    """Quantiles of TTFT and TPOT."""
+
+    @classmethod
+    def of(cls, windows: Windows) -> "Spans":
+        """Two scrape intervals more than the windows: samples do not lie on a window's edge."""
+        margin_s = 2 * windows.scrape_s
+        return cls(
+            windows.interval_s,
+            max(windows.attainment_s, windows.lengths_s) + margin_s,
+            max(windows.interval_s, windows.fresh_s) + margin_s,
+            windows.attainment_s,
+        )
+
+
+def targets(fleets: Iterable[FleetKey]) -> str:
+    """Scrape targets of the fleets, and one row without labels that carries the server's time."""
+    return f"{selector(('up',), fleets)} or vector(time())"
+
+
+def gateway_samples(fleets: Iterable[FleetKey], spans: Spans) -> str:
+    names = (*GATEWAY_SERIES, *TRANSFER_SERIES)
+    return f"{selector(names, fleets)}[{duration(spans.long_s)}]"
+
+
+def engine_samples(fleets: Iterable[FleetKey], spans: Spans) -> str:
+    return f"{selector(ENGINE_SERIES, fleets)}[{duration(spans.short_s)}]"
+
+
+def quantiles(fleets: Iterable[FleetKey], spans: Spans) -> str:
+    """90th percentiles of TTFT and TPOT in seconds, per fleet; the label `of` says which one."""
+    return " or ".join(
+        f"label_replace(histogram_quantile({QUANTILE}, sum by (namespace, fleet, le) "
+        f"(rate({selector((f'{name}_bucket',), fleets)}[{duration(spans.attainment_s)}]))), "
+        f'"of", "{of}", "", "")'
+        for of, name in (("ttft", samples.TTFT), ("tpot", samples.TPOT))
+    )
+
+
+def selector(names: tuple[str, ...], fleets: Iterable[FleetKey]) -> str:
+    """Series of these names whose namespace and fleet are among those of `fleets`.
+
+    The two labels are matched apart, so the answer may hold other pairs of them: `collect` drops
+    those. Metric names are ours and hold nothing to escape.
+    """
+    keys = sorted(fleets)
+    namespaces, fleets_ = sorted({key[0] for key in keys}), sorted({key[1] for key in keys})
+    return (
+        f'{{__name__=~"{"|".join(names)}",'
+        f'namespace=~"{alternatives(namespaces)}",fleet=~"{alternatives(fleets_)}"}}'
+    )
+
+
+def alternatives(values: Iterable[str]) -> str:
+    """Literal values as the inside of the quotes of a PromQL regular-expression matcher."""
+    return escape("|".join(_SPECIAL.sub(r"\\\g<0>", value) for value in values))
+
+
+def escape(value: str) -> str:
+    """A string as the inside of a PromQL string's quotes."""
+    return value.replace("\\", "\\\\").replace('"', '\\"').replace("\n", "\\n")
+
+
+def duration(seconds: float) -> str:
+    return f"{ceil(seconds * 1000)}ms"

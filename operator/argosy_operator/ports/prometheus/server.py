@@ -1,0 +1,165 @@
+"""One Prometheus server over HTTP: instant queries with limits on time, size and address.
+
+`rounds.py` keeps the servers and submits work to their threads; `collect.py` calls `ask` there.
+"""
+
+import json
+import time
+from collections.abc import Callable
+from concurrent.futures import Future, ThreadPoolExecutor
+from pathlib import Path
+from typing import Any, TypeVar
+
+import requests
+from prometheus_api_client import PrometheusConnect
+from urllib3.util.retry import Retry
+
+from argosy_operator.ports.prometheus.allowlist import (
+    Allowlist,
+    GuardedAdapter,
+    NotAllowedError,
+)
+
+T = TypeVar("T")
+Row = dict[str, Any]
+"""One series of an answer: labels under `metric`, samples under `value` or `values`."""
+
+LARGEST_ANSWER = 16 * 2**20
+"""Bytes, uncompressed. Python needs about six times as much while it reads them, and the chart
+gives the operator 512 MiB."""
+WORKERS_PER_SERVER = 2
+LONGEST_ERROR = 200
+"""Characters of Prometheus' own words that are passed on."""
+LONGEST_GET = 2000
+"""Characters of a query in an URL. Proxies in front of Prometheus often take 8 KiB, and quoting
+makes a query up to three times as long."""
+
+
+class NoAnswerError(Exception):
+    """Prometheus gave nothing that can be used; `reason` begins with one word for machines."""
+
+    def __init__(self, reason: str) -> None:
+        super().__init__(reason)
+        self.reason = reason
+
+
+class TooLargeError(NoAnswerError):
+    """The answer is larger than `LARGEST_ANSWER`: ask for fewer fleets at once."""
+
+
+class TokenFile(requests.auth.AuthBase):
+    """Bearer token, read anew for every request: mounted tokens rotate."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+
+    def __call__(self, request: requests.PreparedRequest) -> requests.PreparedRequest:
+        request.headers["Authorization"] = f"Bearer {self.path.read_text().strip()}"
+        return request
+
+
+class Server(PrometheusConnect):  # type: ignore[misc]  # the library has no types
+    """prometheus-api-client with time-outs and a limit on the size of answers.
+
+    It does not retry (the next round is the retry), follow redirects, or use proxies from the
+    environment.
+    """
+
+    def __init__(
+        self, url: str, *, timeout_s: float, auth: TokenFile | None, allowed: Allowlist | None
+    ) -> None:
+        """`allowed`: what the address is checked against; None for the operator's own server."""
+        session = requests.Session()
+        session.trust_env = False
+        session.auth = auth
+        super().__init__(url=url.rstrip("/"), retry=Retry(0), session=session)
+        if allowed is not None:
+            # For every address: requests sends to its own spelling of this one, without `/a/..`
+            # and in IDNA, and would take an unguarded adapter where the prefix does not match.
+            session.adapters.clear()
+            for scheme in ("http://", "https://"):
+                session.mount(scheme, GuardedAdapter(self.url, allowed))
+        self.guarded = allowed is not None
+        """The address comes from a user's object."""
+        self.used_at = 0.0
+        """Seconds on the monotonic clock."""
+        self.timeout = (min(timeout_s, 2.0), timeout_s)
+        self._workers = ThreadPoolExecutor(WORKERS_PER_SERVER, thread_name_prefix="prometheus")
+        self._running = set[Future[Any]]()
+
+    def submit(self, work: Callable[["Server"], T]) -> "Future[T]":
+        """Run in one of the server's threads. Work whose caller has given up ends by itself."""
+        future = self._workers.submit(work, self)
+        self._running = {other for other in self._running if not other.done()} | {future}
+        return future
+
+    @property
+    def busy(self) -> bool:
+        return any(not future.done() for future in self._running)
+
+    def end(self) -> None:
+        """Close connections; threads end when the queries that they run have ended."""
+        self._workers.shutdown(wait=False, cancel_futures=True)
+        self.close()
+
+    def ask(self, query: str, at: float | None = None) -> list[Row]:
+        """Instant query at `at`, or at the server's own time. Blocking; raises NoAnswerError."""
+        params = {"query": query} | ({} if at is None else {"time": f"{at:.3f}"})
+        # A user's address gets no POST, so that it can change nothing there.
+        post = len(query) > LONGEST_GET and not self.guarded
+        try:
+            with self._session.request(
+                "POST" if post else "GET",
+                f"{self.url}/api/v1/query",
+                **{"data" if post else "params": params},
+                timeout=self.timeout,
+                allow_redirects=False,
+                stream=True,
+            ) as response:
+                body = self._body(response)
+        except requests.Timeout as error:
+            raise NoAnswerError(f"PrometheusTimeout: {self.url} does not answer") from error
+        except Exception as error:  # requests' own, and urllib3's while the body is read
+            raise NoAnswerError(f"PrometheusAway: {self.url}: {_cause(error)}") from error
+        return _read(response.status_code, body)
+
+    def _body(self, response: requests.Response) -> bytes:
+        """At most one byte more than the limit. The time-out is for the whole body: that of
+        requests begins anew with each piece."""
+        body, deadline = bytearray(), time.monotonic() + self.timeout[1]
+        while len(body) <= LARGEST_ANSWER:
+            piece = response.raw.read1(LARGEST_ANSWER + 1 - len(body), decode_content=True)
+            if not piece:
+                break
+            body += piece
+            if time.monotonic() > deadline:
+                raise requests.Timeout("the answer takes too long")
+        return bytes(body)
+
+
+def _read(status: int, body: bytes) -> list[Row]:
+    """Only Prometheus' own words about an error are passed on: the address may come from a user's
+    object, and what another server answers there is not for that user to read."""
+    if len(body) > LARGEST_ANSWER:
+        raise TooLargeError(f"PrometheusAnswer: more than {LARGEST_ANSWER} bytes")
+    try:
+        answer = json.loads(body)
+        if answer["status"] == "error":
+            words = str(answer["error"])[:LONGEST_ERROR]
+            raise NoAnswerError(f"PrometheusError: HTTP {status}: {words}")
+        result = answer["data"]["result"]
+    except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
+        word = "PrometheusAnswer" if status == 200 else "PrometheusError"
+        raise NoAnswerError(f"{word}: HTTP {status}, not Prometheus' JSON") from error
+    if status != 200 or not isinstance(result, list):
+        raise NoAnswerError(f"PrometheusError: HTTP {status}, no list of results")
+    return result
+
+
+def _cause(error: Exception) -> str:
+    """The kind of a failure, or the guard's sentence, which the libraries wrap in their own errors.
+    The kinds inside differ from try to try."""
+    inner: BaseException | None = error
+    while inner is not None and not isinstance(inner, NotAllowedError):
+        inner = inner.__context__
+    return str(inner) if inner else type(error).__name__
