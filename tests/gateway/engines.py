@@ -1,6 +1,8 @@
-"""Engines that misbehave on order, on loopback: HTTP/1.1 written by hand, so that every fault of a
-dying engine can be made at the exact byte. What a healthy engine does is tested with the real one
-(`test_with_sim_engine.py`)."""
+"""Engines on loopback that fail as a test asks, and a gateway in front of them.
+
+They write HTTP/1.1 by hand, so that a fault can happen at an exact byte. A healthy engine is tested
+with the real one (`test_with_sim_engine.py`).
+"""
 
 import asyncio
 import contextlib
@@ -13,16 +15,17 @@ from argosy_gateway.config import Config
 from argosy_gateway.pods.endpoints import Endpoint, Role, State
 from argosy_gateway.relay.fleet import Fleet
 from argosy_gateway.server.serve import running
+from tests.engine.processes import SimEngine
 
 Behaviour = Callable[["Call"], Awaitable[None]]
 
 
 @dataclass
 class Call:
-    """One request that reached an engine, and the pen to answer it with."""
+    """One request that reached an engine, and the means to answer it."""
 
     pod: tuple[str, str]
-    """The header by which the engine names itself: its name and value."""
+    """Name and value of the header by which the engine names its pod."""
     path: str
     headers: dict[str, str]
     body: dict[str, Any]
@@ -42,7 +45,7 @@ class Call:
         await self.write("\r\n".join(lines).encode() + data)
 
     async def begin(self, status: int = 200, *headers: str) -> None:
-        """A head by hand: without more, the end of the connection ends the body."""
+        """Status and headers. Without a length among them the body ends with the connection."""
         lines = [f"HTTP/1.1 {status} X", ": ".join(self.pod), *headers, "", ""]
         await self.write("\r\n".join(lines).encode())
 
@@ -68,9 +71,23 @@ class Call:
         await self.write(b"0\r\n\r\n")
 
     async def gone(self) -> None:
-        """Return when the gateway has closed."""
+        """Return when the gateway has closed the connection."""
         while await self.reader.read(1024):
             pass
+
+
+def endpoint_of(engine: SimEngine, state: State = State.SERVING) -> Endpoint:
+    """A real engine process as the gateway would know its pod."""
+    return Endpoint(
+        engine.name,
+        engine.name,
+        "127.0.0.1",
+        Role(engine.role),
+        "0a0a0a0a",
+        state,
+        port=engine.api,
+        kv_port=engine.kv,
+    )
 
 
 async def answer(call: Call) -> None:
@@ -156,6 +173,11 @@ class Front:
     guards: Callable[[], list[Any]]
     """Open connections of clients on the API port."""
 
+    def advance(self, seconds: float) -> None:
+        """Move the gateway's clock forward. Times that uvicorn and asyncio take stay real."""
+        clock = self.fleet.clock
+        self.fleet.clock = lambda: clock() + seconds
+
     def connections(self) -> int:
         return len(self.guards())
 
@@ -173,13 +195,13 @@ class Front:
         return found
 
     async def until(self, condition: Callable[[], object], timeout_s: float = 5) -> None:
-        """Await a state of the gateway or of an engine that nothing announces."""
+        """Await a state of the gateway or of an engine that has no event."""
         async with asyncio.timeout(timeout_s):
             while not condition():  # noqa: ASYNC110
                 await asyncio.sleep(0.002)
 
     async def settled(self, timeout_s: float = 5) -> None:
-        """All requests have ended in the books."""
+        """Await the end of all requests."""
         await self.until(lambda: not self.fleet.relays, timeout_s)
 
 

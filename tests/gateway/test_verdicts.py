@@ -1,4 +1,4 @@
-"""The verdict table of DESIGN §13, literally."""
+"""Every row of the verdict table in `accounting.verdicts`."""
 
 import pytest
 
@@ -39,7 +39,7 @@ TABLE = [
     ("left after the limit, nothing seen", ended(Ending.CLIENT_GONE, at=0.21), TTFT_MISS),
     ("left long after a first token in time", ended(Ending.CLIENT_GONE, first=0.1), None),
     ("left after a late first token", ended(Ending.CLIENT_GONE, first=0.3), TTFT_MISS),
-    ("refused for its own fault", ended(Ending.INVALID), None),
+    ("refused for an error in it", ended(Ending.INVALID), None),
 ]
 
 
@@ -77,5 +77,5 @@ def test_a_request_that_never_answered_has_no_ttft():
         (b"1 2", 2.0),
     ],
 )
-def test_the_engines_word_on_its_first_token_is_taken_where_it_can_be_true(named_ms, seconds):
+def test_the_engines_first_token_time_is_used_if_it_is_possible(named_ms, seconds):
     assert first_token_after_s(named_ms, whole_s=2.0) == pytest.approx(seconds)

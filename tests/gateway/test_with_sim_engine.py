@@ -8,9 +8,9 @@ import httpx
 import pytest
 
 from argosy_gateway.accounting.verdicts import Slo
-from argosy_gateway.pods.endpoints import Endpoint, Role, State
-from tests.engine.processes import SimEngine, eventually, sim_engines
-from tests.gateway.engines import front
+from argosy_gateway.pods.endpoints import State
+from tests.engine.processes import eventually, sim_engines
+from tests.gateway.engines import endpoint_of, front
 
 pytestmark = pytest.mark.slow
 
@@ -21,13 +21,6 @@ ASK = {"model": "m", "prompt": "one two three", "max_tokens": 5}
 def engines():
     with sim_engines("prefill", "prefill", "decode", "colocated") as started:
         yield started
-
-
-def endpoint(engine: SimEngine, state: State = State.SERVING) -> Endpoint:
-    return Endpoint(
-        engine.name, engine.name, "127.0.0.1", Role(engine.role), "0a0a0a0a", state,
-        port=engine.api, kv_port=engine.kv,
-    )  # fmt: skip
 
 
 def client(f) -> httpx.AsyncClient:
@@ -42,14 +35,14 @@ async def test_a_prompt_goes_through_a_prefill_and_a_decode_engine(engines):
     p, _, d, c = engines
     slo = Slo(ttft_s=5.0, tpot_s=5.0)
     async with front(slo=slo) as f, client(f) as web:
-        f.fleet.directory.replace([endpoint(p), endpoint(d)])
+        f.fleet.directory.replace([endpoint_of(p), endpoint_of(d)])
         before = d.metric('argosy_kv_transfer_seconds_count{side="receive"')
         apart = await web.post("/v1/completions", json=ASK)
         streamed = await web.post("/v1/completions", json={**ASK, "stream": True})
         assert apart.headers["x-argosy-prefill-pod"] == p.name
         assert apart.headers["x-argosy-decode-pod"] == d.name
         assert d.metric('argosy_kv_transfer_seconds_count{side="receive"') >= before + 1
-        f.fleet.directory.replace([endpoint(c)])
+        f.fleet.directory.replace([endpoint_of(c)])
         together = await web.post("/v1/completions", json=ASK)
         assert together.headers["x-argosy-pod"] == c.name
         text = apart.json()["choices"][0]["text"]
@@ -66,11 +59,11 @@ async def test_a_prompt_goes_through_a_prefill_and_a_decode_engine(engines):
 async def test_a_decode_engine_computes_the_prompt_where_no_prefill_pod_is_ready(engines):
     p, _, d, c = engines
     async with front() as f, client(f) as web:
-        f.fleet.directory.replace([endpoint(p, State.UNREADY), endpoint(d)])
+        f.fleet.directory.replace([endpoint_of(p, State.UNREADY), endpoint_of(d)])
         alone = await web.post("/v1/completions", json=ASK)
         assert alone.headers["x-argosy-decode-pod"] == d.name
         assert "x-argosy-prefill-pod" not in alone.headers
-        f.fleet.directory.replace([endpoint(c)])
+        f.fleet.directory.replace([endpoint_of(c)])
         together = await web.post("/v1/completions", json=ASK)
         assert alone.json()["choices"] == together.json()["choices"]
 
@@ -83,7 +76,7 @@ async def test_unstreamed_answers_of_a_healthy_fleet_meet_a_ttft_shorter_than_th
     limit_s, calls, tokens = 3.0, 12, 200  # of at least 20 ms each
     serving = [e for e in engines[1:] if e.role == role or (role, e.role) == ("decode", "prefill")]
     async with front(slo=Slo(limit_s, tpot_s=1.0)) as f, client(f) as web:
-        f.fleet.directory.replace(map(endpoint, serving))
+        f.fleet.directory.replace(map(endpoint_of, serving))
 
         async def one():
             began = f.fleet.clock()
@@ -101,7 +94,7 @@ async def test_a_draining_decode_engine_is_replaced_by_another_pod(engines):
     d.page("/drain", "POST")
     try:
         async with front() as f, client(f) as web:
-            f.fleet.directory.replace([endpoint(d), endpoint(c)])
+            f.fleet.directory.replace([endpoint_of(d), endpoint_of(c)])
             answer = await web.post("/v1/completions", json=ASK)
             assert answer.headers["x-argosy-pod"] == c.name
     finally:
@@ -112,7 +105,7 @@ async def test_an_engine_killed_before_its_first_token_costs_no_request(engines)
     survivor = engines[3]
     with sim_engines("colocated") as (victim,):
         async with front() as f, client(f) as web:
-            f.fleet.directory.replace([endpoint(victim), endpoint(survivor)])
+            f.fleet.directory.replace([endpoint_of(victim), endpoint_of(survivor)])
             victim.process.send_signal(signal.SIGKILL)
             victim.process.wait()
             answers = [await web.post("/v1/completions", json=ASK) for _ in range(3)]
@@ -121,10 +114,10 @@ async def test_an_engine_killed_before_its_first_token_costs_no_request(engines)
             assert f.count("argosy_requests_completed_total", result="ok") == 3
 
 
-async def test_a_prefill_engine_that_is_told_to_end_loses_no_stream(engines):
+async def test_a_prefill_engine_that_gets_sigterm_loses_no_stream(engines):
     _, p, d, _ = engines
     async with front() as f, client(f) as web:
-        f.fleet.directory.replace([endpoint(p), endpoint(d)])
+        f.fleet.directory.replace([endpoint_of(p), endpoint_of(d)])
         async with web.stream("POST", "/v1/completions", json={**ASK, "stream": True}) as answer:
             p.process.send_signal(signal.SIGTERM)
             lines = [line async for line in answer.aiter_lines() if line]

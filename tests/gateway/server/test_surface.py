@@ -61,7 +61,7 @@ async def test_a_wrong_request_is_answered_with_an_openai_error(body, status, co
         assert f.verdicts() == {}
 
 
-async def test_a_fault_of_the_gateways_own_is_an_openai_error_too():
+async def test_a_failure_of_the_gateway_is_an_openai_error_too():
     async with front(Engine("a")) as f, client(f.url) as c:
         f.fleet.tokens_per_char = None
         response = await c.post(PATH, json={"model": "m", "messages": []})
@@ -69,7 +69,7 @@ async def test_a_fault_of_the_gateways_own_is_an_openai_error_too():
     assert response.json()["error"]["type"] == "server_error"
 
 
-async def test_half_a_surrogate_pair_reaches_the_engine_which_judges_it():
+async def test_half_a_surrogate_pair_reaches_the_engine():
     engine = Engine("a")
     body = b'{"model":"m","stream":true,"messages":[{"role":"user","content":"\\ud800 \\u00e9"}]}'
     async with front(engine) as f, client(f.url) as c:

@@ -1,4 +1,4 @@
-"""A request's way through pods that fail: retries, aborts, drain, verdicts as counted."""
+"""A request on pods that fail: retries, aborts, drains, and the verdicts counted for it."""
 
 import asyncio
 import json
@@ -52,6 +52,10 @@ def _route(engine):
 def _head_of(relay):
     exchange = relay._attempt and relay._attempt._exchange
     return exchange and exchange._head
+
+
+def _waiting_since(relay):
+    return relay._attempt._exchange.waiting_since
 
 
 async def test_a_pod_that_refuses_connections_is_skipped_and_costs_no_attempt():
@@ -311,7 +315,7 @@ async def test_the_ttft_of_an_unstreamed_answer_is_the_gateways_share_and_the_en
     limits = Slo(ttft_s=0.9, tpot_s=0.1)
 
     async def late(call):
-        await asyncio.sleep(1.0)
+        f.advance(1.0)
         await call.status(200, {"choices": [], "usage": usage}, **named)
 
     async with front(Engine("a", late), slo=limits) as f, client(f) as c:
@@ -324,7 +328,7 @@ async def test_the_ttft_of_an_unstreamed_answer_is_the_gateways_share_and_the_en
 
 async def test_time_lost_on_a_failed_attempt_belongs_to_an_unstreamed_answers_ttft():
     async def slow_fault(call):
-        await asyncio.sleep(0.4)
+        f.advance(0.4)
         await fail(call)
 
     async def quick(call):
@@ -366,7 +370,7 @@ async def test_a_client_that_leaves_closes_the_engines_connection(wait_s, verdic
     async with front(engine, slo=Slo(0.1, 0.1)) as f, client(f) as c:
         request = asyncio.create_task(c.post(PATH, json=STREAM))
         await f.until(lambda: engine.calls)
-        await asyncio.sleep(wait_s)
+        f.advance(wait_s)
         request.cancel()
         async with asyncio.timeout(2):
             await closed.wait()
@@ -444,8 +448,8 @@ async def test_an_answer_in_one_piece_may_take_longer_than_a_first_token(body, s
     engine = Engine("a", slow)
     async with front(engine, limits=Limits(first_token_s=0.02)) as f, client(f) as c:
         request = asyncio.create_task(c.post(PATH, json=body))
-        await f.until(lambda: engine.calls)
-        await asyncio.sleep(0.05)
+        await f.until(lambda: engine.calls and _waiting_since(*f.fleet.relays) is not None)
+        f.advance(0.05)
         f.fleet.sweep()
         go_on.set()
         assert (await request).status_code == status

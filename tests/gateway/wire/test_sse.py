@@ -1,4 +1,4 @@
-"""What the scan sees, however the bytes are cut."""
+"""What the scan finds in a stream, for any cut of its bytes."""
 
 import itertools
 import json

@@ -1,4 +1,4 @@
-"""What pods that fail cost: their share of the traffic, retries, engines broken by one request."""
+"""What failing pods cost: their share of the traffic, retries, engines broken by one request."""
 
 import asyncio
 
@@ -20,7 +20,7 @@ def client(f):
 
 
 async def work(call):
-    """A healthy engine is slower than one that fails at once: that is what draws the traffic."""
+    """A healthy engine is slower than one that fails at once, which would attract the traffic."""
     await asyncio.sleep(0.01)
     await answer(call)
 
@@ -52,23 +52,23 @@ async def closed_loop(f, body, *, clients, requests):
 @pytest.mark.slow
 @pytest.mark.parametrize("body", [CHAT, STREAM], ids=["whole", "stream"])
 async def test_three_of_six_pods_that_answer_500_at_once_get_few_of_the_attempts(body):
-    sick = [Engine(f"sick-{i}", fail) for i in range(3)]
-    well = [Engine(f"well-{i}", work) for i in range(3)]
-    async with front(*sick, *well) as f:
+    failing = [Engine(f"failing-{i}", fail) for i in range(3)]
+    healthy = [Engine(f"healthy-{i}", work) for i in range(3)]
+    async with front(*failing, *healthy) as f:
         answers = await closed_loop(f, body, clients=9, requests=400)
-    drawn = sum(len(e.calls) for e in sick)
+    drawn = sum(len(e.calls) for e in failing)
     assert drawn > 0
-    assert drawn / (drawn + sum(len(e.calls) for e in well)) < 0.15
+    assert drawn / (drawn + sum(len(e.calls) for e in healthy)) < 0.15
     assert sum(status == 200 for status, _ in answers) >= 380
 
 
 @pytest.mark.slow
 async def test_one_of_three_pods_that_breaks_its_streams_gets_few_of_them():
-    sick, well = Engine("sick", break_off), [Engine("a", work), Engine("b", work)]
-    async with front(sick, *well) as f:
+    failing, healthy = Engine("failing", break_off), [Engine("a", work), Engine("b", work)]
+    async with front(failing, *healthy) as f:
         answers = await closed_loop(f, STREAM, clients=6, requests=300)
     broken = sum("stream_broken" in text for _, text in answers)
-    assert broken == len(sick.calls)
+    assert broken == len(failing.calls)
     assert 0 < broken < 30
 
 
@@ -126,10 +126,10 @@ async def test_a_pod_that_is_silent_until_the_time_is_over_is_asked_less():
     async def silent(call):
         await call.gone()
 
-    sick, well = Engine("sick", silent), Engine("well")
+    failing, healthy = Engine("failing", silent), Engine("healthy")
     limits = Limits(first_token_s=0.05)
-    async with front(sick, well, limits=limits) as f:
+    async with front(failing, healthy, limits=limits) as f:
         answers = await closed_loop(f, STREAM, clients=1, requests=40)
     late = sum(status == 504 for status, _ in answers)
-    assert late == len(sick.calls)
+    assert late == len(failing.calls)
     assert 0 < late < 10

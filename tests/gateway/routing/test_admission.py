@@ -1,4 +1,4 @@
-"""Shedding by the predicted TTFT: off unless a factor is set, and then before the queue grows."""
+"""Shedding by the predicted TTFT: off unless a factor is set; it sheds before the queue grows."""
 
 import asyncio
 import gc
@@ -8,12 +8,11 @@ import httpx
 import pytest
 
 from argosy_gateway.accounting.verdicts import Slo
-from argosy_gateway.pods.endpoints import Endpoint, Role, State
 from argosy_gateway.routing.admission import PrefillPace
 from argosy_gateway.routing.groups import Route
 from argosy_gateway.routing.load import Reservation
 from tests.engine.processes import sim_engines
-from tests.gateway.engines import Engine, front
+from tests.gateway.engines import Engine, endpoint_of, front
 
 SLO = Slo(ttft_s=0.5, tpot_s=1.0)
 
@@ -22,14 +21,7 @@ def client(f):
     return httpx.AsyncClient(base_url=f.url, timeout=60, verify=False)
 
 
-def endpoint(engine):
-    return Endpoint(
-        engine.name, engine.name, "127.0.0.1", Role.COLOCATED, "0a0a0a0a", State.SERVING,
-        port=engine.api, kv_port=engine.kv,
-    )  # fmt: skip
-
-
-def ask(chars):
+def prompt(chars):
     return {"model": "m", "prompt": "x" * chars}
 
 
@@ -43,28 +35,28 @@ async def test_a_prompt_that_would_miss_its_ttft_is_shed_and_a_shorter_one_is_no
     """At 100 tokens a second and 4 characters a token the limit of 0.5 s is 200 characters."""
     async with front(Engine("a"), slo=SLO, shed_ttft_factor=1.0) as f, client(f) as c:
         teach(f.fleet, tokens_per_s=100)
-        refused = await c.post("/v1/completions", json=ask(1000))
+        refused = await c.post("/v1/completions", json=prompt(1000))
         assert refused.status_code == 429
         assert refused.json()["error"]["code"] == "overloaded"
         assert (refused.headers["retry-after"], refused.headers["retry-after-ms"]) == ("2", "2000")
-        assert (await c.post("/v1/completions", json=ask(60))).status_code == 200
+        assert (await c.post("/v1/completions", json=prompt(60))).status_code == 200
         assert f.count("argosy_requests_received_total", outcome="shed") == 1
 
 
 async def test_nothing_is_shed_before_the_pace_is_known():
     async with front(Engine("a"), slo=SLO, shed_ttft_factor=1.0) as f, client(f) as c:
-        assert (await c.post("/v1/completions", json=ask(100_000))).status_code == 200
+        assert (await c.post("/v1/completions", json=prompt(100_000))).status_code == 200
 
 
-async def test_what_waits_on_the_pod_counts_and_the_factor_says_how_much_is_too_much():
+async def test_what_waits_on_the_pod_counts_against_factor_times_the_limit():
     engine = Engine("a")
     for factor, status in ((1.0, 429), (5.0, 200), (0.0, 200)):
         async with front(engine, slo=SLO, shed_ttft_factor=factor) as f, client(f) as c:
             teach(f.fleet, tokens_per_s=100)
             ahead = Reservation(f.fleet.in_flight, Route(engine.endpoint()), 200)
-            assert (await c.post("/v1/completions", json=ask(40))).status_code == status
+            assert (await c.post("/v1/completions", json=prompt(40))).status_code == status
             ahead.end()
-            assert (await c.post("/v1/completions", json=ask(40))).status_code == 200
+            assert (await c.post("/v1/completions", json=prompt(40))).status_code == 200
 
 
 @pytest.mark.slow
@@ -77,7 +69,7 @@ async def test_a_burst_upon_a_real_engine_is_cut_to_what_can_meet_the_target():
 
     with sim_engines("colocated") as (engine,):
         async with front(slo=Slo(1.0, 1.0), shed_ttft_factor=1.0) as f, client(f) as c:
-            f.fleet.directory.replace([endpoint(engine)])
+            f.fleet.directory.replace([endpoint_of(engine)])
             for number in range(20):
                 assert (await post(number)).status_code == 200
             answers = await asyncio.gather(*(post(number) for number in range(20, 50)))
@@ -90,7 +82,7 @@ async def test_a_request_that_has_ended_leaves_no_prediction_behind():
     """At one token an hour its first token is predicted for years from now."""
     async with front(Engine("a"), slo=SLO) as f, client(f) as c:
         teach(f.fleet, tokens_per_s=1 / 3600)
-        assert (await c.post("/v1/completions", json=ask(1000))).status_code == 200
+        assert (await c.post("/v1/completions", json=prompt(1000))).status_code == 200
         await f.settled()
         gc.collect()
         # `isinstance` would ask lazy objects of other libraries for their class.
@@ -98,7 +90,7 @@ async def test_a_request_that_has_ended_leaves_no_prediction_behind():
         assert not [x for x in left if x._in_flight is f.fleet.in_flight]
 
 
-def test_the_pace_counts_time_once_whatever_the_order_in_which_answers_tell_of_it():
+def test_the_pace_counts_time_once_in_any_order_of_the_answers():
     rng, pace = random.Random(3), PrefillPace()
     prompts = [(began, began + length) for began in range(300) for length in (1.0, 1.5, 2.0)]
     for began, first in sorted(prompts, key=lambda p: p[1] + rng.uniform(0, 10)):
@@ -122,8 +114,8 @@ async def test_unstreamed_answers_teach_the_pace_of_prompts_not_of_whole_answers
     body = {"model": "m", "prompt": "one two three", "max_tokens": 150}
     with sim_engines("colocated") as (engine,):
         async with front(slo=Slo(2.0, 1.0), shed_ttft_factor=1.0) as f, client(f) as c:
-            f.fleet.directory.replace([endpoint(engine)])
+            f.fleet.directory.replace([endpoint_of(engine)])
             for _ in range(3):  # the pace is known in the third round
-                answers = await asyncio.gather(*(c.post("/v1/completions", json=body)
-                                                 for _ in range(12)))  # fmt: skip
+                calls = (c.post("/v1/completions", json=body) for _ in range(12))
+                answers = await asyncio.gather(*calls)
                 assert {answer.status_code for answer in answers} == {200}

@@ -1,4 +1,4 @@
-"""Long bodies hold up no other request of a gateway, and reach the engine as they came."""
+"""Long bodies delay no other request, and reach the engine unchanged."""
 
 import asyncio
 import json
@@ -39,7 +39,7 @@ async def test_others_are_answered_while_a_long_body_is_read(monkeypatch):
 
 
 @pytest.mark.parametrize("end", [b"", b" \r\n\t"])
-def test_a_streamed_body_is_sent_on_as_it_came_with_the_wish_for_usage(end):
+def test_a_streamed_body_is_sent_on_unchanged_but_for_include_usage(end):
     raw = b'{ "model": "m", "prompt": "\\ud83d", "stream": true,\n "top_p": 1e0}'
     request = read_completion(PATH, raw + end, served_name="m")
     assert request.body == raw[:-1] + b',"stream_options":{"include_usage":true}}'
