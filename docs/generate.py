@@ -3,7 +3,7 @@
 `docs/api.md` comes from the committed CRDs, `docs/conditions.md` from the truth table that the
 operator evaluates, `docs/bounds.md` from the table of bounds and the CRD's own limits,
 `docs/parameters.md` from the engine's table of request parameters, `docs/metrics.md` from the
-programs' tables of series.
+programs' tables of series, `docs/handover.md` from the states of pulls and leases.
 `python -m docs.generate --write` regenerates them.
 """
 
@@ -16,6 +16,7 @@ from typing import Any
 
 import yaml
 
+from argosy_engine.core.handover import states
 from argosy_engine.metrics import table as engine_metrics
 from argosy_engine.server.openai.parameters import HONOURED, REFUSED, WITHOUT_EFFECT
 from argosy_gateway.accounting import table as gateway_metrics
@@ -139,6 +140,32 @@ def parameters_page() -> str:
     return "\n".join(parts) + "\n"
 
 
+def handover_page() -> str:
+    """States of a hand-over at both ends, and what moves them."""
+    parts = [
+        "# Hand-over of KV",
+        NOTE,
+        "A decode engine pulls a prompt's KV from a prefill engine, which holds it under a lease.\n"
+        "Both ends follow a table of states (`argosy_engine.core.handover.states`); the engine\n"
+        "refuses a transition that is not listed.\n",
+    ]
+    ends = (
+        ("The pull, on the decode engine", states.PULL_MEANINGS, states.PULL_TRANSITIONS),
+        ("The lease, on the prefill engine", states.LEASE_MEANINGS, states.LEASE_TRANSITIONS),
+    )
+    for title, meanings, transitions in ends:
+        parts.append(f"## {title}\n\n| state | meaning | next state, and when |\n|---|---|---|")
+        for state, meaning in meanings.items():
+            after = "; ".join(
+                f"**{move.after.value}**: {move.when}"
+                for move in transitions
+                if move.before is state
+            )
+            parts.append(f"| **{state.value}** | {meaning} | {after or 'none: the end'} |")
+        parts.append("")
+    return "\n".join(parts).rstrip() + "\n"
+
+
 METRIC_TABLES = (("Gateway", gateway_metrics.SERIES), ("Engine", engine_metrics.SERIES))
 """Program → its rows. The rows of all programs have the same fields."""
 
@@ -217,6 +244,7 @@ PAGES = {
     "docs/api.md": api_page,
     "docs/bounds.md": bounds_page,
     "docs/conditions.md": conditions_page,
+    "docs/handover.md": handover_page,
     "docs/metrics.md": metrics_page,
     "docs/parameters.md": parameters_page,
 }

@@ -4,10 +4,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from argosy_engine.core.blocks.pool import BlockPool
 from argosy_engine.core.capacity import GuaranteedNoEvict, MaxUtilization
 from argosy_engine.core.handover.messages import PullDone, PullFailed, PullReady
 from argosy_engine.core.limits import Limits
-from argosy_engine.core.pool import BlockPool
 from argosy_engine.core.request import NewRequest
 from argosy_engine.core.sampling import SamplingParams
 from argosy_engine.core.scheduler import Scheduler
@@ -151,7 +151,7 @@ def test_a_pull_that_fails_after_its_first_token_computes_no_token_outside_its_b
         samples = sum(chunk.samples for chunk in plan.chunks)
         scheduler.update(plan, StepOutput(token_ids=[7] * samples, busy_s=0.01), 2.0)
     assert sequence.tokens[prompt:] == [9, 7, 7, 7]
-    assert scheduler.pool.used == scheduler.promised == 0
+    assert scheduler.pool.used == scheduler.blocks.growth_blocks == 0
 
 
 def test_an_aborted_pull_keeps_its_blocks_until_the_service_lets_go():
@@ -198,7 +198,7 @@ def test_blocks_of_a_lost_pull_are_used_again_only_after_the_service_let_go_of_t
     lost_pull(scheduler, first_token=False, abort=True)
     step(scheduler, now=65.0)
     assert scheduler.sequences == {}
-    assert (scheduler.pool.used, scheduler.promised) == (3, 0)
+    assert (scheduler.pool.used, scheduler.blocks.growth_blocks) == (3, 0)
     late = PullFailed(request_id="a", attempt=1, cause="cancelled", message="")
     scheduler.pull_failed(late)
     scheduler.pull_failed(late)  # a doubled event frees nothing twice
@@ -252,7 +252,7 @@ def check(scheduler, scheduled):
     held = [b for s in scheduler.sequences.values() for b in s.blocks]
     assert sum(pool.refs(b) for b in set(held)) == len(held)
     assert pool.free + pool.used + pool.cached == pool.total
-    assert scheduler.promised >= 0
+    assert scheduler.blocks.growth_blocks >= 0
     if scheduled.plan is not None:
         assert scheduled.plan.tokens <= scheduler.limits.max_num_batched_tokens
         assert len(scheduled.plan.chunks) <= scheduler.limits.max_num_seqs
@@ -293,7 +293,7 @@ def test_without_eviction_nothing_is_preempted_lost_or_starved(work, seqs, token
     preempted, sequences = run_all(scheduler, work)
     assert preempted == 0
     assert all(s.reason in ("length", "abort") for s in sequences)
-    assert scheduler.pool.used == scheduler.promised == 0
+    assert scheduler.pool.used == scheduler.blocks.growth_blocks == 0
 
 
 @settings(max_examples=60, deadline=None)
@@ -348,7 +348,7 @@ def test_pulls_that_end_in_any_way_keep_chunks_in_their_blocks_and_lose_nobody(
         scheduled, _ = step(scheduler, float(turn))
         if scheduled.plan is not None:
             flatten(scheduled.plan)
-        assert scheduler.promised >= 0
+        assert scheduler.blocks.growth_blocks >= 0
         for job in scheduled.pull_jobs:
             _, _, end, ready, wait, leaves = pulls[int(job.request_id[1:])]
             due.setdefault(turn + 1 + wait, []).append(
@@ -360,4 +360,4 @@ def test_pulls_that_end_in_any_way_keep_chunks_in_their_blocks_and_lose_nobody(
         s.sampling.max_tokens for s in everything if s.reason == "length"
     ]
     assert all(s.reason in ("length", "abort") for s in everything)
-    assert scheduler.pool.used == scheduler.promised == 0
+    assert scheduler.pool.used == scheduler.blocks.growth_blocks == 0

@@ -3,10 +3,10 @@
 import queue
 
 from argosy_engine.config import EngineConfig
+from argosy_engine.core.blocks.pool import BlockPool
 from argosy_engine.core.capacity import GuaranteedNoEvict
 from argosy_engine.core.handover.messages import LeaseReady, PrefillRefused, RemotePrefill
 from argosy_engine.core.limits import Limits
-from argosy_engine.core.pool import BlockPool
 from argosy_engine.core.request import NewRequest
 from argosy_engine.core.sampling import SamplingParams
 from argosy_engine.core.scheduler import Scheduler

@@ -11,9 +11,10 @@ from collections.abc import Callable, Iterator
 from dataclasses import replace
 
 from argosy_engine.config import EngineConfig
+from argosy_engine.core.blocks.pool import BlockPool
+from argosy_engine.core.blocks.prefix import hashes_of
 from argosy_engine.core.capacity import GuaranteedNoEvict
 from argosy_engine.core.limits import Limits, Refusal
-from argosy_engine.core.pool import BlockPool
 from argosy_engine.core.request import Emission, NewRequest, Sequence
 from argosy_engine.core.sampling import SamplingParams
 from argosy_engine.core.scheduler import Scheduler
@@ -154,7 +155,7 @@ class Node:
         )  # fmt: skip
         # Not added to the scheduler: its thread would compute it.
         probe = Sequence(request=request, tokens=list(prompt), arrival_index=0)
-        blocks = self.scheduler.pool.match(probe.hash_up_to(len(prompt) // BLOCK, BLOCK))
+        blocks = self.scheduler.pool.match(hashes_of(probe, len(prompt) // BLOCK, BLOCK))
         data = b"".join(self.runner.memory[block] for block in blocks)
         return list(struct.unpack(f"{len(data) // 4}I", data))
 

@@ -5,10 +5,20 @@ preempts; MAX_UTILIZATION admits on what the next steps need, and preempts when 
 All numbers are blocks.
 """
 
-from dataclasses import dataclass
-from typing import Protocol
+from collections.abc import Iterable
+from dataclasses import dataclass, replace
+from typing import Literal, Protocol
 
-__all__ = ["Candidate", "CapacityPolicy", "GuaranteedNoEvict", "MaxUtilization", "Pressure"]
+from argosy_engine.core.request import Sequence
+
+__all__ = [
+    "Candidate",
+    "CapacityPolicy",
+    "GuaranteedNoEvict",
+    "MaxUtilization",
+    "Pressure",
+    "blocked_by",
+]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -25,7 +35,7 @@ class Pressure:
     """What is inside already."""
 
     available: int
-    promised: int  # Σ growth_blocks still to come of those inside
+    growth_blocks: int  # still to come, of those inside
     inside: int  # sequences
     step: int
 
@@ -42,7 +52,7 @@ class GuaranteedNoEvict:
     """Everybody's longest end fits: no preemption, ever."""
 
     def admits(self, candidate: Candidate, pressure: Pressure) -> bool:
-        need = candidate.prompt_blocks + candidate.growth_blocks + pressure.promised
+        need = candidate.prompt_blocks + candidate.growth_blocks + pressure.growth_blocks
         return need <= pressure.available
 
     def preempted(self, step: int) -> None:
@@ -69,9 +79,21 @@ class MaxUtilization:
             self._last_step = pressure.step
         need = candidate.prompt_blocks + self._headroom
         if candidate.preemptions >= self.PATIENCE:
-            need = candidate.prompt_blocks + candidate.growth_blocks + pressure.promised
+            need = candidate.prompt_blocks + candidate.growth_blocks + pressure.growth_blocks
         return need <= pressure.available
 
     def preempted(self, step: int) -> None:
         self._headroom *= 2 if step - self._last_step <= self.QUIET_STEPS else 1
         self._last_step = step
+
+
+def blocked_by(
+    policy: CapacityPolicy, candidate: Candidate, pressure: Pressure, leased: Iterable[Sequence]
+) -> Literal["kv", "lease"] | None:
+    """What keeps the candidate out; "lease" if it could enter were it not for the leased blocks."""
+    if policy.admits(candidate, pressure):
+        return None
+    held = sum(len(sequence.blocks) for sequence in leased)
+    if held and policy.admits(candidate, replace(pressure, available=pressure.available + held)):
+        return "lease"
+    return "kv"

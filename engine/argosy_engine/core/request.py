@@ -9,7 +9,6 @@ from dataclasses import dataclass, field
 from enum import Enum
 from typing import Literal
 
-from argosy_engine.core.pool import hash_block
 from argosy_engine.core.sampling import SamplingParams
 
 __all__ = [
@@ -20,7 +19,6 @@ __all__ = [
     "Sequence",
     "State",
     "client_id",
-    "find_finish_reason",
 ]
 
 FinishReason = Literal["stop", "length", "abort", "error"]
@@ -77,7 +75,7 @@ class Sequence:
     preemptions: int = 0
     last_step: int = 0
     wait_deadline_s: float = float("inf")
-    cancelling: bool = False  # its pull was told to stop; it is never pulled again
+    pull_cancelled: bool = False  # it is never pulled again
     scheduled_s: float | None = None  # first admission
     first_token_s: float | None = None
     last_token_s: float | None = None
@@ -114,19 +112,38 @@ class Sequence:
         """Order of admission; a preempted request keeps its arrival."""
         return (self.request.priority, self.request.arrival_s, self.arrival_index)
 
+    def stamp_admission(self, now: float) -> None:
+        """Note the first admission and its prefix hit; a readmission changes neither."""
+        if self.scheduled_s is None:
+            self.scheduled_s = now
+            self.cached_tokens = self.num_computed
+
+    def stamp_token(self, now: float) -> float | None:
+        """Note the time of a new token; seconds since the previous one, None for the first."""
+        last, self.last_token_s = self.last_token_s, now
+        if self.first_token_s is None:
+            self.first_token_s = now
+        return None if last is None else now - last
+
+    def finish_reason(
+        self, token_id: int, eos: frozenset[int], max_model_len: int
+    ) -> FinishReason | None:
+        """Whether the token just appended is the last: min_tokens, then eos, stop ids, length."""
+        sampling, produced = self.request.sampling, self.n_output
+        if produced >= sampling.min_tokens:
+            if token_id in eos and not sampling.ignore_eos:
+                return "stop"
+            if token_id in sampling.stop_token_ids:
+                return "stop"
+        if produced >= sampling.max_tokens or len(self.tokens) >= max_model_len:
+            return "length"
+        return None
+
     def max_total(self, max_model_len: int) -> int:
         """Tokens whose KV this request may ever need here."""
         if self.request.lease_s is not None:
             return self.n_prompt  # its first token's KV is written by the peer
         return min(self.n_prompt + self.sampling.max_tokens, max_model_len)
-
-    def hash_up_to(self, full_blocks: int, block_size: int) -> list[bytes]:
-        """Chained hashes of the first `full_blocks` blocks, computed once each."""
-        for index in range(len(self.hashes), full_blocks):
-            parent = self.hashes[-1] if self.hashes else b""
-            start = index * block_size
-            self.hashes.append(hash_block(parent, self.tokens[start : start + block_size]))
-        return self.hashes[:full_blocks]
 
 
 # Not frozen: one is made for each token, and freezing would double its cost.
@@ -141,19 +158,3 @@ class Emission:
     message: str = ""  # with reason "error"
     code: ErrorCode = "internal_error"
     leased: bool = False  # a remote prefill is ready to be pulled
-
-
-def find_finish_reason(
-    sequence: Sequence, token_id: int, eos: frozenset[int], max_model_len: int
-) -> FinishReason | None:
-    """Does the token just appended end it? min_tokens, then eos, stop ids, length."""
-    sampling = sequence.sampling
-    produced = sequence.n_output
-    if produced >= sampling.min_tokens:
-        if token_id in eos and not sampling.ignore_eos:
-            return "stop"
-        if token_id in sampling.stop_token_ids:
-            return "stop"
-    if produced >= sampling.max_tokens or len(sequence.tokens) >= max_model_len:
-        return "length"
-    return None

@@ -4,6 +4,7 @@
 `Scheduler.update`. A timing runner needs only the counts; a tensor runner calls `flatten`.
 """
 
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import Literal
 
@@ -20,6 +21,7 @@ __all__ = [
     "StepOutput",
     "StepPlan",
     "flatten",
+    "plan_step",
 ]
 
 StepKind = Literal["prefill", "decode", "mixed"]
@@ -126,6 +128,43 @@ class FlatBatch:
     sample_positions: list[int]  # [S] position that the drawn token will have (the RNG's key)
     sampling: list[SamplingParams]  # [S]
     histories: list[list[int]]  # [S] tokens so far, the sequences' own lists
+
+
+def plan_step(
+    index: int, batch: Iterable[tuple[Sequence, int]], block_size: int, *, after_idle: bool
+) -> StepPlan:
+    """A plan that computes that many tokens of each sequence."""
+    chunks: list[Chunk] = []
+    prefill_tokens = context_tokens = decodes = 0
+    for sequence, count in batch:
+        request, decode = sequence.request, sequence.decoding
+        chunks.append(
+            Chunk(
+                request_id=request.request_id,
+                tokens=sequence.tokens,
+                block_table=sequence.blocks,
+                start=sequence.num_computed,
+                count=count,
+                samples=decode or count == sequence.remaining,
+                decode=decode,
+                sampling=request.sampling,
+            )
+        )
+        if decode:
+            decodes += 1
+            context_tokens += len(sequence.tokens)
+        else:
+            prefill_tokens += count
+    return StepPlan(
+        index=index,
+        chunks=tuple(chunks),
+        block_size=block_size,
+        prefill_tokens=prefill_tokens,
+        prefill_sequences=len(chunks) - decodes,
+        decode_sequences=decodes,
+        decode_context_tokens=context_tokens,
+        after_idle=after_idle,
+    )
 
 
 def flatten(plan: StepPlan) -> FlatBatch:

@@ -110,7 +110,7 @@ class EngineMetrics:
         draining: Callable[[], bool],
     ) -> None:
         """Read these objects at each scrape; reads of lengths and ints are safe across threads."""
-        pool, waiting, pulling = scheduler.pool, scheduler.waiting, scheduler.pulling
+        pool, waiting, pulling = scheduler.pool, scheduler.waiting, scheduler.pulls
 
         def read(name: str, value: Callable[[], float], **labels: str) -> None:
             self._one(name, **labels).set_function(value)
@@ -125,7 +125,7 @@ class EngineMetrics:
         self._one("vllm:cache_config_info", **sizes).set(1)
         self._one("argosy_engine_info", **facts).set(1)
         self._one("argosy_kv_capacity_tokens").set(layout.capacity_tokens)
-        read("argosy_outstanding_prompt_tokens", scheduler.outstanding_prompt_tokens)
+        read("argosy_outstanding_prompt_tokens", lambda: _outstanding_prompt_tokens(scheduler))
         read("argosy_kv_leases_active", leases)
         read("argosy_engine_draining", lambda: float(draining()))
         self.registry.register(_Reading(self._rows[_LEASES_EXPIRED], leases_expired))
@@ -218,6 +218,12 @@ class EngineMetrics:
         self._request_output.observe(produced)
         self._request_max.observe(sequence.sampling.max_tokens)
         self._request_preempted.observe(sequence.preemptions)
+
+
+def _outstanding_prompt_tokens(scheduler: Scheduler) -> int:
+    """Without what the prefix cache is known to hold."""
+    here = [*scheduler.waiting, *scheduler.running]
+    return sum(sequence.remaining for sequence in here if not sequence.decoding)
 
 
 def _create(row: Series, edges: list[float], registry: CollectorRegistry) -> Any:

@@ -18,10 +18,10 @@ import uvicorn
 from starlette.types import ASGIApp
 
 from argosy_engine.config import EngineConfig
+from argosy_engine.core.blocks.pool import BlockPool
 from argosy_engine.core.capacity import CapacityPolicy, GuaranteedNoEvict, MaxUtilization
 from argosy_engine.core.handover.messages import TransferService
 from argosy_engine.core.limits import Limits, Refusal
-from argosy_engine.core.pool import BlockPool
 from argosy_engine.core.scheduler import Scheduler
 from argosy_engine.errors import LoadError
 from argosy_engine.metrics.observe import EngineMetrics

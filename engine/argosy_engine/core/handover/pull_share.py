@@ -6,6 +6,7 @@ free of any one peer, so that a peer which falls silent cannot stop this engine.
 
 from collections.abc import Iterable
 
+from argosy_engine.core.handover.pulls import may_pull
 from argosy_engine.core.request import Sequence
 
 __all__ = ["PullShare"]
@@ -31,9 +32,8 @@ class PullShare:
 
     def spent(self, sequence: Sequence, block_size: int) -> bool:
         """Must this waiting request's pull wait for others to end? One alone always may start."""
-        request = sequence.request
-        if not request.candidates or sequence.n_output or sequence.cancelling:
+        if not may_pull(sequence):
             return False  # computed here
-        count, blocks = self._held.get(request.candidates[0], (0, 0))
+        count, blocks = self._held.get(sequence.request.candidates[0], (0, 0))
         need = -(-sequence.n_prompt // block_size)
         return bool(count) and (count >= self._places or blocks + need > self._blocks)

@@ -5,19 +5,12 @@ sequences), *cached* (held by nobody, but its text is known and may be hit again
 Cached blocks are given away oldest first when free ones run out.
 """
 
-from array import array
 from collections import OrderedDict
 from collections.abc import Iterable, Sequence
-from hashlib import blake2b
 
 from argosy_engine.errors import PoolExhaustedError
 
-__all__ = ["BlockPool", "hash_block"]
-
-
-def hash_block(parent: bytes, token_ids: Sequence[int]) -> bytes:
-    """16 bytes that name a full block's text *and* everything before it (chained over `parent`)."""
-    return blake2b(array("I", token_ids).tobytes(), digest_size=16, key=parent).digest()
+__all__ = ["BlockPool"]
 
 
 class BlockPool:

@@ -1,0 +1,138 @@
+"""Pulls that a decode engine has under way, and the blocks that a lost one may still write to.
+
+`Scheduler` starts a pull when it admits a request whose prompt a peer computes, and passes the KV
+service's events on. States and their meanings are in `states.py`.
+"""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from argosy_engine.core.blocks.pool import BlockPool
+from argosy_engine.core.handover.messages import PullDone, PullEvent, PullFailed, PullJob, PullReady
+from argosy_engine.core.handover.states import PullState, move_pull
+from argosy_engine.core.request import Sequence, State
+
+__all__ = ["Pulls", "may_pull", "should_pull"]
+
+
+def may_pull(sequence: Sequence) -> bool:
+    """False for text that began here already, and after a pull that was cancelled."""
+    return bool(sequence.request.candidates) and not (sequence.n_output or sequence.pull_cancelled)
+
+
+def should_pull(sequence: Sequence, hit_blocks: int, block_size: int) -> bool:
+    """Whether a peer computes the prompt; not worth it for less than a block after a cache hit."""
+    if not may_pull(sequence):
+        return False
+    return not hit_blocks or sequence.n_prompt - hit_blocks * block_size > block_size
+
+
+@dataclass(slots=True)
+class _Pull:
+    sequence: Sequence
+    deadline_s: float
+    """When it is cancelled; once it is, when it is given up as lost."""
+
+    state: PullState = PullState.ASKED
+
+    def move(self, after: PullState) -> None:
+        self.state = move_pull(self.state, after)
+
+
+class Pulls:
+    """Pulls by request id. The sequences hold a place in the batch meanwhile."""
+
+    def __init__(self, pool: BlockPool) -> None:
+        self._pool = pool
+        self._pulls: dict[str, _Pull] = {}
+        self._lost: dict[tuple[str, int], tuple[_Pull, list[int]]] = {}
+
+    def __len__(self) -> int:
+        return len(self._pulls)
+
+    def sequences(self) -> Iterator[Sequence]:
+        return (pull.sequence for pull in self._pulls.values())
+
+    def start(self, sequence: Sequence, *, now: float, timeout_s: float) -> PullJob:
+        """The job for the KV service. The sequence has the blocks of its whole prompt."""
+        sequence.state = State.PULLING
+        self._pulls[sequence.request_id] = _Pull(sequence, deadline_s=now + timeout_s)
+        return PullJob(
+            request_id=sequence.request_id,
+            attempt=sequence.request.attempt,
+            token_ids=sequence.request.token_ids,
+            sampling=sequence.sampling,
+            candidates=sequence.request.candidates,
+            block_ids=tuple(sequence.blocks),
+            have_tokens=sequence.num_computed,
+            timeout_s=timeout_s,
+        )
+
+    def first_token(self, event: PullReady) -> Sequence | None:
+        """Append the peer's token; the sequence if its client still waits for one."""
+        pull = self._of(event)
+        if pull is None or pull.sequence.reason is not None or pull.sequence.n_output:
+            return None
+        if pull.state is PullState.ASKED:
+            pull.move(PullState.STREAMING)
+        pull.sequence.tokens.append(event.first_token)
+        return pull.sequence
+
+    def end(self, event: PullDone | PullFailed) -> Sequence | None:
+        """The KV service no longer touches the blocks; the sequence if it still waited for that."""
+        after = PullState.DONE if isinstance(event, PullDone) else PullState.FAILED
+        lost = self._lost.pop((event.request_id, event.attempt), None)
+        if lost is not None:
+            pull, written = lost
+            pull.move(after)
+            self._pool.release(written)
+        current = self._of(event)
+        if current is None:
+            return None
+        current.move(after)
+        del self._pulls[event.request_id]
+        return current.sequence
+
+    def cancel(self, now: float, confirm_s: float) -> list[tuple[str, int]]:
+        """(request id, attempt) of pulls whose request ended or that took too long, each once.
+
+        The KV service has `confirm_s` to confirm.
+        """
+        over = [
+            pull
+            for pull in self._pulls.values()
+            if pull.state is not PullState.CANCELLING
+            and (pull.sequence.reason is not None or pull.deadline_s <= now)
+        ]
+        for pull in over:
+            pull.move(PullState.CANCELLING)
+            pull.deadline_s = now + confirm_s
+            pull.sequence.pull_cancelled = True
+        return [(pull.sequence.request_id, pull.sequence.request.attempt) for pull in over]
+
+    def abandon(self, now: float) -> list[Sequence]:
+        """Sequences whose cancelled pull was not confirmed in time; they go on without it.
+
+        The blocks that the service may still write to get one more reference, which keeps them
+        out of the pool until `end`. Prefix hits are not among them: the service never writes those.
+        """
+        late = [
+            pull
+            for pull in self._pulls.values()
+            if pull.state is PullState.CANCELLING and pull.deadline_s <= now
+        ]
+        for pull in late:
+            sequence = pull.sequence
+            del self._pulls[sequence.request_id]
+            written = sequence.blocks[sequence.committed :]
+            self._pool.take(written)
+            pull.move(PullState.LOST)
+            self._lost[sequence.request_id, sequence.request.attempt] = pull, written
+        return [pull.sequence for pull in late]
+
+    def _of(self, event: PullEvent) -> _Pull | None:
+        """None for an event of an earlier attempt, or one that came twice."""
+        pull = self._pulls.get(event.request_id)
+        if pull is None or pull.sequence.request.attempt != event.attempt:
+            return None
+        return pull
