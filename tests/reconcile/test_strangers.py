@@ -97,7 +97,7 @@ async def test_a_number_that_cannot_be_read_is_a_condition_and_ends_no_round() -
     said = next(c for c in status.conditions if c.type == "CapacityLimited")
     assert (said.status, said.reason) == ("Unknown", "UnreadableNumber")
     assert "nvidia.com/gpu: many" in said.message
-    assert "Pod/ours" in said.message
+    assert "pod ours" in said.message
 
 
 @pytest.mark.parametrize("cost", ["\N{SUPERSCRIPT TWO}", "-", "1e3", "--1", "9" * 40, ""])

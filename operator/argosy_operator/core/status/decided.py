@@ -7,6 +7,7 @@ read them back from the MetricsAvailable condition.
 """
 
 from argosy_operator.api.conditions import ConditionType, Reason
+from argosy_operator.core.fleet import names
 from argosy_operator.core.fleet.snapshot import Snapshot
 from argosy_operator.core.reconcile.targets import goals_of
 from argosy_operator.core.scaling.decision import Decision, Rule
@@ -74,15 +75,16 @@ def messages_of_decision(decision: Decision | None) -> dict[Reason, str]:
         messages[Reason.METRICS_UNAVAILABLE] = decision.message
     if decision.unknown:
         messages[Reason.SIGNALS_UNKNOWN] = (
-            f"Prometheus has no samples of {', '.join(decision.unknown)}: replicas are added as "
-            "before, and none is removed from these roles"
+            f"Prometheus has no samples of {', '.join(decision.unknown)}, so no replica of these "
+            "roles is removed; replicas are still added. Check that Prometheus scrapes the engine "
+            "pods"
         )
     if decision.silent_gateways:
         silent = ", ".join(decision.silent_gateways)
         messages[Reason.GATEWAY_SILENT] = (
-            f"gateway pods are Ready and Prometheus has no fresh samples of them: {silent}; no "
-            "replica is removed until it has. Check that Prometheus reaches port 8081 of each and "
-            "that its relabelling sets the label pod"
+            f"Prometheus has no fresh samples of ready gateway pods: {silent}. No replica is "
+            f"removed until it has. Check that it reaches port {names.GATEWAY_ADMIN_PORT} of each "
+            "pod, and that relabelling sets the label pod"
         )
     if clock := _clock_message(decision.clock_skew_s):
         messages[Reason.MEASURED] = messages[Reason.IDLE] = clock
@@ -128,6 +130,6 @@ def _clock_message(skew_s: float) -> str:
         return ""
     way = "ahead of" if skew_s > 0 else "behind"
     return (
-        f"the operator's clock is more than {least} {way} Prometheus' clock, which is the one that "
-        "decisions use: set both by NTP"
+        f"the operator's clock is more than {least} {way} Prometheus' clock. Decisions use "
+        "Prometheus' clock; synchronize both with NTP"
     )

@@ -1,7 +1,7 @@
-"""The numbers of status: pods per role, what users got, the last decisions, the columns.
+"""The numbers of status: pods per role, what users got, the last decisions, the printer columns.
 
-Measured numbers keep the text that stands until they moved by more than a step: a fleet whose
-attainment wavers by a thousandth writes nothing.
+Measured numbers are damped: the text in status stays until the number has moved by more than a
+step. A fleet whose attainment varies by a thousandth writes nothing.
 """
 
 from typing import Any
@@ -14,50 +14,59 @@ from argosy_operator.core.reconcile.targets import by_law
 from argosy_operator.core.scaling.observe import FleetMetrics, Signal, Value
 
 ATTAINMENT_STEP = 0.01
-RATE_STEP = 0.1  # relative
-SPAN_STEP = 0.1  # relative
+"""Absolute: one percentage point."""
+RATE_STEP = 0.1
+"""Relative to the rate. Rates of a few requests vary by this much from window to window."""
+DURATION_STEP = 0.1
+"""Relative to the duration."""
 HISTORY = 5
+"""Decisions in status.autoscaling.history."""
 AT_RISK = 0.02
+"""AtRisk: attainment is above the goal by less than this share of the misses that the goal allows.
+With a goal of 0.9: from 0.9 to 0.902."""
 
 
 def damped(old: str | None, new: float, step: float, digits: int) -> str:
-    """`new` as text, or `old` while they differ by no more than `step`."""
-    stood = _number(old)
-    if old is not None and stood is not None and abs(stood - new) <= step:
+    """`new` as text, or `old` if the two differ by at most `step`."""
+    before = number(old)
+    if old is not None and before is not None and abs(before - new) <= step:
         return old
     return f"{new:.{digits}f}"
 
 
 def damped_duration(old: str | None, new_s: float) -> str:
-    """`41ms` below a second, `1.62s` from there on; `old` while they differ by a tenth at most."""
+    """`41ms` below a second, else `1.62s`; `old` if the two differ by at most a tenth."""
     text = f"{new_s * 1000:.0f}ms" if new_s < 1 else f"{new_s:.2f}s"
     if old is None:
         return text
     try:
-        stood_s = float(old.rstrip("ms")) * (1e-3 if old.endswith("ms") else 1.0)
+        old_s = float(old.rstrip("ms")) * (1e-3 if old.endswith("ms") else 1.0)
     except ValueError:
         return text
-    return old if abs(stood_s - new_s) <= SPAN_STEP * new_s else text
+    return old if abs(old_s - new_s) <= DURATION_STEP * new_s else text
 
 
 def goodput_status(snapshot: Snapshot, *, due: bool = True) -> dict[str, Any] | None:
-    """What users got. What stands stays while nothing new is known, and until the figures are
-    `due`, unless one comes or goes or the verdict on the SLO turns."""
-    old = snapshot.fleet.status.goodput
-    standing = dump(old) if old is not None else None
+    """What users got; None if nothing is measured.
+
+    The old figures stay in a round without metrics. They also stay until new ones are `due`, unless
+    a figure appears or disappears or the verdict on the SLO changes.
+    """
+    status = snapshot.fleet.status.goodput
+    old = dump(status) if status is not None else None
     if snapshot.metrics is None:
-        return standing
-    figures = _measured(snapshot, snapshot.metrics, standing)
-    if due or standing is None or figures is None or figures.keys() != standing.keys():
-        return figures
-    return standing if _verdict(snapshot, figures) == _verdict(snapshot, standing) else figures
+        return old
+    new = _measured(snapshot, snapshot.metrics, old)
+    if due or old is None or new is None or new.keys() != old.keys():
+        return new
+    return old if _verdict(snapshot, new) == _verdict(snapshot, old) else new
 
 
 def _measured(
-    snapshot: Snapshot, metrics: FleetMetrics, standing: dict[str, Any] | None
+    snapshot: Snapshot, metrics: FleetMetrics, old: dict[str, Any] | None
 ) -> dict[str, Any] | None:
-    """The figures of this round; each keeps its text while it moved by less than its step."""
-    figures: dict[str, Any] = dict(standing or {})
+    """The figures of this round, each damped against its old text."""
+    figures: dict[str, Any] = dict(old or {})
     attainment = _value(metrics.attainment)
     if attainment is not None:
         before = figures.get("attainment")
@@ -75,35 +84,36 @@ def _measured(
     else:
         for name in ("offeredRps", "rps", "perGPU"):
             figures.pop(name, None)
-    spans = {"ttftP90": metrics.ttft_p90_s, "tpotP90": metrics.tpot_p90_s}
-    for name, signal in spans.items():  # they come and go with attainment: in one write
-        span_s = _value(signal)
-        if span_s is not None and attainment is not None:
-            figures[name] = damped_duration(figures.get(name), span_s)
+    durations = {"ttftP90": metrics.ttft_p90_s, "tpotP90": metrics.tpot_p90_s}
+    for name, signal in durations.items():
+        seconds = _value(signal)
+        # They appear and disappear together with attainment, in one write.
+        if seconds is not None and attainment is not None:
+            figures[name] = damped_duration(figures.get(name), seconds)
         else:
             figures.pop(name, None)
     return figures or None
 
 
 def _per_gpu(snapshot: Snapshot, before: str | None, good: float) -> dict[str, str]:
-    """Good requests per second and GPU; nothing for a fleet without GPUs."""
+    """Requests per second within the SLO, per GPU; empty for a fleet without GPUs."""
     gpus = sum(pod.gpus for pod in snapshot.pods if pod.alive)
     if gpus == 0:
         return {}
     return {"perGPU": damped(before, good / gpus, max(0.01, RATE_STEP * good / gpus), 2)}
 
 
-def slo_column(snapshot: Snapshot, figures: dict[str, Any] | None, blind: bool) -> str:
-    """Met, AtRisk, Missed, Idle, Unknown or None, for the column and the SLOMet condition."""
+def slo_column(snapshot: Snapshot, figures: dict[str, Any] | None, lacks_metrics: bool) -> str:
+    """Met, AtRisk, Missed, Idle, Unknown or None: for the column SLO and the SLOMet condition."""
     if not by_law(snapshot.fleet.spec):
-        return "None"  # nobody asks Prometheus then
-    if blind:
+        return "None"  # Prometheus is not queried
+    if lacks_metrics:
         return "Unknown"
     return _verdict(snapshot, figures or {})
 
 
 def _verdict(snapshot: Snapshot, figures: dict[str, Any]) -> str:
-    attained = _number(figures.get("attainment"))
+    attained = number(figures.get("attainment"))
     if attained is None:
         return "Idle"
     slo = snapshot.fleet.spec.slo
@@ -114,41 +124,38 @@ def _verdict(snapshot: Snapshot, figures: dict[str, Any]) -> str:
 
 
 def roles_status(snapshot: Snapshot, draft: Draft) -> dict[str, Any]:
-    """Pods of the current revision, counted; of old ones only those that still hold GPUs."""
+    """Pods of the current revision by role; draining pods and GPUs count older revisions too."""
     roles: dict[str, Any] = {}
     for role, _ in snapshot.fleet.spec.active_roles():
         pods = [pod for pod in snapshot.current(role) if pod.alive]
-        everyone = [pod for pod in snapshot.pods if pod.role == role and pod.alive]
-        ready = sum(pod.ready for pod in pods)
-        desired = draft.targets.get(role, 0)
-        starts = sorted(seconds for of, seconds in draft.memory.starts.values() if of == role)
-        standing = getattr(snapshot.fleet.status.roles, role)
-        before = (
-            standing.time_to_ready.removesuffix("s")
-            if standing and standing.time_to_ready
-            else None
-        )
-        typical = starts[len(starts) // 2] if starts else None
+        with_older = [pod for pod in snapshot.pods if pod.role == role and pod.alive]
         roles[role] = {
-            "desired": desired,
-            "ready": ready,
+            "desired": draft.targets.get(role, 0),
+            "ready": sum(pod.ready for pod in pods),
             "serving": sum(pod.serving for pod in pods),
             "pending": sum(not pod.ready and not pod.draining for pod in pods),
             "unschedulable": sum(pod.unschedulable is not None for pod in pods),
-            "draining": sum(pod.draining for pod in everyone),
-            "gpus": sum(pod.gpus for pod in everyone),
+            "draining": sum(pod.draining for pod in with_older),
+            "gpus": sum(pod.gpus for pod in with_older),
             "revision": snapshot.revision,
-            "timeToReady": f"{before}s"
-            if typical is None and before
-            else None
-            if typical is None
-            else damped(before, typical, max(1.0, 0.2 * typical), 0) + "s",
+            "timeToReady": _time_to_ready(snapshot, draft, role),
         }
     return roles
 
 
+def _time_to_ready(snapshot: Snapshot, draft: Draft, role: str) -> str | None:
+    """Median time from a pod's creation to ready, as "41s"; the old one while none is measured."""
+    starts = sorted(seconds for of, seconds in draft.memory.starts.values() if of == role)
+    status = getattr(snapshot.fleet.status.roles, role)
+    old = status.time_to_ready.removesuffix("s") if status and status.time_to_ready else None
+    if not starts:
+        return f"{old}s" if old else None
+    median_s = starts[len(starts) // 2]
+    return damped(old, median_s, max(1.0, 0.2 * median_s), 0) + "s"
+
+
 def role_status(snapshot: Snapshot, role: str, selector: str) -> dict[str, Any]:
-    """Status of the role's ServingRole, which the scale subresource reads."""
+    """Status of the role's ServingRole; HPA and `kubectl scale` read it through /scale."""
     pods = [pod for pod in snapshot.pods if pod.role == role and pod.alive]
     return {
         "replicas": len(pods),
@@ -159,12 +166,12 @@ def role_status(snapshot: Snapshot, role: str, selector: str) -> dict[str, Any]:
 
 def autoscaling_status(snapshot: Snapshot, draft: Draft) -> dict[str, Any]:
     """The last decision that changed replicas, with its record, and the ones before it."""
-    standing = snapshot.fleet.status.autoscaling
+    old = snapshot.fleet.status.autoscaling
     if not draft.scaled or draft.decision is None:
-        return dump(standing)
+        return dump(old)
     now, decision = rfc3339(snapshot.now), draft.decision
     moved = [t for t in decision.targets if t.replicas != t.current]
-    said = {
+    last = {
         "time": now,
         "reason": (moved[0] if moved else decision).rule.value,
         "message": decision.message[:1024],
@@ -172,16 +179,17 @@ def autoscaling_status(snapshot: Snapshot, draft: Draft) -> dict[str, Any]:
         "to": {t.role: t.replicas for t in decision.targets},
         "boundBy": moved[0].rule.value if moved else None,
     }
-    times = dict(standing.last_scale_time or {}) | {t.role: now for t in moved}
-    history = [said, *(dump(old) for old in standing.history)][:HISTORY]
+    times = dict(old.last_scale_time or {}) | {t.role: now for t in moved}
     return {
-        "lastDecision": said | {"record": dict(draft.record or {})},
-        "history": history,
+        "lastDecision": last | {"record": dict(draft.record or {})},
+        "history": [last, *(dump(earlier) for earlier in old.history)][:HISTORY],
         "lastScaleTime": times,
     }
 
 
 def printer_columns(roles: dict[str, Any], slo: str, reason: str) -> dict[str, str]:
+    """The columns of `kubectl get`; serving/desired for roles. A colocated pod does both."""
+
     def count(role: str) -> str:
         return f"{roles[role]['serving']}/{roles[role]['desired']}"
 
@@ -195,8 +203,8 @@ def printer_columns(roles: dict[str, Any], slo: str, reason: str) -> dict[str, s
     }
 
 
-def _number(text: str | None) -> float | None:
-    """A figure of the standing status, which others may have written too."""
+def number(text: str | None) -> float | None:
+    """A figure of status; None if it is no number, since users can write status too."""
     try:
         return None if text is None else float(text)
     except ValueError:

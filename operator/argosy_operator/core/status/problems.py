@@ -1,8 +1,7 @@
-"""What keeps a fleet from its spec, in words that say what to do.
+"""Problems that keep a fleet from its spec: each has a reason, its cause, and what to do.
 
-Read from pods (why they do not start), from Deployments (why no pods are created) and from orders
-that failed. A Problem has a reason of the conditions' vocabulary; `status.py` decides which
-condition it goes to.
+They are read from pods (why one does not start), from Deployments (why no pod is created) and from
+writes that failed. table.py decides which conditions a problem sets.
 """
 
 import json
@@ -18,32 +17,44 @@ from argosy_operator.core.reconcile.draft import Draft
 from argosy_operator.core.reconcile.failures import shown
 
 CAPACITY = (Reason.UNSCHEDULABLE, Reason.QUOTA_EXCEEDED)
+"""Problems of a cluster that has too little room."""
 
-# What the engine says in its termination message, and what helps.
 LOAD_FAILURES: dict[Reason, str] = {
-    Reason.MODEL_NOT_FOUND: "put the weights on the volume, or correct spec.model.uri",
-    Reason.WEIGHTS_INVALID: "write the weights anew as safetensors, or correct spec.model.uri",
-    Reason.UNSUPPORTED_ARCHITECTURE: "choose a model whose architecture the engine knows",
-    Reason.OUT_OF_MEMORY: "raise the role's resources, or lower spec.engine.maxModelLen",
-    Reason.BAD_ARGUMENT: "correct spec.engine",
+    Reason.MODEL_NOT_FOUND: "Put the weights on the volume, or correct spec.model.uri",
+    Reason.WEIGHTS_INVALID: "Save the weights again as safetensors, or correct spec.model.uri",
+    Reason.UNSUPPORTED_ARCHITECTURE: "Choose a model whose architecture the engine supports",
+    Reason.OUT_OF_MEMORY: "Raise the memory in spec.roles.<role>.resources, or lower "
+    "spec.engine.maxModelLen",
+    Reason.BAD_ARGUMENT: "Correct spec.engine",
 }
+"""What to do about each reason that an engine gives in its termination message."""
+
 MOST_NAMED = 4
-_REFUSALS = (ErrorKind.FORBIDDEN, ErrorKind.QUOTA, ErrorKind.TERMINATING, ErrorKind.INVALID)
+"""Objects that one message names; it counts the rest."""
+
+CRASH_OUTPUT = 300
+"""Last characters of a crashed container's output that its message shows."""
+
+_REJECTIONS = (ErrorKind.FORBIDDEN, ErrorKind.QUOTA, ErrorKind.TERMINATING, ErrorKind.INVALID)
+"""Errors of a write that have a reason of their own; all others are WriteFailed."""
+
+# Reasons that the kubelet gives while a container waits.
 _PULL = ("ErrImagePull", "ImagePullBackOff", "InvalidImageName", "ErrImageNeverPull")
 _CONFIG = ("CreateContainerConfigError", "CreateContainerError", "RunContainerError")
 
 
 @dataclass(frozen=True, slots=True)
 class Problem:
-    """`reason` of the vocabulary, `message` with cause and next step, most serious first."""
+    """Why a fleet is not as specified."""
 
     reason: Reason
     message: str
+    """Cause, then what to do."""
 
 
 def problems_of(snapshot: Snapshot, failed: Mapping[str, Failure]) -> tuple[Problem, ...]:
-    """All problems, each once: of the API, of names, of pods."""
-    found = [*_of_orders(failed), *_of_deployments(snapshot)]
+    """Problems of writes, Deployments and pods; the first of each reason."""
+    found = [*_of_writes(failed), *_of_deployments(snapshot)]
     found += [_unreadable(pod, pod.unreadable) for pod in snapshot.pods if pod.unreadable]
     for pod in snapshot.pods:
         problem = _of_pod(pod) if pod.alive else None
@@ -56,54 +67,56 @@ def problems_of(snapshot: Snapshot, failed: Mapping[str, Failure]) -> tuple[Prob
 
 
 def conflicts_of(draft: Draft, outcomes: Iterable[Outcome]) -> tuple[str, ...]:
-    """Objects of others that hold one of our names: Deployment/chat-gateway."""
+    """Objects with another owner whose names the fleet needs, as Deployment/chat-gateway."""
     met = [target(o.action) for o in outcomes if o.error is ErrorKind.FOREIGN]
     return tuple(sorted({*(f"{kind}/{name}" for kind, name in draft.foreign), *met}))
 
 
 def failed_writes(failed: Mapping[str, Failure]) -> tuple[Failure, ...]:
-    """Orders that fail for a reason that has no word of its own, such as a broken webhook."""
-    return tuple(f for f in shown(failed) if f.error not in _REFUSALS)
+    """Writes that fail for a reason without a `Problem` of its own, such as a broken webhook."""
+    return tuple(f for f in shown(failed) if f.error not in _REJECTIONS)
 
 
-def _of_orders(failed: Mapping[str, Failure]) -> Iterable[Problem]:
+def _of_writes(failed: Mapping[str, Failure]) -> Iterable[Problem]:
     for failure in shown(failed):
         what, why = failure.what, failure.message
         match failure.error:
             case ErrorKind.FORBIDDEN:
-                message = f"the API server forbids {what}: {why}. {_who_forbids(why)}"
+                message = f"the API server forbids {what}: {why}. {_remedy(why)}"
                 yield Problem(Reason.FORBIDDEN, message)
             case ErrorKind.QUOTA:
                 yield Problem(Reason.QUOTA_EXCEEDED, _quota(why))
             case ErrorKind.TERMINATING:
-                yield Problem(Reason.DELETING, "the namespace is being deleted; nothing is created")
+                message = "the namespace is being deleted, so nothing is created in it"
+                yield Problem(Reason.DELETING, message)
             case ErrorKind.INVALID:
-                yield Problem(Reason.INVALID_SPEC, f"the API server refuses {what}: {why}")
+                message = f"the API server rejects {what}: {why}. Correct the spec"
+                yield Problem(Reason.INVALID_SPEC, message)
     failures = failed_writes(failed)
     if failures:
-        yield Problem(Reason.WRITE_FAILED, _failing(failures))
+        yield Problem(Reason.WRITE_FAILED, _cannot_write(failures))
 
 
-def _failing(failures: tuple[Failure, ...]) -> str:
-    """Objects and cause. All of them mostly fail for the same reason; the oldest one is quoted."""
+def _cannot_write(failures: tuple[Failure, ...]) -> str:
+    """Objects and cause. They usually fail for the same reason, so only the oldest is quoted."""
     named = list(dict.fromkeys(failure.what for failure in failures))
     more = f" and {len(named) - MOST_NAMED} more" if len(named) > MOST_NAMED else ""
     why = failures[0].message.rstrip(".")
-    helps = "the log of the operator says more"
+    remedy = "See the operator's log"
     if "webhook" in why:
-        helps = "fix that webhook, or exclude this namespace in its configuration"
-    return f"{', '.join(named[:MOST_NAMED])}{more} cannot be written: {why}. What helps: {helps}"
+        remedy = "Repair that webhook, or exclude this namespace in its configuration"
+    return f"{', '.join(named[:MOST_NAMED])}{more} cannot be written: {why}. {remedy}"
 
 
-def _who_forbids(message: str) -> str:
-    """What helps: only RBAC names the user; webhooks and policies name themselves."""
+def _remedy(message: str) -> str:
+    """Only RBAC names the user that it refuses; webhooks and policies name themselves."""
     if 'user "' in message.lower():
         return "Add the missing rule to the operator's role"
-    return "Ask for what the cluster allows, or have that policy changed"
+    return "Change the fleet so that the policy allows it, or change the policy"
 
 
 def _of_deployments(snapshot: Snapshot) -> Iterable[Problem]:
-    """A Deployment whose pods cannot even be created says so in ReplicaFailure."""
+    """A Deployment whose pods cannot be created has the condition ReplicaFailure."""
     for name, deployment in snapshot.owned("Deployment").items():
         for condition in deployment.get("status", {}).get("conditions") or ():
             if condition["type"] == "ReplicaFailure" and condition["status"] == "True":
@@ -113,56 +126,57 @@ def _of_deployments(snapshot: Snapshot) -> Iterable[Problem]:
                 else:
                     yield Problem(
                         Reason.FORBIDDEN,
-                        f"pods of {name} cannot be created: {message}. Ask for what the "
-                        "namespace allows, or have its policy changed",
+                        f"pods of {name} cannot be created: {message}. Change the fleet so that "
+                        "the namespace allows its pods, or change the namespace's policy",
                     )
 
 
 def _of_pod(pod: Pod) -> Problem | None:
-    """Why the pod does not run, the engine's own words first."""
-    said = _engine_said(pod)
-    if said is not None and not pod.ready:
-        return said
+    """Why the pod does not run. The engine's own termination message comes first."""
+    failure = _load_failure(pod)
+    if failure is not None and not pod.ready:
+        return failure
     if pod.unschedulable is not None:
         return _unschedulable(pod, pod.unschedulable)
     reason, message = pod.trouble or ("", "")
     if reason in _PULL:
-        field = "spec.engine.image"
-        if pod.role == names.GATEWAY_ROLE:
-            field = "images.gateway in the values of the operator's chart"
-        return Problem(
-            Reason.IMAGE_PULL_FAILED,
-            f"the image of pod {pod.name} cannot be fetched: {_pull_error(message)}. Correct "
-            f"{field}, or mirror the image",
-        )
+        return _image_pull(pod, message)
     if reason in _CONFIG:
         return Problem(
             Reason.CONTAINER_CRASHING,
-            f"the container of pod {pod.name} cannot be started ({reason}): {message}",
+            f"the container of pod {pod.name} cannot start ({reason}): {message}. See kubectl "
+            f"describe pod {pod.name}",
         )
     if reason == "CrashLoopBackOff" or _crashes_again(pod):
-        last = f": {pod.ended[1].strip()[-300:]}" if pod.ended else ""
+        output = f": {pod.ended[1].strip()[-CRASH_OUTPUT:]}" if pod.ended else ""
         return Problem(
             Reason.CONTAINER_CRASHING,
-            f"pod {pod.name} ends again and again{last}. See kubectl logs {pod.name} -p",
+            f"pod {pod.name} keeps crashing{output}. See kubectl logs {pod.name} --previous",
         )
     return None
 
 
-def _pull_error(message: str) -> str:
-    """The kubelet takes turns between an error and `Back-off pulling image …: ErrImagePull:` with
-    the same error behind it; told as one, so that a fleet that cannot start writes nothing."""
-    return message.rpartition("ErrImagePull: ")[2]
+def _image_pull(pod: Pod, message: str) -> Problem:
+    """The kubelet alternates between an error and `Back-off pulling image …: ErrImagePull:` with
+    the same error behind it. Both give the same message, so that status does not change."""
+    error = message.rpartition("ErrImagePull: ")[2]
+    field = "spec.engine.image"
+    if pod.role == names.GATEWAY_ROLE:
+        field = "images.gateway in the values of the operator's chart"
+    return Problem(
+        Reason.IMAGE_PULL_FAILED,
+        f"pod {pod.name} cannot pull its image: {error}. Correct {field}, or copy the image to "
+        "where the nodes can pull it",
+    )
 
 
 def _crashes_again(pod: Pod) -> bool:
-    """Between two crashes the container runs for a moment; that is no recovery before it is
-    ready."""
+    """Between two crashes the container runs for a moment, but it is not ready then."""
     return pod.ended is not None and pod.restarts > 0 and not pod.ready
 
 
-def _engine_said(pod: Pod) -> Problem | None:
-    """The typed termination message of the engine (designs/0001-seams.md §3)."""
+def _load_failure(pod: Pod) -> Problem | None:
+    """From the engine's typed termination message (designs/0001-seams.md §3)."""
     if pod.ended is None or pod.role == names.GATEWAY_ROLE:
         return None
     ended, text = pod.ended
@@ -170,16 +184,12 @@ def _engine_said(pod: Pod) -> Problem | None:
         message = json.loads(text)
         reason, why = Reason(message["reason"]), str(message["message"])
     except (ValueError, KeyError, TypeError):
-        if ended == "OOMKilled":
-            return Problem(
-                Reason.OUT_OF_MEMORY,
-                f"pod {pod.name} was ended for using too much memory: "
-                f"{LOAD_FAILURES[Reason.OUT_OF_MEMORY]}",
-            )
-        return None
+        if ended != "OOMKilled":
+            return None
+        reason, why = Reason.OUT_OF_MEMORY, f"pod {pod.name} was killed: it used too much memory"
     if reason not in LOAD_FAILURES:
         return None
-    return Problem(reason, f"{why.rstrip('.')}. What helps: {LOAD_FAILURES[reason]}")
+    return Problem(reason, f"{why.rstrip('.')}. {LOAD_FAILURES[reason]}")
 
 
 def _unschedulable(pod: Pod, message: str) -> Problem:
@@ -199,10 +209,10 @@ def _unschedulable(pod: Pod, message: str) -> Problem:
 def _unreadable(pod: Pod, text: str) -> Problem:
     return Problem(
         Reason.UNREADABLE_NUMBER,
-        f"Pod/{pod.name} has a limit that is not a number, {text}: its GPUs are not counted. Find "
-        "out who changes the fleet's pods (a webhook?)",
+        f"pod {pod.name} has a limit that is not a number, {text}, so its GPUs are not counted. "
+        "Find the webhook or controller that changes the fleet's pods",
     )
 
 
 def _quota(message: str) -> str:
-    return f"{message}. Have the quota raised, or lower the roles' replicas or resources"
+    return f"{message}. Raise the quota, or lower the roles' replicas or resources"
