@@ -10,8 +10,9 @@ import yaml
 
 from argosy_operator.api.v1alpha1 import ServingDeploymentSpec
 from argosy_operator.core.reconcile.targets import goals_of
+from argosy_operator.core.scaling.estimate.profiles import PRESETS
 from argosy_operator.core.scaling.goals import Goals
-from argosy_operator.sim.fleet import LLAMA_70B_H100_TP4
+from argosy_operator.sim.fleet import Setup
 from argosy_operator.sim.loop import Run, play
 from local.demo.traffic import plan, score
 
@@ -36,7 +37,8 @@ def ramp(seed: int, *, tail_s: float = 30.0, cold_s: float = PROCESS_START_S) ->
     due = [(START + d.at_s, d.prompt_tokens, d.output_tokens) for d in plan.arrivals(seed=seed)]
     begun = [START + s for s in plan.steps()]
     bounds = (*begun, begun[-1] + plan.RAMP[-1].seconds)
-    return play(LLAMA_70B_H100_TP4, due, bounds, goals(), cold_s=cold_s, tail_s=tail_s)
+    setup = Setup(PRESETS["llama-70b-h100-tp4"], goals(), cold_s)
+    return play(setup, due, bounds, tail_s=tail_s)
 
 
 def seen(run: Run) -> list[score.Seen]:

@@ -1,9 +1,11 @@
 """The demo's ramp in virtual time: goals at a demo's speed, four phases, Poisson arrivals."""
 
+from argosy_operator.core.scaling.estimate.profiles import PRESETS
 from argosy_operator.core.scaling.goals import SLO, Goals, RoleGoal, Windows
-from argosy_operator.sim.fleet import LLAMA_70B_H100_TP4
+from argosy_operator.sim.fleet import Setup
 from argosy_operator.sim.loop import Phase, Run, run
 
+ENGINE = PRESETS["llama-70b-h100-tp4"]
 GOALS = Goals(
     mode="disaggregated",
     roles=(RoleGoal("prefill", 1, 4), RoleGoal("decode", 1, 4)),
@@ -17,4 +19,4 @@ RAMP = (LOW, HIGH, OTHER_MIX, LOW)
 
 
 def play(seed: int, phases: tuple[Phase, ...] = RAMP, goals: Goals = GOALS) -> Run:
-    return run(LLAMA_70B_H100_TP4, phases, goals, seed=seed, cold_s=5)
+    return run(Setup(ENGINE, goals, cold_s=5), phases, seed=seed)

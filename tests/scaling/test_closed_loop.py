@@ -1,6 +1,6 @@
 """The law in a closed loop with a simulated fleet, at a demo's speed, several seeds."""
 
-from dataclasses import replace
+from dataclasses import fields, replace
 
 import pytest
 
@@ -10,8 +10,9 @@ from argosy_operator.core.scaling.goals import Goals
 from argosy_operator.core.scaling.observe import Observations
 from argosy_operator.core.scaling.record import from_json, to_json
 from argosy_operator.core.scaling.state import ScalingState
-from argosy_operator.sim.loop import Phase, Run
-from tests.scaling.ramp import GOALS, HIGH, LOW, RAMP, play
+from argosy_operator.sim.fleet import Setup
+from argosy_operator.sim.loop import Phase, Run, run
+from tests.scaling.ramp import ENGINE, GOALS, HIGH, LOW, RAMP, play
 
 SETTLING_S = 20
 
@@ -68,16 +69,10 @@ def test_every_record_replays_to_the_same_decision(ramp: Run) -> None:
 
 def test_all_durations_times_four_give_the_same_decisions_four_times_later() -> None:
     """No window of the law is an absolute number of seconds."""
-    from argosy_operator.sim import loop
-    from argosy_operator.sim.fleet import LLAMA_70B_H100_TP4 as ENGINE
-
     k = 4.0
     phases = (LOW, HIGH)
-    slow_engine = replace(
-        ENGINE,
-        prefill=tuple(k * c for c in ENGINE.prefill),
-        decode=tuple(k * c for c in ENGINE.decode),
-    )
+    times = {f.name: k * getattr(ENGINE, f.name) for f in fields(ENGINE) if f.name != "kv_tokens"}
+    slow_engine = replace(ENGINE, **times)
     assert GOALS.slo is not None
     w = GOALS.windows
     slow_goals = replace(
@@ -93,8 +88,9 @@ def test_all_durations_times_four_give_the_same_decisions_four_times_later() -> 
         ),
     )
     slow_phases = tuple(replace(p, seconds=k * p.seconds, rate=p.rate / k) for p in phases)
-    quick = loop.run(ENGINE, phases, GOALS, seed=1, cold_s=5)
-    slow = loop.run(slow_engine, slow_phases, slow_goals, seed=1, cold_s=k * 5, start=k * 4096)
+    quick = run(Setup(ENGINE, GOALS, cold_s=5), phases, seed=1)
+    slow_setup = Setup(slow_engine, slow_goals, cold_s=k * 5)
+    slow = run(slow_setup, slow_phases, seed=1, start=k * 4096)
     for a, b in zip(quick.ticks, slow.ticks, strict=True):
         assert b.at == k * a.at
         assert [(t.replicas, t.rule) for t in a.decision.targets] == [

@@ -5,7 +5,6 @@ import pytest
 from argosy_engine.runtime.sim.profiles import PROFILES
 from argosy_operator.core.reconcile.targets import goals_of
 from argosy_operator.core.scaling.estimate.profiles import PRESETS, prior_of
-from argosy_operator.sim import fleet
 from tests.scaling.demo import SPEC
 
 
@@ -18,20 +17,12 @@ def test_a_preset_has_the_same_constants_in_law_and_engine(preset: str) -> None:
     law, engine = PRESETS[preset], PROFILES[preset]
     assert law.prefill_base_s * 1e3 == pytest.approx(engine.prefill_ms)
     assert law.per_prompt_token_s * 1e3 == pytest.approx(engine.prefill_ms_per_token)
+    squared = law.per_prompt_token_squared_s * 1e3
+    assert squared == pytest.approx(engine.prefill_ms_per_token_squared)
     assert law.decode_base_s * 1e3 == pytest.approx(engine.decode_ms)
     assert law.per_sequence_s * 1e3 == pytest.approx(engine.decode_ms_per_sequence)
     assert law.per_context_token_s * 1e3 == pytest.approx(engine.decode_ms_per_context_token)
     assert law.kv_tokens == engine.kv_tokens
-
-
-def test_the_simulated_fleet_keeps_the_same_times_as_the_simulated_engine() -> None:
-    engine, simulated = PROFILES["llama-70b-h100-tp4"], fleet.LLAMA_70B_H100_TP4
-    constants = (
-        engine.prefill_ms,
-        engine.prefill_ms_per_token,
-        engine.prefill_ms_per_token_squared,
-    )
-    assert tuple(1e3 * c for c in simulated.prefill) == pytest.approx(constants)
 
 
 def test_only_a_known_preset_gives_a_prior() -> None:

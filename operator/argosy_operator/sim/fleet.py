@@ -1,9 +1,10 @@
-"""A fleet of prefill and decode pods in virtual time: a queue per P pod, a batch per D pod.
+"""A fleet of prefill and decode pods in virtual time.
 
-Requests come from `sim.loop`; counters leave as Prometheus-like samples, in the names and with the
-labels of the real programs, so that the law sees the simulator through the same `samples.assemble`
-as a cluster. Not modelled: KV pressure, preemption, network. Profiles are those of the engine's
-`sim:` presets (designs/0001-seams.md §2).
+A prefill pod works off a queue, a decode pod steps a batch.
+
+Requests come from `sim.loop`. Counters leave as samples with the names and labels of the real
+programs, so that a law sees the simulator through the same `samples.assemble` as a cluster. Not
+modelled: KV pressure, preemption, network. Steps take the times of a `goals.Profile`.
 """
 
 from collections import deque
@@ -13,7 +14,7 @@ from itertools import count
 from typing import Literal
 
 from argosy_operator.api.v1alpha1 import RoleName
-from argosy_operator.core.scaling.goals import SLO
+from argosy_operator.core.scaling.goals import SLO, Goals, Profile
 from argosy_operator.core.scaling.signals.samples import (
     KV_CAPACITY,
     OUTPUTS,
@@ -32,44 +33,60 @@ Event = tuple[float, int, str, object]
 
 
 @dataclass(frozen=True, slots=True)
-class Engine:
-    """Seconds: prefill a + b·L + c·L², decode step a + b·Σctx + c·n; KV tokens per replica."""
+class Setup:
+    """What is simulated."""
 
-    prefill: tuple[float, float, float]
-    decode: tuple[float, float, float]
-    kv_tokens: int
+    engine: Profile
+    """How long steps take, the same in every pod."""
+    goals: Goals
+    cold_s: float
+    """Seconds from "replica wanted" to "ready"."""
+    gpus_per_replica: int = 4
+    law: str = "goodput"
+    """Name in `law.LAWS` of the law that decides."""
 
-    def prefill_s(self, length: int) -> float:
-        a, b, c = self.prefill
-        return a + b * length + c * length * length
+    @property
+    def slo(self) -> SLO:
+        """Raises ValueError without `goals.slo`: requests could not be scored."""
+        if self.goals.slo is None:
+            raise ValueError("goals.slo is missing: set it, so that requests can be scored")
+        return self.goals.slo
 
-    def step_s(self, context: int, n: int) -> float:
-        a, b, c = self.decode
-        return a + b * context + c * n
-
-
-LLAMA_70B_H100_TP4 = Engine((3.92e-3, 0.1066e-3, 1e-9), (28.8e-3, 9.4e-8, 0.2825e-3), 480_000)
-OPT_13B_A100 = Engine((18.10e-3, 0.1019e-3, 7.12e-9), (19.93e-3, 6.27e-7, 0.0385e-3), 66_144)
+    @property
+    def keep_s(self) -> float:
+        """How long samples are kept: the longest window that is asked for."""
+        windows = self.goals.windows
+        return max(windows.attainment_s, windows.lengths_s) + 2 * windows.scrape_s
 
 
 @dataclass(slots=True)
 class Request:
+    """One request. Times are seconds of the simulation."""
+
     arrived: float
     prompt: int
+    """Tokens."""
     output: int
+    """Tokens of the whole answer."""
     first: float = 0.0
+    """Time of the first token."""
     done: int = 0
+    """Output tokens so far."""
     last: float = 0.0
+    """Time of the newest token."""
 
 
 @dataclass(slots=True)
 class Pod:
+    """One engine pod: a queue and what it works on."""
+
     name: str
     role: RoleName
     wanted_at: float
     ready_at: float
     draining: bool = False
     busy: bool = False
+    """Whether a step is running."""
     waiting: deque[Request] = field(default_factory=deque)
     running: list[Request] = field(default_factory=list)
     counters: dict[str, float] = field(default_factory=lambda: dict.fromkeys(STEP_COUNTERS, 0.0))
@@ -85,20 +102,11 @@ class Pod:
 
 
 class Fleet:
-    """State of the simulated fleet; `advance` moves time, `scale` sets replicas of a role."""
+    """The simulated fleet: `advance` moves time, `scale` sets the replicas of a role."""
 
-    def __init__(
-        self,
-        engine: Engine,
-        slo: SLO,
-        *,
-        start: float,
-        scrape_s: float,
-        cold_s: float,
-        keep_s: float,
-    ) -> None:
-        self.engine, self.slo, self.now = engine, slo, start
-        self.scrape_s, self.cold_s, self.keep_s = scrape_s, cold_s, keep_s
+    def __init__(self, setup: Setup, start: float) -> None:
+        self.setup, self.now = setup, start
+        self.scrape_s = setup.goals.windows.scrape_s
         self.pods: dict[str, Pod] = {}
         self.starts: dict[RoleName, list[float]] = {"prefill": [], "decode": []}
         self.finished: list[Request] = []
@@ -126,7 +134,7 @@ class Fleet:
         """New pods are ready after the cold start; surplus ones (least work first) drain."""
         pods = self.live(role)
         for _ in range(replicas - len(pods)):
-            ready_at = self.now + (0.0 if warm else self.cold_s)
+            ready_at = self.now + (0.0 if warm else self.setup.cold_s)
             name = f"{role}-{next(self._names)}"
             self.pods[name] = Pod(name, role, self.now, ready_at)
             self._at(ready_at, "ready", name)
@@ -143,7 +151,7 @@ class Fleet:
 
     def series(self) -> tuple[Series, ...]:
         """Samples of the last `keep_s` as a Prometheus would return them."""
-        oldest = self.now - self.keep_s
+        oldest = self.now - self.setup.keep_s
         taken = []
         for (name, labels), samples in self.history.items():
             inside = tuple(s for s in samples if s[0] >= oldest)
@@ -191,7 +199,7 @@ class Fleet:
                 return
             request = pod.waiting.popleft()
             pod.running = [request]
-            seconds = self.engine.prefill_s(request.prompt)
+            seconds = self.setup.engine.prefill_s(request.prompt)
             self._count(pod, seconds, request.prompt, 1, 0, 0)
             self._at(self.now + seconds, "prefilled", pod)
         else:
@@ -200,7 +208,7 @@ class Fleet:
             if not pod.running:
                 return
             context = sum(r.prompt + r.done for r in pod.running)
-            seconds = self.engine.step_s(context, len(pod.running))
+            seconds = self.setup.engine.step_s(len(pod.running), context)
             self._count(pod, seconds, 0, 0, len(pod.running), context)
             self._at(self.now + seconds, "stepped", pod)
         pod.busy = True
@@ -241,7 +249,10 @@ class Fleet:
     def met(self, request: Request) -> tuple[bool, bool]:
         """(TTFT met, TPOT met)."""
         tpot = (request.last - request.first) / max(request.output - 1, 1)
-        return request.first - request.arrived <= self.slo.ttft_s, tpot <= self.slo.tpot_s
+        return (
+            request.first - request.arrived <= self.setup.slo.ttft_s,
+            tpot <= self.setup.slo.tpot_s,
+        )
 
     def _finish(self, request: Request) -> None:
         self.finished.append(request)
@@ -274,11 +285,11 @@ class Fleet:
                 self._sample(f"{TRANSFERS}_{part}", labels | {"side": "receive"}, 0.0)
             self._sample(RUNNING, labels, len(pod.running))
             self._sample(OUTSTANDING, labels, pod.outstanding_tokens)
-            self._sample(KV_CAPACITY, labels, self.engine.kv_tokens)
+            self._sample(KV_CAPACITY, labels, self.setup.engine.kv_tokens)
 
     def _sample(self, name: str, labels: dict[str, str], value: float) -> None:
         key = (name, tuple(sorted(labels.items())))
         samples = self.history.setdefault(key, deque())
         samples.append((self.now, value))
-        while samples[0][0] < self.now - self.keep_s - self.scrape_s:
+        while samples[0][0] < self.now - self.setup.keep_s - self.scrape_s:
             samples.popleft()

@@ -1,23 +1,21 @@
-"""The closed loop in virtual time: Poisson requests → fleet → scrape → `decide` → replicas.
+"""The closed loop in virtual time: Poisson requests → fleet → scrape → law → replicas.
 
-Used by the tests and to try a demo's rates before a cluster runs them.
+Tests use it, and so can anyone who wants to try a load before a cluster runs it. `Setup.law` names
+the law.
 """
 
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from itertools import pairwise
 from random import Random
+from typing import Any
 
 from argosy_operator.api.v1alpha1 import RoleName
-from argosy_operator.core.scaling.decide import decide
 from argosy_operator.core.scaling.decision import Decision
-from argosy_operator.core.scaling.goals import Goals
+from argosy_operator.core.scaling.law import LAWS
 from argosy_operator.core.scaling.observe import Observations, RoleSupply
 from argosy_operator.core.scaling.signals.samples import Round, assemble
-from argosy_operator.core.scaling.state import ScalingState
-from argosy_operator.sim.fleet import Engine, Fleet, Request
-
-ROLES: tuple[RoleName, ...] = ("prefill", "decode")
+from argosy_operator.sim.fleet import Fleet, Request, Setup
 
 
 @dataclass(frozen=True, slots=True)
@@ -26,29 +24,36 @@ class Phase:
 
     seconds: float
     rate: float
+    """Requests per second."""
     prompt: int
+    """Mean tokens of a prompt."""
     output: int
+    """Mean tokens of an answer."""
     spread: float = 0.25
 
 
 @dataclass(frozen=True, slots=True)
 class Tick:
-    """What one tick saw and answered; `ready` are replicas that serve, per role."""
+    """What one decision saw and answered."""
 
     at: float
     ready: dict[RoleName, int]
+    """Replicas that serve, per role."""
     decision: Decision
-    before: ScalingState
+    before: Any
+    """The law's state before this decision; its type is the law's."""
     observations: Observations
 
 
 @dataclass(frozen=True, slots=True)
 class Run:
-    """Ticks and finished requests; `bounds` are the phases' start times and the end."""
+    """One simulated run."""
 
     ticks: tuple[Tick, ...]
     requests: tuple[tuple[Request, bool], ...]
+    """Finished requests, each with whether it met the SLO."""
     bounds: tuple[float, ...]
+    """Start times of the phases, and the end."""
 
     def attainment(self, start: float, end: float) -> float:
         """Share that met the SLO of requests that arrived in [start, end)."""
@@ -82,80 +87,64 @@ def arrivals(
 
 
 def run(
-    engine: Engine,
+    setup: Setup,
     phases: tuple[Phase, ...],
-    goals: Goals,
     *,
     seed: int,
-    cold_s: float,
     start: float = 4096.0,
     tail_s: float = 0.0,
-    gpus_per_replica: int = 4,
 ) -> Run:
     """Play the phases, then `tail_s` without requests. Every role starts warm at its minimum."""
     bounds = [start]
     for phase in phases:
         bounds.append(bounds[-1] + phase.seconds)
-    due = arrivals(phases, start, seed)
-    return play(
-        engine,
-        due,
-        tuple(bounds),
-        goals,
-        cold_s=cold_s,
-        tail_s=tail_s,
-        gpus_per_replica=gpus_per_replica,
-    )
+    return play(setup, arrivals(phases, start, seed), tuple(bounds), tail_s=tail_s)
 
 
 def play(
-    engine: Engine,
+    setup: Setup,
     due: Iterable[tuple[float, int, int]],
     bounds: tuple[float, ...],
-    goals: Goals,
     *,
-    cold_s: float,
     tail_s: float = 0.0,
-    gpus_per_replica: int = 4,
 ) -> Run:
     """Play requests (arrival, prompt, output) from `bounds[0]` to the last bound + `tail_s`."""
-    slo, windows = goals.slo, goals.windows
-    if slo is None:
-        raise ValueError("a simulated run needs goals.slo: there is nothing to size by")
-    keep_s = max(windows.attainment_s, windows.lengths_s) + 2 * windows.scrape_s
-    start = bounds[0]
-    fleet = Fleet(engine, slo, start=start, scrape_s=windows.scrape_s, cold_s=cold_s, keep_s=keep_s)
+    goals, law, now = setup.goals, LAWS[setup.law], bounds[0]
+    fleet = Fleet(setup, now)
     for goal in goals.roles:
         fleet.scale(goal.role, goal.min, warm=True)
     for request in due:
         fleet.arrive(*request)
-    state, ticks, now = ScalingState(), [], start
+    state, ticks = law.start, []
     while now < bounds[-1] + tail_s:
-        now += windows.interval_s
+        now += goals.windows.interval_s
         fleet.advance(now)
-        pods = frozenset(fleet.pods)
-        metrics = assemble(Round(now, fleet.series(), 1, 1), windows, pods)
-        seen = Observations(
-            metrics, tuple(_supply(fleet, g.role, gpus_per_replica) for g in goals.roles)
-        )
+        seen = _observe(fleet)
         before = state
-        state, decision = decide(state, seen, goals, now)
+        state, decision = law.decide(state, seen, goals, now)
         ready: dict[RoleName, int] = {g.role: len(fleet.ready(g.role)) for g in goals.roles}
         ticks.append(Tick(now, ready, decision, before, seen))
         for target in decision.targets:
             fleet.scale(target.role, target.replicas)
-    done = tuple((r, all(fleet.met(r))) for r in fleet.finished)
+    done = tuple((request, all(fleet.met(request))) for request in fleet.finished)
     return Run(tuple(ticks), done, bounds)
 
 
-def _supply(fleet: Fleet, role: RoleName, gpus: int) -> RoleSupply:
+def _observe(fleet: Fleet) -> Observations:
+    """What the operator would see now: one gateway's and the engines' samples, and the pods."""
+    goals, pods = fleet.setup.goals, frozenset(fleet.pods)
+    metrics = assemble(Round(fleet.now, fleet.series(), 1, 1), goals.windows, pods)
+    return Observations(metrics, tuple(_supply(fleet, goal.role) for goal in goals.roles))
+
+
+def _supply(fleet: Fleet, role: RoleName) -> RoleSupply:
     live, ready = len(fleet.live(role)), len(fleet.ready(role))
     return RoleSupply(
         role=role,
         desired=live,
         ready=ready,
         pending=live - ready,
-        draining=sum(p.draining for p in fleet.pods.values() if p.role == role),
+        draining=sum(pod.draining for pod in fleet.pods.values() if pod.role == role),
         cold_starts_s=tuple(fleet.starts[role][-20:]),
-        gpus_per_replica=gpus,
+        gpus_per_replica=fleet.setup.gpus_per_replica,
     )

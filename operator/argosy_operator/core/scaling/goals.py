@@ -110,6 +110,16 @@ class Profile:
     kv_tokens: float = 0.0
     """KV tokens of one replica. 0: unknown, so memory sets no bound until engines report it."""
 
+    def prefill_s(self, tokens: int) -> float:
+        """Seconds of a step that prefills one prompt."""
+        squared = self.per_prompt_token_squared_s * tokens * tokens
+        return self.prefill_base_s + self.per_prompt_token_s * tokens + squared
+
+    def step_s(self, sequences: int, context: int) -> float:
+        """Seconds of a decode step of so many sequences with so many tokens of context together."""
+        read = self.per_context_token_s * context
+        return self.decode_base_s + read + self.per_sequence_s * sequences
+
 
 @dataclass(frozen=True, slots=True)
 class Goals:
