@@ -3,18 +3,18 @@
 import re
 
 import pytest
-from docs.generate import _nodes
 from pydantic import ValidationError
 
 from argosy_operator.api.bounds import DURATION_BOUNDS, NUMBER_BOUNDS
-from argosy_operator.api.crd import serving_deployments
+from argosy_operator.api.crd.definition import serving_deployments
 from argosy_operator.api.fields import DURATION_PATTERN, POSITIVE_DURATION_PATTERN, Duration
 from argosy_operator.api.v1alpha1 import ServingDeployment
+from docs.generate import nodes
 from tests.api.crd_reading import defaulted, refusals, schema_of
 from tests.api.refused import manifest
 
 SCHEMA = schema_of(serving_deployments())
-SPEC = dict(_nodes("", SCHEMA["properties"]["spec"]))
+SPEC = dict(nodes("", SCHEMA["properties"]["spec"]))
 ROLES = ("prefill", "decode", "colocated")
 
 

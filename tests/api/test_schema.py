@@ -5,14 +5,15 @@ from pathlib import Path
 import pytest
 import yaml
 
-from argosy_operator.api import crd
+from argosy_operator.api.crd.definition import definitions, serving_deployments
 from argosy_operator.api.model import dump
 from argosy_operator.api.v1alpha1 import ServingDeployment
+from docs.generate import differing
 from tests.api.crd_reading import defaulted, schema_of
 from tests.api.refused import manifest
 
 ROOT = Path(__file__).resolve().parents[2]
-CRDS = crd.documents()
+CRDS = definitions()
 
 
 def nodes(schema, path=""):
@@ -34,12 +35,7 @@ OURS = [
 
 
 def test_committed_files_are_what_the_models_generate():
-    stale = [
-        str(path.relative_to(ROOT))
-        for path, text in crd.files(ROOT).items()
-        if path.read_text("utf-8") != text
-    ]
-    assert stale == [], "run: python -m argosy_operator.api.crd --write"
+    assert differing() == [], "run: python -m docs.generate --write"
 
 
 def test_every_field_is_described():
@@ -78,7 +74,7 @@ def test_status_has_no_defaults():
 
 
 def test_defaults_of_the_crd_are_the_models_defaults():
-    written = defaulted(schema_of(crd.serving_deployments()), manifest({}))["spec"]
+    written = defaulted(schema_of(serving_deployments()), manifest({}))["spec"]
     read = dump(ServingDeployment.model_validate(manifest({})).spec)
     del read["engine"]["args"], read["engine"]["env"]  # an empty list and an absent one are equal
     assert written == read

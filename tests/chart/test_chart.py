@@ -16,7 +16,7 @@ import kubernetes_validate
 import pytest
 import yaml
 
-from argosy_operator.api import crd
+from argosy_operator.api.crd.definition import definitions
 from argosy_operator.api.v1alpha1 import ServingDeployment
 from argosy_operator.cli.run import run
 from argosy_operator.ports.prometheus.allowlist import Allowlist
@@ -102,7 +102,7 @@ def test_pods_pass_the_restricted_profile_and_have_all_probes(values):
 
 
 def test_the_charts_crds_are_the_generated_ones():
-    wanted = {document["metadata"]["name"]: document for document in crd.documents()}
+    wanted = {document["metadata"]["name"]: document for document in definitions()}
     found = {
         item["metadata"]["name"]: item
         for item in rendered(None, "crds.keep=false")

@@ -3,6 +3,7 @@
 
 def crds() -> None:
     """Print the CustomResourceDefinitions."""
-    from argosy_operator.api.crd import documents, text
+    from argosy_operator.api.crd.definition import definitions
+    from argosy_operator.api.crd.manifest import text
 
-    print("".join(f"---\n{text(crd)}" for crd in documents()), end="")
+    print("".join(f"---\n{text(crd)}" for crd in definitions()), end="")

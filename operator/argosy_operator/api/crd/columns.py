@@ -1,0 +1,34 @@
+"""What `kubectl get` prints of each kind, and where the scale subresource finds its numbers."""
+
+_AGE = {"name": "Age", "type": "date", "jsonPath": ".metadata.creationTimestamp"}
+
+
+def _column(name: str, path: str, description: str, kind: str = "string") -> dict[str, str]:
+    return {"name": name, "type": kind, "jsonPath": path, "description": description}
+
+
+FLEET_COLUMNS = [
+    _column("Mode", ".status.mode", "Mode in effect"),
+    _column("P", ".status.columns.prefill", "Prefill pods ready/desired"),
+    _column("D", ".status.columns.decode", "Decode pods ready/desired"),
+    _column("GPUs", ".status.columns.gpus", "GPUs held"),
+    _column("SLO", ".status.columns.slo", "Met, AtRisk, Missed, Idle, Unknown or None"),
+    _column("Attain", ".status.goodput.attainment", "Share of requests that met both targets"),
+    _column("TTFT90", ".status.goodput.ttftP90", "90th percentile of time to first token"),
+    _column("TPOT90", ".status.goodput.tpotP90", "90th percentile of time per output token"),
+    _column("Reason", ".status.columns.reason", "What matters most now"),
+    _AGE,
+]
+ROLE_COLUMNS = [
+    _column("Fleet", ".spec.fleet", "The fleet"),
+    _column("Role", ".spec.role", "The role"),
+    _column("Wanted", ".spec.replicas", "Pods that the role should have", "integer"),
+    _column("Pods", ".status.replicas", "Pods of the role", "integer"),
+    _column("Ready", ".status.readyReplicas", "Ready pods of the role", "integer"),
+    _AGE,
+]
+SCALE = {
+    "specReplicasPath": ".spec.replicas",
+    "statusReplicasPath": ".status.replicas",
+    "labelSelectorPath": ".status.selector",
+}
