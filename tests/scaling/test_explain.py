@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from argosy_operator.api.conditions import ConditionType
-from argosy_operator.cli.explanation import explanation, with_unit
+from argosy_operator.cli.explanation import explanation, label_of, labelled
 from argosy_operator.core.scaling.decision import MEANING
 from argosy_operator.core.scaling.record import to_json
 from tests.core.model import Model
@@ -45,7 +45,7 @@ def test_json_is_the_status_as_it_stands() -> None:
 
 
 def test_a_fleet_without_a_decision_says_when_one_will_come() -> None:
-    assert "No decision yet" in explanation({"metadata": {"name": "a"}})
+    assert "No decision has" in explanation({"metadata": {"name": "a"}})
 
 
 def test_the_last_decision_is_not_told_a_second_time_as_one_before_it() -> None:
@@ -54,7 +54,7 @@ def test_the_last_decision_is_not_told_a_second_time_as_one_before_it() -> None:
     last = {k: v for k, v in scaling["lastDecision"].items() if k != "record"}
     older = last | {"time": "2025-12-31T00:00:00Z", "reason": "Idle"}
     scaling["history"] = [last, older]
-    before = explanation(given).partition("Before that")[2]
+    before = explanation(given).partition("Earlier changes")[2]
     assert "2025-12-31" in before
     assert "2026-01-01" not in before
 
@@ -106,5 +106,13 @@ def test_rules_name_fields_that_exist() -> None:
 
 
 def test_numbers_have_units() -> None:
-    assert with_unit("arrivals_per_s", 11.2) == "arrivals: 11.2/s"
-    assert with_unit("prompt_tokens", 1200.0) == "prompt: 1200 tokens"
+    assert labelled("arrivals_per_s", 11.2).split() == ["arriving", "11.2", "requests/s"]
+    assert labelled("prompt_tokens", 1200.0).split() == ["mean", "prompt", "1200", "tokens"]
+    assert labelled("attainment", 0.973).endswith("97.3%")
+    assert labelled("a_new_s", 1.0).split() == ["a", "new", "s", "1", "s"]
+
+
+def test_every_number_of_a_decision_has_a_label() -> None:
+    names = {name for tick in demo.ramp(7).ticks for name in tick.decision.numbers}
+    assert len(names) > 10
+    assert [name for name in sorted(names) if label_of(name) is None] == []

@@ -18,7 +18,37 @@ WELL_WHEN_FALSE = (
     "NameConflict",
     "FieldConflict",
 )
-UNITS = (("_per_s", "/s"), ("_replicas", " replicas"), ("_tokens", " tokens"), ("_s", " s"))
+UNITS = (
+    ("attainment", "{:.1%}"),
+    ("_per_s", "{:.4g} requests/s"),
+    ("_replicas", "{:.4g} replicas"),
+    ("_tokens", "{:.4g} tokens"),
+    ("_backlog_s", "{:.4g} replica-seconds"),
+    ("_s", "{:.4g} s"),
+)
+"""End of a number's name → how it is printed."""
+
+LABELS = {
+    "arrivals_per_s": "arriving",
+    "arrivals_error_per_s": "standard error of that",
+    "forecast_per_s": "forecast for when a new replica is ready",
+    "margin": "factor on the forecast",
+    "dispersion": "burstiness of arrivals (1: Poisson)",
+    "bins": "scrape intervals in the mean",
+    "prompt_tokens": "mean prompt",
+    "output_tokens": "mean output",
+    "attainment": "requests within the SLO",
+    "ttft_attainment": "requests within spec.slo.ttft.target",
+    "tpot_attainment": "requests within spec.slo.tpot.target",
+    "planned_per_s": "to provide for",
+    "load_replicas": "busy at that rate",
+    "service_s": "prefill time of a mean prompt",
+    "backlog_s": "queued prefill work",
+    "batch_limit": "sequences per replica within spec.slo.tpot.target",
+    "step_base_s": "time of a decode step, smallest batch",
+}
+"""What the numbers of a decision are (core/scaling/explain.py); the role's name comes before some.
+"""
 
 
 def explanation(fleet: Object, output: str = "text") -> str:
@@ -31,24 +61,24 @@ def explanation(fleet: Object, output: str = "text") -> str:
 
 
 def _text(fleet: Object) -> str:
-    """Decision, numbers, candidates, why not fewer and why not more, history, conditions."""
+    """The last decision with its numbers and candidates, earlier changes, conditions."""
     status = fleet.get("status", {})
     scaling = status.get("autoscaling", {})
     name = fleet.get("metadata", {}).get("name", "?")
-    lines = [f"Fleet {name}"]
+    lines = [f"ServingDeployment {name}"]
     last = scaling.get("lastDecision")
     if last is None:
         lines.append(
-            "No decision yet has changed replicas; under policy Goodput with spec.slo the operator "
-            "decides once per spec.autoscaling.interval."
+            "No decision has changed replicas yet. Under spec.autoscaling.policy Goodput with "
+            "spec.slo, the operator decides once per spec.autoscaling.interval."
         )
     else:
         lines += _decision(last)
     history = [d for d in scaling.get("history", []) if d["time"] != (last or {}).get("time")]
     if history:
-        lines += ["", "Before that"]
+        lines += ["", "Earlier changes"]
         lines += [f"  {d['time']}  {_moves(d)}  {d.get('reason', '')}" for d in history]
-    conditions = [c for c in status.get("conditions", []) if _speaks(c)]
+    conditions = [c for c in status.get("conditions", []) if _matters(c)]
     if conditions:
         lines += ["", "Conditions"]
         lines += [
@@ -57,7 +87,7 @@ def _text(fleet: Object) -> str:
     return "\n".join(lines)
 
 
-def _speaks(condition: Object) -> bool:
+def _matters(condition: Object) -> bool:
     """Conditions that explain replicas: those of scaling, and all that are not well."""
     good = "False" if condition["type"] in WELL_WHEN_FALSE else "True"
     return "Scaling" in condition["type"] or condition["status"] != good
@@ -74,52 +104,63 @@ def _moves(decision: Object) -> str:
 def _decision(last: Object) -> list[str]:
     lines = [f"Decided at {last['time']}: {_moves(last)}"]
     reason = str(last.get("boundBy") or last.get("reason", ""))
-    lines.append(f"Rule     {reason}: {meaning(reason)}")
+    lines.append(f"Rule {reason}: {meaning(reason)}")
     decision = (last.get("record") or {}).get("decision")
     if decision is None:
         return [*lines, *([last["message"]] if last.get("message") else [])]
+    lines += ["", f"  {'role':<10} {'replicas':>10} {'for the load':>13}  rule"]
     for target in decision["targets"]:
+        before, after = target["current"], target["replicas"]
+        change = f"{before} → {after}" if before != after else str(after)
         lines.append(
-            f"  {target['role']:<10} {target['current']} → {target['replicas']}"
-            f"  load asks for {target['demanded']}; bound by {target['rule']}"
+            f"  {target['role']:<10} {change:>10} {target['demanded']:>13}  {target['rule']}"
         )
     if decision["numbers"]:
         lines += ["", "Numbers"]
-        lines += [f"  {with_unit(k, v)}" for k, v in decision["numbers"].items()]
+        lines += [labelled(name, value) for name, value in decision["numbers"].items()]
     if decision["candidates"]:
         goal = ((last["record"].get("goals") or {}).get("slo") or {}).get("attainment")
-        lines += ["", "Candidates"]
+        lines += ["", "Candidates, with the predicted share of requests within the SLO"]
+        lines.append(f"  {'role':<10} {'replicas':>8} {'in SLO':>8} {'GPUs':>5}")
         for target in decision["targets"]:
             lines += _candidates(target, decision["candidates"], goal)
     return lines
 
 
 def _candidates(target: Object, candidates: list[Object], goal: float | None) -> list[str]:
-    """What fewer and more replicas of a role would do, and why they were not taken."""
-    lines, role, taken = [], target["role"], target["replicas"]
+    """What fewer and more replicas of a role would give, and why they were not chosen."""
+    lines, role, chosen = [], target["role"], target["replicas"]
     for c in (c for c in candidates if c["role"] == role):
         n, share = c["replicas"], c["attainment"]
-        if n == taken:
-            why = f"taken: {target['rule']}"
-        elif n < taken and goal is not None and share < goal:
+        if n == chosen:
+            why = f"chosen: {target['rule']}"
+        elif n < chosen and goal is not None and share < goal:
             why = f"why not fewer: below the goal of {goal:.0%}"
-        elif n < taken:
+        elif n < chosen:
             why = f"why not fewer: {meaning(target['rule'])}"
         elif n <= target["demanded"]:
             why = f"why not more: {meaning(target['rule'])}"
         else:
             why = "why not more: fewer suffice"
-        lines.append(f"  {role:<10} {n:>3}  {share:>6.1%} predicted  {c['gpus']:>3} GPUs  {why}")
+        lines.append(f"  {role:<10} {n:>8} {share:>8.1%} {c['gpus']:>5}  {why}")
     return lines
 
 
 def meaning(rule: str) -> str:
-    """The rule in words; an unknown one (of a newer operator) as it is."""
+    """The rule in words; the rule itself if a newer operator made it."""
     return MEANING[Rule(rule)] if rule in set(Rule) else rule
 
 
-def with_unit(name: str, value: float) -> str:
-    for ending, unit in UNITS:
-        if name.endswith(ending):
-            return f"{name.removesuffix(ending).replace('_', ' ')}: {value:.4g}{unit}"
-    return f"{name.replace('_', ' ')}: {value:.4g}"
+def labelled(name: str, value: float) -> str:
+    """A line for one number of a decision: what it is, value, unit."""
+    label = label_of(name) or name.replace("_", " ")
+    text = next((form for end, form in UNITS if name.endswith(end)), "{:.4g}").format(value)
+    return f"  {label:<58} {text}"
+
+
+def label_of(name: str) -> str | None:
+    """None for a number of a newer operator."""
+    if name in LABELS:
+        return LABELS[name]
+    role, _, rest = name.partition("_")
+    return f"{role}: {LABELS[rest]}" if rest in LABELS else None
