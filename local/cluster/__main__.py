@@ -22,18 +22,26 @@ def _parser() -> argparse.ArgumentParser:
 
     def add(name: str, text: str) -> argparse.ArgumentParser:
         command = commands.add_parser(name, help=text, description=text)
-        command.add_argument("--name", default=DEFAULT_NAME, help="which cluster")
-        command.add_argument("--state-dir", type=Path, help="its files; default: by name")
+        command.add_argument("--name", default=DEFAULT_NAME, help="name of the cluster")
+        command.add_argument(
+            "--state-dir",
+            type=Path,
+            help="folder of its files; default: ~/.local/state/argosy/NAME",
+        )
         return command
 
     up = add("up", "start a cluster and return when it is Ready")
     up.add_argument("--nodes", type=int, default=3)
     up.add_argument("--gpus-per-node", type=int, default=8)
-    up.add_argument("--images", type=Path, help="JSON of further images; see config/images.json")
+    up.add_argument(
+        "--images",
+        type=Path,
+        help="JSON of further images; local/cluster/config/images.json is the model",
+    )
     up.add_argument("--api-port", type=int, default=0, help="on 127.0.0.1; default: a free one")
     up.add_argument("--json", action="store_true", help="print the result as JSON")
-    add("down", "stop it; nothing is left behind")
-    add("status", "programs and whether it is Ready")
+    add("down", "stop it; no process, mount or network namespace is left")
+    add("status", "whether it is Ready, and its programs")
     add("kubeconfig", "print the path of the kubeconfig")
     publish = add("publish", "serve a Service on 127.0.0.1")
     publish.add_argument("service", metavar="NAMESPACE/SERVICE:PORT")
@@ -49,7 +57,7 @@ def _parser() -> argparse.ArgumentParser:
 
 
 def _cluster(asked: argparse.Namespace) -> "Cluster":
-    """The environment's packages are needed from here on."""
+    """Imported late: fetch, preflight and build run without the environment's packages."""
     from local.cluster.cluster import Cluster
 
     return Cluster(asked.name, state_dir=asked.state_dir)
@@ -69,12 +77,14 @@ def up(asked: argparse.Namespace) -> int:
         images_file=asked.images,
         api_port=asked.api_port,
     )
-    told = cluster.start(on_stage=lambda stage, at_s: _say(f"{at_s:6.2f} s  {stage}"))
+    started = cluster.start(on_stage=lambda stage, at_s: _say(f"{at_s:6.2f} s  {stage}"))
     if asked.json:
-        print(json.dumps(dataclasses.asdict(told)))
+        print(json.dumps(dataclasses.asdict(started)))
         return 0
-    print(f"ready after {told.ready_s:.1f} s: {asked.nodes} nodes, {asked.gpus_per_node} GPUs each")
-    print(f"export KUBECONFIG={told.kubeconfig}")
+    print(
+        f"ready after {started.ready_s:.1f} s: {asked.nodes} nodes, {asked.gpus_per_node} GPUs each"
+    )
+    print(f"export KUBECONFIG={started.kubeconfig}")
     return 0
 
 
@@ -87,11 +97,11 @@ def down(asked: argparse.Namespace) -> int:
 def status(asked: argparse.Namespace) -> int:
     cluster = _cluster(asked)
     if not cluster.is_running():
-        print(f"cluster {asked.name} does not run")
+        print(f"cluster {asked.name} does not run: python -m local.cluster up --name {asked.name}")
         return 1
-    told = cluster.status()
-    print(f"{'ready' if told['ready'] else 'starting'}; KUBECONFIG={cluster.kubeconfig}")
-    for name, program in sorted(told["programs"].items()):
+    found = cluster.status()
+    print(f"{'ready' if found['ready'] else 'starting'}; KUBECONFIG={cluster.kubeconfig}")
+    for name, program in sorted(found["programs"].items()):
         print(f"  {name:28} {'up' if program['pid'] else 'down':5} starts {program['starts']}")
     return 0
 
@@ -116,7 +126,8 @@ def logs(asked: argparse.Namespace) -> int:
     folder = (asked.state_dir or default_state_dir(asked.name)) / "logs"
     files = [path for name in asked.component or ["*"] for path in sorted(folder.glob(f"{name}*"))]
     if not files:
-        _say(f"no such log; there are: {sorted(path.name for path in folder.glob('*'))}")
+        names = ", ".join(sorted(path.name for path in folder.glob("*")))
+        _say(f"no such log; the logs are: {names or 'none'}")
         return 1
     return subprocess.call(["tail", "-n", "20", "-F", *map(str, files)])
 
@@ -128,11 +139,14 @@ def clean_cache(asked: argparse.Namespace) -> int:
         return 0
     strange = sorted(path.name for path in root.iterdir() if not build.is_ours(path.name))
     if strange:
-        _say(f"{root} holds what is not ours ({', '.join(strange[:5])}): nothing was removed")
+        _say(
+            f"{root} holds files that are not Argosy's ({', '.join(strange[:5])}): nothing was "
+            "removed; move them, or correct ARGOSY_CACHE"
+        )
         return 1
     size = sum(path.lstat().st_size for path in root.rglob("*") if not path.is_dir())
     print(f"{root}: {size / 1e6:.0f} MB (binaries, Go toolchain, weights)")
-    print("Go's own caches are shared with your other projects: go clean -cache -modcache")
+    print("Go's own caches serve other projects too; to empty them: go clean -cache -modcache")
     if not asked.yes and input("remove it? [y/N] ").strip().lower() != "y":
         return 1
     shutil.rmtree(root)

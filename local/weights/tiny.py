@@ -1,4 +1,4 @@
-"""A Llama of two layers with random weights and its own small tokenizer, for tests: 0.3 MB.
+"""A Llama of two layers with random weights and a tokenizer of its own, for tests: 0.3 MB.
 
 python -m local.weights.tiny --out DIR
 """
@@ -40,7 +40,7 @@ TEMPLATE = (
 
 
 def write_tiny(out: Path, seed: int = 0) -> Path:
-    """The folder `out`, made anew; the same seed gives the same weights."""
+    """Write the folder `out`; the same seed gives the same weights."""
     shapes = {name: shape_of(name, CONFIG) for name in tensor_sources(CONFIG)}
     with whole_folder(out) as part:
         write_json(part / "config.json", CONFIG)
@@ -56,12 +56,12 @@ def _weights(shapes: dict[str, tuple[int, ...]], seed: int) -> Iterator[np.ndarr
     random = np.random.default_rng(seed)
     for shape in shapes.values():
         values = random.standard_normal(shape, dtype=np.float32)
-        # Large enough that the next token depends on the whole context, not on the last one only.
+        # Large enough that the next token depends on the whole context, not only on the last token.
         yield values * 2.5 * shape[1] ** -0.5 if len(shape) == 2 else 1 + 0.1 * values
 
 
 def _byte_tokenizer() -> Tokenizer:
-    """One token a byte: no merges, so every text has ids and half characters do occur."""
+    """One token per byte, without merges: every text has ids, and half characters occur."""
     letters = sorted(pre_tokenizers.ByteLevel.alphabet())
     vocab = {word: index for index, word in enumerate((*SPECIAL, *letters))}
     tokenizer = Tokenizer(models.BPE(vocab=vocab, merges=[]))

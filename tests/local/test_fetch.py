@@ -140,7 +140,7 @@ def test_a_package_that_cannot_be_fetched_is_named_with_the_reason(bare, capsys)
     stand_in(bare, "#!/bin/sh\necho 'E: no network' >&2\nexit 100\n")
     assert preflight.main() == 1
     said = capsys.readouterr().err
-    assert "nothing could be fetched: apt-get failed: E: no network" in said
+    assert "the missing packages could not be fetched: apt-get failed: E: no network" in said
     assert "missing: programs nft (package nftables): apt-get install nftables" in said
 
 

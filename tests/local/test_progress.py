@@ -75,7 +75,7 @@ def test_a_build_that_waits_for_another_shows_how_far_that_one_is(go, monkeypatc
         thread.start()
         assert terminal.seen.wait(timeout=60)
     thread.join(timeout=60)
-    assert "kube: the other build has ended" in terminal.getvalue()
+    assert "kube: the other build has finished" in terminal.getvalue()
     assert not (build.bin_dir().parent / "progress.kube").exists()
 
 

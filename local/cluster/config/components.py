@@ -1,7 +1,7 @@
 """Command lines and configuration files of the Kubernetes components: values in, values out.
 
-What deviates from a production cluster is what one machine without containers forces: no cgroups,
-no eviction by disk or memory, an etcd without fsync on a tmpfs.
+They deviate from a production cluster only where one machine without containers needs it: no
+cgroups, no eviction by disk or memory, an etcd without fsync on a tmpfs.
 """
 
 import base64
@@ -21,7 +21,7 @@ from local.cluster.layout import (
 )
 
 API_URL = f"https://{API_ADDRESS}:{API_PORT}"
-# Machine-wide settings that a kubelet would write; it finds them already as it wants them.
+# Machine-wide settings that a kubelet would write. Each node shows it files with these values.
 KUBELET_SYSCTLS = {
     "vm/overcommit_memory": "1",
     "vm/panic_on_oom": "0",
@@ -33,7 +33,7 @@ KUBELET_SYSCTLS = {
 
 
 def kubeconfig(server: str, ca: bytes, user: str, token: str, name: str) -> str:
-    """A kubeconfig (JSON is YAML) with everything inside."""
+    """A kubeconfig as JSON, with certificate and token inside."""
     authority = base64.b64encode(ca).decode()
     cluster = {"server": server, "certificate-authority-data": authority}
     return json.dumps(
@@ -74,7 +74,7 @@ def admission() -> dict[str, Any]:
 
 
 def audit_policy() -> dict[str, Any]:
-    """Every request as metadata, but for the components' own reads and health checks."""
+    """Every request as metadata, except the components' own reads and health checks."""
     components = [
         *("system:apiserver", "system:kube-controller-manager", "system:kube-scheduler"),
         *("system:kube-proxy", "system:coredns"),
@@ -137,7 +137,7 @@ def kubelet_config(files: Files, node: str) -> dict[str, Any]:
 
 
 def corefile(files: Files) -> str:
-    """Service names of the cluster; nothing is forwarded to the outside."""
+    """CoreDNS's configuration: Service names only, nothing is forwarded outside."""
     return (
         ".:53 {\n    errors\n    ready 127.0.0.1:8181\n"
         "    kubernetes cluster.local in-addr.arpa {\n"
@@ -192,7 +192,7 @@ def dns_objects() -> list[tuple[str, dict[str, Any]]]:
 
 
 def write_configs(spec: Spec, files: Files, tokens: dict[str, str]) -> None:
-    """All configuration files into `files.config`."""
+    """Write all configuration files into `files.config`."""
     files.config.mkdir(mode=0o700, parents=True, exist_ok=True)
     ca = (files.pki / "ca.crt").read_bytes()
     users = {
@@ -218,7 +218,7 @@ def _write(path: Path, text: str) -> None:
 
 
 def etcd(files: Files) -> list[str]:
-    """Flags of etcd; its data dies with the cluster, so nothing is synced to disk."""
+    """Flags of etcd. Its data ends with the cluster, so it is not synced to disk."""
     client, peer = "http://127.0.0.1:2379", "http://127.0.0.1:2380"
     return [
         *("--name=one", f"--data-dir={files.mnt / 'etcd'}", "--unsafe-no-fsync"),

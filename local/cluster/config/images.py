@@ -1,4 +1,4 @@
-"""Resolves images.json, the template of what stands for an image name, on this machine."""
+"""Fills in images.json, which maps image names to programs of this machine."""
 
 import json
 import sys
@@ -8,12 +8,12 @@ from typing import Any
 from local.cluster.layout import SOURCE
 
 TEMPLATE = Path(__file__).with_name("images.json")
-# What every pod sees anyway through its root.
+# Every pod sees these through its root.
 _COMMON = ("/usr", "/bin", "/lib", "/lib64", "/sbin", "/opt")
 
 
 def resolve(bin_dir: Path, extra: Path | None = None) -> dict[str, dict[str, Any]]:
-    """Image name → entry; `extra` is the user's file, which wins. ValueError for bad JSON."""
+    """Image name → entry. Entries of `extra`, the user's file, win. ValueError for bad JSON."""
     values = {
         "venv": sys.prefix,
         "base_python": sys.base_prefix,
@@ -27,7 +27,7 @@ def resolve(bin_dir: Path, extra: Path | None = None) -> dict[str, dict[str, Any
         try:
             entries |= json.loads(file.read_text())
         except ValueError as error:
-            raise ValueError(f"the images file {file} is no JSON: {error}") from error
+            raise ValueError(f"the images file {file} is not valid JSON: {error}") from error
     resolved = {name: _fill(entry, values) for name, entry in entries.items()}
     for entry in resolved.values():
         paths = [str(Path(path)) for path in entry.get("paths", [])]

@@ -1,4 +1,4 @@
-"""Certificates and tokens of one cluster, new at every start, valid for a month."""
+"""Certificates and tokens of one cluster: new at every start, valid for 30 days."""
 
 import datetime as dt
 import ipaddress
@@ -70,7 +70,7 @@ def make_authority(now: dt.datetime) -> Authority:
 def issue(
     authority: Authority, common: str, organization: str, names: list[str], now: dt.datetime
 ) -> tuple[bytes, bytes]:
-    """PEM of a certificate and its key, for client and server use; `names` are DNS names or IPs."""
+    """(certificate, key) as PEM, for client and server use; `names` are DNS names or IPs."""
     key = ec.generate_private_key(ec.SECP256R1())
     purposes = [ExtendedKeyUsageOID.CLIENT_AUTH, ExtendedKeyUsageOID.SERVER_AUTH]
     issuer = authority.certificate.subject
@@ -103,7 +103,7 @@ def private_pem(key: ec.EllipticCurvePrivateKey) -> bytes:
 
 
 def write_private(path: Path, content: bytes) -> None:
-    """A file that only its owner reads, from its first byte on."""
+    """Write a file that only its owner may read, from its first byte on."""
     descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
     with os.fdopen(descriptor, "wb") as file:
         file.write(content)

@@ -1,4 +1,4 @@
-"""The few calls to the API server that starting a cluster needs, on the standard library."""
+"""A small client of the API server, for the supervisor and tests. Standard library only."""
 
 import base64
 import http.client
@@ -11,7 +11,7 @@ from urllib.parse import urlsplit
 
 
 class ApiError(Exception):
-    """The API server answered with an error: `status` is the HTTP status."""
+    """The API server answered with an error; `status` is the HTTP status."""
 
     def __init__(self, status: int, message: str) -> None:
         super().__init__(f"{status}: {message}")
@@ -19,7 +19,7 @@ class ApiError(Exception):
 
 
 class Api:
-    """One server, one token. OSError where it cannot be reached."""
+    """One server with one token. OSError if it cannot be reached."""
 
     def __init__(self, server: str, ca: str, token: str, timeout_s: float = 5) -> None:
         address = urlsplit(server)
@@ -30,7 +30,7 @@ class Api:
 
     @classmethod
     def from_kubeconfig(cls, path: Path) -> "Api":
-        """Reads what `components.kubeconfig` wrote."""
+        """From a file that `components.kubeconfig` wrote."""
         config = json.loads(path.read_text())
         cluster = config["clusters"][0]["cluster"]
         ca = base64.b64decode(cluster["certificate-authority-data"]).decode()
@@ -70,7 +70,7 @@ class Api:
         return json.loads(self._open("PATCH", path, body, kind).read())
 
     def watch(self, path: str, version: str, timeout_s: int) -> Iterator[Any]:
-        """Events of a collection until the server closes; OSError when it falls silent."""
+        """Events of a collection until the server closes the watch; OSError if it falls silent."""
         mark = "&" if "?" in path else "?"
         asked = f"{path}{mark}watch=true&resourceVersion={version}&timeoutSeconds={timeout_s}"
         old, self._timeout_s = self._timeout_s, timeout_s + 5

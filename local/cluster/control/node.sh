@@ -1,6 +1,6 @@
 # Prepares the mount namespace of one node and holds it until killed. Run by the supervisor:
 #   unshare --mount sh node.sh DIR ROOTLESS
-# It says `ready` on standard output once everything is mounted.
+# It prints `ready` once everything is mounted.
 # DIR is the node's folder on the cluster's tmpfs. The kubelet hard-codes /var/lib/kubelet.
 set -eu
 dir=$1 rootless=$2
@@ -14,7 +14,7 @@ fi
 mount --bind "$dir/kubelet" /var/lib/kubelet
 mount --bind "$dir/log" /var/log
 if [ "$rootless" = 0 ]; then
-    # A kubelet writes machine-wide settings; here it finds them already as it wants them.
+    # A kubelet writes machine-wide settings; it finds files that have the values it wants.
     for setting in "$dir"/../sysctl/*; do
         mount --bind "$setting" "/proc/sys/$(basename "$setting" | tr . /)"
     done

@@ -1,6 +1,6 @@
-"""The children of the supervisor: started, brought back when they end, reaped.
+"""The supervisor's children: starts them, starts them again when they end, reaps them.
 
-Used by PID 1 of the cluster's PID namespace, so everything that lost its parent is reaped too.
+The supervisor is PID 1 of the cluster's PID namespace, so orphans are reaped here too.
 """
 
 import asyncio
@@ -17,19 +17,28 @@ _FIRST_PAUSE_S, _LONGEST_PAUSE_S, _STEADY_S = 0.1, 5.0, 10.0
 
 @dataclass(slots=True)
 class Program:
-    """One process to keep alive. `mounts` is the pid whose mount namespace it enters."""
+    """One process to keep alive."""
 
     name: str
     argv: list[str]
     log: Path
+    """File that gets its output."""
     env: dict[str, str] = field(default_factory=dict)
+    """Added to the supervisor's own environment."""
     mounts: int | None = None
+    """Pid whose mount namespace it enters; None for the cluster's own."""
     fds: tuple[int, ...] = ()
+    """File descriptors that it inherits."""
     pid: int = 0
+    """0 while it is down."""
     starts: int = 0
+    """How often it was started."""
     started_at: float = 0.0
+    """Monotonic time of its last start."""
     pause_s: float = _FIRST_PAUSE_S
+    """Pause before the next start; doubles while it keeps ending early."""
     wanted: bool = True
+    """False: it is not started again."""
     process: subprocess.Popen[bytes] | None = None
 
 
@@ -43,7 +52,7 @@ class Processes:
         self._loop.add_signal_handler(signal.SIGCHLD, self._reap)
 
     def start(self, program: Program) -> None:
-        """Start it now and whenever it ends."""
+        """Start it now, and again each time it ends."""
         self.programs[program.name] = program
         self._spawn(program)
 
@@ -83,7 +92,7 @@ class Processes:
     def _ended(self, program: Program, code: int) -> None:
         program.pid = 0
         if program.process:
-            program.process.returncode = code  # reaped here; Popen must not look for it
+            program.process.returncode = code  # reaped here, so Popen must not wait for it
         lived_s = time.monotonic() - program.started_at
         steady = lived_s > _STEADY_S
         program.pause_s = _FIRST_PAUSE_S if steady else program.pause_s * 2
@@ -93,7 +102,7 @@ class Processes:
             self._loop.call_later(pause_s, self._spawn, program)
 
     def signal(self, name: str, number: int) -> None:
-        """KeyError for an unknown name; a program that is just down is left to come back."""
+        """KeyError for an unknown name. A program that is down is not signalled."""
         program = self.programs[name]
         if program.pid:
             os.kill(program.pid, number)

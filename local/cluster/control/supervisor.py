@@ -3,7 +3,7 @@
 `cluster.py` starts it as `unshare … python -m local.cluster.control.supervisor STATE_DIR …` in PID,
 mount and network namespaces of its own. When it dies, by any signal, the kernel ends every process
 of its PID namespace. Mounts and network vanish with the last of them, so nothing is left to clean.
-Reads `spec.json`; reports stages as JSON lines to `--report-fd`; obeys `control.sock`.
+It reads `spec.json`, reports stages as JSON lines to `--report-fd` and serves `control.sock`.
 """
 
 import argparse
@@ -40,9 +40,10 @@ _PYTHON = {"PYTHONPATH": str(SOURCE), "PYTHONDONTWRITEBYTECODE": "1"}
 
 
 def prepare_network(spec: Spec) -> None:
-    """Addresses of nodes and API server on a bridge without ports, and a way for Service addresses.
+    """Put the addresses of nodes and API server on a bridge without ports, with a default route.
 
-    A process needs a route before kube-proxy's rules see its packet; the bridge is never reached.
+    kube-proxy's rules see a packet only if its address has a route; they redirect it before it
+    would reach the bridge.
     """
     addresses = [API_ADDRESS, *map(node_address, spec.node_names)]
     lines = ["link set lo up", "link add argosy0 type bridge"]
@@ -56,14 +57,14 @@ def prepare_network(spec: Spec) -> None:
 
 
 def prepare_mounts(spec: Spec, files: Files) -> None:
-    """The tmpfs that holds etcd, kubelets and the pods' writable layers."""
+    """Mount the tmpfs of etcd, the kubelets and the pods' writable layers."""
     files.mnt.mkdir(exist_ok=True)
     mount = ["mount", "-t", "tmpfs", "-o", "mode=755,size=70%", "argosy", str(files.mnt)]
     subprocess.run(mount, check=True)
     for node in spec.node_names:
         files.node(node).mkdir()
-    # On a tmpfs of its own: the kubelet finds a file system by its device, and these files are
-    # bound over others.
+    # On a tmpfs of its own: these files are bound over others, and a kubelet tells file systems
+    # apart by their device.
     settings = files.mnt / "sysctl"
     settings.mkdir()
     subprocess.run(["mount", "-t", "tmpfs", "settings", str(settings)], check=True)
@@ -73,7 +74,7 @@ def prepare_mounts(spec: Spec, files: Files) -> None:
 
 
 class Supervisor:
-    """Starts in order of need, then keeps GPU capacities and answers `control.sock`."""
+    """Starts the components in order, then keeps GPU capacities and serves `control.sock`."""
 
     def __init__(self, spec: Spec, files: Files, report_fd: int, token: str) -> None:
         self._spec, self._files = spec, files
@@ -87,14 +88,14 @@ class Supervisor:
         self.ready = False
 
     def _check_start(self, program: Program) -> None:
-        """A component that keeps ending while the cluster starts will not get better: say so."""
+        """Fail the start if a component keeps ending: it would not recover."""
         if not self.ready and program.starts > _MOST_STARTS:
             tail = program.log.read_text(errors="replace").strip()[-600:]
-            self.say("failed", error=f"{program.name} keeps ending: {tail}")
+            self.say("failed", error=f"{program.name} keeps ending; its log ends with: {tail}")
             self.stop.set()
 
     def say(self, stage: str, **more: Any) -> None:
-        """One line of the report; nobody may listen any more."""
+        """Report one stage, to the starter if it still listens, and to the log."""
         line = {"stage": stage, "at_s": round(time.monotonic() - self._began, 2), **more}
         print(json.dumps(line), flush=True)
         if self._report is not None:
@@ -106,7 +107,7 @@ class Supervisor:
         self._processes.start(Program(name, [str(self._bin / argv[0]), *argv[1:]], log, **more))
 
     def _run_kubelet(self, node: str, mounts: int) -> None:
-        """Without root its changes of owner are answered by a filter; see `unowned.py`."""
+        """Rootless, a filter answers the kubelet's changes of owner; see `unowned.py`."""
         flags = components.kubelet(self._spec, self._files, node)
         words = [str(self._bin / "kubelet"), *flags]
         if self._spec.rootless:
@@ -120,7 +121,7 @@ class Supervisor:
         task.add_done_callback(self._tasks.discard)
 
     async def start(self, api_fd: int) -> None:
-        """From nothing to Ready. Whatever fails is reported and ends the cluster."""
+        """Start everything until Ready. A failure is reported and ends the cluster."""
         try:
             async with asyncio.timeout(45):
                 await self._start(api_fd)
@@ -167,7 +168,10 @@ class Supervisor:
             self.say("service names")
 
     def _hold(self, node: str) -> tuple[int, int]:
-        """A process that holds the node's mount namespace; (pid, read end that says ready)."""
+        """Start the process that holds the node's mount namespace.
+
+        Returns its pid and the read end of a pipe on which it writes when all is mounted.
+        """
         reader, writer = os.pipe()
         script = Path(__file__).with_name("node.sh")
         words = [str(self._files.node(node)), str(int(self._spec.rootless))]
@@ -185,9 +189,9 @@ class Supervisor:
         return process.pid, reader
 
     async def _start_runtime(self, node: str, pid: int, ready_fd: int) -> None:
-        said = await asyncio.to_thread(os.read, ready_fd, 16)
+        ready = await asyncio.to_thread(os.read, ready_fd, 16)
         os.close(ready_fd)
-        if not said:
+        if not ready:
             log = self._files.logs / f"mounts.{node}.log"
             raise RuntimeError(f"the mounts of {node} failed: {log.read_text().strip()}")
         words = [
@@ -203,7 +207,7 @@ class Supervisor:
         self._processes.start(Program(name, [sys.executable, *words], log, env=_PYTHON, mounts=pid))
 
     async def _start_dns(self) -> None:
-        """CoreDNS may still be building when the cluster starts; it is started once it is there."""
+        """Start CoreDNS once it is built, which may be after the cluster's start."""
         for path, body in components.dns_objects():
             await self._until_api(lambda path=path, body=body: self._create(path, body))
         await _until(lambda: (self._bin / "coredns").exists(), poll_s=0.5)
@@ -217,13 +221,13 @@ class Supervisor:
                 raise
 
     async def _until_api(self, call: Any) -> None:
-        """Until `call` raises nothing and does not answer False."""
+        """Until `call` neither raises an API error nor returns False."""
         while True:
             try:
                 if await asyncio.to_thread(call) is not False:
                     return
             except (OSError, ApiError) as error:
-                last = error  # the time limit names the stage; the log names this
+                last = error  # the time limit names only the stage
                 if time.monotonic() - self._began > 20:
                     print(f"waiting: {last}", flush=True)
             await asyncio.sleep(_POLL_S)
@@ -237,22 +241,22 @@ class Supervisor:
         )
 
     def _give_gpus(self, node: dict[str, Any]) -> None:
-        """Set the node's GPU capacity where it is not what the cluster should have.
+        """Set the node's GPUs if they differ from the cluster's.
 
-        The kubelet would fill in allocatable itself, but only at its next status in 10 s.
+        The kubelet would set allocatable itself, but only with its next status, within 10 s.
         """
         wanted, status = {GPU: str(self._spec.gpus_per_node)}, node.get("status", {})
-        told = [status.get(part, {}).get(GPU) for part in ("capacity", "allocatable")]
-        if self._spec.gpus_per_node and told != [wanted[GPU], wanted[GPU]]:
+        current = [status.get(part, {}).get(GPU) for part in ("capacity", "allocatable")]
+        if self._spec.gpus_per_node and current != [wanted[GPU], wanted[GPU]]:
             path = f"/api/v1/nodes/{node['metadata']['name']}/status"
             self._api.patch(path, {"status": {"capacity": wanted, "allocatable": wanted}})
 
     async def _keep_gpus(self) -> None:
-        """A kubelet's start may zero extended resources: give them back whenever they differ."""
+        """Set the GPUs again whenever a kubelet's start has cleared them."""
         while not self.stop.is_set():
             with contextlib.suppress(OSError, ApiError, ValueError, KeyError):
                 await asyncio.to_thread(self._watch_gpus)
-            await asyncio.sleep(0.5)  # the server closed the watch or is away
+            await asyncio.sleep(0.5)  # the server closed the watch or cannot be reached
 
     def _watch_gpus(self) -> None:
         nodes = self._api.get("/api/v1/nodes")
@@ -263,12 +267,12 @@ class Supervisor:
                 self._give_gpus(event["object"])
 
     def forward(self, name: str, descriptor: int, target: str) -> None:
-        """Serve an inherited listening socket by connections to `target`."""
+        """Start `forward`, which carries connections of an inherited socket to `target`."""
         words = ["forward", str(descriptor), target, f"{DNS_SERVICE}:53"]
         self.run(f"forward.{name}", words, fds=(descriptor,))
 
     def obey(self, asked: dict[str, Any], descriptors: list[int]) -> dict[str, Any]:
-        """One request of `control.sock`. KeyError and ValueError become the answer's error."""
+        """Answer one request of `control.sock`. KeyError and ValueError become its error."""
         match asked["do"]:
             case "status":
                 return {"ready": self.ready, "programs": self._status()}
@@ -296,7 +300,7 @@ _DEFAULT = "/api/v1/namespaces/default"
 
 
 def _is_ready(node: dict[str, Any], gpus: int) -> bool:
-    """Ready, schedulable, and with its GPUs offered to the scheduler."""
+    """Whether a node is Ready, has no taints and offers its GPUs."""
     status = node["status"]
     conditions = {c["type"]: c["status"] for c in status.get("conditions", [])}
     offered = status.get("allocatable", {}).get(GPU, "0")
@@ -305,7 +309,7 @@ def _is_ready(node: dict[str, Any], gpus: int) -> bool:
 
 
 async def _until(condition: Any, poll_s: float = _POLL_S) -> None:
-    while not condition():  # noqa: ASYNC110 — other programs become ready, no event tells
+    while not condition():  # noqa: ASYNC110 — another program becomes ready; there is no event to wait for
         await asyncio.sleep(poll_s)
 
 
@@ -318,7 +322,7 @@ def _connects(host: str, port: int) -> bool:
 
 
 def _answers(host: str, port: int, path: str = "/healthz") -> bool:
-    """Whether a plain HTTP endpoint says 200."""
+    """Whether a plain HTTP endpoint answers 200."""
     import http.client
 
     try:
@@ -330,7 +334,7 @@ def _answers(host: str, port: int, path: str = "/healthz") -> bool:
 
 
 def serve_control(supervisor: Supervisor, files: Files) -> None:
-    """Answer one JSON request per connection; a listening socket may come with it."""
+    """Answer one JSON request per connection; it may carry a listening socket."""
     files.control.unlink(missing_ok=True)
     listener = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
     listener.bind(str(files.control))
@@ -387,7 +391,7 @@ def main() -> int:
         os.write(arguments.report_fd, (json.dumps(line) + "\n").encode())
         return 1
     asyncio.run(supervise(arguments, spec, files, token))
-    os._exit(0)  # PID 1: the kernel ends the rest; threads that wait for an answer are not joined
+    os._exit(0)  # PID 1: the kernel ends all others; threads that wait for an answer are not joined
 
 
 if __name__ == "__main__":

@@ -1,4 +1,4 @@
-"""Runs a program whose changes of a file's owner succeed without doing anything.
+"""Runs a program whose chown calls succeed without doing anything.
 
 `python -m local.cluster.control.unowned PROGRAM …`, for the kubelet of a cluster of an ordinary
 user. Only uid 0 is mapped there, so the kernel refuses `lchown(token, 65532)` with EINVAL, and no
@@ -35,7 +35,10 @@ def _instruction(code: int, value: int, if_true: int = 0, if_false: int = 0) -> 
 def filter_of(machine: str) -> bytes:
     """The BPF program for `platform.machine()`. ValueError for a machine that is not known."""
     if machine not in _CALLS:
-        raise ValueError(f"an ordinary user's cluster runs on {sorted(_CALLS)}, not on {machine}")
+        raise ValueError(
+            f"a cluster of an ordinary user needs {' or '.join(sorted(_CALLS))}, this machine is "
+            f"{machine}: run it as root"
+        )
     architecture, calls = _CALLS[machine]
     lines = [
         _instruction(_LOAD, 4),
@@ -52,7 +55,7 @@ def filter_of(machine: str) -> bytes:
 
 
 def install() -> None:
-    """Filters this thread and whatever it starts from here on. OSError when the kernel refuses."""
+    """Filter this thread and all it starts from now on. OSError if the kernel refuses."""
     code = filter_of(platform.machine())
     program = _Program(len(code) // 8, code)
     libc = ctypes.CDLL(None, use_errno=True)

@@ -1,7 +1,7 @@
 """`python -m local.cluster.cri`: the container runtime of one node of the one-machine cluster.
 
-Started per node by `local/cluster`, inside the node's mount namespace and the cluster's network
-namespace, as root or as uid 0 of a user namespace. Ends on SIGTERM with everything it started.
+The supervisor starts one for each node, inside the node's mount namespace and the cluster's network
+namespace, as root or as uid 0 of a user namespace. On SIGTERM it ends with all that it started.
 """
 
 import argparse

@@ -1,8 +1,8 @@
-"""The images file: which local programs stand for an image name.
+"""The images file maps an image name to programs of this machine.
 
 `{"name": {"paths": [...], "env": {...}, "entrypoint": [...], "cmd": [...], "user": uid,
-"working_dir": "/"}}`; every field is optional. A name without a tag stands for every tag.
-Read again whenever the file changes.
+"working_dir": "/"}}`; every field is optional. A name without a tag matches every tag. The file is
+read again when it changes.
 """
 
 import hashlib
@@ -13,20 +13,23 @@ from typing import Any
 
 
 class ImageUnknownError(Exception):
-    """The name is not in the images file; the text says what to write."""
+    """The image is not in the images file; the text says what to write there."""
 
 
 @dataclass(frozen=True, slots=True)
 class Image:
-    """One entry. `id` changes with its content, as an image's digest does."""
+    """One entry of the file."""
 
     name: str
     id: str
+    """Changes with the entry's content, as an image's digest does."""
     paths: tuple[str, ...] = ()
+    """Absolute host paths that its containers see, read-only."""
     env: dict[str, str] = field(default_factory=dict)
     entrypoint: tuple[str, ...] = ()
     cmd: tuple[str, ...] = ()
     user: int = 0
+    """Uid of its processes, unless the pod asks for another; 0 as Docker's default."""
     working_dir: str = "/"
 
 
@@ -34,10 +37,12 @@ _FIELDS = {"paths", "env", "entrypoint", "cmd", "user", "working_dir"}
 
 
 def parse(name: str, entry: dict[str, Any]) -> Image:
-    """ValueError that names the image and the field."""
+    """One entry. ValueError names the image and the field."""
     unknown = set(entry) - _FIELDS
     if unknown:
-        raise ValueError(f"image {name!r}: unknown fields {sorted(unknown)}; write {_FIELDS}")
+        raise ValueError(
+            f"image {name!r}: unknown fields {sorted(unknown)}; the fields are {sorted(_FIELDS)}"
+        )
     relative = [path for path in entry.get("paths", ()) if not path.startswith("/")]
     if relative:
         raise ValueError(f"image {name!r}: paths must be absolute, not {relative}")
@@ -47,13 +52,15 @@ def parse(name: str, entry: dict[str, Any]) -> Image:
 
 
 class Images:
+    """All entries of one images file."""
+
     def __init__(self, file: Path) -> None:
         self._file = file
         self._stamp: tuple[int, int] | None = None
         self._images: dict[str, Image] = {}
 
     def all(self) -> list[Image]:
-        """ValueError when the file is not valid."""
+        """Every image. ValueError if the file is not valid."""
         try:
             stat = self._file.stat()
             stamp = (stat.st_mtime_ns, stat.st_size)
@@ -66,7 +73,7 @@ class Images:
         return list(self._images.values())
 
     def find(self, reference: str) -> Image:
-        """By id, exact name, name without `:latest`, without tag; else ImageUnknownError."""
+        """By id, exact name, name without `:latest` or name without tag. ImageUnknownError."""
         images = self.all()
         by_id = {image.id: image for image in images}
         if reference in by_id:
@@ -80,6 +87,6 @@ class Images:
         known = ", ".join(sorted(self._images)) or "none"
         raise ImageUnknownError(
             f"image {reference!r} is not in {self._file} (known: {known}). This one-machine "
-            f'cluster pulls nothing: add "{reference}": {{"paths": [...], "entrypoint": [...]}} '
+            f'cluster pulls no images: add "{reference}": {{"paths": [...], "entrypoint": [...]}} '
             "there, or use a known name"
         )

@@ -1,4 +1,4 @@
-"""From what the kubelet asks for to what `child.py` and `rootfs.py` do: pure functions.
+"""Turns what the kubelet asks for into what `child.py` and `rootfs.py` do: pure functions.
 
 The result is written as `spec.json` beside the container's state; see `fork/spec.py`.
 """
@@ -22,7 +22,7 @@ _DEFAULT_CAPABILITIES = frozenset(_DEFAULT_NAMES.split())
 def user_of(
     image: Image, security: api_pb2.LinuxContainerSecurityContext
 ) -> tuple[int, int, tuple[int, ...]]:
-    """(uid, gid, groups): the pod's wish before the image's. ValueError for a user name."""
+    """(uid, gid, groups): the pod's if it names them, else the image's. ValueError for a name."""
     if security.run_as_username:
         raise ValueError(
             f"runAsUserName {security.run_as_username!r} is not supported by this runtime: "
@@ -34,7 +34,7 @@ def user_of(
 
 
 def capabilities_of(security: api_pb2.LinuxContainerSecurityContext) -> list[int]:
-    """Numbers of the capabilities that a process of uid 0 may have."""
+    """Numbers of the capabilities that a process of uid 0 gets."""
     if security.privileged:
         return list(range(len(CAPABILITIES)))
 
@@ -59,7 +59,7 @@ def argv_of(image: Image, config: api_pb2.ContainerConfig) -> list[str]:
         argv = [*image.entrypoint, *(config.args or image.cmd)]
     if not argv:
         raise ValueError(
-            f"image {image.name!r} has no entrypoint and the container no command: give one of them"
+            f"image {image.name!r} has no entrypoint and the container no command: set one of them"
         )
     return argv
 
@@ -122,7 +122,7 @@ def spec_of(
 
 
 def _passwd(uid: int, gid: int) -> str:
-    """Programs look their own user up (getpass, torch), so it has a name."""
+    """Programs look up the name of their user (getpass, torch), so it needs one."""
     lines = ["root:x:0:0:root:/root:/bin/sh", "nobody:x:65534:65534:nobody:/:/usr/sbin/nologin"]
     if uid not in (0, 65534):
         lines.append(f"app:x:{uid}:{gid}:app:/:/usr/sbin/nologin")

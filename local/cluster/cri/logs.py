@@ -1,7 +1,7 @@
-"""Container output to the CRI log format, on the runtime's event loop: no process per container.
+"""Writes container output in the CRI log format, on the runtime's event loop.
 
-A line is `2026-01-31T12:00:00.123456789Z stdout F text`; P instead of F marks a part of a line that
-is longer than 16 KiB. The kubelet renames a full file and asks for `reopen`.
+A line is `2026-01-31T12:00:00.123456789Z stdout F text`. P instead of F marks a part of a line that
+is longer than 16 KiB. The kubelet renames a full file and then asks for `reopen`.
 """
 
 import asyncio
@@ -19,7 +19,7 @@ def timestamp(now_ns: int) -> str:
 
 
 def cut(stream: bytes, pending: bytes, data: bytes, *, stamp: bytes) -> tuple[bytes, bytes]:
-    """(log text, what is pending): whole lines of `pending + data`, long ones in parts."""
+    """Format the whole lines of `pending + data`; returns (log text, the unfinished rest)."""
     out = []
     *lines, rest = (pending + data).split(b"\n")
     for line in lines:
@@ -34,7 +34,7 @@ def cut(stream: bytes, pending: bytes, data: bytes, *, stamp: bytes) -> tuple[by
 
 
 class ContainerLog:
-    """Reads a container's two pipes into one file until both end."""
+    """Reads a container's two pipes into one file until both are closed."""
 
     def __init__(self, path: Path | None) -> None:
         self._path = path
@@ -54,7 +54,7 @@ class ContainerLog:
         self._file = self._open()
 
     def pipe(self, stream: str) -> int:
-        """A new pipe's write end, which the caller closes after the start."""
+        """The write end of a new pipe; the caller closes it after the container's start."""
         read, write = os.pipe()
         os.set_blocking(read, False)
         self._open_streams += 1

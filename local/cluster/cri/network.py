@@ -1,8 +1,8 @@
 """Pod addresses and the node's bridge, in the network namespace that the runtime was started in.
 
-A pod has an address of the node's pod CIDR as /32 with a default route over the bridge, so that
-traffic between pods is routed (and seen by kube-proxy's rules), also on one node. The veth pair
-dies with the pod's network namespace; only the bridge has to be removed at the end.
+A pod has a /32 address of the node's pod CIDR and a default route over the bridge, so that traffic
+between pods of one node is routed too and passes kube-proxy's rules. The veth pair ends with the
+pod's network namespace; only the bridge has to be removed at the end.
 """
 
 import contextlib
@@ -18,19 +18,19 @@ _IFF_UP = 1
 
 
 class Network:
-    """The addresses of one node's pods. ValueError for a CIDR without room."""
+    """The addresses of one node's pods. ValueError if the CIDR is too small."""
 
     def __init__(self, pod_cidr: str) -> None:
         self._cidr = ipaddress.IPv4Network(pod_cidr)
         if self._cidr.num_addresses < 8:
-            raise ValueError(f"--pod-cidr {pod_cidr} has no room for pods: give a /24 or wider")
+            raise ValueError(f"--pod-cidr {pod_cidr} has no room for pods: use a /24 or larger")
         self.gateway = self._cidr[1]
         self.bridge = f"br{int(self._cidr.network_address):08x}"
         self._used: dict[str, str] = {}  # sandbox id -> address
         self._next = 2
 
     def open(self) -> None:
-        """Makes the bridge with the gateway's address and switches routing on."""
+        """Make the bridge with the gateway's address and enable routing."""
         commands = [
             f"link add {self.bridge} type bridge forward_delay 0",
             f"addr add {self.gateway}/{self._cidr.prefixlen} dev {self.bridge}",
@@ -66,7 +66,7 @@ class Network:
             if address not in taken:
                 self._used[sandbox] = address
                 return address
-        raise OSError(f"all pod addresses of {self._cidr} are in use")
+        raise OSError(f"all pod addresses of {self._cidr} are in use: delete pods or add nodes")
 
     def release(self, sandbox: str) -> None:
         self._used.pop(sandbox, None)
@@ -83,7 +83,7 @@ class Network:
         )
 
     def attach(self, sandbox: str) -> None:
-        """Puts the pod's outer interface on the bridge and up: two ioctls instead of a process."""
+        """Put the pod's outer interface on the bridge and up, with ioctls: `ip` costs a process."""
         name = veth_name(sandbox)
         with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as control:
             bridge = struct.pack("16si", self.bridge.encode(), socket.if_nametoindex(name))

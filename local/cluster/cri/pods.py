@@ -1,8 +1,8 @@
-"""Pods and containers: what each CRI call does to them. One event loop, no locks across awaits
-but one per container.
+"""Pods and containers: what each CRI call does to them.
 
-Calls come from `server.py` (which speaks protobuf), processes are started by `spawner.py`,
-addresses come from `network.py`; `records.py` keeps what must survive.
+Calls come from `server.py`, `spawner.py` starts processes, `network.py` gives addresses, and
+`records.py` keeps what must survive a restart. All runs on one event loop; each container has a
+lock, and no other lock is held across an await.
 """
 
 import asyncio
@@ -27,23 +27,27 @@ from local.cluster.cri.logs import ContainerLog
 from local.cluster.cri.network import Network
 from local.cluster.cri.records import ContainerState, PodState, Records
 
-_OUTPUT_LIMIT_BYTES = 16 << 20  # of an exec, as the CRI asks
-_DRAIN_S = 1.0  # for the last output of a container that has ended
+_OUTPUT_LIMIT_BYTES = 16 << 20
+"""Of an exec, as the CRI asks."""
+_DRAIN_S = 1.0
+"""How long the last output of a container that has ended may take."""
 
 _log = logging.getLogger("cri")
 _Kept = TypeVar("_Kept")
 
 
 class NotFoundError(Exception):
-    """No pod or container of this id."""
+    """No pod or container has this id."""
 
 
 class RefusedError(Exception):
-    """The call does not fit the state or asks for what cannot be done here."""
+    """The call does not fit the state, or asks for something that this runtime cannot do."""
 
 
 @dataclass(slots=True)
 class Pod:
+    """A pod sandbox: what the kubelet asked for, and what became of it."""
+
     id: str
     config: api_pb2.PodSandboxConfig
     state: PodState
@@ -56,13 +60,19 @@ class Pod:
 
 @dataclass(slots=True)
 class Container:
+    """A container: what the kubelet asked for, and what became of it."""
+
     id: str
     config: api_pb2.ContainerConfig
     state: ContainerState
     log: ContainerLog | None = None
+    """None before its start, and after a restart of the runtime."""
     process: Process | None = None
+    """None before its start, and after a restart of the runtime."""
     ended: asyncio.Event = field(default_factory=asyncio.Event)
+    """Set when its end has been recorded."""
     lock: asyncio.Lock = field(default_factory=asyncio.Lock)
+    """Held during its start."""
 
     @property
     def running(self) -> Process | None:
@@ -89,7 +99,7 @@ class Pods:
         self._network = network
         self._spawner = spawner
         self._rootless = rootless
-        self._told_about_users = False
+        self._warned_about_users = False
         self._tasks: set[asyncio.Task[None]] = set()
         self.pods = {
             key: Pod(key, config, state)
@@ -172,7 +182,7 @@ class Pods:
             self._network.attach(pod.id)
 
     async def stop_pod(self, key: str) -> None:
-        """Kills what is left in it and gives its network back; a second call changes nothing."""
+        """Kill its containers and release its network; a second call changes nothing."""
         pod = self.pod(key)
         await asyncio.gather(
             *(self.stop_container(c.id, grace_s=0) for c in self._containers_of(pod.id))
@@ -220,11 +230,11 @@ class Pods:
     def _new_state(
         self, pod: Pod, image: Image, config: api_pb2.ContainerConfig, spec: ContainerSpec
     ) -> ContainerState:
-        if self._rootless and spec["uid"] != 0 and not self._told_about_users:
-            self._told_about_users = True
+        if self._rootless and spec["uid"] != 0 and not self._warned_about_users:
+            self._warned_about_users = True
             _log.warning(
-                "rootless: containers run as the user of this cluster; runAsUser %d and others "
-                "cannot be honoured",
+                "rootless: every container runs as the user who started this cluster; runAsUser %d "
+                "and any other is ignored",
                 spec["uid"],
             )
         return ContainerState(
@@ -241,7 +251,7 @@ class Pods:
         container = self.container(key)
         async with container.lock:
             if container.state.phase != api_pb2.CONTAINER_CREATED:
-                raise RefusedError(f"container {key} has been started before")
+                raise RefusedError(f"container {key} was started before")
             pod = self.pod(container.state.sandbox)
             path = None
             if pod.config.log_directory and container.config.log_path:
@@ -302,7 +312,7 @@ class Pods:
         """Stop signal, `grace_s` seconds, SIGKILL; returns when it has ended."""
         container = self.container(key)
         async with container.lock:
-            pass  # a start under way comes to its end first
+            pass  # waits for a start that is in progress
         process = container.running
         if process is None:
             return
@@ -333,7 +343,7 @@ class Pods:
     async def exec(
         self, key: str, argv: list[str], *, timeout_s: float | None
     ) -> tuple[int, bytes, bytes]:
-        """(exit code, stdout, stderr). TimeoutError after it was killed, SpawnError if not run."""
+        """(exit code, stdout, stderr). TimeoutError if it was killed for its time limit."""
         container = self.container(key)
         process = container.running
         if process is None or process.done.is_set():
@@ -383,7 +393,7 @@ class Pods:
             os.close(err_read)
 
     async def close(self) -> None:
-        """Kills every container and writes down that it ended."""
+        """Kill every container and record its end."""
         running = [
             c for c in self.containers.values() if c.state.phase == api_pb2.CONTAINER_RUNNING
         ]

@@ -1,7 +1,7 @@
-"""Pods and containers as the runtime remembers them, and their files under `--root`.
+"""The state of pods and containers, and its files under `--root`.
 
-`pods/<id>/` and `containers/<id>/` hold `config.pb` (what the kubelet sent) and `state.json`.
-After the death of a runtime nothing of it runs any more, so what is loaded is not running.
+`pods/<id>/` and `containers/<id>/` hold `config.pb` (what the kubelet sent) and `state.json`. When
+a runtime ends, all its containers end too, so nothing that is loaded from files is running.
 """
 
 import json
@@ -18,17 +18,24 @@ _LOST_EXIT_CODE = 255
 
 @dataclass(slots=True)
 class PodState:
+    """What became of a pod."""
+
     created_ns: int
+    """Unix time, nanoseconds."""
     ready: bool = True
+    """False once it is stopped."""
     address: str = ""
+    """Empty on the host's network."""
 
 
 @dataclass(slots=True)
 class ContainerState:
-    """Times are Unix nanoseconds, 0 when it has not happened."""
+    """What became of a container. Times are Unix nanoseconds, 0 if it has not happened."""
 
     sandbox: str
+    """Id of its pod."""
     image: str
+    """As the pod names it."""
     image_id: str
     created_ns: int
     uid: int = 0
@@ -51,7 +58,7 @@ _State = TypeVar("_State", PodState, ContainerState)
 
 
 class Records:
-    """Reads and writes the state directory; one directory per pod and container."""
+    """Reads and writes one directory for each pod and each container."""
 
     def __init__(self, root: Path) -> None:
         self.pods = root / "pods"
@@ -68,7 +75,7 @@ class Records:
         partial.rename(directory / "state.json")
 
     def load_pods(self) -> dict[str, tuple[api_pb2.PodSandboxConfig, PodState]]:
-        """What an earlier runtime left: pods that are not ready."""
+        """The pods of an earlier runtime; none is ready."""
         found = {}
         for directory, state in self._load(self.pods, PodState):
             config = api_pb2.PodSandboxConfig.FromString((directory / "config.pb").read_bytes())
@@ -80,7 +87,7 @@ class Records:
     def load_containers(
         self, *, now_ns: int
     ) -> dict[str, tuple[api_pb2.ContainerConfig, ContainerState]]:
-        """What an earlier runtime left: containers that have exited with it."""
+        """The containers of an earlier runtime; those that ran have exited with it."""
         found = {}
         for directory, state in self._load(self.containers, ContainerState):
             config = api_pb2.ContainerConfig.FromString((directory / "config.pb").read_bytes())
@@ -90,7 +97,7 @@ class Records:
                 state.finished_ns = now_ns
                 state.exit_code = _LOST_EXIT_CODE
                 state.reason = "RuntimeRestarted"
-                state.message = "the container runtime ended, and its containers with it"
+                state.message = "the container runtime was restarted, which ends its containers"
                 self.save(directory, state)
             found[directory.name] = (config, state)
         return found
@@ -101,7 +108,7 @@ class Records:
         for entry in directory.iterdir():
             file = entry / "state.json"
             if not (file.exists() and (entry / "config.pb").exists()):
-                shutil.rmtree(entry, ignore_errors=True)  # half-made when the runtime died
+                shutil.rmtree(entry, ignore_errors=True)  # the runtime died while it wrote this one
                 continue
             values = json.loads(file.read_text())
             yield entry, kind(**{k: v for k, v in values.items() if k in names})

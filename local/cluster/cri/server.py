@@ -1,7 +1,7 @@
-"""The CRI over gRPC: each call of `runtime.v1` that the kubelet makes, mapped to `pods.py`.
+"""The CRI over gRPC: maps each call of `runtime.v1` that the kubelet makes to `pods.py`.
 
-Handlers are found by name: a method of `Service` called as the rpc is. A call without one answers
-UNIMPLEMENTED. Errors of the domain become gRPC statuses in one place, `_guarded`.
+A method of `Service` handles the call of the same name; a call without a method answers
+UNIMPLEMENTED. `_guarded` turns our exceptions into gRPC statuses.
 """
 
 import contextlib
@@ -274,7 +274,9 @@ class Service:
                 image=_image(self._pods.images.find(request.image.image))
             )
         except ImageUnknownError:
-            return api_pb2.ImageStatusResponse()  # the kubelet pulls, and PullImage says why not
+            return (
+                api_pb2.ImageStatusResponse()
+            )  # the kubelet then pulls, and PullImage says why it cannot
 
     async def PullImage(self, request: api_pb2.PullImageRequest) -> api_pb2.PullImageResponse:
         return api_pb2.PullImageResponse(image_ref=self._pods.images.find(request.image.image).id)
@@ -334,5 +336,5 @@ def _image(image: Image) -> api_pb2.Image:
         size=1,
         uid=api_pb2.Int64Value(value=image.user),
         spec=api_pb2.ImageSpec(image=image.name),
-        pinned=True,  # there is nothing to collect
+        pinned=True,  # the kubelet must not collect it
     )

@@ -1,7 +1,7 @@
 """What a forked child does before it becomes a program: namespaces, root, ids, exec.
 
-Called by `forkserver.py` after fork; every function either execs, returns for a plain exit, or
-raises (the error travels to the runtime through the error pipe).
+`forkserver.py` calls this after a fork. Each function execs, returns for a plain exit, or raises;
+the error pipe carries the error to the runtime.
 """
 
 import contextlib
@@ -17,7 +17,7 @@ from local.cluster.cri.fork.spec import ContainerSpec
 
 
 def become_sandbox(message: dict[str, Any], kinds: set[str], ready: int, go: int) -> None:
-    """Makes the pod's namespaces, waits until they are held, then configures the network."""
+    """Make the pod's namespaces, wait until they are held, then configure the network."""
     flags = linux.CLONE_NEWUTS | linux.CLONE_NEWIPC
     if "net" in kinds:
         flags |= linux.CLONE_NEWNET
@@ -37,7 +37,7 @@ def become_sandbox(message: dict[str, Any], kinds: set[str], ready: int, go: int
 
 
 def become_container(spec_path: str) -> None:
-    """PID 1 of a new PID and mount namespace: builds the root and becomes the program."""
+    """As PID 1 of a new PID and mount namespace: build the root, then exec the program."""
     with open(spec_path) as file:
         spec: ContainerSpec = json.load(file)
     with contextlib.suppress(OSError), open("/proc/self/oom_score_adj", "w") as file:
@@ -47,7 +47,7 @@ def become_container(spec_path: str) -> None:
 
 
 def become_program(spec: ContainerSpec, argv: list[str]) -> None:
-    """Drops ids and capabilities and execs `argv`; the root has been entered before."""
+    """Drop ids and capabilities and exec `argv`; the root has been entered before."""
     os.setsid()
     os.umask(0o022)
     for descriptor in (1, 2):
@@ -67,7 +67,7 @@ def _drop_privileges(spec: ContainerSpec) -> None:
     own = linux.own_capabilities()
     keep = own & frozenset(spec["capabilities"])
     if spec["rootless"] and spec["uid"] != 0:
-        keep = frozenset()  # it stays uid 0, and exec would give uid 0 what is not bounded
+        keep = frozenset()  # it stays uid 0, and exec gives uid 0 every capability not dropped
     linux.bound_capabilities(keep)
     if not spec["rootless"]:
         os.setgroups(spec["groups"])
@@ -80,7 +80,7 @@ def _drop_privileges(spec: ContainerSpec) -> None:
 
 
 def _default_signals() -> None:
-    """Python ignores SIGPIPE and SIGXFSZ; exec would hand that on."""
+    """Python ignores SIGPIPE and SIGXFSZ, and a program would inherit that over exec."""
     for number in signal.valid_signals():
         with contextlib.suppress(OSError, ValueError):
             signal.signal(number, signal.SIG_DFL)

@@ -1,13 +1,13 @@
 """The process that forks every container, exec and pod namespace; one thread, no dependency.
 
-Commands come from the runtime (`spawner.py`) as JSON datagrams over a socket pair with the
-program's stdout, stderr and an error pipe attached; pids and wait statuses go back the same way.
+Commands come from the runtime (`spawner.py`) as JSON datagrams over a socket pair, with the
+program's stdout, stderr and an error pipe attached. Pids and wait statuses go back the same way.
 
 Why a process of its own: a container must die when the runtime dies. PR_SET_PDEATHSIG follows the
 parent *thread*, and forking from a gRPC process with threads is not safe. This process has one
 thread, dies with the runtime, and each container's PID 1 dies with it, which ends the container's
-PID namespace. Pod namespaces are held by descriptors here, so they vanish with it as well: nothing
-is left to clean after a crash.
+PID namespace. Descriptors of this process hold the pod namespaces, so they vanish with it too:
+nothing is left to clean up after a crash.
 """
 
 import array
@@ -31,8 +31,10 @@ class ForkServer:
 
     def __init__(self, control: socket.socket) -> None:
         self._control = control
-        self._namespaces: dict[str, dict[str, int]] = {}  # sandbox id -> kind -> descriptor
-        self._jobs: dict[int, int] = {}  # pid -> job number
+        self._namespaces: dict[str, dict[str, int]] = {}
+        """Sandbox id → kind of namespace → descriptor."""
+        self._jobs: dict[int, int] = {}
+        """Pid → job number."""
 
     def serve(self) -> None:
         wake_read, wake_write = os.pipe()
@@ -81,7 +83,7 @@ class ForkServer:
             self._control.sendall(json.dumps(reply).encode())
             return True
         self._jobs[reply["pid"]] = message["job"]
-        # Opened here, before it can be reaped: for the runtime a short-lived one may be gone.
+        # Opened before the process can be reaped: when the runtime gets the pid, it may be gone.
         pidfd = os.pidfd_open(reply["pid"])
         socket.send_fds(self._control, [json.dumps(reply).encode()], [pidfd])
         os.close(pidfd)
@@ -100,7 +102,7 @@ class ForkServer:
                 self._control.sendall(json.dumps({"job": job, "status": status}).encode())
 
     def _sandbox(self, message: dict[str, Any], fds: list[int]) -> int:
-        """Makes the pod's namespaces in a child and keeps their descriptors."""
+        """Make the pod's namespaces in a child and keep their descriptors."""
         kinds = {"uts", "ipc"} | ({"net"} if message["network"] else set())
         ready_read, ready_write = os.pipe()
         go_read, go_write = os.pipe()
@@ -136,7 +138,7 @@ class ForkServer:
         paths = {kind: f"/proc/{init}/ns/{kind}" for kind in ("pid", "net", "uts", "ipc", "mnt")}
 
         def enter() -> None:
-            # All are opened first: afterwards /proc is the container's.
+            # All are opened first: after the first setns, /proc is the container's.
             opened = {kind: os.open(path, os.O_RDONLY) for kind, path in paths.items()}
             for kind, fd in opened.items():
                 linux.setns(
@@ -150,15 +152,15 @@ class ForkServer:
     def _fork_sibling(
         self, enter: Callable[[], None], become: Callable[[], None], fds: list[int]
     ) -> int:
-        """Forks a child of this process into the namespaces that `enter` chooses.
+        """Fork a child of this process into the namespaces that `enter` chooses.
 
-        A go-between enters them and clones with CLONE_PARENT, so that this process stays where it
-        is: without privilege over its own PID namespace it could not come back (rootless).
+        An intermediate process enters them and clones with CLONE_PARENT. This process itself may
+        not enter them: rootless, it has no privilege to return to its own PID namespace.
         """
         pid_read, pid_write = os.pipe()
         between = os.fork()
         if between == 0:
-            _run_child(lambda: _go_between(enter, become, pid_write, fds), fds)
+            _run_child(lambda: _intermediate(enter, become, pid_write, fds), fds)
         os.close(pid_write)
         try:
             os.waitpid(between, 0)
@@ -166,11 +168,11 @@ class ForkServer:
         finally:
             os.close(pid_read)
         if not data:
-            raise OSError("the namespaces could not be entered (see the error pipe)")
+            raise OSError("the namespaces could not be entered")
         return int(data)
 
 
-def _go_between(
+def _intermediate(
     enter: Callable[[], None], become: Callable[[], None], pid_write: int, fds: list[int]
 ) -> NoReturn:
     enter()
@@ -182,7 +184,7 @@ def _go_between(
 
 
 def _run_child(become: Callable[[], None], fds: list[int]) -> NoReturn:
-    """Never returns: runs `become`, which execs; an error goes down the error pipe (fds[2])."""
+    """Run `become`, which execs. Never returns; an error goes into the error pipe, fds[2]."""
     try:
         linux.die_with_parent()
         signal.set_wakeup_fd(-1)

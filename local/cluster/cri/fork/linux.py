@@ -1,7 +1,7 @@
-"""System calls that Python 3.11 lacks, by ctypes: namespaces, mounts, capabilities.
+"""System calls that Python 3.11 lacks, through ctypes: namespaces, mounts, capabilities.
 
-Every function raises OSError with the call and its subject in the message. Used only by the fork
-server and its children (`forkserver.py`, `rootfs.py`, `child.py`); the gRPC side never calls these.
+Each function raises OSError that names the call and its subject. Only the fork server and its
+children use them (`forkserver.py`, `rootfs.py`, `child.py`), never the gRPC side.
 """
 
 import ctypes
@@ -28,7 +28,7 @@ _PR_SET_PDEATHSIG, _PR_CAPBSET_DROP, _PR_SET_NO_NEW_PRIVS = 1, 24, 38
 _CAPABILITY_VERSION_3 = 0x20080522
 
 _libc = ctypes.CDLL(None, use_errno=True)
-# PyDLL keeps the interpreter lock over the call: a raw clone must not return without it.
+# PyDLL keeps the interpreter lock during the call: after a raw clone the child must hold it.
 _libc_with_lock = ctypes.PyDLL(None, use_errno=True)
 
 _NAMES = (
@@ -86,7 +86,7 @@ def make_readonly(target: str, *, recursive: bool) -> None:
 
 
 def enter_root(new_root: str) -> None:
-    """Makes `new_root` (a mount point) the root and forgets the old one."""
+    """Make `new_root`, a mount point, the root, and unmount the old one."""
     os.chdir(new_root)
     _check(_libc.pivot_root(b".", b"."), f"pivot_root {new_root}")
     _check(_libc.umount2(b".", _MNT_DETACH), "umount of the old root")
@@ -105,7 +105,7 @@ def clone_sibling() -> int:
 
 
 def die_with_parent() -> None:
-    """SIGKILL when the parent *thread* ends. A change of user clears it: call it again after."""
+    """SIGKILL when the parent *thread* ends. A change of user clears this: call it again."""
     _check(_libc.prctl(_PR_SET_PDEATHSIG, int(signal.SIGKILL), 0, 0, 0), "prctl pdeathsig")
 
 
@@ -121,7 +121,7 @@ def bound_capabilities(keep: frozenset[int]) -> None:
 
 
 def set_capabilities(keep: frozenset[int]) -> None:
-    """Sets effective and permitted to `keep`, inheritable to none."""
+    """Set effective and permitted to `keep`, inheritable to none."""
     mask = sum(1 << number for number in keep)
     header = (ctypes.c_uint32 * 2)(_CAPABILITY_VERSION_3, 0)
     low, high = mask & 0xFFFFFFFF, mask >> 32

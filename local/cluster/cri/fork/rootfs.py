@@ -1,10 +1,10 @@
 """Builds a container's root: system directories of the host as overlays, everything else empty.
 
-Runs in the container's own mount namespace, before the program. What a container sees is
-`/usr`, `/etc`, `/opt` and the library directories of the host (copy-on-write), exactly the paths
-that its image lists (read-only), and its CRI mounts. Home directories, `/run`, `/var`, `/tmp` and
-the rest of the host are not there. One overlay per directory, with `userxattr`: it works alike as
-root and as uid 0 of a user namespace, where an overlay of `/` itself is refused.
+It runs in the container's own mount namespace, before the program. A container sees `/usr`, `/etc`,
+`/opt` and the library directories of the host (copy-on-write), the paths that its image lists
+(read-only), and its CRI mounts. It does not see home directories, `/run`, `/var`, `/tmp` and the
+rest of the host. Each directory is an overlay of its own, with `userxattr`: that works as root and
+as uid 0 of a user namespace, where an overlay of `/` itself is refused.
 """
 
 import os
@@ -58,7 +58,7 @@ def resolve_in(root: str, path: str) -> str:
 
 
 def _place(root: str, path: str, *, directory: bool) -> str:
-    """Makes sure a mount point of the right kind exists; returns its real path."""
+    """Create a mount point of the right kind if there is none; returns its real path."""
     target = resolve_in(root, path)
     if directory:
         os.makedirs(target, mode=0o755, exist_ok=True)
@@ -75,7 +75,7 @@ def _bind(root: str, source: str, path: str) -> str:
 
 
 def build(spec: ContainerSpec) -> str:
-    """Assembles the root that `spec` describes and returns its path."""
+    """Assemble the root that `spec` describes; returns its path."""
     root = os.path.join(spec["dir"], "root")
     os.makedirs(root, exist_ok=True)
     linux.mount("none", "/", flags=linux.MS_REC | linux.MS_PRIVATE)
@@ -92,8 +92,8 @@ def build(spec: ContainerSpec) -> str:
     linux.bind("/sys", f"{root}/sys")
     if not spec["privileged"]:
         linux.make_readonly(f"{root}/sys", recursive=True)
-    # A path of the image that a volume would hide (a clone below /tmp, and an emptyDir there)
-    # is bound after the volume, into it.
+    # A volume may hide a path of the image, such as an emptyDir at /tmp over a clone below it. Such
+    # a path is bound after the volume, into it.
     hidden = [path for path in spec["paths"] if _below_a_mount(path, spec["mounts"])]
     for path in spec["paths"]:
         if path not in hidden:
@@ -120,7 +120,7 @@ def _skeleton(root: str) -> None:
 
 
 def _system(spec: ContainerSpec, root: str) -> None:
-    # Before the mount: a file of the host whose owner is not mapped cannot be written over.
+    # Before the mount: a file of the host whose owner is not mapped cannot be overwritten.
     own = os.path.join(spec["dir"], "upper", "etc")
     os.makedirs(own, mode=0o755, exist_ok=True)
     for name in ("passwd", "group"):
@@ -146,14 +146,14 @@ def _overlay(spec: ContainerSpec, root: str, name: str) -> None:
     except OSError:
         if not spec["rootless"]:
             raise
-        # Mounts of the host below this directory are locked for us: an overlay is refused then.
+        # The host has mounts below this directory, which are locked in a user namespace.
         _piecemeal(spec, root, name)
 
 
 def _piecemeal(spec: ContainerSpec, root: str, name: str) -> None:
-    """An overlay for each directory below, and copies of small files; larger ones are bound.
+    """Overlay each directory below, copy small files and bind larger ones.
 
-    What the user may not read is left out.
+    Files that the user may not read are left out.
     """
     own = os.path.join(spec["dir"], "upper", name)
     shutil.copytree(own, f"{root}/{name}", dirs_exist_ok=True)

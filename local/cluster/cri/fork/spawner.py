@@ -1,7 +1,7 @@
-"""The runtime's end of the fork server: starts processes, tells when they end.
+"""The runtime's end of the fork server: starts processes and learns when they end.
 
-Everything runs on the event loop's thread. `launch.py` makes the spec files, `forkserver.py` reads
-them; statuses come back here and go on to `pods.py`.
+All runs on the event loop's thread. `launch.py` makes the spec files, `forkserver.py` reads them;
+exit statuses come back here and go on to `pods.py`.
 """
 
 import array
@@ -23,20 +23,22 @@ _REPOSITORY = Path(__file__).resolve().parents[4]
 
 
 class SpawnError(Exception):
-    """A process could not be started; the text says which step failed."""
+    """A process could not be started; the text names the step that failed."""
 
 
 @dataclass(slots=True)
 class Process:
-    """One started process. `status` is its exit code, or 128 + the number of the fatal signal."""
+    """One started process."""
 
     pid: int
     pidfd: int
     done: asyncio.Event = field(default_factory=asyncio.Event)
+    """Set when it has ended."""
     status: int = -1
+    """Its exit code, or 128 + the number of the fatal signal; -1 while it runs."""
 
     def send(self, number: int) -> None:
-        """Signals it; one that has ended is left alone."""
+        """Send it a signal; does nothing if it has ended."""
         if not self.done.is_set():
             with contextlib.suppress(ProcessLookupError):
                 signal.pidfd_send_signal(self.pidfd, number)
@@ -48,7 +50,7 @@ def exit_code(wait_status: int) -> int:
 
 
 class Spawner:
-    """Owns the fork server. `on_lost` is called when it died: then every container has died too."""
+    """Owns the fork server. Calls `on_lost` if that dies: every container has died with it."""
 
     def __init__(self, *, on_lost: Callable[[], None]) -> None:
         self._on_lost = on_lost
@@ -76,7 +78,7 @@ class Spawner:
         asyncio.get_running_loop().add_reader(ours, self._receive)
 
     def close(self) -> None:
-        """Ends the fork server and with it every container; returns when it is gone."""
+        """End the fork server and with it every container; returns when it has ended."""
         self._on_lost = lambda: None
         asyncio.get_running_loop().remove_reader(self._control)
         self._control.close()
@@ -108,16 +110,16 @@ class Spawner:
             os.close(process.pidfd)
             return
         if "pid" in message:
-            # With the reply, since its end may be dispatched before the waiting call goes on.
+            # Registered with the reply: its end may arrive before the waiting call continues.
             message["process"] = self._processes[job] = Process(message["pid"], pidfds[0])
         reply = self._replies.pop(job)
         if not reply.done():
             reply.set_result(message)
 
     async def start(self, op: str, *, stdout: int, stderr: int, **message: object) -> Process:
-        """Starts a process and returns when it has exec'ed; SpawnError when it did not come to it.
+        """Start a process and return after its exec. SpawnError if a step before it failed.
 
-        `stdout` and `stderr` stay the caller's to close.
+        The caller closes `stdout` and `stderr`.
         """
         error_read, error_write = os.pipe()
         os.set_blocking(error_read, False)
@@ -135,7 +137,7 @@ class Spawner:
         return process
 
     async def release(self, sandbox: str) -> None:
-        """Lets go of a pod's namespaces; the kernel removes them with its last process."""
+        """Release a pod's namespaces; the kernel removes them with the last process in them."""
         await self._ask({"op": "release", "sandbox": sandbox}, [])
 
     async def _ask(self, message: dict[str, Any], fds: list[int]) -> dict[str, Any]:
@@ -153,7 +155,7 @@ class Spawner:
 
 
 async def read_to_end(fd: int, *, limit: int) -> bytes:
-    """Reads a non-blocking descriptor to its end; what lies beyond `limit` bytes is discarded."""
+    """Read a non-blocking descriptor to its end; discard what exceeds `limit` bytes."""
     loop = asyncio.get_running_loop()
     ended = loop.create_future()
     chunks: list[bytes] = []
