@@ -1,6 +1,7 @@
-"""The engine's pure half: requests, block pool, scheduler, leases and the seams to the rest.
+"""The engine's pure half: requests, scheduling, KV blocks and the hand-over's states.
 
-Nothing here reads a clock, sleeps, logs or imports torch: `now` is an argument in seconds, and
-everything that happens is a return value. The same code runs under the torch runner, under the
-timing model and under the property tests.
+Nothing here reads a clock, sleeps, logs or imports torch. `now` is an argument in seconds, and what
+happens is a return value. The same code runs under the torch runner, the timing model and the
+property tests. Reading order: `request`, `scheduler`, then what it calls: `batching`, `capacity`,
+`preemption`, `blocks`, `handover`.
 """

@@ -1,8 +1,10 @@
-"""Capacity policies: may one more sequence enter, given what the others may still need?
+"""Capacity policies: may the next waiting sequence be admitted?
 
-TensorRT-LLM's two names: GUARANTEED_NO_EVICT reserves the longest possible output and never
-preempts; MAX_UTILIZATION admits on what the next steps need, and preempts when that was too much.
-All numbers are blocks.
+The names are TensorRT-LLM's. GUARANTEED_NO_EVICT reserves blocks for the longest possible output
+and never preempts. MAX_UTILIZATION admits what fits now, and preempts when that was too much.
+Example with 100 available blocks and 80 that the admitted sequences may still ask for: a request
+with 10 blocks of prompt and 20 of growth needs 110 under the first and waits; it needs 10 and the
+headroom under the second and enters.
 """
 
 from collections.abc import Iterable
@@ -23,33 +25,49 @@ __all__ = [
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Candidate:
-    """The sequence that wants in."""
+    """The sequence at the head of the queue."""
 
-    prompt_blocks: int  # taken from the available ones now, for its whole prompt
-    growth_blocks: int  # further ones until its longest possible end
+    prompt_blocks: int
+    """Available blocks that it takes at admission, for its whole prompt."""
+
+    growth_blocks: int
+    """Blocks that it may need afterwards, up to its longest possible end."""
+
     preemptions: int
+    """How often it was preempted."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Pressure:
-    """What is inside already."""
+    """The pool, and what the admitted sequences may still ask of it."""
 
     available: int
-    growth_blocks: int  # still to come, of those inside
-    inside: int  # sequences
+    """Blocks that are free, or cached and not in use."""
+
+    growth_blocks: int
+    """Blocks that the admitted sequences may still need, up to their longest possible ends."""
+
+    admitted: int
+    """Sequences that run or pull."""
+
     step: int
+    """Index of the next step."""
 
 
 class CapacityPolicy(Protocol):
-    """One decision, and what it should learn from a preemption."""
+    """Decides about one candidate at a time; may learn from preemptions."""
 
-    def admits(self, candidate: Candidate, pressure: Pressure) -> bool: ...
+    def admits(self, candidate: Candidate, pressure: Pressure) -> bool:
+        """Whether the candidate enters now."""
+        ...
 
-    def preempted(self, step: int) -> None: ...
+    def preempted(self, step: int) -> None:
+        """A sequence was preempted before this step."""
+        ...
 
 
 class GuaranteedNoEvict:
-    """Everybody's longest end fits: no preemption, ever."""
+    """Admits when the longest possible ends of all admitted sequences fit. Never preempts."""
 
     def admits(self, candidate: Candidate, pressure: Pressure) -> bool:
         need = candidate.prompt_blocks + candidate.growth_blocks + pressure.growth_blocks
@@ -60,8 +78,11 @@ class GuaranteedNoEvict:
 
 
 class MaxUtilization:
-    """The whole prompt and some head-room fit. The head-room doubles with each preemption soon
-    after another and halves in quiet times; who was preempted three times gets a full reservation.
+    """Admits when the whole prompt and some headroom fit.
+
+    The headroom starts at 1 block, doubles with each preemption that follows another within
+    QUIET_STEPS, and halves after QUIET_STEPS without one. A sequence that was preempted PATIENCE
+    times enters only with a full reservation, so that it ends.
     """
 
     QUIET_STEPS = 64
@@ -72,7 +93,7 @@ class MaxUtilization:
         self._last_step = 0
 
     def admits(self, candidate: Candidate, pressure: Pressure) -> bool:
-        if not pressure.inside:
+        if not pressure.admitted:
             return candidate.prompt_blocks <= pressure.available
         if pressure.step - self._last_step > self.QUIET_STEPS:
             self._headroom = max(1, self._headroom // 2)

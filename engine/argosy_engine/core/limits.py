@@ -1,4 +1,4 @@
-"""What bounds the scheduler, and which requests can never or not now be taken."""
+"""What bounds the scheduler, and which requests it refuses."""
 
 from dataclasses import dataclass
 from typing import Literal
@@ -13,20 +13,36 @@ class Limits:
     """Bounds of a step and of the queue; may be replaced between steps."""
 
     max_num_seqs: int
+    """Admitted sequences, and sequences in a step."""
+
     max_num_batched_tokens: int
+    """Tokens in a step."""
+
     max_queue: int
+    """Requests that wait for admission."""
+
     vocab_size: int = 1 << 31
-    long_prefill_threshold: int = 0  # tokens of one prompt a step at most; 0 is no bound
+    """Token ids of prompts are below; the default accepts any."""
+
+    long_prefill_threshold: int = 0
+    """Tokens of one prompt in a step; 0 is no bound of its own."""
+
     pull_timeout_s: float = 60.0
-    cancel_timeout_s: float = 5.0  # for the KV service to confirm that a pull was stopped
+    """From the start of a pull to its end, all candidates together; later, it is cancelled."""
+
+    cancel_timeout_s: float = 5.0
+    """Time for the KV service to confirm that a pull was cancelled; it needs milliseconds, so
+    after 5 s it is lost."""
 
 
 @dataclass(frozen=True, slots=True)
 class Refusal:
-    """Why a request cannot be taken, as the HTTP server and the KV server say it."""
+    """Why a request is not accepted; the HTTP server and the KV server answer with it."""
 
     code: Literal["context_length_exceeded", "queue_full", "invalid", "duplicate", "draining"]
+
     message: str
+    """For the client: what is wrong and what to do."""
 
 
 def refuse_shape(request: NewRequest, max_model_len: int, vocab_size: int) -> Refusal | None:

@@ -1,7 +1,12 @@
-"""One request's life inside the scheduler.
+"""One request's life inside the scheduler: what enters, its progress, and what leaves.
 
-QUEUED → [PULLING] → RUNNING (prefill, then decode) ⇄ PREEMPTED (recompute) → FINISHED;
-a remote prefill goes RUNNING → LEASED → FINISHED, its blocks held until the lease ends.
+    QUEUED → RUNNING (prefill, then decode) → FINISHED
+    QUEUED → PULLING (a peer computes the prompt) → RUNNING → FINISHED
+    RUNNING → PREEMPTED (computed again later) → RUNNING
+    RUNNING → LEASED (a remote prefill: its blocks are held for the peer) → FINISHED
+
+The HTTP server and the engine loop make a `NewRequest`. The scheduler keeps a `Sequence` for it and
+returns an `Emission` for each token and for the end.
 """
 
 import re
@@ -28,58 +33,114 @@ _ADDED = re.compile(r"(\.[0-9a-f]{8})?(#[0-9]+)?\Z")
 
 
 def client_id(request_id: str) -> str:
-    """The `x-request-id` in an engine's own id, without what made it unique; for log lines.
+    """The client's `x-request-id` within an engine's id of a request; for log lines.
 
-    Of an `x-request-id` with more than 119 characters, the first 119.
+    The engine appends what makes its own ids unique, and cuts the client's to 119 characters.
     """
     return _ADDED.sub("", request_id, count=1)
 
 
 class State(Enum):
     QUEUED = "queued"
+    """Waits for admission; has no blocks."""
+
     PULLING = "pulling"
+    """Admitted; a peer computes the prompt. The state of the pull is `PullState`."""
+
     RUNNING = "running"
+    """Admitted; computed here, step by step."""
+
     PREEMPTED = "preempted"
+    """Waits for readmission with its tokens, without blocks."""
+
     LEASED = "leased"
+    """A remote prefill with its first token; its blocks wait for the peer."""
+
     FINISHED = "finished"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NewRequest:
-    """What enters the scheduler; validated by `Scheduler.refusal`."""
+    """What enters the scheduler; checked by `Scheduler.refusal`."""
 
-    request_id: str  # unique among the unfinished
+    request_id: str
+    """Unique among the unfinished ones."""
+
     token_ids: list[int]
+    """The prompt."""
+
     sampling: SamplingParams
+
     arrival_s: float
+    """Time of arrival in seconds, on the clock of `Scheduler.schedule`'s `now`."""
+
     attempt: int = 1
-    candidates: tuple[str, ...] = ()  # prefill engines to pull from; empty: compute here
-    lease_s: float | None = None  # set: a remote prefill that ends LEASED
-    priority: int = 0  # lower runs first
-    deadline_s: float = float("inf")  # to be admitted by
+    """Counts up when the gateway sends the same request again, so that late events of
+    an earlier attempt are recognised."""
+
+    candidates: tuple[str, ...] = ()
+    """Prefill engines ("ip:port") that may compute the prompt, the best first. Empty: it is
+    computed here."""
+
+    lease_s: float | None = None
+    """Set for a remote prefill: it ends LEASED, and its blocks are held this many seconds."""
+
+    priority: int = 0
+    """Lower runs first. Today all requests have 0."""
+
+    deadline_s: float = float("inf")
+    """Latest time of admission; later, it fails with `queue_timeout`."""
 
 
 @dataclass(slots=True, eq=False)
 class Sequence:
-    """A request and its progress. `tokens` is the prompt with the output so far."""
+    """A request and its progress."""
 
     request: NewRequest
+
     tokens: list[int]
-    arrival_index: int  # breaks ties of arrival
+    """The prompt and the output so far."""
+
+    arrival_index: int
+    """Breaks ties of equal arrival times."""
+
     state: State = State.QUEUED
-    num_computed: int = 0  # tokens whose KV is in `blocks`
+
+    num_computed: int = 0
+    """Leading tokens whose KV is in `blocks`."""
+
     blocks: list[int] = field(default_factory=list)
-    hashes: list[bytes] = field(default_factory=list)  # of the full blocks of `tokens`, lazily
-    committed: int = 0  # how many of them the pool knows
-    cached_tokens: int = 0  # prefix hit at the first admission
+    """KV blocks in the order of the text."""
+
+    hashes: list[bytes] = field(default_factory=list)
+    """Chained hashes of the full blocks of `tokens`, as far as they were needed."""
+
+    committed: int = 0
+    """Leading blocks that the prefix cache knows."""
+
+    cached_tokens: int = 0
+    """Prefix hit at the first admission."""
+
     preemptions: int = 0
+
     last_step: int = 0
+    """Index of the last step that computed some of it."""
+
     wait_deadline_s: float = float("inf")
-    pull_cancelled: bool = False  # it is never pulled again
-    scheduled_s: float | None = None  # first admission
+    """Latest time of admission while it is QUEUED; none once it was admitted."""
+
+    pull_cancelled: bool = False
+    """Its pull was cancelled; it is never pulled again."""
+
+    scheduled_s: float | None = None
+    """Time of the first admission."""
+
     first_token_s: float | None = None
     last_token_s: float | None = None
+
     reason: FinishReason | None = None
+    """Set when it ends. A PULLING sequence may have one before it is FINISHED: its blocks stay
+    until the KV service lets go of them."""
 
     @property
     def request_id(self) -> str:
@@ -99,27 +160,28 @@ class Sequence:
 
     @property
     def remaining(self) -> int:
-        """Tokens whose KV is missing. One, with output: a decode. Otherwise: a prefill."""
+        """Tokens whose KV is missing."""
         return len(self.tokens) - self.num_computed
 
     @property
     def decoding(self) -> bool:
+        """Only the KV of its last output token is missing; otherwise it is in prefill."""
         count = len(self.tokens)
         return count - self.num_computed == 1 and count > len(self.request.token_ids)
 
     @property
     def rank(self) -> tuple[int, float, int]:
-        """Order of admission; a preempted request keeps its arrival."""
+        """Place in the queue, lowest first; a preempted request keeps its arrival."""
         return (self.request.priority, self.request.arrival_s, self.arrival_index)
 
     def stamp_admission(self, now: float) -> None:
-        """Note the first admission and its prefix hit; a readmission changes neither."""
+        """Record the first admission and its prefix hit; a readmission changes neither."""
         if self.scheduled_s is None:
             self.scheduled_s = now
             self.cached_tokens = self.num_computed
 
     def stamp_token(self, now: float) -> float | None:
-        """Note the time of a new token; seconds since the previous one, None for the first."""
+        """Record the time of a new token; seconds since the previous one, None for the first."""
         last, self.last_token_s = self.last_token_s, now
         if self.first_token_s is None:
             self.first_token_s = now
@@ -140,21 +202,31 @@ class Sequence:
         return None
 
     def max_total(self, max_model_len: int) -> int:
-        """Tokens whose KV this request may ever need here."""
+        """The most tokens whose KV this engine may need for it."""
         if self.request.lease_s is not None:
-            return self.n_prompt  # its first token's KV is written by the peer
+            return self.n_prompt  # the KV of its first token is the peer's to compute
         return min(self.n_prompt + self.sampling.max_tokens, max_model_len)
 
 
 # Not frozen: one is made for each token, and freezing would double its cost.
 @dataclass(slots=True)
 class Emission:
-    """Something that its client must learn: a token, an end, or both."""
+    """What a client must learn: a token, an end, or both."""
 
     sequence: Sequence
+
     token_id: int | None = None
-    gap_s: float | None = None  # since this sequence's previous token
+
+    gap_s: float | None = None
+    """Seconds since the sequence's previous token; None for the first."""
+
     reason: FinishReason | None = None
-    message: str = ""  # with reason "error"
+    """Set with the last token, or alone when the request failed."""
+
+    message: str = ""
+    """What went wrong, with reason "error"."""
+
     code: ErrorCode = "internal_error"
-    leased: bool = False  # a remote prefill is ready to be pulled
+
+    leased: bool = False
+    """A remote prefill is computed and can be pulled."""

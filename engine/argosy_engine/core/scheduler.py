@@ -263,6 +263,7 @@ class Scheduler:
         return None
 
     def _blocked_by_blocks(self, head: Sequence, hits: list[int]) -> BlockedBy | None:
+        """Ask the capacity policy."""
         candidate = Candidate(
             prompt_blocks=self.blocks.prompt_blocks(head, hits),
             growth_blocks=self.blocks.growth_of(head),
@@ -271,7 +272,7 @@ class Scheduler:
         pressure = Pressure(
             available=self.pool.available,
             growth_blocks=self.blocks.growth_blocks,
-            inside=len(self.running) + len(self.pulls),
+            admitted=len(self.running) + len(self.pulls),
             step=self._step + 1,
         )
         return blocked_by(self.policy, candidate, pressure, self.leased.values())

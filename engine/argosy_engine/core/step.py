@@ -1,7 +1,8 @@
-"""One step, as data: what the scheduler decided and what the runner must compute.
+"""One step as data: what the scheduler chose, and what the runner computed.
 
-`Scheduler.schedule` makes a `StepPlan`; the loop hands it to `Runner.execute`; both go back to
-`Scheduler.update`. A timing runner needs only the counts; a tensor runner calls `flatten`.
+`Scheduler.schedule` returns a `SchedulerOutput`, whose `StepPlan` the engine loop hands to
+`Runner.execute`. The runner returns a `StepOutput`, and `Scheduler.update` takes both. A timing
+runner needs only the counts; a tensor runner calls `flatten`.
 """
 
 from collections.abc import Iterable
@@ -35,32 +36,48 @@ free KV blocks, KV blocks held by leases, or the end of its peer's other pulls."
 class Chunk:
     """One sequence's share of a step: compute tokens [start, start + count) and write their KV.
 
-    `tokens` (prompt and output so far) and `block_table` are the sequence's own lists, not copies:
-    they are valid, and unchanged, until `update` of the same step.
+    `tokens` and `block_table` are the sequence's own lists, not copies: they do not change until
+    `update` of the same step.
     """
 
     request_id: str
+
     tokens: list[int]
+    """Prompt and output so far."""
+
     block_table: list[int]
+    """KV blocks in the order of the text."""
+
     start: int
     count: int
-    samples: bool  # the last computed token is the sequence's last: draw the next one
-    decode: bool  # one token that was itself an output; otherwise prompt (or recomputed) tokens
+
+    samples: bool
+    """The chunk reaches the sequence's last token, so the next one is drawn."""
+
+    decode: bool
+    """One token that was itself an output; False for prompt tokens and recomputed ones."""
+
     sampling: SamplingParams
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StepPlan:
-    """A step. Decodes stand before prefills in `chunks`; the totals are over `chunks`."""
+    """A step. The totals are over `chunks`."""
 
-    index: int  # counts from 1
+    index: int
+    """Counts from 1."""
+
     chunks: tuple[Chunk, ...]
     block_size: int
     prefill_tokens: int
     prefill_sequences: int
     decode_sequences: int
-    decode_context_tokens: int  # Σ over decode chunks of the KV length that is attended to
-    after_idle: bool  # nothing was running before: a timing runner starts a new time line
+
+    decode_context_tokens: int
+    """Sum over the decodes of the KV length that each attends to, in tokens."""
+
+    after_idle: bool
+    """No step ran before: a timing runner counts from now instead of from the last step's end."""
 
     @property
     def kind(self) -> StepKind:
@@ -100,34 +117,56 @@ class SchedulerOutput:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StepOutput:
-    """What a runner hands back: one token id per chunk with `samples`, in the order of the chunks.
-
-    `busy_s` is the execution time of this step in seconds, without the idle time before it; from
-    Σ busy_s by kind of step the autoscaler learns capacity. `failed` names requests whose chunks
-    could not be computed (others are good); their entry in `token_ids` is any number. `late_s`: how
-    long past its due time a timing runner's step ended; a real runner has no due time.
-    """
+    """What a runner returns."""
 
     token_ids: list[int]
+    """One per chunk with `samples`, in the order of the chunks."""
+
     busy_s: float
+    """Execution time in seconds, without idle time before. The autoscaler learns capacity from its
+    sum by kind of step."""
+
     late_s: float = 0.0
-    failed: dict[str, str] = field(default_factory=dict)  # request id → reason
+    """Seconds by which a timing runner's step ended after its due time; real runners have none."""
+
+    failed: dict[str, str] = field(default_factory=dict)
+    """Request id → message, for chunks that could not be computed. Their entry in `token_ids` may
+    be any number; the other chunks are good."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FlatBatch:
     """`StepPlan` as flat lists, ready for `torch.tensor`: N tokens, B sequences, S samples."""
 
-    token_ids: list[int]  # [N]
-    positions: list[int]  # [N]
-    slot_mapping: list[int]  # [N] block * block_size + offset, where this token's K and V go
-    cu_q: list[int]  # [B+1] offsets into the N tokens
-    kv_lens: list[int]  # [B] KV length after this step, = start + count
-    block_tables: list[list[int]]  # [B][ragged] block ids, cut to ceil(kv_len / block_size)
-    sample_rows: list[int]  # [S] index into the N tokens of those to draw from
-    sample_positions: list[int]  # [S] position that the drawn token will have (the RNG's key)
-    sampling: list[SamplingParams]  # [S]
-    histories: list[list[int]]  # [S] tokens so far, the sequences' own lists
+    token_ids: list[int]
+    """[N]"""
+
+    positions: list[int]
+    """[N]"""
+
+    slot_mapping: list[int]
+    """[N] block * block_size + offset, where this token's K and V go."""
+
+    cu_q: list[int]
+    """[B+1] Offset of each sequence's first token among the N, and N."""
+
+    kv_lens: list[int]
+    """[B] KV length after this step, start + count."""
+
+    block_tables: list[list[int]]
+    """[B][ragged] Block ids, cut to ceil(kv_len / block_size)."""
+
+    sample_rows: list[int]
+    """[S] Index among the N tokens of those whose logits are drawn from."""
+
+    sample_positions: list[int]
+    """[S] Position that the drawn token will have; the random generator is keyed by it."""
+
+    sampling: list[SamplingParams]
+    """[S]"""
+
+    histories: list[list[int]]
+    """[S] Tokens so far, the sequences' own lists."""
 
 
 def plan_step(

@@ -1,8 +1,8 @@
-"""The paged KV pool's bookkeeping: who holds which block, and which blocks hold known text.
+"""Bookkeeping of the paged KV pool: which blocks are used, and which hold known text.
 
-Blocks are numbers 1 … total; the bytes are the runner's. A block is *used* (held by n ≥ 1
-sequences), *cached* (held by nobody, but its text is known and may be hit again) or *free*.
-Cached blocks are given away oldest first when free ones run out.
+Blocks are numbers from 1 to `total`; their bytes belong to the runner. A block is *used* (n ≥ 1
+sequences hold a reference), *cached* (no reference, but its text is known and may be hit again) or
+*free*. When free blocks run out, the oldest cached ones are allocated.
 """
 
 from collections import OrderedDict
@@ -32,10 +32,10 @@ class BlockPool:
             raise ValueError(f"need at least one block of one token, got {num_blocks}×{block_size}")
         self.total = num_blocks
         self.block_size = block_size
-        self._refs: dict[int, int] = {}  # used blocks only
+        self._refs: dict[int, int] = {}  # of used blocks
         self._hash_of: dict[int, bytes] = {}
         self._index: dict[bytes, int] = {}
-        self._blank: list[int] = []  # free, used before; last in, first out
+        self._blank: list[int] = []  # free ones that were used before; last in, first out
         self._fresh = 1  # lowest block that was never used
         self._cached: OrderedDict[int, None] = OrderedDict()  # oldest first
 
@@ -60,7 +60,7 @@ class BlockPool:
         return self._refs.get(block, 0)
 
     def allocate(self, count: int) -> list[int]:
-        """`count` blocks with one reference each; all or nothing."""
+        """`count` blocks with one reference each; PoolExhaustedError, then none is taken."""
         if count > self.available:
             raise PoolExhaustedError(f"{count} blocks asked, {self.available} available")
         return [self._allocate_one() for _ in range(count)]
@@ -88,11 +88,11 @@ class BlockPool:
         return hits
 
     def idle_among(self, blocks: Iterable[int]) -> int:
-        """How many of these cached blocks nobody holds: taking them lowers `available`."""
+        """How many of these blocks are cached, not used: taking them lowers `available`."""
         return sum(1 for block in blocks if block not in self._refs)
 
     def take(self, blocks: Iterable[int]) -> None:
-        """Hold matched blocks once more."""
+        """Add one reference to each of these used or cached blocks."""
         for block in blocks:
             held = self._refs.get(block, 0)
             if not held:
@@ -100,7 +100,7 @@ class BlockPool:
             self._refs[block] = held + 1
 
     def release(self, blocks: Sequence[int]) -> None:
-        """Give up one reference each; a sequence's tail becomes reusable before its head."""
+        """Drop one reference each; the tail of a text is reused before its head."""
         for block in reversed(blocks):
             held = self._refs[block] - 1
             if held:
@@ -113,7 +113,7 @@ class BlockPool:
                 self._blank.append(block)
 
     def commit(self, block: int, digest: bytes) -> None:
-        """Make a full, computed block findable. A twin that was there first stays the one found."""
+        """Make a full, computed block findable. If its text is known already, that block stays."""
         if digest not in self._index and block not in self._hash_of:
             self._index[digest] = block
             self._hash_of[block] = digest

@@ -1,13 +1,10 @@
-"""The seam between the engine loop and the KV service (its own thread, asyncio, TCP port 8002).
+"""What the engine loop and the KV service say to each other.
 
-Decode side: the loop calls `PullPort`; the service posts `PullEvent`s into the loop's inbox.
-Prefill side: the service calls `PrefillPort`; the loop calls the given `on_event` with
-`LeaseReady` or `PrefillRefused`. Every method of both ports may be called from another thread and
-returns at once. Frames and bytes are the service's business (`argosy_engine.transfer`), blocks and
-sequences are the loop's.
-
-`argosy_engine.transfer.service` offers `KvService(*, config: EngineConfig, runner: Runner,
-prefill: PrefillPort, post: Callable[[PullEvent], None])`, which is a `TransferService`.
+The KV service has its own thread, on asyncio, and TCP port 8002. On a decode engine the loop calls
+`PullPort`, and the service posts a `PullEvent` into the loop's inbox. On a prefill engine the
+service calls `PrefillPort`, and the loop calls the given `on_event` with `LeaseReady` or
+`PrefillRefused`. Every method of both ports may be called from another thread and returns at once.
+The service handles frames and bytes (`argosy_engine.transfer`), the loop blocks and sequences.
 """
 
 from collections.abc import Callable, Sequence
@@ -36,11 +33,13 @@ __all__ = [
 
 @dataclass(frozen=True, slots=True, order=True)
 class LeaseKey:
-    """Names one prefilled prompt on one life of one engine; a recycled id can never match."""
+    """Names one prefilled prompt of one process."""
 
     request_id: str
     attempt: int
+
     engine_epoch: str
+    """Random at each start of the process, so that a key from before a restart never matches."""
 
 
 # ------------------------------------------------------------------ decode side
@@ -48,17 +47,28 @@ class LeaseKey:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PullJob:
-    """Fetch a prompt's KV. `block_ids` cover the whole prompt, in order; the first
-    `have_tokens` (a multiple of the block size) are here already and must not be written."""
+    """Fetch a prompt's KV."""
 
     request_id: str
     attempt: int
+
     token_ids: Sequence[int]
+    """The prompt."""
+
     sampling: SamplingParams
-    candidates: tuple[str, ...]  # "ip:port", tried in order
+
+    candidates: tuple[str, ...]
+    """Prefill engines, "ip:port", tried in order."""
+
     block_ids: tuple[int, ...]
+    """Blocks of the whole prompt, in its order."""
+
     have_tokens: int
-    timeout_s: float  # for the whole pull, all candidates together
+    """Leading tokens whose KV is here, a multiple of the block size; their blocks must not be
+    written."""
+
+    timeout_s: float
+    """For the whole pull, all candidates together."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -78,34 +88,39 @@ class PullDone:
     request_id: str
     attempt: int
     bytes_moved: int
-    seconds: float  # from the PULL frame to the last byte
+
+    seconds: float
+    """From the PULL frame to the last byte."""
 
 
 PullCause = Literal[
     "connect", "refused", "fingerprint", "timeout", "broken", "corrupt", "cancelled", "suspended"
 ]
-"""The last candidate's; `suspended` when none was asked, because each one failed lately."""
+"""Why the last candidate failed; `suspended` if none was asked, because all failed lately."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PullFailed:
     """The last candidate failed, the time is over, or `cancel_pull` took effect.
 
-    The service never touches the blocks again. `cause` is a metric label, `message` is for logs:
-    the request falls back to a local prefill.
+    The service never touches the blocks again. The request falls back to a local prefill.
     """
 
     request_id: str
     attempt: int
+
     cause: PullCause
+    """A label of the metrics."""
+
     message: str
+    """For the log."""
 
 
 PullEvent = PullReady | PullDone | PullFailed
 
 
 class PullPort(Protocol):
-    """Decode's side of the service."""
+    """The KV service as a decode engine's loop sees it."""
 
     def start_pull(self, job: PullJob) -> None:
         """Ends in exactly one PullDone or PullFailed; at most one PullReady comes before."""
@@ -121,13 +136,17 @@ class PullPort(Protocol):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RemotePrefill:
-    """A PREFILL frame, validated. `max_tokens` is the client's; one token is drawn here."""
+    """A valid PREFILL frame: compute the prompt, draw one token, hold the KV."""
 
     request_id: str
     attempt: int
     token_ids: tuple[int, ...]
+
     sampling: SamplingParams
+    """The client's, with its `max_tokens`; only one token is drawn here."""
+
     lease_s: float
+    """How long the blocks are held, unless the peer renews the lease."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -136,19 +155,30 @@ class LeaseReady:
 
     key: LeaseKey
     first_token: int
+
     n_tokens: int
-    block_ids: tuple[int, ...]  # ceil(n_tokens / block_size) of them
+    """Length of the prompt."""
+
+    block_ids: tuple[int, ...]
+    """ceil(n_tokens / block_size) blocks, in the order of the text."""
+
     queue_s: float
+    """From arrival to the first admission."""
+
     prefill_s: float
+    """From the first admission to the first token."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PrefillRefused:
-    """Not admitted, or failed. `reason`: a `Refusal`'s code, or failed."""
+    """The prompt is not computed."""
 
     request_id: str
     attempt: int
+
     reason: str
+    """A `Refusal`'s code, or "failed"."""
+
     message: str
 
 
@@ -156,7 +186,7 @@ PrefillEvent = LeaseReady | PrefillRefused
 
 
 class PrefillPort(Protocol):
-    """The engine as the KV server sees it. Thread-safe; never blocks longer than a short lock."""
+    """The engine as the KV service sees it. Thread-safe; waits for a short lock at most."""
 
     @property
     def engine_epoch(self) -> str:
@@ -185,7 +215,7 @@ class PrefillPort(Protocol):
         ...
 
     def observe_send(self, *, bytes_moved: int, seconds: float) -> None:
-        """A prompt's KV went out, for the metrics: bytes, and seconds from PULL to the last."""
+        """For the metrics: a prompt's KV was sent; `seconds` count from the PULL frame."""
         ...
 
     def renew(self, key: LeaseKey, lease_s: float) -> None:
@@ -198,7 +228,7 @@ class PrefillPort(Protocol):
 
 
 class TransferService(PullPort, Protocol):
-    """The KV service's life."""
+    """The KV service, which `argosy_engine.transfer.service.KvService` implements."""
 
     def start(self) -> None:
         """Bind the port and start the thread; OSError when the port is taken."""

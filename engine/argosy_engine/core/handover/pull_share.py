@@ -1,7 +1,7 @@
 """How much of a decode engine the pulls from one prefill engine may hold.
 
-A pull holds a place in the batch and its prompt's blocks while a peer computes. Half of both stays
-free of any one peer, so that a peer which falls silent cannot stop this engine.
+A pull holds a place in the batch and its prompt's blocks while a peer computes. One peer's pulls
+get at most half of both, so that a peer which no longer answers cannot stop this engine.
 """
 
 from collections.abc import Iterable
@@ -11,11 +11,12 @@ from argosy_engine.core.request import Sequence
 
 __all__ = ["PullShare"]
 
-_AT_LEAST = 2  # pulls: one is computed there while another one is sent
+_AT_LEAST = 2
+"""Pulls from one peer, in any case: it computes one while it sends another."""
 
 
 class PullShare:
-    """What each peer's pulls hold at the start of one scheduling round, and those it adds."""
+    """What the pulls from each peer hold during one scheduling round."""
 
     def __init__(self, pulling: Iterable[Sequence], *, places: int, blocks: int) -> None:
         self._places = max(_AT_LEAST, places // 2)
@@ -25,13 +26,13 @@ class PullShare:
             self.add(sequence)
 
     def add(self, sequence: Sequence) -> None:
-        """A pull was started."""
+        """Count a pull."""
         peer = sequence.request.candidates[0]
         count, blocks = self._held.get(peer, (0, 0))
         self._held[peer] = count + 1, blocks + len(sequence.blocks)
 
     def spent(self, sequence: Sequence, block_size: int) -> bool:
-        """Must this waiting request's pull wait for others to end? One alone always may start."""
+        """Whether its peer's share is used up. A peer without a pull may always get one."""
         if not may_pull(sequence):
             return False  # computed here
         count, blocks = self._held.get(sequence.request.candidates[0], (0, 0))

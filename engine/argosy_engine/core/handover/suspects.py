@@ -1,8 +1,8 @@
-"""Which prefill engines failed lately, and until when decode does not ask them.
+"""Which prefill engines failed lately, and until when a decode engine does not ask them.
 
-A failure that cost time is remembered for 2 s, the next one in a row for twice as long, up to a
-minute. A refusal comes at once and is remembered for one second. When the time is over, one request
-asks again, and the others stay away until it knows more.
+A failure that cost time suspends its engine for 2 s, the next one in a row for twice as long, up to
+a minute: 2, 4, 8, 16, 32, 60, 60 … A refusal comes at once and suspends for one second. When the
+time is over, one request asks again, and the others wait for its result.
 """
 
 from dataclasses import dataclass
@@ -10,7 +10,8 @@ from dataclasses import dataclass
 __all__ = ["Suspects"]
 
 _FIRST_S, _LONGEST_S, _REFUSED_S = 2.0, 60.0, 1.0
-_MANY = 1024  # addresses; pods come and go, and old suspicions are not needed
+_MANY = 1024
+"""Addresses to remember; beyond it, those that are no longer suspended are forgotten."""
 
 
 @dataclass(slots=True)
@@ -21,18 +22,18 @@ class _Suspicion:
 
 
 class Suspects:
-    """Addresses and their back-off; `now` and `asked_s` are seconds of the same clock."""
+    """Addresses and their back-off. `now` and `asked_s` are seconds on the same clock."""
 
     def __init__(self) -> None:
         self._of: dict[str, _Suspicion] = {}
 
     def trusts(self, address: str, now: float) -> bool:
-        """What `may_ask` would say, without asking."""
+        """Whether it is not suspended."""
         suspicion = self._of.get(address)
         return suspicion is None or suspicion.until_s <= now
 
     def may_ask(self, address: str, now: float) -> bool:
-        """A yes about a suspect is for this caller alone: others wait once more."""
+        """Like `trusts`, but after a failure True for one caller; the others wait once more."""
         if not self.trusts(address, now):
             return False
         if address in self._of:
@@ -40,21 +41,21 @@ class Suspects:
         return True
 
     def failed(self, address: str, *, asked_s: float, now: float) -> None:
-        """It was unreachable, silent or broke off, and cost its request time."""
+        """It was unreachable, silent or broke off; its request lost time."""
         known = self._of.get(address)
         if known is not None and asked_s < known.since_s:
-            return  # the same failure once more, seen by a request that was under way already
-        self._note(address, now, _FIRST_S if known is None else max(_FIRST_S, 2 * known.wait_s))
+            return  # the failure that is known already, seen by a request from before it
+        self._suspend(address, now, _FIRST_S if known is None else max(_FIRST_S, 2 * known.wait_s))
 
     def refused(self, address: str, *, now: float) -> None:
-        """It answered, and takes no work now."""
-        self._note(address, now, _REFUSED_S)
+        """It answered that it takes no work now."""
+        self._suspend(address, now, _REFUSED_S)
 
     def answered(self, address: str) -> None:
-        """It computed a prompt: nothing is held against it any more."""
+        """It computed a prompt: its failures are forgotten."""
         self._of.pop(address, None)
 
-    def _note(self, address: str, now: float, wait_s: float) -> None:
+    def _suspend(self, address: str, now: float, wait_s: float) -> None:
         if len(self._of) >= _MANY:
             self._of = {a: s for a, s in self._of.items() if s.until_s > now}
         wait_s = min(wait_s, _LONGEST_S)
