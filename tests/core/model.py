@@ -22,9 +22,10 @@ from argosy_operator.core.fleet.actions import (
     Scale,
     TakeWorkAgain,
 )
+from argosy_operator.core.fleet.memory import LoopMemory
 from argosy_operator.core.fleet.objects import rfc3339, seconds
 from argosy_operator.core.fleet.pods import OUR_COST, Load, Pod, removal_order
-from argosy_operator.core.fleet.snapshot import Clock, Memory, Snapshot
+from argosy_operator.core.fleet.snapshot import Clock, Snapshot
 from argosy_operator.core.plan import Plan, after, plan
 from argosy_operator.core.reconcile.victims import DRAIN_LEASE_S
 from argosy_operator.core.scaling.observe import FleetMetrics, unknown_metrics
@@ -52,7 +53,7 @@ class Model:
     now: float = 1_000_000.0
     stepped: float = 0.0
     """How far the wall clock was set back, s."""
-    memory: Memory = field(default_factory=Memory)
+    memory: LoopMemory = field(default_factory=LoopMemory)
     children: dict[tuple[str, str], Any] = field(default_factory=dict)
     pods: dict[str, Pod] = field(default_factory=dict)
     draining: dict[str, float] = field(default_factory=dict)
@@ -95,7 +96,7 @@ class Model:
             status = status_of(s, p.draft, outcomes)
             self.fleet = self.fleet.model_copy(update={"status": status})
         else:
-            self.memory = Memory()
+            self.memory = LoopMemory()
         return p
 
     def set_back(self, seconds_: float) -> None:

@@ -2,7 +2,7 @@
 
 from dataclasses import replace
 
-from argosy_operator.core.fleet.snapshot import Memory
+from argosy_operator.core.fleet.memory import LoopMemory
 from tests.core.model import START_S, Model, fleet
 
 
@@ -27,7 +27,7 @@ def test_a_start_that_was_seen_is_learnt() -> None:
 def test_a_pod_that_became_ready_again_hours_later_is_no_slow_start() -> None:
     """Its readiness wavered once, then the operator was started anew."""
     model = settled()
-    model.memory = Memory()
+    model.memory = LoopMemory()
     model.now += 36_000
     model.pods = {u: replace(p, ready_at=model.now - 5) for u, p in model.pods.items()}
     model.round()

@@ -8,11 +8,12 @@ import pytest
 
 from argosy_operator.api.conditions import ConditionType, Reason
 from argosy_operator.api.v1alpha1 import RoleName
-from argosy_operator.core.fleet.actions import Apply, Contest, Create, ErrorKind, Outcome
+from argosy_operator.core.fleet.actions import Apply, Create, ErrorKind, Outcome
+from argosy_operator.core.fleet.memory import FieldConflict
 from argosy_operator.core.fleet.pods import Pod
 from argosy_operator.core.plan import after, plan
-from argosy_operator.core.reconcile.contests import FREE
 from argosy_operator.core.reconcile.failures import STUCK_S
+from argosy_operator.core.reconcile.field_conflicts import FREE
 from argosy_operator.core.scaling.decision import Decision, RoleTarget, Rule
 from argosy_operator.core.scaling.observe import FleetMetrics, Idle, Value, unknown_metrics
 from argosy_operator.core.status.facts import facts_of
@@ -129,8 +130,8 @@ def failing(kind: str, for_s: float = 0.0) -> Facts:
 
 def contested() -> Facts:
     model = settled()
-    told = Contest("alice changed spec.ports of Service chat", FREE, model.now, model.now)
-    model.memory = replace(model.memory, contests={"Apply Service/chat": told})
+    told = FieldConflict("alice changed spec.ports of Service chat", FREE, model.now, model.now)
+    model.memory = replace(model.memory, field_conflicts={"Apply Service/chat": told})
     return facts(model)
 
 

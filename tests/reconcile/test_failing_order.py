@@ -6,7 +6,7 @@ import pytest
 
 from argosy_operator.api.v1alpha1 import ServingDeployment
 from argosy_operator.core.fleet.actions import ErrorKind
-from argosy_operator.core.fleet.snapshot import Memory
+from argosy_operator.core.fleet.memory import LoopMemory
 from argosy_operator.core.scaling.observe import unknown_metrics
 from argosy_operator.ports.protocols import FleetPods, Measurement
 from argosy_operator.shell import loop
@@ -24,7 +24,7 @@ class World:
     """Rounds of one fleet on a store, at a time that the test sets, without a Prometheus."""
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch, store: Store) -> None:
-        self.store, self.now, self.memory = store, 1_000_000.0, Memory()
+        self.store, self.now, self.memory = store, 1_000_000.0, LoopMemory()
         clock = SimpleNamespace(time=lambda: self.now, monotonic=lambda: self.now)
         monkeypatch.setattr(loop, "time", clock)
 

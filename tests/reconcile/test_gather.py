@@ -2,7 +2,8 @@
 
 from typing import Any
 
-from argosy_operator.core.fleet.snapshot import Clock, Memory
+from argosy_operator.core.fleet.memory import LoopMemory
+from argosy_operator.core.fleet.snapshot import Clock
 from argosy_operator.core.scaling.observe import unknown_metrics
 from argosy_operator.ports.protocols import FleetPods, Measurement
 from argosy_operator.shell.gather import Sources, gather
@@ -62,5 +63,5 @@ async def test_ready_gateways_must_report_and_no_other_pod() -> None:
         pod("engine", "decode", "True"),
     )
     sources = Sources(world, world, world, IMAGES)  # type: ignore[arg-type]
-    await gather(sources, fleet(slo=SLO), Memory(), Clock(1e6, 50.0))
+    await gather(sources, fleet(slo=SLO), LoopMemory(), Clock(1e6, 50.0))
     assert world.asked == FleetPods(frozenset({"gateway-a"}), frozenset({"engine"}))

@@ -8,8 +8,8 @@ from types import SimpleNamespace
 import pytest
 
 from argosy_operator.core.fleet.actions import ErrorKind
+from argosy_operator.core.fleet.memory import LoopMemory
 from argosy_operator.core.fleet.objects import FleetKey
-from argosy_operator.core.fleet.snapshot import Memory
 from argosy_operator.ports.lease import Lease, Term
 from argosy_operator.ports.protocols import ClusterError
 from argosy_operator.shell.loop import ROUND_LIMIT_S, Workers
@@ -44,16 +44,16 @@ async def troubles(health: Health, for_s: float) -> set[str]:
     return found - {""}
 
 
-async def fails_in_time(_key: FleetKey, _memory: Memory) -> None:
+async def fails_in_time(_key: FleetKey, _memory: LoopMemory) -> None:
     await asyncio.sleep(10)
     raise ClusterError(ErrorKind.TRANSPORT, "list Pod", "no answer within 10.0 s")
 
 
-async def waits_for_ever(_key: FleetKey, _memory: Memory) -> None:
+async def waits_for_ever(_key: FleetKey, _memory: LoopMemory) -> None:
     await asyncio.Event().wait()
 
 
-async def cannot_be_ended(_key: FleetKey, _memory: Memory) -> None:
+async def cannot_be_ended(_key: FleetKey, _memory: LoopMemory) -> None:
     """Takes the end of its time for something else, and waits on."""
     with suppress(asyncio.CancelledError):
         await asyncio.Event().wait()

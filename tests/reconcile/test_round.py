@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 
 from argosy_operator.core.fleet.actions import ErrorKind
-from argosy_operator.core.fleet.snapshot import Memory
+from argosy_operator.core.fleet.memory import LoopMemory
 from argosy_operator.ports.protocols import ClusterError
 from argosy_operator.shell.gather import Sources
 from argosy_operator.shell.loop import round_of
@@ -47,7 +47,7 @@ async def test_what_was_refused_is_tried_again_within_a_minute(error_kind: Error
     """No event tells that a right was granted or a quota raised."""
     cluster = Refusing(error_kind)
     sources = Sources(cluster, None, None, IMAGES)  # type: ignore[arg-type]
-    result = await round_of(sources, ("ns", "chat"), Memory())
+    result = await round_of(sources, ("ns", "chat"), LoopMemory())
     assert result is not None
     assert 10 <= result[1] <= 60
     stalled = next(c for c in cluster.status["conditions"] if c["type"] == "Stalled")

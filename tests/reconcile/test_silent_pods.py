@@ -8,8 +8,8 @@ import httpx
 import pytest
 
 from argosy_operator.core.fleet.actions import HastenDrain, TakeWorkAgain
+from argosy_operator.core.fleet.memory import LoopMemory
 from argosy_operator.core.fleet.pods import Load
-from argosy_operator.core.fleet.snapshot import Memory
 from argosy_operator.ports.engines import HttpEngines
 from argosy_operator.shell.execute import execute
 from argosy_operator.shell.gather import _loads
@@ -82,7 +82,7 @@ def test_pods_that_are_away_in_thousands_are_asked_in_turn() -> None:
             if len(set(engines.asked)) == len(pods) and answered:
                 break
             began = loop.time()
-            loads = await _loads(engines, pods, Memory())  # type: ignore[arg-type]
+            loads = await _loads(engines, pods, LoopMemory())  # type: ignore[arg-type]
             assert loop.time() - began < ROUND_S
             assert set(loads) == {p.uid for p in pods}
             assert engines.most_at_once <= 32

@@ -4,9 +4,10 @@ from typing import Any
 
 import pytest
 
+from argosy_operator.core.fleet.memory import LoopMemory
 from argosy_operator.core.fleet.objects import quantity
 from argosy_operator.core.fleet.pods import pod_of
-from argosy_operator.core.fleet.snapshot import Clock, Memory, Snapshot
+from argosy_operator.core.fleet.snapshot import Clock, Snapshot
 from argosy_operator.core.plan import plan
 from argosy_operator.core.status.compose import status_of
 from argosy_operator.shell.gather import Sources, gather
@@ -62,7 +63,7 @@ async def seen(*pods: dict[str, Any]) -> Snapshot:
     )
     namespace = Namespace(deployment, foreign, *sets, *pods)
     sources = Sources(namespace, None, None, IMAGES)  # type: ignore[arg-type]
-    return await gather(sources, fleet(), Memory(), Clock(1e6, 50.0))
+    return await gather(sources, fleet(), LoopMemory(), Clock(1e6, 50.0))
 
 
 OURS = pod("ours", "ReplicaSet", f"uid-{NAME}-7c9", gpus="2")

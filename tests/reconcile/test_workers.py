@@ -7,7 +7,7 @@ from contextlib import contextmanager
 import pytest
 
 from argosy_operator.core.fleet.actions import ErrorKind
-from argosy_operator.core.fleet.snapshot import Memory
+from argosy_operator.core.fleet.memory import LoopMemory
 from argosy_operator.ports.protocols import ClusterError
 from argosy_operator.shell.loop import Workers
 
@@ -21,7 +21,9 @@ class Rounds:
         self.count, self.broken = 0, False
         self.ran = asyncio.Event()
 
-    async def __call__(self, key: tuple[str, str], memory: Memory) -> tuple[Memory, float] | None:
+    async def __call__(
+        self, key: tuple[str, str], memory: LoopMemory
+    ) -> tuple[LoopMemory, float] | None:
         self.count += 1
         self.ran.set()
         if self.broken:

@@ -12,10 +12,11 @@ from functools import partial
 
 from argosy_operator.api.v1alpha1 import RoleName, ServingDeployment
 from argosy_operator.core.fleet import names
+from argosy_operator.core.fleet.memory import LoopMemory
 from argosy_operator.core.fleet.objects import ChildKey, Object, child_key, is_owned
 from argosy_operator.core.fleet.pods import Load, Pod, owned_pods
 from argosy_operator.core.fleet.revision import revision
-from argosy_operator.core.fleet.snapshot import Clock, Memory, Snapshot
+from argosy_operator.core.fleet.snapshot import Clock, Snapshot
 from argosy_operator.core.reconcile.targets import by_law
 from argosy_operator.ports.protocols import Cluster, Engines, FleetPods, Measurement, Metrics
 from argosy_operator.render import gateway, role, workload
@@ -45,7 +46,7 @@ class Sources:
 
 
 async def gather(
-    sources: Sources, fleet: ServingDeployment, memory: Memory, clock: Clock
+    sources: Sources, fleet: ServingDeployment, memory: LoopMemory, clock: Clock
 ) -> Snapshot:
     """Everything `plan` may know. Raises ClusterError where the API server does not answer."""
     selector = f"{names.FLEET}={fleet.name}"
@@ -80,7 +81,7 @@ class Observed:
 
 
 def compose(
-    fleet: ServingDeployment, images: Images, seen: Observed, memory: Memory, clock: Clock
+    fleet: ServingDeployment, images: Images, seen: Observed, memory: LoopMemory, clock: Clock
 ) -> Snapshot:
     """The snapshot: what was read, and what is rendered for the fleet. Pure."""
     digits = revision(fleet, engine_image=images.engine)
@@ -110,7 +111,9 @@ def compose(
     )
 
 
-async def _loads(engines: Engines, pods: tuple[Pod, ...], memory: Memory) -> dict[str, Load | None]:
+async def _loads(
+    engines: Engines, pods: tuple[Pod, ...], memory: LoopMemory
+) -> dict[str, Load | None]:
     asked = [
         (pod.uid, pod.ip)
         for pod in pods

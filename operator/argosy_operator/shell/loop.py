@@ -16,8 +16,9 @@ import time
 from collections.abc import Awaitable, Callable
 
 from argosy_operator.core.fleet.actions import ErrorKind, Outcome
+from argosy_operator.core.fleet.memory import LoopMemory
 from argosy_operator.core.fleet.objects import FleetKey
-from argosy_operator.core.fleet.snapshot import Clock, Memory
+from argosy_operator.core.fleet.snapshot import Clock
 from argosy_operator.core.plan import after, plan
 from argosy_operator.ports.protocols import ClusterError
 from argosy_operator.ports.rate_limit import QPS
@@ -42,12 +43,14 @@ LAST_WRITE_S = 12.0
 class UnfinishedError(Exception):
     """A round that could not write everything. `memory` is what it learnt and decided so far."""
 
-    def __init__(self, memory: Memory, cause: ClusterError) -> None:
+    def __init__(self, memory: LoopMemory, cause: ClusterError) -> None:
         super().__init__(str(cause))
         self.memory, self.cause = memory, cause
 
 
-async def round_of(sources: Sources, key: FleetKey, memory: Memory) -> tuple[Memory, float] | None:
+async def round_of(
+    sources: Sources, key: FleetKey, memory: LoopMemory
+) -> tuple[LoopMemory, float] | None:
     """One round. Returns the next memory and the seconds until the next round, or None if the fleet
     is gone. Raises ClusterError if it could not be read, UnfinishedError if not all was written."""
     raw = await sources.cluster.get("ServingDeployment", *key)
@@ -57,25 +60,25 @@ async def round_of(sources: Sources, key: FleetKey, memory: Memory) -> tuple[Mem
     fleet = await read_fleet(sources, raw, clock.now)
     if fleet is None:
         return memory, RESYNC_S
-    s = await gather(sources, fleet, memory, clock)
-    p = plan(s)
-    metrics.count_decision(p.draft)
+    snapshot = await gather(sources, fleet, memory, clock)
+    planned = plan(snapshot)
+    metrics.count_decision(planned.draft)
     outcomes: tuple[Outcome, ...] = ()
     stopped: ClusterError | None = None
     try:
-        outcomes = await execute(sources.cluster, sources.engines, fleet, p.actions)
+        outcomes = await execute(sources.cluster, sources.engines, fleet, planned.actions)
     except StoppedError as error:
         outcomes, stopped = error.outcomes, error.error
-    p = after(s, p, outcomes)
+    planned = after(snapshot, planned, outcomes)
     try:
         if stopped is None or stopped.kind is not ErrorKind.NOT_LEADER:
-            await publish(sources, s, p, outcomes)
-            await write_status(sources, s, p.draft, outcomes)
+            await publish(sources, snapshot, planned, outcomes)
+            await write_status(sources, snapshot, planned.draft, outcomes)
     except ClusterError as error:
         stopped = stopped or error
     if stopped is not None:
-        raise UnfinishedError(p.memory, stopped) from stopped
-    return p.memory, p.wake_s
+        raise UnfinishedError(planned.memory, stopped) from stopped
+    return planned.memory, planned.wake_s
 
 
 class Workers:
@@ -83,7 +86,7 @@ class Workers:
 
     def __init__(
         self,
-        one_round: Callable[[FleetKey, Memory], Awaitable[tuple[Memory, float] | None]],
+        one_round: Callable[[FleetKey, LoopMemory], Awaitable[tuple[LoopMemory, float] | None]],
         slots: RoundSlots | None = None,
     ) -> None:
         self._round = one_round
@@ -124,7 +127,7 @@ class Workers:
     async def _work(self, key: FleetKey) -> None:
         logs.bind(namespace=key[0], fleet=key[1])
         enqueued, edited = self._enqueued[key], self._edited[key]
-        memory, failures, pause_s, first = Memory(), 0, 0.0, True
+        memory, failures, pause_s, first = LoopMemory(), 0, 0.0, True
         while True:
             await asyncio.sleep(DEBOUNCE_S)
             try:
@@ -147,14 +150,14 @@ class Workers:
                     self._generations.pop(key, None)
                     return
                 failures, first = 0, False
-                memory, pause_s = result or (Memory(), 0.0)
+                memory, pause_s = result or (LoopMemory(), 0.0)
                 pause_s = min(pause_s, RESYNC_S * random.uniform(0.8, 1.2))  # noqa: S311
             if self._closing:
                 return
             # Only an edit of the spec ends the pause of a failing fleet.
             await _sleep_or(edited if failures else enqueued, pause_s)
 
-    async def _one(self, key: FleetKey, memory: Memory) -> tuple[Memory, float] | None:
+    async def _one(self, key: FleetKey, memory: LoopMemory) -> tuple[LoopMemory, float] | None:
         self.busy_since[key] = time.monotonic()
         try:
             async with asyncio.timeout(ROUND_LIMIT_S):

@@ -47,26 +47,28 @@ async def read_fleet(sources: Sources, raw: Object, now: float) -> ServingDeploy
 
 
 async def write_status(
-    sources: Sources, s: Snapshot, d: Draft, outcomes: tuple[Outcome, ...]
+    sources: Sources, snapshot: Snapshot, draft: Draft, outcomes: tuple[Outcome, ...]
 ) -> None:
     """Status of the fleet and of its ServingRoles, each only where it differs; an Event where the
     fleet has come to need a person."""
-    status, meta = status_of(s, d, outcomes), dump(s.fleet.metadata)
-    if status != s.fleet.status:
+    status, meta = status_of(snapshot, draft, outcomes), dump(snapshot.fleet.metadata)
+    if status != snapshot.fleet.status:
         obj = _status(meta, "ServingDeployment", dump(status))
-        await _put(sources, s, obj, s.fleet.metadata.uid)
-        event = stalled(s.fleet.status, status)
-        if event is not None and not s.fleet.spec.paused:
-            await _send(sources, s, event)
-    for role, _ in s.fleet.spec.active_roles():
-        live = s.owned("ServingRole").get(names.serving_role(s.fleet.name, role))
-        said = role_status(s, role, names.selector_text(s.fleet.name, role))
+        await _put(sources, snapshot, obj, snapshot.fleet.metadata.uid)
+        event = stalled(snapshot.fleet.status, status)
+        if event is not None and not snapshot.fleet.spec.paused:
+            await _send(sources, snapshot, event)
+    for role, _ in snapshot.fleet.spec.active_roles():
+        live = snapshot.owned("ServingRole").get(names.serving_role(snapshot.fleet.name, role))
+        said = role_status(snapshot, role, names.selector_text(snapshot.fleet.name, role))
         if live is not None and (live.get("status") or {}) != said:
             obj = _status(live["metadata"], "ServingRole", said)
-            await _put(sources, s, obj, live["metadata"]["uid"])
+            await _put(sources, snapshot, obj, live["metadata"]["uid"])
 
 
-async def publish(sources: Sources, s: Snapshot, p: Plan, outcomes: tuple[Outcome, ...]) -> None:
+async def publish(
+    sources: Sources, snapshot: Snapshot, planned: Plan, outcomes: tuple[Outcome, ...]
+) -> None:
     """Events and log lines of what was done and of what could not be done."""
     for outcome in outcomes:
         if outcome.error is None:
@@ -80,24 +82,24 @@ async def publish(sources: Sources, s: Snapshot, p: Plan, outcomes: tuple[Outcom
                 outcome.error,
                 outcome.message,
             )
-    if p.draft.scaled:
-        log.info("decision", extra={"decision": p.draft.record})
-    if s.fleet.spec.paused:
+    if planned.draft.scaled:
+        log.info("decision", extra={"decision": planned.draft.record})
+    if snapshot.fleet.spec.paused:
         return
-    for event in p.events:
-        if not await _send(sources, s, event):
+    for event in planned.events:
+        if not await _send(sources, snapshot, event):
             break
 
 
-async def _send(sources: Sources, s: Snapshot, event: Event) -> bool:
+async def _send(sources: Sources, snapshot: Snapshot, event: Event) -> bool:
     """An Event may fail without harm; where the server is away or we do not lead, all would.
 
     False where the next one would fail, too, and each costs the time of a call that hangs."""
     log.info("%s: %s", event.reason, event.message)
     try:
-        await sources.cluster.create(manifest(s.fleet, event, s.now, REPORTER))
+        await sources.cluster.create(manifest(snapshot.fleet, event, snapshot.now, REPORTER))
     except ClusterError as error:
-        kind = await error_kind(sources.cluster, s.fleet, error)
+        kind = await error_kind(sources.cluster, snapshot.fleet, error)
         if kind in STOP_AT:
             raise
         log.warning("no Event: %s", error)
@@ -105,12 +107,12 @@ async def _send(sources: Sources, s: Snapshot, event: Event) -> bool:
     return True
 
 
-async def _put(sources: Sources, s: Snapshot, obj: Object, uid: str) -> None:
+async def _put(sources: Sources, snapshot: Snapshot, obj: Object, uid: str) -> None:
     """Write one status. One that cannot be written keeps nothing else from being done."""
     try:
         await sources.cluster.apply(obj, uid, status=True)
     except ClusterError as error:
-        kind = await error_kind(sources.cluster, s.fleet, error)
+        kind = await error_kind(sources.cluster, snapshot.fleet, error)
         if kind in STOP_AT:
             raise
         if kind not in (ErrorKind.NOT_FOUND, ErrorKind.CONFLICT):

@@ -109,32 +109,6 @@ class Outcome:
     applied: Object | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class Failure:
-    """An order that failed `times` in a row. Times are seconds on the monotonic clock: it has
-    failed `since`, and is tried again at `retry_at`, or when the spec's generation is another."""
-
-    what: str
-    builds: bool
-    error: ErrorKind
-    message: str
-    since: float
-    times: int
-    retry_at: float
-    generation: int
-
-
-@dataclass(frozen=True, slots=True)
-class Contest:
-    """A change by another writer that was put back `times` in a row, the last time `at`; the next
-    put-back waits until `retry_at`. Seconds on the monotonic clock. `cause` says who did what."""
-
-    cause: str
-    times: int
-    at: float
-    retry_at: float
-
-
 def target(action: Action) -> str:
     """The object that an order is about, as people write it: Deployment/chat-decode-1a2b3c4d."""
     match action:

@@ -1,8 +1,8 @@
-"""What one round of the loop knows: everything `plan` may look at, frozen, clock included.
+"""What one round of the loop knows: everything that `plan` may look at, the time included.
 
-Gathered by `shell/gather.py` from the API server, the engines and Prometheus. What is rendered
-comes along, because rendering is pure but lies above this layer. `Memory` is the only thing that
-outlives a round; a restarted operator begins with an empty one, so no safety may depend on it.
+`shell/gather.py` makes it from the API server, the engines and Prometheus. `plan` turns it into
+actions (`core/plan.py`), and `core/status` into conditions. What is rendered for the fleet is part
+of it: rendering is pure, but lies above this layer.
 """
 
 from collections.abc import Mapping
@@ -10,38 +10,10 @@ from dataclasses import dataclass, field
 
 from argosy_operator.api.v1alpha1 import RoleName, ServingDeployment
 from argosy_operator.core.fleet import names
-from argosy_operator.core.fleet.actions import Contest, Failure
+from argosy_operator.core.fleet.memory import LoopMemory
 from argosy_operator.core.fleet.objects import ChildKey, Object, is_owned
 from argosy_operator.core.fleet.pods import Load, Pod
-from argosy_operator.core.scaling.decision import Decision
 from argosy_operator.core.scaling.observe import FleetMetrics
-from argosy_operator.core.scaling.state import ScalingState
-
-
-@dataclass(frozen=True, slots=True)
-class Memory:
-    """What a round tells the next one.
-
-    `settled`: differences that stayed after an apply, so that it is not tried for ever; `starting`:
-    uids of pods seen before they were ready, `starts`: measured seconds from creation to ready, by
-    uid; `published`: when an Event was last published; `decide_at`: when the law is due
-    next. Both are on the monotonic clock. `failed`: orders that failed, `contests`: changes that
-    were put back, both by the order's key.
-    """
-
-    scaling: ScalingState = field(default_factory=ScalingState)
-    decision: Decision | None = None
-    decide_at: float = 0.0
-    figures_at: float = float("-inf")
-    """When status last updated what users got, on the monotonic clock."""
-    targets: Mapping[RoleName, int] = field(default_factory=dict)
-    ask_loads: bool = False
-    settled: Mapping[ChildKey, str] = field(default_factory=dict)
-    starting: frozenset[str] = frozenset()
-    starts: Mapping[str, tuple[str, float]] = field(default_factory=dict)
-    published: Mapping[str, float] = field(default_factory=dict)
-    failed: Mapping[str, Failure] = field(default_factory=dict)
-    contests: Mapping[str, Contest] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,37 +21,43 @@ class Clock:
     """The time of one round, read once."""
 
     now: float
-    """Seconds since the epoch. For what is written and for times that the cluster wrote."""
+    """Seconds since the epoch. For what is written, and to compare with times in the cluster."""
     monotonic: float
-    """Seconds on a clock that is never set. Pauses are counted on it: `now` may step by an hour."""
+    """Seconds on a clock that is never set back. Pauses are counted on it: `now` may step."""
 
 
 @dataclass(frozen=True, slots=True)
 class Snapshot:
-    """One fleet at one moment (`now`, `monotonic`: see `Clock`).
-
-    `children`: live objects in the fleet's namespace that carry its label, pods apart. `wanted`:
-    rendered objects that do not depend on replicas. `engines`: the rendered Deployment of each role
-    that the mode uses, without replicas. `loads`: answers of the engines that were asked, by pod
-    uid. `metrics`: None when they were not asked for in this round.
-    """
+    """One fleet at one moment, frozen."""
 
     fleet: ServingDeployment
     revision: str
+    """The revision that the spec asks for; Deployments of others are retired."""
     wanted: tuple[Object, ...]
+    """Rendered children whose content does not depend on replicas."""
     engines: Mapping[RoleName, Object]
+    """The rendered engine Deployment, without replicas, of each role that the mode uses."""
     children: Mapping[ChildKey, Object]
+    """Live objects in the fleet's namespace with the fleet's label, except pods. An object of
+    another owner may carry the label: see `is_ours`."""
     pods: tuple[Pod, ...]
+    """Pods of the fleet's Deployments, gateways and old revisions included."""
     now: float
+    """See `Clock`."""
     monotonic: float
+    """See `Clock`."""
     loads: Mapping[str, Load | None] = field(default_factory=dict)
+    """Answers of the engines that were asked, by pod uid; None: no answer. Engines of draining pods
+    are asked in every round, others only to choose a pod for removal."""
     metrics: FleetMetrics | None = None
+    """None if Prometheus was not asked in this round, because the scaling law is not due."""
     metrics_next_at: float | None = None
     """When to ask for metrics again, on the monotonic clock; None: after the law's interval."""
-    memory: Memory = Memory()
+    memory: LoopMemory = field(default_factory=LoopMemory)
+    """What the last round left."""
 
     def is_ours(self, child: Object) -> bool:
-        """Owned by this very fleet, not by an earlier one of the same name."""
+        """Whether this fleet owns the child, and not an earlier fleet of the same name."""
         return is_owned(child, self.fleet.metadata.uid)
 
     def owned(self, kind: str) -> dict[str, Object]:
@@ -97,22 +75,24 @@ class Snapshot:
 
     def retired(self) -> list[Object]:
         """Engine Deployments of other revisions, or of roles that the mode no longer uses."""
-        kept = {obj["metadata"]["name"] for obj in self.engines.values()}
+        current = {obj["metadata"]["name"] for obj in self.engines.values()}
         return [
             child
             for name, child in self.owned("Deployment").items()
-            if name not in kept and role_of(child) != names.GATEWAY_ROLE
+            if name not in current and role_of(child) != names.GATEWAY_ROLE
         ]
 
     def pods_of(self, deployment: Object) -> tuple[Pod, ...]:
-        """Its pods, dead and leaving ones included."""
+        """The Deployment's pods; those that ended or are being deleted are included."""
         labels = deployment["metadata"].get("labels") or {}
         role, revision = labels.get(names.ROLE), labels.get(names.REVISION)
         return tuple(p for p in self.pods if p.role == role and p.revision == revision)
 
     def current(self, role: RoleName) -> tuple[Pod, ...]:
+        """The role's pods of the current revision."""
         return tuple(p for p in self.pods if p.role == role and p.revision == self.revision)
 
 
 def role_of(child: Object) -> str:
+    """The role of a child by its label; "" for a child without one."""
     return str((child["metadata"].get("labels") or {}).get(names.ROLE, ""))

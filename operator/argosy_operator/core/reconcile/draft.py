@@ -6,8 +6,8 @@ from dataclasses import dataclass, field, replace
 from argosy_operator.api.v1alpha1 import RoleName
 from argosy_operator.core.fleet.actions import Action
 from argosy_operator.core.fleet.events import Event
+from argosy_operator.core.fleet.memory import LoopMemory
 from argosy_operator.core.fleet.pods import Pod
-from argosy_operator.core.fleet.snapshot import Memory
 from argosy_operator.core.scaling.decision import Decision
 
 LOOK_AGAIN_S = 300.0
@@ -20,7 +20,7 @@ class Draft:
     old pods still serve beside new ones. `leaving`: chosen victims. `trace`: what each step said.
     `final`: the remaining steps have nothing to do. `wake_s`: look again at the latest in."""
 
-    memory: Memory
+    memory: LoopMemory
     actions: tuple[Action, ...] = ()
     events: tuple[Event, ...] = ()
     foreign: tuple[tuple[str, str], ...] = ()

@@ -9,15 +9,8 @@ import re
 from collections.abc import Iterable, Mapping
 from dataclasses import replace
 
-from argosy_operator.core.fleet.actions import (
-    Action,
-    ErrorKind,
-    Failure,
-    Outcome,
-    key_of,
-    needs,
-    target,
-)
+from argosy_operator.core.fleet.actions import Action, ErrorKind, Outcome, key_of, needs, target
+from argosy_operator.core.fleet.memory import Failure
 from argosy_operator.core.fleet.snapshot import Snapshot
 from argosy_operator.core.reconcile.draft import Draft
 
@@ -48,29 +41,29 @@ _REFUSED_PAUSE_S = 10.0  # no event tells that a right was granted or a quota ra
 _NUMBER = re.compile(r"\d+")
 
 
-def wait_for_failed(s: Snapshot, d: Draft) -> Draft:
+def back_off_failed_actions(snapshot: Snapshot, draft: Draft) -> Draft:
     """Leave out what failed a moment ago; try what failed before after everything else, since a
     webhook that hangs costs ten seconds."""
-    wanted = {key_of(action) for action in d.actions}
-    failed = {key: failure for key, failure in s.memory.failed.items() if key in wanted}
+    wanted = {key_of(action) for action in draft.actions}
+    failed = {key: failure for key, failure in snapshot.memory.failed.items() if key in wanted}
     held: set[str] = set()
     last: set[str] = set()
     first_ones, last_ones = list[Action](), list[Action]()
-    for action in d.actions:
+    for action in draft.actions:
         key, need = key_of(action), needs(action)
-        if need in held or (key in failed and _waits(failed[key], s)):
+        if need in held or (key in failed and _waits(failed[key], snapshot)):
             held.add(key)
         elif need in last or key in failed:
             last.add(key)
             last_ones.append(action)
         else:
             first_ones.append(action)
-    memory = replace(d.memory, failed=failed)
-    return replace(d, actions=(*first_ones, *last_ones), memory=memory)
+    memory = replace(draft.memory, failed=failed)
+    return replace(draft, actions=(*first_ones, *last_ones), memory=memory)
 
 
 def learn_failures(
-    s: Snapshot, failed: Mapping[str, Failure], outcomes: Iterable[Outcome]
+    snapshot: Snapshot, failed: Mapping[str, Failure], outcomes: Iterable[Outcome]
 ) -> dict[str, Failure]:
     """The failures that stand after a round."""
     after = dict(failed)
@@ -80,7 +73,7 @@ def learn_failures(
         if outcome.error is None:
             after.pop(key, None)
         elif outcome.error not in NOT_OF_AN_ORDER:
-            after[key] = _failure(s, outcome, outcome.error, before)
+            after[key] = _failure(snapshot, outcome, outcome.error, before)
     return after
 
 
@@ -108,11 +101,16 @@ def is_stuck(failure: Failure, now: float) -> bool:
     return now - failure.since >= STUCK_S
 
 
-def _waits(failure: Failure, s: Snapshot) -> bool:
-    return s.monotonic < failure.retry_at and failure.generation == s.fleet.metadata.generation
+def _waits(failure: Failure, snapshot: Snapshot) -> bool:
+    return (
+        snapshot.monotonic < failure.retry_at
+        and failure.generation == snapshot.fleet.metadata.generation
+    )
 
 
-def _failure(s: Snapshot, outcome: Outcome, kind: ErrorKind, before: Failure | None) -> Failure:
+def _failure(
+    snapshot: Snapshot, outcome: Outcome, kind: ErrorKind, before: Failure | None
+) -> Failure:
     times = before.times + 1 if before else 1
     pause_s = _FIRST_PAUSE_S.get(kind, _REFUSED_PAUSE_S) * 2.0 ** min(times - 1, 10)
     message = outcome.message
@@ -124,10 +122,10 @@ def _failure(s: Snapshot, outcome: Outcome, kind: ErrorKind, before: Failure | N
         builds=target(outcome.action).startswith("Deployment/"),
         error=kind,
         message=message,
-        since=before.since if before else s.monotonic,
+        since=before.since if before else snapshot.monotonic,
         times=times,
-        retry_at=s.monotonic + min(LONGEST_PAUSE_S, pause_s),
-        generation=s.fleet.metadata.generation,
+        retry_at=snapshot.monotonic + min(LONGEST_PAUSE_S, pause_s),
+        generation=snapshot.fleet.metadata.generation,
     )
 
 

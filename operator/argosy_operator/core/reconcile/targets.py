@@ -12,9 +12,10 @@ from argosy_operator.api.v1alpha1 import RoleName, ServingDeploymentSpec
 from argosy_operator.core.fleet import names
 from argosy_operator.core.fleet.actions import Scale, key_of
 from argosy_operator.core.fleet.events import Event, EventReason
+from argosy_operator.core.fleet.memory import LoopMemory
 from argosy_operator.core.fleet.objects import Object, replicas_of
 from argosy_operator.core.fleet.ownership import owner_of_replicas
-from argosy_operator.core.fleet.snapshot import Memory, Snapshot
+from argosy_operator.core.fleet.snapshot import Snapshot
 from argosy_operator.core.reconcile.draft import Draft
 from argosy_operator.core.scaling.decide import decide
 from argosy_operator.core.scaling.decision import Decision, RoleTarget
@@ -34,39 +35,41 @@ def by_law(spec: ServingDeploymentSpec) -> bool:
     return spec.autoscaling.policy == "Goodput" and spec.slo is not None
 
 
-def choose_targets(s: Snapshot, d: Draft) -> Draft:
+def choose_targets(snapshot: Snapshot, draft: Draft) -> Draft:
     """By the law when it is due; between two of its ticks by the spec's own bounds alone."""
-    spec = s.fleet.spec
-    d = replace(d, rolling=bool(s.retired()), memory=_learn_starts(s, d))
-    standing = {role: _standing(s, role) for role, _ in spec.active_roles()}
+    spec = snapshot.fleet.spec
+    draft = replace(draft, rolling=bool(snapshot.retired()), memory=_learn_starts(snapshot, draft))
+    standing = {role: _standing(snapshot, role) for role, _ in spec.active_roles()}
     if by_law(spec):
-        if s.metrics is not None and not any(s.deployment(role) is None for role in standing):
-            return _by_law(s, d, standing, s.metrics)
+        if snapshot.metrics is not None and not any(
+            snapshot.deployment(role) is None for role in standing
+        ):
+            return _by_law(snapshot, draft, standing, snapshot.metrics)
         # Overdue: paused, or a Deployment is missing whose creation will wake the fleet.
-        due_s = s.memory.decide_at - s.monotonic
-        d = d.within(due_s if due_s > 0 else spec.autoscaling.interval.seconds)
+        due_s = snapshot.memory.decide_at - snapshot.monotonic
+        draft = draft.within(due_s if due_s > 0 else spec.autoscaling.interval.seconds)
     if spec.autoscaling.policy == "External":
-        return _external(s, d, standing)
-    not_asked = FleetMetrics(at=s.now, arrivals=NOT_ASKED)
-    d, _, decision = _decide(s, d, standing, not_asked)
+        return _external(snapshot, draft, standing)
+    not_asked = FleetMetrics(at=snapshot.now, arrivals=NOT_ASKED)
+    draft, _, decision = _decide(snapshot, draft, standing, not_asked)
     targets = {target.role: target.replicas for target in decision.targets}
-    return replace(d, targets=targets, memory=replace(d.memory, targets=targets))
+    return replace(draft, targets=targets, memory=replace(draft.memory, targets=targets))
 
 
-def write_targets(s: Snapshot, d: Draft) -> Draft:
+def scale_roles(snapshot: Snapshot, draft: Draft) -> Draft:
     """Bring the ServingRoles to the targets, where it is us who turn them."""
-    if s.fleet.spec.autoscaling.policy == "External":
-        return d
-    for role, target in d.targets.items():
-        name = names.serving_role(s.fleet.name, role)
-        handle = s.owned("ServingRole").get(name)
+    if snapshot.fleet.spec.autoscaling.policy == "External":
+        return draft
+    for role, target in draft.targets.items():
+        name = names.serving_role(snapshot.fleet.name, role)
+        handle = snapshot.owned("ServingRole").get(name)
         if handle is None or handle["spec"].get("replicas") == target:
             continue
         who = owner_of_replicas(handle)
         if who not in (None, names.FIELD_MANAGER):
-            d = d.event(_turned(who or "", name, handle, target))
-        d = d.act(Scale("ServingRole", name, target))
-    return d
+            draft = draft.event(_turned(who or "", name, handle, target))
+        draft = draft.act(Scale("ServingRole", name, target))
+    return draft
 
 
 def goals_of(spec: ServingDeploymentSpec) -> Goals:
@@ -100,11 +103,11 @@ def goals_of(spec: ServingDeploymentSpec) -> Goals:
     )
 
 
-def supply_of(s: Snapshot, d: Draft, role: RoleName, desired: int) -> RoleSupply:
+def supply_of(snapshot: Snapshot, draft: Draft, role: RoleName, desired: int) -> RoleSupply:
     """The role's pods as the law counts them."""
-    pods = [pod for pod in s.current(role) if pod.alive]
+    pods = [pod for pod in snapshot.current(role) if pod.alive]
     ready = sum(pod.serving for pod in pods)
-    starts = [seconds for of, seconds in d.memory.starts.values() if of == role]
+    starts = [seconds for of, seconds in draft.memory.starts.values() if of == role]
     return RoleSupply(
         role=role,
         desired=desired,
@@ -113,81 +116,81 @@ def supply_of(s: Snapshot, d: Draft, role: RoleName, desired: int) -> RoleSupply
         unschedulable=sum(pod.unschedulable is not None for pod in pods),
         draining=sum(pod.draining for pod in pods),
         cold_starts_s=tuple(starts[-KEPT_STARTS:]),
-        gpus_per_replica=s.fleet.spec.role(role).resources.gpu,
-        rolling=d.rolling,
+        gpus_per_replica=snapshot.fleet.spec.role(role).resources.gpu,
+        rolling=draft.rolling,
     )
 
 
-def _standing(s: Snapshot, role: RoleName) -> int:
+def _standing(snapshot: Snapshot, role: RoleName) -> int:
     """The number that stands: in the ServingRole, else in the Deployment, else the minimum. An edit
     of the spec may have left it outside the bounds."""
-    bounds = s.fleet.spec.role(role).replicas
-    handle = s.owned("ServingRole").get(names.serving_role(s.fleet.name, role))
+    bounds = snapshot.fleet.spec.role(role).replicas
+    handle = snapshot.owned("ServingRole").get(names.serving_role(snapshot.fleet.name, role))
     number = handle["spec"].get("replicas") if handle else None
-    remembered = s.memory.targets.get(role)
+    remembered = snapshot.memory.targets.get(role)
     foreign = handle is not None and owner_of_replicas(handle) not in (None, names.FIELD_MANAGER)
-    ours = s.fleet.spec.autoscaling.policy != "External"
+    ours = snapshot.fleet.spec.autoscaling.policy != "External"
     if ours and foreign and remembered is not None:
         number = remembered  # turned by hand while we own it: what stood before stands
-    deployment = s.deployment(role)
+    deployment = snapshot.deployment(role)
     if number is None and deployment is not None:
         number = replicas_of(deployment)  # hold
     return bounds.min if number is None else int(number)
 
 
-def _external(s: Snapshot, d: Draft, standing: Mapping[RoleName, int]) -> Draft:
+def _external(snapshot: Snapshot, draft: Draft, standing: Mapping[RoleName, int]) -> Draft:
     """Others turn the ServingRoles; a number beyond the spec's bounds is not followed."""
     targets: dict[RoleName, int] = {}
     for role, asked in standing.items():
-        bounds = s.fleet.spec.role(role).replicas
+        bounds = snapshot.fleet.spec.role(role).replicas
         targets[role] = given = min(max(asked, bounds.min), bounds.max)
         if given != asked:
             which = "max" if asked > given else "min"
-            name = names.serving_role(s.fleet.name, role)
+            name = names.serving_role(snapshot.fleet.name, role)
             message = (
                 f"ServingRole {name} asks for {asked} replicas and gets {given}: "
                 f"spec.roles.{role}.replicas.{which} is {given}"
             )
-            d = d.event(Event(EventReason.OUT_OF_BOUNDS, message, warning=True))
-    return replace(d, targets=targets, memory=replace(d.memory, targets=targets))
+            draft = draft.event(Event(EventReason.OUT_OF_BOUNDS, message, warning=True))
+    return replace(draft, targets=targets, memory=replace(draft.memory, targets=targets))
 
 
 def _by_law(
-    s: Snapshot, d: Draft, standing: Mapping[RoleName, int], metrics: FleetMetrics
+    snapshot: Snapshot, draft: Draft, standing: Mapping[RoleName, int], metrics: FleetMetrics
 ) -> Draft:
     """The law's answer to these metrics, and when it is due again."""
-    d, state, decision = _decide(s, d, standing, metrics)
-    next_at = s.metrics_next_at
+    draft, state, decision = _decide(snapshot, draft, standing, metrics)
+    next_at = snapshot.metrics_next_at
     if next_at is None:
-        next_at = s.monotonic + s.fleet.spec.autoscaling.interval.seconds
+        next_at = snapshot.monotonic + snapshot.fleet.spec.autoscaling.interval.seconds
     targets = {target.role: target.replicas for target in decision.targets}
-    due = s.monotonic - s.memory.figures_at >= REFRESH_S
+    due = snapshot.monotonic - snapshot.memory.figures_at >= REFRESH_S
     memory = replace(
-        d.memory,
+        draft.memory,
         scaling=state,
         decision=decision,
-        figures_at=s.monotonic if due else s.memory.figures_at,
+        figures_at=snapshot.monotonic if due else snapshot.memory.figures_at,
         decide_at=next_at,
         targets=targets,
     )
-    d = replace(d, targets=targets, decision=decision, figures_due=due, memory=memory)
-    return d.within(max(0.0, next_at - s.monotonic))
+    draft = replace(draft, targets=targets, decision=decision, figures_due=due, memory=memory)
+    return draft.within(max(0.0, next_at - snapshot.monotonic))
 
 
 def _decide(
-    s: Snapshot, d: Draft, standing: Mapping[RoleName, int], metrics: FleetMetrics
+    snapshot: Snapshot, draft: Draft, standing: Mapping[RoleName, int], metrics: FleetMetrics
 ) -> tuple[Draft, ScalingState, Decision]:
     """Ask the law. A change of replicas leaves an Event and a record that replays to it."""
-    goals = goals_of(s.fleet.spec)
-    supply = tuple(supply_of(s, d, role, desired) for role, desired in standing.items())
+    goals = goals_of(snapshot.fleet.spec)
+    supply = tuple(supply_of(snapshot, draft, role, desired) for role, desired in standing.items())
     seen = Observations(metrics, supply)
     # The law runs on the clock of its samples; the operator's own may differ from it.
-    state, decision = decide(s.memory.scaling, seen, goals, metrics.at)
+    state, decision = decide(snapshot.memory.scaling, seen, goals, metrics.at)
     moved = [t for t in decision.targets if t.replicas != t.current]
     if not moved:
-        return d, state, decision
+        return draft, state, decision
     record = {
-        "state": to_json(s.memory.scaling),
+        "state": to_json(snapshot.memory.scaling),
         "observations": to_json(seen),
         "goals": to_json(goals),
         "now": metrics.at,
@@ -195,17 +198,17 @@ def _decide(
     }
     moves = ", ".join(f"{t.role} {t.current} → {t.replicas}" for t in moved)
     message = f"{moves}: {moved[0].rule}: {decision.message}"
-    event = Event(EventReason.SCALED, message, after=_writes(s, moved))
-    d = replace(d.event(event), decision=decision, record=record, scaled=True)
-    return d, state, decision
+    event = Event(EventReason.SCALED, message, after=_writes(snapshot, moved))
+    draft = replace(draft.event(event), decision=decision, record=record, scaled=True)
+    return draft, state, decision
 
 
-def _learn_starts(s: Snapshot, d: Draft) -> Memory:
+def _learn_starts(snapshot: Snapshot, draft: Draft) -> LoopMemory:
     """Measured times from a pod's creation to its first readiness, of pods that were seen before
     it: a pod that was there already may have become ready for the second time."""
-    starts, starting = dict(d.memory.starts), set[str]()
-    for pod in sorted(s.pods, key=lambda pod: pod.created_at):
-        seen = pod.uid in d.memory.starting
+    starts, starting = dict(draft.memory.starts), set[str]()
+    for pod in sorted(snapshot.pods, key=lambda pod: pod.created_at):
+        seen = pod.uid in draft.memory.starting
         if not pod.alive or pod.restarts > 0 or pod.draining:
             continue
         if pod.ready_at is None and (seen or not pod.probed):
@@ -213,13 +216,13 @@ def _learn_starts(s: Snapshot, d: Draft) -> Memory:
         elif pod.ready_at is not None and seen:
             starts[pod.uid] = (pod.role, max(0.0, pod.ready_at - pod.created_at))
     newest = dict(list(starts.items())[-4 * KEPT_STARTS :])
-    return replace(d.memory, starts=newest, starting=frozenset(starting))
+    return replace(draft.memory, starts=newest, starting=frozenset(starting))
 
 
-def _writes(s: Snapshot, moved: Iterable[RoleTarget]) -> frozenset[str]:
+def _writes(snapshot: Snapshot, moved: Iterable[RoleTarget]) -> frozenset[str]:
     """Keys of the orders that write the changes down; none where ServingRoles are missing."""
-    handles = (names.serving_role(s.fleet.name, target.role) for target in moved)
-    there = s.owned("ServingRole")
+    handles = (names.serving_role(snapshot.fleet.name, target.role) for target in moved)
+    there = snapshot.owned("ServingRole")
     return frozenset(key_of(Scale("ServingRole", name, 0)) for name in handles if name in there)
 
 

@@ -34,7 +34,7 @@ class Step:
     ask: bool = False
 
 
-def follow(
+def next_step(
     replicas: int,
     target: int,
     pods: Sequence[Pod],

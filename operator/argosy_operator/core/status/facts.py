@@ -5,7 +5,7 @@ from collections.abc import Iterator
 from argosy_operator.api.conditions import Reason
 from argosy_operator.core.fleet import names
 from argosy_operator.core.fleet.snapshot import Snapshot
-from argosy_operator.core.reconcile import contests
+from argosy_operator.core.reconcile import field_conflicts
 from argosy_operator.core.reconcile.failures import is_stuck
 from argosy_operator.core.reconcile.targets import by_law
 from argosy_operator.core.status.decided import facts_of_decision, lacks_metrics, no_requests
@@ -66,7 +66,7 @@ def _of_objects(findings: Findings) -> dict[Fact, bool]:
         Fact.WRITE_FAILS: bool(failed),
         Fact.DEPLOYMENT_WRITE_FAILS: any(failure.builds for failure in failed),
         Fact.WRITE_STUCK: any(is_stuck(failure, snapshot.monotonic) for failure in failed),
-        Fact.FIELD_CONTESTED: bool(contests.shown(findings.draft.memory.contests)),
+        Fact.FIELD_CONTESTED: bool(field_conflicts.shown(findings.draft.memory.field_conflicts)),
     }
 
 

@@ -8,7 +8,8 @@ from dataclasses import dataclass
 from typing import Any
 
 from argosy_operator.api.conditions import Reason
-from argosy_operator.core.fleet.actions import Failure, Outcome
+from argosy_operator.core.fleet.actions import Outcome
+from argosy_operator.core.fleet.memory import Failure
 from argosy_operator.core.fleet.snapshot import Snapshot
 from argosy_operator.core.reconcile.draft import Draft
 from argosy_operator.core.reconcile.targets import by_law

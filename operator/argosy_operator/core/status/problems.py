@@ -10,7 +10,8 @@ from dataclasses import dataclass
 
 from argosy_operator.api.conditions import Reason
 from argosy_operator.core.fleet import names
-from argosy_operator.core.fleet.actions import ErrorKind, Failure, Outcome, target
+from argosy_operator.core.fleet.actions import ErrorKind, Outcome, target
+from argosy_operator.core.fleet.memory import Failure
 from argosy_operator.core.fleet.pods import Pod
 from argosy_operator.core.fleet.snapshot import Snapshot
 from argosy_operator.core.reconcile.draft import Draft

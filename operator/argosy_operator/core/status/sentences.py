@@ -5,7 +5,7 @@ A reason that is not here has a general message, `Reason.meaning`.
 
 from argosy_operator.api.conditions import Reason
 from argosy_operator.core.fleet import names
-from argosy_operator.core.reconcile import contests
+from argosy_operator.core.reconcile import field_conflicts
 from argosy_operator.core.status.decided import lacks_metrics, messages_of_decision
 from argosy_operator.core.status.findings import Findings
 from argosy_operator.core.status.numbers import number
@@ -45,7 +45,7 @@ def messages_of(findings: Findings) -> dict[Reason, str]:
 
 def _of_fleet(findings: Findings) -> dict[Reason, str]:
     snapshot, draft = findings.snapshot, findings.draft
-    spec, contested = snapshot.fleet.spec, contests.shown(draft.memory.contests)
+    spec, contested = snapshot.fleet.spec, field_conflicts.shown(draft.memory.field_conflicts)
     gateways = names.selector_text(snapshot.fleet.name, names.GATEWAY_ROLE)
     no_slo = "spec.slo is not set"
     if spec.autoscaling.policy != "External":

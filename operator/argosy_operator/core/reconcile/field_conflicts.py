@@ -8,8 +8,9 @@ before, an Event tells of each, and a condition names the other side until it ha
 from collections.abc import Iterable, Mapping
 from dataclasses import replace
 
-from argosy_operator.core.fleet.actions import Contest, Outcome, key_of
+from argosy_operator.core.fleet.actions import Outcome, key_of
 from argosy_operator.core.fleet.events import Event, EventReason
+from argosy_operator.core.fleet.memory import FieldConflict
 from argosy_operator.core.fleet.snapshot import Snapshot
 from argosy_operator.core.reconcile.draft import Draft
 
@@ -23,39 +24,43 @@ PUT_BACKS = {
 """The longest pause, s, by the reason of the put-back's Event."""
 
 
-def contest_slowly(s: Snapshot, d: Draft) -> Draft:
+def back_off_field_conflicts(snapshot: Snapshot, draft: Draft) -> Draft:
     """Leave out put-backs whose time has not come; say how long the next one will wait."""
-    contests = {
-        key: contest
-        for key, contest in s.memory.contests.items()
-        if s.monotonic - contest.at < QUIET_S
+    conflicts = {
+        key: conflict
+        for key, conflict in snapshot.memory.field_conflicts.items()
+        if snapshot.monotonic - conflict.at < QUIET_S
     }
-    wanted = _put_backs(d.events)
+    wanted = _put_backs(draft.events)
     waiting = {
-        key: contests[key].retry_at - s.monotonic
+        key: conflicts[key].retry_at - snapshot.monotonic
         for key in wanted
-        if key in contests and s.monotonic < contests[key].retry_at
+        if key in conflicts and snapshot.monotonic < conflicts[key].retry_at
     }
-    d = replace(
-        d,
-        actions=tuple(action for action in d.actions if key_of(action) not in waiting),
-        events=tuple(_told(event, contests, waiting) for event in d.events),
-        memory=replace(d.memory, contests=contests),
+    draft = replace(
+        draft,
+        actions=tuple(action for action in draft.actions if key_of(action) not in waiting),
+        events=tuple(_told(event, conflicts, waiting) for event in draft.events),
+        memory=replace(draft.memory, field_conflicts=conflicts),
     )
-    quiet_in = [contest.at + QUIET_S - s.monotonic for contest in contests.values()]
-    return d.within(min([d.wake_s, *waiting.values(), *quiet_in]))
+    quiet_in = [conflict.at + QUIET_S - snapshot.monotonic for conflict in conflicts.values()]
+    return draft.within(min([draft.wake_s, *waiting.values(), *quiet_in]))
 
 
-def learn_contests(s: Snapshot, d: Draft, outcomes: Iterable[Outcome]) -> dict[str, Contest]:
-    """The contests that stand after a round."""
-    after, wanted = dict(d.memory.contests), _put_backs(d.events)
+def learn_field_conflicts(
+    snapshot: Snapshot, draft: Draft, outcomes: Iterable[Outcome]
+) -> dict[str, FieldConflict]:
+    """The conflicts that stand after a round."""
+    after, wanted = dict(draft.memory.field_conflicts), _put_backs(draft.events)
     for outcome in outcomes:
         key = key_of(outcome.action)
         if outcome.error is None and key in wanted:
             times = after[key].times + 1 if key in after else 1
             cause = after[key].cause if key in after else wanted[key].message.partition(";")[0]
-            retry_at = s.monotonic + pause_s(times, PUT_BACKS[EventReason(wanted[key].reason)])
-            after[key] = Contest(cause, times, s.monotonic, retry_at)
+            retry_at = snapshot.monotonic + pause_s(
+                times, PUT_BACKS[EventReason(wanted[key].reason)]
+            )
+            after[key] = FieldConflict(cause, times, snapshot.monotonic, retry_at)
     return after
 
 
@@ -64,21 +69,23 @@ def pause_s(times: int, longest_s: float) -> float:
     return 0.0 if times < FREE else min(longest_s, 2.0 ** min(times - FREE, 10))
 
 
-def shown(contests: Mapping[str, Contest]) -> list[str]:
+def shown(conflicts: Mapping[str, FieldConflict]) -> list[str]:
     """What is worth a condition: who does what, without numbers that change."""
-    return sorted(contest.cause for contest in contests.values() if contest.times >= FREE)
+    return sorted(conflict.cause for conflict in conflicts.values() if conflict.times >= FREE)
 
 
 def _put_backs(events: Iterable[Event]) -> dict[str, Event]:
     return {key: event for event in events if event.reason in PUT_BACKS for key in event.after}
 
 
-def _told(event: Event, contests: Mapping[str, Contest], waiting: Mapping[str, float]) -> Event:
+def _told(
+    event: Event, conflicts: Mapping[str, FieldConflict], waiting: Mapping[str, float]
+) -> Event:
     """The put-back's Event; from the free ones on it says how often, and when the next one is."""
     if event.reason not in PUT_BACKS:
         return event
     (key,) = event.after or ("",)
-    times = contests[key].times + 1 if key in contests else 1
+    times = conflicts[key].times + 1 if key in conflicts else 1
     if key in waiting or times < FREE:
         return event
     longest_s = PUT_BACKS[EventReason(event.reason)]

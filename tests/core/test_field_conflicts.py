@@ -5,7 +5,7 @@ import pytest
 from argosy_operator.core.fleet.actions import Apply, Scale, key_of
 from argosy_operator.core.fleet.events import EventReason
 from argosy_operator.core.fleet.snapshot import role_of
-from argosy_operator.core.reconcile.contests import FREE, LONGEST_PAUSE_S, QUIET_S
+from argosy_operator.core.reconcile.field_conflicts import FREE, LONGEST_PAUSE_S, QUIET_S
 from tests.core.model import Model, fleet
 
 SERVICE = ("Service", "chat")
