@@ -26,7 +26,7 @@ from argosy_operator.core.fleet.memory import LoopMemory
 from argosy_operator.core.fleet.objects import rfc3339, seconds
 from argosy_operator.core.fleet.pods import OUR_COST, Load, Pod, removal_order
 from argosy_operator.core.fleet.snapshot import Clock, Snapshot
-from argosy_operator.core.plan import Plan, after, plan
+from argosy_operator.core.plan import Plan, conclude, plan
 from argosy_operator.core.reconcile.victims import DRAIN_LEASE_S
 from argosy_operator.core.scaling.observe import FleetMetrics, unknown_metrics
 from argosy_operator.core.status.compose import status_of
@@ -91,7 +91,7 @@ class Model:
         done = p.actions if crash_after is None else p.actions[:crash_after]
         outcomes = tuple(self.do(action) for action in done)
         if crash_after is None:
-            p = after(s, p, outcomes)
+            p = conclude(s, p, outcomes)
             self.memory = p.memory
             status = status_of(s, p.draft, outcomes)
             self.fleet = self.fleet.model_copy(update={"status": status})

@@ -11,7 +11,7 @@ from argosy_operator.api.v1alpha1 import RoleName
 from argosy_operator.core.fleet.actions import Apply, Create, ErrorKind, Outcome
 from argosy_operator.core.fleet.memory import FieldConflict
 from argosy_operator.core.fleet.pods import Pod
-from argosy_operator.core.plan import after, plan
+from argosy_operator.core.plan import conclude, plan
 from argosy_operator.core.reconcile.failures import STUCK_S
 from argosy_operator.core.reconcile.field_conflicts import FREE
 from argosy_operator.core.scaling.decision import Decision, RoleTarget, Rule
@@ -66,7 +66,7 @@ def facts(model: Model, *errors: ErrorKind, pod: Pod | None = None, **draft: obj
     if pod is not None:
         s = replace(s, pods=(pod,))
     outcomes = tuple(Outcome(Create(THING), error, "as it says") for error in errors)
-    d = replace(after(s, plan(s), outcomes).draft, **draft)  # type: ignore[arg-type]
+    d = replace(conclude(s, plan(s), outcomes).draft, **draft)  # type: ignore[arg-type]
     return facts_of(Findings.of(s, d, outcomes))
 
 
@@ -123,7 +123,7 @@ def failing(kind: str, for_s: float = 0.0) -> Facts:
     order = next(a for a in orders if a.obj["kind"] == kind)
     del model.children[kind, order.obj["metadata"]["name"]]
     outcome = Outcome(order, ErrorKind.FAILED, "a webhook fails")
-    model.memory = after(model.snapshot(), plan(model.snapshot()), (outcome,)).memory
+    model.memory = conclude(model.snapshot(), plan(model.snapshot()), (outcome,)).memory
     model.now += for_s
     return facts(model)
 

@@ -4,7 +4,7 @@ from dataclasses import replace
 
 from argosy_operator.core.fleet.actions import Apply, ErrorKind, Outcome
 from argosy_operator.core.fleet.snapshot import Snapshot
-from argosy_operator.core.plan import after, plan
+from argosy_operator.core.plan import conclude, plan
 from tests.core.model import Model, fleet
 
 SLO = {"ttft": {"target": "1s"}, "tpot": {"target": "50ms"}}
@@ -64,5 +64,5 @@ def test_a_name_that_was_found_taken_is_looked_up_again_within_half_a_minute() -
     s = model.snapshot()
     p = plan(s)
     service = next(a for a in p.actions if isinstance(a, Apply) and a.obj["kind"] == "Service")
-    again = after(s, p, (Outcome(service, ErrorKind.FOREIGN, "belongs to somebody else"),))
+    again = conclude(s, p, (Outcome(service, ErrorKind.FOREIGN, "belongs to somebody else"),))
     assert 1 <= again.wake_s <= 30

@@ -1,15 +1,14 @@
-"""plan(): from a Snapshot to orders. The chain below documents what the operator does.
+"""plan(): from a Snapshot to actions. CHAIN documents what the operator does.
 
-Each step takes the snapshot and the draft of the steps before it and adds orders, Events and a line
-for the trace; none of them does anything. Steps look only at what is there now, so the operator may
-die between any two orders: the next plan goes on from what it finds. Read next:
-`core/scaling/decide.py`, then `shell/loop.py`.
+Each step takes the snapshot and the draft of the steps before it. It adds actions and events, and
+reports a reason and a message (`Draft.step`). No step carries anything out. Steps look only at what
+exists now, so the operator may die between any two actions: the next plan continues from what it
+finds. Read next: `core/scaling/decide.py`, then `shell/loop.py`.
 """
 
-from collections.abc import Callable
 from dataclasses import dataclass, replace
 
-from argosy_operator.core.fleet.actions import Action, Outcome, key_of
+from argosy_operator.core.fleet.actions import Action, Outcome, key_of, keys_of
 from argosy_operator.core.fleet.events import Event, EventReason, unpublished
 from argosy_operator.core.fleet.memory import LoopMemory
 from argosy_operator.core.fleet.snapshot import Snapshot
@@ -23,109 +22,88 @@ from argosy_operator.core.reconcile.drain import retire_old_revisions, scale_dep
 from argosy_operator.core.reconcile.failures import (
     back_off_failed_actions,
     learn_failures,
+    look_at_taken_names_s,
     next_try_s,
-    taken_look_s,
 )
 from argosy_operator.core.reconcile.field_conflicts import (
     back_off_field_conflicts,
     learn_field_conflicts,
 )
+from argosy_operator.core.reconcile.steps import StepReason
 from argosy_operator.core.reconcile.targets import choose_targets, scale_roles
 
 
 def skip_if_deleting(snapshot: Snapshot, draft: Draft) -> Draft:
-    """A fleet that is being deleted is Kubernetes' business: its children go with it."""
-    if snapshot.fleet.metadata.deletion_timestamp is not None:
-        return replace(draft, final=True)
-    return draft
+    """A fleet that is being deleted gets no actions: Kubernetes deletes its children with it."""
+    deleted_at = snapshot.fleet.metadata.deletion_timestamp
+    if deleted_at is None:
+        return draft.step(StepReason.NOT_BEING_DELETED, "the fleet is not being deleted")
+    message = f"deleted at {deleted_at}; Kubernetes deletes the children"
+    return replace(draft, final=True).step(StepReason.BEING_DELETED, message)
 
 
 def skip_if_paused(snapshot: Snapshot, draft: Draft) -> Draft:
-    """A paused fleet is looked at and reported, and nothing is written but its status."""
-    if snapshot.fleet.spec.paused:
-        memory = replace(snapshot.memory, failed={})
-        return replace(
-            draft, actions=(), events=(), memory=memory, scaled=False, wake_s=LOOK_AGAIN_S
-        )
-    return draft
-
-
-@dataclass(frozen=True, slots=True)
-class Link:
-    """One step of the chain and what it promises."""
-
-    step: Callable[[Snapshot, Draft], Draft]
-    promise: str
+    """A paused fleet is read and reported, and nothing is written but its status."""
+    if not snapshot.fleet.spec.paused:
+        return draft.step(StepReason.NOT_PAUSED, f"to do: {keys_of(draft.actions) or 'nothing'}")
+    message = f"spec.paused is true; left out: {keys_of(draft.actions) or 'nothing'}"
+    memory = replace(snapshot.memory, failed={})
+    draft = replace(draft, actions=(), events=(), memory=memory, scaled=False, wake_s=LOOK_AGAIN_S)
+    return draft.step(StepReason.PAUSED, message)
 
 
 CHAIN = (
-    Link(skip_if_deleting, "make sure that nothing is written for a fleet that is being deleted"),
-    Link(apply_children, "make sure that every child looks as rendered, and foreign ones stay"),
-    Link(choose_targets, "make sure that every role has a number of pods, and a reason for it"),
-    Link(create_workloads, "make sure that ServingRoles and Deployments exist, with that number"),
-    Link(scale_roles, "make sure that the ServingRoles say it, unless others turn them"),
-    Link(scale_deployments, "make sure that Deployments go there, without cutting an answer off"),
-    Link(
-        retire_old_revisions, "make sure that old revisions and modes leave when the new ones serve"
-    ),
-    Link(
-        back_off_failed_actions,
-        "make sure that what fails is tried ever more slowly, and nothing else",
-    ),
-    Link(
-        back_off_field_conflicts,
-        "make sure that a field over which others fight is put back ever more slowly",
-    ),
-    Link(skip_if_paused, "make sure that a paused fleet is only looked at"),
+    skip_if_deleting,
+    apply_children,
+    choose_targets,
+    create_workloads,
+    scale_roles,
+    scale_deployments,
+    retire_old_revisions,
+    back_off_failed_actions,
+    back_off_field_conflicts,
+    skip_if_paused,
 )
 
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """Orders in sequence, what to tell, when to look again, what to remember, the draft."""
+    """What one round does."""
 
     actions: tuple[Action, ...]
+    """In the order in which they are carried out."""
     events: tuple[Event, ...]
+    """Those that were not published lately."""
     memory: LoopMemory
+    """What the next round will know."""
     wake_s: float
+    """The next round comes after so many seconds at the latest."""
     draft: Draft
+    """The rest of what the steps found, for status; `draft.steps` is what each one reported."""
 
 
 def plan(snapshot: Snapshot) -> Plan:
-    """The orders that bring the fleet nearer to its spec. Pure; the second plan at the goal is
-    empty."""
+    """The actions that bring the fleet closer to its spec; none if it is there."""
     draft = Draft(memory=replace(snapshot.memory, failed={}))
-    for link in CHAIN:
-        before = draft
-        draft = link.step(snapshot, draft)
-        draft = replace(draft, trace=(*draft.trace, (link.step.__name__, _said(before, draft))))
+    for step in CHAIN:
+        draft = step(snapshot, replace(draft, running=step.__name__))
         if draft.final:
             break
     events, _ = unpublished(draft.events, snapshot.memory.published, snapshot.monotonic)
     return Plan(draft.actions, events, draft.memory, draft.wake_s, draft)
 
 
-def after(snapshot: Snapshot, planned: Plan, outcomes: tuple[Outcome, ...]) -> Plan:
-    """The plan as it was carried out: what is true to tell, and what to remember."""
+def conclude(snapshot: Snapshot, planned: Plan, outcomes: tuple[Outcome, ...]) -> Plan:
+    """The plan after its execution: only events that came true, and what the outcomes teach."""
     done = {key_of(outcome.action) for outcome in outcomes if outcome.error is None}
     true = [event for event in planned.events if not event.after or event.after & done]
     events, published = unpublished(true, snapshot.memory.published, snapshot.monotonic)
     failed = learn_failures(snapshot, planned.memory.failed, outcomes)
-    contests = learn_field_conflicts(snapshot, planned.draft, outcomes)
+    conflicts = learn_field_conflicts(snapshot, planned.draft, outcomes)
     memory = learn_accepted_drift(planned.memory, outcomes)
-    memory = replace(memory, published=published, failed=failed, field_conflicts=contests)
-    unscaled = any(
-        event.reason == EventReason.SCALED for event in planned.events if event not in true
-    )
-    draft = replace(planned.draft, memory=memory, scaled=planned.draft.scaled and not unscaled)
-    wake_s = min(planned.wake_s, next_try_s(failed, snapshot.monotonic), taken_look_s(outcomes))
-    return Plan(planned.actions, events, memory, wake_s, draft)
-
-
-def _said(before: Draft, draft: Draft) -> str:
-    """The step in a few words, for the log at debug level."""
-    orders, events = (
-        len(draft.actions) - len(before.actions),
-        len(draft.events) - len(before.events),
-    )
-    return f"{orders} orders, {events} events" if orders or events else "as it should be"
+    memory = replace(memory, published=published, failed=failed, field_conflicts=conflicts)
+    untrue = [event for event in planned.events if event not in true]
+    scaled = planned.draft.scaled and all(e.reason != EventReason.SCALED for e in untrue)
+    draft = replace(planned.draft, memory=memory, scaled=scaled)
+    next_s = min(next_try_s(failed, snapshot.monotonic), look_at_taken_names_s(outcomes))
+    return Plan(planned.actions, events, memory, min(planned.wake_s, next_s), draft)

@@ -19,7 +19,7 @@ from argosy_operator.core.fleet.actions import ErrorKind, Outcome
 from argosy_operator.core.fleet.memory import LoopMemory
 from argosy_operator.core.fleet.objects import FleetKey
 from argosy_operator.core.fleet.snapshot import Clock
-from argosy_operator.core.plan import after, plan
+from argosy_operator.core.plan import conclude, plan
 from argosy_operator.ports.protocols import ClusterError
 from argosy_operator.ports.rate_limit import QPS
 from argosy_operator.shell.concurrency import RoundSlots, rounds_at_once
@@ -62,6 +62,8 @@ async def round_of(
         return memory, RESYNC_S
     snapshot = await gather(sources, fleet, memory, clock)
     planned = plan(snapshot)
+    for step in planned.draft.steps:
+        log.debug("%s", step)
     metrics.count_decision(planned.draft)
     outcomes: tuple[Outcome, ...] = ()
     stopped: ClusterError | None = None
@@ -69,7 +71,7 @@ async def round_of(
         outcomes = await execute(sources.cluster, sources.engines, fleet, planned.actions)
     except StoppedError as error:
         outcomes, stopped = error.outcomes, error.error
-    planned = after(snapshot, planned, outcomes)
+    planned = conclude(snapshot, planned, outcomes)
     try:
         if stopped is None or stopped.kind is not ErrorKind.NOT_LEADER:
             await publish(sources, snapshot, planned, outcomes)

@@ -1,11 +1,11 @@
-"""What a plan may ask for: small frozen orders, carried out one after the other by the executor.
+"""What a plan may ask for: small frozen actions, which `shell/execute.py` carries out in order.
 
-An order names what it does and why; it holds no connection and no clock. `shell/execute.py` matches
-them with assert_never, so a new kind of order that nobody carries out does not pass the type check.
-`Outcome` comes back, and status speaks about it.
+An action holds no connection and no clock. The executor matches actions with assert_never, so the
+type check refuses a new kind of action that it does not carry out. An `Outcome` comes back for each
+action that was tried; `plan.conclude` and `core/status` read it.
 """
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from enum import StrEnum
 
@@ -33,32 +33,33 @@ class ErrorKind(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Create:
-    """Create the object as it is, replicas included; an object of that name is left untouched
-    unless it is ours already."""
+    """Create the object with its replicas. An object of that name that is not ours is not touched;
+    one that is ours keeps its replicas."""
 
     obj: Object
 
 
 @dataclass(frozen=True, slots=True)
 class Apply:
-    """Server-side apply. With `uid`: forced, and only on the object that has this uid. Without:
-    the object is believed not to exist."""
+    """Server-side apply."""
 
     obj: Object
     uid: str | None = None
+    """Forced, and only on the object with this uid. None: the object did not exist in the
+    snapshot."""
 
 
 @dataclass(frozen=True, slots=True)
 class Scale:
-    """Write replicas through /scale. With `resource_version`: only if it was not written
-    since. `after`: the key of the order that must have succeeded before, where it is given in the
-    same plan."""
+    """Write replicas through /scale."""
 
     kind: str
     name: str
     replicas: int
     resource_version: str | None = None
+    """Only if the object still has this version; None: in any case."""
     after: str | None = None
+    """The key of an action of the same plan that must succeed before."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,18 +71,19 @@ class Delete:
 
 @dataclass(frozen=True, slots=True)
 class AnnotatePod:
-    """Set annotations of a pod, remove those whose value is None. `after` as for Scale."""
+    """Set annotations of a pod, and remove those whose value is None."""
 
     name: str
     uid: str
     values: Mapping[str, str | None]
     after: str | None = None
+    """The key of an action of the same plan that must succeed before."""
 
 
 @dataclass(frozen=True, slots=True)
 class HastenDrain:
-    """Tell the engine to take no more work for a while. The annotation is what counts; this only
-    hastens, and is repeated before it wears off."""
+    """Order the engine to take no more work for a while. The pod's annotation is what counts; the
+    order only speeds the drain up, and is repeated before it expires."""
 
     pod: str
     ip: str
@@ -89,7 +91,7 @@ class HastenDrain:
 
 @dataclass(frozen=True, slots=True)
 class TakeWorkAgain:
-    """Tell a called-back engine to take work again."""
+    """Order an engine that drains to take work again."""
 
     pod: str
     ip: str
@@ -100,17 +102,19 @@ Action = Create | Apply | Scale | Delete | AnnotatePod | HastenDrain | TakeWorkA
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
-    """What became of an order. `error` None: done. `applied` is the object as the server has it
-    after a Create or an Apply."""
+    """What an action ended in."""
 
     action: Action
     error: ErrorKind | None = None
+    """None: it succeeded."""
     message: str = ""
+    """The server's words about the error."""
     applied: Object | None = None
+    """The object as the server returned it, after a Create or an Apply."""
 
 
 def target(action: Action) -> str:
-    """The object that an order is about, as people write it: Deployment/chat-decode-1a2b3c4d."""
+    """The object that an action is about, as kubectl writes it: Deployment/chat-decode-1a2b3c4d."""
     match action:
         case Create(obj) | Apply(obj):
             return f"{obj['kind']}/{obj['metadata']['name']}"
@@ -123,16 +127,21 @@ def target(action: Action) -> str:
 
 
 def key_of(action: Action) -> str:
-    """What stays the same while an order is repeated: Scale Deployment/chat-decode-1a2b3c4d."""
+    """Identifies an action over rounds that repeat it: Scale Deployment/chat-decode-1a2b3c4d."""
     return f"{type(action).__name__} {target(action)}"
 
 
-def needs(action: Action) -> str | None:
-    """The key of the order without which this one must not be carried out, or cannot be.
+def keys_of(actions: Iterable[Action]) -> str:
+    """The keys in one text, for messages."""
+    return ", ".join(map(key_of, actions))
 
-    An engine is told to drain, or to take work again, only when its pod says so too: the annotation
-    is what the gateway sees and what the next round goes on from. A binding is refused while its
-    Role is missing. Everything else stands alone or says so in `after`.
+
+def needs(action: Action) -> str | None:
+    """The key of the action that must succeed before this one; None if there is none.
+
+    An engine is ordered to drain, or to take work again, only after its pod's annotation was
+    written, which the gateway and the next round read. A RoleBinding needs its Role. Other actions
+    say what they need in `after`.
     """
     match action:
         case HastenDrain() | TakeWorkAgain():
@@ -145,5 +154,5 @@ def needs(action: Action) -> str | None:
 
 
 def is_write(action: Action) -> bool:
-    """Does the order change an object of the API server? Calls to engines do not."""
+    """Whether the action changes an object of the API server. Calls to engines do not."""
     return not isinstance(action, HastenDrain | TakeWorkAgain)

@@ -1,14 +1,22 @@
-"""Step: every child is there and looks as rendered; a foreign namesake is named and left alone.
+"""Steps: the children of the fleet exist and look as rendered.
 
-A child that is missing is created; a field of ours that somebody changed is put back, with an Event
-that names who did it; everything else on the object is left to its owners.
+A missing child is created. A field of ours that another writer changed is changed back, with an
+Event that names the writer. What others add to an object stays. An object of another owner that has
+the name of a child is reported and not touched.
 """
 
 from dataclasses import replace
-from typing import Any
 
 from argosy_operator.core.fleet import names
-from argosy_operator.core.fleet.actions import Action, Apply, Create, Delete, Outcome, key_of
+from argosy_operator.core.fleet.actions import (
+    Action,
+    Apply,
+    Create,
+    Delete,
+    Outcome,
+    key_of,
+    keys_of,
+)
 from argosy_operator.core.fleet.events import Event, EventReason
 from argosy_operator.core.fleet.memory import LoopMemory
 from argosy_operator.core.fleet.objects import ChildKey, Object, child_key, digest
@@ -21,65 +29,53 @@ from argosy_operator.core.fleet.ownership import (
 )
 from argosy_operator.core.fleet.snapshot import Snapshot, role_of
 from argosy_operator.core.reconcile.draft import Draft
-from argosy_operator.core.reconcile.failures import TAKEN_LOOK_S
+from argosy_operator.core.reconcile.failures import LOOK_AT_TAKEN_NAMES_S
+from argosy_operator.core.reconcile.steps import StepReason
 
-# Children with replicas are created with them; later these are turned through /scale only.
-SCALED = ("Deployment", "ServingRole")
+LOOK_AT_DELETED_S = 2.0
+"""How soon to look whether a child that is being deleted is gone and can be created again."""
 
 
 def apply_children(snapshot: Snapshot, draft: Draft) -> Draft:
-    """What does not depend on the number of pods, and the Deployments that exist already."""
+    """Apply what does not depend on the number of pods, and the Deployments that exist already."""
     for wanted in snapshot.wanted:
         if wanted["kind"] != "ServingRole" or child_key(wanted) in snapshot.children:
-            draft = apply_child(snapshot, draft, wanted)
+            draft = _apply_child(snapshot, draft, wanted)
     for wanted in snapshot.engines.values():
         if child_key(wanted) in snapshot.children:
-            draft = apply_child(snapshot, draft, wanted)
-    return _remove_leftovers(snapshot, draft)
+            draft = _apply_child(snapshot, draft, wanted)
+    draft = _delete_unused(snapshot, draft)
+    if draft.actions:
+        return draft.step(StepReason.APPLYING_CHILDREN, keys_of(draft.actions))
+    if draft.foreign:
+        taken = ", ".join(f"{kind}/{name}" for kind, name in draft.foreign)
+        return draft.step(StepReason.NAME_TAKEN, f"of another owner: {taken}")
+    message = f"{len(snapshot.children)} children are as rendered"
+    return draft.step(StepReason.CHILDREN_UP_TO_DATE, message)
 
 
 def create_workloads(snapshot: Snapshot, draft: Draft) -> Draft:
-    """ServingRoles and Deployments that do not exist, with the wanted number of pods."""
-    handles = [obj for obj in snapshot.wanted if obj["kind"] == "ServingRole"]
-    for wanted in (*handles, *snapshot.engines.values()):
+    """Create ServingRoles and Deployments that do not exist, with the wanted number of pods."""
+    roles = [obj for obj in snapshot.wanted if obj["kind"] == "ServingRole"]
+    created = list[Action]()
+    for wanted in (*roles, *snapshot.engines.values()):
         if child_key(wanted) not in snapshot.children:
             obj = signed(wanted)
-            role: Any = role_of(wanted)
-            spec = {**obj["spec"], "replicas": draft.targets[role]}
-            create = Create({**obj, "spec": spec})
+            replicas = next(n for role, n in draft.targets.items() if role == role_of(wanted))
+            create = Create({**obj, "spec": {**obj["spec"], "replicas": replicas}})
             draft = _event_recreated(snapshot, draft, wanted, create).act(create)
-    return draft
-
-
-def apply_child(snapshot: Snapshot, draft: Draft, wanted: Object) -> Draft:
-    """The order, if any, that brings one existing or missing child to what it shall be."""
-    key, obj = child_key(wanted), signed(wanted)
-    live = snapshot.children.get(key)
-    if live is None:
-        return _event_recreated(snapshot, draft, wanted, Apply(obj)).act(Apply(obj))
-    if not snapshot.is_ours(live):
-        return replace(draft, foreign=(*draft.foreign, key)).within(TAKEN_LOOK_S)
-    if "deletionTimestamp" in live["metadata"]:
-        return draft.within(2.0)  # comes back when the old one is gone
-    found = list(differences(obj, live))
-    if not found or snapshot.memory.accepted_drift.get(key) == drift_digest(obj, live):
-        return draft
-    ours_changed = [path for path in found if APPLIED not in path]
-    rendered_same = not any(APPLIED in path for path in found)
-    apply = Apply(obj, live["metadata"]["uid"])
-    if ours_changed and rendered_same:
-        who = changed_by(live, ours_changed[0])
-        message = (
-            f"{who} changed {readable(ours_changed[0])} of {key[0]} {key[1]}; it was put back. "
-            f"Change the ServingDeployment instead"
-        )
-        draft = draft.event(Event(EventReason.PUT_BACK, message, True, frozenset({key_of(apply)})))
-    return draft.act(apply)
+            created.append(create)
+    if created:
+        return draft.step(StepReason.CREATING_WORKLOADS, keys_of(created))
+    return draft.step(StepReason.WORKLOADS_EXIST, f"of {', '.join(draft.targets)}")
 
 
 def learn_accepted_drift(memory: LoopMemory, outcomes: tuple[Outcome, ...]) -> LoopMemory:
-    """Differences that the API server (or a webhook) keeps after our apply are accepted until one
-    side changes; otherwise the two would take turns for ever."""
+    """Accept differences that the API server or a webhook makes again after our apply.
+
+    They are accepted until one side changes. Otherwise the operator and the webhook would write in
+    turns without end.
+    """
     accepted: dict[ChildKey, str] = dict(memory.accepted_drift)
     for outcome in outcomes:
         if isinstance(outcome.action, Apply) and outcome.applied is not None:
@@ -91,30 +87,62 @@ def learn_accepted_drift(memory: LoopMemory, outcomes: tuple[Outcome, ...]) -> L
 
 
 def drift_digest(wanted: Object, live: Object) -> str:
+    """Changes when the rendered object changes, or other fields of the live one differ from it."""
     return digest([sorted(map(readable, differences(wanted, live))), wanted])
 
 
-def _remove_leftovers(snapshot: Snapshot, draft: Draft) -> Draft:
-    """Handles and budgets of roles for which nothing runs any more."""
-    kept = {child_key(obj) for obj in snapshot.wanted}
+def _apply_child(snapshot: Snapshot, draft: Draft, wanted: Object) -> Draft:
+    """Add the action, if one is needed, that makes a child look as rendered."""
+    key, obj = child_key(wanted), signed(wanted)
+    live = snapshot.children.get(key)
+    if live is None:
+        return _event_recreated(snapshot, draft, wanted, Apply(obj)).act(Apply(obj))
+    if not snapshot.is_ours(live):
+        return replace(draft, foreign=(*draft.foreign, key)).within(LOOK_AT_TAKEN_NAMES_S)
+    if "deletionTimestamp" in live["metadata"]:
+        return draft.within(LOOK_AT_DELETED_S)
+    found = list(differences(obj, live))
+    if not found or snapshot.memory.accepted_drift.get(key) == drift_digest(obj, live):
+        return draft
+    changed = [path for path in found if APPLIED not in path]
+    rendered_same = not any(APPLIED in path for path in found)
+    apply = Apply(obj, live["metadata"]["uid"])
+    if changed and rendered_same:
+        who = changed_by(live, changed[0])
+        message = (
+            f"{who} changed {readable(changed[0])} of {key[0]} {key[1]}; it was put back. "
+            f"Change the ServingDeployment instead"
+        )
+        draft = draft.event(Event(EventReason.PUT_BACK, message, True, frozenset({key_of(apply)})))
+    return draft.act(apply)
+
+
+def _delete_unused(snapshot: Snapshot, draft: Draft) -> Draft:
+    """Delete ServingRoles and disruption budgets of roles that run no pods any more."""
+    wanted = {child_key(obj) for obj in snapshot.wanted}
     running = {role_of(child) for child in snapshot.retired()}
     for kind in ("ServingRole", "PodDisruptionBudget"):
         for name, child in snapshot.owned(kind).items():
-            if (kind, name) not in kept and role_of(child) not in running:
+            if (kind, name) not in wanted and role_of(child) not in running:
                 draft = draft.act(Delete(kind, name, child["metadata"]["uid"]))
     return draft
 
 
 def _event_recreated(snapshot: Snapshot, draft: Draft, wanted: Object, action: Action) -> Draft:
-    """Tell that a child was created again, when this fleet has been running already."""
+    """Add an event for a child that was deleted and is created again.
+
+    A fleet that has never been reconciled at this generation creates its children for the first
+    time, and so does a revision that status does not show yet.
+    """
     known = snapshot.fleet.status.observed_generation == snapshot.fleet.metadata.generation
     revision = (wanted["metadata"].get("labels") or {}).get(names.REVISION)
-    if not known or (revision and revision not in _revisions_shown(snapshot)):
+    if not known or (revision and revision not in _revisions_in_status(snapshot)):
         return draft
     message = f"{wanted['kind']} {wanted['metadata']['name']} was gone; it was created again"
-    return draft.event(Event(EventReason.CREATED_AGAIN, message, True, frozenset({key_of(action)})))
+    event = Event(EventReason.CREATED_AGAIN, message, True, frozenset({key_of(action)}))
+    return draft.event(event)
 
 
-def _revisions_shown(snapshot: Snapshot) -> set[str]:
+def _revisions_in_status(snapshot: Snapshot) -> set[str]:
     roles = snapshot.fleet.status.roles
     return {r.revision for r in (roles.prefill, roles.decode, roles.colocated) if r is not None}

@@ -1,8 +1,8 @@
-"""Step: how many pods each role shall have, and who said so.
+"""Steps: how many pods each role is to have, and who decides it.
 
-The number lives in the ServingRole: it outlives the operator, and HPA, KEDA and `kubectl scale`
-turn the same knob under policy External. The law (`decide`) runs once per interval, when metrics
-were asked for; between two runs the number in the ServingRole stands.
+The number is stored in the ServingRole: it outlives the operator there, and HPA, KEDA and `kubectl
+scale` write the same field under policy External. The scaling law (`decide`) runs once per
+interval, when metrics were fetched. Between two runs the number in the ServingRole stays.
 """
 
 from collections.abc import Iterable, Mapping
@@ -17,6 +17,7 @@ from argosy_operator.core.fleet.objects import Object, replicas_of
 from argosy_operator.core.fleet.ownership import owner_of_replicas
 from argosy_operator.core.fleet.snapshot import Snapshot
 from argosy_operator.core.reconcile.draft import Draft
+from argosy_operator.core.reconcile.steps import StepReason
 from argosy_operator.core.scaling.decide import decide
 from argosy_operator.core.scaling.decision import Decision, RoleTarget
 from argosy_operator.core.scaling.estimate.profiles import prior_of
@@ -25,55 +26,66 @@ from argosy_operator.core.scaling.observe import NOT_ASKED, FleetMetrics, Observ
 from argosy_operator.core.scaling.record import to_json
 from argosy_operator.core.scaling.state import ScalingState
 
-KEPT_STARTS = 20
+MEASURED_STARTS = 20
+"""How many measured starts of a role the scaling law sees, the newest ones."""
 REFRESH_S = 30.0
-"""Figures of a fleet under traffic move at every tick; status updates them this often."""
+"""How often status updates the figures of a fleet under traffic, which move at every decision."""
 
 
 def by_law(spec: ServingDeploymentSpec) -> bool:
-    """Does the scaling law turn this fleet's replicas?"""
+    """Whether the scaling law sets this fleet's replicas."""
     return spec.autoscaling.policy == "Goodput" and spec.slo is not None
 
 
 def choose_targets(snapshot: Snapshot, draft: Draft) -> Draft:
-    """By the law when it is due; between two of its ticks by the spec's own bounds alone."""
+    """Ask the scaling law when it is due; between two decisions only the spec's bounds apply."""
     spec = snapshot.fleet.spec
-    draft = replace(draft, rolling=bool(snapshot.retired()), memory=_learn_starts(snapshot, draft))
-    standing = {role: _standing(snapshot, role) for role, _ in spec.active_roles()}
+    memory = _learn_starts(snapshot, draft)
+    draft = replace(draft, rolling=bool(snapshot.retired()), memory=memory)
+    current = {role: _current_target(snapshot, role) for role, _ in spec.active_roles()}
     if by_law(spec):
-        if snapshot.metrics is not None and not any(
-            snapshot.deployment(role) is None for role in standing
-        ):
-            return _by_law(snapshot, draft, standing, snapshot.metrics)
+        missing = any(snapshot.deployment(role) is None for role in current)
+        if snapshot.metrics is not None and not missing:
+            return _by_law(snapshot, draft, current, snapshot.metrics)
         # Overdue: paused, or a Deployment is missing whose creation will wake the fleet.
         due_s = snapshot.memory.decide_at - snapshot.monotonic
         draft = draft.within(due_s if due_s > 0 else spec.autoscaling.interval.seconds)
     if spec.autoscaling.policy == "External":
-        return _external(snapshot, draft, standing)
+        return _external(snapshot, draft, current)
     not_asked = FleetMetrics(at=snapshot.now, arrivals=NOT_ASKED)
-    draft, _, decision = _decide(snapshot, draft, standing, not_asked)
+    draft, _, decision = _decide(snapshot, draft, current, not_asked)
     targets = {target.role: target.replicas for target in decision.targets}
-    return replace(draft, targets=targets, memory=replace(draft.memory, targets=targets))
+    draft = replace(draft, targets=targets, memory=replace(draft.memory, targets=targets))
+    reason = StepReason.BETWEEN_DECISIONS if by_law(spec) else StepReason.AT_MINIMUM
+    return draft.step(reason, _in_words(targets))
 
 
 def scale_roles(snapshot: Snapshot, draft: Draft) -> Draft:
-    """Bring the ServingRoles to the targets, where it is us who turn them."""
+    """Write the targets to the ServingRoles, unless others scale them."""
     if snapshot.fleet.spec.autoscaling.policy == "External":
-        return draft
+        return draft.step(StepReason.EXTERNAL_OWNER, "others write ServingRoles")
+    moves = list[str]()
     for role, target in draft.targets.items():
         name = names.serving_role(snapshot.fleet.name, role)
-        handle = snapshot.owned("ServingRole").get(name)
-        if handle is None or handle["spec"].get("replicas") == target:
+        live = snapshot.owned("ServingRole").get(name)
+        if live is None or live["spec"].get("replicas") == target:
             continue
-        who = owner_of_replicas(handle)
+        who = owner_of_replicas(live)
         if who not in (None, names.FIELD_MANAGER):
-            draft = draft.event(_turned(who or "", name, handle, target))
+            draft = draft.event(_scaled_by_hand(who or "", name, live, target))
         draft = draft.act(Scale("ServingRole", name, target))
-    return draft
+        moves.append(f"{name} {replicas_of(live)} → {target}")
+    if moves:
+        return draft.step(StepReason.SCALING_ROLES, ", ".join(moves))
+    return draft.step(StepReason.ROLES_AT_TARGET, _in_words(draft.targets))
+
+
+def _in_words(targets: Mapping[RoleName, int]) -> str:
+    return ", ".join(f"{role} {replicas}" for role, replicas in targets.items())
 
 
 def goals_of(spec: ServingDeploymentSpec) -> Goals:
-    """What the user wants and allows, in the law's words."""
+    """What the user wants and allows, as the scaling law reads it."""
     scaling, slo = spec.autoscaling, spec.slo
     return Goals(
         mode=spec.mode,
@@ -104,7 +116,7 @@ def goals_of(spec: ServingDeploymentSpec) -> Goals:
 
 
 def supply_of(snapshot: Snapshot, draft: Draft, role: RoleName, desired: int) -> RoleSupply:
-    """The role's pods as the law counts them."""
+    """The role's pods as the scaling law counts them."""
     pods = [pod for pod in snapshot.current(role) if pod.alive]
     ready = sum(pod.serving for pod in pods)
     starts = [seconds for of, seconds in draft.memory.starts.values() if of == role]
@@ -115,33 +127,33 @@ def supply_of(snapshot: Snapshot, draft: Draft, role: RoleName, desired: int) ->
         pending=max(0, desired - ready),
         unschedulable=sum(pod.unschedulable is not None for pod in pods),
         draining=sum(pod.draining for pod in pods),
-        cold_starts_s=tuple(starts[-KEPT_STARTS:]),
+        cold_starts_s=tuple(starts[-MEASURED_STARTS:]),
         gpus_per_replica=snapshot.fleet.spec.role(role).resources.gpu,
         rolling=draft.rolling,
     )
 
 
-def _standing(snapshot: Snapshot, role: RoleName) -> int:
-    """The number that stands: in the ServingRole, else in the Deployment, else the minimum. An edit
-    of the spec may have left it outside the bounds."""
+def _current_target(snapshot: Snapshot, role: RoleName) -> int:
+    """The role's target before this round: from the ServingRole, else from the Deployment, else
+    replicas.min. After an edit of the spec it may be outside the bounds."""
     bounds = snapshot.fleet.spec.role(role).replicas
-    handle = snapshot.owned("ServingRole").get(names.serving_role(snapshot.fleet.name, role))
-    number = handle["spec"].get("replicas") if handle else None
+    live = snapshot.owned("ServingRole").get(names.serving_role(snapshot.fleet.name, role))
+    number = live["spec"].get("replicas") if live else None
     remembered = snapshot.memory.targets.get(role)
-    foreign = handle is not None and owner_of_replicas(handle) not in (None, names.FIELD_MANAGER)
+    by_hand = live is not None and owner_of_replicas(live) not in (None, names.FIELD_MANAGER)
     ours = snapshot.fleet.spec.autoscaling.policy != "External"
-    if ours and foreign and remembered is not None:
-        number = remembered  # turned by hand while we own it: what stood before stands
+    if ours and by_hand and remembered is not None:
+        number = remembered  # another writer scaled a ServingRole that the operator scales
     deployment = snapshot.deployment(role)
     if number is None and deployment is not None:
-        number = replicas_of(deployment)  # hold
+        number = replicas_of(deployment)
     return bounds.min if number is None else int(number)
 
 
-def _external(snapshot: Snapshot, draft: Draft, standing: Mapping[RoleName, int]) -> Draft:
-    """Others turn the ServingRoles; a number beyond the spec's bounds is not followed."""
+def _external(snapshot: Snapshot, draft: Draft, current: Mapping[RoleName, int]) -> Draft:
+    """The targets are what others wrote to the ServingRoles, limited to the spec's bounds."""
     targets: dict[RoleName, int] = {}
-    for role, asked in standing.items():
+    for role, asked in current.items():
         bounds = snapshot.fleet.spec.role(role).replicas
         targets[role] = given = min(max(asked, bounds.min), bounds.max)
         if given != asked:
@@ -152,14 +164,16 @@ def _external(snapshot: Snapshot, draft: Draft, standing: Mapping[RoleName, int]
                 f"spec.roles.{role}.replicas.{which} is {given}"
             )
             draft = draft.event(Event(EventReason.OUT_OF_BOUNDS, message, warning=True))
-    return replace(draft, targets=targets, memory=replace(draft.memory, targets=targets))
+    draft = replace(draft, targets=targets, memory=replace(draft.memory, targets=targets))
+    return draft.step(StepReason.EXTERNAL_OWNER, _in_words(targets))
 
 
 def _by_law(
-    snapshot: Snapshot, draft: Draft, standing: Mapping[RoleName, int], metrics: FleetMetrics
+    snapshot: Snapshot, draft: Draft, current: Mapping[RoleName, int], metrics: FleetMetrics
 ) -> Draft:
-    """The law's answer to these metrics, and when it is due again."""
-    draft, state, decision = _decide(snapshot, draft, standing, metrics)
+    """The targets are what the scaling law decides from these metrics; it is due again when metrics
+    are asked for again."""
+    draft, state, decision = _decide(snapshot, draft, current, metrics)
     next_at = snapshot.metrics_next_at
     if next_at is None:
         next_at = snapshot.monotonic + snapshot.fleet.spec.autoscaling.interval.seconds
@@ -174,17 +188,18 @@ def _by_law(
         targets=targets,
     )
     draft = replace(draft, targets=targets, decision=decision, figures_due=due, memory=memory)
-    return draft.within(max(0.0, next_at - snapshot.monotonic))
+    draft = draft.within(max(0.0, next_at - snapshot.monotonic))
+    return draft.step(StepReason.DECIDED, decision.message)
 
 
 def _decide(
-    snapshot: Snapshot, draft: Draft, standing: Mapping[RoleName, int], metrics: FleetMetrics
+    snapshot: Snapshot, draft: Draft, current: Mapping[RoleName, int], metrics: FleetMetrics
 ) -> tuple[Draft, ScalingState, Decision]:
-    """Ask the law. A change of replicas leaves an Event and a record that replays to it."""
+    """Ask the scaling law. A change of replicas adds an event, and the record to repeat it from."""
     goals = goals_of(snapshot.fleet.spec)
-    supply = tuple(supply_of(snapshot, draft, role, desired) for role, desired in standing.items())
+    supply = tuple(supply_of(snapshot, draft, role, desired) for role, desired in current.items())
     seen = Observations(metrics, supply)
-    # The law runs on the clock of its samples; the operator's own may differ from it.
+    # The scaling law runs on the clock of its samples, which may differ from the operator's.
     state, decision = decide(snapshot.memory.scaling, seen, goals, metrics.at)
     moved = [t for t in decision.targets if t.replicas != t.current]
     if not moved:
@@ -204,8 +219,11 @@ def _decide(
 
 
 def _learn_starts(snapshot: Snapshot, draft: Draft) -> LoopMemory:
-    """Measured times from a pod's creation to its first readiness, of pods that were seen before
-    it: a pod that was there already may have become ready for the second time."""
+    """Measure the time from a pod's creation to its first readiness.
+
+    Only of pods that were seen before it: one that is ready when it is first seen may have become
+    ready for the second time.
+    """
     starts, starting = dict(draft.memory.starts), set[str]()
     for pod in sorted(snapshot.pods, key=lambda pod: pod.created_at):
         seen = pod.uid in draft.memory.starting
@@ -215,21 +233,21 @@ def _learn_starts(snapshot: Snapshot, draft: Draft) -> LoopMemory:
             starting.add(pod.uid)
         elif pod.ready_at is not None and seen:
             starts[pod.uid] = (pod.role, max(0.0, pod.ready_at - pod.created_at))
-    newest = dict(list(starts.items())[-4 * KEPT_STARTS :])
+    newest = dict(list(starts.items())[-4 * MEASURED_STARTS :])
     return replace(draft.memory, starts=newest, starting=frozenset(starting))
 
 
 def _writes(snapshot: Snapshot, moved: Iterable[RoleTarget]) -> frozenset[str]:
-    """Keys of the orders that write the changes down; none where ServingRoles are missing."""
-    handles = (names.serving_role(snapshot.fleet.name, target.role) for target in moved)
-    there = snapshot.owned("ServingRole")
-    return frozenset(key_of(Scale("ServingRole", name, 0)) for name in handles if name in there)
+    """Keys of the actions that write these targets; none where ServingRoles are missing."""
+    wanted = (names.serving_role(snapshot.fleet.name, target.role) for target in moved)
+    live = snapshot.owned("ServingRole")
+    return frozenset(key_of(Scale("ServingRole", name, 0)) for name in wanted if name in live)
 
 
-def _turned(who: str, name: str, live: Object, target: int) -> Event:
+def _scaled_by_hand(who: str, name: str, live: Object, target: int) -> Event:
     message = (
         f"{who} scaled ServingRole {name} to {replicas_of(live)}; it was put back to {target}. "
         f"Set spec.autoscaling.policy to External to scale ServingRoles yourself"
     )
-    order = key_of(Scale("ServingRole", name, target))
-    return Event(EventReason.PUT_BACK, message, True, frozenset({order}))
+    key = key_of(Scale("ServingRole", name, target))
+    return Event(EventReason.PUT_BACK, message, True, frozenset({key}))

@@ -1,10 +1,11 @@
-"""How one Deployment comes to its wanted number of pods without cutting an answer off.
+"""How one Deployment reaches its target without cutting an answer off: the drain's state machine.
 
-Fewer pods: choose victims, mark them (annotation and deletion cost: the truth that outlives us),
-tell their engines (an order that wears off and is repeated), wait until nothing runs there, then
-lower replicas by just those pods.
-More pods: call back victims first, then raise replicas. Nothing is remembered between two looks:
-marks on the pods and replicas of the Deployment say where the matter stands.
+Fewer pods: choose victims; mark them with an annotation and a deletion cost, which outlive the
+operator; order their engines to drain, which is repeated because the order expires; wait until
+nothing runs there; then lower replicas by just those pods.
+More pods: call back victims first, then raise replicas.
+Nothing is remembered between two rounds. The marks on the pods and the replicas of the Deployment
+are the state.
 """
 
 from collections.abc import Mapping, Sequence
@@ -13,25 +14,27 @@ from dataclasses import dataclass
 from argosy_operator.core.fleet.pods import Load, Pod, removal_order
 
 DRAIN_LEASE_S = 60.0
-"""How long an engine obeys one order to drain. The next leader comes within about 20 s; an engine
-that was forgotten meanwhile only takes work again, and gateways still avoid its marked pod."""
+"""How long an engine obeys one order to drain. A new leader acts within about 20 s of a crash. An
+engine whose order expires only takes work again, and gateways still avoid its marked pod."""
 RENEW_BELOW_S = 30.0
 
 
 @dataclass(frozen=True, slots=True)
-class Step:
-    """What to do next for one Deployment.
-
-    `replicas` is the number to write, None to leave it. `mark`, `recall`, `hasten` are pods.
-    `ask` means: the choice needs to know how busy each pod is. `leaving` are all chosen pods.
-    """
+class NextStep:
+    """What to do next for one Deployment."""
 
     replicas: int | None = None
+    """The number to write; None: it stays."""
     mark: tuple[Pod, ...] = ()
+    """Victims to mark."""
     recall: tuple[Pod, ...] = ()
+    """Marked pods that are needed again."""
     hasten: tuple[Pod, ...] = ()
+    """Marked victims whose engines do not know yet that they drain, or soon forget it."""
     leaving: tuple[Pod, ...] = ()
+    """All victims."""
     ask: bool = False
+    """The choice of victims needs to know how busy each pod is."""
 
 
 def next_step(
@@ -41,32 +44,32 @@ def next_step(
     loads: Mapping[str, Load | None],
     now: float,
     timeout_s: float,
-) -> Step:
+) -> NextStep:
     """The next step from `replicas` to `target`.
 
-    `pods` are those of this Deployment; `loads` by pod uid, None for an engine that was asked and
-    did not answer; `timeout_s` is how long a victim may finish its answers.
+    `pods` are those of this Deployment. `loads` are by pod uid, None for an engine that was asked
+    and did not answer. `timeout_s` is how long a victim may finish its answers.
     """
     order = removal_order(pods)
     # More pods than replicas: the ReplicaSet is about to remove its first ones.
     staying = order[max(0, len(order) - replicas) :]
     ours = tuple(pod for pod in staying if pod.ours)
     if target >= replicas:
-        return Step(replicas=target if target > replicas else None, recall=ours)
+        return NextStep(replicas=target if target > replicas else None, recall=ours)
     # Fewer pods than replicas: those that do not exist yet need no drain.
     missing = max(0, replicas - len(order))
     unborn = min(replicas - target, missing)
     count = replicas - target - unborn
     victims, ask = _choose(staying, count, loads)
     if ask:
-        return Step(replicas=replicas - unborn if unborn else None, ask=True)
+        return NextStep(replicas=replicas - unborn if unborn else None, ask=True)
     gone = {pod.uid for pod in victims if _finished(pod, loads, now, timeout_s)}
     lower = 0
     while lower < len(victims) and staying[lower].uid in gone:
         lower += 1
     chosen = {pod.uid for pod in victims}
     marked = [pod for pod in victims if pod.ours]
-    return Step(
+    return NextStep(
         replicas=replicas - unborn - lower if unborn + lower else None,
         mark=tuple(
             pod
@@ -84,10 +87,10 @@ def next_step(
 def _choose(
     staying: Sequence[Pod], count: int, loads: Mapping[str, Load | None]
 ) -> tuple[list[Pod], bool]:
-    """The victims, and whether the choice has to wait until the engines were asked.
+    """The victims, and whether the engines must be asked before they are chosen.
 
-    Order: not started (a ReplicaSet removes Pending pods first whatever their cost, so they
-    displace even pods that drain), draining already, unready, fewest in flight, newest.
+    Order: not started (a ReplicaSet removes Pending pods first at any cost, so they displace even
+    pods that drain), draining already, unready, fewest in flight, newest.
     """
 
     def rank(pod: Pod) -> tuple[float, ...]:
@@ -109,8 +112,8 @@ def _choose(
 
 
 def _finished(pod: Pod, loads: Mapping[str, Load | None], now: float, timeout_s: float) -> bool:
-    """Nothing would be lost with the pod. A pod that never started needs no mark to be finished,
-    if the ReplicaSet will take it first anyway; all others carry our mark."""
+    """Whether nothing is lost with the pod. One that never started needs no mark if the ReplicaSet
+    removes it first anyway; all others carry our mark."""
     if not pod.started and pod.phase == "Pending":
         return True
     if not pod.ours:
@@ -123,7 +126,7 @@ def _finished(pod: Pod, loads: Mapping[str, Load | None], now: float, timeout_s:
 
 
 def _knows(load: Load | None) -> bool:
-    """It drains, and will for a while."""
+    """Whether the engine drains, and will not forget it soon."""
     if load is None or not load.draining:
         return False
     return load.expires_in_s is None or load.expires_in_s > RENEW_BELOW_S

@@ -1,0 +1,229 @@
+"""Every step of the plan reports a reason and a message: one world in which it acts, one not."""
+
+from collections.abc import Callable
+from dataclasses import replace
+
+import pytest
+
+from argosy_operator.core.fleet.actions import Apply, ErrorKind, Outcome
+from argosy_operator.core.fleet.snapshot import Snapshot
+from argosy_operator.core.plan import CHAIN, conclude, plan
+from argosy_operator.core.reconcile.steps import MEANING, Step, StepReason
+from argosy_operator.core.scaling.observe import FleetMetrics, Idle
+from tests.core.model import Model, fleet
+
+SLO = {"ttft": {"target": "1s"}, "tpot": {"target": "50ms"}}
+WIDE = {"colocated": {"replicas": {"min": 1, "max": 4}}}
+EXTERNAL = {"roles": WIDE, "autoscaling": {"policy": "External"}}
+
+
+def settled(**spec: object) -> Model:
+    model = Model(fleet(**spec))
+    model.settle()
+    return model
+
+
+def step(world: Model | Snapshot, name: str) -> Step:
+    """What the step of this name reports in the next round."""
+    snapshot = world.snapshot() if isinstance(world, Model) else world
+    return next(step for step in plan(snapshot).draft.steps if step.name == name)
+
+
+def deleted() -> Model:
+    model = settled()
+    meta = {"deletion_timestamp": "2026-01-01T00:00:00Z"}
+    metadata = model.fleet.metadata.model_copy(update=meta)
+    model.fleet = model.fleet.model_copy(update={"metadata": metadata})
+    return model
+
+
+def without_service() -> Model:
+    model = settled()
+    del model.children["Service", "chat"]
+    return model
+
+
+def with_a_foreign_service() -> Model:
+    model = settled()
+    live = model.children["Service", "chat"]
+    metadata = {**live["metadata"], "ownerReferences": []}
+    model.children["Service", "chat"] = {**live, "metadata": metadata}
+    return model
+
+
+def measured() -> Model:
+    model = settled(slo=SLO)
+    model.metrics = FleetMetrics(at=model.now, arrivals=Idle(model.now))
+    model.memory = replace(model.memory, decide_at=0.0)
+    return model
+
+
+def between_decisions() -> Model:
+    model = settled(slo=SLO)
+    model.memory = replace(model.memory, decide_at=1e12)
+    return model
+
+
+def asked_for_more() -> Model:
+    model = settled(**EXTERNAL)
+    model.turn_role("colocated", 3)
+    return model
+
+
+def with_raised_minimum() -> Model:
+    model = settled(roles=WIDE)
+    model.turn(roles={"colocated": {"replicas": {"min": 2, "max": 4}}})
+    return model
+
+
+def draining() -> Model:
+    model = settled(**EXTERNAL)
+    model.turn_role("colocated", 2)
+    model.settle()
+    model.requests = dict.fromkeys(model.pods, 100)
+    model.turn_role("colocated", 1)
+    model.round()
+    return model
+
+
+def with_a_new_image() -> Model:
+    model = settled()
+    model.turn(engine={"image": "engine:2"})
+    model.round()
+    return model
+
+
+def with_a_new_image_that_serves() -> Model:
+    model = with_a_new_image()
+    for _ in range(4):
+        model.tick()
+    return model
+
+
+def after_a_failure(wait_s: float) -> Model:
+    """The Service is missing, and creating it failed this many seconds ago."""
+    model = without_service()
+    snapshot = model.snapshot()
+    planned = plan(snapshot)
+    (apply,) = (a for a in planned.actions if isinstance(a, Apply))
+    outcome = Outcome(apply, ErrorKind.FORBIDDEN, "no")
+    model.memory = conclude(snapshot, planned, (outcome,)).memory
+    model.now += wait_s
+    return model
+
+
+def after_deletions(times: int) -> Model:
+    """Another writer deleted the Service so often; it was created again each time but the last."""
+    model = settled()
+    for _ in range(times - 1):
+        del model.children["Service", "chat"]
+        model.round()
+    del model.children["Service", "chat"]
+    return model
+
+
+def paused() -> Model:
+    model = without_service()
+    model.turn(paused=True)
+    return model
+
+
+WORLDS: dict[StepReason, tuple[str, Callable[[], Model], str]] = {
+    StepReason.BEING_DELETED: ("skip_if_deleting", deleted, "deleted at 2026-01-01T00:00:00Z"),
+    StepReason.NOT_BEING_DELETED: ("skip_if_deleting", settled, "not being deleted"),
+    StepReason.APPLYING_CHILDREN: ("apply_children", without_service, "Apply Service/chat"),
+    StepReason.NAME_TAKEN: ("apply_children", with_a_foreign_service, "owner: Service/chat"),
+    StepReason.CHILDREN_UP_TO_DATE: ("apply_children", settled, "children are as rendered"),
+    StepReason.DECIDED: ("choose_targets", measured, "colocated stays 1 (Demand: "),
+    StepReason.BETWEEN_DECISIONS: ("choose_targets", between_decisions, "colocated 1"),
+    StepReason.AT_MINIMUM: ("choose_targets", with_raised_minimum, "colocated 2"),
+    StepReason.EXTERNAL_OWNER: ("choose_targets", asked_for_more, "colocated 3"),
+    StepReason.CREATING_WORKLOADS: (
+        "create_workloads",
+        lambda: Model(fleet()),
+        "Create ServingRole/chat-colocated, Create Deployment/chat-colocated-",
+    ),
+    StepReason.WORKLOADS_EXIST: ("create_workloads", settled, "of colocated"),
+    StepReason.SCALING_ROLES: ("scale_roles", with_raised_minimum, "chat-colocated 1 → 2"),
+    StepReason.ROLES_AT_TARGET: ("scale_roles", settled, "colocated 1"),
+    StepReason.SCALING_DEPLOYMENTS: ("scale_deployments", draining, "drains chat-colocated-"),
+    StepReason.DEPLOYMENTS_AT_TARGET: ("scale_deployments", settled, "colocated 1"),
+    StepReason.WAITING_FOR_NEW_REVISION: (
+        "retire_old_revisions",
+        with_a_new_image,
+        "0 of 1 colocated pods of revision ",
+    ),
+    StepReason.RETIRING_OLD_REVISION: (
+        "retire_old_revisions",
+        with_a_new_image_that_serves,
+        "drains chat-colocated-",
+    ),
+    StepReason.NO_OLD_REVISION: ("retire_old_revisions", settled, "is alone"),
+    StepReason.WAITING_AFTER_FAILURE: (
+        "back_off_failed_actions",
+        lambda: after_a_failure(4.0),
+        "Apply Service/chat; the next attempt is in 6 s",
+    ),
+    StepReason.RETRYING_FAILED_ACTIONS: (
+        "back_off_failed_actions",
+        lambda: after_a_failure(10.0),
+        "Apply Service/chat",
+    ),
+    StepReason.NO_FAILED_ACTION: ("back_off_failed_actions", without_service, "nothing waits"),
+    StepReason.WAITING_AFTER_CONFLICT: (
+        "back_off_field_conflicts",
+        lambda: after_deletions(6),
+        "Service chat was gone: 1 s",
+    ),
+    StepReason.REVERTING_CHANGES: (
+        "back_off_field_conflicts",
+        lambda: after_deletions(1),
+        "Service chat was gone",
+    ),
+    StepReason.NO_FIELD_CONFLICT: ("back_off_field_conflicts", settled, "nothing is reverted"),
+    StepReason.PAUSED: ("skip_if_paused", paused, "left out: Apply Service/chat"),
+    StepReason.NOT_PAUSED: ("skip_if_paused", without_service, "to do: Apply Service/chat"),
+}
+"""For each reason: the step, a world in which the step reports it, and a part of its message."""
+
+
+@pytest.mark.parametrize("reason", StepReason)
+def test_every_reason_is_reported_in_some_world_with_a_message_about_it(
+    reason: StepReason,
+) -> None:
+    name, world, message = WORLDS[reason]
+    found = step(world(), name)
+    assert found.reason == reason
+    assert message in found.message
+
+
+def test_every_step_acts_in_one_world_and_does_not_in_another() -> None:
+    reasons: dict[str, int] = {}
+    for name, _, _ in WORLDS.values():
+        reasons[name] = reasons.get(name, 0) + 1
+    reasons["scale_roles"] += 1  # ExternalOwner: see the next test
+    assert set(reasons) == {link.__name__ for link in CHAIN}
+    assert min(reasons.values()) >= 2
+
+
+def test_under_policy_external_the_serving_roles_are_not_written() -> None:
+    found = step(asked_for_more(), "scale_roles")
+    assert (found.reason, found.message) == (
+        StepReason.EXTERNAL_OWNER,
+        "others write ServingRoles",
+    )
+
+
+@pytest.mark.parametrize("world", [world for _, world, _ in WORLDS.values()])
+def test_every_step_reports_once_in_the_order_of_the_chain(world: Callable[[], Model]) -> None:
+    reported = [found.name for found in plan(world().snapshot()).draft.steps]
+    names = [link.__name__ for link in CHAIN]
+    assert reported == names or reported == ["skip_if_deleting"]
+
+
+def test_a_deleted_fleet_ends_the_chain_at_its_first_step() -> None:
+    assert [found.name for found in plan(deleted().snapshot()).draft.steps] == ["skip_if_deleting"]
+
+
+def test_every_reason_has_a_meaning() -> None:
+    assert set(MEANING) == set(StepReason)
