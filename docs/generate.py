@@ -98,20 +98,19 @@ def _fact(fact: Fact | Reason) -> str:
 
 def bounds_page() -> str:
     """Least and most of every field of a fleet's spec, and what would happen without a bound."""
-    schema = serving_deployments()["spec"]["versions"][0]["schema"]["openAPIV3Schema"][
-        "properties"
-    ]["spec"]
+    version = serving_deployments()["spec"]["versions"][0]
+    schema = version["schema"]["openAPIV3Schema"]["properties"]["spec"]
     parts = [
         "# Bounds",
         NOTE,
-        "What a ServingDeployment may ask for. The API server refuses what lies outside, and says "
-        "so. `*` stands for each role, or for each target.\n",
+        "What a ServingDeployment may ask for. The API server refuses what is outside, and says "
+        "what to write. `*` is each role, or each objective.\n",
         "| field of `spec` | least | most | because |\n|---|---|---|---|",
     ]
     for span in DURATION_BOUNDS.values():
-        parts.append(f"| `{span.field}` | {span.least} | {span.most} | {span.costs} |")
+        parts.append(f"| `{span.field}` | {span.least} | {span.most} | {span.because} |")
     for number in NUMBER_BOUNDS.values():
-        parts.append(f"| `{number.field}` | {number.least} | {number.most} | {number.costs} |")
+        parts.append(f"| `{number.field}` | {number.least} | {number.most} | {number.because} |")
     parts += ["", "| text or list of `spec` | most |", "|---|---|"]
     for path, node in nodes("", schema):
         if "maxItems" in node:

@@ -1,4 +1,4 @@
-"""Every CEL rule and its Python twin give the same verdict on generated specs."""
+"""Bad specs are refused by the CRD and by the models, with the same sentences."""
 
 import pytest
 from hypothesis import HealthCheck, given, settings
@@ -91,3 +91,33 @@ def test_every_rule_has_a_spec_that_breaks_it():
     }
     assert len(set(rules(SCHEMA))) == 10
     assert set(rules(SCHEMA)) - seen == set()
+
+
+@pytest.mark.parametrize("case", REFUSED)
+def test_the_crd_says_what_to_write_instead(case):
+    spec, name, says = REFUSED[case]
+    found = refusals(SCHEMA, defaulted(SCHEMA, manifest(spec, name)))
+    assert any(says in sentence for _, sentence in found), found
+
+
+@pytest.mark.parametrize("case", REFUSED)
+def test_the_models_say_the_same(case):
+    spec, name, says = REFUSED[case]
+    with pytest.raises(ValidationError) as refused:
+        ServingDeployment.model_validate(manifest(spec, name))
+    assert says in str(refused.value)
+
+
+def test_a_minimal_spec_is_accepted():
+    fleet = ServingDeployment.model_validate(manifest({}))
+    assert refusals(SCHEMA, defaulted(SCHEMA, manifest({}))) == []
+    assert fleet.spec.mode == "colocated"
+    assert fleet.served_name == "bad"
+
+
+def test_an_slo_needs_both_numbers():
+    spec = {"slo": {"ttft": {"target": "1s"}}}
+    with pytest.raises(ValidationError, match="tpot"):
+        ServingDeployment.model_validate(manifest(spec))
+    found = refusals(SCHEMA, defaulted(SCHEMA, manifest(spec)))
+    assert (".spec.slo.tpot", "required") in found

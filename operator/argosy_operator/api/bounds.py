@@ -1,8 +1,7 @@
-"""How much a user may ask for: least and most of each number and duration of a spec, in a table.
+"""How much a user may ask for: the least and the most of each number and duration of a spec.
 
-A field that costs the operator time or memory, or a pod its life, has a bound; `costs` says what
-would happen without it. The models refuse what lies outside, `schema.py` writes the same into the
-CRD, and `docs/generate.py` prints the table as `docs/bounds.md`.
+The models refuse what is outside, the CRD has the same bounds, and `docs/generate.py` prints both
+tables as `docs/bounds.md`. `because` is what a larger or smaller value would cost.
 """
 
 from dataclasses import dataclass
@@ -17,16 +16,17 @@ from argosy_operator.api.rule import VALIDATIONS, FieldRule
 
 @dataclass(frozen=True, slots=True)
 class DurationBounds(FieldRule):
-    """A duration from `least` to `most`, both included. As an annotation it refuses others."""
+    """A duration from `least` to `most`, both included."""
 
     field: str
+    """Path below spec; `*` is any role, or any objective."""
     least: str
     most: str
-    costs: str
+    because: str
 
     @property
     def message(self) -> str:
-        return f"write a duration from {self.least} to {self.most}: {self.costs}"
+        return f"write a duration from {self.least} to {self.most}: {self.because}"
 
     def check(self, value: Duration) -> Duration:
         if not Duration(self.least).seconds <= value.seconds <= Duration(self.most).seconds:
@@ -47,22 +47,26 @@ class NumberBounds:
     """A whole number from `least` to `most`, both included."""
 
     field: str
+    """Path below spec; `*` is any role."""
     least: int
     most: int
-    costs: str
+    because: str
 
 
-_QUEUE = "each waiting request holds memory of the gateway"
-_STEP = "more at once is what replicas.max allows anyway"
-_TOKENS = "KV blocks and buffers of a step are sized by it"
-_PODS = "each pod is listed in every round"
+_QUEUE = "each waiting request uses memory of the gateway"
+_STEP = "replicas.max does not allow a larger step"
+_TOKENS = "it sets the size of the KV blocks and of the buffers of a step"
+_PODS = "the operator lists each pod in every round"
 
 DURATION_BOUNDS: dict[str, DurationBounds] = {
     bound.field: bound
     for bound in (
-        DurationBounds("slo.*.target", "1ms", "10m", "no client waits longer"),
+        DurationBounds("slo.*.target", "1ms", "10m", "clients do not wait longer"),
         DurationBounds(
-            "kvTransfer.timeout", "10ms", "10m", "the prompt's place in the batch waits as long"
+            "kvTransfer.timeout",
+            "10ms",
+            "10m",
+            "the prompt keeps its place in the batch for this time",
         ),
         DurationBounds(
             "autoscaling.interval",
@@ -70,31 +74,36 @@ DURATION_BOUNDS: dict[str, DurationBounds] = {
             "1h",
             "each decision is about ten calls to the API server and four queries to Prometheus",
         ),
-        DurationBounds("autoscaling.coldStart", "1s", "1h", "demand is forecast so far ahead"),
+        DurationBounds("autoscaling.coldStart", "1s", "1h", "demand is forecast this far ahead"),
         DurationBounds(
-            "autoscaling.scaleUp.stabilization", "0s", "1h", "every need in it is remembered"
+            "autoscaling.scaleUp.stabilization",
+            "0s",
+            "1h",
+            "the operator keeps every need of this time in memory",
         ),
         DurationBounds(
             "autoscaling.scaleDown.stabilization",
             "0s",
             "1h",
-            "every sample in it is read from Prometheus for each decision",
+            "each decision reads all samples of this time from Prometheus",
         ),
         DurationBounds(
             "metrics.scrapeInterval",
             "1s",
             "5m",
-            "samples older than three intervals are not "
-            "used, and every one in the windows is read for each decision",
+            "samples older than three intervals are not used, and each decision reads all samples "
+            "of its windows",
         ),
         DurationBounds(
             "metrics.rateWindow",
             "2s",
             "30m",
-            "every sample in three such windows is read from Prometheus for each decision",
+            "each decision reads all samples of three such windows from Prometheus",
         ),
         DurationBounds("routing.queueTimeout", "10ms", "10m", _QUEUE),
-        DurationBounds("drain.timeout", "1s", "24h", "a leaving pod holds its GPUs as long"),
+        DurationBounds(
+            "drain.timeout", "1s", "24h", "a leaving pod may hold its GPUs for this time"
+        ),
     )
 }
 
@@ -105,23 +114,28 @@ NUMBER_BOUNDS: dict[str, NumberBounds] = {
         NumberBounds("engine.maxNumSeqs", 1, 4096, _TOKENS),
         NumberBounds("engine.maxNumBatchedTokens", 16, 1_048_576, _TOKENS),
         NumberBounds(
-            "engine.maxBodyBytes", 65_536, 268_435_456, "a body is held in memory as a whole"
+            "engine.maxBodyBytes", 65_536, 268_435_456, "the whole body is kept in memory"
         ),
         NumberBounds("roles.*.replicas.min", 0, 1000, _PODS),
         NumberBounds("roles.*.replicas.max", 0, 1000, _PODS),
-        NumberBounds("roles.*.resources.gpu", 0, 64, "no node has more"),
+        NumberBounds("roles.*.resources.gpu", 0, 64, "nodes do not have more"),
         NumberBounds(
             "kvTransfer.leaseSeconds",
             1,
             3600,
-            "prefill holds the blocks of a prompt that is not fetched as long",
+            "a prefill pod keeps the blocks of a prompt that is not fetched for this time",
         ),
-        NumberBounds("autoscaling.gpuBudget.max", 0, 100_000, "no fleet can hold more"),
+        NumberBounds(
+            "autoscaling.gpuBudget.max",
+            0,
+            100_000,
+            "clusters do not have more",
+        ),
         NumberBounds("autoscaling.scaleUp.maxStepPercent", 1, 1000, _STEP),
         NumberBounds("autoscaling.scaleUp.maxStepPods", 1, 1000, _STEP),
         NumberBounds("autoscaling.scaleDown.maxStepPods", 1, 1000, _STEP),
         NumberBounds("routing.replicas", 1, 64, _PODS),
-        NumberBounds("routing.shedTtftPercent", 1, 10_000, "beyond that nothing is shed"),
+        NumberBounds("routing.shedTtftPercent", 1, 10_000, "a larger value sheds no request"),
         NumberBounds("routing.maxQueue", 1, 1_000_000, _QUEUE),
     )
 }

@@ -1,9 +1,8 @@
 """Text types of the API: durations, percentages, quantities, bounded strings.
 
 The API has no floats: a duration is written "200ms", a percentage "90%". Each type keeps the text
-as the user wrote it (so that a dump equals the input) and offers the number in its unit. A `Format`
-is one regular expression and one sentence; the models use it to refuse, and `schema.py` writes the
-same pair into the CRD as a CEL rule, so that the API server refuses with the same words.
+as the user wrote it, so that a dump equals the input, and gives the number in a unit. A `Format` is
+a regular expression with the sentence that users read when a text does not match.
 """
 
 import re
@@ -18,16 +17,20 @@ from argosy_operator.api.rule import VALIDATIONS, FieldRule
 
 _SECONDS = {"ms": 0.001, "s": 1.0, "m": 60.0, "h": 3600.0}
 DURATION_PATTERN = r"^(0|[1-9][0-9]{0,5})(ms|s|m|h)$"
+"""A whole number of at most 6 digits and one unit. CEL's duration() takes all of these."""
 POSITIVE_DURATION_PATTERN = r"^[1-9][0-9]{0,5}(ms|s|m|h)$"
 
 
 @dataclass(frozen=True, slots=True)
 class Format(FieldRule):
-    """A regular expression (RE2 syntax, whole text), its longest text, what to write instead."""
+    """The texts that a field takes."""
 
     pattern: str
+    """Regular expression of the whole text, in the syntax that Python and RE2 (CEL) share."""
     message: str
+    """What users read when the text does not match: what to write instead."""
     max_length: int
+    """Most characters. The API server needs it to bound the cost of the rule."""
 
     def matches(self, text: str) -> bool:
         """Does the whole text, and not only a part of it, match the pattern?"""
@@ -47,7 +50,7 @@ class Format(FieldRule):
 
 
 class _Text(str):
-    """A string that pydantic reads and writes as a plain string, kept as its own class."""
+    """A string with methods of its own. In JSON it is a plain string."""
 
     __slots__ = ()
 
@@ -57,7 +60,7 @@ class _Text(str):
 
 
 class Duration(_Text):
-    """A span of time: a whole number and one unit, ms, s, m or h."""
+    """A length of time, written as a whole number and one unit: ms, s, m or h."""
 
     __slots__ = ()
 
@@ -72,12 +75,13 @@ class Duration(_Text):
 
 
 class Percent(_Text):
-    """A percentage, "90%"."""
+    """A percentage, such as "90%"."""
 
     __slots__ = ()
 
     @property
     def fraction(self) -> float:
+        """The percentage as a number from 0 to 1."""
         return float(self.removesuffix("%")) / 100
 
 
@@ -89,7 +93,7 @@ _QUANTITY = Format(
 
 
 class Quantity(_Text):
-    """A Kubernetes quantity, "500m" or "2Gi"; a whole number may stand without quotes."""
+    """A Kubernetes quantity, such as "500m" or "2Gi". A whole number needs no quotes."""
 
     __slots__ = ()
 

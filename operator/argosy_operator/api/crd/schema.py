@@ -15,8 +15,7 @@ from argosy_operator.api.rule import VALIDATIONS
 
 Schema = dict[str, Any]
 
-# In the order in which they are printed.
-_KEPT = (
+_PRINTED = (
     "description",
     "type",
     "format",
@@ -30,11 +29,12 @@ _KEPT = (
     "maxProperties",
     "x-kubernetes-int-or-string",
 )
+"""Keys that are taken over from pydantic's schema, in the order in which they are printed."""
 _INT32_MAX = 2**31 - 1
 
 
 def structural(model: type[BaseModel], *, defaults: bool) -> Schema:
-    """The structural schema of a model; `defaults` is false for status, which nobody defaults."""
+    """The structural schema of a model; `defaults` is false for status, which has none."""
     document = model.model_json_schema(by_alias=True, mode="validation")
     definitions = document.get("$defs", {}) | {model.__name__: document}
     return _structural({"$ref": f"#/$defs/{model.__name__}"}, definitions, defaults)
@@ -47,7 +47,7 @@ def _structural(node: Schema, definitions: dict[str, Schema], defaults: bool) ->
     unknown = set(node) & {"oneOf", "allOf", "not", "const", "prefixItems", "patternProperties"}
     if unknown or "anyOf" in node:
         raise TypeError(f"{of or node.get('title')}: a CRD cannot say {unknown or 'anyOf'}")
-    out = {key: node[key] for key in _KEPT if key in node}
+    out = {key: node[key] for key in _PRINTED if key in node}
     if "description" in out:
         out["description"] = " ".join(str(out["description"]).split())
     if node.get("type") == "integer":
@@ -81,8 +81,10 @@ def _inlined(node: Schema, definitions: dict[str, Schema]) -> tuple[Schema, str 
 
 
 def _simplify_default(out: Schema, defaults: bool, *, ruled: bool) -> None:
-    """Defaults of objects become {}, those of lists and of absent fields go. The API server
-    evaluates an object's rules on the default as it is written: there it stands in full."""
+    """Turn the default of an object into {}, and drop those of lists and of absent fields.
+
+    An object that has rules keeps its scalars: the API server evaluates the rules on the default
+    as written, before it fills in the defaults of the fields."""
     if "default" not in out:
         return
     default = out["default"]
@@ -109,9 +111,9 @@ def _list(node: Schema, definitions: dict[str, Schema], defaults: bool) -> Schem
 
 
 def _choice(words: list[str]) -> Schema:
-    """One of some words, as CEL: the API server's own check of an enum keeps all rules from being
-    evaluated, and does not say what to write."""
+    """An enum as CEL. The API server's own check of an enum does not say what to write, and keeps
+    it from evaluating all other rules."""
     rule = f"self in {cel.literals(words)}"
-    says = f"write {', '.join(words[:-1])} or {words[-1]}"
-    validations = [{"rule": rule, "message": says}]
+    message = f"write {', '.join(words[:-1])} or {words[-1]}"
+    validations = [{"rule": rule, "message": message}]
     return {"type": "string", "maxLength": 64, VALIDATIONS: validations}

@@ -167,7 +167,7 @@ class ServingDeployment(ApiModel):
     spec: ServingDeploymentSpec
     """The fleet that the user wants."""
     status: ServingDeploymentStatus = Field(default_factory=ServingDeploymentStatus)
-    """The fleet as the operator sees it."""
+    """The fleet as the operator observed it."""
 
     @property
     def name(self) -> str:

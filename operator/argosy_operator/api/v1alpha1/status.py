@@ -1,9 +1,12 @@
 """What the operator writes back: `status` of ServingDeployment and ServingRole.
 
-Filled by `core` from a Snapshot, written by `shell/report.py` as a server-side apply of `/status`.
-Nothing in it is an input: it can be rebuilt from the cluster and from Prometheus. Numbers that are
-not counts are strings ("0.953", "41ms"), quantised by whoever writes them, so that a quiet fleet
-writes nothing.
+`core/status` makes it from a Snapshot; `shell/report.py` writes it as a server-side apply of
+`/status`. A lost status is made again from the cluster and from Prometheus. The next round reads
+parts of the old one: conditions keep their lastTransitionTime, numbers and times that are not
+measured anew keep their values, and rounds between two decisions repeat what the last one found.
+
+Numbers that are not counts are strings ("0.953", "41ms"). `core/status/numbers.py` rounds them to
+steps, so that a quiet fleet writes nothing.
 """
 
 from typing import Annotated, Any, ClassVar, Literal
@@ -24,40 +27,42 @@ class Condition(ApiModel):
     list_key: ClassVar[str | None] = "type"
 
     type: Annotated[str, StringConstraints(max_length=64)]
-    """What the statement is about, such as Ready."""
+    """What the condition is about, such as Ready. docs/conditions.md lists the types."""
     status: Literal["True", "False", "Unknown"]
-    """Whether it holds."""
+    """True, False, or Unknown where it was not or cannot be measured."""
     reason: Annotated[str, StringConstraints(min_length=1, max_length=64)]
-    """Why, in one word of the product's vocabulary."""
+    """Why, as one word that scripts can match. docs/runbook has a page for each."""
     message: Sentence = ""
     """Why, for people, and what to do."""
     observed_generation: Count | None = None
-    """The generation of the spec that this is about."""
+    """The metadata.generation of the spec that the condition is about."""
     last_transition_time: Timestamp
-    """When the status last changed."""
+    """When the condition's status last changed."""
 
 
 class RoleStatus(ApiModel):
-    """One role's pods, counted."""
+    """How many pods a role has, by state."""
 
     desired: Count = 0
-    """Pods that shall be there."""
+    """Pods that the role should have."""
     ready: Count = 0
-    """Pods of the spec's revision whose readiness probe passes; older ones serve until then."""
+    """Pods of the spec's revision whose readiness probe passes. During a rollout, pods of older
+    revisions serve too and are not counted here."""
     serving: Count = 0
-    """Ready pods that take new requests (not draining)."""
+    """Ready pods that take new requests, because they do not drain."""
     pending: Count = 0
     """Pods that are not ready yet."""
     unschedulable: Count = 0
-    """Pods that no node has room for."""
+    """Pods that the scheduler finds no node for."""
     draining: Count = 0
     """Pods that finish their answers and then leave."""
     gpus: Count = 0
-    """GPUs that the role's pods hold or wait for, of every revision."""
+    """GPUs that the role's pods of all revisions hold or wait for."""
     revision: Short = ""
     """The revision of the pods' template."""
     time_to_ready: Short | None = None
-    """A new pod's time from creation to ready, as measured, such as 92s."""
+    """Measured time from a pod's creation until it is ready, such as 92s. Absent until one was
+    measured."""
 
 
 class RolesStatus(ApiModel):
@@ -72,12 +77,12 @@ class RolesStatus(ApiModel):
 
 
 class Goodput(ApiModel):
-    """What users got during the last window; absent figures were not measured."""
+    """What clients got, as last measured. A number is absent if it was not measured."""
 
     attainment: Short | None = None
-    """Share of requests that met both targets, such as 0.953."""
+    """Share of requests that met both targets, from 0 to 1, such as 0.953."""
     rps: Short | None = None
-    """Good requests per second."""
+    """Requests per second that met both targets."""
     offered_rps: Short | None = None
     """Requests per second that arrived."""
     ttft_p90: Short | None = None
@@ -85,49 +90,49 @@ class Goodput(ApiModel):
     tpot_p90: Short | None = None
     """90th percentile of time per output token, such as 41ms."""
     per_gpu: Short | None = Field(None, alias="perGPU")
-    """Good requests per second and GPU."""
+    """Requests per second and GPU that met both targets."""
 
 
 class DecisionStatus(ApiModel):
-    """One decision on replicas: what was seen, what was chosen, which rule bound it."""
+    """One decision on replicas: what was measured, what was chosen, which rule limited it."""
 
     time: Timestamp
-    """When it was taken."""
+    """When it was made."""
     reason: Short
-    """Why, in one word of the product's vocabulary."""
+    """Why, as one word that scripts can match."""
     message: Sentence = ""
     """Why, for people."""
     from_: Annotated[dict[str, Count], Field(max_length=4)] = Field(alias="from")
-    """Replicas per role before."""
+    """Replicas per role before the decision."""
     to: Annotated[dict[str, Count], Field(max_length=4)]
-    """Replicas per role after."""
+    """Replicas per role after the decision."""
     bound_by: Short | None = None
-    """The rule that kept the answer from being another one; absent when none did."""
+    """The rule that limited the answer, such as a budget. Absent if none did."""
     record: dict[str, Any] | None = None
-    """Inputs, candidates and rules as the law saw them: replaying it gives the same answer.
-    Only the last decision keeps it."""
+    """Inputs, candidates and rules of the decision: replaying them gives the same answer. Only the
+    last decision keeps its record."""
 
 
 class AutoscalingStatus(ApiModel):
-    """The last decisions on replicas."""
+    """The latest decisions on replicas."""
 
     last_decision: DecisionStatus | None = None
     """The last decision that changed replicas."""
     history: Annotated[tuple[DecisionStatus, ...], Field(max_length=5)] = ()
-    """Decisions that changed replicas, newest first, without their records."""
+    """Up to 5 decisions that changed replicas, newest first, without their records."""
     last_scale_time: Annotated[dict[str, Timestamp], Field(max_length=4)] | None = None
     """When replicas last changed, per role."""
 
 
 class Columns(ApiModel):
-    """Texts for `kubectl get`; nothing else reads them."""
+    """Texts that `kubectl get` prints."""
 
     prefill: Short = ""
-    """Prefill pods ready/desired; of a colocated fleet, its pods."""
+    """Prefill pods, ready/desired. Of a colocated fleet: its pods."""
     decode: Short = ""
-    """Decode pods ready/desired; of a colocated fleet, its pods."""
+    """Decode pods, ready/desired. Of a colocated fleet: its pods."""
     gpus: Short = ""
-    """GPUs held."""
+    """GPUs that the fleet's pods hold or wait for."""
     slo: Short = ""
     """Met, AtRisk, Missed, Idle, Unknown or None."""
     reason: Short = ""
@@ -135,24 +140,24 @@ class Columns(ApiModel):
 
 
 class ServingDeploymentStatus(ApiModel):
-    """The fleet as the operator sees it."""
+    """The fleet as the operator observed it."""
 
     observed_generation: Count = 0
-    """The generation of the spec that this status is about."""
+    """The metadata.generation of the spec that this status is about."""
     url: Annotated[str, StringConstraints(max_length=256)] | None = None
     """The address of the fleet's OpenAI API inside the cluster."""
     mode: Short | None = None
-    """The mode in effect."""
+    """The mode of the spec that this status is about."""
     conditions: Annotated[tuple[Condition, ...], Field(max_length=24)] = ()
-    """Statements about the fleet; Ready is the one to wait for."""
+    """The conditions of the fleet. Ready is the one to wait for."""
     roles: RolesStatus = RolesStatus()
     """The roles' pods."""
     goodput: Goodput | None = None
-    """What users got during the last window."""
+    """What clients got, as last measured."""
     autoscaling: AutoscalingStatus = AutoscalingStatus()
-    """The last decisions on replicas."""
+    """The latest decisions on replicas."""
     columns: Columns = Columns()
-    """Texts for kubectl get."""
+    """Texts that kubectl get prints."""
 
 
 class ServingRoleStatus(ApiModel):
