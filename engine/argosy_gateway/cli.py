@@ -1,4 +1,4 @@
-"""`argosy gateway run …`: the command line (designs/0001, section 2) and the process' frame."""
+"""`argosy gateway run …`: reads the command line (designs/0001-seams.md, section 2) and serves."""
 
 import argparse
 import asyncio
@@ -35,27 +35,29 @@ def _parser() -> argparse.ArgumentParser:
     run.add_argument("--namespace", required=True, help="its namespace")
     run.add_argument("--served-name", required=True, help="the model's name in requests")
     run.add_argument("--strategy", choices=sorted(STRATEGIES), default="leastLoad")
-    run.add_argument("--slo-ttft-ms", type=_positive, help="with --slo-tpot-ms; no SLO without")
+    run.add_argument("--slo-ttft-ms", type=_positive, help="needs --slo-tpot-ms; no SLO without")
     run.add_argument("--slo-tpot-ms", type=_positive)
-    run.add_argument("--max-queue", type=int, default=1024, help="in flight; beyond it 429")
+    run.add_argument(
+        "--max-queue", type=int, default=1024, help="most requests in flight; then 429"
+    )
     run.add_argument(
         "--queue-timeout-s",
         type=_positive,
         default=30.0,
-        help="how long a request waits for a pod; then 503",
+        help="longest wait of a request for a pod; then 503",
     )
     run.add_argument(
         "--shed-ttft-factor",
         type=_not_negative,
         default=0.0,
-        help="shed beyond this multiple of the TTFT limit, as predicted; 0 is off",
+        help="shed if the predicted TTFT exceeds this multiple of the limit; 0 is off",
     )
     run.add_argument("--drain-timeout-s", type=_positive, default=60.0)
     run.add_argument(
         "--drain-lag-s",
         type=_not_negative,
         default=6.0,
-        help="after SIGTERM, time in which new connections are still taken",
+        help="after SIGTERM, how long new connections are still taken",
     )
     run.add_argument(
         "--max-body-bytes", type=int, default=8 << 20, help="longest request body; beyond it 413"
@@ -66,7 +68,7 @@ def _parser() -> argparse.ArgumentParser:
     run.add_argument("--log-format", choices=logs.FORMATS, default="auto", help=_LOG_FORMAT)
     run.add_argument("--log-level", choices=logs.LEVELS, default="info", help=_LOG_LEVEL)
     source = run.add_mutually_exclusive_group()
-    source.add_argument("--kubeconfig", type=Path, help="outside of a cluster")
+    source.add_argument("--kubeconfig", type=Path, help="outside a cluster")
     source.add_argument("--endpoints", type=Path, help="a JSON file instead of the API server")
     return parser
 
@@ -83,7 +85,7 @@ def _not_negative(text: str) -> float:
 
 
 def parse(argv: Sequence[str]) -> Config:
-    """The command line as a Config; exits with status 2 and a message on a wrong one."""
+    """The command line as a Config. Exits with status 2 and a message if it is wrong."""
     parser = _parser()
     args = parser.parse_args(argv)
     if (args.slo_ttft_ms is None) != (args.slo_tpot_ms is None):
@@ -135,7 +137,7 @@ def _source(fleet: Fleet) -> Coroutine[Any, Any, None]:
 
 
 def main(argv: list[str]) -> int:
-    """Run `argosy gateway <argv>`; the exit status. 0 after a drain."""
+    """Run `argosy gateway <argv>` and return the exit status: 0 after a drain, 1 on an error."""
     config = parse(argv)
     logs.configure(config.log_format, config.log_level, quiet=("uvicorn",))
     logs.bind(namespace=config.namespace, fleet=config.fleet)

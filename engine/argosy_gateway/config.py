@@ -1,6 +1,6 @@
-"""What a gateway was told on its command line; made by `cli`, read by everything else.
+"""The settings of one gateway process: made by `cli` from the command line, read by all others.
 
-Limits follow one rule: whatever a client or an engine can make grow or wait has a number here.
+Everything that a client or an engine can make grow or wait has a limit here.
 """
 
 from dataclasses import dataclass
@@ -13,78 +13,92 @@ __all__ = ["Config", "Limits"]
 
 @dataclass(frozen=True, slots=True)
 class Limits:
-    """Bounds on what clients and engines may do to this process."""
+    """Bounds on what clients and engines may do to this process. Only `body_bytes` is an option."""
 
     head_bytes: int = 32_768
-    """Request line and headers: a head still unfinished after so many is answered 431."""
+    """Longest request line and headers; beyond it 431."""
     head_s: float = 10.0
     """From a request's first byte to the end of its headers; then the connection is closed."""
     first_byte_s: float = 5.0
-    """From accept to a connection's first byte; then it is closed."""
+    """From accept to a connection's first byte; then the connection is closed."""
     keep_alive_s: float = 65.0
-    """Idle time of a kept connection; longer than common clients keep one, so they close first."""
+    """Idle time of a connection between requests. Common clients close earlier, so a request does
+    not meet a connection that is just being closed."""
     body_bytes: int = 8 << 20
-    """Request body; more is answered 413. The engine takes as many."""
+    """Longest request body; beyond it 413. The engine's default is the same."""
     body_s: float = 30.0
     """To read a request body; then 408."""
     arriving_bytes: int = 32 << 20
-    """All bodies that still arrive, together, but at least one body of the largest size: beyond it
-    the one that began first is answered 503."""
+    """Sum of all bodies that still arrive, but at least `body_bytes`. Beyond it the body that began
+    first is answered 503."""
     held_bytes: int = 256 << 20
-    """All bodies of requests in flight, but at least one of the largest size; beyond it 429."""
+    """Sum of the bodies of all requests in flight, but at least `body_bytes`; beyond it 429."""
     send_buffer_bytes: int = 256 * 1024
-    """The kernel's buffer for one client; it grows to megabytes where nothing is said."""
+    """The kernel's send buffer for one client. Without a limit it grows to megabytes."""
     write_stall_s: float = 30.0
-    """A client that reads less than 16 KiB in so long, while bytes wait for it, is treated as gone:
-    its connection is aborted."""
+    """The connection of a client is aborted if it reads less than 16 KiB in this time while bytes
+    wait for it."""
     denied_s: float = 60.0
-    """The API server refuses this gateway (401, 403) for so long: it turns unready. Longer than the
-    operator takes to replace gateways whose account was made anew, or to give a right back."""
+    """The gateway turns unready if the API server denies access (401, 403) for this time. The
+    operator needs less to replace gateways after their account was recreated, or to restore a
+    Role."""
     connect_s: float = 2.0
     """To connect to an engine."""
     first_token_s: float = 300.0
-    """Engine's time to a stream's first byte. No retry afterwards: the work may still run."""
+    """Engine's time to a stream's first byte. No retry follows, as the work may still run."""
     whole_answer_s: float = 3600.0
-    """The same for an answer in one piece: its first byte comes when its last token is drawn."""
+    """The same for an answer in one piece, whose first byte comes after its last token."""
     engine_silence_s: float = 120.0
-    """Longest gap between two reads of a stream that has begun. A decode engine whose hand-over
-    hangs after the first token is silent for its `--kv-timeout-s` and 5 s, and a prompt's time."""
+    """Longest gap in a stream that has begun. A decode engine whose hand-over hangs after the first
+    token is silent for its `--kv-timeout-s` (60 s) and 5 s, and then computes the prompt."""
     answer_bytes: int = 16 << 20
-    """A whole (not streamed) answer of an engine."""
+    """Longest answer in one piece. A longer one counts as a failure of the engine."""
     failed_attempts: int = 2
-    """Attempts that reached an engine and failed there: a request that breaks engines breaks two.
-    Refused connections and draining pods did no work; the queue's time-out alone bounds them."""
+    """Attempts of a request that may fail after an engine began the work: a request that breaks
+    engines breaks two. Refused connections and draining pods did no work; only
+    `queue_timeout_s` bounds those."""
     retry_reserve: int = 1024
-    """Retries of failed attempts that may follow each other at once, over all requests: as many as
-    wait here at most by default, so that the end of one pod loses none. Each request adds a fifth
-    of a retry; where every attempt fails, that is all that is left."""
+    """Retries that all requests together may make at once. It equals the default of `max_queue`, so
+    that the sudden end of one pod loses no request. Each request adds a fifth of a retry; if
+    every attempt fails, only that share is left (`relay.retries`)."""
 
 
 @dataclass(frozen=True, slots=True)
 class Config:
-    """One gateway process."""
+    """One gateway process. The defaults are those of the command line."""
 
     fleet: str
+    """Name of the ServingDeployment."""
     namespace: str
+    """Its namespace."""
     served_name: str
+    """The model's name in requests; another one is answered 404."""
     strategy: str = "leastLoad"
+    """A key of `routing.strategies.registry.STRATEGIES`."""
     slo: Slo | None = None
+    """None: no verdicts are counted, and no request is shed by its predicted TTFT."""
     max_queue: int = 1024
-    """Requests in flight, waiting ones included; the next one is answered 429."""
+    """Most requests in flight, waiting ones included; the next one is answered 429."""
     queue_timeout_s: float = 30.0
     """How long a request waits for a pod that can serve it; then 503."""
     shed_ttft_factor: float = 0.0
-    """Shed when the predicted TTFT exceeds this multiple of the SLO's limit; 0 never predicts."""
+    """Shed if the predicted TTFT exceeds this multiple of the SLO's limit; 0 turns it off."""
     drain_timeout_s: float = 60.0
-    """After SIGTERM: how long streams may take to end."""
+    """From SIGTERM until the last stream is cut. Includes `drain_lag_s`."""
     drain_lag_s: float = 6.0
-    """After SIGTERM: how long new connections are still taken, until nodes route elsewhere: two
+    """After SIGTERM, how long new connections are still taken, until nodes route elsewhere: two
     probes of /ready, 2 s apart, and the time in which their result reaches kube-proxy."""
     host: str = "0.0.0.0"
     port: int = 8080
+    """For clients."""
     admin_port: int = 8081
+    """For probes and Prometheus."""
     kubeconfig: Path | None = None
+    """How to log in to the API server; None uses the pod's service account."""
     endpoints_file: Path | None = None
+    """A JSON file of endpoints, read instead of the API server; see `pods.watch.follow_file`."""
     log_format: str = "auto"
+    """One of `logs.FORMATS`."""
     log_level: str = "info"
+    """One of `logs.LEVELS`."""
     limits: Limits = Limits()

@@ -1,11 +1,16 @@
-"""What becomes of a request in the SLO's books. Pure: `relay` brings times, `metrics` counts.
+"""Whether an ended request met the SLO. Pure: `relay` passes times in, `metrics` counts.
 
-The table (DESIGN §13): TTFT runs from the first byte of the request that this process read to the
-first content byte; TPOT = (last content - first content) / (n - 1), n from usage, and n = 1 counts
-as met. Of an answer in one piece the engine names the first token's time (designs/0003). Shed and
-failed requests miss both limits. A client that leaves is a miss if it had waited longer than the
-TTFT limit, else it is not counted. Requests refused for their own fault (4xx but 429) are not
-counted.
+TTFT runs from the request's first byte that this process read to the first byte of content. TPOT is
+(last content - first content) / (n - 1), with n output tokens from usage; a single token meets it.
+For an answer in one piece the engine reports the first token's time (designs/0003).
+
+| how it ended | TTFT | TPOT |
+|---|---|---|
+| answered | TTFT ≤ limit | TPOT ≤ limit |
+| shed (429) or failed | miss | miss |
+| the client left, having waited longer than the TTFT limit | miss | met |
+| the client left earlier | not counted | not counted |
+| refused for an error in it (4xx but 429) | not counted | not counted |
 """
 
 import math
@@ -26,7 +31,7 @@ __all__ = [
 
 @dataclass(frozen=True, slots=True)
 class Slo:
-    """Both limits, in seconds."""
+    """The limits, in seconds."""
 
     ttft_s: float
     tpot_s: float
@@ -36,32 +41,35 @@ class Ending(StrEnum):
     """How a request ended."""
 
     OK = "ok"
-    """`[DONE]` or a whole body was passed on."""
+    """The client was sent `[DONE]` or a whole body."""
     INVALID = "invalid"
-    """Answered 4xx for the request's own fault."""
+    """The engine answered 4xx because of an error in the request."""
     SHED = "shed"
     """Answered 429, by this gateway or by the engine."""
     FAILED = "failed"
-    """Anything else that is not the client's doing."""
+    """It ended in any other way that the client did not cause."""
     CLIENT_GONE = "client_gone"
     """The client closed, or stopped reading."""
 
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
-    """One ended request; times in seconds on one monotonic clock."""
+    """One ended request; times are the event loop's, in seconds."""
 
     ending: Ending
     received_at: float
+    """When this process read the request's first byte."""
     ended_at: float
     first_content_at: float | None = None
+    """None if the client was sent no content."""
     last_content_at: float | None = None
     output_tokens: int | None = None
+    """None if unknown."""
 
 
 @dataclass(frozen=True, slots=True)
 class Verdict:
-    """True is met."""
+    """Whether each limit was met."""
 
     ttft: bool
     tpot: bool
@@ -77,37 +85,38 @@ def ttft_s(outcome: Outcome) -> float | None:
 
 
 def tpot_s(outcome: Outcome) -> float | None:
-    """Seconds per output token after the first; None where there is no second token."""
+    """Seconds per output token after the first; None if there is no second token."""
     n = outcome.output_tokens
     if n is None or n < 2 or outcome.first_content_at is None or outcome.last_content_at is None:
         return None
     return (outcome.last_content_at - outcome.first_content_at) / (n - 1)
 
 
-def first_token_after_s(named_ms: bytes | None, *, whole_s: float) -> float:
-    """Seconds from the dispatch of an unstreamed request to its first token.
+def first_token_after_s(reported_ms: bytes | None, *, whole_s: float) -> float:
+    """Seconds from the sending of an unstreamed request to its first token.
 
-    `named_ms` is the engine's `x-argosy-ttft-ms`. Without it (an engine of an older version), and
-    where it cannot be true, the first token counts as late as the whole answer.
+    `reported_ms` is the engine's header `x-argosy-ttft-ms`, `whole_s` the time to the whole answer.
+    Without the header (an engine of an older version), or if its value is not possible, the first
+    token counts as late as the whole answer.
     """
     try:
-        seconds = float(named_ms) / 1000 if named_ms else whole_s
+        seconds = float(reported_ms) / 1000 if reported_ms else whole_s
     except ValueError:
         return whole_s
     return seconds if math.isfinite(seconds) and 0 <= seconds <= whole_s else whole_s
 
 
 def judge(outcome: Outcome, slo: Slo) -> Verdict | None:
-    """The verdict of an ended request, or None where it is not counted."""
+    """The verdict of an ended request by the table above; None if it is not counted."""
     match outcome.ending:
         case Ending.SHED | Ending.FAILED:
             return Verdict(ttft=False, tpot=False)
         case Ending.INVALID:
             return None
         case Ending.CLIENT_GONE:
-            seen_at = outcome.first_content_at
-            waited_s = (outcome.ended_at if seen_at is None else seen_at) - outcome.received_at
-            # Of TPOT nothing can be said; the miss is carried by TTFT.
+            first_at = outcome.first_content_at
+            waited_s = (outcome.ended_at if first_at is None else first_at) - outcome.received_at
+            # TPOT is unknown: only TTFT counts the miss.
             return Verdict(ttft=False, tpot=True) if waited_s > slo.ttft_s else None
         case Ending.OK:
             first, per_token = ttft_s(outcome), tpot_s(outcome)

@@ -1,7 +1,7 @@
-"""Where the API server is and how to speak to it: in-cluster files, or a kubeconfig.
+"""Address of the API server and how to log in to it: from in-cluster files, or a kubeconfig.
 
-Read by `watch`. Token and certificate authority are files that the kubelet replaces: both are read
-anew for every request.
+`cli` makes an ApiServer, `watch` uses it. The kubelet replaces the files of the token and of the
+certificate authority from time to time, so both are read again for every request.
 """
 
 import base64
@@ -29,18 +29,21 @@ class ApiServer:
     host: str
     port: int
     tls: ssl.SSLContext | None = None
+    """From a kubeconfig; None means plain HTTP, unless `ca_file` is set."""
     token: str | None = None
     token_file: Path | None = None
+    """Used instead of `token` if set."""
     ca_file: Path | None = None
+    """Certificate authority of the service account; makes the TLS context if set."""
 
     def context(self) -> ssl.SSLContext | None:
-        """TLS of the next connection; reads the authority's file. Raises OSError."""
+        """TLS of the next connection; reads `ca_file`. Raises OSError."""
         if self.ca_file is None:
             return self.tls
         return ssl.create_default_context(cafile=str(self.ca_file))
 
     def headers(self) -> list[tuple[str, str]]:
-        """Headers of the next request; reads the token file."""
+        """Headers of the next request; reads `token_file`. Raises OSError."""
         token = self.token_file.read_text().strip() if self.token_file else self.token
         return [("authorization", f"Bearer {token}")] if token else []
 
@@ -51,8 +54,8 @@ def in_cluster(environ: Mapping[str, str] = os.environ, account: Path = _ACCOUNT
     token_file = account / "token"
     if not host or not port or not token_file.exists():
         raise CredentialsError(
-            "not in a cluster: KUBERNETES_SERVICE_HOST, KUBERNETES_SERVICE_PORT and the service "
-            "account's token are needed; outside of one give --kubeconfig PATH"
+            "not in a cluster: KUBERNETES_SERVICE_HOST, KUBERNETES_SERVICE_PORT or the service "
+            "account's token is missing; outside a cluster, set --kubeconfig PATH"
         )
     return ApiServer(host, int(port), token_file=token_file, ca_file=account / "ca.crt")
 
@@ -60,7 +63,7 @@ def in_cluster(environ: Mapping[str, str] = os.environ, account: Path = _ACCOUNT
 def from_kubeconfig(path: Path) -> ApiServer:
     """From a kubeconfig's current context: token, token file or client certificate.
 
-    Raises CredentialsError; login programs (`exec`) are not run by a gateway.
+    Raises CredentialsError, also if the user logs in by a program (`exec`).
     """
     config = _read(path)
     context = _named(config, "contexts", config.get("current-context"), path)["context"]
@@ -68,7 +71,7 @@ def from_kubeconfig(path: Path) -> ApiServer:
     user = _named(config, "users", context["user"], path)["user"] or {}
     if "exec" in user or "auth-provider" in user:
         raise CredentialsError(
-            f"{path}: the user logs in by a program; give a kubeconfig with a token or certificate"
+            f"{path}: the user logs in by a program; use a kubeconfig with a token or certificate"
         )
     url = urlsplit(cluster["server"])
     token_file = path.parent / user["tokenFile"] if user.get("tokenFile") else None
@@ -91,13 +94,13 @@ def _read(path: Path) -> dict[str, Any]:
     except ValueError:
         config = _from_yaml(text, path)
     if not isinstance(config, dict):
-        raise CredentialsError(f"{path} is no kubeconfig")
+        raise CredentialsError(f"{path} is not a kubeconfig")
     return config
 
 
 def _from_yaml(text: str, path: Path) -> Any:
     try:
-        import yaml  # only for people outside of a cluster; the image has none
+        import yaml  # only outside a cluster; the gateway's image does not have it
     except ModuleNotFoundError as error:
         raise CredentialsError(
             f"{path} is YAML and PyYAML is not installed: pip install pyyaml, or write JSON "
@@ -125,7 +128,7 @@ def _tls(cluster: Mapping[str, Any], user: Mapping[str, Any], base: Path) -> ssl
     certificate = _inline_or_file(user, "client-certificate", base)
     key = _inline_or_file(user, "client-key", base)
     if certificate and key:
-        # The ssl module loads a chain from files only.
+        # The ssl module loads a chain only from files.
         with tempfile.NamedTemporaryFile(suffix=".pem") as file:
             file.write(certificate + b"\n" + key)
             file.flush()

@@ -1,8 +1,9 @@
 """The fleet's engine pods as this gateway knows them.
 
-`watch` (or `endpoints_file`) writes, `relay` and `metrics` read. Knowledge stays when its source is
-away: a stale list serves better than none, and `health` knows which of its pods turned out dead.
-Where the source refuses this gateway alone, others know better: `denied_for_s` ends its readiness.
+`watch` writes the Directory from the API server or from a file; `relay` and `metrics` read it. When
+the source fails, the last known pods stay: a stale list serves better than none, and `health` shows
+which of its pods are gone. If the API server denies access to this gateway alone, other gateways
+have newer lists: `denied_for_s` then ends this one's readiness.
 """
 
 import asyncio
@@ -18,14 +19,15 @@ __all__ = ["Directory", "Endpoint", "Role", "State", "endpoint_of_pod"]
 FLEET_LABEL = "serving.argosy.dev/fleet"
 ROLE_LABEL = "serving.argosy.dev/role"
 REVISION_LABEL = "serving.argosy.dev/revision"
-TEMPLATE_LABEL = "pod-template-hash"  # Kubernetes' own; a ReplicaSet's name ends with it
+TEMPLATE_LABEL = "pod-template-hash"
+"""Kubernetes' own label; the name of a pod's ReplicaSet ends with its value."""
 DRAIN_ANNOTATION = "serving.argosy.dev/drain"
 API_PORT = 8000
 KV_PORT = 8002
 
 
 class Role(StrEnum):
-    """Roles that serve requests (the gateway's own pods carry another one)."""
+    """Roles of engine pods, as their label says. The gateway's own pods have another one."""
 
     PREFILL = "prefill"
     DECODE = "decode"
@@ -33,10 +35,12 @@ class Role(StrEnum):
 
 
 class State(StrEnum):
-    """`serving` alone is chosen."""
+    """Only SERVING pods are chosen."""
 
     SERVING = "serving"
+    """Ready, with an address, not being deleted, without the drain annotation."""
     DRAINING = "draining"
+    """Being deleted, or with the drain annotation."""
     UNREADY = "unready"
 
 
@@ -46,19 +50,20 @@ class Endpoint:
 
     uid: str
     name: str
+    """The pod's name; the engine sends it in `x-argosy-pod`."""
     ip: str
     role: Role
     revision: str
+    """Digest of the pod template; a prefill and a decode pod of one revision can serve together."""
     state: State
     port: int = API_PORT
+    """For requests."""
     kv_port: int = KV_PORT
+    """For transfers of KV cache between engines."""
 
 
 def endpoint_of_pod(pod: Mapping[str, Any]) -> Endpoint | None:
-    """An Endpoint from a Pod of the API server; None for pods that are no engines of ours.
-
-    Serving = Ready, with an address, not being deleted, without the drain annotation.
-    """
+    """An Endpoint from a Pod of the API server; None if it is no engine pod of the fleet."""
     meta, status = pod.get("metadata") or {}, pod.get("status") or {}
     labels, annotations = meta.get("labels") or {}, meta.get("annotations") or {}
     role = labels.get(ROLE_LABEL)
@@ -86,10 +91,10 @@ def endpoint_of_pod(pod: Mapping[str, Any]) -> Endpoint | None:
 
 
 def _made_by_us(meta: Mapping[str, Any], labels: Mapping[str, str]) -> bool:
-    """Its controller is the ReplicaSet that a Deployment of the fleet has for such a pod.
+    """Whether its controller is a ReplicaSet with the name that the fleet's Deployment gives it.
 
-    Every user who may create pods can write labels, and prompts must not go to such pods.
-    Kubernetes deletes a pod whose owner does not exist; a ReplicaSet that exists controls it.
+    Every user who may create pods can set labels, and no prompt may go to such a pod. Kubernetes
+    deletes a pod whose owner does not exist, and a ReplicaSet that exists controls its pods.
     """
     keys = (FLEET_LABEL, ROLE_LABEL, REVISION_LABEL, TEMPLATE_LABEL)
     name = "-".join(labels.get(key, "") for key in keys)
@@ -100,7 +105,7 @@ def _made_by_us(meta: Mapping[str, Any], labels: Mapping[str, str]) -> bool:
 
 
 class Directory:
-    """Known endpoints, the experience with them, and a way to await a change."""
+    """Known endpoints and their health, and a way to await a change."""
 
     def __init__(self, clock: Callable[[], float]) -> None:
         self._clock = clock
@@ -108,18 +113,19 @@ class Directory:
         self._changed = asyncio.Event()
         self.health = Health(clock, lambda uid: uid in self._known)
         self.listed = False
-        """The first full list was seen, even an empty one."""
-        self._denied: tuple[float, float] | None = None  # the first and the last time
+        """Whether a full list was read, even an empty one."""
+        self._denied: tuple[float, float] | None = None
+        """Clock times of the first and the last denial since access was last granted."""
 
     def replace(self, endpoints: Iterable[Endpoint]) -> None:
-        """A full list: what it does not name is gone."""
+        """Take a full list: endpoints that are not in it are gone."""
         before, self._known = self._known, {e.uid: e for e in endpoints}
-        self.health.keep({uid for uid, e in self._known.items() if before.get(uid) == e})
+        self.health.forget_all_but({uid for uid, e in self._known.items() if before.get(uid) == e})
         self.listed = True
         self.notify()
 
     def put(self, endpoint: Endpoint) -> None:
-        """Add or change one. A changed pod starts without a record."""
+        """Add or change one. A changed pod starts without a health record."""
         before = self._known.get(endpoint.uid)
         self._known[endpoint.uid] = endpoint
         if before != endpoint:
@@ -127,30 +133,30 @@ class Directory:
             self.notify()
 
     def remove(self, uid: str) -> None:
-        """Forget one."""
+        """Remove a pod that is gone."""
         self.health.forget(uid)
         if self._known.pop(uid, None) is not None:
             self.notify()
 
     def access_denied(self) -> None:
-        """The source is well and does not let this gateway read."""
+        """The API server works, but does not let this gateway read (401, 403)."""
         now = self._clock()
         self._denied = (self._denied[0] if self._denied else now, now)
 
     def access_granted(self) -> None:
-        """The source lets this gateway read."""
+        """The API server lets this gateway read."""
         self._denied = None
 
     def denied_for_s(self) -> float:
-        """Seconds from the first refusal to the last one; 0 when it may read."""
+        """Seconds from the first denial to the last one; 0 if the gateway may read."""
         return self._denied[1] - self._denied[0] if self._denied else 0.0
 
     def all(self) -> Collection[Endpoint]:
-        """Every known endpoint, whatever its state."""
+        """Every known endpoint, in any state."""
         return self._known.values()
 
     def serving(self) -> list[Endpoint]:
-        """Endpoints in the state `serving`, whatever the experience with them."""
+        """Endpoints in the state SERVING, in any health."""
         return [e for e in self._known.values() if e.state is State.SERVING]
 
     async def wait_for_change(self, timeout_s: float) -> None:
@@ -163,6 +169,6 @@ class Directory:
             pass
 
     def notify(self) -> None:
-        """Wake those who wait for a change."""
+        """Wake the requests that wait for a change."""
         self._changed.set()
         self._changed = asyncio.Event()

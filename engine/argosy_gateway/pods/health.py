@@ -1,16 +1,17 @@
-"""What this gateway's own requests have shown about each pod. Pure: the clock is passed.
+"""What this gateway's own requests have shown about each pod. Pure: the clock is passed in.
 
-Readiness is the kubelet's word about a pod; this is the experience with it. Three states:
+`relay.attempt` reports what happened; `routing.groups` asks for ranks. The kubelet's readiness is
+known besides, in `endpoints`. A pod without a record is healthy; the others are
 
-- *suspended*: two failures in a row (5xx, a broken connection, silence), and then for a time that
-  doubles with each further failure. A suspended pod is chosen after all others, but it is chosen:
-  where all have failed, the least bad one serves. When its time is over it gets one request per
-  such time until it succeeds.
-- *away*: it took no connection, drains, or another program answers at its address. An away pod is
-  not chosen at all; requests wait for its return.
-- *busy*: it answered 429. It is chosen after those that were not busy.
+- *suspended* after two failures in a row (5xx, a broken connection, silence). The time doubles with
+  each further failure. A suspended pod is chosen last, but it is chosen: if all pods have failed,
+  the one with the fewest failures serves. After its time a pod is on probation: it gets one request
+  per such time until one succeeds.
+- *absent* if it took no connection, drains, or another program answers at its address. An absent
+  pod is not chosen; requests wait for its return.
+- *busy* if it answered 429. It is chosen after the healthy ones.
 
-One failure in a row suspends nothing: a request that breaks any engine would otherwise suspend
+A single failure suspends no pod, because one request that breaks any engine would otherwise suspend
 healthy pods.
 """
 
@@ -20,17 +21,23 @@ from dataclasses import dataclass
 __all__ = ["HEALTHY", "Health"]
 
 HEALTHY = 0
-"""Rank of a pod that nothing speaks against."""
+"""Best rank. Pods of a higher rank are chosen later."""
 _BUSY, _SUSPENDED = 1, 2
+"""A suspended pod's rank is _SUSPENDED and its failures."""
 
 _FAILURES_ALLOWED = 1
 _FIRST_SUSPENSION_S, _LONGEST_SUSPENSION_S = 0.25, 30.0
-_MOST_FAILURES = 9  # in the longest suspension: more would only make the way back longer
+_MOST_FAILURES = 9
+"""Reaches the longest suspension: 0.25 s · 2⁷ = 32 s. More would only make recovery longer."""
 _FIRST_ABSENCE_S, _LONGEST_ABSENCE_S = 0.25, 5.0
-_TRIAL_S = 2.5  # longer than `Limits.connect_s`: one request at a time tries to connect
+_TRIAL_S = 2.5
+"""Longer than `Limits.connect_s`, so that one request at a time tries to connect."""
 _WRONG_POD_S = 30.0
+"""Longer than the watch takes to report the pod's new address or its end."""
 _DRAINING_S = 1.0
+"""The watch reports a drain within about a second."""
 _BUSY_S = 0.25
+"""An engine's queue moves within a few steps."""
 
 
 @dataclass(slots=True)
@@ -38,17 +45,17 @@ class _Record:
     """Times are the clock's, in seconds."""
 
     failures: int = 0
-    """Rises by one with a failure, is halved by a success."""
+    """A failure adds one, a success halves it."""
     suspended_at: float = 0.0
     suspended_until: float = 0.0
     absence_s: float = 0.0
-    """Length of the last absence; 0 when the pod was reached since."""
+    """Length of the last absence; 0 if the pod was reached since."""
     absent_since: float = 0.0
     absent_until: float = 0.0
     busy_until: float = 0.0
 
     def suspension_s(self) -> float:
-        """0 while a failure more is allowed."""
+        """Seconds for which the present failures suspend the pod; 0 if they do not."""
         beyond = self.failures - _FAILURES_ALLOWED
         if beyond < 1:
             return 0.0
@@ -56,22 +63,20 @@ class _Record:
 
 
 class Health:
-    """Records by pod uid; a pod without a record is fine.
-
-    `knows` says whether a pod is still there: a request may fail after its pod is gone, and no
-    record may stay then.
-    """
+    """Records by pod uid; a pod without a record is healthy."""
 
     def __init__(
         self, clock: Callable[[], float], knows: Callable[[str], bool] = lambda _uid: True
     ) -> None:
+        """`knows` says whether a pod still exists. A request may fail after its pod is gone; no
+        record is made then."""
         self._clock, self._knows = clock, knows
         self._records: dict[str, _Record] = {}
 
-    # What the choice asks.
+    # Read by the choice of pods.
 
     def rank(self, uid: str) -> int | None:
-        """`HEALTHY`, or how much speaks against a pod; None while it is away."""
+        """HEALTHY or a higher number, by which pods are chosen; None while the pod is absent."""
         record, now = self._records.get(uid), self._clock()
         if record is None:
             return HEALTHY
@@ -82,20 +87,20 @@ class Health:
         return _BUSY if record.busy_until > now else HEALTHY
 
     def failed_recently(self, uid: str) -> bool:
-        """Whether its last request failed: a request that failed elsewhere goes there last."""
+        """Whether failures outweigh the successes since. Retries go to such a pod last."""
         record = self._records.get(uid)
         return record is not None and record.failures > 0
 
     def next_return_s(self) -> float | None:
-        """Seconds until an absence ends; None when no pod is away."""
+        """Seconds until the first absence ends; None if no pod is absent."""
         now = self._clock()
         left = [r.absent_until - now for r in self._records.values() if r.absent_until > now]
         return min(left, default=None)
 
-    # What the requests tell.
+    # Reported by attempts. `began_at` is the clock's time at which an attempt began.
 
     def begins(self, uid: str) -> None:
-        """A request is sent: a pod on probation gets the next one only after the same time."""
+        """An attempt begins: a pod on probation gets the next one only after the same time."""
         if (record := self._records.get(uid)) is not None:
             now = self._clock()
             record.suspended_until = now + record.suspension_s()
@@ -103,16 +108,16 @@ class Health:
                 record.absent_until = now + max(record.absence_s, _TRIAL_S)
 
     def unreachable(self, uid: str, began_at: float) -> float:
-        """It took no connection. Returns the absence in seconds; 0.0 when it was known."""
+        """It took no connection. Returns the absence in seconds; 0.0 if it was absent already."""
         record, now = self._of(uid), self._clock()
         if began_at < record.absent_since:
-            return 0.0  # sent before the pod was known to be away: says nothing new
+            return 0.0  # the attempt began before the pod was known to be absent
         record.absence_s = min(record.absence_s * 2 or _FIRST_ABSENCE_S, _LONGEST_ABSENCE_S)
         record.absent_since, record.absent_until = now, now + record.absence_s
         return record.absence_s
 
     def reached(self, uid: str) -> bool:
-        """It took a connection. True when it was away for taking none, and is back."""
+        """It took a connection. True if it was absent because it had taken none."""
         record = self._records.get(uid)
         if record is None or not 0 < record.absence_s <= _LONGEST_ABSENCE_S:
             return False
@@ -120,13 +125,13 @@ class Health:
         return True
 
     def wrong_pod(self, uid: str) -> None:
-        """Another program answers at its address; the watch will tell of a new one."""
+        """Another program answers at its address; the watch will report a new one."""
         record, now = self._of(uid), self._clock()
         record.absence_s = _WRONG_POD_S
         record.absent_since, record.absent_until = now, now + _WRONG_POD_S
 
     def identified(self, uid: str) -> bool:
-        """It answered under its own name. True when it was away, and is back."""
+        """It answered under its own name. True if it was absent until now."""
         record = self._records.get(uid)
         if record is None or not record.absence_s:
             return False
@@ -134,7 +139,7 @@ class Health:
         return True
 
     def draining(self, uid: str) -> None:
-        """It takes no new work for now."""
+        """It takes no new requests for now."""
         self._of(uid).absent_until = self._clock() + _DRAINING_S
 
     def busy(self, uid: str) -> None:
@@ -142,10 +147,10 @@ class Health:
         self._of(uid).busy_until = self._clock() + _BUSY_S
 
     def failed(self, uid: str, began_at: float) -> float:
-        """A request that began then failed there. Returns the suspension in seconds, or 0.0."""
+        """An attempt failed there. Returns the suspension in seconds; 0.0 if there is none."""
         record, now = self._of(uid), self._clock()
         if began_at < record.suspended_at and record.suspended_until > now:
-            return 0.0  # one death of an engine fails many requests at once: it counts once
+            return 0.0  # an engine that dies fails many requests at once: they count as one
         record.failures = min(record.failures + 1, _MOST_FAILURES)
         suspension_s = record.suspension_s()
         if suspension_s:
@@ -153,22 +158,22 @@ class Health:
         return suspension_s
 
     def succeeded(self, uid: str, began_at: float) -> None:
-        """A request that began then was served to its end."""
+        """An attempt was served to its end."""
         record = self._records.get(uid)
         if record is None or began_at < record.suspended_at:
-            return  # what was sent before the suspension says nothing about the pod of now
+            return  # it began before the suspension and shows nothing about the pod since
         record.failures //= 2
         end = self._clock() + record.suspension_s()
         record.suspended_until = min(record.suspended_until, end)
 
-    # What the directory tells.
+    # Reported by the directory.
 
     def forget(self, uid: str) -> None:
-        """The pod changed or is gone."""
+        """Drop the record of a pod that changed or is gone."""
         self._records.pop(uid, None)
 
-    def keep(self, uids: Container[str]) -> None:
-        """Forget all others."""
+    def forget_all_but(self, uids: Container[str]) -> None:
+        """Drop the records of all other pods."""
         self._records = {u: r for u, r in self._records.items() if u in uids}
 
     def _of(self, uid: str) -> _Record:

@@ -1,10 +1,11 @@
 """Keeps the directory of endpoints current: from the API server's watch, or from a file.
 
-list → watch from its resourceVersion → on 410 list again; on anything else reconnect from the last
-version seen. While the API server is away the directory stays as it was: `relay` goes on serving.
-So it does when the API server refuses this gateway, but then the directory is told: other gateways
-may see. A refusal counts only from a server that is well: one that cannot read etcd refuses every
-token, and must not turn every gateway unready.
+It lists pods, then watches from the list's resourceVersion. On 410 it lists again; on any other
+error it watches again from the last version seen. While the API server fails, the directory stays
+as it is and `relay` goes on serving. The same holds when the API server denies access to this
+gateway, but then the directory records it, because other gateways may still have access. A denial
+counts only from a server that reports itself healthy: one that cannot read etcd rejects every
+token, and that must not turn every gateway unready.
 """
 
 import asyncio
@@ -39,21 +40,26 @@ __all__ = ["WatchTimes", "follow_api_server", "follow_file"]
 log = logging.getLogger(__name__)
 
 _PAGE = 500
+"""Pods per page of a list, as kubectl asks."""
 _LINE_LIMIT_BYTES = 8 << 20
+"""Longest event; objects in etcd are at most 1.5 MiB."""
 
 
 @dataclass(frozen=True, slots=True)
 class WatchTimes:
-    """Seconds."""
+    """How long the watch waits for the API server, in seconds."""
 
     server_timeout_s: int = 290
-    """The API server ends a watch after this; a random tenth is taken off, so that gateways do
-    not come back together."""
+    """The API server ends a watch after this time, less a random tenth, so that gateways do not
+    reconnect at once. client-go asks for 5 to 10 minutes."""
     silence_s: float = 150.0
-    """Bookmarks come about once a minute: a watch that says nothing for so long is dead."""
+    """A watch that sends nothing for so long is dead: bookmarks come about once a minute."""
     connect_s: float = 5.0
+    """To connect, TLS included."""
     answer_s: float = 30.0
+    """To the first byte of an answer, and to the end of a page of the list."""
     first_backoff_s: float = 0.2
+    """After the first error. Each further one doubles it."""
     longest_backoff_s: float = 10.0
 
 
@@ -73,7 +79,7 @@ another shape than a list's or an event's, for example from a proxy in between."
 async def follow_api_server(
     server: ApiServer, *, namespace: str, fleet: str, into: Directory, times: WatchTimes
 ) -> None:
-    """Run until cancelled."""
+    """Keep `into` current until cancelled."""
     selector = urlencode({"labelSelector": f"{FLEET_LABEL}={fleet}"})
     target = f"/api/v1/namespaces/{namespace}/pods?{selector}"
     version: str | None = None
@@ -85,7 +91,7 @@ async def follow_api_server(
                 backoff_s = times.first_backoff_s
             async for seen in _watch(server, target, version, into, times):
                 version, backoff_s = seen, times.first_backoff_s
-            # A server that ends watches as they begin must not be asked without a pause.
+            # A server that ends each watch at once must not be called without a pause.
             await asyncio.sleep(times.first_backoff_s)
         except StaleVersionError:
             log.info("watch of pods is too old to continue; listing again")
@@ -99,10 +105,10 @@ async def follow_api_server(
 
 
 async def _is_healthy(server: ApiServer, times: WatchTimes) -> bool:
-    """Whether /readyz answers 200. Asked without a token, as a token is what is refused; a server
-    that refuses requests without one (401, 403) counts as well."""
+    """Whether /readyz answers 200. The call has no token, because a token is what was denied. A
+    server that denies calls without one (401, 403) counts as healthy."""
     try:
-        exchange = await _ask(replace(server, token=None, token_file=None), "/readyz", times)
+        exchange = await _call(replace(server, token=None, token_file=None), "/readyz", times)
         try:
             async with asyncio.timeout(times.answer_s):
                 return (await exchange.head()).status in (200, 401, 403)
@@ -112,7 +118,7 @@ async def _is_healthy(server: ApiServer, times: WatchTimes) -> bool:
         return False
 
 
-async def _ask(server: ApiServer, target: str, times: WatchTimes) -> http1.Exchange:
+async def _call(server: ApiServer, target: str, times: WatchTimes) -> http1.Exchange:
     return await http1.call(
         server.host,
         server.port,
@@ -127,8 +133,8 @@ async def _ask(server: ApiServer, target: str, times: WatchTimes) -> http1.Excha
 async def _get(
     server: ApiServer, target: str, into: Directory, times: WatchTimes
 ) -> http1.Exchange:
-    """The answer to a list or a watch; the directory is told that it may read."""
-    exchange = await _ask(server, target, times)
+    """The answer to a list or a watch, after its status was checked."""
+    exchange = await _call(server, target, times)
     try:
         async with asyncio.timeout(times.answer_s):
             head = await exchange.head()
@@ -148,7 +154,7 @@ async def _get(
 
 
 async def _list(server: ApiServer, target: str, into: Directory, times: WatchTimes) -> str:
-    """Replace the directory by a full list; returns its resourceVersion."""
+    """Replace the directory's content by a full list. Returns the list's resourceVersion."""
     found: list[Endpoint] = []
     more = ""
     while True:
@@ -175,7 +181,7 @@ async def _list(server: ApiServer, target: str, into: Directory, times: WatchTim
 async def _watch(
     server: ApiServer, target: str, version: str, into: Directory, times: WatchTimes
 ) -> AsyncIterator[str]:
-    """Apply one watch's events; yields the version after each. Ends when the server ends it."""
+    """Apply the events of one watch until the server ends it. Yields the version after each."""
     timeout_s = int(times.server_timeout_s * random.uniform(0.9, 1.0))  # noqa: S311
     query = {
         "watch": "1",
@@ -210,14 +216,14 @@ async def _lines(exchange: http1.Exchange, silence_s: float) -> AsyncIterator[by
 
 
 def _apply(event: dict[str, Any], into: Directory) -> str:
-    kind, thing = event["type"], event["object"]
-    if kind == "ERROR":
-        if thing.get("code") == 410:
+    kind, pod = event["type"], event["object"]
+    if kind == "ERROR":  # then the object is a Status
+        if pod.get("code") == 410:
             raise StaleVersionError
-        raise ApiServerError(f"watch: {thing.get('message')}")
-    meta = thing["metadata"]
+        raise ApiServerError(f"watch: {pod.get('message')}")
+    meta = pod["metadata"]
     if kind in ("ADDED", "MODIFIED", "DELETED"):
-        endpoint = endpoint_of_pod(thing)
+        endpoint = endpoint_of_pod(pod)
         if endpoint is None or kind == "DELETED":
             into.remove(meta.get("uid") or meta.get("name", ""))
         else:
@@ -226,10 +232,12 @@ def _apply(event: dict[str, Any], into: Directory) -> str:
 
 
 async def follow_file(path: Path, *, into: Directory, every_s: float = 0.1) -> None:
-    """The same from a JSON file, looked at `every_s`: for tests and for fleets without a cluster.
+    """Keep `into` as a JSON file says: for tests and for fleets without a cluster.
 
-    A list of {"name", "role", "ip"} with optional "revision", "state", "port", "kv_port". The name
-    is the one by which the engine answers: its `POD_NAME`, or else its host's name.
+    The file is a list of {"name", "role", "ip"} with optional "uid", "revision", "state", "port"
+    and "kv_port". It is read every `every_s` seconds. The name must be the one that the engine
+    sends: its `POD_NAME`, or its host's name without one. A file that cannot be read changes
+    nothing.
     """
     seen: bytes | None = None
     last_error = ""

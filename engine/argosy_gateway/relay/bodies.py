@@ -1,8 +1,8 @@
-"""Request bodies in memory, those that still arrive and those of requests in flight: both bounded.
+"""Request bodies in memory: those that still arrive and those of requests in flight are bounded.
 
-`app` opens one `Body` per request and closes it when the request has ended. When those that arrive
-take too much together, the one that began first is given up. A client of a usual pace is never the
-oldest for long, and many clients that never end cost a bounded number of bytes.
+`server.app` opens one Body per request and closes it when the request has ended. If the arriving
+bodies together take too much, the one that began first is given up. A client of usual speed is
+never the oldest for long, and many clients that never finish cost a bounded number of bytes.
 """
 
 import asyncio
@@ -17,20 +17,23 @@ __all__ = ["Bodies", "Body"]
 
 Receive = Callable[[], Awaitable[dict[str, Any]]]
 
-# A body that is too large is read on, up to so many times the limit, and thrown away: closing on a
-# client that still sends resets the connection, and the client never sees the 413.
 _READ_OVER = 8
+"""A body beyond the limit is read and dropped up to so many times the limit. Closing on a client
+that still sends resets the connection, and the client never sees the 413."""
 _CLOSE = {"connection": "close"}
 
 
 class Bodies:
-    """All bodies of one process. `arriving` and `held` are bytes."""
+    """All bodies of one process."""
 
     def __init__(self, limits: Limits) -> None:
         self.limits = limits
         self.arriving = 0
+        """Bytes of bodies that still arrive."""
         self.held = 0
-        self._unfinished: dict[Body, None] = {}  # oldest first
+        """Bytes of bodies of requests in flight."""
+        self._unfinished: dict[Body, None] = {}
+        """Bodies that still arrive, oldest first."""
 
     def open(self) -> "Body":
         """A body for one request, to be used with `with`."""
@@ -41,7 +44,7 @@ class Bodies:
         self._unfinished[body] = None
 
     def grow(self, body: "Body", size: int) -> None:
-        """So many bytes have arrived. Gives up others, or this one, when all are too many."""
+        """So many more bytes have arrived. Gives up the oldest bodies if all take too much."""
         body.size += size
         self.arriving += size
         while self.arriving > max(self.limits.arriving_bytes, self.limits.body_bytes):
@@ -49,7 +52,7 @@ class Bodies:
             oldest.give_up()
 
     def finish(self, body: "Body") -> None:
-        """The body is whole. Raises RequestError (429) when requests in flight hold too much."""
+        """The body is whole. Raises RequestError (429) if requests in flight hold too much."""
         size = body.size
         self._leave(body)
         if self.held + size > max(self.limits.held_bytes, self.limits.body_bytes):
@@ -64,7 +67,7 @@ class Bodies:
         body.whole = True
 
     def close(self, body: "Body") -> None:
-        """The request has ended, or its body never did."""
+        """The request has ended, or its body was given up."""
         self._leave(body)
         if body.whole:
             self.held -= body.size
@@ -100,7 +103,7 @@ class Body:
         self._bodies.close(self)
 
     async def read(self, receive: Receive, announced: int) -> bytes:
-        """All of it; `announced` is its content-length, 0 when it does not say.
+        """The whole body; `announced` is its content-length, 0 if there is none.
 
         Raises RequestError (408, 413, 429, 503) and ClientGoneError.
         """
@@ -113,7 +116,7 @@ class Body:
                 size = await self._take(receive)
         except TimeoutError as error:
             raise self._too_slow() from error
-        if self._given_up:  # and its end was there already
+        if self._given_up:  # its last part had arrived before the reading was cancelled
             raise self._too_slow()
         if size > limits.body_bytes:
             raise self._too_large()
@@ -122,7 +125,7 @@ class Body:
         return data
 
     def give_up(self) -> None:
-        """End the reading; the bytes are forgotten at once."""
+        """Cancel the reading; the memory is free at once."""
         self._given_up = True
         self._data.clear()
         if self._deadline is not None and not self._deadline.expired():

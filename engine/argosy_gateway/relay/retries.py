@@ -1,19 +1,21 @@
 """How many failed requests may be sent again, over all requests of this process. Pure.
 
-Where every pod fails, each request would otherwise be computed twice. The budget bounds that: a
-fixed reserve, which covers the sudden end of a pod under load, and a share of the requests.
+If every pod fails, each request would be computed twice without a limit. The budget is a reserve,
+which covers the sudden end of a pod under load, and a fifth of a retry per request. With a reserve
+of 10, 1000 failing requests have 10 + 200 retries.
 """
 
 __all__ = ["RetryBudget"]
 
 _REQUESTS_PER_RETRY = 5
-"""In the long run: retries add a fifth to the engines' work at most."""
+"""In the long run retries add at most a fifth to the engines' work."""
 
 
 class RetryBudget:
-    """A bucket of retries: full at the start, and never fuller than its reserve."""
+    """A bucket of retries. It starts full and never has more than the reserve."""
 
     def __init__(self, reserve: int) -> None:
+        """`reserve` is in retries; the bucket counts in requests, five to a retry."""
         self._full = self._left = reserve * _REQUESTS_PER_RETRY
 
     def request(self) -> None:
@@ -21,7 +23,7 @@ class RetryBudget:
         self._left = min(self._left + 1, self._full)
 
     def take(self) -> bool:
-        """Whether one more retry may be made; it is then counted."""
+        """Whether one more retry may be made; if so, it is taken from the bucket."""
         if self._left < _REQUESTS_PER_RETRY:
             return False
         self._left -= _REQUESTS_PER_RETRY

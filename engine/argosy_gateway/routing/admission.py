@@ -1,9 +1,13 @@
-"""Whether a request is taken in. Pure: the clock is passed.
+"""Whether a request is admitted. Pure: times are passed in.
 
-Two rules. (1) At most `max_queue` requests in flight. (2) Where a factor is set: a request whose
-predicted TTFT exceeds factor x the SLO's limit is refused; it would be a miss anyway, and waiting
-it would make others miss. Prediction = prompt tokens ahead on the least loaded pod / tokens per
-busy second, both as seen by this gateway alone: with several each sees its share of both.
+`server.app` sheds a request (1) if `max_queue` requests are in flight, or (2) if `shed_ttft_factor`
+is set and the predicted TTFT exceeds that multiple of the SLO's limit: the request would miss its
+SLO anyway, and queueing it would make others miss. The predicted TTFT is
+
+    (prompt tokens ahead on the least loaded pod + its own) / prompt tokens per busy second
+
+Both numbers come from this gateway's own requests; of several gateways each sees its share of both.
+`relay` feeds the two estimators below with what answers show.
 """
 
 import math
@@ -15,69 +19,77 @@ from argosy_gateway.routing.load import Load
 __all__ = ["PrefillPace", "TokensPerChar", "predicted_ttft_s"]
 
 _MEMORY_S = 20.0
+"""Busy seconds after which an observation of the pace counts 1/e."""
 _ENOUGH_SAMPLES = 20
+"""Prompts before the pace counts as known."""
 _MOST_PODS, _MOST_SPANS = 1000, 64
+"""Bounds on memory: pods, and spans of each."""
+_LEARNING_RATE = 0.1
+_SHORTEST_CHARS = 64
+"""Shorter prompts teach nothing about characters: they are mostly the chat template."""
 
 
 class TokensPerChar:
-    """How many prompt tokens a character is worth, learnt from usage; 1/4 until then."""
+    """Prompt tokens per character, learnt from usage; 1/4 until then, as in English text."""
 
     def __init__(self) -> None:
         self._ratio = 0.25
 
     def estimate(self, chars: int) -> int:
-        """Prompt tokens, at least 1."""
+        """Prompt tokens of a prompt with so many characters; at least 1."""
         return max(1, round(chars * self._ratio))
 
     def learn(self, *, chars: int, tokens: int) -> None:
-        """Move a tenth of the way to what one answer says; tiny prompts are mostly template."""
-        if chars >= 64:
-            self._ratio += 0.1 * (tokens / chars - self._ratio)
+        """Move a tenth of the way to the ratio of one answered request."""
+        if chars >= _SHORTEST_CHARS:
+            self._ratio += _LEARNING_RATE * (tokens / chars - self._ratio)
 
 
 class PrefillPace:
-    """Prompt tokens per second of pods that had at least one prompt of ours to work on.
+    """Prompt tokens per busy second; a pod is busy while it computes a prompt of this gateway.
 
-    Answers tell of their prompts in any order: an unstreamed one does at its end. So the seconds
-    that a pod worked are kept as spans, and no moment is counted twice.
+    Answers come in any order, and an unstreamed one shows its first token's time only at its end.
+    So each pod's busy time is kept as spans, and overlapping prompts count their seconds once: two
+    prompts of 100 tokens from 0 s to 2 s and from 1 s to 3 s are 200 tokens in 3 s.
     """
 
     def __init__(self) -> None:
-        self._spans: dict[str, list[tuple[float, float]]] = {}  # uid → disjoint (began, first)
+        self._spans: dict[str, list[tuple[float, float]]] = {}
+        """Pod uid → disjoint spans (began, first token), in order."""
         self._tokens = 0.0
         self._seconds = 0.0
         self._samples = 0
 
     def prompt(self, uid: str, tokens: int, *, began: float, first: float) -> None:
-        """A prompt was sent to a pod at `began`; its first token was there at `first`."""
-        worked_s = self._add(uid, began, first)
-        kept = math.exp(-worked_s / _MEMORY_S)
-        self._seconds = self._seconds * kept + worked_s
-        self._tokens = self._tokens * kept + tokens
+        """A prompt was sent to a pod at `began` and had its first token at `first`, in seconds."""
+        busy_s = self._add(uid, began, first)
+        weight = math.exp(-busy_s / _MEMORY_S)
+        self._seconds = self._seconds * weight + busy_s
+        self._tokens = self._tokens * weight + tokens
         self._samples += 1
 
     def tokens_per_s(self) -> float | None:
-        """None until enough prompts were seen."""
+        """The pace; None until enough prompts were observed."""
         if self._samples < _ENOUGH_SAMPLES or self._seconds <= 0:
             return None
         return self._tokens / self._seconds
 
     def _add(self, uid: str, began: float, first: float) -> float:
-        """Seconds of the span that were not counted before."""
+        """Seconds of the span that no earlier one covers."""
         if uid not in self._spans and len(self._spans) >= _MOST_PODS:
-            self._spans.clear()  # pods come and go: what is forgotten is only what overlaps
+            self._spans.clear()  # costs only that overlaps with forgotten spans count twice
         spans = self._spans.get(uid, [])
         touched = [s for s in spans if s[0] <= first and began <= s[1]]
-        whole = (min([began, *(s[0] for s in touched)]), max([first, *(s[1] for s in touched)]))
+        merged = (min([began, *(s[0] for s in touched)]), max([first, *(s[1] for s in touched)]))
         others = [s for s in spans if s not in touched]
-        self._spans[uid] = sorted([*others, whole])[-_MOST_SPANS:]
-        return (whole[1] - whole[0]) - sum(s[1] - s[0] for s in touched)
+        self._spans[uid] = sorted([*others, merged])[-_MOST_SPANS:]
+        return (merged[1] - merged[0]) - sum(s[1] - s[0] for s in touched)
 
 
 def predicted_ttft_s(
     groups: Sequence[Group], loads: Mapping[str, Load], *, tokens: int, pace: PrefillPace
 ) -> float | None:
-    """Seconds to the first token of a prompt of so many tokens; None: unknown, so do not shed."""
+    """Seconds to the first token of a prompt of so many tokens; None (do not shed) if unknown."""
     rate = pace.tokens_per_s()
     pods = [pod for g in groups for pod in (g.prefills or g.heads)]
     if not rate or not pods:

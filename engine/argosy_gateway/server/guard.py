@@ -1,8 +1,8 @@
-"""One client's connection: uvicorn's protocol, with a bound for everything that a client may do.
+"""One client's connection: uvicorn's protocol, with a limit for everything that a client may do.
 
-Made by `serve` for each connection. uvicorn waits without a limit for a request's head and for a
-client that does not read; here both have one. The sweeper of `serve` calls
-`Guard.check_time`.
+uvicorn makes one Guard per connection (`serve` hands it the class). uvicorn alone waits without a
+limit for a request's head and for a client that does not read; here both have one. The sweeper of
+`serve` calls `Guard.check_time`.
 """
 
 import asyncio
@@ -19,19 +19,21 @@ from argosy_gateway.wire.openai import error_body
 __all__ = ["Guard"]
 
 _LEAST_READ_BYTES = 16_384
+"""A client that reads less in `Limits.write_stall_s` does not read."""
 _UPGRADE = re.compile(rb"(?<=\r\n)upgrade(?=:)", re.IGNORECASE)
 
 
 class Guard(HttpToolsProtocol):
-    """Closes connections that bring no request in time or read no answer in time.
+    """Closes connections that send no request in time or read no answer in time.
 
-    A request that arrives before the answer to the one before it is not read: the connection is
-    closed after the first answer, and the client sends the other one again. Waiting requests would
-    hide from uvicorn that the client has left.
+    A pipelined request, which arrives before the previous answer has ended, is dropped: the
+    connection is closed after that answer, and the client sends the request again. If it waited,
+    uvicorn would not notice that the client has left.
     """
 
     limits = Limits()
     max_connections = 4096
+    """Beyond it the connection that is idle for longest is closed, or else the new one."""
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
@@ -39,23 +41,24 @@ class Guard(HttpToolsProtocol):
         self._in_head = False
         self._before_body = True
         self._head_bytes = 0
-        self._unsent = (0, 0.0)  # bytes that waited for the client, and when it last read enough
+        self._unsent = (0, 0.0)
+        """Bytes that wait for the client, and the loop time at which it last read enough."""
         self.surplus = False
-        """A second request came too early; what the client sends from then on is dropped."""
+        """A pipelined request came: what the client sends from then on is dropped."""
 
-    # asyncio's side.
+    # Called by asyncio.
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         super().connection_made(transport)
         sock = transport.get_extra_info("socket")
         sock.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, self.limits.send_buffer_bytes)
-        if len(self.connections) > self.max_connections and not self._send_an_idle_one_away():
+        if len(self.connections) > self.max_connections and not self._close_idlest():
             self._close_with(503, "Service Unavailable", "Too many connections.")
             return
         self._expect_within(self.limits.first_byte_s)
 
     def resume_writing(self) -> None:
-        self._unsent = (0, 0.0)  # the client reads, even if the buffer fills up again
+        self._unsent = (0, 0.0)  # the client reads, even if the buffer is soon full again
         super().resume_writing()
 
     def connection_lost(self, exc: Exception | None) -> None:
@@ -65,8 +68,9 @@ class Guard(HttpToolsProtocol):
     def data_received(self, data: bytes) -> None:
         if self.surplus:
             return
-        # An offer of another protocol may be ignored, but the parser then drops the request's body:
-        # Java's own client makes one with every request. No JSON has a line that begins so.
+        # A server may ignore an offer of another protocol, but the parser would drop the request's
+        # body. Java's own client makes such an offer with every request. No line of JSON begins
+        # like this header.
         if self._before_body:
             data = _UPGRADE.sub(b"ignored", data)
         super().data_received(data)
@@ -77,13 +81,14 @@ class Guard(HttpToolsProtocol):
                     431, "Request Header Fields Too Large", "The request's head is too large."
                 )
 
-    # The sweeper's side.
+    # Called by the sweeper.
 
     def check_time(self, now: float) -> None:
-        """Abort when bytes wait for the client, and less than 16 KiB left in `write_stall_s`.
+        """Abort if bytes wait for the client and it read less than 16 KiB in `write_stall_s`.
 
-        Closing would wait until they are read. While an answer still grows, the engine's own pace
-        is no fault of the client: its time begins when the buffer is full or the answer is whole.
+        Closing instead would wait until they are read. While an answer still grows, few bytes may
+        only mean a slow engine: the client's time starts when the buffer is full or the answer is
+        whole.
         """
         unsent, (before, since) = self.transport.get_write_buffer_size(), self._unsent
         full = self.flow.write_paused or self.transport.is_closing()
@@ -94,7 +99,7 @@ class Guard(HttpToolsProtocol):
         elif now - since > self.limits.write_stall_s:
             self.transport.abort()
 
-    # The parser's side.
+    # Called by the parser.
 
     def on_message_begin(self) -> None:
         if self._answering():
@@ -125,7 +130,7 @@ class Guard(HttpToolsProtocol):
         super().on_message_complete()
 
     def send_400_response(self, msg: str) -> None:
-        if self._answering():  # no second answer into the first
+        if self._answering():  # a second answer would be mixed into the first
             self.transport.abort()
         else:
             self._close_with(400, "Bad Request", msg)
@@ -138,8 +143,8 @@ class Guard(HttpToolsProtocol):
     def _answering(self) -> bool:
         return self.cycle is not None and not self.cycle.response_complete
 
-    def _send_an_idle_one_away(self) -> bool:
-        """Close the connection that has waited longest for its next request, if there is one."""
+    def _close_idlest(self) -> bool:
+        """Close the connection that waits longest for its next request; False if none waits."""
         waiting = [
             (connection.timeout_keep_alive_task.when(), id(connection), connection)
             for connection in self.connections
@@ -174,8 +179,8 @@ class Guard(HttpToolsProtocol):
 
 
 def _without_chunks(app: Any, cycle: RequestResponseCycle) -> Any:
-    """HTTP/1.0 has no chunks: a body of unknown length ends with its connection, which uvicorn
-    closes after such an answer anyway."""
+    """HTTP/1.0 has no chunks: a body of unknown length ends with its connection. uvicorn closes it
+    after such an answer in any case."""
 
     async def plain(scope: Any, receive: Any, send: Any) -> None:
         async def pass_on(message: Any) -> None:

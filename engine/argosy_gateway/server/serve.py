@@ -1,8 +1,9 @@
-"""Sockets, signals, drain: `cli` calls `serve`, which runs until SIGTERM and the last stream.
+"""Sockets, signals and the drain: `cli` calls `serve`, which runs until the end of the drain.
 
-uvicorn has no limit for silent connections or slow headers, so it is given a protocol that has
-(`guard`). TTFT starts at `on_message_begin`: when this process reads the first byte of a request.
-Not seen: the TCP handshake, and bytes waiting in the kernel while the event loop is busy.
+uvicorn has no limit for silent connections or slow headers, so it gets a protocol that has one
+(`guard`). TTFT starts at `Guard.on_message_begin`, when this process reads a request's first byte.
+It does not include the TCP handshake, nor the time for which bytes wait in the kernel while the
+event loop is busy.
 """
 
 import asyncio
@@ -27,11 +28,11 @@ _SWEEP_S = 1.0
 
 
 class _Server(uvicorn.Server):
-    """uvicorn without its signal handlers: this module owns the order of the drain."""
+    """uvicorn without its signal handlers: this module decides the order of the drain."""
 
     @property
     def port(self) -> int:
-        """The port on which it listens, once it does."""
+        """The port on which it listens; it must have started."""
         return int(self.servers[0].sockets[0].getsockname()[1])
 
     def guards(self) -> list[Guard]:
@@ -59,7 +60,7 @@ def _server(app: Any, config: Config, *, port: int, drain_timeout_s: float) -> _
             access_log=False,
             server_header=False,
             timeout_keep_alive=int(config.limits.keep_alive_s),
-            # Whole seconds; the rest is this module's own deadline.
+            # uvicorn takes whole seconds.
             timeout_graceful_shutdown=max(1, int(drain_timeout_s)),
         )
     )
@@ -75,19 +76,19 @@ async def _sweep(fleet: Fleet, servers: Sequence[_Server]) -> None:
 
 
 async def _drain(fleet: Fleet, stop: asyncio.Event, api: _Server) -> None:
-    """After `stop`: unready, new connections for a little longer, then the last stream."""
+    """After `stop`: turn unready, take new connections for `drain_lag_s`, then only end streams."""
     await stop.wait()
     fleet.draining = True
     log.info("draining: %d requests in flight", len(fleet.relays))
-    # Endpoints of a Service follow readiness with a delay: new connections still arrive. Where all
-    # gateways end at once, kube-proxy sends clients here for as long as the probe says ready.
+    # A Service's endpoints follow readiness with a delay, so new connections still arrive. If all
+    # gateways end at once, kube-proxy sends clients here until a probe has failed.
     await asyncio.sleep(fleet.config.drain_lag_s)
     api.should_exit = True
 
 
 @contextlib.asynccontextmanager
 async def running(fleet: Fleet, *, stop: asyncio.Event) -> AsyncIterator[Sequence[_Server]]:
-    """Both servers, accepting (API, admin). Leaving awaits `stop`, drains."""
+    """The API server and the admin server, listening. Leaving awaits `stop`, then drains."""
     config = fleet.config
     api = _server(
         api_app(fleet),
@@ -117,7 +118,7 @@ async def running(fleet: Fleet, *, stop: asyncio.Event) -> AsyncIterator[Sequenc
 
 
 async def serve(fleet: Fleet, source: Any) -> None:
-    """Run until SIGTERM or SIGINT and the end of the drain; `source` keeps the directory."""
+    """Run until SIGTERM or SIGINT and the end of the drain; `source` updates the directory."""
     stop = asyncio.Event()
     loop = asyncio.get_running_loop()
     for sig in (signal.SIGTERM, signal.SIGINT):

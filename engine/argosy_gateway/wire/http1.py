@@ -1,10 +1,10 @@
-"""One HTTP/1.1 call per connection, with the bytes handed over as they arrive.
+"""One HTTP/1.1 call per connection; bytes are handed over as they arrive.
 
-The streaming hot path: engine socket → `Exchange` → `relay`. httpx costs several times as much CPU
-per chunk (`tests/gateway/measure_relay.py` measures both), because every chunk climbs through four
-layers of async generators; here a chunk is one callback and one future. One connection per call,
-closed afterwards: closing *is* the abort that an engine listens to, and there are no stale pooled
-connections whose failure would look like an engine's.
+`relay.attempt` calls engines and `pods.watch` the API server. Streams pass here byte by byte, so it
+must be cheap: httpx takes several times as much CPU per chunk (`tests/gateway/measure_relay.py`
+measures both), because each chunk passes four layers of async generators. Here a chunk is one
+callback and one future. A connection is closed after its call: that is how an engine learns that a
+request was aborted, and without a pool no stale connection can look like a failed engine.
 """
 
 import asyncio
@@ -19,7 +19,9 @@ from argosy_gateway.errors import BrokenError, UnreachableError
 __all__ = ["Exchange", "Head", "call"]
 
 _HIGH_WATER_BYTES = 256 * 1024
+"""Unread body beyond which the socket is not read, so that a slow client slows its engine."""
 _HEAD_LIMIT_BYTES = 64 * 1024
+"""Longest status line and headers of an answer."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,7 +32,7 @@ class Head:
     headers: tuple[tuple[bytes, bytes], ...]
 
     def get(self, name: bytes) -> bytes | None:
-        """The first header of that name."""
+        """The first header of that name, which is in lower case."""
         return next((value for key, value in self.headers if key == name), None)
 
 
@@ -69,9 +71,9 @@ class Exchange(asyncio.Protocol):
         self._error: Exception | None = None
         self._waiter: asyncio.Future[None] | None = None
         self.waiting_since: float | None = None
-        """Loop time since which `head` or `read` waits; None while nobody waits."""
+        """Event loop time since which `head` or `read` waits; None while neither does."""
 
-    # What the caller uses.
+    # Called by the user of the exchange.
 
     async def head(self) -> Head:
         """Wait for status line and headers. Raises BrokenError."""
@@ -116,7 +118,7 @@ class Exchange(asyncio.Protocol):
         if self._waiter is not None and not self._waiter.done():
             self._waiter.set_result(None)
 
-    # asyncio's side.
+    # Called by asyncio.
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         assert isinstance(transport, asyncio.Transport)
@@ -148,7 +150,7 @@ class Exchange(asyncio.Protocol):
                 self._error = BrokenError(f"connection closed early ({exc or 'end of stream'})")
         self._wake()
 
-    # httptools' side.
+    # Called by httptools.
 
     def on_header(self, name: bytes, value: bytes) -> None:
         key = name.lower()
@@ -180,7 +182,7 @@ async def call(
     connect_s: float,
     tls: ssl.SSLContext | None = None,
 ) -> Exchange:
-    """Connect and send one request. Raises UnreachableError; the caller ends with `abort`."""
+    """Connect and send one request. Raises UnreachableError. The caller must `abort` at the end."""
     loop = asyncio.get_running_loop()
     try:
         async with asyncio.timeout(connect_s):

@@ -1,10 +1,11 @@
-"""Reads a stream of completion chunks while it passes, without decoding it.
+"""Finds content, usage and the end in a stream of completion chunks, without decoding it.
 
-Bytes come from `http1`, go on to the client unchanged, except that the usage chunk is taken out
-when the client did not ask for it. Only whole events are passed on, so that one can be taken out.
+`relay.attempt` feeds the bytes that come from `http1`; what `feed` returns goes to the client. That
+is the same bytes, without the usage chunk if the client did not ask for it. Only whole events are
+passed on, so that one can be taken out.
 
-Keys are found as bytes. Text of the model cannot pretend to be a key: inside a JSON string every
-quote is escaped, so `"usage"` with bare quotes, or a newline, exists only outside of strings.
+Keys are searched as bytes. The model's text cannot imitate a key: inside a JSON string every quote
+is escaped, so `"usage"` with bare quotes, or a newline, exists only outside strings.
 """
 
 import json
@@ -21,18 +22,19 @@ _ERROR = re.compile(rb'(?:^|\n)data: ?\{\s*"error"\s*:')
 _DONE = re.compile(rb"(?:^|\n)data: ?\[DONE\]")
 _EVENT = re.compile(rb".*?\r?\n\r?\n", re.DOTALL)
 _CARRY_LIMIT_BYTES = 4 << 20
+"""Longest event; the rest of an unfinished one is kept in memory."""
 
 
 @dataclass(frozen=True, slots=True)
 class Usage:
-    """Token counts as the engine reported them."""
+    """Token counts of one request, as the engine reports them."""
 
     prompt_tokens: int
     completion_tokens: int
 
 
 def usage_of(answer: object) -> Usage | None:
-    """Usage of a decoded answer or chunk; None where it has none that can be read."""
+    """Usage of a decoded answer or chunk; None if it has none that can be read."""
     usage = answer.get("usage") if isinstance(answer, dict) else None
     if not isinstance(usage, dict):
         return None
@@ -43,21 +45,27 @@ def usage_of(answer: object) -> Usage | None:
 
 
 class StreamScan:
-    """One stream. After `feed`, `had_content` speaks of that feed, all else of the whole stream."""
+    """The state of one stream."""
 
     __slots__ = ("_carry", "content_events", "done", "error", "had_content", "hide_usage", "usage")
 
     def __init__(self, *, hide_usage: bool) -> None:
         self.hide_usage = hide_usage
         self.had_content = False
+        """Whether the last feed had text of the model."""
         self.content_events = 0
+        """Events with text so far."""
         self.usage: Usage | None = None
+        """From the latest chunk that had usage."""
         self.done = False
+        """`[DONE]` has come."""
         self.error = False
+        """The engine has sent an error event."""
         self._carry = b""
+        """The unfinished event at the end of the last feed."""
 
     def feed(self, data: bytes) -> bytes:
-        """Take what arrived; return what is to be passed on (possibly nothing).
+        """Take the bytes that arrived; return those to pass on, possibly none.
 
         Raises BrokenError when an event grows beyond 4 MiB.
         """
@@ -78,7 +86,7 @@ class StreamScan:
         return data
 
     def _cut(self, data: bytes) -> bytes:
-        """Keep the unfinished event for later; return the finished ones."""
+        """Keep the unfinished event for the next feed; return the finished ones."""
         end = max(data.rfind(b"\n\n") + 2, data.rfind(b"\r\n\r\n") + 4)
         if end < 4:  # rfind gave -1 for both: no event has ended
             end = 0
@@ -95,7 +103,7 @@ class StreamScan:
         return b"".join(kept)
 
     def _is_usage_chunk(self, event: bytes) -> bool:
-        """Note the usage in the event; true when it carries nothing else (`choices` is empty)."""
+        """Read the usage in the event; true if it has nothing else (`choices` is empty)."""
         try:
             chunk = json.loads(event.partition(b"data:")[2])
         except ValueError:
