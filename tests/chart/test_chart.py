@@ -286,7 +286,7 @@ def test_notes_name_the_next_command_and_the_images(tmp_path):
     assert "kubectl apply" in notes
     for image in ("operator", "gateway", "engine"):
         assert f"ghcr.io/argosy-serving/{image}:" in notes
-    assert "WARNING: no Prometheus is known" in notes
+    assert "WARNING: no Prometheus is set" in notes
     fleet_of_notes = notes.split("<<'YAML'\n")[1].split("  YAML")[0]
     ServingDeployment.model_validate(yaml.safe_load(textwrap.dedent(fleet_of_notes)))
 

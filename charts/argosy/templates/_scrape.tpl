@@ -1,7 +1,7 @@
 {{/*
 What the embedded Prometheus scrapes: pods of fleets, and the operator. The labels namespace, fleet,
-role, revision and pod come from here only; what an exporter claims under these names is renamed.
-A scrape may take as long as its interval: a slow answer is better than none.
+role, revision and pod are set here only; labels of an exporter with these names are renamed.
+The scrape timeout is the whole interval: a late sample is better than none.
 */}}
 {{- define "argosy.scrapeConfig" -}}
 global:
