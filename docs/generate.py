@@ -3,12 +3,14 @@
 `crds/`, the chart's CRDs and `docs/api.md` come from the models of the API, `docs/conditions.md`
 from the truth table that the operator evaluates, `docs/runbook/` from the reasons of conditions,
 `docs/bounds.md` from the table of bounds and the CRD's own limits, `docs/parameters.md` from the
-engine's table of request parameters, `docs/metrics.md` from the programs' tables of series,
-`docs/handover.md` from the states of pulls and leases.
+engine's table of request parameters, `docs/rules.md` from the rules and gates of the scaling law,
+`docs/metrics.md` from the programs' tables of series, `docs/handover.md` from the states of pulls
+and leases.
 """
 
 import argparse
 import json
+import re
 import sys
 import textwrap
 from collections.abc import Iterator
@@ -23,6 +25,8 @@ from argosy_operator.api.bounds import DURATION_BOUNDS, NUMBER_BOUNDS
 from argosy_operator.api.conditions import RUNBOOK, Reason
 from argosy_operator.api.crd import manifest
 from argosy_operator.api.crd.definition import definitions, serving_deployments
+from argosy_operator.core.scaling.decision import MEANING, Rule
+from argosy_operator.core.scaling.pace.gates import GATES
 from argosy_operator.core.status.table import TABLE, ConditionRow, Fact
 from argosy_operator.ports import rate_limit
 from argosy_operator.ports.prometheus import metrics, server
@@ -156,6 +160,30 @@ def parameters_page() -> str:
     return "\n".join(parts) + "\n"
 
 
+def rules_page() -> str:
+    """The rules of the scaling law, and the gates in the order in which they are asked."""
+    parts = [
+        "# Rules of autoscaling",
+        NOTE,
+        "`kubectl argosy explain`, Events and `status.autoscaling` name the rule that bound a "
+        "role's\nreplicas. [How Argosy chooses replicas](autoscaling.md) explains the whole.\n",
+        "| rule | meaning |\n|---|---|",
+        *(f"| `{rule}` | {_with_code(MEANING[rule])} |" for rule in Rule),
+        "\n## Why capacity may not be removed\n",
+        "The first row that holds keeps the role's replicas; it may still grow. Where a "
+        "`gpuBudget` is too\nsmall for both roles, a role whose need is not known keeps all of its "
+        "replicas.\n",
+        "| rule | when | need known |\n|---|---|---|",
+        *(f"| `{g.rule}` | {g.meaning} | {'yes' if g.need_known else 'no'} |" for g in GATES),
+    ]
+    return "\n".join(parts) + "\n"
+
+
+def _with_code(text: str) -> str:
+    """Paths of fields as code: `<role>` would be a tag of HTML."""
+    return re.sub(r"spec\.[\w.<>]+", lambda path: f"`{path[0]}`", text)
+
+
 def handover_page() -> str:
     """States of a hand-over at both ends, and what moves them."""
     parts = [
@@ -263,6 +291,7 @@ PAGES = {
     "docs/handover.md": handover_page,
     "docs/metrics.md": metrics_page,
     "docs/parameters.md": parameters_page,
+    "docs/rules.md": rules_page,
 }
 
 

@@ -10,7 +10,7 @@ from dataclasses import dataclass, replace
 
 from argosy_operator.api.v1alpha1 import RoleName
 from argosy_operator.core.scaling import explain
-from argosy_operator.core.scaling.decision import MEANING, Decision, RoleTarget, Rule
+from argosy_operator.core.scaling.decision import Decision, RoleTarget, Rule, meaning_of
 from argosy_operator.core.scaling.estimate import capacity
 from argosy_operator.core.scaling.estimate.cold_start import cold_start_s, forecast_horizon_s
 from argosy_operator.core.scaling.estimate.demand import Demand, append_bins, estimate_demand
@@ -118,7 +118,7 @@ def _size_role(view: RoleView) -> Sized:
     current, steps = view.supply.desired, view.inputs.goals.steps
     replicas, rule = holds.apply(held, current, rule, gate.rule if gate else None, steps)
     replicas, rule = holds.clamp(replicas, rule, goal)
-    why = gate.message(view) if gate and gate.rule is rule else MEANING[rule]
+    why = gate.message(view) if gate and gate.rule is rule else meaning_of(rule, view.name)
     target = RoleTarget(view.name, current, replicas, up, rule, why)
     return Sized(target, replace(view.role, holds=held), gate)
 
@@ -148,11 +148,15 @@ def _within_budget(
     if budget.gpus(pools, floors) <= goals.gpu_budget:
         pools = tuple(replace(p, minimum=n) for p, n in zip(pools, floors, strict=True))
     fitted = budget.fit(pools, goals.gpu_budget)
-    bound, why = Rule.GPU_BUDGET, MEANING[Rule.GPU_BUDGET]
-    return tuple(
-        t if n == t.replicas else replace(t, replicas=n, rule=bound, message=why)
-        for t, n in zip(targets, fitted, strict=True)
-    )
+    return tuple(_bounded(t, n) for t, n in zip(targets, fitted, strict=True))
+
+
+def _bounded(target: RoleTarget, replicas: int) -> RoleTarget:
+    """The target with what the budget leaves it."""
+    if replicas == target.replicas:
+        return target
+    rule = Rule.GPU_BUDGET
+    return replace(target, replicas=replicas, rule=rule, message=meaning_of(rule, target.role))
 
 
 def _with_raise(role: RoleState, target: RoleTarget, now: float) -> RoleState:

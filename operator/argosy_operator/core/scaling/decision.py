@@ -1,4 +1,7 @@
-"""The answer of the scaling law and its vocabulary. Made by `decide`, read by status and people."""
+"""The answer of a scaling law and its vocabulary.
+
+Made by `decide` and `explain`; `core.reconcile`, `core.status` and the CLI read it.
+"""
 
 from dataclasses import dataclass
 from enum import StrEnum
@@ -7,102 +10,114 @@ from argosy_operator.api.v1alpha1 import RoleName
 
 
 class Rule(StrEnum):
-    """The rule that bound a role's number. Shown to people; adding one is an API change."""
+    """What bound a role's number of replicas. Users read the values: adding one changes the API."""
 
     NO_SLO = "NoSLO"
     POLICY_NONE = "PolicyNone"
     METRICS_UNAVAILABLE = "MetricsUnavailable"
-    DEMAND = "Demand"
-    IDLE = "Idle"
-    CAPACITY_GUESSED = "CapacityGuessed"
     JUST_STARTED = "JustStarted"
+    CAPACITY_GUESSED = "CapacityGuessed"
+    DEMAND = "Demand"
+    IN_FLIGHT = "InFlight"
+    BACKLOG = "Backlog"
     HOLD = "Hold"
     ATTAINMENT_BELOW_GOAL = "AttainmentBelowGoal"
-    BACKLOG = "Backlog"
-    IN_FLIGHT = "InFlight"
     SCALE_UP_PENDING = "ScaleUpPending"
     ROLLOUT_IN_PROGRESS = "RolloutInProgress"
     STEP_LIMIT = "StepLimit"
-    GPU_BUDGET = "GPUBudget"
+    IDLE = "Idle"
     MIN_REPLICAS = "MinReplicas"
     MAX_REPLICAS = "MaxReplicas"
+    GPU_BUDGET = "GPUBudget"
     SLO_UNREACHABLE = "SLOUnreachable"
 
 
 MEANING: dict[Rule, str] = {
-    Rule.NO_SLO: "no spec.slo: replicas stay at their minimum",
-    Rule.POLICY_NONE: "spec.autoscaling.policy is None: replicas stay at their minimum",
-    Rule.METRICS_UNAVAILABLE: "the metrics are unknown, stale or incomplete: nothing is removed",
-    Rule.DEMAND: "the smallest number whose predicted attainment meets the goal",
-    Rule.IDLE: "no request for a whole hold window",
+    Rule.NO_SLO: "there is no spec.slo: replicas stay at spec.roles.<role>.replicas.min",
+    Rule.POLICY_NONE: (
+        "spec.autoscaling.policy is None: replicas stay at spec.roles.<role>.replicas.min"
+    ),
+    Rule.METRICS_UNAVAILABLE: "metrics are unknown, stale or incomplete: nothing is removed",
+    Rule.JUST_STARTED: "metrics have been valid for less than one hold: nothing is removed",
     Rule.CAPACITY_GUESSED: "lengths or capacity are not measured yet: nothing is removed",
-    Rule.JUST_STARTED: "a full hold window has not been seen since the metrics came (back)",
-    Rule.HOLD: "more was needed within the hold window",
-    Rule.ATTAINMENT_BELOW_GOAL: "measured attainment is below the goal: nothing is removed",
-    Rule.BACKLOG: "queued work would outlast the start of a new replica",
+    Rule.DEMAND: "the fewest replicas whose predicted attainment meets the goal",
     Rule.IN_FLIGHT: "requests in flight need this many replicas",
-    Rule.SCALE_UP_PENDING: "an earlier scale-up of this role is still starting",
-    Rule.ROLLOUT_IN_PROGRESS: "a rollout of this role is in progress",
-    Rule.STEP_LIMIT: "spec.autoscaling.scaleUp and scaleDown limit the size of one step",
+    Rule.BACKLOG: "queued prompts would outlast the start of a new replica",
+    Rule.HOLD: "more was needed within the hold",
+    Rule.ATTAINMENT_BELOW_GOAL: "measured attainment is below the goal: nothing is removed",
+    Rule.SCALE_UP_PENDING: "an earlier scale-up is still starting: nothing is removed",
+    Rule.ROLLOUT_IN_PROGRESS: "a rollout is in progress: nothing is removed",
+    Rule.STEP_LIMIT: "spec.autoscaling.scaleUp or scaleDown limits the size of one step",
+    Rule.IDLE: "no request for a whole idle window",
+    Rule.MIN_REPLICAS: "bounded by spec.roles.<role>.replicas.min",
+    Rule.MAX_REPLICAS: "bounded by spec.roles.<role>.replicas.max",
     Rule.GPU_BUDGET: "spec.autoscaling.gpuBudget.max is used up",
-    Rule.MIN_REPLICAS: "spec.roles.<role>.replicas.min",
-    Rule.MAX_REPLICAS: "spec.roles.<role>.replicas.max",
-    Rule.SLO_UNREACHABLE: "a lone request misses the SLO: replicas only carry the load",
+    Rule.SLO_UNREACHABLE: "a request alone misses the SLO: replicas only carry the load",
 }
+"""What each rule means. The last part after a colon says what follows from it."""
+
+
+def meaning_of(rule: Rule, role: RoleName) -> str:
+    """The meaning, with the fields of this role."""
+    return MEANING[rule].replace("<role>", role)
 
 
 @dataclass(frozen=True, slots=True)
 class RoleTarget:
-    """One role's answer: set `replicas`; `current` was desired before; `rule` bound it.
-
-    `demanded` is what load alone asks for, before holds, steps, limits and budget.
-    """
+    """One role's answer."""
 
     role: RoleName
     current: int
+    """Replicas that were asked for before."""
     replicas: int
+    """Replicas to ask for now."""
     demanded: int
+    """What load alone asks for, before holds, steps, limits and budget."""
     rule: Rule
+    """What bound `replicas`."""
     message: str
 
 
 @dataclass(frozen=True, slots=True)
 class Candidate:
-    """One number of replicas that was weighed: predicted share of requests within the SLO."""
+    """One number of replicas that was weighed."""
 
     role: RoleName
     replicas: int
     attainment: float
+    """Predicted share of requests within the SLO, 0..1."""
     gpus: int
+    """GPUs that so many replicas take."""
 
 
 @dataclass(frozen=True, slots=True)
 class Decision:
-    """What to do now. `rule` and `message` are those of the role that moved, or else of the first.
-
-    `active` False: the law did not run (no SLO, blind) and `rule` says why. `reachable` False: no
-    number of replicas meets the SLO; they only carry the load. `numbers`: name with unit → what was
-    used. `relearning`: roles whose capacity is measured again because what had been learnt was not
-    usable.
-    """
+    """What to do now, and why."""
 
     at: float
+    """Seconds since the epoch, on the clock of the metrics."""
     targets: tuple[RoleTarget, ...]
     rule: Rule
+    """That of the first role that moves, otherwise of the first role."""
     message: str
     active: bool
+    """False: the law did not run, because there is no SLO or no metrics; `rule` says which."""
     reachable: bool
+    """False: no number of replicas meets the SLO; they only carry the load."""
     numbers: dict[str, float]
+    """What was used, by name with unit."""
     candidates: tuple[Candidate, ...] = ()
     clock_skew_s: float = 0.0
-    """The operator's clock minus that of the metrics' source, s."""
+    """The operator's clock minus that of the metrics' source, in seconds."""
     silent_gateways: tuple[str, ...] = ()
     """Ready gateways of which Prometheus has no fresh samples."""
     relearning: tuple[RoleName, ...] = ()
+    """Roles whose capacity is measured again, because what had been learnt was not usable."""
     unknown: tuple[str, ...] = ()
     """Role and signal of what is unknown now and keeps the role from losing replicas."""
 
     def replicas(self, role: RoleName) -> int:
+        """Raises StopIteration for a role that was not decided on."""
         return next(t.replicas for t in self.targets if t.role == role)
 
     @property

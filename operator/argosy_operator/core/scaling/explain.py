@@ -12,6 +12,7 @@ from argosy_operator.core.scaling.decision import (
     Decision,
     RoleTarget,
     Rule,
+    meaning_of,
 )
 from argosy_operator.core.scaling.estimate.demand import Demand
 from argosy_operator.core.scaling.goals import Goals, Inputs
@@ -60,7 +61,8 @@ def held(seen: Observations, goals: Goals, now: float, why: str) -> Decision:
 
 
 def _target(supply: RoleSupply, replicas: int, rule: Rule) -> RoleTarget:
-    return RoleTarget(supply.role, supply.desired, replicas, replicas, rule, MEANING[rule])
+    why = meaning_of(rule, supply.role)
+    return RoleTarget(supply.role, supply.desired, replicas, replicas, rule, why)
 
 
 def _inactive(

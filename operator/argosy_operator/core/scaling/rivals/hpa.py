@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from math import ceil
 
 from argosy_operator.api.v1alpha1 import RoleName
-from argosy_operator.core.scaling.decision import MEANING, Decision, RoleTarget, Rule
+from argosy_operator.core.scaling.decision import Decision, RoleTarget, Rule, meaning_of
 from argosy_operator.core.scaling.goals import Goals, StepLimits
 from argosy_operator.core.scaling.observe import (
     Observations,
@@ -58,7 +58,7 @@ class HorizontalPodAutoscaler:
             replicas, rule = holds.apply(held, current, Rule.DEMAND, None, steps)
             replicas, rule = holds.clamp(replicas, rule, goals.role(role))
             why = f"{number} wanted at a target of {self.targets[role]:g} per replica"
-            message = why if rule is Rule.DEMAND else f"{why}; {MEANING[rule]}"
+            message = why if rule is Rule.DEMAND else f"{why}; {meaning_of(rule, role)}"
             targets.append(RoleTarget(role, current, replicas, number, rule, message))
         return after, Decision(
             at=now,
