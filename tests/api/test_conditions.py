@@ -1,6 +1,13 @@
 """Conditions keep the time of their last change, and one order."""
 
-from argosy_operator.api.conditions import ConditionType, Reason, Statement, runbook_of, upsert
+from argosy_operator.api.conditions import (
+    ConditionType,
+    Reason,
+    Statement,
+    runbook_of,
+    upsert,
+    with_runbook,
+)
 from argosy_operator.api.v1alpha1.status import Condition
 
 READY = ConditionType.READY
@@ -58,3 +65,12 @@ def test_reasons_that_need_a_person_have_a_page_and_others_send_users_nowhere():
     assert runbook_of("OutOfMemory") == "docs/runbook/OutOfMemory.md"
     assert runbook_of("AsSpecified") == ""
     assert runbook_of("SomebodyElses") == ""
+
+
+def test_a_message_that_needs_a_person_ends_with_its_page_even_if_it_is_long():
+    page = "docs/runbook/WriteFailed.md"
+    assert with_runbook("no write.", "WriteFailed") == f"no write. See {page}"
+    long = with_runbook("x" * 5000, "WriteFailed")
+    assert long.endswith(f"See {page}")
+    assert len(long) == 1024
+    assert with_runbook("as asked", "AsSpecified") == "as asked"

@@ -392,6 +392,16 @@ def runbook_of(reason: str) -> str:
     return f"{RUNBOOK}/{known}.md" if known is not None and known.action else ""
 
 
+def with_runbook(message: str, reason: str) -> str:
+    """The message, ended by the runbook's page if the reason needs a person. A long message is cut
+    so that the page stays whole."""
+    page = runbook_of(reason)
+    if not page:
+        return message
+    link = f". See {page}"
+    return message[: LARGEST_MESSAGE - len(link)].rstrip(". ") + link
+
+
 @dataclass(frozen=True, slots=True)
 class Statement:
     """Desired content of one condition; `upsert` sets lastTransitionTime."""

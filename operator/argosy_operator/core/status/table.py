@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from enum import StrEnum, unique
 
-from argosy_operator.api.conditions import ConditionType, Reason, Statement, Truth
+from argosy_operator.api.conditions import ConditionType, Reason, Statement, Truth, with_runbook
 from argosy_operator.core.reconcile.failures import STUCK_S
 from argosy_operator.core.status.problems import CAPACITY, LOAD_FAILURES
 
@@ -241,7 +241,11 @@ TABLE: Mapping[ConditionType, tuple[ConditionRow, ...]] = {
 def conditions_of(facts: Facts, messages: Mapping[Reason, str]) -> list[Statement]:
     """One condition per type. A reason without a message of this round has its general one."""
     return [
-        Statement(type_, row.status, row.reason, messages.get(row.reason) or row.reason.meaning)
+        Statement(type_, row.status, row.reason, _message(row.reason, messages))
         for type_, rows in TABLE.items()
         for row in [next(row for row in rows if row.applies(facts))]
     ]
+
+
+def _message(reason: Reason, messages: Mapping[Reason, str]) -> str:
+    return with_runbook(messages.get(reason) or reason.meaning, reason)
