@@ -10,7 +10,7 @@ BIN := $(VENV)/bin
 PY := $(BIN)/python
 NAME ?= argosy
 DEMO_OPTIONS := $(if $(DEMO_KEEP),--keep $(DEMO_KEEP),)
-# Only when said on the command line: a KUBECONFIG of the shell is not meant for the demo.
+# Only from the command line: a KUBECONFIG of the shell is not meant for the demo.
 ifeq ($(origin KUBECONFIG),command line)
 DEMO_OPTIONS += --kubeconfig $(KUBECONFIG) --registry "$(REGISTRY)"
 endif
@@ -26,7 +26,7 @@ QUIET = $(if $(shell test -t 2 && echo terminal),,--quiet)
 # Two stamps: `.dev` holds everything but torch (10 s), `.all` adds it (4.6 GB, 20 s more).
 
 $(VENV)/.uv:
-	@$(PYTHON) -c 'import sys; sys.exit("argosy needs Python 3.11 or newer; say make PYTHON=/path/to/python3.11") if sys.version_info < (3, 11) else None'
+	@$(PYTHON) -c 'import sys; sys.exit("argosy needs Python 3.11 or newer; run make PYTHON=/path/to/python3.11") if sys.version_info < (3, 11) else None'
 	@$(PYTHON) -m local.cluster.fetch $(VENV)
 	@$(BIN)/pip install --quiet --disable-pip-version-check "uv>=0.9"
 	@touch $@
@@ -63,7 +63,7 @@ check: $(VENV)/.all ## format, lint, types, layers
 	$(BIN)/lint-imports
 
 .PHONY: format
-format: $(VENV)/.dev ## format and mend what the linter can mend
+format: $(VENV)/.dev ## format, and fix what the linter can fix
 	$(BIN)/ruff format .
 	$(BIN)/ruff check --fix .
 
@@ -106,3 +106,7 @@ demo: ## the product, from a fresh clone: cluster, chart, a real answer, a fleet
 .PHONY: bench-engine
 bench-engine: $(VENV)/.all ## one decode step and one prefill beside the limit of this machine
 	$(PY) -m argosy_bench.suites.engine --json build/bench/engine.json
+
+.PHONY: bench-gateway
+bench-gateway: $(VENV)/.dev ## CPU of the gateway per streamed token, its memory and start
+	$(PY) -m argosy_bench.suites.gateway --json build/bench/gateway.json

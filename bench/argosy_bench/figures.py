@@ -1,8 +1,7 @@
 """The one writer of figures files: values with their unit, target, environment and command.
 
 A suite declares its figures as a table of `Figure` rows, puts values into `Figures`, and ends with
-`write` (JSON), `table` (the terminal) and `failed` (its exit status). `local/demo` and every
-`make bench-*` use it, so all figures files read alike.
+`conclude`. `local/demo` and every `make bench-*` use it, so all figures files have one format.
 """
 
 import json
@@ -14,6 +13,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Literal
 
+from rich.console import Console
 from rich.table import Table
 
 
@@ -115,6 +115,17 @@ class Figures:
         target = self.rows[name].target
         assert target is not None
         return target
+
+
+def conclude(figures: Figures, path: Path | None) -> int:
+    """End a suite: print the table, write the figures file, return the exit status.
+
+    `path` None writes no file. The status is 1 if a target of the product is missed.
+    """
+    Console(highlight=False).print(figures.table())
+    if path is not None:
+        figures.write(path)
+    return 1 if figures.failed() else 0
 
 
 def environment() -> dict[str, str | int | float]:

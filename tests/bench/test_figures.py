@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 from rich.console import Console
 
-from argosy_bench.figures import Figure, Figures, Target, environment
+from argosy_bench.figures import Figure, Figures, Target, conclude, environment
 from local.demo.figures import FIGURES
 
 ROWS = (
@@ -77,6 +77,14 @@ def test_the_table_shows_a_target_that_was_not_measured():
         console.print(measured(speed=12, start_s=1).table())
     lines = shown.get().splitlines()
     assert any("lost" in line and "not measured" in line and "== 0" in line for line in lines)
+
+
+def test_a_suite_ends_with_its_table_its_file_and_its_status(tmp_path: Path, capsys):
+    path = tmp_path / "figures.json"
+    assert conclude(measured(speed=11, start_s=9, lost=0), path) == 0
+    assert "speed" in capsys.readouterr().out
+    assert json.loads(path.read_text())["figures"]["speed"] == 11
+    assert conclude(measured(speed=11, start_s=1, lost=1), None) == 1
 
 
 def test_docs_demo_explains_every_figure_of_the_demo():

@@ -15,9 +15,7 @@ import time
 from collections.abc import Iterator
 from pathlib import Path
 
-from rich.console import Console
-
-from argosy_bench.figures import Figure, Figures
+from argosy_bench.figures import Figure, Figures, conclude
 from argosy_engine.config import EngineConfig
 from argosy_engine.core.sampling import SamplingParams
 from argosy_engine.core.step import Chunk, StepPlan
@@ -175,10 +173,7 @@ def main() -> int:
         "torch": torch.__version__,
         "cuda": torch.cuda.get_device_name() if torch.cuda.is_available() else None,
     }
-    Console(highlight=False).print(figures.table())
-    if asked.json:
-        figures.write(asked.json)
-    return 1 if figures.failed() else 0
+    return conclude(figures, asked.json)
 
 
 if __name__ == "__main__":
