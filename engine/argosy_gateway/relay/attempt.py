@@ -32,7 +32,7 @@ class FailedAttempt:
 
     reason: RetryReason
     detail: str = ""
-    """What happened, for the log and for the client."""
+    """What happened; the client sees it if its stream breaks off."""
     worked: bool = False
     """The engine had begun the work. Such attempts are few; the others are bounded by time."""
     timed_out: bool = False
@@ -72,7 +72,10 @@ class Attempt:
         self._reservation = fleet.in_flight.reserve(route, request.prompt_tokens)
         self._first_token_timer: asyncio.TimerHandle | None = None
         self._exchange: http1.Exchange | None = None
-        self._began_at = self._sent_at = fleet.clock()
+        self._began_at = fleet.clock()
+        """Before connecting: what `health` compares with a suspension's begin."""
+        self._sent_at = self._began_at
+        """When the request was sent: the begin of the engine's work."""
         self._timed_out = False
 
     def __enter__(self) -> Self:
@@ -171,8 +174,9 @@ class Attempt:
         )
 
     def _not_accepted(self, head: http1.Head) -> FailedAttempt | None:
-        """The answer of a pod that did not take the request, without a failure of its engine."""
+        """A FailedAttempt if another program answered, or if the engine drains; else None."""
         directory, pod = self._fleet.directory, self._route.head
+        # A decode engine names its pod in the first header, a colocated one in the second.
         name = head.get(b"x-argosy-decode-pod") or head.get(b"x-argosy-pod")
         if name != pod.name.encode():
             found = name and name[:80]

@@ -59,6 +59,7 @@ class Relay:
         self._tried: set[str] = set()
         """Uids of the pods that failed this request or were busy: they are chosen last."""
         self._role_mode = fleet.role_mode()
+        """Label of the outcome; that of the last route once there is one."""
         self._task: asyncio.Task[Any] | None = None
         self._stopped = False
 
@@ -79,14 +80,14 @@ class Relay:
         self._task = asyncio.current_task()
         fleet.relays.add(self)
         fleet.metrics.accepted()
-        fleet.retries.request()
+        fleet.retries.count_request()
         try:
             ending = await self._serve()
         except asyncio.CancelledError:
             if not self._stopped:
                 raise
             if self._task is not None:
-                self._task.uncancel()
+                self._task.uncancel()  # `stop` cancelled it, to get here
             ending = Ending.OK if self._answer.stream_done else Ending.CLIENT_GONE
         except Exception:
             log.exception("request failed inside the gateway")
@@ -102,11 +103,15 @@ class Relay:
             )
 
     async def _serve(self) -> Ending:
-        """Try one pod after the other. Only attempts that cost an engine's work are counted."""
+        """Try one pod after the other until the client has an answer or the limits are reached.
+
+        `queue_timeout_s` bounds the waiting. `failed_attempts` and the retry budget bound attempts
+        that cost an engine's work.
+        """
         fleet = self._fleet
-        worked, waiting_since = 0, fleet.clock()
+        failures, waiting_since = 0, fleet.clock()
         failed: FailedAttempt | None = None
-        while (route := await self._route(waiting_since, failed)) is not None:
+        while (route := await self._choose(waiting_since, failed)) is not None:
             if failed is not None:
                 fleet.metrics.retried(failed.reason)
             result = await self._try(route)
@@ -117,19 +122,19 @@ class Relay:
                 await self._answer.break_off(failed.detail)
                 return Ending.FAILED
             if failed.worked:
-                worked, waiting_since = worked + 1, fleet.clock()
-                if failed.timed_out or worked >= fleet.config.limits.failed_attempts:
+                failures, waiting_since = failures + 1, fleet.clock()
+                if failed.timed_out or failures >= fleet.config.limits.failed_attempts:
                     break
                 if not fleet.retries.take():
                     fleet.metrics.retry_refused()
                     break
         return await self._give_up(failed)
 
-    async def _route(self, waiting_since: float, failed: FailedAttempt | None) -> Route | None:
-        """A route, waited for if need be; None after `queue_timeout_s`.
+    async def _choose(self, waiting_since: float, failed: FailedAttempt | None) -> Route | None:
+        """The pods of the next attempt. Waits for them for `queue_timeout_s`, then returns None.
 
-        After a busy pod only a healthy one is worth an attempt. If there is none, all pods were
-        busy a moment ago, and the client gets that answer at once.
+        After a busy pod only a healthy one is tried. If there is none, all pods were busy a moment
+        ago: the result is None without waiting, and the client gets the 429.
         """
         fleet = self._fleet
         busy = failed is not None and failed.reason is RetryReason.BUSY
@@ -143,6 +148,7 @@ class Relay:
         return None
 
     async def _try(self, route: Route) -> Ending | FailedAttempt:
+        """One attempt on this route."""
         number = self._reached + 1
         self._role_mode = route.mode
         logs.bind(attempt=number)
@@ -158,15 +164,19 @@ class Relay:
         return result
 
     async def _give_up(self, failed: FailedAttempt | None) -> Ending:
+        """Send the last engine's own error if it gave one, else an error of the gateway."""
         if failed is not None and failed.body:
             await self._answer.send_whole(failed.status, failed.headers, failed.body)
             return Ending.SHED if failed.status == 429 else Ending.FAILED
         if failed is None:
-            text, status, code = "No engine is ready.", 503, "no_engine_ready"
+            text = "No engine is ready; try again later."
+            status, code = 503, "no_engine_ready"
         elif failed.timed_out:
-            text, status, code = "The engine did not answer in time.", 504, "engine_timeout"
+            text = "The engine did not answer in time; a shorter request may succeed."
+            status, code = 504, "engine_timeout"
         else:
-            text, status, code = f"Every engine failed ({failed.reason}).", 503, "engines_failed"
+            text = f"Every engine failed ({failed.reason}); try again later."
+            status, code = 503, "engines_failed"
         log.info("given up with status %d: %s", status, text)
         await self._answer.send_error(
             RequestError(status, text, type="server_error", code=code, headers={"retry-after": "1"})

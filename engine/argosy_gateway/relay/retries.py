@@ -18,7 +18,7 @@ class RetryBudget:
         """`reserve` is in retries; the bucket counts in requests, five to a retry."""
         self._full = self._left = reserve * _REQUESTS_PER_RETRY
 
-    def request(self) -> None:
+    def count_request(self) -> None:
         """A request was accepted."""
         self._left = min(self._left + 1, self._full)
 

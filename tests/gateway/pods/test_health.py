@@ -212,6 +212,6 @@ def test_prefill_pods_stay_candidates_whatever_the_heads_did(health, clock):
 def test_retries_are_a_reserve_and_a_fifth_of_the_requests():
     budget, made = RetryBudget(10), 0
     for _ in range(1000):
-        budget.request()
+        budget.count_request()
         made += budget.take()
     assert made == pytest.approx(10 + 200, abs=3)
