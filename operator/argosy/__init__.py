@@ -1,7 +1,7 @@
-"""The `argosy` command: one name, three programs, none of them imported before it is asked for.
+"""The `argosy` command: one name for three programs.
 
-An operator image holds no torch and a gateway image no kopf, so the first word after `argosy`
-decides which package is imported.
+The first word after `argosy` decides which package is imported: the operator's image has no torch,
+and the gateway's image has no kopf.
 """
 
 import importlib

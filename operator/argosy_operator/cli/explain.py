@@ -2,7 +2,7 @@
 
 import asyncio
 import sys
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
 
@@ -11,14 +11,18 @@ if TYPE_CHECKING:
 
 
 def explain(
-    name: Annotated[str, typer.Argument(help="The ServingDeployment.")],
+    name: Annotated[str, typer.Argument(help="Name of the ServingDeployment.")],
     namespace: Annotated[
-        str | None, typer.Option("-n", "--namespace", help="Else the current context's.")
+        str | None, typer.Option("-n", "--namespace", help="Default: the current context's.")
     ] = None,
-    output: Annotated[str, typer.Option("-o", help="text or json.")] = "text",
-    kubeconfig: Annotated[str | None, typer.Option(help="Else $KUBECONFIG, or the pod's.")] = None,
+    output: Annotated[
+        Literal["text", "json"], typer.Option("-o", help="json prints status.autoscaling.")
+    ] = "text",
+    kubeconfig: Annotated[
+        str | None, typer.Option(help="Default: $KUBECONFIG, else the pod's account.")
+    ] = None,
 ) -> int:
-    """Say why the fleet has the replicas that it has."""
+    """Explain the last decision that changed a fleet's replicas."""
     from argosy_operator.cli.explanation import explanation
     from argosy_operator.ports.access import Access, AccessError
     from argosy_operator.ports.protocols import ClusterError

@@ -1,6 +1,6 @@
 """`argosy operator run`: reads the flags and starts the control loop of `shell/app.py`.
 
-The chart passes every flag (charts/argosy/templates/deployment.yaml); a test compares the two.
+In a cluster the flags come from the chart (charts/argosy/templates/operator.yaml).
 """
 
 import asyncio
@@ -23,44 +23,55 @@ DEFAULT_GATEWAY = f"ghcr.io/argosy-serving/gateway:{version('argosy')}"
 Allowed = Annotated[
     list[str] | None,
     typer.Option(
-        help="host:port, *.suffix:port or network/bits:port that fleets may name beside it."
+        help="Another address that fleets may name: host:port, *.suffix:port or "
+        "network/bits:port. May be repeated."
     ),
 ]
 Qps = Annotated[
     float,
-    typer.Option(min=1.0, max=10_000.0, help="Calls a second to the API server, on average."),
+    typer.Option(min=1.0, max=10_000.0, help="Calls per second to the API server, on average."),
 ]
 Burst = Annotated[
-    int, typer.Option(min=1, max=100_000, help="Calls to the API server after a quiet time.")
+    int,
+    typer.Option(min=1, max=100_000, help="Calls to the API server at once, after a quiet time."),
 ]
 LogFormat = Annotated[
     Literal["auto", "json", "text"],
-    typer.Option(help="Of the log. auto: text on a terminal, JSON elsewhere."),
+    typer.Option(help="Format of the log. auto: text on a terminal, JSON elsewhere."),
 ]
-LogLevel = Annotated[Literal["info", "debug"], typer.Option(help="debug: more about each round.")]
+LogLevel = Annotated[
+    Literal["info", "debug"], typer.Option(help="debug also logs each step of each reconcile.")
+]
 
 
 def run(
     namespace: Annotated[str, typer.Option(help="Namespace to watch, or all.")] = "all",
-    prometheus_url: Annotated[str | None, typer.Option(help="Prometheus' address.")] = None,
+    prometheus_url: Annotated[str | None, typer.Option(help="URL of Prometheus.")] = None,
     prometheus_token_file: Annotated[
-        Path | None, typer.Option(help="File with the bearer token for that address.")
+        Path | None, typer.Option(help="File with the bearer token for that URL.")
     ] = None,
     prometheus_allow: Allowed = None,
-    engine_image: Annotated[str, typer.Option(help="Default image of engines.")] = DEFAULT_ENGINE,
-    gateway_image: Annotated[str, typer.Option(help="Image of gateways.")] = DEFAULT_GATEWAY,
+    engine_image: Annotated[
+        str, typer.Option(help="Image of engines without spec.engine.image.")
+    ] = DEFAULT_ENGINE,
+    gateway_image: Annotated[
+        str, typer.Option(help="Image of the fleets' gateways.")
+    ] = DEFAULT_GATEWAY,
     lease_namespace: Annotated[
-        str | None, typer.Option(help="Namespace of the Lease. Default: the pod's own.")
+        str | None,
+        typer.Option(help="Namespace of the Lease. Default: $POD_NAMESPACE, else default."),
     ] = None,
-    lease_name: Annotated[str, typer.Option(help="The Lease's name.")] = "argosy-operator",
+    lease_name: Annotated[str, typer.Option(help="Name of the Lease.")] = "argosy-operator",
     metrics_port: Annotated[int, typer.Option(help="Port of probes and metrics.")] = 8081,
-    kubeconfig: Annotated[str | None, typer.Option(help="Else $KUBECONFIG, or the pod's.")] = None,
+    kubeconfig: Annotated[
+        str | None, typer.Option(help="Default: $KUBECONFIG, else the pod's account.")
+    ] = None,
     kube_api_qps: Qps = 100.0,
     kube_api_burst: Burst = 200,
     log_format: LogFormat = "auto",
     log_level: LogLevel = "info",
 ) -> int:
-    """Run the operator until it is told to stop, or may no longer lead (status 1)."""
+    """Run the operator until a signal stops it (status 0) or it loses its Lease (status 1)."""
     from argosy_operator.ports.access import AccessError
     from argosy_operator.render.images import Images
     from argosy_operator.shell import app
@@ -83,10 +94,10 @@ def run(
     try:
         status = asyncio.run(app.run(options))
     except AccessError as error:
-        logging.getLogger("argosy.cli").error("the operator ends: %s", error)
+        logging.getLogger("argosy.cli").error("cannot reach the API server: %s", error)
         status = 1
     sys.stderr.flush()
-    # kopf's thread is a daemon; a process that lost its Lease must not wait for it
+    # kopf runs in a daemon thread. A process that lost its Lease must not wait for it.
     os._exit(status)
 
 

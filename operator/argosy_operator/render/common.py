@@ -1,8 +1,7 @@
-"""What all children of a fleet have in common: metadata, and the restricted Pod Security profile.
+"""What the children of a fleet have in common: metadata, and the restricted Pod Security profile.
 
-Everything here is a function of values; `ports` applies the results. All children live in the
-fleet's namespace and are owned by it, so that Kubernetes removes them with the fleet, with the
-operator gone, too.
+All children are in the fleet's namespace and the fleet owns them. Kubernetes deletes them with the
+fleet, even when the operator is uninstalled.
 """
 
 from collections.abc import Mapping
@@ -11,12 +10,12 @@ from argosy_operator.api.v1alpha1 import API_VERSION, ServingDeployment
 from argosy_operator.core.fleet import names
 from argosy_operator.core.fleet.objects import Object
 
-UID = 65532  # the images' user; numeric, so that runAsNonRoot can be checked without the image
+UID = 65532
+"""User of the images. Numeric, so that the kubelet can check runAsNonRoot without the image."""
 
 HUNG_GRACE_S = 10
-"""From SIGTERM to SIGKILL for a process that hangs: in the time of a drain its requests, which
-could be answered elsewhere, would wait in vain."""
-
+"""From SIGTERM to SIGKILL for a process that hangs, s. Shorter than a drain: its requests get no
+answer here and are sent to another pod once it is gone."""
 
 GRACE_MARGIN_S = 10
 """Between a program's own drain timeout and SIGKILL, s."""
@@ -38,7 +37,7 @@ def owner_references(fleet: ServingDeployment) -> list[Object]:
 
 def metadata(fleet: ServingDeployment, name: str, role: str, revision: str | None = None) -> Object:
     """Metadata of a child. Labels and annotations of the fleet are not copied: Argo CD and Flux
-    would take the children for their own."""
+    would treat the children as their own objects."""
     return {
         "name": name,
         "namespace": fleet.namespace,
@@ -48,7 +47,7 @@ def metadata(fleet: ServingDeployment, name: str, role: str, revision: str | Non
 
 
 def scrape_annotations(port: int, path: str = "/metrics") -> dict[str, str]:
-    """What Prometheus' customary pod discovery looks for."""
+    """The annotations that the usual pod discovery of Prometheus reads."""
     return {
         "prometheus.io/scrape": "true",
         "prometheus.io/port": str(port),
@@ -76,7 +75,7 @@ def container_security() -> Object:
 
 
 def identity_env() -> list[Object]:
-    """Who the pod is, by the downward API."""
+    """Name, address and namespace of the pod, from the downward API."""
     paths = {
         "POD_NAME": "metadata.name",
         "POD_IP": "status.podIP",
@@ -89,7 +88,7 @@ def identity_env() -> list[Object]:
 
 
 def http_probe(path: str, port: int, *, period_s: int, failures: int, timeout_s: int = 2) -> Object:
-    """An HTTP probe by number of port; nothing but what differs from Kubernetes' defaults."""
+    """An HTTP probe. Fields with Kubernetes' default are left out."""
     return {
         "httpGet": {"path": path, "port": port},
         "periodSeconds": period_s,
@@ -99,14 +98,17 @@ def http_probe(path: str, port: int, *, period_s: int, failures: int, timeout_s:
 
 
 def liveness_probe(path: str, port: int) -> Object:
-    """For a page that fails when nothing progresses: such a process finishes no answer, and does
-    not hear SIGTERM either. It gets `HUNG_GRACE_S` instead of the time that a drain may take."""
+    """For a page that fails when the process hangs.
+
+    A process that hangs finishes no answer and ignores SIGTERM, so it gets `HUNG_GRACE_S` instead
+    of the time of a drain.
+    """
     probe = http_probe(path, port, period_s=10, failures=3, timeout_s=5)
     return {**probe, "terminationGracePeriodSeconds": HUNG_GRACE_S}
 
 
 def spread(selector: dict[str, str]) -> list[Object]:
-    """Pods on different nodes where that is possible, and anywhere where it is not."""
+    """Prefer different nodes for these pods; never leave one unscheduled for that."""
     return [
         {
             "maxSkew": 1,
@@ -118,7 +120,7 @@ def spread(selector: dict[str, str]) -> list[Object]:
 
 
 def disruption_budget(fleet: ServingDeployment, name: str, role: str) -> Object:
-    """At most one pod of the role is evicted at a time; pods that are not ready never block."""
+    """Evict at most one pod of the role at a time. Pods that are not ready never block."""
     return {
         "apiVersion": "policy/v1",
         "kind": "PodDisruptionBudget",

@@ -1,11 +1,11 @@
 """The fleet's gateway: one Deployment with its own account, and the Service that clients use.
 
-It reads pods of its namespace and nothing else; the Role's text is fixed, nothing of it comes from
-the spec. It is owned by the fleet, so that it serves on when the operator is uninstalled.
+The gateway may read the pods of its namespace and nothing else; nothing in its Role comes from the
+spec. The fleet owns it, so it keeps serving when the operator is uninstalled.
 
-A pod's token is bound to the uid of its account, and the kubelet asks for another one only when
-most of its hour is over. So when the account was deleted and made anew, the pods are replaced:
-their template then names the new account (`account_of`).
+A pod's token is bound to the uid of its ServiceAccount, and the kubelet renews it only after most
+of an hour. If the account is deleted and created again, the gateway pods must be replaced: the pod
+template then names the new account (`account_of`).
 """
 
 from collections.abc import Mapping
@@ -30,15 +30,17 @@ from argosy_operator.render.common import (
 )
 from argosy_operator.render.images import Images
 
-# Between "the Service no longer lists this pod" and SIGTERM: kube-proxies need a moment to hear.
 DEREGISTER_S = 5
+"""Between a pod's removal from the Service and SIGTERM, s: kube-proxy needs a moment to follow."""
 
 
 def objects(
     fleet: ServingDeployment, images: Images, *, account: str | None = None
 ) -> list[Object]:
-    """All objects of the gateway, in the order in which they should be applied; `account` is the
-    uid that its pods' template names (`account_of` the observed ones)."""
+    """All objects of the gateway, in the order in which to apply them.
+
+    `account` is the uid that the pod template names, `account_of` the observed objects.
+    """
     name = names.gateway(fleet.name)
     return [
         _account(fleet),
@@ -53,17 +55,21 @@ def objects(
 def account_of(
     account: Mapping[str, Any] | None, deployment: Mapping[str, Any] | None
 ) -> str | None:
-    """The uid of an account that is younger than the Deployment which runs under it, else None.
-    While there is no account, what the Deployment's template named before."""
+    """The account's uid if it is younger than the gateway's Deployment, else None.
+
+    While the account does not exist, the uid that the Deployment's template has now.
+    """
     if deployment is None:
         return None
     if account is None:
         template = deployment["spec"]["template"]["metadata"]
-        named = (template.get("annotations") or {}).get(names.ACCOUNT)
-        return None if named is None else str(named)
-    born, made = (seconds(o["metadata"].get("creationTimestamp")) for o in (account, deployment))
-    anew = born is not None and made is not None and born > made
-    return str(account["metadata"]["uid"]) if anew else None
+        uid = (template.get("annotations") or {}).get(names.ACCOUNT)
+        return None if uid is None else str(uid)
+    objects_at = (seconds(o["metadata"].get("creationTimestamp")) for o in (account, deployment))
+    account_s, deployment_s = objects_at
+    if account_s is None or deployment_s is None or account_s <= deployment_s:
+        return None
+    return str(account["metadata"]["uid"])
 
 
 def _metadata(fleet: ServingDeployment, name: str | None = None) -> Object:

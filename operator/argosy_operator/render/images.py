@@ -1,11 +1,15 @@
-"""The images that the operator was installed with; a fleet may name another engine image."""
+"""The images of a fleet's pods."""
 
 from dataclasses import dataclass
 
 
 @dataclass(frozen=True, slots=True)
 class Images:
-    """Names as `image:` takes them. Pulling follows Kubernetes' rule for the tag."""
+    """The images that the operator was installed with, as in a container's `image`.
+
+    imagePullPolicy is not set: Kubernetes pulls always for the tag latest, else if not present.
+    """
 
     engine: str
+    """For fleets without spec.engine.image."""
     gateway: str

@@ -1,4 +1,4 @@
-"""One role's handles: the ServingRole that can be scaled, and its disruption budget."""
+"""A role's objects besides its Deployments: the ServingRole and the disruption budget."""
 
 from argosy_operator.api.v1alpha1 import API_VERSION, RoleName, ServingDeployment
 from argosy_operator.core.fleet import names
@@ -7,7 +7,7 @@ from argosy_operator.render.common import disruption_budget, metadata
 
 
 def serving_role(fleet: ServingDeployment, role: RoleName) -> Object:
-    """The ServingRole without replicas: those are turned through /scale only."""
+    """The ServingRole without replicas, which are written through /scale only."""
     return {
         "apiVersion": API_VERSION,
         "kind": "ServingRole",
