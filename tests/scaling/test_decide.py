@@ -20,10 +20,12 @@ from argosy_operator.core.scaling.observe import (
     Unknown,
     Value,
 )
+from argosy_operator.core.scaling.signals.samples import TRANSFERS, Round, Series, assemble
 from argosy_operator.core.scaling.state import ScalingState
-from tests.scaling.ramp import GOALS
+from tests.scaling.ramp import ENGINE, GOALS
 
 START = 1000.0
+PRIMED = replace(GOALS, prior=ENGINE)
 
 
 def metrics(now: float, rate: float, **more: object) -> FleetMetrics:
@@ -175,3 +177,17 @@ def test_a_budget_below_what_is_held_is_the_users_word() -> None:
         ScalingState(), Observations(metrics(START, 0.5), supply(3, 3)), goals, START
     )
     assert [t.replicas for t in decision.targets] == [1, 1]
+
+
+def test_a_cold_fleets_first_transfers_do_not_grow_decode() -> None:
+    """Three pulls of 0.6 s would leave 29.8 ms of the 40 ms of TPOT; a step alone takes 28.8 ms."""
+    labels = {"role": "decode", "pod": "decode-0", "side": "receive"}
+    pulls = tuple(
+        Series(f"{TRANSFERS}_{part}", labels, ((START - 10, 0.0), (START, grown)))
+        for part, grown in (("sum", 1.8), ("count", 3.0))
+    )
+    transfer = assemble(Round(START, pulls, 1, 1), GOALS.windows).kv_transfer_s
+    decision = follow(
+        lambda now: metrics(now, 1.0, kv_transfer_s=transfer), supply(1, 1), goals=PRIMED
+    )
+    assert decision.replicas("decode") == 1

@@ -12,7 +12,17 @@ from argosy_operator.core.scaling.estimate.demand import (
     score,
 )
 from argosy_operator.core.scaling.goals import Windows
-from argosy_operator.core.scaling.signals.samples import RECEIVED, Series, arrival_bins, at_time
+from argosy_operator.core.scaling.observe import Idle, Signal, Value
+from argosy_operator.core.scaling.signals.samples import (
+    ENOUGH_TRANSFERS,
+    RECEIVED,
+    TRANSFERS,
+    Round,
+    Series,
+    arrival_bins,
+    assemble,
+    at_time,
+)
 
 POINTS = st.lists(st.tuples(st.integers(0, 1000), st.integers(0, 50)), min_size=1, max_size=30).map(
     lambda found: tuple((float(t), float(v)) for t, v in sorted(dict(found).items()))
@@ -51,3 +61,24 @@ def test_a_forecast_whose_window_was_not_seen_is_not_scored() -> None:
     assert score(state, windows).residuals == ()
     seen = DemandState(end=100.0, counts=(5.0,) * 10, pending=(Forecast(95.0, 1.0),))
     assert score(seen, windows).residuals == ((5.0, 4.0),)
+
+
+def transferred(count: float, total_s: float, window_s: float = 180.0) -> Signal:
+    """The mean transfer of a decode pod that pulled `count` KV in the window."""
+    labels = {"role": "decode", "pod": "decode-0", "side": "receive"}
+    series = tuple(
+        Series(f"{TRANSFERS}_{part}", labels, ((1000.0 - window_s / 2, 0.0), (1000.0, grown)))
+        for part, grown in (("sum", total_s), ("count", count))
+    )
+    return assemble(Round(1000.0, series, 1, 1), Windows()).kv_transfer_s
+
+
+def test_the_first_transfers_are_too_few_for_a_mean() -> None:
+    """They open connections: charged to TPOT, three slow ones made decode grow from 1 to 3."""
+    assert transferred(3, 2.7) == Idle(1000.0)
+    assert transferred(ENOUGH_TRANSFERS - 1, 10.0) == Idle(1000.0)
+    assert transferred(ENOUGH_TRANSFERS, 0.8) == Value(0.8 / ENOUGH_TRANSFERS, 1000.0)
+
+
+def test_enough_transfers_are_those_whose_standard_error_is_a_quarter_of_their_mean() -> None:
+    assert ENOUGH_TRANSFERS**-0.5 == 0.25

@@ -12,22 +12,27 @@ from math import isfinite
 from argosy_operator.api.v1alpha1 import RoleName
 
 LARGEST = 1e15
-"""No rate, length, time or count of a fleet is larger; a larger number is not a measurement."""
+"""Upper bound of any plausible signal; larger values are treated as corrupt."""
 
 
 @dataclass(frozen=True, slots=True)
 class Value:
-    """A measured number; `at` is the time of its newest sample."""
+    """A measured number."""
 
     value: float
     at: float
+    """Time of its newest sample."""
 
 
 @dataclass(frozen=True, slots=True)
 class Idle:
-    """The source is up and its counter exists, and nothing happened: a measured nothing."""
+    """The source is up and its counter exists, but nothing happened, or too little to measure.
+
+    For arrivals that means no requests. Of a mean the last value counts.
+    """
 
     at: float
+    """Time of the newest sample."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,15 +48,16 @@ NOT_ASKED = Unknown("NotAsked")
 
 
 def plausible(number: float) -> bool:
-    """Can it be a measurement: finite, not negative, no larger than any fleet's?"""
+    """Whether it can be a measurement: finite, not negative, at most `LARGEST`."""
     return isfinite(number) and 0 <= number <= LARGEST
 
 
 @dataclass(frozen=True, slots=True)
 class Bin:
-    """Requests that arrived at all gateways in the scrape interval that ended at `end`."""
+    """Requests that arrived at all gateways in one scrape interval."""
 
     end: float
+    """End of the interval."""
     count: float
 
 
@@ -63,92 +69,106 @@ class StepDelta:
     """
 
     at: float
+    """Time of the newer scrape."""
     seconds: float
+    """Time in steps."""
     steps: float
     prefill_tokens: float = 0.0
+    """Prompt tokens prefilled."""
     prefill_requests: float = 0.0
+    """Prompts finished."""
     decode_sequences: float = 0.0
+    """Sequences, summed over the steps."""
     context_tokens: float = 0.0
+    """Tokens of context of those sequences, summed over the steps."""
 
 
 @dataclass(frozen=True, slots=True)
 class RoleMetrics:
-    """Engines of one role. Sums are over the pods that report; `pods_reporting` says how many."""
+    """Engines of one role. Gauges are sums over the pods that report."""
 
     role: RoleName
     pods_reporting: int = 0
+    """Pods with a fresh sample."""
     steps: tuple[StepDelta, ...] = ()
     running: Signal = NOT_ASKED
+    """Sequences in flight."""
     outstanding_prompt_tokens: Signal = NOT_ASKED
+    """Prompt tokens that are queued or being prefilled."""
     kv_capacity_tokens: Signal = NOT_ASKED
-    """Of one replica (smallest of the reporting pods)."""
+    """KV tokens of one replica: the smallest of the reporting pods."""
 
 
 @dataclass(frozen=True, slots=True)
 class FleetMetrics:
-    """One round of questions to the metrics' source.
-
-    `arrivals` (per second, over the rate window) decides between Value, Idle and Unknown; `bins`
-    carries the same counts exactly, oldest first, one per scrape interval. Attainments are over
-    the attainment window; `scored` is the number of verdicts in it (shed requests count as misses).
-    """
+    """One round of queries to the metrics' source, for one fleet."""
 
     at: float
+    """When the source evaluated them, on its own clock, as are all other times here."""
     arrivals: Signal
+    """Requests per second over the rate window, at all gateways."""
     bins: tuple[Bin, ...] = ()
+    """The same requests in exact counts, oldest first, one per scrape interval."""
     prompt_tokens: Signal = NOT_ASKED
+    """Mean length of a prompt, E[L]."""
     prompt_tokens_squared: Signal = NOT_ASKED
     """Second moment E[L²] of the prompt's length."""
     output_tokens: Signal = NOT_ASKED
+    """Mean length of an answer."""
     kv_transfer_s: Signal = NOT_ASKED
     """Mean time of one KV transfer as decode sees it; charged to TPOT."""
     attainment: Signal = NOT_ASKED
+    """Share of requests within both limits of the SLO, over the attainment window."""
     ttft_attainment: Signal = NOT_ASKED
     tpot_attainment: Signal = NOT_ASKED
     ttft_p90_s: Signal = NOT_ASKED
+    """For status only; no rule reads it."""
     tpot_p90_s: Signal = NOT_ASKED
-    """What people read in status; nothing is decided by these two."""
+    """For status only; no rule reads it."""
     scored: float = 0.0
+    """Verdicts in the attainment window; a shed request is a miss."""
     clock_skew_s: float = 0.0
-    """The operator's clock minus the clock of the samples' source, s. `at` and all other times are
-    on the source's clock."""
+    """The operator's clock minus the clock of the metrics' source."""
     silent_gateways: tuple[str, ...] = ()
-    """Ready gateways whose arrivals are not known: the other numbers are a part of the whole."""
+    """Ready gateways without fresh samples: the other numbers are a part of the whole."""
     roles: tuple[RoleMetrics, ...] = ()
 
     def role(self, role: RoleName) -> RoleMetrics:
+        """The role's engines; empty if none was asked about."""
         return next((r for r in self.roles if r.role == role), RoleMetrics(role))
 
 
 def unknown_metrics(at: float, reason: str) -> FleetMetrics:
-    """The round that failed as a whole (Prometheus away, time-out, no gateway target up)."""
+    """A round that failed as a whole, because Prometheus or all gateways are away."""
     return FleetMetrics(at=at, arrivals=Unknown(reason))
 
 
 @dataclass(frozen=True, slots=True)
 class RoleSupply:
-    """Pods of one role as Kubernetes knows them. `desired` is what the operator asked for last.
-
-    `pending` are pods that are wanted but not ready yet (unschedulable ones included);
-    `cold_starts_s` are the newest measured times from "replica wanted" to "ready", newest last.
-    """
+    """Pods of one role as Kubernetes knows them."""
 
     role: RoleName
     desired: int
+    """Replicas that the operator asked for last."""
     ready: int
     pending: int = 0
+    """Pods that are wanted but not ready yet, unschedulable ones included."""
     unschedulable: int = 0
     draining: int = 0
     cold_starts_s: tuple[float, ...] = ()
+    """Newest measured times from "replica wanted" to "ready", newest last."""
     gpus_per_replica: int = 1
     rolling: bool = False
-    """A rollout is in progress in this role: no scale-down."""
+    """Whether a rollout of this role is in progress."""
 
 
 @dataclass(frozen=True, slots=True)
 class Observations:
+    """What a law observes in one round."""
+
     metrics: FleetMetrics
     supply: tuple[RoleSupply, ...]
 
     def of(self, role: RoleName) -> RoleSupply:
-        return next(s for s in self.supply if s.role == role)
+        """Raises StopIteration for a role that the fleet does not have."""
+        return next(supply for supply in self.supply if supply.role == role)

@@ -1,9 +1,9 @@
 """Raw samples of counters and gauges → one `FleetMetrics`.
 
-`ports/prometheus` (range samples of the last window) and the simulator both end here, so that the
-windows' arithmetic exists once, in exact counts. PromQL's `increase()` extrapolates to the window's
-edges, which at a handful of scrapes and requests is an error of 20–50 %; here nothing is invented:
-an increase is the difference of two samples of one series, a fall is a restart and counts from 0.
+`ports.prometheus` (range samples of the last window) and the simulator both call `assemble`, so the
+arithmetic of windows exists once, in exact counts. PromQL's `increase()` extrapolates to the edges
+of the window, an error of 20–50 % at a handful of scrapes and requests. Here an increase is the
+difference of two samples of one series, and a fall is a restart that counts from 0.
 """
 
 from bisect import bisect_left
@@ -50,6 +50,15 @@ OUTSTANDING = "argosy_outstanding_prompt_tokens"
 KV_CAPACITY = "argosy_kv_capacity_tokens"
 GAUGES = (RUNNING, OUTSTANDING, KV_CAPACITY)
 
+ENOUGH_TRANSFERS = 16
+"""KV transfers from which a mean is used. Times that spread like an exponential distribution have a
+standard deviation of their mean, so the mean of 16 has a standard error of 1/√16 = ¼ of itself.
+A transfer of 60 ms adds 1 ms per token to an answer of 60 tokens; a quarter of that is 0.6 % of a
+TPOT of 40 ms, far below `sizing.HYSTERESIS`. The first transfers open connections and are slower.
+"""
+MOST_STEP_ROWS = 8
+"""Pods whose step counters are taken: a record stays small, and the law is linear in the sums."""
+
 
 @dataclass(frozen=True, slots=True)
 class Series:
@@ -61,21 +70,23 @@ class Series:
 
     @property
     def usable(self) -> bool:
-        """Counters and gauges of ours are finite and never negative; anything else is a lie."""
+        """Whether all samples can be true: ours are finite and never negative."""
         return bool(self.samples) and all(isfinite(v) and v >= 0 for _, v in self.samples)
 
 
 @dataclass(frozen=True, slots=True)
 class Round:
-    """What one round of questions brought: series of the window that ends at `at`, and which
-    gateway targets exist (`targets`) and answer (`up`)."""
+    """What one round of queries returned."""
 
     at: float
+    """End of the window, seconds since the epoch."""
     series: tuple[Series, ...]
     gateways_up: int
+    """Gateway targets that answered their last scrape."""
     gateway_targets: int
+    """Gateway targets that Prometheus has."""
     ready_gateways: frozenset[str] = frozenset()
-    """Pods that Kubernetes calls Ready: requests may arrive at each of them."""
+    """Names of Ready gateway pods: requests may arrive at each of them."""
 
 
 def cumulated(samples: tuple[tuple[float, float], ...]) -> tuple[tuple[float, float], ...]:
@@ -101,17 +112,19 @@ def at_time(cumulative: tuple[tuple[float, float], ...], time: float) -> float:
 def increase(series: Series, start: float) -> float:
     """Growth from `start` to the newest sample; from the first sample if that is later.
 
-    A series that begins inside the window began from an unknown value: what it had counted before
-    its first scrape is not taken (one scrape's worth is lost when a pod is new).
+    A series that begins inside the window began at an unknown value, so what it had counted before
+    its first scrape is left out: a new pod loses one scrape.
     """
     grown = cumulated(series.samples)
     return grown[-1][1] - at_time(grown, start)
 
 
 def arrival_bins(series: list[Series], windows: Windows, until: float) -> tuple[Bin, ...]:
-    """Counts per scrape interval, on a grid of whole multiples of it, up to the oldest of the
-    pods' newest samples; pods that have gone quiet for longer than fresh_s do not hold it back.
-    At most as many as `demand` remembers."""
+    """Requests per scrape interval, oldest first, on a grid of whole multiples of it.
+
+    The last bin ends at the oldest of the pods' newest samples; pods without a sample for `fresh_s`
+    do not hold it back. At most as many bins as `estimate.demand` remembers.
+    """
     live = [s for s in series if until - s.samples[-1][0] <= windows.fresh_s]
     if not live:
         return ()
@@ -129,15 +142,18 @@ def arrival_bins(series: list[Series], windows: Windows, until: float) -> tuple[
 
 
 def assemble(taken: Round, windows: Windows, pods: frozenset[str] | None = None) -> FleetMetrics:
-    """One round as signals. `pods`: names of live pods; series of others do not count as gauges
-    or capacity (None: all count). Gateways' counters always count: a request that came, came."""
+    """One round as signals.
+
+    `pods` are the names of live pods: gauges and steps of others are left out (None: all count).
+    Counters of gateways always count, because their requests did arrive.
+    """
     by_name: dict[str, list[Series]] = {}
     broken = set()
-    for s in taken.series:
-        if s.usable:
-            by_name.setdefault(s.name, []).append(s)
-        elif s.samples:
-            broken.add(s.name)
+    for one in taken.series:
+        if one.usable:
+            by_name.setdefault(one.name, []).append(one)
+        elif one.samples:
+            broken.add(one.name)
     received = [
         s for s in by_name.get(RECEIVED, []) if s.labels.get("outcome") in ("accepted", "shed")
     ]
@@ -150,7 +166,7 @@ def assemble(taken: Round, windows: Windows, pods: frozenset[str] | None = None)
         prompt_tokens=_mean(by_name, PROMPTS, taken.at - windows.lengths_s),
         prompt_tokens_squared=_moment(by_name, taken.at - windows.lengths_s),
         output_tokens=_mean(by_name, OUTPUTS, taken.at - windows.lengths_s),
-        kv_transfer_s=_mean(by_name, TRANSFERS, taken.at - windows.lengths_s, side="receive"),
+        kv_transfer_s=_transfer(by_name, taken.at - windows.lengths_s),
         silent_gateways=silent,
         roles=tuple(_role(r, by_name, windows, taken.at, pods) for r in ROLES),
     )
@@ -174,8 +190,10 @@ def _arrivals(
     windows: Windows,
     silent: tuple[str, ...],
 ) -> Signal:
-    """Three-state truth: Idle only when every Ready gateway answers, and its counter exists and is
-    flat. A number of which some gateways are silent is a lower bound."""
+    """Requests per second. Idle only if every Ready gateway answers and its counter is flat.
+
+    The value is a lower bound while a gateway is silent.
+    """
     if taken.gateway_targets == 0:
         return Unknown("NoGatewayTarget: Prometheus scrapes no gateway of this fleet")
     if taken.gateways_up == 0:
@@ -200,43 +218,51 @@ def _arrivals(
 
 
 def _sums(series: Iterable[Series], start: float) -> tuple[float, float]:
-    """(growth, time of the newest sample)."""
-    some = list(series)
-    if not some:
+    """(growth since `start`, time of the newest sample) of all series together."""
+    listed = list(series)
+    if not listed:
         return 0.0, 0.0
-    return sum(increase(s, start) for s in some), max(s.samples[-1][0] for s in some)
+    return sum(increase(s, start) for s in listed), max(s.samples[-1][0] for s in listed)
 
 
-def _mean(by_name: dict[str, list[Series]], name: str, start: float, **labels: str) -> Signal:
-    """Σ/count of a histogram over the window; Idle when nothing was observed in it."""
-    chosen: dict[str, list[Series]] = {
-        part: [
-            s
-            for s in by_name.get(f"{name}_{part}", [])
-            if all(s.labels.get(k) == v for k, v in labels.items())
-        ]
+def _mean(by_name: dict[str, list[Series]], name: str, start: float) -> Signal:
+    """Sum over count of a histogram since `start`; Idle if nothing was observed."""
+    return _ratio(by_name.get(f"{name}_sum", []), by_name.get(f"{name}_count", []), start)
+
+
+def _transfer(by_name: dict[str, list[Series]], start: float) -> Signal:
+    """Mean seconds of a KV transfer as decode pods see it; Idle while there are too few."""
+    totals, counts = (
+        [s for s in by_name.get(f"{TRANSFERS}_{part}", []) if s.labels.get("side") == "receive"]
         for part in ("sum", "count")
-    }
-    if not chosen["count"] or not chosen["sum"]:
+    )
+    return _ratio(totals, counts, start, least=ENOUGH_TRANSFERS)
+
+
+def _ratio(
+    totals: list[Series], counts: list[Series], start: float, *, least: float = 0.0
+) -> Signal:
+    """Growth of `totals` per growth of `counts`; Idle if the counts grew by less than `least`.
+
+    Idle and not Unknown: the source works, its last mean still counts, and a fleet with little
+    traffic may shrink.
+    """
+    if not totals or not counts:
         return Unknown("NoSamples")
-    total, at = _sums(chosen["sum"], start)
-    count, _ = _sums(chosen["count"], start)
-    return Value(total / count, at) if count > 0 else Idle(at)
+    total, at = _sums(totals, start)
+    count, _ = _sums(counts, start)
+    return Value(total / count, at) if count > 0 and count >= least else Idle(at)
 
 
 def _moment(by_name: dict[str, list[Series]], start: float) -> Signal:
-    squares, counts = by_name.get(PROMPTS_SQUARED, []), by_name.get(f"{PROMPTS}_count", [])
-    if not squares or not counts:
-        return Unknown("NoSamples")
-    total, at = _sums(squares, start)
-    count, _ = _sums(counts, start)
-    return Value(total / count, at) if count > 0 else Idle(at)
+    """Mean of the squared lengths of prompts, E[L²]."""
+    return _ratio(by_name.get(PROMPTS_SQUARED, []), by_name.get(f"{PROMPTS}_count", []), start)
 
 
 def _with_attainment(
     metrics: FleetMetrics, by_name: dict[str, list[Series]], start: float
 ) -> FleetMetrics:
-    """Shares of verdicts; a request shed is a verdict of `miss` in the gateway's own counter."""
+    """The metrics with shares of verdicts since `start`; the gateway counts a shed one as miss."""
     verdicts = by_name.get(VERDICTS, [])
     if not verdicts:
         return metrics
@@ -273,10 +299,10 @@ def _role(
         ]
 
     def total(name: str) -> Signal:
-        some = live(name)
-        if not some:
+        found = live(name)
+        if not found:
             return Unknown("NoSamples")
-        return Value(sum(s.samples[-1][1] for s in some), max(s.samples[-1][0] for s in some))
+        return Value(sum(s.samples[-1][1] for s in found), max(s.samples[-1][0] for s in found))
 
     capacity = live(KV_CAPACITY)
     smallest = min((s.samples[-1][1] for s in capacity), default=0.0)
@@ -293,8 +319,7 @@ def _role(
 
 
 def _step_deltas(series: list[Series], windows: Windows) -> tuple[StepDelta, ...]:
-    """Per pod, growth over the newest interval (at least two scrapes). A new pod counts from its
-    second sample on. At most 8 pods: a record stays small, and the law is linear in the sums."""
+    """Per pod, growth over the newest interval; a new pod counts from its second sample on."""
     by_pod: dict[str, list[Series]] = {}
     for s in series:
         by_pod.setdefault(s.labels.get("pod", ""), []).append(s)
@@ -307,4 +332,4 @@ def _step_deltas(series: list[Series], windows: Windows) -> tuple[StepDelta, ...
             sums[STEP_COUNTERS[s.name]] += increase(s, start)
         if sums["steps"] > 0:
             rows.append(StepDelta(at=newest, **sums))
-    return tuple(rows[:8])
+    return tuple(rows[:MOST_STEP_ROWS])
