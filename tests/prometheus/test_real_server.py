@@ -2,30 +2,21 @@
 
 import asyncio
 import http.server
-import socket
-import subprocess
+import json
 import threading
 import time
-from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 
-import httpx
 import pytest
 
 from argosy_operator.core.scaling.goals import Windows
 from argosy_operator.core.scaling.observe import FleetMetrics, Idle, Signal, Unknown, Value
 from argosy_operator.ports.prometheus.metrics import PrometheusMetrics, Question
+from tests.prometheus.processes import prometheus
 
 pytestmark = [pytest.mark.slow, pytest.mark.cluster]
 WINDOWS = Windows(scrape_s=0.5, rate_s=2, interval_s=1, down_hold_s=4, cold_start_s=2)
 ASKED = Question(("default", 'a"b'), WINDOWS)
-
-
-def free_port() -> int:
-    with socket.socket() as s:
-        s.bind(("127.0.0.1", 0))
-        return s.getsockname()[1]
 
 
 class Exporter:
@@ -62,39 +53,19 @@ class Exporter:
             self.text += f'argosy_gateway_ttft_seconds_bucket{{le="{edge}"}} {count}\n'
 
 
-@contextmanager
-def prometheus(home: Path, exporter: int) -> Iterator[str]:
-    found = sorted(Path.home().glob(".cache/argosy/cluster/*/bin/prometheus"))
-    if not found:
-        pytest.skip("no Prometheus yet: python -m local.cluster.build --stage prometheus")
-    port = free_port()
-    (home / "prometheus.yml").write_text(
-        "global: {scrape_interval: 500ms, scrape_timeout: 400ms}\n"
-        "scrape_configs:\n- job_name: gateway\n  static_configs:\n"
-        f"  - targets: ['127.0.0.1:{exporter}']\n"
-        "    labels: {namespace: default, fleet: 'a\"b', role: gateway, pod: gateway-0}\n"
-    )
-    command = [
-        str(found[-1]),
-        f"--config.file={home / 'prometheus.yml'}",
-        f"--storage.tsdb.path={home / 'data'}",
-        f"--web.listen-address=127.0.0.1:{port}",
-    ]
-    with (home / "log").open("w") as log:
-        process = subprocess.Popen(command, stdout=log, stderr=log)
-    try:
-        url = f"http://127.0.0.1:{port}"
-        for _ in range(100):
-            try:
-                if httpx.get(f"{url}/-/ready").status_code == 200:
-                    break
-            except httpx.TransportError:
-                pass
-            time.sleep(0.1)
-        yield url
-    finally:
-        process.terminate()
-        process.wait(10)
+def config(*targets: str) -> str:
+    """Scrapes each target, a line of YAML with its address and labels, every half second."""
+    head = "global: {scrape_interval: 500ms, scrape_timeout: 400ms}\nscrape_configs:\n"
+    return f"{head}- job_name: fleets\n  static_configs:\n" + "\n".join(targets)
+
+
+def target(exporter: int, **labels: str) -> str:
+    return f"  - {{targets: ['127.0.0.1:{exporter}'], labels: {json.dumps(labels)}}}"
+
+
+def gateway_of(exporter: int) -> str:
+    labels = {"namespace": "default", "fleet": 'a"b', "role": "gateway", "pod": "gateway-0"}
+    return config(target(exporter, **labels))
 
 
 async def until(url: str, kind: type[Signal]) -> FleetMetrics:  # type: ignore[valid-type]
@@ -114,7 +85,7 @@ async def until(url: str, kind: type[Signal]) -> FleetMetrics:  # type: ignore[v
 async def test_idle_value_not_a_number_and_away_are_told_apart(tmp_path: Path) -> None:
     exporter = Exporter()
     exporter.received(5)
-    with prometheus(tmp_path, exporter.port) as url:
+    with prometheus(tmp_path, gateway_of(exporter.port)) as url:
         await until(url, Idle)
         exporter.received(9)
         seen = await until(url, Value)
@@ -134,7 +105,7 @@ async def test_idle_value_not_a_number_and_away_are_told_apart(tmp_path: Path) -
 async def test_an_exporter_that_is_gone_is_blindness_not_idleness(tmp_path: Path) -> None:
     exporter = Exporter()
     exporter.received(5)
-    with prometheus(tmp_path, exporter.port) as url:
+    with prometheus(tmp_path, gateway_of(exporter.port)) as url:
         await until(url, Idle)
         exporter.server.shutdown()
         exporter.server.server_close()
@@ -148,7 +119,7 @@ async def test_an_operator_whose_clock_is_an_hour_ahead_still_sees_and_says_so(
 ) -> None:
     exporter = Exporter()
     exporter.received(5)
-    with prometheus(tmp_path, exporter.port) as url:
+    with prometheus(tmp_path, gateway_of(exporter.port)) as url:
         await until(url, Idle)
         exporter.received(9)
         await until(url, Value)
@@ -162,7 +133,7 @@ async def test_an_operator_whose_clock_is_an_hour_ahead_still_sees_and_says_so(
 async def test_percentiles_are_those_of_the_gateways_histograms(tmp_path: Path) -> None:
     exporter = Exporter()
     exporter.answered(0, 0)
-    with prometheus(tmp_path, exporter.port) as url:
+    with prometheus(tmp_path, gateway_of(exporter.port)) as url:
         seen = await until(url, Idle)
         assert isinstance(seen.ttft_p90_s, Idle)
         assert isinstance(seen.tpot_p90_s, Unknown)
@@ -170,3 +141,30 @@ async def test_percentiles_are_those_of_the_gateways_histograms(tmp_path: Path) 
         seen = await until(url, Value)
         assert isinstance(seen.ttft_p90_s, Value)
         assert seen.ttft_p90_s.value == pytest.approx(1.5, abs=0.05)
+
+
+async def test_two_fleets_in_two_namespaces_share_a_round_and_stay_apart(tmp_path: Path) -> None:
+    """Same names crosswise, so that a matcher of namespaces or of names alone would mix them."""
+    quiet, busy, stranger = Exporter(), Exporter(), Exporter()
+    places = {("one", "chat"): quiet, ("two", "code"): busy, ("one", "code"): stranger}
+    gateways = [
+        target(exporter.port, namespace=namespace, fleet=fleet, role="gateway", pod="gateway-0")
+        for (namespace, fleet), exporter in places.items()
+    ]
+    for exporter in places.values():
+        exporter.received(0)
+    with prometheus(tmp_path, config(*gateways)) as url:
+        port = PrometheusMetrics(url)
+        asked = [Question(key, WINDOWS) for key in (("one", "chat"), ("two", "code"))]
+        for count in range(1, 40):
+            busy.received(10 * count)
+            stranger.received(1000 * count)
+            one, two = await asyncio.gather(*(port.ask(url, question) for question in asked))
+            if isinstance(one.metrics.arrivals, Idle) and isinstance(two.metrics.arrivals, Value):
+                break
+            await asyncio.sleep(0.25)
+        port.close()
+    assert isinstance(one.metrics.arrivals, Idle), one.metrics.arrivals
+    assert isinstance(two.metrics.arrivals, Value), two.metrics.arrivals
+    assert two.metrics.arrivals.value < 200, "the third fleet grows a hundred times as fast"
+    assert one.metrics.at == two.metrics.at, "measured in one round"

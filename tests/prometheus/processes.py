@@ -1,0 +1,44 @@
+"""A real Prometheus as a process of its own."""
+
+import socket
+import subprocess
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import httpx
+import pytest
+
+
+@contextmanager
+def prometheus(home: Path, config: str) -> Iterator[str]:
+    """Its address; it runs with `config` and keeps its data in `home`."""
+    found = sorted(Path.home().glob(".cache/argosy/cluster/*/bin/prometheus"))
+    if not found:
+        pytest.skip("no Prometheus yet: python -m local.cluster.build --stage prometheus")
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        port = free.getsockname()[1]
+    (home / "prometheus.yml").write_text(config)
+    command = [
+        str(found[-1]),
+        f"--config.file={home / 'prometheus.yml'}",
+        f"--storage.tsdb.path={home / 'data'}",
+        f"--web.listen-address=127.0.0.1:{port}",
+    ]
+    with (home / "log").open("w") as log:
+        process = subprocess.Popen(command, stdout=log, stderr=log)
+    try:
+        url = f"http://127.0.0.1:{port}"
+        for _ in range(100):
+            try:
+                if httpx.get(f"{url}/-/ready").status_code == 200:
+                    break
+            except httpx.TransportError:
+                pass
+            time.sleep(0.1)
+        yield url
+    finally:
+        process.terminate()
+        process.wait(10)
