@@ -300,6 +300,11 @@ def test_the_budget_of_calls_is_the_operators_own_unless_it_is_set():
         assert operator_args(changed)[flag] == "17"
 
 
+def test_fleets_share_a_gpu_budget_only_if_one_is_set():
+    assert "--gpu-budget" not in operator_args(rendered())
+    assert operator_args(rendered(None, "operator.gpuBudget=64"))["--gpu-budget"] == "64"
+
+
 def test_the_readmes_install_line_sets_every_image_and_renders():
     """As it stood, its pods asked for images that are not published."""
     readme = (CHART.parents[1] / "README.md").read_text()

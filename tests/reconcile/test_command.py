@@ -32,6 +32,9 @@ def test_flags_reach_the_operator(monkeypatch: pytest.MonkeyPatch, tmp_path: Pat
     with pytest.raises(SystemExit):
         main(["run", "--prometheus-allow", "p.example:9090"])
     assert given[2].prometheus_allowed.permits("http://p.example:9090")
+    with pytest.raises(SystemExit):
+        main(["run", "--gpu-budget", "64"])
+    assert [options.gpu_budget for options in given] == [None, None, None, 64]
 
 
 def test_a_wrong_entry_of_the_allow_list_is_refused_with_what_to_write(

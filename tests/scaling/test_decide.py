@@ -116,6 +116,20 @@ def test_the_gpu_budget_binds_and_is_named() -> None:
     assert Rule.GPU_BUDGET in {t.rule for t in decision.targets}
 
 
+def test_the_smaller_of_two_gpu_limits_binds_and_the_message_says_whose_it_is() -> None:
+    """The rule is the same; a user can raise one limit and only an administrator the other."""
+    shared = replace(GOALS, gpu_budget=24, gpu_cap=12)
+    decision = follow(lambda now: metrics(now, 12), supply(1, 1), goals=shared)
+    assert 4 * sum(t.replicas for t in decision.targets) <= 12
+    bound = [t for t in decision.targets if t.rule is Rule.GPU_BUDGET]
+    assert "the operator's GPU budget for all fleets leaves 12 GPUs to this one" in bound[0].message
+    free = follow(lambda now: metrics(now, 12), supply(1, 1), goals=replace(GOALS, gpu_budget=None))
+    assert [t.wanted for t in decision.targets] == [t.replicas for t in free.targets]
+    own = replace(GOALS, gpu_budget=12, gpu_cap=24)
+    decision = follow(lambda now: metrics(now, 12), supply(1, 1), goals=own)
+    assert "spec.autoscaling.gpuBudget.max is used up" in decision.message
+
+
 def test_half_of_the_pods_silent_removes_nothing() -> None:
     silent = (RoleMetrics("prefill", 1), RoleMetrics("decode", 1))
     decision = follow(lambda now: metrics(now, 0, roles=silent), supply(3, 3))

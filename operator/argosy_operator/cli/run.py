@@ -35,6 +35,10 @@ Burst = Annotated[
     int,
     typer.Option(min=1, max=100_000, help="Calls to the API server at once, after a quiet time."),
 ]
+GpuBudget = Annotated[
+    int | None,
+    typer.Option(min=1, max=100_000, help="GPUs that all fleets may hold together. Default: any."),
+]
 LogFormat = Annotated[
     Literal["auto", "json", "text"],
     typer.Option(help="Format of the log. auto: text on a terminal, JSON elsewhere."),
@@ -68,6 +72,7 @@ def run(
     ] = None,
     kube_api_qps: Qps = 100.0,
     kube_api_burst: Burst = 200,
+    gpu_budget: GpuBudget = None,
     log_format: LogFormat = "auto",
     log_level: LogLevel = "info",
 ) -> int:
@@ -90,6 +95,7 @@ def run(
         kubeconfig=kubeconfig,
         kube_api_qps=kube_api_qps,
         kube_api_burst=kube_api_burst,
+        gpu_budget=gpu_budget,
     )
     try:
         status = asyncio.run(app.run(options))

@@ -24,6 +24,7 @@ from argosy_operator.ports.prometheus.allowlist import NOTHING_ELSE, Allowlist
 from argosy_operator.ports.prometheus.metrics import PrometheusMetrics
 from argosy_operator.ports.protocols import ClusterError
 from argosy_operator.render.images import Images
+from argosy_operator.shell.budgets import BudgetBoard
 from argosy_operator.shell.concurrency import RoundSlots, rounds_at_once
 from argosy_operator.shell.gather import Sources
 from argosy_operator.shell.loop import LAST_WRITE_S, Workers, round_of
@@ -53,6 +54,8 @@ class Options:
     kubeconfig: str | None = None
     kube_api_qps: float = rate_limit.QPS
     kube_api_burst: int = rate_limit.BURST
+    gpu_budget: int | None = None
+    """GPUs that all fleets may hold together; None: no limit."""
 
 
 async def run(options: Options) -> int:
@@ -72,7 +75,8 @@ async def run(options: Options) -> int:
         ApiCluster(access, term, metrics.count_write, limiter) as cluster,
         ApiCluster(access, term, metrics.count_write, rate_limit.lease_limiter()) as lease_cluster,
     ):
-        sources = Sources(cluster, prometheus, engines, options.images)
+        board = BudgetBoard(options.gpu_budget)
+        sources = Sources(cluster, prometheus, engines, options.images, board)
         slots = RoundSlots(rounds_at_once(options.kube_api_qps))
         workers = Workers(partial(round_of, sources), slots)
         health = Health(workers.busy_since)

@@ -7,7 +7,7 @@ metrics only when the scaling law is due.
 
 import asyncio
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from functools import partial
 
 from argosy_operator.api.v1alpha1 import RoleName, ServingDeployment
@@ -17,11 +17,13 @@ from argosy_operator.core.fleet.objects import ChildKey, Object, child_key, is_o
 from argosy_operator.core.fleet.pods import Load, Pod, owned_pods
 from argosy_operator.core.fleet.revision import revision
 from argosy_operator.core.fleet.snapshot import Clock, Snapshot
+from argosy_operator.core.reconcile.bids import gpus_held
 from argosy_operator.core.reconcile.targets import by_law
 from argosy_operator.ports.protocols import Cluster, Engines, FleetPods, Measurement, Metrics
 from argosy_operator.render import gateway, role, workload
 from argosy_operator.render.engines.kind import EnginePod
 from argosy_operator.render.images import Images
+from argosy_operator.shell.budgets import BudgetBoard
 from argosy_operator.shell.concurrency import call_all
 
 CHILD_KINDS = (
@@ -43,6 +45,7 @@ class Sources:
     metrics: Metrics
     engines: Engines
     images: Images
+    budget: BudgetBoard = field(default_factory=BudgetBoard)
 
 
 async def gather(
@@ -65,7 +68,10 @@ async def gather(
         _loads(sources.engines, pods, memory),
         sources.metrics.measure(fleet, fleet_pods(pods)) if due else _nothing(),
     )
-    return compose(fleet, sources.images, Observed(children, pods, loads, measured), memory, clock)
+    seen = Observed(children, pods, loads, measured)
+    snapshot = compose(fleet, sources.images, seen, memory, clock)
+    cap = sources.budget.cap((fleet.namespace, fleet.name), gpus_held(snapshot))
+    return replace(snapshot, gpu_cap=cap)
 
 
 @dataclass(frozen=True, slots=True)

@@ -20,6 +20,7 @@ from argosy_operator.core.fleet.memory import LoopMemory
 from argosy_operator.core.fleet.objects import FleetKey
 from argosy_operator.core.fleet.snapshot import Clock
 from argosy_operator.core.plan import conclude, plan
+from argosy_operator.core.reconcile.bids import bid_of
 from argosy_operator.ports.protocols import ClusterError
 from argosy_operator.ports.rate_limit import QPS
 from argosy_operator.shell.concurrency import RoundSlots, rounds_at_once
@@ -55,6 +56,7 @@ async def round_of(
     is gone. Raises ClusterError if it could not be read, UnfinishedError if not all was written."""
     raw = await sources.cluster.get("ServingDeployment", *key)
     if raw is None:
+        sources.budget.withdraw(key)
         return None
     clock = Clock(time.time(), time.monotonic())
     fleet = await read_fleet(sources, raw, clock.now)
@@ -62,6 +64,7 @@ async def round_of(
         return memory, RESYNC_S
     snapshot = await gather(sources, fleet, memory, clock)
     planned = plan(snapshot)
+    sources.budget.publish(key, bid_of(snapshot, planned.draft))
     for step in planned.draft.steps:
         log.debug("%s", step)
     metrics.count_decision(planned.draft)

@@ -53,6 +53,8 @@ class Snapshot:
     """None if Prometheus was not asked in this round, because the scaling law is not due."""
     metrics_next_at: float | None = None
     """When to ask for metrics again, on the monotonic clock; None: after the law's interval."""
+    gpu_cap: int | None = None
+    """GPUs that the budget shared by all fleets leaves to this one; None: no shared budget."""
     memory: LoopMemory = field(default_factory=LoopMemory)
     """What the last round left."""
 

@@ -196,7 +196,7 @@ def _decide(
     snapshot: Snapshot, draft: Draft, current: Mapping[RoleName, int], metrics: FleetMetrics
 ) -> tuple[Draft, ScalingState, Decision]:
     """Ask the scaling law. A change of replicas adds an event, and the record to repeat it from."""
-    goals = goals_of(snapshot.fleet.spec)
+    goals = replace(goals_of(snapshot.fleet.spec), gpu_cap=snapshot.gpu_cap)
     supply = tuple(supply_of(snapshot, draft, role, desired) for role, desired in current.items())
     seen = Observations(metrics, supply)
     # The scaling law runs on the clock of its samples, which may differ from the operator's.

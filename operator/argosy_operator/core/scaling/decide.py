@@ -126,13 +126,15 @@ def _size_role(view: RoleView) -> Sized:
 def _within_budget(
     sized: tuple[Sized, ...], sizes: dict[RoleName, sizing.Size], inputs: Inputs
 ) -> tuple[RoleTarget, ...]:
-    """Share `gpuBudget.max` between the roles: the most predicted goodput that fits.
+    """Share the smaller of the two GPU limits between the roles: the most predicted goodput that
+    fits.
 
-    Each role keeps its `fewest` if that fits; only a budget below even that, which the user has
-    set, goes down to the minimum.
+    Each role keeps its `fewest` if that fits; only a limit below even that, which the user or the
+    administrator has set, goes down to the minimum.
     """
     goals, targets = inputs.goals, tuple(s.target for s in sized)
-    if goals.gpu_budget is None or set(sizes) != {t.role for t in targets}:
+    limit = goals.gpus
+    if limit is None or set(sizes) != {t.role for t in targets}:
         return targets
     pools = tuple(
         budget.Pool(
@@ -145,18 +147,21 @@ def _within_budget(
         for target in targets
     )
     floors = tuple(max(pool.minimum, s.fewest) for pool, s in zip(pools, sized, strict=True))
-    if budget.gpus(pools, floors) <= goals.gpu_budget:
+    if budget.gpus(pools, floors) <= limit:
         pools = tuple(replace(p, minimum=n) for p, n in zip(pools, floors, strict=True))
-    fitted = budget.fit(pools, goals.gpu_budget)
-    return tuple(_bounded(t, n) for t, n in zip(targets, fitted, strict=True))
+    fitted = budget.fit(pools, limit)
+    return tuple(_bounded(t, n, goals) for t, n in zip(targets, fitted, strict=True))
 
 
-def _bounded(target: RoleTarget, replicas: int) -> RoleTarget:
-    """The target with what the budget leaves it."""
+def _bounded(target: RoleTarget, replicas: int, goals: Goals) -> RoleTarget:
+    """The target with what the budget leaves it, and whose budget it is."""
     if replicas == target.replicas:
         return target
-    rule = Rule.GPU_BUDGET
-    return replace(target, replicas=replicas, rule=rule, message=meaning_of(rule, target.role))
+    rule, over = Rule.GPU_BUDGET, target.replicas - replicas
+    why = meaning_of(rule, target.role)
+    if goals.gpus != goals.gpu_budget:
+        why = f"the operator's GPU budget for all fleets leaves {goals.gpu_cap} GPUs to this one"
+    return replace(target, replicas=replicas, rule=rule, message=why, over_budget=over)
 
 
 def _with_raise(role: RoleState, target: RoleTarget, now: float) -> RoleState:

@@ -76,6 +76,13 @@ class RoleTarget:
     rule: Rule
     """What bound `replicas`."""
     message: str
+    over_budget: int = 0
+    """Replicas that the GPU budget took off."""
+
+    @property
+    def wanted(self) -> int:
+        """Replicas without any GPU budget."""
+        return self.replicas + self.over_budget
 
 
 @dataclass(frozen=True, slots=True)

@@ -133,6 +133,8 @@ class Goals:
     steps: StepLimits = field(default_factory=StepLimits)
     gpu_budget: int | None = None
     """GPUs that all roles may use together; None: no limit."""
+    gpu_cap: int | None = None
+    """GPUs that the operator's budget for all fleets leaves to this one; None: no such budget."""
     policy: Literal["Goodput", "None"] = "Goodput"
     """`None` keeps replicas at their minimum, even with an SLO."""
     control_round_trip_s: float = 0.0
@@ -140,6 +142,11 @@ class Goals:
     prior: Profile | None = None
     """Known constants of a replica; None: a guess from the SLO. Both may only add replicas until
     enough was measured."""
+
+    @property
+    def gpus(self) -> int | None:
+        """The smaller of the two GPU limits."""
+        return min((n for n in (self.gpu_budget, self.gpu_cap) if n is not None), default=None)
 
     def role(self, role: RoleName) -> RoleGoal:
         return next(r for r in self.roles if r.role == role)

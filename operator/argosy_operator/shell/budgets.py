@@ -1,0 +1,52 @@
+"""The board of the shared GPU budget: fleets publish bids, and read their cap.
+
+`gather.py` reads a fleet's cap into its snapshot, `loop.py` publishes the fleet's bid once its
+round is planned. Between the two nothing waits, so no two fleets are given the same GPUs. The board
+is in memory: a new leader learns the bids again.
+"""
+
+import time
+from collections.abc import Callable
+
+from argosy_operator.core.budgets.allocate import allocate
+from argosy_operator.core.budgets.bid import Bid
+from argosy_operator.core.fleet.objects import FleetKey
+
+LEARN_S = 60.0
+"""After a start no fleet grows until every fleet has had its first round: with 100 calls a second
+to the API server, about 600 fleets have one within this time."""
+
+
+class BudgetBoard:
+    """Bids of all fleets, and the caps that follow from them."""
+
+    def __init__(
+        self, budget: int | None = None, monotonic: Callable[[], float] = time.monotonic
+    ) -> None:
+        """`budget`: GPUs of all fleets together; None: no shared budget, and no caps."""
+        self.budget = budget
+        self._monotonic, self._started_at = monotonic, monotonic()
+        self._bids: dict[FleetKey, Bid] = {}
+        self._caps: dict[FleetKey, int] | None = None
+
+    def cap(self, key: FleetKey, held: int) -> int | None:
+        """GPUs that the fleet may hold; None if there is no shared budget.
+
+        What it holds already, if the board does not know enough to give it more or less."""
+        if self.budget is None:
+            return None
+        if key not in self._bids or self._monotonic() - self._started_at < LEARN_S:
+            return held
+        if self._caps is None:
+            self._caps = allocate(self._bids, self.budget)
+        return self._caps[key]
+
+    def publish(self, key: FleetKey, bid: Bid) -> None:
+        if self._bids.get(key) != bid:
+            self._bids[key] = bid
+            self._caps = None
+
+    def withdraw(self, key: FleetKey) -> None:
+        """The fleet is gone."""
+        if self._bids.pop(key, None) is not None:
+            self._caps = None

@@ -1,0 +1,150 @@
+"""A GPU budget between fleets: fair, never below a minimum, and never handed out twice."""
+
+from collections.abc import Mapping
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from argosy_operator.core.budgets.allocate import Fleet, allocate
+from argosy_operator.core.budgets.bid import Bid
+from argosy_operator.core.reconcile.bids import bid_of, gpus_held
+from argosy_operator.shell.budgets import LEARN_S, BudgetBoard
+from tests.core.model import Model, fleet
+
+A, B, C = ("ns", "a"), ("ns", "b"), ("ns", "c")
+
+
+def bid(least: int, beyond: int, held: int, unit: int) -> Bid:
+    return Bid(least, least + beyond, held, unit)
+
+
+NUMBERS = st.integers(0, 40)
+BIDS = st.dictionaries(
+    st.sampled_from([(namespace, name) for namespace in "xy" for name in "abcdef"]),
+    st.builds(bid, NUMBERS, NUMBERS, NUMBERS, st.sampled_from((1, 2, 4, 8))),
+    max_size=8,
+)
+BUDGETS = st.integers(0, 300)
+
+
+def test_the_example_of_the_docstring() -> None:
+    bids = {A: Bid(1, 8, held=6), B: Bid(1, 6, held=4)}
+    assert allocate(bids, 10) == {A: 5, B: 4}
+    assert allocate(bids | {A: Bid(1, 8, held=5)}, 10) == {A: 5, B: 5}
+
+
+def test_gpus_that_make_no_whole_replica_go_to_a_fleet_that_can_use_them() -> None:
+    bids = {A: Bid(8, 24, held=8, unit=8), B: Bid(1, 20, held=1)}
+    assert allocate(bids, 20) == {A: 8, B: 12}
+    assert allocate(bids, 24) == {A: 16, B: 8}
+
+
+@given(BIDS, BUDGETS)
+def test_no_fleet_is_capped_below_its_minimum_nor_above_its_need(
+    bids: Mapping[Fleet, Bid], budget: int
+) -> None:
+    caps = allocate(bids, budget)
+    assert caps.keys() == bids.keys()
+    assert all(bid.least <= caps[key] <= bid.wanted for key, bid in bids.items())
+
+
+@given(BIDS, BUDGETS)
+def test_caps_sum_up_to_the_budget_at_most_where_the_minimums_do(
+    bids: Mapping[Fleet, Bid], budget: int
+) -> None:
+    least = sum(bid.least for bid in bids.values())
+    assert sum(allocate(bids, budget).values()) <= max(budget, least)
+
+
+@given(BIDS, BUDGETS)
+def test_growing_to_its_cap_never_takes_gpus_that_another_fleet_still_holds(
+    bids: Mapping[Fleet, Bid], budget: int
+) -> None:
+    caps = allocate(bids, budget)
+    before = sum(max(bid.held, bid.least) for bid in bids.values())
+    after = sum(max(bid.held, caps[key]) for key, bid in bids.items())
+    assert after <= max(budget, before)
+
+
+@given(BIDS, BUDGETS, st.randoms())
+def test_the_order_in_which_fleets_bid_does_not_matter(
+    bids: Mapping[Fleet, Bid], budget: int, random
+) -> None:
+    shuffled = list(bids.items())
+    random.shuffle(shuffled)
+    assert allocate(dict(shuffled), budget) == allocate(bids, budget)
+
+
+@given(BIDS, BUDGETS)
+def test_fleets_that_follow_their_caps_come_to_fair_shares_and_stay_there(
+    bids: dict[Fleet, Bid], budget: int
+) -> None:
+    """Fair: beyond the minimums, nobody is two replicas ahead of a fleet that wants one more."""
+    for _ in range(3):
+        caps = allocate(bids, budget)
+        bids = {f: bid(b.least, b.wanted - b.least, caps[f], b.unit) for f, b in bids.items()}
+    assert allocate(bids, budget) == caps
+    beyond = {f: caps[f] - b.least for f, b in bids.items()}
+    left = budget - sum(caps.values())
+    for key, asks in bids.items():
+        step = min(asks.unit, asks.wanted - caps[key])
+        if step > 0:
+            assert left < step, "what is left over is of no use to it"
+            assert all(other < beyond[key] + 2 * step for other in beyond.values())
+
+
+@given(BIDS)
+def test_a_budget_for_all_caps_nobody(bids: Mapping[Fleet, Bid]) -> None:
+    enough = sum(max(bid.wanted, bid.held) for bid in bids.values())
+    assert allocate(bids, enough) == {key: bid.wanted for key, bid in bids.items()}
+
+
+def test_without_a_budget_there_are_no_caps() -> None:
+    board = BudgetBoard()
+    board.publish(A, Bid(1, 100, 50))
+    assert board.cap(A, held=50) is None
+
+
+def test_after_a_start_every_fleet_keeps_what_it_holds_until_all_are_known() -> None:
+    now = 0.0
+    board = BudgetBoard(10, monotonic=lambda: now)
+    board.publish(A, Bid(1, 8, held=2))
+    assert board.cap(A, held=2) == 2
+    board.publish(B, Bid(1, 8, held=2))
+    now = LEARN_S
+    assert (board.cap(A, held=2), board.cap(B, held=2)) == (5, 5)
+    assert board.cap(C, held=3) == 3, "a new fleet has not said yet what it wants"
+
+
+def test_a_fleet_that_is_gone_leaves_its_gpus_to_the_others() -> None:
+    now = 0.0
+    board = BudgetBoard(10, monotonic=lambda: now)
+    now = LEARN_S
+    board.publish(A, Bid(1, 10, held=5))
+    board.publish(B, Bid(1, 10, held=5))
+    assert board.cap(A, held=5) == 5
+    board.withdraw(B)
+    assert board.cap(A, held=5) == 10
+
+
+GPUS = {"colocated": {"replicas": {"min": 2, "max": 4}, "resources": {"gpu": 4}}}
+
+
+def test_a_fleet_bids_its_minimum_its_need_and_all_that_its_pods_hold() -> None:
+    model = Model(fleet(roles=GPUS))
+    first = model.snapshot()
+    assert gpus_held(first) == 0
+    plan = model.round()
+    assert bid_of(first, plan.draft) == Bid(least=8, wanted=8, held=8, unit=4)
+    for _ in range(4):
+        model.round()
+        model.now += 1.0
+    assert gpus_held(model.snapshot()) == 8
+
+
+@pytest.mark.parametrize("policy", ["None", "External"])
+def test_a_fleet_that_the_law_does_not_size_bids_what_it_runs(policy: str) -> None:
+    model = Model(fleet(roles=GPUS, autoscaling={"policy": policy}))
+    plan = model.round()
+    assert bid_of(model.snapshot(), plan.draft) == Bid(least=8, wanted=8, held=8, unit=4)
