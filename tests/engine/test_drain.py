@@ -77,7 +77,7 @@ def test_a_drain_order_lasts_from_the_last_time_it_was_given(told):
     assert timers.due == []
 
 
-def test_the_order_to_end_does_not_wear_off(told):
+def test_sigterm_does_not_expire(told):
     drain, timers, switched = told
     drain.begin(60)
     drain.terminate()
@@ -86,14 +86,14 @@ def test_the_order_to_end_does_not_wear_off(told):
     timers.pass_time(3600)
     assert (drain.draining, switched[-1]) == (True, True)
     assert drain.report()["expires_in_s"] is None
-    assert not drain.call_back()
+    assert not drain.recall()
 
 
 def test_a_pod_that_was_called_back_may_be_drained_again_for_the_whole_time(told):
     drain, timers, _ = told
     drain.begin(60)
     timers.pass_time(30)
-    assert drain.call_back()
+    assert drain.recall()
     drain.begin(60)
     timers.pass_time(59)
     assert drain.draining

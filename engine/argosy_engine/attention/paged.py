@@ -45,11 +45,14 @@ class PoolShape:
 
 @dataclass(frozen=True, slots=True)
 class _Singles:
-    """Rows with one new token, of like length. B sequences, padded to M blocks."""
+    """Sequences with one new token and similar length: B of them, padded to M blocks."""
 
-    tokens: torch.Tensor  # [B] index into the step's N tokens
-    gather: torch.Tensor  # [2 · B · kv_heads · M] rows of `PagedPool._by_block`
-    bias: torch.Tensor  # [B · kv_heads, 1, M · block_size] 0 or -inf
+    tokens: torch.Tensor
+    """[B] index into the step's N tokens."""
+    gather: torch.Tensor
+    """[2 · B · kv_heads · M] rows of `PagedPool._by_block`."""
+    bias: torch.Tensor
+    """[B · kv_heads, 1, M · block_size] 0 or -inf."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,15 +61,18 @@ class _Span:
 
     first: int
     last: int
-    start: int  # position of the first one
-    gather: torch.Tensor  # [2 · kv_heads · blocks]
+    start: int
+    """Position of the first token in its sequence."""
+    gather: torch.Tensor
+    """[2 · kv_heads · blocks]."""
 
 
 @dataclass(frozen=True, slots=True)
 class PagedBatch:
     """One step's indices, on the pool's device."""
 
-    write: torch.Tensor  # [N, 2 · kv_heads] rows of `PagedPool._by_token`
+    write: torch.Tensor
+    """[N, 2 · kv_heads] rows of `PagedPool._by_token`."""
     singles: tuple[_Singles, ...]
     spans: tuple[_Span, ...]
 
@@ -120,7 +126,7 @@ class PagedPool:
         )
 
     def _groups(self, flat: FlatBatch, singles: list[int]) -> list[list[int]]:
-        """Longest first; a group ends where padding would double the work, or at the cache."""
+        """Longest first. A group ends where padding would double the work or exceed the cache."""
         singles = sorted(singles, key=lambda index: -flat.kv_lens[index])
         groups: list[list[int]] = []
         row = 2 * self.shape.kv_heads * self.shape.block_size * self.shape.head_dim

@@ -1,7 +1,7 @@
-"""`generation_config.json`: how the model's makers advise to choose tokens.
+"""`generation_config.json`: the sampling parameters that the model's authors recommend.
 
-Read when the model is loaded. As in vLLM, its values are what requests take that do not say their
-own; what this engine cannot honour is said once in the log.
+Read when the model is loaded. As in vLLM, its values are the defaults of requests that do not set
+their own. A warning in the log names what this engine does not support.
 """
 
 import logging
@@ -20,7 +20,7 @@ _RANGES: Mapping[str, tuple[float, float]] = {
     "top_k": (-1, 1 << 31),
     "repetition_penalty": (0.01, 100.0),
 }
-_NOT_HONOURED: Mapping[str, tuple[Any, ...]] = {  # and the values that mean nothing
+_NOT_HONOURED: Mapping[str, tuple[Any, ...]] = {  # with the values that have no effect
     "min_p": (0,),
     "typical_p": (1,),
     "epsilon_cutoff": (0,),
@@ -41,7 +41,7 @@ _NOT_HONOURED: Mapping[str, tuple[Any, ...]] = {  # and the values that mean not
 
 
 def sampling_defaults(generation: Mapping[str, Any]) -> SamplingDefaults:
-    """The defaults that the file gives; values that make no sense are left out and named."""
+    """The defaults of the file; invalid values are left out and named in a warning."""
     values: dict[str, Any] = {}
     ignored: dict[str, Any] = {}
     for name, (low, high) in _RANGES.items():
@@ -55,9 +55,9 @@ def sampling_defaults(generation: Mapping[str, Any]) -> SamplingDefaults:
         if value not in (None, [], *harmless):
             ignored[name] = value
     if values:
-        log.info("generation_config.json: requests that do not say their own take %s", values)
+        log.info("generation_config.json sets the defaults of requests: %s", values)
     if ignored:
-        log.warning("generation_config.json asks for what this engine does not do: %s", ignored)
+        log.warning("generation_config.json: this engine ignores %s", ignored)
     if "top_k" in values:
         values["top_k"] = max(0, values["top_k"])
     return SamplingDefaults(**values)

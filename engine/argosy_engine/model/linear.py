@@ -1,4 +1,4 @@
-"""A matrix that is multiplied often: packed once where the platform gains by it.
+"""A matrix that is multiplied often: packed once where that is faster.
 
 `F.linear` on x86 re-orders the weight at every call, which costs 1.3 to 2 times the product itself
 at decode's row counts. oneDNN's own order is kept instead. The two torch operators are private

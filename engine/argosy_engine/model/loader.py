@@ -1,4 +1,4 @@
-"""Safetensors to the trunk's fused weights; also made-up weights of the right shape.
+"""Reads safetensors into the trunk's fused weights; also makes random weights of the same shapes.
 
 Reads `model.safetensors`, or the shards that `model.safetensors.index.json` names. Nothing else
 is opened: no pickle, no code from the folder.
@@ -45,7 +45,7 @@ def load_weights(
                     f"{name} has shape {tuple(tensor.shape)}, config.json implies {shape}: "
                     "config.json and weights are of different models",
                 )
-            # A copy of its own: a view would keep the whole file in memory for one tensor's sake.
+            # A copy: a view of one tensor would keep the whole file in memory.
             return tensor.to(device=device, dtype=dtype, copy=True)
 
         try:

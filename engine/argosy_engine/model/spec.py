@@ -29,10 +29,12 @@ class Rope:
     """Rotary embedding: base, and Llama 3.1's stretching of long wave lengths where it is set."""
 
     theta: float
-    factor: float = 1.0  # plain "linear" scaling when `original_positions` is 0
+    factor: float = 1.0
+    """Positions are divided by it when `original_positions` is 0 ("linear" scaling)."""
     low_freq_factor: float = 1.0
     high_freq_factor: float = 4.0
     original_positions: int = 0
+    """Context length before Llama 3.1's scaling, in tokens; 0: no such scaling."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -51,9 +53,13 @@ class ModelSpec:
     norm_eps: float
     rope: Rope
     qkv_bias: bool
+    """The q, k and v projections have a bias (Qwen2)."""
     qk_norm: bool
+    """q and k are normalised per head (Qwen3)."""
     tied: bool
-    dtype: str  # as the checkpoint says: float32 | bfloat16 | float16
+    """The head uses the embedding's weights."""
+    dtype: str
+    """As the checkpoint says: float32 | bfloat16 | float16."""
     eos_token_ids: frozenset[int]
     sampling: SamplingDefaults = field(default_factory=SamplingDefaults)
 
@@ -156,7 +162,7 @@ def _architecture(config: dict[str, Any]) -> str:
 
 
 def _refuse_variants(config: dict[str, Any], positions: int) -> None:
-    """What would change the mathematics silently is refused by name."""
+    """Refuse by name what would silently change the result."""
     wrong: list[str] = []
     window = config.get("sliding_window")
     if window and config.get("use_sliding_window", True) and int(window) < positions:

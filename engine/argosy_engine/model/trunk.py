@@ -21,22 +21,35 @@ __all__ = ["Layer", "Trunk", "Weights"]
 class Layer:
     """One block's weights; q and k rows are in pair order (see `rope`)."""
 
-    attention_norm: torch.Tensor  # [hidden]
-    qkv: Linear  # hidden → (heads + 2 · kv_heads) · head_dim
-    q_norm: torch.Tensor | None  # [head_dim], Qwen3
+    attention_norm: torch.Tensor
+    """[hidden]."""
+    qkv: Linear
+    """hidden → (heads + 2 · kv_heads) · head_dim."""
+    q_norm: torch.Tensor | None
+    """[head_dim]; only Qwen3 has it."""
     k_norm: torch.Tensor | None
-    out: Linear  # heads · head_dim → hidden
-    mlp_norm: torch.Tensor  # [hidden]
-    gate_up: Linear  # hidden → 2 · inner
-    down: Linear  # inner → hidden
+    """[head_dim]; only Qwen3 has it."""
+    out: Linear
+    """heads · head_dim → hidden."""
+    mlp_norm: torch.Tensor
+    """[hidden]."""
+    gate_up: Linear
+    """hidden → 2 · inner: gate rows, then up rows."""
+    down: Linear
+    """inner → hidden."""
 
 
 @dataclass(slots=True, kw_only=True)
 class Weights:
-    embedding: torch.Tensor  # [vocab, hidden]
+    """All weights of a model, in the order in which the trunk uses them."""
+
+    embedding: torch.Tensor
+    """[vocab, hidden]."""
     layers: list[Layer]
-    norm: torch.Tensor  # [hidden]
-    head: Linear  # hidden → vocab
+    norm: torch.Tensor
+    """[hidden]."""
+    head: Linear
+    """hidden → vocab."""
 
 
 class Trunk:

@@ -22,12 +22,13 @@ _EXPOSITION = "text/plain; version=0.0.4; charset=utf-8"
 
 @dataclass(slots=True)
 class Admin:
-    """Filled in as the engine comes up; None: still loading."""
+    """The parts of a running engine. A part is None while the engine loads."""
 
     loop: EngineLoop | None = None
     metrics: EngineMetrics | None = None
     drain: Drain | None = None
-    serving: bool = False  # the API port listens
+    serving: bool = False
+    """True once the API port listens."""
     clock: Callable[[], float] = time.monotonic
 
     def app(self) -> Starlette:
@@ -37,13 +38,13 @@ class Admin:
                 Route("/ready", self._ready, methods=["GET"]),
                 Route("/metrics", self._metrics, methods=["GET"]),
                 Route("/drain", self._begin, methods=["POST"]),
-                Route("/drain", self._call_back, methods=["DELETE"]),
+                Route("/drain", self._recall, methods=["DELETE"]),
                 Route("/drain", self._report, methods=["GET"]),
             ]
         )
 
     async def _health(self, _request: Request) -> Response:
-        """Live while loading, and as long as the engine thread comes around."""
+        """Live while the engine loads and while its thread makes progress."""
         if self.loop is None or not self.serving:
             return JSONResponse({"live": True, "loading": True})
         silent_s = self.clock() - self.loop.progress_s
@@ -72,8 +73,8 @@ class Admin:
         self.drain.begin(lease_s)
         return JSONResponse(self.drain.report())
 
-    async def _call_back(self, _request: Request) -> Response:
-        if self.drain is None or not self.drain.call_back():
+    async def _recall(self, _request: Request) -> Response:
+        if self.drain is None or not self.drain.recall():
             message = "the engine is not serving: it is starting, or ending after SIGTERM"
             return JSONResponse({"error": {"message": message}}, 409)
         return JSONResponse(self.drain.report())

@@ -1,8 +1,8 @@
-"""Taking no more work, and knowing when the rest is done.
+"""Drains an engine: it admits no request, and ends when the running ones have ended.
 
-SIGTERM and `POST /drain` come here; the engine loop reads `draining`. SIGTERM is final. The other
-order is a lease: it is repeated for as long as it is meant, and wears off when it is not, so that a
-recall that was lost, or an order by a stranger, takes no engine out of service for good.
+Input: SIGTERM and `POST /drain`; the engine loop reads `draining`. SIGTERM is final. The other
+order is a lease that the operator repeats. It expires when it is not repeated, so a lost recall
+cannot keep an engine out of service.
 """
 
 import asyncio
@@ -17,7 +17,7 @@ DEFAULT_LEASE_S = 60.0
 LONGEST_LEASE_S = 120.0
 log = logging.getLogger(__name__)
 
-_LOOK_EVERY_S = 0.05  # the counts live on other threads, which do not report each change
+_LOOK_EVERY_S = 0.05  # other threads own the counts and do not report each change
 
 
 class Cancellable(Protocol):
@@ -55,16 +55,16 @@ class Drain:
         self.draining = False
 
     def begin(self, lease_s: float = DEFAULT_LEASE_S) -> None:
-        """Take no work for `lease_s` from now, however long an earlier order would have lasted."""
+        """Admit no request for `lease_s` seconds from now. Replaces an earlier order."""
         self._forget_expiry()
         self.draining = True
         self._switch(True)
         if not self.terminating.is_set():
             self._expires_at = self._clock() + lease_s
-            self._expiry = self._later(lease_s, self._wear_off)
+            self._expiry = self._later(lease_s, self._expire)
 
-    def call_back(self) -> bool:
-        """Take work again; False once the process is told to end."""
+    def recall(self) -> bool:
+        """Admit requests again; False after SIGTERM."""
         if self.terminating.is_set():
             return False
         self._forget_expiry()
@@ -79,7 +79,7 @@ class Drain:
         self._deadline = min(self._deadline, time.monotonic() + self._timeout_s)
 
     def report(self) -> dict[str, object]:
-        """`expires_in_s` is None while no order stands, and for one that does not wear off."""
+        """`expires_in_s` is None without an order, and after SIGTERM."""
         expires = self._expiry is not None
         return {
             "draining": self.draining,
@@ -88,10 +88,10 @@ class Drain:
             "expires_in_s": max(0.0, self._expires_at - self._clock()) if expires else None,
         }
 
-    def _wear_off(self) -> None:
+    def _expire(self) -> None:
         self._expiry = None
-        log.warning("the order to drain was not repeated: this engine takes work again")
-        self.call_back()
+        log.warning("the drain order expired: this engine accepts requests again")
+        self.recall()
 
     def _forget_expiry(self) -> None:
         if self._expiry is not None:
@@ -105,7 +105,7 @@ class Drain:
         while True:
             if not self._running() and not self._leases():
                 seen_idle += 1
-                # One look may fall where a prompt is counted no more and its lease not yet.
+                # Between two counts a prompt may be in neither: no longer running, not yet leased.
                 if seen_idle == 2:
                     return True
             elif time.monotonic() >= self._deadline:

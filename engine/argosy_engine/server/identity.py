@@ -1,7 +1,7 @@
 """Every answer of the API port names the pod that gave it, errors included.
 
 A pod's address may be given to another pod, of another fleet even, before a gateway hears of it.
-By the name the gateway tells whose answer it reads.
+The name tells the gateway whose answer it reads.
 """
 
 from starlette.types import ASGIApp, Message, Receive, Scope, Send

@@ -1,6 +1,6 @@
 """One engine process, from its options to its exit status.
 
-Order: bind all ports (a taken one is a clear error) → admin answers → load the model → engine
+Order: bind all ports (a port in use is a clear error) → admin answers → load the model → engine
 thread, KV service → API answers → ready → SIGTERM → drain → everything closed, exit 0.
 """
 
@@ -39,7 +39,7 @@ __all__ = ["serve"]
 
 log = logging.getLogger(__name__)
 
-_FLUSH_S = 5  # last bytes of answers that are complete already
+_FLUSH_S = 5  # to send the last bytes of answers that are complete
 
 
 async def serve(config: EngineConfig) -> int:
@@ -120,12 +120,12 @@ def _load(config: EngineConfig) -> tuple[Runner, Tokenizer]:
         module = importlib.import_module(f"argosy_engine.runtime.{name}.runner")
         runner, tokenizer = module.load(config)
         runner.warm_up()
-    except ModuleNotFoundError as missing:
-        message = f"{missing}: use the engine image, or pip install 'argosy[engine]'"
-        raise LoadError("BadArgument", message) from missing
-    except MemoryError as fault:
-        message = f"no memory for the model: raise the limit or lower --kv-cache-tokens ({fault})"
-        raise LoadError("OutOfMemory", message) from fault
+    except ModuleNotFoundError as error:
+        message = f"{error}: use the engine image, or pip install 'argosy[engine]'"
+        raise LoadError("BadArgument", message) from error
+    except MemoryError as error:
+        message = f"no memory for the model: raise the limit or lower --kv-cache-tokens ({error})"
+        raise LoadError("OutOfMemory", message) from error
     return runner, tokenizer
 
 

@@ -65,7 +65,7 @@ class ChatTemplate:
                 size += len(part)
                 if size > _MOST_CHARACTERS:
                     raise SecurityError(f"it writes more than {_MOST_CHARACTERS} characters")
-        except Exception as error:  # the template is foreign code: whatever it raises is its answer
+        except Exception as error:  # a template may raise anything
             raise ChatTemplateError(
                 f"the messages do not fit the chat template: {_reason(error)}"
             ) from error

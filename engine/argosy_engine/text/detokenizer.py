@@ -1,4 +1,4 @@
-"""Ids to text as they come, never half a character."""
+"""Token ids to text as they arrive; only whole characters leave."""
 
 from collections.abc import Sequence
 
@@ -8,7 +8,7 @@ from tokenizers.decoders import DecodeStream
 __all__ = ["StreamDetokenizer"]
 
 _LONGEST_CHARACTER = 4  # bytes of UTF-8, and so tokens of byte fallback
-_CONTEXT = 16  # tokens of the prompt's end: a character of bytes that it began, and a word before
+_CONTEXT = 16  # last tokens of the prompt: enough for an unfinished character and a word before it
 
 
 class StreamDetokenizer:
@@ -51,19 +51,19 @@ class StreamDetokenizer:
         try:
             text = self._stream.step(self._tokenizer, token_id)
         except Exception:  # the Rust side raises bare Exception
-            text = self._begin_anew()
+            text = self._restart()
         if text is None:
             return ""
         self._held.clear()
         return str(text)
 
-    def _begin_anew(self) -> str | None:
-        """The decoder would change text that is out already: go on without what came before."""
+    def _restart(self) -> str | None:
+        """Drop the earlier tokens: with them the decoder would change text that was sent."""
         self._stream = DecodeStream(skip_special_tokens=self._skip)
         texts = [self._stream.step(self._tokenizer, token_id) for token_id in self._held]
         return "".join(filter(None, texts)) or None
 
     def flush(self) -> str:
-        """Bytes that never became a character show as U+FFFD."""
+        """Bytes that never became a character appear as U+FFFD."""
         held, self._held = self._held, []
         return self._whole(held) if held else ""

@@ -24,7 +24,7 @@ class HfTokenizer:
         path = folder / "tokenizer.json"
         if not path.is_file():
             raise LoadError("ModelNotFound", f"{path} does not exist: copy the model's own file")
-        # One text is encoded in the thread that asks; more threads of the library's would be idle.
+        # One text is encoded in the calling thread; more threads of the library would be idle.
         os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
         try:
             definition = path.read_text("utf-8")
@@ -32,7 +32,7 @@ class HfTokenizer:
             self._bytes_per_token = bytes_per_token(json.loads(definition))
         except Exception as error:  # the Rust side raises bare Exception
             raise LoadError("WeightsInvalid", f"{path} is not a tokenizer: {error}") from error
-        # A file may ask for both; a prompt that is too long is refused and never cut.
+        # A file may enable both; a prompt that is too long is refused, not truncated.
         self._tokenizer.no_truncation()
         self._tokenizer.no_padding()
         self._chat = _chat_template(folder)
@@ -45,7 +45,7 @@ class HfTokenizer:
         return fewest_tokens(text, self._bytes_per_token)
 
     def encode(self, text: str, *, add_special_tokens: bool = True) -> list[int]:
-        # The library's `encode` holds Python's lock all the while; this lets other threads run.
+        # The library's `encode` holds the GIL all the time; this call releases it.
         (found,) = self._tokenizer.encode_batch_fast([text], add_special_tokens=add_special_tokens)
         return list(found.ids)
 

@@ -1,4 +1,4 @@
-"""How many bytes of a prompt one token can stand for.
+"""Upper bound on the bytes of a prompt that one token covers.
 
 A prompt of more bytes than a model's context can hold is then refused without being tokenised,
 which costs a second of a core for each megabyte. The bound must never refuse a prompt that fits,
@@ -26,7 +26,7 @@ _BYTE_TOKENS = {f"<0x{byte:02X}>" for byte in range(256)}
 def bytes_per_token(definition: Mapping[str, Any]) -> tuple[int, float] | None:
     """From a `tokenizer.json`: the longest token's bytes, and what normalising may shrink.
 
-    A text that is not ASCII stands for at least bytes / (longest · shrink) tokens, an ASCII one for
+    A text that is not ASCII has at least bytes / (longest · shrink) tokens, an ASCII one at least
     bytes / longest. None: no bound is known.
     """
     model = definition.get("model") or {}
@@ -39,7 +39,7 @@ def bytes_per_token(definition: Mapping[str, Any]) -> tuple[int, float] | None:
         or model.get("end_of_word_suffix")
         or shrink is None
         or not all(map(_keeps_all, splits))
-        # Such a token takes all the white space beside it, however long.
+        # Such a token swallows all white space beside it, of any length.
         or any(token.get("lstrip") or token.get("rstrip") for token in added)
     ):
         return None
@@ -90,7 +90,7 @@ def _longest(model: Mapping[str, Any], byte_level: bool) -> int | None:
 
 
 def fewest_tokens(text: str, bound: tuple[int, float] | None) -> int:
-    """`text` stands for no fewer tokens than this; 0 where no bound is known."""
+    """Lower bound of the tokens of `text`; 0 where no bound is known."""
     if bound is None:
         return 0
     longest, shrink = bound

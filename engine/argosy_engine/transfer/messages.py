@@ -1,7 +1,7 @@
-"""What each control frame says: every field is checked by type and range before anything uses it.
+"""Control frames as values: each field is checked by type and range before it is used.
 
-A peer is a stranger. `decode_message` gives a value that the engine may use as it is, or WireError
-with a sentence that names the field. A frame with a missing or unknown field is refused.
+Peers are not trusted. `decode_message` returns a value that the engine may use as it is, or raises
+WireError with a sentence that names the field. A missing or unknown field is an error.
 """
 
 import re
@@ -32,7 +32,7 @@ _INT32, _INT63, _UINT32 = (1 << 31) - 1, (1 << 63) - 1, (1 << 32) - 1
 _NAME = re.compile(r"[A-Za-z0-9._-]*")
 
 Lease = tuple[str, int]  # request_id, attempt; the epoch is that of READY
-Check = Callable[[Any], Any]  # the value as it is to be used, or ValueError("must be …")
+Check = Callable[[Any], Any]  # returns the value to use, or raises ValueError("must be …")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -40,7 +40,8 @@ class Prefill:
     request_id: str
     attempt: int
     fingerprint: str
-    n_tokens: int  # that a TOKENS frame brings next
+    n_tokens: int
+    """Length of the prompt, which the TOKENS frame after this one brings."""
     sampling: SamplingParams
     lease_s: float
 
@@ -60,7 +61,8 @@ class Refused:
 class Ready:
     lease: Lease
     engine_epoch: str
-    first_token: int  # not compared with any vocabulary
+    first_token: int
+    """Not yet compared with the vocabulary; `Puller` does that."""
     n_tokens: int
     n_blocks: int
     pod: str
@@ -90,7 +92,7 @@ class Renew:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Wait:
-    """The prompt is queued or computed: prefill lives."""
+    """The prompt is queued or being computed: the prefill engine is alive."""
 
 
 Message = Prefill | Accepted | Refused | Ready | Pull | Done | Release | Renew | Wait

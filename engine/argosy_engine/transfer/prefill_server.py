@@ -1,7 +1,7 @@
 """Prefill's end of a hand-over: one connection is one prompt, from PREFILL to RELEASE.
 
-Speaks to decode over TCP and to the engine loop through `PrefillPort`. The connection is the
-lease's life line: when it closes, for whatever reason, the lease is given up.
+Talks to decode over TCP and to the engine loop through `PrefillPort`. The connection holds the
+lease: when it closes, the lease ends.
 """
 
 import asyncio
@@ -39,15 +39,15 @@ __all__ = ["PrefillServer"]
 log = logging.getLogger(__name__)
 
 _HELLO_S = 10.0  # from accept to a whole PREFILL frame
-_WAIT_EVERY_S = 1.0  # signs of life while a prompt is queued or computed
+_WAIT_EVERY_S = 1.0  # between WAIT frames while a prompt is queued or computed
 _RUN_BYTES = 4 << 20  # blocks are sent in runs of about this size
 _CONNECTIONS = 1024
-_UNFINISHED_BYTES = 32 << 20  # of PREFILL and TOKENS frames on their way, all together
+_UNFINISHED_BYTES = 32 << 20  # of all PREFILL and TOKENS frames that are still arriving
 _LAST_WORD_S = 2.0  # for a refusal to reach its peer
 
 
 class _RefusedError(EngineError):
-    """What REFUSED says, before the engine is asked."""
+    """The connection is refused before the engine is asked; becomes a REFUSED frame."""
 
     def __init__(self, reason: str, message: str) -> None:
         super().__init__(message)
@@ -76,10 +76,10 @@ class PrefillServer:
         except WireError as error:
             await _refuse(reader, writer, "protocol", str(error))
         except (OSError, EOFError, TimeoutError):
-            pass  # the peer is gone or silent: the lease was given up on the way here
+            pass  # the peer is gone or silent; the lease has ended already
         finally:
             self._connections -= 1
-            # Not closed: that waits for the peer to read what is unsent. After RELEASE nothing is.
+            # abort, not close: close waits until the peer has read all. After RELEASE all is read.
             writer.transport.abort()
 
     async def _converse(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
@@ -108,10 +108,10 @@ class PrefillServer:
             await send_control(writer, Kind.READY, self._ready(event))
             await self._serve_lease(event, following, reader, writer)
         finally:
-            if not refused:  # a refused twin must not end the lease of the one that was there first
+            if not refused:  # a refused duplicate must not end the lease of the first request
                 self._prefill.abort_remote_prefill(prefill_job.request_id, prefill_job.attempt)
             following.cancel()
-            await asyncio.wait((following,))  # from here on others may read
+            await asyncio.wait((following,))  # only now may another task read
 
     async def _hello(self, reader: asyncio.StreamReader) -> Prefill:
         head = await read_head(reader)
@@ -131,7 +131,7 @@ class PrefillServer:
         return message
 
     async def _tokens(self, reader: asyncio.StreamReader, hello: Prefill) -> tuple[int, ...]:
-        """The prompt behind a PREFILL; its length was checked, so that its bytes are bounded."""
+        """The prompt that follows a PREFILL; its length was checked, so its bytes are bounded."""
         head = await read_head(reader)
         size = TOKEN_BYTES * hello.n_tokens
         if (head.kind, head.length) != (Kind.TOKENS, size):
@@ -143,10 +143,10 @@ class PrefillServer:
 
     @contextlib.contextmanager
     def _room_for(self, size: int) -> Iterator[None]:
-        """Room for a frame while it arrives; busy when all together would be too many bytes."""
+        """Reserve the bytes of an arriving frame; `busy` above the limit of all connections."""
         if self._unfinished_bytes + size > _UNFINISHED_BYTES:
             raise _RefusedError(
-                "busy", f"{self._unfinished_bytes} bytes of prompts are on their way"
+                "busy", f"{self._unfinished_bytes} bytes of prompts are still arriving"
             )
         self._unfinished_bytes += size
         try:
@@ -160,7 +160,7 @@ class PrefillServer:
         following: "asyncio.Task[Message]",
         writer: asyncio.StreamWriter,
     ) -> PrefillEvent:
-        """The engine's answer; WireError, EOFError or OSError when the peer moved before it."""
+        """The engine's answer; WireError, EOFError or OSError if the peer acts before it."""
         aio = asyncio.get_running_loop()
         answer: asyncio.Future[PrefillEvent] = aio.create_future()
 

@@ -81,7 +81,7 @@ class Puller:
         self._suspects = Suspects()
 
     async def pull(self, job: PullJob) -> None:
-        """Posts exactly one PullDone or PullFailed, whatever happens."""
+        """Posts exactly one PullDone or PullFailed."""
         logs.bind(request_id=client_id(job.request_id), attempt=job.attempt)
         try:
             outcome: PullDone | PullFailed = await self._pull(job)
@@ -181,7 +181,7 @@ class Puller:
             await _expect(reader, Accepted)
 
     def _ready(self, answer: Ready, job: PullJob) -> PullReady:
-        """Whatever READY says is checked before a token of it reaches a client."""
+        """Check READY before its token reaches a client."""
         if (answer.n_tokens, answer.n_blocks) != (len(job.token_ids), len(job.block_ids)):
             raise WireError(f"READY is not about this prompt of {len(job.token_ids)} tokens")
         if answer.first_token >= self._runner.vocab_size:

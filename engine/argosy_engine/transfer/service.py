@@ -1,7 +1,7 @@
 """The KV service: a thread with its own event loop, for both ends of the hand-over.
 
 Made by the server's start for the roles prefill (listens) and decode (connects); see
-`core.transfer` for what it and the engine loop say to each other.
+`core.handover.messages` for the events between it and the engine loop.
 """
 
 import asyncio
@@ -22,7 +22,7 @@ _BACKLOG = 256
 
 
 class KvService:
-    """Implements `core.transfer.TransferService`."""
+    """Implements `core.handover.messages.TransferService`."""
 
     def __init__(
         self,

@@ -23,7 +23,7 @@ async def read_head(reader: asyncio.StreamReader) -> Frame:
 
 
 async def read_payload(reader: asyncio.StreamReader, frame: Frame, longest: int) -> bytes:
-    """The frame's payload; one above `longest` bytes is a WireError before a byte of it is read."""
+    """The frame's payload; WireError above `longest` bytes, before any of it is read."""
     if frame.length > longest:
         raise WireError(
             f"a {frame.kind.name} frame of {frame.length} bytes came; at most {longest} are due"

@@ -1,4 +1,4 @@
-"""Frames of the KV protocol (designs/0001-seams.md §4), bytes to values and back; no I/O.
+"""Frames of the KV protocol (designs/0001-seams.md §4): bytes to values and back, without I/O.
 
 A frame is `!4sBBHI` (magic, version, kind, flags, length) and its payload: JSON for control; for
 TOKENS 4 bytes a token; for KV `!III` (index of the first block, count, crc32), then the blocks.
@@ -77,7 +77,7 @@ class Kind(IntEnum):
 
 @dataclass(frozen=True, slots=True)
 class Frame:
-    """A frame's head: what comes, and how many bytes of it."""
+    """A frame's head: its kind and the bytes of its payload."""
 
     kind: Kind
     length: int
@@ -126,7 +126,7 @@ def encode_run(first: int, count: int, data: memoryview) -> bytes:
 
 
 def decode_header(data: bytes) -> Frame:
-    """`HEADER_BYTES` bytes; WireError before a single byte of a bad payload is read."""
+    """`HEADER_BYTES` bytes; WireError before any of a bad payload is read."""
     try:
         magic, version, kind, _flags, length = _HEADER.unpack(data)
     except struct.error as error:

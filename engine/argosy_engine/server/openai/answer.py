@@ -28,7 +28,7 @@ class TokenSink:
         self._waiter: asyncio.Future[None] | None = None
         self._gone = False
         self.prefill_pod = ""
-        self.first_token_s: float | None = None  # monotonic: when the first token could leave
+        self.first_token_s: float | None = None  # monotonic; when the token could leave
 
     def emit(self, emission: Emission) -> None:
         if self.first_token_s is None and emission.token_id is not None:
@@ -45,7 +45,7 @@ class TokenSink:
         self._wake()
 
     async def take(self) -> list[Emission | Refusal]:
-        """What came since the last call, at least one event; ClientGoneError."""
+        """The events since the last call, at least one. Raises ClientGoneError."""
         while not self._events and not self._gone:
             self._waiter = asyncio.get_running_loop().create_future()
             await self._waiter
@@ -61,7 +61,7 @@ class TokenSink:
 
 @dataclass(slots=True)
 class Piece:
-    """What one wake-up brought: texts in order, and the end if it is reached."""
+    """The result of one wake-up: texts in order, and the end if it was reached."""
 
     texts: list[str]
     reason: str | None = None

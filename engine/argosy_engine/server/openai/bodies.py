@@ -1,7 +1,7 @@
-"""Request bodies that still arrive: each has a limit, and the long ones together a bound.
+"""Reads request bodies: each has a limit, and the long ones share one.
 
-Used by the API before anything else looks at a request. The gateway sends whole bodies at once; a
-client that sends slowly, or never ends, holds a bounded number of bytes for a bounded time.
+The first step of every request. The gateway sends whole bodies at once. A client that sends slowly
+holds a bounded number of bytes for a bounded time.
 """
 
 import asyncio
@@ -14,14 +14,14 @@ from argosy_engine.server.openai.errors import ApiError, overloaded
 __all__ = ["SHORT_BYTES", "Bodies", "long_bytes"]
 
 SHORT_BYTES = 64 << 10  # a body up to this is read and tokenised in some 20 ms
-_LONG_BYTES = 64 << 20  # of longer ones together, in memory of the pod beside weights and pool
+_LONG_BYTES = 64 << 20  # shared by longer bodies; the pod holds weights and KV pool as well
 _LONG_BODIES = 8
 _WHOLE_WITHIN_S = 60.0
-_GATEWAY_ADDS = 1024  # bytes: it asks for the usage of streams whose client did not
+_GATEWAY_ADDS = 1024  # bytes: the gateway asks for usage where the client did not
 
 
 def long_bytes(limit: int) -> int:
-    """Most bytes of long bodies in one place, where one body may have `limit` bytes."""
+    """Upper bound of all long bodies together, in bytes; one body may have `limit` bytes."""
     return max(limit, min(_LONG_BODIES * limit, _LONG_BYTES))
 
 
@@ -64,4 +64,4 @@ class Bodies:
             text = f"the body is larger than {self._limit} bytes: send a shorter prompt"
             raise ApiError(413, text, code="body_too_large")
         if size > SHORT_BYTES and self._arriving > self._most:
-            raise overloaded(f"bodies of {self._arriving} bytes arrive at once; retry later")
+            raise overloaded(f"bodies of {self._arriving} bytes are arriving; retry later")

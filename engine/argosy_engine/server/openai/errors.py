@@ -39,7 +39,7 @@ def draining_error(message: str = "this engine is draining: ask another one") ->
 
 
 def overloaded(message: str) -> ApiError:
-    """Too much waits already; `message` ends with what to do."""
+    """Too many requests wait; `message` ends with what to do."""
     headers = {"retry-after": _RETRY_AFTER_S}
     return ApiError(429, message, "rate_limit_error", None, "queue_full", headers)
 

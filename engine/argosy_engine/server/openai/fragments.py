@@ -40,7 +40,7 @@ class Fragments:
         self._content = self._head + ',"choices":[{"index":0,' + inner
 
     def opening(self) -> str:
-        """What precedes the first content: chat names the role."""
+        """The chunk before the first content: a chat names the role."""
         if not self._chat:
             return ""
         delta = '{"role":"assistant","content":""}'

@@ -22,10 +22,12 @@ class Refused:
     """Why a parameter is refused and what to write instead; `harmless` values are taken."""
 
     instead: str
-    harmless: tuple[Any, ...] = ()  # beside null; lists and objects that are empty are harmless too
+    """Shown to the client after the parameter's name."""
+    harmless: tuple[Any, ...] = ()
+    """Values that change nothing, besides null and empty lists and objects."""
 
 
-# The values' ranges stand in `parse`, which reads them.
+# `parse` has the ranges of the values.
 HONOURED: Mapping[str, str] = {
     "model": "the fleet's served name; anything else is 404",
     "prompt": "a text, or a list of token ids; one prompt a request",

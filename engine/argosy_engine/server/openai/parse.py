@@ -15,8 +15,7 @@ from argosy_engine.core.sampling import SamplingDefaults, SamplingParams
 from argosy_engine.errors import ChatTemplateError
 from argosy_engine.ports.tokenizer import Tokenizer
 from argosy_engine.server.openai.errors import ApiError
-from argosy_engine.server.openai.parameters import bad as _bad
-from argosy_engine.server.openai.parameters import refuse_unsupported
+from argosy_engine.server.openai.parameters import bad, refuse_unsupported
 
 __all__ = ["Parsed", "parse_body", "parse_chat", "parse_completion"]
 
@@ -110,12 +109,12 @@ def parse_chat(
 def _chat_text(body: Mapping[str, Any], tokenizer: Tokenizer) -> str:
     messages = body.get("messages")
     if not isinstance(messages, list) or not messages:
-        raise _bad("messages", "must be a list with at least one message")
+        raise bad("messages", "must be a list with at least one message")
     for message in messages:
         if not isinstance(message, dict) or not isinstance(message.get("role"), str):
-            raise _bad("messages", 'each must be an object with a "role" and a "content"')
+            raise bad("messages", 'each must be an object with a "role" and a "content"')
         if message["role"] != "assistant" and message.get("content") is None:  # that one may call
-            raise _bad("messages", f'the message of role {message["role"]!r} has no "content"')
+            raise bad("messages", f'the message of role {message["role"]!r} has no "content"')
         _check_content(message.get("content"))
     try:
         return tokenizer.chat_text(
@@ -124,15 +123,15 @@ def _chat_text(body: Mapping[str, Any], tokenizer: Tokenizer) -> str:
             arguments=_template_arguments(body),
         )
     except ChatTemplateError as fault:
-        raise _bad("messages", str(fault)) from None
+        raise bad("messages", str(fault)) from None
 
 
 def _template_arguments(body: Mapping[str, Any]) -> dict[str, Any]:
     arguments = body.get("chat_template_kwargs") or {}
     if not isinstance(arguments, dict):
-        raise _bad("chat_template_kwargs", 'must be an object, such as {"enable_thinking": false}')
+        raise bad("chat_template_kwargs", 'must be an object, such as {"enable_thinking": false}')
     if taken := sorted(arguments.keys() & _TEMPLATE_NAMES):
-        raise _bad("chat_template_kwargs", f"the server gives {taken[0]!r} itself: leave it out")
+        raise bad("chat_template_kwargs", f"the server gives {taken[0]!r} itself: leave it out")
     return arguments
 
 
@@ -144,7 +143,7 @@ def _check_content(content: Any) -> None:
         for part in content
     ):
         return
-    raise _bad("messages", 'content must be text, or a list of {"type": "text", "text": …}')
+    raise bad("messages", 'content must be text, or a list of {"type": "text", "text": …}')
 
 
 def _parsed(
@@ -152,12 +151,12 @@ def _parsed(
 ) -> Parsed:
     options = body.get("stream_options") or {}
     if not isinstance(options, dict):
-        raise _bad("stream_options", "must be an object")
+        raise bad("stream_options", "must be an object")
     stream = _flag(body, "stream")
     if options and not stream:
-        raise _bad("stream_options", 'only goes with "stream": true')
+        raise bad("stream_options", 'only goes with "stream": true')
     if _flag(options, "continuous_usage_stats"):
-        raise _bad("stream_options", "continuous_usage_stats: usage comes once, at the end")
+        raise bad("stream_options", "continuous_usage_stats: usage comes once, at the end")
     return Parsed(
         token_ids=ids,
         sampling=sampling,
@@ -181,10 +180,10 @@ def _sampling(
     if not isinstance(stop_ids, list) or not all(
         type(i) is int and 0 <= i < _MOST_IDS for i in stop_ids
     ):
-        raise _bad("stop_token_ids", "must be a list of token ids")
+        raise bad("stop_token_ids", "must be a list of token ids")
     min_tokens = _integer(body, "min_tokens", 0, low=0)
     if min_tokens > max_tokens:
-        raise _bad("min_tokens", f"must be at most max_tokens, {max_tokens}")
+        raise bad("min_tokens", f"must be at most max_tokens, {max_tokens}")
     penalty = defaults.repetition_penalty
     return SamplingParams(
         max_tokens=max_tokens,
@@ -202,7 +201,7 @@ def _sampling(
 def _check_model(body: Mapping[str, Any], served_name: str) -> None:
     model = body.get("model")
     if not isinstance(model, str):
-        raise _bad("model", f'name the model: "{served_name}"')
+        raise bad("model", f'name the model: "{served_name}"')
     if model != served_name:
         raise ApiError(
             404,
@@ -223,9 +222,9 @@ def _prompt_ids(body: Mapping[str, Any], tokenizer: Tokenizer, max_model_len: in
         _refuse_long(len(prompt), max_model_len, "prompt")
         if all(type(token) is int for token in prompt):
             if min(prompt) < 0 or max(prompt) >= tokenizer.vocab_size:
-                raise _bad("prompt", f"token ids are 0 … {tokenizer.vocab_size - 1}")
+                raise bad("prompt", f"token ids are 0 … {tokenizer.vocab_size - 1}")
             return prompt
-    raise _bad("prompt", "must be a text or a list of token ids; one prompt a request")
+    raise bad("prompt", "must be a text or a list of token ids; one prompt a request")
 
 
 def _encode(
@@ -235,7 +234,7 @@ def _encode(
     _refuse_long(tokenizer.fewest_tokens(text), max_model_len, param, about="at least ")
     token_ids = tokenizer.encode(text, add_special_tokens=special)
     if not token_ids:
-        raise _bad(param, "is empty: send at least one token")
+        raise bad(param, "is empty: send at least one token")
     _refuse_long(len(token_ids), max_model_len, param)
     return token_ids
 
@@ -262,7 +261,7 @@ def _stops(body: Mapping[str, Any]) -> tuple[str, ...]:
         or len(stops) > _MAX_STOPS
         or not all(isinstance(stop, str) and stop for stop in stops)
     ):
-        raise _bad("stop", f"must be a text or a list of at most {_MAX_STOPS} non-empty texts")
+        raise bad("stop", f"must be a text or a list of at most {_MAX_STOPS} non-empty texts")
     return tuple(stops)
 
 
@@ -271,9 +270,9 @@ def _integer(body: Mapping[str, Any], name: str, default: Any, *, low: int | Non
     if value is None:
         return default
     if type(value) is not int:
-        raise _bad(name, f"must be a whole number, got {value!r:.40}")
+        raise bad(name, f"must be a whole number, got {value!r:.40}")
     if low is not None and value < low:
-        raise _bad(name, f"must be at least {low}, got {value}")
+        raise bad(name, f"must be at least {low}, got {value}")
     return value
 
 
@@ -284,7 +283,7 @@ def _number(
     if value is None:
         return default
     if type(value) not in (int, float) or not low <= value <= high:
-        raise _bad(name, f"must be a number from {low:g} to {high:g}, got {value!r:.40}")
+        raise bad(name, f"must be a number from {low:g} to {high:g}, got {value!r:.40}")
     return float(value)
 
 
@@ -293,5 +292,5 @@ def _flag(body: Mapping[str, Any], name: str, *, default: bool = False) -> bool:
     if value is None:
         return default
     if not isinstance(value, bool):
-        raise _bad(name, f"must be true or false, got {value!r:.40}")
+        raise bad(name, f"must be true or false, got {value!r:.40}")
     return value

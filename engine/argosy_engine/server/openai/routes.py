@@ -108,12 +108,12 @@ class OpenAiApi:
         arrival_s = time.monotonic()
         headers = _headers(scope)
         public_id = _public_id(headers.get("x-request-id"))
-        # The task is this request's, so that uvicorn's own lines about it have the id, too.
+        # One task per request: uvicorn's own log lines then have the id, too.
         logs.bind(request_id=public_id, attempt=_attempt(headers.get("x-argosy-attempt")))
         self.active += 1
         try:
-            # First of all: closing on a client that still sends resets the connection, and the
-            # gateway would see a broken engine instead of the word that it drains.
+            # Read first: closing while a client still sends resets the connection, and the gateway
+            # would see a broken engine instead of a draining one.
             body = await self._bodies.read(receive)
             if self._loop.draining:
                 raise draining_error()
@@ -132,12 +132,12 @@ class OpenAiApi:
                 send, error.status, error.body(), {"x-request-id": public_id, **error.headers}
             )
         except ClientGoneError:
-            pass  # nobody is left to be answered
+            pass  # the client has left
         finally:
             self.active -= 1
 
     def _parsed(self, body: bytes, parse: Callable[..., Parsed]) -> Parsed:
-        """Called in a thread: a long prompt takes a second to tokenise."""
+        """Runs in a thread: a long prompt takes a second to tokenise."""
         return parse(
             parse_body(body),
             self._tokenizer,
@@ -277,7 +277,7 @@ class _Answer:
                 await send(_body(body, more=False))
 
     def _observe_first_token(self, at_s: float | None) -> None:
-        """Once for each answer: streamed when it was written, whole when it could have been."""
+        """Once per answer: when it was written, or could have been in an unstreamed answer."""
         if at_s is None or self._first_observed:
             return
         self._first_observed = True
@@ -304,7 +304,7 @@ class _Answer:
         }
 
     def _ttft(self) -> dict[str, str]:
-        """Milliseconds from the request's accept to its first token, which no byte shows here."""
+        """Milliseconds from accept to the first token, which an unstreamed answer does not show."""
         first_s = self._sink.first_token_s
         if first_s is None:
             return {}
@@ -344,7 +344,7 @@ def _not_here(request: Request, error: Exception) -> Response:
 
 
 def _failed(_request: Request, error: Exception) -> Response:
-    """A fault of ours; Starlette raises it once more, so that it is logged."""
+    """An error of the engine itself; Starlette raises it again, so that it is logged."""
     text = f"the engine failed: {type(error).__name__}"
     body = ApiError(500, text, "server_error", code="internal_error").body()
     return Response(body, 500, media_type="application/json")

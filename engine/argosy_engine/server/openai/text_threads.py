@@ -1,7 +1,7 @@
 """Reading and tokenising prompts beside the event loop, in two threads with bounded queues.
 
-Used by the API for every body that asks for tokens. A long prompt takes a second of a core; it
-must hold up neither probes nor streams nor short prompts, which have a thread of their own.
+Every body that asks for tokens passes here. A long prompt takes a second of a core. It must not
+delay probes, streams or short prompts, so short prompts have a thread of their own.
 """
 
 import asyncio
@@ -30,13 +30,13 @@ class TextThreads:
         return await lane.run(size, work)
 
     def close(self) -> None:
-        """Nothing new is begun; what runs ends by itself."""
+        """Start nothing new; running work ends by itself."""
         self._short.close()
         self._long.close()
 
 
 class _Lane:
-    """A thread and the bytes of the bodies that wait for it or are in it."""
+    """A thread, and the bytes of the bodies that it holds or that wait for it."""
 
     def __init__(self, name: str, budget: int) -> None:
         self._thread = ThreadPoolExecutor(1, thread_name_prefix=name)
