@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from local.cluster import build, fetch, preflight
+from local.cluster.errors import OneMachineError
 from local.cluster.layout import DEFAULT_NAME, default_state_dir
 
 if TYPE_CHECKING:
@@ -175,12 +176,7 @@ def main() -> int:
         return commands[asked.command](asked)
     except KeyboardInterrupt:
         return 130
-    except (build.BuildError, ValueError) as error:
-        _say(str(error))
-        return 1
-    except Exception as error:
-        if type(error).__name__ != "ClusterError":  # imported only where packages are there
-            raise
+    except (OneMachineError, ValueError) as error:
         _say(str(error))
         return 1
 

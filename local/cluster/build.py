@@ -25,7 +25,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TextIO
 
-from local.cluster.fetch import FetchError, cache_root, make_venv
+from local.cluster.errors import BuildError, FetchError
+from local.cluster.fetch import cache_root, make_venv
 
 SOURCE = Path(__file__).resolve().parent / "go"
 KUBERNETES = "1.36.3"
@@ -81,10 +82,6 @@ STAGES: dict[str, tuple[Target, ...]] = {
     ),
 }
 DOWNLOAD_MB = 150
-
-
-class BuildError(Exception):
-    """A binary could not be built; the text says why and what to do."""
 
 
 def is_ours(name: str) -> bool:

@@ -21,15 +21,12 @@ from typing import Any
 
 from local.cluster.build import bin_dir, is_built
 from local.cluster.config import components, images, pki
-from local.cluster.control.api import Api, ApiError
+from local.cluster.control.api import Api
+from local.cluster.errors import ApiError, ClusterError
 from local.cluster.fetch import search_path
 from local.cluster.layout import DEFAULT_NAME, SOURCE, Files, Spec, default_state_dir
 
 _LONGEST_STATE_DIR = 90  # a unix socket's path has 107 characters
-
-
-class ClusterError(Exception):
-    """The cluster cannot do this; the text says why and where to look."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -17,15 +17,13 @@ import tempfile
 from collections.abc import Iterable
 from pathlib import Path
 
+from local.cluster.errors import FetchError
+
 _SYSTEM_PATH = ":/usr/sbin:/sbin"
 _FOLDERS = ("usr/sbin", "usr/bin", "sbin", "bin")
 _SYSTEM = Path("/")
 _WHEELS = "usr/share/python-wheels"
 VENV_PACKAGE = f"python3.{sys.version_info.minor}-venv"
-
-
-class FetchError(Exception):
-    """A package could be neither installed nor unpacked; the text says why."""
 
 
 def cache_root() -> Path:

@@ -11,6 +11,7 @@ import sys
 from pathlib import Path
 
 from local.cluster import build, fetch
+from local.cluster.errors import FetchError
 
 # program → Debian package
 TOOLS = {
@@ -60,7 +61,7 @@ def _fetch() -> None:
     if packages:
         try:
             fetch.obtain(packages)
-        except fetch.FetchError as error:
+        except FetchError as error:
             sys.stderr.write(f"the missing packages could not be fetched: {error}\n")
     fetch.use()
 

@@ -14,6 +14,7 @@ import time
 from pathlib import Path
 
 from local.demo import answer, ramp
+from local.demo.errors import DemoError
 from local.demo.figures import DemoFigures
 from local.demo.places.existing import ExistingCluster
 from local.demo.places.one_machine import OneMachine
@@ -59,7 +60,7 @@ def main() -> int:
         ramp.run(place, figures, OUT)
         figures.finish(own_cluster=place.is_ours)
         place.try_hints(figures)
-    except (TimeoutError, RuntimeError) as error:
+    except (TimeoutError, DemoError) as error:
         console.print(f"[red]the demo stopped:[/red] {error}", soft_wrap=True)
         say(f"logs and the figures measured so far are in {OUT}/")
         place.diagnose(OUT)

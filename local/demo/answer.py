@@ -12,6 +12,7 @@ from typing import Any
 import httpx
 import yaml
 
+from local.demo.errors import DemoError
 from local.demo.figures import DemoFigures
 from local.demo.kube import Kube, is_ready
 from local.demo.places.place import NAMESPACE, Place
@@ -112,7 +113,7 @@ def _ask(url: str, model: str) -> str:
         f"decode by {headers.get('x-argosy-decode-pod')}\n"
     )
     if not headers.get("x-argosy-prefill-pod"):
-        raise RuntimeError(
+        raise DemoError(
             "no prefill pod served the question, so the answer was not disaggregated: "
             "see the gateway's log"
         )
@@ -132,7 +133,7 @@ def _greedy(url: str, model: str, prompt: str) -> str:
     answer.raise_for_status()
     whole = answer.json()
     if whole["usage"]["completion_tokens"] != GREEDY_TOKENS:
-        raise RuntimeError(
+        raise DemoError(
             f"{model} answered {whole['usage']['completion_tokens']} tokens instead of the "
             f"{GREEDY_TOKENS} that were asked for"
         )

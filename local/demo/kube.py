@@ -17,6 +17,8 @@ from typing import Any
 import httpx
 import yaml
 
+from local.demo.errors import CommandError
+
 TOOLS = Path(sys.executable).parent
 """The folder of kubectl and helm: both are packages of this Python's environment."""
 
@@ -54,11 +56,11 @@ class Kube:
         return found
 
     def kubectl(self, *words: str, given: str | None = None) -> str:
-        """Run kubectl; RuntimeError with its own message if it fails."""
+        """Run kubectl; CommandError with its own message if it fails."""
         return self._run([str(TOOLS / "kubectl"), *words], given)
 
     def helm(self, *words: str) -> str:
-        """Run helm; RuntimeError with its own message if it fails."""
+        """Run helm; CommandError with its own message if it fails."""
         return self._run([str(TOOLS / "helm"), *words], None)
 
     def _run(self, words: list[str], given: str | None) -> str:
@@ -67,7 +69,7 @@ class Kube:
         )
         if done.returncode:
             name = Path(words[0]).name
-            raise RuntimeError(f"{name} {' '.join(words[1:4])} …: {done.stderr.strip()}")
+            raise CommandError(f"{name} {' '.join(words[1:4])} …: {done.stderr.strip()}")
         return done.stdout
 
     def wait(

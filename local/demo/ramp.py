@@ -12,6 +12,7 @@ import yaml
 
 from local.demo import rest
 from local.demo.answer import fleet_path, slowest_start_s
+from local.demo.errors import CommandError, DemoError
 from local.demo.figures import DemoFigures
 from local.demo.kube import Kube, is_ready
 from local.demo.places import prometheus
@@ -78,7 +79,7 @@ def _play(place: Place, name: str, records: Records, limits: score.Limits) -> Wa
                 client.kill()
             watch.stop()
     if client.returncode:
-        raise RuntimeError(f"the load client ended with exit status {client.returncode}")
+        raise DemoError(f"the load client ended with exit status {client.returncode}")
     return watch
 
 
@@ -113,7 +114,7 @@ def _score(
 def _explain(kube: Kube, name: str) -> None:
     try:
         console.print(kube.kubectl("argosy", "explain", name, "-n", NAMESPACE).rstrip())
-    except RuntimeError as error:
+    except CommandError as error:
         say(str(error))
 
 

@@ -7,6 +7,7 @@ import httpx
 import pytest
 import yaml
 
+from local.demo.errors import CommandError
 from tests.e2e.installed import SYSTEM, complete, traffic
 
 pytestmark = pytest.mark.cluster
@@ -26,7 +27,7 @@ def troubled(argosy):
     """A name for a fleet that is deleted after the test."""
     name = "troubled"
     yield name
-    with contextlib.suppress(RuntimeError):
+    with contextlib.suppress(CommandError):
         argosy.kubectl("delete", "sd", name, "--wait=false")
     # the garbage collector learns of CRDs that are new every 30 s, and until then of no deletion
     argosy.until("troubled is gone", lambda: not argosy.pods(name), 90)

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from local.cluster.cluster import Cluster, processes_in
-from local.cluster.control.api import ApiError
+from local.cluster.errors import ApiError
 from tests.local import ordinary
 
 pytestmark = pytest.mark.cluster

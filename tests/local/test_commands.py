@@ -10,7 +10,8 @@ import pytest
 
 from local.cluster import __main__ as commands
 from local.cluster import build, fetch, preflight
-from local.cluster.cluster import ClusterError, listen
+from local.cluster.cluster import listen
+from local.cluster.errors import ClusterError
 
 
 def run(monkeypatch, *words: str) -> int:

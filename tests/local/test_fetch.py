@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 from local.cluster import fetch, preflight
+from local.cluster.errors import FetchError
 
 needs_apt = pytest.mark.skipif(shutil.which("apt-get") is None, reason="no Debian or Ubuntu")
 
@@ -62,7 +63,7 @@ def hide(packages: str, tmp_path: Path, monkeypatch) -> None:
 def obtain(call) -> None:
     try:
         call()
-    except fetch.FetchError as error:
+    except FetchError as error:
         # Without a network no package is known; others may depend on those that we hide.
         if "Unable to locate package" in str(error) or "Unmet dependencies" in str(error):
             pytest.skip(str(error))

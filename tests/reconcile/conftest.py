@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 import pytest
 import yaml
 
+from local.demo.errors import CommandError
 from local.demo.kube import Kube
 from tests.reconcile.operators import World
 
@@ -55,7 +56,7 @@ def world(kube: Kube, namespace: str) -> Iterator[World]:
     for operator in world.operators:
         if operator.process.poll() is None:
             operator.stop()
-    with suppress(RuntimeError):
+    with suppress(CommandError):
         world.kubectl("delete", "sd", "--all", "--wait=false")
 
 

@@ -5,6 +5,7 @@ from collections.abc import Iterator
 import pytest
 import yaml
 
+from local.demo.errors import CommandError
 from local.demo.kube import condition
 from tests.reconcile.operators import World
 
@@ -42,7 +43,7 @@ def broken_webhook(world: World) -> Iterator[None]:
     def in_force() -> bool:
         try:
             world.kubectl("create", "pdb", "probe", "--selector=a=b", "--max-unavailable=1")
-        except RuntimeError as error:
+        except CommandError as error:
             return "budgets.example.com" in str(error)
         world.kubectl("delete", "pdb", "probe")
         return False

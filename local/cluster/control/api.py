@@ -9,13 +9,7 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
 
-
-class ApiError(Exception):
-    """The API server answered with an error; `status` is the HTTP status."""
-
-    def __init__(self, status: int, message: str) -> None:
-        super().__init__(f"{status}: {message}")
-        self.status = status
+from local.cluster.errors import ApiError
 
 
 class Api:

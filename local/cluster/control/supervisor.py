@@ -21,8 +21,9 @@ from pathlib import Path
 from typing import Any
 
 from local.cluster.config import components
-from local.cluster.control.api import Api, ApiError
+from local.cluster.control.api import Api
 from local.cluster.control.processes import Processes, Program
+from local.cluster.errors import ApiError
 from local.cluster.layout import (
     API_ADDRESS,
     API_PORT,

@@ -5,6 +5,7 @@ import time
 from importlib.metadata import version
 from pathlib import Path
 
+from local.demo.errors import DemoError
 from local.demo.figures import DemoFigures
 from local.demo.kube import TOOLS, Kube
 from local.demo.places.place import NAMESPACE, SYSTEM, helm_install, write_diagnosis
@@ -51,7 +52,7 @@ class ExistingCluster:
         """The user's own claim `models` must hold the weights."""
         claim = self.kube.get(f"/api/v1/namespaces/{NAMESPACE}/persistentvolumeclaims/models")
         if claim is None:
-            raise RuntimeError(
+            raise DemoError(
                 f"create a PersistentVolumeClaim `models` in namespace {NAMESPACE} that holds the "
                 f"folder {WEIGHTS} (.venv/bin/python -m local.weights.smollm2 --out {WEIGHTS} "
                 "writes it), then run make demo again"

@@ -9,6 +9,7 @@ from pathlib import Path
 
 import yaml
 
+from local.demo.errors import DemoError
 from local.demo.figures import DemoFigures
 from local.demo.kube import TOOLS, Kube, await_answer
 from local.demo.places import farewell
@@ -72,7 +73,7 @@ class OneMachine:
     def provide_weights(self) -> None:
         """A PersistentVolume over the cache's folder, and the claim `models`."""
         if self._weights_at is None:
-            raise RuntimeError(f"the weights could not be written: see {self._out}/weights.log")
+            raise DemoError(f"the weights could not be written: see {self._out}/weights.log")
         self.kube.kubectl("apply", "-f", "-", given=_volume(Path(self._weights_at).parent))
 
     def publish(self, service: str, namespace: str = NAMESPACE, port: int = 80) -> str:
@@ -133,7 +134,7 @@ class OneMachine:
         words = [sys.executable, "-m", "local.cluster.build", "--stage", stage]
         done = subprocess.run(words, check=False)
         if done.returncode:
-            raise RuntimeError(f"Kubernetes could not be built: see {self._out}/build.log")
+            raise DemoError(f"Kubernetes could not be built: see {self._out}/build.log")
 
     def _make_weights(self) -> None:
         with (self._out / "weights.log").open("w") as log:
@@ -151,7 +152,7 @@ class OneMachine:
             check=False,
         )
         if done.returncode:
-            raise RuntimeError(
+            raise DemoError(
                 f"python -m local.cluster {' '.join(words)} failed: {done.stdout[-2000:]}"
             )
         return done.stdout

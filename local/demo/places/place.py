@@ -8,6 +8,7 @@ import contextlib
 from pathlib import Path
 from typing import Protocol
 
+from local.demo.errors import CommandError
 from local.demo.figures import DemoFigures
 from local.demo.kube import Kube
 from local.demo.view import say
@@ -80,5 +81,5 @@ def write_diagnosis(kube: Kube, out: Path) -> None:
             ("get", "events", "-A", "--sort-by=.lastTimestamp"),
             ("logs", "-n", SYSTEM, "-l", "app.kubernetes.io/name=argosy", "--tail=200"),
         ):
-            with contextlib.suppress(RuntimeError):
+            with contextlib.suppress(CommandError):
                 file.write(f"$ kubectl {' '.join(words)}\n{kube.kubectl(*words)}\n")
