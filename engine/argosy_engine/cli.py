@@ -1,4 +1,4 @@
-"""`argosy engine serve …`: options to `EngineConfig`, load failures to a termination message."""
+"""`argosy engine serve …`: options become an `EngineConfig`, load errors a termination message."""
 
 import argparse
 import json
@@ -21,7 +21,7 @@ _TERMINATION_LOG = "/dev/termination-log"  # kubelet mounts it into every contai
 
 
 def main(argv: list[str]) -> int:
-    """Exit status: 0 after a drain, 1 when the engine could not start, 2 for a wrong word."""
+    """Exit status: 0 after a drain, 1 when the engine could not start, 2 for a wrong command."""
     logs.configure()
     if argv[:1] != ["serve"]:
         sys.stderr.write("usage: argosy engine serve --model … --served-name … (see --help)\n")
@@ -35,30 +35,30 @@ def main(argv: list[str]) -> int:
         from argosy_engine.server.serve import serve
 
         return asyncio.run(serve(config))
-    except LoadError as failure:
-        _report(failure, _termination_path(argv))
+    except LoadError as error:
+        _report(error, _termination_path(argv))
         return 1
 
 
 def _leave_on_signals() -> None:
-    """Until the engine serves there is nothing to drain: end at once, also in the midst of a load.
+    """End at once on a signal while the model loads: there is nothing to drain yet.
 
-    The first process of a container has no default for SIGTERM: without a handler the kernel drops
-    it, and a pod removed while it loads would hold its accelerator until the grace period is over.
+    The first process of a container has no default action for SIGTERM. Without a handler the kernel
+    drops the signal, and a deleted pod that still loads would hold its accelerator until the grace
+    period is over.
     """
     for number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(number, lambda *_: os._exit(0))
 
 
-def parse(words: list[str]) -> EngineConfig:
-    """Words after `serve`; LoadError("BadArgument") says which one is wrong and what to write."""
-    options = vars(_parser().parse_args(words))
+def parse(arguments: list[str]) -> EngineConfig:
+    """Arguments after `serve`; LoadError("BadArgument") names the wrong one and what to write."""
+    options = vars(_parser().parse_args(arguments))
     if options["load_format"] == "auto" and options["model"].startswith("sim:"):
         options["load_format"] = "sim"
     config = EngineConfig(
         **options,
         pod_name=os.environ.get("POD_NAME") or socket.gethostname(),
-        pod_ip=os.environ.get("POD_IP", ""),
     )
     for name in _POSITIVE:
         value = getattr(config, name)
@@ -69,10 +69,20 @@ def parse(words: list[str]) -> EngineConfig:
 
 
 _POSITIVE = (
-    "max_model_len", "max_num_seqs", "max_num_batched_tokens", "block_size", "kv_cache_tokens",
-    "slo_ttft_ms", "slo_tpot_ms", "lease_s", "kv_timeout_s", "queue_timeout_s", "max_queue",
-    "max_body_bytes", "threads",
-)  # fmt: skip
+    "max_model_len",
+    "max_num_seqs",
+    "max_num_batched_tokens",
+    "block_size",
+    "kv_cache_tokens",
+    "slo_ttft_ms",
+    "slo_tpot_ms",
+    "lease_s",
+    "kv_timeout_s",
+    "queue_timeout_s",
+    "max_queue",
+    "max_body_bytes",
+    "threads",
+)
 
 
 class _Parser(argparse.ArgumentParser):
@@ -99,10 +109,10 @@ def _parser() -> argparse.ArgumentParser:
         choices=("MAX_UTILIZATION", "GUARANTEED_NO_EVICT"),
         help="admit what fits now and preempt if that was too much, or reserve max_tokens",
     )
-    option("--slo-ttft-ms", type=float, help="becomes an edge of the TTFT histogram")
-    option("--slo-tpot-ms", type=float, help="becomes an edge of the per-token histograms")
-    option("--lease-s", type=float, default=30.0, help="how long prefill holds KV unrenewed")
-    option("--kv-timeout-s", type=float, default=60.0, help="longest pull, all candidates")
+    option("--slo-ttft-ms", type=float, help="TTFT limit of the SLO, for the histogram")
+    option("--slo-tpot-ms", type=float, help="TPOT limit of the SLO, for the histograms")
+    option("--lease-s", type=float, default=30.0, help="how long prefill holds KV for a peer")
+    option("--kv-timeout-s", type=float, default=60.0, help="longest pull of KV")
     option("--queue-timeout-s", type=float, default=600.0, help="longest wait for admission")
     option("--drain-timeout-s", type=float, default=600.0, help="longest wait after SIGTERM")
     option("--max-queue", type=int, default=512, help="waiting requests before 429")
@@ -113,30 +123,33 @@ def _parser() -> argparse.ArgumentParser:
     option("--kv-port", type=int, default=8002)
     option("--threads", type=int, help="compute threads (default: the CPU limit)")
     option(
-        "--log-format", default="auto", choices=logs.FORMATS, help="auto: JSON but for terminals"
+        "--log-format",
+        default="auto",
+        choices=logs.FORMATS,
+        help="auto: text on a terminal, else JSON",
     )
-    option("--log-level", default="info", choices=logs.LEVELS, help="debug: each request, too")
+    option("--log-level", default="info", choices=logs.LEVELS, help="debug: also each request")
     option("--termination-message", help=f"file for a load failure (default: {_TERMINATION_LOG})")
     return parser
 
 
 def _termination_path(argv: list[str]) -> str | None:
-    """Found by hand: the failure may be that the options could not be parsed."""
-    for index, word in enumerate(argv):
-        if word == "--termination-message" and index + 1 < len(argv):
+    """Searched for without the parser: the error may be that the options cannot be parsed."""
+    for index, argument in enumerate(argv):
+        if argument == "--termination-message" and index + 1 < len(argv):
             return argv[index + 1]
-        if word.startswith("--termination-message="):
-            return word.partition("=")[2]
+        if argument.startswith("--termination-message="):
+            return argument.partition("=")[2]
     return _TERMINATION_LOG if os.path.exists(_TERMINATION_LOG) else None
 
 
-def _report(failure: LoadError, path: str | None) -> None:
-    text = json.dumps({"reason": failure.reason, "message": failure.message})
-    log.error("the engine cannot start: %s", failure)
+def _report(error: LoadError, path: str | None) -> None:
+    text = json.dumps({"reason": error.reason, "message": error.message})
+    log.error("the engine cannot start: %s", error)
     if path is None:
         return
     try:
         with open(path, "w", encoding="utf-8") as file:
             file.write(text)
-    except OSError as fault:
-        log.error("cannot write %s: %s", path, fault.strerror)
+    except OSError as write_error:
+        log.error("cannot write %s: %s", path, write_error.strerror)

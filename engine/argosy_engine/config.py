@@ -1,4 +1,4 @@
-"""What `argosy engine serve` was told, as one frozen value. Made by `cli.py`, read everywhere."""
+"""The options of `argosy engine serve` as one frozen value. Made by `cli.py`, read everywhere."""
 
 from dataclasses import dataclass
 from typing import Literal
@@ -6,39 +6,89 @@ from typing import Literal
 __all__ = ["CapacityPolicyName", "EngineConfig", "Role"]
 
 Role = Literal["colocated", "prefill", "decode"]
+"""colocated: computes prompts and outputs. prefill: computes prompts for decode engines and serves
+no clients. decode: serves clients and pulls their prompts' KV from prefill engines."""
+
 CapacityPolicyName = Literal["GUARANTEED_NO_EVICT", "MAX_UTILIZATION"]
+"""The policies of `core/capacity.py`."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EngineConfig:
-    """Every option of the command line (designs/0001-seams.md §2). None: the model decides."""
+    """Every option of the command line (designs/0001-seams.md §2)."""
 
-    model: str  # a folder of safetensors, or "sim:PRESET"
+    model: str
+    """A folder with safetensors, or "sim:PRESET"."""
+
     served_name: str
+    """The name that clients write in `model`."""
+
     role: Role = "colocated"
+
     load_format: Literal["auto", "dummy", "sim"] = "auto"
+    """dummy: random weights of the model's shape. sim: no model, a timing profile."""
+
     dtype: Literal["auto", "float32", "bfloat16"] = "auto"
+
     max_model_len: int | None = None
+    """Tokens of prompt plus output; None: as long as the model and the KV pool allow."""
+
     max_num_seqs: int = 256
+    """Sequences in a step."""
+
     max_num_batched_tokens: int = 2048
+    """Tokens in a step. A larger step computes prompts faster and delays its decodes longer."""
+
     block_size: int = 32
+    """Tokens of a KV block."""
+
     kv_cache_tokens: int | None = None
+    """Size of the KV pool; None: what fits into memory."""
+
     capacity_policy: CapacityPolicyName = "MAX_UTILIZATION"
+
     slo_ttft_ms: float | None = None
+    """TTFT limit of the SLO; becomes an edge of its histogram."""
+
     slo_tpot_ms: float | None = None
+    """TPOT limit of the SLO; becomes an edge of the per-token histograms."""
+
     lease_s: float = 30.0
+    """How long a prefill engine holds KV that its peer neither pulls nor renews."""
+
     kv_timeout_s: float = 60.0
+    """From the start of a pull to its end, all candidates together."""
+
     queue_timeout_s: float = 600.0
+    """From arrival to admission; later, the request fails."""
+
     drain_timeout_s: float = 600.0
+    """From SIGTERM to the end of the process, if requests or leases last that long."""
+
     max_queue: int = 512
-    max_body_bytes: int = 8 << 20  # the gateway takes as many: a million token ids fit
+    """Requests that wait for admission; further ones get status 429."""
+
+    max_body_bytes: int = 8 << 20
+    """A larger body gets status 413. 8 MiB hold a million token ids; the gateway's limit is the
+    same."""
+
     host: str = "0.0.0.0"
     port: int = 8000
+
     admin_port: int = 8001
+    """Where /metrics, /health, /ready and /drain are served."""
+
     kv_port: int = 8002
+    """Where a prefill engine's KV service listens."""
+
     threads: int | None = None
+    """Compute threads; None: the CPU limit."""
+
     termination_message: str | None = None
+    """File for the reason of a failed start; None: /dev/termination-log in a container."""
+
     log_format: str = "auto"
     log_level: str = "info"
-    pod_name: str = ""  # POD_NAME, or the host's name
-    pod_ip: str = ""
+
+    pod_name: str = ""
+    """POD_NAME, or the host's name; sent to clients and peers."""

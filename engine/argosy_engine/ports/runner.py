@@ -1,12 +1,11 @@
-"""The seam to whatever computes: torch on CPU or GPU, or the timing model.
+"""What computes the steps: torch on CPU or GPU, or the timing model.
 
-The engine thread makes a runner, calls `warm_up` once, then `execute` step by step. The KV thread
-calls `read_blocks` and `write_blocks` meanwhile, only ever on blocks that no step touches (leased
-ones, or ones promised to a pull), so a runner needs no lock around its pool for them.
+The engine thread loads a runner, calls `warm_up` once, then `execute` step by step. Meanwhile the
+KV thread calls `read_blocks` and `write_blocks`, only on blocks that no step touches: leased ones,
+and those of a pull. So a runner needs no lock around its pool.
 
 `load(config)` of `argosy_engine.runtime.sim.runner` and of `argosy_engine.runtime.torch.runner`
-returns `(Runner, Tokenizer)` and raises `argosy_engine.errors.LoadError`; only the chosen one is
-imported.
+returns `(Runner, Tokenizer)` and raises LoadError. Only the chosen one is imported.
 """
 
 from collections.abc import Sequence
@@ -19,23 +18,31 @@ from argosy_engine.core.step import StepOutput, StepPlan
 __all__ = ["NULL_BLOCK", "KvLayout", "Runner"]
 
 NULL_BLOCK = 0
-"""Block id 0 belongs to nobody: padded rows point at it. The scheduler hands out 1 … num_blocks."""
+"""Block id 0 is never allocated: padding points at it. The scheduler allocates 1 … num_blocks."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class KvLayout:
-    """What both ends of a KV transfer must agree on.
-
-    `fingerprint` is readable text (model, layers, kv heads, head dim, dtype, block size, layout
-    version); two engines exchange KV only when the texts are equal.
-    """
+    """What both ends of a KV transfer must agree on."""
 
     fingerprint: str
-    block_size: int  # tokens a block
-    num_blocks: int  # usable ones; the runner holds one more, NULL_BLOCK
-    block_bytes: int  # bytes of one block as counted in metrics
-    wire_block_bytes: int  # bytes of one block from `read_blocks`; 0 for the timing model
-    simulated_bytes_per_s: float | None = None  # set: a pull lasts n · block_bytes / this, no less
+    """Readable text: model, layers, KV heads, head dim, dtype, block size, layout version. Two
+    engines exchange KV only if their texts are equal."""
+
+    block_size: int
+    """Tokens of a block."""
+
+    num_blocks: int
+    """Usable blocks; the runner holds one more, NULL_BLOCK."""
+
+    block_bytes: int
+    """Bytes of a block, as counted in metrics."""
+
+    wire_block_bytes: int
+    """Bytes of a block from `read_blocks`; 0 for the timing model, which has none."""
+
+    simulated_bytes_per_s: float | None = None
+    """Set for the timing model: a pull of n blocks lasts at least n · block_bytes / this."""
 
     @property
     def capacity_tokens(self) -> int:
@@ -52,12 +59,12 @@ class Runner(Protocol):
 
     @property
     def vocab_size(self) -> int:
-        """Token ids are 0 … vocab_size - 1; one beyond would fail its whole step."""
+        """Token ids are 0 … vocab_size - 1; a larger one would fail its whole step."""
         ...
 
     @property
     def sampling_defaults(self) -> SamplingDefaults:
-        """For requests that do not say how their tokens are to be chosen."""
+        """For parameters that a request leaves out."""
         ...
 
     @property
@@ -67,7 +74,7 @@ class Runner(Protocol):
 
     @property
     def facts(self) -> dict[str, str]:
-        """Labels of `argosy_engine_info`: `cpu_isa` and `dtype`, empty where they mean nothing."""
+        """Labels of `argosy_engine_info`: `cpu_isa` and `dtype`, empty where they do not apply."""
         ...
 
     def kv_layout(self) -> KvLayout:
@@ -79,7 +86,7 @@ class Runner(Protocol):
         ...
 
     def execute(self, plan: StepPlan) -> StepOutput:
-        """Run one step to its end. Raising fails every request of the plan, and no other."""
+        """Run one step to its end. An exception fails every request of the plan, and no other."""
         ...
 
     def read_blocks(self, block_ids: Sequence[int]) -> memoryview:
@@ -91,5 +98,5 @@ class Runner(Protocol):
         ...
 
     def close(self) -> None:
-        """Free what the process would not."""
+        """Free what the runner holds; called once, after the last step."""
         ...

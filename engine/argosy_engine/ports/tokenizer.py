@@ -1,4 +1,4 @@
-"""The seam between text and token ids, used by the HTTP server only; the scheduler sees ids."""
+"""Text to token ids and back. Only the HTTP server uses it; the scheduler sees ids."""
 
 from collections.abc import Mapping, Sequence
 from typing import Any, Protocol
@@ -7,30 +7,33 @@ __all__ = ["Detokenizer", "Tokenizer"]
 
 
 class Detokenizer(Protocol):
-    """Ids to text for one sequence; holds bytes back until they are whole characters."""
+    """Ids to text for one sequence; keeps bytes back until they are whole characters."""
 
     def push(self, token_id: int) -> str:
-        """Text that became certain with this token, often one word, possibly empty."""
+        """Text that is complete with this token: often one word, possibly empty."""
         ...
 
     def flush(self) -> str:
-        """What is still held back when the sequence ends."""
+        """What is still kept back when the sequence ends."""
         ...
 
 
 class Tokenizer(Protocol):
-    """One model's text side. Thread-safe: prompts are encoded in threads of their own."""
+    """One model's tokenizer. Thread-safe: prompts are encoded in threads of their own."""
 
     @property
     def vocab_size(self) -> int: ...
 
     def fewest_tokens(self, text: str) -> int:
-        """`text` has no fewer tokens than this, known without encoding it; 0: no bound is known."""
+        """A lower bound of `text`'s tokens, known without encoding it; 0 if there is none."""
         ...
 
     def encode(self, text: str, *, add_special_tokens: bool = True) -> list[int]:
-        """Prompt text to ids. `add_special_tokens` puts what the model wants around a plain text;
-        the text of a chat has it already. Other threads run meanwhile."""
+        """Prompt text to ids, without holding the interpreter's lock.
+
+        `add_special_tokens` adds what the model expects around a plain text; the text of a chat
+        has it already.
+        """
         ...
 
     def chat_text(
