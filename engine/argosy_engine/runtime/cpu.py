@@ -1,12 +1,12 @@
-"""What the CPU really computes, found out in a child process before the first product here.
+"""Which matrix products work on this CPU, tried in a child process before the first one here.
 
-Some virtual machines announce AMX and die at its first instruction: bfloat16 products from 8 rows
-on end the process with SIGILL. So the engine lets a child try (`runtime.products`), caps oneDNN's
-instruction set (`ONEDNN_MAX_CPU_ISA`) at what worked, and learns which type is the faster one.
+Some virtual machines announce AMX and fail at its first instruction: bfloat16 products of 8 rows or
+more end the process with SIGILL. So a child tries them (`runtime.torch.products`). The engine caps
+oneDNN's instruction set (`ONEDNN_MAX_CPU_ISA`) at what worked, and learns which type is faster.
 
 The engine's start calls `begin` before torch is imported: the child and the import take about two
-seconds each, and run side by side. `torch.runner.load` calls `settle` before its first product.
-Both act once in a process, because oneDNN reads its environment once.
+seconds each and run side by side. `torch.runner.load` calls `settle` before its first product. Both
+act once in a process, because oneDNN reads its environment once.
 """
 
 import contextlib
@@ -31,38 +31,47 @@ log = logging.getLogger(__name__)
 
 PROGRAM = (sys.executable, "-P", "-m", "argosy_engine.runtime.torch.products")
 _VARIABLE = "ONEDNN_MAX_CPU_ISA"
-_DEFAULT = "DEFAULT"  # oneDNN's word for everything that the CPU announces
+_DEFAULT = "DEFAULT"  # oneDNN's name for everything that the CPU announces
 _LEVELS = (_DEFAULT, "AVX512_CORE_FP16", "AVX512_CORE_BF16", "AVX512_CORE", "AVX2")
 _SAFE = "AVX512_CORE_FP16"  # the highest one without AMX
 _NATIVE = {"avx512_bf16", "bf16"}  # flags of CPUs (x86, Arm) that multiply bfloat16 without AMX
 _TIMEOUT_S = 60.0
 _CLEARLY = 1.25
-"""Speedup from which bfloat16 counts as faster. Replicas must agree on the type, or they cannot
-exchange KV: noise must not decide what is nearly level. Seen: 0.4 to 0.5 where bfloat16 is
-emulated, 0.94 to 1.06 with AVX512_BF16 on Emerald Rapids (1.4 at 1 row, 0.6 from 128 rows on)."""
+"""Speedup from which bfloat16 counts as faster. Replicas must choose the same type, or they cannot
+exchange KV, so noise must not decide between nearly equal speeds. Measured: 0.4 to 0.5 where
+bfloat16 is emulated, 0.94 to 1.06 with AVX512_BF16 on Emerald Rapids (1.4 at 1 row, 0.6 from 128
+rows on)."""
 
 
 @dataclass(frozen=True, slots=True)
 class Attempt:
-    """What became of the products at one instruction set."""
+    """The child's result for one instruction set."""
 
     isa: str
-    lived: list[str]  # types whose products worked
-    speedup: float | None  # float32's time over bfloat16's; None: not measured
-    end: str  # "SIGILL", "exit status 1"; empty: all went well
+
+    lived: list[str]
+    """Types whose products worked."""
+
+    speedup: float | None
+    """float32's time over bfloat16's; None: not measured."""
+
+    end: str
+    """How a failed try ended: "SIGILL", "exit status 1"; empty if all worked."""
 
 
 @dataclass(frozen=True, slots=True)
 class Cpu:
     """What this process computes with."""
 
-    isa: str  # oneDNN's cap; DEFAULT: none
+    isa: str
+    """oneDNN's cap; DEFAULT: none."""
+
     bfloat16_works: bool = True
     bfloat16_faster: bool = False
 
 
 class _Process:
-    """Once in a process: the child under way, and what was settled."""
+    """State of this process: the child while it runs, then the result."""
 
     child: subprocess.Popen[bytes] | None = None
     settled: Cpu | None = None
@@ -80,12 +89,12 @@ def begin(config: EngineConfig) -> None:
                 stdout=subprocess.PIPE,
                 start_new_session=True,  # so that its forks can be ended with it
             )
-        except OSError as fault:
-            _Process.settled = _unknown(f"no child process could be started: {fault.strerror}")
+        except OSError as error:
+            _Process.settled = _unknown(f"no child process could be started: {error.strerror}")
 
 
 def settle() -> Cpu:
-    """Await the child and cap oneDNN. LoadError when no product works at all."""
+    """Wait for the child and cap oneDNN. LoadError when no product works at all."""
     if _Process.settled is None:
         child, _Process.child = _Process.child, None
         if child is None:
@@ -98,14 +107,14 @@ def settle() -> Cpu:
 
 
 def abandon() -> None:
-    """An accelerator computes: end the child, its answer is not needed."""
+    """End the child: an accelerator computes, so its result is not needed."""
     child, _Process.child = _Process.child, None
     if child is not None:
         _kill(child)
 
 
 def levels(given: str | None) -> list[str]:
-    """Instruction sets to try in turn, from the user's own (or everything) on down."""
+    """Instruction sets to try in turn, from the user's cap (or everything) downwards."""
     first = (given or _DEFAULT).upper()
     if first in _LEVELS:
         return list(_LEVELS[_LEVELS.index(first) :])
@@ -130,7 +139,7 @@ def _without_amx(given: str | None) -> bool:
 
 
 def _wanted(config: EngineConfig, flags: set[str]) -> bool:
-    """Something that may be a lie is announced, or the faster type is asked for."""
+    """Whether AMX is announced, which may not work, or the faster type is not known."""
     if "amx_tile" in flags and not _without_amx(os.environ.get(_VARIABLE)):
         return True
     if config.dtype != "auto" or not flags & (_NATIVE | {"amx_tile"}):
@@ -143,7 +152,7 @@ def _verdict(child: subprocess.Popen[bytes]) -> Cpu:
         out, _ = child.communicate(timeout=_TIMEOUT_S)
     except subprocess.TimeoutExpired:
         _kill(child)
-        return _unknown(f"the child that tries products said nothing within {_TIMEOUT_S:.0f} s")
+        return _unknown(f"the child that tries products gave no result within {_TIMEOUT_S:.0f} s")
     if child.returncode != 0:
         return _unknown(f"the child that tries products ended with {child.returncode}")
     attempts = [Attempt(**raw) for raw in json.loads(out)]
@@ -154,18 +163,18 @@ def _verdict(child: subprocess.Popen[bytes]) -> Cpu:
             "BadArgument",
             f"this CPU computes no matrix product ({tried}): use another type of machine",
         )
-    _say(found, attempts)
+    _log_result(found, attempts)
     return found
 
 
 def _kill(child: subprocess.Popen[bytes]) -> None:
-    """With its forks: one that hangs holds the output open, and reading would not end."""
+    """End it with its forks: one that hangs keeps the output open, and reading would not end."""
     with contextlib.suppress(ProcessLookupError):
         os.killpg(child.pid, signal.SIGKILL)
     child.communicate()
 
 
-def _say(found: Cpu, attempts: list[Attempt]) -> None:
+def _log_result(found: Cpu, attempts: list[Attempt]) -> None:
     speed = next((one.speedup for one in attempts if one.isa == found.isa), None)
     words = "bfloat16 does not work"
     if speed is not None:
@@ -174,14 +183,17 @@ def _say(found: Cpu, attempts: list[Attempt]) -> None:
     if died:
         log.warning(
             "matrix products fail on this CPU at %s: oneDNN is capped at %s=%s, %s",
-            died, _VARIABLE, found.isa, words,
-        )  # fmt: skip
+            died,
+            _VARIABLE,
+            found.isa,
+            words,
+        )
     else:
         log.info("matrix products work on this CPU at %s, %s", found.isa, words)
 
 
 def _unknown(why: str) -> Cpu:
-    """Nothing was learnt: without AMX some CPUs are slower, but none dies."""
+    """No result: leave AMX out, which is slower on some CPUs and works on all."""
     given = os.environ.get(_VARIABLE)
     cap = given if given and _without_amx(given) else _SAFE
     log.warning("%s: oneDNN is capped at %s=%s", why, _VARIABLE, cap)

@@ -1,9 +1,9 @@
 """The engine thread: inbox → scheduler → runner → scheduler → outbox, over and over.
 
-HTTP handlers and the KV service post into the inbox from their threads; everything they ask takes
-effect between two steps. What clients must learn goes out through `deliver`, which hops to the HTTP
-thread: one batch after each step, and one before it for what the inbox brought. The thread outlives
-any one request and any one failed step.
+HTTP handlers and the KV service post messages into the inbox from their threads; the messages take
+effect between two steps. Tokens and ends go to the clients through `deliver`, which hands them to
+the HTTP thread: one batch before each step, for what the inbox brought, and one after it. A failed
+request or a failed step does not end the thread.
 """
 
 import contextlib
@@ -14,14 +14,11 @@ import threading
 import time
 from collections.abc import Callable
 from concurrent.futures import Future, wait
-from dataclasses import dataclass
-from typing import Protocol, assert_never
+from typing import assert_never
 
 from argosy_engine.core.handover.messages import (
     LeaseKey,
-    LeaseReady,
     PrefillEvent,
-    PrefillRefused,
     PullDone,
     PullEvent,
     PullFailed,
@@ -35,60 +32,33 @@ from argosy_engine.core.scheduler import Scheduler
 from argosy_engine.core.step import StepPlan
 from argosy_engine.metrics.observe import EngineMetrics
 from argosy_engine.ports.runner import Runner
+from argosy_engine.runtime import remote
+from argosy_engine.runtime.inbox import (
+    Abort,
+    Message,
+    Sink,
+    Submit,
+    SubmitRemote,
+    Wake,
+    log_subject,
+)
 from argosy_engine.runtime.shared_leases import SharedLeases
 from argosy_engine.runtime.worker import Worker
 
-__all__ = ["Delivery", "EngineLoop", "Sink"]
+__all__ = ["Delivery", "EngineLoop"]
 
 log = logging.getLogger(__name__)
 
 _ENDING = Refusal("draining", "the engine is shutting down: ask another one")
-_IDLE_WAIT_S = 0.25  # how long an idle loop sleeps before it looks at deadlines and leases
-
-
-class Sink(Protocol):
-    """Where one client's tokens go; called on the HTTP thread."""
-
-    prefill_pod: str
-
-    def emit(self, emission: Emission) -> None: ...
-
-    def refuse(self, refusal: Refusal) -> None: ...
-
+_IDLE_WAIT_S = 0.25
+"""How long an idle loop waits for a message before it looks at deadlines and leases."""
 
 Delivery = tuple[Sink, Emission | Refusal]
-
-
-@dataclass(frozen=True, slots=True)
-class _Submit:
-    request: NewRequest
-    sink: Sink
-
-
-@dataclass(frozen=True, slots=True)
-class _SubmitRemote:
-    prefill: RemotePrefill
-    on_event: Callable[[PrefillEvent], None]
-    arrival_s: float
-
-
-@dataclass(frozen=True, slots=True)
-class _Abort:
-    request_id: str
-    reason: FinishReason = "abort"
-    lease: LeaseKey | None = None  # a remote prefill's: it may come to be while this waits
-
-
-@dataclass(frozen=True, slots=True)
-class _Wake:
-    """Something outside changed (a lease was released): look again."""
-
-
-_Message = _Submit | _SubmitRemote | _Abort | _Wake | PullReady | PullDone | PullFailed
+"""What one client's sink gets."""
 
 
 class EngineLoop:
-    """Implements `core.transfer.PrefillPort` for the KV service."""
+    """Owns the scheduler and the runner; is the `PrefillPort` of the KV service."""
 
     def __init__(
         self,
@@ -104,13 +74,17 @@ class EngineLoop:
         self.metrics = metrics
         self.leases = SharedLeases(clock)
         self.draining = False
-        self.progress_s = clock()  # when the loop last came around, for liveness
+        """Set by the drain: remote prefills are refused; the HTTP server refuses clients."""
+        self.progress_s = clock()
+        """When the last turn began; the liveness probe reads it."""
         self._epoch = secrets.token_hex(8)
         self._deliver = deliver
         self._clock = clock
-        self._inbox: queue.SimpleQueue[_Message] = queue.SimpleQueue()
+        self._inbox: queue.SimpleQueue[Message] = queue.SimpleQueue()
         self._sinks: dict[str, Sink] = {}
-        self._remotes: dict[str, _SubmitRemote] = {}
+        """Of clients' requests that have not ended, by request id."""
+        self._remotes: dict[str, SubmitRemote] = {}
+        """Remote prefills that have no answer yet, by `remote.remote_id`."""
         self._outbox: list[Delivery] = []
         self._kv_service: PullPort | None = None
         self._stopping = threading.Event()
@@ -126,13 +100,13 @@ class EngineLoop:
         self._kv_service = kv_service
         worker = worker or Worker("engine")
         self._running = worker.call(self._run)
-        self._running.add_done_callback(_say_why)
+        self._running.add_done_callback(_log_end_of_thread)
         worker.end()
 
     def stop(self) -> None:
         """End after the current step and join; unfinished requests get an error."""
         self._stopping.set()
-        self._inbox.put(_Wake())
+        self._inbox.put(Wake())
         if self._running is not None:
             wait([self._running])
 
@@ -145,25 +119,25 @@ class EngineLoop:
         return self.scheduler.unfinished + self._inbox.qsize()
 
     def submit(self, request: NewRequest, sink: Sink) -> Refusal | None:
-        """Queue a client's request, or say at once why not."""
+        """Queue a client's request; a refusal if it cannot be queued."""
         if self._stopping.is_set():
             return _ENDING
         waiting = len(self.scheduler.waiting) + self._inbox.qsize()
         if waiting >= self.scheduler.limits.max_queue:
             return Refusal("queue_full", f"{waiting} requests are waiting; retry later")
-        self._inbox.put(_Submit(request, sink))
+        self._inbox.put(Submit(request, sink))
         return None
 
     def abort(self, request_id: str) -> None:
-        """The client is gone."""
-        self._inbox.put(_Abort(request_id))
+        """The client closed its connection."""
+        self._inbox.put(Abort(request_id))
 
     def stop_here(self, request_id: str) -> None:
-        """The client has what it wanted: a stop string appeared in the text."""
-        self._inbox.put(_Abort(request_id, "stop"))
+        """A stop string appeared in the text: the request ends as if by a stop token."""
+        self._inbox.put(Abort(request_id, "stop"))
 
     def post(self, event: PullEvent) -> None:
-        """The KV service's completion events."""
+        """An event of one of our pulls, from the KV service."""
         self._inbox.put(event)
 
     @property
@@ -173,19 +147,19 @@ class EngineLoop:
     def submit_remote_prefill(
         self, prefill: RemotePrefill, on_event: Callable[[PrefillEvent], None]
     ) -> None:
-        self._inbox.put(_SubmitRemote(prefill, on_event, self._clock()))
+        self._inbox.put(SubmitRemote(prefill, on_event, self._clock()))
 
     def abort_remote_prefill(self, request_id: str, attempt: int) -> None:
         key = LeaseKey(request_id, attempt, self._epoch)
         self.leases.release(key)
-        self._inbox.put(_Abort(_remote_id(request_id, attempt), lease=key))
+        self._inbox.put(Abort(remote.remote_id(request_id, attempt), lease=key))
 
     def begin_send(self, key: LeaseKey) -> tuple[int, ...]:
         return self.leases.begin_send(key)
 
     def end_send(self, key: LeaseKey) -> None:
         self.leases.end_send(key)
-        self._inbox.put(_Wake())
+        self._inbox.put(Wake())
 
     def observe_send(self, *, bytes_moved: int, seconds: float) -> None:
         self.metrics.observe_send(bytes_moved=bytes_moved, seconds=seconds)
@@ -195,7 +169,7 @@ class EngineLoop:
 
     def release(self, key: LeaseKey) -> None:
         self.leases.release(key)
-        self._inbox.put(_Wake())
+        self._inbox.put(Wake())
 
     # ------------------------------------------------------------- the thread
 
@@ -207,7 +181,7 @@ class EngineLoop:
                 self._take_in(wait=not worked)
                 worked = self._turn()
             except Exception:
-                # One of three places that catch everything: a bug in one turn must not end serving.
+                # A bug in one turn must not end serving.
                 log.exception("a turn of the engine loop failed")
                 self.metrics.loop_errors.inc()
                 worked = False
@@ -218,7 +192,7 @@ class EngineLoop:
         """One scheduling round; False when there was nothing to compute."""
         scheduler = self.scheduler
         for key in self.leases.collect():
-            scheduler.free_lease(_remote_id(key.request_id, key.attempt))
+            scheduler.free_lease(remote.remote_id(key.request_id, key.attempt))
         scheduled = scheduler.schedule(self._clock())
         self.metrics.observe_schedule(scheduled)
         for sequence in scheduled.preempted:
@@ -228,7 +202,7 @@ class EngineLoop:
             self._pull_port().cancel_pull(request_id, attempt)
         for request_id in scheduled.abandoned:
             log.error(
-                "the KV service did not stop the pull of %s: it goes on here",
+                "the KV service did not stop the pull of %s: its prompt is computed here",
                 request_id,
                 extra={"request_id": client_id(request_id)},
             )
@@ -236,53 +210,53 @@ class EngineLoop:
             self._pull_port().start_pull(job)
         if scheduled.plan is None:
             return False
-        self._flush()  # what is known already does not wait for the step: a peer's first token
+        self._flush()  # a peer's first token need not wait for the step
         self._emit(self._compute(scheduled.plan))
         return True
 
     def _compute(self, plan: StepPlan) -> list[Emission]:
         try:
             out = self.runner.execute(plan)
-        except Exception as failure:
+        except Exception as error:
             log.exception("step %d failed", plan.index)
             self.metrics.loop_errors.inc()
-            return self.scheduler.fail_step(f"the model could not compute this step: {failure}")
+            return self.scheduler.fail_step(f"the model could not compute this step: {error}")
         emissions = self.scheduler.update(plan, out, self._clock())
         self.metrics.observe_step(plan, out)
         return emissions
 
     def _take_in(self, *, wait: bool) -> None:
-        """Everything that came since the last step; an idle loop sleeps here."""
+        """Take the messages that came since the last step; an idle loop waits here for one."""
         try:
             message = self._inbox.get(timeout=_IDLE_WAIT_S) if wait else self._inbox.get_nowait()
             while True:
                 try:
                     self._take(message)
-                except Exception as fault:
+                except Exception as error:
                     log.exception(
-                        "could not take in %s", type(message).__name__, extra=_subject(message)
+                        "could not take in %s", type(message).__name__, extra=log_subject(message)
                     )
                     self.metrics.loop_errors.inc()
-                    self._answer_lost(message, fault)
+                    self._answer_lost(message, error)
                 message = self._inbox.get_nowait()
         except queue.Empty:
             return
 
-    def _answer_lost(self, message: _Message, fault: Exception) -> None:
-        """Without an answer, the client of such a request would wait without end."""
-        refusal = Refusal("invalid", f"the engine could not take this request: {fault}")
-        if isinstance(message, _Submit):
+    def _answer_lost(self, message: Message, error: Exception) -> None:
+        """Refuse a request whose message could not be taken in; its client would wait forever."""
+        refusal = Refusal("invalid", f"the engine could not take this request: {error}")
+        if isinstance(message, Submit):
             self._outbox.append((message.sink, refusal))
-        elif isinstance(message, _SubmitRemote):
-            self._refuse_remote(message, refusal.code, refusal.message)
+        elif isinstance(message, SubmitRemote):
+            remote.refuse(message, refusal.code, refusal.message)
 
-    def _take(self, message: _Message) -> None:
+    def _take(self, message: Message) -> None:
         match message:
-            case _Submit():
+            case Submit():
                 self._add(message)
-            case _SubmitRemote():
+            case SubmitRemote():
                 self._add_remote(message)
-            case _Abort(request_id, reason, lease):
+            case Abort(request_id, reason, lease):
                 if lease is not None:
                     self.leases.release(lease)
                 self._abort(request_id, reason)
@@ -294,15 +268,15 @@ class EngineLoop:
             case PullFailed():
                 if message.cause != "cancelled":
                     level = logging.DEBUG if message.cause == "suspended" else logging.WARNING
-                    log.log(level, "pull failed: %s", message.message, extra=_subject(message))
+                    log.log(level, "pull failed: %s", message.message, extra=log_subject(message))
                     self.metrics.observe_pull_failure(message)
                 self.scheduler.pull_failed(message)
-            case _Wake():
+            case Wake():
                 pass
             case _:
                 assert_never(message)
 
-    def _add(self, submit: _Submit) -> None:
+    def _add(self, submit: Submit) -> None:
         refusal = self.scheduler.refusal(submit.request)
         if refusal is not None:
             self._outbox.append((submit.sink, refusal))
@@ -310,35 +284,26 @@ class EngineLoop:
         self._sinks[submit.request.request_id] = submit.sink
         self.scheduler.add(submit.request)
 
-    def _add_remote(self, submit: _SubmitRemote) -> None:
-        prefill = submit.prefill
-        request_id = _remote_id(prefill.request_id, prefill.attempt)
-        request = NewRequest(
-            request_id=request_id,
-            token_ids=list(prefill.token_ids),
-            sampling=prefill.sampling,
-            arrival_s=submit.arrival_s,
-            attempt=prefill.attempt,
-            lease_s=prefill.lease_s,
-        )
+    def _add_remote(self, submit: SubmitRemote) -> None:
+        request = remote.remote_request(submit)
         refusal = self.scheduler.refusal(request)
         if self.draining:
             refusal = Refusal("draining", "this engine is draining: ask another one")
         if refusal is not None:
-            self._refuse_remote(submit, refusal.code, refusal.message)
+            remote.refuse(submit, refusal.code, refusal.message)
             return
-        self._remotes[request_id] = submit
+        self._remotes[request.request_id] = submit
         self.scheduler.add(request)
 
     def _abort(self, request_id: str, reason: FinishReason) -> None:
         sink = self._sinks.pop(request_id, None)
-        remote = self._remotes.pop(request_id, None)
-        if remote is not None:
-            self._refuse_remote(remote, "failed", "aborted by the peer")
+        submit = self._remotes.pop(request_id, None)
+        if submit is not None:
+            remote.refuse(submit, "failed", "aborted by the peer")
         sequence = self.scheduler.sequences.get(request_id)
         if sequence is not None and request_id not in self.scheduler.leased:
             self.scheduler.abort(request_id, reason)
-            if sink is not None or remote is not None:
+            if sink is not None or submit is not None:
                 self.metrics.observe_end(sequence, reason)
 
     def _pull_ready(self, event: PullReady) -> None:
@@ -366,24 +331,18 @@ class EngineLoop:
     def _answer_remote(self, emission: Emission) -> None:
         sequence = emission.sequence
         submit = self._remotes.pop(sequence.request_id, None)
-        if submit is None:
+        if submit is None:  # it was aborted
             self.scheduler.free_lease(sequence.request_id)
             return
         if not emission.leased or emission.token_id is None:
             _log_end(emission)
-            self._refuse_remote(submit, "failed", emission.message)
+            remote.refuse(submit, "failed", emission.message)
             return
         prefill = submit.prefill
         key = LeaseKey(prefill.request_id, prefill.attempt, self._epoch)
-        blocks = tuple(sequence.blocks)
-        self.leases.grant(key, blocks, prefill.lease_s)
-        _notify(submit, _lease_ready(key, sequence, emission.token_id, blocks))
-
-    def _refuse_remote(self, submit: _SubmitRemote, reason: str, message: str) -> None:
-        prefill = submit.prefill
-        _notify(submit, PrefillRefused(
-            request_id=prefill.request_id, attempt=prefill.attempt, reason=reason, message=message
-        ))  # fmt: skip
+        event = remote.lease_ready(key, sequence, emission.token_id)
+        self.leases.grant(key, event.block_ids, prefill.lease_s)
+        remote.answer(submit, event)
 
     def _flush(self) -> None:
         if self._outbox:
@@ -391,14 +350,14 @@ class EngineLoop:
             self._deliver(batch)
 
     def _end_all(self) -> None:
-        """Tell everybody who waits, also those whom the inbox has not let in yet."""
+        """Refuse all that is unfinished, including what is still in the inbox."""
         with contextlib.suppress(queue.Empty):
             while True:
                 message = self._inbox.get_nowait()
-                if isinstance(message, _Submit):
+                if isinstance(message, Submit):
                     self._outbox.append((message.sink, _ENDING))
-                elif isinstance(message, _SubmitRemote):
-                    self._refuse_remote(message, _ENDING.code, _ENDING.message)
+                elif isinstance(message, SubmitRemote):
+                    remote.refuse(message, _ENDING.code, _ENDING.message)
         for request_id in list(self._remotes):
             self._abort(request_id, "abort")
         self._outbox.extend((sink, _ENDING) for sink in self._sinks.values())
@@ -410,11 +369,6 @@ class EngineLoop:
         return self._kv_service
 
 
-def _remote_id(request_id: str, attempt: int) -> str:
-    """A peer's request beside our own ones, and beside its own earlier attempt."""
-    return f"{request_id}#{attempt}"
-
-
 def _log_preemption(sequence: Sequence) -> None:
     log.info(
         "preempted %s (time %d): no KV block is free for the next tokens and it entered last; "
@@ -422,53 +376,16 @@ def _log_preemption(sequence: Sequence) -> None:
         sequence.request_id,
         sequence.preemptions,
         len(sequence.tokens),
-        extra=_subject(sequence.request),
+        extra=log_subject(sequence.request),
     )
 
 
 def _log_end(emission: Emission) -> None:
-    """A request that failed has a line of its own: that of a step names no request."""
+    """Log a failed request; the line about its failed step has no request id."""
     if emission.reason == "error":
-        log.warning("failed: %s", emission.message, extra=_subject(emission.sequence.request))
+        log.warning("failed: %s", emission.message, extra=log_subject(emission.sequence.request))
 
 
-def _subject(message: _Message | NewRequest) -> dict[str, object]:
-    """The keys of a log line about one request."""
-    match message:
-        case _Submit(request):
-            return _subject(request)
-        case _SubmitRemote(prefill):
-            return {"request_id": client_id(prefill.request_id), "attempt": prefill.attempt}
-        case _Abort(request_id):
-            return {"request_id": client_id(request_id)}
-        case _Wake():
-            return {}
-        case _:
-            return {"request_id": client_id(message.request_id), "attempt": message.attempt}
-
-
-def _say_why(running: "Future[None]") -> None:
-    if fault := running.exception():
-        log.error("the engine thread has ended", exc_info=fault)
-
-
-def _notify(submit: _SubmitRemote, event: PrefillEvent) -> None:
-    try:
-        submit.on_event(event)
-    except Exception:
-        # The KV service's loop may be closed already; its connections end the leases.
-        log.exception("the KV service did not take an event")
-
-
-def _lease_ready(
-    key: LeaseKey, sequence: Sequence, first_token: int, blocks: tuple[int, ...]
-) -> LeaseReady:
-    scheduled = sequence.scheduled_s or sequence.request.arrival_s
-    return LeaseReady(
-        key=key,
-        first_token=first_token,
-        n_tokens=sequence.n_prompt,
-        block_ids=blocks,
-        queue_s=scheduled - sequence.request.arrival_s,
-        prefill_s=(sequence.first_token_s or scheduled) - scheduled,
-    )
+def _log_end_of_thread(running: "Future[None]") -> None:
+    if error := running.exception():
+        log.error("the engine thread has ended", exc_info=error)

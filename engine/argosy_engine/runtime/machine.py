@@ -1,4 +1,4 @@
-"""What this process may use: cores and bytes, as affinity and control groups allow."""
+"""Cores and memory that this process may use, by CPU affinity and control groups."""
 
 import os
 from pathlib import Path
@@ -19,22 +19,23 @@ _SPINNING = ("GOMP_SPINCOUNT", "OMP_WAIT_POLICY")
 
 
 def set_spinning() -> None:
-    """Say how long OpenMP's threads spin before they sleep; call before torch is loaded.
+    """Set how long OpenMP's threads spin before they sleep; call before torch is loaded.
 
-    A thread that waits for its team spins. Alone, every sleep delays the step. Beside neighbours,
-    a spinning thread holds the core that the thread it waits for needs. The figures for both are
-    in docs/engine.md. `GOMP_SPINCOUNT` and `OMP_WAIT_POLICY` of the user hold.
+    A thread that waits for its team spins. Where the engine has the cores to itself, sleeping only
+    delays the step. Where it shares them, a spinning thread may hold the core that the awaited
+    thread needs. docs/engine.md has measurements of both. `GOMP_SPINCOUNT` and `OMP_WAIT_POLICY`
+    take precedence if the user sets them.
     """
     if not any(name in os.environ for name in _SPINNING):
         os.environ["GOMP_SPINCOUNT"] = str(_SPINS_SHARED if shares_cores() else _SPINS_ALONE)
 
 
 def shares_cores() -> bool:
-    """Whether other processes may want the cores that this one computes on.
+    """Whether other processes may use the cores that this one computes on.
 
-    A pod shares its node's cores, unless it has a set of cores and exactly their quota, as the
-    kubelet's static CPU policy gives. Outside a pod, the cores are the engine's where no quota
-    takes a part of them away: two engines started by hand cannot know of each other.
+    A pod shares its node's cores, unless it has a set of its own with exactly their quota, as the
+    kubelet's static CPU policy gives. Outside a pod, the engine has its cores to itself unless a
+    quota limits it; two engines that are started by hand do not know of each other.
     """
     own, quota = len(os.sched_getaffinity(0)), _quota_cores()
     if quota is not None and quota < own:
@@ -60,7 +61,7 @@ def _quota_cores() -> float | None:
 
 
 def cpu_flags() -> set[str]:
-    """What the CPU announces, in the kernel's words; empty where it cannot be read."""
+    """Flags of /proc/cpuinfo; empty where it cannot be read."""
     try:
         text = Path("/proc/cpuinfo").read_text()
     except OSError:

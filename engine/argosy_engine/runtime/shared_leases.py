@@ -1,4 +1,7 @@
-"""The lease table behind a lock, with the clock: the KV thread pins, the engine thread collects."""
+"""The lease table behind a lock, with a clock.
+
+The KV thread pins leases; the engine thread collects those that are over.
+"""
 
 import threading
 import time

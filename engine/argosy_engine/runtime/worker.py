@@ -1,8 +1,8 @@
-"""The thread that computes: it loads the model, and then runs every step.
+"""One thread that loads the model and then runs every step.
 
-OpenMP keeps a team of threads for each thread that asks for one. A load in one thread and steps in
-another are two teams: libgomp then counts more threads than cores, and its waiting threads sleep
-instead of spinning.
+OpenMP keeps a team of threads for each thread that computes. If one thread loaded and another ran
+the steps, there would be two teams. libgomp would count more threads than cores, and its waiting
+threads would sleep instead of spinning.
 """
 
 import queue
@@ -17,7 +17,7 @@ T = TypeVar("T")
 
 
 class Worker:
-    """Runs what it is given, one after the other, on one daemon thread."""
+    """Runs jobs one after the other on one daemon thread."""
 
     def __init__(self, name: str) -> None:
         self._jobs: queue.SimpleQueue[Callable[[], None] | None] = queue.SimpleQueue()
@@ -30,7 +30,7 @@ class Worker:
         return future
 
     def end(self) -> None:
-        """Let the thread end after what is queued."""
+        """End the thread after the queued jobs."""
         self._jobs.put(None)
 
     def _run(self) -> None:
@@ -43,5 +43,5 @@ def _into(future: "Future[Any]", work: Callable[[], Any]) -> None:
         return
     try:
         future.set_result(work())
-    except BaseException as fault:  # the caller waits for it, whatever it is
-        future.set_exception(fault)
+    except BaseException as error:  # the caller waits for the result and raises it
+        future.set_exception(error)

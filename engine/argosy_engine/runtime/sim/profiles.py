@@ -1,8 +1,8 @@
-"""Timing models of real engines, and how long a step of ours would last on them.
+"""Timing models of real engines: how long a step takes on them.
 
 Sources: `opt-13b-a100` is DistServe's fitted model of OPT-13B on one A100-80GB;
-`llama-70b-h100-tp4` stands for Llama-3-70B on four H100. Prefill of a prompt of L tokens lasts
-a + b·L + c·L²; a decode step of n sequences with Σctx tokens of context lasts a + b·Σctx + c·n.
+`llama-70b-h100-tp4` models Llama-3-70B on four H100. Prefill of a prompt of L tokens takes
+a + b·L + c·L²; a decode step of n sequences with Σctx tokens of context takes a + b·Σctx + c·n.
 """
 
 from dataclasses import dataclass
@@ -14,15 +14,29 @@ __all__ = ["PROFILES", "SimProfile"]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SimProfile:
-    """Constants in milliseconds, tokens and bytes."""
+    """Constants of one model on one machine."""
 
     prefill_ms: float
+    """a of a prefill."""
+
     prefill_ms_per_token: float
+    """b of a prefill."""
+
     prefill_ms_per_token_squared: float
+    """c of a prefill."""
+
     decode_ms: float
+    """a of a decode step."""
+
     decode_ms_per_context_token: float
+    """b of a decode step."""
+
     decode_ms_per_sequence: float
+    """c of a decode step."""
+
     kv_tokens: int
+    """Tokens that the KV pool holds."""
+
     kv_bytes_per_token: int
     transfer_bytes_per_s: float
     max_model_len: int
@@ -30,8 +44,9 @@ class SimProfile:
     def step_s(self, plan: StepPlan) -> float:
         """Duration of a step in seconds.
 
-        A chunk costs what it adds to its prompt's polynomial, so that chunks sum to the whole. A
-        mixed step reads the weights once: the larger constant counts, the other terms add up.
+        A chunk takes the difference of its prompt's polynomial at its end and at its start, so that
+        all chunks together take as long as the whole prompt. A mixed step reads the weights once:
+        the larger of the two constants counts, and the other terms add up.
         """
         fixed = marginal = 0.0
         if plan.prefill_sequences:

@@ -1,8 +1,8 @@
-"""A runner that computes nothing and lasts as long as the real one would.
+"""A runner that computes nothing and takes as long as a real one would.
 
-The scheduler, pool, leases, HTTP and metrics around it are the engine's own, so that fleets of any
-size run without weights or accelerators. Steps end on absolute deadlines: what a busy machine
-loses in one step it wins back in the next, and what it could not win back is counted.
+Scheduler, pool, leases, HTTP and metrics around it are the engine's own, so fleets of any size run
+without weights or accelerators. Steps end at absolute deadlines: time that a busy machine loses in
+one step is made up in the next. How late a step ended is in `StepOutput.late_s`.
 """
 
 import re
@@ -21,12 +21,14 @@ from argosy_engine.runtime.sim.profiles import PROFILES, SimProfile
 __all__ = ["SimRunner", "SimTokenizer", "load"]
 
 _VOCAB = 32_000
-_FIRST_ID = 3  # 0 … 2 are the usual specials; 2 ends a sequence and is never drawn
-_GIVE_UP_S = 0.5  # further behind than this, the lost time is accepted and counted
+_FIRST_ID = 3
+"""0, 1 and 2 are the usual special tokens; 2 ends a sequence and is never drawn."""
+_GIVE_UP_S = 0.5
+"""A step that is further behind than this does not make up for it; the time counts as busy."""
 
 
 def load(config: EngineConfig) -> tuple["SimRunner", "SimTokenizer"]:
-    """The runner for `--model sim:PRESET`; LoadError names the presets there are."""
+    """The runner for `--model sim:PRESET`; LoadError lists the presets."""
     scheme, _, preset = config.model.partition(":")
     profile = PROFILES.get(preset)
     if scheme != "sim" or profile is None:
@@ -39,7 +41,7 @@ def load(config: EngineConfig) -> tuple["SimRunner", "SimTokenizer"]:
 
 
 class SimRunner:
-    """Sleeps through steps of a `SimProfile`; implements `core.runner.Runner`."""
+    """Sleeps through the steps of a `SimProfile`; a `Runner`."""
 
     def __init__(
         self,

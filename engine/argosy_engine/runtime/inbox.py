@@ -1,0 +1,79 @@
+"""Messages that other threads post to the engine thread; they take effect between two steps."""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Protocol
+
+from argosy_engine.core.handover.messages import (
+    LeaseKey,
+    PrefillEvent,
+    PullEvent,
+    RemotePrefill,
+)
+from argosy_engine.core.limits import Refusal
+from argosy_engine.core.request import Emission, FinishReason, NewRequest, client_id
+
+__all__ = ["Abort", "Message", "Sink", "Submit", "SubmitRemote", "Wake", "log_subject"]
+
+
+class Sink(Protocol):
+    """Where the tokens of one client's request go; called on the HTTP thread."""
+
+    prefill_pod: str
+    """The pod that computed the prompt, if it was pulled; set on the engine thread."""
+
+    def emit(self, emission: Emission) -> None: ...
+
+    def refuse(self, refusal: Refusal) -> None: ...
+
+
+@dataclass(frozen=True, slots=True)
+class Submit:
+    """A client's request, from the HTTP thread."""
+
+    request: NewRequest
+    sink: Sink
+
+
+@dataclass(frozen=True, slots=True)
+class SubmitRemote:
+    """A decode engine's prompt, from the KV thread."""
+
+    prefill: RemotePrefill
+    on_event: Callable[[PrefillEvent], None]
+    arrival_s: float
+
+
+@dataclass(frozen=True, slots=True)
+class Abort:
+    """End a request: its client left, has what it wanted, or a peer gave up."""
+
+    request_id: str
+    reason: FinishReason = "abort"
+
+    lease: LeaseKey | None = None
+    """A remote prefill's key. Its lease may be granted while this message waits, and is released
+    then."""
+
+
+@dataclass(frozen=True, slots=True)
+class Wake:
+    """Nothing to do but to look at the leases and deadlines again."""
+
+
+Message = Submit | SubmitRemote | Abort | Wake | PullEvent
+
+
+def log_subject(message: Message | NewRequest) -> dict[str, object]:
+    """The keys of a log line about one request."""
+    match message:
+        case Submit(request):
+            return log_subject(request)
+        case SubmitRemote(prefill):
+            return {"request_id": client_id(prefill.request_id), "attempt": prefill.attempt}
+        case Abort(request_id):
+            return {"request_id": client_id(request_id)}
+        case Wake():
+            return {}
+        case _:
+            return {"request_id": client_id(message.request_id), "attempt": message.attempt}
