@@ -44,6 +44,8 @@ def _generated(reason: Reason) -> list[str]:
         "",
         "## Where to look",
         "",
+        "Replace the words in capitals.",
+        "",
         "```sh",
         *(CONDITIONS, *reason.commands),
         "```",

@@ -62,8 +62,8 @@ _NAMESPACE = "kubectl get namespace NAMESPACE -o yaml"
 _NODES = "kubectl describe nodes | grep -A 8 'Allocated resources'"
 _EXPLAIN = "kubectl argosy explain NAME -n NAMESPACE"
 _OPERATOR = (
-    "kubectl logs -n OPERATOR_NAMESPACE "
-    "-l app.kubernetes.io/name=argosy,app.kubernetes.io/component=operator --tail=200"
+    "kubectl logs -n OPERATOR_NAMESPACE --tail=200 \\\n"
+    "  -l app.kubernetes.io/name=argosy,app.kubernetes.io/component=operator"
 )
 
 
@@ -72,8 +72,8 @@ class Reason(StrEnum):
     """Why a condition is what it is. Each has its meaning, and what to do if a person is needed.
 
     `meaning` is also the condition's message where nothing more specific is known. `action` is ""
-    for a reason that needs no person. `commands` show more; NAME, NAMESPACE, POD and
-    OPERATOR_NAMESPACE are placeholders.
+    for a reason that needs no person. `commands` show more; in them, words in capitals are
+    placeholders.
     """
 
     meaning: str

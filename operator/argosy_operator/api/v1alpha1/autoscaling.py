@@ -40,8 +40,9 @@ class ScaleDown(ApiModel):
     stabilization: Annotated[DurationText, within("autoscaling.scaleDown.stabilization")] = (
         Duration("240s")
     )
-    """How long fewer pods must have been enough before one is removed. Default 240s: longer than
-    the default coldStart, because a pod that is missed later takes that long to come back."""
+    """How long fewer pods must have been enough before one is removed. Twice the cold start if that
+    is longer, because a pod that is missed later takes a cold start to come back. Default 240s:
+    the longer of the two for cold starts below two minutes."""
 
 
 class Autoscaling(ApiModel):
