@@ -2,8 +2,8 @@
 
 from argosy_operator.api.conditions import (
     ConditionType,
+    DesiredCondition,
     Reason,
-    Statement,
     runbook_of,
     upsert,
     with_runbook,
@@ -14,7 +14,7 @@ READY = ConditionType.READY
 
 
 def said(status="True", reason=Reason.AS_SPECIFIED, message="", kind=READY):
-    return Statement(kind, status, reason, message)
+    return DesiredCondition(kind, status, reason, message)
 
 
 def test_a_new_condition_begins_now():
@@ -40,9 +40,9 @@ def test_the_time_moves_with_the_status():
 
 
 def test_saying_the_same_again_changes_nothing():
-    statements = [said(), said("False", Reason.NOT_STALLED, kind=ConditionType.STALLED)]
-    first = upsert([], statements, generation=1, now="T1")
-    assert upsert(first, reversed(statements), generation=1, now="T2") == first
+    desired = [said(), said("False", Reason.NOT_STALLED, kind=ConditionType.STALLED)]
+    first = upsert([], desired, generation=1, now="T1")
+    assert upsert(first, reversed(desired), generation=1, now="T2") == first
 
 
 def test_other_peoples_conditions_stay_behind_ours():

@@ -74,7 +74,7 @@ def granted(rules):
     }
 
 
-def test_lint_has_nothing_to_say():
+def test_lint_passes():
     code, text = helm("lint", "--strict", str(CHART))
     assert code == 0, text
 
@@ -111,7 +111,7 @@ def test_the_charts_crds_are_the_generated_ones():
     assert found == wanted
 
 
-def test_crds_are_kept_on_uninstall_unless_told_otherwise():
+def test_crds_are_kept_on_uninstall_by_default():
     kept = [o for o in rendered() if o["kind"] == "CustomResourceDefinition"]
     policies = [o["metadata"]["annotations"]["helm.sh/resource-policy"] for o in kept]
     assert policies == ["keep", "keep"]
@@ -201,7 +201,7 @@ def test_prometheus_labels_come_from_the_pods_own_labels():
     assert fleets["kubernetes_sd_configs"][0]["selectors"][0]["label"] == "serving.argosy.dev/fleet"
 
 
-def test_without_prometheus_the_operator_is_told_of_none():
+def test_without_prometheus_the_operator_gets_no_url():
     assert "--prometheus-url" not in operator_args(rendered())
     assert [o for o in rendered() if o["metadata"]["name"].endswith("-prometheus")] == []
     mirrored = operator_args(rendered("mirrored-values.yaml"))

@@ -251,6 +251,6 @@ def test_every_reason_is_in_the_table_and_has_a_meaning() -> None:
     assert [reason for reason in Reason if not reason.meaning] == []
 
 
-def test_no_fact_is_only_a_tests_own() -> None:
+def test_every_fact_is_used_by_the_table() -> None:
     assert set(WORLDS) == FACTS
     assert {fact for fact in FACTS if isinstance(fact, Fact)} == set(Fact)

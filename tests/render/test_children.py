@@ -120,7 +120,7 @@ def test_the_users_arguments_and_environment_come_last():
     assert {env["name"]: env.get("value") for env in one["env"]}["HOME"] == "/data"
 
 
-def test_engines_never_hear_of_the_slo():
+def test_engines_get_no_slo_flags():
     given = flags(container(FLEETS["disaggregated"])["args"])
     assert not [flag for flag in given if flag.startswith("--slo")]
 
@@ -155,7 +155,7 @@ def test_grace_outlasts_drain_and_lease():
     assert (given["--drain-timeout-s"], given["--lease-s"]) == ("90", "20")
 
 
-def test_replicas_stand_only_where_the_caller_gives_them():
+def test_replicas_are_rendered_only_if_given():
     one = FLEETS["colocated"]
     assert deployment(one, "colocated", 3)["spec"]["replicas"] == 3
     assert "replicas" not in deployment(one, "colocated", None)["spec"]

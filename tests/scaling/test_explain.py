@@ -39,7 +39,7 @@ def test_text_says_what_moved_by_which_rule_and_why_not_fewer_nor_more() -> None
     assert "why not more: fewer suffice" in text
 
 
-def test_json_is_the_status_as_it_stands() -> None:
+def test_json_is_the_status_unchanged() -> None:
     given = fleet()
     assert json.loads(explanation(given, "json")) == given["status"]["autoscaling"]  # type: ignore[index]
 
@@ -48,7 +48,7 @@ def test_a_fleet_without_a_decision_says_when_one_will_come() -> None:
     assert "No decision has" in explanation({"metadata": {"name": "a"}})
 
 
-def test_the_last_decision_is_not_told_a_second_time_as_one_before_it() -> None:
+def test_the_last_decision_is_not_repeated_in_the_history() -> None:
     given = fleet()
     scaling = given["status"]["autoscaling"]  # type: ignore[index]
     last = {k: v for k, v in scaling["lastDecision"].items() if k != "record"}
@@ -59,7 +59,7 @@ def test_the_last_decision_is_not_told_a_second_time_as_one_before_it() -> None:
     assert "2026-01-01" not in before
 
 
-def test_a_fleet_that_was_decided_on_and_never_changed_is_not_called_undecided() -> None:
+def test_without_a_change_the_text_speaks_of_changes_only() -> None:
     assert "changed replicas" in explanation({"metadata": {"name": "a"}})
 
 
@@ -79,7 +79,7 @@ def test_conditions_that_are_well_are_left_out() -> None:
     ]
 
 
-def test_nothing_is_said_of_a_fleet_at_rest_but_who_scales_it() -> None:
+def test_a_fleet_without_an_slo_shows_only_why_it_is_not_scaled() -> None:
     """Every type of condition that there is, as a fleet has it that serves without an SLO."""
     model = Model(a_fleet())
     model.settle()

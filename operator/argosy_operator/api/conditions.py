@@ -1,6 +1,6 @@
 """The vocabulary of conditions: types, reasons with what they mean, and how a list is updated.
 
-`core/status` decides which `Statement` each type gets; `upsert` turns them into the list of
+`core/status` decides which `DesiredCondition` each type gets; `upsert` turns them into the list of
 conditions in status. Each reason has a page, `docs/runbook/<reason>.md`, whose first part is
 generated from the texts here. A new reason is a change of the API: alerts and scripts match on it.
 """
@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from enum import StrEnum, unique
 from typing import Any, Literal
 
-Truth = Literal["True", "False", "Unknown"]
+ConditionStatus = Literal["True", "False", "Unknown"]
 
 RUNBOOK = "docs/runbook"
 """Where the runbook's pages are: a folder of the repository, as the project has no web site."""
@@ -403,38 +403,38 @@ def with_runbook(message: str, reason: str) -> str:
 
 
 @dataclass(frozen=True, slots=True)
-class Statement:
+class DesiredCondition:
     """Desired content of one condition; `upsert` sets lastTransitionTime."""
 
     type: ConditionType
-    status: Truth
+    status: ConditionStatus
     reason: Reason
     message: str = ""
 
 
 def upsert(
     conditions: Iterable[Mapping[str, Any]],
-    statements: Iterable[Statement],
+    desired: Iterable[DesiredCondition],
     *,
     generation: int,
     now: str,
 ) -> list[dict[str, Any]]:
-    """The conditions, updated with the statements.
+    """The conditions, updated with the desired ones.
 
     `conditions` is the list in status, `now` an RFC 3339 time, `generation` that of the spec which
-    the statements are about. A condition keeps its lastTransitionTime while its status is the same,
-    even if reason or message change. Types without a statement are not changed. The order is that
-    of ConditionType, so that the same statements always give the same list.
+    the desired ones are for. A condition keeps its lastTransitionTime while its status is the same,
+    even if reason or message change. Types without a desired condition are not changed. The order
+    is that of ConditionType, so that the same input always gives the same list.
     """
     result = {str(old["type"]): dict(old) for old in conditions}
-    for statement in statements:
-        old = result.get(statement.type.value, {})
-        since = old.get("lastTransitionTime") if old.get("status") == statement.status else None
-        result[statement.type.value] = {
-            "type": statement.type.value,
-            "status": statement.status,
-            "reason": statement.reason.value,
-            "message": statement.message[:LARGEST_MESSAGE],
+    for condition in desired:
+        old = result.get(condition.type.value, {})
+        since = old.get("lastTransitionTime") if old.get("status") == condition.status else None
+        result[condition.type.value] = {
+            "type": condition.type.value,
+            "status": condition.status,
+            "reason": condition.reason.value,
+            "message": condition.message[:LARGEST_MESSAGE],
             "observedGeneration": generation,
             "lastTransitionTime": since or now,
         }

@@ -9,7 +9,13 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from enum import StrEnum, unique
 
-from argosy_operator.api.conditions import ConditionType, Reason, Statement, Truth, with_runbook
+from argosy_operator.api.conditions import (
+    ConditionStatus,
+    ConditionType,
+    DesiredCondition,
+    Reason,
+    with_runbook,
+)
 from argosy_operator.core.reconcile.failures import STUCK_S
 from argosy_operator.core.status.problems import CAPACITY, LOAD_FAILURES
 
@@ -71,7 +77,7 @@ class ConditionRow:
     """One row: if all facts `when` hold and no fact `unless` does, the condition has this status
     and reason."""
 
-    status: Truth
+    status: ConditionStatus
     reason: Reason
     when: tuple[Fact | Reason, ...] = ()
     unless: tuple[Fact | Reason, ...] = ()
@@ -238,10 +244,10 @@ TABLE: Mapping[ConditionType, tuple[ConditionRow, ...]] = {
 }
 
 
-def conditions_of(facts: Facts, messages: Mapping[Reason, str]) -> list[Statement]:
+def conditions_of(facts: Facts, messages: Mapping[Reason, str]) -> list[DesiredCondition]:
     """One condition per type. A reason without a message of this round has its general one."""
     return [
-        Statement(type_, row.status, row.reason, _message(row.reason, messages))
+        DesiredCondition(type_, row.status, row.reason, _message(row.reason, messages))
         for type_, rows in TABLE.items()
         for row in [next(row for row in rows if row.applies(facts))]
     ]

@@ -1,4 +1,4 @@
-"""The figures of status and the columns of `kubectl get`: all are filled, and they rest."""
+"""status.goodput and the columns of `kubectl get` are filled, and stay while little changes."""
 
 from dataclasses import replace
 
@@ -51,7 +51,7 @@ def test_percentiles_and_goodput_per_gpu_are_shown(model: Model) -> None:
     }
 
 
-def test_figures_that_waver_by_less_than_a_tenth_stay_as_they_stand(model: Model) -> None:
+def test_figures_that_vary_by_less_than_a_tenth_keep_their_text(model: Model) -> None:
     first = figures(model, measured(0.98, 0.040))
     assert figures(model, measured(1.03, 0.043, rate=8.3)) == first
     assert figures(model, measured(1.5, 0.05))["ttftP90"] == "1.50s"
@@ -63,13 +63,13 @@ def test_percentiles_that_were_not_measured_are_absent(model: Model) -> None:
     assert figures(model, quiet) == {}
 
 
-def test_percentiles_leave_with_attainment_in_one_write(model: Model) -> None:
+def test_percentiles_disappear_with_attainment_in_one_write(model: Model) -> None:
     figures(model, measured(1.0, 0.04))
     late = replace(measured(1.0, 0.04), arrivals=Idle(0.0), attainment=Idle(0.0))
     assert figures(model, late) == {}
 
 
-def test_an_attainment_that_somebody_else_wrote_ends_no_round() -> None:
+def test_a_malformed_attainment_in_status_is_ignored() -> None:
     slo = {"ttft": {"target": "1s"}, "tpot": {"target": "50ms"}}
     model = Model(fleet(slo=slo))
     model.settle()

@@ -1,4 +1,4 @@
-"""Conditions, Events and problems say what is so: the right reason, and once for each thing."""
+"""Conditions, Events and problems have the right reason and message, and appear once."""
 
 from dataclasses import replace
 
@@ -43,12 +43,12 @@ def test_an_slo_under_another_policy_is_not_called_missing(
     assert model.fleet.status.columns.slo == "None"
 
 
-def test_a_fleet_that_others_scale_is_not_said_to_stay_at_its_minimum() -> None:
+def test_a_fleet_scaled_by_others_does_not_claim_to_stay_at_its_minimum() -> None:
     model = settled(autoscaling={"policy": "External"})
     assert "minimum" not in condition(model, "SLOMet").message
 
 
-def test_what_the_law_said_last_is_forgotten_when_it_no_longer_turns_the_fleet() -> None:
+def test_the_last_decision_is_dropped_when_the_law_no_longer_scales_the_fleet() -> None:
     model = settled(slo=SLO, roles=WIDE)
     target = RoleTarget("colocated", 1, 1, 2, Rule.GPU_BUDGET, "")
     decision = Decision(0.0, (target,), Rule.GPU_BUDGET, "", True, True, {})
@@ -135,21 +135,21 @@ def test_a_fleet_that_starts_is_not_ready_by_its_decode_pods_alone() -> None:
 
 
 @pytest.mark.parametrize("policy", ["External", "None"])
-def test_a_fleet_that_shall_have_no_pods_is_parked_and_not_starting(policy: str) -> None:
+def test_a_fleet_with_zero_replicas_is_parked_and_not_starting(policy: str) -> None:
     none = {"colocated": {"replicas": {"min": 0, "max": 4}}}
     model = settled(roles=none, autoscaling={"policy": policy})
     ready = condition(model, "Ready")
     assert (ready.status, ready.reason) == ("True", "Parked")
 
 
-def test_every_change_of_replicas_is_told_even_if_it_happened_before() -> None:
+def test_every_change_of_replicas_sends_an_event_even_if_it_happened_before() -> None:
     scaled = Event(EventReason.SCALED, "decode 2 → 1: Idle: no request for a whole hold window")
     _, said = unpublished([scaled], {}, 1000.0)
     again, _ = unpublished([scaled], said, 1600.0)
     assert again == (scaled,)
 
 
-def test_a_lasting_quarrel_is_told_once_an_hour() -> None:
+def test_a_lasting_conflict_sends_one_event_an_hour() -> None:
     quarrel = Event(EventReason.PUT_BACK, "alice changed it", warning=True)
     _, said = unpublished([quarrel], {}, 1000.0)
     assert unpublished([quarrel], said, 4000.0)[0] == ()
@@ -197,7 +197,7 @@ def test_whether_the_slo_can_be_met_is_a_condition(
     assert (said.status, said.reason) == (status, reason)
 
 
-def test_feasibility_is_no_longer_told_when_attainment_is_not() -> None:
+def test_feasibility_is_unknown_when_attainment_is() -> None:
     """Both leave a fleet without traffic in the same write."""
     said = feasible(Rule.DEMAND, attained=None, colocated_planned_per_s=2.0)
     assert (said.status, said.reason) == ("Unknown", "NoTraffic")
@@ -227,7 +227,7 @@ def test_signals_that_are_unknown_are_named_by_the_scaling_condition() -> None:
     assert "running" not in said.message
 
 
-def test_capacity_that_is_measured_anew_is_told_by_the_scaling_condition() -> None:
+def test_capacity_that_is_measured_again_is_in_the_scaling_condition() -> None:
     model = settled(slo=SLO, roles=WIDE)
     target = RoleTarget("colocated", 2, 2, 2, Rule.CAPACITY_GUESSED, "")
     decision = Decision(0.0, (target,), target.rule, "", True, True, {}, relearning=("colocated",))
@@ -247,7 +247,7 @@ def test_capacity_that_is_measured_anew_is_told_by_the_scaling_condition() -> No
         ('admission webhook "images.example" denied the request: no such registry', "policy"),
     ],
 )
-def test_who_forbids_decides_what_helps(said: str, helps: str) -> None:
+def test_the_remedy_depends_on_what_forbids_the_write(said: str, helps: str) -> None:
     thing = Create({"kind": "Deployment", "metadata": {"name": "chat-x"}})
     refused = Outcome(thing, ErrorKind.FORBIDDEN, said)
     s = settled().snapshot()

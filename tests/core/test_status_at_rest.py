@@ -1,4 +1,4 @@
-"""A fleet in trouble writes its status once, however its pods fidget."""
+"""A fleet with a lasting problem writes its status once, even while its pods keep changing."""
 
 from dataclasses import replace
 
@@ -35,7 +35,7 @@ def broken() -> Model:
     return model
 
 
-def test_an_image_that_cannot_be_pulled_is_told_once(broken: Model) -> None:
+def test_an_image_that_cannot_be_pulled_changes_status_once(broken: Model) -> None:
     backed_off = f'Back-off pulling image "none:1": ErrImagePull: {PULL}'
     first = look(broken, trouble=("ErrImagePull", PULL))
     assert look(broken, trouble=("ImagePullBackOff", backed_off)) == first
@@ -43,7 +43,7 @@ def test_an_image_that_cannot_be_pulled_is_told_once(broken: Model) -> None:
     assert PULL in condition(broken, "Stalled").message
 
 
-def test_a_crashing_container_is_told_once_between_and_during_its_runs(broken: Model) -> None:
+def test_a_crashing_container_changes_status_once(broken: Model) -> None:
     ended = ("Error", "exit code 1")
     waits = ("CrashLoopBackOff", "back-off 10s restarting failed container")
     first = look(broken, trouble=waits, ended=ended, restarts=1)
@@ -75,7 +75,7 @@ def tick(model: Model, metrics: FleetMetrics) -> None:
     model.round()
 
 
-def test_rounds_between_two_questions_to_prometheus_keep_saying_idle() -> None:
+def test_rounds_between_two_queries_of_prometheus_keep_idle() -> None:
     model = measured_fleet(FleetMetrics(at=0.0, arrivals=Idle(1e12)))
     stood = model.fleet.status
     assert condition(model, "MetricsAvailable").reason == "Idle"
@@ -91,7 +91,7 @@ def test_traffic_ends_idle() -> None:
     assert condition(model, "MetricsAvailable").reason == "Measured"
 
 
-def test_an_unreachable_prometheus_is_named_and_keeps_being_named() -> None:
+def test_an_unreachable_prometheus_stays_the_reason_between_queries() -> None:
     model = measured_fleet(unknown_metrics(0.0, "PrometheusAway: http://p: ConnectionError"))
     stood = model.fleet.status
     assert condition(model, "MetricsAvailable").reason == "PrometheusUnreachable"
@@ -100,7 +100,7 @@ def test_an_unreachable_prometheus_is_named_and_keeps_being_named() -> None:
     assert model.fleet.status == stood
 
 
-def test_samples_that_grow_old_are_told_once() -> None:
+def test_stale_samples_change_status_once() -> None:
     old = FleetMetrics(at=0.0, arrivals=Value(1.0, 900_000.0))
     model = measured_fleet(old)
     assert condition(model, "MetricsAvailable").reason == "Stale"
@@ -110,14 +110,14 @@ def test_samples_that_grow_old_are_told_once() -> None:
     assert model.fleet.status == stood
 
 
-def test_an_error_with_another_number_is_told_anew() -> None:
+def test_an_error_with_another_number_changes_the_message() -> None:
     """A 404 stayed "HTTP 400" in the condition: only its digits differ."""
     model = measured_fleet(unknown_metrics(0.0, "PrometheusError: HTTP 400, no list of results"))
     tick(model, unknown_metrics(0.0, "PrometheusError: HTTP 404, no list of results"))
     assert "HTTP 404" in condition(model, "MetricsAvailable").message
 
 
-def test_a_strangers_service_with_the_fleets_name_is_not_called_ready_nor_linked() -> None:
+def test_a_fleet_whose_service_name_is_taken_is_not_ready_and_has_no_url() -> None:
     """Clients that follow status.url would reach the stranger."""
     model = Model(fleet())
     model.children["Service", "chat"] = {
@@ -146,7 +146,7 @@ def test_another_foreign_object_leaves_a_fleet_that_answers_ready() -> None:
     assert model.fleet.status.url
 
 
-def test_a_fleet_that_comes_to_need_a_person_says_so_in_one_event(broken: Model) -> None:
+def test_a_fleet_that_stalls_sends_one_event(broken: Model) -> None:
     before = broken.fleet.status
     first = look(broken, trouble=("ErrImagePull", PULL))
     event = stalled(before, first)

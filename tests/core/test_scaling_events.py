@@ -1,4 +1,4 @@
-"""Changes of replicas by the spec are told as the law's are: a decision, its record, an Event."""
+"""A change of replicas by the spec leaves what one by the law does: decision, record, Event."""
 
 from dataclasses import replace
 from itertools import pairwise
@@ -58,7 +58,7 @@ def test_a_change_by_min_or_max_leaves_a_decision_and_an_event(
     assert model.replicas("colocated") == int(move[-1])
 
 
-def test_an_slo_that_is_taken_away_is_told_when_replicas_go_to_their_minimum() -> None:
+def test_removing_the_slo_sends_an_event_when_replicas_go_to_their_minimum() -> None:
     model = settled(slo=SLO, roles=bounds(1, 4))
     grown(model, 3)
     model.turn(slo=None)
@@ -67,7 +67,7 @@ def test_an_slo_that_is_taken_away_is_told_when_replicas_go_to_their_minimum() -
     assert last(model).bound_by == "NoSLO"
 
 
-def test_policy_none_is_told_when_replicas_go_to_their_minimum() -> None:
+def test_policy_none_sends_an_event_when_replicas_go_to_their_minimum() -> None:
     model = settled(slo=SLO, roles=bounds(1, 4))
     grown(model, 3)
     model.turn(autoscaling={"policy": "None"})
@@ -100,7 +100,7 @@ def test_such_a_record_replays_to_the_same_decision() -> None:
     assert state == model.memory.scaling
 
 
-def test_a_change_of_bounds_does_not_postpone_the_laws_next_look() -> None:
+def test_a_change_of_bounds_does_not_postpone_the_next_decision() -> None:
     model = settled(slo=SLO, roles=bounds(1, 4))
     due, said = model.memory.decide_at, model.memory.decision
     model.turn(roles=bounds(3, 4))
@@ -109,7 +109,7 @@ def test_a_change_of_bounds_does_not_postpone_the_laws_next_look() -> None:
     assert model.memory.decision == said
 
 
-def test_a_number_beyond_the_bounds_under_external_is_told_once() -> None:
+def test_replicas_outside_the_bounds_under_external_send_one_event() -> None:
     model = settled(roles=bounds(1, 4), autoscaling={"policy": "External"})
     model.turn_role("colocated", 9)
     told = [n.message for n in model.round().events if "replicas.max" in n.message]
@@ -127,7 +127,7 @@ def test_a_fleet_that_is_created_scales_nothing() -> None:
     assert events(model.round()) == []
 
 
-def test_traffic_that_wavers_does_not_write_status_at_every_tick() -> None:
+def test_varying_traffic_does_not_write_status_at_every_decision() -> None:
     """Poisson noise over a rate window of seconds moves every figure by more than a tenth."""
     model = Model(fleet(slo=SLO))
     model.settle()
@@ -150,7 +150,7 @@ def test_traffic_that_wavers_does_not_write_status_at_every_tick() -> None:
     assert 2 <= changes <= 5  # 120 s, at most one write in 30 s
 
 
-def test_a_verdict_that_turns_is_written_at_once() -> None:
+def test_a_changed_verdict_is_written_at_once() -> None:
     model = Model(fleet(slo=SLO))
     model.settle()
     for share in (0.99, 0.5):
