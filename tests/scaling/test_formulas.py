@@ -8,17 +8,11 @@ from random import Random
 import pytest
 
 from argosy_operator.core.scaling.size import budget
-from argosy_operator.core.scaling.size.formulas import (
-    DecodeModel,
-    PrefillModel,
-    Replica,
-    Work,
-    colocated_model,
-    decode_model,
-    erlang_c,
-    prefill_model,
-    smallest,
-)
+from argosy_operator.core.scaling.size.colocated import colocated_model
+from argosy_operator.core.scaling.size.decode import DecodeModel, decode_model
+from argosy_operator.core.scaling.size.model import smallest
+from argosy_operator.core.scaling.size.prefill import PrefillModel, erlang_c, prefill_model
+from argosy_operator.core.scaling.size.work import Replica, Work
 
 LLAMA = Replica(28.8e-3, 0.1066e-3, 0.2825e-3, 9.4e-8)
 

@@ -10,8 +10,9 @@ from argosy_operator.core.scaling.estimate import capacity
 from argosy_operator.core.scaling.goals import Inputs
 from argosy_operator.core.scaling.observe import Observations, RoleMetrics, Unknown, Value
 from argosy_operator.core.scaling.pace.gates import GATES, RoleView, blocked_by
-from argosy_operator.core.scaling.size.formulas import Work
-from argosy_operator.core.scaling.size.sizing import Horizon, Limits, Load, model_of, size
+from argosy_operator.core.scaling.size.model import Limits, model_of
+from argosy_operator.core.scaling.size.sizing import Horizon, Load, size
+from argosy_operator.core.scaling.size.work import Work
 from argosy_operator.core.scaling.state import HoldState, Lengths, RoleState, ScalingState
 from tests.scaling.full_sight import LLAMA, USUAL, goals, metrics, supply
 

@@ -30,8 +30,8 @@ from argosy_operator.core.scaling.observe import (
     Value,
 )
 from argosy_operator.core.scaling.signals.validity import validated
-from argosy_operator.core.scaling.size.formulas import Replica, Work, smallest
-from argosy_operator.core.scaling.size.sizing import Limits, model_of
+from argosy_operator.core.scaling.size.model import Limits, model_of, smallest
+from argosy_operator.core.scaling.size.work import Replica, Work
 from argosy_operator.core.scaling.state import ScalingState
 from tests.scaling.demo import goals as demo_goals
 

@@ -7,14 +7,11 @@ import pytest
 from argosy_operator.api.v1alpha1 import RoleName
 from argosy_operator.core.scaling.decision import Decision, Rule
 from argosy_operator.core.scaling.goals import SLO, RoleGoal
-from argosy_operator.core.scaling.size.formulas import (
-    Replica,
-    Work,
-    colocated_model,
-    decode_model,
-    prefill_model,
-    smallest,
-)
+from argosy_operator.core.scaling.size.colocated import colocated_model
+from argosy_operator.core.scaling.size.decode import decode_model
+from argosy_operator.core.scaling.size.model import smallest
+from argosy_operator.core.scaling.size.prefill import prefill_model
+from argosy_operator.core.scaling.size.work import Replica, Work
 from argosy_operator.sim.loop import Phase
 from tests.scaling import ramp
 from tests.scaling.full_sight import LLAMA, goals, metrics, play, target, times

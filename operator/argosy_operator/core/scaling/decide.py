@@ -20,6 +20,7 @@ from argosy_operator.core.scaling.pace import holds
 from argosy_operator.core.scaling.pace.gates import Gate, RoleView, blocked_by
 from argosy_operator.core.scaling.signals import learning, lengths, validity
 from argosy_operator.core.scaling.size import budget, sizing
+from argosy_operator.core.scaling.size.model import Limits, model_of
 from argosy_operator.core.scaling.state import RoleState, ScalingState, idle
 
 
@@ -92,17 +93,17 @@ def _sizes_for_load(
             running=gauges.running or 0.0,
         )
         horizon = sizing.Horizon(cold_s=cold_start_s(supply, windows), drain_s=windows.rate_s)
-        model = sizing.model_of(role.role, replica, work, limits)
+        model = model_of(role.role, replica, work, limits)
         sizes[role.role] = sizing.size(model, load, supply, limits.goal, horizon)
     return sizes
 
 
-def _limits(state: ScalingState, inputs: Inputs, output_tokens: float) -> sizing.Limits:
+def _limits(state: ScalingState, inputs: Inputs, output_tokens: float) -> Limits:
     """The SLO's limits, less what a request spends outside prefill and decode steps."""
     goals, slo = inputs.goals, inputs.slo
     # The KV transfer delays the second token: TPOT pays it once, spread over the answer.
     transfer_s = (state.lengths.transfer_s or 0.0) / max(output_tokens - 1, 1.0)
-    return sizing.Limits(
+    return Limits(
         ttft_s=slo.ttft_s - goals.control_round_trip_s,
         tpot_s=slo.tpot_s - (transfer_s if goals.mode == "disaggregated" else 0.0),
         goal=slo.attainment,

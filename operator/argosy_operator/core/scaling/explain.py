@@ -24,13 +24,11 @@ from argosy_operator.core.scaling.observe import (
     Value,
 )
 from argosy_operator.core.scaling.signals import lengths, validity
-from argosy_operator.core.scaling.size.formulas import (
-    ColocatedModel,
-    DecodeModel,
-    PrefillModel,
-    Work,
-)
+from argosy_operator.core.scaling.size.colocated import ColocatedModel
+from argosy_operator.core.scaling.size.decode import DecodeModel
+from argosy_operator.core.scaling.size.prefill import PrefillModel
 from argosy_operator.core.scaling.size.sizing import Size
+from argosy_operator.core.scaling.size.work import Work
 from argosy_operator.core.scaling.state import ScalingState
 
 MOST_BETWEEN = 12

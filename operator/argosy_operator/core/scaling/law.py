@@ -23,7 +23,7 @@ class Law(Protocol[State]):
     """Decides how many replicas each role has.
 
     Pure: equal arguments give equal answers, and arguments are not changed. Every target is within
-    the `min` and `max` of its role. `State` is whatever the law remembers, written by `record`.
+    the `min` and `max` of its role. `State` is what the law remembers; `record` can write it.
     """
 
     @property

@@ -16,7 +16,7 @@ from operator import mul
 from argosy_operator.api.v1alpha1 import RoleName
 from argosy_operator.core.scaling.goals import SLO, Profile, Windows
 from argosy_operator.core.scaling.observe import LARGEST, StepDelta, plausible
-from argosy_operator.core.scaling.size.formulas import Replica
+from argosy_operator.core.scaling.size.work import Replica
 
 ENOUGH_ROWS = 10
 ENOUGH_STEPS = 30.0

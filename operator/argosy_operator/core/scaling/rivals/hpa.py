@@ -31,7 +31,7 @@ UP_PERCENT, UP_PODS = 100.0, 4
 remove 100 %."""
 TARGETS: dict[RoleName, float] = {"prefill": 4096.0, "decode": 32.0, "colocated": 32.0}
 """Example target averages per replica: outstanding prompt tokens of prefill, running sequences of
-the others. No SLO gives them: whoever runs an HPA finds them by trial."""
+the others. No SLO gives them; the owner of an HPA finds them by trial."""
 
 HpaState = Mapping[RoleName, HoldState]
 

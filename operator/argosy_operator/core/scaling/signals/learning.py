@@ -119,12 +119,12 @@ def _learn_role(role: RoleState, inputs: Inputs, rolling: bool) -> RoleState:
     return replace(
         role,
         estimate=estimate,
-        headroom=_headroom(role, inputs.metrics, inputs.slo.attainment),
+        headroom=corrected_headroom(role, inputs.metrics, inputs.slo.attainment),
         gauges=_gauges(role.gauges, of_role, supply),
     )
 
 
-def _headroom(role: RoleState, metrics: FleetMetrics, goal: float) -> float:
+def corrected_headroom(role: RoleState, metrics: FleetMetrics, goal: float) -> float:
     """The factor on the planned load after this round's attainment; unchanged if too few scored."""
     shares = {"prefill": metrics.ttft_attainment, "decode": metrics.tpot_attainment}
     measured = shares.get(role.role, metrics.attainment)

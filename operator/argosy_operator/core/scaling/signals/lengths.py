@@ -4,7 +4,7 @@ Measured by gateways and engines, kept in `state.Lengths`, and guessed until an 
 """
 
 from argosy_operator.core.scaling.observe import FleetMetrics, Signal, Value
-from argosy_operator.core.scaling.size.formulas import Work
+from argosy_operator.core.scaling.size.work import Work
 from argosy_operator.core.scaling.state import Lengths
 
 GUESSED_PROMPT = 1200.0

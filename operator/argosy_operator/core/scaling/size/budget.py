@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from itertools import combinations
 from math import prod
 
-from argosy_operator.core.scaling.size.formulas import Model
+from argosy_operator.core.scaling.size.model import Model
 
 FLAT = 1e-9
 SERVED = 0.01

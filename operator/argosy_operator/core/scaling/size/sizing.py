@@ -6,20 +6,10 @@ Estimates of demand and capacity come in as a model and a `Load`; `decide` takes
 from dataclasses import dataclass
 from math import ceil
 
-from argosy_operator.api.v1alpha1 import RoleName
 from argosy_operator.core.scaling.decision import Rule
 from argosy_operator.core.scaling.observe import RoleSupply
-from argosy_operator.core.scaling.size.formulas import (
-    Model,
-    PrefillModel,
-    Replica,
-    Work,
-    carrying,
-    colocated_model,
-    decode_model,
-    prefill_model,
-    smallest,
-)
+from argosy_operator.core.scaling.size.model import Model, carrying, smallest
+from argosy_operator.core.scaling.size.prefill import PrefillModel
 
 HYSTERESIS = 1.15
 """Going down is decided for this much more load. On the load and not on the count, because a band
@@ -29,18 +19,6 @@ A replica that carries 10 requests/s: at 19/s two are needed. They become one be
 and the second comes back above 10/s. Poisson noise of 40 arrivals (σ = 16 %) moves the measured
 rate by about as much as the band is wide.
 """
-
-
-@dataclass(frozen=True, slots=True)
-class Limits:
-    """What a pool must meet."""
-
-    ttft_s: float
-    """TTFT without the time outside the engines."""
-    tpot_s: float
-    """TPOT without the share of the KV transfer."""
-    goal: float
-    """Share of requests that must meet this pool's limit."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,17 +61,6 @@ class Size:
     """Whether a large enough pool meets the goal at all."""
     backlog_s: float = 0.0
     """Queued prefill work, in replica-seconds."""
-
-
-def model_of(role: RoleName, replica: Replica, work: Work, limits: Limits) -> Model:
-    """The queueing model of a pool of this role."""
-    match role:
-        case "prefill":
-            return prefill_model(replica, work, limits.ttft_s)
-        case "decode":
-            return decode_model(replica, work, limits.tpot_s)
-        case "colocated":
-            return colocated_model(replica, work, limits.ttft_s, limits.tpot_s)
 
 
 def size(model: Model, load: Load, supply: RoleSupply, goal: float, horizon: Horizon) -> Size:

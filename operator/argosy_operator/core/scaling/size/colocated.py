@@ -1,0 +1,68 @@
+"""Colocated: one pool that prefills and decodes, from load to the share within both limits."""
+
+from dataclasses import dataclass, replace
+from math import inf
+
+from argosy_operator.core.scaling.size.decode import DecodeModel, decode_model
+from argosy_operator.core.scaling.size.prefill import PrefillModel, prefill_model
+from argosy_operator.core.scaling.size.work import Replica, Work
+
+
+@dataclass(frozen=True, slots=True)
+class ColocatedModel:
+    """One pool that prefills in chunks beside its decodes: both models, slowed by each other."""
+
+    prefill: PrefillModel
+    decode: DecodeModel
+    per_prompt_s: float
+    """Prefill seconds of a mean prompt without the step's base, which decode pays already."""
+
+    @property
+    def reachable(self) -> float:
+        return min(self.prefill.reachable, self.decode.reachable)
+
+    def relaxed(self, goal: float) -> "ColocatedModel":
+        """The same pool with limits that lone requests meet with room."""
+        return replace(self, prefill=self.prefill.relaxed(goal), decode=self.decode.relaxed(goal))
+
+    def _parts(self, replicas: float, rate: float) -> tuple[DecodeModel, float]:
+        """Decode stretched by prefill's share φ of the time, and decode's own share ρ."""
+        share = min(rate * self.per_prompt_s / replicas, 0.999)
+        stretched = DecodeModel(
+            base_s=self.decode.base_s / (1 - share),
+            sequence_s=self.decode.sequence_s / (1 - share),
+            output=self.decode.output,
+            kv_sequences=self.decode.kv_sequences,
+            limit_s=self.decode.limit_s,
+        )
+        batch = stretched.batch(replicas, rate)
+        if batch == inf:
+            return stretched, 1.0
+        # While there is no prompt a step costs base + u·n; only u·n slows a chunk in the same step.
+        step = self.decode.base_s + self.decode.sequence_s * batch
+        return stretched, min(self.decode.sequence_s * batch / step, 0.999) if step else 0.0
+
+    def load(self, rate: float) -> float:
+        return self.decode.load(rate) + rate * self.per_prompt_s
+
+    def attainment(self, replicas: int, rate: float) -> float:
+        stretched, slowed = self._parts(replicas, rate)
+        tpot = stretched.attainment(replicas, rate)
+        if tpot <= 0:
+            return 0.0
+        inflated = tuple(s / (1 - slowed) for s in self.prefill.services_s)
+        ttft = PrefillModel(inflated, self.prefill.limit_s).attainment(replicas, rate)
+        return tpot * ttft
+
+    def in_flight_floor(self, running: float) -> int:
+        return self.decode.in_flight_floor(running)
+
+
+def colocated_model(
+    replica: Replica, work: Work, ttft_limit_s: float, tpot_limit_s: float
+) -> ColocatedModel:
+    return ColocatedModel(
+        prefill=prefill_model(replica, work, ttft_limit_s),
+        decode=decode_model(replica, work, tpot_limit_s),
+        per_prompt_s=replica.per_prompt_token_s * work.prompt,
+    )

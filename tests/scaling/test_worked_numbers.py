@@ -1,0 +1,96 @@
+"""The worked numbers that stand beside constants of the law, computed."""
+
+from dataclasses import replace
+from math import ceil, exp, inf, log, sqrt
+
+import pytest
+
+from argosy_operator.core.scaling.decision import Rule
+from argosy_operator.core.scaling.estimate import capacity, demand
+from argosy_operator.core.scaling.estimate.cold_start import cold_start_s
+from argosy_operator.core.scaling.estimate.demand import DemandState
+from argosy_operator.core.scaling.goals import StepLimits, Windows
+from argosy_operator.core.scaling.observe import RoleSupply
+from argosy_operator.core.scaling.pace import holds
+from argosy_operator.core.scaling.signals import learning
+from argosy_operator.core.scaling.signals.samples import ENOUGH_TRANSFERS
+from argosy_operator.core.scaling.size.decode import (
+    BATCH_SMOOTHING,
+    HELD_ABOVE_MEAN,
+    DecodeModel,
+    decode_model,
+)
+from argosy_operator.core.scaling.size.sizing import HYSTERESIS
+from argosy_operator.core.scaling.size.work import NORMAL, Replica, Work
+from argosy_operator.core.scaling.state import HoldState, RoleState, Want
+from tests.scaling.full_sight import USUAL, metrics
+
+
+def test_hysteresis_a_pool_of_two_becomes_one_below_8_7_requests_a_second() -> None:
+    carries = 10.0
+    assert ceil(19 / carries) == 2
+    assert carries / HYSTERESIS == pytest.approx(8.7, abs=0.05)
+    assert 1 / sqrt(40) == pytest.approx(0.16, abs=0.002)
+
+
+def test_batch_smoothing_is_the_mean_of_a_batch_over_one_stay() -> None:
+    assert sqrt(2 / 3) == pytest.approx(BATCH_SMOOTHING, abs=0.005)
+    # A mean batch of 16 and a largest of 20, from steps of 16 ms and 1 ms a sequence.
+    model = DecodeModel(0.016, 0.001, output=2.0, kv_sequences=inf, limit_s=0.036)
+    assert model.batch_limit == pytest.approx(20)
+    rate = 16 / (0.016 + 16 * 0.001)
+    assert model.batch(1, rate) == pytest.approx(16)
+    assert model.attainment(1, rate) == pytest.approx(0.89, abs=0.005)
+    assert NORMAL.cdf(4 / (BATCH_SMOOTHING * 4)) == pytest.approx(model.attainment(1, rate))
+
+
+def test_a_sequence_counts_a_third_of_its_answer_above_its_mean_context() -> None:
+    assert 1 / sqrt(12) == pytest.approx(HELD_ABOVE_MEAN, abs=0.012)
+    work, room = Work(150, 150**2, 200), Replica(0.03, 0, 0.0003, 0, kv_tokens=3100)
+    assert decode_model(room, work, 1.0).kv_sequences == pytest.approx(10)
+    deviation = sqrt(10) * 200 / sqrt(12)
+    assert (3100 - 10 * work.context) / deviation == pytest.approx(3.3, abs=0.05)
+
+
+def corrected(share: float) -> float:
+    """The headroom after one interval with this measured attainment of prefill, from 1.0."""
+    role = RoleState("prefill", capacity.begin("prefill", None, USUAL))
+    seen = metrics(0.0, 1.0, {"prefill": 1}, ttft_attainment=share)
+    return learning.corrected_headroom(role, seen, 0.9)
+
+
+def test_feedback_moves_the_headroom_by_at_most_0_4_percent_an_interval() -> None:
+    assert corrected(0.7) - 1 == pytest.approx(0.0036, abs=0.00005)
+    assert corrected(1.0) - 1 == pytest.approx(-0.0009, abs=0.00005)
+    assert ceil(log(1.1) / (learning.FEEDBACK_GAIN * learning.FEEDBACK_ERROR[1])) == 27
+    assert exp(learning.FEEDBACK_GAIN * learning.FEEDBACK_ERROR[1]) < 1.004
+
+
+def test_too_few_verdicts_correct_nothing() -> None:
+    assert sqrt(0.9 * 0.1 / learning.SCORED_ENOUGH) == pytest.approx(0.07, abs=0.003)
+    role = RoleState("prefill", capacity.begin("prefill", None, USUAL))
+    seen = metrics(0.0, 1.0, {"prefill": 1}, ttft_attainment=0.0)
+    few = replace(seen, scored=learning.SCORED_ENOUGH - 1.0)
+    assert learning.corrected_headroom(role, few, 0.9) == 1.0
+
+
+@pytest.mark.parametrize(("rate", "factor"), [(10.0, 1.075), (0.5, 1.34)])
+def test_the_prior_margin_covers_noise_beyond_poissons(rate: float, factor: float) -> None:
+    assert demand.margin(DemandState(), rate, 3.0, Windows()) == pytest.approx(factor, abs=0.005)
+
+
+def test_a_quarter_of_a_usual_transfer_is_below_one_percent_of_tpot() -> None:
+    per_token_s = 0.06 / 59
+    assert per_token_s / sqrt(ENOUGH_TRANSFERS) / 0.04 == pytest.approx(0.006, abs=0.0005)
+
+
+def test_two_slow_starts_in_twenty_do_not_raise_the_cold_start() -> None:
+    supply = RoleSupply("decode", 1, 1, cold_starts_s=(*range(1, 19), 300.0, 400.0))
+    assert cold_start_s(supply, Windows()) == 18.0
+    assert cold_start_s(RoleSupply("decode", 1, 1), Windows()) == Windows().cold_start_s
+
+
+@pytest.mark.parametrize(("have", "most"), [(2, 6), (20, 40)])
+def test_a_step_up_is_the_larger_of_percent_and_pods(have: int, most: int) -> None:
+    wants = HoldState((Want(0.0, 100),), (Want(0.0, 100),))
+    assert holds.apply(wants, have, Rule.DEMAND, None, StepLimits()) == (most, Rule.STEP_LIMIT)
