@@ -72,15 +72,18 @@ class Figures:
 
     def missed(self) -> list[str]:
         """Names of figures that miss their target or were not measured."""
-        return [
-            name
-            for name, row in self.rows.items()
-            if row.target is not None and not row.target.holds(self.values.get(name))
-        ]
+        return [name for name, _ in self._missed()]
 
     def failed(self) -> list[str]:
         """The missed figures for which the command fails."""
-        return [name for name in self.missed() if not self._target(name).of_the_machine]
+        return [name for name, target in self._missed() if not target.of_the_machine]
+
+    def _missed(self) -> list[tuple[str, Target]]:
+        return [
+            (name, row.target)
+            for name, row in self.rows.items()
+            if row.target is not None and not row.target.holds(self.values.get(name))
+        ]
 
     def write(self, path: Path) -> None:
         """Write the figures file (JSON); makes its folder."""
@@ -110,11 +113,6 @@ class Figures:
             target = "" if row.target is None else str(row.target)
             table.add_row(name, value, row.unit, target, style="red" if name in missed else None)
         return table
-
-    def _target(self, name: str) -> Target:
-        target = self.rows[name].target
-        assert target is not None
-        return target
 
 
 def conclude(figures: Figures, path: Path | None) -> int:

@@ -65,6 +65,7 @@ def _cluster(asked: argparse.Namespace) -> "Cluster":
 
 
 def up(asked: argparse.Namespace) -> int:
+    """Fetch and build what is missing, then start a cluster."""
     from local.cluster.cluster import Cluster
 
     if preflight.main(quiet=True):
@@ -90,12 +91,14 @@ def up(asked: argparse.Namespace) -> int:
 
 
 def down(asked: argparse.Namespace) -> int:
+    """Stop it; an error if a process is left."""
     _cluster(asked).stop()
     _say("stopped; no process, mount or network namespace is left")
     return 0
 
 
 def status(asked: argparse.Namespace) -> int:
+    """Exit status 1 if it does not run."""
     cluster = _cluster(asked)
     if not cluster.is_running():
         print(f"cluster {asked.name} does not run: python -m local.cluster up --name {asked.name}")
@@ -108,11 +111,13 @@ def status(asked: argparse.Namespace) -> int:
 
 
 def kubeconfig(asked: argparse.Namespace) -> int:
+    """Print the path, also before the start."""
     print(_cluster(asked).kubeconfig)
     return 0
 
 
 def publish(asked: argparse.Namespace) -> int:
+    """Print the URL on 127.0.0.1."""
     namespace, _, rest = asked.service.rpartition("/")
     service, _, port = rest.partition(":")
     if not port.isdigit():
@@ -124,6 +129,7 @@ def publish(asked: argparse.Namespace) -> int:
 
 
 def logs(asked: argparse.Namespace) -> int:
+    """Run `tail -F` until interrupted."""
     folder = (asked.state_dir or default_state_dir(asked.name)) / "logs"
     files = [path for name in asked.component or ["*"] for path in sorted(folder.glob(f"{name}*"))]
     if not files:
@@ -134,6 +140,7 @@ def logs(asked: argparse.Namespace) -> int:
 
 
 def clean_cache(asked: argparse.Namespace) -> int:
+    """Remove the cache after a question; refuse a folder that holds other files."""
     root = fetch.cache_root()
     if not root.exists():
         print(f"{root} does not exist: nothing to remove")
@@ -160,6 +167,7 @@ def _say(text: str) -> None:
 
 
 def main() -> int:
+    """Run one command; exit status 1 with a sentence if it failed."""
     asked = _parser().parse_args()
     commands = {
         "up": up,

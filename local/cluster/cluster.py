@@ -63,10 +63,12 @@ class Cluster:
 
     @property
     def kubeconfig(self) -> Path:
+        """Path of the administrator's kubeconfig."""
         return self.files.kubeconfig
 
     @property
     def audit_log(self) -> Path:
+        """Path of the API server's log of requests."""
         return self.files.audit_log
 
     @property
@@ -108,7 +110,11 @@ class Cluster:
         """Write certificates, configurations and kubeconfig; return the API's listening socket."""
         files = self.files
         spec = Spec(
-            *(self._name, self._nodes, self._gpus, os.geteuid() != 0, str(bin_dir())),
+            name=self._name,
+            nodes=self._nodes,
+            gpus_per_node=self._gpus,
+            rootless=os.geteuid() != 0,
+            bin_dir=str(bin_dir()),
             images=str(self._images_file or ""),
         )
         files.logs.mkdir(parents=True)
@@ -339,6 +345,7 @@ class Cluster:
             time.sleep(0.05)
 
     def restart_kubelet(self, node: str) -> None:
+        """SIGTERM to a node's kubelet; its containers go on."""
         self.restart(f"kubelet.{node}", signal.SIGTERM)
 
     def kill_runtime(self, node: str) -> None:

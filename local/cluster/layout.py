@@ -116,4 +116,5 @@ def node_address(name: str) -> str:
 
 
 def pod_cidr(name: str) -> str:
+    """Addresses of the node's pods."""
     return f"10.244.{name.removeprefix('node')}.0/24"

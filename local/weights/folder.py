@@ -61,6 +61,7 @@ def write_safetensors(
 
 
 def write_json(path: Path, value: Any) -> None:
+    """Indented, in UTF-8."""
     path.write_text(json.dumps(value, indent=2, ensure_ascii=False) + "\n", encoding="utf-8")
 
 

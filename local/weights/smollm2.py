@@ -38,6 +38,7 @@ CONTROL_TOKEN = 3  # GGUF's token type of <|im_start|> and its kind
 
 
 def cache_dir() -> Path:
+    """`$ARGOSY_CACHE`, else the user's cache directory."""
     if given := os.environ.get("ARGOSY_CACHE"):
         return Path(given)
     return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "argosy"
@@ -49,6 +50,7 @@ def default_out(dtype: str = "float32") -> Path:
 
 
 def complete(out: Path) -> bool:
+    """Whether all files of a model folder are there."""
     return all((out / name).is_file() for name in FILES)
 
 
@@ -109,6 +111,7 @@ def unpermute(rows: np.ndarray, heads: int) -> np.ndarray:
 
 
 def config_of(gguf: Gguf, dtype: str) -> dict[str, Any]:
+    """Hugging Face's config.json from GGUF's metadata."""
     hidden, heads = gguf["llama.embedding_length"], gguf["llama.attention.head_count"]
     return {
         "architectures": ["LlamaForCausalLM"],
@@ -172,6 +175,7 @@ def shape_of(name: str, config: dict[str, Any]) -> tuple[int, ...]:
 
 
 def tensors(gguf: Gguf, sources: dict[str, tuple[str, int]]) -> Iterator[np.ndarray]:
+    """The matrices in the order of `sources`, dequantised to float32."""
     for source, heads in sources.values():
         values = gguf.tensor(source)
         yield unpermute(values, heads) if heads else values
@@ -200,6 +204,7 @@ def tokenizer_of(gguf: Gguf) -> Tokenizer:
 
 
 def tokenizer_config_of(gguf: Gguf) -> dict[str, Any]:
+    """Hugging Face's tokenizer_config.json from GGUF's metadata."""
     words = gguf["tokenizer.ggml.tokens"]
     return {
         "tokenizer_class": "PreTrainedTokenizerFast",
@@ -216,6 +221,7 @@ def tokenizer_config_of(gguf: Gguf) -> dict[str, Any]:
 
 
 def convert(path: Path, out: Path, dtype: str) -> None:
+    """Write the folder `out` from a GGUF file."""
     gguf = Gguf(path)
     config = config_of(gguf, dtype)
     sources = tensor_sources(config)
@@ -238,6 +244,7 @@ def ensure(out: Path | None = None, dtype: str = "float32", gguf: Path | None = 
 
 
 def main() -> None:
+    """Command line; see the module."""
     parser = argparse.ArgumentParser(description="Write SmolLM2-135M-Instruct as safetensors.")
     parser.add_argument("--out", type=Path, help="folder to write (default: in the user's cache)")
     parser.add_argument("--dtype", default="float32", choices=("float32", "bfloat16"))

@@ -23,8 +23,17 @@ def install_chart(cluster: "Cluster") -> Callable[[], None]:
 
     def install() -> None:
         kube.helm(
-            *("upgrade", "--install", "argosy", CHART, "--namespace", SYSTEM),
-            *("--create-namespace", "--wait", "--timeout", "120s", *pace),
+            "upgrade",
+            "--install",
+            "argosy",
+            CHART,
+            "--namespace",
+            SYSTEM,
+            "--create-namespace",
+            "--wait",
+            "--timeout",
+            "120s",
+            *pace,
         )
 
     return install

@@ -131,7 +131,7 @@ class Installed:
         finally:
             self.kube.kubectl("-n", SYSTEM, "scale", "deployment/argosy-operator", "--replicas=2")
             self.kube.kubectl(
-                *("-n", SYSTEM, "rollout", "status", "deployment/argosy-operator", "--timeout=60s")
+                "-n", SYSTEM, "rollout", "status", "deployment/argosy-operator", "--timeout=60s"
             )
 
 

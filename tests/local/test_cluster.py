@@ -108,7 +108,10 @@ def test_a_service_answers_on_loopback_and_by_name_in_a_pod(cluster, namespace):
 
 def test_prestop_runs_before_sigterm_and_grace_ends_what_ignores_it(cluster, namespace):
     stubborn = pod(
-        *("stubborn", "sh", "-c", "trap '' TERM; while :; do sleep 0.2; done"),
+        "stubborn",
+        "sh",
+        "-c",
+        "trap '' TERM; while :; do sleep 0.2; done",
         terminationGracePeriodSeconds=3,
         container={"lifecycle": {"preStop": {"exec": {"command": ["sleep", "1"]}}}},
     )

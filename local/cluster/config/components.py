@@ -76,8 +76,11 @@ def admission() -> dict[str, Any]:
 def audit_policy() -> dict[str, Any]:
     """Every request as metadata, except the components' own reads and health checks."""
     components = [
-        *("system:apiserver", "system:kube-controller-manager", "system:kube-scheduler"),
-        *("system:kube-proxy", "system:coredns"),
+        "system:apiserver",
+        "system:kube-controller-manager",
+        "system:kube-scheduler",
+        "system:kube-proxy",
+        "system:coredns",
     ]
     reads = ["get", "list", "watch"]
     return {
@@ -221,47 +224,66 @@ def etcd(files: Files) -> list[str]:
     """Flags of etcd. Its data ends with the cluster, so it is not synced to disk."""
     client, peer = "http://127.0.0.1:2379", "http://127.0.0.1:2380"
     return [
-        *("--name=one", f"--data-dir={files.mnt / 'etcd'}", "--unsafe-no-fsync"),
-        *(f"--listen-client-urls={client}", f"--advertise-client-urls={client}"),
-        *(f"--listen-peer-urls={peer}", f"--initial-advertise-peer-urls={peer}"),
-        *(f"--initial-cluster=one={peer}", "--log-level=warn"),
+        "--name=one",
+        f"--data-dir={files.mnt / 'etcd'}",
+        "--unsafe-no-fsync",
+        f"--listen-client-urls={client}",
+        f"--advertise-client-urls={client}",
+        f"--listen-peer-urls={peer}",
+        f"--initial-advertise-peer-urls={peer}",
+        f"--initial-cluster=one={peer}",
+        "--log-level=warn",
     ]
 
 
 def apiserver(files: Files) -> list[str]:
+    """Flags of kube-apiserver."""
     pki = files.pki
     return [
-        *("--etcd-servers=http://127.0.0.1:2379", "--bind-address=0.0.0.0"),
-        *(f"--secure-port={API_PORT}", f"--advertise-address={API_ADDRESS}"),
-        *(f"--tls-cert-file={pki / 'apiserver.crt'}", f"--client-ca-file={pki / 'ca.crt'}"),
-        *(f"--tls-private-key-file={pki / 'apiserver.key'}",),
-        *(f"--token-auth-file={pki / 'tokens.csv'}", "--allow-privileged=true"),
-        *(f"--kubelet-client-certificate={pki / 'kubelet-client.crt'}",),
-        *(f"--kubelet-client-key={pki / 'kubelet-client.key'}",),
-        *("--kubelet-preferred-address-types=InternalIP",),
-        *("--service-account-issuer=https://kubernetes.default.svc",),
-        *(f"--service-account-key-file={pki / 'accounts.key'}",),
-        *(f"--service-account-signing-key-file={pki / 'accounts.key'}",),
-        *("--authorization-mode=Node,RBAC", "--enable-admission-plugins=NodeRestriction"),
+        "--etcd-servers=http://127.0.0.1:2379",
+        "--bind-address=0.0.0.0",
+        f"--secure-port={API_PORT}",
+        f"--advertise-address={API_ADDRESS}",
+        f"--tls-cert-file={pki / 'apiserver.crt'}",
+        f"--client-ca-file={pki / 'ca.crt'}",
+        f"--tls-private-key-file={pki / 'apiserver.key'}",
+        f"--token-auth-file={pki / 'tokens.csv'}",
+        "--allow-privileged=true",
+        f"--kubelet-client-certificate={pki / 'kubelet-client.crt'}",
+        f"--kubelet-client-key={pki / 'kubelet-client.key'}",
+        "--kubelet-preferred-address-types=InternalIP",
+        "--service-account-issuer=https://kubernetes.default.svc",
+        f"--service-account-key-file={pki / 'accounts.key'}",
+        f"--service-account-signing-key-file={pki / 'accounts.key'}",
+        "--authorization-mode=Node,RBAC",
+        "--enable-admission-plugins=NodeRestriction",
         f"--admission-control-config-file={files.config / 'admission.json'}",
         f"--service-cluster-ip-range={SERVICE_NETWORK}",
         f"--audit-policy-file={files.config / 'audit.json'}",
-        *(f"--audit-log-path={files.audit_log}", "--audit-log-maxsize=200"),
-        *("--audit-log-maxbackup=2", "--shutdown-delay-duration=0s", "--profiling=false"),
+        f"--audit-log-path={files.audit_log}",
+        "--audit-log-maxsize=200",
+        "--audit-log-maxbackup=2",
+        "--shutdown-delay-duration=0s",
+        "--profiling=false",
     ]
 
 
 def controller_manager(files: Files) -> list[str]:
+    """Flags of kube-controller-manager."""
     return [
-        *(f"--kubeconfig={files.config / 'controller-manager.kubeconfig'}", "--secure-port=0"),
-        *("--use-service-account-credentials", "--leader-elect=false"),
+        f"--kubeconfig={files.config / 'controller-manager.kubeconfig'}",
+        "--secure-port=0",
+        "--use-service-account-credentials",
+        "--leader-elect=false",
         f"--service-account-private-key-file={files.pki / 'accounts.key'}",
         f"--root-ca-file={files.pki / 'ca.crt'}",
-        *("--kube-api-qps=200", "--kube-api-burst=400"),  # 20 by default: 4 s of the start
+        "--kube-api-qps=200",
+        "--kube-api-burst=400",  # 20 by default: 4 s of the start
     ]
 
 
 def scheduler(files: Files) -> list[str]:
+    """Flags of kube-scheduler."""
     config = files.config / "scheduler.kubeconfig"
     rate = ("--kube-api-qps=200", "--kube-api-burst=400")
     return [f"--kubeconfig={config}", "--secure-port=0", "--leader-elect=false", *rate]
@@ -270,18 +292,25 @@ def scheduler(files: Files) -> list[str]:
 def proxy(spec: Spec, files: Files) -> list[str]:
     """One kube-proxy for all nodes: they share one network namespace."""
     return [
-        *(f"--kubeconfig={files.config / 'proxy.kubeconfig'}", "--proxy-mode=nftables"),
-        *(f"--hostname-override={spec.node_names[0]}", f"--cluster-cidr={POD_NETWORK}"),
-        *("--conntrack-max-per-core=0", "--conntrack-tcp-timeout-established=0"),
-        *("--conntrack-tcp-timeout-close-wait=0", "--healthz-bind-address=127.0.0.1:10256"),
+        f"--kubeconfig={files.config / 'proxy.kubeconfig'}",
+        "--proxy-mode=nftables",
+        f"--hostname-override={spec.node_names[0]}",
+        f"--cluster-cidr={POD_NETWORK}",
+        "--conntrack-max-per-core=0",
+        "--conntrack-tcp-timeout-established=0",
+        "--conntrack-tcp-timeout-close-wait=0",
+        "--healthz-bind-address=127.0.0.1:10256",
     ]
 
 
 def kubelet(spec: Spec, files: Files, node: str) -> list[str]:
+    """Flags of one node's kubelet; `kubelet_config` has the rest."""
     gates = ["--feature-gates=KubeletInUserNamespace=true"] if spec.rootless else []
     return [
-        *(f"--config={files.config / node}.json", f"--hostname-override={node}"),
+        f"--config={files.config / node}.json",
+        f"--hostname-override={node}",
         f"--kubeconfig={files.config / node}.kubeconfig",
-        *(f"--node-ip={node_address(node)}", f"--cert-dir={files.node(node) / 'certs'}"),
+        f"--node-ip={node_address(node)}",
+        f"--cert-dir={files.node(node) / 'certs'}",
         *gates,
     ]

@@ -95,6 +95,7 @@ def _alternative(name: str) -> x509.GeneralName:
 
 
 def private_pem(key: ec.EllipticCurvePrivateKey) -> bytes:
+    """The key as unencrypted PEM."""
     return key.private_bytes(
         serialization.Encoding.PEM,
         serialization.PrivateFormat.TraditionalOpenSSL,

@@ -48,18 +48,23 @@ class Api:
         return answer
 
     def text(self, path: str) -> str:
+        """GET; the body as text."""
         return self._open("GET", path, None, "application/json").read().decode()
 
     def get(self, path: str) -> Any:
+        """GET; the body decoded from JSON."""
         return json.loads(self.text(path))
 
     def post(self, path: str, body: Any) -> Any:
+        """POST an object; returns the server's."""
         return json.loads(self._open("POST", path, body, "application/json").read())
 
     def delete(self, path: str, body: Any = None) -> Any:
+        """DELETE, with optional DeleteOptions."""
         return json.loads(self._open("DELETE", path, body, "application/json").read())
 
     def patch(self, path: str, body: Any) -> Any:
+        """JSON merge patch; returns the server's object."""
         kind = "application/merge-patch+json"
         return json.loads(self._open("PATCH", path, body, kind).read())
 

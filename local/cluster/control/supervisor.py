@@ -104,6 +104,7 @@ class Supervisor:
                 os.write(self._report, (json.dumps(line) + "\n").encode())
 
     def run(self, name: str, argv: list[str], **more: Any) -> None:
+        """Keep a program of the binaries' folder running; `more` are fields of Program."""
         log = self._files.logs / f"{name}.log"
         self._processes.start(Program(name, [str(self._bin / argv[0]), *argv[1:]], log, **more))
 
@@ -117,6 +118,7 @@ class Supervisor:
         self._processes.start(Program(name, words, log, env=_PYTHON, mounts=mounts))
 
     def task(self, work: Any) -> None:
+        """Run a coroutine and keep a reference to it until it ends."""
         task = asyncio.get_running_loop().create_task(work)
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
@@ -196,11 +198,20 @@ class Supervisor:
             log = self._files.logs / f"mounts.{node}.log"
             raise RuntimeError(f"the mounts of {node} failed: {log.read_text().strip()}")
         words = [
-            *("-m", "local.cluster.cri", "--node", node, "--pod-cidr", pod_cidr(node)),
-            *("--socket", str(self._files.runtime_socket(node))),
-            *("--root", str(self._files.node(node) / "runtime")),
-            *("--images", str(self._files.images)),
-            *("--log", str(self._files.logs / f"runtime.{node}.log")),
+            "-m",
+            "local.cluster.cri",
+            "--node",
+            node,
+            "--pod-cidr",
+            pod_cidr(node),
+            "--socket",
+            str(self._files.runtime_socket(node)),
+            "--root",
+            str(self._files.node(node) / "runtime"),
+            "--images",
+            str(self._files.images),
+            "--log",
+            str(self._files.logs / f"runtime.{node}.log"),
             *(["--rootless"] if self._spec.rootless else []),
         ]
         log = self._files.logs / f"runtime.{node}.out"
@@ -363,6 +374,7 @@ def serve_control(supervisor: Supervisor, files: Files) -> None:
 
 
 async def supervise(arguments: argparse.Namespace, spec: Spec, files: Files, token: str) -> None:
+    """Serve until something sets `stop`."""
     loop = asyncio.get_running_loop()
     supervisor = Supervisor(spec, files, arguments.report_fd, token)
     for number in (signal.SIGTERM, signal.SIGINT):
@@ -375,6 +387,7 @@ async def supervise(arguments: argparse.Namespace, spec: Spec, files: Files, tok
 
 
 def main() -> int:
+    """Command line of PID 1; see the module."""
     parser = argparse.ArgumentParser(prog="local.cluster.control.supervisor")
     parser.add_argument("state", type=Path)
     parser.add_argument("--api-fd", type=int, required=True)

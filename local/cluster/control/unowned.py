@@ -70,6 +70,7 @@ def install() -> None:
 
 
 def main() -> None:
+    """Install the filter and exec the program."""
     install()
     os.execv(sys.argv[1], sys.argv[1:])
 

@@ -78,6 +78,7 @@ async def _serve(arguments: argparse.Namespace) -> int:
 
 
 def main() -> int:
+    """Serve the CRI until SIGTERM; exit status 1 if the fork server died."""
     arguments = _arguments()
     logging.basicConfig(
         filename=arguments.log, level=logging.INFO, format="%(asctime)s %(levelname)s %(message)s"

@@ -67,6 +67,7 @@ def argv_of(image: Image, config: api_pb2.ContainerConfig) -> list[str]:
 def environment(
     image: Image, config: api_pb2.ContainerConfig, *, hostname: str, uid: int
 ) -> dict[str, str]:
+    """The image's variables over the defaults, and the pod's over both."""
     env = {"PATH": _PATH, "HOSTNAME": hostname, "HOME": "/root" if uid == 0 else "/", **image.env}
     env.update((pair.key, pair.value.decode(errors="surrogateescape")) for pair in config.envs)
     return env
@@ -148,6 +149,7 @@ def signal_number(wanted: int) -> int:
 
 
 def resolv_conf(dns: api_pb2.DNSConfig) -> str:
+    """Text of /etc/resolv.conf."""
     lines = [f"nameserver {server}" for server in dns.servers]
     if dns.searches:
         lines.append("search " + " ".join(dns.searches))

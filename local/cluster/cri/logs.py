@@ -50,6 +50,7 @@ class ContainerLog:
         return os.open(self._path, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o640)
 
     def reopen(self) -> None:
+        """Write to a new file at the same path."""
         os.close(self._file)
         self._file = self._open()
 
@@ -85,4 +86,5 @@ class ContainerLog:
         return write
 
     def close(self) -> None:
+        """Close the file; the pipes must have ended."""
         os.close(self._file)

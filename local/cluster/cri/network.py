@@ -54,6 +54,7 @@ class Network:
             Path("/proc/sys/net/ipv4", name).write_text(value)
 
     def close(self) -> None:
+        """Remove the bridge."""
         subprocess.run(["ip", "link", "del", self.bridge], capture_output=True, check=False)
 
     def allocate(self, sandbox: str) -> str:
@@ -69,6 +70,7 @@ class Network:
         raise OSError(f"all pod addresses of {self._cidr} are in use: delete pods or add nodes")
 
     def release(self, sandbox: str) -> None:
+        """Free the pod's address."""
         self._used.pop(sandbox, None)
 
     def pod_commands(self, sandbox: str, address: str, *, runtime_pid: int) -> str:
@@ -97,4 +99,5 @@ class Network:
 
 
 def veth_name(sandbox: str) -> str:
+    """Name of the pod's outer interface; an interface's name has at most 15 characters."""
     return "ve" + sandbox[:12]

@@ -54,6 +54,7 @@ class Pod:
 
     @property
     def host_network(self) -> bool:
+        """Whether it shares the node's network."""
         options = self.config.linux.security_context.namespace_options
         return bool(options.network == api_pb2.NODE)
 
@@ -115,11 +116,13 @@ class Pods:
         return _only(self.pods, key, "pod sandbox")
 
     def container(self, key: str) -> Container:
+        """By id or a unique beginning of it."""
         return _only(self.containers, key, "container")
 
     # ---- pods
 
     async def run_pod(self, config: api_pb2.PodSandboxConfig) -> str:
+        """Make a pod's namespaces, network and files; returns its id."""
         key = secrets.token_hex(32)
         pod = Pod(key, config, PodState(created_ns=time.time_ns()))
         directory = self._records.pods / key
@@ -194,6 +197,7 @@ class Pods:
             self._network.release(pod.id)
 
     async def remove_pod(self, key: str) -> None:
+        """Stop it and remove it with its containers and files."""
         await self.stop_pod(key)
         pod = self.pod(key)
         for container in self._containers_of(pod.id):
@@ -207,6 +211,7 @@ class Pods:
     # ---- containers
 
     def create_container(self, pod_key: str, config: api_pb2.ContainerConfig) -> str:
+        """Write a container's spec; returns its id. RefusedError if the pod is not ready."""
         pod = self.pod(pod_key)
         if not pod.state.ready:
             raise RefusedError(f"pod sandbox {pod_key} is not ready")
@@ -248,6 +253,7 @@ class Pods:
         )
 
     async def start_container(self, key: str) -> None:
+        """Start it once. SpawnError if its program could not be executed."""
         container = self.container(key)
         async with container.lock:
             if container.state.phase != api_pb2.CONTAINER_CREATED:
@@ -324,6 +330,7 @@ class Pods:
         await container.ended.wait()
 
     async def remove_container(self, key: str) -> None:
+        """Stop it and remove its files."""
         await self.stop_container(key, grace_s=0)
         container = self.container(key)
         self.containers.pop(container.id, None)
@@ -333,6 +340,7 @@ class Pods:
         await asyncio.to_thread(shutil.rmtree, directory, ignore_errors=True)
 
     def reopen_log(self, key: str) -> None:
+        """After the kubelet renamed the log. RefusedError if it is not running."""
         container = self.container(key)
         if container.log is None or container.state.phase != api_pb2.CONTAINER_RUNNING:
             raise RefusedError(f"container {key} is not running")

@@ -67,6 +67,7 @@ class Records:
             directory.mkdir(parents=True, exist_ok=True)
 
     def save(self, directory: Path, state: PodState | ContainerState, config: bytes = b"") -> None:
+        """Replace the state file at once; `config` is written only at creation."""
         directory.mkdir(parents=True, exist_ok=True)
         if config:
             (directory / "config.pb").write_bytes(config)

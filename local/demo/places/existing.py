@@ -33,12 +33,14 @@ class ExistingCluster:
         self._forwards: dict[tuple[str, str, int], tuple[subprocess.Popen[bytes], str]] = {}
 
     def start(self, figures: DemoFigures) -> None:
+        """Show which cluster is used; its caches count as complete."""
         figures.caches_complete = time.time()
         nodes = self.kube.get("/api/v1/nodes")
         say(f"using {self.kube.kubeconfig} with {len((nodes or {}).get('items', []))} nodes")
         console.print("[yellow]not tested: the demo is only tested on its own cluster[/yellow]")
 
     def install(self, figures: DemoFigures) -> None:  # noqa: ARG002 — the protocol's
+        """Install the chart with images from the user's registry."""
         self.kube.kubectl("create", "namespace", NAMESPACE)
         images = []
         for name in ("operator", "gateway", "engine"):
@@ -59,6 +61,7 @@ class ExistingCluster:
             )
 
     def publish(self, service: str, namespace: str = NAMESPACE, port: int = 80) -> str:
+        """Start a port-forward and return its URL."""
         key = (service, namespace, port)
         if key not in self._forwards:
             words = ["port-forward", "-n", namespace, f"service/{service}", f":{port}"]
@@ -72,12 +75,14 @@ class ExistingCluster:
         return self._forwards[key][1]
 
     def diagnose(self, out: Path) -> None:
+        """As on the one-machine cluster."""
         write_diagnosis(self.kube, out)
 
     def try_hints(self, figures: DemoFigures) -> None:
         """Nothing to run: the addresses end with the demo's port-forwards, so none is printed."""
 
     def leave(self, *, keep: bool) -> None:  # noqa: ARG002 — the protocol's
+        """End the port-forwards and say how to remove what was installed."""
         for process, _ in self._forwards.values():
             process.terminate()
         say(f"to remove it: kubectl delete ns {NAMESPACE}; helm uninstall argosy -n {SYSTEM}")

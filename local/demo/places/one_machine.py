@@ -134,7 +134,7 @@ class OneMachine:
         words = [sys.executable, "-m", "local.cluster.build", "--stage", stage]
         done = subprocess.run(words, check=False)
         if done.returncode:
-            raise DemoError(f"Kubernetes could not be built: see {self._out}/build.log")
+            raise DemoError(f"the binaries could not be built: see {self._out}/build.log")
 
     def _make_weights(self) -> None:
         with (self._out / "weights.log").open("w") as log:

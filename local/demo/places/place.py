@@ -65,8 +65,15 @@ def helm_install(kube: Kube, *settings: str, embedded: bool = True) -> None:
     source = "prometheus.embedded=true" if embedded else later
     pace = ("--set", source, "--set", "prometheus.scrapeInterval=1s")
     done = kube.helm(
-        *("upgrade", "--install", "argosy", CHART, "--namespace", SYSTEM, "--create-namespace"),
-        *(*pace, *settings),
+        "upgrade",
+        "--install",
+        "argosy",
+        CHART,
+        "--namespace",
+        SYSTEM,
+        "--create-namespace",
+        *pace,
+        *settings,
     )
     status = next(line for line in done.splitlines() if line.startswith("STATUS: "))
     say(f"helm install argosy {CHART}: {status.removeprefix('STATUS: ')}")

@@ -54,14 +54,17 @@ def _check(result: int, what: str) -> int:
 
 
 def unshare(flags: int) -> None:
+    """Move this process into new namespaces (CLONE_NEW…)."""
     _check(_libc.unshare(flags), f"unshare {flags:#x}")
 
 
 def setns(fd: int, kind: int) -> None:
+    """Enter the namespace that `fd` holds."""
     _check(_libc.setns(fd, kind), f"setns {kind:#x}")
 
 
 def mount(source: str, target: str, *, kind: str = "", flags: int = 0, data: str = "") -> None:
+    """mount(2); an empty `kind` is a bind or a change of propagation."""
     result = _libc.mount(
         source.encode(), target.encode(), kind.encode(), ctypes.c_ulong(flags), data.encode()
     )
@@ -69,10 +72,12 @@ def mount(source: str, target: str, *, kind: str = "", flags: int = 0, data: str
 
 
 def bind(source: str, target: str) -> None:
+    """Recursive bind mount."""
     mount(source, target, flags=MS_BIND | MS_REC)
 
 
 def make_readonly(target: str, *, recursive: bool) -> None:
+    """Set a mount read-only by mount_setattr, with those below it if `recursive`."""
     attr = _MountAttr(attr_set=_MOUNT_ATTR_RDONLY)
     result = _libc.syscall(
         ctypes.c_long(_SYS_MOUNT_SETATTR),
@@ -110,10 +115,12 @@ def die_with_parent() -> None:
 
 
 def no_new_privileges() -> None:
+    """No exec may gain privileges from now on."""
     _check(_libc.prctl(_PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0), "prctl no_new_privs")
 
 
 def bound_capabilities(keep: frozenset[int]) -> None:
+    """Drop all but `keep` from the bounding set."""
     for number in range(len(CAPABILITIES)):
         # EINVAL: this kernel knows fewer capabilities.
         if number not in keep:
@@ -130,6 +137,7 @@ def set_capabilities(keep: frozenset[int]) -> None:
 
 
 def own_capabilities() -> frozenset[int]:
+    """The permitted capabilities of this process."""
     with open("/proc/self/status") as status:
         line = next(line for line in status if line.startswith("CapPrm:"))
     mask = int(line.split()[1], 16)

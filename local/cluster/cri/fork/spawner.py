@@ -45,6 +45,7 @@ class Process:
 
 
 def exit_code(wait_status: int) -> int:
+    """A shell's exit code for a wait status: 128 + the signal if one ended it."""
     code = os.waitstatus_to_exitcode(wait_status)
     return code if code >= 0 else 128 - code
 
