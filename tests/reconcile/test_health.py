@@ -12,8 +12,9 @@ from argosy_operator.core.fleet.memory import LoopMemory
 from argosy_operator.core.fleet.objects import FleetKey
 from argosy_operator.ports.lease import Lease, Term
 from argosy_operator.ports.protocols import ClusterError
-from argosy_operator.shell.loop import ROUND_LIMIT_S, Workers
+from argosy_operator.shell.loop import ROUND_LIMIT_S
 from argosy_operator.shell.telemetry.health import STUCK_S, Health
+from argosy_operator.shell.workers import Workers
 from tests.reconcile.test_lease import OneLease
 from tests.reconcile.virtual import run
 
@@ -32,7 +33,7 @@ class Away(OneLease):
 def virtual_clock(monkeypatch: pytest.MonkeyPatch) -> None:
     clock = SimpleNamespace(monotonic=lambda: asyncio.get_running_loop().time(), time=time.time)
     monkeypatch.setattr("argosy_operator.shell.telemetry.health.time", clock)
-    monkeypatch.setattr("argosy_operator.shell.loop.time", clock)
+    monkeypatch.setattr("argosy_operator.shell.workers.time", clock)
 
 
 async def troubles(health: Health, for_s: float) -> set[str]:

@@ -6,8 +6,8 @@ import logging
 
 from argosy_operator.core.fleet.actions import ErrorKind
 from argosy_operator.ports.protocols import ClusterError
-from argosy_operator.shell.loop import Workers
 from argosy_operator.shell.telemetry import logs
+from argosy_operator.shell.workers import Workers
 from tests.kv.nodes import until
 
 

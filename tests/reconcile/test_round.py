@@ -1,5 +1,7 @@
-"""One round against a cluster that says no: it is reported, and tried again soon enough."""
+"""One round against a cluster that refuses or hangs: it is reported, and tried again in time."""
 
+import asyncio
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -8,8 +10,9 @@ from argosy_operator.core.fleet.actions import ErrorKind
 from argosy_operator.core.fleet.memory import LoopMemory
 from argosy_operator.ports.protocols import ClusterError
 from argosy_operator.shell.gather import Sources
-from argosy_operator.shell.loop import round_of
+from argosy_operator.shell.loop import ROUND_LIMIT_S, UnfinishedError, round_of
 from tests.core.model import IMAGES
+from tests.reconcile.virtual import run
 
 META = {"name": "chat", "namespace": "ns", "uid": "u", "generation": 1}
 FLEET = {"metadata": META, "spec": {"model": {"uri": "sim://opt-13b-a100"}}}
@@ -52,3 +55,72 @@ async def test_what_was_refused_is_tried_again_within_a_minute(error_kind: Error
     assert 10 <= result[1] <= 60
     stalled = next(c for c in cluster.status["conditions"] if c["type"] == "Stalled")
     assert stalled["status"] == "True"
+
+
+class ForbiddingLists(Refusing):
+    """Refuses to list pods, as RBAC without the rule does."""
+
+    async def list(self, kind: str, namespace: str, selector: str) -> list[dict[str, Any]]:
+        if kind == "Pod":
+            said = 'pods is forbidden: User "argosy" cannot list resource "pods"'
+            raise ClusterError(ErrorKind.FORBIDDEN, "list Pod", said)
+        return []
+
+    async def get(self, kind: str, namespace: str, name: str) -> dict[str, Any] | None:
+        return {**FLEET, "status": self.status}
+
+
+async def test_a_list_that_rbac_forbids_is_a_condition_that_says_which_rule_is_missing() -> None:
+    cluster = ForbiddingLists(ErrorKind.FORBIDDEN)
+    ready = {
+        "type": "Ready",
+        "status": "True",
+        "reason": "AsSpecified",
+        "message": "it serves",
+        "lastTransitionTime": "2026-01-01T00:00:00Z",
+        "observedGeneration": 1,
+    }
+    cluster.status = {"conditions": [ready], "observedGeneration": 1, "url": "http://chat.ns"}
+    sources = Sources(cluster, None, None, IMAGES)  # type: ignore[arg-type]
+    for _ in range(2):
+        with pytest.raises(ClusterError, match="list Pod: Forbidden"):
+            await round_of(sources, ("ns", "chat"), LoopMemory())
+    conditions = {c["type"]: c for c in cluster.status["conditions"]}
+    assert (conditions["Stalled"]["status"], conditions["Stalled"]["reason"]) == (
+        "True",
+        "Forbidden",
+    )
+    assert 'cannot list resource "pods"' in conditions["Stalled"]["message"]
+    assert "Add the missing rule" in conditions["Stalled"]["message"]
+    assert conditions["Ready"] == ready, "whether it serves is not known, so this stays as it was"
+    assert cluster.status["url"] == "http://chat.ns"
+
+
+class Hanging(Refusing):
+    """Answers reads at once and writes never."""
+
+    async def create(self, obj: dict[str, Any]) -> dict[str, Any]:
+        await asyncio.Event().wait()
+        return obj
+
+    async def apply(
+        self, obj: dict[str, Any], uid: str | None, *, status: bool = False
+    ) -> dict[str, Any]:
+        return await self.create(obj)
+
+
+def test_a_round_that_is_cut_off_keeps_what_it_learnt() -> None:
+    """Else a law that decides while writes hang would begin anew with every round."""
+
+    async def main() -> LoopMemory:
+        sources = Sources(Hanging(ErrorKind.TRANSPORT), None, None, IMAGES)  # type: ignore[arg-type]
+        before = replace(LoopMemory(), starts={"pod-1": ("decode", 42.0)})
+        began = asyncio.get_running_loop().time()
+        with pytest.raises(UnfinishedError, match="not done within 90 s") as caught:
+            await round_of(sources, ("ns", "chat"), before)
+        assert asyncio.get_running_loop().time() - began < ROUND_LIMIT_S
+        return caught.value.memory
+
+    memory = run(main())
+    assert memory.targets == {"colocated": 1}, "decided in this round"
+    assert memory.starts == {"pod-1": ("decode", 42.0)}

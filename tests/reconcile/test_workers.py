@@ -9,7 +9,7 @@ import pytest
 from argosy_operator.core.fleet.actions import ErrorKind
 from argosy_operator.core.fleet.memory import LoopMemory
 from argosy_operator.ports.protocols import ClusterError
-from argosy_operator.shell.loop import Workers
+from argosy_operator.shell.workers import Workers
 
 KEY = ("ns", "chat")
 

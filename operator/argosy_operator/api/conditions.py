@@ -154,9 +154,8 @@ class Reason(StrEnum):
     )
     FORBIDDEN = (
         "Forbidden",
-        "the API server forbids a write",
-        "Let the operator write the object: add the RBAC rule, or change the policy that "
-        "refuses it.",
+        "the API server forbids a call of the operator",
+        "Let the operator make the call: add the RBAC rule, or change the policy that refuses it.",
         _EVENTS,
         _OPERATOR,
     )

@@ -27,10 +27,11 @@ from argosy_operator.render.images import Images
 from argosy_operator.shell.budgets import BudgetBoard
 from argosy_operator.shell.concurrency import RoundSlots, rounds_at_once
 from argosy_operator.shell.gather import Sources
-from argosy_operator.shell.loop import LAST_WRITE_S, Workers, round_of
+from argosy_operator.shell.loop import round_of
 from argosy_operator.shell.telemetry import metrics
 from argosy_operator.shell.telemetry.health import Health, serve
 from argosy_operator.shell.trigger import Trigger
+from argosy_operator.shell.workers import LAST_WRITE_S, Workers
 
 log = logging.getLogger("argosy.app")
 

@@ -1,6 +1,6 @@
 """How much the operator does at the same time: rounds of fleets, and calls to pods.
 
-`loop.py` takes a slot for each round; `gather.py` and `execute.py` call many pods at once.
+`workers.py` takes a slot for each round; `gather.py` and `execute.py` call many pods at once.
 """
 
 import asyncio

@@ -1,44 +1,41 @@
-"""The loop of one fleet: event → snapshot → plan → execute → status → sleep until the next event.
+"""One round of one fleet: read → plan → execute → publish → status.
 
-`Workers` keeps one task per fleet, so that a fleet that hangs or fails delays no other.
-`concurrency.RoundSlots` limits how many rounds run at the same time. Events that arrive before a
-round starts are one round; events during a round cause one more.
-
-A round that failed, or took longer than `ROUND_LIMIT_S`, is tried again after a pause. The pause
-doubles up to a minute, is at least as long as the server asks for, and ends when the spec is
-edited. Every fleet gets a round after about five minutes even without an event.
+Here the pure plan meets the ports. `gather` reads the cluster, the engines and Prometheus; `plan`
+decides; `execute` writes; `report` says what was done. `workers.py` decides when a fleet has a
+round, and keeps its memory from one round to the next.
 """
 
 import asyncio
+import contextlib
 import logging
-import random
 import time
-from collections.abc import Awaitable, Callable
 
+from argosy_operator.api.v1alpha1 import ServingDeployment
 from argosy_operator.core.fleet.actions import ErrorKind, Outcome
 from argosy_operator.core.fleet.memory import LoopMemory
-from argosy_operator.core.fleet.objects import FleetKey
-from argosy_operator.core.fleet.snapshot import Clock
+from argosy_operator.core.fleet.objects import FleetKey, Object
+from argosy_operator.core.fleet.snapshot import Clock, Snapshot
 from argosy_operator.core.plan import conclude, plan
 from argosy_operator.core.reconcile.bids import bid_of
 from argosy_operator.ports.protocols import ClusterError
-from argosy_operator.ports.rate_limit import QPS
-from argosy_operator.shell.concurrency import RoundSlots, rounds_at_once
 from argosy_operator.shell.execute import StoppedError, execute
 from argosy_operator.shell.gather import Sources, gather
-from argosy_operator.shell.report import publish, read_fleet, write_status
-from argosy_operator.shell.telemetry import logs, metrics
+from argosy_operator.shell.report import (
+    publish,
+    read_fleet,
+    write_list_forbidden,
+    write_status,
+)
+from argosy_operator.shell.telemetry import metrics
 
 log = logging.getLogger("argosy.loop")
 
-DEBOUNCE_S = 0.05
-"""Events come in bursts: a Deployment, its ReplicaSet, its pods."""
 RESYNC_S = 300.0
-LONGEST_PAUSE_S = 60.0
+"""A fleet has a round after about this time even without an event."""
 ROUND_LIMIT_S = 90.0
 """Less than `health.STUCK_S`: a round that fails is progress, one that hangs is not."""
-LAST_WRITE_S = 12.0
-"""What `close` allows a write at the end of the term: a call lasts ten seconds at most."""
+CONCLUDE_S = 1.0
+"""Writes end this long before the limit, so that the round can still say what it learnt."""
 
 
 class UnfinishedError(Exception):
@@ -54,6 +51,7 @@ async def round_of(
 ) -> tuple[LoopMemory, float] | None:
     """One round. Returns the next memory and the seconds until the next round, or None if the fleet
     is gone. Raises ClusterError if it could not be read, UnfinishedError if not all was written."""
+    writes_end_at = asyncio.get_running_loop().time() + ROUND_LIMIT_S - CONCLUDE_S
     raw = await sources.cluster.get("ServingDeployment", *key)
     if raw is None:
         sources.budget.withdraw(key)
@@ -62,139 +60,50 @@ async def round_of(
     fleet = await read_fleet(sources, raw, clock.now)
     if fleet is None:
         return memory, RESYNC_S
-    snapshot = await gather(sources, fleet, memory, clock)
+    snapshot = await _read(sources, raw, fleet, memory, clock)
     planned = plan(snapshot)
     sources.budget.publish(key, bid_of(snapshot, planned.draft))
     for step in planned.draft.steps:
         log.debug("%s", step)
     metrics.count_decision(planned.draft)
+
     outcomes: tuple[Outcome, ...] = ()
     stopped: ClusterError | None = None
     try:
-        outcomes = await execute(sources.cluster, sources.engines, fleet, planned.actions)
+        async with asyncio.timeout_at(writes_end_at):
+            outcomes = await execute(sources.cluster, sources.engines, fleet, planned.actions)
     except StoppedError as error:
         outcomes, stopped = error.outcomes, error.error
+    except TimeoutError:
+        stopped = round_too_long()
     planned = conclude(snapshot, planned, outcomes)
     try:
         if stopped is None or stopped.kind is not ErrorKind.NOT_LEADER:
-            await publish(sources, snapshot, planned, outcomes)
-            await write_status(sources, snapshot, planned.draft, outcomes)
+            async with asyncio.timeout_at(writes_end_at):
+                await publish(sources, snapshot, planned, outcomes)
+                await write_status(sources, snapshot, planned.draft, outcomes)
     except ClusterError as error:
         stopped = stopped or error
+    except TimeoutError:
+        stopped = stopped or round_too_long()
     if stopped is not None:
         raise UnfinishedError(planned.memory, stopped) from stopped
     return planned.memory, planned.wake_s
 
 
-class Workers:
-    """One worker per fleet; all run in one event loop."""
-
-    def __init__(
-        self,
-        one_round: Callable[[FleetKey, LoopMemory], Awaitable[tuple[LoopMemory, float] | None]],
-        slots: RoundSlots | None = None,
-    ) -> None:
-        self._round = one_round
-        self._slots = slots or RoundSlots(rounds_at_once(QPS))
-        self._enqueued: dict[FleetKey, asyncio.Event] = {}
-        self._edited: dict[FleetKey, asyncio.Event] = {}
-        self._generations: dict[FleetKey, int] = {}
-        self._tasks: dict[FleetKey, asyncio.Task[None]] = {}
-        self.busy_since: dict[FleetKey, float] = {}
-        self._closing = False
-
-    def enqueue(self, key: FleetKey, generation: int | None = None) -> None:
-        """Give the fleet a round soon; it need not exist. A `generation` that was not seen before
-        ends even a failing fleet's pause, because the edit may have fixed what failed."""
-        if self._closing:
-            return
-        self._enqueued.setdefault(key, asyncio.Event()).set()
-        edited = self._edited.setdefault(key, asyncio.Event())
-        if generation is not None and generation != self._generations.get(key):
-            self._generations[key] = generation
-            edited.set()
-        if key not in self._tasks:
-            self._tasks[key] = asyncio.create_task(self._work(key), name=f"fleet {'/'.join(key)}")
-
-    async def close(self, patience_s: float = 0.0) -> None:
-        """End all rounds; those that run have `patience_s` to finish their current call."""
-        self._closing = True
-        busy = [self._tasks[key] for key in self.busy_since]
-        for key, task in self._tasks.items():
-            if key not in self.busy_since:
-                task.cancel()
-        if busy and patience_s:
-            await asyncio.wait(busy, timeout=patience_s)
-        for task in self._tasks.values():
-            task.cancel()
-        await asyncio.gather(*self._tasks.values(), return_exceptions=True)
-
-    async def _work(self, key: FleetKey) -> None:
-        logs.bind(namespace=key[0], fleet=key[1])
-        enqueued, edited = self._enqueued[key], self._edited[key]
-        memory, failures, pause_s, first = LoopMemory(), 0, 0.0, True
-        while True:
-            await asyncio.sleep(DEBOUNCE_S)
-            try:
-                async with self._slots.slot(first=first):
-                    enqueued.clear()
-                    edited.clear()
-                    result = await self._one(key, memory)
-            except Exception as error:
-                cause: Exception = error
-                if isinstance(error, UnfinishedError):
-                    memory, cause = error.memory, error.cause
-                failures += 1
-                pause_s = _pause_s(cause, failures)
-                metrics.count_round("failed")
-                _log_failure(cause, pause_s)
-            else:
-                metrics.count_round("done")
-                if result is None and not enqueued.is_set():
-                    del self._tasks[key], self._enqueued[key], self._edited[key]
-                    self._generations.pop(key, None)
-                    return
-                failures, first = 0, False
-                memory, pause_s = result or (LoopMemory(), 0.0)
-                pause_s = min(pause_s, RESYNC_S * random.uniform(0.8, 1.2))  # noqa: S311
-            if self._closing:
-                return
-            # Only an edit of the spec ends the pause of a failing fleet.
-            await _sleep_or(edited if failures else enqueued, pause_s)
-
-    async def _one(self, key: FleetKey, memory: LoopMemory) -> tuple[LoopMemory, float] | None:
-        self.busy_since[key] = time.monotonic()
-        try:
-            async with asyncio.timeout(ROUND_LIMIT_S):
-                with metrics.round_timer():
-                    return await self._round(key, memory)
-        except TimeoutError as error:
-            message = f"not done within {ROUND_LIMIT_S:.0f} s"
-            raise ClusterError(ErrorKind.TRANSPORT, "round", message) from error
-        finally:
-            self.busy_since.pop(key, None)
+def round_too_long() -> ClusterError:
+    """Counts as a failure of the API server, whose answers are what a round waits for."""
+    return ClusterError(ErrorKind.TRANSPORT, "round", f"not done within {ROUND_LIMIT_S:.0f} s")
 
 
-async def _sleep_or(event: asyncio.Event, pause_s: float) -> None:
+async def _read(
+    sources: Sources, raw: Object, fleet: ServingDeployment, memory: LoopMemory, clock: Clock
+) -> Snapshot:
+    """The snapshot. If RBAC forbids a list, the fleet's status says so."""
     try:
-        async with asyncio.timeout(pause_s):
-            await event.wait()
-    except TimeoutError:
-        return
-
-
-def _pause_s(error: Exception, failures: int) -> float:
-    asked = error.retry_after_s if isinstance(error, ClusterError) else None
-    pause_s = min(LONGEST_PAUSE_S, 0.5 * 2.0 ** min(failures - 1, 10))
-    return max(asked or 0.0, pause_s * random.uniform(0.8, 1.2))  # noqa: S311
-
-
-def _log_failure(error: Exception, pause_s: float) -> None:
-    known = isinstance(error, ClusterError)
-    log.log(
-        logging.WARNING if known else logging.ERROR,
-        "the round failed; next try in %.1f s: %s",
-        pause_s,
-        error,
-        exc_info=None if known else error,
-    )
+        return await gather(sources, fleet, memory, clock)
+    except ClusterError as error:
+        if error.kind is ErrorKind.FORBIDDEN:
+            with contextlib.suppress(ClusterError):  # the caller logs the first one
+                await write_list_forbidden(sources, raw, error, clock.now)
+        raise

@@ -14,7 +14,7 @@ from argosy_operator.core.fleet.objects import Object
 from argosy_operator.core.fleet.snapshot import Snapshot
 from argosy_operator.core.plan import Plan
 from argosy_operator.core.reconcile.draft import Draft
-from argosy_operator.core.status.compose import status_of, unreadable_fleet
+from argosy_operator.core.status.compose import list_forbidden, status_of, unreadable_fleet
 from argosy_operator.core.status.numbers import role_status
 from argosy_operator.ports.protocols import ClusterError
 from argosy_operator.shell.execute import STOP_AT, error_kind
@@ -23,6 +23,10 @@ from argosy_operator.shell.gather import Sources
 log = logging.getLogger("argosy.fleet")
 
 REPORTER = socket.gethostname()
+MISSING_RULE = (
+    "Add the missing rule to the operator's ClusterRole or Role, or install the chart of the "
+    "operator's version"
+)
 
 
 async def read_fleet(sources: Sources, raw: Object, now: float) -> ServingDeployment | None:
@@ -35,15 +39,23 @@ async def read_fleet(sources: Sources, raw: Object, now: float) -> ServingDeploy
         # pydantic's own first words; the rest is the sentence that the API server has, too
         message = f"{where}: {first['msg'].removeprefix('Value error, ')}"
         old = raw.get("status", {}).get("conditions") or []
-        said = unreadable_fleet(raw["metadata"]["generation"], old, message, now)
-        if said != [c for c in old if c in said] or len(old) != len(said):
-            status = {"conditions": said, "observedGeneration": raw["metadata"]["generation"]}
-            await sources.cluster.apply(
-                _status(raw["metadata"], "ServingDeployment", status),
-                raw["metadata"]["uid"],
-                status=True,
-            )
+        conditions = unreadable_fleet(raw["metadata"]["generation"], old, message, now)
+        if conditions != old:
+            status = {"conditions": conditions, "observedGeneration": raw["metadata"]["generation"]}
+            await _put_raw(sources, raw, status)
         return None
+
+
+async def write_list_forbidden(
+    sources: Sources, raw: Object, error: ClusterError, now: float
+) -> None:
+    """Say in status that the operator may not list the fleet's objects; the rest of it stays."""
+    status = raw.get("status") or {}
+    message = f"the API server forbids {error.what}: {error.message}. {MISSING_RULE}"
+    old = status.get("conditions") or []
+    conditions = list_forbidden(raw["metadata"]["generation"], old, message, now)
+    if conditions != old:
+        await _put_raw(sources, raw, {**status, "conditions": conditions})
 
 
 async def write_status(
@@ -117,6 +129,12 @@ async def _put(sources: Sources, snapshot: Snapshot, obj: Object, uid: str) -> N
             raise
         if kind not in (ErrorKind.NOT_FOUND, ErrorKind.CONFLICT):
             log.warning("no status: %s", error)
+
+
+async def _put_raw(sources: Sources, raw: Object, status: Object) -> None:
+    """Write the status of a fleet of which there is no snapshot."""
+    obj = _status(raw["metadata"], "ServingDeployment", status)
+    await sources.cluster.apply(obj, raw["metadata"]["uid"], status=True)
 
 
 def _status(meta: Object, kind: str, status: Object) -> Object:

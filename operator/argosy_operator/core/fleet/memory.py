@@ -1,6 +1,6 @@
 """What one round leaves for the next: the only thing of a fleet that outlives a round.
 
-`plan` reads it from the snapshot and writes the next one; the worker of `shell/loop.py` keeps it
+`plan` reads it from the snapshot and writes the next one; the worker of `shell/workers.py` keeps it
 between the two. A restarted operator begins with an empty one, so no safety may depend on it: what
 must survive is in the cluster (replicas of ServingRoles, annotations of pods, status).
 """

@@ -68,6 +68,18 @@ def unreadable_fleet(
     return upsert(old, desired, generation=generation, now=rfc3339(now))
 
 
+def list_forbidden(
+    generation: int, old: list[dict[str, Any]], message: str, now: float
+) -> list[dict[str, Any]]:
+    """Conditions of a fleet whose objects the operator may not list. It cannot tell whether the
+    fleet serves, so Ready stays as it was. `now` in seconds since the epoch."""
+    messages = {Reason.FORBIDDEN: message}
+    conditions = conditions_of(frozenset({Reason.FORBIDDEN}), messages)
+    known = (ConditionType.RECONCILING, ConditionType.STALLED)
+    desired = [condition for condition in conditions if condition.type in known]
+    return upsert(old, desired, generation=generation, now=rfc3339(now))
+
+
 def _reason_column(conditions: list[dict[str, Any]], facts: Facts) -> str:
     """The reason that `kubectl get` prints: of Stalled if it is True, else of Ready."""
     by_type = {c["type"]: c for c in conditions}
