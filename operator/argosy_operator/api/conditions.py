@@ -243,8 +243,9 @@ class Reason(StrEnum):
     )
     BUDGET_BOUND = (
         "BudgetBound",
-        "spec.autoscaling.gpuBudget.max allows fewer replicas than are needed",
-        "Raise spec.autoscaling.gpuBudget.max, or accept that targets are missed at this load.",
+        "the GPU budget allows fewer replicas than are needed",
+        "Raise spec.autoscaling.gpuBudget.max, or the operator's gpuBudget for all fleets if the "
+        "decision names it, or accept that targets are missed at this load.",
         _EXPLAIN,
     )
     MAX_REPLICAS_BOUND = (
@@ -355,8 +356,9 @@ class Reason(StrEnum):
     )
     GPU_BUDGET = (
         "GPUBudget",
-        "spec.autoscaling.gpuBudget.max is used up",
-        "Raise spec.autoscaling.gpuBudget.max, or accept that targets are missed at this load.",
+        "the GPU budget is used up",
+        "Raise spec.autoscaling.gpuBudget.max, or the operator's gpuBudget for all fleets if the "
+        "decision names it, or accept that targets are missed at this load.",
         _EXPLAIN,
     )
     UNREADABLE_NUMBER = (

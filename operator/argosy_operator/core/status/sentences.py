@@ -12,8 +12,8 @@ from argosy_operator.core.status.numbers import number
 
 _UNREACHABLE = "so more replicas do not help. Raise the target, or use faster GPUs"
 _BUDGET = (
-    "more replicas are needed than spec.autoscaling.gpuBudget.max allows. Raise it, or relax "
-    "spec.slo"
+    "more replicas are needed than the GPU budget allows. Raise spec.autoscaling.gpuBudget.max, or "
+    "the operator's budget for all fleets if the decision names it, or relax spec.slo"
 )
 
 FIXED: dict[Reason, str] = {

@@ -61,7 +61,7 @@ class Fact(StrEnum):
     ATTAINMENT_KNOWN = "the share of requests within spec.slo is measured"
     GOAL_MET = "that share is at least spec.slo.attainment"
     SIZED = "the last decision sized a role from its load"
-    GPU_BUDGET_BOUND = "spec.autoscaling.gpuBudget.max limited the last decision"
+    GPU_BUDGET_BOUND = "a GPU budget limited the last decision"
     MAX_REPLICAS_BOUND = "a role's replicas.max limited the last decision"
     TTFT_UNREACHABLE = "a request alone in the fleet misses spec.slo.ttft.target"
     TPOT_UNREACHABLE = "a request alone in the fleet misses spec.slo.tpot.target"
