@@ -2,6 +2,7 @@
 
 `workload.py` renders the pod around it: labels, security, volumes, resources, drain and rollout are
 the same for every kind. A kind says how the container is started and where it answers.
+designs/0004-engine-kinds.md says what other parts of the product still expect of our engine.
 """
 
 from collections.abc import Mapping
