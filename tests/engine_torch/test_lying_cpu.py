@@ -73,7 +73,7 @@ def test_auto_takes_the_type_that_is_faster_here(narrow, monkeypatch, faster, dt
 def test_a_type_that_does_not_work_here_is_refused_by_name(narrow, monkeypatch):
     found = cpu.Cpu("AVX2", bfloat16_works=False, bfloat16_faster=False)
     monkeypatch.setattr(cpu._Process, "settled", found)
-    with pytest.raises(LoadError, match="say --dtype float32"):
+    with pytest.raises(LoadError, match="set --dtype float32"):
         start(narrow, "bfloat16")
     assert start(narrow, "auto").facts["dtype"] == "float32"
 

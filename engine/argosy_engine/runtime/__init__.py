@@ -1,1 +1,1 @@
-"""What turns plans into tokens: the engine thread, the timing runner, the torch runner."""
+"""What runs the steps: the engine thread, the timing runner, the torch runner."""

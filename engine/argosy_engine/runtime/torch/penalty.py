@@ -1,4 +1,4 @@
-"""What makes tokens less likely that a sequence holds already, before one is chosen."""
+"""Makes tokens less likely that a sequence already contains, before the next one is drawn."""
 
 from collections.abc import Sequence
 

@@ -2,9 +2,10 @@
 
     python -m argosy_engine.runtime.torch.products THREADS [ISA …]
 
-Torch is imported once. Each instruction set gets a fork of this process, which may die. The first
-one at which both types work is the last one tried. Prints one line of JSON, a list of
-{"isa", "lived", "speedup", "end"}; see `runtime.cpu.Attempt`. Exit status 0, whatever died.
+Torch is imported once. Each instruction set gets a fork of this process, which may crash. The
+first one at which both types work is the last one tried. Prints one line of JSON, a list of
+{"isa", "lived", "speedup", "end"}; see `runtime.cpu.Attempt`. The exit status is 0 even if forks
+crash.
 """
 
 import contextlib
@@ -31,7 +32,7 @@ _REPEATS = 4
 
 def main(words: list[str], work: Work | None = None) -> int:
     """`work` replaces the products in tests; the default is `products`."""
-    resource.setrlimit(resource.RLIMIT_CORE, (0, 0))  # an expected death leaves no core file
+    resource.setrlimit(resource.RLIMIT_CORE, (0, 0))  # an expected crash leaves no core file
     report = os.dup(1)
     os.dup2(2, 1)  # oneDNN's own messages (ONEDNN_VERBOSE) must not mix with the report
     if work is None:

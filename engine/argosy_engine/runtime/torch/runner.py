@@ -1,7 +1,7 @@
 """The runner that computes: safetensors on CPU or CUDA, paged attention, sampling.
 
-Made by the engine's start from an `EngineConfig`; driven by the engine thread; its pool is read
-and written by the KV thread between steps' blocks (see `core.runner`).
+The engine's start loads it from an `EngineConfig`, and the engine thread calls it. The KV thread
+reads and writes blocks of its pool that no step touches (see `ports.runner`).
 """
 
 import time
@@ -31,9 +31,12 @@ from argosy_engine.text.hf_tokenizer import HfTokenizer
 __all__ = ["TorchRunner", "load"]
 
 _LAYOUT_VERSION = 1
-_POOL_BYTES = 256 << 20  # the default where nothing limits memory: neighbours need some too,
-_POOL_BYTES_LONGEST = 1 << 30  # … or one request of the longest kind, up to this
-_POOL_SHARE = 0.8  # of what is left in a limited group, or on an accelerator
+_POOL_BYTES = 256 << 20
+"""KV pool where no control group limits memory, because other processes need memory too …"""
+_POOL_BYTES_LONGEST = 1 << 30
+"""… unless one request of the model's full context needs more: then as much, up to this."""
+_POOL_SHARE = 0.8
+"""Share of the free memory for the KV pool in a limited control group or on an accelerator."""
 _WARM_UP_TOKENS = 64
 
 
@@ -73,7 +76,7 @@ def load(config: EngineConfig) -> tuple["TorchRunner", Tokenizer]:
 
 
 class TorchRunner:
-    """Implements `core.runner.Runner`."""
+    """A `Runner` on torch."""
 
     def __init__(self, trunk: Trunk, pool: PagedPool, *, name: str, max_model_len: int) -> None:
         self.trunk = trunk
@@ -91,7 +94,7 @@ class TorchRunner:
         return self._layout
 
     def warm_up(self) -> None:
-        """A prompt and a decode in the null block: kernels are chosen and pages touched."""
+        """Run a prompt and a decode in the null block: chooses kernels and touches pages."""
         size = self._pool.shape.block_size
         count = min(_WARM_UP_TOKENS, self.max_model_len - 1)
         table = [NULL_BLOCK] * (count // size + 2)
@@ -143,7 +146,7 @@ class TorchRunner:
         torch.cuda.synchronize(self._pool.device)
 
     def close(self) -> None:
-        """The process frees everything."""
+        """The end of the process frees everything."""
 
 
 def _single_chunk_plan(chunk: Chunk, block_size: int) -> StepPlan:
@@ -180,7 +183,7 @@ def _name(dtype: torch.dtype) -> str:
 
 
 def _settle(config: EngineConfig, device: torch.device) -> Cpu | None:
-    """What the CPU computes with, before its first product; None: an accelerator computes."""
+    """What this CPU can compute, before its first product; None if an accelerator computes."""
     if device.type == "cpu":
         begin(config)
         return settle()
@@ -189,9 +192,9 @@ def _settle(config: EngineConfig, device: torch.device) -> Cpu | None:
 
 
 def _dtype(config: EngineConfig, spec: ModelSpec, cpu: Cpu | None) -> torch.dtype:
-    """auto: the checkpoint's, but float32 on a CPU where bfloat16 is not the faster one."""
+    """auto: the checkpoint's type, but float32 on a CPU where bfloat16 is not faster."""
     if config.dtype == "bfloat16" and cpu and not cpu.bfloat16_works:
-        raise LoadError("BadArgument", "bfloat16 does not work on this CPU: say --dtype float32")
+        raise LoadError("BadArgument", "bfloat16 does not work on this CPU: set --dtype float32")
     if config.dtype != "auto":
         return torch.float32 if config.dtype == "float32" else torch.bfloat16
     if spec.dtype == "float32" or (cpu and not cpu.bfloat16_faster):
@@ -207,7 +210,7 @@ def _refuse_what_cannot_fit(spec: ModelSpec, dtype: torch.dtype, device: torch.d
         raise LoadError(
             "OutOfMemory",
             f"the weights need {need >> 20} MiB as {dtype}, {free >> 20} MiB are free: raise the "
-            "memory limit, or say --dtype bfloat16",
+            "memory limit, or set --dtype bfloat16",
         )
 
 

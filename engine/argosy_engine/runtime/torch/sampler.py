@@ -1,8 +1,8 @@
 """Logits to token ids: one batched pass for the greedy rows, one for the sampled ones.
 
-The draw for position p of a request is a function of (seed, p) and its own logits alone: not of
-the rows beside it, or of how often the request was preempted or handed over. So every operation
-here works on each row by itself, and equal probabilities count in the order of their token ids.
+The draw for position p of a request depends only on (seed, p) and its own logits. It does not
+depend on the other rows, nor on preemptions or hand-overs of the request. So every operation here
+works on each row by itself, and equal probabilities are ordered by token id.
 """
 
 import hashlib
@@ -17,19 +17,27 @@ from argosy_engine.core.sampling import SamplingParams
 __all__ = ["sample", "uniform"]
 
 _HEAD = 256
-"""Most likely tokens that are sorted first. They hold top_p of nearly every real distribution; the
-rows for which they do not are sorted whole."""
-_TEMPERATURES = (1e-30, 1e30)  # beyond these a quotient of float32 would no longer be a number
+"""How many of the most likely tokens are sorted first. They hold top_p of nearly every real
+distribution; rows for which they do not are sorted whole."""
+_TEMPERATURES = (1e-30, 1e30)
+"""Bounds of the divisor: beyond them, a float32 quotient would not be a number."""
 
 
 @dataclass(slots=True)
 class _Draws:
-    """What n rows ask for, as columns on the device."""
+    """Parameters of n rows, as columns on the device."""
 
-    points: torch.Tensor  # [n, 1] float64 in [0, 1)
-    temperatures: torch.Tensor  # [n, 1]
-    top_p: torch.Tensor  # [n, 1]; 1: off
-    top_k: torch.Tensor  # [n, 1] int64, 1 to vocab; vocab: off
+    points: torch.Tensor
+    """[n, 1] float64 in [0, 1): where in the cumulative distribution the token is drawn."""
+
+    temperatures: torch.Tensor
+    """[n, 1]"""
+
+    top_p: torch.Tensor
+    """[n, 1]; 1: off."""
+
+    top_k: torch.Tensor
+    """[n, 1] int64, 1 to vocab; vocab: off."""
 
     def take(self, rows: torch.Tensor) -> "_Draws":
         return _Draws(
@@ -67,23 +75,23 @@ def _draws(asked: list[tuple[SamplingParams, int]], logits: torch.Tensor) -> _Dr
     def column(values: list[float], dtype: torch.dtype) -> torch.Tensor:
         return torch.tensor(values, dtype=dtype, device=logits.device).unsqueeze(1)
 
-    vocab = logits.shape[1]
+    vocab, (coldest, hottest) = logits.shape[1], _TEMPERATURES
+    temperatures = [min(max(one.temperature, coldest), hottest) for one, _ in asked]
     return _Draws(
         column([uniform(one.seed, position) for one, position in asked], torch.float64),
-        column([min(max(one.temperature, _TEMPERATURES[0]), _TEMPERATURES[1]) for one, _ in asked],
-               torch.float32),
+        column(temperatures, torch.float32),
         column([one.top_p for one, _ in asked], torch.float32),
         column([min(one.top_k or vocab, vocab) for one, _ in asked], torch.int64),
-    )  # fmt: skip
+    )
 
 
 def _draw(logits: torch.Tensor, draws: _Draws) -> torch.Tensor:
-    """Ids [n]. Order of the filters as in common engines: temperature, top-k, top-p."""
+    """Ids [n]. The filters apply in vLLM's order: temperature, top-k, top-p."""
     largest = logits.amax(-1, keepdim=True)
-    if not bool(largest.isfinite().all()):  # the model overflowed: such a row must fail no other
+    if not bool(largest.isfinite().all()):  # the model overflowed: such a row must not fail others
         logits = logits.nan_to_num(nan=torch.finfo(logits.dtype).min)
         largest = logits.amax(-1, keepdim=True)
-    # From the largest on down: a quotient that overflows is then a weight of 0, and never NaN.
+    # Relative to the largest: a quotient that overflows becomes a weight of 0, never NaN.
     scaled = (logits - largest).div_(draws.temperatures)
     shares = scaled.softmax(-1)
     filtered = ((draws.top_p < 1.0) | (draws.top_k < shares.shape[1])).squeeze(1)
@@ -118,7 +126,7 @@ def _from_largest(
     last = draws.top_k - 1
     total = mass.gather(1, last.clamp(max=width - 1))
     bound = torch.where(limited, total, 1.0) * draws.top_p
-    # The smallest head of the list that holds at least top_p: never empty.
+    # The shortest head of the list that holds at least top_p; never empty.
     enough = torch.where(draws.top_p < 1.0, (mass < bound).sum(-1, keepdim=True), last)
     last = torch.minimum(last, enough)
     known = torch.where(limited, draws.top_k <= width, last < width)
@@ -127,14 +135,14 @@ def _from_largest(
 
 
 def _point_in(mass: torch.Tensor, total: torch.Tensor, draws: _Draws) -> torch.Tensor:
-    """The first index [n, 1] whose cumulative `mass` is beyond the point; its own is never 0."""
+    """The first index [n, 1] whose cumulative `mass` exceeds the point; its own mass is not 0."""
     target = (draws.points * total.double()).float()
     below = torch.nextafter(total, torch.zeros_like(total))
     return torch.searchsorted(mass, torch.minimum(target, below), right=True)
 
 
 def _token_at(shares: torch.Tensor, largest: torch.Tensor, at: torch.Tensor) -> torch.Tensor:
-    """The ids that stand at `at` in descending order, equal ones by id: without sorting ids."""
+    """The ids at index `at` in descending order, equal ones by id, without sorting the ids."""
     value = largest.gather(1, at)
     rank = (at - (largest > value).sum(-1, keepdim=True)).squeeze(1)
     rows, ids = (shares == value).nonzero(as_tuple=True)
