@@ -1,6 +1,6 @@
 """The child that tries products, on a CPU that announces more than it can do; without torch.
 
-    DEADLY=ISA:TYPE[,…] python tests/engine/lying_cpu.py THREADS ISA…
+    DEADLY=ISA:TYPE[,…] python tests/engine/runtime/lying_cpu.py THREADS ISA…
 
 Dies of SIGILL at the products named in DEADLY; bfloat16 claims twice the speed of float32.
 """

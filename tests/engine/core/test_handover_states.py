@@ -9,7 +9,7 @@ from argosy_engine.core.handover.leases import LeaseTable
 from argosy_engine.core.handover.messages import LeaseKey, PullDone, PullFailed, PullReady
 from argosy_engine.core.handover.states import LeaseState, PullState
 from argosy_engine.errors import LeaseGoneError
-from tests.engine.test_scheduler import ask, make, step
+from tests.engine.core.test_scheduler import ask, make, step
 
 ENDS = [
     (PullState, states.PULL_MEANINGS, states.PULL_TRANSITIONS, PullState.ASKED),

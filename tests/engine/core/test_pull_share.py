@@ -1,7 +1,7 @@
 """What the pulls from one prefill engine may hold of a decode engine."""
 
 from argosy_engine.core.handover.messages import PullFailed
-from tests.engine.test_scheduler import ask, make, step
+from tests.engine.core.test_scheduler import ask, make, step
 
 SILENT, OTHER = ("10.0.0.1:8002",), ("10.0.0.2:8002",)
 
