@@ -105,7 +105,7 @@ class Metrics:
         verdict = judge(outcome, self.slo) if self.slo else None
         if verdict is not None:
             ttft, tpot = ("ok" if met else "miss" for met in (verdict.ttft, verdict.tpot))
-            self._verdicts.labels(role_mode, table.CLASSES[0], ttft, tpot).inc()
+            self._verdicts.labels(role_mode, table.DEFAULT_CLASS, ttft, tpot).inc()
 
     def count_endpoints(self, endpoints: Iterable[Endpoint]) -> None:
         """Set the gauge of known pods; called at each scrape."""

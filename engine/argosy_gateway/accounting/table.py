@@ -52,7 +52,8 @@ class RetryReason(StrEnum):
 
 
 ROLE_MODES = ("colocated", "disaggregated")
-CLASSES = ("default",)
+DEFAULT_CLASS = "default"
+"""The only class of requests so far."""
 _MET = ("ok", "miss")
 # fmt: off
 _TTFT_S = (
@@ -82,7 +83,7 @@ VERDICTS = Series(
     name="argosy_slo_requests_total",
     type="counter",
     help="Ended requests, by whether they met the SLO; counted only if an SLO is set",
-    labels={"role_mode": ROLE_MODES, "class": CLASSES, "ttft": _MET, "tpot": _MET},
+    labels={"role_mode": ROLE_MODES, "class": (DEFAULT_CLASS,), "ttft": _MET, "tpot": _MET},
 )
 TTFT = Series(
     name="argosy_gateway_ttft_seconds",

@@ -66,7 +66,7 @@ class Answer:
         self._scan: StreamScan | None = None
         self._stream_headers: Headers = ()
         self.started = False
-        """The status line is sent: from here on no other engine can answer."""
+        """The status line is sent: another engine can only go on with this answer."""
         self.first_content_at: float | None = None
         """When the first content was passed on; None until then."""
         self.last_content_at: float | None = None
