@@ -13,6 +13,8 @@ import sys
 import time
 from pathlib import Path
 
+from rich.markup import escape
+
 from local.demo import answer, ramp
 from local.demo.errors import DemoError
 from local.demo.figures import DemoFigures
@@ -61,7 +63,7 @@ def main() -> int:
         figures.finish(own_cluster=place.is_ours)
         place.try_hints(figures)
     except (TimeoutError, DemoError) as error:
-        console.print(f"[red]the demo stopped:[/red] {error}", soft_wrap=True)
+        console.print(f"[red]the demo stopped:[/red] {escape(str(error))}", soft_wrap=True)
         say(f"logs and the figures measured so far are in {OUT}/")
         place.diagnose(OUT)
         return 1

@@ -40,7 +40,8 @@ def run(place: Place, figures: DemoFigures, then: Callable[[], None]) -> None:
     together["spec"] = {**apart["spec"], "mode": "colocated", "routing": {"replicas": 1}}
     place.provide_weights()
     applied = time.monotonic()
-    console.print(Path("examples/five-lines.yaml").read_text().rstrip(), style="cyan")
+    manifest = Path("examples/five-lines.yaml").read_text().rstrip()
+    console.print(manifest, style="cyan", soft_wrap=True)
     for fleet in (apart, together):
         kube.kubectl("apply", "-n", NAMESPACE, "-f", "-", given=yaml.safe_dump(fleet))
     for fleet in (apart, together):
@@ -106,11 +107,12 @@ def _ask(url: str, model: str) -> str:
             with contextlib.suppress(ValueError, IndexError, KeyError):
                 piece = json.loads(line.removeprefix("data: "))["choices"][0]["text"]
                 text += piece
-                console.print(piece, end="", markup=False)
+                console.print(piece, end="", markup=False, soft_wrap=True)
         headers = answer.headers
     console.print(
         f"\n  prefill by {headers.get('x-argosy-prefill-pod')}, "
-        f"decode by {headers.get('x-argosy-decode-pod')}\n"
+        f"decode by {headers.get('x-argosy-decode-pod')}\n",
+        soft_wrap=True,
     )
     if not headers.get("x-argosy-prefill-pod"):
         raise DemoError(

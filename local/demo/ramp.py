@@ -113,7 +113,8 @@ def _score(
 
 def _explain(kube: Kube, name: str) -> None:
     try:
-        console.print(kube.kubectl("argosy", "explain", name, "-n", NAMESPACE).rstrip())
+        explained = kube.kubectl("argosy", "explain", name, "-n", NAMESPACE).rstrip()
+        console.print(explained, markup=False, soft_wrap=True)
     except CommandError as error:
         say(str(error))
 

@@ -5,6 +5,7 @@ import time
 
 from rich.console import Console
 from rich.live import Live
+from rich.markup import escape
 from rich.table import Table
 
 from local.demo.traffic.watch import Reading
@@ -15,7 +16,7 @@ console = Console(highlight=False)
 
 def say(text: str) -> None:
     """Print one line with the seconds since this process began."""
-    console.print(f"[dim]{time.monotonic() - START:6.1f} s[/dim]  {text}")
+    console.print(f"[dim]{time.monotonic() - START:6.1f} s[/dim]  {escape(text)}", soft_wrap=True)
 
 
 class Board:

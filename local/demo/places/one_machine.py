@@ -102,7 +102,7 @@ class OneMachine:
             console.print(f"  {line}", soft_wrap=True, markup=False)
         for (service, namespace, _), url in self._addresses.items():
             if namespace == SYSTEM:
-                console.print(f"  {service:18} {url}")
+                console.print(f"{service}: {url}", soft_wrap=True)
         console.print(f"Stop it with: make cluster-down NAME={self._name}", soft_wrap=True)
 
     def try_hints(self, figures: DemoFigures) -> None:
@@ -132,7 +132,8 @@ class OneMachine:
 
     def _await_build(self, stage: str) -> None:
         words = [sys.executable, "-m", "local.cluster.build", "--stage", stage]
-        done = subprocess.run(words, check=False)
+        # Its standard output is the binaries' folder, which says nothing to a user.
+        done = subprocess.run(words, stdout=subprocess.DEVNULL, check=False)
         if done.returncode:
             raise DemoError(f"the binaries could not be built: see {self._out}/build.log")
 
