@@ -17,10 +17,10 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import argosy_engine.metrics.table
+import argosy_gateway.accounting.table
 from argosy_engine.core.handover import states
-from argosy_engine.metrics import table as engine_metrics
 from argosy_engine.server.openai.parameters import HONOURED, REFUSED, WITHOUT_EFFECT
-from argosy_gateway.accounting import table as gateway_metrics
 from argosy_operator.api.bounds import DURATION_BOUNDS, NUMBER_BOUNDS
 from argosy_operator.api.conditions import RUNBOOK, Reason
 from argosy_operator.api.crd import manifest
@@ -80,7 +80,8 @@ def conditions_page() -> str:
         'true, and none of those after `not`. "problem `X`" means that a pod or a write failed '
         "with reason `X`.\n",
         "`Reconciling` and `Stalled` follow kstatus, so `kubectl wait`, Argo CD and Flux "
-        "understand a fleet without a plug-in.\n",
+        "understand a fleet without a plug-in. The page of a reason says what it means and what to "
+        "do.\n",
         "| type | status | reason | when |\n|---|---|---|---|",
     ]
     for type_, rows in TABLE.items():
@@ -142,13 +143,13 @@ def parameters_page() -> str:
         "# Request parameters",
         NOTE,
         "What the engine does with the parameters of `/v1/completions` and "
-        "`/v1/chat/completions`: those of OpenAI's API and of vLLM's. A name that does not stand "
+        "`/v1/chat/completions`: those of OpenAI's API and of vLLM's. A name that is not "
         "here is ignored, as vLLM does.\n",
         "## Honoured\n\n| parameter | meaning |\n|---|---|",
         *(f"| `{name}` | {words} |" for name, words in HONOURED.items()),
         "\n`temperature`, `top_p`, `top_k` and `repetition_penalty` default to what the model's "
-        "`generation_config.json` says, else to OpenAI's defaults (1, 1, off, 1). What that file "
-        "asks for beyond these is said in a warning when the engine starts.",
+        "`generation_config.json` says, else to OpenAI's defaults (1, 1, off, 1). What else "
+        "that file asks for is named in a warning when the engine starts.",
         "\n## Refused\n\nStatus 400, with the name in `error.param`. `null` and the values in the "
         "last column are taken.\n\n| parameter | instead | taken |\n|---|---|---|",
     ]
@@ -210,7 +211,10 @@ def handover_page() -> str:
     return "\n".join(parts).rstrip() + "\n"
 
 
-METRIC_TABLES = (("Gateway", gateway_metrics.SERIES), ("Engine", engine_metrics.SERIES))
+METRIC_TABLES = (
+    ("Gateway", argosy_gateway.accounting.table.SERIES),
+    ("Engine", argosy_engine.metrics.table.SERIES),
+)
 """Program → its rows. The rows of all programs have the same fields."""
 
 EDGES_BY = {

@@ -18,7 +18,7 @@ def schema_of(crd: Json) -> Json:
 
 
 def defaulted(schema: Json, value: Json) -> Json:
-    """The value with the schema's defaults in every place where nothing stands."""
+    """The value with the schema's defaults where fields are absent."""
     if isinstance(value, dict) and "properties" in schema:
         result = dict(value)
         for name, child in schema["properties"].items():

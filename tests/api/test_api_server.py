@@ -21,7 +21,7 @@ CRDS = ("servingdeployments.serving.argosy.dev", "servingroles.serving.argosy.de
 
 
 class Kubectl:
-    """kubectl against one cluster; gives exit status and everything that it said."""
+    """kubectl against one cluster; returns exit status and output."""
 
     def __init__(self, kubeconfig):
         self._environment = os.environ | {"KUBECONFIG": str(kubeconfig)}
@@ -46,8 +46,8 @@ def kubectl(cluster):
     missing = run("get", "crd", *CRDS)[0] != 0
     if missing:
         assert run("apply", "--server-side", "-f", str(ROOT / "crds"))[0] == 0
-    code, said = run("wait", "crd", *CRDS, "--for=condition=Established", "--timeout=30s")
-    assert code == 0, said
+    code, output = run("wait", "crd", *CRDS, "--for=condition=Established", "--timeout=30s")
+    assert code == 0, output
     yield run
     if missing:
         run("delete", "crd", *CRDS, "--timeout=30s")
@@ -56,23 +56,23 @@ def kubectl(cluster):
 @pytest.mark.parametrize("case", REFUSED)
 def test_a_bad_spec_is_refused_with_our_sentence(kubectl, case):
     spec, name, says = REFUSED[case]
-    code, said = kubectl("apply", "--dry-run=server", "-f", "-", given=manifest(spec, name))
+    code, output = kubectl("apply", "--dry-run=server", "-f", "-", given=manifest(spec, name))
     assert code != 0
-    assert says in said
+    assert says in output
 
 
 def test_a_typo_in_a_field_is_refused_by_kubectl(kubectl):
     typo = manifest({"autoscaling": {"intervall": "1s"}})
-    code, said = kubectl("apply", "--dry-run=server", "-f", "-", given=typo)
+    code, output = kubectl("apply", "--dry-run=server", "-f", "-", given=typo)
     assert code != 0
-    assert 'unknown field "spec.autoscaling.intervall"' in said
+    assert 'unknown field "spec.autoscaling.intervall"' in output
 
 
 def test_defaults_of_the_api_server_are_the_models_defaults(kubectl):
     words = ("create", "--dry-run=server", "-o", "json", "-f", "-")
-    code, said = kubectl(*words, given=manifest({}))
-    assert code == 0, said
-    spec = json.loads(said)["spec"]
+    code, output = kubectl(*words, given=manifest({}))
+    assert code == 0, output
+    spec = json.loads(output)["spec"]
     read = dump(ServingDeployment.model_validate(manifest({})).spec)
     del read["engine"]["args"], read["engine"]["env"]
     assert spec == read
@@ -80,15 +80,15 @@ def test_defaults_of_the_api_server_are_the_models_defaults(kubectl):
 
 @pytest.mark.parametrize("path", sorted((ROOT / "examples").glob("*.yaml")), ids=lambda p: p.name)
 def test_every_example_is_taken(kubectl, path):
-    code, said = kubectl("apply", "--dry-run=server", "-f", str(path))
-    assert code == 0, said
+    code, output = kubectl("apply", "--dry-run=server", "-f", str(path))
+    assert code == 0, output
 
 
 def test_fields_are_explained(kubectl):
-    code, said = kubectl("explain", "sd.spec.slo.ttft")
-    assert code == 0, said
-    assert "target" in said
-    assert "must not exceed" in said
+    code, output = kubectl("explain", "sd.spec.slo.ttft")
+    assert code == 0, output
+    assert "target" in output
+    assert "must not exceed" in output
 
 
 def test_a_role_scales_and_absent_replicas_mean_hold(kubectl):
@@ -98,8 +98,8 @@ def test_a_role_scales_and_absent_replicas_mean_hold(kubectl):
         "metadata": {"name": "scaled-decode", "namespace": "default"},
         "spec": {"fleet": "scaled", "role": "decode"},
     }
-    code, said = kubectl("create", "-f", "-", given=role)
-    assert code == 0, said
+    code, output = kubectl("create", "-f", "-", given=role)
+    assert code == 0, output
     try:
         first = kubectl("get", "sr", "scaled-decode", "-o", "jsonpath={.spec.replicas}")
         assert first == (0, "")

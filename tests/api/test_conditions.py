@@ -13,46 +13,46 @@ from argosy_operator.api.v1alpha1.status import Condition
 READY = ConditionType.READY
 
 
-def said(status="True", reason=Reason.AS_SPECIFIED, message="", kind=READY):
+def desired(status="True", reason=Reason.AS_SPECIFIED, message="", kind=READY):
     return DesiredCondition(kind, status, reason, message)
 
 
 def test_a_new_condition_begins_now():
-    (condition,) = upsert([], [said()], generation=3, now="2026-01-01T00:00:00Z")
+    (condition,) = upsert([], [desired()], generation=3, now="2026-01-01T00:00:00Z")
     assert condition["lastTransitionTime"] == "2026-01-01T00:00:00Z"
     assert condition["observedGeneration"] == 3
     assert Condition.model_validate(condition).type == "Ready"
 
 
 def test_the_time_stays_while_the_status_stays():
-    first = upsert([], [said()], generation=1, now="T1")
+    first = upsert([], [desired()], generation=1, now="T1")
     (condition,) = upsert(
-        first, [said(reason=Reason.SCALING, message="more")], generation=2, now="T2"
+        first, [desired(reason=Reason.SCALING, message="more")], generation=2, now="T2"
     )
     assert condition["lastTransitionTime"] == "T1"
     assert (condition["reason"], condition["message"]) == ("Scaling", "more")
 
 
 def test_the_time_moves_with_the_status():
-    first = upsert([], [said()], generation=1, now="T1")
-    (condition,) = upsert(first, [said("Unknown", Reason.UNKNOWN)], generation=1, now="T2")
+    first = upsert([], [desired()], generation=1, now="T1")
+    (condition,) = upsert(first, [desired("Unknown", Reason.UNKNOWN)], generation=1, now="T2")
     assert condition["lastTransitionTime"] == "T2"
 
 
-def test_saying_the_same_again_changes_nothing():
-    desired = [said(), said("False", Reason.NOT_STALLED, kind=ConditionType.STALLED)]
-    first = upsert([], desired, generation=1, now="T1")
-    assert upsert(first, reversed(desired), generation=1, now="T2") == first
+def test_the_same_conditions_again_change_nothing():
+    conditions = [desired(), desired("False", Reason.NOT_STALLED, kind=ConditionType.STALLED)]
+    first = upsert([], conditions, generation=1, now="T1")
+    assert upsert(first, reversed(conditions), generation=1, now="T2") == first
 
 
-def test_other_peoples_conditions_stay_behind_ours():
+def test_conditions_of_others_are_kept_behind_ours():
     foreign = {"type": "Approved", "status": "True", "reason": "R", "lastTransitionTime": "T0"}
-    result = upsert([foreign], [said()], generation=1, now="T1")
+    result = upsert([foreign], [desired()], generation=1, now="T1")
     assert [condition["type"] for condition in result] == ["Ready", "Approved"]
 
 
 def test_a_long_message_is_cut_to_what_the_schema_takes():
-    (condition,) = upsert([], [said(message="x" * 5000)], generation=1, now="T1")
+    (condition,) = upsert([], [desired(message="x" * 5000)], generation=1, now="T1")
     assert len(condition["message"]) == 1024
 
 

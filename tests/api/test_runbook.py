@@ -6,6 +6,7 @@ from pathlib import Path
 import pytest
 
 from argosy_operator.api.conditions import RUNBOOK, Reason
+from argosy_operator.core.fleet import names
 from docs import generate
 from docs.runbook_pages import written_by_hand
 
@@ -19,6 +20,13 @@ def page(reason: Reason) -> Path:
 @pytest.mark.parametrize("reason", [reason for reason in Reason if reason.action])
 def test_a_reason_that_needs_a_person_has_text_by_a_person(reason: Reason) -> None:
     assert len(written_by_hand(page(reason).read_text())) > 100
+
+
+def test_commands_use_labels_that_pods_have() -> None:
+    """The API may not import the names of core, so the label is written a second time."""
+    labels = {found for reason in Reason for command in reason.commands
+              for found in re.findall(r"-l ([^ =]+)=NAME", command)}  # fmt: skip
+    assert labels == {names.FLEET}
 
 
 def test_hand_written_text_survives_regeneration_and_the_rest_does_not() -> None:

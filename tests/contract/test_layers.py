@@ -65,6 +65,11 @@ def test_a_clock_behind_a_module_of_our_own_breaks_purity(copy: Path) -> None:
     assert "core, render and api are pure" in broken_contracts(copy)
 
 
+def test_a_file_in_the_api_is_refused(copy: Path) -> None:
+    plant(copy / "operator/argosy_operator/api/crd/manifest.py", "import pathlib  # noqa: F401")
+    assert "core, render and api touch no files" in broken_contracts(copy)
+
+
 def test_a_module_in_no_layer_breaks_the_layers(copy: Path) -> None:
     (copy / "operator/argosy_operator/extra.py").write_text("")
     (copy / "engine/argosy_gateway/extra.py").write_text("")

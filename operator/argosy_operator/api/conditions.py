@@ -128,7 +128,7 @@ class Reason(StrEnum):
         _POD,
     )
     SCALING = ("Scaling", "pods that are no longer needed finish their answers")
-    ROLLING_OUT = ("RollingOut", "another revision comes up", "", _PODS)
+    ROLLING_OUT = ("RollingOut", "pods of a new revision are starting", "", _PODS)
     PARKED = ("Parked", "every role has 0 replicas, as asked")
     PAUSED = ("Paused", "spec.paused is true", "", _SPEC)
     DELETING = (
@@ -175,7 +175,7 @@ class Reason(StrEnum):
     )
     CONTAINER_CRASHING = (
         "ContainerCrashing",
-        "a container ends again and again",
+        "a container keeps ending",
         "Read the log of the container that ended.",
         _PODS,
         _LOGS,
@@ -191,7 +191,7 @@ class Reason(StrEnum):
     WEIGHTS_INVALID = (
         "WeightsInvalid",
         "the weights cannot be read",
-        "Write the weights anew as safetensors, or correct spec.model.uri.",
+        "Write the weights again as safetensors, or correct spec.model.uri.",
         _LOGS,
     )
     UNSUPPORTED_ARCHITECTURE = (
@@ -227,17 +227,17 @@ class Reason(StrEnum):
     NO_SLO = ("NoSLO", "spec.slo is not set")
     WITHIN_REACH = (
         "WithinReach",
-        "a lone request meets the targets, and the replicas allowed suffice",
+        "one request alone meets the targets, and the allowed replicas are enough",
     )
     TTFT_FLOOR_ABOVE_TARGET = (
         "TTFTFloorAboveTarget",
-        "a prompt alone takes longer than spec.slo.ttft.target",
+        "one prompt alone takes longer than spec.slo.ttft.target",
         "Raise spec.slo.ttft.target, or serve on faster GPUs. More replicas do not help.",
         _EXPLAIN,
     )
     TPOT_FLOOR_ABOVE_TARGET = (
         "TPOTFloorAboveTarget",
-        "a lone answer misses spec.slo.tpot.target",
+        "one request alone misses spec.slo.tpot.target",
         "Raise spec.slo.tpot.target, or serve on faster GPUs. More replicas do not help.",
         _EXPLAIN,
     )
@@ -263,16 +263,16 @@ class Reason(StrEnum):
     )
     CAPACITY_RELEARNT = (
         "CapacityRelearnt",
-        "what was learnt about a replica was not usable and is measured again: until then "
-        "nothing is removed",
+        "the measured capacity of a replica was not usable and is measured again: until then no "
+        "replica is removed",
         "",
         _EXPLAIN,
     )
     SIGNALS_UNKNOWN = (
         "SignalsUnknown",
-        "a signal that a role's size rests on is unknown: none is removed",
+        "a metric that a role's size depends on is unknown: the role loses no replicas",
         "Find out why the metric that the message names is missing. Until then the role "
-        "loses no replicas.",
+        "keeps its replicas.",
         _EXPLAIN,
         _PODS,
     )
@@ -285,7 +285,7 @@ class Reason(StrEnum):
     POLICY_NONE = ("PolicyNone", "spec.autoscaling.policy is None: replicas stay at their minimum")
     METRICS_UNAVAILABLE = (
         "MetricsUnavailable",
-        "the metrics cannot be had: nothing is removed",
+        "the metrics are not available: no replica is removed",
         "Read the condition MetricsAvailable, whose reason is more specific.",
         _EXPLAIN,
         _OPERATOR,
@@ -308,7 +308,7 @@ class Reason(StrEnum):
     )
     PROMETHEUS_UNREACHABLE = (
         "PrometheusUnreachable",
-        "Prometheus gives no answer",
+        "Prometheus does not answer",
         "Find out why the operator's pod gets no answer from that address.",
         _OPERATOR,
     )
@@ -337,9 +337,9 @@ class Reason(StrEnum):
         "Find out which program or recording rule writes the metric that the message names.",
         _OPERATOR,
     )
-    UNKNOWN = ("Unknown", "not looked at yet")
+    UNKNOWN = ("Unknown", "not checked yet")
     # CapacityLimited
-    ENOUGH = ("Enough", "all pods that are wanted can be had")
+    ENOUGH = ("Enough", "no pod lacks a node, quota or GPUs")
     UNSCHEDULABLE = (
         "Unschedulable",
         "no node has room for a pod",
@@ -351,7 +351,7 @@ class Reason(StrEnum):
     QUOTA_EXCEEDED = (
         "QuotaExceeded",
         "a ResourceQuota is used up",
-        "Have the quota raised, or lower the roles' replicas or resources.",
+        "Raise the quota, or lower the roles' replicas or resources.",
         _QUOTAS,
     )
     GPU_BUDGET = (
@@ -376,11 +376,11 @@ class Reason(StrEnum):
         "Delete the object if it is not needed, or give the fleet another name.",
         _EVENTS,
     )
-    NO_CONFLICT = ("NoConflict", "all names that this fleet needs are its own")
+    NO_CONFLICT = ("NoConflict", "no object of another owner has a name that this fleet needs")
     PUT_BACK_AGAIN = (
         "PutBackAgain",
-        "another writer changes what Argosy writes, after each put-back",
-        "Stop the other writer, or write the wish into the ServingDeployment.",
+        "another writer changes a field each time that Argosy has put it back",
+        "Stop the other writer, or change the ServingDeployment.",
         _EVENTS,
     )
     NO_CONTEST = ("NoContest", "no other writer keeps changing what Argosy writes")

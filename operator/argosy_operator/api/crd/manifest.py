@@ -20,7 +20,7 @@ def text(crd: dict[str, Any]) -> str:
 
 
 def chart_template(crd: dict[str, Any]) -> str:
-    """The same text as a template of the chart: installed and kept as the values say."""
+    """The same text as a template of the chart: values decide if it is installed and kept."""
     plain = text(crd)
     if "{{" in plain:
         raise ValueError("the CRD has two braces in a row, which helm would take for a template")

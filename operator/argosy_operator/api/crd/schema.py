@@ -46,7 +46,7 @@ def _structural(node: Schema, definitions: dict[str, Schema], defaults: bool) ->
         node = node | _choice([str(word) for word in node["enum"]])
     unknown = set(node) & {"oneOf", "allOf", "not", "const", "prefixItems", "patternProperties"}
     if unknown or "anyOf" in node:
-        raise TypeError(f"{of or node.get('title')}: a CRD cannot say {unknown or 'anyOf'}")
+        raise TypeError(f"{of or node.get('title')}: a CRD cannot express {unknown or 'anyOf'}")
     out = {key: node[key] for key in _PRINTED if key in node}
     if "description" in out:
         out["description"] = " ".join(str(out["description"]).split())
@@ -111,8 +111,8 @@ def _list(node: Schema, definitions: dict[str, Schema], defaults: bool) -> Schem
 
 
 def _choice(words: list[str]) -> Schema:
-    """An enum as CEL. The API server's own check of an enum does not say what to write, and keeps
-    it from evaluating all other rules."""
+    """An enum as CEL. The API server's own check of an enum does not tell users what to write, and
+    while it fails no other rule is evaluated."""
     rule = f"self in {cel.literals(words)}"
     message = f"write {', '.join(words[:-1])} or {words[-1]}"
     validations = [{"rule": rule, "message": message}]
