@@ -269,7 +269,6 @@ def test_every_value_is_explained_above_it():
         if line.startswith("  ")
         and not line.startswith(("   ", "  #"))
         and not before.strip().startswith("#")
-        and line.split(":")[0].strip() not in {"tolerations", "resources"}
     ]
     assert bare == []
 

@@ -20,24 +20,41 @@ if TYPE_CHECKING:
 DEFAULT_ENGINE = f"ghcr.io/argosy-serving/engine:{version('argosy')}"
 DEFAULT_GATEWAY = f"ghcr.io/argosy-serving/gateway:{version('argosy')}"
 
-Allowed = Annotated[
+Namespace = Annotated[str, typer.Option(help="Namespace to watch, or all.")]
+PrometheusUrl = Annotated[str | None, typer.Option(help="URL of Prometheus.")]
+PrometheusTokenFile = Annotated[
+    Path | None, typer.Option(help="File with the bearer token for that URL.")
+]
+PrometheusAllow = Annotated[
     list[str] | None,
     typer.Option(
         help="Another address that fleets may name: host:port, *.suffix:port or "
         "network/bits:port. May be repeated."
     ),
 ]
-Qps = Annotated[
+EngineImage = Annotated[str, typer.Option(help="Image of engines without spec.engine.image.")]
+GatewayImage = Annotated[str, typer.Option(help="Image of the fleets' gateways.")]
+LeaseNamespace = Annotated[
+    str | None, typer.Option(help="Namespace of the Lease. Default: $POD_NAMESPACE, else default.")
+]
+LeaseName = Annotated[str, typer.Option(help="Name of the Lease.")]
+MetricsPort = Annotated[int, typer.Option(help="Port of probes and metrics.")]
+Kubeconfig = Annotated[
+    str | None, typer.Option(help="Default: $KUBECONFIG, else the pod's account.")
+]
+KubeApiQps = Annotated[
     float,
     typer.Option(min=1.0, max=10_000.0, help="Calls per second to the API server, on average."),
 ]
-Burst = Annotated[
+KubeApiBurst = Annotated[
     int,
     typer.Option(min=1, max=100_000, help="Calls to the API server at once, after a quiet time."),
 ]
 GpuBudget = Annotated[
     int | None,
-    typer.Option(min=1, max=100_000, help="GPUs that all fleets may hold together. Default: any."),
+    typer.Option(
+        min=1, max=100_000, help="GPUs that all fleets may hold together. Default: no limit."
+    ),
 ]
 LogFormat = Annotated[
     Literal["auto", "json", "text"],
@@ -49,29 +66,18 @@ LogLevel = Annotated[
 
 
 def run(
-    namespace: Annotated[str, typer.Option(help="Namespace to watch, or all.")] = "all",
-    prometheus_url: Annotated[str | None, typer.Option(help="URL of Prometheus.")] = None,
-    prometheus_token_file: Annotated[
-        Path | None, typer.Option(help="File with the bearer token for that URL.")
-    ] = None,
-    prometheus_allow: Allowed = None,
-    engine_image: Annotated[
-        str, typer.Option(help="Image of engines without spec.engine.image.")
-    ] = DEFAULT_ENGINE,
-    gateway_image: Annotated[
-        str, typer.Option(help="Image of the fleets' gateways.")
-    ] = DEFAULT_GATEWAY,
-    lease_namespace: Annotated[
-        str | None,
-        typer.Option(help="Namespace of the Lease. Default: $POD_NAMESPACE, else default."),
-    ] = None,
-    lease_name: Annotated[str, typer.Option(help="Name of the Lease.")] = "argosy-operator",
-    metrics_port: Annotated[int, typer.Option(help="Port of probes and metrics.")] = 8081,
-    kubeconfig: Annotated[
-        str | None, typer.Option(help="Default: $KUBECONFIG, else the pod's account.")
-    ] = None,
-    kube_api_qps: Qps = 100.0,
-    kube_api_burst: Burst = 200,
+    namespace: Namespace = "all",
+    prometheus_url: PrometheusUrl = None,
+    prometheus_token_file: PrometheusTokenFile = None,
+    prometheus_allow: PrometheusAllow = None,
+    engine_image: EngineImage = DEFAULT_ENGINE,
+    gateway_image: GatewayImage = DEFAULT_GATEWAY,
+    lease_namespace: LeaseNamespace = None,
+    lease_name: LeaseName = "argosy-operator",
+    metrics_port: MetricsPort = 8081,
+    kubeconfig: Kubeconfig = None,
+    kube_api_qps: KubeApiQps = 100.0,
+    kube_api_burst: KubeApiBurst = 200,
     gpu_budget: GpuBudget = None,
     log_format: LogFormat = "auto",
     log_level: LogLevel = "info",
