@@ -43,10 +43,10 @@ def metrics(now: float, rate: float, **more: object) -> FleetMetrics:
         roles=(RoleMetrics("prefill", 3), RoleMetrics("decode", 3)),
     )
     full = replace(full, **more)  # type: ignore[arg-type]
-    return replace(full, roles=tuple(seeing(role, now) for role in full.roles))
+    return replace(full, roles=tuple(known(role, now) for role in full.roles))
 
 
-def seeing(role: RoleMetrics, now: float) -> RoleMetrics:
+def known(role: RoleMetrics, now: float) -> RoleMetrics:
     """The role's engines with every gauge that was not given, as those of an empty engine."""
     empty = {
         "running": Value(0.0, now),
@@ -75,15 +75,15 @@ def follow(metrics_at, supplies, ticks: int = 40, goals=GOALS):  # type: ignore[
     return decision
 
 
-def test_blind_metrics_never_remove_a_replica() -> None:
-    blind = FleetMetrics(at=0, arrivals=Unknown("PrometheusAway"))
-    decision = follow(lambda now: blind, supply(3, 2))
+def test_unknown_metrics_never_remove_a_replica() -> None:
+    lacking = FleetMetrics(at=0, arrivals=Unknown("PrometheusAway"))
+    decision = follow(lambda now: lacking, supply(3, 2))
     assert [t.replicas for t in decision.targets] == [3, 2]
     assert decision.rule is Rule.METRICS_UNAVAILABLE
     assert "PrometheusAway" in decision.message
 
 
-def test_stale_samples_are_blindness() -> None:
+def test_stale_samples_are_unknown() -> None:
     decision = follow(lambda now: replace(metrics(now, 0), arrivals=Idle(now - 4)), supply(3, 3))
     assert [t.replicas for t in decision.targets] == [3, 3]
     assert "Stale" in decision.message
@@ -142,7 +142,7 @@ NUMBERS = st.floats(min_value=0, max_value=1e6, allow_nan=False)
 
 @settings(max_examples=60, deadline=None)
 @given(rate=NUMBERS, prompt=NUMBERS, squared=NUMBERS, output=NUMBERS, share=st.floats(0, 1))
-def test_whatever_is_measured_the_answer_is_within_min_and_max(
+def test_for_any_measurement_the_answer_is_within_min_and_max(
     rate: float, prompt: float, squared: float, output: float, share: float
 ) -> None:
     def seen(now: float) -> FleetMetrics:

@@ -148,7 +148,7 @@ def held_after(*wanted: tuple[float, int], up_s: float = 0.0, down_s: float = 15
     return state
 
 
-def test_the_most_wanted_within_the_hold_stands() -> None:
+def test_the_most_wanted_within_the_hold_counts() -> None:
     held = held_after((0, 5), (10, 2))
     assert holds.apply(held, 5, Rule.DEMAND, None, LIMITS) == (5, Rule.HOLD)
     free = held_after((0, 5), (10, 2), (15.1, 2))
@@ -180,7 +180,7 @@ def test_a_reason_to_keep_is_named_and_only_stops_the_way_down() -> None:
     )
 
 
-def test_the_users_bounds_stand_over_every_hold() -> None:
+def test_the_users_bounds_hold_over_every_hold() -> None:
     goal = RoleGoal("decode", 2, 4)
     assert holds.clamp(9, Rule.HOLD, goal) == (4, Rule.MAX_REPLICAS)
     assert holds.clamp(1, Rule.HOLD, goal) == (2, Rule.MIN_REPLICAS)

@@ -56,7 +56,7 @@ def test_prefills_tail_is_within_five_points_of_a_simulated_queue(
 
 
 def test_prefills_tail_is_exact_for_an_exponential_service() -> None:
-    """M/M/1: P(wait > t) = ρ·exp(−(μ−λ)t). A two-point law with E[S²] = 2E[S]² stands for it."""
+    """M/M/1: P(wait > t) = ρ·exp(−(μ−λ)t). A two-point law with E[S²] = 2E[S]² has them."""
     few = PrefillModel((0.5,) * 5 + (1.0,) * 5 + (4.5,), limit_s=10.0)
     mean = few.mean_s
     variation = sum(s * s for s in few.services_s) / len(few.services_s) / mean**2
@@ -133,7 +133,7 @@ def test_the_smallest_size_is_the_one_counting_up_finds() -> None:
         assert smallest(model, rate, 0.9) == counted
 
 
-def test_a_limit_that_a_lone_request_misses_grows_the_pool_with_its_load_and_no_further() -> None:
+def test_a_limit_that_a_single_request_misses_grows_the_pool_with_its_load_and_no_further() -> None:
     prefill = prefill_model(LLAMA, Work(9000, 8.1e7, 30), 0.5)
     assert [smallest(prefill, rate, 0.9) for rate in (0.1, 1.0, 10.0)] == [1, 2, 11]
     decode = decode_model(LLAMA, Work(150, 150**2, 200), 0.02)

@@ -14,7 +14,7 @@ from argosy_operator.core.scaling.size.model import Limits, model_of
 from argosy_operator.core.scaling.size.sizing import Horizon, Load, size
 from argosy_operator.core.scaling.size.work import Work
 from argosy_operator.core.scaling.state import HoldState, Lengths, RoleState, ScalingState
-from tests.scaling.full_sight import LLAMA, USUAL, goals, metrics, supply
+from tests.scaling.known import LLAMA, USUAL, goals, metrics, supply
 
 NOW = 1_000_000.0
 

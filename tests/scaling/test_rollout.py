@@ -23,7 +23,7 @@ def taught(now: float) -> FleetMetrics:
 
 
 def play(state: ScalingState, supplies: tuple[RoleSupply, ...], begin: float, ticks: int):
-    """The state after some ticks, and the last decision; nobody follows it."""
+    """The state after some ticks, and the last decision; replicas stay as given."""
     decision = None
     for i in range(ticks):
         now = begin + 2 * i

@@ -1,4 +1,4 @@
-"""What must hold whatever the metrics say: bounds, budget, why_unavailable, the first hold."""
+"""What must hold for any metrics: bounds, budget, unknown signals, the first hold."""
 
 from dataclasses import replace
 
@@ -97,11 +97,11 @@ def test_a_budget_that_suffices_for_what_is_there_removes_nothing_at_the_start(
 
 @settings(max_examples=50, deadline=None)
 @given(seen=METRICS, have=HAVE, bad=st.sampled_from([float("nan"), float("inf"), -1.0]))
-def test_arrivals_that_are_no_number_are_blindness_and_remove_nothing(
+def test_arrivals_that_are_no_number_are_unknown_and_remove_nothing(
     seen: FleetMetrics, have: tuple[int, int], bad: float
 ) -> None:
-    blind = replace(seen, arrivals=Value(bad, START))
-    _, decision = decide(ScalingState(), Observations(blind, supply(*have)), GOALS, START)
+    lacking = replace(seen, arrivals=Value(bad, START))
+    _, decision = decide(ScalingState(), Observations(lacking, supply(*have)), GOALS, START)
     assert tuple(t.replicas for t in decision.targets) == have
     assert not decision.active
 

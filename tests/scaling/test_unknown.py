@@ -11,14 +11,14 @@ from argosy_operator.core.scaling.decision import Rule
 from argosy_operator.core.scaling.goals import SLO
 from argosy_operator.core.scaling.observe import FleetMetrics, Idle
 from argosy_operator.core.scaling.state import ScalingState
-from tests.scaling.full_sight import (
+from tests.scaling.known import (
     LLAMA,
-    blinded,
     goals,
     metrics,
     play,
     target,
     times,
+    without,
 )
 
 GAUGES = (
@@ -32,7 +32,7 @@ GAUGES = (
     "kv_capacity_tokens",
 )
 """All that is known beside the arrivals, but for the shares that correct the headroom: these move
-it by at most 0.4 % a round, and while they are unknown it stands still."""
+it by at most 0.4 % a round, and while they are unknown it does not move."""
 RESTS_ON: dict[RoleName, set[str]] = {
     "prefill": {
         "arrivals",
@@ -66,40 +66,40 @@ EVERYTHING = (*GAUGES, "arrivals", "ttft_attainment", "tpot_attainment")
 def steady(
     have: dict[RoleName, int], names: tuple[str, ...], slo: SLO, rate: float, **usual: float
 ):
-    """Rounds with full sight until replicas may go, then one with and one without it."""
+    """Rounds with every signal until replicas may go, then one with all and one without some."""
     law = goals(slo, roles=have)
     state, _ = play(law, [(metrics(now, rate, have, **usual), have) for now in times(12)])
     (last,) = times(1, first=12)
     seen = metrics(last, rate, have, **usual)
     _, full = play(law, [(seen, have)], state)
-    _, blind = play(law, [(blinded(seen, names), have)], state)
-    return full, blind
+    _, lacking = play(law, [(without(seen, names), have)], state)
+    return full, lacking
 
 
-def test_a_blind_kv_gauge_is_not_endless_memory() -> None:
+def test_an_unknown_kv_gauge_is_not_endless_memory() -> None:
     """Small pools: 34 replicas by memory, 24 by the time of a step."""
     have: dict[RoleName, int] = {"prefill": 20, "decode": 34}
     usual = {"prompt_tokens": 2000.0, "output_tokens": 600.0, "kv_capacity_tokens": 66_144.0}
-    full, blind = steady(have, ("kv_capacity_tokens",), SLO(1.0, 0.05), 30.65, **usual)
+    full, lacking = steady(have, ("kv_capacity_tokens",), SLO(1.0, 0.05), 30.65, **usual)
     assert target(full, "decode").demanded == 34
-    assert target(blind, "decode").demanded == 34
+    assert target(lacking, "decode").demanded == 34
 
 
-def test_a_blind_second_moment_is_not_prompts_of_one_length() -> None:
+def test_an_unknown_second_moment_is_not_prompts_of_one_length() -> None:
     have: dict[RoleName, int] = {"prefill": 5, "decode": 9}
     usual = {"prompt_tokens": 2000.0, "prompt_tokens_squared": 1.49 * 2000.0**2}
-    full, blind = steady(have, ("prompt_tokens_squared",), SLO(0.6, 0.04), 14.8, **usual)
+    full, lacking = steady(have, ("prompt_tokens_squared",), SLO(0.6, 0.04), 14.8, **usual)
     assert target(full, "prefill").demanded == 5
-    assert target(blind, "prefill").demanded == 5
+    assert target(lacking, "prefill").demanded == 5
 
 
 def test_a_second_moment_that_was_never_known_counts_as_wide() -> None:
     have: dict[RoleName, int] = {"prefill": 5, "decode": 9}
     law = goals(SLO(0.6, 0.04))
     rounds = [metrics(now, 14.8, have, prompt_tokens=2000.0) for now in times(60)]
-    _, blind = play(law, [(blinded(m, ["prompt_tokens_squared"]), have) for m in rounds])
+    _, lacking = play(law, [(without(m, ["prompt_tokens_squared"]), have) for m in rounds])
     _, even = play(law, [(m, have) for m in rounds])
-    assert target(blind, "prefill").demanded > target(even, "prefill").demanded
+    assert target(lacking, "prefill").demanded > target(even, "prefill").demanded
 
 
 @pytest.mark.slow
@@ -111,34 +111,34 @@ def test_a_second_moment_that_was_never_known_counts_as_wide() -> None:
 def test_a_role_keeps_its_replicas_while_a_signal_that_its_size_rests_on_is_unknown(
     name: str, role: RoleName, never: bool
 ) -> None:
-    """For hours, at a tenth of what it could carry; with sight again, they go."""
+    """For hours, at a tenth of what it could carry; once it is known again, they go."""
     have: dict[RoleName, int] = {"prefill": 6, "decode": 6}
     if role == "colocated":
         have = {"colocated": 6}
     law, state = goals(roles=have), ScalingState()
     if not never:
         state, _ = play(law, [(metrics(now, 1.0, have), have) for now in times(60, -60)])
-    rounds = [blinded(metrics(now, 1.0, have), [name]) for now in times(200)]
-    state, blind = play(law, [(seen, have) for seen in rounds], state)
-    kept = target(blind, role)
+    rounds = [without(metrics(now, 1.0, have), [name]) for now in times(200)]
+    state, lacking = play(law, [(seen, have) for seen in rounds], state)
+    kept = target(lacking, role)
     assert kept.replicas == 6
     assert kept.rule is Rule.METRICS_UNAVAILABLE
-    state, seeing = play(law, [(metrics(n, 1.0, have), have) for n in times(60, 200)], state)
-    assert target(seeing, role).replicas == 5
+    state, known = play(law, [(metrics(n, 1.0, have), have) for n in times(60, 200)], state)
+    assert target(known, role).replicas == 5
 
 
 def test_the_decision_names_the_signal_that_is_unknown() -> None:
     have: dict[RoleName, int] = {"prefill": 6, "decode": 6}
-    rounds = [blinded(metrics(now, 1.0, have), ["kv_capacity_tokens"]) for now in times(60)]
-    _, blind = play(goals(), [(seen, have) for seen in rounds])
-    assert "kv_capacity_tokens" in target(blind, "decode").message
-    assert target(blind, "prefill").replicas == 5
+    rounds = [without(metrics(now, 1.0, have), ["kv_capacity_tokens"]) for now in times(60)]
+    _, lacking = play(goals(), [(seen, have) for seen in rounds])
+    assert "kv_capacity_tokens" in target(lacking, "decode").message
+    assert target(lacking, "prefill").replicas == 5
 
 
 def test_what_is_unknown_does_not_stop_growth() -> None:
     have: dict[RoleName, int] = {"prefill": 1, "decode": 1}
-    blind = [blinded(metrics(now, 12.0, have), GAUGES[3:]) for now in times(3)]
-    _, decision = play(goals(), [(seen, have) for seen in blind])
+    lacking = [without(metrics(now, 12.0, have), GAUGES[3:]) for now in times(3)]
+    _, decision = play(goals(), [(seen, have) for seen in lacking])
     assert target(decision, "prefill").replicas > 1
     assert target(decision, "decode").replicas > 1
 
@@ -178,18 +178,18 @@ def test_no_set_of_unknown_signals_removes_a_replica_or_gives_fewer_than_full_si
 ) -> None:
     """After rounds in which all was known and steady, one round in which `names` are unknown.
 
-    Never fewer than now, whatever is unknown. Never fewer than full sight decides, as long as the
+    Never fewer than now, for any unknown signal. Never fewer than with every signal, as long as the
     arrivals and the shares that correct the headroom are known: for a colocated role that share is
     the attainment of both limits.
     """
     usual["prompt_tokens_squared"] = wide * usual["prompt_tokens"] ** 2
-    full, blind = steady(have, tuple(names), slo, rate, **usual)
+    full, lacking = steady(have, tuple(names), slo, rate, **usual)
     for role in have:
         if names & RESTS_ON[role]:
-            assert target(blind, role).replicas >= have[role]
+            assert target(lacking, role).replicas >= have[role]
         corrects = {"attainment"} if role == "colocated" else set[str]()
         if names <= set(GAUGES) - corrects:
-            assert target(blind, role).replicas >= target(full, role).replicas
+            assert target(lacking, role).replicas >= target(full, role).replicas
 
 
 def unanswered(

@@ -1,4 +1,4 @@
-"""An SLO that a lone request misses: the load is carried all the same, and the verdict says so."""
+"""An SLO that a request alone misses: the load is carried all the same, and the verdict says so."""
 
 from dataclasses import replace
 
@@ -14,7 +14,7 @@ from argosy_operator.core.scaling.size.prefill import prefill_model
 from argosy_operator.core.scaling.size.work import Replica, Work
 from argosy_operator.sim.loop import Phase
 from tests.scaling import ramp
-from tests.scaling.full_sight import LLAMA, goals, metrics, play, target, times
+from tests.scaling.known import LLAMA, goals, metrics, play, target, times
 from tests.scaling.ramp import GOALS
 
 ONE: dict[RoleName, int] = {"prefill": 1, "decode": 1}
@@ -36,7 +36,7 @@ def grown(slo: SLO, rate: float, ticks: int = 20, **signals: float) -> tuple[Dec
     return decision, have
 
 
-def test_one_prefill_replica_under_a_load_of_nine_grows_although_a_lone_prompt_misses_ttft() -> (
+def test_one_prefill_replica_under_a_load_of_nine_grows_although_a_single_prompt_misses_ttft() -> (
     None
 ):
     """A prompt of 9,000 tokens takes 0.96 s: nine a second are 8.7 replicas' work."""
@@ -46,9 +46,7 @@ def test_one_prefill_replica_under_a_load_of_nine_grows_although_a_lone_prompt_m
     assert target(decision, "prefill").rule is Rule.SLO_UNREACHABLE
 
 
-def test_one_decode_replica_with_two_thousand_sequences_grows_although_a_lone_one_misses_tpot() -> (
-    None
-):
+def test_decode_grows_for_two_thousand_sequences_although_one_alone_misses_tpot() -> None:
     decision, have = grown(SLO(1.0, 0.02), 5.0, running=2000.0)
     assert 2000 * 1100 / LLAMA.kv_tokens < have["decode"] < 100
     assert not decision.reachable

@@ -23,7 +23,7 @@ from argosy_operator.core.scaling.size.decode import (
 from argosy_operator.core.scaling.size.sizing import HYSTERESIS
 from argosy_operator.core.scaling.size.work import NORMAL, Replica, Work
 from argosy_operator.core.scaling.state import HoldState, RoleState, Want
-from tests.scaling.full_sight import USUAL, metrics
+from tests.scaling.known import USUAL, metrics
 
 
 def test_hysteresis_a_pool_of_two_becomes_one_below_8_7_requests_a_second() -> None:

@@ -1,8 +1,8 @@
-"""JSON of the scaling law's values, both ways: what is published can be replayed.
+"""JSON of a scaling law's values, both ways: a published decision can be replayed.
 
-The operator writes a `Record` to status and log; `kubectl argosy explain` and the tests read it.
-Encoded by the dataclasses' own fields; signals are `{"value": v, "at": t}`, `{"idle": t}`,
-`{"unknown": reason}`.
+`core.reconcile.targets` writes a record to status and log; `kubectl argosy explain` and the tests
+read it. Dataclasses are written by their fields. Signals are `{"value": v, "at": t}`,
+`{"idle": t}` and `{"unknown": reason}`.
 """
 
 from collections.abc import Mapping, Sequence
@@ -18,7 +18,7 @@ JSON = None | bool | int | float | str | list["JSON"] | dict[str, "JSON"]
 
 
 def to_json(value: object) -> JSON:
-    """Any value of this package as JSON. Raises TypeError for what does not belong here."""
+    """Any value of this package as JSON. Raises TypeError for a value of another kind."""
     match value:
         case Value(value=number, at=at):
             return {"value": number, "at": at}
@@ -40,7 +40,10 @@ def to_json(value: object) -> JSON:
 
 
 def from_json(kind: type[T], data: JSON) -> T:
-    """The value of class `kind` that `to_json` gave. Raises ValueError, naming the field."""
+    """The value of class `kind` that `to_json` wrote. Raises ValueError with the field's path.
+
+    Unknown fields are ignored, so that a newer operator's record can be read.
+    """
     return cast(T, _read(kind, data, kind.__name__))
 
 
@@ -50,7 +53,9 @@ def _read(kind: object, data: JSON, path: str) -> object:
         return _read_union(get_args(kind), data, path)
     if origin is Literal:
         if data not in get_args(kind):
-            raise ValueError(f"{path}: {data!r} is none of {', '.join(map(str, get_args(kind)))}")
+            raise ValueError(
+                f"{path}: expected one of {', '.join(map(str, get_args(kind)))}, not {data!r}"
+            )
         return data
     if origin is tuple:
         return _read_tuple(get_args(kind), data, path)
@@ -108,4 +113,4 @@ def _read_tuple(kinds: tuple[object, ...], data: JSON, path: str) -> object:
 
 def _require(holds: bool, path: str, wanted: str) -> None:
     if not holds:
-        raise ValueError(f"{path}: {wanted} is wanted here")
+        raise ValueError(f"{path}: expected {wanted}")

@@ -1,12 +1,13 @@
 """What one replica can do, learnt from the engines' step counters.
 
 seconds = base·steps + per_prompt_token·tokens + per_sequence·Σn + per_context_token·ΣΣctx, by
-recursive least squares per role. Rows come from `samples`, constants go to `formulas`. Starts from
-a known profile or from a guess; both may only scale up until enough rows were seen.
+recursive least squares per role. Rows come from `signals.samples`, constants go to `size`. An
+estimate starts from a known profile or from a guess; both may only add replicas until enough rows
+were measured.
 
-Directional forgetting: a row widens, as time passes, only the uncertainty of the sum that it
+Forgetting is directional: as time passes, a row widens only the uncertainty of the sum that it
 measures, so a load that does not vary forgets nothing about what it does not show. No constant
-is ever less certain than a guess (`_capped`).
+becomes less certain than a guess (`_capped`).
 """
 
 from dataclasses import dataclass, replace
@@ -20,16 +21,21 @@ from argosy_operator.core.scaling.size.work import Replica
 
 ENOUGH_ROWS = 10
 ENOUGH_STEPS = 30.0
+"""Rows and steps from which an estimate counts as measured: ten rows for four constants."""
 NOISE = 0.05
 """Relative standard deviation of one row's seconds per step."""
 OUTLIER = 3.0
+"""Standard deviations beyond which a row is an outlier."""
 OUTLIERS_DROPPED = 3
-SPREAD_PROFILE, SPREAD_GUESS = 0.3, 3.0
-"""Prior standard deviation relative to the constant itself."""
+"""Outliers in succession that are ignored; the fourth means that the machine has changed."""
+SPREAD_PROFILE = 0.3
+"""Standard deviation of a constant of a known profile, relative to the constant."""
+SPREAD_GUESS = 3.0
+"""The same for a guess."""
 PROMPT_STEPS_MEMORY = 0.9
+"""Weight of the past in the mean number of steps that a prompt takes."""
 ROUNDING = 1e-9
-"""A row is never taken as more exact than this share of the variance it meets: beyond it doubles
-lose what is left."""
+"""Least noise of a row as a share of the variance that it meets: with less, doubles cancel out."""
 
 Vector = tuple[float, float, float, float]
 Matrix = tuple[Vector, Vector, Vector, Vector]
@@ -37,25 +43,29 @@ Matrix = tuple[Vector, Vector, Vector, Vector]
 
 @dataclass(frozen=True, slots=True)
 class Estimate:
-    """One role's constants (base, per prompt token, per sequence, per context token), s.
-
-    `prior` are the constants it began from. `renewed`: it began anew because what had been learnt
-    was not usable; True until enough is measured again.
-    """
+    """Constants of one replica of a role, and how certain they are."""
 
     theta: Vector
+    """Seconds: base, per prompt token, per sequence, per context token."""
     covariance: Matrix
     prior: Vector
+    """The constants it began from."""
     prompt_steps: float = 1.0
+    """Steps that one prompt takes."""
     rows: int = 0
+    """Rows taken in."""
     steps: float = 0.0
+    """Steps in those rows."""
     refused: int = 0
+    """Outliers in succession."""
     renewed: bool = False
+    """It began again because what had been learnt was not usable; until enough is measured."""
     at: float | None = None
+    """Time of the newest row."""
 
     @property
     def learnt(self) -> bool:
-        """Measured well enough to remove capacity by, whatever it began from."""
+        """Whether it is measured well enough to remove capacity, from any prior."""
         return _enough(self.rows, self.steps)
 
 
@@ -64,8 +74,11 @@ def _enough(rows: int, steps: float) -> bool:
 
 
 def begin(role: RoleName, prior: Profile | None, slo: SLO) -> Estimate:
-    """The prior. A guess is a replica for which the SLO is comfortable: with only the SLO known,
-    any other guess would be one about hardware."""
+    """The prior of a role.
+
+    Without a profile it is a guess: a replica that meets the SLO comfortably. Any other guess would
+    be one about hardware.
+    """
     if prior is None:
         base = slo.tpot_s / 2 if role != "prefill" else slo.ttft_s / 20
         theta = (base, slo.ttft_s / 8000, slo.tpot_s / 128, slo.tpot_s / 2**17)
@@ -87,7 +100,7 @@ def _matrix(rows: list[tuple[float, ...]]) -> Matrix:
 
 
 def sound(estimate: Estimate) -> bool:
-    """Can it be reckoned with: finite, no constant negative, the covariance positive definite?"""
+    """Whether it is usable: finite, no negative constant, a positive definite covariance."""
     scalars = (*estimate.theta, estimate.prompt_steps, estimate.rows, estimate.steps)
     return (
         all(plausible(n) for n in scalars)
@@ -100,7 +113,7 @@ def sound(estimate: Estimate) -> bool:
 
 
 def _positive_definite(p: Matrix) -> bool:
-    """Symmetric, and Cholesky's decomposition exists. False as well for NaN and infinity."""
+    """Whether it is symmetric and Cholesky's decomposition exists; False for NaN and infinity."""
     lower: list[list[float]] = []
     for i in range(4):
         row: list[float] = []
@@ -116,9 +129,9 @@ def _positive_definite(p: Matrix) -> bool:
 
 
 def learn(estimate: Estimate, rows: tuple[StepDelta, ...], windows: Windows) -> Estimate:
-    """Take in the rows that are newer than what was seen; `validity.validated` has sifted them.
+    """Take in the rows that are newer than the estimate; `validity.validated` has checked them.
 
-    An estimate that a row leaves unusable goes back to a guess at its prior, unlearnt.
+    A row that leaves the estimate unusable resets it to a guess at its prior, not learnt.
     """
     seen = estimate.at
     for row in sorted(rows, key=lambda r: r.at):
@@ -147,7 +160,7 @@ def _learn_row(estimate: Estimate, row: StepDelta, windows: Windows) -> Estimate
     if wild > 1:
         if estimate.refused < OUTLIERS_DROPPED:
             return replace(estimate, refused=estimate.refused + 1, at=row.at)
-        # Four times in a row is not an outlier but a changed machine: believe it, doubt ourselves.
+        # Four in succession are a changed machine: take the row and widen the estimate.
         p = _capped([[c * wild for c in r] for r in p], estimate.prior, theta)
         along, known, variance = _met(p, x, y, kept)
     gain = surprise / (kept * variance)
@@ -175,15 +188,17 @@ def _dot(a: Vector, b: Vector) -> float:
 
 
 def _met(p: Matrix, x: Vector, y: float, kept: float) -> tuple[Vector, float, float]:
-    """P·x, the variance x·P·x of what a row measures, and the one of its distance from it: what
-    time forgot and the row's noise included."""
+    """P·x; the variance x·P·x of what a row measures; and that variance as the row meets it.
+
+    The last one includes what time has forgotten and the noise of the row.
+    """
     along = (_dot(p[0], x), _dot(p[1], x), _dot(p[2], x), _dot(p[3], x))
     known = max(_dot(along, x), 1e-300)
     return along, known, known / kept + max((NOISE * y) ** 2, known * ROUNDING)
 
 
 def _capped(rows: list[list[float]], prior: Vector, theta: Vector) -> Matrix:
-    """The covariance with no variance above a guess's, correlations as they were."""
+    """The covariance with no variance above that of a guess; correlations stay the same."""
     most = [(SPREAD_GUESS * max(a, b, 1e-12)) ** 2 for a, b in zip(prior, theta, strict=True)]
     if all(rows[i][i] <= m for i, m in enumerate(most)):
         return _matrix([tuple(r) for r in rows])
@@ -195,12 +210,13 @@ def _prompt_steps(estimate: Estimate, row: StepDelta) -> float:
     """Steps that one prompt takes, averaged over rows that decoded nothing."""
     if row.prefill_requests <= 0 or row.decode_sequences > 0:
         return estimate.prompt_steps
-    # More than one prompt in a step is batching, not a cheaper prompt: never below one step.
+    # Several prompts in one step are a batch, not cheaper prompts: at least one step each.
     share = max(row.steps / row.prefill_requests, 1.0)
     return estimate.prompt_steps + (1 - PROMPT_STEPS_MEMORY) * (share - estimate.prompt_steps)
 
 
 def replica(estimate: Estimate, kv_tokens: float) -> Replica:
+    """The estimate as the constants that `size` takes. `kv_tokens`: 0 if unknown."""
     base, per_prompt_token, per_sequence, per_context_token = estimate.theta
     return Replica(
         base_s=base,

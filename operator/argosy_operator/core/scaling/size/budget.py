@@ -1,7 +1,8 @@
-"""A GPU budget shared by prefill and decode: the numbers with the most goodput that fit.
+"""A GPU budget shared by prefill and decode: the replicas with the most goodput that fit.
 
-Greedy by marginal predicted attainment per GPU, with the joint step P+1 & D+1, because the product
-a_P·a_D is flat in one pool while the other is the bottleneck.
+Greedy: the step with the most predicted attainment per GPU, until none fits. The joint step of one
+replica each is tried as well, because the product of both attainments stays flat when one pool
+grows while the other is the bottleneck.
 """
 
 from dataclasses import dataclass
@@ -11,27 +12,33 @@ from math import prod
 from argosy_operator.core.scaling.size.model import Model
 
 FLAT = 1e-9
+"""A gain below this is none; also the least load and cost that is divided by."""
 SERVED = 0.01
-"""Weight of the share of load that is served at all: leads where both attainments are still 0."""
+"""Weight of the share of load that is served at all: it decides while both attainments are 0."""
 
 
 @dataclass(frozen=True, slots=True)
 class Pool:
-    """`wanted` replicas of `gpus` each, never fewer than `minimum`; `rate` is what is planned."""
+    """One role's claim on the budget."""
 
     minimum: int
+    """Replicas that it keeps even over the budget."""
     wanted: int
+    """Replicas that it would have without a budget."""
     gpus: int
+    """GPUs of one replica."""
     model: Model
     rate: float
+    """Planned requests per second."""
 
 
 def gpus(pools: tuple[Pool, ...], replicas: tuple[int, ...]) -> int:
+    """GPUs that so many replicas of each pool take."""
     return sum(p.gpus * n for p, n in zip(pools, replicas, strict=True))
 
 
 def goodput(pools: tuple[Pool, ...], replicas: tuple[int, ...]) -> float:
-    """Predicted joint attainment, plus a little for load served at all."""
+    """Predicted share of requests within both limits, plus a little for load served at all."""
     pairs = tuple(zip(pools, replicas, strict=True))
     joint = prod(p.model.attainment(n, p.rate) if n else 0.0 for p, n in pairs)
     served = sum(min(n / max(p.model.load(p.rate), FLAT), 1.0) for p, n in pairs)
@@ -39,7 +46,7 @@ def goodput(pools: tuple[Pool, ...], replicas: tuple[int, ...]) -> float:
 
 
 def fit(pools: tuple[Pool, ...], budget: int) -> tuple[int, ...]:
-    """Numbers between minimum and wanted whose GPUs fit `budget` (minimums always stand)."""
+    """Replicas between minimum and wanted whose GPUs fit `budget`; minimums are kept over it."""
     wanted = tuple(p.wanted for p in pools)
     if gpus(pools, wanted) <= budget:
         return wanted

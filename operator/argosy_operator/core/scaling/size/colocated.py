@@ -22,11 +22,11 @@ class ColocatedModel:
         return min(self.prefill.reachable, self.decode.reachable)
 
     def relaxed(self, goal: float) -> "ColocatedModel":
-        """The same pool with limits that lone requests meet with room."""
+        """The same pool with limits that single requests meet with room."""
         return replace(self, prefill=self.prefill.relaxed(goal), decode=self.decode.relaxed(goal))
 
     def _parts(self, replicas: float, rate: float) -> tuple[DecodeModel, float]:
-        """Decode stretched by prefill's share φ of the time, and decode's own share ρ."""
+        """Decode slowed by prefill's share φ of the time; and by what share it slows prefill."""
         share = min(rate * self.per_prompt_s / replicas, 0.999)
         stretched = DecodeModel(
             base_s=self.decode.base_s / (1 - share),

@@ -49,7 +49,7 @@ class DecodeModel:
         return 1.0 if self.batch_limit >= 1 else 0.0
 
     def relaxed(self, _goal: float) -> "DecodeModel":
-        """The same pool with a limit and a memory that a lone sequence meets with room."""
+        """The same pool with a limit and a memory that a single sequence meets with room."""
         lone_s = self.base_s + self.sequence_s
         return replace(
             self,
@@ -58,7 +58,7 @@ class DecodeModel:
         )
 
     def batch(self, replicas: float, rate: float) -> float:
-        """Mean batch n̄ = λ(O−1)·τ(n̄)/N, ∞ when the step grows faster than it serves."""
+        """Mean batch n̄ = λ(O−1)·τ(n̄)/N, ∞ if steps grow faster than they serve."""
         tokens = rate * max(self.output - 1, 0.0) / replicas
         room = 1 - tokens * self.sequence_s
         return tokens * self.base_s / room if room > 0 else inf

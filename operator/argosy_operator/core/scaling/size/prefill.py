@@ -41,7 +41,7 @@ class PrefillModel:
         return sum(s <= self.limit_s for s in self.services_s) / len(self.services_s)
 
     def relaxed(self, goal: float) -> "PrefillModel":
-        """The same pool with a limit that the share `goal` of lone prompts meets with room."""
+        """The same pool with a limit that the share `goal` of prompts alone meets easily."""
         lone_s = sorted(self.services_s)[ceil(goal * len(self.services_s)) - 1]
         return replace(self, limit_s=max(self.limit_s, RELAXED * lone_s))
 

@@ -1,4 +1,4 @@
-"""Observations in which every signal is known, and one or the other of them made blind."""
+"""Observations in which every signal is known, and the same without some of them."""
 
 from collections.abc import Collection, Mapping
 from dataclasses import fields, replace
@@ -88,14 +88,14 @@ def metrics(now: float, rate: float, have: Have, **signals: float) -> FleetMetri
     )
 
 
-def blinded(seen: FleetMetrics, names: Collection[str]) -> FleetMetrics:
+def without(seen: FleetMetrics, names: Collection[str]) -> FleetMetrics:
     """The same round without these signals, in the fleet's numbers and in those of its roles."""
 
-    def without(part: FleetMetrics | RoleMetrics) -> dict[str, Signal]:
+    def unknown(part: FleetMetrics | RoleMetrics) -> dict[str, Signal]:
         return {f.name: UNKNOWN for f in fields(part) if f.name in names}
 
-    roles = tuple(replace(r, **without(r)) for r in seen.roles)  # type: ignore[arg-type]
-    return replace(seen, **without(seen), roles=roles)  # type: ignore[arg-type]
+    roles = tuple(replace(r, **unknown(r)) for r in seen.roles)  # type: ignore[arg-type]
+    return replace(seen, **unknown(seen), roles=roles)  # type: ignore[arg-type]
 
 
 def supply(have: Have) -> tuple[RoleSupply, ...]:
