@@ -40,9 +40,12 @@ def line(message: str, *values: object, **extra: object) -> dict[str, object]:
 def test_the_three_programs_have_the_same_module():
     one, *others = {
         (ROOT / path / "logs.py").read_text()
-        for path in ("operator/argosy_operator/shell/telemetry", "engine/argosy_gateway",
-                     "engine/argosy_engine")
-    }  # fmt: skip
+        for path in (
+            "operator/argosy_operator/shell/telemetry",
+            "engine/argosy_gateway",
+            "engine/argosy_engine",
+        )
+    }
     assert one
     assert others == []
 

@@ -38,9 +38,13 @@ class SimEngine:
     def entry(self) -> dict[str, object]:
         """A line of the gateway's `--endpoints` file."""
         return {
-            "name": self.name, "role": self.role, "ip": "127.0.0.1", "port": self.api,
-            "kv_port": self.kv, "revision": "0a0a0a0a",
-        }  # fmt: skip
+            "name": self.name,
+            "role": self.role,
+            "ip": "127.0.0.1",
+            "port": self.api,
+            "kv_port": self.kv,
+            "revision": "0a0a0a0a",
+        }
 
 
 def free_ports(count: int) -> list[int]:

@@ -1,4 +1,4 @@
-"""Products of this process go through the engine's own door, whatever the CPU announces."""
+"""The engine's own check of the CPU runs before the first product of this process."""
 
 import pytest
 

@@ -6,7 +6,7 @@ SPINS is a GOMP_SPINCOUNT; `two:SPINS` loads in one thread and steps in another,
 before they had a thread for both. `--engines` processes run side by side on the same cores. Prints
 medians over the runs: the time of a decode step, how often the process slept in it, and the ratio
 of the time to that of the first variant. On a machine with other work only such ratios count;
-`--alone` (root only) takes the cores from everybody else while the steps run.
+`--alone` (root only) takes the cores from all other processes while the steps run.
 """
 
 import argparse
@@ -63,11 +63,13 @@ def _run(model: Path, variant: str, engines: int, alone: bool) -> list[float]:
     command += ["--alone"] if alone else []
     children = [
         subprocess.Popen(
-            [*command, "--child", teams or "one"], stdout=subprocess.PIPE, text=True,
+            [*command, "--child", teams or "one"],
+            stdout=subprocess.PIPE,
+            text=True,
             env={**os.environ, "GOMP_SPINCOUNT": spins},
         )
         for _ in range(engines)
-    ]  # fmt: skip
+    ]
     figures = [[float(word) for word in child.communicate()[0].split()] for child in children]
     return [statistics.mean(one) for one in zip(*figures, strict=True)]
 

@@ -76,9 +76,15 @@ def test_a_penalised_sequence_does_not_say_the_same_again(tiny):
         for _ in range(40):
             start, count = (0, 3) if len(tokens) == 3 else (len(tokens) - 1, 1)
             chunk = Chunk(
-                request_id="r", tokens=tokens, block_table=[1, 2], start=start, count=count,
-                samples=True, decode=count == 1, sampling=params,
-            )  # fmt: skip
+                request_id="r",
+                tokens=tokens,
+                block_table=[1, 2],
+                start=start,
+                count=count,
+                samples=True,
+                decode=count == 1,
+                sampling=params,
+            )
             tokens.append(runner.execute(plan(chunk)).token_ids[0])
         return tokens
 

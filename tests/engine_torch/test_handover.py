@@ -38,9 +38,9 @@ def test_decode_computes_the_prompt_itself_when_no_prefill_engine_answers(fleet)
 
     _, decode, colocated = fleet
     before = decode.metric(FELL_BACK)
-    nobody = Engine(0, 0, free_port())
-    assert decode.complete("nobody is there", 16, nobody) == colocated.complete(
-        "nobody is there", 16
+    absent = Engine(0, 0, free_port())
+    assert decode.complete("no peer is there", 16, absent) == colocated.complete(
+        "no peer is there", 16
     )
     assert decode.metric(FELL_BACK) == before + 1
 

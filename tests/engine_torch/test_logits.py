@@ -66,16 +66,25 @@ def logits_of(folder, tokens):
     weights = load_weights(folder, spec, torch.float32, CPU)
     trunk = Trunk(spec, weights, max_positions=256)
     shape = PoolShape(
-        blocks=9, layers=spec.layers, kv_heads=spec.kv_heads, block_size=BLOCK,
+        blocks=9,
+        layers=spec.layers,
+        kv_heads=spec.kv_heads,
+        block_size=BLOCK,
         head_dim=spec.head_dim,
-    )  # fmt: skip
+    )
     pool = PagedPool(shape, torch.float32, CPU)
     found, start = [], 0
     for count in CHUNKS:
         chunk = Chunk(
-            request_id="r", tokens=tokens, block_table=[5, 2, 8, 1, 7, 3], start=start, count=count,
-            samples=True, decode=count == 1, sampling=SamplingParams(max_tokens=1),
-        )  # fmt: skip
+            request_id="r",
+            tokens=tokens,
+            block_table=[5, 2, 8, 1, 7, 3],
+            start=start,
+            count=count,
+            samples=True,
+            decode=count == 1,
+            sampling=SamplingParams(max_tokens=1),
+        )
         flat = flatten(step(chunk))
         ids, positions = torch.tensor(flat.token_ids), torch.tensor(flat.positions)
         rows = torch.arange(count)

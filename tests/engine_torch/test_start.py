@@ -14,7 +14,7 @@ pytestmark = pytest.mark.torch
 
 
 def test_sigterm_during_the_load_ends_the_engine_at_once_with_status_0(tmp_path):
-    os.mkfifo(tmp_path / "config.json")  # nobody writes to it: the load lasts
+    os.mkfifo(tmp_path / "config.json")  # nothing writes to it: the load does not end
     api, admin = free_ports(2)
     command = f"""engine serve --model {tmp_path} --served-name m --load-format dummy
         --host 127.0.0.1 --port {api} --admin-port {admin}"""

@@ -50,6 +50,10 @@ def _gauge(name: str, text: str, **labels: tuple[str, ...]) -> Series:
     return Series(name=name, type="gauge", help=text, labels=labels)
 
 
+def _numbers(text: str) -> tuple[float, ...]:
+    return tuple(float(word) for word in text.split())
+
+
 def _latency(name: str, text: str) -> Series:
     return Series(name=name, type="histogram", help=text, labels=_VLLM, edges=_LATENCY_S)
 
@@ -70,20 +74,15 @@ _KINDS: tuple[str, ...] = get_args(StepKind)
 _SIDES = ("send", "receive")
 _CAUSES = tuple(cause for cause in get_args(PullCause) if cause != "cancelled")
 
-# fmt: off
-_TTFT_S = (
-    0.001, 0.005, 0.01, 0.02, 0.04, 0.06, 0.08, 0.1, 0.25, 0.5, 0.75,
-    1, 2.5, 5, 7.5, 10, 20, 40, 80, 160, 640, 2560,
+_TTFT_S = _numbers(
+    "0.001 0.005 0.01 0.02 0.04 0.06 0.08 0.1 0.25 0.5 0.75 1 2.5 5 7.5 10 20 40 80 160 640 2560"
 )
 # vLLM's edges, and finer ones below 10 ms for small models
-_TPOT_S = (
-    0.001, 0.002, 0.003, 0.005, 0.0075, 0.01, 0.015, 0.02, 0.025, 0.03, 0.04, 0.05, 0.075,
-    0.1, 0.15, 0.2, 0.3, 0.4, 0.5, 0.75, 1, 2.5, 5, 7.5, 10, 20, 40, 80,
+_TPOT_S = _numbers(
+    "0.001 0.002 0.003 0.005 0.0075 0.01 0.015 0.02 0.025 0.03 0.04 0.05 0.075 0.1 0.15 0.2 0.3"
+    " 0.4 0.5 0.75 1 2.5 5 7.5 10 20 40 80"
 )
-_LATENCY_S = (
-    0.3, 0.5, 0.8, 1, 1.5, 2, 2.5, 5, 10, 15, 20, 30, 40, 50, 60, 120, 240, 480, 960, 1920, 7680,
-)
-# fmt: on
+_LATENCY_S = _numbers("0.3 0.5 0.8 1 1.5 2 2.5 5 10 15 20 30 40 50 60 120 240 480 960 1920 7680")
 _TRANSFER_S = (0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1, 2, 5, 10, 30, 60)
 _TOKENS = tuple(float(step * 10**power) for power in range(7) for step in (1, 2, 5))
 _STEP_TOKENS = (1, 8, *(2**power for power in range(4, 15)))

@@ -58,13 +58,16 @@ class VirtualEngine:
         scheduler = Scheduler(
             pool=BlockPool(num_blocks=64, block_size=BLOCK),
             limits=Limits(
-                max_num_seqs=8, max_num_batched_tokens=512, max_queue=8,
-                vocab_size=self.runner.vocab_size, pull_timeout_s=60.0,
+                max_num_seqs=8,
+                max_num_batched_tokens=512,
+                max_queue=8,
+                vocab_size=self.runner.vocab_size,
+                pull_timeout_s=60.0,
             ),
             policy=GuaranteedNoEvict(),
             eos=frozenset(),
             max_model_len=512,
-        )  # fmt: skip
+        )
         self.loop = EngineLoop(
             scheduler=scheduler,
             runner=self.runner,
@@ -87,9 +90,12 @@ class VirtualEngine:
     def ask(self, name, *, candidates=()):
         client = Client()
         request = NewRequest(
-            request_id=name, token_ids=[5] * BLOCK, arrival_s=self.now, candidates=candidates,
+            request_id=name,
+            token_ids=[5] * BLOCK,
+            arrival_s=self.now,
+            candidates=candidates,
             sampling=SamplingParams(max_tokens=100, temperature=0.0),
-        )  # fmt: skip
+        )
         assert self.loop.submit(request, client) is None
         return client
 
@@ -136,9 +142,12 @@ async def test_a_request_that_cannot_be_taken_in_is_answered_and_harms_no_other(
         await until(lambda: odd.end is not None and plain.end is not None)
         assert (odd.end, plain.end) == ("invalid", "length")
         remote = RemotePrefill(
-            request_id="far", attempt=1, token_ids=(5,), lease_s=1.0,
+            request_id="far",
+            attempt=1,
+            token_ids=(5,),
+            lease_s=1.0,
             sampling=SamplingParams(max_tokens="5"),
-        )  # fmt: skip
+        )
         engine.scheduler.refusal = lambda _: 1 / 0
         answers = []
         engine.loop.submit_remote_prefill(remote, answers.append)

@@ -48,10 +48,23 @@ class Engine:
 
 def command(api, admin, *more):
     return [
-        sys.executable, "-m", "argosy", "engine", "serve", "--model", "sim:opt-13b-a100",
-        "--served-name", "m", "--host", "127.0.0.1", "--port", str(api),
-        "--admin-port", str(admin), *more,
-    ]  # fmt: skip
+        sys.executable,
+        "-m",
+        "argosy",
+        "engine",
+        "serve",
+        "--model",
+        "sim:opt-13b-a100",
+        "--served-name",
+        "m",
+        "--host",
+        "127.0.0.1",
+        "--port",
+        str(api),
+        "--admin-port",
+        str(admin),
+        *more,
+    ]
 
 
 @contextmanager

@@ -102,7 +102,7 @@ def wait_for(loop, predicate):
     for _ in range(200):
         if predicate():
             return
-        loop.abort("nobody")  # wakes the loop
+        loop.abort("unknown")  # wakes the loop
         answers = queue.SimpleQueue()
         loop.submit_remote_prefill(order(length=1, attempt=99, lease_s=0.0), answers.put)
         answers.get(timeout=2)
