@@ -64,5 +64,5 @@ def test_a_name_that_was_found_taken_is_looked_up_again_within_half_a_minute() -
     s = model.snapshot()
     p = plan(s)
     service = next(a for a in p.actions if isinstance(a, Apply) and a.obj["kind"] == "Service")
-    again = conclude(s, p, (Outcome(service, ErrorKind.FOREIGN, "belongs to somebody else"),))
+    again = conclude(s, p, (Outcome(service, ErrorKind.FOREIGN, "has another owner"),))
     assert 1 <= again.wake_s <= 30

@@ -9,7 +9,6 @@ import pytest
 
 from argosy_operator.core.scaling.goals import Windows
 from argosy_operator.core.scaling.observe import FleetMetrics, Unknown
-from argosy_operator.ports.prometheus import metrics as adapter
 from argosy_operator.ports.prometheus.allowlist import Allowlist
 from argosy_operator.ports.prometheus.metrics import SERVERS, PrometheusMetrics, Question
 from argosy_operator.ports.prometheus.server import WORKERS_PER_SERVER
@@ -109,7 +108,7 @@ async def test_an_address_that_nobody_asks_any_more_is_closed(
     async with port_to(at_once, 5.0) as (ask, metrics):
         for number in range(5):
             await ask(f"p{number}")
-        monkeypatch.setattr(adapter, "UNUSED_S", -1.0)
+        monkeypatch.setattr("argosy_operator.ports.prometheus.metrics.UNUSED_S", -1.0)
         await ask("p5")
         assert [url.rpartition("/")[2] for url in metrics._servers] == ["p5"]
     await gone()

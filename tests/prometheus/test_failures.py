@@ -1,4 +1,4 @@
-"""Whatever Prometheus' side does wrong becomes Unknown with a reason, in time."""
+"""Every failure of Prometheus becomes Unknown with a reason, in time."""
 
 import asyncio
 import socket

@@ -16,7 +16,6 @@ from argosy_operator.core.fleet.objects import FleetKey
 from argosy_operator.core.scaling.goals import Windows
 from argosy_operator.core.scaling.observe import FleetMetrics, Unknown, Value
 from argosy_operator.core.scaling.signals.samples import RECEIVED, RUNNING
-from argosy_operator.ports.prometheus import server as http
 from argosy_operator.ports.prometheus.allowlist import Allowlist
 from argosy_operator.ports.prometheus.metrics import PrometheusMetrics, Question
 from argosy_operator.ports.prometheus.rounds import SPREAD_SHARE, SharedRounds
@@ -173,7 +172,7 @@ async def test_a_row_of_another_shape_leaves_only_its_own_fleet_without_metrics(
 async def test_a_fleet_with_far_too_many_series_leaves_only_itself_without_metrics(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(http, "LARGEST_ANSWER", 200_000)
+    monkeypatch.setattr("argosy_operator.ports.prometheus.server.LARGEST_ANSWER", 200_000)
     prometheus = Prometheus(fleets(16))
     flood = prometheus.fleets[5]
     prometheus.extra[RUNNING] = [running(flood, f"engine-{n}", 1) for n in range(2000)]

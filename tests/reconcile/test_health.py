@@ -41,7 +41,7 @@ async def troubles(health: Health, for_s: float) -> set[str]:
     found, end = set(), loop.time() + for_s
     while loop.time() < end:
         await asyncio.sleep(10)
-        found.add(health.trouble() or "")
+        found.add(health.stuck() or "")
     return found - {""}
 
 

@@ -1,4 +1,4 @@
-"""The Lease and its gate in virtual time: nobody writes while another may lead."""
+"""The Lease and its gate in virtual time: no replica writes while another may lead."""
 
 import asyncio
 from typing import Any
@@ -62,7 +62,7 @@ class OneLease:
         assert self.obj is not None
         version = self.obj["metadata"]["resourceVersion"]
         if obj["metadata"]["resourceVersion"] != version:
-            raise ClusterError(ErrorKind.CONFLICT, "update Lease", "somebody was faster")
+            raise ClusterError(ErrorKind.CONFLICT, "update Lease", "another client was faster")
         return self._store(obj, version + 1)
 
     def _store(self, obj: dict[str, Any], version: int) -> dict[str, Any]:

@@ -19,7 +19,7 @@ FLEETS = 150
 
 
 class Bell:
-    """Stands for kopf: rings for every fleet at once, as its first list does."""
+    """In place of kopf: enqueues every fleet at once, as its first list does."""
 
     def __init__(self, _access: object, _namespace: object, enqueue: Any) -> None:
         self._enqueue = enqueue

@@ -148,7 +148,7 @@ def test_a_restarted_operator_writes_nothing_at_a_fixed_point(running):
     fleet = running.fleet()
     second = running.operator("two")
     running.until("a round", lambda: second.metric("argosy_operator_reconcile_total") >= 1)
-    time.sleep(3)  # whatever its watches still deliver
+    time.sleep(3)  # for what its watches still deliver
     assert second.metric("argosy_operator_writes_total") == 0
     assert running.fleet() == fleet
 

@@ -2,7 +2,8 @@
 
 `Access` reads the mounted ServiceAccount or a kubeconfig (tokens, certificates, exec users)
 through `kubernetes.aio` and hands the result to `cluster.py` and, through `login()`, to kopf, whose
-own login handlers know neither exec users nor rotated tokens. Tokens are read again every minute.
+own login handlers support neither exec users nor rotated tokens. Credentials are read again every
+minute.
 """
 
 import os
@@ -24,19 +25,25 @@ REREAD_S = 60.0
 
 
 class AccessError(Exception):
-    """No usable credentials; the text says where they were looked for."""
+    """No usable credentials; the message says where the operator looked for them."""
 
 
 @dataclass(frozen=True, slots=True)
 class Login:
-    """The credentials as values, for a client that is not ours."""
+    """The credentials as values, for kopf's client."""
 
     server: str
+    """URL of the API server."""
     ca_path: str | None
+    """File of the certificate authority; None: that of the system."""
     verify: bool
+    """False only if the kubeconfig says insecure-skip-tls-verify."""
     cert_path: str | None
+    """File of the client certificate."""
     key_path: str | None
+    """File of its key."""
     scheme: str | None
+    """Of the Authorization header, such as Bearer."""
     token: str | None
 
 
@@ -47,12 +54,12 @@ class Access:
         self.kubeconfig = kubeconfig or os.environ.get("KUBECONFIG") or None
 
     async def configuration(self) -> Configuration:
-        """A fresh configuration that keeps its token fresh."""
+        """A new configuration, which reads its credentials again once a minute."""
         configuration = Configuration()
         if await self._fill(configuration):
             hook: Any = _Reread(self._fill)  # the client's own type for it is None
             configuration.refresh_api_key_hook = hook
-        # retries would hide throttling and time-outs from the loop, which backs off by itself
+        # The loop backs off by itself; retries of the client would hide throttling from it.
         configuration.retries = None
         return configuration
 
@@ -70,15 +77,15 @@ class Access:
         )
 
     def namespace(self) -> str:
-        """The namespace that kubectl would take: the current context's, else `default`."""
+        """The namespace that kubectl uses: that of the current context, else `default`."""
         try:
             _, current = list_kube_config_contexts(self.kubeconfig)
         except (ConfigException, OSError):
-            return "default"  # whoever connects says what is wrong with the file
+            return "default"  # connecting fails next, and says what is wrong with the file
         return str(current["context"].get("namespace") or "default")
 
     async def _fill(self, configuration: Configuration) -> bool:
-        """Read the credentials; True where somebody must read them again in time."""
+        """Read the credentials. True if they must be read again from time to time."""
         in_cluster = self.kubeconfig is None and "KUBERNETES_SERVICE_HOST" in os.environ
         try:
             if in_cluster:

@@ -1,8 +1,8 @@
 """The admin port of engine pods: drain, and what is still running there.
 
-The annotation on the pod is what makes it drain; these calls only hasten the engine, so a pod that
-does not answer costs time and nothing else. An order to drain wears off in the engine unless it is
-repeated, so that a recall may be lost, too.
+The annotation on the pod makes it drain; these calls only make the engine stop earlier, so a pod
+that does not answer costs time and nothing else. The engine forgets a request to drain unless it is
+repeated, so a lost call that takes it back does no harm either.
 """
 
 import asyncio
@@ -17,10 +17,10 @@ TIMEOUT_S = 1.0
 
 
 class HttpEngines:
-    """`protocols.Engines` over HTTP. Time-outs are short: the loop asks again."""
+    """`protocols.Engines` over HTTP. Time-outs are short, because the loop asks again."""
 
     def __init__(self) -> None:
-        # pods are reached directly; a proxy of the environment is for the world outside
+        # Pods are reached directly; a proxy from the environment is for other addresses.
         limits = httpx.Limits(max_connections=None, max_keepalive_connections=20)
         self._http = httpx.AsyncClient(timeout=TIMEOUT_S, limits=limits, trust_env=False)
 
@@ -28,7 +28,7 @@ class HttpEngines:
         await self._http.aclose()
 
     async def load(self, ip: str) -> Load | None:
-        """GET /drain; None where the pod does not answer or answers something else."""
+        """GET /drain; None if the pod does not answer, or not as an engine does."""
         answer = await self._ask("GET", ip)
         if answer is None:
             return None

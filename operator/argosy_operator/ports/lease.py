@@ -1,11 +1,11 @@
 """Leadership: one Lease, and the gate that every write passes.
 
-The Lease is taken when nobody renewed it for its duration as seen by *our* monotonic clock (the
-times in it are for people; clocks of machines differ) and renewed every two seconds. The term ends
-by itself `TERM_S` after the last renewal was asked for, before another may take the Lease. A write
-gets no more time than the term has left, so it ends before another may write; a process that was
-stopped and goes on finds its term over. Election does not fence; ending the process does, and that
-is the caller's part.
+The Lease is taken when it was not renewed for its duration, measured on this process' monotonic
+clock: clocks of machines differ, and the times in the Lease are for people. It is renewed every two
+seconds. The leader's term ends `TERM_S` after the last successful renewal was sent, before another
+replica may take the Lease. A write gets no more time than the term has left, so it ends before
+another replica may write. A process that was suspended finds its term over when it goes on.
+Election does not fence; ending the process does, and `shell/app.py` does that.
 """
 
 import asyncio
@@ -22,16 +22,24 @@ from argosy_operator.ports.protocols import ClusterError
 log = logging.getLogger("argosy.lease")
 
 DURATION_S = 15.0
+"""Another replica takes a Lease that was not renewed for so long."""
 TERM_S = 10.0
+"""The leader stops writing so long after its last renewal: well before `DURATION_S`."""
 RETRY_S = 2.0
-AGAIN_S = 0.5  # after a renewal that failed: the term is running out
+"""Between two renewals, and between two looks of a standby."""
+AGAIN_S = 0.5
+"""After a renewal that failed, because the term is running out."""
 TRY_S = 4.0
-CONFLICTS = 3  # in one try: another client writes the Lease again and again
+"""Limit of one renewal, conflicts included."""
+CONFLICTS = 3
+"""Writes in one try that may meet another client's write."""
 REFUSED_S = 120.0
-"""How long a standby tries on after 401 and 403: an API server that restarts answers them until its
+"""How long a standby goes on after 401 and 403: an API server that restarts answers them until its
 caches are warm."""
 MARGIN_S = 0.5
+"""A write ends so long before the term does."""
 LEAST_S = 1.0
+"""A write that would get less time is not begun."""
 
 
 class Term:
@@ -57,7 +65,7 @@ class Term:
         return min(longest_s, left_s)
 
     def extend(self, asked_at: float) -> None:
-        """The Lease is ours, as of a call that was begun at `asked_at`."""
+        """The Lease is ours, by a call that was sent at `asked_at`."""
         self._until = asked_at + TERM_S
 
     def close(self) -> None:
@@ -75,24 +83,26 @@ class Lease:
     ) -> None:
         self._cluster, self._term = cluster, term
         self._namespace, self._name, self._holder = namespace, name, holder
-        self._seen: tuple[object, float] | None = None  # (what the Lease said, since when)
-        self._ours: Object | None = None  # the Lease as the server has it after our last write
+        self._seen: tuple[object, float] | None = None
+        """Holder and renewal as last seen, and since when."""
+        self._ours: Object | None = None
+        """The Lease as the server has it after our last write."""
 
     async def acquire(self, looked: Callable[[], None] = lambda: None) -> None:
-        """Return when we lead. `looked` is called after every look at the Lease, failed ones
-        included. Raises ClusterError when the API server refuses for `REFUSED_S`."""
+        """Return when this process leads. `looked` is called after every look at the Lease, failed
+        ones included. Raises ClusterError if the API server refuses for `REFUSED_S`."""
         refused_at: float | None = None
-        told = ""
+        logged = ""
         while True:
             try:
                 async with asyncio.timeout(TRY_S):
                     if await self._try():
                         return
-                refused_at, told = None, ""
+                refused_at, logged = None, ""
             except (ClusterError, TimeoutError) as error:
-                if told != _said(error):
-                    told = _said(error)
-                    log.warning("the Lease cannot be read or written; trying on: %s", told)
+                if logged != _text(error):
+                    logged = _text(error)
+                    log.warning("the Lease cannot be read or written; trying again: %s", logged)
                 if not _refused(error):
                     refused_at = None
                 elif refused_at is None:
@@ -103,8 +113,8 @@ class Lease:
             await asyncio.sleep(RETRY_S)
 
     async def hold(self, renewed: Callable[[], None] = lambda: None) -> str:
-        """Renew until the term is over or another replica holds the Lease; the gate is closed when
-        this returns the reason. `renewed` is called after every try, failed ones included."""
+        """Renew until the term is over or another replica holds the Lease. Returns the reason; the
+        gate is closed then. `renewed` is called after every try, failed ones included."""
         reason, pause_s = "the Lease could not be renewed in time", RETRY_S
         while self._term.open:
             await asyncio.sleep(pause_s)
@@ -116,14 +126,14 @@ class Lease:
                 pause_s = RETRY_S
             except (ClusterError, TimeoutError) as error:
                 pause_s = AGAIN_S
-                reason = f"the Lease could not be renewed: {_said(error)}"
+                reason = f"the Lease could not be renewed: {_text(error)}"
                 log.warning("%s", reason)
             renewed()
         self._term.close()
         return reason
 
     async def release(self) -> None:
-        """Let the next one in at once. Only after the gate is closed and no write is under way."""
+        """Let another replica take over at once. Only when no write is in progress."""
         self._term.close()
         lease = await self._get()
         if lease is not None and lease["spec"].get("holderIdentity") == self._holder:
@@ -131,10 +141,10 @@ class Lease:
             await self._cluster.replace({**lease, "spec": spec})
 
     async def _try(self) -> bool:
-        """Take or renew the Lease; True when it is ours, False when another replica holds it.
+        """Take or renew the Lease. True if it is ours, False if another replica holds it.
 
-        Our own Lease is written without a look at it first. When another client wrote it (an
-        administrator's annotation is enough), it is read again: who holds it decides.
+        Our own Lease is written without reading it first. If another client wrote it meanwhile,
+        such as an administrator who annotated it, it is read again, and its holder decides.
         """
         for _ in range(CONFLICTS):
             asked_at = self._term.now()
@@ -153,13 +163,13 @@ class Lease:
                 continue
             self._term.extend(asked_at)
             return True
-        raise ClusterError(ErrorKind.CONFLICT, "update Lease", "others write it again and again")
+        raise ClusterError(ErrorKind.CONFLICT, "update Lease", "other clients keep writing it")
 
     async def _get(self) -> Object | None:
         return await self._cluster.get("Lease", self._namespace, self._name)
 
     def _free(self, lease: Object) -> bool:
-        """Ours, given up, or not renewed for its duration since we first saw it like this."""
+        """Ours, given up, or not renewed for its duration since it was first seen like this."""
         spec = lease["spec"]
         if spec.get("holderIdentity") in (self._holder, "", None):
             return True
@@ -194,7 +204,7 @@ class Lease:
         }
 
 
-def _said(error: Exception) -> str:
+def _text(error: Exception) -> str:
     return str(error) or f"no answer within {TRY_S:.0f} s"
 
 

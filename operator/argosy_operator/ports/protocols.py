@@ -1,4 +1,4 @@
-"""The seams to the outside: what the loop needs of the cluster, of metrics and of engine pods.
+"""Protocols of the outside world: what the loop needs of the cluster, metrics and engine pods.
 
 `cluster.py`, `prometheus/metrics.py`, `engines.py` and `lease.py` fulfil them; `shell/app.py` wires
 them up. A failure of the API server arrives as a `ClusterError` with an `ErrorKind`, never as a
@@ -18,16 +18,15 @@ from argosy_operator.core.scaling.observe import FleetMetrics
 
 @dataclass(eq=False)  # not frozen: Python writes an exception's traceback as it passes
 class ClusterError(Exception):
-    """A call to the API server that did not do what was asked.
-
-    `what` is verb, kind and name in words; `message` the server's own sentence.
-    `retry_after_s` is the server's wish where it gave one.
-    """
+    """A call to the API server that failed."""
 
     kind: ErrorKind
     what: str
+    """Verb, kind and name, such as `apply Deployment chat-gateway`."""
     message: str
+    """The server's own sentence."""
     retry_after_s: float | None = None
+    """The server's Retry-After."""
 
     def __str__(self) -> str:
         return f"{self.what}: {self.kind}: {self.message}"
@@ -43,17 +42,18 @@ class Cluster(Protocol):
     async def create(self, obj: Object) -> Object: ...
 
     async def apply(self, obj: Object, uid: str | None, *, status: bool = False) -> Object:
-        """Server-side apply as `argosy`; with a uid: forced, and only on that very object."""
+        """Server-side apply as `names.FIELD_MANAGER`. With a uid: forced, and only on the object
+        that has it."""
 
     async def scale(
         self, kind: str, namespace: str, name: str, replicas: int, resource_version: str | None
     ) -> None:
-        """Write the scale subresource; with a resourceVersion: only if it is still that one."""
+        """Write the scale subresource. With a resourceVersion: only if it is still that one."""
 
     async def annotate(
         self, kind: str, namespace: str, name: str, uid: str, values: Mapping[str, str | None]
     ) -> None:
-        """Set annotations, remove those whose value is None."""
+        """Set annotations; remove those whose value is None."""
 
     async def delete(self, kind: str, namespace: str, name: str, uid: str) -> None: ...
 
@@ -87,7 +87,7 @@ class Metrics(Protocol):
 
 
 class Engines(Protocol):
-    """The admin port of engine pods. A pod that does not answer in time gives None or False."""
+    """The admin port of engine pods. None or False if a pod does not answer in time."""
 
     async def load(self, ip: str) -> Load | None: ...
 
@@ -97,8 +97,8 @@ class Engines(Protocol):
 
 
 class Gate(Protocol):
-    """Asked before every write; closes before the leadership is lost."""
+    """Asked before every write. It closes before another replica may lead."""
 
     def allowance_s(self, longest_s: float) -> float:
-        """How long a write that begins now may last, at most `longest_s`, in seconds. Raises
-        ClusterError(NOT_LEADER) unless this process leads for long enough to write at all."""
+        """Seconds that a write which begins now may last, `longest_s` at most. Raises
+        ClusterError(NOT_LEADER) if this process does not lead for long enough to write."""

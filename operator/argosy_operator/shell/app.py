@@ -1,8 +1,7 @@
-"""The operator as a process: builds the ports, leads or waits, and ends when it may not lead.
+"""The operator as a process: builds the ports, leads or stands by, and ends when it may not lead.
 
-Order matters: probes first, then the election, then the watches. Losing the Lease, or kopf's end,
-closes the gate before anything else and then ends the process with status 1; a clean process is the
-cheapest way back to a known state.
+The order is: probes, election, watches. If the Lease is lost or kopf ends, the gate closes first;
+then the process ends with status 1. A new process is the simplest way back to a known state.
 """
 
 import asyncio
@@ -38,29 +37,31 @@ log = logging.getLogger("argosy.app")
 
 @dataclass(frozen=True, slots=True)
 class Options:
-    """What `argosy operator run` was started with. `namespace` None: all.
-
-    `kube_api_qps`, `kube_api_burst`: calls to the API server, those of the Lease and of the watches
-    apart.
-    """
+    """What `argosy operator run` was started with; `cli/run.py` has the flags."""
 
     images: Images
     namespace: str | None = None
+    """Whose fleets are served; None: those of all namespaces."""
     prometheus_url: str | None = None
+    """For fleets that name no server of their own."""
     prometheus_token_file: Path | None = None
+    """Bearer token for `prometheus_url`, and for no other address."""
     prometheus_allowed: Allowlist = NOTHING_ELSE
+    """Addresses that fleets may name in spec.metrics.prometheus.url."""
     lease_namespace: str = "default"
     lease_name: str = "argosy-operator"
     metrics_port: int = 8081
     kubeconfig: str | None = None
+    """None: $KUBECONFIG, else the pod's ServiceAccount."""
     kube_api_qps: float = rate_limit.QPS
+    """Calls a second to the API server on average, without those of the Lease and of watches."""
     kube_api_burst: int = rate_limit.BURST
     gpu_budget: int | None = None
     """GPUs that all fleets may hold together; None: no limit."""
 
 
 async def run(options: Options) -> int:
-    """Run until told to stop (0) or until this process may no longer lead (1)."""
+    """Run until SIGTERM or SIGINT (returns 0), or until this process may no longer lead (1)."""
     access, term = Access(options.kubeconfig), Term()
     stop = asyncio.Event()
     for number in (signal.SIGTERM, signal.SIGINT):
@@ -126,14 +127,14 @@ async def _serve_term(
     if held.done() or trigger.ended.done():
         await workers.close()
         log.error("ending: %s", held.result() if held.done() else trigger.ended.result())
-        # kopf's thread may hang in a call; nothing is left that must be finished
+        # kopf's thread may hang in a call, and nothing is left that must be finished.
         return 1
     held.cancel()
-    # the next leader may write as soon as the Lease is given back: our last write ends before
+    # The next leader may write once the Lease is released, so our last write ends before.
     await workers.close(LAST_WRITE_S)
     trigger.stop()
     try:
         await lease.release()
     except ClusterError as error:
-        log.warning("the Lease was not given back: %s", error)
+        log.warning("the Lease was not released; the next leader waits for its end: %s", error)
     return 0

@@ -1,11 +1,10 @@
-"""Carries out a plan's orders through the ports: writes one after the other, then all calls to
-engines together.
+"""Carries out a plan's actions through the ports: writes in sequence, then calls to engines.
 
-A foreign object is recognised here once more, at the moment of writing: what the snapshot did not
-see is looked up by name before it is created or taken for ours. An order that fails stops those
-that need it and no others; losing the leadership, a throttling server and an unreachable one stop
-all. A call without a proper answer may be the server's fault or that of a webhook for one object:
-the server is asked for the fleet to tell them apart.
+Ownership is checked once more before a write: an object that the snapshot did not have is read by
+name before it is created or applied. An action that fails stops the actions that need it. Losing
+the leadership, a throttling server and an unreachable server stop all. A call without an answer may
+be the fault of the server or of a webhook for one object: a second call, for the fleet itself,
+shows which.
 """
 
 from collections.abc import Sequence
@@ -35,12 +34,12 @@ STOP_AT = (ErrorKind.NOT_LEADER, ErrorKind.THROTTLED, ErrorKind.TRANSPORT, Error
 GONE_IS_DONE = (ErrorKind.NOT_FOUND, ErrorKind.GONE)
 Write = Create | Apply | Scale | Delete | AnnotatePod
 MOST_FAILED = 4
-"""Each call without an answer costs ten seconds; after so many the rest waits for the next round,
-which begins with what has not failed."""
+"""Each call without an answer costs ten seconds. After so many the rest waits for the next round,
+which starts with actions that have not failed."""
 
 
 class StoppedError(Exception):
-    """The remaining orders were not tried; `outcomes` are those of the ones that were."""
+    """The remaining actions were not tried; `outcomes` has those that were."""
 
     def __init__(self, outcomes: tuple[Outcome, ...], error: ClusterError) -> None:
         super().__init__(str(error))
@@ -50,8 +49,8 @@ class StoppedError(Exception):
 async def execute(
     cluster: Cluster, engines: Engines, fleet: ServingDeployment, actions: Sequence[Action]
 ) -> tuple[Outcome, ...]:
-    """Outcomes in the order of the actions, those of engines last. Raises StoppedError where going
-    on makes no sense."""
+    """Outcomes in the order of the actions, those of engines last. Raises StoppedError if the other
+    actions would fail as well."""
     outcomes: list[Outcome] = []
     undone: set[str] = set()
     calls: list[HastenDrain | TakeWorkAgain] = []
@@ -80,7 +79,7 @@ async def execute(
 
 
 async def _call(engines: Engines, action: HastenDrain | TakeWorkAgain) -> bool:
-    """One call to an engine. An engine that does not answer is asked again in the next round."""
+    """One call to an engine. If it does not answer, the next round calls again."""
     match action:
         case HastenDrain(_, ip):
             return await engines.drain(ip)
@@ -89,7 +88,7 @@ async def _call(engines: Engines, action: HastenDrain | TakeWorkAgain) -> bool:
 
 
 async def error_kind(cluster: Cluster, fleet: ServingDeployment, error: ClusterError) -> ErrorKind:
-    """FAILED instead of TRANSPORT where the server answers another call."""
+    """FAILED instead of TRANSPORT if the server answers another call."""
     if error.kind is not ErrorKind.TRANSPORT:
         return error.kind
     try:
@@ -122,7 +121,7 @@ async def _one(cluster: Cluster, fleet: ServingDeployment, action: Write) -> Out
 async def _create(
     cluster: Cluster, fleet: ServingDeployment, action: Create | Apply, obj: Object
 ) -> Outcome:
-    """Create what is not there, apply to what is ours, leave what is not."""
+    """Create an object that does not exist, apply to one that is ours, and leave others alone."""
     kind, name = obj["kind"], obj["metadata"]["name"]
     live = await cluster.get(kind, fleet.namespace, name)
     if live is None:
@@ -130,8 +129,8 @@ async def _create(
             return Outcome(action, applied=await cluster.create(obj))
         return Outcome(action, applied=await cluster.apply(obj, None))
     if not is_owned(live, fleet.metadata.uid):
-        return Outcome(action, ErrorKind.FOREIGN, f"{kind} {name} belongs to somebody else")
-    # Ours, without our label: somebody removed it. Replicas are left as they are.
+        return Outcome(action, ErrorKind.FOREIGN, f"{kind} {name} has another owner")
+    # Ours, but the label that the list selects by was removed. Replicas stay as they are.
     spec = {key: value for key, value in obj.get("spec", {}).items() if key != "replicas"}
     ours = {**obj, "spec": spec} if isinstance(action, Create) else obj
     return Outcome(action, applied=await cluster.apply(ours, live["metadata"]["uid"]))

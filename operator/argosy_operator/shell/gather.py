@@ -1,7 +1,7 @@
 """Snapshot of one fleet: fresh lists from the API server, limited to the fleet by its label.
 
-Fresh lists instead of caches: a plan never acts on what a watch has not delivered yet, and there is
-nothing to be kept in step. Engines are asked only where pods leave, or a victim is to be chosen;
+Lists are read anew in every round instead of cached, so a plan never waits for what a watch has not
+delivered yet. Engines are asked only if their pods drain or a pod must be chosen for removal;
 metrics only when the scaling law is due.
 """
 
@@ -39,19 +39,20 @@ CHILD_KINDS = (
 
 @dataclass(frozen=True, slots=True)
 class Sources:
-    """Where snapshots come from."""
+    """Where snapshots come from, and where plans go to."""
 
     cluster: Cluster
     metrics: Metrics
     engines: Engines
     images: Images
+    """Default images of engines and gateways, which are rendered into Deployments."""
     budget: BudgetBoard = field(default_factory=BudgetBoard)
 
 
 async def gather(
     sources: Sources, fleet: ServingDeployment, memory: LoopMemory, clock: Clock
 ) -> Snapshot:
-    """Everything `plan` may know. Raises ClusterError where the API server does not answer."""
+    """Everything that `plan` may know. Raises ClusterError if a list cannot be read."""
     selector = f"{names.FLEET}={fleet.name}"
     lists = await asyncio.gather(
         *(sources.cluster.list(kind, fleet.namespace, selector) for kind in CHILD_KINDS),

@@ -1,4 +1,4 @@
-"""Reads a fleet and writes back what is said about it: status, Events, the log."""
+"""Reads a fleet, and reports what was done: status, Events, log lines."""
 
 import logging
 import socket
@@ -30,13 +30,13 @@ MISSING_RULE = (
 
 
 async def read_fleet(sources: Sources, raw: Object, now: float) -> ServingDeployment | None:
-    """The fleet as values; None, with a condition that says why, where it cannot be read."""
+    """The fleet as values. None if its spec is invalid; a condition says why then."""
     try:
         return ServingDeployment.model_validate(raw)
     except ValidationError as error:
         first = error.errors()[0]
         where = ".".join(str(part) for part in first["loc"])
-        # pydantic's own first words; the rest is the sentence that the API server has, too
+        # Without pydantic's prefix the sentence is the one that the API server gives.
         message = f"{where}: {first['msg'].removeprefix('Value error, ')}"
         old = raw.get("status", {}).get("conditions") or []
         conditions = unreadable_fleet(raw["metadata"]["generation"], old, message, now)
@@ -61,8 +61,8 @@ async def write_list_forbidden(
 async def write_status(
     sources: Sources, snapshot: Snapshot, draft: Draft, outcomes: tuple[Outcome, ...]
 ) -> None:
-    """Status of the fleet and of its ServingRoles, each only where it differs; an Event where the
-    fleet has come to need a person."""
+    """Status of the fleet and of its ServingRoles, each only if it changed; an Event if a person
+    must act from now on."""
     status, meta = status_of(snapshot, draft, outcomes), dump(snapshot.fleet.metadata)
     if status != snapshot.fleet.status:
         obj = _status(meta, "ServingDeployment", dump(status))
@@ -81,7 +81,7 @@ async def write_status(
 async def publish(
     sources: Sources, snapshot: Snapshot, planned: Plan, outcomes: tuple[Outcome, ...]
 ) -> None:
-    """Events and log lines of what was done and of what could not be done."""
+    """Log the outcomes, and publish the plan's Events."""
     for outcome in outcomes:
         if outcome.error is None:
             level = logging.INFO if is_write(outcome.action) else logging.DEBUG
@@ -104,9 +104,8 @@ async def publish(
 
 
 async def _send(sources: Sources, snapshot: Snapshot, event: Event) -> bool:
-    """An Event may fail without harm; where the server is away or we do not lead, all would.
-
-    False where the next one would fail, too, and each costs the time of a call that hangs."""
+    """Create one Event; its failure does no harm. False if the next one would hang and fail, too.
+    Raises ClusterError if the server is unreachable or this process does not lead."""
     log.info("%s: %s", event.reason, event.message)
     try:
         await sources.cluster.create(manifest(snapshot.fleet, event, snapshot.now, REPORTER))
@@ -120,7 +119,7 @@ async def _send(sources: Sources, snapshot: Snapshot, event: Event) -> bool:
 
 
 async def _put(sources: Sources, snapshot: Snapshot, obj: Object, uid: str) -> None:
-    """Write one status. One that cannot be written keeps nothing else from being done."""
+    """Write one status. If only this one cannot be written, the round goes on."""
     try:
         await sources.cluster.apply(obj, uid, status=True)
     except ClusterError as error:

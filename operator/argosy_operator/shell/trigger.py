@@ -1,8 +1,8 @@
 """kopf is only a trigger: every watch event enqueues its fleet's key.
 
-kopf runs in its own thread with its own event loop and registry, because at its end it cancels
-every task of its loop that it did not know. It posts nothing, stores nothing, sets no finalizer,
-and logs in with the same `Access` as the operator's own client.
+kopf runs in a thread with an event loop of its own, because it cancels every task of its loop when
+it ends. It posts no Events, stores nothing, sets no finalizer, and logs in with the same `Access`
+as the operator's own client.
 """
 
 import asyncio
@@ -32,7 +32,7 @@ Enqueue = Callable[[tuple[str, str], int | None], None]
 
 
 class Trigger:
-    """`start` begins to watch; `ended` is set when kopf stopped, which ends the process."""
+    """`start` begins to watch. `ended` gets the reason when kopf stops; the process ends then."""
 
     def __init__(self, access: Access, namespace: str | None, enqueue: Enqueue) -> None:
         self._access, self._namespace, self._enqueue = access, namespace, enqueue
@@ -125,7 +125,7 @@ def settings() -> kopf.OperatorSettings:
     s.persistence.finalizer = f"{GROUP}/unused"
     s.process.ultimate_exiting_timeout = 30
     for group, _, plural in CHILDREN:
-        # only our children are watched, not every pod of the cluster
+        # Only objects with the fleet label are watched, not every pod of the cluster.
         s.watching.label_selectors[kopf_selector(group, plural)] = names.FLEET
     return s
 

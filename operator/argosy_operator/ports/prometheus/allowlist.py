@@ -1,10 +1,10 @@
 """Which addresses of Prometheus a user's object may name, checked by name and again by address.
 
-Entries come from the operator's command line (chart value `prometheus.allowed`). `prometheus.py`
-asks `names` before a server is made and mounts `GuardedAdapter`, which looks at the address that a
-connection really has: a name that resolves to loopback or to a foreign network is cut off before a
-byte is sent. Without this, a user who may create a fleet could make the operator connect to any
-address of the cluster (server-side request forgery, CWE-918).
+Entries come from the operator's command line (chart value `prometheus.allowed`). `metrics.py` asks
+`permits` first; `server.py` mounts `GuardedAdapter`, which checks the address that a connection has
+in the end. A name that resolves to loopback or to another network is cut off before a byte is sent.
+Without this, a user who may create a fleet could make the operator connect to any address of the
+cluster (server-side request forgery, CWE-918).
 """
 
 import ipaddress
@@ -30,12 +30,13 @@ class NotAllowedError(OSError):
 
 @dataclass(frozen=True, slots=True)
 class Entry:
-    """`host:port`, `*.suffix:port` or `network/bits:port`. `host` is without brackets."""
+    """`host:port`, `*.suffix:port` or `network/bits:port`."""
 
     host: str
+    """Lower case, an IPv6 address without its brackets; or `*.suffix`."""
     port: int
     network: Network | None = None
-    """Set for an entry by address; `host` is then unused."""
+    """Set for an entry by address; `host` is unused then."""
 
     @classmethod
     def of(cls, text: str) -> "Entry":
@@ -56,7 +57,7 @@ class Entry:
         return cls("", number, network)
 
     def is_named(self, host: str, port: int) -> bool:
-        """Does the entry name this host, whatever its address?"""
+        """Whether the entry names this host. Its address is not looked at."""
         if self.network is not None or port != self.port:
             return False
         wildcard = self.host.startswith("*.") and host.endswith(self.host[1:])
@@ -65,7 +66,7 @@ class Entry:
 
 @dataclass(frozen=True, slots=True)
 class Allowlist:
-    """Addresses beside the operator's own Prometheus. Empty: none."""
+    """Addresses that are allowed beside the operator's own Prometheus. Empty: none."""
 
     entries: tuple[Entry, ...] = ()
 
@@ -74,14 +75,14 @@ class Allowlist:
         return cls(tuple(Entry.of(text) for text in texts))
 
     def permits(self, url: str) -> bool:
-        """May the address be tried at all? Decided by its text alone, so the answer tells nothing
+        """Whether the URL may be tried at all. Its text alone decides, so the answer says nothing
         about the network."""
         host, port = _place(url)
         by_address = (e for e in self.entries if e.network is not None and e.port == port)
         return bool(host) and (self._named(host, port) or any(by_address))
 
     def admits(self, url: str, address: str) -> bool:
-        """May bytes be sent to this address of the URL's host?"""
+        """Whether bytes may be sent to this address of the URL's host."""
         host, port = _place(url)
         ip = ipaddress.ip_address(address.partition("%")[0])
         if isinstance(ip, ipaddress.IPv6Address) and ip.ipv4_mapped is not None:
@@ -97,7 +98,7 @@ class Allowlist:
 
 
 NOTHING_ELSE = Allowlist()
-"""Only the Prometheus that the operator was installed with."""
+"""Only the Prometheus that the operator was installed with is allowed."""
 
 
 def _place(url: str) -> tuple[str, int]:

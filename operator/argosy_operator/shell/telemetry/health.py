@@ -1,9 +1,8 @@
 """/health, /ready and /metrics on the admin port.
 
-/health follows progress, not the HTTP server and not the API server: a round that neither ends nor
-fails in its time, or an event loop that no longer turns, fails it. A call that waits for the API
-server does not hang, because it has a deadline and its failure is progress: a restart does not
-help while the API server is away. Standbys are healthy and ready: they hold the Lease's place.
+/health follows progress. It fails if a round neither ends nor fails in time, or if the event loop
+hangs. A call that waits for the API server has a deadline, and its failure is progress: a restart
+does not help while the API server is away. Standbys are healthy and ready.
 """
 
 import asyncio
@@ -13,12 +12,13 @@ from collections.abc import Mapping
 from prometheus_client import CONTENT_TYPE_LATEST, generate_latest
 
 STUCK_S = 120.0
+"""Without progress for so long, the process should be restarted."""
 REQUEST_LIMIT_S = 5.0
 
 
 class Health:
-    """What the probes ask. `beat` is called after every try to take or renew the Lease, whether it
-    worked or not."""
+    """What the probes ask. `beat` is called after every attempt to take or renew the Lease,
+    successful or not."""
 
     def __init__(self, busy_since: Mapping[tuple[str, str], float]) -> None:
         self._busy_since = busy_since
@@ -28,11 +28,11 @@ class Health:
     def beat(self) -> None:
         self._beat_at = time.monotonic()
 
-    def trouble(self) -> str | None:
-        """Why this process should be started anew; None while it makes progress."""
+    def stuck(self) -> str | None:
+        """Why this process should be restarted; None while it makes progress."""
         now = time.monotonic()
         if now - self._beat_at > STUCK_S:
-            return f"no try to renew the Lease for {now - self._beat_at:.0f} s"
+            return f"no attempt to renew the Lease for {now - self._beat_at:.0f} s"
         for key, since in self._busy_since.items():
             if now - since > STUCK_S:
                 return f"the round of {'/'.join(key)} has lasted {now - since:.0f} s"
@@ -40,7 +40,7 @@ class Health:
 
 
 async def serve(health: Health, host: str, port: int) -> asyncio.Server:
-    """Answer the probes and Prometheus. Small enough to need no web framework."""
+    """Answer the probes and Prometheus. Too small to need a web framework."""
 
     async def answer(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         try:
@@ -56,7 +56,7 @@ async def serve(health: Health, host: str, port: int) -> asyncio.Server:
                 writer.write(head.encode() + body)
                 await writer.drain()
         except (TimeoutError, ConnectionError, ValueError):
-            pass  # a client that is slow or talks something else is not our trouble
+            pass  # a client that is slow or does not speak HTTP
         finally:
             writer.close()
 
@@ -67,9 +67,9 @@ def _page(health: Health, path: str) -> tuple[str, str, bytes]:
     if path == "/metrics":
         return "200 OK", CONTENT_TYPE_LATEST, generate_latest()
     if path == "/health":
-        trouble = health.trouble()
-        status = "200 OK" if trouble is None else "503 Service Unavailable"
-        return status, "text/plain", (trouble or "ok").encode()
+        reason = health.stuck()
+        status = "200 OK" if reason is None else "503 Service Unavailable"
+        return status, "text/plain", (reason or "ok").encode()
     if path == "/ready":
         status = "200 OK" if health.ready else "503 Service Unavailable"
         return status, "text/plain", b"ready" if health.ready else b"not ready"
