@@ -20,7 +20,7 @@ from argosy_operator.ports.prometheus.allowlist import Allowlist
 from argosy_operator.ports.prometheus.metrics import PrometheusMetrics, Question
 from argosy_operator.ports.prometheus.rounds import SPREAD_SHARE, SharedRounds
 from argosy_operator.ports.protocols import FleetPods
-from tests.reconcile.virtual import run
+from tests.support.virtual import run
 
 WINDOWS = Windows(scrape_s=1, rate_s=5, interval_s=15)
 QUERIES = 4

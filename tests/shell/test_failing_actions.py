@@ -13,7 +13,7 @@ from argosy_operator.shell import loop
 from argosy_operator.shell.gather import Sources
 from argosy_operator.shell.loop import UnfinishedError, round_of
 from tests.core.model import IMAGES
-from tests.reconcile.store import CAUSE, Store
+from tests.shell.store import CAUSE, Store
 
 KEY = ("ns", "chat")
 BUDGET = "PodDisruptionBudget/chat-gateway"

@@ -13,7 +13,7 @@ import pytest
 from argosy_operator.shell import app
 from argosy_operator.shell.telemetry import metrics
 from tests.core.model import IMAGES
-from tests.reconcile.api_server import ApiServer
+from tests.ports.api_server import ApiServer
 
 FLEETS = 150
 

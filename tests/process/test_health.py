@@ -15,8 +15,8 @@ from argosy_operator.ports.protocols import ClusterError
 from argosy_operator.shell.loop import ROUND_LIMIT_S
 from argosy_operator.shell.telemetry.health import STUCK_S, Health
 from argosy_operator.shell.workers import Workers
-from tests.reconcile.test_lease import OneLease
-from tests.reconcile.virtual import run
+from tests.ports.test_lease import OneLease
+from tests.support.virtual import run
 
 HOURS_S = 2 * 3600.0
 

@@ -19,8 +19,8 @@ from hypothesis import strategies as st
 from argosy_operator.core.fleet.actions import ErrorKind
 from argosy_operator.ports.lease import Lease, Term
 from argosy_operator.ports.protocols import ClusterError
-from tests.reconcile.test_lease import OneLease
-from tests.reconcile.virtual import run
+from tests.ports.test_lease import OneLease
+from tests.support.virtual import run
 
 LASTS_S = 200.0
 CALL_S = 4.0  # the deadline of a call about the Lease

@@ -11,8 +11,8 @@ from argosy_operator.ports.cluster import ApiCluster
 from argosy_operator.ports.lease import TERM_S, Term
 from argosy_operator.ports.protocols import ClusterError
 from argosy_operator.ports.rate_limit import RateLimiter
-from tests.reconcile.api_server import ApiServer
-from tests.reconcile.virtual import run
+from tests.ports.api_server import ApiServer
+from tests.support.virtual import run
 
 
 def test_calls_keep_to_rate_burst_and_number_at_once() -> None:

@@ -12,7 +12,7 @@ from argosy_operator.ports.protocols import ClusterError
 from argosy_operator.shell.gather import Sources
 from argosy_operator.shell.loop import ROUND_LIMIT_S, UnfinishedError, round_of
 from tests.core.model import IMAGES
-from tests.reconcile.virtual import run
+from tests.support.virtual import run
 
 META = {"name": "chat", "namespace": "ns", "uid": "u", "generation": 1}
 FLEET = {"metadata": META, "spec": {"model": {"uri": "sim://opt-13b-a100"}}}

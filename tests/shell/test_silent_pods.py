@@ -15,7 +15,7 @@ from argosy_operator.shell.execute import execute
 from argosy_operator.shell.gather import _loads
 from tests.core.model import fleet
 from tests.core.test_victims import pod
-from tests.reconcile.virtual import run
+from tests.support.virtual import run
 
 VICTIMS = 160
 ROUND_S = 8.0

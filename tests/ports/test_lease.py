@@ -16,7 +16,7 @@ from argosy_operator.ports.lease import (
     Term,
 )
 from argosy_operator.ports.protocols import ClusterError
-from tests.reconcile.virtual import run
+from tests.support.virtual import run
 
 
 class Clock:
