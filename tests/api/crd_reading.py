@@ -11,6 +11,8 @@ from typing import Any
 import celpy
 
 Json = Any
+# Made when this is imported: it raises the recursion limit, which hypothesis refuses during a test.
+ENVIRONMENT = celpy.Environment()
 
 
 def schema_of(crd: Json) -> Json:
@@ -59,8 +61,7 @@ def refusals(schema: Json, value: Json, path: str = "") -> list[tuple[str, str]]
 
 @cache
 def _program(rule: str) -> Any:
-    environment = celpy.Environment()
-    return environment.program(environment.compile(rule))
+    return ENVIRONMENT.program(ENVIRONMENT.compile(rule))
 
 
 def _holds(rule: str, value: Json) -> bool:
