@@ -4,6 +4,7 @@ import pytest
 
 from argosy_engine.cli import parse as parse_engine
 from argosy_gateway.cli import parse as parse_gateway
+from argosy_operator.api.v1alpha1 import ServingDeployment
 from argosy_operator.core.fleet import names
 from argosy_operator.render import gateway
 from tests.render.fleets import IMAGES, deployment, fleet
@@ -82,6 +83,8 @@ def test_the_largest_body_is_the_same_for_gateway_and_engine_where_the_spec_says
     front = parse_gateway(words(gateway.objects(SIMULATED, IMAGES)[-1])[1:])
     back = parse_engine(words(deployment(SIMULATED, "colocated"))[2:])
     assert front.limits.body_bytes == back.max_body_bytes == 8 << 20
+    field = ServingDeployment.model_json_schema()["$defs"]["Engine"]["properties"]["maxBodyBytes"]
+    assert f"Default: {back.max_body_bytes} (8 MiB)" in field["description"].replace("\n", " ")
 
 
 def test_a_gateway_without_slo_counts_none():

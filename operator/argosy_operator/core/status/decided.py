@@ -26,7 +26,7 @@ CLOCK_STEPS = (
 """Differences between two clocks that a message names, s. Few, so that a lasting difference gives
 the same message each round. The last is well above the timeout of a query."""
 
-_PROBLEM_OF_CODE = {
+PROBLEM_OF_CODE = {
     "NoPrometheus": Reason.NO_PROMETHEUS,
     "PrometheusNotAllowed": Reason.PROMETHEUS_NOT_ALLOWED,
     "PrometheusAway": Reason.PROMETHEUS_UNREACHABLE,
@@ -34,7 +34,6 @@ _PROBLEM_OF_CODE = {
     "NoGatewayTarget": Reason.NO_TARGETS,
     "GatewayDown": Reason.NO_TARGETS,
     "GatewaySilent": Reason.GATEWAY_SILENT,
-    "NoTargets": Reason.NO_TARGETS,
     "Stale": Reason.STALE,
     "NotANumber": Reason.NOT_A_NUMBER,
 }
@@ -115,7 +114,7 @@ def metrics_problem(snapshot: Snapshot) -> Reason | None:
         last = _last_reasons(snapshot)
         return next((reason for reason in METRICS_PROBLEMS if reason in last), None)
     why = why_unavailable(snapshot.metrics, goals_of(snapshot.fleet.spec).windows) or ""
-    return _PROBLEM_OF_CODE.get(why.partition(":")[0])
+    return PROBLEM_OF_CODE.get(why.partition(":")[0])
 
 
 def _last_reasons(snapshot: Snapshot) -> list[str]:
