@@ -5,7 +5,7 @@ from dataclasses import fields, replace
 import pytest
 
 from argosy_operator.core.scaling.decide import decide
-from argosy_operator.core.scaling.decision import Decision
+from argosy_operator.core.scaling.decision import Decision, Rule
 from argosy_operator.core.scaling.goals import Goals
 from argosy_operator.core.scaling.observe import Observations
 from argosy_operator.core.scaling.record import from_json, to_json
@@ -102,3 +102,15 @@ def test_a_ramp_has_enough_scored_requests_in_each_phase(ramp: Run) -> None:
     for start, end in zip(ramp.bounds, ramp.bounds[1:], strict=False):
         assert sum(start <= r.arrived < end for r, _ in ramp.requests) >= 25
     assert len(RAMP) == 4
+
+
+def test_a_replica_that_is_kept_for_the_band_says_so(ramp: Run) -> None:
+    """`Demand` with more replicas than the load needs: going down is decided for 15 % more."""
+    kept = [
+        target
+        for tick in ramp.ticks
+        for target in tick.decision.targets
+        if target.rule is Rule.DEMAND and target.replicas == target.current > target.demanded
+    ]
+    assert kept
+    assert all("for 15% more before one is removed" in target.message for target in kept)

@@ -27,7 +27,7 @@ from argosy_operator.core.scaling.signals import lengths, validity
 from argosy_operator.core.scaling.size.colocated import ColocatedModel
 from argosy_operator.core.scaling.size.decode import DecodeModel
 from argosy_operator.core.scaling.size.prefill import PrefillModel
-from argosy_operator.core.scaling.size.sizing import Size
+from argosy_operator.core.scaling.size.sizing import HYSTERESIS, Size
 from argosy_operator.core.scaling.size.work import Work
 from argosy_operator.core.scaling.state import ScalingState
 
@@ -151,6 +151,8 @@ def _sentence(target: RoleTarget, size: Size | None) -> str:
     if size is not None:
         count = "1 replica" if target.demanded == 1 else f"{target.demanded} replicas"
         load = f"; {count} needed for {size.rate:.3g} requests/s"
+        if target.replicas > target.demanded and size.down > size.up:
+            load += f", {size.down} for {HYSTERESIS - 1:.0%} more before one is removed"
     return f"{move} ({target.rule}: {target.message}{load})"
 
 
