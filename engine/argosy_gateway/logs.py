@@ -62,8 +62,8 @@ def configure(style: str = "auto", level: str = "info", quiet: Sequence[str] = (
     sys.excepthook = _crash
 
 
-def _crash(kind: type[BaseException], fault: BaseException, trace: TracebackType | None) -> None:
-    logging.getLogger("argosy").critical("the process ends", exc_info=(kind, fault, trace))
+def _crash(kind: type[BaseException], error: BaseException, trace: TracebackType | None) -> None:
+    logging.getLogger("argosy").critical("the process ends", exc_info=(kind, error, trace))
 
 
 def _subject(record: logging.LogRecord) -> dict[str, object]:

@@ -2,6 +2,7 @@
 
 import re
 from pathlib import Path
+from typing import get_args
 
 import pytest
 
@@ -9,6 +10,8 @@ from argosy_engine import cli as engine_cli
 from argosy_engine.core.limits import Limits
 from argosy_gateway import cli as gateway_cli
 from argosy_gateway.pods import endpoints
+from argosy_gateway.routing.strategies.registry import STRATEGIES
+from argosy_operator.api.v1alpha1.routing import Routing
 from argosy_operator.core.fleet import names
 from tests.core.model import Model, fleet
 
@@ -44,6 +47,13 @@ def test_ports_are_equal_in_all_three_programs():
     assert (names.API_PORT, names.ADMIN_PORT, names.KV_PORT) == (8000, 8001, 8002)
     assert (endpoints.API_PORT, endpoints.KV_PORT) == (names.API_PORT, names.KV_PORT)
     assert (gateway.port, gateway.admin_port) == (names.GATEWAY_PORT, names.GATEWAY_ADMIN_PORT)
+
+
+def test_the_api_offers_exactly_the_gateways_strategies():
+    field = Routing.model_fields["strategy"]
+    assert set(get_args(field.annotation)) == STRATEGIES.keys()
+    gateway = gateway_cli.parse(["run", "--fleet", "f", "--namespace", "n", "--served-name", "m"])
+    assert gateway.strategy == field.default
 
 
 def test_a_gateway_waits_longer_for_a_streams_next_token_than_a_hand_over_may_hang():

@@ -1,4 +1,4 @@
-"""The strategies by the name that `--strategy` and the API's `routing.strategy` use."""
+"""The strategies by name. `spec.routing.strategy` of the API offers the same; a test compares."""
 
 import random
 from collections.abc import Callable
