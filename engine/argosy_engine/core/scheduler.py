@@ -64,9 +64,9 @@ class Scheduler:
         self.policy = policy
         self.max_model_len = min(max_model_len, pool.total * pool.block_size)
         self.sequences: dict[str, Sequence] = {}
-        """All unfinished ones by request id."""
+        """All that are unfinished, by request id."""
         self.waiting: list[Sequence] = []
-        """By rank."""
+        """Queued and preempted ones, by `Sequence.rank`."""
         self.running: list[Sequence] = []
         """In order of admission."""
         self.pulls = Pulls(pool)
@@ -75,9 +75,9 @@ class Scheduler:
         self._eos = eos
         self._batching = batching
         self._arrivals = 0
-        self._step = 0
-        self._idle = True
-        self._planned: list[Sequence] = []
+        self._step = 0  # index of the last planned step
+        self._idle = True  # nothing was planned in the last round
+        self._planned: list[Sequence] = []  # those of the plan's chunks, until `update`
 
     # ------------------------------------------------------------- intake, between steps
 
