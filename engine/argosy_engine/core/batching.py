@@ -30,7 +30,8 @@ class BatchingPolicy(Protocol):
         """`running` is in order of admission; each decode in it has a block for its next token.
 
         `admit(budget)` admits the next waiting request that is computed here; None when no other
-        can enter. `budget` is the number of tokens that the step has left for it.
+        can enter. `budget` is the number of tokens that the step has left for it. The admitted
+        sequence is at the end of `running` afterwards.
         """
         ...
 
