@@ -191,19 +191,19 @@ class Reason(StrEnum):
     WEIGHTS_INVALID = (
         "WeightsInvalid",
         "the weights cannot be read",
-        "Write the weights again as safetensors, or correct spec.model.uri.",
+        "Save the weights again as safetensors, or correct spec.model.uri.",
         _LOGS,
     )
     UNSUPPORTED_ARCHITECTURE = (
         "UnsupportedArchitecture",
-        "the engine does not know the model's architecture",
-        "Choose a model whose architecture the engine knows.",
+        "the engine does not support the model's architecture",
+        "Choose a model whose architecture the engine supports.",
         _LOGS,
     )
     OUT_OF_MEMORY = (
         "OutOfMemory",
         "an engine runs out of memory",
-        "Raise the role's resources, or lower spec.engine.maxModelLen.",
+        "Raise the memory in spec.roles.<role>.resources, or lower spec.engine.maxModelLen.",
         _PODS,
         _POD,
         _LOGS,

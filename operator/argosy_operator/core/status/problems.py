@@ -20,15 +20,14 @@ from argosy_operator.core.reconcile.failures import shown
 CAPACITY = (Reason.UNSCHEDULABLE, Reason.QUOTA_EXCEEDED)
 """Problems of a cluster that has too little room."""
 
-LOAD_FAILURES: dict[Reason, str] = {
-    Reason.MODEL_NOT_FOUND: "Put the weights on the volume, or correct spec.model.uri",
-    Reason.WEIGHTS_INVALID: "Save the weights again as safetensors, or correct spec.model.uri",
-    Reason.UNSUPPORTED_ARCHITECTURE: "Choose a model whose architecture the engine supports",
-    Reason.OUT_OF_MEMORY: "Raise the memory in spec.roles.<role>.resources, or lower "
-    "spec.engine.maxModelLen",
-    Reason.BAD_ARGUMENT: "Correct spec.engine",
-}
-"""What to do about each reason that an engine gives in its termination message."""
+LOAD_FAILURES = (
+    Reason.MODEL_NOT_FOUND,
+    Reason.WEIGHTS_INVALID,
+    Reason.UNSUPPORTED_ARCHITECTURE,
+    Reason.OUT_OF_MEMORY,
+    Reason.BAD_ARGUMENT,
+)
+"""Reasons that an engine gives in its termination message."""
 
 MOST_NAMED = 4
 """Objects that one message names; it counts the rest."""
@@ -190,7 +189,7 @@ def _load_failure(pod: Pod) -> Problem | None:
         reason, why = Reason.OUT_OF_MEMORY, f"pod {pod.name} was killed: it used too much memory"
     if reason not in LOAD_FAILURES:
         return None
-    return Problem(reason, f"{why.rstrip('.')}. {LOAD_FAILURES[reason]}")
+    return Problem(reason, f"{why.rstrip('.')}. {reason.action}")
 
 
 def _unschedulable(pod: Pod, message: str) -> Problem:
