@@ -42,6 +42,7 @@ class Setup:
     cold_s: float
     """Seconds from "replica wanted" to "ready"."""
     gpus_per_replica: int = 4
+    """As many as a replica of the 70B preset takes."""
     law: str = "goodput"
     """Name in `law.LAWS` of the law that decides."""
 
@@ -101,6 +102,12 @@ class Pod:
         return not self.waiting and not self.running
 
 
+def _count(pod: Pod, **growth: float) -> None:
+    """Add one step to the pod's counters, by the names of `StepDelta`."""
+    for name, part in STEP_COUNTERS.items():
+        pod.counters[name] += 1 if part == "steps" else growth.get(part, 0.0)
+
+
 class Fleet:
     """The simulated fleet: `advance` moves time, `scale` sets the replicas of a role."""
 
@@ -122,12 +129,15 @@ class Fleet:
         self._at(start, "scrape", None)
 
     def arrive(self, at: float, prompt: int, output: int) -> None:
+        """Let a request of so many tokens arrive at time `at`."""
         self._at(at, "arrive", Request(at, prompt, output))
 
     def live(self, role: RoleName) -> list[Pod]:
+        """Pods that are wanted, ready or not."""
         return [p for p in self.pods.values() if p.role == role and not p.draining]
 
     def ready(self, role: RoleName) -> list[Pod]:
+        """Pods that take requests."""
         return [p for p in self.live(role) if p.ready_at <= self.now]
 
     def scale(self, role: RoleName, replicas: int, *, warm: bool = False) -> None:
@@ -144,6 +154,7 @@ class Fleet:
             self._retire(pod)
 
     def advance(self, until: float) -> None:
+        """Let everything happen that is due by `until`."""
         while self._events and self._events[0][0] <= until:
             self.now, _, kind, what = heappop(self._events)
             self._happen(kind, what)
@@ -200,7 +211,7 @@ class Fleet:
             request = pod.waiting.popleft()
             pod.running = [request]
             seconds = self.setup.engine.prefill_s(request.prompt)
-            self._count(pod, seconds, request.prompt, 1, 0, 0)
+            _count(pod, seconds=seconds, prefill_tokens=request.prompt, prefill_requests=1)
             self._at(self.now + seconds, "prefilled", pod)
         else:
             pod.running.extend(pod.waiting)
@@ -209,15 +220,10 @@ class Fleet:
                 return
             context = sum(r.prompt + r.done for r in pod.running)
             seconds = self.setup.engine.step_s(len(pod.running), context)
-            self._count(pod, seconds, 0, 0, len(pod.running), context)
+            sequences = len(pod.running)
+            _count(pod, seconds=seconds, decode_sequences=sequences, context_tokens=context)
             self._at(self.now + seconds, "stepped", pod)
         pod.busy = True
-
-    def _count(
-        self, pod: Pod, seconds: float, tokens: int, requests: int, n: int, context: int
-    ) -> None:
-        for name, by in zip(STEP_COUNTERS, (seconds, 1, tokens, requests, n, context), strict=True):
-            pod.counters[name] += by
 
     def _prefilled(self, pod: Pod) -> None:
         pod.busy = False

@@ -61,6 +61,7 @@ class Run:
         return sum(met) / len(met) if met else 1.0
 
     def replicas(self, role: RoleName) -> list[tuple[float, int]]:
+        """(time, decided replicas) of every tick."""
         return [(t.at, t.decision.replicas(role)) for t in self.ticks]
 
     def reversals(self, role: RoleName) -> int:
@@ -73,6 +74,7 @@ class Run:
 def arrivals(
     phases: tuple[Phase, ...], start: float, seed: int
 ) -> Iterator[tuple[float, int, int]]:
+    """(time, prompt tokens, output tokens) of each request; equal seeds give equal requests."""
     rng, begin = Random(seed), start  # noqa: S311 (a simulation, not a secret)
     for phase in phases:
         at = begin

@@ -76,6 +76,7 @@ class RoleTarget:
     rule: Rule
     """What bound `replicas`."""
     message: str
+    """Why, for users."""
     over_budget: int = 0
     """Replicas that the GPU budget took off."""
 
@@ -129,4 +130,5 @@ class Decision:
 
     @property
     def changed(self) -> bool:
+        """Whether any role moves."""
         return any(t.replicas != t.current for t in self.targets)

@@ -37,6 +37,7 @@ class StepLimits:
     """Largest change of one role in one interval (`autoscaling.scaleUp` and `scaleDown`)."""
 
     up_percent: float = 100.0
+    """Share of the replicas that may be added."""
     up_pods: int = 4
     """Up, the larger of `up_percent` and `up_pods` counts: 2 may become 6, and 20 become 40."""
     down_pods: int = 1

@@ -37,9 +37,10 @@ class Idle:
 
 @dataclass(frozen=True, slots=True)
 class Unknown:
-    """Nothing is known. Never read as zero, never a ground for removing capacity."""
+    """Nothing is known. It never counts as zero and never removes capacity."""
 
     reason: str
+    """One word for machines; in most cases also a colon and a sentence for users."""
 
 
 Signal = Value | Idle | Unknown

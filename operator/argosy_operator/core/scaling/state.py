@@ -27,6 +27,7 @@ class Lengths:
 
     @property
     def measured(self) -> bool:
+        """Whether an answer has ended since the start, so that both lengths are known."""
         return self.prompt is not None and self.output is not None
 
 

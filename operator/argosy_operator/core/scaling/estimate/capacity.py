@@ -48,6 +48,7 @@ class Estimate:
     theta: Vector
     """Seconds: base, per prompt token, per sequence, per context token."""
     covariance: Matrix
+    """Of the constants, in seconds squared."""
     prior: Vector
     """The constants it began from."""
     prompt_steps: float = 1.0

@@ -62,11 +62,12 @@ MOST_STEP_ROWS = 8
 
 @dataclass(frozen=True, slots=True)
 class Series:
-    """One time series: (time, value), oldest first. Labels as Prometheus has them."""
+    """One time series, with the labels that Prometheus has."""
 
     name: str
     labels: Mapping[str, str]
     samples: tuple[tuple[float, float], ...]
+    """(time, value), oldest first."""
 
     @property
     def usable(self) -> bool:

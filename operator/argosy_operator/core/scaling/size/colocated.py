@@ -19,6 +19,7 @@ class ColocatedModel:
 
     @property
     def reachable(self) -> float:
+        """Share of requests that meet both limits without any other load."""
         return min(self.prefill.reachable, self.decode.reachable)
 
     def relaxed(self, goal: float) -> "ColocatedModel":
@@ -43,9 +44,11 @@ class ColocatedModel:
         return stretched, min(self.decode.sequence_s * batch / step, 0.999) if step else 0.0
 
     def load(self, rate: float) -> float:
+        """Offered load in replicas."""
         return self.decode.load(rate) + rate * self.per_prompt_s
 
     def attainment(self, replicas: int, rate: float) -> float:
+        """Share of requests within both limits at `rate` requests per second."""
         stretched, slowed = self._parts(replicas, rate)
         tpot = stretched.attainment(replicas, rate)
         if tpot <= 0:
@@ -55,12 +58,14 @@ class ColocatedModel:
         return tpot * ttft
 
     def in_flight_floor(self, running: float) -> int:
+        """Smallest pool in which `running` sequences still meet the limit and fit."""
         return self.decode.in_flight_floor(running)
 
 
 def colocated_model(
     replica: Replica, work: Work, ttft_limit_s: float, tpot_limit_s: float
 ) -> ColocatedModel:
+    """The model of a colocated pool. Limits are seconds."""
     return ColocatedModel(
         prefill=prefill_model(replica, work, ttft_limit_s),
         decode=decode_model(replica, work, tpot_limit_s),

@@ -29,7 +29,9 @@ class DecodeModel:
     """TPOT of a decode pool: a step of n sequences takes base + sequence·n seconds."""
 
     base_s: float
+    """Step without sequences."""
     sequence_s: float
+    """What one more sequence adds."""
     output: float
     """Mean tokens of an answer."""
     kv_sequences: float
@@ -46,6 +48,7 @@ class DecodeModel:
 
     @property
     def reachable(self) -> float:
+        """1 if a single sequence meets the limit, otherwise 0."""
         return 1.0 if self.batch_limit >= 1 else 0.0
 
     def relaxed(self, _goal: float) -> "DecodeModel":
@@ -89,6 +92,7 @@ class DecodeModel:
 
 
 def decode_model(replica: Replica, work: Work, limit_s: float) -> DecodeModel:
+    """The model of a decode pool with this TPOT limit, in seconds."""
     context = work.context
     held = context + HELD_ABOVE_MEAN * work.output
     return DecodeModel(

@@ -33,6 +33,7 @@ class PrefillModel:
 
     @property
     def mean_s(self) -> float:
+        """Mean time to prefill one prompt."""
         return sum(self.services_s) / len(self.services_s)
 
     @property
@@ -68,5 +69,6 @@ class PrefillModel:
 
 
 def prefill_model(replica: Replica, work: Work, limit_s: float) -> PrefillModel:
+    """The model of a prefill pool with this TTFT limit, in seconds."""
     services = tuple(replica.prefill_s(length) for length in work.prompt_quantiles())
     return PrefillModel(services, limit_s)

@@ -58,6 +58,7 @@ class Replica:
     """0: unknown, so memory sets no bound."""
 
     def prefill_s(self, prompt_tokens: float) -> float:
+        """Seconds to prefill a prompt."""
         return self.prompt_steps * self.base_s + self.per_prompt_token_s * prompt_tokens
 
     def sequence_s(self, context: float) -> float:
