@@ -8,17 +8,15 @@ import logging
 import os
 import sys
 from collections.abc import Sequence
-from importlib.metadata import version
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
 
+from argosy_operator.cli.images import DEFAULT_ENGINE, DEFAULT_GATEWAY
+
 if TYPE_CHECKING:
     from argosy_operator.ports.prometheus.allowlist import Allowlist
-
-DEFAULT_ENGINE = f"ghcr.io/argosy-serving/engine:{version('argosy')}"
-DEFAULT_GATEWAY = f"ghcr.io/argosy-serving/gateway:{version('argosy')}"
 
 Namespace = Annotated[str, typer.Option(help="Namespace to watch, or all.")]
 PrometheusUrl = Annotated[str | None, typer.Option(help="URL of Prometheus.")]

@@ -1,0 +1,111 @@
+"""`kubectl argosy explain --plan` prints the operator's own next plan and writes nothing."""
+
+import json
+
+from argosy_operator.cli.dry_run import UNKNOWN, DryRun, dry_run, dry_run_output, in_words
+from argosy_operator.core.fleet.memory import LoopMemory
+from argosy_operator.core.plan import CHAIN
+from argosy_operator.core.scaling.observe import unknown_metrics
+from argosy_operator.ports.protocols import FleetPods, Measurement
+from argosy_operator.render.images import Images
+from argosy_operator.shell.gather import Sources
+from argosy_operator.shell.loop import round_of
+from tests.reconcile.store import Store
+
+IMAGES = Images(engine="engine:1", gateway="gateway:1")
+NEVER_BUILT = Images(engine="engine:default", gateway="gateway:default")
+
+
+class NoPrometheus:
+    async def measure(self, fleet: object, pods: FleetPods) -> Measurement:
+        return Measurement(unknown_metrics(0.0, "NoPrometheus: set it"), 0.0)
+
+
+async def reconciled(store: Store) -> LoopMemory:
+    """The operator has had three rounds; its images are not this command's defaults."""
+    sources = Sources(store, NoPrometheus(), None, IMAGES)  # type: ignore[arg-type]
+    memory = LoopMemory()
+    for _ in range(3):
+        result = await round_of(sources, ("ns", "chat"), memory)
+        assert result is not None
+        memory, _ = result
+    return memory
+
+
+async def ran(store: Store) -> DryRun:
+    return await dry_run(store, store.fleet, NEVER_BUILT)  # type: ignore[arg-type]
+
+
+async def test_a_fleet_at_rest_has_a_plan_without_actions() -> None:
+    store = Store()
+    await reconciled(store)
+    run = await ran(store)
+    text = dry_run_output(run, "text")
+    assert run.plan.actions == ()
+    assert "No actions" in text
+    for step in CHAIN:
+        assert step.__name__ in text
+
+
+async def test_it_prints_the_actions_that_the_operators_next_round_carries_out() -> None:
+    store = Store()
+    memory = await reconciled(store)
+    del store.objects["Service", "chat"]
+    store.turn(roles={"colocated": {"replicas": {"min": 3, "max": 4}}})
+    text = dry_run_output(await ran(store), "text")
+    (printed,) = (part.split("\n\n")[0] for part in text.split("Actions in their order\n")[1:])
+    before = store.tried.copy()
+    sources = Sources(store, NoPrometheus(), None, IMAGES)  # type: ignore[arg-type]
+    await round_of(sources, ("ns", "chat"), memory)
+    writes = [what for what in store.tried - before if "status" not in what]
+    writes = [what.lower() for what in writes if "Event" not in what]
+    assert [line.strip().split(" to ")[0].lower() for line in printed.splitlines()] == writes
+    assert "Scale ServingRole/chat-colocated to 3" in printed
+
+
+async def test_it_writes_nothing() -> None:
+    store = Store()
+    await reconciled(store)
+    store.turn(paused=False, engine={"image": "engine:2"})
+    before = store.tried.copy()
+    assert (await ran(store)).plan.actions
+    assert store.tried == before
+
+
+async def test_the_images_are_those_of_the_fleets_deployments_not_the_commands_defaults() -> None:
+    store = Store()
+    await reconciled(store)
+    run = await ran(store)
+    assert run.images == IMAGES
+    assert "engine image engine:1" in dry_run_output(run, "text")
+
+
+async def test_another_default_image_of_the_operator_is_a_new_revision() -> None:
+    store = Store()
+    await reconciled(store)
+    run = await dry_run(store, store.fleet, NEVER_BUILT, "engine:2")  # type: ignore[arg-type]
+    text = dry_run_output(run, "text")
+    assert "Create Deployment/chat-colocated-" in text
+    assert "WaitingForNewRevision" in text
+
+
+async def test_a_fleet_that_was_never_reconciled_is_planned_with_the_default_images() -> None:
+    run = await ran(Store())
+    assert run.images == NEVER_BUILT
+    assert any("Create Deployment/chat-colocated-" in in_words(a) for a in run.plan.actions)
+
+
+async def test_what_this_command_cannot_know_is_said() -> None:
+    text = dry_run_output(await ran(Store()), "text")
+    for unknown in UNKNOWN:
+        assert unknown in text
+
+
+async def test_json_has_every_step_and_action() -> None:
+    store = Store()
+    await reconciled(store)
+    del store.objects["Service", "chat"]
+    found = json.loads(dry_run_output(await ran(store), "json"))
+    assert [step["step"] for step in found["steps"]] == [step.__name__ for step in CHAIN]
+    assert found["steps"][1]["reason"] == "ApplyingChildren"
+    assert found["actions"] == ["Apply Service/chat"]
