@@ -13,7 +13,7 @@ from argosy_gateway.pods import endpoints
 from argosy_gateway.routing.strategies.registry import STRATEGIES
 from argosy_operator.api.v1alpha1.routing import Routing
 from argosy_operator.core.fleet import names
-from tests.core.model import Model, fleet
+from tests.support.model import Model, fleet
 
 ROOT = Path(__file__).parents[2]
 SEAMS = (ROOT / "designs/0001-seams.md").read_text()

@@ -6,9 +6,9 @@ from argosy_operator.core.scaling.decide import decide
 from argosy_operator.core.scaling.decision import Rule
 from argosy_operator.core.scaling.observe import FleetMetrics, Idle, Observations, Value
 from argosy_operator.core.scaling.state import ScalingState
-from tests.core.model import Model, fleet
 from tests.scaling.ramp import GOALS
 from tests.scaling.test_decide import metrics, supply
+from tests.support.model import Model, fleet
 
 SLO = {"ttft": {"target": "1s"}, "tpot": {"target": "50ms"}}
 HOUR_S = 3600.0
@@ -18,7 +18,7 @@ START = 1e6
 def running(skew_s: float = 0.0) -> Model:
     """A fleet whose law has just decided."""
     model = Model(fleet(slo=SLO))
-    model.settle()
+    model.converge()
     model.metrics = FleetMetrics(at=1e6, arrivals=Idle(1e6), clock_skew_s=skew_s)
     model.memory = replace(model.memory, decide_at=0.0)
     model.round()

@@ -6,20 +6,10 @@ from argosy_operator.core.fleet.actions import Apply, Scale, key_of
 from argosy_operator.core.fleet.events import EventReason
 from argosy_operator.core.fleet.snapshot import role_of
 from argosy_operator.core.reconcile.field_conflicts import FREE, LONGEST_PAUSE_S, QUIET_S
-from tests.core.model import Model, fleet
+from tests.support.model import Model, condition, converged
 
 SERVICE = ("Service", "chat")
 FIELD = {"f:spec": {"f:ports": {'k:{"port":80}': {"f:targetPort": {}}}}}
-
-
-def settled(**spec: object) -> Model:
-    model = Model(fleet(**spec))
-    model.settle()
-    return model
-
-
-def condition(model: Model, about: str):
-    return next(c for c in model.fleet.status.conditions if c.type == about)
 
 
 def alice_edits(model: Model) -> None:
@@ -48,7 +38,7 @@ def fight(model: Model, for_s: float, each_s: float = 0.1) -> tuple[int, list[st
 
 @pytest.mark.slow
 def test_a_tug_of_war_over_one_field_is_few_writes_with_an_event_for_each_step() -> None:
-    model = settled()
+    model = converged()
     writes, told = fight(model, 10.0)
     assert FREE <= writes <= FREE + 4
     assert all("alice changed" in message for message in told)
@@ -60,7 +50,7 @@ def test_a_tug_of_war_over_one_field_is_few_writes_with_an_event_for_each_step()
 
 @pytest.mark.slow
 def test_a_condition_names_who_changes_what_and_stays_as_it_is() -> None:
-    model = settled()
+    model = converged()
     assert condition(model, "FieldConflict").status == "False"
     fight(model, 10.0)
     said = condition(model, "FieldConflict")
@@ -72,7 +62,7 @@ def test_a_condition_names_who_changes_what_and_stays_as_it_is() -> None:
 
 
 def test_when_the_other_side_is_quiet_the_field_is_ours_and_the_condition_goes() -> None:
-    model = settled()
+    model = converged()
     fight(model, 100.0, each_s=1.0)
     alice_edits(model)
     p = model.round()
@@ -91,7 +81,7 @@ def test_when_the_other_side_is_quiet_the_field_is_ours_and_the_condition_goes()
 
 
 def test_an_edit_of_the_spec_does_not_wait_for_a_contest() -> None:
-    model = settled()
+    model = converged()
     fight(model, 60.0, each_s=1.0)
     alice_edits(model)
     model.turn(routing={"replicas": 5})
@@ -102,7 +92,7 @@ def test_an_edit_of_the_spec_does_not_wait_for_a_contest() -> None:
 @pytest.mark.slow
 def test_a_child_that_is_deleted_each_time_is_back_within_seconds() -> None:
     """Ever more slowly, too, but the fleet may not serve without it."""
-    model = settled()
+    model = converged()
     writes = missing = 0
     for _ in range(600):
         model.children.pop(SERVICE, None)
@@ -117,7 +107,7 @@ def test_a_child_that_is_deleted_each_time_is_back_within_seconds() -> None:
 def test_a_number_that_another_scaler_turns_each_time_is_put_back_ever_more_slowly(
     kind: str,
 ) -> None:
-    model = settled(autoscaling={"policy": "None"})
+    model = converged(autoscaling={"policy": "None"})
     (key,) = [
         (of, name)
         for (of, name), child in model.children.items()

@@ -6,7 +6,7 @@ import pytest
 
 from argosy_operator.core.scaling.observe import FleetMetrics, Idle, Value
 from argosy_operator.core.status.numbers import goodput_status
-from tests.core.model import Model, fleet
+from tests.support.model import Model, fleet
 
 SLO = {"ttft": {"target": "1s"}, "tpot": {"target": "50ms"}}
 
@@ -24,7 +24,7 @@ def measured(ttft_s: float, tpot_s: float, rate: float = 8.0) -> FleetMetrics:
 @pytest.fixture
 def model() -> Model:
     model = Model(fleet(slo=SLO))
-    model.settle()
+    model.converge()
     model.pods = {
         u: replace(p, gpus=4 if p.role == "colocated" else 0) for u, p in model.pods.items()
     }
@@ -72,7 +72,7 @@ def test_percentiles_disappear_with_attainment_in_one_write(model: Model) -> Non
 def test_a_malformed_attainment_in_status_is_ignored() -> None:
     slo = {"ttft": {"target": "1s"}, "tpot": {"target": "50ms"}}
     model = Model(fleet(slo=slo))
-    model.settle()
+    model.converge()
     body = model.fleet.status.model_dump(by_alias=True) | {"goodput": {"attainment": "good"}}
     status = type(model.fleet.status).model_validate(body)
     model.fleet = model.fleet.model_copy(update={"status": status})

@@ -10,7 +10,7 @@ from argosy_operator.core.budgets.allocate import Fleet, allocate
 from argosy_operator.core.budgets.bid import Bid
 from argosy_operator.core.reconcile.bids import bid_of, gpus_held
 from argosy_operator.shell.budgets import LEARN_S, BudgetBoard
-from tests.core.model import Model, fleet
+from tests.support.model import Model, fleet
 
 A, B, C = ("ns", "a"), ("ns", "b"), ("ns", "c")
 

@@ -13,20 +13,10 @@ from argosy_operator.core.scaling.decision import Decision, RoleTarget, Rule
 from argosy_operator.core.scaling.observe import FleetMetrics, RoleMetrics, Value
 from argosy_operator.core.status.compose import status_of
 from argosy_operator.core.status.problems import problems_of
-from tests.core.model import Model, fleet
+from tests.support.model import Model, condition, converged, fleet
 
 SLO = {"ttft": {"target": "1s"}, "tpot": {"target": "50ms"}}
 WIDE = {"colocated": {"replicas": {"min": 1, "max": 4}}}
-
-
-def settled(**spec: object) -> Model:
-    model = Model(fleet(**spec))
-    model.settle()
-    return model
-
-
-def condition(model: Model, type_: str):
-    return next(c for c in model.fleet.status.conditions if c.type == type_)
 
 
 @pytest.mark.parametrize(
@@ -36,7 +26,7 @@ def condition(model: Model, type_: str):
 def test_an_slo_under_another_policy_is_not_called_missing(
     policy: str, reason: str, type_: str
 ) -> None:
-    model = settled(slo=SLO, autoscaling={"policy": policy})
+    model = converged(slo=SLO, autoscaling={"policy": policy})
     said = condition(model, type_)
     assert (said.status, said.reason) == ("Unknown", reason)
     assert "spec.slo is not set" not in said.message
@@ -44,12 +34,12 @@ def test_an_slo_under_another_policy_is_not_called_missing(
 
 
 def test_a_fleet_scaled_by_others_does_not_claim_to_stay_at_its_minimum() -> None:
-    model = settled(autoscaling={"policy": "External"})
+    model = converged(autoscaling={"policy": "External"})
     assert "minimum" not in condition(model, "SLOMet").message
 
 
 def test_the_last_decision_is_dropped_when_the_law_no_longer_scales_the_fleet() -> None:
-    model = settled(slo=SLO, roles=WIDE)
+    model = converged(slo=SLO, roles=WIDE)
     target = RoleTarget("colocated", 1, 1, 2, Rule.GPU_BUDGET, "")
     decision = Decision(0.0, (target,), Rule.GPU_BUDGET, "", True, True, {})
     model.memory = replace(model.memory, decision=decision, decide_at=1e12)
@@ -62,7 +52,7 @@ def test_the_last_decision_is_dropped_when_the_law_no_longer_scales_the_fleet() 
 
 def test_silent_engines_do_not_hide_what_the_gateways_measured() -> None:
     """Half of the engines are not scraped yet: nothing is removed, and the SLO is known."""
-    model = settled(slo=SLO, roles={"colocated": {"replicas": {"min": 3, "max": 4}}})
+    model = converged(slo=SLO, roles={"colocated": {"replicas": {"min": 3, "max": 4}}})
     model.metrics = FleetMetrics(
         at=model.now,
         arrivals=Value(5.0, model.now),
@@ -83,7 +73,7 @@ def test_silent_engines_do_not_hide_what_the_gateways_measured() -> None:
 
 def test_a_paused_fleet_says_so_in_the_column_and_does_not_wait_for_pods() -> None:
     """Two pods are wanted, one is there, and nobody will create the other."""
-    model = settled()
+    model = converged()
     model.turn(paused=True, roles={"colocated": {"replicas": {"min": 2, "max": 4}}})
     model.round()
     assert model.fleet.status.columns.reason == "Paused"
@@ -92,7 +82,7 @@ def test_a_paused_fleet_says_so_in_the_column_and_does_not_wait_for_pods() -> No
 
 
 def test_a_fleet_that_lost_its_pods_keeps_saying_so() -> None:
-    model = settled()
+    model = converged()
     for _ in range(3):
         model.pods = {u: replace(p, ready=False) for u, p in model.pods.items()}
         s = model.snapshot()
@@ -103,7 +93,7 @@ def test_a_fleet_that_lost_its_pods_keeps_saying_so() -> None:
 
 def test_a_fleet_whose_prefill_pods_are_gone_answers_by_decode_and_stays_ready() -> None:
     """The gateway sends prompts to decode at once, which computes them."""
-    model = settled(mode="disaggregated")
+    model = converged(mode="disaggregated")
     for _ in range(3):
         model.pods = {
             u: replace(p, ready=False) if p.role == "prefill" else p for u, p in model.pods.items()
@@ -137,7 +127,7 @@ def test_a_fleet_that_starts_is_not_ready_by_its_decode_pods_alone() -> None:
 @pytest.mark.parametrize("policy", ["External", "None"])
 def test_a_fleet_with_zero_replicas_is_parked_and_not_starting(policy: str) -> None:
     none = {"colocated": {"replicas": {"min": 0, "max": 4}}}
-    model = settled(roles=none, autoscaling={"policy": policy})
+    model = converged(roles=none, autoscaling={"policy": policy})
     ready = condition(model, "Ready")
     assert (ready.status, ready.reason) == ("True", "Parked")
 
@@ -157,7 +147,7 @@ def test_a_lasting_conflict_sends_one_event_an_hour() -> None:
 
 
 def test_a_gateway_whose_image_is_missing_does_not_blame_the_engines() -> None:
-    model = settled()
+    model = converged()
     s = model.snapshot()
     lost = Pod("g", "g", "gateway", "", ready=False, trouble=("ErrImagePull", "no such image"))
     (problem,) = problems_of(replace(s, pods=(*s.pods, lost)), {})
@@ -169,7 +159,7 @@ def feasible(
     rule: Rule, *, reachable: bool = True, attained: str | None = "0.95", **numbers: float
 ):
     """The SLOFeasible condition after the law said this last, and users got that much."""
-    model = settled(slo=SLO, roles=WIDE)
+    model = converged(slo=SLO, roles=WIDE)
     body = model.fleet.status.model_dump(by_alias=True)
     body["goodput"] = {"attainment": attained} if attained else None
     status = type(model.fleet.status).model_validate(body)
@@ -213,7 +203,7 @@ def test_an_slo_that_a_lone_request_misses_names_the_target_to_change() -> None:
 
 
 def test_signals_that_are_unknown_are_named_by_the_scaling_condition() -> None:
-    model = settled(slo=SLO, roles=WIDE)
+    model = converged(slo=SLO, roles=WIDE)
     model.metrics = FleetMetrics(
         at=model.now,
         arrivals=Value(1.0, model.now),
@@ -228,7 +218,7 @@ def test_signals_that_are_unknown_are_named_by_the_scaling_condition() -> None:
 
 
 def test_capacity_that_is_measured_again_is_in_the_scaling_condition() -> None:
-    model = settled(slo=SLO, roles=WIDE)
+    model = converged(slo=SLO, roles=WIDE)
     target = RoleTarget("colocated", 2, 2, 2, Rule.CAPACITY_GUESSED, "")
     decision = Decision(0.0, (target,), target.rule, "", True, True, {}, relearning=("colocated",))
     model.memory = replace(model.memory, decision=decision, decide_at=1e12)
@@ -250,7 +240,7 @@ def test_capacity_that_is_measured_again_is_in_the_scaling_condition() -> None:
 def test_the_remedy_depends_on_what_forbids_the_write(said: str, helps: str) -> None:
     thing = Create({"kind": "Deployment", "metadata": {"name": "chat-x"}})
     refused = Outcome(thing, ErrorKind.FORBIDDEN, said)
-    s = settled().snapshot()
+    s = converged().snapshot()
     (problem,) = problems_of(s, learn_failures(s, {}, (refused,)))
     assert problem.reason == "Forbidden"
     assert ("operator's role" in problem.message) == (helps == "rule")

@@ -4,23 +4,13 @@ from dataclasses import replace
 
 from argosy_operator.core.fleet import names
 from argosy_operator.core.fleet.actions import Apply, Create, Delete, HastenDrain, Scale
-from tests.core.model import Model, fleet
+from tests.support.model import Model, condition, converged, fleet
 
 PAIR = {"prefill": {"replicas": {"min": 1, "max": 4}}, "decode": {"replicas": {"min": 2, "max": 4}}}
 
 
-def settled(**spec) -> Model:
-    model = Model(fleet(**spec))
-    model.settle()
-    return model
-
-
-def condition(model: Model, type_: str):
-    return next(c for c in model.fleet.status.conditions if c.type == type_)
-
-
 def test_a_new_fleet_gets_all_its_children_with_the_minimum_of_pods() -> None:
-    model = settled(mode="disaggregated", roles=PAIR)
+    model = converged(mode="disaggregated", roles=PAIR)
     assert (model.replicas("prefill"), model.replicas("decode")) == (1, 2)
     assert {name for kind, name in model.children if kind == "ServingRole"} == {
         "chat-prefill",
@@ -39,18 +29,18 @@ def test_ready_and_observed_generation_stand_after_the_first_round() -> None:
 
 
 def test_a_crash_after_any_order_ends_in_the_same_fleet() -> None:
-    whole = settled(mode="disaggregated", roles=PAIR)
+    whole = converged(mode="disaggregated", roles=PAIR)
     orders = len(Model(fleet(mode="disaggregated", roles=PAIR)).round().actions)
     for k in range(orders + 1):
         model = Model(fleet(mode="disaggregated", roles=PAIR))
         model.round(crash_after=k)
-        model.settle()
+        model.converge()
         assert model.children.keys() == whole.children.keys(), k
         assert model.replicas("decode") == 2
 
 
 def test_a_paused_fleet_is_only_looked_at() -> None:
-    model = settled()
+    model = converged()
     model.turn(paused=True, engine={"image": "engine:2"})
     assert model.round().actions == ()
     assert condition(model, "Reconciling").reason == "Paused"
@@ -64,7 +54,7 @@ def test_a_foreign_namesake_is_named_and_everything_else_goes_on() -> None:
         "spec": {},
     }
     model.children["Service", "chat"] = foreign
-    model.settle()
+    model.converge()
     assert model.children["Service", "chat"] is foreign
     assert model.replicas("colocated") == 1
     assert condition(model, "NameConflict").status == "True"
@@ -72,7 +62,7 @@ def test_a_foreign_namesake_is_named_and_everything_else_goes_on() -> None:
 
 
 def test_a_child_of_an_earlier_fleet_of_the_same_name_is_foreign() -> None:
-    model = settled()
+    model = converged()
     model.fleet = model.fleet.model_copy(
         update={"metadata": model.fleet.metadata.model_copy(update={"uid": "fleet-2"})}
     )
@@ -81,12 +71,12 @@ def test_a_child_of_an_earlier_fleet_of_the_same_name_is_foreign() -> None:
 
 
 def test_scaling_a_role_down_drains_before_it_shrinks() -> None:
-    model = settled(
+    model = converged(
         roles={"colocated": {"replicas": {"min": 1, "max": 4}}},
         autoscaling={"policy": "External"},
     )
     model.turn_role("colocated", 3)
-    model.settle()
+    model.converge()
     for uid in model.pods:
         model.requests[uid] = 4
     model.turn_role("colocated", 1)
@@ -94,17 +84,17 @@ def test_scaling_a_role_down_drains_before_it_shrinks() -> None:
         model.round()
         model.tick()
         assert model.replicas("colocated") == 3
-    model.settle()
+    model.converge()
     assert (model.replicas("colocated"), model.lost) == (1, 0)
 
 
 def test_more_demand_while_pods_drain_calls_them_back() -> None:
-    model = settled(
+    model = converged(
         roles={"colocated": {"replicas": {"min": 1, "max": 4}}},
         autoscaling={"policy": "External"},
     )
     model.turn_role("colocated", 3)
-    model.settle()
+    model.converge()
     there = set(model.pods)
     for uid in model.pods:
         model.requests[uid] = 50
@@ -113,18 +103,18 @@ def test_more_demand_while_pods_drain_calls_them_back() -> None:
     model.round()
     assert sum(pod.draining for pod in model.pods.values()) == 2
     model.turn_role("colocated", 3)
-    model.settle()
+    model.converge()
     assert set(model.pods) == there
     assert not any(pod.draining for pod in model.pods.values())
 
 
 def test_a_recall_that_no_engine_heard_strands_nobody() -> None:
-    model = settled(
+    model = converged(
         roles={"colocated": {"replicas": {"min": 1, "max": 4}}},
         autoscaling={"policy": "External"},
     )
     model.turn_role("colocated", 2)
-    model.settle()
+    model.converge()
     model.requests = dict.fromkeys(model.pods, 1000)
     model.turn_role("colocated", 1)
     model.round()
@@ -134,17 +124,17 @@ def test_a_recall_that_no_engine_heard_strands_nobody() -> None:
     model.turn_role("colocated", 2)
     model.round()
     model.tick()
-    model.settle()
+    model.converge()
     assert all(pod.ready for pod in model.pods.values())
 
 
 def test_a_drain_order_is_repeated_while_it_is_meant() -> None:
-    model = settled(
+    model = converged(
         roles={"colocated": {"replicas": {"min": 1, "max": 4}}},
         autoscaling={"policy": "External"},
     )
     model.turn_role("colocated", 2)
-    model.settle()
+    model.converge()
     model.requests = dict.fromkeys(model.pods, 1000)
     model.turn_role("colocated", 1)
     model.round()
@@ -158,7 +148,7 @@ def test_a_drain_order_is_repeated_while_it_is_meant() -> None:
 
 
 def test_a_new_revision_serves_before_the_old_one_leaves() -> None:
-    model = settled(mode="disaggregated", roles=PAIR)
+    model = converged(mode="disaggregated", roles=PAIR)
     old = {name for kind, name in model.children if kind == "Deployment"}
     model.turn(engine={"image": "engine:2"})
     for _ in range(40):
@@ -167,12 +157,12 @@ def test_a_new_revision_serves_before_the_old_one_leaves() -> None:
         if any(isinstance(a, Delete) for a in p.actions):
             break
         model.tick()
-    model.settle()
+    model.converge()
     assert {n for kind, n in model.children if kind == "Deployment"} & old == {"chat-gateway"}
 
 
 def test_a_new_revision_that_never_starts_leaves_the_old_one_serving() -> None:
-    model = settled()
+    model = converged()
     old = set(model.pods)
     model.turn(engine={"image": "engine:2"})
     model.round()
@@ -194,15 +184,15 @@ def test_a_new_revision_that_never_starts_leaves_the_old_one_serving() -> None:
 
 
 def test_a_deployment_scaled_by_hand_goes_back() -> None:
-    model = settled()
+    model = converged()
     name = next(n for kind, n in model.children if kind == "Deployment" and n != "chat-gateway")
     model.do(Scale("Deployment", name, 3))
-    model.settle()
+    model.converge()
     assert model.replicas("colocated") == 1
 
 
 def test_a_role_without_slo_stays_at_its_minimum_even_if_scaled_by_hand() -> None:
-    model = settled(roles={"colocated": {"replicas": {"min": 1, "max": 4}}})
+    model = converged(roles={"colocated": {"replicas": {"min": 1, "max": 4}}})
     model.turn_role("colocated", 3)
     p = model.round()
     assert Scale("ServingRole", "chat-colocated", 1) in p.actions
@@ -211,16 +201,16 @@ def test_a_role_without_slo_stays_at_its_minimum_even_if_scaled_by_hand() -> Non
 
 def test_blind_metrics_remove_nothing() -> None:
     slo = {"ttft": {"target": "1s"}, "tpot": {"target": "50ms"}}
-    model = settled(slo=slo, roles={"colocated": {"replicas": {"min": 1, "max": 4}}})
+    model = converged(slo=slo, roles={"colocated": {"replicas": {"min": 1, "max": 4}}})
     model.children["ServingRole", "chat-colocated"]["spec"]["replicas"] = 3
     model.memory = replace(model.memory, targets={})
-    model.settle()
+    model.converge()
     assert model.replicas("colocated") == 3
     assert condition(model, "ScalingActive").reason == "MetricsUnavailable"
 
 
 def test_a_deleted_child_comes_back() -> None:
-    model = settled()
+    model = converged()
     del model.children["Service", "chat"]
     p = model.round()
     assert [type(a) for a in p.actions] == [Apply]
@@ -236,7 +226,7 @@ def gateways_account(model: Model) -> str | None:
 def test_gateways_are_replaced_when_their_account_was_made_anew() -> None:
     """The token of a pod is bound to the account's uid, and the kubelet keeps it for most of an
     hour, over restarts of the container, too."""
-    model = settled()
+    model = converged()
     assert gateways_account(model) is None
     for _ in range(2):
         model.tick()
@@ -244,7 +234,7 @@ def test_gateways_are_replaced_when_their_account_was_made_anew() -> None:
         before = gateways_account(model)
         p = model.round()
         assert gateways_account(model) == before, "nothing is replaced while there is no account"
-        model.settle()
+        model.converge()
         account = model.children["ServiceAccount", "chat-gateway"]["metadata"]["uid"]
         assert gateways_account(model) == account
         assert not any("put back" in event.message for event in p.events)

@@ -12,7 +12,7 @@ from argosy_operator.core.scaling.goals import Goals
 from argosy_operator.core.scaling.observe import FleetMetrics, Observations, Value
 from argosy_operator.core.scaling.record import from_json
 from argosy_operator.core.scaling.state import ScalingState
-from tests.core.model import Model, fleet
+from tests.support.model import Model, fleet
 
 SLO = {"ttft": {"target": "1s"}, "tpot": {"target": "50ms"}}
 
@@ -21,9 +21,9 @@ def bounds(least: int, most: int) -> dict[str, object]:
     return {"colocated": {"replicas": {"min": least, "max": most}}}
 
 
-def settled(**spec: object) -> Model:
+def converged(**spec: object) -> Model:
     model = Model(fleet(**spec))
-    model.settle()
+    model.converge()
     model.memory = replace(model.memory, decide_at=1e12)  # between two ticks of the law
     return model
 
@@ -46,7 +46,7 @@ def last(model: Model):
 def test_a_change_by_min_or_max_leaves_a_decision_and_an_event(
     before: dict[str, object], after: dict[str, object], move: str, rule: str
 ) -> None:
-    model = settled(slo=SLO, roles=before)
+    model = converged(slo=SLO, roles=before)
     model.turn(roles=after)
     (said,) = events(model.round())
     assert said.startswith(move)
@@ -54,12 +54,12 @@ def test_a_change_by_min_or_max_leaves_a_decision_and_an_event(
     assert decision is not None
     assert decision.bound_by == rule
     assert model.fleet.status.autoscaling.history[0].bound_by == rule
-    model.settle()
+    model.converge()
     assert model.replicas("colocated") == int(move[-1])
 
 
 def test_removing_the_slo_sends_an_event_when_replicas_go_to_their_minimum() -> None:
-    model = settled(slo=SLO, roles=bounds(1, 4))
+    model = converged(slo=SLO, roles=bounds(1, 4))
     grown(model, 3)
     model.turn(slo=None)
     (said,) = events(model.round())
@@ -68,7 +68,7 @@ def test_removing_the_slo_sends_an_event_when_replicas_go_to_their_minimum() -> 
 
 
 def test_policy_none_sends_an_event_when_replicas_go_to_their_minimum() -> None:
-    model = settled(slo=SLO, roles=bounds(1, 4))
+    model = converged(slo=SLO, roles=bounds(1, 4))
     grown(model, 3)
     model.turn(autoscaling={"policy": "None"})
     (said,) = events(model.round())
@@ -81,12 +81,12 @@ def grown(model: Model, replicas: int) -> None:
     model.children["ServingRole", "chat-colocated"] = model._with_replicas(
         "ServingRole", "chat-colocated", replicas
     )
-    model.settle()
+    model.converge()
     model.memory = replace(model.memory, decide_at=1e12)
 
 
 def test_such_a_record_replays_to_the_same_decision() -> None:
-    model = settled(slo=SLO, roles=bounds(1, 4))
+    model = converged(slo=SLO, roles=bounds(1, 4))
     model.turn(roles=bounds(3, 4))
     record = model.round().draft.record
     assert record is not None
@@ -101,7 +101,7 @@ def test_such_a_record_replays_to_the_same_decision() -> None:
 
 
 def test_a_change_of_bounds_does_not_postpone_the_next_decision() -> None:
-    model = settled(slo=SLO, roles=bounds(1, 4))
+    model = converged(slo=SLO, roles=bounds(1, 4))
     due, said = model.memory.decide_at, model.memory.decision
     model.turn(roles=bounds(3, 4))
     model.round()
@@ -110,14 +110,14 @@ def test_a_change_of_bounds_does_not_postpone_the_next_decision() -> None:
 
 
 def test_replicas_outside_the_bounds_under_external_send_one_event() -> None:
-    model = settled(roles=bounds(1, 4), autoscaling={"policy": "External"})
+    model = converged(roles=bounds(1, 4), autoscaling={"policy": "External"})
     model.turn_role("colocated", 9)
     told = [n.message for n in model.round().events if "replicas.max" in n.message]
     assert told == [
         "ServingRole chat-colocated asks for 9 replicas and gets 4: "
         "spec.roles.colocated.replicas.max is 4"
     ]
-    model.settle()
+    model.converge()
     assert model.replicas("colocated") == 4
     assert model.round().events == ()
 
@@ -130,7 +130,7 @@ def test_a_fleet_that_is_created_scales_nothing() -> None:
 def test_varying_traffic_does_not_write_status_at_every_decision() -> None:
     """Poisson noise over a rate window of seconds moves every figure by more than a tenth."""
     model = Model(fleet(slo=SLO))
-    model.settle()
+    model.converge()
     statuses = []
     for i in range(60):
         wave = 1.0 + 0.4 * (i % 3)
@@ -152,7 +152,7 @@ def test_varying_traffic_does_not_write_status_at_every_decision() -> None:
 
 def test_a_changed_verdict_is_written_at_once() -> None:
     model = Model(fleet(slo=SLO))
-    model.settle()
+    model.converge()
     for share in (0.99, 0.5):
         model.metrics = FleetMetrics(
             at=model.now, arrivals=Value(8.0, model.now), attainment=Value(share, model.now)

@@ -3,12 +3,12 @@
 from dataclasses import replace
 
 from argosy_operator.core.fleet.memory import LoopMemory
-from tests.core.model import START_S, Model, fleet
+from tests.support.model import START_S, Model, fleet
 
 
-def settled() -> Model:
+def converged() -> Model:
     model = Model(fleet(roles={"colocated": {"replicas": {"min": 2, "max": 4}}}))
-    model.settle()
+    model.converge()
     return model
 
 
@@ -17,7 +17,7 @@ def learnt(model: Model) -> list[float]:
 
 
 def test_a_start_that_was_seen_is_learnt() -> None:
-    model = settled()
+    model = converged()
     assert len(learnt(model)) == 2
     assert all(START_S <= seconds <= START_S + 2 for seconds in learnt(model))
     assert model.fleet.status.roles.colocated is not None
@@ -26,7 +26,7 @@ def test_a_start_that_was_seen_is_learnt() -> None:
 
 def test_a_pod_that_became_ready_again_hours_later_is_no_slow_start() -> None:
     """Its readiness wavered once, then the operator was started anew."""
-    model = settled()
+    model = converged()
     model.memory = LoopMemory()
     model.now += 36_000
     model.pods = {u: replace(p, ready_at=model.now - 5) for u, p in model.pods.items()}

@@ -8,14 +8,10 @@ from argosy_operator.core.fleet.events import Event, stalled
 from argosy_operator.core.plan import plan
 from argosy_operator.core.scaling.observe import FleetMetrics, Idle, Value, unknown_metrics
 from argosy_operator.core.status.compose import status_of
-from tests.core.model import Model, fleet
+from tests.support.model import Model, condition, fleet
 
 SLO = {"ttft": {"target": "1s"}, "tpot": {"target": "50ms"}}
 PULL = 'rpc error: no such image "none:1"'
-
-
-def condition(model: Model, type_: str):
-    return next(c for c in model.fleet.status.conditions if c.type == type_)
 
 
 def look(model: Model, **pod: object):
@@ -31,7 +27,7 @@ def look(model: Model, **pod: object):
 @pytest.fixture
 def broken() -> Model:
     model = Model(fleet())
-    model.settle()
+    model.converge()
     return model
 
 
@@ -63,7 +59,7 @@ def test_a_container_that_recovered_is_no_longer_in_trouble(broken: Model) -> No
 
 def measured_fleet(metrics: FleetMetrics) -> Model:
     model = Model(fleet(slo=SLO))
-    model.settle()
+    model.converge()
     tick(model, metrics)
     return model
 
@@ -125,7 +121,7 @@ def test_a_fleet_whose_service_name_is_taken_is_not_ready_and_has_no_url() -> No
         "metadata": {"name": "chat", "uid": "x", "labels": {}},
         "spec": {},
     }
-    model.settle()
+    model.converge()
     assert condition(model, "Servable").status == "True"
     ready = condition(model, "Ready")
     assert (ready.status, ready.reason) == ("False", "ForeignObject")
@@ -140,7 +136,7 @@ def test_another_foreign_object_leaves_a_fleet_that_answers_ready() -> None:
         "metadata": {"name": "chat-colocated", "uid": "x", "labels": {}},
         "spec": {},
     }
-    model.settle()
+    model.converge()
     assert condition(model, "NameConflict").status == "True"
     assert condition(model, "Ready").status == "True"
     assert model.fleet.status.url

@@ -20,7 +20,7 @@ from argosy_operator.core.status.facts import facts_of
 from argosy_operator.core.status.findings import Findings
 from argosy_operator.core.status.problems import LOAD_FAILURES
 from argosy_operator.core.status.table import TABLE, ConditionRow, Fact, Facts, conditions_of
-from tests.core.model import Model, fleet
+from tests.support.model import Model, converged, fleet
 
 SLO = {"ttft": {"target": "1s"}, "tpot": {"target": "50ms"}}
 NONE = {"replicas": {"min": 0, "max": 0}}
@@ -54,12 +54,6 @@ def test_every_type_has_rows_and_only_the_last_always_applies() -> None:
         assert [row.when == row.unless == () for row in rows] == [False] * (len(rows) - 1) + [True]
 
 
-def settled(**spec: object) -> Model:
-    model = Model(fleet(**spec))
-    model.settle()
-    return model
-
-
 def facts(model: Model, *errors: ErrorKind, pod: Pod | None = None, **draft: object) -> Facts:
     """What holds for the model in this moment; `pod` stands for its engine's pods."""
     s = model.snapshot()
@@ -82,7 +76,7 @@ def measured(**signals: object) -> FleetMetrics:
 
 
 def lawful(metrics: FleetMetrics) -> Facts:
-    model = settled(slo=SLO)
+    model = converged(slo=SLO)
     model.metrics = replace(metrics, at=model.now)
     model.memory = replace(model.memory, decide_at=0.0)
     return facts(model)
@@ -105,7 +99,7 @@ def decided(
     known = {"colocated_planned_per_s": 1.0, "colocated_batch_limit": 9.0} | numbers
     decision = Decision(0.0, (target,), rule, "", True, reachable, known, relearning=relearning)
     decision = replace(decision, unknown=unknown)
-    model = settled(slo=SLO)
+    model = converged(slo=SLO)
     model.memory = replace(model.memory, decision=decision, decide_at=1e12)
     return facts(model)
 
@@ -129,20 +123,20 @@ def failing(kind: str, for_s: float = 0.0) -> Facts:
 
 
 def contested() -> Facts:
-    model = settled()
+    model = converged()
     told = FieldConflict("alice changed spec.ports of Service chat", FREE, model.now, model.now)
     model.memory = replace(model.memory, field_conflicts={"Apply Service/chat": told})
     return facts(model)
 
 
 def edited(**spec: object) -> Facts:
-    model = settled()
+    model = converged()
     model.turn(**spec)
     return facts(model)
 
 
 def fewer() -> Facts:
-    model = settled(roles={"colocated": {"replicas": {"min": 2, "max": 2}}})
+    model = converged(roles={"colocated": {"replicas": {"min": 2, "max": 2}}})
     model.turn(roles={"colocated": {"replicas": {"min": 1, "max": 2}}})
     model.round()  # asks the engines how busy they are
     return facts(model)
@@ -154,12 +148,12 @@ def engine_said(reason: str) -> Facts:
 
 
 def split() -> Facts:
-    return facts(settled(mode="disaggregated"))
+    return facts(converged(mode="disaggregated"))
 
 
 def alone() -> Facts:
     """The prefill pods of a fleet that served are gone; its decode pods are not."""
-    model = settled(mode="disaggregated")
+    model = converged(mode="disaggregated")
     model.pods = {
         u: replace(p, ready=False) if p.role == "prefill" else p for u, p in model.pods.items()
     }
@@ -167,9 +161,9 @@ def alone() -> Facts:
 
 
 WORLDS = {
-    Fact.SERVABLE: lambda: facts(settled()),
-    Fact.WAS_SERVING: lambda: facts(settled()),
-    Fact.GATEWAY_READY: lambda: facts(settled()),
+    Fact.SERVABLE: lambda: facts(converged()),
+    Fact.WAS_SERVING: lambda: facts(converged()),
+    Fact.GATEWAY_READY: lambda: facts(converged()),
     Fact.PODS_MISSING: lambda: facts(Model(fleet())),
     Fact.ZERO_REPLICAS: lambda: facts(Model(fleet(roles={"colocated": NONE}))),
     Fact.PAUSED: lambda: edited(paused=True),
@@ -240,7 +234,7 @@ def test_every_fact_of_the_table_can_hold(fact: Fact | Reason) -> None:
 
 def test_every_condition_has_a_sentence() -> None:
     """`explain` printed "FollowingGoodput: " and nothing behind it."""
-    model = settled(slo=SLO)
+    model = converged(slo=SLO)
     model.round()
     assert [c.type for c in model.fleet.status.conditions if not c.message] == []
 

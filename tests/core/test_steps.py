@@ -10,17 +10,11 @@ from argosy_operator.core.fleet.snapshot import Snapshot
 from argosy_operator.core.plan import CHAIN, conclude, plan
 from argosy_operator.core.reconcile.steps import MEANING, Step, StepReason
 from argosy_operator.core.scaling.observe import FleetMetrics, Idle
-from tests.core.model import Model, fleet
+from tests.support.model import Model, converged, fleet
 
 SLO = {"ttft": {"target": "1s"}, "tpot": {"target": "50ms"}}
 WIDE = {"colocated": {"replicas": {"min": 1, "max": 4}}}
 EXTERNAL = {"roles": WIDE, "autoscaling": {"policy": "External"}}
-
-
-def settled(**spec: object) -> Model:
-    model = Model(fleet(**spec))
-    model.settle()
-    return model
 
 
 def step(world: Model | Snapshot, name: str) -> Step:
@@ -30,7 +24,7 @@ def step(world: Model | Snapshot, name: str) -> Step:
 
 
 def deleted() -> Model:
-    model = settled()
+    model = converged()
     meta = {"deletion_timestamp": "2026-01-01T00:00:00Z"}
     metadata = model.fleet.metadata.model_copy(update=meta)
     model.fleet = model.fleet.model_copy(update={"metadata": metadata})
@@ -38,13 +32,13 @@ def deleted() -> Model:
 
 
 def without_service() -> Model:
-    model = settled()
+    model = converged()
     del model.children["Service", "chat"]
     return model
 
 
 def with_a_foreign_service() -> Model:
-    model = settled()
+    model = converged()
     live = model.children["Service", "chat"]
     metadata = {**live["metadata"], "ownerReferences": []}
     model.children["Service", "chat"] = {**live, "metadata": metadata}
@@ -52,34 +46,34 @@ def with_a_foreign_service() -> Model:
 
 
 def measured() -> Model:
-    model = settled(slo=SLO)
+    model = converged(slo=SLO)
     model.metrics = FleetMetrics(at=model.now, arrivals=Idle(model.now))
     model.memory = replace(model.memory, decide_at=0.0)
     return model
 
 
 def between_decisions() -> Model:
-    model = settled(slo=SLO)
+    model = converged(slo=SLO)
     model.memory = replace(model.memory, decide_at=1e12)
     return model
 
 
 def asked_for_more() -> Model:
-    model = settled(**EXTERNAL)
+    model = converged(**EXTERNAL)
     model.turn_role("colocated", 3)
     return model
 
 
 def with_raised_minimum() -> Model:
-    model = settled(roles=WIDE)
+    model = converged(roles=WIDE)
     model.turn(roles={"colocated": {"replicas": {"min": 2, "max": 4}}})
     return model
 
 
 def draining() -> Model:
-    model = settled(**EXTERNAL)
+    model = converged(**EXTERNAL)
     model.turn_role("colocated", 2)
-    model.settle()
+    model.converge()
     model.requests = dict.fromkeys(model.pods, 100)
     model.turn_role("colocated", 1)
     model.round()
@@ -87,7 +81,7 @@ def draining() -> Model:
 
 
 def with_a_new_image() -> Model:
-    model = settled()
+    model = converged()
     model.turn(engine={"image": "engine:2"})
     model.round()
     return model
@@ -114,7 +108,7 @@ def after_a_failure(wait_s: float) -> Model:
 
 def after_deletions(times: int) -> Model:
     """Another writer deleted the Service so often; it was created again each time but the last."""
-    model = settled()
+    model = converged()
     for _ in range(times - 1):
         del model.children["Service", "chat"]
         model.round()
@@ -130,10 +124,10 @@ def paused() -> Model:
 
 WORLDS: dict[StepReason, tuple[str, Callable[[], Model], str]] = {
     StepReason.BEING_DELETED: ("skip_if_deleting", deleted, "deleted at 2026-01-01T00:00:00Z"),
-    StepReason.NOT_BEING_DELETED: ("skip_if_deleting", settled, "not being deleted"),
+    StepReason.NOT_BEING_DELETED: ("skip_if_deleting", converged, "not being deleted"),
     StepReason.APPLYING_CHILDREN: ("apply_children", without_service, "Apply Service/chat"),
     StepReason.NAME_TAKEN: ("apply_children", with_a_foreign_service, "owner: Service/chat"),
-    StepReason.CHILDREN_UP_TO_DATE: ("apply_children", settled, "children are as rendered"),
+    StepReason.CHILDREN_UP_TO_DATE: ("apply_children", converged, "children are as rendered"),
     StepReason.DECIDED: ("choose_targets", measured, "colocated stays 1 (Demand: "),
     StepReason.BETWEEN_DECISIONS: ("choose_targets", between_decisions, "colocated 1"),
     StepReason.AT_MINIMUM: ("choose_targets", with_raised_minimum, "colocated 2"),
@@ -143,11 +137,11 @@ WORLDS: dict[StepReason, tuple[str, Callable[[], Model], str]] = {
         lambda: Model(fleet()),
         "Create ServingRole/chat-colocated, Create Deployment/chat-colocated-",
     ),
-    StepReason.WORKLOADS_EXIST: ("create_workloads", settled, "of colocated"),
+    StepReason.WORKLOADS_EXIST: ("create_workloads", converged, "of colocated"),
     StepReason.SCALING_ROLES: ("scale_roles", with_raised_minimum, "chat-colocated 1 → 2"),
-    StepReason.ROLES_AT_TARGET: ("scale_roles", settled, "colocated 1"),
+    StepReason.ROLES_AT_TARGET: ("scale_roles", converged, "colocated 1"),
     StepReason.SCALING_DEPLOYMENTS: ("scale_deployments", draining, "drains chat-colocated-"),
-    StepReason.DEPLOYMENTS_AT_TARGET: ("scale_deployments", settled, "colocated 1"),
+    StepReason.DEPLOYMENTS_AT_TARGET: ("scale_deployments", converged, "colocated 1"),
     StepReason.WAITING_FOR_NEW_REVISION: (
         "retire_old_revisions",
         with_a_new_image,
@@ -158,7 +152,7 @@ WORLDS: dict[StepReason, tuple[str, Callable[[], Model], str]] = {
         with_a_new_image_that_serves,
         "drains chat-colocated-",
     ),
-    StepReason.NO_OLD_REVISION: ("retire_old_revisions", settled, "is alone"),
+    StepReason.NO_OLD_REVISION: ("retire_old_revisions", converged, "is alone"),
     StepReason.WAITING_AFTER_FAILURE: (
         "back_off_failed_actions",
         lambda: after_a_failure(4.0),
@@ -180,7 +174,7 @@ WORLDS: dict[StepReason, tuple[str, Callable[[], Model], str]] = {
         lambda: after_deletions(1),
         "Service chat was gone",
     ),
-    StepReason.NO_FIELD_CONFLICT: ("back_off_field_conflicts", settled, "nothing is reverted"),
+    StepReason.NO_FIELD_CONFLICT: ("back_off_field_conflicts", converged, "nothing is reverted"),
     StepReason.PAUSED: ("skip_if_paused", paused, "left out: Apply Service/chat"),
     StepReason.NOT_PAUSED: ("skip_if_paused", without_service, "to do: Apply Service/chat"),
 }

@@ -5,7 +5,7 @@ from dataclasses import replace
 from argosy_operator.core.fleet.actions import Apply, ErrorKind, Outcome
 from argosy_operator.core.fleet.snapshot import Snapshot
 from argosy_operator.core.plan import conclude, plan
-from tests.core.model import Model, fleet
+from tests.support.model import Model, fleet
 
 SLO = {"ttft": {"target": "1s"}, "tpot": {"target": "50ms"}}
 WIDE = {"colocated": {"replicas": {"min": 1, "max": 4}}}
@@ -19,16 +19,16 @@ def overdue(model: Model) -> Snapshot:
 
 def test_a_paused_fleet_with_an_slo_rests() -> None:
     model = Model(fleet(slo=SLO))
-    model.settle()
+    model.converge()
     model.turn(paused=True)
     assert plan(overdue(model)).wake_s >= 60
 
 
 def test_a_paused_fleet_that_would_shrink_rests() -> None:
     model = Model(fleet(roles=WIDE, autoscaling={"policy": "External"}))
-    model.settle()
+    model.converge()
     model.turn_role("colocated", 3)
-    model.settle()
+    model.converge()
     model.turn_role("colocated", 1)
     model.turn(paused=True)
     assert plan(model.snapshot()).wake_s >= 60
@@ -42,7 +42,7 @@ def test_a_fleet_whose_deployment_cannot_be_created_is_not_tried_without_a_pause
 
 def test_the_law_wakes_its_fleet_when_it_is_due() -> None:
     model = Model(fleet(slo=SLO))
-    model.settle()
+    model.converge()
     model.memory = replace(model.memory, decide_at=model.now + 7)
     assert plan(model.snapshot()).wake_s == 7
 
@@ -51,7 +51,7 @@ def test_a_name_that_a_strangers_object_with_our_label_holds_is_looked_up_again_
     model = Model(fleet())
     stranger = {"name": "chat", "uid": "x", "labels": {}}
     model.children["Service", "chat"] = {"kind": "Service", "metadata": stranger, "spec": {}}
-    model.settle()
+    model.converge()
     assert 1 <= plan(model.snapshot()).wake_s <= 30
 
 
@@ -59,7 +59,7 @@ def test_a_name_that_was_found_taken_is_looked_up_again_within_half_a_minute() -
     """The stranger's object has none of our labels: no list shows it and no watch tells that it was
     deleted."""
     model = Model(fleet())
-    model.settle()
+    model.converge()
     del model.children["Service", "chat"]
     s = model.snapshot()
     p = plan(s)

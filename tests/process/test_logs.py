@@ -14,9 +14,9 @@ from argosy_operator.shell.gather import Sources
 from argosy_operator.shell.loop import round_of
 from argosy_operator.shell.telemetry import logs
 from argosy_operator.shell.workers import Workers
-from tests.core.model import IMAGES
 from tests.kv.nodes import until
 from tests.reconcile.store import Store
+from tests.support.model import IMAGES
 
 
 async def test_a_round_that_fails_names_its_namespace_and_fleet_also_from_a_port():

@@ -12,8 +12,8 @@ import pytest
 
 from argosy_operator.shell import app
 from argosy_operator.shell.telemetry import metrics
-from tests.core.model import IMAGES
 from tests.ports.api_server import ApiServer
+from tests.support.model import IMAGES
 
 FLEETS = 150
 

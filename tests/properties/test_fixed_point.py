@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tests.core.model import Model, fleet
+from tests.support.model import Model, fleet
 
 pytestmark = pytest.mark.slow
 
@@ -53,7 +53,7 @@ def test_the_fleet_comes_to_rest_and_then_nothing_is_written(story: list) -> Non
     model = Model(fleet(roles=ROLES, **EXTERNAL))
     for what, value in story:
         carry_out(model, what, value)
-    model.settle()
+    model.converge()
     before = model.fleet.status
     for _ in range(3):
         model.tick()
@@ -68,7 +68,7 @@ def test_the_end_depends_on_the_spec_and_not_on_the_way(story: list) -> None:
     model = Model(fleet(roles=ROLES, **EXTERNAL))
     for what, value in story:
         carry_out(model, what, value)
-    model.settle()
+    model.converge()
     wanted = {obj["metadata"]["name"] for obj in model.snapshot().engines.values()}
     there = {n for kind, n in model.children if kind == "Deployment" and n != "chat-gateway"}
     assert there == wanted

@@ -16,11 +16,11 @@ from argosy_operator.render import workload
 from argosy_operator.render.common import identity_env
 from argosy_operator.render.engines.argosy import ARGOSY
 from argosy_operator.render.engines.kind import EngineKind, EnginePod, HttpEndpoint
-from tests.core.model import Model
-from tests.core.model import fleet as model_fleet
 from tests.engine.processes import sim_engines
 from tests.render.fleets import IMAGES, fleet
 from tests.render.restricted import offences
+from tests.support.model import Model
+from tests.support.model import fleet as model_fleet
 
 FLEETS = {
     "disaggregated": fleet(engine={"maxModelLen": 4096, "maxNumSeqs": 8, "maxBodyBytes": 1 << 20}),

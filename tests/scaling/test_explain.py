@@ -10,9 +10,9 @@ from argosy_operator.api.conditions import ConditionType
 from argosy_operator.cli.explanation import explanation, label_of, labelled
 from argosy_operator.core.scaling.decision import MEANING
 from argosy_operator.core.scaling.record import to_json
-from tests.core.model import Model
-from tests.core.model import fleet as a_fleet
 from tests.scaling import demo
+from tests.support.model import Model
+from tests.support.model import fleet as a_fleet
 
 
 def fleet() -> dict[str, object]:
@@ -82,7 +82,7 @@ def test_conditions_that_are_well_are_left_out() -> None:
 def test_a_fleet_without_an_slo_shows_only_why_it_is_not_scaled() -> None:
     """Every type of condition that there is, as a fleet has it that serves without an SLO."""
     model = Model(a_fleet())
-    model.settle()
+    model.converge()
     conditions = [c.model_dump(by_alias=True) for c in model.fleet.status.conditions]
     assert {c["type"] for c in conditions} == set(ConditionType)
     text = explanation({"metadata": {"name": "chat"}, "status": {"conditions": conditions}})

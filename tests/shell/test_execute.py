@@ -7,7 +7,7 @@ import pytest
 from argosy_operator.core.fleet.actions import AnnotatePod, ErrorKind, HastenDrain, TakeWorkAgain
 from argosy_operator.ports.protocols import ClusterError
 from argosy_operator.shell.execute import execute
-from tests.core.model import fleet
+from tests.support.model import fleet
 
 MARK = {"serving.argosy.dev/drain": "2026-01-01T00:00:00Z"}
 

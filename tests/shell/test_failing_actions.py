@@ -12,8 +12,8 @@ from argosy_operator.ports.protocols import FleetPods, Measurement
 from argosy_operator.shell import loop
 from argosy_operator.shell.gather import Sources
 from argosy_operator.shell.loop import UnfinishedError, round_of
-from tests.core.model import IMAGES
 from tests.shell.store import CAUSE, Store
+from tests.support.model import IMAGES
 
 KEY = ("ns", "chat")
 BUDGET = "PodDisruptionBudget/chat-gateway"

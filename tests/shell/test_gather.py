@@ -7,7 +7,7 @@ from argosy_operator.core.fleet.snapshot import Clock
 from argosy_operator.core.scaling.observe import unknown_metrics
 from argosy_operator.ports.protocols import FleetPods, Measurement
 from argosy_operator.shell.gather import Sources, gather
-from tests.core.model import IMAGES, fleet
+from tests.support.model import IMAGES, fleet
 
 SLO = {"ttft": {"target": "1s"}, "tpot": {"target": "50ms"}}
 

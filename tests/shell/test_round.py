@@ -11,7 +11,7 @@ from argosy_operator.core.fleet.memory import LoopMemory
 from argosy_operator.ports.protocols import ClusterError
 from argosy_operator.shell.gather import Sources
 from argosy_operator.shell.loop import ROUND_LIMIT_S, UnfinishedError, round_of
-from tests.core.model import IMAGES
+from tests.support.model import IMAGES
 from tests.support.virtual import run
 
 META = {"name": "chat", "namespace": "ns", "uid": "u", "generation": 1}

@@ -13,7 +13,6 @@ from argosy_operator.core.fleet.pods import Load
 from argosy_operator.ports.engines import HttpEngines
 from argosy_operator.shell.execute import execute
 from argosy_operator.shell.gather import _loads
-from tests.core.model import fleet
 from tests.core.test_victims import pod
 from tests.support.virtual import run
 

@@ -11,7 +11,7 @@ from argosy_operator.core.fleet.snapshot import Clock, Snapshot
 from argosy_operator.core.plan import plan
 from argosy_operator.core.status.compose import status_of
 from argosy_operator.shell.gather import Sources, gather
-from tests.core.model import IMAGES, Model, fleet
+from tests.support.model import IMAGES, Model, fleet
 
 REVISION = Model(fleet()).snapshot().revision
 NAME = f"chat-colocated-{REVISION}"

@@ -1,6 +1,6 @@
 """A cluster as a value model: enough of ReplicaSets, kubelets and engines to carry out plans.
 
-Not a server and not reachable as one: tests apply a plan's orders to it and let time pass. What the
+No server, and not reachable as one: tests apply a plan's actions to it and let time pass. What the
 real API server does with them is tested in tests/reconcile.
 """
 
@@ -10,6 +10,7 @@ from typing import Any
 
 from argosy_operator.api.model import dump
 from argosy_operator.api.v1alpha1 import ServingDeployment
+from argosy_operator.api.v1alpha1.status import Condition
 from argosy_operator.core.fleet import names
 from argosy_operator.core.fleet.actions import (
     Action,
@@ -46,8 +47,7 @@ def fleet(uid: str = "fleet-1", generation: int = 1, **spec: Any) -> ServingDepl
 
 @dataclass
 class Model:
-    """The world of one fleet. `requests` are running answers by pod uid; `lost` those cut off.
-    `draining`: until when an engine was told to take no work; `deaf`: engines hear nothing."""
+    """One fleet in its cluster."""
 
     fleet: ServingDeployment
     now: float = 1_000_000.0
@@ -57,11 +57,16 @@ class Model:
     children: dict[tuple[str, str], Any] = field(default_factory=dict)
     pods: dict[str, Pod] = field(default_factory=dict)
     draining: dict[str, float] = field(default_factory=dict)
+    """Until when an engine takes no new work, by pod uid."""
     deaf: bool = False
+    """No call reaches an engine."""
     requests: dict[str, int] = field(default_factory=dict)
+    """Running answers, by pod uid."""
     lost: int = 0
+    """Answers that were cut off."""
     serial: Any = field(default_factory=lambda: count(1))
     broken_roles: frozenset[str] = frozenset()
+    """Roles whose pods never become ready."""
     metrics: FleetMetrics | None = None
 
     def snapshot(self) -> Snapshot:
@@ -85,34 +90,39 @@ class Model:
         return compose(self.fleet, IMAGES, seen, self.memory, clock)
 
     def round(self, crash_after: int | None = None) -> Plan:
-        """Plan and carry out; with `crash_after` only so many orders, and memory is gone."""
-        s = self.snapshot()
-        p = plan(s)
-        done = p.actions if crash_after is None else p.actions[:crash_after]
+        """Plan and carry out; with `crash_after` only so many actions, and memory is lost."""
+        snapshot = self.snapshot()
+        planned = plan(snapshot)
+        done = planned.actions if crash_after is None else planned.actions[:crash_after]
         outcomes = tuple(self.do(action) for action in done)
         if crash_after is None:
-            p = conclude(s, p, outcomes)
-            self.memory = p.memory
-            status = status_of(s, p.draft, outcomes)
+            planned = conclude(snapshot, planned, outcomes)
+            self.memory = planned.memory
+            status = status_of(snapshot, planned.draft, outcomes)
             self.fleet = self.fleet.model_copy(update={"status": status})
         else:
             self.memory = LoopMemory()
-        return p
+        return planned
 
     def set_back(self, seconds_: float) -> None:
         """The wall clock is set back."""
         self.now -= seconds_
         self.stepped += seconds_
 
-    def settle(self, rounds: int = 200) -> int:
-        """Rounds and passing time until a round asks for nothing; the number of rounds."""
+    def converge(self, rounds: int = 200) -> int:
+        """Run rounds and let time pass until a round has nothing to do; the number of rounds."""
         for number in range(rounds):
-            p = self.round()
-            quiet = not (p.actions or p.draft.leaving or p.draft.rolling or p.memory.ask_loads)
+            planned = self.round()
+            quiet = not (
+                planned.actions
+                or planned.draft.leaving
+                or planned.draft.rolling
+                or planned.memory.ask_loads
+            )
             if quiet and self._steady():
                 return number
             self.tick()
-        raise AssertionError(f"no rest after {rounds} rounds: {p.actions}")
+        raise AssertionError(f"not converged after {rounds} rounds: {planned.actions}")
 
     def _steady(self) -> bool:
         """Every Deployment has its pods, and they are ready as far as they can be."""
@@ -134,7 +144,9 @@ class Model:
             case Delete(kind, name):
                 del self.children[kind, name]
                 if kind == "Deployment":
-                    self.pods = {u: p for u, p in self.pods.items() if p.owner != name}
+                    self.pods = {
+                        u: planned for u, planned in self.pods.items() if planned.owner != name
+                    }
             case AnnotatePod(_, uid, values):
                 if uid in self.pods:
                     self._annotate(uid, values)
@@ -216,9 +228,21 @@ class Model:
         self.fleet = fleet(generation=generation, **body).model_copy(update={"status": status})
 
     def turn_role(self, role: str, replicas: int) -> None:
-        """Somebody scales the ServingRole."""
+        """Another writer scales the ServingRole."""
         name = names.serving_role("chat", role)  # type: ignore[arg-type]
         live = self._with_replicas("ServingRole", name, replicas)
         owner = {"manager": "kubectl", "fieldsV1": {"f:spec": {"f:replicas": {}}}}
         live["metadata"]["managedFields"] = [owner]
         self.children["ServingRole", name] = live
+
+
+def converged(**spec: Any) -> Model:
+    """A fleet with this spec, after so many rounds that the next one has nothing to do."""
+    model = Model(fleet(**spec))
+    model.converge()
+    return model
+
+
+def condition(model: Model, type_: str) -> Condition:
+    """The fleet's condition of this type."""
+    return next(c for c in model.fleet.status.conditions if c.type == type_)
