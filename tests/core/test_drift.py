@@ -72,6 +72,6 @@ def test_the_last_who_owns_the_field_is_named() -> None:
     assert owner_of_replicas(live) == "bob"
 
 
-def test_an_object_without_managed_fields_was_changed_by_somebody() -> None:
-    assert changed_by({"metadata": {}}, ("spec",)) == "somebody"
+def test_an_object_without_managed_fields_was_changed_by_another_writer() -> None:
+    assert changed_by({"metadata": {}}, ("spec",)) == "another writer"
     assert owner_of_replicas({"metadata": {}}) is None

@@ -149,7 +149,7 @@ def test_a_lasting_conflict_sends_one_event_an_hour() -> None:
 def test_a_gateway_whose_image_is_missing_does_not_blame_the_engines() -> None:
     model = converged()
     s = model.snapshot()
-    lost = Pod("g", "g", "gateway", "", ready=False, trouble=("ErrImagePull", "no such image"))
+    lost = Pod("g", "g", "gateway", "", ready=False, waiting=("ErrImagePull", "no such image"))
     (problem,) = problems_of(replace(s, pods=(*s.pods, lost)), {})
     assert "spec.engine.image" not in problem.message
     assert "images.gateway" in problem.message

@@ -169,7 +169,7 @@ def test_a_new_revision_that_never_starts_leaves_the_old_one_serving() -> None:
     for _ in range(10):
         model.round()
         model.pods = {
-            uid: replace(pod, ready=pod.uid in old, trouble=("ImagePullBackOff", "no such image"))
+            uid: replace(pod, ready=pod.uid in old, waiting=("ImagePullBackOff", "no such image"))
             if pod.uid not in old
             else pod
             for uid, pod in model.pods.items()

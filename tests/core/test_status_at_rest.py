@@ -33,24 +33,24 @@ def broken() -> Model:
 
 def test_an_image_that_cannot_be_pulled_changes_status_once(broken: Model) -> None:
     backed_off = f'Back-off pulling image "none:1": ErrImagePull: {PULL}'
-    first = look(broken, trouble=("ErrImagePull", PULL))
-    assert look(broken, trouble=("ImagePullBackOff", backed_off)) == first
-    assert look(broken, trouble=("ErrImagePull", PULL)) == first
+    first = look(broken, waiting=("ErrImagePull", PULL))
+    assert look(broken, waiting=("ImagePullBackOff", backed_off)) == first
+    assert look(broken, waiting=("ErrImagePull", PULL)) == first
     assert PULL in condition(broken, "Stalled").message
 
 
 def test_a_crashing_container_changes_status_once(broken: Model) -> None:
     ended = ("Error", "exit code 1")
     waits = ("CrashLoopBackOff", "back-off 10s restarting failed container")
-    first = look(broken, trouble=waits, ended=ended, restarts=1)
-    assert look(broken, trouble=None, ended=ended, restarts=2, started=True) == first
-    assert look(broken, trouble=None, ended=ended, restarts=2, started=False) == first
-    assert look(broken, trouble=waits, ended=ended, restarts=3, started=False) == first
+    first = look(broken, waiting=waits, terminated=ended, restarts=1)
+    assert look(broken, waiting=None, terminated=ended, restarts=2, started=True) == first
+    assert look(broken, waiting=None, terminated=ended, restarts=2, started=False) == first
+    assert look(broken, waiting=waits, terminated=ended, restarts=3, started=False) == first
     assert condition(broken, "Stalled").reason == "ContainerCrashing"
 
 
 def test_a_container_that_recovered_is_no_longer_in_trouble(broken: Model) -> None:
-    look(broken, trouble=None, ended=("Error", "exit code 1"), restarts=1)
+    look(broken, waiting=None, terminated=("Error", "exit code 1"), restarts=1)
     broken.pods = {u: replace(p, ready=True) for u, p in broken.pods.items()}
     s = broken.snapshot()
     status = status_of(s, plan(s).draft, ())
@@ -144,14 +144,14 @@ def test_another_foreign_object_leaves_a_fleet_that_answers_ready() -> None:
 
 def test_a_fleet_that_stalls_sends_one_event(broken: Model) -> None:
     before = broken.fleet.status
-    first = look(broken, trouble=("ErrImagePull", PULL))
+    first = look(broken, waiting=("ErrImagePull", PULL))
     event = stalled(before, first)
     assert event is not None
     assert (event.reason, event.warning) == ("ImagePullFailed", True)
     assert PULL in event.message
-    again = look(broken, trouble=("ImagePullBackOff", f"Back-off: ErrImagePull: {PULL}"))
+    again = look(broken, waiting=("ImagePullBackOff", f"Back-off: ErrImagePull: {PULL}"))
     assert stalled(first, again) is None
-    other = look(broken, trouble=None, ended=("Error", "exit code 1"), restarts=1)
+    other = look(broken, waiting=None, terminated=("Error", "exit code 1"), restarts=1)
     assert stalled(again, other) == Event("ContainerCrashing", message(other), warning=True)
 
 

@@ -144,7 +144,7 @@ def fewer() -> Facts:
 
 def engine_said(reason: str) -> Facts:
     text = json.dumps({"reason": reason, "message": "why"})
-    return facts(Model(fleet()), pod=sick(ended=("Error", text)))
+    return facts(Model(fleet()), pod=sick(terminated=("Error", text)))
 
 
 def split() -> Facts:
@@ -215,10 +215,10 @@ WORLDS = {
     Reason.UNREADABLE_NUMBER: lambda: facts(Model(fleet()), pod=sick(unreadable="gpu: many")),
     Reason.UNSCHEDULABLE: lambda: facts(Model(fleet()), pod=sick(unschedulable="0/3 nodes")),
     Reason.IMAGE_PULL_FAILED: lambda: facts(
-        Model(fleet()), pod=sick(trouble=("ErrImagePull", "no"))
+        Model(fleet()), pod=sick(waiting=("ErrImagePull", "no"))
     ),
     Reason.CONTAINER_CRASHING: lambda: facts(
-        Model(fleet()), pod=sick(ended=("Error", "exit code 1"))
+        Model(fleet()), pod=sick(terminated=("Error", "exit code 1"))
     ),
     **{reason: lambda reason=reason: engine_said(reason) for reason in LOAD_FAILURES},
 }

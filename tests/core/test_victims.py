@@ -13,7 +13,7 @@ def pod(name: str, **looks: object) -> Pod:
 
 
 def marked(name: str, since: float) -> Pod:
-    return pod(name, draining=True, ours=True, cost=int(OUR_COST), drain_at=since)
+    return pod(name, draining=True, victim=True, cost=int(OUR_COST), drain_at=since)
 
 
 def names(pods) -> list[str]:

@@ -209,7 +209,7 @@ class Model:
         drain = values[names.DRAIN]
         ours = values[names.DELETION_COST] == OUR_COST
         self.pods[uid] = replace(
-            self.pods[uid], draining=drain is not None, ours=ours, drain_at=seconds(drain),
+            self.pods[uid], draining=drain is not None, victim=ours, drain_at=seconds(drain),
             cost=int(OUR_COST) if ours else 0,
         )  # fmt: skip
 

@@ -1,8 +1,8 @@
-"""Names, labels and annotations of what belongs to a fleet: one place, no lookups.
+"""Names, labels, annotations and ports of what belongs to a fleet.
 
-Names are functions of the fleet's name alone, so that every loop and every replica of the operator
-finds the same children. A fleet's name has at most 40 characters, the longest child name is
-`<fleet>-colocated-<8 hex digits>`: 59.
+Names are functions of the fleet's name alone, so that every round and every replica of the operator
+finds the same children. A fleet's name has at most 40 characters. The longest child name is
+`<fleet>-colocated-<8 hex digits>`, with 59.
 """
 
 from argosy_operator.api.v1alpha1 import RoleName
@@ -11,12 +11,17 @@ FLEET = "serving.argosy.dev/fleet"
 ROLE = "serving.argosy.dev/role"
 REVISION = "serving.argosy.dev/revision"
 MANAGED_BY = "app.kubernetes.io/managed-by"
-FIELD_MANAGER = "argosy"  # of server-side apply, and the value of MANAGED_BY
+FIELD_MANAGER = "argosy"
+"""The field manager of server-side apply, and the value of `MANAGED_BY`."""
 GATEWAY_ROLE = "gateway"
 
-DRAIN = "serving.argosy.dev/drain"  # on a pod: RFC 3339 time when its drain began
-DRAIN_TIMEOUT = "serving.argosy.dev/drain-timeout-s"  # on a Deployment: what its pods were told
-ACCOUNT = "serving.argosy.dev/account"  # on gateway pods: uid of an account made anew under them
+DRAIN = "serving.argosy.dev/drain"
+"""On a pod: RFC 3339 time when its drain began."""
+DRAIN_TIMEOUT = "serving.argosy.dev/drain-timeout-s"
+"""On an engine Deployment: the drain time-out that its pods were created with, in seconds."""
+ACCOUNT = "serving.argosy.dev/account"
+"""On gateway pods: uid of their ServiceAccount, if it was created again since. The token of a pod
+is bound to that uid, so another uid replaces the pods."""
 DELETION_COST = "controller.kubernetes.io/pod-deletion-cost"
 
 API_PORT, ADMIN_PORT, KV_PORT = 8000, 8001, 8002
@@ -39,7 +44,7 @@ def gateway(fleet: str) -> str:
 
 
 def service(fleet: str) -> str:
-    """The Service in front of the gateway: clients speak to the fleet by its own name."""
+    """The Service in front of the gateways. It has the fleet's own name."""
     return fleet
 
 
@@ -49,13 +54,13 @@ def url(fleet: str, namespace: str) -> str:
 
 
 def labels(fleet: str, role: str, revision: str | None = None) -> dict[str, str]:
-    """Labels of a child and of its pods; the revision only where there is one."""
+    """Labels of a child and of its pods; with the revision if there is one."""
     of_revision = {} if revision is None else {REVISION: revision}
     return {MANAGED_BY: FIELD_MANAGER, FLEET: fleet, ROLE: role} | of_revision
 
 
 def selector(fleet: str, role: str, revision: str | None = None) -> dict[str, str]:
-    """What selects the pods of a role, or of one revision of it."""
+    """Labels that select the pods of a role, or of one revision of it."""
     return {key: v for key, v in labels(fleet, role, revision).items() if key != MANAGED_BY}
 
 

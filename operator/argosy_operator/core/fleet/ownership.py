@@ -1,7 +1,7 @@
-"""Does a child still look as we rendered it, and if not, who changed it?
+"""Drift: where a child differs from what we rendered, and which writer changed it.
 
-Only the fields that we render count: what others add (sidecars, annotations, defaults of the API
-server) is theirs and stays. The name of the one who changed a field comes from managedFields.
+Only fields that we render count. What others add (sidecars, annotations, defaults of the API
+server) stays. The writer of a field comes from managedFields.
 """
 
 import json
@@ -30,15 +30,17 @@ _KEYS = ("uid", "mountPath", "name", "containerPort", "port", "key")
 
 
 def signed(obj: Object) -> Object:
-    """The object with the digest of itself as an annotation, so that fields which we no longer
-    render are noticed, too."""
+    """The object with the digest of itself as an annotation.
+
+    A field that is no longer rendered changes the digest, so such a change is drift, too.
+    """
     meta = obj["metadata"]
     annotations = dict(meta.get("annotations") or {}) | {APPLIED: digest(obj)}
     return {**obj, "metadata": {**meta, "annotations": annotations}}
 
 
 def differences(wanted: object, live: object, path: Path = ()) -> Iterator[Path]:
-    """Paths at which `live` lacks or contradicts what `wanted` says.
+    """Paths at which `live` lacks, or has another value than, a field of `wanted`.
 
     An item of a list is written `key=value` (`containers`, `name=engine`, `image`).
     """
@@ -81,7 +83,7 @@ def _same_quantity(wanted: object, live: object, path: Path) -> bool:
 
 
 def changed_by(live: Object, path: Path) -> str:
-    """The field manager who, besides us, owns the field, or wrote the object last."""
+    """The other field manager that owns the field, or else that wrote the object last."""
     others = [
         entry
         for entry in live["metadata"].get("managedFields") or ()
@@ -90,11 +92,11 @@ def changed_by(live: Object, path: Path) -> str:
     ]
     owners = [entry for entry in others if _owns(entry.get("fieldsV1") or {}, path)]
     newest = max(owners or others, key=lambda entry: str(entry.get("time", "")), default=None)
-    return str(newest["manager"]) if newest else "somebody"
+    return str(newest["manager"]) if newest else "another writer"
 
 
 def owner_of_replicas(live: Object) -> str | None:
-    """Who wrote spec.replicas last, None where managedFields does not say."""
+    """The field manager that wrote spec.replicas last; None if managedFields does not say."""
     path = ("spec", "replicas")
     entries = live["metadata"].get("managedFields") or ()
     owners = [entry for entry in entries if _owns(entry.get("fieldsV1") or {}, path)]

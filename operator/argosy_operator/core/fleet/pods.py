@@ -1,7 +1,7 @@
-"""What the plan knows of a pod, and of the order in which Kubernetes removes pods.
+"""What a plan knows of a pod, and the order in which Kubernetes removes pods.
 
-`owned_pods` leaves out pods that only carry our labels: a user who may create pods can write
-them. `pod_of` takes a Pod as the API server sends it and keeps about 300 bytes of it.
+`pod_of` takes a Pod as the API server sends it and keeps about 300 bytes of it. `owned_pods` leaves
+out pods that only carry the fleet's labels: any user who may create pods can write those.
 """
 
 import re
@@ -14,58 +14,72 @@ from argosy_operator.core.fleet.objects import Object, quantity, seconds
 GPU = "nvidia.com/gpu"
 ENGINE_CONTAINER = "engine"
 OUR_COST = "-1000"
+"""The deletion cost of a victim; a ReplicaSet removes the lowest first, and 0 is the default."""
 _COST = re.compile("-?[0-9]{1,10}")
 
 
 @dataclass(frozen=True, slots=True)
 class Pod:
-    """One pod. Times are seconds since the epoch, None where it has not come to that.
-
-    `draining`: annotated, by us or by a person; `ours`: the operator chose it as a victim.
-    `started`: its engine's process runs; `probed`: it has been ready since. `trouble` is (reason,
-    message) of a container that waits, `ended` the (reason, message) with which the engine's last
-    process ended. `unreadable` quotes what was to be a number and is none.
-    """
+    """One pod. Times are seconds since the epoch; None if it has not happened."""
 
     name: str
     uid: str
     role: str
+    """The label; "gateway" for gateways."""
     revision: str
+    """The label; "" for gateways."""
     owner: str = ""
+    """Uid of its ReplicaSet."""
     ip: str | None = None
     created_at: float = 0.0
     ready_at: float | None = None
+    """When it became ready the last time; None if it is not ready."""
     drain_at: float | None = None
+    """When its drain began, as the annotation says; None if it cannot be read."""
     phase: str = "Running"
     assigned: bool = True
+    """It has a node."""
     started: bool = True
+    """The process of its engine runs."""
     probed: bool = False
+    """It has been ready since its process started."""
     ready: bool = True
     terminating: bool = False
     draining: bool = False
-    ours: bool = False
+    """Annotated to drain, by the operator or by a person."""
+    victim: bool = False
+    """The operator chose it for removal: annotated, with `OUR_COST`."""
     cost: int = 0
+    """Its deletion cost."""
     restarts: int = 0
     gpus: int = 0
+    """GPUs of all its containers."""
     unreadable: str | None = None
+    """A GPU limit that is not a number, quoted."""
     unschedulable: str | None = None
-    trouble: tuple[str, str] | None = None
-    ended: tuple[str, str] | None = None
+    """The scheduler's message, if no node takes the pod."""
+    waiting: tuple[str, str] | None = None
+    """Reason and message of a container that cannot start."""
+    terminated: tuple[str, str] | None = None
+    """Reason and message with which the engine's last process failed."""
 
     @property
     def alive(self) -> bool:
-        """Counted by its ReplicaSet."""
+        """Its ReplicaSet counts it."""
         return not self.terminating and self.phase not in ("Succeeded", "Failed")
 
     @property
     def serving(self) -> bool:
-        """The gateway chooses it."""
+        """Gateways send it requests."""
         return self.alive and self.ready and not self.draining
 
 
 def removal_order(pods: Iterable[Pod]) -> list[Pod]:
-    """Living pods in the order in which a ReplicaSet removes them (Kubernetes' controller_utils.go,
-    ActivePodsWithRanks; its rank by node, which needs other pods, is left out)."""
+    """Live pods in the order in which a ReplicaSet removes them.
+
+    As ActivePodsWithRanks in Kubernetes' controller_utils.go, without its rank by node, which needs
+    the pods of others.
+    """
     phases = {"Pending": 0, "Unknown": 1}
 
     def key(pod: Pod) -> tuple[object, ...]:
@@ -96,7 +110,7 @@ def owned_pods(
 
 
 def _controller(raw: Object, kind: str) -> str | None:
-    """The uid of the object's controller, where it is of this kind."""
+    """The uid of the object's controller if it is of this kind."""
     owners = raw["metadata"].get("ownerReferences") or ()
     return next((o["uid"] for o in owners if o.get("controller") and o["kind"] == kind), None)
 
@@ -132,7 +146,7 @@ def pod_of(raw: Object) -> Pod:
         ready=ready.get("status") == "True",
         terminating="deletionTimestamp" in meta,
         draining=names.DRAIN in annotations,
-        ours=names.DRAIN in annotations and cost == OUR_COST,
+        victim=names.DRAIN in annotations and cost == OUR_COST,
         cost=int(cost) if _COST.fullmatch(cost) else 0,
         restarts=engine.get("restartCount", 0),
         gpus=gpus,
@@ -142,8 +156,8 @@ def pod_of(raw: Object) -> Pod:
             if scheduled.get("reason") == "Unschedulable"
             else None
         ),
-        trouble=_waiting(waiting),
-        ended=_ended(engine),
+        waiting=_waiting(waiting),
+        terminated=_ended(engine),
     )
 
 
@@ -177,10 +191,13 @@ def _ended(engine: Object) -> tuple[str, str] | None:
 
 @dataclass(frozen=True, slots=True)
 class Load:
-    """What an engine says of itself on its admin port: answers and KV leases that it still serves.
-    `expires_in_s`: when it forgets the order to drain; None where it does not."""
+    """What an engine reports on its admin port."""
 
     draining: bool
+    """It takes no new work."""
     running: int
+    """Answers that it still computes."""
     leases: int
+    """KV caches that it still holds for decode pods."""
     expires_in_s: float | None = None
+    """Seconds until it forgets the order to drain; None if it does not drain by an order."""

@@ -1,8 +1,8 @@
-"""The revision: a name for what the engine pods of a fleet are made of.
+"""The revision: a digest of everything that the engine pods of a fleet are made of.
 
-One revision spans all roles that the mode uses, because prefill and decode pods work together only
-when they are of the same revision. What may change without new pods (replicas, SLO, autoscaling,
-drain times, routing, metrics) is not in the list below.
+All roles of a mode have one revision, because a prefill and a decode pod work together only if
+theirs is the same. What may change without new pods (replicas, SLO, autoscaling, drain times,
+routing, metrics) is not part of it.
 """
 
 import re
@@ -15,6 +15,8 @@ from argosy_operator.core.fleet import names
 from argosy_operator.core.fleet.objects import Object, digest
 
 TEMPLATE = 3
+"""Number of the pod template that `render/workload.py` writes. Raise it with every change of the
+template. Otherwise an upgrade of the operator would replace running pods in place, unpaired."""
 """Number of the pod template that render/workload.py and render/engines/ write. Raise it with every
 change of that template, or an upgrade of the operator replaces running pods in place, unpaired."""
 

@@ -53,9 +53,9 @@ def next_step(
     order = removal_order(pods)
     # More pods than replicas: the ReplicaSet is about to remove its first ones.
     staying = order[max(0, len(order) - replicas) :]
-    ours = tuple(pod for pod in staying if pod.ours)
+    called_back = tuple(pod for pod in staying if pod.victim)
     if target >= replicas:
-        return NextStep(replicas=target if target > replicas else None, recall=ours)
+        return NextStep(replicas=target if target > replicas else None, recall=called_back)
     # Fewer pods than replicas: those that do not exist yet need no drain.
     missing = max(0, replicas - len(order))
     unborn = min(replicas - target, missing)
@@ -68,15 +68,15 @@ def next_step(
     while lower < len(victims) and staying[lower].uid in gone:
         lower += 1
     chosen = {pod.uid for pod in victims}
-    marked = [pod for pod in victims if pod.ours]
+    marked = [pod for pod in victims if pod.victim]
     return NextStep(
         replicas=replicas - unborn - lower if unborn + lower else None,
         mark=tuple(
             pod
             for pod in victims
-            if pod.uid not in gone and not (pod.ours and pod.drain_at is not None)
+            if pod.uid not in gone and not (pod.victim and pod.drain_at is not None)
         ),
-        recall=tuple(pod for pod in ours if pod.uid not in chosen),
+        recall=tuple(pod for pod in called_back if pod.uid not in chosen),
         hasten=tuple(
             pod for pod in marked if pod.uid not in gone and not _knows(loads.get(pod.uid))
         ),
@@ -97,7 +97,7 @@ def _choose(
         if not pod.started:
             return 0, float(pod.assigned), 0, -pod.created_at
         if pod.draining:
-            return 1, float(not pod.ours), 0, -pod.created_at
+            return 1, float(not pod.victim), 0, -pod.created_at
         if not pod.ready:
             return 2, 0, 0, -pod.created_at
         load = loads.get(pod.uid)
@@ -116,7 +116,7 @@ def _finished(pod: Pod, loads: Mapping[str, Load | None], now: float, timeout_s:
     removes it first anyway; all others carry our mark."""
     if not pod.started and pod.phase == "Pending":
         return True
-    if not pod.ours:
+    if not pod.victim:
         return False
     if not pod.started or (pod.drain_at is not None and now - pod.drain_at >= timeout_s):
         return True

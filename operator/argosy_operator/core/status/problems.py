@@ -138,7 +138,7 @@ def _of_pod(pod: Pod) -> Problem | None:
         return failure
     if pod.unschedulable is not None:
         return _unschedulable(pod, pod.unschedulable)
-    reason, message = pod.trouble or ("", "")
+    reason, message = pod.waiting or ("", "")
     if reason in _PULL:
         return _image_pull(pod, message)
     if reason in _CONFIG:
@@ -148,7 +148,7 @@ def _of_pod(pod: Pod) -> Problem | None:
             f"describe pod {pod.name}",
         )
     if reason == "CrashLoopBackOff" or _crashes_again(pod):
-        output = f": {pod.ended[1].strip()[-CRASH_OUTPUT:]}" if pod.ended else ""
+        output = f": {pod.terminated[1].strip()[-CRASH_OUTPUT:]}" if pod.terminated else ""
         return Problem(
             Reason.CONTAINER_CRASHING,
             f"pod {pod.name} keeps crashing{output}. See kubectl logs {pod.name} --previous",
@@ -172,14 +172,14 @@ def _image_pull(pod: Pod, message: str) -> Problem:
 
 def _crashes_again(pod: Pod) -> bool:
     """Between two crashes the container runs for a moment, but it is not ready then."""
-    return pod.ended is not None and pod.restarts > 0 and not pod.ready
+    return pod.terminated is not None and pod.restarts > 0 and not pod.ready
 
 
 def _load_failure(pod: Pod) -> Problem | None:
     """From the engine's typed termination message (designs/0001-seams.md §3)."""
-    if pod.ended is None or pod.role == names.GATEWAY_ROLE:
+    if pod.terminated is None or pod.role == names.GATEWAY_ROLE:
         return None
-    ended, text = pod.ended
+    ended, text = pod.terminated
     try:
         message = json.loads(text)
         reason, why = Reason(message["reason"]), str(message["message"])
