@@ -84,9 +84,9 @@ def test_an_edit_of_the_spec_does_not_wait_for_a_contest() -> None:
     model = converged()
     fight(model, 60.0, each_s=1.0)
     alice_edits(model)
-    model.turn(routing={"replicas": 5})
-    orders = model.round().actions
-    assert any("Deployment/chat-gateway" in key_of(order) for order in orders)
+    model.edit(routing={"replicas": 5})
+    actions = model.round().actions
+    assert any("Deployment/chat-gateway" in key_of(action) for action in actions)
 
 
 @pytest.mark.slow

@@ -45,7 +45,7 @@ def test_the_last_decision_is_dropped_when_the_law_no_longer_scales_the_fleet() 
     model.memory = replace(model.memory, decision=decision, decide_at=1e12)
     model.round()
     assert condition(model, "CapacityLimited").reason == "GPUBudget"
-    model.turn(autoscaling={"policy": "External"})
+    model.edit(autoscaling={"policy": "External"})
     model.round()
     assert condition(model, "CapacityLimited").status == "False"
 
@@ -72,9 +72,9 @@ def test_silent_engines_do_not_hide_what_the_gateways_measured() -> None:
 
 
 def test_a_paused_fleet_says_so_in_the_column_and_does_not_wait_for_pods() -> None:
-    """Two pods are wanted, one is there, and nobody will create the other."""
+    """Two pods are wanted, one is there, and the other is not created."""
     model = converged()
-    model.turn(paused=True, roles={"colocated": {"replicas": {"min": 2, "max": 4}}})
+    model.edit(paused=True, roles={"colocated": {"replicas": {"min": 2, "max": 4}}})
     model.round()
     assert model.fleet.status.columns.reason == "Paused"
     progressing = condition(model, "Progressing")

@@ -28,10 +28,10 @@ def test_ready_and_observed_generation_stand_after_the_first_round() -> None:
     assert condition(model, "Reconciling").status == "True"
 
 
-def test_a_crash_after_any_order_ends_in_the_same_fleet() -> None:
+def test_a_crash_after_any_action_ends_in_the_same_fleet() -> None:
     whole = converged(mode="disaggregated", roles=PAIR)
-    orders = len(Model(fleet(mode="disaggregated", roles=PAIR)).round().actions)
-    for k in range(orders + 1):
+    count = len(Model(fleet(mode="disaggregated", roles=PAIR)).round().actions)
+    for k in range(count + 1):
         model = Model(fleet(mode="disaggregated", roles=PAIR))
         model.round(crash_after=k)
         model.converge()
@@ -41,7 +41,7 @@ def test_a_crash_after_any_order_ends_in_the_same_fleet() -> None:
 
 def test_a_paused_fleet_is_only_looked_at() -> None:
     model = converged()
-    model.turn(paused=True, engine={"image": "engine:2"})
+    model.edit(paused=True, engine={"image": "engine:2"})
     assert model.round().actions == ()
     assert condition(model, "Reconciling").reason == "Paused"
 
@@ -75,11 +75,11 @@ def test_scaling_a_role_down_drains_before_it_shrinks() -> None:
         roles={"colocated": {"replicas": {"min": 1, "max": 4}}},
         autoscaling={"policy": "External"},
     )
-    model.turn_role("colocated", 3)
+    model.scale_role("colocated", 3)
     model.converge()
     for uid in model.pods:
         model.requests[uid] = 4
-    model.turn_role("colocated", 1)
+    model.scale_role("colocated", 1)
     for _ in range(3):
         model.round()
         model.tick()
@@ -93,35 +93,35 @@ def test_more_demand_while_pods_drain_calls_them_back() -> None:
         roles={"colocated": {"replicas": {"min": 1, "max": 4}}},
         autoscaling={"policy": "External"},
     )
-    model.turn_role("colocated", 3)
+    model.scale_role("colocated", 3)
     model.converge()
     there = set(model.pods)
     for uid in model.pods:
         model.requests[uid] = 50
-    model.turn_role("colocated", 1)
+    model.scale_role("colocated", 1)
     model.round()
     model.round()
     assert sum(pod.draining for pod in model.pods.values()) == 2
-    model.turn_role("colocated", 3)
+    model.scale_role("colocated", 3)
     model.converge()
     assert set(model.pods) == there
     assert not any(pod.draining for pod in model.pods.values())
 
 
-def test_a_recall_that_no_engine_heard_strands_nobody() -> None:
+def test_a_recall_that_no_engine_heard_leaves_no_pod_unready() -> None:
     model = converged(
         roles={"colocated": {"replicas": {"min": 1, "max": 4}}},
         autoscaling={"policy": "External"},
     )
-    model.turn_role("colocated", 2)
+    model.scale_role("colocated", 2)
     model.converge()
     model.requests = dict.fromkeys(model.pods, 1000)
-    model.turn_role("colocated", 1)
+    model.scale_role("colocated", 1)
     model.round()
     model.round()
     assert len(model.draining) == 1
     model.deaf = True
-    model.turn_role("colocated", 2)
+    model.scale_role("colocated", 2)
     model.round()
     model.tick()
     model.converge()
@@ -133,10 +133,10 @@ def test_a_drain_order_is_repeated_while_it_is_meant() -> None:
         roles={"colocated": {"replicas": {"min": 1, "max": 4}}},
         autoscaling={"policy": "External"},
     )
-    model.turn_role("colocated", 2)
+    model.scale_role("colocated", 2)
     model.converge()
     model.requests = dict.fromkeys(model.pods, 1000)
-    model.turn_role("colocated", 1)
+    model.scale_role("colocated", 1)
     model.round()
     model.round()
     asked = 0
@@ -150,7 +150,7 @@ def test_a_drain_order_is_repeated_while_it_is_meant() -> None:
 def test_a_new_revision_serves_before_the_old_one_leaves() -> None:
     model = converged(mode="disaggregated", roles=PAIR)
     old = {name for kind, name in model.children if kind == "Deployment"}
-    model.turn(engine={"image": "engine:2"})
+    model.edit(engine={"image": "engine:2"})
     for _ in range(40):
         p = model.round()
         assert condition(model, "Servable").status == "True"
@@ -164,7 +164,7 @@ def test_a_new_revision_serves_before_the_old_one_leaves() -> None:
 def test_a_new_revision_that_never_starts_leaves_the_old_one_serving() -> None:
     model = converged()
     old = set(model.pods)
-    model.turn(engine={"image": "engine:2"})
+    model.edit(engine={"image": "engine:2"})
     model.round()
     for _ in range(10):
         model.round()
@@ -193,7 +193,7 @@ def test_a_deployment_scaled_by_hand_goes_back() -> None:
 
 def test_a_role_without_slo_stays_at_its_minimum_even_if_scaled_by_hand() -> None:
     model = converged(roles={"colocated": {"replicas": {"min": 1, "max": 4}}})
-    model.turn_role("colocated", 3)
+    model.scale_role("colocated", 3)
     p = model.round()
     assert Scale("ServingRole", "chat-colocated", 1) in p.actions
     assert "kubectl scaled ServingRole" in p.events[0].message
@@ -240,7 +240,7 @@ def test_gateways_are_replaced_when_their_account_was_made_anew() -> None:
         assert not any("put back" in event.message for event in p.events)
 
 
-def test_a_fleet_that_is_being_deleted_gets_no_orders() -> None:
+def test_a_fleet_that_is_being_deleted_gets_no_actions() -> None:
     model = Model(fleet())
     meta = model.fleet.metadata.model_copy(update={"deletion_timestamp": "2026-01-01T00:00:00Z"})
     model.fleet = model.fleet.model_copy(update={"metadata": meta})

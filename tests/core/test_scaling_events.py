@@ -47,7 +47,7 @@ def test_a_change_by_min_or_max_leaves_a_decision_and_an_event(
     before: dict[str, object], after: dict[str, object], move: str, rule: str
 ) -> None:
     model = converged(slo=SLO, roles=before)
-    model.turn(roles=after)
+    model.edit(roles=after)
     (said,) = events(model.round())
     assert said.startswith(move)
     decision = last(model)
@@ -61,7 +61,7 @@ def test_a_change_by_min_or_max_leaves_a_decision_and_an_event(
 def test_removing_the_slo_sends_an_event_when_replicas_go_to_their_minimum() -> None:
     model = converged(slo=SLO, roles=bounds(1, 4))
     grown(model, 3)
-    model.turn(slo=None)
+    model.edit(slo=None)
     (said,) = events(model.round())
     assert "colocated 3 → 1" in said
     assert last(model).bound_by == "NoSLO"
@@ -70,7 +70,7 @@ def test_removing_the_slo_sends_an_event_when_replicas_go_to_their_minimum() -> 
 def test_policy_none_sends_an_event_when_replicas_go_to_their_minimum() -> None:
     model = converged(slo=SLO, roles=bounds(1, 4))
     grown(model, 3)
-    model.turn(autoscaling={"policy": "None"})
+    model.edit(autoscaling={"policy": "None"})
     (said,) = events(model.round())
     assert "colocated 3 → 1" in said
     assert last(model).bound_by == "PolicyNone"
@@ -87,7 +87,7 @@ def grown(model: Model, replicas: int) -> None:
 
 def test_such_a_record_replays_to_the_same_decision() -> None:
     model = converged(slo=SLO, roles=bounds(1, 4))
-    model.turn(roles=bounds(3, 4))
+    model.edit(roles=bounds(3, 4))
     record = model.round().draft.record
     assert record is not None
     state, decision = decide(
@@ -103,7 +103,7 @@ def test_such_a_record_replays_to_the_same_decision() -> None:
 def test_a_change_of_bounds_does_not_postpone_the_next_decision() -> None:
     model = converged(slo=SLO, roles=bounds(1, 4))
     due, said = model.memory.decide_at, model.memory.decision
-    model.turn(roles=bounds(3, 4))
+    model.edit(roles=bounds(3, 4))
     model.round()
     assert model.memory.decide_at == due
     assert model.memory.decision == said
@@ -111,7 +111,7 @@ def test_a_change_of_bounds_does_not_postpone_the_next_decision() -> None:
 
 def test_replicas_outside_the_bounds_under_external_send_one_event() -> None:
     model = converged(roles=bounds(1, 4), autoscaling={"policy": "External"})
-    model.turn_role("colocated", 9)
+    model.scale_role("colocated", 9)
     told = [n.message for n in model.round().events if "replicas.max" in n.message]
     assert told == [
         "ServingRole chat-colocated asks for 9 replicas and gets 4: "

@@ -55,7 +55,7 @@ def test_every_type_has_rows_and_only_the_last_always_applies() -> None:
 
 
 def facts(model: Model, *errors: ErrorKind, pod: Pod | None = None, **draft: object) -> Facts:
-    """What holds for the model in this moment; `pod` stands for its engine's pods."""
+    """What holds for the model in this moment; `pod` replaces its engine's pods."""
     s = model.snapshot()
     if pod is not None:
         s = replace(s, pods=(pod,))
@@ -111,12 +111,12 @@ def foreign() -> Facts:
 
 
 def failing(kind: str, for_s: float = 0.0) -> Facts:
-    """The first order for an object of this kind has failed for so long."""
+    """The first action for an object of this kind has failed for so long."""
     model = Model(fleet())
-    orders = (a for a in model.round().actions if isinstance(a, Create | Apply))
-    order = next(a for a in orders if a.obj["kind"] == kind)
-    del model.children[kind, order.obj["metadata"]["name"]]
-    outcome = Outcome(order, ErrorKind.FAILED, "a webhook fails")
+    actions = (a for a in model.round().actions if isinstance(a, Create | Apply))
+    action = next(a for a in actions if a.obj["kind"] == kind)
+    del model.children[kind, action.obj["metadata"]["name"]]
+    outcome = Outcome(action, ErrorKind.FAILED, "a webhook fails")
     model.memory = conclude(model.snapshot(), plan(model.snapshot()), (outcome,)).memory
     model.now += for_s
     return facts(model)
@@ -131,13 +131,13 @@ def contested() -> Facts:
 
 def edited(**spec: object) -> Facts:
     model = converged()
-    model.turn(**spec)
+    model.edit(**spec)
     return facts(model)
 
 
 def fewer() -> Facts:
     model = converged(roles={"colocated": {"replicas": {"min": 2, "max": 2}}})
-    model.turn(roles={"colocated": {"replicas": {"min": 1, "max": 2}}})
+    model.edit(roles={"colocated": {"replicas": {"min": 1, "max": 2}}})
     model.round()  # asks the engines how busy they are
     return facts(model)
 

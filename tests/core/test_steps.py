@@ -60,29 +60,29 @@ def between_decisions() -> Model:
 
 def asked_for_more() -> Model:
     model = converged(**EXTERNAL)
-    model.turn_role("colocated", 3)
+    model.scale_role("colocated", 3)
     return model
 
 
 def with_raised_minimum() -> Model:
     model = converged(roles=WIDE)
-    model.turn(roles={"colocated": {"replicas": {"min": 2, "max": 4}}})
+    model.edit(roles={"colocated": {"replicas": {"min": 2, "max": 4}}})
     return model
 
 
 def draining() -> Model:
     model = converged(**EXTERNAL)
-    model.turn_role("colocated", 2)
+    model.scale_role("colocated", 2)
     model.converge()
     model.requests = dict.fromkeys(model.pods, 100)
-    model.turn_role("colocated", 1)
+    model.scale_role("colocated", 1)
     model.round()
     return model
 
 
 def with_a_new_image() -> Model:
     model = converged()
-    model.turn(engine={"image": "engine:2"})
+    model.edit(engine={"image": "engine:2"})
     model.round()
     return model
 
@@ -118,7 +118,7 @@ def after_deletions(times: int) -> Model:
 
 def paused() -> Model:
     model = without_service()
-    model.turn(paused=True)
+    model.edit(paused=True)
     return model
 
 

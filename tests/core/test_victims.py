@@ -71,7 +71,7 @@ def test_an_engine_that_was_not_told_yet_is_hastened() -> None:
 
 
 def test_a_pending_pod_displaces_a_marked_one() -> None:
-    """The ReplicaSet takes Pending pods first whatever their cost; the marked one serves on."""
+    """The ReplicaSet takes Pending pods first at any cost; the marked one serves on."""
     new = pod("new", phase="Pending", started=False, assigned=False, ready=False)
     step = next_step(3, 2, [marked("a", NOW), pod("b"), new], {}, NOW, TIMEOUT_S)
     assert (step.replicas, names(step.recall)) == (2, ["a"])

@@ -12,7 +12,7 @@ WIDE = {"colocated": {"replicas": {"min": 1, "max": 4}}}
 
 
 def overdue(model: Model) -> Snapshot:
-    """The law is due and nobody asked Prometheus, as for a paused fleet."""
+    """The scaling law is due and Prometheus was not asked, as for a paused fleet."""
     model.memory = replace(model.memory, decide_at=0.0)
     return replace(model.snapshot(), metrics=None)
 
@@ -20,17 +20,17 @@ def overdue(model: Model) -> Snapshot:
 def test_a_paused_fleet_with_an_slo_rests() -> None:
     model = Model(fleet(slo=SLO))
     model.converge()
-    model.turn(paused=True)
+    model.edit(paused=True)
     assert plan(overdue(model)).wake_s >= 60
 
 
 def test_a_paused_fleet_that_would_shrink_rests() -> None:
     model = Model(fleet(roles=WIDE, autoscaling={"policy": "External"}))
     model.converge()
-    model.turn_role("colocated", 3)
+    model.scale_role("colocated", 3)
     model.converge()
-    model.turn_role("colocated", 1)
-    model.turn(paused=True)
+    model.scale_role("colocated", 1)
+    model.edit(paused=True)
     assert plan(model.snapshot()).wake_s >= 60
 
 

@@ -15,7 +15,7 @@ from argosy_operator.shell.loop import round_of
 from argosy_operator.shell.telemetry import logs
 from argosy_operator.shell.workers import Workers
 from tests.kv.nodes import until
-from tests.reconcile.store import Store
+from tests.shell.store import Store
 from tests.support.model import IMAGES
 
 

@@ -35,7 +35,7 @@ class Store:
     def fleet(self) -> Object:
         return self.objects["ServingDeployment", "chat"]
 
-    def turn(self, **spec: Any) -> None:
+    def edit(self, **spec: Any) -> None:
         """The user edits the spec."""
         self.fleet["spec"] |= spec
         self.fleet["metadata"]["generation"] += 1

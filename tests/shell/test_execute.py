@@ -1,4 +1,4 @@
-"""Orders that depend on each other: an engine is never told to drain without its pod's mark."""
+"""Actions that depend on each other: no engine is ordered to drain without its pod's mark."""
 
 from collections.abc import Mapping
 
@@ -44,18 +44,18 @@ class Engines:
 async def test_an_engine_whose_pod_could_not_be_marked_serves_on(error_kind: ErrorKind) -> None:
     """The mark is what the gateway sees, and what lets the pod be called back."""
     engines = Engines()
-    orders = (
+    actions = (
         AnnotatePod("a", "u", MARK),
         HastenDrain("a", "10.0.0.1"),
         HastenDrain("b", "10.0.0.2"),  # marked in an earlier round
     )
-    await execute(Refusing(error_kind), engines, fleet(), orders)  # type: ignore[arg-type]
+    await execute(Refusing(error_kind), engines, fleet(), actions)  # type: ignore[arg-type]
     assert engines.draining == {"10.0.0.2"}
 
 
 async def test_a_pod_whose_mark_stays_is_not_told_to_take_work_again() -> None:
     engines = Engines()
     unmark = AnnotatePod("a", "u", dict.fromkeys(MARK))
-    orders = (unmark, TakeWorkAgain("a", "10.0.0.1"), TakeWorkAgain("b", "10.0.0.2"))
-    await execute(Refusing(ErrorKind.FORBIDDEN), engines, fleet(), orders)  # type: ignore[arg-type]
+    actions = (unmark, TakeWorkAgain("a", "10.0.0.1"), TakeWorkAgain("b", "10.0.0.2"))
+    await execute(Refusing(ErrorKind.FORBIDDEN), engines, fleet(), actions)  # type: ignore[arg-type]
     assert engines.recalled == {"10.0.0.2"}

@@ -1,4 +1,4 @@
-"""An order that fails holds up what depends on it, and nothing else of the fleet."""
+"""An action that fails holds up what depends on it, and nothing else of the fleet."""
 
 from types import SimpleNamespace
 
@@ -65,13 +65,13 @@ async def broken(monkeypatch: pytest.MonkeyPatch) -> World:
 
 
 async def test_a_webhook_that_fails_on_a_budget_stops_no_scaling(broken: World) -> None:
-    broken.store.turn(roles=bounds(4))
+    broken.store.edit(roles=bounds(4))
     await broken.round()
     assert broken.store.replicas("colocated") == 4
     assert broken.memory.targets == {"colocated": 4}
 
 
-async def test_a_failing_order_is_a_condition_that_names_object_and_cause(broken: World) -> None:
+async def test_a_failing_action_is_a_condition_that_names_object_and_cause(broken: World) -> None:
     await broken.round()
     said = broken.store.condition("Reconciling")
     assert (said["status"], said["reason"]) == ("True", "WriteFailed")
@@ -105,7 +105,7 @@ async def test_only_what_fails_is_tried_more_and_more_slowly(broken: World) -> N
 async def test_an_edited_spec_is_tried_at_once(broken: World) -> None:
     await broken.pass_time(600)
     before = broken.store.tried[APPLY_BUDGET]
-    broken.store.turn(roles=bounds(4))
+    broken.store.edit(roles=bounds(4))
     await broken.round()
     assert broken.store.tried[APPLY_BUDGET] == before + 1
 
@@ -130,7 +130,7 @@ async def test_a_write_that_is_withheld_writes_nothing_else(broken: World) -> No
 
 async def test_a_status_that_cannot_be_written_stops_no_scaling(broken: World) -> None:
     broken.store.failing = {"ServingDeployment/status", "ServingRole/status"}
-    broken.store.turn(roles=bounds(5))
+    broken.store.edit(roles=bounds(5))
     await broken.round()
     assert broken.store.replicas("colocated") == 5
     assert broken.memory.targets == {"colocated": 5}
@@ -167,7 +167,7 @@ async def test_a_number_of_the_law_is_written_down_before_pods_follow_it(broken:
     """Else a round that finds the old number in the ServingRole would go back there."""
     slo = {"ttft": {"target": "1s"}, "tpot": {"target": "50ms"}}
     broken.store.failing = {"ServingRole"}
-    broken.store.turn(roles=bounds(4), slo=slo)
+    broken.store.edit(roles=bounds(4), slo=slo)
     await broken.pass_time(30)
     assert broken.store.replicas("colocated") == 3
     assert "ServingRole/chat-colocated" in broken.store.condition("Reconciling")["message"]
@@ -178,7 +178,7 @@ async def test_a_number_of_the_law_is_written_down_before_pods_follow_it(broken:
 
 async def test_what_a_round_learnt_outlives_a_server_that_goes_away(broken: World) -> None:
     broken.store.failing = set()
-    broken.store.turn(roles=bounds(4))
+    broken.store.edit(roles=bounds(4))
     broken.store.away_at = "scale Deployment"
     with pytest.raises(UnfinishedError) as caught:
         await broken.round()
@@ -194,7 +194,7 @@ async def test_a_change_of_replicas_is_told_and_recorded_once_and_when_it_was_wr
     broken: World, slo: dict | None
 ) -> None:
     broken.store.failing = {"ServingRole"}
-    broken.store.turn(roles=bounds(4), **({"slo": slo} if slo else {}))
+    broken.store.edit(roles=bounds(4), **({"slo": slo} if slo else {}))
     await broken.pass_time(120)
     assert broken.store.told("Scaled") == []
     assert broken.store.fleet["status"]["autoscaling"].get("lastDecision") is None
@@ -205,7 +205,7 @@ async def test_a_change_of_replicas_is_told_and_recorded_once_and_when_it_was_wr
     assert len(broken.store.fleet["status"]["autoscaling"]["history"]) == 1
 
 
-async def test_many_failing_orders_end_a_round_early_and_keep_nothing_from_its_turn(
+async def test_many_failing_actions_end_a_round_early_and_keep_nothing_from_its_turn(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """A webhook that hangs costs ten seconds a call; a round must stay shorter than /health's."""

@@ -14,6 +14,7 @@ from argosy_operator.ports.engines import HttpEngines
 from argosy_operator.shell.execute import execute
 from argosy_operator.shell.gather import _loads
 from tests.core.test_victims import pod
+from tests.support.model import fleet
 from tests.support.virtual import run
 
 VICTIMS = 160

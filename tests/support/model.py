@@ -220,14 +220,14 @@ class Model:
             if kind == "Deployment" and child["metadata"]["labels"][names.ROLE] == role
         )
 
-    def turn(self, **spec: Any) -> None:
+    def edit(self, **spec: Any) -> None:
         """The user edits the spec."""
         body = dump(self.fleet.spec) | spec
         generation = self.fleet.metadata.generation + 1
         status = self.fleet.status
         self.fleet = fleet(generation=generation, **body).model_copy(update={"status": status})
 
-    def turn_role(self, role: str, replicas: int) -> None:
+    def scale_role(self, role: str, replicas: int) -> None:
         """Another writer scales the ServingRole."""
         name = names.serving_role("chat", role)  # type: ignore[arg-type]
         live = self._with_replicas("ServingRole", name, replicas)

@@ -15,8 +15,6 @@ from argosy_operator.core.fleet import names
 from argosy_operator.core.fleet.objects import Object, digest
 
 TEMPLATE = 3
-"""Number of the pod template that `render/workload.py` writes. Raise it with every change of the
-template. Otherwise an upgrade of the operator would replace running pods in place, unpaired."""
 """Number of the pod template that render/workload.py and render/engines/ write. Raise it with every
 change of that template, or an upgrade of the operator replaces running pods in place, unpaired."""
 

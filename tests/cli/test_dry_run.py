@@ -10,7 +10,7 @@ from argosy_operator.ports.protocols import FleetPods, Measurement
 from argosy_operator.render.images import Images
 from argosy_operator.shell.gather import Sources
 from argosy_operator.shell.loop import round_of
-from tests.reconcile.store import Store
+from tests.shell.store import Store
 
 IMAGES = Images(engine="engine:1", gateway="gateway:1")
 NEVER_BUILT = Images(engine="engine:default", gateway="gateway:default")
@@ -51,7 +51,7 @@ async def test_it_prints_the_actions_that_the_operators_next_round_carries_out()
     store = Store()
     memory = await reconciled(store)
     del store.objects["Service", "chat"]
-    store.turn(roles={"colocated": {"replicas": {"min": 3, "max": 4}}})
+    store.edit(roles={"colocated": {"replicas": {"min": 3, "max": 4}}})
     text = dry_run_output(await ran(store), "text")
     (printed,) = (part.split("\n\n")[0] for part in text.split("Actions in their order\n")[1:])
     before = store.tried.copy()
@@ -66,7 +66,7 @@ async def test_it_prints_the_actions_that_the_operators_next_round_carries_out()
 async def test_it_writes_nothing() -> None:
     store = Store()
     await reconciled(store)
-    store.turn(paused=False, engine={"image": "engine:2"})
+    store.edit(paused=False, engine={"image": "engine:2"})
     before = store.tried.copy()
     assert (await ran(store)).plan.actions
     assert store.tried == before
