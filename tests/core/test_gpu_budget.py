@@ -107,12 +107,14 @@ def test_without_a_budget_there_are_no_caps() -> None:
 
 
 def test_after_a_start_every_fleet_keeps_what_it_holds_until_all_are_known() -> None:
+    """Also after hours as a standby, which has no rounds."""
     now = 0.0
     board = BudgetBoard(10, monotonic=lambda: now)
+    now = 7200.0
     board.publish(A, Bid(1, 8, held=2))
     assert board.cap(A, held=2) == 2
     board.publish(B, Bid(1, 8, held=2))
-    now = LEARN_S
+    now += LEARN_S
     assert (board.cap(A, held=2), board.cap(B, held=2)) == (5, 5)
     assert board.cap(C, held=3) == 3, "a new fleet has not said yet what it wants"
 
@@ -120,9 +122,9 @@ def test_after_a_start_every_fleet_keeps_what_it_holds_until_all_are_known() -> 
 def test_a_fleet_that_is_gone_leaves_its_gpus_to_the_others() -> None:
     now = 0.0
     board = BudgetBoard(10, monotonic=lambda: now)
-    now = LEARN_S
     board.publish(A, Bid(1, 10, held=5))
     board.publish(B, Bid(1, 10, held=5))
+    now = LEARN_S
     assert board.cap(A, held=5) == 5
     board.withdraw(B)
     assert board.cap(A, held=5) == 10

@@ -86,7 +86,8 @@ async def run(options: Options) -> int:
         holder = f"{os.environ.get('POD_NAME') or socket.gethostname()}_{os.getpid()}"
         lease = Lease(lease_cluster, term, options.lease_namespace, options.lease_name, holder)
         try:
-            return await _serve_term(options, access, term, lease, workers, health, stop)
+            trigger = Trigger(access, options.namespace, workers.enqueue)
+            return await _lead(Replica(term, lease, workers, trigger, health), stop)
         finally:
             term.close()
             server.close()
@@ -94,18 +95,23 @@ async def run(options: Options) -> int:
             prometheus.close()
 
 
-async def _serve_term(
-    options: Options,
-    access: Access,
-    term: Term,
-    lease: Lease,
-    workers: Workers,
-    health: Health,
-    stop: asyncio.Event,
-) -> int:
+@dataclass(frozen=True, slots=True)
+class Replica:
+    """What this process runs once it leads."""
+
+    term: Term
+    lease: Lease
+    workers: Workers
+    trigger: Trigger
+    health: Health
+
+
+async def _lead(replica: Replica, stop: asyncio.Event) -> int:
+    """Wait for the Lease, serve until the term or the process ends. Returns the exit status."""
+    term, lease, workers = replica.term, replica.lease, replica.workers
     stopped = asyncio.create_task(stop.wait())
-    waiting = asyncio.create_task(lease.acquire(health.beat))
-    health.ready = True
+    waiting = asyncio.create_task(lease.acquire(replica.health.beat))
+    replica.health.ready = True
     await asyncio.wait({stopped, waiting}, return_when=asyncio.FIRST_COMPLETED)
     if not waiting.done():
         waiting.cancel()
@@ -117,9 +123,9 @@ async def _serve_term(
         return 1
     log.info("this replica leads")
     metrics.LEADER.set(1)
-    trigger = Trigger(access, options.namespace, workers.enqueue)
+    trigger = replica.trigger
     trigger.start()
-    held = asyncio.create_task(lease.hold(health.beat))
+    held = asyncio.create_task(lease.hold(replica.health.beat))
     ends: set[asyncio.Future[Any]] = {stopped, held, trigger.ended}
     await asyncio.wait(ends, return_when=asyncio.FIRST_COMPLETED)
     term.close()

@@ -13,8 +13,8 @@ from argosy_operator.core.budgets.bid import Bid
 from argosy_operator.core.fleet.objects import FleetKey
 
 LEARN_S = 60.0
-"""After a start no fleet grows until every fleet has had its first round: with 100 calls a second
-to the API server, about 600 fleets have one within this time."""
+"""After the first bid no fleet grows until every fleet has had its first round: with 100 calls a
+second to the API server, about 600 fleets have one within this time. A standby has no bids."""
 
 
 class BudgetBoard:
@@ -25,7 +25,8 @@ class BudgetBoard:
     ) -> None:
         """`budget`: GPUs of all fleets together; None: no shared budget, and no caps."""
         self.budget = budget
-        self._monotonic, self._started_at = monotonic, monotonic()
+        self._monotonic = monotonic
+        self._first_bid_at = float("inf")
         self._bids: dict[FleetKey, Bid] = {}
         self._caps: dict[FleetKey, int] | None = None
 
@@ -35,13 +36,14 @@ class BudgetBoard:
         What it holds already, if the board does not know enough to give it more or less."""
         if self.budget is None:
             return None
-        if key not in self._bids or self._monotonic() - self._started_at < LEARN_S:
+        if key not in self._bids or self._monotonic() - self._first_bid_at < LEARN_S:
             return held
         if self._caps is None:
             self._caps = allocate(self._bids, self.budget)
         return self._caps[key]
 
     def publish(self, key: FleetKey, bid: Bid) -> None:
+        self._first_bid_at = min(self._first_bid_at, self._monotonic())
         if self._bids.get(key) != bid:
             self._bids[key] = bid
             self._caps = None

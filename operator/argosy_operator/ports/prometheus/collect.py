@@ -8,7 +8,7 @@ All times of an answer are on Prometheus' clock, which stamps the samples. The o
 only tells how far the two are apart.
 """
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field, replace
 from math import isfinite
 
@@ -50,7 +50,8 @@ class Share:
 class Collected:
     """What a round brought, for each of its fleets."""
 
-    shares: Mapping[FleetKey, Share | NoAnswerError]
+    shares: dict[FleetKey, Share | FleetMetrics | NoAnswerError]
+    """`take` replaces the rows of a fleet by its metrics, which are much smaller."""
     parts: tuple[Fleets, ...]
     """Sets of fleets that were asked for together. More than one only if the answer for all of
     them is too large."""
@@ -64,7 +65,7 @@ def collect(
     A part whose answer is too large is halved and asked for again: a fleet with very many series
     leaves only itself without metrics. Any other failure is the server's and ends the round.
     """
-    shares: dict[FleetKey, Share | NoAnswerError] = {}
+    shares: dict[FleetKey, Share | FleetMetrics | NoAnswerError] = {}
     waiting, asked = list(parts), list[Fleets]()
     failure: NoAnswerError | None = None
     while waiting:
@@ -83,6 +84,16 @@ def collect(
             shares.update(dict.fromkeys(part, error))
         asked.append(part)
     return Collected(shares, tuple(asked))
+
+
+def take(collected: Collected, fleet: FleetKey, windows: Windows, pods: FleetPods) -> FleetMetrics:
+    """The fleet's own part. Raises NoAnswerError if it has none, or none that can be read."""
+    share = collected.shares[fleet]
+    if isinstance(share, NoAnswerError):
+        raise share
+    if isinstance(share, Share):
+        collected.shares[fleet] = share = fleet_metrics(share, windows, pods)
+    return share
 
 
 def fleet_metrics(share: Share, windows: Windows, pods: FleetPods) -> FleetMetrics:

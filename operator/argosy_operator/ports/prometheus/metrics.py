@@ -18,9 +18,9 @@ from argosy_operator.api.v1alpha1 import ServingDeployment
 from argosy_operator.core.fleet.objects import FleetKey
 from argosy_operator.core.reconcile.targets import goals_of
 from argosy_operator.core.scaling.goals import Windows
-from argosy_operator.core.scaling.observe import FleetMetrics, unknown_metrics
+from argosy_operator.core.scaling.observe import unknown_metrics
 from argosy_operator.ports.prometheus.allowlist import NOTHING_ELSE, Allowlist
-from argosy_operator.ports.prometheus.collect import Collected, Fleets, collect, fleet_metrics
+from argosy_operator.ports.prometheus.collect import Collected, Fleets, collect, take
 from argosy_operator.ports.prometheus.queries import Spans
 from argosy_operator.ports.prometheus.rounds import SharedRounds
 from argosy_operator.ports.prometheus.server import NoAnswerError, Server, TokenFile
@@ -97,7 +97,10 @@ class PrometheusMetrics:
         try:
             async with asyncio.timeout(self.timeout_s):
                 taken, next_at = await group.rounds.take(question.fleet)
-                metrics = await asyncio.to_thread(_share, taken, question)
+                if isinstance(taken, NoAnswerError):
+                    raise taken
+                part = (taken, question.fleet, question.windows, question.pods)
+                metrics = await asyncio.to_thread(take, *part)
             return Measurement(metrics, next_at)
         except TimeoutError:
             cause = f"PrometheusTimeout: {url} took over {self.timeout_s:g} s"
@@ -204,10 +207,3 @@ class _Group:
                 self._split_at = now
             self._parts = collected.parts
         return collected
-
-
-def _share(taken: Collected | NoAnswerError, question: Question) -> FleetMetrics:
-    share = taken if isinstance(taken, NoAnswerError) else taken.shares[question.fleet]
-    if isinstance(share, NoAnswerError):
-        raise share
-    return fleet_metrics(share, question.windows, question.pods)
