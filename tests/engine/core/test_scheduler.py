@@ -4,6 +4,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from argosy_engine.core.batching import chunked
 from argosy_engine.core.blocks.pool import BlockPool
 from argosy_engine.core.capacity import GuaranteedNoEvict, MaxUtilization
 from argosy_engine.core.handover.messages import PullDone, PullFailed, PullReady
@@ -14,7 +15,17 @@ from argosy_engine.core.scheduler import Scheduler
 from argosy_engine.core.step import StepOutput, flatten
 
 
-def make(*, blocks=64, size=16, seqs=8, tokens=1024, policy=None, threshold=0, max_len=4096):
+def make(
+    *,
+    blocks=64,
+    size=16,
+    seqs=8,
+    tokens=1024,
+    policy=None,
+    threshold=0,
+    max_len=4096,
+    batching=chunked,
+):
     return Scheduler(
         pool=BlockPool(num_blocks=blocks, block_size=size),
         limits=Limits(
@@ -26,6 +37,7 @@ def make(*, blocks=64, size=16, seqs=8, tokens=1024, policy=None, threshold=0, m
         policy=policy or GuaranteedNoEvict(),
         eos=frozenset({2}),
         max_model_len=max_len,
+        batching=batching,
     )
 
 
