@@ -72,7 +72,7 @@ DURATION_BOUNDS: dict[str, DurationBounds] = {
             "autoscaling.interval",
             "1s",
             "1h",
-            "each decision is about ten calls to the API server and four queries to Prometheus",
+            "each decision costs about ten calls to the API server",
         ),
         DurationBounds("autoscaling.coldStart", "1s", "1h", "demand is forecast this far ahead"),
         DurationBounds(
@@ -85,20 +85,20 @@ DURATION_BOUNDS: dict[str, DurationBounds] = {
             "autoscaling.scaleDown.stabilization",
             "0s",
             "1h",
-            "each decision reads all samples of this time from Prometheus",
+            "decisions read all samples of this time",
         ),
         DurationBounds(
             "metrics.scrapeInterval",
             "1s",
             "5m",
-            "samples older than three intervals are not used, and each decision reads all samples "
-            "of its windows",
+            "samples older than three intervals are not used, and decisions read all samples of "
+            "their windows",
         ),
         DurationBounds(
             "metrics.rateWindow",
             "2s",
             "30m",
-            "each decision reads all samples of three such windows from Prometheus",
+            "decisions read all samples of three such windows",
         ),
         DurationBounds("routing.queueTimeout", "10ms", "10m", _QUEUE),
         DurationBounds(

@@ -56,7 +56,8 @@ class Autoscaling(ApiModel):
     is known earlier."""
     cold_start: Annotated[PositiveDurationText, within("autoscaling.coldStart")] = Duration("180s")
     """Time from a pod's creation until it is ready, as long as none has been measured. Demand is
-    forecast this far ahead."""
+    forecast this far ahead. Default 180s: enough to pull an image and to read tens of gigabytes of
+    weights."""
     gpu_budget: GpuBudget = GpuBudget()
     """The most GPUs that policy Goodput may ask for."""
     scale_up: ScaleUp = ScaleUp()

@@ -16,10 +16,11 @@ class Routing(ApiModel):
     replicas: Annotated[int, within("routing.replicas")] = 2
     """Gateway pods. Default 2: one serves while the other is replaced."""
     max_queue: Annotated[int, within("routing.maxQueue")] = 1000
-    """Most requests that one gateway pod holds. A further one is answered with 429."""
+    """Most requests that one gateway pod holds. A further one is answered with 429.
+    Default 1000: a bound on the gateway's memory that bursts seldom reach."""
     queue_timeout: Annotated[PositiveDurationText, within("routing.queueTimeout")] = Duration("30s")
     """How long a request waits in the gateway for a pod that can serve it. After that it is
-    answered with 503."""
+    answered with 503. Default 30s: less than the usual time-outs of clients and proxies."""
     shed_ttft_percent: Annotated[int, within("routing.shedTtftPercent")] | None = None
     """Answer at once with 429 and Retry-After when the predicted TTFT exceeds this percentage of
     slo.ttft.target, such as 150. Default: the gateway does not predict."""
@@ -29,4 +30,5 @@ class Drain(ApiModel):
     """How pods leave."""
 
     timeout: Annotated[PositiveDurationText, within("drain.timeout")] = Duration("300s")
-    """How long a leaving pod may finish its answers before it is ended."""
+    """How long a leaving pod may finish its answers before it is ended. Default 300s: most answers
+    take less. A change applies to pods of the next revision; a Deployment keeps its time-out."""

@@ -22,4 +22,5 @@ class Slo(ApiModel):
     tpot: Objective
     """Time per output token after the first, averaged over one answer."""
     attainment: Attainment = Percent("90%")
-    """The share of requests that must meet both targets."""
+    """The share of requests that must meet both targets. Default 90%: the share that ttftP90 and
+    tpotP90 in status describe."""
