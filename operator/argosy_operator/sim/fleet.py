@@ -94,8 +94,9 @@ class Pod:
 
     @property
     def outstanding_tokens(self) -> int:
+        """Prompt tokens that are queued or being prefilled."""
         own = self.running if self.role == "prefill" else []
-        return sum(r.prompt for r in self.waiting) + sum(r.prompt for r in own)
+        return sum(request.prompt for request in (*self.waiting, *own))
 
     @property
     def empty(self) -> bool:
@@ -125,7 +126,7 @@ class Fleet:
             (RECEIVED, f"{PROMPTS}_sum", f"{PROMPTS}_count", PROMPTS_SQUARED), 0.0
         )
         self._gateway |= dict.fromkeys((f"{OUTPUTS}_sum", f"{OUTPUTS}_count"), 0.0)
-        self._verdicts = {(t, p): 0.0 for t in ("ok", "miss") for p in ("ok", "miss")}
+        self._verdicts = {(ttft, tpot): 0.0 for ttft in ("ok", "miss") for tpot in ("ok", "miss")}
         self._at(start, "scrape", None)
 
     def arrive(self, at: float, prompt: int, output: int) -> None:
@@ -134,11 +135,11 @@ class Fleet:
 
     def live(self, role: RoleName) -> list[Pod]:
         """Pods that are wanted, ready or not."""
-        return [p for p in self.pods.values() if p.role == role and not p.draining]
+        return [pod for pod in self.pods.values() if pod.role == role and not pod.draining]
 
     def ready(self, role: RoleName) -> list[Pod]:
         """Pods that take requests."""
-        return [p for p in self.live(role) if p.ready_at <= self.now]
+        return [pod for pod in self.live(role) if pod.ready_at <= self.now]
 
     def scale(self, role: RoleName, replicas: int, *, warm: bool = False) -> None:
         """New pods are ready after the cold start; surplus ones (least work first) drain."""
@@ -148,7 +149,9 @@ class Fleet:
             name = f"{role}-{next(self._names)}"
             self.pods[name] = Pod(name, role, self.now, ready_at)
             self._at(ready_at, "ready", name)
-        surplus = sorted(pods, key=lambda p: (p.ready_at <= self.now, len(p.running), -p.wanted_at))
+        surplus = sorted(
+            pods, key=lambda pod: (pod.ready_at <= self.now, len(pod.running), -pod.wanted_at)
+        )
         for pod in surplus[: max(len(pods) - replicas, 0)]:
             pod.draining = True
             self._retire(pod)
@@ -197,9 +200,9 @@ class Fleet:
             self._held.append(request)
             return
         if role == "prefill":
-            pod = min(pods, key=lambda p: p.outstanding_tokens)
+            pod = min(pods, key=lambda pod: pod.outstanding_tokens)
         else:
-            pod = min(pods, key=lambda p: len(p.running) + len(p.waiting))
+            pod = min(pods, key=lambda pod: len(pod.running) + len(pod.waiting))
         pod.waiting.append(request)
         if not pod.busy:
             self._begin(pod)
@@ -218,7 +221,7 @@ class Fleet:
             pod.waiting.clear()
             if not pod.running:
                 return
-            context = sum(r.prompt + r.done for r in pod.running)
+            context = sum(request.prompt + request.done for request in pod.running)
             seconds = self.setup.engine.step_s(len(pod.running), context)
             sequences = len(pod.running)
             _count(pod, seconds=seconds, decode_sequences=sequences, context_tokens=context)
@@ -244,7 +247,7 @@ class Fleet:
             request.last = self.now
             if request.done >= request.output:
                 self._finish(request)
-        pod.running = [r for r in pod.running if r.done < r.output]
+        pod.running = [request for request in pod.running if request.done < request.output]
         self._begin(pod)
         self._retire(pod)
 

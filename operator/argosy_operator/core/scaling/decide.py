@@ -41,7 +41,9 @@ def decide(
     sizes = _sizes_for_load(state, demand, inputs)
     sized = tuple(_size_role(RoleView(role, state, sizes, inputs)) for role in state.roles)
     targets = _within_budget(sized, sizes, inputs)
-    roles = tuple(_with_raise(s.state, t, now) for s, t in zip(sized, targets, strict=True))
+    roles = tuple(
+        _with_raise(role.state, target, now) for role, target in zip(sized, targets, strict=True)
+    )
     state = replace(state, roles=roles)
     return state, explain.decided(targets, sizes, demand, state, inputs)
 
@@ -133,9 +135,9 @@ def _within_budget(
     Each role keeps its `fewest` if that fits; only a limit below even that, which the user or the
     administrator has set, goes down to the minimum.
     """
-    goals, targets = inputs.goals, tuple(s.target for s in sized)
+    goals, targets = inputs.goals, tuple(role.target for role in sized)
     limit = goals.gpus
-    if limit is None or set(sizes) != {t.role for t in targets}:
+    if limit is None or set(sizes) != {target.role for target in targets}:
         return targets
     pools = tuple(
         budget.Pool(
@@ -147,11 +149,15 @@ def _within_budget(
         )
         for target in targets
     )
-    floors = tuple(max(pool.minimum, s.fewest) for pool, s in zip(pools, sized, strict=True))
+    floors = tuple(max(pool.minimum, role.fewest) for pool, role in zip(pools, sized, strict=True))
     if budget.gpus(pools, floors) <= limit:
-        pools = tuple(replace(p, minimum=n) for p, n in zip(pools, floors, strict=True))
+        pools = tuple(
+            replace(pool, minimum=fewest) for pool, fewest in zip(pools, floors, strict=True)
+        )
     fitted = budget.fit(pools, limit)
-    return tuple(_bounded(t, n, goals) for t, n in zip(targets, fitted, strict=True))
+    return tuple(
+        _bounded(target, count, goals) for target, count in zip(targets, fitted, strict=True)
+    )
 
 
 def _bounded(target: RoleTarget, replicas: int, goals: Goals) -> RoleTarget:

@@ -38,7 +38,7 @@ MOST_BETWEEN = 12
 def at_minimum(seen: Observations, goals: Goals, now: float) -> Decision:
     """No SLO to size by, or a policy that sizes nothing."""
     rule = Rule.POLICY_NONE if goals.policy == "None" else Rule.NO_SLO
-    targets = tuple(_target(s, goals.role(s.role).min, rule) for s in seen.supply)
+    targets = tuple(_target(supply, goals.role(supply.role).min, rule) for supply in seen.supply)
     return _inactive(targets, seen, now, rule, MEANING[rule])
 
 
@@ -52,7 +52,7 @@ def held(seen: Observations, goals: Goals, now: float, why: str) -> Decision:
         if replicas != supply.desired:
             rule = Rule.MIN_REPLICAS if replicas > supply.desired else Rule.MAX_REPLICAS
         targets.append(_target(supply, replicas, rule))
-    sentences = [_sentence(t, None) for t in targets if t.replicas != t.current]
+    sentences = [_sentence(target, None) for target in targets if target.replicas != target.current]
     if seen.metrics.arrivals != NOT_ASKED:
         sentences.append(f"{MEANING[Rule.METRICS_UNAVAILABLE]} ({why})")
     return _inactive(tuple(targets), seen, now, Rule.METRICS_UNAVAILABLE, "; ".join(sentences))
@@ -88,10 +88,14 @@ def decided(
 ) -> Decision:
     """The decision, with numbers and a sentence for every target."""
     seen, metrics = inputs.observations, inputs.metrics
-    targets = tuple(replace(t, message=_sentence(t, sizes.get(t.role))) for t in targets)
-    lead = next((t for t in targets if t.replicas != t.current), None)
-    lead = lead or next((t for t in targets if t.rule is Rule.SLO_UNREACHABLE), targets[0])
-    sentences = [t.message for t in targets]
+    targets = tuple(
+        replace(target, message=_sentence(target, sizes.get(target.role))) for target in targets
+    )
+    lead = next((target for target in targets if target.replicas != target.current), None)
+    lead = lead or next(
+        (target for target in targets if target.rule is Rule.SLO_UNREACHABLE), targets[0]
+    )
+    sentences = [target.message for target in targets]
     relearning = tuple(role.role for role in state.roles if role.estimate.renewed)
     if relearning:
         sentences.append(relearning_sentence(relearning))
@@ -112,7 +116,12 @@ def decided(
             if supply.ready > 0
             for name in validity.unknown_signals(supply.role, metrics)
         ),
-        candidates=tuple(c for t in targets if t.role in sizes for c in _weighed(t, sizes, seen)),
+        candidates=tuple(
+            candidate
+            for target in targets
+            if target.role in sizes
+            for candidate in _weighed(target, sizes, seen)
+        ),
     )
 
 
@@ -176,7 +185,9 @@ def _numbers(
         "ttft_attainment": metrics.ttft_attainment,
         "tpot_attainment": metrics.tpot_attainment,
     }
-    numbers.update((k, s.value) for k, s in shares.items() if isinstance(s, Value))
+    numbers.update(
+        (name, share.value) for name, share in shares.items() if isinstance(share, Value)
+    )
     for role, size in sizes.items():
         numbers[f"{role}_planned_per_s"] = size.rate
         numbers[f"{role}_load_replicas"] = size.model.load(size.rate)

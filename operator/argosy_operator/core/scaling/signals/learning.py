@@ -81,24 +81,28 @@ def sound(state: ScalingState) -> bool:
     times = (state.valid_since, state.last_valid_at, state.busy_at, state.demand.end)
     hold_states = [role.holds for role in state.roles]
     wants = [want for held in hold_states for want in (*held.highs, *held.lows)]
-    demand, last = state.demand, [astuple(r.gauges) for r in state.roles]
+    demand, last = state.demand, [astuple(role.gauges) for role in state.roles]
     numbers = (
         *(n for part in (astuple(state.lengths), *last) for n in part if n is not None),
         *demand.counts,
-        *(f.rate for f in demand.pending),
+        *(forecast.rate for forecast in demand.pending),
         *(n for pair in demand.residuals for n in pair),
-        *(w.replicas for w in wants),
+        *(want.replicas for want in wants),
     )
     moments = (
-        *(t for t in (*times, *(held.raised_at for held in hold_states)) if t is not None),
-        *(f.due for f in demand.pending),
-        *(w.at for w in wants),
+        *(
+            moment
+            for moment in (*times, *(held.raised_at for held in hold_states))
+            if moment is not None
+        ),
+        *(forecast.due for forecast in demand.pending),
+        *(want.at for want in wants),
     )
     return (
         all(map(plausible, numbers))
         and all(map(isfinite, moments))
-        and all(HEADROOM[0] <= r.headroom <= HEADROOM[1] for r in state.roles)
-        and all(capacity.sound(r.estimate) for r in state.roles)
+        and all(HEADROOM[0] <= role.headroom <= HEADROOM[1] for role in state.roles)
+        and all(capacity.sound(role.estimate) for role in state.roles)
     )
 
 
@@ -108,7 +112,7 @@ def learn(state: ScalingState, inputs: Inputs) -> ScalingState:
     During a rollout what is known becomes a guess: the new revision may be another model.
     """
     rolling = any(supply.rolling for supply in inputs.observations.supply)
-    return replace(state, roles=tuple(_learn_role(r, inputs, rolling) for r in state.roles))
+    return replace(state, roles=tuple(_learn_role(role, inputs, rolling) for role in state.roles))
 
 
 def _learn_role(role: RoleState, inputs: Inputs, rolling: bool) -> RoleState:

@@ -126,13 +126,13 @@ def arrival_bins(series: list[Series], windows: Windows, until: float) -> tuple[
     The last bin ends at the oldest of the pods' newest samples; pods without a sample for `fresh_s`
     do not hold it back. At most as many bins as `estimate.demand` remembers.
     """
-    live = [s for s in series if until - s.samples[-1][0] <= windows.fresh_s]
+    live = [one for one in series if until - one.samples[-1][0] <= windows.fresh_s]
     if not live:
         return ()
     step = windows.scrape_s
-    last = floor(min(s.samples[-1][0] for s in live) / step + 1e-6)
-    first = min(s.samples[0][0] for s in series)
-    grown = [cumulated(s.samples) for s in series]
+    last = floor(min(one.samples[-1][0] for one in live) / step + 1e-6)
+    first = min(one.samples[0][0] for one in series)
+    grown = [cumulated(one.samples) for one in series]
     bins = []
     for k in range(last, max(floor(first / step), last - REMEMBERED_BINS), -1):
         start, end = (k - 1) * step, k * step
@@ -156,7 +156,9 @@ def assemble(taken: Round, windows: Windows, pods: frozenset[str] | None = None)
         elif one.samples:
             broken.add(one.name)
     received = [
-        s for s in by_name.get(RECEIVED, []) if s.labels.get("outcome") in ("accepted", "shed")
+        one
+        for one in by_name.get(RECEIVED, [])
+        if one.labels.get("outcome") in ("accepted", "shed")
     ]
     silent = _silent(taken, received, windows)
     bins = arrival_bins(received, windows, taken.at)
@@ -177,9 +179,9 @@ def assemble(taken: Round, windows: Windows, pods: frozenset[str] | None = None)
 def _silent(taken: Round, received: list[Series], windows: Windows) -> tuple[str, ...]:
     """Ready gateways without a fresh sample of arrivals: what arrives at them is unknown."""
     fresh = {
-        s.labels.get("pod")
-        for s in received
-        if taken.at - s.samples[-1][0] <= windows.fresh_s and len(s.samples) > 1
+        one.labels.get("pod")
+        for one in received
+        if taken.at - one.samples[-1][0] <= windows.fresh_s and len(one.samples) > 1
     }
     return tuple(sorted(taken.ready_gateways - fresh))
 
@@ -203,18 +205,18 @@ def _arrivals(
         return Unknown(f"NotANumber: {RECEIVED} is NaN, infinite or negative")
     if not received:
         return Unknown(f"NoSamples: {RECEIVED} has no samples")
-    newest = max(s.samples[-1][0] for s in received)
+    newest = max(one.samples[-1][0] for one in received)
     if taken.at - newest > windows.fresh_s:
         return Unknown(windows.stale_reason)
-    if max(len(s.samples) for s in received) < 2:
+    if max(len(one.samples) for one in received) < 2:
         return Unknown("FirstSample: one sample of the arrivals is no rate yet")
     start = newest - windows.rate_s
-    grown = sum(increase(s, start) for s in received)
+    grown = sum(increase(one, start) for one in received)
     if grown <= 0 and silent:
         return Unknown(f"GatewaySilent: Prometheus has no fresh samples of {', '.join(silent)}")
     if grown <= 0:
         return Idle(newest)
-    oldest = min(s.samples[0][0] for s in received)
+    oldest = min(one.samples[0][0] for one in received)
     return Value(grown / (newest - max(start, oldest)), newest)
 
 
@@ -223,7 +225,7 @@ def _sums(series: Iterable[Series], start: float) -> tuple[float, float]:
     listed = list(series)
     if not listed:
         return 0.0, 0.0
-    return sum(increase(s, start) for s in listed), max(s.samples[-1][0] for s in listed)
+    return sum(increase(one, start) for one in listed), max(one.samples[-1][0] for one in listed)
 
 
 def _mean(by_name: dict[str, list[Series]], name: str, start: float) -> Signal:
@@ -234,7 +236,11 @@ def _mean(by_name: dict[str, list[Series]], name: str, start: float) -> Signal:
 def _transfer(by_name: dict[str, list[Series]], start: float) -> Signal:
     """Mean seconds of a KV transfer as decode pods see it; Idle while there are too few."""
     totals, counts = (
-        [s for s in by_name.get(f"{TRANSFERS}_{part}", []) if s.labels.get("side") == "receive"]
+        [
+            one
+            for one in by_name.get(f"{TRANSFERS}_{part}", [])
+            if one.labels.get("side") == "receive"
+        ]
         for part in ("sum", "count")
     )
     return _ratio(totals, counts, start, least=ENOUGH_TRANSFERS)
@@ -267,11 +273,13 @@ def _with_attainment(
     verdicts = by_name.get(VERDICTS, [])
     if not verdicts:
         return metrics
-    grown = {id(s): increase(s, start) for s in verdicts}
-    scored, at = sum(grown.values()), max(s.samples[-1][0] for s in verdicts)
+    grown = {id(one): increase(one, start) for one in verdicts}
+    scored, at = sum(grown.values()), max(one.samples[-1][0] for one in verdicts)
 
     def share(*names: str) -> Signal:
-        met = sum(grown[id(s)] for s in verdicts if all(s.labels.get(n) == "ok" for n in names))
+        met = sum(
+            grown[id(one)] for one in verdicts if all(one.labels.get(n) == "ok" for n in names)
+        )
         return Value(min(met / scored, 1.0), at) if scored > 0 else Idle(at)
 
     return replace(
@@ -292,25 +300,27 @@ def _role(
 ) -> RoleMetrics:
     def live(name: str) -> list[Series]:
         return [
-            s
-            for s in by_name.get(name, [])
-            if s.labels.get("role") == role
-            and now - s.samples[-1][0] <= windows.fresh_s
-            and (pods is None or s.labels.get("pod") in pods)
+            one
+            for one in by_name.get(name, [])
+            if one.labels.get("role") == role
+            and now - one.samples[-1][0] <= windows.fresh_s
+            and (pods is None or one.labels.get("pod") in pods)
         ]
 
     def total(name: str) -> Signal:
         found = live(name)
         if not found:
             return Unknown("NoSamples")
-        return Value(sum(s.samples[-1][1] for s in found), max(s.samples[-1][0] for s in found))
+        return Value(
+            sum(one.samples[-1][1] for one in found), max(one.samples[-1][0] for one in found)
+        )
 
     capacity = live(KV_CAPACITY)
-    smallest = min((s.samples[-1][1] for s in capacity), default=0.0)
+    smallest = min((one.samples[-1][1] for one in capacity), default=0.0)
     return RoleMetrics(
         role=role,
-        pods_reporting=len({s.labels.get("pod", "") for s in live(RUNNING)}),
-        steps=_step_deltas([s for n in STEP_COUNTERS for s in live(n)], windows),
+        pods_reporting=len({one.labels.get("pod", "") for one in live(RUNNING)}),
+        steps=_step_deltas([one for n in STEP_COUNTERS for one in live(n)], windows),
         running=total(RUNNING),
         outstanding_prompt_tokens=total(OUTSTANDING),
         kv_capacity_tokens=Value(smallest, capacity[0].samples[-1][0])
@@ -322,15 +332,15 @@ def _role(
 def _step_deltas(series: list[Series], windows: Windows) -> tuple[StepDelta, ...]:
     """Per pod, growth over the newest interval; a new pod counts from its second sample on."""
     by_pod: dict[str, list[Series]] = {}
-    for s in series:
-        by_pod.setdefault(s.labels.get("pod", ""), []).append(s)
+    for one in series:
+        by_pod.setdefault(one.labels.get("pod", ""), []).append(one)
     rows = []
     for pod in sorted(by_pod):
-        newest = max(s.samples[-1][0] for s in by_pod[pod])
+        newest = max(one.samples[-1][0] for one in by_pod[pod])
         start = newest - max(windows.interval_s, windows.scrape_s)
         sums = dict.fromkeys(STEP_COUNTERS.values(), 0.0)
-        for s in by_pod[pod]:
-            sums[STEP_COUNTERS[s.name]] += increase(s, start)
+        for one in by_pod[pod]:
+            sums[STEP_COUNTERS[one.name]] += increase(one, start)
         if sums["steps"] > 0:
             rows.append(StepDelta(at=newest, **sums))
     return tuple(rows[:MOST_STEP_ROWS])

@@ -34,30 +34,30 @@ class Pool:
 
 def gpus(pools: tuple[Pool, ...], replicas: tuple[int, ...]) -> int:
     """GPUs that so many replicas of each pool take."""
-    return sum(p.gpus * n for p, n in zip(pools, replicas, strict=True))
+    return sum(pool.gpus * n for pool, n in zip(pools, replicas, strict=True))
 
 
 def goodput(pools: tuple[Pool, ...], replicas: tuple[int, ...]) -> float:
     """Predicted share of requests within both limits, plus a little for load served at all."""
     pairs = tuple(zip(pools, replicas, strict=True))
-    joint = prod(p.model.attainment(n, p.rate) if n else 0.0 for p, n in pairs)
-    served = sum(min(n / max(p.model.load(p.rate), FLAT), 1.0) for p, n in pairs)
+    joint = prod(pool.model.attainment(n, pool.rate) if n else 0.0 for pool, n in pairs)
+    served = sum(min(n / max(pool.model.load(pool.rate), FLAT), 1.0) for pool, n in pairs)
     return joint + SERVED * served
 
 
 def fit(pools: tuple[Pool, ...], budget: int) -> tuple[int, ...]:
     """Replicas between minimum and wanted whose GPUs fit `budget`; minimums are kept over it."""
-    wanted = tuple(p.wanted for p in pools)
+    wanted = tuple(pool.wanted for pool in pools)
     if gpus(pools, wanted) <= budget:
         return wanted
-    have = tuple(min(p.minimum, p.wanted) for p in pools)
-    steps = [s for n in range(1, len(pools) + 1) for s in combinations(range(len(pools)), n)]
+    have = tuple(min(pool.minimum, pool.wanted) for pool in pools)
+    steps = [step for n in range(1, len(pools) + 1) for step in combinations(range(len(pools)), n)]
     while True:
         value = goodput(pools, have)
         best, best_gain = have, FLAT
         for step in steps:
             after = tuple(n + (i in step) for i, n in enumerate(have))
-            if any(n > p.wanted for n, p in zip(after, pools, strict=True)):
+            if any(n > pool.wanted for n, pool in zip(after, pools, strict=True)):
                 continue
             if gpus(pools, after) > budget:
                 continue
