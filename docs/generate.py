@@ -186,9 +186,9 @@ def _with_code(text: str) -> str:
 
 
 def handover_page() -> str:
-    """States of a hand-over at both ends, and what moves them."""
+    """States of a handover at both ends, and what moves them."""
     parts = [
-        "# Hand-over of KV",
+        "# Handover of KV",
         NOTE,
         "A decode engine pulls a prompt's KV from a prefill engine, which holds it under a lease.\n"
         "Both ends follow a table of states (`argosy_engine.core.handover.states`); the engine\n"

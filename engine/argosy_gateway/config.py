@@ -49,7 +49,7 @@ class Limits:
     whole_answer_s: float = 3600.0
     """The same for an answer in one piece, whose first byte comes after its last token."""
     engine_silence_s: float = 120.0
-    """Longest gap in a stream that has begun. A decode engine whose hand-over hangs after the first
+    """Longest gap in a stream that has begun. A decode engine whose handover hangs after the first
     token is silent for its `--kv-timeout-s` (60 s) and 5 s, and then computes the prompt."""
     answer_bytes: int = 16 << 20
     """Longest answer in one piece. A longer one counts as a failure of the engine."""

@@ -1,4 +1,4 @@
-"""What becomes of clients, blocks and leases when a hand-over goes wrong, over real sockets."""
+"""What becomes of clients, blocks and leases when a handover goes wrong, over real sockets."""
 
 import asyncio
 import contextlib

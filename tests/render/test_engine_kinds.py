@@ -30,7 +30,7 @@ FLEETS = {
 
 
 class PlainServer:
-    """A server of the OpenAI API on one port, with other paths and no hand-over of KV caches."""
+    """A server of the OpenAI API on one port, with other paths and no handover of KV caches."""
 
     command = ("openai-server",)
     ports: Mapping[str, int] = MappingProxyType({"http": 9000})

@@ -1,4 +1,4 @@
-"""Prefill's end of a hand-over: one connection is one prompt, from PREFILL to RELEASE.
+"""Prefill's end of a handover: one connection is one prompt, from PREFILL to RELEASE.
 
 Talks to decode over TCP and to the engine loop through `PrefillPort`. The connection holds the
 lease: when it closes, the lease ends.

@@ -1,4 +1,4 @@
-"""Decode's end of a hand-over: find a prefill engine that answers, and fetch its KV.
+"""Decode's end of a handover: find a prefill engine that answers, and fetch its KV.
 
 A `PullJob` ends in one event. Candidates are tried in order until one has computed the prompt;
 after that its first token may be with the client already, so a later failure is not tried again

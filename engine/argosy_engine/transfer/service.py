@@ -1,4 +1,4 @@
-"""The KV service: a thread with its own event loop, for both ends of the hand-over.
+"""The KV service: a thread with its own event loop, for both ends of the handover.
 
 Made by the server's start for the roles prefill (listens) and decode (connects); see
 `core.handover.messages` for the events between it and the engine loop.

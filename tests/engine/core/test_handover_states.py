@@ -1,4 +1,4 @@
-"""The tables of hand-over states: whole, reachable, and those that the code goes through."""
+"""The tables of handover states: whole, reachable, and those that the code goes through."""
 
 import random
 

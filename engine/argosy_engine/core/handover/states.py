@@ -1,4 +1,4 @@
-"""The states of a hand-over at both ends, with the allowed transitions.
+"""The states of a handover at both ends, with the allowed transitions.
 
 `pulls.py` moves pulls through the decode engine's states, `leases.py` moves leases through the
 prefill engine's. `docs/handover.md` is generated from the tables below.

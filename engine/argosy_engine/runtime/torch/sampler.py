@@ -1,7 +1,7 @@
 """Logits to token ids: one batched pass for the greedy rows, one for the sampled ones.
 
 The draw for position p of a request depends only on (seed, p) and its own logits. It does not
-depend on the other rows, nor on preemptions or hand-overs of the request. So every operation here
+depend on the other rows, nor on preemptions or handovers of the request. So every operation here
 works on each row by itself, and equal probabilities are ordered by token id.
 """
 
