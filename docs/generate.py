@@ -4,8 +4,8 @@
 from the truth table that the operator evaluates, `docs/runbook/` from the reasons of conditions,
 `docs/bounds.md` from the table of bounds and the CRD's own limits, `docs/parameters.md` from the
 engine's table of request parameters, `docs/rules.md` from the rules and gates of the scaling law,
-`docs/metrics.md` from the programs' tables of series, `docs/handover.md` from the states of pulls
-and leases.
+`docs/plan.md` from the reasons of the steps of `core/plan.py`, `docs/metrics.md` from the programs'
+tables of series, `docs/handover.md` from the states of pulls and leases.
 """
 
 import argparse
@@ -25,6 +25,7 @@ from argosy_operator.api.bounds import DURATION_BOUNDS, NUMBER_BOUNDS
 from argosy_operator.api.conditions import RUNBOOK, Reason
 from argosy_operator.api.crd import manifest
 from argosy_operator.api.crd.definition import definitions, serving_deployments
+from argosy_operator.core.reconcile.steps import REASONS
 from argosy_operator.core.scaling.decision import MEANING, Rule
 from argosy_operator.core.scaling.pace.gates import GATES
 from argosy_operator.core.status.table import TABLE, ConditionRow, Fact
@@ -99,6 +100,22 @@ def _when(row: ConditionRow) -> str:
 
 def _fact(fact: Fact | Reason) -> str:
     return f"problem `{fact}`" if isinstance(fact, Reason) else str(fact)
+
+
+def plan_page() -> str:
+    """The steps of the operator's plan, with every reason that each one reports."""
+    parts = [
+        "# The operator's plan",
+        NOTE,
+        "In each round the operator reads the fleet and runs these steps in this order. Each step "
+        "reports one reason, with a message about the fleet. `kubectl argosy explain NAME --plan` "
+        "prints them and the actions that follow. The operator's log prints those of its own "
+        "rounds at `--log-level debug`.\n",
+        "| step | reason | meaning |\n|---|---|---|",
+    ]
+    for step, reasons in REASONS.items():
+        parts += [f"| `{step}` | `{reason}` | {meaning} |" for reason, meaning in reasons.items()]
+    return "\n".join(parts) + "\n"
 
 
 def bounds_page() -> str:
@@ -295,6 +312,7 @@ PAGES = {
     "docs/handover.md": handover_page,
     "docs/metrics.md": metrics_page,
     "docs/parameters.md": parameters_page,
+    "docs/plan.md": plan_page,
     "docs/rules.md": rules_page,
 }
 

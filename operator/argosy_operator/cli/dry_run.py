@@ -20,6 +20,7 @@ from argosy_operator.core.fleet.pods import ENGINE_CONTAINER, Load
 from argosy_operator.core.fleet.revision import revision
 from argosy_operator.core.fleet.snapshot import Clock
 from argosy_operator.core.plan import Plan, plan
+from argosy_operator.core.reconcile.steps import REASONS
 from argosy_operator.ports.protocols import Cluster, Measurement
 from argosy_operator.render.images import Images
 from argosy_operator.shell.gather import Sources, gather
@@ -137,7 +138,12 @@ def _text(run: DryRun) -> str:
 def _json(run: DryRun) -> str:
     body = {
         "steps": [
-            {"step": step.name, "reason": step.reason, "message": step.message}
+            {
+                "step": step.name,
+                "reason": step.reason,
+                "meaning": REASONS[step.name][step.reason],
+                "message": step.message,
+            }
             for step in run.plan.draft.steps
         ],
         "actions": [in_words(action) for action in run.plan.actions],

@@ -9,76 +9,95 @@ from enum import StrEnum
 
 
 class StepReason(StrEnum):
-    """Why a step did what it did. Grouped by the step that reports them."""
+    """Why a step did what it did. REASONS says which step reports which, and what it means."""
 
-    # skip_if_deleting
     BEING_DELETED = "BeingDeleted"
     NOT_BEING_DELETED = "NotBeingDeleted"
-    # apply_children
     APPLYING_CHILDREN = "ApplyingChildren"
     NAME_TAKEN = "NameTaken"
     CHILDREN_UP_TO_DATE = "ChildrenUpToDate"
-    # choose_targets
     DECIDED = "Decided"
     BETWEEN_DECISIONS = "BetweenDecisions"
     AT_MINIMUM = "AtMinimum"
-    EXTERNAL_OWNER = "ExternalOwner"  # also scale_roles
-    # create_workloads
+    EXTERNAL_OWNER = "ExternalOwner"
     CREATING_WORKLOADS = "CreatingWorkloads"
     WORKLOADS_EXIST = "WorkloadsExist"
-    # scale_roles
     SCALING_ROLES = "ScalingRoles"
     ROLES_AT_TARGET = "RolesAtTarget"
-    # scale_deployments
     SCALING_DEPLOYMENTS = "ScalingDeployments"
     DEPLOYMENTS_AT_TARGET = "DeploymentsAtTarget"
-    # retire_old_revisions
     WAITING_FOR_NEW_REVISION = "WaitingForNewRevision"
     RETIRING_OLD_REVISION = "RetiringOldRevision"
     NO_OLD_REVISION = "NoOldRevision"
-    # back_off_failed_actions
     WAITING_AFTER_FAILURE = "WaitingAfterFailure"
     RETRYING_FAILED_ACTIONS = "RetryingFailedActions"
     NO_FAILED_ACTION = "NoFailedAction"
-    # back_off_field_conflicts
     WAITING_AFTER_CONFLICT = "WaitingAfterConflict"
     REVERTING_CHANGES = "RevertingChanges"
     NO_FIELD_CONFLICT = "NoFieldConflict"
-    # skip_if_paused
     PAUSED = "Paused"
     NOT_PAUSED = "NotPaused"
 
 
-MEANING: dict[StepReason, str] = {
-    StepReason.BEING_DELETED: "Kubernetes deletes the children with the fleet; nothing is written",
-    StepReason.NOT_BEING_DELETED: "the plan goes on",
-    StepReason.APPLYING_CHILDREN: "children are missing, differ from what is rendered, or are not "
-    "needed any more",
-    StepReason.NAME_TAKEN: "an object of another owner has the name of a child; it is not touched",
-    StepReason.CHILDREN_UP_TO_DATE: "every child that exists is as rendered",
-    StepReason.DECIDED: "the scaling law decided from fresh metrics",
-    StepReason.BETWEEN_DECISIONS: "the scaling law is not due; replicas stay within their bounds",
-    StepReason.AT_MINIMUM: "without an SLO, or under policy None, replicas.min is the target",
-    StepReason.EXTERNAL_OWNER: "under policy External others scale the ServingRoles",
-    StepReason.CREATING_WORKLOADS: "ServingRoles or Deployments are missing and are created",
-    StepReason.WORKLOADS_EXIST: "every role has its ServingRole and its Deployment",
-    StepReason.SCALING_ROLES: "the targets are written to the ServingRoles, where they outlive the "
-    "operator",
-    StepReason.ROLES_AT_TARGET: "every ServingRole has its target",
-    StepReason.SCALING_DEPLOYMENTS: "Deployments move to the targets; pods drain before they go",
-    StepReason.DEPLOYMENTS_AT_TARGET: "every Deployment has its target",
-    StepReason.WAITING_FOR_NEW_REVISION: "old pods serve until the new revision has its pods ready",
-    StepReason.RETIRING_OLD_REVISION: "the new revision serves; old pods drain and go",
-    StepReason.NO_OLD_REVISION: "only the current revision has a Deployment",
-    StepReason.WAITING_AFTER_FAILURE: "actions that failed wait for their next attempt",
-    StepReason.RETRYING_FAILED_ACTIONS: "actions that failed are tried again, after all others",
-    StepReason.NO_FAILED_ACTION: "no action of this plan failed when it was last tried",
-    StepReason.WAITING_AFTER_CONFLICT: "another writer repeats a change; reverting it waits",
-    StepReason.REVERTING_CHANGES: "changes of another writer are reverted",
-    StepReason.NO_FIELD_CONFLICT: "no other writer changed a field of the operator",
-    StepReason.PAUSED: "spec.paused is true: nothing is written but status",
-    StepReason.NOT_PAUSED: "the actions are carried out",
+REASONS: dict[str, dict[StepReason, str]] = {
+    "skip_if_deleting": {
+        StepReason.BEING_DELETED: "Kubernetes deletes the children with the fleet, and the plan "
+        "ends here",
+        StepReason.NOT_BEING_DELETED: "the plan goes on",
+    },
+    "apply_children": {
+        StepReason.APPLYING_CHILDREN: "children are missing, differ from what is rendered, or are "
+        "not needed any more",
+        StepReason.NAME_TAKEN: "an object of another owner has the name of a child; it is not "
+        "touched",
+        StepReason.CHILDREN_UP_TO_DATE: "every child that exists is as rendered",
+    },
+    "choose_targets": {
+        StepReason.DECIDED: "the scaling law decided from fresh metrics",
+        StepReason.BETWEEN_DECISIONS: "the scaling law is not due; replicas stay within their "
+        "bounds",
+        StepReason.AT_MINIMUM: "without an SLO, or under policy None, replicas.min is the target",
+        StepReason.EXTERNAL_OWNER: "under policy External the ServingRoles are the target, within "
+        "the bounds",
+    },
+    "create_workloads": {
+        StepReason.CREATING_WORKLOADS: "ServingRoles or Deployments are missing and are created",
+        StepReason.WORKLOADS_EXIST: "every role has its ServingRole and its Deployment",
+    },
+    "scale_roles": {
+        StepReason.SCALING_ROLES: "the targets are written to the ServingRoles, where they outlive "
+        "the operator",
+        StepReason.ROLES_AT_TARGET: "every ServingRole has its target",
+        StepReason.EXTERNAL_OWNER: "under policy External others write the ServingRoles",
+    },
+    "scale_deployments": {
+        StepReason.SCALING_DEPLOYMENTS: "Deployments move to the targets; pods drain before they "
+        "go",
+        StepReason.DEPLOYMENTS_AT_TARGET: "every Deployment has its target",
+    },
+    "retire_old_revisions": {
+        StepReason.WAITING_FOR_NEW_REVISION: "old pods serve until the new revision has its pods "
+        "ready",
+        StepReason.RETIRING_OLD_REVISION: "the new revision serves; old pods drain and go",
+        StepReason.NO_OLD_REVISION: "only the current revision has Deployments",
+    },
+    "back_off_failed_actions": {
+        StepReason.WAITING_AFTER_FAILURE: "actions that failed, and what needs them, wait for the "
+        "next attempt",
+        StepReason.RETRYING_FAILED_ACTIONS: "actions that failed are tried again, after all others",
+        StepReason.NO_FAILED_ACTION: "no action of this plan failed when it was last tried",
+    },
+    "back_off_field_conflicts": {
+        StepReason.WAITING_AFTER_CONFLICT: "another writer repeats a change, so reverting it waits",
+        StepReason.REVERTING_CHANGES: "changes of another writer are reverted",
+        StepReason.NO_FIELD_CONFLICT: "nothing is reverted",
+    },
+    "skip_if_paused": {
+        StepReason.PAUSED: "spec.paused is true: nothing is written but status",
+        StepReason.NOT_PAUSED: "the actions are carried out",
+    },
 }
+"""What each reason means, by the step that reports it. docs/plan.md is generated from it."""
 
 
 @dataclass(frozen=True, slots=True)
