@@ -1,6 +1,7 @@
 """A GPU budget between fleets: fair, never below a minimum, and never handed out twice."""
 
 from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
 
 import pytest
 from hypothesis import given
@@ -8,8 +9,11 @@ from hypothesis import strategies as st
 
 from argosy_operator.core.budgets.allocate import Fleet, allocate
 from argosy_operator.core.budgets.bid import Bid
+from argosy_operator.core.fleet.snapshot import Snapshot
 from argosy_operator.core.reconcile.bids import bid_of, gpus_held
+from argosy_operator.core.scaling.observe import RoleMetrics
 from argosy_operator.shell.budgets import LEARN_S, BudgetBoard
+from tests.scaling.test_decide import metrics
 from tests.support.model import Model, fleet
 
 A, B, C = ("ns", "a"), ("ns", "b"), ("ns", "c")
@@ -150,3 +154,48 @@ def test_a_fleet_that_the_law_does_not_size_bids_what_it_runs(policy: str) -> No
     model = Model(fleet(roles=GPUS, autoscaling={"policy": policy}))
     plan = model.round()
     assert bid_of(model.snapshot(), plan.draft) == Bid(least=8, wanted=8, held=8, unit=4)
+
+
+SLO = {"ttft": {"target": "1s"}, "tpot": {"target": "50ms"}}
+
+
+@dataclass
+class Sharing(Model):
+    """A fleet that shares a GPU budget with others, as `gather` and `loop` make it do."""
+
+    key: Fleet = A
+    board: BudgetBoard = field(default_factory=BudgetBoard)
+
+    def snapshot(self) -> Snapshot:
+        snapshot = super().snapshot()
+        return replace(snapshot, gpu_cap=self.board.cap(self.key, gpus_held(snapshot)))
+
+    def serve(self, rate: float) -> int:
+        """A round at `rate` requests per second; the GPUs that the fleet holds afterwards."""
+        engines = (RoleMetrics("colocated", len(self.pods)),)
+        self.metrics = metrics(self.now, rate, roles=engines)
+        plan = self.round()
+        self.board.publish(self.key, bid_of(self.snapshot(), plan.draft))
+        self.tick(1.0)
+        return gpus_held(self.snapshot())
+
+
+def test_two_fleets_under_load_share_the_budget_and_never_hold_more() -> None:
+    """The second one comes to load when the first has taken all, and gets its half back."""
+    now = 0.0
+    board = BudgetBoard(12, monotonic=lambda: now)
+    roles = {"colocated": {"replicas": {"min": 1, "max": 12}, "resources": {"gpu": 1}}}
+    scaling = {"scaleDown": {"stabilization": "0s"}}
+    first, second = (
+        Sharing(fleet(roles=roles, slo=SLO, autoscaling=scaling), key=key, board=board)
+        for key in (A, B)
+    )
+    for now in range(1200):
+        held = first.serve(2000.0), second.serve(2000.0 if now > 400 else 0.0)
+        assert sum(held) <= 12, f"at {now} s: {held}"
+        if now == 400:
+            assert held == (11, 1)
+    assert held == (6, 6)
+    assert first.lost == 0
+    message = first.memory.decision.message if first.memory.decision else ""
+    assert "the operator's GPU budget for all fleets leaves 6 GPUs to this one" in message

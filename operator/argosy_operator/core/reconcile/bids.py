@@ -32,17 +32,25 @@ def bid_of(snapshot: Snapshot, draft: Draft) -> Bid:
 
 
 def gpus_held(snapshot: Snapshot, targets: Mapping[RoleName, int] | None = None) -> int:
-    """GPUs of the fleet's engine pods, and of replicas that are written but have no pod yet."""
-    total = 0
-    pods = [
-        pod
-        for pod in snapshot.pods
-        if pod.role != names.GATEWAY_ROLE and pod.phase not in ("Succeeded", "Failed")
-    ]
-    for role, settings in snapshot.fleet.spec.active_roles():
+    """GPUs of the fleet's engine pods, and of replicas that are written but have no pod yet.
+
+    A replica counts as many as the spec says, so that the number agrees with the scaling law; a pod
+    of another revision counts what it requests if that is more.
+    """
+    spec = snapshot.fleet.spec
+    per_replica: dict[str, int] = {
+        role: settings.resources.gpu for role, settings in spec.active_roles()
+    }
+    missing: dict[str, int] = {}
+    for role, _ in spec.active_roles():
         deployment = snapshot.deployment(role)
-        replicas = replicas_of(deployment) if deployment is not None else 0
-        replicas = max(replicas, (targets or {}).get(role, 0))
-        mine = sum(pod.role == role and pod.revision == snapshot.revision for pod in pods)
-        total += max(0, replicas - mine) * settings.resources.gpu
-    return total + sum(pod.gpus for pod in pods)
+        written = replicas_of(deployment) if deployment is not None else 0
+        missing[role] = max(written, (targets or {}).get(role, 0))
+    held = 0
+    for pod in snapshot.pods:
+        if pod.role == names.GATEWAY_ROLE or pod.phase in ("Succeeded", "Failed"):
+            continue
+        held += max(pod.gpus, per_replica.get(pod.role, 0))
+        if pod.revision == snapshot.revision and missing.get(pod.role, 0) > 0:
+            missing[pod.role] -= 1
+    return held + sum(per_replica[role] * missing[role] for role in per_replica)
