@@ -38,9 +38,9 @@ def _run(program: str, argv: list[str]) -> NoReturn:
     module, _ = _PROGRAMS[program]
     try:
         entry = importlib.import_module(module)
-    except ModuleNotFoundError as missing:
+    except ModuleNotFoundError as error:
         sys.stderr.write(
-            f"argosy {program}: {missing}. Install it: pip install 'argosy[{program}]'\n"
+            f"argosy {program}: {error}. Install it: pip install 'argosy[{program}]'\n"
         )
         sys.exit(1)
     sys.exit(entry.main(argv))

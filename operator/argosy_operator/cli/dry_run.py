@@ -36,7 +36,7 @@ UNKNOWN = (
 
 
 class _Nothing:
-    """Stands for Prometheus and the engines, which are not asked."""
+    """In place of Prometheus and the engines, which are not asked."""
 
     async def measure(self, *_: object, **__: object) -> Measurement:
         raise AssertionError("the scaling law is never due in a dry run")
