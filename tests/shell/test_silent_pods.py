@@ -13,7 +13,7 @@ from argosy_operator.core.fleet.pods import Load
 from argosy_operator.ports.engines import HttpEngines
 from argosy_operator.shell.execute import execute
 from argosy_operator.shell.gather import _loads
-from tests.core.test_victims import pod
+from tests.core.reconcile.test_victims import pod
 from tests.support.model import fleet
 from tests.support.virtual import run
 
