@@ -161,5 +161,5 @@ def traffic(url: str, model: str, *, per_s: float = 4, tokens: int = 60) -> Iter
         assert flowing == "flowing\n", f"no answer began: {flowing}"
         yield outcomes
     finally:
-        told, _ = client.communicate(input="stop\n", timeout=60)
-        outcomes.extend(told.split())
+        answers, _ = client.communicate(input="stop\n", timeout=60)
+        outcomes.extend(answers.split())

@@ -39,8 +39,8 @@ def test_decode_grows_under_load_and_goes_back_after_it(argosy, scaled):
         argosy.until("2 decode replicas", lambda: desired(argosy, scaled)[1] >= 2, 45)
         record = argosy.fleet(scaled)["status"]["autoscaling"]["lastDecision"]
         assert record["to"]["decode"] > record["from"]["decode"]
-        told = argosy.kube.kubectl("argosy", "explain", scaled, "-n", argosy.namespace)
-        assert "decode" in told
+        explained = argosy.kube.kubectl("argosy", "explain", scaled, "-n", argosy.namespace)
+        assert "decode" in explained
     assert set(outcomes) == {"ok"}, outcomes
     argosy.until("back at 1 and 1", lambda: desired(argosy, scaled) == (1, 1), 60)
 

@@ -34,24 +34,24 @@ async def one(
     return "lost"
 
 
-async def tell(began: asyncio.Event) -> None:
-    """Say that answers flow."""
+async def report(began: asyncio.Event) -> None:
+    """Print a line when the first answer begins."""
     await began.wait()
     print("flowing", flush=True)
 
 
 async def run(url: str, model: str, per_s: float, tokens: int) -> None:
-    """Send until told to stop, then wait for the answers."""
+    """Send until a line comes on standard input, then wait for the answers."""
     stop = asyncio.get_running_loop().run_in_executor(None, sys.stdin.readline)
     limits = httpx.Limits(max_connections=None, max_keepalive_connections=0)
     async with httpx.AsyncClient(limits=limits, timeout=60, trust_env=False) as http:
         sent, began = [], asyncio.Event()
-        told = asyncio.create_task(tell(began))
+        reporting = asyncio.create_task(report(began))
         while not stop.done():
             sent.append(asyncio.create_task(one(http, url, model, len(sent), tokens, began)))
             await asyncio.wait([stop], timeout=1 / per_s)
         outcomes = await asyncio.gather(*sent)
-        told.cancel()
+        reporting.cancel()
         print(*outcomes)
 
 

@@ -124,7 +124,7 @@ def test_prestop_runs_before_sigterm_and_grace_ends_what_ignores_it(cluster, nam
         cluster.api.get(path)
 
 
-def test_a_crash_is_restarted_with_its_exit_code_told(cluster, namespace):
+def test_a_crash_is_restarted_and_its_exit_code_reported(cluster, namespace):
     cluster.api.post(pods_of(namespace), pod("crash", "sh", "-c", "sleep 0.5; exit 7"))
     path = f"{pods_of(namespace)}/crash"
 
@@ -152,11 +152,11 @@ def test_gpus_are_scheduled_until_none_is_left(cluster, namespace):
     cluster.api.post(pods_of(namespace), pod("over", "sleep", "600", gpus=1))
     path = f"{pods_of(namespace)}/over"
 
-    def told() -> dict | None:
+    def unschedulable() -> dict | None:
         found = condition(cluster.api.get(path), "PodScheduled")
         return found if found.get("reason") == "Unschedulable" else None
 
-    assert "Insufficient nvidia.com/gpu" in cluster.until(told, path)["message"]
+    assert "Insufficient nvidia.com/gpu" in cluster.until(unschedulable, path)["message"]
 
 
 def test_a_restart_of_a_kubelet_loses_no_pod_and_no_gpu(cluster, namespace):
@@ -211,8 +211,8 @@ def test_the_audit_log_names_user_verb_and_object(cluster, namespace):
 def test_nothing_is_left_behind_after(end):
     with tempfile.TemporaryDirectory(prefix="argosy-test-") as folder:
         second = Cluster("second", nodes=1, state_dir=Path(folder) / "c")
-        told = second.start(tied=True)
-        print(f"ready after {told.ready_s} s: {told.stages}")
+        started = second.start(tied=True)
+        print(f"ready after {started.ready_s} s: {started.stages}")
         spaces = second.namespaces()
         assert processes_in(spaces)
         getattr(second, end)()
@@ -229,18 +229,18 @@ def test_a_restricted_pod_becomes_ready_in_a_cluster_of_an_ordinary_user():
         home = Path(folder)
         home.chmod(0o755)
 
-        def told(*words: str) -> str:
+        def run(*words: str) -> str:
             module = [sys.executable, "-m", "local.cluster", *words, "--state-dir", str(home / "c")]
             command = ordinary.command(home, module)
             done = subprocess.run(command, capture_output=True, text=True, timeout=60)
             assert done.returncode == 0, done.stderr
             return done.stdout + done.stderr
 
-        said = told("up", "--nodes", "1")
-        assert "runAsUser, runAsGroup and fsGroup are not honoured" in said
+        output = run("up", "--nodes", "1")
+        assert "runAsUser, runAsGroup and fsGroup are not honoured" in output
         rootless = Cluster("ordinary", state_dir=home / "c")
         try:
             create_ready(rootless, "default", web("hello"))
         finally:
-            told("down")
+            run("down")
         assert not (home / "c").exists()

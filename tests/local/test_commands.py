@@ -8,7 +8,7 @@ import threading
 
 import pytest
 
-from local.cluster import __main__ as commands
+import local.cluster.__main__
 from local.cluster import build, fetch, preflight
 from local.cluster.cluster import listen
 from local.cluster.errors import ClusterError
@@ -16,7 +16,7 @@ from local.cluster.errors import ClusterError
 
 def run(monkeypatch, *words: str) -> int:
     monkeypatch.setattr(sys, "argv", ["local.cluster", *words])
-    return commands.main()
+    return local.cluster.__main__.main()
 
 
 @pytest.fixture
