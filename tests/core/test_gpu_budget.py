@@ -9,12 +9,15 @@ from hypothesis import strategies as st
 
 from argosy_operator.core.budgets.allocate import Fleet, allocate
 from argosy_operator.core.budgets.bid import Bid
+from argosy_operator.core.fleet import names
 from argosy_operator.core.fleet.snapshot import Snapshot
-from argosy_operator.core.reconcile.bids import bid_of, gpus_held
+from argosy_operator.core.plan import plan
+from argosy_operator.core.reconcile.bids import bid_of, gpus_held, gpus_targeted
+from argosy_operator.core.scaling.decision import Decision, RoleTarget, Rule
 from argosy_operator.core.scaling.observe import RoleMetrics
 from argosy_operator.shell.budgets import LEARN_S, BudgetBoard
 from tests.scaling.test_decide import metrics
-from tests.support.model import Model, fleet
+from tests.support.model import Model, converged, fleet
 
 A, B, C = ("ns", "a"), ("ns", "b"), ("ns", "c")
 
@@ -107,7 +110,7 @@ def test_a_budget_for_all_caps_nobody(bids: Mapping[Fleet, Bid]) -> None:
 def test_without_a_budget_there_are_no_caps() -> None:
     board = BudgetBoard()
     board.publish(A, Bid(1, 100, 50))
-    assert board.cap(A, held=50) is None
+    assert board.cap(A, targeted=50) is None
 
 
 def test_after_a_start_every_fleet_keeps_what_it_holds_until_all_are_known() -> None:
@@ -116,11 +119,28 @@ def test_after_a_start_every_fleet_keeps_what_it_holds_until_all_are_known() -> 
     board = BudgetBoard(10, monotonic=lambda: now)
     now = 7200.0
     board.publish(A, Bid(1, 8, held=2))
-    assert board.cap(A, held=2) == 2
+    assert board.cap(A, targeted=2) == 2
     board.publish(B, Bid(1, 8, held=2))
     now += LEARN_S
-    assert (board.cap(A, held=2), board.cap(B, held=2)) == (5, 5)
-    assert board.cap(C, held=3) == 3, "a new fleet has not said yet what it wants"
+    assert (board.cap(A, targeted=2), board.cap(B, targeted=2)) == (5, 5)
+    assert board.cap(C, targeted=3) == 3, "a new fleet has not said yet what it wants"
+
+
+def test_no_fleet_grows_after_a_start_while_first_rounds_still_bring_fleets_to_light() -> None:
+    """With many fleets, or few calls a second, first rounds last longer than LEARN_S."""
+    now = 0.0
+    board = BudgetBoard(10, monotonic=lambda: now)
+    board.publish(A, Bid(1, 8, held=2))
+    now = 0.9 * LEARN_S
+    board.publish(B, Bid(1, 8, held=2))
+    now = 1.5 * LEARN_S
+    assert board.cap(A, targeted=2) == 2, "C has not had its first round; it may hold the other six"
+    board.publish(C, Bid(1, 8, held=6))
+    now = 2.5 * LEARN_S
+    assert board.cap(A, targeted=2) == 2
+    board.publish(("ns", "created"), Bid(0, 1, held=0))
+    board.withdraw(C)
+    assert board.cap(A, targeted=2) == 5, "a fleet that is created later stops no other"
 
 
 def test_a_fleet_that_is_gone_leaves_its_gpus_to_the_others() -> None:
@@ -129,9 +149,9 @@ def test_a_fleet_that_is_gone_leaves_its_gpus_to_the_others() -> None:
     board.publish(A, Bid(1, 10, held=5))
     board.publish(B, Bid(1, 10, held=5))
     now = LEARN_S
-    assert board.cap(A, held=5) == 5
+    assert board.cap(A, targeted=5) == 5
     board.withdraw(B)
-    assert board.cap(A, held=5) == 10
+    assert board.cap(A, targeted=5) == 10
 
 
 GPUS = {"colocated": {"replicas": {"min": 2, "max": 4}, "resources": {"gpu": 4}}}
@@ -141,8 +161,8 @@ def test_a_fleet_bids_its_minimum_its_need_and_all_that_its_pods_hold() -> None:
     model = Model(fleet(roles=GPUS))
     first = model.snapshot()
     assert gpus_held(first) == 0
-    plan = model.round()
-    assert bid_of(first, plan.draft) == Bid(least=8, wanted=8, held=8, unit=4)
+    planned = model.round()
+    assert bid_of(first, planned.draft) == Bid(least=8, wanted=8, held=8, unit=4)
     for _ in range(4):
         model.round()
         model.now += 1.0
@@ -152,8 +172,8 @@ def test_a_fleet_bids_its_minimum_its_need_and_all_that_its_pods_hold() -> None:
 @pytest.mark.parametrize("policy", ["None", "External"])
 def test_a_fleet_that_the_law_does_not_size_bids_what_it_runs(policy: str) -> None:
     model = Model(fleet(roles=GPUS, autoscaling={"policy": policy}))
-    plan = model.round()
-    assert bid_of(model.snapshot(), plan.draft) == Bid(least=8, wanted=8, held=8, unit=4)
+    planned = model.round()
+    assert bid_of(model.snapshot(), planned.draft) == Bid(least=8, wanted=8, held=8, unit=4)
 
 
 SLO = {"ttft": {"target": "1s"}, "tpot": {"target": "50ms"}}
@@ -168,7 +188,7 @@ class Sharing(Model):
 
     def snapshot(self) -> Snapshot:
         snapshot = super().snapshot()
-        return replace(snapshot, gpu_cap=self.board.cap(self.key, gpus_held(snapshot)))
+        return replace(snapshot, gpu_cap=self.board.cap(self.key, gpus_targeted(snapshot)))
 
     def serve(self, rate: float) -> int:
         """A round at `rate` requests per second; the GPUs that the fleet holds afterwards."""
@@ -199,3 +219,40 @@ def test_two_fleets_under_load_share_the_budget_and_never_hold_more() -> None:
     assert first.lost == 0
     message = first.memory.decision.message if first.memory.decision else ""
     assert "the operator's GPU budget for all fleets leaves 6 GPUs to this one" in message
+
+
+def test_while_bids_are_unknown_the_cap_is_what_was_decided_and_not_what_runs() -> None:
+    """The operator died between writing the ServingRole and the Deployment, then restarts."""
+    model = converged(roles=GPUS)
+    role = ("ServingRole", names.serving_role("chat", "colocated"))
+    model.children[role]["spec"]["replicas"] = 4
+    snapshot = model.snapshot()
+    assert gpus_targeted(snapshot) == 16
+    assert BudgetBoard(10).cap(A, gpus_targeted(snapshot)) == 16
+
+
+def test_a_rollout_is_no_room_to_grow_into_while_bids_are_unknown() -> None:
+    model = converged(roles=GPUS)
+    model.edit(engine={"image": "engine:2"})
+    model.round()
+    model.tick()
+    pods = tuple(replace(pod, gpus=4) for pod in model.pods.values() if pod.role == "colocated")
+    snapshot = replace(model.snapshot(), pods=pods)
+    assert gpus_held(snapshot) == 16
+    assert gpus_targeted(snapshot) == 8
+
+
+def test_a_decision_from_before_policy_external_does_not_lower_the_bid() -> None:
+    model = converged(roles=GPUS)
+    old = RoleTarget("colocated", 2, 2, 2, Rule.DEMAND, "")
+    decision = Decision(0.0, (old,), Rule.DEMAND, "", True, True, {})
+    model.memory = replace(model.memory, decision=decision, decide_at=float("inf"))
+    model.edit(autoscaling={"policy": "External"})
+    model.scale_role("colocated", 4)
+    model.round()
+    model.edit(
+        autoscaling={"policy": "Goodput"},
+        slo={"ttft": {"target": "1s"}, "tpot": {"target": "50ms"}},
+    )
+    snapshot = model.snapshot()
+    assert bid_of(snapshot, plan(snapshot).draft).wanted == 16

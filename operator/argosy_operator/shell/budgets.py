@@ -13,8 +13,9 @@ from argosy_operator.core.budgets.bid import Bid
 from argosy_operator.core.fleet.objects import FleetKey
 
 LEARN_S = 60.0
-"""After the first bid no fleet grows until every fleet has had its first round: with 100 calls a
-second to the API server, about 600 fleets have one within this time. A standby has no bids."""
+"""After a start no fleet grows until no further fleet has made its first bid for this long. First
+rounds follow each other at once, so the fleets are known then, however many there are. A standby
+has no bids, so the time begins when it leads."""
 
 
 class BudgetBoard:
@@ -26,24 +27,29 @@ class BudgetBoard:
         """`budget`: GPUs of all fleets together; None: no shared budget, and no caps."""
         self.budget = budget
         self._monotonic = monotonic
-        self._first_bid_at = float("inf")
+        self._learnt = False
+        self._newest_at = float("inf")
+        """Of the fleet that made its first bid last, while the board learns which fleets exist."""
         self._bids: dict[FleetKey, Bid] = {}
         self._caps: dict[FleetKey, int] | None = None
 
-    def cap(self, key: FleetKey, held: int) -> int | None:
+    def cap(self, key: FleetKey, targeted: int) -> int | None:
         """GPUs that the fleet may hold; None if there is no shared budget.
 
-        What it holds already, if the board does not know enough to give it more or less."""
+        `targeted`: GPUs of its targets as they are. That is its cap while the board does not know
+        enough to give it more or less."""
         if self.budget is None:
             return None
-        if key not in self._bids or self._monotonic() - self._first_bid_at < LEARN_S:
-            return held
+        self._learnt = self._learnt or self._monotonic() - self._newest_at >= LEARN_S
+        if key not in self._bids or not self._learnt:
+            return targeted
         if self._caps is None:
             self._caps = allocate(self._bids, self.budget)
         return self._caps[key]
 
     def publish(self, key: FleetKey, bid: Bid) -> None:
-        self._first_bid_at = min(self._first_bid_at, self._monotonic())
+        if key not in self._bids:
+            self._newest_at = self._monotonic()
         if self._bids.get(key) != bid:
             self._bids[key] = bid
             self._caps = None

@@ -17,7 +17,7 @@ from argosy_operator.core.fleet.objects import ChildKey, Object, child_key, is_o
 from argosy_operator.core.fleet.pods import Load, Pod, owned_pods
 from argosy_operator.core.fleet.revision import revision
 from argosy_operator.core.fleet.snapshot import Clock, Snapshot
-from argosy_operator.core.reconcile.bids import gpus_held
+from argosy_operator.core.reconcile.bids import gpus_targeted
 from argosy_operator.core.reconcile.targets import by_law
 from argosy_operator.ports.protocols import Cluster, Engines, FleetPods, Measurement, Metrics
 from argosy_operator.render import gateway, role, workload
@@ -71,7 +71,7 @@ async def gather(
     )
     seen = Observed(children, pods, loads, measured)
     snapshot = compose(fleet, sources.images, seen, memory, clock)
-    cap = sources.budget.cap((fleet.namespace, fleet.name), gpus_held(snapshot))
+    cap = sources.budget.cap((fleet.namespace, fleet.name), gpus_targeted(snapshot))
     return replace(snapshot, gpu_cap=cap)
 
 

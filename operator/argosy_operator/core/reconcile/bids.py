@@ -8,7 +8,7 @@ from argosy_operator.core.fleet import names
 from argosy_operator.core.fleet.objects import replicas_of
 from argosy_operator.core.fleet.snapshot import Snapshot
 from argosy_operator.core.reconcile.draft import Draft
-from argosy_operator.core.reconcile.targets import by_law
+from argosy_operator.core.reconcile.targets import by_law, current_target
 
 
 def bid_of(snapshot: Snapshot, draft: Draft) -> Bid:
@@ -23,12 +23,24 @@ def bid_of(snapshot: Snapshot, draft: Draft) -> Bid:
     wants: Mapping[RoleName, int] = draft.targets
     decision = draft.memory.decision
     if by_law(spec) and decision is not None and {t.role for t in decision.targets} == gpus.keys():
-        wants = {target.role: target.wanted for target in decision.targets}
+        # An old decision, such as of before policy External, is no reason to want less than it has.
+        wants = {t.role: max(t.wanted, draft.targets.get(t.role, 0)) for t in decision.targets}
     wanted = sum(gpus[role] * replicas for role, replicas in wants.items() if role in gpus)
     if spec.autoscaling.gpu_budget.max is not None:
         wanted = min(wanted, spec.autoscaling.gpu_budget.max)
     unit = min((number for number in gpus.values() if number > 0), default=1)
     return Bid(least, max(least, wanted), held, unit)
+
+
+def gpus_targeted(snapshot: Snapshot) -> int:
+    """GPUs of the fleet's targets before this round. With this cap it neither grows nor shrinks.
+
+    Not the GPUs that it holds: a target that was written just before the operator died has no pods
+    yet, and pods of an old revision or that drain are no room to grow into."""
+    return sum(
+        current_target(snapshot, role) * settings.resources.gpu
+        for role, settings in snapshot.fleet.spec.active_roles()
+    )
 
 
 def gpus_held(snapshot: Snapshot, targets: Mapping[RoleName, int] | None = None) -> int:

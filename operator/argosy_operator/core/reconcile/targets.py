@@ -42,7 +42,7 @@ def choose_targets(snapshot: Snapshot, draft: Draft) -> Draft:
     spec = snapshot.fleet.spec
     memory = _learn_starts(snapshot, draft)
     draft = replace(draft, rolling=bool(snapshot.retired()), memory=memory)
-    current = {role: _current_target(snapshot, role) for role, _ in spec.active_roles()}
+    current = {role: current_target(snapshot, role) for role, _ in spec.active_roles()}
     if by_law(spec):
         missing = any(snapshot.deployment(role) is None for role in current)
         if snapshot.metrics is not None and not missing:
@@ -133,7 +133,7 @@ def supply_of(snapshot: Snapshot, draft: Draft, role: RoleName, desired: int) ->
     )
 
 
-def _current_target(snapshot: Snapshot, role: RoleName) -> int:
+def current_target(snapshot: Snapshot, role: RoleName) -> int:
     """The role's target before this round: from the ServingRole, else from the Deployment, else
     replicas.min. After an edit of the spec it may be outside the bounds."""
     bounds = snapshot.fleet.spec.role(role).replicas
