@@ -12,13 +12,17 @@ from urllib.parse import parse_qs
 import pytest
 from aiohttp import web
 
+from argosy_operator.api.fields import FLEET_NAME
 from argosy_operator.core.fleet.objects import FleetKey
 from argosy_operator.core.scaling.goals import Windows
-from argosy_operator.core.scaling.observe import FleetMetrics, Unknown, Value
+from argosy_operator.core.scaling.observe import FleetMetrics, Idle, Unknown, Value
 from argosy_operator.core.scaling.signals.samples import RECEIVED, RUNNING
+from argosy_operator.ports.prometheus import queries
 from argosy_operator.ports.prometheus.allowlist import Allowlist
 from argosy_operator.ports.prometheus.metrics import PrometheusMetrics, Question
+from argosy_operator.ports.prometheus.queries import Spans
 from argosy_operator.ports.prometheus.rounds import SPREAD_SHARE, SharedRounds
+from argosy_operator.ports.prometheus.server import LONGEST_GET
 from argosy_operator.ports.protocols import FleetPods
 from tests.support.virtual import run
 
@@ -187,6 +191,76 @@ async def test_a_fleet_with_far_too_many_series_leaves_only_itself_without_metri
         seen = await ask_all(metrics, prometheus.fleets, windows)
         assert [k for k, m in seen.items() if isinstance(m.arrivals, Unknown)] == [flood]
     assert len(prometheus.asked) - asked < splitting, "the parts that fit are remembered"
+
+
+@dataclass
+class Limited(Prometheus):
+    """Refuses queries for more than `most` namespaces, as Thanos and Mimir limit series."""
+
+    most: int = 4
+    status: int = 422
+    queries: str = RUNNING
+    """Only those with this word."""
+
+    async def answer(self, request: web.Request) -> web.Response:
+        form = parse_qs(await request.text())
+        query = form["query"][0] if form else request.query["query"]
+        names = re.search('fleet=~"([^"]*)"', query)
+        if self.queries in query and names and names[1].count("|") >= self.most:
+            error = {"status": "error", "errorType": "execution", "error": "too many series"}
+            return web.json_response(error, status=self.status)
+        return await super().answer(request)
+
+
+@pytest.mark.parametrize("word", [RUNNING, "histogram_quantile"])
+@pytest.mark.parametrize("status", [413, 414, 422])
+async def test_a_server_that_limits_a_query_is_asked_for_fewer_fleets(
+    status: int, word: str
+) -> None:
+    prometheus = Limited(fleets(16), status=status, queries=word)
+    async with serving(prometheus) as metrics:
+        seen = await ask_all(metrics, prometheus.fleets)
+    assert all(isinstance(one.arrivals, Value) for one in seen.values())
+    unknown = {one.ttft_p90_s.reason for one in seen.values() if one.ttft_p90_s != Idle(NOW)}
+    assert unknown == {"NoSamples"}, "the server has no histograms"
+
+
+async def test_quantiles_of_another_shape_are_all_that_is_lost() -> None:
+    class Wrong(Prometheus):
+        async def answer(self, request: web.Request) -> web.Response:
+            if "histogram_quantile" not in request.query["query"]:
+                return await super().answer(request)
+            rows = [{"value": [NOW, "1"]}]
+            return web.json_response({"status": "success", "data": {"result": rows}})
+
+    prometheus = Wrong(fleets(2))
+    async with serving(prometheus) as metrics:
+        seen = await ask_all(metrics, prometheus.fleets)
+    assert all(isinstance(one.arrivals, Value) for one in seen.values())
+    assert all(isinstance(one.ttft_p90_s, Unknown) for one in seen.values())
+
+
+async def test_a_users_address_gets_no_url_that_a_proxy_would_refuse() -> None:
+    prometheus = Prometheus(fleets(300))
+    async with serving(prometheus) as metrics:
+        metrics.allowed = Allowlist.of([f"127.0.0.1/32:{str(metrics.url).rpartition(':')[2]}"])
+        taken = await asyncio.gather(
+            *(metrics.ask(f"{metrics.url}/", Question(key, WINDOWS)) for key in prometheus.fleets)
+        )
+    assert all(isinstance(one.metrics.arrivals, Value) for one in taken)
+    assert max(len(query) for _, query in prometheus.asked) <= LONGEST_GET
+
+
+def test_the_queries_for_one_fleet_always_fit_into_a_url() -> None:
+    longest = ("n" * 63, "f" * FLEET_NAME.max_length)
+    spans = Spans(*(1e6 + n for n in range(4)))
+    for query in (
+        queries.targets([longest]),
+        queries.gateway_samples([longest], spans),
+        queries.engine_samples([longest], spans),
+        queries.quantiles([longest], spans),
+    ):
+        assert len(query) <= LONGEST_GET
 
 
 async def test_engines_that_the_fleet_does_not_own_do_not_count() -> None:

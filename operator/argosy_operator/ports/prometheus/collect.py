@@ -62,8 +62,8 @@ def collect(
 ) -> Collected:
     """Ask for the fleets of each part. Blocking; failures are values.
 
-    A part whose answer is too large is halved and asked for again: a fleet with very many series
-    leaves only itself without metrics. Any other failure is the server's and ends the round.
+    A part whose query or answer is too large is halved and asked for again: a fleet with very many
+    series leaves only itself without metrics. Any other failure is the server's and ends the round.
     """
     shares: dict[FleetKey, Share | FleetMetrics | NoAnswerError] = {}
     waiting, asked = list(parts), list[Fleets]()
@@ -132,8 +132,10 @@ def _ask(
     engines = server.ask(queries.engine_samples(fleets, spans), at)
     no_quantiles = None
     try:
-        quantiles = server.ask(queries.quantiles(fleets, spans), at)
+        quantiles = _by_fleet(server.ask(queries.quantiles(fleets, spans), at), fleets)
     except NoAnswerError as error:
+        if isinstance(error, TooLargeError) and len(fleets) > 1:
+            raise
         quantiles, no_quantiles = [], error.reason
     shares = {key: Share(at, asked_at - at, no_quantiles=no_quantiles) for key in fleets}
     for key, row in _by_fleet(targets, shares):
@@ -141,7 +143,7 @@ def _ask(
     for answer in (gateways, engines):
         for key, row in _by_fleet(answer, shares):
             shares[key].series.append(row)
-    for key, row in _by_fleet(quantiles, shares):
+    for key, row in quantiles:
         shares[key].quantiles.append(row)
     return shares
 

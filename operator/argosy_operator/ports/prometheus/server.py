@@ -28,6 +28,10 @@ LARGEST_ANSWER = 16 * 2**20
 """Bytes, uncompressed. Python needs about six times as much while it reads them, and the chart
 gives the operator 512 MiB."""
 WORKERS_PER_SERVER = 2
+REFUSED_FOR_SIZE = (413, 414, 422)
+"""HTTP status. 413 and 414: a proxy takes no query of this length. 422: the server could not
+evaluate the query; Thanos, Mimir and Prometheus answer so above their limit of series or samples.
+"""
 LONGEST_ERROR = 200
 """Characters of Prometheus' own words that are passed on."""
 LONGEST_GET = 2000
@@ -44,7 +48,8 @@ class NoAnswerError(Exception):
 
 
 class TooLargeError(NoAnswerError):
-    """The answer is larger than `LARGEST_ANSWER`: ask for fewer fleets at once."""
+    """The query or its answer is larger than this module or the server allows: ask for fewer
+    fleets at once."""
 
 
 class TokenFile(requests.auth.AuthBase):
@@ -105,8 +110,11 @@ class Server(PrometheusConnect):  # type: ignore[misc]  # the library has no typ
     def ask(self, query: str, at: float | None = None) -> list[Row]:
         """Instant query at `at`, or at the server's own time. Blocking; raises NoAnswerError."""
         params = {"query": query} | ({} if at is None else {"time": f"{at:.3f}"})
-        # A user's address gets no POST, so that it can change nothing there.
-        post = len(query) > LONGEST_GET and not self.guarded
+        post = len(query) > LONGEST_GET
+        if post and self.guarded:
+            # A user's address gets no POST, so that it can change nothing there. A query for one
+            # fleet always fits into an URL.
+            raise TooLargeError(f"PrometheusQuery: longer than {LONGEST_GET} characters")
         try:
             with self._session.request(
                 "POST" if post else "GET",
@@ -142,15 +150,16 @@ def _read(status: int, body: bytes) -> list[Row]:
     object, and what another server answers there is not for that user to read."""
     if len(body) > LARGEST_ANSWER:
         raise TooLargeError(f"PrometheusAnswer: more than {LARGEST_ANSWER} bytes")
+    failed = TooLargeError if status in REFUSED_FOR_SIZE else NoAnswerError
     try:
         answer = json.loads(body)
         if answer["status"] == "error":
             words = str(answer["error"])[:LONGEST_ERROR]
-            raise NoAnswerError(f"PrometheusError: HTTP {status}: {words}")
+            raise failed(f"PrometheusError: HTTP {status}: {words}")
         result = answer["data"]["result"]
     except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
         word = "PrometheusAnswer" if status == 200 else "PrometheusError"
-        raise NoAnswerError(f"{word}: HTTP {status}, not Prometheus' JSON") from error
+        raise failed(f"{word}: HTTP {status}, not Prometheus' JSON") from error
     if status != 200 or not isinstance(result, list):
         raise NoAnswerError(f"PrometheusError: HTTP {status}, no list of results")
     return result
