@@ -18,7 +18,7 @@ NAMES = "operator/argosy_operator/core/fleet/names.py"
 @pytest.fixture
 def copy(tmp_path: Path) -> Path:
     """The product's code with its configuration, to plant in."""
-    for name in ("operator", "engine"):
+    for name in ("operator", "engine", "bench"):
         shutil.copytree(ROOT / name, tmp_path / name, ignore=shutil.ignore_patterns("__pycache__"))
     shutil.copy(ROOT / "pyproject.toml", tmp_path)
     return tmp_path
@@ -26,7 +26,7 @@ def copy(tmp_path: Path) -> Path:
 
 def broken_contracts(copy: Path) -> list[str]:
     """Names of the contracts that `lint-imports` calls broken there."""
-    path = os.pathsep.join(str(copy / source) for source in ("operator", "engine"))
+    path = os.pathsep.join(str(copy / source) for source in ("operator", "engine", "bench"))
     done = subprocess.run(
         [TOOLS / "lint-imports", "--no-cache"],
         cwd=copy,
@@ -80,9 +80,9 @@ def test_a_module_in_no_layer_breaks_the_layers(copy: Path) -> None:
 @pytest.mark.parametrize("above", ["argosy_bench.figures", "local.demo.kube", "tests.support"])
 def test_what_measures_or_runs_a_program_may_not_be_imported_by_it(copy: Path, above: str) -> None:
     plant(copy / "engine/argosy_engine/errors.py", f"import {above}  # noqa: F401")
-    assert broken_contracts(copy) == [
-        "the three programs import neither bench, local, docs nor tests"
-    ]
+    assert "the three programs import neither bench, local, docs nor tests" in broken_contracts(
+        copy
+    )
 
 
 def test_the_wall_clock_in_core_is_refused(copy: Path) -> None:

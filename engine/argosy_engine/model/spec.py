@@ -98,9 +98,9 @@ def read_spec(folder: Path) -> ModelSpec:
     generation = _read_json(folder / "generation_config.json", required=False)
     try:
         return _spec(config, generation)
-    except KeyError as missing:
+    except KeyError as error:
         raise LoadError(
-            "WeightsInvalid", f"{folder}/config.json lacks {missing}: copy the model's own file"
+            "WeightsInvalid", f"{folder}/config.json lacks {error}: copy the model's own file"
         ) from None
     except (TypeError, ValueError, AttributeError, ArithmeticError) as error:
         raise LoadError("WeightsInvalid", f"{folder}/config.json: {error!r}") from error

@@ -158,9 +158,9 @@ def _kv_service(config: EngineConfig, runner: Runner, loop: EngineLoop) -> Trans
     )
     try:
         service.start()
-    except OSError as fault:
-        message = f"cannot listen on KV port {config.kv_port}: {fault.strerror}; choose another"
-        raise LoadError("BadArgument", message) from fault
+    except OSError as error:
+        message = f"cannot listen on KV port {config.kv_port}: {error.strerror}; choose another"
+        raise LoadError("BadArgument", message) from error
     return service
 
 
@@ -221,9 +221,9 @@ def _bound(host: str, port: int) -> Iterator[socket.socket]:
     family = socket.AF_INET6 if ":" in host else socket.AF_INET
     try:
         sock = socket.create_server((host, port), family=family, backlog=2048)
-    except OSError as fault:
-        message = f"cannot listen on {host} port {port}: {fault.strerror}; choose another port"
-        raise LoadError("BadArgument", message) from fault
+    except OSError as error:
+        message = f"cannot listen on {host} port {port}: {error.strerror}; choose another port"
+        raise LoadError("BadArgument", message) from error
     with sock:
         yield sock
 

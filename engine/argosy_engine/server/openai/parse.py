@@ -51,8 +51,8 @@ def parse_body(raw: bytes) -> dict[str, Any]:
         body = json.loads(text, parse_int=_whole)
         if _HALF_PAIR.search(text):
             _refuse_half_pairs(body)
-    except (ValueError, RecursionError) as fault:
-        raise ApiError(400, f"the body is not JSON: {fault}", code="invalid_json") from None
+    except (ValueError, RecursionError) as error:
+        raise ApiError(400, f"the body is not JSON: {error}", code="invalid_json") from None
     if not isinstance(body, dict):
         raise ApiError(400, "the body must be a JSON object", code="invalid_json")
     return body
@@ -122,8 +122,8 @@ def _chat_text(body: Mapping[str, Any], tokenizer: Tokenizer) -> str:
             add_generation_prompt=_flag(body, "add_generation_prompt", default=True),
             arguments=_template_arguments(body),
         )
-    except ChatTemplateError as fault:
-        raise bad("messages", str(fault)) from None
+    except ChatTemplateError as error:
+        raise bad("messages", str(error)) from None
 
 
 def _template_arguments(body: Mapping[str, Any]) -> dict[str, Any]:
