@@ -21,7 +21,8 @@ from argosy_operator.core.fleet.objects import FleetKey
 from argosy_operator.core.scaling.goals import Windows
 from argosy_operator.core.scaling.observe import Value
 from argosy_operator.core.scaling.signals import samples
-from argosy_operator.ports.prometheus.metrics import PrometheusMetrics, Question
+from argosy_operator.ports.prometheus.collect import Question
+from argosy_operator.ports.prometheus.metrics import PrometheusMetrics
 from argosy_operator.ports.protocols import FleetPods
 from tests.prometheus.processes import prometheus
 

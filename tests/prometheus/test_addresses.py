@@ -10,7 +10,8 @@ import pytest
 from argosy_operator.core.scaling.goals import Windows
 from argosy_operator.core.scaling.observe import FleetMetrics, Unknown
 from argosy_operator.ports.prometheus.allowlist import Allowlist
-from argosy_operator.ports.prometheus.metrics import SERVERS, PrometheusMetrics, Question
+from argosy_operator.ports.prometheus.collect import Question
+from argosy_operator.ports.prometheus.metrics import SERVERS, PrometheusMetrics
 from argosy_operator.ports.prometheus.server import WORKERS_PER_SERVER
 
 ASKED = Question(("default", "a"), Windows(scrape_s=1, rate_s=5, interval_s=2))

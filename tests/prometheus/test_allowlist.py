@@ -13,7 +13,8 @@ from argosy_operator.core.scaling.goals import Windows
 from argosy_operator.core.scaling.observe import FleetMetrics, Unknown
 from argosy_operator.ports.prometheus import allowlist
 from argosy_operator.ports.prometheus.allowlist import Allowlist
-from argosy_operator.ports.prometheus.metrics import PrometheusMetrics, Question
+from argosy_operator.ports.prometheus.collect import Question
+from argosy_operator.ports.prometheus.metrics import PrometheusMetrics
 
 ASKED = Question(("default", "a"), Windows(scrape_s=1, rate_s=5, interval_s=2))
 OWN = "http://127.0.0.1:1"

@@ -8,7 +8,8 @@ import pytest
 from argosy_operator.core.scaling.goals import Windows
 from argosy_operator.core.scaling.observe import FleetMetrics, Idle, Unknown, Value
 from argosy_operator.core.scaling.signals.samples import RECEIVED, Round, Series, assemble
-from argosy_operator.ports.prometheus.metrics import PrometheusMetrics, Question
+from argosy_operator.ports.prometheus.collect import Question
+from argosy_operator.ports.prometheus.metrics import PrometheusMetrics
 from argosy_operator.ports.prometheus.queries import escape, selector
 
 WINDOWS = Windows(scrape_s=1, rate_s=5, interval_s=2, down_hold_s=15, cold_start_s=6)

@@ -11,7 +11,8 @@ import pytest
 
 from argosy_operator.core.scaling.goals import Windows
 from argosy_operator.core.scaling.observe import FleetMetrics, Idle, Signal, Unknown, Value
-from argosy_operator.ports.prometheus.metrics import PrometheusMetrics, Question
+from argosy_operator.ports.prometheus.collect import Question
+from argosy_operator.ports.prometheus.metrics import PrometheusMetrics
 from tests.prometheus.processes import prometheus
 
 pytestmark = [pytest.mark.slow, pytest.mark.cluster]

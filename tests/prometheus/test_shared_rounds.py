@@ -19,7 +19,8 @@ from argosy_operator.core.scaling.observe import FleetMetrics, Idle, Unknown, Va
 from argosy_operator.core.scaling.signals.samples import RECEIVED, RUNNING
 from argosy_operator.ports.prometheus import queries
 from argosy_operator.ports.prometheus.allowlist import Allowlist
-from argosy_operator.ports.prometheus.metrics import PrometheusMetrics, Question
+from argosy_operator.ports.prometheus.collect import Question
+from argosy_operator.ports.prometheus.metrics import PrometheusMetrics
 from argosy_operator.ports.prometheus.queries import Spans
 from argosy_operator.ports.prometheus.rounds import SPREAD_SHARE, SharedRounds
 from argosy_operator.ports.prometheus.server import LONGEST_GET
@@ -279,6 +280,21 @@ async def test_engines_that_the_fleet_does_not_own_do_not_count() -> None:
     assert seen.role("decode").running == Value(1.0, NOW)
     assert isinstance(seen.arrivals, Value)
     assert seen.arrivals.value == pytest.approx(1.0), "an engine reports no arrivals"
+
+
+async def test_a_fleet_created_anew_takes_no_metrics_of_the_one_before_it() -> None:
+    key = ("a", "x")
+    prometheus = Prometheus([key])
+    before = Question(key, WINDOWS, FleetPods(engines=frozenset({"engine"})), uid="1")
+    after = Question(key, WINDOWS, FleetPods(engines=frozenset()), uid="2")
+    async with serving(prometheus) as metrics:
+        first = (await metrics.ask(metrics.url, before)).metrics
+        again = (await metrics.ask(metrics.url, before)).metrics
+        anew = (await metrics.ask(metrics.url, after)).metrics
+    assert first == again
+    assert first.role("decode").pods_reporting == 1
+    assert anew.role("decode").pods_reporting == 0
+    assert isinstance(anew.arrivals, Unknown)
 
 
 async def test_a_long_query_is_posted_and_never_to_an_address_of_a_user() -> None:

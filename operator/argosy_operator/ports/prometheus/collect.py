@@ -25,6 +25,18 @@ Fleets = frozenset[FleetKey]
 
 _WRONG_SHAPE = (KeyError, IndexError, TypeError, ValueError, OverflowError, AttributeError)
 _NO_SERIES = "PrometheusAnswer: rows that are no series of ours"
+_CREATED_ANEW = "NoSamples: the fleet was created anew after the last round of queries"
+
+
+@dataclass(frozen=True, slots=True)
+class Question:
+    """Which fleet is measured, over which windows, and which of its pods count."""
+
+    fleet: FleetKey
+    windows: Windows
+    pods: FleetPods = field(default_factory=FleetPods)
+    uid: str = ""
+    """Of the ServingDeployment: another one may get the same name."""
 
 
 @dataclass(slots=True)
@@ -47,10 +59,19 @@ class Share:
 
 
 @dataclass(frozen=True, slots=True)
+class Taken:
+    """The metrics that a fleet has taken out of a round."""
+
+    uid: str
+    """Of the ServingDeployment that took them."""
+    metrics: FleetMetrics
+
+
+@dataclass(frozen=True, slots=True)
 class Collected:
     """What a round brought, for each of its fleets."""
 
-    shares: dict[FleetKey, Share | FleetMetrics | NoAnswerError]
+    shares: dict[FleetKey, Share | Taken | NoAnswerError]
     """`take` replaces the rows of a fleet by its metrics, which are much smaller."""
     parts: tuple[Fleets, ...]
     """Sets of fleets that were asked for together. More than one only if the answer for all of
@@ -65,7 +86,7 @@ def collect(
     A part whose query or answer is too large is halved and asked for again: a fleet with very many
     series leaves only itself without metrics. Any other failure is the server's and ends the round.
     """
-    shares: dict[FleetKey, Share | FleetMetrics | NoAnswerError] = {}
+    shares: dict[FleetKey, Share | Taken | NoAnswerError] = {}
     waiting, asked = list(parts), list[Fleets]()
     failure: NoAnswerError | None = None
     while waiting:
@@ -86,14 +107,21 @@ def collect(
     return Collected(shares, tuple(asked))
 
 
-def take(collected: Collected, fleet: FleetKey, windows: Windows, pods: FleetPods) -> FleetMetrics:
-    """The fleet's own part. Raises NoAnswerError if it has none, or none that can be read."""
-    share = collected.shares[fleet]
+def take(collected: Collected, question: Question) -> FleetMetrics:
+    """The fleet's own part. Raises NoAnswerError if it has none, or none that can be read.
+
+    The metrics are those of the pods that the fleet had when it took them, so a fleet that is
+    created anew under the same name waits for the next round.
+    """
+    share = collected.shares[question.fleet]
     if isinstance(share, NoAnswerError):
         raise share
     if isinstance(share, Share):
-        collected.shares[fleet] = share = fleet_metrics(share, windows, pods)
-    return share
+        share = Taken(question.uid, fleet_metrics(share, question.windows, question.pods))
+        collected.shares[question.fleet] = share
+    if share.uid != question.uid:
+        raise NoAnswerError(_CREATED_ANEW)
+    return share.metrics
 
 
 def fleet_metrics(share: Share, windows: Windows, pods: FleetPods) -> FleetMetrics:

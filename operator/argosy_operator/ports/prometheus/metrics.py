@@ -11,16 +11,14 @@ import asyncio
 import logging
 import time
 from collections.abc import Callable
-from dataclasses import dataclass, field
 from pathlib import Path
 
 from argosy_operator.api.v1alpha1 import ServingDeployment
 from argosy_operator.core.fleet.objects import FleetKey
 from argosy_operator.core.reconcile.targets import goals_of
-from argosy_operator.core.scaling.goals import Windows
 from argosy_operator.core.scaling.observe import unknown_metrics
 from argosy_operator.ports.prometheus.allowlist import NOTHING_ELSE, Allowlist
-from argosy_operator.ports.prometheus.collect import Collected, Fleets, collect, take
+from argosy_operator.ports.prometheus.collect import Collected, Fleets, Question, collect, take
 from argosy_operator.ports.prometheus.queries import Spans
 from argosy_operator.ports.prometheus.rounds import SharedRounds
 from argosy_operator.ports.prometheus.server import NoAnswerError, Server, TokenFile
@@ -51,15 +49,6 @@ NO_METRICS = (
 )
 
 
-@dataclass(frozen=True, slots=True)
-class Question:
-    """Which fleet is measured, over which windows, and which of its pods count."""
-
-    fleet: FleetKey
-    windows: Windows
-    pods: FleetPods = field(default_factory=FleetPods)
-
-
 class PrometheusMetrics:
     """Fulfils `protocols.Metrics`. `url` is the server that the operator was installed with; the
     token is for that server alone and never goes to an address out of a user's object."""
@@ -82,7 +71,8 @@ class PrometheusMetrics:
     async def measure(self, fleet: ServingDeployment, pods: FleetPods) -> Measurement:
         url = fleet.spec.metrics.prometheus.url or self.url
         key = (fleet.namespace, fleet.name)
-        return await self.ask(url, Question(key, goals_of(fleet.spec).windows, pods))
+        windows = goals_of(fleet.spec).windows
+        return await self.ask(url, Question(key, windows, pods, fleet.metadata.uid))
 
     async def ask(self, url: str | None, question: Question) -> Measurement:
         """The fleet's share of a round that began less than an interval ago."""
@@ -99,8 +89,7 @@ class PrometheusMetrics:
                 taken, next_at = await group.rounds.take(question.fleet)
                 if isinstance(taken, NoAnswerError):
                     raise taken
-                part = (taken, question.fleet, question.windows, question.pods)
-                metrics = await asyncio.to_thread(take, *part)
+                metrics = await asyncio.to_thread(take, taken, question)
             return Measurement(metrics, next_at)
         except TimeoutError:
             cause = f"PrometheusTimeout: {url} took over {self.timeout_s:g} s"
