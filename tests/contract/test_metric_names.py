@@ -73,6 +73,13 @@ def test_every_promised_metric_exists_before_the_first_request(side, request):
     assert [name for name in promised(side) if not has(exposed, name)] == []
 
 
+@pytest.mark.parametrize(
+    ("side", "rows"), [("engine", engine_table.SERIES), ("gateway", gateway_table.SERIES)]
+)
+def test_every_series_of_our_own_is_promised(side, rows):
+    assert {row.name for row in rows if row.name.startswith("argosy_")} <= promised(side)
+
+
 def assert_exactly(rows, exposition: str, *, ignored: tuple[str, ...] = ()) -> None:
     """Every row is exposed as it says, and nothing else but names that begin as `ignored` says."""
     exposed = {

@@ -59,9 +59,10 @@ PULL_MEANINGS = {
     "stop, and may still write to the blocks until it confirms.",
     PullState.LOST: "The KV service did not confirm in time. The request goes on without the pull. "
     "The blocks that the service may write to stay out of the pool until it confirms.",
-    PullState.DONE: "All KV is here and verified. The request decodes from the next step on.",
-    PullState.FAILED: "The KV service gave up and no longer touches the blocks. The prompt is "
-    "computed here; a first token that the client has stays.",
+    PullState.DONE: "All KV is here and verified. Unless the request has ended or its pull was "
+    "lost, it decodes from the next step on.",
+    PullState.FAILED: "The KV service gave up and no longer touches the blocks. Unless the request "
+    "has ended, its prompt is computed here; a first token that the client has stays.",
 }
 
 PULL_TRANSITIONS = (
