@@ -60,7 +60,7 @@ async def round_of(
     fleet = await read_fleet(sources, raw, clock.now)
     if fleet is None:
         return memory, RESYNC_S
-    snapshot = await _read(sources, raw, fleet, memory, clock)
+    snapshot = await _read(sources, raw, fleet, memory.of(fleet.metadata.uid), clock)
     planned = plan(snapshot)
     sources.budget.publish(key, bid_of(snapshot, planned.draft))
     for step in planned.draft.steps:

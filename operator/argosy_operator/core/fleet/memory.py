@@ -52,6 +52,8 @@ class FieldConflict:
 class LoopMemory:
     """Times are on the monotonic clock, in seconds, unless a field says otherwise."""
 
+    uid: str = ""
+    """Of the ServingDeployment that it belongs to; "" before the first round."""
     scaling: ScalingState = field(default_factory=ScalingState)
     """What the scaling law has learnt."""
     decision: Decision | None = None
@@ -80,3 +82,7 @@ class LoopMemory:
     """Actions that failed when they were last tried, by `actions.key_of`."""
     field_conflicts: Mapping[str, FieldConflict] = field(default_factory=dict)
     """Changes of other writers that were reverted lately, by the key of the action that reverts."""
+
+    def of(self, uid: str) -> "LoopMemory":
+        """This memory, or an empty one if it is that of an earlier fleet of the same name."""
+        return self if self.uid == uid else LoopMemory(uid)
