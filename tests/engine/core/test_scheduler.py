@@ -1,5 +1,8 @@
 """The scheduler's tables (peer behaviours) and its invariants under random work."""
 
+import gc
+import weakref
+
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -215,6 +218,25 @@ def test_blocks_of_a_lost_pull_are_used_again_only_after_the_service_let_go_of_t
     scheduler.pull_failed(late)
     scheduler.pull_failed(late)  # a doubled event frees nothing twice
     assert scheduler.pool.used == 0
+
+
+class Prompt(list):
+    """A list that can be referenced weakly."""
+
+
+def test_a_lost_pull_keeps_its_blocks_but_not_its_request():
+    """The KV service may never confirm: only the blocks are held for it."""
+    scheduler = make()
+    lost_pull(scheduler, first_token=False, abort=True)
+    prompt = Prompt(range(3))
+    (sequence,) = scheduler.sequences.values()
+    sequence.tokens = prompt
+    alive = weakref.ref(prompt)
+    del prompt, sequence
+    step(scheduler, now=65.0)
+    gc.collect()
+    assert scheduler.pool.used == 3
+    assert alive() is None
 
 
 def test_prefix_hits_of_a_lost_pull_are_never_in_quarantine():

@@ -45,7 +45,8 @@ class Pulls:
     def __init__(self, pool: BlockPool) -> None:
         self._pool = pool
         self._pulls: dict[str, _Pull] = {}
-        self._lost: dict[tuple[str, int], tuple[_Pull, list[int]]] = {}
+        self._lost: dict[tuple[str, int], list[int]] = {}
+        """By (request id, attempt): the blocks that a lost pull may still write to."""
 
     def __len__(self) -> int:
         return len(self._pulls)
@@ -81,10 +82,9 @@ class Pulls:
     def end(self, event: PullDone | PullFailed) -> Sequence | None:
         """The KV service no longer touches the blocks; the sequence if it still waited for that."""
         after = PullState.DONE if isinstance(event, PullDone) else PullState.FAILED
-        lost = self._lost.pop((event.request_id, event.attempt), None)
-        if lost is not None:
-            pull, written = lost
-            pull.move(after)
+        written = self._lost.pop((event.request_id, event.attempt), None)
+        if written is not None:
+            move_pull(PullState.LOST, after)
             self._pool.release(written)
         current = self._of(event)
         if current is None:
@@ -127,7 +127,7 @@ class Pulls:
             written = sequence.blocks[sequence.committed :]
             self._pool.take(written)
             pull.move(PullState.LOST)
-            self._lost[sequence.request_id, sequence.request.attempt] = pull, written
+            self._lost[sequence.request_id, sequence.request.attempt] = written
         return [pull.sequence for pull in late]
 
     def _of(self, event: PullEvent) -> _Pull | None:
