@@ -30,6 +30,8 @@ FinishReason = Literal["stop", "length", "abort", "error"]
 ErrorCode = Literal["internal_error", "queue_timeout"]
 
 _ADDED = re.compile(r"(\.[0-9a-f]{8})?(#[0-9]+)?\Z")
+"""What makes ids unique: the HTTP server adds `.` and random digits, a prefill engine `#` and the
+attempt."""
 
 
 def client_id(request_id: str) -> str:
@@ -107,7 +109,7 @@ class Sequence:
     state: State = State.QUEUED
 
     num_computed: int = 0
-    """Leading tokens whose KV is in `blocks`."""
+    """Number of leading tokens whose KV is in `blocks`."""
 
     blocks: list[int] = field(default_factory=list)
     """KV blocks in the order of the text."""
@@ -116,10 +118,10 @@ class Sequence:
     """Chained hashes of the full blocks of `tokens`, as far as they were needed."""
 
     committed: int = 0
-    """Leading blocks that the prefix cache knows."""
+    """Number of leading blocks that are in the prefix cache."""
 
     cached_tokens: int = 0
-    """Prefix hit at the first admission."""
+    """Tokens found in the prefix cache at the first admission."""
 
     preemptions: int = 0
 
@@ -139,8 +141,8 @@ class Sequence:
     last_token_s: float | None = None
 
     reason: FinishReason | None = None
-    """Set when it ends. A PULLING sequence may have one before it is FINISHED: its blocks stay
-    until the KV service lets go of them."""
+    """Why it ended; None before. A PULLING sequence may have one before it is FINISHED: its blocks
+    stay until the KV service lets go of them."""
 
     @property
     def request_id(self) -> str:
@@ -204,7 +206,7 @@ class Sequence:
     def max_total(self, max_model_len: int) -> int:
         """The most tokens whose KV this engine may need for it."""
         if self.request.lease_s is not None:
-            return self.n_prompt  # the KV of its first token is the peer's to compute
+            return self.n_prompt  # the peer computes the KV of the first token
         return min(self.n_prompt + self.sampling.max_tokens, max_model_len)
 
 

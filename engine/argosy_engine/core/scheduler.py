@@ -42,8 +42,8 @@ class _Admission:
 
     pull_jobs: list[PullJob] = field(default_factory=list)
     passed: int = 0
-    """Requests at the head of the queue that wait for their peer's other pulls; those behind them
-    need not."""
+    """Requests at the head of the queue that wait until their peer has fewer pulls; requests behind
+    them may enter."""
 
 
 class Scheduler:
@@ -173,7 +173,7 @@ class Scheduler:
         )
 
     def update(self, plan: StepPlan, out: StepOutput, now: float) -> list[Emission]:
-        """Take a step's outcome: KV is computed, tokens are drawn, ends are found, blocks freed."""
+        """Take a step's outcome: extend the sequences, end those that are complete."""
         emissions: list[Emission] = []
         drawn, commit = iter(out.token_ids), self.blocks.commit
         for chunk, sequence in zip(plan.chunks, self._planned, strict=True):
@@ -244,7 +244,7 @@ class Scheduler:
                 break
             hits = self.blocks.prefix_hits(head)
             pull = should_pull(head, len(hits), self.pool.block_size)
-            if budget < 1 and not pull:
+            if budget < 1 and not pull:  # a pull computes nothing in this step
                 admission.blocked = "tokens"
                 break
             admission.blocked = self._blocked_by_blocks(head, hits)
@@ -315,7 +315,7 @@ class Scheduler:
         self.running.append(sequence)
 
     def _emit_token(self, sequence: Sequence, token_id: int, now: float) -> Emission:
-        """Hand on a token that was just appended; finish or lease the sequence after its last."""
+        """The emission of a token that was just appended; its last one ends or leases it."""
         gap_s = sequence.stamp_token(now)
         if sequence.request.lease_s is not None:
             self.running.remove(sequence)

@@ -54,11 +54,11 @@ _IDLE_WAIT_S = 0.25
 """How long an idle loop waits for a message before it looks at deadlines and leases."""
 
 Delivery = tuple[Sink, Emission | Refusal]
-"""What one client's sink gets."""
+"""A sink, and what it gets."""
 
 
 class EngineLoop:
-    """Owns the scheduler and the runner; is the `PrefillPort` of the KV service."""
+    """Owns the scheduler and the runner. The KV service uses it as its `PrefillPort`."""
 
     def __init__(
         self,
@@ -82,7 +82,7 @@ class EngineLoop:
         self._clock = clock
         self._inbox: queue.SimpleQueue[Message] = queue.SimpleQueue()
         self._sinks: dict[str, Sink] = {}
-        """Of clients' requests that have not ended, by request id."""
+        """Where the tokens of clients' requests go, by request id, until the request ends."""
         self._remotes: dict[str, SubmitRemote] = {}
         """Remote prefills that have no answer yet, by `remote.remote_id`."""
         self._outbox: list[Delivery] = []
@@ -93,7 +93,7 @@ class EngineLoop:
     # ------------------------------------------------------------- called from other threads
 
     def start(self, kv_service: PullPort | None = None, worker: Worker | None = None) -> None:
-        """Run on `worker`, which loaded the runner, or on a thread of its own.
+        """Run on `worker`, the thread that loaded the runner, or else on a new thread.
 
         `kv_service` starts and cancels pulls; None outside the decode role.
         """
@@ -189,7 +189,7 @@ class EngineLoop:
         self._end_all()
 
     def _turn(self) -> bool:
-        """One scheduling round; False when there was nothing to compute."""
+        """One scheduling round and its step; False if there was nothing to compute."""
         scheduler = self.scheduler
         for key in self.leases.collect():
             scheduler.free_lease(remote.remote_id(key.request_id, key.attempt))

@@ -66,9 +66,9 @@ class Answer:
         self._scan: StreamScan | None = None
         self._stream_headers: Headers = ()
         self.started = False
-        """The status line is sent: another engine can only go on with this answer."""
+        """The status line is sent: no other engine can answer from the start any more."""
         self.first_content_at: float | None = None
-        """When the first content was passed on; None until then."""
+        """Event loop time at which the first content came; None until then."""
         self.last_content_at: float | None = None
         self.usage: Usage | None = None
         """Token counts as the engine reported them; None until then, or if it did not."""

@@ -34,7 +34,8 @@ class FailedAttempt:
     detail: str = ""
     """What happened; the client sees it if its stream breaks off."""
     worked: bool = False
-    """The engine had begun the work. Such attempts are few; the others are bounded by time."""
+    """The engine had begun the work. The number of such attempts is limited; other attempts go on
+    until `queue_timeout_s`."""
     timed_out: bool = False
     """The engine was silent for too long."""
     status: int = 503
@@ -73,9 +74,9 @@ class Attempt:
         self._first_token_timer: asyncio.TimerHandle | None = None
         self._exchange: http1.Exchange | None = None
         self._began_at = fleet.clock()
-        """Before connecting: what `health` compares with a suspension's begin."""
+        """Before connecting. `health` ignores attempts that began before the pod was suspended."""
         self._sent_at = self._began_at
-        """When the request was sent: the begin of the engine's work."""
+        """When the request was sent and the engine's work began."""
         self._timed_out = False
 
     def __enter__(self) -> Self:
@@ -83,7 +84,7 @@ class Attempt:
 
     def __exit__(self, *_: object) -> None:
         if self._first_token_timer is not None:
-            self._first_token_timer.cancel()  # it would hold the reservation until its time
+            self._first_token_timer.cancel()  # else the reservation stays in memory until then
             self._first_token_timer = None
         self._reservation.end()
         if self._exchange is not None:
@@ -240,7 +241,7 @@ class Attempt:
         return bytes(body)
 
     def _measure(self, head: http1.Head, content: dict[str, object]) -> None:
-        """Times and usage of a whole answer, as the engine reports them."""
+        """Record times and usage of a whole answer, as the engine reports them."""
         answer, now = self._answer, self._fleet.clock()
         reported = head.get(TTFT_HEADER)
         first_at = self._sent_at + first_token_after_s(reported, whole_s=now - self._sent_at)

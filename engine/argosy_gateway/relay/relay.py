@@ -59,7 +59,7 @@ class Relay:
         self._tried: set[str] = set()
         """Uids of the pods that failed this request or were busy: they are chosen last."""
         self._role_mode = fleet.role_mode()
-        """Label of the outcome; that of the last route once there is one."""
+        """Label of the outcome in the metrics; after an attempt, its `Route.mode`."""
         self._task: asyncio.Task[Any] | None = None
         self._stopped = False
 
@@ -105,8 +105,8 @@ class Relay:
     async def _serve(self) -> Ending:
         """Try one pod after the other until the client has an answer or the limits are reached.
 
-        `queue_timeout_s` bounds the waiting. `failed_attempts` and the retry budget bound attempts
-        that cost an engine's work.
+        `queue_timeout_s` limits the wait for a pod. `failed_attempts` and the retry budget limit
+        attempts that failed after an engine had begun the work.
         """
         fleet = self._fleet
         failures, waiting_since = 0, fleet.clock()
