@@ -6,7 +6,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from argosy_operator.core.scaling.decide import decide
-from argosy_operator.core.scaling.decision import Rule
+from argosy_operator.core.scaling.decision import MEANING, Rule
 from argosy_operator.core.scaling.observe import (
     NOT_ASKED,
     Bin,
@@ -127,7 +127,9 @@ def test_the_smaller_of_two_gpu_limits_binds_and_the_message_says_whose_it_is() 
     assert [t.wanted for t in decision.targets] == [t.replicas for t in free.targets]
     own = replace(GOALS, gpu_budget=12, gpu_cap=24)
     decision = follow(lambda now: metrics(now, 12), supply(1, 1), goals=own)
-    assert "spec.autoscaling.gpuBudget.max is used up" in decision.message
+    assert "spec.autoscaling.gpuBudget.max is 12" in decision.message
+    for whose in ("spec.autoscaling.gpuBudget.max", "the operator's GPU budget"):
+        assert whose in MEANING[Rule.GPU_BUDGET], "`explain` prints it for both"
 
 
 def test_half_of_the_pods_silent_removes_nothing() -> None:

@@ -165,7 +165,7 @@ def _bounded(target: RoleTarget, replicas: int, goals: Goals) -> RoleTarget:
     if replicas == target.replicas:
         return target
     rule, over = Rule.GPU_BUDGET, target.replicas - replicas
-    why = meaning_of(rule, target.role)
+    why = f"spec.autoscaling.gpuBudget.max is {goals.gpu_budget}"
     if goals.gpus != goals.gpu_budget:
         why = f"the operator's GPU budget for all fleets leaves {goals.gpu_cap} GPUs to this one"
     return replace(target, replicas=replicas, rule=rule, message=why, over_budget=over)

@@ -51,7 +51,9 @@ MEANING: dict[Rule, str] = {
     Rule.IDLE: "no request for a whole idle window",
     Rule.MIN_REPLICAS: "bounded by spec.roles.<role>.replicas.min",
     Rule.MAX_REPLICAS: "bounded by spec.roles.<role>.replicas.max",
-    Rule.GPU_BUDGET: "spec.autoscaling.gpuBudget.max is used up",
+    Rule.GPU_BUDGET: (
+        "spec.autoscaling.gpuBudget.max, or the operator's GPU budget for all fleets, is used up"
+    ),
     Rule.SLO_UNREACHABLE: "a request alone misses the SLO: replicas only carry the load",
 }
 """What each rule means. The last part after a colon says what follows from it."""
