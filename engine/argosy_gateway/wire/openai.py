@@ -82,7 +82,7 @@ def _read(path: str, body: bytes, served_name: str) -> CompletionRequest:
     stream = request.get("stream") or False
     if not isinstance(stream, bool):
         raise RequestError(400, "'stream' must be true or false.", param="stream")
-    prompt = _prompt(request, "messages" if path.endswith("chat/completions") else "prompt")
+    prompts = _prompts(request, "messages" if path.endswith("chat/completions") else "prompt")
     hide_usage = stream and not _asks_for_usage(request)
     cache_key = request.get("prompt_cache_key")
     return CompletionRequest(
@@ -91,8 +91,8 @@ def _read(path: str, body: bytes, served_name: str) -> CompletionRequest:
         model=model,
         stream=stream,
         hide_usage=hide_usage,
-        prompt_chars=_text_chars(prompt),
-        prompt_start=_start(prompt),
+        prompt_chars=sum(_text_chars(prompt) for prompt in prompts),
+        prompt_start=_start(prompts),
         cache_key=cache_key if isinstance(cache_key, str) else None,
     )
 
@@ -153,13 +153,13 @@ def _dump(value: object) -> bytes:
     return text.encode(errors="backslashreplace")
 
 
-def _prompt(request: Mapping[str, Any], field_name: str) -> object:
+def _prompts(request: Mapping[str, Any], field_name: str) -> list[object]:
     """The prompt, or the contents of the messages."""
     prompt = request.get(field_name)
     if prompt is None:
         raise RequestError(400, f"'{field_name}' is required.", param=field_name)
     if field_name != "messages":
-        return prompt
+        return [prompt]
     if not isinstance(prompt, list) or not all(isinstance(message, dict) for message in prompt):
         raise RequestError(400, "'messages' must be a list of objects.", param="messages")
     return [message.get("content") for message in prompt]
@@ -179,10 +179,10 @@ def _text_chars(value: object, levels: int = _PROMPT_LEVELS) -> int:
     return 0
 
 
-def _start(prompt: object) -> bytes:
+def _start(prompts: list[object]) -> bytes:
     parts: list[str] = []
     length = 0
-    for part in _parts(prompt):
+    for part in _parts(prompts):
         parts.append(part[:_START_CHARS])
         length += len(parts[-1]) + 1
         if length > _START_CHARS:

@@ -11,6 +11,8 @@ import pytest
 from argosy_gateway.accounting.verdicts import Slo
 from argosy_gateway.cli import parse
 from argosy_gateway.config import Limits
+from argosy_gateway.errors import RequestError
+from argosy_gateway.wire.openai import read_completion
 from tests.engine.processes import free_ports
 from tests.gateway.engines import Engine, front
 
@@ -59,6 +61,18 @@ async def test_a_wrong_request_is_answered_with_an_openai_error(body, status, co
         assert not engine.calls
         assert f.count("argosy_requests_received_total", outcome="invalid") == 1
         assert f.verdicts() == {}
+
+
+@pytest.mark.parametrize("path", ["/v1/completions", "/v1/chat/completions"])
+def test_a_prompt_may_be_nested_equally_deep_on_both_paths(path):
+    def chars(levels: int) -> int:
+        text = b"[" * levels + b'"four"' + b"]" * levels
+        body = b'{"model":"m","prompt":' + text + b',"messages":[{"content":' + text + b"}]}"
+        return read_completion(path, body, served_name="m").prompt_chars
+
+    assert chars(15) == 4
+    with pytest.raises(RequestError, match="deeply"):
+        chars(16)
 
 
 async def test_a_failure_of_the_gateway_is_an_openai_error_too():
