@@ -101,7 +101,7 @@ class _Generation(Extension):
     tags = {"generation"}  # noqa: RUF012 - jinja2's own declaration
 
     def parse(self, parser: Parser) -> nodes.Node:
-        """The body as it stands; what it sets stays inside, as it does in a call block."""
+        """The body unchanged; variables set in it are local, as in a call block."""
         line = next(parser.stream).lineno
         body = parser.parse_statements(("name:endgeneration",), drop_needle=True)
         return nodes.Scope(body).set_lineno(line)

@@ -1,7 +1,7 @@
 """OpenAI request bodies to what the engine understands; everything else is refused by name.
 
 Input: decoded JSON and header values of one request. Output: `Parsed`, or an ApiError whose
-message says what to write instead. What is refused by name stands in `parameters`.
+message says what to write instead. `parameters` lists what is refused by name.
 """
 
 import json
