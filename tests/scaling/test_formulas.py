@@ -7,11 +7,13 @@ from random import Random
 
 import pytest
 
+from argosy_operator.core.scaling.observe import RoleSupply
 from argosy_operator.core.scaling.size import budget
 from argosy_operator.core.scaling.size.colocated import colocated_model
 from argosy_operator.core.scaling.size.decode import DecodeModel, decode_model
-from argosy_operator.core.scaling.size.model import smallest
+from argosy_operator.core.scaling.size.model import MOST_REPLICAS, smallest
 from argosy_operator.core.scaling.size.prefill import PrefillModel, erlang_c, prefill_model
+from argosy_operator.core.scaling.size.sizing import Horizon, Load, size
 from argosy_operator.core.scaling.size.work import Replica, Work
 
 LLAMA = Replica(28.8e-3, 0.1066e-3, 0.2825e-3, 9.4e-8)
@@ -110,6 +112,14 @@ def test_a_decode_pool_attains_about_one_half_when_its_mean_batch_is_the_limit()
 def test_running_sequences_need_their_number_of_batches() -> None:
     model = DecodeModel(0.03, 0.0005, output=200, kv_sequences=inf, limit_s=0.04)
     assert [model.in_flight_floor(n) for n in (0, 1, 20, 21, 41)] == [0, 1, 1, 2, 3]
+
+
+def test_an_absurd_queue_or_batch_asks_for_no_more_than_the_search_may_find() -> None:
+    """Erlang C is a sum over replicas: a size of 10⁹ would hold up all fleets for minutes."""
+    work, supply = Work(1200, 1.6e6, 200), RoleSupply("prefill", desired=1, ready=1)
+    load = Load(rate=1.0, prompt_tokens=1200, outstanding_prompt_tokens=1e15, running=1e15)
+    for model in (prefill_model(LLAMA, work, 0.6), decode_model(LLAMA, work, 0.04)):
+        assert size(model, load, supply, 0.9, Horizon(60.0, 60.0)).up == MOST_REPLICAS
 
 
 def test_a_colocated_pool_is_stretched_by_the_share_of_prefill() -> None:

@@ -8,7 +8,7 @@ from math import ceil
 
 from argosy_operator.core.scaling.decision import Rule
 from argosy_operator.core.scaling.observe import RoleSupply
-from argosy_operator.core.scaling.size.model import Model, carrying, smallest
+from argosy_operator.core.scaling.size.model import MOST_REPLICAS, Model, carrying, smallest
 from argosy_operator.core.scaling.size.prefill import PrefillModel
 
 HYSTERESIS = 1.15
@@ -78,6 +78,7 @@ def size(model: Model, load: Load, supply: RoleSupply, goal: float, horizon: Hor
     else:
         floor = carried.in_flight_floor(load.running)
         floor_rule = Rule.IN_FLIGHT
+    floor = min(floor, MOST_REPLICAS)
     if floor > up:
         up, rule = floor, floor_rule
     return Size(up, max(up, down), rule, model, rate, reachable, queued_s)
