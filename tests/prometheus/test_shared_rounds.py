@@ -331,6 +331,20 @@ async def test_a_server_that_is_silent_leaves_the_fleets_of_another_alone() -> N
     silent.close()
 
 
+async def test_a_server_that_answers_every_query_in_time_may_take_longer_for_the_round() -> None:
+    class Slow(Prometheus):
+        async def answer(self, request: web.Request) -> web.Response:
+            await asyncio.sleep(0.4)
+            return await super().answer(request)
+
+    prometheus = Slow(fleets(20))
+    async with serving(prometheus) as metrics:
+        metrics.timeout_s = 1.0
+        seen = await ask_all(metrics, prometheus.fleets)
+    assert all(isinstance(one.arrivals, Value) for one in seen.values())
+    assert len(prometheus.asked) == QUERIES
+
+
 INTERVAL_S = 15.0
 
 

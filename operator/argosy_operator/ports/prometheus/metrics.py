@@ -4,7 +4,7 @@ A fleet asks for its measurements when its law is due (`shell/gather.py`). Fleet
 of equal `Spans` share their rounds, so the number of queries does not grow with the number of
 fleets; fleets that set other windows in their spec have rounds of their own. Each server has
 threads of its own: a server that hangs delays only its own fleets. A failure is returned as
-`Unknown` with a reason; nothing raises, and no fleet waits longer than `timeout_s`.
+`Unknown` with a reason; nothing raises, and no fleet waits longer than `longest_s`.
 """
 
 import asyncio
@@ -28,6 +28,10 @@ log = logging.getLogger("argosy.prometheus")
 
 SERVERS = 32
 UNUSED_S = 600.0
+QUERIES = 4
+"""Of a round that is not split."""
+LONGEST_SHARE = 2 / 3
+"""Of the interval: how long a fleet waits for its round at most. The rest is for its own round."""
 WHOLE_AGAIN_S = 600.0
 """After this time a round that had to be split is asked for as a whole again."""
 
@@ -84,18 +88,27 @@ class PrometheusMetrics:
             return self._unknown(NOT_ALLOWED, next_at)
         self._touch(url)
         group = self._group(url, Spans.of(question.windows))
+        longest_s = self.longest_s(interval_s)
         try:
-            async with asyncio.timeout(self.timeout_s):
+            async with asyncio.timeout(longest_s):
                 taken, next_at = await group.rounds.take(question.fleet)
                 if isinstance(taken, NoAnswerError):
                     raise taken
                 metrics = await asyncio.to_thread(take, taken, question)
             return Measurement(metrics, next_at)
         except TimeoutError:
-            cause = f"PrometheusTimeout: {url} took over {self.timeout_s:g} s"
+            cause = f"PrometheusTimeout: {url} took over {longest_s:g} s"
         except NoAnswerError as error:
             cause = error.reason
         return self._unknown(group.for_user(cause), next_at)
+
+    def longest_s(self, interval_s: float) -> float:
+        """How long a fleet waits for its round, in seconds.
+
+        Each query has `timeout_s`, so a server that hangs is given up after that. One that answers
+        may take longer for all fleets together, as long as decisions keep their interval.
+        """
+        return max(self.timeout_s, min(QUERIES * self.timeout_s, LONGEST_SHARE * interval_s))
 
     def close(self) -> None:
         for group in self._groups.values():

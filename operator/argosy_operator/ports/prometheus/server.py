@@ -12,6 +12,7 @@ from typing import Any, TypeVar
 
 import requests
 from prometheus_api_client import PrometheusConnect
+from urllib3.exceptions import ReadTimeoutError
 from urllib3.util.retry import Retry
 
 from argosy_operator.ports.prometheus.allowlist import (
@@ -125,9 +126,9 @@ class Server(PrometheusConnect):  # type: ignore[misc]  # the library has no typ
                 stream=True,
             ) as response:
                 body = self._body(response)
-        except requests.Timeout as error:
-            raise NoAnswerError(f"PrometheusTimeout: {self.url} does not answer") from error
         except Exception as error:  # requests' own, and urllib3's while the body is read
+            if _inner(error, requests.Timeout, ReadTimeoutError):
+                raise NoAnswerError(f"PrometheusTimeout: {self.url} does not answer") from error
             raise NoAnswerError(f"PrometheusAway: {self.url}: {_cause(error)}") from error
         return _read(response.status_code, body)
 
@@ -166,9 +167,14 @@ def _read(status: int, body: bytes) -> list[Row]:
 
 
 def _cause(error: Exception) -> str:
-    """The kind of a failure, or the guard's sentence, which the libraries wrap in their own errors.
-    The kinds inside differ from try to try."""
+    """The kind of a failure, or the guard's sentence. The kinds inside differ from try to try."""
+    guard = _inner(error, NotAllowedError)
+    return str(guard) if guard else type(error).__name__
+
+
+def _inner(error: Exception, *kinds: type[Exception]) -> BaseException | None:
+    """The error of one of these kinds; the libraries wrap it in errors of their own."""
     inner: BaseException | None = error
-    while inner is not None and not isinstance(inner, NotAllowedError):
+    while inner is not None and not isinstance(inner, kinds):
         inner = inner.__context__
-    return str(inner) if inner else type(error).__name__
+    return inner
