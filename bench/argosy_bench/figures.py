@@ -63,12 +63,17 @@ class Figures:
         self.rows = {row.name: row for row in rows}
         self.command = command
         self.values: dict[str, float] = {}
+        """As measured. A target is checked on these, before they are rounded."""
         self.notes: dict[str, str | int | float | None] = {}
         """Facts of the environment that only this suite knows, such as the model's name."""
 
     def put(self, name: str, value: float) -> None:
         """Record one value. KeyError if no row of the table has that name."""
-        self.values[name] = round(float(value), self.rows[name].digits)
+        self.values[self.rows[name].name] = float(value)
+
+    def shown(self, name: str) -> float:
+        """The value with the decimals of its row."""
+        return round(self.values[name], self.rows[name].digits)
 
     def missed(self) -> list[str]:
         """Names of figures that miss their target or were not measured."""
@@ -91,7 +96,7 @@ class Figures:
         document = {
             "command": self.command,
             "environment": {**environment(), **self.notes},
-            "figures": {name: self.values[name] for name in self.rows if name in self.values},
+            "figures": {name: self.shown(name) for name in self.rows if name in self.values},
             "units": {name: row.unit for name, row in self.rows.items() if name in self.values},
             "targets": {
                 name: {**asdict(row.target), "met": name not in missed}
@@ -109,7 +114,7 @@ class Figures:
         for name, row in self.rows.items():
             if name not in self.values and name not in missed:
                 continue
-            value = f"{self.values[name]:g}" if name in self.values else "not measured"
+            value = f"{self.shown(name):g}" if name in self.values else "not measured"
             target = "" if row.target is None else str(row.target)
             table.add_row(name, value, row.unit, target, style="red" if name in missed else None)
         return table

@@ -30,6 +30,7 @@ def measured(**values: float) -> Figures:
     [
         ({"speed": 10, "start_s": 5, "lost": 0}, [], []),
         ({"speed": 9.94, "start_s": 5, "lost": 0}, ["speed"], ["speed"]),
+        ({"speed": 9.97, "start_s": 5, "lost": 0}, ["speed"], ["speed"]),  # shown as 10.0
         ({"speed": 11, "start_s": 5.1, "lost": 0}, ["start_s"], []),
         ({"speed": 11, "start_s": 1, "lost": 1}, ["lost"], ["lost"]),
         ({"speed": 11, "lost": 0}, ["start_s"], []),
