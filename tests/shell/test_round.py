@@ -114,7 +114,7 @@ def test_a_round_that_is_cut_off_keeps_what_it_learnt() -> None:
 
     async def main() -> LoopMemory:
         sources = Sources(Hanging(ErrorKind.TRANSPORT), None, None, IMAGES)  # type: ignore[arg-type]
-        before = replace(LoopMemory(), starts={"pod-1": ("decode", 42.0)})
+        before = replace(LoopMemory("u"), starts={"pod-1": ("decode", 42.0)})
         began = asyncio.get_running_loop().time()
         with pytest.raises(UnfinishedError, match="not done within 90 s") as caught:
             await round_of(sources, ("ns", "chat"), before)
