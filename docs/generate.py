@@ -110,7 +110,8 @@ def plan_page() -> str:
         "In each round the operator reads the fleet and runs these steps in this order. Each step "
         "reports one reason, with a message about the fleet. `kubectl argosy explain NAME --plan` "
         "prints them and the actions that follow. The operator's log prints those of its own "
-        "rounds at `--log-level debug`.\n",
+        "rounds at `--log-level debug`. `--plan` reads all children of the fleet, Roles and "
+        "RoleBindings included, with your account: the role admin may, view and edit may not.\n",
         "| step | reason | meaning |\n|---|---|---|",
     ]
     for step, reasons in REASONS.items():
