@@ -190,7 +190,7 @@ def test_processes_die_with_their_runtime_and_come_back(cluster, namespace):
         is_ready = condition(found, "Ready").get("status") == "True"
         return status["containerID"] != old and is_ready
 
-    assert cluster.until(is_back, path, timeout_s=60)
+    assert cluster.until(is_back, path, timeout_s=100)
 
 
 def test_the_audit_log_names_user_verb_and_object(cluster, namespace):
