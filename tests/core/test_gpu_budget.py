@@ -200,6 +200,7 @@ class Sharing(Model):
         return gpus_held(self.snapshot())
 
 
+@pytest.mark.slow
 def test_two_fleets_under_load_share_the_budget_and_never_hold_more() -> None:
     """The second one comes to load when the first has taken all, and gets its half back."""
     now = 0.0

@@ -18,6 +18,8 @@ from tests.contract.test_logs import KEYS
 from tests.engine.processes import eventually, free_ports, sim_engines
 from tests.gateway.engines import front
 
+pytestmark = pytest.mark.slow
+
 ASK = {"model": "m", "prompt": "one two three", "max_tokens": 40, "stream": True}
 
 

@@ -13,6 +13,8 @@ from argosy_engine.transfer.wire import Kind
 from tests.kv.nodes import BLOCK, node, until
 from tests.kv.peers import liar
 
+pytestmark = pytest.mark.slow
+
 PROMPT = list(range(100, 100 + 40 * BLOCK + 5))
 ACCEPTED = (Kind.ACCEPTED, {"engine_epoch": "e"})
 

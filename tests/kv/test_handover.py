@@ -13,6 +13,8 @@ from argosy_engine.transfer.wire import Kind
 from tests.kv.nodes import BLOCK, node, until
 from tests.kv.peers import bad_network, puller
 
+pytestmark = pytest.mark.slow
+
 PROMPT = list(range(100, 100 + 40 * BLOCK + 5))
 SHORT = PROMPT[: 2 * BLOCK]  # computed in one step
 BACK_BEFORE_KV = 330  # ACCEPTED and READY have fewer bytes, one KV frame of 41 blocks has 2,600

@@ -14,6 +14,8 @@ from argosy_operator.ports.rate_limit import RateLimiter
 from tests.ports.api_server import ApiServer
 from tests.support.virtual import run
 
+pytestmark = pytest.mark.slow
+
 
 def test_calls_keep_to_rate_burst_and_number_at_once() -> None:
     async def main() -> None:

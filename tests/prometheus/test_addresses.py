@@ -14,6 +14,8 @@ from argosy_operator.ports.prometheus.collect import Question
 from argosy_operator.ports.prometheus.metrics import SERVERS, PrometheusMetrics
 from argosy_operator.ports.prometheus.server import WORKERS_PER_SERVER
 
+pytestmark = pytest.mark.slow
+
 ASKED = Question(("default", "a"), Windows(scrape_s=1, rate_s=5, interval_s=2))
 
 

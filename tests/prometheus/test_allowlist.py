@@ -16,6 +16,8 @@ from argosy_operator.ports.prometheus.allowlist import Allowlist
 from argosy_operator.ports.prometheus.collect import Question
 from argosy_operator.ports.prometheus.metrics import PrometheusMetrics
 
+pytestmark = pytest.mark.slow
+
 ASKED = Question(("default", "a"), Windows(scrape_s=1, rate_s=5, interval_s=2))
 OWN = "http://127.0.0.1:1"
 

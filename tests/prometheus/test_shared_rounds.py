@@ -27,6 +27,8 @@ from argosy_operator.ports.prometheus.server import LONGEST_GET
 from argosy_operator.ports.protocols import FleetPods
 from tests.support.virtual import run
 
+pytestmark = pytest.mark.slow
+
 WINDOWS = Windows(scrape_s=1, rate_s=5, interval_s=15)
 QUERIES = 4
 """Targets, gateways' samples, engines' samples, quantiles."""

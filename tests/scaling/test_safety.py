@@ -2,6 +2,7 @@
 
 from dataclasses import replace
 
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -19,6 +20,8 @@ from argosy_operator.core.scaling.observe import (
 from argosy_operator.core.scaling.state import ScalingState
 from tests.scaling.ramp import GOALS
 from tests.scaling.test_decide import START, supply
+
+pytestmark = pytest.mark.slow
 
 ANY = st.floats() | st.floats(0, 1e4)
 NEAR = st.floats(START - 2, START + 2) | st.floats()

@@ -13,6 +13,8 @@ from argosy_operator.core.scaling.state import ScalingState
 from tests.scaling.ramp import GOALS
 from tests.scaling.test_decide import START, metrics, supply
 
+pytestmark = pytest.mark.slow
+
 LARGEST = 32 * 1024
 QUICK = {"scrape_s": 1.0, "rate_s": 4.0, "interval_s": 1.0, "down_hold_s": 3600.0}
 

@@ -13,6 +13,8 @@ from pathlib import Path
 import httpx
 import pytest
 
+pytestmark = pytest.mark.slow
+
 
 def free_ports(count):
     socks = [socket.create_server(("127.0.0.1", 0)) for _ in range(count)]

@@ -12,6 +12,8 @@ from argosy_gateway.accounting.verdicts import Slo
 from argosy_gateway.config import Limits
 from tests.gateway.engines import Engine, front
 
+pytestmark = pytest.mark.slow
+
 PATH = "/v1/chat/completions"
 STREAM = {"model": "m", "messages": [{"role": "user", "content": "hi"}], "stream": True}
 TOO_MUCH = b'{"choices":[{"delta":{"content":"' + b"x" * 65_536 + b'"}}]}'

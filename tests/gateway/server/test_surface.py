@@ -16,6 +16,8 @@ from argosy_gateway.wire.openai import read_completion
 from tests.engine.processes import free_ports
 from tests.gateway.engines import Engine, front
 
+pytestmark = pytest.mark.slow
+
 PATH = "/v1/chat/completions"
 
 
