@@ -72,7 +72,7 @@ verify: $(VENV)/.dev ## regenerate crds/ and generated docs; fail on a differenc
 	$(PY) -m docs.generate --check
 
 .PHONY: test-fast
-test-fast: $(VENV)/.dev ## < 60 s: no cluster, no torch
+test-fast: $(VENV)/.dev ## about a minute: no cluster, no torch
 	$(PY) -m pytest -n 4 -m "not cluster and not torch and not helm and not slow"
 
 .PHONY: test
