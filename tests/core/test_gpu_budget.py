@@ -87,7 +87,7 @@ def test_the_order_in_which_fleets_bid_does_not_matter(
 def test_fleets_that_follow_their_caps_come_to_fair_shares_and_stay_there(
     bids: dict[Fleet, Bid], budget: int
 ) -> None:
-    """Fair: beyond the minimums, nobody is two replicas ahead of a fleet that wants one more."""
+    """Fair: above its minimum, no fleet is two replicas ahead of one that wants one more."""
     for _ in range(3):
         caps = allocate(bids, budget)
         bids = {f: bid(b.least, b.wanted - b.least, caps[f], b.unit) for f, b in bids.items()}
