@@ -72,6 +72,18 @@ def test_output_goes_to_the_log_in_the_cri_format_and_the_exit_code_is_kept(node
     ]
 
 
+def test_the_bridge_keeps_its_hardware_address_while_pods_come_and_go(node):
+    def address() -> str:
+        return node.inside("ip", "-br", "link", "show", "br0af40100").split()[2]
+
+    at_first = address()
+    pods = [node.pod(f"neighbour{n}") for n in range(6)]
+    assert address() == at_first
+    for key in pods:
+        node.call("RemovePodSandbox", pod_sandbox_id=key)
+        assert address() == at_first
+
+
 def test_a_fatal_signal_is_128_plus_its_number(node, pod):
     status = node.wait(node.run(pod, "sh", "-c", "sh -c 'kill -9 $$'; exit $?"))
     assert status.exit_code == 137

@@ -31,8 +31,11 @@ class Network:
 
     def open(self) -> None:
         """Make the bridge with the gateway's address and enable routing."""
+        # Without an address of its own, a bridge takes the lowest of its ports' and changes it when
+        # that port goes. The node's other pods then send to the old one until they ask anew.
+        hardware = "0a:58:" + self.gateway.packed.hex(":")
         commands = [
-            f"link add {self.bridge} type bridge forward_delay 0",
+            f"link add {self.bridge} address {hardware} type bridge forward_delay 0",
             f"addr add {self.gateway}/{self._cidr.prefixlen} dev {self.bridge}",
             f"link set {self.bridge} up",
             "link set lo up",
