@@ -1,7 +1,10 @@
 """Fixtures that every folder of tests may use, and how hypothesis draws."""
 
 import os
+from secrets import randbelow
+from typing import Any
 
+import pytest
 from hypothesis import settings
 
 from local.cluster.fetch import use
@@ -9,11 +12,40 @@ from tests.support.cluster import cluster, namespace
 
 __all__ = ["cluster", "namespace"]
 
+pytest_plugins = ("tests.support.skips",)
+
 # Tests start `ip` and `nft`, which the preflight may have unpacked into the cache.
 use()
 
-# CI draws the same examples every time, so that a submission fails for what it changed; everybody
-# else's runs draw new ones. Machines are shared: an example may take long without being slow.
-settings.register_profile("ci", derandomize=True, deadline=None)
+IN_CI = bool(os.environ.get("CI"))
+
+# Machines are shared: an example may take long without being slow. Where hypothesis sees a CI it
+# would draw the same examples in every run; ours are new.
+settings.register_profile("ci", derandomize=False, print_blob=True, deadline=None)
 settings.register_profile("default", deadline=None)
-settings.load_profile("ci" if os.environ.get("CI") else "default")
+# A mutant is met by many tests; a few examples of each, the same for all mutants.
+settings.register_profile("mutants", max_examples=10, derandomize=True, deadline=None)
+settings.load_profile("ci" if IN_CI else "default")
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_configure(config: pytest.Config) -> None:
+    """Draw the seed of a run in CI, before hypothesis reads the option. Elsewhere failing examples
+    are kept in `.hypothesis`, which a given seed would switch off."""
+    if IN_CI and config.getoption("--hypothesis-seed") is None:
+        given = getattr(config, "workerinput", {})
+        config.option.hypothesis_seed = given.get("seed") or str(randbelow(2**32))
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_configure_node(node: Any) -> None:
+    """Hand the seed to a process of xdist."""
+    node.workerinput["seed"] = node.config.getoption("--hypothesis-seed")
+
+
+def pytest_sessionstart(session: pytest.Session) -> None:
+    """Print the seed: a run with the same one draws the same examples."""
+    reporter = session.config.pluginmanager.get_plugin("terminalreporter")
+    seed = session.config.getoption("--hypothesis-seed")
+    if reporter is not None and seed is not None:
+        reporter.write_line(f"examples are drawn with --hypothesis-seed={seed}")

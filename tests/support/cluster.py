@@ -7,6 +7,7 @@ own state directory, network and ports.
 import secrets
 import tempfile
 from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -34,6 +35,13 @@ def cluster() -> Iterator["Cluster"]:
 @pytest.fixture
 def namespace(cluster: "Cluster") -> Iterator[str]:
     """A namespace of its own, deleted after the test without waiting for its end."""
+    with new_namespace(cluster) as name:
+        yield name
+
+
+@contextmanager
+def new_namespace(cluster: "Cluster") -> Iterator[str]:
+    """A namespace with its default account, deleted at the end of the block."""
     name = f"test-{secrets.token_hex(4)}"
     cluster.api.post("/api/v1/namespaces", {"metadata": {"name": name}})
     account = f"/api/v1/namespaces/{name}/serviceaccounts/default"

@@ -25,7 +25,7 @@ from argosy_operator.core.fleet.actions import (
 )
 from argosy_operator.core.fleet.memory import LoopMemory
 from argosy_operator.core.fleet.objects import rfc3339, seconds
-from argosy_operator.core.fleet.pods import OUR_COST, Load, Pod, removal_order
+from argosy_operator.core.fleet.pods import OUR_COST, Load, Pod
 from argosy_operator.core.fleet.snapshot import Clock, Snapshot
 from argosy_operator.core.plan import Plan, conclude, plan
 from argosy_operator.core.reconcile.victims import DRAIN_LEASE_S
@@ -34,6 +34,7 @@ from argosy_operator.core.status.compose import status_of
 from argosy_operator.ports.protocols import Measurement
 from argosy_operator.render.images import Images
 from argosy_operator.shell.gather import Observed, compose
+from tests.support.replica_sets import COST, removed_first
 
 IMAGES = Images(engine="engine:1", gateway="gateway:1")
 START_S = 2.0
@@ -178,7 +179,9 @@ class Model:
 
     def _replica_set(self, name: str, labels: Any, replicas: int) -> None:
         mine = [pod for pod in self.pods.values() if pod.owner == name]
-        for pod in removal_order(mine)[: max(0, len(mine) - replicas)]:
+        order = removed_first(map(_as_object, mine), self.now)
+        for obj in order[: max(0, len(mine) - replicas)]:
+            pod = self.pods[obj["metadata"]["uid"]]
             timeout_s = self.fleet.spec.drain.timeout.seconds
             past = pod.drain_at is not None and self.now - pod.drain_at >= timeout_s
             self.lost += 0 if past else self.requests.get(pod.uid, 0)
@@ -234,6 +237,25 @@ class Model:
         owner = {"manager": "kubectl", "fieldsV1": {"f:spec": {"f:replicas": {}}}}
         live["metadata"]["managedFields"] = [owner]
         self.children["ServingRole", name] = live
+
+
+def _as_object(pod: Pod) -> Any:
+    """What a ReplicaSet looks at."""
+    ready = {"type": "Ready", "status": str(pod.ready)}
+    return {
+        "metadata": {
+            "name": pod.name,
+            "uid": pod.uid,
+            "annotations": {COST: str(pod.cost)},
+            "creationTimestamp": rfc3339(pod.created_at),
+        },
+        "spec": {"nodeName": "node-1"} if pod.assigned else {},
+        "status": {
+            "phase": pod.phase,
+            "conditions": [{**ready, "lastTransitionTime": rfc3339(pod.ready_at or 0.0)}],
+            "containerStatuses": [{"restartCount": pod.restarts}],
+        },
+    }
 
 
 def converged(**spec: Any) -> Model:
