@@ -7,7 +7,7 @@ with the real one (`test_with_sim_engine.py`).
 import asyncio
 import contextlib
 import json
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -163,23 +163,10 @@ class Engine:
 
 
 @dataclass
-class Front:
-    """A gateway in front of engines, both listening."""
+class Seen:
+    """What a gateway's series and requests in flight show."""
 
     fleet: Fleet
-    url: str
-    admin_url: str
-    stop: asyncio.Event
-    guards: Callable[[], list[Any]]
-    """Open connections of clients on the API port."""
-
-    def advance(self, seconds: float) -> None:
-        """Move the gateway's clock forward. Times that uvicorn and asyncio take stay real."""
-        clock = self.fleet.clock
-        self.fleet.clock = lambda: clock() + seconds
-
-    def connections(self) -> int:
-        return len(self.guards())
 
     def count(self, name: str, **labels: str) -> float:
         return self.fleet.metrics.registry.get_sample_value(name, labels) or 0.0
@@ -205,21 +192,47 @@ class Front:
         await self.until(lambda: not self.fleet.relays, timeout_s)
 
 
+@dataclass
+class Front(Seen):
+    """A gateway in front of engines, both listening."""
+
+    url: str
+    admin_url: str
+    stop: asyncio.Event
+    guards: Callable[[], list[Any]]
+    """Open connections of clients on the API port."""
+
+    def advance(self, seconds: float) -> None:
+        """Move the gateway's clock forward. Times that uvicorn and asyncio take stay real."""
+        clock = self.fleet.clock
+        self.fleet.clock = lambda: clock() + seconds
+
+    def connections(self) -> int:
+        return len(self.guards())
+
+
 @contextlib.asynccontextmanager
 async def front(*engines: Engine, **settings: Any) -> AsyncIterator[Front]:
     """Start engines and a gateway that knows them; stop both."""
     settings = {"queue_timeout_s": 3.0, "drain_lag_s": 0.0, "drain_timeout_s": 3.0, **settings}
     config = Config("f", "ns", "m", host="127.0.0.1", port=0, admin_port=0, **settings)
     fleet = Fleet(config, asyncio.get_running_loop().time)
-    for engine in engines:
-        await engine.start()
-    fleet.directory.replace(e.endpoint() for e in engines)
-    stop = asyncio.Event()
-    try:
+    async with started(fleet, engines):
+        stop = asyncio.Event()
         async with running(fleet, stop=stop) as (api, admin):
             urls = [f"http://127.0.0.1:{server.port}" for server in (api, admin)]
             yield Front(fleet, urls[0], urls[1], stop, api.guards)
             stop.set()
+
+
+@contextlib.asynccontextmanager
+async def started(fleet: Fleet, engines: Iterable[Engine]) -> AsyncIterator[None]:
+    """Engines that listen, and that the gateway knows."""
+    for engine in engines:
+        await engine.start()
+    fleet.directory.replace(e.endpoint() for e in engines)
+    try:
+        yield
     finally:
         for engine in engines:
             await engine.stop()

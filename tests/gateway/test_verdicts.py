@@ -32,10 +32,17 @@ TABLE = [
     ("a single token has no pace to miss", ended(Ending.OK, first=0.1, last=0.1, n=1), MET),
     ("a single token late", ended(Ending.OK, first=0.3, last=0.3, n=1), TTFT_MISS),
     ("no content at all counts at its end", ended(Ending.OK, n=1, at=0.3), TTFT_MISS),
+    ("no content at all in time", ended(Ending.OK, n=1, at=0.1), MET),
+    ("two tokens slow", ended(Ending.OK, first=0.1, last=0.16, n=2), TPOT_MISS),
+    ("two tokens in time", ended(Ending.OK, first=0.1, last=0.14, n=2), MET),
+    ("an unknown count is judged as two", ended(Ending.OK, first=0.1, last=0.16), TPOT_MISS),
+    ("an unknown count, both in time", ended(Ending.OK, first=0.1, last=0.14), MET),
     ("shed", ended(Ending.SHED), MISS),
+    ("shed at once", ended(Ending.SHED, at=0.0), MISS),
     ("failed before the first byte", ended(Ending.FAILED), MISS),
     ("failed after good tokens", ended(Ending.FAILED, first=0.1, last=0.2, n=5), MISS),
     ("left before the limit, nothing seen", ended(Ending.CLIENT_GONE, at=0.19), None),
+    ("left exactly at the limit", ended(Ending.CLIENT_GONE, at=0.2), None),
     ("left after the limit, nothing seen", ended(Ending.CLIENT_GONE, at=0.21), TTFT_MISS),
     ("left long after a first token in time", ended(Ending.CLIENT_GONE, first=0.1), None),
     ("left after a late first token", ended(Ending.CLIENT_GONE, first=0.3), TTFT_MISS),
@@ -54,8 +61,33 @@ def test_tpot_is_the_mean_gap_after_the_first_token():
     assert tpot_s(ended(Ending.OK, first=1.0, last=2.0, n=5)) == pytest.approx(0.25)
 
 
-def test_a_request_that_never_answered_has_no_ttft():
-    assert ttft_s(ended(Ending.FAILED)) is None
+@pytest.mark.parametrize(
+    ("n", "first", "last"), [(None, 1.0, 2.0), (1, 1.0, 2.0), (5, None, 2.0), (5, 1.0, None)]
+)
+def test_there_is_no_tpot_without_a_second_token_and_both_times(n, first, last):
+    assert tpot_s(ended(Ending.OK, first=first, last=last, n=n)) is None
+
+
+@pytest.mark.parametrize(
+    ("outcome", "seconds"),
+    [
+        (Outcome(Ending.OK, 10.0, 19.0, first_content_at=12.0), 2.0),
+        (Outcome(Ending.FAILED, 10.0, 19.0, first_content_at=12.0), 2.0),
+        (Outcome(Ending.CLIENT_GONE, 10.0, 19.0, first_content_at=12.0), 2.0),
+        (Outcome(Ending.OK, 10.0, 19.0), 9.0),
+        (Outcome(Ending.FAILED, 10.0, 19.0), None),
+        (Outcome(Ending.CLIENT_GONE, 10.0, 19.0), None),
+        (Outcome(Ending.SHED, 10.0, 19.0), None),
+    ],
+)
+def test_ttft_runs_from_the_first_byte_of_the_request(outcome, seconds):
+    assert ttft_s(outcome) == seconds
+
+
+def test_a_client_that_left_is_judged_by_the_time_since_its_request_came():
+    late = Outcome(Ending.CLIENT_GONE, 10.0, 10.21)
+    assert judge(late, SLO) == TTFT_MISS
+    assert judge(Outcome(Ending.CLIENT_GONE, 10.0, 10.19), SLO) is None
 
 
 @pytest.mark.parametrize(

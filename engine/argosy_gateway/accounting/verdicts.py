@@ -2,6 +2,7 @@
 
 TTFT runs from the request's first byte that this process read to the first byte of content. TPOT is
 (last content - first content) / (n - 1), with n output tokens from usage; a single token meets it.
+An unknown n counts as two.
 For an answer in one piece the engine reports the first token's time (designs/0003).
 
 | how it ended | TTFT | TPOT |
@@ -14,7 +15,7 @@ For an answer in one piece the engine reports the first token's time (designs/00
 """
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from enum import StrEnum
 
 __all__ = [
@@ -41,7 +42,7 @@ class Ending(StrEnum):
     """How a request ended."""
 
     OK = "ok"
-    """The client was sent `[DONE]` or a whole body."""
+    """The client was sent `[DONE]` or a whole body, and no error event."""
     INVALID = "invalid"
     """The engine answered 4xx because of an error in the request."""
     SHED = "shed"
@@ -119,7 +120,9 @@ def judge(outcome: Outcome, slo: Slo) -> Verdict | None:
             # TPOT is unknown: only TTFT counts the miss.
             return Verdict(ttft=False, tpot=True) if waited_s > slo.ttft_s else None
         case Ending.OK:
-            first, per_token = ttft_s(outcome), tpot_s(outcome)
+            # Two tokens make the slowest pace that the times allow.
+            slowest = outcome.output_tokens or 2
+            first, per_token = ttft_s(outcome), tpot_s(replace(outcome, output_tokens=slowest))
             return Verdict(
                 ttft=first is not None and first <= slo.ttft_s,
                 tpot=per_token is None or per_token <= slo.tpot_s,

@@ -71,8 +71,9 @@ _NOT_USABLE = (
     KeyError,
     TypeError,
     AttributeError,
+    RecursionError,
 )
-"""Calls that failed, and answers that cannot be used. The last three errors come from JSON of
+"""Calls that failed, and answers that cannot be used. The last four errors come from JSON of
 another shape than a list's or an event's, for example from a proxy in between."""
 
 
@@ -247,7 +248,7 @@ async def follow_file(path: Path, *, into: Directory, every_s: float = 0.1) -> N
             if text != seen:
                 into.replace([_of_entry(entry) for entry in json.loads(text)])
                 seen = text
-        except (OSError, ValueError, KeyError, TypeError) as error:
+        except _NOT_USABLE as error:
             if str(error) != last_error:
                 log.warning("%s cannot be read: %r", path, error)
             last_error = str(error)

@@ -9,6 +9,7 @@ import logging
 from collections.abc import Awaitable, Callable, Iterable
 from typing import Any
 
+from argosy_gateway.accounting.verdicts import Ending
 from argosy_gateway.errors import RequestError
 from argosy_gateway.wire.openai import body_of, error_body
 from argosy_gateway.wire.sse import StreamScan, Usage
@@ -71,19 +72,30 @@ class Answer:
         """Event loop time at which the first content came; None until then."""
         self.last_content_at: float | None = None
         self.usage: Usage | None = None
-        """Token counts as the engine reported them; None until then, or if it did not."""
+        """Token counts as the engine reported them; None until then, or if they are not
+        believable."""
 
     @property
-    def stream_done(self) -> bool:
-        """A stream was passed on to its end."""
-        return self._scan is not None and self._scan.done
+    def stream_ending(self) -> Ending | None:
+        """How the engine ended the stream; None if it did not, or if there is no stream.
+
+        A stream with an error event failed, also if `[DONE]` follows. So did one that had neither
+        text nor usage: an answer of no text still counts its tokens.
+        """
+        scan = self._scan
+        if scan is None or not (scan.done or scan.error):
+            return None
+        answered = scan.content_events > 0 or scan.usage is not None
+        return Ending.OK if answered and not scan.error else Ending.FAILED
 
     @property
     def output_tokens(self) -> int | None:
-        """From usage. An engine without usage sends about one event per token."""
-        if self.usage is not None:
-            return self.usage.completion_tokens
-        return (self._scan.content_events or None) if self._scan else None
+        """From usage; None if unknown.
+
+        An engine without usage sends about one event per token, and none sends more events.
+        """
+        reported = self.usage.completion_tokens if self.usage is not None else 0
+        return max(reported, self._scan.content_events if self._scan else 0) or None
 
     def begin_stream(self, scan: StreamScan, headers: Headers) -> None:
         """A stream's head has come. Nothing is sent before its first event."""

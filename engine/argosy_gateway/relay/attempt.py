@@ -19,7 +19,7 @@ from argosy_gateway.relay.fleet import Fleet
 from argosy_gateway.routing.groups import Route
 from argosy_gateway.wire import http1
 from argosy_gateway.wire.openai import CompletionRequest
-from argosy_gateway.wire.sse import StreamScan, usage_of
+from argosy_gateway.wire.sse import StreamScan, believable, usage_of
 
 __all__ = ["Attempt", "FailedAttempt"]
 
@@ -226,11 +226,13 @@ class Attempt:
         if not isinstance(content, dict):
             # Without a content-length only this shows that the body is not whole.
             raise BrokenError("the answer is not a JSON object")
+        if head.status < 400 and not (head.status == 200 and "choices" in content):
+            raise BrokenError(f"status {head.status} without choices")
         if head.status == 200:
-            self._measure(head, content)
+            self._measure(head, content, len(body))
             health.succeeded(pod.uid, self._began_at)
         await self._answer.send_whole(head.status, head.headers, body)
-        return Ending.OK if head.status < 400 else Ending.INVALID
+        return Ending.OK if head.status == 200 else Ending.INVALID
 
     async def _read_whole(self, exchange: http1.Exchange) -> bytes:
         limit, body = self._fleet.config.limits.answer_bytes, bytearray()
@@ -240,12 +242,12 @@ class Attempt:
                 raise BrokenError(f"answer larger than {limit} bytes")
         return bytes(body)
 
-    def _measure(self, head: http1.Head, content: dict[str, object]) -> None:
-        """Record times and usage of a whole answer, as the engine reports them."""
+    def _measure(self, head: http1.Head, content: dict[str, object], size: int) -> None:
+        """Record times and usage of a whole answer of `size` bytes, as the engine reports them."""
         answer, now = self._answer, self._fleet.clock()
         reported = head.get(TTFT_HEADER)
         first_at = self._sent_at + first_token_after_s(reported, whole_s=now - self._sent_at)
-        answer.usage = usage_of(content)
+        answer.usage = believable(usage_of(content), answer_bytes=size)
         answer.first_content_at, answer.last_content_at = first_at, now
         if reported is not None:
             self._learn_pace(first_at)
@@ -262,7 +264,10 @@ class Attempt:
                     raise BrokenError("the stream ended without [DONE]")
                 await answer.pass_on(scan.feed(data))
         finally:
-            answer.usage = scan.usage
+            answer.usage = believable(scan.usage, answer_bytes=scan.size)
+        if answer.stream_ending is not Ending.OK:
+            self._count_failure("the stream has an error event or no answer")
+            return Ending.FAILED
         self._fleet.directory.health.succeeded(self._route.head.uid, self._began_at)
         return Ending.OK
 

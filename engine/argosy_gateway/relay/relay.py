@@ -88,7 +88,7 @@ class Relay:
                 raise
             if self._task is not None:
                 self._task.uncancel()  # `stop` cancelled it, to get here
-            ending = Ending.OK if self._answer.stream_done else Ending.CLIENT_GONE
+            ending = self._answer.stream_ending or Ending.CLIENT_GONE
         except Exception:
             log.exception("request failed inside the gateway")
             await self._answer.send_error(

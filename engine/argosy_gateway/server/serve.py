@@ -118,16 +118,22 @@ async def running(fleet: Fleet, *, stop: asyncio.Event) -> AsyncIterator[Sequenc
 
 
 async def serve(fleet: Fleet, source: Any) -> None:
-    """Run until SIGTERM or SIGINT and the end of the drain; `source` updates the directory."""
+    """Run until SIGTERM or SIGINT and the end of the drain; `source` updates the directory.
+
+    If `source` ends, the directory would stay as it is for ever. The gateway then drains, too, and
+    the error of `source` is raised.
+    """
     stop = asyncio.Event()
     loop = asyncio.get_running_loop()
     for sig in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(sig, stop.set)
     watcher = asyncio.create_task(source)
+    watcher.add_done_callback(lambda _: stop.set())
     try:
         async with running(fleet, stop=stop) as servers:
             ports = [server.port for server in servers]
             log.info("serving fleet %s on ports %s", fleet.config.fleet, ports)
     finally:
         watcher.cancel()
-        await asyncio.gather(watcher, return_exceptions=True)
+        with contextlib.suppress(asyncio.CancelledError):
+            await watcher

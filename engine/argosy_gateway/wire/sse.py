@@ -11,10 +11,11 @@ is escaped, so `"usage"` with bare quotes, or a newline, exists only outside str
 import json
 import re
 from dataclasses import dataclass
+from typing import TypeGuard
 
 from argosy_gateway.errors import BrokenError
 
-__all__ = ["StreamScan", "Usage", "usage_of"]
+__all__ = ["StreamScan", "Usage", "believable", "usage_of"]
 
 _CONTENT = re.compile(rb'"(?:content|text|reasoning_content|reasoning|refusal|arguments)":\s*"[^"]')
 _USAGE = re.compile(rb'"usage"\s*:\s*\{')
@@ -23,6 +24,8 @@ _DONE = re.compile(rb"(?:^|\n)data: ?\[DONE\]")
 _EVENT = re.compile(rb".*?\r?\n\r?\n", re.DOTALL)
 _CARRY_LIMIT_BYTES = 4 << 20
 """Longest event; the rest of an unfinished one is kept in memory."""
+_MOST_TOKENS = 1 << 24
+"""No context is longer."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,15 +42,36 @@ def usage_of(answer: object) -> Usage | None:
     if not isinstance(usage, dict):
         return None
     prompt, completion = usage.get("prompt_tokens"), usage.get("completion_tokens")
-    if not isinstance(prompt, int) or not isinstance(completion, int):
+    if not _is_count(prompt) or not _is_count(completion):
         return None
     return Usage(prompt, completion)
+
+
+def believable(usage: Usage | None, *, answer_bytes: int) -> Usage | None:
+    """The usage of an answer of that many bytes; None if it counts more tokens than bytes.
+
+    Each output token would make the TPOT shorter.
+    """
+    return usage if usage is not None and usage.completion_tokens <= answer_bytes else None
+
+
+def _is_count(value: object) -> TypeGuard[int]:
+    return type(value) is int and 0 <= value <= _MOST_TOKENS  # a bool is an int, too
 
 
 class StreamScan:
     """The state of one stream."""
 
-    __slots__ = ("_carry", "content_events", "done", "error", "had_content", "hide_usage", "usage")
+    __slots__ = (
+        "_carry",
+        "content_events",
+        "done",
+        "error",
+        "had_content",
+        "hide_usage",
+        "size",
+        "usage",
+    )
 
     def __init__(self, *, hide_usage: bool) -> None:
         self.hide_usage = hide_usage
@@ -61,6 +85,8 @@ class StreamScan:
         """`[DONE]` has come."""
         self.error = False
         """The engine has sent an error event."""
+        self.size = 0
+        """Bytes so far."""
         self._carry = b""
         """The unfinished event at the end of the last feed."""
 
@@ -69,6 +95,7 @@ class StreamScan:
 
         Raises BrokenError when an event grows beyond 4 MiB.
         """
+        self.size += len(data)
         if self._carry:
             data = self._carry + data
             self._carry = b""
@@ -106,7 +133,9 @@ class StreamScan:
         """Read the usage in the event; true if it has nothing else (`choices` is empty)."""
         try:
             chunk = json.loads(event.partition(b"data:")[2])
-        except ValueError:
+        except (ValueError, RecursionError):
+            return False
+        if not isinstance(chunk, dict):
             return False
         self.usage = usage_of(chunk) or self.usage
         return chunk.get("choices") == [] and self.usage is not None

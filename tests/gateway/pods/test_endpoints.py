@@ -2,7 +2,7 @@
 
 import pytest
 
-from argosy_gateway.pods.endpoints import State, endpoint_of_pod
+from argosy_gateway.pods.endpoints import Endpoint, Role, State, endpoint_of_pod
 
 POD = {
     "metadata": {
@@ -20,6 +20,40 @@ POD = {
     },
     "status": {"podIP": "10.0.0.1", "conditions": [{"type": "Ready", "status": "True"}]},
 }
+OWNER = POD["metadata"]["ownerReferences"][0]
+
+
+def test_an_engine_pod_is_known_by_its_labels_and_its_address():
+    assert endpoint_of_pod(POD) == Endpoint(
+        uid="u",
+        name="p",
+        ip="10.0.0.1",
+        role=Role.DECODE,
+        revision="0a0a0a0a",
+        state=State.SERVING,
+        port=8000,
+        kv_port=8002,
+    )
+    without_uid = {**POD, "metadata": {**POD["metadata"], "uid": None}}
+    assert endpoint_of_pod(without_uid).uid == "p"
+
+
+@pytest.mark.parametrize("role", ["prefill", "decode", "colocated"])
+def test_the_role_of_a_pod_is_the_one_of_its_label(role):
+    labels = {**POD["metadata"]["labels"], "serving.argosy.dev/role": role}
+    owners = [{**OWNER, "name": f"chat-{role}-0a0a0a0a-7c9"}]
+    meta = {**POD["metadata"], "labels": labels, "ownerReferences": owners}
+    assert endpoint_of_pod({**POD, "metadata": meta}).role.value == role
+
+
+@pytest.mark.parametrize("phase", ["Pending", "Running", "Unknown"])
+def test_a_pod_that_has_not_ended_is_known(phase):
+    assert endpoint_of_pod({**POD, "status": {**POD["status"], "phase": phase}}) is not None
+
+
+@pytest.mark.parametrize("pod", [{}, {"metadata": None, "status": None}, {"metadata": {}}])
+def test_an_object_without_labels_is_no_engine(pod):
+    assert endpoint_of_pod(pod) is None
 
 
 @pytest.mark.parametrize(
@@ -30,6 +64,12 @@ POD = {
         ({"annotations": {"serving.argosy.dev/drain": "x"}}, {}, State.DRAINING),
         ({}, {"conditions": [{"type": "Ready", "status": "False"}]}, State.UNREADY),
         ({}, {"podIP": None}, State.UNREADY),
+        ({}, {"conditions": None}, State.UNREADY),
+        ({}, {"conditions": [{"type": "Ready", "status": "Unknown"}]}, State.UNREADY),
+        ({}, {"conditions": [{"type": "Initialized", "status": "True"}]}, State.UNREADY),
+        ({"annotations": None}, {}, State.SERVING),
+        ({"annotations": {"serving.argosy.dev/drain": ""}}, {}, State.DRAINING),
+        ({"annotations": {"serving.argosy.dev/drain": "x"}}, {"podIP": None}, State.DRAINING),
     ],
 )
 def test_a_pod_serves_when_ready_and_neither_deleted_nor_draining(meta, status, state):
@@ -40,10 +80,8 @@ def test_a_pod_serves_when_ready_and_neither_deleted_nor_draining(meta, status, 
 def test_the_gateways_own_pods_and_finished_pods_are_no_engines():
     labels = {"serving.argosy.dev/role": "gateway"}
     assert endpoint_of_pod({**POD, "metadata": {**POD["metadata"], "labels": labels}}) is None
-    assert endpoint_of_pod({**POD, "status": {**POD["status"], "phase": "Failed"}}) is None
-
-
-OWNER = POD["metadata"]["ownerReferences"][0]
+    for phase in ("Failed", "Succeeded"):
+        assert endpoint_of_pod({**POD, "status": {**POD["status"], "phase": phase}}) is None
 
 
 @pytest.mark.parametrize(

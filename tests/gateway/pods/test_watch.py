@@ -72,6 +72,8 @@ class FaultyApi:
                     for part in (line[:9], line[9:]):
                         writer.write(b"%x\r\n%b\r\n" % (len(part), part))
                 writer.write(b"0\r\n\r\n")
+            elif isinstance(step, bytes):  # a watch's bytes, as they are
+                writer.write(b"HTTP/1.1 200 OK\r\n\r\n" + step)
             elif step == "silent":
                 writer.write(b"HTTP/1.1 200 OK\r\ntransfer-encoding: chunked\r\n\r\n")
                 await reader.read()
@@ -183,8 +185,14 @@ async def test_an_api_server_that_fails_every_request_denies_no_gateway(tmp_path
 
 
 async def test_json_of_another_shape_does_not_end_the_watch(tmp_path):
-    odd = [("ADDED", None)]
-    api = FaultyApi({}, {"metadata": []}, listing(version="5"), odd, [("ADDED", pod("a", "6"))])
+    odd = (
+        [("ADDED", None)],
+        b"[" * 200_000 + b"\n",
+        b"null\n",
+        b"not JSON\n",
+        b'{"type": "ADDED"}\n',
+    )
+    api = FaultyApi({}, {"metadata": []}, listing(version="5"), *odd, [("ADDED", pod("a", "6"))])
     await follow(api, lambda d: names(d) == ["a"], tmp_path)
 
 
@@ -213,10 +221,12 @@ async def test_a_file_of_endpoints_is_followed_and_survives_nonsense(tmp_path, c
     async with asyncio.timeout(5):
         while names(directory) != ["a"]:  # noqa: ASYNC110
             await asyncio.sleep(0.002)
-        file.write_text("nonsense")
-        while "cannot be read" not in caplog.text:  # noqa: ASYNC110
-            await asyncio.sleep(0.002)
-        assert names(directory) == ["a"]
+        for nonsense in ("nonsense", "7", '["a"]', "[{}]", '[{"name":"a","role":"x","ip":"i"}]'):
+            caplog.clear()
+            file.write_text(nonsense)
+            while "cannot be read" not in caplog.text:  # noqa: ASYNC110
+                await asyncio.sleep(0.002)
+            assert names(directory) == ["a"]
         file.write_text("[]")
         while names(directory):  # noqa: ASYNC110
             await asyncio.sleep(0.002)

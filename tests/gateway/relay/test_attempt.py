@@ -61,13 +61,13 @@ async def test_a_stream_that_breaks_is_reported_and_another_attempt_can_go_on_wi
         assert isinstance(result, FailedAttempt)
         assert (result.reason, result.worked) == (RetryReason.CLOSED, True)
         assert to.started
-        assert not to.stream_done
+        assert to.stream_ending is None
         assert "stream_broken" not in client.text()
         assert await run(f.fleet, healthy, request, to, 2) is Ending.OK
         assert f.fleet.in_flight.loads == {}
     assert len(client.heads()) == 1
     assert client.text().index("one") < client.text().index(" two")
-    assert to.stream_done
+    assert to.stream_ending is Ending.OK
 
 
 async def test_an_engines_error_is_returned_and_not_sent_to_the_client():

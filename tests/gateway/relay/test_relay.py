@@ -206,6 +206,7 @@ async def test_a_request_that_finds_only_other_pods_waits_for_its_own_and_gets_5
         assert (len(a.calls), len(b.calls)) == (1, 1)
 
 
+@pytest.mark.slow
 async def test_requests_that_wait_go_on_when_a_pod_answers_under_its_own_name_again(monkeypatch):
     monkeypatch.setattr(health, "_WRONG_POD_S", 0.5)
     monkeypatch.setattr(health, "_LONGEST_ABSENCE_S", 0.1)  # shorter, as it is
@@ -455,6 +456,7 @@ async def test_an_answer_in_one_piece_may_take_longer_than_a_first_token(body, s
         assert (await request).status_code == status
 
 
+@pytest.mark.slow
 async def test_an_engine_that_falls_silent_in_a_stream_is_given_up():
     async def stall(call):
         await call.begin_stream()

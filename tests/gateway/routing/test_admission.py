@@ -48,6 +48,7 @@ async def test_nothing_is_shed_before_the_pace_is_known():
         assert (await c.post("/v1/completions", json=prompt(100_000))).status_code == 200
 
 
+@pytest.mark.slow
 async def test_what_waits_on_the_pod_counts_against_factor_times_the_limit():
     engine = Engine("a")
     for factor, status in ((1.0, 429), (5.0, 200), (0.0, 200)):

@@ -1,0 +1,187 @@
+"""How the gateway finds the API server and logs in: in a pod, and by a kubeconfig."""
+
+import base64
+import datetime as dt
+import json
+import ssl
+import sys
+
+import pytest
+from cryptography.hazmat.primitives.serialization import Encoding
+
+from argosy_gateway.errors import CredentialsError
+from argosy_gateway.pods.credentials import ApiServer, from_kubeconfig, in_cluster
+from local.cluster.config.pki import issue, make_authority
+
+POD = {"KUBERNETES_SERVICE_HOST": "10.96.0.1", "KUBERNETES_SERVICE_PORT": "6443"}
+NOW = dt.datetime.now(dt.UTC)
+
+
+def test_a_pod_logs_in_with_its_service_account(tmp_path):
+    (tmp_path / "token").write_text("t\n")
+    server = in_cluster(POD, tmp_path)
+    assert (server.host, server.port) == ("10.96.0.1", 6443)
+    assert server.ca_file == tmp_path / "ca.crt"
+    assert server.headers() == [("authorization", "Bearer t")]
+    (tmp_path / "token").write_text("replaced by the kubelet")
+    assert server.headers() == [("authorization", "Bearer replaced by the kubelet")]
+
+
+@pytest.mark.parametrize("missing", [*POD, "token"])
+def test_outside_a_pod_the_message_says_what_to_set(tmp_path, missing):
+    if missing != "token":
+        (tmp_path / "token").write_text("t")
+    environ = {name: value for name, value in POD.items() if name != missing}
+    with pytest.raises(CredentialsError, match="--kubeconfig"):
+        in_cluster(environ, tmp_path)
+
+
+def test_without_an_authority_the_context_is_the_given_one_and_without_any_it_is_plain_http():
+    context = ssl.create_default_context()
+    assert ApiServer("h", 1, context).context() is context
+    assert ApiServer("h", 1).context() is None
+    assert ApiServer("h", 1).headers() == []
+    assert ApiServer("h", 1, token="a").headers() == [("authorization", "Bearer a")]
+
+
+def kubeconfig(folder, *, cluster=None, user=None, **changes):
+    """Written as JSON, which is YAML, too. Another context, cluster and user stand first."""
+    other = {"name": "other", "context": {}, "cluster": {}, "user": {}}
+    cluster = {"server": "http://10.0.0.1:8001", **(cluster or {})}
+    config = {
+        "current-context": "c",
+        "contexts": [other, {"name": "c", "context": {"cluster": "k", "user": "u"}}],
+        "clusters": [other, {"name": "k", "cluster": cluster}],
+        "users": [other, {"name": "u", "user": user}],
+        **changes,
+    }
+    path = folder / "config"
+    path.write_text(json.dumps(config))
+    return path
+
+
+@pytest.mark.parametrize(
+    ("url", "host", "port"),
+    [
+        ("http://10.0.0.1:8001", "10.0.0.1", 8001),
+        ("http://api", "api", 80),
+        ("https://api", "api", 443),
+        ("https://api:6443/", "api", 6443),
+        ("http://[fd00::1]:8001", "fd00::1", 8001),
+        ("http:///", "localhost", 80),
+    ],
+)
+def test_the_address_is_that_of_the_current_contexts_cluster(tmp_path, url, host, port):
+    server = from_kubeconfig(kubeconfig(tmp_path, cluster={"server": url}))
+    assert (server.host, server.port) == (host, port)
+    assert (server.context() is None) == url.startswith("http:")
+    assert server.headers() == []
+
+
+def test_the_user_logs_in_by_a_token_or_by_a_file_beside_the_kubeconfig(tmp_path):
+    (tmp_path / "t").write_text("from a file\n")
+    by_token = from_kubeconfig(kubeconfig(tmp_path, user={"token": "named"}))
+    assert by_token.headers() == [("authorization", "Bearer named")]
+    by_file = from_kubeconfig(kubeconfig(tmp_path, user={"token": "named", "tokenFile": "t"}))
+    assert by_file.headers() == [("authorization", "Bearer from a file")]
+
+
+@pytest.mark.parametrize(
+    ("changes", "says"),
+    [
+        ({"user": {"exec": {}}}, "by a program"),
+        ({"user": {"auth-provider": {}}}, "by a program"),
+        ({"contexts": None}, "no entry 'c' in 'contexts'"),
+        ({"contexts": []}, "no entry 'c' in 'contexts'"),
+        ({"current-context": "x"}, "no entry 'x' in 'contexts'"),
+        ({"clusters": []}, "no entry 'k' in 'clusters'"),
+        ({"users": []}, "no entry 'u' in 'users'"),
+    ],
+)
+def test_a_kubeconfig_that_does_not_say_how_to_log_in_is_refused(tmp_path, changes, says):
+    path = kubeconfig(tmp_path, **changes)
+    with pytest.raises(CredentialsError, match=says) as raised:
+        from_kubeconfig(path)
+    assert str(path) in str(raised.value)
+
+
+@pytest.mark.parametrize(
+    ("text", "says"),
+    [(None, "No such file"), ("- a", "is not a kubeconfig"), ("a: [", "config: ")],
+)
+def test_a_file_that_is_no_kubeconfig_is_refused(tmp_path, text, says):
+    path = tmp_path / "config"
+    if text is not None:
+        path.write_text(text)
+    with pytest.raises(CredentialsError, match=says):
+        from_kubeconfig(path)
+
+
+def test_without_a_yaml_reader_the_message_names_json(tmp_path, monkeypatch):
+    monkeypatch.setitem(sys.modules, "yaml", None)
+    path = tmp_path / "config"
+    path.write_text("current-context: c")
+    with pytest.raises(CredentialsError, match="-o json"):
+        from_kubeconfig(path)
+    assert from_kubeconfig(kubeconfig(tmp_path)).port == 8001
+
+
+HTTPS = {"server": "https://api:6443"}
+AUTHORITY = make_authority(NOW)
+CA = AUTHORITY.certificate.public_bytes(Encoding.PEM)
+
+
+def trusted(server):
+    return [int(each["serialNumber"], 16) for each in server.context().get_ca_certs()]
+
+
+def test_the_authority_of_the_kubeconfig_is_the_only_one_trusted(tmp_path):
+    (tmp_path / "ca.pem").write_bytes(CA)
+    inline = {"certificate-authority-data": base64.b64encode(CA).decode()}
+    for authority in (inline, {"certificate-authority": "ca.pem"}):
+        server = from_kubeconfig(kubeconfig(tmp_path, cluster={**HTTPS, **authority}))
+        assert trusted(server) == [AUTHORITY.certificate.serial_number]
+        assert server.context().verify_mode is ssl.CERT_REQUIRED
+        assert server.context().check_hostname
+
+
+def test_a_cluster_that_is_not_to_be_verified_is_not(tmp_path):
+    cluster = {**HTTPS, "insecure-skip-tls-verify": True}
+    context = from_kubeconfig(kubeconfig(tmp_path, cluster=cluster)).context()
+    assert (context.verify_mode, context.check_hostname) == (ssl.CERT_NONE, False)
+
+
+def handshake(server, client):
+    """Both ends of a TLS connection in memory; the certificate that the server was shown."""
+    ends = [ssl.MemoryBIO() for _ in range(4)]
+    at_server = server.wrap_bio(ends[0], ends[1], server_side=True)
+    at_client = client.wrap_bio(ends[1], ends[0], server_hostname="api")
+    waiting = [at_client, at_server, at_client, at_server]
+    for end in waiting:
+        try:
+            end.do_handshake()
+        except ssl.SSLWantReadError:
+            continue
+    return at_server.getpeercert()
+
+
+def test_a_client_certificate_is_shown_to_the_api_server(tmp_path):
+    for name, names in (("server", ["api"]), ("client", [])):
+        certificate, key = issue(AUTHORITY, name, "", names, NOW)
+        (tmp_path / f"{name}.crt").write_bytes(certificate)
+        (tmp_path / f"{name}.key").write_bytes(key)
+    (tmp_path / "ca.pem").write_bytes(CA)
+    listening = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    listening.load_cert_chain(tmp_path / "server.crt", tmp_path / "server.key")
+    listening.load_verify_locations(tmp_path / "ca.pem")
+    listening.verify_mode = ssl.CERT_OPTIONAL
+    cluster = {**HTTPS, "certificate-authority": "ca.pem"}
+    user = {"client-certificate": "client.crt", "client-key": "client.key"}
+
+    def shown(user):
+        server = from_kubeconfig(kubeconfig(tmp_path, cluster=cluster, user=user))
+        return handshake(listening, server.context())
+
+    assert shown(user)["subject"] == ((("commonName", "client"),),)
+    assert not shown({"client-certificate": "client.crt"})
+    assert not shown({"client-key": "client.key"})

@@ -1,0 +1,232 @@
+"""TTFT, TPOT and verdicts are what the clock says, also where an engine reports nonsense.
+
+Only the test moves the clock, so the values are exact.
+"""
+
+import json
+
+import pytest
+
+from argosy_gateway.accounting.verdicts import Slo
+from argosy_gateway.pods.endpoints import State
+from tests.gateway.direct import Gateway, direct
+from tests.gateway.engines import Behaviour, Call, Engine, answer, fail
+
+SLO = Slo(ttft_s=500.0, tpot_s=50.0)
+WHOLE = {"model": "m", "messages": [{"role": "user", "content": "hi"}]}
+STREAM = {**WHOLE, "stream": True}
+
+
+def paced(f: Gateway, gaps_s: tuple[float, ...], tokens: int) -> Behaviour:
+    """A token after each gap; the client has read one before the clock advances again."""
+
+    async def behave(call: Call) -> None:
+        await call.begin_stream()
+        for number, gap_s in enumerate(gaps_s, 1):
+            f.advance(gap_s)
+            await call.token("x")
+            await f.client.reads('"content": "x"', number)
+        await call.finish(tokens)
+
+    return behave
+
+
+async def stream(f: Gateway, engine: Engine, gaps_s: tuple[float, ...], tokens: int) -> None:
+    engine.behaviour = paced(f, gaps_s, tokens)
+    await f.answered(STREAM)
+
+
+@pytest.mark.parametrize(
+    ("gaps_s", "tokens", "ttft_s", "tpot_s", "verdict"),
+    [
+        ((100, 10, 20, 30), 4, 100, 20, ("ok", "ok")),  # 60 s for 3 tokens after the first
+        ((100, 10, 20, 30), 7, 100, 10, ("ok", "ok")),  # the same 60 s for 6 of them
+        ((600, 10, 20, 30), 4, 600, 20, ("miss", "ok")),
+        ((600, 100, 200, 300), 4, 600, 200, ("miss", "miss")),
+        ((40, 60), 2, 40, 60, ("ok", "miss")),  # exchanged, both limits would be met
+        ((500, 50), 2, 500, 50, ("ok", "ok")),
+        ((501, 0), 2, 501, 0, ("miss", "ok")),
+    ],
+)
+async def test_ttft_and_tpot_of_a_stream_are_what_the_clock_says(
+    gaps_s, tokens, ttft_s, tpot_s, verdict
+):
+    engine = Engine("a")
+    async with direct(engine, slo=SLO) as f:
+        await stream(f, engine, gaps_s, tokens)
+        assert f.count("argosy_gateway_ttft_seconds_sum") == ttft_s
+        assert f.count("argosy_gateway_tpot_seconds_sum") == tpot_s
+        assert f.verdicts() == {verdict: 1}
+
+
+async def test_the_time_of_the_last_chunk_without_text_is_not_in_tpot():
+    async def late_end(call: Call) -> None:
+        await call.begin_stream()
+        for text in ("one", "two"):
+            await call.token(text)
+            await f.client.reads(text)
+            f.advance(10)
+        await call.finish(2)
+
+    async with direct(Engine("a", late_end), slo=SLO) as f:
+        await f.answered(STREAM)
+        assert f.count("argosy_gateway_tpot_seconds_sum") == 10
+
+
+async def test_a_request_that_meets_one_limit_is_not_among_those_that_meet_both():
+    engine = Engine("a")
+    async with direct(engine, slo=SLO) as f:
+        for gaps_s in ((100, 20), (100, 60), (600, 20), (600, 60), (600, 70)):
+            await stream(f, engine, gaps_s, 2)
+        assert f.verdicts() == {
+            ("ok", "ok"): 1,
+            ("ok", "miss"): 1,
+            ("miss", "ok"): 1,
+            ("miss", "miss"): 2,
+        }
+
+
+async def test_a_retry_does_not_restart_the_clock_of_a_stream():
+    async def slow_fault(call: Call) -> None:
+        f.advance(501)
+        engine.behaviour = answer
+        await fail(call)
+
+    engine = Engine("a", slow_fault)
+    async with direct(engine, slo=SLO) as f:
+        await f.answered(STREAM)
+        assert f.verdicts() == {("miss", "ok"): 1}
+
+
+async def test_time_in_the_queue_of_the_gateway_is_in_ttft():
+    a = Engine("a")
+    async with direct(a, slo=SLO) as f:
+        f.fleet.directory.put(a.endpoint(State.UNREADY))
+        client = f.ask(STREAM)
+        await f.until(lambda: f.fleet.relays)
+        f.advance(29)
+        f.fleet.directory.put(a.endpoint())
+        await client.whole
+        assert f.count("argosy_gateway_ttft_seconds_sum") == 29
+
+
+# Engines that report what cannot be.
+
+
+def slow(f: Gateway, usage: object, *, first: bytes = b"") -> Behaviour:
+    """Three tokens 100 s apart: twice as slow as the limit."""
+
+    async def behave(call: Call) -> None:
+        await call.begin_stream()
+        if first:
+            await call.event(first)
+        for number in range(3):
+            await call.token("x")
+            await f.client.reads('"content": "x"', number + 1)
+            f.advance(100)
+        if usage is not None:
+            await call.event(json.dumps({"choices": [], "usage": usage}).encode())
+        await call.event(b"[DONE]")
+
+    return behave
+
+
+def counted(prompt: object, completion: object) -> dict[str, object]:
+    return {"prompt_tokens": prompt, "completion_tokens": completion}
+
+
+USAGE = {
+    "honest": counted(500, 3),
+    "missing": None,
+    "empty": {},
+    "null": counted(None, None),
+    "text": counted("500", "3"),
+    "a list": [500, 3],
+    "true": counted(500, True),
+    "negative": counted(500, -3),
+    "a fraction": counted(500, 3.5),
+    "none": counted(500, 0),
+    "one": counted(500, 1),
+    "two": counted(500, 2),
+    "more than the bytes of the answer": counted(500, 100_000),
+    "more than fits a float": counted(500, 10**400),
+    "the prompt negative": counted(-1, 3),
+    "the prompt without end": counted(10**400, 3),
+}
+BELIEVED = {"honest": 3, "none": 0, "one": 1, "two": 2}
+
+
+@pytest.mark.parametrize("name", USAGE)
+async def test_no_count_of_tokens_turns_a_slow_stream_into_one_in_time(name):
+    engine = Engine("a")
+    async with direct(engine, slo=SLO) as f:
+        engine.behaviour = slow(f, USAGE[name])
+        await f.answered(STREAM)
+        assert f.verdicts() == {("ok", "miss"): 1}
+        assert f.count("argosy_gateway_tpot_seconds_sum") == 100
+        believed = name in BELIEVED
+        assert f.count("argosy_gateway_output_tokens_count") == believed
+        assert f.count("argosy_gateway_output_tokens_sum") == BELIEVED.get(name, 0)
+        assert f.count("argosy_gateway_prompt_tokens_sum") == (500 if believed else 0)
+        assert f.count("argosy_gateway_prompt_tokens_squared_total") == (250_000 if believed else 0)
+
+
+@pytest.mark.parametrize("name", sorted(USAGE.keys() - {"honest", "one", "two"}))
+async def test_no_count_of_tokens_turns_a_slow_whole_answer_into_one_in_time(name):
+    """300 s after its first token; the count decides only where it may be true."""
+
+    async def late(call: Call) -> None:
+        f.advance(310)
+        body = {"choices": [{"message": {"content": "x x x"}}], "usage": USAGE[name]}
+        await call.status(200, body, x_argosy_ttft_ms="10000")
+
+    async with direct(Engine("a", late), slo=SLO) as f:
+        await f.answered(WHOLE)
+        assert f.verdicts() == {("ok", "miss"): 1}
+
+
+@pytest.mark.parametrize(
+    "first",
+    [
+        json.dumps({"choices": [], "usage": counted(500, 3)}).encode(),
+        b'[{"usage":{"completion_tokens":9}}]',
+        b'{"usage":{"a":' + b"[" * 100_000 + b"}}",
+        b'{"usage":{',
+    ],
+    ids=["usage before the text", "a list", "nested deeply", "no JSON"],
+)
+async def test_events_in_another_order_or_form_change_no_verdict(first):
+    engine = Engine("a")
+    async with direct(engine, slo=SLO) as f:
+        engine.behaviour = slow(f, None, first=first)
+        client = await f.answered(STREAM)
+        assert client.text.endswith("data: [DONE]\n\n")
+        assert f.verdicts() == {("ok", "miss"): 1}
+        assert f.count("argosy_requests_completed_total", result="ok") == 1
+
+
+@pytest.mark.parametrize("reported", ["-1", "nan", "inf", "1e9", "510000.1", "soon", ""])
+async def test_a_first_token_that_cannot_be_is_as_late_as_the_answer(reported):
+    async def late(call: Call) -> None:
+        f.advance(510)
+        await call.status(200, {"choices": [], "usage": counted(5, 1)}, x_argosy_ttft_ms=reported)
+
+    async with direct(Engine("a", late), slo=SLO) as f:
+        await f.answered(WHOLE)
+        assert f.verdicts() == {("miss", "ok"): 1}
+
+
+async def test_text_after_done_is_of_no_account():
+    async def more(call: Call) -> None:
+        await call.begin_stream()
+        await call.token("x")
+        await f.client.reads("x")
+        await call.event(b"[DONE]")
+        await f.client.whole
+        f.advance(1000)
+        await call.token("y")
+
+    async with direct(Engine("a", more), slo=SLO) as f:
+        client = await f.answered(STREAM)
+        assert "y" not in client.text.replace("finish", "")
+        assert f.verdicts() == {("ok", "ok"): 1}

@@ -1,0 +1,262 @@
+"""What each event adds to the gateway's series, and what a scrape shows before any event.
+
+Names, labels and meanings are those of docs/metrics.md.
+"""
+
+import math
+
+import pytest
+from prometheus_client.parser import text_string_to_metric_families
+
+from argosy_gateway.accounting.metrics import Metrics
+from argosy_gateway.accounting.table import RetryReason
+from argosy_gateway.accounting.verdicts import Ending, Outcome, Slo
+from argosy_gateway.pods.endpoints import Endpoint, Role, State
+from argosy_gateway.wire.sse import Usage
+
+SLO = Slo(ttft_s=0.25, tpot_s=0.035)
+
+
+def samples(metrics):
+    """(name, label values in the order of their names) → value, as a scrape reads them."""
+    found = {}
+    for family in text_string_to_metric_families(metrics.exposition().decode()):
+        for s in family.samples:
+            if not s.name.startswith("process_"):
+                found[s.name, *(s.labels[k] for k in sorted(s.labels))] = s.value
+    return found
+
+
+def moved(metrics):
+    """What is not 0; buckets apart."""
+    return {k: v for k, v in samples(metrics).items() if v and not k[0].endswith("_bucket")}
+
+
+def outcome(ending, **times):
+    return Outcome(ending, 100.0, 103.0, **times)
+
+
+def end(metrics, ending, usage=None, mode="colocated", **times):
+    metrics.ended(outcome(ending, **times), role_mode=mode, usage=usage)
+
+
+SERVED = {"first_content_at": 100.125, "last_content_at": 102.125, "output_tokens": 5}
+ONE_SECOND = {"argosy_gateway_ttft_seconds_count": 1, "argosy_gateway_ttft_seconds_sum": 0.125}
+PACE = {"argosy_gateway_tpot_seconds_count": 1, "argosy_gateway_tpot_seconds_sum": 0.5}
+TOKENS = {
+    "argosy_gateway_prompt_tokens_count": 1,
+    "argosy_gateway_prompt_tokens_sum": 30,
+    "argosy_gateway_prompt_tokens_squared_total": 900,
+    "argosy_gateway_output_tokens_count": 1,
+    "argosy_gateway_output_tokens_sum": 5,
+}
+EVENTS = {
+    "accepted": (
+        lambda m: m.accepted(),
+        {
+            ("argosy_requests_received_total", "accepted"): 1,
+            "argosy_gateway_inflight_requests": 1,
+        },
+    ),
+    "refused for an error in it": (
+        lambda m: m.invalid(),
+        {("argosy_requests_received_total", "invalid"): 1},
+    ),
+    "shed": (
+        lambda m: m.shed(role_mode="disaggregated", received_at=100.0, now=100.0),
+        {
+            ("argosy_requests_received_total", "shed"): 1,
+            ("argosy_slo_requests_total", "default", "disaggregated", "miss", "miss"): 1,
+        },
+    ),
+    "sent again": (
+        lambda m: m.retried(RetryReason.BUSY),
+        {("argosy_gateway_retries_total", "busy"): 1},
+    ),
+    "not sent again": (
+        lambda m: m.retry_refused(),
+        {"argosy_gateway_retries_refused_total": 1},
+    ),
+    "served": (
+        lambda m: end(m, Ending.OK, Usage(30, 5), **SERVED),
+        {
+            "argosy_gateway_inflight_requests": -1,
+            ("argosy_requests_completed_total", "ok"): 1,
+            ("argosy_slo_requests_total", "default", "colocated", "miss", "ok"): 1,
+            **ONE_SECOND,
+            **PACE,
+            **TOKENS,
+        },
+    ),
+    "served without usage": (
+        lambda m: end(m, Ending.OK, mode="disaggregated", **SERVED),
+        {
+            "argosy_gateway_inflight_requests": -1,
+            ("argosy_requests_completed_total", "ok"): 1,
+            ("argosy_slo_requests_total", "default", "disaggregated", "miss", "ok"): 1,
+            **ONE_SECOND,
+            **PACE,
+        },
+    ),
+    "refused by the engine": (
+        lambda m: end(m, Ending.INVALID, Usage(30, 5), **SERVED),
+        {
+            "argosy_gateway_inflight_requests": -1,
+            ("argosy_requests_completed_total", "ok"): 1,
+        },
+    ),
+    "shed by the engine": (
+        lambda m: end(m, Ending.SHED),
+        {
+            "argosy_gateway_inflight_requests": -1,
+            ("argosy_requests_completed_total", "failed"): 1,
+            ("argosy_slo_requests_total", "default", "colocated", "miss", "miss"): 1,
+        },
+    ),
+    "lost in the middle": (
+        lambda m: end(m, Ending.FAILED, Usage(30, 5), **SERVED),
+        {
+            "argosy_gateway_inflight_requests": -1,
+            ("argosy_requests_completed_total", "failed"): 1,
+            ("argosy_slo_requests_total", "default", "colocated", "miss", "miss"): 1,
+            **ONE_SECOND,
+            **TOKENS,
+        },
+    ),
+    "left by its client": (
+        lambda m: end(m, Ending.CLIENT_GONE, first_content_at=100.5),
+        {
+            "argosy_gateway_inflight_requests": -1,
+            ("argosy_requests_completed_total", "client_gone"): 1,
+            ("argosy_slo_requests_total", "default", "colocated", "ok", "miss"): 1,
+            "argosy_gateway_ttft_seconds_count": 1,
+            "argosy_gateway_ttft_seconds_sum": 0.5,
+        },
+    ),
+}
+"""Labels stand in the order of their names: class, role_mode, tpot, ttft."""
+
+
+@pytest.mark.parametrize("event", EVENTS)
+def test_each_event_moves_these_series_by_these_amounts_and_no_others(event):
+    happens, expected = EVENTS[event]
+    metrics = Metrics(SLO)
+    happens(metrics)
+    assert moved(metrics) == {
+        key if isinstance(key, tuple) else (key,): value for key, value in expected.items()
+    }
+
+
+def test_without_an_slo_no_verdict_is_counted():
+    metrics = Metrics(None)
+    end(metrics, Ending.FAILED)
+    metrics.shed(role_mode="colocated", received_at=100.0, now=100.0)
+    assert not [key for key in moved(metrics) if key[0] == "argosy_slo_requests_total"]
+
+
+def test_every_label_value_exists_with_0_from_the_start():
+    """rate() over a series that appears with its first event misses that event."""
+    shown = samples(Metrics(SLO))
+    zeros = {key: value for key, value in shown.items() if not key[0].endswith("_bucket")}
+    assert set(zeros.values()) == {0.0}
+    labelled = {key for key in zeros if len(key) > 1}
+    modes, met = ("colocated", "disaggregated"), ("ok", "miss")
+    reasons = ("connect", "draining", "closed", "server_error", "busy", "wrong_pod")
+    roles, states = ("prefill", "decode", "colocated"), ("serving", "draining", "unready")
+    received, completed = ("accepted", "shed", "invalid"), ("ok", "failed", "client_gone")
+    assert labelled == {
+        *(("argosy_requests_received_total", value) for value in received),
+        *(("argosy_requests_completed_total", value) for value in completed),
+        *(
+            ("argosy_slo_requests_total", "default", mode, tpot, ttft)
+            for mode in modes
+            for tpot in met
+            for ttft in met
+        ),
+        *(("argosy_gateway_retries_total", reason) for reason in reasons),
+        *(("argosy_gateway_endpoints", role, state) for role in roles for state in states),
+    }
+    assert {key for key in zeros if len(key) == 1} == {
+        ("argosy_gateway_inflight_requests",),
+        ("argosy_gateway_retries_refused_total",),
+        ("argosy_gateway_prompt_tokens_squared_total",),
+        *(
+            (f"argosy_gateway_{name}_{part}",)
+            for name in ("ttft_seconds", "tpot_seconds", "prompt_tokens", "output_tokens")
+            for part in ("count", "sum")
+        ),
+    }
+
+
+def edges(metrics, name):
+    found = [key[1] for key in samples(metrics) if key[0] == f"{name}_bucket"]
+    return sorted(map(float, found))
+
+
+@pytest.mark.parametrize(
+    ("name", "without", "limit"),
+    [
+        ("argosy_gateway_ttft_seconds", (23, 0.005, 60.0), 0.25),
+        ("argosy_gateway_tpot_seconds", (21, 0.001, 2.0), 0.035),
+        ("argosy_gateway_prompt_tokens", (16, 1.0, 100_000.0), None),
+        ("argosy_gateway_output_tokens", (16, 1.0, 100_000.0), None),
+    ],
+)
+def test_the_limit_of_the_slo_is_an_edge_of_its_own_histogram_alone(name, without, limit):
+    """So that the share of requests that meet it is exact."""
+    *plain, last = edges(Metrics(None), name)
+    assert (len(plain), plain[0], plain[-1], last) == (*without, math.inf)
+    added = set(edges(Metrics(SLO), name)) - set(plain) - {math.inf}
+    assert added == ({limit} if limit else set())
+    assert len(edges(Metrics(SLO), name)) == len(plain) + 1 + bool(limit)
+
+
+def test_a_request_exactly_at_the_limit_is_in_the_limits_bucket():
+    metrics = Metrics(SLO)
+    end(metrics, Ending.OK, first_content_at=100.25, last_content_at=100.25, output_tokens=1)
+    shown = samples(metrics)
+    assert shown["argosy_gateway_ttft_seconds_bucket", "0.25"] == 1
+    assert shown["argosy_gateway_ttft_seconds_bucket", "0.2"] == 0
+
+
+def test_a_limit_that_is_an_edge_already_adds_none():
+    metrics = Metrics(Slo(ttft_s=0.2, tpot_s=0.05))
+    assert len(edges(metrics, "argosy_gateway_ttft_seconds")) == 23 + 1
+    assert len(edges(metrics, "argosy_gateway_tpot_seconds")) == 21 + 1
+
+
+def pod(name, role, state):
+    return Endpoint(name, name, "10.0.0.1", role, "r", state)
+
+
+def test_a_scrape_counts_the_known_pods_by_role_and_state_as_they_are_now():
+    metrics = Metrics(SLO)
+    known = [
+        pod("p1", Role.PREFILL, State.SERVING),
+        pod("p2", Role.PREFILL, State.SERVING),
+        pod("d1", Role.DECODE, State.SERVING),
+        pod("d2", Role.DECODE, State.DRAINING),
+        pod("c1", Role.COLOCATED, State.UNREADY),
+    ]
+    name = "argosy_gateway_endpoints"
+    metrics.count_endpoints(known)
+    assert moved(metrics) == {
+        (name, "prefill", "serving"): 2,
+        (name, "decode", "serving"): 1,
+        (name, "decode", "draining"): 1,
+        (name, "colocated", "unready"): 1,
+    }
+    metrics.count_endpoints(known[2:3])
+    assert moved(metrics) == {(name, "decode", "serving"): 1}
+
+
+def test_a_scrape_names_type_and_meaning_and_no_time_of_creation():
+    text = Metrics(SLO).exposition().decode()
+    assert "# TYPE argosy_requests_received_total counter\n" in text
+    assert "# HELP argosy_requests_received_total Requests, by what was decided" in text
+    assert "# TYPE argosy_gateway_endpoints gauge\n" in text
+    assert "# HELP argosy_gateway_endpoints Engine pods that this gateway knows\n" in text
+    assert "# TYPE argosy_gateway_ttft_seconds histogram\n" in text
+    assert "# HELP argosy_gateway_ttft_seconds From a request's first byte" in text
+    assert "process_cpu_seconds_total " in text
+    assert "_created" not in text
