@@ -1,19 +1,16 @@
 """Real weights: a sensible answer, and the same one from prefill and decode apart."""
 
-import os
-from pathlib import Path
-
 import pytest
 
+from local.weights.smollm2 import complete, default_out
 from tests.engine_torch.engines import engine
 
 pytestmark = [pytest.mark.torch, pytest.mark.slow]
-CACHE = Path(os.environ.get("ARGOSY_CACHE") or Path.home() / ".cache" / "argosy")
-MODEL = CACHE / "models" / "SmolLM2-135M-Instruct"
+MODEL = default_out()
 PROMPT = "The capital of France is"
 
 
-@pytest.mark.skipif(not MODEL.is_dir(), reason="python -m local.weights.smollm2 makes the folder")
+@pytest.mark.skipif(not complete(MODEL), reason="no weights: python -m local.weights.smollm2")
 def test_the_capital_of_france_is_paris_apart_and_together(tmp_path):
     with (
         engine(MODEL, "prefill", tmp_path / "p.log") as prefill,

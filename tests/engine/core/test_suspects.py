@@ -31,6 +31,22 @@ def test_requests_that_were_under_way_when_it_failed_count_as_one_failure():
     assert suspects.may_ask(A, 7.0)
 
 
+def test_an_answer_of_an_engine_without_suspicion_changes_nothing():
+    suspects = Suspects()
+    suspects.answered(A)
+    assert suspects.may_ask(A, 0.0)
+
+
+def test_a_failure_of_the_same_moment_counts_and_one_that_was_asked_before_does_not():
+    suspects = Suspects()
+    suspects.failed(A, asked_s=5.0, now=5.0)
+    suspects.failed(A, asked_s=4.9, now=5.0)
+    assert suspects.trusts(A, 7.0)
+    suspects.failed(A, asked_s=5.0, now=7.0)
+    assert not suspects.trusts(A, 10.9)
+    assert suspects.trusts(A, 11.0)
+
+
 def test_an_answer_ends_all_suspicion_and_a_refusal_lasts_a_second():
     suspects = Suspects()
     suspects.failed(A, asked_s=0.0, now=5.0)
