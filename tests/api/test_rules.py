@@ -83,6 +83,7 @@ def rules(schema):
     return found
 
 
+@pytest.mark.slow
 def test_every_rule_has_a_spec_that_breaks_it():
     seen = {
         sentence

@@ -24,6 +24,36 @@ from tests.engine.processes import sim_engines
 
 ASKED = (*GATEWAY_SERIES, *TRANSFER_SERIES, *ENGINE_SERIES)
 QUANTILES = (f"{samples.TTFT}_bucket", f"{samples.TPOT}_bucket")
+VLLM = {
+    "vllm:cache_config_info": "gauge",
+    "vllm:e2e_request_latency_seconds": "histogram",
+    "vllm:generation_tokens_total": "counter",
+    "vllm:inter_token_latency_seconds": "histogram",
+    "vllm:iteration_tokens_total": "histogram",
+    "vllm:kv_cache_usage_perc": "gauge",
+    "vllm:num_preemptions_total": "counter",
+    "vllm:num_requests_running": "gauge",
+    "vllm:num_requests_waiting": "gauge",
+    "vllm:num_requests_waiting_by_reason": "gauge",
+    "vllm:prefix_cache_hits_total": "counter",
+    "vllm:prefix_cache_queries_total": "counter",
+    "vllm:prompt_tokens_by_source_total": "counter",
+    "vllm:prompt_tokens_cached_total": "counter",
+    "vllm:prompt_tokens_total": "counter",
+    "vllm:request_decode_time_seconds": "histogram",
+    "vllm:request_generation_tokens": "histogram",
+    "vllm:request_inference_time_seconds": "histogram",
+    "vllm:request_num_preemptions": "histogram",
+    "vllm:request_params_max_tokens": "histogram",
+    "vllm:request_prefill_time_seconds": "histogram",
+    "vllm:request_prompt_tokens": "histogram",
+    "vllm:request_queue_time_seconds": "histogram",
+    "vllm:request_success_total": "counter",
+    "vllm:request_time_per_output_token_seconds": "histogram",
+    "vllm:time_to_first_token_seconds": "histogram",
+}
+"""vLLM's names that we promise, as dashboards and alerts of its users have them. Removing a line
+breaks them: it is a change for the changelog."""
 SEAMS = (Path(__file__).parents[2] / "designs/0001-seams.md").read_text()
 CHAPTER = SEAMS.partition("## 5.")[2].partition("## 6.")[0]
 SIDES = {"gateway": "Gateway:", "engine": "Engine (", "operator": "Operator:"}
@@ -104,6 +134,17 @@ def test_an_engine_exposes_exactly_the_rows_of_its_table():
 def test_a_gateway_exposes_exactly_the_rows_of_its_table():
     page = Metrics(Slo(ttft_s=0.25, tpot_s=0.06)).exposition().decode()
     assert_exactly(gateway_table.SERIES, page, ignored=("process_",))
+
+
+def test_an_engine_exposes_every_vllm_name_of_the_golden_list_and_no_other():
+    with sim_engines("prefill") as (started,):
+        page = started.page("/metrics").text
+    exposed = {
+        line.split()[2]: line.split()[3]
+        for line in page.splitlines()
+        if line.startswith("# TYPE vllm:")
+    }
+    assert exposed == VLLM
 
 
 def test_engines_expose_nothing_under_our_prefix_that_clashes_with_the_gateway(engine, gateway):

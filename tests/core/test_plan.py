@@ -2,8 +2,11 @@
 
 from dataclasses import replace
 
+import pytest
+
 from argosy_operator.core.fleet import names
 from argosy_operator.core.fleet.actions import Apply, Create, Delete, HastenDrain, Scale
+from argosy_operator.core.plan import plan
 from tests.support.model import Model, condition, converged, fleet
 
 PAIR = {"prefill": {"replicas": {"min": 1, "max": 4}}, "decode": {"replicas": {"min": 2, "max": 4}}}
@@ -44,6 +47,16 @@ def test_a_paused_fleet_is_only_looked_at() -> None:
     model.edit(paused=True, engine={"image": "engine:2"})
     assert model.round().actions == ()
     assert condition(model, "Reconciling").reason == "Paused"
+
+
+def test_a_paused_fleet_puts_nothing_back_and_tells_of_no_change() -> None:
+    model = converged()
+    model.edit(paused=True)
+    model.converge()
+    model.scale_role("colocated", 3)
+    del model.children["Service", "chat"]
+    planned = plan(model.snapshot())
+    assert planned.actions == planned.events == ()
 
 
 def test_a_foreign_namesake_is_named_and_everything_else_goes_on() -> None:
@@ -128,6 +141,7 @@ def test_a_recall_that_no_engine_heard_leaves_no_pod_unready() -> None:
     assert all(pod.ready for pod in model.pods.values())
 
 
+@pytest.mark.slow
 def test_a_drain_order_is_repeated_while_it_is_meant() -> None:
     model = converged(
         roles={"colocated": {"replicas": {"min": 1, "max": 4}}},

@@ -46,7 +46,7 @@ def _measure(cluster: Cluster, fleets: int, away_s: float) -> dict[str, Any]:
     kube.kubectl("create", "namespace", NAMESPACE)
     for number in range(fleets):
         _create(kube, f"chat-{number}")
-    one = Operator(kube, NAMESPACE, "one")
+    one = Operator(kube.kubeconfig, NAMESPACE, "one")
     figures: dict[str, Any] = {"fleets": fleets, "load": os.getloadavg()[0]}
     try:
         figures |= _watch_start(kube, one, fleets)
@@ -97,7 +97,7 @@ def _watch_start(kube: Kube, operator: Operator, fleets: int) -> dict[str, Any]:
 def _without_server(
     cluster: Cluster, kube: Kube, leader: Operator, away_s: float
 ) -> dict[str, Any]:
-    standby = Operator(kube, NAMESPACE, "two")
+    standby = Operator(kube.kubeconfig, NAMESPACE, "two")
     while not standby.metric("process_start_time_seconds"):
         time.sleep(0.2)
     cluster.send_signal("kube-apiserver", signal.SIGSTOP)

@@ -12,27 +12,35 @@ import sys
 import time
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import httpx
 
-from local.demo.kube import Kube, is_ready
+from local.demo.kube import Kube, await_answer, condition, is_ready
+
+if TYPE_CHECKING:
+    from local.cluster.cluster import Cluster
 
 GROUP = "/apis/serving.argosy.dev/v1alpha1"
+ROUNDS = "argosy_operator_reconcile_total"
+WRITES = "argosy_operator_writes_total"
+DECISIONS = "argosy_operator_decisions_total"
 ARGOSY = Path(sys.executable).parent / "argosy"
 
 
 class Operator:
     """One process of `argosy operator run` that looks after one namespace."""
 
-    def __init__(self, kube: Kube, namespace: str, name: str) -> None:
+    def __init__(self, kubeconfig: Path, namespace: str, name: str, *more: str) -> None:
+        """`more` are further flags."""
         with socket.socket() as free:
             free.bind(("127.0.0.1", 0))
             self.port = free.getsockname()[1]
         words = ("operator", "run", "--namespace", namespace, "--lease-namespace", namespace)
+        words = (*words, *more)
         self.name = name
         self.process = subprocess.Popen(
-            [ARGOSY, *words, "--metrics-port", str(self.port), "--kubeconfig", kube.kubeconfig],
+            [ARGOSY, *words, "--metrics-port", str(self.port), "--kubeconfig", kubeconfig],
             env={**os.environ, "POD_NAME": name},
             stderr=subprocess.DEVNULL,
         )
@@ -67,13 +75,21 @@ class Operator:
 class World:
     """A namespace with one fleet `chat` and any number of operators."""
 
-    def __init__(self, kube: Kube, namespace: str) -> None:
-        self.kube, self.namespace = kube, namespace
+    def __init__(self, cluster: "Cluster", kube: Kube, namespace: str) -> None:
+        self.cluster, self.kube, self.namespace = cluster, kube, namespace
         self.operators: list[Operator] = []
 
-    def operator(self, name: str = "one") -> Operator:
-        self.operators.append(Operator(self.kube, self.namespace, name))
+    def operator(self, name: str = "one", *more: str, kubeconfig: Path | None = None) -> Operator:
+        """One more operator; with the cluster's own kubeconfig unless another one is given."""
+        given = kubeconfig or self.kube.kubeconfig
+        self.operators.append(Operator(given, self.namespace, name, *more))
         return self.operators[-1]
+
+    def url(self) -> str:
+        """The fleet's gateway on loopback, once the Service reaches it."""
+        return await_answer(
+            f"http://127.0.0.1:{self.cluster.host_port('chat', 80, self.namespace)}"
+        )
 
     def kubectl(self, *words: str, given: str | None = None) -> str:
         return self.kube.kubectl("-n", self.namespace, *words, given=given)
@@ -86,6 +102,10 @@ class World:
         }
         root = groups.get(kind, "/api/v1")
         return self.kube.get(f"{root}/namespaces/{self.namespace}/{kind}/{name}")
+
+    def condition(self, kind: str) -> dict[str, Any]:
+        """One condition of the fleet; empty when it is not there."""
+        return condition(self.fleet(), kind)
 
     def fleet(self) -> dict[str, Any]:
         return self.get("servingdeployments", "chat") or {"metadata": {}}
@@ -100,6 +120,38 @@ class World:
 
     def until_ready(self) -> None:
         self.until("Ready", lambda: is_ready(self.fleet()), 40)
+
+    def within_a_round(
+        self, what: str, cause: Callable[[], Any], effect: Callable[[], Any], counter: str = ROUNDS
+    ) -> None:
+        """The first round that begins after `cause` holds brings the `effect`.
+
+        A round that runs at that moment may have read what was before, so the second round that
+        ends must have it. `counter` counts the rounds that can see the cause.
+        """
+        self.until(f"the cause of {what}", cause)
+        operator = self.operators[-1]
+        before = operator.metric(counter)
+        deadline = time.monotonic() + 30
+        while time.monotonic() < deadline:
+            ended = operator.metric(counter)
+            if effect():
+                return
+            assert ended < before + 2, f"{what}: not by the next round: {self.fleet()['status']}"
+            time.sleep(0.05)
+        raise AssertionError(f"{what}: no round for 30 s: {self.fleet().get('status')}")
+
+    def until_at_rest(self) -> None:
+        """Until a round of the newest operator, which an annotation causes, writes nothing."""
+        operator = self.operators[-1]
+
+        def rested() -> bool:
+            writes, rounds = operator.metric(WRITES), operator.metric(ROUNDS)
+            self.kubectl("annotate", "sd", "chat", "--overwrite", f"tests/seen={rounds:g}")
+            self.until("a round", lambda: operator.metric(ROUNDS) > rounds)
+            return operator.metric(WRITES) == writes
+
+        self.until("a round without a write", rested)
 
     def until_seen(self) -> None:
         """Until status speaks about the newest generation."""

@@ -28,5 +28,6 @@ def test_without_an_operator_the_plan_names_what_is_missing_and_creates_nothing(
     (operator,) = running.operators
     operator.stop()
     running.kubectl("delete", "service", "chat")
+    assert running.get("services", "chat") is None, "an operator is left and put it back"
     for _ in range(2):
         assert explained(running)["actions"] == ["Apply Service/chat"]

@@ -144,6 +144,7 @@ def test_a_bare_pod_with_our_labels_is_neither_counted_nor_marked(running):
 
 
 def test_a_restarted_operator_writes_nothing_at_a_fixed_point(running):
+    running.until_at_rest()
     running.operators[0].stop()
     fleet = running.fleet()
     second = running.operator("two")

@@ -83,6 +83,57 @@ def test_a_revision_stays_the_same_over_releases():
     assert revision(fleet(), engine_image="engine:1") == "f0594faf"
 
 
+def test_the_revision_of_a_disaggregated_fleet_is_made_of_these_fields():
+    one = fleet(
+        model={"uri": "pvc://models/org/llama", "servedName": "org/llama"},
+        engine={
+            "dtype": "bfloat16",
+            "maxModelLen": 4096,
+            "maxNumSeqs": 64,
+            "maxNumBatchedTokens": 1024,
+            "maxBodyBytes": 20_000_000,
+            "args": ["--block-size=32"],
+            "env": [{"name": "OMP_NUM_THREADS", "value": "4"}],
+        },
+        roles={"decode": {"resources": {"gpu": 2, "cpu": "8", "memory": "64Gi"}}},
+        kvTransfer={"leaseSeconds": 20, "timeout": "2500ms"},
+    )
+    assert fields(one, engine_image="engine:1") == {
+        "template": 3,
+        "image": "engine:1",
+        "model": "pvc://models/org/llama",
+        "servedName": "org/llama",
+        "dtype": "bfloat16",
+        "maxModelLen": 4096,
+        "maxNumSeqs": 64,
+        "maxNumBatchedTokens": 1024,
+        "maxBodyBytes": 20_000_000,
+        "args": ["--block-size=32"],
+        "env": [["OMP_NUM_THREADS", "4"]],
+        "roles": {
+            "prefill": {"gpu": 1},
+            "decode": {"gpu": 2, "cpu": "8", "memory": "64Gi"},
+        },
+        "kvTransfer": {"leaseSeconds": 20, "timeout": "2500ms"},
+    }
+
+
+def test_the_revision_of_a_simulated_fleet_is_made_of_these_fields():
+    one = fleet(model={"uri": "sim://x"}, mode="colocated", engine={"image": "own:2"})
+    made = fields(one, engine_image="engine:1")
+    assert (made["image"], made["servedName"], made["kvTransfer"]) == ("own:2", "chat", None)
+    assert made["roles"] == {"colocated": {"gpu": 1}}
+
+
+@pytest.mark.parametrize(
+    ("timeout", "seconds"), [("1", 1), ("2", 2), ("86400", 86400), ("0", 77), ("86401", 77)]
+)
+def test_a_drain_timeout_on_a_deployment_counts_within_the_bounds_of_the_spec(timeout, seconds):
+    """docs/bounds.md: drain.timeout is 1s to 24h."""
+    live = {"metadata": {"annotations": {DRAIN_TIMEOUT: timeout}}}
+    assert drain_timeout_s(fleet(drain={"timeout": "77s"}), live) == seconds
+
+
 def test_a_changed_template_raises_its_number():
     """Otherwise an upgrade of the operator would replace running pods in place, unpaired."""
     texts = [template_of(role) for role in ("prefill", "decode")]

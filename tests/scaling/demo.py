@@ -52,6 +52,7 @@ def seen(run: Run) -> list[score.Seen]:
             ttft_s=r.first - r.arrived,
             tpot_s=(r.last - r.first) / (r.output - 1) if r.output > 1 else None,
             tokens=r.output,
+            ended_s=r.last - START,
         )
         for r, _ in run.requests
     ]

@@ -26,7 +26,13 @@ def fleet() -> dict[str, object]:
         "boundBy": str(tick.decision.rule.value),
         "from": {t.role: t.current for t in targets},
         "to": {t.role: t.replicas for t in targets},
-        "record": {"decision": to_json(tick.decision), "goals": to_json(demo.goals())},
+        "record": {
+            "state": to_json(tick.before),
+            "observations": to_json(tick.observations),
+            "goals": to_json(demo.goals()),
+            "now": tick.at,
+            "decision": to_json(tick.decision),
+        },
     }
     return {"metadata": {"name": "a"}, "status": {"autoscaling": {"lastDecision": last}}}
 
@@ -37,6 +43,43 @@ def test_text_says_what_moved_by_which_rule_and_why_not_fewer_nor_more() -> None
     assert "Demand" in text
     assert "why not fewer: below the goal of 90%" in text
     assert "why not more: fewer suffice" in text
+
+
+def edited(*path: object, to: object) -> str:
+    """What is printed after one value of the last decision was edited by hand."""
+    found = json.loads(json.dumps(fleet()))
+    part = found["status"]["autoscaling"]["lastDecision"]
+    for key in path[:-1]:
+        part = part[key]
+    assert part[path[-1]] != to
+    part[path[-1]] = to
+    return explanation(found)
+
+
+def test_a_record_as_the_operator_wrote_it_replays_without_a_word() -> None:
+    assert "replay" not in explanation(json.loads(json.dumps(fleet())))
+
+
+@pytest.mark.parametrize(
+    ("path", "to", "said"),
+    [
+        (("to", "prefill"), 4000, "deciding again from the record gives prefill"),
+        (("record", "goals", "slo", "ttft_s"), 0.001, "deciding again from the record gives"),
+        (
+            ("record", "decision", "numbers", "margin"),
+            9.0,
+            "deciding again from the record gives other numbers",
+        ),
+        (("record", "observations", "metrics"), "none", "the record's inputs cannot be read"),
+        (("record", "now"), None, "the record's inputs cannot be read"),
+    ],
+)
+def test_a_record_that_was_edited_by_hand_does_not_replay_and_explain_says_so(
+    path: tuple[object, ...], to: object, said: str
+) -> None:
+    text = edited(*path, to=to)
+    assert f"This record does not replay: {said}" in text
+    assert "edited by hand" in text
 
 
 def test_json_is_the_status_unchanged() -> None:

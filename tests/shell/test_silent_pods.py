@@ -93,6 +93,7 @@ def test_pods_that_are_away_in_thousands_are_asked_in_turn() -> None:
     run(main())
 
 
+@pytest.mark.slow
 async def test_an_engine_that_drips_its_answer_costs_no_more_than_a_silent_one(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:

@@ -50,8 +50,8 @@ class Namespace:
         return [obj for obj in self.objects if obj["kind"] == kind]
 
 
-async def seen(*pods: dict[str, Any]) -> Snapshot:
-    """A fleet of one Deployment with one ReplicaSet, and these pods."""
+async def seen(*others: dict[str, Any]) -> Snapshot:
+    """A fleet of one Deployment with one ReplicaSet, and these objects."""
     spec = {"replicas": 1}
     deployment = thing("Deployment", NAME, "ServingDeployment", "fleet-1", spec=spec)
     deployment["metadata"]["resourceVersion"] = "1"
@@ -61,7 +61,7 @@ async def seen(*pods: dict[str, Any]) -> Snapshot:
         thing("ReplicaSet", "other-7c9", "Deployment", "uid-other"),
         thing("ReplicaSet", "bare"),
     )
-    namespace = Namespace(deployment, foreign, *sets, *pods)
+    namespace = Namespace(deployment, foreign, *sets, *others)
     sources = Sources(namespace, None, None, IMAGES)  # type: ignore[arg-type]
     return await gather(sources, fleet(), LoopMemory(), Clock(1e6, 50.0))
 
@@ -86,6 +86,46 @@ async def test_only_pods_of_our_deployments_are_counted_and_marked(stranger: Any
     assert [pod.name for pod in s.pods] == ["ours"]
     p = plan(s)
     assert status_of(s, p.draft, ()).columns.decode == "1/1"
+
+
+def of_gateway(kind: str, owner: str, created: str, **more: Any) -> dict[str, Any]:
+    obj = thing(kind, "chat-gateway", "ServingDeployment", owner, **more)
+    obj["metadata"]["creationTimestamp"] = created
+    return obj
+
+
+DEPLOYMENT = ("Deployment", "chat-gateway")
+OLD, NEW = "2026-01-02T03:00:00Z", "2026-01-02T04:00:00Z"
+
+
+@pytest.mark.parametrize(
+    ("account", "deployment", "named"),
+    [
+        ("fleet-1", "fleet-1", "uid-chat-gateway"),
+        ("fleet-1", "of-another", None),
+        ("of-another", "fleet-1", None),
+        ("of-another", "of-another", None),
+    ],
+)
+async def test_the_gateways_pods_name_no_account_on_account_of_a_strangers_object(
+    account: str, deployment: str, named: str | None
+) -> None:
+    """A stranger's Deployment under the gateway's name is not read: its spec may hold anything."""
+    template = {"template": {"metadata": {}}} if deployment == "fleet-1" else {}
+    s = await seen(
+        of_gateway("ServiceAccount", account, NEW),
+        of_gateway("Deployment", deployment, OLD, spec=template),
+    )
+    wanted = next(o for o in s.wanted if (o["kind"], o["metadata"]["name"]) == DEPLOYMENT)
+    annotations = wanted["spec"]["template"]["metadata"]["annotations"]
+    assert annotations.get("serving.argosy.dev/account") == named
+
+
+async def test_a_strangers_deployment_sets_no_drain_timeout_of_an_engine() -> None:
+    """Under our name, it carries the annotation from which ours would keep its own."""
+    stranger = thing("Deployment", NAME, "ServingDeployment", "of-another", spec={})
+    stranger["metadata"]["annotations"] = {"serving.argosy.dev/drain-timeout-s": "7"}
+    assert (await seen(stranger)).engines == (await seen()).engines
 
 
 def test_a_large_number_of_gpus_is_read_as_kubernetes_writes_it() -> None:

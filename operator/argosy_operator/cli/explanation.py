@@ -6,6 +6,7 @@ Pure; `cli/explain.py` fetches the object and prints the text.
 
 import json
 
+from argosy_operator.cli.replay import difference
 from argosy_operator.core.fleet.objects import Object
 from argosy_operator.core.scaling.decision import MEANING, Rule
 
@@ -108,6 +109,11 @@ def _decision(last: Object) -> list[str]:
     decision = (last.get("record") or {}).get("decision")
     if decision is None:
         return [*lines, *([last["message"]] if last.get("message") else [])]
+    if (why := difference(last)) is not None:
+        lines.append(
+            f"This record does not replay: {why}. It was edited by hand, or another version of the "
+            "operator made it."
+        )
     lines += ["", f"  {'role':<10} {'replicas':>10} {'for the load':>13}  rule"]
     for target in decision["targets"]:
         before, after = target["current"], target["replicas"]

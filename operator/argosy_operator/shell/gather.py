@@ -93,14 +93,15 @@ def compose(
     """The snapshot: what was read, and what is rendered for the fleet. Pure."""
     digits = revision(fleet, engine_image=images.engine)
     engines: dict[RoleName, Object] = {}
+    owned = _owned(seen.children, fleet)
     front = names.gateway(fleet.name)
     account = gateway.account_of(
-        seen.children.get(("ServiceAccount", front)), seen.children.get(("Deployment", front))
+        owned.get(("ServiceAccount", front)), owned.get(("Deployment", front))
     )
     wanted: list[Object] = list(gateway.objects(fleet, images, account=account))
     for name, _ in fleet.spec.active_roles():
         wanted += role.objects(fleet, name)
-        live = seen.children.get(("Deployment", names.engine_deployment(fleet.name, name, digits)))
+        live = owned.get(("Deployment", names.engine_deployment(fleet.name, name, digits)))
         engines[name] = workload.deployment(EnginePod.of(fleet, name, digits, images, live))
     return Snapshot(
         fleet=fleet,
@@ -147,10 +148,12 @@ async def _nothing() -> None:
     return None
 
 
-def _deployments(children: dict[ChildKey, Object], fleet: ServingDeployment) -> set[str]:
+def _owned(children: Mapping[ChildKey, Object], fleet: ServingDeployment) -> dict[ChildKey, Object]:
+    """The fleet's own. An object of another owner may have a child's name and its labels."""
+    return {key: child for key, child in children.items() if is_owned(child, fleet.metadata.uid)}
+
+
+def _deployments(children: Mapping[ChildKey, Object], fleet: ServingDeployment) -> set[str]:
     """Uids of the fleet's Deployments."""
-    return {
-        child["metadata"]["uid"]
-        for (kind, _), child in children.items()
-        if kind == "Deployment" and is_owned(child, fleet.metadata.uid)
-    }
+    owned = _owned(children, fleet)
+    return {child["metadata"]["uid"] for (kind, _), child in owned.items() if kind == "Deployment"}

@@ -5,7 +5,12 @@ import pytest
 from argosy_operator.core.fleet.actions import Apply, Scale, key_of
 from argosy_operator.core.fleet.events import EventReason
 from argosy_operator.core.fleet.snapshot import role_of
-from argosy_operator.core.reconcile.field_conflicts import FREE, LONGEST_PAUSE_S, QUIET_S
+from argosy_operator.core.reconcile.field_conflicts import (
+    FREE,
+    LONGEST_PAUSE_S,
+    QUIET_S,
+    pause_s,
+)
 from tests.support.model import Model, condition, converged
 
 SERVICE = ("Service", "chat")
@@ -121,3 +126,50 @@ def test_a_number_that_another_scaler_turns_each_time_is_put_back_ever_more_slow
         writes += sum(isinstance(action, Scale) for action in model.round().actions)
         model.tick(0.1)
     assert FREE <= writes <= FREE + 5
+
+
+@pytest.mark.parametrize(
+    ("times", "waits_s"),
+    [(1, 0), (4, 0), (5, 1), (6, 2), (7, 4), (8, 8), (9, 16), (10, 32), (11, 60), (5000, 60)],
+)
+def test_five_reverts_are_free_and_then_each_waits_twice_as_long(times: int, waits_s: int) -> None:
+    assert pause_s(times, 60.0) == waits_s
+    assert pause_s(times, 5.0) == min(waits_s, 5), "a child that is missing"
+
+
+def test_the_event_says_how_often_it_happened_and_how_long_the_next_revert_waits() -> None:
+    model, told = converged(), []
+    for _ in range(12):
+        alice_edits(model)
+        waiting = model.round()
+        if is_edited(model):
+            model.tick(waiting.wake_s)
+            waiting = model.round()
+        told += [event.message.partition(" instead")[2] for event in waiting.events]
+        assert not is_edited(model)
+    assert told == [
+        "",
+        ". This happened 5 times in a row: the next put-back waits 1 s",
+        ". This happened 6 times in a row: the next put-back waits 2 s",
+        ". This happened 7 times in a row: the next put-back waits 4 s",
+        ". This happened 8 times in a row: the next put-back waits 8 s",
+        ". This happened 9 times in a row: the next put-back waits 16 s",
+        ". This happened 10 times in a row: the next put-back waits 32 s",
+        ". This happened again and again: the next put-back waits 60 s",
+    ]
+
+
+def test_a_conflict_is_over_after_five_quiet_minutes_and_not_before() -> None:
+    model = converged()
+    alice_edits(model)
+    model.round()
+    began = model.now
+    assert [c.times for c in model.memory.field_conflicts.values()] == [1]
+    model.now = began + 299.0
+    planned = model.round()
+    assert [c.cause for c in planned.memory.field_conflicts.values()] == [
+        "alice changed spec.ports.name=http.targetPort of Service chat"
+    ]
+    assert planned.wake_s == 1.0
+    model.now = began + 300.0
+    assert model.round().memory.field_conflicts == {}

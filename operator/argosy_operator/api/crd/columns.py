@@ -9,8 +9,8 @@ def _column(name: str, path: str, description: str, kind: str = "string") -> dic
 
 FLEET_COLUMNS = [
     _column("Mode", ".status.mode", "Mode in effect"),
-    _column("P", ".status.columns.prefill", "Prefill pods ready/desired"),
-    _column("D", ".status.columns.decode", "Decode pods ready/desired"),
+    _column("P", ".status.columns.prefill", "Prefill pods serving/desired"),
+    _column("D", ".status.columns.decode", "Decode pods serving/desired"),
     _column("GPUs", ".status.columns.gpus", "GPUs held"),
     _column("SLO", ".status.columns.slo", "Met, AtRisk, Missed, Idle, Unknown or None"),
     _column("Attain", ".status.goodput.attainment", "Share of requests that met both targets"),

@@ -128,9 +128,9 @@ class Columns(ApiModel):
     """Texts that `kubectl get` prints."""
 
     prefill: Short = ""
-    """Prefill pods, ready/desired. Of a colocated fleet: its pods."""
+    """Prefill pods, serving/desired. Of a colocated fleet: its pods."""
     decode: Short = ""
-    """Decode pods, ready/desired. Of a colocated fleet: its pods."""
+    """Decode pods, serving/desired. Of a colocated fleet: its pods."""
     gpus: Short = ""
     """GPUs that the fleet's pods hold or wait for."""
     slo: Short = ""

@@ -96,7 +96,8 @@ def manifest(fleet: ServingDeployment, event: Event, now: float, reporter: str) 
         "action": "Reconcile",
         "reason": event.reason,
         "type": "Warning" if event.warning else "Normal",
-        "note": event.message[:1024],
+        # The API server refuses a longer note, and counts bytes.
+        "note": event.message.encode()[:1024].decode(errors="ignore"),
         "regarding": {
             "apiVersion": API_VERSION,
             "kind": "ServingDeployment",

@@ -38,7 +38,7 @@ def replicas_of(obj: Object) -> int:
 
 def digest(value: object, digits: int = 16) -> str:
     """The first hexadecimal digits of the SHA-256 of the value's canonical JSON."""
-    text = json.dumps(value, sort_keys=True, separators=(",", ":"), default=str)
+    text = json.dumps(value, sort_keys=True, separators=(",", ":"))
     return hashlib.sha256(text.encode()).hexdigest()[:digits]
 
 
@@ -77,8 +77,6 @@ def quantity(text: object) -> Decimal | None:
 
     None for a text that Kubernetes does not accept as a quantity, or cannot store.
     """
-    if not isinstance(text, str | int | float) or isinstance(text, bool):
-        return None
     found = _QUANTITY.fullmatch(str(text))
     if found is None:
         return None

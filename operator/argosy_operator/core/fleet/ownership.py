@@ -58,9 +58,9 @@ def differences(wanted: object, live: object, path: Path = ()) -> Iterator[Path]
 def _in_list(wanted: Sequence[Any], live: Sequence[Any], path: Path) -> Iterator[Path]:
     if path and path[-1] in _OPEN:
         for item in wanted:
-            key = next((key for key in _KEYS if key in item), None)
-            same = [other for other in live if key and other.get(key) == item[key]]
-            here = (*path, f"{key}={item.get(key or '')}")
+            key = next(key for key in _KEYS if key in item)
+            same = [other for other in live if other.get(key) == item[key]]
+            here = (*path, f"{key}={item[key]}")
             if same:
                 yield from differences(item, same[0], here)
             else:
@@ -69,7 +69,7 @@ def _in_list(wanted: Sequence[Any], live: Sequence[Any], path: Path) -> Iterator
         yield path
     else:
         for one, other in zip(wanted, live, strict=True):
-            if any(True for _ in differences(one, other, path)):
+            if any(True for _ in differences(one, other)):
                 yield path
                 return
 
@@ -106,8 +106,7 @@ def owner_of_replicas(live: Object) -> str | None:
 
 def _owns(fields: Mapping[str, Any], path: Iterable[str]) -> bool:
     for step in path:
-        found = fields.get(f"f:{step}")
-        if found is None and "=" in step:
+        if "=" in step:
             key, _, value = step.partition("=")
             found = next(
                 (
@@ -117,6 +116,8 @@ def _owns(fields: Mapping[str, Any], path: Iterable[str]) -> bool:
                 ),
                 None,
             )
+        else:
+            found = fields.get(f"f:{step}")
         if found is None:
             return False
         if not found:

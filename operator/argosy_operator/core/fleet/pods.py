@@ -4,9 +4,12 @@
 out pods that only carry the fleet's labels: any user who may create pods can write those.
 """
 
+import math
 import re
+from collections import Counter
 from collections.abc import Collection, Iterable
 from dataclasses import dataclass
+from functools import cmp_to_key
 
 from argosy_operator.core.fleet import names
 from argosy_operator.core.fleet.objects import Object, quantity, seconds
@@ -15,7 +18,7 @@ GPU = "nvidia.com/gpu"
 ENGINE_CONTAINER = "engine"
 OUR_COST = "-1000"
 """The deletion cost of a victim; a ReplicaSet removes the lowest first, and 0 is the default."""
-_COST = re.compile("-?[0-9]{1,10}")
+_COST = re.compile("0|-?[1-9][0-9]{0,9}")
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,6 +42,8 @@ class Pod:
     phase: str = "Running"
     assigned: bool = True
     """It has a node."""
+    node: str = ""
+    """The node's name; "" without one."""
     started: bool = True
     """The process of its engine runs."""
     probed: bool = False
@@ -74,27 +79,40 @@ class Pod:
         return self.alive and self.ready and not self.draining
 
 
-def removal_order(pods: Iterable[Pod]) -> list[Pod]:
-    """Live pods in the order in which a ReplicaSet removes them.
+def removal_order(pods: Iterable[Pod], now: float) -> list[Pod]:
+    """Live pods of one Deployment, in the order in which its ReplicaSet removes them at `now`.
 
-    As ActivePodsWithRanks in Kubernetes' controller_utils.go, without its rank by node, which needs
-    the pods of others.
+    As ActivePodsWithRanks in Kubernetes' controller_utils.go, for a Deployment with one ReplicaSet.
     """
+    live = [pod for pod in pods if pod.alive]
+    on_node = Counter(pod.node for pod in live)
     phases = {"Pending": 0, "Unknown": 1}
 
-    def key(pod: Pod) -> tuple[object, ...]:
+    def looks(pod: Pod) -> tuple[int, ...]:
+        return pod.assigned, phases.get(pod.phase, 2), pod.ready, pod.cost, -on_node[pod.node]
+
+    def compare(one: Pod, other: Pod) -> int:
+        if looks(one) != looks(other):
+            return -1 if looks(one) < looks(other) else 1
         return (
-            pod.assigned,
-            phases.get(pod.phase, 2),
-            pod.ready,
-            pod.cost,
-            -(pod.ready_at or 0.0) if pod.ready else 0.0,
-            -pod.restarts,
-            -pod.created_at,
-            pod.name,
+            (_younger(one, other, one.ready_at, other.ready_at, now) if one.ready else 0)
+            or other.restarts - one.restarts
+            or _younger(one, other, one.created_at, other.created_at, now)
+            or (1 if one.name > other.name else -1)  # so that every round sees one order
         )
 
-    return sorted((pod for pod in pods if pod.alive), key=key)
+    return sorted(live, key=cmp_to_key(compare))
+
+
+def _younger(
+    one: Pod, other: Pod, since: float | None, other_since: float | None, now: float
+) -> int:
+    """The younger pod comes first. Ages count in powers of two of nanoseconds; within one power the
+    uid decides, so that a ReplicaSet does not always remove the newest pods."""
+    if since is None or other_since is None or since == other_since:
+        return 0
+    power, other_power = (int(math.log2(max(1.0, (now - t) * 1e9))) for t in (since, other_since))
+    return power - other_power or (1 if one.uid > other.uid else -1)
 
 
 def owned_pods(
@@ -141,13 +159,14 @@ def pod_of(raw: Object) -> Pod:
         drain_at=seconds(annotations.get(names.DRAIN)),
         phase=status.get("phase", "Pending"),
         assigned=bool(spec.get("nodeName")),
+        node=spec.get("nodeName") or "",
         started="running" in (engine.get("state") or {}),
         probed=engine.get("started") is True,  # the startup probe asks for readiness
         ready=ready.get("status") == "True",
         terminating="deletionTimestamp" in meta,
         draining=names.DRAIN in annotations,
         victim=names.DRAIN in annotations and cost == OUR_COST,
-        cost=int(cost) if _COST.fullmatch(cost) else 0,
+        cost=_cost(cost),
         restarts=engine.get("restartCount", 0),
         gpus=gpus,
         unreadable=unreadable,
@@ -159,6 +178,12 @@ def pod_of(raw: Object) -> Pod:
         waiting=_waiting(waiting),
         terminated=_ended(engine),
     )
+
+
+def _cost(text: str) -> int:
+    """0 for what Kubernetes does not accept as a cost: a 32-bit number without leading zeros."""
+    cost = int(text) if _COST.fullmatch(text) else 0
+    return cost if -(2**31) <= cost < 2**31 else 0
 
 
 def _gpus(spec: Object) -> tuple[int, str | None]:

@@ -15,7 +15,7 @@ from argosy_operator.core.fleet.events import Event, EventReason
 from argosy_operator.core.fleet.memory import LoopMemory
 from argosy_operator.core.fleet.objects import Object, replicas_of
 from argosy_operator.core.fleet.ownership import owner_of_replicas
-from argosy_operator.core.fleet.snapshot import Snapshot
+from argosy_operator.core.fleet.snapshot import Snapshot, role_of
 from argosy_operator.core.reconcile.draft import Draft
 from argosy_operator.core.reconcile.steps import StepReason
 from argosy_operator.core.scaling.decide import decide
@@ -134,7 +134,7 @@ def supply_of(snapshot: Snapshot, draft: Draft, role: RoleName, desired: int) ->
 
 
 def current_target(snapshot: Snapshot, role: RoleName) -> int:
-    """The role's target before this round: from the ServingRole, else from the Deployment, else
+    """The role's target before this round: from the ServingRole, else from its Deployments, else
     replicas.min. After an edit of the spec it may be outside the bounds."""
     bounds = snapshot.fleet.spec.role(role).replicas
     live = snapshot.owned("ServingRole").get(names.serving_role(snapshot.fleet.name, role))
@@ -144,10 +144,13 @@ def current_target(snapshot: Snapshot, role: RoleName) -> int:
     ours = snapshot.fleet.spec.autoscaling.policy != "External"
     if ours and by_hand and remembered is not None:
         number = remembered  # another writer scaled a ServingRole that the operator scales
-    deployment = snapshot.deployment(role)
-    if number is None and deployment is not None:
-        number = replicas_of(deployment)
-    return bounds.min if number is None else int(number)
+    if number is None:
+        # In a rollout whose new Deployment does not exist yet, the role has the pods of old ones.
+        current = snapshot.deployment(role)
+        old = (child for child in snapshot.retired() if role_of(child) == role)
+        having = [current] if current is not None else old
+        number = max(map(replicas_of, having), default=bounds.min)
+    return int(number)
 
 
 def _external(snapshot: Snapshot, draft: Draft, current: Mapping[RoleName, int]) -> Draft:

@@ -10,6 +10,7 @@ are the state.
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from math import inf
 
 from argosy_operator.core.fleet.pods import Load, Pod, removal_order
 
@@ -50,7 +51,7 @@ def next_step(
     `pods` are those of this Deployment. `loads` are by pod uid, None for an engine that was asked
     and did not answer. `timeout_s` is how long a victim may finish its answers.
     """
-    order = removal_order(pods)
+    order = removal_order(pods, now)
     # More pods than replicas: the ReplicaSet is about to remove its first ones.
     staying = order[max(0, len(order) - replicas) :]
     called_back = tuple(pod for pod in staying if pod.victim)
@@ -68,18 +69,12 @@ def next_step(
     while lower < len(victims) and staying[lower].uid in gone:
         lower += 1
     chosen = {pod.uid for pod in victims}
-    marked = [pod for pod in victims if pod.victim]
+    unfinished = [pod for pod in victims if pod.uid not in gone]
     return NextStep(
         replicas=replicas - unborn - lower if unborn + lower else None,
-        mark=tuple(
-            pod
-            for pod in victims
-            if pod.uid not in gone and not (pod.victim and pod.drain_at is not None)
-        ),
+        mark=tuple(pod for pod in unfinished if not _marked(pod)),
         recall=tuple(pod for pod in called_back if pod.uid not in chosen),
-        hasten=tuple(
-            pod for pod in marked if pod.uid not in gone and not _knows(loads.get(pod.uid))
-        ),
+        hasten=tuple(pod for pod in unfinished if _marked(pod) and not _knows(loads.get(pod.uid))),
         leaving=tuple(victims),
     )
 
@@ -95,14 +90,13 @@ def _choose(
 
     def rank(pod: Pod) -> tuple[float, ...]:
         if not pod.started:
-            return 0, float(pod.assigned), 0, -pod.created_at
+            return 0, pod.assigned, -pod.created_at
         if pod.draining:
-            return 1, float(not pod.victim), 0, -pod.created_at
+            return 1, not pod.victim, -pod.created_at
         if not pod.ready:
-            return 2, 0, 0, -pod.created_at
+            return 2, -pod.created_at
         load = loads.get(pod.uid)
-        busy = float("inf") if load is None else float(load.running + load.leases)
-        return 3, 0, busy, -pod.created_at
+        return 3, inf if load is None else load.running + load.leases, -pod.created_at
 
     ranked = sorted(staying, key=rank)
     serving = [pod for pod in staying if pod.started and pod.ready and not pod.draining]
@@ -123,6 +117,11 @@ def _finished(pod: Pod, loads: Mapping[str, Load | None], now: float, timeout_s:
     load = loads.get(pod.uid)
     idle = load is not None and load.running == 0 and load.leases == 0
     return idle and _knows(load)
+
+
+def _marked(pod: Pod) -> bool:
+    """Whether it carries the operator's mark, with a time that can be read."""
+    return pod.victim and pod.drain_at is not None
 
 
 def _knows(load: Load | None) -> bool:

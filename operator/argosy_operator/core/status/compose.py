@@ -17,6 +17,7 @@ from argosy_operator.core.status.facts import facts_of
 from argosy_operator.core.status.findings import Findings
 from argosy_operator.core.status.numbers import (
     autoscaling_status,
+    gpus_of,
     printer_columns,
     roles_status,
     slo_column,
@@ -51,7 +52,9 @@ def status_of(
             "roles": roles,
             "goodput": findings.goodput,
             "autoscaling": autoscaling_status(snapshot, draft),
-            "columns": printer_columns(roles, slo, _reason_column(conditions, facts)),
+            "columns": printer_columns(
+                roles, gpus_of(snapshot), slo, _reason_column(conditions, facts)
+            ),
         }
     )
 
@@ -61,7 +64,7 @@ def unreadable_fleet(
 ) -> list[dict[str, Any]]:
     """Conditions of a fleet that this operator cannot read: a newer operator made it, or it was
     made before a rule was added. `now` in seconds since the epoch."""
-    messages = {Reason.INVALID_SPEC: message[:1000]}
+    messages = {Reason.INVALID_SPEC: message}
     conditions = conditions_of(frozenset({Reason.INVALID_SPEC}), messages)
     known = (ConditionType.READY, ConditionType.RECONCILING, ConditionType.STALLED)
     desired = [condition for condition in conditions if condition.type in known]

@@ -66,38 +66,34 @@ def _measured(
     snapshot: Snapshot, metrics: FleetMetrics, old: dict[str, Any] | None
 ) -> dict[str, Any] | None:
     """The figures of this round, each damped against its old text."""
-    figures: dict[str, Any] = dict(old or {})
-    attainment = _value(metrics.attainment)
+    before, figures = old or {}, dict[str, Any]()
+    attainment, offered = _value(metrics.attainment), _value(metrics.arrivals)
     if attainment is not None:
-        before = figures.get("attainment")
-        figures["attainment"] = damped(before, attainment, ATTAINMENT_STEP, 3)
-    else:
-        figures.pop("attainment", None)
-    offered = _value(metrics.arrivals)
+        figures["attainment"] = damped(before.get("attainment"), attainment, ATTAINMENT_STEP, 3)
     if offered is not None:
-        before = figures.get("offeredRps")
-        figures["offeredRps"] = damped(before, offered, max(0.1, RATE_STEP * offered), 1)
-        if attainment is not None:
-            good = offered * attainment
-            figures["rps"] = damped(figures.get("rps"), good, max(0.1, RATE_STEP * good), 1)
-            figures |= _per_gpu(snapshot, figures.get("perGPU"), good)
-    else:
-        for name in ("offeredRps", "rps", "perGPU"):
-            figures.pop(name, None)
+        step = max(0.1, RATE_STEP * offered)
+        figures["offeredRps"] = damped(before.get("offeredRps"), offered, step, 1)
+    if offered is not None and attainment is not None:
+        good = offered * attainment
+        figures["rps"] = damped(before.get("rps"), good, max(0.1, RATE_STEP * good), 1)
+        figures |= _per_gpu(snapshot, before.get("perGPU"), good)
     durations = {"ttftP90": metrics.ttft_p90_s, "tpotP90": metrics.tpot_p90_s}
     for name, signal in durations.items():
         seconds = _value(signal)
         # They appear and disappear together with attainment, in one write.
         if seconds is not None and attainment is not None:
-            figures[name] = damped_duration(figures.get(name), seconds)
-        else:
-            figures.pop(name, None)
+            figures[name] = damped_duration(before.get(name), seconds)
     return figures or None
+
+
+def gpus_of(snapshot: Snapshot) -> int:
+    """GPUs that the fleet's pods hold or wait for, of all revisions and modes."""
+    return sum(pod.gpus for pod in snapshot.pods if pod.alive)
 
 
 def _per_gpu(snapshot: Snapshot, before: str | None, good: float) -> dict[str, str]:
     """Requests per second within the SLO, per GPU; empty for a fleet without GPUs."""
-    gpus = sum(pod.gpus for pod in snapshot.pods if pod.alive)
+    gpus = gpus_of(snapshot)
     if gpus == 0:
         return {}
     return {"perGPU": damped(before, good / gpus, max(0.01, RATE_STEP * good / gpus), 2)}
@@ -187,7 +183,7 @@ def autoscaling_status(snapshot: Snapshot, draft: Draft) -> dict[str, Any]:
     }
 
 
-def printer_columns(roles: dict[str, Any], slo: str, reason: str) -> dict[str, str]:
+def printer_columns(roles: dict[str, Any], gpus: int, slo: str, reason: str) -> dict[str, str]:
     """The columns of `kubectl get`; serving/desired for roles. A colocated pod does both."""
 
     def count(role: str) -> str:
@@ -197,7 +193,7 @@ def printer_columns(roles: dict[str, Any], slo: str, reason: str) -> dict[str, s
     return {
         "prefill": count("colocated" if colocated else "prefill"),
         "decode": count("colocated" if colocated else "decode"),
-        "gpus": str(sum(role["gpus"] for role in roles.values())),
+        "gpus": str(gpus),
         "slo": slo,
         "reason": reason,
     }

@@ -2,7 +2,7 @@
 
 For each condition type the first row whose facts hold applies; the last row of a type has no facts.
 `facts.py` finds the facts of a round, `sentences.py` writes the messages. `docs/conditions.md` is
-printed from this table, and a test brings about every row and every fact.
+printed from this table; tests/core/status brings about every row, in worlds written by hand.
 """
 
 from collections.abc import Mapping

@@ -171,16 +171,16 @@ GATES: tuple[Gate, ...] = (
         _say_unknown,
     ),
     Gate(
-        Rule.CAPACITY_GUESSED,
-        "Requests arrive, and their lengths or the capacity of a replica are not measured yet.",
-        _guessed,
-        _always("lengths or capacity are not measured yet"),
-    ),
-    Gate(
         Rule.ROLLOUT_IN_PROGRESS,
         "A rollout of this role is in progress.",
         _rolling,
         _always("a rollout of this role is in progress"),
+    ),
+    Gate(
+        Rule.CAPACITY_GUESSED,
+        "Requests arrive, and their lengths or the capacity of a replica are not measured yet.",
+        _guessed,
+        _always("lengths or capacity are not measured yet"),
     ),
     Gate(
         Rule.SCALE_UP_PENDING,
@@ -203,7 +203,8 @@ GATES: tuple[Gate, ...] = (
         need_known=True,
     ),
 )
-"""Evaluated from the top. Gates about what is known come first, because the others rely on it."""
+"""Evaluated from the top. Gates about what is known come first, because the others rely on it. A
+rollout makes capacity a guess, so it is named before its consequence."""
 
 
 def blocked_by(view: RoleView) -> Gate | None:

@@ -7,7 +7,7 @@ difference of two samples of one series, and a fall is a restart that counts fro
 """
 
 from bisect import bisect_left
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, replace
 from itertools import pairwise
 from math import floor, isfinite
@@ -49,6 +49,16 @@ RUNNING = "vllm:num_requests_running"
 OUTSTANDING = "argosy_outstanding_prompt_tokens"
 KV_CAPACITY = "argosy_kv_capacity_tokens"
 GAUGES = (RUNNING, OUTSTANDING, KV_CAPACITY)
+SUMS = {
+    "prompt_tokens": (f"{PROMPTS}_sum", f"{PROMPTS}_count"),
+    "prompt_tokens_squared": (PROMPTS_SQUARED, f"{PROMPTS}_count"),
+    "output_tokens": (f"{OUTPUTS}_sum", f"{OUTPUTS}_count"),
+    "kv_transfer_s": (f"{TRANSFERS}_sum", f"{TRANSFERS}_count"),
+    "attainment": (VERDICTS,),
+    "ttft_attainment": (VERDICTS,),
+    "tpot_attainment": (VERDICTS,),
+}
+"""Field of FleetMetrics → the counters, of all pods together, that it is made of."""
 
 ENOUGH_TRANSFERS = 16
 """KV transfers from which a mean is used. Times that spread like an exponential distribution have a
@@ -149,12 +159,10 @@ def assemble(taken: Round, windows: Windows, pods: frozenset[str] | None = None)
     Counters of gateways always count, because their requests did arrive.
     """
     by_name: dict[str, list[Series]] = {}
-    broken = set()
+    broken: dict[str, list[Series]] = {}
     for one in taken.series:
-        if one.usable:
-            by_name.setdefault(one.name, []).append(one)
-        elif one.samples:
-            broken.add(one.name)
+        if one.samples:
+            (by_name if one.usable else broken).setdefault(one.name, []).append(one)
     received = [
         one
         for one in by_name.get(RECEIVED, [])
@@ -171,9 +179,20 @@ def assemble(taken: Round, windows: Windows, pods: frozenset[str] | None = None)
         output_tokens=_mean(by_name, OUTPUTS, taken.at - windows.lengths_s),
         kv_transfer_s=_transfer(by_name, taken.at - windows.lengths_s),
         silent_gateways=silent,
-        roles=tuple(_role(r, by_name, windows, taken.at, pods) for r in ROLES),
+        roles=tuple(_role(r, by_name, broken, windows, taken.at, pods) for r in ROLES),
     )
-    return _with_attainment(metrics, by_name, taken.at - windows.attainment_s)
+    metrics = _with_attainment(metrics, by_name, taken.at - windows.attainment_s)
+    return _without_broken(metrics, broken)
+
+
+def _without_broken(metrics: FleetMetrics, broken: Collection[str]) -> FleetMetrics:
+    """The metrics without the sums of which a part is no number: the rest is not the whole."""
+    unknown: dict[str, Signal] = {
+        signal: Unknown(f"NotANumber: {found[0]} is NaN, infinite or negative")
+        for signal, names in SUMS.items()
+        if (found := sorted(set(broken) & set(names)))
+    }
+    return replace(metrics, **unknown)  # type: ignore[arg-type]
 
 
 def _silent(taken: Round, received: list[Series], windows: Windows) -> tuple[str, ...]:
@@ -189,7 +208,7 @@ def _silent(taken: Round, received: list[Series], windows: Windows) -> tuple[str
 def _arrivals(
     taken: Round,
     received: list[Series],
-    broken: set[str],
+    broken: Collection[str],
     windows: Windows,
     silent: tuple[str, ...],
 ) -> Signal:
@@ -294,14 +313,15 @@ def _with_attainment(
 def _role(
     role: RoleName,
     by_name: dict[str, list[Series]],
+    broken: dict[str, list[Series]],
     windows: Windows,
     now: float,
     pods: frozenset[str] | None,
 ) -> RoleMetrics:
-    def live(name: str) -> list[Series]:
+    def live(name: str, among: dict[str, list[Series]] = by_name) -> list[Series]:
         return [
             one
-            for one in by_name.get(name, [])
+            for one in among.get(name, [])
             if one.labels.get("role") == role
             and now - one.samples[-1][0] <= windows.fresh_s
             and (pods is None or one.labels.get("pod") in pods)
@@ -309,6 +329,8 @@ def _role(
 
     def total(name: str) -> Signal:
         found = live(name)
+        if live(name, broken):
+            return Unknown(f"NotANumber: {name} is NaN, infinite or negative")
         if not found:
             return Unknown("NoSamples")
         return Value(
@@ -320,7 +342,11 @@ def _role(
     return RoleMetrics(
         role=role,
         pods_reporting=len({one.labels.get("pod", "") for one in live(RUNNING)}),
-        steps=_step_deltas([one for n in STEP_COUNTERS for one in live(n)], windows),
+        steps=_step_deltas(
+            [one for n in STEP_COUNTERS for one in live(n)],
+            windows,
+            {one.labels.get("pod", "") for n in STEP_COUNTERS for one in live(n, broken)},
+        ),
         running=total(RUNNING),
         outstanding_prompt_tokens=total(OUTSTANDING),
         kv_capacity_tokens=Value(smallest, capacity[0].samples[-1][0])
@@ -329,13 +355,18 @@ def _role(
     )
 
 
-def _step_deltas(series: list[Series], windows: Windows) -> tuple[StepDelta, ...]:
-    """Per pod, growth over the newest interval; a new pod counts from its second sample on."""
+def _step_deltas(
+    series: list[Series], windows: Windows, broken_pods: set[str]
+) -> tuple[StepDelta, ...]:
+    """Per pod, growth over the newest interval; a new pod counts from its second sample on.
+
+    A pod of which one counter is no number teaches nothing: its other counters are a part.
+    """
     by_pod: dict[str, list[Series]] = {}
     for one in series:
         by_pod.setdefault(one.labels.get("pod", ""), []).append(one)
     rows = []
-    for pod in sorted(by_pod):
+    for pod in sorted(by_pod.keys() - broken_pods):
         newest = max(one.samples[-1][0] for one in by_pod[pod])
         start = newest - max(windows.interval_s, windows.scrape_s)
         sums = dict.fromkeys(STEP_COUNTERS.values(), 0.0)

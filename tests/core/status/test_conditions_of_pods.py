@@ -1,0 +1,304 @@
+"""What status says of a fleet's pods: one row for each world, written by hand.
+
+The rows follow docs/conditions.md and the runbook. A row names every condition that is not at rest,
+so it also says what does not change.
+"""
+
+from dataclasses import replace
+
+import pytest
+
+from tests.core.status.worlds import (
+    GATEWAY,
+    LOST,
+    SERVED,
+    STARTING,
+    TWO,
+    Row,
+    World,
+    leaving,
+    pod,
+    sick,
+    status,
+    told,
+    unready,
+)
+
+SPLIT = {"mode": "disaggregated"}
+PARKED = {"roles": {"colocated": {"replicas": {"min": 0, "max": 0}}}}
+
+ROWS = [
+    Row(
+        "all is as the spec asks",
+        World(),
+        {},
+        {
+            "AsSpecified": "everything is as the spec asks",
+            "NotStalled": "no person needs to act",
+            "Enough": "no pod lacks a node, quota or GPUs",
+            "NothingLeaves": "no pod is leaving",
+            "NoConflict": "no object of another owner has a name that this fleet needs",
+            "NoContest": "no other writer keeps changing what Argosy writes",
+        },
+    ),
+    Row(
+        "no engine pod is ready yet",
+        World(pods=(unready("colocated"), GATEWAY)),
+        STARTING,
+        {
+            "Starting": "waiting for pods to become ready: 1 colocated",
+            "NoPods": "no engine pod is ready",
+        },
+    ),
+    Row(
+        "one of two pods is ready",
+        World(spec=TWO, pods=(pod("colocated"), unready("colocated", 2), GATEWAY)),
+        {"Reconciling": "True Starting", "Progressing": "True Starting"},
+        {"Starting": "waiting for pods to become ready: 1 colocated"},
+    ),
+    Row(
+        "its only pod was lost after the fleet served",
+        World(pods=(unready("colocated"), GATEWAY), before=SERVED),
+        LOST,
+        {"PodsNotReady": "waiting for pods to become ready: 1 colocated"},
+    ),
+    Row(
+        "the pod is still lost in the next round",
+        World(pods=(unready("colocated"), GATEWAY), before={"Ready": "False PodsNotReady"}),
+        LOST,
+    ),
+    Row(
+        "a parked fleet gets its first pod: it starts, it has lost nothing",
+        World(
+            pods=(unready("colocated"), GATEWAY),
+            before={"Ready": "True Parked", "Servable": "False Parked"},
+        ),
+        STARTING,
+    ),
+    Row(
+        "there is no gateway pod",
+        World(pods=(pod("colocated"),)),
+        {"Ready": "False GatewayNotReady", "Reconciling": "True GatewayNotReady"},
+        {
+            "GatewayNotReady": "no gateway pod is ready. See kubectl get pods -l "
+            "serving.argosy.dev/fleet=chat,serving.argosy.dev/role=gateway"
+        },
+    ),
+    Row(
+        "the gateway pod is not ready",
+        World(pods=(pod("colocated"), unready("gateway", revision=""))),
+        {"Ready": "False GatewayNotReady", "Reconciling": "True GatewayNotReady"},
+    ),
+    Row(
+        "the only engine pod is being deleted",
+        World(pods=(pod("colocated", terminating=True), GATEWAY)),
+        STARTING,
+    ),
+    Row(
+        "a pair of prefill and decode serves",
+        World(SPLIT, (pod("prefill"), pod("decode"), GATEWAY)),
+        {},
+    ),
+    Row(
+        "a fleet starts, and its decode pod is ready first",
+        World(SPLIT, (unready("prefill"), pod("decode"), GATEWAY)),
+        STARTING | {"Servable": "False NoPrefill"},
+        {
+            "Starting": "waiting for pods to become ready: 1 prefill",
+            "NoPrefill": "no prefill pod is ready: decode pods compute the prompts themselves",
+        },
+    ),
+    Row(
+        "a fleet starts, and its prefill pod is ready first",
+        World(SPLIT, (pod("prefill"), unready("decode"), GATEWAY)),
+        STARTING | {"Servable": "False NoDecode"},
+        {"NoDecode": "no decode pod is ready for the revision of the ready prefill pods"},
+    ),
+    Row(
+        "both roles start",
+        World(SPLIT, (unready("prefill"), unready("decode"), GATEWAY)),
+        STARTING,
+        {"Starting": "waiting for pods to become ready: 1 prefill, 1 decode"},
+    ),
+    Row(
+        "prefill is of the old revision and decode of the new one, and nothing served before",
+        World(SPLIT, (pod("prefill", revision="old"), pod("decode"), GATEWAY), old="prefill"),
+        {
+            "Ready": "False Starting",
+            "Servable": "False NoPrefill",
+            "Reconciling": "True RollingOut",
+            "Progressing": "True RollingOut",
+            "ScalingActive": "False NoSLO",
+        },
+    ),
+    Row(
+        "prefill is of the new revision and decode of the old one, and nothing served before",
+        World(SPLIT, (pod("prefill"), pod("decode", revision="old"), GATEWAY), old="decode"),
+        {
+            "Ready": "False Starting",
+            "Servable": "False NoPrefill",
+            "Reconciling": "True RollingOut",
+            "Progressing": "True RollingOut",
+        },
+    ),
+    Row(
+        "a fleet that served is left with pods of different revisions: decode answers alone",
+        World(
+            SPLIT,
+            (pod("prefill", revision="old"), pod("decode"), GATEWAY),
+            old="prefill",
+            before=SERVED,
+        ),
+        {
+            "Ready": "True NoPrefill",
+            "Servable": "False NoPrefill",
+            "Reconciling": "True RollingOut",
+            "Progressing": "True RollingOut",
+        },
+    ),
+    Row(
+        "a fleet that served has lost its prefill pods",
+        World(SPLIT, (unready("prefill"), pod("decode"), GATEWAY), before=SERVED),
+        STARTING | {"Ready": "True NoPrefill", "Servable": "False NoPrefill"},
+    ),
+    Row(
+        "the prefill pods are still lost in the next round",
+        World(
+            SPLIT,
+            (unready("prefill"), pod("decode"), GATEWAY),
+            before={"Ready": "True NoPrefill", "Servable": "False NoPrefill"},
+        ),
+        STARTING | {"Ready": "True NoPrefill", "Servable": "False NoPrefill"},
+    ),
+    Row(
+        "a fleet that served has lost its decode pods",
+        World(SPLIT, (pod("prefill"), unready("decode"), GATEWAY), before=SERVED),
+        LOST | {"Servable": "False NoDecode"},
+    ),
+    Row(
+        "a fleet that served has lost its prefill pods and its gateway",
+        World(SPLIT, (unready("prefill"), pod("decode")), before=SERVED),
+        LOST | {"Servable": "False NoPrefill"},
+    ),
+    Row(
+        "a fleet that served has lost its prefill pods, and its Service is another owner's",
+        World(
+            SPLIT,
+            (unready("prefill"), pod("decode"), GATEWAY),
+            before=SERVED,
+            taken=("Service/chat",),
+        ),
+        {
+            "Ready": "False ForeignObject",
+            "Servable": "False NoPrefill",
+            "Reconciling": "False ForeignObject",
+            "Stalled": "True ForeignObject",
+            "Progressing": "True Starting",
+            "NameConflict": "True ForeignObject",
+        },
+    ),
+    Row(
+        "a fleet that becomes colocated has only a decode pod of before",
+        World(
+            pods=(unready("colocated"), pod("decode", revision="old"), GATEWAY),
+            old="decode",
+            before=SERVED,
+        ),
+        LOST | {"Reconciling": "True RollingOut", "Progressing": "True RollingOut"},
+    ),
+    Row(
+        "the old revision serves while the new one starts",
+        World(
+            pods=(unready("colocated"), pod("colocated", revision="old"), GATEWAY), old="colocated"
+        ),
+        {"Reconciling": "True RollingOut", "Progressing": "True RollingOut"},
+        {
+            "RollingOut": "pods of revision NEW are starting; the older pods are deleted once they "
+            "serve"
+        },
+    ),
+    Row(
+        "a pod that is no longer needed finishes its answers",
+        World(pods=(pod("colocated"), leaving("colocated", 2), GATEWAY), deployed={"colocated": 2}),
+        {
+            "Reconciling": "True Scaling",
+            "Progressing": "True Scaling",
+            "Draining": "True PodsLeaving",
+        },
+        {
+            "Scaling": "pods that are no longer needed finish their answers",
+            "PodsLeaving": "pods finish the requests that they have and are then deleted: "
+            "chat-colocated-2",
+        },
+    ),
+    Row(
+        "old pods finish their answers at the end of a rollout",
+        World(
+            pods=(pod("colocated"), leaving("colocated", 2, revision="old"), GATEWAY),
+            old="colocated",
+        ),
+        {
+            "Reconciling": "True RollingOut",
+            "Progressing": "True RollingOut",
+            "Draining": "True PodsLeaving",
+        },
+        {
+            "PodsLeaving": "pods finish the requests that they have and are then deleted: "
+            "chat-colocated-2"
+        },
+    ),
+    Row(
+        "every role has 0 replicas",
+        World(PARKED, (GATEWAY,)),
+        {"Ready": "True Parked", "Servable": "False Parked"},
+        {"Parked": "every role has 0 replicas, as asked"},
+    ),
+    Row("a fleet that is being deleted still answers", World(deleting=True), {}),
+    Row(
+        "a parked fleet is being deleted",
+        World(PARKED, (GATEWAY,), deleting=True),
+        {"Ready": "True Parked", "Servable": "False Parked"},
+    ),
+    Row(
+        "the fleet is paused while a pod is missing",
+        World({"paused": True} | TWO, (pod("colocated"), GATEWAY)),
+        {
+            "Reconciling": "False Paused",
+            "Progressing": "False Paused",
+            "ScalingActive": "False Paused",
+        },
+        {"Paused": "spec.paused is true, so only status is written. Set it to false to go on"},
+    ),
+    Row(
+        "the fleet is paused, and its pod cannot start",
+        replace(sick(waiting=("ErrImagePull", "no such image")), spec={"paused": True}),
+        {
+            "Ready": "False ImagePullFailed",
+            "Servable": "False NoPods",
+            "Reconciling": "False Paused",
+            "Progressing": "False Paused",
+            "Stalled": "True ImagePullFailed",
+            "ScalingActive": "False Paused",
+        },
+    ),
+]
+
+
+@pytest.mark.parametrize("row", ROWS, ids=lambda row: row.words)
+def test_the_conditions_say_what_the_pods_do(row: Row) -> None:
+    found, expected = told(row)
+    assert found == expected
+
+
+def test_status_names_the_spec_that_it_is_about_and_where_clients_reach_the_fleet() -> None:
+    said = status(World())
+    assert (said.observed_generation, said.mode) == (1, "colocated")
+    assert said.url == "http://chat.ns.svc"
+    assert {c.observed_generation for c in said.conditions} == {1}
+    assert status(World(taken=("Service/chat",))).url is None
+
+
+def test_a_fleet_that_is_being_deleted_wants_no_pods() -> None:
+    (colocated,) = (status(World(deleting=True)).roles.colocated,)
+    assert colocated is not None
+    assert (colocated.desired, colocated.serving) == (0, 1)

@@ -1,0 +1,449 @@
+"""What status says of problems: one row for each world, written by hand.
+
+The rows follow docs/conditions.md and the runbook. A row names every condition that is not at rest,
+so it also says what does not change.
+"""
+
+import pytest
+
+from argosy_operator.core.fleet.actions import ErrorKind
+from tests.core.status.worlds import (
+    BUDGET,
+    CLAIM,
+    GATEWAY,
+    HOOK,
+    PULL,
+    QUOTA,
+    STARTING,
+    TWO,
+    Row,
+    World,
+    ended,
+    pod,
+    refused,
+    sick,
+    told,
+    unready,
+)
+
+CONFLICT = {"NameConflict": "True ForeignObject"}
+RBAC = 'deployments.apps is forbidden: User "op" cannot create resource "deployments"'
+POLICY = 'pods "chat-" is forbidden: violates PodSecurity "restricted"'
+
+
+def blocked(reason: str, **more: str) -> dict[str, str]:
+    """No pod serves, and a person must act."""
+    problem = {"Ready": f"False {reason}", "Reconciling": f"False {reason}"}
+    return STARTING | problem | {"Stalled": f"True {reason}"} | more
+
+
+def serves_on(reason: str, **more: str) -> dict[str, str]:
+    """The fleet answers, lacks a pod, and a person must act."""
+    problem = {"Reconciling": f"False {reason}", "Stalled": f"True {reason}"}
+    return {"Progressing": "True Starting"} | problem | more
+
+
+def second_pod(**looks: object) -> World:
+    """One of two pods serves; the other one looks like this."""
+    return World(TWO, (pod("colocated"), unready("colocated", 2, **looks), GATEWAY))
+
+
+ROWS = [
+    Row(
+        "the API server rejects the Deployment",
+        refused(ErrorKind.INVALID, "spec.template: Invalid value"),
+        blocked("InvalidSpec"),
+        {
+            "InvalidSpec": "the API server rejects Deployment/chat-colocated-NEW: spec.template: "
+            "Invalid value. Correct the spec"
+        },
+    ),
+    Row(
+        "RBAC forbids the Deployment",
+        refused(ErrorKind.FORBIDDEN, RBAC),
+        blocked("Forbidden"),
+        {
+            "Forbidden": "the API server forbids Deployment/chat-colocated-NEW: deployments.apps "
+            "is "
+            'forbidden: User "op" cannot create resource "deployments". Add the '
+            "missing rule to the operator's role"
+        },
+    ),
+    Row(
+        "a policy forbids the pods",
+        World(pods=(GATEWAY,), no_pods=POLICY),
+        blocked("Forbidden"),
+        {
+            "Forbidden": 'pods of chat-colocated-NEW cannot be created: pods "chat-" is forbidden: '
+            'violates PodSecurity "restricted". Change the fleet so that the namespace '
+            "allows its pods, or change the namespace's policy"
+        },
+    ),
+    Row(
+        "the namespace is being deleted",
+        refused(ErrorKind.TERMINATING, "because it is being terminated"),
+        blocked("Deleting"),
+        {"Deleting": "the namespace is being deleted, so nothing is created in it"},
+    ),
+    Row(
+        "the claim of the model does not exist",
+        sick(unschedulable=CLAIM),
+        blocked("ClaimNotFound"),
+        {
+            "ClaimNotFound": 'pod chat-colocated-1: persistentvolumeclaim "weights" not found. '
+            "Create "
+            "the claim, or correct spec.model.uri"
+        },
+    ),
+    *(
+        Row(
+            f"the kubelet waits with {waiting}",
+            sick(waiting=(waiting, message)),
+            blocked("ImagePullFailed"),
+            {
+                "ImagePullFailed": f"pod chat-colocated-1 cannot pull its image: {says}. Correct "
+                "spec.engine.image, or copy the image to where the nodes can pull it"
+            },
+        )
+        for waiting, message, says in (
+            ("ErrImagePull", PULL, PULL),
+            ("ImagePullBackOff", f"Back-off pulling image: ErrImagePull: {PULL}", PULL),
+            ("InvalidImageName", "bad reference", "bad reference"),
+            ("ErrImageNeverPull", "not present", "not present"),
+        )
+    ),
+    Row(
+        "the gateway's image cannot be pulled",
+        World(
+            pods=(pod("colocated"), unready("gateway", revision="", waiting=("ErrImagePull", PULL)))
+        ),
+        {
+            "Ready": "False GatewayNotReady",
+            "Reconciling": "False ImagePullFailed",
+            "Stalled": "True ImagePullFailed",
+        },
+        {
+            "ImagePullFailed": "pod chat-gateway-1 cannot pull its image: rpc error: no such image "
+            '"none:1". Correct images.gateway in the values of the operator\'s chart, '
+            "or copy the image to where the nodes can pull it"
+        },
+    ),
+    Row(
+        "the model is not on the volume",
+        ended("ModelNotFound", "/models/opt: no config.json."),
+        blocked("ModelNotFound"),
+        {
+            "ModelNotFound": "/models/opt: no config.json. Put the weights on the volume, or "
+            "correct "
+            "the path in spec.model.uri"
+        },
+    ),
+    Row(
+        "the weights cannot be read",
+        ended("WeightsInvalid", "model.safetensors: truncated"),
+        blocked("WeightsInvalid"),
+        {
+            "WeightsInvalid": "model.safetensors: truncated. Save the weights again as "
+            "safetensors, or "
+            "correct spec.model.uri"
+        },
+    ),
+    Row(
+        "the engine does not know the architecture",
+        ended("UnsupportedArchitecture", "MambaForCausalLM"),
+        blocked("UnsupportedArchitecture"),
+        {
+            "UnsupportedArchitecture": "MambaForCausalLM. Choose a model whose architecture the "
+            "engine supports"
+        },
+    ),
+    Row(
+        "the engine's own message names GPU memory",
+        ended("OutOfMemory", "CUDA out of memory"),
+        blocked("OutOfMemory"),
+        {
+            "OutOfMemory": "CUDA out of memory. Raise the memory in spec.roles.<role>.resources, "
+            "or "
+            "lower spec.engine.maxModelLen"
+        },
+    ),
+    Row(
+        "the kernel killed the engine for its memory",
+        sick(terminated=("OOMKilled", "exit code 137")),
+        blocked("OutOfMemory"),
+        {
+            "OutOfMemory": "pod chat-colocated-1 was killed: it used too much memory. Raise the "
+            "memory in spec.roles.<role>.resources, or lower spec.engine.maxModelLen"
+        },
+    ),
+    Row(
+        "the engine refuses an argument",
+        ended("BadArgument", "--block-size must be a power of two"),
+        blocked("BadArgument"),
+        {"BadArgument": "--block-size must be a power of two. Correct spec.engine"},
+    ),
+    Row(
+        "the container waits after a crash",
+        sick(waiting=("CrashLoopBackOff", "back-off 10s"), terminated=("Error", " trace\n")),
+        blocked("ContainerCrashing"),
+        {
+            "ContainerCrashing": "pod chat-colocated-1 keeps crashing: trace. See kubectl logs "
+            "chat-colocated-1 --previous"
+        },
+    ),
+    Row(
+        "the container waits after a crash without output",
+        sick(waiting=("CrashLoopBackOff", "back-off 10s")),
+        blocked("ContainerCrashing"),
+        {
+            "ContainerCrashing": "pod chat-colocated-1 keeps crashing. See kubectl logs "
+            "chat-colocated-1 "
+            "--previous"
+        },
+    ),
+    Row(
+        "the container runs for a moment between two crashes",
+        sick(terminated=("Error", "exit code 1"), restarts=1),
+        blocked("ContainerCrashing"),
+        {
+            "ContainerCrashing": "pod chat-colocated-1 keeps crashing: exit code 1. See kubectl "
+            "logs "
+            "chat-colocated-1 --previous"
+        },
+    ),
+    Row(
+        "a container that crashed once is starting: nobody need act yet",
+        sick(terminated=("Error", "exit code 1"), restarts=0),
+        STARTING,
+    ),
+    Row(
+        "a pod crashed in the past and is ready now",
+        World(
+            pods=(
+                pod("colocated", terminated=("Error", "exit code 1"), restarts=3),
+                pod("gateway", revision="", terminated=("OOMKilled", "x"), restarts=3),
+            )
+        ),
+        {},
+    ),
+    Row(
+        "an engine ran out of memory in the past and is ready now",
+        World(pods=(pod("colocated", terminated=("OOMKilled", "x"), restarts=1), GATEWAY)),
+        {},
+    ),
+    Row(
+        "the gateway writes what an engine would: it is a crash like any other",
+        World(
+            pods=(
+                pod("colocated"),
+                unready(
+                    "gateway",
+                    revision="",
+                    restarts=1,
+                    terminated=("Error", '{"reason": "BadArgument", "message": "x"}'),
+                ),
+            )
+        ),
+        {
+            "Ready": "False GatewayNotReady",
+            "Reconciling": "False ContainerCrashing",
+            "Stalled": "True ContainerCrashing",
+        },
+    ),
+    Row(
+        "an engine ends with a reason that is none of its own",
+        sick(terminated=("Error", '{"reason": "Paused", "message": "x"}'), restarts=1),
+        blocked("ContainerCrashing"),
+    ),
+    *(
+        Row(
+            f"the kubelet says {waiting}",
+            sick(waiting=(waiting, "secret not found")),
+            blocked("ContainerCrashing"),
+            {
+                "ContainerCrashing": "the container of pod chat-colocated-1 cannot start "
+                f"({waiting}): secret not found. See kubectl describe pod chat-colocated-1"
+            },
+        )
+        for waiting in ("CreateContainerConfigError", "CreateContainerError", "RunContainerError")
+    ),
+    Row(
+        "no node has GPUs for the pod",
+        sick(unschedulable="0/3 nodes: insufficient gpu", gpus=4),
+        blocked("Unschedulable", CapacityLimited="True Unschedulable"),
+        {
+            "Unschedulable": "no node has 4 GPUs for a colocated pod: 0/3 nodes: insufficient "
+            "gpu. Add "
+            "nodes, or lower the role's replicas or resources"
+        },
+    ),
+    Row(
+        "no node has room for a pod without GPUs",
+        sick(unschedulable="0/3 nodes: insufficient memory"),
+        blocked("Unschedulable", CapacityLimited="True Unschedulable"),
+        {
+            "Unschedulable": "no node has room for a colocated pod: 0/3 nodes: insufficient "
+            "memory. Add "
+            "nodes, or lower the role's replicas or resources"
+        },
+    ),
+    Row(
+        "a pod that is being deleted had no node",
+        World(
+            pods=(
+                pod("colocated"),
+                unready("colocated", 2, unschedulable="0/3", terminating=True),
+                GATEWAY,
+            )
+        ),
+        {},
+    ),
+    Row(
+        "a quota refuses the Deployment",
+        refused(ErrorKind.QUOTA, QUOTA),
+        blocked("QuotaExceeded", CapacityLimited="True QuotaExceeded"),
+        {
+            "QuotaExceeded": "exceeded quota: gpus, requested: 1, used: 8, limited: 8. Raise the "
+            "quota, "
+            "or lower the roles' replicas or resources"
+        },
+    ),
+    Row(
+        "a quota refuses the pods",
+        World(pods=(GATEWAY,), no_pods=f'pods "chat-" is forbidden: {QUOTA}'),
+        blocked("QuotaExceeded", CapacityLimited="True QuotaExceeded"),
+        {
+            "QuotaExceeded": 'pods "chat-" is forbidden: exceeded quota: gpus, requested: 1, '
+            "used: 8, "
+            "limited: 8. Raise the quota, or lower the roles' replicas or resources"
+        },
+    ),
+    Row(
+        "one pod serves, and no node has room for the second",
+        second_pod(unschedulable="0/3 nodes"),
+        serves_on("Unschedulable", CapacityLimited="True Unschedulable"),
+    ),
+    Row(
+        "one pod serves, and the second cannot pull its image",
+        second_pod(waiting=("ErrImagePull", PULL)),
+        serves_on("ImagePullFailed"),
+    ),
+    Row(
+        "one pod serves, and the API server rejects a change of the Deployment's budget",
+        World(fails={BUDGET: (ErrorKind.INVALID, "no")}),
+        {"Reconciling": "False InvalidSpec", "Stalled": "True InvalidSpec"},
+    ),
+    Row(
+        "a webhook put a limit on a pod that is not a number",
+        World(pods=(pod("colocated", unreadable="nvidia.com/gpu: many"), GATEWAY)),
+        {"CapacityLimited": "Unknown UnreadableNumber"},
+        {
+            "UnreadableNumber": "pod chat-colocated-1 has a limit that is not a number, "
+            "nvidia.com/gpu: "
+            "many, so its GPUs are not counted. Find the webhook or controller that "
+            "changes the fleet's pods"
+        },
+    ),
+    Row(
+        "another owner has the Service, and clients would reach it",
+        World(taken=("Service/chat",)),
+        {
+            "Ready": "False ForeignObject",
+            "Reconciling": "False ForeignObject",
+            "Stalled": "True ForeignObject",
+        }
+        | CONFLICT,
+        {
+            "ForeignObject": "Service/chat already exists with another owner and is left "
+            "unchanged. "
+            "Delete it, or create the fleet under another name"
+        },
+    ),
+    Row(
+        "another owner has two names that no client needs",
+        World(taken=("ServiceAccount/chat-gateway", BUDGET)),
+        {"Reconciling": "False ForeignObject", "Stalled": "True ForeignObject"} | CONFLICT,
+        {
+            "ForeignObject": "PodDisruptionBudget/chat-colocated, ServiceAccount/chat-gateway "
+            "already "
+            "exists with another owner and is left unchanged. Delete it, or create the "
+            "fleet under another name"
+        },
+    ),
+    Row(
+        "another owner has a name of the fleet, and no pod serves",
+        World(pods=(GATEWAY,), taken=(BUDGET,)),
+        blocked("ForeignObject") | CONFLICT,
+    ),
+    Row(
+        "the server finds another owner only when the object is created",
+        refused(ErrorKind.FOREIGN, "exists", BUDGET),
+        blocked("ForeignObject") | CONFLICT,
+        {
+            "ForeignObject": "PodDisruptionBudget/chat-colocated already exists with another "
+            "owner and "
+            "is left unchanged. Delete it, or create the fleet under another name"
+        },
+    ),
+    Row(
+        "a webhook fails for the Deployment",
+        refused(*HOOK),
+        STARTING | {"Ready": "False WriteFailed", "Reconciling": "True WriteFailed"},
+        {
+            "WriteFailed": "Deployment/chat-colocated-NEW cannot be written: failed calling "
+            "webhook "
+            '"policy.example": timeout. Repair that webhook, or exclude this namespace '
+            "in its configuration"
+        },
+    ),
+    Row(
+        "a write that pods do not need fails while the fleet starts",
+        refused(ErrorKind.FAILED, "etcd is slow", BUDGET),
+        STARTING | {"Reconciling": "True WriteFailed"},
+        {
+            "WriteFailed": "PodDisruptionBudget/chat-colocated cannot be written: etcd is slow. "
+            "See the operator's log"
+        },
+    ),
+    Row(
+        "a write fails while the fleet serves",
+        World(fails={BUDGET: HOOK}),
+        {"Reconciling": "True WriteFailed"},
+    ),
+    Row(
+        "a write has failed for 299 seconds",
+        World(fails={BUDGET: HOOK}, for_s=299.0),
+        {"Reconciling": "True WriteFailed"},
+    ),
+    Row(
+        "a write has failed for five minutes: a person must act",
+        World(fails={BUDGET: HOOK}, for_s=300.0),
+        {"Reconciling": "False WriteFailed", "Stalled": "True WriteFailed"},
+    ),
+    Row(
+        "another writer changed a field once: that is no contest",
+        World(contested={"alice changed spec.ports of Service chat": 1}),
+        {},
+    ),
+    Row(
+        "two writers change fields again and again",
+        World(
+            contested={
+                "bob changed spec.x of Role chat-gateway": 9,
+                "alice changed spec.ports of Service chat": 5,
+            }
+        ),
+        {"FieldConflict": "True PutBackAgain"},
+        {
+            "PutBackAgain": "alice changed spec.ports of Service chat; bob changed spec.x of Role "
+            "chat-gateway. This goes on, so Argosy puts its own values back less and "
+            "less often. Stop the other writer, or change the ServingDeployment"
+        },
+    ),
+]
+
+
+@pytest.mark.parametrize("row", ROWS, ids=lambda row: row.words)
+def test_the_conditions_say_what_keeps_the_fleet_from_its_spec(row: Row) -> None:
+    found, expected = told(row)
+    assert found == expected

@@ -1,0 +1,475 @@
+"""What status says of the SLO, the scaling law and its metrics: one row for each world, by hand.
+
+The rows follow docs/conditions.md and the runbook. A row names every condition that is not as
+`FOLLOWING` has it, so it also says what does not change.
+"""
+
+from collections.abc import Mapping
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from argosy_operator.core.scaling.decision import Decision, RoleTarget, Rule
+from argosy_operator.core.scaling.observe import FleetMetrics, Idle, Signal, Value, unknown_metrics
+from tests.core.status.worlds import GATEWAY, NOW, Row, World, pod, status, told, unready
+
+SLO = {"slo": {"ttft": {"target": "1s"}, "tpot": {"target": "50ms"}}}
+"""The goal is the default: 90% of the requests."""
+FOLLOWING = {
+    "SLOMet": "True TargetsMet",
+    "SLOFeasible": "True WithinReach",
+    "ScalingActive": "True FollowingGoodput",
+    "MetricsAvailable": "True Measured",
+}
+"""An SLO is set, the law follows the load, and requests meet their targets."""
+UNMEASURED = {
+    "SLOMet": "Unknown MetricsUnavailable",
+    "SLOFeasible": "Unknown MetricsUnavailable",
+    "ScalingActive": "False MetricsUnavailable",
+}
+SIZED = {"colocated_planned_per_s": 2.0, "colocated_batch_limit": 8.0}
+
+
+def decided(
+    rule: Rule = Rule.DEMAND, numbers: Mapping[str, float] = SIZED, **more: Any
+) -> Decision:
+    """The law's last decision: one replica, bound by this rule."""
+    target = RoleTarget("colocated", 1, 1, 1, rule, "")
+    said = Decision(NOW, (target,), rule, "why", active=True, reachable=True, numbers=dict(numbers))
+    return replace(said, **more)
+
+
+NOTHING_REMOVED = "metrics are unknown, stale or incomplete: nothing is removed"
+BLIND = decided(Rule.METRICS_UNAVAILABLE, {}, active=False, message="no metrics: why")
+
+
+def after(decision: Decision | None, attained: str | None = "0.950", **more: Any) -> World:
+    """Between two decisions; the share of requests within the SLO as status has it."""
+    goodput = None if attained is None else {"attainment": attained}
+    return World(**({"spec": SLO, "decision": decision, "status": {"goodput": goodput}} | more))
+
+
+def asked(arrivals: Signal, **more: Any) -> World:
+    """The law is due, and Prometheus answers this."""
+    return World(spec=SLO, metrics=FleetMetrics(NOW, arrivals, **more))
+
+
+def unknown(reason: str) -> World:
+    return World(spec=SLO, metrics=unknown_metrics(NOW, reason))
+
+
+def lone_request(**numbers: float) -> Decision:
+    """A request alone in the fleet misses the SLO."""
+    return decided(Rule.SLO_UNREACHABLE, SIZED | numbers, reachable=False)
+
+
+ROWS = [
+    Row(
+        "requests meet their targets",
+        after(decided()),
+        {},
+        {
+            "TargetsMet": "95.0% of requests met their targets; the goal, spec.slo.attainment, is "
+            "90%",
+            "WithinReach": "one request alone meets the targets, and the allowed replicas are "
+            "enough",
+            "FollowingGoodput": "replicas follow the measured load and spec.slo",
+            "Measured": "Prometheus has fresh samples of every Ready gateway",
+        },
+    ),
+    Row(
+        "the operator's clock is a minute ahead",
+        after(decided(clock_skew_s=60.0)),
+        {},
+        {
+            "Measured": "the operator's clock is more than 30 seconds ahead of Prometheus' clock. "
+            "Decisions use Prometheus' clock; synchronize both with NTP"
+        },
+    ),
+    Row("exactly the goal is met", after(decided(), "0.900"), {}),
+    Row(
+        "fewer requests than the goal meet their targets",
+        after(decided(), "0.899"),
+        {"SLOMet": "False TargetsMissed"},
+        {
+            "TargetsMissed": "89.9% of requests met their targets; the goal, spec.slo.attainment, "
+            "is 90%"
+        },
+    ),
+    Row(
+        "the user's own goal is missed",
+        after(decided(), "0.950", spec={"slo": SLO["slo"] | {"attainment": "99%"}}),
+        {"SLOMet": "False TargetsMissed"},
+        {
+            "TargetsMissed": "95.0% of requests met their targets; the goal, spec.slo.attainment, "
+            "is "
+            "99%"
+        },
+    ),
+    Row(
+        "no request was answered within the window",
+        after(decided(), None),
+        {"SLOMet": "Unknown NoTraffic", "SLOFeasible": "Unknown NoTraffic"},
+        {"NoTraffic": "no request was answered within the window"},
+    ),
+    Row(
+        "the law sized no role from its load",
+        after(decided(Rule.IDLE, {"colocated_batch_limit": 8.0})),
+        {"SLOFeasible": "Unknown NoTraffic"},
+    ),
+    Row(
+        "the operator has just started",
+        after(None, None),
+        {
+            "SLOMet": "Unknown NoTraffic",
+            "SLOFeasible": "Unknown NoTraffic",
+            "MetricsAvailable": "Unknown Unknown",
+        },
+        {"Unknown": "not checked yet"},
+    ),
+    Row(
+        "a prompt alone misses the target of the first token",
+        after(lone_request(colocated_batch_limit=8.0)),
+        {"SLOFeasible": "False TTFTFloorAboveTarget"},
+        {
+            "TTFTFloorAboveTarget": "a prompt alone in the fleet takes longer than "
+            "spec.slo.ttft.target, so "
+            "more replicas do not help. Raise the target, or use faster GPUs"
+        },
+    ),
+    Row(
+        "a request alone misses the target per token: not one fits into a batch",
+        after(lone_request(colocated_batch_limit=0.99)),
+        {"SLOFeasible": "False TPOTFloorAboveTarget"},
+        {
+            "TPOTFloorAboveTarget": "a request alone in the fleet takes longer per token than "
+            "spec.slo.tpot.target, so more replicas do not help. Raise the target, or "
+            "use faster GPUs"
+        },
+    ),
+    Row(
+        "exactly one request fits into a batch: the first token is what is too late",
+        after(lone_request(colocated_batch_limit=1.0)),
+        {"SLOFeasible": "False TTFTFloorAboveTarget"},
+    ),
+    Row(
+        "decode is too slow per token, whatever the name of its role",
+        after(lone_request(decode_batch_limit=0.5)),
+        {"SLOFeasible": "False TPOTFloorAboveTarget"},
+    ),
+    Row(
+        "a slow decode that still meets the SLO is feasible",
+        after(decided(numbers=SIZED | {"colocated_batch_limit": 0.5})),
+        {},
+    ),
+    Row(
+        "a GPU budget allows fewer replicas than are needed",
+        after(decided(Rule.GPU_BUDGET)),
+        {"SLOFeasible": "False BudgetBound", "CapacityLimited": "True GPUBudget"},
+        {
+            "BudgetBound": "more replicas are needed than the GPU budget allows. Raise "
+            "spec.autoscaling.gpuBudget.max, or the operator's budget for all fleets "
+            "if the decision names it, or relax spec.slo",
+            "GPUBudget": "more replicas are needed than the GPU budget allows. Raise "
+            "spec.autoscaling.gpuBudget.max, or the operator's budget for all fleets "
+            "if the decision names it, or relax spec.slo",
+        },
+    ),
+    Row(
+        "replicas.max allows fewer replicas than are needed",
+        after(decided(Rule.MAX_REPLICAS)),
+        {"SLOFeasible": "False MaxReplicasBound"},
+        {
+            "MaxReplicasBound": "more replicas are needed than spec.roles.<role>.replicas.max "
+            "allows. "
+            "Raise it, or relax spec.slo"
+        },
+    ),
+    Row(
+        "one role is bound by its maximum and the other by the budget",
+        after(
+            replace(
+                decided(),
+                targets=(
+                    RoleTarget("prefill", 1, 1, 2, Rule.MAX_REPLICAS, ""),
+                    RoleTarget("decode", 1, 1, 2, Rule.GPU_BUDGET, ""),
+                ),
+            ),
+            spec=SLO | {"mode": "disaggregated"},
+            pods=(pod("prefill"), pod("decode"), GATEWAY),
+        ),
+        {"SLOFeasible": "False BudgetBound", "CapacityLimited": "True GPUBudget"},
+    ),
+    Row(
+        "a request alone misses the SLO, and the budget is used up",
+        after(replace(lone_request(), targets=decided(Rule.GPU_BUDGET).targets)),
+        {"SLOFeasible": "False TTFTFloorAboveTarget", "CapacityLimited": "True GPUBudget"},
+    ),
+    Row(
+        "no node has room, and the budget is used up",
+        after(
+            decided(Rule.GPU_BUDGET),
+            pods=(pod("colocated"), unready("colocated", 2, unschedulable="0/3"), GATEWAY),
+        ),
+        {
+            "SLOFeasible": "False BudgetBound",
+            "CapacityLimited": "True Unschedulable",
+            "Reconciling": "False Unschedulable",
+            "Stalled": "True Unschedulable",
+        },
+    ),
+    Row(
+        "the budget is used up, and a pod's GPUs cannot be read",
+        after(decided(Rule.GPU_BUDGET), pods=(pod("colocated", unreadable="x"), GATEWAY)),
+        {"SLOFeasible": "False BudgetBound", "CapacityLimited": "True GPUBudget"},
+    ),
+    Row(
+        "what was learnt of a replica was not usable",
+        after(decided(relearning=("colocated",))),
+        {"ScalingActive": "True CapacityRelearnt"},
+        {
+            "CapacityRelearnt": "what was learnt about a replica (colocated) was not usable and is "
+            "measured again: until then nothing is removed"
+        },
+    ),
+    Row(
+        "metrics of a role are unknown",
+        after(decided(unknown=("colocated running", "colocated output_tokens"))),
+        {"ScalingActive": "True SignalsUnknown"},
+        {
+            "SignalsUnknown": "Prometheus has no samples of colocated running, colocated "
+            "output_tokens, "
+            "so no replica of these roles is removed; replicas are still added. Check "
+            "that Prometheus scrapes the engine pods"
+        },
+    ),
+    Row(
+        "capacity is learnt again and metrics are unknown",
+        after(decided(relearning=("colocated",), unknown=("colocated running",))),
+        {"ScalingActive": "True CapacityRelearnt"},
+    ),
+    Row(
+        "a rollout: the law waits for it",
+        after(decided(), old="colocated", pods=(pod("colocated", revision="old"), GATEWAY)),
+        {
+            "ScalingActive": "False RollingOut",
+            "Reconciling": "True RollingOut",
+            "Progressing": "True RollingOut",
+        },
+        {
+            "RollingOut": "pods of revision NEW are starting; the older pods are deleted once "
+            "they serve"
+        },
+    ),
+    Row(
+        "a rollout without metrics",
+        after(BLIND, old="colocated", pods=(pod("colocated", revision="old"), GATEWAY)),
+        UNMEASURED
+        | {
+            "MetricsAvailable": "False MetricsUnavailable",
+            "ScalingActive": "False RollingOut",
+            "Reconciling": "True RollingOut",
+            "Progressing": "True RollingOut",
+        },
+    ),
+    Row(
+        "a paused fleet whose others scale it",
+        after(None, spec=SLO | {"paused": True, "autoscaling": {"policy": "External"}}),
+        {
+            "SLOMet": "Unknown ExternalOwner",
+            "SLOFeasible": "Unknown ExternalOwner",
+            "ScalingActive": "False Paused",
+            "MetricsAvailable": "Unknown ExternalOwner",
+            "Reconciling": "False Paused",
+            "Progressing": "False Paused",
+        },
+    ),
+    *(
+        Row(
+            f"policy {policy}, {words}",
+            after(
+                decided(Rule.GPU_BUDGET, silent_gateways=("gateway-b",)),
+                spec=slo | {"autoscaling": {"policy": policy}},
+            ),
+            {
+                "SLOMet": f"Unknown {about_slo}",
+                "SLOFeasible": f"Unknown {about_slo}",
+                "ScalingActive": f"False {reason}",
+                "MetricsAvailable": f"Unknown {reason}",
+            },
+            {reason: says},
+        )
+        for policy, reason, says in (
+            (
+                "External",
+                "ExternalOwner",
+                "spec.autoscaling.policy is External: the replicas are those of the ServingRoles, "
+                "which another autoscaler sets",
+            ),
+            (
+                "None",
+                "PolicyNone",
+                "spec.autoscaling.policy is None: replicas stay at their minimum",
+            ),
+        )
+        for words, slo, about_slo in (
+            ("with an SLO", SLO, reason),
+            ("without an SLO", dict[str, Any](), "NoSLO"),
+        )
+    ),
+    Row(
+        "no SLO: the message says how to let replicas follow the load",
+        World(),
+        {
+            "SLOMet": "Unknown NoSLO",
+            "SLOFeasible": "Unknown NoSLO",
+            "ScalingActive": "False NoSLO",
+            "MetricsAvailable": "Unknown NoSLO",
+        },
+        {
+            "NoSLO": "spec.slo is not set: replicas stay at their minimum. Set it, and they "
+            "follow the load"
+        },
+    ),
+    *(
+        Row(
+            f"Prometheus: {code}",
+            unknown(f"{code}: in words"),
+            UNMEASURED | {"MetricsAvailable": f"False {reason}"},
+            dict.fromkeys((reason, "MetricsUnavailable"), f"{NOTHING_REMOVED} ({code}: in words)"),
+        )
+        for code, reason in (
+            ("NoPrometheus", "NoPrometheus"),
+            ("PrometheusNotAllowed", "PrometheusNotAllowed"),
+            ("PrometheusAway", "PrometheusUnreachable"),
+            ("PrometheusTimeout", "PrometheusUnreachable"),
+            ("NoGatewayTarget", "NoTargets"),
+            ("GatewayDown", "NoTargets"),
+            ("GatewaySilent", "GatewaySilent"),
+            ("Stale", "Stale"),
+            ("NotANumber", "NotANumber"),
+            ("FirstSample", "MetricsUnavailable"),
+        )
+    ),
+    Row(
+        "the newest samples are too old",
+        asked(Value(5.0, NOW - 3600.0)),
+        UNMEASURED | {"MetricsAvailable": "False Stale"},
+    ),
+    *(
+        Row(
+            f"between two decisions without metrics, {reason} stays the cause",
+            after(BLIND, before={"SLOMet": "False Stale", "MetricsAvailable": f"False {reason}"}),
+            UNMEASURED | {"MetricsAvailable": f"False {reason}"},
+            {reason: "no metrics: why"},
+        )
+        for reason in ("NoPrometheus", "NotANumber", "GatewaySilent", "MetricsUnavailable")
+    ),
+    Row(
+        "metrics are back: the cause of before is over",
+        after(decided(), before={"MetricsAvailable": "False Stale"}),
+        {},
+    ),
+    Row(
+        "no request arrives, as of the last decision",
+        after(decided(), before={"MetricsAvailable": "True Idle", "SLOMet": "Unknown Idle"}),
+        {"MetricsAvailable": "True Idle"},
+        {"Idle": "every Ready gateway reports, and no request arrives"},
+    ),
+    Row(
+        "another condition says Idle: that is not about requests",
+        after(decided(), before={"SLOMet": "Unknown Idle"}),
+        {},
+    ),
+    Row(
+        "a ready gateway pod is silent",
+        after(decided(silent_gateways=("gateway-b", "gateway-c"))),
+        {"MetricsAvailable": "False GatewaySilent"},
+        {
+            "GatewaySilent": "Prometheus has no fresh samples of ready gateway pods: gateway-b, "
+            "gateway-c. No replica is removed until it has. Check that it reaches port "
+            "8081 of each pod, and that relabelling sets the label pod"
+        },
+    ),
+    Row(
+        "a role's own pods are silent: what the gateways measured still counts",
+        after(decided(Rule.METRICS_UNAVAILABLE)),
+        {},
+    ),
+    Row(
+        "the law did not run for another cause than metrics",
+        after(decided(Rule.NO_SLO, active=False)),
+        {},
+    ),
+]
+
+
+@pytest.mark.parametrize("row", ROWS, ids=lambda row: row.words)
+def test_the_conditions_say_how_the_fleet_follows_its_slo(row: Row) -> None:
+    found, expected = told(replace(row, says=FOLLOWING | row.says))
+    assert found == expected
+
+
+def message(world: World, reason: str) -> str:
+    return next(c.message for c in status(world).conditions if c.reason == reason)
+
+
+@pytest.mark.parametrize(
+    ("skew_s", "words"),
+    [
+        (30.0, ""),
+        (-30.0, ""),
+        (31.0, "more than 30 seconds ahead of Prometheus' clock"),
+        (-31.0, "more than 30 seconds behind Prometheus' clock"),
+        (121.0, "more than 2 minutes ahead of"),
+        (601.0, "more than 10 minutes ahead of"),
+        (3601.0, "more than 1 hour ahead of"),
+        (-86_401.0, "more than 1 day behind"),
+    ],
+)
+def test_a_clock_that_differs_from_that_of_prometheus_is_named_in_steps(
+    skew_s: float, words: str
+) -> None:
+    skewed = {"clock_skew_s": skew_s}
+    idle = {"MetricsAvailable": "True Idle"}
+    said = {
+        "Measured": message(after(decided(**skewed)), "Measured"),
+        "Idle": message(after(decided(**skewed), before=idle), "Idle"),
+        "blind": message(after(replace(BLIND, **skewed)), "MetricsUnavailable"),
+    }
+    assert {reason: words in text for reason, text in said.items()} == dict.fromkeys(said, True)
+    named = dict.fromkeys(said, words != "")
+    assert {reason: "operator's clock" in text for reason, text in said.items()} == named
+    assert said["blind"].startswith("no metrics: why" + ("; the operator's clock" if words else ""))
+
+
+def test_joint_attainment_is_joint() -> None:
+    """Nine of ten requests meet each target, and only half of them meet both."""
+    world = asked(
+        Value(8.0, NOW),
+        attainment=Value(0.5, NOW),
+        ttft_attainment=Value(0.9, NOW),
+        tpot_attainment=Value(0.9, NOW),
+        scored=100.0,
+    )
+    said = status(world)
+    (met,) = (c for c in said.conditions if c.type == "SLOMet")
+    assert (met.status, met.reason) == ("False", "TargetsMissed")
+    assert "50.0% of requests met their targets" in met.message
+    assert said.goodput is not None
+    assert (said.goodput.attainment, said.goodput.rps) == ("0.500", "4.0")
+    assert said.columns.slo == "Missed"
+
+
+def test_requests_that_arrive_again_end_idle() -> None:
+    idle = {"MetricsAvailable": "True Idle"}
+    said = {
+        words: status(replace(asked(arrivals), before=idle)).conditions
+        for words, arrivals in (("none", Idle(NOW)), ("some", Value(0.1, NOW)))
+    }
+    reasons = {
+        words: next(c.reason for c in conditions if c.type == "MetricsAvailable")
+        for words, conditions in said.items()
+    }
+    assert reasons == {"none": "Idle", "some": "Measured"}

@@ -1,0 +1,212 @@
+"""What `kubectl get` prints: the columns of the CRDs over what the operator writes."""
+
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from argosy_operator.api.model import dump
+from argosy_operator.core.scaling.observe import FleetMetrics, Idle, Value, unknown_metrics
+from argosy_operator.core.status.numbers import role_status
+from tests.core.status.worlds import (
+    BUDGET,
+    GATEWAY,
+    HOOK,
+    NOW,
+    World,
+    leaving,
+    pod,
+    round_of,
+    sick,
+    status,
+    unready,
+)
+
+CRDS = Path(__file__).resolve().parents[3] / "crds"
+SLO = {"slo": {"ttft": {"target": "2s"}, "tpot": {"target": "50ms"}}}
+BORN = "2026-01-01T00:00:00Z"
+
+
+@cache
+def version(plural: str) -> Any:
+    """The served version in the CRD."""
+    return yaml.safe_load((CRDS / f"{plural}.yaml").read_text())["spec"]["versions"][0]
+
+
+def printed(plural: str, obj: Any) -> dict[str, Any]:
+    """The cells of one line, by title, as the API server takes them from the object."""
+    columns = version(plural)["additionalPrinterColumns"]
+    return {column["name"]: _at(obj, column["jsonPath"]) for column in columns}
+
+
+def _at(obj: Any, path: str) -> Any:
+    for name in path.removeprefix(".").split("."):
+        obj = (obj or {}).get(name)
+    return obj
+
+
+def fleet_line(world: World) -> str:
+    """The line of the fleet, without its age; - for an empty cell."""
+    obj = {"metadata": {"creationTimestamp": BORN}, "status": dump(status(world))}
+    cells = printed("servingdeployments", obj)
+    assert cells.pop("Age") == BORN
+    return " ".join("-" if cell is None else str(cell) for cell in cells.values())
+
+
+def measured(attained: float, **more: Any) -> World:
+    """A colocated fleet with an SLO of 90%; Prometheus answers this."""
+    metrics = FleetMetrics(
+        NOW,
+        Value(8.0, NOW),
+        attainment=Value(attained, NOW),
+        ttft_p90_s=Value(1.617, NOW),
+        tpot_p90_s=Value(0.0412, NOW),
+    )
+    return World(**({"spec": SLO, "metrics": metrics} | more))
+
+
+TWO_AND_THREE = {
+    "mode": "disaggregated",
+    "roles": {
+        "prefill": {"replicas": {"min": 2, "max": 4}},
+        "decode": {"replicas": {"min": 3, "max": 4}},
+    },
+}
+BUSY = (
+    pod("prefill", gpus=2),
+    unready("prefill", 2, gpus=2),
+    pod("decode", gpus=4),
+    pod("decode", 2, gpus=4),
+    leaving("decode", 3, gpus=4),
+    pod("decode", 4, terminating=True, gpus=4),
+    pod("decode", 5, "old", gpus=8),
+    GATEWAY,
+)
+
+
+def test_the_columns_of_a_fleet_have_these_titles_and_types() -> None:
+    columns = version("servingdeployments")["additionalPrinterColumns"]
+    assert [(column["name"], column["type"]) for column in columns] == [
+        ("Mode", "string"),
+        ("P", "string"),
+        ("D", "string"),
+        ("GPUs", "string"),
+        ("SLO", "string"),
+        ("Attain", "string"),
+        ("TTFT90", "string"),
+        ("TPOT90", "string"),
+        ("Reason", "string"),
+        ("Age", "date"),
+    ]
+
+
+@pytest.mark.parametrize(
+    ("line", "world"),
+    [
+        ("colocated 1/1 1/1 0 None - - - AsSpecified", World()),
+        ("colocated 0/1 0/1 8 None - - - Starting", sick(gpus=8)),
+        ("disaggregated 1/2 2/3 24 None - - - AsSpecified", World(TWO_AND_THREE, BUSY)),
+        (
+            "disaggregated 1/2 2/3 24 Met 0.950 1.62s 41ms AsSpecified",
+            measured(0.95, spec=SLO | TWO_AND_THREE, pods=BUSY),
+        ),
+        (
+            "disaggregated 0/1 0/1 14 None - - - AsSpecified",
+            World(
+                {"mode": "disaggregated"},
+                (
+                    unready("prefill", gpus=2),
+                    unready("decode", gpus=4),
+                    pod("colocated", revision="old", gpus=8),
+                    GATEWAY,
+                ),
+                old="colocated",
+            ),
+        ),
+        ("colocated 1/1 1/1 0 Met 0.902 1.62s 41ms AsSpecified", measured(0.902)),
+        ("colocated 1/1 1/1 0 AtRisk 0.901 1.62s 41ms AsSpecified", measured(0.901)),
+        ("colocated 1/1 1/1 0 AtRisk 0.900 1.62s 41ms AsSpecified", measured(0.9)),
+        ("colocated 1/1 1/1 0 Missed 0.899 1.62s 41ms AsSpecified", measured(0.899)),
+        (
+            "colocated 1/1 1/1 0 Idle - - - AsSpecified",
+            World(SLO, metrics=FleetMetrics(NOW, Idle(NOW), attainment=Idle(NOW))),
+        ),
+        (
+            "colocated 1/1 1/1 0 Unknown - - - AsSpecified",
+            World(SLO, metrics=unknown_metrics(NOW, "NoPrometheus: set it")),
+        ),
+        (
+            "colocated 1/1 1/1 0 None - - - AsSpecified",
+            World(SLO | {"autoscaling": {"policy": "External"}}),
+        ),
+        (
+            "colocated 0/1 0/1 0 None - - - ImagePullFailed",
+            sick(waiting=("ErrImagePull", "no such image")),
+        ),
+        (
+            "colocated 1/1 1/1 0 None - - - WriteFailed",
+            World(fails={BUDGET: HOOK}, for_s=300.0),
+        ),
+        ("colocated 1/1 1/1 0 None - - - Paused", World({"paused": True})),
+        (
+            "colocated 1/1 1/1 0 None - - - ForeignObject",
+            World({"paused": True}, taken=("Service/chat",)),
+        ),
+        ("colocated 1/1 1/1 0 None - - - GatewayNotReady", World(pods=(pod("colocated"),))),
+        (
+            "colocated 0/0 0/0 0 None - - - Parked",
+            World({"roles": {"colocated": {"replicas": {"min": 0, "max": 0}}}}, (GATEWAY,)),
+        ),
+    ],
+    ids=lambda value: value if isinstance(value, str) else "",
+)
+def test_kubectl_get_sd_prints(line: str, world: World) -> None:
+    assert fleet_line(world) == line
+
+
+def test_kubectl_get_sd_prints_empty_cells_before_the_first_round() -> None:
+    cells = printed("servingdeployments", {"metadata": {"creationTimestamp": BORN}})
+    assert {name for name, cell in cells.items() if cell is not None} == {"Age"}
+
+
+def test_kubectl_get_sr_prints_the_role_and_its_pods() -> None:
+    """Pods of older revisions count, those that are being deleted do not."""
+    snapshot, _, _ = round_of(World(TWO_AND_THREE, BUSY))
+    selector = "serving.argosy.dev/fleet=chat,serving.argosy.dev/role=decode"
+    role = snapshot.children["ServingRole", "chat-decode"]
+    status_ = role_status(snapshot, "decode", selector)
+    assert status_ == {"replicas": 4, "readyReplicas": 4, "selector": selector}
+    role = {**role, "status": status_, "metadata": {"creationTimestamp": BORN}}
+    assert printed("servingroles", role) == {
+        "Fleet": "chat",
+        "Role": "decode",
+        "Wanted": 3,
+        "Pods": 4,
+        "Ready": 4,
+        "Age": BORN,
+    }
+    prefill = role_status(snapshot, "prefill", "")
+    assert (prefill["replicas"], prefill["readyReplicas"]) == (2, 1)
+
+
+def test_kubectl_scale_and_an_hpa_find_the_roles_numbers() -> None:
+    role = version("servingroles")
+    assert role["subresources"] == {
+        "status": {},
+        "scale": {
+            "specReplicasPath": ".spec.replicas",
+            "statusReplicasPath": ".status.replicas",
+            "labelSelectorPath": ".status.selector",
+        },
+    }
+    kinds = {column["name"]: column["type"] for column in role["additionalPrinterColumns"]}
+    assert kinds == {
+        "Fleet": "string",
+        "Role": "string",
+        "Wanted": "integer",
+        "Pods": "integer",
+        "Ready": "integer",
+        "Age": "date",
+    }

@@ -1,0 +1,264 @@
+"""A fleet in a world of plain values, and the status that one round writes about it.
+
+What is not said of a world is at rest: the fleet is `chat` in `ns`, one colocated pod and one
+gateway pod serve, its objects exist, every write succeeds, and the scaling law is not due.
+"""
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from functools import cache
+from typing import Any
+
+from argosy_operator.api.v1alpha1.status import ServingDeploymentStatus
+from argosy_operator.core.fleet.actions import Apply, Create, ErrorKind, Outcome, target
+from argosy_operator.core.fleet.memory import FieldConflict, LoopMemory
+from argosy_operator.core.fleet.pods import Load, Pod
+from argosy_operator.core.fleet.snapshot import Clock, Snapshot
+from argosy_operator.core.plan import Plan, conclude, plan
+from argosy_operator.core.scaling.decision import Decision
+from argosy_operator.core.scaling.observe import FleetMetrics
+from argosy_operator.core.status.compose import status_of
+from argosy_operator.ports.protocols import Measurement
+from argosy_operator.shell.gather import Observed, compose
+from tests.support.model import IMAGES, fleet
+
+NOW = 1_767_225_600.0
+"""2026-01-01T00:00:00Z."""
+NEVER = 1e12
+LONG_AGO = "2025-01-01T00:00:00Z"
+
+
+def pod(role: str, n: int = 1, revision: str = "new", **looks: Any) -> Pod:
+    """A pod that serves, but for its `looks`. Revision "new" is the one that the spec asks for."""
+    return Pod(f"chat-{role}-{n}", f"{role}-{n}-{revision}", role, revision, **looks)
+
+
+def unready(role: str, n: int = 1, revision: str = "new", **looks: Any) -> Pod:
+    return pod(role, n, revision, ready=False, **looks)
+
+
+def leaving(role: str, n: int = 1, **looks: Any) -> Pod:
+    """A pod that the operator chose for removal, and that still answers."""
+    return pod(role, n, draining=True, victim=True, drain_at=NOW, cost=-1000, **looks)
+
+
+GATEWAY = pod("gateway", revision="")
+
+
+@dataclass(frozen=True)
+class World:
+    """What is true of the fleet and of the cluster."""
+
+    spec: Mapping[str, Any] = field(default_factory=dict)
+    pods: tuple[Pod, ...] = (pod("colocated"), GATEWAY)
+    deployed: Mapping[str, int] = field(default_factory=dict)
+    """Replicas of a role's Deployment, where they are not the role's minimum."""
+    wanted: Mapping[str, int] = field(default_factory=dict)
+    """Replicas of a role's ServingRole, where they are not the role's minimum."""
+    old: str = ""
+    """The role of a Deployment of revision "old" that still exists."""
+    taken: tuple[str, ...] = ()
+    """Names that an object of another owner has, such as Service/chat."""
+    no_pods: str = ""
+    """The message with which the Deployment controller says that it cannot create pods."""
+    fails: Mapping[str, tuple[ErrorKind, str]] = field(default_factory=dict)
+    """Objects that are missing and cannot be created, by the beginning of kind/name: the error."""
+    for_s: float = 0.0
+    """How long the writes have failed."""
+    contested: Mapping[str, int] = field(default_factory=dict)
+    """What another writer changes, and how many times in a row it was put back."""
+    decision: Decision | None = None
+    """What the law said last."""
+    metrics: FleetMetrics | None = None
+    """The law is due, and Prometheus answers this."""
+    before: Mapping[str, str] = field(default_factory=dict)
+    """What status said before the round, by type of condition: status and reason."""
+    status: Mapping[str, Any] = field(default_factory=dict)
+    """Other parts of the status before the round."""
+    deleting: bool = False
+    """The user deleted the fleet, and Kubernetes has not removed it yet."""
+
+
+def status(world: World) -> ServingDeploymentStatus:
+    """What the operator writes about the fleet in this world."""
+    snapshot, planned, outcomes = round_of(world)
+    return status_of(snapshot, planned.draft, outcomes)
+
+
+def round_of(world: World) -> tuple[Snapshot, Plan, tuple[Outcome, ...]]:
+    """One round: what it saw, what it planned, and what came of it."""
+    conflicts = {
+        cause: FieldConflict(cause, times, at=NOW, retry_at=NOW)
+        for cause, times in world.contested.items()
+    }
+    memory = LoopMemory(
+        uid="fleet-1",
+        decision=world.decision,
+        decide_at=0.0 if world.metrics is not None else NEVER,
+        field_conflicts=conflicts,
+    )
+    if world.for_s:
+        memory = _carried_out(world, snapshot_of(world, memory, NOW - world.for_s))[0].memory
+    snapshot = snapshot_of(world, memory, NOW)
+    return snapshot, *_carried_out(world, snapshot)
+
+
+def _carried_out(world: World, snapshot: Snapshot) -> tuple[Plan, tuple[Outcome, ...]]:
+    planned = plan(snapshot)
+    outcomes = tuple(Outcome(action, *_error(world, target(action))) for action in planned.actions)
+    return conclude(snapshot, planned, outcomes), outcomes
+
+
+def _error(world: World, what: str) -> tuple[ErrorKind | None, str]:
+    return next((e for name, e in world.fails.items() if what.startswith(name)), (None, ""))
+
+
+def snapshot_of(world: World, memory: LoopMemory, now: float) -> Snapshot:
+    """What the operator sees at this moment."""
+    user_wrote = fleet(**world.spec)
+    before = ServingDeploymentStatus.model_validate(
+        {
+            "conditions": [
+                dict(zip(("type", "status", "reason"), (type_, *said.split()), strict=True))
+                | {"lastTransitionTime": LONG_AGO}
+                for type_, said in world.before.items()
+            ]
+        }
+        | world.status
+    )
+    gone = {"deletion_timestamp": "2026-01-01T00:00:00Z"} if world.deleting else {}
+    meta = user_wrote.metadata.model_copy(update=gone)
+    user_wrote = user_wrote.model_copy(update={"status": before, "metadata": meta})
+    revision, made = _made(json.dumps(world.spec))
+    pods = tuple(
+        replace(p, revision=revision if p.revision == "new" else p.revision) for p in world.pods
+    )
+    busy = Load(draining=True, running=1, leases=0)
+    seen = Observed(
+        children=_children(world, made),
+        pods=pods,
+        loads={p.uid: busy for p in pods if p.draining},
+        measured=None if world.metrics is None else Measurement(world.metrics, NEVER),
+    )
+    return compose(user_wrote, IMAGES, seen, memory, Clock(now, now))
+
+
+@cache
+def _made(spec: str) -> tuple[str, tuple[Any, ...]]:
+    """The revision that this spec asks for, and the objects that the fleet's first round makes."""
+    nothing, memory, clock = Observed({}, (), {}), LoopMemory(), Clock(NOW, NOW)
+    first = compose(fleet(**json.loads(spec)), IMAGES, nothing, memory, clock)
+    actions = plan(first).actions
+    return first.revision, tuple(a.obj for a in actions if isinstance(a, Create | Apply))
+
+
+def _children(world: World, made: tuple[Any, ...]) -> dict[tuple[str, str], Any]:
+    """The fleet's objects as its first round made them, but for what the world says."""
+    found: dict[tuple[str, str], Any] = {}
+    for obj in made:
+        name = f"{obj['kind']}/{obj['metadata']['name']}"
+        if not any(name.startswith(beginning) for beginning in world.fails):
+            found[obj["kind"], obj["metadata"]["name"]] = _stored(world, obj)
+    if world.old:
+        name = f"chat-{world.old}-old"
+        labels = {"serving.argosy.dev/role": world.old, "serving.argosy.dev/revision": "old"}
+        owner = [{"uid": "fleet-1", "controller": True}]
+        meta = {"name": name, "uid": name, "labels": labels, "ownerReferences": owner}
+        old = {"metadata": meta | {"resourceVersion": "1"}, "spec": {"replicas": 1}}
+        found["Deployment", name] = {"kind": "Deployment", **old}
+    for kind, name in (taken.split("/") for taken in world.taken):
+        found[kind, name] = {"kind": kind, "metadata": {"name": name, "uid": "x"}, "spec": {}}
+    return found
+
+
+def _stored(world: World, obj: Any) -> Any:
+    meta = obj["metadata"] | {"uid": f"{obj['kind']}-uid", "resourceVersion": "1"}
+    stored = obj | {"metadata": meta}
+    role = meta["labels"].get("serving.argosy.dev/role")
+    replicas = {"Deployment": world.deployed, "ServingRole": world.wanted}.get(obj["kind"], {})
+    if role in replicas:
+        stored["spec"] = obj["spec"] | {"replicas": replicas[role]}
+    if obj["kind"] == "Deployment" and role != "gateway" and world.no_pods:
+        said = {"type": "ReplicaFailure", "status": "True", "message": world.no_pods}
+        stored["status"] = {"conditions": [said]}
+    return stored
+
+
+AT_REST = {
+    "Ready": "True AsSpecified",
+    "Servable": "True AsSpecified",
+    "Reconciling": "False AsSpecified",
+    "Progressing": "False AsSpecified",
+    "Stalled": "False NotStalled",
+    "SLOMet": "Unknown NoSLO",
+    "SLOFeasible": "Unknown NoSLO",
+    "ScalingActive": "False NoSLO",
+    "MetricsAvailable": "Unknown NoSLO",
+    "CapacityLimited": "False Enough",
+    "Draining": "False NothingLeaves",
+    "NameConflict": "False NoConflict",
+    "FieldConflict": "False NoContest",
+}
+"""What status says of a fleet without an SLO that has all that it needs."""
+
+
+@dataclass(frozen=True)
+class Row:
+    """One row of a table: in this world, status says this."""
+
+    words: str
+    world: World
+    says: Mapping[str, str]
+    """Conditions that are not as `AT_REST` has them: status and reason."""
+    because: Mapping[str, str] = field(default_factory=dict)
+    """Messages, by reason, without the page of the runbook. NEW stands for the new revision."""
+
+
+def told(row: Row) -> tuple[dict[str, str], dict[str, str]]:
+    """What status says, and what it should say: every condition, and the row's messages."""
+    said = status(row.world)
+    conditions = {c.type: f"{c.status} {c.reason}" for c in said.conditions}
+    revision, _ = _made(json.dumps(row.world.spec))
+    messages = {
+        c.reason: c.message.replace(revision, "NEW").removesuffix(
+            f". See docs/runbook/{c.reason}.md"
+        )
+        for c in said.conditions
+        if c.reason in row.because
+    }
+    return conditions | messages, {**AT_REST, **row.says, **row.because}
+
+
+TWO = {"roles": {"colocated": {"replicas": {"min": 2, "max": 4}}}}
+SERVED = {"Servable": "True AsSpecified"}
+"""Before this round the fleet answered requests."""
+STARTING = {
+    "Ready": "False Starting",
+    "Servable": "False NoPods",
+    "Reconciling": "True Starting",
+    "Progressing": "True Starting",
+}
+LOST = STARTING | {"Ready": "False PodsNotReady"}
+
+
+def sick(**looks: Any) -> World:
+    """The only engine pod does not serve, and looks like this."""
+    return World(pods=(unready("colocated", **looks), GATEWAY))
+
+
+PULL = 'rpc error: no such image "none:1"'
+QUOTA = "exceeded quota: gpus, requested: 1, used: 8, limited: 8"
+CLAIM = 'persistentvolumeclaim "weights" not found'
+BUDGET = "PodDisruptionBudget/chat-colocated"
+HOOK = (ErrorKind.FAILED, 'failed calling webhook "policy.example": timeout.')
+
+
+def ended(reason: str, message: str) -> World:
+    """The engine ended with this typed message."""
+    return sick(terminated=("Error", json.dumps({"reason": reason, "message": message})))
+
+
+def refused(error: ErrorKind, message: str, what: str = "Deployment/chat-colocated") -> World:
+    """This object does not exist, and the API server answers its creation so."""
+    return World(pods=(GATEWAY,), fails={what: (error, message)})
