@@ -13,6 +13,7 @@ import sys
 import time
 from pathlib import Path
 
+import httpx
 from rich.markup import escape
 
 from local.demo import answer, ramp
@@ -62,7 +63,7 @@ def main() -> int:
         ramp.run(place, figures, OUT)
         figures.finish(own_cluster=place.is_ours)
         place.try_hints(figures)
-    except (TimeoutError, DemoError) as error:
+    except (TimeoutError, DemoError, httpx.HTTPError) as error:
         console.print(f"[red]the demo stopped:[/red] {escape(str(error))}", soft_wrap=True)
         say(f"logs and the figures measured so far are in {OUT}/")
         place.diagnose(OUT)

@@ -1,9 +1,11 @@
 """The ramp: a simulated 70B fleet under open-loop load, and the minute of rest after it."""
 
+import json
 import statistics
 import subprocess
 import sys
 import time
+from dataclasses import asdict
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
@@ -17,13 +19,17 @@ from local.demo.figures import DemoFigures
 from local.demo.kube import Kube, is_ready
 from local.demo.places import prometheus
 from local.demo.places.place import NAMESPACE, SYSTEM, Place
-from local.demo.traffic import score
+from local.demo.traffic import pods, score
 from local.demo.traffic.plan import RAMP, arrivals
-from local.demo.traffic.watch import Records, Watch, roles
+from local.demo.traffic.score import seconds
+from local.demo.traffic.watch import Records, Watch
 from local.demo.view import Board, console, say
 
 MANIFEST = Path("examples/sim-70b.yaml")
 REST_S = 60
+LEAD_S = 3.0
+"""From the client's start to the plan's second 0: its process needs time to start."""
+PLAN_S = sum(phase.seconds for phase in RAMP)
 
 
 def apply(place: Place) -> None:
@@ -45,35 +51,38 @@ def run(place: Place, figures: DemoFigures, out: Path) -> None:
         f"fleet {name} is Ready: its engines are simulated, so their cold start of "
         f"{start_s:.0f} s is a process start; real weights of this size take minutes"
     )
-    limits = score.Limits(
-        _seconds(fleet["spec"]["slo"]["ttft"]["target"]),
-        _seconds(fleet["spec"]["slo"]["tpot"]["target"]),
-    )
+    limits = score.limits_of(fleet["spec"]["slo"])
     records = Records(out / "requests.jsonl")
     watch = _play(place, name, records, limits)
     ended = time.monotonic()
     seen = records.read()
-    _score(figures, seen, limits, watch)
+    lines = "".join(json.dumps(asdict(reading)) + "\n" for reading in watch.readings)
+    (out / "readings.jsonl").write_text(lines)
+    judge(figures, seen, limits, watch)
     # Matplotlib takes a second to import: after the load, not before it.
     from local.demo.traffic import picture
 
     picture.draw(out / "ramp.png", watch.readings, seen, limits)
     _explain(kube, name)
     _rest(place, figures, name, fleet, ended)
+    figures.put("container_restarts", sum(_restarts(kube, watch).values()))
 
 
 def _play(place: Place, name: str, records: Records, limits: score.Limits) -> Watch:
     url = place.publish(name)
     path = records.path
     path.unlink(missing_ok=True)
-    say(f"{len(arrivals())} requests in {sum(p.seconds for p in RAMP):.0f} s (open loop) to {url}")
-    command = [sys.executable, "-m", "local.demo.traffic.client", url, name, str(path)]
+    say(f"{len(arrivals())} requests in {PLAN_S:.0f} s (open loop) to {url}")
+    begin = time.monotonic() + LEAD_S
+    words = ["-m", "local.demo.traffic.client", url, name, str(path), str(begin)]
     with Board() as board:
-        watch = Watch(place.kube, fleet_path(name), records, limits, board.show)
-        client = subprocess.Popen(command)
-        watch.start()
+        watch = Watch(place.kube, NAMESPACE, name, fleet_path(name), records, limits, board.show)
+        client = subprocess.Popen([sys.executable, *words])
+        watch.start(begin)
         try:
-            client.wait(timeout=sum(p.seconds for p in RAMP) + 120)
+            client.wait(timeout=LEAD_S + PLAN_S + 120)
+        except subprocess.TimeoutExpired as error:
+            raise DemoError("some requests have no end two minutes after the plan's") from error
         finally:
             if client.poll() is None:
                 client.kill()
@@ -83,24 +92,19 @@ def _play(place: Place, name: str, records: Records, limits: score.Limits) -> Wa
     return watch
 
 
-def _score(
-    figures: DemoFigures, seen: list[score.Seen], limits: score.Limits, watch: Watch
-) -> None:
-    planned = len(arrivals())
-    outcomes = [record.outcome for record in seen]
-    figures.put("requests_total", len(seen))
-    figures.put("requests_planned", planned)
-    figures.put("requests_lost", outcomes.count("lost") + planned - len(seen))
-    figures.put("requests_shed", outcomes.count("shed"))
-    figures.put("requests_refused", outcomes.count("refused"))
-    phases = score.after_settling(seen, limits)
-    for phase, (share, count) in zip(RAMP, phases, strict=True):
-        say(f"phase {phase.name}: {share or 0:.1%} of {count} requests met the SLO after settling")
-    figures.put("attainment_after_settling", min(share or 0.0 for share, _ in phases))
-    figures.put("attainment_whole_ramp", score.attainment(seen, limits) or 0.0)
-    figures.put("scored_requests_per_phase_min", min(count for _, count in phases))
-    figures.put("settling_s", score.settling_s(seen, limits))
-    figures.put("client_late_p99_s", statistics.quantiles([r.late_s for r in seen], n=100)[98])
+def judge(figures: DemoFigures, seen: list[score.Seen], limits: score.Limits, watch: Watch) -> None:
+    """Put the figures of the ramp. DemoError if the readings do not cover it."""
+    if len(seen) < 2:
+        raise DemoError("no request of the ramp ended")
+    _judge_requests(figures, seen, limits)
+    named = (frozenset(watch.names.get(role, ())) for role in pods.ROLES)
+    figures.put("answers_from_both_pods", score.from_pods(seen, *named) or 0.0)
+    gap = score.longest_gap_s([r.at_s for r in watch.readings], PLAN_S)
+    if gap > score.READING_GAP_S:
+        raise DemoError(
+            f"for {gap:.0f} s of the ramp the fleet's pods were not read, so its replicas and "
+            "GPUs are not known: see whether the API server answered"
+        )
     figures.put("prefill_replicas_max", max(r.prefill[0] for r in watch.readings))
     figures.put("decode_replicas_max", max(r.decode[0] for r in watch.readings))
     busy = [r.cpu_share for r in watch.readings]
@@ -109,6 +113,33 @@ def _score(
         (b.at_s - a.at_s) * a.gpus for a, b in zip(watch.readings, watch.readings[1:], strict=False)
     )
     figures.put("gpu_hours", gpu_seconds / 3600)
+
+
+def _judge_requests(figures: DemoFigures, seen: list[score.Seen], limits: score.Limits) -> None:
+    planned = [due.at_s for due in arrivals()]
+    outcomes = [record.outcome for record in seen]
+    figures.put("requests_total", len(seen))
+    figures.put("requests_planned", len(planned))
+    figures.put("requests_lost", outcomes.count("lost") + score.unseen(seen, planned))
+    figures.put("requests_shed", outcomes.count("shed"))
+    figures.put("requests_refused", outcomes.count("refused"))
+    for record in [r for r in seen if r.outcome != "ok"][:10]:
+        say(f"{record.outcome} at {record.due_s:.0f} s: {record.problem}")
+    phases = score.after_settling(seen, limits)
+    for phase, (share, count) in zip(RAMP, phases, strict=True):
+        say(f"phase {phase.name}: {share or 0:.1%} of {count} requests met the SLO after settling")
+    figures.put("attainment_after_settling", min(share or 0.0 for share, _ in phases))
+    figures.put("attainment_whole_ramp", score.attainment(seen, limits) or 0.0)
+    figures.put("scored_requests_per_phase_min", min(count for _, count in phases))
+    figures.put("settling_s", score.settling_s(seen, limits))
+    figures.put("client_late_p99_s", statistics.quantiles([r.late_s for r in seen], n=100)[98])
+
+
+def _restarts(kube: Kube, watch: Watch) -> dict[str, int]:
+    """Of all pods of the demo that the ramp or its end saw, the operator's included."""
+    for namespace in (NAMESPACE, SYSTEM):
+        watch.restarts |= pods.restarts(pods.items(kube, f"/api/v1/namespaces/{namespace}/pods"))
+    return watch.restarts
 
 
 def _explain(kube: Kube, name: str) -> None:
@@ -129,42 +160,36 @@ def _rest(
         for role in ("prefill", "decode")
     }
 
-    def settled(status_of: dict[str, Any]) -> bool:
-        prefill, decode, _ = roles(status_of.get("status", {}))
-        return prefill == (minimum["prefill"],) * 2 and decode == (minimum["decode"],) * 2
-
-    hold = _seconds(spec["autoscaling"]["scaleDown"]["stabilization"])
-    window = _seconds(spec["metrics"].get("rateWindow", "60s"))
-    try:
-        place.kube.wait(
-            fleet_path(name), settled, timeout_s=2 * hold + 10, what="replicas at minimum"
-        )
-        back = True
-    except TimeoutError as error:
-        say(str(error))
-        back = False
+    hold = seconds(spec["autoscaling"]["scaleDown"]["stabilization"])
+    window = seconds(spec["metrics"].get("rateWindow", "60s"))
+    back = await_minimum(place.kube, name, minimum, 2 * hold + 10)
     figures.put("replicas_back_at_min", back)
     figures.put("operator_rss_mib", prometheus.operator_rss_mib(place))
     if place.audit_log is None:
         return
     # The scaling law's longest window is that of attainment: the hold or two rate windows. For the
     # operator it ends at the first tick after the first scrape behind it, plus half a tick of work.
-    interval, scrape = _seconds(spec["autoscaling"]["interval"]), spec["metrics"]["scrapeInterval"]
-    passed = ended + max(hold, 2 * window) + _seconds(scrape) + 1.5 * interval
+    interval, scrape = seconds(spec["autoscaling"]["interval"]), spec["metrics"]["scrapeInterval"]
+    passed = ended + max(hold, 2 * window) + seconds(scrape) + 1.5 * interval
     say(f"at rest: waiting until the law's windows end, then counting writes for {REST_S} s")
     time.sleep(max(0.0, passed - time.monotonic()))
-    begin = datetime.now(UTC).isoformat()
+    begin = datetime.now(UTC)
     time.sleep(REST_S)
-    written = rest.writes(
-        place.audit_log, begin, datetime.now(UTC).isoformat(), (NAMESPACE, SYSTEM)
-    )
+    written = rest.writes(place.audit_log, begin, datetime.now(UTC), (NAMESPACE, SYSTEM))
     figures.put("writes_at_rest_per_minute", 60 * len(written) / REST_S)
+    figures.put("replicas_back_at_min", back and await_minimum(place.kube, name, minimum, 0))
     for line in written[:10]:
         say(f"written at rest: {line}")
 
 
-def _seconds(text: str) -> float:
-    for unit, factor in (("ms", 1e-3), ("s", 1.0), ("m", 60.0), ("h", 3600.0)):
-        if text.endswith(unit) and text.removesuffix(unit).replace(".", "").isdigit():
-            return float(text.removesuffix(unit)) * factor
-    raise ValueError(f"{text!r} is not a duration: write 500ms, 20s, 5m or 1h")
+def await_minimum(kube: Kube, name: str, minimum: dict[str, int], timeout_s: float) -> bool:
+    """Whether the pods of both roles come down to the minimum, Ready and no more of them."""
+    deadline = time.monotonic() + timeout_s
+    while True:
+        found = pods.look(kube, NAMESPACE, name).roles
+        if all(pods.Replicas(n, n, n) == found[role] for role, n in minimum.items()):
+            return True
+        if time.monotonic() > deadline:
+            say(f"the replicas are not at their minimum after {timeout_s:.0f} s: {found}")
+            return False
+        time.sleep(0.25)

@@ -2,13 +2,25 @@
 
 A fleet without traffic should cost the API server nothing. Every write by the operator's or a
 gateway's account counts, except Leases (leadership is a heartbeat) and access reviews.
+
+An empty log without a writer is no silence, and neither is that of an operator that has
+died. So the log must hold earlier writes of the operator, and its Lease, which it renews every two
+seconds, must have been renewed all the time.
 """
 
 import json
+from collections.abc import Iterator
+from datetime import datetime
+from itertools import pairwise
 from pathlib import Path
+from typing import Any
+
+from local.demo.errors import DemoError
 
 WRITES = {"create", "update", "patch", "delete", "deletecollection"}
 APART = {"leases", "tokenreviews", "subjectaccessreviews"}
+RENEWAL_GAP_S = 15.0
+"""The Lease's duration: after so long without a renewal another replica would lead."""
 
 
 def is_ours(user: str, namespaces: tuple[str, ...]) -> bool:
@@ -19,23 +31,59 @@ def is_ours(user: str, namespaces: tuple[str, ...]) -> bool:
     return namespace in namespaces and ("argosy" in account or account.endswith("-gateway"))
 
 
-def writes(log: Path, begin: str, end: str, namespaces: tuple[str, ...]) -> list[str]:
-    """Each write in [begin, end), two RFC 3339 times in UTC, as `account verb resource name`."""
-    found = []
+def writes(log: Path, begin: datetime, end: datetime, namespaces: tuple[str, ...]) -> list[str]:
+    """Each write in [begin, end), as `account verb resource name`.
+
+    DemoError if the log cannot show a silence.
+    """
+    earlier, renewals, found = 0, [], []
+    for event in _events(log):
+        user = event["user"]["username"]
+        if not is_ours(user, namespaces) or event.get("verb") not in WRITES:
+            continue
+        at = datetime.fromisoformat(event["requestReceivedTimestamp"])
+        if event.get("objectRef", {}).get("resource") in APART:
+            if _done_by_operator(event, namespaces) and event["objectRef"]["resource"] == "leases":
+                renewals.append(at)
+        elif at < begin:
+            earlier += _done_by_operator(event, namespaces)
+        elif at < end:
+            found.append(_line(event))
+    if not earlier:
+        raise DemoError(
+            f"{log} has no earlier write of the operator, so no line in it is no silence: see the "
+            "audit policy and the operator's account"
+        )
+    gap = _gap_s([at for at in renewals if begin <= at < end], begin, end)
+    if gap > RENEWAL_GAP_S:
+        raise DemoError(
+            f"the operator did not renew its Lease for {gap:.0f} s, so it may be silent because "
+            "it has died: see its log"
+        )
+    return found
+
+
+def _events(log: Path) -> Iterator[dict[str, Any]]:
     with log.open() as lines:
         for line in lines:
-            if '"stage":"ResponseComplete"' not in line:
-                continue
-            event = json.loads(line)
-            about = event.get("objectRef", {})
-            if (
-                event.get("verb") in WRITES
-                and begin <= event["requestReceivedTimestamp"] < end
-                and about.get("resource") not in APART
-                and is_ours(event["user"]["username"], namespaces)
-            ):
-                account = event["user"]["username"].rsplit(":", 1)[-1]
-                sub = f"/{about['subresource']}" if "subresource" in about else ""
-                thing = f"{about.get('resource')}{sub} {about.get('name', '')}"
-                found.append(f"{account} {event['verb']} {thing}")
-    return found
+            if '"stage":"ResponseComplete"' in line:
+                yield json.loads(line)
+
+
+def _done_by_operator(event: dict[str, Any], namespaces: tuple[str, ...]) -> bool:
+    """Whether the API server carried out what the operator's own account asked."""
+    user = event["user"]["username"]
+    code = event.get("responseStatus", {}).get("code", 500)
+    return is_ours(user, namespaces) and "argosy" in user.rsplit(":", 1)[-1] and code < 300
+
+
+def _line(event: dict[str, Any]) -> str:
+    account, about = event["user"]["username"].rsplit(":", 1)[-1], event.get("objectRef", {})
+    sub = f"/{about['subresource']}" if "subresource" in about else ""
+    return f"{account} {event['verb']} {about.get('resource')}{sub} {about.get('name', '')}"
+
+
+def _gap_s(renewals: list[datetime], begin: datetime, end: datetime) -> float:
+    """Longest time in [begin, end) without a renewal, in seconds."""
+    moments = [begin, *sorted(renewals), end]
+    return max((b - a).total_seconds() for a, b in pairwise(moments))

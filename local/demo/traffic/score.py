@@ -3,9 +3,14 @@
 The client measures by its own clock, independently of the gateway's counters. A request meets the
 SLO if its first token came within the TTFT limit and its mean gap between tokens was within the
 TPOT limit. One that was shed, refused or lost misses it.
+
+Phases are scored by when requests were due. Curves over time look back: a second shows what was
+known then, so a request counts from the moment when it ended.
 """
 
 from dataclasses import dataclass
+from itertools import pairwise
+from typing import Any
 
 from local.demo.traffic.plan import RAMP, Phase, steps
 
@@ -19,15 +24,24 @@ class Seen:
     phase: int
     """Index of the plan's phase."""
     outcome: str
-    """`ok`, `shed` (answered 429), `refused` (not accepted) or `lost` (accepted, never ended)."""
+    """`ok`, `shed` (answered 429), `refused` (no connection) or `lost` (accepted, but not answered
+    whole: another status, an error event, no end, no usage, another length)."""
     ttft_s: float | None
     """Seconds from sending to the first token; None unless `ok`."""
     tpot_s: float | None
-    """Mean seconds between tokens; None for fewer than two."""
+    """Mean seconds between tokens; None for fewer than two, and where they came in one piece."""
     tokens: int
     """Tokens of the answer, by its `usage`."""
+    ended_s: float
+    """When its answer or its failure was complete, in seconds since the load began."""
     late_s: float = 0.0
     """Seconds by which the client itself sent it late."""
+    prefill_pod: str = ""
+    """The pod that computed the prompt, as the answer names it."""
+    decode_pod: str = ""
+    """The pod that gave the answer, as the answer names it."""
+    problem: str = ""
+    """Why it is not `ok`."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,12 +54,28 @@ class Limits:
     """Limit of the mean time between tokens, seconds."""
 
 
+def limits_of(slo: dict[str, Any]) -> Limits:
+    """The limits of a ServingDeployment's `spec.slo`."""
+    return Limits(seconds(slo["ttft"]["target"]), seconds(slo["tpot"]["target"]))
+
+
+def seconds(text: str) -> float:
+    """A duration of the API, such as 500ms, in seconds."""
+    for unit, factor in (("ms", 1e-3), ("s", 1.0), ("m", 60.0), ("h", 3600.0)):
+        if text.endswith(unit) and text.removesuffix(unit).replace(".", "").isdigit():
+            return float(text.removesuffix(unit)) * factor
+    raise ValueError(f"{text!r} is not a duration: write 500ms, 20s, 5m or 1h")
+
+
 SETTLING_CUT_S = 20.0
 """Requests due within this time after a step belong to the settling and are not scored."""
 SETTLED_SHARE = 0.9
 """A window is settled if this share of its requests met the SLO: the share that the SLO asks."""
 SETTLED_WINDOW_S = 6.0
 """At the plan's lowest rate of 2.8/s about 17 requests: enough for a share."""
+READING_GAP_S = 5.0
+"""Longest time without a reading. The law decides every two seconds: a longer gap could hide a
+replica that came and went, and what the fleet held meanwhile would be a guess."""
 
 
 def met(seen: Seen, limits: Limits) -> bool:
@@ -89,3 +119,37 @@ def settling_s(records: list[Seen], limits: Limits, phases: tuple[Phase, ...] = 
             if share is not None and share < SETTLED_SHARE:
                 longest = max(longest, end)
     return longest
+
+
+def attainment_at(
+    records: list[Seen], limits: Limits, second: float, window_s: float
+) -> float | None:
+    """Share of the requests that ended in the window before `second`; None if none did."""
+    return attainment([r for r in records if second - window_s < r.ended_s <= second], limits)
+
+
+def sent_per_s(records: list[Seen], second: float, window_s: float) -> float:
+    """Requests a second that were due in the window before `second`."""
+    return sum(second - window_s < r.due_s <= second for r in records) / window_s
+
+
+def longest_gap_s(readings_at: list[float], end_s: float) -> float:
+    """Longest time from the start to `end_s` without a reading."""
+    within = [at for at in sorted(readings_at) if 0 <= at <= end_s]
+    moments = [0.0, *within, end_s]
+    return max(b - a for a, b in pairwise(moments))
+
+
+def unseen(records: list[Seen], planned: list[float]) -> int:
+    """How many of the planned requests, by their due times, have no record."""
+    return len(set(planned) - {r.due_s for r in records})
+
+
+def from_pods(records: list[Seen], prefill: frozenset[str], decode: frozenset[str]) -> float | None:
+    """Share of the answers that name a prefill and a decode pod that the fleet had.
+
+    None if there is no answer.
+    """
+    answers = [r for r in records if r.outcome == "ok"]
+    named = sum(r.prefill_pod in prefill and r.decode_pod in decode for r in answers)
+    return named / len(answers) if answers else None

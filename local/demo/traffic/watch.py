@@ -1,8 +1,9 @@
-"""One reading a second during the ramp: the fleet's status, the machine, the client's records.
+"""One reading a second during the ramp: the fleet's pods, the machine, the client's records.
 
 The live view shows each reading; the picture and the figures are made from all of them.
 """
 
+import contextlib
 import json
 import threading
 import time
@@ -11,9 +12,15 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+import httpx
+
 from local.demo.kube import Kube
+from local.demo.traffic import pods
 from local.demo.traffic.plan import RAMP, steps
-from local.demo.traffic.score import Limits, Seen, attainment
+from local.demo.traffic.score import Limits, Seen, attainment_at
+
+RECENT_S = 12.0
+"""Window of the attainment in a reading."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,13 +34,13 @@ class Reading:
     offered_rps: float
     """Requests a second that the plan sends in this phase."""
     attainment: float | None
-    """Share of the requests due in the last 12 s that met the SLO; None if none ended."""
+    """Share of the requests that ended in the last 12 s and met the SLO; None if none ended."""
     prefill: tuple[int, int]
     """(ready, desired) replicas."""
     decode: tuple[int, int]
     """(ready, desired) replicas."""
     gpus: int
-    """GPUs that both roles hold."""
+    """GPUs that the fleet's pods hold."""
     cpu_share: float
     """Busy share of all cores since the last reading, 0 to 1."""
     decision: str
@@ -78,18 +85,6 @@ class BusyShare:
         return sum(ticks) - idle, sum(ticks)
 
 
-def roles(status: dict[str, Any]) -> tuple[tuple[int, int], tuple[int, int], int]:
-    """(ready, desired) of prefill and of decode, and the GPUs they hold, from a fleet's status."""
-    found = status.get("roles", {})
-    pairs = []
-    gpus = 0
-    for name in ("prefill", "decode"):
-        role = found.get(name, {})
-        pairs.append((int(role.get("ready", 0)), int(role.get("desired", 0))))
-        gpus += int(role.get("gpus", 0))
-    return pairs[0], pairs[1], gpus
-
-
 def last_decision(status: dict[str, Any]) -> str:
     """`reason: message` of the last decision in a fleet's status."""
     record = status.get("autoscaling", {}).get("lastDecision", {})
@@ -102,19 +97,23 @@ class Watch:
     """Takes a reading a second in a thread of its own, and shows it."""
 
     kube: Kube
+    namespace: str
+    fleet: str
     path: str
     records: Records
     limits: Limits
     show: Callable[[Reading], None]
     readings: list[Reading] = field(default_factory=list)
+    names: dict[str, set[str]] = field(default_factory=dict)
+    """Names of all pods that were seen, by role."""
+    restarts: dict[str, int] = field(default_factory=dict)
+    """Most container restarts of each pod that was seen, by its uid."""
     _stop: threading.Event = field(default_factory=threading.Event)
     _thread: threading.Thread | None = None
-    _start: float = 0.0
 
-    def start(self) -> None:
-        """Begin; now is second 0 of the plan."""
-        self._start = time.monotonic()
-        self._thread = threading.Thread(target=self._run, name="watch", daemon=True)
+    def start(self, begin: float) -> None:
+        """Read from `begin` on, the plan's second 0 on the monotonic clock."""
+        self._thread = threading.Thread(target=self._run, args=(begin,), name="watch", daemon=True)
         self._thread.start()
 
     def stop(self) -> None:
@@ -123,27 +122,39 @@ class Watch:
         if self._thread:
             self._thread.join()
 
-    def _run(self) -> None:
+    def _run(self, begin: float) -> None:
         busy = BusyShare()
-        begun = steps()
+        self._stop.wait(max(0.0, begin - time.monotonic()))
         while not self._stop.wait(1.0):
-            at = time.monotonic() - self._start
-            number = max(n for n, begin in enumerate(begun) if begin <= at)
-            over = at > begun[-1] + RAMP[-1].seconds
-            phase = RAMP[number]
-            recent = [r for r in self.records.read() if at - 12 < r.due_s <= at]
-            status = (self.kube.get(self.path) or {}).get("status", {})
-            prefill, decode, gpus = roles(status)
-            reading = Reading(
-                at_s=at,
-                phase="after" if over else phase.name,
-                offered_rps=0.0 if over else phase.rate_per_s,
-                attainment=attainment(recent, self.limits),
-                prefill=prefill,
-                decode=decode,
-                gpus=gpus,
-                cpu_share=busy.read(),
-                decision=last_decision(status),
-            )
-            self.readings.append(reading)
-            self.show(reading)
+            # Without a reading of this second: the gap shows, and a long one fails the run.
+            with contextlib.suppress(httpx.HTTPError):
+                self._read(begin, busy)
+
+    def _read(self, begin: float, busy: BusyShare) -> None:
+        found = pods.look(self.kube, self.namespace, self.fleet)
+        status = (self.kube.get(self.path) or {}).get("status", {})
+        self.note(found)
+        at, begun = time.monotonic() - begin, steps()
+        phase = RAMP[max(n for n, step in enumerate(begun) if step <= at)]
+        over = at > begun[-1] + RAMP[-1].seconds
+        prefill, decode = (found.roles[role] for role in pods.ROLES)
+        reading = Reading(
+            at_s=at,
+            phase="after" if over else phase.name,
+            offered_rps=0.0 if over else phase.rate_per_s,
+            attainment=attainment_at(self.records.read(), self.limits, at, RECENT_S),
+            prefill=(prefill.ready, prefill.desired),
+            decode=(decode.ready, decode.desired),
+            gpus=found.gpus,
+            cpu_share=busy.read(),
+            decision=last_decision(status),
+        )
+        self.readings.append(reading)
+        self.show(reading)
+
+    def note(self, found: pods.Pods) -> None:
+        """Remember names and restarts, also of pods that are removed later."""
+        for role, names in found.names.items():
+            self.names.setdefault(role, set()).update(names)
+        for uid, restarts in found.restarts.items():
+            self.restarts[uid] = max(restarts, self.restarts.get(uid, 0))

@@ -1,0 +1,161 @@
+"""The demo's comparison accepts texts only with the pods that gave them."""
+
+import http.server
+import json
+import threading
+
+import httpx
+import pytest
+
+from local.demo import answer
+from local.demo.answer import Answer, check_apart, check_together, greedy
+from local.demo.errors import DemoError
+
+APART = {"prefill": frozenset({"p-1", "p-2"}), "decode": frozenset({"d-1"})}
+TOGETHER = {"colocated": frozenset({"c-1"})}
+
+
+def apart(text: str, prefill: str | None = "p-1", decode: str | None = "d-1") -> Answer:
+    return Answer(text, prefill, decode, None)
+
+
+def together(text: str, pod: str | None = "c-1", prefill: str | None = None) -> Answer:
+    return Answer(text, prefill, None, pod)
+
+
+def test_three_texts_that_name_a_prefill_and_a_decode_pod_of_the_fleet_are_compared():
+    check_apart([apart("a"), apart("b", "p-2"), apart("c")], APART)
+    check_together([together("a"), together("b"), together("c")], TOGETHER)
+
+
+@pytest.mark.parametrize("place", [0, 1, 2], ids=["first", "second", "third"])
+@pytest.mark.parametrize(
+    ("broken", "said"),
+    [
+        (apart("x", None), "no pod as its prefill pod"),
+        (apart("x", ""), "no pod as its prefill pod"),
+        (apart("x", "d-1"), "d-1 as its prefill pod"),
+        (apart("x", "c-1"), "c-1 as its prefill pod"),
+        (apart("x", "p-1", None), "no pod as its decode pod"),
+        (apart("x", "p-1", "p-1"), "p-1 as its decode pod"),
+        (apart(""), "no text"),
+        (apart("b"), "the same"),
+    ],
+    ids=[
+        "no_prefill_pod",
+        "an_empty_prefill_pod",
+        "a_decode_pod_as_prefill",
+        "another_fleets_pod",
+        "no_decode_pod",
+        "a_prefill_pod_as_decode",
+        "no_text",
+        "the_text_of_another_prompt",
+    ],
+)
+def test_each_of_the_three_texts_must_name_its_prefill_pod(broken, said, place):
+    answers = [apart("b"), apart("c")]
+    answers.insert(place, broken)
+    with pytest.raises(DemoError, match=said):
+        check_apart(answers, APART)
+
+
+@pytest.mark.parametrize(
+    ("broken", "said"),
+    [
+        (together("x", None), "no pod as its colocated pod"),
+        (together("x", "p-1"), "p-1 as its colocated pod"),
+        (together("x", prefill="p-1"), "was prefilled by p-1"),
+        (together(""), "no text"),
+        (together("b"), "the same"),
+    ],
+    ids=["no_pod", "another_fleets_pod", "disaggregated", "no_text", "the_same_text"],
+)
+def test_the_colocated_texts_must_come_from_a_colocated_pod_alone(broken, said):
+    with pytest.raises(DemoError, match=said):
+        check_together([together("a"), together("b"), broken], TOGETHER)
+
+
+@pytest.fixture
+def answering():
+    """A server that gives every POST the body and the headers in `given`."""
+    given: dict = {}
+
+    class Handler(http.server.BaseHTTPRequestHandler):
+        def do_POST(self) -> None:
+            self.rfile.read(int(self.headers["Content-Length"]))
+            body = json.dumps(given["body"]).encode()
+            self.send_response(given.get("status", 200))
+            self.send_header("Content-Length", str(len(body)))
+            for name, value in given.get("headers", {}).items():
+                self.send_header(name, value)
+            self.end_headers()
+            self.wfile.write(body)
+
+        def log_message(self, *args: object) -> None:
+            pass
+
+    server = http.server.ThreadingHTTPServer(("127.0.0.1", 0), Handler)
+    threading.Thread(target=server.serve_forever, args=(0.01,), daemon=True).start()
+    yield f"http://127.0.0.1:{server.server_address[1]}", given
+    server.shutdown()
+    server.server_close()
+
+
+def body(tokens: int | None) -> dict:
+    usage = {} if tokens is None else {"usage": {"completion_tokens": tokens}}
+    return {"choices": [{"text": "some text"}], **usage}
+
+
+def test_a_compared_text_carries_the_pods_of_its_own_answer(answering):
+    url, given = answering
+    given["body"] = body(64)
+    given["headers"] = {"x-argosy-prefill-pod": "p-1", "x-argosy-decode-pod": "d-1"}
+    assert greedy(url, "m", "why") == Answer("some text", "p-1", "d-1", None)
+    given["headers"] = {"x-argosy-pod": "c-1"}
+    assert greedy(url, "m", "why") == Answer("some text", None, None, "c-1")
+
+
+@pytest.mark.parametrize("tokens", [None, 0, 63, 65])
+def test_a_compared_text_has_as_many_tokens_as_asked_by_its_own_usage(answering, tokens):
+    url, given = answering
+    given["body"] = body(tokens)
+    with pytest.raises(DemoError, match=f"answered {tokens} tokens instead of 64"):
+        greedy(url, "m", "why")
+
+
+def test_a_compared_text_with_an_error_status_stops_the_demo(answering):
+    url, given = answering
+    given |= {"body": body(64), "status": 503}
+    with pytest.raises(httpx.HTTPStatusError):
+        greedy(url, "m", "why")
+
+
+class Listing:
+    """Stands in for the API server: one list of pods."""
+
+    def __init__(self, *pods: dict) -> None:
+        self.pods = list(pods)
+
+    def get(self, path: str, **query: str) -> dict:
+        return {"items": self.pods}
+
+
+def engine(ready: str) -> dict:
+    since = "2026-01-01T00:00:12Z"
+    return {
+        "metadata": {"name": "e-1", "creationTimestamp": "2026-01-01T00:00:00Z"},
+        "status": {
+            "phase": "Running",
+            "conditions": [{"type": "Ready", "status": ready, "lastTransitionTime": since}],
+        },
+    }
+
+
+def test_a_start_is_measured_from_a_pods_creation_to_its_readiness():
+    assert answer.slowest_start_s(Listing(engine("True")), "f") == 12
+
+
+@pytest.mark.parametrize("listed", [(), (engine("True"), engine("False"))], ids=["none", "one"])
+def test_a_fleet_that_says_ready_while_an_engine_is_not_stops_the_demo(listed):
+    with pytest.raises(DemoError, match="says Ready"):
+        answer.slowest_start_s(Listing(*listed), "f")
