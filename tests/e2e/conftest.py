@@ -1,46 +1,30 @@
 """The chart, installed once on the one-machine Kubernetes, for all tests of this folder."""
 
 from collections.abc import Callable, Iterator
+from functools import partial
 from typing import TYPE_CHECKING
 
 import pytest
 
 from local.demo.kube import Kube
-from tests.e2e.installed import SYSTEM, Installed
+from local.demo.places.place import helm_install
+from tests.e2e.installed import Installed
 
 if TYPE_CHECKING:
     from local.cluster.cluster import Cluster
 
-CHART = "charts/argosy"
 NAMESPACE = "e2e"
 
 
 @pytest.fixture(scope="session")
-def install_chart(cluster: "Cluster") -> Callable[[], None]:
-    """Installs, or installs again after `helm uninstall`, with a Prometheus of one second."""
+def install_chart(cluster: "Cluster") -> Callable[..., None]:
+    """Installs or upgrades the chart as the demo does, with further settings, and waits for it."""
     kube = Kube(cluster.kubeconfig)
-    pace = ("--set", "prometheus.embedded=true", "--set", "prometheus.scrapeInterval=1s")
-
-    def install() -> None:
-        kube.helm(
-            "upgrade",
-            "--install",
-            "argosy",
-            CHART,
-            "--namespace",
-            SYSTEM,
-            "--create-namespace",
-            "--wait",
-            "--timeout",
-            "120s",
-            *pace,
-        )
-
-    return install
+    return partial(helm_install, kube, "--wait", "--timeout", "120s")
 
 
 @pytest.fixture(scope="session")
-def argosy(cluster: "Cluster", install_chart: Callable[[], None]) -> Iterator[Installed]:
+def argosy(cluster: "Cluster", install_chart: Callable[..., None]) -> Iterator[Installed]:
     """The installed product, and a namespace for the tests' fleets."""
     from local.cluster.build import is_built
 

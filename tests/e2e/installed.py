@@ -4,9 +4,11 @@
 kubectl and HTTP only. Fleets are made of simulated engines, so that a test takes seconds.
 """
 
+import asyncio
 import json
 import subprocess
 import sys
+import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -17,6 +19,7 @@ import httpx
 import yaml
 
 from local.demo.kube import Kube, await_answer, condition, is_ready
+from tests.e2e.traffic import run_burst
 
 GROUP = "/apis/serving.argosy.dev/v1alpha1"
 FLEET = "serving.argosy.dev/fleet"
@@ -163,3 +166,35 @@ def traffic(url: str, model: str, *, per_s: float = 4, tokens: int = 60) -> Iter
     finally:
         answers, _ = client.communicate(input="stop\n", timeout=60)
         outcomes.extend(answers.split())
+
+
+class Burst:
+    """Requests that were sent at once."""
+
+    def __init__(self, count: int) -> None:
+        self.events = [threading.Event() for _ in range(count)]
+        self.outcomes: list[str] = []
+
+    @property
+    def begun(self) -> int:
+        """Answers that have their first byte."""
+        return sum(event.is_set() for event in self.events)
+
+
+@contextmanager
+def burst(
+    url: str, model: str, count: int, *, words: int = 40, tokens: int = 60
+) -> Iterator[Burst]:
+    """So many streamed requests at once; their outcomes, as those of `traffic`, are known at the
+    block's end."""
+    sent = Burst(count)
+
+    def send() -> None:
+        sent.outcomes += asyncio.run(run_burst(url, model, sent.events, tokens, words))
+
+    thread = threading.Thread(target=send, daemon=True)
+    thread.start()
+    try:
+        yield sent
+    finally:
+        thread.join(90)

@@ -37,7 +37,7 @@ def test_a_fleet_that_cannot_start_writes_nothing_either(argosy, cluster):
 
 def writes_within(seconds, argosy, cluster):
     """What the operator and the gateways write from now on."""
-    begin = datetime.now(UTC).isoformat()
+    begin = datetime.now(UTC)
     time.sleep(seconds)
-    end = datetime.now(UTC).isoformat()
+    end = datetime.now(UTC)
     return rest.writes(cluster.audit_log, begin, end, (argosy.namespace, SYSTEM))

@@ -5,17 +5,27 @@ The first line is `flowing`, when a first answer has begun: what a test disturbs
 
 import asyncio
 import sys
+import threading
 
 import httpx
 
 
 async def one(
-    http: httpx.AsyncClient, url: str, model: str, number: int, tokens: int, began: asyncio.Event
+    http: httpx.AsyncClient,
+    url: str,
+    model: str,
+    number: int,
+    tokens: int,
+    began: asyncio.Event | threading.Event,
+    words: int = 40,
 ) -> str:
-    """`ok`, `lost`, or the status of a refused request; sets `began` at the first byte."""
+    """`ok`, `lost`, or the status of a refused request; sets `began` at the first byte.
+
+    A word is a token of a simulated engine.
+    """
     body = {
         "model": model,
-        "prompt": f"r{number} " + "word " * 40,
+        "prompt": f"r{number} " + "word " * words,
         "max_tokens": tokens,
         "ignore_eos": True,
         "stream": True,
@@ -53,6 +63,16 @@ async def run(url: str, model: str, per_s: float, tokens: int) -> None:
         outcomes = await asyncio.gather(*sent)
         reporting.cancel()
         print(*outcomes)
+
+
+async def run_burst(
+    url: str, model: str, began: list[threading.Event], tokens: int, words: int
+) -> list[str]:
+    """As many requests at once as there are events."""
+    limits = httpx.Limits(max_connections=None, max_keepalive_connections=0)
+    async with httpx.AsyncClient(limits=limits, timeout=60, trust_env=False) as http:
+        sent = (one(http, url, model, n, tokens, event, words) for n, event in enumerate(began))
+        return await asyncio.gather(*sent)
 
 
 if __name__ == "__main__":

@@ -1,0 +1,116 @@
+"""What replaces pods on purpose loses no request: revisions, gateways, `helm upgrade`."""
+
+import json
+
+import pytest
+
+from local.demo.kube import is_ready
+from local.demo.places.place import helm_install
+from tests.e2e.installed import FLEET, SYSTEM, traffic
+
+pytestmark = pytest.mark.cluster
+ENGINES = ("prefill", "decode")
+
+
+@pytest.fixture(scope="module")
+def busy(argosy):
+    """A split fleet with one pod a role and one gateway: no other pod can help out."""
+    argosy.apply("busy", mode="disaggregated")
+    argosy.until_ready("busy")
+    yield "busy"
+    argosy.kubectl("delete", "sd", "busy", "--wait=false")
+
+
+@pytest.fixture
+def unhurt(argosy, busy):
+    """Traffic around the test; at its end no request is lost or refused."""
+    with traffic(argosy.url(busy), busy, per_s=5, tokens=40) as outcomes:
+        yield busy
+    assert len(outcomes) > 10
+    assert set(outcomes) == {"ok"}, outcomes
+
+
+def uids(argosy, fleet, *roles):
+    """Of the pods that stay."""
+    return {pod["metadata"]["uid"] for role in roles for pod in argosy.pods(fleet, role)}
+
+
+def all_uids(argosy, fleet):
+    """With those of the pods that are being deleted and still answer."""
+    path = f"/api/v1/namespaces/{argosy.namespace}/pods"
+    found = argosy.kube.get(path, labelSelector=f"{FLEET}={fleet}")
+    return {pod["metadata"]["uid"] for pod in found["items"]}
+
+
+def images(argosy, fleet):
+    return {pod["spec"]["containers"][0]["image"] for pod in argosy.pods(fleet)}
+
+
+def until_only_new(argosy, fleet, old, *roles):
+    """Until there is one pod of each role, and none of the `old` ones is left. The fleet is Ready
+    all the time: an old pod goes when the new one serves. Loss alone would not show that, because
+    gateways queue requests, and Services use pods that are being deleted when there are no others.
+    """
+
+    def replaced():
+        assert argosy.condition(fleet, "Ready")["status"] == "True", argosy.conditions(fleet)
+        now = uids(argosy, fleet, *roles)
+        if len(now) != len(roles) or all_uids(argosy, fleet) & old:
+            return False
+        return is_ready(argosy.fleet(fleet))
+
+    argosy.until(f"new pods of {roles}", replaced, 90)
+
+
+def patch(argosy, fleet, **spec):
+    argosy.kubectl("patch", "sd", fleet, "--type=merge", "-p", json.dumps({"spec": spec}))
+
+
+def operators(argosy):
+    return set(argosy.operator_pods())
+
+
+def restart_operators(argosy, *how):
+    """All of them at once; others come."""
+    pods = argosy.operator_pods()
+    argosy.kube.kubectl("-n", SYSTEM, "delete", "pod", *pods, "--wait=false", *how)
+
+
+def test_a_new_revision_replaces_both_roles_and_loses_nothing(argosy, unhurt):
+    old, gateway = uids(argosy, unhurt, *ENGINES), uids(argosy, unhurt, "gateway")
+    patch(argosy, unhurt, engine={"maxNumSeqs": 64})
+    until_only_new(argosy, unhurt, old, *ENGINES)
+    assert uids(argosy, unhurt, "gateway") == gateway
+
+
+def test_the_only_gateway_is_replaced_and_nothing_is_lost(argosy, unhurt):
+    old, engines = uids(argosy, unhurt, "gateway"), uids(argosy, unhurt, *ENGINES)
+    patch(argosy, unhurt, routing={"strategy": "roundRobin"})
+    until_only_new(argosy, unhurt, old, "gateway")
+    assert uids(argosy, unhurt, *ENGINES) == engines
+
+
+def test_helm_upgrade_of_the_operator_restarts_no_engine_and_no_gateway(
+    argosy, unhurt, install_chart
+):
+    pods, old = uids(argosy, unhurt, "gateway", *ENGINES), operators(argosy)
+    install_chart("--set", "operator.kubeAPI.qps=90")
+    argosy.until("new operators", lambda: not operators(argosy) & old)
+    patch(argosy, unhurt, roles={"prefill": {"replicas": {"max": 3}}})  # which replaces no pod
+    argosy.until_ready(unhurt)  # as the new operator says, for this generation
+    assert uids(argosy, unhurt, "gateway", *ENGINES) == pods
+
+
+def test_helm_upgrade_to_new_images_with_two_restarts_of_the_operator_loses_nothing(argosy, unhurt):
+    everything = ("gateway", *ENGINES)
+    old = uids(argosy, unhurt, *everything)
+    settings = [
+        f"images.{name}=ghcr.io/argosy-serving/{name}:next" for name in ("engine", "gateway")
+    ]
+    helm_install(argosy.kube, "--set", ",".join(settings))
+    argosy.until("pods of the new revision", lambda: len(uids(argosy, unhurt, *ENGINES)) > 2)
+    restart_operators(argosy)
+    argosy.until_condition(unhurt, "Draining", "PodsLeaving", 60)
+    restart_operators(argosy, "--grace-period=0", "--force")  # as a node that loses power
+    until_only_new(argosy, unhurt, old, *everything)
+    assert {image.rpartition(":")[2] for image in images(argosy, unhurt)} == {"next"}
