@@ -66,6 +66,8 @@ class Figures:
         """As measured. A target is checked on these, before they are rounded."""
         self.notes: dict[str, str | int | float | None] = {}
         """Facts of the environment that only this suite knows, such as the model's name."""
+        self.lists: dict[str, list[dict[str, object]]] = {}
+        """Rows behind a figure that a reader asks for next; only the file has them."""
 
     def put(self, name: str, value: float) -> None:
         """Record one value. KeyError if no row of the table has that name."""
@@ -93,7 +95,7 @@ class Figures:
     def write(self, path: Path) -> None:
         """Write the figures file (JSON); makes its folder."""
         missed = set(self.missed())
-        document = {
+        document: dict[str, object] = {
             "command": self.command,
             "environment": {**environment(), **self.notes},
             "figures": {name: self.shown(name) for name in self.rows if name in self.values},
@@ -103,6 +105,7 @@ class Figures:
                 for name, row in self.rows.items()
                 if row.target is not None
             },
+            **self.lists,
         }
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_text(json.dumps(document, indent=2) + "\n")

@@ -1,0 +1,1 @@
+"""Runs mutmut over a copy of the code, and reads what survived."""

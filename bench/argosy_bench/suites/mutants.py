@@ -1,0 +1,245 @@
+"""The share of small changes to the code that the tests notice, by area.
+
+    python -m argosy_bench.suites.mutants [--only PATTERN] [--sample N] [--minutes N] [--fresh]
+
+mutmut changes one expression at a time and runs the tests that enter the changed function. A mutant
+that no test notices survives. The code comes from the working tree: it is copied to
+`build/mutants/`, where mutmut keeps its results too. A later run goes on where an ended one stopped
+and tries survivors again when a test changed. The figures and all survivors go to the figures file;
+docs/measured/mutants.md records them. Accepted survivors stand with their reason in
+`argosy_bench/mutation/accepted.toml`.
+"""
+
+import argparse
+import os
+import random
+import time
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import asdict, dataclass
+from fnmatch import fnmatchcase
+from functools import partial
+from itertools import accumulate
+from pathlib import Path
+
+from argosy_bench.figures import Figure, Figures, Target, conclude, environment
+from argosy_bench.mutation.page import Outcome, page
+from argosy_bench.mutation.survivors import (
+    function_of,
+    read_accepted,
+    reason_of,
+    survivor_of,
+)
+from argosy_bench.mutation.workspace import INTERRUPTED, NO_TESTS, PASSED, SKIPPED, Workspace
+
+_ROOT = Path(__file__).resolve().parents[3]
+_PAGE = _ROOT / "docs" / "measured" / "mutants.md"
+_NOT_RUN = {None, INTERRUPTED, SKIPPED}
+_SURVIVED = {PASSED, NO_TESTS}
+_SAMPLE = 300
+"""Mutants that are run in an area without a bound: its share is then known to 5 points."""
+
+
+@dataclass(frozen=True, slots=True)
+class Program:
+    """What is mutated in one go, with the tests that run on it."""
+
+    name: str
+    packages: tuple[str, ...]
+    """Folders that hold the packages, from the root. Only `only` is changed in them."""
+    tests: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Area:
+    """A part of a program whose share is a figure."""
+
+    name: str
+    program: str
+    modules: tuple[str, ...]
+    """Patterns of module names. A module belongs to the first area that has it."""
+    bound: float | None = None
+    """The share must reach it. None: measured on a sample, because it is about to be rebuilt."""
+
+
+_OPERATOR = "argosy_operator"
+_ENGINE = "argosy_engine.core"
+_GATEWAY = "argosy_gateway"
+_BOUND = 0.85
+
+PROGRAMS = (
+    Program(
+        "operator",
+        ("operator/argosy", "operator/argosy_operator"),
+        ("tests/core", "tests/render", "tests/properties", "tests/shell"),
+    ),
+    Program(
+        "law", ("operator/argosy", "operator/argosy_operator"), ("tests/core", "tests/scaling")
+    ),
+    Program("engine", ("engine/argosy_engine",), ("tests/engine/core", "tests/kv")),
+    Program("gateway", ("engine/argosy_gateway", "engine/argosy_engine"), ("tests/gateway",)),
+)
+
+AREAS = (
+    Area("operator_scaling", "law", (f"{_OPERATOR}.core.scaling.*",)),
+    Area("operator_budgets", "operator", (f"{_OPERATOR}.core.budgets.*",), _BOUND),
+    Area("operator_fleet", "operator", (f"{_OPERATOR}.core.fleet.*",), _BOUND),
+    Area("operator_plan", "operator", (f"{_OPERATOR}.core.plan",), _BOUND),
+    Area("operator_reconcile", "operator", (f"{_OPERATOR}.core.reconcile.*",), _BOUND),
+    Area("operator_status", "operator", (f"{_OPERATOR}.core.status.*",), _BOUND),
+    Area("operator_render", "operator", (f"{_OPERATOR}.render.*",), _BOUND),
+    Area("engine_blocks", "engine", (f"{_ENGINE}.blocks.*",), _BOUND),
+    Area("engine_handover", "engine", (f"{_ENGINE}.handover.*",), _BOUND),
+    Area("engine_scheduler", "engine", (f"{_ENGINE}.*",)),
+    Area("gateway_accounting", "gateway", (f"{_GATEWAY}.accounting.*",), _BOUND),
+    Area("gateway_pods", "gateway", (f"{_GATEWAY}.pods.*",), _BOUND),
+    Area("gateway_sse", "gateway", (f"{_GATEWAY}.wire.sse",), _BOUND),
+    Area("gateway_routing", "gateway", (f"{_GATEWAY}.routing.*",)),
+    Area("gateway_relay", "gateway", (f"{_GATEWAY}.relay.*",)),
+    Area("gateway_wire", "gateway", (f"{_GATEWAY}.wire.*",)),
+    Area("gateway_server", "gateway", (f"{_GATEWAY}.server.*",)),
+)
+
+
+def rows(outcomes: Mapping[str, Outcome]) -> Iterator[Figure]:
+    """The figures' table: of the areas that were measured."""
+    yield Figure("mutants_killed_share", target=Target(">=", _BOUND))
+    yield Figure("mutants_run", digits=0)
+    for area in AREAS:
+        if area.name in outcomes:
+            bound = Target(">=", area.bound) if area.bound is not None else None
+            yield Figure(f"{area.name}_killed_share", target=bound)
+            yield Figure(f"{area.name}_mutants", digits=0)
+
+
+def area_of(function: str, program: str) -> Area | None:
+    """The area that a function belongs to; None outside all."""
+    names = list(accumulate(function.split("."), "{}.{}".format))
+    for area in AREAS:
+        patterns = area.modules if area.program == program else ()
+        if any(fnmatchcase(name, pattern) for name in names for pattern in patterns):
+            return area
+    return None
+
+
+def chosen(
+    names: Iterable[str], program: str, only: str | None, sample: int | None = None
+) -> set[str]:
+    """The mutants to run: all of an area with a bound, a fixed sample of the others.
+
+    `only` is a pattern of functions; with it, all mutants that it matches. `sample` is the most
+    mutants that any area gets.
+    """
+    if only is not None:
+        return {name for name in names if fnmatchcase(function_of(name), only)}
+    by_area: dict[Area, list[str]] = {}
+    for name in sorted(names):
+        area = area_of(function_of(name), program)
+        if area is not None:
+            by_area.setdefault(area, []).append(name)
+    picked: set[str] = set()
+    for area, members in by_area.items():
+        most = sample if area.bound is not None else min(_SAMPLE, sample or _SAMPLE)
+        if most is not None and len(members) > most:
+            members = random.Random(area.name).sample(members, most)  # noqa: S311
+        picked |= set(members)
+    return picked
+
+
+def workspace_of(program: Program) -> Workspace:
+    patterns = (p for area in AREAS if area.program == program.name for p in area.modules)
+    files = [
+        pattern.replace(".", "/") + ("" if pattern.endswith("*") else ".py") for pattern in patterns
+    ]
+    return Workspace(
+        program.name, packages=program.packages, mutate=sorted(set(files)), tests=program.tests
+    )
+
+
+def measure(asked: argparse.Namespace) -> dict[str, Outcome]:
+    """Run the mutants until the time ends; what came out, by area."""
+    outcomes: dict[str, Outcome] = {}
+    ends = time.monotonic() + 60 * asked.minutes
+    for program in PROGRAMS:
+        if asked.program not in (None, program.name):
+            continue
+        workspace = workspace_of(program)
+        workspace.prepare(fresh=asked.fresh)
+        made = workspace.results()
+        names = chosen(made, program.name, asked.only, asked.sample)
+        if not names:
+            continue
+        workspace.edit(partial(_code_before, names))
+        workspace.run(seconds=max(1, ends - time.monotonic()), processes=asked.processes)
+        results = {n: c for n, c in workspace.results().items() if n in names and c not in _NOT_RUN}
+        diffs = workspace.diffs(name for name, code in results.items() if code in _SURVIVED)
+        for name in results:
+            area = area_of(function_of(name), program.name)
+            if area is None:
+                continue
+            outcome = outcomes.setdefault(area.name, Outcome())
+            outcome.ran += 1
+            if name in diffs:
+                source = _source_of(name, program)
+                outcome.survivors.append(survivor_of(name, diffs[name], source, _ROOT))
+        for name in made:
+            area = area_of(function_of(name), program.name)
+            if area is not None and area.name in outcomes:
+                outcomes[area.name].made += 1
+    return outcomes
+
+
+def _code_before(chosen: set[str], name: str, code: int | None) -> int | None:
+    """A mutant that was left out earlier and is chosen now has no result; and the reverse."""
+    if code not in _NOT_RUN:
+        return code
+    return None if name in chosen else SKIPPED
+
+
+def _source_of(mutant: str, program: Program) -> Path:
+    module = mutant.partition("__mutmut_")[0].rpartition(".")[0].replace(".", "/")
+    for package in program.packages:
+        home = (_ROOT / package).parent
+        for path in (home / f"{module}.py", home / module / "__init__.py"):
+            if path.exists():
+                return path
+    raise FileNotFoundError(f"no source file of {mutant}")
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--program", choices=[p.name for p in PROGRAMS], help="only this one")
+    parser.add_argument("--only", help="only functions whose dotted name matches this pattern")
+    parser.add_argument("--sample", type=int, help="at most so many mutants of each area")
+    parser.add_argument("--minutes", type=float, default=90, help="stop after so long")
+    parser.add_argument("--processes", type=int, default=len(os.sched_getaffinity(0)))
+    parser.add_argument("--fresh", action="store_true", help="forget earlier results")
+    parser.add_argument("--json", type=Path, help="the figures file")
+    parser.add_argument("--write", action="store_true", help="write docs/measured/mutants.md")
+    asked = parser.parse_args()
+    outcomes = measure(asked)
+    figures = Figures(rows(outcomes), "make mutants")
+    bound = [outcomes[area.name] for area in AREAS if area.bound and area.name in outcomes]
+    if bound:
+        ran, survived = sum(o.ran for o in bound), sum(len(o.survivors) for o in bound)
+        figures.put("mutants_killed_share", 1 - survived / ran)
+        figures.put("mutants_run", ran)
+    for name, outcome in outcomes.items():
+        figures.put(f"{name}_killed_share", outcome.share)
+        figures.put(f"{name}_mutants", outcome.ran)
+    accepted = read_accepted()
+    for name, outcome in outcomes.items():
+        figures.lists[f"survivors_{name}"] = [
+            {**asdict(survivor), "accepted": reason_of(survivor, accepted)}
+            for survivor in outcome.survivors
+        ]
+    for survivor in (s for o in outcomes.values() for s in o.survivors):
+        if reason_of(survivor, accepted) is None:
+            print(f"{survivor.file}:{survivor.line}: {survivor.change}")
+    if asked.write:
+        bounds = {area.name: area.bound for area in AREAS if area.bound is not None}
+        _PAGE.write_text(page(outcomes, bounds, accepted, environment()))
+    return conclude(figures, asked.json)
+
+
+if __name__ == "__main__":
+    raise SystemExit(main())
