@@ -26,7 +26,7 @@ def unhurt(argosy, busy):
     """Traffic around the test; at its end no request is lost or refused."""
     with traffic(argosy.url(busy), busy, per_s=5, tokens=40) as outcomes:
         yield busy
-    assert len(outcomes) > 10
+    assert len(outcomes) > 10  # two seconds of traffic; replacing a gateway takes about three
     assert set(outcomes) == {"ok"}, outcomes
 
 
