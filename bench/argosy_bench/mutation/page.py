@@ -9,6 +9,8 @@ from dataclasses import dataclass, field
 
 from argosy_bench.mutation.survivors import Accepted, Survivor, reason_of
 
+_OTHERS = "In areas with a bound. These have no reason to stay: each waits for a test."
+
 _HEAD = """# Mutants: what the tests notice
 
 `make mutants` changes the code in one place at a time with
@@ -60,7 +62,7 @@ def page(
     if bound:
         lines.append(_row("**all with a bound**", bound.values(), f"{max(bounds.values()):g}"))
     lines += ["", "## Accepted survivors", "", *_accepted(outcomes, accepted)]
-    lines += ["## Other survivors", "", *_open(bound, accepted)]
+    lines += ["## Other survivors", "", _OTHERS, "", *_open(bound, accepted)]
     return "\n".join(lines).rstrip() + "\n"
 
 
