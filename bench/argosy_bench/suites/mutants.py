@@ -45,7 +45,7 @@ class Program:
 
     name: str
     packages: tuple[str, ...]
-    """Folders that hold the packages, from the root. Only `only` is changed in them."""
+    """Folders that hold the packages, from the root. Only the modules of its areas are changed."""
     tests: tuple[str, ...]
 
 
