@@ -14,7 +14,7 @@ pytestmark = pytest.mark.cluster
 
 
 def kill(pod):
-    """SIGKILL to the engine's process: it says nothing, and nobody was told."""
+    """SIGKILL to the engine's process: it ends at once, and no one is told before."""
     own = f"POD_NAME={pod['metadata']['name']}".encode()
     found = []
     for process in Path("/proc").iterdir():

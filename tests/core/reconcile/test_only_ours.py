@@ -23,7 +23,7 @@ WIDE = {"colocated": {"replicas": {"min": 1, "max": 4}}}
 EXTERNAL: dict[str, Any] = {"roles": WIDE, "autoscaling": {"policy": "External"}}
 
 OWNERS: dict[str, list[dict[str, Any]]] = {
-    "nobody owns it": [],
+    "it has no owner": [],
     "another fleet owns it": [{"kind": "ServingDeployment", "name": "other", "uid": "fleet-2"}],
     "an earlier fleet of the same name owns it": [
         {"kind": "ServingDeployment", "name": "chat", "uid": "fleet-0"}

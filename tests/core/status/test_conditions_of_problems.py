@@ -212,7 +212,7 @@ ROWS = [
         },
     ),
     Row(
-        "a container that crashed once is starting: nobody need act yet",
+        "a container that crashed once is starting: nothing is to be done yet",
         sick(terminated=("Error", "exit code 1"), restarts=0),
         STARTING,
     ),

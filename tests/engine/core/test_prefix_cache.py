@@ -1,7 +1,7 @@
 """A block is found again only by the text that its KV was computed for, from the first token on.
 
 KV depends on every token before it. A block that is found by a part of its text gives a request the
-KV of somebody else's context. Texts are letters here, one token each; a block holds 4.
+KV of another context. Texts are letters here, one token each; a block holds 4.
 """
 
 import pytest
@@ -166,8 +166,8 @@ def test_a_block_that_is_given_away_is_found_no_more():
     [
         pytest.param("xxxx", 4, 0, 1, id="one block"),
         pytest.param("xxxxx", 4, 0, 2, id="a block and a token"),
-        pytest.param("aaaabbbbc", 4, 2, 3, id="hits that nobody uses are taken from the idle"),
-        pytest.param("kkkkllllm", 4, 2, 1, id="hits that somebody uses cost nothing"),
+        pytest.param("aaaabbbbc", 4, 2, 3, id="unused hits are taken from the idle blocks"),
+        pytest.param("kkkkllllm", 4, 2, 1, id="hits in use cost nothing"),
     ],
 )
 def test_a_prompt_takes_the_available_blocks_that_it_announces(text, max_tokens, hits, takes):
