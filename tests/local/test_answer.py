@@ -1,8 +1,6 @@
 """The demo's comparison accepts texts only with the pods that gave them."""
 
-import http.server
 import json
-import threading
 
 import httpx
 import pytest
@@ -10,6 +8,7 @@ import pytest
 from local.demo import answer
 from local.demo.answer import Answer, check_apart, check_together, greedy
 from local.demo.errors import DemoError
+from tests.local.answering import Reply, answering
 
 APART = {"prefill": frozenset({"p-1", "p-2"}), "decode": frozenset({"d-1"})}
 TOGETHER = {"colocated": frozenset({"c-1"})}
@@ -75,58 +74,30 @@ def test_the_colocated_texts_must_come_from_a_colocated_pod_alone(broken, said):
         check_together([together("a"), together("b"), broken], TOGETHER)
 
 
-@pytest.fixture
-def answering():
-    """A server that gives every POST the body and the headers in `given`."""
-    given: dict = {}
-
-    class Handler(http.server.BaseHTTPRequestHandler):
-        def do_POST(self) -> None:
-            self.rfile.read(int(self.headers["Content-Length"]))
-            body = json.dumps(given["body"]).encode()
-            self.send_response(given.get("status", 200))
-            self.send_header("Content-Length", str(len(body)))
-            for name, value in given.get("headers", {}).items():
-                self.send_header(name, value)
-            self.end_headers()
-            self.wfile.write(body)
-
-        def log_message(self, *args: object) -> None:
-            pass
-
-    server = http.server.ThreadingHTTPServer(("127.0.0.1", 0), Handler)
-    threading.Thread(target=server.serve_forever, args=(0.01,), daemon=True).start()
-    yield f"http://127.0.0.1:{server.server_address[1]}", given
-    server.shutdown()
-    server.server_close()
-
-
-def body(tokens: int | None) -> dict:
+def body(tokens: int | None) -> bytes:
     usage = {} if tokens is None else {"usage": {"completion_tokens": tokens}}
-    return {"choices": [{"text": "some text"}], **usage}
+    return json.dumps({"choices": [{"text": "some text"}], **usage}).encode()
 
 
-def test_a_compared_text_carries_the_pods_of_its_own_answer(answering):
-    url, given = answering
-    given["body"] = body(64)
-    given["headers"] = {"x-argosy-prefill-pod": "p-1", "x-argosy-decode-pod": "d-1"}
-    assert greedy(url, "m", "why") == Answer("some text", "p-1", "d-1", None)
-    given["headers"] = {"x-argosy-pod": "c-1"}
-    assert greedy(url, "m", "why") == Answer("some text", None, None, "c-1")
+def test_a_compared_text_carries_the_pods_of_its_own_answer():
+    reply = Reply(body=body(64))
+    with answering(reply) as url:
+        reply.headers = {"x-argosy-prefill-pod": "p-1", "x-argosy-decode-pod": "d-1"}
+        assert greedy(url, "m", "why") == Answer("some text", "p-1", "d-1", None)
+        reply.headers = {"x-argosy-pod": "c-1"}
+        assert greedy(url, "m", "why") == Answer("some text", None, None, "c-1")
 
 
 @pytest.mark.parametrize("tokens", [None, 0, 63, 65])
-def test_a_compared_text_has_as_many_tokens_as_asked_by_its_own_usage(answering, tokens):
-    url, given = answering
-    given["body"] = body(tokens)
-    with pytest.raises(DemoError, match=f"answered {tokens} tokens instead of 64"):
+def test_a_compared_text_has_as_many_tokens_as_asked_by_its_own_usage(tokens):
+    said = pytest.raises(DemoError, match=f"answered {tokens} tokens instead of 64")
+    with answering(Reply(body=body(tokens))) as url, said:
         greedy(url, "m", "why")
 
 
-def test_a_compared_text_with_an_error_status_stops_the_demo(answering):
-    url, given = answering
-    given |= {"body": body(64), "status": 503}
-    with pytest.raises(httpx.HTTPStatusError):
+def test_a_compared_text_with_an_error_status_stops_the_demo():
+    failed = pytest.raises(httpx.HTTPStatusError)
+    with answering(Reply(503, body(64))) as url, failed:
         greedy(url, "m", "why")
 
 

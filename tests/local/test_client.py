@@ -5,10 +5,9 @@ hand, from the streaming API that vLLM and OpenAI document: events with `choices
 `usage` and no choices, then `[DONE]`.
 """
 
-import http.server
+import contextlib
 import json
 import socket
-import threading
 import time
 from collections.abc import Iterator
 
@@ -18,6 +17,7 @@ import pytest
 from local.demo.traffic.client import ask
 from local.demo.traffic.plan import Due
 from local.demo.traffic.score import Limits, met
+from tests.local.answering import Reply, answering
 
 ASKED = Due(at_s=0.0, phase=0, prompt_tokens=5, output_tokens=3)
 GENEROUS = Limits(ttft_s=60.0, tpot_s=60.0)
@@ -39,33 +39,15 @@ WHOLE = (*THREE, usage(3), "[DONE]")
 @pytest.fixture
 def serve() -> Iterator:
     """Start a server that gives every POST the same status and events; returns its address."""
-    started = []
+    with contextlib.ExitStack() as servers:
 
-    def start(status: int, events: tuple[str, ...], *, cut: bool = False) -> str:
-        body = "".join(f"data: {event}\n\n" for event in events).encode()
+        def start(status: int, events: tuple[str, ...], *, cut: bool = False) -> str:
+            body = "".join(f"data: {event}\n\n" for event in events).encode()
+            pods = {"x-argosy-prefill-pod": "p-1", "x-argosy-decode-pod": "d-1"}
+            reply = Reply(status, body, pods, missing=100 if cut else 0)
+            return servers.enter_context(answering(reply))
 
-        class Handler(http.server.BaseHTTPRequestHandler):
-            def do_POST(self) -> None:
-                self.rfile.read(int(self.headers["Content-Length"]))
-                self.send_response(status)
-                self.send_header("Content-Length", str(len(body) + (100 if cut else 0)))
-                self.send_header("x-argosy-prefill-pod", "p-1")
-                self.send_header("x-argosy-decode-pod", "d-1")
-                self.end_headers()
-                self.wfile.write(body)
-
-            def log_message(self, *args: object) -> None:
-                pass
-
-        server = http.server.ThreadingHTTPServer(("127.0.0.1", 0), Handler)
-        threading.Thread(target=server.serve_forever, args=(0.01,), daemon=True).start()
-        started.append(server)
-        return f"http://127.0.0.1:{server.server_address[1]}"
-
-    yield start
-    for server in started:
-        server.shutdown()
-        server.server_close()
+        yield start
 
 
 async def seen(url: str, begin: float = 0.0):
