@@ -215,3 +215,85 @@ def test_retries_are_a_reserve_and_a_fifth_of_the_requests():
         budget.count_request()
         made += budget.take()
     assert made == pytest.approx(10 + 200, abs=3)
+
+
+def test_a_first_failure_is_remembered_and_a_pod_without_failures_has_none(health, clock):
+    assert not health.failed_recently("a")
+    health.busy("a")
+    assert not health.failed_recently("a"), "a full queue is no failure"
+    fail(health, clock)
+    assert health.failed_recently("a")
+    health.succeeded("a", clock.now)
+    assert not health.failed_recently("a")
+
+
+def test_each_success_halves_the_failures(health, clock):
+    fail(health, clock, 5)
+    clock.now += 2
+    successes = 0
+    while health.failed_recently("a"):
+        health.succeeded("a", clock.now)
+        successes += 1
+    assert successes == 3, "5, 2, 1, 0"
+
+
+def test_a_success_shortens_the_suspension_to_that_of_the_failures_left(health, clock):
+    fail(health, clock, 5)  # 2 s
+    health.succeeded("a", clock.now)  # two failures are left: 0.25 s
+    clock.now += 0.24
+    assert health.rank("a") > HEALTHY
+    clock.now += 0.02
+    assert health.rank("a") == HEALTHY
+
+
+def test_a_success_never_lengthens_a_suspension(health, clock):
+    fail(health, clock, 5)  # 2 s
+    clock.now += 1.9
+    health.succeeded("a", clock.now)
+    clock.now += 0.11
+    assert health.rank("a") == HEALTHY
+
+
+def test_a_pod_that_was_reached_once_is_absent_no_more(health, clock):
+    assert not health.reached("a"), "it was never absent"
+    health.unreachable("a", clock.now)
+    assert health.rank("a") is None
+    assert health.reached("a")
+    assert health.rank("a") == HEALTHY
+    assert not health.reached("a"), "the second time is no news"
+    health.unreachable("a", clock.now)
+    assert health.next_return_s() == 0.25, "the next absence is a first one again"
+
+
+def test_a_connection_says_nothing_about_which_program_answers(health, clock):
+    health.wrong_pod("a")
+    assert not health.reached("a")
+    assert health.rank("a") is None
+    clock.now += 29.9
+    assert health.rank("a") is None
+    clock.now += 0.2
+    assert health.rank("a") == HEALTHY
+
+
+def test_a_pod_that_answers_under_its_name_again_is_called_at_once(health, clock):
+    assert not health.identified("a"), "it was never absent"
+    health.wrong_pod("a")
+    assert health.identified("a")
+    assert health.rank("a") == HEALTHY
+    assert not health.identified("a"), "the second time is no news"
+
+
+def test_a_pod_that_drains_is_not_away_for_good_when_it_answers_under_its_name(health, clock):
+    health.draining("a")
+    assert not health.identified("a"), "a drain is no absence that an answer ends"
+    assert health.rank("a") is None
+    clock.now += 1.0
+    assert health.rank("a") == HEALTHY
+
+
+def test_attempts_that_began_before_an_absence_do_not_lengthen_it(health, clock):
+    began_at = clock.now
+    clock.now += 1
+    assert health.unreachable("a", clock.now) == 0.25
+    assert health.unreachable("a", began_at) == 0.0
+    assert health.next_return_s() == 0.25

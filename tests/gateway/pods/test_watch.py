@@ -111,6 +111,24 @@ def names(directory):
     return sorted(e.name for e in directory.all())
 
 
+async def test_a_deleted_pod_is_removed_by_its_uid_which_is_not_its_name(tmp_path):
+    """A StatefulSet's pod comes back under its name; a late event is about the one before."""
+    old, new = pod("a", "8", uid="uid-1"), pod("a", "9", uid="uid-2")
+    api = FaultyApi(listing(old), [("ADDED", new), ("DELETED", old), ("ADDED", pod("end"))])
+    directory = await follow(api, lambda d: "end" in names(d), tmp_path)
+    assert sorted(e.uid for e in directory.all()) == ["end", "uid-2"]
+
+
+async def test_an_event_without_an_endpoint_removes_the_pod_by_its_uid(tmp_path):
+    failed = pod("a", "8", uid="uid-1")
+    failed["status"]["phase"] = "Failed"
+    api = FaultyApi(
+        listing(pod("a", uid="uid-1")), [("MODIFIED", failed), ("ADDED", pod("end", "9"))]
+    )
+    directory = await follow(api, lambda d: "end" in names(d), tmp_path)
+    assert names(directory) == ["end"]
+
+
 async def test_pages_of_a_list_are_joined_and_events_applied(tmp_path):
     api = FaultyApi(
         listing(pod("a"), more="next"),
