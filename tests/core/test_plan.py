@@ -5,7 +5,15 @@ from dataclasses import replace
 import pytest
 
 from argosy_operator.core.fleet import names
-from argosy_operator.core.fleet.actions import Apply, Create, Delete, HastenDrain, Scale
+from argosy_operator.core.fleet.actions import (
+    Apply,
+    Create,
+    Delete,
+    ErrorKind,
+    HastenDrain,
+    Scale,
+)
+from argosy_operator.core.fleet.memory import Failure
 from argosy_operator.core.plan import plan
 from tests.support.model import Model, condition, converged, fleet
 
@@ -57,6 +65,36 @@ def test_a_paused_fleet_puts_nothing_back_and_tells_of_no_change() -> None:
     del model.children["Service", "chat"]
     planned = plan(model.snapshot())
     assert planned.actions == planned.events == ()
+
+
+def test_a_paused_fleet_reports_no_change_of_replicas() -> None:
+    """The law decides, and nothing writes its number."""
+    slo = {"ttft": {"target": "1s"}, "tpot": {"target": "50ms"}}
+    model = converged(slo=slo, roles={"colocated": {"replicas": {"min": 1, "max": 4}}})
+    model.edit(paused=True, roles={"colocated": {"replicas": {"min": 3, "max": 4}}})
+    planned = plan(model.snapshot())
+    assert planned.draft.targets == {"colocated": 3}
+    assert planned.draft.scaled is False
+    assert planned.actions == ()
+
+
+def test_a_fleet_that_is_being_deleted_forgets_what_failed() -> None:
+    model = converged()
+    failure = Failure(
+        what="Service/chat",
+        builds=False,
+        error=ErrorKind.FAILED,
+        message="no",
+        since=0.0,
+        times=1,
+        retry_at=9e9,
+        generation=1,
+    )
+    model.memory = replace(model.memory, failed={"Apply Service/chat": failure})
+    meta = {"deletion_timestamp": "2026-01-01T00:00:00Z"}
+    metadata = model.fleet.metadata.model_copy(update=meta)
+    model.fleet = model.fleet.model_copy(update={"metadata": metadata})
+    assert plan(model.snapshot()).memory.failed == {}
 
 
 def test_a_foreign_namesake_is_named_and_everything_else_goes_on() -> None:

@@ -129,3 +129,10 @@ def test_under_the_law_a_fleet_bids_what_its_last_decision_wants(
     assert bid_of(snapshot, decided).wanted == wanted
     without = replace(draft, memory=replace(draft.memory, decision=None))
     assert bid_of(snapshot, without).wanted == 14
+
+
+def test_the_unit_of_a_bid_is_the_smallest_replica_also_where_that_is_one_gpu() -> None:
+    roles = {"prefill": {"resources": {"gpu": 1}}, "decode": {"resources": {"gpu": 4}}}
+    model = Model(fleet(mode="disaggregated", roles=roles))
+    snapshot = model.snapshot()
+    assert bid_of(snapshot, plan(snapshot).draft).unit == 1

@@ -8,6 +8,7 @@ import pytest
 from argosy_operator.core.fleet.actions import Apply, Create, ErrorKind, Outcome
 from argosy_operator.core.fleet.events import Event
 from argosy_operator.core.plan import Plan, conclude, plan
+from argosy_operator.render.images import Images
 from tests.support.model import Model, converged, fleet
 
 WIDE = {"colocated": {"replicas": {"min": 1, "max": 4}}}
@@ -303,3 +304,17 @@ def test_an_event_of_a_change_that_was_not_put_back_is_not_published() -> None:
     outcome = Outcome(planned.actions[0], ErrorKind.FORBIDDEN, "no")
     assert conclude(snapshot, planned, (outcome,)).events == ()
     assert len(conclude(snapshot, planned, (Outcome(planned.actions[0]),)).events) == 1
+
+
+def test_a_revision_that_a_new_operator_renders_is_no_deployment_that_was_gone(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """The spec is of the generation that status shows; only the default image is newer."""
+    model = converged()
+    before = engine(model)
+    monkeypatch.setattr("tests.support.model.IMAGES", Images(engine="engine:2", gateway="g:1"))
+    planned = plan(model.snapshot())
+    created = [a.obj["metadata"]["name"] for a in planned.actions if isinstance(a, Create)]
+    assert len(created) == 1
+    assert created != [before]
+    assert not any(event.reason == "CreatedAgain" for event in planned.events)

@@ -3,6 +3,7 @@
 from dataclasses import replace
 
 from argosy_operator.core.fleet.memory import LoopMemory
+from argosy_operator.core.plan import plan
 from tests.support.model import START_S, Model, fleet
 
 
@@ -36,3 +37,15 @@ def test_a_pod_that_became_ready_again_hours_later_is_no_slow_start() -> None:
     assert learnt(model) == []
     assert model.fleet.status.roles.colocated is not None
     assert model.fleet.status.roles.colocated.time_to_ready == "2s"
+
+
+def test_a_start_of_less_than_a_second_is_learnt_as_it_was() -> None:
+    model = Model(fleet())
+    model.round()
+    model.tick()
+    model.round()
+    pod = next(pod for pod in model.pods.values() if pod.role == "colocated")
+    uid = pod.uid
+    assert uid in model.memory.starting
+    model.pods[uid] = replace(pod, ready=True, ready_at=pod.created_at + 0.25)
+    assert plan(model.snapshot()).memory.starts[uid] == ("colocated", 0.25)

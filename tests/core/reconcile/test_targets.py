@@ -292,3 +292,11 @@ def test_what_the_law_is_told_of_the_users_goals() -> None:
 def test_without_an_slo_the_law_has_no_goal_under_any_policy(policy: str, sizes: str) -> None:
     goals = goals_of(fleet(autoscaling={"policy": policy}).spec)
     assert (goals.slo, goals.policy) == (None, sizes)
+
+
+def test_what_the_law_decides_is_remembered_as_the_target() -> None:
+    model = converged(**GOODPUT)
+    model.memory = LoopMemory()
+    planned = plan(model.snapshot())
+    assert planned.draft.decision is not None
+    assert planned.memory.targets == planned.draft.targets == {"colocated": 1}

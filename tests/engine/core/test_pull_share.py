@@ -33,6 +33,13 @@ def test_pulls_from_one_engine_take_half_of_the_memory():
     assert [chunk.request_id for chunk in scheduled.plan.chunks] == ["here"]
 
 
+def test_pulls_may_fill_half_of_the_memory_to_the_last_block():
+    scheduler = make(blocks=64, seqs=32)
+    for index in range(3):
+        scheduler.add(ask(f"silent{index}", 16 * 16, candidates=SILENT))
+    assert pulled(step(scheduler)[0]) == ["silent0", "silent1"]
+
+
 def test_one_prompt_larger_than_the_share_is_pulled_when_it_is_alone():
     scheduler = make(blocks=64)
     scheduler.add(ask("large", 40 * 16, candidates=SILENT))
