@@ -119,3 +119,7 @@ bench-engine: $(VENV)/.all ## one decode step and one prefill beside the limit o
 .PHONY: bench-gateway
 bench-gateway: $(VENV)/.dev ## CPU of the gateway per streamed token, its memory and start
 	$(PY) -m argosy_bench.suites.gateway --json build/bench/gateway.json
+
+.PHONY: bench-kv
+bench-kv: $(VENV)/.all ## a handover of KV beside a raw copy, and beside a decode step
+	$(PY) -m argosy_bench.suites.kv --json build/bench/kv.json

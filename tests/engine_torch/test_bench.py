@@ -1,4 +1,4 @@
-"""`make bench-engine` on the tiny model."""
+"""`make bench-engine` and `make bench-kv` on the tiny model."""
 
 from pathlib import Path
 
@@ -17,3 +17,15 @@ def test_every_figure_of_the_table_is_measured(tmp_path: Path):
     engine.measure(figures, str(write_tiny(tmp_path / "tiny")), "float32")
     assert set(figures.values) == set(figures.rows)
     assert all(value > 0 for name, value in figures.values.items() if name.endswith("_per_s"))
+
+
+def test_the_exposed_time_of_a_transfer_is_measured_beside_a_decode_step(tmp_path, monkeypatch):
+    from argosy_bench.suites import kv
+
+    monkeypatch.setattr(kv, "PULLS", 1)
+    monkeypatch.setattr(kv, "SHORT", 256)
+    figures = Figures(kv.FIGURES, "make bench-kv")
+    kv.measure_exposure(figures, str(write_tiny(tmp_path / "tiny")))
+    measured = {"kv_exposed_ms", "decode_step_ms", "kv_exposed_over_decode_step"}
+    assert set(figures.values) == measured
+    assert all(value > 0 for value in figures.values.values())
