@@ -6,7 +6,7 @@
 import asyncio
 import time
 from collections.abc import AsyncIterator
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from argosy_engine.core.limits import Refusal
 from argosy_engine.core.request import Emission
@@ -64,6 +64,8 @@ class Piece:
     """The result of one wake-up: texts in order, and the end if it was reached."""
 
     texts: list[str]
+    covered: list[list[int]] = field(default_factory=list)
+    """For each text the tokens that it completes; those that gave no text are with the next one."""
     reason: str | None = None
     stopped_by_text: bool = False
     error: ApiError | None = None
@@ -72,7 +74,14 @@ class Piece:
 class TextFlow:
     """Tokens to text for one request: detokenise, look for stop strings, count."""
 
-    __slots__ = ("_detokenizer", "_min_tokens", "_scanner", "cached_tokens", "n_tokens")
+    __slots__ = (
+        "_detokenizer",
+        "_min_tokens",
+        "_scanner",
+        "cached_tokens",
+        "n_tokens",
+        "uncovered",
+    )
 
     def __init__(self, detokenizer: Detokenizer, stops: tuple[str, ...], min_tokens: int) -> None:
         self._detokenizer = detokenizer
@@ -80,6 +89,15 @@ class TextFlow:
         self._min_tokens = min_tokens
         self.n_tokens = 0
         self.cached_tokens = 0
+        self.uncovered: list[int] = []
+        """Tokens since the last text: they gave none yet, or ended the answer."""
+
+    def replay(self, event: Emission) -> str | None:
+        """Take a token whose text was sent before; the finish reason if it is the last one."""
+        piece = Piece([])
+        self._token(event, piece)
+        self.uncovered = []
+        return piece.reason
 
     async def pieces(self, sink: TokenSink) -> AsyncIterator[Piece]:
         """Pieces until one has a reason or an error; ClientGoneError passes through."""
@@ -107,8 +125,10 @@ class TextFlow:
         self.n_tokens += 1
         self.cached_tokens = event.sequence.cached_tokens
         text = ""
-        if event.token_id is not None and not ends_by_stop_id:  # a stop token is not text
-            text = self._detokenizer.push(event.token_id)
+        if event.token_id is not None:
+            self.uncovered.append(event.token_id)
+            if not ends_by_stop_id:  # a stop token is not text
+                text = self._detokenizer.push(event.token_id)
         if event.reason is not None:
             text += self._detokenizer.flush()
         if text:
@@ -120,6 +140,8 @@ class TextFlow:
             piece.reason = event.reason
         if text:
             piece.texts.append(text)
+            piece.covered.append(self.uncovered)
+            self.uncovered = []
 
     def _scan(self, text: str) -> tuple[str, bool]:
         if self.n_tokens < self._min_tokens:

@@ -25,12 +25,21 @@ class Fragments:
 
     __slots__ = ("_body", "_chat", "_content", "_head", "_usage_tail")
 
-    def __init__(self, *, request_id: str, model: str, chat: bool, include_usage: bool) -> None:
+    def __init__(
+        self,
+        *,
+        request_id: str,
+        model: str,
+        chat: bool,
+        include_usage: bool,
+        created: int | None = None,
+    ) -> None:
+        """`created` is that of the stream's earlier chunks, if another engine sent them."""
         self._chat = chat
         self._body = {
             "id": f"{'chatcmpl' if chat else 'cmpl'}-{request_id}",
             "object": "chat.completion" if chat else "text_completion",
-            "created": int(time.time()),
+            "created": int(time.time()) if created is None else created,
             "model": model,
         }
         chunk = dict(self._body, object="chat.completion.chunk" if chat else "text_completion")

@@ -108,6 +108,9 @@ REFUSED: Mapping[str, Refused] = {
     "kv_transfer_params": Refused("the gateway chooses the pods: leave it out"),
     "ec_transfer_params": Refused("the gateway chooses the pods: leave it out"),
     "vllm_xargs": Refused("there are no extensions: leave it out"),
+    "argosy_resume": Refused(
+        "the gateway writes it when a stream changes its engine: leave it out"
+    ),
 }
 
 WITHOUT_EFFECT: Mapping[str, str] = {

@@ -11,7 +11,8 @@ import logging
 import re
 import secrets
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
@@ -31,11 +32,19 @@ from argosy_engine.errors import ClientGoneError
 from argosy_engine.ports.tokenizer import Tokenizer
 from argosy_engine.runtime.loop import EngineLoop
 from argosy_engine.server.identity import NamedApp
-from argosy_engine.server.openai.answer import TextFlow, TokenSink
+from argosy_engine.server.openai.answer import Piece, TextFlow, TokenSink
 from argosy_engine.server.openai.bodies import Bodies
 from argosy_engine.server.openai.errors import ApiError, draining_error, refused
 from argosy_engine.server.openai.fragments import DONE, Fragments, error_event
 from argosy_engine.server.openai.parse import Parsed, parse_body, parse_chat, parse_completion
+from argosy_engine.server.openai.resume import (
+    RESUMED_HEADER,
+    Asked,
+    Sent,
+    comment,
+    replay,
+    take_sent,
+)
 from argosy_engine.server.openai.text_threads import TextThreads
 
 __all__ = ["OpenAiApi"]
@@ -45,6 +54,19 @@ log = logging.getLogger(__name__)
 _MAX_CANDIDATES = 8
 _ID = re.compile(r"[A-Za-z0-9._-]{1,128}")
 _CANDIDATE = re.compile(r"(\[[0-9a-fA-F:]+\]|[A-Za-z0-9.-]+):[0-9]{1,5}")
+
+
+@dataclass(frozen=True, slots=True)
+class _Job:
+    """A request that was read, before it is submitted."""
+
+    parsed: Parsed
+    flow: TextFlow
+    asked: Asked
+    sent: Sent | None = None
+    """What the client has from an earlier engine."""
+    reason: str | None = None
+    """The finish reason if the client has the whole text already."""
 
 
 class OpenAiApi:
@@ -114,19 +136,20 @@ class OpenAiApi:
         try:
             # Read first: closing while a client still sends resets the connection, and the gateway
             # would see a broken engine instead of a draining one.
-            body = await self._bodies.read(receive)
+            asked = Asked.of(headers)
+            body = await self._bodies.read(receive, resumes=asked.resume)
             if self._loop.draining:
                 raise draining_error()
             if self._config.role == "prefill":
                 message = "this engine only prefills: send requests to a decode engine"
                 raise ApiError(400, message, code="prefill_only")
-            parsed = await self._text.run(len(body), partial(self._parsed, body, parse))
+            job = await self._text.run(len(body), partial(self._job, body, parse, asked))
             del body  # the answer may take minutes
-            request = self._request(parsed, headers, public_id, arrival_s)
+            request = self._request(job, headers, public_id, arrival_s)
             log.debug(
                 "a prompt of %d tokens; prefill: %s", len(request.token_ids), request.candidates
             )
-            await _Answer(self, parsed, request, public_id).run(receive, send)
+            await _Answer(self, job, request, public_id).run(receive, send)
         except ApiError as error:
             await _answer(
                 send, error.status, error.body(), {"x-request-id": public_id, **error.headers}
@@ -136,24 +159,44 @@ class OpenAiApi:
         finally:
             self.active -= 1
 
-    def _parsed(self, body: bytes, parse: Callable[..., Parsed]) -> Parsed:
+    def _job(self, raw: bytes, parse: Callable[..., Parsed], asked: Asked) -> _Job:
         """Runs in a thread: a long prompt takes a second to tokenise."""
-        return parse(
-            parse_body(body),
+        scheduler, body = self._loop.scheduler, parse_body(raw)
+        sent = take_sent(body, scheduler.limits.vocab_size) if asked.resume else None
+        parsed = parse(
+            body,
             self._tokenizer,
             served_name=self._config.served_name,
-            max_model_len=self._loop.scheduler.max_model_len,
+            max_model_len=scheduler.max_model_len,
             defaults=self._defaults,
         )
+        detokenizer = self._tokenizer.new_detokenizer(
+            parsed.token_ids, skip_special_tokens=parsed.skip_special_tokens
+        )
+        flow = TextFlow(detokenizer, parsed.stops, parsed.sampling.min_tokens)
+        if sent is None:
+            return _Job(parsed, flow, asked)
+        reason = replay(
+            sent,
+            flow,
+            parsed.token_ids,
+            parsed.sampling,
+            eos=self._loop.runner.eos_token_ids,
+            max_model_len=scheduler.max_model_len,
+        )
+        return _Job(parsed, flow, asked, sent, reason)
 
     def _request(
-        self, parsed: Parsed, headers: dict[str, str], public_id: str, arrival_s: float
+        self, job: _Job, headers: dict[str, str], public_id: str, arrival_s: float
     ) -> NewRequest:
+        token_ids, sampling = job.parsed.token_ids, job.parsed.sampling
+        if job.sent is not None and job.reason is None:
+            token_ids, sampling = token_ids + job.sent.token_ids, job.sent.continued(sampling)
         # Clients may repeat an x-request-id; inside the engine and on the wire it must be unique.
         request = NewRequest(
             request_id=f"{public_id[:119]}.{secrets.token_hex(4)}",
-            token_ids=parsed.token_ids,
-            sampling=parsed.sampling,
+            token_ids=token_ids,
+            sampling=sampling,
             arrival_s=arrival_s,
             attempt=_attempt(headers.get("x-argosy-attempt")),
             candidates=self._candidates(headers.get("x-argosy-prefill", "")),
@@ -202,9 +245,10 @@ class OpenAiApi:
 class _Answer:
     """One generation from submit to last byte."""
 
-    def __init__(self, api: OpenAiApi, parsed: Parsed, request: NewRequest, public_id: str) -> None:
+    def __init__(self, api: OpenAiApi, job: _Job, request: NewRequest, public_id: str) -> None:
         self._api = api
-        self._parsed = parsed
+        self._job = job
+        self._parsed = job.parsed
         self._request = request
         self._public_id = public_id
         self._sink = TokenSink()
@@ -213,18 +257,18 @@ class _Answer:
         self._fragments = Fragments(
             request_id=public_id,
             model=api.served_name,
-            chat=parsed.chat,
-            include_usage=parsed.include_usage,
+            chat=job.parsed.chat,
+            include_usage=job.parsed.include_usage,
+            created=None if job.sent is None else job.sent.created,
         )
-        self._flow = TextFlow(
-            api.tokenizer.new_detokenizer(
-                parsed.token_ids, skip_special_tokens=parsed.skip_special_tokens
-            ),
-            parsed.stops,
-            parsed.sampling.min_tokens,
-        )
+        self._flow = job.flow
 
     async def run(self, receive: Receive, send: Send) -> None:
+        if self._job.reason is not None:  # the earlier engine was lost after its last text
+            self._ended = True
+            await send(self._start(b"text/event-stream; charset=utf-8"))
+            await send(_body(self._closing(self._job.reason), more=False))
+            return
         self._api.submit(self._request, self._sink)
         watcher = asyncio.ensure_future(self._watch(receive))
         try:
@@ -249,8 +293,9 @@ class _Answer:
             if not started:
                 started = True
                 await send(self._start(b"text/event-stream; charset=utf-8"))
-                chunks.append(self._fragments.opening())
-            chunks.extend(map(self._fragments.content, piece.texts))
+                if self._job.sent is None:
+                    chunks.append(self._fragments.opening())
+            chunks.extend(self._texts(piece))
             body = "".join(chunks).encode()
             if piece.error is not None:
                 self._ended = True
@@ -288,8 +333,18 @@ class _Answer:
         if stopped_by_text:
             self._api.loop.stop_here(self._request.request_id)
 
+    def _texts(self, piece: Piece) -> Iterable[str]:
+        if not self._job.asked.token_ids:
+            return map(self._fragments.content, piece.texts)
+        pairs = zip(piece.texts, piece.covered, strict=True)
+        return (comment(ids) + self._fragments.content(text) for text, ids in pairs)
+
     def _closing(self, reason: str) -> bytes:
         text = self._fragments.closing(reason)
+        if self._job.asked.token_ids:
+            text = comment(self._flow.uncovered, closing=True) + text
+        if self._job.sent is not None and self._job.sent.closed:
+            text = ""
         if self._parsed.include_usage:
             text += self._fragments.usage(self._usage())
         return text.encode() + DONE
@@ -300,7 +355,7 @@ class _Answer:
             "prompt_tokens": prompt,
             "completion_tokens": output,
             "total_tokens": prompt + output,
-            "prompt_tokens_details": {"cached_tokens": self._flow.cached_tokens},
+            "prompt_tokens_details": {"cached_tokens": min(self._flow.cached_tokens, prompt)},
         }
 
     def _ttft(self) -> dict[str, str]:
@@ -315,6 +370,8 @@ class _Answer:
         if length is not None:
             headers.append((b"content-length", str(length).encode()))
         named = {"x-request-id": self._public_id}
+        if self._job.sent is not None:
+            named[RESUMED_HEADER] = str(len(self._job.sent.token_ids))
         if self._sink.prefill_pod:
             named["x-argosy-prefill-pod"] = self._sink.prefill_pod
         if length is not None:

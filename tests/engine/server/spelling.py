@@ -1,0 +1,141 @@
+"""An engine's HTTP side, loop and scheduler in one task, over a runner that spells out bytes.
+
+No thread, no socket and no time: a request runs when `Engine.post` does. A drawn byte depends on
+the seed, its position and all tokens before it, so a text that goes on elsewhere shows any
+difference.
+"""
+
+import asyncio
+import hashlib
+import json
+from dataclasses import dataclass
+from typing import Any
+
+import httpx
+
+from argosy_engine.config import EngineConfig
+from argosy_engine.core.blocks.pool import BlockPool
+from argosy_engine.core.capacity import GuaranteedNoEvict
+from argosy_engine.core.limits import Limits, Refusal
+from argosy_engine.core.scheduler import Scheduler
+from argosy_engine.core.step import StepOutput
+from argosy_engine.metrics.observe import EngineMetrics
+from argosy_engine.runtime.loop import EngineLoop
+from argosy_engine.runtime.sim.runner import SimRunner
+from argosy_engine.server.openai.routes import OpenAiApi
+from argosy_engine.text.byte_tokenizer import ByteTokenizer
+from tests.kv.nodes import BLOCK, QUICK
+
+EOS = 3
+_CHARACTERS = ("a", "b", "é", "🙂", " ")
+_BROKEN = 0xE2
+"""Begins a character that no other byte ends."""
+
+
+class SpellingRunner(SimRunner):
+    """Draws UTF-8 a byte at a time, seldom a broken one, and sometimes the end."""
+
+    def __init__(self, config: EngineConfig) -> None:
+        super().__init__("spelling", QUICK, config, sleep=lambda _: None)
+        self.eos_token_ids, self.vocab_size = frozenset({EOS}), 256
+
+    def execute(self, plan):
+        drawn = [
+            next_byte(chunk.tokens, chunk.sampling.seed) for chunk in plan.chunks if chunk.samples
+        ]
+        return StepOutput(token_ids=drawn, busy_s=0.0)
+
+
+def next_byte(tokens: list[int], seed: int) -> int:
+    tail = bytes(tokens[-3:])
+    for character in ("é", "🙂"):
+        whole = character.encode()
+        for length in range(len(whole) - 1, 0, -1):
+            if tail.endswith(whole[:length]):
+                return whole[length]
+    key = f"{seed}:{len(tokens)}:{tokens}".encode()
+    pick = int.from_bytes(hashlib.blake2b(key, digest_size=4).digest(), "big")
+    if pick % 31 == 0:
+        return EOS
+    if pick % 17 == 0:
+        return _BROKEN
+    return _CHARACTERS[pick % len(_CHARACTERS)].encode()[0]
+
+
+@dataclass(frozen=True)
+class Event:
+    """One event of a stream."""
+
+    ids: tuple[int, ...] | None
+    """From its comment; None without one."""
+    closing: bool
+    data: str
+
+    @property
+    def chunk(self) -> dict[str, Any]:
+        return json.loads(self.data)
+
+    @property
+    def text(self) -> str:
+        if self.data == "[DONE]" or not self.chunk["choices"]:
+            return ""
+        choice = self.chunk["choices"][0]
+        return choice["delta"].get("content", "") if "delta" in choice else choice["text"]
+
+    @property
+    def reason(self) -> str | None:
+        whole = self.data == "[DONE]" or not self.chunk["choices"]
+        return None if whole else self.chunk["choices"][0]["finish_reason"]
+
+
+def events_of(stream: str) -> list[Event]:
+    return [_event(part) for part in stream.split("\n\n") if part]
+
+
+def _event(part: str) -> Event:
+    comment, ids, closing = "", None, False
+    if part.startswith(":"):
+        comment, _, part = part.partition("\n")
+        assert comment.startswith(": argosy ")
+        words = comment.removeprefix(": argosy ").split(" ")
+        ids = tuple(int(i) for i in words[0].split(",") if i)
+        closing = words[1:] == ["end"]
+    return Event(ids, closing, part.removeprefix("data: "))
+
+
+class Engine:
+    """A colocated engine; `post` answers one request."""
+
+    def __init__(self) -> None:
+        config = EngineConfig(model="x", served_name="m", block_size=BLOCK, pod_name="pod-a")
+        self.runner = SpellingRunner(config)
+        scheduler = Scheduler(
+            pool=BlockPool(num_blocks=256, block_size=BLOCK),
+            limits=Limits(max_num_seqs=8, max_num_batched_tokens=64, max_queue=8, vocab_size=256),
+            policy=GuaranteedNoEvict(),
+            eos=self.runner.eos_token_ids,
+            max_model_len=160,
+        )
+        metrics = EngineMetrics(config, max_model_len=160)
+        self.loop = EngineLoop(
+            scheduler=scheduler, runner=self.runner, metrics=metrics, deliver=_deliver
+        )
+        self.app = OpenAiApi(config, self.loop, ByteTokenizer(256)).app()
+
+    async def post(self, path: str, body: dict[str, Any], **headers: str) -> httpx.Response:
+        """The whole answer. Header names are written with underscores."""
+        named = {name.replace("_", "-"): value for name, value in headers.items()}
+        transport = httpx.ASGITransport(self.app)
+        async with httpx.AsyncClient(transport=transport, base_url="http://engine") as client:
+            answering = asyncio.ensure_future(client.post(path, json=body, headers=named))
+            while not answering.done():
+                self.loop._take_in(wait=False)
+                self.loop._turn()
+                self.loop._flush()
+                await asyncio.sleep(0)
+            return answering.result()
+
+
+def _deliver(batch) -> None:
+    for sink, event in batch:
+        sink.refuse(event) if isinstance(event, Refusal) else sink.emit(event)
