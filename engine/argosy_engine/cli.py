@@ -7,6 +7,7 @@ import os
 import signal
 import socket
 import sys
+from pathlib import Path
 from typing import NoReturn
 
 from argosy_engine import logs
@@ -59,6 +60,7 @@ def parse(arguments: list[str]) -> EngineConfig:
     config = EngineConfig(
         **options,
         pod_name=os.environ.get("POD_NAME") or socket.gethostname(),
+        pod_uid=os.environ.get("POD_UID", ""),
     )
     for name in _POSITIVE:
         value = getattr(config, name)
@@ -122,6 +124,8 @@ def _parser() -> argparse.ArgumentParser:
     option("--admin-port", type=int, default=8001)
     option("--kv-port", type=int, default=8002)
     option("--threads", type=int, help="compute threads (default: the CPU limit)")
+    option("--peers-file", type=Path, help="who may call this engine (default: anyone)")
+    option("--token-file", type=Path, help="token to show to prefill engines (default: none)")
     option(
         "--log-format",
         default="auto",

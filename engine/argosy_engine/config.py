@@ -1,6 +1,7 @@
 """The options of `argosy engine serve` as one frozen value. Made by `cli.py`, read everywhere."""
 
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Literal
 
 __all__ = ["CapacityPolicyName", "EngineConfig", "Role"]
@@ -87,8 +88,17 @@ class EngineConfig:
     termination_message: str | None = None
     """File for the reason of a failed start; None: /dev/termination-log in a container."""
 
+    peers_file: Path | None = None
+    """Who may call this engine (`trust.peers`); None: anyone who reaches its ports."""
+
+    token_file: Path | None = None
+    """This pod's own token, which a decode engine shows to prefill engines; None: it shows none."""
+
     log_format: str = "auto"
     log_level: str = "info"
 
     pod_name: str = ""
     """POD_NAME, or the host's name; sent to clients and peers."""
+
+    pod_uid: str = ""
+    """POD_UID; "" outside a cluster. A call that means another pod is refused."""

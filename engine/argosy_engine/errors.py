@@ -7,6 +7,7 @@
     ├── ClientGoneError       the client closed its connection; no answer is possible
     ├── ChatTemplateError     the messages of a chat do not fit the model's template
     ├── ApiError              an OpenAI error answer (server.openai.errors)
+    ├── FileError             a mounted file cannot be used (trust.mounted_file)
     ├── WireError             bytes on the KV connection break the protocol (transfer.wire)
     └── PullError             one attempt to pull KV from a peer failed (transfer.puller)
 

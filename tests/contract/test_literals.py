@@ -68,7 +68,7 @@ def test_a_gateway_waits_longer_for_a_streams_next_token_than_a_hand_over_may_ha
     "header",
     [
         *("x-request-id", "x-argosy-attempt", "x-argosy-prefill", "x-argosy-draining"),
-        *("x-argosy-ttft-ms", "x-argosy-pod", "x-argosy-decode-pod"),
+        *("x-argosy-ttft-ms", "x-argosy-pod", "x-argosy-decode-pod", "x-argosy-pod-uid"),
     ],
 )
 def test_headers_between_gateway_and_engine_stand_in_both_and_in_the_seams(header):

@@ -5,6 +5,7 @@ the leases at each scrape, so they cannot be stale.
 """
 
 from collections.abc import Callable, Iterator
+from itertools import product
 from typing import Any
 
 import prometheus_client
@@ -17,6 +18,7 @@ from argosy_engine.core.request import Emission, FinishReason, Sequence, State
 from argosy_engine.core.scheduler import Scheduler
 from argosy_engine.core.step import SchedulerOutput, StepOutput, StepPlan
 from argosy_engine.metrics.table import SERIES, Series
+from argosy_engine.ports.callers import Port, Reason
 from argosy_engine.ports.runner import KvLayout
 
 __all__ = ["EngineMetrics"]
@@ -83,6 +85,11 @@ class EngineMetrics:
         self._transfer_bytes = by("argosy_kv_transfer_bytes_total")
         self._transfer_failures = by("argosy_kv_transfer_failures_total")
         self._fallbacks = one("argosy_local_prefill_fallback_total")
+        refused = "argosy_calls_refused_total"
+        self._refused = {
+            (port, reason): one(refused, port=port, reason=reason)
+            for port, reason in product(*self._rows[refused].labels.values())
+        }
 
     def _one(self, name: str, **labels: str) -> Any:
         """The series with these label values, created at 0; model_name and engine are known."""
@@ -185,6 +192,10 @@ class EngineMetrics:
     def observe_pull_failure(self, event: PullFailed) -> None:
         self._transfer_failures[event.cause].inc()
         self._fallbacks.inc()
+
+    def observe_refused_call(self, port: Port, reason: Reason) -> None:
+        """Called on the thread of the port that was called."""
+        self._refused[port, reason].inc()
 
     def _observe_first(self, sequence: Sequence) -> None:
         if sequence.request.lease_s is not None:  # a peer's: its answer leaves in this very turn

@@ -13,6 +13,7 @@ from typing import Literal, get_args
 from argosy_engine.core.handover.messages import PullCause
 from argosy_engine.core.request import FinishReason
 from argosy_engine.core.step import BlockedBy, StepKind
+from argosy_engine.ports.callers import Port, Reason
 
 __all__ = ["SERIES", "Series"]
 
@@ -212,4 +213,13 @@ _HANDOVER = (
     _counter("argosy_kv_leases_expired_total", "Leases that ended by time"),
 )
 
-SERIES: tuple[Series, ...] = (*_REQUESTS, *_NOW, *_STEPS, *_HANDOVER)
+_CALLERS = (
+    _counter(
+        "argosy_calls_refused_total",
+        "Calls without a valid token of a caller that may call the port",
+        port=get_args(Port),
+        reason=get_args(Reason),
+    ),
+)
+
+SERIES: tuple[Series, ...] = (*_REQUESTS, *_NOW, *_STEPS, *_HANDOVER, *_CALLERS)

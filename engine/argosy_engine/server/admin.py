@@ -1,4 +1,7 @@
-"""Port 8001: liveness, readiness, metrics and drain. It answers before the model is loaded."""
+"""Port 8001: liveness, readiness, metrics and drain. It answers before the model is loaded.
+
+Probes and metrics are open. Everything about the drain is the operator's (`proof`).
+"""
 
 import time
 from collections.abc import Callable
@@ -8,15 +11,19 @@ from starlette.applications import Starlette
 from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
 from starlette.routing import Route
+from starlette.types import ASGIApp
 
 from argosy_engine.metrics.observe import EngineMetrics
+from argosy_engine.ports.callers import Port, Reason, Verifier
 from argosy_engine.runtime.loop import EngineLoop
 from argosy_engine.server.drain import DEFAULT_LEASE_S, LONGEST_LEASE_S, Drain
+from argosy_engine.server.proof import ProvenApp
 
 __all__ = ["Admin"]
 
 _STUCK_AFTER_S = 120.0  # longer than the longest step of the largest prompt on a CPU
 _NOT_SERVING = {"draining": False, "running": 0, "leases": 0, "expires_in_s": None}
+_OPEN = frozenset({"/health", "/ready", "/metrics"})
 _EXPOSITION = "text/plain; version=0.0.4; charset=utf-8"
 
 
@@ -29,10 +36,13 @@ class Admin:
     drain: Drain | None = None
     serving: bool = False
     """True once the API port listens."""
+    verifier: Verifier | None = None
+    """None: anyone may drain this engine."""
+    pod_uid: str = ""
     clock: Callable[[], float] = time.monotonic
 
-    def app(self) -> Starlette:
-        return Starlette(
+    def app(self) -> ASGIApp:
+        routes = Starlette(
             routes=[
                 Route("/health", self._health, methods=["GET"]),
                 Route("/ready", self._ready, methods=["GET"]),
@@ -42,6 +52,12 @@ class Admin:
                 Route("/drain", self._report, methods=["GET"]),
             ]
         )
+        return ProvenApp(routes, self.verifier, "admin", self.pod_uid, _OPEN)
+
+    def count_refused(self, port: Port, reason: Reason) -> None:
+        """For the metrics, which exist once the model is loaded."""
+        if self.metrics is not None:
+            self.metrics.observe_refused_call(port, reason)
 
     async def _health(self, _request: Request) -> Response:
         """Live while the engine loads and while its thread makes progress."""

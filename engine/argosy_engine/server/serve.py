@@ -23,8 +23,9 @@ from argosy_engine.core.capacity import CapacityPolicy, GuaranteedNoEvict, MaxUt
 from argosy_engine.core.handover.messages import TransferService
 from argosy_engine.core.limits import Limits, Refusal
 from argosy_engine.core.scheduler import Scheduler
-from argosy_engine.errors import LoadError
+from argosy_engine.errors import EngineError, LoadError
 from argosy_engine.metrics.observe import EngineMetrics
+from argosy_engine.ports.callers import Verifier
 from argosy_engine.ports.runner import Runner
 from argosy_engine.ports.tokenizer import Tokenizer
 from argosy_engine.runtime.cpu import begin
@@ -44,7 +45,8 @@ _FLUSH_S = 5  # to send the last bytes of answers that are complete
 
 async def serve(config: EngineConfig) -> int:
     """Run until SIGTERM or SIGINT; 0 after a clean end. LoadError when it cannot start."""
-    admin = Admin()
+    admin = Admin(pod_uid=config.pod_uid)
+    admin.verifier = _verifier(config, admin)
     with _bound(config.host, config.admin_port) as admin_sock, _bound(
         config.host, config.port
     ) as api_sock:  # fmt: skip
@@ -92,7 +94,7 @@ async def _run(
     )
     _on_signals(drain)
     loop.start(kv, worker)
-    server, task = await _start(api.app(), api_sock)
+    server, task = await _start(api.app(admin.verifier), api_sock)
     admin.loop, admin.metrics, admin.drain, admin.serving = loop, metrics, drain, True
     metrics.engine_start_seconds.set(_process_age_s())
     log.info("serving %s as %s on port %d", config.served_name, config.role, config.port)
@@ -108,6 +110,18 @@ async def _run(
             await asyncio.to_thread(kv.close)
         runner.close()
     return 0
+
+
+def _verifier(config: EngineConfig, admin: Admin) -> Verifier | None:
+    """None without `--peers-file`; then PyJWT is not imported either."""
+    if config.peers_file is None:
+        return None
+    module = importlib.import_module("argosy_engine.trust.verifier")
+    try:
+        verifier: Verifier = module.Verifier(config.peers_file, on_refused=admin.count_refused)
+    except EngineError as error:
+        raise LoadError("BadArgument", f"--peers-file: {error}") from error
+    return verifier
 
 
 def _load(config: EngineConfig) -> tuple[Runner, Tokenizer]:

@@ -29,6 +29,7 @@ from argosy_engine.core.limits import refuse_shape
 from argosy_engine.core.request import NewRequest
 from argosy_engine.core.sampling import SamplingDefaults
 from argosy_engine.errors import ClientGoneError
+from argosy_engine.ports.callers import Verifier
 from argosy_engine.ports.tokenizer import Tokenizer
 from argosy_engine.runtime.loop import EngineLoop
 from argosy_engine.server.identity import NamedApp
@@ -46,6 +47,7 @@ from argosy_engine.server.openai.resume import (
     take_sent,
 )
 from argosy_engine.server.openai.text_threads import TextThreads
+from argosy_engine.server.proof import ProvenApp
 
 __all__ = ["OpenAiApi"]
 
@@ -88,8 +90,8 @@ class OpenAiApi:
         self._created = int(time.time())
         self.active = 0  # requests being answered
 
-    def app(self) -> ASGIApp:
-        """The ASGI application."""
+    def app(self, verifier: Verifier | None = None) -> ASGIApp:
+        """The ASGI application; without a verifier it serves everyone."""
         routes = Starlette(
             routes=[
                 Route("/v1/completions", _Endpoint(self._completion), methods=["POST"]),
@@ -99,7 +101,8 @@ class OpenAiApi:
             ],
             exception_handlers={HTTPException: _not_here, Exception: _failed},
         )
-        return NamedApp(routes, self._config)
+        proven = ProvenApp(routes, verifier, "api", self._config.pod_uid, ("/health",))
+        return NamedApp(proven, self._config)
 
     async def _completion(self, scope: Scope, receive: Receive, send: Send) -> None:
         await self._generate(scope, receive, send, parse_completion)

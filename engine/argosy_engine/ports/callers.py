@@ -1,0 +1,32 @@
+"""What the engine's ports ask about a caller; `trust.verifier` answers."""
+
+from dataclasses import dataclass
+from typing import Literal, Protocol
+
+__all__ = ["Port", "Reason", "Unproven", "Verifier"]
+
+Port = Literal["api", "admin", "kv"]
+"""The engine's ports: 8000, 8001 and 8002."""
+
+Reason = Literal[
+    "missing", "malformed", "key", "signature", "issuer", "audience", "time", "pod", "account"
+]
+"""What is wrong with a proof. A label of the metrics."""
+
+
+@dataclass(frozen=True, slots=True)
+class Unproven:
+    """A call without a valid proof."""
+
+    reason: Reason
+
+    message: str
+    """For the caller: what is wrong, and what to show instead."""
+
+
+class Verifier(Protocol):
+    """Asked for each call of another pod, on the event loop of the port that was called."""
+
+    def check(self, token: str | bytes | None, port: Port) -> Unproven | None:
+        """None: the caller may call this port. `token` is what it showed, None for nothing."""
+        ...
