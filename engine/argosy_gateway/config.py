@@ -97,6 +97,8 @@ class Config:
     """How to log in to the API server; None uses the pod's service account."""
     endpoints_file: Path | None = None
     """A JSON file of endpoints, read instead of the API server; see `pods.watch.follow_file`."""
+    token_file: Path | None = None
+    """This gateway's token for engines (`pods.proof`); None shows none."""
     log_format: str = "auto"
     """One of `logs.FORMATS`."""
     log_level: str = "info"

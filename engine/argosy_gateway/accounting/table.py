@@ -49,6 +49,8 @@ class RetryReason(StrEnum):
     """The engine answered 429: its queue is full."""
     WRONG_POD = "wrong_pod"
     """Another program answered at the pod's address."""
+    UNPROVEN = "unproven"
+    """The pod does not take this gateway's token."""
 
 
 ROLE_MODES = ("colocated", "disaggregated")

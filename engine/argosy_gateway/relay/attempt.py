@@ -136,6 +136,8 @@ class Attempt:
             ("content-type", "application/json"),
             ("x-request-id", request.request_id),
             ("x-argosy-attempt", str(self._number)),
+            ("x-argosy-pod-uid", route.head.uid),
+            *fleet.proof.headers(),
         ]
         if route.prefills:
             addresses = ",".join(f"{_host(p.ip)}:{p.kv_port}" for p in route.prefills)
@@ -179,13 +181,17 @@ class Attempt:
         directory, pod = self._fleet.directory, self._route.head
         # A decode engine names its pod in the first header, a colocated one in the second.
         name = head.get(b"x-argosy-decode-pod") or head.get(b"x-argosy-pod")
-        if name != pod.name.encode():
+        if name != pod.name.encode() or head.status == 421:
             found = name and name[:80]
             log.warning("at %s:%d answers %r, not engine %s", pod.ip, pod.port, found, pod.name)
             directory.health.wrong_pod(pod.uid)
             return FailedAttempt(RetryReason.WRONG_POD)
         if directory.health.identified(pod.uid):
             directory.notify()
+        if head.status == 401:
+            log.warning("engine %s does not take this gateway's token", pod.name)
+            directory.health.draining(pod.uid)  # it serves nothing now; its keys or ours may follow
+            return FailedAttempt(RetryReason.UNPROVEN)
         if head.status == 503 and head.get(b"x-argosy-draining"):
             directory.health.draining(pod.uid)
             return FailedAttempt(RetryReason.DRAINING)

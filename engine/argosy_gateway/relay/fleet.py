@@ -10,6 +10,7 @@ from typing import Protocol
 from argosy_gateway.accounting.metrics import Metrics
 from argosy_gateway.config import Config
 from argosy_gateway.pods.endpoints import Directory, Role
+from argosy_gateway.pods.proof import Proof
 from argosy_gateway.relay.bodies import Bodies
 from argosy_gateway.relay.retries import RetryBudget
 from argosy_gateway.routing.admission import PrefillPace, TokensPerChar
@@ -31,12 +32,13 @@ class Fleet:
     """The shared state of one gateway process."""
 
     def __init__(self, config: Config, clock: Callable[[], float]) -> None:
-        """`clock` is the event loop's time, in seconds."""
+        """`clock` is the event loop's time, in seconds. Raises CredentialsError."""
         self.config = config
         self.clock = clock
         self.metrics = Metrics(config.slo)
         self.bodies = Bodies(config.limits)
         self.directory = Directory(clock)
+        self.proof = Proof(config.token_file)
         self.in_flight = InFlight()
         self.view = FleetView(self.in_flight.loads)
         self.pace = PrefillPace()

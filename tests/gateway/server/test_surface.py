@@ -165,7 +165,15 @@ async def test_ready_follows_the_first_list_and_metrics_start_at_zero():
         assert 'argosy_gateway_tpot_seconds_bucket{le="0.0123"} 0.0' in text
         assert text.count("argosy_slo_requests_total{") == 8
         assert 'argosy_gateway_endpoints{role="decode",state="draining"} 0.0' in text
-        for reason in ("connect", "draining", "closed", "server_error", "busy", "wrong_pod"):
+        for reason in (
+            "connect",
+            "draining",
+            "closed",
+            "server_error",
+            "busy",
+            "wrong_pod",
+            "unproven",
+        ):
             assert f'argosy_gateway_retries_total{{reason="{reason}"}} 0.0' in text
 
 
