@@ -2,8 +2,8 @@
 
     python -m argosy_bench.suites.gateway [--json FILE] [--only GROUP]
 
-Each group of figures is a module of `argosy_bench.gateway`. The gateway, Envoy and the engine are
-processes of their own; the clients are in this process.
+Each group of figures is a module of `argosy_bench.gateway` or `argosy_bench.routing`. The gateway,
+Envoy and the engine are processes of their own; the clients are in this process.
 """
 
 import argparse
@@ -16,6 +16,7 @@ from typing import NamedTuple
 from argosy_bench.figures import Figure, Figures, conclude
 from argosy_bench.gateway import readers, requests, streams
 from argosy_bench.gateway.load import Load
+from argosy_bench.routing import picks
 
 __all__ = ["GROUPS", "Group", "main"]
 
@@ -31,6 +32,7 @@ GROUPS = {
     "streams": Group(streams.FIGURES, lambda figures: streams.measure(figures, Load())),
     "requests": Group(requests.FIGURES, requests.measure),
     "readers": Group(readers.FIGURES, readers.measure),
+    "picks": Group(picks.FIGURES, picks.measure),
 }
 
 

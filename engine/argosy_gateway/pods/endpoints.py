@@ -7,6 +7,7 @@ have newer lists: `denied_for_s` then ends this one's readiness.
 """
 
 import asyncio
+from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass
 from enum import StrEnum
@@ -108,10 +109,14 @@ class Directory:
     """Known endpoints and their health, and a way to await a change."""
 
     def __init__(self, clock: Callable[[], float]) -> None:
-        self._clock = clock
+        self.clock = clock
+        """Seconds, as `Health` reads it."""
         self._known: dict[str, Endpoint] = {}
+        self._roles: Counter[Role] = Counter()
+        self._moved: set[str] = set()
+        """Uids of pods that changed in state or health since `take_changes`."""
         self._changed = asyncio.Event()
-        self.health = Health(clock, lambda uid: uid in self._known)
+        self.health = Health(clock, lambda uid: uid in self._known, self._moved.add)
         self.listed = False
         """Whether a full list was read, even an empty one."""
         self._denied: tuple[float, float] | None = None
@@ -120,6 +125,8 @@ class Directory:
     def replace(self, endpoints: Iterable[Endpoint]) -> None:
         """Take a full list: endpoints that are not in it are gone."""
         before, self._known = self._known, {e.uid: e for e in endpoints}
+        self._roles = Counter(e.role for e in self._known.values())
+        self._moved |= before.keys() | self._known.keys()
         self.health.forget_all_but({uid for uid, e in self._known.items() if before.get(uid) == e})
         self.listed = True
         self.notify()
@@ -129,18 +136,24 @@ class Directory:
         before = self._known.get(endpoint.uid)
         self._known[endpoint.uid] = endpoint
         if before != endpoint:
+            self._roles[endpoint.role] += 1
+            if before is not None:
+                self._roles[before.role] -= 1
+            self._moved.add(endpoint.uid)
             self.health.forget(endpoint.uid)
             self.notify()
 
     def remove(self, uid: str) -> None:
         """Remove a pod that is gone."""
         self.health.forget(uid)
-        if self._known.pop(uid, None) is not None:
+        if (before := self._known.pop(uid, None)) is not None:
+            self._roles[before.role] -= 1
+            self._moved.add(uid)
             self.notify()
 
     def access_denied(self) -> None:
         """The API server works, but does not let this gateway read (401, 403)."""
-        now = self._clock()
+        now = self.clock()
         self._denied = (self._denied[0] if self._denied else now, now)
 
     def access_granted(self) -> None:
@@ -155,9 +168,24 @@ class Directory:
         """Every known endpoint, in any state."""
         return self._known.values()
 
+    def get(self, uid: str) -> Endpoint | None:
+        """The endpoint with this uid, in any state."""
+        return self._known.get(uid)
+
     def serving(self) -> list[Endpoint]:
         """Endpoints in the state SERVING, in any health."""
         return [e for e in self._known.values() if e.state is State.SERVING]
+
+    def has(self, role: Role) -> bool:
+        """Whether a pod of this role is known, in any state."""
+        return self._roles[role] > 0
+
+    def take_changes(self) -> set[str]:
+        """Uids of pods that changed in state or health since the last call. For one reader, the
+        `routing.roster.Roster`."""
+        moved = set(self._moved)
+        self._moved.clear()
+        return moved
 
     async def wait_for_change(self, timeout_s: float) -> None:
         """Return at a change, when a pod's absence ends, or after `timeout_s`."""

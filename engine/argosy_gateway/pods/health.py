@@ -18,12 +18,13 @@ healthy pods.
 from collections.abc import Callable, Container
 from dataclasses import dataclass
 
-__all__ = ["HEALTHY", "Health"]
+__all__ = ["HEALTHY", "SUSPENDED", "Health"]
 
 HEALTHY = 0
 """Best rank. Pods of a higher rank are chosen later."""
-_BUSY, _SUSPENDED = 1, 2
-"""A suspended pod's rank is _SUSPENDED and its failures."""
+_BUSY = 1
+SUSPENDED = 2
+"""A suspended pod's rank is this and its failures."""
 
 _FAILURES_ALLOWED = 1
 _FIRST_SUSPENSION_S, _LONGEST_SUSPENSION_S = 0.25, 30.0
@@ -66,11 +67,14 @@ class Health:
     """Records by pod uid; a pod without a record is healthy."""
 
     def __init__(
-        self, clock: Callable[[], float], knows: Callable[[str], bool] = lambda _uid: True
+        self,
+        clock: Callable[[], float],
+        knows: Callable[[str], bool] = lambda _uid: True,
+        changed: Callable[[str], None] = lambda _uid: None,
     ) -> None:
         """`knows` says whether a pod still exists. A request may fail after its pod is gone; no
-        record is made then."""
-        self._clock, self._knows = clock, knows
+        record is made then. `changed` is called with the uid of each pod whose record changes."""
+        self._clock, self._knows, self._changed = clock, knows, changed
         self._records: dict[str, _Record] = {}
 
     # Read by the choice of pods.
@@ -83,13 +87,21 @@ class Health:
         if record.absent_until > now:
             return None
         if record.suspended_until > now:
-            return _SUSPENDED + record.failures
+            return SUSPENDED + record.failures
         return _BUSY if record.busy_until > now else HEALTHY
 
     def failed_recently(self, uid: str) -> bool:
         """Whether failures outweigh the successes since. Retries go to such a pod last."""
         record = self._records.get(uid)
         return record is not None and record.failures > 0
+
+    def changes_at(self, uid: str) -> float | None:
+        """Clock time at which the rank may change without a report; None if it stays."""
+        record, now = self._records.get(uid), self._clock()
+        if record is None:
+            return None
+        ends = (record.absent_until, record.suspended_until, record.busy_until)
+        return min((end for end in ends if end > now), default=None)
 
     def next_return_s(self) -> float | None:
         """Seconds until the first absence ends; None if no pod is absent."""
@@ -102,6 +114,7 @@ class Health:
     def begins(self, uid: str) -> None:
         """An attempt begins: a pod on probation gets the next one only after the same time."""
         if (record := self._records.get(uid)) is not None:
+            self._changed(uid)
             now = self._clock()
             record.suspended_until = now + record.suspension_s()
             if record.absence_s:
@@ -122,6 +135,7 @@ class Health:
         if record is None or not 0 < record.absence_s <= _LONGEST_ABSENCE_S:
             return False
         record.absence_s = record.absent_until = 0.0
+        self._changed(uid)
         return True
 
     def wrong_pod(self, uid: str) -> None:
@@ -136,6 +150,7 @@ class Health:
         if record is None or not record.absence_s:
             return False
         record.absence_s = record.absent_until = 0.0
+        self._changed(uid)
         return True
 
     def draining(self, uid: str) -> None:
@@ -162,6 +177,7 @@ class Health:
         record = self._records.get(uid)
         if record is None or began_at < record.suspended_at:
             return  # it began before the suspension and shows nothing about the pod since
+        self._changed(uid)
         record.failures //= 2
         end = self._clock() + record.suspension_s()
         record.suspended_until = min(record.suspended_until, end)
@@ -170,11 +186,17 @@ class Health:
 
     def forget(self, uid: str) -> None:
         """Drop the record of a pod that changed or is gone."""
-        self._records.pop(uid, None)
+        if self._records.pop(uid, None) is not None:
+            self._changed(uid)
 
     def forget_all_but(self, uids: Container[str]) -> None:
         """Drop the records of all other pods."""
-        self._records = {u: r for u, r in self._records.items() if u in uids}
+        for uid in [uid for uid in self._records if uid not in uids]:
+            self.forget(uid)
 
     def _of(self, uid: str) -> _Record:
-        return self._records.setdefault(uid, _Record()) if self._knows(uid) else _Record()
+        """The record to write to."""
+        if not self._knows(uid):
+            return _Record()
+        self._changed(uid)
+        return self._records.setdefault(uid, _Record())

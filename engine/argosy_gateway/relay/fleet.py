@@ -14,8 +14,9 @@ from argosy_gateway.pods.proof import Proof
 from argosy_gateway.relay.bodies import Bodies
 from argosy_gateway.relay.retries import RetryBudget
 from argosy_gateway.routing.admission import PrefillPace, TokensPerChar
-from argosy_gateway.routing.groups import Group, candidates, group
+from argosy_gateway.routing.groups import Group
 from argosy_gateway.routing.load import InFlight
+from argosy_gateway.routing.roster import Roster
 from argosy_gateway.routing.strategies.registry import STRATEGIES
 from argosy_gateway.routing.strategies.strategy import FleetView
 
@@ -39,6 +40,7 @@ class Fleet:
         self.bodies = Bodies(config.limits)
         self.directory = Directory(clock)
         self.proof = Proof(config.token_file)
+        self._roster = Roster(self.directory)
         self.in_flight = InFlight()
         self.view = FleetView(self.in_flight.loads)
         self.pace = PrefillPace()
@@ -51,16 +53,12 @@ class Fleet:
         """SIGTERM has come; set by `server.serve`."""
 
     def groups(self, tried: Collection[str] = (), *, only_healthy: bool = False) -> list[Group]:
-        """Groups of the pods that a request is best sent to; `tried` as in `candidates`."""
-        directory = self.directory
-        pods = candidates(
-            directory.serving(), directory.health, tried=tried, only_healthy=only_healthy
-        )
-        return group(pods)
+        """Groups of the pods that a request is best sent to; see `Roster.groups`."""
+        return self._roster.groups(tried, only_healthy=only_healthy)
 
     def role_mode(self) -> str:
         """Value of the label `role_mode` for requests that reached no pod."""
-        apart = any(e.role is not Role.COLOCATED for e in self.directory.all())
+        apart = self.directory.has(Role.PREFILL) or self.directory.has(Role.DECODE)
         return "disaggregated" if apart else "colocated"
 
     def sweep(self) -> None:

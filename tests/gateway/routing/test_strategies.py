@@ -6,12 +6,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from argosy_gateway.pods.endpoints import Directory, Endpoint, Role, State
-from argosy_gateway.routing.groups import group
+from argosy_gateway.pods.endpoints import Endpoint, Role, State
 from argosy_gateway.routing.load import InFlight, Load
 from argosy_gateway.routing.strategies.least_load import LeastLoad
 from argosy_gateway.routing.strategies.registry import STRATEGIES
 from argosy_gateway.routing.strategies.strategy import FleetView, RoutingRequest
+from tests.gateway.routing.rosters import groups_of
 
 ENDPOINTS = st.lists(
     st.tuples(st.sampled_from(Role), st.sampled_from(["r1", "r2"]), st.sampled_from(State)),
@@ -30,16 +30,10 @@ LOADS = st.dictionaries(
 REQUEST = RoutingRequest("id", "m", stream=True, prompt_tokens=10, prompt_start=b"hello")
 
 
-def directory_of(endpoints):
-    directory = Directory(lambda: 0.0)
-    directory.replace(endpoints)
-    return directory
-
-
 @pytest.mark.parametrize("strategy", STRATEGIES)
 @given(endpoints=ENDPOINTS, loads=LOADS, seed=st.integers(0, 99))
 def test_only_serving_pods_are_chosen_and_pairs_share_a_revision(strategy, endpoints, loads, seed):
-    groups = group(directory_of(endpoints).serving())
+    groups = groups_of(endpoints)
     route = STRATEGIES[strategy](random.Random(seed)).choose(REQUEST, groups, FleetView(loads))
     if route is None:
         assert not groups
@@ -62,14 +56,14 @@ def test_decode_pods_without_prefill_pods_serve_only_where_no_others_can(endpoin
     prefills = {e.revision for e in serving if e.role is Role.PREFILL}
     decodes = {e.revision for e in serving if e.role is Role.DECODE}
     others = any(e.role is Role.COLOCATED for e in serving) or prefills & decodes
-    route = LeastLoad(random.Random(seed)).choose(REQUEST, group(serving), FleetView({}))
+    route = LeastLoad(random.Random(seed)).choose(REQUEST, groups_of(serving), FleetView({}))
     alone = route is not None and route.head.role is Role.DECODE and not route.prefills
     assert alone == (bool(decodes) and not others)
 
 
 @given(endpoints=ENDPOINTS, loads=LOADS, seed=st.integers(0, 99))
 def test_least_load_takes_the_head_with_fewest_sequences_of_its_group(endpoints, loads, seed):
-    groups = group(directory_of(endpoints).serving())
+    groups = groups_of(endpoints)
     route = LeastLoad(random.Random(seed)).choose(REQUEST, groups, FleetView(loads))
     if route is None:
         return
@@ -87,7 +81,7 @@ def test_least_load_takes_the_head_with_fewest_sequences_of_its_group(endpoints,
 
 @given(endpoints=ENDPOINTS, seed=st.integers(0, 99), n=st.integers(0, 30))
 def test_reservations_that_end_leave_no_load(endpoints, seed, n):
-    groups = group(directory_of(endpoints).serving())
+    groups = groups_of(endpoints)
     in_flight, rng = InFlight(), random.Random(seed)
     strategy = LeastLoad(rng)
     reservations = [
@@ -109,12 +103,47 @@ def test_idle_colocated_pods_and_pairs_are_chosen_by_their_share_of_pods():
     pods += [Endpoint(f"p{i}", f"p{i}", "x", Role.PREFILL, "r", State.SERVING) for i in range(3)]
     pods += [Endpoint(f"d{i}", f"d{i}", "x", Role.DECODE, "r", State.SERVING) for i in range(3)]
     strategy = LeastLoad(random.Random(1))
-    heads = [strategy.choose(REQUEST, group(pods), FleetView({})).head.role for _ in range(4000)]
+    heads = [
+        strategy.choose(REQUEST, groups_of(pods), FleetView({})).head.role for _ in range(4000)
+    ]
     assert heads.count(Role.COLOCATED) / 4000 == pytest.approx(2 / 8, abs=0.03)
 
 
 def test_round_robin_visits_every_head_equally():
     pods = [Endpoint(f"c{i}", f"c{i}", "x", Role.COLOCATED, "r", State.SERVING) for i in range(3)]
     strategy = STRATEGIES["roundRobin"](random.Random(1))
-    names = [strategy.choose(REQUEST, group(pods), FleetView({})).head.name for _ in range(9)]
+    names = [strategy.choose(REQUEST, groups_of(pods), FleetView({})).head.name for _ in range(9)]
     assert sorted(names) == ["c0"] * 3 + ["c1"] * 3 + ["c2"] * 3
+
+
+@pytest.mark.parametrize("role", [Role.COLOCATED, Role.DECODE])
+def test_among_many_pods_the_choice_is_nearly_the_least_loaded(role):
+    pods = [Endpoint(f"{i}", f"{i}", "x", role, "r", State.SERVING) for i in range(400)]
+    pods += [Endpoint(f"p{i}", f"p{i}", "x", Role.PREFILL, "r", State.SERVING) for i in range(400)]
+    strategy, in_flight = LeastLoad(random.Random(1)), InFlight()
+    groups, view = groups_of(pods), FleetView(in_flight.loads)
+    for _ in range(4000):
+        in_flight.reserve(strategy.choose(REQUEST, groups, view), 10)
+    assert max(in_flight.loads[f"{i}"].sequences for i in range(400)) <= 11, "ten each"
+
+
+def test_a_group_of_many_loaded_pods_gets_less_than_an_idle_one_of_its_size():
+    pods = [Endpoint(f"{i}", f"{i}", "x", Role.COLOCATED, "", State.SERVING) for i in range(40)]
+    for kind in ("d", "p"):
+        role = Role.DECODE if kind == "d" else Role.PREFILL
+        pods += [
+            Endpoint(f"{kind}{i}", f"{kind}{i}", "x", role, "r", State.SERVING) for i in range(20)
+        ]
+    strategy, groups = LeastLoad(random.Random(1)), groups_of(pods)
+    view = FleetView({str(i): Load(3, 0) for i in range(40)})
+    assert {strategy.choose(REQUEST, groups, view).head.role for _ in range(50)} == {Role.DECODE}
+
+
+def test_round_robin_takes_prefill_pods_in_turn_and_three_at_most():
+    pods = [Endpoint("d", "d", "x", Role.DECODE, "r", State.SERVING)]
+    pods += [Endpoint(f"p{i}", f"p{i}", "x", Role.PREFILL, "r", State.SERVING) for i in range(5)]
+    strategy, groups = STRATEGIES["roundRobin"](random.Random(1)), groups_of(pods)
+    routes = [strategy.choose(REQUEST, groups, FleetView({})) for _ in range(5)]
+    orders = {tuple(pod.name for pod in route.prefills) for route in routes}
+    ring = [f"p{i % 5}" for i in range(7)]
+    assert orders == {tuple(ring[i : i + 3]) for i in range(5)}

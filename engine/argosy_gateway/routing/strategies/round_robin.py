@@ -26,11 +26,17 @@ class RoundRobin:
         view: FleetView,  # noqa: ARG002
     ) -> Route | None:
         """See the class."""
-        heads = [(group, head) for group in groups for head in group.heads]
-        if not heads:
+        number = sum(len(group.heads) for group in groups)
+        if not number:
             return None
         self._turn += 1
-        chosen, head = heads[self._turn % len(heads)]
+        turn = self._turn % number
+        for chosen in groups:
+            if turn < len(chosen.heads):
+                break
+            turn -= len(chosen.heads)
         prefills = chosen.prefills
         first = self._turn % len(prefills) if prefills else 0
-        return Route(head, (prefills[first:] + prefills[:first])[:PREFILL_CANDIDATES])
+        numbers = range(first, first + min(len(prefills), PREFILL_CANDIDATES))
+        following = tuple(prefills[number % len(prefills)] for number in numbers)
+        return Route(chosen.heads[turn], following)

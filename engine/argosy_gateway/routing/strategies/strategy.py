@@ -3,6 +3,7 @@
 `relay` calls `choose` once per attempt. A strategy is registered by a row in `registry`.
 """
 
+import random
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Protocol
@@ -11,12 +12,19 @@ from argosy_gateway.pods.endpoints import Endpoint
 from argosy_gateway.routing.groups import Group, Route
 from argosy_gateway.routing.load import Load
 
-__all__ = ["PREFILL_CANDIDATES", "FleetView", "RoutingRequest", "Strategy"]
+__all__ = ["PREFILL_CANDIDATES", "FleetView", "RoutingRequest", "Strategy", "some_of"]
 
 PREFILL_CANDIDATES = 3
 """Most prefill pods of one route: the head asks the next one when one refuses."""
 
+_LOOKED_AT = 16
+"""Pods whose loads one choice compares."""
 _IDLE = Load()
+
+
+def some_of(pods: Sequence[Endpoint], rng: random.Random) -> Sequence[Endpoint]:
+    """All of a few pods, else sixteen different ones taken at random."""
+    return pods if len(pods) <= _LOOKED_AT else rng.sample(pods, _LOOKED_AT)
 
 
 @dataclass(frozen=True, slots=True)

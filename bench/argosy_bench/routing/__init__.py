@@ -1,0 +1,1 @@
+"""Figures of the gateway's choice of pods, groups of `make bench-gateway`."""

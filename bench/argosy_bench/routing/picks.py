@@ -1,0 +1,68 @@
+"""What a choice of pods costs the gateway, part of `make bench-gateway`. No sockets are involved.
+
+Each run sends a thousand requests through the groups, the strategy and the loads, with up to eight
+in flight a pod. Every hundredth changes what is known of a pod's health, as in a fleet of which
+some pods are busy.
+"""
+
+import random
+import statistics
+import time
+from collections import deque
+
+from argosy_bench.figures import Figure, Figures, Target
+from argosy_gateway.config import Config
+from argosy_gateway.pods.endpoints import Endpoint, Role, State
+from argosy_gateway.relay.fleet import Fleet
+from argosy_gateway.routing.load import Reservation
+from argosy_gateway.routing.strategies.strategy import RoutingRequest
+
+__all__ = ["FIGURES", "measure"]
+
+PICKS, RUNS = 1000, 5
+
+FIGURES = (
+    Figure("pick_us_10_pods", "µs", digits=1),
+    Figure("pick_us_1000_pods", "µs", Target("<=", 100, of_the_machine=True), digits=1),
+)
+
+
+def fleet_of(pods: int, strategy: str = "leastLoad") -> Fleet:
+    """A gateway that knows so many pods: half prefill, half decode."""
+    fleet = Fleet(Config("f", "n", "m", strategy=strategy), time.monotonic)
+    roles = (Role.PREFILL, Role.DECODE)
+    fleet.directory.replace(
+        Endpoint(f"uid-{i}", f"pod-{i}", "10.0.0.1", roles[i % 2], "r", State.SERVING)
+        for i in range(pods)
+    )
+    return fleet
+
+
+def pick_us(fleet: Fleet, picks: int) -> float:
+    """Microseconds of one pick, mean of many: groups, choice, and its place in the loads."""
+    pods = len(fleet.directory.all())
+    rng = random.Random(1)  # noqa: S311
+    open_: deque[Reservation] = deque()
+    request = RoutingRequest("id", "m", stream=True, prompt_tokens=100, prompt_start=b"x" * 400)
+    took_s = 0.0
+    for number in range(picks):
+        if number % 100 == 0:
+            fleet.directory.health.busy(f"uid-{rng.randrange(pods)}")
+        if len(open_) >= 8 * pods:
+            open_.popleft().end()
+        began = time.perf_counter()
+        route = fleet.strategy.choose(request, fleet.groups(), fleet.view)
+        assert route is not None
+        open_.append(fleet.in_flight.reserve(route, request.prompt_tokens))
+        took_s += time.perf_counter() - began
+    return took_s / picks * 1e6
+
+
+async def measure(figures: Figures, picks: int = PICKS, runs: int = RUNS) -> None:
+    """Put every figure of `FIGURES`; medians of alternating runs."""
+    few, many = [], []
+    for _ in range(runs):
+        few.append(pick_us(fleet_of(10), picks))
+        many.append(pick_us(fleet_of(1000), picks))
+    figures.put("pick_us_10_pods", statistics.median(few))
+    figures.put("pick_us_1000_pods", statistics.median(many))

@@ -1,0 +1,189 @@
+"""The groups that the next request may be sent to, kept up to date pod by pod.
+
+`relay.fleet` asks for groups once per attempt. The directory collects which pods changed, in state
+or in health; the roster moves only those. A pick among a thousand pods so costs what one among ten
+does, and a change costs a search in a sorted list. Pure: the time comes from the directory's clock.
+"""
+
+import heapq
+from bisect import bisect_left, insort
+from collections.abc import Callable, Collection, Iterable, Iterator
+from dataclasses import dataclass
+from typing import TypeVar
+
+from argosy_gateway.pods.endpoints import Directory, Endpoint, Role, State
+from argosy_gateway.pods.health import HEALTHY, SUSPENDED
+from argosy_gateway.routing.groups import Group
+
+__all__ = ["Roster", "most_ejected"]
+
+_Key = TypeVar("_Key")
+_Heads = dict[str | None, list[Endpoint]]
+"""Heads by revision, None for colocated pods; each list in the order of names."""
+
+
+def most_ejected(heads: int) -> int:
+    """How many of so many heads may be ejected at once: half of them, rounded up, but never all.
+
+    If more pods than that fail, the cause is likely common to all, such as requests that no engine
+    can serve. The few pods that have not failed yet would then get the work of all.
+    """
+    return max(0, min((heads + 1) // 2, heads - 1))
+
+
+@dataclass(frozen=True, slots=True)
+class _Place:
+    """Where the roster has a pod."""
+
+    pod: Endpoint
+    rank: int | None
+    """`Health.rank` of a head; None for an absent head and for prefill pods."""
+
+
+class Roster:
+    """Serving pods by rank and revision."""
+
+    def __init__(self, directory: Directory) -> None:
+        self._directory = directory
+        self._places: dict[str, _Place] = {}
+        self._heads: dict[int, _Heads] = {}
+        """By rank. Ranks and revisions without a pod have no entry."""
+        self._prefills: dict[str, list[Endpoint]] = {}
+        """By revision, in the order of names."""
+        self._alarms: list[tuple[float, str]] = []
+        """A heap of times at which a pod's rank may change by itself."""
+        self._first: list[Group] | None = None
+        """Groups of a request's first attempt; None after a change."""
+
+    def groups(self, tried: Collection[str] = (), *, only_healthy: bool = False) -> list[Group]:
+        """The groups among which a strategy chooses, in a stable order.
+
+        Their heads are pods that this request has not tried (`tried` has their uids), then those of
+        the lowest rank. A retry also prefers pods without recent failures. With `only_healthy` the
+        list is empty unless an untried pod of rank HEALTHY exists.
+        """
+        self._update()
+        if not tried and not only_healthy:
+            if self._first is None:
+                self._first = self._grouped(next((heads for _, heads in self._tiers()), {}))
+            return self._first
+        for rank, heads in self._tiers():
+            if only_healthy and rank != HEALTHY:
+                return []
+            if untried := _only(heads, lambda pod: pod.uid not in tried):
+                return self._grouped(self._without_failures(untried))
+        if only_healthy:
+            return []
+        return self._grouped(
+            next((self._without_failures(heads) for _, heads in self._tiers()), {})
+        )
+
+    # What a request may be sent to.
+
+    def _tiers(self) -> Iterator[tuple[int, _Heads]]:
+        """Heads by rank, best first. Of too many suspended ones the least bad count as healthy."""
+        ranks = sorted(self._heads)
+        sizes = {rank: sum(map(len, self._heads[rank].values())) for rank in ranks}
+        suspended = sum(size for rank, size in sizes.items() if rank >= SUSPENDED)
+        kept = suspended - most_ejected(sum(sizes.values()))
+        if kept <= 0:
+            yield from ((rank, self._heads[rank]) for rank in ranks)
+            return
+        sick = [
+            (rank, pod) for rank in ranks if rank >= SUSPENDED for pod in _flat(self._heads[rank])
+        ]
+        healthy = _flat(self._heads.get(HEALTHY, {}))
+        yield HEALTHY, _by_revision([*healthy, *(pod for _, pod in sick[:kept])])
+        yield from ((r, heads) for r, heads in self._heads.items() if HEALTHY < r < SUSPENDED)
+        for rank in ranks:
+            if rest := [pod for r, pod in sick[kept:] if r == rank]:
+                yield rank, _by_revision(rest)
+
+    def _without_failures(self, heads: _Heads) -> _Heads:
+        health = self._directory.health
+        return _only(heads, lambda pod: not health.failed_recently(pod.uid)) or heads
+
+    def _grouped(self, heads: _Heads) -> list[Group]:
+        groups = [Group(tuple(heads[None]))] if None in heads else []
+        decodes = {revision: pods for revision, pods in heads.items() if revision is not None}
+        for revision in sorted(decodes.keys() & self._prefills.keys()):
+            groups.append(Group(tuple(decodes[revision]), tuple(self._prefills[revision])))
+        return groups or [Group(tuple(decodes[revision])) for revision in sorted(decodes)]
+
+    # Keeping it up to date.
+
+    def _update(self) -> None:
+        """Place the pods anew that changed since, or whose time has come."""
+        directory, now = self._directory, self._directory.clock()
+        changed = directory.take_changes()
+        while self._alarms and self._alarms[0][0] <= now:
+            changed.add(heapq.heappop(self._alarms)[1])
+        for uid in changed:
+            self._place(uid)
+
+    def _place(self, uid: str) -> None:
+        pod = self._directory.get(uid)
+        if pod is not None and pod.state is not State.SERVING:
+            pod = None
+        health, old = self._directory.health, self._places.get(uid)
+        head = pod is not None and pod.role is not Role.PREFILL
+        rank = health.rank(uid) if head else None
+        if head and (at := health.changes_at(uid)) is not None:
+            heapq.heappush(self._alarms, (at, uid))
+        if old is not None and old.pod == pod and old.rank == rank:
+            return
+        self._first = None
+        if old is not None:
+            self._take_out(old)
+            del self._places[uid]
+        if pod is not None:
+            self._places[uid] = place = _Place(pod, rank)
+            self._put_in(place)
+
+    def _put_in(self, place: _Place) -> None:
+        pod, rank = place.pod, place.rank
+        if pod.role is Role.PREFILL:
+            insort(self._prefills.setdefault(pod.revision, []), pod, key=_order)
+        elif rank is not None:
+            heads = self._heads.setdefault(rank, {})
+            insort(heads.setdefault(_kind(pod), []), pod, key=_order)
+
+    def _take_out(self, place: _Place) -> None:
+        pod, rank = place.pod, place.rank
+        if pod.role is Role.PREFILL:
+            _drop(self._prefills, pod.revision, pod)
+        elif rank is not None:
+            _drop(self._heads[rank], _kind(pod), pod)
+            if not self._heads[rank]:
+                del self._heads[rank]
+
+
+def _order(pod: Endpoint) -> tuple[str, str]:
+    return pod.name, pod.uid
+
+
+def _kind(pod: Endpoint) -> str | None:
+    return None if pod.role is Role.COLOCATED else pod.revision
+
+
+def _flat(heads: _Heads) -> list[Endpoint]:
+    return sorted((pod for pods in heads.values() for pod in pods), key=_order)
+
+
+def _by_revision(pods: Iterable[Endpoint]) -> _Heads:
+    heads: _Heads = {}
+    for pod in sorted(pods, key=_order):
+        heads.setdefault(_kind(pod), []).append(pod)
+    return heads
+
+
+def _only(heads: _Heads, keep: Callable[[Endpoint], bool]) -> _Heads:
+    left = {kind: [pod for pod in pods if keep(pod)] for kind, pods in heads.items()}
+    return {kind: pods for kind, pods in left.items() if pods}
+
+
+def _drop(lists: dict[_Key, list[Endpoint]], key: _Key, pod: Endpoint) -> None:
+    pods = lists[key]
+    del pods[bisect_left(pods, _order(pod), key=_order)]
+    if not pods:
+        del lists[key]

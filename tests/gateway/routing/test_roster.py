@@ -1,0 +1,122 @@
+"""The roster is at any time what a rebuild from all pods would be."""
+
+import pytest
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
+
+from argosy_gateway.pods.endpoints import Directory, Endpoint, Role, State
+from argosy_gateway.pods.health import HEALTHY, Health
+from argosy_gateway.routing.roster import Roster, most_ejected
+from tests.gateway.routing.rosters import candidates, rebuilt
+from tests.support.stateful import run_sequences
+
+UIDS = st.sampled_from("abcdefg")
+
+
+class Changes(RuleBasedStateMachine):
+    """Pods come, change and go, succeed and fail, and time passes."""
+
+    def __init__(self):
+        super().__init__()
+        self.now = 100.0
+        self.directory = Directory(lambda: self.now)
+        self.roster = Roster(self.directory)
+        self.began_at = 100.0
+
+    pods = st.builds(
+        lambda uid, role, revision, state: Endpoint(uid, f"pod-{uid}", "", role, revision, state),
+        UIDS,
+        st.sampled_from(Role),
+        st.sampled_from(["r1", "r2"]),
+        st.sampled_from([State.SERVING, State.SERVING, State.SERVING, State.DRAINING]),
+    )
+
+    @rule(pod=pods)
+    def put(self, pod):
+        self.directory.put(pod)
+
+    @rule(pods=st.lists(pods, max_size=7, unique_by=lambda pod: pod.uid))
+    def replace(self, pods):
+        self.directory.replace(pods)
+
+    @rule(uid=UIDS)
+    def remove(self, uid):
+        self.directory.remove(uid)
+
+    @rule(seconds=st.sampled_from([0.0, 0.1, 0.25, 1.0, 31.0]))
+    def wait(self, seconds):
+        self.began_at, self.now = self.now, self.now + seconds
+
+    @rule(
+        uid=UIDS,
+        what=st.sampled_from(
+            ["begins", "reached", "wrong_pod", "identified", "draining", "busy", "forget"]
+        ),
+    )
+    def report(self, uid, what):
+        getattr(self.directory.health, what)(uid)
+
+    @rule(
+        uid=UIDS,
+        what=st.sampled_from(["failed", "failed", "failed", "unreachable", "succeeded"]),
+        late=st.booleans(),
+    )
+    def end(self, uid, what, late):
+        getattr(self.directory.health, what)(uid, self.began_at if late else self.now)
+
+    @rule(tried=st.sets(UIDS), only_healthy=st.booleans())
+    def retry(self, tried, only_healthy):
+        given = self.roster.groups(tried, only_healthy=only_healthy)
+        assert given == rebuilt(self.directory, tried, only_healthy=only_healthy)
+
+    @invariant()
+    def first_attempts_see_what_a_rebuild_would_give(self):
+        assert self.roster.groups() == rebuilt(self.directory)
+
+    @invariant()
+    def roles_are_counted(self):
+        for role in Role:
+            assert self.directory.has(role) == any(e.role is role for e in self.directory.all())
+
+
+def test_after_any_changes_the_roster_equals_a_rebuild():
+    run_sequences(Changes, examples=60, steps=40)
+
+
+def pod(name, role=Role.COLOCATED, revision="r"):
+    return Endpoint(name, name, "10.0.0.1", role, revision, State.SERVING)
+
+
+def test_without_a_change_the_groups_are_the_same_objects():
+    directory = Directory(lambda: 0.0)
+    directory.replace([pod(name) for name in "abc"])
+    roster = Roster(directory)
+    assert roster.groups() is roster.groups()
+
+
+@pytest.mark.parametrize(
+    ("heads", "most"), [(0, 0), (1, 0), (2, 1), (3, 2), (4, 2), (5, 3), (6, 3), (1000, 500)]
+)
+def test_at_most_half_of_the_heads_are_ejected_and_never_all(heads, most):
+    assert most_ejected(heads) == most
+
+
+@pytest.mark.parametrize(("sick", "chosen"), [(3, "def"), (4, "aef"), (6, "abc")])
+def test_of_too_many_failing_pods_the_least_bad_go_on_serving(sick, chosen):
+    health = Health(lambda: 100.0)
+    for number, uid in enumerate("abcdef"[:sick]):
+        for _ in range(2 + number):
+            health.failed(uid, 100.0)
+    pods = [pod(name) for name in "abcdef"]
+    assert "".join(p.uid for p in candidates(pods, health)) == chosen
+
+
+def test_absent_pods_are_not_counted_as_ejected():
+    """Of four pods two are away: of the two left, one may be ejected."""
+    health = Health(lambda: 100.0)
+    for uid in "ab":
+        health.unreachable(uid, 100.0)
+    for uid in "cc":
+        health.failed(uid, 100.0)
+    assert health.rank("c") > HEALTHY
+    assert [p.uid for p in candidates([pod(name) for name in "abcd"], health)] == ["d"]
