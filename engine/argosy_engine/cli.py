@@ -115,6 +115,13 @@ def _parser() -> argparse.ArgumentParser:
     option("--slo-tpot-ms", type=float, help="TPOT limit of the SLO, for the histograms")
     option("--lease-s", type=float, default=30.0, help="how long prefill holds KV for a peer")
     option("--kv-timeout-s", type=float, default=60.0, help="longest pull of KV")
+    option(
+        "--kv-on-failure",
+        default="recompute",
+        choices=("recompute", "fail", "colocated"),
+        help="a prompt that no prefill engine handed over: compute it here, answer 503, or compute "
+        "it here only while no prefill engine can be reached",
+    )
     option("--queue-timeout-s", type=float, default=600.0, help="longest wait for admission")
     option("--drain-timeout-s", type=float, default=600.0, help="longest wait after SIGTERM")
     option("--max-queue", type=int, default=512, help="waiting requests before 429")

@@ -4,7 +4,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
-__all__ = ["CapacityPolicyName", "EngineConfig", "Role"]
+__all__ = ["CapacityPolicyName", "EngineConfig", "OnKvFailure", "Role"]
 
 Role = Literal["colocated", "prefill", "decode"]
 """colocated: computes prompts and outputs. prefill: computes prompts for decode engines and serves
@@ -12,6 +12,13 @@ no clients. decode: serves clients and pulls their prompts' KV from prefill engi
 
 CapacityPolicyName = Literal["GUARANTEED_NO_EVICT", "MAX_UTILIZATION"]
 """The policies of `core/capacity.py`."""
+
+
+OnKvFailure = Literal["recompute", "fail", "colocated"]
+"""What becomes of a request when no prefill engine handed its prompt over. recompute: decode
+computes the prompt beside its decodes. fail: the request is answered 503. colocated: decode
+computes the prompt while no prefill engine can be reached, and answers 503 when one was there and
+failed."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -59,6 +66,8 @@ class EngineConfig:
 
     kv_timeout_s: float = 60.0
     """From the start of a pull to its end, all candidates together."""
+
+    kv_on_failure: OnKvFailure = "recompute"
 
     queue_timeout_s: float = 600.0
     """From arrival to admission; later, the request fails."""

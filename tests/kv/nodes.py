@@ -14,6 +14,7 @@ from argosy_engine.config import EngineConfig
 from argosy_engine.core.blocks.pool import BlockPool
 from argosy_engine.core.blocks.prefix import hashes_of
 from argosy_engine.core.capacity import GuaranteedNoEvict
+from argosy_engine.core.handover.messages import FailedPrefill
 from argosy_engine.core.limits import Limits, Refusal
 from argosy_engine.core.request import Emission, NewRequest, Sequence
 from argosy_engine.core.sampling import SamplingParams
@@ -68,12 +69,16 @@ class Client:
 
     def __init__(self) -> None:
         self.prefill_pod = ""
+        self.failed_prefills: tuple[FailedPrefill, ...] = ()
         self.ids: list[int] = []
+        self.code = self.message = ""
         self.end: str | None = None
 
     def emit(self, emission: Emission) -> None:
         if emission.token_id is not None:
             self.ids.append(emission.token_id)
+        if emission.reason == "error":
+            self.code, self.message = emission.code, emission.message
         self.end = emission.reason or self.end
 
     def refuse(self, refusal: Refusal) -> None:
@@ -98,6 +103,7 @@ class Node:
                 max_queue=8,
                 vocab_size=self.runner.vocab_size,
                 pull_timeout_s=config.kv_timeout_s,
+                on_pull_failure=config.kv_on_failure,
             ),
             policy=GuaranteedNoEvict(),
             eos=frozenset(),

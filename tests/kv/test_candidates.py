@@ -143,12 +143,23 @@ async def test_a_candidate_that_refuses_for_itself_is_not_asked_by_the_next_requ
         assert draining.asked == 1
 
 
-async def test_a_refusal_of_one_prompt_is_not_held_against_its_engine(decode):
-    refused = {"reason": "context_length_exceeded", "message": "too long"}
-    async with liar((Kind.REFUSED, refused)) as it:
+@pytest.mark.parametrize("reason", ["context_length_exceeded", "invalid"])
+async def test_t38_what_a_prefill_engine_says_of_the_prompt_reaches_the_client_and_no_other_engine(
+    decode, prefill, reason
+):
+    async with liar((Kind.REFUSED, {"reason": reason, "message": "too long"})) as it:
         for name, prompt in (("first", PROMPT), ("next", PROMPT[::-1])):
-            await answered(decode.ask(prompt, it.address, name=name))
-        assert it.asked == 2
+            asked = decode.ask(prompt, it.address, prefill.address, name=name)
+            await until(lambda asked=asked: asked.end is not None)
+            assert (asked.ids, asked.end, asked.code, asked.message) == (
+                [],
+                "error",
+                reason,
+                "too long",
+            )
+        assert it.asked == 2  # it is not held against the engine
+    assert prefill.scheduler.unfinished == 0
+    await until(lambda: not decode.scheduler.pool.used)
 
 
 async def test_pulls_from_a_silent_engine_leave_half_of_the_places_to_others(

@@ -19,7 +19,7 @@ EVERYTHING = fleet(
         "maxBodyBytes": 20_000_000,
         "args": ["--block-size", "16", "--threads=2"],
     },
-    kvTransfer={"leaseSeconds": 12, "timeout": "1500ms"},
+    kvTransfer={"leaseSeconds": 12, "timeout": "1500ms", "onFailure": "colocated"},
     slo={"ttft": {"target": "2s"}, "tpot": {"target": "50ms"}},
     routing={
         "strategy": "roundRobin",
@@ -49,6 +49,13 @@ def test_the_engine_understands_every_field_of_the_spec(role):
     assert (config.max_num_batched_tokens, config.block_size, config.threads) == (1024, 16, 2)
     assert config.max_body_bytes == 20_000_000
     assert (config.lease_s, config.kv_timeout_s, config.drain_timeout_s) == (12, 2, 120)
+    assert config.kv_on_failure == "colocated"
+
+
+def test_the_engine_gets_no_flag_for_what_it_does_anyway():
+    usual = fleet(mode="disaggregated", kvTransfer={"onFailure": "recompute"})
+    assert "--kv-on-failure" not in words(deployment(usual, "decode"))
+    assert parse_engine(words(deployment(usual, "decode"))[2:]).kv_on_failure == "recompute"
 
 
 def test_the_engine_simulates_when_the_model_says_so():

@@ -47,6 +47,7 @@ INSIDE = {
     "gpus": {"roles": {"decode": {"resources": {"gpu": 2}}}},
     "lease": {"kvTransfer": {"leaseSeconds": 5}},
     "time-out": {"kvTransfer": {"timeout": "5s"}},
+    "failure": {"kvTransfer": {"onFailure": "fail"}},
 }
 
 

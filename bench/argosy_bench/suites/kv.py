@@ -32,7 +32,13 @@ from argosy_bench.figures import Figure, Figures, Target, conclude
 from argosy_engine.config import EngineConfig, Role
 from argosy_engine.core.blocks.pool import BlockPool
 from argosy_engine.core.capacity import MaxUtilization
-from argosy_engine.core.handover.messages import PullDone, PullEvent, PullFailed, PullReady
+from argosy_engine.core.handover.messages import (
+    FailedPrefill,
+    PullDone,
+    PullEvent,
+    PullFailed,
+    PullReady,
+)
 from argosy_engine.core.limits import Limits, Refusal
 from argosy_engine.core.request import Emission, NewRequest
 from argosy_engine.core.sampling import SamplingParams
@@ -165,6 +171,7 @@ class End:
 
 class _Client:
     prefill_pod = ""
+    failed_prefills: tuple[FailedPrefill, ...] = ()
 
     def __init__(self) -> None:
         self.ended: queue.SimpleQueue[str] = queue.SimpleQueue()

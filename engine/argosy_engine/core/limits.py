@@ -5,7 +5,10 @@ from typing import Literal
 
 from argosy_engine.core.request import NewRequest
 
-__all__ = ["Limits", "Refusal", "refuse_shape"]
+__all__ = ["Limits", "OnPullFailure", "Refusal", "refuse_shape"]
+
+OnPullFailure = Literal["recompute", "fail", "colocated"]
+"""The option `--kv-on-failure`; `handover/on_failure.py` says what each means."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -29,6 +32,8 @@ class Limits:
 
     pull_timeout_s: float = 60.0
     """From the start of a pull to its end, all candidates together; later, it is cancelled."""
+
+    on_pull_failure: OnPullFailure = "recompute"
 
     cancel_timeout_s: float = 5.0
     """Time for the KV service to confirm that a pull was cancelled; it needs milliseconds, so

@@ -1,7 +1,7 @@
 """One request's life inside the scheduler: what enters, its progress, and what leaves.
 
     QUEUED → RUNNING (prefill, then decode) → FINISHED
-    QUEUED → PULLING (a peer computes the prompt) → RUNNING → FINISHED
+    QUEUED → PULLING (a peer computes the prompt) → ARRIVED → RUNNING → FINISHED
     RUNNING → PREEMPTED (computed again later) → RUNNING
     RUNNING → LEASED (a remote prefill: its blocks are held for the peer) → FINISHED
 
@@ -27,7 +27,9 @@ __all__ = [
 ]
 
 FinishReason = Literal["stop", "length", "abort", "error"]
-ErrorCode = Literal["internal_error", "queue_timeout"]
+ErrorCode = Literal[
+    "internal_error", "queue_timeout", "kv_transfer_failed", "context_length_exceeded", "invalid"
+]
 
 _ADDED = re.compile(r"(\.[0-9a-f]{8})?(#[0-9]+)?\Z")
 """What makes ids unique: the HTTP server adds `.` and random digits, a prefill engine `#` and the
@@ -47,7 +49,11 @@ class State(Enum):
     """Waits for admission; has no blocks."""
 
     PULLING = "pulling"
-    """Admitted; a peer computes the prompt. The state of the pull is `PullState`."""
+    """It has blocks but no place in the batch; a peer computes the prompt. The state of the pull is
+    `PullState`."""
+
+    ARRIVED = "arrived"
+    """Its pull is over; it waits for a place in the batch."""
 
     RUNNING = "running"
     """Admitted; computed here, step by step."""

@@ -22,6 +22,7 @@ from argosy_engine.core.blocks.allocator import Allocator
 from argosy_engine.core.blocks.pool import BlockPool
 from argosy_engine.core.capacity import Candidate, CapacityPolicy, Pressure, blocked_by
 from argosy_engine.core.handover.messages import PullDone, PullFailed, PullJob, PullReady
+from argosy_engine.core.handover.on_failure import LOST, PullRefusal, after_failure
 from argosy_engine.core.handover.pull_share import PullShare
 from argosy_engine.core.handover.pulls import Pulls, should_pull
 from argosy_engine.core.limits import Limits, Refusal, refuse_shape
@@ -70,6 +71,8 @@ class Scheduler:
         self.running: list[Sequence] = []
         """In order of admission."""
         self.pulls = Pulls(pool)
+        self.arrived: list[Sequence] = []
+        """Those whose pull is over, in that order; they wait for a place in the batch."""
         self.leased: dict[str, Sequence] = {}
         self.blocks = Allocator(pool, self.max_model_len)
         self._eos = eos
@@ -128,14 +131,20 @@ class Scheduler:
         sequence = self.pulls.end(event)
         if sequence is not None:
             self._resume(sequence, min(sequence.n_prompt, len(sequence.tokens) - 1))
-            if sequence.state is State.RUNNING:
+            if sequence.state is not State.FINISHED:
                 self.blocks.commit(sequence)
 
-    def pull_failed(self, event: PullFailed) -> None:
-        """Compute the prompt here; a first token that was streamed stays."""
+    def pull_failed(self, event: PullFailed) -> list[Emission]:
+        """Compute the prompt here, or end the request; a first token that was streamed stays."""
         sequence = self.pulls.end(event)
-        if sequence is not None:
-            self._resume(sequence, sequence.committed * self.pool.block_size)
+        if sequence is None:
+            return []
+        if sequence.reason is None and not sequence.n_output:
+            refusal = after_failure(event, self.limits.on_pull_failure)
+            if refusal is not None:
+                return [self._refuse(sequence, refusal)]
+        self._resume(sequence, sequence.committed * self.pool.block_size)
+        return []
 
     def free_lease(self, request_id: str) -> None:
         """The lease is over: its blocks stay in the prefix cache until they are needed."""
@@ -148,9 +157,10 @@ class Scheduler:
     def schedule(self, now: float) -> SchedulerOutput:
         """Choose the next step. Its plan must come back through `update` or `fail_step`."""
         emissions = self._expire_waiting(now)
-        abandoned = self._abandon_pulls(now)
+        abandoned = self._abandon_pulls(now, emissions)
         cancels = self.pulls.cancel(now, self.limits.cancel_timeout_s)
         preempted = self._grow_decodes()
+        self._enter_arrived()
         places, blocks = self.limits.max_num_seqs, self.pool.total
         admission = _Admission(
             share=PullShare(self.pulls.sequences(), places=places, blocks=blocks),
@@ -239,11 +249,11 @@ class Scheduler:
             if admission.share.spent(head, self.pool.block_size):
                 admission.passed += 1
                 continue
-            if len(self.running) + len(self.pulls) >= self.limits.max_num_seqs:
-                admission.blocked = "batch"
-                break
             hits = self.blocks.prefix_hits(head)
             pull = should_pull(head, len(hits), self.pool.block_size)
+            if self._no_place(pulls=pull):
+                admission.blocked = "pull" if pull else "batch"
+                break
             if budget < 1 and not pull:  # a pull computes nothing in this step
                 admission.blocked = "tokens"
                 break
@@ -262,6 +272,18 @@ class Scheduler:
             admission.share.add(head)
         return None
 
+    def _no_place(self, *, pulls: bool) -> bool:
+        """A pull takes no place of the batch. As many may wait for one as the batch has."""
+        outside = len(self.pulls) + len(self.arrived)
+        return (outside if pulls else len(self.running)) >= self.limits.max_num_seqs
+
+    def _enter_arrived(self) -> None:
+        """Let those whose KV is here into the batch, before new requests."""
+        while self.arrived and not self._no_place(pulls=False):
+            sequence = self.arrived.pop(0)
+            sequence.state = State.RUNNING
+            self.running.append(sequence)
+
     def _blocked_by_blocks(self, head: Sequence, hits: list[int]) -> BlockedBy | None:
         """Ask the capacity policy."""
         candidate = Candidate(
@@ -272,7 +294,7 @@ class Scheduler:
         pressure = Pressure(
             available=self.pool.available,
             growth_blocks=self.blocks.growth_blocks,
-            admitted=len(self.running) + len(self.pulls),
+            admitted=len(self.running) + len(self.pulls) + len(self.arrived),
             step=self._step + 1,
         )
         return blocked_by(self.policy, candidate, pressure, self.leased.values())
@@ -296,11 +318,13 @@ class Scheduler:
             emission.code = "queue_timeout"
         return emissions
 
-    def _abandon_pulls(self, now: float) -> list[str]:
+    def _abandon_pulls(self, now: float, emissions: list[Emission]) -> list[str]:
         lost = self.pulls.abandon(now)
         for sequence in lost:
             if sequence.reason is not None:
                 self._finish(sequence, sequence.reason)
+            elif self.limits.on_pull_failure != "recompute" and not sequence.n_output:
+                emissions.append(self._refuse(sequence, LOST))
             else:
                 self._requeue(sequence)
         return [sequence.request_id for sequence in lost]
@@ -310,9 +334,10 @@ class Scheduler:
         if sequence.reason is not None:  # it ended while its KV was on the way
             self._finish(sequence, sequence.reason)
             return
-        sequence.state = State.RUNNING
         sequence.num_computed = computed
-        self.running.append(sequence)
+        sequence.state = State.ARRIVED
+        self.arrived.append(sequence)
+        self._enter_arrived()
 
     def _emit_token(self, sequence: Sequence, token_id: int, now: float) -> Emission:
         """The emission of a token that was just appended; its last one ends or leases it."""
@@ -330,6 +355,11 @@ class Scheduler:
                 self._finish(sequence, reason)
         return Emission(sequence, token_id, gap_s, reason)
 
+    def _refuse(self, sequence: Sequence, refusal: PullRefusal) -> Emission:
+        emission = self._fail(sequence, refusal.message)
+        emission.code = refusal.code
+        return emission
+
     def _fail(self, sequence: Sequence, message: str) -> Emission:
         self._finish(sequence, "error")
         return Emission(sequence, reason="error", message=message)
@@ -338,6 +368,8 @@ class Scheduler:
         match sequence.state:
             case State.RUNNING:
                 self.running.remove(sequence)
+            case State.ARRIVED:
+                self.arrived.remove(sequence)
             case State.QUEUED | State.PREEMPTED:
                 self.waiting.remove(sequence)
             case State.LEASED:

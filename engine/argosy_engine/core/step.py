@@ -28,7 +28,7 @@ __all__ = [
 StepKind = Literal["prefill", "decode", "mixed"]
 BlockedBy = Literal["batch", "tokens", "kv", "lease", "pull"]
 """What the first waiting request waits for: a place in the batch, room in the step's token budget,
-free KV blocks, KV blocks held by leases, or the end of its peer's other pulls."""
+free KV blocks, KV blocks held by leases, or the end of other pulls."""
 
 
 # Chunks and emissions are made once a token: freezing them would double their cost.

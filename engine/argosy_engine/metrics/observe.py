@@ -117,16 +117,17 @@ class EngineMetrics:
         draining: Callable[[], bool],
     ) -> None:
         """Read these objects at each scrape; reads of lengths and ints are safe across threads."""
-        pool, waiting, pulling = scheduler.pool, scheduler.waiting, scheduler.pulls
+        pool, waiting = scheduler.pool, scheduler.waiting
+        pulling, arrived = scheduler.pulls, scheduler.arrived
 
         def read(name: str, value: Callable[[], float], **labels: str) -> None:
             self._one(name, **labels).set_function(value)
 
         read("vllm:num_requests_running", lambda: len(scheduler.running))
-        read("vllm:num_requests_waiting", lambda: len(waiting) + len(pulling))
+        read("vllm:num_requests_waiting", lambda: len(waiting) + len(pulling) + len(arrived))
         by_reason = "vllm:num_requests_waiting_by_reason"
         read(by_reason, lambda: len(waiting), reason="capacity")
-        read(by_reason, lambda: len(pulling), reason="deferred")
+        read(by_reason, lambda: len(pulling) + len(arrived), reason="deferred")
         read("vllm:kv_cache_usage_perc", lambda: pool.used / pool.total)
         sizes = {"block_size": str(layout.block_size), "num_gpu_blocks": str(layout.num_blocks)}
         self._one("vllm:cache_config_info", **sizes).set(1)
@@ -189,9 +190,10 @@ class EngineMetrics:
         self._transfer_s["send"].observe(seconds)
         self._transfer_bytes["send"].inc(bytes_moved)
 
-    def observe_pull_failure(self, event: PullFailed) -> None:
+    def observe_pull_failure(self, event: PullFailed, *, computed_here: bool) -> None:
         self._transfer_failures[event.cause].inc()
-        self._fallbacks.inc()
+        if computed_here:
+            self._fallbacks.inc()
 
     def observe_refused_call(self, port: Port, reason: Reason) -> None:
         """Called on the thread of the port that was called."""
@@ -233,7 +235,7 @@ class EngineMetrics:
 
 def _outstanding_prompt_tokens(scheduler: Scheduler) -> int:
     """Without what the prefix cache is known to hold."""
-    here = [*scheduler.waiting, *scheduler.running]
+    here = [*scheduler.waiting, *scheduler.arrived, *scheduler.running]
     return sum(sequence.remaining for sequence in here if not sequence.decoding)
 
 

@@ -5,6 +5,7 @@ from dataclasses import dataclass
 from typing import Protocol
 
 from argosy_engine.core.handover.messages import (
+    FailedPrefill,
     LeaseKey,
     PrefillEvent,
     PullEvent,
@@ -21,6 +22,9 @@ class Sink(Protocol):
 
     prefill_pod: str
     """The pod that computed the prompt, if it was pulled; set on the engine thread."""
+
+    failed_prefills: tuple[FailedPrefill, ...]
+    """Prefill engines that were asked and failed; set on the engine thread."""
 
     def emit(self, emission: Emission) -> None: ...
 

@@ -266,11 +266,7 @@ class EngineLoop:
                 self.metrics.observe_pull(message)
                 self.scheduler.pull_done(message)
             case PullFailed():
-                if message.cause != "cancelled":
-                    level = logging.DEBUG if message.cause == "suspended" else logging.WARNING
-                    log.log(level, "pull failed: %s", message.message, extra=log_subject(message))
-                    self.metrics.observe_pull_failure(message)
-                self.scheduler.pull_failed(message)
+                self._pull_failed(message)
             case Wake():
                 pass
             case _:
@@ -310,7 +306,19 @@ class EngineLoop:
         sink = self._sinks.get(event.request_id)
         if sink is not None:
             sink.prefill_pod = event.prefill_pod
+            sink.failed_prefills = event.failed
         self._emit(self.scheduler.pull_ready(event, self._clock()))
+
+    def _pull_failed(self, event: PullFailed) -> None:
+        sink = self._sinks.get(event.request_id)
+        if sink is not None:
+            sink.failed_prefills = event.failed
+        emissions = self.scheduler.pull_failed(event)
+        if event.cause != "cancelled":
+            level = logging.DEBUG if event.cause == "suspended" else logging.WARNING
+            log.log(level, "pull failed: %s", event.message, extra=log_subject(event))
+            self.metrics.observe_pull_failure(event, computed_here=not emissions)
+        self._emit(emissions)
 
     # ------------------------------------------------------------- outcomes
 

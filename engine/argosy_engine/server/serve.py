@@ -156,6 +156,7 @@ def _scheduler(config: EngineConfig, runner: Runner) -> Scheduler:
             max_queue=config.max_queue,
             vocab_size=runner.vocab_size,
             pull_timeout_s=config.kv_timeout_s,
+            on_pull_failure=config.kv_on_failure,
         ),
         policy=policy,
         eos=runner.eos_token_ids,

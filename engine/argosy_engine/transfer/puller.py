@@ -14,6 +14,7 @@ from typing import TypeVar
 
 from argosy_engine import logs
 from argosy_engine.core.handover.messages import (
+    FailedPrefill,
     PullCause,
     PullDone,
     PullEvent,
@@ -21,6 +22,7 @@ from argosy_engine.core.handover.messages import (
     PullJob,
     PullReady,
 )
+from argosy_engine.core.handover.on_failure import CLIENT_ERRORS
 from argosy_engine.core.handover.suspects import Suspects
 from argosy_engine.core.request import client_id
 from argosy_engine.errors import EngineError
@@ -83,19 +85,21 @@ class Puller:
     async def pull(self, job: PullJob) -> None:
         """Posts exactly one PullDone or PullFailed."""
         logs.bind(request_id=client_id(job.request_id), attempt=job.attempt)
+        failed: list[FailedPrefill] = []
         try:
-            outcome: PullDone | PullFailed = await self._pull(job)
+            outcome: PullDone | PullFailed = await self._pull(job, failed)
         except PullError as error:
-            outcome = _failed(job, error)
+            outcome = _failed(job, error, failed)
         except asyncio.CancelledError:
-            outcome = _failed(job, PullError("cancelled", "the request ended before its KV came"))
+            gone = PullError("cancelled", "the request ended before its KV came")
+            outcome = _failed(job, gone, failed)
         except Exception as error:
             # A pull must end in an event: a request without one would wait for ever.
             log.exception("a pull failed inside the engine")
-            outcome = _failed(job, PullError("broken", f"unexpected: {error!r}"))
+            outcome = _failed(job, PullError("broken", f"unexpected: {error!r}"), failed)
         self._post(outcome)
 
-    async def _pull(self, job: PullJob) -> PullDone:
+    async def _pull(self, job: PullJob, failed: list[FailedPrefill]) -> PullDone:
         """Ask the candidates in order; a silent one must leave time for those after it.
 
         One that gives a sign of life may take all of it: a long prompt takes as long elsewhere."""
@@ -109,12 +113,13 @@ class Puller:
             others = sum(self._suspects.trusts(c, now) for c in job.candidates[index + 1 :])
             alive_by_s = now + (deadline_s - now) / (1 + others)
             try:
-                return await self._pull_from(candidate, job, alive_by_s, deadline_s)
+                return await self._pull_from(candidate, job, alive_by_s, deadline_s, tuple(failed))
             except PullError as error:
                 failure = error
+                failed.append(FailedPrefill(candidate, error.reason or error.cause))
                 log.info("no KV from %s", error)
                 self._remember(candidate, error, now)
-                if error.final:
+                if error.final or error.reason in CLIENT_ERRORS:
                     break
         raise failure
 
@@ -126,7 +131,12 @@ class Puller:
             self._suspects.failed(candidate, asked_s=asked_s, now=time.monotonic())
 
     async def _pull_from(
-        self, candidate: str, job: PullJob, alive_by_s: float, deadline_s: float
+        self,
+        candidate: str,
+        job: PullJob,
+        alive_by_s: float,
+        deadline_s: float,
+        failed: tuple[FailedPrefill, ...],
     ) -> PullDone:
         writer: asyncio.StreamWriter | None = None
         ready = False
@@ -140,15 +150,15 @@ class Puller:
                 while isinstance(sign, Wait):
                     sign = await _next_sign(reader)
             answer = sign
-            self._post(self._ready(answer, job))
+            self._post(self._ready(answer, job, failed))
             ready = True
             self._suspects.answered(candidate)
             async with _until(deadline_s, f"no KV within {job.timeout_s:g} s"):
                 done = await self._fetch(reader, writer, answer, job)
         except (PullError, WireError, EOFError, OSError) as error:
-            failed = _as_pull_error(candidate, error)
-            failed.final = ready
-            raise failed from error
+            pull_error = _as_pull_error(candidate, error)
+            pull_error.final = ready
+            raise pull_error from error
         else:
             with contextlib.suppress(OSError):  # everything is here: its lease ends with it
                 await send_control(writer, Kind.RELEASE, {"lease": answer.lease})
@@ -180,7 +190,7 @@ class Puller:
             await writer.drain()
             await _expect(reader, Accepted)
 
-    def _ready(self, answer: Ready, job: PullJob) -> PullReady:
+    def _ready(self, answer: Ready, job: PullJob, failed: tuple[FailedPrefill, ...]) -> PullReady:
         """Check READY before its token reaches a client."""
         if (answer.n_tokens, answer.n_blocks) != (len(job.token_ids), len(job.block_ids)):
             raise WireError(f"READY is not about this prompt of {len(job.token_ids)} tokens")
@@ -191,6 +201,7 @@ class Puller:
             attempt=job.attempt,
             first_token=answer.first_token,
             prefill_pod=answer.pod,
+            failed=failed,
         )
 
     async def _fetch(
@@ -250,9 +261,14 @@ def _expected(message: Message, kind: type[_Expected]) -> _Expected:
     raise PullError(cause, f"{message.reason}: {message.message}", message.reason)
 
 
-def _failed(job: PullJob, error: PullError) -> PullFailed:
+def _failed(job: PullJob, error: PullError, failed: list[FailedPrefill]) -> PullFailed:
     return PullFailed(
-        request_id=job.request_id, attempt=job.attempt, cause=error.cause, message=str(error)
+        request_id=job.request_id,
+        attempt=job.attempt,
+        cause=error.cause,
+        message=str(error),
+        reason=error.reason,
+        failed=tuple(failed),
     )
 
 

@@ -9,11 +9,12 @@ The service handles frames and bytes (`argosy_engine.transfer`), the loop blocks
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Literal, Protocol
+from typing import Literal, NamedTuple, Protocol
 
 from argosy_engine.core.sampling import SamplingParams
 
 __all__ = [
+    "FailedPrefill",
     "LeaseKey",
     "LeaseReady",
     "PrefillEvent",
@@ -71,6 +72,16 @@ class PullJob:
     """For the whole pull, all candidates together."""
 
 
+class FailedPrefill(NamedTuple):
+    """A prefill engine that was asked for a prompt and did not hand it over."""
+
+    address: str
+    """As the gateway named it."""
+
+    reason: str
+    """REFUSED's reason, or else a `PullCause`."""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PullReady:
     """The prompt is computed on `prefill_pod`; `first_token` may be streamed at once."""
@@ -79,6 +90,9 @@ class PullReady:
     attempt: int
     first_token: int
     prefill_pod: str
+
+    failed: tuple[FailedPrefill, ...] = ()
+    """Candidates that were asked before."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -103,7 +117,7 @@ PullCause = Literal[
 class PullFailed:
     """The last candidate failed, the time is over, or `cancel_pull` took effect.
 
-    The service never touches the blocks again. The request falls back to a local prefill.
+    The service never touches the blocks again. `on_failure.py` says what becomes of the request.
     """
 
     request_id: str
@@ -114,6 +128,12 @@ class PullFailed:
 
     message: str
     """For the log."""
+
+    reason: str = ""
+    """REFUSED's, if the last candidate refused."""
+
+    failed: tuple[FailedPrefill, ...] = ()
+    """All candidates that were asked."""
 
 
 PullEvent = PullReady | PullDone | PullFailed

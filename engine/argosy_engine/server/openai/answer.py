@@ -8,6 +8,7 @@ import time
 from collections.abc import AsyncIterator
 from dataclasses import dataclass, field
 
+from argosy_engine.core.handover.messages import FailedPrefill
 from argosy_engine.core.limits import Refusal
 from argosy_engine.core.request import Emission
 from argosy_engine.errors import ClientGoneError
@@ -21,13 +22,14 @@ __all__ = ["Piece", "TextFlow", "TokenSink"]
 class TokenSink:
     """A mailbox with one reader; all methods run on the event loop's thread."""
 
-    __slots__ = ("_events", "_gone", "_waiter", "first_token_s", "prefill_pod")
+    __slots__ = ("_events", "_gone", "_waiter", "failed_prefills", "first_token_s", "prefill_pod")
 
     def __init__(self) -> None:
         self._events: list[Emission | Refusal] = []
         self._waiter: asyncio.Future[None] | None = None
         self._gone = False
         self.prefill_pod = ""
+        self.failed_prefills: tuple[FailedPrefill, ...] = ()
         self.first_token_s: float | None = None  # monotonic; when the token could leave
 
     def emit(self, emission: Emission) -> None:
@@ -151,7 +153,9 @@ class TextFlow:
 
 def _failure(event: Emission) -> ApiError:
     match event.code:
-        case "queue_timeout":
+        case "context_length_exceeded" | "invalid":
+            return ApiError(400, event.message, param="prompt", code=event.code)
+        case "queue_timeout" | "kv_transfer_failed":
             headers = {"retry-after": "1"}
             return ApiError(503, event.message, "server_error", None, event.code, headers)
         case _:

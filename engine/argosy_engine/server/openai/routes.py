@@ -292,6 +292,7 @@ class _Answer:
             chunks: list[str] = []
             if piece.error is not None and not started:
                 self._ended = True
+                piece.error.headers |= self._prefills()
                 raise piece.error
             if not started:
                 started = True
@@ -316,6 +317,7 @@ class _Answer:
             texts.extend(piece.texts)
             if piece.error is not None:
                 self._ended = True
+                piece.error.headers |= self._prefills()
                 raise piece.error
             self._observe_first_token(self._sink.first_token_s)
             if piece.reason is not None:
@@ -368,15 +370,23 @@ class _Answer:
             return {}
         return {"x-argosy-ttft-ms": f"{1000 * (first_s - self._request.arrival_s):.1f}"}
 
+    def _prefills(self) -> dict[str, str]:
+        """Which prefill engine computed the prompt, and which were asked and failed."""
+        named = {}
+        if self._sink.prefill_pod:
+            named["x-argosy-prefill-pod"] = self._sink.prefill_pod
+        if self._sink.failed_prefills:
+            failed = (f"{address}={reason}" for address, reason in self._sink.failed_prefills)
+            named["x-argosy-failed-prefills"] = ",".join(failed)
+        return named
+
     def _start(self, content_type: bytes, *, length: int | None = None) -> Message:
         headers = [(b"content-type", content_type), (b"cache-control", b"no-cache")]
         if length is not None:
             headers.append((b"content-length", str(length).encode()))
-        named = {"x-request-id": self._public_id}
+        named = {"x-request-id": self._public_id, **self._prefills()}
         if self._job.sent is not None:
             named[RESUMED_HEADER] = str(len(self._job.sent.token_ids))
-        if self._sink.prefill_pod:
-            named["x-argosy-prefill-pod"] = self._sink.prefill_pod
         if length is not None:
             named |= self._ttft()
         headers.extend((name.encode(), value.encode()) for name, value in named.items())

@@ -24,6 +24,7 @@ RENDERED_FLAGS = (
     "--max-body-bytes",
     "--lease-s",
     "--kv-timeout-s",
+    "--kv-on-failure",
     "--drain-timeout-s",
     "--host",
     "--port",

@@ -1,6 +1,6 @@
 """How the KV cache of a prompt travels from a prefill pod to a decode pod."""
 
-from typing import Annotated
+from typing import Annotated, Literal
 
 from argosy_operator.api.bounds import within
 from argosy_operator.api.fields import Duration, PositiveDurationText
@@ -16,4 +16,9 @@ class KvTransfer(ApiModel):
     nothing."""
     timeout: Annotated[PositiveDurationText, within("kvTransfer.timeout")] = Duration("10s")
     """How long a decode pod waits for a prompt's KV cache, over all prefill pods that it asks.
-    After that it computes the prompt itself."""
+    What happens after that is onFailure."""
+    on_failure: Literal["recompute", "fail", "colocated"] = "recompute"
+    """What a decode pod does with a prompt that no prefill pod handed over. recompute: it computes
+    the prompt beside its decodes. fail: it answers 503, and the gateway tries another decode pod.
+    colocated: it computes the prompt while no prefill pod can be reached, and answers 503 when one
+    was there and failed. A request whose first token has left is always recomputed."""

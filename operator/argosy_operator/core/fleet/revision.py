@@ -11,6 +11,7 @@ from argosy_operator.api.bounds import DURATION_BOUNDS
 from argosy_operator.api.fields import Duration
 from argosy_operator.api.model import dump
 from argosy_operator.api.v1alpha1 import ServingDeployment
+from argosy_operator.api.v1alpha1.kv_transfer import KvTransfer
 from argosy_operator.core.fleet import names
 from argosy_operator.core.fleet.objects import Object, digest
 
@@ -35,8 +36,16 @@ def fields(fleet: ServingDeployment, *, engine_image: str) -> dict[str, object]:
         "args": list(spec.engine.args),
         "env": [[env.name, env.value] for env in spec.engine.env],
         "roles": {name: dump(role.resources) for name, role in spec.active_roles()},
-        "kvTransfer": dump(spec.kv_transfer) if spec.mode == "disaggregated" else None,
+        "kvTransfer": _kv_transfer(spec.kv_transfer) if spec.mode == "disaggregated" else None,
     }
+
+
+def _kv_transfer(kv_transfer: KvTransfer) -> Object:
+    """Without a field that renders nothing: fleets from before it keep their revision."""
+    fields = dump(kv_transfer)
+    if kv_transfer.on_failure == "recompute":
+        del fields["onFailure"]
+    return fields
 
 
 def revision(fleet: ServingDeployment, *, engine_image: str) -> str:

@@ -43,12 +43,13 @@ class ArgosyEngine:
 
     def kv_args(self, pod: EnginePod) -> list[str]:
         kv_transfer = pod.fleet.spec.kv_transfer
-        return command_line(
-            {
-                "--lease-s": kv_transfer.lease_seconds,
-                "--kv-timeout-s": whole_seconds(kv_transfer.timeout.seconds),
-            }
-        )
+        flags: dict[str, object] = {
+            "--lease-s": kv_transfer.lease_seconds,
+            "--kv-timeout-s": whole_seconds(kv_transfer.timeout.seconds),
+        }
+        if kv_transfer.on_failure != "recompute":  # the engine's default: an older one has no flag
+            flags["--kv-on-failure"] = kv_transfer.on_failure
+        return command_line(flags)
 
 
 ARGOSY = ArgosyEngine()

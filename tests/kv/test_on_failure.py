@@ -1,0 +1,88 @@
+"""`--kv-on-failure`: what a client gets when no prefill engine hands its prompt over."""
+
+import socket
+
+import pytest
+
+from argosy_engine.core.handover.messages import FailedPrefill, PullFailed
+from argosy_engine.core.handover.on_failure import after_failure
+from argosy_engine.transfer.wire import Kind
+from tests.kv.nodes import BLOCK, node, until
+from tests.kv.peers import liar
+
+PROMPT = list(range(100, 100 + 4 * BLOCK))
+BUSY = (Kind.REFUSED, {"reason": "queue_full", "message": "retry later"})
+
+
+def nobody() -> str:
+    with socket.create_server(("127.0.0.1", 0)) as unused:
+        return f"127.0.0.1:{unused.getsockname()[1]}"
+
+
+def failure(*failed, reason="", message="why"):
+    named = tuple(FailedPrefill(f"10.0.0.{i}:8002", each) for i, each in enumerate(failed))
+    return PullFailed(
+        request_id="r", attempt=1, cause="refused", message=message, reason=reason, failed=named
+    )
+
+
+@pytest.mark.parametrize(
+    ("failed", "served_by"),
+    [
+        pytest.param((), {"recompute", "colocated"}, id="all are left alone"),
+        pytest.param(("connect",), {"recompute", "colocated"}, id="nobody is there"),
+        pytest.param(("connect", "draining"), {"recompute", "colocated"}, id="the last one leaves"),
+        pytest.param(("queue_full",), {"recompute"}, id="it is full"),
+        pytest.param(("connect", "timeout"), {"recompute"}, id="one is there and slow"),
+        pytest.param(("corrupt",), {"recompute"}, id="it lies"),
+    ],
+)
+def test_decode_serves_alone_as_the_option_says(failed, served_by):
+    modes = ("recompute", "fail", "colocated")
+    served = {mode for mode in modes if after_failure(failure(*failed), mode) is None}
+    assert served == served_by
+
+
+@pytest.mark.parametrize("mode", ["recompute", "fail", "colocated"])
+def test_a_fault_of_the_client_is_told_without_the_engines_address(mode):
+    event = failure("invalid", reason="invalid", message="10.0.0.1:8002: invalid: token ids")
+    refusal = after_failure(event, mode)
+    assert (refusal.code, refusal.message) == ("invalid", "token ids")
+
+
+async def test_t38_fail_answers_that_it_failed_and_names_each_candidate_with_its_reason():
+    with node("decode", kv_on_failure="fail") as decode:
+        async with liar(BUSY) as busy:
+            gone = nobody()
+            client = decode.ask(PROMPT, gone, busy.address)
+            await until(lambda: client.end is not None)
+    assert (client.ids, client.end, client.code) == ([], "error", "kv_transfer_failed")
+    assert client.failed_prefills == ((gone, "connect"), (busy.address, "queue_full"))
+    assert decode.metric("argosy_local_prefill_fallback_total") == 0
+    assert decode.metric("argosy_kv_transfer_failures_total", cause="refused") == 1
+    assert decode.scheduler.pool.used == 0
+
+
+async def test_a_candidate_that_failed_before_the_one_that_computed_is_named():
+    with node("prefill") as prefill, node("decode", kv_on_failure="fail") as decode:
+        gone = nobody()
+        client = decode.ask(PROMPT, gone, prefill.address)
+        await until(lambda: client.end is not None)
+    assert (len(client.ids), client.end) == (3, "length")
+    assert client.failed_prefills == ((gone, "connect"),)
+
+
+async def test_colocated_serves_while_the_prefill_role_is_gone():
+    with node("decode", kv_on_failure="colocated") as decode:
+        client = decode.ask(PROMPT, nobody())
+        await until(lambda: client.end is not None)
+    assert (len(client.ids), client.end) == (3, "length")
+    assert decode.metric("argosy_local_prefill_fallback_total") == 1
+
+
+async def test_colocated_fails_a_request_that_a_busy_prefill_engine_refused():
+    with node("decode", kv_on_failure="colocated") as decode:
+        async with liar(BUSY) as busy:
+            client = decode.ask(PROMPT, busy.address)
+            await until(lambda: client.end is not None)
+    assert client.code == "kv_transfer_failed"
