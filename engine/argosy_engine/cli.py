@@ -98,6 +98,7 @@ def _parser() -> argparse.ArgumentParser:
     option("--model", required=True, help="folder with safetensors, or sim:PRESET")
     option("--served-name", required=True, help="the name that clients write in `model`")
     option("--role", default="colocated", choices=("colocated", "prefill", "decode"))
+    option("--role-file", help="file that says prefill or decode; it may change while serving")
     option("--load-format", default="auto", choices=("auto", "dummy", "sim"))
     option("--dtype", default="auto", choices=("auto", "float32", "bfloat16"))
     option("--max-model-len", type=int, help="tokens of prompt plus output (default: the model's)")

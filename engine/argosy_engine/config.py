@@ -33,6 +33,10 @@ class EngineConfig:
 
     role: Role = "colocated"
 
+    role_file: str | None = None
+    """A file with the word prefill or decode, which then counts instead of `role`. When it changes,
+    the engine finishes what it does and takes the other role, without a restart."""
+
     load_format: Literal["auto", "dummy", "sim"] = "auto"
     """dummy: random weights of the model's shape. sim: no model, a timing profile."""
 

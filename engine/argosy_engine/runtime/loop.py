@@ -75,6 +75,8 @@ class EngineLoop:
         self.leases = SharedLeases(clock)
         self.draining = False
         """Set by the drain: remote prefills are refused; the HTTP server refuses clients."""
+        self.prefills_for_peers = True
+        """False in an engine that became a decode engine: remote prefills are refused."""
         self.progress_s = clock()
         """When the last turn began; the liveness probe reads it."""
         self._epoch = secrets.token_hex(8)
@@ -283,7 +285,7 @@ class EngineLoop:
     def _add_remote(self, submit: SubmitRemote) -> None:
         request = remote.remote_request(submit)
         refusal = self.scheduler.refusal(request)
-        if self.draining:
+        if self.draining or not self.prefills_for_peers:
             refusal = Refusal("draining", "this engine is draining: ask another one")
         if refusal is not None:
             remote.refuse(submit, refusal.code, refusal.message)

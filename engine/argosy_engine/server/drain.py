@@ -39,6 +39,7 @@ class Drain:
         leases: Callable[[], int],
         switch: Callable[[bool], None],
         timeout_s: float,
+        role: Callable[[], str] = lambda: "",
         later: Later | None = None,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
@@ -46,6 +47,7 @@ class Drain:
         self._leases = leases
         self._switch = switch
         self._timeout_s = timeout_s
+        self._role = role
         self._later = later or _call_later
         self._clock = clock
         self._expiry: Cancellable | None = None
@@ -82,11 +84,16 @@ class Drain:
         """`expires_in_s` is None without an order, and after SIGTERM."""
         expires = self._expiry is not None
         return {
+            "role": self._role(),
             "draining": self.draining,
             "running": self._running(),
             "leases": self._leases(),
             "expires_in_s": max(0.0, self._expires_at - self._clock()) if expires else None,
         }
+
+    def busy(self) -> bool:
+        """Whether requests run or leases are held."""
+        return bool(self._running() or self._leases())
 
     def _expire(self) -> None:
         self._expiry = None
@@ -103,7 +110,7 @@ class Drain:
         await self.terminating.wait()
         seen_idle = 0
         while True:
-            if not self._running() and not self._leases():
+            if not self.busy():
                 seen_idle += 1
                 # Between two counts a prompt may be in neither: no longer running, not yet leased.
                 if seen_idle == 2:

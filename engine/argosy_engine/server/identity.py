@@ -6,7 +6,7 @@ The name tells the gateway whose answer it reads.
 
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from argosy_engine.config import EngineConfig
+from argosy_engine.server.role import EngineRole
 
 __all__ = ["NamedApp"]
 
@@ -14,15 +14,16 @@ __all__ = ["NamedApp"]
 class NamedApp:
     """An ASGI application whose answers carry one more header."""
 
-    def __init__(self, app: ASGIApp, config: EngineConfig) -> None:
+    def __init__(self, app: ASGIApp, role: EngineRole, pod_name: str) -> None:
         self._app = app
-        name = "x-argosy-decode-pod" if config.role == "decode" else "x-argosy-pod"
-        self._header = (name.encode(), config.pod_name.encode())
+        self._role = role
+        self._pod_name = pod_name.encode()
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         async def named(message: Message) -> None:
             if message["type"] == "http.response.start":
-                headers = [*message.get("headers", ()), self._header]
+                name = b"x-argosy-decode-pod" if self._role.now == "decode" else b"x-argosy-pod"
+                headers = [*message.get("headers", ()), (name, self._pod_name)]
                 message = {**message, "headers": headers}
             await send(message)
 

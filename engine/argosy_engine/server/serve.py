@@ -13,11 +13,12 @@ import signal
 import socket
 import time
 from collections.abc import Iterator
+from pathlib import Path
 
 import uvicorn
 from starlette.types import ASGIApp
 
-from argosy_engine.config import EngineConfig
+from argosy_engine.config import EngineConfig, Role
 from argosy_engine.core.blocks.pool import BlockPool
 from argosy_engine.core.capacity import CapacityPolicy, GuaranteedNoEvict, MaxUtilization
 from argosy_engine.core.handover.messages import TransferService
@@ -35,6 +36,7 @@ from argosy_engine.runtime.worker import Worker
 from argosy_engine.server.admin import Admin
 from argosy_engine.server.drain import Drain
 from argosy_engine.server.openai.routes import OpenAiApi
+from argosy_engine.server.role import Admission, EngineRole, RoleFile, role_at_start
 
 __all__ = ["serve"]
 
@@ -47,6 +49,7 @@ async def serve(config: EngineConfig) -> int:
     """Run until SIGTERM or SIGINT; 0 after a clean end. LoadError when it cannot start."""
     admin = Admin(pod_uid=config.pod_uid)
     admin.verifier = _verifier(config, admin)
+    role = role_at_start(config)
     with _bound(config.host, config.admin_port) as admin_sock, _bound(
         config.host, config.port
     ) as api_sock:  # fmt: skip
@@ -54,7 +57,7 @@ async def serve(config: EngineConfig) -> int:
         try:
             worker = Worker("engine")
             loaded = await asyncio.wrap_future(worker.call(lambda: _load(config)))
-            return await _run(config, admin, api_sock, loaded, worker)
+            return await _run(config, admin, api_sock, loaded, worker, role)
         finally:
             admin_server.should_exit = True
             await admin_task
@@ -66,6 +69,7 @@ async def _run(
     api_sock: socket.socket,
     loaded: tuple[Runner, Tokenizer],
     worker: Worker,
+    role: EngineRole,
 ) -> int:
     runner, tokenizer = loaded
     scheduler = _scheduler(config, runner)
@@ -77,12 +81,14 @@ async def _run(
         deliver=_deliverer(asyncio.get_running_loop()),
     )
     kv = _kv_service(config, runner, loop)
-    api = OpenAiApi(config, loop, tokenizer, runner.sampling_defaults)
+    api = OpenAiApi(config, loop, tokenizer, runner.sampling_defaults, role)
+    admission = Admission(lambda on: setattr(loop, "draining", not on))
     drain = Drain(
         running=lambda: max(api.active, loop.unfinished),
         leases=lambda: loop.leases.active,
-        switch=lambda on: setattr(loop, "draining", on),
+        switch=admission.drains,
         timeout_s=config.drain_timeout_s,
+        role=lambda: role.now,
     )
     metrics.bind(
         scheduler,
@@ -97,11 +103,13 @@ async def _run(
     server, task = await _start(api.app(admin.verifier), api_sock)
     admin.loop, admin.metrics, admin.drain, admin.serving = loop, metrics, drain, True
     metrics.engine_start_seconds.set(_process_age_s())
-    log.info("serving %s as %s on port %d", config.served_name, config.role, config.port)
+    log.info("serving %s as %s on port %d", config.served_name, role.now, config.port)
+    following = asyncio.create_task(_follow_role(config, role, admission, loop, drain))
     try:
         clean = await drain.quiet()
         log.info("ending: %s", "all streams and leases ended" if clean else "drain timed out")
     finally:
+        following.cancel()
         await asyncio.to_thread(loop.stop)
         server.should_exit = True
         await task
@@ -122,6 +130,21 @@ def _verifier(config: EngineConfig, admin: Admin) -> Verifier | None:
     except EngineError as error:
         raise LoadError("BadArgument", f"--peers-file: {error}") from error
     return verifier
+
+
+async def _follow_role(
+    config: EngineConfig, role: EngineRole, admission: Admission, loop: EngineLoop, drain: Drain
+) -> None:
+    if config.role_file is None:
+        return
+
+    def take(now: Role) -> None:
+        loop.prefills_for_peers = now == "prefill"
+
+    take(role.now)
+    await RoleFile(
+        Path(config.role_file), role, busy=drain.busy, close=admission.changes_role, take=take
+    ).follow()
 
 
 def _load(config: EngineConfig) -> tuple[Runner, Tokenizer]:

@@ -40,10 +40,10 @@ class KvService:
         self._pulls: dict[tuple[str, int], asyncio.Task[None]] = {}
         self._stop = asyncio.Event()
         self._socket: socket.socket | None = None
-        self.port = 0  # where it listens; 0 for a decode engine
+        self.port = 0  # where it listens; 0 for an engine that is always decode
 
     def start(self) -> None:
-        if self._config.role == "prefill":
+        if self._config.role == "prefill" or self._config.role_file is not None:
             host = self._config.host
             family = socket.AF_INET6 if ":" in host else socket.AF_INET
             address = (host, self._config.kv_port)

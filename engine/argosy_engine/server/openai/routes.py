@@ -48,6 +48,7 @@ from argosy_engine.server.openai.resume import (
 )
 from argosy_engine.server.openai.text_threads import TextThreads
 from argosy_engine.server.proof import ProvenApp
+from argosy_engine.server.role import EngineRole
 
 __all__ = ["OpenAiApi"]
 
@@ -80,7 +81,9 @@ class OpenAiApi:
         loop: EngineLoop,
         tokenizer: Tokenizer,
         defaults: SamplingDefaults = SamplingDefaults(),  # noqa: B008 - frozen
+        role: EngineRole | None = None,
     ) -> None:
+        self._role = role or EngineRole(config.role)
         self._config = config
         self._defaults = defaults
         self._loop = loop
@@ -102,7 +105,7 @@ class OpenAiApi:
             exception_handlers={HTTPException: _not_here, Exception: _failed},
         )
         proven = ProvenApp(routes, verifier, "api", self._config.pod_uid, ("/health",))
-        return NamedApp(proven, self._config)
+        return NamedApp(proven, self._role, self._config.pod_name)
 
     async def _completion(self, scope: Scope, receive: Receive, send: Send) -> None:
         await self._generate(scope, receive, send, parse_completion)
@@ -143,7 +146,9 @@ class OpenAiApi:
             body = await self._bodies.read(receive, resumes=asked.resume)
             if self._loop.draining:
                 raise draining_error()
-            if self._config.role == "prefill":
+            if self._role.now == "prefill":
+                if self._role.mutable:  # the gateway does not know the role of now yet
+                    raise draining_error("this engine only prefills now: ask another one")
                 message = "this engine only prefills: send requests to a decode engine"
                 raise ApiError(400, message, code="prefill_only")
             job = await self._text.run(len(body), partial(self._job, body, parse, asked))
@@ -212,7 +217,7 @@ class OpenAiApi:
         return request
 
     def _candidates(self, value: str) -> tuple[str, ...]:
-        if self._config.role != "decode" or not value:
+        if self._role.now != "decode" or not value:
             return ()
         candidates = tuple(part.strip() for part in value.split(","))
         if len(candidates) > _MAX_CANDIDATES or not all(map(_CANDIDATE.fullmatch, candidates)):

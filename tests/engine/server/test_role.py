@@ -1,0 +1,139 @@
+"""How an engine follows its role file, look by look."""
+
+import pytest
+
+from argosy_engine.cli import parse
+from argosy_engine.errors import LoadError
+from argosy_engine.server.role import Admission, EngineRole, RoleFile, role_at_start
+
+ARGS = ["--model", "sim:opt-13b-a100", "--served-name", "m"]
+
+
+class Followed:
+    """A prefill engine, what it does as looks see it, and what it was told."""
+
+    def __init__(self, tmp_path):
+        self.path = tmp_path / "role"
+        self.path.write_text("prefill")
+        self.role = EngineRole("prefill", mutable=True)
+        self.running = 0
+        self.admits = True
+        self.taken = []
+        admission = Admission(lambda on: setattr(self, "admits", on))
+        self.admission = admission
+        self.file = RoleFile(
+            self.path,
+            self.role,
+            busy=lambda: self.running > 0,
+            close=admission.changes_role,
+            take=self.taken.append,
+        )
+
+    def look(self, times=1):
+        for _ in range(times):
+            self.file.look()
+        return self.role.now, self.admits
+
+
+@pytest.fixture
+def engine(tmp_path):
+    return Followed(tmp_path)
+
+
+def test_without_a_change_nothing_is_told(engine):
+    assert engine.look(3) == ("prefill", True)
+    assert engine.taken == []
+
+
+def test_another_role_ends_admission_at_once_and_is_taken_when_all_has_ended(engine):
+    engine.running = 1
+    engine.path.write_text("decode\n")
+    assert engine.look(5) == ("prefill", False)
+    engine.running = 0
+    assert engine.look() == ("prefill", False)
+    assert engine.taken == []
+    assert engine.look() == ("decode", True)
+    assert engine.taken == ["decode"]
+    assert engine.look(3) == ("decode", True)
+    assert engine.taken == ["decode"]
+
+
+def test_a_look_between_a_prompts_end_and_its_lease_changes_nothing(engine):
+    engine.path.write_text("decode")
+    engine.look()
+    engine.running = 1
+    assert engine.look() == ("prefill", False)
+    engine.running = 0
+    assert engine.look() == ("prefill", False)
+    assert engine.look() == ("decode", True)
+
+
+def test_a_file_that_goes_back_in_time_opens_the_engine_again(engine):
+    engine.running = 1
+    engine.path.write_text("decode")
+    assert engine.look() == ("prefill", False)
+    engine.path.write_text("prefill")
+    assert engine.look() == ("prefill", True)
+    engine.path.write_text("decode")
+    engine.running = 0
+    assert engine.look() == ("prefill", False)
+    assert engine.look() == ("decode", True)
+
+
+@pytest.mark.parametrize("text", ["", "colocated", "gateway", "prefill decode"])
+def test_a_file_with_another_word_changes_nothing_and_is_logged_once(engine, caplog, text):
+    engine.path.write_text(text)
+    assert engine.look(3) == ("prefill", True)
+    assert [r.message for r in caplog.records if "write prefill or decode" in r.message] == [
+        f"the engine stays prefill: {engine.path} says {text!r}: write prefill or decode"
+    ]
+
+
+def test_a_missing_file_changes_nothing_and_a_file_that_returns_counts(engine):
+    engine.path.unlink()
+    assert engine.look(3) == ("prefill", True)
+    engine.path.write_text("decode")
+    assert engine.look(2) == ("decode", True)
+
+
+def test_a_new_role_does_not_end_a_drain(engine):
+    engine.admission.drains(True)
+    engine.path.write_text("decode")
+    assert engine.look(2) == ("decode", False)
+    engine.admission.drains(False)
+    assert engine.look() == ("decode", True)
+
+
+def test_a_recalled_drain_does_not_open_an_engine_that_changes_its_role(engine):
+    engine.running = 1
+    engine.admission.drains(True)
+    engine.path.write_text("decode")
+    engine.look()
+    engine.admission.drains(False)
+    assert engine.look() == ("prefill", False)
+
+
+def test_the_file_counts_from_the_start(tmp_path):
+    path = tmp_path / "role"
+    path.write_text("decode\n")
+    config = parse([*ARGS, "--role", "prefill", "--role-file", str(path)])
+    assert role_at_start(config) == EngineRole("decode", mutable=True)
+    assert role_at_start(parse([*ARGS, "--role", "prefill"])) == EngineRole("prefill")
+
+
+@pytest.mark.parametrize(
+    ("role", "text", "says"),
+    [
+        ("prefill", None, "cannot read the role from"),
+        ("decode", "both", "says 'both': write prefill or decode"),
+        ("colocated", "prefill", "leave it out, or change --role"),
+    ],
+)
+def test_a_role_file_that_cannot_be_used_ends_the_start(tmp_path, role, text, says):
+    path = tmp_path / "role"
+    if text is not None:
+        path.write_text(text)
+    with pytest.raises(LoadError) as raised:
+        role_at_start(parse([*ARGS, "--role", role, "--role-file", str(path)]))
+    assert raised.value.reason == "BadArgument"
+    assert says in raised.value.message
