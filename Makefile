@@ -134,3 +134,14 @@ bench-kv: $(VENV)/.all ## a handover of KV beside a raw copy, and beside a decod
 .PHONY: bench-overload
 bench-overload: $(VENV)/.dev ## goodput at ten times what a fleet can serve, and how soon it recovers (OVERLOAD="--overload-s 20")
 	$(PY) -m argosy_bench.suites.overload --json build/bench/overload.json $(OVERLOAD)
+
+# --- proofs: they take longer than `make test`, and are no part of it --------------------------
+
+.PHONY: test-loss
+test-loss: $(VENV)/.dev ## a thousand events under load, and nothing lost: 80 min (LOSS="--events 21": 3 min)
+	$(PY) -m local.cluster build --stage kube
+	$(PY) -m argosy_bench.loss --json build/bench/loss.json $(LOSS)
+
+.PHONY: show-figures
+show-figures: $(VENV)/.dev ## put the figures of build/bench/ into docs/disaggregation.md
+	$(PY) -m argosy_bench.shown docs/disaggregation.md build/bench/*.json

@@ -18,7 +18,7 @@ from argosy_engine.errors import LoadError
 from argosy_engine.ports.runner import KvLayout
 from argosy_engine.runtime.sim.profiles import PROFILES, SimProfile
 
-__all__ = ["SimRunner", "SimTokenizer", "load"]
+__all__ = ["SimRunner", "SimTokenizer", "load", "token_at"]
 
 _VOCAB = 32_000
 _FIRST_ID = 3
@@ -93,7 +93,7 @@ class SimRunner:
             self._sleep(left_s)
         return StepOutput(
             token_ids=[
-                _draw(chunk.tokens[0], chunk.start + chunk.count)
+                token_at(chunk.tokens[0], chunk.start + chunk.count)
                 for chunk in plan.chunks
                 if chunk.samples
             ],
@@ -111,7 +111,8 @@ class SimRunner:
         """Nothing to free."""
 
 
-def _draw(seed_token: int, position: int) -> int:
+def token_at(seed_token: int, position: int) -> int:
+    """The token at a position of a text, counted from its first token, whose id is `seed_token`."""
     return _FIRST_ID + (seed_token * 31 + position * 7919) % (_VOCAB - _FIRST_ID)
 
 

@@ -1,0 +1,237 @@
+"""A fleet of simulated engines on a one-machine cluster of its own, and what is true of it.
+
+Objects are read and written through the API server. Processes of pods are found in /proc by the
+variables that the operator sets, so no other process of the machine is ever meant.
+"""
+
+import contextlib
+import json
+import secrets
+import tempfile
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import httpx
+
+from argosy_bench.loss.schedule import LEAST, MOST
+from local.cluster.cluster import Cluster
+from local.cluster.errors import ApiError
+from local.demo.kube import Kube, await_answer, is_ready
+from local.demo.places.place import SYSTEM, helm_install
+
+NAME = "loss"
+GATEWAYS = 2
+WHOLE_WITHIN_S = 120.0
+_GROUP = "/apis/serving.argosy.dev/v1alpha1"
+_LABELS = "serving.argosy.dev/"
+
+Pod = dict[str, Any]
+
+
+class NotWholeError(Exception):
+    """The fleet did not become as it should be; the message says what is missing."""
+
+
+class Fleet:
+    """The fleet `loss`, in a namespace with a name of its own."""
+
+    def __init__(self, cluster: Cluster, namespace: str) -> None:
+        self.cluster, self.namespace = cluster, namespace
+        self.api = cluster.api
+        self._web = httpx.Client(timeout=5, trust_env=False)
+        self._sd = f"{_GROUP}/namespaces/{namespace}/servingdeployments/{NAME}"
+
+    def create(self) -> str:
+        """Apply the fleet and return the URL of its gateways once it is whole."""
+        self.api.post("/api/v1/namespaces", {"metadata": {"name": self.namespace}})
+        bounds = {"replicas": {"min": LEAST, "max": MOST}, "resources": {"gpu": 0}}
+        spec = {
+            "model": {"uri": "sim://llama-70b-h100-tp4"},
+            "mode": "disaggregated",
+            "routing": {"replicas": GATEWAYS},
+            "drain": {"timeout": "40s"},
+            "autoscaling": {"policy": "External"},
+            "roles": dict.fromkeys(("prefill", "decode", "colocated"), bounds),
+        }
+        kind = {"apiVersion": "serving.argosy.dev/v1alpha1", "kind": "ServingDeployment"}
+        folder = self._sd.rpartition("/")[0]
+        self.api.post(folder, {**kind, "metadata": {"name": NAME}, "spec": spec})
+        self.until_whole({"prefill": LEAST, "decode": LEAST})
+        return await_answer(f"http://127.0.0.1:{self.cluster.host_port(NAME, 80, self.namespace)}")
+
+    def edit(self, **spec: Any) -> None:
+        """Change the spec, as `kubectl patch --type=merge` does."""
+        self.api.patch(self._sd, {"spec": spec})
+
+    def scale(self, role: str, replicas: int) -> None:
+        """What `kubectl scale servingrole` writes."""
+        path = f"{_GROUP}/namespaces/{self.namespace}/servingroles/{NAME}-{role}/scale"
+        asked = {"spec": {"replicas": replicas}}
+        self.until(f"ServingRole {role} exists", lambda: self.api.patch(path, asked), 30)
+
+    def annotate(self, pod: Pod, **annotations: str | None) -> None:
+        """Annotations of serving.argosy.dev; None removes one."""
+        named = {_LABELS + name: value for name, value in annotations.items()}
+        self.api.patch(self._path(pod), {"metadata": {"annotations": named}})
+
+    def delete(self, pod: Pod) -> None:
+        """Delete a pod with its grace period."""
+        self.api.delete(self._path(pod))
+
+    def _path(self, pod: Pod) -> str:
+        return f"/api/v1/namespaces/{self.namespace}/pods/{pod['metadata']['name']}"
+
+    def pods(self, role: str = "") -> list[Pod]:
+        """All pods of a role, those that are being deleted too; of all roles without one."""
+        selector = f"{_LABELS}fleet={NAME}" + (f",{_LABELS}role={role}" if role else "")
+        path = f"/api/v1/namespaces/{self.namespace}/pods?labelSelector={selector}"
+        found: list[Pod] = self.api.get(path)["items"]
+        return found
+
+    def operator(self) -> Pod:
+        """The operator's pod that leads."""
+        path = f"/apis/coordination.k8s.io/v1/namespaces/{SYSTEM}/leases/argosy-operator"
+        holder: str = self.api.get(path)["spec"]["holderIdentity"]
+        found: list[Pod] = self.api.get(f"/api/v1/namespaces/{SYSTEM}/pods")["items"]
+        return next(pod for pod in found if holder.startswith(pod["metadata"]["name"]))
+
+    def until(self, what: str, holds: Callable[[], Any], within_s: float = WHOLE_WITHIN_S) -> Any:
+        """Poll until `holds()` is true and return that; NotWholeError says `what` was not."""
+        deadline, last = time.monotonic() + within_s, ""
+        while time.monotonic() < deadline:
+            try:
+                if found := holds():
+                    return found
+            except (OSError, httpx.HTTPError, ApiError, LookupError) as error:
+                last = f" ({type(error).__name__}: {error})"
+            time.sleep(0.1)
+        raise NotWholeError(f"not within {within_s:.0f} s: {what}{last}")
+
+    def until_whole(self, replicas: dict[str, int]) -> None:
+        """Until every role has so many pods, all Ready and known to every gateway, and no other pod
+        is left. NotWholeError names what is missing."""
+        wanted = {**replicas, "gateway": GATEWAYS}
+        said = ["nothing was read"]
+
+        def whole() -> bool:
+            said[:] = self._missing(wanted)
+            return not said
+
+        try:
+            self.until("the fleet is whole", whole)
+        except NotWholeError as error:
+            raise NotWholeError(f"{error}: {'; '.join(said)}") from None
+
+    def is_observed(self) -> bool:
+        """Whether status is about the newest spec."""
+        found = self.api.get(self._sd)
+        seen: int = found["status"].get("observedGeneration", 0)
+        return seen == int(found["metadata"]["generation"])
+
+    def _missing(self, wanted: dict[str, int]) -> list[str]:
+        fleet, pods = self.api.get(self._sd), self.pods()
+        said = [] if is_ready(fleet) else ["the fleet is not Ready"]
+        for role in {*wanted, *map(role_of, pods)}:
+            here = [pod for pod in pods if role_of(pod) == role]
+            if len(here) != wanted.get(role, 0):
+                said.append(f"{len(here)} {role} pods instead of {wanted.get(role, 0)}")
+            said += [f"{name_of(pod)} is {why}" for pod in here if (why := _not_ready(pod))]
+            newest = (fleet["status"]["roles"].get(role) or {}).get("revision")
+            said += [f"{name_of(pod)} is old" for pod in here if revision_of(pod) != newest]
+        return said or self._unknown_to_gateways(wanted, pods)
+
+    def _unknown_to_gateways(self, wanted: dict[str, int], pods: list[Pod]) -> list[str]:
+        said = []
+        for pod in pods:
+            if role_of(pod) == "gateway":
+                page = self.metrics(pod, 8081)
+                for role in ("prefill", "decode", "colocated"):
+                    labels = f'{{role="{role}",state="serving"}}'
+                    known = page.get(f"argosy_gateway_endpoints{labels}", 0.0)
+                    if known != wanted.get(role, 0):
+                        said.append(f"{name_of(pod)} sends to {known:.0f} {role} pods")
+        return said
+
+    def metrics(self, pod: Pod, port: int) -> dict[str, float]:
+        """All samples of a pod's admin port, by name with labels."""
+        target = f"{pod['status']['podIP']}:{port}"
+        name = f"{name_of(pod)}.{target}"
+        url = f"http://127.0.0.1:{self.cluster.publish(target, name)}/metrics"
+        answer = self._web.get(url).raise_for_status()
+        lines = (line for line in answer.text.splitlines() if not line.startswith("#"))
+        return {name: float(value) for name, _, value in (x.rpartition(" ") for x in lines)}
+
+
+def name_of(pod: Pod) -> str:
+    """The pod's name."""
+    name: str = pod["metadata"]["name"]
+    return name
+
+
+def role_of(pod: Pod) -> str:
+    """prefill, decode, colocated or gateway."""
+    role: str = pod["metadata"]["labels"][f"{_LABELS}role"]
+    return role
+
+
+def revision_of(pod: Pod) -> str | None:
+    """Its revision; None for a gateway."""
+    revision: str | None = pod["metadata"]["labels"].get(f"{_LABELS}revision")
+    return revision
+
+
+def restarts_of(pod: Pod) -> int:
+    """How often its container was started again."""
+    return sum(one["restartCount"] for one in pod["status"].get("containerStatuses", []))
+
+
+def _not_ready(pod: Pod) -> str:
+    if "deletionTimestamp" in pod["metadata"]:
+        return "being deleted"
+    conditions = {c["type"]: c["status"] for c in pod["status"].get("conditions", [])}
+    return "" if conditions.get("Ready") == "True" else f"not Ready ({pod['status']['phase']})"
+
+
+def processes_of(pod: Pod) -> list[int]:
+    """Process ids of a pod's container; empty when none runs."""
+    meta = pod["metadata"]
+    own = {f"POD_NAME={meta['name']}", f"POD_NAMESPACE={meta['namespace']}"}
+    found = []
+    for process in Path("/proc").iterdir():
+        if process.name.isdigit():
+            with contextlib.suppress(OSError):
+                variables = (process / "environ").read_bytes().decode(errors="replace")
+                if own <= set(variables.split("\0")):
+                    found.append(int(process.name))
+    return sorted(found)
+
+
+@contextlib.contextmanager
+def running(say: Callable[[str], None]) -> Iterator[tuple[Fleet, str]]:
+    """A cluster with the chart and the fleet, and the fleet's URL; all ends with the block."""
+    with tempfile.TemporaryDirectory(prefix="argosy-loss-") as folder:
+        cluster = Cluster(NAME, state_dir=Path(folder) / "c")
+        say(f"the cluster is ready after {cluster.start(tied=True).ready_s} s")
+        try:
+            kube = Kube(cluster.kubeconfig)
+            helm_install(kube, "--wait", "--timeout", "120s", embedded=False)
+            fleet = Fleet(cluster, f"{NAME}-{secrets.token_hex(3)}")
+            yield fleet, fleet.create()
+        finally:
+            cluster.stop()
+
+
+def writes_of_the_operator(fleet: Fleet) -> int:
+    """How many writes of fleets' objects the API server's log holds; Leases do not count."""
+    with fleet.cluster.audit_log.open() as log:
+        return sum(_is_write(line) for line in log if f"{SYSTEM}:argosy-operator" in line)
+
+
+def _is_write(line: str) -> bool:
+    with contextlib.suppress(ValueError, KeyError):
+        entry = json.loads(line)
+        wrote = entry["verb"] in ("create", "update", "patch", "delete")
+        return wrote and entry["objectRef"]["resource"] not in ("leases", "events")
+    return False

@@ -1,0 +1,79 @@
+"""Which events a run has, in which order, from a seed; nothing is carried out here."""
+
+import random
+from collections.abc import Iterator
+from dataclasses import dataclass
+from enum import StrEnum
+
+LEAST, MOST = 2, 4
+"""Replicas of each role between which a fleet is scaled."""
+
+
+class Kind(StrEnum):
+    """What happens to a fleet."""
+
+    SCALE = "scale"
+    DELETE = "delete"
+    KILL = "sigkill"
+    STOP = "sigstop"
+    CUT = "cut"
+    SLOW = "slow"
+    RECALL = "recall"
+    ROLLOUT = "rollout"
+    MODE = "mode_change"
+    OPERATOR = "operator_killed"
+
+
+@dataclass(frozen=True, slots=True)
+class Event:
+    """One disturbance of a fleet in mode disaggregated; after it the fleet is whole again."""
+
+    number: int
+    kind: Kind
+    role: str
+    """Of the pod that it happens to, or of the replicas that change; empty: the whole fleet."""
+    replicas: dict[str, int]
+    """Of each role, once the fleet is whole again."""
+
+    @property
+    def name(self) -> str:
+        """Its kind and role, as the figures count them."""
+        return f"{self.kind}_{self.role}" if self.role else str(self.kind)
+
+
+_ENGINES = ("prefill", "decode")
+_PODS = (*_ENGINES, "gateway")
+_DECK = (
+    *((Kind.SCALE, role) for role in _ENGINES * 2),
+    *((kind, role) for kind in (Kind.DELETE, Kind.KILL, Kind.STOP) for role in _PODS),
+    *((Kind.RECALL, role) for role in _ENGINES),
+    (Kind.CUT, "prefill"),
+    (Kind.CUT, "decode"),
+    (Kind.SLOW, "prefill"),
+    (Kind.ROLLOUT, ""),
+    (Kind.MODE, ""),
+    (Kind.OPERATOR, "decode"),
+)
+"""Each kind of event, as often as it occurs in a run of so many events."""
+
+_OF_THE_NETWORK = (Kind.CUT, Kind.SLOW)
+
+
+def schedule(seed: int, count: int, *, network: bool = True) -> Iterator[Event]:
+    """`count` events: one deck after the other, each in an order of its own, so that a short run
+    has every kind. `network` False leaves out those that need rights over a pod's network."""
+    draw = random.Random(seed)  # noqa: S311 - repeatable
+    deck = [card for card in _DECK if network or card[0] not in _OF_THE_NETWORK]
+    replicas = dict.fromkeys(_ENGINES, LEAST)
+    hand: list[tuple[Kind, str]] = []
+    for number in range(count):
+        if not hand:
+            hand = draw.sample(deck, len(deck))
+        kind, role = hand.pop()
+        if kind in (Kind.SCALE, Kind.OPERATOR):
+            replicas[role] = _another(draw, replicas[role])
+        yield Event(number, kind, role, dict(replicas))
+
+
+def _another(draw: random.Random, now: int) -> int:
+    return draw.choice([n for n in range(LEAST, MOST + 1) if n != now])
