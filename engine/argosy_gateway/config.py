@@ -59,7 +59,7 @@ class Limits:
     `queue_timeout_s` bounds those."""
     retry_reserve: int = 1024
     """Retries that all requests together may make at once. It equals the default of `max_queue`, so
-    that the sudden end of one pod loses no request. Each request adds a fifth of a retry; if
+    that the sudden end of one pod loses no request. Each request adds a tenth of a retry; if
     every attempt fails, only that share is left (`relay.retries`)."""
 
 

@@ -77,6 +77,10 @@ EVENTS = {
         lambda m: m.retry_refused(),
         {"argosy_gateway_retries_refused_total": 1},
     ),
+    "two prefill pods failed": (
+        lambda m: m.handovers_failed(2),
+        {"argosy_gateway_handovers_failed_total": 2},
+    ),
     "served": (
         lambda m: end(m, Ending.OK, Usage(30, 5), **SERVED),
         {
@@ -179,6 +183,7 @@ def test_every_label_value_exists_with_0_from_the_start():
     assert {key for key in zeros if len(key) == 1} == {
         ("argosy_gateway_inflight_requests",),
         ("argosy_gateway_retries_refused_total",),
+        ("argosy_gateway_handovers_failed_total",),
         ("argosy_gateway_prompt_tokens_squared_total",),
         *(
             (f"argosy_gateway_{name}_{part}",)

@@ -49,6 +49,7 @@ class Metrics:
         self._inflight = self._gauge(table.INFLIGHT)
         self._retries = self._counter(table.RETRIES)
         self._retries_refused = self._counter(table.RETRIES_REFUSED)
+        self._handovers_failed = self._counter(table.HANDOVERS_FAILED)
         self._endpoints = self._gauge(table.ENDPOINTS)
 
     def _counter(self, row: Series) -> Counter:
@@ -84,6 +85,10 @@ class Metrics:
     def retry_refused(self) -> None:
         """A request is not sent again because the retry budget is empty."""
         self._retries_refused.inc()
+
+    def handovers_failed(self, number: int) -> None:
+        """So many prefill pods did not hand over to the engine that answered."""
+        self._handovers_failed.inc(number)
 
     def ended(self, outcome: Outcome, *, role_mode: str, usage: Usage | None) -> None:
         """An accepted request ended; called exactly once for each."""

@@ -134,6 +134,11 @@ RETRIES_REFUSED = Series(
     type="counter",
     help="Requests that failed before a byte was answered while the retry budget was empty",
 )
+HANDOVERS_FAILED = Series(
+    name="argosy_gateway_handovers_failed_total",
+    type="counter",
+    help="Handovers of KV that decode engines reported as failed, one for each prefill pod asked",
+)
 ENDPOINTS = Series(
     name="argosy_gateway_endpoints",
     type="gauge",
@@ -153,5 +158,6 @@ SERIES = (
     INFLIGHT,
     RETRIES,
     RETRIES_REFUSED,
+    HANDOVERS_FAILED,
     ENDPOINTS,
 )

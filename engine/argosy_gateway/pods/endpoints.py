@@ -14,6 +14,7 @@ from enum import StrEnum
 from typing import Any
 
 from argosy_gateway.pods.health import Health
+from argosy_gateway.pods.pairs import Pairs
 
 __all__ = ["Directory", "Endpoint", "Role", "State", "endpoint_of_pod"]
 
@@ -117,6 +118,7 @@ class Directory:
         """Uids of pods that changed in state or health since `take_changes`."""
         self._changed = asyncio.Event()
         self.health = Health(clock, lambda uid: uid in self._known, self._moved.add)
+        self.pairs = Pairs(clock)
         self.listed = False
         """Whether a full list was read, even an empty one."""
         self._denied: tuple[float, float] | None = None
@@ -126,8 +128,9 @@ class Directory:
         """Take a full list: endpoints that are not in it are gone."""
         before, self._known = self._known, {e.uid: e for e in endpoints}
         self._roles = Counter(e.role for e in self._known.values())
-        self._moved |= before.keys() | self._known.keys()
-        self.health.forget_all_but({uid for uid, e in self._known.items() if before.get(uid) == e})
+        for uid in before.keys() | self._known.keys():
+            if before.get(uid) != self._known.get(uid):
+                self._forget(uid)
         self.listed = True
         self.notify()
 
@@ -139,17 +142,21 @@ class Directory:
             self._roles[endpoint.role] += 1
             if before is not None:
                 self._roles[before.role] -= 1
-            self._moved.add(endpoint.uid)
-            self.health.forget(endpoint.uid)
+            self._forget(endpoint.uid)
             self.notify()
 
     def remove(self, uid: str) -> None:
         """Remove a pod that is gone."""
-        self.health.forget(uid)
         if (before := self._known.pop(uid, None)) is not None:
             self._roles[before.role] -= 1
-            self._moved.add(uid)
+            self._forget(uid)
             self.notify()
+
+    def _forget(self, uid: str) -> None:
+        """A pod changed or is gone: what it did before says nothing about it now."""
+        self._moved.add(uid)
+        self.health.forget(uid)
+        self.pairs.forget(uid)
 
     def access_denied(self) -> None:
         """The API server works, but does not let this gateway read (401, 403)."""

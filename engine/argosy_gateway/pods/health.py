@@ -12,10 +12,12 @@ known besides, in `endpoints`. A pod without a record is healthy; the others are
 - *busy* if it answered 429. It is chosen after the healthy ones.
 
 A single failure suspends no pod, because one request that breaks any engine would otherwise suspend
-healthy pods.
+healthy pods. If the request fails on a second pod as well, both are pardoned.
+
+`routing.roster` caps the suspended share of the pods. Failed handovers of KV are in `pairs`.
 """
 
-from collections.abc import Callable, Container
+from collections.abc import Callable
 from dataclasses import dataclass
 
 __all__ = ["HEALTHY", "SUSPENDED", "Health"]
@@ -182,17 +184,20 @@ class Health:
         end = self._clock() + record.suspension_s()
         record.suspended_until = min(record.suspended_until, end)
 
+    def pardon(self, uid: str) -> None:
+        """The request that failed there failed on a second pod, too: likely it is the cause. A pod
+        without other failures in a row is in order again."""
+        record = self._records.get(uid)
+        if record is not None and record.failures == 1:
+            self._changed(uid)
+            record.failures = 0
+
     # Reported by the directory.
 
     def forget(self, uid: str) -> None:
         """Drop the record of a pod that changed or is gone."""
         if self._records.pop(uid, None) is not None:
             self._changed(uid)
-
-    def forget_all_but(self, uids: Container[str]) -> None:
-        """Drop the records of all other pods."""
-        for uid in [uid for uid in self._records if uid not in uids]:
-            self.forget(uid)
 
     def _of(self, uid: str) -> _Record:
         """The record to write to."""

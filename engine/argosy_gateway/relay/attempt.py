@@ -14,6 +14,7 @@ from typing import Self
 from argosy_gateway.accounting.table import RetryReason
 from argosy_gateway.accounting.verdicts import Ending, first_token_after_s
 from argosy_gateway.errors import BrokenError, UnreachableError
+from argosy_gateway.pods.pairs import FAILED_HEADER, SERVED_HEADER
 from argosy_gateway.relay.answer import TTFT_HEADER, Answer
 from argosy_gateway.relay.fleet import Fleet
 from argosy_gateway.routing.groups import Route
@@ -108,12 +109,15 @@ class Attempt:
         prefills = [prefill.name for prefill in self._route.prefills]
         log.debug("ask engine %s; prefill: %s", pod.name, prefills)
         health.begins(pod.uid)
+        if self._route.prefills:
+            self._fleet.directory.pairs.begins(self._route.prefills[0].uid, pod.uid)
         try:
             exchange = await self._send()
             head = await exchange.head()
             self._reservation.first_token()
             if (failed := self._not_accepted(head)) is not None:
                 return failed
+            self._learn_handovers(head)
             if self._request.stream and head.status == 200:
                 return await self._stream(exchange, head)
             return await self._whole(exchange, head)
@@ -197,6 +201,32 @@ class Attempt:
             return FailedAttempt(RetryReason.DRAINING)
         return None
 
+    def _learn_handovers(self, head: http1.Head) -> None:
+        """Which prefill pods failed this head, and which one served it."""
+        route, pairs = self._route, self._fleet.directory.pairs
+        if not route.prefills:
+            return
+        named = {p.name: p.uid for p in route.prefills}
+        named |= {f"{_host(p.ip)}:{p.kv_port}": p.uid for p in route.prefills}
+        failed = pairs.learn(
+            route.head.uid, named, failed=head.get(FAILED_HEADER), served=head.get(SERVED_HEADER)
+        )
+        self._fleet.metrics.handovers_failed(len(failed))
+        for pod in route.prefills:
+            if pod.uid in failed:
+                log.warning(
+                    "%s did not hand over to %s: %s", pod.name, route.head.name, failed[pod.uid]
+                )
+
+    def _count_success(self) -> None:
+        """The engine served the request. One that takes KV from no pod does not serve as it should:
+        it computes the prompts between the tokens of its streams."""
+        directory, pod = self._fleet.directory, self._route.head
+        if directory.pairs.is_cause(pod.uid):
+            self._count_failure("it takes KV from none of the pods")
+        else:
+            directory.health.succeeded(pod.uid, self._began_at)
+
     def _count_failure(self, detail: str) -> None:
         """The engine failed the request: its pod is called less."""
         pod = self._route.head
@@ -236,7 +266,7 @@ class Attempt:
             raise BrokenError(f"status {head.status} without choices")
         if head.status == 200:
             self._measure(head, content, len(body))
-            health.succeeded(pod.uid, self._began_at)
+            self._count_success()
         await self._answer.send_whole(head.status, head.headers, body)
         return Ending.OK if head.status == 200 else Ending.INVALID
 
@@ -274,7 +304,7 @@ class Attempt:
         if answer.stream_ending is not Ending.OK:
             self._count_failure("the stream has an error event or no answer")
             return Ending.FAILED
-        self._fleet.directory.health.succeeded(self._route.head.uid, self._began_at)
+        self._count_success()
         return Ending.OK
 
 

@@ -42,19 +42,36 @@ class Fleet:
         self.proof = Proof(config.token_file)
         self._roster = Roster(self.directory)
         self.in_flight = InFlight()
-        self.view = FleetView(self.in_flight.loads)
+        self.view = FleetView(self.in_flight.loads, self.directory.pairs.avoids)
         self.pace = PrefillPace()
         self.tokens_per_char = TokensPerChar()
         self.strategy = STRATEGIES[config.strategy](random.Random())  # noqa: S311
         self.retries = RetryBudget(config.limits.retry_reserve)
         self.relays: set[_Timed] = set()
         """Requests in flight, waiting ones included."""
+        self._has_served = False
+        self._unserved_since: float | None = None
         self.draining = False
         """SIGTERM has come; set by `server.serve`."""
 
     def groups(self, tried: Collection[str] = (), *, only_healthy: bool = False) -> list[Group]:
         """Groups of the pods that a request is best sent to; see `Roster.groups`."""
         return self._roster.groups(tried, only_healthy=only_healthy)
+
+    def unserved_s(self) -> float:
+        """Seconds for which engine pods exist, and have served, but none can serve; else 0.
+
+        Counted from when this, or `sweep`, first saw it. A fleet without engine pods is one that
+        waits for its first request.
+        """
+        now, directory = self.clock(), self.directory
+        if self.groups():
+            self._has_served, self._unserved_since = True, None
+        elif not directory.all():
+            self._has_served, self._unserved_since = False, None
+        elif self._has_served and self._unserved_since is None:
+            self._unserved_since = now
+        return 0.0 if self._unserved_since is None else now - self._unserved_since
 
     def role_mode(self) -> str:
         """Value of the label `role_mode` for requests that reached no pod."""
@@ -63,6 +80,7 @@ class Fleet:
 
     def sweep(self) -> None:
         """End calls of engines that are silent for too long. Called about once a second."""
+        self.unserved_s()
         now = self.clock()
         for relay in tuple(self.relays):
             relay.check_time(now)

@@ -109,7 +109,8 @@ class Relay:
         attempts that failed after an engine had begun the work.
         """
         fleet = self._fleet
-        failures, waiting_since = 0, fleet.clock()
+        failed_on: list[str] = []
+        waiting_since = fleet.clock()
         failed: FailedAttempt | None = None
         while (route := await self._choose(waiting_since, failed)) is not None:
             if failed is not None:
@@ -122,8 +123,13 @@ class Relay:
                 await self._answer.break_off(failed.detail)
                 return Ending.FAILED
             if failed.worked:
-                failures, waiting_since = failures + 1, fleet.clock()
-                if failed.timed_out or failures >= fleet.config.limits.failed_attempts:
+                failed_on.append(route.head.uid)
+                waiting_since = fleet.clock()
+                if len(failed_on) >= fleet.config.limits.failed_attempts:
+                    for uid in failed_on:
+                        fleet.directory.health.pardon(uid)
+                    break
+                if failed.timed_out:
                     break
                 if not fleet.retries.take():
                     fleet.metrics.retry_refused()

@@ -1,4 +1,5 @@
-"""The admin port: /health and /ready for the kubelet's probes, /metrics for Prometheus."""
+"""The admin port: /health and /ready for the kubelet's probes, /metrics for Prometheus, /pairs for
+the operator."""
 
 import json
 
@@ -6,11 +7,15 @@ from argosy_gateway.relay.answer import Send
 from argosy_gateway.relay.fleet import Fleet
 from argosy_gateway.server.asgi import App, Receive, Scope, respond
 
-__all__ = ["admin_app"]
+__all__ = ["admin_app", "failing_pairs", "why_unready"]
+
+_MOST_PAIRS = 16
+"""Of failing pairs, in the answer of /pairs."""
 
 
 def admin_app(fleet: Fleet) -> App:
-    """/health answers while the event loop runs. /ready also needs a list of pods and no drain."""
+    """/health answers while the event loop runs. /ready also needs a list of pods, no
+    drain, and pods that can serve."""
 
     async def app(scope: Scope, receive: Receive, send: Send) -> None:  # noqa: ARG001
         if scope["type"] != "http":
@@ -19,26 +24,46 @@ def admin_app(fleet: Fleet) -> App:
             case "/health":
                 await respond(send, 200, b'{"status":"ok"}')
             case "/ready":
-                reason = _why_unready(fleet)
+                reason = why_unready(fleet)
                 answer = {"ready": False, "reason": reason} if reason else {"ready": True}
                 await respond(send, 503 if reason else 200, json.dumps(answer).encode())
+            case "/pairs":
+                await respond(send, 200, json.dumps({"failing": failing_pairs(fleet)}).encode())
             case "/metrics":
                 fleet.metrics.count_endpoints(fleet.directory.all())
                 text = fleet.metrics.exposition()
                 kind = {"content-type": "text/plain; version=0.0.4; charset=utf-8"}
                 await respond(send, 200, text, headers=kind)
             case _:
-                await respond(send, 404, b'{"paths":["/health","/ready","/metrics"]}')
+                await respond(send, 404, b'{"paths":["/health","/ready","/pairs","/metrics"]}')
 
     return app
 
 
-def _why_unready(fleet: Fleet) -> str | None:
-    denied_s = fleet.directory.denied_for_s()
+def failing_pairs(fleet: Fleet) -> list[dict[str, object]]:
+    """Pairs whose last handover failed, as the operator reads them (designs/0011)."""
+    rows = fleet.directory.pairs.failing(_MOST_PAIRS)
+    names = {e.uid: e.name for e in fleet.directory.all()} if rows else {}
+    return [
+        {
+            "prefill": names.get(row.prefill, row.prefill),
+            "decode": names.get(row.decode, row.decode),
+            "failures": row.failures,
+            "reason": row.reason,
+        }
+        for row in rows
+    ]
+
+
+def why_unready(fleet: Fleet) -> str | None:
+    """Why /ready is 503; None if it is 200."""
+    denied_s, unserved_s = fleet.directory.denied_for_s(), fleet.unserved_s()
     if fleet.draining:
         return "draining"
     if not fleet.directory.listed:
         return "pods were not listed yet"
     if denied_s > fleet.config.limits.denied_s:
         return f"the API server refuses this gateway's account since {denied_s:.0f} s"
+    if unserved_s > fleet.config.queue_timeout_s:
+        return f"no engine pod can serve since {unserved_s:.0f} s"
     return None

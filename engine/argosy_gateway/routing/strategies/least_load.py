@@ -46,8 +46,9 @@ class LeastLoad:
         def as_head(pod: Endpoint) -> tuple[int, int, float]:
             return load(pod).sequences, load(pod).prompt_tokens, rng.random()
 
-        def as_prefill(pod: Endpoint) -> tuple[int, int, float]:
-            return load(pod).prompt_tokens, load(pod).sequences, rng.random()
+        def as_prefill(pod: Endpoint) -> tuple[bool, int, int, float]:
+            avoided = view.avoids(pod.uid, head.uid)
+            return avoided, load(pod).prompt_tokens, load(pod).sequences, rng.random()
 
         chosen = groups[0] if len(groups) == 1 else min(groups, key=pressure)
         head = min(some_of(chosen.heads, rng), key=as_head)

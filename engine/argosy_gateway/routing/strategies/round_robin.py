@@ -23,7 +23,7 @@ class RoundRobin:
         self,
         request: RoutingRequest,  # noqa: ARG002
         groups: Sequence[Group],
-        view: FleetView,  # noqa: ARG002
+        view: FleetView,
     ) -> Route | None:
         """See the class."""
         number = sum(len(group.heads) for group in groups)
@@ -38,5 +38,6 @@ class RoundRobin:
         prefills = chosen.prefills
         first = self._turn % len(prefills) if prefills else 0
         numbers = range(first, first + min(len(prefills), PREFILL_CANDIDATES))
-        following = tuple(prefills[number % len(prefills)] for number in numbers)
-        return Route(chosen.heads[turn], following)
+        head = chosen.heads[turn]
+        following = (prefills[number % len(prefills)] for number in numbers)
+        return Route(head, tuple(sorted(following, key=lambda p: view.avoids(p.uid, head.uid))))

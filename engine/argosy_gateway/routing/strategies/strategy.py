@@ -4,7 +4,7 @@
 """
 
 import random
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -51,6 +51,10 @@ class FleetView:
 
     loads: Mapping[str, Load]
     """What this gateway has in flight, by pod uid. An idle pod has no row."""
+
+    avoids: Callable[[str, str], bool] = lambda _prefill, _decode: False
+    """Whether a prefill pod (uid) is to be named after the others for a decode pod (uid), because
+    their handovers fail; see `pods.pairs`."""
 
     def load(self, pod: Endpoint) -> Load:
         """The load of one pod, zero if it is idle."""

@@ -1,0 +1,85 @@
+"""Prefill pods that a decode engine names as failed are named after the others, and told on."""
+
+from dataclasses import replace
+
+import pytest
+
+from argosy_gateway.pods.endpoints import Role
+from argosy_gateway.pods.health import HEALTHY
+from argosy_gateway.server.admin import failing_pairs
+from tests.gateway.direct import direct
+from tests.gateway.engines import Engine
+
+ASK = {"model": "m", "messages": [{"role": "user", "content": "hi"}]}
+WHOLE = {"choices": [{"message": {"content": "one"}}]}
+
+
+def addresses(call):
+    return call.headers["x-argosy-prefill"].split(",")
+
+
+def handing_over(bad):
+    """A decode engine that gets no KV from the addresses in `bad`, and names them."""
+
+    async def behaviour(call):
+        failed = [address for address in addresses(call) if address in bad]
+        failed = failed[: len(failed) if addresses(call)[0] in bad else 0]
+        served = next((a for a in addresses(call) if a not in bad), None)
+        headers = {"x_argosy_failed_prefills": ",".join(f"{a}=silent" for a in failed)}
+        if served:
+            headers["x_argosy_prefill_pod"] = f"p{served.rsplit(':', 1)[1]}"
+        await call.status(200, WHOLE, **{k: v for k, v in headers.items() if v})
+
+    return behaviour
+
+
+def prefill(number):
+    """A pod of which only its KV address is used."""
+    endpoint = Engine(f"p{number}", role=Role.PREFILL).endpoint()
+    return replace(endpoint, kv_port=number)
+
+
+@pytest.fixture
+async def fleet():
+    """Two decode pods and three prefill pods, whose KV ports are 1, 2 and 3."""
+    decodes = [Engine(f"d{n}", handing_over(set()), Role.DECODE) for n in range(2)]
+    async with direct(*decodes) as gateway:
+        pods = [e.endpoint() for e in decodes] + [prefill(n) for n in (1, 2, 3)]
+        gateway.fleet.directory.replace(pods)
+        yield gateway, decodes
+
+
+async def test_the_next_request_names_a_prefill_pod_that_failed_last(fleet):
+    gateway, decodes = fleet
+    for decode in decodes:
+        decode.behaviour = handing_over({"127.0.0.1:1"})
+    for _ in range(30):
+        assert (await gateway.answered(ASK)).status == 200
+    calls = [call for decode in decodes for call in decode.calls]
+    first = [addresses(call)[0] for call in calls]
+    assert first.count("127.0.0.1:1") <= 2, "once for each decode pod"
+    assert all(len(addresses(call)) == 3 for call in calls), "it is still named"
+    failed = gateway.count("argosy_gateway_handovers_failed_total")
+    assert failed == first.count("127.0.0.1:1")
+    assert all(gateway.fleet.directory.health.rank(d.name) == HEALTHY for d in decodes)
+
+
+async def test_a_decode_pod_that_gets_kv_from_none_is_asked_after_the_other(fleet):
+    gateway, (bad, good) = fleet
+    bad.behaviour = handing_over({f"127.0.0.1:{n}" for n in (1, 2, 3)})
+    for _ in range(30):
+        assert (await gateway.answered(ASK)).status == 200
+    assert len(bad.calls) == 2
+    assert gateway.fleet.directory.health.rank(bad.name) > HEALTHY
+    assert gateway.fleet.directory.health.rank(good.name) == HEALTHY
+
+
+async def test_the_admin_port_names_the_pairs_that_fail(fleet):
+    gateway, (bad, _) = fleet
+    bad.behaviour = handing_over({"127.0.0.1:1"})
+    pairs = gateway.fleet.directory.pairs
+    while not pairs.failing(1):
+        await gateway.answered(ASK)
+    assert failing_pairs(gateway.fleet) == [
+        {"prefill": "p1", "decode": "d0", "failures": 1, "reason": "silent"}
+    ]
