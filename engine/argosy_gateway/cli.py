@@ -9,7 +9,7 @@ from typing import Any
 
 from argosy_gateway import logs
 from argosy_gateway.accounting.verdicts import Slo
-from argosy_gateway.config import Config, Limits
+from argosy_gateway.config import QUEUES, Config, Limits
 from argosy_gateway.errors import CredentialsError
 from argosy_gateway.pods.credentials import from_kubeconfig, in_cluster
 from argosy_gateway.pods.watch import WatchTimes, follow_api_server, follow_file
@@ -37,21 +37,7 @@ def _parser() -> argparse.ArgumentParser:
     run.add_argument("--strategy", choices=sorted(STRATEGIES), default="leastLoad")
     run.add_argument("--slo-ttft-ms", type=_positive, help="needs --slo-tpot-ms; no SLO without")
     run.add_argument("--slo-tpot-ms", type=_positive)
-    run.add_argument(
-        "--max-queue", type=int, default=1024, help="most requests in flight; then 429"
-    )
-    run.add_argument(
-        "--queue-timeout-s",
-        type=_positive,
-        default=30.0,
-        help="longest wait of a request for a pod; then 503",
-    )
-    run.add_argument(
-        "--shed-ttft-factor",
-        type=_not_negative,
-        default=0.0,
-        help="shed if the predicted TTFT exceeds this multiple of the limit; 0 is off",
-    )
+    _add_queue_options(run)
     run.add_argument("--drain-timeout-s", type=_positive, default=60.0)
     run.add_argument(
         "--drain-lag-s",
@@ -72,6 +58,34 @@ def _parser() -> argparse.ArgumentParser:
     source.add_argument("--kubeconfig", type=Path, help="outside a cluster")
     source.add_argument("--endpoints", type=Path, help="a JSON file instead of the API server")
     return parser
+
+
+def _add_queue_options(run: argparse.ArgumentParser) -> None:
+    """What waits, for how long, and what is refused."""
+    run.add_argument(
+        "--max-queue", type=int, default=1024, help="most requests in flight; then 429"
+    )
+    run.add_argument(
+        "--queue-timeout-s",
+        type=_positive,
+        default=30.0,
+        help="longest wait of a request for a pod; then 503",
+    )
+    run.add_argument(
+        "--queue",
+        choices=QUEUES,
+        default="none",
+        help="deadline: what would miss its TTFT limit on every pod waits; needs an SLO",
+    )
+    run.add_argument(
+        "--engine-max-num-seqs", type=int, help="sequences that an engine runs at once"
+    )
+    run.add_argument(
+        "--shed-ttft-factor",
+        type=_not_negative,
+        default=0.0,
+        help="shed if the predicted TTFT exceeds this multiple of the limit; 0 is off",
+    )
 
 
 def _positive(text: str) -> float:
@@ -95,6 +109,10 @@ def parse(argv: Sequence[str]) -> Config:
         parser.error("--max-queue must be at least 1")
     if args.max_body_bytes < 1:
         parser.error("--max-body-bytes must be at least 1")
+    if args.queue != "none" and args.slo_ttft_ms is None:
+        parser.error(f"--queue {args.queue} needs --slo-ttft-ms and --slo-tpot-ms")
+    if args.engine_max_num_seqs is not None and args.engine_max_num_seqs < 1:
+        parser.error("--engine-max-num-seqs must be at least 1")
     slo = Slo(args.slo_ttft_ms / 1000, args.slo_tpot_ms / 1000) if args.slo_ttft_ms else None
     return Config(
         fleet=args.fleet,
@@ -104,6 +122,8 @@ def parse(argv: Sequence[str]) -> Config:
         slo=slo,
         max_queue=args.max_queue,
         queue_timeout_s=args.queue_timeout_s,
+        queue=args.queue,
+        engine_places=args.engine_max_num_seqs,
         shed_ttft_factor=args.shed_ttft_factor,
         drain_timeout_s=args.drain_timeout_s,
         drain_lag_s=args.drain_lag_s,

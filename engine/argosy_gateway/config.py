@@ -8,7 +8,10 @@ from pathlib import Path
 
 from argosy_gateway.accounting.verdicts import Slo
 
-__all__ = ["Config", "Limits"]
+__all__ = ["QUEUES", "Config", "Limits"]
+
+QUEUES = ("none", "deadline")
+"""What becomes of a request that no pod can serve within its limit."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,6 +84,11 @@ class Config:
     """Most requests in flight, waiting ones included; the next one is answered 429."""
     queue_timeout_s: float = 30.0
     """How long a request waits for a pod that can serve it; then 503."""
+    queue: str = "none"
+    """One of QUEUES. none: every request is dispatched at once. deadline: a request that would miss
+    its TTFT limit on every pod waits (`queue.dispatch`); it needs an SLO."""
+    engine_places: int | None = None
+    """Sequences that an engine runs at once (its `--max-num-seqs`); a queue gives it no more."""
     shed_ttft_factor: float = 0.0
     """Shed if the predicted TTFT exceeds this multiple of the SLO's limit; 0 turns it off."""
     drain_timeout_s: float = 60.0

@@ -12,6 +12,7 @@ GatewayError
     └── AccessDeniedError    401 or 403
 """
 
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
@@ -26,6 +27,7 @@ __all__ = [
     "RequestError",
     "StaleVersionError",
     "UnreachableError",
+    "overloaded",
 ]
 
 
@@ -53,6 +55,20 @@ class RequestError(GatewayError):
     """OpenAI's `error.code`, for programs."""
     headers: Mapping[str, str] = field(default_factory=dict)
     """Further response headers, such as `retry-after`."""
+
+
+def overloaded(retry_after_s: float) -> RequestError:
+    """429: the client may come again after so many seconds."""
+    return RequestError(
+        429,
+        "The fleet is overloaded; try again later.",
+        type="overloaded",
+        code="overloaded",
+        headers={
+            "retry-after": str(math.ceil(retry_after_s)),
+            "retry-after-ms": str(round(retry_after_s * 1000)),
+        },
+    )
 
 
 class ExchangeError(GatewayError):

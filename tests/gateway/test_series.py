@@ -182,6 +182,8 @@ def test_every_label_value_exists_with_0_from_the_start():
     }
     assert {key for key in zeros if len(key) == 1} == {
         ("argosy_gateway_inflight_requests",),
+        ("argosy_gateway_waiting_requests",),
+        ("argosy_gateway_waiting_prompt_tokens",),
         ("argosy_gateway_retries_refused_total",),
         ("argosy_gateway_handovers_failed_total",),
         ("argosy_gateway_prompt_tokens_squared_total",),

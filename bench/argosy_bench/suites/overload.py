@@ -43,7 +43,7 @@ WINDOW_S = 8.0
 """Requests that arrive in such a span show whether the fleet has recovered."""
 RECOVERED = 0.9
 """Share of the attainment before the overload."""
-QUEUES = ("none",)
+QUEUES = ("none", "deadline")
 """Values of the gateway's option; the last one is measured."""
 PATIENCE_S = 60.0
 """A client that has no whole answer by then leaves."""

@@ -47,6 +47,8 @@ class Metrics:
         self._output_tokens = self._histogram(table.OUTPUT_TOKENS)
         self._prompt_tokens_squared = self._counter(table.PROMPT_TOKENS_SQUARED)
         self._inflight = self._gauge(table.INFLIGHT)
+        self._waiting = self._gauge(table.WAITING)
+        self._waiting_tokens = self._gauge(table.WAITING_TOKENS)
         self._retries = self._counter(table.RETRIES)
         self._retries_refused = self._counter(table.RETRIES_REFUSED)
         self._handovers_failed = self._counter(table.HANDOVERS_FAILED)
@@ -118,6 +120,11 @@ class Metrics:
         for role in Role:
             for state in State:
                 self._endpoints.labels(role, state).set(tally[role, state])
+
+    def count_waiting(self, requests: int, prompt_tokens: int) -> None:
+        """Set the gauges of the queue; called at each scrape."""
+        self._waiting.set(requests)
+        self._waiting_tokens.set(prompt_tokens)
 
     def exposition(self) -> bytes:
         """Prometheus' text format."""

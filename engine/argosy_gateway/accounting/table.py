@@ -123,6 +123,16 @@ INFLIGHT = Series(
     type="gauge",
     help="Accepted requests that have not ended, waiting ones included",
 )
+WAITING = Series(
+    name="argosy_gateway_waiting_requests",
+    type="gauge",
+    help="Requests that wait in the gateway's queue; they are in flight, too",
+)
+WAITING_TOKENS = Series(
+    name="argosy_gateway_waiting_prompt_tokens",
+    type="gauge",
+    help="Estimated prompt tokens of the requests that wait in the gateway's queue",
+)
 RETRIES = Series(
     name="argosy_gateway_retries_total",
     type="counter",
@@ -156,6 +166,8 @@ SERIES = (
     OUTPUT_TOKENS,
     PROMPT_TOKENS_SQUARED,
     INFLIGHT,
+    WAITING,
+    WAITING_TOKENS,
     RETRIES,
     RETRIES_REFUSED,
     HANDOVERS_FAILED,

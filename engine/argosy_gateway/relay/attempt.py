@@ -179,6 +179,17 @@ class Attempt:
             began=self._sent_at,
             first=first_token_at,
         )
+        queue, slo = self._fleet.queue, self._fleet.config.slo
+        if queue is not None and slo is not None:
+            queue.dispatch.observe(
+                self._route.prefiller.uid,
+                ahead=self._reservation.ahead,
+                own=self._request.prompt_tokens,
+                received_at=self._request.received_at,
+                sent_at=self._sent_at,
+                first_at=first_token_at,
+                limit_s=slo.ttft_s,
+            )
 
     def _not_accepted(self, head: http1.Head) -> FailedAttempt | None:
         """A FailedAttempt if another program answered, or if the engine drains; else None."""

@@ -11,6 +11,7 @@ from argosy_gateway.accounting.metrics import Metrics
 from argosy_gateway.config import Config
 from argosy_gateway.pods.endpoints import Directory, Role
 from argosy_gateway.pods.proof import Proof
+from argosy_gateway.queue.queue import Queue
 from argosy_gateway.relay.bodies import Bodies
 from argosy_gateway.relay.retries import RetryBudget
 from argosy_gateway.routing.admission import PrefillPace, TokensPerChar
@@ -46,6 +47,8 @@ class Fleet:
         self.pace = PrefillPace()
         self.tokens_per_char = TokensPerChar()
         self.strategy = STRATEGIES[config.strategy](random.Random())  # noqa: S311
+        self.queue = self._queue() if config.queue == "deadline" else None
+        """None: each request is dispatched at once."""
         self.retries = RetryBudget(config.limits.retry_reserve)
         self.relays: set[_Timed] = set()
         """Requests in flight, waiting ones included."""
@@ -72,6 +75,16 @@ class Fleet:
         elif self._has_served and self._unserved_since is None:
             self._unserved_since = now
         return 0.0 if self._unserved_since is None else now - self._unserved_since
+
+    def _queue(self) -> Queue:
+        return Queue(
+            groups=self.groups,
+            directory=self.directory,
+            in_flight=self.in_flight,
+            strategy=self.strategy,
+            clock=self.clock,
+            places=self.config.engine_places,
+        )
 
     def role_mode(self) -> str:
         """Value of the label `role_mode` for requests that reached no pod."""

@@ -12,7 +12,8 @@ from typing import Any
 from argosy_gateway import logs
 from argosy_gateway.accounting.table import RetryReason
 from argosy_gateway.accounting.verdicts import Ending, Outcome
-from argosy_gateway.errors import RequestError
+from argosy_gateway.errors import RequestError, overloaded
+from argosy_gateway.queue.line import Waiting
 from argosy_gateway.relay.answer import Answer, Send
 from argosy_gateway.relay.attempt import Attempt, FailedAttempt
 from argosy_gateway.relay.fleet import Fleet
@@ -143,6 +144,8 @@ class Relay:
         ago: the result is None without waiting, and the client gets the 429.
         """
         fleet = self._fleet
+        if fleet.queue is not None and failed is None:
+            return await fleet.queue.route(self._waiting(), fleet.config.queue_timeout_s)
         busy = failed is not None and failed.reason is RetryReason.BUSY
         deadline = waiting_since + fleet.config.queue_timeout_s
         while fleet.clock() < deadline:
@@ -152,6 +155,15 @@ class Relay:
                 return route
             await fleet.directory.wait_for_change(deadline - fleet.clock())
         return None
+
+    def _waiting(self) -> Waiting:
+        """This request as the queue sees it."""
+        slo = self._fleet.config.slo
+        return Waiting(
+            self._routing_request,
+            self._request.received_at,
+            slo.ttft_s if slo is not None else float("inf"),
+        )
 
     async def _try(self, route: Route) -> Ending | FailedAttempt:
         """One attempt on this route."""
@@ -174,6 +186,9 @@ class Relay:
         if failed is not None and failed.body:
             await self._answer.send_whole(failed.status, failed.headers, failed.body)
             return Ending.SHED if failed.status == 429 else Ending.FAILED
+        if failed is None and self._fleet.queue is not None and self._fleet.groups():
+            await self._answer.send_error(overloaded(1.0))
+            return Ending.SHED
         if failed is None:
             text = "No engine is ready; try again later."
             status, code = 503, "no_engine_ready"

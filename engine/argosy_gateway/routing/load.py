@@ -4,11 +4,12 @@ An attempt reserves its share on a route when it starts and gives it back when i
 and admission read the loads. Other replicas of the gateway have loads of their own.
 """
 
+from collections.abc import Callable
 from dataclasses import dataclass
 
 from argosy_gateway.routing.groups import Route
 
-__all__ = ["InFlight", "Load", "Reservation"]
+__all__ = ["IDLE", "InFlight", "Load", "Reservation"]
 
 
 @dataclass(slots=True)
@@ -19,6 +20,12 @@ class Load:
     """Requests on the pod; on a prefill pod only until their first token."""
     prompt_tokens: int = 0
     """Estimated prompt tokens of the requests without a first token yet."""
+    prompts: int = 0
+    """Requests without a first token yet whose prompt this pod computes."""
+
+
+IDLE = Load()
+"""Of a pod without a row; never written."""
 
 
 class InFlight:
@@ -26,6 +33,8 @@ class InFlight:
 
     def __init__(self) -> None:
         self.loads: dict[str, Load] = {}
+        self.released: Callable[[], None] = lambda: None
+        """Called whenever a pod's load falls."""
 
     def reserve(self, route: Route, prompt_tokens: int) -> "Reservation":
         """Add a request to the loads of a route; the reservation's `end` must follow."""
@@ -35,7 +44,7 @@ class InFlight:
 class Reservation:
     """One request's share of the loads; every method may be called twice."""
 
-    __slots__ = ("_decoding", "_in_flight", "_open", "_prefilling", "_prompt_tokens")
+    __slots__ = ("_decoding", "_in_flight", "_open", "_prefilling", "_prompt_tokens", "ahead")
 
     def __init__(self, in_flight: InFlight, route: Route, prompt_tokens: int) -> None:
         self._in_flight = in_flight
@@ -44,7 +53,10 @@ class Reservation:
         self._prompt_tokens = prompt_tokens
         self._open = True
         self._add(self._decoding, sequences=1)
-        self._add(self._prefilling, prompt_tokens=prompt_tokens)
+        load = self._add(self._prefilling, prompt_tokens=prompt_tokens, prompts=1)
+        self.ahead = load.prompt_tokens
+        """Prompt tokens outstanding on the pod that computes the prompt when this began, its own
+        included."""
         if route.prefills:
             self._add(self._prefilling, sequences=1)
 
@@ -52,7 +64,7 @@ class Reservation:
         """The prompt is computed, or predicted to be: its tokens leave the load."""
         if self._prefilling is None:
             return
-        self._add(self._prefilling, prompt_tokens=-self._prompt_tokens)
+        self._add(self._prefilling, prompt_tokens=-self._prompt_tokens, prompts=-1)
         if self._prefilling != self._decoding:
             self._add(self._prefilling, sequences=-1)
         self._prefilling = None
@@ -64,9 +76,15 @@ class Reservation:
             self._open = False
             self._add(self._decoding, sequences=-1)
 
-    def _add(self, uid: str, *, sequences: int = 0, prompt_tokens: int = 0) -> None:
+    def _add(
+        self, uid: str, *, sequences: int = 0, prompt_tokens: int = 0, prompts: int = 0
+    ) -> Load:
         load = self._in_flight.loads.setdefault(uid, Load())
         load.sequences += sequences
         load.prompt_tokens += prompt_tokens
-        if load.sequences == 0 and load.prompt_tokens == 0:
+        load.prompts += prompts
+        if load.sequences == 0 and load.prompts == 0:
             del self._in_flight.loads[uid]
+        if prompts < 0 or sequences < 0:
+            self._in_flight.released()
+        return load

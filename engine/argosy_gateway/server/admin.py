@@ -31,6 +31,8 @@ def admin_app(fleet: Fleet) -> App:
                 await respond(send, 200, json.dumps({"failing": failing_pairs(fleet)}).encode())
             case "/metrics":
                 fleet.metrics.count_endpoints(fleet.directory.all())
+                if (queue := fleet.queue) is not None:
+                    fleet.metrics.count_waiting(len(queue), queue.prompt_tokens)
                 text = fleet.metrics.exposition()
                 kind = {"content-type": "text/plain; version=0.0.4; charset=utf-8"}
                 await respond(send, 200, text, headers=kind)

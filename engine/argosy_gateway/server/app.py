@@ -7,12 +7,11 @@ would answer 404 and 405 in its own. `serve` runs this app on the API port.
 import asyncio
 import json
 import logging
-import math
 from dataclasses import replace
 from functools import partial
 
 from argosy_gateway import logs
-from argosy_gateway.errors import ClientGoneError, RequestError
+from argosy_gateway.errors import ClientGoneError, RequestError, overloaded
 from argosy_gateway.relay.answer import Send
 from argosy_gateway.relay.bodies import Body
 from argosy_gateway.relay.fleet import Fleet
@@ -101,16 +100,7 @@ async def _complete(fleet: Fleet, request: CompletionRequest, receive: Receive, 
     retry_after_s = _overload_s(fleet, request.prompt_tokens)
     if retry_after_s is not None:
         _count_shed(fleet, request.received_at)
-        raise RequestError(
-            429,
-            "The fleet is overloaded; try again later.",
-            type="overloaded",
-            code="overloaded",
-            headers={
-                "retry-after": str(math.ceil(retry_after_s)),
-                "retry-after-ms": str(round(retry_after_s * 1000)),
-            },
-        )
+        raise overloaded(retry_after_s)
     relay = Relay(fleet, request, send)
     watcher = asyncio.create_task(_stop_when_gone(receive, relay))
     try:
@@ -131,6 +121,12 @@ def _overload_s(fleet: Fleet, tokens: int) -> float | None:
     config = fleet.config
     if len(fleet.relays) >= config.max_queue:
         return 1.0
+    if fleet.queue is not None and config.slo is not None:
+        retry_after_s = fleet.queue.refusal_s(
+            tokens, limit_s=config.slo.ttft_s, timeout_s=config.queue_timeout_s
+        )
+        if retry_after_s is not None:
+            return min(max(retry_after_s, 1.0), 60.0)
     if not config.slo or config.shed_ttft_factor <= 0:
         return None
     predicted_s = predicted_ttft_s(

@@ -1,0 +1,233 @@
+"""Which waiting request goes next, and to which pods. Pure.
+
+A request is dispatched at once if its predicted TTFT on the best pod is within its limit. What
+would miss on every pod waits. While a pod has nearly nothing outstanding, something is dispatched
+to it as long as anything waits: a pod is never idle for the sake of the order. Of LATE_EVERY
+dispatches one goes to the late request that came first, so the late request at place p of its line
+goes after at most p · LATE_EVERY dispatches.
+"""
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+
+from argosy_gateway.queue.line import Line, Waiting
+from argosy_gateway.queue.margin import Margin
+from argosy_gateway.queue.pace import Pace
+from argosy_gateway.routing.groups import Group, Route
+from argosy_gateway.routing.load import IDLE, Load
+from argosy_gateway.routing.strategies.strategy import PREFILL_CANDIDATES, RoutingRequest
+
+__all__ = ["LATE_EVERY", "Dispatch", "Grant"]
+
+LATE_EVERY = 16
+"""Of so many dispatches one is a late one's, if any is late: what it costs goodput, and how long
+the late ones wait."""
+STEP_TOKENS = 2048
+"""Default of the engine's `--max-num-batched-tokens`: prompts that fit into one step together."""
+FEW_PROMPTS = 2
+"""One that is computed and one that follows it without a gap."""
+HOLD = 0.4
+"""Share of the limit: behind a longer backlog a prompt would only wait in the engine's queue, in
+the order of arrival; here it waits in this queue's order, and goes where a pod is free first."""
+SHORT = 0.1
+"""Share of the limit: a backlog that is shorter, and fits into one step, is nearly nothing."""
+LATE_A_POD = 2
+"""Of more than so many gateways, each keeps only its share of a pod's late prompts outstanding."""
+
+Choose = Callable[[RoutingRequest], Route | None]
+
+
+@dataclass(frozen=True, slots=True)
+class Grant:
+    """A request that goes now."""
+
+    waiting: Waiting
+    route: Route
+
+
+@dataclass(frozen=True, slots=True)
+class _Opening:
+    """The pods on which a prompt would begin first."""
+
+    route: Route
+    backlog_s: float
+    """Predicted time until its prompt begins."""
+
+
+class Dispatch:
+    """The decisions of one gateway; see the module."""
+
+    def __init__(self, places: int | None = None) -> None:
+        """`places` are the sequences that an engine runs at once; None: not known, no bound."""
+        self.line = Line()
+        self.pace = Pace()
+        self.margin = Margin()
+        self.gateways = 1
+        """Gateways that share the pods, this one included."""
+        self._places = places
+        self._since_late = 0
+        self._pods = 1
+        self._shortest_s = float("inf")
+
+    def at_once(
+        self, one: Waiting, now: float, loads: Mapping[str, Load], choose: Choose
+    ) -> Route | None:
+        """The route of a request that need not wait; None if it must.
+
+        It sets `start_by`.
+        """
+        self._shortest_s = min(self._shortest_s, one.limit_s)
+        own_s = self.pace.seconds("", one.request.prompt_tokens)
+        one.start_by = one.received_at + self.margin.share(now) * one.limit_s - own_s
+        route = None if self.line else choose(one.request)
+        if route is None or not self._free(loads, route.head.uid):
+            return None
+        backlog_s = self._backlog_s(loads, route.prefiller.uid)
+        goes = self._has_room(loads, route.prefiller.uid) and now + backlog_s <= one.start_by
+        return route if goes else None
+
+    def next(
+        self, now: float, groups: Sequence[Group], loads: Mapping[str, Load], choose: Choose
+    ) -> Grant | None:
+        """The next request that goes now; None if all must wait. It leaves the line."""
+        opening = self._opening(groups, loads) if self.line else None
+        if opening is None:
+            return None
+        self._pods = sum(len(g.prefills or g.heads) for g in groups)
+        one = self._chosen(now, opening, loads)
+        if one is None:
+            return None
+        self._since_late = 0 if one.late or self.line.late() is None else self._since_late + 1
+        self.line.serve(one)
+        return Grant(one, self._route(one, now, opening, loads, choose))
+
+    def wait_s(self, groups: Sequence[Group], loads: Mapping[str, Load], tokens: int) -> float:
+        """Predicted time until everything that is ahead of a new request is computed."""
+        pods = {pod.uid for g in groups for pod in (g.prefills or g.heads)}
+        paces = [pace for uid in pods if (pace := self.pace.tokens_per_s(uid))]
+        ahead = self.line.tokens + sum(loads.get(uid, IDLE).prompt_tokens for uid in pods)
+        return (ahead + tokens) / sum(paces) if paces else 0.0
+
+    def has_opening(
+        self,
+        now: float,
+        groups: Sequence[Group],
+        loads: Mapping[str, Load],
+        tokens: int,
+        limit_s: float,
+    ) -> bool:
+        """Whether a request that came now would meet its limit without waiting."""
+        opening = self._opening(groups, loads)
+        if opening is None:
+            return False
+        own_s = self.pace.seconds(opening.route.prefiller.uid, tokens)
+        return opening.backlog_s + own_s <= self.margin.share(now) * limit_s
+
+    def observe(
+        self,
+        uid: str,
+        *,
+        ahead: int,
+        own: int,
+        received_at: float,
+        sent_at: float,
+        first_at: float,
+        limit_s: float,
+    ) -> None:
+        """A first token came from a pod; the times are the clock's.
+
+        `ahead` are the prompt tokens that were outstanding when it was sent, with its own.
+        """
+        predicted_s = sent_at - received_at + self.pace.seconds(uid, ahead)
+        self.margin.observe(
+            predicted_s=predicted_s,
+            ttft_s=first_at - received_at,
+            limit_s=limit_s,
+            sent_at=sent_at,
+            now=first_at,
+        )
+        self.pace.observe(uid, ahead=ahead, own=own, seconds=first_at - sent_at)
+
+    def _chosen(self, now: float, opening: _Opening, loads: Mapping[str, Load]) -> Waiting | None:
+        pod = opening.route.prefiller.uid
+        in_time = self.line.in_time(now, now + opening.backlog_s)
+        late = self.line.late()
+        spare = self._nearly_idle(loads, pod)
+        if not spare and not self._has_room(loads, pod):
+            return None
+        if late is not None and (self._since_late >= LATE_EVERY - 1 or in_time is None):
+            return late if in_time is not None or spare else None
+        if in_time is not None:
+            return in_time
+        return self.line.any() if spare else None
+
+    def _route(
+        self,
+        one: Waiting,
+        now: float,
+        opening: _Opening,
+        loads: Mapping[str, Load],
+        choose: Choose,
+    ) -> Route:
+        """The strategy's route if it is as good for this request, else the quickest one."""
+        route = choose(one.request)
+        if route is None or not self._free(loads, route.head.uid):
+            return opening.route
+        pod = route.prefiller.uid
+        if one.late or now + opening.backlog_s > one.start_by:
+            return route if self._nearly_idle(loads, pod) else opening.route
+        return route if now + self._backlog_s(loads, pod) <= one.start_by else opening.route
+
+    def _opening(self, groups: Sequence[Group], loads: Mapping[str, Load]) -> _Opening | None:
+        openings = [found for g in groups if (found := self._opening_of(g, loads))]
+        return min(openings, key=lambda found: found.backlog_s, default=None)
+
+    def _opening_of(self, group: Group, loads: Mapping[str, Load]) -> _Opening | None:
+        heads = [pod for pod in group.heads if self._free(loads, pod.uid)]
+        if not heads:
+            return None
+        ahead = {
+            pod.uid: (self._backlog_s(loads, pod.uid), loads.get(pod.uid, IDLE).prompt_tokens)
+            for pod in group.prefills or heads
+        }
+        if not group.prefills:
+            head = min(heads, key=lambda pod: ahead[pod.uid])
+            return _Opening(Route(head), ahead[head.uid][0])
+        prefills = sorted(group.prefills, key=lambda pod: ahead[pod.uid])[:PREFILL_CANDIDATES]
+        head = min(heads, key=lambda pod: loads.get(pod.uid, IDLE).sequences)
+        return _Opening(Route(head, tuple(prefills)), ahead[prefills[0].uid][0])
+
+    def _backlog_s(self, loads: Mapping[str, Load], uid: str) -> float:
+        return self.pace.seconds(uid, loads.get(uid, IDLE).prompt_tokens)
+
+    def _has_room(self, loads: Mapping[str, Load], uid: str) -> bool:
+        """Whether a prompt is dispatched to a pod on which it meets its limit.
+
+        Otherwise the pod has a full step of prompts, and another prompt to follow them.
+        """
+        load = loads.get(uid, IDLE)
+        few = -(-FEW_PROMPTS // self.gateways)
+        if load.prompts < few or load.prompt_tokens < STEP_TOKENS:
+            return True
+        return self.pace.seconds(uid, load.prompt_tokens) <= HOLD * self._shortest_s
+
+    def _nearly_idle(self, loads: Mapping[str, Load], uid: str) -> bool:
+        load = loads.get(uid, IDLE)
+        if self.gateways > LATE_A_POD and loads:
+            outstanding = sum(other.prompts for other in loads.values())
+            if outstanding >= max(1, LATE_A_POD * self._pods / self.gateways):
+                return False
+        if not load.prompts or self.pace.tokens_per_s(uid) is None:
+            return True
+        short = self.pace.seconds(uid, load.prompt_tokens) < SHORT * self._shortest_s
+        return short and load.prompt_tokens < STEP_TOKENS
+
+    def _free(self, loads: Mapping[str, Load], uid: str) -> bool:
+        """Whether this gateway may have one more sequence on a pod.
+
+        Twice an even share: gateways that have fewer requests leave their places to the others.
+        """
+        if self._places is None:
+            return True
+        share = min(self._places, -(-2 * self._places // self.gateways))
+        return loads.get(uid, IDLE).sequences < share

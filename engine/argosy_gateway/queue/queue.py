@@ -1,0 +1,123 @@
+"""The queue of one gateway process: requests await their route here.
+
+`relay` awaits `route` for the first attempt of a request. A retry does not wait again: its engine
+failed, and its client has waited already. Loads that fall (`routing.load`) and changes of pods
+(`pods.endpoints`) let the next ones go; `relay.attempt` reports first tokens.
+"""
+
+import asyncio
+from collections.abc import Callable, Sequence
+
+from argosy_gateway.pods.endpoints import Directory
+from argosy_gateway.queue.dispatch import Dispatch, Grant
+from argosy_gateway.queue.line import Waiting
+from argosy_gateway.routing.groups import Group, Route
+from argosy_gateway.routing.load import InFlight, Reservation
+from argosy_gateway.routing.strategies.strategy import FleetView, RoutingRequest, Strategy
+
+__all__ = ["Queue"]
+
+_LOOK_S = 0.1
+"""While requests wait, how often times that no event announces are looked at."""
+
+
+class Queue:
+    """Waiting requests, and what lets them go; `dispatch` decides."""
+
+    def __init__(
+        self,
+        *,
+        groups: Callable[[], Sequence[Group]],
+        directory: Directory,
+        in_flight: InFlight,
+        strategy: Strategy,
+        clock: Callable[[], float],
+        places: int | None,
+    ) -> None:
+        """`places`: sequences that an engine runs at once; None if it is not known."""
+        self.dispatch = Dispatch(places)
+        self._groups = groups
+        self._directory = directory
+        self._in_flight = in_flight
+        self._strategy = strategy
+        self._view = FleetView(in_flight.loads)
+        self._clock = clock
+        self._answers: dict[Waiting, asyncio.Future[Route]] = {}
+        self._granted: dict[Waiting, Reservation] = {}
+        """Loads of requests that may go and whose attempt has not begun yet."""
+        self._soon = False
+        self._watcher: asyncio.Task[None] | None = None
+        in_flight.released = self._look_soon
+
+    def __len__(self) -> int:
+        return len(self.dispatch.line)
+
+    @property
+    def prompt_tokens(self) -> int:
+        """Estimated prompt tokens of all that wait."""
+        return self.dispatch.line.tokens
+
+    async def route(self, one: Waiting, timeout_s: float) -> Route | None:
+        """The pods of a request, as soon as it may go; None after `timeout_s`."""
+        route = self.dispatch.at_once(one, self._clock(), self._in_flight.loads, self._choose)
+        return route or await self._wait(one, timeout_s)
+
+    def refusal_s(self, tokens: int, *, limit_s: float, timeout_s: float) -> float | None:
+        """Seconds after which a new request should come again; None if it may come now."""
+        if not self.dispatch.line:
+            return None
+        groups, loads = self._groups(), self._in_flight.loads
+        wait_s = self.dispatch.wait_s(groups, loads, tokens)
+        if wait_s <= timeout_s:
+            return None
+        if self.dispatch.has_opening(self._clock(), groups, loads, tokens, limit_s):
+            return None
+        return wait_s - timeout_s
+
+    def _choose(self, request: RoutingRequest) -> Route | None:
+        return self._strategy.choose(request, self._groups(), self._view)
+
+    async def _wait(self, one: Waiting, timeout_s: float) -> Route | None:
+        answer = self._answers[one] = asyncio.get_running_loop().create_future()
+        self.dispatch.line.add(one)
+        self._look()
+        if self._watcher is None or self._watcher.done():
+            self._watcher = asyncio.create_task(self._watch())
+        try:
+            async with asyncio.timeout(timeout_s):
+                route: Route = await answer
+                return route
+        except TimeoutError:
+            return None
+        finally:
+            self.dispatch.line.remove(one)
+            del self._answers[one]
+            if (reservation := self._granted.pop(one, None)) is not None:
+                reservation.end()  # the attempt makes its own before another task runs
+
+    def _look_soon(self) -> None:
+        """Several loads that fall at once are looked at together."""
+        if self.dispatch.line and not self._soon:
+            self._soon = True
+            asyncio.get_running_loop().call_soon(self._look)
+
+    def _look(self) -> None:
+        """Let go what may go."""
+        self._soon = False
+        now = self._clock()
+        while (grant := self._next(now)) is not None:
+            one = grant.waiting
+            self._granted[one] = self._in_flight.reserve(grant.route, one.request.prompt_tokens)
+            if not self._answers[one].done():
+                self._answers[one].set_result(grant.route)
+
+    def _next(self, now: float) -> Grant | None:
+        if not self.dispatch.line:
+            return None
+        return self.dispatch.next(now, self._groups(), self._in_flight.loads, self._choose)
+
+    async def _watch(self) -> None:
+        """Follow changes of pods, and the time, while anything waits."""
+        while self.dispatch.line:
+            await self._directory.wait_for_change(_LOOK_S)
+            self._look()

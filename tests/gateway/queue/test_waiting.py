@@ -1,0 +1,160 @@
+"""Requests that wait in a gateway: until a place is free, a pod comes, time is over, they leave."""
+
+import asyncio
+
+import httpx
+import pytest
+
+from argosy_gateway.accounting.verdicts import Slo
+from argosy_gateway.cli import parse
+from tests.gateway.direct import Gateway, direct
+from tests.gateway.engines import Call, Engine, answer, front
+
+BODY = {"model": "m", "stream": True, "messages": [{"role": "user", "content": "hi"}]}
+SETTINGS = {"queue": "deadline", "slo": Slo(2.0, 0.1), "engine_places": 1}
+
+
+class Held:
+    """An engine's behaviour: a first token at once, the rest when a test lets it go."""
+
+    def __init__(self) -> None:
+        self.free = asyncio.Event()
+
+    async def __call__(self, call: Call) -> None:
+        await call.begin_stream()
+        await call.token("one")
+        await self.free.wait()
+        await call.finish(1)
+
+
+async def waits(gateway: Gateway, number: int) -> None:
+    await gateway.until(lambda: len(gateway.fleet.queue) == number)
+
+
+async def test_a_request_waits_for_a_place_and_goes_when_one_is_free():
+    held = Held()
+    engine = Engine("e", held)
+    async with direct(engine, **SETTINGS) as gateway:
+        first = gateway.ask(BODY)
+        await first.reads("one")
+        second = gateway.ask(BODY)
+        await waits(gateway, 1)
+        assert len(engine.calls) == 1
+        held.free.set()
+        await asyncio.gather(first.whole, second.whole)
+        assert (first.status, second.status) == (200, 200)
+        assert len(engine.calls) == 2
+        assert len(gateway.fleet.queue) == 0
+        assert gateway.fleet.in_flight.loads == {}
+
+
+async def test_a_client_that_leaves_stops_waiting_at_once():
+    held = Held()
+    engine = Engine("e", held)
+    async with direct(engine, **SETTINGS) as gateway:
+        first = gateway.ask(BODY)
+        await first.reads("one")
+        second = gateway.ask(BODY)
+        await waits(gateway, 1)
+        await second.leave()
+        assert len(gateway.fleet.queue) == 0
+        held.free.set()
+        await first.whole
+        assert len(engine.calls) == 1
+        assert gateway.count("argosy_requests_completed_total", result="client_gone") == 1
+
+
+async def test_a_request_that_waits_goes_to_a_pod_that_comes():
+    held = Held()
+    busy, new = Engine("busy", held), Engine("new", answer)
+    async with direct(busy, **SETTINGS) as gateway:
+        first = gateway.ask(BODY)
+        await first.reads("one")
+        second = gateway.ask(BODY)
+        await waits(gateway, 1)
+        await new.start()
+        gateway.fleet.directory.put(new.endpoint())
+        async with asyncio.timeout(5):
+            await second.whole
+        assert second.headers["x-argosy-pod"] == "new"
+        held.free.set()
+        await first.whole
+        await new.stop()
+
+
+async def test_who_waited_for_the_whole_time_is_told_to_come_again():
+    held = Held()
+    async with direct(Engine("e", held), **SETTINGS, queue_timeout_s=0.05) as gateway:
+        first = gateway.ask(BODY)
+        await first.reads("one")
+        second = await gateway.answered(BODY)
+        assert second.status == 429
+        assert second.headers["retry-after"] == "1"
+        assert '"code":"overloaded"' in second.text
+        held.free.set()
+        await first.whole
+        await gateway.settled()
+        assert gateway.verdicts()[("miss", "miss")] == 1
+
+
+async def test_without_any_pod_who_waited_is_told_that_no_engine_is_ready():
+    async with direct(**SETTINGS, queue_timeout_s=0.05) as gateway:
+        client = await gateway.answered(BODY)
+        assert client.status == 503
+        assert '"code":"no_engine_ready"' in client.text
+
+
+async def test_a_request_whose_wait_would_be_longer_than_allowed_is_refused_at_once():
+    held = Held()
+    engine = Engine("e", held)
+    async with direct(engine, **SETTINGS, queue_timeout_s=10.0) as gateway:
+        queue = gateway.fleet.queue
+        for _ in range(8):
+            queue.dispatch.pace.observe("e", ahead=200, own=100, seconds=200.0)  # 1 token a second
+        first = gateway.ask(BODY)
+        await first.reads("one")
+        waiting = gateway.ask({**BODY, "messages": [{"role": "user", "content": "x" * 36}]})
+        await waits(gateway, 1)
+        assert queue.prompt_tokens == 9
+        refused = await gateway.answered(
+            {**BODY, "messages": [{"role": "user", "content": "x" * 20}]}
+        )
+        assert refused.status == 429
+        assert refused.headers["retry-after"] == "4"  # 9 + 5 seconds of work, 10 allowed
+        assert gateway.count("argosy_requests_received_total", outcome="shed") == 1
+        held.free.set()
+        await asyncio.gather(first.whole, waiting.whole)
+        assert waiting.status == 200
+
+
+async def test_the_gauges_show_what_waits():
+    held = Held()
+    async with front(Engine("e", held), **SETTINGS) as f:
+        web = httpx.AsyncClient(base_url=f.url, timeout=10, verify=False)
+        async with web:
+            asked = [asyncio.create_task(web.post("/v1/chat/completions", json=BODY))]
+            await f.until(lambda: f.fleet.in_flight.loads)
+            asked += [
+                asyncio.create_task(web.post("/v1/chat/completions", json=BODY)) for _ in range(2)
+            ]
+            await f.until(lambda: len(f.fleet.queue) == 2)
+            text = (await web.get(f"{f.admin_url}/metrics")).text
+            assert "argosy_gateway_waiting_requests 2.0" in text
+            assert "argosy_gateway_waiting_prompt_tokens 2.0" in text
+            held.free.set()
+            assert {a.status_code for a in await asyncio.gather(*asked)} == {200}
+            text = (await web.get(f"{f.admin_url}/metrics")).text
+            assert "argosy_gateway_waiting_requests 0.0" in text
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        ("--queue deadline", "--queue deadline needs --slo-ttft-ms and --slo-tpot-ms"),
+        ("--engine-max-num-seqs 0", "--engine-max-num-seqs must be at least 1"),
+    ],
+)
+def test_a_queue_without_an_slo_or_without_places_is_refused(words, message, capsys):
+    with pytest.raises(SystemExit):
+        parse(["run", "--fleet", "f", "--namespace", "n", "--served-name", "m", *words.split()])
+    assert message in capsys.readouterr().err
