@@ -9,7 +9,7 @@ from typing import Any
 
 from argosy_gateway import logs
 from argosy_gateway.accounting.verdicts import Slo
-from argosy_gateway.config import QUEUES, Config, Limits
+from argosy_gateway.config import DRAIN_MODES, QUEUES, Config, Limits
 from argosy_gateway.errors import CredentialsError
 from argosy_gateway.pods.credentials import from_kubeconfig, in_cluster
 from argosy_gateway.pods.watch import WatchTimes, follow_api_server, follow_file
@@ -38,13 +38,7 @@ def _parser() -> argparse.ArgumentParser:
     run.add_argument("--slo-ttft-ms", type=_positive, help="needs --slo-tpot-ms; no SLO without")
     run.add_argument("--slo-tpot-ms", type=_positive)
     _add_queue_options(run)
-    run.add_argument("--drain-timeout-s", type=_positive, default=60.0)
-    run.add_argument(
-        "--drain-lag-s",
-        type=_not_negative,
-        default=6.0,
-        help="after SIGTERM, how long new connections are still taken",
-    )
+    _add_drain(run)
     run.add_argument(
         "--max-body-bytes", type=int, default=8 << 20, help="longest request body; beyond it 413"
     )
@@ -88,6 +82,23 @@ def _add_queue_options(run: argparse.ArgumentParser) -> None:
     )
 
 
+def _add_drain(run: argparse.ArgumentParser) -> None:
+    """How this gateway's pod leaves, and what requests of an engine do that leaves."""
+    run.add_argument("--drain-timeout-s", type=_positive, default=60.0)
+    run.add_argument(
+        "--drain-lag-s",
+        type=_not_negative,
+        default=6.0,
+        help="after SIGTERM, how long new connections are still taken",
+    )
+    run.add_argument(
+        "--drain-mode",
+        choices=DRAIN_MODES,
+        default="finish",
+        help="whether requests of an engine that drains end there or go on elsewhere",
+    )
+
+
 def _positive(text: str) -> float:
     value = float(text)
     if not 0 < value < float("inf"):
@@ -127,6 +138,7 @@ def parse(argv: Sequence[str]) -> Config:
         shed_ttft_factor=args.shed_ttft_factor,
         drain_timeout_s=args.drain_timeout_s,
         drain_lag_s=args.drain_lag_s,
+        drain_mode=args.drain_mode,
         host=args.host,
         port=args.port,
         admin_port=args.admin_port,

@@ -8,10 +8,12 @@ from pathlib import Path
 
 from argosy_gateway.accounting.verdicts import Slo
 
-__all__ = ["QUEUES", "Config", "Limits"]
+__all__ = ["DRAIN_MODES", "QUEUES", "Config", "Limits"]
 
 QUEUES = ("none", "deadline")
 """What becomes of a request that no pod can serve within its limit."""
+DRAIN_MODES = ("finish", "migrate")
+"""What becomes of the requests of an engine pod that drains."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,6 +66,11 @@ class Limits:
     """Retries that all requests together may make at once. It equals the default of `max_queue`, so
     that the sudden end of one pod loses no request. Each request adds a tenth of a retry; if
     every attempt fails, only that share is left (`relay.retries`)."""
+    resume_ids_bytes: int = 1 << 20
+    """Token ids that are kept of one stream, so that another engine can go on with it. A stream
+    with more ends with its engine. The engine takes no longer ones."""
+    kept_ids_bytes: int = 64 << 20
+    """The same of all streams."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -96,6 +103,8 @@ class Config:
     drain_lag_s: float = 6.0
     """After SIGTERM, how long new connections are still taken, until nodes route elsewhere: two
     probes of /ready, 2 s apart, and the time in which their result reaches kube-proxy."""
+    drain_mode: str = "finish"
+    """What the requests of an engine pod that drains do: `finish` there, or `migrate` elsewhere."""
     host: str = "0.0.0.0"
     port: int = 8080
     """For clients."""

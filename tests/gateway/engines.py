@@ -49,8 +49,9 @@ class Call:
         lines = [f"HTTP/1.1 {status} X", ": ".join(self.pod), *headers, "", ""]
         await self.write("\r\n".join(lines).encode())
 
-    async def begin_stream(self) -> None:
-        await self.begin(200, "content-type: text/event-stream", "transfer-encoding: chunked")
+    async def begin_stream(self, *headers: str) -> None:
+        stream = ("content-type: text/event-stream", "transfer-encoding: chunked")
+        await self.begin(200, *stream, *headers)
 
     async def event(self, data: bytes) -> None:
         await self.raw(b"data: " + data + b"\n\n")
@@ -58,9 +59,11 @@ class Call:
     async def raw(self, data: bytes) -> None:
         await self.write(f"{len(data):x}\r\n".encode() + data + b"\r\n")
 
-    async def token(self, text: str) -> None:
-        chunk = {"choices": [{"index": 0, "delta": {"content": text}}], "usage": None}
-        await self.event(json.dumps(chunk).encode())
+    async def token(self, text: str, *ids: int) -> None:
+        """An event with text. With `ids` it names the tokens, as engines do for a gateway."""
+        chunk = {"created": 9, "choices": [{"index": 0, "delta": {"content": text}}], "usage": None}
+        comment = f": argosy {','.join(map(str, ids))}\n".encode() if ids else b""
+        await self.raw(comment + b"data: " + json.dumps(chunk).encode() + b"\n\n")
 
     async def finish(self, tokens: int) -> None:
         await self.event(b'{"choices":[{"index":0,"delta":{},"finish_reason":"stop"}]}')

@@ -9,7 +9,7 @@ import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
 from argosy_gateway.accounting.metrics import Metrics
-from argosy_gateway.accounting.table import RetryReason
+from argosy_gateway.accounting.table import ResumeReason, RetryReason
 from argosy_gateway.accounting.verdicts import Ending, Outcome, Slo
 from argosy_gateway.pods.endpoints import Endpoint, Role, State
 from argosy_gateway.wire.sse import Usage
@@ -80,6 +80,10 @@ EVENTS = {
     "two prefill pods failed": (
         lambda m: m.handovers_failed(2),
         {"argosy_gateway_handovers_failed_total": 2},
+    ),
+    "gone on": (
+        lambda m: m.resumed(ResumeReason.SILENT),
+        {("argosy_gateway_resumed_total", "silent"): 1},
     ),
     "served": (
         lambda m: end(m, Ending.OK, Usage(30, 5), **SERVED),
@@ -166,6 +170,7 @@ def test_every_label_value_exists_with_0_from_the_start():
     labelled = {key for key in zeros if len(key) > 1}
     modes, met = ("colocated", "disaggregated"), ("ok", "miss")
     reasons = ("connect", "draining", "closed", "server_error", "busy", "wrong_pod", "unproven")
+    resumed = ("closed", "silent", "error", "draining")
     roles, states = ("prefill", "decode", "colocated"), ("serving", "draining", "unready")
     received, completed = ("accepted", "shed", "invalid"), ("ok", "failed", "client_gone")
     assert labelled == {
@@ -178,6 +183,7 @@ def test_every_label_value_exists_with_0_from_the_start():
             for ttft in met
         ),
         *(("argosy_gateway_retries_total", reason) for reason in reasons),
+        *(("argosy_gateway_resumed_total", reason) for reason in resumed),
         *(("argosy_gateway_endpoints", role, state) for role in roles for state in states),
     }
     assert {key for key in zeros if len(key) == 1} == {

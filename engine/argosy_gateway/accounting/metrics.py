@@ -14,7 +14,7 @@ from prometheus_client.exposition import generate_latest
 from prometheus_client.process_collector import ProcessCollector
 
 from argosy_gateway.accounting import table
-from argosy_gateway.accounting.table import RetryReason, Series
+from argosy_gateway.accounting.table import ResumeReason, RetryReason, Series
 from argosy_gateway.accounting.verdicts import Ending, Outcome, Slo, judge, tpot_s, ttft_s
 from argosy_gateway.pods.endpoints import Endpoint, Role, State
 from argosy_gateway.wire.sse import Usage
@@ -52,6 +52,7 @@ class Metrics:
         self._retries = self._counter(table.RETRIES)
         self._retries_refused = self._counter(table.RETRIES_REFUSED)
         self._handovers_failed = self._counter(table.HANDOVERS_FAILED)
+        self._resumed = self._counter(table.RESUMED)
         self._endpoints = self._gauge(table.ENDPOINTS)
 
     def _counter(self, row: Series) -> Counter:
@@ -91,6 +92,10 @@ class Metrics:
     def handovers_failed(self, number: int) -> None:
         """So many prefill pods did not hand over to the engine that answered."""
         self._handovers_failed.inc(number)
+
+    def resumed(self, reason: ResumeReason) -> None:
+        """A stream goes on at another pod."""
+        self._resumed.labels(reason).inc()
 
     def ended(self, outcome: Outcome, *, role_mode: str, usage: Usage | None) -> None:
         """An accepted request ended; called exactly once for each."""

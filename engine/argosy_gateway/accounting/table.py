@@ -12,7 +12,7 @@ from typing import Literal
 
 from argosy_gateway.pods.endpoints import Role, State
 
-__all__ = ["SERIES", "RetryReason", "Series"]
+__all__ = ["SERIES", "ResumeReason", "RetryReason", "Series"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -51,6 +51,19 @@ class RetryReason(StrEnum):
     """Another program answered at the pod's address."""
     UNPROVEN = "unproven"
     """The pod does not take this gateway's token."""
+
+
+class ResumeReason(StrEnum):
+    """Why a stream goes on at another engine."""
+
+    CLOSED = "closed"
+    """The connection broke."""
+    SILENT = "silent"
+    """The engine was silent for too long."""
+    ERROR = "error"
+    """The engine ended it with an error."""
+    DRAINING = "draining"
+    """The pod drains and does not wait for its streams."""
 
 
 ROLE_MODES = ("colocated", "disaggregated")
@@ -142,7 +155,13 @@ RETRIES = Series(
 RETRIES_REFUSED = Series(
     name="argosy_gateway_retries_refused_total",
     type="counter",
-    help="Requests that failed before a byte was answered while the retry budget was empty",
+    help="Requests that failed while the retry budget was empty",
+)
+RESUMED = Series(
+    name="argosy_gateway_resumed_total",
+    type="counter",
+    help="Streams that went on at another pod after their text had begun, by why",
+    labels={"reason": tuple(ResumeReason)},
 )
 HANDOVERS_FAILED = Series(
     name="argosy_gateway_handovers_failed_total",
@@ -171,5 +190,6 @@ SERIES = (
     RETRIES,
     RETRIES_REFUSED,
     HANDOVERS_FAILED,
+    RESUMED,
     ENDPOINTS,
 )

@@ -194,6 +194,11 @@ class Directory:
         self._moved.clear()
         return moved
 
+    def drains(self, uid: str) -> bool:
+        """Whether this pod is known, and leaves."""
+        endpoint = self._known.get(uid)
+        return endpoint is not None and endpoint.state is State.DRAINING
+
     async def wait_for_change(self, timeout_s: float) -> None:
         """Return at a change, when a pod's absence ends, or after `timeout_s`."""
         return_s = self.health.next_return_s()

@@ -11,10 +11,11 @@ from typing import Any
 
 from argosy_gateway.accounting.verdicts import Ending
 from argosy_gateway.errors import RequestError
+from argosy_gateway.relay.resume import Resume
 from argosy_gateway.wire.openai import body_of, error_body
 from argosy_gateway.wire.sse import StreamScan, Usage
 
-__all__ = ["TTFT_HEADER", "Answer", "Headers", "Send"]
+__all__ = ["IDS_HEADER", "RESUMED_HEADER", "TTFT_HEADER", "Answer", "Headers", "Send"]
 
 log = logging.getLogger(__name__)
 
@@ -24,6 +25,10 @@ Headers = Iterable[tuple[bytes, bytes]]
 TTFT_HEADER = b"x-argosy-ttft-ms"
 """The engine's own time to the first token of an unstreamed answer, in milliseconds. It is not
 passed on: a client would take it for the whole time, which includes the gateway's share."""
+
+IDS_HEADER = b"x-argosy-token-ids"
+RESUMED_HEADER = b"x-argosy-resumed"
+"""How many tokens the engine's stream goes on after."""
 
 _NOT_PASSED_ON = frozenset(
     (
@@ -35,6 +40,8 @@ _NOT_PASSED_ON = frozenset(
         b"transfer-encoding",
         b"x-request-id",
         TTFT_HEADER,
+        IDS_HEADER,
+        RESUMED_HEADER,
     )
 )
 """Headers that belong to the engine's connection, or that the gateway sets itself."""
@@ -51,12 +58,19 @@ class Answer:
         "_stream_headers",
         "first_content_at",
         "last_content_at",
+        "resume",
         "started",
         "usage",
     )
 
     def __init__(
-        self, send: Send, request_id: str, *, clock: Callable[[], float], close: bool
+        self,
+        send: Send,
+        request_id: str,
+        *,
+        clock: Callable[[], float],
+        close: bool,
+        resume: Resume,
     ) -> None:
         """`close` asks the client to close its connection after this answer."""
         self._send = send
@@ -64,6 +78,8 @@ class Answer:
         self._extra = [(b"x-request-id", request_id.encode())]
         if close:
             self._extra.append((b"connection", b"close"))
+        self.resume = resume
+        """What another engine needs to go on."""
         self._scan: StreamScan | None = None
         self._stream_headers: Headers = ()
         self.started = False
@@ -101,6 +117,22 @@ class Answer:
         """A stream's head has come. Nothing is sent before its first event."""
         self._scan, self._stream_headers = scan, headers
 
+    def goes_on(self) -> StreamScan:
+        """Another engine goes on with the stream that began; the scan of all its parts."""
+        scan = self._scan
+        assert scan is not None
+        scan.goes_on()
+        return scan
+
+    async def finish(self) -> bool:
+        """Send `[DONE]` if that is all that the client still misses."""
+        scan = self._scan
+        if scan is None or not self.resume.closed or scan.usage is None:
+            return False
+        scan.done, scan.error = True, False
+        await self.pass_on(b"data: [DONE]\n\n")
+        return True
+
     async def pass_on(self, events: bytes) -> None:
         """Send what the scan of the stream let through; it may be nothing."""
         scan = self._scan
@@ -112,6 +144,7 @@ class Answer:
         if not events and not scan.done:
             return
         if not self.started:
+            self.resume.opened(events)
             await self._start(200, self._stream_headers)
         await self._send({"type": "http.response.body", "body": events, "more_body": not scan.done})
 
@@ -132,8 +165,8 @@ class Answer:
     async def break_off(self, reason: str) -> None:
         """End a stream that failed after it began: an error event, and no `[DONE]`."""
         log.warning("stream broke off after bytes were sent: %s", reason)
-        event = b""
-        if self._scan is None or not self._scan.error:  # the engine may have sent its own
+        event = b"" if self._scan is None else self._scan.held_error  # the engine's own
+        if self._scan is None or not self._scan.error:
             text = f"The engine's stream broke off: {reason}."
             error = error_body(text, type_="server_error", code="stream_broken")
             event = b"data: " + error + b"\n\n"

@@ -15,7 +15,7 @@ from argosy_gateway.accounting.table import RetryReason
 from argosy_gateway.accounting.verdicts import Ending, first_token_after_s
 from argosy_gateway.errors import BrokenError, UnreachableError
 from argosy_gateway.pods.pairs import FAILED_HEADER, SERVED_HEADER
-from argosy_gateway.relay.answer import TTFT_HEADER, Answer
+from argosy_gateway.relay.answer import IDS_HEADER, RESUMED_HEADER, TTFT_HEADER, Answer
 from argosy_gateway.relay.fleet import Fleet
 from argosy_gateway.routing.groups import Route
 from argosy_gateway.wire import http1
@@ -39,6 +39,8 @@ class FailedAttempt:
     until `queue_timeout_s`."""
     timed_out: bool = False
     """The engine was silent for too long."""
+    moved: bool = False
+    """The engine did the work, and drains: that is no failure."""
     status: int = 503
     headers: tuple[tuple[bytes, bytes], ...] = ()
     body: bytes = b""
@@ -54,6 +56,7 @@ class Attempt:
         "_exchange",
         "_first_token_timer",
         "_fleet",
+        "_moved",
         "_number",
         "_request",
         "_reservation",
@@ -79,6 +82,7 @@ class Attempt:
         self._sent_at = self._began_at
         """When the request was sent and the engine's work began."""
         self._timed_out = False
+        self._moved = False
 
     def __enter__(self) -> Self:
         return self
@@ -103,6 +107,17 @@ class Attempt:
             self._timed_out = True
             exchange.abort(f"the engine was silent for {limit_s:g} s")
 
+    @property
+    def pod_drains(self) -> bool:
+        """The pod leaves, and was not left yet."""
+        return not self._moved and self._fleet.directory.drains(self._route.head.uid)
+
+    def move(self) -> None:
+        """Leave a pod that drains: the next attempt goes on elsewhere."""
+        if self._exchange is not None:
+            self._moved = True
+            self._exchange.abort("its pod drains")
+
     async def run(self) -> Ending | FailedAttempt:
         """Call the engine and pass its answer on."""
         health, pod = self._fleet.directory.health, self._route.head
@@ -118,6 +133,8 @@ class Attempt:
             if (failed := self._not_accepted(head)) is not None:
                 return failed
             self._learn_handovers(head)
+            if self._answer.started and (failed := self._does_not_go_on(head)) is not None:
+                return failed
             if self._request.stream and head.status == 200:
                 return await self._stream(exchange, head)
             return await self._whole(exchange, head)
@@ -128,6 +145,8 @@ class Attempt:
                 log.warning("engine %s is not called for %g s", pod.name, absence_s)
             return FailedAttempt(RetryReason.CONNECT, str(error))
         except BrokenError as error:
+            if self._moved:
+                return FailedAttempt(RetryReason.DRAINING, str(error), moved=True)
             self._count_failure(str(error))
             return FailedAttempt(
                 RetryReason.CLOSED, str(error), worked=True, timed_out=self._timed_out
@@ -146,13 +165,19 @@ class Attempt:
         if route.prefills:
             addresses = ",".join(f"{_host(p.ip)}:{p.kv_port}" for p in route.prefills)
             headers.append(("x-argosy-prefill", addresses))
+        body = request.body
+        if request.stream:
+            headers.append(("x-argosy-token-ids", "1"))
+        if self._answer.started:
+            headers.append(("x-argosy-resume", "1"))
+            body = self._answer.resume.body(body)
         self._exchange = exchange = await http1.call(
             route.head.ip,
             route.head.port,
             method="POST",
             target=request.path,
             headers=headers,
-            body=request.body,
+            body=body,
             connect_s=fleet.config.limits.connect_s,
         )
         self._sent_at = fleet.clock()
@@ -238,6 +263,21 @@ class Attempt:
         else:
             directory.health.succeeded(pod.uid, self._began_at)
 
+    def _does_not_go_on(self, head: http1.Head) -> FailedAttempt | None:
+        """A FailedAttempt if the answer is not the rest of the stream; else None."""
+        if head.status == 429:
+            self._fleet.directory.health.busy(self._route.head.uid)
+            return FailedAttempt(RetryReason.BUSY, "the engines are busy")
+        if head.status >= 500:
+            detail = f"status {head.status}"
+            self._count_failure(detail)
+            return FailedAttempt(RetryReason.SERVER_ERROR, detail, worked=True)
+        if head.status != 200 or head.get(RESUMED_HEADER) != b"%d" % self._answer.resume.count:
+            log.warning("engine %s does not go on: status %d", self._route.head.name, head.status)
+            detail = "no engine goes on with it"
+            return FailedAttempt(RetryReason.SERVER_ERROR, detail, worked=True)
+        return None
+
     def _count_failure(self, detail: str) -> None:
         """The engine failed the request: its pod is called less."""
         pod = self._route.head
@@ -299,17 +339,17 @@ class Attempt:
         if reported is not None:
             self._learn_pace(first_at)
 
-    async def _stream(self, exchange: http1.Exchange, head: http1.Head) -> Ending:
+    async def _stream(self, exchange: http1.Exchange, head: http1.Head) -> Ending | FailedAttempt:
         """Pass events on until `[DONE]`. Raises BrokenError, also after bytes were passed on."""
-        answer, scan = self._answer, StreamScan(hide_usage=self._request.hide_usage)
-        self._learn_pace(self._fleet.clock())
-        answer.begin_stream(scan, head.headers)
+        answer, scan = self._answer, self._scan(head)
         try:
             while not scan.done:
                 data = await exchange.read()
                 if not data:
                     raise BrokenError("the stream ended without [DONE]")
                 await answer.pass_on(scan.feed(data))
+                if scan.held_error:
+                    return self._ended_by_error(scan.held_error)
         finally:
             answer.usage = believable(scan.usage, answer_bytes=scan.size)
         if answer.stream_ending is not Ending.OK:
@@ -317,6 +357,31 @@ class Attempt:
             return Ending.FAILED
         self._count_success()
         return Ending.OK
+
+    def _scan(self, head: http1.Head) -> StreamScan:
+        """The scan of the stream: of a new one, or of that which goes on here."""
+        answer, fleet = self._answer, self._fleet
+        if answer.started:
+            fleet.metrics.resumed(answer.resume.goes_on())
+            return answer.goes_on()
+        self._learn_pace(fleet.clock())
+        with_ids = head.get(IDS_HEADER) is not None
+        answer.resume.begin(self._route.head.revision, with_ids=with_ids)
+        scan = StreamScan(
+            hide_usage=self._request.hide_usage,
+            holds_error=with_ids,
+            on_ids=answer.resume.add if with_ids else None,
+        )
+        answer.begin_stream(scan, head.headers)
+        return scan
+
+    def _ended_by_error(self, event: bytes) -> FailedAttempt:
+        """The engine's last event is an error. One that ends its drain fails nothing."""
+        if b'"code": "draining"' in event:
+            return FailedAttempt(RetryReason.DRAINING, "the engine ended", moved=True)
+        detail = "the engine ended the stream with an error"
+        self._count_failure(detail)
+        return FailedAttempt(RetryReason.SERVER_ERROR, detail, worked=True)
 
 
 def _json_or_none(body: bytes) -> object:

@@ -13,6 +13,7 @@ from argosy_gateway.pods.endpoints import Directory, Role
 from argosy_gateway.pods.proof import Proof
 from argosy_gateway.queue.queue import Queue
 from argosy_gateway.relay.bodies import Bodies
+from argosy_gateway.relay.resume import KeptIds
 from argosy_gateway.relay.retries import RetryBudget
 from argosy_gateway.routing.admission import PrefillPace, TokensPerChar
 from argosy_gateway.routing.groups import Group
@@ -49,6 +50,7 @@ class Fleet:
         self.strategy = STRATEGIES[config.strategy](random.Random())  # noqa: S311
         self.queue = self._queue() if config.queue == "deadline" else None
         """None: each request is dispatched at once."""
+        self.kept_ids = KeptIds(config.limits.kept_ids_bytes)
         self.retries = RetryBudget(config.limits.retry_reserve)
         self.relays: set[_Timed] = set()
         """Requests in flight, waiting ones included."""
@@ -57,9 +59,15 @@ class Fleet:
         self.draining = False
         """SIGTERM has come; set by `server.serve`."""
 
-    def groups(self, tried: Collection[str] = (), *, only_healthy: bool = False) -> list[Group]:
+    def groups(
+        self,
+        tried: Collection[str] = (),
+        *,
+        only_healthy: bool = False,
+        revision: str | None = None,
+    ) -> list[Group]:
         """Groups of the pods that a request is best sent to; see `Roster.groups`."""
-        return self._roster.groups(tried, only_healthy=only_healthy)
+        return self._roster.groups(tried, only_healthy=only_healthy, revision=revision)
 
     def unserved_s(self) -> float:
         """Seconds for which engine pods exist, and have served, but none can serve; else 0.

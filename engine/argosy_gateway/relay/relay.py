@@ -2,7 +2,8 @@
 
 `server.app` calls `Relay.run` with a checked request. `attempt` calls the engines, `answer` writes
 to the client; this module only decides. The outcome goes to `accounting.metrics`.
-A request is sent again only while the client has no byte of an answer.
+A request is sent again while the client has no byte of an answer. A stream that has begun goes on
+at another engine, if the engine that is gone wrote token ids (`resume`).
 """
 
 import asyncio
@@ -10,13 +11,14 @@ import logging
 from typing import Any
 
 from argosy_gateway import logs
-from argosy_gateway.accounting.table import RetryReason
+from argosy_gateway.accounting.table import ResumeReason, RetryReason
 from argosy_gateway.accounting.verdicts import Ending, Outcome
 from argosy_gateway.errors import RequestError, overloaded
 from argosy_gateway.queue.line import Waiting
 from argosy_gateway.relay.answer import Answer, Send
 from argosy_gateway.relay.attempt import Attempt, FailedAttempt
 from argosy_gateway.relay.fleet import Fleet
+from argosy_gateway.relay.resume import Resume
 from argosy_gateway.routing.groups import Route
 from argosy_gateway.routing.strategies.strategy import RoutingRequest
 from argosy_gateway.wire.openai import CompletionRequest
@@ -24,6 +26,9 @@ from argosy_gateway.wire.openai import CompletionRequest
 __all__ = ["Relay"]
 
 log = logging.getLogger(__name__)
+
+_BUSY_S = 0.25
+"""Pause of a stream whose next engine is busy; `pods.health` tries others first for as long."""
 
 
 class Relay:
@@ -45,7 +50,10 @@ class Relay:
     def __init__(self, fleet: Fleet, request: CompletionRequest, send: Send) -> None:
         self._fleet = fleet
         self._request = request
-        self._answer = Answer(send, request.request_id, clock=fleet.clock, close=fleet.draining)
+        resume = Resume(fleet.kept_ids, fleet.config.limits.resume_ids_bytes)
+        self._answer = Answer(
+            send, request.request_id, clock=fleet.clock, close=fleet.draining, resume=resume
+        )
         self._routing_request = RoutingRequest(
             request_id=request.request_id,
             model=request.model,
@@ -74,6 +82,21 @@ class Relay:
         """Called by the sweeper; see `Attempt.check_time`."""
         if self._attempt is not None:
             self._attempt.check_time(now)
+            if self._fleet.config.drain_mode == "migrate" and self._attempt.pod_drains:
+                self._move(self._attempt)
+
+    def _move(self, attempt: Attempt) -> None:
+        """Leave a pod that drains, if another one can serve the rest."""
+        answer = self._answer
+        if answer.started and not answer.resume.possible:
+            return
+        if self._fleet.groups(self._tried, revision=self._revision):
+            attempt.move()
+
+    @property
+    def _revision(self) -> str | None:
+        """The revision of the pods that may serve the request; None while any may."""
+        return self._answer.resume.revision if self._answer.started else None
 
     async def run(self) -> None:
         """Serve the request to its end and count it."""
@@ -98,6 +121,7 @@ class Relay:
         finally:
             self._stopped = True  # a late disconnect must not cancel what follows
             fleet.relays.discard(self)
+            self._answer.resume.end()
             log.debug("ended: %s", ending.value)
             fleet.metrics.ended(
                 self._outcome(ending), role_mode=self._role_mode, usage=self._answer.usage
@@ -107,22 +131,25 @@ class Relay:
         """Try one pod after the other until the client has an answer or the limits are reached.
 
         `queue_timeout_s` limits the wait for a pod. `failed_attempts` and the retry budget limit
-        attempts that failed after an engine had begun the work.
+        attempts that failed after an engine had begun the work, also the rest of a stream.
         """
         fleet = self._fleet
         failed_on: list[str] = []
         waiting_since = fleet.clock()
         failed: FailedAttempt | None = None
         while (route := await self._choose(waiting_since, failed)) is not None:
-            if failed is not None:
+            if failed is not None and not self._answer.started:
                 fleet.metrics.retried(failed.reason)
             result = await self._try(route)
             if isinstance(result, Ending):
                 return result
             failed = result
-            if self._answer.started:  # the client has a part of this engine's answer
-                await self._answer.break_off(failed.detail)
-                return Ending.FAILED
+            if self._answer.started and await self._answer.finish():
+                return Ending.OK
+            if self._answer.started and not await self._may_go_on(failed):
+                break
+            if failed.moved:
+                waiting_since = fleet.clock()
             if failed.worked:
                 failed_on.append(route.head.uid)
                 waiting_since = fleet.clock()
@@ -130,12 +157,27 @@ class Relay:
                     for uid in failed_on:
                         fleet.directory.health.pardon(uid)
                     break
-                if failed.timed_out:
+                if failed.timed_out and not self._answer.started:  # it may still compute
                     break
                 if not fleet.retries.take():
                     fleet.metrics.retry_refused()
                     break
         return await self._give_up(failed)
+
+    async def _may_go_on(self, failed: FailedAttempt) -> bool:
+        """Whether another engine can go on with the stream. Waits a moment after a busy one."""
+        resume = self._answer.resume
+        if failed.timed_out:
+            resume.interrupted(ResumeReason.SILENT)
+        elif failed.moved:
+            resume.interrupted(ResumeReason.DRAINING)
+        elif failed.reason is RetryReason.SERVER_ERROR:
+            resume.interrupted(ResumeReason.ERROR)
+        else:
+            resume.interrupted(ResumeReason.CLOSED)
+        if failed.reason is RetryReason.BUSY:
+            await self._fleet.directory.wait_for_change(_BUSY_S)
+        return resume.possible
 
     async def _choose(self, waiting_since: float, failed: FailedAttempt | None) -> Route | None:
         """The pods of the next attempt. Waits for them for `queue_timeout_s`, then returns None.
@@ -146,10 +188,11 @@ class Relay:
         fleet = self._fleet
         if fleet.queue is not None and failed is None:
             return await fleet.queue.route(self._waiting(), fleet.config.queue_timeout_s)
-        busy = failed is not None and failed.reason is RetryReason.BUSY
+        begun, revision = self._answer.started, self._revision
+        busy = failed is not None and failed.reason is RetryReason.BUSY and not begun
         deadline = waiting_since + fleet.config.queue_timeout_s
         while fleet.clock() < deadline:
-            groups = fleet.groups(self._tried, only_healthy=busy)
+            groups = fleet.groups(self._tried, only_healthy=busy, revision=revision)
             route = fleet.strategy.choose(self._routing_request, groups, fleet.view)
             if route is not None or busy:
                 return route
@@ -183,6 +226,9 @@ class Relay:
 
     async def _give_up(self, failed: FailedAttempt | None) -> Ending:
         """Send the last engine's own error if it gave one, else an error of the gateway."""
+        if failed is not None and self._answer.started:
+            await self._answer.break_off(failed.detail)
+            return Ending.FAILED
         if failed is not None and failed.body:
             await self._answer.send_whole(failed.status, failed.headers, failed.body)
             return Ending.SHED if failed.status == 429 else Ending.FAILED

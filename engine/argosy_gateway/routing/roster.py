@@ -55,14 +55,23 @@ class Roster:
         self._first: list[Group] | None = None
         """Groups of a request's first attempt; None after a change."""
 
-    def groups(self, tried: Collection[str] = (), *, only_healthy: bool = False) -> list[Group]:
+    def groups(
+        self,
+        tried: Collection[str] = (),
+        *,
+        only_healthy: bool = False,
+        revision: str | None = None,
+    ) -> list[Group]:
         """The groups among which a strategy chooses, in a stable order.
 
         Their heads are pods that this request has not tried (`tried` has their uids), then those of
         the lowest rank. A retry also prefers pods without recent failures. With `only_healthy` the
-        list is empty unless an untried pod of rank HEALTHY exists.
+        list is empty unless an untried pod of rank HEALTHY exists. With a `revision` all pods are
+        of that one: only they can go on with a stream.
         """
         self._update()
+        if revision is not None:
+            return self._of_revision(revision, tried)
         if not tried and not only_healthy:
             if self._first is None:
                 self._first = self._grouped(next((heads for _, heads in self._tiers()), {}))
@@ -77,6 +86,14 @@ class Roster:
         return self._grouped(
             next((self._without_failures(heads) for _, heads in self._tiers()), {})
         )
+
+    def _of_revision(self, revision: str, tried: Collection[str]) -> list[Group]:
+        tiers = [_only(heads, lambda pod: pod.revision == revision) for _, heads in self._tiers()]
+        tiers = [heads for heads in tiers if heads]
+        for heads in tiers:
+            if untried := _only(heads, lambda pod: pod.uid not in tried):
+                return self._grouped(self._without_failures(untried))
+        return self._grouped(tiers[0]) if tiers else []
 
     # What a request may be sent to.
 

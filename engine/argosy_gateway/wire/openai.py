@@ -7,6 +7,7 @@ through unchanged.
 
 import json
 import re
+import secrets
 import uuid
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
@@ -30,7 +31,8 @@ class CompletionRequest:
     path: str
     """`/v1/completions` or `/v1/chat/completions`."""
     body: bytes
-    """As the client sent it, but streams always ask for the usage chunk."""
+    """As the client sent it, but streams always ask for the usage chunk and have a seed. UTF-8 if
+    it is a stream's."""
     model: str
     """The served name that the client asked for."""
     stream: bool
@@ -87,7 +89,7 @@ def _read(path: str, body: bytes, served_name: str) -> CompletionRequest:
     cache_key = request.get("prompt_cache_key")
     return CompletionRequest(
         path,
-        _with_usage(body, request) if hide_usage else body,
+        _for_engine(body, request, hide_usage=hide_usage) if stream else body,
         model=model,
         stream=stream,
         hide_usage=hide_usage,
@@ -120,13 +122,22 @@ def _asks_for_usage(request: Mapping[str, Any]) -> bool:
     return options.get("include_usage") is True
 
 
-def _with_usage(body: bytes, request: dict[str, Any]) -> bytes:
-    """The body, with `include_usage` set. Text is appended if possible: parsing long bodies and
-    writing them again takes time."""
-    if "stream_options" in request or json.detect_encoding(body) != "utf-8":
+def _for_engine(body: bytes, request: dict[str, Any], *, hide_usage: bool) -> bytes:
+    """The body of a stream, with `include_usage` set, and a seed: so another engine can go on.
+
+    Text is appended if possible: parsing long bodies and writing them again takes time.
+    """
+    added: dict[str, object] = {}
+    if hide_usage:
         options = request.get("stream_options") or {}
-        return _dump({**request, "stream_options": {**options, "include_usage": True}})
-    return body.rstrip(b" \t\r\n")[:-1] + b',"stream_options":{"include_usage":true}}'
+        added["stream_options"] = {**options, "include_usage": True}
+    if request.get("seed") is None:
+        added["seed"] = secrets.randbits(31)
+    if added.keys() & request.keys() or json.detect_encoding(body) != "utf-8":
+        return _dump({**request, **added})
+    if not added:
+        return body
+    return body.rstrip(b" \t\r\n")[:-1] + b"," + _dump(added)[1:]
 
 
 def _decode(body: bytes) -> dict[str, Any]:

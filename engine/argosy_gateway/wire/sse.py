@@ -1,8 +1,9 @@
 """Finds content, usage and the end in a stream of completion chunks, without decoding it.
 
 `relay.attempt` feeds the bytes that come from `http1`; what `feed` returns goes to the client. That
-is the same bytes, without the usage chunk if the client did not ask for it. Only whole events are
-passed on, so that one can be taken out.
+is the same bytes, without the usage chunk if the client did not ask for it, and without the token
+ids that the engine writes in a comment before an event. Only whole events are passed on, so that
+one can be taken out.
 
 Keys are searched as bytes. The model's text cannot imitate a key: inside a JSON string every quote
 is escaped, so `"usage"` with bare quotes, or a newline, exists only outside strings.
@@ -10,6 +11,7 @@ is escaped, so `"usage"` with bare quotes, or a newline, exists only outside str
 
 import json
 import re
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TypeGuard
 
@@ -21,6 +23,7 @@ _CONTENT = re.compile(rb'"(?:content|text|reasoning_content|reasoning|refusal|ar
 _USAGE = re.compile(rb'"usage"\s*:\s*\{')
 _ERROR = re.compile(rb'(?:^|\n)data: ?\{\s*"error"\s*:')
 _DONE = re.compile(rb"(?:^|\n)data: ?\[DONE\]")
+_IDS = re.compile(rb"^: argosy ([0-9,]*)( end)?\n", re.MULTILINE)
 _EVENT = re.compile(rb".*?\r?\n\r?\n", re.DOTALL)
 _CARRY_LIMIT_BYTES = 4 << 20
 """Longest event; the rest of an unfinished one is kept in memory."""
@@ -68,13 +71,27 @@ class StreamScan:
         "done",
         "error",
         "had_content",
+        "held_error",
         "hide_usage",
+        "holds_error",
+        "on_ids",
         "size",
         "usage",
     )
 
-    def __init__(self, *, hide_usage: bool) -> None:
+    def __init__(
+        self,
+        *,
+        hide_usage: bool,
+        holds_error: bool = False,
+        on_ids: Callable[[bytes, bool], None] | None = None,
+    ) -> None:
+        """`on_ids` gets the token ids of each event, and whether it has the finish reason."""
         self.hide_usage = hide_usage
+        self.on_ids = on_ids
+        self.holds_error = holds_error
+        """An error event and what follows it are not passed on: they stay in `held_error`."""
+        self.held_error = b""
         self.had_content = False
         """Whether the last feed had text of the model."""
         self.content_events = 0
@@ -101,16 +118,36 @@ class StreamScan:
             self._carry = b""
         if not data.endswith((b"\n\n", b"\r\n\r\n")):
             data = self._cut(data)
+        if self.on_ids is not None and b": argosy " in data:
+            data = self._take_ids(data, self.on_ids)
         found = len(_CONTENT.findall(data))
         self.had_content = found > 0
         self.content_events += found
         if b'"usage"' in data and _USAGE.search(data):
             data = self._take_usage(data)
-        if b'"error"' in data and _ERROR.search(data):
+        if b'"error"' in data and (error := _ERROR.search(data)):
             self.error = True
+            if self.holds_error:
+                at = data.index(b"data:", error.start())
+                data, self.held_error = data[:at], data[at:]
         if b"[DONE]" in data and _DONE.search(data):
             self.done = True
         return data
+
+    def goes_on(self) -> None:
+        """Another engine goes on with the stream, at the beginning of an event."""
+        self._carry = self.held_error = b""
+        self.error = False
+
+    def _take_ids(self, data: bytes, take: Callable[[bytes, bool], None]) -> bytes:
+        """Text cannot imitate a comment: in a JSON string a newline is escaped."""
+        first = _IDS.match(data)
+        if first is not None and b"\n: argosy " not in data:  # nearly always: one event
+            take(first[1], first[2] is not None)
+            return data[first.end() :]
+        for ids, end in _IDS.findall(data):
+            take(ids, bool(end))
+        return _IDS.sub(b"", data)
 
     def _cut(self, data: bytes) -> bytes:
         """Keep the unfinished event for the next feed; return the finished ones."""

@@ -6,6 +6,7 @@ from argosy_gateway.accounting.table import RetryReason
 from argosy_gateway.accounting.verdicts import Ending
 from argosy_gateway.relay.answer import Answer
 from argosy_gateway.relay.attempt import Attempt, FailedAttempt
+from argosy_gateway.relay.resume import Resume
 from argosy_gateway.routing.groups import Route
 from argosy_gateway.wire.openai import read_completion
 from tests.gateway.engines import Engine, answer, fail, front
@@ -35,7 +36,8 @@ def completion(**more):
 
 
 def answer_to(client, fleet):
-    return Answer(client.send, "id", clock=fleet.clock, close=False)
+    resume = Resume(fleet.kept_ids, 100)
+    return Answer(client.send, "id", clock=fleet.clock, close=False, resume=resume)
 
 
 async def run(fleet, engine, request, to, number=1):
@@ -45,13 +47,13 @@ async def run(fleet, engine, request, to, number=1):
 
 async def test_a_stream_that_breaks_is_reported_and_another_attempt_can_go_on_with_the_answer():
     async def half(call):
-        await call.begin_stream()
-        await call.token("one")
+        await call.begin_stream("x-argosy-token-ids: 1")
+        await call.token("one", 5)
         call.writer.transport.abort()
 
     async def rest(call):
-        await call.begin_stream()
-        await call.token(" two")
+        await call.begin_stream("x-argosy-token-ids: 1", "x-argosy-resumed: 1")
+        await call.token(" two", 7)
         await call.finish(1)
 
     broken, healthy, client = Engine("a", half), Engine("b", rest), Client()

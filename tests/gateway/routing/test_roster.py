@@ -120,3 +120,37 @@ def test_absent_pods_are_not_counted_as_ejected():
         health.failed(uid, 100.0)
     assert health.rank("c") > HEALTHY
     assert [p.uid for p in candidates([pod(name) for name in "abcd"], health)] == ["d"]
+
+
+def revisions(*pods: tuple[str, Role, str]) -> tuple[Directory, Roster]:
+    directory = Directory(lambda: 100.0)
+    directory.replace(Endpoint(n, n, "", role, rev, State.SERVING) for n, role, rev in pods)
+    return directory, Roster(directory)
+
+
+def heads(roster: Roster, *tried: str, revision: str) -> list[list[str]]:
+    groups = roster.groups(tried, revision=revision)
+    return [[pod.name for pod in (*group.heads, *group.prefills)] for group in groups]
+
+
+def test_a_stream_goes_on_only_at_pods_of_its_revision():
+    _, roster = revisions(
+        ("c1", Role.COLOCATED, "old"), ("c2", Role.COLOCATED, "new"),
+        ("p1", Role.PREFILL, "old"), ("d1", Role.DECODE, "old"), ("d2", Role.DECODE, "new"),
+    )  # fmt: skip
+    assert heads(roster, revision="old") == [["c1"], ["d1", "p1"]]
+    assert heads(roster, revision="new") == [["c2"]]
+    assert heads(roster, revision="none") == []
+
+
+def test_a_stream_goes_on_at_a_sick_pod_of_its_revision_rather_than_nowhere():
+    directory, roster = revisions(
+        ("d1", Role.DECODE, "old"), ("d2", Role.DECODE, "old"), ("d3", Role.DECODE, "new"),
+        ("d4", Role.DECODE, "new"),
+    )  # fmt: skip
+    directory.health.busy("d2")
+    assert heads(roster, revision="old") == [["d1"]]
+    assert heads(roster, "d1", revision="old") == [["d2"]]
+    assert heads(roster, "d1", "d2", revision="old") == [["d1"]]
+    directory.health.draining("d1")
+    assert heads(roster, "d1", "d2", revision="old") == [["d2"]]

@@ -24,6 +24,44 @@ def token(text: str, space: str = "") -> bytes:
 
 
 @given(
+    texts=st.lists(st.text(min_size=1) | st.just("\n: argosy 5\n"), min_size=1, max_size=5),
+    cuts=st.lists(st.integers(0, 500), max_size=8),
+)
+def test_ids_are_taken_out_of_any_cut_of_the_bytes(texts, cuts):
+    tokens = [token(t) for t in texts]
+    named = [b": argosy %d,7\n" % i + event for i, event in enumerate(tokens)]
+    stream = b"".join(named) + b": argosy 2 end\n" + event(b"{}") + event(b"[DONE]")
+    edges = sorted({0, *(min(c, len(stream)) for c in cuts), len(stream)})
+    seen = []
+    scan = StreamScan(hide_usage=False, on_ids=lambda ids, end: seen.append((ids, end)))
+    passed = b"".join(scan.feed(stream[a:b]) for a, b in itertools.pairwise(edges))
+    assert passed == b"".join(tokens) + event(b"{}") + event(b"[DONE]")
+    assert seen == [*((b"%d,7" % i, False) for i in range(len(texts))), (b"2", True)]
+    assert scan.done
+
+
+def test_ids_of_an_event_that_is_not_whole_are_not_taken():
+    seen = []
+    scan = StreamScan(hide_usage=False, on_ids=lambda ids, _: seen.append(ids))
+    assert scan.feed(b": argosy 5\n" + token("a") + b": argosy 6\ndata: {") == token("a")
+    assert seen == [b"5"]
+    scan.goes_on()
+    assert scan.feed(b": argosy 6\n" + token("b")) == token("b")
+    assert seen == [b"5", b"6"]
+
+
+@pytest.mark.parametrize("before", [b"", token("a")])
+def test_an_error_event_is_held_with_all_that_follows(before):
+    error = event(b'{"error": {"message": "boom"}}')
+    scan = StreamScan(hide_usage=False, holds_error=True)
+    assert scan.feed(before + error + event(b"[DONE]")) == before
+    assert scan.held_error == error + event(b"[DONE]")
+    assert (scan.error, scan.done) == (True, False)
+    scan.goes_on()
+    assert (scan.error, scan.held_error) == (False, b"")
+
+
+@given(
     texts=st.lists(st.text(min_size=1), min_size=1, max_size=5),
     cuts=st.lists(st.integers(0, 500), max_size=8),
     hide=st.booleans(),

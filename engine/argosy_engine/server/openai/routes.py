@@ -39,6 +39,7 @@ from argosy_engine.server.openai.errors import ApiError, draining_error, refused
 from argosy_engine.server.openai.fragments import DONE, Fragments, error_event
 from argosy_engine.server.openai.parse import Parsed, parse_body, parse_chat, parse_completion
 from argosy_engine.server.openai.resume import (
+    IDS_HEADER,
     RESUMED_HEADER,
     Asked,
     Sent,
@@ -390,6 +391,8 @@ class _Answer:
         if length is not None:
             headers.append((b"content-length", str(length).encode()))
         named = {"x-request-id": self._public_id, **self._prefills()}
+        if self._job.asked.token_ids and self._parsed.stream:
+            named[IDS_HEADER] = "1"
         if self._job.sent is not None:
             named[RESUMED_HEADER] = str(len(self._job.sent.token_ids))
         if length is not None:

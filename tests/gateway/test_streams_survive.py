@@ -1,0 +1,109 @@
+"""Streams of real engine processes whose engine dies: each goes on elsewhere, with its own text."""
+
+import asyncio
+import json
+import signal
+
+import httpx
+import pytest
+
+from tests.engine.processes import SimEngine, sim_engines
+from tests.gateway.engines import Front, endpoint_of, front
+
+pytestmark = pytest.mark.slow
+
+TOKENS = 120
+"""At about 20 ms each."""
+ROLES = {"together": ("colocated",) * 2, "apart": ("prefill", "decode", "decode")}
+
+
+@pytest.fixture(params=ROLES)
+def engines(request):
+    with sim_engines(*ROLES[request.param]) as started:
+        yield started
+
+
+def ask(number: int, *, chat: bool = False, tokens: int = TOKENS) -> tuple[str, dict]:
+    words = f"prompt {number} has some words"
+    options = {"model": "m", "max_tokens": tokens, "stream": True}
+    if chat:
+        messages = [{"role": "user", "content": words}]
+        return "/v1/chat/completions", {**options, "messages": messages}
+    return "/v1/completions", {**options, "prompt": words}
+
+
+class Reader:
+    """One client's stream."""
+
+    def __init__(self, f: Front, number: int, **options) -> None:
+        self._url = f.url
+        self.path, self.body = ask(number, chat=number % 2 == 1, **options)
+        self.body["stream_options"] = {"include_usage": True}
+        self.chunks: list[dict] = []
+        self.done = False
+        self.lines: list[str] = []
+
+    async def read(self) -> None:
+        async with (
+            httpx.AsyncClient(timeout=60, verify=False) as web,
+            web.stream("POST", self._url + self.path, json=self.body) as answer,
+        ):
+            assert answer.status_code == 200
+            async for line in answer.aiter_lines():
+                if line:
+                    self.lines.append(line)
+                if line == "data: [DONE]":
+                    self.done = True
+                elif line.startswith("data: "):
+                    self.chunks.append(json.loads(line.removeprefix("data: ")))
+
+    @property
+    def text(self) -> str:
+        choices = [chunk["choices"][0] for chunk in self.chunks if chunk.get("choices")]
+        return "".join(c["text"] if "text" in c else c["delta"].get("content", "") for c in choices)
+
+    def check_whole(self, text: str) -> None:
+        """The stream is one, and has that text."""
+        assert self.done
+        assert [line for line in self.lines if not line.startswith("data: ")] == []
+        assert self.text == text
+        assert len({(c["id"], c["created"]) for c in self.chunks}) == 1
+        reasons = [c["choices"][0]["finish_reason"] for c in self.chunks if c["choices"]]
+        assert [reason for reason in reasons if reason] == ["length"]
+        roles = [c for c in self.chunks if c["choices"] and "role" in str(c["choices"][0])]
+        assert len(roles) == ("chat" in self.path)
+        usage = self.chunks[-1]["usage"]
+        assert usage["completion_tokens"] == self.body["max_tokens"]
+
+
+async def whole_texts(f: Front, count: int, **options) -> list[str]:
+    """The texts of undisturbed streams."""
+    readers = [Reader(f, number, **options) for number in range(count)]
+    await asyncio.gather(*(reader.read() for reader in readers))
+    for reader in readers:
+        assert reader.done
+    return [reader.text for reader in readers]
+
+
+async def test_no_stream_ends_with_the_engine_that_is_killed(engines):
+    count = 20
+    heads = [e for e in engines if e.role != "prefill"]
+    async with front() as f:
+        f.fleet.directory.replace(map(endpoint_of, engines))
+        texts = await whole_texts(f, count)
+        readers = [Reader(f, number) for number in range(count)]
+        reading = asyncio.gather(*(reader.read() for reader in readers))
+        await f.until(lambda: min(len(r.chunks) for r in readers) > 20, timeout_s=30)
+        kill(heads[0])
+        await reading
+        for reader, text in zip(readers, texts, strict=True):
+            reader.check_whole(text)
+        await f.settled()
+        resumed = f.count("argosy_gateway_resumed_total", reason="closed")
+        assert 0 < resumed < count
+        assert f.count("argosy_requests_completed_total", result="failed") == 0
+
+
+def kill(engine: SimEngine) -> None:
+    engine.process.send_signal(signal.SIGKILL)
+    engine.process.wait()
