@@ -80,7 +80,7 @@ class Roster:
             if only_healthy and rank != HEALTHY:
                 return []
             if untried := _only(heads, lambda pod: pod.uid not in tried):
-                return self._grouped(self._without_failures(untried))
+                return self._grouped(self._without_failures(untried) if tried else untried)
         if only_healthy:
             return []
         return self._grouped(
