@@ -27,6 +27,12 @@ REFUSED: dict[str, tuple[dict[str, Any], str, str]] = {
         "bad",
         "set slo, or leave",
     ),
+    "a queue by deadline without an SLO": (
+        {"routing": {"queue": "deadline"}},
+        "bad",
+        "set slo, or write queue: none",
+    ),
+    "a queue that does not exist": ({"routing": {"queue": "lifo"}}, "bad", "deadline"),
     "SLO of zero": (_slo(ttft="0s"), "bad", "duration of more than 0"),
     "SLO without unit": (_slo(tpot="40"), "bad", "write 200ms or 2s"),
     "attainment of 100%": (_slo(attainment="100%"), "bad", "such as 90%"),

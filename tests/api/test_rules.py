@@ -55,7 +55,11 @@ specs = st.fixed_dictionaries(
         ),
         "metrics": some(scrapeInterval=spans, rateWindow=spans),
         "drain": some(timeout=spans),
-        "routing": some(queueTimeout=spans, shedTtftPercent=mostly(100, bad=[0])),
+        "routing": some(
+            queueTimeout=spans,
+            shedTtftPercent=mostly(100, bad=[0]),
+            queue=mostly("none", "deadline", bad=["lifo"]),
+        ),
     },
 )
 names = mostly("chat-7b", "a" * 40, "a", bad=["a" * 41, "", "7b", "a.b", "a-", "-a", "A"])

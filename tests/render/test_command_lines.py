@@ -26,6 +26,7 @@ EVERYTHING = fleet(
         "maxQueue": 77,
         "queueTimeout": "2500ms",
         "shedTtftPercent": 150,
+        "queue": "deadline",
     },
     drain={"timeout": "2m"},
 )
@@ -78,12 +79,19 @@ def test_the_gateway_understands_every_field_of_the_spec():
     assert (config.fleet, config.namespace, config.served_name) == ("chat", "prod", "org/model-7b")
     assert (config.strategy, config.max_queue) == ("roundRobin", 77)
     assert (config.queue_timeout_s, config.shed_ttft_factor) == (2.5, 1.5)
+    assert (config.queue, config.engine_places) == ("deadline", 64)
     assert config.limits.body_bytes == 20_000_000
     assert config.drain_timeout_s == 120
     assert config.slo is not None
     assert (config.slo.ttft_s, config.slo.tpot_s) == (2.0, 0.05)
     rendered = (names.GATEWAY_PORT, names.GATEWAY_ADMIN_PORT)
     assert (config.port, config.admin_port) == rendered
+
+
+def test_a_gateway_without_a_queue_gets_no_flag_about_one():
+    rendered = words(gateway.objects(fleet(engine={"maxNumSeqs": 64}), IMAGES)[-1])
+    assert not {"--queue", "--engine-max-num-seqs"} & set(rendered)
+    assert parse_gateway(rendered[1:]).queue == "none"
 
 
 def test_the_largest_body_is_the_same_for_gateway_and_engine_where_the_spec_says_nothing():

@@ -12,11 +12,13 @@ from argosy_operator.core.scaling.estimate.demand import (
     score,
 )
 from argosy_operator.core.scaling.goals import Windows
-from argosy_operator.core.scaling.observe import Idle, Signal, Value
+from argosy_operator.core.scaling.observe import Idle, Signal, Unknown, Value
 from argosy_operator.core.scaling.signals.samples import (
     ENOUGH_TRANSFERS,
+    OUTSTANDING,
     RECEIVED,
     TRANSFERS,
+    WAITING,
     Round,
     Series,
     arrival_bins,
@@ -82,3 +84,34 @@ def test_the_first_transfers_are_too_few_for_a_mean() -> None:
 
 def test_enough_transfers_are_those_whose_standard_error_is_a_quarter_of_their_mean() -> None:
     assert ENOUGH_TRANSFERS**-0.5 == 0.25
+
+
+def outstanding(role: str, *gateways: float, at: float = 1000.0, engine: bool = True) -> Signal:
+    """Outstanding prompt tokens of a role whose engine has 100, with so many in each gateway."""
+    series = [
+        Series(WAITING, {"role": "gateway", "pod": f"gateway-{i}"}, ((at, waiting),))
+        for i, waiting in enumerate(gateways)
+    ]
+    if engine:
+        labels = {"role": role, "pod": f"{role}-0"}
+        series.append(Series(OUTSTANDING, labels, ((1000.0, 100.0),)))
+    taken = assemble(Round(1000.0, tuple(series), 1, 1), Windows())
+    return next(r for r in taken.roles if r.role == role).outstanding_prompt_tokens
+
+
+def test_prompts_that_wait_in_gateways_count_as_those_in_the_engines() -> None:
+    assert outstanding("prefill", 30.0, 5.0) == Value(135.0, 1000.0)
+    assert outstanding("colocated", 30.0) == Value(130.0, 1000.0)
+    assert outstanding("decode", 30.0) == Value(100.0, 1000.0)
+
+
+def test_a_gateway_that_reports_no_waiting_prompts_changes_nothing() -> None:
+    """One of an older version, or one that is gone."""
+    assert outstanding("prefill") == Value(100.0, 1000.0)
+    assert outstanding("prefill", 30.0, at=1000.0 - Windows().fresh_s) == Value(130.0, 1000.0)
+    assert outstanding("prefill", 30.0, at=999.0 - Windows().fresh_s) == Value(100.0, 1000.0)
+
+
+def test_waiting_prompts_say_nothing_about_engines_that_are_not_known() -> None:
+    assert isinstance(outstanding("prefill", 30.0, engine=False), Unknown)
+    assert isinstance(outstanding("prefill", float("nan")), Unknown)

@@ -197,6 +197,12 @@ def _flags(fleet: ServingDeployment, drain_s: int) -> list[str]:
         "--max-body-bytes": spec.engine.max_body_bytes,
         "--drain-timeout-s": drain_s,
     }
+    if spec.routing.queue != "none":
+        # Only then: a flag more would replace the gateways of fleets that do not ask for it.
+        flags |= {
+            "--queue": spec.routing.queue,
+            "--engine-max-num-seqs": spec.engine.max_num_seqs,
+        }
     if spec.slo is not None:
         flags |= {
             "--slo-ttft-ms": round(spec.slo.ttft.target.ms),

@@ -95,7 +95,7 @@ class RoleMetrics:
     running: Signal = NOT_ASKED
     """Sequences in flight."""
     outstanding_prompt_tokens: Signal = NOT_ASKED
-    """Prompt tokens that are queued or being prefilled."""
+    """Prompt tokens that are queued, in engines or gateways, or being prefilled."""
     kv_capacity_tokens: Signal = NOT_ASKED
     """KV tokens of one replica: the smallest of the reporting pods."""
 

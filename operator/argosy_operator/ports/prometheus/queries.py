@@ -23,6 +23,7 @@ GATEWAY_SERIES = (
     samples.PROMPTS_SQUARED,
     f"{samples.OUTPUTS}_sum",
     f"{samples.OUTPUTS}_count",
+    samples.WAITING,
 )
 TRANSFER_SERIES = (f"{samples.TRANSFERS}_sum", f"{samples.TRANSFERS}_count")
 """Engines report them; they are averaged over the gateways' long span."""

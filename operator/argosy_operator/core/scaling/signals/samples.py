@@ -35,6 +35,7 @@ PROMPTS = "argosy_gateway_prompt_tokens"
 PROMPTS_SQUARED = "argosy_gateway_prompt_tokens_squared_total"
 OUTPUTS = "argosy_gateway_output_tokens"
 TRANSFERS = "argosy_kv_transfer_seconds"
+WAITING = "argosy_gateway_waiting_prompt_tokens"
 TTFT = "argosy_gateway_ttft_seconds"
 TPOT = "argosy_gateway_tpot_seconds"
 STEP_COUNTERS = {
@@ -181,6 +182,7 @@ def assemble(taken: Round, windows: Windows, pods: frozenset[str] | None = None)
         silent_gateways=silent,
         roles=tuple(_role(r, by_name, broken, windows, taken.at, pods) for r in ROLES),
     )
+    metrics = _with_waiting(metrics, by_name, broken, windows)
     metrics = _with_attainment(metrics, by_name, taken.at - windows.attainment_s)
     return _without_broken(metrics, broken)
 
@@ -283,6 +285,35 @@ def _ratio(
 def _moment(by_name: dict[str, list[Series]], start: float) -> Signal:
     """Mean of the squared lengths of prompts, E[L²]."""
     return _ratio(by_name.get(PROMPTS_SQUARED, []), by_name.get(f"{PROMPTS}_count", []), start)
+
+
+def _with_waiting(
+    metrics: FleetMetrics,
+    by_name: dict[str, list[Series]],
+    broken: Collection[str],
+    windows: Windows,
+) -> FleetMetrics:
+    """The metrics with the prompts that wait in gateways counted as those that wait in engines.
+
+    Gateways of older versions do not report them: what waits there is in the engines.
+    """
+    fresh = [
+        one.samples[-1][1]
+        for one in by_name.get(WAITING, [])
+        if metrics.at - one.samples[-1][0] <= windows.fresh_s
+    ]
+
+    def with_both(role: RoleMetrics) -> RoleMetrics:
+        outstanding = role.outstanding_prompt_tokens
+        if role.role == "decode" or not isinstance(outstanding, Value):
+            return role
+        if WAITING in broken:
+            unknown = Unknown(f"NotANumber: {WAITING} is NaN, infinite or negative")
+            return replace(role, outstanding_prompt_tokens=unknown)
+        both = replace(outstanding, value=outstanding.value + sum(fresh))
+        return replace(role, outstanding_prompt_tokens=both)
+
+    return replace(metrics, roles=tuple(map(with_both, metrics.roles)))
 
 
 def _with_attainment(
