@@ -80,6 +80,7 @@ _POSITIVE = (
     "slo_tpot_ms",
     "lease_s",
     "kv_timeout_s",
+    "kv_min_bytes_per_s",
     "queue_timeout_s",
     "max_queue",
     "max_body_bytes",
@@ -115,7 +116,8 @@ def _parser() -> argparse.ArgumentParser:
     option("--slo-ttft-ms", type=float, help="TTFT limit of the SLO, for the histogram")
     option("--slo-tpot-ms", type=float, help="TPOT limit of the SLO, for the histograms")
     option("--lease-s", type=float, default=30.0, help="how long prefill holds KV for a peer")
-    option("--kv-timeout-s", type=float, default=60.0, help="longest pull of KV")
+    option("--kv-timeout-s", type=float, default=60.0, help="longest wait of a pull for progress")
+    option("--kv-min-bytes-per-s", type=float, default=8e6, help="slower KV is given up")
     option(
         "--kv-on-failure",
         default="recompute",

@@ -69,7 +69,10 @@ class EngineConfig:
     """How long a prefill engine holds KV that its peer neither pulls nor renews."""
 
     kv_timeout_s: float = 60.0
-    """From the start of a pull to its end, all candidates together."""
+    """How long a pull may show no progress before READY, all candidates together."""
+
+    kv_min_bytes_per_s: float = 8e6
+    """KV that moves slower, on average over one range of blocks, is given up."""
 
     kv_on_failure: OnKvFailure = "recompute"
 

@@ -4,12 +4,15 @@
     ├── LoadError             the engine cannot start; ends the process with a message
     ├── PoolExhaustedError    more KV blocks were asked for than the pool has
     ├── LeaseGoneError        a lease expired, was released, or never existed
+    ├── LeaseTakenError       the same request and attempt has a lease already
     ├── ClientGoneError       the client closed its connection; no answer is possible
     ├── ChatTemplateError     the messages of a chat do not fit the model's template
     ├── ApiError              an OpenAI error answer (server.openai.errors)
     ├── FileError             a mounted file cannot be used (trust.mounted_file)
     ├── WireError             bytes on the KV connection break the protocol (transfer.wire)
-    └── PullError             one attempt to pull KV from a peer failed (transfer.puller)
+    ├── RefusedError          the peer sent REFUSED (transfer.fetch)
+    ├── NotReadyError         blocks were asked for that are not computed (transfer.sending)
+    └── PullError             one attempt to pull KV from a peer failed (transfer.asking)
 
 Errors that carry values of a higher layer are defined there; the tree names the module.
 """
@@ -21,6 +24,7 @@ __all__ = [
     "ClientGoneError",
     "EngineError",
     "LeaseGoneError",
+    "LeaseTakenError",
     "LoadError",
     "LoadReason",
     "PoolExhaustedError",
@@ -54,6 +58,10 @@ class LeaseGoneError(EngineError):
 
     The blocks may hold other text by now: do not send them.
     """
+
+
+class LeaseTakenError(EngineError):
+    """A prompt of this request and attempt is queued, computed or held already."""
 
 
 class ClientGoneError(EngineError):

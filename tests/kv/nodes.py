@@ -46,22 +46,20 @@ class TextRunner(SimRunner):
     def __init__(self, preset: str, config: EngineConfig) -> None:
         super().__init__(preset, QUICK, config)
         self._layout = replace(self._layout, wire_block_bytes=4 * BLOCK)
-        self.memory = [bytes(4 * BLOCK)] * (self._layout.num_blocks + 1)
+        self.memory = [bytearray(4 * BLOCK) for _ in range(self._layout.num_blocks + 1)]
 
     def execute(self, plan):
         for chunk in plan.chunks:
             for index in range(chunk.start // BLOCK, -(-(chunk.start + chunk.count) // BLOCK)):
                 ids = chunk.tokens[index * BLOCK : (index + 1) * BLOCK]
                 data = struct.pack(f"{len(ids)}I", *ids)
-                self.memory[chunk.block_table[index]] = data.ljust(4 * BLOCK, b"\0")
+                self.memory[chunk.block_table[index]][:] = data.ljust(4 * BLOCK, b"\0")
         return super().execute(plan)
 
-    def read_blocks(self, block_ids):
-        return memoryview(b"".join(self.memory[block] for block in block_ids))
+    def outgoing(self, block_ids):
+        return [memoryview(self.memory[block]) for block in block_ids]
 
-    def write_blocks(self, block_ids, data):
-        for index, block in enumerate(block_ids):
-            self.memory[block] = bytes(data[index * 4 * BLOCK : (index + 1) * 4 * BLOCK])
+    incoming = outgoing
 
 
 class Client:

@@ -1,10 +1,12 @@
-"""Peers that do what an engine would not: engines that go step by step or lie, a bad network."""
+"""Peers that do what an engine would not: engines that go step by step, or lie."""
 
 import asyncio
 import contextlib
 from collections.abc import AsyncIterator
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
+
+import xxhash
 
 from argosy_engine.core.sampling import SamplingParams
 from argosy_engine.transfer.wire import (
@@ -14,8 +16,13 @@ from argosy_engine.transfer.wire import (
     decode_control,
     decode_header,
     encode_control,
+    encode_run_head,
     encode_tokens,
 )
+
+TICKET = "0123456789abcdef0123456789abcdef"
+ADMITTED = (Kind.ADMITTED, {"ticket": TICKET, "engine_epoch": "e"})
+OPEN = encode_control(Kind.OPEN, {"credential": "", "pod_uid": ""})
 
 
 async def read_frame(reader: asyncio.StreamReader) -> tuple[Frame, bytes]:
@@ -33,12 +40,19 @@ async def send_control(writer: asyncio.StreamWriter, kind: Kind, payload: dict[s
     await writer.drain()
 
 
+def kv_frame(first: int, count: int, data: bytes) -> bytes:
+    """Whole and undamaged."""
+    header, head = encode_run_head(first, count, len(data))
+    return header + head + data + xxhash.xxh3_64(head + data).digest()
+
+
 def hello(n_tokens: int, fingerprint: str, **more: object) -> dict[str, Any]:
     """What PREFILL says."""
     return {
         "request_id": "r",
         "attempt": 1,
         "fingerprint": fingerprint,
+        "tp": 1,
         "n_tokens": n_tokens,
         "sampling": SamplingParams(max_tokens=4, temperature=0.0).to_json(),
         "lease_s": 30.0,
@@ -46,68 +60,139 @@ def hello(n_tokens: int, fingerprint: str, **more: object) -> dict[str, Any]:
     }
 
 
+def ready_for(job: dict[str, Any], blocks: int, **more: object) -> tuple[Kind, dict[str, Any]]:
+    """A READY that fits a PREFILL."""
+    said = {
+        "request_id": job["request_id"],
+        "attempt": job["attempt"],
+        "engine_epoch": "e",
+        "fingerprint": job["fingerprint"],
+        "dtype": "",
+        "first_token": 5,
+        "n_tokens": job["n_tokens"],
+        "n_blocks": blocks,
+        "pod": "p",
+        **more,
+    }
+    return Kind.READY, said
+
+
 class Puller:
-    """Decode's end of one connection, one frame at a time."""
+    """Decode's end of one handover, one frame at a time."""
 
     def __init__(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         self.reader, self.writer = reader, writer
-        self.lease: list[object] = []
-        self.waits = 0
+        self.ticket, self.epoch = TICKET, "none"
+        self.n_blocks = 0
+        self.waits: list[dict[str, Any]] = []
+        self._opened: list[asyncio.StreamWriter] = []
 
     async def prefill(
         self, prompt: list[int], fingerprint: str, **more: object
     ) -> tuple[Kind, dict]:
-        """PREFILL up to READY or REFUSED."""
+        """OPEN and PREFILL up to READY or REFUSED."""
         said = hello(len(prompt), fingerprint, **more)
+        self.writer.write(OPEN)
         await send_control(self.writer, Kind.PREFILL, said)
         self.writer.write(encode_tokens(prompt))
-        kind, payload = Kind.ACCEPTED, {}
-        while kind in (Kind.ACCEPTED, Kind.WAIT):
+        return await self.answer()
+
+    async def answer(self) -> tuple[Kind, dict]:
+        """READY or REFUSED."""
+        while True:
             kind, payload = await read_control(self.reader)
-            self.waits += kind is Kind.WAIT
-        self.lease = payload.get("lease", [])
-        return kind, payload
+            if kind is Kind.WAIT:
+                self.waits.append(payload)
+            elif kind is Kind.ADMITTED:
+                self.ticket, self.epoch = payload["ticket"], payload["engine_epoch"]
+            else:
+                self.n_blocks = payload.get("n_blocks", 0)
+                return kind, payload
 
     async def tell(self, kind: Kind, **payload: object) -> None:
-        await send_control(self.writer, kind, {"lease": self.lease, **payload})
+        await send_control(self.writer, kind, payload)
 
-    async def pull(self) -> tuple[Kind, dict]:
-        """PULL, then the control frame that comes after the KV."""
-        await self.tell(Kind.PULL, from_token=0)
+    async def open_data(self) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
+        """A connection for KV to the same engine."""
+        host, port = self.writer.get_extra_info("peername")[:2]
+        reader, writer = await asyncio.open_connection(host, port)
+        self._opened.append(writer)
+        writer.write(OPEN)
+        return reader, writer
+
+    async def ask_for(
+        self, writer: asyncio.StreamWriter, first: int, count: int, **more: object
+    ) -> None:
+        said = {"ticket": self.ticket, "engine_epoch": self.epoch, "first_block": first,
+                "n_blocks": count, **more}  # fmt: skip
+        await send_control(writer, Kind.PULL, said)
+
+    async def pull(
+        self, first: int = 0, count: int | None = None, **more: object
+    ) -> tuple[Kind, dict]:
+        """PULL on a new connection, then the control frame that comes after the KV."""
+        reader, writer = await self.open_data()
+        await self.ask_for(writer, first, self.n_blocks if count is None else count, **more)
         while True:
-            frame, payload = await read_frame(self.reader)
+            frame, payload = await read_frame(reader)
             if frame.kind is not Kind.KV:
                 return frame.kind, decode_control(payload)
+
+    def close(self) -> None:
+        for writer in (self.writer, *self._opened):
+            writer.close()
 
 
 @contextlib.asynccontextmanager
 async def puller(address: str) -> AsyncIterator[Puller]:
     host, _, port = address.rpartition(":")
     reader, writer = await asyncio.open_connection(host, int(port))
+    peer = Puller(reader, writer)
     try:
-        yield Puller(reader, writer)
+        yield peer
     finally:
-        writer.close()
+        peer.close()
 
 
 @dataclass
 class Liar:
     address: str = ""
     asked: int = 0  # connections on which it read a prompt
+    pulls: list[dict[str, Any]] = field(default_factory=list)
+
+
+CLOSE = b""
+"""A liar closes its connection here."""
+Words = tuple[Kind, dict[str, Any]] | bytes
 
 
 @contextlib.asynccontextmanager
-async def liar(*frames: tuple[Kind, dict[str, Any]] | bytes) -> AsyncIterator[Liar]:
-    """A prefill engine that reads a prompt, answers with these frames and is silent after them."""
+async def liar(*frames: Words, kv: tuple[Words, ...] = ()) -> AsyncIterator[Liar]:
+    """A prefill engine that reads a prompt, answers with `frames` and is silent after them.
+
+    A READY that a function makes from the PREFILL is true about the prompt. A connection for KV
+    gets `kv` after its first PULL.
+    """
     leaving = asyncio.Event()
     it = Liar()
+    writers: set[asyncio.StreamWriter] = set()
 
     async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        writers.add(writer)
         with contextlib.suppress(OSError, EOFError):
-            for _ in ("PREFILL", "TOKENS"):
-                await read_frame(reader)
-            it.asked += 1
-            for frame in frames:
+            await read_frame(reader)  # OPEN
+            kind, said = await read_control(reader)
+            if kind is Kind.PREFILL:
+                await read_frame(reader)  # TOKENS
+                it.asked += 1
+            else:
+                it.pulls.append(said)
+            for frame in frames if kind is Kind.PREFILL else kv:
+                if frame == CLOSE:
+                    writer.close()
+                    return
+                if callable(frame):
+                    frame = frame(said)
                 writer.write(frame if isinstance(frame, bytes) else encode_control(*frame))
             await writer.drain()
             await leaving.wait()
@@ -120,46 +205,5 @@ async def liar(*frames: tuple[Kind, dict[str, Any]] | bytes) -> AsyncIterator[Li
     finally:
         leaving.set()
         server.close()
-
-
-@contextlib.asynccontextmanager
-async def bad_network(
-    address: str, *, cut_after: int | None = None, flip_at: int | None = None
-) -> AsyncIterator[str]:
-    """An address in front of `address`; what flows back is cut, or one of its bytes damaged."""
-    host, _, port = address.rpartition(":")
-
-    async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        far_reader, far_writer = await asyncio.open_connection(host, int(port))
-        forward = asyncio.create_task(_pipe(reader, far_writer, None, None))
-        await _pipe(far_reader, writer, cut_after, flip_at)
-        writer.transport.abort()
-        far_writer.transport.abort()
-        await forward
-
-    server = await asyncio.start_server(serve, "127.0.0.1", 0)
-    try:
-        yield f"127.0.0.1:{server.sockets[0].getsockname()[1]}"
-    finally:
-        server.close()
-
-
-async def _pipe(
-    reader: asyncio.StreamReader,
-    writer: asyncio.StreamWriter,
-    cut_after: int | None,
-    flip_at: int | None,
-) -> None:
-    passed = 0
-    with contextlib.suppress(OSError):
-        while data := bytearray(await reader.read(1 << 16)):
-            if flip_at is not None and passed <= flip_at < passed + len(data):
-                data[flip_at - passed] ^= 0xFF
-            if cut_after is not None and passed + len(data) > cut_after:
-                writer.write(bytes(data[: cut_after - passed]))
-                await writer.drain()
-                return
-            passed += len(data)
-            writer.write(bytes(data))
-            await writer.drain()
-        writer.close()
+        for writer in writers:
+            writer.transport.abort()

@@ -13,7 +13,16 @@ from argosy_engine.transfer import prefill_server, wire
 from argosy_engine.transfer.messages import decode_message
 from argosy_engine.transfer.wire import Kind
 from tests.kv.nodes import BLOCK, node, until
-from tests.kv.peers import hello, liar, puller, read_control
+from tests.kv.peers import (
+    ADMITTED,
+    OPEN,
+    TICKET,
+    hello,
+    liar,
+    puller,
+    read_control,
+    ready_for,
+)
 
 PROMPT = list(range(100, 100 + 40 * BLOCK + 5))
 IDS = itertools.count()
@@ -56,12 +65,10 @@ async def assert_others_are_served(engine) -> None:
         assert (await peer.pull())[0] is Kind.DONE
 
 
-async def refusal(engine, sent: bytes) -> dict:
+async def refusal(engine, sent: bytes, opening: bytes = OPEN) -> dict:
     async with puller(engine.address) as peer:
-        peer.writer.write(sent)
-        kind, payload = await asyncio.wait_for(read_control(peer.reader), 10)
-        if kind is Kind.ACCEPTED:
-            kind, payload = await asyncio.wait_for(read_control(peer.reader), 10)
+        peer.writer.write(opening + sent)
+        kind, payload = await asyncio.wait_for(peer.answer(), 10)
         assert kind is Kind.REFUSED
         return payload
 
@@ -96,6 +103,9 @@ async def refusal(engine, sent: bytes) -> dict:
         ("token_ids", [1, 2]),
         ("fingerprint", None),
         ("surprise", 1),
+        ("tp", 0),
+        ("tp", "1"),
+        ("lease", ["r", 1]),
     ],
 )
 async def test_a_prefill_with_a_wrong_field_is_refused_by_its_name(prefill, field, value):
@@ -114,17 +124,35 @@ async def test_a_prefill_with_a_wrong_field_is_refused_by_its_name(prefill, fiel
         (frame(Kind.PREFILL, b'{"a":' * 100_000), "not JSON"),
         (frame(Kind.PREFILL, b"9" * 10_000), "not JSON"),
         (frame(Kind.PREFILL, b"", length=(1 << 20) + 1), "limit"),
-        (frame(Kind.KV, b"", length=1 << 26), "begins with PREFILL"),
-        (frame(Kind.RELEASE, b"", length=1 << 20), "begins with PREFILL"),
-        (frame(Kind.TOKENS, b"", length=1 << 26), "begins with PREFILL"),
+        (frame(Kind.KV, b"", length=1 << 26), "where PREFILL or PULL was due"),
+        (frame(Kind.RELEASE, b"", length=1 << 20), "where PREFILL or PULL was due"),
+        (frame(Kind.TOKENS, b"", length=1 << 26), "where PREFILL or PULL was due"),
         (frame(77, b""), "unknown frame kind"),
         (frame(Kind.PREFILL, b"", magic=b"GET "), "does not speak"),
     ],
 )
-async def test_a_frame_that_is_no_prefill_is_refused_before_its_payload_is_awaited(
+async def test_a_frame_that_opens_no_handover_is_refused_before_its_payload_is_awaited(
     prefill, sent, why
 ):
     answer = await refusal(prefill, sent)
+    assert answer["reason"] == "protocol"
+    assert why in answer["message"]
+    await assert_others_are_served(prefill)
+
+
+@pytest.mark.parametrize(
+    ("sent", "why"),
+    [
+        (frame(Kind.PREFILL, b"", length=1 << 20), "begins with OPEN"),
+        (frame(Kind.PULL, b"{}"), "begins with OPEN"),
+        (frame(Kind.OPEN, b"", length=1 << 20), "at most 16384"),
+        (frame(Kind.OPEN, b"{}"), "credential is missing"),
+        (frame(Kind.OPEN, b'{"credential":5,"pod_uid":""}'), "credential must be a text"),
+        (frame(Kind.OPEN, b'{"credential":"","pod_uid":"a b"}'), "pod_uid must be of letters"),
+    ],
+)
+async def test_a_connection_that_does_not_say_who_calls_whom_is_refused(prefill, sent, why):
+    answer = await refusal(prefill, sent, opening=b"")
     assert answer["reason"] == "protocol"
     assert why in answer["message"]
     await assert_others_are_served(prefill)
@@ -157,27 +185,52 @@ async def test_a_prompt_longer_than_the_context_is_refused_before_its_tokens_are
 
 
 @pytest.mark.parametrize(
-    ("kind", "said", "reason"),
+    ("kind", "said"),
     [
-        (Kind.PULL, {"from_token": "0"}, "protocol"),
-        (Kind.PULL, {"from_token": -1}, "protocol"),
-        (Kind.PULL, {"from_token": 10**30}, "protocol"),
-        (Kind.PULL, {"from_token": 0, "lease": ["other", 1]}, "lease_gone"),
-        (Kind.RELEASE, {"lease": 5}, "protocol"),
-        (Kind.RENEW, {"lease": ["r"]}, "protocol"),
-        (Kind.PREFILL, {}, "protocol"),
+        (Kind.PULL, {"ticket": TICKET, "engine_epoch": "e", "first_block": 0, "n_blocks": 1}),
+        (Kind.RELEASE, {"lease": 5}),
+        (Kind.RENEW, {"lease_s": 1e9}),
+        (Kind.PREFILL, {}),
+        (Kind.OPEN, {"credential": "", "pod_uid": ""}),
     ],
 )
-async def test_a_wrong_word_about_a_lease_is_refused_and_ends_only_that_lease(
-    prefill, kind, said, reason
-):
+async def test_a_wrong_word_about_a_lease_is_refused_and_ends_only_that_lease(prefill, kind, said):
     async with puller(prefill.address) as peer:
         await peer.prefill(PROMPT, fingerprint(prefill), request_id=new_id())
         await peer.tell(kind, **said)
         got, payload = await read_control(peer.reader)
-        assert (got, payload["reason"]) == (Kind.REFUSED, reason)
+        assert (got, payload["reason"]) == (Kind.REFUSED, "protocol")
     await until(lambda: not prefill.loop.leases.active)
     await assert_others_are_served(prefill)
+
+
+@pytest.mark.parametrize(
+    ("said", "reason"),
+    [
+        ({"first_block": "0"}, "protocol"),
+        ({"first_block": -1}, "protocol"),
+        ({"n_blocks": 0}, "protocol"),
+        ({"n_blocks": 10**30}, "protocol"),
+        ({"ticket": 5}, "protocol"),
+        ({"ticket": TICKET[:-1]}, "protocol"),
+        ({"from_token": 0}, "protocol"),
+        ({"n_blocks": 42}, "not_ready"),
+        ({"first_block": 41}, "not_ready"),
+        ({"first_block": (1 << 32) - 1, "n_blocks": (1 << 32) - 1}, "not_ready"),
+        ({"ticket": TICKET}, "lease_gone"),
+        ({"engine_epoch": "older"}, "lease_gone"),
+    ],
+)
+async def test_a_wrong_word_about_blocks_is_refused_and_the_lease_goes_on(prefill, said, reason):
+    await until(lambda: not prefill.loop.leases.active)
+    async with puller(prefill.address) as peer:
+        await peer.prefill(PROMPT, fingerprint(prefill), request_id=new_id())
+        kind, payload = await peer.pull(**{"first_block": 0, "n_blocks": 41, **said})
+        assert (kind, payload["reason"]) == (Kind.REFUSED, reason)
+        assert prefill.loop.leases.active == 1
+        assert (await peer.pull())[0] is Kind.DONE
+        await peer.tell(Kind.RELEASE)
+        await until(lambda: not prefill.loop.leases.active)
 
 
 async def test_a_frame_behind_a_lease_is_refused_by_its_size_before_it_is_awaited(prefill):
@@ -196,7 +249,7 @@ async def test_unfinished_frames_together_are_bounded_and_one_too_many_is_told_t
     try:
         for _ in range(32):
             _, writer = await asyncio.open_connection(*prefill.address.split(":"))
-            writer.write(head)
+            writer.write(OPEN + head)
             writers.append(writer)
         await until(lambda: prefill.kv._server._unfinished_bytes == 32 << 20)
         answer = await refusal(prefill, head)
@@ -215,54 +268,71 @@ async def test_one_connection_too_many_is_told_to_go_elsewhere(monkeypatch):
             (await asyncio.open_connection(*prefill.address.split(":")))[1] for _ in range(3)
         ]
         await until(lambda: prefill.kv._server._connections == 3)
-        assert (await refusal(prefill, b""))["reason"] == "busy"
+        assert (await refusal(prefill, b"", opening=b""))["reason"] == "busy"
         for writer in writers:
             writer.transport.abort()
         await until(lambda: not prefill.kv._server._connections)
         await assert_others_are_served(prefill)
 
 
-ACCEPTED = (Kind.ACCEPTED, {"engine_epoch": "e"})
-
-
 def ready(**more):
-    return (Kind.READY, {
-        "lease": ["r", 1], "engine_epoch": "e", "first_token": 5, "n_tokens": len(PROMPT),
-        "n_blocks": 41, "pod": "p", "timings": {"queue_s": 0.0, "prefill_s": 0.1}, **more,
-    })  # fmt: skip
+    return lambda said: ready_for(said, 41, **more)
 
 
 @pytest.mark.parametrize(
     "frames",
     [
-        (ACCEPTED, ready(first_token=10**9)),
-        (ACCEPTED, ready(first_token=32_000)),
-        (ACCEPTED, ready(first_token=-1)),
-        (ACCEPTED, ready(first_token="5")),
-        (ACCEPTED, ready(pod="p\r\nset-cookie: a")),
-        (ACCEPTED, ready(pod=7)),
-        (ACCEPTED, ready(lease="r")),
-        (ACCEPTED, ready(n_blocks=True)),
-        (ACCEPTED, ready(timings=[])),
-        (ACCEPTED, (Kind.DONE, {"n_blocks": 41})),
-        ((Kind.ACCEPTED, {"engine_epoch": 5}),),
+        (ADMITTED, ready(first_token=10**9)),
+        (ADMITTED, ready(first_token=32_000)),
+        (ADMITTED, ready(first_token=-1)),
+        (ADMITTED, ready(first_token="5")),
+        (ADMITTED, ready(pod="p\r\nset-cookie: a")),
+        (ADMITTED, ready(pod=7)),
+        (ADMITTED, ready(attempt="1")),
+        (ADMITTED, ready(n_blocks=True)),
+        (ADMITTED, ready(timings=[])),
+        (ADMITTED, (Kind.DONE, {"n_blocks": 41})),
+        (ADMITTED, (Kind.WAIT, {"step": 1, "n_ready": 42})),
+        (ADMITTED, (Kind.WAIT, {"step": -1, "n_ready": 0})),
+        (ready(),),
+        ((Kind.ADMITTED, {"ticket": TICKET, "engine_epoch": 5}),),
+        ((Kind.ADMITTED, {"ticket": "short", "engine_epoch": "e"}),),
+        ((Kind.REFUSED, {"reason": "a,b=c\r\n", "message": ""}),),
         ((Kind.REFUSED, {"reason": 5, "message": None}),),
         (frame(Kind.REFUSED, b"", length=1 << 20),),
-        (ACCEPTED, ready(), frame(Kind.KV, b"", length=1 << 26)),
-        (ACCEPTED, ready(), frame(Kind.KV, b"\0" * 12)),
-        (ACCEPTED, ready(), (Kind.DONE, {"n_blocks": "41"})),
     ],
 )
 async def test_a_lie_of_a_prefill_engine_costs_its_request_no_token_and_others_nothing(
     decode, frames
 ):
-    async with liar(*frames) as it:
+    await assert_deceived_in_vain(decode, liar(*frames))
+
+
+@pytest.mark.parametrize(
+    "kv",
+    [
+        (frame(Kind.KV, b"", length=1 << 26),),
+        (frame(Kind.KV, b"\0" * 12),),
+        (frame(Kind.REFUSED, b"", length=1 << 20),),
+        ((Kind.DONE, {"n_blocks": "41"}),),
+        ((Kind.DONE, {"n_blocks": 41}),),
+        (ADMITTED,),
+        (b"HTTP/1.1 400 Bad Request\r\n\r\n",),
+    ],
+)
+async def test_a_lie_about_the_kv_costs_its_request_no_token_and_others_nothing(decode, kv):
+    await assert_deceived_in_vain(decode, liar(ADMITTED, ready(), kv=kv))
+
+
+async def assert_deceived_in_vain(decode, peer) -> None:
+    async with peer as it:
         deceived, other = decode.ask(PROMPT, it.address), decode.ask(PROMPT[::-1], name="other")
         await until(lambda: deceived.end is not None and other.end is not None)
     assert (len(deceived.ids), deceived.end) == (3, "length")
     assert (len(other.ids), other.end) == (3, "length")
     assert decode.metric("argosy_kv_transfer_failures_total", cause="corrupt") == 1
     assert decode.metric("argosy_loop_errors_total") == 0
+    await until(lambda: not decode.scheduler.pool.used)
 
 
 JSON = st.recursive(
@@ -276,15 +346,16 @@ JSON = st.recursive(
     max_leaves=10,
 )
 VALID = [
+    (Kind.OPEN, {"credential": "a.b.c", "pod_uid": "0-1"}),
     (Kind.PREFILL, hello(len(PROMPT), "here")),
-    ready(),
-    ACCEPTED,
+    ready_for(hello(len(PROMPT), "here"), 41),
+    ADMITTED,
     (Kind.REFUSED, {"reason": "busy", "message": ""}),
-    (Kind.PULL, {"lease": ["r", 1], "from_token": 0}),
+    (Kind.PULL, {"ticket": TICKET, "engine_epoch": "e", "first_block": 0, "n_blocks": 1}),
     (Kind.DONE, {"n_blocks": 1}),
-    (Kind.RELEASE, {"lease": ["r", 1]}),
-    (Kind.RENEW, {"lease": ["r", 1]}),
-    (Kind.WAIT, {}),
+    (Kind.RELEASE, {}),
+    (Kind.RENEW, {}),
+    (Kind.WAIT, {"step": 0, "n_ready": 0}),
 ]
 
 

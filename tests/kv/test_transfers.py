@@ -4,24 +4,24 @@ A decode engine's puller meets a peer that sends exactly the frames of a row, ov
 The prompt has 4 blocks; block i of the prompt goes to block 11 + i of the pool.
 """
 
-import asyncio
-import contextlib
 import struct
-from zlib import crc32
 
 import pytest
+import xxhash
 
-from argosy_engine.core.handover.messages import PullDone, PullFailed, PullJob, PullReady
+from argosy_engine.config import EngineConfig
+from argosy_engine.core.handover.messages import PullAlive, PullDone, PullFailed, PullJob, PullReady
 from argosy_engine.core.sampling import SamplingParams
 from argosy_engine.ports.runner import KvLayout
 from argosy_engine.transfer.puller import Puller
 from argosy_engine.transfer.wire import Kind, encode_control
-from tests.kv.peers import read_control, read_frame
+from tests.kv.peers import ADMITTED, CLOSE, TICKET, liar
 
 SIZE, BYTES = 16, 8
 PROMPT = list(range(100, 100 + 3 * SIZE + 5))
 PLACES = (11, 12, 13, 14)
 WHOLE = {11: b"AAAAAAAA", 12: b"BBBBBBBB", 13: b"CCCCCCCC", 14: b"DDDDDDDD"}
+CONFIG = EngineConfig(model="sim:m", served_name="m", role="decode")
 
 
 class Memory:
@@ -30,68 +30,56 @@ class Memory:
     vocab_size = 1000
 
     def __init__(self):
-        self.blocks = {}
+        self.pool, self.landed_in = {}, []
 
     def kv_layout(self):
         return KvLayout(
-            fingerprint="f", block_size=SIZE, num_blocks=20, block_bytes=100, wire_block_bytes=BYTES
-        )
+            fingerprint="f", block_size=SIZE, num_blocks=20, block_bytes=100,
+            wire_block_bytes=BYTES, dtype="int8",
+        )  # fmt: skip
 
-    def write_blocks(self, block_ids, data):
-        for index, block in enumerate(block_ids):
-            self.blocks[block] = bytes(data[index * BYTES : (index + 1) * BYTES])
+    def incoming(self, block_ids):
+        self.pool.update((block, bytearray(BYTES)) for block in block_ids)
+        return [memoryview(self.pool[block]) for block in block_ids]
+
+    def landed(self, block_ids, views):
+        assert [bytes(view) for view in views] == [bytes(self.pool[b]) for b in block_ids]
+        self.landed_in += block_ids
+
+    @property
+    def verified(self):
+        return {block: bytes(self.pool[block]) for block in self.landed_in}
 
 
 def ready(**more):
     said = {
-        "lease": ["r", 1], "engine_epoch": "e", "first_token": 5, "n_tokens": len(PROMPT),
-        "n_blocks": 4, "pod": "p", "timings": {"queue_s": 0.0, "prefill_s": 0.1}, **more,
+        "request_id": "r", "attempt": 1, "engine_epoch": "e", "fingerprint": "f", "dtype": "int8",
+        "first_token": 5, "n_tokens": len(PROMPT), "n_blocks": 4, "pod": "p", **more,
     }  # fmt: skip
     return encode_control(Kind.READY, said)
 
 
-def kv(first, count, text, *, crc=None, length=None):
-    """A KV frame, by the document: head of 12 bytes, run head of 12, 8 bytes for each letter."""
-    data = b"".join(letter.encode() * BYTES for letter in text)
-    payload = struct.pack("!III", first, count, crc32(data) if crc is None else crc) + data
+def kv(first, count, text, *, digest=None, length=None):
+    """A KV frame, by the document: head of 12 bytes, run head of 8, 8 bytes a letter, XXH3."""
+    payload = struct.pack("!II", first, count) + b"".join(c.encode() * BYTES for c in text)
+    payload += xxhash.xxh3_64(payload).digest() if digest is None else digest
     size = len(payload) if length is None else length
-    return struct.pack("!4sBBHI", b"AGSY", 2, 6, 0, size) + payload
+    return struct.pack("!4sBBHI", b"AGSY", 3, 8, 0, size) + payload
 
 
-DONE = encode_control(Kind.DONE, {"n_blocks": 4})
-CLOSE = b""
-"""The peer closes its connection here."""
+def done(n_blocks=4):
+    return encode_control(Kind.DONE, {"n_blocks": n_blocks})
 
 
-@contextlib.asynccontextmanager
-async def peer(*frames, answer=None):
-    """A prefill engine; yields its address and what PULL asked for."""
-    leaving, asked = asyncio.Event(), []
+DONE = done()
 
-    async def serve(reader, writer):
-        with contextlib.suppress(OSError, EOFError):
-            for _ in ("PREFILL", "TOKENS"):
-                await read_frame(reader)
-            writer.write(encode_control(Kind.ACCEPTED, {"engine_epoch": "e"}) + (answer or ready()))
-            asked.append((await read_control(reader))[1])
-            for frame in frames:
-                writer.write(frame)
-                if frame == CLOSE:
-                    writer.close()
-                    return
-            await leaving.wait()
-        writer.transport.abort()
 
-    server = await asyncio.start_server(serve, "127.0.0.1", 0)
-    try:
-        yield f"127.0.0.1:{server.sockets[0].getsockname()[1]}", asked
-    finally:
-        leaving.set()
-        server.close()
+def peer(*frames, answer=None):
+    return liar(ADMITTED, answer or ready(), kv=frames)
 
 
 async def pulled(*candidates, have_tokens=0):
-    """What one pull writes and reports."""
+    """What one pull has verified and reports."""
     memory, events = Memory(), []
     job = PullJob(
         request_id="r",
@@ -103,8 +91,10 @@ async def pulled(*candidates, have_tokens=0):
         have_tokens=have_tokens,
         timeout_s=20.0,
     )
-    await Puller(memory, 30.0, events.append).pull(job)
-    return memory.blocks, events
+    puller = Puller(CONFIG, memory, events.append)
+    await puller.pull(job)
+    puller.close()
+    return memory.verified, [event for event in events if not isinstance(event, PullAlive)]
 
 
 @pytest.mark.parametrize(
@@ -116,13 +106,13 @@ async def pulled(*candidates, have_tokens=0):
     ],
 )
 async def test_a_whole_transfer_is_taken_and_each_block_lies_in_its_place(frames):
-    async with peer(*frames, DONE) as (address, asked):
-        written, (first, end) = await pulled(address)
+    async with peer(*frames, DONE) as it:
+        written, (first, end) = await pulled(it.address)
     assert written == WHOLE
     assert (first.first_token, first.prefill_pod) == (5, "p")
     assert isinstance(end, PullDone)
     assert (end.request_id, end.attempt, end.bytes_moved) == ("r", 1, 400)
-    assert asked == [{"lease": ["r", 1], "from_token": 0}]
+    assert it.pulls == [{"ticket": TICKET, "engine_epoch": "e", "first_block": 0, "n_blocks": 4}]
 
 
 @pytest.mark.parametrize(
@@ -144,9 +134,11 @@ async def test_a_whole_transfer_is_taken_and_each_block_lies_in_its_place(frames
         pytest.param(
             [kv(0, 3, "ABCX"), kv(3, 1, "D"), DONE], "corrupt", id="more bytes than blocks"
         ),
-        pytest.param([kv(0, 4, "ABCD", crc=1), DONE], "corrupt", id="damaged bytes"),
-        pytest.param([kv(0, 4, "ABCD", length=11), DONE], "corrupt", id="half of a run's head"),
+        pytest.param([kv(0, 4, "ABCD", digest=b"x" * 8), DONE], "corrupt", id="damaged bytes"),
+        pytest.param([kv(0, 4, "ABCD", length=15), DONE], "corrupt", id="no room for a digest"),
+        pytest.param([kv(0, 4, "ABCD", length=16), DONE], "corrupt", id="no room for a block"),
         pytest.param([kv(0, 2, "AB"), ready(), DONE], "corrupt", id="READY between the runs"),
+        pytest.param([kv(0, 4, "ABCD"), done(3)], "corrupt", id="DONE about fewer blocks"),
         pytest.param([kv(0, 2, "AB"), CLOSE], "broken", id="the connection ends between runs"),
         pytest.param([kv(0, 4, "ABCD")[:-1], CLOSE], "broken", id="the connection ends in a run"),
         pytest.param([kv(0, 4, "ABCD"), CLOSE], "broken", id="the connection ends before DONE"),
@@ -163,13 +155,13 @@ async def test_a_whole_transfer_is_taken_and_each_block_lies_in_its_place(frames
 async def test_a_short_or_disordered_transfer_is_refused_and_no_other_engine_is_asked(
     frames, cause
 ):
-    async with peer(*frames) as (address, _), peer(kv(0, 4, "ABCD"), DONE) as (second, asked):
-        written, (first, end) = await pulled(address, second)
+    async with peer(*frames) as it, peer(kv(0, 4, "ABCD"), DONE) as second:
+        written, (first, end) = await pulled(it.address, second.address)
     assert isinstance(first, PullReady)
     assert isinstance(end, PullFailed)
     assert (end.request_id, end.attempt, end.cause) == ("r", 1, cause)
     assert written.items() <= WHOLE.items()  # what came was in its place, if it was taken at all
-    assert asked == []
+    assert second.asked == 0
 
 
 @pytest.mark.parametrize(
@@ -180,26 +172,32 @@ async def test_a_short_or_disordered_transfer_is_refused_and_no_other_engine_is_
         pytest.param({"n_blocks": 3}, id="fewer blocks"),
         pytest.param({"n_blocks": 5}, id="more blocks"),
         pytest.param({"first_token": 1000}, id="a token that the model does not have"),
+        pytest.param({"request_id": "s"}, id="another request"),
+        pytest.param({"attempt": 2}, id="another attempt"),
+        pytest.param({"engine_epoch": "f"}, id="another start of the engine"),
+        pytest.param({"fingerprint": "g"}, id="another layout"),
+        pytest.param({"dtype": "int4"}, id="another type of number"),
     ],
 )
 async def test_an_answer_about_another_prompt_reaches_no_client_and_the_next_engine_is_asked(said):
     async with (
-        peer(kv(0, 4, "WXYZ"), DONE, answer=ready(**said)) as (address, _),
-        peer(kv(0, 4, "ABCD"), DONE, answer=ready(first_token=999)) as (second, _),
+        peer(kv(0, 4, "WXYZ"), DONE, answer=ready(**said)) as it,
+        peer(kv(0, 4, "ABCD"), DONE, answer=ready(first_token=999)) as second,
     ):
-        written, (first, end) = await pulled(address, second)
+        written, (first, end) = await pulled(it.address, second.address)
+    assert first.failed == ((it.address, "corrupt"),)
     assert (first.first_token, type(end)) == (999, PullDone)
     assert written == WHOLE
 
 
 async def test_blocks_that_are_here_are_neither_asked_for_nor_written():
-    async with peer(kv(2, 2, "CD"), DONE) as (address, asked):
-        written, (_, end) = await pulled(address, have_tokens=2 * SIZE)
-    assert asked == [{"lease": ["r", 1], "from_token": 32}]
+    async with peer(kv(2, 2, "CD"), done(2)) as it:
+        written, (_, end) = await pulled(it.address, have_tokens=2 * SIZE)
+    assert [(asked["first_block"], asked["n_blocks"]) for asked in it.pulls] == [(2, 2)]
     assert (written, end.bytes_moved) == ({13: b"CCCCCCCC", 14: b"DDDDDDDD"}, 200)
 
 
 async def test_a_peer_that_sends_blocks_that_are_here_is_refused():
-    async with peer(kv(0, 4, "ABCD"), DONE) as (address, _):
-        written, (_, end) = await pulled(address, have_tokens=2 * SIZE)
+    async with peer(kv(0, 4, "ABCD"), DONE) as it:
+        written, (_, end) = await pulled(it.address, have_tokens=2 * SIZE)
     assert (written, end.cause) == ({}, "corrupt")

@@ -1,4 +1,4 @@
-"""Frames of the KV protocol: round trips, and bytes from somebody who means harm."""
+"""Frames of the KV protocol: round trips, and bytes from an enemy."""
 
 import pytest
 from hypothesis import given
@@ -22,23 +22,31 @@ def test_a_control_frame_comes_back_as_it_was(kind, payload):
     assert wire.decode_control(data[wire.HEADER_BYTES :]) == payload
 
 
-@given(st.integers(0, 2**32 - 1), st.integers(0, 2**32 - 1), st.binary(max_size=200))
-def test_a_run_of_blocks_comes_back_as_it_was(first, count, blocks):
-    data = wire.encode_run(first, count, memoryview(blocks)) + blocks
-    frame = wire.decode_header(data[: wire.HEADER_BYTES])
-    assert frame.length == len(data) - wire.HEADER_BYTES
-    run = wire.decode_run(data[wire.HEADER_BYTES :])
-    assert (run.first, run.count, bytes(run.data)) == (first, count, blocks)
+@given(st.integers(0, 2**32 - 1), st.integers(0, 2**32 - 1), st.integers(0, 1000))
+def test_the_head_of_a_run_comes_back_as_it_was(first, count, size):
+    header, head = wire.encode_run_head(first, count, size)
+    assert wire.decode_header(header) == wire.Frame(wire.Kind.KV, 8 + size + 8)
+    assert wire.decode_run_head(head) == wire.RunHead(first, count)
 
 
 @given(st.binary(min_size=1, max_size=200), st.data())
-def test_one_damaged_byte_of_a_block_is_noticed(blocks, data):
-    at = data.draw(st.integers(0, len(blocks) - 1))
-    sent = wire.encode_run(0, 1, memoryview(blocks))[wire.HEADER_BYTES :] + blocks
-    damaged = bytearray(sent)
-    damaged[len(sent) - len(blocks) + at] ^= data.draw(st.integers(1, 255))
-    with pytest.raises(wire.WireError, match="crc32"):
-        wire.decode_run(bytes(damaged))
+def test_one_damaged_byte_of_a_run_changes_its_digest(run, data):
+    damaged = bytearray(run)
+    damaged[data.draw(st.integers(0, len(run) - 1))] ^= data.draw(st.integers(1, 255))
+    assert wire.Digest(run).digest() != wire.Digest(damaged).digest()
+    assert len(wire.Digest(run).digest()) == wire.DIGEST_BYTES
+
+
+@pytest.mark.parametrize("version", [1, 2, 4, 255])
+def test_a_frame_of_another_release_is_told_apart_from_damage(version):
+    head = bytearray(wire.encode_control(wire.Kind.RELEASE, {})[: wire.HEADER_BYTES])
+    assert wire.decode_header(bytes(head)) == wire.Frame(wire.Kind.RELEASE, 2)
+    head[4] = version
+    with pytest.raises(
+        wire.WireError, match=f"speaks version {version} .* same release"
+    ) as refused:
+        wire.decode_header(bytes(head))
+    assert refused.value.other_release
 
 
 @given(st.binary(max_size=64))
@@ -52,7 +60,7 @@ def test_hostile_bytes_end_in_a_wire_error_or_a_bounded_frame(data):
 
 @given(st.binary(max_size=64))
 def test_a_hostile_payload_ends_in_a_wire_error_or_an_object(data):
-    for decode in (wire.decode_control, wire.decode_run, wire.decode_tokens):
+    for decode in (wire.decode_control, wire.decode_tokens):
         try:
             decode(data)
         except wire.WireError:
@@ -73,3 +81,5 @@ def test_frames_above_the_limit_are_refused_before_they_are_sent(monkeypatch):
         wire.encode_control(wire.Kind.REFUSED, {"message": "a" * (1 << 20)})
     with pytest.raises(wire.WireError, match="above the limit"):
         wire.encode_tokens([1] * 26)
+    with pytest.raises(wire.WireError, match="above the limit"):
+        wire.encode_run_head(0, 1, 85)

@@ -98,11 +98,10 @@ class PoolRunner(SimRunner):
     def warm_up(self) -> None:
         self._memory[:] = np.random.default_rng(0).integers(0, 256, _BLOCK_BYTES, np.uint8)
 
-    def read_blocks(self, block_ids: Sequence[int]) -> memoryview:
-        return self._memory[list(block_ids)].data.cast("B")
+    def outgoing(self, block_ids: Sequence[int]) -> Sequence[memoryview]:
+        return [self._memory[block].data.cast("B") for block in block_ids]
 
-    def write_blocks(self, block_ids: Sequence[int], data: memoryview) -> None:
-        self._memory[list(block_ids)] = np.frombuffer(data, np.uint8).reshape(len(block_ids), -1)
+    incoming = outgoing
 
 
 class End:

@@ -62,7 +62,8 @@ class State(Enum):
     """Waits for readmission with its tokens, without blocks."""
 
     LEASED = "leased"
-    """A remote prefill with its first token; its blocks wait for the peer."""
+    """A remote prefill with its first token, or one that was ended on the way; its blocks stay
+    until `free_lease`, because the peer may be reading them."""
 
     FINISHED = "finished"
 

@@ -21,7 +21,13 @@ from argosy_engine.core.batching import Batch, BatchingPolicy, chunked
 from argosy_engine.core.blocks.allocator import Allocator
 from argosy_engine.core.blocks.pool import BlockPool
 from argosy_engine.core.capacity import Candidate, CapacityPolicy, Pressure, blocked_by
-from argosy_engine.core.handover.messages import PullDone, PullFailed, PullJob, PullReady
+from argosy_engine.core.handover.messages import (
+    PullAlive,
+    PullDone,
+    PullFailed,
+    PullJob,
+    PullReady,
+)
 from argosy_engine.core.handover.on_failure import LOST, PullRefusal, after_failure
 from argosy_engine.core.handover.pull_share import PullShare
 from argosy_engine.core.handover.pulls import Pulls, should_pull
@@ -120,8 +126,13 @@ class Scheduler:
 
     def pull_ready(self, event: PullReady, now: float) -> list[Emission]:
         """The peer drew the first token: stream it while the KV is still on its way."""
+        self.pulls.renew(event, now)
         sequence = self.pulls.first_token(event)
         return [] if sequence is None else [self._emit_token(sequence, event.first_token, now)]
+
+    def pull_alive(self, event: PullAlive, now: float) -> None:
+        """The peer makes progress: the pull may go on."""
+        self.pulls.renew(event, now)
 
     def pull_done(self, event: PullDone) -> None:
         """The prompt's KV is here: the sequence decodes from the next step on.
@@ -150,7 +161,7 @@ class Scheduler:
         """The lease is over: its blocks stay in the prefix cache until they are needed."""
         sequence = self.leased.get(request_id)
         if sequence is not None:
-            self._finish(sequence, "stop")
+            self._finish(sequence, sequence.reason or "stop")
 
     # ------------------------------------------------------------- a step
 
@@ -365,9 +376,14 @@ class Scheduler:
         return Emission(sequence, reason="error", message=message)
 
     def _finish(self, sequence: Sequence, reason: FinishReason) -> None:
+        sequence.reason = reason
         match sequence.state:
             case State.RUNNING:
                 self.running.remove(sequence)
+                if sequence.request.lease_s is not None:  # the peer may be reading its blocks
+                    sequence.state = State.LEASED
+                    self.leased[sequence.request_id] = sequence
+                    return
             case State.ARRIVED:
                 self.arrived.remove(sequence)
             case State.QUEUED | State.PREEMPTED:
@@ -378,5 +394,4 @@ class Scheduler:
                 pass
         self.blocks.release(sequence)
         sequence.state = State.FINISHED
-        sequence.reason = reason
         del self.sequences[sequence.request_id]

@@ -1,8 +1,9 @@
 """What computes the steps: torch on CPU or GPU, or the timing model.
 
 The engine thread loads a runner, calls `warm_up` once, then `execute` step by step. Meanwhile the
-KV thread calls `read_blocks` and `write_blocks`, only on blocks that no step touches: leased ones,
-and those of a pull. So a runner needs no lock around its pool.
+KV service's threads call `outgoing`, `incoming` and `landed`, only on blocks that no step writes:
+those of leases, as far as they are ready, and those of a pull. So a runner needs no lock around its
+pool.
 
 `load(config)` of `argosy_engine.runtime.sim.runner` and of `argosy_engine.runtime.torch.runner`
 returns `(Runner, Tokenizer)` and raises LoadError. Only the chosen one is imported.
@@ -39,7 +40,13 @@ class KvLayout:
     """Bytes of a block, as counted in metrics."""
 
     wire_block_bytes: int
-    """Bytes of a block from `read_blocks`; 0 for the timing model, which has none."""
+    """Bytes of a block in `outgoing`; 0 for the timing model, which has none."""
+
+    dtype: str = ""
+    """Type of the pool's numbers; empty for the timing model."""
+
+    tp: int = 1
+    """Tensor-parallel ranks that the KV heads are split over."""
 
     simulated_bytes_per_s: float | None = None
     """Set for the timing model: a pull of n blocks lasts at least n · block_bytes / this."""
@@ -89,12 +96,19 @@ class Runner(Protocol):
         """Run one step to its end. An exception fails every request of the plan, and no other."""
         ...
 
-    def read_blocks(self, block_ids: Sequence[int]) -> memoryview:
-        """`len(block_ids) · wire_block_bytes` bytes, block-major. Called on the KV thread."""
+    def outgoing(self, block_ids: Sequence[int]) -> Sequence[memoryview]:
+        """Views that together are the bytes of these blocks, `wire_block_bytes` each, in order.
+
+        Of the pool itself where the host can read it. Called on a KV thread.
+        """
         ...
 
-    def write_blocks(self, block_ids: Sequence[int], data: memoryview) -> None:
-        """Inverse of `read_blocks`; the length was checked. Called on the KV thread."""
+    def incoming(self, block_ids: Sequence[int]) -> Sequence[memoryview]:
+        """Like `outgoing`, to be filled; then `landed` is called. Called on a KV thread."""
+        ...
+
+    def landed(self, block_ids: Sequence[int], views: Sequence[memoryview]) -> None:
+        """The views of `incoming` are filled and verified: the blocks must have these bytes now."""
         ...
 
     def close(self) -> None:

@@ -19,6 +19,8 @@ from typing import assert_never
 from argosy_engine.core.handover.messages import (
     LeaseKey,
     PrefillEvent,
+    PrefillProgress,
+    PullAlive,
     PullDone,
     PullEvent,
     PullFailed,
@@ -30,6 +32,7 @@ from argosy_engine.core.limits import Refusal
 from argosy_engine.core.request import Emission, FinishReason, NewRequest, Sequence, client_id
 from argosy_engine.core.scheduler import Scheduler
 from argosy_engine.core.step import StepPlan
+from argosy_engine.errors import LeaseGoneError
 from argosy_engine.metrics.observe import EngineMetrics
 from argosy_engine.ports.runner import Runner
 from argosy_engine.runtime import remote
@@ -80,6 +83,7 @@ class EngineLoop:
         self.progress_s = clock()
         """When the last turn began; the liveness probe reads it."""
         self._epoch = secrets.token_hex(8)
+        self._steps = 0
         self._deliver = deliver
         self._clock = clock
         self._inbox: queue.SimpleQueue[Message] = queue.SimpleQueue()
@@ -146,10 +150,20 @@ class EngineLoop:
     def engine_epoch(self) -> str:
         return self._epoch
 
+    @property
+    def computed_steps(self) -> int:
+        return self._steps
+
     def submit_remote_prefill(
         self, prefill: RemotePrefill, on_event: Callable[[PrefillEvent], None]
-    ) -> None:
-        self._inbox.put(SubmitRemote(prefill, on_event, self._clock()))
+    ) -> str:
+        submit = SubmitRemote(prefill, on_event, self._clock())
+        ticket = self.leases.promise(remote.lease_key(submit, self._epoch))
+        self._inbox.put(submit)
+        return ticket
+
+    def find_lease(self, ticket: str) -> LeaseKey:
+        return self.leases.find(ticket)
 
     def abort_remote_prefill(self, request_id: str, attempt: int) -> None:
         key = LeaseKey(request_id, attempt, self._epoch)
@@ -225,7 +239,20 @@ class EngineLoop:
             return self.scheduler.fail_step(f"the model could not compute this step: {error}")
         emissions = self.scheduler.update(plan, out, self._clock())
         self.metrics.observe_step(plan, out)
+        self._steps += 1
+        self._report_progress()
         return emissions
+
+    def _report_progress(self) -> None:
+        """Let peers pull the blocks that are ready of prompts that are still computed."""
+        size = self.scheduler.pool.block_size
+        for sequence in self.scheduler.running:
+            submit = self._remotes.get(sequence.request_id)
+            if submit is None:
+                continue
+            ready = tuple(sequence.blocks[: sequence.num_computed // size])
+            if self.leases.extend(remote.lease_key(submit, self._epoch), ready):
+                remote.answer(submit, PrefillProgress(n_ready=len(ready)))
 
     def _take_in(self, *, wait: bool) -> None:
         """Take the messages that came since the last step; an idle loop waits here for one."""
@@ -259,9 +286,11 @@ class EngineLoop:
             case SubmitRemote():
                 self._add_remote(message)
             case Abort(request_id, reason, lease):
-                if lease is not None:
-                    self.leases.release(lease)
                 self._abort(request_id, reason)
+                if lease is not None:
+                    self._let_go(lease)
+            case PullAlive():
+                self.scheduler.pull_alive(message, self._clock())
             case PullReady():
                 self._pull_ready(message)
             case PullDone():
@@ -288,6 +317,7 @@ class EngineLoop:
         if self.draining or not self.prefills_for_peers:
             refusal = Refusal("draining", "this engine is draining: ask another one")
         if refusal is not None:
+            self.leases.release(remote.lease_key(submit, self._epoch))
             remote.refuse(submit, refusal.code, refusal.message)
             return
         self._remotes[request.request_id] = submit
@@ -303,6 +333,12 @@ class EngineLoop:
             self.scheduler.abort(request_id, reason)
             if sink is not None or submit is not None:
                 self.metrics.observe_end(sequence, reason)
+
+    def _let_go(self, key: LeaseKey) -> None:
+        """End a remote prefill; a send that runs keeps its blocks until it has ended."""
+        self.leases.release(key)
+        if key not in self.leases:  # it was collected before its prompt was taken in
+            self.scheduler.free_lease(remote.remote_id(key.request_id, key.attempt))
 
     def _pull_ready(self, event: PullReady) -> None:
         sink = self._sinks.get(event.request_id)
@@ -342,17 +378,19 @@ class EngineLoop:
         sequence = emission.sequence
         submit = self._remotes.pop(sequence.request_id, None)
         if submit is None:  # it was aborted
-            self.scheduler.free_lease(sequence.request_id)
             return
+        key = remote.lease_key(submit, self._epoch)
         if not emission.leased or emission.token_id is None:
             _log_end(emission)
+            self._let_go(key)
             remote.refuse(submit, "failed", emission.message)
             return
-        prefill = submit.prefill
-        key = LeaseKey(prefill.request_id, prefill.attempt, self._epoch)
-        event = remote.lease_ready(key, sequence, emission.token_id)
-        self.leases.grant(key, event.block_ids, prefill.lease_s)
-        remote.answer(submit, event)
+        try:
+            self.leases.grant(key, tuple(sequence.blocks), submit.prefill.lease_s)
+        except LeaseGoneError:  # the peer left during this step; its abort is in the inbox
+            self._let_go(key)
+        else:
+            remote.answer(submit, remote.lease_ready(key, sequence, emission.token_id))
 
     def _flush(self) -> None:
         if self._outbox:

@@ -11,7 +11,7 @@ from argosy_engine.core.handover.messages import (
 from argosy_engine.core.request import NewRequest, Sequence
 from argosy_engine.runtime.inbox import SubmitRemote
 
-__all__ = ["answer", "lease_ready", "refuse", "remote_id", "remote_request"]
+__all__ = ["answer", "lease_key", "lease_ready", "refuse", "remote_id", "remote_request"]
 
 log = logging.getLogger(__name__)
 
@@ -34,17 +34,17 @@ def remote_request(submit: SubmitRemote) -> NewRequest:
     )
 
 
+def lease_key(submit: SubmitRemote, engine_epoch: str) -> LeaseKey:
+    return LeaseKey(submit.prefill.request_id, submit.prefill.attempt, engine_epoch)
+
+
 def lease_ready(key: LeaseKey, sequence: Sequence, first_token: int) -> LeaseReady:
     """The answer to a prompt that is computed."""
-    arrival = sequence.request.arrival_s
-    scheduled = sequence.scheduled_s or arrival
     return LeaseReady(
         key=key,
         first_token=first_token,
         n_tokens=sequence.n_prompt,
-        block_ids=tuple(sequence.blocks),
-        queue_s=scheduled - arrival,
-        prefill_s=(sequence.first_token_s or scheduled) - scheduled,
+        n_blocks=len(sequence.blocks),
     )
 
 

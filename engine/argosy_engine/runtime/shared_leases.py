@@ -3,6 +3,7 @@
 The KV thread pins leases; the engine thread collects those that are over.
 """
 
+import secrets
 import threading
 import time
 from collections.abc import Callable
@@ -28,6 +29,24 @@ class SharedLeases:
     @property
     def expired(self) -> int:
         return self._table.expired
+
+    def __contains__(self, key: LeaseKey) -> bool:
+        return key in self._table
+
+    def promise(self, key: LeaseKey) -> str:
+        """The ticket: 128 random bits as 32 hexadecimal digits."""
+        ticket = secrets.token_hex(16)
+        with self._lock:
+            self._table.promise(key, ticket)
+        return ticket
+
+    def extend(self, key: LeaseKey, block_ids: tuple[int, ...]) -> bool:
+        with self._lock:
+            return self._table.extend(key, block_ids)
+
+    def find(self, ticket: str) -> LeaseKey:
+        with self._lock:
+            return self._table.find(ticket)
 
     def grant(self, key: LeaseKey, block_ids: tuple[int, ...], lease_s: float) -> None:
         with self._lock:

@@ -13,10 +13,10 @@ from argosy_engine.core.sampling import SamplingParams
 from argosy_engine.transfer.wire import Kind, WireError, decode_control
 
 __all__ = [
-    "Accepted",
+    "Admitted",
     "Done",
-    "Lease",
     "Message",
+    "Open",
     "Prefill",
     "Pull",
     "Ready",
@@ -31,8 +31,18 @@ MAX_LEASE_S = 86_400.0
 _INT32, _INT63, _UINT32 = (1 << 31) - 1, (1 << 63) - 1, (1 << 32) - 1
 _NAME = re.compile(r"[A-Za-z0-9._-]*")
 
-Lease = tuple[str, int]  # request_id, attempt; the epoch is that of READY
 Check = Callable[[Any], Any]  # returns the value to use, or raises ValueError("must be …")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Open:
+    """First on every connection; answered only by a refusal."""
+
+    credential: str
+    """Who calls; empty where nobody asks."""
+
+    pod_uid: str
+    """The pod that is meant; empty where the caller knows no uid."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -40,6 +50,10 @@ class Prefill:
     request_id: str
     attempt: int
     fingerprint: str
+
+    tp: int
+    """Ranks that the decode engine's KV heads are split over."""
+
     n_tokens: int
     """Length of the prompt, which the TOKENS frame after this one brings."""
     sampling: SamplingParams
@@ -47,7 +61,12 @@ class Prefill:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Accepted:
+class Admitted:
+    """The prompt is queued and has a lease."""
+
+    ticket: str
+    """128 random bits. Who shows it may have the KV, over any connection."""
+
     engine_epoch: str
 
 
@@ -59,20 +78,27 @@ class Refused:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Ready:
-    lease: Lease
+    """The prompt is computed. `Puller` compares each field with what it asked for."""
+
+    request_id: str
+    attempt: int
     engine_epoch: str
+    fingerprint: str
+    dtype: str
     first_token: int
-    """Not yet compared with the vocabulary; `Puller` does that."""
     n_tokens: int
     n_blocks: int
     pod: str
-    timings: Mapping[str, float]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Pull:
-    lease: Lease
-    from_token: int
+    """Send these blocks of the prompt; they must be ready."""
+
+    ticket: str
+    engine_epoch: str
+    first_block: int
+    n_blocks: int
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -82,20 +108,26 @@ class Done:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Release:
-    lease: Lease
+    """All KV is here, or no longer wanted."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Renew:
-    lease: Lease
+    """Hold the KV for another term."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Wait:
-    """The prompt is queued or being computed: the prefill engine is alive."""
+    """Each second until READY, and when blocks became ready."""
+
+    step: int
+    """Steps of the engine so far. An engine that hangs sends WAIT, too, but of the same step."""
+
+    n_ready: int
+    """Blocks that may be pulled now."""
 
 
-Message = Prefill | Accepted | Refused | Ready | Pull | Done | Release | Renew | Wait
+Message = Open | Prefill | Admitted | Refused | Ready | Pull | Done | Release | Renew | Wait
 
 
 def decode_message(kind: Kind, payload: bytes) -> Message:
@@ -176,25 +208,15 @@ def _ids(value: Any) -> tuple[int, ...]:
     return tuple(value)
 
 
-def _lease(value: Any) -> Lease:
-    if not isinstance(value, list) or len(value) != 2:
-        raise ValueError("must be [request_id, attempt]")
-    return _ID(value[0]), _ATTEMPT(value[1])
-
-
 def _sampling(value: Any) -> SamplingParams:
     return SamplingParams(**_checked(value, _SAMPLING))
-
-
-def _timings(value: Any) -> dict[str, Any]:
-    return _checked(value, {"queue_s": _SECONDS, "prefill_s": _SECONDS})
 
 
 _ID = _text(128, shortest=1, name=True)
 _ATTEMPT = _whole(0, _INT32)
 _EPOCH = _text(64, shortest=1, name=True)
 _COUNT = _whole(0, _UINT32)
-_SECONDS = _number(0.0, 1e9)
+_TICKET = _text(32, shortest=32, name=True)
 
 _SAMPLING: dict[str, Check] = {
     "max_tokens": _whole(1, _INT32),
@@ -209,34 +231,46 @@ _SAMPLING: dict[str, Check] = {
 }
 
 _MESSAGES: dict[Kind, tuple[Callable[..., Message], dict[str, Check]]] = {
+    Kind.OPEN: (Open, {"credential": _text(8192), "pod_uid": _text(64, name=True)}),
     Kind.PREFILL: (
         Prefill,
         {
             "request_id": _ID,
             "attempt": _ATTEMPT,
             "fingerprint": _text(4096),
+            "tp": _whole(1, 1024),
             "n_tokens": _whole(1, _UINT32),
             "sampling": _sampling,
             "lease_s": _number(1e-3, MAX_LEASE_S),
         },
     ),
-    Kind.ACCEPTED: (Accepted, {"engine_epoch": _EPOCH}),
-    Kind.REFUSED: (Refused, {"reason": _text(64), "message": _text(4096)}),
+    Kind.ADMITTED: (Admitted, {"ticket": _TICKET, "engine_epoch": _EPOCH}),
+    Kind.REFUSED: (Refused, {"reason": _text(64, name=True), "message": _text(4096)}),
+    Kind.WAIT: (Wait, {"step": _whole(0, _INT63), "n_ready": _COUNT}),
     Kind.READY: (
         Ready,
         {
-            "lease": _lease,
+            "request_id": _ID,
+            "attempt": _ATTEMPT,
             "engine_epoch": _EPOCH,
+            "fingerprint": _text(4096),
+            "dtype": _text(64),
             "first_token": _COUNT,
             "n_tokens": _COUNT,
             "n_blocks": _COUNT,
             "pod": _text(253, name=True),
-            "timings": _timings,
         },
     ),
-    Kind.PULL: (Pull, {"lease": _lease, "from_token": _COUNT}),
+    Kind.PULL: (
+        Pull,
+        {
+            "ticket": _TICKET,
+            "engine_epoch": _EPOCH,
+            "first_block": _COUNT,
+            "n_blocks": _whole(1, _UINT32),
+        },
+    ),
     Kind.DONE: (Done, {"n_blocks": _COUNT}),
-    Kind.RELEASE: (Release, {"lease": _lease}),
-    Kind.RENEW: (Renew, {"lease": _lease}),
-    Kind.WAIT: (Wait, {}),
+    Kind.RENEW: (Renew, {}),
+    Kind.RELEASE: (Release, {}),
 }

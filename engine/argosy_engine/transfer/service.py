@@ -7,13 +7,15 @@ Made by the server's start for the roles prefill (listens) and decode (connects)
 import asyncio
 import contextlib
 import socket
+import ssl
 import threading
 from collections.abc import Callable
 
 from argosy_engine.config import EngineConfig
 from argosy_engine.core.handover.messages import PrefillPort, PullEvent, PullJob
 from argosy_engine.ports.runner import Runner
-from argosy_engine.transfer.prefill_server import PrefillServer
+from argosy_engine.transfer.asking import Credential
+from argosy_engine.transfer.prefill_server import Authorize, PrefillServer
 from argosy_engine.transfer.puller import Puller
 
 __all__ = ["KvService"]
@@ -31,10 +33,19 @@ class KvService:
         runner: Runner,
         prefill: PrefillPort,
         post: Callable[[PullEvent], None],
+        authorize: Authorize | None = None,
+        credential: Credential | None = None,
+        server_ssl: ssl.SSLContext | None = None,
+        client_ssl: ssl.SSLContext | None = None,
     ) -> None:
+        """`authorize` and `server_ssl` are for callers, `credential` and `client_ssl` for calls.
+
+        Without them all may call, and nothing is encrypted.
+        """
         self._config = config
-        self._puller = Puller(runner, config.lease_s, post)
-        self._server = PrefillServer(config, runner, prefill)
+        self._server_ssl = server_ssl
+        self._puller = Puller(config, runner, post, credential=credential, ssl_context=client_ssl)
+        self._server = PrefillServer(config, runner, prefill, authorize)
         self._aio = asyncio.new_event_loop()
         self._thread = threading.Thread(target=self._run, name="kv", daemon=True)
         self._pulls: dict[tuple[str, int], asyncio.Task[None]] = {}
@@ -81,7 +92,9 @@ class KvService:
     async def _live(self) -> None:
         server = None
         if self._socket is not None:
-            server = await asyncio.start_server(self._server.serve, sock=self._socket)
+            server = await asyncio.start_server(
+                self._server.serve, sock=self._socket, ssl=self._server_ssl
+            )
         await self._stop.wait()
         if server is not None:
             server.close()
@@ -89,3 +102,5 @@ class KvService:
         for task in others:
             task.cancel()
         await asyncio.gather(*others, return_exceptions=True)
+        self._puller.close()
+        self._server.close()

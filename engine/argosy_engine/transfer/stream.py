@@ -1,7 +1,9 @@
-"""Frames over an asyncio stream."""
+"""Frames over an asyncio stream, and blocking calls beside it."""
 
 import asyncio
-from typing import Any
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any, TypeVar
 
 from argosy_engine.transfer.messages import Message, decode_message
 from argosy_engine.transfer.wire import (
@@ -14,7 +16,23 @@ from argosy_engine.transfer.wire import (
     encode_control,
 )
 
-__all__ = ["read_head", "read_message", "read_payload", "send_control"]
+__all__ = ["in_thread", "read_head", "read_message", "read_payload", "send_control"]
+
+T = TypeVar("T")
+
+
+async def in_thread(
+    threads: ThreadPoolExecutor, stop: Callable[[], None], call: Callable[..., T], *arguments: Any
+) -> T:
+    """Run `call` in a thread. When this is cancelled, `stop` must make it end, which is awaited."""
+    running = asyncio.get_running_loop().run_in_executor(threads, call, *arguments)
+    try:
+        return await asyncio.shield(running)
+    finally:
+        if not running.done():
+            stop()
+            await asyncio.wait((running,))
+            running.exception()
 
 
 async def read_head(reader: asyncio.StreamReader) -> Frame:

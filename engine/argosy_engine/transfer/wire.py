@@ -1,7 +1,8 @@
-"""Frames of the KV protocol (designs/0001-seams.md §4): bytes to values and back, without I/O.
+"""Frames of the KV protocol (designs/0008-kv-protocol-2.md): bytes to values and back, without I/O.
 
-A frame is `!4sBBHI` (magic, version, kind, flags, length) and its payload: JSON for control; for
-TOKENS 4 bytes a token; for KV `!III` (index of the first block, count, crc32), then the blocks.
+A frame is `!4sBBHI` (magic, version, kind, flags, length) and its payload. Control frames hold
+JSON, TOKENS 4 bytes a token. KV holds `!II` (index of the first block, count), the blocks, and the
+XXH3-64 of all that.
 """
 
 import json
@@ -10,59 +11,71 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from enum import IntEnum
 from typing import Any
-from zlib import crc32
+
+import xxhash
 
 from argosy_engine.errors import EngineError
 
 __all__ = [
+    "DIGEST_BYTES",
     "HEADER_BYTES",
     "MAX_CONTROL_BYTES",
     "MAX_RAW_BYTES",
     "RUN_HEAD_BYTES",
     "SMALL_CONTROL_BYTES",
     "TOKEN_BYTES",
+    "Digest",
     "Frame",
     "Kind",
-    "KvRun",
+    "RunHead",
     "WireError",
     "decode_control",
     "decode_header",
-    "decode_run",
+    "decode_run_head",
     "decode_tokens",
     "encode_control",
-    "encode_run",
+    "encode_run_head",
     "encode_tokens",
 ]
 
 _HEADER = struct.Struct("!4sBBHI")
-_RUN = struct.Struct("!III")
+_RUN = struct.Struct("!II")
 _MAGIC = b"AGSY"
-_VERSION = 2
+_VERSION = 3
 
 HEADER_BYTES = _HEADER.size
 RUN_HEAD_BYTES = _RUN.size
+DIGEST_BYTES = 8
 MAX_CONTROL_BYTES = 1 << 20
 SMALL_CONTROL_BYTES = 1 << 14  # every message but PREFILL
 MAX_RAW_BYTES = 1 << 26  # TOKENS and KV
 TOKEN_BYTES = 4
+Digest = xxhash.xxh3_64
+"""Of a KV frame. It finds damage; it is no proof against a forger."""
 
 
 class WireError(EngineError):
     """The peer does not speak this protocol, or its bytes were damaged."""
 
+    def __init__(self, message: str, *, other_release: bool = False) -> None:
+        super().__init__(message)
+        self.other_release = other_release
+        """The peer speaks another version of the protocol."""
+
 
 class Kind(IntEnum):
-    PREFILL = 1
-    ACCEPTED = 2
-    REFUSED = 3
-    READY = 4
-    PULL = 5
-    KV = 6
-    DONE = 7
-    RELEASE = 8
-    RENEW = 9
-    TOKENS = 10
-    WAIT = 11
+    OPEN = 1
+    PREFILL = 2
+    TOKENS = 3
+    ADMITTED = 4
+    WAIT = 5
+    READY = 6
+    PULL = 7
+    KV = 8
+    DONE = 9
+    RENEW = 10
+    RELEASE = 11
+    REFUSED = 12
 
     @property
     def raw(self) -> bool:
@@ -84,12 +97,11 @@ class Frame:
 
 
 @dataclass(frozen=True, slots=True)
-class KvRun:
+class RunHead:
     """Consecutive blocks of a prompt; `first` counts from the prompt's first block."""
 
     first: int
     count: int
-    data: memoryview
 
 
 def _head(kind: Kind, length: int) -> bytes:
@@ -119,10 +131,19 @@ def decode_tokens(payload: bytes) -> tuple[int, ...]:
     return struct.unpack(f"!{count}I", payload)
 
 
-def encode_run(first: int, count: int, data: memoryview) -> bytes:
-    """Header and run head; the caller sends `data` right after, without a copy."""
-    head = _RUN.pack(first, count, crc32(data))
-    return _head(Kind.KV, len(head) + data.nbytes) + head
+def encode_run_head(first: int, count: int, size: int) -> tuple[bytes, bytes]:
+    """(frame header, run head) of `count` blocks that have `size` bytes together.
+
+    The blocks follow without a copy, then the digest of run head and blocks. WireError above 64
+    MiB.
+    """
+    head = _RUN.pack(first, count)
+    return _head(Kind.KV, len(head) + size + DIGEST_BYTES), head
+
+
+def decode_run_head(data: bytes) -> RunHead:
+    """`RUN_HEAD_BYTES` bytes."""
+    return RunHead(*_RUN.unpack(data))
 
 
 def decode_header(data: bytes) -> Frame:
@@ -134,7 +155,11 @@ def decode_header(data: bytes) -> Frame:
     if magic != _MAGIC:
         raise WireError(f"the peer does not speak the KV protocol: it began with {magic!r}")
     if version != _VERSION:
-        raise WireError(f"the peer speaks version {version} of the KV protocol, not {_VERSION}")
+        raise WireError(
+            f"the peer speaks version {version} of the KV protocol, not {_VERSION}: prefill and "
+            "decode engines must be of the same release",
+            other_release=True,
+        )
     try:
         known = Kind(kind)
     except ValueError:
@@ -153,14 +178,3 @@ def decode_control(payload: bytes) -> dict[str, Any]:
     if not isinstance(value, dict):
         raise WireError("a control frame must hold a JSON object")
     return value
-
-
-def decode_run(payload: bytes) -> KvRun:
-    """Checks the crc32 of the bytes."""
-    if len(payload) < _RUN.size:
-        raise WireError("a KV frame is shorter than its head")
-    first, count, expected = _RUN.unpack_from(payload)
-    data = memoryview(payload)[_RUN.size :]
-    if crc32(data) != expected:
-        raise WireError(f"crc32 of blocks {first} to {first + count} is wrong")
-    return KvRun(first, count, data)

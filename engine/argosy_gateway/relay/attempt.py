@@ -165,6 +165,7 @@ class Attempt:
         if route.prefills:
             addresses = ",".join(f"{_host(p.ip)}:{p.kv_port}" for p in route.prefills)
             headers.append(("x-argosy-prefill", addresses))
+            headers.append(("x-argosy-prefill-uids", ",".join(p.uid for p in route.prefills)))
         body = request.body
         if request.stream:
             headers.append(("x-argosy-token-ids", "1"))

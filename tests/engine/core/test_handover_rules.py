@@ -11,7 +11,7 @@ from argosy_engine.core.handover import states
 from argosy_engine.core.handover.leases import LeaseTable
 from argosy_engine.core.handover.messages import LeaseKey, PullDone, PullFailed, PullReady
 from argosy_engine.core.handover.states import LeaseState, PullState
-from argosy_engine.errors import LeaseGoneError
+from argosy_engine.errors import LeaseGoneError, LeaseTakenError
 from argosy_engine.runtime.shared_leases import SharedLeases
 from tests.engine.core.test_scheduler import ask, make, step
 from tests.support.stateful import run_sequences
@@ -25,8 +25,9 @@ PULLS = {
     "failed": set(),
 }
 LEASES = {
+    "promised": {"held", "sending", "released"},
     "held": {"sending", "released", "freed"},
-    "sending": {"held", "released"},
+    "sending": {"held", "promised", "released"},
     "released": {"freed"},
     "freed": set(),
 }
@@ -52,9 +53,19 @@ def test_a_state_is_followed_by_those_of_the_document_and_by_no_other(kind, move
 KEY, OTHER = LeaseKey("r", 1, "epoch"), LeaseKey("s", 1, "epoch")
 
 
+def give(leases, key, blocks, *, expires_s):
+    """Promise and grant at once."""
+    leases.promise(key, ticket_of(key))
+    leases.grant(key, blocks, expires_s=expires_s)
+
+
+def ticket_of(key):
+    return f"ticket of {key}"
+
+
 def table(*, expires_s=10.0):
     leases = LeaseTable()
-    leases.grant(KEY, (1, 2), expires_s=expires_s)
+    give(leases, KEY, (1, 2), expires_s=expires_s)
     return leases
 
 
@@ -129,13 +140,13 @@ def test_a_lease_is_sending_from_its_first_send_to_the_end_of_its_last():
 
 def test_a_key_is_leased_once_at_a_time():
     leases = table()
-    with pytest.raises(ValueError, match="leased already"):
-        leases.grant(KEY, (3,), expires_s=99.0)
+    with pytest.raises(LeaseTakenError, match="request r is here already"):
+        leases.promise(KEY, "another ticket")
     assert leases.begin_send(KEY, 0.0) == (1, 2)
     leases.end_send(KEY)
-    leases.grant(OTHER, (3,), expires_s=99.0)
+    give(leases, OTHER, (3,), expires_s=99.0)
     assert leases.collect(10.0) == [KEY]
-    leases.grant(KEY, (4,), expires_s=99.0)
+    give(leases, KEY, (4,), expires_s=99.0)
     assert leases.begin_send(KEY, 10.0) == (4,)
     assert len(leases) == 2
 
@@ -143,6 +154,8 @@ def test_a_key_is_leased_once_at_a_time():
 def test_shared_leases_count_their_seconds_from_now_on_their_own_clock():
     now = 100.0
     leases = SharedLeases(lambda: now)
+    ticket = leases.promise(KEY)
+    assert (leases.find(ticket), len(ticket), KEY in leases) == (KEY, 32, True)
     leases.grant(KEY, (1, 2), 30.0)
     now = 129.0
     assert leases.collect() == []
@@ -153,9 +166,43 @@ def test_shared_leases_count_their_seconds_from_now_on_their_own_clock():
     assert (leases.collect(), leases.active) == ([], 1)
     leases.end_send(KEY)
     assert (leases.collect(), leases.active, leases.expired) == ([KEY], 0, 1)
+    assert leases.promise(OTHER) != ticket
     leases.grant(OTHER, (3,), 30.0)
     leases.release(OTHER)
     assert (leases.collect(), leases.expired) == ([OTHER], 1)
+
+
+def test_blocks_may_be_sent_as_they_become_ready_and_the_lease_has_no_end_before_the_last_one():
+    leases = LeaseTable()
+    leases.promise(KEY, "t")
+    assert leases.find("t") == KEY
+    assert leases.begin_send(KEY, 0.0) == ()
+    leases.end_send(KEY)
+    assert leases._leases[KEY].state is LeaseState.PROMISED
+    assert leases.extend(KEY, (5,))
+    assert not leases.extend(KEY, (5,))  # nothing new
+    assert leases.begin_send(KEY, 99.0) == (5,)
+    leases.grant(KEY, (5, 6), expires_s=100.0)  # under the send
+    leases.end_send(KEY)
+    assert leases._leases[KEY].state is LeaseState.HELD
+    assert (leases.begin_send(KEY, 99.9), leases.collect(999.0)) == ((5, 6), [])
+    leases.end_send(KEY)
+    assert (leases.collect(99.9), leases.collect(100.0)) == ([], [KEY])
+    with pytest.raises(LeaseGoneError, match="no lease has this ticket"):
+        leases.find("t")
+
+
+def test_a_prompt_that_nobody_wants_any_more_gets_no_blocks_and_no_lease():
+    leases = LeaseTable()
+    leases.promise(KEY, "t")
+    leases.release(KEY)
+    assert not leases.extend(KEY, (5,))
+    with pytest.raises(LeaseGoneError, match="was released"):
+        leases.grant(KEY, (5,), expires_s=9.0)
+    assert (leases.collect(0.0), leases.expired) == ([KEY], 0)
+    assert not leases.extend(KEY, (5,))
+    with pytest.raises(LeaseGoneError, match="no lease"):
+        leases.grant(KEY, (5,), expires_s=9.0)
 
 
 class Leases(RuleBasedStateMachine):
@@ -176,7 +223,7 @@ class Leases(RuleBasedStateMachine):
     @rule(key=keys, seconds=st.integers(0, 5))
     def grant(self, key, seconds):
         if key not in self.book:
-            self.leases.grant(key, (1,), expires_s=self.now + seconds)
+            give(self.leases, key, (1,), expires_s=self.now + seconds)
             self.book[key] = [self.now + seconds, 0, False]
             self.granted += 1
 
@@ -247,7 +294,9 @@ def pulling(*, attempt=1, prompt=40):
 
 
 def ready(attempt=1, token=9):
-    return PullReady(request_id="a", attempt=attempt, first_token=token, prefill_pod="p")
+    return PullReady(
+        request_id="a", attempt=attempt, first_token=token, prefill_pod="p", lasts_s=59.0
+    )
 
 
 def done(attempt=1):

@@ -13,7 +13,7 @@ from tests.engine.core.test_scheduler import ask, make, step
 
 ENDS = [
     (PullState, states.PULL_MEANINGS, states.PULL_TRANSITIONS, PullState.ASKED),
-    (LeaseState, states.LEASE_MEANINGS, states.LEASE_TRANSITIONS, LeaseState.HELD),
+    (LeaseState, states.LEASE_MEANINGS, states.LEASE_TRANSITIONS, LeaseState.PROMISED),
 ]
 
 
@@ -51,7 +51,7 @@ def pull_to_its_end(rng):
     key = {"request_id": "a", "attempt": 1}
     now = 0.0
     if rng.random() < 0.5:
-        scheduler.pull_ready(PullReady(**key, first_token=9, prefill_pod="p"), now)
+        scheduler.pull_ready(PullReady(**key, first_token=9, prefill_pod="p", lasts_s=59.0), now)
     if rng.random() < 0.5:
         scheduler.abort("a")
     for _ in range(rng.randrange(3)):
@@ -77,8 +77,10 @@ def test_leases_go_through_every_transition_and_no_other(seen):
     for _ in range(500):
         now += 1.0
         try:
-            match rng.randrange(5):
+            match rng.randrange(6):
                 case 0 if not len(table):
+                    table.promise(key, "t")
+                case 4 if len(table):
                     table.grant(key, (1,), expires_s=now + 5.0)
                 case 1:
                     table.begin_send(key, now)

@@ -11,6 +11,7 @@ KEY = LeaseKey("r", 1, "epoch")
 
 def granted():
     table = LeaseTable()
+    table.promise(KEY, "t")
     table.grant(KEY, (1, 2), expires_s=10.0)
     return table
 

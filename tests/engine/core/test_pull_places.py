@@ -8,7 +8,7 @@ from tests.engine.core.test_scheduler import ask, make, step
 
 
 def ready(name):
-    return PullReady(request_id=name, attempt=1, first_token=9, prefill_pod="p")
+    return PullReady(request_id=name, attempt=1, first_token=9, prefill_pod="p", lasts_s=59.0)
 
 
 def done(name):

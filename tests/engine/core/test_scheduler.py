@@ -142,7 +142,7 @@ def test_a_pulled_request_decodes_without_prefill_and_a_failed_pull_falls_back()
     assert scheduled.plan is None
     assert [len(job.block_ids) for job in scheduled.pull_jobs] == [3, 3]
     for name in ("good", "bad"):
-        ready = PullReady(request_id=name, attempt=1, first_token=9, prefill_pod="p")
+        ready = PullReady(request_id=name, attempt=1, first_token=9, prefill_pod="p", lasts_s=59.0)
         assert [e.token_id for e in scheduler.pull_ready(ready, 1.0)] == [9]
     scheduler.pull_done(PullDone(request_id="good", attempt=1, bytes_moved=0, seconds=0.1))
     scheduler.pull_failed(PullFailed(request_id="bad", attempt=1, cause="broken", message=""))
@@ -158,7 +158,9 @@ def test_a_pull_that_fails_after_its_first_token_computes_no_token_outside_its_b
     scheduler = make()
     sequence = scheduler.add(ask("a", prompt, candidates=("10.0.0.1:8002",)))
     step(scheduler)
-    scheduler.pull_ready(PullReady(request_id="a", attempt=1, first_token=9, prefill_pod="p"), 1.0)
+    scheduler.pull_ready(
+        PullReady(request_id="a", attempt=1, first_token=9, prefill_pod="p", lasts_s=59.0), 1.0
+    )
     scheduler.pull_failed(PullFailed(request_id="a", attempt=1, cause="broken", message=""))
     while scheduler.sequences:
         plan = scheduler.schedule(2.0).plan
@@ -186,7 +188,7 @@ def lost_pull(scheduler, *, first_token, abort=False):
     scheduler.add(ask("a", 40, max_tokens=2, candidates=("10.0.0.1:8002",)))
     step(scheduler)
     if first_token:
-        ready = PullReady(request_id="a", attempt=1, first_token=9, prefill_pod="p")
+        ready = PullReady(request_id="a", attempt=1, first_token=9, prefill_pod="p", lasts_s=59.0)
         scheduler.pull_ready(ready, 1.0)
     if abort:
         scheduler.abort("a")
@@ -370,7 +372,9 @@ def test_pulls_that_end_in_any_way_keep_chunks_in_their_blocks_and_lose_nobody(
         for name, attempt, end, ready, leaves in due.pop(turn, []):
             key = {"request_id": name, "attempt": attempt}
             if ready and end != "late":
-                scheduler.pull_ready(PullReady(**key, first_token=9, prefill_pod="p"), turn)
+                scheduler.pull_ready(
+                    PullReady(**key, first_token=9, prefill_pod="p", lasts_s=59.0), turn
+                )
             if leaves:
                 scheduler.abort(name)
             if end == "done":

@@ -104,7 +104,7 @@ async def test_a_handed_over_prompts_first_token_is_delivered_before_the_next_st
     engine = VirtualEngine()
     busy = engine.ask("busy")
     pulled = engine.ask("pulled", candidates=("127.0.0.1:9",))
-    came = PullReady(request_id="pulled", attempt=1, first_token=7, prefill_pod="p")
+    came = PullReady(request_id="pulled", attempt=1, first_token=7, prefill_pod="p", lasts_s=59.0)
     engine.during_step[5] = lambda: engine.loop.post(came)
     engine.loop.start(SilentPeer())
     try:

@@ -111,11 +111,12 @@ def wait_for(loop, predicate):
 
 def test_a_remote_prompt_is_leased_pinned_while_sent_and_freed_when_released():
     loop, answers = prefill_engine(), queue.SimpleQueue()
-    loop.submit_remote_prefill(order(), answers.put)
+    ticket = loop.submit_remote_prefill(order(), answers.put)
     ready = answers.get(timeout=2)
     assert isinstance(ready, LeaseReady)
-    assert (ready.n_tokens, len(ready.block_ids)) == (100, 4)
-    assert loop.begin_send(ready.key) == ready.block_ids
+    assert (ready.n_tokens, ready.n_blocks) == (100, 4)
+    assert loop.find_lease(ticket) == ready.key
+    assert len(loop.begin_send(ready.key)) == 4
     loop.release(ready.key)
     assert loop.leases.active == 1
     loop.end_send(ready.key)

@@ -50,8 +50,8 @@ async def decode():
 def stranger():
     """Speaks the KV protocol as a prefill engine does, and hands out KV of another text."""
     with node("prefill") as started:
-        size = 4 * BLOCK
-        started.runner.read_blocks = lambda ids: memoryview(b"\x07\0\0\0" * (size // 4) * len(ids))
+        block = memoryview(b"\x07\0\0\0" * BLOCK)
+        started.runner.outgoing = lambda ids: [block] * len(ids)
         yield started
 
 

@@ -2,9 +2,10 @@
 
 The KV service has its own thread, on asyncio, and TCP port 8002. On a decode engine the loop calls
 `PullPort`, and the service posts a `PullEvent` into the loop's inbox. On a prefill engine the
-service calls `PrefillPort`, and the loop calls the given `on_event` with `LeaseReady` or
-`PrefillRefused`. Every method of both ports may be called from another thread and returns at once.
-The service handles frames and bytes (`argosy_engine.transfer`), the loop blocks and sequences.
+service calls `PrefillPort`, and the loop calls the given `on_event` with `PrefillProgress`,
+`LeaseReady` or `PrefillRefused`. Every method of both ports may be called from another thread and
+returns at once. The service handles frames and bytes (`argosy_engine.transfer`), the loop blocks
+and sequences.
 """
 
 from collections.abc import Callable, Sequence
@@ -19,7 +20,9 @@ __all__ = [
     "LeaseReady",
     "PrefillEvent",
     "PrefillPort",
+    "PrefillProgress",
     "PrefillRefused",
+    "PullAlive",
     "PullCause",
     "PullDone",
     "PullEvent",
@@ -59,7 +62,7 @@ class PullJob:
     sampling: SamplingParams
 
     candidates: tuple[str, ...]
-    """Prefill engines, "ip:port", tried in order."""
+    """Prefill engines, "ip:port" or "ip:port/uid of the pod", tried in order."""
 
     block_ids: tuple[int, ...]
     """Blocks of the whole prompt, in its order."""
@@ -69,7 +72,7 @@ class PullJob:
     written."""
 
     timeout_s: float
-    """For the whole pull, all candidates together."""
+    """How long it may show no progress before READY, all candidates together."""
 
 
 class FailedPrefill(NamedTuple):
@@ -80,6 +83,17 @@ class FailedPrefill(NamedTuple):
 
     reason: str
     """REFUSED's reason, or else a `PullCause`."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PullAlive:
+    """A prefill engine makes progress with the prompt."""
+
+    request_id: str
+    attempt: int
+
+    lasts_s: float
+    """The service gives the pull up by itself if nothing more happens for so long."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -94,6 +108,9 @@ class PullReady:
     failed: tuple[FailedPrefill, ...] = ()
     """Candidates that were asked before."""
 
+    lasts_s: float
+    """The service gives the pull up by itself within this time."""
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PullDone:
@@ -104,7 +121,10 @@ class PullDone:
     bytes_moved: int
 
     seconds: float
-    """From the PULL frame to the last byte."""
+    """From each PULL frame to its last byte, added up."""
+
+    exposed_s: float = 0.0
+    """From READY to the last byte."""
 
 
 PullCause = Literal[
@@ -136,14 +156,15 @@ class PullFailed:
     """All candidates that were asked."""
 
 
-PullEvent = PullReady | PullDone | PullFailed
+PullEvent = PullAlive | PullReady | PullDone | PullFailed
 
 
 class PullPort(Protocol):
     """The KV service as a decode engine's loop sees it."""
 
     def start_pull(self, job: PullJob) -> None:
-        """Ends in exactly one PullDone or PullFailed; at most one PullReady comes before."""
+        """Ends in exactly one PullDone or PullFailed; at most one PullReady comes before, and any
+        number of PullAlive before that."""
         ...
 
     def cancel_pull(self, request_id: str, attempt: int) -> None:
@@ -170,6 +191,14 @@ class RemotePrefill:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class PrefillProgress:
+    """More blocks may be sent."""
+
+    n_ready: int
+    """Blocks from the prompt's first one on."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class LeaseReady:
     """The prompt is computed and its blocks are held under `key` for `lease_s` from now."""
 
@@ -179,14 +208,8 @@ class LeaseReady:
     n_tokens: int
     """Length of the prompt."""
 
-    block_ids: tuple[int, ...]
-    """ceil(n_tokens / block_size) blocks, in the order of the text."""
-
-    queue_s: float
-    """From arrival to the first admission."""
-
-    prefill_s: float
-    """From the first admission to the first token."""
+    n_blocks: int
+    """ceil(n_tokens / block_size)."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -202,7 +225,7 @@ class PrefillRefused:
     message: str
 
 
-PrefillEvent = LeaseReady | PrefillRefused
+PrefillEvent = PrefillProgress | LeaseReady | PrefillRefused
 
 
 class PrefillPort(Protocol):
@@ -210,13 +233,26 @@ class PrefillPort(Protocol):
 
     @property
     def engine_epoch(self) -> str:
-        """Random at each start of the process; part of every lease key, sent in ACCEPTED."""
+        """Random at each start of the process; part of every lease key, sent in ADMITTED."""
+        ...
+
+    @property
+    def computed_steps(self) -> int:
+        """Steps since the start: an engine that hangs counts no further."""
         ...
 
     def submit_remote_prefill(
         self, prefill: RemotePrefill, on_event: Callable[[PrefillEvent], None]
-    ) -> None:
-        """Queue the prompt. `on_event` is called exactly once, on the engine's thread."""
+    ) -> str:
+        """Queue the prompt and return the ticket of its lease. Raises LeaseTakenError.
+
+        `on_event` is called on the engine's thread, any number of times with PrefillProgress and
+        then once with LeaseReady or PrefillRefused.
+        """
+        ...
+
+    def find_lease(self, ticket: str) -> LeaseKey:
+        """Raises LeaseGoneError."""
         ...
 
     def abort_remote_prefill(self, request_id: str, attempt: int) -> None:
@@ -224,9 +260,9 @@ class PrefillPort(Protocol):
         ...
 
     def begin_send(self, key: LeaseKey) -> tuple[int, ...]:
-        """Pin the lease's blocks and return their ids; expiry waits for `end_send`.
+        """Pin the lease's blocks and return the ids of those that are ready.
 
-        Raises LeaseGoneError.
+        Expiry waits for `end_send`. Raises LeaseGoneError.
         """
         ...
 
@@ -235,7 +271,7 @@ class PrefillPort(Protocol):
         ...
 
     def observe_send(self, *, bytes_moved: int, seconds: float) -> None:
-        """For the metrics: a prompt's KV was sent; `seconds` count from the PULL frame."""
+        """For the metrics: KV was sent over a connection; `seconds` are those of its sends."""
         ...
 
     def renew(self, key: LeaseKey, lease_s: float) -> None:

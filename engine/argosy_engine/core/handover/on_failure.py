@@ -15,7 +15,7 @@ __all__ = ["CLIENT_ERRORS", "LOST", "PullRefusal", "after_failure"]
 CLIENT_ERRORS = frozenset({"context_length_exceeded", "invalid"})
 """REFUSED's reasons that are the client's fault: another engine would say the same."""
 _AWAY = frozenset({"connect", "suspended", "draining"})
-"""Reasons of engines that are not there for anybody."""
+"""Reasons of engines that serve no request at all."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,7 +1,8 @@
 """How much of a decode engine the pulls from one prefill engine may hold.
 
-A pull holds a place in the batch and its prompt's blocks while a peer computes. One peer's pulls
-get at most half of both, so that a peer which no longer answers cannot stop this engine.
+A pull holds its prompt's blocks while a peer computes, and as many may wait as the batch has
+places. One peer's pulls get at most half of both, so that a peer which no longer answers cannot
+stop this engine.
 """
 
 from collections.abc import Iterable

@@ -8,7 +8,14 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 from argosy_engine.core.blocks.pool import BlockPool
-from argosy_engine.core.handover.messages import PullDone, PullEvent, PullFailed, PullJob, PullReady
+from argosy_engine.core.handover.messages import (
+    PullAlive,
+    PullDone,
+    PullEvent,
+    PullFailed,
+    PullJob,
+    PullReady,
+)
 from argosy_engine.core.handover.states import PullState, move_pull
 from argosy_engine.core.request import Sequence, State
 
@@ -40,7 +47,7 @@ class _Pull:
 
 
 class Pulls:
-    """Pulls by request id. The sequences hold a place in the batch meanwhile."""
+    """Pulls by request id. The sequences hold blocks meanwhile, and no place in the batch."""
 
     def __init__(self, pool: BlockPool) -> None:
         self._pool = pool
@@ -68,6 +75,12 @@ class Pulls:
             have_tokens=sequence.num_computed,
             timeout_s=timeout_s,
         )
+
+    def renew(self, event: PullAlive | PullReady, now: float) -> None:
+        """The service is at work: give it the time that it says, up to the request's own end."""
+        pull = self._of(event)
+        if pull is not None and pull.state is not PullState.CANCELLING:
+            pull.deadline_s = min(now + event.lasts_s, pull.sequence.request.deadline_s)
 
     def first_token(self, event: PullReady) -> Sequence | None:
         """Append the peer's token; the sequence if its client still waits for one."""

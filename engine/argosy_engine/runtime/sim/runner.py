@@ -101,10 +101,13 @@ class SimRunner:
             late_s=max(0.0, self._clock() - self._deadline),
         )
 
-    def read_blocks(self, block_ids: Sequence[int]) -> memoryview:  # noqa: ARG002
-        return memoryview(b"")
+    def outgoing(self, block_ids: Sequence[int]) -> Sequence[memoryview]:  # noqa: ARG002
+        return ()
 
-    def write_blocks(self, block_ids: Sequence[int], data: memoryview) -> None:
+    def incoming(self, block_ids: Sequence[int]) -> Sequence[memoryview]:  # noqa: ARG002
+        return ()
+
+    def landed(self, block_ids: Sequence[int], views: Sequence[memoryview]) -> None:
         """There are no bytes to keep."""
 
     def close(self) -> None:

@@ -8,7 +8,6 @@ import time
 from collections.abc import Sequence
 from pathlib import Path
 
-import numpy as np
 import torch
 
 from argosy_engine.attention.paged import PagedPool, PoolShape
@@ -129,21 +128,36 @@ class TorchRunner:
             penalise_(logits, flat.sampling, flat.histories)
             return sample(logits, flat.sampling, flat.sample_positions)
 
-    def read_blocks(self, block_ids: Sequence[int]) -> memoryview:
+    def outgoing(self, block_ids: Sequence[int]) -> Sequence[memoryview]:
         if self._numpy is not None:
-            return self._numpy[list(block_ids)].data.cast("B")
+            return self._views(block_ids)
         index = torch.tensor(list(block_ids), device=self._pool.device)
-        return self._bytes[index].cpu().numpy().data.cast("B")
+        return (self._bytes[index].cpu().numpy().data.cast("B"),)
 
-    def write_blocks(self, block_ids: Sequence[int], data: memoryview) -> None:
-        if self._numpy is not None:  # no torch: the KV thread must not get an OpenMP team
-            self._numpy[list(block_ids)] = np.frombuffer(data, np.uint8).reshape(len(block_ids), -1)
+    def incoming(self, block_ids: Sequence[int]) -> Sequence[memoryview]:
+        if self._numpy is not None:  # no torch: the KV threads must not get an OpenMP team
+            return self._views(block_ids)
+        return (memoryview(bytearray(len(block_ids) * self._layout.wire_block_bytes)),)
+
+    def landed(self, block_ids: Sequence[int], views: Sequence[memoryview]) -> None:
+        if self._numpy is not None:
             return
-        # A bytearray of its own: torch warns about memory that it may not write to.
-        blocks = torch.frombuffer(bytearray(data), dtype=torch.uint8).view(len(block_ids), -1)
+        (data,) = views
+        blocks = torch.frombuffer(data, dtype=torch.uint8).view(len(block_ids), -1)
         index = torch.tensor(list(block_ids), device=self._pool.device)
         self._bytes[index] = blocks.to(self._pool.device)
         torch.cuda.synchronize(self._pool.device)
+
+    def _views(self, block_ids: Sequence[int]) -> list[memoryview]:
+        """The pool itself, one view for neighbouring blocks."""
+        assert self._numpy is not None
+        runs: list[list[int]] = []
+        for block in block_ids:
+            if runs and block == runs[-1][1]:
+                runs[-1][1] += 1
+            else:
+                runs.append([block, block + 1])
+        return [self._numpy[first:end].data.cast("B") for first, end in runs]
 
     def close(self) -> None:
         """The end of the process frees everything."""
@@ -175,6 +189,7 @@ def _layout(spec: ModelSpec, pool: PagedPool, name: str) -> KvLayout:
         num_blocks=shape.blocks - 1,
         block_bytes=size,
         wire_block_bytes=size,
+        dtype=dtype,
     )
 
 

@@ -57,6 +57,7 @@ log = logging.getLogger(__name__)
 
 _MAX_CANDIDATES = 8
 _ID = re.compile(r"[A-Za-z0-9._-]{1,128}")
+_UID = re.compile(r"[A-Za-z0-9._-]{0,64}")
 _CANDIDATE = re.compile(r"(\[[0-9a-fA-F:]+\]|[A-Za-z0-9.-]+):[0-9]{1,5}")
 
 
@@ -208,7 +209,7 @@ class OpenAiApi:
             sampling=sampling,
             arrival_s=arrival_s,
             attempt=_attempt(headers.get("x-argosy-attempt")),
-            candidates=self._candidates(headers.get("x-argosy-prefill", "")),
+            candidates=self._candidates(headers),
             deadline_s=arrival_s + self._config.queue_timeout_s,
         )
         scheduler = self._loop.scheduler
@@ -217,17 +218,23 @@ class OpenAiApi:
             raise refused(refusal)
         return request
 
-    def _candidates(self, value: str) -> tuple[str, ...]:
+    def _candidates(self, headers: dict[str, str]) -> tuple[str, ...]:
+        """Addresses, each with "/" and its pod's uid where the gateway names uids, too."""
+        value = headers.get("x-argosy-prefill", "")
         if self._role.now != "decode" or not value:
             return ()
         candidates = tuple(part.strip() for part in value.split(","))
-        if len(candidates) > _MAX_CANDIDATES or not all(map(_CANDIDATE.fullmatch, candidates)):
+        uids = headers.get("x-argosy-prefill-uids", "," * (len(candidates) - 1)).split(",")
+        well_formed = all(map(_CANDIDATE.fullmatch, candidates)) and all(map(_UID.fullmatch, uids))
+        if not well_formed or len(uids) != len(candidates) or len(candidates) > _MAX_CANDIDATES:
             raise ApiError(
                 400,
-                f"x-argosy-prefill: write at most {_MAX_CANDIDATES} of ip:port, comma between",
+                f"x-argosy-prefill: write at most {_MAX_CANDIDATES} of ip:port, comma between, and "
+                "in x-argosy-prefill-uids as many uids of their pods, or no such header",
                 param="x-argosy-prefill",
             )
-        return candidates
+        pairs = zip(candidates, uids, strict=True)
+        return tuple(f"{address}/{uid}" if uid else address for address, uid in pairs)
 
     def close(self) -> None:
         """End the threads; called when no request is left, or the drain's time is over."""

@@ -1,0 +1,207 @@
+"""Prefill's end of a connection for KV: ranges of blocks, straight from the pool.
+
+A decode engine shows the ticket of a lease and asks for blocks as they become ready. Blocks of a
+plain connection are sent by threads, because system calls and checksums release the interpreter's
+lock there; TLS goes through the event loop.
+"""
+
+import asyncio
+import contextlib
+import os
+import socket
+import time
+from collections.abc import Iterable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+
+from argosy_engine.core.handover.messages import PrefillPort
+from argosy_engine.core.handover.patience import transfer_s
+from argosy_engine.errors import EngineError, LeaseGoneError
+from argosy_engine.ports.runner import Runner
+from argosy_engine.transfer.messages import Pull
+from argosy_engine.transfer.stream import in_thread, read_message
+from argosy_engine.transfer.wire import Digest, Kind, WireError, encode_control, encode_run_head
+
+__all__ = ["KvSender", "NotReadyError"]
+
+_RUN_BYTES = 4 << 20
+"""Blocks are sent in frames of about this size."""
+_PIECE_BYTES = 1 << 20
+"""Sent and then added to the checksum while it is still in the processor's cache."""
+_THREADS = 32
+
+
+class NotReadyError(EngineError):
+    """Blocks were asked for that are not computed, or are not of the prompt."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Run:
+    """One KV frame: its bytes in order, without the digest."""
+
+    header: bytes
+    head: bytes
+    views: Sequence[memoryview]
+
+
+class KvSender:
+    """Answers PULL frames; one for all connections."""
+
+    def __init__(
+        self, runner: Runner, prefill: PrefillPort, *, idle_s: float, min_bytes_per_s: float
+    ) -> None:
+        self._runner = runner
+        self._layout = runner.kv_layout()
+        self._prefill = prefill
+        self._idle_s = idle_s
+        self._min_bytes_per_s = min_bytes_per_s
+        self._threads = ThreadPoolExecutor(_THREADS, "kv-send")
+
+    def close(self) -> None:
+        """After the last connection has ended."""
+        self._threads.shutdown()
+
+    async def serve(
+        self, asked: Pull, reader: asyncio.StreamReader, writer: asyncio.StreamWriter
+    ) -> None:
+        """Send what is asked for until the peer closes. LeaseGoneError, WireError, OSError."""
+        moved, seconds = 0, 0.0
+        try:
+            while True:
+                size, lasted_s = await self._send(asked, writer)
+                moved, seconds = moved + size, seconds + lasted_s
+                async with asyncio.timeout(self._idle_s):
+                    message = await read_message(reader)
+                if not isinstance(message, Pull):
+                    raise WireError(f"{type(message).__name__.upper()} came where PULL was due")
+                asked = message
+        finally:
+            if moved:
+                self._prefill.observe_send(bytes_moved=moved, seconds=seconds)
+
+    async def _send(self, asked: Pull, writer: asyncio.StreamWriter) -> tuple[int, float]:
+        """Bytes and seconds. The blocks stay pinned until the last byte left or the time is up."""
+        began = time.monotonic()
+        if asked.engine_epoch != self._prefill.engine_epoch:
+            raise LeaseGoneError(
+                f"the ticket is of epoch {asked.engine_epoch}; this engine started since"
+            )
+        key = self._prefill.find_lease(asked.ticket)
+        size = asked.n_blocks * self._layout.block_bytes
+        deadline_s = began + transfer_s(size, self._min_bytes_per_s)
+        ready = self._prefill.begin_send(key)
+        try:
+            if asked.first_block + asked.n_blocks > len(ready):
+                raise NotReadyError(
+                    f"blocks up to {asked.first_block + asked.n_blocks} were asked for; "
+                    f"{len(ready)} are ready"
+                )
+            done = encode_control(Kind.DONE, {"n_blocks": asked.n_blocks})
+            blocks = ready[asked.first_block :][: asked.n_blocks]
+            if not self._layout.wire_block_bytes:
+                if rate := self._layout.simulated_bytes_per_s:
+                    await asyncio.sleep(size / rate)
+                writer.write(done)
+                await writer.drain()
+            elif writer.get_extra_info("ssl_object") is not None:
+                async with asyncio.timeout_at(_on_loop(deadline_s)):
+                    await self._send_by_loop(asked.first_block, blocks, writer, done)
+            else:
+                await self._send_by_thread(asked.first_block, blocks, writer, done, deadline_s)
+        finally:
+            self._prefill.end_send(key)
+        return size, time.monotonic() - began
+
+    def _runs(self, first: int, blocks: Sequence[int]) -> Iterable[_Run]:
+        size = self._layout.wire_block_bytes
+        step = max(1, _RUN_BYTES // size)
+        for at in range(0, len(blocks), step):
+            run = blocks[at : at + step]
+            header, head = encode_run_head(first + at, len(run), len(run) * size)
+            yield _Run(header, head, self._runner.outgoing(run))
+
+    async def _send_by_loop(
+        self, first: int, blocks: Sequence[int], writer: asyncio.StreamWriter, done: bytes
+    ) -> None:
+        for run in self._runs(first, blocks):
+            digest = Digest(run.head)
+            writer.write(run.header + run.head)
+            for view in run.views:
+                digest.update(view)
+                writer.write(view)
+                await writer.drain()
+            writer.write(digest.digest())
+        writer.write(done)
+        await writer.drain()
+
+    async def _send_by_thread(
+        self,
+        first: int,
+        blocks: Sequence[int],
+        writer: asyncio.StreamWriter,
+        done: bytes,
+        deadline_s: float,
+    ) -> None:
+        """The thread has a socket of its own for the same connection, on which nobody else writes.
+
+        When this is cancelled, the connection is shut down, and the thread ends with an error.
+        """
+        number = writer.get_extra_info("socket").fileno()
+        with socket.socket(fileno=os.dup(number)) as sock:
+            await in_thread(
+                self._threads,
+                lambda: _shut_down(sock),
+                self._send_blocking,
+                sock,
+                first,
+                blocks,
+                done,
+                deadline_s,
+            )
+
+    def _send_blocking(
+        self,
+        sock: socket.socket,
+        first: int,
+        blocks: Sequence[int],
+        done: bytes,
+        deadline_s: float,
+    ) -> None:
+        tail = b""
+        for run in self._runs(first, blocks):
+            digest = Digest(run.head)
+            _send_all(sock, [tail, run.header, run.head], deadline_s)
+            for view in run.views:
+                for at in range(0, view.nbytes, _PIECE_BYTES):
+                    piece = view[at : at + _PIECE_BYTES]
+                    _send_all(sock, [piece], deadline_s)
+                    digest.update(piece)
+            tail = digest.digest()
+        _send_all(sock, [tail, done], deadline_s)
+
+
+def _send_all(
+    sock: socket.socket, buffers: Sequence[bytes | memoryview], deadline_s: float
+) -> None:
+    """TimeoutError at that time of the monotonic clock."""
+    rest = [memoryview(buffer) for buffer in buffers if len(buffer)]
+    while rest:
+        left_s = deadline_s - time.monotonic()
+        if left_s <= 0:
+            raise TimeoutError("the peer reads slower than the minimum rate")
+        sock.settimeout(left_s)
+        sent = sock.sendmsg(rest)
+        while rest and sent >= rest[0].nbytes:
+            sent -= rest.pop(0).nbytes
+        if sent:
+            rest[0] = rest[0][sent:]
+
+
+def _shut_down(sock: socket.socket) -> None:
+    with contextlib.suppress(OSError):  # the peer was faster
+        sock.shutdown(socket.SHUT_RDWR)
+
+
+def _on_loop(deadline_s: float) -> float:
+    """A time of the monotonic clock on the event loop's clock."""
+    return asyncio.get_running_loop().time() + deadline_s - time.monotonic()
