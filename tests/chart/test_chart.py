@@ -122,8 +122,32 @@ def test_crds_are_kept_on_uninstall_by_default():
 def test_the_operator_reads_no_secrets_and_cannot_raise_its_rights():
     for _, resource, verb in granted(rules_of(rendered())):
         assert "*" not in (resource, verb)
-        assert resource not in {"secrets", "nodes", "namespaces", "configmaps"}
+        assert resource not in {"secrets", "nodes", "namespaces"}
         assert verb not in {"escalate", "bind", "impersonate", "deletecollection"}
+
+
+def test_the_operator_cannot_list_configmaps_and_so_reads_only_those_that_it_can_name():
+    rights = {v for _, r, v in granted(rules_of(rendered())) if r == "configmaps"}
+    assert rights == {"get", "create", "patch"}
+
+
+def test_the_operator_asks_for_tokens_of_its_own_account_only():
+    objects = rendered()
+    roles = [o for o in objects if o["kind"] in ("Role", "ClusterRole")]
+    rules = [(o, rule) for o in roles for rule in o["rules"]]
+    ((role, rule),) = [(o, r) for o, r in rules if "serviceaccounts/token" in r["resources"]]
+    account = one(objects, "ServiceAccount", "argosy-operator")
+    assert role["metadata"]["namespace"] == account["metadata"]["namespace"]
+    assert (rule["resourceNames"], rule["verbs"]) == (["argosy-operator"], ["create"])
+
+
+def test_the_operator_knows_its_account_and_its_pod():
+    (container,) = one(rendered(), "Deployment", "argosy-operator")["spec"]["template"]["spec"][
+        "containers"
+    ]
+    paths = {e["name"]: e["valueFrom"]["fieldRef"]["fieldPath"] for e in container["env"]}
+    assert paths["SERVICE_ACCOUNT"] == "spec.serviceAccountName"
+    assert paths["POD_UID"] == "metadata.uid"
 
 
 def test_the_operator_never_writes_a_users_fleet():

@@ -37,6 +37,7 @@ class ApiServer:
         app.router.add_put(LEASES + "/{name}", self._write_lease)
         app.router.add_get(FLEETS, self._fleet)
         app.router.add_patch(FLEETS + "/status", self._status)
+        app.router.add_get("/api/v1/namespaces/{namespace}/configmaps/{name}", self._absent)
         app.router.add_route("*", "/{rest:.*}", self._nothing)
         runner = web.AppRunner(app, access_log=None, shutdown_timeout=0.1)
         await runner.setup()
@@ -98,6 +99,10 @@ class ApiServer:
             body = await request.json(loads=yaml.safe_load)
             self.statuses[request.match_info["name"]] = body["status"]
             return web.json_response(body)
+
+    async def _absent(self, _: web.Request) -> web.Response:
+        async with self._work():
+            return _refusal(404, "NotFound")
 
     async def _nothing(self, _: web.Request) -> web.Response:
         """Every other list is empty."""

@@ -99,7 +99,7 @@ def test_simulated_engines_get_a_preset_and_no_volume():
     one = container(FLEETS["simulated"], "prefill")
     given = flags(one["args"])
     assert (given["--model"], given["--load-format"]) == ("sim:llama-70b-h100-tp4", "sim")
-    assert [mount["name"] for mount in one["volumeMounts"]] == ["tmp"]
+    assert [mount["name"] for mount in one["volumeMounts"]] == ["tmp", "peers", "token"]
     assert one["resources"] == {}
 
 

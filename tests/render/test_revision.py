@@ -6,7 +6,13 @@ import json
 import pytest
 
 from argosy_operator.core.fleet.names import DRAIN_TIMEOUT
-from argosy_operator.core.fleet.revision import TEMPLATE, drain_timeout_s, fields, revision
+from argosy_operator.core.fleet.revision import (
+    OLD_TEMPLATE,
+    TEMPLATE,
+    drain_timeout_s,
+    fields,
+    revision,
+)
 from tests.render.fleets import IMAGES, deployment, fleet
 
 SLO = {"ttft": {"target": "1s"}, "tpot": {"target": "40ms"}}
@@ -16,10 +22,11 @@ def revision_of(**spec):
     return revision(fleet(**spec), engine_image=IMAGES.engine)
 
 
-def template_of(role, **spec):
+def template_of(role, verifies=None, **spec):
     one = fleet(**spec)
+    verifies = one.spec.security.verify_peers if verifies is None else verifies
     live = {"metadata": {"annotations": {DRAIN_TIMEOUT: "60"}}}
-    made = deployment(one, role, live=live)
+    made = deployment(one, role, live=live, verifies=verifies)
     return json.dumps(made["spec"]["template"], sort_keys=True)
 
 
@@ -48,6 +55,7 @@ INSIDE = {
     "lease": {"kvTransfer": {"leaseSeconds": 5}},
     "time-out": {"kvTransfer": {"timeout": "5s"}},
     "failure": {"kvTransfer": {"onFailure": "fail"}},
+    "callers": {"security": {"verifyPeers": False}},
 }
 
 
@@ -81,7 +89,9 @@ def test_a_transfers_lease_means_nothing_to_colocated_pods():
 
 def test_a_revision_stays_the_same_over_releases():
     assert fields(fleet(), engine_image="engine:1")["template"] == TEMPLATE
-    assert revision(fleet(), engine_image="engine:1") == "f0594faf"
+    assert revision(fleet(), engine_image="engine:1") == "90ee9dc1"
+    old = revision(fleet(), engine_image="engine:1", template=OLD_TEMPLATE)
+    assert old == "f0594faf"
 
 
 def test_the_revision_of_a_disaggregated_fleet_is_made_of_these_fields():
@@ -100,7 +110,7 @@ def test_the_revision_of_a_disaggregated_fleet_is_made_of_these_fields():
         kvTransfer={"leaseSeconds": 20, "timeout": "2500ms"},
     )
     assert fields(one, engine_image="engine:1") == {
-        "template": 3,
+        "template": 4,
         "image": "engine:1",
         "model": "pvc://models/org/llama",
         "servedName": "org/llama",
@@ -137,10 +147,13 @@ def test_a_drain_timeout_on_a_deployment_counts_within_the_bounds_of_the_spec(ti
 
 def test_a_changed_template_raises_its_number():
     """Otherwise an upgrade of the operator would replace running pods in place, unpaired."""
-    texts = [template_of(role) for role in ("prefill", "decode")]
-    texts.append(template_of("colocated", mode="colocated", model={"uri": "sim://x"}))
-    digest = hashlib.sha256("".join(texts).encode()).hexdigest()[:8]
-    assert (TEMPLATE, digest) == (3, "47c790d5"), "raise core.revision.TEMPLATE, then pin again"
+    found = {}
+    for verifies, template in ((True, TEMPLATE), (False, OLD_TEMPLATE)):
+        texts = [template_of(role, verifies) for role in ("prefill", "decode")]
+        texts.append(template_of("colocated", verifies, mode="colocated", model={"uri": "sim://x"}))
+        found[template] = hashlib.sha256("".join(texts).encode()).hexdigest()[:8]
+    pinned = {4: "d8380df5", 3: "47c790d5"}
+    assert found == pinned, "raise core.revision.TEMPLATE, then pin again"
 
 
 def test_a_deployment_keeps_the_drain_timeout_that_it_was_created_with():

@@ -1,7 +1,7 @@
 """All objects of two fleets, as whole manifests in `expected/`, written by hand.
 
 The first document of a file is the ServingDeployment, the others are what the operator applies for
-it, in this order: the gateway's objects, then those of each role.
+it, in this order: who may call, the gateway's objects, then those of each role.
 """
 
 from pathlib import Path
@@ -12,10 +12,11 @@ import yaml
 
 from argosy_operator.api.v1alpha1 import ServingDeployment
 from argosy_operator.core.fleet import names
-from argosy_operator.render import gateway, role, workload
+from argosy_operator.render import gateway, peers, role, workload
 from argosy_operator.render.engines.kind import EnginePod
 from argosy_operator.render.images import Images
 from tests.render.fleets import IMAGES, deployment, fleet
+from tests.support.model import ISSUER
 
 EXPECTED = Path(__file__).parent / "expected"
 REVISION = "1a2b3c4d"
@@ -26,7 +27,7 @@ def documents(case: str) -> list[Any]:
 
 
 def rendered(one: ServingDeployment) -> list[Any]:
-    objects = gateway.objects(one, IMAGES)
+    objects = peers.objects(one, ISSUER, required=True) + gateway.objects(one, IMAGES)
     for name, _ in one.spec.active_roles():
         objects.append(workload.deployment(EnginePod.of(one, name, REVISION, IMAGES)))
         objects += role.objects(one, name)
@@ -151,7 +152,7 @@ def test_a_fleet_without_gpus_tolerates_no_taint_and_asks_for_none() -> None:
         "requests": {"memory": "1Gi"},
         "limits": {"memory": "1Gi"},
     }
-    assert [volume["name"] for volume in pod["volumes"]] == ["tmp", "weights"]
+    assert [volume["name"] for volume in pod["volumes"]] == ["tmp", "weights", "peers", "token"]
 
 
 @pytest.mark.parametrize(

@@ -50,6 +50,9 @@ class World:
     async def list(self, kind: str, namespace: str | None, selector: str = "") -> Any:
         return {"Pod": self.pods, "ReplicaSet": [SET], "Deployment": [DEPLOYMENT]}.get(kind, [])
 
+    async def get(self, kind: str, namespace: str, name: str) -> Any:
+        return None
+
     async def measure(self, fleet: Any, pods: FleetPods) -> Measurement:
         self.asked = pods
         return Measurement(unknown_metrics(1e6, "NoTargets"), next_at=60.0)

@@ -49,6 +49,9 @@ class Namespace:
     async def list(self, kind: str, namespace: str | None, selector: str = "") -> Any:
         return [obj for obj in self.objects if obj["kind"] == kind]
 
+    async def get(self, kind: str, namespace: str, name: str) -> Any:
+        return next((o for o in await self.list(kind, None) if o["metadata"]["name"] == name), None)
+
 
 async def seen(*others: dict[str, Any]) -> Snapshot:
     """A fleet of one Deployment with one ReplicaSet, and these objects."""

@@ -26,7 +26,7 @@ from argosy_operator.core.fleet.actions import (
 from argosy_operator.core.fleet.memory import LoopMemory
 from argosy_operator.core.fleet.objects import rfc3339, seconds
 from argosy_operator.core.fleet.pods import OUR_COST, Load, Pod
-from argosy_operator.core.fleet.snapshot import Clock, Snapshot
+from argosy_operator.core.fleet.snapshot import Clock, Issuer, Snapshot
 from argosy_operator.core.plan import Plan, conclude, plan
 from argosy_operator.core.reconcile.victims import DRAIN_LEASE_S
 from argosy_operator.core.scaling.observe import FleetMetrics, unknown_metrics
@@ -37,6 +37,11 @@ from argosy_operator.shell.gather import Observed, compose
 from tests.support.replica_sets import COST, removed_first
 
 IMAGES = Images(engine="engine:1", gateway="gateway:1")
+ISSUER = Issuer(
+    url="https://kubernetes.default.svc",
+    keys=({"kid": "one", "kty": "RSA", "n": "AQAB", "e": "AQAB"},),
+    operator="system:serviceaccount:argosy-system:argosy",
+)
 START_S = 2.0
 
 
@@ -69,6 +74,7 @@ class Model:
     broken_roles: frozenset[str] = frozenset()
     """Roles whose pods never become ready."""
     metrics: FleetMetrics | None = None
+    issuer: Issuer | None = ISSUER
 
     def snapshot(self) -> Snapshot:
         loads = {
@@ -87,7 +93,7 @@ class Model:
         pods = tuple(self.pods.values())
         next_at = clock.monotonic + self.fleet.spec.autoscaling.interval.seconds
         measured = Measurement(metrics, next_at) if due else None
-        seen = Observed(dict(self.children), pods, loads, measured)
+        seen = Observed(dict(self.children), pods, loads, measured, self.issuer)
         return compose(self.fleet, IMAGES, seen, self.memory, clock)
 
     def round(self, crash_after: int | None = None) -> Plan:
@@ -192,7 +198,12 @@ class Model:
                 name=uid, uid=uid, role=labels[names.ROLE], owner=name, ip=uid,
                 revision=labels.get(names.REVISION, ""), created_at=self.now, phase="Pending",
                 started=False, assigned=False, ready=False,
+                shows_token=names.TOKEN_VOLUME in self._volumes(name),
             )  # fmt: skip
+
+    def _volumes(self, deployment: str) -> set[str]:
+        pod = self.children["Deployment", deployment]["spec"]["template"]["spec"]
+        return {volume["name"] for volume in pod["volumes"]}
 
     def _store(self, obj: Any) -> Any:
         key = (obj["kind"], obj["metadata"]["name"])

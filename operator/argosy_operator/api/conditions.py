@@ -48,6 +48,8 @@ class ConditionType(StrEnum):
     """An object with another owner has a name that the fleet needs."""
     FIELD_CONFLICT = "FieldConflict"
     """Another writer keeps changing what the operator writes."""
+    PEERS_VERIFIED = "PeersVerified"
+    """Every engine pod verifies who calls it."""
 
 
 _SPEC = "kubectl get sd NAME -n NAMESPACE -o yaml"
@@ -384,6 +386,38 @@ class Reason(StrEnum):
         _EVENTS,
     )
     NO_CONTEST = ("NoContest", "no other writer keeps changing what Argosy writes")
+    # PeersVerified
+    VERIFIED = ("Verified", "engine pods serve only callers that prove who they are")
+    VERIFICATION_OFF = (
+        "VerificationOff",
+        "spec.security.verifyPeers is false: engine pods serve everyone who reaches them",
+        "",
+        _SPEC,
+    )
+    KEYS_UNKNOWN = (
+        "KeysUnknown",
+        "the public keys of the cluster's service accounts cannot be read: new engine pods do not "
+        "start",
+        "Let the operator's account read /openid/v1/jwks and /.well-known/openid-configuration: "
+        "bind it to the ClusterRole system:service-account-issuer-discovery. Or set "
+        "spec.security.verifyPeers to false, and engine pods serve everyone who reaches them.",
+        "kubectl get clusterrolebinding system:service-account-issuer-discovery -o yaml",
+        _OPERATOR,
+    )
+    OLDER_TEMPLATE = (
+        "OlderTemplate",
+        "the engine pods were made by an older operator and serve everyone who reaches them, until "
+        "the fleet's next revision",
+        "Nothing, if the next change of spec.engine or of the engine image comes soon. To have new "
+        "pods now, add a variable to spec.engine.env.",
+        _PODS,
+    )
+    PROOF_NOT_REQUIRED = (
+        "ProofNotRequired",
+        "pods that show no token are being replaced; until then calls without one are served",
+        "",
+        _PODS,
+    )
 
 
 def runbook_of(reason: str) -> str:

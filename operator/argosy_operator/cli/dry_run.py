@@ -17,7 +17,7 @@ from argosy_operator.core.fleet.actions import Action, Scale, key_of
 from argosy_operator.core.fleet.memory import LoopMemory
 from argosy_operator.core.fleet.objects import Object, is_owned
 from argosy_operator.core.fleet.pods import ENGINE_CONTAINER, Load
-from argosy_operator.core.fleet.revision import revision
+from argosy_operator.core.fleet.revision import TEMPLATES, revision
 from argosy_operator.core.fleet.snapshot import Clock
 from argosy_operator.core.plan import Plan, plan
 from argosy_operator.core.reconcile.steps import REASONS
@@ -108,7 +108,8 @@ def images_in_use(
             front = image.get("gateway", front)
         elif ENGINE_CONTAINER in image:
             found = image[ENGINE_CONTAINER]
-            if revision(fleet, engine_image=found) == labels.get(names.REVISION):
+            known = {revision(fleet, engine_image=found, template=t) for t in TEMPLATES}
+            if labels.get(names.REVISION) in known:
                 engine = found
     return Images(engine=engine, gateway=front)
 

@@ -7,7 +7,7 @@ import asyncio
 import logging
 import os
 import sys
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Literal
 
@@ -15,8 +15,11 @@ import typer
 
 from argosy_operator.cli.images import DEFAULT_ENGINE, DEFAULT_GATEWAY
 
+_IDENTITY = ("POD_NAMESPACE", "SERVICE_ACCOUNT", "POD_NAME", "POD_UID")
+
 if TYPE_CHECKING:
     from argosy_operator.ports.prometheus.allowlist import Allowlist
+    from argosy_operator.ports.trust import Account
 
 Namespace = Annotated[str, typer.Option(help="Namespace to watch, or all.")]
 PrometheusUrl = Annotated[str | None, typer.Option(help="URL of Prometheus.")]
@@ -100,6 +103,7 @@ def run(
         kube_api_qps=kube_api_qps,
         kube_api_burst=kube_api_burst,
         gpu_budget=gpu_budget,
+        account=_account(os.environ),
     )
     try:
         status = asyncio.run(app.run(options))
@@ -109,6 +113,14 @@ def run(
     sys.stderr.flush()
     # kopf runs in a daemon thread. A process that lost its Lease must not wait for it.
     os._exit(status)
+
+
+def _account(environ: Mapping[str, str]) -> "Account | None":
+    """From the downward API, as the chart has it; None outside of a cluster."""
+    from argosy_operator.ports.trust import Account
+
+    values = [environ.get(name, "") for name in _IDENTITY]
+    return Account(*values) if all(values) else None
 
 
 def _allowlist(texts: Sequence[str]) -> "Allowlist":

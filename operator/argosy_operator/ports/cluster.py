@@ -40,6 +40,7 @@ PLURALS: dict[str, tuple[str, str]] = {
     "ServiceAccount": ("v1", "serviceaccounts"),
     "Role": ("rbac.authorization.k8s.io/v1", "roles"),
     "RoleBinding": ("rbac.authorization.k8s.io/v1", "rolebindings"),
+    "ConfigMap": ("v1", "configmaps"),
     "PodDisruptionBudget": ("policy/v1", "poddisruptionbudgets"),
     "Event": ("events.k8s.io/v1", "events"),
     "Lease": ("coordination.k8s.io/v1", "leases"),
@@ -178,6 +179,20 @@ class ApiCluster:
         kind, namespace, name = _identity(obj)
         path = self._kinds[kind].path(namespace=namespace)
         return await self._call("post", path, f"create {kind} {name}", body=obj)
+
+    async def page(self, path: str) -> Object:
+        """GET of a path that is no resource, such as /openid/v1/jwks."""
+        accept = {"Accept": "application/jwk-set+json, application/json"}  # it answers 406 else
+        return await self._call("get", path, f"get {path}", header_params=accept)
+
+    async def token(self, namespace: str, account: str, spec: Object) -> Object:
+        """Ask for a token of the account; returns the TokenRequest's status. Not a write: it
+        changes no object."""
+        path = self._kinds["ServiceAccount"].path(name=account, namespace=namespace)
+        body = {"apiVersion": "authentication.k8s.io/v1", "kind": "TokenRequest", "spec": spec}
+        what = f"request a token of ServiceAccount {account}"
+        answer = await self._call("post", f"{path}/token", what, body=body)
+        return dict(answer["status"])
 
     async def _write(
         self, verb: str, method: str, path: str, kind: str, name: str, **params: Any

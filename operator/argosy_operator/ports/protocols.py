@@ -11,8 +11,9 @@ from typing import Protocol
 
 from argosy_operator.api.v1alpha1 import ServingDeployment
 from argosy_operator.core.fleet.actions import ErrorKind
-from argosy_operator.core.fleet.objects import Object
+from argosy_operator.core.fleet.objects import FleetKey, Object
 from argosy_operator.core.fleet.pods import Load
+from argosy_operator.core.fleet.snapshot import Issuer
 from argosy_operator.core.scaling.observe import FleetMetrics
 
 
@@ -89,11 +90,25 @@ class Metrics(Protocol):
 class Engines(Protocol):
     """The admin port of engine pods. None or False if a pod does not answer in time."""
 
-    async def load(self, ip: str) -> Load | None: ...
+    async def load(self, ip: str, fleet: FleetKey) -> Load | None: ...
 
-    async def drain(self, ip: str) -> bool: ...
+    async def drain(self, ip: str, fleet: FleetKey) -> bool: ...
 
-    async def take_work_again(self, ip: str) -> bool: ...
+    async def take_work_again(self, ip: str, fleet: FleetKey) -> bool: ...
+
+
+class TrustSource(Protocol):
+    """Who signs service-account tokens in this cluster. Never raises."""
+
+    async def issuer(self) -> Issuer | None:
+        """What the API server said last; None if it has not said it yet."""
+
+
+class NoTrust:
+    """A `TrustSource` that knows nothing: where no pods are made."""
+
+    async def issuer(self) -> Issuer | None:
+        return None
 
 
 class Gate(Protocol):

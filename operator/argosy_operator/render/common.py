@@ -21,6 +21,13 @@ GRACE_MARGIN_S = 10
 """Between a program's own drain timeout and SIGKILL, s."""
 
 
+MOUNTS = "/var/run/argosy"
+TOKEN_FILE = f"{MOUNTS}/{names.TOKEN_VOLUME}/token"
+TOKEN_S = 24 * 3600
+"""How long a token counts, s. The kubelet renews it after 80 % of it; the control plane may be away
+for the rest."""
+
+
 def owner_references(fleet: ServingDeployment) -> list[Object]:
     """One controller reference; blockOwnerDeletion would need rights on finalizers."""
     return [
@@ -44,6 +51,35 @@ def metadata(fleet: ServingDeployment, name: str, role: str, revision: str | Non
         "labels": names.labels(fleet.name, role, revision),
         "ownerReferences": owner_references(fleet),
     }
+
+
+def fleet_metadata(fleet: ServingDeployment, name: str) -> Object:
+    """Metadata of a child that belongs to several roles."""
+    labels = {names.MANAGED_BY: names.FIELD_MANAGER, names.FLEET: fleet.name}
+    return {
+        "name": name,
+        "namespace": fleet.namespace,
+        "labels": labels,
+        "ownerReferences": owner_references(fleet),
+    }
+
+
+def token_volume(fleet: ServingDeployment) -> Object:
+    """The pod's own token for calls of engines; the kubelet renews it."""
+    token = {
+        "audience": names.audience(fleet.namespace, fleet.name),
+        "expirationSeconds": TOKEN_S,
+        "path": "token",
+    }
+    return {
+        "name": names.TOKEN_VOLUME,
+        "projected": {"sources": [{"serviceAccountToken": token}]},
+    }
+
+
+def read_only_mount(volume: str) -> Object:
+    """Where a volume of ours is mounted."""
+    return {"name": volume, "mountPath": f"{MOUNTS}/{volume}", "readOnly": True}
 
 
 def scrape_annotations(port: int, path: str = "/metrics") -> dict[str, str]:

@@ -17,6 +17,7 @@ from argosy_operator.core.fleet.objects import Object, seconds
 from argosy_operator.core.fleet.revision import whole_seconds
 from argosy_operator.render.common import (
     GRACE_MARGIN_S,
+    TOKEN_FILE,
     command_line,
     container_security,
     disruption_budget,
@@ -25,8 +26,10 @@ from argosy_operator.render.common import (
     liveness_probe,
     metadata,
     pod_security,
+    read_only_mount,
     scrape_annotations,
     spread,
+    token_volume,
 )
 from argosy_operator.render.images import Images
 
@@ -35,11 +38,16 @@ DEREGISTER_S = 5
 
 
 def objects(
-    fleet: ServingDeployment, images: Images, *, account: str | None = None
+    fleet: ServingDeployment,
+    images: Images,
+    *,
+    account: str | None = None,
+    shows_token: bool = True,
 ) -> list[Object]:
     """All objects of the gateway, in the order in which to apply them.
 
     `account` is the uid that the pod template names, `account_of` the observed objects.
+    `shows_token`: engines may ask for one.
     """
     name = names.gateway(fleet.name)
     return [
@@ -48,7 +56,7 @@ def objects(
         _binding(fleet),
         _service(fleet),
         disruption_budget(fleet, name, names.GATEWAY_ROLE),
-        _deployment(fleet, images, account),
+        _deployment(fleet, images, account, shows_token),
     ]
 
 
@@ -120,7 +128,9 @@ def _service(fleet: ServingDeployment) -> Object:
     }
 
 
-def _deployment(fleet: ServingDeployment, images: Images, account: str | None) -> Object:
+def _deployment(
+    fleet: ServingDeployment, images: Images, account: str | None, shows_token: bool
+) -> Object:
     selector = names.selector(fleet.name, names.GATEWAY_ROLE)
     drain_s = whole_seconds(fleet.spec.drain.timeout.seconds)
     annotations = scrape_annotations(names.GATEWAY_ADMIN_PORT)
@@ -135,6 +145,8 @@ def _deployment(fleet: ServingDeployment, images: Images, account: str | None) -
         "containers": [_container(fleet, images, drain_s)],
         "volumes": [{"name": "tmp", "emptyDir": {}}],
     }
+    if shows_token:
+        _show_token(fleet, pod)
     return {
         "apiVersion": "apps/v1",
         "kind": "Deployment",
@@ -180,6 +192,14 @@ def _container(fleet: ServingDeployment, images: Images, drain_s: int) -> Object
         "terminationMessagePolicy": "FallbackToLogsOnError",
         "volumeMounts": [{"name": "tmp", "mountPath": "/tmp"}],  # noqa: S108
     }
+
+
+def _show_token(fleet: ServingDeployment, pod: Object) -> None:
+    """Add the token to a gateway's pod."""
+    (container,) = pod["containers"]
+    container["args"] += ["--token-file", TOKEN_FILE]
+    container["volumeMounts"].append(read_only_mount(names.TOKEN_VOLUME))
+    pod["volumes"].append(token_volume(fleet))
 
 
 def _flags(fleet: ServingDeployment, drain_s: int) -> list[str]:

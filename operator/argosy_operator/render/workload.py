@@ -18,8 +18,10 @@ from argosy_operator.render.common import (
     liveness_probe,
     metadata,
     pod_security,
+    read_only_mount,
     scrape_annotations,
     spread,
+    token_volume,
 )
 from argosy_operator.render.engines.argosy import ARGOSY
 from argosy_operator.render.engines.kind import WEIGHTS, EngineKind, EnginePod
@@ -65,6 +67,8 @@ def _pod_spec(pod: EnginePod, kind: EngineKind) -> Object:
         "containers": [_container(pod, kind)],
         "volumes": _volumes(pod),
     }
+    if pod.verifies:
+        spec["serviceAccountName"] = names.engine_account(pod.fleet.name)
     if pod.gpus > 0:
         spec["tolerations"] = [
             {"key": "nvidia.com/gpu", "operator": "Exists", "effect": "NoSchedule"}
@@ -99,7 +103,9 @@ def _env(pod: EnginePod) -> list[Object]:
     own = {env.name: env.value for env in pod.fleet.spec.engine.env}
     # Compilers and caches write below HOME; the root file system is read-only.
     home = [] if "HOME" in own else [{"name": "HOME", "value": "/tmp"}]  # noqa: S108
-    return identity_env() + home + [{"name": name, "value": v} for name, v in own.items()]
+    uid = {"name": "POD_UID", "valueFrom": {"fieldRef": {"fieldPath": "metadata.uid"}}}
+    means = [uid] if pod.verifies else []
+    return identity_env() + means + home + [{"name": name, "value": v} for name, v in own.items()]
 
 
 def _resources(role: Role) -> Object:
@@ -121,6 +127,11 @@ def _volumes(pod: EnginePod) -> list[Object]:
     if pod.claim is not None:
         source = {"claimName": pod.claim, "readOnly": True}
         volumes.append({"name": "weights", "persistentVolumeClaim": source})
+    if pod.verifies:
+        source = {"name": names.peers(pod.fleet.name)}
+        volumes.append({"name": names.PEERS_VOLUME, "configMap": source})
+    if pod.shows_token:
+        volumes.append(token_volume(pod.fleet))
     return volumes
 
 
@@ -130,4 +141,8 @@ def _mounts(pod: EnginePod) -> list[Object]:
         mounts.append({"name": "shm", "mountPath": "/dev/shm"})  # noqa: S108
     if pod.claim is not None:
         mounts.append({"name": "weights", "mountPath": WEIGHTS, "readOnly": True})
+    if pod.verifies:
+        mounts.append(read_only_mount(names.PEERS_VOLUME))
+    if pod.shows_token:
+        mounts.append(read_only_mount(names.TOKEN_VOLUME))
     return mounts

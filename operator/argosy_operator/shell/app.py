@@ -22,6 +22,7 @@ from argosy_operator.ports.lease import Lease, Term
 from argosy_operator.ports.prometheus.allowlist import NOTHING_ELSE, Allowlist
 from argosy_operator.ports.prometheus.metrics import PrometheusMetrics
 from argosy_operator.ports.protocols import ClusterError
+from argosy_operator.ports.trust import Account, ClusterTrust
 from argosy_operator.render.images import Images
 from argosy_operator.shell.budgets import BudgetBoard
 from argosy_operator.shell.concurrency import RoundSlots, rounds_at_once
@@ -56,6 +57,8 @@ class Options:
     kube_api_qps: float = rate_limit.QPS
     """Calls a second to the API server on average, without those of the Lease and of watches."""
     kube_api_burst: int = rate_limit.BURST
+    account: Account | None = None
+    """This pod's service account, which engines obey; None outside of a cluster."""
     gpu_budget: int | None = None
     """GPUs that all fleets may hold together; None: no limit."""
 
@@ -66,7 +69,6 @@ async def run(options: Options) -> int:
     stop = asyncio.Event()
     for number in (signal.SIGTERM, signal.SIGINT):
         asyncio.get_running_loop().add_signal_handler(number, stop.set)
-    engines = HttpEngines()
     prometheus = PrometheusMetrics(
         options.prometheus_url,
         allowed=options.prometheus_allowed,
@@ -78,7 +80,9 @@ async def run(options: Options) -> int:
         ApiCluster(access, term, metrics.count_write, rate_limit.lease_limiter()) as lease_cluster,
     ):
         board = BudgetBoard(options.gpu_budget)
-        sources = Sources(cluster, prometheus, engines, options.images, board)
+        trust = ClusterTrust(cluster, options.account)
+        engines = HttpEngines(trust.token)
+        sources = Sources(cluster, prometheus, engines, options.images, board, trust)
         slots = RoundSlots(rounds_at_once(options.kube_api_qps))
         workers = Workers(partial(round_of, sources), slots)
         health = Health(workers.busy_since)

@@ -26,7 +26,7 @@ from argosy_operator.core.fleet.actions import (
     key_of,
     needs,
 )
-from argosy_operator.core.fleet.objects import Object, is_owned
+from argosy_operator.core.fleet.objects import FleetKey, Object, is_owned
 from argosy_operator.ports.protocols import Cluster, ClusterError, Engines
 from argosy_operator.shell.concurrency import call_all
 
@@ -74,17 +74,18 @@ async def execute(
                 raise StoppedError(tuple(outcomes), error) from error
             if sum(outcome.error is ErrorKind.FAILED for outcome in outcomes) >= MOST_FAILED:
                 break
-    await call_all([partial(_call, engines, action) for action in calls], late=False)
+    key = (fleet.namespace, fleet.name)
+    await call_all([partial(_call, engines, key, action) for action in calls], late=False)
     return (*outcomes, *map(Outcome, calls))
 
 
-async def _call(engines: Engines, action: HastenDrain | TakeWorkAgain) -> bool:
+async def _call(engines: Engines, fleet: FleetKey, action: HastenDrain | TakeWorkAgain) -> bool:
     """One call to an engine. If it does not answer, the next round calls again."""
     match action:
         case HastenDrain(_, ip):
-            return await engines.drain(ip)
+            return await engines.drain(ip, fleet)
         case TakeWorkAgain(_, ip):
-            return await engines.take_work_again(ip)
+            return await engines.take_work_again(ip, fleet)
 
 
 async def error_kind(cluster: Cluster, fleet: ServingDeployment, error: ClusterError) -> ErrorKind:

@@ -15,12 +15,25 @@ from argosy_operator.core.fleet import names
 from argosy_operator.core.fleet.memory import LoopMemory
 from argosy_operator.core.fleet.objects import ChildKey, Object, child_key, is_owned
 from argosy_operator.core.fleet.pods import Load, Pod, owned_pods
-from argosy_operator.core.fleet.revision import revision
-from argosy_operator.core.fleet.snapshot import Clock, Snapshot
+from argosy_operator.core.fleet.revision import (
+    OLD_TEMPLATE,
+    revision,
+    template_of,
+    verifies_callers,
+)
+from argosy_operator.core.fleet.snapshot import Clock, Issuer, Snapshot
 from argosy_operator.core.reconcile.bids import gpus_targeted
 from argosy_operator.core.reconcile.targets import by_law
-from argosy_operator.ports.protocols import Cluster, Engines, FleetPods, Measurement, Metrics
-from argosy_operator.render import gateway, role, workload
+from argosy_operator.ports.protocols import (
+    Cluster,
+    Engines,
+    FleetPods,
+    Measurement,
+    Metrics,
+    NoTrust,
+    TrustSource,
+)
+from argosy_operator.render import gateway, peers, role, workload
 from argosy_operator.render.engines.kind import EnginePod
 from argosy_operator.render.images import Images
 from argosy_operator.shell.budgets import BudgetBoard
@@ -47,6 +60,8 @@ class Sources:
     images: Images
     """Default images of engines and gateways, which are rendered into Deployments."""
     budget: BudgetBoard = field(default_factory=BudgetBoard)
+    trust: TrustSource = field(default_factory=NoTrust)
+    """Who signs the tokens by which pods know each other."""
 
 
 async def gather(
@@ -54,22 +69,26 @@ async def gather(
 ) -> Snapshot:
     """Everything that `plan` may know. Raises ClusterError if a list cannot be read."""
     selector = f"{names.FLEET}={fleet.name}"
-    lists = await asyncio.gather(
-        *(sources.cluster.list(kind, fleet.namespace, selector) for kind in CHILD_KINDS),
-        sources.cluster.list("ReplicaSet", fleet.namespace, selector),
-        sources.cluster.list("Pod", fleet.namespace, selector),
+    kinds = (*CHILD_KINDS, "ReplicaSet", "Pod")
+    cluster, namespace = sources.cluster, fleet.namespace
+    lists, peers_file = await asyncio.gather(
+        asyncio.gather(*(cluster.list(kind, namespace, selector) for kind in kinds)),
+        # By its name: to list ConfigMaps would be to read those of others.
+        cluster.get("ConfigMap", namespace, names.peers(fleet.name)),
     )
     *listed, replica_sets, raw_pods = lists
     children: dict[ChildKey, Object] = {
         child_key(child): child for kind in listed for child in kind
     }
+    if peers_file is not None:
+        children["ConfigMap", names.peers(fleet.name)] = peers_file
     pods = owned_pods(raw_pods, replica_sets, _deployments(children, fleet))
     due = by_law(fleet.spec) and not fleet.spec.paused and clock.monotonic >= memory.decide_at
     loads, measured = await asyncio.gather(
-        _loads(sources.engines, pods, memory),
+        _loads(sources.engines, fleet, pods, memory),
         sources.metrics.measure(fleet, fleet_pods(pods)) if due else _nothing(),
     )
-    seen = Observed(children, pods, loads, measured)
+    seen = Observed(children, pods, loads, measured, await sources.trust.issuer())
     snapshot = compose(fleet, sources.images, seen, memory, clock)
     cap = sources.budget.cap((fleet.namespace, fleet.name), gpus_targeted(snapshot))
     return replace(snapshot, gpu_cap=cap)
@@ -85,24 +104,38 @@ class Observed:
     """Answers of the engines that were asked, by pod uid; None where one did not answer."""
     measured: Measurement | None = None
     """None if the scaling law is not due in this round."""
+    issuer: Issuer | None = None
+    """None if the API server did not say yet."""
 
 
 def compose(
     fleet: ServingDeployment, images: Images, seen: Observed, memory: LoopMemory, clock: Clock
 ) -> Snapshot:
     """The snapshot: what was read, and what is rendered for the fleet. Pure."""
-    digits = revision(fleet, engine_image=images.engine)
     engines: dict[RoleName, Object] = {}
     owned = _owned(seen.children, fleet)
+    deployments = {name: child for (kind, name), child in owned.items() if kind == "Deployment"}
+    template = template_of(fleet, deployments, engine_image=images.engine)
+    digits = revision(fleet, engine_image=images.engine, template=template)
+    verifies = template != OLD_TEMPLATE and fleet.spec.security.verify_peers
+    # Engines that ask for tokens until they are gone need gateways that show them until then.
+    shows_token = verifies or any(map(verifies_callers, deployments.values()))
+    required = verifies and all(
+        pod.shows_token for pod in seen.pods if pod.role == names.GATEWAY_ROLE and pod.running
+    )
     front = names.gateway(fleet.name)
     account = gateway.account_of(
         owned.get(("ServiceAccount", front)), owned.get(("Deployment", front))
     )
-    wanted: list[Object] = list(gateway.objects(fleet, images, account=account))
+    wanted: list[Object] = []
+    if shows_token:
+        wanted += peers.objects(fleet, seen.issuer, required=required)
+    wanted += gateway.objects(fleet, images, account=account, shows_token=shows_token)
     for name, _ in fleet.spec.active_roles():
         wanted += role.objects(fleet, name)
         live = owned.get(("Deployment", names.engine_deployment(fleet.name, name, digits)))
-        engines[name] = workload.deployment(EnginePod.of(fleet, name, digits, images, live))
+        pod = EnginePod.of(fleet, name, digits, images, live, verifies=verifies)
+        engines[name] = workload.deployment(pod)
     return Snapshot(
         fleet=fleet,
         revision=digits,
@@ -115,13 +148,16 @@ def compose(
         loads=seen.loads,
         metrics=seen.measured.metrics if seen.measured else None,
         metrics_next_at=seen.measured.next_at if seen.measured else None,
+        verifies=verifies,
+        proof_required=required,
         memory=memory,
     )
 
 
 async def _loads(
-    engines: Engines, pods: tuple[Pod, ...], memory: LoopMemory
+    engines: Engines, fleet: ServingDeployment, pods: tuple[Pod, ...], memory: LoopMemory
 ) -> dict[str, Load | None]:
+    key = (fleet.namespace, fleet.name)
     asked = [
         (pod.uid, pod.ip)
         for pod in pods
@@ -131,7 +167,7 @@ async def _loads(
         and pod.role != names.GATEWAY_ROLE
         and (pod.draining or memory.ask_loads)
     ]
-    answers = await call_all([partial(engines.load, ip) for _, ip in asked], None)
+    answers = await call_all([partial(engines.load, ip, key) for _, ip in asked], None)
     return {uid: answer for (uid, _), answer in zip(asked, answers, strict=True)}
 
 

@@ -190,7 +190,11 @@ class Listed:
         of_kind = {"ReplicaSet": self.sets, "Pod": self.pods}
         return of_kind.get(kind) or [c for c in self.children if c["kind"] == kind]
 
-    async def load(self, ip: str) -> None:
+    async def get(self, kind: str, namespace: str, name: str) -> Any:
+        found = [c for c in self.children if (c["kind"], c["metadata"]["name"]) == (kind, name)]
+        return found[0] if found else None
+
+    async def load(self, ip: str, fleet: object) -> None:
         self.asked.append(ip)
 
 

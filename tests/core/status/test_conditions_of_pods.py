@@ -266,6 +266,7 @@ ROWS = [
             "Reconciling": "False Paused",
             "Progressing": "False Paused",
             "ScalingActive": "False Paused",
+            "PeersVerified": "False ProofNotRequired",
         },
         {"Paused": "spec.paused is true, so only status is written. Set it to false to go on"},
     ),
@@ -279,6 +280,7 @@ ROWS = [
             "Progressing": "False Paused",
             "Stalled": "True ImagePullFailed",
             "ScalingActive": "False Paused",
+            "PeersVerified": "False ProofNotRequired",
         },
     ),
 ]

@@ -280,6 +280,7 @@ ROWS = [
             "SLOMet": "Unknown ExternalOwner",
             "SLOFeasible": "Unknown ExternalOwner",
             "ScalingActive": "False Paused",
+            "PeersVerified": "False ProofNotRequired",
             "MetricsAvailable": "Unknown ExternalOwner",
             "Reconciling": "False Paused",
             "Progressing": "False Paused",

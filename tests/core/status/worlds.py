@@ -14,14 +14,16 @@ from argosy_operator.api.v1alpha1.status import ServingDeploymentStatus
 from argosy_operator.core.fleet.actions import Apply, Create, ErrorKind, Outcome, target
 from argosy_operator.core.fleet.memory import FieldConflict, LoopMemory
 from argosy_operator.core.fleet.pods import Load, Pod
-from argosy_operator.core.fleet.snapshot import Clock, Snapshot
+from argosy_operator.core.fleet.revision import OLD_TEMPLATE
+from argosy_operator.core.fleet.revision import revision as digest_of
+from argosy_operator.core.fleet.snapshot import Clock, Issuer, Snapshot
 from argosy_operator.core.plan import Plan, conclude, plan
 from argosy_operator.core.scaling.decision import Decision
 from argosy_operator.core.scaling.observe import FleetMetrics
 from argosy_operator.core.status.compose import status_of
 from argosy_operator.ports.protocols import Measurement
 from argosy_operator.shell.gather import Observed, compose
-from tests.support.model import IMAGES, fleet
+from tests.support.model import IMAGES, ISSUER, fleet
 
 NOW = 1_767_225_600.0
 """2026-01-01T00:00:00Z."""
@@ -31,6 +33,7 @@ LONG_AGO = "2025-01-01T00:00:00Z"
 
 def pod(role: str, n: int = 1, revision: str = "new", **looks: Any) -> Pod:
     """A pod that serves, but for its `looks`. Revision "new" is the one that the spec asks for."""
+    looks = {"shows_token": role == "gateway"} | looks
     return Pod(f"chat-{role}-{n}", f"{role}-{n}-{revision}", role, revision, **looks)
 
 
@@ -76,6 +79,10 @@ class World:
     """What status said before the round, by type of condition: status and reason."""
     status: Mapping[str, Any] = field(default_factory=dict)
     """Other parts of the status before the round."""
+    issuer: Issuer | None = ISSUER
+    """What the API server says of its tokens."""
+    older: bool = False
+    """An operator from before design 0007 made the engine pods."""
     deleting: bool = False
     """The user deleted the fleet, and Kubernetes has not removed it yet."""
 
@@ -130,7 +137,7 @@ def snapshot_of(world: World, memory: LoopMemory, now: float) -> Snapshot:
     gone = {"deletion_timestamp": "2026-01-01T00:00:00Z"} if world.deleting else {}
     meta = user_wrote.metadata.model_copy(update=gone)
     user_wrote = user_wrote.model_copy(update={"status": before, "metadata": meta})
-    revision, made = _made(json.dumps(world.spec))
+    revision, made = _made(json.dumps(world.spec), world.older)
     pods = tuple(
         replace(p, revision=revision if p.revision == "new" else p.revision) for p in world.pods
     )
@@ -140,15 +147,22 @@ def snapshot_of(world: World, memory: LoopMemory, now: float) -> Snapshot:
         pods=pods,
         loads={p.uid: busy for p in pods if p.draining},
         measured=None if world.metrics is None else Measurement(world.metrics, NEVER),
+        issuer=world.issuer,
     )
     return compose(user_wrote, IMAGES, seen, memory, Clock(now, now))
 
 
 @cache
-def _made(spec: str) -> tuple[str, tuple[Any, ...]]:
+def _made(spec: str, older: bool = False) -> tuple[str, tuple[Any, ...]]:
     """The revision that this spec asks for, and the objects that the fleet's first round makes."""
-    nothing, memory, clock = Observed({}, (), {}), LoopMemory(), Clock(NOW, NOW)
-    first = compose(fleet(**json.loads(spec)), IMAGES, nothing, memory, clock)
+    asked, there = fleet(**json.loads(spec)), dict[tuple[str, str], Any]()
+    if older:
+        digits = digest_of(asked, engine_image=IMAGES.engine, template=OLD_TEMPLATE)
+        name = f"chat-colocated-{digits}"
+        meta = {"name": name, "uid": "older", "ownerReferences": [{"uid": "fleet-1"}]}
+        there["Deployment", name] = {"kind": "Deployment", "metadata": meta, "spec": {}}
+    nothing, memory, clock = Observed(there, (), {}, None, ISSUER), LoopMemory(), Clock(NOW, NOW)
+    first = compose(asked, IMAGES, nothing, memory, clock)
     actions = plan(first).actions
     return first.revision, tuple(a.obj for a in actions if isinstance(a, Create | Apply))
 
@@ -165,7 +179,8 @@ def _children(world: World, made: tuple[Any, ...]) -> dict[tuple[str, str], Any]
         labels = {"serving.argosy.dev/role": world.old, "serving.argosy.dev/revision": "old"}
         owner = [{"uid": "fleet-1", "controller": True}]
         meta = {"name": name, "uid": name, "labels": labels, "ownerReferences": owner}
-        old = {"metadata": meta | {"resourceVersion": "1"}, "spec": {"replicas": 1}}
+        pods = {"template": {"spec": {"volumes": [{"name": "peers"}]}}}
+        old = {"metadata": meta | {"resourceVersion": "1"}, "spec": {"replicas": 1, **pods}}
         found["Deployment", name] = {"kind": "Deployment", **old}
     for kind, name in (taken.split("/") for taken in world.taken):
         found[kind, name] = {"kind": kind, "metadata": {"name": name, "uid": "x"}, "spec": {}}
@@ -199,6 +214,7 @@ AT_REST = {
     "Draining": "False NothingLeaves",
     "NameConflict": "False NoConflict",
     "FieldConflict": "False NoContest",
+    "PeersVerified": "True Verified",
 }
 """What status says of a fleet without an SLO that has all that it needs."""
 

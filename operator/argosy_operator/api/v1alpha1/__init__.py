@@ -24,7 +24,7 @@ from argosy_operator.api.v1alpha1.engine import Engine, Model
 from argosy_operator.api.v1alpha1.kv_transfer import KvTransfer
 from argosy_operator.api.v1alpha1.metrics import Metrics
 from argosy_operator.api.v1alpha1.roles import ROLES_OF, Mode, Role, RoleName, Roles
-from argosy_operator.api.v1alpha1.routing import Drain, Routing
+from argosy_operator.api.v1alpha1.routing import Drain, Routing, Security
 from argosy_operator.api.v1alpha1.serving_role import ServingRole, ServingRoleSpec
 from argosy_operator.api.v1alpha1.slo import Slo
 from argosy_operator.api.v1alpha1.status import ServingDeploymentStatus, ServingRoleStatus
@@ -82,6 +82,8 @@ class ServingDeploymentSpec(ApiModel):
     """The fleet's gateway."""
     drain: Drain = Drain()
     """How pods leave."""
+    security: Security = Security()
+    """Who may call the engine pods."""
 
     def active_roles(self) -> Iterator[tuple[RoleName, Role]]:
         """The roles that the mode uses, in the order in which they are shown."""

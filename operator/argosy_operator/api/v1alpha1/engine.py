@@ -31,9 +31,11 @@ RENDERED_FLAGS = (
     "--admin-port",
     "--kv-port",
     "--termination-message",
+    "--peers-file",
+    "--token-file",
 )
 """Flags that the operator writes. A second one in engine.args would contradict the first."""
-RENDERED_ENV = ("POD_NAME", "POD_IP", "POD_NAMESPACE")
+RENDERED_ENV = ("POD_NAME", "POD_UID", "POD_IP", "POD_NAMESPACE")
 """Environment variables that the operator writes."""
 
 

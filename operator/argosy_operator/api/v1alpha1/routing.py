@@ -1,4 +1,4 @@
-"""How requests reach the pods, and how pods leave without losing them."""
+"""How requests reach the pods, who may call them, and how pods leave without losing requests."""
 
 from typing import Annotated, Literal
 
@@ -29,6 +29,16 @@ class Routing(ApiModel):
     shed_ttft_percent: Annotated[int, within("routing.shedTtftPercent")] | None = None
     """Answer at once with 429 and Retry-After when the predicted TTFT exceeds this percentage of
     slo.ttft.target, such as 150. Default: the gateway does not predict."""
+
+
+class Security(ApiModel):
+    """Who may call the engine pods."""
+
+    verify_peers: bool = True
+    """Engine pods take calls only with a service-account token of the fleet's gateways, its decode
+    pods or the operator (condition PeersVerified). Pods that were made before an upgrade follow
+    with the fleet's next revision. False lets everyone call them who reaches them; a change of it
+    replaces the engine pods."""
 
 
 class Drain(ApiModel):

@@ -24,6 +24,9 @@ ACCOUNT = "serving.argosy.dev/account"
 is bound to that uid, so another uid replaces the pods."""
 DELETION_COST = "controller.kubernetes.io/pod-deletion-cost"
 
+PEERS_VOLUME, TOKEN_VOLUME = "peers", "token"
+"""Volumes of pods that verify their callers, and of those that show a token."""
+
 API_PORT, ADMIN_PORT, KV_PORT = 8000, 8001, 8002
 GATEWAY_PORT, GATEWAY_ADMIN_PORT, SERVICE_PORT = 8080, 8081, 80
 
@@ -41,6 +44,26 @@ def serving_role(fleet: str, role: RoleName) -> str:
 def gateway(fleet: str) -> str:
     """The gateway's Deployment, ServiceAccount, Role, RoleBinding and disruption budget."""
     return f"{fleet}-gateway"
+
+
+def engine_account(fleet: str) -> str:
+    """The ServiceAccount of the engine pods."""
+    return f"{fleet}-engine"
+
+
+def peers(fleet: str) -> str:
+    """The ConfigMap with the peers file of the engine pods."""
+    return f"{fleet}-peers"
+
+
+def account_subject(namespace: str, account: str) -> str:
+    """A ServiceAccount as its tokens name it in `sub`."""
+    return f"system:serviceaccount:{namespace}:{account}"
+
+
+def audience(namespace: str, fleet: str) -> str:
+    """For whom the tokens are that pods of the fleet show to each other."""
+    return f"argosy.dev/{namespace}/{fleet}"
 
 
 def service(fleet: str) -> str:

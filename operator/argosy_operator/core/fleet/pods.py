@@ -57,6 +57,8 @@ class Pod:
     cost: int = 0
     """Its deletion cost."""
     restarts: int = 0
+    shows_token: bool = False
+    """Its calls of engines carry a token."""
     gpus: int = 0
     """GPUs of all its containers."""
     unreadable: str | None = None
@@ -69,9 +71,14 @@ class Pod:
     """Reason and message with which the engine's last process failed."""
 
     @property
+    def running(self) -> bool:
+        """Its process may still make calls, even while it is being deleted."""
+        return self.phase not in ("Succeeded", "Failed")
+
+    @property
     def alive(self) -> bool:
         """Its ReplicaSet counts it."""
-        return not self.terminating and self.phase not in ("Succeeded", "Failed")
+        return not self.terminating and self.running
 
     @property
     def serving(self) -> bool:
@@ -168,6 +175,7 @@ def pod_of(raw: Object) -> Pod:
         victim=names.DRAIN in annotations and cost == OUR_COST,
         cost=_cost(cost),
         restarts=engine.get("restartCount", 0),
+        shows_token=any(v.get("name") == names.TOKEN_VOLUME for v in spec.get("volumes") or ()),
         gpus=gpus,
         unreadable=unreadable,
         unschedulable=(

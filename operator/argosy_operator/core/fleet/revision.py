@@ -6,6 +6,7 @@ routing, metrics) is not part of it.
 """
 
 import re
+from collections.abc import Collection
 
 from argosy_operator.api.bounds import DURATION_BOUNDS
 from argosy_operator.api.fields import Duration
@@ -15,16 +16,45 @@ from argosy_operator.api.v1alpha1.kv_transfer import KvTransfer
 from argosy_operator.core.fleet import names
 from argosy_operator.core.fleet.objects import Object, digest
 
-TEMPLATE = 3
+TEMPLATE = 4
 """Number of the pod template that render/workload.py and render/engines/ write. Raise it with every
 change of that template, or an upgrade of the operator replaces running pods in place, unpaired."""
+OLD_TEMPLATE = 3
+"""The template before design 0007: its pods ask no caller for a token. It is still rendered for
+fleets whose pods have it, as they are."""
+TEMPLATES = (TEMPLATE, OLD_TEMPLATE)
 
 
-def fields(fleet: ServingDeployment, *, engine_image: str) -> dict[str, object]:
+def template_of(
+    fleet: ServingDeployment, deployments: Collection[str], *, engine_image: str
+) -> int:
+    """The template of the revision that the spec asks for.
+
+    `deployments` are the names of the fleet's own. Pods that run in a template keep it, so that an
+    upgrade of the operator alone replaces none.
+    """
+    for template in TEMPLATES:
+        digits = revision(fleet, engine_image=engine_image, template=template)
+        for role, _ in fleet.spec.active_roles():
+            if names.engine_deployment(fleet.name, role, digits) in deployments:
+                return template
+    return TEMPLATE
+
+
+def verifies_callers(deployment: Object) -> bool:
+    """Whether the pods of an engine Deployment verify who calls them."""
+    volumes = deployment["spec"].get("template", {}).get("spec", {}).get("volumes") or ()
+    return any(volume.get("name") == names.PEERS_VOLUME for volume in volumes)
+
+
+def fields(
+    fleet: ServingDeployment, *, engine_image: str, template: int = TEMPLATE
+) -> dict[str, object]:
     """What the revision is made of; `engine_image` is the operator's default image."""
     spec = fleet.spec
+    unverified = template != OLD_TEMPLATE and not spec.security.verify_peers
     return {
-        "template": TEMPLATE,
+        "template": template,
         "image": spec.engine.image or engine_image,
         "model": spec.model.uri,
         "servedName": fleet.served_name,
@@ -37,6 +67,7 @@ def fields(fleet: ServingDeployment, *, engine_image: str) -> dict[str, object]:
         "env": [[env.name, env.value] for env in spec.engine.env],
         "roles": {name: dump(role.resources) for name, role in spec.active_roles()},
         "kvTransfer": _kv_transfer(spec.kv_transfer) if spec.mode == "disaggregated" else None,
+        **({"verifyPeers": False} if unverified else {}),
     }
 
 
@@ -48,9 +79,9 @@ def _kv_transfer(kv_transfer: KvTransfer) -> Object:
     return fields
 
 
-def revision(fleet: ServingDeployment, *, engine_image: str) -> str:
+def revision(fleet: ServingDeployment, *, engine_image: str, template: int = TEMPLATE) -> str:
     """8 hexadecimal digits: SHA-256 of the fields' canonical JSON."""
-    return digest(fields(fleet, engine_image=engine_image), digits=8)
+    return digest(fields(fleet, engine_image=engine_image, template=template), digits=8)
 
 
 def drain_timeout_s(fleet: ServingDeployment, deployment: Object | None) -> int:

@@ -27,6 +27,18 @@ class Clock:
 
 
 @dataclass(frozen=True, slots=True)
+class Issuer:
+    """Who signs the tokens of the cluster's service accounts, as the API server publishes it."""
+
+    url: str
+    """`iss` of the tokens."""
+    keys: tuple[Object, ...]
+    """Public keys as JSON Web Keys."""
+    operator: str | None = None
+    """`sub` of this operator's own tokens; None outside of a cluster, where it has none."""
+
+
+@dataclass(frozen=True, slots=True)
 class Snapshot:
     """One fleet at one moment, frozen."""
 
@@ -53,6 +65,10 @@ class Snapshot:
     """None if Prometheus was not asked in this round, because the scaling law is not due."""
     metrics_next_at: float | None = None
     """When to ask for metrics again, on the monotonic clock; None: after the law's interval."""
+    verifies: bool = False
+    """The pods of the revision verify who calls them."""
+    proof_required: bool = False
+    """They refuse calls without a token: every gateway pod shows one."""
     gpu_cap: int | None = None
     """GPUs that the budget shared by all fleets leaves to this one; None: no shared budget."""
     memory: LoopMemory = field(default_factory=LoopMemory)

@@ -4,6 +4,8 @@ from collections.abc import Iterator
 
 from argosy_operator.api.conditions import Reason
 from argosy_operator.core.fleet import names
+from argosy_operator.core.fleet.objects import child_key
+from argosy_operator.core.fleet.revision import verifies_callers
 from argosy_operator.core.fleet.snapshot import Snapshot
 from argosy_operator.core.reconcile import field_conflicts
 from argosy_operator.core.reconcile.failures import is_stuck
@@ -16,7 +18,8 @@ from argosy_operator.core.status.table import Fact, Facts
 
 def facts_of(findings: Findings) -> Facts:
     """All facts that hold, with the reasons of the problems that were found."""
-    holds = _of_spec(findings) | _of_pods(findings) | _of_objects(findings) | _of_slo(findings)
+    holds = _of_spec(findings) | _of_pods(findings) | _of_objects(findings)
+    holds |= _of_slo(findings) | _of_trust(findings.snapshot)
     return frozenset(
         {fact for fact, true in holds.items() if true}
         | facts_of_decision(findings.decision)
@@ -77,6 +80,19 @@ def _of_slo(findings: Findings) -> dict[Fact, bool]:
         Fact.NO_REQUESTS: no_requests(findings.snapshot),
         Fact.ATTAINMENT_KNOWN: word in ("Met", "Missed", "AtRisk"),
         Fact.GOAL_MET: word in ("Met", "AtRisk"),
+    }
+
+
+def _of_trust(snapshot: Snapshot) -> dict[Fact, bool]:
+    peers_file = names.peers(snapshot.fleet.name)
+    here = peers_file in snapshot.owned("ConfigMap")
+    return {
+        Fact.VERIFICATION_OFF: not snapshot.fleet.spec.security.verify_peers,
+        Fact.OLDER_TEMPLATE: not snapshot.verifies,
+        Fact.KEYS_UNKNOWN: not here
+        and not any(child_key(obj) == ("ConfigMap", peers_file) for obj in snapshot.wanted),
+        Fact.PROOF_NOT_REQUIRED: not (snapshot.proof_required and here)
+        or not all(map(verifies_callers, snapshot.retired())),
     }
 
 

@@ -53,6 +53,11 @@ class Fact(StrEnum):
     DEPLOYMENT_WRITE_FAILS = "a Deployment cannot be written"
     WRITE_STUCK = f"an object could not be written for {STUCK_S / 60:.0f} minutes"
     FIELD_CONTESTED = "another writer keeps changing what the operator writes"
+    # Who may call the engines
+    VERIFICATION_OFF = "spec.security.verifyPeers is false"
+    KEYS_UNKNOWN = "the API server has not said who signs its tokens"
+    OLDER_TEMPLATE = "the engine pods of this revision verify no callers"
+    PROOF_NOT_REQUIRED = "some gateway or engine pod shows or verifies no token yet"
     # The scaling law's last decision, and what it measured
     DECIDED = "the scaling law has decided since the operator started"
     METRICS_UNAVAILABLE = "the last decision had no usable metrics"
@@ -240,6 +245,14 @@ TABLE: Mapping[ConditionType, tuple[ConditionRow, ...]] = {
     ConditionType.FIELD_CONFLICT: (
         ConditionRow("True", Reason.PUT_BACK_AGAIN, when=(Fact.FIELD_CONTESTED,)),
         ConditionRow("False", Reason.NO_CONTEST),
+    ),
+    # May only those call the engine pods who prove that they are of the fleet?
+    ConditionType.PEERS_VERIFIED: (
+        ConditionRow("False", Reason.VERIFICATION_OFF, when=(Fact.VERIFICATION_OFF,)),
+        ConditionRow("False", Reason.OLDER_TEMPLATE, when=(Fact.OLDER_TEMPLATE,)),
+        ConditionRow("False", Reason.KEYS_UNKNOWN, when=(Fact.KEYS_UNKNOWN,)),
+        ConditionRow("False", Reason.PROOF_NOT_REQUIRED, when=(Fact.PROOF_NOT_REQUIRED,)),
+        ConditionRow("True", Reason.VERIFIED),
     ),
 }
 

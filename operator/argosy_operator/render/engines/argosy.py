@@ -6,7 +6,8 @@ from argosy_operator.api.v1alpha1.engine import RENDERED_FLAGS
 from argosy_operator.core.fleet import names
 from argosy_operator.core.fleet.revision import whole_seconds
 from argosy_operator.core.scaling.signals import samples
-from argosy_operator.render.common import command_line
+from argosy_operator.render import peers
+from argosy_operator.render.common import TOKEN_FILE, command_line
 from argosy_operator.render.engines.kind import EnginePod, HttpEndpoint
 
 
@@ -38,6 +39,8 @@ class ArgosyEngine:
             "--max-num-batched-tokens": spec.engine.max_num_batched_tokens,
             "--max-body-bytes": spec.engine.max_body_bytes,
             "--drain-timeout-s": pod.drain_s,
+            "--peers-file": peers.PATH if pod.verifies else None,
+            "--token-file": TOKEN_FILE if pod.shows_token else None,
         }
         return ["engine", "serve", *command_line(flags)]
 

@@ -36,6 +36,8 @@ class EnginePod:
     image: str
     drain_s: int
     """Seconds that the engine has to finish its answers when its pod leaves."""
+    verifies: bool
+    """It asks its callers for a token."""
 
     @classmethod
     def of(
@@ -45,14 +47,22 @@ class EnginePod:
         revision: str,
         images: Images,
         live: Object | None = None,
+        *,
+        verifies: bool = True,
     ) -> "EnginePod":
         """`live` is the Deployment as it exists, whose drain time-out stays; None for a new one."""
         image = fleet.spec.engine.image or images.engine
-        return cls(fleet, role, revision, image, drain_timeout_s(fleet, live))
+        return cls(fleet, role, revision, image, drain_timeout_s(fleet, live), verifies)
 
     @property
     def disaggregated(self) -> bool:
         return self.fleet.spec.mode == "disaggregated"
+
+    @property
+    def shows_token(self) -> bool:
+        """It may call other engines of its fleet, and these ask for a token. Prefill engines have
+        one too: they may become decode engines."""
+        return self.verifies and self.disaggregated
 
     @property
     def gpus(self) -> int:

@@ -1,0 +1,51 @@
+"""Who may call the fleet's engines: the account of the engine pods, and their peers file.
+
+The file is a ConfigMap, so that the kubelet brings a change to running pods. designs/0007-trust.md
+says what is in it.
+"""
+
+import json
+
+from argosy_operator.api.v1alpha1 import ServingDeployment
+from argosy_operator.core.fleet import names
+from argosy_operator.core.fleet.objects import Object
+from argosy_operator.core.fleet.snapshot import Issuer
+from argosy_operator.render.common import MOUNTS, fleet_metadata
+
+FILE = "peers.json"
+PATH = f"{MOUNTS}/{names.PEERS_VOLUME}/{FILE}"
+"""Of the file in the engine's container."""
+
+
+def objects(fleet: ServingDeployment, issuer: Issuer | None, *, required: bool) -> list[Object]:
+    """The account, and the ConfigMap if the cluster's keys are known.
+
+    `required`: engines refuse calls without a token.
+    """
+    metadata = fleet_metadata(fleet, names.engine_account(fleet.name))
+    account = {"apiVersion": "v1", "kind": "ServiceAccount", "metadata": metadata}
+    return [account] if issuer is None else [account, _file(fleet, issuer, required)]
+
+
+def _file(fleet: ServingDeployment, issuer: Issuer, required: bool) -> Object:
+    def subject(account: str) -> str:
+        return names.account_subject(fleet.namespace, account)
+
+    content = {
+        "version": 1,
+        "required": required,
+        "issuer": issuer.url,
+        "audience": names.audience(fleet.namespace, fleet.name),
+        "keys": sorted(issuer.keys, key=lambda key: json.dumps(key, sort_keys=True)),
+        "callers": {
+            "api": [subject(names.gateway(fleet.name))],
+            "kv": [subject(names.engine_account(fleet.name))],
+            "admin": [] if issuer.operator is None else [issuer.operator],
+        },
+    }
+    return {
+        "apiVersion": "v1",
+        "kind": "ConfigMap",
+        "metadata": fleet_metadata(fleet, names.peers(fleet.name)),
+        "data": {FILE: json.dumps(content, indent=1, sort_keys=True)},
+    }

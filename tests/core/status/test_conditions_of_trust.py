@@ -1,0 +1,79 @@
+"""What the conditions say about who may call the engine pods."""
+
+import pytest
+
+from tests.core.status.worlds import GATEWAY, Row, World, pod, told
+
+OFF = {"security": {"verifyPeers": False}}
+ROWS = [
+    Row(
+        "every pod shows and verifies a token",
+        World(),
+        {"PeersVerified": "True Verified"},
+        {"Verified": "engine pods serve only callers that prove who they are"},
+    ),
+    Row(
+        "the user turned it off",
+        World(OFF),
+        {"PeersVerified": "False VerificationOff"},
+        {
+            "VerificationOff": "spec.security.verifyPeers is false: engine pods serve everyone who "
+            "reaches them"
+        },
+    ),
+    Row(
+        "the engine pods are of an older operator",
+        World(older=True),
+        {"PeersVerified": "False OlderTemplate"},
+        {
+            "OlderTemplate": "the engine pods were made by an older operator and serve everyone "
+            "who reaches them, until the fleet's next revision"
+        },
+    ),
+    Row(
+        "the API server has not said who signs its tokens",
+        World(issuer=None, fails={"ConfigMap/": (None, "")}),
+        {"PeersVerified": "False KeysUnknown"},
+        {
+            "KeysUnknown": "the public keys of the cluster's service accounts cannot be read: new "
+            "engine pods do not start"
+        },
+    ),
+    Row(
+        "a gateway pod of before shows no token",
+        World(pods=(pod("colocated"), GATEWAY, pod("gateway", 2, "", shows_token=False))),
+        {"PeersVerified": "False ProofNotRequired"},
+        {
+            "ProofNotRequired": "pods that show no token are being replaced; until then calls "
+            "without one are served"
+        },
+    ),
+    Row(
+        "a gateway pod of before is being deleted and still calls engines",
+        World(
+            pods=(
+                pod("colocated"),
+                GATEWAY,
+                pod("gateway", 2, "", shows_token=False, terminating=True),
+            )
+        ),
+        {"PeersVerified": "False ProofNotRequired"},
+    ),
+    Row(
+        "a gateway pod of before has ended",
+        World(
+            pods=(
+                pod("colocated"),
+                GATEWAY,
+                pod("gateway", 2, "", shows_token=False, phase="Succeeded"),
+            )
+        ),
+        {"PeersVerified": "True Verified"},
+    ),
+]
+
+
+@pytest.mark.parametrize("row", ROWS, ids=lambda row: row.words)
+def test_the_condition_says_whether_callers_are_verified(row: Row) -> None:
+    found, expected = told(row)
+    assert found == expected
