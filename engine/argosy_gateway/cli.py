@@ -7,6 +7,8 @@ from collections.abc import Coroutine, Sequence
 from pathlib import Path
 from typing import Any
 
+import uvloop
+
 from argosy_gateway import logs
 from argosy_gateway.accounting.verdicts import Slo
 from argosy_gateway.config import DRAIN_MODES, QUEUES, Config, Limits
@@ -176,7 +178,7 @@ def main(argv: list[str]) -> int:
     logs.configure(config.log_format, config.log_level, quiet=("uvicorn",))
     logs.bind(namespace=config.namespace, fleet=config.fleet)
     try:
-        asyncio.run(_run(config))
+        uvloop.run(_run(config))
     except (CredentialsError, OSError) as error:
         log.error("the gateway ends: %s", error)
         return 1

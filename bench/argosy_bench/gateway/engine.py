@@ -9,8 +9,10 @@ import argparse
 import asyncio
 import json
 import sys
+from typing import cast
 
 import httptools
+import uvloop
 
 POD = "e"
 """The name by which it answers, for the gateway's list of pods."""
@@ -54,8 +56,7 @@ class _Answers(asyncio.Protocol):
         self._sent = 0
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        assert isinstance(transport, asyncio.Transport)
-        self._transport = transport
+        self._transport = cast(asyncio.Transport, transport)  # uvloop's is no subclass of it
 
     def data_received(self, data: bytes) -> None:
         self._parser.feed_data(data)
@@ -109,7 +110,7 @@ def main() -> None:
     """Command line: serve until standard input ends."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--period-s", type=float, required=True)
-    asyncio.run(_serve(parser.parse_args().period_s))
+    uvloop.run(_serve(parser.parse_args().period_s))
 
 
 if __name__ == "__main__":

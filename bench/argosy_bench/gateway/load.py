@@ -8,6 +8,7 @@ import json
 import random
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
+from typing import cast
 
 __all__ = ["Load", "Sample", "completion", "run"]
 
@@ -90,11 +91,10 @@ class _Client(asyncio.Protocol):
         self._tail = b""
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        assert isinstance(transport, asyncio.Transport)
-        self.transport = transport
+        self.transport = cast(asyncio.Transport, transport)  # uvloop's is no subclass of it
         self._run.open.add(self)
         self._began = self._run.loop.time()
-        transport.write(completion(self._tokens, stream=True))
+        self.transport.write(completion(self._tokens, stream=True))
 
     def data_received(self, data: bytes) -> None:
         assert self._began is not None

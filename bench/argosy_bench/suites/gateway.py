@@ -7,11 +7,12 @@ Envoy and the engine are processes of their own; the clients are in this process
 """
 
 import argparse
-import asyncio
 import sys
 from collections.abc import Awaitable, Callable
 from pathlib import Path
 from typing import NamedTuple
+
+import uvloop
 
 from argosy_bench.figures import Figure, Figures, conclude
 from argosy_bench.gateway import readers, requests, streams
@@ -45,7 +46,7 @@ def main() -> int:
     groups = [GROUPS[asked.only]] if asked.only else list(GROUPS.values())
     figures = Figures((row for group in groups for row in group.rows), "make bench-gateway")
     for group in groups:
-        asyncio.run(group.measure(figures))  # type: ignore[arg-type]
+        uvloop.run(group.measure(figures))  # type: ignore[arg-type]
     return conclude(figures, asked.json)
 
 

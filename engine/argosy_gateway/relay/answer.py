@@ -7,7 +7,7 @@ The times and token counts are those of what the client got; they become the req
 
 import logging
 from collections.abc import Awaitable, Callable, Iterable
-from typing import Any
+from typing import Any, Protocol
 
 from argosy_gateway.accounting.verdicts import Ending
 from argosy_gateway.errors import RequestError
@@ -15,7 +15,15 @@ from argosy_gateway.relay.resume import Resume
 from argosy_gateway.wire.openai import body_of, error_body
 from argosy_gateway.wire.sse import StreamScan, Usage
 
-__all__ = ["IDS_HEADER", "RESUMED_HEADER", "TTFT_HEADER", "Answer", "Headers", "Send"]
+__all__ = [
+    "IDS_HEADER",
+    "RESUMED_HEADER",
+    "TTFT_HEADER",
+    "Answer",
+    "ClientBody",
+    "Headers",
+    "Send",
+]
 
 log = logging.getLogger(__name__)
 
@@ -47,10 +55,24 @@ _NOT_PASSED_ON = frozenset(
 """Headers that belong to the engine's connection, or that the gateway sets itself."""
 
 
+class ClientBody(Protocol):
+    """The body of a stream's answer, as the server offers it beside ASGI's `send`."""
+
+    @property
+    def has_room(self) -> bool:
+        """The client is there and reads: a write needs no waiting."""
+        ...
+
+    def write(self, part: bytes) -> None:
+        """Write a part that is not the last one; the answer must have started."""
+        ...
+
+
 class Answer:
     """What one client gets. It lives across the attempts of its request."""
 
     __slots__ = (
+        "_body",
         "_clock",
         "_extra",
         "_scan",
@@ -71,9 +93,12 @@ class Answer:
         clock: Callable[[], float],
         close: bool,
         resume: Resume,
+        body: ClientBody | None = None,
     ) -> None:
-        """`close` asks the client to close its connection after this answer."""
+        """`close` asks the client to close its connection after this answer. Without `body` every
+        part of a stream goes through `send`."""
         self._send = send
+        self._body = body
         self._clock = clock
         self._extra = [(b"x-request-id", request_id.encode())]
         if close:
@@ -137,16 +162,30 @@ class Answer:
         """Send what the scan of the stream let through; it may be nothing."""
         scan = self._scan
         assert scan is not None
-        if scan.had_content:
-            self.last_content_at = now = self._clock()
-            if self.first_content_at is None:
-                self.first_content_at = now
+        self._note_content(scan)
         if not events and not scan.done:
             return
         if not self.started:
             self.resume.opened(events)
             await self._start(200, self._stream_headers)
         await self._send({"type": "http.response.body", "body": events, "more_body": not scan.done})
+
+    def passes_on_now(self, data: bytes) -> bool:
+        """Pass on bytes of the stream without waiting, if that is possible; else False.
+
+        It is for events in the middle of a stream, while the client reads. The first event, the
+        last and a slow client need `pass_on`.
+        """
+        scan, body = self._scan, self._body
+        if scan is None or body is None or not self.started or not body.has_room:
+            return False
+        if not scan.goes_on_after(data):
+            return False
+        events = scan.feed(data)
+        self._note_content(scan)
+        if events:
+            body.write(events)
+        return True
 
     async def send_whole(self, status: int, headers: Headers, body: bytes) -> None:
         """An answer in one piece."""
@@ -171,6 +210,12 @@ class Answer:
             error = error_body(text, type_="server_error", code="stream_broken")
             event = b"data: " + error + b"\n\n"
         await self._send({"type": "http.response.body", "body": event, "more_body": False})
+
+    def _note_content(self, scan: StreamScan) -> None:
+        if scan.had_content:
+            self.last_content_at = now = self._clock()
+            if self.first_content_at is None:
+                self.first_content_at = now
 
     async def _start(self, status: int, headers: Headers, *more: tuple[bytes, bytes]) -> None:
         self.started = True

@@ -343,6 +343,7 @@ class Attempt:
     async def _stream(self, exchange: http1.Exchange, head: http1.Head) -> Ending | FailedAttempt:
         """Pass events on until `[DONE]`. Raises BrokenError, also after bytes were passed on."""
         answer, scan = self._answer, self._scan(head)
+        exchange.on_arrival = answer.passes_on_now
         try:
             while not scan.done:
                 data = await exchange.read()

@@ -15,7 +15,7 @@ from argosy_gateway.accounting.table import ResumeReason, RetryReason
 from argosy_gateway.accounting.verdicts import Ending, Outcome
 from argosy_gateway.errors import RequestError, overloaded
 from argosy_gateway.queue.line import Waiting
-from argosy_gateway.relay.answer import Answer, Send
+from argosy_gateway.relay.answer import Answer, ClientBody, Send
 from argosy_gateway.relay.attempt import Attempt, FailedAttempt
 from argosy_gateway.relay.fleet import Fleet
 from argosy_gateway.relay.resume import Resume
@@ -47,12 +47,23 @@ class Relay:
         "_tried",
     )
 
-    def __init__(self, fleet: Fleet, request: CompletionRequest, send: Send) -> None:
+    def __init__(
+        self,
+        fleet: Fleet,
+        request: CompletionRequest,
+        send: Send,
+        body: ClientBody | None = None,
+    ) -> None:
         self._fleet = fleet
         self._request = request
         resume = Resume(fleet.kept_ids, fleet.config.limits.resume_ids_bytes)
         self._answer = Answer(
-            send, request.request_id, clock=fleet.clock, close=fleet.draining, resume=resume
+            send,
+            request.request_id,
+            clock=fleet.clock,
+            close=fleet.draining,
+            resume=resume,
+            body=body,
         )
         self._routing_request = RoutingRequest(
             request_id=request.request_id,

@@ -12,7 +12,7 @@ from functools import partial
 
 from argosy_gateway import logs
 from argosy_gateway.errors import ClientGoneError, RequestError, overloaded
-from argosy_gateway.relay.answer import Send
+from argosy_gateway.relay.answer import ClientBody, Send
 from argosy_gateway.relay.bodies import Body
 from argosy_gateway.relay.fleet import Fleet
 from argosy_gateway.relay.relay import Relay
@@ -25,12 +25,15 @@ from argosy_gateway.wire.openai import (
     request_id_of,
 )
 
-__all__ = ["RECEIVED_AT", "api_app"]
+__all__ = ["CLIENT_BODY", "RECEIVED_AT", "api_app"]
 
 log = logging.getLogger(__name__)
 
 RECEIVED_AT = "argosy.received_at"
 """Key in ASGI's `state`: event loop time of the request's first byte, written by `guard`."""
+
+CLIENT_BODY = "argosy.client_body"
+"""Key in ASGI's `state`: the answer's `ClientBody`, written by `guard`; absent elsewhere."""
 
 _SHORT_BYTES = 64 << 10
 """Longer bodies are read in a thread."""
@@ -51,7 +54,8 @@ def api_app(fleet: Fleet) -> App:
                 with fleet.bodies.open() as body:
                     request = await _read(fleet, scope, receive, body)
                     request = replace(request, request_id=request_id)
-                    await _complete(fleet, request, receive, send)
+                    client_body = scope.get("state", {}).get(CLIENT_BODY)
+                    await _complete(fleet, request, receive, send, client_body)
             else:
                 await respond(send, 200, _without_engine(fleet, scope), request_id)
         except RequestError as error:
@@ -95,13 +99,19 @@ def _count_shed(fleet: Fleet, received_at: float) -> None:
     fleet.metrics.shed(role_mode=fleet.role_mode(), received_at=received_at, now=fleet.clock())
 
 
-async def _complete(fleet: Fleet, request: CompletionRequest, receive: Receive, send: Send) -> None:
+async def _complete(
+    fleet: Fleet,
+    request: CompletionRequest,
+    receive: Receive,
+    send: Send,
+    client_body: ClientBody | None,
+) -> None:
     """Admit the request and relay it. Raises RequestError (429) if the fleet is overloaded."""
     retry_after_s = _overload_s(fleet, request.prompt_tokens)
     if retry_after_s is not None:
         _count_shed(fleet, request.received_at)
         raise overloaded(retry_after_s)
-    relay = Relay(fleet, request, send)
+    relay = Relay(fleet, request, send, client_body)
     watcher = asyncio.create_task(_stop_when_gone(receive, relay))
     try:
         await relay.run()

@@ -13,7 +13,7 @@ from typing import Any
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol, RequestResponseCycle
 
 from argosy_gateway.config import Limits
-from argosy_gateway.server.app import RECEIVED_AT
+from argosy_gateway.server.app import CLIENT_BODY, RECEIVED_AT
 from argosy_gateway.wire.openai import error_body
 
 __all__ = ["Guard"]
@@ -138,6 +138,7 @@ class Guard(HttpToolsProtocol):
     def _start_asgi_task(self, cycle: RequestResponseCycle, app: Any) -> None:
         if cycle.scope["http_version"] == "1.0":
             app = _without_chunks(app, cycle)
+        cycle.scope["state"][CLIENT_BODY] = _ChunkedBody(cycle)
         super()._start_asgi_task(cycle, app)
 
     def _answering(self) -> bool:
@@ -176,6 +177,24 @@ class Guard(HttpToolsProtocol):
         )
         self.transport.write(head.encode() + body)
         self.transport.close()
+
+
+class _ChunkedBody:
+    """The body of one answer. Its parts are written at once, in the form that uvicorn would use."""
+
+    __slots__ = ("_cycle",)
+
+    def __init__(self, cycle: RequestResponseCycle) -> None:
+        self._cycle = cycle
+
+    @property
+    def has_room(self) -> bool:
+        cycle = self._cycle
+        ended = cycle.disconnected or cycle.response_complete
+        return cycle.chunked_encoding is True and not cycle.flow.write_paused and not ended
+
+    def write(self, part: bytes) -> None:
+        self._cycle.transport.write(b"%x\r\n%b\r\n" % (len(part), part))
 
 
 def _without_chunks(app: Any, cycle: RequestResponseCycle) -> Any:

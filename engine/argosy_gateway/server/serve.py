@@ -58,6 +58,7 @@ def _server(app: Any, config: Config, *, port: int, drain_timeout_s: float) -> _
             lifespan="off",
             log_config=None,
             access_log=False,
+            proxy_headers=False,
             server_header=False,
             timeout_keep_alive=int(config.limits.keep_alive_s),
             # uvicorn takes whole seconds.

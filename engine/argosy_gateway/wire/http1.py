@@ -1,16 +1,18 @@
 """One HTTP/1.1 call per connection; bytes are handed over as they arrive.
 
 `relay.attempt` calls engines and `pods.watch` the API server. Streams pass here byte by byte, so it
-must be cheap: httpx takes three times as much CPU per chunk (`make bench-gateway` measures both),
-because each chunk passes four layers of async generators. Here a chunk is one callback and one
-future. A connection is closed after its call: that is how an engine learns that a
-request was aborted, and without a pool no stale connection can look like a failed engine.
+must be cheap. httptools parses; a chunk that needs no waiting is passed on in the callback in which
+it arrives (`Exchange.on_arrival`). designs/0012-front.md has the figures beside aiohttp's client.
+
+A connection is closed after its call: that is how an engine learns that a request was aborted, and
+without a pool no stale connection can look like a failed engine.
 """
 
 import asyncio
 import ssl
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
+from typing import cast
 
 import httptools
 
@@ -53,6 +55,7 @@ class Exchange(asyncio.Protocol):
         "_paused",
         "_transport",
         "_waiter",
+        "on_arrival",
         "waiting_since",
     )
 
@@ -70,6 +73,9 @@ class Exchange(asyncio.Protocol):
         self._complete = False
         self._error: Exception | None = None
         self._waiter: asyncio.Future[None] | None = None
+        self.on_arrival: Callable[[bytes], bool] | None = None
+        """Called with what arrives while `read` waits; set after `head`. True: the bytes were
+        taken, and `read` waits on. This saves the turn of the event loop that wakes the reader."""
         self.waiting_since: float | None = None
         """Event loop time since which `head` or `read` waits; None while neither does."""
 
@@ -114,6 +120,18 @@ class Exchange(asyncio.Protocol):
             self._waiter = None
             self.waiting_since = None
 
+    def _is_taken(self) -> bool:
+        """Whether `on_arrival` takes what has arrived. The reader itself gets the body's end."""
+        if self.on_arrival is None or self._complete:
+            return False
+        data = self._body[0] if len(self._body) == 1 else b"".join(self._body)
+        if not self.on_arrival(data):
+            return False
+        self._body.clear()
+        self._buffered = 0
+        self.waiting_since = self._loop.time()
+        return True
+
     def _wake(self) -> None:
         if self._waiter is not None and not self._waiter.done():
             self._waiter.set_result(None)
@@ -121,8 +139,7 @@ class Exchange(asyncio.Protocol):
     # Called by asyncio.
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        assert isinstance(transport, asyncio.Transport)
-        self._transport = transport
+        self._transport = cast(asyncio.Transport, transport)  # uvloop's is no subclass of it
 
     def data_received(self, data: bytes) -> None:
         if self._error is not None:
@@ -136,6 +153,8 @@ class Exchange(asyncio.Protocol):
             return
         if self._head is None and self._head_bytes > _HEAD_LIMIT_BYTES:
             self.abort("response headers larger than 64 KiB")
+            return
+        if self._waiter is not None and self._body and self._is_taken():
             return
         if self._buffered > _HIGH_WATER_BYTES and not self._paused and self._transport is not None:
             self._paused = True
@@ -159,11 +178,13 @@ class Exchange(asyncio.Protocol):
 
     def on_headers_complete(self) -> None:
         status = self._parser.get_status_code()
-        if status >= 200:
+        if status >= 200 and self._head is None:
             self._head = Head(status, tuple(self._headers))
         self._headers.clear()
 
     def on_body(self, body: bytes) -> None:
+        if self._complete:  # a second answer, which nothing asked for
+            return
         self._body.append(body)
         self._buffered += len(body)
 

@@ -107,6 +107,15 @@ class StreamScan:
         self._carry = b""
         """The unfinished event at the end of the last feed."""
 
+    def goes_on_after(self, data: bytes) -> bool:
+        """Whether these are whole events, none of which can end the stream or fail it."""
+        return (
+            data.endswith(b"\n\n")
+            and not self._carry
+            and b"[DONE]" not in data
+            and b'"error"' not in data
+        )
+
     def feed(self, data: bytes) -> bytes:
         """Take the bytes that arrived; return those to pass on, possibly none.
 

@@ -11,6 +11,7 @@ import pytest
 from argosy_gateway.accounting.verdicts import Slo
 from argosy_gateway.config import Limits
 from tests.gateway.engines import Engine, front
+from tests.support.loops import on_both_loops
 
 pytestmark = pytest.mark.slow
 
@@ -62,6 +63,7 @@ async def one_token(call):
 
 
 @pytest.mark.slow
+@on_both_loops
 async def test_264_clients_that_never_read_do_not_stop_the_others():
     engine = Engine("a", flood)
     limits = Limits(write_stall_s=0.3)
@@ -80,6 +82,7 @@ async def test_264_clients_that_never_read_do_not_stop_the_others():
             sock.close()
 
 
+@on_both_loops
 async def test_a_client_that_reads_slowly_is_left_alone_and_one_that_stops_is_not():
     async with front(Engine("a", flood)) as f:
         sock, now = await dead_reader(f), f.fleet.clock
@@ -102,6 +105,7 @@ async def test_a_client_that_reads_slowly_is_left_alone_and_one_that_stops_is_no
         sock.close()
 
 
+@on_both_loops
 async def test_an_answer_that_is_whole_but_never_read_is_given_up_too():
     async def whole(call):
         await call.status(200, {"choices": [{"message": {"content": "x" * 4_000_000}}]})
@@ -115,6 +119,7 @@ async def test_an_answer_that_is_whole_but_never_read_is_given_up_too():
         sock.close()
 
 
+@on_both_loops
 async def test_clients_that_never_read_do_not_hold_the_end_of_the_process():
     engine = Engine("a", flood)
     limits = Limits(write_stall_s=0.3)
@@ -126,6 +131,7 @@ async def test_clients_that_never_read_do_not_hold_the_end_of_the_process():
         sock.close()
 
 
+@on_both_loops
 async def test_an_idle_connection_makes_room_for_a_new_one():
     async with front(Engine("a"), max_queue=1) as f, client(f) as c:
         idle = []
@@ -141,6 +147,7 @@ async def test_an_idle_connection_makes_room_for_a_new_one():
             sock.close()
 
 
+@on_both_loops
 async def test_bodies_that_never_end_are_bounded_and_the_oldest_goes_first():
     limits = Limits(body_bytes=100_000, arriving_bytes=400_000)
     async with front(Engine("a"), limits=limits, max_queue=100) as f, client(f) as c:
@@ -159,6 +166,7 @@ async def test_bodies_that_never_end_are_bounded_and_the_oldest_goes_first():
         await f.until(lambda: f.fleet.bodies.arriving == 0)
 
 
+@on_both_loops
 async def test_bodies_of_requests_in_flight_are_bounded_and_what_is_refused_counts_as_shed():
     async def hang(call):
         await call.gone()
@@ -180,6 +188,7 @@ async def test_bodies_of_requests_in_flight_are_bounded_and_what_is_refused_coun
         assert f.fleet.bodies.held == 0
 
 
+@on_both_loops
 async def test_a_small_limit_for_one_body_does_not_limit_how_many_requests_are_in_flight():
     async def hang(call):
         await call.gone()
@@ -193,6 +202,7 @@ async def test_a_small_limit_for_one_body_does_not_limit_how_many_requests_are_i
         await f.settled(30)
 
 
+@on_both_loops
 async def test_of_two_pipelined_requests_the_first_does_not_outlive_its_client():
     async def hang(call):
         await call.gone()
@@ -212,6 +222,7 @@ async def test_of_two_pipelined_requests_the_first_does_not_outlive_its_client()
 
 
 @pytest.mark.parametrize("apart", [False, True], ids=["in one piece", "apart"])
+@on_both_loops
 async def test_a_connection_ends_after_the_first_answer_when_a_second_request_did_not_wait(apart):
     go_on = asyncio.Event()
 
@@ -239,6 +250,7 @@ async def test_a_connection_ends_after_the_first_answer_when_a_second_request_di
         writer.close()
 
 
+@on_both_loops
 async def test_a_client_of_http_1_0_gets_a_stream_without_chunks_as_it_arrives():
     go_on = asyncio.Event()
 

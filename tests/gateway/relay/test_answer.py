@@ -1,0 +1,89 @@
+"""Parts of a stream that are passed on at once: while the client reads and the stream goes on."""
+
+import pytest
+
+from argosy_gateway.relay.answer import Answer
+from argosy_gateway.relay.resume import KeptIds, Resume
+from argosy_gateway.wire.sse import StreamScan
+
+TOKEN = b'data: {"choices":[{"text":"one"}]}\n\n'
+USAGE = b'data: {"choices":[],"usage":{"prompt_tokens":3,"completion_tokens":2}}\n\n'
+DONE = b"data: [DONE]\n\n"
+ERROR = b'data: {"error":{"message":"no"}}\n\n'
+
+
+class Body:
+    has_room = True
+
+    def __init__(self):
+        self.parts = []
+
+    def write(self, part):
+        self.parts.append(part)
+
+
+class Client:
+    def __init__(self, *, started=True, hide_usage=True):
+        self.body, self.sent, self.now = Body(), [], 5.0
+        self.answer = self.answer_of(body=self.body)
+        self.scan = StreamScan(hide_usage=hide_usage)
+        self.answer.begin_stream(self.scan, ())
+        self.answer.started = started
+
+    def answer_of(self, **more):
+        resume = Resume(KeptIds(1000), 1000)
+        clock = lambda: self.now  # noqa: E731
+        return Answer(self._send, "id", clock=clock, close=False, resume=resume, **more)
+
+    async def _send(self, message):
+        self.sent.append(message)
+
+
+def test_an_event_in_the_middle_of_a_stream_is_written_and_counted():
+    client = Client()
+    assert client.answer.passes_on_now(TOKEN)
+    client.now = 6.0
+    assert client.answer.passes_on_now(TOKEN + TOKEN)
+    assert client.body.parts == [TOKEN, TOKEN + TOKEN]
+    assert (client.answer.first_content_at, client.answer.last_content_at) == (5.0, 6.0)
+    assert client.answer.output_tokens == 3
+    assert client.sent == []
+
+
+def test_usage_that_the_client_did_not_ask_for_is_read_and_nothing_is_written():
+    client = Client()
+    assert client.answer.passes_on_now(USAGE)
+    assert client.body.parts == []
+    assert client.scan.usage is not None
+    assert client.answer.last_content_at is None
+
+
+@pytest.mark.parametrize(
+    "data",
+    [DONE, ERROR, TOKEN + DONE, TOKEN[:-1], TOKEN + b"data", b"", TOKEN.replace(b"\n", b"\r\n")],
+)
+def test_what_may_end_the_stream_or_is_not_whole_is_left_to_the_reader(data):
+    client = Client()
+    assert not client.answer.passes_on_now(data)
+    assert client.body.parts == []
+    assert client.scan.size == 0
+
+
+def test_after_an_unfinished_event_the_rest_is_left_to_the_reader_too():
+    client = Client()
+    assert client.scan.feed(TOKEN[:10]) == b""
+    assert not client.answer.passes_on_now(TOKEN[10:])
+    assert client.scan.feed(TOKEN[10:]) == TOKEN
+    assert client.answer.passes_on_now(TOKEN)
+
+
+def test_the_first_event_and_a_slow_client_are_left_to_the_reader():
+    assert not Client(started=False).answer.passes_on_now(TOKEN)
+    slow = Client()
+    slow.body.has_room = False
+    assert not slow.answer.passes_on_now(TOKEN)
+    assert slow.scan.size == 0
+    plain = slow.answer_of()
+    plain.begin_stream(slow.scan, ())
+    plain.started = True
+    assert not plain.passes_on_now(TOKEN)
