@@ -230,7 +230,7 @@ class Relay:
         if isinstance(result, FailedAttempt):
             if result.reason is RetryReason.CONNECT:
                 return result  # no engine has seen it: the next attempt has the same number
-            if result.worked or result.reason is RetryReason.BUSY:
+            if result.worked or result.moved or result.reason is RetryReason.BUSY:
                 self._tried.add(route.head.uid)
         self._reached = number
         return result
