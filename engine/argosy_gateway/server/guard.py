@@ -44,7 +44,8 @@ class Guard(HttpToolsProtocol):
         self._unsent = (0, 0.0)
         """Bytes that wait for the client, and the loop time at which it last read enough."""
         self.surplus = False
-        """A pipelined request came: what the client sends from then on is dropped."""
+        """A pipelined request or a malformed head came: what the client sends from then on is
+    dropped."""
 
     # Called by asyncio.
 
@@ -114,6 +115,11 @@ class Guard(HttpToolsProtocol):
 
     def on_headers_complete(self) -> None:
         if self.surplus:
+            return
+        problem = _problem_of_head(self.parser.get_http_version(), self.headers)
+        if problem is not None:
+            self.surplus = True
+            self._close_with(400, "Bad Request", problem)
             return
         self._in_head = self._before_body = False
         self._expect_nothing()
@@ -195,6 +201,17 @@ class _ChunkedBody:
 
     def write(self, part: bytes) -> None:
         self._cycle.transport.write(b"%x\r\n%b\r\n" % (len(part), part))
+
+
+def _problem_of_head(version: str, headers: list[tuple[bytes, bytes]]) -> str | None:
+    """What the parser accepts and RFC 9112 does not; proxies in front of us may read it otherwise.
+    None if the head is well-formed."""
+    if version not in ("1.0", "1.1"):
+        return "The request line has no HTTP version that is served here: write HTTP/1.1."
+    hosts = sum(name == b"host" for name, _ in headers)
+    if hosts > 1 or (version == "1.1" and not hosts):
+        return f"A request has one host header, this one has {hosts}."
+    return None
 
 
 def _without_chunks(app: Any, cycle: RequestResponseCycle) -> Any:

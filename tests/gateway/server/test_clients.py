@@ -137,7 +137,9 @@ async def test_an_idle_connection_makes_room_for_a_new_one():
         idle = []
         for _ in range(66):
             sock = await dial(f)
-            await asyncio.get_running_loop().sock_sendall(sock, b"GET /health HTTP/1.1\r\n\r\n")
+            await asyncio.get_running_loop().sock_sendall(
+                sock, b"GET /health HTTP/1.1\r\nhost: x\r\n\r\n"
+            )
             await asyncio.get_running_loop().sock_recv(sock, 4096)
             idle.append(sock)
         assert f.connections() == 66

@@ -127,6 +127,33 @@ async def test_a_connection_that_brings_no_whole_head_is_closed(sent):
         writer.close()
 
 
+@pytest.mark.parametrize(
+    ("line", "hosts", "status"),
+    [
+        (b"HTTP/1.1", b"host: x\r\n", 200),
+        (b"HTTP/1.0", b"", 200),
+        (b"HTTP/1.1", b"", 400),
+        (b"HTTP/1.1", b"host: x\r\nhost: y\r\n", 400),
+        (b"HTTP/1.0", b"host: x\r\nHost: x\r\n", 400),
+        (b"", b"host: x\r\n", 400),
+    ],
+)
+async def test_a_request_has_one_host_and_a_version_or_the_connection_ends(line, hosts, status):
+    engine = Engine("a")
+    body = b'{"model":"m","messages":[]}'
+    request = b"POST " + PATH.encode() + b" %b\r\n" % line + hosts
+    request += b"Content-Length: %d\r\n\r\n" % len(body) + body
+    async with front(engine) as f:
+        reader, writer = await asyncio.open_connection("127.0.0.1", httpx.URL(f.url).port)
+        writer.write(request)
+        async with asyncio.timeout(5):
+            assert b" %d " % status in await reader.readuntil(b"\r\n")
+            if status == 400:
+                assert b"invalid_request_error" in await reader.read()
+        writer.close()
+    assert len(engine.calls) == (status == 200)
+
+
 async def test_an_offer_of_http2_is_ignored_and_the_body_is_read():
     """As Java's own client makes it with each request in clear text."""
     body = b'{"model":"m","messages":[]}'
