@@ -142,6 +142,10 @@ test-loss: $(VENV)/.dev ## a thousand events under load, and nothing lost: 80 mi
 	$(PY) -m local.cluster build --stage kube
 	$(PY) -m argosy_bench.loss --json build/bench/loss.json $(LOSS)
 
+.PHONY: test-attack
+test-attack: $(VENV)/.dev ## attacks on every port, and what honest clients feel of them: 5 min (ATTACK="--only overload")
+	$(PY) -m argosy_bench.attack --json build/bench/attack.json $(ATTACK)
+
 .PHONY: show-figures
 show-figures: $(VENV)/.dev ## put the figures of build/bench/ into docs/disaggregation.md
 	$(PY) -m argosy_bench.shown docs/disaggregation.md build/bench/*.json

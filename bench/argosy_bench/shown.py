@@ -40,7 +40,7 @@ def shown_in(page: str, documents: Iterable[dict[str, Any]]) -> str:
     kept = {row: None for row in block.splitlines() if row.startswith("| `")}
     for document in documents:
         rows = rows_of(document)
-        program = document["command"].split(" LOSS=")[0]
+        program = " ".join(document["command"].split()[:2])
         kept = {row: None for row in kept if not row.startswith(f"| `{program}")}
         kept |= dict.fromkeys(rows)
     table = _HEAD + "".join(f"{row}\n" for row in kept)
