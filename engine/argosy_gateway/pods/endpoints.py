@@ -16,7 +16,7 @@ from typing import Any
 from argosy_gateway.pods.health import Health
 from argosy_gateway.pods.pairs import Pairs
 
-__all__ = ["Directory", "Endpoint", "Role", "State", "endpoint_of_pod"]
+__all__ = ["Directory", "Endpoint", "Role", "State", "endpoint_of_pod", "is_ready_gateway"]
 
 FLEET_LABEL = "serving.argosy.dev/fleet"
 ROLE_LABEL = "serving.argosy.dev/role"
@@ -24,6 +24,7 @@ REVISION_LABEL = "serving.argosy.dev/revision"
 TEMPLATE_LABEL = "pod-template-hash"
 """Kubernetes' own label; the name of a pod's ReplicaSet ends with its value."""
 DRAIN_ANNOTATION = "serving.argosy.dev/drain"
+GATEWAY_ROLE = "gateway"
 API_PORT = 8000
 KV_PORT = 8002
 
@@ -71,13 +72,12 @@ def endpoint_of_pod(pod: Mapping[str, Any]) -> Endpoint | None:
     role = labels.get(ROLE_LABEL)
     if (
         role not in set(Role)
-        or not _made_by_us(meta, labels)
+        or not _made_by_us(meta, labels, FLEET_LABEL, ROLE_LABEL, REVISION_LABEL, TEMPLATE_LABEL)
         or status.get("phase") in ("Succeeded", "Failed")
     ):
         return None
     ip = status.get("podIP") or ""
-    conditions = status.get("conditions") or []
-    ready = any(c.get("type") == "Ready" and c.get("status") == "True" for c in conditions)
+    ready = _is_ready(status)
     if DRAIN_ANNOTATION in annotations or meta.get("deletionTimestamp"):
         state = State.DRAINING
     else:
@@ -92,13 +92,30 @@ def endpoint_of_pod(pod: Mapping[str, Any]) -> Endpoint | None:
     )
 
 
-def _made_by_us(meta: Mapping[str, Any], labels: Mapping[str, str]) -> bool:
+def is_ready_gateway(pod: Mapping[str, Any]) -> bool:
+    """Whether a Pod of the API server is a gateway of the fleet that takes requests."""
+    meta, status = pod.get("metadata") or {}, pod.get("status") or {}
+    labels = meta.get("labels") or {}
+    return (
+        labels.get(ROLE_LABEL) == GATEWAY_ROLE
+        and _made_by_us(meta, labels, FLEET_LABEL, ROLE_LABEL, TEMPLATE_LABEL)
+        and _is_ready(status)
+        and not meta.get("deletionTimestamp")
+    )
+
+
+def _is_ready(status: Mapping[str, Any]) -> bool:
+    conditions = status.get("conditions") or []
+    return any(c.get("type") == "Ready" and c.get("status") == "True" for c in conditions)
+
+
+def _made_by_us(meta: Mapping[str, Any], labels: Mapping[str, str], *keys: str) -> bool:
     """Whether its controller is a ReplicaSet with the name that the fleet's Deployment gives it.
 
-    Every user who may create pods can set labels, and no prompt may go to such a pod. Kubernetes
+    The name is made of the labels `keys`. Every user who may create pods can set labels, and no
+    prompt may go to such a pod. Kubernetes
     deletes a pod whose owner does not exist, and a ReplicaSet that exists controls its pods.
     """
-    keys = (FLEET_LABEL, ROLE_LABEL, REVISION_LABEL, TEMPLATE_LABEL)
     name = "-".join(labels.get(key, "") for key in keys)
     return any(
         owner.get("controller") and (owner.get("kind"), owner.get("name")) == ("ReplicaSet", name)
@@ -119,13 +136,16 @@ class Directory:
         self._changed = asyncio.Event()
         self.health = Health(clock, lambda uid: uid in self._known, self._moved.add)
         self.pairs = Pairs(clock)
+        self.gateways: set[str] = set()
+        """Uids of the fleet's gateways that take requests, this one included."""
         self.listed = False
         """Whether a full list was read, even an empty one."""
         self._denied: tuple[float, float] | None = None
         """Clock times of the first and the last denial since access was last granted."""
 
-    def replace(self, endpoints: Iterable[Endpoint]) -> None:
-        """Take a full list: endpoints that are not in it are gone."""
+    def replace(self, endpoints: Iterable[Endpoint], gateways: Iterable[str] = ()) -> None:
+        """Take a full list: endpoints and gateways that are not in it are gone."""
+        self.gateways = set(gateways)
         before, self._known = self._known, {e.uid: e for e in endpoints}
         self._roles = Counter(e.role for e in self._known.values())
         for uid in before.keys() | self._known.keys():
@@ -145,8 +165,13 @@ class Directory:
             self._forget(endpoint.uid)
             self.notify()
 
+    def put_gateway(self, uid: str) -> None:
+        """A gateway of the fleet takes requests; `remove` takes it out."""
+        self.gateways.add(uid)
+
     def remove(self, uid: str) -> None:
         """Remove a pod that is gone."""
+        self.gateways.discard(uid)
         if (before := self._known.pop(uid, None)) is not None:
             self._roles[before.role] -= 1
             self._forget(uid)

@@ -32,6 +32,7 @@ from argosy_gateway.pods.endpoints import (
     Role,
     State,
     endpoint_of_pod,
+    is_ready_gateway,
 )
 from argosy_gateway.wire import http1
 
@@ -157,6 +158,7 @@ async def _get(
 async def _list(server: ApiServer, target: str, into: Directory, times: WatchTimes) -> str:
     """Replace the directory's content by a full list. Returns the list's resourceVersion."""
     found: list[Endpoint] = []
+    gateways: list[str] = []
     more = ""
     while True:
         page = urlencode({"limit": _PAGE, **({"continue": more} if more else {})})
@@ -171,10 +173,12 @@ async def _list(server: ApiServer, target: str, into: Directory, times: WatchTim
         finally:
             exchange.abort()
         answer = json.loads(body)
-        found += [e for pod in answer.get("items") or [] if (e := endpoint_of_pod(pod))]
+        items = answer.get("items") or []
+        found += [e for pod in items if (e := endpoint_of_pod(pod))]
+        gateways += [pod["metadata"]["uid"] for pod in items if is_ready_gateway(pod)]
         more = answer["metadata"].get("continue") or ""
         if not more:
-            into.replace(found)
+            into.replace(found, gateways)
             log.info("listed %d engine pods", len(found))
             return str(answer["metadata"]["resourceVersion"])
 
@@ -225,7 +229,9 @@ def _apply(event: dict[str, Any], into: Directory) -> str:
     meta = pod["metadata"]
     if kind in ("ADDED", "MODIFIED", "DELETED"):
         endpoint = endpoint_of_pod(pod)
-        if endpoint is None or kind == "DELETED":
+        if kind != "DELETED" and is_ready_gateway(pod):
+            into.put_gateway(meta["uid"])
+        elif endpoint is None or kind == "DELETED":
             into.remove(meta.get("uid") or meta.get("name", ""))
         else:
             into.put(endpoint)

@@ -59,6 +59,7 @@ class Queue:
 
     async def route(self, one: Waiting, timeout_s: float) -> Route | None:
         """The pods of a request, as soon as it may go; None after `timeout_s`."""
+        self._count_gateways()
         route = self.dispatch.at_once(one, self._clock(), self._in_flight.loads, self._choose)
         return route or await self._wait(one, timeout_s)
 
@@ -104,12 +105,16 @@ class Queue:
     def _look(self) -> None:
         """Let go what may go."""
         self._soon = False
+        self._count_gateways()
         now = self._clock()
         while (grant := self._next(now)) is not None:
             one = grant.waiting
             self._granted[one] = self._in_flight.reserve(grant.route, one.request.prompt_tokens)
             if not self._answers[one].done():
                 self._answers[one].set_result(grant.route)
+
+    def _count_gateways(self) -> None:
+        self.dispatch.gateways = max(1, len(self._directory.gateways))
 
     def _next(self, now: float) -> Grant | None:
         if not self.dispatch.line:

@@ -2,7 +2,8 @@
 
 import pytest
 
-from argosy_gateway.pods.endpoints import Endpoint, Role, State, endpoint_of_pod
+from argosy_gateway.pods.endpoints import Endpoint, Role, State, endpoint_of_pod, is_ready_gateway
+from argosy_operator.core.fleet import names
 
 POD = {
     "metadata": {
@@ -99,3 +100,30 @@ def test_the_gateways_own_pods_and_finished_pods_are_no_engines():
 def test_a_pod_that_only_carries_our_labels_gets_no_prompts(owners):
     pod = {**POD, "metadata": {**POD["metadata"], "ownerReferences": owners}}
     assert endpoint_of_pod(pod) is None
+
+
+GATEWAY = {
+    "metadata": {
+        "name": "g",
+        "uid": "u",
+        "labels": {
+            "serving.argosy.dev/fleet": "chat",
+            "serving.argosy.dev/role": "gateway",
+            "pod-template-hash": "7c9",
+        },
+        "ownerReferences": [
+            {"kind": "ReplicaSet", "name": f"{names.gateway('chat')}-7c9", "controller": True}
+        ],
+    },
+    "status": POD["status"],
+}
+
+
+def test_a_gateway_is_known_by_its_labels_and_its_owner_while_it_takes_requests():
+    meta = GATEWAY["metadata"]
+    assert is_ready_gateway(GATEWAY)
+    assert not is_ready_gateway(POD)
+    assert not is_ready_gateway({**GATEWAY, "status": {}})
+    assert not is_ready_gateway({**GATEWAY, "metadata": {**meta, "ownerReferences": []}})
+    assert not is_ready_gateway({**GATEWAY, "metadata": {**meta, "deletionTimestamp": "now"}})
+    assert endpoint_of_pod(GATEWAY) is None

@@ -274,3 +274,22 @@ def test_a_certificate_authority_that_was_replaced_is_trusted_from_the_next_requ
         (tmp_path / "ca.crt").write_bytes(authority.public_bytes(Encoding.PEM))
         (trusted,) = server.context().get_ca_certs()
         assert int(trusted["serialNumber"], 16) == authority.serial_number
+
+
+def gateway(name, version="1", **status):
+    """A Ready gateway pod, as the API server lists it."""
+    own = pod(name, version)
+    own["metadata"]["labels"]["serving.argosy.dev/role"] = "gateway"
+    own["metadata"]["ownerReferences"][0]["name"] = "f-gateway-7c9"
+    return {**own, "status": {**own["status"], **status}}
+
+
+async def test_the_gateways_that_take_requests_are_counted(tmp_path):
+    unready = gateway("b", "9", conditions=[])
+    api = FaultyApi(
+        listing(gateway("a"), gateway("b"), pod("e")),
+        [("MODIFIED", unready), ("ADDED", gateway("c", "10"))],
+        [("DELETED", gateway("a", "11"))],
+    )
+    directory = await follow(api, lambda d: d.gateways == {"c"}, tmp_path)
+    assert names(directory) == ["e"]
