@@ -3,6 +3,7 @@
 import argparse
 import asyncio
 import logging
+import re
 from collections.abc import Coroutine, Sequence
 from pathlib import Path
 from typing import Any
@@ -10,6 +11,7 @@ from typing import Any
 import uvloop
 
 from argosy_gateway import logs
+from argosy_gateway.accounting.classes import DEFAULT_CLASS, SloClass
 from argosy_gateway.accounting.verdicts import Slo
 from argosy_gateway.config import DRAIN_MODES, QUEUES, Config, Limits
 from argosy_gateway.errors import CredentialsError
@@ -39,6 +41,14 @@ def _parser() -> argparse.ArgumentParser:
     run.add_argument("--strategy", choices=sorted(STRATEGIES), default="leastLoad")
     run.add_argument("--slo-ttft-ms", type=_positive, help="needs --slo-tpot-ms; no SLO without")
     run.add_argument("--slo-tpot-ms", type=_positive)
+    run.add_argument(
+        "--slo-class",
+        type=_slo_class,
+        action="append",
+        default=[],
+        metavar="NAME:TTFT_MS:TPOT_MS:PRIORITY",
+        help="limits of requests that name it in x-argosy-class; a lower priority goes first",
+    )
     _add_queue_options(run)
     _add_drain(run)
     run.add_argument(
@@ -108,6 +118,15 @@ def _positive(text: str) -> float:
     return value
 
 
+def _slo_class(text: str) -> SloClass:
+    found = re.fullmatch(r"([a-z0-9-]{1,63}):([^:]+):([^:]+):(-?\d{1,3})", text)
+    if found is None:
+        raise argparse.ArgumentTypeError(f"{text} is not NAME:TTFT_MS:TPOT_MS:PRIORITY")
+    name, ttft_ms, tpot_ms, priority = found.groups()
+    slo = Slo(_positive(ttft_ms) / 1000, _positive(tpot_ms) / 1000)
+    return SloClass(name, slo, int(priority))
+
+
 def _not_negative(text: str) -> float:
     return 0.0 if float(text) == 0 else _positive(text)
 
@@ -126,6 +145,11 @@ def parse(argv: Sequence[str]) -> Config:
         parser.error(f"--queue {args.queue} needs --slo-ttft-ms and --slo-tpot-ms")
     if args.engine_max_num_seqs is not None and args.engine_max_num_seqs < 1:
         parser.error("--engine-max-num-seqs must be at least 1")
+    names = [one.name for one in args.slo_class]
+    if args.slo_class and args.slo_ttft_ms is None:
+        parser.error("--slo-class needs --slo-ttft-ms and --slo-tpot-ms")
+    if len({DEFAULT_CLASS, *names}) != len(names) + 1:
+        parser.error(f"each --slo-class needs a name of its own, and not '{DEFAULT_CLASS}'")
     slo = Slo(args.slo_ttft_ms / 1000, args.slo_tpot_ms / 1000) if args.slo_ttft_ms else None
     return Config(
         fleet=args.fleet,
@@ -133,6 +157,7 @@ def parse(argv: Sequence[str]) -> Config:
         served_name=args.served_name,
         strategy=args.strategy,
         slo=slo,
+        slo_classes=tuple(args.slo_class),
         max_queue=args.max_queue,
         queue_timeout_s=args.queue_timeout_s,
         queue=args.queue,

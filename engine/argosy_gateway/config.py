@@ -6,6 +6,7 @@ Everything that a client or an engine can make grow or wait has a limit here.
 from dataclasses import dataclass
 from pathlib import Path
 
+from argosy_gateway.accounting.classes import SloClass
 from argosy_gateway.accounting.verdicts import Slo
 
 __all__ = ["DRAIN_MODES", "QUEUES", "Config", "Limits"]
@@ -87,6 +88,8 @@ class Config:
     """A key of `routing.strategies.registry.STRATEGIES`."""
     slo: Slo | None = None
     """None: no verdicts are counted, and no request is shed by its predicted TTFT."""
+    slo_classes: tuple[SloClass, ...] = ()
+    """Classes besides the default one; they need an SLO."""
     max_queue: int = 1024
     """Most requests in flight, waiting ones included; the next one is answered 429."""
     queue_timeout_s: float = 30.0

@@ -33,6 +33,16 @@ REFUSED: dict[str, tuple[dict[str, Any], str, str]] = {
         "set slo, or write queue: none",
     ),
     "a queue that does not exist": ({"routing": {"queue": "lifo"}}, "bad", "deadline"),
+    "a class that is called as the one of slo itself": (
+        _slo(classes=[{"name": "default", "ttft": {"target": "1s"}, "tpot": {"target": "1s"}}]),
+        "bad",
+        "choose another name",
+    ),
+    "a class whose name is no name": (
+        _slo(classes=[{"name": "Batch", "ttft": {"target": "1s"}, "tpot": {"target": "1s"}}]),
+        "bad",
+        "lower-case letters",
+    ),
     "SLO of zero": (_slo(ttft="0s"), "bad", "duration of more than 0"),
     "SLO without unit": (_slo(tpot="40"), "bad", "write 200ms or 2s"),
     "attainment of 100%": (_slo(attainment="100%"), "bad", "such as 90%"),

@@ -20,7 +20,8 @@ ROLES = ("prefill", "decode", "colocated")
 
 def fields(pattern: str) -> list[str]:
     """The paths that an entry of the table is about."""
-    return [path for path in SPEC if re.fullmatch(pattern.replace(".*", "[.][a-z]+"), path)]
+    words = pattern.replace("[]", "\\[\\]").replace(".*", "(?:[.]classes\\[\\])?[.][a-z]+")
+    return [path for path in SPEC if re.fullmatch(words, path)]
 
 
 def spec(path: str, value: object) -> dict:
@@ -46,7 +47,9 @@ def spec(path: str, value: object) -> dict:
     node = whole
     *above, last = path.split(".")
     for name in above:
-        node = node.setdefault(name, {})
+        one = {"name": "batch", "ttft": {"target": "1s"}, "tpot": {"target": "1s"}}
+        node = node.setdefault(name.removesuffix("[]"), [one] if name.endswith("[]") else {})
+        node = node[0] if name.endswith("[]") else node
     node[last] = value
     return whole
 
@@ -96,5 +99,5 @@ def test_numbers_beyond_their_bounds_are_refused(entry):
         assert verdicts(path, bound.most) == ([], "")
         for beyond in (bound.least - 1, bound.most + 1):
             by_crd, by_models = verdicts(path, beyond)
-            assert any(path in says and "bounds" in says for says in by_crd)
+            assert any(path.replace("[]", "[0]") in says and "bounds" in says for says in by_crd)
             assert "should be" in by_models

@@ -3,6 +3,8 @@
 import pytest
 
 from argosy_engine.cli import parse as parse_engine
+from argosy_gateway.accounting.classes import SloClass
+from argosy_gateway.accounting.verdicts import Slo
 from argosy_gateway.cli import parse as parse_gateway
 from argosy_operator.api.v1alpha1 import ServingDeployment
 from argosy_operator.core.fleet import names
@@ -20,7 +22,18 @@ EVERYTHING = fleet(
         "args": ["--block-size", "16", "--threads=2"],
     },
     kvTransfer={"leaseSeconds": 12, "timeout": "1500ms", "onFailure": "colocated"},
-    slo={"ttft": {"target": "2s"}, "tpot": {"target": "50ms"}},
+    slo={
+        "ttft": {"target": "2s"},
+        "tpot": {"target": "50ms"},
+        "classes": [
+            {
+                "name": "batch",
+                "ttft": {"target": "1m"},
+                "tpot": {"target": "200ms"},
+                "priority": -7,
+            }
+        ],
+    },
     routing={
         "strategy": "roundRobin",
         "maxQueue": 77,
@@ -80,6 +93,7 @@ def test_the_gateway_understands_every_field_of_the_spec():
     assert (config.strategy, config.max_queue) == ("roundRobin", 77)
     assert (config.queue_timeout_s, config.shed_ttft_factor) == (2.5, 1.5)
     assert (config.queue, config.engine_places) == ("deadline", 64)
+    assert config.slo_classes == (SloClass("batch", Slo(60.0, 0.2), -7),)
     assert config.limits.body_bytes == 20_000_000
     assert config.drain_timeout_s == 120
     assert config.slo is not None

@@ -95,7 +95,7 @@ class NewRequest:
     """Set for a remote prefill: it ends LEASED, and its blocks are held this many seconds."""
 
     priority: int = 0
-    """Lower runs first. Today all requests have 0."""
+    """Lower leaves the queue first."""
 
     deadline_s: float = float("inf")
     """Latest time of admission; later, it fails with `queue_timeout`."""

@@ -5,7 +5,8 @@
 
 import itertools
 from collections import Counter as Tally
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
+from dataclasses import replace
 from typing import TypeVar
 
 import prometheus_client
@@ -14,6 +15,7 @@ from prometheus_client.exposition import generate_latest
 from prometheus_client.process_collector import ProcessCollector
 
 from argosy_gateway.accounting import table
+from argosy_gateway.accounting.classes import DEFAULT_CLASS, SloClass, classes_of
 from argosy_gateway.accounting.table import ResumeReason, RetryReason, Series
 from argosy_gateway.accounting.verdicts import Ending, Outcome, Slo, judge, tpot_s, ttft_s
 from argosy_gateway.pods.endpoints import Endpoint, Role, State
@@ -33,14 +35,16 @@ _RESULTS = {
 class Metrics:
     """All series of one gateway process, in a registry of their own."""
 
-    def __init__(self, slo: Slo | None) -> None:
+    def __init__(self, slo: Slo | None, classes: Mapping[str, SloClass] | None = None) -> None:
+        """`classes`: those of the fleet, if it has others than the default one."""
         prometheus_client.disable_created_metrics()  # type: ignore[no-untyped-call]
         self.slo = slo
+        self._classes = classes or classes_of(slo)
         self.registry = CollectorRegistry(auto_describe=False)
         ProcessCollector(registry=self.registry)
         self._received = self._counter(table.RECEIVED)
         self._completed = self._counter(table.COMPLETED)
-        self._verdicts = self._counter(table.VERDICTS)
+        self._verdicts = self._counter(self._of_classes(table.VERDICTS))
         self._ttft = self._histogram(table.TTFT)
         self._tpot = self._histogram(table.TPOT)
         self._prompt_tokens = self._histogram(table.PROMPT_TOKENS)
@@ -54,6 +58,9 @@ class Metrics:
         self._handovers_failed = self._counter(table.HANDOVERS_FAILED)
         self._resumed = self._counter(table.RESUMED)
         self._endpoints = self._gauge(table.ENDPOINTS)
+
+    def _of_classes(self, row: Series) -> Series:
+        return replace(row, labels={**row.labels, "class": tuple(self._classes)})
 
     def _counter(self, row: Series) -> Counter:
         counter = Counter(row.name, row.help, tuple(row.labels), registry=self.registry)
@@ -76,10 +83,12 @@ class Metrics:
         """A request was refused because of an error in it, before any engine was called."""
         self._received.labels("invalid").inc()
 
-    def shed(self, *, role_mode: str, received_at: float, now: float) -> None:
+    def shed(
+        self, *, role_mode: str, received_at: float, now: float, slo_class: str = DEFAULT_CLASS
+    ) -> None:
         """A request was refused because of load. Times are the event loop's, in seconds."""
         self._received.labels("shed").inc()
-        self._judge(Outcome(Ending.SHED, received_at, now), role_mode)
+        self._judge(Outcome(Ending.SHED, received_at, now), role_mode, slo_class)
 
     def retried(self, reason: RetryReason) -> None:
         """A request is sent to another pod."""
@@ -97,11 +106,18 @@ class Metrics:
         """A stream goes on at another pod."""
         self._resumed.labels(reason).inc()
 
-    def ended(self, outcome: Outcome, *, role_mode: str, usage: Usage | None) -> None:
+    def ended(
+        self,
+        outcome: Outcome,
+        *,
+        role_mode: str,
+        usage: Usage | None,
+        slo_class: str = DEFAULT_CLASS,
+    ) -> None:
         """An accepted request ended; called exactly once for each."""
         self._inflight.dec()
         self._completed.labels(_RESULTS[outcome.ending]).inc()
-        self._judge(outcome, role_mode)
+        self._judge(outcome, role_mode, slo_class)
         if outcome.ending is Ending.INVALID:
             return
         if (seconds := ttft_s(outcome)) is not None:
@@ -113,11 +129,12 @@ class Metrics:
             self._prompt_tokens_squared.inc(usage.prompt_tokens**2)
             self._output_tokens.observe(usage.completion_tokens)
 
-    def _judge(self, outcome: Outcome, role_mode: str) -> None:
-        verdict = judge(outcome, self.slo) if self.slo else None
+    def _judge(self, outcome: Outcome, role_mode: str, slo_class: str) -> None:
+        slo = self._classes[slo_class].slo
+        verdict = judge(outcome, slo) if slo else None
         if verdict is not None:
             ttft, tpot = ("ok" if met else "miss" for met in (verdict.ttft, verdict.tpot))
-            self._verdicts.labels(role_mode, table.DEFAULT_CLASS, ttft, tpot).inc()
+            self._verdicts.labels(role_mode, slo_class, ttft, tpot).inc()
 
     def count_endpoints(self, endpoints: Iterable[Endpoint]) -> None:
         """Set the gauge of known pods; called at each scrape."""

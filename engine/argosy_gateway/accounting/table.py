@@ -10,6 +10,7 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Literal
 
+from argosy_gateway.accounting.classes import DEFAULT_CLASS
 from argosy_gateway.pods.endpoints import Role, State
 
 __all__ = ["SERIES", "ResumeReason", "RetryReason", "Series"]
@@ -67,8 +68,6 @@ class ResumeReason(StrEnum):
 
 
 ROLE_MODES = ("colocated", "disaggregated")
-DEFAULT_CLASS = "default"
-"""The only class of requests so far."""
 _MET = ("ok", "miss")
 # fmt: off
 _TTFT_S = (

@@ -162,6 +162,8 @@ class Attempt:
             ("x-argosy-pod-uid", route.head.uid),
             *fleet.proof.headers(),
         ]
+        if priority := fleet.classes[request.slo_class].priority:
+            headers.append(("x-argosy-priority", str(priority)))
         if route.prefills:
             addresses = ",".join(f"{_host(p.ip)}:{p.kv_port}" for p in route.prefills)
             headers.append(("x-argosy-prefill", addresses))
@@ -205,7 +207,7 @@ class Attempt:
             began=self._sent_at,
             first=first_token_at,
         )
-        queue, slo = self._fleet.queue, self._fleet.config.slo
+        queue, slo = self._fleet.queue, self._fleet.classes[self._request.slo_class].slo
         if queue is not None and slo is not None:
             queue.dispatch.observe(
                 self._route.prefiller.uid,

@@ -7,6 +7,7 @@ import random
 from collections.abc import Callable, Collection
 from typing import Protocol
 
+from argosy_gateway.accounting.classes import classes_of
 from argosy_gateway.accounting.metrics import Metrics
 from argosy_gateway.config import Config
 from argosy_gateway.pods.endpoints import Directory, Role
@@ -38,7 +39,8 @@ class Fleet:
         """`clock` is the event loop's time, in seconds. Raises CredentialsError."""
         self.config = config
         self.clock = clock
-        self.metrics = Metrics(config.slo)
+        self.classes = classes_of(config.slo, config.slo_classes)
+        self.metrics = Metrics(config.slo, self.classes)
         self.bodies = Bodies(config.limits)
         self.directory = Directory(clock)
         self.proof = Proof(config.token_file)

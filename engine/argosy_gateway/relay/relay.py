@@ -135,7 +135,10 @@ class Relay:
             self._answer.resume.end()
             log.debug("ended: %s", ending.value)
             fleet.metrics.ended(
-                self._outcome(ending), role_mode=self._role_mode, usage=self._answer.usage
+                self._outcome(ending),
+                role_mode=self._role_mode,
+                usage=self._answer.usage,
+                slo_class=self._request.slo_class,
             )
 
     async def _serve(self) -> Ending:
@@ -212,11 +215,14 @@ class Relay:
 
     def _waiting(self) -> Waiting:
         """This request as the queue sees it."""
-        slo = self._fleet.config.slo
+        request = self._request
+        slo_class = self._fleet.classes[request.slo_class]
         return Waiting(
             self._routing_request,
-            self._request.received_at,
-            slo.ttft_s if slo is not None else float("inf"),
+            request.received_at,
+            slo_class.slo.ttft_s if slo_class.slo is not None else float("inf"),
+            slo_class.priority,
+            request.flow,
         )
 
     async def _try(self, route: Route) -> Ending | FailedAttempt:

@@ -18,6 +18,7 @@ from argosy_gateway.relay.fleet import Fleet
 from argosy_gateway.relay.relay import Relay
 from argosy_gateway.routing.admission import predicted_ttft_s
 from argosy_gateway.server.asgi import App, Receive, Scope, header, respond
+from argosy_gateway.server.asked import flow_of, slo_class_of
 from argosy_gateway.wire.openai import (
     CompletionRequest,
     body_of,
@@ -81,22 +82,30 @@ async def _read(fleet: Fleet, scope: Scope, receive: Receive, body: Body) -> Com
     try:
         if scope["method"] != "POST":
             raise _wrong_method(scope, "POST")
+        slo_class, flow = slo_class_of(scope, fleet.classes), flow_of(scope)
         data = await body.read(receive, int(announced or 0))
         read = partial(read_completion, scope["path"], data, served_name=fleet.config.served_name)
         # A million token ids take half a second to read. Streams go on meanwhile.
         request = read() if len(data) <= _SHORT_BYTES else await asyncio.to_thread(read)
     except (RequestError, ClientGoneError) as error:
         if isinstance(error, RequestError) and error.status == 429:
-            _count_shed(fleet, received_at)
+            fleet.metrics.shed(
+                role_mode=fleet.role_mode(),
+                received_at=received_at,
+                now=fleet.clock(),
+                slo_class=slo_class.name,
+            )
         else:
             fleet.metrics.invalid()
         raise
     tokens = fleet.tokens_per_char.estimate(request.prompt_chars)
-    return replace(request, received_at=received_at, prompt_tokens=tokens)
-
-
-def _count_shed(fleet: Fleet, received_at: float) -> None:
-    fleet.metrics.shed(role_mode=fleet.role_mode(), received_at=received_at, now=fleet.clock())
+    return replace(
+        request,
+        received_at=received_at,
+        prompt_tokens=tokens,
+        slo_class=slo_class.name,
+        flow=flow,
+    )
 
 
 async def _complete(
@@ -107,9 +116,14 @@ async def _complete(
     client_body: ClientBody | None,
 ) -> None:
     """Admit the request and relay it. Raises RequestError (429) if the fleet is overloaded."""
-    retry_after_s = _overload_s(fleet, request.prompt_tokens)
+    retry_after_s = _overload_s(fleet, request)
     if retry_after_s is not None:
-        _count_shed(fleet, request.received_at)
+        fleet.metrics.shed(
+            role_mode=fleet.role_mode(),
+            received_at=request.received_at,
+            now=fleet.clock(),
+            slo_class=request.slo_class,
+        )
         raise overloaded(retry_after_s)
     relay = Relay(fleet, request, send, client_body)
     watcher = asyncio.create_task(_stop_when_gone(receive, relay))
@@ -126,23 +140,23 @@ async def _stop_when_gone(receive: Receive, relay: Relay) -> None:
     relay.stop()
 
 
-def _overload_s(fleet: Fleet, tokens: int) -> float | None:
+def _overload_s(fleet: Fleet, request: CompletionRequest) -> float | None:
     """Seconds after which the client should try again; None admits the request."""
-    config = fleet.config
+    config, tokens, slo = fleet.config, request.prompt_tokens, fleet.classes[request.slo_class].slo
     if len(fleet.relays) >= config.max_queue:
         return 1.0
-    if fleet.queue is not None and config.slo is not None:
+    if fleet.queue is not None and slo is not None:
         retry_after_s = fleet.queue.refusal_s(
-            tokens, limit_s=config.slo.ttft_s, timeout_s=config.queue_timeout_s
+            tokens, limit_s=slo.ttft_s, timeout_s=config.queue_timeout_s
         )
         if retry_after_s is not None:
             return min(max(retry_after_s, 1.0), 60.0)
-    if not config.slo or config.shed_ttft_factor <= 0:
+    if slo is None or config.shed_ttft_factor <= 0:
         return None
     predicted_s = predicted_ttft_s(
         fleet.groups(), fleet.in_flight.loads, tokens=tokens, pace=fleet.pace
     )
-    limit_s = config.slo.ttft_s * config.shed_ttft_factor
+    limit_s = slo.ttft_s * config.shed_ttft_factor
     if predicted_s is None or predicted_s <= limit_s:
         return None
     return min(max(predicted_s - limit_s, 0.1), 60.0)

@@ -48,6 +48,10 @@ class CompletionRequest:
     """From the header `x-request-id`; filled in by `server`."""
     prompt_tokens: int = 0
     """Estimated from `prompt_chars` by `routing.admission`; filled in by `server`."""
+    slo_class: str = "default"
+    """From the header `x-argosy-class`; filled in by `server`."""
+    flow: str = ""
+    """From the header `x-argosy-flow`; filled in by `server`."""
     received_at: float = 0.0
     """Event loop time of the request's first byte, in seconds; filled in by `server`."""
 

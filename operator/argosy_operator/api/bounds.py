@@ -19,7 +19,7 @@ class DurationBounds(FieldRule):
     """A duration from `least` to `most`, both included."""
 
     field: str
-    """Path below spec; `*` is any role, or any objective."""
+    """Path below spec; `*` is any role, or any objective, those of classes included."""
     least: str
     most: str
     because: str
@@ -47,7 +47,7 @@ class NumberBounds:
     """A whole number from `least` to `most`, both included."""
 
     field: str
-    """Path below spec; `*` is any role."""
+    """Path below spec; `*` is any role, `[]` any item."""
     least: int
     most: int
     because: str
@@ -134,6 +134,7 @@ NUMBER_BOUNDS: dict[str, NumberBounds] = {
         NumberBounds("autoscaling.scaleUp.maxStepPercent", 1, 1000, _STEP),
         NumberBounds("autoscaling.scaleUp.maxStepPods", 1, 1000, _STEP),
         NumberBounds("autoscaling.scaleDown.maxStepPods", 1, 1000, _STEP),
+        NumberBounds("slo.classes[].priority", -100, 100, "a fleet has at most eight classes"),
         NumberBounds("routing.replicas", 1, 64, _PODS),
         NumberBounds("routing.shedTtftPercent", 1, 10_000, "a larger value sheds no request"),
         NumberBounds("routing.maxQueue", 1, 1_000_000, _QUEUE),

@@ -167,6 +167,15 @@ EnvName = Annotated[
         r"^[A-Za-z_][A-Za-z0-9_]*$", "an environment name has letters, digits and underscores", 128
     ),
 ]
+ClassName = Annotated[
+    str,
+    Format(
+        r"^[a-z]([-a-z0-9]{0,30}[a-z0-9])?$",
+        "a class has at most 32 lower-case letters, digits and hyphens, begins with a letter and "
+        "does not end with a hyphen",
+        32,
+    ),
+]
 MetricsUrl = Annotated[
     str,
     Format(

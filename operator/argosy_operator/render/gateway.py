@@ -228,4 +228,8 @@ def _flags(fleet: ServingDeployment, drain_s: int) -> list[str]:
             "--slo-ttft-ms": round(spec.slo.ttft.target.ms),
             "--slo-tpot-ms": round(spec.slo.tpot.target.ms),
         }
-    return command_line(flags)
+    classes = spec.slo.classes if spec.slo is not None else ()
+    return command_line(flags) + [
+        f"--slo-class={c.name}:{round(c.ttft.target.ms)}:{round(c.tpot.target.ms)}:{c.priority}"
+        for c in classes
+    ]

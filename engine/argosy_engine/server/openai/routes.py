@@ -56,6 +56,7 @@ __all__ = ["OpenAiApi"]
 log = logging.getLogger(__name__)
 
 _MAX_CANDIDATES = 8
+_PRIORITY = re.compile(r"-?[0-9]{1,3}")
 _ID = re.compile(r"[A-Za-z0-9._-]{1,128}")
 _UID = re.compile(r"[A-Za-z0-9._-]{0,64}")
 _CANDIDATE = re.compile(r"(\[[0-9a-fA-F:]+\]|[A-Za-z0-9.-]+):[0-9]{1,5}")
@@ -210,6 +211,7 @@ class OpenAiApi:
             arrival_s=arrival_s,
             attempt=_attempt(headers.get("x-argosy-attempt")),
             candidates=self._candidates(headers),
+            priority=_priority(headers.get("x-argosy-priority", "0")),
             deadline_s=arrival_s + self._config.queue_timeout_s,
         )
         scheduler = self._loop.scheduler
@@ -457,6 +459,13 @@ def _public_id(value: str | None) -> str:
     if value is not None and _ID.fullmatch(value):
         return value
     return secrets.token_hex(12)
+
+
+def _priority(value: str) -> int:
+    """From `x-argosy-priority`, which the gateway writes. Raises ApiError."""
+    if not _PRIORITY.fullmatch(value):
+        raise ApiError(400, "x-argosy-priority must be a whole number from -999 to 999")
+    return int(value)
 
 
 def _attempt(value: str | None) -> int:
