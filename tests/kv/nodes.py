@@ -7,13 +7,15 @@ import asyncio
 import contextlib
 import struct
 import threading
+import time
 from collections.abc import Callable, Iterator
 from dataclasses import replace
+from zlib import crc32
 
 from argosy_engine.config import EngineConfig
 from argosy_engine.core.blocks.pool import BlockPool
 from argosy_engine.core.blocks.prefix import hashes_of
-from argosy_engine.core.capacity import GuaranteedNoEvict
+from argosy_engine.core.capacity import GuaranteedNoEvict, MaxUtilization
 from argosy_engine.core.handover.messages import FailedPrefill
 from argosy_engine.core.limits import Limits, Refusal
 from argosy_engine.core.request import Emission, NewRequest, Sequence
@@ -50,11 +52,17 @@ class TextRunner(SimRunner):
 
     def execute(self, plan):
         for chunk in plan.chunks:
-            for index in range(chunk.start // BLOCK, -(-(chunk.start + chunk.count) // BLOCK)):
-                ids = chunk.tokens[index * BLOCK : (index + 1) * BLOCK]
-                data = struct.pack(f"{len(ids)}I", *ids)
-                self.memory[chunk.block_table[index]][:] = data.ljust(4 * BLOCK, b"\0")
-        return super().execute(plan)
+            for at in range(chunk.start, chunk.start + chunk.count):
+                block = self.memory[chunk.block_table[at // BLOCK]]
+                struct.pack_into("I", block, 4 * (at % BLOCK), chunk.tokens[at])
+        drawn = [self._draw(chunk) for chunk in plan.chunks if chunk.samples]
+        return replace(super().execute(plan), token_ids=drawn)
+
+    def _draw(self, chunk):
+        """A token that depends on all KV before it, as a model's does."""
+        end = 4 * (chunk.start + chunk.count)
+        known = b"".join(self.memory[block] for block in chunk.block_table)[:end]
+        return 3 + crc32(known) % (self.vocab_size - 3)
 
     def outgoing(self, block_ids):
         return [memoryview(self.memory[block]) for block in block_ids]
@@ -86,7 +94,9 @@ class Client:
 class Node:
     """One engine: `address` is where its KV server listens."""
 
-    def __init__(self, role: str, preset: str, *, host: str = "127.0.0.1", **options) -> None:
+    def __init__(
+        self, role: str, preset: str, *, host: str = "127.0.0.1", evicts: bool = False, **options
+    ) -> None:
         self.host = f"[{host}]" if ":" in host else host
         config = EngineConfig(
             model=f"sim:{preset}", served_name="m", role=role, host=host, kv_port=0,
@@ -103,7 +113,7 @@ class Node:
                 pull_timeout_s=config.kv_timeout_s,
                 on_pull_failure=config.kv_on_failure,
             ),
-            policy=GuaranteedNoEvict(),
+            policy=MaxUtilization() if evicts else GuaranteedNoEvict(),
             eos=frozenset(),
             max_model_len=self.runner.max_model_len,
         )
@@ -176,6 +186,21 @@ class Node:
         self.runner.execute = slow
         return computing, go_on
 
+    def assert_empty(self) -> None:
+        """No request, block or lease is left. Its threads announce nothing."""
+        deadline = time.monotonic() + 20
+        while left := self._left():
+            assert time.monotonic() < deadline, left
+            time.sleep(0.002)
+
+    def _left(self) -> dict[str, int]:
+        found = {
+            "requests": len(self.scheduler.sequences),
+            "blocks": self.scheduler.pool.used,
+            "leases": self.loop.leases.active,
+        }
+        return {name: count for name, count in found.items() if count}
+
     def close(self) -> None:
         self.loop.stop()
         self.kv.close()
@@ -186,6 +211,7 @@ def node(role: str, *, preset: str = "text", **options) -> Iterator[Node]:
     started = Node(role, preset, **options)
     try:
         yield started
+        started.assert_empty()
     finally:
         started.close()
 

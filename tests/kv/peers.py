@@ -138,9 +138,11 @@ class Puller:
             if frame.kind is not Kind.KV:
                 return frame.kind, decode_control(payload)
 
-    def close(self) -> None:
+    async def close(self) -> None:
         for writer in (self.writer, *self._opened):
             writer.close()
+            with contextlib.suppress(OSError):  # it is closed already
+                await writer.wait_closed()
 
 
 @contextlib.asynccontextmanager
@@ -151,7 +153,7 @@ async def puller(address: str) -> AsyncIterator[Puller]:
     try:
         yield peer
     finally:
-        peer.close()
+        await peer.close()
 
 
 @dataclass

@@ -227,7 +227,8 @@ async def test_a_peers_token_that_the_model_does_not_know_is_refused_and_harms_n
     fingerprint = prefill.runner.kv_layout().fingerprint
     for unknown in (prefill.runner.vocab_size, (1 << 32) - 1):
         async with puller(prefill.address) as peer:
-            kind, payload = await peer.prefill([*PROMPT, unknown], fingerprint)
+            asked = {"fingerprint": fingerprint, "request_id": str(unknown)}
+            kind, payload = await peer.prefill([*PROMPT, unknown], **asked)
             assert (kind, payload["reason"]) == (Kind.REFUSED, "invalid")
     async with puller(prefill.address) as peer:
         assert (await peer.prefill(PROMPT, fingerprint))[0] is Kind.READY

@@ -37,8 +37,13 @@ class FaultProxy:
     address: str = ""
     connections: int = 0
     """Made so far."""
+    _passed: dict[int, bytearray] = field(default_factory=dict)
     _tasks: set[asyncio.Task[None]] = field(default_factory=set)
     _writers: set[asyncio.StreamWriter] = field(default_factory=set)
+
+    def passed_back(self, index: int) -> bytes:
+        """What the server has said on its connection of this index."""
+        return bytes(self._passed.get(index, b""))
 
     def break_all(self) -> None:
         """Every connection breaks now."""
@@ -57,9 +62,12 @@ class FaultProxy:
             far_reader, far = await asyncio.open_connection(host, int(port))
             self._writers |= {writer, far}
             forth, back = (self.forth, self.back) if faulty else (Fault(), Fault())
-            await asyncio.gather(_pipe(reader, far, forth), _pipe(far_reader, writer, back))
-        except (OSError, EOFError):
-            pass  # an end is gone, or the fault cut them
+            passed = self._passed[index] = bytearray()
+            await asyncio.gather(
+                _pipe(reader, far, forth, bytearray()), _pipe(far_reader, writer, back, passed)
+            )
+        except (OSError, EOFError, asyncio.CancelledError):
+            pass  # an end is gone, the fault cut them, or the proxy ends
         finally:
             for each in (writer, far):
                 if each is not None:
@@ -85,7 +93,9 @@ async def fault_proxy(
         await asyncio.gather(*tasks, return_exceptions=True)
 
 
-async def _pipe(reader: asyncio.StreamReader, writer: asyncio.StreamWriter, fault: Fault) -> None:
+async def _pipe(
+    reader: asyncio.StreamReader, writer: asyncio.StreamWriter, fault: Fault, seen: bytearray
+) -> None:
     """EOFError at the cut; returns at the end of the stream, which is passed on."""
     passed = 0
     size = 1 << 16 if fault.bytes_per_s is None else max(1, int(fault.bytes_per_s / 50))
@@ -100,6 +110,7 @@ async def _pipe(reader: asyncio.StreamReader, writer: asyncio.StreamWriter, faul
         if fault.swallow_after is not None:
             end = max(0, min(end, fault.swallow_after - passed))
         passed += len(data)
+        seen += data[:end]
         writer.write(bytes(data[:end]))
         await writer.drain()
         if fault.bytes_per_s is not None:

@@ -277,6 +277,7 @@ class EngineLoop:
         if isinstance(message, Submit):
             self._outbox.append((message.sink, refusal))
         elif isinstance(message, SubmitRemote):
+            self._let_go(remote.lease_key(message, self._epoch))
             remote.refuse(message, refusal.code, refusal.message)
 
     def _take(self, message: Message) -> None:

@@ -107,6 +107,8 @@ class PrefillServer:
             await _refuse(reader, writer, "protocol", str(error))
         except (OSError, EOFError, TimeoutError):
             pass  # the peer is gone, silent or slow; its lease has ended or will
+        except asyncio.CancelledError:
+            pass  # the service ends; asyncio would log the connection as an error
         finally:
             self._connections -= 1
             # abort, not close: close waits until the peer has read all. After RELEASE all is read.
