@@ -12,7 +12,7 @@ import os
 import signal
 import socket
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import uvicorn
@@ -37,6 +37,7 @@ from argosy_engine.server.admin import Admin
 from argosy_engine.server.drain import Drain
 from argosy_engine.server.openai.routes import OpenAiApi
 from argosy_engine.server.role import Admission, EngineRole, RoleFile, role_at_start
+from argosy_engine.trust.mounted_file import TokenFile
 
 __all__ = ["serve"]
 
@@ -80,7 +81,7 @@ async def _run(
         metrics=metrics,
         deliver=_deliverer(asyncio.get_running_loop()),
     )
-    kv = _kv_service(config, runner, loop)
+    kv = _kv_service(config, runner, loop, admin.verifier)
     api = OpenAiApi(config, loop, tokenizer, runner.sampling_defaults, role)
     admission = Admission(lambda on: setattr(loop, "draining", not on))
     drain = Drain(
@@ -147,6 +148,16 @@ async def _follow_role(
     ).follow()
 
 
+def _credential(config: EngineConfig) -> Callable[[], str] | None:
+    """What this engine shows to prefill engines; None without `--token-file`."""
+    if config.token_file is None:
+        return None
+    try:
+        return TokenFile(config.token_file)
+    except EngineError as error:
+        raise LoadError("BadArgument", f"--token-file: {error}") from error
+
+
 def _load(config: EngineConfig) -> tuple[Runner, Tokenizer]:
     """Only the chosen runner's module is imported: a simulated engine never sees torch."""
     name = "sim" if config.load_format == "sim" else "torch"
@@ -187,12 +198,24 @@ def _scheduler(config: EngineConfig, runner: Runner) -> Scheduler:
     )
 
 
-def _kv_service(config: EngineConfig, runner: Runner, loop: EngineLoop) -> TransferService | None:
+def _kv_service(
+    config: EngineConfig, runner: Runner, loop: EngineLoop, verifier: Verifier | None
+) -> TransferService | None:
     if config.role == "colocated":
         return None
+
+    def authorize(credential: str) -> str | None:
+        unproven = verifier.check(credential, "kv") if verifier is not None else None
+        return None if unproven is None else unproven.message
+
     module = importlib.import_module("argosy_engine.transfer.service")
     service: TransferService = module.KvService(
-        config=config, runner=runner, prefill=loop, post=loop.post
+        config=config,
+        runner=runner,
+        prefill=loop,
+        post=loop.post,
+        authorize=authorize,
+        credential=_credential(config),
     )
     try:
         service.start()

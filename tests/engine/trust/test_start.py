@@ -8,7 +8,7 @@ import httpx
 import pytest
 
 from tests.engine.processes import free_ports, sim_engines
-from tests.engine.trust.tokens import GATEWAY, OPERATOR, Signer, peers, write
+from tests.engine.trust.tokens import ENGINE, GATEWAY, OPERATOR, Signer, peers, write
 
 pytestmark = pytest.mark.slow
 
@@ -52,6 +52,32 @@ def test_an_engine_without_a_peers_file_is_open_as_it_was():
         assert (order(engine, "POST"), order(engine, "DELETE")) == (200, 200)
 
 
+def hand_over(prefill, decode):
+    """A prompt that decode is to get from prefill; the answer, and who computed the prompt."""
+    candidates = f"127.0.0.1:{prefill.kv}"
+    answer = ask(decode, **bearer(GATEWAY), **{"x-argosy-prefill": candidates})
+    assert answer.status_code == 200
+    return answer.headers.get("x-argosy-prefill-pod")
+
+
+def test_a_decode_engine_with_its_token_gets_kv_and_one_without_computes_by_itself(tmp_path):
+    file = write(tmp_path / "peers.json", peers(SIGNER))
+    token = write(tmp_path / "token", SIGNER.token(ENGINE))
+    guarded = ("--peers-file", str(file))
+    with (
+        sim_engines("prefill", options=guarded) as (prefill,),
+        sim_engines("decode", options=(*guarded, "--token-file", str(token))) as (decode,),
+        sim_engines("decode", options=guarded) as (stranger,),
+    ):
+        assert hand_over(prefill, decode) == prefill.name
+        assert hand_over(prefill, stranger) is None
+        refused = 'argosy_calls_refused_total{port="kv",reason="%s"}'
+        assert prefill.metric(refused % "missing") == 1
+        write(token, SIGNER.token(GATEWAY))  # of another port's callers
+        assert hand_over(prefill, decode) is None
+        assert prefill.metric(refused % "account") == 1
+
+
 @pytest.mark.parametrize(
     ("content", "why"), [(None, "No such file"), ("{", "property name"), ("{}", "version must be")]
 )
@@ -68,3 +94,14 @@ def test_an_engine_with_an_unusable_peers_file_does_not_start_and_names_it(tmp_p
     assert message["reason"] == "BadArgument"
     assert message["message"].startswith(f"--peers-file: {file}: ")
     assert why in message["message"]
+
+
+def test_an_engine_with_an_unusable_token_file_does_not_start_and_names_it(tmp_path):
+    told = tmp_path / "told"
+    api, admin, kv = free_ports(3)
+    command = f"""engine serve --model sim:opt-13b-a100 --served-name m --role decode
+        --token-file {tmp_path / "token"} --port {api} --admin-port {admin} --kv-port {kv}
+        --termination-message {told}"""
+    ended = subprocess.run([sys.executable, "-m", "argosy", *command.split()], timeout=60)
+    assert ended.returncode == 1
+    assert json.loads(told.read_text())["message"].startswith("--token-file: ")
