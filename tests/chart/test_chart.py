@@ -188,7 +188,7 @@ def test_the_operator_may_only_list_the_sets_by_which_it_knows_its_pods():
 
 def test_the_operator_may_delete_only_what_it_deletes_itself():
     deletes = {resource for _, resource, verb in granted(rules_of(rendered())) if verb == "delete"}
-    assert deletes == {"servingroles", "deployments", "poddisruptionbudgets"}
+    assert deletes == {*("servingroles", "deployments", "poddisruptionbudgets", "networkpolicies")}
 
 
 def test_a_namespaced_release_has_nothing_of_the_clusters():

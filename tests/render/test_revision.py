@@ -38,6 +38,7 @@ OUTSIDE = {
     "routing": {"routing": {"replicas": 5, "queueTimeout": "5s"}},
     "metrics": {"metrics": {"scrapeInterval": "1s"}},
     "paused": {"paused": True},
+    "network": {"security": {"networkPolicy": False}},
     "a role that the mode does not use": {"roles": {"colocated": {"resources": {"gpu": 7}}}},
 }
 INSIDE = {

@@ -12,7 +12,7 @@ import yaml
 
 from argosy_operator.api.v1alpha1 import ServingDeployment
 from argosy_operator.core.fleet import names
-from argosy_operator.render import gateway, peers, role, workload
+from argosy_operator.render import gateway, network, peers, role, workload
 from argosy_operator.render.engines.kind import EnginePod
 from argosy_operator.render.images import Images
 from tests.render.fleets import IMAGES, deployment, fleet
@@ -27,7 +27,8 @@ def documents(case: str) -> list[Any]:
 
 
 def rendered(one: ServingDeployment) -> list[Any]:
-    objects = peers.objects(one, ISSUER, required=True) + gateway.objects(one, IMAGES)
+    objects = peers.objects(one, ISSUER, required=True) + network.objects(one)
+    objects += gateway.objects(one, IMAGES)
     for name, _ in one.spec.active_roles():
         objects.append(workload.deployment(EnginePod.of(one, name, REVISION, IMAGES)))
         objects += role.objects(one, name)

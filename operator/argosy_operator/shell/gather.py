@@ -33,7 +33,7 @@ from argosy_operator.ports.protocols import (
     NoTrust,
     TrustSource,
 )
-from argosy_operator.render import gateway, peers, role, workload
+from argosy_operator.render import gateway, network, peers, role, workload
 from argosy_operator.render.engines.kind import EnginePod
 from argosy_operator.render.images import Images
 from argosy_operator.shell.budgets import BudgetBoard
@@ -47,6 +47,7 @@ CHILD_KINDS = (
     "Role",
     "RoleBinding",
     "PodDisruptionBudget",
+    "NetworkPolicy",
 )
 
 
@@ -130,6 +131,7 @@ def compose(
     wanted: list[Object] = []
     if shows_token:
         wanted += peers.objects(fleet, seen.issuer, required=required)
+    wanted += network.objects(fleet)
     wanted += gateway.objects(fleet, images, account=account, shows_token=shows_token)
     for name, _ in fleet.spec.active_roles():
         wanted += role.objects(fleet, name)

@@ -39,6 +39,10 @@ class Security(ApiModel):
     pods or the operator (condition PeersVerified). Pods that were made before an upgrade follow
     with the fleet's next revision. False lets everyone call them who reaches them; a change of it
     replaces the engine pods."""
+    network_policy: bool = True
+    """A NetworkPolicy lets only the fleet's gateways connect to port 8000 of its engine pods, and
+    only its engine pods to port 8002. Port 8001 (probes, metrics) stays open. It has an effect
+    where the cluster's network enforces policies."""
 
 
 class Drain(ApiModel):

@@ -56,6 +56,11 @@ def peers(fleet: str) -> str:
     return f"{fleet}-peers"
 
 
+def network_policy(fleet: str) -> str:
+    """The NetworkPolicy of the engine pods."""
+    return f"{fleet}-engine"
+
+
 def account_subject(namespace: str, account: str) -> str:
     """A ServiceAccount as its tokens name it in `sub`."""
     return f"system:serviceaccount:{namespace}:{account}"

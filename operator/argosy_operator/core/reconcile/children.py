@@ -118,10 +118,11 @@ def _apply_child(snapshot: Snapshot, draft: Draft, wanted: Object) -> Draft:
 
 
 def _delete_unused(snapshot: Snapshot, draft: Draft) -> Draft:
-    """Delete ServingRoles and disruption budgets of roles that run no pods any more."""
+    """Delete ServingRoles and disruption budgets of roles that run no pods any more, and a
+    NetworkPolicy that the spec turned off."""
     wanted = {child_key(obj) for obj in snapshot.wanted}
     running = {role_of(child) for child in snapshot.retired()}
-    for kind in ("ServingRole", "PodDisruptionBudget"):
+    for kind in ("ServingRole", "PodDisruptionBudget", "NetworkPolicy"):
         for name, child in snapshot.owned(kind).items():
             if (kind, name) not in wanted and role_of(child) not in running:
                 draft = draft.act(Delete(kind, name, child["metadata"]["uid"]))

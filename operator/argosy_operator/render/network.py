@@ -1,0 +1,47 @@
+"""Who can connect to the fleet's engine pods: a NetworkPolicy, where the cluster enforces one.
+
+It is the fence before the lock: what gets through still needs a token (`peers.py`). Gateway pods
+have no policy, because clients come from everywhere.
+"""
+
+from argosy_operator.api.v1alpha1 import ROLES_OF, ServingDeployment
+from argosy_operator.core.fleet import names
+from argosy_operator.core.fleet.objects import Object
+from argosy_operator.render.common import fleet_metadata
+
+
+def objects(fleet: ServingDeployment) -> list[Object]:
+    """The policy of the engine pods; none if the spec says so."""
+    if not fleet.spec.security.network_policy:
+        return []
+    engines = {
+        "matchLabels": {names.FLEET: fleet.name},
+        "matchExpressions": [{"key": names.ROLE, "operator": "In", "values": _ROLES}],
+    }
+    gateways = {"matchLabels": names.selector(fleet.name, names.GATEWAY_ROLE)}
+    return [
+        {
+            "apiVersion": "networking.k8s.io/v1",
+            "kind": "NetworkPolicy",
+            "metadata": fleet_metadata(fleet, names.network_policy(fleet.name)),
+            "spec": {
+                "podSelector": engines,
+                "policyTypes": ["Ingress"],
+                "ingress": [
+                    _allow(names.API_PORT, gateways),
+                    # The kubelet, Prometheus and the operator, wherever they are.
+                    _allow(names.ADMIN_PORT),
+                    _allow(names.KV_PORT, engines),
+                ],
+            },
+        }
+    ]
+
+
+_ROLES = sorted(role for roles in ROLES_OF.values() for role in roles)
+
+
+def _allow(port: int, pods: Object | None = None) -> Object:
+    """Connections to the port from these pods of the namespace; from everywhere for None."""
+    rule: Object = {"ports": [{"port": port, "protocol": "TCP"}]}
+    return rule if pods is None else {"from": [{"podSelector": pods}], **rule}
