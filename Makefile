@@ -135,6 +135,10 @@ bench-kv: $(VENV)/.all ## a handover of KV beside a raw copy, and beside a decod
 bench-overload: $(VENV)/.dev ## goodput at ten times what a fleet can serve, and how soon it recovers (OVERLOAD="--overload-s 20")
 	$(PY) -m argosy_bench.suites.overload --json build/bench/overload.json $(OVERLOAD)
 
+.PHONY: bench-resume
+bench-resume: $(VENV)/.dev ## how long a stream pauses when its decode engine is killed
+	$(PY) -m argosy_bench.suites.resume --json build/bench/resume.json
+
 # --- proofs: they take longer than `make test`, and are no part of it --------------------------
 
 .PHONY: test-loss

@@ -54,7 +54,11 @@ specs = st.fixed_dictionaries(
             scaleDown=some(stabilization=spans, maxStepPods=mostly(1, bad=[0, -1])),
         ),
         "metrics": some(scrapeInterval=spans, rateWindow=spans),
-        "drain": some(timeout=spans),
+        "drain": some(
+            timeout=spans,
+            mode=mostly("finish", "migrate", bad=["move"]),
+            victimOrder=st.lists(mostly("newest", "oldest", bad=["tallest"]), max_size=5),
+        ),
         "routing": some(
             queueTimeout=spans,
             shedTtftPercent=mostly(100, bad=[0]),

@@ -7,6 +7,7 @@ import signal
 import httpx
 import pytest
 
+from argosy_gateway.pods.endpoints import State
 from tests.engine.processes import SimEngine, sim_engines
 from tests.gateway.engines import Front, endpoint_of, front
 
@@ -85,6 +86,11 @@ async def whole_texts(f: Front, count: int, **options) -> list[str]:
     return [reader.text for reader in readers]
 
 
+def kill(engine: SimEngine) -> None:
+    engine.process.send_signal(signal.SIGKILL)
+    engine.process.wait()
+
+
 async def test_no_stream_ends_with_the_engine_that_is_killed(engines):
     count = 20
     heads = [e for e in engines if e.role != "prefill"]
@@ -104,6 +110,44 @@ async def test_no_stream_ends_with_the_engine_that_is_killed(engines):
         assert f.count("argosy_requests_completed_total", result="failed") == 0
 
 
-def kill(engine: SimEngine) -> None:
-    engine.process.send_signal(signal.SIGKILL)
-    engine.process.wait()
+async def test_pods_that_drain_in_turn_lose_no_stream(engines):
+    """Mode migrate: each drain empties its pod while the streams go on."""
+    heads = [e for e in engines if e.role != "prefill"]
+    others = [e for e in engines if e.role == "prefill"]
+    async with front(drain_mode="migrate") as f:
+        f.fleet.directory.replace(map(endpoint_of, engines))
+        texts = await whole_texts(f, 10)
+        readers = [Reader(f, number) for number in range(10)]
+        reading = asyncio.gather(*(reader.read() for reader in readers))
+        for turn in range(4):
+            await f.until(lambda turn=turn: f.fleet.kept_ids.held > 60 * turn, timeout_s=30)
+            leaving, staying = heads[turn % 2], heads[(turn + 1) % 2]
+            f.fleet.directory.replace(
+                [endpoint_of(leaving, State.DRAINING), *map(endpoint_of, [staying, *others])]
+            )
+            await f.until(
+                lambda leaving=leaving: leaving.name not in f.fleet.in_flight.loads, timeout_s=30
+            )
+            assert leaving.page("/drain").json()["draining"] is False  # no order: it just emptied
+        await reading
+        for reader, text in zip(readers, texts, strict=True):
+            reader.check_whole(text)
+        await f.settled()
+        assert f.count("argosy_gateway_resumed_total", reason="draining") > 0
+        assert f.count("argosy_gateway_resumed_total", reason="closed") == 0
+
+
+async def test_an_engine_whose_drain_runs_out_of_time_hands_its_streams_over():
+    with sim_engines("colocated", "colocated", options=("--drain-timeout-s", "0.2")) as engines:
+        async with front() as f:
+            f.fleet.directory.replace(map(endpoint_of, engines))
+            texts = await whole_texts(f, 6)
+            readers = [Reader(f, number) for number in range(6)]
+            reading = asyncio.gather(*(reader.read() for reader in readers))
+            await f.until(lambda: min(len(r.chunks) for r in readers) > 10, timeout_s=30)
+            engines[0].process.send_signal(signal.SIGTERM)
+            await reading
+            for reader, text in zip(readers, texts, strict=True):
+                reader.check_whole(text)
+            await f.settled()
+            assert f.count("argosy_gateway_resumed_total", reason="draining") > 0

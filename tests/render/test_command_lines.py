@@ -41,7 +41,7 @@ EVERYTHING = fleet(
         "shedTtftPercent": 150,
         "queue": "deadline",
     },
-    drain={"timeout": "2m"},
+    drain={"timeout": "2m", "mode": "migrate"},
 )
 SIMULATED = fleet(model={"uri": "sim://opt-13b-a100"}, mode="colocated")
 
@@ -81,6 +81,12 @@ def test_the_engine_simulates_when_the_model_says_so():
     )
 
 
+def test_the_gateway_gets_no_flag_for_a_drain_that_it_does_anyway():
+    usual = words(gateway.objects(fleet(drain={"mode": "finish"}), IMAGES)[-1])
+    assert "--drain-mode" not in usual
+    assert parse_gateway(usual[1:]).drain_mode == "finish"
+
+
 def test_the_engines_ports_are_the_rendered_ones():
     config = parse_engine(words(deployment(SIMULATED, "colocated"))[2:])
     rendered = (names.API_PORT, names.ADMIN_PORT, names.KV_PORT)
@@ -95,7 +101,7 @@ def test_the_gateway_understands_every_field_of_the_spec():
     assert (config.queue, config.engine_places) == ("deadline", 64)
     assert config.slo_classes == (SloClass("batch", Slo(60.0, 0.2), -7),)
     assert config.limits.body_bytes == 20_000_000
-    assert config.drain_timeout_s == 120
+    assert (config.drain_timeout_s, config.drain_mode) == (120, "migrate")
     assert config.slo is not None
     assert (config.slo.ttft_s, config.slo.tpot_s) == (2.0, 0.05)
     rendered = (names.GATEWAY_PORT, names.GATEWAY_ADMIN_PORT)

@@ -35,6 +35,7 @@ OUTSIDE = {
     "replicas": {"roles": {"decode": {"replicas": {"min": 2, "max": 5}}}},
     "autoscaling": {"autoscaling": {"interval": "1s", "policy": "None"}},
     "drain": {"drain": {"timeout": "60s"}},
+    "drain's mode": {"drain": {"mode": "migrate", "victimOrder": ["oldest"]}},
     "routing": {"routing": {"replicas": 5, "queueTimeout": "5s"}},
     "metrics": {"metrics": {"scrapeInterval": "1s"}},
     "paused": {"paused": True},

@@ -216,6 +216,7 @@ def _flags(fleet: ServingDeployment, drain_s: int) -> list[str]:
         "--shed-ttft-factor": None if percent is None else percent / 100,
         "--max-body-bytes": spec.engine.max_body_bytes,
         "--drain-timeout-s": drain_s,
+        "--drain-mode": None if spec.drain.mode == "finish" else spec.drain.mode,
     }
     if spec.routing.queue != "none":
         # Only then: a flag more would replace the gateways of fleets that do not ask for it.

@@ -81,14 +81,14 @@ def _inlined(node: Schema, definitions: dict[str, Schema]) -> tuple[Schema, str 
 
 
 def _simplify_default(out: Schema, defaults: bool, *, ruled: bool) -> None:
-    """Turn the default of an object into {}, and drop those of lists and of absent fields.
+    """Turn the default of an object into {}, and drop those of empty lists and of absent fields.
 
     An object that has rules keeps its scalars: the API server evaluates the rules on the default
     as written, before it fills in the defaults of the fields."""
     if "default" not in out:
         return
     default = out["default"]
-    if not defaults or default is None or out.get("type") == "array":
+    if not defaults or default is None or default == []:
         del out["default"]
     elif out.get("type") == "object":
         whole = {key: v for key, v in default.items() if v is not None} if ruled else {}

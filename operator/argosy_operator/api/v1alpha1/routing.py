@@ -2,6 +2,8 @@
 
 from typing import Annotated, Literal
 
+from pydantic import Field
+
 from argosy_operator.api.bounds import within
 from argosy_operator.api.fields import Duration, PositiveDurationText
 from argosy_operator.api.model import ApiModel
@@ -31,6 +33,9 @@ class Routing(ApiModel):
     slo.ttft.target, such as 150. Default: the gateway does not predict."""
 
 
+VictimRule = Literal["withoutLeases", "fewestInFlight", "newest", "oldest"]
+
+
 class Security(ApiModel):
     """Who may call the engine pods."""
 
@@ -47,6 +52,20 @@ class Security(ApiModel):
 
 class Drain(ApiModel):
     """How pods leave."""
+
+    mode: Literal["finish", "migrate"] = "finish"
+    """What the requests of a leaving pod do. finish: they end there. migrate: the gateway moves
+    them, streams in the middle of their text included, so that the pod leaves within seconds; each
+    costs a prefill elsewhere."""
+    victim_order: Annotated[tuple[VictimRule, ...], Field(max_length=4)] = (
+        "withoutLeases",
+        "fewestInFlight",
+        "newest",
+    )
+    """Which of the serving pods leave first. Of two pods that a rule finds equal, the next one
+    decides. withoutLeases: pods that hold no KV cache for others. fewestInFlight: the least answers
+    and KV caches. newest, oldest: by age. Pods that have not started, drain already or are not
+    ready always leave before. Default: withoutLeases, fewestInFlight, newest."""
 
     timeout: Annotated[PositiveDurationText, within("drain.timeout")] = Duration("300s")
     """How long a leaving pod may finish its answers before it is ended. Default 300s: most answers

@@ -97,7 +97,8 @@ def _toward(
     name, replicas = deployment["metadata"]["name"], replicas_of(deployment)
     timeout_s = drain_timeout_s(snapshot.fleet, deployment)
     pods = snapshot.pods_of(deployment)
-    step = next_step(replicas, target, pods, snapshot.loads, snapshot.now, timeout_s)
+    order = snapshot.fleet.spec.drain.victim_order
+    step = next_step(replicas, target, pods, snapshot.loads, snapshot.now, timeout_s, order)
     who = owner_of_replicas(deployment)
     if replicas != target and who not in (None, names.FIELD_MANAGER):
         message = (

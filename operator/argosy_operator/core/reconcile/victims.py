@@ -12,12 +12,14 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from math import inf
 
+from argosy_operator.api.v1alpha1.routing import Drain, VictimRule
 from argosy_operator.core.fleet.pods import Load, Pod, removal_order
 
 DRAIN_LEASE_S = 60.0
 """How long an engine obeys one order to drain. A new leader acts within about 20 s of a crash. An
 engine whose order expires only takes work again, and gateways still avoid its marked pod."""
 RENEW_BELOW_S = 30.0
+_OF_LOAD: frozenset[VictimRule] = frozenset(("withoutLeases", "fewestInFlight"))
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,11 +47,13 @@ def next_step(
     loads: Mapping[str, Load | None],
     now: float,
     timeout_s: float,
+    rules: Sequence[VictimRule] = Drain().victim_order,
 ) -> NextStep:
     """The next step from `replicas` to `target`.
 
     `pods` are those of this Deployment. `loads` are by pod uid, None for an engine that was asked
-    and did not answer. `timeout_s` is how long a victim may finish its answers.
+    and did not answer. `timeout_s` is how long a victim may finish its answers. `rules` order the
+    serving pods.
     """
     order = removal_order(pods, now)
     # More pods than replicas: the ReplicaSet is about to remove its first ones.
@@ -61,7 +65,7 @@ def next_step(
     missing = max(0, replicas - len(order))
     unborn = min(replicas - target, missing)
     count = replicas - target - unborn
-    victims, ask = _choose(staying, count, loads)
+    victims, ask = _choose(staying, count, loads, rules)
     if ask:
         return NextStep(replicas=replicas - unborn if unborn else None, ask=True)
     gone = {pod.uid for pod in victims if _finished(pod, loads, now, timeout_s)}
@@ -80,12 +84,15 @@ def next_step(
 
 
 def _choose(
-    staying: Sequence[Pod], count: int, loads: Mapping[str, Load | None]
+    staying: Sequence[Pod],
+    count: int,
+    loads: Mapping[str, Load | None],
+    rules: Sequence[VictimRule],
 ) -> tuple[list[Pod], bool]:
     """The victims, and whether the engines must be asked before they are chosen.
 
     Order: not started (a ReplicaSet removes Pending pods first at any cost, so they displace even
-    pods that drain), draining already, unready, fewest in flight, newest.
+    pods that drain), draining already, unready, then by `rules`, newest.
     """
 
     def rank(pod: Pod) -> tuple[float, ...]:
@@ -95,14 +102,27 @@ def _choose(
             return 1, not pod.victim, -pod.created_at
         if not pod.ready:
             return 2, -pod.created_at
-        load = loads.get(pod.uid)
-        return 3, inf if load is None else load.running + load.leases, -pod.created_at
+        places = (_place(rule, pod, loads.get(pod.uid)) for rule in rules)
+        return 3, *places, -pod.created_at
 
     ranked = sorted(staying, key=rank)
     serving = [pod for pod in staying if pod.started and pod.ready and not pod.draining]
     idle_wanted = count - (len(staying) - len(serving))
-    ask = 0 < idle_wanted < len(serving) and any(pod.uid not in loads for pod in serving)
-    return ranked[:count], ask
+    choice = 0 < idle_wanted < len(serving) and not _OF_LOAD.isdisjoint(rules)
+    return ranked[:count], choice and any(pod.uid not in loads for pod in serving)
+
+
+def _place(rule: VictimRule, pod: Pod, load: Load | None) -> float:
+    """Where the rule has a serving pod; the lowest leaves first, a silent engine last."""
+    match rule:
+        case "withoutLeases":
+            return inf if load is None else float(load.leases > 0)
+        case "fewestInFlight":
+            return inf if load is None else load.running + load.leases
+        case "newest":
+            return -pod.created_at
+        case "oldest":
+            return pod.created_at
 
 
 def _finished(pod: Pod, loads: Mapping[str, Load | None], now: float, timeout_s: float) -> bool:
