@@ -8,7 +8,7 @@ from argosy_bench.figures import Figures
 from argosy_bench.gateway import readers, requests, streams
 from argosy_bench.gateway.load import Load, run
 from argosy_bench.gateway.processes import engine, envoy_program
-from argosy_bench.routing import picks
+from argosy_bench.routing import affinity, picks, sick
 from argosy_bench.suites.gateway import GROUPS
 
 SMALL = Load(streams=4, tokens=10, period_s=0.02, ramp_s=0.2, window_s=1.0)
@@ -21,6 +21,8 @@ async def test_every_figure_of_the_table_is_measured():
     await requests.measure(figures, seconds=0.3, rounds=1)
     await readers.measure(figures, tokens=5, rounds=1)
     await picks.measure(figures, picks=50, runs=1)
+    await affinity.measure(figures, requests=12, picks=50)
+    await sick.measure(figures, requests=24)
     absent = set() if envoy_program() else {row for row in figures.rows if "envoy" in row}
     assert set(figures.values) == set(figures.rows) - absent
     assert figures.values["cpu_us_per_chunk"] > 0

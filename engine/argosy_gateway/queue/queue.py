@@ -40,7 +40,7 @@ class Queue:
         self._directory = directory
         self._in_flight = in_flight
         self._strategy = strategy
-        self._view = FleetView(in_flight.loads)
+        self._view = FleetView(in_flight.loads, directory.pairs.avoids)
         self._clock = clock
         self._answers: dict[Waiting, asyncio.Future[Route]] = {}
         self._granted: dict[Waiting, Reservation] = {}

@@ -17,11 +17,17 @@ from argosy_gateway.relay.bodies import Bodies
 from argosy_gateway.relay.resume import KeptIds
 from argosy_gateway.relay.retries import RetryBudget
 from argosy_gateway.routing.admission import PrefillPace, TokensPerChar
-from argosy_gateway.routing.groups import Group
+from argosy_gateway.routing.groups import Group, Route
 from argosy_gateway.routing.load import InFlight
 from argosy_gateway.routing.roster import Roster
 from argosy_gateway.routing.strategies.registry import STRATEGIES
-from argosy_gateway.routing.strategies.strategy import FleetView
+from argosy_gateway.routing.strategies.strategy import (
+    FleetView,
+    LearningStrategy,
+    RoutingRequest,
+    Strategy,
+)
+from argosy_gateway.wire.sse import Usage
 
 __all__ = ["Fleet"]
 
@@ -49,7 +55,7 @@ class Fleet:
         self.view = FleetView(self.in_flight.loads, self.directory.pairs.avoids)
         self.pace = PrefillPace()
         self.tokens_per_char = TokensPerChar()
-        self.strategy = STRATEGIES[config.strategy](random.Random())  # noqa: S311
+        self.strategy: Strategy = STRATEGIES[config.strategy](random.Random())  # noqa: S311
         self.queue = self._queue() if config.queue == "deadline" else None
         """None: each request is dispatched at once."""
         self.kept_ids = KeptIds(config.limits.kept_ids_bytes)
@@ -70,6 +76,12 @@ class Fleet:
     ) -> list[Group]:
         """Groups of the pods that a request is best sent to; see `Roster.groups`."""
         return self._roster.groups(tried, only_healthy=only_healthy, revision=revision)
+
+    def learn(self, request: RoutingRequest, route: Route, usage: Usage | None) -> None:
+        """Tell the strategy, if it learns, what the engine of an answered request found cached."""
+        cached = usage.cached_tokens if usage is not None else None
+        if cached is not None and isinstance(self.strategy, LearningStrategy):
+            self.strategy.learn(request, route, cached_tokens=cached)
 
     def unserved_s(self) -> float:
         """Seconds for which engine pods exist, and have served, but none can serve; else 0.

@@ -72,6 +72,8 @@ class Relay:
             prompt_tokens=request.prompt_tokens,
             prompt_start=request.prompt_start,
             cache_key=request.cache_key,
+            prefixes=request.prefixes,
+            prompt_chars=request.prompt_chars,
         )
         self._attempt: Attempt | None = None
         self._reached = 0
@@ -238,6 +240,8 @@ class Relay:
                 return result  # no engine has seen it: the next attempt has the same number
             if result.worked or result.moved or result.reason is RetryReason.BUSY:
                 self._tried.add(route.head.uid)
+        else:
+            self._fleet.learn(self._routing_request, route, self._answer.usage)
         self._reached = number
         return result
 

@@ -37,6 +37,10 @@ class Route:
     """The pod that the gateway calls."""
     prefills: tuple[Endpoint, ...] = ()
     """Prefill pods that the head may ask for the prompt's KV cache, best first."""
+    cached_tokens: int = 0
+    """Prompt tokens that the strategy expects in the cache of `prefiller`."""
+    cache_age: int = 0
+    """Prompt tokens that `prefiller` has computed since it last used the end of that prefix."""
 
     @property
     def prefiller(self) -> Endpoint:

@@ -37,8 +37,9 @@ class InFlight:
         """Called whenever a pod's load falls."""
 
     def reserve(self, route: Route, prompt_tokens: int) -> "Reservation":
-        """Add a request to the loads of a route; the reservation's `end` must follow."""
-        return Reservation(self, route, prompt_tokens)
+        """Add a request to the loads of a route; the reservation's `end` must follow. Tokens that
+        the route expects in the cache are not computed."""
+        return Reservation(self, route, max(1, prompt_tokens - route.cached_tokens))
 
 
 class Reservation:

@@ -17,6 +17,7 @@ from argosy_gateway.relay.bodies import Body
 from argosy_gateway.relay.fleet import Fleet
 from argosy_gateway.relay.relay import Relay
 from argosy_gateway.routing.admission import predicted_ttft_s
+from argosy_gateway.routing.strategies.registry import AFFINE
 from argosy_gateway.server.asgi import App, Receive, Scope, header, respond
 from argosy_gateway.server.asked import flow_of, slo_class_of
 from argosy_gateway.wire.openai import (
@@ -84,7 +85,13 @@ async def _read(fleet: Fleet, scope: Scope, receive: Receive, body: Body) -> Com
             raise _wrong_method(scope, "POST")
         slo_class, flow = slo_class_of(scope, fleet.classes), flow_of(scope)
         data = await body.read(receive, int(announced or 0))
-        read = partial(read_completion, scope["path"], data, served_name=fleet.config.served_name)
+        read = partial(
+            read_completion,
+            scope["path"],
+            data,
+            served_name=fleet.config.served_name,
+            prefixes=fleet.config.strategy in AFFINE,
+        )
         # A million token ids take half a second to read. Streams go on meanwhile.
         request = read() if len(data) <= _SHORT_BYTES else await asyncio.to_thread(read)
     except (RequestError, ClientGoneError) as error:

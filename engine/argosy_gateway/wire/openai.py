@@ -14,6 +14,7 @@ from dataclasses import dataclass
 from typing import Any, NoReturn
 
 from argosy_gateway.errors import RequestError
+from argosy_gateway.wire.prefixes import LONGEST_BYTES, prefixes_of
 
 __all__ = ["CompletionRequest", "body_of", "error_body", "read_completion", "request_id_of"]
 
@@ -44,6 +45,8 @@ class CompletionRequest:
     """The first 1,024 characters of the prompt in UTF-8; see `RoutingRequest`."""
     cache_key: str | None = None
     """OpenAI's `prompt_cache_key`; None if the client gave none."""
+    prefixes: tuple[int, ...] = ()
+    """Hashes of the prompt's prefixes, if they were asked for; see `prefixes`."""
     request_id: str = ""
     """From the header `x-request-id`; filled in by `server`."""
     prompt_tokens: int = 0
@@ -74,15 +77,18 @@ def request_id_of(given: bytes | None) -> str:
     return text if _REQUEST_ID.fullmatch(text) else uuid.uuid4().hex
 
 
-def read_completion(path: str, body: bytes, *, served_name: str) -> CompletionRequest:
-    """Check a request and make the engine's form of it. Raises RequestError (400, 404)."""
+def read_completion(
+    path: str, body: bytes, *, served_name: str, prefixes: bool = False
+) -> CompletionRequest:
+    """Check a request and make the engine's form of it; with the hashes of the prompt's prefixes
+    if asked for. Raises RequestError (400, 404)."""
     try:
-        return _read(path, body, served_name)
+        return _read(path, body, served_name, prefixes)
     except RecursionError as error:
         raise RequestError(400, "The request body is nested too deeply.") from error
 
 
-def _read(path: str, body: bytes, served_name: str) -> CompletionRequest:
+def _read(path: str, body: bytes, served_name: str, prefixes: bool) -> CompletionRequest:
     request = _decode(body)
     model = _model(request, served_name)
     stream = request.get("stream") or False
@@ -98,7 +104,8 @@ def _read(path: str, body: bytes, served_name: str) -> CompletionRequest:
         stream=stream,
         hide_usage=hide_usage,
         prompt_chars=sum(_text_chars(prompt) for prompt in prompts),
-        prompt_start=_start(prompts),
+        prompt_start=_start(prompts, _START_CHARS),
+        prefixes=prefixes_of(_start(prompts, LONGEST_BYTES)) if prefixes else (),
         cache_key=cache_key if isinstance(cache_key, str) else None,
     )
 
@@ -194,15 +201,15 @@ def _text_chars(value: object, levels: int = _PROMPT_LEVELS) -> int:
     return 0
 
 
-def _start(prompts: list[object]) -> bytes:
+def _start(prompts: list[object], chars: int) -> bytes:
     parts: list[str] = []
     length = 0
     for part in _parts(prompts):
-        parts.append(part[:_START_CHARS])
+        parts.append(part[:chars])
         length += len(parts[-1]) + 1
-        if length > _START_CHARS:
+        if length > chars:
             break
-    return " ".join(parts)[:_START_CHARS].encode(errors="backslashreplace")
+    return " ".join(parts)[:chars].encode(errors="backslashreplace")
 
 
 def _parts(value: object) -> Iterator[str]:

@@ -37,6 +37,8 @@ class Usage:
 
     prompt_tokens: int
     completion_tokens: int
+    cached_tokens: int | None = None
+    """Prompt tokens that the engine found in its prefix cache; None if it does not say."""
 
 
 def usage_of(answer: object) -> Usage | None:
@@ -47,7 +49,9 @@ def usage_of(answer: object) -> Usage | None:
     prompt, completion = usage.get("prompt_tokens"), usage.get("completion_tokens")
     if not _is_count(prompt) or not _is_count(completion):
         return None
-    return Usage(prompt, completion)
+    details = usage.get("prompt_tokens_details")
+    cached = details.get("cached_tokens") if isinstance(details, dict) else None
+    return Usage(prompt, completion, cached if _is_count(cached) else None)
 
 
 def believable(usage: Usage | None, *, answer_bytes: int) -> Usage | None:

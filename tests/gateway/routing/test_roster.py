@@ -154,3 +154,12 @@ def test_a_stream_goes_on_at_a_sick_pod_of_its_revision_rather_than_nowhere():
     assert heads(roster, "d1", "d2", revision="old") == [["d1"]]
     directory.health.draining("d1")
     assert heads(roster, "d1", "d2", revision="old") == [["d2"]]
+
+
+def test_only_a_retry_prefers_pods_without_recent_failures():
+    health = Health(lambda: 100.0)
+    health.failed("a", 100.0)
+    pods = [pod(name) for name in "abc"]
+    assert [p.uid for p in candidates(pods, health, only_healthy=True)] == ["a", "b", "c"]
+    assert [p.uid for p in candidates(pods, health, tried={"c"})] == ["b"]
+    assert [p.uid for p in candidates(pods, health, tried={"b", "c"})] == ["a"]

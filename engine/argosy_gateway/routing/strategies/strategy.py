@@ -3,28 +3,20 @@
 `relay` calls `choose` once per attempt. A strategy is registered by a row in `registry`.
 """
 
-import random
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Protocol
+from typing import Protocol, runtime_checkable
 
 from argosy_gateway.pods.endpoints import Endpoint
 from argosy_gateway.routing.groups import Group, Route
 from argosy_gateway.routing.load import Load
 
-__all__ = ["PREFILL_CANDIDATES", "FleetView", "RoutingRequest", "Strategy", "some_of"]
+__all__ = ["PREFILL_CANDIDATES", "FleetView", "LearningStrategy", "RoutingRequest", "Strategy"]
 
 PREFILL_CANDIDATES = 3
 """Most prefill pods of one route: the head asks the next one when one refuses."""
 
-_LOOKED_AT = 16
-"""Pods whose loads one choice compares."""
 _IDLE = Load()
-
-
-def some_of(pods: Sequence[Endpoint], rng: random.Random) -> Sequence[Endpoint]:
-    """All of a few pods, else sixteen different ones taken at random."""
-    return pods if len(pods) <= _LOOKED_AT else rng.sample(pods, _LOOKED_AT)
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,6 +35,11 @@ class RoutingRequest:
     are written in decimal. Requests with a common start can share KV cache."""
     cache_key: str | None = None
     """OpenAI's `prompt_cache_key`: requests of one session or application. None if not given."""
+    prefixes: tuple[int, ...] = ()
+    """Chained hashes of the prompt's text, one for each 256 bytes (`wire.prefixes`). Empty for
+    strategies without affinity, and for prompts that are shorter."""
+    prompt_chars: int = 0
+    """Length of the prompt's text."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,4 +65,13 @@ class Strategy(Protocol):
         self, request: RoutingRequest, groups: Sequence[Group], view: FleetView
     ) -> Route | None:
         """A route through one of the groups; None only when there is no group."""
+        ...
+
+
+@runtime_checkable
+class LearningStrategy(Strategy, Protocol):
+    """A strategy that is told what its choices led to."""
+
+    def learn(self, request: RoutingRequest, route: Route, *, cached_tokens: int) -> None:
+        """The route's request was answered; its engine found so many prompt tokens in its cache."""
         ...

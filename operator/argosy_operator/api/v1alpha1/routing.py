@@ -12,9 +12,10 @@ from argosy_operator.api.model import ApiModel
 class Routing(ApiModel):
     """The fleet's gateway."""
 
-    strategy: Literal["leastLoad", "roundRobin"] = "leastLoad"
+    strategy: Literal["leastLoad", "roundRobin", "prefixHash", "kvAware"] = "leastLoad"
     """How the gateway chooses pods. leastLoad: the pod with the least work in flight. roundRobin:
-    each pod in turn."""
+    each pod in turn. prefixHash: prompts that begin alike go to the same pod. kvAware: the pod with
+    the soonest first token, given the prompts that it has in its cache."""
     replicas: Annotated[int, within("routing.replicas")] = 2
     """Gateway pods. Default 2: one serves while the other is replaced."""
     max_queue: Annotated[int, within("routing.maxQueue")] = 1000

@@ -1,0 +1,296 @@
+"""prefixHash and kvAware: common prefixes go together, and no pod gets more than its share."""
+
+import random
+from collections import Counter
+from dataclasses import replace
+from itertools import count
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from argosy_gateway.pods.endpoints import Endpoint, Role, State
+from argosy_gateway.routing.groups import Route
+from argosy_gateway.routing.load import InFlight, Load
+from argosy_gateway.routing.strategies.kv_aware import KvAware
+from argosy_gateway.routing.strategies.prefix_hash import PrefixHash
+from argosy_gateway.routing.strategies.ring import Ring, hash_of
+from argosy_gateway.routing.strategies.strategy import FleetView, RoutingRequest
+from argosy_gateway.wire.prefixes import prefixes_of
+from tests.gateway.routing.rosters import groups_of
+
+IDLE = FleetView({})
+
+
+def asks(text, tokens=None, cache_key=None):
+    data = text.encode()
+    return RoutingRequest(
+        "id",
+        "m",
+        stream=True,
+        prompt_tokens=tokens or max(1, len(data) // 4),
+        prompt_start=data[:1024],
+        cache_key=cache_key,
+        prefixes=prefixes_of(data),
+        prompt_chars=len(text),
+    )
+
+
+def pods(number, role=Role.COLOCATED, start=0):
+    names = [f"{role[0]}{i}" for i in range(start, start + number)]
+    return [Endpoint(name, name, "x", role, "r", State.SERVING) for name in names]
+
+
+PAIRS = [*pods(4, Role.PREFILL), *pods(4, Role.DECODE)]
+
+
+def prompt(number, chars=2000):
+    return f"{number:09d} " * (chars // 10)
+
+
+# The ring
+
+
+def test_each_key_has_an_order_of_all_pods_that_every_ring_shares():
+    one, other = Ring(), Ring()
+    one.update(pods(9))
+    other.update(pods(3))
+    other.update(pods(9, start=2))
+    other.update(list(reversed(pods(9))))
+    for key in range(200):
+        order = [pod.uid for pod in one.order(hash_of(b"%d" % key))]
+        assert sorted(order) == sorted(pod.uid for pod in pods(9))
+        assert order == [pod.uid for pod in other.order(hash_of(b"%d" % key))]
+
+
+def test_pods_share_the_keys_and_a_pod_that_goes_moves_only_its_own():
+    ring, keys = Ring(), [hash_of(b"%d" % key) for key in range(3000)]
+    ring.update(pods(10))
+    before = [next(ring.order(key)).uid for key in keys]
+    shares = Counter(before)
+    assert max(shares.values()) < 2 * 300
+    assert min(shares.values()) > 300 / 2.5
+    ring.update(pods(9))
+    after = [next(ring.order(key)).uid for key in keys]
+    assert {a for a, b in zip(before, after, strict=True) if a != b} == {"c9"}
+
+
+def test_a_key_beyond_the_last_point_belongs_to_the_first_one():
+    ring = Ring()
+    ring.update(pods(3))
+    assert [p.uid for p in ring.order(2**64 - 1)] == [p.uid for p in ring.order(0)]
+
+
+# prefixHash
+
+
+@given(number=st.integers(0, 10**6), seeds=st.tuples(st.integers(), st.integers()))
+def test_all_gateways_send_prompts_that_begin_alike_to_one_pod(number, seeds):
+    groups = groups_of(pods(8))
+    text = prompt(number, 1100)
+    routes = [
+        PrefixHash(random.Random(seed)).choose(asks(text + end), groups, IDLE)
+        for seed in seeds
+        for end in ("", "one", "x" * 5000)
+    ]
+    assert len({route.head.uid for route in routes}) == 1
+
+
+def test_prompts_that_differ_within_their_first_1024_bytes_spread():
+    strategy, groups = PrefixHash(random.Random(1)), groups_of(pods(4))
+    heads = Counter(strategy.choose(asks(prompt(n)), groups, IDLE).head.uid for n in range(400))
+    assert len(heads) == 4
+    assert min(heads.values()) > 30
+
+
+def test_short_prompts_and_cache_keys_have_their_pod_too():
+    strategy, groups = PrefixHash(random.Random(1)), groups_of(pods(8))
+
+    def head(*args, **kwargs):
+        return strategy.choose(asks(*args, **kwargs), groups, IDLE).head.uid
+
+    assert len({head("hello") for _ in range(9)}) == 1
+    assert len({head(f"hello {n}") for n in range(50)}) > 4
+    assert len({head(prompt(n), cache_key="session") for n in range(50)}) == 1
+    assert len({head(prompt(1), cache_key=f"session {n}") for n in range(50)}) > 4
+
+
+def test_one_hot_prefix_is_bounded_by_a_quarter_over_the_mean():
+    strategy, groups, in_flight = PrefixHash(random.Random(1)), groups_of(pods(8)), InFlight()
+    view = FleetView(in_flight.loads)
+    for sent in range(1, 401):
+        in_flight.reserve(strategy.choose(asks(prompt(7)), groups, view), 1)
+        most = max(load.sequences for load in in_flight.loads.values())
+        assert most <= -(-125 * sent // 800)
+    assert len(in_flight.loads) == 7, "seven pods of 63 take the 400"
+
+
+def test_in_pairs_the_prefill_pod_follows_from_the_prefix_and_the_decode_pod_from_the_load():
+    strategy, groups = PrefixHash(random.Random(1)), groups_of(PAIRS)
+    view = FleetView({f"d{n}": Load(5, 0) for n in (0, 1, 3)})
+    routes = [strategy.choose(asks(prompt(7) + str(n)), groups, view) for n in range(20)]
+    assert {route.head.uid for route in routes} == {"d2"}
+    assert len({route.prefills for route in routes}) == 1
+    assert len(set(routes[0].prefills)) == 3
+
+
+def test_a_prefill_pod_with_more_than_its_share_or_a_failing_pair_is_passed_over():
+    strategy, groups = PrefixHash(random.Random(1)), groups_of(PAIRS)
+    request = asks(prompt(7), tokens=100)
+    first = strategy.choose(request, groups, IDLE).prefills[0].uid
+    # 1.25 · (waiting + 100) / 4 tokens may wait on the pod.
+    for waiting, stays in ((45, True), (46, False)):
+        route = strategy.choose(request, groups, FleetView({first: Load(1, waiting)}))
+        assert (route.prefills[0].uid == first) == stays
+    avoided = FleetView({}, lambda prefill, _decode: prefill == first)
+    assert strategy.choose(request, groups, avoided).prefills[0].uid != first
+    everywhere = FleetView({}, lambda _prefill, _decode: True)
+    assert strategy.choose(request, groups, everywhere).prefills[0].uid == first, "as a last resort"
+
+
+# kvAware
+
+
+def test_a_prompt_goes_to_the_pod_that_has_most_of_it():
+    strategy, groups = KvAware(random.Random(1)), groups_of(pods(8))
+    homes = {n: strategy.choose(asks(prompt(n)), groups, IDLE).head.uid for n in range(12)}
+    for n, home in homes.items():
+        route = strategy.choose(asks(prompt(n) + "and a question"), groups, IDLE)
+        assert route.head.uid == home
+        assert route.cached_tokens >= 0.8 * 500
+
+
+def test_it_waits_for_a_cache_only_as_long_as_the_cache_saves():
+    strategy, groups = KvAware(random.Random(1)), groups_of(pods(2))
+    request = asks(prompt(7, 2560), tokens=1000)
+    home = strategy.choose(request, groups, IDLE).head.uid
+    cached = strategy.choose(request, groups, IDLE).cached_tokens
+    assert cached == 999, "one token is computed always"
+    for waiting, stays in ((998, True), (1000, False)):
+        fresh = KvAware(random.Random(1))
+        home = fresh.choose(request, groups, IDLE).head.uid
+        route = fresh.choose(request, groups, FleetView({home: Load(0, waiting)}))
+        assert (route.head.uid == home) == stays
+
+
+def test_tokens_that_are_expected_in_the_cache_are_not_counted_as_work():
+    pod = pods(1)[0]
+    in_flight = InFlight()
+    in_flight.reserve(Route(pod, cached_tokens=900), 1000)
+    assert in_flight.loads[pod.uid].prompt_tokens == 100
+    in_flight.reserve(Route(pod, cached_tokens=900), 900)
+    assert in_flight.loads[pod.uid].prompt_tokens == 101, "one token at least"
+
+
+def test_colocated_pods_get_at_most_a_quarter_over_the_mean_of_sequences():
+    strategy, groups = KvAware(random.Random(1)), groups_of(pods(4))
+    home = strategy.choose(asks(prompt(7)), groups, IDLE).head.uid
+    others = {pod.uid: Load(4, 0) for pod in pods(4)}
+    for sequences, stays in ((5, True), (6, False)):
+        view = FleetView(others | {home: Load(sequences, 0)})
+        fresh = KvAware(random.Random(1))
+        assert fresh.choose(asks(prompt(7)), groups, IDLE).head.uid == home
+        assert (fresh.choose(asks(prompt(7)), groups, view).head.uid == home) == stays
+
+
+def test_in_pairs_the_prefill_pod_is_the_one_with_the_cache_unless_the_pair_fails():
+    strategy, groups = KvAware(random.Random(1)), groups_of(PAIRS)
+    home = strategy.choose(asks(prompt(7)), groups, IDLE).prefills[0].uid
+    route = strategy.choose(asks(prompt(7) + "more"), groups, IDLE)
+    assert (route.prefills[0].uid, len(route.prefills)) == (home, 3)
+    avoided = FleetView({}, lambda prefill, _decode: prefill == home)
+    route = strategy.choose(asks(prompt(7) + "more"), groups, avoided)
+    assert route.prefills[0].uid != home
+    assert route.cached_tokens == 0
+
+
+def test_a_pod_that_is_gone_is_not_chosen():
+    strategy = KvAware(random.Random(1))
+    home = strategy.choose(asks(prompt(7)), groups_of(pods(4)), IDLE).head.uid
+    left = groups_of([pod for pod in pods(4) if pod.uid != home])
+    assert strategy.choose(asks(prompt(7)), left, IDLE).head.uid != home
+
+
+def sends(strategy, groups, text, finds=None):
+    """Send a prompt; the engine finds this share of what was expected. Returns the route."""
+    request = asks(text)
+    route = strategy.choose(request, groups, IDLE)
+    if finds is not None:
+        strategy.learn(request, route, cached_tokens=int(route.cached_tokens * finds))
+    return route
+
+
+NEW = count(10**6)
+
+
+def fill(strategy, groups, tokens):
+    """Send new prompts of so many tokens together."""
+    for _ in range(tokens // 1000):
+        strategy.choose(asks(prompt(next(NEW), 4000)), groups, IDLE)
+
+
+def test_an_answer_without_the_expected_tokens_shows_what_the_cache_holds():
+    strategy, groups = KvAware(random.Random(1)), groups_of(pods(1))
+    sends(strategy, groups, prompt(1))
+    fill(strategy, groups, 30_000)
+    assert sends(strategy, groups, prompt(1)).cached_tokens > 0, "nothing speaks against it"
+    fill(strategy, groups, 30_000)
+    assert sends(strategy, groups, prompt(1), finds=0.49).cached_tokens > 0
+    sends(strategy, groups, prompt(2))
+    fill(strategy, groups, 40_000)
+    assert sends(strategy, groups, prompt(2)).cached_tokens == 0, "evicted after 30,000"
+    fill(strategy, groups, 15_000)
+    assert sends(strategy, groups, prompt(2)).cached_tokens > 0
+
+
+def test_an_answer_with_half_of_the_expected_tokens_confirms_the_cache():
+    strategy, groups = KvAware(random.Random(1)), groups_of(pods(1))
+    for finds in (0.0, 0.51):
+        sends(strategy, groups, prompt(1))
+        fill(strategy, groups, 20_000)
+        sends(strategy, groups, prompt(1), finds=finds)
+    assert sends(strategy, groups, prompt(1)).cached_tokens > 0
+
+
+def test_a_prefix_that_is_still_being_computed_does_not_empty_the_index():
+    strategy, groups = KvAware(random.Random(1)), groups_of(pods(4))
+    for _ in range(50):  # all at once: the engine finds nothing yet
+        route = sends(strategy, groups, prompt(1), finds=0.0)
+    assert route.cached_tokens > 0
+
+
+def test_decode_pods_teach_nothing_about_the_caches_of_prefill_pods():
+    strategy, groups = KvAware(random.Random(1)), groups_of(PAIRS)
+    for _ in range(3):
+        sends(strategy, groups, prompt(1))
+        fill(strategy, groups, 100_000)
+        route = sends(strategy, groups, prompt(1), finds=0.0)
+        assert route.cached_tokens > 0
+
+
+def test_the_index_keeps_the_newest_prefixes_and_four_pods_of_each(monkeypatch):
+    monkeypatch.setattr("argosy_gateway.routing.strategies.kv_aware._MOST_PREFIXES", 64)
+    strategy = KvAware(random.Random(1))
+    for pod in pods(6):
+        strategy.choose(asks(prompt(1)), groups_of([pod]), IDLE)
+    assert {len(uids) for uids in strategy._index.values()} == {4}
+    for number in range(100):
+        strategy.choose(asks(prompt(number)), groups_of(pods(2)), IDLE)
+    assert len(strategy._index) == 64
+    assert sends(strategy, groups_of(pods(2)), prompt(99)).cached_tokens > 0
+    assert sends(strategy, groups_of(pods(2)), prompt(3)).cached_tokens == 0
+
+
+@pytest.mark.parametrize("strategy", [PrefixHash, KvAware])
+def test_without_a_pod_there_is_no_route(strategy):
+    assert strategy(random.Random(1)).choose(asks("hi"), [], IDLE) is None
+
+
+def test_revisions_have_rings_of_their_own_and_old_ones_do_not_pile_up():
+    strategy = PrefixHash(random.Random(1))
+    for number in range(40):
+        fleet = [replace(pod, revision=f"r{number}") for pod in PAIRS]
+        assert (
+            strategy.choose(asks(prompt(1)), groups_of(fleet), IDLE).head.revision == f"r{number}"
+        )
+    assert len(strategy._rings) <= 16
