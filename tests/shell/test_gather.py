@@ -3,6 +3,7 @@
 from typing import Any
 
 from argosy_operator.core.fleet.memory import LoopMemory
+from argosy_operator.core.fleet.pods import FailingPair
 from argosy_operator.core.fleet.snapshot import Clock
 from argosy_operator.core.scaling.observe import unknown_metrics
 from argosy_operator.ports.protocols import FleetPods, Measurement
@@ -68,3 +69,33 @@ async def test_ready_gateways_must_report_and_no_other_pod() -> None:
     sources = Sources(world, world, world, IMAGES)  # type: ignore[arg-type]
     await gather(sources, fleet(slo=SLO), LoopMemory(), Clock(1e6, 50.0))
     assert world.asked == FleetPods(frozenset({"gateway-a"}), frozenset({"engine"}))
+
+
+async def test_ready_gateways_of_a_split_fleet_say_which_pairs_fail() -> None:
+    """One that does not answer names nobody."""
+    pairs = {
+        "10.0.0.1": FailingPair("p", "d", "silent", 2),
+        "10.0.0.2": FailingPair("p", "d2", "silent", 2),
+    }
+    asked = []
+
+    class Gateways:
+        async def failing_pairs(self, ip: str) -> frozenset[FailingPair]:
+            asked.append(ip)
+            return frozenset({pairs[ip]})
+
+    world = World(
+        *(pod(f"gateway-{n}", "gateway", "True") for n in (1, 2)),
+        pod("gateway-starting", "gateway", "False"),
+        pod("engine", "decode", "True"),
+    )
+    for number, raw in enumerate(world.pods, 1):
+        raw["status"]["podIP"] = f"10.0.0.{number}"
+    sources = Sources(world, world, world, IMAGES, gateways=Gateways())  # type: ignore[arg-type]
+    split = fleet(slo=SLO, mode="disaggregated")
+    snapshot = await gather(sources, split, LoopMemory(), Clock(1e6, 50.0))
+    assert snapshot.failing_pairs == set(pairs.values())
+    assert sorted(asked) == sorted(pairs)
+    asked.clear()
+    snapshot = await gather(sources, fleet(slo=SLO), LoopMemory(), Clock(1e6, 50.0))
+    assert (snapshot.failing_pairs, asked) == (frozenset(), [])

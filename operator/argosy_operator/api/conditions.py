@@ -50,6 +50,8 @@ class ConditionType(StrEnum):
     """Another writer keeps changing what the operator writes."""
     PEERS_VERIFIED = "PeersVerified"
     """Every engine pod verifies who calls it."""
+    KV_TRANSFER_HEALTHY = "KVTransferHealthy"
+    """Decode pods get the KV caches of prompts from prefill pods."""
 
 
 _SPEC = "kubectl get sd NAME -n NAMESPACE -o yaml"
@@ -418,6 +420,16 @@ class Reason(StrEnum):
         "",
         _PODS,
     )
+    # KVTransferHealthy
+    HANDOVERS_FAIL = (
+        "HandoversFail",
+        "a prefill and a decode pod do not hand over KV caches",
+        "Read the log of both pods, and check the network between them on port 8002. If a pod is "
+        "in every pair that is named, delete it: its Deployment makes another one.",
+        _PODS,
+        "kubectl logs POD -n NAMESPACE",
+    )
+    NO_HANDOVER_FAILS = ("NoHandoverFails", "no gateway knows a pair of pods that fails")
 
 
 def runbook_of(reason: str) -> str:

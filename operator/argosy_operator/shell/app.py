@@ -18,6 +18,7 @@ from argosy_operator.ports import rate_limit
 from argosy_operator.ports.access import Access
 from argosy_operator.ports.cluster import ApiCluster
 from argosy_operator.ports.engines import HttpEngines
+from argosy_operator.ports.gateways import HttpGateways
 from argosy_operator.ports.lease import Lease, Term
 from argosy_operator.ports.prometheus.allowlist import NOTHING_ELSE, Allowlist
 from argosy_operator.ports.prometheus.metrics import PrometheusMetrics
@@ -69,6 +70,7 @@ async def run(options: Options) -> int:
     stop = asyncio.Event()
     for number in (signal.SIGTERM, signal.SIGINT):
         asyncio.get_running_loop().add_signal_handler(number, stop.set)
+    gateways = HttpGateways()
     prometheus = PrometheusMetrics(
         options.prometheus_url,
         allowed=options.prometheus_allowed,
@@ -82,7 +84,7 @@ async def run(options: Options) -> int:
         board = BudgetBoard(options.gpu_budget)
         trust = ClusterTrust(cluster, options.account)
         engines = HttpEngines(trust.token)
-        sources = Sources(cluster, prometheus, engines, options.images, board, trust)
+        sources = Sources(cluster, prometheus, engines, options.images, board, trust, gateways)
         slots = RoundSlots(rounds_at_once(options.kube_api_qps))
         workers = Workers(partial(round_of, sources), slots)
         health = Health(workers.busy_since)
@@ -96,6 +98,7 @@ async def run(options: Options) -> int:
             term.close()
             server.close()
             await engines.close()
+            await gateways.close()
             prometheus.close()
 
 

@@ -14,7 +14,7 @@ from argosy_operator.api.v1alpha1 import RoleName, ServingDeployment
 from argosy_operator.core.fleet import names
 from argosy_operator.core.fleet.memory import LoopMemory
 from argosy_operator.core.fleet.objects import ChildKey, Object, child_key, is_owned
-from argosy_operator.core.fleet.pods import Load, Pod, owned_pods
+from argosy_operator.core.fleet.pods import FailingPair, Load, Pod, owned_pods
 from argosy_operator.core.fleet.revision import (
     OLD_TEMPLATE,
     revision,
@@ -28,6 +28,7 @@ from argosy_operator.ports.protocols import (
     Cluster,
     Engines,
     FleetPods,
+    Gateways,
     Measurement,
     Metrics,
     NoTrust,
@@ -63,6 +64,8 @@ class Sources:
     budget: BudgetBoard = field(default_factory=BudgetBoard)
     trust: TrustSource = field(default_factory=NoTrust)
     """Who signs the tokens by which pods know each other."""
+    gateways: Gateways | None = None
+    """None: they are not asked about handovers."""
 
 
 async def gather(
@@ -85,11 +88,12 @@ async def gather(
         children["ConfigMap", names.peers(fleet.name)] = peers_file
     pods = owned_pods(raw_pods, replica_sets, _deployments(children, fleet))
     due = by_law(fleet.spec) and not fleet.spec.paused and clock.monotonic >= memory.decide_at
-    loads, measured = await asyncio.gather(
+    loads, pairs, measured = await asyncio.gather(
         _loads(sources.engines, fleet, pods, memory),
+        _failing_pairs(sources.gateways, fleet, pods),
         sources.metrics.measure(fleet, fleet_pods(pods)) if due else _nothing(),
     )
-    seen = Observed(children, pods, loads, measured, await sources.trust.issuer())
+    seen = Observed(children, pods, loads, measured, await sources.trust.issuer(), pairs)
     snapshot = compose(fleet, sources.images, seen, memory, clock)
     cap = sources.budget.cap((fleet.namespace, fleet.name), gpus_targeted(snapshot))
     return replace(snapshot, gpu_cap=cap)
@@ -107,6 +111,7 @@ class Observed:
     """None if the scaling law is not due in this round."""
     issuer: Issuer | None = None
     """None if the API server did not say yet."""
+    failing_pairs: frozenset[FailingPair] = frozenset()
 
 
 def compose(
@@ -148,6 +153,7 @@ def compose(
         now=clock.now,
         monotonic=clock.monotonic,
         loads=seen.loads,
+        failing_pairs=seen.failing_pairs,
         metrics=seen.measured.metrics if seen.measured else None,
         metrics_next_at=seen.measured.next_at if seen.measured else None,
         verifies=verifies,
@@ -171,6 +177,17 @@ async def _loads(
     ]
     answers = await call_all([partial(engines.load, ip, key) for _, ip in asked], None)
     return {uid: answer for (uid, _), answer in zip(asked, answers, strict=True)}
+
+
+async def _failing_pairs(
+    gateways: Gateways | None, fleet: ServingDeployment, pods: tuple[Pod, ...]
+) -> frozenset[FailingPair]:
+    if gateways is None or fleet.spec.mode != "disaggregated":
+        return frozenset()
+    ips = [p.ip for p in pods if p.role == names.GATEWAY_ROLE and p.ip and p.alive and p.ready]
+    asked = [partial(gateways.failing_pairs, ip) for ip in ips]
+    nothing = frozenset[FailingPair]()
+    return nothing.union(*await call_all(asked, nothing))
 
 
 def fleet_pods(pods: tuple[Pod, ...]) -> FleetPods:

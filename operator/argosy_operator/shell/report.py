@@ -9,7 +9,7 @@ from argosy_operator.api.model import dump
 from argosy_operator.api.v1alpha1 import API_VERSION, ServingDeployment
 from argosy_operator.core.fleet import names
 from argosy_operator.core.fleet.actions import ErrorKind, Outcome, is_write, target
-from argosy_operator.core.fleet.events import Event, manifest, stalled
+from argosy_operator.core.fleet.events import Event, handovers_fail, manifest, stalled
 from argosy_operator.core.fleet.objects import Object
 from argosy_operator.core.fleet.snapshot import Snapshot
 from argosy_operator.core.plan import Plan
@@ -67,9 +67,10 @@ async def write_status(
     if status != snapshot.fleet.status:
         obj = _status(meta, "ServingDeployment", dump(status))
         await _put(sources, snapshot, obj, snapshot.fleet.metadata.uid)
-        event = stalled(snapshot.fleet.status, status)
-        if event is not None and not snapshot.fleet.spec.paused:
-            await _send(sources, snapshot, event)
+        for turned in (stalled, handovers_fail):
+            event = turned(snapshot.fleet.status, status)
+            if event is not None and not snapshot.fleet.spec.paused:
+                await _send(sources, snapshot, event)
     for role, _ in snapshot.fleet.spec.active_roles():
         live = snapshot.owned("ServingRole").get(names.serving_role(snapshot.fleet.name, role))
         said = role_status(snapshot, role, names.selector_text(snapshot.fleet.name, role))

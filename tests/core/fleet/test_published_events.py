@@ -7,7 +7,14 @@ from typing import Any
 import pytest
 
 from argosy_operator.api.v1alpha1 import ServingDeployment, ServingDeploymentStatus
-from argosy_operator.core.fleet.events import Event, EventReason, manifest, stalled, unpublished
+from argosy_operator.core.fleet.events import (
+    Event,
+    EventReason,
+    handovers_fail,
+    manifest,
+    stalled,
+    unpublished,
+)
 from argosy_operator.core.fleet.objects import rfc3339
 
 AT = 1767323045.25  # 2026-01-02T03:04:05.25Z
@@ -196,3 +203,30 @@ def test_a_fleet_that_becomes_stalled_is_a_warning_with_the_conditions_words(
 ) -> None:
     wanted = reason and Event(reason, f"{reason} in words", warning=True)
     assert stalled(before, after) == wanted
+
+
+def handing_over(said: str, reason: str) -> ServingDeploymentStatus:
+    condition = {"type": "KVTransferHealthy", "status": said, "reason": reason, "message": "words"}
+    when = {"lastTransitionTime": "2026-01-01T00:00:00Z"}
+    return ServingDeploymentStatus.model_validate({"conditions": [condition | when]})
+
+
+HEALTHY, FAILING = handing_over("True", "NoHandoverFails"), handing_over("False", "HandoversFail")
+
+
+@pytest.mark.parametrize(
+    ("before", "after", "sends"),
+    [
+        pytest.param(HEALTHY, FAILING, True, id="it has just begun"),
+        pytest.param(WELL, FAILING, True, id="in the operator's first round"),
+        pytest.param(FAILING, FAILING, False, id="as before"),
+        pytest.param(FAILING, HEALTHY, False, id="no longer"),
+        pytest.param(HEALTHY, HEALTHY, False, id="never"),
+        pytest.param(FAILING, WELL, False, id="unknown"),
+    ],
+)
+def test_handovers_that_begin_to_fail_are_a_warning_with_the_conditions_words(
+    before: ServingDeploymentStatus, after: ServingDeploymentStatus, sends: bool
+) -> None:
+    wanted = Event("HandoversFail", "words", warning=True) if sends else None
+    assert handovers_fail(before, after) == wanted

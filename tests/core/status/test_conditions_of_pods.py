@@ -8,6 +8,7 @@ from dataclasses import replace
 
 import pytest
 
+from argosy_operator.core.fleet.pods import FailingPair
 from tests.core.status.worlds import (
     GATEWAY,
     LOST,
@@ -39,6 +40,7 @@ ROWS = [
             "NothingLeaves": "no pod is leaving",
             "NoConflict": "no object of another owner has a name that this fleet needs",
             "NoContest": "no other writer keeps changing what Argosy writes",
+            "NoHandoverFails": "no gateway knows a pair of pods that fails",
         },
     ),
     Row(
@@ -98,6 +100,45 @@ ROWS = [
         "a pair of prefill and decode serves",
         World(SPLIT, (pod("prefill"), pod("decode"), GATEWAY)),
         {},
+    ),
+    Row(
+        "a pair of pods fails to hand over, as two gateways say",
+        World(
+            SPLIT,
+            (pod("prefill"), pod("decode"), pod("decode", 2), GATEWAY),
+            failing_pairs=frozenset(
+                (
+                    FailingPair("chat-prefill-1", "chat-decode-2", "silent", 2),
+                    FailingPair("chat-prefill-1", "chat-decode-2", "broken", 5),
+                    FailingPair("chat-prefill-1", "chat-decode-1", "connect", 1),
+                    FailingPair("chat-prefill-9", "chat-decode-1", "connect", 7),
+                    FailingPair("chat-decode-1", "chat-prefill-1", "connect", 7),
+                )
+            ),
+        ),
+        {"KVTransferHealthy": "False HandoversFail"},
+        {
+            "HandoversFail": "KV caches do not get from chat-prefill-1 to chat-decode-2 (broken). "
+            "The gateways choose other pairs. Read the logs of these pods; delete a pod that is in "
+            "every pair"
+        },
+    ),
+    Row(
+        "more pairs fail than fit into a sentence",
+        World(
+            SPLIT,
+            (pod("prefill"), *(pod("decode", n) for n in range(1, 7)), GATEWAY),
+            failing_pairs=frozenset(
+                FailingPair("chat-prefill-1", f"chat-decode-{n}", "silent", 2) for n in range(1, 7)
+            ),
+        ),
+        {"KVTransferHealthy": "False HandoversFail"},
+        {
+            "HandoversFail": "KV caches do not get from "
+            + "".join(f"chat-prefill-1 to chat-decode-{n} (silent), " for n in range(1, 5))
+            + "2 more. The gateways choose other pairs. Read the logs of these pods; delete a pod "
+            "that is in every pair"
+        },
     ),
     Row(
         "a fleet starts, and its decode pod is ready first",

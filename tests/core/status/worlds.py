@@ -13,7 +13,7 @@ from typing import Any
 from argosy_operator.api.v1alpha1.status import ServingDeploymentStatus
 from argosy_operator.core.fleet.actions import Apply, Create, ErrorKind, Outcome, target
 from argosy_operator.core.fleet.memory import FieldConflict, LoopMemory
-from argosy_operator.core.fleet.pods import Load, Pod
+from argosy_operator.core.fleet.pods import FailingPair, Load, Pod
 from argosy_operator.core.fleet.revision import OLD_TEMPLATE
 from argosy_operator.core.fleet.revision import revision as digest_of
 from argosy_operator.core.fleet.snapshot import Clock, Issuer, Snapshot
@@ -83,6 +83,8 @@ class World:
     """What the API server says of its tokens."""
     older: bool = False
     """An operator from before design 0007 made the engine pods."""
+    failing_pairs: frozenset[FailingPair] = frozenset()
+    """What the gateways say about handovers."""
     deleting: bool = False
     """The user deleted the fleet, and Kubernetes has not removed it yet."""
 
@@ -148,6 +150,7 @@ def snapshot_of(world: World, memory: LoopMemory, now: float) -> Snapshot:
         loads={p.uid: busy for p in pods if p.draining},
         measured=None if world.metrics is None else Measurement(world.metrics, NEVER),
         issuer=world.issuer,
+        failing_pairs=world.failing_pairs,
     )
     return compose(user_wrote, IMAGES, seen, memory, Clock(now, now))
 
@@ -215,6 +218,7 @@ AT_REST = {
     "NameConflict": "False NoConflict",
     "FieldConflict": "False NoContest",
     "PeersVerified": "True Verified",
+    "KVTransferHealthy": "True NoHandoverFails",
 }
 """What status says of a fleet without an SLO that has all that it needs."""
 

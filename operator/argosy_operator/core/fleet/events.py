@@ -74,6 +74,17 @@ def stalled(before: ServingDeploymentStatus, after: ServingDeploymentStatus) -> 
     return Event(new.reason, new.message, warning=True)
 
 
+def handovers_fail(before: ServingDeploymentStatus, after: ServingDeploymentStatus) -> Event | None:
+    """An event for a fleet of which a pair of pods has just stopped handing over KV caches."""
+    old, new = (
+        next((c for c in status.conditions if c.type == ConditionType.KV_TRANSFER_HEALTHY), None)
+        for status in (before, after)
+    )
+    if new is None or new.status != "False" or (old is not None and old.status == "False"):
+        return None
+    return Event(new.reason, new.message, warning=True)
+
+
 def _stalled(status: ServingDeploymentStatus) -> Condition | None:
     about = (c for c in status.conditions if c.type == ConditionType.STALLED)
     return next((c for c in about if c.status == "True"), None)

@@ -21,6 +21,19 @@ OUR_COST = "-1000"
 _COST = re.compile("0|-?[1-9][0-9]{0,9}")
 
 
+@dataclass(frozen=True, slots=True, order=True)
+class FailingPair:
+    """Two pods whose last handovers failed, as a gateway says."""
+
+    prefill: str
+    """Name of the pod; so is `decode`."""
+    decode: str
+    reason: str
+    """The decode engine's word for it."""
+    failures: int
+    """In a row."""
+
+
 @dataclass(frozen=True, slots=True)
 class Pod:
     """One pod. Times are seconds since the epoch; None if it has not happened."""

@@ -23,6 +23,9 @@ from argosy_operator.core.status.problems import (
     problems_of,
 )
 
+_FAILURES = 2
+"""In a row. A single failure is no finding: pods that end break what they hand over."""
+
 
 @dataclass(frozen=True, slots=True)
 class Findings:
@@ -41,6 +44,8 @@ class Findings:
     """What users got, as status writes it."""
     decision: Decision | None
     """The scaling law's last decision; None where it does not scale this fleet."""
+    failing_pairs: tuple[tuple[str, str, str], ...]
+    """Prefill pod, decode pod and reason of handovers that failed twice in a row or more."""
     metrics_problem: Reason | None
     """Why the metrics are unavailable, if that has a reason of its own."""
 
@@ -58,5 +63,20 @@ class Findings:
             missing={r: max(0, draft.targets.get(r, 0) - serving[r]) for r in roles},
             goodput=goodput_status(snapshot, due=draft.figures_due),
             decision=draft.memory.decision if by_law(spec) else None,
+            failing_pairs=_failing_pairs(snapshot),
             metrics_problem=metrics_problem(snapshot),
         )
+
+
+def _failing_pairs(snapshot: Snapshot) -> tuple[tuple[str, str, str], ...]:
+    """Each pair once, and only those of pods that serve."""
+    prefills, decodes = (
+        {pod.name for pod in snapshot.pods if pod.role == role and pod.serving}
+        for role in ("prefill", "decode")
+    )
+    found = {
+        (pair.prefill, pair.decode): pair.reason
+        for pair in sorted(snapshot.failing_pairs, reverse=True)
+        if pair.failures >= _FAILURES and pair.prefill in prefills and pair.decode in decodes
+    }
+    return tuple(sorted((*ends, reason) for ends, reason in found.items()))

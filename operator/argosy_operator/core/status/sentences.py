@@ -62,6 +62,8 @@ def _of_fleet(findings: Findings) -> dict[Reason, str]:
         "are deleted once they serve",
         Reason.GATEWAY_NOT_READY: f"no gateway pod is ready. See kubectl get pods -l {gateways}",
     }
+    if findings.failing_pairs:
+        messages[Reason.HANDOVERS_FAIL] = _handovers_fail(findings.failing_pairs)
     if missing := ", ".join(f"{n} {role}" for role, n in findings.missing.items() if n):
         waiting = f"waiting for pods to become ready: {missing}"
         messages |= dict.fromkeys((Reason.STARTING, Reason.PODS_NOT_READY), waiting)
@@ -73,3 +75,16 @@ def _of_fleet(findings: Findings) -> dict[Reason, str]:
         )
         messages |= dict.fromkeys((Reason.TARGETS_MET, Reason.TARGETS_MISSED), share)
     return messages
+
+
+_MOST_PAIRS = 4
+
+
+def _handovers_fail(pairs: tuple[tuple[str, str, str], ...]) -> str:
+    named = [f"{p} to {d} ({reason})" for p, d, reason in pairs[:_MOST_PAIRS]]
+    if more := len(pairs) - len(named):
+        named.append(f"{more} more")
+    return (
+        f"KV caches do not get from {', '.join(named)}. The gateways choose other pairs. Read the "
+        "logs of these pods; delete a pod that is in every pair"
+    )

@@ -58,6 +58,8 @@ class Fact(StrEnum):
     KEYS_UNKNOWN = "the API server has not said who signs its tokens"
     OLDER_TEMPLATE = "the engine pods of this revision verify no callers"
     PROOF_NOT_REQUIRED = "some gateway or engine pod shows or verifies no token yet"
+    # Gateways
+    HANDOVERS_FAIL = "a gateway names pods whose handovers failed twice in a row"
     # The scaling law's last decision, and what it measured
     DECIDED = "the scaling law has decided since the operator started"
     METRICS_UNAVAILABLE = "the last decision had no usable metrics"
@@ -253,6 +255,11 @@ TABLE: Mapping[ConditionType, tuple[ConditionRow, ...]] = {
         ConditionRow("False", Reason.KEYS_UNKNOWN, when=(Fact.KEYS_UNKNOWN,)),
         ConditionRow("False", Reason.PROOF_NOT_REQUIRED, when=(Fact.PROOF_NOT_REQUIRED,)),
         ConditionRow("True", Reason.VERIFIED),
+    ),
+    # Do prefill pods hand their KV caches over to decode pods?
+    ConditionType.KV_TRANSFER_HEALTHY: (
+        ConditionRow("False", Reason.HANDOVERS_FAIL, when=(Fact.HANDOVERS_FAIL,)),
+        ConditionRow("True", Reason.NO_HANDOVER_FAILS),
     ),
 }
 
