@@ -15,15 +15,15 @@ from argosy_gateway.pods.endpoints import Directory, Endpoint, Role, State
 from argosy_gateway.pods.health import HEALTHY, SUSPENDED
 from argosy_gateway.routing.groups import Group
 
-__all__ = ["Roster", "most_ejected"]
+__all__ = ["Roster", "most_suspended"]
 
 _Key = TypeVar("_Key")
 _Heads = dict[str | None, list[Endpoint]]
 """Heads by revision, None for colocated pods; each list in the order of names."""
 
 
-def most_ejected(heads: int) -> int:
-    """How many of so many heads may be ejected at once: half of them, rounded up, but never all.
+def most_suspended(heads: int) -> int:
+    """How many of so many heads may be suspended at once: half of them, rounded up, but never all.
 
     If more pods than that fail, the cause is likely common to all, such as requests that no engine
     can serve. The few pods that have not failed yet would then get the work of all.
@@ -102,7 +102,7 @@ class Roster:
         ranks = sorted(self._heads)
         sizes = {rank: sum(map(len, self._heads[rank].values())) for rank in ranks}
         suspended = sum(size for rank, size in sizes.items() if rank >= SUSPENDED)
-        kept = suspended - most_ejected(sum(sizes.values()))
+        kept = suspended - most_suspended(sum(sizes.values()))
         if kept <= 0:
             yield from ((rank, self._heads[rank]) for rank in ranks)
             return

@@ -3,7 +3,7 @@
 from argosy_gateway.pods.endpoints import Directory, Role
 from argosy_gateway.pods.health import HEALTHY, SUSPENDED
 from argosy_gateway.routing.groups import Group
-from argosy_gateway.routing.roster import Roster, most_ejected
+from argosy_gateway.routing.roster import Roster, most_suspended
 
 
 def groups_of(pods, health=None, **how):
@@ -30,7 +30,7 @@ def rebuilt(directory, tried=(), *, only_healthy=False):
         elif (rank := health.rank(pod.uid)) is not None:
             heads.append((rank, pod))
     sick = sorted((row for row in heads if row[0] >= SUSPENDED), key=lambda row: row[0])
-    kept = sick[: max(0, len(sick) - most_ejected(len(heads)))]
+    kept = sick[: max(0, len(sick) - most_suspended(len(heads)))]
     ranked = [(HEALTHY if row in kept else row[0], row[1]) for row in heads]
 
     def key(row):

@@ -6,7 +6,7 @@ from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 
 from argosy_gateway.pods.endpoints import Directory, Endpoint, Role, State
 from argosy_gateway.pods.health import HEALTHY, Health
-from argosy_gateway.routing.roster import Roster, most_ejected
+from argosy_gateway.routing.roster import Roster, most_suspended
 from tests.gateway.routing.rosters import candidates, rebuilt
 from tests.support.stateful import run_sequences
 
@@ -97,8 +97,8 @@ def test_without_a_change_the_groups_are_the_same_objects():
 @pytest.mark.parametrize(
     ("heads", "most"), [(0, 0), (1, 0), (2, 1), (3, 2), (4, 2), (5, 3), (6, 3), (1000, 500)]
 )
-def test_at_most_half_of_the_heads_are_ejected_and_never_all(heads, most):
-    assert most_ejected(heads) == most
+def test_at_most_half_of_the_heads_are_suspended_and_never_all(heads, most):
+    assert most_suspended(heads) == most
 
 
 @pytest.mark.parametrize(("sick", "chosen"), [(3, "def"), (4, "aef"), (6, "abc")])
@@ -111,8 +111,8 @@ def test_of_too_many_failing_pods_the_least_bad_go_on_serving(sick, chosen):
     assert "".join(p.uid for p in candidates(pods, health)) == chosen
 
 
-def test_absent_pods_are_not_counted_as_ejected():
-    """Of four pods two are away: of the two left, one may be ejected."""
+def test_absent_pods_are_not_counted_as_suspended():
+    """Of four pods two are away: of the two left, one may be suspended."""
     health = Health(lambda: 100.0)
     for uid in "ab":
         health.unreachable(uid, 100.0)
