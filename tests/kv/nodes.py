@@ -98,6 +98,8 @@ class Node:
         self, role: str, preset: str, *, host: str = "127.0.0.1", evicts: bool = False, **options
     ) -> None:
         self.host = f"[{host}]" if ":" in host else host
+        doors = ("authorize", "credential", "server_ssl", "client_ssl")
+        trust = {name: options.pop(name, None) for name in doors}
         config = EngineConfig(
             model=f"sim:{preset}", served_name="m", role=role, host=host, kv_port=0,
             block_size=BLOCK, pod_name=f"{role}-pod", **{"max_num_batched_tokens": 512, **options},
@@ -124,7 +126,9 @@ class Node:
             metrics=self.metrics,
             deliver=self._deliver,
         )
-        self.kv = KvService(config=config, runner=self.runner, prefill=self.loop, post=self._post)
+        self.kv = KvService(
+            config=config, runner=self.runner, prefill=self.loop, post=self._post, **trust
+        )
         self.events: list[object] = []  # what the KV service told the loop
         self.kv.start()
         self.loop.start(self.kv)

@@ -1,0 +1,141 @@
+"""Who may open a KV connection, whom it means, and what is refused before a prompt is read."""
+
+import datetime
+import ssl
+
+import pytest
+from cryptography.hazmat.primitives.serialization import Encoding
+
+from argosy_engine.core.handover.messages import PullDone, PullFailed
+from argosy_engine.transfer.wire import Kind, encode_control
+from local.cluster.config.pki import issue, make_authority
+from tests.kv.nodes import BLOCK, node, until
+from tests.kv.peers import TICKET, liar, puller, read_control
+
+PROMPT = list(range(100, 100 + 40 * BLOCK + 5))
+UID = "3f1c-pod"
+
+
+def only(credential):
+    return lambda shown: None if shown == credential else "show a token of this fleet"
+
+
+async def answered(decode, *candidates):
+    client = decode.ask(PROMPT, *candidates)
+    await until(lambda: client.end is not None)
+    assert (len(client.ids), client.end) == (3, "length")
+    return client
+
+
+async def test_a_decode_engine_shows_its_credential_on_every_connection():
+    shown = []
+
+    def authorize(credential):
+        shown.append(credential)
+        return only("a token")(credential)
+
+    with node("prefill", authorize=authorize) as prefill:
+        with node("decode", credential=lambda: "a token") as decode:
+            await answered(decode, prefill.address)
+        assert isinstance(decode.events[-1], PullDone)
+    assert shown == ["a token", "a token"]
+
+
+@pytest.mark.parametrize("credential", [None, lambda: "another"])
+async def test_a_stranger_is_refused_before_its_prompt_is_read(credential):
+    with node("prefill", authorize=only("a token")) as prefill:
+        with node("decode", credential=credential) as decode:
+            client = await answered(decode, prefill.address)
+        assert prefill.text_of(PROMPT) == []
+    assert client.failed_prefills == ((prefill.address, "unauthorized"),)
+    failure = decode.events[-1]
+    assert isinstance(failure, PullFailed)
+    assert "show a token of this fleet" in failure.message
+
+
+async def test_a_stranger_with_a_ticket_gets_no_kv():
+    with node("prefill", authorize=only("a token")) as prefill:
+        for kind in (Kind.PULL, Kind.PREFILL):
+            async with puller(prefill.address) as stranger:
+                opening = encode_control(Kind.OPEN, {"credential": "", "pod_uid": ""})
+                stranger.writer.write(opening + encode_control(kind, {"ticket": TICKET}))
+                got, said = await read_control(stranger.reader)
+                assert (got, said["reason"]) == (Kind.REFUSED, "unauthorized")
+
+
+@pytest.mark.parametrize(("meant", "served"), [(UID, True), ("", True), ("of-an-older-pod", False)])
+async def test_an_address_that_another_pod_has_now_is_refused(meant, served):
+    with node("prefill", pod_uid=UID) as prefill, node("decode") as decode:
+        candidate = f"{prefill.address}/{meant}" if meant else prefill.address
+        client = await answered(decode, candidate)
+    if served:
+        assert client.prefill_pod == "prefill-pod"
+    else:
+        assert client.failed_prefills == ((prefill.address, "wrong_pod"),)
+        assert UID in decode.events[-1].message
+
+
+@pytest.mark.parametrize("version", [1, 2])
+async def test_engines_of_another_release_refuse_each_other_by_name_and_the_text_comes(version):
+    """A rollout: they are not paired, but a stale address may bring them together."""
+
+    def older(data: bytes) -> bytes:
+        return data[:4] + bytes([version]) + data[5:]
+
+    with node("prefill") as prefill:
+        async with puller(prefill.address) as peer:
+            peer.writer.write(older(encode_control(Kind.PREFILL, {})))
+            got, said = await read_control(peer.reader)
+            assert (got, said["reason"]) == (Kind.REFUSED, "protocol")
+            assert f"version {version} of the KV protocol, not 3" in said["message"]
+    words = older(encode_control(Kind.REFUSED, {"reason": "protocol", "message": "version 3"}))
+    with node("decode") as decode:
+        async with liar(words) as it:
+            client = await answered(decode, it.address)
+            assert client.failed_prefills == ((it.address, "version"),)
+    assert "must be of the same release" in decode.events[-1].message
+    assert decode.metric("argosy_kv_transfer_failures_total", cause="refused") == 1
+
+
+# ------------------------------------------------------------------ TLS
+
+
+@pytest.fixture(scope="module")
+def tls(tmp_path_factory):
+    """(for servers, for callers): each side shows a certificate and checks the other's."""
+    folder = tmp_path_factory.mktemp("tls")
+    now = datetime.datetime.now(datetime.UTC)
+    authority = make_authority(now)
+    certificate, key = issue(authority, "engine", "", ["127.0.0.1"], now)
+    (folder / "crt").write_bytes(certificate)
+    (folder / "key").write_bytes(key)
+    root = authority.certificate.public_bytes(Encoding.PEM).decode()
+
+    def context(side):
+        made = ssl.SSLContext(side)
+        made.load_cert_chain(folder / "crt", folder / "key")
+        made.load_verify_locations(cadata=root)
+        made.verify_mode = ssl.CERT_REQUIRED
+        return made
+
+    return context(ssl.PROTOCOL_TLS_SERVER), context(ssl.PROTOCOL_TLS_CLIENT)
+
+
+async def test_kv_travels_over_tls_with_certificates_on_both_sides(tls):
+    server, caller = tls
+    with node("prefill", server_ssl=server) as prefill:
+        with node("decode", client_ssl=caller) as decode:
+            await answered(decode, prefill.address)
+        assert isinstance(decode.events[-1], PullDone)
+        assert decode.text_of(PROMPT) == PROMPT[: 40 * BLOCK]
+
+
+async def test_an_engine_without_tls_gets_nothing_from_one_with_it(tls):
+    server, caller = tls
+    with node("prefill", server_ssl=server) as secured, node("prefill") as plain:
+        with node("decode") as decode:
+            await answered(decode, secured.address)
+            assert isinstance(decode.events[-1], PullFailed)
+        with node("decode", client_ssl=caller) as decode:
+            await answered(decode, plain.address)
+            assert isinstance(decode.events[-1], PullFailed)
