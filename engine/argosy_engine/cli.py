@@ -95,6 +95,7 @@ class _Parser(argparse.ArgumentParser):
 
 def _parser() -> argparse.ArgumentParser:
     parser = _Parser(prog="argosy engine serve", allow_abbrev=False)
+    _add_handover(parser)
     option = parser.add_argument
     option("--model", required=True, help="folder with safetensors, or sim:PRESET")
     option("--served-name", required=True, help="the name that clients write in `model`")
@@ -115,16 +116,6 @@ def _parser() -> argparse.ArgumentParser:
     )
     option("--slo-ttft-ms", type=float, help="TTFT limit of the SLO, for the histogram")
     option("--slo-tpot-ms", type=float, help="TPOT limit of the SLO, for the histograms")
-    option("--lease-s", type=float, default=30.0, help="how long prefill holds KV for a peer")
-    option("--kv-timeout-s", type=float, default=60.0, help="longest wait of a pull for progress")
-    option("--kv-min-bytes-per-s", type=float, default=8e6, help="slower KV is given up")
-    option(
-        "--kv-on-failure",
-        default="recompute",
-        choices=("recompute", "fail", "colocated"),
-        help="a prompt that no prefill engine handed over: compute it here, answer 503, or compute "
-        "it here only while no prefill engine can be reached",
-    )
     option("--queue-timeout-s", type=float, default=600.0, help="longest wait for admission")
     option("--drain-timeout-s", type=float, default=600.0, help="longest wait after SIGTERM")
     option("--max-queue", type=int, default=512, help="waiting requests before 429")
@@ -145,6 +136,20 @@ def _parser() -> argparse.ArgumentParser:
     option("--log-level", default="info", choices=logs.LEVELS, help="debug: also each request")
     option("--termination-message", help=f"file for a load failure (default: {_TERMINATION_LOG})")
     return parser
+
+
+def _add_handover(parser: argparse.ArgumentParser) -> None:
+    option = parser.add_argument
+    option("--lease-s", type=float, default=30.0, help="how long prefill holds KV for a peer")
+    option("--kv-timeout-s", type=float, default=60.0, help="longest wait of a pull for progress")
+    option("--kv-min-bytes-per-s", type=float, default=8e6, help="slower KV is given up")
+    option(
+        "--kv-on-failure",
+        default="recompute",
+        choices=("recompute", "fail", "colocated"),
+        help="a prompt that no prefill engine handed over: compute it here, answer 503, or compute "
+        "it here only while no prefill engine can be reached",
+    )
 
 
 def _termination_path(argv: list[str]) -> str | None:

@@ -378,7 +378,7 @@ async def test_t35_events_of_an_earlier_attempt_change_nothing(prefill, decode, 
     await until(computing.is_set)
     late = {"request_id": "r", "attempt": 0}
     decode.loop.post(PullFailed(**late, cause="broken", message=""))
-    decode.loop.post(PullDone(**late, bytes_moved=1, seconds=0.0))
+    decode.loop.post(PullDone(**late, bytes_moved=1, seconds=0.0, exposed_s=0.0))
     await until(lambda: not decode.loop._inbox.qsize())
     assert decode.scheduler.sequences["r"].state is State.PULLING
     go_on.set()

@@ -82,6 +82,7 @@ class EngineMetrics:
         self._preempted = by("argosy_preemptions_total")
         self._late_s = one("argosy_step_late_seconds_total")
         self._transfer_s = by("argosy_kv_transfer_seconds")
+        self._exposed_s = one("argosy_kv_exposed_seconds")
         self._transfer_bytes = by("argosy_kv_transfer_bytes_total")
         self._transfer_failures = by("argosy_kv_transfer_failures_total")
         self._fallbacks = one("argosy_local_prefill_fallback_total")
@@ -184,6 +185,7 @@ class EngineMetrics:
     def observe_pull(self, event: PullDone) -> None:
         self._transfer_s["receive"].observe(event.seconds)
         self._transfer_bytes["receive"].inc(event.bytes_moved)
+        self._exposed_s.observe(event.exposed_s)
 
     def observe_send(self, *, bytes_moved: int, seconds: float) -> None:
         """Called on the KV thread of a prefill engine, after a prompt's last byte."""

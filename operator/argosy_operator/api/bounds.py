@@ -66,7 +66,7 @@ DURATION_BOUNDS: dict[str, DurationBounds] = {
             "kvTransfer.timeout",
             "10ms",
             "10m",
-            "the prompt keeps its place in the batch for this time",
+            "the prompt keeps its KV blocks for this time",
         ),
         DurationBounds(
             "autoscaling.interval",

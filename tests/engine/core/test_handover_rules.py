@@ -300,7 +300,7 @@ def ready(attempt=1, token=9):
 
 
 def done(attempt=1):
-    return PullDone(request_id="a", attempt=attempt, bytes_moved=0, seconds=0.1)
+    return PullDone(request_id="a", attempt=attempt, bytes_moved=0, seconds=0.1, exposed_s=0.1)
 
 
 def failed(attempt=1):

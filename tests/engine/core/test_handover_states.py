@@ -58,7 +58,7 @@ def pull_to_its_end(rng):
         now += 60.0
         scheduler.schedule(now)
     if rng.random() < 0.5:
-        scheduler.pull_done(PullDone(**key, bytes_moved=0, seconds=0.1))
+        scheduler.pull_done(PullDone(**key, bytes_moved=0, seconds=0.1, exposed_s=0.1))
     else:
         scheduler.pull_failed(PullFailed(**key, cause="broken", message=""))
     return scheduler

@@ -12,7 +12,7 @@ def ready(name):
 
 
 def done(name):
-    return PullDone(request_id=name, attempt=1, bytes_moved=0, seconds=0.1)
+    return PullDone(request_id=name, attempt=1, bytes_moved=0, seconds=0.1, exposed_s=0.1)
 
 
 def failed(name, **more):

@@ -144,7 +144,9 @@ def test_a_pulled_request_decodes_without_prefill_and_a_failed_pull_falls_back()
     for name in ("good", "bad"):
         ready = PullReady(request_id=name, attempt=1, first_token=9, prefill_pod="p", lasts_s=59.0)
         assert [e.token_id for e in scheduler.pull_ready(ready, 1.0)] == [9]
-    scheduler.pull_done(PullDone(request_id="good", attempt=1, bytes_moved=0, seconds=0.1))
+    scheduler.pull_done(
+        PullDone(request_id="good", attempt=1, bytes_moved=0, seconds=0.1, exposed_s=0.1)
+    )
     scheduler.pull_failed(PullFailed(request_id="bad", attempt=1, cause="broken", message=""))
     scheduled, _ = step(scheduler)
     assert [(chunk.request_id, chunk.count) for chunk in scheduled.plan.chunks] == [
@@ -378,7 +380,7 @@ def test_pulls_that_end_in_any_way_keep_chunks_in_their_blocks_and_lose_nobody(
             if leaves:
                 scheduler.abort(name)
             if end == "done":
-                scheduler.pull_done(PullDone(**key, bytes_moved=0, seconds=0.1))
+                scheduler.pull_done(PullDone(**key, bytes_moved=0, seconds=0.1, exposed_s=0.1))
             elif end == "lost":
                 due.setdefault(turn + 90, []).append((name, attempt, "late", False, False))
             else:

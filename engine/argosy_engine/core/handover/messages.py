@@ -123,7 +123,7 @@ class PullDone:
     seconds: float
     """From each PULL frame to its last byte, added up."""
 
-    exposed_s: float = 0.0
+    exposed_s: float
     """From READY to the last byte."""
 
 

@@ -15,8 +15,8 @@ class KvTransfer(ApiModel):
     renew its lease. Default 30: three times the default timeout, so that a slow pull loses
     nothing."""
     timeout: Annotated[PositiveDurationText, within("kvTransfer.timeout")] = Duration("10s")
-    """How long a decode pod waits for a prompt's KV cache, over all prefill pods that it asks.
-    What happens after that is onFailure."""
+    """How long a decode pod waits without a sign that one of the prefill pods it asks makes
+    progress with the prompt. What happens after that is onFailure."""
     on_failure: Literal["recompute", "fail", "colocated"] = "recompute"
     """What a decode pod does with a prompt that no prefill pod handed over. recompute: it computes
     the prompt beside its decodes. fail: it answers 503, and the gateway tries another decode pod.
