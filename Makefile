@@ -131,6 +131,10 @@ bench-gateway: $(VENV)/.bench ## what a token and a request cost in the gateway,
 bench-kv: $(VENV)/.all ## a handover of KV beside a raw copy, and beside a decode step
 	$(PY) -m argosy_bench.suites.kv --json build/bench/kv.json
 
+.PHONY: bench-trust
+bench-trust: $(VENV)/.dev ## what a proof of who calls adds to the time to first token
+	$(PY) -m argosy_bench.suites.trust --json build/bench/trust.json
+
 .PHONY: bench-overload
 bench-overload: $(VENV)/.dev ## goodput at ten times what a fleet can serve, and how soon it recovers (OVERLOAD="--overload-s 20")
 	$(PY) -m argosy_bench.suites.overload --json build/bench/overload.json $(OVERLOAD)

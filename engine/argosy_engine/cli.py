@@ -120,6 +120,13 @@ def _parser() -> argparse.ArgumentParser:
     option("--drain-timeout-s", type=float, default=600.0, help="longest wait after SIGTERM")
     option("--max-queue", type=int, default=512, help="waiting requests before 429")
     option("--max-body-bytes", type=int, default=8 << 20, help="longest request body before 413")
+    _process_options(parser)
+    return parser
+
+
+def _process_options(parser: argparse.ArgumentParser) -> None:
+    """Ports, threads, callers and the log: what any server has."""
+    option = parser.add_argument
     option("--host", default="0.0.0.0")
     option("--port", type=int, default=8000)
     option("--admin-port", type=int, default=8001)
@@ -135,7 +142,6 @@ def _parser() -> argparse.ArgumentParser:
     )
     option("--log-level", default="info", choices=logs.LEVELS, help="debug: also each request")
     option("--termination-message", help=f"file for a load failure (default: {_TERMINATION_LOG})")
-    return parser
 
 
 def _add_handover(parser: argparse.ArgumentParser) -> None:
