@@ -6,10 +6,10 @@ limit for a request's head and for a client that does not read; here both have o
 """
 
 import asyncio
-import re
 import socket
 from typing import Any
 
+import httptools
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol, RequestResponseCycle
 
 from argosy_gateway.config import Limits
@@ -20,7 +20,8 @@ __all__ = ["Guard"]
 
 _LEAST_READ_BYTES = 16_384
 """A client that reads less in `Limits.write_stall_s` does not read."""
-_UPGRADE = re.compile(rb"(?<=\r\n)upgrade(?=:)", re.IGNORECASE)
+_INVALID = "Invalid HTTP request received."
+_FRAMING = (b"content-length", b"transfer-encoding")
 
 
 class Guard(HttpToolsProtocol):
@@ -39,8 +40,9 @@ class Guard(HttpToolsProtocol):
         super().__init__(*args, **kwargs)
         self._deadline: asyncio.TimerHandle | None = None
         self._in_head = False
-        self._before_body = True
         self._head_bytes = 0
+        self._declining = False
+        """The parser reads a head of ours, which says how long a request's body is."""
         self._unsent = (0, 0.0)
         """Bytes that wait for the client, and the loop time at which it last read enough."""
         self.surplus = False
@@ -69,18 +71,40 @@ class Guard(HttpToolsProtocol):
     def data_received(self, data: bytes) -> None:
         if self.surplus:
             return
-        # A server may ignore an offer of another protocol, but the parser would drop the request's
-        # body. Java's own client makes such an offer with every request. No line of JSON begins
-        # like this header.
-        if self._before_body:
-            data = _UPGRADE.sub(b"ignored", data)
-        super().data_received(data)
+        self._unset_keepalive_if_required()
+        try:
+            self._feed(data)
+        except httptools.HttpParserError:
+            self.send_400_response(_INVALID)
         if self._in_head:
             self._head_bytes += len(data)
             if self._head_bytes > self.limits.head_bytes:
-                self._close_with(
-                    431, "Request Header Fields Too Large", "The request's head is too large."
-                )
+                self._refuse_head()
+
+    def _feed(self, data: bytes) -> None:
+        try:
+            self.parser.feed_data(data)
+        except httptools.HttpParserUpgrade as offer:
+            self._decline(data[offer.args[0] :])
+
+    def _decline(self, rest: bytes) -> None:
+        """Go on with a request that offered another protocol, as if it had not; `rest` follows its
+        head.
+
+        A server may ignore such an offer, but the parser has taken it: it ends the request, and
+        reads no body. Java's own client makes an offer with every request. So a new parser reads
+        on, from a head that has nothing but the length of the body.
+        """
+        if self.surplus:
+            return
+        self.parser = httptools.HttpRequestParser(self)
+        self.parser.set_dangerous_leniencies(lenient_data_after_close=True)
+        lines = [b"POST / HTTP/1.1", *(b": ".join(h) for h in self.headers if h[0] in _FRAMING)]
+        self._declining = True
+        self.parser.feed_data(b"\r\n".join([*lines, b"", b""]))
+        self._declining = False
+        if rest:
+            self._feed(rest)
 
     # Called by the sweeper.
 
@@ -103,6 +127,8 @@ class Guard(HttpToolsProtocol):
     # Called by the parser.
 
     def on_message_begin(self) -> None:
+        if self._declining:
+            return
         if self._answering():
             self.surplus = True
             self.cycle.keep_alive = False
@@ -113,27 +139,39 @@ class Guard(HttpToolsProtocol):
         self._in_head, self._head_bytes = True, 0
         self._expect_within(self.limits.head_s)
 
+    def on_url(self, url: bytes) -> None:
+        if not self._declining:
+            super().on_url(url)
+
+    def on_header(self, name: bytes, value: bytes) -> None:
+        if not self._declining:
+            super().on_header(name, value)
+
     def on_headers_complete(self) -> None:
-        if self.surplus:
+        if self.surplus or self._declining:
             return
         problem = _problem_of_head(self.parser.get_http_version(), self.headers)
         if problem is not None:
             self.surplus = True
             self._close_with(400, "Bad Request", problem)
             return
-        self._in_head = self._before_body = False
+        self._in_head = False
         self._expect_nothing()
-        super().on_headers_complete()
+        # A head that came in one piece was not counted while it arrived.
+        size = len(self.url) + sum(len(name) + len(value) + 4 for name, value in self.headers)
+        if size > self.limits.head_bytes:
+            self._refuse_head()
+        else:
+            super().on_headers_complete()
 
     def on_body(self, body: bytes) -> None:
         if not self.surplus:
             super().on_body(body)
 
     def on_message_complete(self) -> None:
-        if self.surplus:
-            return
-        self._before_body = True
-        super().on_message_complete()
+        # When an offer is declined, the request ends with its body, not with its head.
+        if not self.surplus and not self.parser.should_upgrade():
+            super().on_message_complete()
 
     def send_400_response(self, msg: str) -> None:
         if self._answering():  # a second answer would be mixed into the first
@@ -146,6 +184,10 @@ class Guard(HttpToolsProtocol):
             app = _without_chunks(app, cycle)
         cycle.scope["state"][CLIENT_BODY] = _ChunkedBody(cycle)
         super()._start_asgi_task(cycle, app)
+
+    def _refuse_head(self) -> None:
+        self.surplus = True
+        self._close_with(431, "Request Header Fields Too Large", "The request's head is too large.")
 
     def _answering(self) -> bool:
         return self.cycle is not None and not self.cycle.response_complete
