@@ -34,6 +34,7 @@ SHORT = 0.1
 LATE_A_POD = 2
 """Of more than so many gateways, each keeps only its share of a pod's late prompts outstanding."""
 
+Avoids = Callable[[str, str], bool]
 Choose = Callable[[RoutingRequest], Route | None]
 
 
@@ -57,8 +58,12 @@ class _Opening:
 class Dispatch:
     """The decisions of one gateway; see the module."""
 
-    def __init__(self, places: int | None = None) -> None:
-        """`places` are the sequences that an engine runs at once; None: not known, no bound."""
+    def __init__(self, places: int | None = None, avoids: Avoids = lambda _p, _d: False) -> None:
+        """`places` are the sequences that an engine runs at once; None: not known, no bound.
+
+        `avoids` is that of `FleetView`.
+        """
+        self._avoids = avoids
         self.line = Line()
         self.pace = Pace()
         self.margin = Margin()
@@ -193,8 +198,10 @@ class Dispatch:
         if not group.prefills:
             head = min(heads, key=lambda pod: ahead[pod.uid])
             return _Opening(Route(head), ahead[head.uid][0])
-        prefills = sorted(group.prefills, key=lambda pod: ahead[pod.uid])[:PREFILL_CANDIDATES]
         head = min(heads, key=lambda pod: loads.get(pod.uid, IDLE).sequences)
+        prefills = sorted(
+            group.prefills, key=lambda pod: (self._avoids(pod.uid, head.uid), ahead[pod.uid])
+        )[:PREFILL_CANDIDATES]
         return _Opening(Route(head, tuple(prefills)), ahead[prefills[0].uid][0])
 
     def _backlog_s(self, loads: Mapping[str, Load], uid: str) -> float:

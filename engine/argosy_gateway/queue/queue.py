@@ -30,19 +30,22 @@ class Queue:
         groups: Callable[[], Sequence[Group]],
         directory: Directory,
         in_flight: InFlight,
+        view: FleetView,
         strategy: Strategy,
         clock: Callable[[], float],
         places: int | None,
     ) -> None:
         """`places`: sequences that an engine runs at once; None if it is not known."""
-        self.dispatch = Dispatch(places)
+        self.dispatch = Dispatch(places, view.avoids)
         self._groups = groups
         self._directory = directory
         self._in_flight = in_flight
         self._strategy = strategy
-        self._view = FleetView(in_flight.loads, directory.pairs.avoids)
+        self._view = view
         self._clock = clock
-        self._answers: dict[Waiting, asyncio.Future[Route]] = {}
+        self._answers: dict[Waiting, asyncio.Future[Route | None]] = {}
+        self._until: dict[Waiting, float] = {}
+        """Clock time at which a request stops waiting; in the order of arrival."""
         self._granted: dict[Waiting, Reservation] = {}
         """Loads of requests that may go and whose attempt has not begun yet."""
         self._soon = False
@@ -80,19 +83,17 @@ class Queue:
 
     async def _wait(self, one: Waiting, timeout_s: float) -> Route | None:
         answer = self._answers[one] = asyncio.get_running_loop().create_future()
+        self._until[one] = self._clock() + timeout_s
         self.dispatch.line.add(one)
         self._look()
         if self._watcher is None or self._watcher.done():
             self._watcher = asyncio.create_task(self._watch())
         try:
-            async with asyncio.timeout(timeout_s):
-                route: Route = await answer
-                return route
-        except TimeoutError:
-            return None
+            route: Route | None = await answer
+            return route
         finally:
             self.dispatch.line.remove(one)
-            del self._answers[one]
+            del self._answers[one], self._until[one]
             if (reservation := self._granted.pop(one, None)) is not None:
                 reservation.end()  # the attempt makes its own before another task runs
 
@@ -126,3 +127,11 @@ class Queue:
         while self.dispatch.line:
             await self._directory.wait_for_change(_LOOK_S)
             self._look()
+            self._end_waits()
+
+    def _end_waits(self) -> None:
+        now = self._clock()
+        for one, until in self._until.items():
+            if until <= now and not self._answers[one].done():
+                self._answers[one].set_result(None)
+                self.dispatch.line.remove(one)

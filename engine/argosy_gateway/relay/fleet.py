@@ -103,6 +103,7 @@ class Fleet:
             groups=self.groups,
             directory=self.directory,
             in_flight=self.in_flight,
+            view=self.view,
             strategy=self.strategy,
             clock=self.clock,
             places=self.config.engine_places,

@@ -84,11 +84,19 @@ async def test_a_request_that_waits_goes_to_a_pod_that_comes():
 
 async def test_who_waited_for_the_whole_time_is_told_to_come_again():
     held = Held()
-    async with direct(Engine("e", held), **SETTINGS, queue_timeout_s=0.05) as gateway:
+    async with direct(Engine("e", held), **SETTINGS, queue_timeout_s=7.0) as gateway:
         first = gateway.ask(BODY)
         await first.reads("one")
-        second = await gateway.answered(BODY)
-        assert second.status == 429
+        second = gateway.ask(BODY)
+        await waits(gateway, 1)
+        gateway.advance(6.9)
+        third = gateway.ask(BODY)
+        await waits(gateway, 2)
+        gateway.advance(0.2)
+        await second.whole
+        assert (second.status, third.status) == (429, 0)
+        assert len(gateway.fleet.queue) == 1
+        await third.leave()
         assert second.headers["retry-after"] == "1"
         assert '"code":"overloaded"' in second.text
         held.free.set()
@@ -98,8 +106,11 @@ async def test_who_waited_for_the_whole_time_is_told_to_come_again():
 
 
 async def test_without_any_pod_who_waited_is_told_that_no_engine_is_ready():
-    async with direct(**SETTINGS, queue_timeout_s=0.05) as gateway:
-        client = await gateway.answered(BODY)
+    async with direct(**SETTINGS, queue_timeout_s=7.0) as gateway:
+        client = gateway.ask(BODY)
+        await waits(gateway, 1)
+        gateway.advance(7.0)
+        await client.whole
         assert client.status == 503
         assert '"code":"no_engine_ready"' in client.text
 
