@@ -56,6 +56,14 @@ def test_a_gateway_whose_samples_are_old_new_or_anothers_is_silent(other: Series
     assert isinstance(half.arrivals, Unknown)
 
 
+@pytest.mark.parametrize("counts", [[7.0] * 9, [2.0 * i for i in range(9)]])
+def test_while_no_gateway_is_ready_the_demand_is_unknown(counts: list[float]) -> None:
+    """Gateways turn unready when no engine can serve: no request arrives, but many may wait."""
+    taken = Round(1000.0, (counted("gateway-a", *counts),), 1, 1, frozenset(), closed=True)
+    reason = "GatewayDown: no gateway pod is ready, so requests cannot arrive"
+    assert assemble(taken, WINDOWS).arrivals == Unknown(reason)
+
+
 def test_what_arrives_at_the_gateways_that_report_still_counts() -> None:
     half = seen(counted("gateway-a", *(2.0 * i for i in range(9))))
     assert half.arrivals == Value(2.0, 1000.0)

@@ -2,6 +2,8 @@
 
 from typing import Any
 
+import pytest
+
 from argosy_operator.core.fleet.memory import LoopMemory
 from argosy_operator.core.fleet.pods import FailingPair
 from argosy_operator.core.fleet.snapshot import Clock
@@ -69,6 +71,19 @@ async def test_ready_gateways_must_report_and_no_other_pod() -> None:
     sources = Sources(world, world, world, IMAGES)  # type: ignore[arg-type]
     await gather(sources, fleet(slo=SLO), LoopMemory(), Clock(1e6, 50.0))
     assert world.asked == FleetPods(frozenset({"gateway-a"}), frozenset({"engine"}))
+
+
+@pytest.mark.parametrize(
+    ("ready", "closed"), [(("True", "False"), False), (("False", "False"), True), ((), False)]
+)
+async def test_gateways_of_which_none_is_ready_are_closed(
+    ready: tuple[str, ...], closed: bool
+) -> None:
+    world = World(*(pod(f"gateway-{n}", "gateway", said) for n, said in enumerate(ready)))
+    sources = Sources(world, world, world, IMAGES)  # type: ignore[arg-type]
+    await gather(sources, fleet(slo=SLO), LoopMemory(), Clock(1e6, 50.0))
+    assert world.asked is not None
+    assert world.asked.closed == closed
 
 
 async def test_ready_gateways_of_a_split_fleet_say_which_pairs_fail() -> None:

@@ -68,6 +68,8 @@ class FleetPods:
     engines: frozenset[str] | None = None
     """Engine pods that the fleet owns; another pod with the fleet's labels does not count. None:
     every pod that answers scrapes counts."""
+    closed: bool = False
+    """There are gateway pods, and none is ready: requests reach none of them."""
 
 
 @dataclass(frozen=True, slots=True)

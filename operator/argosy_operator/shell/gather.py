@@ -193,8 +193,10 @@ async def _failing_pairs(
 def fleet_pods(pods: tuple[Pod, ...]) -> FleetPods:
     """The pods whose metrics count, out of those that the fleet owns."""
     gateways = [pod for pod in pods if pod.role == names.GATEWAY_ROLE]
+    ready = frozenset(pod.name for pod in gateways if pod.alive and pod.ready)
     return FleetPods(
-        ready_gateways=frozenset(pod.name for pod in gateways if pod.alive and pod.ready),
+        ready_gateways=ready,
+        closed=bool(gateways) and not ready,
         engines=frozenset(pod.name for pod in pods if pod.role != names.GATEWAY_ROLE),
     )
 

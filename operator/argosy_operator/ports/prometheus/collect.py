@@ -138,6 +138,7 @@ def fleet_metrics(share: Share, windows: Windows, pods: FleetPods) -> FleetMetri
         gateways_up=sum(gateways),
         gateway_targets=len(gateways),
         ready_gateways=pods.ready_gateways,
+        closed=pods.closed,
     )
     # A deleted pod's last samples stay in the window; its target does not.
     live = frozenset(labels.get("pod", "") for labels, alive in up if alive)

@@ -99,6 +99,8 @@ class Round:
     """Gateway targets that Prometheus has."""
     ready_gateways: frozenset[str] = frozenset()
     """Names of Ready gateway pods: requests may arrive at each of them."""
+    closed: bool = False
+    """No gateway pod is Ready: that no request arrives says nothing about the demand."""
 
 
 def cumulated(samples: tuple[tuple[float, float], ...]) -> tuple[tuple[float, float], ...]:
@@ -222,6 +224,8 @@ def _arrivals(
         return Unknown("NoGatewayTarget: Prometheus scrapes no gateway of this fleet")
     if taken.gateways_up == 0:
         return Unknown("GatewayDown: no gateway answers Prometheus' scrapes")
+    if taken.closed:
+        return Unknown("GatewayDown: no gateway pod is ready, so requests cannot arrive")
     if RECEIVED in broken:
         return Unknown(f"NotANumber: {RECEIVED} is NaN, infinite or negative")
     if not received:
