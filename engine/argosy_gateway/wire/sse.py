@@ -24,6 +24,7 @@ _USAGE = re.compile(rb'"usage"\s*:\s*\{')
 _ERROR = re.compile(rb'(?:^|\n)data: ?\{\s*"error"\s*:')
 _DONE = re.compile(rb"(?:^|\n)data: ?\[DONE\]")
 _IDS = re.compile(rb"^: argosy ([0-9,]*)( end)?\n", re.MULTILINE)
+_MARK, _CLOSING = b": argosy ", b" end"
 _EVENT = re.compile(rb".*?\r?\n\r?\n", re.DOTALL)
 _CARRY_LIMIT_BYTES = 4 << 20
 """Longest event; the rest of an unfinished one is kept in memory."""
@@ -131,7 +132,7 @@ class StreamScan:
             self._carry = b""
         if not data.endswith((b"\n\n", b"\r\n\r\n")):
             data = self._cut(data)
-        if self.on_ids is not None and b": argosy " in data:
+        if self.on_ids is not None:
             data = self._take_ids(data, self.on_ids)
         found = len(_CONTENT.findall(data))
         self.had_content = found > 0
@@ -154,10 +155,11 @@ class StreamScan:
 
     def _take_ids(self, data: bytes, take: Callable[[bytes, bool], None]) -> bytes:
         """Text cannot imitate a comment: in a JSON string a newline is escaped."""
-        first = _IDS.match(data)
-        if first is not None and b"\n: argosy " not in data:  # nearly always: one event
-            take(first[1], first[2] is not None)
-            return data[first.end() :]
+        if data.startswith(_MARK) and data.find(b"\n" + _MARK) < 0:  # nearly always: one event
+            end = data.find(b"\n")
+            ids, closing = data[len(_MARK) : end], data.endswith(_CLOSING, 0, end)
+            take(ids.removesuffix(_CLOSING), closing)
+            return data[end + 1 :]
         for ids, end in _IDS.findall(data):
             take(ids, bool(end))
         return _IDS.sub(b"", data)
