@@ -6,7 +6,6 @@ import sys
 
 import pytest
 
-pytest.importorskip("jwt", reason="PyJWT is missing: make setup")
 pytestmark = pytest.mark.slow
 
 

@@ -25,15 +25,15 @@ async def test_a_drain_order_is_a_lease_that_the_operator_reads_back_and_can_end
     await engines.close()
     transport = httpx.ASGITransport(Admin(drain=drain).app())
     engines._http = httpx.AsyncClient(transport=transport)
-    assert await engines.drain("10.0.0.1", ("ns", "chat"))
-    load = await engines.load("10.0.0.1", ("ns", "chat"))
+    assert await engines.drain("10.0.0.1", ("ns", "chat"), "uid-1")
+    load = await engines.load("10.0.0.1", ("ns", "chat"), "uid-1")
     assert load is not None
     assert (load.draining, load.running, load.leases) == (True, 2, 1)
     assert load.expires_in_s is not None
     assert RENEW_BELOW_S < load.expires_in_s <= DRAIN_LEASE_S <= LONGEST_LEASE_S
-    assert await engines.take_work_again("10.0.0.1", ("ns", "chat"))
+    assert await engines.take_work_again("10.0.0.1", ("ns", "chat"), "uid-1")
     assert not loop.draining
-    load = await engines.load("10.0.0.1", ("ns", "chat"))
+    load = await engines.load("10.0.0.1", ("ns", "chat"), "uid-1")
     assert load is not None
     assert load.expires_in_s is None
     await engines.close()

@@ -29,11 +29,11 @@ class Engines:
         self.draining: set[str] = set()
         self.recalled: set[str] = set()
 
-    async def drain(self, ip: str, fleet: object) -> bool:
+    async def drain(self, ip: str, fleet: object, uid: str) -> bool:
         self.draining.add(ip)
         return True
 
-    async def take_work_again(self, ip: str, fleet: object) -> bool:
+    async def take_work_again(self, ip: str, fleet: object, uid: str) -> bool:
         self.recalled.add(ip)
         return True
 

@@ -28,13 +28,13 @@ class DeadNode:
         self.asked: list[str] = []
         self.at_once = self.most_at_once = 0
 
-    async def load(self, ip: str, fleet: object) -> Load | None:
+    async def load(self, ip: str, fleet: object, uid: str) -> Load | None:
         return Load(False, 0, 0) if await self._silence(ip) else None
 
-    async def drain(self, ip: str, fleet: object) -> bool:
+    async def drain(self, ip: str, fleet: object, uid: str) -> bool:
         return await self._silence(ip)
 
-    async def take_work_again(self, ip: str, fleet: object) -> bool:
+    async def take_work_again(self, ip: str, fleet: object, uid: str) -> bool:
         return await self._silence(ip)
 
     async def _silence(self, ip: str) -> bool:
@@ -113,7 +113,7 @@ async def test_an_engine_that_drips_its_answer_costs_no_more_than_a_silent_one(
     )
     engines = HttpEngines()
     async with asyncio.timeout(30):
-        assert await engines.load("127.0.0.1", ("ns", "chat")) is None
+        assert await engines.load("127.0.0.1", ("ns", "chat"), "uid-1") is None
     await engines.close()
     server.close()
 
@@ -122,7 +122,7 @@ async def test_an_address_that_is_none_is_a_pod_that_does_not_answer() -> None:
     engines = HttpEngines()
     with pytest.raises(httpx.InvalidURL):
         httpx.URL("http://[::1%]:8001/drain" + "x" * 70_000)
-    assert await engines.load("::1%" + "x" * 70_000, ("ns", "chat")) is None
+    assert await engines.load("::1%" + "x" * 70_000, ("ns", "chat"), "uid-1") is None
     await engines.close()
 
 
@@ -141,6 +141,6 @@ async def test_an_engine_that_answers_nonsense_is_a_pod_that_does_not_answer(
     monkeypatch.setattr("argosy_operator.ports.engines.ADMIN_PORT", port)
     monkeypatch.setattr("argosy_operator.ports.engines.TIMEOUT_S", 20.0)
     engines = HttpEngines()
-    assert await engines.load("127.0.0.1", ("ns", "chat")) is None
+    assert await engines.load("127.0.0.1", ("ns", "chat"), "uid-1") is None
     await engines.close()
     server.close()

@@ -201,7 +201,7 @@ class World:
 
     # What the engines answer (`protocols.Engines`); an address is the pod's uid.
 
-    async def load(self, ip: str, fleet: object) -> Load | None:
+    async def load(self, ip: str, fleet: object, uid: str) -> Load | None:
         self.api.alive()
         if self.deaf or ip not in self.engines:
             return None
@@ -210,7 +210,7 @@ class World:
         drains = left_s > 0
         return Load(drains, engine.running, engine.leases, left_s if drains else None)
 
-    async def drain(self, ip: str, fleet: object) -> bool:
+    async def drain(self, ip: str, fleet: object, uid: str) -> bool:
         self.api.alive()
         pod = self._pod_by_uid(ip)
         marked = pod is not None and self._is_ours(pod) and DRAIN in _annotations(pod)
@@ -221,7 +221,7 @@ class World:
         self.engines[ip].until = self.now + ORDER_S
         return True
 
-    async def take_work_again(self, ip: str, fleet: object) -> bool:
+    async def take_work_again(self, ip: str, fleet: object, uid: str) -> bool:
         self.api.alive()
         if self.deaf or ip not in self.engines:
             return False

@@ -40,9 +40,9 @@ class HttpEngines:
     async def close(self) -> None:
         await self._http.aclose()
 
-    async def load(self, ip: str, fleet: FleetKey) -> Load | None:
+    async def load(self, ip: str, fleet: FleetKey, uid: str) -> Load | None:
         """GET /drain; None if the pod does not answer, or not as an engine does."""
-        answer = await self._ask("GET", ip, fleet)
+        answer = await self._ask("GET", ip, fleet, uid)
         if answer is None:
             return None
         try:
@@ -57,18 +57,20 @@ class HttpEngines:
         except (ValueError, KeyError, TypeError, AttributeError, OverflowError, RecursionError):
             return None
 
-    async def drain(self, ip: str, fleet: FleetKey) -> bool:
-        return await self._ask("POST", ip, fleet, lease_s=DRAIN_LEASE_S) is not None
+    async def drain(self, ip: str, fleet: FleetKey, uid: str) -> bool:
+        return await self._ask("POST", ip, fleet, uid, lease_s=DRAIN_LEASE_S) is not None
 
-    async def take_work_again(self, ip: str, fleet: FleetKey) -> bool:
-        return await self._ask("DELETE", ip, fleet) is not None
+    async def take_work_again(self, ip: str, fleet: FleetKey, uid: str) -> bool:
+        return await self._ask("DELETE", ip, fleet, uid) is not None
 
     async def _ask(
-        self, method: str, ip: str, fleet: FleetKey, **params: float
+        self, method: str, ip: str, fleet: FleetKey, uid: str, **params: float
     ) -> httpx.Response | None:
         host = f"[{ip}]" if ":" in ip else ip
         token = await self._token(fleet)
-        headers = {} if token is None else {"authorization": f"Bearer {token}"}
+        headers = {"x-argosy-pod-uid": uid}
+        if token is not None:
+            headers["authorization"] = f"Bearer {token}"
         try:
             url = f"http://{host}:{ADMIN_PORT}/drain"
             async with asyncio.timeout(TIMEOUT_S):  # httpx's own begins anew with each byte

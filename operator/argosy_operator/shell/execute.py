@@ -82,10 +82,10 @@ async def execute(
 async def _call(engines: Engines, fleet: FleetKey, action: HastenDrain | TakeWorkAgain) -> bool:
     """One call to an engine. If it does not answer, the next round calls again."""
     match action:
-        case HastenDrain(_, ip):
-            return await engines.drain(ip, fleet)
-        case TakeWorkAgain(_, ip):
-            return await engines.take_work_again(ip, fleet)
+        case HastenDrain(_, ip, uid):
+            return await engines.drain(ip, fleet, uid)
+        case TakeWorkAgain(_, ip, uid):
+            return await engines.take_work_again(ip, fleet, uid)
 
 
 async def error_kind(cluster: Cluster, fleet: ServingDeployment, error: ClusterError) -> ErrorKind:

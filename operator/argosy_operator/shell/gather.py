@@ -175,7 +175,7 @@ async def _loads(
         and pod.role != names.GATEWAY_ROLE
         and (pod.draining or memory.ask_loads)
     ]
-    answers = await call_all([partial(engines.load, ip, key) for _, ip in asked], None)
+    answers = await call_all([partial(engines.load, ip, key, uid) for uid, ip in asked], None)
     return {uid: answer for (uid, _), answer in zip(asked, answers, strict=True)}
 
 

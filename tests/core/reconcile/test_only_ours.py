@@ -194,7 +194,7 @@ class Listed:
         found = [c for c in self.children if (c["kind"], c["metadata"]["name"]) == (kind, name)]
         return found[0] if found else None
 
-    async def load(self, ip: str, fleet: object) -> None:
+    async def load(self, ip: str, fleet: object, uid: str) -> None:
         self.asked.append(ip)
 
 

@@ -5,6 +5,7 @@ import hmac
 import json
 import logging
 
+import jwt
 import pytest
 from cryptography.hazmat.primitives.serialization import Encoding, PublicFormat
 from hypothesis import given
@@ -21,7 +22,6 @@ from tests.engine.trust.tokens import (
     OPERATOR,
     POD,
     Signer,
-    jwt,
     peers,
     write,
 )

@@ -4,10 +4,8 @@ import json
 import time
 from pathlib import Path
 
-import pytest
+import jwt
 from cryptography.hazmat.primitives.asymmetric import ec, rsa
-
-jwt = pytest.importorskip("jwt", reason="PyJWT is missing: make setup")
 
 ISSUER, AUDIENCE = "https://kubernetes.default.svc", "argosy.dev/ns/chat"
 GATEWAY = "system:serviceaccount:ns:chat-gateway"

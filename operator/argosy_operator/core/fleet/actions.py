@@ -6,7 +6,7 @@ action that was tried; `plan.conclude` and `core/status` read it.
 """
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from enum import StrEnum
 
 from argosy_operator.core.fleet.objects import Object
@@ -87,6 +87,8 @@ class HastenDrain:
 
     pod: str
     ip: str
+    uid: str = field(default="", compare=False)
+    """Of the pod that is meant: the address may belong to another one by now."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -95,6 +97,8 @@ class TakeWorkAgain:
 
     pod: str
     ip: str
+    uid: str = field(default="", compare=False)
+    """Of the pod that is meant: the address may belong to another one by now."""
 
 
 Action = Create | Apply | Scale | Delete | AnnotatePod | HastenDrain | TakeWorkAgain

@@ -139,14 +139,14 @@ def _pods(snapshot: Snapshot, draft: Draft, step: NextStep, role: str, after: st
         unmarked = {names.DRAIN: None, names.DELETION_COST: None}
         draft = draft.act(AnnotatePod(pod.name, pod.uid, unmarked, after))
         if pod.ip:
-            draft = draft.act(TakeWorkAgain(pod.name, pod.ip))
+            draft = draft.act(TakeWorkAgain(pod.name, pod.ip, pod.uid))
     for pod in step.mark:
         began = rfc3339(snapshot.now if pod.drain_at is None else pod.drain_at)
         values = {names.DRAIN: began, names.DELETION_COST: OUR_COST}
         draft = draft.act(AnnotatePod(pod.name, pod.uid, values, after))
     for pod in (*step.mark, *step.hasten):
         if pod.ip:
-            draft = draft.act(HastenDrain(pod.name, pod.ip))
+            draft = draft.act(HastenDrain(pod.name, pod.ip, pod.uid))
     if step.recall:
         message = f"{role} pods serve on: {_names(step.recall)}"
         draft = draft.event(Event(EventReason.CALLED_BACK, message, after=_marks(step.recall)))
