@@ -31,7 +31,7 @@ class Limits:
     """Tokens of one prompt in a step; 0 is no bound of its own."""
 
     pull_timeout_s: float = 60.0
-    """Time until the KV service must show progress or end a pull; later, it is cancelled."""
+    """Time within which the KV service must show progress or end a pull."""
 
     on_pull_failure: OnPullFailure = "recompute"
 

@@ -366,10 +366,10 @@ def test_a_client_that_has_left_gets_no_first_token():
 
 def test_a_pull_is_cancelled_once_at_its_time_and_given_up_when_nobody_confirms():
     scheduler, sequence, _ = pulling()
-    seen = [(now, step(scheduler, now=now)[0]) for now in (59.9, 60.0, 60.1, 64.9)]
-    assert [(now, s.cancels) for now, s in seen if s.cancels] == [(60.0, (("a", 1),))]
+    seen = [(now, step(scheduler, now=now)[0]) for now in (60.9, 61.0, 61.1, 65.9)]
+    assert [(now, s.cancels) for now, s in seen if s.cancels] == [(61.0, (("a", 1),))]
     assert [s.abandoned for _, s in seen] == [()] * 4
-    assert step(scheduler, now=65.0)[0].abandoned == ("a",)
+    assert step(scheduler, now=66.0)[0].abandoned == ("a",)
     assert sequence.state.value == "running"  # computed here
     assert scheduler.pool.used == 6  # its own 3, and the 3 that the peer may write to
     scheduler.pull_done(done())

@@ -55,7 +55,7 @@ def pull_to_its_end(rng):
     if rng.random() < 0.5:
         scheduler.abort("a")
     for _ in range(rng.randrange(3)):
-        now += 60.0
+        now += 61.0
         scheduler.schedule(now)
     if rng.random() < 0.5:
         scheduler.pull_done(PullDone(**key, bytes_moved=0, seconds=0.1, exposed_s=0.1))

@@ -2,7 +2,13 @@
 
 from dataclasses import replace
 
-from argosy_engine.core.handover.messages import FailedPrefill, PullDone, PullFailed, PullReady
+from argosy_engine.core.handover.messages import (
+    FailedPrefill,
+    PullAlive,
+    PullDone,
+    PullFailed,
+    PullReady,
+)
 from argosy_engine.core.step import StepOutput
 from tests.engine.core.test_scheduler import ask, make, step
 
@@ -115,9 +121,50 @@ def test_a_lost_pull_ends_a_request_that_must_not_be_recomputed():
     scheduler = make(blocks=64)
     scheduler.limits = replace(scheduler.limits, on_pull_failure="colocated")
     pull(scheduler, "far")
-    assert step(scheduler, now=60.0)[0].cancels == (("far", 1),)
-    scheduled, _ = step(scheduler, now=65.0)
+    assert step(scheduler, now=61.0)[0].cancels == (("far", 1),)
+    scheduled, _ = step(scheduler, now=66.0)
     assert [(e.reason, e.code) for e in scheduled.emissions] == [("error", "kv_transfer_failed")]
     assert scheduler.pool.used == 3  # the service may still write to them
     scheduler.pull_failed(failed("far"))
     assert scheduler.pool.used == 0
+
+
+def alive(name, lasts_s=60.0):
+    return PullAlive(request_id=name, attempt=1, lasts_s=lasts_s)
+
+
+def cancelled_at(scheduler, *times):
+    """The first of these times at which a pull is cancelled; None for none."""
+    return next((now for now in times if step(scheduler, now=now)[0].cancels), None)
+
+
+def test_a_pull_that_makes_progress_has_its_time_anew_and_a_second_for_the_service_to_say_why():
+    scheduler = make(blocks=64)
+    pull(scheduler, "far")
+    scheduler.pull_alive(alive("far"), 50.0)
+    assert cancelled_at(scheduler, 61.0, 110.9, 111.0) == 111.0
+
+
+def test_ready_gives_a_pull_the_time_of_its_bytes():
+    scheduler = make(blocks=64)
+    pull(scheduler, "far")
+    scheduler.pull_ready(ready("far"), 50.0)  # 59 s
+    assert cancelled_at(scheduler, 61.0, 109.9, 110.0) == 110.0
+
+
+def test_progress_does_not_carry_a_pull_beyond_the_requests_own_deadline():
+    scheduler = make(blocks=64)
+    scheduler.add(ask("far", 40, candidates=("10.0.0.1:8002",), deadline_s=70.0))
+    step(scheduler)
+    scheduler.pull_alive(alive("far"), 50.0)
+    assert cancelled_at(scheduler, 69.9, 70.0) == 70.0
+
+
+def test_progress_of_another_attempt_or_of_a_cancelled_pull_changes_nothing():
+    scheduler = make(blocks=64)
+    pull(scheduler, "far")
+    scheduler.pull_alive(replace(alive("far"), attempt=2), 50.0)
+    assert cancelled_at(scheduler, 60.9, 61.0) == 61.0
+    scheduler.pull_alive(alive("far"), 61.0)
+    assert step(scheduler, now=65.9)[0].abandoned == ()
+    assert step(scheduler, now=66.0)[0].abandoned == ("far",)

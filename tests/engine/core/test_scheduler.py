@@ -194,15 +194,15 @@ def lost_pull(scheduler, *, first_token, abort=False):
         scheduler.pull_ready(ready, 1.0)
     if abort:
         scheduler.abort("a")
-    assert step(scheduler, now=60.0)[0].cancels == (("a", 1),)
-    assert step(scheduler, now=64.9)[0].abandoned == ()
+    assert step(scheduler, now=61.0)[0].cancels == (("a", 1),)
+    assert step(scheduler, now=65.9)[0].abandoned == ()
 
 
 @pytest.mark.parametrize("first_token", [True, False])
 def test_a_pull_that_is_never_confirmed_as_stopped_does_not_hold_its_client(first_token):
     scheduler = make()
     lost_pull(scheduler, first_token=first_token)
-    scheduled, emissions = step(scheduler, now=65.0)
+    scheduled, emissions = step(scheduler, now=66.0)
     assert scheduled.abandoned == ("a",)
     assert scheduled.pull_jobs == ()
     assert shares(scheduled) == [40 + first_token]
@@ -215,7 +215,7 @@ def test_a_pull_that_is_never_confirmed_as_stopped_does_not_hold_its_client(firs
 def test_blocks_of_a_lost_pull_are_used_again_only_after_the_service_let_go_of_them():
     scheduler = make(blocks=8)
     lost_pull(scheduler, first_token=False, abort=True)
-    step(scheduler, now=65.0)
+    step(scheduler, now=66.0)
     assert scheduler.sequences == {}
     assert (scheduler.pool.used, scheduler.blocks.growth_blocks) == (3, 0)
     late = PullFailed(request_id="a", attempt=1, cause="cancelled", message="")
@@ -237,7 +237,7 @@ def test_a_lost_pull_keeps_its_blocks_but_not_its_request():
     sequence.tokens = prompt
     alive = weakref.ref(prompt)
     del prompt, sequence
-    step(scheduler, now=65.0)
+    step(scheduler, now=66.0)
     gc.collect()
     assert scheduler.pool.used == 3
     assert alive() is None
@@ -249,9 +249,9 @@ def test_prefix_hits_of_a_lost_pull_are_never_in_quarantine():
     step(scheduler)
     scheduler.add(ask("a", range(100, 180), candidates=("10.0.0.1:8002",)))
     step(scheduler)
-    step(scheduler, now=60.0)
+    step(scheduler, now=61.0)
     scheduler.abort("a")
-    step(scheduler, now=65.0)
+    step(scheduler, now=66.0)
     assert scheduler.pool.used == 3
     assert scheduler.pool.cached == 2
 

@@ -19,7 +19,11 @@ from argosy_engine.core.handover.messages import (
 from argosy_engine.core.handover.states import PullState, move_pull
 from argosy_engine.core.request import Sequence, State
 
-__all__ = ["Pulls", "may_pull", "should_pull"]
+__all__ = ["OVERDUE_S", "Pulls", "may_pull", "should_pull"]
+
+OVERDUE_S = 1.0
+"""The KV service gives a pull up by itself and says why. A pull that lasts longer by this is
+cancelled."""
 
 
 def may_pull(sequence: Sequence) -> bool:
@@ -64,7 +68,7 @@ class Pulls:
     def start(self, sequence: Sequence, *, now: float, timeout_s: float) -> PullJob:
         """The job for the KV service. The sequence has the blocks of its whole prompt."""
         sequence.state = State.PULLING
-        self._pulls[sequence.request_id] = _Pull(sequence, deadline_s=now + timeout_s)
+        self._pulls[sequence.request_id] = _Pull(sequence, deadline_s=now + timeout_s + OVERDUE_S)
         return PullJob(
             request_id=sequence.request_id,
             attempt=sequence.request.attempt,
@@ -80,7 +84,8 @@ class Pulls:
         """The service is at work: give it the time that it says, up to the request's own end."""
         pull = self._of(event)
         if pull is not None and pull.state is not PullState.CANCELLING:
-            pull.deadline_s = min(now + event.lasts_s, pull.sequence.request.deadline_s)
+            lasts_s = event.lasts_s + OVERDUE_S
+            pull.deadline_s = min(now + lasts_s, pull.sequence.request.deadline_s)
 
     def first_token(self, event: PullReady) -> Sequence | None:
         """Append the peer's token; the sequence if its client still waits for one."""
