@@ -94,6 +94,7 @@ AREAS = (
     Area("gateway_pods", "gateway", (f"{_GATEWAY}.pods.*",), _BOUND),
     Area("gateway_sse", "gateway", (f"{_GATEWAY}.wire.sse",), _BOUND),
     Area("gateway_routing", "gateway", (f"{_GATEWAY}.routing.*",)),
+    Area("gateway_queue", "gateway", (f"{_GATEWAY}.queue.*",), _BOUND),
     Area("gateway_relay", "gateway", (f"{_GATEWAY}.relay.*",)),
     Area("gateway_wire", "gateway", (f"{_GATEWAY}.wire.*",)),
     Area("gateway_server", "gateway", (f"{_GATEWAY}.server.*",)),

@@ -6,6 +6,7 @@ failed, and its client has waited already. Loads that fall (`routing.load`) and 
 """
 
 import asyncio
+import logging
 from collections.abc import Callable, Sequence
 
 from argosy_gateway.pods.endpoints import Directory
@@ -16,6 +17,8 @@ from argosy_gateway.routing.load import InFlight, Reservation
 from argosy_gateway.routing.strategies.strategy import FleetView, RoutingRequest, Strategy
 
 __all__ = ["Queue"]
+
+log = logging.getLogger(__name__)
 
 _LOOK_S = 0.1
 """While requests wait, how often times that no event announces are looked at."""
@@ -85,10 +88,10 @@ class Queue:
         answer = self._answers[one] = asyncio.get_running_loop().create_future()
         self._until[one] = self._clock() + timeout_s
         self.dispatch.line.add(one)
-        self._look()
-        if self._watcher is None or self._watcher.done():
-            self._watcher = asyncio.create_task(self._watch())
         try:
+            self._look()
+            if self._watcher is None or self._watcher.done():
+                self._watcher = asyncio.create_task(self._watch())
             route: Route | None = await answer
             return route
         finally:
@@ -126,7 +129,10 @@ class Queue:
         """Follow changes of pods, and the time, while anything waits."""
         while self.dispatch.line:
             await self._directory.wait_for_change(_LOOK_S)
-            self._look()
+            try:
+                self._look()
+            except Exception:  # whoever waits must be answered in the end
+                log.exception("the queue let nobody go")
             self._end_waits()
 
     def _end_waits(self) -> None:

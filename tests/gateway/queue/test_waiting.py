@@ -169,3 +169,18 @@ def test_a_queue_without_an_slo_or_without_places_is_refused(words, message, cap
     with pytest.raises(SystemExit):
         parse(["run", "--fleet", "f", "--namespace", "n", "--served-name", "m", *words.split()])
     assert message in capsys.readouterr().err
+
+
+async def test_who_waits_is_answered_in_time_even_if_no_route_can_be_chosen(caplog):
+    async with direct(**SETTINGS, queue_timeout_s=7.0) as gateway:
+        client = gateway.ask(BODY)
+        await waits(gateway, 1)
+
+        def broken(*_words, **_more):
+            raise RuntimeError("no route")
+
+        gateway.fleet.queue.dispatch.next = broken
+        await gateway.until(lambda: "the queue let nobody go" in caplog.text)
+        gateway.advance(7.0)
+        await client.whole
+        assert client.status == 503
