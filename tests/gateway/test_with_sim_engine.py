@@ -3,13 +3,14 @@
 import asyncio
 import json
 import signal
+from dataclasses import replace
 
 import httpx
 import pytest
 
 from argosy_gateway.accounting.verdicts import Slo
 from argosy_gateway.pods.endpoints import State
-from tests.engine.processes import eventually, sim_engines
+from tests.engine.processes import eventually, free_ports, sim_engines
 from tests.gateway.engines import endpoint_of, front
 
 pytestmark = pytest.mark.slow
@@ -123,3 +124,23 @@ async def test_a_prefill_engine_that_gets_sigterm_loses_no_stream(engines):
             lines = [line async for line in answer.aiter_lines() if line]
         assert lines[-1] == "data: [DONE]"
     eventually(lambda: p.process.poll() == 0)
+
+
+async def test_a_real_decode_engine_names_the_prefill_pod_that_nobody_answers_for():
+    """The gateway reads the header as the engine writes it, and names the other pod first."""
+    with sim_engines("prefill", "decode") as (prefill, decode):
+        async with front() as f, httpx.AsyncClient(base_url=f.url, timeout=60) as c:
+            pods = [endpoint_of(prefill), endpoint_of(decode)]
+            (free,) = free_ports(1)
+            gone = replace(pods[0], uid="gone", name="prefill-gone", kv_port=free)
+            f.fleet.directory.replace([*pods, gone])
+            pairs = f.fleet.directory.pairs
+            for number in range(40):
+                body = {"model": "m", "prompt": f"{number} two three four", "max_tokens": 2}
+                assert (await c.post("/v1/completions", json=body)).status_code == 200
+                if pairs.failing(1):
+                    break
+            (failing,) = pairs.failing(9)
+            assert (failing.prefill, failing.decode) == ("gone", pods[1].uid)
+            assert pairs.avoids("gone", pods[1].uid)
+            assert f.count("argosy_gateway_handovers_failed_total") == 1
