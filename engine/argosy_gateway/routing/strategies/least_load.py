@@ -35,8 +35,8 @@ class LeastLoad:
         head = least_loaded_head(group.heads, view, rng)
 
         def as_prefill(pod: Endpoint) -> tuple[bool, int, int, float]:
-            avoided = view.avoids(pod.uid, head.uid)
-            return avoided, load(pod).prompt_tokens, load(pod).sequences, rng.random()
+            has, avoided = load(pod), view.avoids(pod.uid, head.uid)
+            return avoided, has.prompt_tokens, has.sequences, rng.random()
 
         prefills = sorted(some_of(group.prefills, rng), key=as_prefill)
         return Route(head, tuple(prefills[:PREFILL_CANDIDATES]))

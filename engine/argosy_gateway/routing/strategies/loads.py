@@ -47,7 +47,8 @@ def least_loaded_head(heads: Sequence[Endpoint], view: FleetView, rng: random.Ra
     """The head with the fewest sequences, then the fewest prompt tokens."""
 
     def load(pod: Endpoint) -> tuple[int, int, float]:
-        return view.load(pod).sequences, view.load(pod).prompt_tokens, rng.random()
+        has = view.load(pod)
+        return has.sequences, has.prompt_tokens, rng.random()
 
     return min(some_of(heads, rng), key=load)
 
