@@ -51,6 +51,24 @@ REFUSED: dict[str, tuple[dict[str, Any], str, str]] = {
         "bad",
         "raise the budget or lower replicas.min",
     ),
+    "flips between pods of two sizes": (
+        {
+            "mode": "disaggregated",
+            "autoscaling": {"roleFlip": True},
+            "roles": {"decode": {"resources": {"memory": "16Gi"}}},
+        },
+        "bad",
+        "write the same resources for both roles",
+    ),
+    "flips between pods with other GPUs": (
+        {
+            "mode": "disaggregated",
+            "autoscaling": {"roleFlip": True},
+            "roles": {"prefill": {"resources": {"gpu": 2}}},
+        },
+        "bad",
+        "or leave roleFlip out",
+    ),
     "name of 41 characters": ({}, "a" * 41, "at most 40"),
     "huge name": ({}, "a" * 300, "at most 40"),
     "name with a dot": ({}, "a.b", "at most 40"),

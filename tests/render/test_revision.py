@@ -40,6 +40,7 @@ OUTSIDE = {
     "metrics": {"metrics": {"scrapeInterval": "1s"}},
     "paused": {"paused": True},
     "network": {"security": {"networkPolicy": False}},
+    "no role flip": {"autoscaling": {"roleFlip": False}},
     "a role that the mode does not use": {"roles": {"colocated": {"resources": {"gpu": 7}}}},
 }
 INSIDE = {
@@ -58,6 +59,7 @@ INSIDE = {
     "time-out": {"kvTransfer": {"timeout": "5s"}},
     "failure": {"kvTransfer": {"onFailure": "fail"}},
     "callers": {"security": {"verifyPeers": False}},
+    "role flip": {"autoscaling": {"roleFlip": True}},
 }
 
 
@@ -136,6 +138,25 @@ def test_the_revision_of_a_simulated_fleet_is_made_of_these_fields():
     made = fields(one, engine_image="engine:1")
     assert (made["image"], made["servedName"], made["kvTransfer"]) == ("own:2", "chat", None)
     assert made["roles"] == {"colocated": {"gpu": 1}}
+
+
+def test_colocated_pods_have_no_role_to_change():
+    one = revision_of(mode="colocated")
+    assert revision_of(mode="colocated", autoscaling={"roleFlip": True}) == one
+
+
+def test_pods_that_may_change_their_role_read_it_from_their_label():
+    made = deployment(fleet(autoscaling={"roleFlip": True}), "decode")
+    pod = made["spec"]["template"]["spec"]
+    label = {"fieldPath": "metadata.labels['serving.argosy.dev/role']"}
+    volume = {"name": "role", "downwardAPI": {"items": [{"path": "role", "fieldRef": label}]}}
+    assert volume in pod["volumes"]
+    (container,) = pod["containers"]
+    mount = {"name": "role", "mountPath": "/etc/argosy/role", "readOnly": True}
+    assert mount in container["volumeMounts"]
+    words = container["args"]
+    assert words[words.index("--role-file") + 1] == "/etc/argosy/role/role"
+    assert "/etc/argosy/role" not in template_of("decode")
 
 
 @pytest.mark.parametrize(

@@ -66,6 +66,10 @@ class Api:
         """Writes that a precondition stopped."""
         self.orders: list[tuple[str, Object]] = []
         """Objects that the operator's writes found, as they were before the write."""
+        self.relabelled: Objects = []
+        """Pods that the operator gave other labels, as they were before."""
+        self.calls = 0
+        """Calls of the operator so far."""
         self.written = 0
 
     # What the operator calls.
@@ -137,6 +141,24 @@ class Api:
         meta = {**live["metadata"], "annotations": annotations}
         self._end(self.put({**live, "metadata": meta}), lost)
 
+    async def relabel(
+        self,
+        kind: str,
+        namespace: str,
+        name: str,
+        uid: str,
+        labels: Mapping[str, str],
+        annotations: Mapping[str, str],
+    ) -> None:
+        what = f"relabel {kind} {name}"
+        lost = self._begin(what)
+        live = self._meant(kind, name, uid, what)
+        meta = live["metadata"]
+        self.relabelled.append(live)
+        both = {"labels": {**meta["labels"], **labels}}
+        both["annotations"] = {**meta.get("annotations", {}), **annotations}
+        self._end(self.put({**live, "metadata": {**meta, **both}}), lost)
+
     async def delete(self, kind: str, namespace: str, name: str, uid: str) -> None:
         what = f"delete {kind} {name}"
         lost = self._begin(what)
@@ -146,6 +168,7 @@ class Api:
 
     def alive(self) -> None:
         """One more call of the operator begins."""
+        self.calls += 1
         if self.dies_after is not None:
             self.dies_after -= 1
             self.dead = self.dead or self.dies_after < 0

@@ -18,6 +18,7 @@ from argosy_operator.core.fleet.actions import (
     Apply,
     Create,
     Delete,
+    FlipRole,
     HastenDrain,
     Outcome,
     Scale,
@@ -26,7 +27,7 @@ from argosy_operator.core.fleet.actions import (
 from argosy_operator.core.fleet.memory import LoopMemory
 from argosy_operator.core.fleet.objects import rfc3339, seconds
 from argosy_operator.core.fleet.pods import OUR_COST, Load, Pod
-from argosy_operator.core.fleet.snapshot import Clock, Issuer, Snapshot
+from argosy_operator.core.fleet.snapshot import Clock, Issuer, ReplicaSet, Snapshot
 from argosy_operator.core.plan import Plan, conclude, plan
 from argosy_operator.core.reconcile.victims import DRAIN_LEASE_S
 from argosy_operator.core.scaling.observe import FleetMetrics, unknown_metrics
@@ -66,6 +67,8 @@ class Model:
     """Until when an engine takes no new work, by pod uid."""
     deaf: bool = False
     """No call reaches an engine."""
+    engine_roles: dict[str, str] = field(default_factory=dict)
+    """What engines of flipped pods do, by pod uid; the others do what their label says."""
     requests: dict[str, int] = field(default_factory=dict)
     """Running answers, by pod uid."""
     lost: int = 0
@@ -83,6 +86,7 @@ class Model:
                 self.requests.get(uid, 0),
                 0,
                 self.draining[uid] - self.now if uid in self.draining else None,
+                self.engine_roles.get(uid, pod.role),
             )
             for uid, pod in self.pods.items()
             if pod.started and (pod.draining or self.memory.ask_loads)
@@ -93,7 +97,17 @@ class Model:
         pods = tuple(self.pods.values())
         next_at = clock.monotonic + self.fleet.spec.autoscaling.interval.seconds
         measured = Measurement(metrics, next_at) if due else None
-        seen = Observed(dict(self.children), pods, loads, measured, self.issuer)
+        sets = {
+            name: ReplicaSet(
+                deployment=child["metadata"]["uid"],
+                role=child["metadata"]["labels"][names.ROLE],
+                template_hash=f"hash-of-{name}",
+                replicas=child["spec"].get("replicas", 1),
+            )
+            for (kind, name), child in self.children.items()
+            if kind == "Deployment"
+        }
+        seen = Observed(dict(self.children), pods, loads, measured, self.issuer, replica_sets=sets)
         return compose(self.fleet, IMAGES, seen, self.memory, clock)
 
     def round(self, crash_after: int | None = None) -> Plan:
@@ -157,6 +171,12 @@ class Model:
             case AnnotatePod(_, uid, values):
                 if uid in self.pods:
                     self._annotate(uid, values)
+            case FlipRole(_, uid, labels):
+                owner = labels[names.TEMPLATE_HASH].removeprefix("hash-of-")
+                self.engine_roles[uid] = self.pods[uid].role
+                self.pods[uid] = replace(
+                    self.pods[uid], role=labels[names.ROLE], owner=owner, flipped_at=self.now
+                )
             case HastenDrain(_, ip):
                 if not self.deaf:
                     self.draining[ip] = self.now + DRAIN_LEASE_S
@@ -170,6 +190,8 @@ class Model:
         self.now += seconds_
         self.draining = {uid: until for uid, until in self.draining.items() if until > self.now}
         self.requests = {u: max(0, n - 1) for u, n in self.requests.items()}
+        busy = {uid for uid, running in self.requests.items() if running}
+        self.engine_roles = {u: role for u, role in self.engine_roles.items() if u in busy}
         for (kind, name), child in list(self.children.items()):
             labels = child["metadata"]["labels"]
             if kind == "Deployment":

@@ -7,6 +7,7 @@ call. What must never happen is noted in `wrongs`, by rules that are written her
 """
 
 import asyncio
+import hashlib
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from datetime import datetime
@@ -27,6 +28,8 @@ from tests.support.replica_sets import created, is_active, ready_since, removed_
 KEY = ("ns", "chat")
 ROLE = "serving.argosy.dev/role"
 REVISION = "serving.argosy.dev/revision"
+HASH = "pod-template-hash"
+FLIPPED = "serving.argosy.dev/flipped"
 DRAIN = "serving.argosy.dev/drain"
 ACCOUNT = "serving.argosy.dev/account"
 TIMEOUT = "serving.argosy.dev/drain-timeout-s"
@@ -36,12 +39,12 @@ AGAIN_S = 1.0
 RESTS_S = 400.0  # longer than the operator rests without an event
 
 
-def scaled_by_others(drain: str) -> dict[str, Any]:
+def scaled_by_others(drain: str, **autoscaling: Any) -> dict[str, Any]:
     """A spec of one to four pods in each role, which drain for so long at most."""
     wide = {"replicas": {"min": 1, "max": 4}}
     return {
         "roles": {"prefill": wide, "decode": wide, "colocated": wide},
-        "autoscaling": {"policy": "External"},
+        "autoscaling": {"policy": "External", **autoscaling},
         "drain": {"timeout": drain},
         "kvTransfer": {"leaseSeconds": 5},
     }
@@ -57,6 +60,8 @@ class Engine:
     """It takes no work until then."""
     marked_at: float | None = None
     """When the pod's mark was first seen; None without one."""
+    role: str = ""
+    """What it does; the file with its pod's label may say something else."""
 
 
 @dataclass
@@ -71,6 +76,12 @@ class World:
     """How often each event arrives; 0: events are lost."""
     deaf: bool = False
     """No call reaches an engine."""
+    asleep: frozenset[str] = frozenset()
+    """Controllers that do nothing: `Deployment`, or the role of a ReplicaSet."""
+    flips: int = 0
+    """Pods that got another role."""
+    start_s: float = START_S
+    """From a pod's creation until its engine serves."""
     nodes: int = 2
     engines: dict[str, Engine] = field(default_factory=dict)
     wrongs: list[str] = field(default_factory=list)
@@ -109,10 +120,11 @@ class World:
         self.spec = {**self.spec, **spec}
         self.api.put({**self.fleet, "spec": {**self.fleet["spec"], **spec}})
 
-    def scale(self, replicas: int) -> None:
-        """Another writer scales the ServingRoles of the fleet."""
-        for role in filter(self._is_ours, self.api.of("ServingRole")):
-            self.api.set_replicas("ServingRole", role["metadata"]["name"], replicas, "kubectl")
+    def scale(self, replicas: int, **roles: int) -> None:
+        """Another writer scales the ServingRoles of the fleet, some to a number of their own."""
+        for handle in filter(self._is_ours, self.api.of("ServingRole")):
+            number = roles.get(handle["metadata"]["labels"][ROLE], replicas)
+            self.api.set_replicas("ServingRole", handle["metadata"]["name"], number, "kubectl")
 
     def take_name(self, kind: str, name: str, labelled: bool = False) -> None:
         """Another owner's object takes the name of a child, whose own object is deleted. It may
@@ -163,6 +175,7 @@ class World:
         """All faults end; time passes until nothing is written any more."""
         self.api.faults.clear()
         self.api.stale, self.api.dies_after, self.deaf = {}, None, False
+        self.asleep = frozenset()
         until, changed_at = self.now + limit_s, self.now
         while self.now - changed_at < RESTS_S:
             state = self.api.states[-1]
@@ -194,6 +207,7 @@ class World:
             self.due_at = min(self.due_at, self.now + wake_s)
         self.api.dead, self.api.dies_after = False, None
         self._judge_orders()
+        self._judge_flips()
         if not self.api.stale:
             self._judge_marks(before, self._marked() - marked)
         self.api.stale = {}
@@ -208,7 +222,8 @@ class World:
         engine = self.engines[ip]
         left_s = engine.until - self.now
         drains = left_s > 0
-        return Load(drains, engine.running, engine.leases, left_s if drains else None)
+        left_s_or_none = left_s if drains else None
+        return Load(drains, engine.running, engine.leases, left_s_or_none, engine.role)
 
     async def drain(self, ip: str, fleet: object, uid: str) -> bool:
         self.api.alive()
@@ -233,9 +248,13 @@ class World:
     def controllers(self) -> None:
         """Garbage collector, Deployments with one ReplicaSet each, kubelets."""
         self._collect()
-        for deployment in self.api.of("Deployment"):
-            if self._is_ours(deployment):
-                self._deployment(deployment)
+        awake = "Deployment" not in self.asleep
+        for deployment in filter(self._is_ours, self.api.of("Deployment")) if awake else ():
+            self._deployment(deployment)
+        for replica_set in filter(self._is_ours, self.api.of("ReplicaSet")):
+            self._replica_set(replica_set)
+        for replica_set in filter(self._is_ours, self.api.of("ReplicaSet")) if awake else ():
+            self._report(replica_set)
         self._kubelet()
 
     def _collect(self) -> None:
@@ -253,25 +272,39 @@ class World:
                 self.api.remove(key)
 
     def _deployment(self, deployment: Object) -> None:
-        meta, name = deployment["metadata"], f"{deployment['metadata']['name']}-7c9"
-        wanted = deployment["spec"]["replicas"]
+        """Its ReplicaSet exists, and wants as many pods."""
+        meta = deployment["metadata"]
+        hashed = hashlib.sha256(meta["name"].encode()).hexdigest()[:5]
+        name = f"{meta['name']}-{hashed}"
         owner = {"kind": "Deployment", "name": meta["name"], "uid": meta["uid"], "controller": True}
-        labels = deployment["spec"]["template"]["metadata"]["labels"]
+        labels = {**deployment["spec"]["template"]["metadata"]["labels"], HASH: hashed}
         own = {"name": name, "namespace": "ns", "labels": labels, "ownerReferences": [owner]}
         child = self.api.objects.get(("ReplicaSet", name)) or self.api.put(
-            {"kind": "ReplicaSet", "metadata": own, "spec": {}}
+            {"kind": "ReplicaSet", "metadata": own, "spec": {"replicas": 0}}
         )
         if child["metadata"]["ownerReferences"] != [owner]:
             return  # of an earlier Deployment of this name; the garbage collector comes first
-        self._replica_set(child, wanted, deployment)
-        pods = self._pods_of(child)
+        self.api.put({**child, "spec": {"replicas": deployment["spec"]["replicas"]}})
+
+    def _report(self, replica_set: Object) -> None:
+        """The Deployment's status follows the pods of its ReplicaSet."""
+        (of,) = replica_set["metadata"]["ownerReferences"]
+        deployment = self.api.objects["Deployment", of["name"]]
+        pods, meta = self._pods_of(replica_set), deployment["metadata"]
         ready = sum(ready_since(pod) is not None for pod in pods)
         status = {"replicas": len(pods), "readyReplicas": ready, "availableReplicas": ready}
         status = {**status, "observedGeneration": meta["generation"]}
-        self.api.put({**self.api.objects["Deployment", meta["name"]], "status": status})
+        self.api.put({**deployment, "status": status})
 
-    def _replica_set(self, replica_set: Object, wanted: int, deployment: Object) -> None:
-        meta = replica_set["metadata"]
+    def _replica_set(self, replica_set: Object) -> None:
+        """Releases pods that its selector no longer matches, adopts orphans that it matches; then
+        creates or removes."""
+        meta, wanted = replica_set["metadata"], replica_set["spec"]["replicas"]
+        (of,) = meta["ownerReferences"]
+        deployment = self.api.objects.get(("Deployment", of["name"]))
+        if meta["labels"][ROLE] in self.asleep or deployment is None:
+            return
+        self._claim(replica_set)
         pods = self._pods_of(replica_set)
         for pod in removed_first(pods, self.now)[: max(0, len(pods) - wanted)]:
             self._judge_removal(pod, deployment)
@@ -289,6 +322,20 @@ class World:
                 }
             )
 
+    def _claim(self, replica_set: Object) -> None:
+        """As ClaimPods in controller_ref_manager.go."""
+        meta = replica_set["metadata"]
+        selector = {key: meta["labels"][key] for key in (FLEET, ROLE, HASH)}
+        owner = {"kind": "ReplicaSet", "name": meta["name"], "uid": meta["uid"], "controller": True}
+        for pod in self.api.of("Pod"):
+            own = pod["metadata"]
+            owners = own.get("ownerReferences", [])
+            matches = selector.items() <= own["labels"].items()
+            if owner in owners and not matches:
+                self.api.put({**pod, "metadata": {**own, "ownerReferences": []}})
+            elif not owners and matches and is_active(pod):
+                self.api.put({**pod, "metadata": {**own, "ownerReferences": [owner]}})
+
     def _pods_of(self, replica_set: Object) -> list[Object]:
         uid = replica_set["metadata"]["uid"]
         pods = self.api.of("Pod")
@@ -300,10 +347,14 @@ class World:
             if self._is_foreign(pod):
                 continue
             uid = pod["metadata"]["uid"]
-            started = self.now - _seconds(pod["metadata"]["creationTimestamp"]) >= START_S
+            started = self.now - _seconds(pod["metadata"]["creationTimestamp"]) >= self.start_s
             if not started:
                 continue
             engine = self.engines.setdefault(uid, Engine())
+            if engine.role != (label := pod["metadata"]["labels"][ROLE]) and not (
+                engine.running or engine.leases
+            ):
+                engine.role = label
             mark = DRAIN in _annotations(pod)
             engine.marked_at = (engine.marked_at or self.now) if mark else None
             ready = engine.until <= self.now
@@ -370,7 +421,7 @@ class World:
         }
         pods = sorted(
             f"{labels[ROLE]} {labels.get(REVISION)} ready={ready_since(pod) is not None} "
-            f"{[*_annotations(pod)]}"
+            f"{[key for key in _annotations(pod) if key != FLIPPED]}"
             for pod in self.api.of("Pod")
             if (labels := pod["metadata"]["labels"])
         )
@@ -389,6 +440,16 @@ class World:
             elif kind != "ServingDeployment/status" and not self._is_ours(obj):
                 self.wrongs.append(f"an object of another owner was written: {named}")
         self.api.orders.clear()
+
+    def _judge_flips(self) -> None:
+        """Only a marked pod whose engine has nothing to do gets another role."""
+        for pod in self.api.relabelled:
+            engine = self.engines.get(pod["metadata"]["uid"])
+            empty = engine is not None and not (engine.running or engine.leases)
+            if not (empty and DRAIN in _annotations(pod)):
+                self.wrongs.append(f"{pod['metadata']['name']} got another role with {engine}")
+            self.flips += 1
+        self.api.relabelled.clear()
 
     def _judge_marks(self, before: Mapping[str, int], newly: frozenset[str]) -> None:
         """Pods leave only as long as every role keeps the pods that it is to have."""
@@ -447,7 +508,7 @@ def _without_account(spec: Any) -> Any:
 
 
 def _owner(pod: Object) -> str:
-    return str(pod["metadata"]["ownerReferences"][0]["uid"])
+    return next((str(o["uid"]) for o in pod["metadata"].get("ownerReferences", ())), "")
 
 
 def _annotations(pod: Object) -> Mapping[str, str]:

@@ -84,13 +84,7 @@ async def _run(
     kv = _kv_service(config, runner, loop, admin.verifier)
     api = OpenAiApi(config, loop, tokenizer, runner.sampling_defaults, role)
     admission = Admission(lambda on: setattr(loop, "draining", not on))
-    drain = Drain(
-        running=lambda: max(api.active, loop.unfinished),
-        leases=lambda: loop.leases.active,
-        switch=admission.drains,
-        timeout_s=config.drain_timeout_s,
-        role=lambda: role.now,
-    )
+    drain = _drain(config, api, loop, role, admission)
     metrics.bind(
         scheduler,
         runner.kv_layout(),
@@ -131,6 +125,18 @@ def _verifier(config: EngineConfig, admin: Admin) -> Verifier | None:
     except EngineError as error:
         raise LoadError("BadArgument", f"--peers-file: {error}") from error
     return verifier
+
+
+def _drain(
+    config: EngineConfig, api: OpenAiApi, loop: EngineLoop, role: EngineRole, admission: Admission
+) -> Drain:
+    return Drain(
+        running=lambda: max(api.active, loop.unfinished),
+        leases=lambda: loop.leases.active,
+        switch=admission.drains,
+        timeout_s=config.drain_timeout_s,
+        role=lambda: role.now,
+    )
 
 
 async def _follow_role(

@@ -12,6 +12,7 @@ from argosy_operator.core.fleet.actions import Action, Outcome, key_of, keys_of
 from argosy_operator.core.fleet.events import Event, EventReason, unpublished
 from argosy_operator.core.fleet.memory import LoopMemory
 from argosy_operator.core.fleet.snapshot import Snapshot
+from argosy_operator.core.flips.step import flip_roles
 from argosy_operator.core.reconcile.children import (
     apply_children,
     create_workloads,
@@ -58,6 +59,7 @@ CHAIN = (
     choose_targets,
     create_workloads,
     scale_roles,
+    flip_roles,
     scale_deployments,
     retire_old_revisions,
     back_off_failed_actions,

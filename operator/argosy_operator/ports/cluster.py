@@ -163,6 +163,19 @@ class ApiCluster:
         body = {"metadata": {"uid": uid, "annotations": dict(values)}}
         await self._write("annotate", "patch", path, kind, name, body=body, **_MERGE)
 
+    async def relabel(
+        self,
+        kind: str,
+        namespace: str,
+        name: str,
+        uid: str,
+        labels: Mapping[str, str],
+        annotations: Mapping[str, str],
+    ) -> None:
+        path = self._kinds[kind].path(name=name, namespace=namespace)
+        meta = {"uid": uid, "labels": dict(labels), "annotations": dict(annotations)}
+        await self._write("relabel", "patch", path, kind, name, body={"metadata": meta}, **_MERGE)
+
     async def delete(self, kind: str, namespace: str, name: str, uid: str) -> None:
         path = self._kinds[kind].path(name=name, namespace=namespace)
         body = {"propagationPolicy": "Background", "preconditions": {"uid": uid}}

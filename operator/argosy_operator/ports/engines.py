@@ -53,6 +53,7 @@ class HttpEngines:
                 int(body["running"]),
                 int(body["leases"]),
                 None if expires_in_s is None else float(expires_in_s),
+                str(body.get("role", "")),
             )
         except (ValueError, KeyError, TypeError, AttributeError, OverflowError, RecursionError):
             return None

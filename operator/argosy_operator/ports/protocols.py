@@ -56,6 +56,17 @@ class Cluster(Protocol):
     ) -> None:
         """Set annotations; remove those whose value is None."""
 
+    async def relabel(
+        self,
+        kind: str,
+        namespace: str,
+        name: str,
+        uid: str,
+        labels: Mapping[str, str],
+        annotations: Mapping[str, str],
+    ) -> None:
+        """Set labels and annotations in one write."""
+
     async def delete(self, kind: str, namespace: str, name: str, uid: str) -> None: ...
 
 

@@ -5,6 +5,7 @@ the drain timeout, which stays what it was when the Deployment was created (`dra
 A change of the template here or in `engines/` needs a new number in `core.fleet.revision.TEMPLATE`.
 """
 
+import posixpath
 from collections.abc import Mapping
 
 from argosy_operator.api.v1alpha1 import Role
@@ -24,7 +25,7 @@ from argosy_operator.render.common import (
     token_volume,
 )
 from argosy_operator.render.engines.argosy import ARGOSY
-from argosy_operator.render.engines.kind import WEIGHTS, EngineKind, EnginePod
+from argosy_operator.render.engines.kind import ROLE_FILE, WEIGHTS, EngineKind, EnginePod
 
 LOAD_TIMEOUT_S = 1800
 """Loading weights over a slow network may take this long; then the container is restarted."""
@@ -124,6 +125,10 @@ def _volumes(pod: EnginePod) -> list[Object]:
     volumes: list[Object] = [{"name": "tmp", "emptyDir": {}}]
     if pod.gpus > 1:  # tensor parallel workers exchange through shared memory
         volumes.append({"name": "shm", "emptyDir": {"medium": "Memory"}})
+    if pod.flips:
+        label = {"fieldPath": f"metadata.labels['{names.ROLE}']"}
+        item = {"path": posixpath.basename(ROLE_FILE), "fieldRef": label}
+        volumes.append({"name": "role", "downwardAPI": {"items": [item]}})
     if pod.claim is not None:
         source = {"claimName": pod.claim, "readOnly": True}
         volumes.append({"name": "weights", "persistentVolumeClaim": source})
@@ -139,6 +144,9 @@ def _mounts(pod: EnginePod) -> list[Object]:
     mounts: list[Object] = [{"name": "tmp", "mountPath": "/tmp"}]  # noqa: S108
     if pod.gpus > 1:
         mounts.append({"name": "shm", "mountPath": "/dev/shm"})  # noqa: S108
+    if pod.flips:
+        folder = posixpath.dirname(ROLE_FILE)
+        mounts.append({"name": "role", "mountPath": folder, "readOnly": True})
     if pod.claim is not None:
         mounts.append({"name": "weights", "mountPath": WEIGHTS, "readOnly": True})
     if pod.verifies:

@@ -19,6 +19,7 @@ from argosy_operator.core.fleet.actions import (
     Create,
     Delete,
     ErrorKind,
+    FlipRole,
     HastenDrain,
     Outcome,
     Scale,
@@ -32,7 +33,7 @@ from argosy_operator.shell.concurrency import call_all
 
 STOP_AT = (ErrorKind.NOT_LEADER, ErrorKind.THROTTLED, ErrorKind.TRANSPORT, ErrorKind.UNAUTHORIZED)
 GONE_IS_DONE = (ErrorKind.NOT_FOUND, ErrorKind.GONE)
-Write = Create | Apply | Scale | Delete | AnnotatePod
+Write = Create | Apply | Scale | Delete | AnnotatePod | FlipRole
 MOST_FAILED = 4
 """Each call without an answer costs ten seconds. After so many the rest waits for the next round,
 which starts with actions that have not failed."""
@@ -66,7 +67,7 @@ async def execute(
         except ClusterError as error:
             undone.add(key_of(action))
             kind = await error_kind(cluster, fleet, error)
-            if isinstance(action, AnnotatePod | Delete) and kind in GONE_IS_DONE:
+            if isinstance(action, AnnotatePod | Delete | FlipRole) and kind in GONE_IS_DONE:
                 outcomes.append(Outcome(action))
                 continue
             outcomes.append(Outcome(action, kind, error.message))
@@ -114,6 +115,8 @@ async def _one(cluster: Cluster, fleet: ServingDeployment, action: Write) -> Out
             await cluster.delete(kind, namespace, name, uid)
         case AnnotatePod(name, uid, values):
             await cluster.annotate("Pod", namespace, name, uid, values)
+        case FlipRole(name, uid, labels, annotations):
+            await cluster.relabel("Pod", namespace, name, uid, labels, annotations)
         case _:
             assert_never(action)
     return Outcome(action)

@@ -6,22 +6,22 @@ metrics only when the scaling law is due.
 """
 
 import asyncio
-from collections.abc import Mapping
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from functools import partial
 
 from argosy_operator.api.v1alpha1 import RoleName, ServingDeployment
 from argosy_operator.core.fleet import names
 from argosy_operator.core.fleet.memory import LoopMemory
-from argosy_operator.core.fleet.objects import ChildKey, Object, child_key, is_owned
-from argosy_operator.core.fleet.pods import FailingPair, Load, Pod, owned_pods
+from argosy_operator.core.fleet.objects import ChildKey, Object, child_key, is_owned, replicas_of
+from argosy_operator.core.fleet.pods import FailingPair, Load, Pod, controller_of, owned_pods
 from argosy_operator.core.fleet.revision import (
     OLD_TEMPLATE,
     revision,
     template_of,
     verifies_callers,
 )
-from argosy_operator.core.fleet.snapshot import Clock, Issuer, Snapshot
+from argosy_operator.core.fleet.snapshot import Clock, Issuer, ReplicaSet, Snapshot
 from argosy_operator.core.reconcile.bids import gpus_targeted
 from argosy_operator.core.reconcile.targets import by_law
 from argosy_operator.ports.protocols import (
@@ -93,7 +93,10 @@ async def gather(
         _failing_pairs(sources.gateways, fleet, pods),
         sources.metrics.measure(fleet, fleet_pods(pods)) if due else _nothing(),
     )
-    seen = Observed(children, pods, loads, measured, await sources.trust.issuer(), pairs)
+    flips = fleet.spec.flips_roles
+    sets = _replica_sets(replica_sets, _deployments(children, fleet)) if flips else {}
+    issuer = await sources.trust.issuer()
+    seen = Observed(children, pods, loads, measured, issuer, pairs, sets)
     snapshot = compose(fleet, sources.images, seen, memory, clock)
     cap = sources.budget.cap((fleet.namespace, fleet.name), gpus_targeted(snapshot))
     return replace(snapshot, gpu_cap=cap)
@@ -112,6 +115,8 @@ class Observed:
     issuer: Issuer | None = None
     """None if the API server did not say yet."""
     failing_pairs: frozenset[FailingPair] = frozenset()
+    replica_sets: Mapping[str, ReplicaSet] = field(default_factory=dict)
+    """Those of the fleet's Deployments, by uid."""
 
 
 def compose(
@@ -152,6 +157,7 @@ def compose(
         pods=seen.pods,
         now=clock.now,
         monotonic=clock.monotonic,
+        replica_sets=seen.replica_sets,
         loads=seen.loads,
         failing_pairs=seen.failing_pairs,
         metrics=seen.measured.metrics if seen.measured else None,
@@ -199,6 +205,22 @@ def fleet_pods(pods: tuple[Pod, ...]) -> FleetPods:
         closed=bool(gateways) and not ready,
         engines=frozenset(pod.name for pod in pods if pod.role != names.GATEWAY_ROLE),
     )
+
+
+def _replica_sets(found: Iterable[Object], deployments: Collection[str]) -> dict[str, ReplicaSet]:
+    """The ReplicaSets of these Deployments, by uid."""
+    sets = {}
+    for child in found:
+        meta, labels = child["metadata"], child["metadata"].get("labels") or {}
+        deployment = controller_of(child, "Deployment")
+        if deployment is not None and deployment in deployments:
+            sets[meta["uid"]] = ReplicaSet(
+                deployment=deployment,
+                role=labels.get(names.ROLE, ""),
+                template_hash=labels.get(names.TEMPLATE_HASH, ""),
+                replicas=replicas_of(child),
+            )
+    return sets
 
 
 async def _nothing() -> None:

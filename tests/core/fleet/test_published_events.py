@@ -160,6 +160,7 @@ def test_the_events_of_the_operator_have_these_reasons() -> None:
     assert {str(reason) for reason in EventReason} == {
         *("Scaled", "Draining", "CalledBack", "PutBack", "CreatedAgain", "OutOfBounds"),
         "RolledOut",
+        "Flipped",
     }
 
 

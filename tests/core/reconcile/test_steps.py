@@ -122,6 +122,39 @@ def paused() -> Model:
     return model
 
 
+FLIPS = {
+    "mode": "disaggregated",
+    "roles": {role: {"replicas": {"min": 1, "max": 4}} for role in ("prefill", "decode")},
+    "autoscaling": {"policy": "External", "roleFlip": True},
+}
+
+
+def two_and_one() -> Model:
+    model = converged(**FLIPS)
+    model.scale_role("prefill", 2)
+    model.converge()
+    return model
+
+
+def a_flip_is_due(rounds: int) -> Model:
+    """One prefill pod too many, one decode pod too few, so many rounds ago."""
+    model = two_and_one()
+    model.scale_role("prefill", 1)
+    model.scale_role("decode", 2)
+    for _ in range(rounds):
+        model.round()
+    return model
+
+
+def right_after_a_flip() -> Model:
+    model = a_flip_is_due(5)
+    model.tick()
+    model.converge()
+    model.scale_role("prefill", 2)
+    model.scale_role("decode", 1)
+    return model
+
+
 WORLDS: dict[StepReason, tuple[str, Callable[[], Model], str]] = {
     StepReason.BEING_DELETED: ("skip_if_deleting", deleted, "deleted at 2026-01-01T00:00:00Z"),
     StepReason.NOT_BEING_DELETED: ("skip_if_deleting", converged, "not being deleted"),
@@ -140,6 +173,12 @@ WORLDS: dict[StepReason, tuple[str, Callable[[], Model], str]] = {
     StepReason.WORKLOADS_EXIST: ("create_workloads", converged, "of colocated"),
     StepReason.SCALING_ROLES: ("scale_roles", with_raised_minimum, "chat-colocated 1 → 2"),
     StepReason.ROLES_AT_TARGET: ("scale_roles", converged, "colocated 1"),
+    StepReason.ROLE_FLIP_OFF: ("flip_roles", converged, "spec.autoscaling.roleFlip is false"),
+    StepReason.NO_FLIP_NEEDED: ("flip_roles", two_and_one, "prefill 2 of 2, decode 1 of 1"),
+    StepReason.FLIP_WAITS: ("flip_roles", right_after_a_flip, "the next one may be after 30 s"),
+    StepReason.FLIP_DRAINS: ("flip_roles", lambda: a_flip_is_due(0), "is yet to be chosen"),
+    StepReason.FLIPPING: ("flip_roles", lambda: a_flip_is_due(2), "is empty and becomes a decode"),
+    StepReason.ROLE_CHANGING: ("flip_roles", lambda: a_flip_is_due(4), "finishes to become one"),
     StepReason.SCALING_DEPLOYMENTS: ("scale_deployments", draining, "drains chat-colocated-"),
     StepReason.DEPLOYMENTS_AT_TARGET: ("scale_deployments", converged, "colocated 1"),
     StepReason.WAITING_FOR_NEW_REVISION: (

@@ -53,6 +53,11 @@ _PREFILL, _DECODE, _COLOCATED = (
     f"self.roles.{role}" for role in ("prefill", "decode", "colocated")
 )
 _LEAST_GPUS = "{0}.replicas.min * {0}.resources.gpu"
+_SAME_AMOUNT = (
+    f" && has({_PREFILL}.resources.{{0}}) == has({_DECODE}.resources.{{0}})"
+    f" && (!has({_PREFILL}.resources.{{0}}) "
+    f"|| {_PREFILL}.resources.{{0}} == {_DECODE}.resources.{{0}})"
+)
 _RUNS_OR_PARKED = "({0}.replicas.min > 0 || {0}.replicas.max == 0)"
 
 
@@ -93,6 +98,14 @@ class ServingDeploymentSpec(ApiModel):
     def role(self, name: RoleName) -> Role:
         role: Role = getattr(self.roles, name)
         return role
+
+    @property
+    def flips_roles(self) -> bool:
+        """Whether pods may change between prefill and decode."""
+        return self.autoscaling.role_flip and self.mode == "disaggregated"
+
+    def flipped_pods_fit(self) -> bool:
+        return not self.flips_roles or self.roles.prefill.resources == self.roles.decode.resources
 
     def prefill_and_decode_run_together(self) -> bool:
         prefill, decode = self.roles.prefill.replicas, self.roles.decode.replicas
@@ -154,6 +167,15 @@ class ServingDeploymentSpec(ApiModel):
             holds=drain_outlives_lease,
             message="drain.timeout must be longer than kvTransfer.leaseSeconds, or a leaving "
             "prefill pod would drop caches that decode still reads: raise drain.timeout",
+        ),
+        ValidationRule(
+            field=".autoscaling.roleFlip",
+            cel="self.mode != 'disaggregated' || !self.autoscaling.roleFlip || "
+            f"({_PREFILL}.resources.gpu == {_DECODE}.resources.gpu"
+            f"{_SAME_AMOUNT.format('cpu')}{_SAME_AMOUNT.format('memory')})",
+            holds=flipped_pods_fit,
+            message="autoscaling.roleFlip makes decode pods of prefill pods: write the same "
+            "resources for both roles, or leave roleFlip out",
         ),
         ValidationRule(
             field=".routing.shedTtftPercent",

@@ -60,6 +60,10 @@ class Autoscaling(ApiModel):
     weights."""
     gpu_budget: GpuBudget = GpuBudget()
     """The most GPUs that policy Goodput may ask for."""
+    role_flip: bool = False
+    """True lets a prefill pod that is to leave become a decode pod that is to come, and back, with
+    its weights loaded (mode disaggregated). Both roles must have the same resources. The pods read
+    their role from a file, so a change of this field replaces them."""
     scale_up: ScaleUp = ScaleUp()
     """How fast replicas may be added."""
     scale_down: ScaleDown = ScaleDown()

@@ -14,6 +14,7 @@ RENDERED_FLAGS = (
     "--model",
     "--served-name",
     "--role",
+    "--role-file",
     "--load-format",
     "--dtype",
     "--max-model-len",

@@ -81,6 +81,16 @@ class AnnotatePod:
 
 
 @dataclass(frozen=True, slots=True)
+class FlipRole:
+    """Give a pod the labels of the other role, by which another ReplicaSet takes it over."""
+
+    name: str
+    uid: str
+    labels: Mapping[str, str]
+    annotations: Mapping[str, str]
+
+
+@dataclass(frozen=True, slots=True)
 class HastenDrain:
     """Order the engine to take no more work for a while. The pod's annotation is what counts; the
     order only speeds the drain up, and is repeated before it expires."""
@@ -101,7 +111,7 @@ class TakeWorkAgain:
     """Of the pod that is meant: the address may belong to another one by now."""
 
 
-Action = Create | Apply | Scale | Delete | AnnotatePod | HastenDrain | TakeWorkAgain
+Action = Create | Apply | Scale | Delete | AnnotatePod | FlipRole | HastenDrain | TakeWorkAgain
 
 
 @dataclass(frozen=True, slots=True)
@@ -124,7 +134,7 @@ def target(action: Action) -> str:
             return f"{obj['kind']}/{obj['metadata']['name']}"
         case Scale() | Delete():
             return f"{action.kind}/{action.name}"
-        case AnnotatePod():
+        case AnnotatePod() | FlipRole():
             return f"Pod/{action.name}"
         case HastenDrain() | TakeWorkAgain():
             return f"Pod/{action.pod}"

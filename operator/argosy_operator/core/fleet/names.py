@@ -22,6 +22,10 @@ DRAIN_TIMEOUT = "serving.argosy.dev/drain-timeout-s"
 ACCOUNT = "serving.argosy.dev/account"
 """On gateway pods: uid of their ServiceAccount, if it was created again since. The token of a pod
 is bound to that uid, so another uid replaces the pods."""
+FLIPPED = "serving.argosy.dev/flipped"
+"""On a pod: RFC 3339 time when it got its role of now, from the other one."""
+TEMPLATE_HASH = "pod-template-hash"
+"""Kubernetes' own label: a ReplicaSet selects its pods by it, too."""
 DELETION_COST = "controller.kubernetes.io/pod-deletion-cost"
 
 PEERS_VOLUME, TOKEN_VOLUME = "peers", "token"

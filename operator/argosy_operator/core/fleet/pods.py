@@ -52,6 +52,8 @@ class Pod:
     """When it became ready the last time; None if it is not ready."""
     drain_at: float | None = None
     """When its drain began, as the annotation says; None if it cannot be read."""
+    flipped_at: float | None = None
+    """When it got its role of now, from the other one; None if it was made for its role."""
     phase: str = "Running"
     assigned: bool = True
     """It has a node."""
@@ -142,12 +144,12 @@ def owned_pods(
     sets = {
         child["metadata"]["uid"]
         for child in replica_sets
-        if _controller(child, "Deployment") in deployments
+        if controller_of(child, "Deployment") in deployments
     }
-    return tuple(pod_of(raw) for raw in pods if _controller(raw, "ReplicaSet") in sets)
+    return tuple(pod_of(raw) for raw in pods if controller_of(raw, "ReplicaSet") in sets)
 
 
-def _controller(raw: Object, kind: str) -> str | None:
+def controller_of(raw: Object, kind: str) -> str | None:
     """The uid of the object's controller if it is of this kind."""
     owners = raw["metadata"].get("ownerReferences") or ()
     return next((o["uid"] for o in owners if o.get("controller") and o["kind"] == kind), None)
@@ -170,13 +172,14 @@ def pod_of(raw: Object) -> Pod:
         uid=meta["uid"],
         role=labels.get(names.ROLE, ""),
         revision=labels.get(names.REVISION, ""),
-        owner=_controller(raw, "ReplicaSet") or "",
+        owner=controller_of(raw, "ReplicaSet") or "",
         ip=status.get("podIP"),
         created_at=seconds(meta.get("creationTimestamp")) or 0.0,
         ready_at=seconds(ready.get("lastTransitionTime"))
         if ready.get("status") == "True"
         else None,
         drain_at=seconds(annotations.get(names.DRAIN)),
+        flipped_at=seconds(annotations.get(names.FLIPPED)),
         phase=status.get("phase", "Pending"),
         assigned=bool(spec.get("nodeName")),
         node=spec.get("nodeName") or "",
@@ -247,3 +250,5 @@ class Load:
     """KV caches that it still holds for decode pods."""
     expires_in_s: float | None = None
     """Seconds until it forgets the order to drain; None if it does not drain by an order."""
+    role: str = ""
+    """What it does now; "" from an engine that does not say."""

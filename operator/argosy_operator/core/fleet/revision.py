@@ -53,7 +53,9 @@ def fields(
     """What the revision is made of; `engine_image` is the operator's default image."""
     spec = fleet.spec
     unverified = template != OLD_TEMPLATE and not spec.security.verify_peers
-    return {
+    # Only where it changes the pod: fleets from before the field keep their revision.
+    flips = {"roleFlip": True} if spec.flips_roles else {}
+    return flips | {
         "template": template,
         "image": spec.engine.image or engine_image,
         "model": spec.model.uri,

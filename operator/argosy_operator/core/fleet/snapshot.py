@@ -39,6 +39,19 @@ class Issuer:
 
 
 @dataclass(frozen=True, slots=True)
+class ReplicaSet:
+    """What a flip needs to know of a ReplicaSet of one of the fleet's engine Deployments."""
+
+    deployment: str
+    """Uid of its Deployment."""
+    role: str
+    template_hash: str
+    """The label `names.TEMPLATE_HASH`, by which it selects its pods."""
+    replicas: int
+    """As its Deployment has set them."""
+
+
+@dataclass(frozen=True, slots=True)
 class Snapshot:
     """One fleet at one moment, frozen."""
 
@@ -58,6 +71,8 @@ class Snapshot:
     """See `Clock`."""
     monotonic: float
     """See `Clock`."""
+    replica_sets: Mapping[str, ReplicaSet] = field(default_factory=dict)
+    """Those of the fleet's engine Deployments, by uid."""
     loads: Mapping[str, Load | None] = field(default_factory=dict)
     """Answers of the engines that were asked, by pod uid; None: no answer. Engines of draining pods
     are asked in every round, others only to choose a pod for removal."""

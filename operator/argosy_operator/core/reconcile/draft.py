@@ -49,6 +49,11 @@ class Draft:
     """Status may update what users got, even if only the numbers changed."""
     rolling: bool = False
     """Deployments of old revisions exist beside the current one."""
+    settled: frozenset[RoleName] = frozenset()
+    """Roles whose Deployments stay as they are in this round, because a pod goes from one to the
+    other."""
+    held: Mapping[RoleName, int] = field(default_factory=dict)
+    """What a role's Deployment gets instead of its target, because a pod is to be flipped to it."""
     leaving: tuple[Pod, ...] = ()
     """Pods that were chosen for removal, now or earlier."""
 

@@ -26,7 +26,7 @@ from argosy_operator.core.fleet.snapshot import Snapshot, role_of
 from argosy_operator.core.reconcile.draft import Draft
 from argosy_operator.core.reconcile.steps import StepReason
 from argosy_operator.core.reconcile.targets import by_law
-from argosy_operator.core.reconcile.victims import NextStep, next_step
+from argosy_operator.core.reconcile.victims import NextStep, changes_role, next_step
 
 LOOK_AT_DRAINS_S = 1.0
 """How often to look whether a draining pod has finished. Engines report no event when they do."""
@@ -36,10 +36,13 @@ def scale_deployments(snapshot: Snapshot, draft: Draft) -> Draft:
     """Move each role's Deployment of the current revision to its target."""
     draft = replace(draft, memory=replace(draft.memory, ask_loads=False))
     moves = list[str]()
-    for role, target in draft.targets.items():
+    for role, wanted in draft.targets.items():
         deployment = snapshot.deployment(role)
-        if deployment is not None:
-            number_first = _number_first(snapshot, draft, role)
+        if deployment is not None and role not in draft.settled:
+            number_first, target = (
+                _number_first(snapshot, draft, role),
+                draft.held.get(role, wanted),
+            )
             draft, move = _toward(snapshot, draft, deployment, target, number_first)
             moves += [move] if move else []
     if moves:
@@ -99,6 +102,10 @@ def _toward(
     pods = snapshot.pods_of(deployment)
     order = snapshot.fleet.spec.drain.victim_order
     step = next_step(replicas, target, pods, snapshot.loads, snapshot.now, timeout_s, order)
+    changing = tuple(pod for pod in step.recall if changes_role(pod, snapshot.loads))
+    if changing:
+        step = replace(step, recall=tuple(pod for pod in step.recall if pod not in changing))
+        draft = draft.within(LOOK_AT_DRAINS_S)
     who = owner_of_replicas(deployment)
     if replicas != target and who not in (None, names.FIELD_MANAGER):
         message = (

@@ -24,6 +24,12 @@ class StepReason(StrEnum):
     WORKLOADS_EXIST = "WorkloadsExist"
     SCALING_ROLES = "ScalingRoles"
     ROLES_AT_TARGET = "RolesAtTarget"
+    ROLE_FLIP_OFF = "RoleFlipOff"
+    NO_FLIP_NEEDED = "NoFlipNeeded"
+    FLIP_WAITS = "FlipWaits"
+    FLIP_DRAINS = "FlipDrains"
+    FLIPPING = "Flipping"
+    ROLE_CHANGING = "RoleChanging"
     SCALING_DEPLOYMENTS = "ScalingDeployments"
     DEPLOYMENTS_AT_TARGET = "DeploymentsAtTarget"
     WAITING_FOR_NEW_REVISION = "WaitingForNewRevision"
@@ -69,6 +75,16 @@ REASONS: dict[str, dict[StepReason, str]] = {
         "the operator",
         StepReason.ROLES_AT_TARGET: "every ServingRole has its target",
         StepReason.EXTERNAL_OWNER: "under policy External others write the ServingRoles",
+    },
+    "flip_roles": {
+        StepReason.ROLE_FLIP_OFF: "pods keep the role that they were made for",
+        StepReason.NO_FLIP_NEEDED: "no role has a started pod too many while the other lacks one",
+        StepReason.FLIP_WAITS: "a flip would help, but may not be now: pods start and leave "
+        "instead",
+        StepReason.FLIP_DRAINS: "the pod that is to change its role finishes its work; no new pod "
+        "is started for it meanwhile, for at most a cold start",
+        StepReason.FLIPPING: "an empty pod gets the other role",
+        StepReason.ROLE_CHANGING: "a pod was flipped, and Kubernetes or its engine follows",
     },
     "scale_deployments": {
         StepReason.SCALING_DEPLOYMENTS: "Deployments move to the targets; pods drain before they "

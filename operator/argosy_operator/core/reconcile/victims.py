@@ -139,6 +139,20 @@ def _finished(pod: Pod, loads: Mapping[str, Load | None], now: float, timeout_s:
     return idle and _knows(load)
 
 
+def emptied(pod: Pod, loads: Mapping[str, Load | None]) -> bool:
+    """Whether a marked pod has nothing left to do, and will get nothing."""
+    load = loads.get(pod.uid)
+    idle = load is not None and load.running == 0 and load.leases == 0
+    return pod.victim and idle and _knows(load)
+
+
+def changes_role(pod: Pod, loads: Mapping[str, Load | None]) -> bool:
+    """Whether a marked pod was flipped and its engine is not known to have the new role yet."""
+    load = loads.get(pod.uid)
+    follows = load is None or load.role != pod.role
+    return pod.flipped_at is not None and pod.victim and pod.alive and follows
+
+
 def _marked(pod: Pod) -> bool:
     """Whether it carries the operator's mark, with a time that can be read."""
     return pod.victim and pod.drain_at is not None

@@ -8,7 +8,7 @@ from argosy_operator.core.fleet.revision import whole_seconds
 from argosy_operator.core.scaling.signals import samples
 from argosy_operator.render import peers
 from argosy_operator.render.common import TOKEN_FILE, command_line
-from argosy_operator.render.engines.kind import EnginePod, HttpEndpoint
+from argosy_operator.render.engines.kind import ROLE_FILE, EnginePod, HttpEndpoint
 
 
 class ArgosyEngine:
@@ -49,6 +49,7 @@ class ArgosyEngine:
         flags: dict[str, object] = {
             "--lease-s": kv_transfer.lease_seconds,
             "--kv-timeout-s": whole_seconds(kv_transfer.timeout.seconds),
+            "--role-file": ROLE_FILE if pod.flips else None,
         }
         if kv_transfer.on_failure != "recompute":  # the engine's default: an older one has no flag
             flags["--kv-on-failure"] = kv_transfer.on_failure

@@ -17,6 +17,10 @@ from argosy_operator.render.images import Images
 WEIGHTS = "/models"
 """Where the claim of spec.model.uri is mounted, read-only."""
 
+ROLE_FILE = "/etc/argosy/role/role"
+"""In pods that may change their role: the kubelet writes the pod's label there, and writes it anew
+within seconds of a change."""
+
 
 @dataclass(frozen=True, slots=True)
 class HttpEndpoint:
@@ -67,6 +71,11 @@ class EnginePod:
     @property
     def gpus(self) -> int:
         return self.fleet.spec.role(self.role).resources.gpu
+
+    @property
+    def flips(self) -> bool:
+        """It may change its role while it runs."""
+        return self.fleet.spec.flips_roles
 
     @property
     def claim(self) -> str | None:
