@@ -264,7 +264,7 @@ def test_a_full_queue_is_answered_429_with_retry_after(engine):
 def test_a_drain_refuses_new_work_and_can_be_called_back(engine):
     said = engine.admin.post("/drain").json()
     assert 0 < said.pop("expires_in_s") <= 60
-    assert said == {"draining": True, "running": 0, "leases": 0}
+    assert said == {"role": "colocated", "draining": True, "running": 0, "leases": 0}
     assert engine.admin.get("/ready").status_code == 503
     refused = engine.api.post("/v1/completions", json=ask())
     assert (refused.status_code, refused.headers["x-argosy-draining"]) == (503, "1")
@@ -277,7 +277,7 @@ def test_a_drain_order_that_nobody_repeats_wears_off(engine):
     assert engine.admin.post("/drain", params={"lease_s": 0.3}).json()["draining"] is True
     engine.wait_until(lambda: engine.admin.get("/ready").status_code == 200)
     idle = {"draining": False, "running": 0, "leases": 0, "expires_in_s": None}
-    assert engine.admin.get("/drain").json() == idle
+    assert engine.admin.get("/drain").json() == {"role": "colocated", **idle}
     assert engine.api.post("/v1/completions", json=ask()).status_code == 200
 
 
