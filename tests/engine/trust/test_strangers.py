@@ -128,6 +128,22 @@ async def test_a_call_that_means_another_pod_gets_421_and_is_not_served(decode, 
         assert stranger.status_code == 401  # who may not call is told nothing of pods
 
 
+async def test_a_token_in_another_scheme_is_none(decode, verifier):
+    async with client(decode, verifier) as http:
+        shown = bearer(GATEWAY)["authorization"].replace("Bearer", "Basic")
+        answer = await http.post("/v1/completions", json=ASK, headers={"authorization": shown})
+        assert answer.status_code == 401
+        lower = {"authorization": bearer(GATEWAY)["authorization"].replace("Bearer", "bearer")}
+        assert (await http.post("/v1/completions", json=ASK, headers=lower)).status_code == 200
+
+
+async def test_an_engine_that_does_not_know_its_uid_is_any_pod():
+    transport = httpx.ASGITransport(Admin().app())
+    async with httpx.AsyncClient(transport=transport, base_url="http://engine") as http:
+        answer = await http.get("/drain", headers={"x-argosy-pod-uid": UID})
+    assert answer.status_code == 200
+
+
 async def test_an_engine_without_a_verifier_serves_everyone(decode):
     async with client(decode, None) as http:
         assert (await http.post("/v1/completions", json=ASK)).status_code == 200

@@ -88,6 +88,8 @@ def test_each_port_takes_its_own_callers_and_no_others(verifier, refused, accoun
         pytest.param(token(aud=["https://kubernetes.default.svc"]), "audience", id="API server"),
         pytest.param(token(aud=None), "malformed", id="no audience"),
         pytest.param(token(exp=None), "malformed", id="no end"),
+        pytest.param(token(sub=None), "malformed", id="no account"),
+        pytest.param(token(iss=None), "malformed", id="no issuer"),
         pytest.param(token(**{"kubernetes.io": None}), "pod", id="no Kubernetes claims"),
         pytest.param(token(**{"kubernetes.io": {"namespace": "ns"}}), "pod", id="bound to no pod"),
         pytest.param(token(**{"kubernetes.io": {"pod": {"uid": ""}}}), "pod", id="no uid"),
@@ -106,6 +108,16 @@ def test_what_proves_nothing_is_refused_by_name_counted_and_told_what_to_show(
     assert refused == [("api", why)]
     assert GATEWAY in unproven.message
     assert AUDIENCE in unproven.message
+
+
+@pytest.mark.parametrize(("length", "words"), [(8192, "cannot be read"), (8193, "longer than")])
+def test_a_token_of_8192_bytes_is_read_and_a_longer_one_is_not(verifier, length, words):
+    assert words in verifier.check("a" * length, "api").message
+
+
+def test_a_port_that_takes_nobody_says_so(tmp_path):
+    verifier = Verifier(write(tmp_path / "peers.json", peers(SIGNER, callers={})))
+    assert "token of nobody" in verifier.check(None, "admin").message
 
 
 def part(value):
@@ -216,6 +228,7 @@ def test_an_engine_without_a_usable_file_does_not_start(tmp_path):
         ({"keys": {}}, "keys must be a list"),
         ({"keys": [{"kty": "oct", "kid": "a", "k": "AAAA"}]}, "public RSA or EC key"),
         ({"keys": [{**SIGNER.public, "d": "AAAA"}]}, "public RSA or EC key"),
+        ({"keys": [SIGNER.secret]}, "public RSA or EC key"),
         ({"callers": []}, "callers must be an object"),
         ({"callers": {"http": []}}, "ports are api, admin, kv"),
         ({"callers": {"kv": ENGINE}}, "callers.kv must be a list"),
@@ -267,3 +280,5 @@ def test_a_token_file_is_read_again_when_the_kubelet_replaced_it(tmp_path):
     assert file() == "four.five.six"
     with pytest.raises(FileError, match="must hold a token"):
         TokenFile(write(tmp_path / "other", "a\r\nb"))
+    with pytest.raises(FileError, match="must hold a token"):
+        TokenFile(write(tmp_path / "other", "ä"))

@@ -33,6 +33,11 @@ class Signer:
         key = self.kind.to_jwk(self.private.public_key(), as_dict=True)
         return {**key, "kid": self.kid, "use": "sig", "alg": self.algorithm}
 
+    @property
+    def secret(self) -> dict[str, object]:
+        """The private key, which belongs in no file of ours."""
+        return {**self.kind.to_jwk(self.private, as_dict=True), "kid": self.kid}
+
     def token(self, account: str = GATEWAY, **claims: object) -> str:
         """A valid one, but for the given claims; a claim that is None is left out."""
         now = int(time.time())
