@@ -131,7 +131,7 @@ class Queue:
             await self._directory.wait_for_change(_LOOK_S)
             try:
                 self._look()
-            except Exception:  # whoever waits must be answered in the end
+            except Exception:  # every waiting request gets an answer
                 log.exception("the queue let nobody go")
             self._end_waits()
 
