@@ -44,10 +44,17 @@ def test_decode_serves_alone_as_the_option_says(failed, served_by):
 
 
 @pytest.mark.parametrize("mode", ["recompute", "fail", "colocated"])
-def test_a_fault_of_the_client_is_told_without_the_engines_address(mode):
-    event = failure("invalid", reason="invalid", message="10.0.0.1:8002: invalid: token ids")
-    refusal = after_failure(event, mode)
-    assert (refusal.code, refusal.message) == ("invalid", "token ids")
+@pytest.mark.parametrize(
+    ("message", "told"),
+    [
+        ("10.0.0.1:8002: invalid: token ids", "token ids"),
+        ("10.0.0.1:8002: invalid: field invalid: 5", "field invalid: 5"),
+        ("token ids", "token ids"),
+    ],
+)
+def test_a_fault_of_the_client_is_told_without_the_engines_address(mode, message, told):
+    refusal = after_failure(failure("invalid", reason="invalid", message=message), mode)
+    assert (refusal.code, refusal.message) == ("invalid", told)
 
 
 async def test_t38_fail_answers_that_it_failed_and_names_each_candidate_with_its_reason():

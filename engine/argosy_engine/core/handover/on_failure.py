@@ -34,8 +34,9 @@ LOST = PullRefusal("kv_transfer_failed", "no prefill engine handed the prompt ov
 def after_failure(event: PullFailed, on_failure: OnPullFailure) -> PullRefusal | None:
     """None: compute the prompt here."""
     if event.reason in CLIENT_ERRORS:
-        said = event.message.rpartition(f"{event.reason}: ")[2]  # without the engine's address
-        return PullRefusal(event.reason, said)  # type: ignore[arg-type]
+        _, named, said = event.message.partition(f"{event.reason}: ")
+        without_address = said if named else event.message
+        return PullRefusal(event.reason, without_address)  # type: ignore[arg-type]
     match on_failure:
         case "recompute":
             return None
