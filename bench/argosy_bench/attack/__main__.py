@@ -121,7 +121,7 @@ class Result:
 
 
 @contextlib.asynccontextmanager
-async def fleet(keys: Keys, shown: Keys | None) -> AsyncIterator[Fleet]:
+async def fleet(keys: Keys, shown: Keys | None, queue: str) -> AsyncIterator[Fleet]:
     """Two prefill and two decode engines behind a gateway, and two strangers."""
     async with contextlib.AsyncExitStack() as stack:
         roles = ("prefill", "prefill", "decode", "decode")
@@ -133,7 +133,9 @@ async def fleet(keys: Keys, shown: Keys | None) -> AsyncIterator[Fleet]:
             await stack.enter_async_context(engine(f"stranger-{role}", role, keys.folder, None))
             for role in ("prefill", "decode")
         ]
-        front = await stack.enter_async_context(gateway([e.endpoint() for e in engines], keys))
+        front = await stack.enter_async_context(
+            gateway([e.endpoint() for e in engines], keys, queue)
+        )
         yield Fleet(front, engines, strangers[0], strangers[1])
 
 
@@ -188,7 +190,7 @@ async def measure_all(figures: Figures, asked: argparse.Namespace) -> None:
     results: list[Result] = []
     with tempfile.TemporaryDirectory() as folder:
         keys = Keys(Path(folder))
-        async with fleet(keys, None if asked.open else keys) as it:
+        async with fleet(keys, None if asked.open else keys, asked.queue) as it:
             for number, name in enumerate(asked.only):
                 began = time.monotonic()
                 results.append(await attacked(it, name, asked.attack_s, number))
@@ -206,6 +208,7 @@ async def measure_all(figures: Figures, asked: argparse.Namespace) -> None:
     figures.put("honest_attainment_ratio", min(found.ratio for found in results))
     figures.put("honest_attainment_quiet", min(found.quiet for found in results))
     figures.put("honest_requests", sum(found.honest for found in results))
+    figures.notes["queue"] = asked.queue
     figures.put("malformed_messages", hidden.messages)
     figures.lists["attacks"] = [asdict(found) for found in results]
     figures.lists["answered_200"] = [{"message": name} for name in hidden.answered]
@@ -225,6 +228,7 @@ def main() -> int:
     parser.add_argument(
         "--open", action="store_true", help="engines ask nobody for a proof: shows what is noticed"
     )
+    parser.add_argument("--queue", default="deadline", help="of the gateway (default deadline)")
     parser.add_argument("--json", type=Path, help="write the figures file here")
     asked = parser.parse_args()
     if not 1 <= asked.attack_s <= MOST_S:

@@ -16,8 +16,9 @@ from local.demo.traffic.stream import Stream
 
 RATE = 6.0
 """Requests per second; a small part of what the fleet can serve."""
-TTFT_S, TPOT_S = 1.5, 0.06
-"""Limits. The simulated model needs 0.05 s for these prompts, and 0.03 s a token."""
+TTFT_S, TPOT_S = 2.5, 0.06
+"""Limits, those of `make bench-overload`. The simulated model needs 0.05 s for these prompts and
+0.03 s a token; a prompt of the attack `overload` keeps a prefill engine for 0.58 s."""
 _PATIENCE_S = 20.0
 
 

@@ -182,15 +182,17 @@ async def engine(name: str, role: str, folder: Path, keys: Keys | None) -> Async
 
 
 @contextlib.asynccontextmanager
-async def gateway(endpoints: list[dict[str, object]], keys: Keys) -> AsyncIterator[Gateway]:
-    """A gateway in front of these engines."""
+async def gateway(
+    endpoints: list[dict[str, object]], keys: Keys, queue: str = "none"
+) -> AsyncIterator[Gateway]:
+    """A gateway in front of these engines; `queue` is its option of that name."""
     api, admin = free_ports(2)
     known = keys.folder / f"endpoints-{api}.json"
     known.write_text(json.dumps(endpoints))
     words = (
         f"gateway run --fleet fleet --namespace ns --served-name {MODEL} --host 127.0.0.1 "
         f"--port {api} --admin-port {admin} --endpoints {known} --drain-lag-s 0 "
-        f"--slo-ttft-ms 1500 --slo-tpot-ms 60 --token-file {keys.token_file('api')}"
+        f"--slo-ttft-ms 2500 --slo-tpot-ms 60 --queue {queue} --token-file {keys.token_file('api')}"
     )
     async with _process(admin, keys.folder / f"gateway-{api}.log", words) as process:
         yield Gateway(process, api, admin)
