@@ -146,7 +146,7 @@ bench-resume: $(VENV)/.dev ## how long a stream pauses when its decode engine is
 # --- proofs: they take longer than `make test`, and are no part of it --------------------------
 
 .PHONY: test-loss
-test-loss: $(VENV)/.dev ## a thousand events under load, and nothing lost: 80 min (LOSS="--events 21": 3 min)
+test-loss: $(VENV)/.dev ## a thousand events under load, and nothing lost: 100 min (LOSS="--events 21": 3 min)
 	$(PY) -m local.cluster build --stage kube
 	$(PY) -m argosy_bench.loss --json build/bench/loss.json $(LOSS)
 
