@@ -98,6 +98,10 @@ class EngineConfig:
     kv_port: int = 8002
     """Where a prefill engine's KV service listens."""
 
+    external_routers: bool = False
+    """Take orders about prefill engines from routers for vLLM, such as llm-d's. Their callers name
+    KV peers in a header or in the body, so only trusted programs may reach the port."""
+
     threads: int | None = None
     """Compute threads; None: the CPU limit."""
 

@@ -32,6 +32,7 @@ from argosy_engine.errors import ClientGoneError
 from argosy_engine.ports.callers import Verifier
 from argosy_engine.ports.tokenizer import Tokenizer
 from argosy_engine.runtime.loop import EngineLoop
+from argosy_engine.server.external.fields import HEADER, MAX_CANDIDATES, prefillers
 from argosy_engine.server.identity import NamedApp
 from argosy_engine.server.openai.answer import Piece, TextFlow, TokenSink
 from argosy_engine.server.openai.bodies import Bodies
@@ -55,7 +56,6 @@ __all__ = ["OpenAiApi"]
 
 log = logging.getLogger(__name__)
 
-_MAX_CANDIDATES = 8
 _PRIORITY = re.compile(r"-?[0-9]{1,3}")
 _ID = re.compile(r"[A-Za-z0-9._-]{1,128}")
 _UID = re.compile(r"[A-Za-z0-9._-]{0,64}")
@@ -222,16 +222,19 @@ class OpenAiApi:
 
     def _candidates(self, headers: dict[str, str]) -> tuple[str, ...]:
         """Addresses, each with "/" and its pod's uid where the gateway names uids, too."""
-        value = headers.get("x-argosy-prefill", "")
-        if self._role.now != "decode" or not value:
+        if self._role.now != "decode":
             return ()
+        value = headers.get("x-argosy-prefill", "")
+        if not value:
+            named = headers.get(HEADER, "") if self._config.external_routers else ""
+            return prefillers(named, self._config.kv_port)
         candidates = tuple(part.strip() for part in value.split(","))
         uids = headers.get("x-argosy-prefill-uids", "," * (len(candidates) - 1)).split(",")
         well_formed = all(map(_CANDIDATE.fullmatch, candidates)) and all(map(_UID.fullmatch, uids))
-        if not well_formed or len(uids) != len(candidates) or len(candidates) > _MAX_CANDIDATES:
+        if not well_formed or len(uids) != len(candidates) or len(candidates) > MAX_CANDIDATES:
             raise ApiError(
                 400,
-                f"x-argosy-prefill: write at most {_MAX_CANDIDATES} of ip:port, comma between, and "
+                f"x-argosy-prefill: write at most {MAX_CANDIDATES} of ip:port, comma between, and "
                 "in x-argosy-prefill-uids as many uids of their pods, or no such header",
                 param="x-argosy-prefill",
             )
