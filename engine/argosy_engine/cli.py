@@ -139,6 +139,7 @@ def _process_options(parser: argparse.ArgumentParser) -> None:
     option("--threads", type=int, help="compute threads (default: the CPU limit)")
     option("--peers-file", type=Path, help="who may call this engine (default: anyone)")
     option("--token-file", type=Path, help="token to show to prefill engines (default: none)")
+    option("--tls-dir", type=Path, help="tls.crt, tls.key, ca.crt: TLS on both ports of the engine")
     option(
         "--log-format",
         default="auto",

@@ -114,6 +114,10 @@ class EngineConfig:
     token_file: Path | None = None
     """This pod's own token, which a decode engine shows to prefill engines; None: it shows none."""
 
+    tls_dir: Path | None = None
+    """Folder with tls.crt, tls.key and ca.crt for ports 8000 and 8002 (`trust.certificates`); None:
+    they speak without TLS."""
+
     log_format: str = "auto"
     log_level: str = "info"
 

@@ -58,6 +58,7 @@ def _parser() -> argparse.ArgumentParser:
     run.add_argument("--port", type=int, default=8080)
     run.add_argument("--admin-port", type=int, default=8081)
     run.add_argument("--token-file", type=Path, help="token to show to engines")
+    run.add_argument("--tls-dir", type=Path, help="tls.crt, tls.key, ca.crt for engines with TLS")
     run.add_argument("--log-format", choices=logs.FORMATS, default="auto", help=_LOG_FORMAT)
     run.add_argument("--log-level", choices=logs.LEVELS, default="info", help=_LOG_LEVEL)
     source = run.add_mutually_exclusive_group()
@@ -172,6 +173,7 @@ def parse(argv: Sequence[str]) -> Config:
         kubeconfig=args.kubeconfig,
         endpoints_file=args.endpoints,
         token_file=args.token_file,
+        tls_dir=args.tls_dir,
         log_format=args.log_format,
         log_level=args.log_level,
         limits=Limits(body_bytes=args.max_body_bytes),

@@ -119,6 +119,9 @@ class Config:
     """A JSON file of endpoints, read instead of the API server; see `pods.watch.follow_file`."""
     token_file: Path | None = None
     """This gateway's token for engines (`pods.proof`); None shows none."""
+    tls_dir: Path | None = None
+    """Folder with tls.crt, tls.key and ca.crt (`pods.certificates`); None: engines that ask for TLS
+    are not called."""
     log_format: str = "auto"
     """One of `logs.FORMATS`."""
     log_level: str = "info"

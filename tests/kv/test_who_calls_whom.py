@@ -124,7 +124,7 @@ def tls(tmp_path_factory):
 async def test_kv_travels_over_tls_with_certificates_on_both_sides(tls):
     server, caller = tls
     with node("prefill", server_ssl=server) as prefill:
-        with node("decode", client_ssl=caller) as decode:
+        with node("decode", client_ssl=lambda: caller) as decode:
             await answered(decode, prefill.address)
         assert isinstance(decode.events[-1], PullDone)
         assert decode.text_of(PROMPT) == PROMPT[: 40 * BLOCK]
@@ -136,6 +136,6 @@ async def test_an_engine_without_tls_gets_nothing_from_one_with_it(tls):
         with node("decode") as decode:
             await answered(decode, secured.address)
             assert isinstance(decode.events[-1], PullFailed)
-        with node("decode", client_ssl=caller) as decode:
+        with node("decode", client_ssl=lambda: caller) as decode:
             await answered(decode, plain.address)
             assert isinstance(decode.events[-1], PullFailed)

@@ -1,9 +1,13 @@
-"""What the engine's ports ask about a caller; `trust.verifier` answers."""
+"""What the engine's ports ask about a caller; `trust.verifier` answers.
 
+`trust.certificates` has the TLS of these ports.
+"""
+
+import ssl
 from dataclasses import dataclass
 from typing import Literal, Protocol
 
-__all__ = ["Port", "Reason", "Unproven", "Verifier"]
+__all__ = ["Certificates", "Port", "Reason", "Unproven", "Verifier"]
 
 Port = Literal["api", "admin", "kv"]
 """The engine's ports: 8000, 8001 and 8002."""
@@ -29,4 +33,16 @@ class Verifier(Protocol):
 
     def check(self, token: str | bytes | None, port: Port) -> Unproven | None:
         """None: the caller may call this port. `token` is what it showed, None for nothing."""
+        ...
+
+
+class Certificates(Protocol):
+    """TLS of the ports 8000 and 8002, with the certificate of now."""
+
+    def server(self) -> ssl.SSLContext:
+        """For a port that listens, once: it follows the certificate by itself."""
+        ...
+
+    def client(self) -> ssl.SSLContext:
+        """For the next call of another engine."""
         ...

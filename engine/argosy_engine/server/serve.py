@@ -11,6 +11,7 @@ import logging
 import os
 import signal
 import socket
+import ssl
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -26,7 +27,7 @@ from argosy_engine.core.limits import Limits, Refusal
 from argosy_engine.core.scheduler import Scheduler
 from argosy_engine.errors import EngineError, LoadError
 from argosy_engine.metrics.observe import EngineMetrics
-from argosy_engine.ports.callers import Verifier
+from argosy_engine.ports.callers import Certificates, Verifier
 from argosy_engine.ports.runner import Runner
 from argosy_engine.ports.tokenizer import Tokenizer
 from argosy_engine.runtime.cpu import begin
@@ -50,6 +51,7 @@ async def serve(config: EngineConfig) -> int:
     """Run until SIGTERM or SIGINT; 0 after a clean end. LoadError when it cannot start."""
     admin = Admin(pod_uid=config.pod_uid)
     admin.verifier = _verifier(config, admin)
+    certificates = _certificates(config)
     role = role_at_start(config)
     with _bound(config.host, config.admin_port) as admin_sock, _bound(
         config.host, config.port
@@ -58,7 +60,7 @@ async def serve(config: EngineConfig) -> int:
         try:
             worker = Worker("engine")
             loaded = await asyncio.wrap_future(worker.call(lambda: _load(config)))
-            return await _run(config, admin, api_sock, loaded, worker, role)
+            return await _run(config, admin, api_sock, loaded, worker, role, certificates)
         finally:
             admin_server.should_exit = True
             await admin_task
@@ -71,6 +73,7 @@ async def _run(
     loaded: tuple[Runner, Tokenizer],
     worker: Worker,
     role: EngineRole,
+    certificates: Certificates | None,
 ) -> int:
     runner, tokenizer = loaded
     scheduler = _scheduler(config, runner)
@@ -81,7 +84,7 @@ async def _run(
         metrics=metrics,
         deliver=_deliverer(asyncio.get_running_loop()),
     )
-    kv = _kv_service(config, runner, loop, admin.verifier)
+    kv = _kv_service(config, runner, loop, admin.verifier, certificates)
     api = OpenAiApi(config, loop, tokenizer, runner.sampling_defaults, role)
     admission = Admission(lambda on: setattr(loop, "draining", not on))
     drain = _drain(config, api, loop, role, admission)
@@ -95,7 +98,8 @@ async def _run(
     )
     _on_signals(drain)
     loop.start(kv, worker)
-    server, task = await _start(api.app(admin.verifier), api_sock)
+    tls = certificates.server() if certificates else None
+    server, task = await _start(api.app(admin.verifier), api_sock, tls)
     admin.loop, admin.metrics, admin.drain, admin.serving = loop, metrics, drain, True
     metrics.engine_start_seconds.set(_process_age_s())
     log.info("serving %s as %s on port %d", config.served_name, role.now, config.port)
@@ -125,6 +129,18 @@ def _verifier(config: EngineConfig, admin: Admin) -> Verifier | None:
     except EngineError as error:
         raise LoadError("BadArgument", f"--peers-file: {error}") from error
     return verifier
+
+
+def _certificates(config: EngineConfig) -> Certificates | None:
+    """None without `--tls-dir`; then cryptography is not imported either."""
+    if config.tls_dir is None:
+        return None
+    module = importlib.import_module("argosy_engine.trust.certificates")
+    try:
+        certificates: Certificates = module.Certificates(config.tls_dir)
+    except EngineError as error:
+        raise LoadError("BadArgument", f"--tls-dir: {error}") from error
+    return certificates
 
 
 def _drain(
@@ -205,7 +221,11 @@ def _scheduler(config: EngineConfig, runner: Runner) -> Scheduler:
 
 
 def _kv_service(
-    config: EngineConfig, runner: Runner, loop: EngineLoop, verifier: Verifier | None
+    config: EngineConfig,
+    runner: Runner,
+    loop: EngineLoop,
+    verifier: Verifier | None,
+    certificates: Certificates | None,
 ) -> TransferService | None:
     if config.role == "colocated":
         return None
@@ -222,6 +242,8 @@ def _kv_service(
         post=loop.post,
         authorize=authorize,
         credential=_credential(config),
+        server_ssl=certificates.server() if certificates else None,
+        client_ssl=certificates.client if certificates else None,
     )
     try:
         service.start()
@@ -258,23 +280,26 @@ class _Server(uvicorn.Server):
         yield
 
 
-async def _start(app: ASGIApp, sock: socket.socket) -> tuple[_Server, asyncio.Task[None]]:
-    server = _Server(
-        uvicorn.Config(
-            app,
-            http="httptools",
-            ws="none",
-            loop="none",
-            lifespan="off",
-            access_log=False,
-            log_config=None,
-            log_level="warning",
-            server_header=False,
-            date_header=False,
-            timeout_graceful_shutdown=_FLUSH_S,
-            timeout_keep_alive=75,
-        )
+async def _start(
+    app: ASGIApp, sock: socket.socket, tls: ssl.SSLContext | None = None
+) -> tuple[_Server, asyncio.Task[None]]:
+    config = uvicorn.Config(
+        app,
+        http="httptools",
+        ws="none",
+        loop="none",
+        lifespan="off",
+        access_log=False,
+        log_config=None,
+        log_level="warning",
+        server_header=False,
+        date_header=False,
+        timeout_graceful_shutdown=_FLUSH_S,
+        timeout_keep_alive=75,
     )
+    config.load()
+    config.ssl = tls  # uvicorn's own options read the files once; this context follows them
+    server = _Server(config)
     task = asyncio.create_task(server.serve(sockets=[sock]))
     while not server.started:
         if task.done():

@@ -35,10 +35,13 @@ from argosy_engine.transfer.wire import (
     encode_tokens,
 )
 
-__all__ = ["Asking", "Clock", "Credential", "PullError", "Shared"]
+__all__ = ["Asking", "ClientTls", "Clock", "Credential", "PullError", "Shared"]
 
 Credential = Callable[[], str]
 """What this engine shows to prefill engines; asked anew for each connection."""
+
+ClientTls = Callable[[], ssl.SSLContext]
+"""TLS of the next call; asked anew for each one."""
 
 _ACCEPT_S = 5.0
 _SILENCE_S = 5.0  # between two frames before READY
@@ -68,7 +71,7 @@ class Shared:
     lease_s: float
     min_bytes_per_s: float
     credential: Credential | None
-    ssl: ssl.SSLContext | None
+    ssl: ClientTls | None
     pace: Pace = field(default_factory=Pace)
 
 
@@ -137,11 +140,10 @@ class Asking:
     async def _admitted(self) -> tuple[asyncio.StreamReader, Admitted]:
         host, port, opening = _host(self._address), _port(self._address), self._opening()
         hello = opening + self._hello()
+        tls = self._shared.ssl() if self._shared.ssl else None
         try:
             async with asyncio.timeout(CONNECT_S):
-                reader, self._writer = await asyncio.open_connection(
-                    host, port, ssl=self._shared.ssl
-                )
+                reader, self._writer = await asyncio.open_connection(host, port, ssl=tls)
         except (OSError, ValueError, OverflowError) as error:
             raise PullError("connect", repr(error)) from error
         async with _until(time.monotonic() + _ACCEPT_S, f"not admitted within {_ACCEPT_S:g} s"):
@@ -151,7 +153,7 @@ class Asking:
         target = Target(
             host=host,
             port=port,
-            ssl=self._shared.ssl,
+            ssl=tls,
             opening=opening,
             ticket=admitted.ticket,
             engine_epoch=admitted.engine_epoch,

@@ -7,7 +7,6 @@ tried again elsewhere.
 
 import asyncio
 import logging
-import ssl
 import time
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
@@ -25,7 +24,7 @@ from argosy_engine.core.handover.on_failure import CLIENT_ERRORS
 from argosy_engine.core.handover.suspects import Suspects
 from argosy_engine.core.request import client_id
 from argosy_engine.ports.runner import Runner
-from argosy_engine.transfer.asking import Asking, Clock, Credential, PullError, Shared
+from argosy_engine.transfer.asking import Asking, ClientTls, Clock, Credential, PullError, Shared
 
 __all__ = ["Puller"]
 
@@ -48,7 +47,7 @@ class Puller:
         post: Callable[[PullEvent], None],
         *,
         credential: Credential | None = None,
-        ssl_context: ssl.SSLContext | None = None,
+        ssl_context: ClientTls | None = None,
     ) -> None:
         self._threads = ThreadPoolExecutor(_THREADS, "kv-receive")
         self._post = post

@@ -14,7 +14,7 @@ from collections.abc import Callable
 from argosy_engine.config import EngineConfig
 from argosy_engine.core.handover.messages import PrefillPort, PullEvent, PullJob
 from argosy_engine.ports.runner import Runner
-from argosy_engine.transfer.asking import Credential
+from argosy_engine.transfer.asking import ClientTls, Credential
 from argosy_engine.transfer.prefill_server import Authorize, PrefillServer
 from argosy_engine.transfer.puller import Puller
 
@@ -36,7 +36,7 @@ class KvService:
         authorize: Authorize | None = None,
         credential: Credential | None = None,
         server_ssl: ssl.SSLContext | None = None,
-        client_ssl: ssl.SSLContext | None = None,
+        client_ssl: ClientTls | None = None,
     ) -> None:
         """`authorize` and `server_ssl` are for callers, `credential` and `client_ssl` for calls.
 

@@ -11,12 +11,13 @@ from typing import Generic, TypeVar
 
 from argosy_engine.errors import EngineError
 
-__all__ = ["FileError", "MountedFile", "TokenFile"]
+__all__ = ["FileError", "MountedFile", "Stamp", "TokenFile", "stamp"]
 
 log = logging.getLogger(__name__)
 
 _T = TypeVar("_T")
-_Stamp = tuple[int, int, int]  # of the file that was read: inode, time of change, size
+Stamp = tuple[int, int, int]
+"""Of a file that was read: inode, time of change in ns, size in bytes."""
 
 
 class FileError(EngineError):
@@ -34,14 +35,14 @@ class MountedFile(Generic[_T]):
         """Raises FileError. `parse` raises ValueError with a text about the content."""
         self._path = path
         self._parse = parse
-        self._stamp = _stamp(path)
+        self._stamp = stamp(path)
         self._value = self._read()
 
     def value(self) -> _T:
         """The content now."""
-        stamp = _stamp(self._path)
-        if stamp != self._stamp:
-            self._stamp = stamp  # before reading: an unusable file is reported once
+        now = stamp(self._path)
+        if now != self._stamp:
+            self._stamp = now  # before reading: an unusable file is reported once
             try:
                 self._value = self._read()
             except FileError as error:
@@ -57,7 +58,7 @@ class MountedFile(Generic[_T]):
             raise FileError(f"{self._path}: {_reason(error)}") from error
 
 
-def _stamp(path: Path) -> _Stamp | None:
+def stamp(path: Path) -> Stamp | None:
     """None for a file that is not there."""
     try:
         found = path.stat()

@@ -9,7 +9,7 @@ have newer lists: `denied_for_s` then ends this one's readiness.
 import asyncio
 from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from enum import StrEnum
 from typing import Any
 
@@ -24,6 +24,8 @@ REVISION_LABEL = "serving.argosy.dev/revision"
 TEMPLATE_LABEL = "pod-template-hash"
 """Kubernetes' own label; the name of a pod's ReplicaSet ends with its value."""
 DRAIN_ANNOTATION = "serving.argosy.dev/drain"
+TLS_ANNOTATION = "serving.argosy.dev/tls"
+"""Of the pod template: "true" if its engines speak TLS."""
 GATEWAY_ROLE = "gateway"
 API_PORT = 8000
 KV_PORT = 8002
@@ -63,6 +65,8 @@ class Endpoint:
     """For requests."""
     kv_port: int = KV_PORT
     """For transfers of KV cache between engines."""
+    tls: bool = False
+    """Both ports speak TLS only, and ask for a certificate."""
 
 
 def endpoint_of_pod(pod: Mapping[str, Any]) -> Endpoint | None:
@@ -89,6 +93,7 @@ def endpoint_of_pod(pod: Mapping[str, Any]) -> Endpoint | None:
         role=Role(role),
         revision=labels.get(REVISION_LABEL, ""),
         state=state,
+        tls=annotations.get(TLS_ANNOTATION) == "true",
     )
 
 
@@ -126,9 +131,12 @@ def _made_by_us(meta: Mapping[str, Any], labels: Mapping[str, str], *keys: str) 
 class Directory:
     """Known endpoints and their health, and a way to await a change."""
 
-    def __init__(self, clock: Callable[[], float]) -> None:
+    def __init__(self, clock: Callable[[], float], *, speaks_tls: bool = False) -> None:
+        """`speaks_tls`: this gateway has a certificate. Without one, it never chooses pods that ask
+        for TLS: nothing is sent to them in the clear."""
         self.clock = clock
         """Seconds, as `Health` reads it."""
+        self._speaks_tls = speaks_tls
         self._known: dict[str, Endpoint] = {}
         self._roles: Counter[Role] = Counter()
         self._moved: set[str] = set()
@@ -146,7 +154,7 @@ class Directory:
     def replace(self, endpoints: Iterable[Endpoint], gateways: Iterable[str] = ()) -> None:
         """Take a full list: endpoints and gateways that are not in it are gone."""
         self.gateways = set(gateways)
-        before, self._known = self._known, {e.uid: e for e in endpoints}
+        before, self._known = self._known, {e.uid: self._usable(e) for e in endpoints}
         self._roles = Counter(e.role for e in self._known.values())
         for uid in before.keys() | self._known.keys():
             if before.get(uid) != self._known.get(uid):
@@ -156,6 +164,7 @@ class Directory:
 
     def put(self, endpoint: Endpoint) -> None:
         """Add or change one. A changed pod starts without a health record."""
+        endpoint = self._usable(endpoint)
         before = self._known.get(endpoint.uid)
         self._known[endpoint.uid] = endpoint
         if before != endpoint:
@@ -176,6 +185,11 @@ class Directory:
             self._roles[before.role] -= 1
             self._forget(uid)
             self.notify()
+
+    def _usable(self, endpoint: Endpoint) -> Endpoint:
+        if endpoint.tls and not self._speaks_tls and endpoint.state is State.SERVING:
+            return replace(endpoint, state=State.UNREADY)
+        return endpoint
 
     def _forget(self, uid: str) -> None:
         """A pod changed or is gone: what it did before says nothing about it now."""

@@ -241,10 +241,10 @@ def _apply(event: dict[str, Any], into: Directory) -> str:
 async def follow_file(path: Path, *, into: Directory, every_s: float = 0.1) -> None:
     """Keep `into` as a JSON file says: for tests and for fleets without a cluster.
 
-    The file is a list of {"name", "role", "ip"} with optional "uid", "revision", "state", "port"
-    and "kv_port". It is read every `every_s` seconds. The name must be the one that the engine
-    sends: its `POD_NAME`, or its host's name without one. A file that cannot be read changes
-    nothing.
+    The file is a list of {"name", "role", "ip"} with optional "uid", "revision", "state", "port",
+    "kv_port" and "tls". It is read every `every_s` seconds. The name must be the one that the
+    engine sends: its `POD_NAME`, or its host's name without one. A file that cannot be read
+    changes nothing.
     """
     seen: bytes | None = None
     last_error = ""
@@ -271,4 +271,5 @@ def _of_entry(entry: dict[str, Any]) -> Endpoint:
         state=State(entry.get("state", State.SERVING)),
         port=entry.get("port", 8000),
         kv_port=entry.get("kv_port", 8002),
+        tls=entry.get("tls", False),
     )

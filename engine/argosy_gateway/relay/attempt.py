@@ -182,6 +182,7 @@ class Attempt:
             headers=headers,
             body=body,
             connect_s=fleet.config.limits.connect_s,
+            tls=fleet.certificates.context() if route.head.tls else None,
         )
         self._sent_at = fleet.clock()
         if fleet.directory.health.reached(route.head.uid):

@@ -10,6 +10,7 @@ from typing import Protocol
 from argosy_gateway.accounting.classes import classes_of
 from argosy_gateway.accounting.metrics import Metrics
 from argosy_gateway.config import Config
+from argosy_gateway.pods.certificates import Certificates
 from argosy_gateway.pods.endpoints import Directory, Role
 from argosy_gateway.pods.proof import Proof
 from argosy_gateway.queue.queue import Queue
@@ -48,7 +49,8 @@ class Fleet:
         self.classes = classes_of(config.slo, config.slo_classes)
         self.metrics = Metrics(config.slo, self.classes)
         self.bodies = Bodies(config.limits)
-        self.directory = Directory(clock)
+        self.certificates = Certificates(config.tls_dir)
+        self.directory = Directory(clock, speaks_tls=self.certificates.here)
         self.proof = Proof(config.token_file)
         self._roster = Roster(self.directory)
         self.in_flight = InFlight()
