@@ -59,6 +59,7 @@ INSIDE = {
     "time-out": {"kvTransfer": {"timeout": "5s"}},
     "failure": {"kvTransfer": {"onFailure": "fail"}},
     "callers": {"security": {"verifyPeers": False}},
+    "certificate": {"security": {"tls": {"secretName": "chat-tls"}}},
     "role flip": {"autoscaling": {"roleFlip": True}},
 }
 

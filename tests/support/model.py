@@ -221,6 +221,7 @@ class Model:
                 revision=labels.get(names.REVISION, ""), created_at=self.now, phase="Pending",
                 started=False, assigned=False, ready=False,
                 shows_token=names.TOKEN_VOLUME in self._volumes(name),
+                tls=names.TLS_VOLUME in self._volumes(name),
             )  # fmt: skip
 
     def _volumes(self, deployment: str) -> set[str]:

@@ -50,6 +50,8 @@ class ConditionType(StrEnum):
     """Another writer keeps changing what the operator writes."""
     PEERS_VERIFIED = "PeersVerified"
     """Every engine pod verifies who calls it."""
+    TRANSPORT_SECURED = "TransportSecured"
+    """Calls of engine pods are encrypted, with certificates on both sides."""
     KV_TRANSFER_HEALTHY = "KVTransferHealthy"
     """Decode pods get the KV caches of prompts from prefill pods."""
 
@@ -57,6 +59,7 @@ class ConditionType(StrEnum):
 _SPEC = "kubectl get sd NAME -n NAMESPACE -o yaml"
 _PODS = "kubectl get pods -n NAMESPACE -l serving.argosy.dev/fleet=NAME -o wide"
 _POD = "kubectl describe pod POD -n NAMESPACE"
+_POD_STATES = (_PODS, _POD)
 _LOGS = "kubectl logs POD -n NAMESPACE --previous"
 _EVENTS = "kubectl get events -n NAMESPACE --field-selector involvedObject.name=NAME"
 _ROLES = "kubectl get sr -n NAMESPACE"
@@ -98,8 +101,7 @@ class Reason(StrEnum):
         "pods that served are no longer ready",
         "Find out why the pods are not ready: read their events and the log of their last "
         "container.",
-        _PODS,
-        _POD,
+        *_POD_STATES,
         _LOGS,
     )
     NO_PREFILL = (
@@ -107,29 +109,25 @@ class Reason(StrEnum):
         "no prefill pod is ready: decode pods compute the prompts themselves",
         "Find out why no prefill pod is ready. Until one is, prompts slow down the "
         "answers of others.",
-        _PODS,
-        _POD,
+        *_POD_STATES,
     )
     NO_DECODE = (
         "NoDecode",
         "no decode pod is ready for the revision of the ready prefill pods",
         "Find out why no decode pod is ready. Until one is, the fleet answers no request.",
-        _PODS,
-        _POD,
+        *_POD_STATES,
     )
     NO_PODS = (
         "NoPods",
         "no engine pod is ready",
         "Wait if the fleet was just made. Otherwise find out why its pods are not ready.",
-        _PODS,
-        _POD,
+        *_POD_STATES,
     )
     GATEWAY_NOT_READY = (
         "GatewayNotReady",
         "no gateway pod is ready",
         "Find out why no gateway pod is ready. Until one is, clients reach nothing.",
-        _PODS,
-        _POD,
+        *_POD_STATES,
     )
     SCALING = ("Scaling", "pods that are no longer needed finish their answers")
     ROLLING_OUT = ("RollingOut", "pods of a new revision are starting", "", _PODS)
@@ -174,8 +172,7 @@ class Reason(StrEnum):
         "ImagePullFailed",
         "an image cannot be pulled",
         "Correct the image's name, give the namespace a pull secret, or mirror the image.",
-        _PODS,
-        _POD,
+        *_POD_STATES,
     )
     CONTAINER_CRASHING = (
         "ContainerCrashing",
@@ -208,8 +205,7 @@ class Reason(StrEnum):
         "OutOfMemory",
         "an engine runs out of memory",
         "Raise the memory in spec.roles.<role>.resources, or lower spec.engine.maxModelLen.",
-        _PODS,
-        _POD,
+        *_POD_STATES,
         _LOGS,
     )
     BAD_ARGUMENT = (
@@ -348,8 +344,7 @@ class Reason(StrEnum):
         "Unschedulable",
         "no node has room for a pod",
         "Add nodes, or lower the role's replicas or resources.",
-        _PODS,
-        _POD,
+        *_POD_STATES,
         _NODES,
     )
     QUOTA_EXCEEDED = (
@@ -419,6 +414,20 @@ class Reason(StrEnum):
         "pods that show no token are being replaced; until then calls without one are served",
         "",
         _PODS,
+    )
+    # TransportSecured
+    ENCRYPTED = ("Encrypted", "engine pods take only calls with TLS and a certificate")
+    NO_CERTIFICATE = (
+        "NoCertificate",
+        "requests and KV caches travel between the pods in the clear",
+        "Name a Secret of the type kubernetes.io/tls in spec.security.tls.secretName.",
+    )
+    CERTIFICATE_NOT_USED = (
+        "CertificateNotUsed",
+        "pods without the certificate still run, or no engine pod has started with it",
+        "Nothing while pods are replaced. If it lasts, see what a pod that does not start waits "
+        "for: the Secret of spec.security.tls must exist, with tls.crt, tls.key and ca.crt.",
+        *_POD_STATES,
     )
     # KVTransferHealthy
     HANDOVERS_FAIL = (

@@ -176,6 +176,15 @@ ClassName = Annotated[
         32,
     ),
 ]
+SecretName = Annotated[
+    str,
+    Format(
+        r"^[a-z0-9]([-a-z0-9]*[a-z0-9])?([.][a-z0-9]([-a-z0-9]*[a-z0-9])?)*$",
+        "write the name of a Secret of this namespace: lower-case letters, digits, hyphens and "
+        "dots, such as chat-tls",
+        253,
+    ),
+]
 MetricsUrl = Annotated[
     str,
     Format(

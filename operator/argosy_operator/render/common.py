@@ -23,6 +23,7 @@ GRACE_MARGIN_S = 10
 
 MOUNTS = "/var/run/argosy"
 TOKEN_FILE = f"{MOUNTS}/{names.TOKEN_VOLUME}/token"
+TLS_DIR = f"{MOUNTS}/{names.TLS_VOLUME}"
 TOKEN_S = 24 * 3600
 """How long a token counts, s. The kubelet renews it after 80 % of it; the control plane may be away
 for the rest."""
@@ -75,6 +76,12 @@ def token_volume(fleet: ServingDeployment) -> Object:
         "name": names.TOKEN_VOLUME,
         "projected": {"sources": [{"serviceAccountToken": token}]},
     }
+
+
+def tls_volume(secret: str) -> Object:
+    """The certificate; only these keys, so that no other Secret can be mounted by its name."""
+    items = [{"key": key, "path": key} for key in ("tls.crt", "tls.key", "ca.crt")]
+    return {"name": names.TLS_VOLUME, "secret": {"secretName": secret, "items": items}}
 
 
 def read_only_mount(volume: str) -> Object:

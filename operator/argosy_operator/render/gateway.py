@@ -17,6 +17,7 @@ from argosy_operator.core.fleet.objects import Object, seconds
 from argosy_operator.core.fleet.revision import whole_seconds
 from argosy_operator.render.common import (
     GRACE_MARGIN_S,
+    TLS_DIR,
     TOKEN_FILE,
     command_line,
     container_security,
@@ -29,6 +30,7 @@ from argosy_operator.render.common import (
     read_only_mount,
     scrape_annotations,
     spread,
+    tls_volume,
     token_volume,
 )
 from argosy_operator.render.images import Images
@@ -43,20 +45,24 @@ def objects(
     *,
     account: str | None = None,
     shows_token: bool = True,
+    certificate: str | None = None,
 ) -> list[Object]:
     """All objects of the gateway, in the order in which to apply them.
 
     `account` is the uid that the pod template names, `account_of` the observed objects.
-    `shows_token`: engines may ask for one.
+    `shows_token`: engines may ask for one. `certificate`: the Secret to show to engines with TLS.
     """
     name = names.gateway(fleet.name)
+    front = _deployment(fleet, images, account, shows_token)
+    if certificate is not None:
+        _show_certificate(front["spec"]["template"]["spec"], certificate)
     return [
         _account(fleet),
         _role(fleet),
         _binding(fleet),
         _service(fleet),
         disruption_budget(fleet, name, names.GATEWAY_ROLE),
-        _deployment(fleet, images, account, shows_token),
+        front,
     ]
 
 
@@ -200,6 +206,14 @@ def _show_token(fleet: ServingDeployment, pod: Object) -> None:
     container["args"] += ["--token-file", TOKEN_FILE]
     container["volumeMounts"].append(read_only_mount(names.TOKEN_VOLUME))
     pod["volumes"].append(token_volume(fleet))
+
+
+def _show_certificate(pod: Object, secret: str) -> None:
+    """Add the certificate to a gateway's pod."""
+    (container,) = pod["containers"]
+    container["args"] += ["--tls-dir", TLS_DIR]
+    container["volumeMounts"].append(read_only_mount(names.TLS_VOLUME))
+    pod["volumes"].append(tls_volume(secret))
 
 
 def _flags(fleet: ServingDeployment, drain_s: int) -> list[str]:

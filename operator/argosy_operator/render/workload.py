@@ -22,6 +22,7 @@ from argosy_operator.render.common import (
     read_only_mount,
     scrape_annotations,
     spread,
+    tls_volume,
     token_volume,
 )
 from argosy_operator.render.engines.argosy import ARGOSY
@@ -47,7 +48,8 @@ def deployment(pod: EnginePod, replicas: int | None = None, *, kind: EngineKind 
         "template": {
             "metadata": {
                 "labels": names.labels(fleet.name, role, revision),
-                "annotations": scrape_annotations(kind.metrics.port, kind.metrics.path),
+                "annotations": scrape_annotations(kind.metrics.port, kind.metrics.path)
+                | ({names.TLS: "true"} if pod.certificate else {}),
             },
             "spec": _pod_spec(pod, kind),
         },
@@ -137,6 +139,8 @@ def _volumes(pod: EnginePod) -> list[Object]:
         volumes.append({"name": names.PEERS_VOLUME, "configMap": source})
     if pod.shows_token:
         volumes.append(token_volume(pod.fleet))
+    if pod.certificate is not None:
+        volumes.append(tls_volume(pod.certificate))
     return volumes
 
 
@@ -153,4 +157,6 @@ def _mounts(pod: EnginePod) -> list[Object]:
         mounts.append(read_only_mount(names.PEERS_VOLUME))
     if pod.shows_token:
         mounts.append(read_only_mount(names.TOKEN_VOLUME))
+    if pod.certificate is not None:
+        mounts.append(read_only_mount(names.TLS_VOLUME))
     return mounts

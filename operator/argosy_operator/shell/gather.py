@@ -17,6 +17,8 @@ from argosy_operator.core.fleet.objects import ChildKey, Object, child_key, is_o
 from argosy_operator.core.fleet.pods import FailingPair, Load, Pod, controller_of, owned_pods
 from argosy_operator.core.fleet.revision import (
     OLD_TEMPLATE,
+    as_rolled_out,
+    certificate_of,
     revision,
     template_of,
     verifies_callers,
@@ -126,27 +128,24 @@ def compose(
     engines: dict[RoleName, Object] = {}
     owned = _owned(seen.children, fleet)
     deployments = {name: child for (kind, name), child in owned.items() if kind == "Deployment"}
-    template = template_of(fleet, deployments, engine_image=images.engine)
-    digits = revision(fleet, engine_image=images.engine, template=template)
+    gateways = [pod for pod in seen.pods if pod.role == names.GATEWAY_ROLE and pod.running]
+    called = all(pod.tls for pod in gateways)
+    engine_fleet = as_rolled_out(fleet, deployments, engine_image=images.engine, called=called)
+    template = template_of(engine_fleet, deployments, engine_image=images.engine)
+    digits = revision(engine_fleet, engine_image=images.engine, template=template)
     verifies = template != OLD_TEMPLATE and fleet.spec.security.verify_peers
     # Engines that ask for tokens until they are gone need gateways that show them until then.
     shows_token = verifies or any(map(verifies_callers, deployments.values()))
-    required = verifies and all(
-        pod.shows_token for pod in seen.pods if pod.role == names.GATEWAY_ROLE and pod.running
-    )
-    front = names.gateway(fleet.name)
-    account = gateway.account_of(
-        owned.get(("ServiceAccount", front)), owned.get(("Deployment", front))
-    )
+    required = verifies and all(pod.shows_token for pod in gateways)
     wanted: list[Object] = []
     if shows_token:
         wanted += peers.objects(fleet, seen.issuer, required=required)
     wanted += network.objects(fleet)
-    wanted += gateway.objects(fleet, images, account=account, shows_token=shows_token)
+    wanted += _gateway(fleet, images, owned, shows_token=shows_token)
     for name, _ in fleet.spec.active_roles():
         wanted += role.objects(fleet, name)
         live = owned.get(("Deployment", names.engine_deployment(fleet.name, name, digits)))
-        pod = EnginePod.of(fleet, name, digits, images, live, verifies=verifies)
+        pod = EnginePod.of(engine_fleet, name, digits, images, live, verifies=verifies)
         engines[name] = workload.deployment(pod)
     return Snapshot(
         fleet=fleet,
@@ -236,3 +235,28 @@ def _deployments(children: Mapping[ChildKey, Object], fleet: ServingDeployment) 
     """Uids of the fleet's Deployments."""
     owned = _owned(children, fleet)
     return {child["metadata"]["uid"] for (kind, _), child in owned.items() if kind == "Deployment"}
+
+
+def _gateway(
+    fleet: ServingDeployment, images: Images, owned: Mapping[ChildKey, Object], *, shows_token: bool
+) -> list[Object]:
+    front = names.gateway(fleet.name)
+    account = gateway.account_of(
+        owned.get(("ServiceAccount", front)), owned.get(("Deployment", front))
+    )
+    return gateway.objects(
+        fleet,
+        images,
+        account=account,
+        shows_token=shows_token,
+        certificate=_certificate(fleet, owned),
+    )
+
+
+def _certificate(fleet: ServingDeployment, owned: Mapping[ChildKey, Object]) -> str | None:
+    """The Secret that gateways mount: of the spec, or of engines that are there until they go."""
+    if fleet.spec.security.tls is not None:
+        return fleet.spec.security.tls.secret_name
+    front = ("Deployment", names.gateway(fleet.name))
+    engines = (child for key, child in owned.items() if key[0] == "Deployment" and key != front)
+    return next(filter(None, map(certificate_of, engines)), None)

@@ -12,6 +12,7 @@ from tests.core.status import (
     test_conditions_of_pods,
     test_conditions_of_problems,
     test_conditions_of_the_slo,
+    test_conditions_of_tls,
     test_conditions_of_trust,
 )
 from tests.core.status.worlds import (
@@ -34,6 +35,7 @@ ROWS = (
     *test_conditions_of_pods.ROWS,
     *test_conditions_of_problems.ROWS,
     *test_conditions_of_the_slo.ROWS,
+    *test_conditions_of_tls.ROWS,
     *test_conditions_of_trust.ROWS,
 )
 

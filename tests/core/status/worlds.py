@@ -218,6 +218,7 @@ AT_REST = {
     "NameConflict": "False NoConflict",
     "FieldConflict": "False NoContest",
     "PeersVerified": "True Verified",
+    "TransportSecured": "False NoCertificate",
     "KVTransferHealthy": "True NoHandoverFails",
 }
 """What status says of a fleet without an SLO that has all that it needs."""

@@ -34,6 +34,7 @@ RENDERED_FLAGS = (
     "--termination-message",
     "--peers-file",
     "--token-file",
+    "--tls-dir",
 )
 """Flags that the operator writes. A second one in engine.args would contradict the first."""
 RENDERED_ENV = ("POD_NAME", "POD_UID", "POD_IP", "POD_NAMESPACE")

@@ -5,7 +5,7 @@ from typing import Annotated, Literal
 from pydantic import Field
 
 from argosy_operator.api.bounds import within
-from argosy_operator.api.fields import Duration, PositiveDurationText
+from argosy_operator.api.fields import Duration, PositiveDurationText, SecretName
 from argosy_operator.api.model import ApiModel
 
 
@@ -37,6 +37,16 @@ class Routing(ApiModel):
 VictimRule = Literal["withoutLeases", "fewestInFlight", "newest", "oldest"]
 
 
+class Tls(ApiModel):
+    """TLS between the fleet's pods."""
+
+    secret_name: SecretName
+    """A Secret of this namespace with tls.crt, tls.key and ca.crt, of the type kubernetes.io/tls.
+    All pods of the fleet show its certificate, which must be fit for servers and for clients, and
+    take only callers with a certificate of ca.crt. The kubelet mounts it and Argosy never reads it;
+    a renewed certificate needs no restart."""
+
+
 class Security(ApiModel):
     """Who may call the engine pods."""
 
@@ -45,6 +55,10 @@ class Security(ApiModel):
     pods or the operator (condition PeersVerified). Pods that were made before an upgrade follow
     with the fleet's next revision. False lets everyone call them who reaches them; a change of it
     replaces the engine pods."""
+    tls: Tls | None = None
+    """Ports 8000 and 8002 of the engine pods speak only TLS, with certificates on both sides
+    (condition TransportSecured). The gateways are replaced first, then the engine pods. Default:
+    no TLS."""
     network_policy: bool = True
     """A NetworkPolicy lets only the fleet's gateways connect to port 8000 of its engine pods, and
     only its engine pods to port 8002. Port 8001 (probes, metrics) stays open. It has an effect

@@ -24,12 +24,14 @@ ACCOUNT = "serving.argosy.dev/account"
 is bound to that uid, so another uid replaces the pods."""
 FLIPPED = "serving.argosy.dev/flipped"
 """On a pod: RFC 3339 time when it got its role of now, from the other one."""
+TLS = "serving.argosy.dev/tls"
+"""On engine pods: "true" if their ports 8000 and 8002 speak TLS."""
 TEMPLATE_HASH = "pod-template-hash"
 """Kubernetes' own label: a ReplicaSet selects its pods by it, too."""
 DELETION_COST = "controller.kubernetes.io/pod-deletion-cost"
 
-PEERS_VOLUME, TOKEN_VOLUME = "peers", "token"
-"""Volumes of pods that verify their callers, and of those that show a token."""
+PEERS_VOLUME, TOKEN_VOLUME, TLS_VOLUME = "peers", "token", "tls"
+"""Volumes of pods that verify their callers, of those that show a token, and of those with TLS."""
 
 API_PORT, ADMIN_PORT, KV_PORT = 8000, 8001, 8002
 GATEWAY_PORT, GATEWAY_ADMIN_PORT, SERVICE_PORT = 8080, 8081, 80

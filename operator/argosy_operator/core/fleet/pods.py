@@ -74,6 +74,8 @@ class Pod:
     restarts: int = 0
     shows_token: bool = False
     """Its calls of engines carry a token."""
+    tls: bool = False
+    """It has a certificate."""
     gpus: int = 0
     """GPUs of all its containers."""
     unreadable: str | None = None
@@ -166,6 +168,7 @@ def pod_of(raw: Object) -> Pod:
     waiting = [*(status.get("initContainerStatuses") or ()), *containers.values()]
     engine: Object = containers.get(ENGINE_CONTAINER) or next(iter(containers.values()), {})
     cost = annotations.get(names.DELETION_COST, "0")
+    volumes = {volume.get("name") for volume in spec.get("volumes") or ()}
     gpus, unreadable = _gpus(spec)
     return Pod(
         name=meta["name"],
@@ -191,7 +194,8 @@ def pod_of(raw: Object) -> Pod:
         victim=names.DRAIN in annotations and cost == OUR_COST,
         cost=_cost(cost),
         restarts=engine.get("restartCount", 0),
-        shows_token=any(v.get("name") == names.TOKEN_VOLUME for v in spec.get("volumes") or ()),
+        shows_token=names.TOKEN_VOLUME in volumes,
+        tls=names.TLS_VOLUME in volumes,
         gpus=gpus,
         unreadable=unreadable,
         unschedulable=(

@@ -47,6 +47,33 @@ def verifies_callers(deployment: Object) -> bool:
     return any(volume.get("name") == names.PEERS_VOLUME for volume in volumes)
 
 
+def certificate_of(deployment: Object) -> str | None:
+    """The Secret that the pods of a Deployment mount for TLS; None if they have none."""
+    volumes = deployment["spec"].get("template", {}).get("spec", {}).get("volumes") or ()
+    names_of = (v["secret"]["secretName"] for v in volumes if v.get("name") == names.TLS_VOLUME)
+    return next(names_of, None)
+
+
+def as_rolled_out(
+    fleet: ServingDeployment, deployments: Collection[str], *, engine_image: str, called: bool
+) -> ServingDeployment:
+    """The fleet whose engine pods may exist now: without TLS until the gateways can call them.
+
+    `called`: every gateway pod has a certificate. A revision with TLS that exists stays: of its
+    gateways some may just be replaced.
+    """
+    if fleet.spec.security.tls is None or called:
+        return fleet
+    for template in TEMPLATES:
+        digits = revision(fleet, engine_image=engine_image, template=template)
+        for role, _ in fleet.spec.active_roles():
+            if names.engine_deployment(fleet.name, role, digits) in deployments:
+                return fleet
+    security = fleet.spec.security.model_copy(update={"tls": None})
+    spec = fleet.spec.model_copy(update={"security": security})
+    return fleet.model_copy(update={"spec": spec})
+
+
 def fields(
     fleet: ServingDeployment, *, engine_image: str, template: int = TEMPLATE
 ) -> dict[str, object]:
@@ -70,6 +97,7 @@ def fields(
         "roles": {name: dump(role.resources) for name, role in spec.active_roles()},
         "kvTransfer": _kv_transfer(spec.kv_transfer) if spec.mode == "disaggregated" else None,
         **({"verifyPeers": False} if unverified else {}),
+        **({"tls": spec.security.tls.secret_name} if spec.security.tls else {}),
     }
 
 

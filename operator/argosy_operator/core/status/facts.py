@@ -94,7 +94,17 @@ def _of_trust(snapshot: Snapshot) -> dict[Fact, bool]:
         and not any(child_key(obj) == ("ConfigMap", peers_file) for obj in snapshot.wanted),
         Fact.PROOF_NOT_REQUIRED: not (snapshot.proof_required and here)
         or not all(map(verifies_callers, snapshot.retired())),
+        Fact.NO_TLS: snapshot.fleet.spec.security.tls is None,
+        Fact.CERTIFICATE_NOT_USED: _lacks_certificate(snapshot),
     }
+
+
+def _lacks_certificate(snapshot: Snapshot) -> bool:
+    """A pod whose Secret does not exist stays Pending: its volume cannot be mounted."""
+    pods = [pod for pod in snapshot.pods if pod.running]
+    engines = [pod for pod in pods if pod.role != names.GATEWAY_ROLE]
+    none_started = bool(engines) and all(pod.phase == "Pending" for pod in engines)
+    return none_started or not all(pod.tls for pod in pods)
 
 
 def _reasons(findings: Findings) -> Iterator[Reason]:

@@ -58,6 +58,8 @@ class Fact(StrEnum):
     KEYS_UNKNOWN = "the API server has not said who signs its tokens"
     OLDER_TEMPLATE = "the engine pods of this revision verify no callers"
     PROOF_NOT_REQUIRED = "some gateway or engine pod shows or verifies no token yet"
+    NO_TLS = "spec.security.tls is not set"
+    CERTIFICATE_NOT_USED = "a pod runs without the certificate, or no engine pod has started"
     # Gateways
     HANDOVERS_FAIL = "a gateway names pods whose handovers failed twice in a row"
     # The scaling law's last decision, and what it measured
@@ -255,6 +257,12 @@ TABLE: Mapping[ConditionType, tuple[ConditionRow, ...]] = {
         ConditionRow("False", Reason.KEYS_UNKNOWN, when=(Fact.KEYS_UNKNOWN,)),
         ConditionRow("False", Reason.PROOF_NOT_REQUIRED, when=(Fact.PROOF_NOT_REQUIRED,)),
         ConditionRow("True", Reason.VERIFIED),
+    ),
+    # Is what passes between the pods encrypted?
+    ConditionType.TRANSPORT_SECURED: (
+        ConditionRow("False", Reason.NO_CERTIFICATE, when=(Fact.NO_TLS,)),
+        ConditionRow("False", Reason.CERTIFICATE_NOT_USED, when=(Fact.CERTIFICATE_NOT_USED,)),
+        ConditionRow("True", Reason.ENCRYPTED),
     ),
     # Do prefill pods hand their KV caches over to decode pods?
     ConditionType.KV_TRANSFER_HEALTHY: (

@@ -7,7 +7,7 @@ from argosy_operator.core.fleet import names
 from argosy_operator.core.fleet.revision import whole_seconds
 from argosy_operator.core.scaling.signals import samples
 from argosy_operator.render import peers
-from argosy_operator.render.common import TOKEN_FILE, command_line
+from argosy_operator.render.common import TLS_DIR, TOKEN_FILE, command_line
 from argosy_operator.render.engines.kind import ROLE_FILE, EnginePod, HttpEndpoint
 
 
@@ -41,6 +41,7 @@ class ArgosyEngine:
             "--drain-timeout-s": pod.drain_s,
             "--peers-file": peers.PATH if pod.verifies else None,
             "--token-file": TOKEN_FILE if pod.shows_token else None,
+            "--tls-dir": TLS_DIR if pod.certificate else None,
         }
         return ["engine", "serve", *command_line(flags)]
 

@@ -69,6 +69,12 @@ class EnginePod:
         return self.verifies and self.disaggregated
 
     @property
+    def certificate(self) -> str | None:
+        """The Secret for TLS of its ports; None: they speak without."""
+        tls = self.fleet.spec.security.tls
+        return None if tls is None else tls.secret_name
+
+    @property
     def gpus(self) -> int:
         return self.fleet.spec.role(self.role).resources.gpu
 
