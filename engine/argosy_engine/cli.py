@@ -61,6 +61,7 @@ def parse(arguments: list[str]) -> EngineConfig:
         **options,
         pod_name=os.environ.get("POD_NAME") or socket.gethostname(),
         pod_uid=os.environ.get("POD_UID", ""),
+        pod_ip=os.environ.get("POD_IP", ""),
     )
     for name in _POSITIVE:
         value = getattr(config, name)

@@ -126,3 +126,6 @@ class EngineConfig:
 
     pod_uid: str = ""
     """POD_UID; "" outside a cluster. A call that means another pod is refused."""
+
+    pod_ip: str = ""
+    """POD_IP; "" outside a cluster. Where routers for vLLM send decode engines for KV."""

@@ -18,7 +18,7 @@ from argosy_engine.core.blocks.prefix import hashes_of
 from argosy_engine.core.capacity import GuaranteedNoEvict, MaxUtilization
 from argosy_engine.core.handover.messages import FailedPrefill
 from argosy_engine.core.limits import Limits, Refusal
-from argosy_engine.core.request import Emission, NewRequest, Sequence
+from argosy_engine.core.request import Claim, Emission, NewRequest, Sequence
 from argosy_engine.core.sampling import SamplingParams
 from argosy_engine.core.scheduler import Scheduler
 from argosy_engine.metrics.observe import EngineMetrics
@@ -146,7 +146,12 @@ class Node:
         self.loop.post(event)
 
     def ask(
-        self, prompt: list[int], *candidates: str, max_tokens: int = 3, name: str = "r"
+        self,
+        prompt: list[int],
+        *candidates: str,
+        max_tokens: int = 3,
+        name: str = "r",
+        claim: Claim | None = None,
     ) -> Client:
         """Submit; the answer grows while the caller looks at it."""
         client = Client()
@@ -156,6 +161,7 @@ class Node:
             sampling=SamplingParams(max_tokens=max_tokens, temperature=0.0),
             arrival_s=0.0,
             candidates=candidates,
+            claim=claim,
         )
         refusal = self.loop.submit(request, client)
         if refusal is not None:

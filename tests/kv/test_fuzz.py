@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from argosy_engine.transfer.wire import Kind, encode_control, encode_tokens
 from tests.kv.nodes import BLOCK, Node, until
-from tests.kv.peers import ADMITTED, OPEN, TICKET, hello, kv_frame, liar, puller, ready_for
+from tests.kv.peers import ADMITTED, OPEN, TICKET, claim, hello, kv_frame, liar, puller, ready_for
 
 pytestmark = pytest.mark.slow
 
@@ -84,6 +84,7 @@ ASKING = [
     encode_control(
         Kind.PULL, {"ticket": TICKET, "engine_epoch": "e", "first_block": 0, "n_blocks": 1}
     ),
+    encode_control(Kind.CLAIM, claim(PROMPT, "text", TICKET, "e")),
     encode_control(Kind.RENEW, {}),
     encode_control(Kind.RELEASE, {}),
     frame(Kind.PREFILL, b"[" * 1000),

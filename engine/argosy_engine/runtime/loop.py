@@ -18,6 +18,7 @@ from typing import assert_never
 
 from argosy_engine.core.handover.messages import (
     LeaseKey,
+    Offer,
     PrefillEvent,
     PrefillProgress,
     PullAlive,
@@ -164,6 +165,12 @@ class EngineLoop:
 
     def find_lease(self, ticket: str) -> LeaseKey:
         return self.leases.find(ticket)
+
+    def offer(self, offer: Offer) -> None:
+        self.leases.offer(offer)
+
+    def claim(self, ticket: str, lease_s: float) -> Offer:
+        return self.leases.claim(ticket, lease_s)
 
     def abort_remote_prefill(self, request_id: str, attempt: int) -> None:
         key = LeaseKey(request_id, attempt, self._epoch)

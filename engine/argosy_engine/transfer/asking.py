@@ -13,6 +13,7 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from typing import TypeVar
 
+from argosy_engine.core.handover.fit import prompt_digest
 from argosy_engine.core.handover.messages import (
     FailedPrefill,
     PullAlive,
@@ -175,12 +176,18 @@ class Asking:
 
     def _hello(self) -> bytes:
         job = self._job
-        said = {
+        prompt = {
             "request_id": job.request_id,
             "attempt": job.attempt,
             "fingerprint": self._layout.fingerprint,
             "tp": self._layout.tp,
             "n_tokens": len(job.token_ids),
+        }
+        if job.claim is not None:
+            digest = prompt_digest(job.token_ids).hex()
+            return encode_control(Kind.CLAIM, {**job.claim._asdict(), **prompt, "prompt": digest})
+        said = {
+            **prompt,
             "sampling": job.sampling.to_json(),
             "lease_s": self._shared.lease_s,
         }
@@ -206,7 +213,8 @@ class Asking:
             async with _until(until_s, f"no progress within {until_s - moved:.1f} s"):
                 sign = await _next_sign(reader)
         self._check(sign, admitted)
-        self._shared.pace.observe(sign.n_tokens, time.monotonic() - began)
+        if self._job.claim is None:  # else it was computed before it was asked for
+            self._shared.pace.observe(sign.n_tokens, time.monotonic() - began)
         return sign
 
     def _check(self, answer: Ready, admitted: Admitted) -> None:

@@ -14,6 +14,7 @@ from argosy_engine.transfer.wire import Kind, WireError, decode_control
 
 __all__ = [
     "Admitted",
+    "Claim",
     "Done",
     "Message",
     "Open",
@@ -58,6 +59,22 @@ class Prefill:
     """Length of the prompt, which the TOKENS frame after this one brings."""
     sampling: SamplingParams
     lease_s: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Claim:
+    """Hand over a prompt that was computed for a router; instead of PREFILL."""
+
+    ticket: str
+    engine_epoch: str
+    request_id: str
+    attempt: int
+    fingerprint: str
+    tp: int
+    n_tokens: int
+
+    prompt: str
+    """Digest of the tokens, as hexadecimal digits."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -127,7 +144,7 @@ class Wait:
     """Blocks that may be pulled now."""
 
 
-Message = Open | Prefill | Admitted | Refused | Ready | Pull | Done | Release | Renew | Wait
+Message = Open | Prefill | Claim | Admitted | Refused | Ready | Pull | Done | Release | Renew | Wait
 
 
 def decode_message(kind: Kind, payload: bytes) -> Message:
@@ -242,6 +259,19 @@ _MESSAGES: dict[Kind, tuple[Callable[..., Message], dict[str, Check]]] = {
             "n_tokens": _whole(1, _UINT32),
             "sampling": _sampling,
             "lease_s": _number(1e-3, MAX_LEASE_S),
+        },
+    ),
+    Kind.CLAIM: (
+        Claim,
+        {
+            "ticket": _TICKET,
+            "engine_epoch": _EPOCH,
+            "request_id": _ID,
+            "attempt": _ATTEMPT,
+            "fingerprint": _text(4096),
+            "tp": _whole(1, 1024),
+            "n_tokens": _whole(1, _UINT32),
+            "prompt": _text(32, shortest=32, name=True),
         },
     ),
     Kind.ADMITTED: (Admitted, {"ticket": _TICKET, "engine_epoch": _EPOCH}),

@@ -2,7 +2,8 @@
 
 Talks to decode over TCP and to the engine loop through `PrefillPort`. Every connection begins with
 OPEN. PREFILL makes it the connection of one prompt, which holds the lease: when it closes, the
-lease ends. PULL makes it a connection for KV (`sending.py`).
+lease ends. CLAIM does so for a prompt that was computed for a router. PULL makes it a connection
+for KV (`sending.py`).
 """
 
 import asyncio
@@ -25,6 +26,7 @@ from argosy_engine.core.request import client_id
 from argosy_engine.errors import EngineError, LeaseGoneError, LeaseTakenError
 from argosy_engine.ports.runner import Runner
 from argosy_engine.transfer.messages import (
+    Claim,
     Message,
     Open,
     Prefill,
@@ -123,17 +125,19 @@ class PrefillServer:
             await self._opened(reader)
             head = await read_head(reader)
             if head.kind is Kind.PREFILL:
-                prefill_job = await self._asked(head, reader)
-                pull = None
-            elif head.kind is Kind.PULL:
+                first: RemotePrefill | Message = await self._asked(head, reader)
+            elif head.kind in (Kind.PULL, Kind.CLAIM):
                 payload = await read_payload(reader, head, SMALL_CONTROL_BYTES)
-                pull = decode_message(head.kind, payload)
+                first = decode_message(head.kind, payload)
             else:
-                raise WireError(f"{head.kind.name} came where PREFILL or PULL was due")
-        if isinstance(pull, Pull):
-            await self._sender.serve(pull, reader, writer)
-        else:
-            await self._hand_over(prefill_job, reader, writer)
+                raise WireError(f"{head.kind.name} came where PREFILL, CLAIM or PULL was due")
+        match first:
+            case RemotePrefill():
+                await self._hand_over(first, reader, writer)
+            case Claim():
+                await self._claimed(first, reader, writer)
+            case Pull():
+                await self._sender.serve(first, reader, writer)
 
     async def _opened(self, reader: asyncio.StreamReader) -> None:
         head = await read_head(reader)
@@ -167,7 +171,7 @@ class PrefillServer:
             lease_s=min(asked.lease_s, self._config.lease_s),
         )
 
-    def _check_fit(self, asked: Prefill) -> None:
+    def _check_fit(self, asked: Prefill | Claim) -> None:
         if why := refuse_tp(prefill=self._layout.tp, decode=asked.tp):
             raise _RefusedError("fingerprint", why)
         if asked.fingerprint != self._layout.fingerprint:
@@ -232,6 +236,34 @@ class PrefillServer:
             self._prefill.abort_remote_prefill(prefill_job.request_id, prefill_job.attempt)
             following.cancel()
             await asyncio.wait((following,))  # only now may another task read
+
+    async def _claimed(
+        self, claim: Claim, reader: asyncio.StreamReader, writer: asyncio.StreamWriter
+    ) -> None:
+        """From here on this connection holds the lease; it ends with this call."""
+        logs.bind(request_id=client_id(claim.request_id), attempt=claim.attempt)
+        if claim.engine_epoch != self._prefill.engine_epoch:
+            raise LeaseGoneError("this engine started since: the prompt is not here any more")
+        offer = self._prefill.claim(claim.ticket, self._config.lease_s)
+        key = offer.ready.key
+        following: asyncio.Task[Message] | None = None
+        try:
+            self._check_fit(claim)
+            if (claim.n_tokens, claim.prompt) != (offer.ready.n_tokens, offer.prompt.hex()):
+                text = "the ticket is for another prompt: send the same body to both engines"
+                raise _RefusedError("other_prompt", text)
+            following = asyncio.create_task(read_message(reader))
+            following.add_done_callback(_look_at)
+            admitted = {"ticket": claim.ticket, "engine_epoch": key.engine_epoch}
+            await send_control(writer, Kind.ADMITTED, admitted)
+            asked = {"request_id": claim.request_id, "attempt": claim.attempt}
+            await send_control(writer, Kind.READY, self._ready(offer.ready) | asked)
+            await self._hold(offer.ready, following, reader)
+        finally:
+            self._prefill.abort_remote_prefill(key.request_id, key.attempt)
+            if following is not None:
+                following.cancel()
+                await asyncio.wait((following,))
 
     async def _computed(
         self,

@@ -76,6 +76,7 @@ class Kind(IntEnum):
     RENEW = 10
     RELEASE = 11
     REFUSED = 12
+    CLAIM = 13
 
     @property
     def raw(self) -> bool:

@@ -32,9 +32,14 @@ def may_pull(sequence: Sequence) -> bool:
 
 
 def should_pull(sequence: Sequence, hit_blocks: int, block_size: int) -> bool:
-    """Whether a peer computes the prompt; not worth it for less than a block after a cache hit."""
+    """Whether a peer computes the prompt; not worth it for less than a block after a cache hit.
+
+    A prompt that the peer has computed already is always pulled: that ends its lease there.
+    """
     if not may_pull(sequence):
         return False
+    if sequence.request.claim is not None:
+        return True
     return not hit_blocks or sequence.n_prompt - hit_blocks * block_size > block_size
 
 
@@ -75,6 +80,7 @@ class Pulls:
             token_ids=sequence.request.token_ids,
             sampling=sequence.sampling,
             candidates=sequence.request.candidates,
+            claim=sequence.request.claim,
             block_ids=tuple(sequence.blocks),
             have_tokens=sequence.num_computed,
             timeout_s=timeout_s,

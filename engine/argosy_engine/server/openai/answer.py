@@ -101,6 +101,10 @@ class TextFlow:
         self.uncovered = []
         return piece.reason
 
+    def first(self, token_id: int) -> str:
+        """The text of an answer that has only this token."""
+        return self._detokenizer.push(token_id) + self._detokenizer.flush()
+
     async def pieces(self, sink: TokenSink) -> AsyncIterator[Piece]:
         """Pieces until one has a reason or an error; ClientGoneError passes through."""
         while True:

@@ -69,11 +69,11 @@ class Fragments:
     def usage(self, usage: dict[str, object]) -> str:
         return f'{self._head},"choices":[],"usage":{json.dumps(usage)}}}\n\n'
 
-    def whole(self, text: str, reason: str, usage: dict[str, object]) -> bytes:
-        """The answer of a request without `stream`."""
+    def whole(self, text: str, reason: str, usage: dict[str, object], **more: object) -> bytes:
+        """The answer of a request without `stream`; `more` are further members."""
         choice: dict[str, object] = {"index": 0, "logprobs": None, "finish_reason": reason}
         if self._chat:
             choice["message"] = {"role": "assistant", "content": text}
         else:
             choice["text"] = text
-        return json.dumps({**self._body, "choices": [choice], "usage": usage}).encode()
+        return json.dumps({**self._body, "choices": [choice], "usage": usage, **more}).encode()

@@ -105,7 +105,9 @@ REFUSED: Mapping[str, Refused] = {
     "mm_processor_kwargs": Refused("only text is read: leave it out"),
     "priority": Refused("requests are served in their order: leave it out or write 0", (0,)),
     "cache_salt": Refused("the prefix cache is shared by all clients: leave it out"),
-    "kv_transfer_params": Refused("the gateway chooses the pods: leave it out"),
+    "kv_transfer_params": Refused(
+        "the gateway chooses the pods: leave it out; for routers for vLLM see --external-routers"
+    ),
     "ec_transfer_params": Refused("the gateway chooses the pods: leave it out"),
     "vllm_xargs": Refused("there are no extensions: leave it out"),
     "argosy_resume": Refused(

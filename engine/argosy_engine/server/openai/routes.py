@@ -32,7 +32,8 @@ from argosy_engine.errors import ClientGoneError
 from argosy_engine.ports.callers import Verifier
 from argosy_engine.ports.tokenizer import Tokenizer
 from argosy_engine.runtime.loop import EngineLoop
-from argosy_engine.server.external.fields import HEADER, MAX_CANDIDATES, prefillers
+from argosy_engine.server.candidates import candidates
+from argosy_engine.server.external import fields, offer
 from argosy_engine.server.identity import NamedApp
 from argosy_engine.server.openai.answer import Piece, TextFlow, TokenSink
 from argosy_engine.server.openai.bodies import Bodies
@@ -58,8 +59,7 @@ log = logging.getLogger(__name__)
 
 _PRIORITY = re.compile(r"-?[0-9]{1,3}")
 _ID = re.compile(r"[A-Za-z0-9._-]{1,128}")
-_UID = re.compile(r"[A-Za-z0-9._-]{0,64}")
-_CANDIDATE = re.compile(r"(\[[0-9a-fA-F:]+\]|[A-Za-z0-9.-]+):[0-9]{1,5}")
+_NOTHING = fields.Transfer()
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,6 +73,8 @@ class _Job:
     """What the client has from an earlier engine."""
     reason: str | None = None
     """The finish reason if the client has the whole text already."""
+    transfer: fields.Transfer = _NOTHING
+    """What a router for vLLM said about the prompt's KV."""
 
 
 class OpenAiApi:
@@ -149,14 +151,17 @@ class OpenAiApi:
             body = await self._bodies.read(receive, resumes=asked.resume)
             if self._loop.draining:
                 raise draining_error()
-            if self._role.now == "prefill":
-                if self._role.mutable:  # the gateway does not know the role of now yet
-                    raise draining_error("this engine only prefills now: ask another one")
-                message = "this engine only prefills: send requests to a decode engine"
-                raise ApiError(400, message, code="prefill_only")
-            job = await self._text.run(len(body), partial(self._job, body, parse, asked))
+            # Argosy's gateway passes bodies of its clients on, who may not name KV peers.
+            external = self._config.external_routers and "x-argosy-attempt" not in headers
+            if not external:
+                fields.refuse_role(self._role, _NOTHING)
+            job = await self._text.run(len(body), partial(self._job, body, parse, asked, external))
             del body  # the answer may take minutes
+            fields.refuse_role(self._role, job.transfer)
             request = self._request(job, headers, public_id, arrival_s)
+            if job.transfer.offers:
+                await self._offer(job, request, public_id, scope, receive, send)
+                return
             log.debug(
                 "a prompt of %d tokens; prefill: %s", len(request.token_ids), request.candidates
             )
@@ -170,9 +175,12 @@ class OpenAiApi:
         finally:
             self.active -= 1
 
-    def _job(self, raw: bytes, parse: Callable[..., Parsed], asked: Asked) -> _Job:
+    def _job(self, raw: bytes, parse: Callable[..., Parsed], asked: Asked, external: bool) -> _Job:
         """Runs in a thread: a long prompt takes a second to tokenise."""
         scheduler, body = self._loop.scheduler, parse_body(raw)
+        transfer = fields.take_transfer(body) if external else _NOTHING
+        if transfer.offers:
+            body = fields.one_token(body)
         sent = take_sent(body, scheduler.limits.vocab_size) if asked.resume else None
         parsed = parse(
             body,
@@ -186,7 +194,7 @@ class OpenAiApi:
         )
         flow = TextFlow(detokenizer, parsed.stops, parsed.sampling.min_tokens)
         if sent is None:
-            return _Job(parsed, flow, asked)
+            return _Job(parsed, flow, asked, transfer=transfer)
         reason = replay(
             sent,
             flow,
@@ -195,7 +203,7 @@ class OpenAiApi:
             eos=self._loop.runner.eos_token_ids,
             max_model_len=scheduler.max_model_len,
         )
-        return _Job(parsed, flow, asked, sent, reason)
+        return _Job(parsed, flow, asked, sent, reason, transfer)
 
     def _request(
         self, job: _Job, headers: dict[str, str], public_id: str, arrival_s: float
@@ -210,7 +218,8 @@ class OpenAiApi:
             sampling=sampling,
             arrival_s=arrival_s,
             attempt=_attempt(headers.get("x-argosy-attempt")),
-            candidates=self._candidates(headers),
+            candidates=self._candidates(headers, job.transfer),
+            claim=job.transfer.claim,
             priority=_priority(headers.get("x-argosy-priority", "0")),
             deadline_s=arrival_s + self._config.queue_timeout_s,
         )
@@ -220,26 +229,38 @@ class OpenAiApi:
             raise refused(refusal)
         return request
 
-    def _candidates(self, headers: dict[str, str]) -> tuple[str, ...]:
+    async def _offer(
+        self,
+        job: _Job,
+        request: NewRequest,
+        public_id: str,
+        scope: Scope,
+        receive: Receive,
+        send: Send,
+    ) -> None:
+        """Compute a router's prompt and answer where its KV is, and with its first token."""
+        fragments = Fragments(
+            request_id=public_id,
+            model=self._config.served_name,
+            chat=job.parsed.chat,
+            include_usage=False,
+        )
+        body = await offer.answer(
+            self._config, self._loop, request, job.flow, fragments, scope, receive
+        )
+        await _answer(send, 200, body, {"x-request-id": public_id})
+
+    def _candidates(self, headers: dict[str, str], transfer: fields.Transfer) -> tuple[str, ...]:
         """Addresses, each with "/" and its pod's uid where the gateway names uids, too."""
+        if transfer.candidate:
+            return (transfer.candidate,)
         if self._role.now != "decode":
             return ()
         value = headers.get("x-argosy-prefill", "")
-        if not value:
-            named = headers.get(HEADER, "") if self._config.external_routers else ""
-            return prefillers(named, self._config.kv_port)
-        candidates = tuple(part.strip() for part in value.split(","))
-        uids = headers.get("x-argosy-prefill-uids", "," * (len(candidates) - 1)).split(",")
-        well_formed = all(map(_CANDIDATE.fullmatch, candidates)) and all(map(_UID.fullmatch, uids))
-        if not well_formed or len(uids) != len(candidates) or len(candidates) > MAX_CANDIDATES:
-            raise ApiError(
-                400,
-                f"x-argosy-prefill: write at most {MAX_CANDIDATES} of ip:port, comma between, and "
-                "in x-argosy-prefill-uids as many uids of their pods, or no such header",
-                param="x-argosy-prefill",
-            )
-        pairs = zip(candidates, uids, strict=True)
-        return tuple(f"{address}/{uid}" if uid else address for address, uid in pairs)
+        if value:
+            return candidates(value, headers.get("x-argosy-prefill-uids"))
+        named = headers.get(fields.HEADER, "") if self._config.external_routers else ""
+        return fields.prefillers(named, self._config.kv_port)
 
     def close(self) -> None:
         """End the threads; called when no request is left, or the drain's time is over."""
