@@ -132,7 +132,7 @@ bench-kv: $(VENV)/.all ## a handover of KV beside a raw copy, and beside a decod
 	$(PY) -m argosy_bench.suites.kv --json build/bench/kv.json
 
 .PHONY: bench-trust
-bench-trust: $(VENV)/.dev ## what a proof of who calls adds to the time to first token
+bench-trust: $(VENV)/.dev ## what a proof of who calls, and TLS, add to the time to first token
 	$(PY) -m argosy_bench.suites.trust --json build/bench/trust.json
 
 .PHONY: bench-overload

@@ -19,6 +19,8 @@ def test_a_short_run_puts_every_figure(tmp_path):
         "ttft_ms_p50_open",
         "ttft_ms_p50_verified",
         "auth_added_ttft_ms_p50",
+        "ttft_ms_p50_tls",
+        "tls_added_ttft_ms_p50",
         "verify_known_us",
         "verify_first_us",
     }

@@ -47,6 +47,16 @@ async def test_a_fleet_at_rest_has_a_plan_without_actions() -> None:
         assert step.__name__ in text
 
 
+async def test_the_image_is_found_while_the_gateways_get_their_certificate() -> None:
+    store = Store()
+    await reconciled(store)
+    store.edit(security={"tls": {"secretName": "chat-tls"}})
+    text = dry_run_output(await ran(store), "text")
+    assert "engine:default" not in text
+    assert "gateway:default" not in text
+    assert "create" not in text.split("Actions in their order")[1]
+
+
 async def test_it_prints_the_actions_that_the_operators_next_round_carries_out() -> None:
     store = Store()
     memory = await reconciled(store)

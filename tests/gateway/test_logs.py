@@ -47,7 +47,7 @@ def about(log: Path, request_id: str, level: str = "debug") -> list[dict[str, ob
 
 
 @contextlib.contextmanager
-def gateway(pods: list[dict[str, object]], folder: Path) -> Iterator[str]:
+def gateway(pods: list[dict[str, object]], folder: Path, *options: str) -> Iterator[str]:
     """A gateway process with its log in `folder`; its address."""
     (folder / "endpoints.json").write_text(json.dumps(pods))
     port, admin = free_ports(2)
@@ -55,7 +55,9 @@ def gateway(pods: list[dict[str, object]], folder: Path) -> Iterator[str]:
         --port {port} --admin-port {admin} --endpoints {folder}/endpoints.json --log-level debug"""
     with (folder / "gateway").open("wb") as log:
         process = subprocess.Popen(
-            [sys.executable, *words.split()], stderr=log, env={**os.environ, "NO_PROXY": "*"}
+            [sys.executable, *words.split(), *options],
+            stderr=log,
+            env={**os.environ, "NO_PROXY": "*"},
         )
     try:
         eventually(

@@ -13,6 +13,7 @@ from argosy_gateway.wire import http1
 from tests.engine.processes import sim_engines
 from tests.engine.trust.certificates import Secret, authority, pair, root
 from tests.gateway.engines import endpoint_of, front
+from tests.gateway.test_logs import gateway
 
 ONE, TWO = authority(), authority()
 ASK = {"model": "m", "prompt": "one two three", "max_tokens": 5}
@@ -46,6 +47,25 @@ async def test_a_gateway_serves_from_engines_with_tls_and_follows_a_new_certific
             answer = await ask(f)
             assert answer.status_code == 200
             assert answer.headers["x-argosy-prefill-pod"] == p.name
+
+
+@pytest.mark.slow
+def test_a_stream_goes_on_over_its_connection_while_the_certificate_changes(secret, tmp_path):
+    """With a gateway as a process: it has another event loop than the tests."""
+    with sim_engines("colocated", options=secret.option) as (engine,):
+        pods = [{**engine.entry(), "tls": True}]
+        with gateway(pods, tmp_path, *secret.option) as url:
+            whole = {**ASK, "max_tokens": 50, "stream": True, "ignore_eos": True}
+            with httpx.stream("POST", url, json=whole, timeout=60, verify=False) as answer:
+                lines = answer.iter_lines()
+                assert next(lines).startswith("data: ")
+                secret.write(TWO)
+                other = httpx.post(url, json=ASK, timeout=60, verify=False)
+                assert other.status_code == 200
+                assert list(lines)[-2] == "data: [DONE]"
+        # A stream that lost its connection would have had its prompt computed once more.
+        each = other.json()["usage"]["prompt_tokens"]
+        assert engine.metric("vllm:prompt_tokens_total") == 2 * each
 
 
 @pytest.mark.slow

@@ -72,6 +72,16 @@ def test_the_engine_gets_no_flag_for_what_it_does_anyway():
     assert parse_engine(words(deployment(usual, "decode"))[2:]).kv_on_failure == "recompute"
 
 
+def test_both_programs_find_the_certificate_where_the_kubelet_mounts_it():
+    sealed = fleet(security={"tls": {"secretName": "chat-tls"}})
+    front = gateway.objects(sealed, IMAGES, certificate="chat-tls")[-1]
+    made = [(deployment(sealed, role), parse_engine, 2) for role in ("prefill", "decode")]
+    for rendered, parse, first in [*made, (front, parse_gateway, 1)]:
+        container = rendered["spec"]["template"]["spec"]["containers"][0]
+        mounted = {m["name"]: m["mountPath"] for m in container["volumeMounts"]}
+        assert str(parse(words(rendered)[first:]).tls_dir) == mounted["tls"]
+
+
 def test_the_engine_simulates_when_the_model_says_so():
     config = parse_engine(words(deployment(SIMULATED, "colocated"))[2:])
     assert (config.model, config.load_format, config.role) == (

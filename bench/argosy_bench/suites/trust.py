@@ -1,16 +1,18 @@
-"""`make bench-trust`: what a proof of who calls adds to the time to first token.
+"""`make bench-trust`: what a proof of who calls, and TLS, add to the time to first token.
 
     python -m argosy_bench.suites.trust [--requests 600] [--json FILE]
 
-Two pairs of a gateway and a simulated engine, each a process of its own: in one pair the gateway
-shows a service-account token and the engine verifies it, in the other neither does. Requests go to
-the pairs in turn, one at a time, so that a busy moment of the machine meets both. The figure is the
-median of the differences between neighbours.
+Three pairs of a gateway and a simulated engine, each a process of its own: in one pair the gateway
+shows a service-account token and the engine verifies it, in one both speak TLS with certificates on
+both sides, in one there is neither. Each request makes a connection, so TLS makes a handshake.
+Requests go to the pairs in turn, one at a time, so that a busy moment of the machine meets all. A
+figure is the median of the differences between neighbours.
 """
 
 import argparse
 import asyncio
 import contextlib
+import datetime as dt
 import json
 import os
 import socket
@@ -34,6 +36,8 @@ FIGURES = (
     Figure("ttft_ms_p50_open", "ms"),
     Figure("ttft_ms_p50_verified", "ms"),
     Figure("auth_added_ttft_ms_p50", "ms", Target("<=", 0.2)),
+    Figure("ttft_ms_p50_tls", "ms"),
+    Figure("tls_added_ttft_ms_p50", "ms"),
     Figure("verify_known_us", "µs", digits=1),
     Figure("verify_first_us", "µs", digits=1),
 )
@@ -70,6 +74,41 @@ def peers_file(folder: Path) -> tuple[Path, Path]:
     return peers, token
 
 
+def certificates(folder: Path) -> Path:
+    """tls.crt, tls.key and ca.crt as an issuer in the cluster makes them: ECDSA with P-256."""
+    from cryptography import x509
+    from cryptography.hazmat.primitives import hashes, serialization
+    from cryptography.hazmat.primitives.asymmetric import ec
+
+    now = dt.datetime.now(dt.UTC)
+    authority, key = (ec.generate_private_key(ec.SECP256R1()) for _ in range(2))
+
+    def certificate(name: str, of: ec.EllipticCurvePrivateKey, *, is_authority: bool) -> bytes:
+        subject, issuer = (
+            x509.Name([x509.NameAttribute(x509.NameOID.COMMON_NAME, n)]) for n in (name, "ca")
+        )
+        builder = x509.CertificateBuilder().subject_name(subject).issuer_name(issuer)
+        builder = builder.public_key(of.public_key()).serial_number(x509.random_serial_number())
+        builder = builder.not_valid_before(now - dt.timedelta(hours=1))
+        builder = builder.not_valid_after(now + dt.timedelta(days=1))
+        constraints = x509.BasicConstraints(ca=is_authority, path_length=None)
+        made = builder.add_extension(constraints, critical=True).sign(authority, hashes.SHA256())
+        return made.public_bytes(serialization.Encoding.PEM)
+
+    made = folder / "tls"
+    made.mkdir()
+    (made / "ca.crt").write_bytes(certificate("ca", authority, is_authority=True))
+    (made / "tls.crt").write_bytes(certificate("fleet", key, is_authority=False))
+    (made / "tls.key").write_bytes(
+        key.private_bytes(
+            serialization.Encoding.PEM,
+            serialization.PrivateFormat.PKCS8,
+            serialization.NoEncryption(),
+        )
+    )
+    return made
+
+
 def _free_port() -> int:
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
@@ -95,12 +134,13 @@ async def _process(command: str, **environment: str) -> AsyncIterator[None]:
 
 
 @contextlib.asynccontextmanager
-async def _pair(folder: Path, engine_options: str, gateway_options: str) -> AsyncIterator[int]:
+async def _pair(
+    folder: Path, name: str, engine_options: str = "", gateway_options: str = ""
+) -> AsyncIterator[int]:
     """A gateway and its engine; yields the gateway's port once it answers."""
-    name = "verified" if engine_options else "open"
     api, admin, front, front_admin = (_free_port() for _ in range(4))
     endpoints = folder / f"{name}.json"
-    pod = {"name": name, "role": "colocated", "ip": "127.0.0.1", "port": api}
+    pod = {"name": name, "role": "colocated", "ip": "127.0.0.1", "port": api, "tls": name == "tls"}
     endpoints.write_text(json.dumps([pod]))
     engine = (
         f"engine serve --model sim:{PRESET} --served-name m --host 127.0.0.1 --port {api} "
@@ -169,30 +209,31 @@ async def _measure(figures: Figures, requests: int) -> None:
         known_us, first_us = _verification_us(peers, token)
         figures.put("verify_known_us", known_us)
         figures.put("verify_first_us", first_us)
+        tls = f"--tls-dir {certificates(folder)}"
         async with (
-            _pair(folder, "", "") as plain,
-            _pair(folder, f"--peers-file {peers}", f"--token-file {token}") as proven,
+            _pair(folder, "open") as plain,
+            _pair(folder, "verified", f"--peers-file {peers}", f"--token-file {token}") as proven,
+            _pair(folder, "tls", tls, tls) as sealed,
         ):
+            order = [plain, proven, sealed]
             for _ in range(WARM_UP):
-                await _ttft_s(plain)
-                await _ttft_s(proven)
-            pairs = []
-            for number in range(requests // 2):
-                # Each pair is first as often as it is second.
-                order = (plain, proven) if number % 2 else (proven, plain)
-                took = {port: await _ttft_s(port) for port in order}
-                pairs.append((took[plain], took[proven]))
-    opened, verified = zip(*pairs, strict=True)
-    figures.put("ttft_ms_p50_open", statistics.median(opened) * 1000)
-    figures.put("ttft_ms_p50_verified", statistics.median(verified) * 1000)
-    added = statistics.median(after - before for before, after in pairs)
-    figures.put("auth_added_ttft_ms_p50", added * 1000)
+                for port in order:
+                    await _ttft_s(port)
+            rounds = []
+            for _ in range(requests // 3):
+                order.append(order.pop(0))  # each pair is first as often as it is last
+                rounds.append({port: await _ttft_s(port) for port in order})
+    for name, port in (("open", plain), ("verified", proven), ("tls", sealed)):
+        figures.put(f"ttft_ms_p50_{name}", statistics.median(r[port] for r in rounds) * 1000)
+    for name, port in (("auth", proven), ("tls", sealed)):
+        added = statistics.median(r[port] - r[plain] for r in rounds)
+        figures.put(f"{name}_added_ttft_ms_p50", added * 1000)
 
 
 def main() -> int:
     """Run the suite; exit status 1 if a target is missed."""
     parser = argparse.ArgumentParser(prog="make bench-trust", description=__doc__)
-    parser.add_argument("--requests", type=int, default=600, help="to both pairs together")
+    parser.add_argument("--requests", type=int, default=900, help="to all pairs together")
     parser.add_argument("--json", type=Path, help="write the figures file here")
     asked = parser.parse_args()
     figures = Figures(FIGURES, "make bench-trust")

@@ -17,7 +17,7 @@ from argosy_operator.core.fleet.actions import Action, Scale, key_of
 from argosy_operator.core.fleet.memory import LoopMemory
 from argosy_operator.core.fleet.objects import Object, is_owned
 from argosy_operator.core.fleet.pods import ENGINE_CONTAINER, Load
-from argosy_operator.core.fleet.revision import TEMPLATES, revision
+from argosy_operator.core.fleet.revision import TEMPLATES, as_rolled_out, revision
 from argosy_operator.core.fleet.snapshot import Clock
 from argosy_operator.core.plan import Plan, plan
 from argosy_operator.core.reconcile.steps import REASONS
@@ -108,7 +108,13 @@ def images_in_use(
             front = image.get("gateway", front)
         elif ENGINE_CONTAINER in image:
             found = image[ENGINE_CONTAINER]
-            known = {revision(fleet, engine_image=found, template=t) for t in TEMPLATES}
+            # While the gateways get a certificate, engines are those of the fleet without it.
+            before = as_rolled_out(fleet, (), engine_image=found, called=False)
+            known = {
+                revision(one, engine_image=found, template=template)
+                for one in (fleet, before)
+                for template in TEMPLATES
+            }
             if labels.get(names.REVISION) in known:
                 engine = found
     return Images(engine=engine, gateway=front)
