@@ -109,7 +109,7 @@ async def test_the_error_says_which_side_has_the_wrong_certificate(secret, tmp_p
             await called(engine, ours)
 
 
-async def test_a_gateway_without_a_certificate_never_chooses_a_pod_that_asks_for_one(secret):
+async def test_a_gateway_without_a_certificate_never_chooses_a_pod_that_asks_for_one(caplog):
     class Sim:
         name, role, api, kv = "a", "colocated", 1, 2
 
@@ -127,6 +127,8 @@ async def test_a_gateway_without_a_certificate_never_chooses_a_pod_that_asks_for
             assert {e.uid for e in directory.serving()} == serving
             assert directory.drains("leaving")
             assert len(directory.all()) == 3
+    said = [record.message for record in caplog.records]
+    assert said == ["a asks for TLS: this gateway needs --tls-dir"] * 2  # once by each
 
 
 def test_the_context_is_that_of_the_files_of_now_and_unusable_ones_are_reported_once(

@@ -7,6 +7,7 @@ have newer lists: `denied_for_s` then ends this one's readiness.
 """
 
 import asyncio
+import logging
 from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass, replace
@@ -17,6 +18,8 @@ from argosy_gateway.pods.health import Health
 from argosy_gateway.pods.pairs import Pairs
 
 __all__ = ["Directory", "Endpoint", "Role", "State", "endpoint_of_pod", "is_ready_gateway"]
+
+log = logging.getLogger(__name__)
 
 FLEET_LABEL = "serving.argosy.dev/fleet"
 ROLE_LABEL = "serving.argosy.dev/role"
@@ -137,6 +140,7 @@ class Directory:
         self.clock = clock
         """Seconds, as `Health` reads it."""
         self._speaks_tls = speaks_tls
+        self._told_of_tls = False
         self._known: dict[str, Endpoint] = {}
         self._roles: Counter[Role] = Counter()
         self._moved: set[str] = set()
@@ -188,6 +192,9 @@ class Directory:
 
     def _usable(self, endpoint: Endpoint) -> Endpoint:
         if endpoint.tls and not self._speaks_tls and endpoint.state is State.SERVING:
+            if not self._told_of_tls:
+                self._told_of_tls = True  # said once: the reason is the same for all pods
+                log.warning("%s asks for TLS: this gateway needs --tls-dir", endpoint.name)
             return replace(endpoint, state=State.UNREADY)
         return endpoint
 

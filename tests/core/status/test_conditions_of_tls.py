@@ -22,12 +22,12 @@ ROWS = [
         {"Encrypted": "engine pods take only calls with TLS and a certificate"},
     ),
     Row(
-        "a second engine pod starts",
+        "a second gateway pod starts",
         World(TLS, pods=(ENGINE, FRONT, pod("gateway", 2, "", tls=True, **STARTING))),
         {"TransportSecured": "True Encrypted"},
     ),
     Row(
-        "an engine pod of before runs still",
+        "a gateway pod of before is being deleted and still calls engines",
         World(TLS, pods=(ENGINE, FRONT, pod("gateway", 2, "", terminating=True))),
         {"TransportSecured": "False CertificateNotUsed"},
         {
