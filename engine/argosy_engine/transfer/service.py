@@ -59,6 +59,8 @@ class KvService:
             family = socket.AF_INET6 if ":" in host else socket.AF_INET
             address = (host, self._config.kv_port)
             self._socket = socket.create_server(address, family=family, backlog=_BACKLOG)
+            # Accepted sockets inherit it; asyncio sets it only on sockets that name their protocol.
+            self._socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
             self.port = int(self._socket.getsockname()[1])
         self._thread.start()
 
