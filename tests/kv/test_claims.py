@@ -70,6 +70,16 @@ async def test_decode_goes_on_with_the_kv_that_it_claimed(prefill, decode):
     await until(lambda: not prefill.loop.leases.active)
 
 
+async def test_a_claim_teaches_decode_nothing_about_how_long_prompts_take(prefill, decode):
+    """Its prompt was computed before it asked: a real one would be given up too early."""
+    pace = decode.kv._puller._shared.pace
+    unknown = pace.patience_s(len(PROMPT))
+    await answered(decode.ask(PROMPT, prefill.address, claim=offered(prefill)))
+    assert pace.patience_s(len(PROMPT)) == unknown
+    await answered(decode.ask([7, *PROMPT], prefill.address, name="s"))
+    assert pace.patience_s(len(PROMPT)) != unknown
+
+
 @pytest.mark.parametrize(
     "other", [[*PROMPT[:-1], 5], PROMPT[:-1], [5, *PROMPT[1:]]], ids=["end", "length", "start"]
 )

@@ -86,6 +86,7 @@ def taken(**changes) -> Transfer:
 def test_what_prefill_answered_is_a_claim_at_its_kv_port():
     assert taken() == Transfer(False, "10.0.0.1:8002", Claim(TICKET, "e1"))
     assert taken(remote_host="fd00::2", remote_port=1).candidate == "[fd00::2]:1"
+    assert taken(remote_host="::ffff:10.0.0.1").candidate == "[::ffff:10.0.0.1]:8002"
     assert taken(remote_host="p.ns.svc", remote_port=65535).candidate == "p.ns.svc:65535"
 
 
@@ -139,7 +140,9 @@ def test_any_json_is_nothing_an_offer_a_whole_claim_or_refused(said):
     assert not (transfer.offers and transfer.claim)
 
 
-@pytest.mark.parametrize(("said", "left"), [(4, 1), (1, 1), (0, 0), (None, None), ("x", "x")])
+@pytest.mark.parametrize(
+    ("said", "left"), [(4, 1), (2, 1), (1, 1), (0, 0), (None, None), ("x", "x")]
+)
 def test_limits_of_the_whole_answer_do_not_count_for_its_first_token(said, left):
     body = {"max_tokens": 9, "max_completion_tokens": 5, "min_tokens": said, "prompt": "a"}
     expected = {"max_tokens": 1, "max_completion_tokens": None, "min_tokens": left, "prompt": "a"}

@@ -34,7 +34,7 @@ first."""
 
 _ADDRESS = re.compile(r"(?P<host>\[[0-9a-fA-F:]{2,45}\]|[A-Za-z0-9.-]{1,253}):(?P<port>[0-9]{1,5})")
 _LARGEST_PORT = 65535
-_HOST = re.compile(r"[0-9a-fA-F:]{2,45}|[A-Za-z0-9.-]{1,253}")
+_HOST = re.compile(r"[0-9a-fA-F:.]{2,45}|[A-Za-z0-9.-]{1,253}")
 _EPOCH = re.compile(r"[A-Za-z0-9._-]{1,64}")
 _TICKET = re.compile(r"[0-9a-f]{32}")
 
