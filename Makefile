@@ -137,11 +137,15 @@ bench-trust: $(VENV)/.dev ## what a proof of who calls, and TLS, add to the time
 
 .PHONY: bench-overload
 bench-overload: $(VENV)/.dev ## goodput at ten times what a fleet can serve, and how soon it recovers (OVERLOAD="--overload-s 20")
-	$(PY) -m argosy_bench.suites.overload --json build/bench/overload.json $(OVERLOAD)
+	$(PY) -m argosy_bench.fleets.overload --json build/bench/overload.json $(OVERLOAD)
 
 .PHONY: bench-resume
 bench-resume: $(VENV)/.dev ## how long a stream pauses when its decode engine is killed
-	$(PY) -m argosy_bench.suites.resume --json build/bench/resume.json
+	$(PY) -m argosy_bench.fleets.resume --json build/bench/resume.json
+
+.PHONY: bench-isolation
+bench-isolation: $(VENV)/.dev ## what bursts of long prompts do to streams, with and without pods of their own
+	$(PY) -m argosy_bench.fleets.isolation --json build/bench/isolation.json
 
 # --- proofs: they take longer than `make test`, and are no part of it --------------------------
 

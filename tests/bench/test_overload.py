@@ -3,8 +3,8 @@
 import pytest
 
 from argosy_bench.figures import Figures
-from argosy_bench.suites import overload
-from argosy_bench.suites.overload import TPOT_S, TTFT_S, Seen, Span, arrivals, recovery_s
+from argosy_bench.fleets import overload
+from argosy_bench.fleets.overload import TPOT_S, TTFT_S, Seen, Span, arrivals, recovery_s
 
 
 def good(due_s: float) -> Seen:

@@ -3,8 +3,8 @@
 import pytest
 
 from argosy_bench.figures import Figures
-from argosy_bench.suites import resume
-from argosy_bench.suites.resume import FIGURES, VICTIM, Run, Stream, summarise
+from argosy_bench.fleets import resume
+from argosy_bench.fleets.resume import FIGURES, VICTIM, Run, Stream, summarise
 
 
 def stream(pod: str, at: list[float], text: str = "a", *, whole: bool = True) -> Stream:

@@ -1,6 +1,6 @@
 """`make bench-resume`: how long a stream pauses when its decode engine is killed.
 
-    python -m argosy_bench.suites.resume [--runs N] [--json FILE]
+    python -m argosy_bench.fleets.resume [--runs N] [--json FILE]
 
 A real gateway stands in front of simulated engines, one prefill and two decode, in processes of
 their own. STREAMS streams are read at once; when each has AHEAD tokens, one decode engine gets
@@ -26,7 +26,7 @@ from pathlib import Path
 from typing import Any
 
 from argosy_bench.figures import Figure, Figures, Target, conclude
-from argosy_bench.suites.overload import free_ports
+from argosy_bench.fleets.overload import free_ports
 
 ROLES = ("prefill", "decode", "decode")
 VICTIM = "decode-1"
@@ -106,13 +106,13 @@ def summarise(figures: Figures, undisturbed: Run, runs: Sequence[Run]) -> None:
 
 
 @contextlib.asynccontextmanager
-async def fleet() -> AsyncIterator[Fleet]:
-    """Engines and a gateway, ready; killed at the end."""
+async def fleet(roles: Sequence[str] = ROLES) -> AsyncIterator[Fleet]:
+    """An engine of each role and a gateway, ready; killed at the end."""
     processes = dict[str, Process]()
     entries, admins = list[dict[str, object]](), list[int]()
     with tempfile.TemporaryDirectory() as folder:
         try:
-            for index, role in enumerate(ROLES):
+            for index, role in enumerate(roles):
                 api, admin, kv = free_ports(3)
                 words = f"""engine serve --model sim:{PRESET} --served-name m --role {role}
                     --host 127.0.0.1 --port {api} --admin-port {admin} --kv-port {kv}"""

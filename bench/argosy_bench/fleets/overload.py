@@ -1,6 +1,6 @@
 """`make bench-overload`: what a fleet still serves at ten times what it can, and how it recovers.
 
-    python -m argosy_bench.suites.overload [--overload-s 60] [--queue KIND] [--json FILE]
+    python -m argosy_bench.fleets.overload [--overload-s 60] [--queue KIND] [--json FILE]
 
 A real gateway stands in front of simulated engines, two prefill and one decode, in processes of
 their own. One open-loop client sends prompts of PROMPT_TOKENS: at CAPACITY of what the two prefill
