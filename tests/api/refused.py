@@ -27,11 +27,6 @@ REFUSED: dict[str, tuple[dict[str, Any], str, str]] = {
         "bad",
         "set slo, or leave",
     ),
-    "a queue by deadline without an SLO": (
-        {"routing": {"queue": "deadline"}},
-        "bad",
-        "set slo, or write queue: none",
-    ),
     "a queue that does not exist": ({"routing": {"queue": "lifo"}}, "bad", "deadline"),
     "a class that is called as the one of slo itself": (
         _slo(classes=[{"name": "default", "ttft": {"target": "1s"}, "tpot": {"target": "1s"}}]),

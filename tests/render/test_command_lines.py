@@ -43,6 +43,7 @@ EVERYTHING = fleet(
     },
     drain={"timeout": "2m", "mode": "migrate"},
 )
+SLO = {"ttft": {"target": "2s"}, "tpot": {"target": "50ms"}}
 SIMULATED = fleet(model={"uri": "sim://opt-13b-a100"}, mode="colocated")
 
 
@@ -118,10 +119,16 @@ def test_the_gateway_understands_every_field_of_the_spec():
     assert (config.port, config.admin_port) == rendered
 
 
-def test_a_gateway_without_a_queue_gets_no_flag_about_one():
-    rendered = words(gateway.objects(fleet(engine={"maxNumSeqs": 64}), IMAGES)[-1])
+@pytest.mark.parametrize("spec", [{"slo": SLO, "routing": {"queue": "none"}}, {"slo": None}])
+def test_a_gateway_without_a_queue_or_without_an_slo_gets_no_flag_about_one(spec):
+    rendered = words(gateway.objects(fleet(engine={"maxNumSeqs": 64}, **spec), IMAGES)[-1])
     assert not {"--queue", "--engine-max-num-seqs"} & set(rendered)
     assert parse_gateway(rendered[1:]).queue == "none"
+
+
+def test_a_fleet_with_an_slo_has_the_queue_by_deadline_unless_it_says_otherwise():
+    rendered = words(gateway.objects(fleet(slo=SLO), IMAGES)[-1])
+    assert parse_gateway(rendered[1:]).queue == "deadline"
 
 
 def test_the_largest_body_is_the_same_for_gateway_and_engine_where_the_spec_says_nothing():

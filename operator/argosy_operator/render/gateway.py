@@ -232,13 +232,12 @@ def _flags(fleet: ServingDeployment, drain_s: int) -> list[str]:
         "--drain-timeout-s": drain_s,
         "--drain-mode": None if spec.drain.mode == "finish" else spec.drain.mode,
     }
-    if spec.routing.queue != "none":
-        # Only then: a flag more would replace the gateways of fleets that do not ask for it.
-        flags |= {
-            "--queue": spec.routing.queue,
-            "--engine-max-num-seqs": spec.engine.max_num_seqs,
-        }
     if spec.slo is not None:
+        if spec.routing.queue != "none":
+            flags |= {
+                "--queue": spec.routing.queue,
+                "--engine-max-num-seqs": spec.engine.max_num_seqs,
+            }
         flags |= {
             "--slo-ttft-ms": round(spec.slo.ttft.target.ms),
             "--slo-tpot-ms": round(spec.slo.tpot.target.ms),

@@ -129,9 +129,6 @@ class ServingDeploymentSpec(ApiModel):
     def shedding_has_slo(self) -> bool:
         return self.routing.shed_ttft_percent is None or self.slo is not None
 
-    def queue_has_slo(self) -> bool:
-        return self.routing.queue == "none" or self.slo is not None
-
     rules: ClassVar[tuple[ValidationRule, ...]] = (
         ValidationRule(
             field=".roles",
@@ -183,13 +180,6 @@ class ServingDeploymentSpec(ApiModel):
             holds=shedding_has_slo,
             message="routing.shedTtftPercent is a percentage of slo.ttft.target: set slo, or leave "
             "it out",
-        ),
-        ValidationRule(
-            field=".routing.queue",
-            cel="self.routing.queue == 'none' || has(self.slo)",
-            holds=queue_has_slo,
-            message="routing.queue deadline orders requests by slo.ttft.target: set slo, or write "
-            "queue: none",
         ),
     )
 

@@ -21,10 +21,11 @@ class Routing(ApiModel):
     max_queue: Annotated[int, within("routing.maxQueue")] = 1000
     """Most requests that one gateway pod holds. A further one is answered with 429.
     Default 1000: a bound on the gateway's memory that bursts seldom reach."""
-    queue: Literal["none", "deadline"] = "none"
-    """What becomes of a request that no pod can serve within slo.ttft.target. none: it waits in an
-    engine, behind all that came before. deadline: it waits in the gateway, and requests that can
-    still meet the target go first. Default none."""
+    queue: Literal["deadline", "none"] = "deadline"
+    """What becomes of a request that no pod can serve within slo.ttft.target. deadline: it waits in
+    the gateway, and requests that can still meet the target go first. none: it waits in an engine,
+    behind all that came before, as it does in a fleet without slo. Default deadline: at ten times
+    what a fleet can serve it answers as many requests in time as before."""
     queue_timeout: Annotated[PositiveDurationText, within("routing.queueTimeout")] = Duration("30s")
     """How long a request waits in the gateway for a pod that can serve it. After that it is
     answered with 503; with queue deadline, and as soon as the wait is seen to be longer, with 429
