@@ -9,6 +9,8 @@ from typing import Any
 import pytest
 import yaml
 
+from tests.support.sources import parsed
+
 ROOT = Path(__file__).parents[2]
 PACKAGE = ROOT / "operator/argosy_operator"
 OF_OTHER_KINDS = {"spec.replicas"}
@@ -22,9 +24,7 @@ def texts(tree: ast.Module) -> Iterator[str]:
             yield node.value
 
 
-TEXTS = [
-    text for path in sorted(PACKAGE.rglob("*.py")) for text in texts(ast.parse(path.read_text()))
-]
+TEXTS = [text for path in sorted(PACKAGE.rglob("*.py")) for text in texts(parsed(path))]
 FIELDS = sorted(
     {
         field.rstrip(".")

@@ -9,6 +9,8 @@ from pathlib import Path
 
 import pytest
 
+from tests.support.sources import parsed
+
 pytestmark = pytest.mark.slow
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -55,7 +57,7 @@ def place(path: Path, node: ast.stmt) -> str:
 
 @pytest.fixture(scope="module")
 def trees() -> dict[Path, ast.Module]:
-    return {path: ast.parse(path.read_text()) for path in modules()}
+    return {path: parsed(path) for path in modules()}
 
 
 def test_no_folder_holds_more_than_nine_modules() -> None:

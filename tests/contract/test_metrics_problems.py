@@ -6,6 +6,7 @@ from pathlib import Path
 import pytest
 
 from argosy_operator.core.status.decided import PROBLEM_OF_CODE
+from tests.support.sources import parsed
 
 PACKAGE = Path(__file__).parents[2] / "operator/argosy_operator"
 SOURCES = [
@@ -16,7 +17,7 @@ SOURCES = [
 
 def literals() -> set[str]:
     """First words before a colon of all texts that the metrics' sources and the law hold."""
-    trees = [ast.parse(path.read_text()) for path in SOURCES]
+    trees = [parsed(path) for path in SOURCES]
     texts = (node.value for tree in trees for node in ast.walk(tree) if type(node) is ast.Constant)
     return {text.partition(": ")[0] for text in texts if isinstance(text, str) and ": " in text}
 

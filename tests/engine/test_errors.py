@@ -6,6 +6,7 @@ from pathlib import Path
 
 import argosy_engine
 from argosy_engine import errors
+from tests.support.sources import parsed
 
 ROOT = Path(argosy_engine.__file__).parent
 
@@ -14,7 +15,7 @@ def exceptions() -> dict[str, str]:
     """Class name → base of every exception class of the engine."""
     found = {}
     for path in ROOT.rglob("*.py"):
-        for node in ast.walk(ast.parse(path.read_text())):
+        for node in ast.walk(parsed(path)):
             if isinstance(node, ast.ClassDef) and node.bases:
                 base = ast.unparse(node.bases[0])
                 if base.endswith(("Error", "Exception")):

@@ -31,7 +31,8 @@ class Ends:
     def __init__(self) -> None:
         self.prefill, self.decode = Node("prefill", "text"), Node("decode", "text")
         self._aio = asyncio.new_event_loop()
-        threading.Thread(target=self._aio.run_forever, daemon=True).start()
+        self._peers = threading.Thread(target=self._aio.run_forever, daemon=True)
+        self._peers.start()
 
     def play(self, scene) -> None:
         asyncio.run_coroutine_threadsafe(scene, self._aio).result(60)
@@ -40,6 +41,8 @@ class Ends:
         for engine in (self.prefill, self.decode):
             engine.close()
         self._aio.call_soon_threadsafe(self._aio.stop)
+        self._peers.join()
+        self._aio.close()
 
 
 @pytest.fixture(scope="module")
