@@ -15,9 +15,7 @@ import argparse
 import asyncio
 import contextlib
 import json
-import os
 import random
-import socket
 import sys
 import tempfile
 from collections.abc import AsyncIterator, Iterable, Sequence
@@ -26,6 +24,7 @@ from itertools import pairwise
 from pathlib import Path
 
 from argosy_bench.figures import Figure, Figures, Target, conclude
+from argosy_bench.fleets.processes import free_ports, start, until_ready
 
 ROLES = ("prefill", "prefill", "decode")
 PRESET = "llama-70b-h100-tp4"
@@ -135,7 +134,7 @@ async def fleet(queue: str, folder: Path) -> AsyncIterator[int]:
             api, admin, kv = free_ports(3)
             words = f"""engine serve --model sim:{PRESET} --served-name m --role {role}
                 --host 127.0.0.1 --port {api} --admin-port {admin} --kv-port {kv}"""
-            processes.append(await _start(words, POD_NAME=f"{role}-{index}"))
+            processes.append(await start(words, POD_NAME=f"{role}-{index}"))
             place = {"ip": "127.0.0.1", "port": api, "kv_port": kv, "revision": "a"}
             entries.append({"name": f"{role}-{index}", "role": role, **place})
             admins.append(admin)
@@ -145,9 +144,9 @@ async def fleet(queue: str, folder: Path) -> AsyncIterator[int]:
         words = f"""gateway run --fleet f --namespace n --served-name m --host 127.0.0.1
             --port {port} --admin-port {admin} --endpoints {endpoints} --drain-lag-s 0
             --slo-ttft-ms {TTFT_S * 1000:g} --slo-tpot-ms {TPOT_S * 1000:g} {_option(queue)}"""
-        processes.append(await _start(words))
+        processes.append(await start(words))
         for ready in (*admins, admin):
-            await _until_ready(ready)
+            await until_ready(ready)
         yield port
     finally:
         for process in processes:
@@ -157,37 +156,6 @@ async def fleet(queue: str, folder: Path) -> AsyncIterator[int]:
 
 def _option(queue: str) -> str:
     return "" if queue == "none" else f"--queue {queue}"
-
-
-async def _start(words: str, **environment: str) -> asyncio.subprocess.Process:
-    return await asyncio.create_subprocess_exec(
-        sys.executable,
-        "-m",
-        "argosy",
-        *words.split(),
-        env={**os.environ, **environment},
-        stderr=asyncio.subprocess.DEVNULL,
-    )
-
-
-def free_ports(count: int) -> list[int]:
-    """Ports of loopback that were free a moment ago."""
-    with contextlib.ExitStack() as stack:
-        held = [stack.enter_context(socket.create_server(("127.0.0.1", 0))) for _ in range(count)]
-        return [int(server.getsockname()[1]) for server in held]
-
-
-async def _until_ready(admin: int) -> None:
-    async with asyncio.timeout(60):
-        while True:
-            with contextlib.suppress(OSError):
-                reader, writer = await asyncio.open_connection("127.0.0.1", admin)
-                writer.write(b"GET /ready HTTP/1.1\r\nhost: x\r\nconnection: close\r\n\r\n")
-                head = await reader.readline()
-                writer.close()
-                if b" 200 " in head:
-                    return
-            await asyncio.sleep(0.05)
 
 
 async def play(port: int, due: Sequence[float]) -> list[Seen]:

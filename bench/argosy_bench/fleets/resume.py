@@ -13,20 +13,19 @@ import asyncio
 import contextlib
 import itertools
 import json
-import os
 import signal
 import statistics
 import sys
 import tempfile
 import time
-from asyncio.subprocess import DEVNULL, Process
+from asyncio.subprocess import Process
 from collections.abc import AsyncIterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 from argosy_bench.figures import Figure, Figures, Target, conclude
-from argosy_bench.fleets.overload import free_ports
+from argosy_bench.fleets.processes import free_ports, start, until_ready
 
 ROLES = ("prefill", "decode", "decode")
 VICTIM = "decode-1"
@@ -117,7 +116,7 @@ async def fleet(roles: Sequence[str] = ROLES) -> AsyncIterator[Fleet]:
                 words = f"""engine serve --model sim:{PRESET} --served-name m --role {role}
                     --host 127.0.0.1 --port {api} --admin-port {admin} --kv-port {kv}"""
                 name = f"{role}-{index}"
-                processes[name] = await _start(words, POD_NAME=name)
+                processes[name] = await start(words, POD_NAME=name)
                 place = {"ip": "127.0.0.1", "port": api, "kv_port": kv, "revision": "a"}
                 entries.append({"name": name, "role": role, **place})
                 admins.append(admin)
@@ -126,35 +125,15 @@ async def fleet(roles: Sequence[str] = ROLES) -> AsyncIterator[Fleet]:
             port, admin = free_ports(2)
             words = f"""gateway run --fleet f --namespace n --served-name m --host 127.0.0.1
                 --port {port} --admin-port {admin} --endpoints {endpoints} --drain-lag-s 0"""
-            processes["gateway"] = await _start(words)
+            processes["gateway"] = await start(words)
             for ready in (*admins, admin):
-                await _until_ready(ready)
+                await until_ready(ready)
             yield Fleet(port, processes)
         finally:
             for process in processes.values():
                 with contextlib.suppress(ProcessLookupError):
                     process.kill()
             await asyncio.gather(*(process.wait() for process in processes.values()))
-
-
-async def _start(words: str, **environment: str) -> Process:
-    command = (sys.executable, "-m", "argosy", *words.split())
-    return await asyncio.create_subprocess_exec(
-        *command, env={**os.environ, **environment}, stderr=DEVNULL
-    )
-
-
-async def _until_ready(admin: int) -> None:
-    async with asyncio.timeout(60):
-        while True:
-            with contextlib.suppress(OSError):
-                reader, writer = await asyncio.open_connection("127.0.0.1", admin)
-                writer.write(b"GET /ready HTTP/1.1\r\nhost: x\r\nconnection: close\r\n\r\n")
-                head = await reader.readline()
-                writer.close()
-                if b" 200 " in head:
-                    return
-            await asyncio.sleep(0.05)
 
 
 async def _read(port: int, number: int, stream: Stream, ahead: asyncio.Semaphore) -> None:
