@@ -89,7 +89,12 @@ def _text(fleet: Object) -> str:
 
 
 def _matters(condition: Object) -> bool:
-    """Conditions that explain replicas: those of scaling, and all that are not well."""
+    """Conditions that explain replicas: those of scaling, and all that are not well.
+
+    TransportSecured is False in every fleet that names no certificate, and changes no replicas.
+    """
+    if condition["type"] == "TransportSecured":
+        return False
     good = "False" if condition["type"] in WELL_WHEN_FALSE else "True"
     return "Scaling" in condition["type"] or condition["status"] != good
 
