@@ -4,13 +4,11 @@
 engine has work. The ReplicaSets of the world release and adopt pods as Kubernetes' controller does.
 """
 
-from typing import Any
-
 import pytest
 from hypothesis import strategies as st
-from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
+from hypothesis.stateful import rule
 
-from argosy_operator.core.fleet.actions import ErrorKind
+from tests.support.faults import FaultyWorld
 from tests.support.stateful import run_sequences
 from tests.support.world import World, scaled_by_others
 
@@ -18,7 +16,6 @@ pytestmark = pytest.mark.slow
 
 SPEC = {**scaled_by_others(drain="60s", roleFlip=True), "mode": "disaggregated"}
 CONTROLLERS = ("Deployment", "prefill", "decode")
-ERRORS = [kind for kind in ErrorKind if kind is not ErrorKind.FOREIGN]
 
 
 def fleet_of(prefill: int, decode: int, start_s: float = 2.0) -> World:
@@ -109,13 +106,11 @@ def test_the_operator_may_die_at_any_call_of_a_flip(start_s: float) -> None:
             world.close()
 
 
-class Flips(RuleBasedStateMachine):
-    """Targets that move in opposite directions, work and faults in any order."""
+class Flips(FaultyWorld):
+    """Also targets that move in opposite directions, and controllers that are slow."""
 
-    @initialize(nodes=st.integers(1, 3))
-    def start(self, nodes: int) -> None:
-        self.world = World(SPEC, nodes=nodes)
-        self.world.settle()
+    SPEC = SPEC
+    STALE = ("Deployment", "ServingRole", "ReplicaSet", "Pod")
 
     @rule(seconds=st.integers(1, 40))
     def time_passes(self, seconds: int) -> None:
@@ -126,26 +121,6 @@ class Flips(RuleBasedStateMachine):
     def someone_scales(self, prefill: int, decode: int) -> None:
         self.world.scale(1, prefill=prefill, decode=decode)
 
-    @rule(running=st.lists(st.integers(0, 30), min_size=1, max_size=4), leases=st.integers(0, 8))
-    def requests_arrive(self, running: list[int], leases: int) -> None:
-        self.world.work(*running, leases=leases)
-
-    @rule(calls=st.integers(0, 40))
-    def the_operator_dies(self, calls: int) -> None:
-        self.world.api.dies_after = calls
-        self.world.round()
-
-    @rule(faults=st.lists(st.sampled_from([None, "lost", *ERRORS]), min_size=1, max_size=6))
-    def writes_fail(self, faults: list[Any]) -> None:
-        self.world.api.faults.extend(faults)
-        self.world.tick()
-
-    @rule(behind=st.integers(1, 6))
-    def lists_are_stale(self, behind: int) -> None:
-        kinds = ("Deployment", "ServingRole", "ReplicaSet", "Pod")
-        self.world.api.stale = dict.fromkeys(kinds, behind)
-        self.world.round()
-
     @rule(asleep=st.sets(st.sampled_from(CONTROLLERS)))
     def controllers_are_slow(self, asleep: set[str]) -> None:
         """For less time than a pod takes to start: one that was not started when it was given up
@@ -155,51 +130,6 @@ class Flips(RuleBasedStateMachine):
         self.world.round()
         self.world.asleep = frozenset()
         self.world.controllers()
-
-    @rule(deaf=st.booleans())
-    def engines_cannot_be_reached(self, deaf: bool) -> None:
-        self.world.deaf = deaf
-
-    @rule(choice=st.integers(0, 10))
-    def a_pod_is_evicted(self, choice: int) -> None:
-        pods = self.world.api.of("Pod")
-        if pods:
-            self.world.evict(pods[choice % len(pods)])
-
-    @rule(image=st.sampled_from(["engine:1", "engine:2"]))
-    def the_user_changes_the_image(self, image: str) -> None:
-        self.world.edit(engine={"image": image})
-
-    @rule(mode=st.sampled_from(["colocated", "disaggregated"]))
-    def the_user_changes_the_mode(self, mode: str) -> None:
-        self.world.edit(mode=mode)
-
-    @invariant()
-    def nothing_forbidden_happened(self) -> None:
-        wrongs = self.world.wrongs if hasattr(self, "world") else []
-        assert wrongs == []
-
-    def teardown(self) -> None:
-        if not hasattr(self, "world"):
-            return
-        try:
-            self._the_end_is_the_same()
-        finally:
-            self.world.close()
-
-    def _the_end_is_the_same(self) -> None:
-        self.world.settle()
-        self.world.scale(2)
-        self.world.settle()
-        assert self.world.wrongs == []
-        calm = World(self.world.spec)
-        calm.settle()
-        calm.scale(2)
-        calm.settle()
-        ours, other = self.world.end_state(), calm.end_state()
-        keys = ours.keys() | other.keys()
-        assert {k: (ours.get(k), other.get(k)) for k in keys if ours.get(k) != other.get(k)} == {}
-        calm.close()
 
 
 def test_no_sequence_of_scalings_and_faults_does_what_is_forbidden() -> None:
