@@ -226,7 +226,9 @@ def main() -> int:
     parser.add_argument("--attack-s", type=float, default=ATTACK_S, help="of each (default 10)")
     parser.add_argument("--only", nargs="+", choices=list(ATTACKS), default=list(ATTACKS))
     parser.add_argument(
-        "--open", action="store_true", help="engines ask nobody for a proof: shows what is noticed"
+        "--open",
+        action="store_true",
+        help="engines ask for no proof: shows what is noticed",
     )
     parser.add_argument("--queue", default="deadline", help="of the gateway (default deadline)")
     parser.add_argument("--json", type=Path, help="write the figures file here")

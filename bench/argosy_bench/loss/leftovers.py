@@ -11,7 +11,7 @@ WITHIN_S = 90.0
 """Time in which the last lease ends by itself."""
 _API, _KV = 8000, 8002
 _OPEN = {"01": "ESTABLISHED", "08": "CLOSE_WAIT"}
-"""States of /proc/net/tcp in which a connection is held. One in TIME_WAIT belongs to nobody."""
+"""States of /proc/net/tcp in which a connection is held. One in TIME_WAIT has no owner."""
 
 
 @dataclass(slots=True)

@@ -15,7 +15,6 @@ import contextlib
 import datetime as dt
 import json
 import os
-import socket
 import statistics
 import sys
 import tempfile
@@ -25,6 +24,7 @@ from pathlib import Path
 from typing import Any
 
 from argosy_bench.figures import Figure, Figures, Target, conclude
+from argosy_bench.gateway.processes import free_port
 
 PRESET = "opt-13b-a100"
 ACCOUNT, AUDIENCE = "system:serviceaccount:n:f-gateway", "argosy.dev/n/f"
@@ -109,13 +109,6 @@ def certificates(folder: Path) -> Path:
     return made
 
 
-def _free_port() -> int:
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        port: int = free.getsockname()[1]
-        return port
-
-
 @contextlib.asynccontextmanager
 async def _process(command: str, **environment: str) -> AsyncIterator[None]:
     started = await asyncio.create_subprocess_exec(
@@ -138,7 +131,7 @@ async def _pair(
     folder: Path, name: str, engine_options: str = "", gateway_options: str = ""
 ) -> AsyncIterator[int]:
     """A gateway and its engine; yields the gateway's port once it answers."""
-    api, admin, front, front_admin = (_free_port() for _ in range(4))
+    api, admin, front, front_admin = (free_port() for _ in range(4))
     endpoints = folder / f"{name}.json"
     pod = {"name": name, "role": "colocated", "ip": "127.0.0.1", "port": api, "tls": name == "tls"}
     endpoints.write_text(json.dumps([pod]))
