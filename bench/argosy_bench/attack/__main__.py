@@ -13,6 +13,7 @@ import json
 import sys
 import tempfile
 import time
+from collections import Counter
 from collections.abc import AsyncIterator, Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
@@ -112,7 +113,8 @@ class Result:
     did: dict[str, int]
     wrong_texts: int
     honest: int
-    problems: list[str] = field(default_factory=list)
+    problems: dict[str, int] = field(default_factory=dict)
+    """Why requests were not good during it, and how many for each reason."""
 
     @property
     def ratio(self) -> float:
@@ -157,7 +159,7 @@ async def attacked(it: Fleet, name: str, seconds: float, number: int) -> Result:
     finally:
         with contextlib.suppress(ProcessLookupError):
             process.kill()
-    problems = {one.problem or "too slow" for one in during if not one.good}
+    problems = Counter(one.missed for one in during if not one.good)
     return Result(
         name,
         attainment(quiet),
@@ -165,7 +167,7 @@ async def attacked(it: Fleet, name: str, seconds: float, number: int) -> Result:
         json.loads(out or b"{}"),
         wrong_texts(quiet) + wrong_texts(during),
         len(quiet) + len(during),
-        sorted(problems)[:5],
+        dict(problems.most_common(5)),
     )
 
 

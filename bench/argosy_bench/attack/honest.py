@@ -36,8 +36,18 @@ class Seen:
     @property
     def good(self) -> bool:
         """Whole, right, and within both limits."""
-        fast = self.ttft_s <= TTFT_S and self.tpot_s <= TPOT_S
-        return not self.problem and self.right and fast
+        return not self.missed
+
+    @property
+    def missed(self) -> str:
+        """Why it is not good; empty if it is."""
+        if self.problem or not self.right:
+            return self.problem or "another text"
+        over = [name for name, value, limit in self._times() if value > limit]
+        return " and ".join(f"{name} over its limit" for name in over)
+
+    def _times(self) -> tuple[tuple[str, float, float], ...]:
+        return ("TTFT", self.ttft_s, TTFT_S), ("TPOT", self.tpot_s, TPOT_S)
 
 
 def attainment(seen: Sequence[Seen]) -> float:

@@ -79,6 +79,11 @@ class Fleet:
         """Groups of the pods that a request is best sent to; see `Roster.groups`."""
         return self._roster.groups(tried, only_healthy=only_healthy, revision=revision)
 
+    def sent(self, request: RoutingRequest, route: Route) -> None:
+        """Tell the strategy, if it learns, which way a request goes."""
+        if isinstance(self.strategy, LearningStrategy):
+            self.strategy.sent(request, route)
+
     def learn(self, request: RoutingRequest, route: Route, usage: Usage | None) -> None:
         """Tell the strategy, if it learns, what the engine of an answered request found cached."""
         cached = usage.cached_tokens if usage is not None else None

@@ -232,6 +232,7 @@ class Relay:
         number = self._reached + 1
         self._role_mode = route.mode
         logs.bind(attempt=number)
+        self._fleet.sent(self._routing_request, route)
         with Attempt(self._fleet, self._request, route, number, self._answer) as attempt:
             self._attempt = attempt
             result = await attempt.run()

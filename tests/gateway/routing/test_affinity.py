@@ -151,11 +151,18 @@ def test_a_prefill_pod_with_more_than_its_share_or_a_failing_pair_is_passed_over
 # kvAware
 
 
+def send(strategy, request, groups, view):
+    """Choose, and send it there."""
+    route = strategy.choose(request, groups, view)
+    strategy.sent(request, route)
+    return route
+
+
 def test_a_prompt_goes_to_the_pod_that_has_most_of_it():
     strategy, groups = KvAware(random.Random(1)), groups_of(pods(8))
-    homes = {n: strategy.choose(asks(prompt(n)), groups, IDLE).head.uid for n in range(12)}
+    homes = {n: send(strategy, asks(prompt(n)), groups, IDLE).head.uid for n in range(12)}
     for n, home in homes.items():
-        route = strategy.choose(asks(prompt(n) + "and a question"), groups, IDLE)
+        route = send(strategy, asks(prompt(n) + "and a question"), groups, IDLE)
         assert route.head.uid == home
         assert route.cached_tokens >= 0.8 * 500
 
@@ -163,13 +170,13 @@ def test_a_prompt_goes_to_the_pod_that_has_most_of_it():
 def test_it_waits_for_a_cache_only_as_long_as_the_cache_saves():
     strategy, groups = KvAware(random.Random(1)), groups_of(pods(2))
     request = asks(prompt(7, 2560), tokens=1000)
-    home = strategy.choose(request, groups, IDLE).head.uid
-    cached = strategy.choose(request, groups, IDLE).cached_tokens
+    home = send(strategy, request, groups, IDLE).head.uid
+    cached = send(strategy, request, groups, IDLE).cached_tokens
     assert cached == 999, "one token is computed always"
     for waiting, stays in ((998, True), (1000, False)):
         fresh = KvAware(random.Random(1))
-        home = fresh.choose(request, groups, IDLE).head.uid
-        route = fresh.choose(request, groups, FleetView({home: Load(0, waiting)}))
+        home = send(fresh, request, groups, IDLE).head.uid
+        route = send(fresh, request, groups, FleetView({home: Load(0, waiting)}))
         assert (route.head.uid == home) == stays
 
 
@@ -184,37 +191,37 @@ def test_tokens_that_are_expected_in_the_cache_are_not_counted_as_work():
 
 def test_colocated_pods_get_at_most_a_quarter_over_the_mean_of_sequences():
     strategy, groups = KvAware(random.Random(1)), groups_of(pods(4))
-    home = strategy.choose(asks(prompt(7)), groups, IDLE).head.uid
+    home = send(strategy, asks(prompt(7)), groups, IDLE).head.uid
     others = {pod.uid: Load(4, 0) for pod in pods(4)}
     for sequences, stays in ((5, True), (6, False)):
         view = FleetView(others | {home: Load(sequences, 0)})
         fresh = KvAware(random.Random(1))
-        assert fresh.choose(asks(prompt(7)), groups, IDLE).head.uid == home
-        assert (fresh.choose(asks(prompt(7)), groups, view).head.uid == home) == stays
+        assert send(fresh, asks(prompt(7)), groups, IDLE).head.uid == home
+        assert (send(fresh, asks(prompt(7)), groups, view).head.uid == home) == stays
 
 
 def test_in_pairs_the_prefill_pod_is_the_one_with_the_cache_unless_the_pair_fails():
     strategy, groups = KvAware(random.Random(1)), groups_of(PAIRS)
-    home = strategy.choose(asks(prompt(7)), groups, IDLE).prefills[0].uid
-    route = strategy.choose(asks(prompt(7) + "more"), groups, IDLE)
+    home = send(strategy, asks(prompt(7)), groups, IDLE).prefills[0].uid
+    route = send(strategy, asks(prompt(7) + "more"), groups, IDLE)
     assert (route.prefills[0].uid, len(route.prefills)) == (home, 3)
     avoided = FleetView({}, lambda prefill, _decode: prefill == home)
-    route = strategy.choose(asks(prompt(7) + "more"), groups, avoided)
+    route = send(strategy, asks(prompt(7) + "more"), groups, avoided)
     assert route.prefills[0].uid != home
     assert route.cached_tokens == 0
 
 
 def test_a_pod_that_is_gone_is_not_chosen():
     strategy = KvAware(random.Random(1))
-    home = strategy.choose(asks(prompt(7)), groups_of(pods(4)), IDLE).head.uid
+    home = send(strategy, asks(prompt(7)), groups_of(pods(4)), IDLE).head.uid
     left = groups_of([pod for pod in pods(4) if pod.uid != home])
-    assert strategy.choose(asks(prompt(7)), left, IDLE).head.uid != home
+    assert send(strategy, asks(prompt(7)), left, IDLE).head.uid != home
 
 
 def sends(strategy, groups, text, finds=None):
     """Send a prompt; the engine finds this share of what was expected. Returns the route."""
     request = asks(text)
-    route = strategy.choose(request, groups, IDLE)
+    route = send(strategy, request, groups, IDLE)
     if finds is not None:
         strategy.learn(request, route, cached_tokens=int(route.cached_tokens * finds))
     return route
@@ -226,7 +233,7 @@ NEW = count(10**6)
 def fill(strategy, groups, tokens):
     """Send new prompts of so many tokens together."""
     for _ in range(tokens // 1000):
-        strategy.choose(asks(prompt(next(NEW), 4000)), groups, IDLE)
+        send(strategy, asks(prompt(next(NEW), 4000)), groups, IDLE)
 
 
 def test_an_answer_without_the_expected_tokens_shows_what_the_cache_holds():
@@ -272,13 +279,25 @@ def test_the_index_keeps_the_newest_prefixes_and_four_pods_of_each(monkeypatch):
     monkeypatch.setattr("argosy_gateway.routing.strategies.kv_aware._MOST_PREFIXES", 64)
     strategy = KvAware(random.Random(1))
     for pod in pods(6):
-        strategy.choose(asks(prompt(1)), groups_of([pod]), IDLE)
+        send(strategy, asks(prompt(1)), groups_of([pod]), IDLE)
     assert {len(uids) for uids in strategy._index.values()} == {4}
     for number in range(100):
-        strategy.choose(asks(prompt(number)), groups_of(pods(2)), IDLE)
+        send(strategy, asks(prompt(number)), groups_of(pods(2)), IDLE)
     assert len(strategy._index) == 64
     assert sends(strategy, groups_of(pods(2)), prompt(99)).cached_tokens > 0
     assert sends(strategy, groups_of(pods(2)), prompt(3)).cached_tokens == 0
+
+
+def test_only_what_is_sent_is_expected_in_a_cache():
+    strategy, groups = KvAware(random.Random(1)), groups_of(pods(4))
+    request = asks(prompt(7))
+    chosen = strategy.choose(request, groups, IDLE)
+    other = next(pod for pod in groups[0].heads if pod.uid != chosen.head.uid)
+    strategy.sent(request, Route(other))
+    again = strategy.choose(request, groups, IDLE)
+    assert again.head.uid == other.uid
+    assert again.cached_tokens > 0
+    assert chosen.head.uid not in strategy._caches
 
 
 @pytest.mark.parametrize("strategy", [PrefixHash, KvAware])

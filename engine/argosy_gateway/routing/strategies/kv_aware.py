@@ -104,8 +104,11 @@ class KvAware:
             prefills = ()
         chosen = prefills[0] if prefills else head
         hit = hits.get(chosen.uid, _Hit(0, 0))
-        self._remember(request, chosen.uid, hit.tokens)
         return Route(head, prefills, hit.tokens, hit.age)
+
+    def sent(self, request: RoutingRequest, route: Route) -> None:
+        """The pod that computes the prompt will have all of it in its cache."""
+        self._remember(request, route.prefiller.uid, route.cached_tokens)
 
     def learn(self, request: RoutingRequest, route: Route, *, cached_tokens: int) -> None:  # noqa: ARG002
         """Correct how much the pod's cache holds."""

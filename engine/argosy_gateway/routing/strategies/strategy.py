@@ -72,6 +72,11 @@ class Strategy(Protocol):
 class LearningStrategy(Strategy, Protocol):
     """A strategy that is told what its choices led to."""
 
+    def sent(self, request: RoutingRequest, route: Route) -> None:
+        """The request is sent this way, which need not be the way that was chosen last: with a
+        queue, a choice may be asked for again, or be replaced."""
+        ...
+
     def learn(self, request: RoutingRequest, route: Route, *, cached_tokens: int) -> None:
         """The route's request was answered; its engine found so many prompt tokens in its cache."""
         ...
