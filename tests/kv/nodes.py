@@ -152,6 +152,7 @@ class Node:
         max_tokens: int = 3,
         name: str = "r",
         claim: Claim | None = None,
+        priority: int = 0,
     ) -> Client:
         """Submit; the answer grows while the caller looks at it."""
         client = Client()
@@ -162,6 +163,7 @@ class Node:
             arrival_s=0.0,
             candidates=candidates,
             claim=claim,
+            priority=priority,
         )
         refusal = self.loop.submit(request, client)
         if refusal is not None:

@@ -178,6 +178,7 @@ async def puller(address: str) -> AsyncIterator[Puller]:
 class Liar:
     address: str = ""
     asked: int = 0  # connections on which it read a prompt
+    said: list[dict[str, Any]] = field(default_factory=list)  # the PREFILLs
     pulls: list[dict[str, Any]] = field(default_factory=list)
 
 
@@ -205,6 +206,7 @@ async def liar(*frames: Words, kv: tuple[Words, ...] = ()) -> AsyncIterator[Liar
             if kind is Kind.PREFILL:
                 await read_frame(reader)  # TOKENS
                 it.asked += 1
+                it.said.append(said)
             else:
                 it.pulls.append(said)
             for frame in frames if kind is Kind.PREFILL else kv:

@@ -31,6 +31,7 @@ def remote_request(submit: SubmitRemote) -> NewRequest:
         arrival_s=submit.arrival_s,
         attempt=prefill.attempt,
         lease_s=prefill.lease_s,
+        priority=prefill.priority,
     )
 
 

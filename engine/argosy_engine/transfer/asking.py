@@ -191,6 +191,8 @@ class Asking:
             "sampling": job.sampling.to_json(),
             "lease_s": self._shared.lease_s,
         }
+        if job.priority:  # engines of earlier releases refuse a field that they do not know
+            said["priority"] = job.priority
         try:
             return encode_control(Kind.PREFILL, said) + encode_tokens(job.token_ids)
         except WireError as error:

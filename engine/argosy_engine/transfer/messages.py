@@ -1,7 +1,8 @@
 """Control frames as values: each field is checked by type and range before it is used.
 
 Peers are not trusted. `decode_message` returns a value that the engine may use as it is, or raises
-WireError with a sentence that names the field. A missing or unknown field is an error.
+WireError with a sentence that names the field. An unknown field is an error, and a missing one
+that has no default.
 """
 
 import re
@@ -59,6 +60,9 @@ class Prefill:
     """Length of the prompt, which the TOKENS frame after this one brings."""
     sampling: SamplingParams
     lease_s: float
+
+    priority: int = 0
+    """Lower is computed first. Left out where it is 0: engines of earlier releases know none."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -167,6 +171,8 @@ def _checked(payload: Any, fields: Mapping[str, Check]) -> dict[str, Any]:
             raise ValueError(f"there is no field {name!r:.40}")
     checked: dict[str, Any] = {}
     for name, check in fields.items():
+        if name not in payload and name in _MAY_BE_MISSING:
+            continue
         if name not in payload:
             raise ValueError(f"{name} is missing")
         try:
@@ -234,6 +240,8 @@ _ATTEMPT = _whole(0, _INT32)
 _EPOCH = _text(64, shortest=1, name=True)
 _COUNT = _whole(0, _UINT32)
 _TICKET = _text(32, shortest=32, name=True)
+_PRIORITY = _whole(-999, 999)
+_MAY_BE_MISSING = frozenset({"priority"})
 
 _SAMPLING: dict[str, Check] = {
     "max_tokens": _whole(1, _INT32),
@@ -259,6 +267,7 @@ _MESSAGES: dict[Kind, tuple[Callable[..., Message], dict[str, Check]]] = {
             "n_tokens": _whole(1, _UINT32),
             "sampling": _sampling,
             "lease_s": _number(1e-3, MAX_LEASE_S),
+            "priority": _PRIORITY,
         },
     ),
     Kind.CLAIM: (

@@ -169,6 +169,7 @@ class PrefillServer:
             token_ids=await self._tokens(reader, asked),
             sampling=asked.sampling,
             lease_s=min(asked.lease_s, self._config.lease_s),
+            priority=asked.priority,
         )
 
     def _check_fit(self, asked: Prefill | Claim) -> None:

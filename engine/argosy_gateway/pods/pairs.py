@@ -15,12 +15,14 @@ Refusals of a healthy pod, such as a full queue, are no failures.
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
-__all__ = ["FAILED_HEADER", "SERVED_HEADER", "FailingPair", "Pairs"]
+__all__ = ["FAILED_HEADER", "NOT_HANDED_OVER", "SERVED_HEADER", "FailingPair", "Pairs"]
 
 FAILED_HEADER = b"x-argosy-failed-prefills"
 """`ip:8002=reason,…`: the candidates that failed, by KV address or by name of the pod."""
 SERVED_HEADER = b"x-argosy-prefill-pod"
 """Name of the pod that computed the prompt; absent if the decode engine did."""
+NOT_HANDED_OVER = "kv_transfer_failed"
+"""Code of the 503 of a decode engine in good health that got no KV (`kvTransfer.onFailure`)."""
 
 NO_FAILURES = frozenset(
     (

@@ -6,7 +6,6 @@ decides about the next one: it returns how the request ended, or a FailedAttempt
 """
 
 import asyncio
-import json
 import logging
 from dataclasses import dataclass
 from typing import Self
@@ -14,11 +13,12 @@ from typing import Self
 from argosy_gateway.accounting.table import RetryReason
 from argosy_gateway.accounting.verdicts import Ending, first_token_after_s
 from argosy_gateway.errors import BrokenError, UnreachableError
-from argosy_gateway.pods.pairs import FAILED_HEADER, SERVED_HEADER
+from argosy_gateway.pods.pairs import FAILED_HEADER, NOT_HANDED_OVER, SERVED_HEADER
 from argosy_gateway.relay.answer import IDS_HEADER, RESUMED_HEADER, TTFT_HEADER, Answer
 from argosy_gateway.relay.fleet import Fleet
 from argosy_gateway.routing.groups import Route
 from argosy_gateway.wire import http1
+from argosy_gateway.wire.answers import error_code, json_or_none
 from argosy_gateway.wire.openai import CompletionRequest
 from argosy_gateway.wire.sse import StreamScan, believable, usage_of
 
@@ -295,11 +295,13 @@ class Attempt:
 
         Raises BrokenError.
         """
-        health, pod = self._fleet.directory.health, self._route.head
+        directory, pod = self._fleet.directory, self._route.head
         body = await self._read_whole(exchange)
         if head.status >= 500:
             detail = f"status {head.status}"
-            self._count_failure(detail)
+            of_pairs = self._route.prefills and error_code(body) == NOT_HANDED_OVER
+            if not of_pairs or directory.pairs.is_cause(pod.uid):
+                self._count_failure(detail)
             return FailedAttempt(
                 RetryReason.SERVER_ERROR,
                 detail,
@@ -309,11 +311,11 @@ class Attempt:
                 body=body,
             )
         if head.status == 429:
-            health.busy(pod.uid)
+            directory.health.busy(pod.uid)
             return FailedAttempt(
                 RetryReason.BUSY, status=head.status, headers=head.headers, body=body
             )
-        content = _json_or_none(body)
+        content = json_or_none(body)
         if not isinstance(content, dict):
             # Without a content-length only this shows that the body is not whole.
             raise BrokenError("the answer is not a JSON object")
@@ -387,13 +389,6 @@ class Attempt:
         detail = "the engine ended the stream with an error"
         self._count_failure(detail)
         return FailedAttempt(RetryReason.SERVER_ERROR, detail, worked=True)
-
-
-def _json_or_none(body: bytes) -> object:
-    try:
-        return json.loads(body)
-    except (ValueError, RecursionError):
-        return None
 
 
 def _host(ip: str) -> str:

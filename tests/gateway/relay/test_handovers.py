@@ -74,6 +74,51 @@ async def test_a_decode_pod_that_gets_kv_from_none_is_asked_after_the_other(flee
     assert gateway.fleet.directory.health.rank(good.name) == HEALTHY
 
 
+def refusing(bad):
+    """A decode engine with `onFailure: fail`: 503 if the first address is in `bad`."""
+
+    async def behaviour(call):
+        if addresses(call)[0] not in bad:
+            await call.status(200, WHOLE)
+            return
+        error = {"error": {"code": "kv_transfer_failed", "message": "retry"}}
+        named = ",".join(f"{address}=silent" for address in addresses(call) if address in bad)
+        await call.status(503, error, x_argosy_failed_prefills=named)
+
+    return behaviour
+
+
+async def test_with_on_failure_fail_a_handover_that_fails_is_no_failure_of_the_decode_pod(fleet):
+    gateway, decodes = fleet
+    health = gateway.fleet.directory.health
+    for decode in decodes:
+        decode.behaviour = refusing({"127.0.0.1:1"})
+    for _ in range(30):
+        await gateway.answered(ASK)
+    assert gateway.count("argosy_gateway_handovers_failed_total") >= 1
+    assert not any(health.failed_recently(decode.name) for decode in decodes)
+
+
+async def test_with_on_failure_fail_a_decode_pod_that_gets_kv_from_none_fails(fleet):
+    gateway, (bad, good) = fleet
+    bad.behaviour = refusing({f"127.0.0.1:{n}" for n in (1, 2, 3)})
+    for _ in range(20):
+        assert (await gateway.answered(ASK)).status == 200
+    assert gateway.fleet.directory.health.failed_recently(bad.name)
+    assert not gateway.fleet.directory.health.failed_recently(good.name)
+
+
+async def test_the_word_of_an_engine_that_no_prefill_pod_was_named_to_excuses_nothing():
+    async def excuse(call):
+        await call.status(503, {"error": {"code": "kv_transfer_failed"}})
+
+    engines = [Engine("bad", excuse), Engine("good")]
+    async with direct(*engines) as gateway:
+        while not engines[0].calls:
+            await gateway.answered(ASK)
+        assert gateway.fleet.directory.health.failed_recently("bad")
+
+
 async def test_the_admin_port_names_the_pairs_that_fail(fleet):
     gateway, (bad, _) = fleet
     bad.behaviour = handing_over({"127.0.0.1:1"})

@@ -79,6 +79,9 @@ class PullJob:
     timeout_s: float
     """How long it may show no progress before READY, all candidates together."""
 
+    priority: int = 0
+    """The request's; the prefill engine's queue goes by it, too."""
+
 
 class FailedPrefill(NamedTuple):
     """A prefill engine that was asked for a prompt and did not hand it over."""
@@ -193,6 +196,9 @@ class RemotePrefill:
 
     lease_s: float
     """How long the blocks are held, unless the peer renews the lease."""
+
+    priority: int = 0
+    """Lower leaves the queue first."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

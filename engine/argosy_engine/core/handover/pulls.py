@@ -84,6 +84,7 @@ class Pulls:
             block_ids=tuple(sequence.blocks),
             have_tokens=sequence.num_computed,
             timeout_s=timeout_s,
+            priority=sequence.request.priority,
         )
 
     def renew(self, event: PullAlive | PullReady, now: float) -> None:
