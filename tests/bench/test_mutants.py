@@ -1,5 +1,10 @@
 """The table of areas, the choice of mutants, and how a survivor is read from mutmut's diff."""
 
+import json
+import subprocess
+import sys
+from pathlib import Path
+
 import pytest
 
 from argosy_bench.mutation.page import Outcome, page
@@ -10,6 +15,7 @@ from argosy_bench.mutation.survivors import (
     read_accepted,
     survivor_of,
 )
+from argosy_bench.mutation.workspace import forget_stats
 from argosy_bench.suites.mutants import AREAS, PROGRAMS, area_of, chosen
 
 DIFF = """--- argosy/x.py
@@ -88,3 +94,77 @@ def test_the_page_counts_accepted_survivors_as_survivors_and_lists_the_others_by
     assert "- equivalent: n is never read (1)\n  - `x.Fold.fold`" in text
     assert "### x.py\n\n```text\n2: return n + 2\n```" in text
     assert "return n - 1" not in text
+
+
+STATS = {
+    "duration_by_test": {"tests/a/test_x.py::one": 1.0, "tests/a/test_y.py::two[::]": 2.0},
+    "tests_by_mangled_function_name": {
+        "m.x_f": ["tests/a/test_x.py::one", "tests/a/test_y.py::two[::]"]
+    },
+}
+
+
+def test_only_the_tests_of_changed_files_are_asked_anew_what_they_enter(tmp_path):
+    at = tmp_path / "stats.json"
+    at.write_text(json.dumps(STATS))
+    forget_stats(at, [Path("tests/a/test_y.py"), Path("tests/a/test_new.py")])
+    assert json.loads(at.read_text()) == {
+        "duration_by_test": {"tests/a/test_x.py::one": 1.0},
+        "tests_by_mangled_function_name": {"m.x_f": ["tests/a/test_x.py::one"]},
+    }
+
+
+@pytest.mark.parametrize("changed", ["tests/support/api.py", "tests/conftest.py", "pkg/test_m.py"])
+def test_all_tests_are_asked_anew_if_more_than_tests_changed(tmp_path, changed):
+    at = tmp_path / "stats.json"
+    at.write_text(json.dumps(STATS))
+    forget_stats(at, [Path("tests/a/test_y.py"), Path(changed)])
+    assert not at.exists()
+
+
+PROJECT = """
+[tool.mutmut]
+source_paths = ["pkg"]
+pytest_add_cli_args_test_selection = ["tests"]
+process_isolation = "forkserver"
+use_git_change_detection = false
+on_dependency_change = "ignore"
+[tool.pytest.ini_options]
+pythonpath = ["."]
+"""
+PACKAGE = """
+import logging
+
+def added(a, b):
+    logging.warning("sum")
+    return a + b
+"""
+
+
+def mutate(folder: Path, tests: str) -> tuple[str, dict[str, int]]:
+    """Run the mutants of PACKAGE on these tests: what stderr has, and mutmut's codes."""
+    (folder / "pkg").mkdir()
+    (folder / "pkg" / "__init__.py").write_text(PACKAGE)
+    (folder / "tests").mkdir()
+    (folder / "tests" / "test_it.py").write_text("from pkg import added\n" + tests)
+    (folder / "pyproject.toml").write_text(PROJECT)
+    done = subprocess.run(
+        [sys.executable, "-m", "argosy_bench.mutation.run", "--max-children=1"],
+        cwd=folder, capture_output=True, text=True, timeout=120,
+    )  # fmt: skip
+    meta = folder / "mutants" / "pkg" / "__init__.py.meta"
+    return done.stderr, json.loads(meta.read_text())["exit_code_by_key"]
+
+
+def test_a_test_that_reads_the_log_notices_only_what_it_checks(tmp_path):
+    tests = "def test_it(caplog):\n    added(1, 1)\n    assert 'sum' in caplog.messages\n"
+    _, codes = mutate(tmp_path, tests)
+    assert len(codes) == 4
+    assert sorted(codes.values()) == [0, 1, 1, 1], "only the minus survives"
+
+
+def test_a_test_that_fails_where_mutants_run_ends_the_run(tmp_path):
+    reads = "assert pytestconfig.option.capture != 'no'"  # which only mutants' processes have
+    text, codes = mutate(tmp_path, f"def test_it(pytestconfig):\n    added(1, 1)\n    {reads}\n")
+    assert "fails without a mutant: tests/test_it.py::test_it" in text
+    assert set(codes.values()) == {None}

@@ -8,6 +8,7 @@ the fork server keeps the session of one collection. A mutant's process runs tho
 enter the changed function, the most telling first, until one fails (`Order`).
 """
 
+import os
 import sys
 from collections import Counter, defaultdict
 from collections.abc import Iterable
@@ -64,13 +65,17 @@ class CollectedOnce(PytestRunner):
     _session: pytest.Session | None = None
 
     def warm_up(self) -> None:
-        """Begin a session and collect the tests. The processes that are forked go on with it."""
+        """The processes that are forked go on with this session."""
+        self._begin()
+
+    def _begin(self) -> pytest.Session:
+        """Begin a session and collect the tests."""
         # A changed function asks at each call which mutant is meant: not the environment, then.
         setattr(trampoline, trampoline.get_mutant_under_test.__name__, _mutant)
         with change_cwd("mutants"):
             # No captured output: files that one process opened would be shared by its forks.
             config = _prepareconfig(
-                ["--rootdir=.", "--tb=no", "-q", "-x", "--capture=no", "-p", "no:logging",
+                ["--rootdir=.", "--tb=short", "-q", "-x", "--capture=no",
                  *self._pytest_add_cli_args, *self._pytest_add_cli_args_test_selection]
             )  # fmt: skip
             config._do_configure()
@@ -79,22 +84,34 @@ class CollectedOnce(PytestRunner):
             config.hook.pytest_collection(session=self._session)
         self._items = {item.nodeid: item for item in self._session.items}
         self._order = Order()
+        return self._session
 
     def run_tests(self, *, mutant_name: str | None, tests: Iterable[str]) -> int:
-        """0 if all tests pass, 1 as soon as one fails. Without `warm_up`, as mutmut does it."""
-        tests = set(tests)
-        if self._session is None or mutant_name is None or not tests <= self._items.keys():
+        """0 if all tests pass, 1 as soon as one fails.
+
+        Without a mutant they run in the same way, so a test that fails only here ends the run. It
+        would seem to notice every mutant.
+        """
+        session = self._session or self._begin()
+        tests = set(tests) or self._items.keys()
+        if not tests <= self._items.keys():
             return super().run_tests(mutant_name=mutant_name, tests=tests)
-        function = mutant_name.partition("__mutmut_")[0]
+        function = (mutant_name or "").partition("__mutmut_")[0]
         with change_cwd("mutants"):
             items = [self._items[test] for test in self._order.best_first(tests, function)]
             for item, following in zip(items, [*items[1:], None], strict=True):
                 item.config.hook.pytest_runtest_protocol(item=item, nextitem=following)
-                if self._session.testsfailed:
-                    with _NOTICED.open("a") as noticed:
-                        noticed.write(f"{function}\t{item.nodeid}\n")
+                if session.testsfailed:
+                    self._fails(item, function)
                     return 1
         return 0
+
+    def _fails(self, item: pytest.Item, function: str) -> None:
+        if not function:
+            os.write(2, f"fails without a mutant: {item.nodeid}\n".encode())  # mutmut keeps stdout
+            return
+        with _NOTICED.open("a") as noticed:
+            noticed.write(f"{function}\t{item.nodeid}\n")
 
 
 def _mutant() -> str:

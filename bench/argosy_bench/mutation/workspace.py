@@ -14,6 +14,7 @@ import subprocess
 import sys
 import tomllib
 from collections.abc import Callable, Iterable, Iterator
+from fnmatch import fnmatchcase
 from pathlib import Path
 
 _ROOT = Path(__file__).resolve().parents[3]
@@ -59,8 +60,7 @@ class Workspace:
         changed = list(self._copy())
         (self.folder / "pyproject.toml").write_text(self._settings())
         if any(path.parts[0] != "docs" for path in changed):
-            # Which test enters which function is asked anew: it takes a minute.
-            (self.folder / "mutants" / "mutmut-stats.json").unlink(missing_ok=True)
+            forget_stats(self.folder / "mutants" / "mutmut-stats.json", changed)
             shutil.rmtree(self.folder / "mutants" / "tests", ignore_errors=True)
         generate = [sys.executable, "-c", _GENERATE]
         done = subprocess.run(generate, cwd=self.folder, capture_output=True, text=True)
@@ -181,3 +181,24 @@ class Workspace:
             + "".join(f"{key} = {json.dumps(value)}\n" for key, value in rows.items())
             for table, rows in tables.items()
         )
+
+
+def forget_stats(at: Path, changed: Iterable[Path]) -> None:
+    """Have mutmut ask anew which test enters which function.
+
+    Of all tests it takes minutes, so where only test files changed their tests are forgotten:
+    mutmut asks those that it does not know.
+    """
+    files = {path.as_posix() for path in changed}
+    if not all(fnmatchcase(file, "tests/*/test_*.py") for file in files):
+        at.unlink(missing_ok=True)
+    if not at.exists():
+        return
+    stats = json.loads(at.read_text())
+    took, entered = stats["duration_by_test"], stats["tests_by_mangled_function_name"]
+    stats["duration_by_test"] = {t: s for t, s in took.items() if t.partition("::")[0] not in files}
+    stats["tests_by_mangled_function_name"] = {
+        function: [t for t in tests if t in stats["duration_by_test"]]
+        for function, tests in entered.items()
+    }
+    at.write_text(json.dumps(stats))

@@ -1,7 +1,7 @@
 """The queue's decisions in virtual time: what waits, what goes next, and that no pod is idle."""
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from argosy_gateway.queue.dispatch import LATE_EVERY, STEP_TOKENS
@@ -42,7 +42,6 @@ loads = st.lists(
 )
 
 
-@settings(max_examples=150, deadline=None)
 @given(
     loads,
     st.lists(st.sampled_from([500.0, 5000.0, 20_000.0]), min_size=1, max_size=4),
@@ -60,7 +59,6 @@ def test_every_request_goes_once_and_no_pod_is_idle_while_one_waits(load, paces,
     assert all(not gateway.in_flight.loads for gateway in world.gateways)
 
 
-@settings(max_examples=100, deadline=None)
 @given(loads, st.integers(1, 5), st.integers(1, 4))
 def test_a_pod_never_has_more_sequences_than_places(load, places, pods):
     world = World(*[PACE] * pods, places=places)
@@ -79,7 +77,6 @@ def test_a_pod_never_has_more_sequences_than_places(load, places, pods):
     assert most <= places
 
 
-@settings(max_examples=100, deadline=None)
 @given(st.integers(1, 6), st.floats(2, 12), st.integers(0, 1000))
 def test_a_late_request_goes_after_at_most_sixteen_dispatches_for_each_one_before_it(
     late, load, seed
