@@ -1,17 +1,24 @@
 """The pure parts of `make test-loss`: events from a seed, judgement of answers, what is held."""
 
+import json
+import random
 from collections import Counter
+from pathlib import Path
 
 import pytest
 
 from argosy_bench.figures import Figures
 from argosy_bench.loss.__main__ import figures_of, put
-from argosy_bench.loss.judge import Happened, Outcome, Seen, Verdict, by_kind, judge
+from argosy_bench.loss.campaign import Result, Turns, at_once
+from argosy_bench.loss.faults.corrupting import byte_of, damaged
+from argosy_bench.loss.faults.operators import writer
+from argosy_bench.loss.fleet import Wanted
+from argosy_bench.loss.judge import Happened, Mark, Outcome, Seen, Verdict, by_kind, judge
 from argosy_bench.loss.leftovers import Leftovers, held_connections
-from argosy_bench.loss.requests import ask_of
-from argosy_bench.loss.schedule import LEAST, MOST, Event, Kind, schedule
+from argosy_bench.loss.requests import ask_of, asks_in
+from argosy_bench.loss.schedule import LEAST, MOST, Event, Kind, other_role, schedule
 
-DECK = 21
+DECK = 25
 
 
 def event(kind: Kind = Kind.KILL, role: str = "gateway", number: int = 0) -> Event:
@@ -20,7 +27,7 @@ def event(kind: Kind = Kind.KILL, role: str = "gateway", number: int = 0) -> Eve
 
 def right(number: int = 1, **other: object) -> Seen:
     """The whole answer to a request that was sent at second 10 and ended at second 12."""
-    fields = {"sent_s": 10.0, "ended_s": 12.0, "status": 200, "text": ask_of(number).text()}
+    fields = {"sent_s": 10.0, "ended_s": 12.0, "status": 200, "text": ask_of(number).text}
     return Seen(number, **{**fields, **other})  # type: ignore[arg-type]
 
 
@@ -52,19 +59,29 @@ def test_each_deck_of_events_has_every_kind() -> None:
     }
 
 
-def test_each_change_of_replicas_is_one_and_stays_within_the_bounds() -> None:
+def test_each_change_of_replicas_is_of_one_role_and_stays_within_the_bounds() -> None:
     before = {"prefill": LEAST, "decode": LEAST}
     for found in schedule(3, 400):
         changed = {role for role in before if before[role] != found.replicas[role]}
-        scales = found.kind in (Kind.SCALE, Kind.OPERATOR)
-        assert changed == ({found.role} if scales else set())
+        scales = found.kind is Kind.SCALE or (found.kind is Kind.OPERATOR and found.role)
+        if found.kind is not Kind.FLIP:
+            assert changed == ({found.role} if scales else set())
         assert all(LEAST <= number <= MOST for number in found.replicas.values())
         before = found.replicas
 
 
+def test_a_flip_leaves_room_for_the_pod_in_the_role_that_gives_it_and_in_the_other() -> None:
+    """Before it one role has a pod more and the other one less, both within the bounds."""
+    flips = [found for found in schedule(3, 400) if found.kind is Kind.FLIP]
+    assert {found.role for found in flips} == {"prefill", "decode"}
+    for found in flips:
+        assert LEAST < found.replicas[found.role] <= MOST
+        assert LEAST <= found.replicas[other_role(found.role)] < MOST
+
+
 def test_without_rights_over_networks_no_event_needs_them() -> None:
     kinds = {found.kind for found in schedule(1, 100, network=False)}
-    assert set(Kind) - kinds == {Kind.CUT, Kind.SLOW}
+    assert set(Kind) - kinds == {Kind.CUT, Kind.SLOW, Kind.CORRUPT}
 
 
 # --- requests
@@ -75,13 +92,28 @@ def test_requests_differ_in_their_first_word_and_half_of_them_are_streamed() -> 
     assert asks == [ask_of(number) for number in range(1000)]
     assert len({ask.prompt.split()[0] for ask in asks}) == 1000
     assert sum(ask.stream for ask in asks) == 500
-    assert all(len(ask.prompt.split()) == ask.words for ask in asks)
+    assert all(len(ask.prompt.split()) == ask.prompt_tokens for ask in asks)
 
 
 def test_every_text_is_as_long_as_asked_and_no_other_request_has_it() -> None:
-    texts = [ask_of(number).text() for number in range(200)]
+    texts = [ask_of(number).text for number in range(200)]
     assert [len(text.split()) for text in texts] == [ask_of(n).tokens for n in range(200)]
     assert len(set(texts)) == 200
+
+
+def test_requests_for_real_weights_come_from_a_file_and_begin_again_at_its_end(
+    tmp_path: Path,
+) -> None:
+    known = [
+        {"prompt": f"p{n}", "prompt_tokens": 2, "tokens": 3, "text": f"t{n}"} for n in range(3)
+    ]
+    (tmp_path / "answers.json").write_text(json.dumps(known))
+    asks = asks_in(tmp_path / "answers.json")
+    assert [asks(n).text for n in (0, 2, 3, 7)] == ["t0", "t2", "t0", "t1"]
+    assert [asks(n).stream for n in (0, 3)] == [True, False]
+    right_one = Seen(4, 10.0, 12.0, status=200, text="t1")
+    assert list(judge([right_one], [], asks).outcomes) == [Outcome.OK]
+    assert list(judge([right_one], []).outcomes) == [Outcome.MISMATCH]
 
 
 # --- the judgement
@@ -89,9 +121,9 @@ def test_every_text_is_as_long_as_asked_and_no_other_request_has_it() -> None:
 
 def test_the_exact_text_is_ok_and_a_single_other_token_is_not() -> None:
     assert outcome(right()) is Outcome.OK
-    words = ask_of(1).text().split()
+    words = ask_of(1).text.split()
     assert outcome(right(text=" ".join([*words[:-1], "tok1 "]))) is Outcome.MISMATCH
-    assert outcome(right(2, text=ask_of(1).text())) is Outcome.MISMATCH
+    assert outcome(right(2, text=ask_of(1).text)) is Outcome.MISMATCH
 
 
 @pytest.mark.parametrize(
@@ -180,10 +212,11 @@ def test_events_are_counted_by_kind_with_what_was_lost_after_them() -> None:
 
 
 def test_the_figures_miss_their_targets_for_one_loss_one_leak_or_one_event_too_few() -> None:
-    def missed(events: int, verdict: Verdict, held: Leftovers) -> list[str]:
+    def missed(events: int, verdict: Verdict, held: Leftovers, stuck: int = 0) -> list[str]:
         figures = Figures(figures_of(2), "")
-        put(figures, [Happened(event(), 0.0, 1.0)] * events, verdict, held)
-        figures.put("stuck_pods", 0)
+        half = [Happened(event(), 0.0, 1.0)]
+        one = Result(half, Verdict(), 0, Leftovers(), [])
+        put(figures, [one, Result(half * (events - 1), verdict, stuck, held, [])])
         return figures.missed()
 
     fine = Verdict(Counter({Outcome.OK: 10, Outcome.SHED: 1, Outcome.CUT_WITH_GATEWAY: 1}))
@@ -197,6 +230,89 @@ def test_the_figures_miss_their_targets_for_one_loss_one_leak_or_one_event_too_f
         "requests_left",
         "sockets_left",
     ]
+    assert missed(2, fine, Leftovers(), stuck=1) == ["stuck_pods"]
+
+
+def test_marks_of_events_are_counted() -> None:
+    flipped, killed = frozenset({Mark.FLIPPED}), frozenset({Mark.BETWEEN_WRITES})
+    happened = [
+        Happened(event(), 0.0, 1.0, marks=m) for m in (flipped, killed, killed, frozenset())
+    ]
+    figures = Figures(figures_of(4), "")
+    put(figures, [Result(happened, Verdict(), 0, Leftovers(), [])])
+    assert figures.values["roles_flipped"] == 1
+    assert figures.values["operators_killed_between_writes"] == 2
+
+
+# --- several fleets
+
+
+def test_so_many_events_begin_in_all_and_none_after_a_stop() -> None:
+    turns = Turns(3)
+    assert [turns.take() for _ in range(5)] == [True, True, True, False, False]
+    stopped = Turns(3)
+    stopped.stop()
+    assert not stopped.take()
+
+
+def test_the_share_of_time_in_which_events_of_several_fleets_overlap() -> None:
+    def of(*spans: tuple[float, float]) -> Result:
+        happened = [Happened(event(), began, whole) for began, whole in spans]
+        return Result(happened, Verdict(), 0, Leftovers(), [])
+
+    assert at_once([of((0, 4)), of((3, 8))]) == pytest.approx(1 / 8)
+    assert at_once([of((0, 4), (4, 8))]) == 0
+    assert at_once([of()]) == 0
+
+
+def test_a_fleet_of_real_weights_mounts_them_and_others_are_simulated() -> None:
+    assert Wanted(0).spec["model"] == {"uri": "sim://llama-70b-h100-tp4"}
+    assert Wanted(0, Path("/tmp/x/tiny")).spec["model"] == {"uri": "pvc://models/tiny"}
+    assert [Wanted(n).spec["drain"]["mode"] for n in (0, 1)] == ["finish", "migrate"]
+
+
+# --- faults
+
+
+def test_exactly_one_byte_of_a_direction_is_turned_over_wherever_pieces_end() -> None:
+    sent = bytes(range(100))
+    for size in (1, 7, 100):
+        pieces = [sent[start : start + size] for start in range(0, 100, size)]
+        got = b"".join(
+            damaged(p, start, 41) for p, start in zip(pieces, range(0, 100, size), strict=True)
+        )
+        assert [n for n in range(100) if got[n] != sent[n]] == [41]
+        assert got[41] == 41 ^ 0xFF
+    assert damaged(sent, 0, 100) == sent
+
+
+def test_the_byte_is_as_likely_in_a_head_as_far_behind_it() -> None:
+    draw = random.Random(1)
+    found = [byte_of(draw) for _ in range(1000)]
+    assert min(found) == 0
+    assert max(found) < 1 << 17
+    assert 400 < sum(n < 362 for n in found) < 600
+
+
+def line_of(**changes: object) -> str:
+    entry = {
+        "verb": "patch",
+        "user": {
+            "username": "system:serviceaccount:argosy-system:argosy-operator",
+            "extra": {"authentication.kubernetes.io/pod-name": ["argosy-operator-1"]},
+        },
+        "objectRef": {"resource": "deployments", "namespace": "one", "name": "loss-decode"},
+    }
+    return json.dumps(entry | changes)
+
+
+def test_writes_of_the_operator_are_those_of_its_pods_into_the_fleets_namespace() -> None:
+    assert writer(line_of(), "one") == "argosy-operator-1"
+    assert writer(line_of(), "two") is None
+    assert writer(line_of(verb="get"), "one") is None
+    assert writer(line_of(user={"username": "admin"}), "one") is None
+    assert writer(line_of(objectRef={"resource": "leases", "namespace": "one"}), "one") is None
+    assert writer(line_of()[:-9], "one") is None
 
 
 # --- what is left

@@ -90,7 +90,7 @@ async def _ask(web: httpx.AsyncClient, url: str, number: int) -> Seen:
         return Seen(f"{type(error).__name__}: {error}", right=False)
     return Seen(
         problem=stream.problem(),
-        right=stream.text == ask.text(),
+        right=stream.text == ask.text,
         ttft_s=(stream.first_s or time.monotonic()) - sent_s,
         tpot_s=stream.tpot_s() or 0.0,
     )

@@ -1,33 +1,34 @@
-"""`make test-loss`: events of every kind, one after the other, while requests arrive.
+"""`make test-loss`: events of every kind, while requests arrive.
 
-    python -m argosy_bench.loss [--events N] [--seed N] [--rate N] [--json FILE]
+    python -m argosy_bench.loss [--events N] [--fleets N] [--simulated] [--seed N] [--rate N]
+                                [--json FILE]
 
-Starts a one-machine Kubernetes of its own with one fleet of simulated engines, two prefill and two
-decode pods and two gateways. The next event begins when the fleet is whole again.
+Starts a one-machine Kubernetes of its own with several fleets side by side, each of two to four
+prefill and decode pods and two gateways. One of them computes real, tiny weights, the others are
+simulated. In each fleet the next event begins when the fleet is whole again.
 """
 
 import argparse
 import contextlib
-import json
 import subprocess
 import sys
-import threading
+import tempfile
 import time
 from collections.abc import Iterator
 from dataclasses import asdict
 from pathlib import Path
 
 from argosy_bench.figures import Figure, Figures, Target, conclude
-from argosy_bench.loss.faults import Faults, may_change_networks
-from argosy_bench.loss.fleet import Fleet, NotWholeError, running
-from argosy_bench.loss.judge import Happened, Outcome, Seen, Verdict, by_kind, judge
-from argosy_bench.loss.leftovers import Leftovers, left
-from argosy_bench.loss.schedule import schedule
+from argosy_bench.loss.campaign import Part, Result, at_once, run
+from argosy_bench.loss.faults.network import may_change_networks
+from argosy_bench.loss.fleet import Wanted, running
+from argosy_bench.loss.judge import Mark, Outcome, Verdict, by_kind
+from argosy_bench.loss.leftovers import Leftovers
 
-EVENTS = 1000
+EVENTS, FLEETS, RATE = 1000, 5, 3.0
+_REAL_RATE = 1.0
+"""Requests a second to the fleet with real weights, whose tokens take processor time."""
 _LOSSES_SHOWN = 200
-_HOPELESS = 3
-"""Events in a row after which the fleet did not become whole: the run ends."""
 
 
 def figures_of(events: int) -> tuple[Figure, ...]:
@@ -36,7 +37,11 @@ def figures_of(events: int) -> tuple[Figure, ...]:
     return (
         Figure("scale_events", target=Target(">=", events), digits=0),
         Figure("events_unrecovered", target=none, digits=0),
+        Figure("events_at_once_share", digits=2),
+        Figure("roles_flipped", digits=0),
+        Figure("operators_killed_between_writes", digits=0),
         Figure("requests_total", digits=0),
+        Figure("requests_of_real_weights", digits=0),
         Figure("requests_lost", target=none, digits=0),
         Figure("text_mismatches", target=none, digits=0),
         Figure("requests_shed", digits=0),
@@ -52,107 +57,66 @@ def figures_of(events: int) -> tuple[Figure, ...]:
     )
 
 
-class Client:
-    """The process that sends requests, and what it has reported."""
-
-    def __init__(self, url: str, model: str, rate: float) -> None:
-        words = [sys.executable, "-m", "argosy_bench.loss.client", url, model, str(rate)]
-        self.seen: list[Seen] = []
-        self._process = subprocess.Popen(
-            words, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
-        )
-        self._reader = threading.Thread(target=self._read, daemon=True)
-        self._reader.start()
-
-    def _read(self) -> None:
-        assert self._process.stdout is not None
-        for line in self._process.stdout:
-            fields = json.loads(line)
-            self.seen.append(Seen(**fields | {"unanswered_s": tuple(fields["unanswered_s"])}))
-
-    def ended(self) -> int:
-        """Requests that have ended."""
-        if self._process.poll() is not None:
-            raise RuntimeError(f"the client ended with exit status {self._process.returncode}")
-        return len(self.seen)
-
-    def finish(self) -> list[Seen]:
-        """Send no more, and return all answers when the last one has ended."""
-        assert self._process.stdin is not None
-        self._process.stdin.write("stop\n")
-        self._process.stdin.close()
-        self._process.wait(timeout=300)
-        self._reader.join()
-        return self.seen
-
-    def kill(self) -> None:
-        """End it, whatever it does."""
-        self._process.kill()
-        self._process.wait()
-
-
 @contextlib.contextmanager
-def requests_to(url: str, model: str, rate: float) -> Iterator[Client]:
-    """A client that sends while the block runs; the block begins when a request has ended."""
-    client = Client(url, model, rate)
-    try:
-        deadline = time.monotonic() + 60
-        while not client.ended():
-            if time.monotonic() > deadline:
-                raise RuntimeError("no request was answered within 60 s")
-            time.sleep(0.05)
-        yield client
-    finally:
-        client.kill()
-
-
-def disturb(fleet: Fleet, client: Client, asked: argparse.Namespace) -> list[Happened]:
-    """Carry out the schedule; ends early when the fleet no longer becomes whole."""
-    faults, happened = Faults(fleet, client.ended), list[Happened]()
-    for event in schedule(asked.seed, asked.events, network=may_change_networks()):
-        found = faults.carry_out(event)
-        happened.append(found)
-        problem = "" if found.recovered else " NOT WHOLE"
-        say(
-            f"{event.number} {event.name} {found.whole_s - found.began_s:.1f} s{problem} "
-            f"{found.detail}; {client.ended()} requests ended"
-        )
-        if len(happened) >= _HOPELESS and not any(h.recovered for h in happened[-_HOPELESS:]):
-            say(f"the fleet did not become whole {_HOPELESS} times in a row: the run ends")
-            break
-    return happened
+def real_weights(*, wanted: bool) -> Iterator[tuple[Path, Path] | None]:
+    """Folder of the weights, and the file with requests and their answers."""
+    if not wanted:
+        yield None
+        return
+    with tempfile.TemporaryDirectory(prefix="argosy-loss-weights-") as name:
+        Path(name).chmod(0o755)  # engines run as another user
+        folder, file = Path(name) / "tiny", Path(name) / "answers.json"
+        say("Hugging Face's model answers the requests for real weights")
+        words = [sys.executable, "-m", "argosy_bench.loss.answers", str(folder), str(file)]
+        subprocess.run(words, check=True, stdout=sys.stderr)
+        yield folder, file
 
 
 def measure(figures: Figures, asked: argparse.Namespace) -> None:
     """Put every figure."""
     began_s = time.monotonic()
-    with running(say) as (fleet, url), requests_to(url, "loss", asked.rate) as client:
-        happened = disturb(fleet, client, asked)
-        verdict = judge(client.finish(), happened)
-        stuck = stuck_pods(fleet, happened)
-        held, by_pod = left(fleet)
-    put(figures, happened, verdict, held)
-    figures.put("stuck_pods", stuck)
+    with real_weights(wanted=not asked.simulated) as real:
+        weights, answers = real or (None, None)
+        last = asked.fleets - 1
+        wanted = [Wanted(n, weights if n == last else None) for n in range(asked.fleets)]
+        with running(wanted, say) as fleets:
+            parts = [
+                Part(
+                    fleet,
+                    min(asked.rate, _REAL_RATE) if fleet.wanted.weights else asked.rate,
+                    100 * asked.seed + fleet.wanted.number,
+                    answers if fleet.wanted.weights else None,
+                )
+                for fleet in fleets
+            ]
+            results = run(parts, asked.events, say)
+    put(figures, results)
+    real_requests = sum(
+        result.verdict.outcomes.total()
+        for part, result in zip(parts, results, strict=True)
+        if part.answers
+    )
+    figures.put("requests_of_real_weights", real_requests)
     figures.put("seconds_total", time.monotonic() - began_s)
-    figures.notes |= {"seed": asked.seed, "requests_per_s": asked.rate}
+    figures.notes |= {"seed": asked.seed, "requests_per_s": asked.rate, "fleets": asked.fleets}
     figures.notes["network_faults"] = int(may_change_networks())
-    figures.lists["left"] = [{"held": one} for one in by_pod]
 
 
-def stuck_pods(fleet: Fleet, happened: list[Happened]) -> int:
-    """Pods that are not as they should be at the end."""
-    try:
-        fleet.until_whole(happened[-1].event.replicas)
-    except NotWholeError as error:
-        return max(1, str(error).count(";"))
-    return 0
-
-
-def put(figures: Figures, happened: list[Happened], verdict: Verdict, held: Leftovers) -> None:
-    """What the pure parts found."""
+def put(figures: Figures, results: list[Result]) -> None:
+    """What all fleets together went through."""
+    happened = [one for result in results for one in result.happened]
+    verdict, held = Verdict(), Leftovers()
+    for result in results:
+        verdict += result.verdict
+        held += result.held
     took = sorted(h.whole_s - h.began_s for h in happened)
     figures.put("scale_events", len(happened))
     figures.put("events_unrecovered", sum(not h.recovered for h in happened))
+    figures.put("events_at_once_share", at_once(results))
+    figures.put("roles_flipped", sum(Mark.FLIPPED in h.marks for h in happened))
+    between = sum(Mark.BETWEEN_WRITES in h.marks for h in happened)
+    figures.put("operators_killed_between_writes", between)
+    figures.put("stuck_pods", sum(result.stuck_pods for result in results))
     figures.put("requests_total", verdict.outcomes.total())
     figures.put("requests_lost", verdict.outcomes[Outcome.LOST])
     figures.put("text_mismatches", verdict.outcomes[Outcome.MISMATCH])
@@ -165,6 +129,7 @@ def put(figures: Figures, happened: list[Happened], verdict: Verdict, held: Left
     figures.put("sockets_left", held.sockets)
     figures.put("whole_again_s_p50", took[len(took) // 2])
     figures.lists["events"] = by_kind(happened, verdict.losses)
+    figures.lists["left"] = [{"held": one} for result in results for one in result.by_pod]
     figures.lists["unrecovered"] = [
         {"number": h.event.number, "event": h.event.name, "detail": h.detail}
         for h in happened
@@ -183,12 +148,22 @@ def main() -> int:
     """Run; exit status 1 if a target is missed."""
     parser = argparse.ArgumentParser(prog="make test-loss", description=__doc__)
     parser.add_argument("--events", type=int, default=EVENTS, help="how many (default 1000)")
+    parser.add_argument(
+        "--fleets", type=int, default=FLEETS, help=f"side by side (default {FLEETS})"
+    )
+    parser.add_argument(
+        "--simulated", action="store_true", help="no fleet of real weights, and no torch"
+    )
     parser.add_argument("--seed", type=int, default=1, help="of the order of events (default 1)")
-    parser.add_argument("--rate", type=float, default=4.0, help="requests a second (default 4)")
+    parser.add_argument(
+        "--rate", type=float, default=RATE, help=f"requests a second and fleet (default {RATE:g})"
+    )
     parser.add_argument("--json", type=Path, help="write the figures file here")
     asked = parser.parse_args()
     if asked.events < 1:
         parser.error(f"--events {asked.events}: write 1 or more")
+    if asked.fleets < 1:
+        parser.error(f"--fleets {asked.fleets}: write 1 or more")
     if asked.rate <= 0:
         parser.error(f"--rate {asked.rate:g}: write more than 0")
     figures = Figures(figures_of(asked.events), f"make test-loss LOSS='--events {asked.events}'")

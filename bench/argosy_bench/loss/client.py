@@ -1,6 +1,8 @@
 """Open-loop client of `make test-loss`, a process of its own.
 
-    python -m argosy_bench.loss.client URL MODEL RATE
+    python -m argosy_bench.loss.client URL MODEL RATE [ANSWERS]
+
+ANSWERS is the file of requests for real weights; without it they are those of simulated engines.
 
 Request n is sent when it is due, whether or not others were answered; each has its own connection.
 A finished request is one line of JSON on standard output (`judge.Seen`). A line on standard input
@@ -12,11 +14,12 @@ import json
 import sys
 import time
 from dataclasses import asdict
+from pathlib import Path
 
 import httpx
 
 from argosy_bench.loss.judge import Seen
-from argosy_bench.loss.requests import Ask, ask_of
+from argosy_bench.loss.requests import Ask, Asks, ask_of, asks_in
 from local.demo.traffic.stream import Stream
 
 ANSWER_LIMIT_S = 60.0
@@ -87,12 +90,12 @@ def _whole(body: bytes, one: Ask) -> tuple[str, str]:
         text, reason = choice["text"], choice["finish_reason"]
     except (ValueError, KeyError, TypeError) as error:
         return "", f"not a completion: {type(error).__name__} {error}: {body[:200]!r}"
-    if counts != (one.words, one.tokens):
-        return text, f"usage {counts} instead of {one.words, one.tokens}"
+    if counts != (one.prompt_tokens, one.tokens):
+        return text, f"usage {counts} instead of {one.prompt_tokens, one.tokens}"
     return text, "" if reason == "length" else f"finish_reason is {reason!r} instead of 'length'"
 
 
-async def run(url: str, model: str, rate: float) -> None:
+async def run(url: str, model: str, rate: float, asks: Asks) -> None:
     """Send until a line comes on standard input, then wait for the answers."""
     stop = asyncio.get_running_loop().run_in_executor(None, sys.stdin.readline)
     limits = httpx.Limits(max_connections=None, max_keepalive_connections=0)
@@ -100,7 +103,7 @@ async def run(url: str, model: str, rate: float) -> None:
     async with httpx.AsyncClient(limits=limits, timeout=timeout, trust_env=False) as http:
 
         async def one(number: int) -> None:
-            seen = await ask(http, url, model, ask_of(number))
+            seen = await ask(http, url, model, asks(number))
             sys.stdout.write(json.dumps(asdict(seen)) + "\n")
             sys.stdout.flush()
 
@@ -114,5 +117,6 @@ async def run(url: str, model: str, rate: float) -> None:
 
 
 if __name__ == "__main__":
-    base, name, per_s = sys.argv[1:]
-    asyncio.run(run(base, name, float(per_s)))
+    base, name, per_s, *answers = sys.argv[1:]
+    known = asks_in(Path(answers[0])) if answers else ask_of
+    asyncio.run(run(base, name, float(per_s), known))

@@ -1,15 +1,15 @@
-"""A fleet of simulated engines on a one-machine cluster of its own, and what is true of it.
+"""Fleets on a one-machine cluster of their own, and what is true of them.
 
 Objects are read and written through the API server. Processes of pods are found in /proc by the
 variables that the operator sets, so no other process of the machine is ever meant.
 """
 
 import contextlib
-import json
 import secrets
 import tempfile
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -24,6 +24,8 @@ from local.demo.places.place import SYSTEM, helm_install
 NAME = "loss"
 GATEWAYS = 2
 WHOLE_WITHIN_S = 120.0
+_LOOK_EVERY_S = 0.25
+_CLAIM = "models"
 _GROUP = "/apis/serving.argosy.dev/v1alpha1"
 _LABELS = "serving.argosy.dev/"
 
@@ -34,32 +36,71 @@ class NotWholeError(Exception):
     """The fleet did not become as it should be; the message says what is missing."""
 
 
-class Fleet:
-    """The fleet `loss`, in a namespace with a name of its own."""
+@dataclass(frozen=True, slots=True)
+class Wanted:
+    """How a fleet differs from others."""
 
-    def __init__(self, cluster: Cluster, namespace: str) -> None:
-        self.cluster, self.namespace = cluster, namespace
-        self.api = cluster.api
-        self._web = httpx.Client(timeout=5, trust_env=False)
-        self._sd = f"{_GROUP}/namespaces/{namespace}/servingdeployments/{NAME}"
+    number: int
+    weights: Path | None = None
+    """Folder of real weights; None: simulated engines."""
 
-    def create(self) -> str:
-        """Apply the fleet and return the URL of its gateways once it is whole."""
-        self.api.post("/api/v1/namespaces", {"metadata": {"name": self.namespace}})
+    @property
+    def spec(self) -> dict[str, Any]:
+        """Of the ServingDeployment. Every second fleet moves the streams of a pod that leaves."""
         bounds = {"replicas": {"min": LEAST, "max": MOST}, "resources": {"gpu": 0}}
         spec = {
             "model": {"uri": "sim://llama-70b-h100-tp4"},
             "mode": "disaggregated",
             "routing": {"replicas": GATEWAYS},
-            "drain": {"timeout": "40s"},
-            "autoscaling": {"policy": "External"},
+            "drain": {"timeout": "40s", "mode": ("finish", "migrate")[self.number % 2]},
+            "autoscaling": {
+                "policy": "External",
+                "roleFlip": True,
+                "scaleDown": {"stabilization": "1s"},
+            },
             "roles": dict.fromkeys(("prefill", "decode", "colocated"), bounds),
         }
+        if self.weights:
+            spec["model"] = {"uri": f"pvc://{_CLAIM}/{self.weights.name}"}
+            spec["engine"] = {"dtype": "float32"}
+        return spec
+
+
+class Fleet:
+    """The fleet `loss`, in a namespace with a name of its own."""
+
+    def __init__(self, cluster: Cluster, wanted: Wanted) -> None:
+        self.cluster, self.wanted = cluster, wanted
+        self.namespace = f"{NAME}{wanted.number}-{secrets.token_hex(3)}"
+        self.api = cluster.api
+        self._http = Kube(cluster.kubeconfig).http  # keeps its connections: most calls are reads
+        self._sd = f"{_GROUP}/namespaces/{self.namespace}/servingdeployments/{NAME}"
+
+    def create(self) -> str:
+        """Apply the fleet and return the URL of its gateways once it is whole."""
+        self.api.post("/api/v1/namespaces", {"metadata": {"name": self.namespace}})
+        if self.wanted.weights:
+            self._provide(self.wanted.weights)
         kind = {"apiVersion": "serving.argosy.dev/v1alpha1", "kind": "ServingDeployment"}
         folder = self._sd.rpartition("/")[0]
-        self.api.post(folder, {**kind, "metadata": {"name": NAME}, "spec": spec})
+        self.api.post(folder, {**kind, "metadata": {"name": NAME}, "spec": self.wanted.spec})
         self.until_whole({"prefill": LEAST, "decode": LEAST})
         return await_answer(f"http://127.0.0.1:{self.cluster.host_port(NAME, 80, self.namespace)}")
+
+    def _provide(self, weights: Path) -> None:
+        """A volume of this machine and the claim of it."""
+        access = {"accessModes": ["ReadOnlyMany"], "storageClassName": ""}
+        volume = {
+            **access,
+            "capacity": {"storage": "1Gi"},
+            "hostPath": {"path": str(weights.parent), "type": "Directory"},
+            "claimRef": {"namespace": self.namespace, "name": _CLAIM},
+        }
+        name = f"{self.namespace}-{_CLAIM}"
+        self.api.post("/api/v1/persistentvolumes", {"metadata": {"name": name}, "spec": volume})
+        claim = {**access, "volumeName": name, "resources": {"requests": {"storage": "1Gi"}}}
+        claims = f"/api/v1/namespaces/{self.namespace}/persistentvolumeclaims"
+        self.api.post(claims, {"metadata": {"name": _CLAIM}, "spec": claim})
 
     def edit(self, **spec: Any) -> None:
         """Change the spec, as `kubectl patch --type=merge` does."""
@@ -80,6 +121,11 @@ class Fleet:
         """Delete a pod with its grace period."""
         self.api.delete(self._path(pod))
 
+    def delete_at_once(self, pod: Pod) -> None:
+        """Delete a pod of any namespace without a grace period."""
+        path = "/api/v1/namespaces/{namespace}/pods/{name}".format(**pod["metadata"])
+        self.api.delete(path, {"gracePeriodSeconds": 0})
+
     def _path(self, pod: Pod) -> str:
         return f"/api/v1/namespaces/{self.namespace}/pods/{pod['metadata']['name']}"
 
@@ -87,14 +133,17 @@ class Fleet:
         """All pods of a role, those that are being deleted too; of all roles without one."""
         selector = f"{_LABELS}fleet={NAME}" + (f",{_LABELS}role={role}" if role else "")
         path = f"/api/v1/namespaces/{self.namespace}/pods?labelSelector={selector}"
-        found: list[Pod] = self.api.get(path)["items"]
+        found: list[Pod] = self._read(path)["items"]
         return found
+
+    def _read(self, path: str) -> Any:
+        return self._http.get(path).raise_for_status().json()
 
     def operator(self) -> Pod:
         """The operator's pod that leads."""
         path = f"/apis/coordination.k8s.io/v1/namespaces/{SYSTEM}/leases/argosy-operator"
-        holder: str = self.api.get(path)["spec"]["holderIdentity"]
-        found: list[Pod] = self.api.get(f"/api/v1/namespaces/{SYSTEM}/pods")["items"]
+        holder: str = self._read(path)["spec"]["holderIdentity"]
+        found: list[Pod] = self._read(f"/api/v1/namespaces/{SYSTEM}/pods")["items"]
         return next(pod for pod in found if holder.startswith(pod["metadata"]["name"]))
 
     def until(self, what: str, holds: Callable[[], Any], within_s: float = WHOLE_WITHIN_S) -> Any:
@@ -106,7 +155,7 @@ class Fleet:
                     return found
             except (OSError, httpx.HTTPError, ApiError, LookupError) as error:
                 last = f" ({type(error).__name__}: {error})"
-            time.sleep(0.1)
+            time.sleep(_LOOK_EVERY_S)
         raise NotWholeError(f"not within {within_s:.0f} s: {what}{last}")
 
     def until_whole(self, replicas: dict[str, int]) -> None:
@@ -126,12 +175,12 @@ class Fleet:
 
     def is_observed(self) -> bool:
         """Whether status is about the newest spec."""
-        found = self.api.get(self._sd)
+        found = self._read(self._sd)
         seen: int = found["status"].get("observedGeneration", 0)
         return seen == int(found["metadata"]["generation"])
 
     def _missing(self, wanted: dict[str, int]) -> list[str]:
-        fleet, pods = self.api.get(self._sd), self.pods()
+        fleet, pods = self._read(self._sd), self.pods()
         said = [] if is_ready(fleet) else ["the fleet is not Ready"]
         for role in {*wanted, *map(role_of, pods)}:
             here = [pod for pod in pods if role_of(pod) == role]
@@ -156,11 +205,9 @@ class Fleet:
 
     def metrics(self, pod: Pod, port: int) -> dict[str, float]:
         """All samples of a pod's admin port, by name with labels."""
-        target = f"{pod['status']['podIP']}:{port}"
-        name = f"{name_of(pod)}.{target}"
-        url = f"http://127.0.0.1:{self.cluster.publish(target, name)}/metrics"
-        answer = self._web.get(url).raise_for_status()
-        lines = (line for line in answer.text.splitlines() if not line.startswith("#"))
+        path = f"{self._path(pod)}:{port}/proxy/metrics"
+        page = self._http.get(path).raise_for_status().text
+        lines = (line for line in page.splitlines() if not line.startswith("#"))
         return {name: float(value) for name, _, value in (x.rpartition(" ") for x in lines)}
 
 
@@ -174,6 +221,12 @@ def role_of(pod: Pod) -> str:
     """prefill, decode, colocated or gateway."""
     role: str = pod["metadata"]["labels"][f"{_LABELS}role"]
     return role
+
+
+def uid_of(pod: Pod) -> str:
+    """The pod's uid."""
+    uid: str = pod["metadata"]["uid"]
+    return uid
 
 
 def revision_of(pod: Pod) -> str | None:
@@ -209,29 +262,15 @@ def processes_of(pod: Pod) -> list[int]:
 
 
 @contextlib.contextmanager
-def running(say: Callable[[str], None]) -> Iterator[tuple[Fleet, str]]:
-    """A cluster with the chart and the fleet, and the fleet's URL; all ends with the block."""
+def running(wanted: Sequence[Wanted], say: Callable[[str], None]) -> Iterator[list[Fleet]]:
+    """A cluster with the chart, for these fleets, which are yet to be created; all ends with the
+    block."""
     with tempfile.TemporaryDirectory(prefix="argosy-loss-") as folder:
         cluster = Cluster(NAME, state_dir=Path(folder) / "c")
         say(f"the cluster is ready after {cluster.start(tied=True).ready_s} s")
         try:
             kube = Kube(cluster.kubeconfig)
             helm_install(kube, "--wait", "--timeout", "120s", embedded=False)
-            fleet = Fleet(cluster, f"{NAME}-{secrets.token_hex(3)}")
-            yield fleet, fleet.create()
+            yield [Fleet(cluster, one) for one in wanted]
         finally:
             cluster.stop()
-
-
-def writes_of_the_operator(fleet: Fleet) -> int:
-    """How many writes of fleets' objects the API server's log holds; Leases do not count."""
-    with fleet.cluster.audit_log.open() as log:
-        return sum(_is_write(line) for line in log if f"{SYSTEM}:argosy-operator" in line)
-
-
-def _is_write(line: str) -> bool:
-    with contextlib.suppress(ValueError, KeyError):
-        entry = json.loads(line)
-        wrote = entry["verb"] in ("create", "update", "patch", "delete")
-        return wrote and entry["objectRef"]["resource"] not in ("leases", "events")
-    return False

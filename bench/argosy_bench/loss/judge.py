@@ -11,8 +11,18 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
 
-from argosy_bench.loss.requests import ask_of
+from argosy_bench.loss.requests import Ask, Asks, ask_of
 from argosy_bench.loss.schedule import Event, Kind
+
+
+class Mark(StrEnum):
+    """What an event was seen to have done besides."""
+
+    FLIPPED = "flipped"
+    """A pod has changed its role and kept its process."""
+    BETWEEN_WRITES = "between_writes"
+    """The operator had made some writes of a change when it was killed, and the next leader made
+    the others."""
 
 
 class Outcome(StrEnum):
@@ -55,6 +65,7 @@ class Happened:
     recovered: bool = True
     detail: str = ""
     """The pod that it happened to, or why the fleet did not become whole."""
+    marks: frozenset[Mark] = frozenset()
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,6 +80,7 @@ class Loss:
     after: str
     event: int | None
     detail: str
+    fleet: str = ""
 
 
 @dataclass(slots=True)
@@ -80,20 +92,29 @@ class Verdict:
     """Requests that the client had to send more than once."""
     losses: list[Loss] = field(default_factory=list)
 
+    def __iadd__(self, other: "Verdict") -> "Verdict":
+        self.outcomes += other.outcomes
+        self.sent_again += other.sent_again
+        self.losses += other.losses
+        return self
 
-def judge(seen: Iterable[Seen], events: Sequence[Happened]) -> Verdict:
-    """Compare every answer with its text."""
+
+def judge(
+    seen: Iterable[Seen], events: Sequence[Happened], asks: Asks = ask_of, fleet: str = ""
+) -> Verdict:
+    """Compare every answer of one fleet with its text."""
     verdict = Verdict()
     for one in seen:
-        outcome, detail = _outcome(one, events)
+        ask = asks(one.number)
+        outcome, detail = _outcome(one, ask, events)
         verdict.outcomes[outcome] += 1
         verdict.sent_again += bool(one.unanswered_s)
         if outcome not in (Outcome.OK, Outcome.SHED):
-            verdict.losses.append(_loss(one, outcome, detail, events))
+            verdict.losses.append(_loss(one, ask, outcome, detail, events, fleet))
     return verdict
 
 
-def _outcome(seen: Seen, events: Sequence[Happened]) -> tuple[Outcome, str]:
+def _outcome(seen: Seen, ask: Ask, events: Sequence[Happened]) -> tuple[Outcome, str]:
     for at_s in seen.unanswered_s:
         if not _gateway_was_killed(at_s, events):
             return Outcome.LOST, "a connection ended without an answer, and no gateway was killed"
@@ -103,9 +124,8 @@ def _outcome(seen: Seen, events: Sequence[Happened]) -> tuple[Outcome, str]:
         return Outcome.CUT_WITH_GATEWAY, seen.fault
     if seen.status != 200 or seen.broken or seen.fault:
         return Outcome.LOST, seen.fault or f"status {seen.status}"
-    expected = ask_of(seen.number).text()
-    if seen.text != expected:
-        return Outcome.MISMATCH, f"{seen.text[:80]!r} instead of {expected[:80]!r}"
+    if seen.text != ask.text:
+        return Outcome.MISMATCH, f"{seen.text[:80]!r} instead of {ask.text[:80]!r}"
     return Outcome.OK, ""
 
 
@@ -118,18 +138,21 @@ def _gateway_was_killed(at_s: float, events: Sequence[Happened]) -> bool:
     )
 
 
-def _loss(seen: Seen, outcome: Outcome, detail: str, events: Sequence[Happened]) -> Loss:
+def _loss(
+    seen: Seen, ask: Ask, outcome: Outcome, detail: str, events: Sequence[Happened], fleet: str
+) -> Loss:
     before = [happened for happened in events if happened.began_s <= seen.ended_s]
     last = max(before, key=lambda happened: happened.began_s, default=None)
     return Loss(
         number=seen.number,
         outcome=outcome,
-        stream=ask_of(seen.number).stream,
+        stream=ask.stream,
         sent_s=seen.sent_s,
         ended_s=seen.ended_s,
         after=last.event.name if last else "",
         event=last.event.number if last else None,
         detail=f"{detail} {seen.pods}".strip(),
+        fleet=fleet,
     )
 
 

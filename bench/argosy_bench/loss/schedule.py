@@ -18,9 +18,11 @@ class Kind(StrEnum):
     STOP = "sigstop"
     CUT = "cut"
     SLOW = "slow"
+    CORRUPT = "corrupt"
     RECALL = "recall"
     ROLLOUT = "rollout"
     MODE = "mode_change"
+    FLIP = "flip"
     OPERATOR = "operator_killed"
 
 
@@ -31,7 +33,8 @@ class Event:
     number: int
     kind: Kind
     role: str
-    """Of the pod that it happens to, or of the replicas that change; empty: the whole fleet."""
+    """Of the pod that it happens to, of the replicas that change, or that gets a flipped pod;
+    empty: the whole fleet."""
     replicas: dict[str, int]
     """Of each role, once the fleet is whole again."""
 
@@ -50,13 +53,16 @@ _DECK = (
     (Kind.CUT, "prefill"),
     (Kind.CUT, "decode"),
     (Kind.SLOW, "prefill"),
+    (Kind.CORRUPT, "prefill"),
     (Kind.ROLLOUT, ""),
     (Kind.MODE, ""),
+    *((Kind.FLIP, role) for role in _ENGINES),
     (Kind.OPERATOR, "decode"),
+    (Kind.OPERATOR, ""),
 )
 """Each kind of event, as often as it occurs in a run of so many events."""
 
-_OF_THE_NETWORK = (Kind.CUT, Kind.SLOW)
+_OF_THE_NETWORK = (Kind.CUT, Kind.SLOW, Kind.CORRUPT)
 
 
 def schedule(seed: int, count: int, *, network: bool = True) -> Iterator[Event]:
@@ -70,9 +76,19 @@ def schedule(seed: int, count: int, *, network: bool = True) -> Iterator[Event]:
         if not hand:
             hand = draw.sample(deck, len(deck))
         kind, role = hand.pop()
-        if kind in (Kind.SCALE, Kind.OPERATOR):
+        if kind is Kind.FLIP:
+            giver = other_role(role)
+            replicas[giver] = max(LEAST, replicas[giver] - 1)
+            replicas[role] = min(MOST, replicas[role] + 1)
+        elif kind is Kind.SCALE or (kind is Kind.OPERATOR and role):
             replicas[role] = _another(draw, replicas[role])
         yield Event(number, kind, role, dict(replicas))
+
+
+def other_role(role: str) -> str:
+    """Decode for prefill and prefill for decode."""
+    prefill, decode = _ENGINES
+    return decode if role == prefill else prefill
 
 
 def _another(draw: random.Random, now: int) -> int:
