@@ -5,6 +5,7 @@ Their KV is the token ids themselves, so that a test can read which text a block
 
 import asyncio
 import contextlib
+import logging
 import struct
 import threading
 import time
@@ -220,12 +221,31 @@ class Node:
 
 @contextlib.contextmanager
 def node(role: str, *, preset: str = "text", **options) -> Iterator[Node]:
-    started = Node(role, preset, **options)
+    with nothing_unhandled():
+        started = Node(role, preset, **options)
+        try:
+            yield started
+            started.assert_empty()
+        finally:
+            started.close()
+
+
+@contextlib.contextmanager
+def nothing_unhandled() -> Iterator[None]:
+    """No task or callback of an event loop ends in an error that nobody handles."""
+    errors: list[str] = []
+
+    class Keep(logging.Handler):
+        def emit(self, record: logging.LogRecord) -> None:
+            errors.append(record.getMessage())
+
+    keep = Keep(logging.ERROR)
+    logging.getLogger("asyncio").addHandler(keep)
     try:
-        yield started
-        started.assert_empty()
+        yield
     finally:
-        started.close()
+        logging.getLogger("asyncio").removeHandler(keep)
+    assert not errors
 
 
 async def until(condition: Callable[[], object], within_s: float = 5.0) -> None:

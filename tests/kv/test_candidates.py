@@ -13,8 +13,6 @@ from argosy_engine.transfer.wire import Kind
 from tests.kv.nodes import BLOCK, node, until
 from tests.kv.peers import ADMITTED, liar
 
-pytestmark = pytest.mark.slow
-
 PROMPT = list(range(100, 100 + 40 * BLOCK + 5))
 
 
@@ -70,6 +68,7 @@ async def answered(asked) -> None:
     assert (len(asked.ids), asked.end) == (3, "length")
 
 
+@pytest.mark.slow
 async def test_a_silent_candidate_leaves_the_next_one_its_share_of_the_time():
     with node("decode", kv_timeout_s=6.0) as decode:
         async with liar(ADMITTED) as silent, liar(ADMITTED) as second:

@@ -7,7 +7,7 @@ import threading
 import pytest
 
 from argosy_engine.core.handover.fit import prompt_digest
-from argosy_engine.core.handover.messages import LeaseReady, Offer, RemotePrefill
+from argosy_engine.core.handover.messages import LeaseReady, Offer, PullFailed, RemotePrefill
 from argosy_engine.core.request import Claim
 from argosy_engine.core.sampling import SamplingParams
 from argosy_engine.transfer.wire import Kind, encode_control
@@ -52,6 +52,11 @@ def decode():
         yield started
 
 
+def why(decode) -> str:
+    """What the log says of the last pull that failed."""
+    return [event.message for event in decode.events if isinstance(event, PullFailed)][-1]
+
+
 async def answered(client) -> list[int]:
     await until(lambda: client.end is not None, 20)
     assert client.end == "length", client.message
@@ -89,6 +94,7 @@ async def test_kv_of_another_prompt_is_not_used(prefill, decode, other):
     mixed = decode.ask(other, prefill.address, claim=took)
     ids = await answered(mixed)
     assert [reason for _, reason in mixed.failed_prefills] == ["other_prompt"]
+    assert "the ticket is for another prompt: send the same body" in why(decode)
     with node("decode") as alone:
         assert ids == await answered(alone.ask(other))
     await until(lambda: not prefill.loop.leases.active)
@@ -99,6 +105,7 @@ async def test_an_engine_that_started_since_has_nothing(prefill, decode):
     older = decode.ask(PROMPT, prefill.address, claim=Claim(took.ticket, "older"))
     await answered(older)
     assert [reason for _, reason in older.failed_prefills] == ["lease_gone"]
+    assert "this engine started since: the prompt is not here any more" in why(decode)
     assert prefill.loop.leases.active == 1
     assert (await answered(decode.ask(PROMPT, prefill.address, claim=took, name="s"))) == older.ids
     await until(lambda: not prefill.loop.leases.active)
@@ -122,6 +129,23 @@ async def test_the_lease_of_a_claim_ends_with_its_connection(prefill):
         assert said["engine_epoch"] == took.engine_epoch
         assert prefill.loop.leases.active == 1
     await until(lambda: not prefill.loop.leases.active)
+
+
+async def test_the_lease_of_a_claim_lives_on_while_it_is_renewed_and_ends_with_release(prefill):
+    with node("prefill", lease_s=0.4) as short:
+        took = offered(short, lease_s=30.0)
+        layout = short.runner.kv_layout().fingerprint
+        async with puller(short.address) as peer:
+            peer.writer.write(OPEN + encode_control(Kind.CLAIM, claim(PROMPT, layout, *took)))
+            await peer.answer()
+            for _ in range(6):
+                await asyncio.sleep(0.1)
+                await peer.tell(Kind.RENEW)
+            assert short.loop.leases.active == 1
+            await peer.tell(Kind.RELEASE)
+            await until(lambda: not short.loop.leases.active)
+            assert await peer.reader.read() == b""
+        assert short.loop.leases.expired == 0
 
 
 @pytest.mark.parametrize(

@@ -20,8 +20,6 @@ from tests.kv.nodes import BLOCK, node, until
 from tests.kv.peers import ADMITTED, liar, puller
 from tests.support.fault_proxy import Fault, fault_proxy
 
-pytestmark = pytest.mark.slow
-
 LONG = list(range(100, 100 + 40 * BLOCK + 5))
 """Computed in two chunks by an engine of 512 tokens a step."""
 TALK, KV = 0, 1
@@ -360,6 +358,7 @@ async def test_kv_that_comes_slower_than_the_minimum_rate_is_given_up(
     assert ends(decode) == ["timeout"]
 
 
+@pytest.mark.slow
 async def test_slow_kv_has_the_time_of_its_size(true_text):
     slow = Fault(bytes_per_s=2000.0)  # 1.3 s for the KV
     options = {"kv_min_bytes_per_s": 500.0, "kv_timeout_s": 60.0}

@@ -3,20 +3,21 @@
 import asyncio
 import contextlib
 import json
+import logging
 import socket
 import threading
 from functools import partial
 
 import pytest
 
+from argosy_engine import logs
 from argosy_engine.core.handover.messages import PullDone, PullFailed
 from argosy_engine.transfer import prefill_server, sending
 from argosy_engine.transfer.wire import Kind
 from tests.kv.nodes import BLOCK, node, until
 from tests.kv.peers import puller
+from tests.kv.test_claims import offered
 from tests.support.fault_proxy import Fault, fault_proxy
-
-pytestmark = pytest.mark.slow
 
 PROMPT = list(range(100, 100 + 40 * BLOCK + 5))
 SHORT = PROMPT[: 2 * BLOCK]  # computed in one step
@@ -64,6 +65,7 @@ async def test_a_prompts_kv_arrives_byte_for_byte_and_both_sides_count_it(prefil
         assert engine.metric("argosy_kv_transfer_bytes_total", side=side) == 41 * 4 * BLOCK
 
 
+@pytest.mark.slow
 async def test_a_prompt_whose_ids_take_more_than_a_mebibyte_of_json_is_handed_over():
     prompt = [30_000 + i % 2000 for i in range(200_000)]
     assert len(json.dumps(prompt, separators=(",", ":"))) > 1 << 20
@@ -103,6 +105,30 @@ async def test_signs_of_life_come_while_a_prompt_is_computed(monkeypatch, prefil
         await until(lambda: len(peer.waits) >= 3)
         go_on.set()
         assert (await asked)[0] is Kind.READY
+
+
+@pytest.mark.parametrize("claims", [False, True])
+async def test_prefills_lines_about_a_handover_name_the_clients_request_and_attempt(
+    prefill, decode, claims
+):
+    lines = []
+
+    class Keep(logging.Handler):
+        def emit(self, record):
+            lines.append(json.loads(logs._Json().format(record)))
+
+    log, keep = logging.getLogger("argosy_engine.transfer.prefill_server"), Keep()
+    log.addHandler(keep)
+    log.setLevel(logging.DEBUG)
+    try:
+        took = offered(prefill, PROMPT) if claims else None
+        client = decode.ask(PROMPT, prefill.address, claim=took, name="chat-1.0123abcd")
+        await served_all(client, decode, prefill)
+    finally:
+        log.removeHandler(keep)
+        log.setLevel(logging.NOTSET)
+    assert lines[-1]["message"] == "handed over"
+    assert {(line.get("request_id"), line.get("attempt")) for line in lines} == {("chat-1", 1)}
 
 
 async def test_a_prompt_that_every_candidate_refuses_is_computed_by_decode(prefill, decode):
@@ -247,6 +273,7 @@ async def test_a_peer_that_vanishes_while_its_prompt_is_computed_leaves_no_lease
     assert (prefill.loop.leases.active, prefill.loop.leases.expired) == (0, 0)
 
 
+@pytest.mark.slow
 async def test_a_peer_that_stops_reading_its_kv_is_cut_off_and_holds_nothing(monkeypatch):
     monkeypatch.setattr(sending, "transfer_s", lambda size, rate: 0.3)
     stuck = 48 << 20  # more than the kernel takes for two ends of a connection

@@ -372,6 +372,100 @@ def test_what_engines_say_is_understood(message):
     assert decoded(*message) is not None
 
 
+NAME = "must be of letters, digits, '.', '_' and '-'"
+INT31, INT32, INT63 = (1 << 31) - 1, (1 << 32) - 1, (1 << 63) - 1
+LIMITS = {  # (kind, field): what is taken, what is not, and what is said then
+    (Kind.OPEN, "credential"): (
+        ["", "a b\n", "a" * 8192], ["a" * 8193, 5, None], "must be a text of 0 to 8192 characters",
+    ),
+    (Kind.OPEN, "pod_uid"): (["", "a" * 64], ["a" * 65], "must be a text of 0 to 64 characters"),
+    (Kind.PREFILL, "request_id"): (
+        ["a", "A.b_c-9", "a" * 128], ["", "a" * 129, 7], "must be a text of 1 to 128 characters",
+    ),
+    (Kind.PREFILL, "attempt"): (
+        [0, INT31], [-1, INT31 + 1, True, 1.0, "1"], f"must be a whole number from 0 to {INT31}",
+    ),
+    (Kind.PREFILL, "tp"): ([1, 1024], [0, 1025], "must be a whole number from 1 to 1024"),
+    (Kind.PREFILL, "n_tokens"): ([1, INT32], [0], f"must be a whole number from 1 to {INT32}"),
+    (Kind.PREFILL, "lease_s"): (
+        [0.001, 5, 86400.0], [0.0009, 86400.5, True, "5", float("nan")],
+        "must be a number from 0.001 to 86400",
+    ),
+    (Kind.ADMITTED, "ticket"): (
+        ["a" * 32], ["a" * 31, "a" * 33], "must be a text of 32 to 32 characters",
+    ),
+    (Kind.REFUSED, "reason"): (["", "a" * 64], ["a b", "ä", "a\n"], NAME),
+    (Kind.WAIT, "step"): ([0, INT63], [-1, INT63 + 1], f"must be a whole number from 0 to {INT63}"),
+    (Kind.PULL, "n_blocks"): ([1, INT32], [0], f"must be a whole number from 1 to {INT32}"),
+    (Kind.READY, "pod"): (["", "a" * 253], ["a" * 254], "must be a text of 0 to 253 characters"),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("at", LIMITS, ids=lambda at: f"{at[0].name}-{at[1]}")
+def test_a_field_is_taken_up_to_its_limit_and_refused_beyond_it_with_the_limit(at):
+    kind, field = at
+    said = next(payload for its, payload in VALID if its is kind)
+    taken, refused, limit = LIMITS[at]
+    for value in taken:
+        understood = getattr(decoded(kind, {**said, field: value}), field)
+        assert understood == value
+        assert isinstance(understood, float) == (field == "lease_s")
+    for value in refused:
+        with pytest.raises(wire.WireError) as error:
+            decode_message(kind, json.dumps({**said, field: value}).encode())
+        assert str(error.value) == f"{kind.name}: {field} {limit}, got {value!r:.40}"
+
+
+@pytest.mark.parametrize(
+    ("name", "taken", "refused", "limit"),
+    [
+        ("max_tokens", [1, INT31], [0, INT31 + 1], f"must be a whole number from 1 to {INT31}"),
+        ("temperature", [0, 2.0], [-0.1, 2.1], "must be a number from 0 to 2"),
+        ("top_p", [0.0, 1], [-0.1, 1.1], "must be a number from 0 to 1"),
+        ("repetition_penalty", [0.01, 100], [0, 100.1], "must be a number from 0.01 to 100"),
+        ("ignore_eos", [True, False], [1, 0, "true", None], "must be true or false"),
+        ("stop_token_ids", [[], [0, INT32]], [[-1], [INT32 + 1], [1.0], [True]],
+         f"must hold whole numbers from 0 to {INT32}"),
+        ("stop_token_ids", [], ["2", None], "must be a list of token ids"),
+    ],
+)  # fmt: skip
+def test_a_sampling_parameter_is_taken_up_to_its_limit(name, taken, refused, limit):
+    said = hello(len(PROMPT), "here")
+    for value in taken:
+        prefill = decoded(Kind.PREFILL, {**said, "sampling": {**said["sampling"], name: value}})
+        assert getattr(prefill.sampling, name) == (tuple(value) if name[:4] == "stop" else value)
+    for value in refused:
+        payload = {**said, "sampling": {**said["sampling"], name: value}}
+        with pytest.raises(wire.WireError) as error:
+            decode_message(Kind.PREFILL, json.dumps(payload).encode())
+        assert f"sampling {name} {limit}, got " in str(error.value)
+
+
+@pytest.mark.parametrize(
+    ("kind", "payload", "says"),
+    [
+        (Kind.WAIT, {"step": 1}, "WAIT: n_ready is missing"),
+        (Kind.WAIT, {"step": [1, 2], "n_ready": 0}, f"from 0 to {INT63}, got a list of 2"),
+        (Kind.WAIT, {"step": {"a": 1}, "n_ready": 0}, f"from 0 to {INT63}, got an object of 1"),
+        (Kind.WAIT, {"step": 0, "n_ready": 0, "a" * 99: 1}, f"there is no field '{'a' * 39}"),
+        (Kind.PREFILL, {**hello(5, "here"), "sampling": [1, 2, 3]},
+         "PREFILL: sampling must be an object, got a list of 3"),
+        (Kind.RENEW, {"lease_s": 1}, "RENEW: there is no field 'lease_s'"),
+    ],
+)  # fmt: skip
+def test_what_is_wrong_with_a_message_is_said_in_a_few_words(kind, payload, says):
+    with pytest.raises(wire.WireError) as error:
+        decode_message(kind, json.dumps(payload).encode())
+    assert says in str(error.value)
+    assert len(str(error.value)) < 200
+
+
+@pytest.mark.parametrize("kind", [Kind.TOKENS, Kind.KV])
+def test_a_frame_of_bytes_is_no_message(kind):
+    with pytest.raises(wire.WireError, match=f"{kind.name} is no control frame"):
+        decode_message(kind, b"{}")
+
+
 @given(st.sampled_from(list(Kind)), JSON)
 def test_any_json_is_a_message_or_a_refusal(kind, payload):
     decoded(kind, payload)

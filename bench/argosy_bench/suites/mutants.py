@@ -63,6 +63,7 @@ class Area:
 
 _OPERATOR = "argosy_operator"
 _ENGINE = "argosy_engine.core"
+_SERVER = "argosy_engine.server"
 _GATEWAY = "argosy_gateway"
 _BOUND = 0.85
 
@@ -70,12 +71,17 @@ PROGRAMS = (
     Program(
         "operator",
         ("operator/argosy", "operator/argosy_operator"),
-        ("tests/core", "tests/render", "tests/properties", "tests/shell"),
+        ("tests/core", "tests/render", "tests/properties", "tests/shell", "tests/ports"),
     ),
     Program(
         "law", ("operator/argosy", "operator/argosy_operator"), ("tests/core", "tests/scaling")
     ),
     Program("engine", ("engine/argosy_engine",), ("tests/engine/core", "tests/kv")),
+    Program(
+        "engine_ends",
+        ("engine/argosy_engine",),
+        ("tests/kv", "tests/engine/trust", "tests/engine/server", "tests/engine/runtime"),
+    ),
     Program("gateway", ("engine/argosy_gateway", "engine/argosy_engine"), ("tests/gateway",)),
 )
 
@@ -85,11 +91,44 @@ AREAS = (
     Area("operator_fleet", "operator", (f"{_OPERATOR}.core.fleet.*",), _BOUND),
     Area("operator_plan", "operator", (f"{_OPERATOR}.core.plan",), _BOUND),
     Area("operator_reconcile", "operator", (f"{_OPERATOR}.core.reconcile.*",), _BOUND),
+    Area("operator_flips", "operator", (f"{_OPERATOR}.core.flips.*",), _BOUND),
+    Area(
+        "operator_peers",
+        "operator",
+        (
+            f"{_OPERATOR}.ports.trust",
+            f"{_OPERATOR}.ports.gateways",
+            f"{_OPERATOR}.ports.engines",
+            f"{_OPERATOR}.shell.gather",
+        ),
+        _BOUND,
+    ),
     Area("operator_status", "operator", (f"{_OPERATOR}.core.status.*",), _BOUND),
     Area("operator_render", "operator", (f"{_OPERATOR}.render.*",), _BOUND),
     Area("engine_blocks", "engine", (f"{_ENGINE}.blocks.*",), _BOUND),
     Area("engine_handover", "engine", (f"{_ENGINE}.handover.*",), _BOUND),
     Area("engine_scheduler", "engine", (f"{_ENGINE}.*",)),
+    Area(
+        "engine_transfer",
+        "engine_ends",
+        ("argosy_engine.transfer.*", "argosy_engine.runtime.shared_leases"),
+        _BOUND,
+    ),
+    Area("engine_trust", "engine_ends", ("argosy_engine.trust.*",), _BOUND),
+    Area(
+        "engine_server",
+        "engine_ends",
+        (
+            f"{_SERVER}.proof",
+            f"{_SERVER}.candidates",
+            f"{_SERVER}.drain",
+            f"{_SERVER}.identity",
+            f"{_SERVER}.role",
+            f"{_SERVER}.external.*",
+            f"{_SERVER}.openai.resume",
+        ),
+        _BOUND,
+    ),
     Area("gateway_accounting", "gateway", (f"{_GATEWAY}.accounting.*",), _BOUND),
     Area("gateway_pods", "gateway", (f"{_GATEWAY}.pods.*",), _BOUND),
     Area("gateway_sse", "gateway", (f"{_GATEWAY}.wire.sse",), _BOUND),

@@ -8,6 +8,7 @@ that has no default.
 import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 from argosy_engine.core.sampling import SamplingParams
@@ -165,7 +166,7 @@ def decode_message(kind: Kind, payload: bytes) -> Message:
 
 def _checked(payload: Any, fields: Mapping[str, Check]) -> dict[str, Any]:
     if not isinstance(payload, dict):
-        raise ValueError(f"must be an object, got {_shown(payload)}")
+        raise ValueError("must be an object")
     for name in payload:
         if name not in fields:
             raise ValueError(f"there is no field {name!r:.40}")
@@ -188,33 +189,29 @@ def _shown(value: Any) -> str:
     return f"{value!r:.40}"
 
 
-def _whole(low: int, high: int) -> Check:
-    def check(value: Any) -> int:
-        if type(value) is not int or not low <= value <= high:
-            raise ValueError(f"must be a whole number from {low} to {high}")
-        return value
-
-    return check
+def _whole(low: int, high: int, value: Any) -> int:
+    if type(value) is not int or not low <= value <= high:
+        raise ValueError(f"must be a whole number from {low} to {high}")
+    return value
 
 
-def _number(low: float, high: float) -> Check:
-    def check(value: Any) -> float:
-        if type(value) not in (int, float) or not low <= value <= high:  # NaN is never between
-            raise ValueError(f"must be a number from {low:g} to {high:g}")
-        return float(value)
-
-    return check
+def _number(low: float, high: float, value: Any) -> float:
+    if type(value) not in (int, float) or not low <= value <= high:  # NaN is never between
+        raise ValueError(f"must be a number from {low:g} to {high:g}")
+    return float(value)
 
 
-def _text(longest: int, *, shortest: int = 0, name: bool = False) -> Check:
-    def check(value: Any) -> str:
-        if not isinstance(value, str) or not shortest <= len(value) <= longest:
-            raise ValueError(f"must be a text of {shortest} to {longest} characters")
-        if name and not _NAME.fullmatch(value):
-            raise ValueError("must be of letters, digits, '.', '_' and '-'")
-        return value
+def _text(longest: int, value: Any, *, shortest: int = 0) -> str:
+    if not isinstance(value, str) or not shortest <= len(value) <= longest:
+        raise ValueError(f"must be a text of {shortest} to {longest} characters")
+    return value
 
-    return check
+
+def _name(longest: int, value: Any, *, shortest: int = 0) -> str:
+    text = _text(longest, value, shortest=shortest)
+    if not _NAME.fullmatch(text):
+        raise ValueError("must be of letters, digits, '.', '_' and '-'")
+    return text
 
 
 def _flag(value: Any) -> bool:
@@ -235,38 +232,38 @@ def _sampling(value: Any) -> SamplingParams:
     return SamplingParams(**_checked(value, _SAMPLING))
 
 
-_ID = _text(128, shortest=1, name=True)
-_ATTEMPT = _whole(0, _INT32)
-_EPOCH = _text(64, shortest=1, name=True)
-_COUNT = _whole(0, _UINT32)
-_TICKET = _text(32, shortest=32, name=True)
-_PRIORITY = _whole(-999, 999)
+_ID = partial(_name, 128, shortest=1)
+_ATTEMPT = partial(_whole, 0, _INT32)
+_EPOCH = partial(_name, 64, shortest=1)
+_COUNT = partial(_whole, 0, _UINT32)
+_TICKET = partial(_name, 32, shortest=32)
+_PRIORITY = partial(_whole, -999, 999)
 _MAY_BE_MISSING = frozenset({"priority"})
 
 _SAMPLING: dict[str, Check] = {
-    "max_tokens": _whole(1, _INT32),
-    "min_tokens": _whole(0, _INT32),
-    "temperature": _number(0.0, 2.0),
-    "top_p": _number(0.0, 1.0),
-    "repetition_penalty": _number(0.01, 100.0),
-    "top_k": _whole(0, _INT63),
-    "seed": _whole(0, _INT63),
+    "max_tokens": partial(_whole, 1, _INT32),
+    "min_tokens": partial(_whole, 0, _INT32),
+    "temperature": partial(_number, 0.0, 2.0),
+    "top_p": partial(_number, 0.0, 1.0),
+    "repetition_penalty": partial(_number, 0.01, 100.0),
+    "top_k": partial(_whole, 0, _INT63),
+    "seed": partial(_whole, 0, _INT63),
     "ignore_eos": _flag,
     "stop_token_ids": _ids,
 }
 
 _MESSAGES: dict[Kind, tuple[Callable[..., Message], dict[str, Check]]] = {
-    Kind.OPEN: (Open, {"credential": _text(8192), "pod_uid": _text(64, name=True)}),
+    Kind.OPEN: (Open, {"credential": partial(_text, 8192), "pod_uid": partial(_name, 64)}),
     Kind.PREFILL: (
         Prefill,
         {
             "request_id": _ID,
             "attempt": _ATTEMPT,
-            "fingerprint": _text(4096),
-            "tp": _whole(1, 1024),
-            "n_tokens": _whole(1, _UINT32),
+            "fingerprint": partial(_text, 4096),
+            "tp": partial(_whole, 1, 1024),
+            "n_tokens": partial(_whole, 1, _UINT32),
             "sampling": _sampling,
-            "lease_s": _number(1e-3, MAX_LEASE_S),
+            "lease_s": partial(_number, 1e-3, MAX_LEASE_S),
             "priority": _PRIORITY,
         },
     ),
@@ -277,27 +274,27 @@ _MESSAGES: dict[Kind, tuple[Callable[..., Message], dict[str, Check]]] = {
             "engine_epoch": _EPOCH,
             "request_id": _ID,
             "attempt": _ATTEMPT,
-            "fingerprint": _text(4096),
-            "tp": _whole(1, 1024),
-            "n_tokens": _whole(1, _UINT32),
-            "prompt": _text(32, shortest=32, name=True),
+            "fingerprint": partial(_text, 4096),
+            "tp": partial(_whole, 1, 1024),
+            "n_tokens": partial(_whole, 1, _UINT32),
+            "prompt": partial(_name, 32, shortest=32),
         },
     ),
     Kind.ADMITTED: (Admitted, {"ticket": _TICKET, "engine_epoch": _EPOCH}),
-    Kind.REFUSED: (Refused, {"reason": _text(64, name=True), "message": _text(4096)}),
-    Kind.WAIT: (Wait, {"step": _whole(0, _INT63), "n_ready": _COUNT}),
+    Kind.REFUSED: (Refused, {"reason": partial(_name, 64), "message": partial(_text, 4096)}),
+    Kind.WAIT: (Wait, {"step": partial(_whole, 0, _INT63), "n_ready": _COUNT}),
     Kind.READY: (
         Ready,
         {
             "request_id": _ID,
             "attempt": _ATTEMPT,
             "engine_epoch": _EPOCH,
-            "fingerprint": _text(4096),
-            "dtype": _text(64),
+            "fingerprint": partial(_text, 4096),
+            "dtype": partial(_text, 64),
             "first_token": _COUNT,
             "n_tokens": _COUNT,
             "n_blocks": _COUNT,
-            "pod": _text(253, name=True),
+            "pod": partial(_name, 253),
         },
     ),
     Kind.PULL: (
@@ -306,7 +303,7 @@ _MESSAGES: dict[Kind, tuple[Callable[..., Message], dict[str, Check]]] = {
             "ticket": _TICKET,
             "engine_epoch": _EPOCH,
             "first_block": _COUNT,
-            "n_blocks": _whole(1, _UINT32),
+            "n_blocks": partial(_whole, 1, _UINT32),
         },
     ),
     Kind.DONE: (Done, {"n_blocks": _COUNT}),
