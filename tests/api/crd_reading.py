@@ -34,12 +34,16 @@ def defaulted(schema: Json, value: Json) -> Json:
     return value
 
 
-def refusals(schema: Json, value: Json, path: str = "") -> list[tuple[str, str]]:
-    """(path, sentence) of everything that the schema refuses in a defaulted value of right type."""
+def refusals(schema: Json, value: Json, path: str = "", old: Json = None) -> list[tuple[str, str]]:
+    """(path, sentence) of everything that the schema refuses in a defaulted value of right type.
+
+    `old` is the scalar that an update would replace. Without it, rules about updates do not count.
+    """
     found = [
         (path + rule.get("fieldPath", ""), rule["message"])
         for rule in schema.get("x-kubernetes-validations", [])
-        if not _holds(rule["rule"], value)
+        if (old is not None or "oldSelf" not in rule["rule"])
+        and not _holds(rule["rule"], value, old)
     ]
     if isinstance(value, int) and not isinstance(value, bool):
         below = value < schema.get("minimum", value)
@@ -64,5 +68,6 @@ def _program(rule: str) -> Any:
     return ENVIRONMENT.program(ENVIRONMENT.compile(rule))
 
 
-def _holds(rule: str, value: Json) -> bool:
-    return bool(_program(rule).evaluate({"self": celpy.json_to_cel(value)}))
+def _holds(rule: str, value: Json, old: Json) -> bool:
+    seen = {"self": value} | ({} if old is None else {"oldSelf": old})
+    return bool(_program(rule).evaluate({k: celpy.json_to_cel(v) for k, v in seen.items()}))

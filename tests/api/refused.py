@@ -16,6 +16,10 @@ def _slo(ttft: Any = "1s", tpot: Any = "40ms", **more: Any) -> dict[str, Any]:
     return {"slo": {"ttft": {"target": ttft}, "tpot": {"target": tpot}, **more}}
 
 
+_OPEN = {"verifyPeers": False, "networkPolicy": False}
+POOL: dict[str, Any] = {"routing": {"gateway": "epp"}, "security": _OPEN}
+"""A fleet behind a gateway of the cluster: with nothing else it is accepted."""
+
 # name of the case: (spec beside the model, name of the fleet, piece of the sentence)
 REFUSED: dict[str, tuple[dict[str, Any], str, str]] = {
     "wrong mode": ({"mode": "split"}, "bad", "colocated"),
@@ -64,6 +68,37 @@ REFUSED: dict[str, tuple[dict[str, Any], str, str]] = {
         "bad",
         "or leave roleFlip out",
     ),
+    "a pool of prefill and decode pods": (
+        POOL | {"mode": "disaggregated"},
+        "bad",
+        "write mode: colocated",
+    ),
+    "an SLO that nobody measures": (
+        POOL | _slo(),
+        "bad",
+        "leave slo out, and write autoscaling.policy: External",
+    ),
+    "a pool whose pods ask for tokens": (
+        POOL | {"security": {"networkPolicy": False}},
+        "bad",
+        "write verifyPeers: false and networkPolicy: false",
+    ),
+    "a pool whose gateway no policy admits": (
+        POOL | {"security": {"verifyPeers": False}},
+        "bad",
+        "by a NetworkPolicy of your own",
+    ),
+    "a pool whose pods ask for certificates": (
+        POOL | {"security": _OPEN | {"tls": {"secretName": "chat-tls"}}},
+        "bad",
+        "leave tls out",
+    ),
+    "a pool whose streams would move": (
+        POOL | {"drain": {"mode": "migrate"}},
+        "bad",
+        "write finish",
+    ),
+    "a gateway that does not exist": ({"routing": {"gateway": "envoy"}}, "bad", "argosy"),
     "name of 41 characters": ({}, "a" * 41, "at most 40"),
     "huge name": ({}, "a" * 300, "at most 40"),
     "name with a dot": ({}, "a.b", "at most 40"),

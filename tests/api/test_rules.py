@@ -8,7 +8,7 @@ from pydantic import ValidationError
 from argosy_operator.api.crd.definition import serving_deployments
 from argosy_operator.api.v1alpha1 import ServingDeployment
 from tests.api.crd_reading import defaulted, refusals, schema_of
-from tests.api.refused import REFUSED, manifest
+from tests.api.refused import POOL, REFUSED, manifest
 
 SCHEMA = schema_of(serving_deployments())
 
@@ -63,6 +63,12 @@ specs = st.fixed_dictionaries(
             queueTimeout=spans,
             shedTtftPercent=mostly(100, bad=[0]),
             queue=mostly("none", "deadline", bad=["lifo"]),
+            gateway=mostly("argosy", "epp", bad=["envoy"]),
+        ),
+        "security": some(
+            verifyPeers=mostly(False, bad=[True]),
+            networkPolicy=mostly(False, bad=[True]),
+            tls=st.just({"secretName": "chat-tls"}),
         ),
     },
 )
@@ -98,7 +104,7 @@ def test_every_rule_has_a_spec_that_breaks_it():
         for spec, name, _ in REFUSED.values()
         for _, sentence in refusals(SCHEMA, defaulted(SCHEMA, manifest(spec, name)))
     }
-    assert len(set(rules(SCHEMA))) == 12
+    assert len(set(rules(SCHEMA))) == 16
     assert set(rules(SCHEMA)) - seen == set()
 
 
@@ -122,6 +128,20 @@ def test_a_minimal_spec_is_accepted():
     assert refusals(SCHEMA, defaulted(SCHEMA, manifest({}))) == []
     assert fleet.spec.mode == "colocated"
     assert fleet.served_name == "bad"
+
+
+def test_a_fleet_behind_a_gateway_of_the_cluster_says_that_its_engines_are_open():
+    thing = manifest(POOL)
+    assert refusals(SCHEMA, defaulted(SCHEMA, thing)) == []
+    assert ServingDeployment.model_validate(thing).spec.picks_by_pool
+
+
+@pytest.mark.parametrize(("before", "after"), [("argosy", "epp"), ("epp", "argosy")])
+def test_the_gateway_of_a_live_fleet_does_not_change(before, after):
+    gateway = SCHEMA["properties"]["spec"]["properties"]["routing"]["properties"]["gateway"]
+    ((_, sentence),) = refusals(gateway, after, old=before)
+    assert "make a second fleet" in sentence
+    assert refusals(gateway, before, old=before) == []
 
 
 def test_an_slo_needs_both_numbers():

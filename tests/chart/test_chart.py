@@ -18,9 +18,10 @@ import yaml
 
 from argosy_operator.api.crd.definition import definitions
 from argosy_operator.api.v1alpha1 import ServingDeployment
+from argosy_operator.cli.images import DEFAULT_PICKER
 from argosy_operator.cli.run import run
 from argosy_operator.ports.prometheus.allowlist import Allowlist
-from argosy_operator.render import gateway
+from argosy_operator.render import gateway, pool
 from tests.render.fleets import IMAGES, fleet
 from tests.render.restricted import offences
 
@@ -179,6 +180,27 @@ def test_the_operator_may_write_every_kind_that_is_rendered():
     for child in gateway.objects(fleet(), IMAGES):
         for verb in ("get", "list", "create", "patch"):
             assert (*plurals[child["kind"]], verb) in allowed
+
+
+def test_the_operator_may_make_a_pool_and_holds_what_it_gives_to_pickers():
+    allowed = granted(rules_of(rendered()))
+    one = fleet(
+        mode="colocated",
+        routing={"gateway": "epp"},
+        security={"verifyPeers": False, "networkPolicy": False},
+    )
+    (role,) = [o for o in pool.objects(one, IMAGES) if o["kind"] == "Role"]
+    assert granted(role["rules"]) <= allowed
+    group = "inference.networking.k8s.io"
+    assert {v for g, r, v in allowed if (g, r) == (group, "inferencepools")} == {
+        *("get", "list", "watch", "create", "patch")
+    }
+
+
+def test_the_pickers_image_is_the_values():
+    assert operator_args(rendered())["--endpoint-picker-image"] == DEFAULT_PICKER
+    mirrored = operator_args(rendered("mirrored-values.yaml"))
+    assert mirrored["--endpoint-picker-image"] == "mirror.example/epp:1"
 
 
 def test_the_operator_may_only_list_the_sets_by_which_it_knows_its_pods():

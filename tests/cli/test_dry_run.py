@@ -1,6 +1,7 @@
 """`kubectl argosy explain --plan` prints the operator's own next plan and writes nothing."""
 
 import json
+from dataclasses import replace
 
 from argosy_operator.cli.dry_run import UNKNOWN, DryRun, dry_run, dry_run_output, in_words
 from argosy_operator.core.fleet.memory import LoopMemory
@@ -12,8 +13,8 @@ from argosy_operator.shell.gather import Sources
 from argosy_operator.shell.loop import round_of
 from tests.shell.store import Store
 
-IMAGES = Images(engine="engine:1", gateway="gateway:1")
-NEVER_BUILT = Images(engine="engine:default", gateway="gateway:default")
+IMAGES = Images(engine="engine:1", gateway="gateway:1", picker="picker:1")
+NEVER_BUILT = Images(engine="engine:default", gateway="gateway:default", picker="picker:default")
 
 
 class NoPrometheus:
@@ -86,8 +87,18 @@ async def test_the_images_are_those_of_the_fleets_deployments_not_the_commands_d
     store = Store()
     await reconciled(store)
     run = await ran(store)
-    assert run.images == IMAGES
+    assert run.images == replace(IMAGES, picker="picker:default")
     assert "engine image engine:1" in dry_run_output(run, "text")
+
+
+async def test_the_pickers_image_is_that_of_the_fleets_picker() -> None:
+    store = Store()
+    security = {"verifyPeers": False, "networkPolicy": False}
+    store.edit(routing={"gateway": "epp"}, security=security)
+    await reconciled(store)
+    run = await ran(store)
+    assert run.images == replace(IMAGES, gateway="gateway:default")
+    assert run.plan.actions == ()
 
 
 async def test_another_default_image_of_the_operator_is_a_new_revision() -> None:

@@ -7,7 +7,11 @@ from argosy_operator.render import workload
 from argosy_operator.render.engines.kind import EnginePod
 from argosy_operator.render.images import Images
 
-IMAGES = Images(engine="registry.example/engine:1", gateway="registry.example/gateway:1")
+IMAGES = Images(
+    engine="registry.example/engine:1",
+    gateway="registry.example/gateway:1",
+    picker="registry.example/epp:1",
+)
 
 
 def fleet(name: str = "chat", **spec: Any) -> ServingDeployment:

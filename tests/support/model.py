@@ -37,7 +37,7 @@ from argosy_operator.render.images import Images
 from argosy_operator.shell.gather import Observed, compose
 from tests.support.replica_sets import COST, removed_first
 
-IMAGES = Images(engine="engine:1", gateway="gateway:1")
+IMAGES = Images(engine="engine:1", gateway="gateway:1", picker="picker:1")
 ISSUER = Issuer(
     url="https://kubernetes.default.svc",
     keys=({"kid": "one", "kty": "RSA", "n": "AQAB", "e": "AQAB"},),
@@ -226,7 +226,7 @@ class Model:
 
     def _volumes(self, deployment: str) -> set[str]:
         pod = self.children["Deployment", deployment]["spec"]["template"]["spec"]
-        return {volume["name"] for volume in pod["volumes"]}
+        return {volume["name"] for volume in pod.get("volumes", ())}
 
     def _store(self, obj: Any) -> Any:
         key = (obj["kind"], obj["metadata"]["name"])

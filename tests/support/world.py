@@ -191,7 +191,7 @@ class World:
         marked = self._marked()
         before = {role: len(self.serving(role)) for role in self.roles()}
         clock = SimpleNamespace(time=lambda: self.now, monotonic=lambda: self.now)
-        sources = Sources(self.api, None, self, Images("engine:1", "gateway:1"))  # type: ignore[arg-type]
+        sources = Sources(self.api, None, self, Images("engine:1", "gateway:1", "picker:1"))  # type: ignore[arg-type]
         self.due_at = float("inf")
         try:
             with patch.object(loop, "time", clock):

@@ -10,6 +10,8 @@ from dataclasses import dataclass
 from enum import StrEnum, unique
 from typing import Any, Literal
 
+from argosy_operator.api import kubectl
+
 ConditionStatus = Literal["True", "False", "Unknown"]
 
 RUNBOOK = "docs/runbook"
@@ -56,24 +58,6 @@ class ConditionType(StrEnum):
     """Decode pods get the KV caches of prompts from prefill pods."""
 
 
-_SPEC = "kubectl get sd NAME -n NAMESPACE -o yaml"
-_PODS = "kubectl get pods -n NAMESPACE -l serving.argosy.dev/fleet=NAME -o wide"
-_POD = "kubectl describe pod POD -n NAMESPACE"
-_POD_STATES = (_PODS, _POD)
-_LOGS = "kubectl logs POD -n NAMESPACE --previous"
-_EVENTS = "kubectl get events -n NAMESPACE --field-selector involvedObject.name=NAME"
-_ROLES = "kubectl get sr -n NAMESPACE"
-_CLAIMS = "kubectl get pvc -n NAMESPACE"
-_QUOTAS = "kubectl describe quota -n NAMESPACE"
-_NAMESPACE = "kubectl get namespace NAMESPACE -o yaml"
-_NODES = "kubectl describe nodes | grep -A 8 'Allocated resources'"
-_EXPLAIN = "kubectl argosy explain NAME -n NAMESPACE"
-_OPERATOR = (
-    "kubectl logs -n OPERATOR_NAMESPACE --tail=200 \\\n"
-    "  -l app.kubernetes.io/name=argosy,app.kubernetes.io/component=operator"
-)
-
-
 @unique
 class Reason(StrEnum):
     """Why a condition is what it is. Each has its meaning, and what to do if a person is needed.
@@ -95,49 +79,49 @@ class Reason(StrEnum):
 
     # Ready, Servable, Reconciling, Progressing
     AS_SPECIFIED = ("AsSpecified", "everything is as the spec asks")
-    STARTING = ("Starting", "pods are starting", "", _PODS, _POD)
+    STARTING = ("Starting", "pods are starting", "", kubectl.PODS, kubectl.POD)
     PODS_NOT_READY = (
         "PodsNotReady",
         "pods that served are no longer ready",
         "Find out why the pods are not ready: read their events and the log of their last "
         "container.",
-        *_POD_STATES,
-        _LOGS,
+        *kubectl.POD_STATES,
+        kubectl.LOGS,
     )
     NO_PREFILL = (
         "NoPrefill",
         "no prefill pod is ready: decode pods compute the prompts themselves",
         "Find out why no prefill pod is ready. Until one is, prompts slow down the "
         "answers of others.",
-        *_POD_STATES,
+        *kubectl.POD_STATES,
     )
     NO_DECODE = (
         "NoDecode",
         "no decode pod is ready for the revision of the ready prefill pods",
         "Find out why no decode pod is ready. Until one is, the fleet answers no request.",
-        *_POD_STATES,
+        *kubectl.POD_STATES,
     )
     NO_PODS = (
         "NoPods",
         "no engine pod is ready",
         "Wait if the fleet was just made. Otherwise find out why its pods are not ready.",
-        *_POD_STATES,
+        *kubectl.POD_STATES,
     )
     GATEWAY_NOT_READY = (
         "GatewayNotReady",
         "no gateway pod is ready",
         "Find out why no gateway pod is ready. Until one is, clients reach nothing.",
-        *_POD_STATES,
+        *kubectl.POD_STATES,
     )
     SCALING = ("Scaling", "pods that are no longer needed finish their answers")
-    ROLLING_OUT = ("RollingOut", "pods of a new revision are starting", "", _PODS)
+    ROLLING_OUT = ("RollingOut", "pods of a new revision are starting", "", kubectl.PODS)
     PARKED = ("Parked", "every role has 0 replicas, as asked")
-    PAUSED = ("Paused", "spec.paused is true", "", _SPEC)
+    PAUSED = ("Paused", "spec.paused is true", "", kubectl.SPEC)
     DELETING = (
         "Deleting",
         "the namespace is being deleted",
         "Make the fleet in another namespace if you still need it.",
-        _NAMESPACE,
+        kubectl.NAMESPACE,
     )
     # Stalled: a person must act
     NOT_STALLED = ("NotStalled", "no person needs to act")
@@ -145,75 +129,82 @@ class Reason(StrEnum):
         "WriteFailed",
         "an object cannot be written",
         "Remove the cause that the message quotes; the operator tries again by itself.",
-        _EVENTS,
-        _OPERATOR,
+        kubectl.EVENTS,
+        kubectl.OPERATOR,
     )
     INVALID_SPEC = (
         "InvalidSpec",
         "the spec is refused",
         "Correct the field that the message names.",
-        _SPEC,
+        kubectl.SPEC,
+    )
+    POOLS_UNKNOWN = (
+        "InferencePoolsUnknown",
+        "the cluster has no InferencePools, which routing.gateway epp needs",
+        "Install the Gateway API Inference Extension; the operator tries again within a minute.",
+        f"kubectl apply -f {kubectl.POOLS_MANIFEST}",
+        "kubectl get crd inferencepools.inference.networking.k8s.io",
     )
     FORBIDDEN = (
         "Forbidden",
         "the API server forbids a call of the operator",
         "Let the operator make the call: add the RBAC rule, or change the policy that refuses it.",
-        _EVENTS,
-        _OPERATOR,
+        kubectl.EVENTS,
+        kubectl.OPERATOR,
     )
     CLAIM_NOT_FOUND = (
         "ClaimNotFound",
         "the PersistentVolumeClaim of spec.model.uri does not exist",
         "Create the claim in the fleet's namespace, or correct spec.model.uri.",
-        _CLAIMS,
-        _SPEC,
+        kubectl.CLAIMS,
+        kubectl.SPEC,
     )
     IMAGE_PULL_FAILED = (
         "ImagePullFailed",
         "an image cannot be pulled",
         "Correct the image's name, give the namespace a pull secret, or mirror the image.",
-        *_POD_STATES,
+        *kubectl.POD_STATES,
     )
     CONTAINER_CRASHING = (
         "ContainerCrashing",
         "a container keeps ending",
         "Read the log of the container that ended.",
-        _PODS,
-        _LOGS,
-        _POD,
+        kubectl.PODS,
+        kubectl.LOGS,
+        kubectl.POD,
     )
     MODEL_NOT_FOUND = (
         "ModelNotFound",
         "the model is not where spec.model.uri says",
         "Put the weights on the volume, or correct the path in spec.model.uri.",
-        _CLAIMS,
-        _LOGS,
+        kubectl.CLAIMS,
+        kubectl.LOGS,
     )
     WEIGHTS_INVALID = (
         "WeightsInvalid",
         "the weights cannot be read",
         "Save the weights again as safetensors, or correct spec.model.uri.",
-        _LOGS,
+        kubectl.LOGS,
     )
     UNSUPPORTED_ARCHITECTURE = (
         "UnsupportedArchitecture",
         "the engine does not support the model's architecture",
         "Choose a model whose architecture the engine supports.",
-        _LOGS,
+        kubectl.LOGS,
     )
     OUT_OF_MEMORY = (
         "OutOfMemory",
         "an engine runs out of memory",
         "Raise the memory in spec.roles.<role>.resources, or lower spec.engine.maxModelLen.",
-        *_POD_STATES,
-        _LOGS,
+        *kubectl.POD_STATES,
+        kubectl.LOGS,
     )
     BAD_ARGUMENT = (
         "BadArgument",
         "the engine refuses one of its arguments",
         "Correct spec.engine.",
-        _SPEC,
-        _LOGS,
+        kubectl.SPEC,
+        kubectl.LOGS,
     )
     # SLOMet, SLOFeasible
     TARGETS_MET = ("TargetsMet", "the goal of spec.slo is met")
@@ -221,7 +212,7 @@ class Reason(StrEnum):
         "TargetsMissed",
         "fewer requests than the goal of spec.slo meet its targets",
         "Read why the fleet has no more replicas. Wait if replicas are being added.",
-        _EXPLAIN,
+        kubectl.EXPLAIN,
     )
     NO_TRAFFIC = ("NoTraffic", "no request was answered within the window")
     NO_SLO = ("NoSLO", "spec.slo is not set")
@@ -233,62 +224,62 @@ class Reason(StrEnum):
         "TTFTFloorAboveTarget",
         "one prompt alone takes longer than spec.slo.ttft.target",
         "Raise spec.slo.ttft.target, or serve on faster GPUs. More replicas do not help.",
-        _EXPLAIN,
+        kubectl.EXPLAIN,
     )
     TPOT_FLOOR_ABOVE_TARGET = (
         "TPOTFloorAboveTarget",
         "one request alone misses spec.slo.tpot.target",
         "Raise spec.slo.tpot.target, or serve on faster GPUs. More replicas do not help.",
-        _EXPLAIN,
+        kubectl.EXPLAIN,
     )
     BUDGET_BOUND = (
         "BudgetBound",
         "the GPU budget allows fewer replicas than are needed",
         "Raise spec.autoscaling.gpuBudget.max, or the operator's gpuBudget for all fleets if the "
         "decision names it, or accept that targets are missed at this load.",
-        _EXPLAIN,
+        kubectl.EXPLAIN,
     )
     MAX_REPLICAS_BOUND = (
         "MaxReplicasBound",
         "replicas.max allows fewer replicas than are needed",
         "Raise the role's replicas.max, or accept that targets are missed at this load.",
-        _EXPLAIN,
+        kubectl.EXPLAIN,
     )
     # ScalingActive
     FOLLOWING_GOODPUT = (
         "FollowingGoodput",
         "replicas follow the measured load and spec.slo",
         "",
-        _EXPLAIN,
+        kubectl.EXPLAIN,
     )
     CAPACITY_RELEARNT = (
         "CapacityRelearnt",
         "the measured capacity of a replica was not usable and is measured again: until then no "
         "replica is removed",
         "",
-        _EXPLAIN,
+        kubectl.EXPLAIN,
     )
     SIGNALS_UNKNOWN = (
         "SignalsUnknown",
         "a metric that a role's size depends on is unknown: the role loses no replicas",
         "Find out why the metric that the message names is missing. Until then the role "
         "keeps its replicas.",
-        _EXPLAIN,
-        _PODS,
+        kubectl.EXPLAIN,
+        kubectl.PODS,
     )
     EXTERNAL_OWNER = (
         "ExternalOwner",
         "spec.autoscaling.policy is External: others scale the ServingRoles",
         "",
-        _ROLES,
+        kubectl.ROLES,
     )
     POLICY_NONE = ("PolicyNone", "spec.autoscaling.policy is None: replicas stay at their minimum")
     METRICS_UNAVAILABLE = (
         "MetricsUnavailable",
         "the metrics are not available: no replica is removed",
         "Read the condition MetricsAvailable, whose reason is more specific.",
-        _EXPLAIN,
-        _OPERATOR,
+        kubectl.EXPLAIN,
+        kubectl.OPERATOR,
     )
     # MetricsAvailable
     MEASURED = ("Measured", "Prometheus has fresh samples of every Ready gateway")
@@ -297,45 +288,45 @@ class Reason(StrEnum):
         "NoPrometheus",
         "no address of Prometheus is set",
         "Set prometheus.url in the values of the operator's chart, or spec.metrics.prometheus.url.",
-        _SPEC,
+        kubectl.SPEC,
     )
     PROMETHEUS_NOT_ALLOWED = (
         "PrometheusNotAllowed",
         "spec.metrics.prometheus.url is not in the allow-list",
         "Leave spec.metrics.prometheus.url out, or have the address added to the chart "
         "value prometheus.allowed.",
-        _SPEC,
+        kubectl.SPEC,
     )
     PROMETHEUS_UNREACHABLE = (
         "PrometheusUnreachable",
         "Prometheus does not answer",
         "Find out why the operator's pod gets no answer from that address.",
-        _OPERATOR,
+        kubectl.OPERATOR,
     )
     NO_TARGETS = (
         "NoTargets",
         "Prometheus scrapes no gateway of this fleet",
         "Make Prometheus scrape the fleet's pods, with the labels that the operator queries.",
-        _PODS,
+        kubectl.PODS,
     )
     GATEWAY_SILENT = (
         "GatewaySilent",
         "a Ready gateway has no fresh samples in Prometheus",
         "Find out why Prometheus does not scrape that gateway pod.",
-        _PODS,
+        kubectl.PODS,
     )
     STALE = (
         "Stale",
         "the newest samples are too old",
         "Make spec.metrics.scrapeInterval what Prometheus uses, and compare the clocks of "
         "the machines.",
-        _SPEC,
+        kubectl.SPEC,
     )
     NOT_A_NUMBER = (
         "NotANumber",
         "a metric is NaN, infinite or negative",
         "Find out which program or recording rule writes the metric that the message names.",
-        _OPERATOR,
+        kubectl.OPERATOR,
     )
     UNKNOWN = ("Unknown", "not checked yet")
     # CapacityLimited
@@ -344,43 +335,43 @@ class Reason(StrEnum):
         "Unschedulable",
         "no node has room for a pod",
         "Add nodes, or lower the role's replicas or resources.",
-        *_POD_STATES,
-        _NODES,
+        *kubectl.POD_STATES,
+        kubectl.NODES,
     )
     QUOTA_EXCEEDED = (
         "QuotaExceeded",
         "a ResourceQuota is used up",
         "Raise the quota, or lower the roles' replicas or resources.",
-        _QUOTAS,
+        kubectl.QUOTAS,
     )
     GPU_BUDGET = (
         "GPUBudget",
         "the GPU budget is used up",
         "Raise spec.autoscaling.gpuBudget.max, or the operator's gpuBudget for all fleets if the "
         "decision names it, or accept that targets are missed at this load.",
-        _EXPLAIN,
+        kubectl.EXPLAIN,
     )
     UNREADABLE_NUMBER = (
         "UnreadableNumber",
         "a pod has a limit that is not a number",
         "Find out who changes the fleet's pods, and correct the limit there.",
-        _POD,
+        kubectl.POD,
     )
     # Draining, NameConflict, FieldConflict
-    PODS_LEAVING = ("PodsLeaving", "pods finish their answers and leave", "", _PODS)
+    PODS_LEAVING = ("PodsLeaving", "pods finish their answers and leave", "", kubectl.PODS)
     NOTHING_LEAVES = ("NothingLeaves", "no pod is leaving")
     FOREIGN_OBJECT = (
         "ForeignObject",
         "an object of another owner has a name that this fleet needs",
         "Delete the object if it is not needed, or give the fleet another name.",
-        _EVENTS,
+        kubectl.EVENTS,
     )
     NO_CONFLICT = ("NoConflict", "no object of another owner has a name that this fleet needs")
     PUT_BACK_AGAIN = (
         "PutBackAgain",
         "another writer changes a field each time that Argosy has put it back",
         "Stop the other writer, or change the ServingDeployment.",
-        _EVENTS,
+        kubectl.EVENTS,
     )
     NO_CONTEST = ("NoContest", "no other writer keeps changing what Argosy writes")
     # PeersVerified
@@ -389,7 +380,7 @@ class Reason(StrEnum):
         "VerificationOff",
         "spec.security.verifyPeers is false: engine pods serve everyone who reaches them",
         "",
-        _SPEC,
+        kubectl.SPEC,
     )
     KEYS_UNKNOWN = (
         "KeysUnknown",
@@ -399,7 +390,7 @@ class Reason(StrEnum):
         "bind it to the ClusterRole system:service-account-issuer-discovery. Or set "
         "spec.security.verifyPeers to false, and engine pods serve everyone who reaches them.",
         "kubectl get clusterrolebinding system:service-account-issuer-discovery -o yaml",
-        _OPERATOR,
+        kubectl.OPERATOR,
     )
     OLDER_TEMPLATE = (
         "OlderTemplate",
@@ -407,13 +398,13 @@ class Reason(StrEnum):
         "the fleet's next revision",
         "Nothing, if the next change of spec.engine or of the engine image comes soon. To have new "
         "pods now, add a variable to spec.engine.env.",
-        _PODS,
+        kubectl.PODS,
     )
     PROOF_NOT_REQUIRED = (
         "ProofNotRequired",
         "pods that show no token are being replaced; until then calls without one are served",
         "",
-        _PODS,
+        kubectl.PODS,
     )
     # TransportSecured
     ENCRYPTED = ("Encrypted", "engine pods take only calls with TLS and a certificate")
@@ -427,7 +418,7 @@ class Reason(StrEnum):
         "pods without the certificate still run, or no engine pod has started with it",
         "Nothing while pods are replaced. If it lasts, see what a pod that does not start waits "
         "for: the Secret of spec.security.tls must exist, with tls.crt, tls.key and ca.crt.",
-        *_POD_STATES,
+        *kubectl.POD_STATES,
     )
     # KVTransferHealthy
     HANDOVERS_FAIL = (
@@ -435,7 +426,7 @@ class Reason(StrEnum):
         "a prefill and a decode pod do not hand over KV caches",
         "Read the log of both pods, and check the network between them on port 8002. If a pod is "
         "in every pair that is named, delete it: its Deployment makes another one.",
-        _PODS,
+        kubectl.PODS,
         "kubectl logs POD -n NAMESPACE",
     )
     NO_HANDOVER_FAILS = ("NoHandoverFails", "no gateway knows a pair of pods that fails")

@@ -99,13 +99,15 @@ def images_in_use(
     taken for the default one if it gives the Deployment's revision. That is wrong only for a spec
     that has just stopped naming this image itself. Without such a Deployment, `default` counts.
     """
-    engine, front = default.engine, default.gateway
+    engine, front, picker = default.engine, default.gateway, default.picker
     for deployment in deployments:
         labels = deployment["metadata"].get("labels") or {}
         containers = deployment["spec"]["template"]["spec"]["containers"]
         image = {container["name"]: container.get("image", "") for container in containers}
         if labels.get(names.ROLE) == names.GATEWAY_ROLE:
             front = image.get("gateway", front)
+        elif labels.get(names.ROLE) == names.PICKER_ROLE:
+            picker = image.get("picker", picker)
         elif ENGINE_CONTAINER in image:
             found = image[ENGINE_CONTAINER]
             # While the gateways get a certificate, engines are those of the fleet without it.
@@ -117,7 +119,7 @@ def images_in_use(
             }
             if labels.get(names.REVISION) in known:
                 engine = found
-    return Images(engine=engine, gateway=front)
+    return Images(engine=engine, gateway=front, picker=picker)
 
 
 def dry_run_output(run: DryRun, output: str) -> str:

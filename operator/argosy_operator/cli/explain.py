@@ -67,8 +67,8 @@ def explain(
 
 async def _plan(cluster: "Cluster", fleet: "Object", engine_image: str | None, output: str) -> str:
     from argosy_operator.cli.dry_run import dry_run, dry_run_output
-    from argosy_operator.cli.images import DEFAULT_ENGINE, DEFAULT_GATEWAY
+    from argosy_operator.cli.images import DEFAULT_ENGINE, DEFAULT_GATEWAY, DEFAULT_PICKER
     from argosy_operator.render.images import Images
 
-    default = Images(engine=DEFAULT_ENGINE, gateway=DEFAULT_GATEWAY)
+    default = Images(engine=DEFAULT_ENGINE, gateway=DEFAULT_GATEWAY, picker=DEFAULT_PICKER)
     return dry_run_output(await dry_run(cluster, fleet, default, engine_image), output)

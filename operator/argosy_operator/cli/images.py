@@ -1,6 +1,8 @@
-"""The images of engines and gateways of this release. `argosy operator run` may name others."""
+"""The images that this release uses by default. `argosy operator run` may name others."""
 
 from importlib.metadata import version
 
 DEFAULT_ENGINE = f"ghcr.io/argosy-serving/engine:{version('argosy')}"
+DEFAULT_PICKER = "registry.k8s.io/gateway-api-inference-extension/epp:v1.2.1"
+"""The reference endpoint picker. What its flags are is in render/pool.py."""
 DEFAULT_GATEWAY = f"ghcr.io/argosy-serving/gateway:{version('argosy')}"

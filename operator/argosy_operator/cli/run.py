@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
 
-from argosy_operator.cli.images import DEFAULT_ENGINE, DEFAULT_GATEWAY
+from argosy_operator.cli.images import DEFAULT_ENGINE, DEFAULT_GATEWAY, DEFAULT_PICKER
 
 _IDENTITY = ("POD_NAMESPACE", "SERVICE_ACCOUNT", "POD_NAME", "POD_UID")
 
@@ -35,6 +35,9 @@ PrometheusAllow = Annotated[
 ]
 EngineImage = Annotated[str, typer.Option(help="Image of engines without spec.engine.image.")]
 GatewayImage = Annotated[str, typer.Option(help="Image of the fleets' gateways.")]
+EndpointPickerImage = Annotated[
+    str, typer.Option(help="Image of the endpoint pickers of fleets with routing.gateway epp.")
+]
 LeaseNamespace = Annotated[
     str | None, typer.Option(help="Namespace of the Lease. Default: $POD_NAMESPACE, else default.")
 ]
@@ -73,6 +76,7 @@ def run(
     prometheus_allow: PrometheusAllow = None,
     engine_image: EngineImage = DEFAULT_ENGINE,
     gateway_image: GatewayImage = DEFAULT_GATEWAY,
+    endpoint_picker_image: EndpointPickerImage = DEFAULT_PICKER,
     lease_namespace: LeaseNamespace = None,
     lease_name: LeaseName = "argosy-operator",
     metrics_port: MetricsPort = 8081,
@@ -91,7 +95,7 @@ def run(
 
     configure(log_format, log_level, quiet=("kopf", "httpx"))
     options = app.Options(
-        images=Images(engine=engine_image, gateway=gateway_image),
+        images=Images(engine_image, gateway_image, endpoint_picker_image),
         namespace=None if namespace == "all" else namespace,
         prometheus_url=prometheus_url,
         prometheus_token_file=prometheus_token_file,

@@ -42,6 +42,7 @@ PLURALS: dict[str, tuple[str, str]] = {
     "RoleBinding": ("rbac.authorization.k8s.io/v1", "rolebindings"),
     "ConfigMap": ("v1", "configmaps"),
     "NetworkPolicy": ("networking.k8s.io/v1", "networkpolicies"),
+    "InferencePool": ("inference.networking.k8s.io/v1", "inferencepools"),
     "PodDisruptionBudget": ("policy/v1", "poddisruptionbudgets"),
     "Event": ("events.k8s.io/v1", "events"),
     "Lease": ("coordination.k8s.io/v1", "leases"),

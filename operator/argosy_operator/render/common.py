@@ -21,6 +21,9 @@ GRACE_MARGIN_S = 10
 """Between a program's own drain timeout and SIGKILL, s."""
 
 
+DEREGISTER_S = 5
+"""Between a pod's deletion and SIGTERM, s: what sends it requests needs a moment to follow."""
+
 MOUNTS = "/var/run/argosy"
 TOKEN_FILE = f"{MOUNTS}/{names.TOKEN_VOLUME}/token"
 TLS_DIR = f"{MOUNTS}/{names.TLS_VOLUME}"

@@ -16,6 +16,7 @@ from argosy_operator.core.fleet import names
 from argosy_operator.core.fleet.objects import Object, seconds
 from argosy_operator.core.fleet.revision import whole_seconds
 from argosy_operator.render.common import (
+    DEREGISTER_S,
     GRACE_MARGIN_S,
     TLS_DIR,
     TOKEN_FILE,
@@ -34,9 +35,6 @@ from argosy_operator.render.common import (
     token_volume,
 )
 from argosy_operator.render.images import Images
-
-DEREGISTER_S = 5
-"""Between a pod's removal from the Service and SIGTERM, s: kube-proxy needs a moment to follow."""
 
 
 def objects(

@@ -13,3 +13,5 @@ class Images:
     engine: str
     """For fleets without spec.engine.image."""
     gateway: str
+    picker: str
+    """The endpoint picker of fleets with `routing.gateway: epp`."""

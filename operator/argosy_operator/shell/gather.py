@@ -36,7 +36,7 @@ from argosy_operator.ports.protocols import (
     NoTrust,
     TrustSource,
 )
-from argosy_operator.render import gateway, network, peers, role, workload
+from argosy_operator.render import gateway, network, peers, pool, role, workload
 from argosy_operator.render.engines.kind import EnginePod
 from argosy_operator.render.images import Images
 from argosy_operator.shell.budgets import BudgetBoard
@@ -77,10 +77,11 @@ async def gather(
     selector = f"{names.FLEET}={fleet.name}"
     kinds = (*CHILD_KINDS, "ReplicaSet", "Pod")
     cluster, namespace = sources.cluster, fleet.namespace
-    lists, peers_file = await asyncio.gather(
+    lists, peers_file, its_pool = await asyncio.gather(
         asyncio.gather(*(cluster.list(kind, namespace, selector) for kind in kinds)),
         # By its name: to list ConfigMaps would be to read those of others.
         cluster.get("ConfigMap", namespace, names.peers(fleet.name)),
+        _pool(cluster, fleet),
     )
     *listed, replica_sets, raw_pods = lists
     children: dict[ChildKey, Object] = {
@@ -88,6 +89,8 @@ async def gather(
     }
     if peers_file is not None:
         children["ConfigMap", names.peers(fleet.name)] = peers_file
+    if its_pool is not None:
+        children["InferencePool", names.pool(fleet.name)] = its_pool
     pods = owned_pods(raw_pods, replica_sets, _deployments(children, fleet))
     due = by_law(fleet.spec) and not fleet.spec.paused and clock.monotonic >= memory.decide_at
     loads, pairs, measured = await asyncio.gather(
@@ -141,7 +144,10 @@ def compose(
     if shows_token:
         wanted += peers.objects(fleet, seen.issuer, required=required)
     wanted += network.objects(fleet)
-    wanted += _gateway(fleet, images, owned, shows_token=shows_token)
+    if fleet.spec.picks_by_pool:
+        wanted += pool.objects(fleet, images)
+    else:
+        wanted += _gateway(fleet, images, owned, shows_token=shows_token)
     for name, _ in fleet.spec.active_roles():
         wanted += role.objects(fleet, name)
         live = owned.get(("Deployment", names.engine_deployment(fleet.name, name, digits)))
@@ -167,6 +173,13 @@ def compose(
     )
 
 
+async def _pool(cluster: Cluster, fleet: ServingDeployment) -> Object | None:
+    """By its name, and only for a fleet that has one: most clusters do not know the kind."""
+    if not fleet.spec.picks_by_pool:
+        return None
+    return await cluster.get("InferencePool", fleet.namespace, names.pool(fleet.name))
+
+
 async def _loads(
     engines: Engines, fleet: ServingDeployment, pods: tuple[Pod, ...], memory: LoopMemory
 ) -> dict[str, Load | None]:
@@ -177,7 +190,7 @@ async def _loads(
         if pod.ip
         and pod.started
         and pod.alive
-        and pod.role != names.GATEWAY_ROLE
+        and pod.role not in names.FRONT_ROLES
         and (pod.draining or memory.ask_loads)
     ]
     answers = await call_all([partial(engines.load, ip, key, uid) for uid, ip in asked], None)
@@ -202,7 +215,7 @@ def fleet_pods(pods: tuple[Pod, ...]) -> FleetPods:
     return FleetPods(
         ready_gateways=ready,
         closed=bool(gateways) and not ready,
-        engines=frozenset(pod.name for pod in pods if pod.role != names.GATEWAY_ROLE),
+        engines=frozenset(pod.name for pod in pods if pod.role not in names.FRONT_ROLES),
     )
 
 

@@ -312,7 +312,9 @@ def test_a_revision_that_a_new_operator_renders_is_no_deployment_that_was_gone(
     """The spec is of the generation that status shows; only the default image is newer."""
     model = converged()
     before = engine(model)
-    monkeypatch.setattr("tests.support.model.IMAGES", Images(engine="engine:2", gateway="g:1"))
+    monkeypatch.setattr(
+        "tests.support.model.IMAGES", Images(engine="engine:2", gateway="g:1", picker="p:1")
+    )
     planned = plan(model.snapshot())
     created = [a.obj["metadata"]["name"] for a in planned.actions if isinstance(a, Create)]
     assert len(created) == 1

@@ -43,7 +43,9 @@ def structural(model: type[BaseModel], *, defaults: bool) -> Schema:
 def _structural(node: Schema, definitions: dict[str, Schema], defaults: bool) -> Schema:
     node, of = _inlined(node, definitions)
     if "enum" in node:
-        node = node | _choice([str(word) for word in node["enum"]])
+        choice = _choice([str(word) for word in node["enum"]])
+        rules = [*choice[VALIDATIONS], *node.get(VALIDATIONS, ())]
+        node = node | choice | {VALIDATIONS: rules}
     unknown = set(node) & {"oneOf", "allOf", "not", "const", "prefixItems", "patternProperties"}
     if unknown or "anyOf" in node:
         raise TypeError(f"{of or node.get('title')}: a CRD cannot express {unknown or 'anyOf'}")

@@ -58,6 +58,7 @@ _SAME_AMOUNT = (
     f" && (!has({_PREFILL}.resources.{{0}}) "
     f"|| {_PREFILL}.resources.{{0}} == {_DECODE}.resources.{{0}})"
 )
+_NO_POOL = "self.routing.gateway != 'epp'"
 _RUNS_OR_PARKED = "({0}.replicas.min > 0 || {0}.replicas.max == 0)"
 
 
@@ -103,6 +104,25 @@ class ServingDeploymentSpec(ApiModel):
     def flips_roles(self) -> bool:
         """Whether pods may change between prefill and decode."""
         return self.autoscaling.role_flip and self.mode == "disaggregated"
+
+    @property
+    def picks_by_pool(self) -> bool:
+        """Whether the cluster's own gateway serves the fleet, through an InferencePool."""
+        return self.routing.gateway == "epp"
+
+    def pool_has_one_role(self) -> bool:
+        return not self.picks_by_pool or self.mode == "colocated"
+
+    def pool_has_no_slo(self) -> bool:
+        return not self.picks_by_pool or self.slo is None
+
+    def pool_is_open(self) -> bool:
+        security = self.security
+        shut = security.verify_peers or security.network_policy or security.tls is not None
+        return not (self.picks_by_pool and shut)
+
+    def pool_drains_by_finishing(self) -> bool:
+        return not self.picks_by_pool or self.drain.mode == "finish"
 
     def flipped_pods_fit(self) -> bool:
         return not self.flips_roles or self.roles.prefill.resources == self.roles.decode.resources
@@ -180,6 +200,38 @@ class ServingDeploymentSpec(ApiModel):
             holds=shedding_has_slo,
             message="routing.shedTtftPercent is a percentage of slo.ttft.target: set slo, or leave "
             "it out",
+        ),
+        ValidationRule(
+            field=".mode",
+            cel=f"{_NO_POOL} || self.mode == 'colocated'",
+            holds=pool_has_one_role,
+            message="with routing.gateway epp a picker chooses one pod for a whole answer, which "
+            "prefill pods do not give: write mode: colocated",
+        ),
+        ValidationRule(
+            field=".slo",
+            cel=f"{_NO_POOL} || !has(self.slo)",
+            holds=pool_has_no_slo,
+            message="slo is measured by Argosy's gateway, which a fleet with routing.gateway epp "
+            "does not have: leave slo out, and write autoscaling.policy: External to scale by the "
+            "engines' own metrics",
+        ),
+        ValidationRule(
+            field=".security",
+            cel=f"{_NO_POOL} || (!self.security.verifyPeers && !self.security.networkPolicy "
+            "&& !has(self.security.tls))",
+            holds=pool_is_open,
+            message="with routing.gateway epp the callers of engine pods belong to a gateway that "
+            "Argosy does not know and that shows no token of the fleet: write verifyPeers: false "
+            "and networkPolicy: false, leave tls out, and admit only that gateway to port 8000 by "
+            "a NetworkPolicy of your own",
+        ),
+        ValidationRule(
+            field=".drain.mode",
+            cel=f"{_NO_POOL} || self.drain.mode == 'finish'",
+            holds=pool_drains_by_finishing,
+            message="drain.mode migrate is done by Argosy's gateway, which a fleet with "
+            "routing.gateway epp does not have: write finish",
         ),
     )
 

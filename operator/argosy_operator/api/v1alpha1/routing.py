@@ -6,12 +6,23 @@ from pydantic import Field
 
 from argosy_operator.api.bounds import within
 from argosy_operator.api.fields import Duration, PositiveDurationText, SecretName
+from argosy_operator.api.fixed import Fixed
 from argosy_operator.api.model import ApiModel
+
+FIXED = Fixed(
+    "routing.gateway cannot change on a live fleet, because its clients must go to another address:"
+    " make a second fleet with the other gateway, move the clients, then delete this one"
+)
 
 
 class Routing(ApiModel):
     """The fleet's gateway."""
 
+    gateway: Annotated[Literal["argosy", "epp"], FIXED] = "argosy"
+    """What stands between clients and engine pods. argosy: gateway pods of the fleet, behind a
+    Service with its name. epp: a gateway of the cluster, such as Envoy; Argosy makes an
+    InferencePool with the fleet's name, and an endpoint picker, and of this section nothing else
+    counts. It cannot change while the fleet exists."""
     strategy: Literal["leastLoad", "roundRobin", "prefixHash", "kvAware"] = "leastLoad"
     """How the gateway chooses pods. leastLoad: the pod with the least work in flight. roundRobin:
     each pod in turn. prefixHash: prompts that begin alike go to the same pod. kvAware: the pod with

@@ -145,7 +145,8 @@ class ServingDeploymentStatus(ApiModel):
     observed_generation: Count = 0
     """The metadata.generation of the spec that this status is about."""
     url: Annotated[str, StringConstraints(max_length=256)] | None = None
-    """The address of the fleet's OpenAI API inside the cluster."""
+    """The address of the fleet's OpenAI API inside the cluster. Absent with routing.gateway epp:
+    clients reach the cluster's own gateway, wherever that is."""
     mode: Short | None = None
     """The mode of the spec that this status is about."""
     conditions: Annotated[tuple[Condition, ...], Field(max_length=24)] = ()

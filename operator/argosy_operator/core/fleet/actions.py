@@ -9,6 +9,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
 
+from argosy_operator.core.fleet import names
 from argosy_operator.core.fleet.objects import Object
 
 
@@ -154,8 +155,9 @@ def needs(action: Action) -> str | None:
     """The key of the action that must succeed before this one; None if there is none.
 
     An engine is ordered to drain, or to take work again, only after its pod's annotation was
-    written, which the gateway and the next round read. A RoleBinding needs its Role. Other actions
-    say what they need in `after`.
+    written, which the gateway and the next round read. A RoleBinding needs its Role, and an
+    endpoint picker its InferencePool: without it, it would crash. Other actions say what they need
+    in `after`.
     """
     match action:
         case HastenDrain() | TakeWorkAgain():
@@ -164,6 +166,10 @@ def needs(action: Action) -> str | None:
             return action.after
         case Create(obj) | Apply(obj) if obj["kind"] == "RoleBinding":
             return f"Apply Role/{obj['roleRef']['name']}"
+        case Apply(obj) if obj["kind"] == "Deployment":
+            labels = obj["metadata"].get("labels") or {}
+            if labels.get(names.ROLE) == names.PICKER_ROLE:
+                return f"Apply InferencePool/{names.pool(labels[names.FLEET])}"
     return None
 
 

@@ -14,6 +14,9 @@ MANAGED_BY = "app.kubernetes.io/managed-by"
 FIELD_MANAGER = "argosy"
 """The field manager of server-side apply, and the value of `MANAGED_BY`."""
 GATEWAY_ROLE = "gateway"
+PICKER_ROLE = "endpoint-picker"
+FRONT_ROLES = (GATEWAY_ROLE, PICKER_ROLE)
+"""Roles of the pods that are no engines."""
 
 DRAIN = "serving.argosy.dev/drain"
 """On a pod: RFC 3339 time when its drain began."""
@@ -35,6 +38,7 @@ PEERS_VOLUME, TOKEN_VOLUME, TLS_VOLUME = "peers", "token", "tls"
 
 API_PORT, ADMIN_PORT, KV_PORT = 8000, 8001, 8002
 GATEWAY_PORT, GATEWAY_ADMIN_PORT, SERVICE_PORT = 8080, 8081, 80
+PICKER_PORT, PICKER_HEALTH_PORT, PICKER_METRICS_PORT = 9002, 9003, 9090
 
 
 def engine_deployment(fleet: str, role: RoleName, revision: str) -> str:
@@ -50,6 +54,16 @@ def serving_role(fleet: str, role: RoleName) -> str:
 def gateway(fleet: str) -> str:
     """The gateway's Deployment, ServiceAccount, Role, RoleBinding and disruption budget."""
     return f"{fleet}-gateway"
+
+
+def picker(fleet: str) -> str:
+    """The endpoint picker's Deployment, Service, ServiceAccount, Role and RoleBinding."""
+    return f"{fleet}-picker"
+
+
+def pool(fleet: str) -> str:
+    """The InferencePool. It has the fleet's own name, as the Service of a gateway has."""
+    return fleet
 
 
 def engine_account(fleet: str) -> str:

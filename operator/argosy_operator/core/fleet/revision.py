@@ -82,23 +82,28 @@ def fields(
     unverified = template != OLD_TEMPLATE and not spec.security.verify_peers
     # Only where it changes the pod: fleets from before the field keep their revision.
     flips = {"roleFlip": True} if spec.flips_roles else {}
-    return flips | {
-        "template": template,
-        "image": spec.engine.image or engine_image,
-        "model": spec.model.uri,
-        "servedName": fleet.served_name,
-        "dtype": spec.engine.dtype,
-        "maxModelLen": spec.engine.max_model_len,
-        "maxNumSeqs": spec.engine.max_num_seqs,
-        "maxNumBatchedTokens": spec.engine.max_num_batched_tokens,
-        "maxBodyBytes": spec.engine.max_body_bytes,
-        "args": list(spec.engine.args),
-        "env": [[env.name, env.value] for env in spec.engine.env],
-        "roles": {name: dump(role.resources) for name, role in spec.active_roles()},
-        "kvTransfer": _kv_transfer(spec.kv_transfer) if spec.mode == "disaggregated" else None,
-        **({"verifyPeers": False} if unverified else {}),
-        **({"tls": spec.security.tls.secret_name} if spec.security.tls else {}),
-    }
+    picked = {"gateway": spec.routing.gateway} if spec.picks_by_pool else {}
+    return (
+        flips
+        | picked
+        | {
+            "template": template,
+            "image": spec.engine.image or engine_image,
+            "model": spec.model.uri,
+            "servedName": fleet.served_name,
+            "dtype": spec.engine.dtype,
+            "maxModelLen": spec.engine.max_model_len,
+            "maxNumSeqs": spec.engine.max_num_seqs,
+            "maxNumBatchedTokens": spec.engine.max_num_batched_tokens,
+            "maxBodyBytes": spec.engine.max_body_bytes,
+            "args": list(spec.engine.args),
+            "env": [[env.name, env.value] for env in spec.engine.env],
+            "roles": {name: dump(role.resources) for name, role in spec.active_roles()},
+            "kvTransfer": _kv_transfer(spec.kv_transfer) if spec.mode == "disaggregated" else None,
+            **({"verifyPeers": False} if unverified else {}),
+            **({"tls": spec.security.tls.secret_name} if spec.security.tls else {}),
+        }
+    )
 
 
 def _kv_transfer(kv_transfer: KvTransfer) -> Object:

@@ -114,7 +114,7 @@ class Snapshot:
         return [
             child
             for name, child in self.owned("Deployment").items()
-            if name not in current and role_of(child) != names.GATEWAY_ROLE
+            if name not in current and role_of(child) not in names.FRONT_ROLES
         ]
 
     def pods_of(self, deployment: Object) -> tuple[Pod, ...]:

@@ -42,7 +42,7 @@ def status_of(
     roles = roles_status(snapshot, draft)
     slo = slo_column(snapshot, findings.goodput, Fact.METRICS_UNAVAILABLE in facts)
     # Clients that follow status.url would reach a Service of another owner.
-    reachable = Fact.SERVICE_NAME_TAKEN not in facts
+    reachable = Fact.SERVICE_NAME_TAKEN not in facts and not fleet.spec.picks_by_pool
     return ServingDeploymentStatus.model_validate(
         {
             "observedGeneration": fleet.metadata.generation,

@@ -54,11 +54,18 @@ def _of_pods(findings: Findings) -> dict[Fact, bool]:
         Fact.PREFILL_SERVES: "prefill" in roles,
         Fact.DECODE_SERVES: "decode" in roles,
         Fact.DECODE_ALONE: disaggregated and was_serving and "decode" in roles and not servable,
-        Fact.GATEWAY_READY: names.GATEWAY_ROLE in roles,
+        Fact.GATEWAY_READY: _front_ready(snapshot, roles),
         Fact.PODS_MISSING: any(findings.missing.values()),
         Fact.ROLLING_OUT: draft.rolling,
         Fact.PODS_LEAVING: bool(draft.leaving),
     }
+
+
+def _front_ready(snapshot: Snapshot, roles: set[str]) -> bool:
+    """Is there something that sends requests to the engine pods, as far as it is ours?"""
+    if not snapshot.fleet.spec.picks_by_pool:
+        return names.GATEWAY_ROLE in roles
+    return names.PICKER_ROLE in roles and bool(snapshot.owned("InferencePool"))
 
 
 def _of_objects(findings: Findings) -> dict[Fact, bool]:
@@ -102,7 +109,7 @@ def _of_trust(snapshot: Snapshot) -> dict[Fact, bool]:
 def _lacks_certificate(snapshot: Snapshot) -> bool:
     """A pod whose Secret does not exist stays Pending: its volume cannot be mounted."""
     pods = [pod for pod in snapshot.pods if pod.running]
-    engines = [pod for pod in pods if pod.role != names.GATEWAY_ROLE]
+    engines = [pod for pod in pods if pod.role not in names.FRONT_ROLES]
     none_started = bool(engines) and all(pod.phase == "Pending" for pod in engines)
     return none_started or not all(pod.tls for pod in pods)
 

@@ -9,13 +9,14 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
 from argosy_operator.api.conditions import Reason
+from argosy_operator.api.kubectl import POOLS_MANIFEST
 from argosy_operator.core.fleet import names
 from argosy_operator.core.fleet.actions import ErrorKind, Outcome, target
 from argosy_operator.core.fleet.memory import Failure
 from argosy_operator.core.fleet.pods import Pod
 from argosy_operator.core.fleet.snapshot import Snapshot
 from argosy_operator.core.reconcile.draft import Draft
-from argosy_operator.core.reconcile.failures import shown
+from argosy_operator.core.reconcile.failures import lacks_pools, shown
 
 CAPACITY = (Reason.UNSCHEDULABLE, Reason.QUOTA_EXCEEDED)
 """Problems of a cluster that has too little room."""
@@ -74,12 +75,19 @@ def conflicts_of(draft: Draft, outcomes: Iterable[Outcome]) -> tuple[str, ...]:
 
 def failed_writes(failed: Mapping[str, Failure]) -> tuple[Failure, ...]:
     """Writes that fail for a reason without a `Problem` of its own, such as a broken webhook."""
-    return tuple(f for f in shown(failed) if f.error not in _REJECTIONS)
+    return tuple(f for f in shown(failed) if f.error not in _REJECTIONS and not lacks_pools(f))
 
 
 def _of_writes(failed: Mapping[str, Failure]) -> Iterable[Problem]:
     for failure in shown(failed):
         what, why = failure.what, failure.message
+        if lacks_pools(failure):
+            message = (
+                "routing.gateway is epp, and the API server does not know InferencePool "
+                "(inference.networking.k8s.io/v1). Install it: kubectl apply -f "
+                f"{POOLS_MANIFEST}. The operator tries again by itself"
+            )
+            yield Problem(Reason.POOLS_UNKNOWN, message)
         match failure.error:
             case ErrorKind.FORBIDDEN:
                 message = f"the API server forbids {what}: {why}. {_remedy(why)}"
@@ -163,6 +171,8 @@ def _image_pull(pod: Pod, message: str) -> Problem:
     field = "spec.engine.image"
     if pod.role == names.GATEWAY_ROLE:
         field = "images.gateway in the values of the operator's chart"
+    elif pod.role == names.PICKER_ROLE:
+        field = "images.endpointPicker in the values of the operator's chart"
     return Problem(
         Reason.IMAGE_PULL_FAILED,
         f"pod {pod.name} cannot pull its image: {error}. Correct {field}, or copy the image to "
@@ -177,7 +187,7 @@ def _crashes_again(pod: Pod) -> bool:
 
 def _load_failure(pod: Pod) -> Problem | None:
     """From the engine's typed termination message (designs/0001-seams.md §3)."""
-    if pod.terminated is None or pod.role == names.GATEWAY_ROLE:
+    if pod.terminated is None or pod.role in names.FRONT_ROLES:
         return None
     ended, text = pod.terminated
     try:

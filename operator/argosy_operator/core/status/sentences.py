@@ -46,7 +46,9 @@ def messages_of(findings: Findings) -> dict[Reason, str]:
 def _of_fleet(findings: Findings) -> dict[Reason, str]:
     snapshot, draft = findings.snapshot, findings.draft
     spec, contested = snapshot.fleet.spec, field_conflicts.shown(draft.memory.field_conflicts)
-    gateways = names.selector_text(snapshot.fleet.name, names.GATEWAY_ROLE)
+    front = names.PICKER_ROLE if spec.picks_by_pool else names.GATEWAY_ROLE
+    pods = names.selector_text(snapshot.fleet.name, front)
+    what = "endpoint picker" if spec.picks_by_pool else "gateway pod"
     no_slo = "spec.slo is not set"
     if spec.autoscaling.policy != "External":
         no_slo += ": replicas stay at their minimum. Set it, and they follow the load"
@@ -60,7 +62,7 @@ def _of_fleet(findings: Findings) -> dict[Reason, str]:
         Reason.NO_SLO: no_slo,
         Reason.ROLLING_OUT: f"pods of revision {snapshot.revision} are starting; the older pods "
         "are deleted once they serve",
-        Reason.GATEWAY_NOT_READY: f"no gateway pod is ready. See kubectl get pods -l {gateways}",
+        Reason.GATEWAY_NOT_READY: f"no {what} is ready. See kubectl get pods -l {pods}",
     }
     if findings.failing_pairs:
         messages[Reason.HANDOVERS_FAIL] = _handovers_fail(findings.failing_pairs)

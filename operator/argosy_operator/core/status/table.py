@@ -42,7 +42,9 @@ class Fact(StrEnum):
     PREFILL_SERVES = "a prefill pod serves"
     DECODE_SERVES = "a decode pod serves"
     DECODE_ALONE = "a disaggregated fleet has lost its prefill pods, and a decode pod serves"
-    GATEWAY_READY = "a gateway pod is ready"
+    GATEWAY_READY = (
+        "a gateway pod is ready (with routing.gateway epp: an InferencePool and a picker)"
+    )
     PODS_MISSING = "fewer pods serve than are wanted"
     ROLLING_OUT = "pods of an older revision or mode still exist"
     PODS_LEAVING = "pods are draining"
@@ -97,6 +99,7 @@ class ConditionRow:
 
 BLOCKING: tuple[Reason, ...] = (
     Reason.INVALID_SPEC,
+    Reason.POOLS_UNKNOWN,
     Reason.FORBIDDEN,
     Reason.DELETING,
     Reason.CLAIM_NOT_FOUND,
@@ -136,6 +139,7 @@ TABLE: Mapping[ConditionType, tuple[ConditionRow, ...]] = {
             unless=(Fact.SERVICE_NAME_TAKEN,),
         ),
         *(ConditionRow("False", r, when=(r,), unless=(Fact.SERVABLE,)) for r in BLOCKING),
+        ConditionRow("False", Reason.POOLS_UNKNOWN, when=(Reason.POOLS_UNKNOWN,)),
         ConditionRow("True", Reason.PARKED, when=(Fact.ZERO_REPLICAS,)),
         ConditionRow(
             "False", Reason.FOREIGN_OBJECT, when=(Fact.NAME_TAKEN,), unless=(Fact.SERVABLE,)
