@@ -2,15 +2,17 @@
 
 import asyncio
 import gc
+import math
 import random
 
 import httpx
 import pytest
 
 from argosy_gateway.accounting.verdicts import Slo
-from argosy_gateway.routing.admission import PrefillPace
-from argosy_gateway.routing.groups import Route
-from argosy_gateway.routing.load import Reservation
+from argosy_gateway.pods.endpoints import Endpoint, Role, State
+from argosy_gateway.routing.admission import PrefillPace, TokensPerChar, predicted_ttft_s
+from argosy_gateway.routing.groups import Group, Route
+from argosy_gateway.routing.load import Load, Reservation
 from tests.engine.processes import sim_engines
 from tests.gateway.engines import Engine, endpoint_of, front
 
@@ -120,3 +122,97 @@ async def test_unstreamed_answers_teach_the_pace_of_prompts_not_of_whole_answers
                 calls = (c.post("/v1/completions", json=body) for _ in range(12))
                 answers = await asyncio.gather(*calls)
                 assert {answer.status_code for answer in answers} == {200}
+
+
+def test_tokens_are_estimated_at_a_quarter_of_the_characters_until_answers_show_more():
+    ratio = TokensPerChar()
+    assert [ratio.estimate(chars) for chars in (0, 1, 40, 400)] == [1, 1, 10, 100]
+    ratio.learn(chars=63, tokens=63)
+    assert ratio.estimate(400) == 100, "a short prompt is mostly the chat template"
+    ratio.learn(chars=64, tokens=64)
+    assert ratio.estimate(4000) == 1300, "a tenth of the way from a quarter to one"
+    ratio.learn(chars=1000, tokens=0)
+    assert ratio.estimate(4000) == 1170
+
+
+def test_the_pace_is_known_after_twenty_prompts():
+    pace = PrefillPace()
+    for number in range(20):
+        assert pace.tokens_per_s() is None
+        pace.prompt("a", 50, began=float(number), first=number + 0.5)
+    assert pace.tokens_per_s() == pytest.approx(100)
+
+
+def test_prompts_that_took_no_time_give_no_pace():
+    pace = PrefillPace()
+    for _ in range(30):
+        pace.prompt("a", 50, began=1.0, first=1.0)
+    assert pace.tokens_per_s() is None
+    pace.prompt("a", 50, began=1.0, first=1.5)
+    assert pace.tokens_per_s() > 1000
+
+
+def test_an_old_pace_fades_with_the_busy_time():
+    pace = PrefillPace()
+    for number in range(20):
+        pace.prompt("a", 100, began=float(number), first=number + 1.0)
+    assert pace.tokens_per_s() == pytest.approx(100)
+    for number in range(20, 60):
+        pace.prompt("a", 300, began=float(number), first=number + 1.0)
+    kept = (1 - math.exp(-1)) * math.exp(-2) / (1 - math.exp(-3))
+    assert pace.tokens_per_s() == pytest.approx(100 * kept + 300 * (1 - kept))
+
+
+@pytest.mark.parametrize(
+    ("spans", "busy_s"),
+    [
+        ([(0, 2), (1, 3)], 3),
+        ([(0, 2), (2, 3)], 3),
+        ([(2, 3), (0, 2)], 3),
+        ([(0, 1), (2, 3)], 2),
+        ([(0, 1), (2, 3), (1, 2)], 3),
+        ([(0, 3), (1, 2)], 3),
+        ([(1, 2), (0, 3)], 3),
+        ([(0, 1), (4, 5), (2, 3), (0.5, 4.5)], 5),
+    ],
+)
+def test_the_busy_time_of_a_pod_is_what_its_prompts_cover_together(spans, busy_s):
+    pace = PrefillPace()
+    for began, first in spans:
+        pace.prompt("a", 0, began=began * 1e-6, first=first * 1e-6)  # too short to fade
+        pace.prompt("b", 0, began=began * 1e-6, first=first * 1e-6)
+    for number in range(20):
+        pace.prompt("c", 1, began=1.0 + number, first=1.0 + number)
+    assert pace.tokens_per_s() == pytest.approx(20 / (2 * busy_s * 1e-6), rel=1e-4)
+
+
+@pytest.mark.parametrize(("pods", "counted_s"), [(999, 10), (1000, 20)])
+def test_a_thousand_pods_are_remembered(pods, counted_s):
+    pace = PrefillPace()
+    pace.prompt("a", 0, began=0.0, first=10e-6)
+    for number in range(pods):
+        pace.prompt(f"pod-{number}", 0, began=0.0, first=0.0)
+    pace.prompt("a", 20, began=0.0, first=10e-6)
+    assert pace.tokens_per_s() == pytest.approx(20 / (counted_s * 1e-6), rel=1e-4)
+
+
+def test_the_predicted_ttft_is_that_of_the_pod_with_the_fewest_tokens_ahead():
+    def pod(name, role):
+        return Endpoint(name, name, "x", role, "r", State.SERVING)
+
+    pace = PrefillPace()
+    heads = (pod("c1", Role.COLOCATED), pod("c2", Role.COLOCATED))
+    pairs = Group((pod("d", Role.DECODE),), (pod("p", Role.PREFILL),))
+    loads = {"c1": Load(1, 300, 1), "c2": Load(1, 200, 1), "p": Load(1, 100, 1)}
+
+    def predicted(*groups):
+        return predicted_ttft_s(groups, loads, tokens=50, pace=pace)
+
+    assert predicted(Group(heads)) is None
+    for number in range(20):
+        pace.prompt("c1", 100, began=float(number), first=number + 1.0)
+    assert predicted(Group(heads)) == pytest.approx(2.5)
+    assert predicted(Group(heads), pairs) == pytest.approx(1.5), "the decode pod computes nothing"
+    del loads["c1"]
+    assert predicted(Group(heads)) == pytest.approx(0.5)
+    assert predicted() is None

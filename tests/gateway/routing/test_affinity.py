@@ -15,7 +15,11 @@ from argosy_gateway.routing.load import InFlight, Load
 from argosy_gateway.routing.strategies.kv_aware import KvAware
 from argosy_gateway.routing.strategies.prefix_hash import PrefixHash
 from argosy_gateway.routing.strategies.ring import Ring, hash_of
-from argosy_gateway.routing.strategies.strategy import FleetView, RoutingRequest
+from argosy_gateway.routing.strategies.strategy import (
+    FleetView,
+    LearningStrategy,
+    RoutingRequest,
+)
 from argosy_gateway.wire.prefixes import prefixes_of
 from tests.gateway.routing.rosters import groups_of
 
@@ -154,7 +158,8 @@ def test_a_prefill_pod_with_more_than_its_share_or_a_failing_pair_is_passed_over
 def send(strategy, request, groups, view):
     """Choose, and send it there."""
     route = strategy.choose(request, groups, view)
-    strategy.sent(request, route)
+    if isinstance(strategy, LearningStrategy):
+        strategy.sent(request, route)
     return route
 
 
@@ -313,3 +318,149 @@ def test_revisions_have_rings_of_their_own_and_old_ones_do_not_pile_up():
             strategy.choose(asks(prompt(1)), groups_of(fleet), IDLE).head.revision == f"r{number}"
         )
     assert len(strategy._rings) <= 16
+
+
+# What both have in common
+
+
+def colocated_and_pairs():
+    return groups_of([*pods(2), *PAIRS])
+
+
+@pytest.mark.parametrize("strategy", [PrefixHash, KvAware])
+def test_the_group_with_the_fewest_sequences_per_pod_is_chosen(strategy):
+    busy = {pod.uid: Load(9, 0) for pod in pods(2)}
+    route = strategy(random.Random(1)).choose(
+        asks(prompt(1)), colocated_and_pairs(), FleetView(busy)
+    )
+    assert route.head.role is Role.DECODE
+    busy = {f"d{n}": Load(99, 0) for n in range(4)}
+    route = strategy(random.Random(1)).choose(
+        asks(prompt(1)), colocated_and_pairs(), FleetView(busy)
+    )
+    assert route.head.role is Role.COLOCATED
+    assert (route.prefills, route.cached_tokens, route.cache_age) == ((), 0, 0)
+
+
+@pytest.mark.parametrize("strategy", [PrefixHash, KvAware])
+def test_only_the_pair_that_fails_is_avoided(strategy):
+    chosen = strategy(random.Random(1))
+    groups = groups_of([*pods(4, Role.PREFILL), *pods(1, Role.DECODE)])
+    first = send(chosen, asks(prompt(7)), groups, IDLE).prefills[0].uid
+    for decode, stays in (("other", True), ("d0", False)):
+        view = FleetView({}, lambda p, d, decode=decode: (p, d) == (first, decode))
+        assert (chosen.choose(asks(prompt(7)), groups, view).prefills[0].uid == first) is stays
+
+
+@pytest.mark.parametrize("strategy", [PrefixHash, KvAware])
+def test_among_forty_pods_a_prompt_finds_its_pod_again(strategy):
+    chosen, groups = strategy(random.Random(1)), groups_of(pods(40))
+    homes = [send(chosen, asks(prompt(n)), groups, IDLE).head.uid for n in range(20)]
+    assert [chosen.choose(asks(prompt(n)), groups, IDLE).head.uid for n in range(20)] == homes
+    assert len(set(homes)) > 5
+
+
+# What kvAware takes a cache to hold
+
+ONE_POD = groups_of(pods(1))
+KNOWN = asks("k" * 2560, tokens=101)
+"""Its first hundred tokens may be cached."""
+
+
+def other(tokens):
+    return asks("short", tokens=tokens)
+
+
+def known(strategy):
+    """Tokens of KNOWN that are expected in the cache, and their age."""
+    route = strategy.choose(KNOWN, ONE_POD, IDLE)
+    return route.cached_tokens, route.cache_age
+
+
+def test_the_known_part_of_a_prompt_is_counted_by_its_share_of_the_text():
+    strategy, text = KvAware(random.Random(1)), prompt(1, 2000)
+    assert strategy.choose(asks(text), ONE_POD, IDLE).cached_tokens == 0
+    send(strategy, asks(text), ONE_POD, IDLE)
+    assert strategy.choose(asks(text), ONE_POD, IDLE).cached_tokens == 7 * 64
+    begins_alike = asks(text[:1024] + "x" * 976)
+    assert strategy.choose(begins_alike, ONE_POD, IDLE).cached_tokens == 4 * 64
+
+
+def test_characters_of_two_bytes_are_no_shorter_than_their_prefixes():
+    strategy = KvAware(random.Random(1))
+    send(strategy, asks("é" * 1000, tokens=500), ONE_POD, IDLE)
+    request = asks("é" * 512 + "x" * 976, tokens=500)
+    assert len(request.prefixes) == 7
+    assert strategy.choose(request, ONE_POD, IDLE).cached_tokens == 500 * 4 // 7
+
+
+def test_a_prompt_without_text_goes_to_any_pod():
+    assert KvAware(random.Random(1)).choose(asks("", tokens=5), ONE_POD, IDLE).head.uid == "c0"
+
+
+def test_the_age_of_a_prefix_is_what_its_pod_has_computed_since():
+    strategy = KvAware(random.Random(1))
+    send(strategy, KNOWN, ONE_POD, IDLE)
+    send(strategy, other(3000), ONE_POD, IDLE)
+    assert known(strategy) == (100, 3000)
+    repeated = asks("r" * 2560, tokens=101)
+    for _ in range(11):
+        send(strategy, repeated, ONE_POD, IDLE)
+    assert known(strategy) == (100, 3101 + 10), "one token of each that was in the cache"
+
+
+def test_an_answer_with_less_than_half_shows_that_prefixes_of_that_age_are_gone():
+    strategy = KvAware(random.Random(1))
+    send(strategy, KNOWN, ONE_POD, IDLE)
+    send(strategy, other(20_000), ONE_POD, IDLE)
+    route = strategy.choose(KNOWN, ONE_POD, IDLE)
+    strategy.learn(KNOWN, route, cached_tokens=50)
+    assert known(strategy) == (100, 20_000)
+    strategy.learn(KNOWN, route, cached_tokens=49)
+    assert known(strategy) == (0, 0)
+    strategy.learn(KNOWN, route, cached_tokens=50)
+    assert known(strategy) == (100, 20_000)
+    send(strategy, other(1), ONE_POD, IDLE)
+    assert known(strategy) == (100, 20_001), "a tenth of a token is more than none"
+    send(strategy, other(1), ONE_POD, IDLE)
+    assert known(strategy) == (0, 0)
+
+
+@pytest.mark.parametrize(("tokens", "found"), [(22_220, 100), (22_250, 0)])
+def test_what_a_cache_holds_grows_by_a_tenth_of_what_it_computes(tokens, found):
+    strategy = KvAware(random.Random(1))
+    send(strategy, KNOWN, ONE_POD, IDLE)
+    send(strategy, other(20_000), ONE_POD, IDLE)
+    strategy.learn(KNOWN, strategy.choose(KNOWN, ONE_POD, IDLE), cached_tokens=0)
+    for _ in range(11):  # it is computed once: 101 tokens, then one each time
+        send(strategy, KNOWN, ONE_POD, IDLE)
+    send(strategy, other(tokens), ONE_POD, IDLE)
+    assert known(strategy)[0] == found
+
+
+def test_an_answer_to_a_prompt_of_which_nothing_was_expected_shows_nothing():
+    strategy = KvAware(random.Random(1))
+    send(strategy, KNOWN, ONE_POD, IDLE)
+    send(strategy, other(20_000), ONE_POD, IDLE)
+    fresh = other(10)
+    strategy.learn(fresh, strategy.choose(fresh, ONE_POD, IDLE), cached_tokens=0)
+    assert known(strategy) == (100, 20_000)
+    strategy.learn(KNOWN, Route(pods(2)[1], cached_tokens=100), cached_tokens=0)
+    assert known(strategy) == (100, 20_000), "of a pod that is not known either"
+
+
+def test_a_prefix_is_known_of_the_four_pods_that_used_it_last():
+    strategy, alone = KvAware(random.Random(1)), [groups_of([pod]) for pod in pods(5)]
+    for number in (0, 1, 2, 3, 0, 4):
+        send(strategy, KNOWN, alone[number], IDLE)
+    found = [strategy.choose(KNOWN, groups, IDLE).cached_tokens for groups in alone]
+    assert found == [100, 0, 100, 100, 100]
+
+
+def test_pods_that_were_used_last_are_remembered(monkeypatch):
+    monkeypatch.setattr("argosy_gateway.routing.strategies.kv_aware._MOST_PODS", 2)
+    strategy, alone = KvAware(random.Random(1)), [groups_of([pod]) for pod in pods(3)]
+    for number in (0, 1, 0, 2):
+        send(strategy, KNOWN, alone[number], IDLE)
+    found = [strategy.choose(KNOWN, groups, IDLE).cached_tokens for groups in alone]
+    assert found == [100, 0, 100]

@@ -109,6 +109,26 @@ def test_idle_colocated_pods_and_pairs_are_chosen_by_their_share_of_pods():
     assert heads.count(Role.COLOCATED) / 4000 == pytest.approx(2 / 8, abs=0.03)
 
 
+def test_round_robin_goes_through_the_heads_of_all_groups_in_their_order():
+    pods = [
+        Endpoint(name, name, "x", role, name[1], State.SERVING)
+        for role, names in (
+            (Role.COLOCATED, ("c1", "c2")), (Role.DECODE, ("d3", "e3", "d4")),
+            (Role.PREFILL, ("p3", "p4")),
+        )
+        for name in names
+    ]  # fmt: skip
+    strategy, groups = STRATEGIES["roundRobin"](random.Random(1)), groups_of(pods)
+    heads = [pod.name for group in groups for pod in group.heads]
+    routes = [strategy.choose(REQUEST, groups, FleetView({})) for _ in range(10)]
+    names = [route.head.name for route in routes]
+    first = heads.index(names[0])
+    assert names == [heads[(first + turn) % 5] for turn in range(10)]
+    for route in routes:
+        own = [] if route.head.role is Role.COLOCATED else [f"p{route.head.revision}"]
+        assert [pod.name for pod in route.prefills] == own
+
+
 def test_round_robin_visits_every_head_equally():
     pods = [Endpoint(f"c{i}", f"c{i}", "x", Role.COLOCATED, "r", State.SERVING) for i in range(3)]
     strategy = STRATEGIES["roundRobin"](random.Random(1))
