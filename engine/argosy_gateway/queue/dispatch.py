@@ -88,7 +88,7 @@ class Dispatch:
         if route is None or not self._free(loads, route.head.uid):
             return None
         backlog_s = self._backlog_s(loads, route.prefiller.uid)
-        goes = self._has_room(loads, route.prefiller.uid) and now + backlog_s <= one.start_by
+        goes = self._has_room(loads, route.prefiller.uid, one) and now + backlog_s <= one.start_by
         return route if goes else None
 
     def next(
@@ -158,13 +158,12 @@ class Dispatch:
         in_time = self.line.in_time(now, now + opening.backlog_s)
         late = self.line.late()
         spare = self._nearly_idle(loads, pod)
-        if not spare and not self._has_room(loads, pod):
-            return None
+        first = in_time or self.line.any()
         if late is not None and (self._since_late >= LATE_EVERY - 1 or in_time is None):
-            return late if in_time is not None or spare else None
-        if in_time is not None:
-            return in_time
-        return self.line.any() if spare else None
+            first = late
+        if first is None or spare:
+            return first
+        return first if in_time is not None and self._has_room(loads, pod, first) else None
 
     def _route(
         self,
@@ -207,16 +206,20 @@ class Dispatch:
     def _backlog_s(self, loads: Mapping[str, Load], uid: str) -> float:
         return self.pace.seconds(uid, loads.get(uid, IDLE).prompt_tokens)
 
-    def _has_room(self, loads: Mapping[str, Load], uid: str) -> bool:
-        """Whether a prompt is dispatched to a pod on which it meets its limit.
+    def _has_room(self, loads: Mapping[str, Load], uid: str, one: Waiting) -> bool:
+        """Whether a request is dispatched to a pod on which it meets its limit.
 
-        Otherwise the pod has a full step of prompts, and another prompt to follow them.
+        Otherwise the pod has a full step of prompts, and another prompt to follow them. While there
+        are other flows, the request's own prompt counts, too: theirs would wait for it.
         """
         load = loads.get(uid, IDLE)
         few = -(-FEW_PROMPTS // self.gateways)
         if load.prompts < few or load.prompt_tokens < STEP_TOKENS:
             return True
-        return self.pace.seconds(uid, load.prompt_tokens) <= HOLD * self._shortest_s
+        tokens = load.prompt_tokens
+        if self.line.others(one):
+            tokens += one.request.prompt_tokens
+        return self.pace.seconds(uid, tokens) <= HOLD * self._shortest_s
 
     def _nearly_idle(self, loads: Mapping[str, Load], uid: str) -> bool:
         load = loads.get(uid, IDLE)

@@ -166,6 +166,18 @@ def test_flows_get_equal_shares_however_much_each_sends():
     assert served[1] >= 0.7 * served[0]
 
 
+@pytest.mark.parametrize("stalls", [1.0, 2.0])
+@pytest.mark.parametrize("seed", SEEDS)
+def test_short_prompts_of_one_flow_meet_their_limit_beside_a_flood_of_long_ones(stalls, seed):
+    world = World(PACE, PACE, seed=seed, stalls=stalls)
+    teach(world, 1.0)
+    flood = poisson(rate(2, 10), 0, 30, tokens=5200, seed=seed, limit_s=LIMIT_S, flow="flood")
+    short = poisson(6, 0, 30, tokens=300, seed=seed + 7, limit_s=LIMIT_S, flow="short")
+    world.play([*flood, *short], until=50)
+    assert share(short) >= 0.97
+    assert max(one.first_at - one.at for one in short) < 2 * LIMIT_S
+
+
 def test_a_lower_priority_number_goes_first():
     world = World(PACE)
     teach(world, 1.0)

@@ -32,8 +32,8 @@ def dispatch(*ones: Waiting, **settings) -> Dispatch:
     return made
 
 
-def waiting(tokens: int = 1000, limit_s: float = 9.0) -> Waiting:
-    return Waiting(RoutingRequest("", "m", True, tokens, b""), 0.0, limit_s)
+def waiting(tokens: int = 1000, limit_s: float = 9.0, flow: str = "") -> Waiting:
+    return Waiting(RoutingRequest("", "m", True, tokens, b""), 0.0, limit_s, flow=flow)
 
 
 def loads(**prompt_tokens: int) -> dict[str, Load]:
@@ -92,6 +92,17 @@ def test_a_late_request_takes_the_strategys_route_only_to_a_pod_with_nearly_noth
     assert route_of(dispatch(late), {}, Route(D[1], (P[3],))) == ["d1", "p3"]
     late = waiting(limit_s=0.5)
     assert route_of(dispatch(late), loads(p3=3000), Route(D[1], (P[3],)))[1] != "p3"
+
+
+@pytest.mark.parametrize(
+    ("tokens", "flow", "goes"), [(600, "b", True), (601, "b", False), (601, "a", True)]
+)
+def test_beside_other_flows_a_prompt_itself_counts_to_the_held_share(tokens, flow, goes):
+    # 0.4 of 9 s are 3,600 tokens; each pod has 3,000.
+    made = dispatch(waiting(tokens, flow="a"), waiting(tokens, flow=flow))
+    made._shortest_s = 9.0
+    busy = loads(p0=3000, p1=3000, p2=3000, p3=3000)
+    assert (route_of(made, busy) is not None) is goes
 
 
 def test_the_time_of_all_that_waits_is_that_of_all_pods_together():

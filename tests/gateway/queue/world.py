@@ -69,8 +69,10 @@ class World:
         places: int | None = None,
         noise: float = 1.0,
         seed: int = 0,
+        stalls: float = 1.0,
     ) -> None:
-        """`noise`: token estimates are wrong by a factor of up to this, either way."""
+        """`noise`: token estimates are wrong by a factor of up to this, either way. `stalls`: a
+        prompt takes up to so many times as long as the pod's pace says."""
         self.now = 0.0
         self.pods = {
             f"p{i}": Pod(Endpoint(f"p{i}", f"p{i}", "", Role.COLOCATED, "r", State.SERVING), pace)
@@ -82,6 +84,7 @@ class World:
             gateway.dispatch.gateways = gateways
         self.dice = random.Random(seed)
         self.noise = noise
+        self.stalls = stalls
         self._events: list[tuple[float, int, Callable[[], None]]] = []
         self._order = itertools.count()
         self.order: list[Asked] = []
@@ -150,7 +153,8 @@ class World:
         one.dispatched_at = self.now
         self.order.append(one)
         reservation = gateway.in_flight.reserve(route, estimate)
-        pod.free_at = max(pod.free_at, self.now) + pod.fixed_s + one.tokens / pod.tokens_per_s
+        took_s = one.tokens / pod.tokens_per_s * self.dice.uniform(1, self.stalls)
+        pod.free_at = max(pod.free_at, self.now) + pod.fixed_s + took_s
         sent_at, first_at = self.now, pod.free_at
 
         def first() -> None:
