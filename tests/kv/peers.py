@@ -2,6 +2,7 @@
 
 import asyncio
 import contextlib
+import struct
 from collections.abc import AsyncIterator
 from dataclasses import dataclass, field
 from typing import Any
@@ -26,14 +27,22 @@ ADMITTED = (Kind.ADMITTED, {"ticket": TICKET, "engine_epoch": "e"})
 OPEN = encode_control(Kind.OPEN, {"credential": "", "pod_uid": ""})
 
 
+def frame(kind: int, payload: bytes, *, length: int | None = None, magic: bytes = b"AGSY") -> bytes:
+    """By the document: a head of 16 bytes, and the payload, of which `length` may lie."""
+    size = len(payload) if length is None else length
+    checked = struct.pack("!BI", kind, size) + (b"" if kind == Kind.KV else payload)
+    check = xxhash.xxh3_64(checked).intdigest() & 0xFFFF_FFFF
+    return struct.pack("!4sBBHII", magic, 4, kind, 0, size, check) + payload
+
+
 async def read_frame(reader: asyncio.StreamReader) -> tuple[Frame, bytes]:
-    frame = decode_header(await reader.readexactly(HEADER_BYTES))
-    return frame, await reader.readexactly(frame.length)
+    head = decode_header(await reader.readexactly(HEADER_BYTES))
+    return head, await reader.readexactly(head.length)
 
 
 async def read_control(reader: asyncio.StreamReader) -> tuple[Kind, dict[str, Any]]:
-    frame, payload = await read_frame(reader)
-    return frame.kind, decode_control(payload)
+    head, payload = await read_frame(reader)
+    return head.kind, decode_control(payload)
 
 
 async def send_control(writer: asyncio.StreamWriter, kind: Kind, payload: dict[str, Any]) -> None:
@@ -152,9 +161,9 @@ class Puller:
         reader, writer = await self.open_data()
         await self.ask_for(writer, first, self.n_blocks if count is None else count, **more)
         while True:
-            frame, payload = await read_frame(reader)
-            if frame.kind is not Kind.KV:
-                return frame.kind, decode_control(payload)
+            head, payload = await read_frame(reader)
+            if head.kind is not Kind.KV:
+                return head.kind, decode_control(payload)
 
     async def close(self) -> None:
         for writer in (self.writer, *self._opened):
@@ -209,13 +218,13 @@ async def liar(*frames: Words, kv: tuple[Words, ...] = ()) -> AsyncIterator[Liar
                 it.said.append(said)
             else:
                 it.pulls.append(said)
-            for frame in frames if kind is Kind.PREFILL else kv:
-                if frame == CLOSE:
+            for words in frames if kind is Kind.PREFILL else kv:
+                if words == CLOSE:
                     writer.close()
                     return
-                if callable(frame):
-                    frame = frame(said)
-                writer.write(frame if isinstance(frame, bytes) else encode_control(*frame))
+                if callable(words):
+                    words = words(said)
+                writer.write(words if isinstance(words, bytes) else encode_control(*words))
             await writer.drain()
             await leaving.wait()
         writer.transport.abort()

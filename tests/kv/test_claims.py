@@ -12,8 +12,7 @@ from argosy_engine.core.request import Claim
 from argosy_engine.core.sampling import SamplingParams
 from argosy_engine.transfer.wire import Kind, encode_control
 from tests.kv.nodes import BLOCK, node, until
-from tests.kv.peers import OPEN, TICKET, claim, puller
-from tests.kv.test_fuzz import frame
+from tests.kv.peers import OPEN, TICKET, claim, frame, puller
 
 PROMPT = list(range(100, 100 + 3 * BLOCK + 5))
 

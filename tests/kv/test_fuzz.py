@@ -3,7 +3,6 @@
 import asyncio
 import itertools
 import json
-import struct
 import threading
 
 import pytest
@@ -12,7 +11,18 @@ from hypothesis import strategies as st
 
 from argosy_engine.transfer.wire import Kind, encode_control, encode_tokens
 from tests.kv.nodes import BLOCK, Node, until
-from tests.kv.peers import ADMITTED, OPEN, TICKET, claim, hello, kv_frame, liar, puller, ready_for
+from tests.kv.peers import (
+    ADMITTED,
+    OPEN,
+    TICKET,
+    claim,
+    frame,
+    hello,
+    kv_frame,
+    liar,
+    puller,
+    ready_for,
+)
 
 pytestmark = pytest.mark.slow
 
@@ -54,10 +64,6 @@ def ends():
 
 def fingerprint(engine) -> str:
     return engine.runner.kv_layout().fingerprint
-
-
-def frame(kind: int, payload: bytes) -> bytes:
-    return struct.pack("!4sBBHI", b"AGSY", 3, kind, 0, len(payload)) + payload
 
 
 @st.composite

@@ -51,7 +51,7 @@ async def served_all(client, decode, *others) -> None:
     assert (len(client.ids), client.end) == (3, "length")
     for engine in (decode, *others):
         await until(lambda engine=engine: not engine.scheduler.pool.used)
-        assert engine.loop.leases.active == 0
+        await until(lambda engine=engine: not engine.loop.leases.active)
 
 
 async def test_a_prompts_kv_arrives_byte_for_byte_and_both_sides_count_it(prefill, decode):
@@ -167,7 +167,7 @@ async def test_a_prefill_engine_that_dies_on_the_way_costs_no_token(
     assert failure(decode).cause == "broken"
 
 
-@pytest.mark.parametrize("flip_at", [0, 15, 19, 20, 1500, 12 + 8 + 41 * 4 * BLOCK])
+@pytest.mark.parametrize("flip_at", [0, 19, 23, 24, 1500, 16 + 8 + 41 * 4 * BLOCK])
 async def test_damaged_kv_is_thrown_away_and_never_found_again(prefill, decode, flip_at):
     flip = Fault(flip_at=flip_at)
     async with fault_proxy(prefill.address, back=flip, only=KV) as network:

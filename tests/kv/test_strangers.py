@@ -3,7 +3,6 @@
 import asyncio
 import itertools
 import json
-import struct
 
 import pytest
 from hypothesis import given
@@ -11,12 +10,13 @@ from hypothesis import strategies as st
 
 from argosy_engine.transfer import prefill_server, wire
 from argosy_engine.transfer.messages import decode_message
-from argosy_engine.transfer.wire import Kind
+from argosy_engine.transfer.wire import Kind, encode_control, encode_tokens
 from tests.kv.nodes import BLOCK, node, until
 from tests.kv.peers import (
     ADMITTED,
     OPEN,
     TICKET,
+    frame,
     hello,
     liar,
     puller,
@@ -38,11 +38,6 @@ def prefill():
 def decode():
     with node("decode") as started:
         yield started
-
-
-def frame(kind: int, payload: bytes, *, length: int | None = None, magic=b"AGSY") -> bytes:
-    size = len(payload) if length is None else length
-    return struct.pack("!4sBBHI", magic, wire._VERSION, kind, 0, size) + payload
 
 
 def new_id() -> str:
@@ -481,3 +476,31 @@ def test_any_json_in_any_field_is_a_message_or_a_refusal(message, data):
         inner[data.draw(st.sampled_from(sorted(inner)))] = data.draw(JSON)
         payload[field] = inner
     decoded(kind, payload)
+
+
+# ------------------------------------------------------------------ damage
+
+
+async def test_a_prompt_that_was_damaged_on_its_way_is_refused_and_not_computed(prefill):
+    """Its KV would be another prompt's, and decode would find it for the prompt that it sent."""
+    said = hello(len(PROMPT), fingerprint(prefill), request_id=new_id())
+    tokens = bytearray(encode_tokens(PROMPT))
+    tokens[wire.HEADER_BYTES + 7] ^= 1  # of the second token
+    answer = await refusal(prefill, encode_control(Kind.PREFILL, said) + bytes(tokens))
+    assert answer["reason"] == "protocol"
+    assert "TOKENS frame was damaged" in answer["message"]
+    await assert_others_are_served(prefill)
+
+
+async def test_a_first_token_that_was_damaged_on_its_way_is_not_sent_to_the_client(decode):
+    def ready(said):
+        whole = bytearray(encode_control(*ready_for(said, len(PROMPT) // BLOCK + 1)))
+        at = whole.index(b'"first_token":5') + len(b'"first_token":')
+        whole[at] ^= 1  # 5 becomes 4
+        return bytes(whole)
+
+    async with liar(ADMITTED, ready) as it:
+        client = decode.ask(PROMPT, it.address)
+        await until(lambda: client.end is not None)
+    assert client.failed_prefills == ((it.address, "corrupt"),)
+    assert client.ids[0] != 4

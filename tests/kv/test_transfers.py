@@ -22,8 +22,7 @@ from argosy_engine.ports.runner import KvLayout
 from argosy_engine.transfer import fetch
 from argosy_engine.transfer.puller import Puller
 from argosy_engine.transfer.wire import Kind, encode_control, encode_tokens
-from tests.kv.peers import ADMITTED, CLOSE, OPEN, TICKET, liar
-from tests.kv.test_fuzz import frame
+from tests.kv.peers import ADMITTED, CLOSE, OPEN, TICKET, frame, liar
 
 SIZE, BYTES = 16, 8
 PROMPT = list(range(100, 100 + 3 * SIZE + 5))
@@ -68,11 +67,10 @@ def ready(**more):
 
 
 def kv(first, count, text, *, digest=None, length=None):
-    """A KV frame, by the document: head of 12 bytes, run head of 8, 8 bytes a letter, XXH3."""
+    """A KV frame, by the document: head of 16 bytes, run head of 8, 8 bytes a letter, XXH3."""
     payload = struct.pack("!II", first, count) + b"".join(c.encode() * BYTES for c in text)
     payload += xxhash.xxh3_64(payload).digest() if digest is None else digest
-    size = len(payload) if length is None else length
-    return struct.pack("!4sBBHI", b"AGSY", 3, 8, 0, size) + payload
+    return frame(Kind.KV, payload, length=length)
 
 
 def done(n_blocks=4):

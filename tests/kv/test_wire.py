@@ -37,7 +37,47 @@ def test_one_damaged_byte_of_a_run_changes_its_digest(run, data):
     assert len(wire.Digest(run).digest()) == wire.DIGEST_BYTES
 
 
-@pytest.mark.parametrize("version", [1, 2, 4, 255])
+def frames():
+    """Whole frames that hold no KV."""
+    control = st.builds(
+        wire.encode_control, CONTROL, st.dictionaries(st.text(max_size=10), JSON, max_size=5)
+    )
+    return control | st.lists(st.integers(0, 2**32 - 1)).map(wire.encode_tokens)
+
+
+def payload_of(data: bytes) -> bytes:
+    head = wire.decode_header(data[: wire.HEADER_BYTES])
+    return head.whole(data[wire.HEADER_BYTES :][: head.length])
+
+
+FLAGS = range(6 * 8, 8 * 8)
+"""Bits of a head that say nothing yet."""
+
+
+@given(frames(), st.data())
+def test_one_damaged_bit_of_a_frame_is_noticed_before_its_payload_is_used(whole, data):
+    bit = data.draw(st.integers(0, 8 * len(whole) - 1).filter(lambda n: n not in FLAGS))
+    damaged = bytearray(whole)
+    damaged[bit // 8] ^= 1 << bit % 8
+    assert payload_of(whole) == whole[wire.HEADER_BYTES :]
+    with pytest.raises(wire.WireError):
+        payload_of(bytes(damaged))
+
+
+@given(st.integers(0, 1000), st.integers(0, 8 * wire.HEADER_BYTES - 1))
+def test_one_damaged_bit_in_the_head_of_a_kv_frame_is_noticed_at_once(size, bit):
+    """The rest of the frame has a digest."""
+    header, _ = wire.encode_run_head(0, 1, size)
+    damaged = bytearray(header)
+    damaged[bit // 8] ^= 1 << bit % 8
+    if bit in FLAGS:
+        assert wire.decode_header(bytes(damaged)) == wire.decode_header(header)
+        return
+    with pytest.raises(wire.WireError):
+        wire.decode_header(bytes(damaged)).whole(b"")
+
+
+@pytest.mark.parametrize("version", [1, 2, 3, 5, 255])
 def test_a_frame_of_another_release_is_told_apart_from_damage(version):
     head = bytearray(wire.encode_control(wire.Kind.RELEASE, {})[: wire.HEADER_BYTES])
     assert wire.decode_header(bytes(head)) == wire.Frame(wire.Kind.RELEASE, 2)

@@ -163,7 +163,7 @@ class Fetch:
     def _take_end(self, sock: socket.socket, frame: Frame, count: int) -> None:
         if frame.kind.raw or frame.length > SMALL_CONTROL_BYTES:
             raise WireError(f"{frame.kind.name} of {frame.length} bytes came where DONE was due")
-        message = decode_message(frame.kind, self._exactly(sock, frame.length))
+        message = decode_message(frame.kind, frame.whole(self._exactly(sock, frame.length)))
         if isinstance(message, Refused):
             raise RefusedError(message)
         if not isinstance(message, Done):

@@ -41,12 +41,13 @@ async def read_head(reader: asyncio.StreamReader) -> Frame:
 
 
 async def read_payload(reader: asyncio.StreamReader, frame: Frame, longest: int) -> bytes:
-    """The frame's payload; WireError above `longest` bytes, before any of it is read."""
+    """The frame's payload; WireError above `longest` bytes, before any of it is read, and if it was
+    damaged."""
     if frame.length > longest:
         raise WireError(
             f"a {frame.kind.name} frame of {frame.length} bytes came; at most {longest} are due"
         )
-    return await reader.readexactly(frame.length)
+    return frame.whole(await reader.readexactly(frame.length))
 
 
 async def read_message(reader: asyncio.StreamReader, longest: int = SMALL_CONTROL_BYTES) -> Message:

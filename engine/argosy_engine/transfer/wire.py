@@ -1,14 +1,15 @@
 """Frames of the KV protocol (designs/0008-kv-protocol-2.md): bytes to values and back, without I/O.
 
-A frame is `!4sBBHI` (magic, version, kind, flags, length) and its payload. Control frames hold
-JSON, TOKENS 4 bytes a token. KV holds `!II` (index of the first block, count), the blocks, and the
-XXH3-64 of all that.
+A frame is `!4sBBHII` (magic, version, kind, flags, length, check) and its payload. Control frames
+hold JSON, TOKENS 4 bytes a token; their check is the lower half of the XXH3-64 of kind, length and
+payload. KV holds `!II` (index of the first block, count), the blocks, and the XXH3-64 of all that;
+its check is of kind and length alone.
 """
 
 import json
 import struct
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from enum import IntEnum
 from typing import Any
 
@@ -38,10 +39,11 @@ __all__ = [
     "encode_tokens",
 ]
 
-_HEADER = struct.Struct("!4sBBHI")
+_HEADER = struct.Struct("!4sBBHII")
+_CHECKED = struct.Struct("!BI")
 _RUN = struct.Struct("!II")
 _MAGIC = b"AGSY"
-_VERSION = 3
+_VERSION = 4
 
 HEADER_BYTES = _HEADER.size
 RUN_HEAD_BYTES = _RUN.size
@@ -95,6 +97,13 @@ class Frame:
 
     kind: Kind
     length: int
+    check: int = field(default=0, compare=False)
+
+    def whole(self, payload: bytes) -> bytes:
+        """The payload; WireError if it or the head was damaged. Not for KV, which has a digest."""
+        if _check(self.kind, self.length, payload) != self.check:
+            raise WireError(f"a {self.kind.name} frame was damaged: its check is wrong")
+        return payload
 
 
 @dataclass(frozen=True, slots=True)
@@ -105,23 +114,29 @@ class RunHead:
     count: int
 
 
-def _head(kind: Kind, length: int) -> bytes:
+def _head(kind: Kind, length: int, payload: bytes = b"") -> bytes:
     limit = kind.longest
     if length > limit:
         raise WireError(f"a {kind.name} frame of {length} bytes is above the limit of {limit}")
-    return _HEADER.pack(_MAGIC, _VERSION, kind, 0, length)
+    return _HEADER.pack(_MAGIC, _VERSION, kind, 0, length, _check(kind, length, payload))
+
+
+def _check(kind: Kind, length: int, payload: bytes) -> int:
+    digest = Digest(_CHECKED.pack(kind, length))
+    digest.update(payload)
+    return int(digest.intdigest()) & 0xFFFF_FFFF
 
 
 def encode_control(kind: Kind, payload: dict[str, Any]) -> bytes:
     """WireError when the payload is above 1 MiB."""
     text = json.dumps(payload, separators=(",", ":")).encode()
-    return _head(kind, len(text)) + text
+    return _head(kind, len(text), text) + text
 
 
 def encode_tokens(token_ids: Sequence[int]) -> bytes:
     """A whole TOKENS frame; WireError above 64 MiB, which are 16 million tokens."""
-    count = len(token_ids)
-    return _head(Kind.TOKENS, TOKEN_BYTES * count) + struct.pack(f"!{count}I", *token_ids)
+    payload = struct.pack(f"!{len(token_ids)}I", *token_ids)
+    return _head(Kind.TOKENS, len(payload), payload) + payload
 
 
 def decode_tokens(payload: bytes) -> tuple[int, ...]:
@@ -150,7 +165,7 @@ def decode_run_head(data: bytes) -> RunHead:
 def decode_header(data: bytes) -> Frame:
     """`HEADER_BYTES` bytes; WireError before any of a bad payload is read."""
     try:
-        magic, version, kind, _flags, length = _HEADER.unpack(data)
+        magic, version, kind, _flags, length, check = _HEADER.unpack(data)
     except struct.error as error:
         raise WireError(f"a frame header has {HEADER_BYTES} bytes: {error}") from error
     if magic != _MAGIC:
@@ -168,7 +183,10 @@ def decode_header(data: bytes) -> Frame:
     limit = known.longest
     if length > limit:
         raise WireError(f"a {known.name} frame of {length} bytes is above the limit of {limit}")
-    return Frame(known, length)
+    frame = Frame(known, length, check)
+    if known is Kind.KV:
+        frame.whole(b"")
+    return frame
 
 
 def decode_control(payload: bytes) -> dict[str, Any]:
