@@ -10,7 +10,7 @@ import pytest
 from argosy_bench.figures import Figures
 from argosy_bench.loss.__main__ import figures_of, put
 from argosy_bench.loss.campaign import Result, Turns, at_once
-from argosy_bench.loss.faults.corrupting import byte_of, damaged
+from argosy_bench.loss.faults.corrupting import Bit, bit_of, damaged
 from argosy_bench.loss.faults.operators import writer
 from argosy_bench.loss.fleet import Wanted
 from argosy_bench.loss.judge import Happened, Mark, Outcome, Seen, Verdict, by_kind, judge
@@ -82,6 +82,11 @@ def test_a_flip_leaves_room_for_the_pod_in_the_role_that_gives_it_and_in_the_oth
 def test_without_rights_over_networks_no_event_needs_them() -> None:
     kinds = {found.kind for found in schedule(1, 100, network=False)}
     assert set(Kind) - kinds == {Kind.CUT, Kind.SLOW, Kind.CORRUPT}
+
+
+def test_a_run_may_be_of_some_kinds_only() -> None:
+    kinds = {found.kind for found in schedule(1, 100, only=("cut", "flip"))}
+    assert kinds == {Kind.CUT, Kind.FLIP}
 
 
 # --- requests
@@ -274,21 +279,21 @@ def test_a_fleet_of_real_weights_mounts_them_and_others_are_simulated() -> None:
 # --- faults
 
 
-def test_exactly_one_byte_of_a_direction_is_turned_over_wherever_pieces_end() -> None:
+def test_exactly_one_bit_of_a_direction_is_turned_over_wherever_pieces_end() -> None:
     sent = bytes(range(100))
     for size in (1, 7, 100):
-        pieces = [sent[start : start + size] for start in range(0, 100, size)]
-        got = b"".join(
-            damaged(p, start, 41) for p, start in zip(pieces, range(0, 100, size), strict=True)
-        )
+        starts = range(0, 100, size)
+        got = b"".join(damaged(sent[at : at + size], at, Bit(41, 4)) for at in starts)
         assert [n for n in range(100) if got[n] != sent[n]] == [41]
-        assert got[41] == 41 ^ 0xFF
-    assert damaged(sent, 0, 100) == sent
+        assert got[41] == 41 ^ 4
+    assert damaged(sent, 0, Bit(100, 1)) == sent
 
 
-def test_the_byte_is_as_likely_in_a_head_as_far_behind_it() -> None:
+def test_the_bit_is_as_likely_in_a_head_as_far_behind_it() -> None:
     draw = random.Random(1)
-    found = [byte_of(draw) for _ in range(1000)]
+    bits = [bit_of(draw) for _ in range(1000)]
+    assert {bit.mask for bit in bits} == {1 << n for n in range(8)}
+    found = [bit.byte for bit in bits]
     assert min(found) == 0
     assert max(found) < 1 << 17
     assert 400 < sum(n < 362 for n in found) < 600

@@ -1,7 +1,7 @@
 """`make test-loss`: events of every kind, while requests arrive.
 
-    python -m argosy_bench.loss [--events N] [--fleets N] [--simulated] [--seed N] [--rate N]
-                                [--json FILE]
+    python -m argosy_bench.loss [--events N] [--fleets N] [--simulated] [--only KIND…] [--seed N]
+                                [--rate N] [--json FILE]
 
 Starts a one-machine Kubernetes of its own with several fleets side by side, each of two to four
 prefill and decode pods and two gateways. One of them computes real, tiny weights, the others are
@@ -24,6 +24,7 @@ from argosy_bench.loss.faults.network import may_change_networks
 from argosy_bench.loss.fleet import Wanted, running
 from argosy_bench.loss.judge import Mark, Outcome, Verdict, by_kind
 from argosy_bench.loss.leftovers import Leftovers
+from argosy_bench.loss.schedule import NAMES
 
 EVENTS, FLEETS, RATE = 1000, 5, 3.0
 _REAL_RATE = 1.0
@@ -85,6 +86,7 @@ def measure(figures: Figures, asked: argparse.Namespace) -> None:
                     fleet,
                     min(asked.rate, _REAL_RATE) if fleet.wanted.weights else asked.rate,
                     100 * asked.seed + fleet.wanted.number,
+                    tuple(asked.only),
                     answers if fleet.wanted.weights else None,
                 )
                 for fleet in fleets
@@ -153,6 +155,9 @@ def main() -> int:
     )
     parser.add_argument(
         "--simulated", action="store_true", help="no fleet of real weights, and no torch"
+    )
+    parser.add_argument(
+        "--only", nargs="+", default=(), choices=NAMES, help="no other kinds of events"
     )
     parser.add_argument("--seed", type=int, default=1, help="of the order of events (default 1)")
     parser.add_argument(

@@ -54,6 +54,8 @@ class Part:
     rate: float
     """Requests a second."""
     seed: int
+    only: tuple[str, ...] = ()
+    """Kinds of events; empty: all."""
     answers: Path | None = None
     """The requests for real weights; None: those of simulated engines."""
 
@@ -162,7 +164,8 @@ def _go_through(part: Part, url: str, turns: Turns, events: int, say: Say) -> Re
 def _disturb(part: Part, client: Client, turns: Turns, events: int, say: Say) -> list[Happened]:
     """One event after the other; ends early when the fleet no longer becomes whole."""
     faults, happened = Faults(part.fleet, client.ended), list[Happened]()
-    for event in schedule(part.seed, events, network=may_change_networks()):
+    network = may_change_networks()
+    for event in schedule(part.seed, events, network=network, only=part.only):
         if not turns.take():
             break
         found = faults.carry_out(event)

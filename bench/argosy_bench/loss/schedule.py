@@ -1,7 +1,7 @@
 """Which events a run has, in which order, from a seed; nothing is carried out here."""
 
 import random
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from dataclasses import dataclass
 from enum import StrEnum
 
@@ -65,11 +65,22 @@ _DECK = (
 _OF_THE_NETWORK = (Kind.CUT, Kind.SLOW, Kind.CORRUPT)
 
 
-def schedule(seed: int, count: int, *, network: bool = True) -> Iterator[Event]:
+NAMES = tuple(dict.fromkeys(str(kind) for kind, _ in _DECK))
+"""Kinds of events, as `only` takes them."""
+
+
+def schedule(
+    seed: int, count: int, *, network: bool = True, only: Collection[str] = ()
+) -> Iterator[Event]:
     """`count` events: one deck after the other, each in an order of its own, so that a short run
-    has every kind. `network` False leaves out those that need rights over a pod's network."""
+    has every kind. `network` False leaves out those that need rights over a pod's network; `only`
+    leaves out all other kinds, if it names any."""
     draw = random.Random(seed)  # noqa: S311 - repeatable
-    deck = [card for card in _DECK if network or card[0] not in _OF_THE_NETWORK]
+    deck = [
+        (kind, role)
+        for kind, role in _DECK
+        if (network or kind not in _OF_THE_NETWORK) and (not only or str(kind) in only)
+    ]
     replicas = dict.fromkeys(_ENGINES, LEAST)
     hand: list[tuple[Kind, str]] = []
     for number in range(count):

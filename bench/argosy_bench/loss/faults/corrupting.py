@@ -1,4 +1,4 @@
-"""A process in front of a TCP port that turns over one byte in each direction of each connection.
+"""A process in front of a TCP port that turns over one bit in each direction of each connection.
 
     python -m argosy_bench.loss.faults.corrupting PORT TARGET-HOST TARGET-PORT SEED
 
@@ -10,31 +10,42 @@ import asyncio
 import contextlib
 import random
 import sys
+from dataclasses import dataclass
 
 _LATEST = 17
-"""A byte is among the first 2 to this power; early bytes, where heads are, as likely as late."""
+"""The bit is in one of the first 2 to this power bytes, as likely in an early one, where heads are,
+as in a late one."""
 _PIECE = 1 << 16
 
 
-def byte_of(draw: random.Random) -> int:
-    """Which byte of a direction is turned over."""
-    return int(2 ** draw.uniform(0, _LATEST)) - 1
+@dataclass(frozen=True, slots=True)
+class Bit:
+    """Which bit of a direction is turned over."""
+
+    byte: int
+    """Counted from the beginning of the connection."""
+    mask: int
 
 
-def damaged(piece: bytes, passed: int, at: int) -> bytes:
-    """`piece`, whose first byte is number `passed` of its direction, with byte `at` turned over if
-    it is in the piece."""
-    place = at - passed
+def bit_of(draw: random.Random) -> Bit:
+    """A bit by chance."""
+    return Bit(int(2 ** draw.uniform(0, _LATEST)) - 1, 1 << draw.randrange(8))
+
+
+def damaged(piece: bytes, passed: int, bit: Bit) -> bytes:
+    """`piece`, whose first byte is number `passed` of its direction, with the bit turned over if it
+    is in the piece."""
+    place = bit.byte - passed
     if not 0 <= place < len(piece):
         return piece
-    return piece[:place] + bytes([piece[place] ^ 0xFF]) + piece[place + 1 :]
+    return piece[:place] + bytes([piece[place] ^ bit.mask]) + piece[place + 1 :]
 
 
-async def _pass_on(reader: asyncio.StreamReader, writer: asyncio.StreamWriter, at: int) -> None:
+async def _pass_on(reader: asyncio.StreamReader, writer: asyncio.StreamWriter, bit: Bit) -> None:
     passed = 0
     with contextlib.suppress(OSError):
         while piece := await reader.read(_PIECE):
-            writer.write(damaged(piece, passed, at))
+            writer.write(damaged(piece, passed, bit))
             passed += len(piece)
             await writer.drain()
         writer.write_eof()
@@ -45,7 +56,7 @@ async def serve(port: int, target: tuple[str, int], seed: int) -> None:
     draw = random.Random(seed)  # noqa: S311 - repeatable
 
     async def connected(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        forth, back = byte_of(draw), byte_of(draw)
+        forth, back = bit_of(draw), bit_of(draw)
         with contextlib.suppress(OSError):
             far_reader, far = await asyncio.open_connection(*target)
             with contextlib.suppress(OSError):

@@ -74,7 +74,7 @@ def slowed(pod: Pod) -> Iterator[None]:
 
 @contextlib.contextmanager
 def corrupted(pod: Pod, port: int, seed: int) -> Iterator[None]:
-    """A byte in each direction of each new connection to this port arrives turned over."""
+    """A bit in each direction of each new connection to this port arrives turned over."""
     inside, address = _inside(pod), pod["status"]["podIP"]
     program = [sys.executable, "-m", "argosy_bench.loss.faults.corrupting"]
     words = [*inside, *program, str(_THROUGH), address, str(port), str(seed)]
