@@ -163,6 +163,12 @@ def _add_handover(parser: argparse.ArgumentParser) -> None:
         help="a prompt that no prefill engine handed over: compute it here, answer 503, or compute "
         "it here only while no prefill engine can be reached",
     )
+    option(
+        "--kv-transport",
+        default="auto",
+        choices=("auto", "tcp", "nixl"),
+        help="auto: NIXL between engines that both have it and an RDMA adapter, else TCP",
+    )
 
 
 def _termination_path(argv: list[str]) -> str | None:

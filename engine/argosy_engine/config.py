@@ -4,7 +4,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
-__all__ = ["CapacityPolicyName", "EngineConfig", "OnKvFailure", "Role"]
+__all__ = ["CapacityPolicyName", "EngineConfig", "KvTransport", "OnKvFailure", "Role"]
 
 Role = Literal["colocated", "prefill", "decode"]
 """colocated: computes prompts and outputs. prefill: computes prompts for decode engines and serves
@@ -19,6 +19,11 @@ OnKvFailure = Literal["recompute", "fail", "colocated"]
 computes the prompt beside its decodes. fail: the request is answered 503. colocated: decode
 computes the prompt while no prefill engine can be reached, and answers 503 when one was there and
 failed."""
+
+KvTransport = Literal["auto", "tcp", "nixl"]
+"""auto: NIXL between engines that both have it and an RDMA adapter, TCP otherwise: without an
+adapter TCP is faster. tcp: never NIXL. nixl: the engine does not start without it, also without an
+adapter. Whatever NIXL fails to move goes over TCP."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -75,6 +80,8 @@ class EngineConfig:
     """KV that moves slower, on average over one range of blocks, is given up."""
 
     kv_on_failure: OnKvFailure = "recompute"
+
+    kv_transport: KvTransport = "auto"
 
     queue_timeout_s: float = 600.0
     """From arrival to admission; later, the request fails."""

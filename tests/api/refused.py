@@ -99,6 +99,15 @@ REFUSED: dict[str, tuple[dict[str, Any], str, str]] = {
         "write finish",
     ),
     "a gateway that does not exist": ({"routing": {"gateway": "envoy"}}, "bad", "argosy"),
+    "a transport that does not encrypt, with TLS": (
+        {
+            "kvTransfer": {"transport": "nixl"},
+            "security": {"tls": {"secretName": "certificates"}},
+        },
+        "bad",
+        "write transport: tcp",
+    ),
+    "a transport that does not exist": ({"kvTransfer": {"transport": "rdma"}}, "bad", "nixl"),
     "name of 41 characters": ({}, "a" * 41, "at most 40"),
     "huge name": ({}, "a" * 300, "at most 40"),
     "name with a dot": ({}, "a.b", "at most 40"),

@@ -103,7 +103,8 @@ class Node:
         trust = {name: options.pop(name, None) for name in doors}
         config = EngineConfig(
             model=f"sim:{preset}", served_name="m", role=role, host=host, kv_port=0,
-            block_size=BLOCK, pod_name=f"{role}-pod", **{"max_num_batched_tokens": 512, **options},
+            block_size=BLOCK, pod_name=f"{role}-pod",
+            **{"max_num_batched_tokens": 512, "kv_transport": "tcp", **options},
         )  # fmt: skip
         self.runner = TextRunner(preset, config)
         self.scheduler = Scheduler(
@@ -133,6 +134,9 @@ class Node:
         self.events: list[object] = []  # what the KV service told the loop
         self.kv.start()
         self.loop.start(self.kv)
+        if config.kv_transport == "nixl":
+            assert self.kv.link is not None, "install the package nixl"
+            assert self.kv.link.wait(), "NIXL does not start"
 
     @property
     def address(self) -> str:

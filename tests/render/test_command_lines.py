@@ -21,7 +21,12 @@ EVERYTHING = fleet(
         "maxBodyBytes": 20_000_000,
         "args": ["--block-size", "16", "--threads=2"],
     },
-    kvTransfer={"leaseSeconds": 12, "timeout": "1500ms", "onFailure": "colocated"},
+    kvTransfer={
+        "leaseSeconds": 12,
+        "timeout": "1500ms",
+        "onFailure": "colocated",
+        "transport": "tcp",
+    },
     slo={
         "ttft": {"target": "2s"},
         "tpot": {"target": "50ms"},
@@ -65,12 +70,15 @@ def test_the_engine_understands_every_field_of_the_spec(role):
     assert config.max_body_bytes == 20_000_000
     assert (config.lease_s, config.kv_timeout_s, config.drain_timeout_s) == (12, 2, 120)
     assert config.kv_on_failure == "colocated"
+    assert config.kv_transport == "tcp"
 
 
 def test_the_engine_gets_no_flag_for_what_it_does_anyway():
     usual = fleet(mode="disaggregated", kvTransfer={"onFailure": "recompute"})
     assert "--kv-on-failure" not in words(deployment(usual, "decode"))
-    assert parse_engine(words(deployment(usual, "decode"))[2:]).kv_on_failure == "recompute"
+    assert "--kv-transport" not in words(deployment(usual, "decode"))
+    parsed = parse_engine(words(deployment(usual, "decode"))[2:])
+    assert (parsed.kv_on_failure, parsed.kv_transport) == ("recompute", "auto")
 
 
 def test_both_programs_find_the_certificate_where_the_kubelet_mounts_it():

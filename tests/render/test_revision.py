@@ -58,6 +58,7 @@ INSIDE = {
     "lease": {"kvTransfer": {"leaseSeconds": 5}},
     "time-out": {"kvTransfer": {"timeout": "5s"}},
     "failure": {"kvTransfer": {"onFailure": "fail"}},
+    "transport": {"kvTransfer": {"transport": "nixl"}},
     "callers": {"security": {"verifyPeers": False}},
     "certificate": {"security": {"tls": {"secretName": "chat-tls"}}},
     "role flip": {"autoscaling": {"roleFlip": True}},

@@ -29,7 +29,7 @@ from pathlib import Path
 import numpy as np
 
 from argosy_bench.figures import Figure, Figures, Target, conclude
-from argosy_engine.config import EngineConfig, Role
+from argosy_engine.config import EngineConfig, KvTransport, Role
 from argosy_engine.core.blocks.pool import BlockPool
 from argosy_engine.core.capacity import MaxUtilization
 from argosy_engine.core.handover.messages import (
@@ -65,6 +65,8 @@ FIGURES = (
     Figure("kv_tcp_gb_per_s", "GB/s", digits=2),
     Figure("loopback_gb_per_s", "GB/s", digits=2),
     Figure("kv_tcp_over_loopback_rate", target=Target(">=", 0.5, of_the_machine=True), digits=2),
+    Figure("kv_nixl_over_tcp_rate", digits=2),
+    Figure("kv_nixl_same_node_over_tcp_rate", digits=2),
     Figure("kv_exposed_ms", "ms", digits=2),
     Figure("decode_step_ms", "ms", digits=2),
     Figure("kv_exposed_over_decode_step", target=Target("<=", 1.0, of_the_machine=True), digits=2),
@@ -107,9 +109,10 @@ class PoolRunner(SimRunner):
 class End:
     """One engine without HTTP; `events` are those of its pulls, with the time of each."""
 
-    def __init__(self, role: Role, model: str) -> None:
+    def __init__(self, role: Role, model: str, transport: KvTransport = "tcp") -> None:
         self.config = EngineConfig(
             model=model, served_name="bench", role=role, host="127.0.0.1", kv_port=0,
+            kv_transport=transport,
             kv_cache_tokens=_POOL_BLOCKS * _BLOCK, max_num_batched_tokens=LONG, threads=1,
         )  # fmt: skip
         self.runner = _runner(self.config)
@@ -134,6 +137,8 @@ class End:
         )
         self.service.start()
         self.loop.start(self.service)
+        if (link := self.service.link) is not None and not link.wait():
+            raise RuntimeError("NIXL does not start; the warning above says why")
         self._names = itertools.count()
 
     def _post(self, event: PullEvent) -> None:
@@ -198,9 +203,9 @@ def _runner(config: EngineConfig) -> Runner:
 # ------------------------------------------------------------------ the other process
 
 
-def serve_prefill(model: str) -> None:
+def serve_prefill(model: str, transport: KvTransport) -> None:
     """A prefill engine until standard input ends; prints its port."""
-    end = End("prefill", model)
+    end = End("prefill", model, transport)
     sys.stdout.write(f"{end.service.port}\n")
     sys.stdout.flush()
     sys.stdin.read()
@@ -279,6 +284,45 @@ def measure_rate(figures: Figures) -> None:
     figures.put("kv_tcp_over_loopback_rate", statistics.median(ratios))
 
 
+def measure_nixl(figures: Figures) -> None:
+    """Bytes a second of pulls over NIXL, and of the same pulls over TCP in turn."""
+    for name, links in (("kv_nixl_over_tcp_rate", "tcp"), ("kv_nixl_same_node_over_tcp_rate", "")):
+        with _ucx(links):
+            figures.put(name, _nixl_over_tcp())
+
+
+def _nixl_over_tcp() -> float:
+    size = LONG // _BLOCK * _BLOCK_BYTES
+    nixl, tcp = End("decode", "pool", "nixl"), End("decode", "pool")
+    command = ("-m", __spec__.name, "--prefill", "pool", "--transport")
+    ratios = []
+    try:
+        with _process(*command, "nixl") as one, _process(*command, "tcp") as other:
+            for index in range(1 + PULLS):
+                prompt = prompt_of(LONG, index)
+                fast, _ = nixl.pull(prompt, f"127.0.0.1:{one}")
+                slow, _ = tcp.pull(prompt, f"127.0.0.1:{other}")
+                if nixl.service.link is None or not nixl.service.link.offer:
+                    raise RuntimeError("NIXL failed meanwhile; the warning above says why")
+                assert fast.bytes_moved == slow.bytes_moved == size
+                ratios.append(slow.seconds / fast.seconds)
+    finally:
+        nixl.close()
+        tcp.close()
+    return statistics.median(ratios[1:])
+
+
+@contextmanager
+def _ucx(links: str) -> Iterator[None]:
+    """Processes that start meanwhile use these of UCX's transports; empty: what it finds best."""
+    if links:
+        os.environ["UCX_TLS"] = links
+    try:
+        yield
+    finally:
+        os.environ.pop("UCX_TLS", None)
+
+
 def measure_exposure(figures: Figures, model: str) -> None:
     """Time between first token and KV, and a decode step behind the same prompt in turn."""
     from argosy_bench.suites.engine import CONTEXT, chunk_of, plan_of
@@ -307,14 +351,16 @@ def main() -> int:
     parser.add_argument("--model", type=Path, default=Path(cache) / "models" / _MODEL)
     parser.add_argument("--json", type=Path, help="write the figures file here")
     parser.add_argument("--prefill", help=argparse.SUPPRESS)
+    parser.add_argument("--transport", default="tcp", help=argparse.SUPPRESS)
     asked = parser.parse_args()
     if asked.prefill:
-        serve_prefill(asked.prefill)
+        serve_prefill(asked.prefill, asked.transport)
         return 0
     if not asked.model.is_dir():
         parser.error(f"no model in {asked.model}: python -m local.weights.smollm2 writes one")
     figures = Figures(FIGURES, "make bench-kv")
     measure_rate(figures)
+    measure_nixl(figures)
     measure_exposure(figures, str(asked.model))
     figures.notes = {"model": asked.model.name, "rate_tokens": LONG, "exposed_tokens": SHORT}
     return conclude(figures, asked.json)

@@ -28,6 +28,7 @@ from argosy_engine.errors import EngineError
 from argosy_engine.ports.runner import Runner
 from argosy_engine.transfer.fetch import CONNECT_S, Fetch, RefusedError, Target
 from argosy_engine.transfer.messages import Admitted, Message, Ready, Refused, Wait
+from argosy_engine.transfer.nixl.routes import Routes
 from argosy_engine.transfer.stream import in_thread, read_message, send_control
 from argosy_engine.transfer.wire import (
     Kind,
@@ -73,6 +74,7 @@ class Shared:
     min_bytes_per_s: float
     credential: Credential | None
     ssl: ClientTls | None
+    routes: Routes
     pace: Pace = field(default_factory=Pace)
 
 
@@ -158,6 +160,7 @@ class Asking:
             opening=opening,
             ticket=admitted.ticket,
             engine_epoch=admitted.engine_epoch,
+            transports=admitted.transports,
         )
         self._wanted = self._job.have_tokens // self._layout.block_size
         self._fetch = Fetch(
@@ -166,6 +169,7 @@ class Asking:
             self._job.block_ids,
             first=self._wanted,
             min_bytes_per_s=self._shared.min_bytes_per_s,
+            routes=self._shared.routes,
         )
         return reader, admitted
 

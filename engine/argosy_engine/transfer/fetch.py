@@ -6,16 +6,20 @@ loop.
 """
 
 import contextlib
+import logging
 import socket
 import ssl
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from types import MappingProxyType
 
 from argosy_engine.core.handover.patience import transfer_s
 from argosy_engine.errors import EngineError
 from argosy_engine.ports.runner import Runner
-from argosy_engine.transfer.messages import Done, Refused, decode_message
+from argosy_engine.transfer.messages import Done, Message, Refused, Written, decode_message
+from argosy_engine.transfer.nixl.link import Link, LinkError, Slot
+from argosy_engine.transfer.nixl.routes import Routes
 from argosy_engine.transfer.wire import (
     DIGEST_BYTES,
     HEADER_BYTES,
@@ -30,9 +34,12 @@ from argosy_engine.transfer.wire import (
     encode_control,
 )
 
-__all__ = ["Fetch", "RefusedError", "Target"]
+__all__ = ["CONNECT_S", "Fetch", "RefusedError", "Target"]
+
+log = logging.getLogger(__name__)
 
 CONNECT_S = 2.0
+_TCP = Routes(None)
 _PIECE_BYTES = 1 << 20
 """Received and then checked while it is still in the processor's cache."""
 
@@ -56,6 +63,8 @@ class Target:
     """The OPEN frame."""
     ticket: str
     engine_epoch: str
+    transports: tuple[str, ...] = ()
+    """What it offers besides TCP."""
 
 
 class Fetch:
@@ -69,7 +78,9 @@ class Fetch:
         *,
         first: int,
         min_bytes_per_s: float,
+        routes: Routes = _TCP,
     ) -> None:
+        self._routes = routes
         self._runner = runner
         self._layout = runner.kv_layout()
         self._target = target
@@ -92,18 +103,31 @@ class Fetch:
         began = time.monotonic()
         if self._stopped:
             raise ConnectionAbortedError("the pull was stopped")
+        from_s = began
+        if self._layout.wire_block_bytes and (link := self._link()) is not None:
+            self._begin(end - self.at, began)
+            self._try_push(link, end)
+            from_s = time.monotonic()
+        if self.at < end:
+            self._begin(end - self.at, from_s)
+            self._pull(end)
+        self.busy_s += time.monotonic() - began
+
+    def _pull(self, end: int) -> None:
+        """Over TCP."""
         count = end - self.at
-        size = count * self._layout.block_bytes
-        self._deadline_s = began + transfer_s(size, self._min_bytes_per_s)
         sock = self._connected()
-        self._send(sock, self._request(count))
+        self._send(sock, self._request(Kind.PULL, self.at, count))
         while (frame := decode_header(self._exactly(sock, HEADER_BYTES))).kind is Kind.KV:
             self._take_run(sock, frame, end)
-        self._take_end(sock, frame, count)
+        message = self._take_control(sock, frame)
+        if not isinstance(message, Done):
+            raise WireError(f"{type(message).__name__.upper()} came where DONE was due")
+        if message.n_blocks != count:
+            raise WireError(f"DONE is about {message.n_blocks} blocks; {count} were asked for")
         if self._layout.wire_block_bytes and self.at != end:
             raise WireError(f"DONE came at block {self.at} of {end}")
         self.at = end
-        self.busy_s += time.monotonic() - began
 
     def stop(self) -> None:
         """End a `receive` that runs in another thread, and refuse all later ones."""
@@ -116,6 +140,78 @@ class Fetch:
         """After the last `receive`."""
         if self._socket is not None:
             self._socket.close()
+
+    # ------------------------------------------------------------- over NIXL
+
+    def _link(self) -> Link | None:
+        target = self._target
+        return self._routes.to(f"{target.host}:{target.port}", target.transports)
+
+    def _try_push(self, link: Link, end: int) -> None:
+        """All blocks, or those before a failure: the rest is for TCP, over a new connection."""
+        try:
+            self._pushed(link, end)
+        except (RefusedError, WireError, LinkError, EOFError, OSError) as error:
+            if self._stopped:
+                raise
+            if self._socket is not None:
+                self._socket.close()
+                self._socket = None
+            if isinstance(error, RefusedError) and error.reason != "transport":
+                raise
+            target = self._target
+            self._routes.failed(f"{target.host}:{target.port}")
+            log.warning("KV from %s goes on over TCP: NIXL failed: %s", target.host, error)
+
+    def _pushed(self, link: Link, end: int) -> None:
+        """While the blocks of one slot are checked, those of the other one are on their way."""
+        step = link.slot_bytes // self._layout.wire_block_bytes
+        firsts = range(self.at, end, step)
+        slots = link.take(min(2, len(firsts)))
+        if slots is None:
+            return  # as many pulls use it as have room
+        try:
+            with link.awaiting():
+                sock = self._connected()
+                self._ask(sock, link, firsts[0], end, slots[0])
+                for index, first in enumerate(firsts):
+                    if index + 1 < len(firsts):
+                        self._ask(sock, link, firsts[index + 1], end, slots[(index + 1) % 2])
+                    self._take_slot(sock, first, min(end, first + step), slots[index % 2])
+        finally:
+            link.give(slots)
+
+    def _ask(self, sock: socket.socket, link: Link, first: int, end: int, slot: Slot) -> None:
+        offer = link.offer
+        if offer is None:
+            raise LinkError("the NIXL process ended")
+        count = min(end - first, link.slot_bytes // self._layout.wire_block_bytes)
+        where = {"metadata": offer.metadata, "address": offer.address + slot.at}
+        self._send(sock, self._request(Kind.PUSH, first, count, where))
+
+    def _take_slot(self, sock: socket.socket, first: int, last: int, slot: Slot) -> None:
+        from argosy_engine.transfer.nixl.staging import unstage  # numpy is there if NIXL is
+
+        frame = decode_header(self._exactly(sock, HEADER_BYTES))
+        message = self._take_control(sock, frame)
+        if not isinstance(message, Written):
+            raise WireError(f"{type(message).__name__.upper()} came where WRITTEN was due")
+        if (message.first_block, message.n_blocks) != (first, last - first):
+            raise WireError(f"WRITTEN is about other blocks than {first} to {last}")
+        places = self._block_ids[first:last]
+        views = self._runner.incoming(places)
+        _, digest = unstage(first, last - first, views, slot.memory)
+        if digest != message.digest:
+            raise WireError(f"the XXH3 of blocks {first} to {last} is wrong")
+        self._runner.landed(places, views)
+        self.at = last
+
+    # ------------------------------------------------------------- the connection
+
+    def _begin(self, count: int, from_s: float) -> None:
+        """So many blocks are due at the minimum rate from then on."""
+        size = count * self._layout.block_bytes
+        self._deadline_s = from_s + transfer_s(size, self._min_bytes_per_s)
 
     def _connected(self) -> socket.socket:
         if self._socket is None:
@@ -130,14 +226,16 @@ class Fetch:
             raise ConnectionAbortedError("the pull was stopped")
         return self._socket
 
-    def _request(self, count: int) -> bytes:
+    def _request(
+        self, kind: Kind, first: int, count: int, more: Mapping[str, object] = MappingProxyType({})
+    ) -> bytes:
         asked = {
             "ticket": self._target.ticket,
             "engine_epoch": self._target.engine_epoch,
-            "first_block": self.at,
+            "first_block": first,
             "n_blocks": count,
         }
-        return encode_control(Kind.PULL, asked)
+        return encode_control(kind, {**asked, **more})
 
     def _take_run(self, sock: socket.socket, frame: Frame, end: int) -> None:
         size = self._layout.wire_block_bytes
@@ -160,16 +258,14 @@ class Fetch:
         self._runner.landed(places, views)
         self.at = last
 
-    def _take_end(self, sock: socket.socket, frame: Frame, count: int) -> None:
+    def _take_control(self, sock: socket.socket, frame: Frame) -> Message:
+        """RefusedError for REFUSED."""
         if frame.kind.raw or frame.length > SMALL_CONTROL_BYTES:
             raise WireError(f"{frame.kind.name} of {frame.length} bytes came where DONE was due")
         message = decode_message(frame.kind, frame.whole(self._exactly(sock, frame.length)))
         if isinstance(message, Refused):
             raise RefusedError(message)
-        if not isinstance(message, Done):
-            raise WireError(f"{type(message).__name__.upper()} came where DONE was due")
-        if message.n_blocks != count:
-            raise WireError(f"DONE is about {message.n_blocks} blocks; {count} were asked for")
+        return message
 
     def _fill(self, sock: socket.socket, view: memoryview, digest: "Digest") -> None:
         at, size = 0, view.nbytes

@@ -22,11 +22,13 @@ __all__ = [
     "Open",
     "Prefill",
     "Pull",
+    "Push",
     "Ready",
     "Refused",
     "Release",
     "Renew",
     "Wait",
+    "Written",
     "decode_message",
 ]
 
@@ -91,6 +93,9 @@ class Admitted:
 
     engine_epoch: str
 
+    transports: tuple[str, ...] = ()
+    """What this engine can move KV over, besides TCP."""
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Refused:
@@ -124,6 +129,27 @@ class Pull:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Push(Pull):
+    """Like PULL; the blocks are written over NIXL, and WRITTEN answers."""
+
+    metadata: str
+    """Of decode's NIXL agent, as base64."""
+    address: int
+    """Where to, in the address space of that agent."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Written:
+    """The blocks of a PUSH are where it said."""
+
+    first_block: int
+    n_blocks: int
+
+    digest: str
+    """XXH3-64 of a KV frame with these blocks, as hexadecimal digits."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Done:
     n_blocks: int
 
@@ -149,7 +175,21 @@ class Wait:
     """Blocks that may be pulled now."""
 
 
-Message = Open | Prefill | Claim | Admitted | Refused | Ready | Pull | Done | Release | Renew | Wait
+Message = (
+    Open
+    | Prefill
+    | Claim
+    | Admitted
+    | Refused
+    | Ready
+    | Pull
+    | Push
+    | Written
+    | Done
+    | Release
+    | Renew
+    | Wait
+)
 
 
 def decode_message(kind: Kind, payload: bytes) -> Message:
@@ -228,6 +268,12 @@ def _ids(value: Any) -> tuple[int, ...]:
     return tuple(value)
 
 
+def _names(value: Any) -> tuple[str, ...]:
+    if not isinstance(value, list) or len(value) > 8:
+        raise ValueError("must be a list of at most 8 names")
+    return tuple(_name(16, item, shortest=1) for item in value)
+
+
 def _sampling(value: Any) -> SamplingParams:
     return SamplingParams(**_checked(value, _SAMPLING))
 
@@ -238,7 +284,13 @@ _EPOCH = partial(_name, 64, shortest=1)
 _COUNT = partial(_whole, 0, _UINT32)
 _TICKET = partial(_name, 32, shortest=32)
 _PRIORITY = partial(_whole, -999, 999)
-_MAY_BE_MISSING = frozenset({"priority"})
+_MAY_BE_MISSING = frozenset({"priority", "transports"})
+_PULL: dict[str, Check] = {
+    "ticket": _TICKET,
+    "engine_epoch": _EPOCH,
+    "first_block": _COUNT,
+    "n_blocks": partial(_whole, 1, _UINT32),
+}
 
 _SAMPLING: dict[str, Check] = {
     "max_tokens": partial(_whole, 1, _INT32),
@@ -280,7 +332,10 @@ _MESSAGES: dict[Kind, tuple[Callable[..., Message], dict[str, Check]]] = {
             "prompt": partial(_name, 32, shortest=32),
         },
     ),
-    Kind.ADMITTED: (Admitted, {"ticket": _TICKET, "engine_epoch": _EPOCH}),
+    Kind.ADMITTED: (
+        Admitted,
+        {"ticket": _TICKET, "engine_epoch": _EPOCH, "transports": _names},
+    ),
     Kind.REFUSED: (Refused, {"reason": partial(_name, 64), "message": partial(_text, 4096)}),
     Kind.WAIT: (Wait, {"step": partial(_whole, 0, _INT63), "n_ready": _COUNT}),
     Kind.READY: (
@@ -297,13 +352,21 @@ _MESSAGES: dict[Kind, tuple[Callable[..., Message], dict[str, Check]]] = {
             "pod": partial(_name, 253),
         },
     ),
-    Kind.PULL: (
-        Pull,
+    Kind.PULL: (Pull, _PULL),
+    Kind.PUSH: (
+        Push,
         {
-            "ticket": _TICKET,
-            "engine_epoch": _EPOCH,
+            **_PULL,
+            "metadata": partial(_text, 12 << 10, shortest=1),
+            "address": partial(_whole, 1, _INT63),
+        },
+    ),
+    Kind.WRITTEN: (
+        Written,
+        {
             "first_block": _COUNT,
-            "n_blocks": partial(_whole, 1, _UINT32),
+            "n_blocks": _COUNT,
+            "digest": partial(_name, 16, shortest=16),
         },
     ),
     Kind.DONE: (Done, {"n_blocks": _COUNT}),

@@ -35,6 +35,8 @@ from argosy_engine.transfer.messages import (
     Renew,
     decode_message,
 )
+from argosy_engine.transfer.nixl.link import Link, LinkError
+from argosy_engine.transfer.nixl.routes import NIXL
 from argosy_engine.transfer.sending import KvSender, NotReadyError
 from argosy_engine.transfer.stream import read_head, read_message, read_payload, send_control
 from argosy_engine.transfer.wire import (
@@ -78,7 +80,9 @@ class PrefillServer:
         runner: Runner,
         prefill: PrefillPort,
         authorize: Authorize | None = None,
+        link: Link | None = None,
     ) -> None:
+        self._link = link
         self._config = config
         self._runner = runner
         self._layout = runner.kv_layout()
@@ -89,6 +93,7 @@ class PrefillServer:
             prefill,
             idle_s=2 * config.lease_s,
             min_bytes_per_s=config.kv_min_bytes_per_s,
+            link=link,
         )
         self._connections = 0
         self._unfinished_bytes = 0
@@ -105,6 +110,9 @@ class PrefillServer:
             await _refuse(reader, writer, "lease_gone", str(error))
         except NotReadyError as error:
             await _refuse(reader, writer, "not_ready", str(error))
+        except LinkError as error:
+            log.warning("a peer takes TCP: NIXL failed: %s", error)
+            await _refuse(reader, writer, "transport", str(error))
         except WireError as error:
             await _refuse(reader, writer, "protocol", str(error))
         except (OSError, EOFError, TimeoutError):
@@ -126,11 +134,11 @@ class PrefillServer:
             head = await read_head(reader)
             if head.kind is Kind.PREFILL:
                 first: RemotePrefill | Message = await self._asked(head, reader)
-            elif head.kind in (Kind.PULL, Kind.CLAIM):
+            elif head.kind in (Kind.PULL, Kind.PUSH, Kind.CLAIM):
                 payload = await read_payload(reader, head, SMALL_CONTROL_BYTES)
                 first = decode_message(head.kind, payload)
             else:
-                raise WireError(f"{head.kind.name} came where PREFILL, CLAIM or PULL was due")
+                raise WireError(f"{head.kind.name} came where PREFILL, CLAIM, PULL or PUSH was due")
         match first:
             case RemotePrefill():
                 await self._hand_over(first, reader, writer)
@@ -228,8 +236,7 @@ class PrefillServer:
         following = asyncio.create_task(read_message(reader))
         following.add_done_callback(_look_at)  # a peer that leaves early is not logged
         try:
-            admitted = {"ticket": ticket, "engine_epoch": self._prefill.engine_epoch}
-            await send_control(writer, Kind.ADMITTED, admitted)
+            await self._admit(writer, ticket)
             ready = await self._computed(events, following, writer)
             await send_control(writer, Kind.READY, self._ready(ready))
             await self._hold(ready, following, reader)
@@ -255,8 +262,7 @@ class PrefillServer:
                 raise _RefusedError("other_prompt", text)
             following = asyncio.create_task(read_message(reader))
             following.add_done_callback(_look_at)
-            admitted = {"ticket": claim.ticket, "engine_epoch": key.engine_epoch}
-            await send_control(writer, Kind.ADMITTED, admitted)
+            await self._admit(writer, claim.ticket)
             asked = {"request_id": claim.request_id, "attempt": claim.attempt}
             await send_control(writer, Kind.READY, self._ready(offer.ready) | asked)
             await self._hold(offer.ready, following, reader)
@@ -265,6 +271,15 @@ class PrefillServer:
             if following is not None:
                 following.cancel()
                 await asyncio.wait((following,))
+
+    async def _admit(self, writer: asyncio.StreamWriter, ticket: str) -> None:
+        admitted: dict[str, object] = {
+            "ticket": ticket,
+            "engine_epoch": self._prefill.engine_epoch,
+        }
+        if self._link is not None and self._link.offer is not None:
+            admitted["transports"] = [NIXL]
+        await send_control(writer, Kind.ADMITTED, admitted)
 
     async def _computed(
         self,
@@ -334,7 +349,8 @@ async def _refuse(
     reader: asyncio.StreamReader, writer: asyncio.StreamWriter, reason: str, message: str
 ) -> None:
     """Say why, and read on until the peer has it: closing on unread bytes resets the connection."""
-    with contextlib.suppress(OSError):  # it is gone or does not listen
+    # It is gone or does not listen, or the service ends.
+    with contextlib.suppress(OSError, asyncio.CancelledError):
         async with asyncio.timeout(_LAST_WORD_S):
             refusal = {"reason": reason, "message": message[:2000]}
             await send_control(writer, Kind.REFUSED, refusal)

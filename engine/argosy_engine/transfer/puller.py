@@ -25,6 +25,8 @@ from argosy_engine.core.handover.suspects import Suspects
 from argosy_engine.core.request import client_id
 from argosy_engine.ports.runner import Runner
 from argosy_engine.transfer.asking import Asking, ClientTls, Clock, Credential, PullError, Shared
+from argosy_engine.transfer.nixl.link import Link
+from argosy_engine.transfer.nixl.routes import Routes
 
 __all__ = ["Puller"]
 
@@ -48,6 +50,7 @@ class Puller:
         *,
         credential: Credential | None = None,
         ssl_context: ClientTls | None = None,
+        link: Link | None = None,
     ) -> None:
         self._threads = ThreadPoolExecutor(_THREADS, "kv-receive")
         self._post = post
@@ -60,6 +63,7 @@ class Puller:
             min_bytes_per_s=config.kv_min_bytes_per_s,
             credential=credential,
             ssl=ssl_context,
+            routes=Routes(link),
         )
 
     def close(self) -> None:

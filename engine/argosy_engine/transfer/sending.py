@@ -18,8 +18,9 @@ from argosy_engine.core.handover.messages import PrefillPort
 from argosy_engine.core.handover.patience import transfer_s
 from argosy_engine.errors import EngineError, LeaseGoneError
 from argosy_engine.ports.runner import Runner
-from argosy_engine.transfer.messages import Pull
-from argosy_engine.transfer.stream import in_thread, read_message
+from argosy_engine.transfer.messages import Pull, Push
+from argosy_engine.transfer.nixl.link import Link, LinkError
+from argosy_engine.transfer.stream import in_thread, read_message, send_control
 from argosy_engine.transfer.wire import Digest, Kind, WireError, encode_control, encode_run_head
 
 __all__ = ["KvSender", "NotReadyError"]
@@ -45,11 +46,18 @@ class _Run:
 
 
 class KvSender:
-    """Answers PULL frames; one for all connections."""
+    """Answers PULL and PUSH frames; one for all connections."""
 
     def __init__(
-        self, runner: Runner, prefill: PrefillPort, *, idle_s: float, min_bytes_per_s: float
+        self,
+        runner: Runner,
+        prefill: PrefillPort,
+        *,
+        idle_s: float,
+        min_bytes_per_s: float,
+        link: Link | None = None,
     ) -> None:
+        self._link = link
         self._runner = runner
         self._layout = runner.kv_layout()
         self._prefill = prefill
@@ -64,7 +72,8 @@ class KvSender:
     async def serve(
         self, asked: Pull, reader: asyncio.StreamReader, writer: asyncio.StreamWriter
     ) -> None:
-        """Send what is asked for until the peer closes. LeaseGoneError, WireError, OSError."""
+        """Send what is asked for until the peer closes. LeaseGoneError, WireError, OSError, or
+        LinkError from a PUSH, after which a PULL may do."""
         moved, seconds = 0, 0.0
         try:
             while True:
@@ -98,7 +107,9 @@ class KvSender:
                 )
             done = encode_control(Kind.DONE, {"n_blocks": asked.n_blocks})
             blocks = ready[asked.first_block :][: asked.n_blocks]
-            if not self._layout.wire_block_bytes:
+            if isinstance(asked, Push):
+                await self._push(asked, blocks, writer, deadline_s)
+            elif not self._layout.wire_block_bytes:
                 if rate := self._layout.simulated_bytes_per_s:
                     await asyncio.sleep(size / rate)
                 writer.write(done)
@@ -111,6 +122,36 @@ class KvSender:
         finally:
             self._prefill.end_send(key)
         return size, time.monotonic() - began
+
+    async def _push(
+        self, asked: Push, blocks: Sequence[int], writer: asyncio.StreamWriter, deadline_s: float
+    ) -> None:
+        digest = await in_thread(
+            self._threads, lambda: None, self._push_blocking, asked, blocks, deadline_s
+        )
+        written = {"first_block": asked.first_block, "n_blocks": asked.n_blocks, "digest": digest}
+        await send_control(writer, Kind.WRITTEN, written)
+
+    def _push_blocking(self, asked: Push, blocks: Sequence[int], deadline_s: float) -> str:
+        """The checksum of what was written. It cannot be stopped, but ends at the minimum rate."""
+        link = self._link
+        if link is None:
+            raise LinkError("this engine offers no NIXL")
+        from argosy_engine.transfer.nixl.staging import stage  # numpy is there if NIXL is
+
+        if len(blocks) * self._layout.wire_block_bytes > link.slot_bytes:
+            raise WireError(f"a PUSH of {len(blocks)} blocks is more than a slot holds")
+        slots = link.take(1)
+        if slots is None:
+            raise LinkError("no staging memory is free")
+        try:
+            views = self._runner.outgoing(blocks)
+            size, digest = stage(asked.first_block, len(blocks), views, slots[0].memory)
+            left_s = deadline_s - time.monotonic()
+            link.write(slots[0], size, asked.metadata, asked.address, left_s)
+        finally:
+            link.give(slots)
+        return digest
 
     def _runs(self, first: int, blocks: Sequence[int]) -> Iterable[_Run]:
         size = self._layout.wire_block_bytes

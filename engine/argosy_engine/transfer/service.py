@@ -6,6 +6,7 @@ Made by the server's start for the roles prefill (listens) and decode (connects)
 
 import asyncio
 import contextlib
+import logging
 import socket
 import ssl
 import threading
@@ -13,14 +14,20 @@ from collections.abc import Callable
 
 from argosy_engine.config import EngineConfig
 from argosy_engine.core.handover.messages import PrefillPort, PullEvent, PullJob
+from argosy_engine.errors import LoadError
 from argosy_engine.ports.runner import Runner
 from argosy_engine.transfer.asking import ClientTls, Credential
+from argosy_engine.transfer.nixl.link import Link, has_adapter, installed
 from argosy_engine.transfer.prefill_server import Authorize, PrefillServer
 from argosy_engine.transfer.puller import Puller
 
 __all__ = ["KvService"]
 
+log = logging.getLogger(__name__)
+
 _BACKLOG = 256
+UCX_PORTS = "8003-8010"
+"""In a pod: what its NetworkPolicy opens to the fleet's engines. UCX_TCP_PORT_RANGE overrides."""
 
 
 class KvService:
@@ -40,12 +47,16 @@ class KvService:
     ) -> None:
         """`authorize` and `server_ssl` are for callers, `credential` and `client_ssl` for calls.
 
-        Without them all may call, and nothing is encrypted.
+        Without them all may call, and nothing is encrypted. LoadError if NIXL must be used and
+        cannot be.
         """
         self._config = config
         self._server_ssl = server_ssl
-        self._puller = Puller(config, runner, post, credential=credential, ssl_context=client_ssl)
-        self._server = PrefillServer(config, runner, prefill, authorize)
+        self.link = _link(config, runner, encrypted=server_ssl is not None)
+        self._puller = Puller(
+            config, runner, post, credential=credential, ssl_context=client_ssl, link=self.link
+        )
+        self._server = PrefillServer(config, runner, prefill, authorize, self.link)
         self._aio = asyncio.new_event_loop()
         self._thread = threading.Thread(target=self._run, name="kv", daemon=True)
         self._pulls: dict[tuple[str, int], asyncio.Task[None]] = {}
@@ -74,6 +85,8 @@ class KvService:
         if self._thread.is_alive():
             self._aio.call_soon_threadsafe(self._stop.set)
             self._thread.join()
+        if self.link is not None:
+            self.link.close()
 
     def _start_pull(self, job: PullJob) -> None:
         key = (job.request_id, job.attempt)
@@ -106,3 +119,22 @@ class KvService:
         await asyncio.gather(*others, return_exceptions=True)
         self._puller.close()
         self._server.close()
+
+
+def _link(config: EngineConfig, runner: Runner, *, encrypted: bool) -> Link | None:
+    """NIXL, where it is to be used; its process starts meanwhile. LoadError if it must be there."""
+    size = runner.kv_layout().wire_block_bytes
+    pinned = config.kv_transport == "nixl"
+    if config.kv_transport == "tcp" or not size or not (pinned or has_adapter()):
+        return None
+    why = ""
+    if encrypted:
+        why = "NIXL does not encrypt, and --tls-dir asks for it"
+    elif not installed():
+        why = "NIXL is not installed (pip install 'argosy[nixl]')"
+    if not why:
+        return Link(size, UCX_PORTS if config.pod_ip else "")
+    if pinned:
+        raise LoadError("BadArgument", f"--kv-transport nixl: {why}; or write --kv-transport auto")
+    log.info("KV travels over TCP: %s", why)
+    return None

@@ -79,6 +79,8 @@ class Kind(IntEnum):
     RELEASE = 11
     REFUSED = 12
     CLAIM = 13
+    PUSH = 14
+    WRITTEN = 15
 
     @property
     def raw(self) -> bool:

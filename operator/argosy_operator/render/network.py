@@ -18,6 +18,7 @@ def objects(fleet: ServingDeployment) -> list[Object]:
         "matchLabels": {names.FLEET: fleet.name},
         "matchExpressions": [{"key": names.ROLE, "operator": "In", "values": _ROLES}],
     }
+    ucx = [_allow(names.UCX_PORTS[0], engines, last=names.UCX_PORTS[1])]
     gateways = {"matchLabels": names.selector(fleet.name, names.GATEWAY_ROLE)}
     return [
         {
@@ -32,6 +33,7 @@ def objects(fleet: ServingDeployment) -> list[Object]:
                     # The kubelet, Prometheus and the operator, wherever they are.
                     _allow(names.ADMIN_PORT),
                     _allow(names.KV_PORT, engines),
+                    *(ucx if fleet.spec.kv_transfer.transport == "nixl" else ()),
                 ],
             },
         }
@@ -41,7 +43,10 @@ def objects(fleet: ServingDeployment) -> list[Object]:
 _ROLES = sorted(role for roles in ROLES_OF.values() for role in roles)
 
 
-def _allow(port: int, pods: Object | None = None) -> Object:
-    """Connections to the port from these pods of the namespace; from everywhere for None."""
+def _allow(port: int, pods: Object | None = None, *, last: int | None = None) -> Object:
+    """Connections to the port from these pods of the namespace; from everywhere for None. `last`:
+    also to the ports up to it."""
     rule: Object = {"ports": [{"port": port, "protocol": "TCP"}]}
+    if last is not None:
+        rule["ports"][0]["endPort"] = last
     return rule if pods is None else {"from": [{"podSelector": pods}], **rule}

@@ -30,3 +30,18 @@ def test_a_policy_of_another_owner_is_not_deleted() -> None:
     theirs = {"kind": "NetworkPolicy", "metadata": {"name": "theirs", "uid": "x", "labels": labels}}
     model.children["NetworkPolicy", "theirs"] = {**theirs, "spec": {}}
     assert model.round().actions == ()
+
+
+def ports(model: Model) -> list[tuple[int, int | None]]:
+    rules = model.children[POLICY]["spec"]["ingress"]
+    return [(p["port"], p.get("endPort")) for rule in rules for p in rule["ports"]]
+
+
+def test_only_a_fleet_that_must_use_nixl_has_its_ports_open_and_to_its_own_engines() -> None:
+    usual = [(8000, None), (8001, None), (8002, None)]
+    assert ports(converged()) == usual
+    assert ports(converged(kvTransfer={"transport": "tcp"})) == usual
+    model = converged(kvTransfer={"transport": "nixl"})
+    assert ports(model) == [*usual, (8003, 8010)]
+    kv, ucx = model.children[POLICY]["spec"]["ingress"][-2:]
+    assert kv["from"] == ucx["from"]

@@ -146,6 +146,9 @@ class ServingDeploymentSpec(ApiModel):
     def drain_outlives_lease(self) -> bool:
         return int(self.drain.timeout.seconds) > self.kv_transfer.lease_seconds
 
+    def nixl_is_not_encrypted(self) -> bool:
+        return self.kv_transfer.transport != "nixl" or self.security.tls is None
+
     def shedding_has_slo(self) -> bool:
         return self.routing.shed_ttft_percent is None or self.slo is not None
 
@@ -193,6 +196,13 @@ class ServingDeploymentSpec(ApiModel):
             holds=flipped_pods_fit,
             message="autoscaling.roleFlip makes decode pods of prefill pods: write the same "
             "resources for both roles, or leave roleFlip out",
+        ),
+        ValidationRule(
+            field=".kvTransfer.transport",
+            cel="self.kvTransfer.transport != 'nixl' || !has(self.security.tls)",
+            holds=nixl_is_not_encrypted,
+            message="kvTransfer.transport nixl does not encrypt, and security.tls asks for it: "
+            "write transport: tcp, or leave one of the two out",
         ),
         ValidationRule(
             field=".routing.shedTtftPercent",

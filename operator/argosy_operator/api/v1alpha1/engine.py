@@ -26,6 +26,7 @@ RENDERED_FLAGS = (
     "--lease-s",
     "--kv-timeout-s",
     "--kv-on-failure",
+    "--kv-transport",
     "--drain-timeout-s",
     "--host",
     "--port",

@@ -22,3 +22,8 @@ class KvTransfer(ApiModel):
     the prompt beside its decodes. fail: it answers 503, and the gateway tries another decode pod.
     colocated: it computes the prompt while no prefill pod can be reached, and answers 503 when one
     was there and failed. A request whose first token has left is always recomputed."""
+    transport: Literal["auto", "tcp", "nixl"] = "auto"
+    """What carries the KV cache. auto: NIXL between pods that both have its package and an RDMA
+    adapter, otherwise TCP, which is faster without an adapter. tcp: never NIXL. nixl: also without
+    an adapter; an engine without the package does not start. What NIXL fails to move goes over
+    TCP."""

@@ -111,6 +111,8 @@ def _kv_transfer(kv_transfer: KvTransfer) -> Object:
     fields = dump(kv_transfer)
     if kv_transfer.on_failure == "recompute":
         del fields["onFailure"]
+    if kv_transfer.transport == "auto":
+        del fields["transport"]
     return fields
 
 

@@ -54,6 +54,8 @@ class ArgosyEngine:
         }
         if kv_transfer.on_failure != "recompute":  # the engine's default: an older one has no flag
             flags["--kv-on-failure"] = kv_transfer.on_failure
+        if kv_transfer.transport != "auto":  # likewise
+            flags["--kv-transport"] = kv_transfer.transport
         return command_line(flags)
 
 
