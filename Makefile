@@ -93,7 +93,7 @@ test: check verify ## everything that CI runs: checks, unit tests, torch, real c
 	$(PY) -m pytest -m "torch and not cluster" --forbid-skips \
 		--cov --cov-append --cov-report=json:build/reports/coverage.json
 	$(PY) -m argosy_bench.suites.coverage build/reports/coverage.json --json build/reports/covered.json
-	$(PY) -m pytest -m "cluster" --forbid-skips
+	$(PY) -m pytest -m "cluster and not epp" --forbid-skips
 
 # --- the one-machine Kubernetes ---------------------------------------------------------------
 
@@ -157,6 +157,12 @@ test-loss: $(VENV)/.all ## a thousand events under load, and nothing lost: 40 mi
 .PHONY: test-attack
 test-attack: $(VENV)/.dev ## attacks on every port, and what honest clients feel of them: 5 min (ATTACK="--only overload")
 	$(PY) -m argosy_bench.attack --json build/bench/attack.json $(ATTACK)
+
+.PHONY: test-epp
+test-epp: $(VENV)/.bench ## the real Envoy and endpoint picker before a fleet: 2 min, and 3 to build the picker
+	$(PY) -m local.cluster build
+	$(PY) -m local.cluster.picker
+	$(PY) -m pytest -m epp --forbid-skips tests/e2e/test_epp.py
 
 .PHONY: show-figures
 show-figures: $(VENV)/.dev ## put the figures of build/bench/ into docs/disaggregation.md

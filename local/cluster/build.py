@@ -96,9 +96,8 @@ DOWNLOAD_MB = 150
 
 def is_ours(name: str) -> bool:
     """Whether an entry of the cache's folder was made by Argosy (also by local/weights)."""
-    return name in ("cluster", "downloads", "go-toolchain", "models", "tools") or name.startswith(
-        "lock."
-    )
+    ours = ("cluster", "downloads", "go-toolchain", "models", "picker", "tools")
+    return name in ours or name.startswith("lock.")
 
 
 def go_version(go: str) -> tuple[int, ...]:
