@@ -22,7 +22,8 @@ import argosy_gateway.accounting.table
 from argosy_engine.core.handover import states
 from argosy_engine.server.openai.parameters import HONOURED, REFUSED, WITHOUT_EFFECT
 from argosy_operator.api.bounds import DURATION_BOUNDS, NUMBER_BOUNDS
-from argosy_operator.api.conditions import RUNBOOK, Reason
+from argosy_operator.api.conditions import RUNBOOK
+from argosy_operator.api.conditions.reasons import Reason
 from argosy_operator.api.crd import manifest
 from argosy_operator.api.crd.definition import definitions, serving_deployments
 from argosy_operator.core.reconcile.steps import REASONS

@@ -6,7 +6,8 @@ more than a step (numbers.py), so a quiet fleet writes nothing.
 
 from typing import Any
 
-from argosy_operator.api.conditions import ConditionType, Reason, upsert
+from argosy_operator.api.conditions import ConditionType, upsert
+from argosy_operator.api.conditions.reasons import Reason
 from argosy_operator.api.v1alpha1.status import ServingDeploymentStatus
 from argosy_operator.core.fleet import names
 from argosy_operator.core.fleet.actions import Outcome

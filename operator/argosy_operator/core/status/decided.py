@@ -6,7 +6,8 @@ facts come from the metrics themselves, which only the round of a decision has; 
 read them back from the MetricsAvailable condition.
 """
 
-from argosy_operator.api.conditions import ConditionType, Reason
+from argosy_operator.api.conditions import ConditionType
+from argosy_operator.api.conditions.reasons import Reason
 from argosy_operator.core.fleet import names
 from argosy_operator.core.fleet.snapshot import Snapshot
 from argosy_operator.core.reconcile.targets import goals_of

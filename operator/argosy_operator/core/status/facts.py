@@ -2,7 +2,7 @@
 
 from collections.abc import Iterator
 
-from argosy_operator.api.conditions import Reason
+from argosy_operator.api.conditions.reasons import Reason
 from argosy_operator.core.fleet import names
 from argosy_operator.core.fleet.objects import child_key
 from argosy_operator.core.fleet.revision import verifies_callers

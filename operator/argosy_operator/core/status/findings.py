@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from argosy_operator.api.conditions import Reason
+from argosy_operator.api.conditions.reasons import Reason
 from argosy_operator.core.fleet.actions import Outcome
 from argosy_operator.core.fleet.memory import Failure
 from argosy_operator.core.fleet.snapshot import Snapshot

@@ -8,8 +8,8 @@ import json
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
-from argosy_operator.api.conditions import Reason
-from argosy_operator.api.kubectl import POOLS_MANIFEST
+from argosy_operator.api.conditions.kubectl import POOLS_MANIFEST
+from argosy_operator.api.conditions.reasons import Reason
 from argosy_operator.core.fleet import names
 from argosy_operator.core.fleet.actions import ErrorKind, Outcome, target
 from argosy_operator.core.fleet.memory import Failure

@@ -3,7 +3,7 @@
 A reason that is not here has a general message, `Reason.meaning`.
 """
 
-from argosy_operator.api.conditions import Reason
+from argosy_operator.api.conditions.reasons import Reason
 from argosy_operator.core.fleet import names
 from argosy_operator.core.reconcile import field_conflicts
 from argosy_operator.core.status.decided import lacks_metrics, messages_of_decision

@@ -13,9 +13,9 @@ from argosy_operator.api.conditions import (
     ConditionStatus,
     ConditionType,
     DesiredCondition,
-    Reason,
     with_runbook,
 )
+from argosy_operator.api.conditions.reasons import Reason
 from argosy_operator.core.reconcile.failures import STUCK_S
 from argosy_operator.core.status.problems import CAPACITY, LOAD_FAILURES
 
