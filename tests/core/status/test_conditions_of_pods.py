@@ -28,6 +28,12 @@ from tests.core.status.worlds import (
 SPLIT = {"mode": "disaggregated"}
 PARKED = {"roles": {"colocated": {"replicas": {"min": 0, "max": 0}}}}
 
+MIXED = {
+    "Ready": "True RevisionsDiffer",
+    "Servable": "False RevisionsDiffer",
+    "Reconciling": "True RollingOut",
+    "Progressing": "True RollingOut",
+}
 ROWS = [
     Row(
         "all is as the spec asks",
@@ -166,7 +172,7 @@ ROWS = [
         World(SPLIT, (pod("prefill", revision="old"), pod("decode"), GATEWAY), old="prefill"),
         {
             "Ready": "False Starting",
-            "Servable": "False NoPrefill",
+            "Servable": "False RevisionsDiffer",
             "Reconciling": "True RollingOut",
             "Progressing": "True RollingOut",
             "ScalingActive": "False NoSLO",
@@ -177,7 +183,7 @@ ROWS = [
         World(SPLIT, (pod("prefill"), pod("decode", revision="old"), GATEWAY), old="decode"),
         {
             "Ready": "False Starting",
-            "Servable": "False NoPrefill",
+            "Servable": "False RevisionsDiffer",
             "Reconciling": "True RollingOut",
             "Progressing": "True RollingOut",
         },
@@ -190,12 +196,41 @@ ROWS = [
             old="prefill",
             before=SERVED,
         ),
+        MIXED,
         {
-            "Ready": "True NoPrefill",
-            "Servable": "False NoPrefill",
-            "Reconciling": "True RollingOut",
-            "Progressing": "True RollingOut",
+            "RevisionsDiffer": "prefill and decode pods are of different revisions, and only pods "
+            "of one work together: decode pods compute the prompts themselves"
         },
+    ),
+    Row(
+        "its decode pods are the older ones, and so they are in the next round",
+        World(
+            SPLIT,
+            (pod("prefill"), pod("decode", revision="old"), GATEWAY),
+            old="decode",
+            before={"Ready": "True RevisionsDiffer", "Servable": "False RevisionsDiffer"},
+        ),
+        MIXED,
+    ),
+    Row(
+        "pods of different revisions serve, and a pair of one revision does, too",
+        World(
+            SPLIT,
+            (pod("prefill", revision="old"), pod("decode", revision="old"), pod("decode"), GATEWAY),
+            old="prefill",
+            before=SERVED,
+        ),
+        {"Reconciling": "True RollingOut", "Progressing": "True RollingOut"},
+    ),
+    Row(
+        "pods of different revisions serve, and no gateway does",
+        World(
+            SPLIT,
+            (pod("prefill", revision="old"), pod("decode")),
+            old="prefill",
+            before=SERVED,
+        ),
+        MIXED | {"Ready": "False PodsNotReady"},
     ),
     Row(
         "a fleet that served has lost its prefill pods",

@@ -8,6 +8,8 @@ TLS = {"security": {"tls": {"secretName": "chat-tls"}}}
 ENGINE = pod("colocated", tls=True)
 FRONT = pod("gateway", revision="", tls=True)
 STARTING = {"phase": "Pending", "ready": False, "started": False}
+ENCRYPTED = {"TransportSecured": "True Encrypted"}
+WAITS = pod("colocated", tls=True, **STARTING)
 ROWS = [
     Row(
         "the spec names no Secret",
@@ -54,8 +56,49 @@ def test_the_condition_says_whether_the_traffic_is_encrypted(row: Row) -> None:
     assert found == expected
 
 
+ENCRYPTED = {"TransportSecured": "True Encrypted"}
+NOT_USED = "False CertificateNotUsed"
+WAITS = pod("colocated", tls=True, **STARTING)
+
+
+@pytest.mark.parametrize(
+    ("world", "says"),
+    [
+        pytest.param(
+            World(TLS, pods=(FRONT,), before=ENCRYPTED), "True Encrypted", id="no engine pod"
+        ),
+        pytest.param(
+            World(TLS, pods=(WAITS, FRONT), before=ENCRYPTED), "True Encrypted", id="it starts"
+        ),
+        pytest.param(
+            World(TLS, pods=(ENGINE, pod("colocated", 2, tls=True, **STARTING), FRONT)),
+            "True Encrypted",
+            id="one engine pod serves, and the next one starts",
+        ),
+        pytest.param(World(TLS, pods=(FRONT,)), NOT_USED, id="no engine pod has ever started"),
+        pytest.param(
+            World(TLS, pods=(WAITS, FRONT), before={"TransportSecured": "False NoCertificate"}),
+            NOT_USED,
+            id="the Secret was just named",
+        ),
+        pytest.param(
+            World(TLS, pods=(WAITS, FRONT, GATEWAY), before=ENCRYPTED),
+            NOT_USED,
+            id="a gateway pod has no certificate",
+        ),
+        pytest.param(
+            World(pods=(WAITS, FRONT), before=ENCRYPTED),
+            "False NoCertificate",
+            id="the spec names no Secret any more",
+        ),
+    ],
+)
+def test_a_fleet_that_was_encrypted_stays_so_over_zero_replicas(world: World, says: str) -> None:
+    found, _ = told(Row("", world, {}))
+    assert found["TransportSecured"] == says
+
+
 def test_a_fleet_whose_secret_does_not_exist_is_not_called_encrypted() -> None:
     """Its pods have the volume, but cannot mount it."""
-    waits = pod("colocated", tls=True, **STARTING)
-    found, _ = told(Row("", World(TLS, pods=(waits, FRONT)), {}))
-    assert found["TransportSecured"] == "False CertificateNotUsed"
+    found, _ = told(Row("", World(TLS, pods=(WAITS, FRONT)), {}))
+    assert found["TransportSecured"] == NOT_USED

@@ -46,6 +46,13 @@ class Reason(StrEnum):
         "answers of others.",
         *kubectl.POD_STATES,
     )
+    REVISIONS_DIFFER = (
+        "RevisionsDiffer",
+        "prefill and decode pods are of different revisions, and only pods of one work together: "
+        "decode pods compute the prompts themselves",
+        "Wait while pods of the new revision start. If it lasts, find out why they are not ready.",
+        *kubectl.POD_STATES,
+    )
     NO_DECODE = (
         "NoDecode",
         "no decode pod is ready for the revision of the ready prefill pods",

@@ -2,6 +2,7 @@
 
 from collections.abc import Iterator
 
+from argosy_operator.api.conditions import ConditionType
 from argosy_operator.api.conditions.reasons import Reason
 from argosy_operator.core.fleet import names
 from argosy_operator.core.fleet.objects import child_key
@@ -19,7 +20,7 @@ from argosy_operator.core.status.table import Fact, Facts
 def facts_of(findings: Findings) -> Facts:
     """All facts that hold, with the reasons of the problems that were found."""
     holds = _of_spec(findings) | _of_pods(findings) | _of_objects(findings)
-    holds |= _of_slo(findings) | _of_trust(findings.snapshot)
+    holds |= _of_slo(findings) | _of_trust(findings.snapshot) | _of_tls(findings.snapshot)
     return frozenset(
         {fact for fact, true in holds.items() if true}
         | facts_of_decision(findings.decision)
@@ -53,6 +54,7 @@ def _of_pods(findings: Findings) -> dict[Fact, bool]:
         Fact.WAS_SERVING: was_serving,
         Fact.PREFILL_SERVES: "prefill" in roles,
         Fact.DECODE_SERVES: "decode" in roles,
+        Fact.REVISIONS_DIFFER: {"prefill", "decode"} <= roles and not servable,
         Fact.DECODE_ALONE: disaggregated and was_serving and "decode" in roles and not servable,
         Fact.GATEWAY_READY: _front_ready(snapshot, roles),
         Fact.PODS_MISSING: any(findings.missing.values()),
@@ -101,17 +103,22 @@ def _of_trust(snapshot: Snapshot) -> dict[Fact, bool]:
         and not any(child_key(obj) == ("ConfigMap", peers_file) for obj in snapshot.wanted),
         Fact.PROOF_NOT_REQUIRED: not (snapshot.proof_required and here)
         or not all(map(verifies_callers, snapshot.retired())),
-        Fact.NO_TLS: snapshot.fleet.spec.security.tls is None,
-        Fact.CERTIFICATE_NOT_USED: _lacks_certificate(snapshot),
     }
 
 
-def _lacks_certificate(snapshot: Snapshot) -> bool:
+def _of_tls(snapshot: Snapshot) -> dict[Fact, bool]:
     """A pod whose Secret does not exist stays Pending: its volume cannot be mounted."""
     pods = [pod for pod in snapshot.pods if pod.running]
     engines = [pod for pod in pods if pod.role not in names.FRONT_ROLES]
-    none_started = bool(engines) and all(pod.phase == "Pending" for pod in engines)
-    return none_started or not all(pod.tls for pod in pods)
+    return {
+        Fact.NO_TLS: snapshot.fleet.spec.security.tls is None,
+        Fact.CERTIFICATE_NOT_USED: not all(pod.tls for pod in pods),
+        Fact.ENGINE_STARTED: any(pod.phase != "Pending" for pod in engines),
+        Fact.WAS_ENCRYPTED: any(
+            (c.type, c.status) == (ConditionType.TRANSPORT_SECURED, "True")
+            for c in snapshot.fleet.status.conditions
+        ),
+    }
 
 
 def _reasons(findings: Findings) -> Iterator[Reason]:
@@ -135,6 +142,10 @@ def _was_serving(snapshot: Snapshot) -> bool:
         match condition.type, condition.status, condition.reason:
             case ("Servable", "True", _):
                 return True
-            case ("Ready", _, Reason.PODS_NOT_READY | Reason.NO_PREFILL):
+            case (
+                "Ready",
+                _,
+                Reason.PODS_NOT_READY | Reason.NO_PREFILL | Reason.REVISIONS_DIFFER,
+            ):
                 return True
     return False

@@ -41,6 +41,7 @@ class Fact(StrEnum):
     WAS_SERVING = "the fleet answered requests before this round"
     PREFILL_SERVES = "a prefill pod serves"
     DECODE_SERVES = "a decode pod serves"
+    REVISIONS_DIFFER = "prefill and decode pods serve, but none of them are of one revision"
     DECODE_ALONE = "a disaggregated fleet has lost its prefill pods, and a decode pod serves"
     GATEWAY_READY = (
         "a gateway pod is ready (with routing.gateway epp: an InferencePool and a picker)"
@@ -61,7 +62,9 @@ class Fact(StrEnum):
     OLDER_TEMPLATE = "the engine pods of this revision verify no callers"
     PROOF_NOT_REQUIRED = "some gateway or engine pod shows or verifies no token yet"
     NO_TLS = "spec.security.tls is not set"
-    CERTIFICATE_NOT_USED = "a pod runs without the certificate, or no engine pod has started"
+    CERTIFICATE_NOT_USED = "a pod runs without the certificate"
+    ENGINE_STARTED = "an engine pod has started"
+    WAS_ENCRYPTED = "the status before this round said that calls are encrypted"
     # Gateways
     HANDOVERS_FAIL = "a gateway names pods whose handovers failed twice in a row"
     # The scaling law's last decision, and what it measured
@@ -134,6 +137,12 @@ TABLE: Mapping[ConditionType, tuple[ConditionRow, ...]] = {
     ConditionType.READY: (
         ConditionRow(
             "True",
+            Reason.REVISIONS_DIFFER,
+            when=(Fact.DECODE_ALONE, Fact.GATEWAY_READY, Fact.REVISIONS_DIFFER),
+            unless=(Fact.SERVICE_NAME_TAKEN,),
+        ),
+        ConditionRow(
+            "True",
             Reason.NO_PREFILL,
             when=(Fact.DECODE_ALONE, Fact.GATEWAY_READY),
             unless=(Fact.SERVICE_NAME_TAKEN,),
@@ -160,6 +169,9 @@ TABLE: Mapping[ConditionType, tuple[ConditionRow, ...]] = {
     ConditionType.SERVABLE: (
         ConditionRow("True", Reason.AS_SPECIFIED, when=(Fact.SERVABLE,)),
         ConditionRow("False", Reason.PARKED, when=(Fact.ZERO_REPLICAS,)),
+        ConditionRow(
+            "False", Reason.REVISIONS_DIFFER, when=(Fact.DISAGGREGATED, Fact.REVISIONS_DIFFER)
+        ),
         ConditionRow("False", Reason.NO_PREFILL, when=(Fact.DISAGGREGATED, Fact.DECODE_SERVES)),
         ConditionRow("False", Reason.NO_DECODE, when=(Fact.DISAGGREGATED, Fact.PREFILL_SERVES)),
         ConditionRow("False", Reason.NO_PODS),
@@ -266,7 +278,10 @@ TABLE: Mapping[ConditionType, tuple[ConditionRow, ...]] = {
     ConditionType.TRANSPORT_SECURED: (
         ConditionRow("False", Reason.NO_CERTIFICATE, when=(Fact.NO_TLS,)),
         ConditionRow("False", Reason.CERTIFICATE_NOT_USED, when=(Fact.CERTIFICATE_NOT_USED,)),
-        ConditionRow("True", Reason.ENCRYPTED),
+        ConditionRow("True", Reason.ENCRYPTED, when=(Fact.ENGINE_STARTED,)),
+        # Of a fleet at 0 replicas and of one that starts from there, nothing has changed.
+        ConditionRow("True", Reason.ENCRYPTED, when=(Fact.WAS_ENCRYPTED,)),
+        ConditionRow("False", Reason.CERTIFICATE_NOT_USED),
     ),
     # Do prefill pods hand their KV caches over to decode pods?
     ConditionType.KV_TRANSFER_HEALTHY: (
