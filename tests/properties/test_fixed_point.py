@@ -4,6 +4,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from argosy_operator.core.fleet.ownership import owner_of_replicas
 from tests.support.model import Model, fleet
 
 pytestmark = pytest.mark.slow
@@ -75,5 +76,7 @@ def test_the_end_depends_on_the_spec_and_not_on_the_way(story: list) -> None:
     for role, _ in model.fleet.spec.active_roles():
         handle = model.children["ServingRole", f"chat-{role}"]
         assert model.replicas(role) == handle["spec"]["replicas"]
-    roles = {name for kind, name in model.children if kind == "ServingRole"}
-    assert roles == {f"chat-{role}" for role, _ in model.fleet.spec.active_roles()}
+    active = {f"chat-{role}" for role, _ in model.fleet.spec.active_roles()}
+    roles = {n: role for (kind, n), role in model.children.items() if kind == "ServingRole"}
+    assert roles.keys() >= active
+    assert all(owner_of_replicas(roles[name]) == "kubectl" for name in roles.keys() - active)

@@ -1,10 +1,12 @@
-"""What is written about a fleet that this operator cannot read."""
+"""What is written about a fleet and its roles, also about one that this operator cannot read."""
 
 from typing import Any
 
 import pytest
 
-from argosy_operator.shell.report import read_fleet
+from argosy_operator.core.plan import plan
+from argosy_operator.shell.report import read_fleet, write_status
+from tests.support.model import converged
 
 
 class Statuses:
@@ -40,3 +42,27 @@ async def test_the_condition_says_what_the_api_server_would_have_said(
     stalled = next(c for c in sources.status["conditions"] if c["type"] == "Stalled")
     assert (stalled["status"], stalled["reason"]) == ("True", "InvalidSpec")
     assert stalled["message"].startswith(says)
+
+
+async def test_the_role_of_the_other_mode_says_that_it_has_no_pods() -> None:
+    wide = {"replicas": {"min": 1, "max": 4}}
+    model = converged(
+        roles={"prefill": wide, "decode": wide, "colocated": wide},
+        autoscaling={"policy": "External"},
+    )
+    model.scale_role("colocated", 3)
+    model.converge()
+    model.edit(mode="disaggregated")
+    model.converge()
+    snapshot = model.snapshot()
+    applied: dict[str, Any] = {}
+
+    class Applied(Statuses):
+        async def apply(self, obj: dict[str, Any], uid: str, *, status: bool) -> dict[str, Any]:
+            applied[obj["metadata"]["name"]] = obj["status"]
+            return obj
+
+    await write_status(Applied(), snapshot, plan(snapshot).draft, ())  # type: ignore[arg-type]
+    counts = {name: status["readyReplicas"] for name, status in applied.items()}
+    assert counts == {"chat-colocated": 0, "chat-prefill": 1, "chat-decode": 1}
+    assert model.children["ServingRole", "chat-colocated"]["spec"]["replicas"] == 3

@@ -11,7 +11,7 @@ from argosy_operator.core.fleet import names
 from argosy_operator.core.fleet.actions import ErrorKind, Outcome, is_write, target
 from argosy_operator.core.fleet.events import Event, handovers_fail, manifest, stalled
 from argosy_operator.core.fleet.objects import Object
-from argosy_operator.core.fleet.snapshot import Snapshot
+from argosy_operator.core.fleet.snapshot import Snapshot, role_of
 from argosy_operator.core.plan import Plan
 from argosy_operator.core.reconcile.draft import Draft
 from argosy_operator.core.status.compose import list_forbidden, status_of, unreadable_fleet
@@ -71,10 +71,10 @@ async def write_status(
             event = turned(snapshot.fleet.status, status)
             if event is not None and not snapshot.fleet.spec.paused:
                 await _send(sources, snapshot, event)
-    for role, _ in snapshot.fleet.spec.active_roles():
-        live = snapshot.owned("ServingRole").get(names.serving_role(snapshot.fleet.name, role))
+    for live in snapshot.owned("ServingRole").values():
+        role = role_of(live)
         said = role_status(snapshot, role, names.selector_text(snapshot.fleet.name, role))
-        if live is not None and (live.get("status") or {}) != said:
+        if (live.get("status") or {}) != said:
             obj = _status(live["metadata"], "ServingRole", said)
             await _put(sources, snapshot, obj, live["metadata"]["uid"])
 

@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 from argosy_operator.core.fleet.actions import Apply, Create, ErrorKind, Outcome
-from argosy_operator.core.fleet.events import Event
+from argosy_operator.core.fleet.events import Event, EventReason
 from argosy_operator.core.plan import Plan, conclude, plan
 from argosy_operator.render.images import Images
 from tests.support.model import Model, converged, fleet
@@ -320,3 +320,29 @@ def test_a_revision_that_a_new_operator_renders_is_no_deployment_that_was_gone(
     assert len(created) == 1
     assert created != [before]
     assert not any(event.reason == "CreatedAgain" for event in planned.events)
+
+
+def test_another_value_in_a_field_that_is_left_to_a_webhook_is_put_back() -> None:
+    model = converged()
+    edited(model, "Service", "chat", ("spec", "type"), "NodePort")
+    refused(model, "NodePort")
+    assert plan(model.snapshot()).actions == ()
+    edited(model, "Service", "chat", ("spec", "type"), "LoadBalancer")
+    planned = plan(model.snapshot())
+    assert [type(action) for action in planned.actions] == [Apply]
+    assert [event.reason for event in planned.draft.events] == [EventReason.PUT_BACK]
+    edited(model, "Service", "chat", ("spec", "type"), "NodePort")
+    assert plan(model.snapshot()).actions == ()
+
+
+def test_another_value_in_an_item_of_a_list_that_is_left_to_a_webhook_is_put_back() -> None:
+    model = converged()
+    port = ("spec", "ports", 0, "targetPort")
+    edited(model, "Service", "chat", port, 9999)
+    snapshot = model.snapshot()
+    planned = plan(snapshot)
+    outcome = Outcome(planned.actions[0], applied=model.children["Service", "chat"])
+    model.memory = conclude(snapshot, planned, (outcome,)).memory
+    assert plan(model.snapshot()).actions == ()
+    edited(model, "Service", "chat", port, 9998)
+    assert [type(action) for action in plan(model.snapshot()).actions] == [Apply]

@@ -300,3 +300,43 @@ def test_what_the_law_decides_is_remembered_as_the_target() -> None:
     planned = plan(model.snapshot())
     assert planned.draft.decision is not None
     assert planned.memory.targets == planned.draft.targets == {"colocated": 1}
+
+
+MODES: dict[str, Any] = {
+    "roles": {role: {"replicas": {"min": 1, "max": 4}} for role in ("prefill", "decode")} | WIDE,
+    "autoscaling": {"policy": "External"},
+}
+
+
+def there_and_back(policy: str, *, by_hand: bool) -> Model:
+    """The mode changes, its pods change, and the mode changes back."""
+    model = converged(**{**MODES, "autoscaling": {"policy": policy}})
+    if by_hand:
+        model.scale_role("colocated", 3)
+    model.converge()
+    model.edit(mode="disaggregated")
+    model.converge()
+    assert model.replicas("colocated") == 0
+    return model
+
+
+def test_an_external_number_survives_a_change_of_the_mode_and_back() -> None:
+    model = there_and_back("External", by_hand=True)
+    model.memory = LoopMemory()  # the operator was started anew
+    model.edit(mode="colocated")
+    model.converge()
+    assert model.replicas("colocated") == 3
+    assert ("ServingRole", "chat-prefill") not in model.children
+
+
+@pytest.mark.parametrize(("policy", "by_hand"), [("External", False), ("None", True)])
+def test_a_number_of_the_operator_leaves_with_its_role(policy: str, by_hand: bool) -> None:
+    model = there_and_back(policy, by_hand=by_hand)
+    assert ("ServingRole", "chat-colocated") not in model.children
+
+
+def test_a_role_that_waits_for_its_mode_is_removed_when_the_operator_scales_again() -> None:
+    model = there_and_back("External", by_hand=True)
+    model.edit(autoscaling={"policy": "None"})
+    model.converge()
+    assert ("ServingRole", "chat-colocated") not in model.children

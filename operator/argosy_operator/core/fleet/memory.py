@@ -70,8 +70,8 @@ class LoopMemory:
     """The next round asks all engines how busy they are, because a pod must be chosen for removal.
     """
     accepted_drift: Mapping[ChildKey, str] = field(default_factory=dict)
-    """Digests of differences that a child kept after an apply (a webhook changes it back). They are
-    accepted until either side changes."""
+    """Digests of the differences, fields and values, that a child kept after an apply (a webhook
+    changes it back). They are accepted until either side changes."""
     starting: frozenset[str] = frozenset()
     """Uids of pods that were seen before their first readiness."""
     starts: Mapping[str, tuple[str, float]] = field(default_factory=dict)

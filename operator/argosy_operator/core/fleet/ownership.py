@@ -55,6 +55,19 @@ def differences(wanted: object, live: object, path: Path = ()) -> Iterator[Path]
         yield path
 
 
+def value_at(live: object, path: Path) -> object:
+    """What stands at a path of `differences`; None if nothing does."""
+    for step in path:
+        if isinstance(live, Mapping):
+            live = live.get(step)
+        elif isinstance(live, Sequence) and not isinstance(live, str):
+            key, _, value = step.partition("=")
+            live = next((item for item in live if str(item.get(key)) == value), None)
+        else:
+            return None
+    return live
+
+
 def _in_list(wanted: Sequence[Any], live: Sequence[Any], path: Path) -> Iterator[Path]:
     if path and path[-1] in _OPEN:
         for item in wanted:

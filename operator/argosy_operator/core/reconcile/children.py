@@ -24,8 +24,10 @@ from argosy_operator.core.fleet.ownership import (
     APPLIED,
     changed_by,
     differences,
+    owner_of_replicas,
     readable,
     signed,
+    value_at,
 )
 from argosy_operator.core.fleet.snapshot import Snapshot, role_of
 from argosy_operator.core.reconcile.draft import Draft
@@ -87,8 +89,10 @@ def learn_accepted_drift(memory: LoopMemory, outcomes: tuple[Outcome, ...]) -> L
 
 
 def drift_digest(wanted: Object, live: Object) -> str:
-    """Changes when the rendered object changes, or other fields of the live one differ from it."""
-    return digest([sorted(map(readable, differences(wanted, live))), wanted])
+    """Changes when the rendered object changes, or the live one differs from it in other fields or
+    by other values."""
+    found = {readable(path): value_at(live, path) for path in differences(wanted, live)}
+    return digest([sorted(found.items()), wanted])
 
 
 def _apply_child(snapshot: Snapshot, draft: Draft, wanted: Object) -> Draft:
@@ -119,11 +123,19 @@ def _apply_child(snapshot: Snapshot, draft: Draft, wanted: Object) -> Draft:
 
 def _delete_unused(snapshot: Snapshot, draft: Draft) -> Draft:
     """Delete ServingRoles and disruption budgets of roles that run no pods any more, and a
-    NetworkPolicy that the spec turned off."""
+    NetworkPolicy that the spec turned off.
+
+    Under policy External the number in a ServingRole is of its writer. It is needed again when the
+    mode changes back, so a ServingRole that another writer has scaled stays.
+    """
+    external = snapshot.fleet.spec.autoscaling.policy == "External"
     wanted = {child_key(obj) for obj in snapshot.wanted}
     running = {role_of(child) for child in snapshot.retired()}
     for kind in ("ServingRole", "PodDisruptionBudget", "NetworkPolicy"):
         for name, child in snapshot.owned(kind).items():
+            theirs = external and owner_of_replicas(child) not in (None, names.FIELD_MANAGER)
+            if kind == "ServingRole" and theirs:
+                continue
             if (kind, name) not in wanted and role_of(child) not in running:
                 draft = draft.act(Delete(kind, name, child["metadata"]["uid"]))
     return draft
