@@ -57,6 +57,11 @@ class Limits:
     engine_silence_s: float = 120.0
     """Longest gap in a stream that has begun. A decode engine whose handover hangs after the first
     token is silent for its `--kv-timeout-s` (60 s) and 5 s, and then computes the prompt."""
+    wait_s: float = 3.0
+    """A request that waits so long for an engine's next byte, and twenty times as long as between
+    its tokens so far, has the pod asked whether it is there (`pods.probes`)."""
+    silent_s: float = 6.0
+    """A pod that gives no sign for so long after it was asked is left, if another one can serve."""
     answer_bytes: int = 16 << 20
     """Longest answer in one piece. A longer one counts as a failure of the engine."""
     failed_attempts: int = 2

@@ -131,6 +131,9 @@ class Engine:
     role: Role = Role.COLOCATED
     revision: str = "aaaaaaaa"
     port: int = 0
+    stopped: bool = False
+    """It takes connections, as the kernel of a stopped process does, and answers none."""
+    probes: int = 0
     calls: list[Call] = field(default_factory=list)
     _server: asyncio.Server | None = None
 
@@ -158,6 +161,12 @@ class Engine:
         with contextlib.suppress(ConnectionError, asyncio.IncompleteReadError):
             head = (await reader.readuntil(b"\r\n\r\n")).decode().split("\r\n")
             headers = dict(line.lower().split(": ", 1) for line in head[1:] if line)
+            if head[0].startswith("GET"):
+                self.probes += 1
+                call = Call(self.pod(), "/health", headers, {}, writer, reader)
+                await (call.gone() if self.stopped else call.status(200, {"status": "ok"}))
+                writer.close()
+                return
             body = json.loads(await reader.readexactly(int(headers["content-length"])))
             call = Call(self.pod(), head[0].split(" ")[1], headers, body, writer, reader)
             self.calls.append(call)

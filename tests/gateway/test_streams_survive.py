@@ -7,6 +7,7 @@ import signal
 import httpx
 import pytest
 
+from argosy_gateway.config import Limits
 from argosy_gateway.pods.endpoints import State
 from tests.engine.processes import SimEngine, sim_engines
 from tests.gateway.engines import Front, endpoint_of, front
@@ -108,6 +109,34 @@ async def test_no_stream_ends_with_the_engine_that_is_killed(engines):
         resumed = f.count("argosy_gateway_resumed_total", reason="closed")
         assert 0 < resumed < count
         assert f.count("argosy_requests_completed_total", result="failed") == 0
+
+
+async def test_no_stream_and_no_request_waits_for_an_engine_that_is_stopped(engines):
+    """SIGSTOP: its kernel still takes connections and bytes. Six requests are unstreamed."""
+    count = 12
+    heads = [e for e in engines if e.role != "prefill"]
+    async with front(limits=Limits(wait_s=1.0, silent_s=2.0)) as f:
+        f.fleet.directory.replace(map(endpoint_of, engines))
+        texts = await whole_texts(f, count)
+        readers = [Reader(f, number) for number in range(count)]
+        reading = asyncio.gather(*(reader.read() for reader in readers))
+        await f.until(lambda: min(len(r.chunks) for r in readers) > 5, timeout_s=30)
+        path, body = ask(0)
+        async with httpx.AsyncClient(base_url=f.url, timeout=60, verify=False) as web:
+            heads[0].process.send_signal(signal.SIGSTOP)
+            try:
+                asked = [web.post(path, json={**body, "stream": False}) for _ in range(6)]
+                answers = await asyncio.gather(*asked)
+                await reading
+            finally:
+                heads[0].process.send_signal(signal.SIGCONT)
+        assert {answer.json()["choices"][0]["text"] for answer in answers} == {texts[0]}
+        for reader, text in zip(readers, texts, strict=True):
+            reader.check_whole(text)
+        await f.settled()
+        assert f.count("argosy_gateway_resumed_total", reason="silent") > 0
+        assert f.count("argosy_gateway_retries_total", reason="silent") > 0
+        await f.until(lambda: not f.fleet.probes.is_silent(heads[0].name), timeout_s=30)
 
 
 async def test_pods_that_drain_in_turn_lose_no_stream(engines):

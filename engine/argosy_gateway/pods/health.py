@@ -7,8 +7,8 @@ known besides, in `endpoints`. A pod without a record is healthy; the others are
   each further failure. A suspended pod is chosen last, but it is chosen: if all pods have failed,
   the one with the fewest failures serves. After its time a pod is on probation: it gets one request
   per such time until one succeeds.
-- *absent* if it took no connection, drains, or another program answers at its address. An absent
-  pod is not chosen; requests wait for its return.
+- *absent* if it took no connection, drains, answers no probe (`probes`), or another program answers
+  at its address. An absent pod is not chosen; requests wait for its return.
 - *busy* if it answered 429. It is chosen after the healthy ones.
 
 A single failure suspends no pod, because one request that breaks any engine would otherwise suspend
@@ -37,6 +37,9 @@ _TRIAL_S = 2.5
 """Longer than `Limits.connect_s`, so that one request at a time tries to connect."""
 _WRONG_POD_S = 30.0
 """Longer than the watch takes to report the pod's new address or its end."""
+_SILENT_S = 15.0
+"""Longer than a turn of `probes`, which repeats the report, and than `_LONGEST_ABSENCE_S`: that its
+kernel takes a connection does not end this absence."""
 _DRAINING_S = 1.0
 """The watch reports a drain within about a second."""
 _BUSY_S = 0.25
@@ -145,6 +148,12 @@ class Health:
         record, now = self._of(uid), self._clock()
         record.absence_s = _WRONG_POD_S
         record.absent_since, record.absent_until = now, now + _WRONG_POD_S
+
+    def silent(self, uid: str) -> None:
+        """It answers no probe. To be repeated while that is so; `identified` ends it."""
+        record, now = self._of(uid), self._clock()
+        record.absence_s = _SILENT_S
+        record.absent_since, record.absent_until = now, now + _SILENT_S
 
     def identified(self, uid: str) -> bool:
         """It answered under its own name. True if it was absent until now."""

@@ -138,6 +138,14 @@ class Answer:
         reported = self.usage.completion_tokens if self.usage is not None else 0
         return max(reported, self._scan.content_events if self._scan else 0) or None
 
+    @property
+    def interval_s(self) -> float:
+        """Mean time between two events with text; 0 before the second one."""
+        first, last, scan = self.first_content_at, self.last_content_at, self._scan
+        if scan is None or first is None or last is None or scan.content_events < 2:
+            return 0.0
+        return (last - first) / (scan.content_events - 1)
+
     def begin_stream(self, scan: StreamScan, headers: Headers) -> None:
         """A stream's head has come. Nothing is sent before its first event."""
         self._scan, self._stream_headers = scan, headers

@@ -26,6 +26,10 @@ __all__ = ["Attempt", "FailedAttempt"]
 
 log = logging.getLogger(__name__)
 
+_STALLED_INTERVALS = 20
+"""Usual times between two tokens after which a stream has stalled. Preemption and the prompts of
+others delay a token by a few."""
+
 
 @dataclass(frozen=True, slots=True)
 class FailedAttempt:
@@ -38,7 +42,7 @@ class FailedAttempt:
     """The engine had begun the work. The number of such attempts is limited; other attempts go on
     until `queue_timeout_s`."""
     timed_out: bool = False
-    """The engine was silent for too long."""
+    """The engine was silent for too long, and may still compute."""
     moved: bool = False
     """The engine did the work, and drains: that is no failure."""
     status: int = 503
@@ -56,6 +60,7 @@ class Attempt:
         "_exchange",
         "_first_token_timer",
         "_fleet",
+        "_left",
         "_moved",
         "_number",
         "_request",
@@ -83,6 +88,7 @@ class Attempt:
         """When the request was sent and the engine's work began."""
         self._timed_out = False
         self._moved = False
+        self._left = False
 
     def __enter__(self) -> Self:
         return self
@@ -106,6 +112,28 @@ class Attempt:
         if now - exchange.waiting_since > limit_s:
             self._timed_out = True
             exchange.abort(f"the engine was silent for {limit_s:g} s")
+
+    def pod_is_silent(self, now: float) -> bool:
+        """Called by the sweeper: whether the answer has stalled and its pod gives no sign of life.
+
+        Reports what it sees to `pods.probes`, which asks the pod if the answer waits for long.
+        """
+        exchange, uid, probes = self._exchange, self._route.head.uid, self._fleet.probes
+        if exchange is None or exchange.waiting_since is None:
+            return False
+        waited_s, again_s = now - exchange.waiting_since, self._fleet.config.limits.wait_s
+        if waited_s <= max(again_s, _STALLED_INTERVALS * self._answer.interval_s):
+            if exchange.answered:
+                probes.heard(uid)
+            return False
+        probes.ask(self._route.head, again_s=again_s)
+        return probes.is_silent(uid)
+
+    def leave(self) -> None:
+        """Leave a pod that gives no sign of life: the next attempt begins or goes on elsewhere."""
+        if self._exchange is not None:
+            self._left = True
+            self._exchange.abort("its pod gives no sign of life")
 
     @property
     def pod_drains(self) -> bool:
@@ -149,7 +177,10 @@ class Attempt:
                 return FailedAttempt(RetryReason.DRAINING, str(error), moved=True)
             self._count_failure(str(error))
             return FailedAttempt(
-                RetryReason.CLOSED, str(error), worked=True, timed_out=self._timed_out
+                RetryReason.SILENT if self._left else RetryReason.CLOSED,
+                str(error),
+                worked=True,
+                timed_out=self._timed_out,
             )
 
     async def _send(self) -> http1.Exchange:

@@ -12,6 +12,7 @@ from argosy_gateway.accounting.metrics import Metrics
 from argosy_gateway.config import Config
 from argosy_gateway.pods.certificates import Certificates
 from argosy_gateway.pods.endpoints import Directory, Role
+from argosy_gateway.pods.probes import Probes
 from argosy_gateway.pods.proof import Proof
 from argosy_gateway.queue.queue import Queue
 from argosy_gateway.relay.bodies import Bodies
@@ -51,6 +52,13 @@ class Fleet:
         self.bodies = Bodies(config.limits)
         self.certificates = Certificates(config.tls_dir)
         self.directory = Directory(clock, speaks_tls=self.certificates.here)
+        self.probes = Probes(
+            self.directory,
+            self.certificates,
+            silent_s=config.limits.silent_s,
+            connect_s=config.limits.connect_s,
+            clock=clock,
+        )
         self.proof = Proof(config.token_file)
         self._roster = Roster(self.directory)
         self.in_flight = InFlight()
@@ -122,7 +130,7 @@ class Fleet:
         return "disaggregated" if apart else "colocated"
 
     def sweep(self) -> None:
-        """End calls of engines that are silent for too long. Called about once a second."""
+        """Leave engines that are silent for too long. Called about once a second."""
         self.unserved_s()
         now = self.clock()
         for relay in tuple(self.relays):

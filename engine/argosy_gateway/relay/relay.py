@@ -95,16 +95,21 @@ class Relay:
         """Called by the sweeper; see `Attempt.check_time`."""
         if self._attempt is not None:
             self._attempt.check_time(now)
-            if self._fleet.config.drain_mode == "migrate" and self._attempt.pod_drains:
+            if self._attempt.pod_is_silent(now) and self._can_go_elsewhere():
+                self._attempt.leave()
+            elif self._fleet.config.drain_mode == "migrate" and self._attempt.pod_drains:
                 self._move(self._attempt)
 
     def _move(self, attempt: Attempt) -> None:
         """Leave a pod that drains, if another one can serve the rest."""
+        if self._can_go_elsewhere():
+            attempt.move()
+
+    def _can_go_elsewhere(self) -> bool:
         answer = self._answer
         if answer.started and not answer.resume.possible:
-            return
-        if self._fleet.groups(self._tried, revision=self._revision):
-            attempt.move()
+            return False
+        return bool(self._fleet.groups(self._tried, revision=self._revision))
 
     @property
     def _revision(self) -> str | None:
@@ -183,7 +188,7 @@ class Relay:
     async def _may_go_on(self, failed: FailedAttempt) -> bool:
         """Whether another engine can go on with the stream. Waits a moment after a busy one."""
         resume = self._answer.resume
-        if failed.timed_out:
+        if failed.timed_out or failed.reason is RetryReason.SILENT:
             resume.interrupted(ResumeReason.SILENT)
         elif failed.moved:
             resume.interrupted(ResumeReason.DRAINING)

@@ -112,6 +112,7 @@ async def running(fleet: Fleet, *, stop: asyncio.Event) -> AsyncIterator[Sequenc
         admin.should_exit = True
         await tasks[1]
     finally:
+        fleet.probes.close()
         sweeper.cancel()
         drainer.cancel()
         api.should_exit = admin.should_exit = True

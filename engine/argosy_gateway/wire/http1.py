@@ -81,6 +81,11 @@ class Exchange(asyncio.Protocol):
 
     # Called by the user of the exchange.
 
+    @property
+    def answered(self) -> bool:
+        """The head has come."""
+        return self._head is not None
+
     async def head(self) -> Head:
         """Wait for status line and headers. Raises BrokenError."""
         while self._head is None:

@@ -311,3 +311,24 @@ def test_a_pod_that_failed_other_requests_too_is_not_pardoned(health, clock):
     fail(health, clock, 1, "b")
     health.pardon("b")
     assert not health.failed_recently("b")
+
+
+def test_a_silent_pod_is_absent_until_it_answers_although_its_kernel_takes_connections(
+    health, clock
+):
+    health.silent("a")
+    assert health.rank("a") is None
+    clock.now += 14.9
+    assert health.rank("a") is None
+    assert not health.reached("a")
+    assert health.rank("a") is None
+    assert health.identified("a")
+    assert health.rank("a") == HEALTHY
+
+
+def test_a_silent_pod_of_which_nothing_more_is_reported_is_tried_with_one_request(health, clock):
+    health.silent("a")
+    clock.now += 15
+    assert health.rank("a") == HEALTHY
+    health.begins("a")
+    assert health.rank("a") is None
