@@ -260,6 +260,18 @@ def test_so_many_events_begin_in_all_and_none_after_a_stop() -> None:
     assert not stopped.take()
 
 
+def test_a_fleet_with_a_share_waits_until_others_have_had_theirs() -> None:
+    turns = Turns(30)
+    assert turns.take(own=0, share=0.1)
+    assert turns.take(own=1, share=0.1) is None
+    assert all(turns.take() for _ in range(8))
+    assert turns.take(own=1, share=0.1) is None
+    assert turns.take()
+    assert turns.take(own=1, share=0.1)
+    turns.stop()
+    assert turns.take(own=2, share=0.1) is False
+
+
 def test_the_share_of_time_in_which_events_of_several_fleets_overlap() -> None:
     def of(*spans: tuple[float, float]) -> Result:
         happened = [Happened(event(), began, whole) for began, whole in spans]

@@ -6,6 +6,7 @@ operator. A fleet begins its next event while fewer than the asked number have b
 
 import contextlib
 import json
+import signal
 import subprocess
 import sys
 import threading
@@ -28,17 +29,27 @@ _HOPELESS = 3
 """Events in a row after which a fleet did not become whole: it gets no more."""
 
 
+_LOOK_EVERY_S = 0.25
+
+
 class Turns:
     """How many events may still begin, for all fleets together."""
 
     def __init__(self, events: int) -> None:
-        self._left, self._lock = events, threading.Lock()
+        self._left, self._begun = events, 0
+        self._lock = threading.RLock()  # a signal stops them in the midst of anything
 
-    def take(self) -> bool:
-        """Whether one more may begin."""
+    def take(self, own: int = 0, share: float = 1.0) -> bool | None:
+        """Whether a fleet that has had `own` events may begin one more; None: not yet, because that
+        would be more than its share of all."""
         with self._lock:
+            if self._left <= 0:
+                return False
+            if own > share * self._begun:
+                return None
             self._left -= 1
-            return self._left >= 0
+            self._begun += 1
+            return True
 
     def stop(self) -> None:
         """None may begin any more."""
@@ -54,6 +65,8 @@ class Part:
     rate: float
     """Requests a second."""
     seed: int
+    share: float = 1.0
+    """Of all events, which this fleet has at most."""
     only: tuple[str, ...] = ()
     """Kinds of events; empty: all."""
     answers: Path | None = None
@@ -136,8 +149,10 @@ Say = Callable[[str], None]
 
 
 def run(parts: list[Part], events: int, say: Say) -> list[Result]:
-    """Carry out so many events. If one fleet's thread fails, the others begin no more."""
+    """Carry out so many events. If one fleet's thread fails, the others begin no more. After
+    SIGTERM none begins either, and what happened until then is the result."""
     turns, url_of = Turns(events), [part.fleet.create() for part in parts]
+    signal.signal(signal.SIGTERM, lambda *_: turns.stop())
     with ThreadPoolExecutor(len(parts)) as pool:
         going = [
             pool.submit(_go_through, part, url, turns, events, say)
@@ -166,7 +181,9 @@ def _disturb(part: Part, client: Client, turns: Turns, events: int, say: Say) ->
     faults, happened = Faults(part.fleet, client.ended), list[Happened]()
     network = may_change_networks()
     for event in schedule(part.seed, events, network=network, only=part.only):
-        if not turns.take():
+        while (may := turns.take(event.number, part.share)) is None:
+            time.sleep(_LOOK_EVERY_S)
+        if not may:
             break
         found = faults.carry_out(event)
         happened.append(found)
