@@ -26,6 +26,7 @@ class Call:
 
     pod: tuple[str, str]
     """Name and value of the header by which the engine names its pod."""
+    method: str
     path: str
     headers: dict[str, str]
     body: dict[str, Any]
@@ -168,7 +169,8 @@ class Engine:
                 writer.close()
                 return
             body = json.loads(await reader.readexactly(int(headers["content-length"])))
-            call = Call(self.pod(), head[0].split(" ")[1], headers, body, writer, reader)
+            method, path, _ = head[0].split(" ")
+            call = Call(self.pod(), method, path, headers, body, writer, reader)
             self.calls.append(call)
             await self.behaviour(call)
             writer.close()

@@ -1,15 +1,21 @@
 """One attempt without a Relay: it calls one engine, reports, and leaves the next step open."""
 
+import asyncio
 import json
+from dataclasses import replace
+
+import pytest
 
 from argosy_gateway.accounting.table import RetryReason
-from argosy_gateway.accounting.verdicts import Ending
+from argosy_gateway.accounting.verdicts import Ending, Slo
+from argosy_gateway.pods.endpoints import Role
 from argosy_gateway.relay.answer import Answer
 from argosy_gateway.relay.attempt import Attempt, FailedAttempt
 from argosy_gateway.relay.resume import Resume
 from argosy_gateway.routing.groups import Route
 from argosy_gateway.wire.openai import read_completion
-from tests.gateway.engines import Engine, answer, fail, front
+from tests.gateway.direct import direct
+from tests.gateway.engines import Call, Engine, answer, fail, front
 
 PATH = "/v1/completions"
 
@@ -90,3 +96,141 @@ async def test_a_whole_answer_leaves_its_times_and_usage_on_the_answer():
     assert json.loads(client.text())["choices"]
     assert to.output_tokens == 3
     assert to.first_content_at <= to.last_content_at
+
+
+# What the engine is sent
+
+OWN = {"host", "connection", "content-length", "content-type", "x-request-id", "x-argosy-attempt"}
+
+
+async def test_an_engine_is_sent_the_clients_request_and_which_attempt_of_which_pod_it_is():
+    engine = Engine("a")
+    async with front(engine) as f:
+        request = replace(completion(), request_id="r1")
+        await run(f.fleet, engine, request, answer_to(Client(), f.fleet), 3)
+    (call,) = engine.calls
+    assert (call.method, call.path) == ("POST", PATH)
+    assert call.headers.keys() == {*OWN, "x-argosy-pod-uid"}
+    assert call.headers["content-type"] == "application/json"
+    assert call.headers["x-request-id"] == "r1"
+    assert call.headers["x-argosy-attempt"] == "3"
+    assert call.headers["x-argosy-pod-uid"] == "a"
+    assert call.body == json.loads(request.body)
+
+
+async def test_a_decode_engine_is_told_addresses_and_uids_of_its_prefill_pods_in_their_order():
+    decode = Engine("d", role=Role.DECODE)
+    prefills = tuple(
+        replace(Engine(name, role=Role.PREFILL).endpoint(), ip=ip, kv_port=port)
+        for name, ip, port in (("p1", "10.0.0.1", 9001), ("p2", "fd00::2", 9002))
+    )
+    async with front(decode) as f:
+        request, to = completion(stream=True), answer_to(Client(), f.fleet)
+        with Attempt(f.fleet, request, Route(decode.endpoint(), prefills), 1, to) as attempt:
+            assert await attempt.run() is Ending.OK
+    (call,) = decode.calls
+    prefill = {"x-argosy-prefill", "x-argosy-prefill-uids"}
+    assert call.headers.keys() == {*OWN, "x-argosy-pod-uid", "x-argosy-token-ids", *prefill}
+    assert call.headers["x-argosy-prefill"] == "10.0.0.1:9001,[fd00::2]:9002"
+    assert call.headers["x-argosy-prefill-uids"] == "p1,p2"
+    assert call.headers["x-argosy-token-ids"] == "1"
+
+
+# What it shows about the pod
+
+
+@pytest.mark.parametrize("stream", [False, True])
+async def test_an_answer_to_its_end_makes_good_for_a_failure(stream):
+    engine = Engine("a", fail)
+    async with front(engine) as f:
+        health = f.fleet.directory.health
+        await run(f.fleet, engine, completion(stream=stream), answer_to(Client(), f.fleet))
+        assert health.failed_recently("a")
+        engine.behaviour = answer
+        await run(f.fleet, engine, completion(stream=stream), answer_to(Client(), f.fleet))
+        assert not health.failed_recently("a")
+
+
+@pytest.mark.parametrize(("status", "content"), [
+    (200, b"[1]"), (200, b"{"), (200, b"{}"), (201, b'{"choices":[]}'), (302, b'{"choices":[]}'),
+])  # fmt: skip
+async def test_an_answer_without_choices_is_a_failure_of_its_engine(status, content):
+    async def nonsense(call: Call) -> None:
+        await call.begin(status, f"content-length: {len(content)}")
+        await call.write(content)
+
+    engine, client = Engine("a", nonsense), Client()
+    async with front(engine) as f:
+        result = await run(f.fleet, engine, completion(), answer_to(client, f.fleet))
+        assert f.fleet.directory.health.failed_recently("a")
+    assert isinstance(result, FailedAttempt)
+    assert (result.reason, result.worked, result.timed_out) == (RetryReason.CLOSED, True, False)
+    assert client.messages == []
+
+
+async def test_the_prompt_of_an_answer_in_one_piece_leaves_the_load_when_its_time_is_over():
+    free = asyncio.Event()
+
+    async def held(call: Call) -> None:
+        await free.wait()
+        await answer(call)
+
+    async with direct(Engine("a", held)) as gateway:
+        for number in range(20):  # 10,000 tokens a second: 10 ms for its hundred
+            gateway.fleet.pace.prompt("a", 10_000, began=float(number), first=number + 1.0)
+        client = gateway.ask({"model": "m", "prompt": "x" * 400}, PATH)
+        loads = gateway.fleet.in_flight.loads
+        await gateway.until(lambda: "a" in loads)
+        assert (loads["a"].sequences, loads["a"].prompt_tokens) == (1, 100)
+        await gateway.until(lambda: loads["a"].prompt_tokens == 0)
+        assert (loads["a"].sequences, loads["a"].prompts) == (1, 0)
+        free.set()
+        await client.whole
+        assert client.status == 200
+
+
+# What is learnt about the pace: a prompt of 200 tokens has its first token after half a second
+
+PROMPT = {"model": "m", "prompt": "x" * 800}
+
+
+async def paced(gateway, body, times):
+    for _ in range(times):
+        assert (await gateway.answered(body, PATH)).status == 200
+    return gateway.fleet.pace.tokens_per_s(), gateway.fleet.queue.dispatch.pace.tokens_per_s("a")
+
+
+async def test_streams_teach_the_pace_of_prompts_from_sending_to_the_first_token():
+    async def slow(call: Call) -> None:
+        gateway.advance(0.5)
+        await call.begin_stream()
+        await call.token("one")
+        await call.finish(1)
+
+    slo = Slo(ttft_s=2.0, tpot_s=1.0)
+    async with direct(Engine("a", slow), queue="deadline", slo=slo) as gateway:
+        gateway.fleet.tokens_per_char.learn = lambda **_: None
+        _, of_queue = await paced(gateway, {**PROMPT, "stream": True}, 4)
+        assert of_queue == pytest.approx(1.2 * 200 / 0.5)
+        of_all, _ = await paced(gateway, {**PROMPT, "stream": True}, 16)
+        assert of_all == pytest.approx(200 / 0.5)
+
+
+@pytest.mark.parametrize(("reported", "known"), [({"x_argosy_ttft_ms": "500"}, True), ({}, False)])
+async def test_an_answer_in_one_piece_teaches_the_pace_only_if_its_engine_says_the_ttft(
+    reported, known
+):
+    async def slow(call: Call) -> None:
+        gateway.advance(9.0)
+        content = {"choices": [{"text": "one"}], "usage": {"completion_tokens": 1}}
+        await call.status(200, content, **reported)
+
+    slo = Slo(ttft_s=2.0, tpot_s=1.0)
+    async with direct(Engine("a", slow), queue="deadline", slo=slo) as gateway:
+        gateway.fleet.tokens_per_char.learn = lambda **_: None
+        of_all, of_queue = await paced(gateway, PROMPT, 20)
+    if not known:
+        assert (of_all, of_queue) == (None, None)
+        return
+    assert of_all == pytest.approx(200 / 0.5)
+    assert of_queue == pytest.approx(1.2 * 200 / 0.5)

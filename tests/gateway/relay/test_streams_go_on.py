@@ -9,7 +9,7 @@ import pytest
 
 from argosy_gateway.config import Limits
 from argosy_gateway.pods.endpoints import State
-from tests.gateway.engines import Call, Engine, Front, drain, front
+from tests.gateway.engines import Call, Engine, Front, drain, fail, front
 
 PATH = "/v1/chat/completions"
 ASK = {"model": "m", "messages": [{"role": "user", "content": "hi"}], "stream": True}
@@ -220,12 +220,32 @@ async def refuses(call: Call) -> None:
     await call.status(400, {"error": {"message": "no"}})
 
 
-@pytest.mark.parametrize("successor", [from_the_start, wrong_count, refuses])
-async def test_no_text_comes_from_an_engine_that_does_not_go_on(successor):
+@pytest.mark.parametrize(
+    ("successor", "why"),
+    [
+        (from_the_start, "no engine goes on with it"),
+        (wrong_count, "no engine goes on with it"),
+        (refuses, "no engine goes on with it"),
+        (fail, "status 500"),
+    ],
+)
+async def test_no_text_comes_from_an_engine_that_does_not_go_on(successor, why):
     async with pair(breaks_after(1), successor) as (f, _, _b):
         text, events = await read(f)
         assert text == "one"
-        assert "stream_broken" in events[-1]
+        error = json.loads(events[-1])["error"]
+        message = f"The engine's stream broke off: {why}."
+        assert (error["code"], error["message"]) == ("stream_broken", message)
+
+
+async def test_a_stream_that_only_busy_engines_could_go_on_with_ends_when_the_wait_is_over():
+    async with pair(breaks_after(1), busy, queue_timeout_s=0.6) as (f, a, b):
+        a.behaviour = gone_after(f, a, b)
+        text, events = await read(f)
+        assert text == "one"
+        message = "The engine's stream broke off: the engines are busy."
+        assert json.loads(events[-1])["error"]["message"] == message
+        assert 2 <= len(b.calls) <= 4, "it pauses between two calls"
 
 
 async def test_a_stream_without_ids_breaks_off():

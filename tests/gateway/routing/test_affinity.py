@@ -152,6 +152,36 @@ def test_a_prefill_pod_with_more_than_its_share_or_a_failing_pair_is_passed_over
     assert strategy.choose(request, groups, everywhere).prefills[0].uid == first, "as a last resort"
 
 
+def test_a_prefill_pod_may_have_exactly_a_quarter_over_the_mean_of_prompt_tokens():
+    strategy, groups = PrefixHash(random.Random(1)), groups_of(PAIRS)
+    request = asks(prompt(7), tokens=110)
+    first = strategy.choose(request, groups, IDLE).prefills[0].uid
+    for waiting, stays in ((50, True), (51, False)):  # 1.25 · (50 + 110) / 4
+        route = strategy.choose(request, groups, FleetView({first: Load(1, waiting)}))
+        assert (route.prefills[0].uid == first) is stays
+
+
+@pytest.mark.parametrize("same", [256, 512, 768])
+def test_prompts_that_differ_only_in_a_later_chunk_of_the_first_1024_bytes_spread(same):
+    strategy, groups = PrefixHash(random.Random(1)), groups_of(pods(8))
+    texts = ["x" * same + f"{n:09d} " * 200 for n in range(40)]
+    assert len({strategy.choose(asks(text), groups, IDLE).head.uid for text in texts}) > 4
+
+
+def test_a_cache_key_may_be_any_text_of_json():
+    strategy, groups = PrefixHash(random.Random(1)), groups_of(pods(8))
+    route = strategy.choose(asks("hi", cache_key="\ud800"), groups, IDLE)
+    assert route == strategy.choose(asks("ho", cache_key="\ud800"), groups, IDLE)
+
+
+@pytest.mark.parametrize("role", [Role.COLOCATED, Role.PREFILL])
+def test_a_single_pod_gets_every_prompt(role):
+    own = pods(1, role)
+    fleet = [*own, *pods(1, Role.DECODE)] if role is Role.PREFILL else own
+    strategy, groups = PrefixHash(random.Random(1)), groups_of(fleet)
+    assert {strategy.choose(asks(prompt(n)), groups, IDLE).prefiller for n in range(9)} == {*own}
+
+
 # kvAware
 
 
@@ -353,11 +383,13 @@ def test_only_the_pair_that_fails_is_avoided(strategy):
 
 
 @pytest.mark.parametrize("strategy", [PrefixHash, KvAware])
-def test_among_forty_pods_a_prompt_finds_its_pod_again(strategy):
-    chosen, groups = strategy(random.Random(1)), groups_of(pods(40))
-    homes = [send(chosen, asks(prompt(n)), groups, IDLE).head.uid for n in range(20)]
-    assert [chosen.choose(asks(prompt(n)), groups, IDLE).head.uid for n in range(20)] == homes
-    assert len(set(homes)) > 5
+@pytest.mark.parametrize("pairs", [False, True])
+def test_among_forty_pods_a_prompt_finds_its_pod_again(strategy, pairs):
+    fleet = [*pods(40, Role.PREFILL), *pods(40, Role.DECODE)] if pairs else pods(40)
+    chosen, groups = strategy(random.Random(1)), groups_of(fleet)
+    homes = [send(chosen, asks(prompt(n)), groups, IDLE).prefiller for n in range(20)]
+    assert [chosen.choose(asks(prompt(n)), groups, IDLE).prefiller for n in range(20)] == homes
+    assert len({pod.uid for pod in homes}) > 5
 
 
 # What kvAware takes a cache to hold

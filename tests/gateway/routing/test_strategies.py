@@ -7,8 +7,16 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from argosy_gateway.pods.endpoints import Endpoint, Role, State
+from argosy_gateway.routing.groups import Group
 from argosy_gateway.routing.load import InFlight, Load
 from argosy_gateway.routing.strategies.least_load import LeastLoad
+from argosy_gateway.routing.strategies.loads import (
+    least_loaded_group,
+    least_loaded_head,
+    most_prompt_tokens,
+    most_sequences,
+    some_of,
+)
 from argosy_gateway.routing.strategies.registry import STRATEGIES
 from argosy_gateway.routing.strategies.strategy import FleetView, RoutingRequest
 from tests.gateway.routing.rosters import groups_of
@@ -157,6 +165,69 @@ def test_a_group_of_many_loaded_pods_gets_less_than_an_idle_one_of_its_size():
     strategy, groups = LeastLoad(random.Random(1)), groups_of(pods)
     view = FleetView({str(i): Load(3, 0) for i in range(40)})
     assert {strategy.choose(REQUEST, groups, view).head.role for _ in range(50)} == {Role.DECODE}
+
+
+def chosen_of(loads, *groups):
+    """Numbers of the groups that are chosen."""
+    found = set()
+    for seed in range(30):
+        chosen = least_loaded_group(groups, FleetView(loads), random.Random(seed))
+        found |= {number for number, group in enumerate(groups) if group is chosen}
+    return found
+
+
+def a_group(name, heads, prefills=0):
+    def pods(kind, number, role):
+        return tuple(
+            Endpoint(f"{name}{kind}{i}", f"{name}{kind}{i}", "x", role, name, State.SERVING)
+            for i in range(number)
+        )
+
+    return Group(pods("h", heads, Role.DECODE), pods("p", prefills, Role.PREFILL))
+
+
+def test_the_group_with_fewer_sequences_for_each_of_its_pods_is_chosen():
+    one, two = a_group("a", 2, 2), a_group("b", 2)
+    # Four sequences on four pods against two on two, and one more on either side.
+    assert chosen_of({"ah0": Load(4), "bh1": Load(2)}, one, two) == {0, 1}
+    assert chosen_of({"ah0": Load(5), "bh1": Load(2)}, one, two) == {1}
+    assert chosen_of({"ah0": Load(4), "bh1": Load(3)}, one, two) == {0}
+
+
+def test_of_a_group_of_many_heads_the_sixteen_that_are_looked_at_stand_for_all():
+    many, few = a_group("a", 32), a_group("b", 2)
+    loads = {f"ah{i}": Load(2) for i in range(32)}
+    assert chosen_of(loads | {"bh0": Load(5)}, many, few) == {0}
+    assert chosen_of(loads | {"bh0": Load(3)}, many, few) == {1}
+
+
+@pytest.mark.parametrize(("number", "looked_at"), [(15, 15), (16, 16), (17, 16), (400, 16)])
+def test_at_most_sixteen_different_pods_are_looked_at(number, looked_at):
+    pods = a_group("a", number).heads
+    found = some_of(pods, random.Random(1))
+    assert len({pod.uid for pod in found}) == len(found) == looked_at
+    assert set(found) <= set(pods)
+    if number <= 16:
+        assert found is pods
+
+
+def test_a_quarter_over_the_mean_is_allowed_with_the_new_request_counted_in():
+    heads, rng = a_group("a", 4).heads, random.Random(1)
+    view = FleetView({"ah0": Load(3), "ah1": Load(4, 80)})
+    assert most_sequences(heads, view, rng) == 3  # 1.25 · (7 + 1) / 4 = 2.5
+    assert most_prompt_tokens(heads, view, rng, 20) == 31.25  # 1.25 · (80 + 20) / 4
+    many = a_group("a", 40).heads
+    loads = FleetView({pod.uid: Load(2, 100) for pod in many})
+    assert most_sequences(many, loads, rng) == 3  # 1.25 · (2 + 1 / 40)
+    assert most_prompt_tokens(many, loads, rng, 40) == 126.25  # 1.25 · (100 + 40 / 40)
+
+
+def test_of_heads_with_equal_sequences_the_one_with_fewer_prompt_tokens_is_chosen():
+    heads = a_group("a", 3).heads
+    view = FleetView({"ah0": Load(2, 10), "ah1": Load(2, 9), "ah2": Load(3, 0)})
+    assert least_loaded_head(heads, view, random.Random(1)).uid == "ah1"
+    ties = {least_loaded_head(heads, FleetView({}), random.Random(n)).uid for n in range(30)}
+    assert ties == {"ah0", "ah1", "ah2"}
 
 
 def test_round_robin_takes_prefill_pods_in_turn_and_three_at_most():
