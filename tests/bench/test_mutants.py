@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from argosy_bench.mutation.page import Outcome, page
+from argosy_bench.mutation.record import read_record, write_record
 from argosy_bench.mutation.survivors import (
     Accepted,
     Survivor,
@@ -89,11 +90,21 @@ def test_the_page_counts_accepted_survivors_as_survivors_and_lists_the_others_by
     other = Survivor("argosy.x.g", "x.py", 2, "return n + 1", "return n + 2")
     rows = [Accepted("argosy.x.Fold.*", "- 1", "equivalent: n is never read")]
     machine = {"processor": "P", "cores": 2, "python": "3.11", "date": "2026-01-01"}
-    text = page({"fold": Outcome(20, 10, [kept, other])}, {"fold": 0.85}, rows, machine)
-    assert "| fold | 20 | 10 | 8 | 0.800 | 0.85 |" in text
+    outcome = Outcome(20, 10, [kept, other], "2026-01-01 abc1234")
+    text = page({"fold": outcome}, {"fold": 0.85}, rows, machine)
+    assert "| fold | 20 | 10 | 8 | 0.800 | 0.85 | 2026-01-01 abc1234 |" in text
     assert "- equivalent: n is never read (1)\n  - `x.Fold.fold`" in text
     assert "### x.py\n\n```text\n2: return n + 2\n```" in text
     assert "return n - 1" not in text
+
+
+def test_a_record_gives_back_what_was_measured(tmp_path):
+    survivor = Survivor("argosy.x.Fold.fold", "x.py", 7, 'return "ü"', "return None")
+    outcomes = {"fold": Outcome(20, 10, [survivor], "2026-01-01 abc1234"), "g": Outcome(3, 3)}
+    at = tmp_path / "measured.json"
+    assert read_record(at) == {}
+    write_record(outcomes, at)
+    assert read_record(at) == outcomes
 
 
 STATS = {

@@ -18,11 +18,13 @@ _HEAD = """# Mutants: what the tests notice
 runs the tests that enter the changed function. A mutant that no test notices survives: the same
 mistake in a commit would land.
 
-The bound is 0.85 for each area that has one. The others are about to be rebuilt; a fixed sample of
-at most 300 mutants is run of each of them. Where fewer mutants were run than made, the share is
-that of a sample: with 200 mutants it is known to 5 points. Accepted survivors count as survivors in
-every share. When the time ends first, the mutants with the fastest tests have been run. This page
-is written by `make mutants MUTANTS="--write --sample 300"`.
+The bound is 0.85 for each area that has one; of the others a fixed sample of at most 300 mutants is
+run. Where fewer mutants were run than made, the share is that of a sample: with 200 mutants it is
+known to 5 points, with 100 to 7. Accepted survivors count as survivors in every share. When the
+time ends first, the mutants with the fastest tests have been run.
+
+This page is written by `make mutants MUTANTS="--write --sample 300"`, or area by area with `--area
+NAME`: a row says on which day and at which commit its area was measured.
 """
 
 
@@ -34,6 +36,8 @@ class Outcome:
     """Mutants that there are; a sample is fewer."""
     ran: int = 0
     survivors: list[Survivor] = field(default_factory=list)
+    at: str = ""
+    """Day and commit of the measurement."""
 
     @property
     def share(self) -> float:
@@ -51,16 +55,18 @@ def page(
     machine = f"{environment['processor']}, {environment['cores']} cores"
     lines = [
         _HEAD,
-        f"Measured on {environment['date']} ({machine}, Python {environment['python']}).",
+        f"Written on {environment['date']} ({machine}, Python {environment['python']}).",
         "",
-        "| area | made | run | killed | share | bound |",
-        "|---|---|---|---|---|---|",
+        "| area | made | run | killed | share | bound | measured |",
+        "|---|---|---|---|---|---|---|",
     ]
     bound = {name: outcome for name, outcome in outcomes.items() if name in bounds}
     for name, outcome in outcomes.items():
-        lines.append(_row(name, [outcome], f"{bounds[name]:g}" if name in bounds else ""))
+        limit = f"{bounds[name]:g}" if name in bounds else ""
+        lines.append(f"{_row(name, [outcome], limit)} {outcome.at} |")
     if bound:
-        lines.append(_row("**all with a bound**", bound.values(), f"{max(bounds.values()):g}"))
+        whole = _row("**all with a bound**", bound.values(), f"{max(bounds.values()):g}")
+        lines.append(f"{whole}  |")
     lines += ["", "## Accepted survivors", "", *_accepted(outcomes, accepted)]
     lines += ["## Other survivors", "", _OTHERS, "", *_open(bound, accepted)]
     return "\n".join(lines).rstrip() + "\n"

@@ -202,3 +202,12 @@ def forget_stats(at: Path, changed: Iterable[Path]) -> None:
         for function, tests in entered.items()
     }
     at.write_text(json.dumps(stats))
+
+
+def commit() -> str:
+    """The newest commit of the working tree, in seven digits."""
+    done = subprocess.run(
+        ["git", "rev-parse", "--short=7", "HEAD"],
+        cwd=_ROOT, capture_output=True, text=True, check=True,
+    )  # fmt: skip
+    return done.stdout.strip()

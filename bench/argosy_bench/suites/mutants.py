@@ -1,12 +1,12 @@
 """The share of small changes to the code that the tests notice, by area.
 
-    python -m argosy_bench.suites.mutants [--only PATTERN] [--sample N] [--minutes N] [--fresh]
+    python -m argosy_bench.suites.mutants [--area NAME] [--only PATTERN] [--sample N] [--fresh]
 
 mutmut changes one expression at a time and runs the tests that enter the changed function. A mutant
 that no test notices survives. The code comes from the working tree: it is copied to
 `build/mutants/`, where mutmut keeps its results too. A later run goes on where an ended one stopped
 and tries survivors again when a test changed. The figures and all survivors go to the figures file;
-docs/measured/mutants.md records them. Accepted survivors stand with their reason in
+with `--write` also to docs/measured/mutants.md. Accepted survivors stand with their reason in
 `argosy_bench/mutation/accepted.toml`.
 """
 
@@ -23,13 +23,22 @@ from pathlib import Path
 
 from argosy_bench.figures import Figure, Figures, Target, conclude, environment
 from argosy_bench.mutation.page import Outcome, page
+from argosy_bench.mutation.record import read_record, write_record
 from argosy_bench.mutation.survivors import (
+    Accepted,
     function_of,
     read_accepted,
     reason_of,
     survivor_of,
 )
-from argosy_bench.mutation.workspace import INTERRUPTED, NO_TESTS, PASSED, SKIPPED, Workspace
+from argosy_bench.mutation.workspace import (
+    INTERRUPTED,
+    NO_TESTS,
+    PASSED,
+    SKIPPED,
+    Workspace,
+    commit,
+)
 
 _ROOT = Path(__file__).resolve().parents[3]
 _PAGE = _ROOT / "docs" / "measured" / "mutants.md"
@@ -132,9 +141,9 @@ AREAS = (
     Area("gateway_accounting", "gateway", (f"{_GATEWAY}.accounting.*",), _BOUND),
     Area("gateway_pods", "gateway", (f"{_GATEWAY}.pods.*",), _BOUND),
     Area("gateway_sse", "gateway", (f"{_GATEWAY}.wire.sse",), _BOUND),
-    Area("gateway_routing", "gateway", (f"{_GATEWAY}.routing.*",)),
+    Area("gateway_routing", "gateway", (f"{_GATEWAY}.routing.*",), _BOUND),
     Area("gateway_queue", "gateway", (f"{_GATEWAY}.queue.*",), _BOUND),
-    Area("gateway_relay", "gateway", (f"{_GATEWAY}.relay.*",)),
+    Area("gateway_relay", "gateway", (f"{_GATEWAY}.relay.*",), _BOUND),
     Area("gateway_wire", "gateway", (f"{_GATEWAY}.wire.*",)),
     Area("gateway_server", "gateway", (f"{_GATEWAY}.server.*",)),
 )
@@ -185,6 +194,11 @@ def chosen(
     return picked
 
 
+def _area_name(mutant: str, program: str) -> str:
+    area = area_of(function_of(mutant), program)
+    return area.name if area is not None else ""
+
+
 def workspace_of(program: Program) -> Workspace:
     patterns = (p for area in AREAS if area.program == program.name for p in area.modules)
     files = [
@@ -206,6 +220,8 @@ def measure(asked: argparse.Namespace) -> dict[str, Outcome]:
         workspace.prepare(fresh=asked.fresh)
         made = workspace.results()
         names = chosen(made, program.name, asked.only, asked.sample)
+        if asked.area:
+            names = {n for n in names if _area_name(n, program.name) in asked.area}
         if not names:
             continue
         workspace.edit(partial(_code_before, names))
@@ -245,10 +261,24 @@ def _source_of(mutant: str, program: Program) -> Path:
     raise FileNotFoundError(f"no source file of {mutant}")
 
 
+def write(outcomes: Mapping[str, Outcome], accepted: list[Accepted]) -> None:
+    """The record and the page, with these areas in place of their older rows."""
+    machine = environment()
+    for outcome in outcomes.values():
+        outcome.at = f"{machine['date']} {commit()}"
+    record = read_record() | dict(outcomes)
+    record = {area.name: record[area.name] for area in AREAS if area.name in record}
+    write_record(record)
+    bounds = {area.name: area.bound for area in AREAS if area.bound is not None}
+    _PAGE.write_text(page(record, bounds, accepted, machine))
+
+
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--program", choices=[p.name for p in PROGRAMS], help="only this one")
     parser.add_argument("--only", help="only functions whose dotted name matches this pattern")
+    names = [area.name for area in AREAS]
+    parser.add_argument("--area", action="append", choices=names, help="only this one; repeatable")
     parser.add_argument("--sample", type=int, help="at most so many mutants of each area")
     parser.add_argument("--minutes", type=float, default=90, help="stop after so long")
     parser.add_argument("--processes", type=int, default=len(os.sched_getaffinity(0)))
@@ -276,8 +306,7 @@ def main() -> int:
         if reason_of(survivor, accepted) is None:
             print(f"{survivor.file}:{survivor.line}: {survivor.change}")
     if asked.write:
-        bounds = {area.name: area.bound for area in AREAS if area.bound is not None}
-        _PAGE.write_text(page(outcomes, bounds, accepted, environment()))
+        write(outcomes, accepted)
     return conclude(figures, asked.json)
 
 
