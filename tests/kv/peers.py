@@ -2,6 +2,7 @@
 
 import asyncio
 import contextlib
+import ssl
 import struct
 from collections.abc import AsyncIterator
 from dataclasses import dataclass, field
@@ -107,8 +108,14 @@ def ready_for(job: dict[str, Any], blocks: int, **more: object) -> tuple[Kind, d
 class Puller:
     """Decode's end of one handover, one frame at a time."""
 
-    def __init__(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+    def __init__(
+        self,
+        reader: asyncio.StreamReader,
+        writer: asyncio.StreamWriter,
+        tls: ssl.SSLContext | None = None,
+    ) -> None:
         self.reader, self.writer = reader, writer
+        self._tls = tls
         self.ticket, self.epoch = TICKET, "none"
         self.n_blocks = 0
         self.waits: list[dict[str, Any]] = []
@@ -142,7 +149,7 @@ class Puller:
     async def open_data(self) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
         """A connection for KV to the same engine."""
         host, port = self.writer.get_extra_info("peername")[:2]
-        reader, writer = await asyncio.open_connection(host, port)
+        reader, writer = await asyncio.open_connection(host, port, ssl=self._tls)
         self._opened.append(writer)
         writer.write(OPEN)
         return reader, writer
@@ -173,10 +180,10 @@ class Puller:
 
 
 @contextlib.asynccontextmanager
-async def puller(address: str) -> AsyncIterator[Puller]:
+async def puller(address: str, tls: ssl.SSLContext | None = None) -> AsyncIterator[Puller]:
     host, _, port = address.rpartition(":")
-    reader, writer = await asyncio.open_connection(host, int(port))
-    peer = Puller(reader, writer)
+    reader, writer = await asyncio.open_connection(host, int(port), ssl=tls)
+    peer = Puller(reader, writer, tls)
     try:
         yield peer
     finally:

@@ -6,6 +6,7 @@ import ssl
 import pytest
 from cryptography.hazmat.primitives.serialization import Encoding
 
+from argosy_engine.core.handover import patience
 from argosy_engine.core.handover.messages import PullDone, PullFailed
 from argosy_engine.transfer.wire import Kind, encode_control
 from local.cluster.config.pki import issue, make_authority
@@ -139,3 +140,19 @@ async def test_an_engine_without_tls_gets_nothing_from_one_with_it(tls):
         with node("decode", client_ssl=lambda: caller) as decode:
             await answered(decode, plain.address)
             assert isinstance(decode.events[-1], PullFailed)
+
+
+async def test_over_tls_too_a_peer_that_does_not_read_is_cut_off(monkeypatch, tls):
+    """The time of the minimum rate is over, and its blocks are free."""
+    monkeypatch.setattr(patience, "GRACE_S", 0.2)
+    server, caller = tls
+    with node("prefill", server_ssl=server) as secured:
+        secured.runner.outgoing = lambda _: [memoryview(bytes(48 << 20))]
+        async with puller(secured.address, caller) as peer:
+            await peer.prefill(PROMPT, secured.runner.kv_layout().fingerprint)
+            key = secured.loop.find_lease(peer.ticket)
+            _, writer = await peer.open_data()
+            await peer.ask_for(writer, 0, peer.n_blocks)
+            await until(lambda: secured.loop.leases._table._leases[key].sends, within_s=20)
+            await until(lambda: not secured.loop.leases._table._leases[key].sends, within_s=20)
+            await peer.tell(Kind.RELEASE)

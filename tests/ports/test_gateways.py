@@ -57,17 +57,20 @@ def test_any_other_answer_names_nobody(value):
 async def answering(monkeypatch, reply):
     async def serve(reader, writer):
         with contextlib.suppress(ConnectionError, asyncio.IncompleteReadError):
-            await reader.readuntil(b"\r\n\r\n")
+            lines.append((await reader.readuntil(b"\r\n\r\n")).splitlines()[0])
             writer.write(reply)
             await writer.drain()
         writer.close()
 
+    lines = []
+    monkeypatch.setenv("http_proxy", "http://127.0.0.1:9")  # pods are reached without it
     server = await asyncio.start_server(serve, "127.0.0.1", 0)
     monkeypatch.setattr(gateways, "GATEWAY_ADMIN_PORT", server.sockets[0].getsockname()[1])
     asked = HttpGateways()
     yield asked
     await asked.close()
     server.close()
+    assert set(lines) <= {b"GET /pairs HTTP/1.1"}
 
 
 def reply(status, body):
@@ -82,10 +85,11 @@ GOOD = json.dumps({"failing": [row()]}).encode()
     [
         (reply(200, GOOD), {FailingPair("p", "d", "silent", 3)}),
         (reply(404, GOOD), set()),
-        (reply(200, b" " * (64 << 10) + GOOD), set()),
+        (reply(200, GOOD.rjust(64 << 10)), {FailingPair("p", "d", "silent", 3)}),
+        (reply(200, GOOD.rjust((64 << 10) + 1)), set()),
         (b"what?", set()),
     ],
-    ids=["a gateway", "an older gateway", "too much", "no HTTP"],
+    ids=["a gateway", "an older gateway", "64 KiB", "too much", "no HTTP"],
 )
 async def test_a_gateway_is_asked_over_http(monkeypatch, answer, pairs):
     async with answering(monkeypatch, answer) as asked:

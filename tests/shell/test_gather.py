@@ -6,7 +6,7 @@ import pytest
 
 from argosy_operator.core.fleet.memory import LoopMemory
 from argosy_operator.core.fleet.pods import FailingPair
-from argosy_operator.core.fleet.snapshot import Clock
+from argosy_operator.core.fleet.snapshot import Clock, ReplicaSet
 from argosy_operator.core.scaling.observe import unknown_metrics
 from argosy_operator.ports.protocols import FleetPods, Measurement
 from argosy_operator.shell.gather import Sources, gather
@@ -84,6 +84,41 @@ async def test_gateways_of_which_none_is_ready_are_closed(
     await gather(sources, fleet(slo=SLO), LoopMemory(), Clock(1e6, 50.0))
     assert world.asked is not None
     assert world.asked.closed == closed
+
+
+def replica_set(uid: str, deployment: str, **labels: str) -> dict[str, Any]:
+    owner = {"kind": "Deployment", "uid": deployment, "controller": True}
+    metadata = {"uid": uid, "ownerReferences": [owner], **({"labels": labels} if labels else {})}
+    return {"metadata": metadata, "spec": {"replicas": 3}}
+
+
+@pytest.mark.parametrize("flips", [True, False])
+async def test_a_fleet_that_flips_roles_knows_the_replica_sets_of_its_deployments(
+    monkeypatch: pytest.MonkeyPatch, flips: bool
+) -> None:
+    labels = {"serving.argosy.dev/role": "decode", "pod-template-hash": "abc"}
+    others = {"metadata": {"uid": "nobodys"}, "spec": {"replicas": 1}}
+    world = World()
+    sets = [
+        replica_set("s1", "d", **labels),
+        replica_set("s2", "d"),
+        replica_set("s3", "of another fleet", **labels),
+        others,
+    ]
+
+    async def listed(kind: str, namespace: str | None, selector: str = "") -> Any:
+        return {"ReplicaSet": sets, "Deployment": [DEPLOYMENT]}.get(kind, [])
+
+    monkeypatch.setattr(world, "list", listed)
+    sources = Sources(world, world, world, IMAGES)  # type: ignore[arg-type]
+    scaling = {"policy": "External", "roleFlip": flips}
+    split = fleet(mode="disaggregated", autoscaling=scaling)
+    snapshot = await gather(sources, split, LoopMemory(), Clock(1e6, 50.0))
+    assert snapshot.replica_sets == (
+        {"s1": ReplicaSet("d", "decode", "abc", 3), "s2": ReplicaSet("d", "", "", 3)}
+        if flips
+        else {}
+    )
 
 
 async def test_ready_gateways_of_a_split_fleet_say_which_pairs_fail() -> None:

@@ -127,7 +127,6 @@ def _verified(peers: Peers, raw: bytes) -> _Token:
                 "verify_iat": False,
             },
         )
-        pod = claims["kubernetes.io"]["pod"]["uid"]
         token = _Token(
             account=str(claims["sub"]),
             begins_s=float(claims.get("nbf", claims.get("iat", 0))),
@@ -141,13 +140,19 @@ def _verified(peers: Peers, raw: bytes) -> _Token:
         raise _WrongError("signature", "the token's signature is wrong") from None
     except jwt.PyJWTError as error:
         raise _WrongError("malformed", f"the token cannot be read: {error!s:.200}") from None
-    except (KeyError, TypeError):
-        raise _WrongError("pod", "the token is bound to no pod") from None
-    except (ValueError, OverflowError):
+    except (TypeError, ValueError, OverflowError):
         raise _WrongError("malformed", "a time of the token is no number") from None
-    if not isinstance(pod, str) or not pod:
+    if not _names_a_pod(claims):
         raise _WrongError("pod", "the token is bound to no pod")
     return token
+
+
+def _names_a_pod(claims: dict[str, Any]) -> bool:
+    try:
+        uid = claims["kubernetes.io"]["pod"]["uid"]
+    except (KeyError, TypeError):
+        return False
+    return isinstance(uid, str) and uid != ""
 
 
 def _in_words(what: str, peers: Peers, port: Port) -> str:

@@ -5,6 +5,7 @@ from types import SimpleNamespace
 import pytest
 
 from argosy_engine.server.drain import Drain
+from tests.kv.nodes import until
 
 
 def drain_of(running, leases, timeout_s=60.0):
@@ -75,6 +76,40 @@ def test_a_drain_order_lasts_from_the_last_time_it_was_given(told):
     timers.pass_time(1)
     assert (drain.draining, switched[-1]) == (False, False)
     assert timers.due == []
+
+
+def test_the_operator_reads_what_still_runs_and_for_how_long_the_order_lasts():
+    timers = Timers()
+    drain = Drain(
+        running=lambda: 3, leases=lambda: 2, switch=lambda on: None, timeout_s=60,
+        role=lambda: "decode", later=timers.later, clock=lambda: timers.now,
+    )  # fmt: skip
+    report = {"role": "decode", "draining": False, "running": 3, "leases": 2}
+    assert drain.report() == {**report, "expires_in_s": None}
+    drain.begin(60)
+    timers.now = 59.5
+    assert drain.report() == {**report, "draining": True, "expires_in_s": 0.5}
+    timers.now = 61.0
+    assert drain.report()["expires_in_s"] == 0.0
+
+
+async def test_an_order_expires_on_the_event_loops_clock():
+    switched = []
+    drain = Drain(
+        running=lambda: 0, leases=lambda: 0, switch=switched.append, timeout_s=60
+    )  # fmt: skip
+    drain.begin(0.01)
+    assert drain.draining
+    await until(lambda: not drain.draining, within_s=20)
+    assert switched == [True, False]
+
+
+@pytest.mark.parametrize(("running", "leases"), [(1, 0), (0, 1)])
+def test_an_engine_with_requests_or_leases_is_busy(running, leases):
+    drain = Drain(
+        running=lambda: running, leases=lambda: leases, switch=lambda on: None, timeout_s=60
+    )
+    assert drain.busy()
 
 
 def test_sigterm_does_not_expire(told):

@@ -23,7 +23,9 @@ ASK = {
 class Call:
     """One request to the API of `engine`; `leave` closes its connection."""
 
-    def __init__(self, engine: Node, **options) -> None:
+    def __init__(
+        self, engine: Node, called: tuple[str, int] | None = ("10.9.8.7", 8000), **options
+    ) -> None:
         config = EngineConfig(
             model="sim:text",
             served_name="m",
@@ -33,6 +35,7 @@ class Call:
             **options,
         )
         self._app = OpenAiApi(config, engine.loop, ByteTokenizer(256)).app()
+        self._called = called
         self._inbox: asyncio.Queue = asyncio.Queue()
         self._inbox.put_nowait({"type": "http.request", "body": json.dumps(ASK).encode()})
         self.sent: list[dict] = []
@@ -46,7 +49,7 @@ class Call:
             "method": "POST",
             "path": "/v1/completions",
             "headers": [],
-            "server": ("10.9.8.7", 8000),
+            "server": self._called,
         }
         await asyncio.wait_for(self._app(scope, self._inbox.get, self._keep), 20)
 
@@ -64,9 +67,16 @@ def prefill():
         yield started
 
 
-@pytest.mark.parametrize(("pod_ip", "host"), [("10.0.0.1", "10.0.0.1"), ("", "10.9.8.7")])
-async def test_the_answer_says_where_the_kv_is(prefill, pod_ip, host):
-    call = Call(prefill, pod_ip=pod_ip)
+@pytest.mark.parametrize(
+    ("pod_ip", "called", "host"),
+    [
+        ("10.0.0.1", ("10.9.8.7", 8000), "10.0.0.1"),
+        ("", ("10.9.8.7", 8000), "10.9.8.7"),
+        ("", None, ""),
+    ],
+)
+async def test_the_answer_says_where_the_kv_is(prefill, pod_ip, called, host):
+    call = Call(prefill, called, pod_ip=pod_ip)
     await call.run()
     status, body = call.answer
     assert status == 200

@@ -1,10 +1,14 @@
 """How an engine follows its role file, look by look."""
 
+import asyncio
+
 import pytest
 
 from argosy_engine.cli import parse
 from argosy_engine.errors import LoadError
+from argosy_engine.server import role
 from argosy_engine.server.role import Admission, EngineRole, RoleFile, role_at_start
+from tests.kv.nodes import until
 
 ARGS = ["--model", "sim:opt-13b-a100", "--served-name", "m"]
 
@@ -68,6 +72,18 @@ def test_a_look_between_a_prompts_end_and_its_lease_changes_nothing(engine):
     assert engine.look() == ("decode", True)
 
 
+async def test_an_engine_follows_its_file_until_it_ends(engine, monkeypatch):
+    monkeypatch.setattr(role, "_LOOK_EVERY_S", 0.001)
+    following = asyncio.create_task(engine.file.follow())
+    for wanted in ("decode", "prefill"):
+        engine.path.write_text(wanted)
+        await until(lambda wanted=wanted: engine.role.now == wanted, within_s=20)
+    assert engine.taken == ["decode", "prefill"]
+    assert not following.done()
+    following.cancel()
+    await asyncio.wait((following,))
+
+
 def test_a_file_that_goes_back_in_time_opens_the_engine_again(engine):
     engine.running = 1
     engine.path.write_text("decode")
@@ -122,18 +138,18 @@ def test_the_file_counts_from_the_start(tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("role", "text", "says"),
+    ("given", "text", "says"),
     [
         ("prefill", None, "cannot read the role from"),
         ("decode", "both", "says 'both': write prefill or decode"),
         ("colocated", "prefill", "leave it out, or change --role"),
     ],
 )
-def test_a_role_file_that_cannot_be_used_ends_the_start(tmp_path, role, text, says):
+def test_a_role_file_that_cannot_be_used_ends_the_start(tmp_path, given, text, says):
     path = tmp_path / "role"
     if text is not None:
         path.write_text(text)
     with pytest.raises(LoadError) as raised:
-        role_at_start(parse([*ARGS, "--role", role, "--role-file", str(path)]))
+        role_at_start(parse([*ARGS, "--role", given, "--role-file", str(path)]))
     assert raised.value.reason == "BadArgument"
     assert says in raised.value.message

@@ -38,6 +38,8 @@ def met(server: ssl.SSLContext, client: ssl.SSLContext) -> int:
         with theirs, client.wrap_socket(theirs) as connection:
             connection.recv(1)
             shown = connection.getpeercert(binary_form=True)
+            # Resumed with a ticket, a later call would show no certificate.
+            assert connection.session is None or not connection.session.has_ticket
     finally:
         thread.join()
     if failed:

@@ -6,8 +6,11 @@ import httpx
 import pytest
 
 from argosy_engine.config import EngineConfig
+from argosy_engine.server import proof
 from argosy_engine.server.admin import Admin
+from argosy_engine.server.identity import NamedApp
 from argosy_engine.server.openai.routes import OpenAiApi
+from argosy_engine.server.role import EngineRole
 from argosy_engine.text.byte_tokenizer import ByteTokenizer
 from argosy_engine.trust.verifier import Verifier
 from tests.engine.trust.tokens import ENGINE, GATEWAY, OPERATOR, Signer, peers, write
@@ -151,7 +154,9 @@ async def test_a_call_that_means_another_pod_gets_421_and_is_not_served(decode, 
             headers = {**bearer(GATEWAY), "x-argosy-pod-uid": meant}
             answer = await http.post("/v1/completions", json=ASK, headers=headers)
             assert answer.status_code == status, meant[:40]
-        assert answer.json()["error"]["code"] == "wrong_pod"
+        error = answer.json()["error"]
+        assert (error["code"], error["param"]) == ("wrong_pod", "x-argosy-pod-uid")
+        assert error["message"] == (f"this is not the pod {'x' * 64}: look up its address again")
         assert len(answer.json()["error"]["message"]) < 200
         stranger = await http.post("/v1/completions", headers={"x-argosy-pod-uid": "other"})
         assert stranger.status_code == 401  # who may not call is told nothing of pods
@@ -164,6 +169,8 @@ async def test_a_token_in_another_scheme_is_none(decode, verifier):
         assert answer.status_code == 401
         lower = {"authorization": bearer(GATEWAY)["authorization"].replace("Bearer", "bearer")}
         assert (await http.post("/v1/completions", json=ASK, headers=lower)).status_code == 200
+        spaced = {"authorization": bearer(GATEWAY)["authorization"].replace(" ", "   ")}
+        assert (await http.post("/v1/completions", json=ASK, headers=spaced)).status_code == 200
 
 
 async def test_an_engine_that_does_not_know_its_uid_is_any_pod():
@@ -192,6 +199,75 @@ async def test_a_refused_body_is_read_to_its_end(decode, verifier):
 
         answer = await http.post("/v1/completions", content=body())
         assert (answer.status_code, len(read)) == (401, 3)
+
+
+class Sender:
+    """A caller at the other end of ASGI: it sends `body` and then nothing more."""
+
+    def __init__(self, *body: dict) -> None:
+        self._body = list(body)
+        self.sent: list[dict] = []
+
+    async def receive(self) -> dict:
+        if not self._body:
+            await asyncio.Event().wait()
+        return self._body.pop(0)
+
+    async def send(self, message: dict) -> None:
+        self.sent.append(message)
+
+
+SCOPE = {"type": "http", "method": "POST", "path": "/drain", "headers": []}
+
+
+async def test_a_refusal_is_one_whole_answer_that_ends_the_connection(verifier):
+    caller = Sender({"type": "http.request", "body": b"x", "more_body": False})
+    await Admin(verifier=verifier).app()(SCOPE, caller.receive, caller.send)
+    head, body = caller.sent
+    assert (head["type"], head["status"]) == ("http.response.start", 401)
+    assert head["headers"] == [
+        (b"content-type", b"application/json"),
+        (b"content-length", str(len(body["body"])).encode()),
+        (b"connection", b"close"),
+        (b"www-authenticate", b"Bearer"),
+    ]
+    assert (body["type"], body["more_body"]) == ("http.response.body", False)
+
+
+async def test_a_refused_caller_that_never_ends_its_body_is_left_after_a_while(
+    verifier, monkeypatch
+):
+    monkeypatch.setattr(proof, "_UNREAD_S", 0.05)
+    caller = Sender({"type": "http.request", "body": b"x", "more_body": True})
+    async with asyncio.timeout(20):
+        await Admin(verifier=verifier).app()(SCOPE, caller.receive, caller.send)
+    assert [message["type"] for message in caller.sent] == [
+        "http.response.start",
+        "http.response.body",
+    ]
+
+
+@pytest.mark.parametrize(
+    ("role", "name"),
+    [
+        ("decode", b"x-argosy-decode-pod"),
+        ("prefill", b"x-argosy-pod"),
+        ("colocated", b"x-argosy-pod"),
+    ],
+)
+async def test_every_answer_names_its_pod_by_the_role_of_now(role, name):
+    async def app(_scope, _receive, send):
+        await send({"type": "http.response.start", "status": 200})
+        await send({"type": "http.response.body", "body": b"a"})
+
+    caller, now = Sender(), EngineRole("prefill")
+    named = NamedApp(app, now, "pod-1")
+    now.now = role
+    await named(SCOPE, caller.receive, caller.send)
+    assert caller.sent == [
+        {"type": "http.response.start", "status": 200, "headers": [(name, b"pod-1")]},
+        {"type": "http.response.body", "body": b"a"},
+    ]
 
 
 ORDERS = [("POST", "/drain"), ("DELETE", "/drain"), ("GET", "/drain"), ("GET", "/drain/")]

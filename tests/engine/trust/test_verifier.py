@@ -73,41 +73,120 @@ def test_each_port_takes_its_own_callers_and_no_others(verifier, refused, accoun
 
 
 @pytest.mark.parametrize(
-    ("shown", "why"),
+    ("shown", "why", "says"),
     [
-        pytest.param(None, "missing", id="none"),
-        pytest.param("", "missing", id="empty"),
-        pytest.param("abc", "malformed", id="no JWT"),
-        pytest.param("a" * 8193, "malformed", id="too long"),
-        pytest.param("ä.ö.ü", "malformed", id="not ASCII"),
-        pytest.param(token(signer=Signer("two")), "key", id="unknown key"),
-        pytest.param(token(signer=Signer("one")), "signature", id="another key of that name"),
-        pytest.param(token()[:-8] + "AAAAAAAA", "signature", id="changed signature"),
-        pytest.param(token(iss="https://elsewhere"), "issuer", id="another cluster"),
-        pytest.param(token(aud=["argosy.dev/ns/other"]), "audience", id="another fleet"),
-        pytest.param(token(aud=["https://kubernetes.default.svc"]), "audience", id="API server"),
-        pytest.param(token(aud=None), "malformed", id="no audience"),
-        pytest.param(token(exp=None), "malformed", id="no end"),
-        pytest.param(token(sub=None), "malformed", id="no account"),
-        pytest.param(token(iss=None), "malformed", id="no issuer"),
-        pytest.param(token(**{"kubernetes.io": None}), "pod", id="no Kubernetes claims"),
-        pytest.param(token(**{"kubernetes.io": {"namespace": "ns"}}), "pod", id="bound to no pod"),
-        pytest.param(token(**{"kubernetes.io": {"pod": {"uid": ""}}}), "pod", id="no uid"),
-        pytest.param(token(**{"kubernetes.io": {"pod": 5}}), "pod", id="pod is a number"),
-        pytest.param(token(OPERATOR), "account", id="an account of another port"),
+        pytest.param(None, "missing", "no token was shown", id="none"),
+        pytest.param("", "missing", "no token was shown", id="empty"),
+        pytest.param("abc", "malformed", "the token cannot be read: ", id="no JWT"),
+        pytest.param("a" * 8193, "malformed", "the token is longer than 8192 bytes", id="too long"),
+        pytest.param("ä.ö.ü", "malformed", "the token cannot be read: ", id="not ASCII"),
         pytest.param(
-            token("system:serviceaccount:other:chat-gateway"), "account", id="another namespace"
+            token(signer=Signer("two")), "key", "the cluster has no key 'two'", id="unknown key"
+        ),
+        pytest.param(
+            token(signer=Signer("one")),
+            "signature",
+            "the token's signature is wrong",
+            id="another key of that name",
+        ),
+        pytest.param(
+            token()[:-8] + "AAAAAAAA",
+            "signature",
+            "the token's signature is wrong",
+            id="changed signature",
+        ),
+        pytest.param(
+            token(iss="https://elsewhere"),
+            "issuer",
+            "the token is not of the cluster https://kubernetes.default.svc",
+            id="another cluster",
+        ),
+        pytest.param(
+            token(aud=["argosy.dev/ns/other"]),
+            "audience",
+            "the token is for another audience",
+            id="another fleet",
+        ),
+        pytest.param(
+            token(aud=["https://kubernetes.default.svc"]),
+            "audience",
+            "the token is for another audience",
+            id="API server",
+        ),
+        pytest.param(token(aud=None), "malformed", "the token cannot be read: ", id="no audience"),
+        pytest.param(token(exp=None), "malformed", "the token cannot be read: ", id="no end"),
+        pytest.param(token(sub=None), "malformed", "the token cannot be read: ", id="no account"),
+        pytest.param(token(iss=None), "malformed", "the token cannot be read: ", id="no issuer"),
+        pytest.param(
+            token(**{"kubernetes.io": None}),
+            "pod",
+            "the token is bound to no pod",
+            id="no Kubernetes claims",
+        ),
+        pytest.param(
+            token(**{"kubernetes.io": {"namespace": "ns"}}),
+            "pod",
+            "the token is bound to no pod",
+            id="bound to no pod",
+        ),
+        pytest.param(
+            token(**{"kubernetes.io": {"pod": {"uid": ""}}}),
+            "pod",
+            "the token is bound to no pod",
+            id="no uid",
+        ),
+        pytest.param(
+            token(**{"kubernetes.io": {"pod": 5}}),
+            "pod",
+            "the token is bound to no pod",
+            id="pod is a number",
+        ),
+        pytest.param(
+            token(OPERATOR),
+            "account",
+            "system:serviceaccount:argosy-system:argosy may not call this port",
+            id="an account of another port",
+        ),
+        pytest.param(
+            token(exp="soon"), "malformed", "a time of the token is no number", id="no time"
+        ),
+        pytest.param(
+            token(nbf=10**400), "malformed", "a time of the token is no number", id="a huge time"
+        ),
+        pytest.param(
+            token(exp=NOW - 60), "time", "the token has expired, or is not valid yet", id="old"
+        ),
+        pytest.param(
+            token(exp=[1]), "malformed", "a time of the token is no number", id="a list as time"
+        ),
+        pytest.param(
+            token(signer=Signer("one")).encode(),
+            "signature",
+            "the token's signature is wrong",
+            id="bytes",
+        ),
+        pytest.param(
+            "\ud800.b.c", "malformed", "the token cannot be read: ", id="half a character"
+        ),
+        pytest.param(
+            token("system:serviceaccount:other:chat-gateway"),
+            "account",
+            "system:serviceaccount:other:chat-gateway may not call this port",
+            id="another namespace",
         ),
     ],
 )
 def test_what_proves_nothing_is_refused_by_name_counted_and_told_what_to_show(
-    verifier, refused, shown, why
+    verifier, refused, shown, why, says
 ):
     unproven = verifier.check(shown, "api")
     assert unproven.reason == why
     assert refused == [("api", why)]
-    assert GATEWAY in unproven.message
-    assert AUDIENCE in unproven.message
+    assert unproven.message.startswith(says)
+    assert unproven.message.endswith(
+        f". Show a service-account token of {GATEWAY} for the audience {AUDIENCE}, "
+        "as the kubelet mounts it into that account's pods"
+    )
 
 
 @pytest.mark.parametrize(("length", "words"), [(8192, "cannot be read"), (8193, "longer than")])
@@ -118,6 +197,12 @@ def test_a_token_of_8192_bytes_is_read_and_a_longer_one_is_not(verifier, length,
 def test_a_port_that_takes_nobody_says_so(tmp_path):
     verifier = Verifier(write(tmp_path / "peers.json", peers(SIGNER, callers={})))
     assert "token of nobody" in verifier.check(None, "admin").message
+
+
+def test_a_port_of_two_accounts_names_both_in_their_order(tmp_path):
+    callers = {"api": ["b", "a"]}
+    verifier = Verifier(write(tmp_path / "peers.json", peers(SIGNER, callers=callers)))
+    assert " token of a or b for " in verifier.check(None, "api").message
 
 
 def part(value):
@@ -161,6 +246,57 @@ def test_a_token_without_nbf_counts_from_its_issue(verifier, clock):
     assert reason(verifier, late) == "time"
     clock.now = NOW + 1000
     assert reason(verifier, late) is None
+
+
+def test_a_token_counts_from_nbf_where_it_has_both(verifier, clock):
+    late = token(iat=NOW, nbf=NOW + 1000, exp=NOW + 9000)
+    assert reason(verifier, late) == "time"
+    clock.now = NOW + 1000
+    assert reason(verifier, late) is None
+
+
+def test_a_token_without_nbf_and_issue_counts_until_its_end(verifier):
+    assert reason(verifier, token(nbf=None, iat=None)) is None
+
+
+def test_the_times_of_a_token_are_compared_with_the_verifiers_clock_alone(verifier, clock):
+    clock.now = 32_503_680_000.0  # the year 3000
+    shown = token(iat=clock.now, nbf=clock.now, exp=clock.now + 600)
+    assert reason(verifier, shown) is None
+
+
+def test_a_key_of_an_algorithm_that_no_api_server_signs_with_proves_nothing(tmp_path):
+    """The cluster publishes it, for something else than service accounts."""
+
+    class Pss(Signer):
+        @property
+        def public(self):
+            return {**super().public, "alg": "PS256"}
+
+        def token(self, account=GATEWAY, **claims):
+            said = jwt.decode(super().token(account), options={"verify_signature": False})
+            return jwt.encode({**said, **claims}, self.private, "PS256", headers={"kid": self.kid})
+
+    signer = Pss("one")
+    file = write(tmp_path / "peers.json", peers(signer))
+    assert reason(Verifier(file), signer.token()) == "signature"
+
+
+def test_more_tokens_than_a_large_fleet_has_are_verified_again(tmp_path, monkeypatch):
+    monkeypatch.setattr("argosy_engine.trust.verifier._MOST_KNOWN", 2)
+    verified = []
+    decode = jwt.decode
+    monkeypatch.setattr(jwt, "decode", lambda *a, **k: verified.append(1) or decode(*a, **k))
+    verifier = Verifier(write(tmp_path / "peers.json", peers(SIGNER)), clock=lambda: NOW)
+    one, two, three = (token(nbf=NOW - n) for n in range(3))
+    for shown in (one, two, one, two):
+        assert reason(verifier, shown) is None
+    assert len(verified) == 2
+    for shown in (three, three, one, one):
+        assert reason(verifier, shown) is None
+    assert len(verified) == 4
+    assert reason(verifier, two) is None
+    assert len(verified) == 5
 
 
 def test_a_known_token_is_not_verified_again_and_an_unknown_one_is(verifier, monkeypatch):
@@ -225,18 +361,30 @@ def test_an_engine_without_a_usable_file_does_not_start(tmp_path):
         ({"required": 1}, "required must be true or false"),
         ({"issuer": ""}, "issuer must be a text"),
         ({"audience": None}, "audience must be a text"),
-        ({"keys": {}}, "keys must be a list"),
-        ({"keys": [{"kty": "oct", "kid": "a", "k": "AAAA"}]}, "public RSA or EC key"),
-        ({"keys": [{**SIGNER.public, "d": "AAAA"}]}, "public RSA or EC key"),
-        ({"keys": [SIGNER.secret]}, "public RSA or EC key"),
+        ({"keys": {}}, "keys must be a list of JSON Web Keys"),
+        (
+            {"keys": [{"kty": "oct", "kid": "a", "k": "AAAA"}]},
+            "keys must hold at least one public RSA or EC key",
+        ),
+        (
+            {"keys": [{**SIGNER.public, "d": "AAAA"}]},
+            "keys must hold at least one public RSA or EC key",
+        ),
+        ({"keys": [SIGNER.secret]}, "keys must hold at least one public RSA or EC key"),
         ({"callers": []}, "callers must be an object"),
-        ({"callers": {"http": []}}, "ports are api, admin, kv"),
+        ({"callers": {"http": []}}, "callers has 'http'; ports are api, admin, kv"),
         ({"callers": {"kv": ENGINE}}, "callers.kv must be a list"),
     ],
 )
 def test_a_wrong_member_of_the_file_is_named(change, why):
-    with pytest.raises(ValueError, match=why):
+    with pytest.raises(ValueError, match=f"^{why}"):
         parse_peers(json.dumps({**peers(SIGNER), **change}))
+
+
+@pytest.mark.parametrize("text", ["[]", "5", "null"])
+def test_a_file_without_an_object_is_refused(text):
+    with pytest.raises(ValueError, match=r"^must hold a JSON object$"):
+        parse_peers(text)
 
 
 def test_keys_of_an_unknown_kind_do_not_spoil_the_others():
@@ -278,7 +426,7 @@ def test_a_token_file_is_read_again_when_the_kubelet_replaced_it(tmp_path):
     assert file() == "four.five.six"
     write(tmp_path / "token", "\n")
     assert file() == "four.five.six"
-    with pytest.raises(FileError, match="must hold a token"):
+    with pytest.raises(FileError, match=r": must hold a token$"):
         TokenFile(write(tmp_path / "other", "a\r\nb"))
-    with pytest.raises(FileError, match="must hold a token"):
+    with pytest.raises(FileError, match=r": must hold a token$"):
         TokenFile(write(tmp_path / "other", "ä"))

@@ -97,13 +97,14 @@ def _transfer_params(
 
     `remote_host` is the pod's address, or else the one on which the router called.
     """
-    server = scope.get("server") or ("", 0)
+    server = scope.get("server")
+    called = server[0] if server else ""
     return {
         "do_remote_prefill": True,
         "do_remote_decode": False,
         "remote_engine_id": ready.key.engine_epoch,
         "remote_block_ids": list(range(ready.n_blocks)),
-        "remote_host": config.pod_ip or server[0],
+        "remote_host": config.pod_ip or called,
         "remote_port": config.kv_port,
         "remote_request_id": ready.key.request_id,
         "argosy_ticket": ticket,
