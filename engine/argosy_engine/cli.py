@@ -105,6 +105,7 @@ def _parser() -> argparse.ArgumentParser:
     option("--load-format", default="auto", choices=("auto", "dummy", "sim"))
     option("--dtype", default="auto", choices=("auto", "float32", "bfloat16"))
     option("--max-model-len", type=int, help="tokens of prompt plus output (default: the model's)")
+    option("--tensor-parallel-size", type=int, default=1, help="only simulated engines: above 1")
     option("--max-num-seqs", "--max-batch-size", type=int, default=256)
     option("--max-num-batched-tokens", "--max-num-tokens", type=int, default=2048)
     option("--block-size", type=int, default=32, help="tokens a KV block")

@@ -50,6 +50,9 @@ class EngineConfig:
     max_model_len: int | None = None
     """Tokens of prompt plus output; None: as long as the model and the KV pool allow."""
 
+    tensor_parallel_size: int = 1
+    """GPUs that the KV heads are split over; other than 1 only for simulated engines."""
+
     max_num_seqs: int = 256
     """Sequences in a step."""
 

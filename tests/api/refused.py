@@ -57,7 +57,7 @@ REFUSED: dict[str, tuple[dict[str, Any], str, str]] = {
             "roles": {"decode": {"resources": {"memory": "16Gi"}}},
         },
         "bad",
-        "write the same resources for both roles",
+        "write the same resources and parallelism for both roles",
     ),
     "flips between pods with other GPUs": (
         {
@@ -99,6 +99,34 @@ REFUSED: dict[str, tuple[dict[str, Any], str, str]] = {
         "write finish",
     ),
     "a gateway that does not exist": ({"routing": {"gateway": "envoy"}}, "bad", "argosy"),
+    "prefill and decode over GPUs that do not divide": (
+        {
+            "mode": "disaggregated",
+            "roles": {
+                "prefill": {"parallelism": {"tensor": 2}},
+                "decode": {"parallelism": {"tensor": 3}},
+            },
+        },
+        "bad",
+        "write the same parallelism.tensor for both, or such as 2 and 4",
+    ),
+    "weights over two GPUs": (
+        {
+            "model": {"uri": "pvc://models/llama"},
+            "roles": {"colocated": {"parallelism": {"tensor": 2}}},
+        },
+        "bad",
+        "leave parallelism.tensor out",
+    ),
+    "flips between pods that split KV heads differently": (
+        {
+            "mode": "disaggregated",
+            "autoscaling": {"roleFlip": True},
+            "roles": {"prefill": {"parallelism": {"tensor": 2}}},
+        },
+        "bad",
+        "and parallelism for both roles",
+    ),
     "a transport that does not encrypt, with TLS": (
         {
             "kvTransfer": {"transport": "nixl"},

@@ -263,6 +263,16 @@ async def test_t37_engines_whose_kv_does_not_fit_say_why(prefill):
         await until(lambda: not prefill.loop.leases.active)
 
 
+async def test_t37_engines_that_split_their_kv_heads_hand_over_if_one_number_divides_the_other():
+    with node("prefill", tensor_parallel_size=2) as prefill:
+        for size, reason in ((1, None), (2, None), (4, None), (3, "fingerprint")):
+            with node("decode", tensor_parallel_size=size) as decode:
+                client = decode.ask(LONG, prefill.address)
+                await until(lambda client=client: client.end is not None)
+                refused = [failed.reason for failed in client.failed_prefills]
+                assert refused == ([reason] if reason else [])
+
+
 # ------------------------------------------------------------------ prefill dies
 
 

@@ -81,6 +81,15 @@ def test_the_engine_gets_no_flag_for_what_it_does_anyway():
     assert (parsed.kv_on_failure, parsed.kv_transport) == ("recompute", "auto")
 
 
+@pytest.mark.parametrize(("role", "size"), [("prefill", 4), ("decode", 2)])
+def test_each_role_has_its_own_number_of_gpus_for_the_kv_heads(role, size):
+    sizes = {"prefill": {"parallelism": {"tensor": 4}}, "decode": {"parallelism": {"tensor": 2}}}
+    split = fleet(model={"uri": "sim://x"}, mode="disaggregated", roles=sizes)
+    assert parse_engine(words(deployment(split, role))[2:]).tensor_parallel_size == size
+    usual = words(deployment(fleet(), role))
+    assert not any(word.startswith("--tensor-parallel-size") for word in usual)
+
+
 def test_both_programs_find_the_certificate_where_the_kubelet_mounts_it():
     sealed = fleet(security={"tls": {"secretName": "chat-tls"}})
     front = gateway.objects(sealed, IMAGES, certificate="chat-tls")[-1]

@@ -58,6 +58,10 @@ INSIDE = {
     "lease": {"kvTransfer": {"leaseSeconds": 5}},
     "time-out": {"kvTransfer": {"timeout": "5s"}},
     "failure": {"kvTransfer": {"onFailure": "fail"}},
+    "GPUs that KV heads are split over": {
+        "model": {"uri": "sim://x"},
+        "roles": {"decode": {"parallelism": {"tensor": 2}}},
+    },
     "transport": {"kvTransfer": {"transport": "nixl"}},
     "callers": {"security": {"verifyPeers": False}},
     "certificate": {"security": {"tls": {"secretName": "chat-tls"}}},

@@ -119,6 +119,7 @@ NUMBER_BOUNDS: dict[str, NumberBounds] = {
         NumberBounds("roles.*.replicas.min", 0, 1000, _PODS),
         NumberBounds("roles.*.replicas.max", 0, 1000, _PODS),
         NumberBounds("roles.*.resources.gpu", 0, 64, "nodes do not have more"),
+        NumberBounds("roles.*.parallelism.tensor", 1, 64, "nodes do not have more GPUs"),
         NumberBounds(
             "kvTransfer.leaseSeconds",
             1,

@@ -68,6 +68,7 @@ class SimRunner:
             num_blocks=max(1, tokens // config.block_size),
             block_bytes=config.block_size * profile.kv_bytes_per_token,
             wire_block_bytes=0,
+            tp=config.tensor_parallel_size,
             simulated_bytes_per_s=profile.transfer_bytes_per_s,
         )
 

@@ -41,6 +41,11 @@ _WARM_UP_TOKENS = 64
 
 def load(config: EngineConfig) -> tuple["TorchRunner", Tokenizer]:
     """Runner and tokenizer of the folder `config.model`; LoadError says what to do."""
+    if config.tensor_parallel_size != 1:
+        raise LoadError(
+            "BadArgument",
+            "--tensor-parallel-size: this engine computes on one device; leave the option out",
+        )
     folder = Path(config.model)
     device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
     cpu = _settle(config, device)

@@ -52,6 +52,7 @@ API_VERSION = f"{GROUP}/{VERSION}"
 _PREFILL, _DECODE, _COLOCATED = (
     f"self.roles.{role}" for role in ("prefill", "decode", "colocated")
 )
+_TENSOR = "{}.parallelism.tensor % {}.parallelism.tensor == 0"
 _LEAST_GPUS = "{0}.replicas.min * {0}.resources.gpu"
 _SAME_AMOUNT = (
     f" && has({_PREFILL}.resources.{{0}}) == has({_DECODE}.resources.{{0}})"
@@ -125,7 +126,10 @@ class ServingDeploymentSpec(ApiModel):
         return not self.picks_by_pool or self.drain.mode == "finish"
 
     def flipped_pods_fit(self) -> bool:
-        return not self.flips_roles or self.roles.prefill.resources == self.roles.decode.resources
+        prefill, decode = self.roles.prefill, self.roles.decode
+        return not self.flips_roles or (
+            prefill.resources == decode.resources and prefill.parallelism == decode.parallelism
+        )
 
     def prefill_and_decode_run_together(self) -> bool:
         prefill, decode = self.roles.prefill.replicas, self.roles.decode.replicas
@@ -145,6 +149,16 @@ class ServingDeploymentSpec(ApiModel):
 
     def drain_outlives_lease(self) -> bool:
         return int(self.drain.timeout.seconds) > self.kv_transfer.lease_seconds
+
+    def kv_heads_fit(self) -> bool:
+        sizes = self.roles.prefill.parallelism.tensor, self.roles.decode.parallelism.tensor
+        return self.mode != "disaggregated" or max(sizes) % min(sizes) == 0
+
+    def only_simulated_engines_are_split(self) -> bool:
+        roles = self.roles.prefill, self.roles.decode, self.roles.colocated
+        return self.model.uri.startswith("sim://") or all(
+            role.parallelism.tensor == 1 for role in roles
+        )
 
     def nixl_is_not_encrypted(self) -> bool:
         return self.kv_transfer.transport != "nixl" or self.security.tls is None
@@ -191,11 +205,29 @@ class ServingDeploymentSpec(ApiModel):
         ValidationRule(
             field=".autoscaling.roleFlip",
             cel="self.mode != 'disaggregated' || !self.autoscaling.roleFlip || "
-            f"({_PREFILL}.resources.gpu == {_DECODE}.resources.gpu"
+            f"({_PREFILL}.parallelism.tensor == {_DECODE}.parallelism.tensor && "
+            f"{_PREFILL}.resources.gpu == {_DECODE}.resources.gpu"
             f"{_SAME_AMOUNT.format('cpu')}{_SAME_AMOUNT.format('memory')})",
             holds=flipped_pods_fit,
             message="autoscaling.roleFlip makes decode pods of prefill pods: write the same "
-            "resources for both roles, or leave roleFlip out",
+            "resources and parallelism for both roles, or leave roleFlip out",
+        ),
+        ValidationRule(
+            field=".roles",
+            cel=f"self.mode != 'disaggregated' || {_TENSOR.format(_PREFILL, _DECODE)} || "
+            f"{_TENSOR.format(_DECODE, _PREFILL)}",
+            holds=kv_heads_fit,
+            message="prefill and decode split the KV heads over numbers of GPUs of which neither "
+            "divides the other: write the same parallelism.tensor for both, or such as 2 and 4",
+        ),
+        ValidationRule(
+            field=".roles",
+            cel="self.model.uri.startsWith('sim://') || ("
+            + " && ".join(f"{r}.parallelism.tensor == 1" for r in (_PREFILL, _DECODE, _COLOCATED))
+            + ")",
+            holds=only_simulated_engines_are_split,
+            message="the engine of Argosy computes on one GPU: leave parallelism.tensor out; only "
+            "simulated engines (sim://) take more than 1",
         ),
         ValidationRule(
             field=".kvTransfer.transport",

@@ -23,6 +23,7 @@ RENDERED_FLAGS = (
     "--max-num-batched-tokens",
     "--max-num-tokens",  # the engine's other name for --max-num-batched-tokens
     "--max-body-bytes",
+    "--tensor-parallel-size",
     "--lease-s",
     "--kv-timeout-s",
     "--kv-on-failure",

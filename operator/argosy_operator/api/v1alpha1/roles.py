@@ -51,6 +51,15 @@ class Resources(ApiModel):
     """Memory request and limit, such as 16Gi. Default: none."""
 
 
+class Parallelism(ApiModel):
+    """How one pod of a role computes with several GPUs."""
+
+    tensor: Annotated[int, within("roles.*.parallelism.tensor")] = 1
+    """GPUs that a pod's engine splits the model's KV heads over. Of the numbers of prefill and
+    decode one must divide the other. Default 1. Only simulated engines (sim://) take another
+    number: the engine of Argosy computes on one GPU."""
+
+
 class Role(ApiModel):
     """One role of the fleet: its bounds and the size of its pods."""
 
@@ -58,6 +67,8 @@ class Role(ApiModel):
     """How many pods the role may have."""
     resources: Resources = Resources()
     """What one pod asks for."""
+    parallelism: Parallelism = Parallelism()
+    """How one pod computes with several GPUs."""
 
 
 class Roles(ApiModel):

@@ -82,9 +82,12 @@ def fields(
     unverified = template != OLD_TEMPLATE and not spec.security.verify_peers
     # Only where it changes the pod: fleets from before the field keep their revision.
     flips = {"roleFlip": True} if spec.flips_roles else {}
+    tensor = {name: role.parallelism.tensor for name, role in spec.active_roles()}
+    split = {"tensor": tensor} if set(tensor.values()) != {1} else {}
     picked = {"gateway": spec.routing.gateway} if spec.picks_by_pool else {}
     return (
         flips
+        | split
         | picked
         | {
             "template": template,

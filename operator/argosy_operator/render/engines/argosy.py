@@ -43,6 +43,9 @@ class ArgosyEngine:
             "--token-file": TOKEN_FILE if pod.shows_token else None,
             "--tls-dir": TLS_DIR if pod.certificate else None,
         }
+        tensor = spec.role(pod.role).parallelism.tensor
+        if tensor != 1:  # the engine's default: an older one has no flag
+            flags["--tensor-parallel-size"] = tensor
         return ["engine", "serve", *command_line(flags)]
 
     def kv_args(self, pod: EnginePod) -> list[str]:
