@@ -222,6 +222,31 @@ def test_nothing_is_left_behind_after(end):
         assert not second.files.state.exists()
 
 
+def test_a_tied_cluster_ends_soon_after_the_process_that_started_it():
+    """Its supervisor watches the nodes in a thread, which waits for minutes."""
+    with tempfile.TemporaryDirectory(prefix="argosy-test-") as folder:
+        state = Path(folder) / "c"
+        program = (
+            "import pathlib, sys; from local.cluster.cluster import Cluster; "
+            f"Cluster('tied', nodes=1, state_dir=pathlib.Path({str(state)!r})).start(tied=True); "
+            "print('ready', flush=True); sys.stdin.read()"
+        )
+        words = [sys.executable, "-c", program]
+        with subprocess.Popen(
+            words, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+        ) as starter:
+            assert starter.stdout is not None
+            assert starter.stdout.readline() == "ready\n"
+            tied = Cluster("tied", nodes=1, state_dir=state)
+            spaces = tied.namespaces()
+            assert processes_in(spaces)
+            starter.kill()
+        try:
+            tied.until(lambda: not processes_in(spaces), "the end of all processes")
+        finally:
+            tied.stop()
+
+
 def test_a_restricted_pod_becomes_ready_in_a_cluster_of_an_ordinary_user():
     if reason := ordinary.reason_not():
         pytest.skip(reason)

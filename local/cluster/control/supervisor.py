@@ -404,8 +404,11 @@ def main() -> int:
         line = {"stage": "failed", "error": f"this machine refused a step: {error}"}
         os.write(arguments.report_fd, (json.dumps(line) + "\n").encode())
         return 1
-    asyncio.run(supervise(arguments, spec, files, token))
-    os._exit(0)  # PID 1: the kernel ends all others; threads that wait for an answer are not joined
+    with asyncio.Runner() as runner:
+        runner.run(supervise(arguments, spec, files, token))
+        # PID 1: the kernel ends all others. The runner's own end would join the thread that watches
+        # nodes, which waits for up to five minutes.
+        os._exit(0)
 
 
 if __name__ == "__main__":
