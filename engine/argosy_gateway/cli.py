@@ -3,6 +3,7 @@
 import argparse
 import asyncio
 import logging
+import os
 import re
 from collections.abc import Coroutine, Sequence
 from pathlib import Path
@@ -172,6 +173,7 @@ def parse(argv: Sequence[str]) -> Config:
         admin_port=args.admin_port,
         kubeconfig=args.kubeconfig,
         endpoints_file=args.endpoints,
+        pod_name=os.environ.get("POD_NAME", ""),
         token_file=args.token_file,
         tls_dir=args.tls_dir,
         log_format=args.log_format,

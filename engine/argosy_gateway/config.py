@@ -122,6 +122,8 @@ class Config:
     """How to log in to the API server; None uses the pod's service account."""
     endpoints_file: Path | None = None
     """A JSON file of endpoints, read instead of the API server; see `pods.watch.follow_file`."""
+    pod_name: str = ""
+    """POD_NAME; "" outside a cluster. It says which pods are this gateway's (`queue.shares`)."""
     token_file: Path | None = None
     """This gateway's token for engines (`pods.proof`); None shows none."""
     tls_dir: Path | None = None

@@ -12,6 +12,7 @@ from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass, replace
 from enum import StrEnum
+from types import MappingProxyType
 from typing import Any
 
 from argosy_gateway.pods.health import Health
@@ -148,16 +149,18 @@ class Directory:
         self._changed = asyncio.Event()
         self.health = Health(clock, lambda uid: uid in self._known, self._moved.add)
         self.pairs = Pairs(clock)
-        self.gateways: set[str] = set()
-        """Uids of the fleet's gateways that take requests, this one included."""
+        self.gateways: dict[str, str] = {}
+        """Uid → name of the fleet's gateways that take requests, this one included."""
         self.listed = False
         """Whether a full list was read, even an empty one."""
         self._denied: tuple[float, float] | None = None
         """Clock times of the first and the last denial since access was last granted."""
 
-    def replace(self, endpoints: Iterable[Endpoint], gateways: Iterable[str] = ()) -> None:
+    def replace(
+        self, endpoints: Iterable[Endpoint], gateways: Mapping[str, str] = MappingProxyType({})
+    ) -> None:
         """Take a full list: endpoints and gateways that are not in it are gone."""
-        self.gateways = set(gateways)
+        self.gateways = dict(gateways)
         before, self._known = self._known, {e.uid: self._usable(e) for e in endpoints}
         self._roles = Counter(e.role for e in self._known.values())
         for uid in before.keys() | self._known.keys():
@@ -178,13 +181,13 @@ class Directory:
             self._forget(endpoint.uid)
             self.notify()
 
-    def put_gateway(self, uid: str) -> None:
+    def put_gateway(self, uid: str, name: str) -> None:
         """A gateway of the fleet takes requests; `remove` takes it out."""
-        self.gateways.add(uid)
+        self.gateways[uid] = name
 
     def remove(self, uid: str) -> None:
         """Remove a pod that is gone."""
-        self.gateways.discard(uid)
+        self.gateways.pop(uid, None)
         if (before := self._known.pop(uid, None)) is not None:
             self._roles[before.role] -= 1
             self._forget(uid)

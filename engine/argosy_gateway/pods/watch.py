@@ -158,7 +158,7 @@ async def _get(
 async def _list(server: ApiServer, target: str, into: Directory, times: WatchTimes) -> str:
     """Replace the directory's content by a full list. Returns the list's resourceVersion."""
     found: list[Endpoint] = []
-    gateways: list[str] = []
+    gateways: dict[str, str] = {}
     more = ""
     while True:
         page = urlencode({"limit": _PAGE, **({"continue": more} if more else {})})
@@ -175,7 +175,8 @@ async def _list(server: ApiServer, target: str, into: Directory, times: WatchTim
         answer = json.loads(body)
         items = answer.get("items") or []
         found += [e for pod in items if (e := endpoint_of_pod(pod))]
-        gateways += [pod["metadata"]["uid"] for pod in items if is_ready_gateway(pod)]
+        metas = [pod["metadata"] for pod in items if is_ready_gateway(pod)]
+        gateways |= {meta["uid"]: meta["name"] for meta in metas}
         more = answer["metadata"].get("continue") or ""
         if not more:
             into.replace(found, gateways)
@@ -230,7 +231,7 @@ def _apply(event: dict[str, Any], into: Directory) -> str:
     if kind in ("ADDED", "MODIFIED", "DELETED"):
         endpoint = endpoint_of_pod(pod)
         if kind != "DELETED" and is_ready_gateway(pod):
-            into.put_gateway(meta["uid"])
+            into.put_gateway(meta["uid"], meta["name"])
         elif endpoint is None or kind == "DELETED":
             into.remove(meta.get("uid") or meta.get("name", ""))
         else:

@@ -10,9 +10,11 @@ goes after at most p · LATE_EVERY dispatches.
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
+from argosy_gateway.pods.endpoints import Endpoint
 from argosy_gateway.queue.line import Line, Waiting
 from argosy_gateway.queue.margin import Margin
 from argosy_gateway.queue.pace import Pace
+from argosy_gateway.queue.shares import FEW_GATEWAYS, Shares
 from argosy_gateway.routing.groups import Group, Route
 from argosy_gateway.routing.load import IDLE, Load
 from argosy_gateway.routing.strategies.strategy import PREFILL_CANDIDATES, RoutingRequest
@@ -31,8 +33,6 @@ HOLD = 0.4
 the order of arrival; here it waits in this queue's order, and goes where a pod is free first."""
 SHORT = 0.1
 """Share of the limit: a backlog that is shorter, and fits into one step, is nearly nothing."""
-LATE_A_POD = 2
-"""Of more than so many gateways, each keeps only its share of a pod's late prompts outstanding."""
 
 Avoids = Callable[[str, str], bool]
 Choose = Callable[[RoutingRequest], Route | None]
@@ -67,11 +67,12 @@ class Dispatch:
         self.line = Line()
         self.pace = Pace()
         self.margin = Margin()
-        self.gateways = 1
-        """Gateways that share the pods, this one included."""
+        self.shares = Shares()
         self._places = places
         self._since_late = 0
         self._pods = 1
+        self._apart = False
+        """This gateway keeps to its share of the pods."""
         self._shortest_s = float("inf")
 
     def at_once(
@@ -95,10 +96,11 @@ class Dispatch:
         self, now: float, groups: Sequence[Group], loads: Mapping[str, Load], choose: Choose
     ) -> Grant | None:
         """The next request that goes now; None if all must wait. It leaves the line."""
+        self._pods = sum(len(g.prefills or g.heads) for g in groups)
+        self._apart = self.shares.keeps(len(self.line), self._pods)
         opening = self._opening(groups, loads) if self.line else None
         if opening is None:
             return None
-        self._pods = sum(len(g.prefills or g.heads) for g in groups)
         one = self._chosen(now, opening, loads)
         if one is None:
             return None
@@ -174,6 +176,8 @@ class Dispatch:
         choose: Choose,
     ) -> Route:
         """The strategy's route if it is as good for this request, else the quickest one."""
+        if self._apart:
+            return opening.route
         route = choose(one.request)
         if route is None or not self._free(loads, route.head.uid):
             return opening.route
@@ -187,21 +191,29 @@ class Dispatch:
         return min(openings, key=lambda found: found.backlog_s, default=None)
 
     def _opening_of(self, group: Group, loads: Mapping[str, Load]) -> _Opening | None:
-        heads = [pod for pod in group.heads if self._free(loads, pod.uid)]
+        heads = [
+            pod
+            for pod in (group.heads if group.prefills else self._mine(group.heads))
+            if self._free(loads, pod.uid)
+        ]
         if not heads:
             return None
+        pods = self._mine(group.prefills) or heads
         ahead = {
             pod.uid: (self._backlog_s(loads, pod.uid), loads.get(pod.uid, IDLE).prompt_tokens)
-            for pod in group.prefills or heads
+            for pod in pods
         }
         if not group.prefills:
             head = min(heads, key=lambda pod: ahead[pod.uid])
             return _Opening(Route(head), ahead[head.uid][0])
         head = min(heads, key=lambda pod: loads.get(pod.uid, IDLE).sequences)
-        prefills = sorted(
-            group.prefills, key=lambda pod: (self._avoids(pod.uid, head.uid), ahead[pod.uid])
-        )[:PREFILL_CANDIDATES]
+        prefills = sorted(pods, key=lambda pod: (self._avoids(pod.uid, head.uid), ahead[pod.uid]))[
+            :PREFILL_CANDIDATES
+        ]
         return _Opening(Route(head, tuple(prefills)), ahead[prefills[0].uid][0])
+
+    def _mine(self, pods: Sequence[Endpoint]) -> Sequence[Endpoint]:
+        return self.shares.of(pods) if self._apart else pods
 
     def _backlog_s(self, loads: Mapping[str, Load], uid: str) -> float:
         return self.pace.seconds(uid, loads.get(uid, IDLE).prompt_tokens)
@@ -213,7 +225,7 @@ class Dispatch:
         are other flows, the request's own prompt counts, too: theirs would wait for it.
         """
         load = loads.get(uid, IDLE)
-        few = -(-FEW_PROMPTS // self.gateways)
+        few = self.shares.each(FEW_PROMPTS, self._pods, apart=self._apart)
         if load.prompts < few or load.prompt_tokens < STEP_TOKENS:
             return True
         tokens = load.prompt_tokens
@@ -223,9 +235,9 @@ class Dispatch:
 
     def _nearly_idle(self, loads: Mapping[str, Load], uid: str) -> bool:
         load = loads.get(uid, IDLE)
-        if self.gateways > LATE_A_POD and loads:
+        if self.shares.gateways > FEW_GATEWAYS and loads and not self._apart:
             outstanding = sum(other.prompts for other in loads.values())
-            if outstanding >= max(1, LATE_A_POD * self._pods / self.gateways):
+            if outstanding >= max(1, FEW_PROMPTS * self._pods / self.shares.gateways):
                 return False
         if not load.prompts or self.pace.tokens_per_s(uid) is None:
             return True
@@ -239,5 +251,5 @@ class Dispatch:
         """
         if self._places is None:
             return True
-        share = min(self._places, -(-2 * self._places // self.gateways))
+        share = min(self._places, -(-2 * self._places // self.shares.gateways))
         return loads.get(uid, IDLE).sequences < share

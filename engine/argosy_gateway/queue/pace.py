@@ -6,8 +6,8 @@
 
 as a ratio of sums over its newest prompts. A prompt that met an idle pod tells little about a
 backlog: its own fixed costs would look like a slow pod. So prompts that had others ahead of them
-count first, and the pace of those that had none is doubled. The tokens are those of this gateway:
-if other gateways use the pod, what is learnt is this gateway's share of its pace.
+count first, and the pace of those that had none is the least that is believed. The tokens are those
+of this gateway: if other gateways use the pod, what is learnt is this gateway's share of its pace.
 """
 
 __all__ = ["Pace"]
@@ -67,11 +67,15 @@ class Pace:
 
     def tokens_per_s(self, uid: str) -> float | None:
         """Of one pod; of all pods while it is not known, as "" never is; None while none is."""
-        for ratio in (self._behind.get(uid), self._all_behind):
-            if ratio is not None and (value := ratio.value()) is not None:
-                return value
-        for ratio in (self._alone.get(uid), self._all_alone):
-            if ratio is not None and (value := ratio.value()) is not None:
+        for behind, alone in (
+            (self._behind.get(uid), self._alone.get(uid)),
+            (self._all_behind, self._all_alone),
+        ):
+            least = alone.value() if alone is not None else None
+            if behind is not None and (value := behind.value()) is not None:
+                return max(value, least or 0.0)
+        for alone in (self._alone.get(uid), self._all_alone):
+            if alone is not None and (value := alone.value()) is not None:
                 return value * _OPTIMISM
         return None
 

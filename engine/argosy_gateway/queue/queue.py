@@ -37,8 +37,11 @@ class Queue:
         strategy: Strategy,
         clock: Callable[[], float],
         places: int | None,
+        name: str = "",
     ) -> None:
-        """`places`: sequences that an engine runs at once; None if it is not known."""
+        """`places`: sequences that an engine runs at once; None if it is not known. `name`: of this
+        gateway's pod."""
+        self._name = name
         self.dispatch = Dispatch(places, view.avoids)
         self._groups = groups
         self._directory = directory
@@ -118,7 +121,7 @@ class Queue:
                 self._answers[one].set_result(grant.route)
 
     def _count_gateways(self) -> None:
-        self.dispatch.gateways = max(1, len(self._directory.gateways))
+        self.dispatch.shares.count(self._directory.gateways.values(), self._name)
 
     def _next(self, now: float) -> Grant | None:
         if not self.dispatch.line:

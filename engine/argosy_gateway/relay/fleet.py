@@ -122,6 +122,7 @@ class Fleet:
             strategy=self.strategy,
             clock=self.clock,
             places=self.config.engine_places,
+            name=self.config.pod_name,
         )
 
     def role_mode(self) -> str:

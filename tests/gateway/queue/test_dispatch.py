@@ -191,7 +191,7 @@ def test_a_lower_priority_number_goes_first():
 @pytest.mark.parametrize(("gateways", "most"), [(1, 8), (2, 8), (3, 6), (4, 4), (100, 1)])
 def test_of_many_gateways_each_has_twice_its_share_of_a_pods_places(gateways, most):
     world = World(PACE, places=8)
-    world.gateways[0].dispatch.gateways = gateways
+    world.gateways[0].dispatch.shares.count(range(gateways), "unknown")
     world.play([Asked(0.0, 10, decode_s=9.0) for _ in range(9)], until=0.0)
     assert len(world.order) == most
 
@@ -199,6 +199,6 @@ def test_of_many_gateways_each_has_twice_its_share_of_a_pods_places(gateways, mo
 def test_of_many_gateways_each_keeps_its_share_of_late_prompts_outstanding():
     world = World(*[PACE] * 4)
     teach(world, 1.0)
-    world.gateways[0].dispatch.gateways = 4
+    world.gateways[0].dispatch.shares.count(range(4), "unknown")
     world.play([Asked(0.0, TOKENS, limit_s=0.1) for _ in range(9)], until=0.0)
     assert len(world.order) == 2  # of four gateways: eight on four pods

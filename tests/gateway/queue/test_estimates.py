@@ -102,3 +102,16 @@ def test_the_share_never_falls_below_its_least():
     for at in range(1, 20):
         miss(margin, 10.0, sent_at=at, now=at + 0.5, plan=0.5)
     assert margin.share(19.5) == LEAST
+
+
+@pytest.mark.parametrize(("alone", "known"), [(3000.0, 3000.0), (500.0, 1000.0)])
+def test_a_pace_from_behind_others_is_no_slower_than_that_of_prompts_that_met_an_idle_pod(
+    alone, known
+):
+    pace = Pace()
+    for _ in range(8):  # when others crowded the pod
+        pace.observe("a", ahead=2000, own=1000, seconds=2.0)
+    for _ in range(8):
+        pace.observe("a", ahead=1000, own=1000, seconds=1000 / alone)
+    assert pace.tokens_per_s("a") == pytest.approx(known)
+    assert pace.tokens_per_s("") == pytest.approx(known)

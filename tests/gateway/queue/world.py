@@ -80,8 +80,10 @@ class World:
         }
         self.groups = [Group(tuple(pod.endpoint for pod in self.pods.values()))]
         self.gateways = [Gateway(queued, Dispatch(places)) for _ in range(gateways)]
-        for gateway in self.gateways:
-            gateway.dispatch.gateways = gateways
+        names = [f"g{i:03d}" for i in range(gateways)]
+        for name, gateway in zip(names, self.gateways, strict=True):
+            gateway.dispatch.shares.count(names, name)
+            gateway.strategy = LeastLoad(random.Random(name))
         self.dice = random.Random(seed)
         self.noise = noise
         self.stalls = stalls

@@ -1,0 +1,69 @@
+"""How the gateways of a fleet divide its pods while many requests wait."""
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from argosy_gateway.queue.shares import Shares
+from tests.gateway.queue.test_dispatch import LIMIT_S, PACE, TOKENS, rate, teach
+from tests.gateway.queue.world import World, poisson
+
+
+def gateways(number):
+    """Each of so many, as it knows itself."""
+    names = [f"g{i}" for i in range(number)]
+    made = [Shares() for _ in names]
+    for name, shares in zip(names, made, strict=True):
+        shares.count(names[::-1], name)
+    return made
+
+
+@given(st.integers(1, 30), st.integers(1, 30))
+def test_each_pod_has_a_gateway_and_no_gateway_has_much_more_than_another(number, pods):
+    shares = [gateway.of(range(pods)) for gateway in gateways(number)]
+    assert {pod for share in shares for pod in share} == set(range(pods))
+    sizes = {len(share) for share in shares}
+    assert max(sizes) - min(sizes) <= 1
+    sharers = [sum(pod in share for share in shares) for pod in range(pods)]
+    assert max(sharers) == -(-number // pods)
+
+
+def test_a_gateway_that_does_not_know_itself_uses_all_pods():
+    shares = Shares()
+    shares.count(["a", "b", "c"], "other")
+    assert shares.gateways == 3
+    assert shares.of("pods") == "pods"
+    assert not shares.keeps(10_000, 1)
+
+
+@pytest.mark.parametrize(
+    ("number", "waiting", "pods", "keeps"),
+    [
+        (2, 999, 4, False),
+        (3, 3, 2, False),
+        (3, 4, 2, True),
+        (4, 7, 8, False),
+        (4, 8, 8, True),
+    ],
+)
+def test_a_gateway_keeps_to_its_share_while_four_requests_wait_for_each_pod_of_it(
+    number, waiting, pods, keeps
+):
+    assert gateways(number)[0].keeps(waiting, pods) is keeps
+
+
+@pytest.mark.parametrize(
+    ("number", "pods", "apart", "each"),
+    [(1, 4, False, 2), (2, 4, False, 1), (5, 4, False, 1), (4, 4, True, 2), (5, 4, True, 1)],
+)
+def test_two_prompts_of_a_pod_are_divided_by_those_that_share_it(number, pods, apart, each):
+    assert gateways(number)[0].each(2, pods, apart=apart) == each
+
+
+@pytest.mark.parametrize(("number", "pods", "least"), [(4, 4, 0.8), (4, 8, 0.8), (6, 8, 0.65)])
+def test_at_ten_times_the_capacity_goodput_stays_with_many_gateways(number, pods, least):
+    world = World(*[PACE] * pods, gateways=number)
+    teach(world, 1.0)
+    asked = world.play(poisson(rate(pods, 10), 0, 30, tokens=TOKENS, limit_s=LIMIT_S), until=30)
+    goodput = sum(one.met for one in asked) / 30
+    assert goodput >= least * rate(pods, 1)
