@@ -7,7 +7,7 @@ in real time is in no TTFT and no TPOT.
 import asyncio
 import contextlib
 import json
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Iterable
 from dataclasses import dataclass
 from typing import Any
 
@@ -30,7 +30,13 @@ class Clock:
 class Client:
     """One request and what it is answered."""
 
-    def __init__(self, gateway: "Gateway", body: object, path: str) -> None:
+    def __init__(
+        self,
+        gateway: "Gateway",
+        body: object,
+        path: str,
+        headers: Iterable[tuple[bytes, bytes]] = (),
+    ) -> None:
         data = body if isinstance(body, bytes) else json.dumps(body).encode()
         self._incoming = [{"type": "http.request", "body": data}]
         self._gone = asyncio.Event()
@@ -42,7 +48,7 @@ class Client:
             "type": "http",
             "method": "POST",
             "path": path,
-            "headers": [],
+            "headers": list(headers),
             "state": {RECEIVED_AT: gateway.clock()},
         }
         self.whole = asyncio.create_task(gateway.app(scope, self._receive, self._send))
@@ -84,14 +90,18 @@ class Gateway(Seen):
     def advance(self, seconds: float) -> None:
         self.clock.now += seconds
 
-    def ask(self, body: object, path: str = CHAT) -> Client:
+    def ask(
+        self, body: object, path: str = CHAT, headers: Iterable[tuple[bytes, bytes]] = ()
+    ) -> Client:
         """Send a request now."""
-        self.client = Client(self, body, path)
+        self.client = Client(self, body, path, headers)
         return self.client
 
-    async def answered(self, body: object, path: str = CHAT) -> Client:
+    async def answered(
+        self, body: object, path: str = CHAT, headers: Iterable[tuple[bytes, bytes]] = ()
+    ) -> Client:
         """Send a request and wait until it has ended."""
-        client = self.ask(body, path)
+        client = self.ask(body, path, headers)
         async with asyncio.timeout(5):
             await client.whole
         return client

@@ -53,9 +53,8 @@ class Bodies:
 
     def finish(self, body: "Body") -> None:
         """The body is whole. Raises RequestError (429) if requests in flight hold too much."""
-        size = body.size
         self._leave(body)
-        if self.held + size > max(self.limits.held_bytes, self.limits.body_bytes):
+        if self.held + body.size > max(self.limits.held_bytes, self.limits.body_bytes):
             raise RequestError(
                 429,
                 "The requests in flight hold too many bytes; try again later.",
@@ -63,7 +62,7 @@ class Bodies:
                 code="overloaded",
                 headers={"retry-after": "1", "retry-after-ms": "1000"},
             )
-        body.size, self.held = size, self.held + size
+        self.held += body.size
         body.whole = True
 
     def close(self, body: "Body") -> None:
@@ -77,7 +76,6 @@ class Bodies:
         if body in self._unfinished:
             del self._unfinished[body]
             self.arriving -= body.size
-            body.size = 0
 
 
 class Body:

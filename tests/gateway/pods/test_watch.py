@@ -11,7 +11,7 @@ import pytest
 from cryptography.hazmat.primitives.serialization import Encoding
 
 from argosy_gateway.pods.credentials import ApiServer, from_kubeconfig, in_cluster
-from argosy_gateway.pods.endpoints import Directory, State
+from argosy_gateway.pods.endpoints import Directory, Endpoint, Role, State
 from argosy_gateway.pods.watch import WatchTimes, follow_api_server, follow_file
 from local.cluster.config.pki import make_authority
 
@@ -249,6 +249,26 @@ async def test_a_file_of_endpoints_is_followed_and_survives_nonsense(tmp_path, c
         while names(directory):  # noqa: ASYNC110
             await asyncio.sleep(0.002)
     task.cancel()
+
+
+async def test_an_entry_of_the_file_may_say_all_of_a_pod_and_must_say_little(tmp_path):
+    file = tmp_path / "e.json"
+    little = {"name": "a", "role": "colocated", "ip": "10.0.0.1"}
+    more = {"uid": "u", "revision": "r", "state": "draining", "port": 1, "kv_port": 2, "tls": True}
+    whole = {"name": "b", "role": "decode", "ip": "10.0.0.2", **more}
+    file.write_text(json.dumps([little, whole]))
+    directory = Directory(asyncio.get_running_loop().time, speaks_tls=True)
+    task = asyncio.create_task(follow_file(file, into=directory, every_s=0.005))
+    async with asyncio.timeout(5):
+        while len(directory.all()) < 2:  # noqa: ASYNC110
+            await asyncio.sleep(0.002)
+    task.cancel()
+    assert directory.get("a") == Endpoint(
+        "a", "a", "10.0.0.1", Role.COLOCATED, "", State.SERVING, 8000, 8002, tls=False
+    )
+    assert directory.get("u") == Endpoint(
+        "u", "b", "10.0.0.2", Role.DECODE, "r", State.DRAINING, 1, 2, tls=True
+    )
 
 
 def test_a_kubeconfig_with_a_token_is_understood(tmp_path):

@@ -117,3 +117,30 @@ def test_an_opening_is_one_where_a_new_request_meets_its_limit(limit_s, fits):
     busy = loads(p0=1000, p1=1000, p2=1000, p3=1000)
     assert dispatch().has_opening(0.0, GROUPS, busy, 1000, limit_s) is fits
     assert not dispatch().has_opening(0.0, [], busy, 1000, limit_s)
+
+
+def paces(**tokens_per_s: float) -> Dispatch:
+    made = Dispatch()
+    for uid, pace in tokens_per_s.items():
+        for _ in range(4):
+            made.pace.observe(uid, ahead=2000, own=1000, seconds=2000 / pace)
+    return made
+
+
+def test_the_time_of_all_that_waits_counts_each_pod_by_its_own_pace():
+    made = paces(p0=500.0, p1=1000.0, p2=1000.0, p3=2000.0)
+    assert made.wait_s(GROUPS, {}, 9000) == pytest.approx(9000 / 4500)
+
+
+@pytest.mark.parametrize(("limit_s", "fits"), [(2.0, True), (1.99, False)])
+def test_an_opening_is_measured_by_the_pace_of_its_own_pod(limit_s, fits):
+    made = paces(p0=500.0, p1=4000.0)
+    assert made.has_opening(0.0, [Group(tuple(D), (P[0],))], {}, 1000, limit_s) is fits
+
+
+@pytest.mark.parametrize(("limit_s", "fits"), [(2.0, True), (1.99, False)])
+def test_after_misses_only_a_share_of_the_limit_makes_an_opening(limit_s, fits):
+    made = dispatch()
+    made.margin.observe(predicted_s=0.9, ttft_s=1.8, limit_s=1.0, sent_at=0.0, now=5.0)
+    assert made.margin.share(5.0) == 0.5
+    assert made.has_opening(5.0, GROUPS, {}, 1000, limit_s) is fits

@@ -5,6 +5,7 @@ import asyncio
 import httpx
 import pytest
 
+from argosy_gateway.accounting.classes import SloClass
 from argosy_gateway.accounting.verdicts import Slo
 from argosy_gateway.cli import parse
 from tests.gateway.direct import Gateway, direct
@@ -184,3 +185,21 @@ async def test_who_waits_is_answered_in_time_even_if_no_route_can_be_chosen(capl
         gateway.advance(7.0)
         await client.whole
         assert client.status == 503
+
+
+async def test_the_queue_knows_limit_priority_and_flow_of_a_request():
+    classes = (SloClass("batch", Slo(9.0, 1.0), priority=5),)
+    async with direct(Engine("e"), **SETTINGS, slo_classes=classes) as gateway:
+        seen = []
+
+        async def route(one, timeout_s):
+            seen.append((one, timeout_s))
+
+        gateway.fleet.queue.route = route
+        headers = [(b"x-argosy-class", b"batch"), (b"x-argosy-flow", b"f1")]
+        await gateway.answered(BODY, headers=headers)
+        await gateway.answered(BODY)
+        (one, timeout_s), (other, _) = seen
+        assert (one.limit_s, one.priority, one.flow, timeout_s) == (9.0, 5, "f1", 30.0)
+        assert (other.limit_s, other.priority, other.flow) == (2.0, 0, "")
+        assert one.received_at == gateway.clock()

@@ -98,6 +98,86 @@ async def test_a_whole_answer_leaves_its_times_and_usage_on_the_answer():
     assert to.first_content_at <= to.last_content_at
 
 
+async def first_token(call: Call) -> None:
+    await call.begin_stream("x-argosy-token-ids: 1")
+    await call.token("one", 5)
+    call.writer.transport.abort()
+
+
+async def full(call: Call) -> None:
+    await call.status(429, {"error": {"message": "full"}})
+
+
+async def refuse(call: Call) -> None:
+    await call.status(400, {"error": {"message": "no"}})
+
+
+@pytest.mark.parametrize(
+    ("behaviour", "left", "rank", "failures"),
+    [
+        (full, FailedAttempt(RetryReason.BUSY, "the engines are busy"), 1, False),
+        (fail, FailedAttempt(RetryReason.SERVER_ERROR, "status 500", worked=True), 0, True),
+        (refuse, FailedAttempt(RetryReason.SERVER_ERROR, "no engine goes on with it", worked=True),
+         0, False),
+    ],
+)  # fmt: skip
+async def test_an_engine_that_does_not_go_on_with_a_stream_leaves_it_to_another(
+    behaviour, left, rank, failures
+):
+    broken, other, client = Engine("a", first_token), Engine("b", behaviour), Client()
+    async with direct(broken, other) as gateway:
+        fleet, request = gateway.fleet, completion(stream=True)
+        to = answer_to(client, fleet)
+        await run(fleet, broken, request, to)
+        before = client.text()
+        assert await run(fleet, other, request, to, 2) == left
+        assert client.text() == before
+        health = fleet.directory.health
+        assert (health.rank("b"), health.failed_recently("b")) == (rank, failures)
+
+
+@pytest.mark.parametrize(
+    ("code", "left", "failures"),
+    [
+        ("internal_error", FailedAttempt(
+            RetryReason.SERVER_ERROR, "the engine ended the stream with an error", worked=True,
+        ), True),
+        ("draining", FailedAttempt(RetryReason.DRAINING, "the engine ended", moved=True), False),
+    ],
+)  # fmt: skip
+async def test_an_error_event_of_the_engine_leaves_the_stream_to_another(code, left, failures):
+    async def ends(call: Call) -> None:
+        await call.begin_stream("x-argosy-token-ids: 1")
+        await call.token("one", 5)
+        await call.event(json.dumps({"error": {"message": "m", "code": code}}).encode())
+
+    engine, client = Engine("a", ends), Client()
+    async with direct(engine) as gateway:
+        to = answer_to(client, gateway.fleet)
+        assert await run(gateway.fleet, engine, completion(stream=True), to) == left
+        assert gateway.fleet.directory.health.failed_recently("a") is failures
+
+
+async def test_a_stream_that_leaves_a_pod_that_drains_says_so():
+    async def waits(call: Call) -> None:
+        await call.begin_stream("x-argosy-token-ids: 1")
+        await call.token("one", 5)
+        await call.gone()
+
+    engine, client = Engine("a", waits), Client()
+    async with direct(engine) as gateway:
+        fleet, request = gateway.fleet, completion(stream=True)
+        with Attempt(
+            fleet, request, Route(engine.endpoint()), 1, answer_to(client, fleet)
+        ) as attempt:
+            running = asyncio.create_task(attempt.run())
+            await gateway.until(lambda: "one" in client.text())
+            attempt.move()
+            assert await running == FailedAttempt(
+                RetryReason.DRAINING, "its pod drains", moved=True
+            )
+
+
 # What the engine is sent
 
 OWN = {"host", "connection", "content-length", "content-type", "x-request-id", "x-argosy-attempt"}

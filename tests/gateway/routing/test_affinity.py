@@ -79,6 +79,14 @@ def test_pods_share_the_keys_and_a_pod_that_goes_moves_only_its_own():
     assert {a for a, b in zip(before, after, strict=True) if a != b} == {"c9"}
 
 
+def test_the_order_is_that_of_every_version_of_the_gateway():
+    """While gateways are replaced, old and new ones choose alike."""
+    ring = Ring()
+    ring.update(pods(5))
+    assert [pod.uid for pod in ring.order(hash_of(b"hello"))] == ["c2", "c4", "c1", "c0", "c3"]
+    assert hash_of(b"hello") == 12085107955937391741
+
+
 def test_a_key_beyond_the_last_point_belongs_to_the_first_one():
     ring = Ring()
     ring.update(pods(3))

@@ -38,7 +38,7 @@ def least_loaded_group(groups: Sequence[Group], view: FleetView, rng: random.Ran
         heads = some_of(group.heads, rng)
         sequences = sum(view.load(pod).sequences for pod in heads) * len(group.heads) / len(heads)
         # The random part is weighted by the group's size.
-        return sequences / group.size, rng.random() ** (1.0 / group.size) * -1.0
+        return sequences / group.size, -(rng.random() ** (1.0 / group.size))
 
     return groups[0] if len(groups) == 1 else min(groups, key=pressure)
 
