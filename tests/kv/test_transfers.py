@@ -357,3 +357,28 @@ async def test_signs_of_life_name_their_pull_and_give_it_its_whole_time_again():
     async with liar(ADMITTED, *waits, ready(), kv=(kv(0, 4, "ABCD"), DONE)) as it:
         alive = await signs_of_life(it.address)
     assert alive == [PullAlive(request_id="r", attempt=1, lasts_s=20.0)] * 2
+
+
+@pytest.mark.parametrize(
+    ("frames", "cause", "verified"),
+    [
+        ([kv(0, 2, "AB"), CLOSE], "broken", 2),
+        ([kv(0, 2, "AB"), kv(2, 1, "C"), kv(3, 1, "D")[:-9], CLOSE], "broken", 3),
+        ([CLOSE], "broken", 0),
+        ([kv(0, 2, "AB"), kv(2, 1, "C", digest=bytes(8))], "corrupt", 0),
+        ([kv(0, 2, "AB"), LEASE_GONE], "refused", 0),
+    ],
+)
+async def test_blocks_that_came_count_when_the_peer_is_gone_but_not_when_it_is_wrong(
+    frames, cause, verified
+):
+    async with peer(*frames) as it:
+        _, (_, end) = await pulled(it.address)
+    assert (end.cause, end.verified) == (cause, verified)
+
+
+async def test_blocks_of_a_peer_that_is_gone_before_ready_do_not_count():
+    wait = encode_control(Kind.WAIT, {"step": 1, "n_ready": 2})
+    async with liar(ADMITTED, wait, CLOSE, kv=(kv(0, 2, "AB"), done(2))) as it:
+        _, (end,) = await pulled(it.address)
+    assert (end.cause, end.verified) == ("broken", 0)

@@ -154,7 +154,8 @@ class Scheduler:
             refusal = after_failure(event, self.limits.on_pull_failure)
             if refusal is not None:
                 return [self._refuse(sequence, refusal)]
-        self._resume(sequence, sequence.committed * self.pool.block_size)
+        here = max(sequence.committed, event.verified) * self.pool.block_size
+        self._resume(sequence, min(here, len(sequence.tokens) - 1))
         return []
 
     def free_lease(self, request_id: str) -> None:

@@ -45,6 +45,10 @@ Credential = Callable[[], str]
 ClientTls = Callable[[], ssl.SSLContext]
 """TLS of the next call; asked anew for each one."""
 
+_HONEST: tuple[PullCause, ...] = ("broken", "timeout")
+"""After these, what was verified before counts. A peer that sent damaged or strange frames is
+believed in nothing."""
+
 _ACCEPT_S = 5.0
 _SILENCE_S = 5.0  # between two frames before READY
 _Expected = TypeVar("_Expected", Admitted, Ready)
@@ -53,7 +57,7 @@ _Expected = TypeVar("_Expected", Admitted, Ready)
 class PullError(EngineError):
     """One candidate failed; `final` when its first token was handed out already.
 
-    `reason` is REFUSED's.
+    `reason` is REFUSED's, `verified` that of `PullFailed`.
     """
 
     def __init__(self, cause: PullCause, message: str, reason: str = "") -> None:
@@ -61,6 +65,7 @@ class PullError(EngineError):
         self.cause: PullCause = cause
         self.reason = reason
         self.final = False
+        self.verified = 0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -131,6 +136,9 @@ class Asking:
         except (PullError, RefusedError, WireError, EOFError, OSError) as error:
             failed = _as_pull_error(self._address, error)
             failed.final = handed_out
+            await self._end()  # only now does the count of blocks stay
+            if handed_out and failed.cause in _HONEST and self._fetch is not None:
+                failed.verified = self._fetch.at
             raise failed from error
         else:
             self._open_writer.close()

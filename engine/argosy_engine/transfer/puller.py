@@ -131,4 +131,5 @@ def _failed(job: PullJob, error: PullError, failed: list[FailedPrefill]) -> Pull
         message=str(error),
         reason=error.reason,
         failed=tuple(failed),
+        verified=error.verified,
     )

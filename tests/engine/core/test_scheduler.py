@@ -173,6 +173,22 @@ def test_a_pull_that_fails_after_its_first_token_computes_no_token_outside_its_b
     assert scheduler.pool.used == scheduler.blocks.growth_blocks == 0
 
 
+@pytest.mark.parametrize(("verified", "computed"), [(0, 41), (1, 25), (2, 9), (3, 1)])
+def test_t33_the_prompt_of_a_broken_pull_is_computed_from_behind_its_verified_blocks(
+    verified, computed
+):
+    scheduler = make()
+    scheduler.add(ask("a", 40, candidates=("10.0.0.1:8002",)))
+    step(scheduler)
+    scheduler.pull_ready(
+        PullReady(request_id="a", attempt=1, first_token=9, prefill_pod="p", lasts_s=59.0), 1.0
+    )
+    broken = PullFailed(request_id="a", attempt=1, cause="broken", message="", verified=verified)
+    scheduler.pull_failed(broken)
+    (chunk,) = step(scheduler)[0].plan.chunks
+    assert (chunk.start, chunk.count) == (41 - computed, computed)
+
+
 def test_an_aborted_pull_keeps_its_blocks_until_the_service_lets_go():
     scheduler = make()
     scheduler.add(ask("a", 40, candidates=("10.0.0.1:8002",)))

@@ -163,6 +163,10 @@ class PullFailed:
     failed: tuple[FailedPrefill, ...] = ()
     """All candidates that were asked."""
 
+    verified: int = 0
+    """Blocks from the prompt's first one on that are here and of this prompt. 0 unless READY was
+    checked and the peer broke off or was too slow after it."""
+
 
 PullEvent = PullAlive | PullReady | PullDone | PullFailed
 
