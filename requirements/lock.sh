@@ -8,9 +8,9 @@ pin() { # file, extras…
     "$uv" pip compile --quiet --universal --python-version 3.11 --generate-hashes --no-emit-index-url \
         --no-annotate --custom-compile-command "make lock" "${extras[@]}" ../pyproject.toml -o "$out"
 }
-pin all.txt operator gateway engine nixl dev reference
+pin all.txt operator gateway engine nixl kv-events dev reference
 pin dev.txt operator gateway dev
 pin operator.txt operator
 pin gateway.txt gateway
-pin engine.txt engine
+pin engine.txt engine kv-events
 pin bench.txt bench

@@ -112,6 +112,13 @@ class EngineConfig:
     """Take orders about prefill engines from routers for vLLM, such as llm-d's. Their callers name
     KV peers in a header or in the body, so only trusted programs may reach the port."""
 
+    kv_events_port: int | None = None
+    """Where changes of the prefix cache are published as vLLM's KV events; None: nowhere. They hold
+    the token ids of prompts and answers, for everyone who reaches the port."""
+
+    kv_events_topic: str = ""
+    """The first part of each of these messages."""
+
     threads: int | None = None
     """Compute threads; None: the CPU limit."""
 

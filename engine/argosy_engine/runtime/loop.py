@@ -16,6 +16,7 @@ from collections.abc import Callable
 from concurrent.futures import Future, wait
 from typing import assert_never
 
+from argosy_engine.core.blocks.changes import Change
 from argosy_engine.core.handover.messages import (
     LeaseKey,
     Offer,
@@ -81,6 +82,8 @@ class EngineLoop:
         """Set by the drain: remote prefills are refused; the HTTP server refuses clients."""
         self.prefills_for_peers = True
         """False in an engine that became a decode engine: remote prefills are refused."""
+        self.publish: Callable[[list[Change]], None] | None = None
+        """Gets what a turn changed in the prefix cache; None: nobody follows it."""
         self.progress_s = clock()
         """When the last turn began; the liveness probe reads it."""
         self._epoch = secrets.token_hex(8)
@@ -203,6 +206,7 @@ class EngineLoop:
             try:
                 self._take_in(wait=not worked)
                 worked = self._turn()
+                self._publish_changes()
             except Exception:
                 # A bug in one turn must not end serving.
                 log.exception("a turn of the engine loop failed")
@@ -210,6 +214,12 @@ class EngineLoop:
                 worked = False
             self._flush()
         self._end_all()
+
+    def _publish_changes(self) -> None:
+        pool = self.scheduler.pool
+        if self.publish is not None and pool.changes:
+            changes, pool.changes = pool.changes, []
+            self.publish(changes)
 
     def _turn(self) -> bool:
         """One scheduling round and its step; False if there was nothing to compute."""

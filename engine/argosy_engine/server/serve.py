@@ -15,6 +15,7 @@ import ssl
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import uvicorn
 from starlette.types import ASGIApp
@@ -39,6 +40,9 @@ from argosy_engine.server.drain import Drain
 from argosy_engine.server.openai.routes import OpenAiApi
 from argosy_engine.server.role import Admission, EngineRole, RoleFile, role_at_start
 from argosy_engine.trust.mounted_file import TokenFile
+
+if TYPE_CHECKING:
+    from argosy_engine.server.kv_events import KvEvents
 
 __all__ = ["serve"]
 
@@ -84,6 +88,7 @@ async def _run(
         metrics=metrics,
         deliver=_deliverer(asyncio.get_running_loop()),
     )
+    unfollow = _follow_cache(config, loop)
     kv = _kv_service(config, runner, loop, admin.verifier, certificates)
     api = OpenAiApi(config, loop, tokenizer, runner.sampling_defaults, role)
     admission = Admission(lambda on: setattr(loop, "draining", not on))
@@ -96,7 +101,6 @@ async def _run(
         leases_expired=lambda: loop.leases.expired,
         draining=lambda: loop.draining,
     )
-    _on_signals(drain)
     loop.start(kv, worker)
     tls = certificates.server() if certificates else None
     server, task = await _start(api.app(admin.verifier), api_sock, tls)
@@ -113,10 +117,15 @@ async def _run(
         server.should_exit = True
         await task
         api.close()
-        if kv is not None:
-            await asyncio.to_thread(kv.close)
+        await asyncio.to_thread(_close, kv, unfollow)
         runner.close()
     return 0
+
+
+def _close(kv: TransferService | None, unfollow: Callable[[], None]) -> None:
+    if kv is not None:
+        kv.close()
+    unfollow()
 
 
 def _verifier(config: EngineConfig, admin: Admin) -> Verifier | None:
@@ -146,13 +155,16 @@ def _certificates(config: EngineConfig) -> Certificates | None:
 def _drain(
     config: EngineConfig, api: OpenAiApi, loop: EngineLoop, role: EngineRole, admission: Admission
 ) -> Drain:
-    return Drain(
+    """SIGTERM and SIGINT begin it."""
+    drain = Drain(
         running=lambda: max(api.active, loop.unfinished),
         leases=lambda: loop.leases.active,
         switch=admission.drains,
         timeout_s=config.drain_timeout_s,
         role=lambda: role.now,
     )
+    _on_signals(drain)
+    return drain
 
 
 async def _follow_role(
@@ -197,6 +209,29 @@ def _load(config: EngineConfig) -> tuple[Runner, Tokenizer]:
         message = f"no memory for the model: raise the limit or lower --kv-cache-tokens ({error})"
         raise LoadError("OutOfMemory", message) from error
     return runner, tokenizer
+
+
+def _follow_cache(config: EngineConfig, loop: EngineLoop) -> Callable[[], None]:
+    """Publish what changes in the prefix cache, until the returned function is called.
+
+    Without `--kv-events-port` nothing is published, and ZeroMQ is not imported either.
+    """
+    if config.kv_events_port is None:
+        return lambda: None
+    pool = loop.scheduler.pool
+    try:
+        module = importlib.import_module("argosy_engine.server.kv_events")
+    except ModuleNotFoundError as error:
+        message = f"--kv-events-port: {error}: pip install 'argosy[kv-events]'"
+        raise LoadError("BadArgument", message) from error
+    events: KvEvents = module.KvEvents(
+        config.host,
+        config.kv_events_port,
+        topic=config.kv_events_topic,
+        block_size=pool.block_size,
+    )
+    pool.changes, loop.publish = [], events.publish
+    return events.close
 
 
 def _scheduler(config: EngineConfig, runner: Runner) -> Scheduler:

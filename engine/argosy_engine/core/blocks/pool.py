@@ -8,6 +8,7 @@ sequences hold a reference), *cached* (no reference, but its text is known and m
 from collections import OrderedDict
 from collections.abc import Iterable, Sequence
 
+from argosy_engine.core.blocks.changes import Change, Removed
 from argosy_engine.errors import PoolExhaustedError
 
 __all__ = ["BlockPool"]
@@ -24,6 +25,7 @@ class BlockPool:
         "_index",
         "_refs",
         "block_size",
+        "changes",
         "total",
     )
 
@@ -32,6 +34,8 @@ class BlockPool:
             raise ValueError(f"need at least one block of one token, got {num_blocks}×{block_size}")
         self.total = num_blocks
         self.block_size = block_size
+        self.changes: list[Change] | None = None
+        """What changed in the index since someone took this list; None: nobody asks."""
         self._refs: dict[int, int] = {}  # of used blocks
         self._hash_of: dict[int, bytes] = {}
         self._index: dict[bytes, int] = {}
@@ -73,7 +77,10 @@ class BlockPool:
             self._fresh += 1
         else:
             block, _ = self._cached.popitem(last=False)
-            del self._index[self._hash_of.pop(block)]
+            digest = self._hash_of.pop(block)
+            del self._index[digest]
+            if self.changes is not None:
+                self.changes.append(Removed(digest))
         self._refs[block] = 1
         return block
 
@@ -112,8 +119,11 @@ class BlockPool:
             else:
                 self._blank.append(block)
 
-    def commit(self, block: int, digest: bytes) -> None:
-        """Make a full, computed block findable. If its text is known already, that block stays."""
-        if digest not in self._index and block not in self._hash_of:
-            self._index[digest] = block
-            self._hash_of[block] = digest
+    def commit(self, block: int, digest: bytes) -> bool:
+        """Make a full, computed block findable. If its text is known already, that block stays;
+        False then."""
+        if digest in self._index or block in self._hash_of:
+            return False
+        self._index[digest] = block
+        self._hash_of[block] = digest
+        return True
