@@ -117,6 +117,7 @@ AREAS = (
     Area("engine_blocks", "engine", (f"{_ENGINE}.blocks.*",), _BOUND),
     Area("engine_handover", "engine", (f"{_ENGINE}.handover.*",), _BOUND),
     Area("engine_scheduler", "engine", (f"{_ENGINE}.*",)),
+    Area("engine_nixl", "engine_ends", ("argosy_engine.transfer.nixl.*",)),
     Area(
         "engine_transfer",
         "engine_ends",

@@ -30,6 +30,12 @@ async def test_a_look_between_a_prompts_end_and_its_lease_ends_nothing():
     assert looks == {"running": [0], "leases": [0]}
 
 
+async def test_an_engine_that_is_idle_at_the_first_look_is_looked_at_again():
+    drain, looks = drain_of(running=[0, 1, 0], leases=[0])
+    assert await drain.quiet()
+    assert looks == {"running": [0], "leases": [0]}
+
+
 async def test_an_idle_engine_ends_and_a_busy_one_when_its_time_is_over():
     assert await drain_of([0], [0])[0].quiet()
     assert not await drain_of([1], [0], timeout_s=0.01)[0].quiet()
