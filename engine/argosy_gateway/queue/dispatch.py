@@ -9,10 +9,12 @@ goes after at most p · LATE_EVERY dispatches.
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 from argosy_gateway.pods.endpoints import Endpoint
 from argosy_gateway.queue.line import Line, Waiting
 from argosy_gateway.queue.margin import Margin
+from argosy_gateway.queue.order import Order
 from argosy_gateway.queue.pace import Pace
 from argosy_gateway.queue.shares import FEW_GATEWAYS, Shares
 from argosy_gateway.routing.groups import Group, Route
@@ -31,6 +33,8 @@ FEW_PROMPTS = 2
 HOLD = 0.4
 """Share of the limit: behind a longer backlog a prompt would only wait in the engine's queue, in
 the order of arrival; here it waits in this queue's order, and goes where a pod is free first."""
+_MOST_ORDERS = 16
+"""One for colocated pods and two for each revision of pairs, and as many of shares."""
 SHORT = 0.1
 """Share of the limit: a backlog that is shorter, and fits into one step, is nearly nothing."""
 
@@ -70,6 +74,9 @@ class Dispatch:
         self.shares = Shares()
         self._places = places
         self._since_late = 0
+        self._loads: Mapping[str, Load] = {}
+        self._orders: dict[tuple[str, str, bool], Order] = {}
+        """By role, revision, and whether they are of this gateway's share."""
         self._pods = 1
         self._apart = False
         """This gateway keeps to its share of the pods."""
@@ -154,6 +161,7 @@ class Dispatch:
             now=first_at,
         )
         self.pace.observe(uid, ahead=ahead, own=own, seconds=first_at - sent_at)
+        self.touch(uid)
 
     def _chosen(self, now: float, opening: _Opening, loads: Mapping[str, Load]) -> Waiting | None:
         pod = opening.route.prefiller.uid
@@ -186,34 +194,62 @@ class Dispatch:
             return route if self._nearly_idle(loads, pod) else opening.route
         return route if now + self._backlog_s(loads, pod) <= one.start_by else opening.route
 
+    def touch(self, uid: str) -> None:
+        """The load of a pod changed, or what is known of it."""
+        for order in self._orders.values():
+            order.touch(uid)
+
     def _opening(self, groups: Sequence[Group], loads: Mapping[str, Load]) -> _Opening | None:
+        if loads is not self._loads:
+            self._loads = loads
+            self._orders.clear()
         openings = [found for g in groups if (found := self._opening_of(g, loads))]
         return min(openings, key=lambda found: found.backlog_s, default=None)
 
     def _opening_of(self, group: Group, loads: Mapping[str, Load]) -> _Opening | None:
-        heads = [
-            pod
-            for pod in (group.heads if group.prefills else self._mine(group.heads))
-            if self._free(loads, pod.uid)
-        ]
-        if not heads:
+        key = self._by_sequences if group.prefills else self._by_room
+        head = self._order(group.heads, key).first()
+        if head is None or not self._free(loads, head.uid):
             return None
-        pods = self._mine(group.prefills) or heads
-        ahead = {
-            pod.uid: (self._backlog_s(loads, pod.uid), loads.get(pod.uid, IDLE).prompt_tokens)
-            for pod in pods
-        }
         if not group.prefills:
-            head = min(heads, key=lambda pod: ahead[pod.uid])
-            return _Opening(Route(head), ahead[head.uid][0])
-        head = min(heads, key=lambda pod: loads.get(pod.uid, IDLE).sequences)
-        prefills = sorted(pods, key=lambda pod: (self._avoids(pod.uid, head.uid), ahead[pod.uid]))[
-            :PREFILL_CANDIDATES
-        ]
-        return _Opening(Route(head, tuple(prefills)), ahead[prefills[0].uid][0])
+            return _Opening(Route(head), self._backlog_s(loads, head.uid))
+        prefills = self._prefills(group.prefills, head.uid)
+        return _Opening(Route(head, prefills), self._backlog_s(loads, prefills[0].uid))
 
-    def _mine(self, pods: Sequence[Endpoint]) -> Sequence[Endpoint]:
-        return self.shares.of(pods) if self._apart else pods
+    def _prefills(self, pods: Sequence[Endpoint], head: str) -> tuple[Endpoint, ...]:
+        """Those with the shortest backlog; pods that the head avoids come after the others."""
+        best: list[Endpoint] = []
+        avoided: list[Endpoint] = []
+        order = self._order(pods, self._by_backlog).pods()
+        for pod in order:
+            (avoided if self._avoids(pod.uid, head) else best).append(pod)
+            if len(best) == PREFILL_CANDIDATES:
+                break
+        order.close()
+        return (*best, *avoided)[:PREFILL_CANDIDATES]
+
+    def _order(self, pods: Sequence[Endpoint], key: Callable[[str], Any]) -> Order:
+        """The order of a group's pods; of its share of them, if this gateway keeps to that."""
+        shared = self._apart and key != self._by_sequences
+        name = (pods[0].role, pods[0].revision if pods[0].role != "colocated" else "", shared)
+        if name not in self._orders and len(self._orders) >= _MOST_ORDERS:
+            self._orders.clear()
+        order = self._orders.get(name)
+        if order is None:
+            order = self._orders[name] = Order(key)
+        order.update(self.shares.of(pods) if shared else pods)
+        return order
+
+    def _by_backlog(self, uid: str) -> tuple[float, int]:
+        tokens = self._loads.get(uid, IDLE).prompt_tokens
+        return self.pace.seconds(uid, tokens), tokens
+
+    def _by_room(self, uid: str) -> tuple[bool, tuple[float, int]]:
+        """Of colocated pods: those without a free place come last."""
+        return not self._free(self._loads, uid), self._by_backlog(uid)
+
+    def _by_sequences(self, uid: str) -> int:
+        return self._loads.get(uid, IDLE).sequences
 
     def _backlog_s(self, loads: Mapping[str, Load], uid: str) -> float:
         return self.pace.seconds(uid, loads.get(uid, IDLE).prompt_tokens)

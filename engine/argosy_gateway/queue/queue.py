@@ -57,6 +57,7 @@ class Queue:
         self._soon = False
         self._watcher: asyncio.Task[None] | None = None
         in_flight.released = self._look_soon
+        in_flight.changed = self.dispatch.touch
 
     def __len__(self) -> int:
         return len(self.dispatch.line)

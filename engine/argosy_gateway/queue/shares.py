@@ -7,7 +7,7 @@ names of the gateways and the order of the pods, which all of them know.
 """
 
 from collections.abc import Collection, Sequence
-from typing import TypeVar
+from typing import Any, TypeVar
 
 __all__ = ["FEW_GATEWAYS", "Shares"]
 
@@ -17,6 +17,8 @@ _MUCH = 4
 """Waiting requests for each pod of a gateway's share from which on it keeps to its share. Fewer may
 go to any pod, so that none is idle at ordinary load because its gateway has nothing for it."""
 
+_MOST_KEPT = 7
+"""Groups whose shares are kept besides the newest."""
 _Pod = TypeVar("_Pod")
 
 
@@ -28,11 +30,17 @@ class Shares:
         """Gateways that share the pods, this one included."""
         self._rank: int | None = None
         """Place of this one in the order of names; None if it is not known."""
+        self._counted: tuple[int, int | None] = (1, None)
+        self._of: list[tuple[Any, Any]] = []
+        """Pods that were asked for last, and the share of them; the same object each time."""
 
     def count(self, names: Collection[str], own: str) -> None:
         """These gateways take requests."""
         self.gateways = max(1, len(names))
         self._rank = sorted(names).index(own) if own in names else None
+        if self._counted != (self.gateways, self._rank):
+            self._counted = self.gateways, self._rank
+            self._of.clear()
 
     def keeps(self, waiting: int, pods: int) -> bool:
         """Whether requests of so many that wait go only to the share of so many pods."""
@@ -44,8 +52,12 @@ class Shares:
         """This gateway's share. Of more gateways than pods, several have the same pod."""
         if self._rank is None or not pods:
             return pods
-        first = self._rank % len(pods)
-        return pods[first :: self.gateways]
+        for known, share in self._of:
+            if known is pods:
+                return share  # type: ignore[no-any-return]
+        share = pods[self._rank % len(pods) :: self.gateways]
+        self._of = [*self._of[-_MOST_KEPT:], (pods, share)]
+        return share
 
     def each(self, most: int, pods: int, *, apart: bool) -> int:
         """How many of `most` prompts of a pod are this gateway's, at least one. `apart`: each keeps

@@ -35,6 +35,8 @@ class InFlight:
         self.loads: dict[str, Load] = {}
         self.released: Callable[[], None] = lambda: None
         """Called whenever a pod's load falls."""
+        self.changed: Callable[[str], None] = lambda _uid: None
+        """Called with the uid of each pod whose load changes."""
 
     def reserve(self, route: Route, prompt_tokens: int) -> "Reservation":
         """Add a request to the loads of a route; the reservation's `end` must follow. Tokens that
@@ -86,6 +88,7 @@ class Reservation:
         load.prompts += prompts
         if load.sequences == 0 and load.prompts == 0:
             del self._in_flight.loads[uid]
+        self._in_flight.changed(uid)
         if prompts < 0 or sequences < 0:
             self._in_flight.released()
         return load

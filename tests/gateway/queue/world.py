@@ -84,6 +84,7 @@ class World:
         for name, gateway in zip(names, self.gateways, strict=True):
             gateway.dispatch.shares.count(names, name)
             gateway.strategy = LeastLoad(random.Random(name))
+            gateway.in_flight.changed = gateway.dispatch.touch
         self.dice = random.Random(seed)
         self.noise = noise
         self.stalls = stalls
