@@ -157,6 +157,7 @@ class Attempt:
         try:
             exchange = await self._send()
             head = await exchange.head()
+            self._fleet.moves.ended(self._answer)
             self._reservation.first_token()
             if (failed := self._not_accepted(head)) is not None:
                 return failed

@@ -16,6 +16,7 @@ from argosy_gateway.pods.probes import Probes
 from argosy_gateway.pods.proof import Proof
 from argosy_gateway.queue.queue import Queue
 from argosy_gateway.relay.bodies import Bodies
+from argosy_gateway.relay.moves import Moves
 from argosy_gateway.relay.resume import KeptIds
 from argosy_gateway.relay.retries import RetryBudget
 from argosy_gateway.routing.admission import PrefillPace, TokensPerChar
@@ -32,6 +33,12 @@ from argosy_gateway.routing.strategies.strategy import (
 from argosy_gateway.wire.sse import Usage
 
 __all__ = ["Fleet"]
+
+
+_MOVES_PER_POD = 4
+"""Of each pod that computes prompts. A pod needs some tenths of a second for so many, so that two
+hundred streams have left in seconds, and a new prompt waits little longer than in any other batch.
+"""
 
 
 class _Timed(Protocol):
@@ -70,6 +77,7 @@ class Fleet:
         """None: each request is dispatched at once."""
         self.kept_ids = KeptIds(config.limits.kept_ids_bytes)
         self.retries = RetryBudget(config.limits.retry_reserve)
+        self.moves = Moves(clock, self._most_moves)
         self.relays: set[_Timed] = set()
         """Requests in flight, waiting ones included."""
         self._has_served = False
@@ -112,6 +120,12 @@ class Fleet:
         elif self._has_served and self._unserved_since is None:
             self._unserved_since = now
         return 0.0 if self._unserved_since is None else now - self._unserved_since
+
+    def _most_moves(self) -> int:
+        """Prompts of moving requests that may be computed at once."""
+        serving = self.directory.serving()
+        computing = [pod for pod in serving if pod.role is not Role.DECODE] or serving
+        return max(1, _MOVES_PER_POD * len(computing))
 
     def _queue(self) -> Queue:
         return Queue(

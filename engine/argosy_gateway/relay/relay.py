@@ -98,12 +98,15 @@ class Relay:
             if self._attempt.pod_is_silent(now) and self._can_go_elsewhere():
                 self._attempt.leave()
             elif self._fleet.config.drain_mode == "migrate" and self._attempt.pod_drains:
-                self._move(self._attempt)
+                self._fleet.moves.ask(self._answer, self._move)
 
-    def _move(self, attempt: Attempt) -> None:
-        """Leave a pod that drains, if another one can serve the rest."""
-        if self._can_go_elsewhere():
-            attempt.move()
+    def _move(self) -> bool:
+        """Leave a pod that drains, if another one can serve the rest; whether it has left."""
+        attempt = self._attempt
+        if attempt is None or not attempt.pod_drains or not self._can_go_elsewhere():
+            return False
+        attempt.move()
+        return True
 
     def _can_go_elsewhere(self) -> bool:
         answer = self._answer
@@ -139,6 +142,7 @@ class Relay:
         finally:
             self._stopped = True  # a late disconnect must not cancel what follows
             fleet.relays.discard(self)
+            fleet.moves.ended(self._answer)
             self._answer.resume.end()
             log.debug("ended: %s", ending.value)
             fleet.metrics.ended(

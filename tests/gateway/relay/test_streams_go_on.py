@@ -365,6 +365,33 @@ async def test_a_stream_stays_on_a_pod_that_drains_where_no_other_can_serve_it()
         assert b.calls == []
 
 
+async def test_the_streams_of_a_pod_that_drains_leave_it_a_few_at_a_time():
+    """So that the pods that compute their prompts again get no burst of them."""
+    count, computed = 10, asyncio.Semaphore(0)
+
+    async def computes(call: Call) -> None:
+        await computed.acquire()
+        await rest(call)
+
+    async with pair(one_and_wait, computes, drain_mode="migrate") as (f, a, b):
+        f.fleet.directory.replace([a.endpoint()])
+        reading = [asyncio.ensure_future(read(f)) for _ in range(count)]
+        await f.until(lambda: f.fleet.kept_ids.held >= 2 * count)
+        f.fleet.directory.replace([a.endpoint(State.DRAINING), b.endpoint()])
+        f.fleet.sweep()
+        await f.until(lambda: len(b.calls) == 4)
+        f.fleet.sweep()
+        for left in range(5, count + 1):
+            computed.release()  # the next one leaves without a sweep
+            await f.until(lambda left=left: len(b.calls) == left)
+            assert sum(not r.done() for r in reading) >= count - left + 4
+        for _ in range(4):
+            computed.release()
+        texts = [text for text, _ in await asyncio.gather(*reading)]
+        assert texts == ["one two three"] * count
+        assert f.count("argosy_gateway_resumed_total", reason="draining") == count
+
+
 async def test_a_request_without_a_byte_leaves_a_pod_that_drains_and_begins_elsewhere():
     async def silent(call: Call) -> None:
         await call.gone()

@@ -1,0 +1,86 @@
+"""Requests leave draining pods a few at a time, in the order in which they asked."""
+
+import pytest
+
+from argosy_gateway.relay.moves import Moves
+
+
+class Leaving:
+    """Moves on a clock of the test's, and what left."""
+
+    def __init__(self, most: int = 2) -> None:
+        self.now, self.most = 100.0, most
+        self.left: list[str] = []
+        self.nowhere_to_go: set[str] = set()
+        self.moves = Moves(lambda: self.now, lambda: self.most)
+
+    def ask(self, *requests: str) -> list[str]:
+        for request in requests:
+            self.moves.ask(request, lambda request=request: self._leave(request))
+        return self.left
+
+    def _leave(self, request: str) -> bool:
+        if request in self.nowhere_to_go:
+            return False
+        self.left.append(request)
+        return True
+
+
+@pytest.fixture
+def leaving() -> Leaving:
+    return Leaving()
+
+
+def test_so_many_leave_at_once_and_the_next_when_one_goes_on(leaving: Leaving) -> None:
+    assert leaving.ask("a", "b", "c", "d") == ["a", "b"]
+    leaving.moves.ended("b")
+    assert leaving.left == ["a", "b", "c"]
+    leaving.moves.ended("a")
+    assert leaving.left == ["a", "b", "c", "d"]
+
+
+def test_one_that_asks_again_leaves_once_and_keeps_its_place(leaving: Leaving) -> None:
+    leaving.ask("a", "b", "c", "d")
+    assert leaving.ask("a", "d", "c") == ["a", "b"]
+    leaving.moves.ended("a")
+    assert leaving.left == ["a", "b", "c"]
+
+
+def test_one_that_ends_while_it_waits_does_not_leave(leaving: Leaving) -> None:
+    leaving.ask("a", "b", "c", "d")
+    leaving.moves.ended("c")
+    assert leaving.left == ["a", "b"]
+    leaving.moves.ended("a")
+    assert leaving.left == ["a", "b", "d"]
+
+
+def test_one_that_has_nowhere_to_go_takes_no_place(leaving: Leaving) -> None:
+    leaving.nowhere_to_go = {"a", "b"}
+    assert leaving.ask("a", "b", "c", "d", "e") == ["c", "d"]
+    leaving.nowhere_to_go = set()
+    leaving.moves.ended("c")
+    assert leaving.ask("a") == ["c", "d", "e"]
+    leaving.moves.ended("d")
+    assert leaving.left == ["c", "d", "e", "a"]
+
+
+def test_a_move_that_takes_long_gives_its_place_to_the_next(leaving: Leaving) -> None:
+    leaving.ask("a", "b", "c")
+    leaving.now += 4.9
+    assert leaving.ask("c") == ["a", "b"]
+    leaving.now += 0.1
+    assert leaving.ask("c") == ["a", "b", "c"]
+
+
+def test_more_leave_when_more_pods_compute_prompts(leaving: Leaving) -> None:
+    leaving.ask("a", "b", "c", "d")
+    leaving.most = 3
+    assert leaving.ask("d") == ["a", "b", "c"]
+
+
+def test_thousands_that_have_nowhere_to_go_do_no_harm(leaving: Leaving) -> None:
+    names = [str(number) for number in range(5000)]
+    leaving.ask(*names)
+    leaving.nowhere_to_go = set(names)
+    leaving.moves.ended("0")
+    assert leaving.left == ["0", "1"]
