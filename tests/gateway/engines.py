@@ -164,7 +164,7 @@ class Engine:
             headers = dict(line.lower().split(": ", 1) for line in head[1:] if line)
             if head[0].startswith("GET"):
                 self.probes += 1
-                call = Call(self.pod(), "/health", headers, {}, writer, reader)
+                call = Call(self.pod(), "GET", "/health", headers, {}, writer, reader)
                 await (call.gone() if self.stopped else call.status(200, {"status": "ok"}))
                 writer.close()
                 return

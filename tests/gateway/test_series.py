@@ -169,7 +169,8 @@ def test_every_label_value_exists_with_0_from_the_start():
     assert set(zeros.values()) == {0.0}
     labelled = {key for key in zeros if len(key) > 1}
     modes, met = ("colocated", "disaggregated"), ("ok", "miss")
-    reasons = ("connect", "draining", "closed", "server_error", "busy", "wrong_pod", "unproven")
+    reasons = ("connect", "draining", "closed", "silent")
+    reasons += ("server_error", "busy", "wrong_pod", "unproven")
     resumed = ("closed", "silent", "error", "draining")
     roles, states = ("prefill", "decode", "colocated"), ("serving", "draining", "unready")
     received, completed = ("accepted", "shed", "invalid"), ("ok", "failed", "client_gone")
