@@ -50,6 +50,16 @@ class Limits:
     Role."""
     connect_s: float = 2.0
     """To connect to an engine."""
+    kept_s: float = 4.0
+    """How long a connection to an engine is kept between requests. Engines must keep it for longer:
+    vLLM closes after 5 s, ours after 75 s."""
+    kept_per_engine: int = 64
+    """Most connections that are kept to one engine."""
+    kept_connections: int = 1024
+    """The same to all engines."""
+    kept_body_bytes: int = 32 << 10
+    """A request with a longer body has a connection of its own. TCP's first window is about twice
+    as large, so a shorter one is received whether the engine reads or not."""
     first_token_s: float = 300.0
     """Engine's time to a stream's first byte. No retry follows, as the work may still run."""
     whole_answer_s: float = 3600.0

@@ -6,6 +6,7 @@ GatewayError
 ├── ExchangeError            one HTTP/1.1 call to an engine or to the API server
 │   ├── UnreachableError     no connection: nothing was sent
 │   └── BrokenError          it failed after the request had been sent
+│       └── StaleError       a kept connection ended before a byte of the answer
 ├── CredentialsError         no way to log in to the API server
 └── ApiServerError           the API server gave an answer that the watch cannot use
     ├── StaleVersionError    410: the resourceVersion is too old to continue from
@@ -25,6 +26,7 @@ __all__ = [
     "ExchangeError",
     "GatewayError",
     "RequestError",
+    "StaleError",
     "StaleVersionError",
     "UnreachableError",
     "overloaded",
@@ -81,6 +83,11 @@ class UnreachableError(ExchangeError):
 
 class BrokenError(ExchangeError):
     """The other side closed, stalled or sent nonsense after the request had been sent."""
+
+
+class StaleError(BrokenError):
+    """A kept connection ended before a byte of the answer: the engine may have closed it while the
+    request was on its way."""
 
 
 class CredentialsError(GatewayError):

@@ -1,7 +1,8 @@
 """Engines on loopback that fail as a test asks, and a gateway in front of them.
 
-They write HTTP/1.1 by hand, so that a fault can happen at an exact byte. A healthy engine is tested
-with the real one (`test_with_sim_engine.py`).
+They write HTTP/1.1 by hand, so that a fault can happen at an exact byte. Each request has its own
+connection, unless an engine is made with `keeps`. A healthy engine is tested with the real one
+(`test_with_sim_engine.py`).
 """
 
 import asyncio
@@ -32,6 +33,13 @@ class Call:
     body: dict[str, Any]
     writer: asyncio.StreamWriter
     reader: asyncio.StreamReader
+    keeps: bool = False
+    """The connection serves another request after this one."""
+
+    @property
+    def _own(self) -> list[str]:
+        """Headers of every answer."""
+        return [": ".join(self.pod), *([] if self.keeps else ["connection: close"])]
 
     async def write(self, data: bytes) -> None:
         self.writer.write(data)
@@ -40,14 +48,14 @@ class Call:
     async def status(self, status: int, body: dict[str, Any], **headers: str) -> None:
         data = json.dumps(body).encode()
         lines = [f"HTTP/1.1 {status} X", "content-type: application/json"]
-        lines += [": ".join(self.pod)]
+        lines += self._own
         lines += [f"{k.replace('_', '-')}: {v}" for k, v in headers.items()]
         lines += [f"content-length: {len(data)}", "", ""]
         await self.write("\r\n".join(lines).encode() + data)
 
     async def begin(self, status: int = 200, *headers: str) -> None:
         """Status and headers. Without a length among them the body ends with the connection."""
-        lines = [f"HTTP/1.1 {status} X", ": ".join(self.pod), *headers, "", ""]
+        lines = [f"HTTP/1.1 {status} X", *self._own, *headers, "", ""]
         await self.write("\r\n".join(lines).encode())
 
     async def begin_stream(self, *headers: str) -> None:
@@ -132,6 +140,9 @@ class Engine:
     role: Role = Role.COLOCATED
     revision: str = "aaaaaaaa"
     port: int = 0
+    uid: str = ""
+    """By default the name."""
+    keeps: bool = False
     stopped: bool = False
     """It takes connections, as the kernel of a stopped process does, and answers none."""
     probes: int = 0
@@ -140,7 +151,13 @@ class Engine:
 
     def endpoint(self, state: State = State.SERVING) -> Endpoint:
         return Endpoint(
-            self.name, self.name, "127.0.0.1", self.role, self.revision, state, port=self.port
+            self.uid or self.name,
+            self.name,
+            "127.0.0.1",
+            self.role,
+            self.revision,
+            state,
+            port=self.port,
         )
 
     def pod(self) -> tuple[str, str]:
@@ -160,20 +177,22 @@ class Engine:
 
     async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         with contextlib.suppress(ConnectionError, asyncio.IncompleteReadError):
-            head = (await reader.readuntil(b"\r\n\r\n")).decode().split("\r\n")
-            headers = dict(line.lower().split(": ", 1) for line in head[1:] if line)
-            if head[0].startswith("GET"):
-                self.probes += 1
-                call = Call(self.pod(), "GET", "/health", headers, {}, writer, reader)
-                await (call.gone() if self.stopped else call.status(200, {"status": "ok"}))
-                writer.close()
-                return
-            body = json.loads(await reader.readexactly(int(headers["content-length"])))
-            method, path, _ = head[0].split(" ")
-            call = Call(self.pod(), method, path, headers, body, writer, reader)
-            self.calls.append(call)
-            await self.behaviour(call)
-            writer.close()
+            while not writer.is_closing():
+                head = (await reader.readuntil(b"\r\n\r\n")).decode().split("\r\n")
+                headers = dict(line.lower().split(": ", 1) for line in head[1:] if line)
+                if head[0].startswith("GET"):
+                    self.probes += 1
+                    call = Call(self.pod(), "GET", "/health", headers, {}, writer, reader)
+                    await (call.gone() if self.stopped else call.status(200, {"status": "ok"}))
+                    writer.close()
+                    return
+                body = json.loads(await reader.readexactly(int(headers["content-length"])))
+                method, path, _ = head[0].split(" ")
+                call = Call(self.pod(), method, path, headers, body, writer, reader, self.keeps)
+                self.calls.append(call)
+                await self.behaviour(call)
+                if not self.keeps:
+                    writer.close()
 
 
 @dataclass

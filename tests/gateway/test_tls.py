@@ -50,6 +50,28 @@ async def test_a_gateway_serves_from_engines_with_tls_and_follows_a_new_certific
 
 
 @pytest.mark.slow
+async def test_a_kept_connection_with_tls_serves_again_until_the_certificate_changes(secret):
+    with sim_engines("colocated", options=secret.option) as (engine,):
+        async with front(tls_dir=secret.folder) as f:
+            f.fleet.directory.replace(with_tls(engine))
+            for _ in range(3):
+                assert (await ask(f, {**ASK, "stream": True})).status_code == 200
+                await f.until(lambda: len(f.fleet.connections) == 1)
+            (peer,) = f.fleet.connections._idle
+            f.fleet.sweep()
+            assert len(f.fleet.connections) == 1
+            secret.write(TWO)
+            f.fleet.sweep()
+            assert len(f.fleet.connections) == 0
+            assert (await ask(f)).status_code == 200
+            await f.until(lambda: len(f.fleet.connections) == 1)
+            assert peer not in f.fleet.connections._idle
+            secret.write(TWO, expired=True)
+            f.fleet.sweep()
+            assert len(f.fleet.connections) == 0
+
+
+@pytest.mark.slow
 def test_a_stream_goes_on_over_its_connection_while_the_certificate_changes(secret, tmp_path):
     """With a gateway as a process: it has another event loop than the tests."""
     with sim_engines("colocated", options=secret.option) as (engine,):

@@ -44,11 +44,13 @@ from argosy_engine.trust.mounted_file import TokenFile
 if TYPE_CHECKING:
     from argosy_engine.server.kv_events import KvEvents
 
-__all__ = ["serve"]
+__all__ = ["KEEP_ALIVE_S", "serve"]
 
 log = logging.getLogger(__name__)
 
 _FLUSH_S = 5  # to send the last bytes of answers that are complete
+KEEP_ALIVE_S = 75
+"""How long a connection waits for its next request. Gateways close theirs earlier."""
 
 
 async def serve(config: EngineConfig) -> int:
@@ -330,7 +332,7 @@ async def _start(
         server_header=False,
         date_header=False,
         timeout_graceful_shutdown=_FLUSH_S,
-        timeout_keep_alive=75,
+        timeout_keep_alive=KEEP_ALIVE_S,
     )
     config.load()
     config.ssl = tls  # uvicorn's own options read the files once; this context follows them

@@ -12,9 +12,10 @@ from typing import Self
 
 from argosy_gateway.accounting.table import RetryReason
 from argosy_gateway.accounting.verdicts import Ending, first_token_after_s
-from argosy_gateway.errors import BrokenError, UnreachableError
+from argosy_gateway.errors import BrokenError, StaleError, UnreachableError
 from argosy_gateway.pods.pairs import FAILED_HEADER, NOT_HANDED_OVER, SERVED_HEADER
 from argosy_gateway.relay.answer import IDS_HEADER, RESUMED_HEADER, TTFT_HEADER, Answer
+from argosy_gateway.relay.asking import address_of, ask
 from argosy_gateway.relay.fleet import Fleet
 from argosy_gateway.routing.groups import Route
 from argosy_gateway.wire import http1
@@ -52,7 +53,8 @@ class FailedAttempt:
 
 
 class Attempt:
-    """One call of one engine, to be used with `with`: leaving it closes the engine's connection."""
+    """One call of one engine, to be used with `with`: leaving it closes the engine's connection,
+    unless the answer was whole."""
 
     __slots__ = (
         "_answer",
@@ -155,8 +157,7 @@ class Attempt:
         if self._route.prefills:
             self._fleet.directory.pairs.begins(self._route.prefills[0].uid, pod.uid)
         try:
-            exchange = await self._send()
-            head = await exchange.head()
+            exchange, head = await self._ask()
             self._fleet.moves.ended(self._answer)
             self._reservation.first_token()
             if (failed := self._not_accepted(head)) is not None:
@@ -184,37 +185,30 @@ class Attempt:
                 timed_out=self._timed_out,
             )
 
-    async def _send(self) -> http1.Exchange:
-        """Connect and send the request. Raises UnreachableError."""
+    async def _ask(self) -> tuple[http1.Exchange, http1.Head]:
+        """Send the request and wait for the head. Raises UnreachableError and BrokenError.
+
+        An engine may close a kept connection while the request is on its way. The request is then
+        sent over a new one. If the pod takes none, its engine has ended, perhaps by this very
+        request: that is a failure like any other.
+        """
+        exchange = await self._send()
+        try:
+            return exchange, await exchange.head()
+        except StaleError as stale:
+            log.debug("engine %s: %s; sent again", self._route.head.name, stale)
+            try:
+                exchange = await self._send(fresh=True)
+            except UnreachableError as error:
+                raise BrokenError(f"{stale}, and then {error}") from error
+            return exchange, await exchange.head()
+
+    async def _send(self, *, fresh: bool = False) -> http1.Exchange:
+        """Send the request, over a kept connection unless `fresh`. Raises UnreachableError."""
         fleet, route, request = self._fleet, self._route, self._request
-        headers = [
-            ("content-type", "application/json"),
-            ("x-request-id", request.request_id),
-            ("x-argosy-attempt", str(self._number)),
-            ("x-argosy-pod-uid", route.head.uid),
-            *fleet.proof.headers(),
-        ]
-        if priority := fleet.classes[request.slo_class].priority:
-            headers.append(("x-argosy-priority", str(priority)))
-        if route.prefills:
-            addresses = ",".join(f"{_host(p.ip)}:{p.kv_port}" for p in route.prefills)
-            headers.append(("x-argosy-prefill", addresses))
-            headers.append(("x-argosy-prefill-uids", ",".join(p.uid for p in route.prefills)))
-        body = request.body
-        if request.stream:
-            headers.append(("x-argosy-token-ids", "1"))
-        if self._answer.started:
-            headers.append(("x-argosy-resume", "1"))
-            body = self._answer.resume.body(body)
-        self._exchange = exchange = await http1.call(
-            route.head.ip,
-            route.head.port,
-            method="POST",
-            target=request.path,
-            headers=headers,
-            body=body,
-            connect_s=fleet.config.limits.connect_s,
-            tls=fleet.certificates.context() if route.head.tls else None,
+        resume = self._answer.resume if self._answer.started else None
+        self._exchange = exchange = await ask(
+            fleet, request, route, self._number, resume, fresh=fresh
         )
         self._sent_at = fleet.clock()
         if fleet.directory.health.reached(route.head.uid):
@@ -228,7 +222,7 @@ class Attempt:
         fleet = self._fleet
         rate = fleet.pace.tokens_per_s()
         load = fleet.in_flight.loads.get(self._route.prefiller.uid)
-        if rate and load:
+        if rate and load and self._first_token_timer is None:
             self._first_token_timer = asyncio.get_running_loop().call_later(
                 load.prompt_tokens / rate, self._reservation.first_token
             )
@@ -279,7 +273,7 @@ class Attempt:
         if not route.prefills:
             return
         named = {p.name: p.uid for p in route.prefills}
-        named |= {f"{_host(p.ip)}:{p.kv_port}": p.uid for p in route.prefills}
+        named |= {address_of(p): p.uid for p in route.prefills}
         failed = pairs.learn(
             route.head.uid, named, failed=head.get(FAILED_HEADER), served=head.get(SERVED_HEADER)
         )
@@ -329,6 +323,7 @@ class Attempt:
         """
         directory, pod = self._fleet.directory, self._route.head
         body = await self._read_whole(exchange)
+        self._release(exchange)
         if head.status >= 500:
             detail = f"status {head.status}"
             of_pairs = self._route.prefills and error_code(body) == NOT_HANDED_OVER
@@ -358,6 +353,11 @@ class Attempt:
             self._count_success()
         await self._answer.send_whole(head.status, head.headers, body)
         return Ending.OK if head.status == 200 else Ending.INVALID
+
+    def _release(self, exchange: http1.Exchange) -> None:
+        """The engine's answer is whole: its connection may serve another request."""
+        self._exchange = None
+        exchange.release()
 
     async def _read_whole(self, exchange: http1.Exchange) -> bytes:
         limit, body = self._fleet.config.limits.answer_bytes, bytearray()
@@ -391,6 +391,7 @@ class Attempt:
                     return self._ended_by_error(scan.held_error)
         finally:
             answer.usage = believable(scan.usage, answer_bytes=scan.size)
+        self._release(exchange)
         if answer.stream_ending is not Ending.OK:
             self._count_failure("the stream has an error event or no answer")
             return Ending.FAILED
@@ -421,7 +422,3 @@ class Attempt:
         detail = "the engine ended the stream with an error"
         self._count_failure(detail)
         return FailedAttempt(RetryReason.SERVER_ERROR, detail, worked=True)
-
-
-def _host(ip: str) -> str:
-    return f"[{ip}]" if ":" in ip else ip

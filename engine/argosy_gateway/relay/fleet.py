@@ -10,8 +10,9 @@ from typing import Protocol
 from argosy_gateway.accounting.classes import classes_of
 from argosy_gateway.accounting.metrics import Metrics
 from argosy_gateway.config import Config
+from argosy_gateway.errors import UnreachableError
 from argosy_gateway.pods.certificates import Certificates
-from argosy_gateway.pods.endpoints import Directory, Role
+from argosy_gateway.pods.endpoints import Directory, Endpoint, Role, State
 from argosy_gateway.pods.probes import Probes
 from argosy_gateway.pods.proof import Proof
 from argosy_gateway.queue.queue import Queue
@@ -30,6 +31,7 @@ from argosy_gateway.routing.strategies.strategy import (
     RoutingRequest,
     Strategy,
 )
+from argosy_gateway.wire.pool import Peer, Pool
 from argosy_gateway.wire.sse import Usage
 
 __all__ = ["Fleet"]
@@ -67,6 +69,13 @@ class Fleet:
             clock=clock,
         )
         self.proof = Proof(config.token_file)
+        self.connections = Pool(
+            lambda: self.clock(),  # tests replace the clock
+            idle_s=config.limits.kept_s,
+            most_of_one=config.limits.kept_per_engine,
+            most=config.limits.kept_connections,
+            most_body_bytes=config.limits.kept_body_bytes,
+        )
         self._roster = Roster(self.directory)
         self.in_flight = InFlight()
         self.view = FleetView(self.in_flight.loads, self.directory.pairs.avoids)
@@ -99,6 +108,22 @@ class Fleet:
         """Tell the strategy, if it learns, which way a request goes."""
         if isinstance(self.strategy, LearningStrategy):
             self.strategy.sent(request, route)
+
+    def peer_of(self, pod: Endpoint) -> Peer:
+        """This pod, as it is called now. Raises UnreachableError if that needs a certificate that
+        this gateway has not."""
+        tls = self.certificates.context() if pod.tls else None
+        return Peer(pod.uid, pod.ip, pod.port, tls)
+
+    def _may_be_called(self, peer: Peer) -> bool:
+        """Whether connections to it are kept: it serves, and would be called in the same way."""
+        pod = self.directory.get(peer.uid)
+        if pod is None or pod.state is not State.SERVING:
+            return False
+        try:
+            return self.peer_of(pod) == peer
+        except UnreachableError:
+            return False
 
     def learn(self, request: RoutingRequest, route: Route, usage: Usage | None) -> None:
         """Tell the strategy, if it learns, what the engine of an answered request found cached."""
@@ -145,8 +170,10 @@ class Fleet:
         return "disaggregated" if apart else "colocated"
 
     def sweep(self) -> None:
-        """Leave engines that are silent for too long. Called about once a second."""
+        """Leave engines that are silent for too long, and close connections to engines that are not
+        used. Called about once a second."""
         self.unserved_s()
+        self.connections.sweep(self._may_be_called)
         now = self.clock()
         for relay in tuple(self.relays):
             relay.check_time(now)

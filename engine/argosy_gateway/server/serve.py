@@ -115,6 +115,7 @@ async def running(fleet: Fleet, *, stop: asyncio.Event) -> AsyncIterator[Sequenc
         fleet.probes.close()
         sweeper.cancel()
         drainer.cancel()
+        fleet.connections.close()
         api.should_exit = admin.should_exit = True
         await asyncio.gather(*tasks, return_exceptions=True)
 

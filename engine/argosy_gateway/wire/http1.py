@@ -1,11 +1,12 @@
-"""One HTTP/1.1 call per connection; bytes are handed over as they arrive.
+"""One HTTP/1.1 call; bytes are handed over as they arrive.
 
-`relay.attempt` calls engines and `pods.watch` the API server. Streams pass here byte by byte, so it
-must be cheap. httptools parses; a chunk that needs no waiting is passed on in the callback in which
-it arrives (`Exchange.on_arrival`). designs/0012-front.md has the figures beside aiohttp's client.
+`wire.pool` calls engines for `relay`, and `pods.watch` calls the API server. Streams pass here byte
+by byte, so it must be cheap. httptools parses; a chunk that needs no waiting is passed on in the
+callback in which it arrives (`Exchange.on_arrival`). designs/0012-front.md has the figures beside
+aiohttp's client.
 
-A connection is closed after its call: that is how an engine learns that a request was aborted, and
-without a pool no stale connection can look like a failed engine.
+A connection is closed after its call, unless the answer was read to its end and the owner of the
+exchange keeps it for the next one. An engine learns by the close that a request was aborted.
 """
 
 import asyncio
@@ -16,14 +17,19 @@ from typing import cast
 
 import httptools
 
-from argosy_gateway.errors import BrokenError, UnreachableError
+from argosy_gateway.errors import BrokenError, StaleError, UnreachableError
 
-__all__ = ["Exchange", "Head", "call"]
+__all__ = ["Exchange", "Head", "Keep", "authority", "call", "connect", "request_head"]
+
+Keep = Callable[[asyncio.Transport], None]
+"""Takes a connection over which another request can be sent."""
 
 _HIGH_WATER_BYTES = 256 * 1024
 """Unread body beyond which the socket is not read, so that a slow client slows its engine."""
 _HEAD_LIMIT_BYTES = 64 * 1024
 """Longest status line and headers of an answer."""
+_REST_S = 1.0
+"""From `release` to the last byte of the body, which only ends it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,7 +45,7 @@ class Head:
 
 
 class Exchange(asyncio.Protocol):
-    """The response to one request; made by `call`."""
+    """The response to one request; made by `call` or `wire.pool`."""
 
     __slots__ = (
         "_body",
@@ -50,16 +56,26 @@ class Exchange(asyncio.Protocol):
         "_head",
         "_head_bytes",
         "_headers",
+        "_keep",
         "_loop",
         "_parser",
         "_paused",
+        "_rest_timer",
+        "_reusable",
+        "_reused",
         "_transport",
         "_waiter",
         "on_arrival",
         "waiting_since",
     )
 
-    def __init__(self) -> None:
+    def __init__(self, keep: Keep | None = None, *, reused: bool = False) -> None:
+        """`keep` gets the connection at the end, if it can be used again; None closes it. `reused`:
+        it has had an answer before."""
+        self._keep = keep
+        self._reused = reused
+        self._reusable = False  # the head says so, and nothing has come behind the answer
+        self._rest_timer: asyncio.TimerHandle | None = None
         self._loop = asyncio.get_running_loop()
         self._parser = httptools.HttpResponseParser(self)
         self._transport: asyncio.Transport | None = None
@@ -105,6 +121,36 @@ class Exchange(asyncio.Protocol):
             self._paused = False
             self._transport.resume_reading()
         return data
+
+    def send(self, head: bytes, body: bytes) -> None:
+        """Send the request; once."""
+        assert self._transport is not None
+        self._transport.write(head + body)
+
+    def release(self) -> None:
+        """The answer needs no more reading: keep the connection if it can be used again.
+
+        The last bytes of a stream's body may still be on their way, because `[DONE]` comes before
+        them. The exchange must not be used afterwards.
+        """
+        if self._complete or self._keep is None or self._body:
+            self._end()
+        else:
+            self._rest_timer = self._loop.call_later(_REST_S, self.abort)
+
+    def _end(self) -> None:
+        """Hand the connection over, or close it."""
+        transport, self._transport = self._transport, None
+        if self._rest_timer is not None:
+            self._rest_timer.cancel()
+            self._rest_timer = None
+        if transport is None:
+            return
+        clean = self._complete and self._reusable and not self._body
+        if clean and not transport.is_closing() and self._keep is not None:
+            self._keep(transport)
+        else:
+            transport.abort()
 
     def abort(self, reason: str = "aborted") -> None:
         """Close now; a waiting `head` or `read` raises BrokenError(reason)."""
@@ -159,6 +205,10 @@ class Exchange(asyncio.Protocol):
         if self._head is None and self._head_bytes > _HEAD_LIMIT_BYTES:
             self.abort("response headers larger than 64 KiB")
             return
+        if self._rest_timer is not None:
+            if self._complete or self._body:
+                self._end()
+            return
         if self._waiter is not None and self._body and self._is_taken():
             return
         if self._buffered > _HIGH_WATER_BYTES and not self._paused and self._transport is not None:
@@ -171,10 +221,25 @@ class Exchange(asyncio.Protocol):
             if self._head is not None and not self._framed and exc is None:
                 self._complete = True
             else:
-                self._error = BrokenError(f"connection closed early ({exc or 'end of stream'})")
+                self._error = self._early_end(exc)
+        if self._rest_timer is not None:
+            self._end()
         self._wake()
 
+    def _early_end(self, exc: Exception | None) -> BrokenError | UnreachableError:
+        """What a connection's end before the answer's says about the engine."""
+        why = f"connection closed early ({exc or 'end of stream'})"
+        if not self._reused or self._head_bytes:
+            return BrokenError(why)
+        if isinstance(exc, TimeoutError):  # see `wire.pool`: no packet of the request was received
+            return UnreachableError(f"a kept connection is dead: {exc}")
+        return StaleError(why)
+
     # Called by httptools.
+
+    def on_message_begin(self) -> None:
+        if self._complete:  # a second answer, which nothing asked for
+            self._reusable = False
 
     def on_header(self, name: bytes, value: bytes) -> None:
         key = name.lower()
@@ -185,6 +250,8 @@ class Exchange(asyncio.Protocol):
         status = self._parser.get_status_code()
         if status >= 200 and self._head is None:
             self._head = Head(status, tuple(self._headers))
+            persists = self._parser.should_keep_alive()
+            self._reusable = persists and self._parser.get_http_version() == "1.1"
         self._headers.clear()
 
     def on_body(self, body: bytes) -> None:
@@ -208,17 +275,40 @@ async def call(
     connect_s: float,
     tls: ssl.SSLContext | None = None,
 ) -> Exchange:
-    """Connect and send one request. Raises UnreachableError. The caller must `abort` at the end."""
+    """Connect and send the only request. Raises UnreachableError. The caller must `abort` at the
+    end."""
+    exchange = await connect(Exchange, host, port, connect_s=connect_s, tls=tls)
+    lines = [*headers, ("connection", "close")]
+    if body or method == "POST":
+        lines.append(("content-length", str(len(body))))
+    exchange.send(request_head(method, target, authority(host, port), lines), body)
+    return exchange
+
+
+async def connect(
+    make: Callable[[], Exchange],
+    host: str,
+    port: int,
+    *,
+    connect_s: float,
+    tls: ssl.SSLContext | None,
+) -> Exchange:
+    """A new connection, TLS included. Raises UnreachableError."""
     loop = asyncio.get_running_loop()
     try:
         async with asyncio.timeout(connect_s):
-            transport, exchange = await loop.create_connection(Exchange, host, port, ssl=tls)
+            return (await loop.create_connection(make, host, port, ssl=tls))[1]
     except (OSError, TimeoutError, ssl.SSLError) as error:
         raise UnreachableError(f"{host}:{port}: {error or 'no answer'}") from error
-    authority = f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
-    lines = [f"{method} {target} HTTP/1.1", f"host: {authority}", "connection: close"]
+
+
+def authority(host: str, port: int) -> str:
+    """Host and port as the header `host` has them."""
+    return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
+
+
+def request_head(method: str, target: str, host: str, headers: Iterable[tuple[str, str]]) -> bytes:
+    """Request line and headers; `host` is an `authority`."""
+    lines = [f"{method} {target} HTTP/1.1", f"host: {host}"]
     lines += [f"{name}: {value}" for name, value in headers]
-    if body or method == "POST":
-        lines.append(f"content-length: {len(body)}")
-    transport.write("\r\n".join([*lines, "", ""]).encode("latin-1") + body)
-    return exchange
+    return "\r\n".join([*lines, "", ""]).encode("latin-1")

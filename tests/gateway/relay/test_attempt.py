@@ -180,7 +180,7 @@ async def test_a_stream_that_leaves_a_pod_that_drains_says_so():
 
 # What the engine is sent
 
-OWN = {"host", "connection", "content-length", "content-type", "x-request-id", "x-argosy-attempt"}
+OWN = {"host", "content-length", "content-type", "x-request-id", "x-argosy-attempt"}
 
 
 async def test_an_engine_is_sent_the_clients_request_and_which_attempt_of_which_pod_it_is():

@@ -110,7 +110,9 @@ class OpenAiApi:
             exception_handlers={HTTPException: _not_here, Exception: _failed},
         )
         proven = ProvenApp(routes, verifier, "api", self._config.pod_uid, ("/health",))
-        return NamedApp(proven, self._role, self._config.pod_name)
+        return NamedApp(
+            proven, self._role, self._config.pod_name, drains=lambda: self._loop.draining
+        )
 
     async def _completion(self, scope: Scope, receive: Receive, send: Send) -> None:
         await self._generate(scope, receive, send, parse_completion)

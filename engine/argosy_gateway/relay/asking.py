@@ -1,0 +1,61 @@
+"""What an engine is sent: a client's body, with headers that say who asks whom for what.
+
+`attempt` asks an engine here. The connection comes from the fleet's pool.
+"""
+
+from argosy_gateway.pods.endpoints import Endpoint
+from argosy_gateway.relay.fleet import Fleet
+from argosy_gateway.relay.resume import Resume
+from argosy_gateway.routing.groups import Route
+from argosy_gateway.wire.http1 import Exchange
+from argosy_gateway.wire.openai import CompletionRequest
+
+__all__ = ["address_of", "ask"]
+
+
+async def ask(
+    fleet: Fleet,
+    request: CompletionRequest,
+    route: Route,
+    number: int,
+    resume: Resume | None,
+    *,
+    fresh: bool,
+) -> Exchange:
+    """Send the request, over a kept connection unless `fresh`. Raises UnreachableError.
+
+    `number` counts the attempts of the request; `resume` is given for the rest of a stream.
+    """
+    pod = route.head
+    headers = [
+        ("content-type", "application/json"),
+        ("x-request-id", request.request_id),
+        ("x-argosy-attempt", str(number)),
+        ("x-argosy-pod-uid", pod.uid),
+        *fleet.proof.headers(),
+    ]
+    if priority := fleet.classes[request.slo_class].priority:
+        headers.append(("x-argosy-priority", str(priority)))
+    if route.prefills:
+        headers.append(("x-argosy-prefill", ",".join(map(address_of, route.prefills))))
+        headers.append(("x-argosy-prefill-uids", ",".join(p.uid for p in route.prefills)))
+    body = request.body
+    if request.stream:
+        headers.append(("x-argosy-token-ids", "1"))
+    if resume is not None:
+        headers.append(("x-argosy-resume", "1"))
+        body = resume.body(body)
+    return await fleet.connections.post(
+        fleet.peer_of(pod),
+        request.path,
+        headers,
+        body,
+        connect_s=fleet.config.limits.connect_s,
+        fresh=fresh,
+    )
+
+
+def address_of(pod: Endpoint) -> str:
+    """Where a prefill pod serves KV, as `x-argosy-prefill` names it."""
+    host = f"[{pod.ip}]" if ":" in pod.ip else pod.ip
+    return f"{host}:{pod.kv_port}"

@@ -1,0 +1,291 @@
+"""Connections to engines between requests: when they are used again, and what their end means."""
+
+import asyncio
+from dataclasses import replace
+
+import httpx
+import pytest
+
+from argosy_gateway.accounting.table import RetryReason
+from argosy_gateway.config import Limits
+from argosy_gateway.pods.endpoints import State
+from tests.gateway.engines import Engine, answer, drain, front
+
+PATH = "/v1/chat/completions"
+CHAT = {"model": "m", "messages": [{"role": "user", "content": "hi"}]}
+STREAM = {**CHAT, "stream": True}
+BOTH = pytest.mark.parametrize("body", [CHAT, STREAM], ids=["whole", "stream"])
+
+
+async def ask(f, body=CHAT):
+    async with httpx.AsyncClient(base_url=f.url, timeout=30, verify=False) as web:
+        return await web.post(PATH, json=body)
+
+
+def connections(engine):
+    """For each call the number of its connection."""
+    writers = []
+    for call in engine.calls:
+        if call.writer not in writers:
+            writers.append(call.writer)
+    return [writers.index(call.writer) for call in engine.calls]
+
+
+def retries(f):
+    reasons = [reason.value for reason in RetryReason]
+    return {r: n for r in reasons if (n := f.count("argosy_gateway_retries_total", reason=r))}
+
+
+async def closed(f, engine):
+    """Wait until the engine sees that the connection of its latest call has ended."""
+    await f.until(lambda: engine.calls[-1].reader.at_eof())
+
+
+async def closes(call):
+    """The engine closes the connection as the request arrives, and has not read it."""
+    call.writer.close()
+
+
+def first(behaviour, then=answer):
+    """An engine that behaves so once."""
+    left = [behaviour]
+
+    async def act(call):
+        await (left.pop() if left else then)(call)
+
+    return act
+
+
+@BOTH
+async def test_one_request_after_the_other_uses_one_connection(body):
+    engine = Engine("a", keeps=True)
+    async with front(engine) as f:
+        for _ in range(3):
+            assert (await ask(f, body)).status_code == 200
+            await f.until(lambda: len(f.fleet.connections) == 1)
+    assert connections(engine) == [0, 0, 0]
+
+
+async def warm(f, *engines):
+    """One kept connection to each engine; all are known afterwards."""
+    for number, engine in enumerate(engines, 1):
+        f.fleet.directory.replace([engine.endpoint()])
+        assert (await ask(f)).status_code == 200
+        await f.until(lambda number=number: len(f.fleet.connections) == number)
+    f.fleet.directory.replace(e.endpoint() for e in engines)
+
+
+@BOTH
+async def test_a_request_that_met_a_closing_connection_is_answered_by_the_same_pod(body):
+    engine = Engine("a", keeps=True)
+    async with front(engine) as f:
+        await warm(f, engine)
+        engine.behaviour = first(closes)
+        f.fleet.retries._left = 0  # no retry is left, and none is needed
+        assert (await ask(f, body)).status_code == 200
+        assert retries(f) == {}
+        assert not f.fleet.directory.health.failed_recently("a")
+    assert connections(engine) == [0, 0, 1]
+    assert [call.headers["x-argosy-attempt"] for call in engine.calls] == ["1", "1", "1"]
+
+
+@BOTH
+async def test_a_request_whose_new_connection_closes_too_has_failed_there_once(body):
+    engine, other = Engine("a", keeps=True), Engine("b")
+    async with front(engine) as f:
+        await other.start()
+        await warm(f, engine)
+
+        async def closes_beside_another(call):
+            f.fleet.directory.put(other.endpoint())
+            await closes(call)
+
+        engine.behaviour = closes_beside_another
+        assert (await ask(f, body)).status_code == 200
+        assert retries(f) == {"closed": 1}
+        assert f.fleet.directory.health.failed_recently("a")
+        await other.stop()
+    assert connections(engine) == [0, 0, 1]
+    assert [call.headers["x-argosy-attempt"] for call in other.calls] == ["2"]
+
+
+async def test_a_request_that_ends_its_engines_ends_no_more_than_two_of_them():
+    """A kept connection of an engine that has ended looks like one that was just closed."""
+    engines = [Engine(name, keeps=True) for name in "abc"]
+
+    def ends(engine):
+        async def act(_call):
+            await engine.stop()
+
+        return act
+
+    async with front(*engines) as f:
+        await warm(f, *engines)
+        for engine in engines:
+            engine.behaviour = ends(engine)
+        answered = await ask(f)
+        assert answered.status_code == 503
+        assert sum(len(engine.calls) for engine in engines) == 3 + 2
+        assert retries(f) == {"closed": 1}
+
+
+async def test_a_pod_that_ended_between_requests_costs_no_answer():
+    engine, other = Engine("a", keeps=True), Engine("b", keeps=True)
+    async with front(engine, other) as f:
+        await warm(f, engine, other)
+        await engine.stop()
+        for _ in range(4):
+            assert (await ask(f)).status_code == 200
+
+
+async def test_another_pod_at_the_same_address_never_gets_a_connection_of_the_one_before():
+    old = Engine("a", keeps=True, uid="old")
+    async with front(old) as f:
+        await warm(f, old)
+        new = Engine("a", keeps=True, uid="new", port=old.port)
+        await old.stop()
+        await new.start()
+        f.fleet.directory.replace([new.endpoint()])
+        assert (await ask(f)).status_code == 200
+        assert [call.headers["x-argosy-pod-uid"] for call in new.calls] == ["new"]
+        assert retries(f) == {}
+        await new.stop()
+
+
+async def test_connections_to_a_pod_with_another_uid_are_closed_at_the_next_sweep():
+    engine = Engine("a", keeps=True)
+    async with front(engine) as f:
+        await warm(f, engine)
+        f.fleet.sweep()
+        assert len(f.fleet.connections) == 1
+        f.fleet.directory.replace([replace(engine.endpoint(), uid="new")])
+        f.fleet.sweep()
+        assert len(f.fleet.connections) == 0
+        await closed(f, engine)
+
+
+@pytest.mark.parametrize(
+    "becomes",
+    [{"state": State.DRAINING}, {"state": State.UNREADY}, {"ip": "127.0.0.2"}, {"port": 1}],
+)
+async def test_connections_to_a_pod_that_leaves_or_moves_are_closed_at_the_next_sweep(becomes):
+    engine = Engine("a", keeps=True)
+    async with front(engine) as f:
+        await warm(f, engine)
+        f.fleet.directory.put(replace(engine.endpoint(), **becomes))
+        f.fleet.sweep()
+        assert len(f.fleet.connections) == 0
+        await closed(f, engine)
+
+
+async def test_connections_to_a_pod_that_is_gone_or_has_come_to_speak_tls_are_closed():
+    engine = Engine("a", keeps=True)
+    async with front(engine) as f:
+        for change in (
+            lambda: f.fleet.directory.put(replace(engine.endpoint(), tls=True)),
+            lambda: f.fleet.directory.remove(engine.name),
+        ):
+            await warm(f, engine)
+            change()
+            f.fleet.sweep()
+            assert len(f.fleet.connections) == 0
+
+
+async def test_an_idle_connection_is_closed_by_the_sweep():
+    engine = Engine("a", keeps=True)
+    async with front(engine) as f:
+        await warm(f, engine)
+        f.advance(Limits().kept_s + 0.1)
+        f.fleet.sweep()
+        assert len(f.fleet.connections) == 0
+        await closed(f, engine)
+
+
+async def begin_only(call):
+    await call.begin_stream()
+    await call.token("one")
+    await call.gone()
+    call.writer.close()
+
+
+async def test_a_client_that_leaves_ends_the_connection_of_its_stream():
+    engine = Engine("a", keeps=True)
+    async with front(engine) as f:
+        await warm(f, engine)
+        engine.behaviour = begin_only
+        async with (
+            httpx.AsyncClient(base_url=f.url, timeout=30) as web,
+            web.stream("POST", PATH, json=STREAM) as streamed,
+        ):
+            await anext(streamed.aiter_lines())
+        await closed(f, engine)
+        await f.settled()
+        assert len(f.fleet.connections) == 0
+    assert connections(engine) == [0, 0]
+
+
+async def silent(call):
+    await call.gone()
+    call.writer.close()
+
+
+@BOTH
+async def test_a_silent_engines_connection_is_closed_and_the_request_is_not_sent_again(body):
+    limits = Limits(first_token_s=5, whole_answer_s=5, write_stall_s=0.05)
+    engine = Engine("a", keeps=True)
+    async with front(engine, limits=limits) as f:
+        await warm(f, engine)
+        engine.behaviour = silent
+        asked = asyncio.create_task(ask(f, body))
+        await f.until(lambda: len(engine.calls) == 2)
+        f.advance(6)
+        assert (await asked).status_code == 504
+        await closed(f, engine)
+    assert connections(engine) == [0, 0]
+
+
+async def half(call):
+    await call.begin_stream()
+    await call.token("one")
+    call.writer.close()
+
+
+async def test_a_stream_that_breaks_off_over_a_kept_connection_is_a_failure():
+    engine = Engine("a", keeps=True)
+    async with front(engine) as f:
+        await warm(f, engine)
+        engine.behaviour = half
+        assert "stream_broken" in (await ask(f, STREAM)).text
+        assert f.fleet.directory.health.failed_recently("a")
+
+
+async def test_the_connection_to_an_engine_that_drains_is_closed():
+    engine = Engine("a", keeps=True)
+    async with front(engine, queue_timeout_s=0.2) as f:
+        await warm(f, engine)
+        engine.behaviour = drain
+        assert (await ask(f)).status_code == 503
+        await closed(f, engine)
+        assert len(f.fleet.connections) == 0
+
+
+async def stranger(call):
+    call.pod = ("x-argosy-pod", "stranger")
+    await answer(call)
+
+
+async def test_the_connection_to_a_pod_that_says_that_it_is_another_one_is_closed():
+    engine = Engine("a", keeps=True)
+    async with front(engine, queue_timeout_s=0.2) as f:
+        await warm(f, engine)
+        engine.behaviour = stranger
+        assert (await ask(f)).status_code == 503
+        await closed(f, engine)
+        assert len(f.fleet.connections) == 0
+
+
+async def test_the_end_of_the_gateway_closes_all_connections():
+    engine = Engine("a", keeps=True)
+    async with front(engine) as f:
+        await warm(f, engine)
+    assert len(f.fleet.connections) == 0

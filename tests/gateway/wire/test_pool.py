@@ -1,0 +1,477 @@
+"""Kept connections before servers that answer in every way, on both event loops."""
+
+import asyncio
+import contextlib
+import ctypes
+import socket
+import struct
+from collections.abc import AsyncIterator
+
+import pytest
+
+from argosy_gateway.errors import BrokenError, StaleError, UnreachableError
+from argosy_gateway.wire import http1
+from argosy_gateway.wire.pool import Peer, Pool
+from tests.support.loops import on_both_loops
+
+HEAD = b"HTTP/1.1 200 OK\r\n"
+HELLO = HEAD + b"content-length: 5\r\n\r\nhello"
+CHUNKED = HEAD + b"transfer-encoding: chunked\r\n\r\n"
+LAST = b"0\r\n\r\n"
+
+CLOSE = None
+"""In place of an answer: the server closes the connection."""
+
+
+class Server:
+    """A server that answers each request with the next answer of its list."""
+
+    def __init__(self, *answers: bytes | None) -> None:
+        self.answers = list(answers)
+        self.connections: list[asyncio.StreamWriter] = []
+        self.requests: list[tuple[int, bytes]] = []
+        """The number of its connection, and its head."""
+        self.ended: set[int] = set()
+        """Numbers of the connections that the client closed."""
+        self.changed = asyncio.Condition()
+
+    async def serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        number = len(self.connections)
+        self.connections.append(writer)
+        with contextlib.suppress(ConnectionError, asyncio.IncompleteReadError):
+            while not writer.is_closing():
+                head = await reader.readuntil(b"\r\n\r\n")
+                await reader.readexactly(int(head.split(b"content-length: ")[1].split()[0]))
+                self.requests.append((number, head))
+                answer = self.answers.pop(0)
+                if answer is CLOSE:
+                    writer.close()
+                    return
+                writer.write(answer)
+        self.ended.add(number)
+        async with self.changed:
+            self.changed.notify_all()
+        writer.close()
+
+    async def sees_end_of(self, number: int) -> None:
+        async with asyncio.timeout(5), self.changed:
+            await self.changed.wait_for(lambda: number in self.ended)
+
+    @property
+    def used(self) -> list[int]:
+        """For each request the number of its connection."""
+        return [number for number, _ in self.requests]
+
+
+class World:
+    """A pool, a server, and a time that stands still."""
+
+    def __init__(self, *answers: bytes | None, **limits: float) -> None:
+        self.server = Server(*answers)
+        self.now = 100.0
+        given = {"idle_s": 4.0, "most_of_one": 8, "most": 8, "most_body_bytes": 100, **limits}
+        self.pool = Pool(lambda: self.now, **given)  # type: ignore[arg-type]
+        self.peer = Peer("uid", "127.0.0.1", 0, None)
+
+    async def ask(self, peer: Peer | None = None, body: bytes = b"", *, fresh: bool = False):
+        return await self.pool.post(
+            peer or self.peer, "/", [("a", "b")], body, connect_s=5, fresh=fresh
+        )
+
+    async def whole(self, peer: Peer | None = None, body: bytes = b"") -> bytes:
+        """An answer, read to its end."""
+        exchange = await self.ask(peer, body)
+        await exchange.head()
+        data = b""
+        while part := await exchange.read():
+            data += part
+        exchange.release()
+        return data
+
+    async def kept(self, count: int) -> None:
+        """Wait until so many connections are kept."""
+        async with asyncio.timeout(5):
+            while len(self.pool) != count:  # noqa: ASYNC110 (no event says so)
+                await asyncio.sleep(0.001)
+
+
+@contextlib.asynccontextmanager
+async def world(*answers: bytes | None, **limits: float) -> AsyncIterator[World]:
+    here = World(*answers, **limits)
+    server = await asyncio.start_server(here.server.serve, "127.0.0.1", 0)
+    here.peer = here.peer._replace(port=server.sockets[0].getsockname()[1])
+    try:
+        async with asyncio.timeout(20):
+            yield here
+    finally:
+        here.pool.close()
+        server.close()
+        for writer in here.server.connections:
+            writer.transport.abort()
+
+
+@pytest.mark.parametrize(
+    ("answer", "body"),
+    [
+        (HELLO, b"hello"),
+        (CHUNKED + b"5\r\nhello\r\n" + LAST, b"hello"),
+        (CHUNKED + b"5;ext=1\r\nhello\r\n0\r\ntrailer: x\r\n\r\n", b"hello"),
+        (b"HTTP/1.1 100 Continue\r\n\r\n" + HELLO, b"hello"),
+        (b"HTTP/1.1 204 No Content\r\n\r\n", b""),
+        (b"HTTP/1.1 500 X\r\ncontent-length: 0\r\n\r\n", b""),
+    ],
+)
+@on_both_loops
+async def test_after_a_whole_answer_the_next_request_uses_the_same_connection(answer, body):
+    async with world(answer, HELLO) as w:
+        assert await w.whole() == body
+        assert len(w.pool) == 1
+        assert await w.whole() == b"hello"
+        assert w.server.used == [0, 0]
+        assert len(w.pool) == 1
+
+
+@on_both_loops
+async def test_a_request_names_its_host_and_says_how_long_it_is_and_asks_for_no_close():
+    async with world(HELLO) as w:
+        await w.whole(body=b"12345")
+        ((_, head),) = w.server.requests
+        assert head == (
+            b"POST / HTTP/1.1\r\nhost: 127.0.0.1:%d\r\na: b\r\ncontent-length: 5\r\n\r\n"
+            % w.peer.port
+        )
+
+
+@pytest.mark.parametrize(
+    "answer",
+    [
+        HEAD + b"connection: close\r\ncontent-length: 5\r\n\r\nhello",
+        b"HTTP/1.0 200 OK\r\ncontent-length: 5\r\n\r\nhello",
+        b"HTTP/1.0 200 OK\r\nconnection: keep-alive\r\ncontent-length: 5\r\n\r\nhello",
+        HELLO + HELLO,
+        HELLO + b"stray",
+        CHUNKED + b"5\r\nhello\r\n" + LAST + b"HTTP/1.1 200 OK\r\n",
+    ],
+)
+@on_both_loops
+async def test_a_connection_that_is_to_close_or_has_more_on_it_is_not_used_again(answer):
+    async with world(answer, HELLO) as w:
+        assert await w.whole() == b"hello"
+        assert len(w.pool) == 0
+        await w.server.sees_end_of(0)
+        assert await w.whole() == b"hello"
+        assert w.server.used == [0, 1]
+
+
+@on_both_loops
+async def test_an_answer_that_ends_with_its_connection_leaves_none():
+    async with world(HEAD + b"\r\nhello", CLOSE) as w:
+        exchange = await w.ask()
+        await exchange.head()
+        assert await exchange.read() == b"hello"
+        w.server.connections[0].close()
+        assert await exchange.read() == b""
+        exchange.release()
+        assert len(w.pool) == 0
+
+
+@pytest.mark.parametrize("answer", [CHUNKED + b"5\r\nhello\r\n", HEAD + b"content-length: 9\r\n"])
+@on_both_loops
+async def test_an_aborted_request_closes_its_connection(answer):
+    async with world(answer) as w:
+        exchange = await w.ask()
+        exchange.abort()
+        await w.server.sees_end_of(0)
+        exchange.release()
+        assert len(w.pool) == 0
+
+
+@on_both_loops
+async def test_an_abort_after_the_release_leaves_the_kept_connection_alone():
+    async with world(HELLO, HELLO) as w:
+        exchange = await w.ask()
+        assert await exchange.read() == b"hello"
+        exchange.release()
+        exchange.abort()
+        assert await w.whole() == b"hello"
+        assert w.server.used == [0, 0]
+
+
+@on_both_loops
+async def test_a_released_stream_is_kept_when_the_end_of_its_body_has_come():
+    async with world(CHUNKED + b"5\r\nhello\r\n", HELLO) as w:
+        exchange = await w.ask()
+        assert await exchange.read() == b"hello"
+        exchange.release()
+        assert len(w.pool) == 0
+        w.server.connections[0].write(LAST)
+        await w.kept(1)
+        assert await w.whole() == b"hello"
+        assert w.server.used == [0, 0]
+
+
+@pytest.mark.parametrize("rest", [b"1\r\n!\r\n" + LAST, b"1\r\n!", b"x\r\n", LAST + HELLO])
+@on_both_loops
+async def test_a_released_stream_whose_body_goes_on_is_closed(rest):
+    async with world(CHUNKED + b"5\r\nhello\r\n") as w:
+        exchange = await w.ask()
+        assert await exchange.read() == b"hello"
+        exchange.release()
+        w.server.connections[0].write(rest)
+        await w.server.sees_end_of(0)
+        assert len(w.pool) == 0
+
+
+@on_both_loops
+async def test_a_released_answer_with_unread_bytes_is_closed():
+    async with world(CHUNKED + b"5\r\nhello\r\n") as w:
+        exchange = await w.ask()
+        async with asyncio.timeout(5):
+            while not exchange._buffered:  # noqa: ASYNC110 (no event says so)
+                await asyncio.sleep(0.001)
+        exchange.release()
+        await w.server.sees_end_of(0)
+
+
+@on_both_loops
+async def test_a_released_stream_that_never_ends_is_closed():
+    async with world(CHUNKED + b"5\r\nhello\r\n") as w:
+        exchange = await w.ask()
+        assert await exchange.read() == b"hello"
+        exchange.release()
+        await w.server.sees_end_of(0)  # after a second
+        assert len(w.pool) == 0
+
+
+@on_both_loops
+async def test_a_released_stream_whose_connection_breaks_is_forgotten():
+    async with world(CHUNKED + b"5\r\nhello\r\n") as w:
+        exchange = await w.ask()
+        assert await exchange.read() == b"hello"
+        exchange.release()
+        w.server.connections[0].transport.abort()
+        async with asyncio.timeout(5):
+            while exchange._transport is not None:  # noqa: ASYNC110 (no event says so)
+                await asyncio.sleep(0.001)
+        assert len(w.pool) == 0
+
+
+@on_both_loops
+async def test_after_an_answer_that_came_faster_than_it_was_read_the_connection_is_used_again():
+    """The socket is not read while 256 KiB wait."""
+    size = 3_000_000
+    answer = HEAD + b"content-length: %d\r\n\r\n" % size + bytes(size)
+    async with world(answer, HELLO) as w:
+        exchange = await w.ask()
+        async with asyncio.timeout(5):
+            while not exchange._paused:  # noqa: ASYNC110 (no event says so)
+                await asyncio.sleep(0.001)
+        got = 0
+        while part := await exchange.read():
+            got += len(part)
+        assert got == size
+        exchange.release()
+        assert await w.whole() == b"hello"
+        assert w.server.used == [0, 0]
+
+
+@on_both_loops
+async def test_a_connection_that_waited_for_longer_than_allowed_is_not_used():
+    async with world(HELLO, HELLO, HELLO) as w:
+        await w.whole()
+        w.now += 4.0
+        await w.whole()
+        w.now += 4.001
+        await w.whole()
+        assert w.server.used == [0, 0, 1]
+        await w.server.sees_end_of(0)
+
+
+@on_both_loops
+async def test_the_sweep_closes_what_waits_for_too_long_and_leaves_the_rest():
+    async with world(HELLO, HELLO) as w:
+        first, second = await w.ask(), await w.ask()
+        for exchange in (first, second):
+            assert await exchange.read() == b"hello"
+        first.release()
+        w.now += 3
+        second.release()
+        w.now += 1
+        w.pool.sweep(lambda _: True)
+        assert len(w.pool) == 2
+        w.now += 0.001
+        w.pool.sweep(lambda _: True)
+        assert len(w.pool) == 1
+        await w.server.sees_end_of(w.server.used[0])
+        assert w.server.ended == {0}
+
+
+@on_both_loops
+async def test_the_latest_connection_is_used_first():
+    async with world(HELLO, HELLO, HELLO) as w:
+        first, second = await w.ask(), await w.ask()
+        for exchange in (first, second):
+            assert await exchange.read() == b"hello"
+        second.release()
+        first.release()
+        assert await w.whole() == b"hello"
+        assert w.server.used == [0, 1, 0]
+
+
+@pytest.mark.parametrize("limits", [{"most_of_one": 1}, {"most": 1}])
+@on_both_loops
+async def test_no_more_connections_are_kept_than_allowed(limits):
+    async with world(HELLO, HELLO, **limits) as w:
+        exchanges = [await w.ask(), await w.ask()]
+        for exchange in exchanges:
+            assert await exchange.read() == b"hello"
+            exchange.release()
+        assert len(w.pool) == 1
+        await w.server.sees_end_of(1)
+        assert w.server.ended == {1}
+
+
+@on_both_loops
+async def test_the_bound_of_all_holds_over_different_peers_and_is_free_again_after_use():
+    async with world(HELLO, HELLO, HELLO, most=1) as w:
+        other = w.peer._replace(uid="other")
+        await w.whole()
+        await w.whole(other)
+        await w.server.sees_end_of(1)
+        w.pool.sweep(lambda peer: peer != w.peer)
+        assert len(w.pool) == 0
+        await w.whole(other)
+        assert len(w.pool) == 1
+
+
+@pytest.mark.parametrize("other", [{"uid": "new"}, {"host": "localhost"}])
+@on_both_loops
+async def test_another_pod_at_the_same_address_gets_a_connection_of_its_own(other):
+    async with world(HELLO, HELLO, HELLO) as w:
+        await w.whole()
+        await w.whole(w.peer._replace(**other))
+        await w.whole()
+        assert w.server.used == [0, 1, 0]
+
+
+@on_both_loops
+async def test_a_peer_that_may_not_be_called_any_more_loses_its_connections():
+    async with world(HELLO, HELLO) as w:
+        other = w.peer._replace(uid="other")
+        await w.whole()
+        await w.whole(other)
+        w.pool.sweep(lambda peer: peer == other)
+        await w.server.sees_end_of(0)
+        assert len(w.pool) == 1
+        w.pool.close()
+        await w.server.sees_end_of(1)
+        assert len(w.pool) == 0
+
+
+@on_both_loops
+async def test_a_long_body_has_a_connection_of_its_own():
+    async with world(HELLO, HELLO, HELLO) as w:
+        await w.whole(body=b"x" * 100)
+        await w.whole(body=b"x" * 101)
+        await w.server.sees_end_of(1)
+        await w.whole(body=b"x" * 100)
+        assert w.server.used == [0, 1, 0]
+
+
+@on_both_loops
+async def test_a_fresh_request_has_a_new_connection_which_is_kept_too():
+    async with world(HELLO, HELLO) as w:
+        await w.whole()
+        exchange = await w.ask(fresh=True)
+        assert await exchange.read() == b"hello"
+        exchange.release()
+        assert w.server.used == [0, 1]
+        assert len(w.pool) == 2
+
+
+@on_both_loops
+async def test_a_connection_that_the_engine_closes_while_it_waits_is_forgotten():
+    async with world(HELLO, HELLO) as w:
+        await w.whole()
+        w.server.connections[0].close()
+        await w.kept(0)
+        await w.whole()
+        assert w.server.used == [0, 1]
+
+
+@on_both_loops
+async def test_a_connection_on_which_unasked_bytes_come_is_closed():
+    async with world(HELLO, HELLO) as w:
+        await w.whole()
+        w.server.connections[0].write(HELLO)
+        await w.server.sees_end_of(0)
+        await w.kept(0)
+        assert await w.whole() == b"hello"
+        assert w.server.used == [0, 1]
+
+
+@on_both_loops
+async def test_a_kept_connection_that_ends_before_the_answer_is_stale():
+    async with world(HELLO, CLOSE) as w:
+        await w.whole()
+        exchange = await w.ask()
+        with pytest.raises(StaleError, match=r"connection closed early \(end of stream\)"):
+            await exchange.head()
+
+
+@on_both_loops
+async def test_a_kept_connection_that_ends_within_the_answer_is_a_failure_and_not_stale():
+    async with world(HELLO, b"H") as w:
+        await w.whole()
+        exchange = await w.ask()
+        async with asyncio.timeout(5):
+            while not exchange._head_bytes:  # noqa: ASYNC110 (no event says so)
+                await asyncio.sleep(0.001)
+        w.server.connections[0].close()
+        with pytest.raises(BrokenError) as error:
+            await exchange.head()
+        assert not isinstance(error.value, StaleError)
+
+
+@on_both_loops
+async def test_a_new_connection_that_ends_before_the_answer_is_a_failure_and_not_stale():
+    async with world(CLOSE) as w:
+        exchange = await w.ask()
+        with pytest.raises(BrokenError) as error:
+            await exchange.head()
+        assert not isinstance(error.value, StaleError)
+
+
+@on_both_loops
+async def test_a_pod_that_takes_no_connection_loses_those_that_are_kept():
+    async with world(HELLO) as w:
+        await w.whole()
+        await w.kept(1)
+        with pytest.raises(UnreachableError):
+            await w.pool._connect(w.peer, 0.0, keep=True)
+        assert len(w.pool) == 0
+        await w.server.sees_end_of(0)
+
+
+def deaf(sock: socket.socket) -> None:
+    """Drop all packets that come for this socket, as if its pod had vanished."""
+    drop_all = ctypes.create_string_buffer(struct.pack("HBBI", 0x06, 0, 0, 0))  # BPF: return 0
+    program = struct.pack("HL", 1, ctypes.addressof(drop_all))
+    sock.setsockopt(socket.SOL_SOCKET, 26, program)  # SO_ATTACH_FILTER
+
+
+@on_both_loops
+async def test_a_kept_connection_to_a_pod_that_vanished_ends_when_a_new_one_would_have():
+    async with world(HELLO) as w:
+        exchange = await w.pool.post(w.peer, "/", [], b"", connect_s=0.25)
+        assert await exchange.read() == b"hello"
+        exchange.release()
+        deaf(w.server.connections[0].get_extra_info("socket"))
+        exchange = await w.ask()
+        with pytest.raises(UnreachableError, match="a kept connection is dead"):
+            await exchange.head()
+
+
+def test_a_head_has_no_more_than_it_is_given():
+    head = http1.request_head("GET", "/x", http1.authority("fd00::1", 80), [("a", "b")])
+    assert head == b"GET /x HTTP/1.1\r\nhost: [fd00::1]:80\r\na: b\r\n\r\n"
