@@ -247,6 +247,20 @@ async def test_a_refused_caller_that_never_ends_its_body_is_left_after_a_while(
     ]
 
 
+async def _named(role, *, drains):
+    """The messages of an answer of a pod that has this role now."""
+
+    async def app(_scope, _receive, send):
+        await send({"type": "http.response.start", "status": 200})
+        await send({"type": "http.response.body", "body": b"a"})
+
+    caller, now = Sender(), EngineRole("prefill")
+    named = NamedApp(app, now, "pod-1", lambda: drains)
+    now.now = role
+    await named(SCOPE, caller.receive, caller.send)
+    return caller.sent
+
+
 @pytest.mark.parametrize(
     ("role", "name"),
     [
@@ -256,18 +270,15 @@ async def test_a_refused_caller_that_never_ends_its_body_is_left_after_a_while(
     ],
 )
 async def test_every_answer_names_its_pod_by_the_role_of_now(role, name):
-    async def app(_scope, _receive, send):
-        await send({"type": "http.response.start", "status": 200})
-        await send({"type": "http.response.body", "body": b"a"})
-
-    caller, now = Sender(), EngineRole("prefill")
-    named = NamedApp(app, now, "pod-1")
-    now.now = role
-    await named(SCOPE, caller.receive, caller.send)
-    assert caller.sent == [
+    assert await _named(role, drains=False) == [
         {"type": "http.response.start", "status": 200, "headers": [(name, b"pod-1")]},
         {"type": "http.response.body", "body": b"a"},
     ]
+
+
+async def test_an_answer_of_an_engine_that_drains_is_the_last_of_its_connection():
+    start, _ = await _named("decode", drains=True)
+    assert start["headers"] == [(b"x-argosy-decode-pod", b"pod-1"), (b"connection", b"close")]
 
 
 ORDERS = [("POST", "/drain"), ("DELETE", "/drain"), ("GET", "/drain"), ("GET", "/drain/")]
