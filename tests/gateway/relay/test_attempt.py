@@ -249,19 +249,21 @@ async def test_an_answer_without_choices_is_a_failure_of_its_engine(status, cont
 
 
 async def test_the_prompt_of_an_answer_in_one_piece_leaves_the_load_when_its_time_is_over():
-    free = asyncio.Event()
+    free, on_arrival = asyncio.Event(), []
 
     async def held(call: Call) -> None:
+        load = gateway.fleet.in_flight.loads["a"]
+        on_arrival.append((load.sequences, load.prompt_tokens))
         await free.wait()
         await answer(call)
 
     async with direct(Engine("a", held)) as gateway:
-        for number in range(20):  # 10,000 tokens a second: 10 ms for its hundred
-            gateway.fleet.pace.prompt("a", 10_000, began=float(number), first=number + 1.0)
+        for number in range(20):  # 400 tokens a second: 250 ms for its hundred
+            gateway.fleet.pace.prompt("a", 400, began=float(number), first=number + 1.0)
         client = gateway.ask({"model": "m", "prompt": "x" * 400}, PATH)
+        await gateway.until(lambda: on_arrival)
+        assert on_arrival == [(1, 100)]
         loads = gateway.fleet.in_flight.loads
-        await gateway.until(lambda: "a" in loads)
-        assert (loads["a"].sequences, loads["a"].prompt_tokens) == (1, 100)
         await gateway.until(lambda: loads["a"].prompt_tokens == 0)
         assert (loads["a"].sequences, loads["a"].prompts) == (1, 0)
         free.set()
