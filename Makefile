@@ -150,7 +150,7 @@ bench-isolation: $(VENV)/.dev ## what bursts of long prompts do to streams, with
 # --- proofs: they take longer than `make test`, and are no part of it --------------------------
 
 .PHONY: test-loss
-test-loss: $(VENV)/.all ## a thousand events under load, and nothing lost: 40 min (LOSS="--events 26": 3 min)
+test-loss: $(VENV)/.all ## a thousand events under load, and nothing lost: 55 min (LOSS="--events 26": 3 min)
 	$(PY) -m local.cluster build --stage kube
 	$(PY) -m argosy_bench.loss --json build/bench/loss.json $(LOSS)
 
