@@ -284,7 +284,7 @@ def test_the_share_of_time_in_which_events_of_several_fleets_overlap() -> None:
 
 def test_a_fleet_of_real_weights_mounts_them_and_others_are_simulated() -> None:
     assert Wanted(0).spec["model"] == {"uri": "sim://llama-70b-h100-tp4"}
-    assert Wanted(0, Path("/tmp/x/tiny")).spec["model"] == {"uri": "pvc://models/tiny"}
+    assert Wanted(0, Path("weights/tiny")).spec["model"] == {"uri": "pvc://models/tiny"}
     assert [Wanted(n).spec["drain"]["mode"] for n in (0, 1)] == ["finish", "migrate"]
 
 
