@@ -7,7 +7,7 @@ from argosy_gateway.pods.endpoints import Endpoint
 from argosy_gateway.relay.fleet import Fleet
 from argosy_gateway.relay.resume import Resume
 from argosy_gateway.routing.groups import Route
-from argosy_gateway.wire.http1 import Exchange
+from argosy_gateway.wire.http1 import Exchange, authority
 from argosy_gateway.wire.openai import CompletionRequest
 
 __all__ = ["address_of", "ask"]
@@ -57,5 +57,4 @@ async def ask(
 
 def address_of(pod: Endpoint) -> str:
     """Where a prefill pod serves KV, as `x-argosy-prefill` names it."""
-    host = f"[{pod.ip}]" if ":" in pod.ip else pod.ip
-    return f"{host}:{pod.kv_port}"
+    return authority(pod.ip, pod.kv_port)

@@ -68,6 +68,27 @@ def fleet_metadata(fleet: ServingDeployment, name: str) -> Object:
     }
 
 
+def access(fleet: ServingDeployment, name: str, role: str, rules: list[Object]) -> list[Object]:
+    """A ServiceAccount, and the rights that it has in the fleet's namespace."""
+    group = "rbac.authorization.k8s.io"
+    return [
+        {"apiVersion": "v1", "kind": "ServiceAccount", "metadata": metadata(fleet, name, role)},
+        {
+            "apiVersion": f"{group}/v1",
+            "kind": "Role",
+            "metadata": metadata(fleet, name, role),
+            "rules": rules,
+        },
+        {
+            "apiVersion": f"{group}/v1",
+            "kind": "RoleBinding",
+            "metadata": metadata(fleet, name, role),
+            "roleRef": {"apiGroup": group, "kind": "Role", "name": name},
+            "subjects": [{"kind": "ServiceAccount", "name": name, "namespace": fleet.namespace}],
+        },
+    ]
+
+
 def token_volume(fleet: ServingDeployment) -> Object:
     """The pod's own token for calls of engines; the kubelet renews it."""
     token = {

@@ -20,6 +20,7 @@ from argosy_operator.render.common import (
     GRACE_MARGIN_S,
     TLS_DIR,
     TOKEN_FILE,
+    access,
     command_line,
     container_security,
     disruption_budget,
@@ -55,9 +56,7 @@ def objects(
     if certificate is not None:
         _show_certificate(front["spec"]["template"]["spec"], certificate)
     return [
-        _account(fleet),
-        _role(fleet),
-        _binding(fleet),
+        *_access(fleet),
         _service(fleet),
         disruption_budget(fleet, name, names.GATEWAY_ROLE),
         front,
@@ -88,29 +87,9 @@ def _metadata(fleet: ServingDeployment, name: str | None = None) -> Object:
     return metadata(fleet, name or names.gateway(fleet.name), names.GATEWAY_ROLE)
 
 
-def _account(fleet: ServingDeployment) -> Object:
-    return {"apiVersion": "v1", "kind": "ServiceAccount", "metadata": _metadata(fleet)}
-
-
-def _role(fleet: ServingDeployment) -> Object:
-    return {
-        "apiVersion": "rbac.authorization.k8s.io/v1",
-        "kind": "Role",
-        "metadata": _metadata(fleet),
-        "rules": [{"apiGroups": [""], "resources": ["pods"], "verbs": ["get", "list", "watch"]}],
-    }
-
-
-def _binding(fleet: ServingDeployment) -> Object:
-    name = names.gateway(fleet.name)
-    group = "rbac.authorization.k8s.io"
-    return {
-        "apiVersion": f"{group}/v1",
-        "kind": "RoleBinding",
-        "metadata": _metadata(fleet),
-        "roleRef": {"apiGroup": group, "kind": "Role", "name": name},
-        "subjects": [{"kind": "ServiceAccount", "name": name, "namespace": fleet.namespace}],
-    }
+def _access(fleet: ServingDeployment) -> list[Object]:
+    rules = [{"apiGroups": [""], "resources": ["pods"], "verbs": ["get", "list", "watch"]}]
+    return access(fleet, names.gateway(fleet.name), names.GATEWAY_ROLE, rules)
 
 
 def _service(fleet: ServingDeployment) -> Object:

@@ -15,6 +15,7 @@ from argosy_operator.core.fleet.objects import Object
 from argosy_operator.core.fleet.revision import whole_seconds
 from argosy_operator.render.common import (
     GRACE_MARGIN_S,
+    access,
     container_security,
     metadata,
     pod_security,
@@ -53,9 +54,7 @@ numbers that are at most two seconds old."""
 def objects(fleet: ServingDeployment, images: Images) -> list[Object]:
     """All objects of the pool, in the order in which to apply them."""
     return [
-        _account(fleet),
-        _role(fleet),
-        _binding(fleet),
+        *_access(fleet),
         _service(fleet),
         _pool(fleet),
         _deployment(fleet, images),
@@ -86,33 +85,14 @@ def _pool(fleet: ServingDeployment) -> Object:
     }
 
 
-def _account(fleet: ServingDeployment) -> Object:
-    return {"apiVersion": "v1", "kind": "ServiceAccount", "metadata": _metadata(fleet)}
-
-
-def _role(fleet: ServingDeployment) -> Object:
+def _access(fleet: ServingDeployment) -> list[Object]:
     read = {"verbs": ["get", "list", "watch"]}
-    return {
-        "apiVersion": "rbac.authorization.k8s.io/v1",
-        "kind": "Role",
-        "metadata": _metadata(fleet),
-        "rules": [
-            {"apiGroups": [""], "resources": ["pods"], **read},
-            {"apiGroups": [GROUP], "resources": ["inferencepools"], **read},
-            {"apiGroups": [OBJECTIVES], "resources": ["inferenceobjectives"], **read},
-        ],
-    }
-
-
-def _binding(fleet: ServingDeployment) -> Object:
-    name, group = names.picker(fleet.name), "rbac.authorization.k8s.io"
-    return {
-        "apiVersion": f"{group}/v1",
-        "kind": "RoleBinding",
-        "metadata": _metadata(fleet),
-        "roleRef": {"apiGroup": group, "kind": "Role", "name": name},
-        "subjects": [{"kind": "ServiceAccount", "name": name, "namespace": fleet.namespace}],
-    }
+    rules = [
+        {"apiGroups": [""], "resources": ["pods"], **read},
+        {"apiGroups": [GROUP], "resources": ["inferencepools"], **read},
+        {"apiGroups": [OBJECTIVES], "resources": ["inferenceobjectives"], **read},
+    ]
+    return access(fleet, names.picker(fleet.name), names.PICKER_ROLE, rules)
 
 
 def _service(fleet: ServingDeployment) -> Object:
