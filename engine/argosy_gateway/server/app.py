@@ -7,7 +7,6 @@ would answer 404 and 405 in its own. `serve` runs this app on the API port.
 import asyncio
 import json
 import logging
-from dataclasses import replace
 from functools import partial
 
 from argosy_gateway import logs
@@ -54,8 +53,7 @@ def api_app(fleet: Fleet) -> App:
         try:
             if scope["path"] in _COMPLETIONS:
                 with fleet.bodies.open() as body:
-                    request = await _read(fleet, scope, receive, body)
-                    request = replace(request, request_id=request_id)
+                    request = await _read(fleet, scope, receive, body, request_id)
                     client_body = scope.get("state", {}).get(CLIENT_BODY)
                     await _complete(fleet, request, receive, send, client_body)
             else:
@@ -76,7 +74,9 @@ def api_app(fleet: Fleet) -> App:
     return app
 
 
-async def _read(fleet: Fleet, scope: Scope, receive: Receive, body: Body) -> CompletionRequest:
+async def _read(
+    fleet: Fleet, scope: Scope, receive: Receive, body: Body, request_id: str
+) -> CompletionRequest:
     """The request, checked. Raises RequestError and ClientGoneError."""
     received_at = scope.get("state", {}).get(RECEIVED_AT) or fleet.clock()
     announced = header(scope, b"content-length")
@@ -106,8 +106,8 @@ async def _read(fleet: Fleet, scope: Scope, receive: Receive, body: Body) -> Com
             fleet.metrics.invalid()
         raise
     tokens = fleet.tokens_per_char.estimate(request.prompt_chars)
-    return replace(
-        request,
+    return request._replace(
+        request_id=request_id,
         received_at=received_at,
         prompt_tokens=tokens,
         slo_class=slo_class.name,

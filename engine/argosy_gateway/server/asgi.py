@@ -1,6 +1,6 @@
 """What both ASGI apps share: the types of the protocol, and how a small answer is sent."""
 
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable, Iterable, Mapping
 from typing import Any
 
 from argosy_gateway.relay.answer import Send
@@ -14,7 +14,11 @@ App = Callable[[Scope, Receive, Send], Awaitable[None]]
 
 def header(scope: Scope, name: bytes) -> bytes | None:
     """The first request header of that name, which is in lower case."""
-    return next((value for key, value in scope["headers"] if key == name), None)
+    headers: Iterable[tuple[bytes, bytes]] = scope["headers"]
+    for key, value in headers:
+        if key == name:
+            return value
+    return None
 
 
 async def respond(

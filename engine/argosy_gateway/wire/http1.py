@@ -41,7 +41,10 @@ class Head:
 
     def get(self, name: bytes) -> bytes | None:
         """The first header of that name, which is in lower case."""
-        return next((value for key, value in self.headers if key == name), None)
+        for key, value in self.headers:
+            if key == name:
+                return value
+        return None
 
 
 class Exchange(asyncio.Protocol):

@@ -8,10 +8,8 @@ through unchanged.
 import json
 import re
 import secrets
-import uuid
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
-from typing import Any, NoReturn
+from typing import Any, NamedTuple, NoReturn
 
 from argosy_gateway.errors import RequestError
 from argosy_gateway.wire.prefixes import LONGEST_BYTES, prefixes_of
@@ -25,8 +23,7 @@ _START_CHARS = 1024
 _REQUEST_ID = re.compile(r"[A-Za-z0-9._-]{1,128}")
 
 
-@dataclass(frozen=True, slots=True)
-class CompletionRequest:
+class CompletionRequest(NamedTuple):
     """One request in the form in which it is sent to an engine."""
 
     path: str
@@ -74,7 +71,7 @@ def error_body(
 def request_id_of(given: bytes | None) -> str:
     """The client's id if it is at most 128 of `[A-Za-z0-9._-]`, else a new one."""
     text = given.decode("latin-1") if given else ""
-    return text if _REQUEST_ID.fullmatch(text) else uuid.uuid4().hex
+    return text if _REQUEST_ID.fullmatch(text) else secrets.token_hex(16)
 
 
 def read_completion(
@@ -89,7 +86,8 @@ def read_completion(
 
 
 def _read(path: str, body: bytes, served_name: str, prefixes: bool) -> CompletionRequest:
-    request = _decode(body)
+    encoding = json.detect_encoding(body)
+    request = _decode(body, encoding)
     model = _model(request, served_name)
     stream = request.get("stream") or False
     if not isinstance(stream, bool):
@@ -99,7 +97,7 @@ def _read(path: str, body: bytes, served_name: str, prefixes: bool) -> Completio
     cache_key = request.get("prompt_cache_key")
     return CompletionRequest(
         path,
-        _for_engine(body, request, hide_usage=hide_usage) if stream else body,
+        _for_engine(body, encoding, request, hide_usage=hide_usage) if stream else body,
         model=model,
         stream=stream,
         hide_usage=hide_usage,
@@ -133,7 +131,7 @@ def _asks_for_usage(request: Mapping[str, Any]) -> bool:
     return options.get("include_usage") is True
 
 
-def _for_engine(body: bytes, request: dict[str, Any], *, hide_usage: bool) -> bytes:
+def _for_engine(body: bytes, encoding: str, request: dict[str, Any], *, hide_usage: bool) -> bytes:
     """The body of a stream, with `include_usage` set, and a seed: so another engine can go on.
 
     Text is appended if possible: parsing long bodies and writing them again takes time.
@@ -144,19 +142,16 @@ def _for_engine(body: bytes, request: dict[str, Any], *, hide_usage: bool) -> by
         added["stream_options"] = {**options, "include_usage": True}
     if request.get("seed") is None:
         added["seed"] = secrets.randbits(31)
-    if added.keys() & request.keys() or json.detect_encoding(body) != "utf-8":
+    if added.keys() & request.keys() or encoding != "utf-8":
         return _dump({**request, **added})
     if not added:
         return body
     return body.rstrip(b" \t\r\n")[:-1] + b"," + _dump(added)[1:]
 
 
-def _decode(body: bytes) -> dict[str, Any]:
-    def not_finite(name: str) -> NoReturn:
-        raise RequestError(400, f"{name} is not JSON; numbers must be finite.")
-
+def _decode(body: bytes, encoding: str) -> dict[str, Any]:
     try:
-        request = json.loads(body, parse_constant=not_finite, parse_int=_integer)
+        request = _DECODER.decode(body.decode(encoding, "surrogatepass"))
     except ValueError as error:  # UnicodeDecodeError and JSONDecodeError are ValueErrors
         raise RequestError(400, f"The request body is not JSON: {error}.") from error
     if not isinstance(request, dict):
@@ -164,15 +159,23 @@ def _decode(body: bytes) -> dict[str, Any]:
     return request
 
 
+def _not_finite(name: str) -> NoReturn:
+    raise RequestError(400, f"{name} is not JSON; numbers must be finite.")
+
+
 def _integer(digits: str) -> int:
     """Same as `int`, but in Python: other threads can run while a million token ids are read."""
     return int(digits)
 
 
+# Made once: `json.loads` and `json.dumps` make one for each call that has options.
+_DECODER = json.JSONDecoder(parse_constant=_not_finite, parse_int=_integer)
+_ENCODER = json.JSONEncoder(ensure_ascii=False, separators=(",", ":"))
+
+
 def _dump(value: object) -> bytes:
     """JSON in UTF-8. Half a surrogate pair, which UTF-8 does not have, stays an escape."""
-    text = json.dumps(value, ensure_ascii=False, separators=(",", ":"))
-    return text.encode(errors="backslashreplace")
+    return _ENCODER.encode(value).encode(errors="backslashreplace")
 
 
 def _prompts(request: Mapping[str, Any], field_name: str) -> list[object]:

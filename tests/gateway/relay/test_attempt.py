@@ -186,7 +186,7 @@ OWN = {"host", "content-length", "content-type", "x-request-id", "x-argosy-attem
 async def test_an_engine_is_sent_the_clients_request_and_which_attempt_of_which_pod_it_is():
     engine = Engine("a")
     async with front(engine) as f:
-        request = replace(completion(), request_id="r1")
+        request = completion()._replace(request_id="r1")
         await run(f.fleet, engine, request, answer_to(Client(), f.fleet), 3)
     (call,) = engine.calls
     assert (call.method, call.path) == ("POST", PATH)

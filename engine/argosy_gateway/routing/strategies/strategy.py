@@ -5,7 +5,7 @@
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Protocol, runtime_checkable
+from typing import NamedTuple, Protocol, runtime_checkable
 
 from argosy_gateway.pods.endpoints import Endpoint
 from argosy_gateway.routing.groups import Group, Route
@@ -19,8 +19,7 @@ PREFILL_CANDIDATES = 3
 _IDLE = Load()
 
 
-@dataclass(frozen=True, slots=True)
-class RoutingRequest:
+class RoutingRequest(NamedTuple):
     """What a strategy may know about a request. The same for every attempt of it."""
 
     request_id: str
