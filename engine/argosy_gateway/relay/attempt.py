@@ -379,7 +379,8 @@ class Attempt:
 
     async def _stream(self, exchange: http1.Exchange, head: http1.Head) -> Ending | FailedAttempt:
         """Pass events on until `[DONE]`. Raises BrokenError, also after bytes were passed on."""
-        answer, scan = self._answer, self._scan(head)
+        answer, first_token_at = self._answer, self._fleet.clock()
+        learnt, scan = answer.started, self._scan(head)
         exchange.on_arrival = answer.passes_on_now
         try:
             while not scan.done:
@@ -387,6 +388,9 @@ class Attempt:
                 if not data:
                     raise BrokenError("the stream ended without [DONE]")
                 await answer.pass_on(scan.feed(data))
+                if not learnt:  # only now: nobody waits for what is learnt
+                    self._learn_pace(first_token_at)
+                    learnt = True
                 if scan.held_error:
                     return self._ended_by_error(scan.held_error)
         finally:
@@ -404,7 +408,6 @@ class Attempt:
         if answer.started:
             fleet.metrics.resumed(answer.resume.goes_on())
             return answer.goes_on()
-        self._learn_pace(fleet.clock())
         with_ids = head.get(IDS_HEADER) is not None
         answer.resume.begin(self._route.head.revision, with_ids=with_ids)
         scan = StreamScan(

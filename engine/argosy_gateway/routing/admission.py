@@ -11,7 +11,9 @@ Both numbers come from this gateway's own requests; of several gateways each see
 """
 
 import math
+from bisect import bisect_left, bisect_right
 from collections.abc import Mapping, Sequence
+from operator import itemgetter
 
 from argosy_gateway.routing.groups import Group
 from argosy_gateway.routing.load import Load
@@ -78,12 +80,16 @@ class PrefillPace:
         """Seconds of the span that no earlier one covers."""
         if uid not in self._spans and len(self._spans) >= _MOST_PODS:
             self._spans.clear()  # costs only that overlaps with forgotten spans count twice
-        spans = self._spans.get(uid, [])
-        touched = [s for s in spans if s[0] <= first and began <= s[1]]
-        merged = (min([began, *(s[0] for s in touched)]), max([first, *(s[1] for s in touched)]))
-        others = [s for s in spans if s not in touched]
-        self._spans[uid] = sorted([*others, merged])[-_MOST_SPANS:]
-        return (merged[1] - merged[0]) - sum(s[1] - s[0] for s in touched)
+        spans = self._spans.setdefault(uid, [])
+        # They are apart and in order, so those that the new one touches are neighbours.
+        low = bisect_left(spans, began, key=itemgetter(1))
+        high = bisect_right(spans, first, key=itemgetter(0))
+        touched = spans[low:high]
+        if touched:
+            began, first = min(began, touched[0][0]), max(first, touched[-1][1])
+        spans[low:high] = [(began, first)]
+        del spans[:-_MOST_SPANS]
+        return (first - began) - sum(end - start for start, end in touched)
 
 
 def predicted_ttft_s(

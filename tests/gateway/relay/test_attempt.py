@@ -298,6 +298,19 @@ async def test_streams_teach_the_pace_of_prompts_from_sending_to_the_first_token
         assert of_all == pytest.approx(200 / 0.5)
 
 
+async def test_a_stream_without_a_first_event_teaches_no_pace():
+    async def headless(call: Call) -> None:
+        gateway.advance(0.5)
+        await call.begin_stream()
+
+    slo = Slo(ttft_s=2.0, tpot_s=1.0)
+    async with direct(Engine("a", headless), queue="deadline", slo=slo) as gateway:
+        for _ in range(20):
+            assert (await gateway.answered({**PROMPT, "stream": True}, PATH)).status == 503
+        assert gateway.fleet.pace.tokens_per_s() is None
+        assert gateway.fleet.queue.dispatch.pace.tokens_per_s("a") is None
+
+
 @pytest.mark.parametrize(("reported", "known"), [({"x_argosy_ttft_ms": "500"}, True), ({}, False)])
 async def test_an_answer_in_one_piece_teaches_the_pace_only_if_its_engine_says_the_ttft(
     reported, known

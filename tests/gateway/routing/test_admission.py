@@ -2,11 +2,14 @@
 
 import asyncio
 import gc
+import itertools
 import math
 import random
 
 import httpx
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from argosy_gateway.accounting.verdicts import Slo
 from argosy_gateway.pods.endpoints import Endpoint, Role, State
@@ -184,6 +187,17 @@ def test_the_busy_time_of_a_pod_is_what_its_prompts_cover_together(spans, busy_s
     for number in range(20):
         pace.prompt("c", 1, began=1.0 + number, first=1.0 + number)
     assert pace.tokens_per_s() == pytest.approx(20 / (2 * busy_s * 1e-6), rel=1e-4)
+
+
+@given(st.lists(st.tuples(st.integers(0, 200), st.integers(0, 20)), min_size=1, max_size=64))
+def test_each_second_in_which_a_pod_is_busy_counts_once(prompts):
+    pace, counted_s, busy = PrefillPace(), 0.0, set()
+    for began, length in prompts:
+        counted_s += pace._add("a", began, began + length)
+        busy |= {(began + n, began + n + 1) for n in range(length)}
+        assert counted_s == len(busy)
+        assert pace._spans["a"] == sorted(pace._spans["a"])
+        assert all(a[1] < b[0] for a, b in itertools.pairwise(pace._spans["a"]))
 
 
 @pytest.mark.parametrize(("pods", "counted_s"), [(999, 10), (1000, 20)])
