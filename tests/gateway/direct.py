@@ -7,13 +7,13 @@ in real time is in no TTFT and no TPOT.
 import asyncio
 import contextlib
 import json
-from collections.abc import AsyncIterator, Iterable
+from collections.abc import AsyncIterator, Callable, Iterable
 from dataclasses import dataclass
 from typing import Any
 
 from argosy_gateway.config import Config
 from argosy_gateway.relay.fleet import Fleet
-from argosy_gateway.server.app import RECEIVED_AT, api_app
+from argosy_gateway.server.app import CLIENT, RECEIVED_AT, api_app
 from tests.gateway.engines import Engine, Seen, started
 
 CHAT = "/v1/chat/completions"
@@ -39,7 +39,7 @@ class Client:
     ) -> None:
         data = body if isinstance(body, bytes) else json.dumps(body).encode()
         self._incoming = [{"type": "http.request", "body": data}]
-        self._gone = asyncio.Event()
+        self._when_gone: Callable[[], None] | None = None
         self._read = asyncio.Condition()
         self.status = 0
         self.headers: dict[str, str] = {}
@@ -49,13 +49,14 @@ class Client:
             "method": "POST",
             "path": path,
             "headers": list(headers),
-            "state": {RECEIVED_AT: gateway.clock()},
+            "state": {RECEIVED_AT: gateway.clock(), CLIENT: self},
         }
         self.whole = asyncio.create_task(gateway.app(scope, self._receive, self._send))
 
     async def leave(self) -> None:
         """Close the connection."""
-        self._gone.set()
+        assert self._when_gone is not None
+        self._when_gone()
         await self.whole
 
     async def reads(self, text: str, times: int = 1) -> None:
@@ -64,10 +65,14 @@ class Client:
             await self._read.wait_for(lambda: self.text.count(text) >= times)
 
     async def _receive(self) -> dict[str, Any]:
-        if self._incoming:
-            return self._incoming.pop()
-        await self._gone.wait()
-        return {"type": "http.disconnect"}
+        return self._incoming.pop()
+
+    sent_all = True
+    has_room = False
+    """Each part of the answer comes through `_send`."""
+
+    def on_gone(self, call: Callable[[], None] | None) -> None:
+        self._when_gone = call
 
     async def _send(self, message: dict[str, Any]) -> None:
         async with self._read:

@@ -100,8 +100,9 @@ class Body:
     ) -> None:
         self._bodies.close(self)
 
-    async def read(self, receive: Receive, announced: int) -> bytes:
-        """The whole body; `announced` is its content-length, 0 if there is none.
+    async def read(self, receive: Receive, announced: int, *, sent_all: bool = False) -> bytes:
+        """The whole body; `announced` is its content-length, 0 if there is none. `sent_all`: it has
+        arrived, so no time limit is needed.
 
         Raises RequestError (408, 413, 429, 503) and ClientGoneError.
         """
@@ -110,8 +111,11 @@ class Body:
             raise self._too_large()
         self._bodies.begin(self)
         try:
-            async with asyncio.timeout(limits.body_s) as self._deadline:
+            if sent_all:
                 size = await self._take(receive)
+            else:
+                async with asyncio.timeout(limits.body_s) as self._deadline:
+                    size = await self._take(receive)
         except TimeoutError as error:
             raise self._too_slow() from error
         if self._given_up:  # its last part had arrived before the reading was cancelled

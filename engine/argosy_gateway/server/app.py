@@ -11,13 +11,13 @@ from functools import partial
 
 from argosy_gateway import logs
 from argosy_gateway.errors import ClientGoneError, RequestError, overloaded
-from argosy_gateway.relay.answer import ClientBody, Send
+from argosy_gateway.relay.answer import Send
 from argosy_gateway.relay.bodies import Body
 from argosy_gateway.relay.fleet import Fleet
 from argosy_gateway.relay.relay import Relay
 from argosy_gateway.routing.admission import predicted_ttft_s
 from argosy_gateway.routing.strategies.registry import AFFINE
-from argosy_gateway.server.asgi import App, Receive, Scope, header, respond
+from argosy_gateway.server.asgi import App, Client, Receive, Scope, header, respond
 from argosy_gateway.server.asked import flow_of, slo_class_of
 from argosy_gateway.wire.openai import (
     CompletionRequest,
@@ -26,15 +26,15 @@ from argosy_gateway.wire.openai import (
     request_id_of,
 )
 
-__all__ = ["CLIENT_BODY", "RECEIVED_AT", "api_app"]
+__all__ = ["CLIENT", "RECEIVED_AT", "api_app"]
 
 log = logging.getLogger(__name__)
 
 RECEIVED_AT = "argosy.received_at"
 """Key in ASGI's `state`: event loop time of the request's first byte, written by `guard`."""
 
-CLIENT_BODY = "argosy.client_body"
-"""Key in ASGI's `state`: the answer's `ClientBody`, written by `guard`; absent elsewhere."""
+CLIENT = "argosy.client"
+"""Key in ASGI's `state`: the request's `Client`, written by `guard`."""
 
 _SHORT_BYTES = 64 << 10
 """Longer bodies are read in a thread."""
@@ -54,8 +54,7 @@ def api_app(fleet: Fleet) -> App:
             if scope["path"] in _COMPLETIONS:
                 with fleet.bodies.open() as body:
                     request = await _read(fleet, scope, receive, body, request_id)
-                    client_body = scope.get("state", {}).get(CLIENT_BODY)
-                    await _complete(fleet, request, receive, send, client_body)
+                    await _complete(fleet, request, send, scope["state"][CLIENT])
             else:
                 await respond(send, 200, _without_engine(fleet, scope), request_id)
         except RequestError as error:
@@ -78,13 +77,14 @@ async def _read(
     fleet: Fleet, scope: Scope, receive: Receive, body: Body, request_id: str
 ) -> CompletionRequest:
     """The request, checked. Raises RequestError and ClientGoneError."""
-    received_at = scope.get("state", {}).get(RECEIVED_AT) or fleet.clock()
+    received_at = scope["state"][RECEIVED_AT]
     announced = header(scope, b"content-length")
     try:
         if scope["method"] != "POST":
             raise _wrong_method(scope, "POST")
         slo_class, flow = slo_class_of(scope, fleet.classes), flow_of(scope)
-        data = await body.read(receive, int(announced or 0))
+        sent_all = scope["state"][CLIENT].sent_all
+        data = await body.read(receive, int(announced or 0), sent_all=sent_all)
         read = partial(
             read_completion,
             scope["path"],
@@ -115,13 +115,7 @@ async def _read(
     )
 
 
-async def _complete(
-    fleet: Fleet,
-    request: CompletionRequest,
-    receive: Receive,
-    send: Send,
-    client_body: ClientBody | None,
-) -> None:
+async def _complete(fleet: Fleet, request: CompletionRequest, send: Send, client: Client) -> None:
     """Admit the request and relay it. Raises RequestError (429) if the fleet is overloaded."""
     retry_after_s = _overload_s(fleet, request)
     if retry_after_s is not None:
@@ -132,19 +126,12 @@ async def _complete(
             slo_class=request.slo_class,
         )
         raise overloaded(retry_after_s)
-    relay = Relay(fleet, request, send, client_body)
-    watcher = asyncio.create_task(_stop_when_gone(receive, relay))
+    relay = Relay(fleet, request, send, client)
+    client.on_gone(relay.stop)
     try:
         await relay.run()
     finally:
-        watcher.cancel()
-
-
-async def _stop_when_gone(receive: Receive, relay: Relay) -> None:
-    """The body was read: the next message that matters is the disconnect."""
-    while (await receive())["type"] != "http.disconnect":
-        pass
-    relay.stop()
+        client.on_gone(None)  # else an idle connection keeps the request in memory
 
 
 def _overload_s(fleet: Fleet, request: CompletionRequest) -> float | None:

@@ -1,15 +1,28 @@
 """What both ASGI apps share: the types of the protocol, and how a small answer is sent."""
 
 from collections.abc import Awaitable, Callable, Iterable, Mapping
-from typing import Any
+from typing import Any, Protocol
 
-from argosy_gateway.relay.answer import Send
+from argosy_gateway.relay.answer import ClientBody, Send
 
-__all__ = ["App", "Receive", "Scope", "header", "respond"]
+__all__ = ["App", "Client", "Receive", "Scope", "header", "respond"]
 
 Receive = Callable[[], Awaitable[dict[str, Any]]]
 Scope = Mapping[str, Any]
 App = Callable[[Scope, Receive, Send], Awaitable[None]]
+
+
+class Client(ClientBody, Protocol):
+    """The client of a request, as the server offers it beside ASGI."""
+
+    @property
+    def sent_all(self) -> bool:
+        """The whole request has arrived: `receive` does not wait before its end."""
+        ...
+
+    def on_gone(self, call: Callable[[], None] | None) -> None:
+        """Call this when the client leaves, soon if it has left; None: call nothing any more."""
+        ...
 
 
 def header(scope: Scope, name: bytes) -> bytes | None:

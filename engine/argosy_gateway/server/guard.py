@@ -13,7 +13,8 @@ import httptools
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol, RequestResponseCycle
 
 from argosy_gateway.config import Limits
-from argosy_gateway.server.app import CLIENT_BODY, RECEIVED_AT
+from argosy_gateway.server.app import CLIENT, RECEIVED_AT
+from argosy_gateway.server.client import Client
 from argosy_gateway.wire.openai import error_body
 
 __all__ = ["Guard"]
@@ -39,6 +40,8 @@ class Guard(HttpToolsProtocol):
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
         self._deadline: asyncio.TimerHandle | None = None
+        self._client: Client | None = None
+        """Of the latest request."""
         self._in_head = False
         self._head_bytes = 0
         self._declining = False
@@ -67,6 +70,8 @@ class Guard(HttpToolsProtocol):
     def connection_lost(self, exc: Exception | None) -> None:
         self._expect_nothing()
         super().connection_lost(exc)
+        if self._client is not None:
+            self._client.connection_lost()
 
     def data_received(self, data: bytes) -> None:
         if self.surplus:
@@ -80,6 +85,8 @@ class Guard(HttpToolsProtocol):
             self._head_bytes += len(data)
             if self._head_bytes > self.limits.head_bytes:
                 self._refuse_head()
+            elif self._deadline is None:
+                self._expect_within(self.limits.head_s)
 
     def _feed(self, data: bytes) -> None:
         try:
@@ -137,7 +144,7 @@ class Guard(HttpToolsProtocol):
         super().on_message_begin()
         self.scope["state"][RECEIVED_AT] = self.loop.time()
         self._in_head, self._head_bytes = True, 0
-        self._expect_within(self.limits.head_s)
+        self._expect_nothing()
 
     def on_url(self, url: bytes) -> None:
         if not self._declining:
@@ -182,7 +189,7 @@ class Guard(HttpToolsProtocol):
     def _start_asgi_task(self, cycle: RequestResponseCycle, app: Any) -> None:
         if cycle.scope["http_version"] == "1.0":
             app = _without_chunks(app, cycle)
-        cycle.scope["state"][CLIENT_BODY] = _ChunkedBody(cycle)
+        self._client = cycle.scope["state"][CLIENT] = Client(cycle)
         super()._start_asgi_task(cycle, app)
 
     def _refuse_head(self) -> None:
@@ -225,24 +232,6 @@ class Guard(HttpToolsProtocol):
         )
         self.transport.write(head.encode() + body)
         self.transport.close()
-
-
-class _ChunkedBody:
-    """The body of one answer. Its parts are written at once, in the form that uvicorn would use."""
-
-    __slots__ = ("_cycle",)
-
-    def __init__(self, cycle: RequestResponseCycle) -> None:
-        self._cycle = cycle
-
-    @property
-    def has_room(self) -> bool:
-        cycle = self._cycle
-        ended = cycle.disconnected or cycle.response_complete
-        return cycle.chunked_encoding is True and not cycle.flow.write_paused and not ended
-
-    def write(self, part: bytes) -> None:
-        self._cycle.transport.write(b"%x\r\n%b\r\n" % (len(part), part))
 
 
 def _problem_of_head(version: str, headers: list[tuple[bytes, bytes]]) -> str | None:
