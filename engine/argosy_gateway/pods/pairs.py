@@ -43,6 +43,8 @@ _MOST_FAILURES = 7
 _ENOUGH_PARTNERS = 2
 _MOST_PAIRS = 4096
 """Bound on memory. The pair that failed first is forgotten first."""
+_MOST_PODS = 4096
+"""Whose last whole handover is known; pods that are gone may be among them."""
 _REASON_CHARS = 64
 
 
@@ -57,10 +59,16 @@ class FailingPair:
     """In a row."""
     reason: str
     """Of the last failure, as the decode engine gave it."""
+    since_s: float = 0.0
+    """How long ago the first of these failures was."""
+    last_s: float = 0.0
+    """How long ago the last one was."""
 
 
 @dataclass(slots=True)
 class _Record:
+    first_at: float
+    last_at: float = 0.0
     failures: int = 0
     until: float = 0.0
     """Clock time until which the pair, or the prefill pod, is avoided."""
@@ -68,6 +76,7 @@ class _Record:
 
     def failed(self, now: float) -> None:
         self.failures = min(self.failures + 1, _MOST_FAILURES)
+        self.last_at = now
         self.until = now + self.time_s()
 
     def time_s(self) -> float:
@@ -84,6 +93,8 @@ class Pairs:
         """Uid of an end → the partners that it failed with since its last success with any."""
         self._prefills: dict[str, _Record] = {}
         """Prefill pods that are the cause themselves."""
+        self._whole_at: dict[str, float] = {}
+        """Uid of an end → when it had its last whole handover."""
 
     def avoids(self, prefill: str, decode: str) -> bool:
         """Whether this prefill pod is to be named after the others for this decode pod."""
@@ -126,16 +137,19 @@ class Pairs:
         now, key = self._clock(), (prefill, decode)
         if key not in self._pairs and len(self._pairs) >= _MOST_PAIRS:
             self._forget_pair(next(iter(self._pairs)))
-        record = self._pairs.setdefault(key, _Record())
+        record = self._pairs.setdefault(key, _Record(now))
         record.failed(now)
         record.reason = reason
         self._failed_with.setdefault(prefill, set()).add(decode)
         self._failed_with.setdefault(decode, set()).add(prefill)
         if self.is_cause(prefill):
-            self._prefills.setdefault(prefill, _Record()).failed(now)
+            self._prefills.setdefault(prefill, _Record(now)).failed(now)
 
     def succeeded(self, prefill: str, decode: str) -> None:
         """A handover was whole."""
+        self._whole_at[prefill] = self._whole_at[decode] = self._clock()
+        if len(self._whole_at) > _MOST_PODS:
+            del self._whole_at[next(iter(self._whole_at))]
         if not self._pairs:
             return
         self._pairs.pop((prefill, decode), None)
@@ -151,12 +165,22 @@ class Pairs:
         )
 
     def failing(self, most: int) -> list[FailingPair]:
-        """The pairs that failed most often in a row, up to `most`."""
-        rows = [FailingPair(*key, r.failures, r.reason) for key, r in self._pairs.items()]
-        return sorted(rows, key=lambda row: -row.failures)[:most]
+        """The pairs that failed most often in a row, of these the latest; up to `most`."""
+        now = self._clock()
+        rows = [
+            FailingPair(*key, r.failures, r.reason, now - r.first_at, now - r.last_at)
+            for key, r in self._pairs.items()
+        ]
+        return sorted(rows, key=lambda row: (-row.failures, row.last_s))[:most]
+
+    def handed_over(self) -> dict[str, float]:
+        """Uid of each pod that has had a whole handover → how many seconds ago the last one was."""
+        now = self._clock()
+        return {uid: now - at for uid, at in self._whole_at.items()}
 
     def forget(self, uid: str) -> None:
         """Drop what is known of a pod that changed or is gone."""
+        self._whole_at.pop(uid, None)
         if not self._pairs:
             return
         for key in [key for key in self._pairs if uid in key]:

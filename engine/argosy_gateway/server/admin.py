@@ -7,7 +7,7 @@ from argosy_gateway.relay.answer import Send
 from argosy_gateway.relay.fleet import Fleet
 from argosy_gateway.server.asgi import App, Receive, Scope, respond
 
-__all__ = ["admin_app", "failing_pairs", "why_unready"]
+__all__ = ["admin_app", "failing_pairs", "handed_over", "why_unready"]
 
 _MOST_PAIRS = 16
 """Of failing pairs, in the answer of /pairs."""
@@ -25,10 +25,11 @@ def admin_app(fleet: Fleet) -> App:
                 await respond(send, 200, b'{"status":"ok"}')
             case "/ready":
                 reason = why_unready(fleet)
-                answer = {"ready": False, "reason": reason} if reason else {"ready": True}
-                await respond(send, 503 if reason else 200, json.dumps(answer).encode())
+                said = {"ready": False, "reason": reason} if reason else {"ready": True}
+                await respond(send, 503 if reason else 200, json.dumps(said).encode())
             case "/pairs":
-                await respond(send, 200, json.dumps({"failing": failing_pairs(fleet)}).encode())
+                answer = {"failing": failing_pairs(fleet), "handed_over": handed_over(fleet)}
+                await respond(send, 200, json.dumps(answer).encode())
             case "/metrics":
                 fleet.metrics.count_endpoints(fleet.directory.all())
                 if (queue := fleet.queue) is not None:
@@ -52,9 +53,17 @@ def failing_pairs(fleet: Fleet) -> list[dict[str, object]]:
             "decode": names.get(row.decode, row.decode),
             "failures": row.failures,
             "reason": row.reason,
+            "since_s": round(row.since_s, 3),
+            "last_s": round(row.last_s, 3),
         }
         for row in rows
     ]
+
+
+def handed_over(fleet: Fleet) -> dict[str, float]:
+    """Name of each pod that has had a whole handover → how many seconds ago the last one was."""
+    ages = fleet.directory.pairs.handed_over()
+    return {e.name: round(ages[e.uid], 3) for e in fleet.directory.all() if e.uid in ages}
 
 
 def why_unready(fleet: Fleet) -> str | None:

@@ -144,6 +144,55 @@ def test_the_pairs_that_failed_most_are_shown_first_and_only_so_many(pairs):
     assert [(row.prefill, row.failures) for row in pairs.failing(2)] == [("p4", 5), ("p3", 4)]
 
 
+def test_of_pairs_that_failed_equally_often_the_latest_are_shown_first(pairs, clock):
+    for decode in ("d1", "d2", "d3"):
+        pairs.failed("p", decode, "silent")
+        clock.now += 1
+    assert [row.decode for row in pairs.failing(2)] == ["d3", "d2"]
+
+
+def test_a_pair_says_since_when_it_fails_and_when_it_failed_last(pairs, clock):
+    pairs.failed("p", "d", "silent")
+    clock.now += 5
+    pairs.failed("p", "d", "crc")
+    clock.now += 2
+    assert pairs.failing(9) == [FailingPair("p", "d", 2, "crc", since_s=7, last_s=2)]
+    pairs.succeeded("p", "d")
+    clock.now += 1
+    pairs.failed("p", "d", "silent")
+    clock.now += 3
+    assert pairs.failing(9) == [FailingPair("p", "d", 1, "silent", since_s=3, last_s=3)]
+
+
+def test_both_ends_of_a_whole_handover_say_when_it_was(pairs, clock):
+    """Also while no pair fails: another gateway may see these pods fail."""
+    assert pairs.handed_over() == {}
+    pairs.succeeded("p1", "d1")
+    clock.now += 4
+    pairs.failed("p1", "d2", "silent")
+    pairs.succeeded("p2", "d1")
+    clock.now += 1
+    assert pairs.handed_over() == {"p1": 5, "d1": 1, "p2": 1}
+    pairs.forget("d1")
+    assert pairs.handed_over() == {"p1": 5, "p2": 1}
+
+
+def test_no_more_than_4096_pods_are_remembered(pairs):
+    for number in range(2048):
+        pairs.succeeded(f"p{number}", f"d{number}")
+    assert len(pairs.handed_over()) == 4096
+    pairs.succeeded("p", "d0")
+    assert len(pairs.handed_over()) == 4096
+    assert "d0" in pairs.handed_over()
+    assert "p" in pairs.handed_over()
+
+
+def test_a_pod_that_changed_is_forgotten_also_while_no_pair_fails(pairs):
+    pairs.succeeded("p", "d")
+    pairs.forget("p")
+    assert pairs.handed_over() == {"d": 0}
+
+
 def test_no_more_than_4096_pairs_are_remembered_the_first_is_forgotten(pairs):
     for number in range(4097):
         pairs.failed(f"p{number}", f"d{number}", "silent")

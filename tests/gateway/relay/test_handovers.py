@@ -6,7 +6,7 @@ import pytest
 
 from argosy_gateway.pods.endpoints import Role
 from argosy_gateway.pods.health import HEALTHY
-from argosy_gateway.server.admin import failing_pairs
+from argosy_gateway.server.admin import failing_pairs, handed_over
 from tests.gateway.direct import direct
 from tests.gateway.engines import Engine
 
@@ -125,6 +125,20 @@ async def test_the_admin_port_names_the_pairs_that_fail(fleet):
     pairs = gateway.fleet.directory.pairs
     while not pairs.failing(1):
         await gateway.answered(ASK)
-    assert failing_pairs(gateway.fleet) == [
-        {"prefill": "p1", "decode": "d0", "failures": 1, "reason": "silent"}
-    ]
+    (row,) = failing_pairs(gateway.fleet)
+    assert 0 <= row["last_s"] == row["since_s"] < 60
+    named = {"prefill": "p1", "decode": "d0", "failures": 1, "reason": "silent"}
+    assert row == {**named, "since_s": row["since_s"], "last_s": row["last_s"]}
+
+
+async def test_the_admin_port_says_when_pods_had_their_last_whole_handover(fleet):
+    gateway, decodes = fleet
+    assert handed_over(gateway.fleet) == {}
+    gateway.fleet.directory.pairs.succeeded("gone", "d1")
+    await gateway.answered(ASK)
+    asked = next(decode.name for decode in decodes if decode.calls)
+    ages = handed_over(gateway.fleet)
+    assert asked in ages
+    assert len(ages.keys() & {"p1", "p2", "p3"}) == 1
+    assert "gone" not in ages, "the operator does not know it either"
+    assert all(0 <= age < 60 for age in ages.values())
