@@ -3,37 +3,66 @@
 import asyncio
 import contextlib
 import json
+import math
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from argosy_operator.core.fleet.pods import FailingPair
+from argosy_operator.core.fleet.pods import FailingPair, Handovers
 from argosy_operator.ports import gateways
-from argosy_operator.ports.gateways import HttpGateways, pairs_of
+from argosy_operator.ports.gateways import HttpGateways, handovers_of
 
 
 def row(**other):
-    return {"prefill": "p", "decode": "d", "failures": 3, "reason": "silent", **other}
+    ages = {"since_s": 9.5, "last_s": 2}
+    return {"prefill": "p", "decode": "d", "failures": 3, "reason": "silent", **ages, **other}
+
+
+def seen(reason="silent", failures=3):
+    return FailingPair("p", "d", reason, failures, since_s=9.5, last_s=2)
 
 
 def test_the_pairs_of_an_answer():
     data = json.dumps({"failing": [row(), row(decode="d2", reason="crc_error")]}).encode()
-    assert pairs_of(data) == {
-        FailingPair("p", "d", "silent", 3),
-        FailingPair("p", "d2", "crc_error", 3),
+    assert handovers_of(data).failing == {
+        FailingPair("p", "d", "silent", 3, since_s=9.5, last_s=2),
+        FailingPair("p", "d2", "crc_error", 3, since_s=9.5, last_s=2),
     }
+
+
+def test_an_older_gateway_says_which_pairs_fail_but_not_since_when():
+    old = {"prefill": "p", "decode": "d", "failures": 3, "reason": "silent"}
+    told = handovers_of(json.dumps({"failing": [old]}).encode())
+    assert told == Handovers(frozenset({FailingPair("p", "d", "silent", 3, 0.0, math.inf)}), {})
+
+
+def test_the_last_whole_handovers_of_an_answer():
+    data = json.dumps({"failing": [], "handed_over": {"p": 0, "d": 12.25}}).encode()
+    assert handovers_of(data) == Handovers(frozenset(), {"p": 0.0, "d": 12.25})
+
+
+@pytest.mark.parametrize("age", [-0.5, math.inf, math.nan, "5", None])
+def test_an_answer_with_an_age_that_is_none_says_nothing(age):
+    good = {"failing": [row()], "handed_over": {"p": 1}}
+    assert handovers_of(json.dumps(good).encode()) != Handovers()
+    for bad in (
+        {**good, "handed_over": {"p": age}},
+        {**good, "failing": [row(since_s=age)]},
+        {**good, "failing": [row(last_s=age)]},
+    ):
+        assert handovers_of(json.dumps(bad).encode()) == Handovers()
 
 
 @pytest.mark.parametrize("reason", ["", "two words", "x" * 65, "<b>"])
 def test_a_reason_that_is_no_word_is_unknown(reason):
     data = json.dumps({"failing": [row(reason=reason)]}).encode()
-    assert pairs_of(data) == {FailingPair("p", "d", "unknown", 3)}
+    assert handovers_of(data).failing == {seen(reason="unknown")}
 
 
 def test_only_sixteen_pairs_are_taken():
     rows = [row(decode=f"d{n}") for n in range(40)]
-    found = pairs_of(json.dumps({"failing": rows}).encode())
+    found = handovers_of(json.dumps({"failing": rows}).encode()).failing
     assert {pair.decode for pair in found} == {f"d{n}" for n in range(16)}
 
 
@@ -42,15 +71,16 @@ def test_only_sixteen_pairs_are_taken():
         st.none() | st.integers() | st.text(max_size=5),
         lambda inner: (
             st.lists(inner)
-            | st.dictionaries(st.sampled_from(["failing", "prefill", "decode"]), inner)
+            | st.dictionaries(
+                st.sampled_from(["failing", "handed_over", "prefill", "decode"]), inner
+            )
         ),
     )
 )
 def test_any_other_answer_names_nobody(value):
-    assert pairs_of(json.dumps(value).encode()) == frozenset()
-    assert pairs_of(json.dumps({"failing": [row(failures=value)]}).encode()) <= {
-        FailingPair("p", "d", "silent", value if isinstance(value, int) else 0)
-    }
+    assert handovers_of(json.dumps(value).encode()).failing == frozenset()
+    data = json.dumps({"failing": [row(failures=value)]}).encode()
+    assert handovers_of(data).failing <= {seen(failures=value if isinstance(value, int) else 0)}
 
 
 @contextlib.asynccontextmanager
@@ -83,19 +113,19 @@ GOOD = json.dumps({"failing": [row()]}).encode()
 @pytest.mark.parametrize(
     ("answer", "pairs"),
     [
-        (reply(200, GOOD), {FailingPair("p", "d", "silent", 3)}),
+        (reply(200, GOOD), {seen()}),
         (reply(404, GOOD), set()),
-        (reply(200, GOOD.rjust(64 << 10)), {FailingPair("p", "d", "silent", 3)}),
-        (reply(200, GOOD.rjust((64 << 10) + 1)), set()),
+        (reply(200, GOOD.rjust(256 << 10)), {seen()}),
+        (reply(200, GOOD.rjust((256 << 10) + 1)), set()),
         (b"what?", set()),
     ],
-    ids=["a gateway", "an older gateway", "64 KiB", "too much", "no HTTP"],
+    ids=["a gateway", "an older gateway", "256 KiB", "too much", "no HTTP"],
 )
 async def test_a_gateway_is_asked_over_http(monkeypatch, answer, pairs):
     async with answering(monkeypatch, answer) as asked:
-        assert await asked.failing_pairs("127.0.0.1") == pairs
+        assert (await asked.handovers("127.0.0.1")).failing == pairs
 
 
 async def test_a_gateway_that_takes_no_connection_names_nobody(monkeypatch):
     async with answering(monkeypatch, b"") as asked:
-        assert await asked.failing_pairs("not an address") == frozenset()
+        assert await asked.handovers("not an address") == Handovers()

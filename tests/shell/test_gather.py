@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 
 from argosy_operator.core.fleet.memory import LoopMemory
-from argosy_operator.core.fleet.pods import FailingPair
+from argosy_operator.core.fleet.pods import FailingPair, Handovers
 from argosy_operator.core.fleet.snapshot import Clock, ReplicaSet
 from argosy_operator.core.scaling.observe import unknown_metrics
 from argosy_operator.ports.protocols import FleetPods, Measurement
@@ -127,12 +127,12 @@ async def test_ready_gateways_of_a_split_fleet_say_which_pairs_fail() -> None:
         "10.0.0.1": FailingPair("p", "d", "silent", 2),
         "10.0.0.2": FailingPair("p", "d2", "silent", 2),
     }
-    asked = []
+    ages, asked = {"10.0.0.1": 9.0, "10.0.0.2": 8.0}, []
 
     class Gateways:
-        async def failing_pairs(self, ip: str) -> frozenset[FailingPair]:
+        async def handovers(self, ip: str) -> Handovers:
             asked.append(ip)
-            return frozenset({pairs[ip]})
+            return Handovers(frozenset({pairs[ip]}), {"d3": ages[ip], ip: 7.0})
 
     world = World(
         *(pod(f"gateway-{n}", "gateway", "True") for n in (1, 2)),
@@ -144,8 +144,10 @@ async def test_ready_gateways_of_a_split_fleet_say_which_pairs_fail() -> None:
     sources = Sources(world, world, world, IMAGES, gateways=Gateways())  # type: ignore[arg-type]
     split = fleet(slo=SLO, mode="disaggregated")
     snapshot = await gather(sources, split, LoopMemory(), Clock(1e6, 50.0))
-    assert snapshot.failing_pairs == set(pairs.values())
+    seen = snapshot.handovers
+    assert seen.failing == set(pairs.values())
+    assert seen.whole_s == {"d3": 8.0, "10.0.0.1": 7.0, "10.0.0.2": 7.0}, "the latest counts"
     assert sorted(asked) == sorted(pairs)
     asked.clear()
     snapshot = await gather(sources, fleet(slo=SLO), LoopMemory(), Clock(1e6, 50.0))
-    assert (snapshot.failing_pairs, asked) == (frozenset(), [])
+    assert (snapshot.handovers, asked) == (Handovers(), [])

@@ -15,6 +15,7 @@ from argosy_operator.core.fleet import names
 from argosy_operator.core.fleet.actions import (
     Action,
     AnnotatePod,
+    AnnotateRole,
     Apply,
     Create,
     Delete,
@@ -26,7 +27,7 @@ from argosy_operator.core.fleet.actions import (
 )
 from argosy_operator.core.fleet.memory import LoopMemory
 from argosy_operator.core.fleet.objects import rfc3339, seconds
-from argosy_operator.core.fleet.pods import OUR_COST, Load, Pod
+from argosy_operator.core.fleet.pods import OUR_COST, Handovers, Load, Pod
 from argosy_operator.core.fleet.snapshot import Clock, Issuer, ReplicaSet, Snapshot
 from argosy_operator.core.plan import Plan, conclude, plan
 from argosy_operator.core.reconcile.victims import DRAIN_LEASE_S
@@ -78,6 +79,8 @@ class Model:
     """Roles whose pods never become ready."""
     metrics: FleetMetrics | None = None
     issuer: Issuer | None = ISSUER
+    handovers: Handovers = field(default_factory=Handovers)
+    """What the gateways say."""
 
     def snapshot(self) -> Snapshot:
         loads = {
@@ -107,7 +110,9 @@ class Model:
             for (kind, name), child in self.children.items()
             if kind == "Deployment"
         }
-        seen = Observed(dict(self.children), pods, loads, measured, self.issuer, replica_sets=sets)
+        seen = Observed(
+            dict(self.children), pods, loads, measured, self.issuer, self.handovers, sets
+        )
         return compose(self.fleet, IMAGES, seen, self.memory, clock)
 
     def round(self, crash_after: int | None = None) -> Plan:
@@ -171,6 +176,11 @@ class Model:
             case AnnotatePod(_, uid, values):
                 if uid in self.pods:
                     self._annotate(uid, values)
+            case AnnotateRole(name, _, values):
+                live = self.children["ServingRole", name]
+                noted = {**live["metadata"].get("annotations", {}), **values}
+                meta = {**live["metadata"], "annotations": noted}
+                self.children["ServingRole", name] = {**live, "metadata": meta}
             case FlipRole(_, uid, labels):
                 owner = labels[names.TEMPLATE_HASH].removeprefix("hash-of-")
                 self.engine_roles[uid] = self.pods[uid].role
@@ -243,6 +253,10 @@ class Model:
         return {**live, "metadata": meta, "spec": {**live["spec"], "replicas": replicas}}
 
     def _annotate(self, uid: str, values: Any) -> None:
+        if names.RECYCLE in values:
+            at = seconds(values[names.RECYCLE])
+            self.pods[uid] = replace(self.pods[uid], recycled_at=at)
+            return
         drain = values[names.DRAIN]
         ours = values[names.DELETION_COST] == OUR_COST
         self.pods[uid] = replace(

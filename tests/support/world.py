@@ -17,7 +17,7 @@ from unittest.mock import patch
 
 from argosy_operator.core.fleet.memory import LoopMemory
 from argosy_operator.core.fleet.pods import Load
-from argosy_operator.ports.protocols import ClusterError
+from argosy_operator.ports.protocols import ClusterError, Gateways
 from argosy_operator.render.images import Images
 from argosy_operator.shell import loop
 from argosy_operator.shell.gather import Sources
@@ -36,6 +36,7 @@ TIMEOUT = "serving.argosy.dev/drain-timeout-s"
 ORDER_S = 60.0  # an order to drain; designs/0001-seams.md
 START_S = 2.0
 AGAIN_S = 1.0
+IMAGES = Images("engine:1", "gateway:1", "picker:1")
 RESTS_S = 400.0  # longer than the operator rests without an event
 
 
@@ -69,6 +70,8 @@ class World:
     """The fleet `chat` under policy External, and everything around it."""
 
     spec: Mapping[str, Any]
+    gateways: Gateways | None = None
+    """What the operator asks about handovers; None: it does not ask."""
     now: float = 1_000_000.0
     memory: LoopMemory = field(default_factory=LoopMemory)
     due_at: float = 0.0
@@ -191,7 +194,7 @@ class World:
         marked = self._marked()
         before = {role: len(self.serving(role)) for role in self.roles()}
         clock = SimpleNamespace(time=lambda: self.now, monotonic=lambda: self.now)
-        sources = Sources(self.api, None, self, Images("engine:1", "gateway:1", "picker:1"))  # type: ignore[arg-type]
+        sources = Sources(self.api, None, self, IMAGES, gateways=self.gateways)  # type: ignore[arg-type]
         self.due_at = float("inf")
         try:
             with patch.object(loop, "time", clock):

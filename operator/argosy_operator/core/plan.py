@@ -32,6 +32,7 @@ from argosy_operator.core.reconcile.field_conflicts import (
 )
 from argosy_operator.core.reconcile.steps import StepReason
 from argosy_operator.core.reconcile.targets import choose_targets, scale_roles
+from argosy_operator.core.recycling.step import recycle_pods
 
 
 def skip_if_deleting(snapshot: Snapshot, draft: Draft) -> Draft:
@@ -60,6 +61,7 @@ CHAIN = (
     create_workloads,
     scale_roles,
     flip_roles,
+    recycle_pods,
     scale_deployments,
     retire_old_revisions,
     back_off_failed_actions,

@@ -1,20 +1,24 @@
 """The admin port of gateway pods: which pods do not hand over KV caches to each other.
 
-Only a finding for status: a gateway that does not answer, or an older one that does not know the
-path, names nobody. Names are compared with the fleet's own pods later (`core/status/findings.py`).
+A gateway that does not answer, or an older one that does not know the path, names nobody. Names are
+compared with the fleet's own pods later (`core/status/findings.py`, `core/recycling`).
 """
 
 import asyncio
 import json
+import math
 import re
+from dataclasses import replace
+from typing import Any
 
 import httpx
 
 from argosy_operator.core.fleet.names import GATEWAY_ADMIN_PORT
-from argosy_operator.core.fleet.pods import FailingPair
+from argosy_operator.core.fleet.pods import FailingPair, Handovers
 
 TIMEOUT_S = 1.0
-MOST_BYTES = 64 << 10
+MOST_BYTES = 256 << 10
+"""More than a gateway of the largest fleet writes: 2,000 pods with names of 63 characters."""
 MOST_PAIRS = 16
 _WORD = re.compile(r"[A-Za-z0-9_-]{1,64}")
 
@@ -29,7 +33,7 @@ class HttpGateways:
     async def close(self) -> None:
         await self._http.aclose()
 
-    async def failing_pairs(self, ip: str) -> frozenset[FailingPair]:
+    async def handovers(self, ip: str) -> Handovers:
         """GET /pairs."""
         host = f"[{ip}]" if ":" in ip else ip
         try:
@@ -41,25 +45,39 @@ class HttpGateways:
                 async for part in answer.aiter_bytes():
                     data += part
                     if len(data) > MOST_BYTES:
-                        return frozenset()
+                        return Handovers()
                 ok = answer.is_success
         except (httpx.HTTPError, httpx.InvalidURL, TimeoutError):
-            return frozenset()
-        return pairs_of(data) if ok else frozenset()
+            return Handovers()
+        return handovers_of(data) if ok else Handovers()
 
 
-def pairs_of(data: bytes) -> frozenset[FailingPair]:
-    """The pairs of an answer; none of one that a gateway does not write."""
+def handovers_of(data: bytes) -> Handovers:
+    """What an answer says; nothing of one that a gateway does not write."""
     try:
-        rows = json.loads(data)["failing"][:MOST_PAIRS]
-        return frozenset(
-            FailingPair(str(row["prefill"]), str(row["decode"]), _word(row), int(row["failures"]))
-            for row in rows
-        )
-    except (ValueError, KeyError, TypeError, OverflowError, RecursionError):
-        return frozenset()
+        answer = json.loads(data)
+        failing = frozenset(_pair(row) for row in answer["failing"][:MOST_PAIRS])
+        whole = answer.get("handed_over", {}).items()  # an older gateway does not say
+        return Handovers(failing, {str(pod): _age(seconds) for pod, seconds in whole})
+    except (ValueError, KeyError, TypeError, AttributeError, OverflowError, RecursionError):
+        return Handovers()
 
 
-def _word(row: dict[str, object]) -> str:
+def _pair(row: dict[str, Any]) -> FailingPair:
+    ends, failures = (str(row["prefill"]), str(row["decode"])), int(row["failures"])
+    known = FailingPair(*ends, _word(row), failures)
+    if "since_s" not in row:  # an older gateway
+        return known
+    return replace(known, since_s=_age(row["since_s"]), last_s=_age(row["last_s"]))
+
+
+def _age(value: object) -> float:
+    """Seconds ago. Raises ValueError for a number that is none."""
+    if not isinstance(value, int | float) or not 0 <= value < math.inf:
+        raise ValueError(f"{value!r} is no age")
+    return float(value)
+
+
+def _word(row: dict[str, Any]) -> str:
     reason = str(row["reason"])
     return reason if _WORD.fullmatch(reason) else "unknown"

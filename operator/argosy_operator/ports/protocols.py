@@ -12,7 +12,7 @@ from typing import Protocol
 from argosy_operator.api.v1alpha1 import ServingDeployment
 from argosy_operator.core.fleet.actions import ErrorKind
 from argosy_operator.core.fleet.objects import FleetKey, Object
-from argosy_operator.core.fleet.pods import FailingPair, Load
+from argosy_operator.core.fleet.pods import Handovers, Load
 from argosy_operator.core.fleet.snapshot import Issuer
 from argosy_operator.core.scaling.observe import FleetMetrics
 
@@ -128,8 +128,8 @@ class NoTrust:
 class Gateways(Protocol):
     """The admin port of gateway pods."""
 
-    async def failing_pairs(self, ip: str) -> frozenset[FailingPair]:
-        """Pairs whose last handover failed; none if the pod does not answer in time."""
+    async def handovers(self, ip: str) -> Handovers:
+        """What this gateway has seen; nothing if the pod does not answer in time."""
 
 
 class Gate(Protocol):

@@ -15,6 +15,7 @@ from argosy_operator.api.v1alpha1 import ServingDeployment
 from argosy_operator.core.fleet.actions import (
     Action,
     AnnotatePod,
+    AnnotateRole,
     Apply,
     Create,
     Delete,
@@ -33,7 +34,7 @@ from argosy_operator.shell.concurrency import call_all
 
 STOP_AT = (ErrorKind.NOT_LEADER, ErrorKind.THROTTLED, ErrorKind.TRANSPORT, ErrorKind.UNAUTHORIZED)
 GONE_IS_DONE = (ErrorKind.NOT_FOUND, ErrorKind.GONE)
-Write = Create | Apply | Scale | Delete | AnnotatePod | FlipRole
+Write = Create | Apply | Scale | Delete | AnnotatePod | AnnotateRole | FlipRole
 MOST_FAILED = 4
 """Each call without an answer costs ten seconds. After so many the rest waits for the next round,
 which starts with actions that have not failed."""
@@ -115,6 +116,8 @@ async def _one(cluster: Cluster, fleet: ServingDeployment, action: Write) -> Out
             await cluster.delete(kind, namespace, name, uid)
         case AnnotatePod(name, uid, values):
             await cluster.annotate("Pod", namespace, name, uid, values)
+        case AnnotateRole(name, uid, values):
+            await cluster.annotate("ServingRole", namespace, name, uid, values)
         case FlipRole(name, uid, labels, annotations):
             await cluster.relabel("Pod", namespace, name, uid, labels, annotations)
         case _:

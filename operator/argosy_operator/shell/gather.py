@@ -8,13 +8,13 @@ metrics only when the scaling law is due.
 import asyncio
 from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, field, replace
-from functools import partial
+from functools import partial, reduce
 
 from argosy_operator.api.v1alpha1 import RoleName, ServingDeployment
 from argosy_operator.core.fleet import names
 from argosy_operator.core.fleet.memory import LoopMemory
 from argosy_operator.core.fleet.objects import ChildKey, Object, child_key, is_owned, replicas_of
-from argosy_operator.core.fleet.pods import FailingPair, Load, Pod, controller_of, owned_pods
+from argosy_operator.core.fleet.pods import Handovers, Load, Pod, controller_of, owned_pods
 from argosy_operator.core.fleet.revision import (
     OLD_TEMPLATE,
     as_rolled_out,
@@ -93,15 +93,15 @@ async def gather(
         children["InferencePool", names.pool(fleet.name)] = its_pool
     pods = owned_pods(raw_pods, replica_sets, _deployments(children, fleet))
     due = by_law(fleet.spec) and not fleet.spec.paused and clock.monotonic >= memory.decide_at
-    loads, pairs, measured = await asyncio.gather(
+    loads, handovers, measured = await asyncio.gather(
         _loads(sources.engines, fleet, pods, memory),
-        _failing_pairs(sources.gateways, fleet, pods),
+        _handovers(sources.gateways, fleet, pods),
         sources.metrics.measure(fleet, fleet_pods(pods)) if due else _nothing(),
     )
     flips = fleet.spec.flips_roles
     sets = _replica_sets(replica_sets, _deployments(children, fleet)) if flips else {}
     issuer = await sources.trust.issuer()
-    seen = Observed(children, pods, loads, measured, issuer, pairs, sets)
+    seen = Observed(children, pods, loads, measured, issuer, handovers, sets)
     snapshot = compose(fleet, sources.images, seen, memory, clock)
     cap = sources.budget.cap((fleet.namespace, fleet.name), gpus_targeted(snapshot))
     return replace(snapshot, gpu_cap=cap)
@@ -119,7 +119,7 @@ class Observed:
     """None if the scaling law is not due in this round."""
     issuer: Issuer | None = None
     """None if the API server did not say yet."""
-    failing_pairs: frozenset[FailingPair] = frozenset()
+    handovers: Handovers = field(default_factory=Handovers)
     replica_sets: Mapping[str, ReplicaSet] = field(default_factory=dict)
     """Those of the fleet's Deployments, by uid."""
 
@@ -164,7 +164,7 @@ def compose(
         monotonic=clock.monotonic,
         replica_sets=seen.replica_sets,
         loads=seen.loads,
-        failing_pairs=seen.failing_pairs,
+        handovers=seen.handovers,
         metrics=seen.measured.metrics if seen.measured else None,
         metrics_next_at=seen.measured.next_at if seen.measured else None,
         verifies=verifies,
@@ -197,15 +197,14 @@ async def _loads(
     return {uid: answer for (uid, _), answer in zip(asked, answers, strict=True)}
 
 
-async def _failing_pairs(
+async def _handovers(
     gateways: Gateways | None, fleet: ServingDeployment, pods: tuple[Pod, ...]
-) -> frozenset[FailingPair]:
+) -> Handovers:
     if gateways is None or fleet.spec.mode != "disaggregated":
-        return frozenset()
+        return Handovers()
     ips = [p.ip for p in pods if p.role == names.GATEWAY_ROLE and p.ip and p.alive and p.ready]
-    asked = [partial(gateways.failing_pairs, ip) for ip in ips]
-    nothing = frozenset[FailingPair]()
-    return nothing.union(*await call_all(asked, nothing))
+    asked = [partial(gateways.handovers, ip) for ip in ips]
+    return reduce(Handovers.join, await call_all(asked, Handovers()), Handovers())
 
 
 def fleet_pods(pods: tuple[Pod, ...]) -> FleetPods:

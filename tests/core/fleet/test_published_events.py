@@ -161,6 +161,7 @@ def test_the_events_of_the_operator_have_these_reasons() -> None:
         *("Scaled", "Draining", "CalledBack", "PutBack", "CreatedAgain", "OutOfBounds"),
         "RolledOut",
         "Flipped",
+        "Recycled",
     }
 
 

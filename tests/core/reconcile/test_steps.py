@@ -6,6 +6,7 @@ from dataclasses import replace
 import pytest
 
 from argosy_operator.core.fleet.actions import Apply, ErrorKind, Outcome
+from argosy_operator.core.fleet.pods import FailingPair, Handovers
 from argosy_operator.core.fleet.snapshot import Snapshot
 from argosy_operator.core.plan import CHAIN, conclude, plan
 from argosy_operator.core.reconcile.steps import REASONS, Step, StepReason
@@ -155,6 +156,27 @@ def right_after_a_flip() -> Model:
     return model
 
 
+def a_pod_is_sick(rounds: int = 0, *, broken: bool = False) -> Model:
+    """The gateways blamed a prefill pod so many rounds ago; its replacement may never serve."""
+    two = {role: {"replicas": {"min": 2, "max": 4}} for role in ("prefill", "decode")}
+    model = converged(mode="disaggregated", roles=two)
+    sick = min(pod.name for pod in model.pods.values() if pod.role == "prefill")
+    decodes = [pod.name for pod in model.pods.values() if pod.role == "decode"]
+    rows = {FailingPair(sick, d, "silent", 3, since_s=70.0, last_s=5.0) for d in decodes}
+    model.handovers = Handovers(frozenset(rows), dict.fromkeys(decodes, 1.0))
+    for _ in range(rounds):
+        model.round()
+    if broken:
+        model.now += 600
+    return model
+
+
+def sick_in_a_role_that_grows() -> Model:
+    model = a_pod_is_sick()
+    model.edit(roles={role: {"replicas": {"min": 3, "max": 4}} for role in ("prefill", "decode")})
+    return model
+
+
 WORLDS: dict[StepReason, tuple[str, Callable[[], Model], str]] = {
     StepReason.BEING_DELETED: ("skip_if_deleting", deleted, "deleted at 2026-01-01T00:00:00Z"),
     StepReason.NOT_BEING_DELETED: ("skip_if_deleting", converged, "not being deleted"),
@@ -179,6 +201,18 @@ WORLDS: dict[StepReason, tuple[str, Callable[[], Model], str]] = {
     StepReason.FLIP_DRAINS: ("flip_roles", lambda: a_flip_is_due(0), "is yet to be chosen"),
     StepReason.FLIPPING: ("flip_roles", lambda: a_flip_is_due(2), "is empty and becomes a decode"),
     StepReason.ROLE_CHANGING: ("flip_roles", lambda: a_flip_is_due(4), "finishes to become one"),
+    StepReason.NOTHING_TO_RECYCLE: ("recycle_pods", converged, "failing pairs: 0"),
+    StepReason.RECYCLE_WAITS: (
+        "recycle_pods",
+        sick_in_a_role_that_grows,
+        "It stays: the number of prefill pods changes",
+    ),
+    StepReason.RECYCLING: ("recycle_pods", a_pod_is_sick, "for 65 s no KV cache got from it"),
+    StepReason.RECYCLE_GIVEN_UP: (
+        "recycle_pods",
+        lambda: a_pod_is_sick(2, broken=True),
+        "1 of 2 other prefill pods serve; chat-prefill-",
+    ),
     StepReason.SCALING_DEPLOYMENTS: ("scale_deployments", draining, "drains chat-colocated-"),
     StepReason.DEPLOYMENTS_AT_TARGET: ("scale_deployments", converged, "colocated 1"),
     StepReason.WAITING_FOR_NEW_REVISION: (

@@ -125,8 +125,8 @@ ROWS = [
         {"KVTransferHealthy": "False HandoversFail"},
         {
             "HandoversFail": "KV caches do not get from chat-prefill-1 to chat-decode-2 (broken). "
-            "The gateways choose other pairs. Read the logs of these pods; delete a pod that is in "
-            "every pair"
+            "The gateways choose other pairs, and Argosy replaces a pod that is the cause. If this "
+            "lasts, read the logs of these pods"
         },
     ),
     Row(
@@ -142,8 +142,8 @@ ROWS = [
         {
             "HandoversFail": "KV caches do not get from "
             + "".join(f"chat-prefill-1 to chat-decode-{n} (silent), " for n in range(1, 5))
-            + "2 more. The gateways choose other pairs. Read the logs of these pods; delete a pod "
-            "that is in every pair"
+            + "2 more. The gateways choose other pairs, and Argosy replaces a pod that is the "
+            "cause. If this lasts, read the logs of these pods"
         },
     ),
     Row(

@@ -13,7 +13,7 @@ from typing import Any
 from argosy_operator.api.v1alpha1.status import ServingDeploymentStatus
 from argosy_operator.core.fleet.actions import Apply, Create, ErrorKind, Outcome, target
 from argosy_operator.core.fleet.memory import FieldConflict, LoopMemory
-from argosy_operator.core.fleet.pods import FailingPair, Load, Pod
+from argosy_operator.core.fleet.pods import FailingPair, Handovers, Load, Pod
 from argosy_operator.core.fleet.revision import OLD_TEMPLATE
 from argosy_operator.core.fleet.revision import revision as digest_of
 from argosy_operator.core.fleet.snapshot import Clock, Issuer, Snapshot
@@ -150,7 +150,7 @@ def snapshot_of(world: World, memory: LoopMemory, now: float) -> Snapshot:
         loads={p.uid: busy for p in pods if p.draining},
         measured=None if world.metrics is None else Measurement(world.metrics, NEVER),
         issuer=world.issuer,
-        failing_pairs=world.failing_pairs,
+        handovers=Handovers(world.failing_pairs),
     )
     return compose(user_wrote, IMAGES, seen, memory, Clock(now, now))
 

@@ -382,8 +382,8 @@ class Reason(StrEnum):
     HANDOVERS_FAIL = (
         "HandoversFail",
         "a prefill and a decode pod do not hand over KV caches",
-        "Read the log of both pods, and check the network between them on port 8002. If a pod is "
-        "in every pair that is named, delete it: its Deployment makes another one.",
+        "Nothing at first: Argosy replaces a pod that is the cause, see the Event Recycled. If it "
+        "lasts, read the log of both pods, and check the network between them on port 8002.",
         kubectl.PODS,
         "kubectl logs POD -n NAMESPACE",
     )

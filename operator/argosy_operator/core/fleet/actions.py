@@ -82,6 +82,15 @@ class AnnotatePod:
 
 
 @dataclass(frozen=True, slots=True)
+class AnnotateRole:
+    """Set annotations of a ServingRole."""
+
+    name: str
+    uid: str
+    values: Mapping[str, str]
+
+
+@dataclass(frozen=True, slots=True)
 class FlipRole:
     """Give a pod the labels of the other role, by which another ReplicaSet takes it over."""
 
@@ -112,7 +121,17 @@ class TakeWorkAgain:
     """Of the pod that is meant: the address may belong to another one by now."""
 
 
-Action = Create | Apply | Scale | Delete | AnnotatePod | FlipRole | HastenDrain | TakeWorkAgain
+Action = (
+    Create
+    | Apply
+    | Scale
+    | Delete
+    | AnnotatePod
+    | AnnotateRole
+    | FlipRole
+    | HastenDrain
+    | TakeWorkAgain
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -137,6 +156,8 @@ def target(action: Action) -> str:
             return f"{action.kind}/{action.name}"
         case AnnotatePod() | FlipRole():
             return f"Pod/{action.name}"
+        case AnnotateRole():
+            return f"ServingRole/{action.name}"
         case HastenDrain() | TakeWorkAgain():
             return f"Pod/{action.pod}"
 

@@ -26,6 +26,7 @@ class EventReason(StrEnum):
     SCALED = "Scaled"  # a decision changed replicas
     DRAINING = "Draining"  # pods were chosen for removal
     CALLED_BACK = "CalledBack"  # a draining pod is needed again
+    RECYCLED = "Recycled"  # a pod is replaced, because its handovers fail
     FLIPPED = "Flipped"  # a pod got the other role
     PUT_BACK = "PutBack"  # another writer changed a field that we own
     CREATED_AGAIN = "CreatedAgain"  # another writer deleted a child

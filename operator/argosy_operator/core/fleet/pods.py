@@ -7,8 +7,8 @@ out pods that only carry the fleet's labels: any user who may create pods can wr
 import math
 import re
 from collections import Counter
-from collections.abc import Collection, Iterable
-from dataclasses import dataclass
+from collections.abc import Collection, Iterable, Mapping
+from dataclasses import dataclass, field
 from functools import cmp_to_key
 
 from argosy_operator.core.fleet import names
@@ -32,6 +32,25 @@ class FailingPair:
     """The decode engine's word for it."""
     failures: int
     """In a row."""
+    since_s: float = 0.0
+    """How long ago the first of these failures was; so is `last_s` for the last one. A gateway that
+    does not say when is no evidence of anything that lasts."""
+    last_s: float = math.inf
+
+
+@dataclass(frozen=True, slots=True)
+class Handovers:
+    """What gateways have seen of handovers. Pods are known by name."""
+
+    failing: frozenset[FailingPair] = frozenset()
+    whole_s: Mapping[str, float] = field(default_factory=dict)
+    """How many seconds ago a pod had its last whole handover; pods without one are left out."""
+
+    def join(self, other: "Handovers") -> "Handovers":
+        """What both have seen."""
+        known, new = self.whole_s, other.whole_s
+        latest = {pod: min(known.get(pod, age), age) for pod, age in new.items()}
+        return Handovers(self.failing | other.failing, {**known, **latest})
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,6 +73,8 @@ class Pod:
     """When its drain began, as the annotation says; None if it cannot be read."""
     flipped_at: float | None = None
     """When it got its role of now, from the other one; None if it was made for its role."""
+    recycled_at: float | None = None
+    """When it was chosen to be replaced, because its handovers fail."""
     phase: str = "Running"
     assigned: bool = True
     """It has a node."""
@@ -183,6 +204,7 @@ def pod_of(raw: Object) -> Pod:
         else None,
         drain_at=seconds(annotations.get(names.DRAIN)),
         flipped_at=seconds(annotations.get(names.FLIPPED)),
+        recycled_at=seconds(annotations.get(names.RECYCLE)),
         phase=status.get("phase", "Pending"),
         assigned=bool(spec.get("nodeName")),
         node=spec.get("nodeName") or "",

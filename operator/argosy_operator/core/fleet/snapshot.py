@@ -12,7 +12,7 @@ from argosy_operator.api.v1alpha1 import RoleName, ServingDeployment
 from argosy_operator.core.fleet import names
 from argosy_operator.core.fleet.memory import LoopMemory
 from argosy_operator.core.fleet.objects import ChildKey, Object, is_owned
-from argosy_operator.core.fleet.pods import FailingPair, Load, Pod
+from argosy_operator.core.fleet.pods import Handovers, Load, Pod
 from argosy_operator.core.scaling.observe import FleetMetrics
 
 
@@ -76,8 +76,8 @@ class Snapshot:
     loads: Mapping[str, Load | None] = field(default_factory=dict)
     """Answers of the engines that were asked, by pod uid; None: no answer. Engines of draining pods
     are asked in every round, others only to choose a pod for removal."""
-    failing_pairs: frozenset[FailingPair] = frozenset()
-    """What the ready gateways of a disaggregated fleet say about handovers."""
+    handovers: Handovers = field(default_factory=Handovers)
+    """What the ready gateways of a disaggregated fleet say."""
     metrics: FleetMetrics | None = None
     """None if Prometheus was not asked in this round, because the scaling law is not due."""
     metrics_next_at: float | None = None

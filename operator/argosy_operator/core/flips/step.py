@@ -77,6 +77,9 @@ def _hindrance(snapshot: Snapshot, draft: Draft) -> str | None:
         if deployment is None or _replica_set(snapshot, deployment) is None:
             name = names.engine_deployment(snapshot.fleet.name, role, snapshot.revision)
             return f"Deployment {name} does not have exactly one ReplicaSet in use"
+    replaced = (pod for pod in snapshot.pods if pod.recycled_at is not None and pod.alive)
+    if (pod := next(replaced, None)) is not None:
+        return f"{pod.name} is being replaced, because its handovers fail"
     numbers = [a for a in draft.actions if isinstance(a, Scale) and a.kind == "ServingRole"]
     if numbers:
         return "the targets are written to the ServingRoles first"

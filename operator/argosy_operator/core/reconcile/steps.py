@@ -30,6 +30,10 @@ class StepReason(StrEnum):
     FLIP_DRAINS = "FlipDrains"
     FLIPPING = "Flipping"
     ROLE_CHANGING = "RoleChanging"
+    NOTHING_TO_RECYCLE = "NothingToRecycle"
+    RECYCLE_WAITS = "RecycleWaits"
+    RECYCLING = "Recycling"
+    RECYCLE_GIVEN_UP = "RecycleGivenUp"
     SCALING_DEPLOYMENTS = "ScalingDeployments"
     DEPLOYMENTS_AT_TARGET = "DeploymentsAtTarget"
     WAITING_FOR_NEW_REVISION = "WaitingForNewRevision"
@@ -85,6 +89,16 @@ REASONS: dict[str, dict[StepReason, str]] = {
         "is started for it meanwhile, for at most a cold start",
         StepReason.FLIPPING: "an empty pod gets the other role",
         StepReason.ROLE_CHANGING: "a pod was flipped, and Kubernetes or its engine follows",
+    },
+    "recycle_pods": {
+        StepReason.NOTHING_TO_RECYCLE: "no pod fails to hand over KV caches with partners that "
+        "hand them over with others",
+        StepReason.RECYCLE_WAITS: "a pod is to be replaced because its handovers fail, but may not "
+        "be now",
+        StepReason.RECYCLING: "a pod whose handovers fail is replaced: another one starts, then it "
+        "drains and goes",
+        StepReason.RECYCLE_GIVEN_UP: "the replacement did not become ready in time, and the pod "
+        "stays",
     },
     "scale_deployments": {
         StepReason.SCALING_DEPLOYMENTS: "Deployments move to the targets; pods drain before they "

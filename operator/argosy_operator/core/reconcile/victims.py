@@ -92,13 +92,13 @@ def _choose(
     """The victims, and whether the engines must be asked before they are chosen.
 
     Order: not started (a ReplicaSet removes Pending pods first at any cost, so they displace even
-    pods that drain), draining already, unready, then by `rules`, newest.
+    pods that drain), draining already or being replaced, unready, then by `rules`, newest.
     """
 
     def rank(pod: Pod) -> tuple[float, ...]:
         if not pod.started:
             return 0, pod.assigned, -pod.created_at
-        if pod.draining:
+        if _leaves(pod):
             return 1, not pod.victim, -pod.created_at
         if not pod.ready:
             return 2, -pod.created_at
@@ -106,7 +106,7 @@ def _choose(
         return 3, *places, -pod.created_at
 
     ranked = sorted(staying, key=rank)
-    serving = [pod for pod in staying if pod.started and pod.ready and not pod.draining]
+    serving = [pod for pod in staying if pod.started and pod.ready and not _leaves(pod)]
     idle_wanted = count - (len(staying) - len(serving))
     choice = 0 < idle_wanted < len(serving) and not _OF_LOAD.isdisjoint(rules)
     return ranked[:count], choice and any(pod.uid not in loads for pod in serving)
@@ -151,6 +151,11 @@ def changes_role(pod: Pod, loads: Mapping[str, Load | None]) -> bool:
     load = loads.get(pod.uid)
     follows = load is None or load.role != pod.role
     return pod.flipped_at is not None and pod.victim and pod.alive and follows
+
+
+def _leaves(pod: Pod) -> bool:
+    """Whether it drains, or is to be replaced."""
+    return pod.draining or pod.recycled_at is not None
 
 
 def _marked(pod: Pod) -> bool:

@@ -76,7 +76,7 @@ def _failing_pairs(snapshot: Snapshot) -> tuple[tuple[str, str, str], ...]:
     )
     found = {
         (pair.prefill, pair.decode): pair.reason
-        for pair in sorted(snapshot.failing_pairs, reverse=True)
+        for pair in sorted(snapshot.handovers.failing, reverse=True)
         if pair.failures >= _FAILURES and pair.prefill in prefills and pair.decode in decodes
     }
     return tuple(sorted((*ends, reason) for ends, reason in found.items()))

@@ -87,6 +87,6 @@ def _handovers_fail(pairs: tuple[tuple[str, str, str], ...]) -> str:
     if more := len(pairs) - len(named):
         named.append(f"{more} more")
     return (
-        f"KV caches do not get from {', '.join(named)}. The gateways choose other pairs. Read the "
-        "logs of these pods; delete a pod that is in every pair"
+        f"KV caches do not get from {', '.join(named)}. The gateways choose other pairs, and "
+        "Argosy replaces a pod that is the cause. If this lasts, read the logs of these pods"
     )
