@@ -4,12 +4,12 @@ import pytest
 
 from argosy_engine.runtime.sim.profiles import PROFILES
 from argosy_operator.core.reconcile.targets import goals_of
-from argosy_operator.core.scaling.estimate.profiles import PRESETS, prior_of
+from argosy_operator.core.scaling.estimate.profiles import MACHINES, PRESETS, prior_of
 from tests.scaling.demo import SPEC
 
 
 def test_law_and_engine_know_the_same_presets() -> None:
-    assert set(PRESETS) == set(PROFILES)
+    assert set(PRESETS) == set(MACHINES) == set(PROFILES)
 
 
 @pytest.mark.parametrize("preset", sorted(PROFILES))
@@ -23,6 +23,13 @@ def test_a_preset_has_the_same_constants_in_law_and_engine(preset: str) -> None:
     assert law.per_sequence_s * 1e3 == pytest.approx(engine.decode_ms_per_sequence)
     assert law.per_context_token_s * 1e3 == pytest.approx(engine.decode_ms_per_context_token)
     assert law.kv_tokens == engine.kv_tokens
+
+
+@pytest.mark.parametrize("preset", sorted(PROFILES))
+def test_a_preset_moves_kv_alike_in_simulator_and_engine(preset: str) -> None:
+    simulated, engine = MACHINES[preset], PROFILES[preset]
+    assert simulated.kv_bytes_per_token == engine.kv_bytes_per_token
+    assert simulated.transfer_bytes_per_s == engine.transfer_bytes_per_s
 
 
 def test_only_a_known_preset_gives_a_prior() -> None:

@@ -1,11 +1,13 @@
 """What one replica of a `sim://` preset can do: constants of published fits.
 
-`core.reconcile.targets` gives them to the law as a prior, the simulator runs on them. A real model
-has none: its prior is a guess from the SLO. The engine is a program of its own and has the same
-constants in `argosy_engine/runtime/sim/profiles.py`; a test compares the two.
+`core.reconcile.targets` gives them to the law as a prior, the simulator (`sim`) runs on them. A
+real model has none: its prior is a guess from the SLO. The engine is a program of its own and has
+the same constants in `argosy_engine/runtime/sim/profiles.py`; a test compares the two.
 Sources: OPT-13B on an A100 is DistServe's released profile; Llama-70B on four H100 is our fit to
 splitwise-sim's measured table.
 """
+
+from dataclasses import dataclass
 
 from argosy_operator.core.scaling.goals import Profile
 
@@ -30,6 +32,22 @@ PRESETS = {
         per_context_token_s=6.27e-7,
         kv_tokens=66_144,
     ),
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Machine:
+    """What a replica of a preset is made of. The simulator uses it; no law knows it."""
+
+    gpus: int
+    kv_bytes_per_token: int
+    transfer_bytes_per_s: float
+    """How fast KV leaves a prefill replica, and how fast it enters a decode replica."""
+
+
+MACHINES = {
+    "llama-70b-h100-tp4": Machine(4, 327_680, 50e9),
+    "opt-13b-a100": Machine(1, 819_200, 25e9),
 }
 
 
