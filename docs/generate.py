@@ -5,7 +5,8 @@ from the truth table that the operator evaluates, `docs/runbook/` from the reaso
 `docs/bounds.md` from the table of bounds and the CRD's own limits, `docs/parameters.md` from the
 engine's table of request parameters, `docs/rules.md` from the rules and gates of the scaling law,
 `docs/plan.md` from the reasons of the steps of `core/plan.py`, `docs/metrics.md` from the programs'
-tables of series, `docs/handover.md` from the states of pulls and leases.
+tables of series, `docs/handover.md` from the states of pulls and leases, `docs/simulate-flags.md`
+from the simulator's table of flags.
 """
 
 import argparse
@@ -33,6 +34,7 @@ from argosy_operator.core.status.table import TABLE, ConditionRow, Fact
 from argosy_operator.ports import rate_limit
 from argosy_operator.ports.prometheus import metrics, server
 from argosy_operator.shell import concurrency, loop
+from argosy_operator.sim.flags import FIGURES, FLAGS
 from docs import runbook_pages
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -180,6 +182,29 @@ def parameters_page() -> str:
     return "\n".join(parts) + "\n"
 
 
+def simulate_page() -> str:
+    """The flags of `argosy simulate`, and the figures that it writes."""
+    parts = [
+        "# Flags and figures of `argosy simulate`",
+        NOTE,
+        "[simulate.md](simulate.md) says what is simulated.\n",
+        "## Flags\n\n| flag | default | meaning |\n|---|---|---|",
+    ]
+    for flag in FLAGS:
+        if "" not in flag.absent:
+            default = "required" if flag.required else f"`{flag.default}`" if flag.default else ""
+            parts.append(f"| `{flag.name} {flag.value}` | {default} | {flag.help} |")
+    parts.append("\n## Not there yet\n\n| flag | what to do instead |\n|---|---|")
+    for flag in FLAGS:
+        for why in dict.fromkeys(flag.absent.values()):
+            values = [value for value, words in flag.absent.items() if words == why]
+            names = ", ".join(f"`{flag.name} {value or flag.value}`" for value in values)
+            parts.append(f"| {names} | {why} |")
+    parts.append("\n## Figures\n\n| key | meaning |\n|---|---|")
+    parts.extend(f"| `{name}` | {words} |" for name, words in FIGURES.items())
+    return "\n".join(parts) + "\n"
+
+
 def rules_page() -> str:
     """The rules of the scaling law, and the gates in the order in which they are asked."""
     parts = [
@@ -316,6 +341,7 @@ PAGES = {
     "docs/parameters.md": parameters_page,
     "docs/plan.md": plan_page,
     "docs/rules.md": rules_page,
+    "docs/simulate-flags.md": simulate_page,
 }
 
 

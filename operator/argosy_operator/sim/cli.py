@@ -1,0 +1,269 @@
+"""`argosy simulate`: what a policy would have cost on a trace, and how many requests it had served.
+
+It reads the trace, plays it under the policy and under the best constant fleet, and writes the
+figures to a file. Exit status 2 means that a flag or the trace is wrong: the message says what to
+write.
+"""
+
+import argparse
+import json
+import math
+import sys
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from argosy_operator.core.scaling.goals import SLO, Goals, Profile, RoleGoal
+from argosy_operator.core.scaling.law import LAWS
+from argosy_operator.sim import figures, hindsight, traces
+from argosy_operator.sim.flags import FIGURES, FLAGS, Flag
+from argosy_operator.sim.replay import ROLES, Replicas, Run, replay, static
+from argosy_operator.sim.traces import Trace, TraceError
+from argosy_operator.sim.world.machine import ColdStart, Replica, Setup
+
+__all__ = ["main"]
+
+MOST_REPLICAS = 1000
+"""Of one role; the most that the API takes for replicas.max."""
+
+
+class UsageError(Exception):
+    """A flag that cannot be used; the message says what to write."""
+
+
+@dataclass(frozen=True, slots=True)
+class Options:
+    """The command line, checked."""
+
+    trace: Path
+    scale: float
+    prefix: bool
+    warmup_s: float
+    setup: Setup
+    goals: Goals
+    goal: float
+    law: str | None
+    """Name in `law.LAWS`; None: a constant fleet."""
+    start: Replicas | None
+    """Replicas at the start, those of a constant fleet included."""
+    out: Path
+
+
+def main(argv: list[str]) -> int:
+    """Entry point of the `argosy simulate` command; returns the exit status."""
+    begun = time.monotonic()
+    try:
+        options = parse(argv)
+        trace = _trace(options)
+        result = simulate(options, trace)
+        result["wall_s"] = time.monotonic() - begun
+        text = json.dumps({name: result[name] for name in FIGURES}, indent=2)
+        options.out.write_text(text + "\n")
+    except (UsageError, TraceError) as error:
+        sys.stderr.write(f"argosy simulate: {error}\n")
+        return 2
+    except OSError as error:
+        sys.stderr.write(f"argosy simulate: {error.filename}: {error.strerror}\n")
+        return 2
+    return 0
+
+
+def simulate(options: Options, trace: Trace) -> dict[str, float | None]:
+    """The figures of one run, all but `wall_s`."""
+    setup, warmup_s = options.setup, options.warmup_s
+    best = hindsight.smallest(setup, trace, warmup_s=warmup_s, goal=options.goal)
+    run = _run(options, trace, best)
+    cost = None
+    if best is not None:
+        cost = figures.gpu_hours(static(setup, trace, best).world, warmup_s, trace.end)
+    return {
+        **figures.attainment(run.world, warmup_s),
+        "gpu_hours": figures.gpu_hours(run.world, warmup_s, trace.end),
+        "gpu_hours_static": cost,
+        "gpu_hours_static_same_engine": cost,
+        "gpu_hours_physical": figures.physical_gpu_hours(trace, setup, warmup_s),
+        "violation_minutes": figures.violation_minutes(run.world, warmup_s, options.goal),
+        "reversals_per_hour": figures.reversals_per_hour(run, warmup_s, trace.end),
+        "requests": sum(arrival >= warmup_s for arrival in trace.arrival),
+        "requests_killed": run.world.killed,
+    }
+
+
+def _run(options: Options, trace: Trace, best: Replicas | None) -> Run:
+    setup, goals = options.setup, options.goals
+    start = options.start or best or {role: goals.role(role).min for role in ROLES}
+    if options.law is None:
+        return static(setup, trace, start)
+    if goals.gpu_budget is not None and options.start is None:
+        while sum(start.values()) * setup.replica.machine.gpus > goals.gpu_budget:
+            largest = max(ROLES, key=lambda role: start[role])
+            start = {**start, largest: start[largest] - 1}
+    return replay(setup, trace, LAWS[options.law], goals, start)
+
+
+def _trace(options: Options) -> Trace:
+    most = int(options.setup.replica.profile.kv_tokens)
+    with options.trace.open(newline="") as lines:
+        trace = traces.read(str(options.trace), lines, most_tokens=most)
+    trace = traces.scaled(trace, options.scale, options.setup.seed)
+    if not options.prefix:
+        trace = trace.without_cache()
+    elif not trace.cached:
+        raise UsageError(
+            f"--prefix ideal needs a column {traces.CACHED} in {options.trace}: add it, or leave "
+            "--prefix out"
+        )
+    if trace.end <= options.warmup_s:
+        raise UsageError(
+            f"--warmup is {options.warmup_s:g} and the last request arrives at {trace.end:g} s: no "
+            "request would count; give a longer trace or a shorter --warmup"
+        )
+    return trace
+
+
+# --- the command line ---------------------------------------------------------------------------
+
+
+def parse(argv: Sequence[str]) -> Options:
+    """The options. UsageError for what cannot be used; argparse exits on unknown flags."""
+    parser = argparse.ArgumentParser(
+        prog="argosy simulate",
+        description="Replay a trace of requests in virtual time.",
+        allow_abbrev=False,
+    )
+    for flag in FLAGS:
+        default = f" (default {flag.default})" if flag.default is not None else ""
+        parser.add_argument(
+            flag.name,
+            metavar=flag.value,
+            default=flag.default,
+            help=flag.help + (" (required)" if flag.required else default),
+        )
+    given = vars(parser.parse_args(argv))
+    words = {flag.name: given[flag.name[2:].replace("-", "_")] for flag in FLAGS}
+    for flag in FLAGS:
+        _refuse(flag, words[flag.name])
+    for flag in FLAGS:
+        if flag.required and words[flag.name] is None:
+            raise UsageError(f"{flag.name} is missing: {flag.help}")
+    out = Path(words["--out"] or "")
+    if not out.parent.is_dir():
+        raise UsageError(f"--out {out}: there is no folder {out.parent}; make it first")
+    return _options(words)
+
+
+def _refuse(flag: Flag, value: str | None) -> None:
+    """Raise UsageError for a value that is not there, with what is."""
+    if value is None:
+        return
+    if value in flag.absent or "" in flag.absent:
+        raise UsageError(f"{flag.name} {value}: {flag.absent.get(value) or flag.absent['']}")
+    if flag.choices and value not in flag.choices:
+        raise UsageError(f"{flag.name} {value}: write one of {', '.join(flag.choices)}")
+
+
+def _options(words: dict[str, str | None]) -> Options:
+    replica = Replica.preset(words["--profile"] or "")
+    slo = SLO(
+        ttft_s=_number(words, "--ttft", least=0.001),
+        tpot_s=_number(words, "--tpot", least=0.001),
+        attainment=_number(words, "--goal", least=0.01, most=0.999),
+    )
+    setup = Setup(
+        replica,
+        slo.ttft_s,
+        slo.tpot_s,
+        cold=ColdStart(_number(words, "--cold", least=0)),
+        seed=_whole(words, "--seed", least=0),
+    )
+    budget = None
+    if words["--gpu-budget"] is not None:
+        budget = _whole(words, "--gpu-budget", least=len(ROLES) * replica.machine.gpus)
+    goals = Goals(
+        mode="disaggregated",
+        roles=tuple(RoleGoal(role, 1, MOST_REPLICAS) for role in ROLES),
+        slo=slo,
+        gpu_budget=budget,
+        prior=_prior(words, replica.profile),
+    )
+    law, start = _policy(words)
+    return Options(
+        trace=Path(words["--trace"] or ""),
+        scale=_number(words, "--scale", least=0.01, most=10_000),
+        prefix=words["--prefix"] == "ideal",
+        warmup_s=_number(words, "--warmup", least=0),
+        setup=setup,
+        goals=goals,
+        goal=slo.attainment,
+        law=law,
+        start=start,
+        out=Path(words["--out"] or ""),
+    )
+
+
+def _policy(words: dict[str, str | None]) -> tuple[str | None, Replicas | None]:
+    """(the law's name or None, replicas at the start)."""
+    policy, start = words["--policy"] or "", words["--start"]
+    name, colon, replicas = policy.partition(":")
+    if name == "static":
+        if start is not None:
+            raise UsageError("--start is for laws: static:P,D has its replicas in --policy")
+        if not colon:
+            raise UsageError("--policy static: write the replicas too, such as static:2,3")
+        return None, _replicas("--policy", policy, replicas)
+    if policy not in LAWS:
+        raise UsageError(
+            f"--policy {policy}: there is no such law; write goodput, hpa, or static:P,D"
+        )
+    return policy, None if start is None else _replicas("--start", start, start)
+
+
+def _replicas(flag: str, value: str, text: str) -> Replicas:
+    try:
+        prefill, decode = (int(part) for part in text.split(","))
+    except ValueError:
+        prefill = decode = 0
+    if not (1 <= prefill <= MOST_REPLICAS and 1 <= decode <= MOST_REPLICAS):
+        raise UsageError(
+            f"{flag} {value}: write prefill and decode replicas, each from 1 to {MOST_REPLICAS}, "
+            "such as 2,3"
+        )
+    return {"prefill": prefill, "decode": decode}
+
+
+def _prior(words: dict[str, str | None], profile: Profile) -> Profile | None:
+    """The law's prior: the profile, with all times wrong by the factor."""
+    if words["--profile-error"] == "none":
+        return None
+    factor = _number(words, "--profile-error", least=0.01, most=100)
+    return replace(
+        profile,
+        prefill_base_s=profile.prefill_base_s * factor,
+        per_prompt_token_s=profile.per_prompt_token_s * factor,
+        per_prompt_token_squared_s=profile.per_prompt_token_squared_s * factor,
+        decode_base_s=profile.decode_base_s * factor,
+        per_sequence_s=profile.per_sequence_s * factor,
+        per_context_token_s=profile.per_context_token_s * factor,
+    )
+
+
+def _number(
+    words: dict[str, str | None], flag: str, *, least: float, most: float = math.inf
+) -> float:
+    text = words[flag] or ""
+    try:
+        number = float(text)
+    except ValueError:
+        number = math.nan
+    if not (math.isfinite(number) and least <= number <= most):
+        bound = f"from {least:g} to {most:g}" if most < math.inf else f"of at least {least:g}"
+        raise UsageError(f"{flag} {text}: write a number {bound}")
+    return number
+
+
+def _whole(words: dict[str, str | None], flag: str, *, least: int) -> int:
+    text = words[flag] or ""
+    if not text.isascii() or not text.isdecimal() or int(text) < least:
+        raise UsageError(f"{flag} {text}: write a whole number of at least {least}")
+    return int(text)

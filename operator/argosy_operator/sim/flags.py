@@ -1,0 +1,152 @@
+"""The flags of `argosy simulate` and the figures of its result, as tables.
+
+`cli` makes its parser and `result.json` from them, `docs/simulate-flags.md` is generated from them.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+from argosy_operator.core.scaling.estimate.profiles import PRESETS
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Flag:
+    """One flag."""
+
+    name: str
+    value: str
+    """What stands behind it, as help shows it."""
+    help: str
+    default: str | None = None
+    """As it would be written; None: it has none."""
+    required: bool = False
+    choices: tuple[str, ...] = ()
+    absent: Mapping[str, str] = field(default_factory=dict)
+    """Values that are planned and not there, and what to write instead. "" stands for any."""
+
+
+_NO_REPORT = "there is no report yet: leave --report out and read the figures in --out"
+_NO_RATES = (
+    "rates without requests are not played yet: give a file of requests with --trace; it needs "
+    "arrival_s, prompt_tokens and output_tokens"
+)
+_NO_POLICY = "this law is not there yet; there are goodput, static:P,D and hpa"
+
+FLAGS = (
+    Flag(name="--trace", value="FILE", required=True, help="CSV file of requests"),
+    Flag(
+        name="--scale",
+        value="K",
+        default="1",
+        help="copies of each request, each delayed by 0 to 45 s of its own; 0.5 takes half of them",
+    ),
+    Flag(
+        name="--prefix",
+        value="WHICH",
+        default="none",
+        choices=("ideal", "none"),
+        help="ideal: a prompt's cached_prefix_tokens are not computed again",
+    ),
+    Flag(
+        name="--warmup",
+        value="SECONDS",
+        default="300",
+        help="requests and GPUs before this are not counted",
+    ),
+    Flag(
+        name="--profile",
+        value="NAME",
+        required=True,
+        choices=tuple(PRESETS),
+        help="what a replica can do; the names of sim:// models",
+    ),
+    Flag(
+        name="--cold",
+        value="SECONDS",
+        required=True,
+        help="from the creation of a pod to its being ready",
+    ),
+    Flag(name="--ttft", value="SECONDS", required=True, help="limit of the time to first token"),
+    Flag(name="--tpot", value="SECONDS", required=True, help="limit of the time per output token"),
+    Flag(
+        name="--goal",
+        value="SHARE",
+        default="0.9",
+        help="wanted share of requests within both limits, between 0 and 1",
+    ),
+    Flag(
+        name="--policy",
+        value="LAW",
+        required=True,
+        help="goodput: the operator's law. static:P,D: constant prefill and decode replicas. hpa: "
+        "the HorizontalPodAutoscaler on queued tokens and sequences, with example targets",
+        absent=dict.fromkeys(
+            (
+                "keda",
+                "kpa",
+                "apa",
+                "dynamo-throughput",
+                "dynamo-load",
+                "wva",
+                "llmd-slo",
+                "heteroscale",
+                "tokenscale",
+                "oracle",
+            ),
+            _NO_POLICY,
+        ),
+    ),
+    Flag(
+        name="--start",
+        value="P,D",
+        help="replicas that a law starts with, ready; without it, the constant fleet that "
+        "gpu_hours_static is taken of",
+    ),
+    Flag(
+        name="--order",
+        value="ORDER",
+        default="fifo",
+        choices=("fifo",),
+        help="fifo: prompts are computed in the order in which they came",
+        absent={"deadline": "prompts are not served by deadline yet; leave --order out for fifo"},
+    ),
+    Flag(
+        name="--first-token",
+        value="WHEN",
+        default="at-once",
+        choices=("at-once",),
+        help="at-once: a first token leaves when its prompt is computed",
+        absent={
+            "in-batch": "first tokens are not held yet; leave --first-token out for at-once",
+        },
+    ),
+    Flag(
+        name="--profile-error",
+        value="FACTOR",
+        default="1",
+        help="the law's prior takes steps to be so many times as long as they are; none: no prior",
+    ),
+    Flag(name="--seed", value="N", default="0", help="of delays and of the moments of scrapes"),
+    Flag(name="--gpu-budget", value="N", help="GPUs that a law may use; default: no limit"),
+    Flag(name="--out", value="FILE", required=True, help="where the figures go, as JSON"),
+    Flag(name="--report", value="FILE", help="not there yet", absent={"": _NO_REPORT}),
+    Flag(name="--rates", value="FILE", help="not there yet", absent={"": _NO_RATES}),
+    Flag(name="--lengths", value="FILE", help="not there yet", absent={"": _NO_RATES}),
+)
+
+FIGURES = {
+    "attainment": "share of requests within both limits",
+    "attainment_ttft": "share within the limit of TTFT",
+    "attainment_tpot": "share within the limit of TPOT",
+    "gpu_hours": "GPUs of all pods from creation to deletion, in hours",
+    "gpu_hours_static": "the same of the smallest constant fleet that meets the goal on this very "
+    "trace, FIFO and first tokens at once; null if none does",
+    "gpu_hours_static_same_engine": "the same with the order and first tokens of this run",
+    "gpu_hours_physical": "what the work takes without waiting, idling or starting",
+    "violation_minutes": "minutes of arrival in which fewer requests than the goal met both limits",
+    "reversals_per_hour": "per pool: moves within 10 minutes of one in the other direction",
+    "requests": "requests that count: those that arrive after the warm-up",
+    "requests_killed": "requests that ended with their pod, when its drain ran out of time",
+    "wall_s": "how long the command took, in seconds; all other figures follow from the arguments",
+}
+"""Keys of the result, in their order, and what they mean."""

@@ -1,0 +1,96 @@
+"""How long the steps of one replica take, and closed forms for many decode steps at once.
+
+Constants are those of `core.scaling.estimate.profiles`; `pods` and `fleet` work with them.
+"""
+
+from dataclasses import dataclass, field
+from math import ceil, sqrt
+
+from argosy_operator.core.scaling.estimate.profiles import MACHINES, PRESETS, Machine
+from argosy_operator.core.scaling.goals import Profile
+
+MAX_NUM_SEQS = 256
+"""Sequences in a decode batch; the engine's default."""
+MAX_NUM_BATCHED_TOKENS = 2048
+"""Prompt tokens in a prefill step; the engine's default."""
+
+
+@dataclass(frozen=True, slots=True)
+class Replica:
+    """One pod's hardware and limits."""
+
+    profile: Profile
+    """Times of steps, and `kv_tokens`, which bounds what a decode pod holds."""
+    machine: Machine
+    """Its GPUs, and how fast KV leaves and enters it."""
+    max_num_seqs: int = MAX_NUM_SEQS
+    max_num_batched_tokens: int = MAX_NUM_BATCHED_TOKENS
+
+    @classmethod
+    def preset(cls, name: str) -> "Replica":
+        """The replica of a `sim://` preset. KeyError for a name that is none."""
+        return cls(PRESETS[name], MACHINES[name])
+
+    def transfer_s(self, tokens: int) -> float:
+        """Seconds in which the KV of so many tokens goes over one pod's link."""
+        return tokens * self.machine.kv_bytes_per_token / self.machine.transfer_bytes_per_s
+
+
+def steps_s(first_s: float, growth_s: float, steps: int) -> float:
+    """Seconds of so many decode steps of one batch, which no sequence joins or leaves meanwhile.
+
+    The context of each sequence grows by one token a step, so a step takes `growth_s` longer than
+    the one before: k steps take k·first + growth·k·(k - 1)/2.
+    """
+    return steps * first_s + growth_s * (steps * (steps - 1) / 2)
+
+
+def steps_until(first_s: float, growth_s: float, seconds: float) -> int:
+    """The fewest steps, at least one, that take `seconds` or longer."""
+    steps = max(ceil(_steps(first_s, growth_s, seconds)), 1)
+    while steps_s(first_s, growth_s, steps) < seconds:
+        steps += 1
+    while steps > 1 and steps_s(first_s, growth_s, steps - 1) >= seconds:
+        steps -= 1
+    return steps
+
+
+def steps_within(first_s: float, growth_s: float, seconds: float) -> int:
+    """How many steps have ended after `seconds`."""
+    steps = int(_steps(first_s, growth_s, seconds))
+    while steps_s(first_s, growth_s, steps + 1) <= seconds:
+        steps += 1
+    while steps > 0 and steps_s(first_s, growth_s, steps) > seconds:
+        steps -= 1
+    return steps
+
+
+def _steps(first_s: float, growth_s: float, seconds: float) -> float:
+    """The root of `steps_s` = seconds, which rounding may leave a step off."""
+    if seconds <= 0:
+        return 0.0
+    linear = first_s - growth_s / 2
+    root = sqrt(linear * linear + 2 * growth_s * seconds)
+    return (root - linear) / growth_s if linear < 0 else 2 * seconds / (linear + root)
+
+
+@dataclass(frozen=True, slots=True)
+class ColdStart:
+    """Time from a pod's creation to its being ready: lognormal around the median."""
+
+    median_s: float
+    sigma: float = 0.0
+    """Standard deviation of the logarithm; 0: every start takes the median."""
+
+
+@dataclass(frozen=True, slots=True)
+class Setup:
+    """All that is fixed for a run, apart from the requests and who scales."""
+
+    replica: Replica
+    ttft_s: float
+    tpot_s: float
+    cold: ColdStart = field(default_factory=lambda: ColdStart(0.0))
+    drain_s: float = 300.0
+    """How long a leaving pod may finish its work; `drain.timeout`'s default."""
+    seed: int = 0

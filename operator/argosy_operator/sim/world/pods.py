@@ -1,0 +1,115 @@
+"""What one simulated pod holds: its queue, its batch, and the counters that its exporter shows.
+
+`fleet.World` changes them; `scrape` reads them. Requests are numbers, the rows of a trace. Times
+are seconds of the simulation.
+"""
+
+from collections import deque
+from dataclasses import dataclass, field
+from math import inf
+
+from argosy_operator.sim.world.machine import steps_s, steps_within
+
+Order = int
+"""Place of a request in the trace."""
+
+
+@dataclass(slots=True, eq=False, kw_only=True)
+class Pod:
+    """What pods of both roles have."""
+
+    name: str
+    created_at: float
+    ready_at: float
+    gone_at: float = inf
+    drain_at: float = inf
+    """When it began to leave; inf while it is wanted."""
+    open: int = 0
+    """Requests that were sent here and have not left."""
+    link_free_at: float = 0.0
+    """When the KV that is on its link now, and what queues for the link, has been moved."""
+    steps: int = 0
+    seconds: float = 0.0
+    """Time in steps."""
+
+    @property
+    def draining(self) -> bool:
+        return self.drain_at < inf
+
+    @property
+    def gone(self) -> bool:
+        return self.gone_at < inf
+
+
+@dataclass(slots=True, eq=False, kw_only=True)
+class PrefillPod(Pod):
+    """Computes prompts first in, first out, in steps of a bounded number of tokens."""
+
+    queue: deque[Order] = field(default_factory=deque)
+    """Prompts that are not computed; the first may be computed in part."""
+    computed: int = 0
+    """Tokens of the first prompt that are computed."""
+    tokens: int = 0
+    """Tokens of the prompts in `queue` that are to be computed, the computed part included."""
+    batch: list[tuple[Order, int]] = field(default_factory=list)
+    """Prompts of the running step with their tokens in it; empty while the pod is idle."""
+    whole: int = 0
+    """How many prompts of the step, from the first on, are computed when it ends."""
+    prefill_tokens: int = 0
+    prefill_requests: int = 0
+    """Prompts in a step, summed over the steps."""
+
+    @property
+    def outstanding_tokens(self) -> int:
+        return self.tokens - self.computed
+
+
+@dataclass(slots=True, eq=False, kw_only=True)
+class DecodePod(Pod):
+    """Steps a batch. Between two events the batch is the same, so its steps have a closed form."""
+
+    kv_free: int
+    """Tokens of KV that no sequence has reserved."""
+    waiting: deque[tuple[Order, PrefillPod]] = field(default_factory=deque)
+    """Computed prompts for whose KV and answer there is no room yet, and where their KV is."""
+    landing: deque[tuple[float, Order, float]] = field(default_factory=deque)
+    """When the KV of a sequence is here, the sequence, and how long it took; earliest first."""
+    ends: list[tuple[int, Order]] = field(default_factory=list)
+    """Heap of the batch: the value of `steps` at which a sequence has its last token."""
+    context: int = 0
+    """Tokens of context of the batch in its next step."""
+    jump: int = 0
+    """Steps until the next event of this pod; 0 while it is idle."""
+    jump_at: float = 0.0
+    first_s: float = 0.0
+    growth_s: float = 0.0
+    """See `machine.steps_s`."""
+    version: int = 0
+    """Of the plan: an event of an earlier plan is void."""
+    decode_sequences: int = 0
+    context_tokens: int = 0
+    """Of each step, summed over the steps."""
+    transfers: int = 0
+    transfer_s: float = 0.0
+
+    def end_steps(self, steps: int) -> None:
+        """Count so many steps of the jump as done."""
+        batch = len(self.ends)
+        self.steps += steps
+        self.seconds += steps_s(self.first_s, self.growth_s, steps)
+        self.decode_sequences += steps * batch
+        self.context_tokens += steps * self.context + batch * (steps * (steps - 1) // 2)
+        self.context += steps * batch
+
+    def counted(self, now: float) -> tuple[float, int, int, int]:
+        """(seconds, steps, sequences, context tokens) of the steps that have ended by now."""
+        done = 0
+        if self.jump:
+            done = min(steps_within(self.first_s, self.growth_s, now - self.jump_at), self.jump)
+        batch = len(self.ends)
+        return (
+            self.seconds + steps_s(self.first_s, self.growth_s, done),
+            self.steps + done,
+            self.decode_sequences + done * batch,
+            self.context_tokens + done * self.context + batch * (done * (done - 1) // 2),
+        )

@@ -1,0 +1,155 @@
+"""What a Prometheus would have of the simulated fleet: samples at each target's own moments.
+
+Names and labels are those of the real programs, and only the series are kept that the operator asks
+for, as far back as it asks, so that a law sees the simulator through the same `samples.assemble` as
+a cluster.
+"""
+
+from collections import deque
+from dataclasses import dataclass, field
+from random import Random
+
+from argosy_operator.core.scaling.goals import Windows
+from argosy_operator.core.scaling.signals import samples
+from argosy_operator.core.scaling.signals.samples import Round, Series
+from argosy_operator.sim.world.fleet import World
+from argosy_operator.sim.world.pods import DecodePod, Pod, PrefillPod
+
+GATEWAY = "gateway-0"
+
+Key = tuple[str, tuple[tuple[str, str], ...]]
+"""Name and labels of a series."""
+
+
+@dataclass(slots=True)
+class Target:
+    """One scrape target and its samples."""
+
+    offset_s: float
+    """Where in each scrape interval it is scraped."""
+    pod: Pod | None = None
+    """None: the gateway."""
+    rows: deque[tuple[float, dict[Key, float]]] = field(default_factory=deque)
+    """Oldest first."""
+
+
+class Scraper:
+    """Scrapes every target once in each interval, at an offset of its own."""
+
+    def __init__(self, world: World, windows: Windows, start: float) -> None:
+        self._world, self._windows, self._start = world, windows, start
+        self._random = Random(f"scrapes {world.setup.seed}")  # noqa: S311 (no secret)
+        self._targets = {GATEWAY: Target(self._random.uniform(0, windows.scrape_s))}
+
+    @property
+    def long_s(self) -> float:
+        """How far back counters of requests are asked for."""
+        windows = self._windows
+        return max(windows.attainment_s, windows.lengths_s) + 2 * windows.scrape_s
+
+    @property
+    def short_s(self) -> float:
+        """How far back engines are asked for."""
+        windows = self._windows
+        return max(windows.interval_s, windows.fresh_s) + 2 * windows.scrape_s
+
+    def advance(self, until: float) -> None:
+        """Let the world go on until then, and scrape on the way."""
+        self._discover()
+        begun, step = self._world.now, self._windows.scrape_s
+        due: list[tuple[float, str]] = []
+        for name, target in self._targets.items():
+            at = target.offset_s + step * ((begun - target.offset_s) // step + 1)
+            while at <= until:
+                due.append((at, name))
+                at += step
+        for at, name in sorted(due):
+            self._world.advance(at)
+            self._scrape(self._targets[name])
+        self._world.advance(until)
+
+    def round(self) -> Round:
+        """The answer to the operator's queries now. Times are seconds since the epoch."""
+        now = self._world.now
+        taken: dict[Key, list[tuple[float, float]]] = {}
+        for target in self._targets.values():
+            for at, row in target.rows:
+                for key, value in row.items():
+                    if at >= now - (self.short_s if _of_engine(key) else self.long_s):
+                        taken.setdefault(key, []).append((self._start + at, value))
+        series = tuple(Series(name, dict(labels), tuple(s)) for (name, labels), s in taken.items())
+        return Round(self._start + now, series, 1, 1, frozenset({GATEWAY}))
+
+    def _discover(self) -> None:
+        """Take new pods in, and drop those whose last samples are older than any window."""
+        world = self._world
+        for pods in world.pods.values():
+            for pod in pods:
+                if pod.name not in self._targets and pod.gone_at > world.now:
+                    offset = self._random.uniform(0, self._windows.scrape_s)
+                    self._targets[pod.name] = Target(offset, pod)
+        self._targets = {
+            name: target
+            for name, target in self._targets.items()
+            if target.pod is None or target.pod.gone_at > world.now - self.long_s
+        }
+
+    def _scrape(self, target: Target) -> None:
+        world, pod = self._world, target.pod
+        if pod is None:
+            row = _gateway(world)
+        elif pod.ready_at <= world.now < pod.gone_at:
+            row = _engine(world, pod)
+        else:
+            return
+        target.rows.append((world.now, row))
+        while target.rows[0][0] < world.now - self.long_s - self._windows.scrape_s:
+            target.rows.popleft()
+
+
+def _of_engine(key: Key) -> bool:
+    return key[0] in samples.STEP_COUNTERS or key[0] in samples.GAUGES
+
+
+def _gateway(world: World) -> dict[Key, float]:
+    labels = (("pod", GATEWAY), ("role", "gateway"))
+    ended = world.ended - world.killed
+    row: dict[Key, float] = {
+        (samples.RECEIVED, (("outcome", "accepted"), *labels)): world.arrived,
+        (f"{samples.PROMPTS}_sum", labels): world.ended_prompt,
+        (f"{samples.PROMPTS}_count", labels): ended,
+        (samples.PROMPTS_SQUARED, labels): world.ended_prompt_squared,
+        (f"{samples.OUTPUTS}_sum", labels): world.ended_output,
+        (f"{samples.OUTPUTS}_count", labels): ended,
+        (samples.WAITING, labels): sum(world.trace.prompt[request] for request in world.held),
+    }
+    for (ttft, tpot), count in world.verdicts.items():
+        met = (("tpot", "ok" if tpot else "miss"), ("ttft", "ok" if ttft else "miss"))
+        row[samples.VERDICTS, (*labels, *met)] = count
+    return row
+
+
+def _engine(world: World, pod: Pod) -> dict[Key, float]:
+    counted: tuple[float, ...] = (pod.seconds, pod.steps, 0, 0, 0, 0)
+    running = outstanding = 0
+    transfers: tuple[float, int] = (0.0, 0)
+    if isinstance(pod, PrefillPod):
+        role = "prefill"
+        running, outstanding = len(pod.batch), pod.outstanding_tokens
+        counted = (pod.seconds, pod.steps, pod.prefill_tokens, pod.prefill_requests, 0, 0)
+    elif isinstance(pod, DecodePod):
+        role = "decode"
+        running, transfers = len(pod.ends), (pod.transfer_s, pod.transfers)
+        seconds, steps, sequences, context = pod.counted(world.now)
+        counted = (seconds, steps, 0, 0, sequences, context)
+    labels = (("pod", pod.name), ("role", role))
+    row: dict[Key, float] = {
+        (name, labels): value for name, value in zip(samples.STEP_COUNTERS, counted, strict=True)
+    }
+    received = (*labels, ("side", "receive"))
+    row[f"{samples.TRANSFERS}_sum", received] = transfers[0]
+    row[f"{samples.TRANSFERS}_count", received] = transfers[1]
+    row[samples.RUNNING, labels] = running
+    row[samples.OUTSTANDING, labels] = outstanding
+    row[samples.KV_CAPACITY, labels] = world.setup.replica.profile.kv_tokens
+    return row

@@ -1,0 +1,48 @@
+"""The smallest constant fleet is found, and said to be absent where there is none."""
+
+import pytest
+
+from argosy_operator.sim import figures, hindsight
+from argosy_operator.sim.hindsight import _fewest
+from argosy_operator.sim.replay import static
+from tests.sim.fleets import poisson, setup, trace
+
+
+@pytest.mark.parametrize("seed", [1, 2, 3])
+@pytest.mark.parametrize(("prompt", "output"), [(100, 100), (800, 5), (300, 40)])
+def test_it_is_the_smallest_of_all_that_meet_the_goal(seed: int, prompt: int, output: int) -> None:
+    of, requests = setup(), poisson(4.0, 250, prompt, output, seed)
+    found = hindsight.smallest(of, requests, warmup_s=10.0, goal=0.9)
+    enough = [
+        (prefill + decode, prefill)
+        for prefill in range(1, 10)
+        for decode in range(1, 10)
+        if figures.attainment(
+            static(of, requests, {"prefill": prefill, "decode": decode}).world, 10.0
+        )["attainment"]
+        >= 0.9
+    ]
+    assert found is not None
+    assert (found["prefill"] + found["decode"], found["prefill"]) == min(enough)
+
+
+def test_a_goal_that_no_fleet_meets_has_no_fleet() -> None:
+    slow = trace([(float(n), 2000 if n % 2 else 10, 2) for n in range(40)])
+    # half of the prompts take 2.1 s alone
+    assert hindsight.smallest(setup(), slow, warmup_s=0.0, goal=0.9) is None
+    assert hindsight.smallest(setup(), slow, warmup_s=0.0, goal=0.5) is not None
+    assert hindsight.smallest(setup(tpot_s=0.001), slow, warmup_s=0.0, goal=0.5) is None
+
+
+@pytest.mark.parametrize("guess", [1, 2, 7, 8, 9, 40, 64])
+@pytest.mark.parametrize("least", [1, 2, 7, 8, 63, 64])
+def test_the_fewest_are_found_from_any_guess(guess: int, least: int) -> None:
+    asked: list[int] = []
+
+    def enough(replicas: int) -> bool:
+        asked.append(replicas)
+        return replicas >= least
+
+    assert _fewest(enough, guess, 64) == least
+    assert len(asked) == len(set(asked))
+    assert all(0 < n <= 64 for n in asked)

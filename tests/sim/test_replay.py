@@ -1,0 +1,130 @@
+"""The law that runs on a trace is the operator's, and sees it as the operator would."""
+
+from math import isnan
+
+import pytest
+
+from argosy_operator.core.scaling.decide import decide
+from argosy_operator.core.scaling.decision import Decision
+from argosy_operator.core.scaling.estimate.profiles import PRESETS
+from argosy_operator.core.scaling.goals import SLO, Goals, RoleGoal
+from argosy_operator.core.scaling.law import LAWS
+from argosy_operator.core.scaling.observe import Observations
+from argosy_operator.core.scaling.state import ScalingState
+from argosy_operator.sim.replay import EPOCH, replay, static
+from argosy_operator.sim.traces import Trace
+from argosy_operator.sim.world.machine import ColdStart, Replica, Setup
+from tests.sim.fleets import poisson, trace
+
+REPLICA = Replica.preset("llama-70b-h100-tp4")
+SETUP = Setup(REPLICA, ttft_s=1.0, tpot_s=0.06, cold=ColdStart(30.0))
+ONE_EACH = {"prefill": 1, "decode": 1}
+
+
+def goals(most: int = 20, budget: int | None = None) -> Goals:
+    return Goals(
+        mode="disaggregated",
+        roles=(RoleGoal("prefill", 1, most), RoleGoal("decode", 1, most)),
+        slo=SLO(1.0, 0.06, 0.9),
+        gpu_budget=budget,
+        prior=PRESETS["llama-70b-h100-tp4"],
+    )
+
+
+def step(low: float, high: float) -> Trace:
+    """Ten minutes at each rate."""
+    first = poisson(low, int(600 * low), 1000, 60)
+    second = poisson(high, int(600 * high), 1000, 60, seed=2)
+    shifted = [at + first.end for at in second.arrival]
+    return Trace(
+        first.arrival + shifted, first.prompt + second.prompt, first.output + second.output
+    )
+
+
+def test_goodput_adds_prefill_for_more_prompts_and_requests_meet_the_slo_again() -> None:
+    requests = step(2.0, 16.0)
+    run = replay(SETUP, requests, LAWS["goodput"], goals(), ONE_EACH)
+    assert run.world.finished
+    added = sum(by for _, role, by in run.moves if role == "prefill")
+    assert added >= 1
+    first_move = min(at for at, role, by in run.moves if by > 0 and at > 600)
+    assert 600 < first_move < 720
+    late = [
+        first - arrival
+        for arrival, first in zip(requests.arrival, run.world.first, strict=True)
+        if arrival > requests.end - 120
+    ]
+    assert sum(ttft <= 1.0 for ttft in late) / len(late) > 0.9
+
+
+def test_every_decision_is_made_of_what_was_seen_at_its_tick() -> None:
+    run = replay(SETUP, step(2.0, 8.0), LAWS["goodput"], goals(), ONE_EACH)
+    assert [d.at - EPOCH for d in run.decisions] == [
+        15.0 * (n + 1) for n in range(len(run.decisions))
+    ]
+    moves = [
+        (decision.at - EPOCH, target.role, target.replicas - target.current)
+        for decision in run.decisions
+        for target in decision.targets
+        if target.replicas != target.current
+    ]
+    assert moves == list(run.moves)
+
+
+def test_a_law_that_keeps_its_replicas_plays_as_a_constant_fleet() -> None:
+    requests = poisson(2.0, 600, 500, 40)
+    law = replay(SETUP, requests, LAWS["static"], goals(), ONE_EACH)
+    alone = static(SETUP, requests, ONE_EACH)
+    assert (law.world.first, law.world.last) == (alone.world.first, alone.world.last)
+    assert law.moves == alone.moves == ()
+
+
+def test_a_gpu_budget_is_kept() -> None:
+    run = replay(SETUP, step(2.0, 16.0), LAWS["goodput"], goals(budget=12), ONE_EACH)
+    wanted = {"prefill": 1, "decode": 1}
+    for _, role, by in run.moves:
+        wanted[role] += by
+        assert sum(wanted.values()) * 4 <= 12
+
+
+class Watching:
+    """The operator's law, and what it was shown."""
+
+    start = LAWS["goodput"].start
+
+    def __init__(self) -> None:
+        self.shown: list[Observations] = []
+
+    def decide(
+        self, state: ScalingState, observations: Observations, of: Goals, now: float
+    ) -> tuple[ScalingState, Decision]:
+        self.shown.append(observations)
+        return decide(state, observations, of, now)
+
+
+def test_a_law_is_shown_pods_that_start_and_how_long_it_took_them() -> None:
+    law = Watching()
+    run = replay(SETUP, step(2.0, 16.0), law, goals(), ONE_EACH)
+    first_at, _, added = run.moves[0]
+    tick = int(first_at / 15)
+    before, after = (shown.of("prefill") for shown in law.shown[tick - 1 : tick + 1])
+    assert (before.desired, before.ready, before.pending, before.cold_starts_s) == (1, 1, 0, ())
+    assert (after.desired, after.ready, after.pending) == (1 + added, 1, added)
+    assert after.gpus_per_replica == 4
+    assert set(law.shown[tick + 4].of("prefill").cold_starts_s) == {30.0}
+    new = [pod for pod in run.world.pods["prefill"] if pod.created_at > 0]
+    assert all(pod.ready_at == pod.created_at + 30.0 for pod in new)
+
+
+def test_equal_arguments_give_equal_runs() -> None:
+    requests = step(2.0, 8.0)
+    first, second = (replay(SETUP, requests, LAWS["goodput"], goals(), ONE_EACH) for _ in range(2))
+    assert first.moves == second.moves
+    assert first.decisions == second.decisions
+    assert first.world.last == second.world.last
+
+
+def test_the_last_answer_is_waited_for() -> None:
+    run = replay(SETUP, trace([(0.0, 10, 3000)]), LAWS["goodput"], goals(), ONE_EACH)
+    assert not any(isnan(last) for last in run.world.last)
+    assert run.world.last[0] == pytest.approx(3000 * 0.029, rel=0.2)

@@ -1,0 +1,114 @@
+"""A law sees of the simulated fleet what Prometheus would have of a real one, and no more."""
+
+from itertools import pairwise
+
+import pytest
+
+from argosy_operator.core.scaling.goals import Windows
+from argosy_operator.core.scaling.observe import Value
+from argosy_operator.core.scaling.signals import samples
+from argosy_operator.core.scaling.signals.samples import assemble
+from argosy_operator.ports.prometheus import queries
+from argosy_operator.sim.world.fleet import World
+from argosy_operator.sim.world.scrape import Scraper
+from tests.sim.fleets import MACHINE, poisson, setup, started
+
+WINDOWS = Windows()
+START = 1000.0
+
+
+def scraped(until: float, *, seed: int = 0) -> tuple[Scraper, World]:
+    """Two pods of each role under 2 requests per second."""
+    of = setup(machine=MACHINE, seed=seed, ttft_s=0.5)
+    world = started(of, poisson(2.0, 5000, 100, 20), prefill=2, decode=2)
+    scraper = Scraper(world, WINDOWS, START)
+    while world.now < until:
+        scraper.advance(world.now + WINDOWS.interval_s)
+    return scraper, world
+
+
+def test_the_series_are_those_that_the_operator_asks_for() -> None:
+    scraper, _ = scraped(60.0)
+    asked = {*queries.GATEWAY_SERIES, *queries.TRANSFER_SERIES, *queries.ENGINE_SERIES}
+    assert {one.name for one in scraper.round().series} == asked
+
+
+def test_samples_reach_as_far_back_as_the_operator_asks() -> None:
+    scraper, world = scraped(900.0)
+    spans = queries.Spans.of(WINDOWS)
+    assert (scraper.long_s, scraper.short_s) == (spans.long_s, spans.short_s)
+    now = START + world.now
+    for one in scraper.round().series:
+        span = scraper.short_s if one.name in queries.ENGINE_SERIES else scraper.long_s
+        assert now - span <= one.samples[0][0] < now - span + WINDOWS.scrape_s
+        assert now - WINDOWS.scrape_s <= one.samples[-1][0] <= now
+
+
+def test_every_target_is_scraped_at_moments_of_its_own() -> None:
+    scraper, _ = scraped(300.0)
+    moments = {}
+    for one in scraper.round().series:
+        times = [at for at, _ in one.samples]
+        assert all(b - a == pytest.approx(15.0) for a, b in pairwise(times))
+        moments[one.labels["pod"]] = round(times[-1] % 15.0, 6)
+    assert len(set(moments.values())) == len(moments) == 5
+    again, other = scraped(300.0)[0], scraped(300.0, seed=1)[0]
+    assert again.round() == scraper.round() != other.round()
+
+
+def test_the_assembled_signals_are_those_of_the_traffic() -> None:
+    scraper, world = scraped(600.0)
+    metrics = assemble(scraper.round(), WINDOWS)
+
+    def value(signal: object) -> float:
+        assert isinstance(signal, Value)
+        return signal.value
+
+    assert value(metrics.arrivals) == pytest.approx(2.0, rel=0.25)  # over a minute of Poisson
+    assert value(metrics.prompt_tokens) == pytest.approx(100)
+    assert value(metrics.prompt_tokens_squared) == pytest.approx(10_000)
+    assert value(metrics.output_tokens) == pytest.approx(20)
+    assert 0.1 <= value(metrics.kv_transfer_s) < 0.13
+    assert value(metrics.role("decode").kv_capacity_tokens) == 10_000
+    assert metrics.role("prefill").pods_reporting == metrics.role("decode").pods_reporting == 2
+    assert value(metrics.attainment) == pytest.approx(
+        world.verdicts[True, True] / world.ended, abs=0.05
+    )
+    steps = metrics.role("decode").steps
+    seconds = sum(row.seconds for row in steps)
+    profile = world.setup.replica.profile
+    assert seconds == pytest.approx(
+        profile.decode_base_s * sum(row.steps for row in steps)
+        + profile.per_sequence_s * sum(row.decode_sequences for row in steps)
+        + profile.per_context_token_s * sum(row.context_tokens for row in steps)
+    )
+
+
+def test_waiting_prompts_are_seen_where_they_wait() -> None:
+    world = started(setup(), poisson(5.0, 50, 100, 2), prefill=0)
+    scraper = Scraper(world, WINDOWS, START)
+    scraper.advance(30.0)
+    (waiting,) = (s for s in scraper.round().series if s.name == samples.WAITING)
+    assert waiting.samples[-1][1] == 5000
+    (received,) = (s for s in scraper.round().series if s.name == samples.RECEIVED)
+    assert received.samples[-1][1] == 50
+
+
+def test_a_pod_is_scraped_from_its_first_ready_moment_until_it_is_gone() -> None:
+    world = started(setup(cold_s=40.0), poisson(1.0, 500, 100, 2))
+    scraper = Scraper(world, WINDOWS, START)
+    scraper.advance(15.0)
+    world.scale("decode", 2)  # ready at 55
+    while world.now < 120.0:
+        scraper.advance(world.now + 15.0)
+    world.scale("decode", 1)
+    scraper.advance(150.0)
+    leaving = world.pods["decode"][1]
+    times = [
+        at - START
+        for one in scraper.round().series
+        if one.labels["pod"] == leaving.name and one.name == f"{samples.TRANSFERS}_count"
+        for at, _ in one.samples
+    ]
+    assert 55.0 <= times[0] < 70.0
+    assert times[-1] < leaving.gone_at < 150.0

@@ -1,0 +1,222 @@
+"""`argosy simulate`, as a user runs it, on a small trace: figures, repetition, and refusals."""
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from argosy_operator.sim import cli
+from argosy_operator.sim.flags import FIGURES, FLAGS
+
+TRACE = Path(__file__).with_name("ramp.csv")
+ARGOSY = Path(sys.executable).with_name("argosy")
+
+
+def arguments(out: Path, **flags: str) -> list[str]:
+    given = {
+        "trace": str(TRACE),
+        "warmup": "60",
+        "profile": "llama-70b-h100-tp4",
+        "cold": "60",
+        "ttft": "1",
+        "tpot": "0.06",
+        "policy": "static:1,1",
+        "out": str(out),
+    } | {name.replace("_", "-"): value for name, value in flags.items()}
+    return [word for name, value in given.items() for word in (f"--{name}", value)]
+
+
+def simulated(out: Path, **flags: str) -> dict[str, Any]:
+    """The result of a real process."""
+    done = subprocess.run(
+        [ARGOSY, "simulate", *arguments(out, **flags)], capture_output=True, text=True, check=False
+    )
+    assert (done.returncode, done.stderr) == (0, "")
+    result: dict[str, Any] = json.loads(out.read_text())
+    return result
+
+
+def refused(capsys: pytest.CaptureFixture[str], tmp_path: Path, **flags: str) -> str:
+    """What the command says, which has written nothing."""
+    out = tmp_path / "refused.json"
+    assert cli.main(arguments(out, **flags)) == 2
+    assert not out.exists()
+    said = capsys.readouterr().err
+    assert said.startswith("argosy simulate: ")
+    assert said.count("\n") == 1
+    return said
+
+
+@pytest.mark.slow
+def test_the_result_has_the_figures_of_the_table_and_equal_seeds_give_equal_ones(
+    tmp_path: Path,
+) -> None:
+    first = simulated(tmp_path / "1.json", policy="goodput", seed="3")
+    second = simulated(tmp_path / "2.json", policy="goodput", seed="3")
+    assert list(first) == list(FIGURES)
+    assert first.pop("wall_s") > 0
+    assert second.pop("wall_s") > 0
+    assert first == second
+    counted = sum(float(row.split(",")[0]) >= 60 for row in TRACE.read_text().split()[1:])
+    assert first["requests"] == counted
+    assert 0.5 < first["attainment"] <= min(first["attainment_ttft"], first["attainment_tpot"]) <= 1
+    assert 0 < first["gpu_hours_physical"] < first["gpu_hours_static"]
+    assert first["requests_killed"] == 0
+
+
+@pytest.mark.slow
+def test_a_constant_fleet_costs_its_gpus_all_the_time(tmp_path: Path) -> None:
+    result = simulated(tmp_path / "out.json", policy="static:2,3")
+    end = float(TRACE.read_text().split()[-1].split(",")[0])
+    assert result["gpu_hours"] == pytest.approx(5 * 4 * (end - 60) / 3600)
+    assert result["reversals_per_hour"] == 0
+
+
+@pytest.mark.slow
+def test_the_simulator_needs_no_package_of_the_other_programs(tmp_path: Path) -> None:
+    argv = ["argosy", "simulate", *arguments(tmp_path / "out.json", policy="goodput")]
+    script = (
+        "import sys\n"
+        f"sys.argv = {argv!r}\n"
+        "from argosy import main\n"
+        "try:\n    main()\n"
+        "except SystemExit as done:\n    assert done.code == 0, done\n"
+        "print(*{name.partition('.')[0] for name in sys.modules})\n"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", script], capture_output=True, text=True, check=True
+    )
+    loaded = set(done.stdout.split())
+    assert "pydantic" in loaded
+    assert not loaded & {
+        "kopf", "kubernetes", "httpx", "torch", "numpy", "typer", "yaml", "starlette", "uvicorn",
+        "argosy_engine", "argosy_gateway", "prometheus_client",
+    }  # fmt: skip
+
+
+def test_a_cached_prefix_saves_prefill(tmp_path: Path) -> None:
+    results = []
+    for prefix in ("none", "ideal"):
+        out = tmp_path / f"{prefix}.json"
+        assert cli.main(arguments(out, prefix=prefix, scale="3")) == 0
+        results.append(json.loads(out.read_text()))
+    assert results[1]["gpu_hours_physical"] < results[0]["gpu_hours_physical"]
+    assert results[1]["attainment_ttft"] > results[0]["attainment_ttft"]
+
+
+def test_a_goal_that_no_fleet_meets_leaves_the_figure_empty(tmp_path: Path) -> None:
+    out = tmp_path / "out.json"
+    assert cli.main(arguments(out, ttft="0.01")) == 0
+    result = json.loads(out.read_text())
+    assert result["gpu_hours_static"] is None
+    assert result["gpu_hours_static_same_engine"] is None
+
+
+def test_a_law_starts_where_it_is_told_to(tmp_path: Path) -> None:
+    first, second = tmp_path / "1.json", tmp_path / "2.json"
+    assert cli.main(arguments(first, policy="goodput", start="6,6")) == 0
+    assert cli.main(arguments(second, policy="goodput")) == 0
+    assert json.loads(first.read_text())["gpu_hours"] > json.loads(second.read_text())["gpu_hours"]
+
+
+@pytest.mark.parametrize("error", ["0.8", "1.2", "none"])
+def test_the_laws_prior_may_be_wrong_or_absent(error: str) -> None:
+    prior = cli.parse(arguments(Path("out"), policy="goodput", profile_error=error)).goals.prior
+    if error == "none":
+        assert prior is None
+    else:
+        assert prior is not None
+        true = cli.parse(arguments(Path("out"))).setup.replica.profile
+        assert prior.prefill_s(1000) == pytest.approx(float(error) * true.prefill_s(1000))
+        assert prior.step_s(10, 5000) == pytest.approx(float(error) * true.step_s(10, 5000))
+        assert prior.kv_tokens == true.kv_tokens
+
+
+@pytest.mark.parametrize(
+    ("flags", "words"),
+    [
+        ({"policy": "keda"}, "there are goodput, static:P,D and hpa"),
+        ({"policy": "oracle"}, "there are goodput, static:P,D and hpa"),
+        ({"policy": "nonsense"}, "write goodput, hpa, or static:P,D"),
+        ({"policy": "static"}, "static:2,3"),
+        ({"policy": "static:2"}, "such as 2,3"),
+        ({"policy": "static:0,3"}, "each from 1 to 1000"),
+        ({"policy": "static:2,1001"}, "each from 1 to 1000"),
+        ({"policy": "static:2,x"}, "such as 2,3"),
+        ({"start": "1,1"}, "static:P,D has its replicas in --policy"),
+        ({"policy": "goodput", "start": "1"}, "--start 1: write prefill and decode replicas"),
+        ({"order": "deadline"}, "leave --order out for fifo"),
+        ({"order": "random"}, "write one of fifo"),
+        ({"first_token": "in-batch"}, "leave --first-token out"),
+        ({"report": "r.html"}, "leave --report out"),
+        ({"rates": "w.csv"}, "give a file of requests with --trace"),
+        ({"lengths": "l.csv"}, "give a file of requests with --trace"),
+        ({"profile": "gpt"}, "write one of llama-70b-h100-tp4, opt-13b-a100"),
+        ({"prefix": "some"}, "write one of ideal, none"),
+        ({"scale": "0"}, "--scale 0: write a number from 0.01 to 10000"),
+        ({"scale": "nan"}, "--scale nan: write a number"),
+        ({"ttft": "-1"}, "--ttft -1: write a number of at least 0.001"),
+        ({"tpot": "fast"}, "--tpot fast: write a number"),
+        ({"goal": "1"}, "--goal 1: write a number from 0.01 to 0.999"),
+        ({"goal": "90"}, "--goal 90: write a number from 0.01 to 0.999"),
+        ({"cold": "inf"}, "--cold inf: write a number"),
+        ({"warmup": "-5"}, "--warmup -5: write a number of at least 0"),
+        ({"warmup": "300"}, "no request would count"),
+        ({"seed": "1.5"}, "--seed 1.5: write a whole number of at least 0"),
+        ({"gpu_budget": "7"}, "--gpu-budget 7: write a whole number of at least 8"),
+        ({"profile_error": "0"}, "--profile-error 0: write a number from 0.01 to 100"),
+        ({"trace": "/nowhere.csv"}, "/nowhere.csv: No such file"),
+    ],
+)
+def test_what_cannot_be_used_is_refused_with_what_to_write(
+    flags: dict[str, str], words: str, capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    assert words in refused(capsys, tmp_path, **flags)
+
+
+def test_a_bad_trace_is_refused_with_its_line(
+    capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    bad = tmp_path / "bad.csv"
+    bad.write_text("arrival_s,prompt_tokens,output_tokens\n0,10,5\n1,1000000,5\n")
+    said = refused(capsys, tmp_path, trace=str(bad))
+    assert f"{bad}, line 3: 1000000 + 5 tokens do not fit" in said
+    bad.write_bytes(b"arrival_s,prompt_tokens,output_tokens\n0,\xff,5\n")
+    assert f"{bad}, line " in refused(capsys, tmp_path, trace=str(bad))
+    bad.write_text("arrival_s,prompt_tokens,output_tokens\n0,10,5\n100,10,5\n")
+    assert "cached_prefix_tokens" in refused(capsys, tmp_path, trace=str(bad), prefix="ideal")
+
+
+def test_a_budget_bounds_the_start_too(tmp_path: Path) -> None:
+    out = tmp_path / "out.json"
+    assert cli.main(arguments(out, policy="goodput", scale="6", gpu_budget="12")) == 0
+    result = json.loads(out.read_text())
+    end = 300 + 45
+    assert result["gpu_hours"] <= 12 * (end - 60) / 3600 < result["gpu_hours_static"]
+
+
+def test_a_result_without_a_folder_is_refused_before_the_run(
+    capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    assert cli.main(arguments(tmp_path / "none" / "out.json", trace="/nowhere.csv")) == 2
+    assert f"there is no folder {tmp_path / 'none'}; make it first" in capsys.readouterr().err
+
+
+def test_a_missing_flag_is_named_but_a_flag_that_is_not_there_first(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    assert cli.main(["--rates", "w.csv", "--lengths", "l.csv"]) == 2
+    assert "give a file of requests with --trace" in capsys.readouterr().err
+    assert cli.main(["--policy", "goodput"]) == 2
+    assert "--trace is missing: CSV file of requests" in capsys.readouterr().err
+
+
+def test_help_names_every_flag(capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit) as done:
+        cli.main(["--help"])
+    assert done.value.code == 0
+    said = capsys.readouterr().out
+    assert all(flag.name in said for flag in FLAGS)

@@ -1,0 +1,219 @@
+"""Requests go through the simulated pods at times that can be worked out by hand."""
+
+from math import inf, isnan
+
+import pytest
+
+from tests.sim.fleets import (
+    MACHINE,
+    decode_pod,
+    played,
+    poisson,
+    prefill_pod,
+    setup,
+    started,
+    trace,
+)
+
+
+def test_a_lone_request_takes_its_prefill_and_its_steps() -> None:
+    world = played(setup(), trace([(2.0, 100, 3)]))
+    assert world.first == [pytest.approx(2.2)]  # 0.1 + 100 tokens of 1 ms
+    # steps of one sequence: 0.011 + 10 µs for each of 101, then 102 tokens
+    assert world.last == [pytest.approx(2.2 + 0.01201 + 0.01202)]
+    assert world.verdicts[True, True] == 1
+
+
+def test_an_answer_of_one_token_ends_with_its_prefill() -> None:
+    world = played(setup(), trace([(0.0, 100, 1)]))
+    assert world.last == world.first == [pytest.approx(0.2)]
+    assert decode_pod(world).steps == 0
+
+
+def test_kv_travels_before_the_second_token() -> None:
+    world = played(setup(machine=MACHINE), trace([(0.0, 100, 2)]))
+    assert world.first == [pytest.approx(0.2)]
+    assert world.last == [pytest.approx(0.2 + 0.1 + 0.01201)]
+    pod = decode_pod(world)
+    assert (pod.transfers, pod.transfer_s) == (1, pytest.approx(0.1))
+
+
+def test_two_prompts_of_one_step_share_the_link_one_after_the_other() -> None:
+    world = played(setup(machine=MACHINE), trace([(0.0, 1, 1), (0.05, 100, 2), (0.06, 100, 2)]))
+    assert world.first[1:] == [pytest.approx(0.101 + 0.3)] * 2
+    pod = decode_pod(world)
+    assert pod.transfer_s == pytest.approx(0.1 + 0.2)
+
+
+def test_prompts_that_wait_are_computed_in_one_step() -> None:
+    world = played(setup(), trace([(0.0, 100, 1), (0.1, 300, 1), (0.15, 200, 1)]))
+    assert world.first == [pytest.approx(0.2), pytest.approx(0.8), pytest.approx(0.8)]
+    pod = prefill_pod(world)
+    assert (pod.steps, pod.prefill_requests, pod.prefill_tokens) == (2, 3, 600)
+
+
+def test_a_prompt_longer_than_a_step_is_computed_in_chunks_and_shares_its_last_step() -> None:
+    world = played(setup(step_tokens=200), trace([(0.0, 500, 1), (0.1, 100, 1)]))
+    # 200, 200, then 100 with the other prompt's 100
+    assert world.first == [pytest.approx(0.9)] * 2
+    pod = prefill_pod(world)
+    assert (pod.steps, pod.prefill_requests, pod.prefill_tokens) == (3, 4, 600)
+    assert pod.seconds == pytest.approx(0.9)
+
+
+def test_a_cached_prefix_is_not_computed_again() -> None:
+    cached = trace([(0.0, 300, 1), (5.0, 300, 1)])
+    cached.cached = [200, 300]
+    world = played(setup(), cached)
+    assert world.first == [pytest.approx(0.2), pytest.approx(5.101)]  # at least the last token
+    assert prefill_pod(world).prefill_tokens == 101
+
+
+def test_a_sequence_joins_at_the_next_edge_of_a_step() -> None:
+    profile_steps = 0.01201  # the first request's first step, from 0.2 on
+    world = played(setup(), trace([(0.0, 100, 3), (0.005, 1, 2)]), prefill=2)
+    assert world.first[1] == pytest.approx(0.106)
+    # the second decodes alone from 0.106 and is done before the first one's KV is there
+    assert world.last[1] == pytest.approx(0.106 + 0.01 + 0.001 + 2e-5)
+    both = played(setup(), trace([(0.0, 100, 3), (0.105, 1, 2)]), prefill=2)
+    assert both.first[1] == pytest.approx(0.206)
+    edge = 0.2 + profile_steps
+    assert both.last[1] == pytest.approx(edge + 0.01 + 2 * 0.001 + (102 + 2) * 1e-5)
+    assert both.last[0] == both.last[1]
+
+
+def test_a_sequence_waits_until_there_is_room_for_its_prompt_and_its_answer() -> None:
+    def ends(outputs: tuple[int, int]) -> list[float]:
+        rows = [(0.0, 4000, outputs[0]), (0.0, 4000, outputs[1]), (0.0, 10, 2)]
+        return played(setup(step_tokens=100_000), trace(rows)).last
+
+    first, second, third = ends((1000, 1000))  # 10,000 tokens: both fit
+    assert second - first == pytest.approx(4.1, rel=0.3)  # its prompt came 4.1 s later
+    assert first < third  # no room for a third one
+    first, second, third = ends((1000, 1001))
+    assert second > first + 1000 * 0.05  # it began when the first had ended
+    assert third > first  # first in, first out: it waits behind the second
+
+
+def test_a_batch_is_no_larger_than_the_limit() -> None:
+    world = played(setup(sequences=2), trace([(0.0, 10, 1), *[(0.05, 10, 11)] * 4]))
+    assert world.last[1] == world.last[2] < world.last[3] == world.last[4]
+    pod = decode_pod(world)
+    assert pod.decode_sequences == 2 * pod.steps
+
+
+def test_requests_go_to_the_pods_with_the_least_work() -> None:
+    rows = [(0.0, 1000, 2), (0.0, 10, 2), (0.0, 10, 2), (0.0, 10, 2)]
+    world = played(setup(), trace(rows), prefill=2, decode=2)
+    assert prefill_pod(world, 0).prefill_tokens == 1000
+    assert prefill_pod(world, 1).prefill_tokens == 30
+    assert decode_pod(world, 0).transfers == decode_pod(world, 1).transfers == 2
+
+
+def test_without_a_ready_pod_requests_wait_in_the_gateway() -> None:
+    world = started(setup(cold_s=5.0), trace([(1.0, 100, 2), (2.0, 100, 2)]), prefill=0)
+    world.scale("prefill", 1)
+    world.advance(4.9)
+    assert list(world.held) == [0, 1]
+    world.advance(inf)
+    assert world.first == [pytest.approx(5.2), pytest.approx(5.4)]
+
+
+def test_a_pod_that_never_started_leaves_at_once_and_before_ready_ones() -> None:
+    world = started(setup(), trace([(0.0, 10, 2)]), prefill=1)
+    world.scale("prefill", 2)
+    world.advance(3.0)
+    world.scale("prefill", 1)
+    assert [pod.gone_at for pod in world.pods["prefill"]] == [inf, 3.0]
+    world.advance(100.0)
+    assert world.finished
+
+
+def test_a_leaving_pod_takes_nothing_new_and_goes_when_it_is_empty() -> None:
+    world = started(setup(), trace([(0.0, 10, 11), (1.0, 10, 2)]), decode=2)
+    world.advance(0.15)
+    world.scale("decode", 1)
+    world.advance(inf)
+    first, second = world.pods["decode"]
+    # the second one had nothing: it goes at once
+    assert (first.gone_at, second.gone_at) == (inf, 0.15)
+    world = started(setup(), trace([(0.0, 10, 11), (0.0, 10, 21), (1.0, 10, 2)]), decode=2)
+    world.advance(0.15)
+    world.scale("decode", 1)
+    leaving = world.pods["decode"][1]
+    assert leaving.draining
+    world.advance(inf)
+    assert leaving.gone_at == world.last[1]
+    assert decode_pod(world, 0).transfers == 2
+
+
+def test_a_leaving_pod_is_called_back_without_a_cold_start() -> None:
+    world = started(setup(), trace([(0.0, 10, 500), (0.0, 10, 500)]), decode=2)
+    world.advance(0.2)
+    world.scale("decode", 1)
+    world.scale("decode", 2)
+    world.advance(inf)
+    assert len(world.pods["decode"]) == 2
+    assert [pod.gone_at for pod in world.pods["decode"]] == [inf, inf]
+
+
+def test_what_a_pod_has_when_its_drain_runs_out_of_time_is_killed_and_counts_as_a_miss() -> None:
+    rows = [(0.0, 10, 5000), (0.0, 10, 2000)]
+    world = started(setup(drain_s=3.0), trace(rows), decode=2)
+    world.advance(0.5)
+    world.scale("decode", 1)
+    leaving = world.pods["decode"][1]
+    world.advance(inf)
+    assert leaving.gone_at == 3.5
+    assert world.killed == 1
+    assert isnan(world.last[1])
+    assert world.verdicts[False, False] == 1
+    assert world.finished
+
+
+def test_a_prefill_pod_stays_until_its_kv_has_been_moved() -> None:
+    world = started(setup(machine=MACHINE), trace([(0.0, 1000, 2)]), prefill=2)
+    world.advance(0.5)
+    world.scale("prefill", 1)
+    used = prefill_pod(world)
+    if not used.draining:  # the idle one went
+        assert world.pods["prefill"][1].gone_at == 0.5
+        world.scale("prefill", 0)
+    world.advance(inf)
+    assert world.first == [pytest.approx(1.1)]
+    assert used.gone_at == pytest.approx(2.1)
+
+
+def test_a_cold_start_with_spread_differs_from_pod_to_pod_and_not_from_run_to_run() -> None:
+    def starts(seed: int) -> list[float]:
+        world = started(setup(cold_s=90.0, sigma=0.3, seed=seed), trace([(0.0, 1, 1)]))
+        world.scale("decode", 8)
+        return [pod.ready_at - pod.created_at for pod in world.pods["decode"][1:]]
+
+    assert starts(1) == starts(1) != starts(2)
+    assert len(set(starts(1))) == 7
+    assert 45 < min(starts(1)) < 90 < max(starts(1)) < 180
+
+
+def test_prefill_waits_as_an_m_d_1_queue() -> None:
+    service, load = 0.3, 0.7
+    requests = poisson(load / service, 30_000, prompt=200, output=1)
+    world = played(setup(step_tokens=200), requests)
+    waits = [
+        first - arrival - service
+        for arrival, first in zip(requests.arrival, world.first, strict=True)
+    ]
+    expected = load * service / (2 * (1 - load))
+    assert sum(waits) / len(waits) == pytest.approx(expected, rel=0.05)
+
+
+def test_a_decode_pod_holds_as_many_sequences_as_processor_sharing_says() -> None:
+    rate, prompt, output = 3.0, 100, 101
+    world = played(setup(), poisson(rate, 8000, prompt, output), prefill=20)
+    # n sequences take a + s·n for a token each. With ρ = rate · steps · s, the states of such a
+    # queue have the weights of a negative binomial distribution, whatever the lengths: its mean.
+    per_sequence = 0.001 + 1e-5 * (prompt + output / 2)
+    load, alone = rate * (output - 1) * per_sequence, rate * (output - 1) * 0.01
+    expected = (alone + load) / (1 - load)
+    times = [last - first for first, last in zip(world.first, world.last, strict=True)]
+    assert rate * sum(times) / len(times) == pytest.approx(expected, rel=0.05)
