@@ -135,6 +135,10 @@ bench-kv: $(VENV)/.all ## a handover of KV beside a raw copy, and beside a decod
 bench-trust: $(VENV)/.dev ## what a proof of who calls, and TLS, add to the time to first token
 	$(PY) -m argosy_bench.suites.trust --json build/bench/trust.json
 
+.PHONY: bench-autoscaling
+bench-autoscaling: $(VENV)/.dev ## how many requests the simulator plays in a second
+	$(PY) -m argosy_bench.suites.autoscaling --json build/bench/autoscaling.json
+
 .PHONY: bench-overload
 bench-overload: $(VENV)/.dev ## goodput at ten times what a fleet can serve, and how soon it recovers (OVERLOAD="--overload-s 20")
 	$(PY) -m argosy_bench.fleets.overload --json build/bench/overload.json $(OVERLOAD)
