@@ -31,9 +31,11 @@ class Client:
 
     @property
     def has_room(self) -> bool:
-        """The answer has begun in chunks, and the client reads."""
+        """The head of an answer in chunks is sent, and the client reads."""
         cycle = self._cycle
         ended = cycle.disconnected or cycle.response_complete
+        if cycle.transport is not self._transport:  # the head still waits: a part would overtake it
+            return False
         return cycle.chunked_encoding is True and not cycle.flow.write_paused and not ended
 
     def write(self, part: bytes) -> None:
