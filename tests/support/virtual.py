@@ -1,9 +1,10 @@
 """An event loop whose clock jumps: a test of hours takes milliseconds, and no load disturbs it."""
 
 import asyncio
+import functools
 import math
 import selectors
-from collections.abc import Coroutine
+from collections.abc import Callable, Coroutine
 from typing import Any
 
 
@@ -37,3 +38,13 @@ def run(main: Coroutine[Any, Any, Any]) -> Any:
     """Run the coroutine to its end in virtual time."""
     with asyncio.Runner(loop_factory=VirtualLoop) as runner:
         return runner.run(main)
+
+
+def timed(test: Callable[..., Coroutine[Any, Any, None]]) -> Callable[..., None]:
+    """Makes a test of a coroutine function that runs in virtual time."""
+
+    @functools.wraps(test)
+    def timed_test(**given: Any) -> None:
+        run(test(**given))
+
+    return timed_test

@@ -302,7 +302,7 @@ async def connect(
         async with asyncio.timeout(connect_s):
             return (await loop.create_connection(make, host, port, ssl=tls))[1]
     except (OSError, TimeoutError, ssl.SSLError) as error:
-        raise UnreachableError(f"{host}:{port}: {error or 'no answer'}") from error
+        raise UnreachableError(f"{host}:{port}: {str(error) or 'no answer'}") from error
 
 
 def authority(host: str, port: int) -> str:

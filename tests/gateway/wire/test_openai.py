@@ -1,0 +1,249 @@
+"""What the gateway reads of a request, what it refuses and in which words, and what it adds."""
+
+import json
+import re
+
+import pytest
+
+from argosy_gateway.errors import RequestError, overloaded
+from argosy_gateway.wire.openai import body_of, error_body, read_completion, request_id_of
+
+CHAT, PLAIN = "/v1/chat/completions", "/v1/completions"
+
+
+def read(path=CHAT, **fields):
+    return read_completion(path, json.dumps({"model": "m", **fields}).encode(), served_name="m")
+
+
+def chat(*contents, **fields):
+    return read(messages=[{"role": "user", "content": content} for content in contents], **fields)
+
+
+def refusal(path, body):
+    """Status, message, parameter and code of the error that these bytes are answered with."""
+    with pytest.raises(RequestError) as refused:
+        read_completion(path, body, served_name="the-model")
+    error = refused.value
+    assert (error.type, error.headers) == ("invalid_request_error", {})
+    return error.status, error.message, error.param, error.code
+
+
+MODEL = b'{"model":"the-model",'
+NO_MODEL = (400, "'model' must be a string; this fleet serves 'the-model'.", "model", None)
+NO_LIST = (400, "'messages' must be a list of objects.", "messages", None)
+NO_FLAG = (400, "'stream' must be true or false.", "stream", None)
+NO_OPTIONS = (400, "'stream_options' must be an object.", "stream_options", None)
+STREAM = MODEL + b'"messages":[],"stream":true,"stream_options":'
+
+
+@pytest.mark.parametrize(
+    ("body", "answer"),
+    [
+        (b"[1]", (400, "The request body must be a JSON object.", None, None)),
+        (MODEL + b'"n":NaN}', (400, "NaN is not JSON; numbers must be finite.", None, None)),
+        (
+            MODEL + b'"n":-Infinity}',
+            (400, "-Infinity is not JSON; numbers must be finite.", None, None),
+        ),
+        (
+            b'{"model"}',
+            (
+                400,
+                "The request body is not JSON: Expecting ':' delimiter: line 1 column 9 (char 8).",
+                None,
+                None,
+            ),
+        ),
+        (b"[" * 100_000, (400, "The request body is nested too deeply.", None, None)),
+        (b'{"messages":[]}', NO_MODEL),
+        (b'{"model":"","messages":[]}', NO_MODEL),
+        (b'{"model":7,"messages":[]}', NO_MODEL),
+        (b'{"model":null,"messages":[]}', NO_MODEL),
+        (MODEL + b'"x":1}', (400, "'messages' is required.", "messages", None)),
+        (MODEL + b'"messages":null}', (400, "'messages' is required.", "messages", None)),
+        (MODEL + b'"messages":"hi"}', NO_LIST),
+        (MODEL + b'"messages":{}}', NO_LIST),
+        (MODEL + b'"messages":[{},"hi"]}', NO_LIST),
+        (MODEL + b'"messages":[],"stream":1}', NO_FLAG),
+        (MODEL + b'"messages":[],"stream":"true"}', NO_FLAG),
+        (STREAM + b'"x"}', NO_OPTIONS),
+        (STREAM + b"[1]}", NO_OPTIONS),
+        (STREAM + b"true}", NO_OPTIONS),
+    ],
+)
+def test_a_wrong_request_is_refused_with_what_is_wrong(body, answer):
+    assert refusal(CHAT, body) == answer
+
+
+def test_a_completion_without_a_prompt_is_refused_by_its_own_field():
+    assert refusal(PLAIN, MODEL + b'"messages":[]}') == (
+        400,
+        "'prompt' is required.",
+        "prompt",
+        None,
+    )
+
+
+@pytest.mark.parametrize(("length", "shown"), [(128, 128), (129, 128)])
+def test_another_model_is_not_found_and_named_by_128_characters_at_most(length, shown):
+    assert refusal(CHAT, json.dumps({"model": "x" * length, "messages": []}).encode()) == (
+        404,
+        f"The model '{'x' * shown}' does not exist here; this fleet serves 'the-model'.",
+        "model",
+        "model_not_found",
+    )
+
+
+def test_the_body_of_an_error_has_the_four_fields_of_openai_in_utf_8():
+    assert error_body("Zu groß", type_="server_error", param="n", code="c") == (
+        '{"error":{"message":"Zu groß","type":"server_error","param":"n","code":"c"}}'.encode()
+    )
+    assert error_body("m", type_="t") == (
+        b'{"error":{"message":"m","type":"t","param":null,"code":null}}'
+    )
+
+
+def test_an_error_is_answered_with_all_that_it_says():
+    error = RequestError(404, "No.", type="t", param="p", code="c")
+    assert body_of(error) == b'{"error":{"message":"No.","type":"t","param":"p","code":"c"}}'
+
+
+@pytest.mark.parametrize(
+    ("after_s", "seconds", "millis"), [(0.0004, "1", "0"), (1.0, "1", "1000"), (1.25, "2", "1250")]
+)
+def test_a_shed_request_is_told_when_to_come_again(after_s, seconds, millis):
+    error = overloaded(after_s)
+    assert error.status == 429
+    assert error.headers == {"retry-after": seconds, "retry-after-ms": millis}
+    assert json.loads(body_of(error)) == {
+        "error": {
+            "message": "The fleet is overloaded; try again later.",
+            "type": "overloaded",
+            "param": None,
+            "code": "overloaded",
+        }
+    }
+
+
+def test_half_a_surrogate_pair_in_a_name_is_written_as_an_escape():
+    _, message, *_ = refusal(CHAT, b'{"model":"\\ud800","messages":[]}')
+    assert b"'\\ud800'" in error_body(message, type_="t")
+
+
+@pytest.mark.parametrize("given", [b"a", b"A.z_9-0", b"x" * 128])
+def test_a_request_keeps_the_id_that_its_client_gave(given):
+    assert request_id_of(given) == given.decode()
+
+
+@pytest.mark.parametrize("given", [None, b"", b"x" * 129, b"a b", b"a\nb", b"\xe9", b"a/b"])
+def test_an_id_that_is_none_is_replaced_by_a_new_one(given):
+    new = request_id_of(given)
+    assert re.fullmatch(r"[0-9a-f]{32}", new)
+    assert request_id_of(given) != new
+
+
+@pytest.mark.parametrize(
+    ("content", "chars"),
+    [
+        ("héllo", 5),
+        ("", 0),
+        (7, 4),
+        ([1, 2, 3], 12),
+        (["ab", "c"], 3),
+        ([{"type": "text", "text": "abc"}, {"type": "image_url", "image_url": {"url": "x"}}], 3),
+        ({"text": {"text": "ab"}}, 2),
+        (None, 0),
+        (1.5, 0),
+    ],
+)
+def test_the_characters_of_a_prompt_are_those_of_its_texts_and_four_for_a_token_id(content, chars):
+    assert chat(content).prompt_chars == chars
+    assert chat("seven..", content).prompt_chars == 7 + chars
+
+
+@pytest.mark.parametrize("prompt", ["four", ["fo", "ur"], [9]])
+def test_the_prompt_of_a_completion_is_counted_in_the_same_way(prompt):
+    assert read(PLAIN, prompt=prompt, messages=[{"content": "not looked at"}]).prompt_chars == 4
+
+
+@pytest.mark.parametrize(
+    ("contents", "start"),
+    [
+        (["hello", "world"], b"hello world"),
+        ([["a", {"text": "b"}], 7, None, 1.5, {"image": "x"}], b"a b 7"),
+        (["é" * 3], "ééé".encode()),
+        (["\ud800"], b"\\ud800"),
+        ([], b""),
+        (["", "x"], b" x"),
+    ],
+)
+def test_the_start_of_a_prompt_is_its_texts_in_their_order(contents, start):
+    assert chat(*contents).prompt_start == start
+
+
+@pytest.mark.parametrize(
+    ("contents", "start"),
+    [
+        (["a" * 1023], b"a" * 1023),
+        (["a" * 1024], b"a" * 1024),
+        (["a" * 1025], b"a" * 1024),
+        (["a" * 1022, "bc"], b"a" * 1022 + b" b"),
+        (["a" * 1023, "bc"], b"a" * 1023 + b" "),
+        (["a" * 1024, "bc"], b"a" * 1024),
+        (["a" * 1000, "b" * 100, "c"], b"a" * 1000 + b" " + b"b" * 23),
+    ],
+)
+def test_the_start_ends_after_1024_characters(contents, start):
+    assert chat(*contents).prompt_start == start
+
+
+def test_a_request_names_its_path_its_model_and_its_cache_key():
+    request = chat("hi", prompt_cache_key="tenant")
+    assert (request.path, request.model, request.cache_key) == (CHAT, "m", "tenant")
+    assert chat("hi", prompt_cache_key=7).cache_key is None
+    assert chat("hi").cache_key is None
+
+
+@pytest.mark.parametrize("stream", [False, None, 0, ""])
+def test_without_a_stream_the_body_stays_as_it_is_and_no_usage_is_hidden(stream):
+    request = chat("hi", stream=stream)
+    assert (request.stream, request.hide_usage) == (False, False)
+    assert json.loads(request.body) == {
+        "model": "m",
+        "messages": [{"role": "user", "content": "hi"}],
+        "stream": stream,
+    }
+
+
+@pytest.mark.parametrize(
+    ("options", "hidden"),
+    [
+        ({"include_usage": True}, False),
+        ({"include_usage": False}, True),
+        ({"include_usage": 1}, True),
+        ({}, True),
+        (None, True),
+    ],
+)
+def test_usage_is_hidden_from_a_client_that_did_not_ask_for_it(options, hidden):
+    request = chat("hi", stream=True, seed=1, stream_options=options)
+    assert request.stream is True
+    assert request.hide_usage is hidden
+    assert json.loads(request.body)["stream_options"] == {**(options or {}), "include_usage": True}
+
+
+def test_a_stream_that_lacks_nothing_is_sent_on_byte_by_byte():
+    body = b'{"model":"m","prompt":"a","seed":0,"stream":true,"stream_options":'
+    body += b'{"include_usage":true}}\n'
+    assert read_completion(PLAIN, body, served_name="m").body == body
+
+
+def test_what_is_added_to_a_stream_comes_last():
+    start = b'{"model":"m","prompt":"a","stream":true'
+    request = read_completion(PLAIN, start + b"}\r\n", served_name="m")
+    added = re.fullmatch(
+        re.escape(start + b',"stream_options":{"include_usage":true},"seed":') + rb"(\d+)}",
+        request.body,
+    )
+    assert added is not None
+    assert int(added[1]) < 1 << 31
