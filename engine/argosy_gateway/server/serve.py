@@ -10,6 +10,7 @@ import asyncio
 import contextlib
 import logging
 import signal
+import socket
 from collections.abc import AsyncIterator, Generator, Sequence
 from typing import Any
 
@@ -38,6 +39,15 @@ class _Server(uvicorn.Server):
     def guards(self) -> list[Guard]:
         """Its open connections."""
         return [c for c in self.server_state.connections if isinstance(c, Guard)]
+
+    async def startup(self, sockets: list[socket.socket] | None = None) -> None:
+        """Raises OSError where uvicorn would end the process, after a line with the reason."""
+        try:
+            await super().startup(sockets)
+        except SystemExit as error:
+            at = f"{self.config.host}:{self.config.port}"
+            text = f"cannot listen on {at}; choose another with --port or --admin-port"
+            raise OSError(text) from error
 
     @contextlib.contextmanager
     def capture_signals(self) -> Generator[None, None, None]:
@@ -103,8 +113,9 @@ async def running(fleet: Fleet, *, stop: asyncio.Event) -> AsyncIterator[Sequenc
     tasks = [asyncio.create_task(s.serve()) for s in (api, admin)]
     try:
         while not (api.started and admin.started):
-            if any(t.done() for t in tasks):
-                raise OSError(f"cannot listen on {config.host}:{config.port}/{config.admin_port}")
+            for task in tasks:
+                if task.done():
+                    task.result()  # raises OSError
             await asyncio.sleep(0.005)  # uvicorn has no event for this
         yield api, admin
         await drainer

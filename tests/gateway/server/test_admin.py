@@ -1,0 +1,156 @@
+"""The admin port's four paths, as the kubelet, Prometheus and the operator read them."""
+
+import json
+
+import pytest
+
+from argosy_gateway.accounting.verdicts import Slo
+from argosy_gateway.pods.endpoints import Endpoint, Role, State
+from argosy_gateway.queue.line import Waiting
+from argosy_gateway.routing.strategies.strategy import RoutingRequest
+from argosy_gateway.server.admin import admin_app
+from tests.gateway.server.asked import asked, fleet_of
+
+JSON = "application/json"
+
+
+def pod(name, role=Role.COLOCATED, state=State.SERVING):
+    return Endpoint(f"uid-{name}", name, "10.0.0.1", role, "r", state)
+
+
+async def ask(fleet, path):
+    answer = await asked(admin_app(fleet), path)
+    assert answer.headers["content-length"] == str(len(answer.body))
+    assert answer.headers.keys() == {"content-type", "content-length"}
+    return answer.status, answer.headers["content-type"], answer.body
+
+
+async def test_health_is_ok_while_the_process_answers():
+    fleet = fleet_of()
+    fleet.draining, fleet.directory.listed = True, False
+    assert await ask(fleet, "/health") == (200, JSON, b'{"status":"ok"}')
+
+
+@pytest.mark.parametrize("path", ["/", "/healthz", "/metrics/", "/v1/models"])
+async def test_other_paths_are_answered_with_those_that_there_are(path):
+    says = b'{"paths":["/health","/ready","/pairs","/metrics"]}'
+    assert await ask(fleet_of(), path) == (404, JSON, says)
+
+
+async def test_a_scope_that_is_no_request_is_left_alone():
+    async def never(*_):
+        pytest.fail("there is nothing to say")
+
+    assert await admin_app(fleet_of())({"type": "lifespan"}, never, never) is None
+
+
+async def test_ready_is_ready():
+    assert await ask(fleet_of(), "/ready") == (200, JSON, b'{"ready": true}')
+
+
+def unready(reason):
+    return 503, JSON, json.dumps({"ready": False, "reason": reason}).encode()
+
+
+async def test_a_gateway_that_drains_is_unready():
+    fleet = fleet_of()
+    fleet.draining, fleet.directory.listed = True, False
+    assert await ask(fleet, "/ready") == unready("draining")
+
+
+async def test_a_gateway_is_unready_until_pods_were_listed():
+    fleet = fleet_of()
+    fleet.directory.listed = False
+    assert await ask(fleet, "/ready") == unready("pods were not listed yet")
+
+
+async def test_a_gateway_that_is_denied_for_more_than_a_minute_is_unready():
+    fleet = fleet_of()
+    fleet.directory.access_denied()
+    fleet.clock.now += 60
+    fleet.directory.access_denied()
+    assert (await ask(fleet, "/ready"))[0] == 200
+    fleet.clock.now += 0.6
+    fleet.directory.access_denied()
+    assert await ask(fleet, "/ready") == unready(
+        "the API server refuses this gateway's account since 61 s"
+    )
+    fleet.directory.access_granted()
+    assert (await ask(fleet, "/ready"))[0] == 200
+
+
+async def test_a_gateway_whose_pods_cannot_serve_for_longer_than_a_request_waits_is_unready():
+    fleet = fleet_of(queue_timeout_s=7.0)
+    fleet.directory.replace([pod("a")])
+    fleet.sweep()
+    fleet.directory.replace([pod("a", state=State.UNREADY)])
+    fleet.sweep()
+    fleet.clock.now += 7
+    assert (await ask(fleet, "/ready"))[0] == 200
+    fleet.clock.now += 0.2
+    assert await ask(fleet, "/ready") == unready("no engine pod can serve since 7 s")
+
+
+async def test_pairs_whose_last_handover_failed_are_named_by_their_pods_with_their_times():
+    fleet = fleet_of()
+    assert await ask(fleet, "/pairs") == (200, JSON, b'{"failing": [], "handed_over": {}}')
+    fleet.directory.replace([pod("p", Role.PREFILL), pod("d", Role.DECODE)])
+    fleet.directory.pairs.failed("uid-p", "uid-d", "silent")
+    fleet.clock.now += 10
+    fleet.directory.pairs.failed("uid-p", "uid-d", "timeout")
+    fleet.clock.now += 0.98765
+    status, kind, body = await ask(fleet, "/pairs")
+    assert (status, kind) == (200, JSON)
+    row = {"prefill": "p", "decode": "d", "failures": 2, "reason": "timeout"}
+    assert json.loads(body) == {
+        "failing": [{**row, "since_s": 10.988, "last_s": 0.988}],
+        "handed_over": {},
+    }
+
+
+async def test_each_pod_of_a_whole_handover_is_named_with_its_time_while_it_is_there():
+    fleet = fleet_of()
+    fleet.directory.replace([pod("p", Role.PREFILL), pod("d", Role.DECODE), pod("other")])
+    fleet.directory.pairs.succeeded("uid-p", "uid-d")
+    fleet.clock.now += 5.4321
+    fleet.directory.pairs.succeeded("uid-gone", "uid-d")
+    answer = json.loads((await ask(fleet, "/pairs"))[2])
+    assert answer == {"failing": [], "handed_over": {"p": 5.432, "d": 0.0}}
+
+
+async def test_of_failing_pairs_16_are_named_at_most():
+    fleet = fleet_of()
+    fleet.directory.replace([pod("p", Role.PREFILL)])
+    for number in range(17):
+        fleet.directory.pairs.failed("uid-p", f"gone-{number:02}", "silent")
+    rows = json.loads((await ask(fleet, "/pairs"))[2])["failing"]
+    assert len(rows) == 16
+    assert {row["prefill"] for row in rows} == {"p"}
+    assert all(row["decode"].startswith("gone-") for row in rows), "a pod that left has its uid"
+
+
+async def test_metrics_show_the_pods_of_this_moment():
+    fleet = fleet_of()
+    fleet.directory.replace(
+        [pod("a"), pod("b"), pod("c", Role.DECODE, State.DRAINING), pod("d", state=State.UNREADY)]
+    )
+    status, kind, body = await ask(fleet, "/metrics")
+    assert (status, kind) == (200, "text/plain; version=0.0.4; charset=utf-8")
+    lines = body.decode().splitlines()
+    assert 'argosy_gateway_endpoints{role="colocated",state="serving"} 2.0' in lines
+    assert 'argosy_gateway_endpoints{role="decode",state="draining"} 1.0' in lines
+    assert 'argosy_gateway_endpoints{role="colocated",state="unready"} 1.0' in lines
+    fleet.directory.replace([])
+    _, _, body = await ask(fleet, "/metrics")
+    assert 'argosy_gateway_endpoints{role="colocated",state="serving"} 0.0' in body.decode()
+
+
+async def test_metrics_show_what_waits_in_the_queue():
+    fleet = fleet_of(queue="deadline", slo=Slo(1, 1))
+    assert fleet.queue is not None
+    for tokens in (30, 12):
+        request = RoutingRequest("", "m", True, tokens, b"")
+        fleet.queue.dispatch.line.add(Waiting(request, fleet.clock(), 1.0))
+    lines = (await ask(fleet, "/metrics"))[2].decode().splitlines()
+    assert "argosy_gateway_waiting_requests 2.0" in lines
+    assert "argosy_gateway_waiting_prompt_tokens 42.0" in lines

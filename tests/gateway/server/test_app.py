@@ -1,0 +1,346 @@
+"""What the API answers without an engine: models, wrong paths, overload, failures of its own."""
+
+import asyncio
+import json
+
+import pytest
+
+from argosy_gateway.accounting.classes import SloClass
+from argosy_gateway.accounting.verdicts import Slo
+from argosy_gateway.config import Limits
+from argosy_gateway.pods.endpoints import Endpoint, Role, State
+from argosy_gateway.server import app
+from argosy_gateway.server.app import api_app
+from tests.gateway.server.asked import Client, asked, fleet_of
+
+CHAT = "/v1/chat/completions"
+HI = b'{"model":"m","messages":[{"role":"user","content":"hi"}]}'
+MODEL = {"id": "m", "object": "model", "created": 0, "owned_by": "argosy"}
+NO_PATH = "No such path; this fleet has /v1/chat/completions, /v1/completions and /v1/models."
+ID = (b"x-request-id", b"mine")
+POD = Endpoint("a", "a", "10.0.0.1", Role.COLOCATED, "r", State.SERVING)
+
+
+def json_headers(body, **more):
+    return {
+        "content-type": "application/json",
+        "content-length": str(len(body)),
+        "x-request-id": "mine",
+        **{name.replace("_", "-"): value for name, value in more.items()},
+    }
+
+
+async def ask(fleet, path=CHAT, method="GET", body=b"", headers=()):
+    return await asked(api_app(fleet), path, method, body, (ID, *headers))
+
+
+async def error_of(fleet, path=CHAT, method="GET", body=b"", headers=()):
+    """Status, headers of its own and error of a refused request."""
+    answer = await ask(fleet, path, method, body, headers)
+    usual = json_headers(answer.body)
+    assert {name: answer.headers[name] for name in usual} == usual
+    own = {name: value for name, value in answer.headers.items() if name not in usual}
+    (error,) = json.loads(answer.body).values()
+    return answer.status, own, error
+
+
+def error(message, type_="invalid_request_error", param=None, code=None):
+    return {"message": message, "type": type_, "param": param, "code": code}
+
+
+OVERLOADED = error("The fleet is overloaded; try again later.", "overloaded", None, "overloaded")
+
+
+@pytest.mark.parametrize(
+    ("path", "says"),
+    [
+        ("/health", {"status": "ok"}),
+        ("/health/", {"status": "ok"}),
+        ("/v1/models", {"object": "list", "data": [MODEL]}),
+        ("/v1/models/", {"object": "list", "data": [MODEL]}),
+        ("/v1/models/m", MODEL),
+        ("/v1/models/m/", MODEL),
+    ],
+)
+@pytest.mark.parametrize("method", ["GET", "HEAD"])
+async def test_what_needs_no_engine_is_answered_without_one(path, method, says):
+    answer = await ask(fleet_of(), path, method)
+    assert (answer.status, answer.headers) == (200, json_headers(answer.body))
+    assert json.loads(answer.body) == says
+
+
+async def test_a_model_whose_name_is_a_path_is_found():
+    fleet = fleet_of(served_name="org/model")
+    assert json.loads((await ask(fleet, "/v1/models/org/model")).body)["id"] == "org/model"
+    assert (await ask(fleet, "/v1/models/org")).status == 404
+
+
+async def test_another_model_is_not_found():
+    for name in ("x", "m2", "v1/models/m"):
+        assert await error_of(fleet_of(), f"/v1/models/{name}") == (
+            404,
+            {},
+            error("No such model; this fleet serves 'm'.", param="model", code="model_not_found"),
+        )
+
+
+@pytest.mark.parametrize("path", ["/", "/v2", "/v1", "/v1/modelsx", "/v1/embeddings", "/healthy"])
+@pytest.mark.parametrize("method", ["GET", "POST"])
+async def test_another_path_is_not_found_and_the_paths_are_named(path, method):
+    fleet = fleet_of()
+    assert await error_of(fleet, path, method) == (404, {}, error(NO_PATH))
+    assert received(fleet) == {}
+
+
+@pytest.mark.parametrize("path", ["/health", "/v1/models", "/v1/models/m", "/v1/models/x"])
+async def test_what_is_read_only_takes_no_other_method(path):
+    assert await error_of(fleet_of(), path, "POST") == (
+        405,
+        {"allow": "GET"},
+        error(f"POST is not allowed on {path}; use GET."),
+    )
+
+
+@pytest.mark.parametrize("path", [CHAT, "/v1/completions"])
+async def test_a_completion_is_posted(path):
+    fleet = fleet_of()
+    assert await error_of(fleet, path, "GET") == (
+        405,
+        {"allow": "POST"},
+        error(f"GET is not allowed on {path}; use POST."),
+    )
+    assert received(fleet) == {"invalid": 1}
+
+
+async def test_a_request_without_an_id_gets_one():
+    answer = await asked(api_app(fleet_of()), "/health")
+    assert len(answer.headers["x-request-id"]) == 32
+
+
+async def test_a_gateway_that_drains_closes_after_an_error():
+    fleet = fleet_of()
+    fleet.draining = True
+    _, own, _ = await error_of(fleet, "/v2")
+    assert own == {"connection": "close"}
+    _, own, _ = await error_of(fleet, method="GET")
+    assert own == {"allow": "POST", "connection": "close"}
+
+
+async def test_a_scope_that_is_no_request_is_left_alone():
+    async def never(*_):
+        pytest.fail("there is nothing to say")
+
+    assert await api_app(fleet_of())({"type": "lifespan"}, never, never) is None
+
+
+# What counts as received, and how.
+
+
+def received(fleet):
+    """The counts of requests by their outcome that are not 0."""
+    return {
+        sample.labels["outcome"]: sample.value
+        for family in fleet.metrics.registry.collect()
+        for sample in family.samples
+        if sample.name == "argosy_requests_received_total" and sample.value
+    }
+
+
+def verdicts(fleet):
+    return {
+        (s.labels["class"], s.labels["role_mode"], s.labels["ttft"], s.labels["tpot"]): s.value
+        for family in fleet.metrics.registry.collect()
+        for s in family.samples
+        if s.name == "argosy_slo_requests_total" and s.value
+    }
+
+
+@pytest.mark.parametrize(
+    ("body", "headers", "says"),
+    [
+        (b"{}", (), "'model' must be a string; this fleet serves 'm'."),
+        (b"x" * 101, ((b"content-length", b"101"),), "The request body is larger than 100 bytes."),
+        (
+            HI,
+            ((b"x-argosy-class", b"gold"),),
+            "No such class in x-argosy-class; this fleet has default.",
+        ),
+        (
+            HI,
+            ((b"x-argosy-flow", b"a b"),),
+            "x-argosy-flow must be 1 to 128 letters, digits, dots, underscores or hyphens.",
+        ),
+    ],
+)
+async def test_a_wrong_request_is_invalid_and_judged_by_no_slo(body, headers, says):
+    fleet = fleet_of(slo=Slo(1, 1), limits=Limits(body_bytes=100))
+    _, _, refused = await error_of(fleet, CHAT, "POST", body, headers)
+    assert refused["message"].startswith(says.removesuffix("."))
+    assert received(fleet) == {"invalid": 1}
+    assert verdicts(fleet) == {}
+    assert (fleet.bodies.arriving, fleet.bodies.held) == (0, 0)
+
+
+async def test_a_client_that_leaves_within_its_body_is_answered_nothing():
+    fleet = fleet_of(slo=Slo(1, 1))
+    assert await asked(api_app(fleet), CHAT, "POST", None) is None
+    assert received(fleet) == {"invalid": 1}
+
+
+@pytest.mark.parametrize("role", list(Role))
+async def test_a_full_gateway_sheds_and_names_the_time(role):
+    batch = SloClass("batch", Slo(9, 9))
+    fleet = fleet_of(max_queue=2, slo=Slo(1, 1), slo_classes=(batch,))
+    fleet.directory.put(Endpoint("a", "a", "10.0.0.1", role, "r", State.UNREADY))
+    fleet.relays |= {"one", "two"}  # type: ignore[arg-type]
+    headers = ((b"x-argosy-class", b"batch"),)
+    assert await error_of(fleet, CHAT, "POST", HI, headers) == (
+        429,
+        {"retry-after": "1", "retry-after-ms": "1000"},
+        OVERLOADED,
+    )
+    assert received(fleet) == {"shed": 1}
+    mode = "colocated" if role is Role.COLOCATED else "disaggregated"
+    assert verdicts(fleet) == {("batch", mode, "miss", "miss"): 1}
+
+
+async def test_bodies_that_hold_too_much_are_shed_too():
+    fleet = fleet_of(slo=Slo(1, 1), limits=Limits(body_bytes=100, held_bytes=100))
+    fleet.bodies.held = 60
+    status, own, refused = await error_of(fleet, CHAT, "POST", HI)
+    assert (status, own) == (429, {"retry-after": "1", "retry-after-ms": "1000"})
+    assert refused["code"] == "overloaded"
+    assert received(fleet) == {"shed": 1}
+    assert verdicts(fleet) == {("default", "colocated", "miss", "miss"): 1}
+
+
+def predicts(monkeypatch, seconds):
+    """The fleet's prediction of a TTFT; `test_admission.py` has how it comes about."""
+    seen = []
+
+    def predicted(groups, loads, *, tokens, pace):
+        seen.append((groups, loads, tokens, pace))
+        return seconds
+
+    monkeypatch.setattr(app, "predicted_ttft_s", predicted)
+    return seen
+
+
+@pytest.mark.parametrize(
+    ("predicted_s", "retry_ms"),
+    [
+        (2.01, "100"),
+        (2.2, "200"),
+        (61.5, "59500"),
+        (62.0, "60000"),
+        (90.0, "60000"),
+    ],
+)
+async def test_what_would_miss_its_limit_by_its_factor_is_shed(monkeypatch, predicted_s, retry_ms):
+    seen = predicts(monkeypatch, predicted_s)
+    fleet = fleet_of(slo=Slo(1.0, 1), shed_ttft_factor=2.0)
+    fleet.directory.put(POD)
+    status, own, refused = await error_of(fleet, CHAT, "POST", HI)
+    assert (status, own["retry-after-ms"], refused) == (429, retry_ms, OVERLOADED)
+    ((groups, loads, tokens, pace),) = seen
+    assert [pod.uid for group in groups for pod in group.heads] == ["a"]
+    assert (loads, tokens, pace) == (fleet.in_flight.loads, 1, fleet.pace)
+    assert verdicts(fleet) == {("default", "colocated", "miss", "miss"): 1}
+
+
+@pytest.mark.parametrize(
+    ("predicted_s", "settings"),
+    [
+        (2.0, {"slo": Slo(1.0, 1), "shed_ttft_factor": 2.0}),
+        (None, {"slo": Slo(1.0, 1), "shed_ttft_factor": 2.0}),
+        (99.0, {"slo": Slo(1.0, 1)}),
+        (99.0, {"shed_ttft_factor": 2.0}),
+    ],
+)
+async def test_other_requests_are_admitted(monkeypatch, predicted_s, settings):
+    predicts(monkeypatch, predicted_s)
+    fleet = fleet_of(max_queue=1, **settings)
+    begun = relays(monkeypatch)
+    await ask(fleet, CHAT, "POST", HI)
+    assert len(begun) == 1
+    assert received(fleet) == {}
+
+
+def relays(monkeypatch):
+    """The requests for which relays begin; each relay ends at once."""
+    begun = []
+
+    class Relay:
+        def __init__(self, fleet, request, send, client):
+            self.send, self.client = send, client
+            begun.append((request, client))
+
+        async def run(self):
+            assert self.client.when_gone == self.stop
+            await self.send({"type": "http.response.start", "status": 200, "headers": []})
+            await self.send({"type": "http.response.body", "body": b""})
+
+        def stop(self):
+            pass
+
+    monkeypatch.setattr(app, "Relay", Relay)
+    return begun
+
+
+async def test_a_relay_is_told_what_the_server_knows_of_its_request(monkeypatch):
+    begun = relays(monkeypatch)
+    batch = SloClass("batch", Slo(9, 9))
+    fleet = fleet_of(slo=Slo(1, 1), slo_classes=(batch,))
+    headers = ((b"x-argosy-class", b"batch"), (b"x-argosy-flow", b"tenant"))
+    long = HI.replace(b"hi", b"x" * 400)
+    client = Client()
+    await asked(api_app(fleet), CHAT, "POST", long, (ID, *headers), client=client)
+    ((request, told),) = begun
+    assert told is client
+    assert client.when_gone is None, "a connection that waits keeps no request in memory"
+    assert (request.request_id, request.path, request.body) == ("mine", CHAT, long)
+    assert (request.slo_class, request.flow) == ("batch", "tenant")
+    assert (request.prompt_chars, request.prompt_tokens) == (400, 100)
+    assert (request.received_at, request.prefixes) == (1000.0, ())
+
+
+async def test_a_request_is_as_old_as_its_first_byte(monkeypatch):
+    begun = relays(monkeypatch)
+    await asked(api_app(fleet_of()), CHAT, "POST", HI, received_at=990.5)
+    assert begun[0][0].received_at == 990.5
+
+
+@pytest.mark.parametrize(("strategy", "hashed"), [("prefixHash", True), ("leastLoad", False)])
+async def test_only_a_strategy_that_looks_at_prefixes_has_them_computed(
+    monkeypatch, strategy, hashed
+):
+    begun = relays(monkeypatch)
+    long = HI.replace(b"hi", b"x" * 400)
+    await ask(fleet_of(strategy=strategy), CHAT, "POST", long)
+    assert bool(begun[0][0].prefixes) is hashed
+
+
+@pytest.mark.parametrize(("size", "threads"), [(65_536, 0), (65_537, 1)])
+async def test_a_body_beyond_64_kib_is_read_in_a_thread(monkeypatch, size, threads):
+    begun, used = relays(monkeypatch), []
+
+    async def to_thread(read):
+        used.append(read)
+        return read()
+
+    monkeypatch.setattr(asyncio, "to_thread", to_thread)
+    body = HI + b" " * (size - len(HI))
+    await ask(fleet_of(), CHAT, "POST", body)
+    assert (len(begun), len(used)) == (1, threads)
+
+
+async def test_a_failure_of_the_gateway_says_that_it_is_its_own(monkeypatch, caplog):
+    monkeypatch.setattr(app, "Relay", None)
+    fleet = fleet_of()
+    assert await error_of(fleet, CHAT, "POST", HI) == (
+        500,
+        {},
+        error("The gateway failed.", "server_error"),
+    )
+    assert "a request failed inside the gateway" in caplog.text
+    assert (fleet.bodies.arriving, fleet.bodies.held) == (0, 0)
