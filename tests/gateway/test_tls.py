@@ -1,17 +1,23 @@
 """A gateway and simulated engines that speak TLS with each other."""
 
+import datetime as dt
 from dataclasses import replace
 
 import httpx
 import pytest
 from cryptography import x509
+from cryptography.hazmat.primitives import hashes
+from cryptography.hazmat.primitives.asymmetric import ec
+from cryptography.hazmat.primitives.serialization import Encoding
+from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
 
 from argosy_gateway.errors import CredentialsError, UnreachableError
 from argosy_gateway.pods.certificates import Certificates
 from argosy_gateway.pods.endpoints import Directory, State
 from argosy_gateway.wire import http1
+from local.cluster.config.pki import private_pem
 from tests.engine.processes import sim_engines
-from tests.engine.trust.certificates import Secret, authority, pair, root
+from tests.engine.trust.certificates import NOW, Secret, authority, pair, root
 from tests.gateway.engines import endpoint_of, front
 from tests.gateway.test_logs import gateway
 
@@ -26,6 +32,21 @@ def secret(tmp_path):
 
 def with_tls(*engines):
     return [replace(endpoint_of(engine), tls=True) for engine in engines]
+
+
+def caller_only(by):
+    """(certificate, key) that no server may show."""
+    key = ec.generate_private_key(ec.SECP256R1())
+    purposes = x509.ExtendedKeyUsage([ExtendedKeyUsageOID.CLIENT_AUTH])
+    builder = x509.CertificateBuilder(
+        issuer_name=by.certificate.subject,
+        subject_name=x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, "gateway")]),
+        public_key=key.public_key(),
+        serial_number=7,
+        not_valid_before=NOW - dt.timedelta(hours=1),
+        not_valid_after=NOW + dt.timedelta(hours=1),
+    ).add_extension(purposes, critical=True)
+    return builder.sign(by.key, hashes.SHA256()).public_bytes(Encoding.PEM), private_pem(key)
 
 
 async def ask(f, body=ASK):
@@ -177,6 +198,24 @@ def test_a_certificate_is_used_until_the_second_in_which_it_ends(secret):
     now += 1
     with pytest.raises(UnreachableError, match=r"tls\.crt has expired: renew the Secret"):
         ours.context()
+
+
+def test_a_certificate_that_has_ended_at_the_start_is_named_at_the_call(secret):
+    secret.write(ONE, expired=True)
+    ours = Certificates(secret.folder)
+    with pytest.raises(UnreachableError) as error:
+        ours.context()
+    assert str(error.value) == (
+        f"the certificate in {secret.folder}/tls.crt has expired: renew the Secret"
+    )
+
+
+def test_a_certificate_for_callers_only_is_shown_and_its_end_is_not_known(secret):
+    """The gateway only calls. Python's ssl tells the end of a server's certificate alone."""
+    certificate, key = caller_only(ONE)
+    secret.put(certificate, key, root(ONE))
+    ours = Certificates(secret.folder, clock=lambda: 1e12)
+    assert ours.context().get_ca_certs()
 
 
 def test_unusable_files_at_the_start_are_named(secret):

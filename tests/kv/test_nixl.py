@@ -9,13 +9,10 @@ import signal
 
 import pytest
 
-from argosy_engine.config import EngineConfig
 from argosy_engine.core.handover.messages import PullDone
-from argosy_engine.errors import LoadError
-from argosy_engine.transfer import service
-from argosy_engine.transfer.nixl.link import Link, LinkError, has_adapter
+from argosy_engine.transfer.nixl.link import Link, LinkError
 from argosy_engine.transfer.wire import Kind, decode_control
-from tests.kv.nodes import BLOCK, TextRunner, node, until
+from tests.kv.nodes import BLOCK, node, until
 from tests.kv.peers import ADMITTED, kv_frame, liar, puller, read_frame, ready_for, send_control
 
 pytest.importorskip("nixl", reason="pip install 'argosy[nixl]'", exc_type=ImportError)
@@ -103,41 +100,6 @@ async def test_kv_travels_over_tcp_while_all_staging_memory_is_in_use(prefill, d
     assert link_of(prefill).moved == 0
     link_of(decode).give(taken)
     assert len(taken) * len(taken[0].memory) == 64 << 20
-
-
-def nixl_of(transport: str, **doors) -> Link | None:
-    config = EngineConfig(model="sim:m", served_name="m", role="decode", kv_transport=transport)
-    return service._link(config, TextRunner("m", config), encrypted=False, **doors)
-
-
-def test_auto_is_tcp_without_an_adapter_because_nixl_is_slower_there(monkeypatch, tmp_path):
-    assert not has_adapter(tmp_path)
-    (tmp_path / "uverbs0").touch()
-    assert has_adapter(tmp_path)
-    monkeypatch.setattr(service, "has_adapter", lambda: False)
-    assert nixl_of("auto") is None
-
-
-def test_auto_says_once_that_it_is_tcp_because_the_package_is_missing(monkeypatch, caplog):
-    monkeypatch.setattr(service, "has_adapter", lambda: True)
-    monkeypatch.setattr(service, "installed", lambda: False)
-    with caplog.at_level("INFO"):
-        assert nixl_of("auto") is None
-    assert [r.message for r in caplog.records] == [
-        "KV travels over TCP: NIXL is not installed (pip install 'argosy[nixl]')"
-    ]
-
-
-def test_an_engine_that_must_use_nixl_does_not_start_without_it(monkeypatch):
-    monkeypatch.setattr(service, "installed", lambda: False)
-    with pytest.raises(LoadError, match=r"pip install 'argosy\[nixl\]'\); or write"):
-        nixl_of("nixl")
-
-
-def test_an_engine_that_must_use_nixl_does_not_start_with_tls():
-    config = EngineConfig(model="sim:m", served_name="m", role="decode", kv_transport="nixl")
-    with pytest.raises(LoadError, match="does not encrypt"):
-        service._link(config, TextRunner("m", config), encrypted=True)
 
 
 async def test_a_broken_package_is_one_warning_and_tcp(monkeypatch, tmp_path, caplog):

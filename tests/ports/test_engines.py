@@ -154,3 +154,31 @@ async def test_a_pod_that_takes_the_call_and_says_nothing_is_given_up(
         assert await asked.load("127.0.0.1", FLEET, "uid-1") is None
     release.set()
     server.close()
+
+
+async def test_a_pod_that_drips_its_answer_is_given_up_as_well(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Each byte would begin the time anew, were only the wait for one of them limited."""
+    left = asyncio.Event()
+
+    async def drip(_reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        with contextlib.suppress(ConnectionError):
+            writer.write(b"HTTP/1.1 200 .\r\ncontent-length: 1000000\r\n\r\n")
+            while True:
+                writer.write(b" ")
+                await writer.drain()
+                await asyncio.sleep(0.01)
+        left.set()
+
+    server = await asyncio.start_server(drip, "127.0.0.1", 0)
+    monkeypatch.setattr(engines, "ADMIN_PORT", server.sockets[0].getsockname()[1])
+    monkeypatch.setattr(engines, "TIMEOUT_S", 0.2)
+    async with asyncio.timeout(20), asking() as asked:
+        assert await asked.load("127.0.0.1", FLEET, "uid-1") is None
+        await left.wait()
+    server.close()
+
+
+def test_a_pod_has_a_second_to_answer() -> None:
+    assert engines.TIMEOUT_S == 1.0

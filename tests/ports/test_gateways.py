@@ -84,7 +84,7 @@ def test_any_other_answer_names_nobody(value):
 
 
 @contextlib.asynccontextmanager
-async def answering(monkeypatch, reply):
+async def answering(monkeypatch, reply, host="127.0.0.1"):
     async def serve(reader, writer):
         with contextlib.suppress(ConnectionError, asyncio.IncompleteReadError):
             lines.append((await reader.readuntil(b"\r\n\r\n")).splitlines()[0])
@@ -94,7 +94,7 @@ async def answering(monkeypatch, reply):
 
     lines = []
     monkeypatch.setenv("http_proxy", "http://127.0.0.1:9")  # pods are reached without it
-    server = await asyncio.start_server(serve, "127.0.0.1", 0)
+    server = await asyncio.start_server(serve, host, 0)
     monkeypatch.setattr(gateways, "GATEWAY_ADMIN_PORT", server.sockets[0].getsockname()[1])
     asked = HttpGateways()
     yield asked
@@ -129,3 +129,37 @@ async def test_a_gateway_is_asked_over_http(monkeypatch, answer, pairs):
 async def test_a_gateway_that_takes_no_connection_names_nobody(monkeypatch):
     async with answering(monkeypatch, b"") as asked:
         assert await asked.handovers("not an address") == Handovers()
+
+
+async def test_a_gateway_with_ipv6_is_asked_too(monkeypatch):
+    async with answering(monkeypatch, reply(200, GOOD), "::1") as asked:
+        assert (await asked.handovers("::1")).failing == {seen()}
+
+
+@pytest.mark.parametrize("drips", [False, True])
+async def test_a_gateway_that_says_nothing_or_never_ends_names_nobody(monkeypatch, drips):
+    left = asyncio.Event()
+
+    async def serve(reader, writer):
+        with contextlib.suppress(ConnectionError):
+            writer.write(b"HTTP/1.1 200 .\r\ncontent-length: 60000\r\n\r\n" if drips else b"")
+            while drips:
+                writer.write(b" ")
+                await writer.drain()
+                await asyncio.sleep(0.01)
+            await reader.read()
+        left.set()
+
+    server = await asyncio.start_server(serve, "127.0.0.1", 0)
+    monkeypatch.setattr(gateways, "GATEWAY_ADMIN_PORT", server.sockets[0].getsockname()[1])
+    monkeypatch.setattr(gateways, "TIMEOUT_S", 0.2)
+    asked = HttpGateways()
+    async with asyncio.timeout(20):
+        assert await asked.handovers("127.0.0.1") == Handovers()
+        await asked.close()
+        await left.wait()
+    server.close()
+
+
+def test_a_gateway_has_a_second_to_answer():
+    assert gateways.TIMEOUT_S == 1.0

@@ -5,6 +5,8 @@ import pytest
 from argosy_gateway.relay.answer import Answer
 from argosy_gateway.relay.resume import KeptIds, Resume
 from argosy_gateway.wire.sse import StreamScan
+from tests.gateway.direct import direct
+from tests.gateway.engines import Engine
 
 TOKEN = b'data: {"choices":[{"text":"one"}]}\n\n'
 USAGE = b'data: {"choices":[],"usage":{"prompt_tokens":3,"completion_tokens":2}}\n\n'
@@ -87,3 +89,30 @@ def test_the_first_event_and_a_slow_client_are_left_to_the_reader():
     plain.begin_stream(slow.scan, ())
     plain.started = True
     assert not plain.passes_on_now(TOKEN)
+
+
+async def test_a_stream_that_goes_on_while_its_client_reads_is_written_past_asgi():
+    """The first event, the end and what a slow client waits for go through ASGI."""
+    parts = []
+
+    async def three(call):
+        await call.begin_stream()
+        await call.token("one")
+        await client.reads("one")
+        for text in ("two", "three"):
+            await call.token(text)
+            await gateway.until(lambda text=text: text in b"".join(parts).decode())
+        client.has_room = False
+        await call.token("four")
+        await client.reads("four")
+        await call.finish(4)
+
+    ask = {"model": "m", "messages": [], "stream": True}
+    async with direct(Engine("a", three)) as gateway:
+        client = gateway.ask(ask)
+        client.has_room, client.write = True, parts.append
+        await client.whole
+        for text in ("one", "four", "[DONE]"):
+            assert client.text.count(text) == 1
+        assert "two" not in client.text
+        assert "three" not in client.text

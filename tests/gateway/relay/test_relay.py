@@ -281,6 +281,21 @@ async def test_decode_gets_its_prefill_candidates_of_the_same_revision():
         assert f.count("argosy_slo_requests_total", **labels) == 1
 
 
+@pytest.mark.parametrize(
+    ("head", "mode"), [(Role.COLOCATED, "colocated"), (Role.DECODE, "disaggregated")]
+)
+async def test_a_request_counts_for_the_mode_of_the_pods_that_served_it(head, mode):
+    """While a fleet changes its mode it has pods of both."""
+    engine = Engine("a", role=head, revision="r1")
+    prefill = Engine("p", role=Role.PREFILL, revision="r1")
+    async with front(engine, prefill, slo=SLO) as f, client(f) as c:
+        assert f.fleet.role_mode() == "disaggregated"
+        assert (await c.post(PATH, json=STREAM)).status_code == 200
+        await f.settled()
+        labels = {"role_mode": mode, "class": "default", "ttft": "ok", "tpot": "ok"}
+        assert f.count("argosy_slo_requests_total", **labels) == 1
+
+
 @pytest.mark.parametrize("state", [State.UNREADY, State.DRAINING, None])
 async def test_without_a_ready_prefill_pod_decode_gets_the_prompt_at_once(state):
     d = Engine("d", role=Role.DECODE, revision="r1")

@@ -1,0 +1,122 @@
+"""The KV service of an engine: which transport it offers, where it listens, what it forgets."""
+
+import socket
+
+import pytest
+
+from argosy_engine.config import EngineConfig
+from argosy_engine.errors import LoadError
+from argosy_engine.transfer import service
+from argosy_engine.transfer.nixl.link import has_adapter
+from tests.kv.nodes import BLOCK, TextRunner, node, until
+
+PROMPT = list(range(100, 100 + 4 * BLOCK + 5))
+MISSING = "NIXL is not installed (pip install 'argosy[nixl]')"
+ENCRYPTED = "NIXL does not encrypt, and --tls-dir asks for it"
+
+
+def link_of(transport, *, encrypted=False, wire_block_bytes=64, **options):
+    """What an engine makes for NIXL: None, or the arguments of its link."""
+    config = EngineConfig(
+        model="sim:m", served_name="m", role="decode", kv_transport=transport, **options
+    )
+    runner = TextRunner("m", config)
+    object.__setattr__(runner._layout, "wire_block_bytes", wire_block_bytes)
+    return service._link(config, runner, encrypted=encrypted)
+
+
+@pytest.fixture
+def machine(monkeypatch):
+    """A machine with an RDMA adapter and the package, until a test takes one away."""
+    monkeypatch.setattr(service, "has_adapter", lambda: True)
+    monkeypatch.setattr(service, "installed", lambda: True)
+    monkeypatch.setattr(service, "Link", lambda size, ports: (size, ports))
+    return monkeypatch
+
+
+@pytest.mark.usefixtures("machine")
+@pytest.mark.parametrize("transport", ["auto", "nixl"])
+def test_nixl_is_used_where_it_is_there(transport):
+    assert link_of(transport) == (64, "")
+    assert link_of(transport, pod_ip="10.0.0.1") == (64, "8003-8010"), "the NetworkPolicy's ports"
+
+
+@pytest.mark.usefixtures("machine")
+def test_tcp_is_tcp_whatever_there_is():
+    assert link_of("tcp") is None
+    assert link_of("tcp", encrypted=True) is None
+
+
+@pytest.mark.usefixtures("machine")
+@pytest.mark.parametrize("transport", ["auto", "nixl"])
+def test_an_engine_that_computes_no_kv_has_none_to_move(transport):
+    assert link_of(transport, wire_block_bytes=0) is None
+
+
+def test_auto_is_tcp_without_an_adapter_because_nixl_is_slower_there(machine, tmp_path, caplog):
+    assert not has_adapter(tmp_path)
+    (tmp_path / "uverbs0").touch()
+    assert has_adapter(tmp_path)
+    machine.setattr(service, "has_adapter", lambda: False)
+    with caplog.at_level("INFO"):
+        assert link_of("auto") is None
+    assert caplog.records == []
+    assert link_of("nixl") == (64, ""), "pinned, it needs none"
+
+
+@pytest.mark.parametrize(("encrypted", "why"), [(False, MISSING), (True, ENCRYPTED)])
+def test_auto_says_once_why_it_is_tcp(machine, caplog, encrypted, why):
+    machine.setattr(service, "installed", lambda: False)
+    with caplog.at_level("INFO"):
+        assert link_of("auto", encrypted=encrypted) is None
+    assert [r.message for r in caplog.records] == [f"KV travels over TCP: {why}"]
+
+
+@pytest.mark.parametrize(("encrypted", "why"), [(False, MISSING), (True, ENCRYPTED)])
+def test_an_engine_that_must_use_nixl_does_not_start_where_it_cannot(machine, encrypted, why):
+    machine.setattr(service, "installed", lambda: False)
+    with pytest.raises(LoadError) as error:
+        link_of("nixl", encrypted=encrypted)
+    assert error.value.reason == "BadArgument"
+    assert error.value.message == f"--kv-transport nixl: {why}; or write --kv-transport auto"
+
+
+# ------------------------------------------------------------------ the service
+
+
+async def test_pulls_that_have_ended_are_forgotten():
+    with node("prefill") as prefill, node("decode") as decode:
+        for name in ("first", "second"):
+            client = decode.ask([ord(name[0]), *PROMPT], prefill.address, name=name)
+            await until(lambda client=client: client.end is not None)
+        await until(lambda: decode.kv._pulls == {})
+
+
+async def test_to_cancel_a_pull_that_is_none_costs_nothing():
+    with node("prefill") as prefill, node("decode") as decode:
+        decode.kv.cancel_pull("nobody", 0)
+        client = decode.ask(PROMPT, prefill.address)
+        await until(lambda: client.end is not None)
+        assert client.end == "length"
+
+
+@pytest.mark.parametrize(
+    ("role", "options", "listens"),
+    [
+        ("prefill", {}, True),
+        ("decode", {}, False),
+        ("decode", {"role_file": "role"}, True),
+    ],
+)
+def test_an_engine_listens_for_pulls_if_it_is_prefill_or_may_become_it(
+    role, options, listens, tmp_path
+):
+    if options:
+        (tmp_path / "role").write_text(role)
+        options = {"role_file": tmp_path / "role"}
+    with node(role, **options) as engine:
+        assert (engine.kv.port > 0) is listens
+        port = engine.kv.port
+    if listens:
+        with pytest.raises(ConnectionRefusedError):
+            socket.create_connection(("127.0.0.1", port), 5)
