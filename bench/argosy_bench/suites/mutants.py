@@ -145,8 +145,8 @@ AREAS = (
     Area("gateway_routing", "gateway", (f"{_GATEWAY}.routing.*",), _BOUND),
     Area("gateway_queue", "gateway", (f"{_GATEWAY}.queue.*",), _BOUND),
     Area("gateway_relay", "gateway", (f"{_GATEWAY}.relay.*",), _BOUND),
-    Area("gateway_wire", "gateway", (f"{_GATEWAY}.wire.*",)),
-    Area("gateway_server", "gateway", (f"{_GATEWAY}.server.*",)),
+    Area("gateway_wire", "gateway", (f"{_GATEWAY}.wire.*",), _BOUND),
+    Area("gateway_server", "gateway", (f"{_GATEWAY}.server.*",), _BOUND),
 )
 
 
