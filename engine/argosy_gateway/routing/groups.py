@@ -41,6 +41,9 @@ class Route:
     """Prompt tokens that the strategy expects in the cache of `prefiller`."""
     cache_age: int = 0
     """Prompt tokens that `prefiller` has computed since it last used the end of that prefix."""
+    head_cached_tokens: int = 0
+    """The same in the cache of the head of a pair."""
+    head_cache_age: int = 0
 
     @property
     def prefiller(self) -> Endpoint:

@@ -49,7 +49,7 @@ async def test_the_engines_cached_tokens_correct_what_a_cache_is_taken_to_hold()
     async with direct(engine, strategy="kvAware") as gateway:
         for number in (0, *range(1, 41), 0):  # 20,000 tokens lie between
             await gateway.answered(prompt(number), PATH)
-        cache = gateway.fleet.strategy._caches["a"]
+        cache = gateway.fleet.strategy.caches.by_pod["a"]
         assert 15_000 < cache.holds < 25_000
 
 

@@ -319,14 +319,14 @@ def test_decode_pods_teach_nothing_about_the_caches_of_prefill_pods():
 
 
 def test_the_index_keeps_the_newest_prefixes_and_four_pods_of_each(monkeypatch):
-    monkeypatch.setattr("argosy_gateway.routing.strategies.kv_aware._MOST_PREFIXES", 64)
+    monkeypatch.setattr("argosy_gateway.routing.strategies.caches._MOST_PREFIXES", 64)
     strategy = KvAware(random.Random(1))
     for pod in pods(6):
         send(strategy, asks(prompt(1)), groups_of([pod]), IDLE)
-    assert {len(uids) for uids in strategy._index.values()} == {4}
+    assert {len(uids) for uids in strategy.caches.index.values()} == {4}
     for number in range(100):
         send(strategy, asks(prompt(number)), groups_of(pods(2)), IDLE)
-    assert len(strategy._index) == 64
+    assert len(strategy.caches.index) == 64
     assert sends(strategy, groups_of(pods(2)), prompt(99)).cached_tokens > 0
     assert sends(strategy, groups_of(pods(2)), prompt(3)).cached_tokens == 0
 
@@ -340,7 +340,7 @@ def test_only_what_is_sent_is_expected_in_a_cache():
     again = strategy.choose(request, groups, IDLE)
     assert again.head.uid == other.uid
     assert again.cached_tokens > 0
-    assert chosen.head.uid not in strategy._caches
+    assert chosen.head.uid not in strategy.caches.by_pod
 
 
 @pytest.mark.parametrize("strategy", [PrefixHash, KvAware])
@@ -498,9 +498,50 @@ def test_a_prefix_is_known_of_the_four_pods_that_used_it_last():
 
 
 def test_pods_that_were_used_last_are_remembered(monkeypatch):
-    monkeypatch.setattr("argosy_gateway.routing.strategies.kv_aware._MOST_PODS", 2)
+    monkeypatch.setattr("argosy_gateway.routing.strategies.caches._MOST_PODS", 2)
     strategy, alone = KvAware(random.Random(1)), [groups_of([pod]) for pod in pods(3)]
     for number in (0, 1, 0, 2):
         send(strategy, KNOWN, alone[number], IDLE)
     found = [strategy.choose(KNOWN, groups, IDLE).cached_tokens for groups in alone]
     assert found == [100, 0, 100]
+
+
+# The decode pod of kvAware
+
+
+def test_the_decode_pod_is_the_one_that_has_most_of_the_prompt():
+    strategy, groups = KvAware(random.Random(1)), groups_of(PAIRS)
+    homes = {n: send(strategy, asks(prompt(n)), groups, IDLE).head.uid for n in range(12)}
+    assert len(set(homes.values())) == 4
+    for n, home in homes.items():
+        route = send(strategy, asks(prompt(n) + "and a question"), groups, IDLE)
+        assert (route.head.uid, route.head_cached_tokens >= 0.8 * 500) == (home, True)
+
+
+def test_a_decode_pod_gets_at_most_a_quarter_over_the_mean_of_sequences_for_its_cache():
+    groups = groups_of(PAIRS)
+    for sequences, stays in ((5, True), (6, False)):
+        strategy = KvAware(random.Random(1))
+        home = send(strategy, asks(prompt(7)), groups, IDLE).head.uid
+        view = FleetView({f"d{n}": Load(4, 0) for n in range(4)} | {home: Load(sequences, 0)})
+        route = send(strategy, asks(prompt(7)), groups, view)
+        assert (route.head.uid == home) is stays
+        assert (route.head_cached_tokens > 0) is stays
+
+
+def test_of_decode_pods_with_as_much_of_the_prompt_the_one_with_the_fewest_sequences_is_chosen():
+    strategy, groups = KvAware(random.Random(1)), groups_of(PAIRS)
+    view = FleetView({f"d{n}": Load(1 + (n != 2), 0) for n in range(4)})
+    assert {send(strategy, asks("hi"), groups, view).head.uid for _ in range(9)} == {"d2"}
+
+
+def test_what_a_decode_pod_found_corrects_what_its_cache_is_taken_to_hold():
+    strategy = KvAware(random.Random(1))
+    groups = groups_of([*pods(4, Role.PREFILL), *pods(1, Role.DECODE)])
+    sends(strategy, groups, prompt(1))
+    fill(strategy, groups, 30_000)
+    assert sends(strategy, groups, prompt(1), finds=0.0).head_cached_tokens > 0
+    sends(strategy, groups, prompt(2))
+    fill(strategy, groups, 40_000)
+    route = sends(strategy, groups, prompt(2))
+    assert (route.head_cached_tokens, route.cached_tokens > 0) == (0, True)
