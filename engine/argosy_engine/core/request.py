@@ -113,6 +113,9 @@ class NewRequest:
     deadline_s: float = float("inf")
     """Latest time of admission; later, it fails with `queue_timeout`."""
 
+    tpot_limit_s: float = 0.0
+    """What its caller wants at most per output token; 0 if it said nothing."""
+
 
 @dataclass(slots=True, eq=False)
 class Sequence:
@@ -150,6 +153,9 @@ class Sequence:
 
     wait_deadline_s: float = float("inf")
     """Latest time of admission while it is QUEUED; none once it was admitted."""
+
+    handover_saved: bool = False
+    """A peer could compute the prompt, and it is computed here because that costs less."""
 
     pull_cancelled: bool = False
     """Its pull was cancelled; it is never pulled again."""

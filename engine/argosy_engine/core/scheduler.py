@@ -34,6 +34,7 @@ from argosy_engine.core.handover.pulls import Pulls, should_pull
 from argosy_engine.core.limits import Limits, Refusal, refuse_shape
 from argosy_engine.core.preemption import choose_victim, recompute
 from argosy_engine.core.request import Emission, FinishReason, NewRequest, Sequence, State
+from argosy_engine.core.short_prompts import ShortPrompts
 from argosy_engine.core.step import BlockedBy, SchedulerOutput, StepOutput, StepPlan, plan_step
 
 __all__ = ["Scheduler"]
@@ -76,7 +77,8 @@ class Scheduler:
         """Queued and preempted ones, by `Sequence.rank`."""
         self.running: list[Sequence] = []
         """In order of admission."""
-        self.pulls = Pulls(pool)
+        self.short_prompts = ShortPrompts()
+        self.pulls = Pulls(pool, self.short_prompts.observe_handover)
         self.arrived: list[Sequence] = []
         """Those whose pull is over, in that order; they wait for a place in the batch."""
         self.leased: dict[str, Sequence] = {}
@@ -210,6 +212,11 @@ class Scheduler:
             if token is not None:
                 emissions.append(self._emit_token(sequence, token, now))
         self._planned = []
+        self.short_prompts.observe_step(
+            prompt_tokens=plan.prefill_tokens,
+            sequences=plan.decode_sequences,
+            seconds=out.busy_s,
+        )
         return emissions
 
     def fail_step(self, message: str) -> list[Emission]:
@@ -263,6 +270,8 @@ class Scheduler:
                 continue
             hits = self.blocks.prefix_hits(head)
             pull = should_pull(head, len(hits), self.pool.block_size)
+            here = pull and self._is_short(head, len(hits), budget)
+            pull = pull and not here
             if self._no_place(pulls=pull):
                 admission.blocked = "pull" if pull else "batch"
                 break
@@ -275,6 +284,7 @@ class Scheduler:
             del self.waiting[admission.passed]
             self.blocks.admit(head, hits)
             head.stamp_admission(now)
+            head.handover_saved = here
             if not pull:
                 head.state = State.RUNNING
                 self.running.append(head)
@@ -283,6 +293,22 @@ class Scheduler:
             admission.pull_jobs.append(job)
             admission.share.add(head)
         return None
+
+    def _is_short(self, head: Sequence, hit_blocks: int, budget: int) -> bool:
+        """Whether its prompt is computed here, though a peer could; see `short_prompts`."""
+        missing = head.n_prompt - hit_blocks * self.pool.block_size
+        if head.request.claim is not None or self.limits.on_pull_failure != "recompute":
+            return False
+        if missing > budget or self._no_place(pulls=False):
+            return False
+        prompts = [s.remaining for s in self.running if not s.decoding]
+        limits = [s.request.tpot_limit_s for s in (head, *self.running)]
+        return self.short_prompts.computes(
+            missing,
+            others=sum(prompts),
+            streams=len(self.running) - len(prompts),
+            limit_s=min(limits),
+        )
 
     def _no_place(self, *, pulls: bool) -> bool:
         """A pull takes no place of the batch. As many may wait for one as the batch has."""

@@ -86,6 +86,7 @@ class EngineMetrics:
         self._transfer_bytes = by("argosy_kv_transfer_bytes_total")
         self._transfer_failures = by("argosy_kv_transfer_failures_total")
         self._fallbacks = one("argosy_local_prefill_fallback_total")
+        self._handovers_saved = one("argosy_handovers_saved_total")
         refused = "argosy_calls_refused_total"
         self._refused = {
             (port, reason): one(refused, port=port, reason=reason)
@@ -205,6 +206,7 @@ class EngineMetrics:
         if sequence.request.lease_s is not None:  # a peer's: its answer leaves in this very turn
             first = sequence.first_token_s or 0.0
             self.observe_first_token(first - sequence.request.arrival_s)
+        self._handovers_saved.inc(sequence.handover_saved)
         length, cached = sequence.n_prompt, sequence.cached_tokens
         self._prompt_tokens.inc(length)
         self._cache_queries.inc(length)

@@ -216,6 +216,10 @@ _HANDOVER = (
     _counter("argosy_kv_transfer_bytes_total", "KV moved", side=_SIDES),
     _counter("argosy_kv_transfer_failures_total", "Pulls that failed", cause=_CAUSES),
     _counter("argosy_local_prefill_fallback_total", "Prompts computed here after a failed pull"),
+    _counter(
+        "argosy_handovers_saved_total",
+        "Prompts computed here because that costs less than a handover",
+    ),
     _counter("argosy_kv_leases_expired_total", "Leases that ended by time"),
 )
 

@@ -3,7 +3,7 @@
 `attempt` asks an engine here. The connection comes from the fleet's pool.
 """
 
-from argosy_gateway.pods.endpoints import Endpoint
+from argosy_gateway.pods.endpoints import Endpoint, Role
 from argosy_gateway.relay.fleet import Fleet
 from argosy_gateway.relay.resume import Resume
 from argosy_gateway.routing.groups import Route
@@ -34,8 +34,11 @@ async def ask(
         ("x-argosy-pod-uid", pod.uid),
         *fleet.proof.headers(),
     ]
-    if priority := fleet.classes[request.slo_class].priority:
-        headers.append(("x-argosy-priority", str(priority)))
+    slo_class = fleet.classes[request.slo_class]
+    if slo_class.priority:
+        headers.append(("x-argosy-priority", str(slo_class.priority)))
+    if slo_class.slo is not None and pod.role is Role.DECODE:
+        headers.append(("x-argosy-tpot-ms", f"{1000 * slo_class.slo.tpot_s:.3f}"))
     if route.prefills:
         headers.append(("x-argosy-prefill", ",".join(map(address_of, route.prefills))))
         headers.append(("x-argosy-prefill-uids", ",".join(p.uid for p in route.prefills)))

@@ -227,7 +227,10 @@ class Attempt:
                 load.prompt_tokens / rate, self._reservation.first_token
             )
 
-    def _learn_pace(self, first_token_at: float) -> None:
+    def _learn_pace(self, head: http1.Head, first_token_at: float) -> None:
+        """How quick the prefiller is, unless a decode pod computed the prompt in its place."""
+        if self._route.prefills and head.get(SERVED_HEADER) is None:
+            return
         self._fleet.pace.prompt(
             self._route.prefiller.uid,
             self._request.prompt_tokens,
@@ -375,7 +378,7 @@ class Attempt:
         answer.usage = believable(usage_of(content), answer_bytes=size)
         answer.first_content_at, answer.last_content_at = first_at, now
         if reported is not None:
-            self._learn_pace(first_at)
+            self._learn_pace(head, first_at)
 
     async def _stream(self, exchange: http1.Exchange, head: http1.Head) -> Ending | FailedAttempt:
         """Pass events on until `[DONE]`. Raises BrokenError, also after bytes were passed on."""
@@ -389,7 +392,7 @@ class Attempt:
                     raise BrokenError("the stream ended without [DONE]")
                 await answer.pass_on(scan.feed(data))
                 if not learnt:  # only now: nobody waits for what is learnt
-                    self._learn_pace(first_token_at)
+                    self._learn_pace(head, first_token_at)
                     learnt = True
                 if scan.held_error:
                     return self._ended_by_error(scan.held_error)

@@ -4,6 +4,7 @@ from dataclasses import replace
 
 import pytest
 
+from argosy_gateway.accounting.verdicts import Slo
 from argosy_gateway.pods.endpoints import Role
 from argosy_gateway.pods.health import HEALTHY
 from argosy_gateway.server.admin import failing_pairs, handed_over
@@ -142,3 +143,43 @@ async def test_the_admin_port_says_when_pods_had_their_last_whole_handover(fleet
     assert len(ages.keys() & {"p1", "p2", "p3"}) == 1
     assert "gone" not in ages, "the operator does not know it either"
     assert all(0 <= age < 60 for age in ages.values())
+
+
+# Prompts that decode pods compute themselves.
+
+
+def computing(*named):
+    """A decode engine that names these pods as the one that computed the prompt, one an answer,
+    then none."""
+    left = list(named)
+
+    async def behaviour(call):
+        told = {"x_argosy_prefill_pod": left.pop(0)} if left else {}
+        await call.status(200, WHOLE, x_argosy_ttft_ms="1.0", **told)
+
+    return behaviour
+
+
+@pytest.mark.parametrize(
+    ("more", "told"),
+    [({"slo": Slo(1.0, 0.0325)}, "32.500"), ({}, None)],
+    ids=["with an SLO", "without an SLO"],
+)
+async def test_a_decode_pod_is_told_the_tpot_limit_and_no_other_is(more, told):
+    engines = Engine("d", computing(), Role.DECODE), Engine("c")
+    for engine, expected in zip(engines, (told, None), strict=True):
+        async with direct(engine, **more) as gateway:
+            await gateway.answered(ASK)
+            assert [call.headers.get("x-argosy-tpot-ms") for call in engine.calls] == [expected]
+
+
+async def test_a_prompt_that_its_decode_pod_computed_says_nothing_about_prefill_pods():
+    decode = Engine("d", computing(*["p1"] * 4), Role.DECODE)
+    async with direct(decode, slo=Slo(1.0, 1.0), queue="deadline") as gateway:
+        gateway.fleet.directory.replace([decode.endpoint(), prefill(1)])
+        observed = []
+        gateway.fleet.queue.dispatch.observe = lambda uid, **_more: observed.append(uid)
+        gateway.fleet.pace.prompt = lambda uid, *_a, **_more: observed.append(uid)
+        for _ in range(8):
+            await gateway.answered(ASK)
+    assert observed == ["p1"] * 8  # two estimates, four prompts

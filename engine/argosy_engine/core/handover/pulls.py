@@ -4,7 +4,7 @@
 service's events on. States and their meanings are in `states.py`.
 """
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
 from argosy_engine.core.blocks.pool import BlockPool
@@ -49,6 +49,11 @@ class _Pull:
     deadline_s: float
     """When it is cancelled; once it is, when it is given up as lost."""
 
+    started_s: float
+
+    ready_s: float | None = None
+    """From the start to READY."""
+
     state: PullState = PullState.ASKED
 
     def move(self, after: PullState) -> None:
@@ -58,8 +63,13 @@ class _Pull:
 class Pulls:
     """Pulls by request id. The sequences hold blocks meanwhile, and no place in the batch."""
 
-    def __init__(self, pool: BlockPool) -> None:
+    def __init__(
+        self, pool: BlockPool, took: Callable[[int, float], None] = lambda _tokens, _seconds: None
+    ) -> None:
+        """`took` is told of each pull that is done how many tokens were missing, and the seconds
+        from its start to the last byte. Prompts that were computed before do not count."""
         self._pool = pool
+        self._took = took
         self._pulls: dict[str, _Pull] = {}
         self._lost: dict[tuple[str, int], list[int]] = {}
         """By (request id, attempt): the blocks that a lost pull may still write to."""
@@ -73,7 +83,8 @@ class Pulls:
     def start(self, sequence: Sequence, *, now: float, timeout_s: float) -> PullJob:
         """The job for the KV service. The sequence has the blocks of its whole prompt."""
         sequence.state = State.PULLING
-        self._pulls[sequence.request_id] = _Pull(sequence, deadline_s=now + timeout_s + OVERDUE_S)
+        deadline_s = now + timeout_s + OVERDUE_S
+        self._pulls[sequence.request_id] = _Pull(sequence, deadline_s, started_s=now)
         return PullJob(
             request_id=sequence.request_id,
             attempt=sequence.request.attempt,
@@ -90,6 +101,8 @@ class Pulls:
     def renew(self, event: PullAlive | PullReady, now: float) -> None:
         """The service is at work: give it the time that it says, up to the request's own end."""
         pull = self._of(event)
+        if pull is not None and isinstance(event, PullReady):
+            pull.ready_s = now - pull.started_s
         if pull is not None and pull.state is not PullState.CANCELLING:
             lasts_s = event.lasts_s + OVERDUE_S
             pull.deadline_s = min(now + lasts_s, pull.sequence.request.deadline_s)
@@ -115,6 +128,11 @@ class Pulls:
         if current is None:
             return None
         current.move(after)
+        if isinstance(event, PullDone) and current.ready_s is not None:
+            sequence = current.sequence
+            if sequence.request.claim is None:
+                missing = sequence.n_prompt - sequence.num_computed
+                self._took(missing, current.ready_s + event.exposed_s)
         del self._pulls[event.request_id]
         return current.sequence
 

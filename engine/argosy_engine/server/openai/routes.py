@@ -32,6 +32,7 @@ from argosy_engine.errors import ClientGoneError
 from argosy_engine.ports.callers import Verifier
 from argosy_engine.ports.tokenizer import Tokenizer
 from argosy_engine.runtime.loop import EngineLoop
+from argosy_engine.server import gateway_headers
 from argosy_engine.server.candidates import candidates
 from argosy_engine.server.external import fields, offer
 from argosy_engine.server.identity import NamedApp
@@ -57,7 +58,6 @@ __all__ = ["OpenAiApi"]
 
 log = logging.getLogger(__name__)
 
-_PRIORITY = re.compile(r"-?[0-9]{1,3}")
 _ID = re.compile(r"[A-Za-z0-9._-]{1,128}")
 _NOTHING = fields.Transfer()
 
@@ -144,7 +144,9 @@ class OpenAiApi:
         headers = _headers(scope)
         public_id = _public_id(headers.get("x-request-id"))
         # One task per request: uvicorn's own log lines then have the id, too.
-        logs.bind(request_id=public_id, attempt=_attempt(headers.get("x-argosy-attempt")))
+        logs.bind(
+            request_id=public_id, attempt=gateway_headers.attempt(headers.get("x-argosy-attempt"))
+        )
         self.active += 1
         try:
             # Read first: closing while a client still sends resets the connection, and the gateway
@@ -219,11 +221,12 @@ class OpenAiApi:
             token_ids=token_ids,
             sampling=sampling,
             arrival_s=arrival_s,
-            attempt=_attempt(headers.get("x-argosy-attempt")),
+            attempt=gateway_headers.attempt(headers.get("x-argosy-attempt")),
             candidates=self._candidates(headers, job.transfer),
             claim=job.transfer.claim,
-            priority=_priority(headers.get("x-argosy-priority", "0")),
+            priority=gateway_headers.priority(headers.get("x-argosy-priority", "0")),
             deadline_s=arrival_s + self._config.queue_timeout_s,
+            tpot_limit_s=gateway_headers.tpot_limit_s(headers.get("x-argosy-tpot-ms")),
         )
         scheduler = self._loop.scheduler
         refusal = refuse_shape(request, scheduler.max_model_len, scheduler.limits.vocab_size)
@@ -485,14 +488,3 @@ def _public_id(value: str | None) -> str:
     if value is not None and _ID.fullmatch(value):
         return value
     return secrets.token_hex(12)
-
-
-def _priority(value: str) -> int:
-    """From `x-argosy-priority`, which the gateway writes. Raises ApiError."""
-    if not _PRIORITY.fullmatch(value):
-        raise ApiError(400, "x-argosy-priority must be a whole number from -999 to 999")
-    return int(value)
-
-
-def _attempt(value: str | None) -> int:
-    return int(value) if value is not None and value.isdecimal() and len(value) < 4 else 1
