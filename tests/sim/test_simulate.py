@@ -152,8 +152,8 @@ def test_the_laws_prior_may_be_wrong_or_absent(error: str) -> None:
         ({"order": "random"}, "write one of fifo"),
         ({"first_token": "in-batch"}, "leave --first-token out"),
         ({"report": "r.html"}, "leave --report out"),
-        ({"rates": "w.csv"}, "give a file of requests with --trace"),
-        ({"lengths": "l.csv"}, "give a file of requests with --trace"),
+        ({"rates": "w.csv"}, "give either --trace, or both --rates and --lengths"),
+        ({"lengths": "l.csv"}, "give either --trace, or both --rates and --lengths"),
         ({"profile": "gpt"}, "write one of llama-70b-h100-tp4, opt-13b-a100"),
         ({"prefix": "some"}, "write one of ideal, none"),
         ({"scale": "0"}, "--scale 0: write a number from 0.01 to 10000"),
@@ -205,13 +205,26 @@ def test_a_result_without_a_folder_is_refused_before_the_run(
     assert f"there is no folder {tmp_path / 'none'}; make it first" in capsys.readouterr().err
 
 
-def test_a_missing_flag_is_named_but_a_flag_that_is_not_there_first(
-    capsys: pytest.CaptureFixture[str],
+def test_a_missing_flag_is_named(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+    assert cli.main(["--trace", "t.csv"]) == 2
+    assert "--profile is missing: what a replica can do" in capsys.readouterr().err
+    without = arguments(tmp_path / "out.json")[2:]
+    assert cli.main(without) == 2
+    assert "give either --trace, or both" in capsys.readouterr().err
+
+
+def test_a_table_of_rates_is_played_with_the_lengths_of_a_trace(
+    capsys: pytest.CaptureFixture[str], tmp_path: Path
 ) -> None:
-    assert cli.main(["--rates", "w.csv", "--lengths", "l.csv"]) == 2
-    assert "give a file of requests with --trace" in capsys.readouterr().err
-    assert cli.main(["--policy", "goodput"]) == 2
-    assert "--trace is missing: CSV file of requests" in capsys.readouterr().err
+    out, table = tmp_path / "out.json", tmp_path / "rates.csv"
+    table.write_text("t_s,req_per_s\n0,2\n150,4\n300,2\n")
+    flags = ["--rates", str(table), "--lengths", str(TRACE), *arguments(out)[2:]]
+    assert cli.main(flags) == 0
+    result = json.loads(out.read_text())
+    assert result["requests"] == pytest.approx(900 - 60 * 2.4, rel=0.15)
+    table.write_text("t_s,req_per_s\n0,2\n150,nan\n")
+    assert cli.main(flags) == 2
+    assert f"{table}, line 3: req_per_s is nan" in capsys.readouterr().err
 
 
 def test_help_names_every_flag(capsys: pytest.CaptureFixture[str]) -> None:

@@ -16,7 +16,7 @@ from pathlib import Path
 
 from argosy_operator.core.scaling.goals import SLO, Goals, Profile, RoleGoal
 from argosy_operator.core.scaling.law import LAWS
-from argosy_operator.sim import figures, hindsight, traces
+from argosy_operator.sim import figures, hindsight, rates, traces
 from argosy_operator.sim.flags import FIGURES, FLAGS, Flag
 from argosy_operator.sim.replay import ROLES, Replicas, Run, replay, static
 from argosy_operator.sim.traces import Trace, TraceError
@@ -36,7 +36,10 @@ class UsageError(Exception):
 class Options:
     """The command line, checked."""
 
-    trace: Path
+    requests: Path
+    """The trace, or where the lengths are taken from."""
+    rates: Path | None
+    """None: the requests are played as they are."""
     scale: float
     prefix: bool
     warmup_s: float
@@ -104,15 +107,20 @@ def _run(options: Options, trace: Trace, best: Replicas | None) -> Run:
 
 def _trace(options: Options) -> Trace:
     most = int(options.setup.replica.profile.kv_tokens)
-    with options.trace.open(newline="") as lines:
-        trace = traces.read(str(options.trace), lines, most_tokens=most)
-    trace = traces.scaled(trace, options.scale, options.setup.seed)
+    with options.requests.open(newline="") as lines:
+        trace = traces.read(str(options.requests), lines, most_tokens=most)
+    if options.rates is None:
+        trace = traces.scaled(trace, options.scale, options.setup.seed)
+    else:
+        with options.rates.open(newline="") as lines:
+            points = rates.read(str(options.rates), lines)
+        trace = rates.drawn(points, trace, options.scale, options.setup.seed)
     if not options.prefix:
         trace = trace.without_cache()
     elif not trace.cached:
         raise UsageError(
-            f"--prefix ideal needs a column {traces.CACHED} in {options.trace}: add it, or leave "
-            "--prefix out"
+            f"--prefix ideal needs a column {traces.CACHED} in {options.requests}: add it, or "
+            "leave --prefix out"
         )
     if trace.end <= options.warmup_s:
         raise UsageError(
@@ -188,8 +196,10 @@ def _options(words: dict[str, str | None]) -> Options:
         prior=_prior(words, replica.profile),
     )
     law, start = _policy(words)
+    requests, table = _sources(words)
     return Options(
-        trace=Path(words["--trace"] or ""),
+        requests=requests,
+        rates=table,
         scale=_number(words, "--scale", least=0.01, most=10_000),
         prefix=words["--prefix"] == "ideal",
         warmup_s=_number(words, "--warmup", least=0),
@@ -200,6 +210,16 @@ def _options(words: dict[str, str | None]) -> Options:
         start=start,
         out=Path(words["--out"] or ""),
     )
+
+
+def _sources(words: dict[str, str | None]) -> tuple[Path, Path | None]:
+    """(file of requests, file of rates if there is one)."""
+    trace, table, lengths = (words[name] for name in ("--trace", "--rates", "--lengths"))
+    if trace is not None and table is None and lengths is None:
+        return Path(trace), None
+    if trace is None and table is not None and lengths is not None:
+        return Path(lengths), Path(table)
+    raise UsageError("give either --trace, or both --rates and --lengths")
 
 
 def _policy(words: dict[str, str | None]) -> tuple[str | None, Replicas | None]:

@@ -26,19 +26,22 @@ class Flag:
 
 
 _NO_REPORT = "there is no report yet: leave --report out and read the figures in --out"
-_NO_RATES = (
-    "rates without requests are not played yet: give a file of requests with --trace; it needs "
-    "arrival_s, prompt_tokens and output_tokens"
-)
 _NO_POLICY = "this law is not there yet; there are goodput, static:P,D and hpa"
 
 FLAGS = (
-    Flag(name="--trace", value="FILE", required=True, help="CSV file of requests"),
+    Flag(
+        name="--trace",
+        value="FILE",
+        help="CSV file of requests; needed unless there are --rates and --lengths",
+    ),
+    Flag(name="--rates", value="FILE", help="CSV file of rates, from which requests are drawn"),
+    Flag(name="--lengths", value="FILE", help="CSV file of requests with the lengths for --rates"),
     Flag(
         name="--scale",
         value="K",
         default="1",
-        help="copies of each request, each delayed by 0 to 45 s of its own; 0.5 takes half of them",
+        help="copies of each request, each delayed by 0 to 45 s of its own; 0.5 takes half of "
+        "them; with --rates, what the rates are multiplied by",
     ),
     Flag(
         name="--prefix",
@@ -130,8 +133,6 @@ FLAGS = (
     Flag(name="--gpu-budget", value="N", help="GPUs that a law may use; default: no limit"),
     Flag(name="--out", value="FILE", required=True, help="where the figures go, as JSON"),
     Flag(name="--report", value="FILE", help="not there yet", absent={"": _NO_REPORT}),
-    Flag(name="--rates", value="FILE", help="not there yet", absent={"": _NO_RATES}),
-    Flag(name="--lengths", value="FILE", help="not there yet", absent={"": _NO_RATES}),
 )
 
 FIGURES = {
