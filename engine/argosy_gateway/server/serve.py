@@ -8,6 +8,7 @@ event loop is busy.
 
 import asyncio
 import contextlib
+import gc
 import logging
 import signal
 import socket
@@ -147,6 +148,9 @@ async def serve(fleet: Fleet, source: Any) -> None:
         async with running(fleet, stop=stop) as servers:
             ports = [server.port for server in servers]
             log.info("serving fleet %s on ports %s", fleet.config.fleet, ports)
+            # What exists by now is needed until the end. To look through it for garbage would stop
+            # all streams for some milliseconds each time.
+            gc.freeze()
     finally:
         watcher.cancel()
         with contextlib.suppress(asyncio.CancelledError):
