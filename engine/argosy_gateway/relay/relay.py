@@ -80,8 +80,8 @@ class Relay:
         """Attempts that reached an engine."""
         self._tried: set[str] = set()
         """Uids of the pods that failed this request or were busy: they are chosen last."""
-        self._role_mode = fleet.role_mode()
-        """Label of the outcome in the metrics; after an attempt, its `Route.mode`."""
+        self._role_mode: str | None = None
+        """`Route.mode` of the latest attempt; None before the first."""
         self._task: asyncio.Task[Any] | None = None
         self._stopped = False
 
@@ -147,7 +147,7 @@ class Relay:
             log.debug("ended: %s", ending.value)
             fleet.metrics.ended(
                 self._outcome(ending),
-                role_mode=self._role_mode,
+                role_mode=self._role_mode or fleet.role_mode(),
                 usage=self._answer.usage,
                 slo_class=self._request.slo_class,
             )

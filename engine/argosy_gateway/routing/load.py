@@ -55,13 +55,12 @@ class Reservation:
         self._prefilling: str | None = route.prefiller.uid
         self._prompt_tokens = prompt_tokens
         self._open = True
-        self._add(self._decoding, sequences=1)
-        load = self._add(self._prefilling, prompt_tokens=prompt_tokens, prompts=1)
+        if route.prefills:
+            self._add(self._decoding, sequences=1)
+        load = self._add(self._prefilling, sequences=1, prompt_tokens=prompt_tokens, prompts=1)
         self.ahead = load.prompt_tokens
         """Prompt tokens outstanding on the pod that computes the prompt when this began, its own
         included."""
-        if route.prefills:
-            self._add(self._prefilling, sequences=1)
 
     def first_token(self) -> None:
         """The prompt is computed, or predicted to be: its tokens leave the load."""
@@ -82,12 +81,14 @@ class Reservation:
     def _add(
         self, uid: str, *, sequences: int = 0, prompt_tokens: int = 0, prompts: int = 0
     ) -> Load:
-        load = self._in_flight.loads.setdefault(uid, Load())
+        loads = self._in_flight.loads
+        if (load := loads.get(uid)) is None:
+            load = loads[uid] = Load()
         load.sequences += sequences
         load.prompt_tokens += prompt_tokens
         load.prompts += prompts
         if load.sequences == 0 and load.prompts == 0:
-            del self._in_flight.loads[uid]
+            del loads[uid]
         self._in_flight.changed(uid)
         if prompts < 0 or sequences < 0:
             self._in_flight.released()

@@ -98,7 +98,7 @@ class Pool:
             (*headers, ("content-length", str(len(body)))),
         )
         short = len(body) <= self._most_body_bytes
-        exchange = self._take(peer, connect_s) if short and not fresh else None
+        exchange = self._take(peer) if short and not fresh else None
         if exchange is None:
             exchange = await self._connect(peer, connect_s, keep=short)
         exchange.send(head, body)
@@ -121,7 +121,11 @@ class Pool:
 
     async def _connect(self, peer: Peer, connect_s: float, *, keep: bool) -> Exchange:
         def kept(transport: asyncio.Transport) -> None:
-            self._keep(peer, transport, connect_s)
+            # A pod that vanished closes nothing, and the next request would wait for minutes. So
+            # the kernel ends the connection if nobody takes in a request within `connect_s`.
+            sock = transport.get_extra_info("socket")
+            sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, int(connect_s * 1000))
+            self._keep(peer, transport)
 
         def make() -> Exchange:
             return Exchange(kept if keep else None)
@@ -132,7 +136,7 @@ class Pool:
             self._drop(peer)  # what shows that it can be reached again is a new connection
             raise
 
-    def _take(self, peer: Peer, connect_s: float) -> Exchange | None:
+    def _take(self, peer: Peer) -> Exchange | None:
         """The latest one: the others come to their end when fewer are needed."""
         while idle := self._idle.get(peer):
             one = idle[-1]
@@ -141,23 +145,19 @@ class Pool:
             if transport.is_closing() or self._clock() - one.since > self._idle_s:
                 transport.abort()
                 continue
-            exchange = Exchange(lambda kept: self._keep(peer, kept, connect_s), reused=True)
+            exchange = Exchange(lambda kept: self._keep(peer, kept), reused=True)
             transport.set_protocol(exchange)
             exchange.connection_made(transport)
             return exchange
         return None
 
-    def _keep(self, peer: Peer, transport: asyncio.Transport, connect_s: float) -> None:
+    def _keep(self, peer: Peer, transport: asyncio.Transport) -> None:
         idle = self._idle.setdefault(peer, [])
         if len(idle) >= self._most_of_one or self._count >= self._most:
             if not idle:
                 del self._idle[peer]
             transport.abort()
             return
-        # A pod that vanished closes nothing, and the next request would wait for minutes. So the
-        # kernel ends the connection if nobody takes in that request within `connect_s`.
-        sock = transport.get_extra_info("socket")
-        sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, int(connect_s * 1000))
         one = _Idle(transport, self._clock(), lambda ended: self._remove(peer, ended))
         transport.set_protocol(one)
         idle.append(one)
