@@ -164,6 +164,8 @@ class Attempt:
                 return failed
             self._learn_handovers(head)
             if self._answer.started and (failed := self._does_not_go_on(head)) is not None:
+                if head.status >= 500:
+                    self._count_error(head, await self._read_whole(exchange))
                 return failed
             if self._request.stream and head.status == 200:
                 return await self._stream(exchange, head)
@@ -302,14 +304,19 @@ class Attempt:
             self._fleet.directory.health.busy(self._route.head.uid)
             return FailedAttempt(RetryReason.BUSY, "the engines are busy")
         if head.status >= 500:
-            detail = f"status {head.status}"
-            self._count_failure(detail)
-            return FailedAttempt(RetryReason.SERVER_ERROR, detail, worked=True)
+            return FailedAttempt(RetryReason.SERVER_ERROR, f"status {head.status}", worked=True)
         if head.status != 200 or head.get(RESUMED_HEADER) != b"%d" % self._answer.resume.count:
             log.warning("engine %s does not go on: status %d", self._route.head.name, head.status)
             detail = "no engine goes on with it"
             return FailedAttempt(RetryReason.SERVER_ERROR, detail, worked=True)
         return None
+
+    def _count_error(self, head: http1.Head, body: bytes) -> None:
+        """An answer of 5xx. It is none of the head's if no prefill pod handed over, unless the head
+        is what fails with them."""
+        of_pairs = self._route.prefills and error_code(body) == NOT_HANDED_OVER
+        if not of_pairs or self._fleet.directory.pairs.is_cause(self._route.head.uid):
+            self._count_failure(f"status {head.status}")
 
     def _count_failure(self, detail: str) -> None:
         """The engine failed the request: its pod is called less."""
@@ -328,13 +335,10 @@ class Attempt:
         body = await self._read_whole(exchange)
         self._release(exchange)
         if head.status >= 500:
-            detail = f"status {head.status}"
-            of_pairs = self._route.prefills and error_code(body) == NOT_HANDED_OVER
-            if not of_pairs or directory.pairs.is_cause(pod.uid):
-                self._count_failure(detail)
+            self._count_error(head, body)
             return FailedAttempt(
                 RetryReason.SERVER_ERROR,
-                detail,
+                f"status {head.status}",
                 worked=True,
                 status=head.status,
                 headers=head.headers,

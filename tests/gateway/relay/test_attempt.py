@@ -98,6 +98,44 @@ async def test_a_whole_answer_leaves_its_times_and_usage_on_the_answer():
     assert to.first_content_at <= to.last_content_at
 
 
+def refusing(code: str, prefills: int):
+    """A decode engine with `onFailure: fail` that gets KV from none of so many prefill pods."""
+    named = ",".join(f"127.0.0.1:{number}=silent" for number in range(1, prefills + 1))
+
+    async def behaviour(call: Call) -> None:
+        error = {"error": {"code": code, "message": "retry"}}
+        await call.status(503, error, x_argosy_failed_prefills=named)
+
+    return behaviour
+
+
+@pytest.mark.parametrize(
+    ("code", "prefills", "fails"),
+    [
+        ("kv_transfer_failed", 1, False),
+        ("kv_transfer_failed", 2, True),
+        ("kv_transfer_failed", 0, True),
+        ("internal_error", 1, True),
+    ],
+    ids=["of one pair", "with both prefill pods", "without prefill pods", "another error"],
+)
+async def test_a_refused_rest_of_a_stream_is_a_failure_of_the_head_unless_it_is_of_the_pair(
+    code, prefills, fails
+):
+    broken, head = Engine("a", first_token), Engine("b", refusing(code, prefills), Role.DECODE)
+    pods = [Engine(f"p{number}", role=Role.PREFILL).endpoint() for number in range(1, prefills + 1)]
+    named = tuple(replace(pod, kv_port=number) for number, pod in enumerate(pods, 1))
+    async with front(broken, head) as f:
+        request, to = completion(stream=True), answer_to(Client(), f.fleet)
+        await run(f.fleet, broken, request, to)
+        with Attempt(f.fleet, request, Route(head.endpoint(), named), 2, to) as attempt:
+            result = await attempt.run()
+        assert isinstance(result, FailedAttempt)
+        assert (result.reason, result.worked) == (RetryReason.SERVER_ERROR, True)
+        assert len(f.fleet.directory.pairs.failing(9)) == prefills
+        assert f.fleet.directory.health.failed_recently("b") is fails
+
+
 async def first_token(call: Call) -> None:
     await call.begin_stream("x-argosy-token-ids: 1")
     await call.token("one", 5)
