@@ -12,6 +12,7 @@ from argosy_gateway.accounting.verdicts import Slo
 from argosy_gateway.pods.endpoints import State
 from tests.engine.processes import eventually, free_ports, sim_engines
 from tests.gateway.engines import endpoint_of, front
+from tests.support.fault_proxy import Fault, fault_proxy
 
 pytestmark = pytest.mark.slow
 
@@ -144,3 +145,30 @@ async def test_a_real_decode_engine_names_the_prefill_pod_that_nobody_answers_fo
             assert (failing.prefill, failing.decode) == ("gone", pods[1].uid)
             assert pairs.avoids("gone", pods[1].uid)
             assert f.count("argosy_gateway_handovers_failed_total") == 1
+
+
+@pytest.mark.parametrize("stream", [False, True])
+@pytest.mark.parametrize("breaks", [False, True])
+async def test_a_handover_that_breaks_after_the_first_token_is_a_failure_of_the_pair(
+    engines, stream, breaks
+):
+    """The prompt is computed and its first token with the client when its KV begins to move."""
+    p, _, d, _ = engines
+    cut = Fault(cut_after=5) if breaks else Fault()
+    words = " ".join(f"{'long' if stream else 'short'}{breaks}{n}" for n in range(400))
+    body = {**ASK, "prompt": words, "max_tokens": 20, "stream": stream}
+    async with (
+        fault_proxy(f"127.0.0.1:{p.kv}", back=cut) as network,
+        front() as f,
+        client(f) as web,
+    ):
+        network.only = None if not breaks else 1  # 0 is the conversation, 1 the KV
+        port = int(network.address.rpartition(":")[2])
+        f.fleet.directory.replace([replace(endpoint_of(p), kv_port=port), endpoint_of(d)])
+        answer = await web.post("/v1/completions", json=body)
+        assert answer.status_code == 200
+        assert ": argosy" not in answer.text
+        assert "x-argosy-handover" not in answer.headers
+        pairs = f.fleet.directory.pairs
+        assert [row.failures for row in pairs.failing(9)] == ([1] if breaks else [])
+        assert pairs.handed_over().keys() == (set() if breaks else {p.name, d.name})

@@ -77,6 +77,7 @@ class Client:
     def __init__(self) -> None:
         self.prefill_pod = ""
         self.failed_prefills: tuple[FailedPrefill, ...] = ()
+        self.pull_whole: bool | None = None
         self.ids: list[int] = []
         self.code = self.message = ""
         self.end: str | None = None

@@ -176,6 +176,7 @@ class End:
 class _Client:
     prefill_pod = ""
     failed_prefills: tuple[FailedPrefill, ...] = ()
+    pull_whole: bool | None = None
 
     def __init__(self) -> None:
         self.ended: queue.SimpleQueue[str] = queue.SimpleQueue()

@@ -26,6 +26,9 @@ class Sink(Protocol):
     failed_prefills: tuple[FailedPrefill, ...]
     """Prefill engines that were asked and failed; set on the engine thread."""
 
+    pull_whole: bool | None
+    """Whether the pull brought all; None until it has ended. Set on the engine thread, last."""
+
     def emit(self, emission: Emission) -> None: ...
 
     def refuse(self, refusal: Refusal) -> None: ...

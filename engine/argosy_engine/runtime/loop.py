@@ -313,6 +313,8 @@ class EngineLoop:
                 self._pull_ready(message)
             case PullDone():
                 self.metrics.observe_pull(message)
+                if (sink := self._sinks.get(message.request_id)) is not None:
+                    sink.pull_whole = True
                 self.scheduler.pull_done(message)
             case PullFailed():
                 self._pull_failed(message)
@@ -369,6 +371,7 @@ class EngineLoop:
         sink = self._sinks.get(event.request_id)
         if sink is not None:
             sink.failed_prefills = event.failed
+            sink.pull_whole = False
         emissions = self.scheduler.pull_failed(event)
         if event.cause != "cancelled":
             level = logging.DEBUG if event.cause == "suspended" else logging.WARNING

@@ -15,12 +15,22 @@ Refusals of a healthy pod, such as a full queue, are no failures.
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
-__all__ = ["FAILED_HEADER", "NOT_HANDED_OVER", "SERVED_HEADER", "FailingPair", "Pairs"]
+__all__ = [
+    "FAILED_HEADER",
+    "HANDOVER_HEADER",
+    "NOT_HANDED_OVER",
+    "SERVED_HEADER",
+    "FailingPair",
+    "Pairs",
+]
 
 FAILED_HEADER = b"x-argosy-failed-prefills"
 """`ip:8002=reason,…`: the candidates that failed, by KV address or by name of the pod."""
 SERVED_HEADER = b"x-argosy-prefill-pod"
 """Name of the pod that computed the prompt; absent if the decode engine did."""
+HANDOVER_HEADER = b"x-argosy-handover"
+"""`pending` on the head of a stream: the pod that is named has computed the prompt, and its KV is
+on the way. What comes of it is said in a comment of the stream."""
 NOT_HANDED_OVER = "kv_transfer_failed"
 """Code of the 503 of a decode engine in good health that got no KV (`kvTransfer.onFailure`)."""
 
@@ -128,7 +138,8 @@ class Pairs:
                 found[uid] = reason[:_REASON_CHARS] or "unknown"
         for uid, reason in found.items():
             self.failed(uid, decode, reason)
-        if served and (uid := named.get(served.decode("latin-1"))) is not None:
+        uid = named.get(served.decode("latin-1")) if served else None
+        if uid is not None and uid not in found:  # else it computed the prompt, and then failed
             self.succeeded(uid, decode)
         return found
 

@@ -11,6 +11,7 @@ from typing import Any, Protocol
 
 from argosy_gateway.accounting.verdicts import Ending
 from argosy_gateway.errors import RequestError
+from argosy_gateway.pods.pairs import HANDOVER_HEADER
 from argosy_gateway.relay.resume import Resume
 from argosy_gateway.wire.openai import body_of, error_body
 from argosy_gateway.wire.sse import StreamScan, Usage
@@ -48,6 +49,7 @@ _NOT_PASSED_ON = frozenset(
         b"transfer-encoding",
         b"x-request-id",
         TTFT_HEADER,
+        HANDOVER_HEADER,
         IDS_HEADER,
         RESUMED_HEADER,
     )

@@ -45,6 +45,8 @@ async def ask(
     body = request.body
     if request.stream:
         headers.append(("x-argosy-token-ids", "1"))
+        if route.prefills:
+            headers.append(("x-argosy-handover", "1"))
     if resume is not None:
         headers.append(("x-argosy-resume", "1"))
         body = resume.body(body)

@@ -13,7 +13,12 @@ from typing import Self
 from argosy_gateway.accounting.table import RetryReason
 from argosy_gateway.accounting.verdicts import Ending, first_token_after_s
 from argosy_gateway.errors import BrokenError, StaleError, UnreachableError
-from argosy_gateway.pods.pairs import FAILED_HEADER, NOT_HANDED_OVER, SERVED_HEADER
+from argosy_gateway.pods.pairs import (
+    FAILED_HEADER,
+    HANDOVER_HEADER,
+    NOT_HANDED_OVER,
+    SERVED_HEADER,
+)
 from argosy_gateway.relay.answer import IDS_HEADER, RESUMED_HEADER, TTFT_HEADER, Answer
 from argosy_gateway.relay.asking import address_of, ask
 from argosy_gateway.relay.fleet import Fleet
@@ -69,6 +74,7 @@ class Attempt:
         "_reservation",
         "_route",
         "_sent_at",
+        "_serving",
         "_timed_out",
     )
 
@@ -88,6 +94,8 @@ class Attempt:
         """Before connecting. `health` ignores attempts that began before the pod was suspended."""
         self._sent_at = self._began_at
         """When the request was sent and the engine's work began."""
+        self._serving: bytes | None = None
+        """Name of the prefill pod whose KV is on the way to the head of this stream."""
         self._timed_out = False
         self._moved = False
         self._left = False
@@ -274,14 +282,25 @@ class Attempt:
 
     def _learn_handovers(self, head: http1.Head) -> None:
         """Which prefill pods failed this head, and which one served it."""
+        served = head.get(SERVED_HEADER)
+        if head.get(HANDOVER_HEADER) == b"pending":
+            self._serving, served = served, None
+        self._learn(head.get(FAILED_HEADER), served)
+
+    def _handover_ended(self, said: bytes) -> None:
+        """The stream says what came of the handover that its head left open."""
+        if said == b"whole":
+            self._learn(None, self._serving)
+        else:
+            self._learn(said.removeprefix(b"failed "), None)
+
+    def _learn(self, failed_header: bytes | None, served: bytes | None) -> None:
         route, pairs = self._route, self._fleet.directory.pairs
         if not route.prefills:
             return
         named = {p.name: p.uid for p in route.prefills}
         named |= {address_of(p): p.uid for p in route.prefills}
-        failed = pairs.learn(
-            route.head.uid, named, failed=head.get(FAILED_HEADER), served=head.get(SERVED_HEADER)
-        )
+        failed = pairs.learn(route.head.uid, named, failed=failed_header, served=served)
         self._fleet.metrics.handovers_failed(len(failed))
         for pod in route.prefills:
             if pod.uid in failed:
@@ -388,6 +407,7 @@ class Attempt:
         """Pass events on until `[DONE]`. Raises BrokenError, also after bytes were passed on."""
         answer, first_token_at = self._answer, self._fleet.clock()
         learnt, scan = answer.started, self._scan(head)
+        scan.on_handover = self._handover_ended
         exchange.on_arrival = answer.passes_on_now
         try:
             while not scan.done:

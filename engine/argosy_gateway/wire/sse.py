@@ -24,6 +24,7 @@ _USAGE = re.compile(rb'"usage"\s*:\s*\{')
 _ERROR = re.compile(rb'(?:^|\n)data: ?\{\s*"error"\s*:')
 _DONE = re.compile(rb"(?:^|\n)data: ?\[DONE\]")
 _IDS = re.compile(rb"^: argosy ([0-9,]*)( end)?\n", re.MULTILINE)
+_HANDOVER = re.compile(rb"^: argosy-handover ([^\n]*)\n", re.MULTILINE)
 _MARK, _CLOSING = b": argosy ", b" end"
 _EVENT = re.compile(rb".*?\r?\n\r?\n", re.DOTALL)
 _CARRY_LIMIT_BYTES = 4 << 20
@@ -79,6 +80,7 @@ class StreamScan:
         "held_error",
         "hide_usage",
         "holds_error",
+        "on_handover",
         "on_ids",
         "size",
         "usage",
@@ -94,6 +96,8 @@ class StreamScan:
         """`on_ids` gets the token ids of each event, and whether it has the finish reason."""
         self.hide_usage = hide_usage
         self.on_ids = on_ids
+        self.on_handover: Callable[[bytes], object] | None = None
+        """Gets what the engine says, beside the ids, of a handover that outlasted its head."""
         self.holds_error = holds_error
         """An error event and what follows it are not passed on: they stay in `held_error`."""
         self.held_error = b""
@@ -160,6 +164,11 @@ class StreamScan:
             ids, closing = data[len(_MARK) : end], data.endswith(_CLOSING, 0, end)
             take(ids.removesuffix(_CLOSING), closing)
             return data[end + 1 :]
+        if b": argosy-handover " in data:
+            if self.on_handover is not None:
+                for said in _HANDOVER.findall(data):
+                    self.on_handover(said)
+            data = _HANDOVER.sub(b"", data)
         for ids, end in _IDS.findall(data):
             take(ids, bool(end))
         return _IDS.sub(b"", data)

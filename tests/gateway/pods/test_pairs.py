@@ -114,6 +114,12 @@ def test_the_headers_name_pods_or_addresses_and_the_reasons(pairs):
     assert pairs.failing(9) == [FailingPair("u2", "d", 1, "crc")]
 
 
+def test_a_pod_that_computed_the_prompt_and_then_failed_has_not_handed_over(pairs):
+    assert pairs.learn("d", NAMED, failed=b"10.0.0.1:8002=broken", served=b"p1") == {"u1": "broken"}
+    assert [row.prefill for row in pairs.failing(9)] == ["u1"]
+    assert pairs.handed_over() == {}
+
+
 def test_a_pod_named_twice_failed_once_and_one_without_a_reason_failed_too(pairs):
     found = pairs.learn("d", NAMED, failed=b"p1=silent,10.0.0.1:8002=silent,p2", served=None)
     assert found == {"u1": "silent", "u2": "unknown"}

@@ -136,6 +136,59 @@ async def test_a_refused_rest_of_a_stream_is_a_failure_of_the_head_unless_it_is_
         assert f.fleet.directory.health.failed_recently("b") is fails
 
 
+PENDING = ("x-argosy-token-ids: 1", "x-argosy-prefill-pod: p1", "x-argosy-handover: pending")
+
+
+@pytest.mark.parametrize(
+    ("said", "failing", "handed_over"),
+    [
+        (b"whole", 0, True),
+        (b"failed 127.0.0.1:1=broken", 1, False),
+        (b"failed p1=cancelled", 0, False),
+        (b"failed ", 0, False),
+        (None, 0, False),
+        (b"", 0, False),
+    ],
+)
+async def test_a_handover_that_outlasts_the_head_of_a_stream_counts_when_its_end_is_known(
+    said, failing, handed_over
+):
+    async def tells(call: Call) -> None:
+        await call.begin_stream(*PENDING)
+        await call.token("one", 5)
+        if said is not None:
+            await call.raw(b": argosy-handover " + said + b"\n")
+        await call.token(" two", 6)
+        await call.finish(2)
+
+    decode, prefill = Engine("d", tells, Role.DECODE), Engine("p1", role=Role.PREFILL)
+    client = Client()
+    async with front(decode) as f:
+        request, to = completion(stream=True), answer_to(client, f.fleet)
+        route = Route(decode.endpoint(), (replace(prefill.endpoint(), kv_port=1),))
+        with Attempt(f.fleet, request, route, 1, to) as attempt:
+            assert await attempt.run() is Ending.OK
+        pairs = f.fleet.directory.pairs
+        assert len(pairs.failing(9)) == failing
+        assert pairs.handed_over().keys() == ({"p1", "d"} if handed_over else set())
+    assert ": argosy" not in client.text()
+    assert client.text().count("data: ") == 4
+
+
+async def test_an_older_engines_head_says_that_the_handover_was_whole():
+    async def older(call: Call) -> None:
+        await call.begin_stream(*PENDING[:2])
+        await call.token("one", 5)
+        await call.finish(1)
+
+    decode, prefill = Engine("d", older, Role.DECODE), Engine("p1", role=Role.PREFILL)
+    async with front(decode) as f:
+        request, to = completion(stream=True), answer_to(Client(), f.fleet)
+        with Attempt(f.fleet, request, Route(decode.endpoint(), (prefill.endpoint(),)), 1, to) as a:
+            assert await a.run() is Ending.OK
+        assert f.fleet.directory.pairs.handed_over().keys() == {"p1", "d"}
+
+
 async def first_token(call: Call) -> None:
     await call.begin_stream("x-argosy-token-ids: 1")
     await call.token("one", 5)
@@ -247,11 +300,12 @@ async def test_a_decode_engine_is_told_addresses_and_uids_of_its_prefill_pods_in
         with Attempt(f.fleet, request, Route(decode.endpoint(), prefills), 1, to) as attempt:
             assert await attempt.run() is Ending.OK
     (call,) = decode.calls
-    prefill = {"x-argosy-prefill", "x-argosy-prefill-uids"}
+    prefill = {"x-argosy-prefill", "x-argosy-prefill-uids", "x-argosy-handover"}
     assert call.headers.keys() == {*OWN, "x-argosy-pod-uid", "x-argosy-token-ids", *prefill}
     assert call.headers["x-argosy-prefill"] == "10.0.0.1:9001,[fd00::2]:9002"
     assert call.headers["x-argosy-prefill-uids"] == "p1,p2"
     assert call.headers["x-argosy-token-ids"] == "1"
+    assert call.headers["x-argosy-handover"] == "1"
 
 
 # What it shows about the pod

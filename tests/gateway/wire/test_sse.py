@@ -50,6 +50,26 @@ def test_ids_of_an_event_that_is_not_whole_are_not_taken():
     assert seen == [b"5", b"6"]
 
 
+@given(
+    place=st.integers(0, 3),
+    said=st.sampled_from([b"whole", b"failed ip:1=broken", b"failed "]),
+    cuts=st.lists(st.integers(0, 500), max_size=8),
+)
+def test_what_came_of_a_handover_is_taken_out_of_any_cut_of_the_bytes(place, said, cuts):
+    tokens = [token(text) for text in ("a", "\n: argosy-handover whole\n", "c", "d")]
+    events = [b": argosy %d\n" % i + event for i, event in enumerate(tokens)]
+    events[place] = b": argosy-handover " + said + b"\n" + events[place]
+    stream = b"".join(events) + event(b"[DONE]")
+    edges = sorted({0, *(min(c, len(stream)) for c in cuts), len(stream)})
+    ids, told = [], []
+    scan = StreamScan(hide_usage=False, on_ids=lambda found, _: ids.append(found))
+    scan.on_handover = told.append
+    passed = b"".join(scan.feed(stream[a:b]) for a, b in itertools.pairwise(edges))
+    assert passed == b"".join(tokens) + event(b"[DONE]")
+    assert told == [said]
+    assert ids == [b"0", b"1", b"2", b"3"]
+
+
 @pytest.mark.parametrize("before", [b"", token("a")])
 def test_an_error_event_is_held_with_all_that_follows(before):
     error = event(b'{"error": {"message": "boom"}}')

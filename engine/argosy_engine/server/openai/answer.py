@@ -5,7 +5,7 @@
 
 import asyncio
 import time
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Iterable
 from dataclasses import dataclass, field
 
 from argosy_engine.core.handover.messages import FailedPrefill
@@ -16,13 +16,25 @@ from argosy_engine.ports.tokenizer import Detokenizer
 from argosy_engine.server.openai.errors import ApiError, refused
 from argosy_engine.text.stops import StopScanner
 
-__all__ = ["Piece", "TextFlow", "TokenSink"]
+__all__ = ["HANDOVER_HEADER", "Handover", "Piece", "TextFlow", "TokenSink"]
+
+HANDOVER_HEADER = "x-argosy-handover"
+"""`1`: the caller wants to know, in a comment of the stream, what comes of a handover that outlasts
+the head. In the answer `pending`: such a comment follows, if the stream lasts."""
 
 
 class TokenSink:
     """A mailbox with one reader; all methods run on the event loop's thread."""
 
-    __slots__ = ("_events", "_gone", "_waiter", "failed_prefills", "first_token_s", "prefill_pod")
+    __slots__ = (
+        "_events",
+        "_gone",
+        "_waiter",
+        "failed_prefills",
+        "first_token_s",
+        "prefill_pod",
+        "pull_whole",
+    )
 
     def __init__(self) -> None:
         self._events: list[Emission | Refusal] = []
@@ -30,6 +42,7 @@ class TokenSink:
         self._gone = False
         self.prefill_pod = ""
         self.failed_prefills: tuple[FailedPrefill, ...] = ()
+        self.pull_whole: bool | None = None
         self.first_token_s: float | None = None  # monotonic; when the token could leave
 
     def emit(self, emission: Emission) -> None:
@@ -59,6 +72,46 @@ class TokenSink:
     def _wake(self) -> None:
         if self._waiter is not None and not self._waiter.done():
             self._waiter.set_result(None)
+
+
+class Handover:
+    """What an answer says about the handover of its prompt. The engine thread writes the sink."""
+
+    def __init__(self, sink: TokenSink) -> None:
+        self._sink = sink
+        self._told: int | None = None
+        """How many failed candidates the head named, while what comes of the last one is open."""
+
+    def headers(self) -> dict[str, str]:
+        """Which prefill engine computed the prompt, and which were asked and failed."""
+        named = {}
+        if self._sink.prefill_pod:
+            named["x-argosy-prefill-pod"] = self._sink.prefill_pod
+        if self._sink.failed_prefills:
+            named["x-argosy-failed-prefills"] = _named(self._sink.failed_prefills)
+        return named
+
+    def head(self, *, tells: bool) -> dict[str, str]:
+        """The headers of a head; with `tells` the stream goes on to tell what it leaves open."""
+        is_open = self._sink.pull_whole is None  # read first: it is written last
+        named = self.headers()
+        if tells and is_open and self._sink.prefill_pod:
+            named[HANDOVER_HEADER] = "pending"
+            self._told = len(self._sink.failed_prefills)
+        return named
+
+    def before(self, events: bytes) -> bytes:
+        """Events of the stream; before the first with token ids after its end, what came of it."""
+        whole = self._sink.pull_whole
+        if self._told is None or whole is None or not events.startswith(b": argosy "):
+            return events
+        failed, self._told = self._sink.failed_prefills[self._told :], None
+        said = "whole" if whole else f"failed {_named(failed)}"
+        return f": argosy-handover {said}\n".encode() + events
+
+
+def _named(failed: Iterable[FailedPrefill]) -> str:
+    return ",".join(f"{address}={reason}" for address, reason in failed)
 
 
 @dataclass(slots=True)

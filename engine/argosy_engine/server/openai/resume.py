@@ -13,7 +13,7 @@ from typing import Any
 
 from argosy_engine.core.request import Emission, NewRequest, Sequence
 from argosy_engine.core.sampling import SamplingParams
-from argosy_engine.server.openai.answer import TextFlow
+from argosy_engine.server.openai.answer import HANDOVER_HEADER, TextFlow
 from argosy_engine.server.openai.parameters import bad
 
 __all__ = ["IDS_HEADER", "RESUMED_HEADER", "Asked", "Sent", "comment", "replay", "take_sent"]
@@ -35,12 +35,16 @@ class Asked:
     token_ids: bool = False
     resume: bool = False
     """The body says what the client of another engine's stream has."""
+    handover: bool = False
+    """The stream is to tell what comes of a handover that outlasts its head."""
 
     @classmethod
     def of(cls, headers: Mapping[str, str]) -> "Asked":
         """From headers of a caller whose word counts: a gateway of the fleet."""
         return cls(
-            token_ids=headers.get(IDS_HEADER) == "1", resume=headers.get(_RESUME_HEADER) == "1"
+            token_ids=headers.get(IDS_HEADER) == "1",
+            resume=headers.get(_RESUME_HEADER) == "1",
+            handover=headers.get(HANDOVER_HEADER) == "1",
         )
 
 

@@ -36,7 +36,7 @@ from argosy_engine.server import gateway_headers
 from argosy_engine.server.candidates import candidates
 from argosy_engine.server.external import fields, offer
 from argosy_engine.server.identity import NamedApp
-from argosy_engine.server.openai.answer import Piece, TextFlow, TokenSink
+from argosy_engine.server.openai.answer import Handover, Piece, TextFlow, TokenSink
 from argosy_engine.server.openai.bodies import Bodies
 from argosy_engine.server.openai.errors import ApiError, draining_error, refused
 from argosy_engine.server.openai.fragments import DONE, Fragments, error_event
@@ -299,6 +299,7 @@ class _Answer:
         self._request = request
         self._public_id = public_id
         self._sink = TokenSink()
+        self._handover = Handover(self._sink)
         self._ended = False
         self._first_observed = False
         self._fragments = Fragments(
@@ -336,7 +337,7 @@ class _Answer:
             chunks: list[str] = []
             if piece.error is not None and not started:
                 self._ended = True
-                piece.error.headers |= self._prefills()
+                piece.error.headers |= self._handover.headers()
                 raise piece.error
             if not started:
                 started = True
@@ -352,7 +353,7 @@ class _Answer:
                 self._end(stopped_by_text=piece.stopped_by_text)
                 body += self._closing(piece.reason)
             if body:
-                await send(_body(body, more=not self._ended))
+                await send(_body(self._handover.before(body), more=not self._ended))
             self._observe_first_token(time.monotonic())
 
     async def _whole(self, send: Send) -> None:
@@ -361,7 +362,7 @@ class _Answer:
             texts.extend(piece.texts)
             if piece.error is not None:
                 self._ended = True
-                piece.error.headers |= self._prefills()
+                piece.error.headers |= self._handover.headers()
                 raise piece.error
             self._observe_first_token(self._sink.first_token_s)
             if piece.reason is not None:
@@ -414,22 +415,14 @@ class _Answer:
             return {}
         return {"x-argosy-ttft-ms": f"{1000 * (first_s - self._request.arrival_s):.1f}"}
 
-    def _prefills(self) -> dict[str, str]:
-        """Which prefill engine computed the prompt, and which were asked and failed."""
-        named = {}
-        if self._sink.prefill_pod:
-            named["x-argosy-prefill-pod"] = self._sink.prefill_pod
-        if self._sink.failed_prefills:
-            failed = (f"{address}={reason}" for address, reason in self._sink.failed_prefills)
-            named["x-argosy-failed-prefills"] = ",".join(failed)
-        return named
-
     def _start(self, content_type: bytes, *, length: int | None = None) -> Message:
         headers = [(b"content-type", content_type), (b"cache-control", b"no-cache")]
         if length is not None:
             headers.append((b"content-length", str(length).encode()))
-        named = {"x-request-id": self._public_id, **self._prefills()}
-        if self._job.asked.token_ids and self._parsed.stream:
+        with_ids = self._job.asked.token_ids and self._parsed.stream
+        tells = with_ids and self._job.asked.handover
+        named = {"x-request-id": self._public_id, **self._handover.head(tells=tells)}
+        if with_ids:
             named[IDS_HEADER] = "1"
         if self._job.sent is not None:
             named[RESUMED_HEADER] = str(len(self._job.sent.token_ids))
