@@ -8,7 +8,9 @@ from argosy_engine.config import EngineConfig
 from argosy_engine.errors import LoadError
 from argosy_engine.transfer import service
 from argosy_engine.transfer.nixl.link import has_adapter
+from argosy_engine.transfer.wire import Kind
 from tests.kv.nodes import BLOCK, TextRunner, node, until
+from tests.kv.peers import puller
 
 PROMPT = list(range(100, 100 + 4 * BLOCK + 5))
 MISSING = "NIXL is not installed (pip install 'argosy[nixl]')"
@@ -90,6 +92,42 @@ async def test_pulls_that_have_ended_are_forgotten():
             client = decode.ask([ord(name[0]), *PROMPT], prefill.address, name=name)
             await until(lambda client=client: client.end is not None)
         await until(lambda: decode.kv._pulls == {})
+
+
+@pytest.mark.parametrize(
+    ("said", "reason", "message"),
+    [
+        (
+            {"fingerprint": "another"},
+            "fingerprint",
+            "the KV layouts differ: here {}, there 'another'",
+        ),
+        (
+            {"tp": 3},
+            "fingerprint",
+            "prefill splits its KV heads over 2 ranks and decode over 3: use sizes of which one "
+            "divides the other",
+        ),
+        (
+            {"prompt": [7] * 2049},
+            "context_length_exceeded",
+            "this model's context is 2048 tokens; the prompt has 2049",
+        ),
+    ],
+)
+async def test_a_prompt_that_does_not_fit_is_refused_with_what_differs(said, reason, message):
+    with node("prefill", tensor_parallel_size=2) as prefill:
+        ours = prefill.runner.kv_layout().fingerprint
+        async with puller(prefill.address) as peer:
+            asked = {"prompt": PROMPT, "fingerprint": ours, **said}
+            kind, payload = await peer.prefill(**asked)
+    assert (kind, payload["reason"]) == (Kind.REFUSED, reason)
+    assert payload["message"] == message.format(repr(ours))
+
+
+def test_a_connection_for_kv_may_be_idle_for_two_lease_times():
+    with node("prefill", lease_s=7.0) as prefill:
+        assert prefill.kv._server._sender._idle_s == 14.0
 
 
 async def test_to_cancel_a_pull_that_is_none_costs_nothing():
