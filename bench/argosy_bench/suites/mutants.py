@@ -101,6 +101,7 @@ AREAS = (
     Area("operator_plan", "operator", (f"{_OPERATOR}.core.plan",), _BOUND),
     Area("operator_reconcile", "operator", (f"{_OPERATOR}.core.reconcile.*",), _BOUND),
     Area("operator_flips", "operator", (f"{_OPERATOR}.core.flips.*",), _BOUND),
+    Area("operator_recycling", "operator", (f"{_OPERATOR}.core.recycling.*",), _BOUND),
     Area(
         "operator_peers",
         "operator",
