@@ -91,3 +91,11 @@ def test_the_physical_bound_is_the_work_at_full_steps_and_full_batches() -> None
     )
     assert figures.physical_pod_seconds(requests, of, 50.0)[0] == pytest.approx(1.1)
     assert figures.physical_pod_seconds(replace(requests, output=[1, 1]), of, 0.0)[1] == 0.0
+
+
+def test_the_physical_bound_counts_attention_over_what_is_not_cached() -> None:
+    requests = trace([(0.0, 300, 1)])
+    requests.cached = [200]
+    squared = replace(setup().replica.profile, per_prompt_token_squared_s=1e-6)
+    prefill, _ = figures.physical_pod_seconds(requests, setup(squared, step_tokens=1000), 0.0)
+    assert prefill == pytest.approx((0.1 / 1000 + 0.001) * 100 + 1e-6 * (300**2 - 200**2))

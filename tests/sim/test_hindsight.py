@@ -26,6 +26,20 @@ def test_it_is_the_smallest_of_all_that_meet_the_goal(seed: int, prompt: int, ou
     assert (found["prefill"] + found["decode"], found["prefill"]) == min(enough)
 
 
+def test_more_prefill_than_ttft_needs_is_taken_if_it_saves_two_decode_replicas() -> None:
+    of, requests = setup(tpot_s=0.03), poisson(8.0, 300, 600, 150, seed=48)
+
+    def met(prefill: int, decode: int) -> dict[str, float]:
+        run = static(of, requests, {"prefill": prefill, "decode": decode})
+        return figures.attainment(run.world, 10.0)
+
+    found = hindsight.smallest(of, requests, warmup_s=10.0, goal=0.9)
+    assert found == {"prefill": 9, "decode": 17}
+    assert met(8, 40)["attainment_ttft"] >= 0.9  # eight are enough for TTFT alone
+    assert met(9, 17)["attainment"] >= 0.9 > met(8, 18)["attainment"]
+    assert all(met(prefill, 25 - prefill)["attainment"] < 0.9 for prefill in range(1, 25))
+
+
 def test_a_goal_that_no_fleet_meets_has_no_fleet() -> None:
     slow = trace([(float(n), 2000 if n % 2 else 10, 2) for n in range(40)])
     # half of the prompts take 2.1 s alone

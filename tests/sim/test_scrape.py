@@ -75,6 +75,10 @@ def test_the_assembled_signals_are_those_of_the_traffic() -> None:
         world.verdicts[True, True] / world.ended, abs=0.05
     )
     steps = metrics.role("decode").steps
+    assert all(row.prefill_tokens == row.prefill_requests == 0 for row in steps)
+    prompts = metrics.role("prefill").steps
+    assert all(row.decode_sequences == row.context_tokens == 0 for row in prompts)
+    assert all(row.prefill_tokens == 100 * row.prefill_requests for row in prompts)
     seconds = sum(row.seconds for row in steps)
     profile = world.setup.replica.profile
     assert seconds == pytest.approx(

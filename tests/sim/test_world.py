@@ -1,11 +1,13 @@
 """Requests go through the simulated pods at times that can be worked out by hand."""
 
+from dataclasses import replace
 from math import inf, isnan
 
 import pytest
 
 from tests.sim.fleets import (
     MACHINE,
+    ROUND,
     decode_pod,
     played,
     poisson,
@@ -59,6 +61,35 @@ def test_a_prompt_longer_than_a_step_is_computed_in_chunks_and_shares_its_last_s
     pod = prefill_pod(world)
     assert (pod.steps, pod.prefill_requests, pod.prefill_tokens) == (3, 4, 600)
     assert pod.seconds == pytest.approx(0.9)
+
+
+def test_attention_over_the_prompt_takes_as_long_in_chunks_as_at_once() -> None:
+    squared = replace(ROUND, per_prompt_token_squared_s=1e-6)
+    world = played(setup(squared, step_tokens=200), trace([(0.0, 500, 1)]))
+    assert world.first == [pytest.approx(3 * 0.1 + 0.5 + 0.25)]
+    cached = trace([(0.0, 300, 1)])
+    cached.cached = [200]
+    world = played(setup(squared), cached)
+    assert world.first == [pytest.approx(0.1 + 0.1 + 1e-6 * (300**2 - 200**2))]
+
+
+def test_steps_are_counted_when_they_end_in_the_middle_of_a_jump_too() -> None:
+    world = started(setup(), trace([(0.0, 100, 1000), (0.0, 100, 1000)]), prefill=2)
+    world.advance(0.2)
+    pod = decode_pod(world)
+    now, context, expected = 0.2, 202, [0.0, 0, 0, 0]
+    while now + 0.012 + 1e-5 * context <= 3.0:
+        seconds = 0.012 + 1e-5 * context
+        now += seconds
+        expected = [
+            expected[0] + seconds, expected[1] + 1, expected[2] + 2, expected[3] + context
+        ]  # fmt: skip
+        context += 2
+    world.advance(3.0)
+    assert pod.steps == 0 or pod.jump  # in the middle of a jump
+    assert pod.counted(3.0) == pytest.approx(tuple(expected))
+    world.advance(inf)
+    assert pod.counted(1e9) == (pod.seconds, 999, 2 * 999, pod.context_tokens)
 
 
 def test_a_cached_prefix_is_not_computed_again() -> None:

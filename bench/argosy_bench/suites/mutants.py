@@ -85,6 +85,7 @@ PROGRAMS = (
     Program(
         "law", ("operator/argosy", "operator/argosy_operator"), ("tests/core", "tests/scaling")
     ),
+    Program("simulator", ("operator/argosy", "operator/argosy_operator"), ("tests/sim",)),
     Program("engine", ("engine/argosy_engine",), ("tests/engine/core", "tests/kv")),
     Program(
         "engine_ends",
@@ -115,6 +116,14 @@ AREAS = (
     ),
     Area("operator_status", "operator", (f"{_OPERATOR}.core.status.*",), _BOUND),
     Area("operator_render", "operator", (f"{_OPERATOR}.render.*",), _BOUND),
+    Area(
+        "operator_sim",
+        "simulator",
+        (
+            f"{_OPERATOR}.sim.world.*",
+            *(f"{_OPERATOR}.sim.{part}" for part in ("figures", "hindsight", "rates", "traces")),
+        ),
+    ),
     Area("engine_blocks", "engine", (f"{_ENGINE}.blocks.*",), _BOUND),
     Area("engine_handover", "engine", (f"{_ENGINE}.handover.*",), _BOUND),
     Area("engine_scheduler", "engine", (f"{_ENGINE}.*",)),
