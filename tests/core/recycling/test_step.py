@@ -348,3 +348,41 @@ def test_a_paused_fleet_replaces_nothing() -> None:
     model, _ = sick_fleet()
     model.edit(paused=True)
     assert model.round().actions == ()
+
+
+def test_a_pod_that_is_being_deleted_hinders_no_replacement_and_is_none() -> None:
+    model = converged(**SPLIT)
+    model.scale_role("decode", 3)
+    model.converge()
+    leaving = names_of(model, "decode")[2]
+    gone = replace(model.pods[leaving], terminating=True, draining=True, recycled_at=model.now)
+    model.pods[leaving] = gone
+    blame(model, names_of(model, "prefill")[0])
+    assert step(model.round())[0] == "Recycling"
+    assert len([pod for pod in model.pods.values() if pod.recycled_at]) == 2
+
+
+def test_a_pod_of_the_new_revision_stays_until_the_rollout_is_over() -> None:
+    model = converged(**SPLIT)
+    model.edit(engine={"image": "engine:2"})
+    for _ in range(4):
+        model.round()
+        model.tick()
+    current = [p.name for p in model.snapshot().current("prefill")]
+    blame(model, current[0])
+    assert waits(model) == "a rollout is in progress"
+
+
+def test_the_latest_note_of_all_roles_counts() -> None:
+    model, _ = sick_fleet()
+    for role, ago_s in (("prefill", 10.0), ("decode", 90_000.0)):
+        meta = model.children["ServingRole", f"chat-{role}"]["metadata"]
+        meta["annotations"] = {RECYCLED: f"{rfc3339(model.now - ago_s)} 1"}
+    assert step(model.round())[1].endswith(". The next replacement may be in 290 s")
+
+
+def test_a_note_of_any_number_is_a_pause_of_a_day_at_most() -> None:
+    model, _ = sick_fleet()
+    meta = model.children["ServingRole", "chat-prefill"]["metadata"]
+    meta["annotations"] = {RECYCLED: f"{rfc3339(model.now)} {10**9}"}
+    assert step(model.round())[1].endswith(". The next replacement may be in 86400 s")
