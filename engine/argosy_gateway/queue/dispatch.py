@@ -16,6 +16,7 @@ from argosy_gateway.queue.line import Line, Waiting
 from argosy_gateway.queue.margin import Margin
 from argosy_gateway.queue.order import Order
 from argosy_gateway.queue.pace import Pace
+from argosy_gateway.queue.places import Places
 from argosy_gateway.queue.shares import FEW_GATEWAYS, Shares
 from argosy_gateway.routing.groups import Group, Route
 from argosy_gateway.routing.load import IDLE, Load
@@ -62,10 +63,15 @@ class _Opening:
 class Dispatch:
     """The decisions of one gateway; see the module."""
 
-    def __init__(self, places: int | None = None, avoids: Avoids = lambda _p, _d: False) -> None:
+    def __init__(
+        self,
+        places: int | None = None,
+        avoids: Avoids = lambda _p, _d: False,
+        tpot_limit_s: float | None = None,
+    ) -> None:
         """`places` are the sequences that an engine runs at once; None: not known, no bound.
 
-        `avoids` is that of `FleetView`.
+        `avoids` is that of `FleetView`. `tpot_limit_s` bounds the places of decode pods, too.
         """
         self._avoids = avoids
         self.line = Line()
@@ -73,6 +79,7 @@ class Dispatch:
         self.margin = Margin()
         self.shares = Shares()
         self._places = places
+        self._in_tpot = Places(tpot_limit_s)
         self._since_late = 0
         self._loads: Mapping[str, Load] = {}
         self._orders: dict[tuple[str, str, bool], Order] = {}
@@ -163,6 +170,12 @@ class Dispatch:
         self.pace.observe(uid, ahead=ahead, own=own, seconds=first_at - sent_at)
         self.touch(uid)
 
+    def observe_tpot(self, uid: str, tpot_s: float, loads: Mapping[str, Load], now: float) -> None:
+        """The streams of a decode pod took so long for a token lately, in the mean."""
+        sequences = loads.get(uid, IDLE).sequences
+        self._in_tpot.observe(uid, sequences=sequences, tpot_s=tpot_s, now=now)
+        self.touch(uid)
+
     def _chosen(self, now: float, opening: _Opening, loads: Mapping[str, Load]) -> Waiting | None:
         pod = opening.route.prefiller.uid
         in_time = self.line.in_time(now, now + opening.backlog_s)
@@ -248,8 +261,9 @@ class Dispatch:
         """Of colocated pods: those without a free place come last."""
         return not self._free(self._loads, uid), self._by_backlog(uid)
 
-    def _by_sequences(self, uid: str) -> int:
-        return self._loads.get(uid, IDLE).sequences
+    def _by_sequences(self, uid: str) -> tuple[bool, int]:
+        """Of decode pods: those without a free place come last."""
+        return not self._free(self._loads, uid), self._loads.get(uid, IDLE).sequences
 
     def _backlog_s(self, loads: Mapping[str, Load], uid: str) -> float:
         return self.pace.seconds(uid, loads.get(uid, IDLE).prompt_tokens)
@@ -285,7 +299,9 @@ class Dispatch:
 
         Twice an even share: gateways that have fewer requests leave their places to the others.
         """
-        if self._places is None:
-            return True
-        share = min(self._places, -(-2 * self._places // self.shares.gateways))
-        return loads.get(uid, IDLE).sequences < share
+        sequences = loads.get(uid, IDLE).sequences
+        if self._places is not None:
+            share = min(self._places, -(-2 * self._places // self.shares.gateways))
+            if sequences >= share:
+                return False
+        return self._in_tpot.has_room(uid, sequences)

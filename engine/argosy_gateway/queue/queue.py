@@ -7,7 +7,7 @@ failed, and its client has waited already. Loads that fall (`routing.load`) and 
 
 import asyncio
 import logging
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 
 from argosy_gateway.pods.endpoints import Directory
 from argosy_gateway.queue.dispatch import Dispatch, Grant
@@ -37,12 +37,13 @@ class Queue:
         strategy: Strategy,
         clock: Callable[[], float],
         places: int | None,
+        tpot_limit_s: float | None = None,
         name: str = "",
     ) -> None:
         """`places`: sequences that an engine runs at once; None if it is not known. `name`: of this
         gateway's pod."""
         self._name = name
-        self.dispatch = Dispatch(places, view.avoids)
+        self.dispatch = Dispatch(places, view.avoids, tpot_limit_s)
         self._groups = groups
         self._directory = directory
         self._in_flight = in_flight
@@ -84,6 +85,17 @@ class Queue:
         if self.dispatch.has_opening(self._clock(), groups, loads, tokens, limit_s):
             return None
         return wait_s - timeout_s
+
+    def observe_streams(self, took: Mapping[str, Sequence[float]]) -> None:
+        """Seconds per token of each stream lately, by uid of its decode pod.
+
+        All sequences of a pod share its steps. So the quicker streams show how long these take, and
+        the others how slowly their clients read.
+        """
+        for uid, tpots in took.items():
+            tpot_s = sorted(tpots)[len(tpots) // 4]
+            self.dispatch.observe_tpot(uid, tpot_s, self._in_flight.loads, self._clock())
+        self._look_soon()
 
     def _choose(self, request: RoutingRequest) -> Route | None:
         return self._strategy.choose(request, self._groups(), self._view)

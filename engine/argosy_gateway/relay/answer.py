@@ -76,6 +76,7 @@ class Answer:
     __slots__ = (
         "_body",
         "_clock",
+        "_counted",
         "_extra",
         "_scan",
         "_send",
@@ -114,6 +115,8 @@ class Answer:
         self.first_content_at: float | None = None
         """Event loop time at which the first content came; None until then."""
         self.last_content_at: float | None = None
+        self._counted: tuple[int, float] | None = None
+        """Tokens, and the time of the last text, when `take_tpot` was called last."""
         self.usage: Usage | None = None
         """Token counts as the engine reported them; None until then, or if they are not
         believable."""
@@ -148,6 +151,18 @@ class Answer:
             return 0.0
         return (last - first) / (scan.content_events - 1)
 
+    def take_tpot(self) -> float | None:
+        """Seconds per token since the last call; None if none came. An engine that writes no ids
+        sends about one event per token."""
+        last, scan, before = self.last_content_at, self._scan, self._counted
+        if scan is None or last is None:
+            return None
+        tokens = max(scan.content_events, self.resume.count)
+        self._counted = tokens, last
+        if before is None or tokens <= before[0]:
+            return None
+        return (last - before[1]) / (tokens - before[0])
+
     def begin_stream(self, scan: StreamScan, headers: Headers) -> None:
         """A stream's head has come. Nothing is sent before its first event."""
         self._scan, self._stream_headers = scan, headers
@@ -156,6 +171,7 @@ class Answer:
         """Another engine goes on with the stream that began; the scan of all its parts."""
         scan = self._scan
         assert scan is not None
+        self._counted = None
         scan.goes_on()
         return scan
 

@@ -13,6 +13,7 @@ from typing import Self
 from argosy_gateway.accounting.table import RetryReason
 from argosy_gateway.accounting.verdicts import Ending, first_token_after_s
 from argosy_gateway.errors import BrokenError, StaleError, UnreachableError
+from argosy_gateway.pods.endpoints import Endpoint
 from argosy_gateway.pods.pairs import (
     FAILED_HEADER,
     HANDOVER_HEADER,
@@ -144,6 +145,11 @@ class Attempt:
         if self._exchange is not None:
             self._left = True
             self._exchange.abort("its pod gives no sign of life")
+
+    @property
+    def head(self) -> Endpoint:
+        """The pod that is called."""
+        return self._route.head
 
     @property
     def pod_drains(self) -> bool:

@@ -48,6 +48,8 @@ class _Timed(Protocol):
 
     def check_time(self, now: float) -> None: ...
 
+    def take_tpot(self) -> tuple[str, float] | None: ...
+
 
 class Fleet:
     """The shared state of one gateway process."""
@@ -163,6 +165,7 @@ class Fleet:
             strategy=self.strategy,
             clock=self.clock,
             places=self.config.engine_places,
+            tpot_limit_s=self.config.slo.tpot_s if self.config.slo is not None else None,
             name=self.config.pod_name,
         )
 
@@ -179,3 +182,13 @@ class Fleet:
         now = self.clock()
         for relay in tuple(self.relays):
             relay.check_time(now)
+        if self.queue is not None:
+            self.queue.observe_streams(self._tpots())
+
+    def _tpots(self) -> dict[str, list[float]]:
+        """What `Queue.observe_streams` takes."""
+        by_pod: dict[str, list[float]] = {}
+        for relay in self.relays:
+            if (took := relay.take_tpot()) is not None:
+                by_pod.setdefault(took[0], []).append(took[1])
+        return by_pod

@@ -14,6 +14,7 @@ from argosy_gateway import logs
 from argosy_gateway.accounting.table import ResumeReason, RetryReason
 from argosy_gateway.accounting.verdicts import Ending, Outcome
 from argosy_gateway.errors import RequestError, overloaded
+from argosy_gateway.pods.endpoints import Role
 from argosy_gateway.queue.line import Waiting
 from argosy_gateway.relay.answer import Answer, ClientBody, Send
 from argosy_gateway.relay.attempt import Attempt, FailedAttempt
@@ -99,6 +100,14 @@ class Relay:
                 self._attempt.leave()
             elif self._fleet.config.drain_mode == "migrate" and self._attempt.pod_drains:
                 self._fleet.moves.ask(self._answer, self._move)
+
+    def take_tpot(self) -> tuple[str, float] | None:
+        """Uid of the decode pod, and the stream's seconds per token since the last call; None if no
+        token came, or from another pod."""
+        tpot_s = self._answer.take_tpot()
+        if tpot_s is None or self._attempt is None or self._attempt.head.role is not Role.DECODE:
+            return None
+        return self._attempt.head.uid, tpot_s
 
     def _move(self) -> bool:
         """Leave a pod that drains, if another one can serve the rest; whether it has left."""

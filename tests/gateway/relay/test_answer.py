@@ -116,3 +116,38 @@ async def test_a_stream_that_goes_on_while_its_client_reads_is_written_past_asgi
             assert client.text.count(text) == 1
         assert "two" not in client.text
         assert "three" not in client.text
+
+
+def test_the_pace_of_a_stream_is_that_since_it_was_asked_for_last():
+    client = Client()
+    paces = []
+    for now, data in ((5.0, b""), (5.5, TOKEN), (6.0, TOKEN), (7.0, TOKEN + TOKEN), (9.0, b"")):
+        client.now = now
+        client.answer.passes_on_now(data)
+        paces.append(client.answer.take_tpot())
+    assert paces == [None, None, 0.5, 0.5, None]
+
+
+def test_the_gap_of_a_stream_that_goes_on_elsewhere_is_not_the_pace_of_its_new_engine():
+    client = Client()
+    client.answer.passes_on_now(TOKEN)
+    assert client.answer.take_tpot() is None
+    client.answer.goes_on()
+    for now, pace in ((9.0, None), (9.25, 0.25)):
+        client.now = now
+        client.answer.passes_on_now(TOKEN)
+        assert client.answer.take_tpot() == pace
+
+
+def test_an_event_of_several_tokens_counts_as_many():
+    client = Client()
+    client.answer.resume.begin("r", with_ids=True)
+    for now, ids, pace in ((5.0, b"1,2", None), (6.0, b"3,4,5,6", 0.25), (7.0, b"", None)):
+        client.now = now
+        if ids:
+            client.answer.resume.add(ids, closing=False)
+            client.answer.passes_on_now(TOKEN)
+        assert client.answer.take_tpot() == pace
+    client.answer.resume.end()  # its ids are not kept any more
+    client.answer.passes_on_now(TOKEN)
+    assert client.answer.take_tpot() is None
