@@ -34,6 +34,8 @@ FEW_PROMPTS = 2
 HOLD = 0.4
 """Share of the limit: behind a longer backlog a prompt would only wait in the engine's queue, in
 the order of arrival; here it waits in this queue's order, and goes where a pod is free first."""
+TURN = 2
+"""Times that a prompt takes: so long a late one waits for gateways that share its pod."""
 _MOST_ORDERS = 16
 """One for colocated pods and two for each revision of pairs, and as many of shares."""
 SHORT = 0.1
@@ -81,6 +83,8 @@ class Dispatch:
         self._places = places
         self._in_tpot = Places(tpot_limit_s)
         self._since_late = 0
+        self._sent_at = float("-inf")
+        """When a request that had waited went last."""
         self._loads: Mapping[str, Load] = {}
         self._orders: dict[tuple[str, str, bool], Order] = {}
         """By role, revision, and whether they are of this gateway's share."""
@@ -118,6 +122,7 @@ class Dispatch:
         one = self._chosen(now, opening, loads)
         if one is None:
             return None
+        self._sent_at = now
         self._since_late = 0 if one.late or self.line.late() is None else self._since_late + 1
         self.line.serve(one)
         return Grant(one, self._route(one, now, opening, loads, choose))
@@ -184,9 +189,19 @@ class Dispatch:
         first = in_time or self.line.any()
         if late is not None and (self._since_late >= LATE_EVERY - 1 or in_time is None):
             first = late
+        if in_time is None and first is not None and self._leaves_turn(now, first, pod):
+            return None
         if first is None or spare:
             return first
         return first if in_time is not None and self._has_room(loads, pod, first) else None
+
+    def _leaves_turn(self, now: float, one: Waiting, pod: str) -> bool:
+        """Whether a request that misses leaves its pod to other gateways that have the same one:
+        they may have a request in time."""
+        if not self._apart or self.shares.gateways <= self._pods:
+            return False
+        prompt_s = self.pace.seconds(pod, one.request.prompt_tokens)
+        return now < self._sent_at + TURN * prompt_s
 
     def _route(
         self,
