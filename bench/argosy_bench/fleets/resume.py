@@ -72,8 +72,9 @@ class Run:
 
     @property
     def resumed(self) -> list[Stream]:
-        """The streams that the killed engine had begun."""
-        return [stream for stream in self.streams if stream.pod == VICTIM]
+        """The streams that the killed engine had begun and that went on after it."""
+        begun = (stream for stream in self.streams if stream.pod == VICTIM)
+        return [stream for stream in begun if stream.at and stream.at[-1] > self.killed_at]
 
 
 @dataclass(frozen=True, slots=True)
