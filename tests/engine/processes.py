@@ -2,7 +2,6 @@
 
 import contextlib
 import os
-import socket
 import subprocess
 import sys
 import time
@@ -12,6 +11,8 @@ from pathlib import Path
 from typing import BinaryIO
 
 import httpx
+
+from argosy_bench.ports import free_ports
 
 
 @dataclass(frozen=True)
@@ -45,12 +46,6 @@ class SimEngine:
             "kv_port": self.kv,
             "revision": "0a0a0a0a",
         }
-
-
-def free_ports(count: int) -> list[int]:
-    with contextlib.ExitStack() as stack:
-        held = [stack.enter_context(socket.create_server(("127.0.0.1", 0))) for _ in range(count)]
-        return [server.getsockname()[1] for server in held]
 
 
 def eventually(condition: Callable[[], object], within_s: float = 15.0) -> None:

@@ -2,7 +2,6 @@
 
 import contextlib
 import json
-import socket
 import subprocess
 import sys
 import time
@@ -10,6 +9,8 @@ import urllib.request
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
+
+from argosy_bench.ports import free_ports
 
 
 @dataclass(frozen=True)
@@ -46,17 +47,12 @@ class Engine:
         return next(float(x.rsplit(" ", 1)[1]) for x in text.splitlines() if x.startswith(line))
 
 
-def free_port() -> int:
-    with socket.create_server(("127.0.0.1", 0)) as server:
-        return int(server.getsockname()[1])
-
-
 @contextlib.contextmanager
 def engine(
     model: Path, role: str, log: Path, *options: str, program: tuple[str, ...] = ("-m", "argosy")
 ) -> Iterator[Engine]:
     """A ready engine; ended when the block ends. `program`: what Python runs in argosy's place."""
-    ports = Engine(free_port(), free_port(), free_port())
+    ports = Engine(*free_ports(3))
     command = f"""engine serve --model {model} --served-name m --role {role} --dtype float32
         --host 127.0.0.1 --port {ports.api} --admin-port {ports.admin} --kv-port {ports.kv}
         --threads 1 --kv-cache-tokens 4096 --max-num-batched-tokens 64 --drain-timeout-s 5"""

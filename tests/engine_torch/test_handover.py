@@ -34,7 +34,8 @@ def test_greedy_texts_of_64_tokens_are_equal_apart_and_together(fleet):
 
 
 def test_decode_computes_the_prompt_itself_when_no_prefill_engine_answers(fleet):
-    from tests.engine_torch.engines import Engine, free_port
+    from argosy_bench.ports import free_port
+    from tests.engine_torch.engines import Engine
 
     _, decode, colocated = fleet
     before = decode.metric(FELL_BACK)

@@ -8,7 +8,8 @@ import urllib.request
 
 import pytest
 
-from tests.engine.processes import eventually, free_ports
+from argosy_bench.ports import free_ports
+from tests.engine.processes import eventually
 
 pytestmark = pytest.mark.torch
 

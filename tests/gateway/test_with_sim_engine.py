@@ -8,9 +8,10 @@ from dataclasses import replace
 import httpx
 import pytest
 
+from argosy_bench.ports import free_ports
 from argosy_gateway.accounting.verdicts import Slo
 from argosy_gateway.pods.endpoints import State
-from tests.engine.processes import eventually, free_ports, sim_engines
+from tests.engine.processes import eventually, sim_engines
 from tests.gateway.engines import endpoint_of, front
 from tests.support.fault_proxy import Fault, fault_proxy
 

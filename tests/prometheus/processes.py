@@ -1,6 +1,5 @@
 """A real Prometheus as a process of its own."""
 
-import socket
 import subprocess
 import time
 from collections.abc import Iterator
@@ -10,6 +9,8 @@ from pathlib import Path
 import httpx
 import pytest
 
+from argosy_bench.ports import free_ports
+
 
 @contextmanager
 def prometheus(home: Path, config: str) -> Iterator[str]:
@@ -17,9 +18,7 @@ def prometheus(home: Path, config: str) -> Iterator[str]:
     found = sorted(Path.home().glob(".cache/argosy/cluster/*/bin/prometheus"))
     if not found:
         pytest.skip("no Prometheus yet: python -m local.cluster.build --stage prometheus")
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        port = free.getsockname()[1]
+    (port,) = free_ports(1)
     (home / "prometheus.yml").write_text(config)
     command = [
         str(found[-1]),

@@ -6,7 +6,6 @@ drains their haste and nothing else.
 
 import json
 import os
-import socket
 import subprocess
 import sys
 import time
@@ -16,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 import httpx
 
+from argosy_bench.ports import free_ports
 from local.demo.kube import Kube, await_answer, condition, is_ready
 
 if TYPE_CHECKING:
@@ -33,9 +33,7 @@ class Operator:
 
     def __init__(self, kubeconfig: Path, namespace: str, name: str, *more: str) -> None:
         """`more` are further flags."""
-        with socket.socket() as free:
-            free.bind(("127.0.0.1", 0))
-            self.port = free.getsockname()[1]
+        (self.port,) = free_ports(1)
         words = ("operator", "run", "--namespace", namespace, "--lease-namespace", namespace)
         words = (*words, *more)
         self.name = name

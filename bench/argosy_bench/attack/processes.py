@@ -8,7 +8,6 @@ import asyncio
 import contextlib
 import json
 import os
-import socket
 import sys
 import time
 from collections.abc import AsyncIterator, Callable
@@ -19,6 +18,8 @@ from typing import Any
 import httpx
 import jwt
 from cryptography.hazmat.primitives.asymmetric import ec
+
+from argosy_bench.ports import free_ports
 
 MODEL = "m"
 PRESET = "llama-70b-h100-tp4"
@@ -99,13 +100,6 @@ class Gateway:
     @property
     def url(self) -> str:
         return f"http://127.0.0.1:{self.api}"
-
-
-def free_ports(count: int) -> list[int]:
-    """Ports of loopback that nothing listened on a moment ago."""
-    with contextlib.ExitStack() as stack:
-        held = [stack.enter_context(socket.create_server(("127.0.0.1", 0))) for _ in range(count)]
-        return [server.getsockname()[1] for server in held]
 
 
 async def until(holds: Callable[[], Any], what: str, within_s: float = 60.0) -> None:

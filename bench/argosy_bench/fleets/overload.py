@@ -24,7 +24,8 @@ from itertools import pairwise
 from pathlib import Path
 
 from argosy_bench.figures import Figure, Figures, Target, conclude
-from argosy_bench.fleets.processes import free_ports, start, until_ready
+from argosy_bench.fleets.processes import kill, start, until_ready
+from argosy_bench.ports import free_ports
 
 ROLES = ("prefill", "prefill", "decode")
 PRESET = "llama-70b-h100-tp4"
@@ -149,9 +150,7 @@ async def fleet(queue: str, folder: Path) -> AsyncIterator[int]:
             await until_ready(ready)
         yield port
     finally:
-        for process in processes:
-            process.kill()
-        await asyncio.gather(*(process.wait() for process in processes))
+        await kill(processes)
 
 
 def _option(queue: str) -> str:

@@ -3,11 +3,11 @@
 import asyncio
 import contextlib
 import os
-import socket
 import sys
 from asyncio.subprocess import DEVNULL, Process
+from collections.abc import Iterable
 
-__all__ = ["free_ports", "start", "until_ready"]
+__all__ = ["kill", "start", "until_ready"]
 
 
 async def start(words: str, **environment: str) -> Process:
@@ -18,11 +18,14 @@ async def start(words: str, **environment: str) -> Process:
     )
 
 
-def free_ports(count: int) -> list[int]:
-    """Ports of loopback that were free a moment ago."""
-    with contextlib.ExitStack() as stack:
-        held = [stack.enter_context(socket.create_server(("127.0.0.1", 0))) for _ in range(count)]
-        return [int(server.getsockname()[1]) for server in held]
+async def kill(processes: Iterable[Process]) -> None:
+    """End these processes; some may have ended."""
+    ended = []
+    for process in processes:
+        with contextlib.suppress(ProcessLookupError):
+            process.kill()
+        ended.append(process.wait())
+    await asyncio.gather(*ended)
 
 
 async def until_ready(admin: int) -> None:

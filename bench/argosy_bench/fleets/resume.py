@@ -25,7 +25,8 @@ from pathlib import Path
 from typing import Any
 
 from argosy_bench.figures import Figure, Figures, Target, conclude
-from argosy_bench.fleets.processes import free_ports, start, until_ready
+from argosy_bench.fleets.processes import kill, start, until_ready
+from argosy_bench.ports import free_ports
 
 ROLES = ("prefill", "decode", "decode")
 VICTIM = "decode-1"
@@ -131,10 +132,7 @@ async def fleet(roles: Sequence[str] = ROLES) -> AsyncIterator[Fleet]:
                 await until_ready(ready)
             yield Fleet(port, processes)
         finally:
-            for process in processes.values():
-                with contextlib.suppress(ProcessLookupError):
-                    process.kill()
-            await asyncio.gather(*(process.wait() for process in processes.values()))
+            await kill(processes.values())
 
 
 async def _read(port: int, number: int, stream: Stream, ahead: asyncio.Semaphore) -> None:

@@ -8,7 +8,6 @@ import contextlib
 import importlib.util
 import json
 import os
-import socket
 import sys
 import tempfile
 import time
@@ -18,8 +17,9 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from argosy_bench.gateway.engine import POD
+from argosy_bench.ports import free_port
 
-__all__ = ["Server", "engine", "envoy", "envoy_program", "free_port", "gateway", "running"]
+__all__ = ["Server", "engine", "envoy", "envoy_program", "gateway", "running"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -145,14 +145,6 @@ def _envoy_config(port: int, engine_port: int) -> dict[str, object]:
 
 def _address(port: int) -> dict[str, object]:
     return {"socket_address": {"address": "127.0.0.1", "port_value": port}}
-
-
-def free_port() -> int:
-    """A port of loopback that was free."""
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        port: int = free.getsockname()[1]
-        return port
 
 
 @contextlib.asynccontextmanager

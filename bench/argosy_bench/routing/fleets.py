@@ -6,7 +6,8 @@ import sys
 import tempfile
 from collections.abc import AsyncIterator, Iterable
 
-from argosy_bench.gateway.processes import Server, free_port, running
+from argosy_bench.gateway.processes import Server, running
+from argosy_bench.ports import free_port
 
 __all__ = ["Pod", "gateway", "pod", "sim_engines"]
 

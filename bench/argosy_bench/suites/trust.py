@@ -24,7 +24,7 @@ from pathlib import Path
 from typing import Any
 
 from argosy_bench.figures import Figure, Figures, Target, conclude
-from argosy_bench.gateway.processes import free_port
+from argosy_bench.ports import free_port
 
 PRESET = "opt-13b-a100"
 ACCOUNT, AUDIENCE = "system:serviceaccount:n:f-gateway", "argosy.dev/n/f"

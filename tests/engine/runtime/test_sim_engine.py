@@ -13,15 +13,9 @@ from pathlib import Path
 import httpx
 import pytest
 
+from argosy_bench.ports import free_ports
+
 pytestmark = pytest.mark.slow
-
-
-def free_ports(count):
-    socks = [socket.create_server(("127.0.0.1", 0)) for _ in range(count)]
-    ports = [sock.getsockname()[1] for sock in socks]
-    for sock in socks:
-        sock.close()
-    return ports
 
 
 class Engine:

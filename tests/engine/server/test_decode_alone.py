@@ -3,7 +3,8 @@
 import httpx
 import pytest
 
-from tests.engine.processes import free_ports, sim_engines
+from argosy_bench.ports import free_ports
+from tests.engine.processes import sim_engines
 
 pytestmark = pytest.mark.slow
 

@@ -8,10 +8,11 @@ import msgspec
 import pytest
 import zmq
 
+from argosy_bench.ports import free_ports
 from argosy_engine.core.blocks.changes import Removed, Stored
 from argosy_engine.errors import LoadError
 from argosy_engine.server.kv_events import KvEvents, events_of
-from tests.engine.processes import eventually, free_ports, sim_engines
+from tests.engine.processes import eventually, sim_engines
 
 BLOCK = 32
 

@@ -7,7 +7,8 @@ import sys
 import httpx
 import pytest
 
-from tests.engine.processes import free_ports, sim_engines
+from argosy_bench.ports import free_ports
+from tests.engine.processes import sim_engines
 from tests.engine.trust.tokens import ENGINE, GATEWAY, OPERATOR, Signer, peers, write
 
 pytestmark = pytest.mark.slow

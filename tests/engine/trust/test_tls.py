@@ -8,8 +8,9 @@ import sys
 import httpx
 import pytest
 
+from argosy_bench.ports import free_ports
 from argosy_engine.server.serve import _bound
-from tests.engine.processes import free_ports, sim_engines
+from tests.engine.processes import sim_engines
 from tests.engine.trust.certificates import Secret, authority, root, stranger
 
 pytestmark = pytest.mark.slow

@@ -8,12 +8,12 @@ import sys
 import httpx
 import pytest
 
+from argosy_bench.ports import free_ports
 from argosy_gateway.accounting.verdicts import Slo
 from argosy_gateway.cli import parse
 from argosy_gateway.config import Limits
 from argosy_gateway.errors import RequestError
 from argosy_gateway.wire.openai import read_completion
-from tests.engine.processes import free_ports
 from tests.gateway.engines import Engine, front
 
 pytestmark = pytest.mark.slow
