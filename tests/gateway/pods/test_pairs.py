@@ -46,6 +46,14 @@ def test_the_time_doubles_from_a_second_to_a_minute(pairs, clock):
     assert lengths == [1, 2, 4, 8, 16, 32, 60, 60, 60]
 
 
+def test_an_end_that_is_gone_leaves_the_other_pairs_of_its_partners(pairs):
+    for decode in ("d", "d2", "d3"):
+        pairs.failed("p", decode, "silent")
+    pairs.succeeded("p", "d")
+    pairs.forget("d2")
+    assert [(row.prefill, row.decode) for row in pairs.failing(9)] == [("p", "d3")]
+
+
 def test_after_its_time_one_request_tries_the_pair_until_one_succeeds(pairs, clock):
     for _ in range(2):
         pairs.failed("p", "d", "silent")

@@ -181,6 +181,14 @@ async def test_a_wrong_request_is_invalid_and_judged_by_no_slo(body, headers, sa
     assert (fleet.bodies.arriving, fleet.bodies.held) == (0, 0)
 
 
+async def test_a_body_that_is_announced_as_far_too_long_is_refused_unread():
+    """Eight times the limit would be read and dropped, so that the client sees the answer."""
+    fleet = fleet_of(limits=Limits(body_bytes=100))
+    for size, status in ((b"800", 400), (b"801", 413)):
+        headers = ((b"content-length", size),)
+        assert (await ask(fleet, CHAT, "POST", b"{}", headers)).status == status
+
+
 async def test_a_client_that_leaves_within_its_body_is_answered_nothing():
     fleet = fleet_of(slo=Slo(1, 1))
     assert await asked(api_app(fleet), CHAT, "POST", None) is None

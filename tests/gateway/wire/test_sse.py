@@ -40,6 +40,22 @@ def test_ids_are_taken_out_of_any_cut_of_the_bytes(texts, cuts):
     assert scan.done
 
 
+@pytest.mark.parametrize(
+    ("comment", "taken"),
+    [
+        (b": argosy 5,6\n", (b"5,6", False)),
+        (b": argosy 5,6 end\n", (b"5,6", True)),
+        (b": argosy  end\n", (b"", True)),
+    ],
+)
+def test_the_comment_of_a_single_event_has_its_ids_and_whether_it_is_the_last(comment, taken):
+    seen = []
+    scan = StreamScan(hide_usage=False, on_ids=lambda ids, end: seen.append((ids, end)))
+    assert scan.feed(comment + token("a end")) == token("a end")
+    assert scan.feed(comment + event(b"{}") + token("b")) == event(b"{}") + token("b")
+    assert seen == [taken, taken]
+
+
 def test_ids_of_an_event_that_is_not_whole_are_not_taken():
     seen = []
     scan = StreamScan(hide_usage=False, on_ids=lambda ids, _: seen.append(ids))
