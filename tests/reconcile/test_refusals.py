@@ -171,17 +171,18 @@ def one_seat(world: World) -> list[dict[str, Any]]:
 @contextmanager
 def throttled(world: World, token: str) -> Iterator[None]:
     """The API server answers 429 to the operator's account when it scales a Deployment: the only
-    seat is taken by a request that waits for a webhook."""
+    seat is taken by a request that waits for a webhook, for half a minute."""
     objects = [*silent_webhook(world), *one_seat(world)]
     apply(world, *objects)
     world.kubectl("wait", "pod/silent", "--for=condition=Ready", "--timeout=30s")
     headers = {"Authorization": f"Bearer {token}"}
-    stop = threading.Event()
+    stop, asked_at = threading.Event(), [time.monotonic()]
 
     def hold_the_seat() -> None:
         path = f"/api/v1/namespaces/{world.namespace}/configmaps"
         words = {"params": {"dryRun": "All"}, "headers": headers, "timeout": 60}
         while not stop.is_set():
+            asked_at[0] = time.monotonic()
             with suppress(httpx.HTTPError):
                 world.kube.http.post(path, json={"metadata": {"name": "held"}}, **words)
 
@@ -193,9 +194,12 @@ def throttled(world: World, token: str) -> Iterator[None]:
     def scale() -> int:
         return world.kube.http.patch(path, headers=merge, json={}).status_code
 
+    def held() -> bool:
+        # Until the webhook is asked, requests take milliseconds each and leave gaps between them.
+        return time.monotonic() - asked_at[0] > 1 and scale() == 429
+
     try:
-        # The webhook is asked from some moment on, and holds each request for ten seconds then.
-        world.until("429", lambda: [scale() for _ in range(5)] == [429] * 5)
+        world.until("a request that waits holds the seat", held)
         yield
     finally:
         stop.set()
