@@ -172,19 +172,39 @@ def test_an_engine_does_what_its_role_does(role, transfer, mutable):
 
 
 @pytest.mark.parametrize(
-    ("role", "transfer", "why"),
+    ("role", "transfer", "why", "field"),
     [
-        ("prefill", Transfer(), "send requests to a decode engine"),
-        ("prefill", CLAIMS, "send requests to a decode engine"),
-        ("decode", OFFERS, "role is decode: send it to a prefill engine"),
-        ("colocated", OFFERS, "role is colocated: send it to a prefill engine"),
-        ("colocated", CLAIMS, "role is colocated: send it to a decode engine"),
+        (
+            "prefill",
+            Transfer(),
+            "this engine only prefills: send requests to a decode engine",
+            None,
+        ),
+        ("prefill", CLAIMS, "this engine only prefills: send requests to a decode engine", None),
+        (
+            "decode",
+            OFFERS,
+            "do_remote_decode: this engine's role is decode: send it to a prefill engine",
+            "kv_transfer_params",
+        ),
+        (
+            "colocated",
+            OFFERS,
+            "do_remote_decode: this engine's role is colocated: send it to a prefill engine",
+            "kv_transfer_params",
+        ),
+        (
+            "colocated",
+            CLAIMS,
+            "do_remote_prefill: this engine's role is colocated: send it to a decode engine",
+            "kv_transfer_params",
+        ),
     ],
 )
-def test_an_engine_says_which_role_a_request_needs(role, transfer, why):
+def test_an_engine_says_which_role_a_request_needs(role, transfer, why, field):
     with pytest.raises(ApiError, match=why) as refused:
         refuse_role(EngineRole(role), transfer)
-    assert refused.value.status == 400
+    assert (refused.value.status, refused.value.param) == (400, field)
     with pytest.raises(ApiError, match="ask another one") as refused:
         refuse_role(EngineRole(role, mutable=True), transfer)
     assert (refused.value.status, refused.value.code) == (503, "draining")

@@ -127,3 +127,19 @@ async def test_an_engine_that_stops_prefilling_meanwhile_says_that_another_one_m
     await call.run()
     status, body = call.answer
     assert (status, body["error"]["code"]) == (503, "draining")
+
+
+async def test_a_prompt_whose_lease_ended_before_its_offer_can_be_asked_for_again(prefill):
+    leases = prefill.loop.leases
+    offer = leases.offer
+
+    def too_late(offered):
+        leases.release(offered.ready.key)
+        offer(offered)
+
+    leases.offer = too_late
+    call = Call(prefill)
+    await call.run()
+    status, body = call.answer
+    assert (status, body["error"]["type"]) == (503, "server_error")
+    assert body["error"]["message"].startswith("the prompt is not held: lease ")
