@@ -3,6 +3,7 @@
 from collections.abc import Sequence
 from math import inf
 from random import Random
+from typing import Literal
 
 from argosy_operator.core.scaling.estimate.profiles import Machine
 from argosy_operator.core.scaling.goals import Profile
@@ -38,9 +39,10 @@ def setup(
     step_tokens: int = 2048,
     sequences: int = 256,
     seed: int = 0,
+    order: Literal["fifo", "deadline"] = "fifo",
 ) -> Setup:
     replica = Replica(profile, machine, sequences, step_tokens)
-    return Setup(replica, ttft_s, tpot_s, ColdStart(cold_s, sigma), drain_s, seed)
+    return Setup(replica, ttft_s, tpot_s, ColdStart(cold_s, sigma), drain_s, seed, order)
 
 
 def trace(rows: Sequence[tuple[float, int, int]]) -> Trace:

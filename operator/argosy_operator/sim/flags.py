@@ -108,10 +108,11 @@ FLAGS = (
     Flag(
         name="--order",
         value="ORDER",
-        default="fifo",
-        choices=("fifo",),
-        help="fifo: prompts are computed in the order in which they came",
-        absent={"deadline": "prompts are not served by deadline yet; leave --order out for fifo"},
+        default="deadline",
+        choices=("fifo", "deadline"),
+        help="deadline: the gateway's queue, which fleets with an SLO have by default, sends first "
+        "who can still meet the TTFT limit. fifo: every request is sent at once, and prompts are "
+        "computed in the order in which they came",
     ),
     Flag(
         name="--first-token",

@@ -5,6 +5,7 @@ Constants are those of `core.scaling.estimate.profiles`; `pods` and `fleet` work
 
 from dataclasses import dataclass, field
 from math import ceil, sqrt
+from typing import Literal
 
 from argosy_operator.core.scaling.estimate.profiles import MACHINES, PRESETS, Machine
 from argosy_operator.core.scaling.goals import Profile
@@ -94,3 +95,6 @@ class Setup:
     drain_s: float = 300.0
     """How long a leaving pod may finish its work; `drain.timeout`'s default."""
     seed: int = 0
+    order: Literal["fifo", "deadline"] = "fifo"
+    """fifo: the gateway sends each request at once, and engines compute in the order of arrival.
+    deadline: the gateway's queue sends first who can still meet the TTFT limit."""

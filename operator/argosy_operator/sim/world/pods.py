@@ -10,7 +10,7 @@ from math import inf
 
 from argosy_operator.sim.world.machine import steps_s, steps_within
 
-Order = int
+Request = int
 """Place of a request in the trace."""
 
 
@@ -45,13 +45,13 @@ class Pod:
 class PrefillPod(Pod):
     """Computes prompts first in, first out, in steps of a bounded number of tokens."""
 
-    queue: deque[Order] = field(default_factory=deque)
+    queue: deque[Request] = field(default_factory=deque)
     """Prompts that are not computed; the first may be computed in part."""
     computed: int = 0
     """Tokens of the first prompt that are computed."""
     tokens: int = 0
     """Tokens of the prompts in `queue` that are to be computed, the computed part included."""
-    batch: list[tuple[Order, int]] = field(default_factory=list)
+    batch: list[tuple[Request, int]] = field(default_factory=list)
     """Prompts of the running step with their tokens in it; empty while the pod is idle."""
     whole: int = 0
     """How many prompts of the step, from the first on, are computed when it ends."""
@@ -70,11 +70,11 @@ class DecodePod(Pod):
 
     kv_free: int
     """Tokens of KV that no sequence has reserved."""
-    waiting: deque[tuple[Order, PrefillPod]] = field(default_factory=deque)
+    waiting: deque[tuple[Request, PrefillPod]] = field(default_factory=deque)
     """Computed prompts for whose KV and answer there is no room yet, and where their KV is."""
-    landing: deque[tuple[float, Order, float]] = field(default_factory=deque)
+    landing: deque[tuple[float, Request, float]] = field(default_factory=deque)
     """When the KV of a sequence is here, the sequence, and how long it took; earliest first."""
-    ends: list[tuple[int, Order]] = field(default_factory=list)
+    ends: list[tuple[int, Request]] = field(default_factory=list)
     """Heap of the batch: the value of `steps` at which a sequence has its last token."""
     context: int = 0
     """Tokens of context of the batch in its next step."""

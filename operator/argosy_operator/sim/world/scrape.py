@@ -121,7 +121,7 @@ def _gateway(world: World) -> dict[Key, float]:
         (samples.PROMPTS_SQUARED, labels): world.ended_prompt_squared,
         (f"{samples.OUTPUTS}_sum", labels): world.ended_output,
         (f"{samples.OUTPUTS}_count", labels): ended,
-        (samples.WAITING, labels): sum(world.trace.prompt[request] for request in world.held),
+        (samples.WAITING, labels): world.waiting_tokens,
     }
     for (ttft, tpot), count in world.verdicts.items():
         met = (("tpot", "ok" if tpot else "miss"), ("ttft", "ok" if ttft else "miss"))

@@ -1,0 +1,163 @@
+"""What the simulated gateway learns of its pods: pace, margin and places, by the product's rules.
+
+`queue.Queue` reports first tokens and step times, and asks for predictions. The rules are those of
+`argosy_gateway.queue` (`pace`, `margin`, `places`; designs/0009-queue.md has the reasons).
+"""
+
+from dataclasses import dataclass
+
+_MEMORY = 16
+"""Prompts after which an observation counts 1/e."""
+_ENOUGH = 4
+"""Observations before a ratio counts as known."""
+_BEHIND = 1.5
+"""A prompt had others ahead if this multiple of its own tokens was outstanding."""
+_OPTIMISM = 1.2
+"""On the pace of prompts that met an idle pod."""
+_OUTLIER = 4.0
+"""One observation counts at most as so much slower or quicker than predicted."""
+
+
+class _Ratio:
+    """Tokens over seconds with exponential forgetting."""
+
+    __slots__ = ("_samples", "_seconds", "_tokens")
+
+    def __init__(self) -> None:
+        self._tokens = self._seconds = 0.0
+        self._samples = 0
+
+    def add(self, tokens: float, seconds: float) -> None:
+        if self._samples >= _ENOUGH:
+            expected = tokens / (self._tokens / self._seconds)
+            seconds = min(max(seconds, expected / _OUTLIER), expected * _OUTLIER)
+        keep = 1 - 1 / _MEMORY
+        self._tokens = self._tokens * keep + tokens
+        self._seconds = self._seconds * keep + max(seconds, 1e-6)
+        self._samples += 1
+
+    def value(self) -> float | None:
+        return self._tokens / self._seconds if self._samples >= _ENOUGH else None
+
+
+class Pace:
+    """Prompt tokens per second of a prefill pod. All pods are alike, so one pace is theirs."""
+
+    def __init__(self) -> None:
+        self._behind, self._alone = _Ratio(), _Ratio()
+        self._tokens_per_s: float | None = None
+
+    def observe(self, *, ahead: int, own: int, seconds: float) -> None:
+        """A first token came `seconds` after the dispatch; `ahead` includes `own` tokens."""
+        (self._behind if ahead >= _BEHIND * own else self._alone).add(ahead, seconds)
+        behind, alone = self._behind.value(), self._alone.value()
+        if behind is not None:
+            self._tokens_per_s = max(behind, alone or 0.0)
+        elif alone is not None:
+            self._tokens_per_s = alone * _OPTIMISM
+
+    @property
+    def known(self) -> bool:
+        """Whether enough prompts were seen."""
+        return self._tokens_per_s is not None
+
+    def seconds(self, tokens: int) -> float:
+        """Predicted time for so many prompt tokens; 0 while the pace is unknown."""
+        return tokens / self._tokens_per_s if self._tokens_per_s else 0.0
+
+
+_MOST, _LEAST = 1.0, 0.5
+_CUT = 0.9
+_GROWTH_PER_S = 0.003
+_TIGHT = 0.5
+"""Predictions below this share of the limit were not near it: a miss has another cause."""
+
+
+class Margin:
+    """Share of the TTFT limit that a prediction may use."""
+
+    def __init__(self) -> None:
+        self._share = _MOST
+        self._cut_at = float("-inf")
+
+    def share(self, now: float) -> float:
+        """At this time, from 0.5 to 1."""
+        if self._share == _MOST:
+            return _MOST
+        return min(_MOST, self._share + _GROWTH_PER_S * (now - self._cut_at))
+
+    def observe(
+        self, *, predicted_s: float, ttft_s: float, limit_s: float, sent_at: float, now: float
+    ) -> None:
+        """A request had its first token."""
+        if ttft_s <= limit_s or sent_at <= self._cut_at:
+            return
+        share = self.share(now)
+        if _TIGHT * limit_s <= predicted_s <= share * limit_s:
+            self._share = max(_LEAST, min(share, share * limit_s / ttft_s) * _CUT)
+            self._cut_at = now
+
+
+_PLANNED = 0.9
+"""Of the TPOT limit: the TPOT of an answer varies with those beside it."""
+_LEAST_CUT = 0.5
+_ENOUGH_CUT = 0.5
+_LIFTED_S = 60.0
+_REPORT_S = 1.0
+
+
+@dataclass(slots=True)
+class _Bound:
+    places: float
+    sequences: int
+    slowest_s: float
+    lifted_until: float = 0.0
+    seen_at: float = 0.0
+
+
+class Places:
+    """How many sequences decode pods may have, so that they keep the TPOT limit; by pod name."""
+
+    def __init__(self, limit_s: float) -> None:
+        self._limit_s = limit_s
+        self._bounds: dict[str, _Bound] = {}
+
+    def due(self, pod: str, now: float) -> bool:
+        """Whether the last report of this pod is a second old."""
+        bound = self._bounds.get(pod)
+        return bound is None or now >= bound.seen_at + _REPORT_S
+
+    def observe(self, pod: str, *, sequences: int, tpot_s: float, now: float) -> None:
+        """A pod has so many sequences, whose tokens took so long."""
+        bound, slow = self._bounds.get(pod), tpot_s > self._limit_s
+        if not sequences or (bound is None and not slow):
+            return
+        fit = sequences * _PLANNED * self._limit_s / tpot_s
+        if bound is None or 0 < bound.lifted_until <= now:
+            if not slow:
+                self._bounds.pop(pod, None)
+                return
+            bound = self._bounds[pod] = _Bound(float(sequences), sequences, tpot_s)
+        bound.seen_at = now
+        if bound.lifted_until:
+            return
+        if tpot_s > bound.slowest_s:
+            bound.sequences, bound.slowest_s = sequences, tpot_s
+        if slow and self._is_in_vain(bound, sequences, tpot_s):
+            bound.lifted_until = now + _LIFTED_S
+        elif fit > bound.places:
+            bound.places = fit
+        elif tpot_s > _PLANNED * self._limit_s:
+            bound.places = max(1.0, fit, _LEAST_CUT * bound.places)
+
+    def has_room(self, pod: str, sequences: int) -> bool:
+        """Whether a pod with so many sequences may have one more."""
+        bound = self._bounds.get(pod)
+        return bound is None or bound.lifted_until > 0 or sequences + 1 <= bound.places
+
+    def _is_in_vain(self, bound: _Bound, sequences: int, tpot_s: float) -> bool:
+        """Whether it would be too slow without any sequence, by a line through two reports."""
+        if sequences > _ENOUGH_CUT * bound.sequences:
+            return False
+        each_s = (bound.slowest_s - tpot_s) / (bound.sequences - sequences)
+        return tpot_s - each_s * sequences >= self._limit_s

@@ -1,0 +1,245 @@
+"""The simulated gateway's queue: the product's decisions, its bounds, and what it is worth."""
+
+from math import inf, isnan
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from argosy_gateway.pods.endpoints import Endpoint, Role, State
+from argosy_gateway.queue.dispatch import Dispatch
+from argosy_gateway.queue.line import Waiting
+from argosy_gateway.routing.groups import Group, Route
+from argosy_gateway.routing.load import Load
+from argosy_gateway.routing.strategies.strategy import RoutingRequest
+from argosy_operator.core.scaling.goals import Windows
+from argosy_operator.core.scaling.signals import samples
+from argosy_operator.sim import figures
+from argosy_operator.sim.traces import Trace
+from argosy_operator.sim.world.fleet import World
+from argosy_operator.sim.world.machine import Setup
+from argosy_operator.sim.world.pods import DecodePod, PrefillPod
+from argosy_operator.sim.world.queue import LATE_EVERY, Queue
+from argosy_operator.sim.world.scrape import Scraper
+from tests.sim.fleets import played, poisson, setup, started, trace
+
+ROWS = st.lists(
+    st.tuples(st.floats(0, 20), st.integers(1, 3000), st.integers(1, 300)), min_size=1, max_size=80
+)
+
+
+def endpoint(pod: PrefillPod | DecodePod) -> Endpoint:
+    role = Role.PREFILL if isinstance(pod, PrefillPod) else Role.DECODE
+    return Endpoint(pod.name, pod.name, "", role, "r", State.SERVING)
+
+
+class Twin(Queue):
+    """Asks the gateway's own `Dispatch`, too, and fails where the two differ."""
+
+    def __init__(self, of: Setup, requests: Trace) -> None:
+        super().__init__(of, requests)
+        self.of, self.requests = of, requests
+        self.dispatch = Dispatch(of.replica.max_num_seqs, tpot_limit_s=of.tpot_s)
+        self.heads: list[DecodePod] = []
+        self.found: DecodePod | None = None
+        self.compared = 0
+
+    def head(self, pods: list[DecodePod]) -> DecodePod | None:
+        self.heads, self.found = pods, super().head(pods)
+        return self.found
+
+    def loads(self, pod: PrefillPod | None) -> dict[str, Load]:
+        loads = {head.name: Load(sequences=head.open) for head in self.heads}
+        if pod is not None:
+            loads[pod.name] = Load(
+                sequences=pod.open, prompt_tokens=pod.tokens, prompts=len(pod.queue)
+            )
+        return loads
+
+    def route(self, pod: PrefillPod | None) -> Route | None:
+        if pod is None or self.found is None:
+            return None
+        return Route(endpoint(self.found), (endpoint(pod),))
+
+    def passes(self, request: int, now: float, pod: PrefillPod | None) -> bool:
+        prompt, arrival = self.requests.prompt[request], self.requests.arrival[request]
+        asked = RoutingRequest(str(request), "m", True, prompt, b"")
+        one = Waiting(asked, arrival, self.of.ttft_s)
+        route = self.dispatch.at_once(one, now, self.loads(pod), lambda _: self.route(pod))
+        passes = super().passes(request, now, pod)
+        assert (route is not None) == passes
+        if not passes:
+            self.dispatch.line.add(one)
+        self.compared += 1
+        return passes
+
+    def next(self, now: float, pod: PrefillPod) -> int | None:
+        heads = tuple(endpoint(head) for head in self.heads)
+        grant = self.dispatch.next(
+            now, [Group(heads, (endpoint(pod),))], self.loads(pod), lambda _: self.route(pod)
+        )
+        request = super().next(now, pod)
+        assert request == (None if grant is None else int(grant.waiting.request.request_id))
+        assert self.tokens == self.dispatch.line.tokens
+        self.compared += 1
+        return request
+
+    def computed(self, request: int, now: float) -> None:
+        sent_at, ahead = self._sent[request]
+        super().computed(request, now)
+        self.dispatch.observe(
+            "prefill-0",
+            ahead=ahead,
+            own=self.requests.prompt[request],
+            received_at=self.requests.arrival[request],
+            sent_at=sent_at,
+            first_at=now,
+            limit_s=self.of.ttft_s,
+        )
+
+    def stepped(self, pod: DecodePod, now: float) -> None:
+        if self._places.due(pod.name, now):
+            super().stepped(pod, now)
+            loads = {pod.name: Load(sequences=pod.open)}
+            self.dispatch.observe_tpot(pod.name, pod.first_s, loads, now)
+
+
+def world_with(queue: type[Queue], of: Setup, requests: Trace, decode: int = 1) -> World:
+    world = World(of, requests)
+    world._queue = queue(of, requests)
+    world.scale("decode", decode, warm=True)
+    world.scale("prefill", 1, warm=True)
+    return world
+
+
+@settings(max_examples=80, deadline=None)
+@given(ROWS, st.integers(1, 3), st.sampled_from((4, 256)), st.sampled_from((0.012, 0.02, 0.05)))
+def test_it_sends_what_the_products_queue_sends_and_when(
+    rows: list[tuple[float, int, int]], decode: int, sequences: int, tpot_s: float
+) -> None:
+    of = setup(order="deadline", sequences=sequences, tpot_s=tpot_s)
+    requests = trace(sorted(rows))
+    world = world_with(Twin, of, requests, decode)
+    world.advance(inf)
+    assert isinstance(world._queue, Twin)
+    assert world._queue.compared >= len(requests)
+    assert world.finished
+
+
+def test_it_sends_what_the_product_sends_through_a_long_overload() -> None:
+    of = setup(order="deadline", ttft_s=2.0, tpot_s=0.03)
+    requests = poisson(6.0, 3000, 400, 60)
+    world = world_with(Twin, of, requests, 2)
+    world.advance(inf)
+    assert world.finished
+
+
+class Recorder(Queue):
+    """Notes each dispatch from the line, with what else waited."""
+
+    def __init__(self, of: Setup, requests: Trace) -> None:
+        super().__init__(of, requests)
+        self.rows: list[tuple[bool, bool, bool]] = []
+        """(whether a late one went, whether one could meet its limit, whether late ones waited)"""
+
+    def next(self, now: float, pod: PrefillPod) -> int | None:
+        self._age(now)
+        late = set(self._late)
+        begins_at = now + self._pace.seconds(pod.tokens)
+        savable = any(start_by >= begins_at for start_by, _ in self._in_time)
+        request = super().next(now, pod)
+        if request is not None:
+            self.rows.append((request in late, savable, bool(late)))
+            assert request not in late or request == min(late)  # who came first
+        return request
+
+
+@settings(max_examples=60, deadline=None)
+@given(ROWS, st.integers(1, 3))
+def test_who_misses_goes_only_when_nobody_can_be_saved_or_it_is_their_turn(
+    rows: list[tuple[float, int, int]], decode: int
+) -> None:
+    world = world_with(Recorder, setup(order="deadline"), trace(sorted(rows)), decode)
+    world.advance(inf)
+    assert world.finished
+    queue = world._queue
+    assert isinstance(queue, Recorder)
+    since = 0
+    for late, savable, late_waited in queue.rows:
+        assert since < LATE_EVERY  # so the late one at place p goes after 16 · p dispatches
+        if late and savable:
+            assert since == LATE_EVERY - 1
+        since = 0 if late or not late_waited else since + 1
+
+
+def test_one_of_sixteen_is_a_late_one_under_overload() -> None:
+    requests = poisson(6.0, 2000, 400, 2)
+    world = world_with(Recorder, setup(order="deadline", ttft_s=2.0), requests)
+    world.advance(requests.end)
+    assert isinstance(world._queue, Recorder)
+    turns = [late for late, savable, late_waited in world._queue.rows if savable and late_waited]
+    assert sum(turns) / len(turns) == pytest.approx(1 / LATE_EVERY, abs=0.01)
+
+
+def test_under_overload_about_as_many_meet_their_limit_as_the_pods_can_serve() -> None:
+    of = [setup(order=order, ttft_s=2.0) for order in ("fifo", "deadline")]
+    requests = poisson(4.0, 2000, 400, 2)  # twice what a pod computes, with steps of one prompt
+    fifo, deadline = (
+        figures.attainment(played(one, requests), 60.0)["attainment_ttft"] for one in of
+    )
+    assert fifo < 0.05
+    assert deadline > 0.4
+
+
+def test_at_low_load_nothing_waits_and_both_orders_are_the_same() -> None:
+    requests = poisson(0.5, 500, 200, 50)
+    worlds = [played(setup(order=order), requests) for order in ("fifo", "deadline")]
+    assert worlds[0].last == worlds[1].last
+
+
+def test_without_a_ready_pod_requests_wait_in_the_queue() -> None:
+    requests = trace([(1.0, 100, 2), (2.0, 300, 2)])
+    world = started(setup(order="deadline", cold_s=5.0), requests, prefill=0)
+    world.scale("prefill", 1)
+    world.advance(4.9)
+    assert world.waiting_tokens == 400
+    world.advance(inf)
+    assert world.first == [pytest.approx(5.2), pytest.approx(5.6)]
+    assert world.waiting_tokens == 0
+
+
+def test_the_law_sees_prompt_tokens_that_wait_in_the_queue() -> None:
+    world = started(setup(order="deadline"), poisson(10.0, 400, 500, 2))
+    scraper = Scraper(world, Windows(), 0.0)
+    scraper.advance(30.0)
+    (waiting,) = (s for s in scraper.round().series if s.name == samples.WAITING)
+    at, tokens = waiting.samples[-1]
+    assert at == pytest.approx(30.0, abs=15.0)
+    assert tokens > 20_000
+    assert tokens % 500 == 0
+
+
+@settings(max_examples=60, deadline=None)
+@given(
+    ROWS,
+    st.lists(
+        st.tuples(st.floats(0, 40), st.sampled_from(("prefill", "decode")), st.integers(1, 4)),
+        max_size=10,
+    ),
+    st.sampled_from((2.0, 1e6)),
+)
+def test_every_request_ends_once_however_pods_are_scaled(
+    rows: list[tuple[float, int, int]], moves: list[tuple[float, str, int]], drain_s: float
+) -> None:
+    world = started(setup(order="deadline", drain_s=drain_s), trace(sorted(rows)))
+    for at, role, replicas in sorted(moves):
+        world.advance(at)
+        world.scale(role, replicas)
+    world.advance(inf)
+    assert world.finished
+    assert sum(world.verdicts.values()) == world.ended == len(rows)
+    assert sum(not isnan(last) for last in world.last) == len(rows) - world.killed
+    assert world.killed == 0 or drain_s == 2.0
+    assert world.waiting_tokens == 0
+    for pod in (pod for pods in world.pods.values() for pod in pods if not pod.gone):
+        assert pod.open == 0
