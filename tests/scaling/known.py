@@ -46,12 +46,12 @@ def goals(
     )
 
 
-def steps(role: RoleName, now: float) -> tuple[StepDelta, ...]:
+def steps(role: RoleName, now: float, context: float = 1100.0) -> tuple[StepDelta, ...]:
     """Ten steps of a prompt of 1,000 tokens each, ten of 8 sequences, or one row of each."""
     prompts = 10 * (LLAMA.prefill_base_s + 1000 * LLAMA.per_prompt_token_s)
     prefill = StepDelta(now, prompts, 10, prefill_tokens=10_000, prefill_requests=10)
-    step = LLAMA.decode_base_s + 8 * (LLAMA.per_sequence_s + 1100 * LLAMA.per_context_token_s)
-    decode = StepDelta(now, 10 * step, 10, decode_sequences=80, context_tokens=80 * 1100)
+    step = LLAMA.decode_base_s + 8 * (LLAMA.per_sequence_s + context * LLAMA.per_context_token_s)
+    decode = StepDelta(now, 10 * step, 10, decode_sequences=80, context_tokens=80 * context)
     return {"prefill": (prefill,), "decode": (decode,), "colocated": (prefill, decode)}[role]
 
 
@@ -61,14 +61,14 @@ def metrics(now: float, rate: float, have: Have, **signals: float) -> FleetMetri
     def of(name: str, usual: float) -> Value:
         return Value(signals.get(name, usual), now)
 
-    prompt = of("prompt_tokens", 1000.0)
+    prompt, output = of("prompt_tokens", 1000.0), of("output_tokens", 200.0)
     return FleetMetrics(
         at=now,
         arrivals=Value(rate, now) if rate else Idle(now),
         bins=tuple(Bin(now - 15 * k, 15 * rate) for k in range(40, -1, -1)),
         prompt_tokens=prompt,
         prompt_tokens_squared=of("prompt_tokens_squared", prompt.value**2),
-        output_tokens=of("output_tokens", 200.0),
+        output_tokens=output,
         kv_transfer_s=of("kv_transfer_s", 0.0),
         attainment=of("attainment", 1.0),
         ttft_attainment=of("ttft_attainment", 1.0),
@@ -78,7 +78,7 @@ def metrics(now: float, rate: float, have: Have, **signals: float) -> FleetMetri
             RoleMetrics(
                 role,
                 pods_reporting=have[role],
-                steps=steps(role, now),
+                steps=steps(role, now, prompt.value + output.value / 2),
                 running=of("running", 0.0),
                 outstanding_prompt_tokens=of("outstanding_prompt_tokens", 0.0),
                 kv_capacity_tokens=of("kv_capacity_tokens", LLAMA.kv_tokens),

@@ -38,6 +38,7 @@ LABELS = {
     "bins": "scrape intervals in the mean",
     "prompt_tokens": "mean prompt",
     "output_tokens": "mean output",
+    "context_tokens": "mean context in a decode step",
     "attainment": "requests within the SLO",
     "ttft_attainment": "requests within spec.slo.ttft.target",
     "tpot_attainment": "requests within spec.slo.tpot.target",

@@ -180,6 +180,7 @@ def _numbers(
     if sizes:
         numbers["prompt_tokens"] = work.prompt
         numbers["output_tokens"] = work.output
+        numbers["context_tokens"] = work.context
     shares = {
         "attainment": metrics.attainment,
         "ttft_attainment": metrics.ttft_attainment,

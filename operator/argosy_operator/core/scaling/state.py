@@ -24,6 +24,8 @@ class Lengths:
     """Mean tokens of an answer."""
     transfer_s: float | None = None
     """Mean seconds of one KV transfer from prefill to decode."""
+    context: float | None = None
+    """Mean tokens of context of a sequence in a decode step."""
 
     @property
     def measured(self) -> bool:

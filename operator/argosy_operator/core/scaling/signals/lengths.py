@@ -3,6 +3,9 @@
 Measured by gateways and engines, kept in `state.Lengths`, and guessed until an answer has ended.
 """
 
+from math import exp
+
+from argosy_operator.core.scaling.goals import Windows
 from argosy_operator.core.scaling.observe import FleetMetrics, Signal, Value
 from argosy_operator.core.scaling.size.work import Work
 from argosy_operator.core.scaling.state import Lengths
@@ -23,7 +26,7 @@ def last(signal: Signal, before: float | None) -> float | None:
     return signal.value if isinstance(signal, Value) else before
 
 
-def updated(before: Lengths, metrics: FleetMetrics) -> Lengths:
+def updated(before: Lengths, metrics: FleetMetrics, windows: Windows) -> Lengths:
     """The lengths after this round; what it did not measure stays."""
     prompt = last(metrics.prompt_tokens, before.prompt)
     variation, squared = before.variation, metrics.prompt_tokens_squared
@@ -37,7 +40,23 @@ def updated(before: Lengths, metrics: FleetMetrics) -> Lengths:
         variation,
         last(metrics.output_tokens, before.output),
         last(metrics.kv_transfer_s, before.transfer_s),
+        _context(before.context, metrics, windows),
     )
+
+
+def _context(before: float | None, metrics: FleetMetrics, windows: Windows) -> float | None:
+    """Tokens of context per sequence and step, averaged over about `windows.lengths_s`.
+
+    Engines count both in every decode step, so each sequence counts as often as it is in a step.
+    """
+    rows = [row for role in metrics.roles for row in role.steps]
+    sequences = sum(row.decode_sequences for row in rows)
+    if sequences < 1:
+        return before
+    now = max(sum(row.context_tokens for row in rows) / sequences, 1.0)
+    if before is None:
+        return now
+    return now + (before - now) * exp(-windows.interval_s / windows.lengths_s)
 
 
 def work(lengths: Lengths, metrics: FleetMetrics) -> Work:
@@ -45,7 +64,7 @@ def work(lengths: Lengths, metrics: FleetMetrics) -> Work:
     prompt = lengths.prompt if lengths.prompt is not None else _prompt_of_steps(metrics)
     variation = lengths.variation if lengths.variation is not None else GUESSED_VARIATION
     output = lengths.output if lengths.output is not None else GUESSED_OUTPUT
-    return Work(prompt, variation * prompt**2, output)
+    return Work(prompt, variation * prompt**2, output, lengths.context)
 
 
 def _prompt_of_steps(metrics: FleetMetrics) -> float:

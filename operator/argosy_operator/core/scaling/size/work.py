@@ -25,11 +25,18 @@ class Work:
     """Second moment E[L²]."""
     output: float
     """Mean length of an answer, O."""
+    seen_context: float | None = None
+    """Mean context of a sequence in a decode step, as engines count it; None: not measured."""
 
     @property
     def context(self) -> float:
-        """Mean context of a sequence while it decodes, in tokens."""
-        return self.prompt + self.output / 2
+        """Mean context of a sequence in a decode step, in tokens.
+
+        Long answers are in more steps, so it is E[O(L + O/2)]/E[O] and not E[L] + E[O]/2. The
+        second is less than half of the first where short requests are many; it is only the guess
+        before engines have counted.
+        """
+        return self.seen_context if self.seen_context is not None else self.prompt + self.output / 2
 
     def prompt_quantiles(self) -> tuple[float, ...]:
         """Quantiles of the lognormal with these two moments; their mean is exactly `prompt`."""
