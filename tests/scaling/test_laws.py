@@ -101,7 +101,7 @@ def test_pods_without_a_value_soften_both_directions() -> None:
 
 
 def test_the_hpa_goes_down_by_the_largest_recommendation_of_five_minutes() -> None:
-    law = HorizontalPodAutoscaler({"prefill": 4096.0, "decode": 32.0})
+    law = HorizontalPodAutoscaler(prefill=4096.0, decode=32.0)
     have: tuple[RoleSupply, ...] = supply(1, 3)
     wide = replace(GOALS, roles=tuple(replace(g, max=10) for g in GOALS.roles))
     state, removed_at = law.start, None

@@ -241,9 +241,8 @@ def _policy(words: dict[str, str | None]) -> tuple[str | None, Replicas | None]:
             raise UsageError("--policy static: write the replicas too, such as static:2,3")
         return None, _replicas("--policy", policy, replicas)
     if policy not in LAWS:
-        raise UsageError(
-            f"--policy {policy}: there is no such law; write goodput, hpa, or static:P,D"
-        )
+        laws = ", ".join(sorted(LAWS.keys() - {"static"}))
+        raise UsageError(f"--policy {policy}: there is no such law; write {laws}, or static:P,D")
     return policy, None if start is None else _replicas("--start", start, start)
 
 

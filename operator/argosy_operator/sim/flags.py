@@ -26,7 +26,7 @@ class Flag:
 
 
 _NO_REPORT = "there is no report yet: leave --report out and read the figures in --out"
-_NO_POLICY = "this law is not there yet; there are goodput, static:P,D and hpa"
+_NO_POLICY = "this law is not there yet; docs/simulate.md lists those that are"
 
 FLAGS = (
     Flag(
@@ -81,13 +81,10 @@ FLAGS = (
         name="--policy",
         value="LAW",
         required=True,
-        help="goodput: the operator's law. static:P,D: constant prefill and decode replicas. hpa: "
-        "the HorizontalPodAutoscaler on queued tokens and sequences, with example targets",
+        help="goodput: the operator's law. static:P,D: constant prefill and decode replicas. hpa, "
+        "hpa-gpu, keda, kpa, apa: other autoscalers' laws",
         absent=dict.fromkeys(
             (
-                "keda",
-                "kpa",
-                "apa",
                 "dynamo-throughput",
                 "dynamo-load",
                 "wva",

@@ -12,8 +12,7 @@ from argosy_operator.core.scaling.decide import decide
 from argosy_operator.core.scaling.decision import Decision
 from argosy_operator.core.scaling.goals import Goals
 from argosy_operator.core.scaling.observe import Observations
-from argosy_operator.core.scaling.rivals.hpa import HorizontalPodAutoscaler
-from argosy_operator.core.scaling.rivals.static import Static
+from argosy_operator.core.scaling.rivals.table import RIVALS
 from argosy_operator.core.scaling.state import ScalingState
 
 State = TypeVar("State")
@@ -50,8 +49,4 @@ class Goodput:
         return decide(state, observations, goals, now)
 
 
-LAWS: Mapping[str, Law[Any]] = {
-    "goodput": Goodput(),
-    "hpa": HorizontalPodAutoscaler(),
-    "static": Static(),
-}
+LAWS: Mapping[str, Law[Any]] = {"goodput": Goodput(), **RIVALS}

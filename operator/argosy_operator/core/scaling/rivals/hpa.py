@@ -1,7 +1,12 @@
 """The HorizontalPodAutoscaler of Kubernetes: one metric per role, kept near a target average.
 
-Source: https://kubernetes.io/docs/tasks/run-application/horizontal-pod-autoscale/, "Algorithm
-details" and "Default behavior" (autoscaling/v2).
+Source: Kubernetes 1.36.3, pkg/controller/podautoscaler/replica_calculator.go
+(calcPlainMetricReplicas) and horizontal.go (behavior), and
+https://kubernetes.io/docs/tasks/run-application/horizontal-pod-autoscale/. Two HPAs, one per role,
+do not know each other.
+
+`HorizontalPodAutoscaler` scales by a queue, `OnGpuUtilization` by the share of time in which GPUs
+compute.
 """
 
 from collections.abc import Mapping
@@ -9,16 +14,11 @@ from dataclasses import dataclass, field
 from math import ceil
 
 from argosy_operator.api.v1alpha1 import RoleName
-from argosy_operator.core.scaling.decision import Decision, RoleTarget, Rule, meaning_of
+from argosy_operator.core.scaling.decision import Decision, RoleTarget, Rule
 from argosy_operator.core.scaling.goals import Goals, StepLimits
-from argosy_operator.core.scaling.observe import (
-    Observations,
-    RoleMetrics,
-    RoleSupply,
-    Signal,
-    Value,
-)
+from argosy_operator.core.scaling.observe import Observations, RoleSupply
 from argosy_operator.core.scaling.pace import holds
+from argosy_operator.core.scaling.rivals import answer, seen
 from argosy_operator.core.scaling.signals import validity
 from argosy_operator.core.scaling.state import HoldState
 
@@ -29,62 +29,109 @@ STABILIZATION = holds.HoldWindows(up_s=0.0, down_s=300.0)
 UP_PERCENT, UP_PODS = 100.0, 4
 """Default scale-up per 15 s, the usual interval: the larger of 100 % and 4 pods. A scale-down may
 remove 100 %."""
-TARGETS: dict[RoleName, float] = {"prefill": 4096.0, "decode": 32.0, "colocated": 32.0}
-"""Example target averages per replica: outstanding prompt tokens of prefill, running sequences of
-the others. No SLO gives them; the owner of an HPA finds them by trial."""
 
 HpaState = Mapping[RoleName, HoldState]
 
 
 @dataclass(frozen=True, slots=True)
 class HorizontalPodAutoscaler:
-    """Implements `law.Law`."""
+    """By outstanding prompt tokens of prefill and running sequences. Implements `law.Law`.
 
-    targets: Mapping[RoleName, float] = field(default_factory=lambda: dict(TARGETS))
-    """Target average of the role's metric per replica."""
-    start: HpaState = field(default_factory=dict)
+    Kubernetes has no default target: the owner finds one by trial.
+    """
+
+    prefill: float = 4096.0
+    """Target of outstanding prompt tokens per prefill replica."""
+    decode: float = 32.0
+    """Target of running sequences per decode or colocated replica."""
+    start: HpaState = field(default_factory=dict, init=False)
 
     def decide(
         self, state: HpaState, observations: Observations, goals: Goals, now: float
     ) -> tuple[HpaState, Decision]:
         metrics = validity.validated(observations.metrics)
-        after, targets = dict(state), []
+        means = {}
         for supply in observations.supply:
-            role, current = supply.role, supply.desired
-            number = self._recommend(metrics.role(role), supply)
-            held = state.get(role, HoldState())
-            after[role] = held = holds.record(held, number, number, now, STABILIZATION)
-            steps = StepLimits(UP_PERCENT, UP_PODS, down_pods=current)
-            replicas, rule = holds.apply(held, current, Rule.DEMAND, None, steps)
-            replicas, rule = holds.clamp(replicas, rule, goals.role(role))
-            why = f"{number} wanted at a target of {self.targets[role]:g} per replica"
-            message = why if rule is Rule.DEMAND else f"{why}; {meaning_of(rule, role)}"
-            targets.append(RoleTarget(role, current, replicas, number, rule, message))
-        return after, Decision(
-            at=now,
-            targets=tuple(targets),
-            rule=targets[0].rule,
-            message="; ".join(
-                f"{t.role} {t.current} → {t.replicas} ({t.message})" for t in targets
-            ),
-            active=True,
-            reachable=True,
-            numbers={},
-        )
-
-    def _recommend(self, metrics: RoleMetrics, supply: RoleSupply) -> int:
-        signal = _metric(metrics)
-        if not isinstance(signal, Value) or metrics.pods_reporting == 0:
-            return supply.desired
-        target = self.targets[supply.role]
-        return recommendation(supply.desired, signal.value, metrics.pods_reporting, target)
+            role = metrics.role(supply.role)
+            total = seen.queued(role)
+            means[role.role] = None if total is None else Average(total, role.pods_reporting)
+        targets = _by_role(self.prefill, self.decode)
+        return _decide(state, observations.supply, goals, now, means, targets)
 
 
-def _metric(metrics: RoleMetrics) -> Signal:
-    """The sum over reporting pods that the role is scaled by."""
-    if metrics.role == "prefill":
-        return metrics.outstanding_prompt_tokens
-    return metrics.running
+@dataclass(frozen=True, slots=True)
+class OnGpuUtilization:
+    """By the share of time in which GPUs compute. Implements `law.Law`.
+
+    A decode pod computes all the time as soon as it has one sequence.
+    """
+
+    prefill: float = 0.6
+    """Target share of prefill replicas."""
+    decode: float = 0.6
+    """Target share of decode and colocated replicas."""
+    start: HpaState = field(default_factory=dict, init=False)
+
+    def decide(
+        self, state: HpaState, observations: Observations, goals: Goals, now: float
+    ) -> tuple[HpaState, Decision]:
+        metrics = validity.validated(observations.metrics)
+        means = {}
+        for supply in observations.supply:
+            role = metrics.role(supply.role)
+            share, pods = seen.busy(role, goals.windows), role.pods_reporting
+            means[role.role] = None if share is None else Average(share * pods, pods)
+        targets = _by_role(self.prefill, self.decode)
+        return _decide(state, observations.supply, goals, now, means, targets)
+
+
+def _by_role(prefill: float, decode: float) -> Mapping[RoleName, float]:
+    return {"prefill": prefill, "decode": decode, "colocated": decode}
+
+
+@dataclass(frozen=True, slots=True)
+class Average:
+    """A metric over the pods that have one."""
+
+    total: float
+    pods: int
+
+
+def _decide(
+    state: HpaState,
+    supplies: tuple[RoleSupply, ...],
+    goals: Goals,
+    now: float,
+    means: Mapping[RoleName, Average | None],
+    targets: Mapping[RoleName, float],
+) -> tuple[HpaState, Decision]:
+    after, answers = dict(state), []
+    for supply in supplies:
+        role, mean = supply.role, means[supply.role]
+        if mean is None:
+            answers.append(answer.unknown(supply, goals, "the metric"))
+            continue
+        wanted = recommendation(supply.desired, mean.total, mean.pods, targets[role])
+        why = f"{wanted} wanted at a target of {targets[role]:g} per replica"
+        after[role], one = behave(state.get(role), supply, goals, wanted, now, why)
+        answers.append(one)
+    return after, answer.decision(now, answers)
+
+
+def behave(
+    held: HoldState | None, supply: RoleSupply, goals: Goals, wanted: int, now: float, why: str
+) -> tuple[HoldState, RoleTarget]:
+    """The default `behavior` on a recommendation: window, steps and bounds.
+
+    The window starts with the replicas that there are, so a restart removes none for 300 s.
+    """
+    current = supply.desired
+    if held is None:
+        held = holds.record(HoldState(), current, current, now, STABILIZATION)
+    held = holds.record(held, wanted, wanted, now, STABILIZATION)
+    steps = StepLimits(UP_PERCENT, UP_PODS, down_pods=current)
+    replicas, rule = holds.apply(held, current, Rule.DEMAND, None, steps)
+    return held, answer.target(supply, goals, why, replicas, rule, wanted=wanted)
 
 
 def recommendation(current: int, total: float, reporting: int, target: float) -> int:

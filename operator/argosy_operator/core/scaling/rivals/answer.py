@@ -1,0 +1,48 @@
+"""From the number that a rival's rule gives to the `Decision` that the protocol wants.
+
+Every rival ends with these two functions, so that bounds and messages are the same for all.
+"""
+
+from collections.abc import Iterable
+
+from argosy_operator.core.scaling.decision import Decision, RoleTarget, Rule, meaning_of
+from argosy_operator.core.scaling.goals import Goals
+from argosy_operator.core.scaling.observe import RoleSupply
+from argosy_operator.core.scaling.pace import holds
+
+
+def target(
+    supply: RoleSupply,
+    goals: Goals,
+    why: str,
+    replicas: int,
+    rule: Rule = Rule.DEMAND,
+    *,
+    wanted: int | None = None,
+) -> RoleTarget:
+    """One role's answer, within its bounds. `wanted`: before windows and steps, if it differs."""
+    role = supply.role
+    kept, rule = holds.clamp(replicas, rule, goals.role(role))
+    message = why if rule is Rule.DEMAND else f"{why}; {meaning_of(rule, role)}"
+    demanded = replicas if wanted is None else wanted
+    return RoleTarget(role, supply.desired, kept, demanded, rule, message)
+
+
+def unknown(supply: RoleSupply, goals: Goals, what: str) -> RoleTarget:
+    """A role that stays as it is, because `what` is not known."""
+    return target(supply, goals, f"{what} is unknown", supply.desired, Rule.METRICS_UNAVAILABLE)
+
+
+def decision(now: float, targets: Iterable[RoleTarget], **numbers: float) -> Decision:
+    """The answer for all roles. `numbers`: what it was made from, by name with unit."""
+    of_roles = tuple(targets)
+    moving = next((t for t in of_roles if t.replicas != t.current), of_roles[0])
+    return Decision(
+        at=now,
+        targets=of_roles,
+        rule=moving.rule,
+        message="; ".join(f"{t.role} {t.current} → {t.replicas} ({t.message})" for t in of_roles),
+        active=True,
+        reachable=True,
+        numbers=numbers,
+    )

@@ -1,0 +1,97 @@
+"""KEDA's Prometheus scaler: one sum per role, and an HPA that divides it by a target.
+
+Source: KEDA at 8b4f083, pkg/scalers/prometheus_scaler.go, and Kubernetes 1.36.3,
+pkg/controller/podautoscaler/replica_calculator.go (GetExternalPerPodMetricReplicas), because KEDA
+hands its number to an HPA as an external metric of type AverageValue. The HPA has its default
+behavior (`hpa.behave`). pollingInterval, 30 s, and cooldownPeriod, 300 s, move a workload between
+zero and one replica; above that the HPA asks every 15 s, unless useCachedMetrics is set.
+
+An empty answer of Prometheus reads as 0 while ignoreNullValues is true, its default, so an outage
+of the exporters takes the replicas away. An error keeps them.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from math import ceil
+
+from argosy_operator.api.v1alpha1 import RoleName
+from argosy_operator.core.scaling.decision import Decision
+from argosy_operator.core.scaling.goals import Goals
+from argosy_operator.core.scaling.observe import Observations, RoleMetrics, Unknown
+from argosy_operator.core.scaling.rivals import answer, hpa, seen
+from argosy_operator.core.scaling.signals import validity
+from argosy_operator.core.scaling.state import HoldState
+
+NO_SERIES = "NoSamples"
+"""Why a signal is unknown when the query worked and its answer is empty."""
+
+
+@dataclass(frozen=True, slots=True)
+class Polled:
+    """What is remembered of one role."""
+
+    at: float
+    """When `total` was asked for; seconds."""
+    total: float
+    held: HoldState | None = None
+
+
+KedaState = Mapping[RoleName, Polled]
+
+
+@dataclass(frozen=True, slots=True)
+class Keda:
+    """By outstanding prompt tokens of prefill and running sequences. Implements `law.Law`.
+
+    KEDA has no default threshold: the owner finds one by trial.
+    """
+
+    prefill: float = 4096.0
+    """Threshold: outstanding prompt tokens per prefill replica."""
+    decode: float = 32.0
+    """Threshold: running sequences per decode or colocated replica."""
+    cached_s: float = 0.0
+    """For how long one answer is used: pollingInterval, 30 s, with useCachedMetrics; default 0."""
+    ignore_null_values: bool = True
+    start: KedaState = field(default_factory=dict, init=False)
+
+    def decide(
+        self, state: KedaState, observations: Observations, goals: Goals, now: float
+    ) -> tuple[KedaState, Decision]:
+        metrics = validity.validated(observations.metrics)
+        after, answers = dict(state), []
+        for supply in observations.supply:
+            role, before = supply.role, state.get(supply.role)
+            if before is not None and now - before.at < self.cached_s:
+                polled = before
+            else:
+                total = self._ask(metrics.role(role))
+                if total is None:
+                    answers.append(answer.unknown(supply, goals, "the metric"))
+                    continue
+                polled = Polled(now, total, before.held if before else None)
+            threshold = self.prefill if role == "prefill" else self.decode
+            wanted = recommendation(supply.desired, polled.total, threshold)
+            why = f"{wanted} wanted for {polled.total:g} at a threshold of {threshold:g}"
+            held, one = hpa.behave(polled.held, supply, goals, wanted, now, why)
+            after[role] = Polled(polled.at, polled.total, held)
+            answers.append(one)
+        return after, answer.decision(now, answers)
+
+    def _ask(self, role: RoleMetrics) -> float | None:
+        signal = role.outstanding_prompt_tokens if role.role == "prefill" else role.running
+        empty = isinstance(signal, Unknown) and signal.reason.startswith(NO_SERIES)
+        if empty and self.ignore_null_values:
+            return 0.0
+        return seen.number(signal)
+
+
+def recommendation(current: int, total: float, threshold: float) -> int:
+    """desired = ceil(total / threshold), within a tolerance of 10 % `current`.
+
+    Replicas that are still starting count: the number does not grow while they do. Three replicas
+    with 120 running sequences at a threshold of 32 become ceil(3.75) = 4.
+    """
+    if current and abs(total / (threshold * current) - 1) <= hpa.TOLERANCE:
+        return current
+    return ceil(total / threshold - 1e-9)
