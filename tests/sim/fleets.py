@@ -40,9 +40,11 @@ def setup(
     sequences: int = 256,
     seed: int = 0,
     order: Literal["fifo", "deadline"] = "fifo",
+    held: bool = False,
 ) -> Setup:
     replica = Replica(profile, machine, sequences, step_tokens)
-    return Setup(replica, ttft_s, tpot_s, ColdStart(cold_s, sigma), drain_s, seed, order)
+    cold = ColdStart(cold_s, sigma)
+    return Setup(replica, ttft_s, tpot_s, cold, drain_s, seed, order, held)
 
 
 def trace(rows: Sequence[tuple[float, int, int]]) -> Trace:

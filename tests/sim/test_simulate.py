@@ -148,7 +148,7 @@ def test_the_laws_prior_may_be_wrong_or_absent(error: str) -> None:
         ({"start": "1,1"}, "static:P,D has its replicas in --policy"),
         ({"policy": "goodput", "start": "1"}, "--start 1: write prefill and decode replicas"),
         ({"order": "random"}, "write one of fifo, deadline"),
-        ({"first_token": "in-batch"}, "leave --first-token out"),
+        ({"first_token": "late"}, "write one of at-once, in-batch"),
         ({"report": "r.html"}, "leave --report out"),
         ({"rates": "w.csv"}, "give either --trace, or both --rates and --lengths"),
         ({"lengths": "l.csv"}, "give either --trace, or both --rates and --lengths"),

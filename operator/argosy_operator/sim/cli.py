@@ -75,7 +75,7 @@ def main(argv: list[str]) -> int:
 def simulate(options: Options, trace: Trace) -> dict[str, float | None]:
     """The figures of one run, all but `wall_s`."""
     setup, warmup_s = options.setup, options.warmup_s
-    plain = replace(setup, order="fifo")
+    plain = replace(setup, order="fifo", hold_first_token=False)
     best = hindsight.smallest(plain, trace, warmup_s=warmup_s, goal=options.goal)
     same = best
     if setup != plain:
@@ -192,6 +192,7 @@ def _options(words: dict[str, str | None]) -> Options:
         cold=ColdStart(_number(words, "--cold", least=0)),
         seed=_whole(words, "--seed", least=0),
         order="deadline" if words["--order"] == "deadline" else "fifo",
+        hold_first_token=words["--first-token"] == "in-batch",
     )
     budget = None
     if words["--gpu-budget"] is not None:

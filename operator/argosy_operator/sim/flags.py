@@ -115,11 +115,9 @@ FLAGS = (
         name="--first-token",
         value="WHEN",
         default="at-once",
-        choices=("at-once",),
-        help="at-once: a first token leaves when its prompt is computed",
-        absent={
-            "in-batch": "first tokens are not held yet; leave --first-token out for at-once",
-        },
+        choices=("at-once", "in-batch"),
+        help="at-once: a first token leaves when its prompt is computed. in-batch: it is held "
+        "until its sequence joins a decode batch, at most for 0.9 of the TTFT limit",
     ),
     Flag(
         name="--profile-error",

@@ -3,9 +3,9 @@
 `replay` and `hindsight` call `scale` and `advance`. Arrivals never wait for answers. A request gets
 its two pods when it comes, as the gateway gives them: the prefill pod with the fewest prompt tokens
 to compute and the decode pod with the fewest requests; it waits in the gateway while a role has no
-ready pod, and as long as `queue` says. Its first token leaves when its prompt is computed. Its KV
-moves once the decode pod has room for prompt and answer, one prompt at a time over each pod's link,
-and it joins the batch at the next edge of a step.
+ready pod, and as long as `queue` says. Its first token leaves when its prompt is computed, or is
+held until it joins a batch. Its KV moves once the decode pod has room for prompt and answer, one
+prompt at a time over each pod's link, and it joins the batch at the next edge of a step.
 """
 
 from collections import deque
@@ -14,7 +14,7 @@ from math import inf, nan
 from operator import attrgetter
 
 from argosy_operator.sim.traces import Trace
-from argosy_operator.sim.world.machine import Setup, steps_s, steps_until
+from argosy_operator.sim.world.machine import HELD_SHARE, Setup, steps_s, steps_until
 from argosy_operator.sim.world.pods import DecodePod, Pod, PrefillPod, Request
 from argosy_operator.sim.world.queue import Queue
 from argosy_operator.sim.world.supply import STEP, PoolName, Supply
@@ -32,7 +32,8 @@ class World(Supply):
         super().__init__(setup)
         self.trace = trace
         self.first = [nan] * len(trace)
-        """When each request had its first token; NaN if it never had."""
+        """When each request had its first token; NaN if it never had. While one is held, when its
+        prompt was computed."""
         self.last = [nan] * len(trace)
         """When each request had its last token; NaN if it was killed."""
         self.arrived = self.ended = self.killed = 0
@@ -43,6 +44,8 @@ class World(Supply):
         self.held: deque[Request] = deque()
         """Requests that wait in the gateway for a ready pod of each role; without a queue."""
         self._queue = Queue(setup, trace) if setup.order == "deadline" else None
+        self._hold_s = HELD_SHARE * setup.ttft_s if setup.hold_first_token else 0.0
+        """After its arrival, until when a first token may be held; 0: none is."""
         self._work = trace.computed_tokens()
         self._head: list[DecodePod | None] = [None] * len(trace)
 
@@ -267,6 +270,8 @@ class World(Supply):
             _, request, took = landing.popleft()
             pod.transfers += 1
             pod.transfer_s += took
+            if self._hold_s:
+                self._release(request)
             pod.context += self.trace.prompt[request] + 1
             heappush(ends, (pod.steps + self.trace.output[request] - 1, request))
         if not ends:
@@ -282,6 +287,11 @@ class World(Supply):
         if landing and len(ends) < most:
             steps = min(steps, steps_until(pod.first_s, pod.growth_s, landing[0][0] - now))
         self._jump(pod, steps)
+
+    def _release(self, request: Request) -> None:
+        """Its sequence joins a batch now: the first token leaves, if it has not left before."""
+        until = self.trace.arrival[request] + self._hold_s
+        self.first[request] = max(self.first[request], min(self.now, until))
 
     def _answered(self, request: Request, pod: DecodePod) -> None:
         trace, setup = self.trace, self.setup

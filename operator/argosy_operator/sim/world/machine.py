@@ -14,6 +14,8 @@ MAX_NUM_SEQS = 256
 """Sequences in a decode batch; the engine's default."""
 MAX_NUM_BATCHED_TOKENS = 2048
 """Prompt tokens in a prefill step; the engine's default."""
+HELD_SHARE = 0.9
+"""Of the TTFT limit: so long a first token may be held. The rest is for the way to the client."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -98,3 +100,6 @@ class Setup:
     order: Literal["fifo", "deadline"] = "fifo"
     """fifo: the gateway sends each request at once, and engines compute in the order of arrival.
     deadline: the gateway's queue sends first who can still meet the TTFT limit."""
+    hold_first_token: bool = False
+    """False: a first token leaves when its prompt is computed. True: when its sequence joins a
+    decode batch, but not after HELD_SHARE of the TTFT limit unless its prompt took longer."""
