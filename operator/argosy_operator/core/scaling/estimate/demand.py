@@ -1,31 +1,23 @@
 """Arrivals: how many requests per second to provide for.
 
 Bins of one scrape interval come from `signals.samples`; the `Demand` goes to `decide`. The mean is
-taken over the newest bins that do not differ significantly from those before them, so a step is
-seen in a few bins and a steady night is averaged over all of them. The margin is the 0.6-quantile
-of arrived/forecast over past forecasts (conformal prediction).
+taken over the newest bins, back to the last significant change, so a step is seen in a few bins and
+a steady night is averaged over all of them. A significant rise is followed until a new replica
+would serve (`changes`). The margin is the 0.6-quantile of arrived/forecast over past forecasts
+(conformal prediction).
 """
 
-from dataclasses import dataclass
-from itertools import pairwise
-from math import ceil, sqrt
+from dataclasses import dataclass, replace
+from math import ceil, inf, sqrt
 
+from argosy_operator.core.scaling.estimate import changes
 from argosy_operator.core.scaling.goals import Windows
 from argosy_operator.core.scaling.observe import Bin
 
 REMEMBERED_BINS = 160
 """40 minutes at a scrape interval of 15 s."""
-RECENT = (2, 3, 4, 5, 6, 8, 10, 12, 16, 24, 32, 48, 64, 96)
-"""Numbers of newest bins that are compared with the rest, shortest first."""
-SIGNIFICANT = 3.3
-"""Standard deviations; about a dozen correlated tests per bin, one false alarm in ~1000 bins."""
-DISPERSION_RANGE = (1.0, 12.0)
-"""Variance over mean of the counts: 1 is Poisson; above 12 a burst is load and not noise."""
-ENOUGH_BINS_DISPERSION, ENOUGH_BINS_TREND = 8, 6
-TREND_SIGNIFICANT = 6.0
-"""Standard errors of the slope: a trend is extrapolated, so a false one costs more than a step."""
-TREND_LARGEST = 0.6
-"""A rise is extrapolated by at most this share of the present rate."""
+RISE_LARGEST = 1.6
+"""A rise is extrapolated to at most this many times the newest rate."""
 ERRORS_ADDED = 0.6
 """Standard errors of the mean that are added to the forecast."""
 PENDING = 64
@@ -65,6 +57,8 @@ class DemandState:
     """Forecasts whose window is not over yet."""
     residuals: tuple[tuple[float, float], ...] = ()
     """(arrived / forecast, weight = forecast requests), oldest first."""
+    rose_at: float | None = None
+    """When the rate last rose, seconds since the epoch; None: not since the start."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -103,51 +97,7 @@ def append_bins(state: DemandState, bins: tuple[Bin, ...], scrape_s: float) -> D
             counts = []
         counts.append(new.count)
         end = new.end
-    return DemandState(end, tuple(counts[-REMEMBERED_BINS:]), state.pending, state.residuals)
-
-
-def dispersion(counts: tuple[float, ...]) -> float:
-    """Variance over mean of the counts, from successive differences, which a trend barely moves."""
-    low, high = DISPERSION_RANGE
-    if len(counts) < ENOUGH_BINS_DISPERSION:
-        return low
-    mean = sum(counts) / len(counts)
-    if mean <= 0:
-        return low
-    squares = sum((a - b) ** 2 for a, b in pairwise(counts))
-    measured = squares / (2 * (len(counts) - 1)) / mean
-    # Only what is significantly above Poisson's 1 counts: its own noise would hide real steps.
-    return min(max(measured - 2 * sqrt(2 / len(counts)), low), high)
-
-
-def recent_bins(counts: tuple[float, ...], spread: float) -> tuple[float, ...]:
-    """The newest bins, back to the last significant change of the rate.
-
-    Compared on the square-root scale, where a Poisson count has a standard deviation of ½ at any
-    mean. Small counts are skewed: a plain z-test would take three arrivals together for a burst.
-    """
-    for size in RECENT:
-        rest = len(counts) - size
-        if rest < size:
-            break
-        newest = sum(counts[-size:])
-        expected = sum(counts[:-size]) * size / rest
-        distance = 2 * (sqrt(newest + 0.375) - sqrt(expected + 0.375))
-        if abs(distance) > SIGNIFICANT * sqrt(spread * (1 + size / rest)):
-            return counts[-size:]
-    return counts
-
-
-def trend(counts: tuple[float, ...], spread: float) -> float:
-    """Growth of the count from one bin to the next, by least squares; 0 unless significant."""
-    size = len(counts)
-    if size < ENOUGH_BINS_TREND:
-        return 0.0
-    middle, mean = (size - 1) / 2, sum(counts) / size
-    squares = size * (size * size - 1) / 12
-    slope = sum((i - middle) * (count - mean) for i, count in enumerate(counts)) / squares
-    error = sqrt(spread * max(mean, 1e-9) / squares)
-    return slope if abs(slope) > TREND_SIGNIFICANT * error else 0.0
+    return replace(state, end=end, counts=tuple(counts[-REMEMBERED_BINS:]))
 
 
 def margin(state: DemandState, rate: float, spread: float, windows: Windows) -> float:
@@ -175,22 +125,25 @@ def estimate_demand(
     state: DemandState, windows: Windows, horizon_s: float, now: float
 ) -> tuple[DemandState, Demand]:
     """Demand at `now` + `horizon_s`, and the state with due forecasts scored and this one added."""
-    if not state.counts:
+    if state.end is None or not state.counts:
         return state, NO_DEMAND
-    scrape_s = windows.scrape_s
-    spread = dispersion(state.counts)
-    recent = recent_bins(state.counts, spread)
+    scrape_s, counts = windows.scrape_s, state.counts
+    spread = changes.dispersion(counts)
+    recent = changes.segment(counts, spread)
     mean = sum(recent) / len(recent)
     rate, error = mean / scrape_s, sqrt(spread * max(mean, 0.25) / len(recent)) / scrape_s
-    slope = trend(recent, spread) / scrape_s
-    newest = rate + slope * (len(recent) - 1) / 2
-    ahead = slope * horizon_s / scrape_s
-    # A falling trend is followed down to now and not beyond; a rising one for a bounded way.
-    forecast = newest + (min(max(ahead, 0.0), TREND_LARGEST * rate) if slope > 0 else 0.0)
-    forecast = max(forecast, 0.0) + ERRORS_ADDED * error
+    forecast, rose_at = rate + ERRORS_ADDED * error, state.rose_at
+    if len(recent) < len(counts) and mean > counts[-len(recent) - 1]:
+        rose_at = max(state.end - len(recent) * scrape_s, -inf if rose_at is None else rose_at)
+    rise = changes.rise(counts, changes.wander(counts, spread), len(recent))
+    if rise is not None:
+        # The newest count is that of the middle of its bin.
+        ahead = (now + horizon_s - state.end) / scrape_s + 0.5
+        forecast = max(forecast, rise.ahead(ahead, RISE_LARGEST) / scrape_s)
+        rose_at = state.end
     scored = score(state, windows)
     pending = _appended(scored.pending, Forecast(now + horizon_s, forecast), horizon_s)
-    after = DemandState(scored.end, scored.counts, pending, scored.residuals)
+    after = replace(scored, pending=pending, rose_at=rose_at)
     factor = margin(after, rate, spread, windows)
     return after, Demand(rate, error, forecast, factor, len(recent), spread)
 
@@ -221,4 +174,4 @@ def score(state: DemandState, windows: Windows) -> DemandState:
         if begin >= 0 and forecast.rate > 0:
             arrived = sum(counts) / (size * windows.scrape_s)
             residuals.append((arrived / forecast.rate, forecast.rate * size * windows.scrape_s))
-    return DemandState(state.end, state.counts, tuple(pending), tuple(residuals[-RESIDUALS:]))
+    return replace(state, pending=tuple(pending), residuals=tuple(residuals[-RESIDUALS:]))

@@ -78,10 +78,10 @@ def _roles(state: ScalingState, inputs: Inputs, renewed: bool) -> tuple[RoleStat
 
 def sound(state: ScalingState) -> bool:
     """Whether every remembered number is usable. False for a state that was read back corrupt."""
-    times = (state.valid_since, state.last_valid_at, state.busy_at, state.demand.end)
+    demand, last = state.demand, [astuple(role.gauges) for role in state.roles]
+    times = (state.valid_since, state.last_valid_at, state.busy_at, demand.end, demand.rose_at)
     hold_states = [role.holds for role in state.roles]
     wants = [want for held in hold_states for want in (*held.highs, *held.lows)]
-    demand, last = state.demand, [astuple(role.gauges) for role in state.roles]
     numbers = (
         *(n for part in (astuple(state.lengths), *last) for n in part if n is not None),
         *demand.counts,

@@ -1,0 +1,132 @@
+"""What a series of counts tells: a step is no ramp, noise is neither, and a ramp ends."""
+
+from math import exp, log, sqrt
+from random import Random
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from argosy_operator.core.scaling.estimate import changes
+
+GROWTH = 0.0456
+"""20 % a minute, in bins of 15 s."""
+
+
+def noisy(rates: list[float], seed: int, noise: float = 1.0) -> tuple[float, ...]:
+    """Counts with `noise` times Poisson's variance."""
+    dice = Random(seed)
+    return tuple(max(0.0, round(r + dice.gauss(0, sqrt(noise * r)))) for r in rates)
+
+
+def climbing(bins: int, base: float = 150.0) -> list[float]:
+    """Forty steady bins, then so many that grow by 20 % a minute."""
+    return [base] * 40 + [base * exp(GROWTH * (i + 0.5)) for i in range(bins)]
+
+
+def found(counts: tuple[float, ...]) -> changes.Rise | None:
+    spread = changes.dispersion(counts)
+    since = len(changes.segment(counts, spread))
+    return changes.rise(counts, changes.wander(counts, spread), since)
+
+
+def test_a_step_is_a_segment_from_where_it_happened() -> None:
+    counts = noisy([150.0] * 60 + [300.0] * 9, 1)
+    assert changes.segment(counts, 1.0) == counts[-9:]
+
+
+def test_of_two_steps_the_newer_one_begins_the_segment() -> None:
+    counts = tuple([150.0] * 60 + [300.0] * 20 + [225.0] * 7)
+    assert changes.segment(counts, 1.0) == counts[-7:]
+
+
+def test_one_bin_alone_is_a_burst_and_two_are_a_change() -> None:
+    assert len(changes.segment((9.0,) * 40 + (60.0,), 1.0)) == 2
+    assert changes.segment((9.0,) * 40 + (60.0, 60.0), 1.0) == (60.0, 60.0)
+    assert changes.segment((5.0,), 1.0) == (5.0,)
+    assert changes.segment((5.0, 50.0, 5.0), 1.0) == (5.0, 50.0, 5.0)
+
+
+@pytest.mark.parametrize("seed", range(5))
+def test_a_ramp_of_a_fifth_a_minute_is_known_after_three_minutes(seed: int) -> None:
+    counts = noisy(climbing(12), seed)
+    rise = found(counts)
+    assert rise is not None
+    assert rise.growth == pytest.approx(GROWTH, rel=0.4)
+    true = 150.0 * exp(GROWTH * (11.5 + 8))
+    assert abs(log(rise.ahead(8.0, 10.0) / true)) < 0.35
+
+
+def test_what_lies_ahead_is_bounded() -> None:
+    assert changes.Rise(100.0, 0.1).ahead(5.0, 2.0) == pytest.approx(100.0 * exp(0.5))
+    assert changes.Rise(100.0, 0.1).ahead(50.0, 2.0) == 200.0
+    assert changes.Rise(100.0, 1e300).ahead(1e300, 2.0) == 200.0
+
+
+def test_a_rise_by_more_than_a_step_of_bins_is_a_step() -> None:
+    steady = (100.0,) * 20
+    gradual = (*steady, 100.0, 113.0, 126.0, 139.0)
+    assert changes.rise(gradual, 1e-6, 24) == changes.Rise(139.0, 13.0 / 119.5)
+    assert changes.rise((*steady, 100.0, 115.0, 130.0, 145.0), 1e-6, 24) is None
+
+
+@pytest.mark.parametrize("age", range(1, 17))
+def test_a_step_is_never_taken_for_a_rise(age: int) -> None:
+    assert found((150.0,) * 40 + (300.0,) * age) is None
+
+
+@pytest.mark.parametrize("seed", range(5))
+def test_a_rise_is_over_three_minutes_after_the_ramp(seed: int) -> None:
+    ramp = climbing(20)
+    assert found(noisy(ramp, seed)) is not None
+    assert found(noisy([*ramp, *[ramp[-1]] * 12], seed)) is None
+
+
+@pytest.mark.parametrize("seed", range(5))
+def test_a_falling_rate_is_no_rise(seed: int) -> None:
+    assert found(noisy(climbing(16)[::-1], seed)) is None
+
+
+@settings(max_examples=25, deadline=None)
+@given(seed=st.integers(0, 10_000), mean=st.floats(8, 600))
+def test_poisson_noise_is_rarely_taken_for_a_rise(seed: int, mean: float) -> None:
+    counts = noisy([mean] * 120, seed)
+    assert sum(found(counts[: 40 + i]) is not None for i in range(80)) <= 6
+
+
+@pytest.mark.parametrize("seed", range(6))
+def test_bursts_that_last_for_minutes_are_rarely_taken_for_a_rise(seed: int) -> None:
+    """A rate that wanders around its mean, with a memory of a minute."""
+    dice, level, rates = Random(seed), 0.0, []
+    for _ in range(240):
+        level = 0.78 * level + dice.gauss(0, 0.12)
+        rates.append(150.0 * exp(level))
+    counts = noisy(rates, seed)
+    assert sum(found(counts[max(0, i - 160) : i]) is not None for i in range(40, 240)) <= 12
+
+
+def test_slow_noise_is_measured_over_a_minute_and_a_ramp_in_it_does_not_count() -> None:
+    assert changes.wander((150.0,) * 15, 1.5) == 1.5
+    assert changes.wander((100.0,) * 16, 1.0) == 1.0
+    waves = (100.0,) * 4 + (144.0,) * 4
+    wide = (576 - 400) ** 2 / (576 + 400) / changes.CHI_SQUARED_MEDIAN
+    assert changes.wander(waves * 5, 1.0) == pytest.approx(wide)
+    assert changes.wander(waves * 5, 1.0 + wide) == 1.0 + wide
+    assert changes.wander((150.0,) * 60 + (150.0, 300.0, 600.0, 1200.0), 1.0) == 1.0
+
+
+def test_dispersion_is_that_of_poisson_until_it_is_significantly_more() -> None:
+    assert changes.dispersion((0.0, 100.0) * 3) == 1.0
+    assert changes.dispersion((0.0,) * 20) == 1.0
+    assert changes.dispersion((80.0, 120.0) * 20) == pytest.approx(8.0 - 2 * sqrt(2 / 40))
+    assert changes.dispersion((0.0, 900.0) * 20) == 12.0
+
+
+@given(counts=st.lists(st.floats(0, 1e15), max_size=40), noise=st.floats(1, 1e6))
+def test_no_counts_make_any_of_it_fail(counts: list[float], noise: float) -> None:
+    series = tuple(counts)
+    assert 1.0 <= changes.dispersion(series) <= 12.0
+    assert len(changes.segment(series, noise)) <= len(series)
+    assert changes.wander(series, noise) >= noise
+    rise = changes.rise(series, noise, len(series))
+    assert rise is None or 0 <= rise.ahead(8.0, 2.0) <= 2e16

@@ -1,0 +1,65 @@
+"""The operator's law over time: ramps and steps on the simulated fleet, with cold starts of 90 s.
+
+Thresholds are those of the product, not of one trace: arrivals are drawn anew for each seed.
+"""
+
+from math import ceil, log
+
+import pytest
+
+from argosy_operator.core.scaling.estimate.profiles import PRESETS
+from argosy_operator.core.scaling.goals import SLO, Goals, RoleGoal
+from argosy_operator.core.scaling.law import LAWS
+from argosy_operator.sim import figures, rates
+from argosy_operator.sim.replay import Run, replay
+from argosy_operator.sim.traces import Trace
+from argosy_operator.sim.world.machine import ColdStart, Replica, Setup
+
+REPLICA = Replica.preset("llama-70b-h100-tp4")
+COLD_S = 90.0
+GOALS = Goals(
+    mode="disaggregated",
+    roles=(RoleGoal("prefill", 1, 100), RoleGoal("decode", 1, 100)),
+    slo=SLO(1.0, 0.06, 0.9),
+    prior=PRESETS["llama-70b-h100-tp4"],
+)
+LENGTHS = Trace(
+    [0.0] * 6, [120, 400, 800, 1300, 2200, 3600], [60, 400, 120, 250, 90, 300]
+)  # prompts of 1400 tokens in the mean and four times their variance in range
+
+Rates = list[tuple[float, float]]
+
+
+def played(points: Rates, seed: int, prefill: int, decode: int) -> Run:
+    setup = Setup(REPLICA, 1.0, 0.06, cold=ColdStart(COLD_S), seed=seed)
+    requests = rates.drawn(points, LENGTHS, 1.0, seed)
+    return replay(setup, requests, LAWS["goodput"], GOALS, {"prefill": prefill, "decode": decode})
+
+
+def shares(run: Run, start: float, end: float, every_s: float) -> list[float]:
+    """Shares of requests within the SLO, by the time of their arrival."""
+    bins: list[list[bool]] = [[] for _ in range(ceil((end - start) / every_s))]
+    for at, ttft, tpot in figures.verdicts(run.world, start):
+        if at < end:
+            bins[int((at - start) / every_s)].append(ttft and tpot)
+    return [sum(met) / len(met) for met in bins if met]
+
+
+def ramp(low: float, high: float, per_minute: float, begin: float, after: float) -> Rates:
+    """A steady rate, one that grows by a share each minute, and a steady one."""
+    minutes = log(high / low) / log(1 + per_minute)
+    climb = [
+        (begin + 15.0 * i, low * (1 + per_minute) ** (i / 4)) for i in range(ceil(4 * minutes))
+    ]
+    top = begin + 60 * minutes
+    return [(0.0, low), *climb, (top, high), (top + after, high)]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("seed", range(3))
+def test_a_ramp_from_10_to_43_requests_a_second_is_followed(seed: int) -> None:
+    """20 % a minute: the rate is half as high again when a new replica serves."""
+    run = played(ramp(10.0, 43.0, 0.2, 900.0, 600.0), seed, 3, 3)
+    lost = sum(share < 0.9 for share in shares(run, 900.0, run.world.trace.end - 60, 60.0))
+    assert lost <= 5
+    assert run.world.killed == 0
