@@ -2,6 +2,7 @@
 
 import gc
 import weakref
+from dataclasses import replace
 
 import pytest
 from hypothesis import given, settings
@@ -11,7 +12,7 @@ from argosy_engine.core.batching import chunked
 from argosy_engine.core.blocks.pool import BlockPool
 from argosy_engine.core.capacity import GuaranteedNoEvict, MaxUtilization
 from argosy_engine.core.handover.messages import PullDone, PullFailed, PullReady
-from argosy_engine.core.limits import Limits
+from argosy_engine.core.limits import Limits, Refusal
 from argosy_engine.core.request import NewRequest
 from argosy_engine.core.sampling import SamplingParams
 from argosy_engine.core.scheduler import Scheduler
@@ -417,3 +418,15 @@ def test_pulls_that_end_in_any_way_keep_chunks_in_their_blocks_and_lose_nobody(
     ]
     assert all(s.reason in ("length", "abort") for s in everything)
     assert scheduler.pool.used == scheduler.blocks.growth_blocks == 0
+
+
+def test_the_queue_takes_as_many_as_it_may_and_says_how_many_wait():
+    scheduler = make()
+    scheduler.limits = replace(scheduler.limits, max_queue=2)
+    for name in ("a", "b"):
+        assert scheduler.refusal(ask(name, 4)) is None
+        scheduler.add(ask(name, 4))
+    refused = scheduler.refusal(ask("c", 4))
+    assert refused == Refusal("queue_full", "2 requests are waiting; retry later")
+    refused = scheduler.refusal(ask("a", 4))
+    assert refused == Refusal("duplicate", "request a is here already")
