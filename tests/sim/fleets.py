@@ -41,10 +41,12 @@ def setup(
     seed: int = 0,
     order: Literal["fifo", "deadline"] = "fifo",
     held: bool = False,
+    scrape_loss: float = 0.0,
+    outage: tuple[float, float] = (inf, inf),
 ) -> Setup:
     replica = Replica(profile, machine, sequences, step_tokens)
     cold = ColdStart(cold_s, sigma)
-    return Setup(replica, ttft_s, tpot_s, cold, drain_s, seed, order, held)
+    return Setup(replica, ttft_s, tpot_s, cold, drain_s, seed, order, held, scrape_loss, outage)
 
 
 def trace(rows: Sequence[tuple[float, int, int]]) -> Trace:

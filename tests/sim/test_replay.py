@@ -1,5 +1,6 @@
 """The law that runs on a trace is the operator's, and sees it as the operator would."""
 
+from dataclasses import replace
 from math import isnan
 
 import pytest
@@ -11,6 +12,7 @@ from argosy_operator.core.scaling.goals import SLO, Goals, RoleGoal
 from argosy_operator.core.scaling.law import LAWS
 from argosy_operator.core.scaling.observe import Observations
 from argosy_operator.core.scaling.state import ScalingState
+from argosy_operator.sim.figures import attainment
 from argosy_operator.sim.replay import EPOCH, replay, static
 from argosy_operator.sim.traces import Trace
 from argosy_operator.sim.world.machine import ColdStart, Replica, Setup
@@ -69,6 +71,32 @@ def test_every_decision_is_made_of_what_was_seen_at_its_tick() -> None:
         if target.replicas != target.current
     ]
     assert moves == list(run.moves)
+
+
+def test_no_law_is_asked_while_the_metrics_are_out_and_replicas_stay() -> None:
+    requests = step(2.0, 16.0)
+    out = replace(SETUP, outage=(500.0, 1000.0))
+    run = replay(out, requests, LAWS["goodput"], goals(), ONE_EACH)
+    assert run.world.finished
+    ticks = {decision.at - EPOCH for decision in run.decisions}
+    assert {495.0, 1005.0} < ticks
+    assert not any(500.0 <= at < 1000.0 for at in ticks)
+    assert not any(500.0 <= at < 1000.0 for at, _, _ in run.moves)
+    assert any(by > 0 for at, _, by in run.moves if 1000.0 <= at < 1100.0)  # it goes on
+
+
+def test_lost_scrapes_cost_little_attainment() -> None:
+    requests = step(2.0, 8.0)
+    shares = [
+        attainment(
+            replay(
+                replace(SETUP, scrape_loss=loss), requests, LAWS["goodput"], goals(), ONE_EACH
+            ).world,
+            60.0,
+        )["attainment"]
+        for loss in (0.0, 0.2)
+    ]
+    assert shares[1] > shares[0] - 0.05
 
 
 def test_a_law_that_keeps_its_replicas_plays_as_a_constant_fleet() -> None:

@@ -88,6 +88,39 @@ def test_the_assembled_signals_are_those_of_the_traffic() -> None:
     )
 
 
+def test_so_many_scrapes_are_lost_and_no_counter_is_wrong_by_it() -> None:
+    of = setup(machine=MACHINE, scrape_loss=0.3)
+    world = started(of, poisson(2.0, 5000, 100, 20), prefill=2, decode=2)
+    scraper, down = Scraper(world, WINDOWS, START), 0
+    while world.now < 1500.0:
+        scraper.advance(world.now + WINDOWS.interval_s)
+        down += scraper.round().gateways_up == 0
+    taken = [len(one.samples) for one in scraper.round().series if one.name == samples.RECEIVED]
+    span = scraper.long_s / WINDOWS.scrape_s
+    assert sum(taken) == pytest.approx(0.7 * span, rel=0.25)
+    assert down == pytest.approx(0.3 * 100, rel=0.4)  # as `up` says after a failed scrape
+    metrics = assemble(scraper.round(), WINDOWS)
+    assert isinstance(metrics.prompt_tokens, Value)
+    assert metrics.prompt_tokens.value == pytest.approx(100)
+
+
+def test_nothing_is_scraped_or_answered_in_an_outage() -> None:
+    of = setup(machine=MACHINE, outage=(100.0, 220.0))
+    world = started(of, poisson(2.0, 5000, 100, 20), prefill=2, decode=2)
+    scraper = Scraper(world, WINDOWS, START)
+    answers = {}
+    while world.now < 400.0:
+        scraper.advance(world.now + WINDOWS.interval_s)
+        answers[world.now] = scraper.answers
+    assert [at for at, there in answers.items() if not there] == [
+        105.0, 120.0, 135.0, 150.0, 165.0, 180.0, 195.0, 210.0
+    ]  # fmt: skip
+    times = [at - START for one in scraper.round().series for at, _ in one.samples]
+    assert not any(100.0 <= at < 220.0 for at in times)
+    assert any(85.0 < at < 100.0 for at in times)
+    assert any(220.0 <= at < 235.0 for at in times)
+
+
 def test_waiting_prompts_are_seen_where_they_wait() -> None:
     world = started(setup(), poisson(5.0, 50, 100, 2), prefill=0)
     scraper = Scraper(world, WINDOWS, START)

@@ -193,6 +193,8 @@ def _options(words: dict[str, str | None]) -> Options:
         seed=_whole(words, "--seed", least=0),
         order="deadline" if words["--order"] == "deadline" else "fifo",
         hold_first_token=words["--first-token"] == "in-batch",
+        scrape_loss=_number(words, "--scrape-loss", least=0, most=0.99),
+        outage=_outage(words["--outage"]),
     )
     budget = None
     if words["--gpu-budget"] is not None:
@@ -258,6 +260,21 @@ def _replicas(flag: str, value: str, text: str) -> Replicas:
             "such as 2,3"
         )
     return {"prefill": prefill, "decode": decode}
+
+
+def _outage(text: str | None) -> tuple[float, float]:
+    """(from, to) in seconds; never, without the flag."""
+    if text is None:
+        return math.inf, math.inf
+    try:
+        begin, seconds = (float(part) for part in text.split(","))
+    except ValueError:
+        begin = seconds = math.nan
+    if not (0 <= begin < math.inf and 0 < seconds < math.inf):
+        raise UsageError(
+            f"--outage {text}: write when it begins and how long it is, in seconds, such as 600,120"
+        )
+    return begin, begin + seconds
 
 
 def _prior(words: dict[str, str | None], profile: Profile) -> Profile | None:

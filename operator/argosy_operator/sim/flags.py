@@ -125,7 +125,24 @@ FLAGS = (
         default="1",
         help="the law's prior takes steps to be so many times as long as they are; none: no prior",
     ),
-    Flag(name="--seed", value="N", default="0", help="of delays and of the moments of scrapes"),
+    Flag(
+        name="--seed",
+        value="N",
+        default="0",
+        help="of delays, of the moments of scrapes, and of those that fail",
+    ),
+    Flag(
+        name="--scrape-loss",
+        value="SHARE",
+        default="0",
+        help="share of the scrapes that fail, by chance, below 1",
+    ),
+    Flag(
+        name="--outage",
+        value="FROM,SECONDS",
+        help="from when and for how long the metrics are out: nothing is scraped, and no law gets "
+        "an answer, so replicas stay as they are",
+    ),
     Flag(name="--gpu-budget", value="N", help="GPUs that a law may use; default: no limit"),
     Flag(name="--out", value="FILE", required=True, help="where the figures go, as JSON"),
     Flag(name="--report", value="FILE", help="not there yet", absent={"": _NO_REPORT}),

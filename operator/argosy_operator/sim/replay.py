@@ -45,7 +45,10 @@ def static(setup: Setup, trace: Trace, replicas: Replicas) -> Run:
 
 
 def replay(setup: Setup, trace: Trace, law: Law[Any], goals: Goals, start: Replicas) -> Run:
-    """A law decides every `goals.windows.interval_s`, until every request has ended."""
+    """A law decides every `goals.windows.interval_s`, until every request has ended.
+
+    While the metrics are out it is not asked, and replicas stay as they are, as in the operator.
+    """
     world = _started(setup, trace, start)
     scraper = Scraper(world, goals.windows, EPOCH)
     state = law.start
@@ -55,6 +58,8 @@ def replay(setup: Setup, trace: Trace, law: Law[Any], goals: Goals, start: Repli
     while not world.finished:
         tick += 1
         scraper.advance(tick * goals.windows.interval_s)
+        if not scraper.answers:
+            continue
         state, decision = law.decide(
             state, _observe(scraper, world, goals), goals, EPOCH + world.now
         )

@@ -4,7 +4,7 @@ Constants are those of `core.scaling.estimate.profiles`; `pods` and `fleet` work
 """
 
 from dataclasses import dataclass, field
-from math import ceil, sqrt
+from math import ceil, inf, sqrt
 from typing import Literal
 
 from argosy_operator.core.scaling.estimate.profiles import MACHINES, PRESETS, Machine
@@ -103,3 +103,7 @@ class Setup:
     hold_first_token: bool = False
     """False: a first token leaves when its prompt is computed. True: when its sequence joins a
     decode batch, but not after HELD_SHARE of the TTFT limit unless its prompt took longer."""
+    scrape_loss: float = 0.0
+    """Share of the scrapes that fail, by chance."""
+    outage: tuple[float, float] = (inf, inf)
+    """(from, to) in seconds: nothing is scraped and no law gets an answer meanwhile."""

@@ -1,4 +1,5 @@
-"""What a Prometheus would have of the simulated fleet: samples at each target's own moments.
+"""What a Prometheus would have of the simulated fleet: samples at each target's own moments, less
+those that are lost.
 
 Names and labels are those of the real programs, and only the series are kept that the operator asks
 for, as far back as it asks, so that a law sees the simulator through the same `samples.assemble` as
@@ -29,6 +30,8 @@ class Target:
     """Where in each scrape interval it is scraped."""
     pod: Pod | None = None
     """None: the gateway."""
+    up: bool = True
+    """Whether its last scrape succeeded."""
     rows: deque[tuple[float, dict[Key, float]]] = field(default_factory=deque)
     """Oldest first."""
 
@@ -39,7 +42,14 @@ class Scraper:
     def __init__(self, world: World, windows: Windows, start: float) -> None:
         self._world, self._windows, self._start = world, windows, start
         self._random = Random(f"scrapes {world.setup.seed}")  # noqa: S311 (no secret)
+        self._losses = Random(f"lost scrapes {world.setup.seed}")  # noqa: S311 (no secret)
         self._targets = {GATEWAY: Target(self._random.uniform(0, windows.scrape_s))}
+
+    @property
+    def answers(self) -> bool:
+        """Whether queries are answered now."""
+        begin, end = self._world.setup.outage
+        return not begin <= self._world.now < end
 
     @property
     def long_s(self) -> float:
@@ -78,7 +88,8 @@ class Scraper:
                     if at >= now - (self.short_s if _of_engine(key) else self.long_s):
                         taken.setdefault(key, []).append((self._start + at, value))
         series = tuple(Series(name, dict(labels), tuple(s)) for (name, labels), s in taken.items())
-        return Round(self._start + now, series, 1, 1, frozenset({GATEWAY}))
+        up = int(self._targets[GATEWAY].up)
+        return Round(self._start + now, series, up, 1, frozenset({GATEWAY}))
 
     def _discover(self) -> None:
         """Take new pods in, and drop those whose last samples are older than any window."""
@@ -96,6 +107,10 @@ class Scraper:
 
     def _scrape(self, target: Target) -> None:
         world, pod = self._world, target.pod
+        loss = world.setup.scrape_loss
+        target.up = self.answers and not (loss > 0 and self._losses.random() < loss)
+        if not target.up:
+            return
         if pod is None:
             row = _gateway(world)
         elif pod.ready_at <= world.now < pod.gone_at:
