@@ -139,7 +139,7 @@ def test_the_laws_prior_may_be_wrong_or_absent(error: str) -> None:
     ("flags", "words"),
     [
         ({"policy": "oracle"}, "docs/simulate.md lists those that are"),
-        ({"policy": "nonsense"}, "write apa, goodput, hpa, hpa-gpu, keda, kpa, or static:P,D"),
+        ({"policy": "nonsense"}, "tokenscale, wva, or static:P,D"),
         ({"policy": "static"}, "static:2,3"),
         ({"policy": "static:2"}, "such as 2,3"),
         ({"policy": "static:0,3"}, "each from 1 to 1000"),

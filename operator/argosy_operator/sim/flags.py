@@ -82,19 +82,9 @@ FLAGS = (
         value="LAW",
         required=True,
         help="goodput: the operator's law. static:P,D: constant prefill and decode replicas. hpa, "
-        "hpa-gpu, keda, kpa, apa: other autoscalers' laws",
-        absent=dict.fromkeys(
-            (
-                "dynamo-throughput",
-                "dynamo-load",
-                "wva",
-                "llmd-slo",
-                "heteroscale",
-                "tokenscale",
-                "oracle",
-            ),
-            _NO_POLICY,
-        ),
+        "hpa-gpu, keda, kpa, apa, dynamo-throughput, dynamo-load, wva, llmd-slo, heteroscale, "
+        "tokenscale: other autoscalers' laws",
+        absent={"oracle": _NO_POLICY},
     ),
     Flag(
         name="--start",

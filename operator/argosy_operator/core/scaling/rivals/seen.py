@@ -52,6 +52,18 @@ def tokens_per_s(role: RoleMetrics, windows: Windows) -> float | None:
     return _rate(role, windows, sum(row.decode_sequences for row in role.steps))
 
 
+def context(role: RoleMetrics) -> float | None:
+    """Mean tokens of context of a sequence in decode steps; None if none was in one."""
+    sequences = sum(row.decode_sequences for row in role.steps)
+    return sum(row.context_tokens for row in role.steps) / sequences if sequences else None
+
+
+def prefill_token_s(role: RoleMetrics) -> float | None:
+    """Seconds of steps per prompt token; None if none was computed."""
+    tokens = sum(row.prefill_tokens for row in role.steps)
+    return sum(row.seconds for row in role.steps) / tokens if tokens else None
+
+
 def requests_per_s(metrics: FleetMetrics) -> float | None:
     """Arrivals in the rate window; 0 if the source says that there were none."""
     if isinstance(metrics.arrivals, Idle):

@@ -1,0 +1,1 @@
+"""Rivals that know what a replica can do, or learn it, and size from the load."""
