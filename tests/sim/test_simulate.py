@@ -10,6 +10,7 @@ import pytest
 
 from argosy_operator.sim import cli
 from argosy_operator.sim.flags import FIGURES, FLAGS
+from argosy_operator.sim.reference import hindsight
 
 TRACE = Path(__file__).with_name("ramp.csv")
 ARGOSY = Path(sys.executable).with_name("argosy")
@@ -115,6 +116,27 @@ def test_a_goal_that_no_fleet_meets_leaves_the_figure_empty(tmp_path: Path) -> N
     assert result["gpu_hours_static_same_engine"] is None
 
 
+def test_a_known_constant_fleet_is_not_searched_for_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    first, second = tmp_path / "1.json", tmp_path / "2.json"
+    assert cli.main(arguments(first, policy="goodput")) == 0
+    searched = json.loads(first.read_text())
+    monkeypatch.setattr(hindsight, "smallest", lambda *_, **__: pytest.fail("it searched"))
+    flags = {
+        "static": searched["replicas_static"],
+        "static-same-engine": searched["replicas_static_same_engine"],
+    }
+    assert cli.main(arguments(second, policy="goodput", **flags)) == 0
+    given = json.loads(second.read_text())
+    assert given.pop("wall_s") > 0
+    assert given == {name: searched[name] for name in given}
+    assert cli.main(arguments(second, **{"static": "7,3", "static-same-engine": "2,3"})) == 0
+    other = json.loads(second.read_text())
+    assert (other["replicas_static"], other["replicas_static_same_engine"]) == ("7,3", "2,3")
+    assert other["gpu_hours_static"] == 2 * other["gpu_hours_static_same_engine"]
+
+
 def test_a_law_starts_where_it_is_told_to(tmp_path: Path) -> None:
     first, second = tmp_path / "1.json", tmp_path / "2.json"
     assert cli.main(arguments(first, policy="goodput", start="6,6")) == 0
@@ -147,6 +169,8 @@ def test_the_laws_prior_may_be_wrong_or_absent(error: str) -> None:
         ({"policy": "static:2,x"}, "such as 2,3"),
         ({"start": "1,1"}, "static:P,D has its replicas in --policy"),
         ({"policy": "goodput", "start": "1"}, "--start 1: write prefill and decode replicas"),
+        ({"static": "0,1"}, "--static 0,1: write prefill and decode replicas"),
+        ({"static_same_engine": "1"}, "--static-same-engine 1: write prefill and decode"),
         ({"order": "random"}, "write one of fifo, deadline"),
         ({"first_token": "late"}, "write one of at-once, in-batch"),
         ({"report": "r.html"}, "leave --report out"),

@@ -12,12 +12,14 @@ import sys
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 
 from argosy_operator.core.scaling.goals import SLO, Goals, Profile, RoleGoal
 from argosy_operator.core.scaling.law import LAWS
-from argosy_operator.sim import figures, hindsight, rates, traces
+from argosy_operator.sim import figures, rates, traces
 from argosy_operator.sim.flags import FIGURES, FLAGS, Flag
+from argosy_operator.sim.reference import hindsight
 from argosy_operator.sim.replay import ROLES, Replicas, Run, replay, static
 from argosy_operator.sim.traces import Trace, TraceError
 from argosy_operator.sim.world.machine import ColdStart, Replica, Setup
@@ -50,6 +52,10 @@ class Options:
     """Name in `law.LAWS`; None: a constant fleet."""
     start: Replicas | None
     """Replicas at the start, those of a constant fleet included."""
+    best: Replicas | None
+    """The smallest constant fleet, FIFO and first tokens at once; None: it is searched for."""
+    best_same_engine: Replicas | None
+    """The same with the order and first tokens of the run; None: it is searched for."""
     out: Path
 
 
@@ -72,32 +78,44 @@ def main(argv: list[str]) -> int:
     return 0
 
 
-def simulate(options: Options, trace: Trace) -> dict[str, float | None]:
+def simulate(options: Options, trace: Trace) -> dict[str, float | str | None]:
     """The figures of one run, all but `wall_s`."""
     setup, warmup_s = options.setup, options.warmup_s
-    plain = replace(setup, order="fifo", hold_first_token=False)
-    best = hindsight.smallest(plain, trace, warmup_s=warmup_s, goal=options.goal)
-    same = best
-    if setup != plain:
-        same = hindsight.smallest(setup, trace, warmup_s=warmup_s, goal=options.goal)
+    best, same = _constant_fleets(options, trace)
     run = _run(options, trace, best)
     return {
         **figures.attainment(run.world, warmup_s),
         "gpu_hours": figures.gpu_hours(run.world, warmup_s, trace.end),
-        "gpu_hours_static": _cost(plain, trace, best, warmup_s),
-        "gpu_hours_static_same_engine": _cost(setup, trace, same, warmup_s),
+        "gpu_hours_static": _cost(best, setup, trace.end - warmup_s),
+        "gpu_hours_static_same_engine": _cost(same, setup, trace.end - warmup_s),
         "gpu_hours_physical": figures.physical_gpu_hours(trace, setup, warmup_s),
         "violation_minutes": figures.violation_minutes(run.world, warmup_s, options.goal),
         "reversals_per_hour": figures.reversals_per_hour(run, warmup_s, trace.end),
         "requests": sum(arrival >= warmup_s for arrival in trace.arrival),
         "requests_killed": run.world.killed,
+        "replicas_static": _written(best),
+        "replicas_static_same_engine": _written(same),
     }
 
 
-def _cost(setup: Setup, trace: Trace, fleet: Replicas | None, warmup_s: float) -> float | None:
+def _constant_fleets(options: Options, trace: Trace) -> tuple[Replicas | None, Replicas | None]:
+    """The smallest ones: FIFO with first tokens at once, and as this run serves."""
+    plain = replace(options.setup, order="fifo", hold_first_token=False)
+    search = partial(hindsight.smallest, warmup_s=options.warmup_s, goal=options.goal)
+    best = options.best or search(plain, trace)
+    if options.setup == plain:
+        return best, options.best_same_engine or best
+    return best, options.best_same_engine or search(options.setup, trace, near=best)
+
+
+def _cost(fleet: Replicas | None, setup: Setup, seconds: float) -> float | None:
     if fleet is None:
         return None
-    return figures.gpu_hours(static(setup, trace, fleet).world, warmup_s, trace.end)
+    return sum(fleet.values()) * setup.replica.machine.gpus * seconds / 3600
+
+
+def _written(fleet: Replicas | None) -> str | None:
+    return None if fleet is None else f"{fleet['prefill']},{fleet['decode']}"
 
 
 def _run(options: Options, trace: Trace, best: Replicas | None) -> Run:
@@ -219,6 +237,8 @@ def _options(words: dict[str, str | None]) -> Options:
         goal=slo.attainment,
         law=law,
         start=start,
+        best=_fleet(words, "--static"),
+        best_same_engine=_fleet(words, "--static-same-engine"),
         out=Path(words["--out"] or ""),
     )
 
@@ -246,7 +266,12 @@ def _policy(words: dict[str, str | None]) -> tuple[str | None, Replicas | None]:
     if policy not in LAWS:
         laws = ", ".join(sorted(LAWS.keys() - {"static"}))
         raise UsageError(f"--policy {policy}: there is no such law; write {laws}, or static:P,D")
-    return policy, None if start is None else _replicas("--start", start, start)
+    return policy, _fleet(words, "--start")
+
+
+def _fleet(words: dict[str, str | None], flag: str) -> Replicas | None:
+    value = words[flag]
+    return None if value is None else _replicas(flag, value, value)
 
 
 def _replicas(flag: str, value: str, text: str) -> Replicas:

@@ -93,6 +93,17 @@ FLAGS = (
         "gpu_hours_static is taken of",
     ),
     Flag(
+        name="--static",
+        value="P,D",
+        help="the constant fleet of gpu_hours_static, where it is known from an earlier run "
+        "(replicas_static in its result): it is not searched for again, and not checked",
+    ),
+    Flag(
+        name="--static-same-engine",
+        value="P,D",
+        help="the same for gpu_hours_static_same_engine",
+    ),
+    Flag(
         name="--order",
         value="ORDER",
         default="deadline",
@@ -151,6 +162,8 @@ FIGURES = {
     "reversals_per_hour": "per pool: moves within 10 minutes of one in the other direction",
     "requests": "requests that count: those that arrive after the warm-up",
     "requests_killed": "requests that ended with their pod, when its drain ran out of time",
+    "replicas_static": "prefill and decode replicas of gpu_hours_static, as --static takes them",
+    "replicas_static_same_engine": "the same of gpu_hours_static_same_engine",
     "wall_s": "how long the command took, in seconds; all other figures follow from the arguments",
 }
 """Keys of the result, in their order, and what they mean."""

@@ -39,7 +39,7 @@ class Run:
 
 def static(setup: Setup, trace: Trace, replicas: Replicas) -> Run:
     """A constant fleet: no law runs, and nothing is scraped."""
-    world = _started(setup, trace, replicas)
+    world = started(setup, trace, replicas)
     world.advance(float("inf"))
     return Run(world)
 
@@ -49,7 +49,7 @@ def replay(setup: Setup, trace: Trace, law: Law[Any], goals: Goals, start: Repli
 
     While the metrics are out it is not asked, and replicas stay as they are, as in the operator.
     """
-    world = _started(setup, trace, start)
+    world = started(setup, trace, start)
     scraper = Scraper(world, goals.windows, EPOCH)
     state = law.start
     moves: list[tuple[float, PoolName, int]] = []
@@ -73,7 +73,8 @@ def replay(setup: Setup, trace: Trace, law: Law[Any], goals: Goals, start: Repli
     return Run(world, tuple(moves), tuple(decisions))
 
 
-def _started(setup: Setup, trace: Trace, replicas: Replicas) -> World:
+def started(setup: Setup, trace: Trace, replicas: Replicas) -> World:
+    """A fleet whose replicas are ready, before the first request."""
     world = World(setup, trace)
     for role in ROLES:
         world.scale(role, replicas[role], warm=True)
