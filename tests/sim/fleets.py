@@ -43,10 +43,13 @@ def setup(
     held: bool = False,
     scrape_loss: float = 0.0,
     outage: tuple[float, float] = (inf, inf),
+    batching: Literal["chunked", "prefill-first"] = "chunked",
 ) -> Setup:
     replica = Replica(profile, machine, sequences, step_tokens)
     cold = ColdStart(cold_s, sigma)
-    return Setup(replica, ttft_s, tpot_s, cold, drain_s, seed, order, held, scrape_loss, outage)
+    return Setup(
+        replica, ttft_s, tpot_s, cold, drain_s, seed, order, held, batching, scrape_loss, outage
+    )
 
 
 def trace(rows: Sequence[tuple[float, int, int]]) -> Trace:

@@ -103,6 +103,9 @@ class Setup:
     hold_first_token: bool = False
     """False: a first token leaves when its prompt is computed. True: when its sequence joins a
     decode batch, but not after HELD_SHARE of the TTFT limit unless its prompt took longer."""
+    batching: Literal["chunked", "prefill-first"] = "chunked"
+    """How colocated pods compute prompts. chunked: in the steps of decodes, in what these leave of
+    a step's tokens. prefill-first: in steps of their own, before any decode goes on."""
     scrape_loss: float = 0.0
     """Share of the scrapes that fail, by chance."""
     outage: tuple[float, float] = (inf, inf)

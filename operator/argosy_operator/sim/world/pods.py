@@ -113,3 +113,24 @@ class DecodePod(Pod):
             self.decode_sequences + done * batch,
             self.context_tokens + done * self.context + batch * (done * (done - 1) // 2),
         )
+
+
+@dataclass(slots=True, eq=False, kw_only=True)
+class ColocatedPod(DecodePod):
+    """Computes prompts beside its batch, or between its steps; the sequences stay here."""
+
+    queue: deque[Request] = field(default_factory=deque)
+    """Prompts that are not computed; the first may be computed in part."""
+    computed: int = 0
+    """Tokens of the first prompt that are computed. From its first ones on it has its KV."""
+    tokens: int = 0
+    """Tokens of the prompts in `queue` that are to be computed, the computed part included."""
+    batch: list[tuple[Request, int]] = field(default_factory=list)
+    """Prompts of the running step with their tokens in it."""
+    stalled: bool = False
+    """The running step has prompts alone: decodes stand still."""
+    prompt_steps: int = 0
+    """Such steps so far; `steps` has the others."""
+    prefill_tokens: int = 0
+    prefill_requests: int = 0
+    """Prompts in a step, summed over the steps."""

@@ -12,7 +12,7 @@ from heapq import heappop, heappush
 from argosy_operator.sim.traces import Trace
 from argosy_operator.sim.world.learnt import Margin, Pace, Places
 from argosy_operator.sim.world.machine import Setup
-from argosy_operator.sim.world.pods import DecodePod, PrefillPod, Request
+from argosy_operator.sim.world.pods import ColocatedPod, DecodePod, PrefillPod, Request
 
 LATE_EVERY = 16
 """Of so many dispatches one is a late one's, if any is late."""
@@ -24,6 +24,9 @@ HOLD = 0.4
 """Share of the limit: behind a longer backlog a prompt would only wait in the engine."""
 SHORT = 0.1
 """Share of the limit: a shorter backlog, which fits into one step, is nearly nothing."""
+
+
+Prefiller = PrefillPod | ColocatedPod
 
 
 class Queue:
@@ -54,11 +57,15 @@ class Queue:
         """The decode pod with the fewest requests of those that have a place."""
         found: DecodePod | None = None
         for pod in pods:
-            if (found is None or pod.open < found.open) and self._free(pod):
+            if (found is None or pod.open < found.open) and self.has_place(pod):
                 found = pod
         return found
 
-    def passes(self, request: Request, now: float, pod: PrefillPod | None) -> bool:
+    def has_place(self, pod: DecodePod) -> bool:
+        """Whether a pod takes one more sequence."""
+        return pod.open < self._most and self._places.has_room(pod.name, pod.open)
+
+    def passes(self, request: Request, now: float, pod: Prefiller | None) -> bool:
         """Whether a request that has just come goes at once; if not, it waits here from now on.
 
         `pod` is where its prompt would begin first; None: no pod takes it.
@@ -74,7 +81,7 @@ class Queue:
         self.tokens += prompt
         return False
 
-    def next(self, now: float, pod: PrefillPod) -> Request | None:
+    def next(self, now: float, pod: Prefiller) -> Request | None:
         """The request that goes to this pod now and no longer waits; None if all must wait."""
         self._age(now)
         index = bisect_left(self._in_time, (now + self._pace.seconds(pod.tokens), -1))
@@ -93,7 +100,7 @@ class Queue:
         self.tokens -= self._trace.prompt[request]
         return request
 
-    def sent(self, request: Request, now: float, pod: PrefillPod, tokens: int) -> None:
+    def sent(self, request: Request, now: float, pod: Prefiller, tokens: int) -> None:
         """A request with so many tokens to compute goes to a pod now."""
         self._sent[request] = (now, pod.tokens + tokens)
 
@@ -128,17 +135,14 @@ class Queue:
                 heappush(self._late, request)
             del line[:count]
 
-    def _free(self, pod: DecodePod) -> bool:
-        return pod.open < self._most and self._places.has_room(pod.name, pod.open)
-
-    def _has_room(self, pod: PrefillPod) -> bool:
+    def _has_room(self, pod: Prefiller) -> bool:
         """Whether a request goes to a pod on which it meets its limit. Otherwise the pod has a full
         step of prompts, and another prompt to follow them."""
         if len(pod.queue) < FEW_PROMPTS or pod.tokens < STEP_TOKENS:
             return True
         return self._pace.seconds(pod.tokens) <= HOLD * self._limit_s
 
-    def _nearly_idle(self, pod: PrefillPod) -> bool:
+    def _nearly_idle(self, pod: Prefiller) -> bool:
         if not pod.queue or not self._pace.known:
             return True
         short = self._pace.seconds(pod.tokens) < SHORT * self._limit_s

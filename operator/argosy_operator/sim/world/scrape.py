@@ -14,7 +14,7 @@ from argosy_operator.core.scaling.goals import Windows
 from argosy_operator.core.scaling.signals import samples
 from argosy_operator.core.scaling.signals.samples import Round, Series
 from argosy_operator.sim.world.fleet import World
-from argosy_operator.sim.world.pods import DecodePod, Pod, PrefillPod
+from argosy_operator.sim.world.pods import ColocatedPod, DecodePod, Pod, PrefillPod
 
 GATEWAY = "gateway-0"
 
@@ -152,6 +152,14 @@ def _engine(world: World, pod: Pod) -> dict[Key, float]:
         role = "prefill"
         running, outstanding = len(pod.batch), pod.outstanding_tokens
         counted = (pod.seconds, pod.steps, pod.prefill_tokens, pod.prefill_requests, 0, 0)
+    elif isinstance(pod, ColocatedPod):
+        role = "colocated"
+        running, outstanding = len(pod.ends) + len(pod.batch), pod.tokens - pod.computed
+        seconds, steps, sequences, context = pod.counted(world.now)
+        steps += pod.prompt_steps
+        counted = (
+            seconds, steps, pod.prefill_tokens, pod.prefill_requests, sequences, context
+        )  # fmt: skip
     elif isinstance(pod, DecodePod):
         role = "decode"
         running, transfers = len(pod.ends), (pod.transfer_s, pod.transfers)

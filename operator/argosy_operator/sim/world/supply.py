@@ -12,7 +12,7 @@ from typing import Literal
 from argosy_operator.sim.world.machine import Setup
 from argosy_operator.sim.world.pods import DecodePod, Pod, PrefillPod
 
-PoolName = Literal["prefill", "decode"]
+PoolName = Literal["prefill", "decode", "colocated"]
 STEP, READY, DEADLINE = range(3)
 """Kinds of events."""
 
@@ -20,9 +20,12 @@ STEP, READY, DEADLINE = range(3)
 class Supply(ABC):
     """Pods and the events that are due."""
 
+    roles: tuple[PoolName, ...] = ("prefill", "decode")
+    """Of the fleet's pods."""
+
     def __init__(self, setup: Setup) -> None:
         self.setup, self.now = setup, 0.0
-        self.pods: dict[PoolName, list[Pod]] = {"prefill": [], "decode": []}
+        self.pods: dict[PoolName, list[Pod]] = {role: [] for role in self.roles}
         """All that were ever created, oldest first."""
         self._ready_prefill: list[PrefillPod] = []
         self._ready_decode: list[DecodePod] = []
@@ -67,19 +70,14 @@ class Supply(ABC):
             self._drain(pod)
 
     def _create(self, role: PoolName, *, warm: bool) -> None:
-        cold, replica = self.setup.cold, self.setup.replica
+        cold = self.setup.cold
         start_s = 0.0
         if not warm:
             start_s = cold.median_s
             if cold.sigma > 0:
                 start_s = self._random.lognormvariate(log(cold.median_s), cold.sigma)
         name, ready_at = f"{role}-{len(self.pods[role])}", self.now + start_s
-        pod: Pod
-        if role == "prefill":
-            pod = PrefillPod(name=name, created_at=self.now, ready_at=ready_at)
-        else:
-            free = int(replica.profile.kv_tokens)
-            pod = DecodePod(name=name, created_at=self.now, ready_at=ready_at, kv_free=free)
+        pod = self._made(role, name, ready_at)
         self.pods[role].append(pod)
         if warm:
             self._serve(pod)
@@ -87,19 +85,26 @@ class Supply(ABC):
             self._at(ready_at, READY, pod)
 
     def _serve(self, pod: Pod) -> None:
-        if isinstance(pod, PrefillPod):
-            self._ready_prefill.append(pod)
-        elif isinstance(pod, DecodePod):
-            self._ready_decode.append(pod)
+        self._ready_pods(pod).append(pod)
         self._resume()
+
+    def _made(self, role: PoolName, name: str, ready_at: float) -> Pod:
+        if role == "prefill":
+            return PrefillPod(name=name, created_at=self.now, ready_at=ready_at)
+        free = int(self.setup.replica.profile.kv_tokens)
+        return DecodePod(name=name, created_at=self.now, ready_at=ready_at, kv_free=free)
+
+    def _ready_pods(self, pod: Pod) -> list[Pod]:
+        """The ready pods of its role."""
+        if isinstance(pod, PrefillPod):
+            return self._ready_prefill  # type: ignore[return-value]
+        return self._ready_decode  # type: ignore[return-value]
 
     def _drain(self, pod: Pod) -> None:
         pod.drain_at = self.now
-        ready: list[PrefillPod] | list[DecodePod] = (
-            self._ready_prefill if isinstance(pod, PrefillPod) else self._ready_decode
-        )
+        ready = self._ready_pods(pod)
         if pod in ready:
-            ready.remove(pod)  # type: ignore[arg-type]
+            ready.remove(pod)
         if pod.open:
             self._at(self.now + self.setup.drain_s, DEADLINE, pod, pod.drain_at)
         else:
