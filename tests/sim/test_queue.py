@@ -98,7 +98,7 @@ class Twin(Queue):
         )
 
     def stepped(self, pod: DecodePod, now: float) -> None:
-        if self._places.due(pod.name, now):
+        if self._places.due(pod.name, pod.first_s, now):
             super().stepped(pod, now)
             loads = {pod.name: Load(sequences=pod.open)}
             self.dispatch.observe_tpot(pod.name, pod.first_s, loads, now)

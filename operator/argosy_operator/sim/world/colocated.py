@@ -61,7 +61,7 @@ class ColocatedWorld(World):
 
     def _look(self) -> None:
         queue = self._queue
-        while queue:
+        while queue is not None and queue.tokens:
             open_pods = [pod for pod in self._ready if queue.has_place(pod)]
             pod = min(open_pods, key=lambda pod: pod.tokens, default=None)
             request = queue.next(self.now, pod) if pod is not None else None

@@ -114,7 +114,7 @@ class World(Supply):
     def _look(self) -> None:
         """Send what waits and may go."""
         queue = self._queue
-        while queue and self._ready_prefill:
+        while queue is not None and queue.tokens and self._ready_prefill:
             head = queue.head(self._ready_decode)
             if head is None:
                 return
@@ -188,7 +188,7 @@ class World(Supply):
             pod.computed += part
         if pod.queue:
             self._prefill(pod)
-        if queue:
+        if queue is not None and queue.tokens:
             self._look()
 
     def _hand_over(self, request: Request, pod: PrefillPod) -> None:
@@ -259,7 +259,8 @@ class World(Supply):
                 self._pull(pod)
             if self._queue is not None:
                 self._queue.stepped(pod, self.now)
-                self._look()
+                if self._queue.tokens:
+                    self._look()
         if not pod.gone:
             self._plan(pod)
 

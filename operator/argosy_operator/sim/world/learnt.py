@@ -8,6 +8,7 @@ from dataclasses import dataclass
 
 _MEMORY = 16
 """Prompts after which an observation counts 1/e."""
+_KEEP = 1 - 1 / _MEMORY
 _ENOUGH = 4
 """Observations before a ratio counts as known."""
 _BEHIND = 1.5
@@ -21,23 +22,23 @@ _OUTLIER = 4.0
 class _Ratio:
     """Tokens over seconds with exponential forgetting."""
 
-    __slots__ = ("_samples", "_seconds", "_tokens")
+    __slots__ = ("_samples", "_seconds", "_tokens", "value")
 
     def __init__(self) -> None:
         self._tokens = self._seconds = 0.0
         self._samples = 0
+        self.value = 0.0
+        """Tokens per second; 0 while it is not known."""
 
     def add(self, tokens: float, seconds: float) -> None:
-        if self._samples >= _ENOUGH:
-            expected = tokens / (self._tokens / self._seconds)
+        if self.value:
+            expected = tokens / self.value
             seconds = min(max(seconds, expected / _OUTLIER), expected * _OUTLIER)
-        keep = 1 - 1 / _MEMORY
-        self._tokens = self._tokens * keep + tokens
-        self._seconds = self._seconds * keep + max(seconds, 1e-6)
+        self._tokens = self._tokens * _KEEP + tokens
+        self._seconds = self._seconds * _KEEP + max(seconds, 1e-6)
         self._samples += 1
-
-    def value(self) -> float | None:
-        return self._tokens / self._seconds if self._samples >= _ENOUGH else None
+        if self._samples >= _ENOUGH:
+            self.value = self._tokens / self._seconds
 
 
 class Pace:
@@ -45,25 +46,18 @@ class Pace:
 
     def __init__(self) -> None:
         self._behind, self._alone = _Ratio(), _Ratio()
-        self._tokens_per_s: float | None = None
+        self.tokens_per_s = 0.0
+        """0 while too few prompts were seen."""
 
-    def observe(self, *, ahead: int, own: int, seconds: float) -> None:
+    def observe(self, ahead: int, own: int, seconds: float) -> None:
         """A first token came `seconds` after the dispatch; `ahead` includes `own` tokens."""
         (self._behind if ahead >= _BEHIND * own else self._alone).add(ahead, seconds)
-        behind, alone = self._behind.value(), self._alone.value()
-        if behind is not None:
-            self._tokens_per_s = max(behind, alone or 0.0)
-        elif alone is not None:
-            self._tokens_per_s = alone * _OPTIMISM
-
-    @property
-    def known(self) -> bool:
-        """Whether enough prompts were seen."""
-        return self._tokens_per_s is not None
+        behind, alone = self._behind.value, self._alone.value
+        self.tokens_per_s = max(behind, alone) if behind else alone * _OPTIMISM
 
     def seconds(self, tokens: int) -> float:
         """Predicted time for so many prompt tokens; 0 while the pace is unknown."""
-        return tokens / self._tokens_per_s if self._tokens_per_s else 0.0
+        return tokens / self.tokens_per_s if self.tokens_per_s else 0.0
 
 
 _MOST, _LEAST = 1.0, 0.5
@@ -86,11 +80,11 @@ class Margin:
             return _MOST
         return min(_MOST, self._share + _GROWTH_PER_S * (now - self._cut_at))
 
-    def observe(
+    def missed(
         self, *, predicted_s: float, ttft_s: float, limit_s: float, sent_at: float, now: float
     ) -> None:
-        """A request had its first token."""
-        if ttft_s <= limit_s or sent_at <= self._cut_at:
+        """A request had its first token after the limit."""
+        if sent_at <= self._cut_at:
             return
         share = self.share(now)
         if _TIGHT * limit_s <= predicted_s <= share * limit_s:
@@ -122,10 +116,11 @@ class Places:
         self._limit_s = limit_s
         self._bounds: dict[str, _Bound] = {}
 
-    def due(self, pod: str, now: float) -> bool:
-        """Whether the last report of this pod is a second old."""
+    def due(self, pod: str, tpot_s: float, now: float) -> bool:
+        """Whether a report would change anything: it is too slow, or has a bound, and its last
+        report is a second old."""
         bound = self._bounds.get(pod)
-        return bound is None or now >= bound.seen_at + _REPORT_S
+        return tpot_s > self._limit_s if bound is None else now >= bound.seen_at + _REPORT_S
 
     def observe(self, pod: str, *, sequences: int, tpot_s: float, now: float) -> None:
         """A pod has so many sequences, whose tokens took so long."""

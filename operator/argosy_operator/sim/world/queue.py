@@ -8,6 +8,7 @@ both on the same load and compares their dispatches. No request is refused: what
 
 from bisect import bisect_left, insort
 from heapq import heappop, heappush
+from operator import attrgetter
 
 from argosy_operator.sim.traces import Trace
 from argosy_operator.sim.world.learnt import Margin, Pace, Places
@@ -26,15 +27,16 @@ SHORT = 0.1
 """Share of the limit: a shorter backlog, which fits into one step, is nearly nothing."""
 
 
+_least_open = attrgetter("open")
 Prefiller = PrefillPod | ColocatedPod
 
 
 class Queue:
-    """Requests that wait in the gateway. Its truth value is whether any does."""
+    """Requests that wait in the gateway."""
 
     def __init__(self, setup: Setup, trace: Trace) -> None:
         self.tokens = 0
-        """Prompt tokens of all that wait."""
+        """Prompt tokens of all that wait; 0 if none does."""
         self._trace, self._limit_s = trace, setup.ttft_s
         self._most = setup.replica.max_num_seqs
         self._in_time: list[tuple[float, Request]] = []
@@ -47,15 +49,12 @@ class Queue:
         """Of those without a first token: when it was sent, and the prompt tokens outstanding on
         its pod then, its own included."""
 
-    def __bool__(self) -> bool:
-        return bool(self._in_time or self._late)
-
-    def __len__(self) -> int:
-        return len(self._in_time) + len(self._late)
-
     def head(self, pods: list[DecodePod]) -> DecodePod | None:
         """The decode pod with the fewest requests of those that have a place."""
-        found: DecodePod | None = None
+        found = min(pods, key=_least_open, default=None)
+        if found is None or self.has_place(found):
+            return found
+        found = None
         for pod in pods:
             if (found is None or pod.open < found.open) and self.has_place(pod):
                 found = pod
@@ -73,7 +72,7 @@ class Queue:
         prompt = self._trace.prompt[request]
         limit_s = self._margin.share(now) * self._limit_s
         start_by = self._trace.arrival[request] + limit_s - self._pace.seconds(prompt)
-        if not self and pod is not None and self._has_room(pod):
+        if not self.tokens and pod is not None and self._has_room(pod):
             goes = now + self._pace.seconds(pod.tokens) <= start_by
             if goes:
                 return True
@@ -108,14 +107,15 @@ class Queue:
         """Its prompt is computed."""
         sent_at, ahead = self._sent.pop(request)
         arrival = self._trace.arrival[request]
-        self._margin.observe(
-            predicted_s=sent_at - arrival + self._pace.seconds(ahead),
-            ttft_s=now - arrival,
-            limit_s=self._limit_s,
-            sent_at=sent_at,
-            now=now,
-        )
-        self._pace.observe(ahead=ahead, own=self._trace.prompt[request], seconds=now - sent_at)
+        if now - arrival > self._limit_s:
+            self._margin.missed(
+                predicted_s=sent_at - arrival + self._pace.seconds(ahead),
+                ttft_s=now - arrival,
+                limit_s=self._limit_s,
+                sent_at=sent_at,
+                now=now,
+            )
+        self._pace.observe(ahead, self._trace.prompt[request], now - sent_at)
 
     def lost(self, request: Request) -> None:
         """Its pod has gone before its prompt was computed."""
@@ -123,7 +123,7 @@ class Queue:
 
     def stepped(self, pod: DecodePod, now: float) -> None:
         """Steps of a decode pod have ended."""
-        if self._places.due(pod.name, now):
+        if self._places.due(pod.name, pod.first_s, now):
             self._places.observe(pod.name, sequences=pod.open, tpot_s=pod.first_s, now=now)
 
     def _age(self, now: float) -> None:
@@ -143,7 +143,7 @@ class Queue:
         return self._pace.seconds(pod.tokens) <= HOLD * self._limit_s
 
     def _nearly_idle(self, pod: Prefiller) -> bool:
-        if not pod.queue or not self._pace.known:
+        if not pod.queue or not self._pace.tokens_per_s:
             return True
         short = self._pace.seconds(pod.tokens) < SHORT * self._limit_s
         return short and pod.tokens < STEP_TOKENS
