@@ -18,7 +18,7 @@ from argosy_operator.core.scaling.observe import (
     Unknown,
     Value,
 )
-from argosy_operator.core.scaling.rivals import apa, keda, kpa, seen
+from argosy_operator.core.scaling.rivals import apa, hpa, keda, kpa, seen
 from argosy_operator.core.scaling.rivals.apa import AIBrix
 from argosy_operator.core.scaling.rivals.hpa import HorizontalPodAutoscaler, OnGpuUtilization
 from argosy_operator.core.scaling.rivals.keda import Keda
@@ -190,6 +190,17 @@ def test_the_hpa_on_gpu_utilization_aims_at_a_share_of_busy_time() -> None:
     one = seen_at(START, prefill_steps=(row, row), decode_steps=(row, row))
     _, decision = decided(law, one)
     assert [t.replicas for t in decision.targets] == [3, 4]  # 0.9/0.6 · 2 and 0.9/0.5 · 2 = 3.6
+
+
+def test_the_edges_of_the_tolerance_change_nothing() -> None:
+    assert hpa.recommendation(1, 1.1, 1, 1.0) == 1
+    assert hpa.recommendation(10, 9.0, 10, 1.0) == 10
+    assert keda.recommendation(1, 35.2, 32.0) == 1
+
+
+def test_a_mean_is_a_whole_number_of_thousandths() -> None:
+    # 1.200999 a pod counts as 1.2, and 1,200.999 would be rounded up.
+    assert hpa.recommendation(1000, 1200.999, 1000, 1.0) == 1200
 
 
 # --- KEDA ---------------------------------------------------------------------------------------

@@ -11,7 +11,7 @@ compute.
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from math import ceil
+from math import ceil, floor
 
 from argosy_operator.api.v1alpha1 import RoleName
 from argosy_operator.core.scaling.decision import Decision, RoleTarget, Rule
@@ -143,14 +143,22 @@ def recommendation(current: int, total: float, reporting: int, target: float) ->
     Three replicas with 120 running sequences and a target of 32: ratio 40/32 = 1.25, so
     ceil(3 · 1.25) = 4. With 102 the ratio is 1.06 and within the tolerance: 3.
     """
-    ratio = total / reporting / target
+    ratio = _ratio(total, reporting, target)
     missing = max(current - reporting, 0)
     if missing:
         assumed = total + missing * (0.0 if ratio > 1 else target)
-        whole = assumed / current / target
+        whole = _ratio(assumed, current, target)
         if (whole > 1) != (ratio > 1):
             return current
         ratio = whole
-    if abs(ratio - 1) <= TOLERANCE:
-        return current
-    return ceil(ratio * current - 1e-9)
+    return current if within(ratio) else ceil(ratio * current)
+
+
+def _ratio(total: float, pods: int, target: float) -> float:
+    """Mean over target. The mean is a whole number of thousandths, as in the metrics APIs."""
+    return floor(total * 1000 / pods + 1e-6) / (target * 1000)
+
+
+def within(ratio: float) -> bool:
+    """Whether the ratio of a metric to its target is near enough to 1 to change nothing."""
+    return 1 - TOLERANCE <= ratio <= 1 + TOLERANCE

@@ -92,6 +92,6 @@ def recommendation(current: int, total: float, threshold: float) -> int:
     Replicas that are still starting count: the number does not grow while they do. Three replicas
     with 120 running sequences at a threshold of 32 become ceil(3.75) = 4.
     """
-    if current and abs(total / (threshold * current) - 1) <= hpa.TOLERANCE:
+    if current and hpa.within(total / (threshold * current)):
         return current
-    return ceil(total / threshold - 1e-9)
+    return ceil(total / threshold)

@@ -1,0 +1,1 @@
+"""Rival scaling laws: beside the code that they follow, and what a setting of theirs costs."""
