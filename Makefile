@@ -139,6 +139,15 @@ bench-trust: $(VENV)/.dev ## what a proof of who calls, and TLS, add to the time
 bench-autoscaling: $(VENV)/.dev ## how many requests the simulator plays in a second
 	$(PY) -m argosy_bench.suites.autoscaling --json build/bench/autoscaling.json
 
+TRACES ?= traces
+.PHONY: bench-rivals
+bench-rivals: $(VENV)/.dev ## one setting for each rival law, from traces (TRACES=folder RIVALS="--only keda --write")
+	$(PY) -m argosy_bench.rivals.sweep --traces $(TRACES) $(RIVALS)
+
+.PHONY: compare-rivals
+compare-rivals: $(VENV)/.dev ## our laws of HPA, KEDA and Knative beside their Go code, on random inputs
+	$(PY) -m argosy_bench.rivals.compare --json build/bench/rivals-code.json
+
 .PHONY: bench-overload
 bench-overload: $(VENV)/.dev ## goodput at ten times what a fleet can serve, and how soon it recovers (OVERLOAD="--overload-s 20")
 	$(PY) -m argosy_bench.fleets.overload --json build/bench/overload.json $(OVERLOAD)
