@@ -12,9 +12,8 @@ from argosy_operator.api.v1alpha1 import ServingDeploymentSpec
 from argosy_operator.core.reconcile.targets import goals_of
 from argosy_operator.core.scaling.estimate.profiles import PRESETS
 from argosy_operator.core.scaling.goals import Goals
-from argosy_operator.sim.fleet import Setup
-from argosy_operator.sim.loop import Run, play
 from local.demo.traffic import plan, score
+from tests.scaling.closed import Run, Setup, play
 
 MANIFEST = Path(__file__).parents[2] / "examples" / "sim-70b.yaml"
 SPEC = ServingDeploymentSpec.model_validate(yaml.safe_load(MANIFEST.read_text())["spec"])

@@ -2,8 +2,7 @@
 
 from argosy_operator.core.scaling.estimate.profiles import PRESETS
 from argosy_operator.core.scaling.goals import SLO, Goals, RoleGoal, Windows
-from argosy_operator.sim.fleet import Setup
-from argosy_operator.sim.loop import Phase, Run, run
+from tests.scaling.closed import Phase, Run, Setup, run
 
 ENGINE = PRESETS["llama-70b-h100-tp4"]
 GOALS = Goals(

@@ -6,12 +6,12 @@ import pytest
 
 from argosy_operator.core.scaling.decide import decide
 from argosy_operator.core.scaling.decision import Decision, Rule
+from argosy_operator.core.scaling.estimate.profiles import MACHINES
 from argosy_operator.core.scaling.goals import Goals
 from argosy_operator.core.scaling.observe import Observations
 from argosy_operator.core.scaling.record import from_json, to_json
 from argosy_operator.core.scaling.state import ScalingState
-from argosy_operator.sim.fleet import Setup
-from argosy_operator.sim.loop import Phase, Run, run
+from tests.scaling.closed import Phase, Run, Setup, run
 from tests.scaling.ramp import ENGINE, GOALS, HIGH, LOW, RAMP, play
 
 SETTLING_S = 20
@@ -89,7 +89,9 @@ def test_all_durations_times_four_give_the_same_decisions_four_times_later() -> 
     )
     slow_phases = tuple(replace(p, seconds=k * p.seconds, rate=p.rate / k) for p in phases)
     quick = run(Setup(ENGINE, GOALS, cold_s=5), phases, seed=1)
-    slow_setup = Setup(slow_engine, slow_goals, cold_s=k * 5)
+    link = MACHINES["llama-70b-h100-tp4"]
+    link = replace(link, transfer_bytes_per_s=link.transfer_bytes_per_s / k)
+    slow_setup = Setup(slow_engine, slow_goals, cold_s=k * 5, machine=link)
     slow = run(slow_setup, slow_phases, seed=1, start=k * 4096)
     for a, b in zip(quick.ticks, slow.ticks, strict=True):
         assert b.at == k * a.at

@@ -3,9 +3,9 @@
 import pytest
 
 from argosy_operator.core.scaling.decision import Rule
-from argosy_operator.sim.loop import Run
 from local.demo.traffic import plan, score
 from tests.scaling import demo
+from tests.scaling.closed import Run
 
 pytestmark = pytest.mark.slow
 

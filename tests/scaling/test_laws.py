@@ -22,8 +22,7 @@ from argosy_operator.core.scaling.rivals.hpa import (
     HorizontalPodAutoscaler,
     recommendation,
 )
-from argosy_operator.sim.fleet import Setup
-from argosy_operator.sim.loop import Phase, Run, run
+from tests.scaling.closed import Phase, Run, Setup, run
 from tests.scaling.ramp import ENGINE, GOALS
 from tests.scaling.test_decide import metrics, supply
 

@@ -12,8 +12,8 @@ from argosy_operator.core.scaling.size.decode import decode_model
 from argosy_operator.core.scaling.size.model import smallest
 from argosy_operator.core.scaling.size.prefill import prefill_model
 from argosy_operator.core.scaling.size.work import Replica, Work
-from argosy_operator.sim.loop import Phase
 from tests.scaling import ramp
+from tests.scaling.closed import Phase
 from tests.scaling.known import LLAMA, goals, metrics, play, target, times
 from tests.scaling.ramp import GOALS
 

@@ -61,7 +61,7 @@ def replay(setup: Setup, trace: Trace, law: Law[Any], goals: Goals, start: Repli
         if not scraper.answers:
             continue
         state, decision = law.decide(
-            state, _observe(scraper, world, goals), goals, EPOCH + world.now
+            state, observe(scraper, world, goals), goals, EPOCH + world.now
         )
         decisions.append(decision)
         for role in ROLES:
@@ -81,7 +81,7 @@ def started(setup: Setup, trace: Trace, replicas: Replicas) -> World:
     return world
 
 
-def _observe(scraper: Scraper, world: World, goals: Goals) -> Observations:
+def observe(scraper: Scraper, world: World, goals: Goals) -> Observations:
     """What the operator would see now: samples of the gateway and the engines, and the pods."""
     pods = frozenset(pod.name for role in ROLES for pod in world.living(role))
     metrics = assemble(scraper.round(), goals.windows, pods)

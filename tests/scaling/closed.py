@@ -1,21 +1,38 @@
-"""The closed loop in virtual time: Poisson requests → fleet → scrape → law → replicas.
+"""A law in closed loop with the simulated fleet, under Poisson phases at a demo's speed.
 
-Tests use it, and so can anyone who wants to try a load before a cluster runs it. `Setup.law` names
-the law.
+`Phase`s become a trace, and every tick keeps what the law saw, so that tests can repeat decisions.
 """
 
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from itertools import pairwise
+from math import isnan
 from random import Random
 from typing import Any
 
 from argosy_operator.api.v1alpha1 import RoleName
 from argosy_operator.core.scaling.decision import Decision
+from argosy_operator.core.scaling.estimate.profiles import MACHINES, Machine
+from argosy_operator.core.scaling.goals import Goals, Profile
 from argosy_operator.core.scaling.law import LAWS
-from argosy_operator.core.scaling.observe import Observations, RoleSupply
-from argosy_operator.core.scaling.signals.samples import Round, assemble
-from argosy_operator.sim.fleet import Fleet, Request, Setup
+from argosy_operator.core.scaling.observe import Observations
+from argosy_operator.sim.replay import ROLES, observe
+from argosy_operator.sim.traces import Trace
+from argosy_operator.sim.world.fleet import World
+from argosy_operator.sim.world.machine import ColdStart, Replica
+from argosy_operator.sim.world.machine import Setup as WorldSetup
+from argosy_operator.sim.world.scrape import Scraper
+
+
+@dataclass(frozen=True, slots=True)
+class Setup:
+    """What is simulated."""
+
+    engine: Profile
+    goals: Goals
+    cold_s: float
+    law: str = "goodput"
+    machine: Machine = MACHINES["llama-70b-h100-tp4"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -24,12 +41,19 @@ class Phase:
 
     seconds: float
     rate: float
-    """Requests per second."""
     prompt: int
-    """Mean tokens of a prompt."""
     output: int
-    """Mean tokens of an answer."""
     spread: float = 0.25
+
+
+@dataclass(frozen=True, slots=True)
+class Request:
+    """One that has ended. Times are those of the law's clock."""
+
+    arrived: float
+    output: int
+    first: float
+    last: float
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,14 +65,12 @@ class Tick:
     """Replicas that serve, per role."""
     decision: Decision
     before: Any
-    """The law's state before this decision; its type is the law's."""
+    """The law's state before this decision."""
     observations: Observations
 
 
 @dataclass(frozen=True, slots=True)
 class Run:
-    """One simulated run."""
-
     ticks: tuple[Tick, ...]
     requests: tuple[tuple[Request, bool], ...]
     """Finished requests, each with whether it met the SLO."""
@@ -75,7 +97,7 @@ def arrivals(
     phases: tuple[Phase, ...], start: float, seed: int
 ) -> Iterator[tuple[float, int, int]]:
     """(time, prompt tokens, output tokens) of each request; equal seeds give equal requests."""
-    rng, begin = Random(seed), start  # noqa: S311 (a simulation, not a secret)
+    rng, begin = Random(seed), start
     for phase in phases:
         at = begin
         while True:
@@ -111,42 +133,38 @@ def play(
     tail_s: float = 0.0,
 ) -> Run:
     """Play requests (arrival, prompt, output) from `bounds[0]` to the last bound + `tail_s`."""
-    goals, law, now = setup.goals, LAWS[setup.law], bounds[0]
-    fleet = Fleet(setup, now)
-    for goal in goals.roles:
-        fleet.scale(goal.role, goal.min, warm=True)
-    for request in due:
-        fleet.arrive(*request)
+    goals, law, start = setup.goals, LAWS[setup.law], bounds[0]
+    world = _world(setup, [(at - start, *tokens) for at, *tokens in due])
+    scraper = Scraper(world, goals.windows, start)
     state, ticks = law.start, []
-    while now < bounds[-1] + tail_s:
-        now += goals.windows.interval_s
-        fleet.advance(now)
-        seen = _observe(fleet)
-        before = state
+    while start + world.now < bounds[-1] + tail_s:
+        scraper.advance(world.now + goals.windows.interval_s)
+        seen, before, now = observe(scraper, world, goals), state, start + world.now
         state, decision = law.decide(state, seen, goals, now)
-        ready: dict[RoleName, int] = {g.role: len(fleet.ready(g.role)) for g in goals.roles}
+        ready = {supply.role: supply.ready for supply in seen.supply}
         ticks.append(Tick(now, ready, decision, before, seen))
-        for target in decision.targets:
-            fleet.scale(target.role, target.replicas)
-    done = tuple((request, all(fleet.met(request))) for request in fleet.finished)
-    return Run(tuple(ticks), done, bounds)
+        for role in ROLES:
+            world.scale(role, decision.replicas(role))
+    return Run(tuple(ticks), tuple(_ended(world, start)), bounds)
 
 
-def _observe(fleet: Fleet) -> Observations:
-    """What the operator would see now: one gateway's and the engines' samples, and the pods."""
-    goals, pods = fleet.setup.goals, frozenset(fleet.pods)
-    metrics = assemble(Round(fleet.now, fleet.series(), 1, 1), goals.windows, pods)
-    return Observations(metrics, tuple(_supply(fleet, goal.role) for goal in goals.roles))
+def _world(setup: Setup, rows: list[tuple[float, int, int]]) -> World:
+    slo = setup.goals.slo
+    assert slo is not None
+    requests = Trace([r[0] for r in rows], [r[1] for r in rows], [r[2] for r in rows])
+    replica = Replica(setup.engine, setup.machine)
+    world = World(WorldSetup(replica, slo.ttft_s, slo.tpot_s, ColdStart(setup.cold_s)), requests)
+    for goal in setup.goals.roles:
+        assert goal.role in ROLES
+        world.scale(goal.role, goal.min, warm=True)
+    return world
 
 
-def _supply(fleet: Fleet, role: RoleName) -> RoleSupply:
-    live, ready = len(fleet.live(role)), len(fleet.ready(role))
-    return RoleSupply(
-        role=role,
-        desired=live,
-        ready=ready,
-        pending=live - ready,
-        draining=sum(pod.draining for pod in fleet.pods.values() if pod.role == role),
-        cold_starts_s=tuple(fleet.starts[role][-20:]),
-        gpus_per_replica=fleet.setup.gpus_per_replica,
-    )
+def _ended(world: World, start: float) -> Iterator[tuple[Request, bool]]:
+    setup = world.setup
+    for at, output, first, last in zip(
+        world.trace.arrival, world.trace.output, world.first, world.last, strict=True
+    ):
+        if not isnan(last):
+            met = first - at <= setup.ttft_s and last - first <= setup.tpot_s * (output - 1)
+            yield Request(start + at, output, start + first, start + last), met
