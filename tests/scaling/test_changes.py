@@ -40,8 +40,11 @@ def test_of_two_steps_the_newer_one_begins_the_segment() -> None:
     assert changes.segment(counts, 1.0) == counts[-7:]
 
 
-def test_one_bin_alone_is_a_burst_and_two_are_a_change() -> None:
-    assert len(changes.segment((9.0,) * 40 + (60.0,), 1.0)) == 2
+def test_one_bin_alone_is_a_burst_unless_it_leaps_and_two_are_a_change() -> None:
+    steady = (150.0,) * 40
+    assert changes.segment((*steady, 231.0), 1.0) == (231.0,)
+    assert changes.segment((*steady, 215.0), 1.0)[-2:] == (150.0, 215.0)
+    assert changes.segment((*steady, 40.0), 1.0) != (40.0,)
     assert changes.segment((9.0,) * 40 + (60.0, 60.0), 1.0) == (60.0, 60.0)
     assert changes.segment((5.0,), 1.0) == (5.0,)
     assert changes.segment((5.0, 50.0, 5.0), 1.0) == (5.0, 50.0, 5.0)
@@ -61,6 +64,17 @@ def test_what_lies_ahead_is_bounded() -> None:
     assert changes.Rise(100.0, 0.1).ahead(5.0, 2.0) == pytest.approx(100.0 * exp(0.5))
     assert changes.Rise(100.0, 0.1).ahead(50.0, 2.0) == 200.0
     assert changes.Rise(100.0, 1e300).ahead(1e300, 2.0) == 200.0
+
+
+def test_a_rise_counts_once_it_was_there_a_bin_before() -> None:
+    counts = noisy(climbing(14), 0)
+    both = [found(counts), found(counts[:-1])]
+    reached = [one.ahead(8.0 + i, 1.6) for i, one in enumerate(both) if one]
+    assert len(reached) == 2
+    assert changes.risen(counts, 8.0, 1.6) == min(reached)
+    first = next(i for i in range(40, 54) if found(counts[:i]))
+    assert changes.risen(counts[:first], 8.0, 1.6) == 0.0
+    assert changes.risen((), 8.0, 1.6) == 0.0
 
 
 def test_a_rise_by_more_than_a_step_of_bins_is_a_step() -> None:

@@ -14,7 +14,9 @@ DISPERSION_RANGE = (1.0, 12.0)
 ENOUGH_BINS = 8
 """Bins from which a dispersion is measured."""
 FEWEST = 2
-"""Bins of the shortest segment: one bin alone is a burst."""
+"""Bins of the shortest segment, unless one bin alone is far above those before it."""
+LEAP = 5.0
+"""Standard deviations by which one bin is that: a step of the load is known a scrape earlier."""
 SIGNIFICANT = 3.5
 """Standard deviations of a change of level. Of a steady Poisson rate, the largest of all splits of
 160 bins is above 3.2 in about one of twenty series."""
@@ -60,15 +62,29 @@ def segment(counts: tuple[float, ...], spread: float) -> tuple[float, ...]:
     """The newest bins, back to the last significant change of the rate.
 
     Binary segmentation: the split where both sides differ most is a change if it is significant;
-    then the newer side is searched. Compared on the square-root scale, where a Poisson count has a
-    standard deviation of ½ at any mean: a plain z-test would take three arrivals together for a
-    burst.
+    then the newer side is searched. The newest bin alone counts if it leaps up. Compared on the
+    square-root scale, where a Poisson count has a standard deviation of ½ at any mean: a plain
+    z-test would take three arrivals together for a burst.
     """
-    while True:
-        size = _split(counts, spread)
-        if size is None:
-            return counts
+    before = _homogeneous(counts[:-1], spread)
+    if len(before) >= FEWEST:
+        leap = _distance(counts[-1], sum(before), 1 / len(before))
+        if leap > LEAP * sqrt(spread):
+            return counts[-1:]
+    return _homogeneous(counts, spread)
+
+
+def _homogeneous(counts: tuple[float, ...], spread: float) -> tuple[float, ...]:
+    """The newest bins in which no split is significant."""
+    while (size := _split(counts, spread)) is not None:
         counts = counts[-size:]
+    return counts
+
+
+def _distance(newest: float, older: float, ratio: float) -> float:
+    """Newest less older counts in standard deviations; `ratio` is that of their bins."""
+    expected = max(older, 0.0) * ratio
+    return 2 * (sqrt(newest + 0.375) - sqrt(expected + 0.375)) / sqrt(1 + ratio)
 
 
 def _split(counts: tuple[float, ...], spread: float) -> int | None:
@@ -77,14 +93,10 @@ def _split(counts: tuple[float, ...], spread: float) -> int | None:
     most, found = SIGNIFICANT * sqrt(spread), None
     for size in range(1, len(counts) - FEWEST + 1):
         newest += counts[-size]
-        if size < FEWEST:
-            continue
-        older_to_newer = size / (len(counts) - size)
-        expected = (total - newest) * older_to_newer
-        distance = 2 * abs(sqrt(newest + 0.375) - sqrt(max(expected, 0.0) + 0.375))
-        distance /= sqrt(1 + older_to_newer)
-        if distance > most:
-            most, found = distance, size
+        if size >= FEWEST:
+            distance = abs(_distance(newest, total - newest, size / (len(counts) - size)))
+            if distance > most:
+                most, found = distance, size
     return found
 
 
@@ -140,6 +152,23 @@ def rise(counts: tuple[float, ...], noise: float, since: int) -> Rise | None:
             return Rise(mean + slope * (size - 1) / 2, slope / mean)
         shorter.append((slope, error))
     return None
+
+
+def risen(counts: tuple[float, ...], bins: float, most: float) -> float:
+    """The count that a rise reaches so many bins after the newest; 0 while there is none.
+
+    The rise must have been there a bin before, and the lower of both counts: of false alarms most
+    last for a single bin, and a replica that one has added stays for a whole hold.
+    """
+    reached = []
+    for series, ahead in ((counts, bins), (counts[:-1], bins + 1)):
+        spread = dispersion(series)
+        since = len(segment(series, spread))
+        found = rise(series, wander(series, spread), since)
+        if found is None:
+            return 0.0
+        reached.append(found.ahead(ahead, most))
+    return min(reached)
 
 
 def _misses(counts: tuple[float, ...]) -> float:

@@ -135,12 +135,11 @@ def estimate_demand(
     forecast, rose_at = rate + ERRORS_ADDED * error, state.rose_at
     if len(recent) < len(counts) and mean > counts[-len(recent) - 1]:
         rose_at = max(state.end - len(recent) * scrape_s, -inf if rose_at is None else rose_at)
-    rise = changes.rise(counts, changes.wander(counts, spread), len(recent))
-    if rise is not None:
-        # The newest count is that of the middle of its bin.
-        ahead = (now + horizon_s - state.end) / scrape_s + 0.5
-        forecast = max(forecast, rise.ahead(ahead, RISE_LARGEST) / scrape_s)
-        rose_at = state.end
+    # The newest count is that of the middle of its bin.
+    ahead = (now + horizon_s - state.end) / scrape_s + 0.5
+    risen = changes.risen(counts, ahead, RISE_LARGEST)
+    if risen > 0:
+        forecast, rose_at = max(forecast, risen / scrape_s), state.end
     scored = score(state, windows)
     pending = _appended(scored.pending, Forecast(now + horizon_s, forecast), horizon_s)
     after = replace(scored, pending=pending, rose_at=rose_at)
