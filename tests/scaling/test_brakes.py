@@ -113,12 +113,12 @@ BRAKES: dict[str, tuple[Callable[[], list[Round]], str, set[RoleName]]] = {
         "MetricsUnavailable",
         {"decode"},
     ),
-    "queued prompts would outlast the start of a replica, which only prefill is sized by": (
+    "queued prompts would outlast the start of a replica": (
         # A prompt of 1,000 tokens takes a replica about 0.1 s, so that ten replicas need 30 s for
-        # these. A start takes 15 s.
+        # these, and decode longer. A start takes 15 s.
         lambda: [*a_while(), usual(LAST, outstanding_prompt_tokens=3_000_000.0)],
         "Backlog",
-        {"prefill"},
+        {"prefill", "decode"},
     ),
     "attainment is below the goal": (
         lambda: [*a_while(), seen(LAST, attainment=Value(0.5, LAST))],

@@ -1,5 +1,6 @@
 """The formulas against closed forms, brute force and tiny simulations."""
 
+from dataclasses import replace
 from heapq import heapreplace
 from itertools import product
 from math import exp, factorial, inf
@@ -119,7 +120,10 @@ def test_an_absurd_queue_or_batch_asks_for_no_more_than_the_search_may_find() ->
     work, supply = Work(1200, 1.6e6, 200), RoleSupply("prefill", desired=1, ready=1)
     load = Load(rate=1.0, prompt_tokens=1200, outstanding_prompt_tokens=1e15, running=1e15)
     for model in (prefill_model(LLAMA, work, 0.6), decode_model(LLAMA, work, 0.04)):
-        assert size(model, load, supply, 0.9, Horizon(60.0, 60.0)).up == MOST_REPLICAS
+        found = size(model, load, supply, 0.9, Horizon(60.0, 60.0, 1.0)).up
+        assert found == (5 if isinstance(model, PrefillModel) else MOST_REPLICAS)
+        crowd = replace(load, rate=1e12)
+        assert size(model, crowd, supply, 0.9, Horizon(60.0, 60.0, 1.0)).up == MOST_REPLICAS
 
 
 def test_a_colocated_pool_is_stretched_by_the_share_of_prefill() -> None:

@@ -55,7 +55,7 @@ def test_decode_grows_for_two_thousand_sequences_although_one_alone_misses_tpot(
 def test_a_backlog_that_binds_the_number_does_not_make_the_slo_reachable() -> None:
     decision, _ = grown(SLO(0.5, 0.04), 1.0, ticks=1, prompt_tokens=9000.0,
                         outstanding_prompt_tokens=9e6)  # fmt: skip
-    assert target(decision, "prefill").demanded > 5
+    assert target(decision, "prefill").demanded >= 5
     assert not decision.reachable
 
 

@@ -31,7 +31,7 @@ Rates = list[tuple[float, float]]
 
 
 def played(points: Rates, seed: int, prefill: int, decode: int) -> Run:
-    setup = Setup(REPLICA, 1.0, 0.06, cold=ColdStart(COLD_S), seed=seed)
+    setup = Setup(REPLICA, 1.0, 0.06, cold=ColdStart(COLD_S), seed=seed, order="deadline")
     requests = rates.drawn(points, LENGTHS, 1.0, seed)
     return replay(setup, requests, LAWS["goodput"], GOALS, {"prefill": prefill, "decode": decode})
 
@@ -61,5 +61,30 @@ def test_a_ramp_from_10_to_43_requests_a_second_is_followed(seed: int) -> None:
     """20 % a minute: the rate is half as high again when a new replica serves."""
     run = played(ramp(10.0, 43.0, 0.2, 900.0, 600.0), seed, 3, 3)
     lost = sum(share < 0.9 for share in shares(run, 900.0, run.world.trace.end - 60, 60.0))
-    assert lost <= 5
+    assert lost <= 4
     assert run.world.killed == 0
+
+
+def back_after(run: Run, step: float, end: float) -> float:
+    """Seconds from a step until four quarters of a minute in a row meet the goal."""
+    met = shares(run, step, end, 15.0)
+    return 15.0 * next(i for i in range(len(met)) if min(met[i : i + 4]) >= 0.9)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("seed", range(3))
+def test_twice_the_load_is_served_within_a_cold_start_and_three_quarters_of_a_minute(
+    seed: int,
+) -> None:
+    run = played([(0.0, 10.0), (1200.0, 10.0), (1200.001, 20.0), (1700.0, 20.0)], seed, 2, 2)
+    assert back_after(run, 1200.0, 1700.0) <= COLD_S + 45
+
+
+@pytest.mark.slow
+def test_a_load_that_jumps_between_1_and_24_is_served_within_one_and_a_half_starts() -> None:
+    points = [(0.0, 1.0)]
+    for begin in (600.0, 1800.0):
+        points += [(begin, 1.0), (begin + 0.001, 24.0), (begin + 600, 24.0), (begin + 600.001, 1.0)]
+    run = played([*points, (3000.0, 1.0)], 0, 1, 1)
+    for begin in (600.0, 1800.0):
+        assert back_after(run, begin, begin + 600) <= 1.5 * COLD_S

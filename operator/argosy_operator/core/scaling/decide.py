@@ -84,17 +84,24 @@ def _sizes_for_load(
     if idle(state, windows, inputs.now):
         return {}
     limits = _limits(state, inputs, work.output)
+    # A prompt that waits is work for every role: the queue may be one for room in decode.
+    queued = max(role.gauges.outstanding_prompt_tokens or 0.0 for role in state.roles)
     sizes = {}
     for role in state.roles:
         supply, gauges = inputs.observations.of(role.role), role.gauges
         replica = capacity.replica(role.estimate, gauges.kv_capacity_tokens or 0.0)
         load = sizing.Load(
-            rate=demand.planned * role.headroom,
+            rate=demand.planned * learning.headroom_in_force(role, state, inputs),
             prompt_tokens=work.prompt,
-            outstanding_prompt_tokens=gauges.outstanding_prompt_tokens or 0.0,
+            outstanding_prompt_tokens=queued,
             running=gauges.running or 0.0,
         )
-        horizon = sizing.Horizon(cold_s=cold_start_s(supply, windows), drain_s=windows.rate_s)
+        horizon = sizing.Horizon(
+            cold_s=cold_start_s(supply, windows),
+            drain_s=windows.rate_s,
+            patience_s=limits.ttft_s,
+            started_s=max(inputs.now - (role.holds.raised_at or inputs.now), 0.0),
+        )
         model = model_of(role.role, replica, work, limits)
         sizes[role.role] = sizing.size(model, load, supply, limits.goal, horizon)
     return sizes

@@ -9,6 +9,7 @@ from math import exp, isfinite
 
 from argosy_operator.api.v1alpha1 import RoleName
 from argosy_operator.core.scaling.estimate import capacity
+from argosy_operator.core.scaling.estimate.cold_start import forecast_horizon_s
 from argosy_operator.core.scaling.goals import Inputs
 from argosy_operator.core.scaling.observe import (
     LARGEST,
@@ -111,11 +112,17 @@ def learn(state: ScalingState, inputs: Inputs) -> ScalingState:
 
     During a rollout what is known becomes a guess: the new revision may be another model.
     """
-    rolling = any(supply.rolling for supply in inputs.observations.supply)
-    return replace(state, roles=tuple(_learn_role(role, inputs, rolling) for role in state.roles))
+    rolling, up = (
+        any(supply.rolling for supply in inputs.observations.supply),
+        rising(state, inputs),
+    )
+    return replace(
+        state,
+        roles=tuple(_learn_role(role, inputs, rolling=rolling, up=up) for role in state.roles),
+    )
 
 
-def _learn_role(role: RoleState, inputs: Inputs, rolling: bool) -> RoleState:
+def _learn_role(role: RoleState, inputs: Inputs, *, rolling: bool, up: bool) -> RoleState:
     of_role, supply = inputs.metrics.role(role.role), inputs.observations.of(role.role)
     estimate = capacity.learn(role.estimate, of_role.steps, inputs.windows)
     if rolling:
@@ -123,22 +130,51 @@ def _learn_role(role: RoleState, inputs: Inputs, rolling: bool) -> RoleState:
     return replace(
         role,
         estimate=estimate,
-        headroom=corrected_headroom(role, inputs.metrics, inputs.slo.attainment),
+        headroom=corrected_headroom(role, inputs.metrics, inputs.slo.attainment, rising=up),
         gauges=_gauges(role.gauges, of_role, supply),
     )
 
 
-def corrected_headroom(role: RoleState, metrics: FleetMetrics, goal: float) -> float:
-    """The factor on the planned load after this round's attainment; unchanged if too few scored."""
+def corrected_headroom(
+    role: RoleState, metrics: FleetMetrics, goal: float, *, rising: bool = False
+) -> float:
+    """The factor on the planned load after this round's attainment; unchanged if too few scored.
+
+    It is not lowered while the load rises, nor while the fleet as a whole misses its goal: what one
+    role lacks may show in the other's limit, because prompts wait for room in decode too.
+    """
     shares = {"prefill": metrics.ttft_attainment, "decode": metrics.tpot_attainment}
     measured = shares.get(role.role, metrics.attainment)
     if not isinstance(measured, Value) or metrics.scored < SCORED_ENOUGH:
         return role.headroom
     # Each pool aims above the fleet's goal, so that the product of both does not fall below it.
     error = (1 + goal) / 2 - measured.value
+    if error < 0 and (rising or misses(metrics, goal)):
+        return role.headroom
     low, high = FEEDBACK_ERROR
     corrected = role.headroom * exp(FEEDBACK_GAIN * min(max(error, low), high))
     return min(max(corrected, HEADROOM[0]), HEADROOM[1])
+
+
+def misses(metrics: FleetMetrics, goal: float) -> bool:
+    """Whether the measured share of requests within both limits is below the goal."""
+    return isinstance(metrics.attainment, Value) and metrics.attainment.value < goal
+
+
+def headroom_in_force(role: RoleState, state: ScalingState, inputs: Inputs) -> float:
+    """The factor on the planned load now.
+
+    What was trimmed under a steady load is given back while the load rises or the goal is missed.
+    """
+    untrimmed = rising(state, inputs) or misses(inputs.metrics, inputs.slo.attainment)
+    return max(role.headroom, 1.0) if untrimmed else role.headroom
+
+
+def rising(state: ScalingState, inputs: Inputs) -> bool:
+    """Whether the load rises, or rose until less than a cold start ago."""
+    rose_at = state.demand.rose_at
+    supply, windows = inputs.observations.supply, inputs.windows
+    return rose_at is not None and inputs.now - rose_at <= forecast_horizon_s(supply, windows)
 
 
 def _gauges(before: Gauges, metrics: RoleMetrics, supply: RoleSupply) -> Gauges:

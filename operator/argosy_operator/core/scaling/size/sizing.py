@@ -20,6 +20,10 @@ and the second comes back above 10/s. Poisson noise of 40 arrivals (σ = 16 %) m
 rate by about as much as the band is wide.
 """
 
+CATCHING_UP, CATCHING_UP_LEAST = 0.5, 4
+"""Most replicas that are added for a queue: half as many as the load keeps busy, or four. A burst
+that is shorter than a start leaves a queue that no replica reaches in time."""
+
 
 @dataclass(frozen=True, slots=True)
 class Load:
@@ -43,6 +47,10 @@ class Horizon:
     """Until a replica that is added now serves."""
     drain_s: float
     """The queue that is left then is worked off within this time."""
+    patience_s: float
+    """A queue that is worked off within this time loses no request: the TTFT limit."""
+    started_s: float = 0.0
+    """For how long all pending replicas have been starting, at least."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,7 +68,7 @@ class Size:
     reachable: bool
     """Whether a large enough pool meets the goal at all."""
     backlog_s: float = 0.0
-    """Queued prefill work, in replica-seconds."""
+    """Work of the queued prompts in this role, in replica-seconds."""
 
 
 def size(model: Model, load: Load, supply: RoleSupply, goal: float, horizon: Horizon) -> Size:
@@ -69,33 +77,31 @@ def size(model: Model, load: Load, supply: RoleSupply, goal: float, horizon: Hor
     up, down = smallest(model, rate, goal), smallest(model, rate * HYSTERESIS, goal)
     reachable = model.reachable >= goal
     rule = Rule.DEMAND if reachable else Rule.SLO_UNREACHABLE
-    queued_s, carried = 0.0, carrying(model, goal)
-    if isinstance(carried, PrefillModel):
-        prompts = load.outstanding_prompt_tokens / max(load.prompt_tokens, 1.0)
-        queued_s = prompts * carried.mean_s
-        floor = backlog(carried, queued_s, rate, supply, horizon)
-        floor_rule = Rule.BACKLOG
-    else:
-        floor = carried.in_flight_floor(load.running)
-        floor_rule = Rule.IN_FLIGHT
-    floor = min(floor, MOST_REPLICAS)
+    carried = carrying(model, goal)
+    if not isinstance(carried, PrefillModel):
+        floor = min(carried.in_flight_floor(load.running), MOST_REPLICAS)
+        if floor > up:
+            up, rule = floor, Rule.IN_FLIGHT
+    prompts = load.outstanding_prompt_tokens / max(load.prompt_tokens, 1.0)
+    queued_s = prompts * carried.load(1.0)
+    floor = min(backlog(carried, queued_s, rate, supply, horizon), MOST_REPLICAS)
     if floor > up:
-        up, rule = floor, floor_rule
+        up, rule = floor, Rule.BACKLOG
     return Size(up, max(up, down), rule, model, rate, reachable, queued_s)
 
 
 def backlog(
-    model: PrefillModel, queued_s: float, rate: float, supply: RoleSupply, horizon: Horizon
+    model: Model, queued_s: float, rate: float, supply: RoleSupply, horizon: Horizon
 ) -> int:
     """Replicas that work off the queue, 0 if it is gone before a new replica could be ready.
 
-    `queued_s` is prefill work in replica-seconds, `rate` requests per second. The queue is the one
-    that is left when new replicas are ready; they work it off within `horizon.drain_s`. Replicas
-    that start now join halfway through the horizon on average.
+    `queued_s` is work of this role in replica-seconds, `rate` requests per second. The queue is the
+    one that is left when a replica that is added now is ready: until then it grows by what the
+    ready ones do not serve, and replicas that have been starting serve for that much longer.
     """
     load = model.load(rate)
-    serving = supply.ready + supply.pending / 2
-    left_s = queued_s + (load - serving) * horizon.cold_s
-    if left_s <= 0 or queued_s / max(supply.ready, 1) <= model.limit_s:
+    ahead_s = supply.pending * min(horizon.started_s, horizon.cold_s)
+    left_s = queued_s + (load - supply.ready) * horizon.cold_s - ahead_s
+    if left_s <= 0 or queued_s / max(supply.ready, 1) <= horizon.patience_s:
         return 0
-    return ceil(load + left_s / max(horizon.drain_s, horizon.cold_s))
+    return ceil(load + min(left_s / horizon.drain_s, max(CATCHING_UP * load, CATCHING_UP_LEAST)))
