@@ -40,6 +40,46 @@ def test_kv_travels_before_the_second_token() -> None:
     assert (pod.transfers, pod.transfer_s) == (1, pytest.approx(0.1))
 
 
+def test_kv_of_earlier_chunks_travels_while_the_last_is_computed() -> None:
+    of = setup(machine=MACHINE, step_tokens=200)
+    world = played(of, trace([(0.0, 500, 2)]))
+    # chunks end at 0.3, 0.6 and 0.8, and each takes as many ms over the link as it has tokens
+    assert world.first == [pytest.approx(0.8)]
+    assert world.last == [pytest.approx(0.8 + 0.1 + 0.011 + 501e-5)]
+    pod = decode_pod(world)
+    assert (pod.transfers, pod.transfer_s) == (1, pytest.approx(0.1))  # what shows of it
+
+
+def test_kv_of_a_cached_prefix_travels_while_the_rest_is_computed() -> None:
+    cached = trace([(0.0, 300, 2)])
+    cached.cached = [150]
+    world = played(setup(machine=MACHINE), cached)
+    assert world.first == [pytest.approx(0.25)]
+    assert world.last == [pytest.approx(0.25 + 0.15 + 0.011 + 301e-5)]
+    cached.cached = [290]  # 290 ms of link behind 110 ms of prefill
+    world = played(setup(machine=MACHINE), cached)
+    assert world.last == [pytest.approx(0.3 + 0.011 + 301e-5)]
+
+
+def test_kv_of_chunks_waits_for_room_and_behind_those_that_wait() -> None:
+    # the first holds 9,000 of 10,000 tokens; the second has no room while it is in chunks
+    of = setup(machine=MACHINE, step_tokens=200)
+    rows = [(0.0, 10, 8990), (1.0, 1200, 2)]
+    world = played(of, trace(rows), prefill=2)
+    assert decode_pod(world).transfer_s == pytest.approx(0.01 + 1.2)
+    assert world.last[1] == pytest.approx(world.last[0] + 1.2 + 0.011 + 1201e-5)
+
+
+def test_a_prompt_whose_room_is_reserved_does_not_wait_behind_one_that_has_none() -> None:
+    # both prompts are longer than half of the memory; the second is computed before the first
+    of = setup(machine=MACHINE, step_tokens=3000)
+    rows = [(0.0, 5800, 2), (0.5, 2900, 2600), (0.6, 1000, 400)]
+    world = played(of, trace(rows), prefill=3)
+    assert world.finished
+    assert world.killed == 0
+    assert world.last[0] < world.last[2]
+
+
 def test_two_prompts_of_one_step_share_the_link_one_after_the_other() -> None:
     world = played(setup(machine=MACHINE), trace([(0.0, 1, 1), (0.05, 100, 2), (0.06, 100, 2)]))
     assert world.first[1:] == [pytest.approx(0.101 + 0.3)] * 2

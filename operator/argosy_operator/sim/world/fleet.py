@@ -4,8 +4,9 @@
 its two pods when it comes, as the gateway gives them: the prefill pod with the fewest prompt tokens
 to compute and the decode pod with the fewest requests; it waits in the gateway while a role has no
 ready pod, and as long as `queue` says. Its first token leaves when its prompt is computed, or is
-held until it joins a batch. Its KV moves once the decode pod has room for prompt and answer, one
-prompt at a time over each pod's link, and it joins the batch at the next edge of a step.
+held until it joins a batch. Its KV moves once the decode pod has room for prompt and answer, that
+of earlier chunks while the last is computed, over one link of each pod, and it joins the batch at
+the next edge of a step.
 """
 
 from collections import deque
@@ -47,6 +48,8 @@ class World(Supply):
         self._hold_s = HELD_SHARE * setup.ttft_s if setup.hold_first_token else 0.0
         """After its arrival, until when a first token may be held; 0: none is."""
         self._work = trace.computed_tokens()
+        self._moved: dict[Request, int] = {}
+        """Prompts in chunks → tokens whose KV is on its way while the others are computed."""
         self._head: list[DecodePod | None] = [None] * len(trace)
 
     @property
@@ -151,6 +154,8 @@ class World(Supply):
             left = work[request] - done
             part = left if left <= free else free
             begin = prompts[request] - left
+            if begin:
+                self._move_early(request, pod, begin)
             linear += part
             squared += part * (2 * begin + part)
             pod.batch.append((request, part))
@@ -194,24 +199,56 @@ class World(Supply):
     def _hand_over(self, request: Request, pod: PrefillPod) -> None:
         head = self._head[request]
         if head is None or head.gone:
+            self._moved.pop(request, None)
             self._leave(pod)
             self._kill(request)
         elif self.trace.output[request] <= 1:
             self._leave(pod)
             self._answered(request, head)
         else:
-            head.waiting.append((request, pod))
-            expecting = bool(head.landing)
-            self._pull(head)
-            if head.landing and not expecting:
-                self._expect(head, head.landing[0][0])
+            if request in self._moved:  # it has its room
+                head.waiting.appendleft((request, pod))
+            else:
+                head.waiting.append((request, pod))
+            self._fetch(head)
+
+    def _move_early(self, request: Request, pod: PrefillPod, ready: int) -> None:
+        """Move the KV of a prompt's first tokens while the others are computed, if there is room.
+
+        Decode reserves room for all of it then.
+        """
+        head, moved = self._head[request], self._moved.get(request, 0)
+        if head is None or head.gone or self.trace.output[request] <= 1 or ready <= moved:
+            return
+        if not moved:
+            need = self.trace.prompt[request] + self.trace.output[request]
+            if head.waiting or need > head.kv_free:
+                return
+            head.kv_free -= need
+        self._moved[request] = ready
+        self._move(pod, head, ready - moved)
+
+    def _move(self, source: PrefillPod, head: DecodePod, tokens: int) -> float:
+        """When the KV of so many tokens is there: behind what is on either link."""
+        start = max(self.now, head.link_free_at, source.link_free_at)
+        end = start + self.setup.replica.transfer_s(tokens)
+        head.link_free_at = source.link_free_at = end
+        return end
+
+    def _fetch(self, head: DecodePod) -> None:
+        """Move what there is room for, and let the batch's steps end when it is there."""
+        expecting = bool(head.landing)
+        self._pull(head)
+        if head.landing and not expecting:
+            self._expect(head, head.landing[0][0])
 
     def _pull(self, pod: DecodePod) -> None:
         """Move the KV of those for whom there is room, in their order."""
-        prompts, outputs, replica = self.trace.prompt, self.trace.output, self.setup.replica
+        prompts, outputs = self.trace.prompt, self.trace.output
         while pod.waiting:
             request, source = pod.waiting[0]
-            need = prompts[request] + outputs[request]
+            moved = self._moved.get(request, 0)
+            need = 0 if moved else prompts[request] + outputs[request]
             if need > pod.kv_free:
                 return
             pod.waiting.popleft()
@@ -220,9 +257,9 @@ class World(Supply):
                 self._kill(request)
                 continue
             pod.kv_free -= need
-            start = max(self.now, pod.link_free_at, source.link_free_at)
-            end = start + replica.transfer_s(prompts[request])
-            pod.link_free_at = source.link_free_at = end
+            end = self._move(source, pod, prompts[request] - moved)
+            if moved:
+                del self._moved[request]
             self._leave(source)
             pod.landing.append((end, request, end - self.now))
 
@@ -331,7 +368,10 @@ class World(Supply):
                     self._queue.lost(request)
                 head = self._head[request]
                 if head is not None and not head.gone:
+                    if self._moved.pop(request, 0):
+                        head.kv_free += self.trace.prompt[request] + self.trace.output[request]
                     self._leave(head)
+                    self._fetch(head)
         elif isinstance(pod, DecodePod):
             pod.version += 1
             lost += [request for request, _ in pod.waiting]
