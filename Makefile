@@ -136,8 +136,8 @@ bench-trust: $(VENV)/.dev ## what a proof of who calls, and TLS, add to the time
 	$(PY) -m argosy_bench.suites.trust --json build/bench/trust.json
 
 .PHONY: bench-autoscaling
-bench-autoscaling: $(VENV)/.dev ## how many requests the simulator plays in a second
-	$(PY) -m argosy_bench.suites.autoscaling --json build/bench/autoscaling.json
+bench-autoscaling: $(VENV)/.dev ## how fast the simulator is; how good the law is on a folder of traces (TRACES=DIR)
+	$(PY) -m argosy_bench.suites.autoscaling $(if $(TRACES),--requests 100000 --traces $(TRACES) --profile-errors) --json build/bench/autoscaling.json
 
 TRACES ?= traces
 .PHONY: bench-rivals

@@ -64,7 +64,7 @@ def main(argv: list[str]) -> int:
     begun = time.monotonic()
     try:
         options = parse(argv)
-        trace = _trace(options)
+        trace = trace_of(options)
         result = simulate(options, trace)
         result["wall_s"] = time.monotonic() - begun
         text = json.dumps({name: result[name] for name in FIGURES}, indent=2)
@@ -82,7 +82,7 @@ def simulate(options: Options, trace: Trace) -> dict[str, float | str | None]:
     """The figures of one run, all but `wall_s`."""
     setup, warmup_s = options.setup, options.warmup_s
     best, same = _constant_fleets(options, trace)
-    run = _run(options, trace, best)
+    run = play(options, trace, best)
     return {
         **figures.attainment(run.world, warmup_s),
         "gpu_hours": figures.gpu_hours(run.world, warmup_s, trace.end),
@@ -118,7 +118,8 @@ def _written(fleet: Replicas | None) -> str | None:
     return None if fleet is None else f"{fleet['prefill']},{fleet['decode']}"
 
 
-def _run(options: Options, trace: Trace, best: Replicas | None) -> Run:
+def play(options: Options, trace: Trace, best: Replicas | None) -> Run:
+    """The trace under the policy. `best`: where a law starts unless --start says where."""
     setup, goals = options.setup, options.goals
     start = options.start or best or {role: goals.role(role).min for role in ROLES}
     if options.law is None:
@@ -130,7 +131,8 @@ def _run(options: Options, trace: Trace, best: Replicas | None) -> Run:
     return replay(setup, trace, LAWS[options.law], goals, start)
 
 
-def _trace(options: Options) -> Trace:
+def trace_of(options: Options) -> Trace:
+    """The requests that are played. TraceError or UsageError for what cannot be."""
     most = int(options.setup.replica.profile.kv_tokens)
     with options.requests.open(newline="") as lines:
         trace = traces.read(str(options.requests), lines, most_tokens=most)
