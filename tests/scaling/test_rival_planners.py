@@ -432,6 +432,19 @@ def test_heteroscale_waits_between_moves_longer_before_one_down() -> None:
     assert fewer.replicas("decode") == 2
 
 
+def test_heteroscale_grows_by_a_tenth_while_latency_misses() -> None:
+    law = HeteroScale(target=1000.0)
+    one = seen_at(START, prefill=5, decode=10, decode_steps=decode_row(10, 150, 100))
+    _, calm = played(law, one)
+    assert replicas(calm) == [5, 10]
+    for name in ("ttft_attainment", "tpot_attainment"):
+        late = replace(one, metrics=replace(one.metrics, **{name: Value(0.89, START)}))  # type: ignore[arg-type]
+        assert replicas(played(law, late)[1]) == [6, 11]
+        assert replicas(played(HeteroScale(target=1000.0, feedback=0.0), late)[1]) == [5, 10]
+        met = replace(one, metrics=replace(one.metrics, **{name: Value(0.9, START)}))  # type: ignore[arg-type]
+        assert replicas(played(law, met)[1]) == [5, 10]
+
+
 # --- TokenScale ---------------------------------------------------------------------------------
 
 

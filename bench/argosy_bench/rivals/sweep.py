@@ -77,14 +77,14 @@ GRIDS: Mapping[str, tuple[Setting, ...]] = {
     "apa": grid(prefill=(1024, 4096), decode=(16, 24, 40)),
     "dynamo-load": grid(limits=(0.5, 0.75, 1.0), sensitivity=(0.6, 0.8)),
     "dynamo-throughput": grid(itl=(0.6, 0.75, 0.9, 1.0)),
-    "heteroscale": grid(target=(300, 500, 800, 1100)),
-    "hpa": grid(prefill=(1024, 4096), decode=(16, 24, 40)),
+    "heteroscale": grid(target=(200, 300, 500, 800)),
+    "hpa": grid(prefill=(1024, 2048, 4096), decode=(16, 24)),
     "hpa-gpu": grid(prefill=(0.4, 0.6), decode=(0.6, 0.95)),
-    "keda": grid(prefill=(1024, 4096), decode=(16, 24, 40)),
-    "kpa": grid(prefill=(1.5, 4), decode=(24, 36, 60)),
-    "llmd-slo": grid(ttft=(0.3, 0.6, 1.0), itl=(0.85, 1.0)),
+    "keda": grid(prefill=(1024, 2048, 4096), decode=(16, 24)),
+    "kpa": grid(prefill=(1.5, 3), decode=(24, 36)),
+    "llmd-slo": grid(ttft=(0.3, 0.6), itl=(0.85, 1.0)),
     "tokenscale": grid(prefill=(1.0, 1.4, 1.8), decode=(1.0, 1.3)),
-    "wva": grid(kv=(0.15, 0.25, 0.5, 0.8), up=(0.85, 0.65), down=(0.5,)),
+    "wva": grid(kv=(0.15, 0.25, 0.5), up=(0.85, 0.65), down=(0.5,)),
 }
 """Thresholds that a user sets, around the default and what the profile can do."""
 

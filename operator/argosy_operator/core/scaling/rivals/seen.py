@@ -34,7 +34,9 @@ def _rate(role: RoleMetrics, windows: Windows, grown: float) -> float | None:
     """Growth of a step counter per second and reporting pod. A pod without a row took no step."""
     if role.pods_reporting == 0:
         return None
-    pods = min(max(role.pods_reporting, len(role.steps)), MOST_STEP_ROWS)
+    pods = len(role.steps)
+    if pods < MOST_STEP_ROWS:
+        pods = max(pods, role.pods_reporting)
     return grown / max(windows.interval_s, windows.scrape_s) / pods
 
 

@@ -2,11 +2,13 @@
 
 Source: "Taming the Chaos", arXiv 2508.19559v1; there is no public code. Tokens per second of a
 decode pod are held near a target; outside of a tolerance the pool becomes proportional, and prefill
-follows by the ratio of prefill to decode that was found to be best for the workload. Cool-downs
-keep moves apart. Its schedules, its placement and the feedback of latency are left out.
+follows by the ratio of prefill to decode that was found to be best for the workload. While latency
+misses its limit the pools grow whatever the tokens say. Cool-downs keep moves apart. Its schedules
+and its placement are left out.
 
-The paper gives no numbers for a fleet of ours: tolerance, cool-downs and target are guesses, and
-the ratio is that of the fleet at the start, which in `argosy simulate` is the best constant one.
+The paper gives no numbers for a fleet of ours: tolerance, cool-downs, the step of the feedback and
+the target are guesses. Latency misses while fewer requests than the goal meet a limit, and the
+ratio is that of the fleet at the start, which in `argosy simulate` is the best constant one.
 """
 
 from dataclasses import dataclass, field, replace
@@ -14,7 +16,7 @@ from math import ceil
 
 from argosy_operator.core.scaling.decision import Decision, Rule
 from argosy_operator.core.scaling.goals import Goals
-from argosy_operator.core.scaling.observe import Observations
+from argosy_operator.core.scaling.observe import FleetMetrics, Observations
 from argosy_operator.core.scaling.rivals import answer, seen
 from argosy_operator.core.scaling.signals import validity
 
@@ -43,6 +45,8 @@ class HeteroScale:
 
     target: float = 1000.0
     """Tokens per second of one decode replica."""
+    feedback: float = 0.1
+    """Share of the replicas that is added while latency misses; 0: none."""
     start: CoupledState = field(default=None, init=False)
 
     def decide(
@@ -55,12 +59,15 @@ class HeteroScale:
         prefill = supplies.get("prefill")
         if state is None:
             state = Coupled(prefill.desired / max(decode.desired, 1) if prefill else 0.0)
-        role = validity.validated(observations.metrics).role(decode.role)
+        metrics = validity.validated(observations.metrics)
+        role = metrics.role(decode.role)
         each = seen.tokens_per_s(role, goals.windows)
         if each is None:
             targets = [answer.unknown(s, goals, "tokens per second") for s in supplies.values()]
             return state, answer.decision(now, targets)
         wanted = recommendation(decode.desired, each * role.pods_reporting, self.target)
+        if self.feedback and misses(metrics, goals):
+            wanted = max(wanted, ceil(decode.desired * (1 + self.feedback) - 1e-9))
         replicas, rule = wanted, Rule.DEMAND
         cool_down_s = OUT_S if wanted > decode.desired else IN_S
         if state.moved_at is not None and now - state.moved_at < cool_down_s:
@@ -73,6 +80,14 @@ class HeteroScale:
             number = replicas if supply.role != "prefill" else ceil(replicas * state.ratio - 1e-9)
             targets.append(answer.target(supply, goals, why, number, rule))
         return state, answer.decision(now, targets)
+
+
+def misses(metrics: FleetMetrics, goals: Goals) -> bool:
+    """Whether fewer requests than the goal meet the limit of TTFT, or that of TPOT."""
+    shares = (seen.number(metrics.ttft_attainment), seen.number(metrics.tpot_attainment))
+    return goals.slo is not None and any(
+        share is not None and share < goals.slo.attainment for share in shares
+    )
 
 
 def recommendation(current: int, tokens_per_s: float, target: float) -> int:
