@@ -33,6 +33,12 @@ def unknown(supply: RoleSupply, goals: Goals, what: str) -> RoleTarget:
     return target(supply, goals, f"{what} is unknown", supply.desired, Rule.METRICS_UNAVAILABLE)
 
 
+def apart_only(supply: RoleSupply, goals: Goals) -> RoleTarget:
+    """A colocated role under a law that knows prefill and decode apart only."""
+    why = "this law sizes prefill and decode apart: colocated replicas stay"
+    return target(supply, goals, why, supply.desired)
+
+
 def decision(now: float, targets: Iterable[RoleTarget], **numbers: float) -> Decision:
     """The answer for all roles. `numbers`: what it was made from, by name with unit."""
     of_roles = tuple(targets)

@@ -51,6 +51,8 @@ class DynamoLoad:
     ) -> RoleTarget:
         if goals.prior is None or goals.slo is None:
             return answer.unknown(supply, goals, "the profile of a replica")
+        if supply.role == "colocated":
+            return answer.apart_only(supply, goals)
         least = plan.replicas.get(supply.role, 1) if self.floor else 1
         if supply.pending:
             why = f"{supply.pending} pods are starting"

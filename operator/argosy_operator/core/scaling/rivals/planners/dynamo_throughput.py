@@ -16,7 +16,7 @@ from dataclasses import dataclass, field
 from math import ceil
 
 from argosy_operator.api.v1alpha1 import RoleName
-from argosy_operator.core.scaling.decision import Decision, RoleTarget, Rule
+from argosy_operator.core.scaling.decision import Decision, RoleTarget
 from argosy_operator.core.scaling.goals import SLO, Goals
 from argosy_operator.core.scaling.observe import FleetMetrics, Observations, RoleSupply
 from argosy_operator.core.scaling.rivals import answer, seen
@@ -145,10 +145,11 @@ class DynamoThroughput:
     def _target(self, plan: Plan, supply: RoleSupply, goals: Goals) -> RoleTarget:
         if goals.prior is None:
             return answer.unknown(supply, goals, "the profile of a replica")
+        if supply.role == "colocated":
+            return answer.apart_only(supply, goals)
         wanted = plan.replicas.get(supply.role)
         if wanted is None:
-            why = "no interval has ended yet"
-            return answer.target(supply, goals, why, supply.desired, Rule.HOLD)
+            return answer.target(supply, goals, "no interval has ended yet", supply.desired)
         return answer.target(supply, goals, f"{wanted} wanted for the next 180 s", wanted)
 
 

@@ -14,7 +14,7 @@ ratio is that of the fleet at the start, which in `argosy simulate` is the best 
 from dataclasses import dataclass, field, replace
 from math import ceil
 
-from argosy_operator.core.scaling.decision import Decision, Rule
+from argosy_operator.core.scaling.decision import Decision
 from argosy_operator.core.scaling.goals import Goals
 from argosy_operator.core.scaling.observe import FleetMetrics, Observations
 from argosy_operator.core.scaling.rivals import answer, seen
@@ -68,17 +68,17 @@ class HeteroScale:
         wanted = recommendation(decode.desired, each * role.pods_reporting, self.target)
         if self.feedback and misses(metrics, goals):
             wanted = max(wanted, ceil(decode.desired * (1 + self.feedback) - 1e-9))
-        replicas, rule = wanted, Rule.DEMAND
+        replicas = wanted
         cool_down_s = OUT_S if wanted > decode.desired else IN_S
         if state.moved_at is not None and now - state.moved_at < cool_down_s:
-            replicas, rule = decode.desired, Rule.HOLD
+            replicas = decode.desired
         if replicas != decode.desired:
             state = replace(state, moved_at=now)
         why = f"{wanted} wanted for {each:.4g} tokens/s a replica at a target of {self.target:g}"
         targets = []
         for supply in supplies.values():
             number = replicas if supply.role != "prefill" else ceil(replicas * state.ratio - 1e-9)
-            targets.append(answer.target(supply, goals, why, number, rule))
+            targets.append(answer.target(supply, goals, why, number))
         return state, answer.decision(now, targets)
 
 

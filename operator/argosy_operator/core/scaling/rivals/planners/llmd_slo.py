@@ -144,6 +144,9 @@ class LlmdSlo:
         metrics = validity.validated(observations.metrics)
         after, answers = dict(state), []
         for supply in observations.supply:
+            if supply.role == "colocated":
+                answers.append(answer.apart_only(supply, goals))
+                continue
             before = state.get(supply.role)
             held = before.held if before else None
             if before is None or now - before.at >= INTERVAL_S:
@@ -163,7 +166,7 @@ class LlmdSlo:
         self, role: RoleName, metrics: FleetMetrics, goals: Goals, current: int
     ) -> int | None:
         rate = seen.requests_per_s(metrics)
-        if rate is None or goals.prior is None or goals.slo is None or role == "colocated":
+        if rate is None or goals.prior is None or goals.slo is None:
             return None
         prompt, output = seen.number(metrics.prompt_tokens), seen.number(metrics.output_tokens)
         if rate == 0:

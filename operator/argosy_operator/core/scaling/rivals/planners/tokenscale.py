@@ -45,6 +45,9 @@ class TokenScale:
             return state, answer.decision(now, blind)
         engine, targets = Engine(goals.prior), []
         for supply in observations.supply:
+            if supply.role == "colocated":
+                targets.append(answer.apart_only(supply, goals))
+                continue
             if supply.role == "prefill":
                 tokens, velocity = self.prefill * rate * prompt, prefill_velocity(engine)
             else:
