@@ -29,6 +29,7 @@ log = logging.getLogger(__name__)
 
 _LOG_FORMAT = "auto: text on a terminal, JSON elsewhere"
 _LOG_LEVEL = "debug: lines about each request, too"
+_AT_ONCE, _WITHIN_TARGET = "at-once", "within-target"
 
 
 def _parser() -> argparse.ArgumentParser:
@@ -86,6 +87,13 @@ def _add_queue_options(run: argparse.ArgumentParser) -> None:
         help="deadline: what would miss its TTFT limit on every pod waits; needs an SLO",
     )
     run.add_argument(
+        "--first-token",
+        choices=(_AT_ONCE, _WITHIN_TARGET),
+        default=_AT_ONCE,
+        help="within-target: engines may hold the first token until its sequence joins a batch, as "
+        "long as the TTFT limit allows; needs an SLO",
+    )
+    run.add_argument(
         "--engine-max-num-seqs", type=int, help="sequences that an engine runs at once"
     )
     run.add_argument(
@@ -133,25 +141,37 @@ def _not_negative(text: str) -> float:
     return 0.0 if float(text) == 0 else _positive(text)
 
 
+def _wrong(args: argparse.Namespace) -> str | None:
+    """What is wrong with flags together, or with a number; None if nothing is."""
+    if (args.slo_ttft_ms is None) != (args.slo_tpot_ms is None):
+        return "an SLO needs both --slo-ttft-ms and --slo-tpot-ms"
+    if args.max_queue < 1:
+        return "--max-queue must be at least 1"
+    if args.max_body_bytes < 1:
+        return "--max-body-bytes must be at least 1"
+    if args.engine_max_num_seqs is not None and args.engine_max_num_seqs < 1:
+        return "--engine-max-num-seqs must be at least 1"
+    names = [one.name for one in args.slo_class]
+    if len({DEFAULT_CLASS, *names}) != len(names) + 1:
+        return f"each --slo-class needs a name of its own, and not '{DEFAULT_CLASS}'"
+    if args.slo_ttft_ms is None:
+        needing = (
+            (f"--queue {args.queue}", args.queue != "none"),
+            (f"--first-token {args.first_token}", args.first_token != _AT_ONCE),
+            ("--slo-class", names),
+        )
+        for flag, given in needing:
+            if given:
+                return f"{flag} needs --slo-ttft-ms and --slo-tpot-ms"
+    return None
+
+
 def parse(argv: Sequence[str]) -> Config:
     """The command line as a Config. Exits with status 2 and a message if it is wrong."""
     parser = _parser()
     args = parser.parse_args(argv)
-    if (args.slo_ttft_ms is None) != (args.slo_tpot_ms is None):
-        parser.error("an SLO needs both --slo-ttft-ms and --slo-tpot-ms")
-    if args.max_queue < 1:
-        parser.error("--max-queue must be at least 1")
-    if args.max_body_bytes < 1:
-        parser.error("--max-body-bytes must be at least 1")
-    if args.queue != "none" and args.slo_ttft_ms is None:
-        parser.error(f"--queue {args.queue} needs --slo-ttft-ms and --slo-tpot-ms")
-    if args.engine_max_num_seqs is not None and args.engine_max_num_seqs < 1:
-        parser.error("--engine-max-num-seqs must be at least 1")
-    names = [one.name for one in args.slo_class]
-    if args.slo_class and args.slo_ttft_ms is None:
-        parser.error("--slo-class needs --slo-ttft-ms and --slo-tpot-ms")
-    if len({DEFAULT_CLASS, *names}) != len(names) + 1:
-        parser.error(f"each --slo-class needs a name of its own, and not '{DEFAULT_CLASS}'")
+    if wrong := _wrong(args):
+        parser.error(wrong)
     slo = Slo(args.slo_ttft_ms / 1000, args.slo_tpot_ms / 1000) if args.slo_ttft_ms else None
     return Config(
         fleet=args.fleet,
@@ -163,6 +183,7 @@ def parse(argv: Sequence[str]) -> Config:
         max_queue=args.max_queue,
         queue_timeout_s=args.queue_timeout_s,
         queue=args.queue,
+        hold_first_token=args.first_token == _WITHIN_TARGET,
         engine_places=args.engine_max_num_seqs,
         shed_ttft_factor=args.shed_ttft_factor,
         drain_timeout_s=args.drain_timeout_s,

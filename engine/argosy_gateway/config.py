@@ -112,6 +112,9 @@ class Config:
     queue: str = "none"
     """One of QUEUES. none: every request is dispatched at once. deadline: a request that would miss
     its TTFT limit on every pod waits (`queue.dispatch`); it needs an SLO."""
+    hold_first_token: bool = False
+    """A decode engine may hold the first token of an answer until its sequence joins a batch, as
+    long as the TTFT limit allows; it needs an SLO."""
     engine_places: int | None = None
     """Sequences that an engine runs at once (its `--max-num-seqs`); a queue gives it no more."""
     shed_ttft_factor: float = 0.0

@@ -178,7 +178,8 @@ def test_every_label_value_exists_with_0_from_the_start():
         *(("argosy_requests_received_total", value) for value in received),
         *(("argosy_requests_completed_total", value) for value in completed),
         *(
-            ("argosy_slo_requests_total", "default", mode, tpot, ttft)
+            (f"argosy_slo_requests_{name}", "default", mode, tpot, ttft)
+            for name in ("total", "at_once_total")
             for mode in modes
             for tpot in met
             for ttft in met

@@ -8,6 +8,7 @@ from argosy_gateway.accounting.verdicts import (
     Slo,
     Verdict,
     first_token_after_s,
+    held_s,
     judge,
     tpot_s,
     ttft_s,
@@ -111,3 +112,30 @@ def test_a_client_that_left_is_judged_by_the_time_since_its_request_came():
 )
 def test_the_engines_first_token_time_is_used_if_it_is_possible(named_ms, seconds):
     assert first_token_after_s(named_ms, whole_s=2.0) == pytest.approx(seconds)
+
+
+def test_a_token_that_was_not_held_gives_ttft_back_and_takes_tpot():
+    """Held from 0.05 to 0.1, with a limit of 0.05 a token: the second one came at 0.14."""
+    outcome = Outcome(Ending.OK, 0.0, 9.0, 0.1, 0.14, 2, held_s=0.05)
+    assert judge(outcome, SLO) == MET
+    at_once = outcome.at_once
+    assert (ttft_s(at_once), tpot_s(at_once)) == (pytest.approx(0.05), pytest.approx(0.09))
+    assert judge(at_once, SLO) == TPOT_MISS
+    assert at_once.at_once == at_once
+
+
+def test_no_token_is_held_longer_than_its_request_lasted():
+    outcome = Outcome(Ending.OK, 5.0, 9.0, 5.1, 5.2, 3, held_s=7.0)
+    assert outcome.at_once.first_content_at == 5.0
+    assert Outcome(Ending.SHED, 5.0, 5.1, held_s=7.0).at_once.first_content_at is None
+
+
+@pytest.mark.parametrize(
+    ("reported", "seconds"),
+    [(b"80.5", 0.0805), (b"0", 0.0), (None, 0.0), (b"", 0.0), (b"long", 0.0), (b"-1", 0.0),
+     (b"inf", 0.0), (b"nan", 0.0)],
+)  # fmt: skip
+def test_how_long_a_token_was_held_is_what_the_engine_reports_if_that_is_possible(
+    reported, seconds
+):
+    assert held_s(reported) == pytest.approx(seconds)

@@ -133,6 +133,13 @@ def test_the_gateway_gets_the_slo_in_milliseconds():
     assert one["args"][:2] == ["gateway", "run"]
 
 
+def test_the_gateway_is_told_when_engines_may_hold_first_tokens():
+    held = fleet(slo={**SLO, "firstToken": "WithinTarget"})
+    for one, expected in ((FLEETS["disaggregated"], None), (held, "within-target")):
+        pod = gateway.objects(one, IMAGES)[-1]["spec"]["template"]["spec"]
+        assert flags(pod["containers"][0]["args"]).get("--first-token") == expected
+
+
 def test_the_service_is_named_as_the_fleet_and_reaches_the_gateways_port():
     service = next(c for c in children(FLEETS["colocated"]) if c["kind"] == "Service")
     assert service["metadata"]["name"] == "chat"

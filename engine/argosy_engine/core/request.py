@@ -116,6 +116,10 @@ class NewRequest:
     tpot_limit_s: float = 0.0
     """What its caller wants at most per output token; 0 if it said nothing."""
 
+    first_token_by_s: float = 0.0
+    """Until this time a first token that a peer drew may wait for the sequence to join a batch, on
+    the clock of `arrival_s`; 0: it is emitted at once."""
+
 
 @dataclass(slots=True, eq=False)
 class Sequence:
@@ -164,6 +168,13 @@ class Sequence:
     """Time of the first admission."""
 
     first_token_s: float | None = None
+
+    first_token_held_s: float = 0.0
+    """How long its first token was held; see `FirstTokens`."""
+
+    drawn_by_peer: bool = False
+    """A peer computed the prompt and drew the first token."""
+
     last_token_s: float | None = None
 
     reason: FinishReason | None = None

@@ -30,7 +30,7 @@ from argosy_engine.core.handover.messages import (
 )
 from argosy_engine.core.handover.on_failure import LOST, PullRefusal, after_failure
 from argosy_engine.core.handover.pull_share import PullShare
-from argosy_engine.core.handover.pulls import Pulls, should_pull
+from argosy_engine.core.handover.pulls import FirstTokens, Pulls, should_pull
 from argosy_engine.core.limits import Limits, Refusal, refuse_shape
 from argosy_engine.core.preemption import choose_victim, recompute
 from argosy_engine.core.request import Emission, FinishReason, NewRequest, Sequence, State
@@ -78,6 +78,7 @@ class Scheduler:
         self.running: list[Sequence] = []
         """In order of admission."""
         self.short_prompts = ShortPrompts()
+        self.first_tokens = FirstTokens()
         self.pulls = Pulls(pool, self.short_prompts.observe_handover)
         self.arrived: list[Sequence] = []
         """Those whose pull is over, in that order; they wait for a place in the batch."""
@@ -121,16 +122,22 @@ class Scheduler:
         sequence = self.sequences.get(request_id)
         if sequence is None:
             return
+        self.first_tokens.drop(request_id)
         if sequence.state is State.PULLING:
             sequence.reason = reason  # the blocks stay until the KV service lets go of them
         else:
             self._finish(sequence, reason)
 
     def pull_ready(self, event: PullReady, now: float) -> list[Emission]:
-        """The peer drew the first token: stream it while the KV is still on its way."""
+        """The peer drew the first token: stream it while the KV is still on its way, or hold it."""
         self.pulls.renew(event, now)
-        sequence = self.pulls.first_token(event)
-        return [] if sequence is None else [self._emit_token(sequence, event.first_token, now)]
+        sequence, token_id = self.pulls.first_token(event), event.first_token
+        if sequence is None:
+            return []
+        last = sequence.finish_reason(token_id, self._eos, self.max_model_len) is not None
+        if not last and self.first_tokens.hold(sequence, token_id, now):
+            return []
+        return [self._emit_token(sequence, token_id, now)]
 
     def pull_alive(self, event: PullAlive, now: float) -> None:
         """The peer makes progress: the pull may go on."""
@@ -186,6 +193,8 @@ class Scheduler:
             self.limits,
             self.pool.block_size,
         )
+        if len(self.first_tokens):
+            emissions += self._due_first_tokens(batch, now)
         return SchedulerOutput(
             plan=self._plan(batch),
             pull_jobs=tuple(admission.pull_jobs),
@@ -349,6 +358,11 @@ class Scheduler:
 
     # ------------------------------------------------------------- tokens and ends
 
+    def _due_first_tokens(self, batch: Batch, now: float) -> list[Emission]:
+        drawing = {sequence.request_id for sequence, count in batch if count == sequence.remaining}
+        due = self.first_tokens.due(drawing, now)
+        return [self._emit_token(sequence, token_id, now) for sequence, token_id in due]
+
     def _expire_waiting(self, now: float) -> list[Emission]:
         late = [s for s in self.waiting if s.wait_deadline_s <= now]
         emissions = [self._fail(s, "waited too long for a place in the batch") for s in late]
@@ -421,4 +435,5 @@ class Scheduler:
                 pass
         self.blocks.release(sequence)
         sequence.state = State.FINISHED
+        self.first_tokens.drop(sequence.request_id)
         del self.sequences[sequence.request_id]

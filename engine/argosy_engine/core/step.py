@@ -107,7 +107,7 @@ class SchedulerOutput:
     """Ids of requests whose pull was not confirmed as stopped in time; they go on without it."""
 
     emissions: tuple[Emission, ...] = ()
-    """Requests that waited too long for admission and failed."""
+    """Requests that waited too long for admission and failed, and first tokens that were held."""
 
     blocked_by: BlockedBy | None = None
     """Why the first waiting request was not admitted; None when nothing waits."""

@@ -14,7 +14,7 @@ from prometheus_client.core import CounterMetricFamily
 
 from argosy_engine.config import EngineConfig
 from argosy_engine.core.handover.messages import PullDone, PullFailed
-from argosy_engine.core.request import Emission, FinishReason, Sequence, State
+from argosy_engine.core.request import Emission, FinishReason, Sequence
 from argosy_engine.core.scheduler import Scheduler
 from argosy_engine.core.step import SchedulerOutput, StepOutput, StepPlan
 from argosy_engine.metrics.table import SERIES, Series
@@ -83,6 +83,7 @@ class EngineMetrics:
         self._late_s = one("argosy_step_late_seconds_total")
         self._transfer_s = by("argosy_kv_transfer_seconds")
         self._exposed_s = one("argosy_kv_exposed_seconds")
+        self._held_s = one("argosy_first_token_held_seconds")
         self._transfer_bytes = by("argosy_kv_transfer_bytes_total")
         self._transfer_failures = by("argosy_kv_transfer_failures_total")
         self._fallbacks = one("argosy_local_prefill_fallback_total")
@@ -210,8 +211,9 @@ class EngineMetrics:
         length, cached = sequence.n_prompt, sequence.cached_tokens
         self._prompt_tokens.inc(length)
         self._cache_queries.inc(length)
-        # a first token that comes while the KV is on its way was drawn by a peer
-        computed = "external_kv_transfer" if sequence.state is State.PULLING else "local_compute"
+        computed = "external_kv_transfer" if sequence.drawn_by_peer else "local_compute"
+        if sequence.first_token_held_s:
+            self._held_s.observe(sequence.first_token_held_s)
         self._by_source[computed].inc(length - cached)
         if cached:
             self._cache_hits.inc(cached)

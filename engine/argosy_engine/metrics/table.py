@@ -213,6 +213,12 @@ _HANDOVER = (
         help="Time from a pulled prompt's first token to the last byte of its KV",
         edges=_TRANSFER_S,
     ),
+    Series(
+        name="argosy_first_token_held_seconds",
+        type="histogram",
+        help="Of first tokens that waited for their sequence to join a batch, how long",
+        edges=_TTFT_S,
+    ),
     _counter("argosy_kv_transfer_bytes_total", "KV moved", side=_SIDES),
     _counter("argosy_kv_transfer_failures_total", "Pulls that failed", cause=_CAUSES),
     _counter("argosy_local_prefill_fallback_total", "Prompts computed here after a failed pull"),

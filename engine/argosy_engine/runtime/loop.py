@@ -274,7 +274,7 @@ class EngineLoop:
     def _take_in(self, *, wait: bool) -> None:
         """Take the messages that came since the last step; an idle loop waits here for one."""
         try:
-            message = self._inbox.get(timeout=_IDLE_WAIT_S) if wait else self._inbox.get_nowait()
+            message = self._inbox.get(timeout=self._idle_s()) if wait else self._inbox.get_nowait()
             while True:
                 try:
                     self._take(message)
@@ -287,6 +287,13 @@ class EngineLoop:
                 message = self._inbox.get_nowait()
         except queue.Empty:
             return
+
+    def _idle_s(self) -> float:
+        """How long there is nothing to do; a queue waits for no less than nothing."""
+        due_s = self.scheduler.first_tokens.next_s()
+        if due_s is None:
+            return _IDLE_WAIT_S
+        return min(max(due_s - self._clock(), 0.0), _IDLE_WAIT_S)
 
     def _answer_lost(self, message: Message, error: Exception) -> None:
         """Refuse a request whose message could not be taken in; its client would wait forever."""

@@ -35,7 +35,13 @@ _RESULTS = {
 class Metrics:
     """All series of one gateway process, in a registry of their own."""
 
-    def __init__(self, slo: Slo | None, classes: Mapping[str, SloClass] | None = None) -> None:
+    def __init__(
+        self,
+        slo: Slo | None,
+        classes: Mapping[str, SloClass] | None = None,
+        *,
+        holds_first_tokens: bool = False,
+    ) -> None:
         """`classes`: those of the fleet, if it has others than the default one."""
         prometheus_client.disable_created_metrics()  # type: ignore[no-untyped-call]
         self.slo = slo
@@ -45,6 +51,8 @@ class Metrics:
         self._received = self._counters(table.RECEIVED)
         self._completed = self._counters(table.COMPLETED)
         self._verdicts = self._counter(self._of_classes(table.VERDICTS))
+        self._verdicts_at_once = self._counter(self._of_classes(table.VERDICTS_AT_ONCE))
+        self._holds_first_tokens = holds_first_tokens
         self._ttft = self._histogram(table.TTFT)
         self._tpot = self._histogram(table.TPOT)
         self._prompt_tokens = self._histogram(table.PROMPT_TOKENS)
@@ -136,10 +144,15 @@ class Metrics:
 
     def _judge(self, outcome: Outcome, role_mode: str, slo_class: str) -> None:
         slo = self._classes[slo_class].slo
-        verdict = judge(outcome, slo) if slo else None
-        if verdict is not None:
-            ttft, tpot = ("ok" if met else "miss" for met in (verdict.ttft, verdict.tpot))
-            self._verdicts.labels(role_mode, slo_class, ttft, tpot).inc()
+        if slo is None:
+            return
+        judged = [(self._verdicts, judge(outcome, slo))]
+        if self._holds_first_tokens:
+            judged.append((self._verdicts_at_once, judge(outcome.at_once, slo)))
+        for counter, verdict in judged:
+            if verdict is not None:
+                ttft, tpot = ("ok" if met else "miss" for met in (verdict.ttft, verdict.tpot))
+                counter.labels(role_mode, slo_class, ttft, tpot).inc()
 
     def count_endpoints(self, endpoints: Iterable[Endpoint]) -> None:
         """Set the gauge of known pods; called at each scrape."""

@@ -101,6 +101,12 @@ VERDICTS = Series(
     help="Ended requests, by whether they met the SLO; counted only if an SLO is set",
     labels={"role_mode": ROLE_MODES, "class": (DEFAULT_CLASS,), "ttft": _MET, "tpot": _MET},
 )
+VERDICTS_AT_ONCE = Series(
+    name="argosy_slo_requests_at_once_total",
+    type="counter",
+    help="The same, as if no first token had been held; counted only if first tokens may be held",
+    labels={"role_mode": ROLE_MODES, "class": (DEFAULT_CLASS,), "ttft": _MET, "tpot": _MET},
+)
 TTFT = Series(
     name="argosy_gateway_ttft_seconds",
     type="histogram",
@@ -180,6 +186,7 @@ SERIES = (
     RECEIVED,
     COMPLETED,
     VERDICTS,
+    VERDICTS_AT_ONCE,
     TTFT,
     TPOT,
     PROMPT_TOKENS,

@@ -24,6 +24,7 @@ __all__ = [
     "Slo",
     "Verdict",
     "first_token_after_s",
+    "held_s",
     "judge",
     "tpot_s",
     "ttft_s",
@@ -66,6 +67,16 @@ class Outcome:
     last_content_at: float | None = None
     output_tokens: int | None = None
     """None if unknown."""
+    held_s: float = 0.0
+    """How long the engine held the first token, until its sequence joined a batch."""
+
+    @property
+    def at_once(self) -> "Outcome":
+        """The same request, had its first token not been held."""
+        if self.first_content_at is None:
+            return self
+        first_at = max(self.first_content_at - self.held_s, self.received_at)
+        return replace(self, first_content_at=first_at, held_s=0.0)
 
 
 @dataclass(frozen=True, slots=True)
@@ -105,6 +116,18 @@ def first_token_after_s(reported_ms: bytes | None, *, whole_s: float) -> float:
     except ValueError:
         return whole_s
     return seconds if math.isfinite(seconds) and 0 <= seconds <= whole_s else whole_s
+
+
+def held_s(reported_ms: bytes | None) -> float:
+    """Seconds from the engine's header `x-argosy-first-token-held-ms`; 0 without it.
+
+    A value that is not possible counts as 0.
+    """
+    try:
+        seconds = float(reported_ms) / 1000 if reported_ms else 0.0
+    except ValueError:
+        return 0.0
+    return seconds if math.isfinite(seconds) and seconds >= 0 else 0.0
 
 
 def judge(outcome: Outcome, slo: Slo) -> Verdict | None:

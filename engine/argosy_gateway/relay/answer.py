@@ -17,6 +17,7 @@ from argosy_gateway.wire.openai import body_of, error_body
 from argosy_gateway.wire.sse import StreamScan, Usage
 
 __all__ = [
+    "HELD_HEADER",
     "IDS_HEADER",
     "RESUMED_HEADER",
     "TTFT_HEADER",
@@ -35,6 +36,9 @@ TTFT_HEADER = b"x-argosy-ttft-ms"
 """The engine's own time to the first token of an unstreamed answer, in milliseconds. It is not
 passed on: a client would take it for the whole time, which includes the gateway's share."""
 
+HELD_HEADER = b"x-argosy-first-token-held-ms"
+"""How long the engine held the first token until its sequence joined a batch, in milliseconds."""
+
 IDS_HEADER = b"x-argosy-token-ids"
 RESUMED_HEADER = b"x-argosy-resumed"
 """How many tokens the engine's stream goes on after."""
@@ -50,6 +54,7 @@ _NOT_PASSED_ON = frozenset(
         b"x-request-id",
         TTFT_HEADER,
         HANDOVER_HEADER,
+        HELD_HEADER,
         IDS_HEADER,
         RESUMED_HEADER,
     )
@@ -82,6 +87,7 @@ class Answer:
         "_send",
         "_stream_headers",
         "first_content_at",
+        "held_s",
         "last_content_at",
         "resume",
         "started",
@@ -114,6 +120,8 @@ class Answer:
         """The status line is sent: no other engine can answer from the start any more."""
         self.first_content_at: float | None = None
         """Event loop time at which the first content came; None until then."""
+        self.held_s = 0.0
+        """How long the engine held the first token."""
         self.last_content_at: float | None = None
         self._counted: tuple[int, float] | None = None
         """Tokens, and the time of the last text, when `take_tpot` was called last."""

@@ -3,6 +3,7 @@
 `attempt` asks an engine here. The connection comes from the fleet's pool.
 """
 
+from argosy_gateway.accounting.classes import SloClass
 from argosy_gateway.pods.endpoints import Endpoint, Role
 from argosy_gateway.relay.fleet import Fleet
 from argosy_gateway.relay.resume import Resume
@@ -11,6 +12,11 @@ from argosy_gateway.wire.http1 import Exchange, authority
 from argosy_gateway.wire.openai import CompletionRequest
 
 __all__ = ["address_of", "ask"]
+
+
+_HELD_SHARE = 0.9
+"""Of the TTFT limit: until then an engine may hold a first token. The rest is for the way to the
+client, and for the step in which the engine notices that the time is over."""
 
 
 async def ask(
@@ -42,6 +48,8 @@ async def ask(
     if route.prefills:
         headers.append(("x-argosy-prefill", ",".join(map(address_of, route.prefills))))
         headers.append(("x-argosy-prefill-uids", ",".join(p.uid for p in route.prefills)))
+        if resume is None:
+            headers += _first_token(fleet, request, slo_class)
     body = request.body
     if request.stream:
         headers.append(("x-argosy-token-ids", "1"))
@@ -58,6 +66,16 @@ async def ask(
         connect_s=fleet.config.limits.connect_s,
         fresh=fresh,
     )
+
+
+def _first_token(
+    fleet: Fleet, request: CompletionRequest, slo_class: SloClass
+) -> list[tuple[str, str]]:
+    """How long the engine may hold the first token of the answer, from now on."""
+    if not fleet.config.hold_first_token or slo_class.slo is None:
+        return []
+    left_s = request.received_at + _HELD_SHARE * slo_class.slo.ttft_s - fleet.clock()
+    return [("x-argosy-first-token-ms", f"{1000 * left_s:.1f}")] if left_s > 0 else []
 
 
 def address_of(pod: Endpoint) -> str:

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from typing import Self
 
 from argosy_gateway.accounting.table import RetryReason
-from argosy_gateway.accounting.verdicts import Ending, first_token_after_s
+from argosy_gateway.accounting.verdicts import Ending, first_token_after_s, held_s
 from argosy_gateway.errors import BrokenError, StaleError, UnreachableError
 from argosy_gateway.pods.endpoints import Endpoint
 from argosy_gateway.pods.pairs import (
@@ -20,7 +20,13 @@ from argosy_gateway.pods.pairs import (
     NOT_HANDED_OVER,
     SERVED_HEADER,
 )
-from argosy_gateway.relay.answer import IDS_HEADER, RESUMED_HEADER, TTFT_HEADER, Answer
+from argosy_gateway.relay.answer import (
+    HELD_HEADER,
+    IDS_HEADER,
+    RESUMED_HEADER,
+    TTFT_HEADER,
+    Answer,
+)
 from argosy_gateway.relay.asking import address_of, ask
 from argosy_gateway.relay.fleet import Fleet
 from argosy_gateway.routing.groups import Route
@@ -406,13 +412,16 @@ class Attempt:
         first_at = self._sent_at + first_token_after_s(reported, whole_s=now - self._sent_at)
         answer.usage = believable(usage_of(content), answer_bytes=size)
         answer.first_content_at, answer.last_content_at = first_at, now
+        answer.held_s = held_s(head.get(HELD_HEADER))
         if reported is not None:
-            self._learn_pace(head, first_at)
+            self._learn_pace(head, first_at - answer.held_s)
 
     async def _stream(self, exchange: http1.Exchange, head: http1.Head) -> Ending | FailedAttempt:
         """Pass events on until `[DONE]`. Raises BrokenError, also after bytes were passed on."""
         answer, first_token_at = self._answer, self._fleet.clock()
         learnt, scan = answer.started, self._scan(head)
+        if not learnt:
+            answer.held_s = held_s(head.get(HELD_HEADER))
         scan.on_handover = self._handover_ended
         exchange.on_arrival = answer.passes_on_now
         try:
@@ -422,7 +431,7 @@ class Attempt:
                     raise BrokenError("the stream ended without [DONE]")
                 await answer.pass_on(scan.feed(data))
                 if not learnt:  # only now: nobody waits for what is learnt
-                    self._learn_pace(head, first_token_at)
+                    self._learn_pace(head, first_token_at - answer.held_s)
                     learnt = True
                 if scan.held_error:
                     return self._ended_by_error(scan.held_error)

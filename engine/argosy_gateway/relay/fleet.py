@@ -59,7 +59,7 @@ class Fleet:
         self.config = config
         self.clock = clock
         self.classes = classes_of(config.slo, config.slo_classes)
-        self.metrics = Metrics(config.slo, self.classes)
+        self.metrics = Metrics(config.slo, self.classes, holds_first_tokens=config.hold_first_token)
         self.bodies = Bodies(config.limits)
         self.certificates = Certificates(config.tls_dir)
         self.directory = Directory(clock, speaks_tls=self.certificates.here)

@@ -303,4 +303,5 @@ class Relay:
             first_content_at=answer.first_content_at,
             last_content_at=answer.last_content_at,
             output_tokens=answer.output_tokens,
+            held_s=answer.held_s,
         )

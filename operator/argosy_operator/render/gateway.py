@@ -218,6 +218,7 @@ def _flags(fleet: ServingDeployment, drain_s: int) -> list[str]:
         flags |= {
             "--slo-ttft-ms": round(spec.slo.ttft.target.ms),
             "--slo-tpot-ms": round(spec.slo.tpot.target.ms),
+            "--first-token": "within-target" if spec.slo.holds_first_token else None,
         }
     classes = spec.slo.classes if spec.slo is not None else ()
     return command_line(flags) + [

@@ -163,6 +163,7 @@ async def test_the_gauges_show_what_waits():
     ("words", "message"),
     [
         ("--queue deadline", "--queue deadline needs --slo-ttft-ms and --slo-tpot-ms"),
+        ("--first-token within-target", "--first-token within-target needs --slo-ttft-ms and"),
         ("--engine-max-num-seqs 0", "--engine-max-num-seqs must be at least 1"),
     ],
 )

@@ -149,7 +149,7 @@ OF_THE_ENGINE = [
     for name in (
         b"connection", b"content-length", b"date", b"keep-alive", b"server", b"transfer-encoding",
         b"x-request-id", b"x-argosy-ttft-ms", b"x-argosy-token-ids", b"x-argosy-resumed",
-        b"x-argosy-handover",
+        b"x-argosy-handover", b"x-argosy-first-token-held-ms",
     )
 ]  # fmt: skip
 

@@ -4,7 +4,7 @@
 service's events on. States and their meanings are in `states.py`.
 """
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Collection, Iterator
 from dataclasses import dataclass
 
 from argosy_engine.core.blocks.pool import BlockPool
@@ -19,7 +19,7 @@ from argosy_engine.core.handover.messages import (
 from argosy_engine.core.handover.states import PullState, move_pull
 from argosy_engine.core.request import Sequence, State
 
-__all__ = ["OVERDUE_S", "Pulls", "may_pull", "should_pull"]
+__all__ = ["OVERDUE_S", "FirstTokens", "Pulls", "may_pull", "should_pull"]
 
 OVERDUE_S = 1.0
 """The KV service gives a pull up by itself and says why. A pull that lasts longer by this is
@@ -115,6 +115,7 @@ class Pulls:
         if pull.state is PullState.ASKED:
             pull.move(PullState.STREAMING)
         pull.sequence.tokens.append(event.first_token)
+        pull.sequence.drawn_by_peer = True
         return pull.sequence
 
     def end(self, event: PullDone | PullFailed) -> Sequence | None:
@@ -179,3 +180,52 @@ class Pulls:
         if pull is None or pull.sequence.request.attempt != event.attempt:
             return None
         return pull
+
+
+@dataclass(frozen=True, slots=True)
+class _Held:
+    sequence: Sequence
+    token_id: int
+    since_s: float
+
+
+class FirstTokens:
+    """First tokens that are held until their sequence joins a batch, by request id.
+
+    Sent at once, a token that a peer drew starts the clock of TPOT, and the rest of the transfer
+    counts against an answer of few tokens. A request that says how long its first token may wait
+    (`first_token_by_s`) has it emitted when the sequence's next token is computed, or at that time.
+    This is `slo.firstToken: WithinTarget`.
+    """
+
+    def __init__(self) -> None:
+        self._held: dict[str, _Held] = {}
+
+    def __len__(self) -> int:
+        return len(self._held)
+
+    def hold(self, sequence: Sequence, token_id: int, now: float) -> bool:
+        """Keep the token, if the request lets it wait."""
+        if now >= sequence.request.first_token_by_s:
+            return False
+        self._held[sequence.request_id] = _Held(sequence, token_id, now)
+        return True
+
+    def drop(self, request_id: str) -> None:
+        """The request has ended: its token is not sent any more."""
+        self._held.pop(request_id, None)
+
+    def due(self, drawing: Collection[str], now: float) -> list[tuple[Sequence, int]]:
+        """Take out the tokens whose time is over, and those of the requests whose next token this
+        step draws (`drawing`). The sequence learns how long its token was held."""
+        taken = []
+        for request_id, held in list(self._held.items()):
+            if request_id in drawing or now >= held.sequence.request.first_token_by_s:
+                del self._held[request_id]
+                held.sequence.first_token_held_s = now - held.since_s
+                taken.append((held.sequence, held.token_id))
+        return taken
+
+    def next_s(self) -> float | None:
+        """The earliest time at which one is due whatever its sequence does; None: none waits."""
+        return min((h.sequence.request.first_token_by_s for h in self._held.values()), default=None)

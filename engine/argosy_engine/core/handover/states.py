@@ -55,8 +55,8 @@ PULL_MEANINGS = {
     PullState.ASKED: "The KV service has the pull job. A prefill engine queues or computes the "
     "prompt, and blocks arrive as they are computed. The request holds the blocks of its prompt "
     "and no place in the batch.",
-    PullState.STREAMING: "The prefill engine has drawn the first token, and the client has it. "
-    "The KV is on its way.",
+    PullState.STREAMING: "The prefill engine has drawn the first token; the client has it, or it "
+    "waits for the sequence to join the batch. The KV is on its way.",
     PullState.CANCELLING: "The request ended or the pull took too long. The KV service has to "
     "stop, and may still write to the blocks until it confirms.",
     PullState.LOST: "The KV service did not confirm in time. The request goes on without the pull. "

@@ -16,11 +16,15 @@ from argosy_engine.ports.tokenizer import Detokenizer
 from argosy_engine.server.openai.errors import ApiError, refused
 from argosy_engine.text.stops import StopScanner
 
-__all__ = ["HANDOVER_HEADER", "Handover", "Piece", "TextFlow", "TokenSink"]
+__all__ = ["HANDOVER_HEADER", "HELD_HEADER", "Handover", "Piece", "TextFlow", "TokenSink"]
 
 HANDOVER_HEADER = "x-argosy-handover"
 """`1`: the caller wants to know, in a comment of the stream, what comes of a handover that outlasts
 the head. In the answer `pending`: such a comment follows, if the stream lasts."""
+
+HELD_HEADER = "x-argosy-first-token-held-ms"
+"""How long the first token of the answer was held until its sequence joined a batch, in
+milliseconds; absent if it was not."""
 
 
 class TokenSink:
@@ -31,6 +35,7 @@ class TokenSink:
         "_gone",
         "_waiter",
         "failed_prefills",
+        "first_token_held_s",
         "first_token_s",
         "prefill_pod",
         "pull_whole",
@@ -44,10 +49,12 @@ class TokenSink:
         self.failed_prefills: tuple[FailedPrefill, ...] = ()
         self.pull_whole: bool | None = None
         self.first_token_s: float | None = None  # monotonic; when the token could leave
+        self.first_token_held_s = 0.0
 
     def emit(self, emission: Emission) -> None:
         if self.first_token_s is None and emission.token_id is not None:
             self.first_token_s = time.monotonic()
+            self.first_token_held_s = emission.sequence.first_token_held_s
         self._events.append(emission)
         self._wake()
 
@@ -89,6 +96,8 @@ class Handover:
             named["x-argosy-prefill-pod"] = self._sink.prefill_pod
         if self._sink.failed_prefills:
             named["x-argosy-failed-prefills"] = _named(self._sink.failed_prefills)
+        if self._sink.first_token_held_s:
+            named[HELD_HEADER] = f"{1000 * self._sink.first_token_held_s:.1f}"
         return named
 
     def head(self, *, tells: bool) -> dict[str, str]:

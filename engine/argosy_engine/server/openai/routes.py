@@ -227,6 +227,9 @@ class OpenAiApi:
             priority=gateway_headers.priority(headers.get("x-argosy-priority", "0")),
             deadline_s=arrival_s + self._config.queue_timeout_s,
             tpot_limit_s=gateway_headers.tpot_limit_s(headers.get("x-argosy-tpot-ms")),
+            first_token_by_s=gateway_headers.first_token_by_s(
+                headers.get("x-argosy-first-token-ms"), arrival_s
+            ),
         )
         scheduler = self._loop.scheduler
         refusal = refuse_shape(request, scheduler.max_model_len, scheduler.limits.vocab_size)
