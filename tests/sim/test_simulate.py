@@ -173,7 +173,6 @@ def test_the_laws_prior_may_be_wrong_or_absent(error: str) -> None:
         ({"static_same_engine": "1"}, "--static-same-engine 1: write prefill and decode"),
         ({"order": "random"}, "write one of fifo, deadline"),
         ({"first_token": "late"}, "write one of at-once, in-batch"),
-        ({"report": "r.html"}, "leave --report out"),
         ({"rates": "w.csv"}, "give either --trace, or both --rates and --lengths"),
         ({"lengths": "l.csv"}, "give either --trace, or both --rates and --lengths"),
         ({"profile": "gpt"}, "write one of llama-70b-h100-tp4, opt-13b-a100"),

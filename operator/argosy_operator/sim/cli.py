@@ -8,6 +8,7 @@ write.
 import argparse
 import json
 import math
+import shlex
 import sys
 import time
 from collections.abc import Sequence
@@ -21,6 +22,7 @@ from argosy_operator.sim import figures, rates, traces
 from argosy_operator.sim.flags import FIGURES, FLAGS, Flag
 from argosy_operator.sim.reference import hindsight
 from argosy_operator.sim.replay import ROLES, Replicas, Run, replay, static
+from argosy_operator.sim.report.page import page
 from argosy_operator.sim.traces import Trace, TraceError
 from argosy_operator.sim.world.machine import ColdStart, Replica, Setup
 
@@ -57,6 +59,7 @@ class Options:
     best_same_engine: Replicas | None
     """The same with the order and first tokens of the run; None: it is searched for."""
     out: Path
+    report: Path | None
 
 
 def main(argv: list[str]) -> int:
@@ -65,10 +68,14 @@ def main(argv: list[str]) -> int:
     try:
         options = parse(argv)
         trace = trace_of(options)
-        result = simulate(options, trace)
+        run, result = simulate(options, trace)
         result["wall_s"] = time.monotonic() - begun
         text = json.dumps({name: result[name] for name in FIGURES}, indent=2)
         options.out.write_text(text + "\n")
+        if options.report is not None:
+            command = shlex.join(["argosy", "simulate", *argv])
+            shown = page(run, result, command=command, warmup_s=options.warmup_s, goal=options.goal)
+            options.report.write_text(shown)
     except (UsageError, TraceError) as error:
         sys.stderr.write(f"argosy simulate: {error}\n")
         return 2
@@ -78,12 +85,12 @@ def main(argv: list[str]) -> int:
     return 0
 
 
-def simulate(options: Options, trace: Trace) -> dict[str, float | str | None]:
-    """The figures of one run, all but `wall_s`."""
+def simulate(options: Options, trace: Trace) -> tuple[Run, dict[str, float | str | None]]:
+    """The run, and its figures, all but `wall_s`."""
     setup, warmup_s = options.setup, options.warmup_s
     best, same = _constant_fleets(options, trace)
     run = play(options, trace, best)
-    return {
+    return run, {
         **figures.attainment(run.world, warmup_s),
         "gpu_hours": figures.gpu_hours(run.world, warmup_s, trace.end),
         "gpu_hours_static": _cost(best, setup, trace.end - warmup_s),
@@ -182,9 +189,10 @@ def parse(argv: Sequence[str]) -> Options:
     for flag in FLAGS:
         if flag.required and words[flag.name] is None:
             raise UsageError(f"{flag.name} is missing: {flag.help}")
-    out = Path(words["--out"] or "")
-    if not out.parent.is_dir():
-        raise UsageError(f"--out {out}: there is no folder {out.parent}; make it first")
+    for name in ("--out", "--report"):
+        path = Path(words[name] or "")
+        if not path.parent.is_dir():
+            raise UsageError(f"{name} {path}: there is no folder {path.parent}; make it first")
     return _options(words)
 
 
@@ -192,8 +200,8 @@ def _refuse(flag: Flag, value: str | None) -> None:
     """Raise UsageError for a value that is not there, with what is."""
     if value is None:
         return
-    if value in flag.absent or "" in flag.absent:
-        raise UsageError(f"{flag.name} {value}: {flag.absent.get(value) or flag.absent['']}")
+    if value in flag.absent:
+        raise UsageError(f"{flag.name} {value}: {flag.absent[value]}")
     if flag.choices and value not in flag.choices:
         raise UsageError(f"{flag.name} {value}: write one of {', '.join(flag.choices)}")
 
@@ -242,6 +250,7 @@ def _options(words: dict[str, str | None]) -> Options:
         best=_fleet(words, "--static"),
         best_same_engine=_fleet(words, "--static-same-engine"),
         out=Path(words["--out"] or ""),
+        report=None if words["--report"] is None else Path(words["--report"]),
     )
 
 

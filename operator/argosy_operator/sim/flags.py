@@ -22,10 +22,9 @@ class Flag:
     required: bool = False
     choices: tuple[str, ...] = ()
     absent: Mapping[str, str] = field(default_factory=dict)
-    """Values that are planned and not there, and what to write instead. "" stands for any."""
+    """Values that are planned and not there, and what to write instead."""
 
 
-_NO_REPORT = "there is no report yet: leave --report out and read the figures in --out"
 _NO_POLICY = "this law is not there yet; docs/simulate.md lists those that are"
 
 FLAGS = (
@@ -146,7 +145,11 @@ FLAGS = (
     ),
     Flag(name="--gpu-budget", value="N", help="GPUs that a law may use; default: no limit"),
     Flag(name="--out", value="FILE", required=True, help="where the figures go, as JSON"),
-    Flag(name="--report", value="FILE", help="not there yet", absent={"": _NO_REPORT}),
+    Flag(
+        name="--report",
+        value="FILE",
+        help="where a page goes that shows the run over time: one HTML file that loads nothing",
+    ),
 )
 
 FIGURES = {
