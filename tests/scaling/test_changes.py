@@ -69,12 +69,13 @@ def test_what_lies_ahead_is_bounded() -> None:
 def test_a_rise_counts_once_it_was_there_a_bin_before() -> None:
     counts = noisy(climbing(14), 0)
     both = [found(counts), found(counts[:-1])]
+    since = len(changes.segment(counts, changes.dispersion(counts)))
     reached = [one.ahead(8.0 + i, 1.6) for i, one in enumerate(both) if one]
     assert len(reached) == 2
-    assert changes.risen(counts, 8.0, 1.6) == min(reached)
+    assert changes.risen(counts, since, 8.0, 1.6) == min(reached)
     first = next(i for i in range(40, 54) if found(counts[:i]))
-    assert changes.risen(counts[:first], 8.0, 1.6) == 0.0
-    assert changes.risen((), 8.0, 1.6) == 0.0
+    assert changes.risen(counts[:first], 2, 8.0, 1.6) == 0.0
+    assert changes.risen((), 0, 8.0, 1.6) == 0.0
 
 
 def test_a_rise_by_more_than_a_step_of_bins_is_a_step() -> None:

@@ -185,3 +185,39 @@ def test_the_users_bounds_hold_over_every_hold() -> None:
     assert holds.clamp(9, Rule.HOLD, goal) == (4, Rule.MAX_REPLICAS)
     assert holds.clamp(1, Rule.HOLD, goal) == (2, Rule.MIN_REPLICAS)
     assert holds.clamp(3, Rule.HOLD, goal) == (3, Rule.HOLD)
+
+
+def test_a_bin_that_leaps_up_counts_with_less_than_it_shows() -> None:
+    found = seen([150.0] * 40 + [300.0])
+    assert (found.bins, found.rate) == (1, 300.0)
+    assert found.forecast == pytest.approx(300.0 - found.error)
+    first = seen([9.0])
+    assert first.forecast == pytest.approx(9.0 + 0.6 * 3.0)
+
+
+def test_a_steady_rate_is_planned_with_a_part_of_its_error_and_no_growth() -> None:
+    found = seen([4.0] * 120)
+    assert found.forecast == pytest.approx(4.0 + 0.6 * found.error)
+
+
+def bins_of(counts: list[float]) -> DemandState:
+    state = demand.append_bins(
+        DemandState(), tuple(Bin(float(i + 1), c) for i, c in enumerate(counts)), 1.0
+    )
+    return demand.estimate_demand(state, WINDOWS, 9.0, float(len(counts)))[0]
+
+
+def test_when_the_load_last_rose_is_remembered() -> None:
+    assert bins_of([150.0] * 60).rose_at is None
+    assert bins_of([150.0] * 60 + [300.0] * 5).rose_at == 60.0
+    assert bins_of([300.0] * 60 + [150.0] * 5).rose_at is None
+    ramp = [150.0] * 40 + [150.0 * exp(0.0456 * i) for i in range(14)]
+    assert bins_of(ramp).rose_at == 54.0
+
+
+def test_a_ramp_is_planned_for_when_a_new_replica_serves_and_at_most_1_6_times_as_much() -> None:
+    """The rate grows by 4.56 % a bin, and a replica that is added now serves nine bins later."""
+    ramp = [150.0] * 40 + [150.0 * exp(0.0456 * i) for i in range(14)]
+    assert seen(ramp).forecast == pytest.approx(ramp[-1] * exp(0.0456 * 9.5), rel=0.1)
+    steep = [150.0] * 40 + [150.0 * exp(0.09 * i) for i in range(14)]
+    assert seen(steep).forecast == pytest.approx(1.6 * steep[-1], rel=0.12)

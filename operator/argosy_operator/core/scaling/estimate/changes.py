@@ -154,21 +154,20 @@ def rise(counts: tuple[float, ...], noise: float, since: int) -> Rise | None:
     return None
 
 
-def risen(counts: tuple[float, ...], bins: float, most: float) -> float:
+def risen(counts: tuple[float, ...], since: int, bins: float, most: float) -> float:
     """The count that a rise reaches so many bins after the newest; 0 while there is none.
 
+    `since`: bins in the newest segment.
     The rise must have been there a bin before, and the lower of both counts: of false alarms most
     last for a single bin, and a replica that one has added stays for a whole hold.
     """
-    reached = []
-    for series, ahead in ((counts, bins), (counts[:-1], bins + 1)):
-        spread = dispersion(series)
-        since = len(segment(series, spread))
-        found = rise(series, wander(series, spread), since)
-        if found is None:
-            return 0.0
-        reached.append(found.ahead(ahead, most))
-    return min(reached)
+    now = rise(counts, wander(counts, dispersion(counts)), since)
+    if now is None:
+        return 0.0
+    older = counts[:-1]
+    spread = dispersion(older)
+    before = rise(older, wander(older, spread), len(segment(older, spread)))
+    return min(now.ahead(bins, most), before.ahead(bins + 1, most)) if before else 0.0
 
 
 def _misses(counts: tuple[float, ...]) -> float:

@@ -20,6 +20,8 @@ RISE_LARGEST = 1.6
 """A rise is extrapolated to at most this many times the newest rate."""
 ERRORS_ADDED = 0.6
 """Standard errors of the mean that are added to the forecast."""
+ERRORS_OF_LEAP = -1.0
+"""The same for one bin that leaps up: it was chosen because it is high."""
 PENDING = 64
 """Forecasts that are kept for scoring per horizon."""
 RESIDUALS = 180
@@ -132,12 +134,13 @@ def estimate_demand(
     recent = changes.segment(counts, spread)
     mean = sum(recent) / len(recent)
     rate, error = mean / scrape_s, sqrt(spread * max(mean, 0.25) / len(recent)) / scrape_s
-    forecast, rose_at = rate + ERRORS_ADDED * error, state.rose_at
+    errors = ERRORS_ADDED if len(recent) > 1 or len(counts) == 1 else ERRORS_OF_LEAP
+    forecast, rose_at = rate + errors * error, state.rose_at
     if len(recent) < len(counts) and mean > counts[-len(recent) - 1]:
         rose_at = max(state.end - len(recent) * scrape_s, -inf if rose_at is None else rose_at)
     # The newest count is that of the middle of its bin.
     ahead = (now + horizon_s - state.end) / scrape_s + 0.5
-    risen = changes.risen(counts, ahead, RISE_LARGEST)
+    risen = changes.risen(counts, len(recent), ahead, RISE_LARGEST)
     if risen > 0:
         forecast, rose_at = max(forecast, risen / scrape_s), state.end
     scored = score(state, windows)
