@@ -44,12 +44,14 @@ def setup(
     scrape_loss: float = 0.0,
     outage: tuple[float, float] = (inf, inf),
     batching: Literal["chunked", "prefill-first"] = "chunked",
+    resumes: bool = False,
 ) -> Setup:
     replica = Replica(profile, machine, sequences, step_tokens)
     cold = ColdStart(cold_s, sigma)
     return Setup(
-        replica, ttft_s, tpot_s, cold, drain_s, seed, order, held, batching, scrape_loss, outage
-    )
+        replica, ttft_s, tpot_s, cold, drain_s, seed, order, held, resumes, batching, scrape_loss,
+        outage,
+    )  # fmt: skip
 
 
 def trace(rows: Sequence[tuple[float, int, int]]) -> Trace:

@@ -29,17 +29,21 @@ def moved(world: World, moves: list[tuple[float, PoolName, int]]) -> World:
 
 
 @settings(max_examples=60, deadline=None)
-@given(ROWS, MOVES, st.sampled_from((2.0, 1e6)))
+@given(ROWS, MOVES, st.sampled_from((2.0, 1e6)), st.booleans())
 def test_every_request_ends_once_and_gives_back_what_it_had(
-    rows: list[tuple[float, int, int]], moves: list[tuple[float, PoolName, int]], drain_s: float
+    rows: list[tuple[float, int, int]],
+    moves: list[tuple[float, PoolName, int]],
+    drain_s: float,
+    resumes: bool,
 ) -> None:
     requests = trace(sorted(rows))
-    world = moved(started(setup(machine=MACHINE, drain_s=drain_s), requests), moves)
+    of = setup(machine=MACHINE, drain_s=drain_s, resumes=resumes)
+    world = moved(started(of, requests), moves)
     assert world.finished
     assert sum(world.verdicts.values()) == world.ended == len(requests)
     answered = [i for i, last in enumerate(world.last) if not isnan(last)]
     assert len(answered) == len(requests) - world.killed
-    assert world.killed == 0 or drain_s == 2.0
+    assert world.killed == 0 or (drain_s == 2.0 and not resumes)
     assert world.ended_output == sum(requests.output[i] for i in answered)
     for i in answered:
         assert requests.arrival[i] < world.first[i] <= world.last[i]

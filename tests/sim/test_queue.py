@@ -227,11 +227,16 @@ def test_the_law_sees_prompt_tokens_that_wait_in_the_queue() -> None:
         max_size=10,
     ),
     st.sampled_from((2.0, 1e6)),
+    st.booleans(),
 )
 def test_every_request_ends_once_however_pods_are_scaled(
-    rows: list[tuple[float, int, int]], moves: list[tuple[float, str, int]], drain_s: float
+    rows: list[tuple[float, int, int]],
+    moves: list[tuple[float, str, int]],
+    drain_s: float,
+    resumes: bool,
 ) -> None:
-    world = started(setup(order="deadline", drain_s=drain_s), trace(sorted(rows)))
+    of = setup(order="deadline", drain_s=drain_s, resumes=resumes)
+    world = started(of, trace(sorted(rows)))
     for at, role, replicas in sorted(moves):
         world.advance(at)
         world.scale(role, replicas)
@@ -239,7 +244,7 @@ def test_every_request_ends_once_however_pods_are_scaled(
     assert world.finished
     assert sum(world.verdicts.values()) == world.ended == len(rows)
     assert sum(not isnan(last) for last in world.last) == len(rows) - world.killed
-    assert world.killed == 0 or drain_s == 2.0
+    assert world.killed == 0 or (drain_s == 2.0 and not resumes)
     assert world.waiting_tokens == 0
     for pod in (pod for pods in world.pods.values() for pod in pods if not pod.gone):
         assert pod.open == 0

@@ -242,6 +242,40 @@ def test_what_a_pod_has_when_its_drain_runs_out_of_time_is_killed_and_counts_as_
     assert world.finished
 
 
+def test_a_stream_whose_pod_ends_its_drain_goes_on_at_another_one() -> None:
+    even = replace(ROUND, per_sequence_s=0.0, per_context_token_s=0.0)  # steps of 10 ms
+    rows = [(0.0, 10, 5000), (0.0, 10, 2000)]
+    world = started(setup(even, drain_s=3.0, resumes=True), trace(rows), prefill=2, decode=2)
+    world.advance(0.505)
+    world.scale("decode", 1)
+    leaving = world.pods["decode"][1]
+    world.advance(inf)
+    assert leaving.gone_at == 3.505
+    assert (world.killed, world.ended) == (0, 2)
+    assert world.first == [pytest.approx(0.11)] * 2
+    # 339 steps behind its first token it has 340; all 350 are computed until 3.955, it joins at the
+    # edge of 3.96 with the next one, and 1,659 are left
+    assert world.last[1] == pytest.approx(3.96 + 16.59)
+    assert sum(prefill_pod(world, n).prefill_tokens for n in range(2)) == 20 + 350
+    assert world.ended_prompt == 20
+
+
+def test_a_prompt_whose_pod_ends_its_drain_is_computed_at_another_one() -> None:
+    world = started(setup(drain_s=1.0, resumes=True), trace([(0.0, 5000, 3)]), prefill=1)
+    world.advance(0.5)
+    world.scale("prefill", 0)
+    world.scale("prefill", 1)  # called back: nothing is lost
+    world.advance(0.6)
+    world.scale("prefill", 0)
+    world.advance(2.0)
+    assert list(world.held) == [0]
+    assert world.waiting_tokens == 5000
+    world.scale("prefill", 1)  # ready at 7
+    world.advance(inf)
+    assert world.first == [pytest.approx(7.0 + 0.3 + 5.0)]  # three steps of at most 2048 tokens
+    assert world.killed == 0
+
+
 def test_a_prefill_pod_stays_until_its_kv_has_been_moved() -> None:
     world = started(setup(machine=MACHINE), trace([(0.0, 1000, 2)]), prefill=2)
     world.advance(0.5)

@@ -221,6 +221,7 @@ def _options(words: dict[str, str | None]) -> Options:
         seed=_whole(words, "--seed", least=0),
         order="deadline" if words["--order"] == "deadline" else "fifo",
         hold_first_token=words["--first-token"] == "in-batch",
+        resumes=words["--order"] == "deadline",
         scrape_loss=_number(words, "--scrape-loss", least=0, most=0.99),
         outage=_outage(words["--outage"]),
     )

@@ -108,8 +108,9 @@ FLAGS = (
         default="deadline",
         choices=("fifo", "deadline"),
         help="deadline: the gateway's queue, which fleets with an SLO have by default, sends first "
-        "who can still meet the TTFT limit. fifo: every request is sent at once, and prompts are "
-        "computed in the order in which they came",
+        "who can still meet the TTFT limit, and streams survive the end of their pod. fifo: every "
+        "request is sent at once, prompts are computed in the order in which they came, and "
+        "streams end with their pod",
     ),
     Flag(
         name="--first-token",
@@ -164,7 +165,8 @@ FIGURES = {
     "violation_minutes": "minutes of arrival in which fewer requests than the goal met both limits",
     "reversals_per_hour": "per pool: moves within 10 minutes of one in the other direction",
     "requests": "requests that count: those that arrive after the warm-up",
-    "requests_killed": "requests that ended with their pod, when its drain ran out of time",
+    "requests_killed": "requests that ended with their pod, when its drain ran out of time; "
+    "only with --order fifo",
     "replicas_static": "prefill and decode replicas of gpu_hours_static, as --static takes them",
     "replicas_static_same_engine": "the same of gpu_hours_static_same_engine",
     "wall_s": "how long the command took, in seconds; all other figures follow from the arguments",

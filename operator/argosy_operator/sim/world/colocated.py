@@ -15,7 +15,6 @@ from argosy_operator.sim.traces import Trace
 from argosy_operator.sim.world.fleet import World
 from argosy_operator.sim.world.machine import Setup
 from argosy_operator.sim.world.pods import ColocatedPod, DecodePod, Pod, Request
-from argosy_operator.sim.world.queue import Queue
 from argosy_operator.sim.world.supply import STEP, PoolName
 
 
@@ -39,16 +38,16 @@ class ColocatedWorld(World):
     def _ready_pods(self, pod: Pod) -> list[Pod]:  # noqa: ARG002
         return self._ready  # type: ignore[return-value]
 
-    def _route(self, request: Request) -> None:
-        if self._queue is not None:
-            self._enqueue(self._queue, request)
-        elif self._ready:
+    def _send_now(self, request: Request) -> None:
+        if self._ready:
             self._take(request, min(self._ready, key=_least_open))
         else:
             self.held.append(request)
 
-    def _enqueue(self, queue: Queue, request: Request) -> None:
+    def _ask(self, request: Request) -> None:
         """Send a request that has just come, unless it must wait."""
+        queue = self._queue
+        assert queue is not None
         pod = min(self._ready, key=_least_open, default=None)
         if pod is not None and not queue.has_place(pod):
             pod = None
@@ -110,12 +109,13 @@ class ColocatedWorld(World):
             pod.computed = 0
             pod.queue.popleft()
             pod.tokens -= self._work[request]
-            self.first[request] = self.now
+            if request not in self._resumed:
+                self.first[request] = self.now
             if self._queue is not None:
                 self._queue.computed(request, self.now)
-            pod.context += self.trace.prompt[request] + 1
-            if self.trace.output[request] > 1:
-                heappush(pod.ends, (pod.steps + self.trace.output[request] - 1, request))
+            pod.context += self._prompts[request] + 1
+            if self._outputs[request] > 1:
+                heappush(pod.ends, (pod.steps + self._outputs[request] - 1, request))
             else:
                 self._finish(request, pod)
 
@@ -161,7 +161,7 @@ class ColocatedWorld(World):
                 pod.kv_free -= self.trace.prompt[request] + self.trace.output[request]
             left = self._work[request] - done
             part, done = min(left, free), 0
-            begin = self.trace.prompt[request] - left
+            begin = self._prompts[request] - left
             linear += part
             squared += part * (2 * begin + part)
             pod.batch.append((request, part))
@@ -176,7 +176,7 @@ class ColocatedWorld(World):
         assert isinstance(pod, ColocatedPod)
         pod.gone_at = self.now
         pod.version += 1
-        lost = [*pod.queue, *(request for _, request in pod.ends)]
+        lost = [*((request, 0) for request in pod.queue), *self._generated(pod)]
         if self._queue is not None:
             for request in pod.queue:
                 self._queue.lost(request)
@@ -184,6 +184,6 @@ class ColocatedWorld(World):
         pod.batch.clear()
         pod.ends.clear()
         pod.jump = 0
-        for request in lost:
-            self._kill(request)
+        for request, generated in lost:
+            self._lose(request, generated)
         self._look()

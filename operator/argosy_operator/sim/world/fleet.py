@@ -43,11 +43,17 @@ class World(Supply):
         self.verdicts = {(ttft, tpot): 0 for ttft in (True, False) for tpot in (True, False)}
         """Ended requests by (TTFT met, TPOT met)."""
         self.held: deque[Request] = deque()
-        """Requests that wait in the gateway for a ready pod of each role; without a queue."""
+        """Requests that wait for a ready pod of each role and are not in the queue."""
         self._queue = Queue(setup, trace) if setup.order == "deadline" else None
         self._hold_s = HELD_SHARE * setup.ttft_s if setup.hold_first_token else 0.0
         """After its arrival, until when a first token may be held; 0: none is."""
-        self._work = trace.computed_tokens()
+        self._prompts, self._outputs = list(trace.prompt), list(trace.output)
+        """Tokens to be read and generated. Of a request that goes on elsewhere, what was generated
+        is part of the prompt."""
+        self._resumed: set[Request] = set()
+        """Those that had a first token before they went on elsewhere."""
+        self._token_transfer_s = setup.replica.transfer_s(1)
+        self._work = list(trace.computed_tokens())
         self._moved: dict[Request, int] = {}
         """Prompts in chunks → tokens whose KV is on its way while the others are computed."""
         self._head: list[DecodePod | None] = [None] * len(trace)
@@ -60,15 +66,15 @@ class World(Supply):
     @property
     def waiting_tokens(self) -> int:
         """Prompt tokens of the requests that wait in the gateway."""
-        if self._queue is not None:
-            return self._queue.tokens
-        return sum(self.trace.prompt[request] for request in self.held)
+        queued = self._queue.tokens if self._queue is not None else 0
+        return queued + sum(self._prompts[request] for request in self.held)
 
     def advance(self, until: float) -> None:
         """Let everything happen that is due by `until`."""
         events, arrivals = self._events, self.trace.arrival
         arrived, requests = self.arrived, len(arrivals)
         arrival = arrivals[arrived] if arrived < requests else inf
+        route = self._ask if self._queue is not None else self._send_now
         while True:
             if events and events[0][0] <= arrival:
                 if events[0][0] > until:
@@ -86,24 +92,17 @@ class World(Supply):
                 if arrival > until or arrived >= requests:
                     break
                 self.now = arrival
-                self._route(arrived)
+                route(arrived)
                 arrived += 1
                 self.arrived = arrived
                 arrival = arrivals[arrived] if arrived < requests else inf
         if until < inf:
             self.now = until
 
-    def _route(self, request: Request) -> None:
-        if self._queue is not None:
-            self._ask(self._queue, request)
-        elif self._ready_prefill and self._ready_decode:
-            pod = min(self._ready_prefill, key=_least_tokens)
-            self._send(request, pod, min(self._ready_decode, key=_least_open))
-        else:
-            self.held.append(request)
-
-    def _ask(self, queue: Queue, request: Request) -> None:
+    def _ask(self, request: Request) -> None:
         """Send a request that has just come, unless it must wait."""
+        queue = self._queue
+        assert queue is not None
         head = queue.head(self._ready_decode)
         pod = min(self._ready_prefill, key=_least_tokens, default=None)
         if queue.passes(request, self.now, pod if head is not None else None):
@@ -113,6 +112,14 @@ class World(Supply):
             self._send(request, pod, head)
         else:
             self._look()
+
+    def _send_now(self, request: Request) -> None:
+        """Send a request to the pods with the least work, or hold it while a role has none."""
+        if self._ready_prefill and self._ready_decode:
+            pod = min(self._ready_prefill, key=_least_tokens)
+            self._send(request, pod, min(self._ready_decode, key=_least_open))
+        else:
+            self.held.append(request)
 
     def _look(self) -> None:
         """Send what waits and may go."""
@@ -131,7 +138,7 @@ class World(Supply):
     def _resume(self) -> None:
         held, self.held = self.held, deque()
         for request in held:
-            self._route(request)
+            self._send_now(request)
         self._look()
 
     def _send(self, request: Request, pod: PrefillPod, head: DecodePod) -> None:
@@ -146,7 +153,7 @@ class World(Supply):
     def _prefill(self, pod: PrefillPod) -> None:
         """Begin a step: the prompts in their order, until the step's tokens are used up."""
         profile, free = self.setup.replica.profile, self.setup.replica.max_num_batched_tokens
-        work, prompts = self._work, self.trace.prompt
+        work, prompts = self._work, self._prompts
         linear = squared = 0
         done = pod.computed
         pod.whole = 0
@@ -176,7 +183,8 @@ class World(Supply):
 
     def _prefilled(self, pod: PrefillPod) -> None:
         """A step has ended: prompts that are computed get their first token and move on."""
-        batch, pod.batch, queue = pod.batch, [], self._queue
+        batch, pod.batch = pod.batch, []
+        queue, resumed = self._queue, self._resumed
         pod.steps += 1
         pod.prefill_requests += len(batch)
         for request, part in batch[: pod.whole]:
@@ -184,7 +192,8 @@ class World(Supply):
             pod.queue.popleft()
             pod.tokens -= self._work[request]
             pod.computed = 0
-            self.first[request] = self.now
+            if request not in resumed:
+                self.first[request] = self.now
             if queue is not None:
                 queue.computed(request, self.now)
             self._hand_over(request, pod)
@@ -201,16 +210,22 @@ class World(Supply):
         if head is None or head.gone:
             self._moved.pop(request, None)
             self._leave(pod)
-            self._kill(request)
-        elif self.trace.output[request] <= 1:
+            self._lose(request, 1)
+        elif self._outputs[request] <= 1:
             self._leave(pod)
             self._answered(request, head)
         else:
-            if request in self._moved:  # it has its room
-                head.waiting.appendleft((request, pod))
-            else:
+            expecting = bool(head.landing)
+            if self._moved and request in self._moved:  # it has its room
+                self._land(request, pod, head)
+            elif head.waiting or self._prompts[request] + self._outputs[request] > head.kv_free:
                 head.waiting.append((request, pod))
-            self._fetch(head)
+                return
+            else:
+                head.kv_free -= self._prompts[request] + self._outputs[request]
+                self._land(request, pod, head)
+            if not expecting:
+                self._expect(head, head.landing[0][0])
 
     def _move_early(self, request: Request, pod: PrefillPod, ready: int) -> None:
         """Move the KV of a prompt's first tokens while the others are computed, if there is room.
@@ -218,7 +233,7 @@ class World(Supply):
         Decode reserves room for all of it then.
         """
         head, moved = self._head[request], self._moved.get(request, 0)
-        if head is None or head.gone or self.trace.output[request] <= 1 or ready <= moved:
+        if head is None or head.gone or self._outputs[request] <= 1 or ready <= moved:
             return
         if not moved:
             need = self.trace.prompt[request] + self.trace.output[request]
@@ -231,37 +246,33 @@ class World(Supply):
     def _move(self, source: PrefillPod, head: DecodePod, tokens: int) -> float:
         """When the KV of so many tokens is there: behind what is on either link."""
         start = max(self.now, head.link_free_at, source.link_free_at)
-        end = start + self.setup.replica.transfer_s(tokens)
+        end = start + tokens * self._token_transfer_s
         head.link_free_at = source.link_free_at = end
         return end
 
-    def _fetch(self, head: DecodePod) -> None:
-        """Move what there is room for, and let the batch's steps end when it is there."""
-        expecting = bool(head.landing)
-        self._pull(head)
-        if head.landing and not expecting:
-            self._expect(head, head.landing[0][0])
+    def _land(self, request: Request, source: PrefillPod, head: DecodePod) -> None:
+        """Move the KV that is still at prefill to the room that it has."""
+        tokens = self._prompts[request]
+        if self._moved:
+            tokens -= self._moved.pop(request, 0)
+        end = self._move(source, head, tokens)
+        self._leave(source)
+        head.landing.append((end, request, end - self.now))
 
     def _pull(self, pod: DecodePod) -> None:
-        """Move the KV of those for whom there is room, in their order."""
-        prompts, outputs = self.trace.prompt, self.trace.output
+        """Take those that wait and for whom there is room, in their order."""
         while pod.waiting:
             request, source = pod.waiting[0]
-            moved = self._moved.get(request, 0)
-            need = 0 if moved else prompts[request] + outputs[request]
+            need = self._prompts[request] + self._outputs[request]
             if need > pod.kv_free:
                 return
             pod.waiting.popleft()
             if source.gone:
                 self._leave(pod)
-                self._kill(request)
-                continue
-            pod.kv_free -= need
-            end = self._move(source, pod, prompts[request] - moved)
-            if moved:
-                del self._moved[request]
-            self._leave(source)
-            pod.landing.append((end, request, end - self.now))
+                self._lose(request, 1)
+            else:
+                pod.kv_free -= need
+                self._land(request, source, pod)
 
     def _expect(self, pod: DecodePod, at: float) -> None:
         """A sequence lands at this time: stop the jump at the next edge from then on."""
@@ -310,8 +321,8 @@ class World(Supply):
             pod.transfer_s += took
             if self._hold_s:
                 self._release(request)
-            pod.context += self.trace.prompt[request] + 1
-            heappush(ends, (pod.steps + self.trace.output[request] - 1, request))
+            pod.context += self._prompts[request] + 1
+            heappush(ends, (pod.steps + self._outputs[request] - 1, request))
         if not ends:
             if landing:
                 pod.version += 1
@@ -328,8 +339,9 @@ class World(Supply):
 
     def _release(self, request: Request) -> None:
         """Its sequence joins a batch now: the first token leaves, if it has not left before."""
-        until = self.trace.arrival[request] + self._hold_s
-        self.first[request] = max(self.first[request], min(self.now, until))
+        if request not in self._resumed:
+            until = self.trace.arrival[request] + self._hold_s
+            self.first[request] = max(self.first[request], min(self.now, until))
 
     def _answered(self, request: Request, pod: DecodePod) -> None:
         trace, setup = self.trace, self.setup
@@ -344,6 +356,19 @@ class World(Supply):
         self.ended += 1
         self._leave(pod)
 
+    def _lose(self, request: Request, generated: int) -> None:
+        """Its pod has gone, after so many tokens: it goes on elsewhere, or it is killed."""
+        if not self.setup.resumes:
+            self._kill(request)
+            return
+        generated = min(generated, self._outputs[request] - 1)
+        if generated > 0:
+            self._resumed.add(request)
+            self._prompts[request] += generated
+            self._outputs[request] -= generated
+            self._work[request] = self._prompts[request]
+        self._send_now(request)
+
     def _kill(self, request: Request) -> None:
         self.last[request] = nan
         self.killed += 1
@@ -357,13 +382,13 @@ class World(Supply):
             self._delete(pod)
 
     def _end(self, pod: Pod) -> None:
-        """Delete a pod whose time to leave is over. What it still has is lost."""
+        """Delete a pod whose time to leave is over. What it still has is lost to it."""
         pod.gone_at = self.now
-        lost: list[Request] = []
+        lost: list[tuple[Request, int]] = []
         if isinstance(pod, PrefillPod):
-            lost += pod.queue
+            lost += [(request, 0) for request in pod.queue]
             pod.queue.clear()
-            for request in lost:
+            for request, _ in lost:
                 if self._queue is not None:
                     self._queue.lost(request)
                 head = self._head[request]
@@ -371,17 +396,25 @@ class World(Supply):
                     if self._moved.pop(request, 0):
                         head.kv_free += self.trace.prompt[request] + self.trace.output[request]
                     self._leave(head)
-                    self._fetch(head)
+                    expecting = bool(head.landing)
+                    self._pull(head)
+                    if head.landing and not expecting:
+                        self._expect(head, head.landing[0][0])
         elif isinstance(pod, DecodePod):
+            lost += self._generated(pod)
+            lost += [(request, 1) for request, _ in pod.waiting]
+            lost += [(request, 1) for _, request, _ in pod.landing]
             pod.version += 1
-            lost += [request for request, _ in pod.waiting]
-            lost += [request for _, request, _ in pod.landing]
-            lost += [request for _, request in pod.ends]
             for _, source in pod.waiting:
                 self._leave(source)
             pod.waiting.clear()
             pod.landing.clear()
             pod.ends.clear()
-        for request in lost:
-            self._kill(request)
+        for request, generated in lost:
+            self._lose(request, generated)
         self._look()
+
+    def _generated(self, pod: DecodePod) -> list[tuple[Request, int]]:
+        """The batch, and how many tokens of each answer there are."""
+        _, steps, _, _ = pod.counted(self.now)
+        return [(request, self._outputs[request] - (end - steps)) for end, request in pod.ends]

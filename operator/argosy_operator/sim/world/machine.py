@@ -103,6 +103,9 @@ class Setup:
     hold_first_token: bool = False
     """False: a first token leaves when its prompt is computed. True: when its sequence joins a
     decode batch, but not after HELD_SHARE of the TTFT limit unless its prompt took longer."""
+    resumes: bool = False
+    """Whether a request whose pod ends its drain goes on at another pod, as with our gateway: its
+    prompt and what was generated are computed again. If not, it is killed."""
     batching: Literal["chunked", "prefill-first"] = "chunked"
     """How colocated pods compute prompts. chunked: in the steps of decodes, in what these leave of
     a step's tokens. prefill-first: in steps of their own, before any decode goes on."""

@@ -105,6 +105,8 @@ class Queue:
 
     def computed(self, request: Request, now: float) -> None:
         """Its prompt is computed."""
+        if request not in self._sent:  # it came again from a pod that has gone
+            return
         sent_at, ahead = self._sent.pop(request)
         arrival = self._trace.arrival[request]
         if now - arrival > self._limit_s:
