@@ -8,17 +8,22 @@ import pytest
 
 from argosy_operator.api.conditions import ConditionType
 from argosy_operator.cli.explanation import explanation, label_of, labelled
-from argosy_operator.core.scaling.decision import MEANING
+from argosy_operator.core.scaling.decision import MEANING, Decision, Rule
 from argosy_operator.core.scaling.record import to_json
 from tests.scaling import demo
 from tests.support.model import Model
 from tests.support.model import fleet as a_fleet
 
 
+def by_demand(decision: Decision) -> bool:
+    """Whether prefill moves to more than one replica, as many as its load asks for."""
+    prefill = decision.targets[0]
+    moves = prefill.replicas != prefill.current
+    return moves and prefill.rule is Rule.DEMAND and prefill.replicas > 1
+
+
 def fleet() -> dict[str, object]:
-    tick = next(
-        t for t in demo.ramp(7).ticks if t.decision.replicas("prefill") > t.ready["prefill"]
-    )
+    tick = next(t for t in demo.ramp(7).ticks if by_demand(t.decision))
     targets = tick.decision.targets
     last = {
         "time": "2026-01-01T00:00:00Z",
@@ -39,7 +44,7 @@ def fleet() -> dict[str, object]:
 
 def test_text_says_what_moved_by_which_rule_and_why_not_fewer_nor_more() -> None:
     text = explanation(fleet())
-    assert re.search("prefill 1 → [23],", text)
+    assert re.search("prefill [13] → 2,", text)
     assert "Demand" in text
     assert "why not fewer: below the goal of 90%" in text
     assert "why not more: fewer suffice" in text

@@ -13,8 +13,14 @@ from argosy_operator.core.scaling.size import budget
 from argosy_operator.core.scaling.size.colocated import colocated_model
 from argosy_operator.core.scaling.size.decode import DecodeModel, decode_model
 from argosy_operator.core.scaling.size.model import MOST_REPLICAS, smallest
-from argosy_operator.core.scaling.size.prefill import PrefillModel, erlang_c, prefill_model
-from argosy_operator.core.scaling.size.sizing import Horizon, Load, size
+from argosy_operator.core.scaling.size.prefill import (
+    PrefillModel,
+    erlang_b,
+    prefill_model,
+    share_waiting,
+)
+from argosy_operator.core.scaling.size.sizing import Counts, Horizon, Load, size
+from argosy_operator.core.scaling.size.spread import alike
 from argosy_operator.core.scaling.size.work import Replica, Work
 
 LLAMA = Replica(28.8e-3, 0.1066e-3, 0.2825e-3, 9.4e-8)
@@ -26,12 +32,16 @@ def test_erlang_c_is_the_textbooks_sum(servers: int, share: float) -> None:
     load = share * servers
     last = load**servers / factorial(servers) / (1 - share)
     wanted = last / (sum(load**k / factorial(k) for k in range(servers)) + last)
-    assert erlang_c(servers, load) == pytest.approx(wanted, rel=1e-12)
+    assert share_waiting(servers, load, 0.0) == pytest.approx(wanted, rel=1e-12)
+    later = wanted * exp(-(servers - load) * 0.7)
+    assert share_waiting(servers, load, 0.7) == pytest.approx(later, rel=1e-12)
+    lost = last * (1 - share) / sum(load**k / factorial(k) for k in range(servers + 1))
+    assert erlang_b(servers, load) == pytest.approx(lost, rel=1e-12)
 
 
-def test_erlang_c_knows_the_ends() -> None:
-    assert (erlang_c(3, 0.0), erlang_c(3, 3.0), erlang_c(3, 9.0)) == (0.0, 1.0, 1.0)
-    assert erlang_c(1, 0.3) == pytest.approx(0.3)
+def test_who_waits_knows_the_ends() -> None:
+    assert [share_waiting(3, load, 0.0) for load in (0.0, 3.0, 9.0)] == [0.0, 1.0, 1.0]
+    assert share_waiting(1, 0.3, 0.0) == pytest.approx(0.3)
 
 
 def queue(services: list[float], servers: int, rate: float, limit_s: float, seed: int) -> float:
@@ -54,27 +64,23 @@ def test_prefills_tail_is_within_five_points_of_a_simulated_queue(
     work = Work(1200, 1200**2 * (1 + spread**2), 30)
     model = prefill_model(LLAMA, work, limit_s=0.6)
     rate = load / model.mean_s
-    simulated = queue(list(model.services_s), servers, rate, 0.6, seed=1)
+    simulated = queue([s for s, _ in model.services], servers, rate, 0.6, seed=1)
     assert model.attainment(servers, rate) == pytest.approx(simulated, abs=0.05)
 
 
 def test_prefills_tail_is_exact_for_an_exponential_service() -> None:
-    """M/M/1: P(wait > t) = ρ·exp(−(μ−λ)t). A two-point law with E[S²] = 2E[S]² has them."""
-    few = PrefillModel((0.5,) * 5 + (1.0,) * 5 + (4.5,), limit_s=10.0)
-    mean = few.mean_s
-    variation = sum(s * s for s in few.services_s) / len(few.services_s) / mean**2
-    rate = 0.5 / mean
-    by_hand = sum(
-        1 - 0.5 * exp(-2 * 0.5 * (10 - s) / (mean * variation)) for s in few.services_s
-    ) / len(few.services_s)
-    assert few.attainment(1, rate) == pytest.approx(by_hand)
+    """M/M/1: P(wait > t) = ρ·exp(−(μ−λ)t), for E[S²] = 2E[S]²."""
+    model = PrefillModel(((0.5, 0.75), (4.5, 0.25)), mean_s=1.5, variation=2.0, limit_s=10.0)
+    by_hand = 1 - sum(share * 0.5 * exp(-(1 - 0.5) * (10 - s) / 1.5) for s, share in model.services)
+    assert model.attainment(1, 0.5 / 1.5) == pytest.approx(by_hand)
 
 
 def test_more_replicas_and_less_load_never_attain_less() -> None:
     work = Work(1200, 1.6e6, 200)
     for model in (
         prefill_model(LLAMA, work, 0.6),
-        decode_model(LLAMA, work, 0.04),
+        prefill_model(LLAMA, work, 0.6, "deadline"),
+        decode_model(LLAMA, work, 0.04, 0.01),
         colocated_model(LLAMA, work, 1.0, 0.05),
     ):
         shares = [model.attainment(n, 6.0) for n in range(1, 12)]
@@ -103,15 +109,15 @@ def test_decodes_limit_is_the_largest_batch_within_tpot_and_memory() -> None:
 
 
 def test_a_decode_pool_attains_about_one_half_when_its_mean_batch_is_the_limit() -> None:
-    model = DecodeModel(0.03, 0.0003, output=200, kv_sequences=inf, limit_s=0.04)
+    model = DecodeModel(0.03, 0.0003, alike(200), held_sequences=inf, limit_s=0.04)
     rate = model.batch_limit / (199 * 0.04)
     assert model.batch(1, rate) == pytest.approx(model.batch_limit)
-    assert model.attainment(1, rate) == pytest.approx(0.5)
+    assert 0.35 < model.attainment(1, rate) < 0.5  # a sequence sees itself, too
     assert model.load(rate) == pytest.approx(1.0)
 
 
 def test_running_sequences_need_their_number_of_batches() -> None:
-    model = DecodeModel(0.03, 0.0005, output=200, kv_sequences=inf, limit_s=0.04)
+    model = DecodeModel(0.03, 0.0005, alike(200), held_sequences=inf, limit_s=0.04)
     assert [model.in_flight_floor(n) for n in (0, 1, 20, 21, 41)] == [0, 1, 1, 2, 3]
 
 
@@ -120,10 +126,11 @@ def test_an_absurd_queue_or_batch_asks_for_no_more_than_the_search_may_find() ->
     work, supply = Work(1200, 1.6e6, 200), RoleSupply("prefill", desired=1, ready=1)
     load = Load(rate=1.0, prompt_tokens=1200, outstanding_prompt_tokens=1e15, running=1e15)
     for model in (prefill_model(LLAMA, work, 0.6), decode_model(LLAMA, work, 0.04)):
-        found = size(model, load, supply, 0.9, Horizon(60.0, 60.0, 1.0)).up
+        found = size(model, load, Counts(1, 1), supply, 0.9, Horizon(60.0, 60.0, 1.0)).up
         assert found == (5 if isinstance(model, PrefillModel) else MOST_REPLICAS)
         crowd = replace(load, rate=1e12)
-        assert size(model, crowd, supply, 0.9, Horizon(60.0, 60.0, 1.0)).up == MOST_REPLICAS
+        most = size(model, crowd, Counts(1, 1), supply, 0.9, Horizon(60.0, 60.0, 1.0)).up
+        assert most == MOST_REPLICAS
 
 
 def test_a_colocated_pool_is_stretched_by_the_share_of_prefill() -> None:

@@ -11,7 +11,7 @@ from argosy_operator.core.scaling.goals import Inputs
 from argosy_operator.core.scaling.observe import Observations, RoleMetrics, Unknown, Value
 from argosy_operator.core.scaling.pace.gates import GATES, RoleView, blocked_by
 from argosy_operator.core.scaling.size.model import Limits, model_of
-from argosy_operator.core.scaling.size.sizing import Horizon, Load, size
+from argosy_operator.core.scaling.size.sizing import Counts, Horizon, Load, size
 from argosy_operator.core.scaling.size.work import Work
 from argosy_operator.core.scaling.state import HoldState, Lengths, RoleState, ScalingState
 from tests.scaling.known import LLAMA, USUAL, goals, metrics, supply
@@ -25,7 +25,7 @@ def well() -> RoleView:
     replica = capacity.replica(estimate, 0.0)
     model = model_of("prefill", replica, Work(1000.0, 1e6, 200.0), Limits(1.0, 0.04, 0.9))
     (have,) = supply({"prefill": 6})
-    needed = size(model, Load(1.0, 1000.0), have, 0.9, Horizon(15.0, 60.0, 1.0))
+    needed = size(model, Load(1.0, 1000.0), Counts(1, 1), have, 0.9, Horizon(15.0, 60.0, 1.0))
     role = RoleState("prefill", estimate)
     state = ScalingState(valid_since=NOW - 3600, lengths=Lengths(1000.0, 1.0, 200.0, 0.0))
     seen = Observations(metrics(NOW, 1.0, {"prefill": 6}), (have,))

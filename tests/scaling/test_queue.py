@@ -9,10 +9,11 @@ from argosy_operator.core.scaling.decision import Rule
 from argosy_operator.core.scaling.observe import RoleSupply
 from argosy_operator.core.scaling.size.decode import DecodeModel
 from argosy_operator.core.scaling.size.prefill import PrefillModel
-from argosy_operator.core.scaling.size.sizing import Horizon, Load, backlog, size
+from argosy_operator.core.scaling.size.sizing import Counts, Horizon, Load, backlog, size
+from argosy_operator.core.scaling.size.spread import alike
 from tests.scaling.known import goals, metrics, play, times
 
-TENTH = PrefillModel((0.1,), 1.0)
+TENTH = PrefillModel(((0.1, 1.0),), mean_s=0.1, variation=1.0, limit_s=1.0)
 """A tenth of a second for each prompt."""
 HORIZON = Horizon(cold_s=90.0, drain_s=60.0, patience_s=1.0)
 
@@ -61,15 +62,16 @@ def test_no_replica_starts_longer_than_a_start_takes() -> None:
 
 
 def test_decode_grows_for_prompts_that_wait_and_says_so() -> None:
-    model = DecodeModel(0.03, 0.0003, 200.0, 100.0, 0.06)
+    model = DecodeModel(0.03, 0.0003, alike(200), 100.0, 0.06)
     load = Load(rate=5.0, prompt_tokens=1000.0, outstanding_prompt_tokens=2_000_000.0)
     have = replace(supply(1), role="decode")
-    found = size(model, load, have, 0.9, HORIZON)
+    found = size(model, load, Counts(1, 1), have, 0.9, HORIZON)
     assert found.rule is Rule.BACKLOG
     work_s = 2000 * model.load(1.0)
     assert found.backlog_s == pytest.approx(work_s)
     assert found.up == backlog(model, work_s, 5.0, have, HORIZON) > 1
-    assert size(model, replace(load, outstanding_prompt_tokens=0.0), have, 0.9, HORIZON).up == 1
+    idle = replace(load, outstanding_prompt_tokens=0.0)
+    assert size(model, idle, Counts(1, 1), have, 0.9, HORIZON).up == 1
 
 
 def test_a_queue_at_prefill_grows_both_roles() -> None:

@@ -1,16 +1,26 @@
 """A size follows from what engines and gateways count, and not from means that hide the tail."""
 
 from dataclasses import replace
+from itertools import product
+from math import inf, nan
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
-from argosy_operator.core.scaling.goals import Windows
+from argosy_operator.core.reconcile.targets import goals_of
+from argosy_operator.core.scaling.goals import Serving, Windows
 from argosy_operator.core.scaling.observe import FleetMetrics, RoleMetrics, StepDelta
-from argosy_operator.core.scaling.signals import lengths
+from argosy_operator.core.scaling.signals import histograms, lengths, validity
+from argosy_operator.core.scaling.signals.samples import OUTPUTS, PROMPTS, Round, Series, assemble
+from argosy_operator.core.scaling.size import joint
 from argosy_operator.core.scaling.size.decode import decode_model
+from argosy_operator.core.scaling.size.prefill import prefill_model
+from argosy_operator.core.scaling.size.spread import BEYOND, EDGES, mean_of, of_buckets
 from argosy_operator.core.scaling.size.work import Replica, Work
 from argosy_operator.core.scaling.state import Lengths
 from tests.scaling import known
+from tests.support.model import fleet as a_fleet
 
 LLAMA = Replica(28.8e-3, 0.1066e-3, 0.2825e-3, 9.4e-8)
 WINDOWS = Windows()
@@ -50,3 +60,198 @@ def test_a_round_without_decode_steps_keeps_the_last_context(sequences: float) -
     before = Lengths(context=700.0)
     assert lengths.updated(before, counted(sequences, 10.0), WINDOWS).context == 700.0
     assert lengths.updated(Lengths(), counted(sequences, 10.0), WINDOWS).context is None
+
+
+# --- histograms -----------------------------------------------------------------------------------
+
+BUCKETS = st.dictionaries(st.sampled_from((*EDGES, BEYOND)), st.floats(0.5, 1e4), min_size=1).map(
+    lambda found: tuple(sorted(found.items()))
+)
+
+
+@given(buckets=BUCKETS, at=st.floats(0.0, 1.0))
+def test_lengths_of_a_histogram_lie_in_its_buckets_with_their_shares(
+    buckets: tuple[tuple[float, float], ...], at: float
+) -> None:
+    lower = {upper: max((e for e in EDGES if e < upper), default=0.0) for upper, _ in buckets}
+    total = sum(count for _, count in buckets)
+    least = sum(lower[upper] * count for upper, count in buckets) / total
+    most = sum(upper * count for upper, count in buckets) / total
+    spread = of_buckets(buckets, least + at * (most - least))
+    for upper, count in buckets:
+        inside = [share for tokens, share in spread if lower[upper] < tokens <= upper]
+        assert sum(inside) == pytest.approx(count / total)
+    assert least < mean_of(spread) < most + 1
+
+
+def test_a_histogram_has_the_mean_that_is_measured() -> None:
+    """Prompts of 1,000 to 5,000 tokens, whose mean says where in the buckets they are."""
+    buckets = ((2000.0, 30.0), (5000.0, 10.0))
+    for mean in (1600.0, 1900.0, 2300.0):
+        assert mean_of(of_buckets(buckets, mean)) == pytest.approx(mean, rel=1e-3)
+
+
+def test_answers_of_two_and_three_tokens_are_told_apart() -> None:
+    spread = of_buckets(((1.0, 30.0), (2.0, 20.0), (5.0, 30.0), (10.0, 20.0)), 3.0)
+    assert spread[:5] == (
+        (1.0, pytest.approx(0.3)),
+        (2.0, pytest.approx(0.2)),
+        (3.0, pytest.approx(0.1)),
+        (4.0, pytest.approx(0.1)),
+        (5.0, pytest.approx(0.1)),
+    )
+
+
+def scraped(counts: dict[str, float], name: str = PROMPTS) -> tuple[Series, ...]:
+    """Cumulative counters of a gateway that had 100 in each bucket a minute ago."""
+    labels = {"role": "gateway", "pod": "gateway-0"}
+    return tuple(
+        Series(f"{name}_bucket", labels | {"le": le}, ((940.0, 100.0), (1000.0, 100.0 + grown)))
+        for le, grown in counts.items()
+    )
+
+
+def test_cumulative_buckets_of_all_gateways_become_requests_per_bucket() -> None:
+    grown = {"10.0": 4.0, "20.0": 4.0, "50.0": 9.0, "+Inf": 10.0}
+    series = (*scraped(grown), *scraped(grown), *scraped({"1.0": 7.0, "+Inf": 7.0}, OUTPUTS))
+    metrics = assemble(Round(1000.0, series, 1, 1), WINDOWS)
+    assert metrics.prompts == ((10.0, 8.0), (50.0, 10.0), (BEYOND, 2.0))
+    assert metrics.answers == ((1.0, 7.0),)
+
+
+@pytest.mark.parametrize("le", ["", "many", "nan", "-1"])
+def test_a_bucket_without_an_edge_is_left_out(le: str) -> None:
+    series = (*scraped({le: 5.0}), *scraped({"50.0": 9.0}))
+    assert assemble(Round(1000.0, series, 1, 1), WINDOWS).prompts == ((50.0, 9.0),)
+
+
+@pytest.mark.parametrize("broken", [(50.0, nan), (50.0, inf), (50.0, -1.0), (0.0, 5.0), (inf, 5.0)])
+def test_a_histogram_that_cannot_be_true_is_not_used(broken: tuple[float, float]) -> None:
+    seen = replace(counted(10, 10), prompts=((10.0, 5.0), broken), answers=((10.0, 5.0),))
+    checked = validity.validated(seen)
+    assert (checked.prompts, checked.answers) == ((), ((10.0, 5.0),))
+
+
+def test_a_histogram_keeps_a_thousand_requests_and_of_a_busy_fleet_a_window() -> None:
+    few = kept = ((10.0, 30.0),)
+    for _ in range(2000):
+        kept = histograms.remembered(kept, ((20.0, 60.0),), WINDOWS)
+    assert histograms.total(kept) == pytest.approx(histograms.ENOUGH)
+    assert dict(kept).get(10.0, 0.0) < 1
+    busy = kept
+    for _ in range(200):
+        busy = histograms.remembered(busy, ((20.0, 60_000.0),), WINDOWS)
+    assert histograms.total(busy) == pytest.approx(60_000, rel=0.05)
+    assert histograms.remembered((), few, WINDOWS) == few
+    assert histograms.remembered(few, (), WINDOWS) == few
+
+
+def test_few_requests_make_no_histogram() -> None:
+    known_ = Lengths(prompt=100.0, variation=1.5, output=10.0)
+    few = lengths.work(replace(known_, prompts=((100.0, 19.0),)), counted(0, 0))
+    enough = lengths.work(replace(known_, prompts=((100.0, 20.0),)), counted(0, 0))
+    assert (few.prompts, len(enough.prompts)) == ((), 3)
+
+
+# --- what a request takes -------------------------------------------------------------------------
+
+
+def test_the_second_moment_of_a_prompts_time_is_that_of_the_measured_lengths() -> None:
+    """E[L²] of 9.03 + 1 times the squared mean: sixteen quantiles of a lognormal have two thirds
+    of it, and prefill waits in proportion."""
+    work = Work(308.0, 10.03 * 308.0**2, 93.0)
+    lean = Replica(0.0, 0.1066e-3, 0.0, 0.0)
+    assert prefill_model(lean, work, 1.0).variation == pytest.approx(10.03)
+    points = work.prompt_spread
+    assert sum(n * n * share for n, share in points) < 0.75 * work.prompt_squared
+
+
+def test_a_prompt_pays_for_each_chunk_and_shares_its_steps_while_others_wait() -> None:
+    replica = Replica(0.01, 0.001, 0.0, 0.0, per_prompt_token_squared_s=1e-6, step_tokens=100)
+    assert [replica.prefill_s(n) for n in (1, 100, 101)] == [
+        pytest.approx(0.011001),
+        pytest.approx(0.01 + 0.1 + 0.01),
+        pytest.approx(0.02 + 0.101 + 0.010201),
+    ]
+    assert replica.shared_s(25) == pytest.approx(0.0025 + 0.025 + 0.000625)
+    assert Replica(0.01, 0.001, 0.0, 0.0).shared_s(25) == pytest.approx(0.035)
+
+
+def test_a_short_answer_pays_the_transfer_and_the_edge_of_a_step_with_its_few_tokens() -> None:
+    """A step takes 30 ms at least. Two tokens have 60 ms for one of them: a transfer of 9 ms leaves
+    21 ms for the edge, which comes within 30: at 0.1, 0.3 and 0.5 of a step, not at 0.7 and 0.9.
+    Three tokens have 120 ms."""
+    replica = Replica(0.030, 0.0, 1e-6, 0.0)
+    two, three = (
+        decode_model(replica, Work(100, 100**2, n, answers=((n, 1.0),)), 0.06, 0.009)
+        for n in (2.0, 3.0)
+    )
+    assert two.reachable == pytest.approx(0.6)
+    assert three.reachable == 1.0
+    alone = decode_model(replica, Work(100, 100**2, 2.0, answers=((2.0, 1.0),)), 0.06)
+    assert alone.reachable == 1.0  # a colocated sequence neither moves nor waits for an edge
+
+
+def test_a_batch_is_bounded_by_the_engines_limit() -> None:
+    work = Work(100, 100**2, 50.0)
+    bounded = decode_model(Replica(0.01, 0.0, 1e-5, 0.0, most_sequences=64), work, 0.06)
+    assert bounded.batch_limit == 64
+    assert decode_model(Replica(0.01, 0.0, 1e-5, 0.0), work, 0.06).batch_limit == pytest.approx(5e3)
+
+
+def test_the_order_and_the_limits_of_a_fleet_are_those_of_its_spec() -> None:
+    spec = a_fleet(slo={"ttft": {"target": "1s"}, "tpot": {"target": "50ms"}}).spec
+    assert goals_of(spec).serving == Serving("deadline", 2048, 256)
+    engine = spec.engine.model_copy(update={"max_num_seqs": 8, "max_num_batched_tokens": 512})
+    routing = spec.routing.model_copy(update={"queue": "none"})
+    asked = spec.model_copy(update={"engine": engine, "routing": routing})
+    assert goals_of(asked).serving == Serving("fifo", 512, 8)
+    assert goals_of(spec.model_copy(update={"slo": None})).serving.order == "fifo"
+
+
+# --- both limits together -------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("rate", [0.5, 3.0, 9.0, 30.0])
+@pytest.mark.parametrize("gpus", [(1, 1), (4, 1), (1, 3)])
+@pytest.mark.parametrize("order", ["fifo", "deadline"])
+def test_no_other_fleet_meets_the_goal_with_fewer_gpus(
+    rate: float, gpus: tuple[int, int], order: str
+) -> None:
+    work = Work(1200, 2 * 1200**2, 200, answers=((2.0, 0.1), (50.0, 0.5), (349.0, 0.4)))
+    prefill = prefill_model(LLAMA, work, 0.6, "deadline" if order == "deadline" else "fifo")
+    decode = decode_model(LLAMA, work, 0.05, 0.005)
+    pools = (joint.Demanded(prefill, rate, gpus[0]), joint.Demanded(decode, rate, gpus[1]))
+    found = joint.fewest(pools, 0.9)
+
+    counts = range(1, 61)
+    ttft = [prefill.attainment(n, rate) for n in counts]
+    tpot = [decode.attainment(n, rate) for n in counts]
+    cheapest = min(
+        p * gpus[0] + d * gpus[1]
+        for (p, met), (d, kept) in product(
+            zip(counts, ttft, strict=True), zip(counts, tpot, strict=True)
+        )
+        if met * kept >= 0.9
+    )
+    assert ttft[found[0] - 1] * tpot[found[1] - 1] >= 0.9
+    assert found[0] * gpus[0] + found[1] * gpus[1] == cheapest
+
+
+def test_a_pool_that_can_only_carry_its_load_does_not_make_the_other_grow() -> None:
+    work = Work(1200, 1200**2, 200)
+    hopeless = joint.Demanded(prefill_model(LLAMA, work, 0.01), 9.0, 1)
+    decode = joint.Demanded(decode_model(LLAMA, work, 0.05), 9.0, 1)
+    assert joint.fewest((hopeless, decode), 0.9)[1] == joint.fewest((decode,), 0.9)[0]
+
+
+def test_both_pools_together_meet_the_goal_and_not_only_each() -> None:
+    """Each at 0.9 is 0.81 of the requests."""
+    work = Work(1200, 2 * 1200**2, 200)
+    prefill = prefill_model(LLAMA, work, 0.6)
+    decode = decode_model(LLAMA, work, 0.04)
+    pools = (joint.Demanded(prefill, 60.0, 1), joint.Demanded(decode, 60.0, 1))
+    p, d = joint.fewest(pools, 0.9)
+    alone = [joint.fewest((pool,), 0.9)[0] for pool in pools]
+    assert prefill.attainment(alone[0], 60.0) * decode.attainment(alone[1], 60.0) < 0.9
+    assert prefill.attainment(p, 60.0) * decode.attainment(d, 60.0) >= 0.9

@@ -66,7 +66,6 @@ SPOILT: dict[str, Broken] = {
     "a constant is negative": broken_estimate("theta", [0.01, -1e-4, 1e-4, 1e-8]),
     "the covariance is NaN": broken_estimate("covariance", [[nan] * 4] * 4),
     "the covariance is not positive definite": broken_estimate("covariance", FLAT),
-    "the steps of a prompt are infinite": broken_estimate("prompt_steps", inf),
     "a count is NaN": broken_count,
     "the headroom is negative": broken_headroom,
     "a want is for ever": broken_want,

@@ -1,7 +1,7 @@
 """The worked numbers that stand beside constants of the law, computed."""
 
 from dataclasses import replace
-from math import ceil, exp, inf, log, sqrt
+from math import ceil, exp, log, sqrt
 
 import pytest
 
@@ -14,14 +14,13 @@ from argosy_operator.core.scaling.observe import RoleSupply
 from argosy_operator.core.scaling.pace import holds
 from argosy_operator.core.scaling.signals import learning
 from argosy_operator.core.scaling.signals.samples import ENOUGH_TRANSFERS
+from argosy_operator.core.scaling.size import decode
 from argosy_operator.core.scaling.size.decode import (
-    BATCH_SMOOTHING,
     HELD_ABOVE_MEAN,
-    DecodeModel,
     decode_model,
 )
 from argosy_operator.core.scaling.size.sizing import HYSTERESIS
-from argosy_operator.core.scaling.size.work import NORMAL, Replica, Work
+from argosy_operator.core.scaling.size.work import Replica, Work
 from argosy_operator.core.scaling.state import HoldState, RoleState, Want
 from tests.scaling.known import USUAL, metrics
 
@@ -33,21 +32,17 @@ def test_hysteresis_a_pool_of_two_becomes_one_below_8_7_requests_a_second() -> N
     assert 1 / sqrt(40) == pytest.approx(0.16, abs=0.002)
 
 
-def test_batch_smoothing_is_the_mean_of_a_batch_over_one_stay() -> None:
-    assert sqrt(2 / 3) == pytest.approx(BATCH_SMOOTHING, abs=0.005)
-    # A mean batch of 16 and a largest of 20, from steps of 16 ms and 1 ms a sequence.
-    model = DecodeModel(0.016, 0.001, output=2.0, kv_sequences=inf, limit_s=0.036)
-    assert model.batch_limit == pytest.approx(20)
-    rate = 16 / (0.016 + 16 * 0.001)
-    assert model.batch(1, rate) == pytest.approx(16)
-    assert model.attainment(1, rate) == pytest.approx(0.89, abs=0.005)
-    assert NORMAL.cdf(4 / (BATCH_SMOOTHING * 4)) == pytest.approx(model.attainment(1, rate))
+@pytest.mark.parametrize(("stays", "kept"), [(0.0, 1.0), (1.0, 0.736), (4.0, 0.377)])
+def test_the_mean_of_a_batch_over_an_answer_varies_less_the_longer_it_is(
+    stays: float, kept: float
+) -> None:
+    assert decode._kept(stays) == pytest.approx(kept, abs=0.001)
 
 
 def test_a_sequence_counts_a_third_of_its_answer_above_its_mean_context() -> None:
     assert 1 / sqrt(12) == pytest.approx(HELD_ABOVE_MEAN, abs=0.012)
     work, room = Work(150, 150**2, 200), Replica(0.03, 0, 0.0003, 0, kv_tokens=3100)
-    assert decode_model(room, work, 1.0).kv_sequences == pytest.approx(10)
+    assert decode_model(room, work, 1.0).held_sequences == pytest.approx(10)
     deviation = sqrt(10) * 200 / sqrt(12)
     assert (3100 - 10 * work.context) / deviation == pytest.approx(3.3, abs=0.05)
 

@@ -5,6 +5,7 @@ Pure; `cli/explain.py` fetches the object and prints the text.
 """
 
 import json
+from math import prod
 
 from argosy_operator.cli.replay import difference
 from argosy_operator.core.fleet.objects import Object
@@ -135,18 +136,31 @@ def _decision(last: Object) -> list[str]:
         lines += ["", "Candidates, with the predicted share of requests within the SLO"]
         lines.append(f"  {'role':<10} {'replicas':>8} {'in SLO':>8} {'GPUs':>5}")
         for target in decision["targets"]:
-            lines += _candidates(target, decision["candidates"], goal)
+            others = [other for other in decision["targets"] if other is not target]
+            met = prod(_share_of(other, decision["candidates"]) for other in others)
+            lines += _candidates(target, decision["candidates"], met, goal)
     return lines
 
 
-def _candidates(target: Object, candidates: list[Object], goal: float | None) -> list[str]:
-    """What fewer and more replicas of a role would give, and why they were not chosen."""
+def _share_of(target: Object, candidates: list[Object]) -> float:
+    """What a role attains with the replicas that its load asks for; 1 if none was weighed."""
+    wanted = (target["role"], target["demanded"])
+    return next((c["attainment"] for c in candidates if (c["role"], c["replicas"]) == wanted), 1.0)
+
+
+def _candidates(
+    target: Object, candidates: list[Object], others: float, goal: float | None
+) -> list[str]:
+    """What fewer and more replicas of a role would give, and why they were not chosen.
+
+    `others`: the share that the other roles attain; a request must meet both limits.
+    """
     lines, role, chosen = [], target["role"], target["replicas"]
     for c in (c for c in candidates if c["role"] == role):
         n, share = c["replicas"], c["attainment"]
         if n == chosen:
             why = f"chosen: {target['rule']}"
-        elif n < chosen and goal is not None and share < goal:
+        elif n < chosen and goal is not None and share * others < goal:
             why = f"why not fewer: below the goal of {goal:.0%}"
         elif n < chosen:
             why = f"why not fewer: {meaning(target['rule'])}"

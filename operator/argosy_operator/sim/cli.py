@@ -16,7 +16,7 @@ from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 
-from argosy_operator.core.scaling.goals import SLO, Goals, Profile, RoleGoal
+from argosy_operator.core.scaling.goals import SLO, Goals, Profile, RoleGoal, Serving
 from argosy_operator.core.scaling.law import LAWS
 from argosy_operator.sim import figures, rates, traces
 from argosy_operator.sim.flags import FIGURES, FLAGS, Flag
@@ -234,6 +234,7 @@ def _options(words: dict[str, str | None]) -> Options:
         slo=slo,
         gpu_budget=budget,
         prior=_prior(words, replica.profile),
+        serving=Serving(setup.order, replica.max_num_batched_tokens, replica.max_num_seqs),
     )
     law, start = _policy(words)
     requests, table = _sources(words)

@@ -10,7 +10,7 @@ from argosy_operator.core.fleet.memory import LoopMemory
 from argosy_operator.core.fleet.pods import Pod
 from argosy_operator.core.plan import Plan, plan
 from argosy_operator.core.reconcile.targets import goals_of, supply_of
-from argosy_operator.core.scaling.goals import SLO, Goals, RoleGoal, StepLimits, Windows
+from argosy_operator.core.scaling.goals import SLO, Goals, RoleGoal, Serving, StepLimits, Windows
 from argosy_operator.core.scaling.observe import RoleSupply
 from tests.support.model import Model, converged, fleet
 
@@ -282,6 +282,7 @@ def test_what_the_law_is_told_of_the_users_goals() -> None:
         steps=StepLimits(up_percent=150, up_pods=6, down_pods=2),
         gpu_budget=11,
         policy="Goodput",
+        serving=Serving(order="deadline", step_tokens=2048, sequences=256),
     )
     assert goals.prior is not None, "the simulator's profile of the model"
 

@@ -21,13 +21,15 @@ from argosy_operator.core.reconcile.steps import StepReason
 from argosy_operator.core.scaling.decide import decide
 from argosy_operator.core.scaling.decision import Decision, RoleTarget
 from argosy_operator.core.scaling.estimate.profiles import prior_of
-from argosy_operator.core.scaling.goals import SLO, Goals, RoleGoal, StepLimits, Windows
+from argosy_operator.core.scaling.goals import SLO, Goals, RoleGoal, Serving, StepLimits, Windows
 from argosy_operator.core.scaling.observe import NOT_ASKED, FleetMetrics, Observations, RoleSupply
 from argosy_operator.core.scaling.record import to_json
 from argosy_operator.core.scaling.state import ScalingState
 
 MEASURED_STARTS = 20
 """How many measured starts of a role the scaling law sees, the newest ones."""
+STEP_TOKENS, SEQUENCES = 2048, 256
+"""The engine's defaults of `engine.maxNumBatchedTokens` and `engine.maxNumSeqs`."""
 REFRESH_S = 30.0
 """How often status updates the figures of a fleet under traffic, which move at every decision."""
 
@@ -112,6 +114,17 @@ def goals_of(spec: ServingDeploymentSpec) -> Goals:
         gpu_budget=scaling.gpu_budget.max,
         policy="None" if scaling.policy == "None" else "Goodput",
         prior=prior_of(spec.model.uri),
+        serving=_serving(spec),
+    )
+
+
+def _serving(spec: ServingDeploymentSpec) -> Serving:
+    """How the fleet serves. What the spec leaves to the engine is the engine's default."""
+    ordered = spec.routing.queue == "deadline" and spec.slo is not None
+    return Serving(
+        order="deadline" if ordered else "fifo",
+        step_tokens=spec.engine.max_num_batched_tokens or STEP_TOKENS,
+        sequences=spec.engine.max_num_seqs or SEQUENCES,
     )
 
 

@@ -83,39 +83,48 @@ def _sizes_for_load(
     windows, work = inputs.windows, lengths.work(state.lengths, inputs.metrics)
     if idle(state, windows, inputs.now):
         return {}
-    limits = _limits(state, inputs, work.output)
+    limits, models, loads = _limits(state, inputs), {}, {}
     # A prompt that waits is work for every role: the queue may be one for room in decode.
     queued = max(role.gauges.outstanding_prompt_tokens or 0.0 for role in state.roles)
-    sizes = {}
     for role in state.roles:
-        supply, gauges = inputs.observations.of(role.role), role.gauges
-        replica = capacity.replica(role.estimate, gauges.kv_capacity_tokens or 0.0)
-        load = sizing.Load(
+        gauges = role.gauges
+        replica = capacity.replica(
+            role.estimate, gauges.kv_capacity_tokens or 0.0, inputs.goals.serving
+        )
+        models[role.role] = model_of(role.role, replica, work, limits)
+        loads[role.role] = sizing.Load(
             rate=demand.planned * learning.headroom_in_force(role, state, inputs),
             prompt_tokens=work.prompt,
             outstanding_prompt_tokens=queued,
             running=gauges.running or 0.0,
         )
+    supplies = {role.role: inputs.observations.of(role.role) for role in state.roles}
+    counts = sizing.counts(models, loads, supplies, limits.goal)
+    sizes = {}
+    for role in state.roles:
+        supply = supplies[role.role]
         horizon = sizing.Horizon(
             cold_s=cold_start_s(supply, windows),
             drain_s=windows.rate_s,
             patience_s=limits.ttft_s,
             started_s=max(inputs.now - (role.holds.raised_at or inputs.now), 0.0),
         )
-        model = model_of(role.role, replica, work, limits)
-        sizes[role.role] = sizing.size(model, load, supply, limits.goal, horizon)
+        sizes[role.role] = sizing.size(
+            models[role.role], loads[role.role], counts[role.role], supply, limits.goal, horizon
+        )
     return sizes
 
 
-def _limits(state: ScalingState, inputs: Inputs, output_tokens: float) -> Limits:
-    """The SLO's limits, less what a request spends outside prefill and decode steps."""
+def _limits(state: ScalingState, inputs: Inputs) -> Limits:
+    """The SLO's limits, and what a request spends outside prefill and decode steps."""
     goals, slo = inputs.goals, inputs.slo
-    # The KV transfer delays the second token: TPOT pays it once, spread over the answer.
-    transfer_s = (state.lengths.transfer_s or 0.0) / max(output_tokens - 1, 1.0)
     return Limits(
         ttft_s=slo.ttft_s - goals.control_round_trip_s,
-        tpot_s=slo.tpot_s - (transfer_s if goals.mode == "disaggregated" else 0.0),
+        tpot_s=slo.tpot_s,
+        # The KV transfer delays the second token: an answer pays it once.
+        pause_s=state.lengths.transfer_s or 0.0,
         goal=slo.attainment,
+        order=goals.serving.order,
     )
 
 

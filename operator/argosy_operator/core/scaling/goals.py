@@ -23,6 +23,10 @@ class SLO:
     """Wanted share of requests that meet both limits."""
 
 
+Order = Literal["fifo", "deadline"]
+"""Which waiting prompt goes next: the first that came, or by `routing.queue: deadline`."""
+
+
 @dataclass(frozen=True, slots=True)
 class RoleGoal:
     """`spec.roles.<role>.replicas`: bounds that hold at once and over every other rule."""
@@ -123,6 +127,18 @@ class Profile:
 
 
 @dataclass(frozen=True, slots=True)
+class Serving:
+    """How requests are served, as far as a fleet's spec says it. None: unknown."""
+
+    order: Order = "fifo"
+    """`routing.queue`."""
+    step_tokens: int | None = None
+    """`engine.maxNumBatchedTokens`: longer prompts are prefilled in chunks."""
+    sequences: int | None = None
+    """`engine.maxNumSeqs`: most sequences in one step."""
+
+
+@dataclass(frozen=True, slots=True)
 class Goals:
     """What the user wants and allows."""
 
@@ -143,6 +159,7 @@ class Goals:
     prior: Profile | None = None
     """Known constants of a replica; None: a guess from the SLO. Both may only add replicas until
     enough was measured."""
+    serving: Serving = field(default_factory=Serving)
 
     @property
     def gpus(self) -> int | None:

@@ -45,6 +45,9 @@ class Unknown:
 
 Signal = Value | Idle | Unknown
 
+Buckets = tuple[tuple[float, float], ...]
+"""Requests of a histogram: (upper edge in tokens, requests) by edge, without empty buckets."""
+
 NOT_ASKED = Unknown("NotAsked")
 
 
@@ -116,6 +119,10 @@ class FleetMetrics:
     """Second moment E[L²] of the prompt's length."""
     output_tokens: Signal = NOT_ASKED
     """Mean length of an answer."""
+    prompts: Buckets = ()
+    """Answered requests by the length of their prompts; empty: not counted."""
+    answers: Buckets = ()
+    """The same by the length of their answers."""
     kv_transfer_s: Signal = NOT_ASKED
     """Mean time of one KV transfer as decode sees it; charged to TPOT."""
     attainment: Signal = NOT_ASKED

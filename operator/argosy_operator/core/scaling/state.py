@@ -10,6 +10,7 @@ from argosy_operator.api.v1alpha1 import RoleName
 from argosy_operator.core.scaling.estimate.capacity import Estimate
 from argosy_operator.core.scaling.estimate.demand import DemandState
 from argosy_operator.core.scaling.goals import Windows
+from argosy_operator.core.scaling.observe import Buckets
 
 
 @dataclass(frozen=True, slots=True)
@@ -26,6 +27,10 @@ class Lengths:
     """Mean seconds of one KV transfer from prefill to decode."""
     context: float | None = None
     """Mean tokens of context of a sequence in a decode step."""
+    prompts: Buckets = ()
+    """Requests by the length of their prompts."""
+    answers: Buckets = ()
+    """Requests by the length of their answers."""
 
     @property
     def measured(self) -> bool:

@@ -20,9 +20,11 @@ GATEWAY_SERIES = (
     samples.VERDICTS,
     f"{samples.PROMPTS}_sum",
     f"{samples.PROMPTS}_count",
+    f"{samples.PROMPTS}_bucket",
     samples.PROMPTS_SQUARED,
     f"{samples.OUTPUTS}_sum",
     f"{samples.OUTPUTS}_count",
+    f"{samples.OUTPUTS}_bucket",
     samples.WAITING,
 )
 TRANSFER_SERIES = (f"{samples.TRANSFERS}_sum", f"{samples.TRANSFERS}_count")

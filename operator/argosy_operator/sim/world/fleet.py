@@ -9,11 +9,13 @@ of earlier chunks while the last is computed, over one link of each pod, and it 
 the next edge of a step.
 """
 
+from bisect import bisect_left
 from collections import deque
 from heapq import heappop, heappush
 from math import inf, nan
 from operator import attrgetter
 
+from argosy_operator.core.scaling.size.spread import EDGES
 from argosy_operator.sim.traces import Trace
 from argosy_operator.sim.world.machine import HELD_SHARE, Setup, steps_s, steps_until
 from argosy_operator.sim.world.pods import DecodePod, Pod, PrefillPod, Request
@@ -38,6 +40,9 @@ class World(Supply):
         self.last = [nan] * len(trace)
         """When each request had its last token; NaN if it was killed."""
         self.arrived = self.ended = self.killed = 0
+        self.ended_prompts = [0] * (len(EDGES) + 1)
+        self.ended_outputs = [0] * (len(EDGES) + 1)
+        """Answered requests by the bucket of their length."""
         self.ended_prompt = self.ended_prompt_squared = self.ended_output = 0
         """Sums over answered requests, in tokens."""
         self.verdicts = {(ttft, tpot): 0 for ttft in (True, False) for tpot in (True, False)}
@@ -350,6 +355,8 @@ class World(Supply):
         self.ended_prompt += prompt
         self.ended_prompt_squared += prompt * prompt
         self.ended_output += output
+        self.ended_prompts[bisect_left(EDGES, prompt)] += 1
+        self.ended_outputs[bisect_left(EDGES, output)] += 1
         ttft = first - trace.arrival[request] <= setup.ttft_s
         tpot = self.now - first <= setup.tpot_s * (output - 1) if output > 1 else True
         self.verdicts[ttft, tpot] += 1

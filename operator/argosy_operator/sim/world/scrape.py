@@ -8,11 +8,14 @@ a cluster.
 
 from collections import deque
 from dataclasses import dataclass, field
+from itertools import accumulate
+from math import inf
 from random import Random
 
 from argosy_operator.core.scaling.goals import Windows
 from argosy_operator.core.scaling.signals import samples
 from argosy_operator.core.scaling.signals.samples import Round, Series
+from argosy_operator.core.scaling.size.spread import EDGES
 from argosy_operator.sim.world.fleet import World
 from argosy_operator.sim.world.pods import ColocatedPod, DecodePod, Pod, PrefillPod
 
@@ -138,6 +141,13 @@ def _gateway(world: World) -> dict[Key, float]:
         (f"{samples.OUTPUTS}_count", labels): ended,
         (samples.WAITING, labels): world.waiting_tokens,
     }
+    for name, counts in (
+        (samples.PROMPTS, world.ended_prompts),
+        (samples.OUTPUTS, world.ended_outputs),
+    ):
+        for edge, below in zip((*EDGES, inf), accumulate(counts), strict=True):
+            le = "+Inf" if edge == inf else str(edge)
+            row[f"{name}_bucket", (("le", le), *labels)] = below
     for (ttft, tpot), count in world.verdicts.items():
         met = (("tpot", "ok" if tpot else "miss"), ("ttft", "ok" if ttft else "miss"))
         row[samples.VERDICTS, (*labels, *met)] = count

@@ -15,7 +15,7 @@ from math import exp, inf, isfinite, sqrt
 from operator import mul
 
 from argosy_operator.api.v1alpha1 import RoleName
-from argosy_operator.core.scaling.goals import SLO, Profile, Windows
+from argosy_operator.core.scaling.goals import SLO, Profile, Serving, Windows
 from argosy_operator.core.scaling.observe import LARGEST, StepDelta, plausible
 from argosy_operator.core.scaling.size.work import Replica
 
@@ -32,8 +32,6 @@ SPREAD_PROFILE = 0.3
 """Standard deviation of a constant of a known profile, relative to the constant."""
 SPREAD_GUESS = 3.0
 """The same for a guess."""
-PROMPT_STEPS_MEMORY = 0.9
-"""Weight of the past in the mean number of steps that a prompt takes."""
 ROUNDING = 1e-9
 """Least noise of a row as a share of the variance that it meets: with less, doubles cancel out."""
 
@@ -51,8 +49,6 @@ class Estimate:
     """Of the constants, in seconds squared."""
     prior: Vector
     """The constants it began from."""
-    prompt_steps: float = 1.0
-    """Steps that one prompt takes."""
     rows: int = 0
     """Rows taken in."""
     steps: float = 0.0
@@ -102,11 +98,10 @@ def _matrix(rows: list[tuple[float, ...]]) -> Matrix:
 
 def sound(estimate: Estimate) -> bool:
     """Whether it is usable: finite, no negative constant, a positive definite covariance."""
-    scalars = (*estimate.theta, estimate.prompt_steps, estimate.rows, estimate.steps)
+    scalars = (*estimate.theta, estimate.rows, estimate.steps)
     return (
         all(plausible(n) for n in scalars)
         and all(0 <= t <= LARGEST for t in estimate.prior)
-        and estimate.prompt_steps >= 1
         and estimate.refused >= 0
         and (estimate.at is None or isfinite(estimate.at))
         and _positive_definite(estimate.covariance)
@@ -176,7 +171,6 @@ def _learn_row(estimate: Estimate, row: StepDelta, windows: Windows) -> Estimate
         theta=theta,
         covariance=_capped(after, estimate.prior, theta),
         prior=estimate.prior,
-        prompt_steps=_prompt_steps(estimate, row),
         rows=rows,
         steps=steps,
         renewed=estimate.renewed and not _enough(rows, steps),
@@ -207,23 +201,16 @@ def _capped(rows: list[list[float]], prior: Vector, theta: Vector) -> Matrix:
     return _matrix([tuple(rows[i][j] * (by[i] * by[j]) for j in range(4)) for i in range(4)])
 
 
-def _prompt_steps(estimate: Estimate, row: StepDelta) -> float:
-    """Steps that one prompt takes, averaged over rows that decoded nothing."""
-    if row.prefill_requests <= 0 or row.decode_sequences > 0:
-        return estimate.prompt_steps
-    # Several prompts in one step are a batch, not cheaper prompts: at least one step each.
-    share = max(row.steps / row.prefill_requests, 1.0)
-    return estimate.prompt_steps + (1 - PROMPT_STEPS_MEMORY) * (share - estimate.prompt_steps)
-
-
-def replica(estimate: Estimate, kv_tokens: float) -> Replica:
+def replica(estimate: Estimate, kv_tokens: float, serving: Serving | None = None) -> Replica:
     """The estimate as the constants that `size` takes. `kv_tokens`: 0 if unknown."""
     base, per_prompt_token, per_sequence, per_context_token = estimate.theta
+    step_tokens, sequences = (serving.step_tokens, serving.sequences) if serving else (None, None)
     return Replica(
         base_s=base,
         per_prompt_token_s=per_prompt_token,
         per_sequence_s=per_sequence,
         per_context_token_s=per_context_token,
-        prompt_steps=estimate.prompt_steps,
+        step_tokens=step_tokens or inf,
         kv_tokens=kv_tokens,
+        most_sequences=sequences or inf,
     )

@@ -21,7 +21,7 @@ from argosy_operator.core.scaling.observe import (
     plausible,
 )
 from argosy_operator.core.scaling.signals import lengths
-from argosy_operator.core.scaling.state import Gauges, RoleState, ScalingState, restarted
+from argosy_operator.core.scaling.state import Gauges, Lengths, RoleState, ScalingState, restarted
 
 FEEDBACK_GAIN = 0.03
 """How much of an error of attainment changes the headroom in one interval."""
@@ -84,7 +84,8 @@ def sound(state: ScalingState) -> bool:
     hold_states = [role.holds for role in state.roles]
     wants = [want for held in hold_states for want in (*held.highs, *held.lows)]
     numbers = (
-        *(n for part in (astuple(state.lengths), *last) for n in part if n is not None),
+        *(n for part in (_means(state.lengths), *last) for n in part if n is not None),
+        *(n for kept in (state.lengths.prompts, state.lengths.answers) for b in kept for n in b),
         *demand.counts,
         *(forecast.rate for forecast in demand.pending),
         *(n for pair in demand.residuals for n in pair),
@@ -105,6 +106,11 @@ def sound(state: ScalingState) -> bool:
         and all(HEADROOM[0] <= role.headroom <= HEADROOM[1] for role in state.roles)
         and all(capacity.sound(role.estimate) for role in state.roles)
     )
+
+
+def _means(lengths_: Lengths) -> tuple[float | None, ...]:
+    means = (lengths_.prompt, lengths_.variation, lengths_.output)
+    return (*means, lengths_.transfer_s, lengths_.context)
 
 
 def learn(state: ScalingState, inputs: Inputs) -> ScalingState:

@@ -6,7 +6,9 @@ Measured by gateways and engines, kept in `state.Lengths`, and guessed until an 
 from math import exp
 
 from argosy_operator.core.scaling.goals import Windows
-from argosy_operator.core.scaling.observe import FleetMetrics, Signal, Value
+from argosy_operator.core.scaling.observe import Buckets, FleetMetrics, Signal, Value
+from argosy_operator.core.scaling.signals import histograms
+from argosy_operator.core.scaling.size.spread import Spread, of_buckets
 from argosy_operator.core.scaling.size.work import Work
 from argosy_operator.core.scaling.state import Lengths
 
@@ -41,6 +43,8 @@ def updated(before: Lengths, metrics: FleetMetrics, windows: Windows) -> Lengths
         last(metrics.output_tokens, before.output),
         last(metrics.kv_transfer_s, before.transfer_s),
         _context(before.context, metrics, windows),
+        histograms.remembered(before.prompts, metrics.prompts, windows),
+        histograms.remembered(before.answers, metrics.answers, windows),
     )
 
 
@@ -64,7 +68,20 @@ def work(lengths: Lengths, metrics: FleetMetrics) -> Work:
     prompt = lengths.prompt if lengths.prompt is not None else _prompt_of_steps(metrics)
     variation = lengths.variation if lengths.variation is not None else GUESSED_VARIATION
     output = lengths.output if lengths.output is not None else GUESSED_OUTPUT
-    return Work(prompt, variation * prompt**2, output, lengths.context)
+    return Work(
+        prompt,
+        variation * prompt**2,
+        output,
+        lengths.context,
+        _spread(lengths.prompts, prompt),
+        _spread(lengths.answers, output),
+    )
+
+
+def _spread(buckets: Buckets, mean: float) -> Spread:
+    """The lengths that were counted; none while they are few."""
+    enough = histograms.total(buckets) >= histograms.FEW
+    return of_buckets(buckets, mean) if enough else ()
 
 
 def _prompt_of_steps(metrics: FleetMetrics) -> float:

@@ -18,6 +18,7 @@ from argosy_operator.core.scaling.estimate.demand import REMEMBERED_BINS
 from argosy_operator.core.scaling.goals import Windows
 from argosy_operator.core.scaling.observe import (
     Bin,
+    Buckets,
     FleetMetrics,
     Idle,
     RoleMetrics,
@@ -26,6 +27,7 @@ from argosy_operator.core.scaling.observe import (
     Unknown,
     Value,
 )
+from argosy_operator.core.scaling.signals import histograms
 
 ROLES: tuple[RoleName, ...] = ("prefill", "decode", "colocated")
 
@@ -180,6 +182,8 @@ def assemble(taken: Round, windows: Windows, pods: frozenset[str] | None = None)
         prompt_tokens=_mean(by_name, PROMPTS, taken.at - windows.lengths_s),
         prompt_tokens_squared=_moment(by_name, taken.at - windows.lengths_s),
         output_tokens=_mean(by_name, OUTPUTS, taken.at - windows.lengths_s),
+        prompts=_buckets(by_name, broken, PROMPTS, taken.at - windows.lengths_s),
+        answers=_buckets(by_name, broken, OUTPUTS, taken.at - windows.lengths_s),
         kv_transfer_s=_transfer(by_name, taken.at - windows.lengths_s),
         silent_gateways=silent,
         roles=tuple(_role(r, by_name, broken, windows, taken.at, pods) for r in ROLES),
@@ -256,6 +260,30 @@ def _sums(series: Iterable[Series], start: float) -> tuple[float, float]:
 def _mean(by_name: dict[str, list[Series]], name: str, start: float) -> Signal:
     """Sum over count of a histogram since `start`; Idle if nothing was observed."""
     return _ratio(by_name.get(f"{name}_sum", []), by_name.get(f"{name}_count", []), start)
+
+
+def _buckets(
+    by_name: dict[str, list[Series]], broken: Collection[str], name: str, start: float
+) -> Buckets:
+    """Requests per bucket of a histogram of lengths since `start`; none if one is no number."""
+    found = f"{name}_bucket"
+    if found in broken:
+        return ()
+    grown: dict[float, float] = {}
+    for one in by_name.get(found, []):
+        edge = _edge(one.labels.get("le", ""))
+        if edge is not None:
+            grown[edge] = grown.get(edge, 0.0) + increase(one, start)
+    return histograms.of_growth(grown)
+
+
+def _edge(text: str) -> float | None:
+    """The upper edge of a bucket; None for a label that is none."""
+    try:
+        edge = float(text)
+    except ValueError:
+        return None
+    return edge if edge > 0 else None
 
 
 def _transfer(by_name: dict[str, list[Series]], start: float) -> Signal:

@@ -10,6 +10,7 @@ from math import isfinite
 from argosy_operator.api.v1alpha1 import RoleName
 from argosy_operator.core.scaling.goals import Windows
 from argosy_operator.core.scaling.observe import (
+    Buckets,
     FleetMetrics,
     Idle,
     RoleMetrics,
@@ -19,6 +20,7 @@ from argosy_operator.core.scaling.observe import (
     Value,
     plausible,
 )
+from argosy_operator.core.scaling.size.spread import BEYOND
 
 SHORTEST_S = 1e-6
 """No step takes less time, in seconds."""
@@ -54,6 +56,8 @@ def validated(metrics: FleetMetrics) -> FleetMetrics:
         prompt_tokens=_validated(metrics.prompt_tokens),
         prompt_tokens_squared=_validated(metrics.prompt_tokens_squared),
         output_tokens=_validated(metrics.output_tokens),
+        prompts=_validated_buckets(metrics.prompts),
+        answers=_validated_buckets(metrics.answers),
         kv_transfer_s=_validated(metrics.kv_transfer_s),
         attainment=_validated(metrics.attainment),
         ttft_attainment=_validated(metrics.ttft_attainment),
@@ -71,6 +75,11 @@ def _validated_role(role: RoleMetrics) -> RoleMetrics:
         outstanding_prompt_tokens=_validated(role.outstanding_prompt_tokens),
         kv_capacity_tokens=_validated(role.kv_capacity_tokens),
     )
+
+
+def _validated_buckets(buckets: Buckets) -> Buckets:
+    whole = all(plausible(count) and 0 < edge <= BEYOND for edge, count in buckets)
+    return buckets if whole else ()
 
 
 def _validated(signal: Signal) -> Signal:

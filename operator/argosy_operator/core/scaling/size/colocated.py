@@ -29,12 +29,10 @@ class ColocatedModel:
     def _parts(self, replicas: float, rate: float) -> tuple[DecodeModel, float]:
         """Decode slowed by prefill's share φ of the time; and by what share it slows prefill."""
         share = min(rate * self.per_prompt_s / replicas, 0.999)
-        stretched = DecodeModel(
+        stretched = replace(
+            self.decode,
             base_s=self.decode.base_s / (1 - share),
             sequence_s=self.decode.sequence_s / (1 - share),
-            output=self.decode.output,
-            kv_sequences=self.decode.kv_sequences,
-            limit_s=self.decode.limit_s,
         )
         batch = stretched.batch(replicas, rate)
         if batch == inf:
@@ -53,8 +51,12 @@ class ColocatedModel:
         tpot = stretched.attainment(replicas, rate)
         if tpot <= 0:
             return 0.0
-        inflated = tuple(s / (1 - slowed) for s in self.prefill.services_s)
-        ttft = PrefillModel(inflated, self.prefill.limit_s).attainment(replicas, rate)
+        inflated = replace(
+            self.prefill,
+            services=tuple((s / (1 - slowed), share) for s, share in self.prefill.services),
+            mean_s=self.prefill.mean_s / (1 - slowed),
+        )
+        ttft = inflated.attainment(replicas, rate)
         return tpot * ttft
 
     def in_flight_floor(self, running: float) -> int:

@@ -4,6 +4,7 @@ from dataclasses import dataclass
 from math import ceil
 
 from argosy_operator.api.v1alpha1 import RoleName
+from argosy_operator.core.scaling.goals import Order
 from argosy_operator.core.scaling.size.colocated import ColocatedModel, colocated_model
 from argosy_operator.core.scaling.size.decode import DecodeModel, decode_model
 from argosy_operator.core.scaling.size.prefill import PrefillModel, prefill_model
@@ -24,18 +25,22 @@ class Limits:
     ttft_s: float
     """TTFT without the time outside the engines."""
     tpot_s: float
-    """TPOT without the share of the KV transfer."""
+    """TPOT."""
     goal: float
-    """Share of requests that must meet this pool's limit."""
+    """Share of requests that must meet both limits."""
+    pause_s: float = 0.0
+    """Seconds of a KV transfer, which an answer loses once."""
+    order: Order = "fifo"
+    """In which prompts are served that wait."""
 
 
 def model_of(role: RoleName, replica: Replica, work: Work, limits: Limits) -> Model:
     """The queueing model of a pool of this role."""
     match role:
         case "prefill":
-            return prefill_model(replica, work, limits.ttft_s)
+            return prefill_model(replica, work, limits.ttft_s, limits.order)
         case "decode":
-            return decode_model(replica, work, limits.tpot_s)
+            return decode_model(replica, work, limits.tpot_s, limits.pause_s)
         case "colocated":
             return colocated_model(replica, work, limits.ttft_s, limits.tpot_s)
 

@@ -3,12 +3,15 @@
 Estimates of demand and capacity come in as a model and a `Load`; `decide` takes the `Size`.
 """
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from math import ceil
 
+from argosy_operator.api.v1alpha1 import RoleName
 from argosy_operator.core.scaling.decision import Rule
 from argosy_operator.core.scaling.observe import RoleSupply
-from argosy_operator.core.scaling.size.model import MOST_REPLICAS, Model, carrying, smallest
+from argosy_operator.core.scaling.size.joint import Demanded, fewest
+from argosy_operator.core.scaling.size.model import MOST_REPLICAS, Model, carrying
 from argosy_operator.core.scaling.size.prefill import PrefillModel
 
 HYSTERESIS = 1.15
@@ -71,10 +74,39 @@ class Size:
     """Work of the queued prompts in this role, in replica-seconds."""
 
 
-def size(model: Model, load: Load, supply: RoleSupply, goal: float, horizon: Horizon) -> Size:
-    """Replicas of one role for this load, at least 1. `goal` is the wanted share within the SLO."""
-    rate = load.rate
-    up, down = smallest(model, rate, goal), smallest(model, rate * HYSTERESIS, goal)
+@dataclass(frozen=True, slots=True)
+class Counts:
+    """Replicas of one role that its planned load asks for."""
+
+    up: int
+    down: int
+    """For `HYSTERESIS` times the load."""
+
+
+def counts(
+    models: Mapping[RoleName, Model],
+    loads: Mapping[RoleName, Load],
+    supplies: Mapping[RoleName, RoleSupply],
+    goal: float,
+) -> dict[RoleName, Counts]:
+    """What all roles need together for the share `goal` within the SLO."""
+
+    def needed(factor: float) -> tuple[int, ...]:
+        pools = tuple(
+            Demanded(models[role], loads[role].rate * factor, supply.gpus_per_replica)
+            for role, supply in supplies.items()
+        )
+        return fewest(pools, goal)
+
+    pairs = zip(needed(1.0), needed(HYSTERESIS), strict=True)
+    return {role: Counts(*pair) for role, pair in zip(supplies, pairs, strict=True)}
+
+
+def size(
+    model: Model, load: Load, needed: Counts, supply: RoleSupply, goal: float, horizon: Horizon
+) -> Size:
+    """Replicas of one role, at least 1: those of its load, its queue and its requests in flight."""
+    rate, up, down = load.rate, needed.up, needed.down
     reachable = model.reachable >= goal
     rule = Rule.DEMAND if reachable else Rule.SLO_UNREACHABLE
     carried = carrying(model, goal)

@@ -4,12 +4,10 @@
 """
 
 from dataclasses import dataclass
-from math import exp, log, sqrt
-from statistics import NormalDist
+from math import ceil, inf
 
-NORMAL = NormalDist()
-POINTS = 16
-"""Equal-weight quantiles that represent the distribution of prompt lengths."""
+from argosy_operator.core.scaling.size.spread import Spread, alike, lognormal
+
 RELAXED = 2.0
 """A request that misses the SLO alone gives no size. Its pool is sized for this many times what
 it takes alone: it waits no longer than it is served, and its steps are at most twice as slow."""
@@ -27,6 +25,10 @@ class Work:
     """Mean length of an answer, O."""
     seen_context: float | None = None
     """Mean context of a sequence in a decode step, as engines count it; None: not measured."""
+    prompts: Spread = ()
+    """Lengths of prompts with their shares; empty: not counted."""
+    answers: Spread = ()
+    """Lengths of answers with their shares; empty: not counted."""
 
     @property
     def context(self) -> float:
@@ -38,35 +40,49 @@ class Work:
         """
         return self.seen_context if self.seen_context is not None else self.prompt + self.output / 2
 
-    def prompt_quantiles(self) -> tuple[float, ...]:
-        """Quantiles of the lognormal with these two moments; their mean is exactly `prompt`."""
-        variation = max(self.prompt_squared / self.prompt**2 - 1, 0.0) if self.prompt else 0.0
-        sigma = sqrt(log(1 + variation))
-        raw = [exp(sigma * NORMAL.inv_cdf((i + 0.5) / POINTS)) for i in range(POINTS)]
-        scale = self.prompt * POINTS / sum(raw)
-        return tuple(scale * r for r in raw)
+    @property
+    def prompt_spread(self) -> Spread:
+        """Lengths of prompts: those that were counted, or a lognormal's with these moments."""
+        return self.prompts or lognormal(self.prompt, self.prompt_squared)
+
+    @property
+    def answer_spread(self) -> Spread:
+        """Lengths of answers: those that were counted, or all alike."""
+        return self.answers or alike(self.output)
 
 
 @dataclass(frozen=True, slots=True)
 class Replica:
     """Learnt constants of one replica.
 
-    A prompt of L tokens takes prompt_steps·base + per_prompt_token·L. A decode step of n sequences
-    takes base + per_sequence·n + per_context_token·n·context.
+    A prompt of L tokens takes steps(L)·base + per_prompt_token·L + per_prompt_token_squared·L². A
+    decode step of n sequences takes base + per_sequence·n + per_context_token·n·context.
     """
 
     base_s: float
     per_prompt_token_s: float
     per_sequence_s: float
     per_context_token_s: float
-    prompt_steps: float = 1.0
-    """Steps that one prompt takes: more than 1 if it is prefilled in chunks."""
+    per_prompt_token_squared_s: float = 0.0
+    """Attention over the prompt; 0 if it is only known as a part of `per_prompt_token_s`."""
+    step_tokens: float = inf
+    """Prompt tokens in one step, `max_num_batched_tokens`; ∞: unknown."""
     kv_tokens: float = 0.0
     """0: unknown, so memory sets no bound."""
+    most_sequences: float = inf
+    """Sequences in one step, `max_num_seqs`; ∞: unknown."""
 
     def prefill_s(self, prompt_tokens: float) -> float:
-        """Seconds to prefill a prompt."""
-        return self.prompt_steps * self.base_s + self.per_prompt_token_s * prompt_tokens
+        """Seconds to prefill a prompt alone, in as many steps as its chunks."""
+        squared = self.per_prompt_token_squared_s * prompt_tokens**2
+        steps = max(ceil(prompt_tokens / self.step_tokens), 1)
+        return steps * self.base_s + self.per_prompt_token_s * prompt_tokens + squared
+
+    def shared_s(self, prompt_tokens: float) -> float:
+        """Seconds of full steps that a prompt takes while others wait."""
+        squared = self.per_prompt_token_squared_s * prompt_tokens**2
+        steps = prompt_tokens / self.step_tokens if self.step_tokens < inf else 1.0
+        return steps * self.base_s + self.per_prompt_token_s * prompt_tokens + squared
 
     def sequence_s(self, context: float) -> float:
         """What one more sequence of this context adds to a decode step."""
