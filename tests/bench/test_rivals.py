@@ -51,15 +51,17 @@ def test_what_is_chosen_is_of_the_grid_and_is_what_the_law_runs_with() -> None:
 def test_the_written_choice_can_be_read_back() -> None:
     settings: Mapping[str, sweep.Setting] = {"keda": {"prefill": 1024, "decode": 0.5}}
     names: dict[str, object] = {}
-    exec(sweep.module(settings), names)
+    exec(sweep.module(settings, ["a", "b"]), names)
     assert names["CHOSEN"] == settings
+    assert "made on a, b." in str(names["__doc__"])
 
 
-def test_the_setting_with_the_least_score_wins(bench: Bench) -> None:
-    scores = [score for score, _ in sweep.swept(bench, "tokenscale", ["steady"])]
-    runs = [runs[0] for _, runs in sweep.swept(bench, "tokenscale", ["steady"])]
-    assert len(scores) == len(GRIDS["tokenscale"])
-    assert [run.score for run in runs] == scores
+def test_every_setting_is_played_and_scored(bench: Bench) -> None:
+    settings = GRIDS["tokenscale"]
+    rows = list(sweep.swept(bench, "tokenscale", ["steady"], settings))
+    runs = [runs[0] for _, runs in rows]
+    assert [run.setting for run in runs] == list(settings)
+    assert [run.score for run in runs] == [score for score, _ in rows]
     assert all(0 <= run.attainment <= 1 and run.cost > 0 for run in runs)
 
 

@@ -79,11 +79,11 @@ GRIDS: Mapping[str, tuple[Setting, ...]] = {
     "dynamo-throughput": grid(itl=(0.6, 0.75, 0.9, 1.0)),
     "heteroscale": grid(target=(200, 300, 500, 800)),
     "hpa": grid(prefill=(1024, 2048, 4096), decode=(16, 24)),
-    "hpa-gpu": grid(prefill=(0.4, 0.6), decode=(0.6, 0.95)),
+    "hpa-gpu": grid(prefill=(0.4, 0.5, 0.6, 0.7), decode=(0.6,)),
     "keda": grid(prefill=(1024, 2048, 4096), decode=(16, 24)),
-    "kpa": grid(prefill=(1.5, 3), decode=(24, 36)),
-    "llmd-slo": grid(ttft=(0.3, 0.6), itl=(0.85, 1.0)),
-    "tokenscale": grid(prefill=(1.0, 1.4, 1.8), decode=(1.0, 1.3)),
+    "kpa": grid(prefill=(0.75, 1.5), decode=(16, 24, 36)),
+    "llmd-slo": grid(ttft=(0.6, 1.0, 1.5), itl=(0.85, 1.0)),
+    "tokenscale": grid(prefill=(1.4, 1.8), decode=(1.0, 1.3, 1.6, 2.0)),
     "wva": grid(kv=(0.15, 0.25, 0.5), up=(0.85, 0.65), down=(0.5,)),
 }
 """Thresholds that a user sets, around the default and what the profile can do."""
@@ -183,20 +183,22 @@ def first(trace: Trace, upto_s: float) -> Trace:
     return Trace(trace.arrival[:most], trace.prompt[:most], trace.output[:most], cached)
 
 
-def swept(bench: Bench, law: str, cases: Sequence[str]) -> Iterator[tuple[float, list[Played]]]:
+def swept(
+    bench: Bench, law: str, cases: Sequence[str], settings: Sequence[Setting]
+) -> Iterator[tuple[float, list[Played]]]:
     """(score, runs) of each setting."""
-    for setting in GRIDS.get(law, ({},)):
+    for setting in settings:
         runs = [bench.play(law, case, setting) for case in cases]
         yield fmean(run.score for run in runs), runs
 
 
-def module(settings: Mapping[str, Setting]) -> str:
-    """The text of the module `chosen`."""
+def module(settings: Mapping[str, Setting], cases: Sequence[str]) -> str:
+    """The text of the module `chosen`. `cases`: what the newest choice was made on."""
     rows = "".join(f'    "{law}": {json.dumps(dict(settings[law]))},\n' for law in sorted(settings))
     return (
         '"""The thresholds that rivals run with. A rival that is not here has its own defaults.\n\n'
-        "`python -m argosy_bench.rivals.sweep --write` writes it: one setting for all traces of\n"
-        'development.\n"""\n\n'
+        "`python -m argosy_bench.rivals.sweep --write` writes it: one setting for all traces. The\n"
+        f'newest choice was made on {", ".join(cases)}.\n"""\n\n'
         "from collections.abc import Mapping\n\n"
         f"CHOSEN: Mapping[str, Mapping[str, float]] = {{\n{rows}}}\n"
     )
@@ -212,6 +214,7 @@ def main() -> int:
     parser.add_argument("--only", default=",".join(GRIDS), help="which laws")
     parser.add_argument("--order", default="fifo", choices=("fifo", "deadline"))
     parser.add_argument("--upto", type=float, default=86_400, help="seconds of each trace")
+    parser.add_argument("--chosen", action="store_true", help="no grid, only what was chosen")
     parser.add_argument("--write", action="store_true", help="put the choice into the laws")
     parser.add_argument("--json", type=Path, help="write the figures file here")
     parser.add_argument("--kept", type=Path, default=Path("build/bench/rivals.jsonl"))
@@ -224,7 +227,10 @@ def main() -> int:
     rows = [Figure(f"{law} {c} {what}") for law in laws for c in cases for what in WHAT]
     figures = Figures(rows, "python -m argosy_bench.rivals.sweep")
     for law in laws:
-        score, runs = min(swept(bench, law, cases), key=lambda row: row[0])
+        grid_of_law = GRIDS.get(law, ({},))
+        if asked.chosen:
+            grid_of_law = (chosen.CHOSEN.get(law, {}),)
+        score, runs = min(swept(bench, law, cases, grid_of_law), key=lambda row: row[0])
         if law in GRIDS:
             settings[law] = runs[0].setting
         figures.notes[law] = f"{dict(runs[0].setting)} {score:.3f}"
@@ -232,7 +238,7 @@ def main() -> int:
             figures.put(f"{law} {run.case} {WHAT[0]}", run.attainment)
             figures.put(f"{law} {run.case} {WHAT[1]}", run.cost)
     if asked.write:
-        Path(chosen.__file__).write_text(module(settings))
+        Path(chosen.__file__).write_text(module(settings, cases))
     return conclude(figures, asked.json)
 
 
