@@ -191,15 +191,8 @@ def simulate_page() -> str:
         "## Flags\n\n| flag | default | meaning |\n|---|---|---|",
     ]
     for flag in FLAGS:
-        if "" not in flag.absent:
-            default = "required" if flag.required else f"`{flag.default}`" if flag.default else ""
-            parts.append(f"| `{flag.name} {flag.value}` | {default} | {flag.help} |")
-    parts.append("\n## Not there yet\n\n| flag | what to do instead |\n|---|---|")
-    for flag in FLAGS:
-        for why in dict.fromkeys(flag.absent.values()):
-            values = [value for value, words in flag.absent.items() if words == why]
-            names = ", ".join(f"`{flag.name} {value or flag.value}`" for value in values)
-            parts.append(f"| {names} | {why} |")
+        default = "required" if flag.required else f"`{flag.default}`" if flag.default else ""
+        parts.append(f"| `{flag.name} {flag.value}` | {default} | {flag.help} |")
     parts.append("\n## Figures\n\n| key | meaning |\n|---|---|")
     parts.extend(f"| `{name}` | {words} |" for name, words in FIGURES.items())
     return "\n".join(parts) + "\n"

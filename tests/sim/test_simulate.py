@@ -116,6 +116,14 @@ def test_a_goal_that_no_fleet_meets_leaves_the_figure_empty(tmp_path: Path) -> N
     assert result["gpu_hours_static_same_engine"] is None
 
 
+def test_an_oracle_needs_fewer_gpus_than_a_constant_fleet(tmp_path: Path) -> None:
+    out = tmp_path / "out.json"
+    assert cli.main(arguments(out, policy="oracle", scale="6")) == 0
+    result = json.loads(out.read_text())
+    assert result["attainment"] >= 0.9
+    assert result["gpu_hours"] <= result["gpu_hours_static_same_engine"]
+
+
 def test_a_known_constant_fleet_is_not_searched_for_again(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -160,7 +168,9 @@ def test_the_laws_prior_may_be_wrong_or_absent(error: str) -> None:
 @pytest.mark.parametrize(
     ("flags", "words"),
     [
-        ({"policy": "oracle"}, "docs/simulate.md lists those that are"),
+        ({"policy": "oracle", "start": "1,1"}, "leave --start and --gpu-budget out"),
+        ({"policy": "oracle", "gpu_budget": "8"}, "leave --start and --gpu-budget out"),
+        ({"policy": "oracle", "ttft": "0.01"}, "no replicas meet the goal; write a lower --goal"),
         ({"policy": "nonsense"}, "tokenscale, wva, or static:P,D"),
         ({"policy": "static"}, "static:2,3"),
         ({"policy": "static:2"}, "such as 2,3"),

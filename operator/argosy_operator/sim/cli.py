@@ -20,7 +20,7 @@ from argosy_operator.core.scaling.goals import SLO, Goals, Profile, RoleGoal, Se
 from argosy_operator.core.scaling.law import LAWS
 from argosy_operator.sim import figures, rates, traces
 from argosy_operator.sim.flags import FIGURES, FLAGS, Flag
-from argosy_operator.sim.reference import hindsight
+from argosy_operator.sim.reference import hindsight, oracle
 from argosy_operator.sim.replay import ROLES, Replicas, Run, replay, static
 from argosy_operator.sim.report.page import page
 from argosy_operator.sim.traces import Trace, TraceError
@@ -28,6 +28,8 @@ from argosy_operator.sim.world.machine import ColdStart, Replica, Setup
 
 __all__ = ["main"]
 
+ORACLE = "oracle"
+"""The policy that is no law: it knows all arrivals beforehand."""
 MOST_REPLICAS = 1000
 """Of one role; the most that the API takes for replicas.max."""
 
@@ -51,7 +53,7 @@ class Options:
     goals: Goals
     goal: float
     law: str | None
-    """Name in `law.LAWS`; None: a constant fleet."""
+    """Name in `law.LAWS`, or ORACLE; None: a constant fleet."""
     start: Replicas | None
     """Replicas at the start, those of a constant fleet included."""
     best: Replicas | None
@@ -131,6 +133,11 @@ def play(options: Options, trace: Trace, best: Replicas | None) -> Run:
     start = options.start or best or {role: goals.role(role).min for role in ROLES}
     if options.law is None:
         return static(setup, trace, start)
+    if options.law == ORACLE:
+        run = oracle.play(oracle.Task(setup, trace, options.warmup_s, options.goal))
+        if run is None:
+            raise UsageError("--policy oracle: no replicas meet the goal; write a lower --goal")
+        return run
     if goals.gpu_budget is not None and options.start is None:
         while sum(start.values()) * setup.replica.machine.gpus > goals.gpu_budget:
             largest = max(ROLES, key=lambda role: start[role])
@@ -198,11 +205,7 @@ def parse(argv: Sequence[str]) -> Options:
 
 def _refuse(flag: Flag, value: str | None) -> None:
     """Raise UsageError for a value that is not there, with what is."""
-    if value is None:
-        return
-    if value in flag.absent:
-        raise UsageError(f"{flag.name} {value}: {flag.absent[value]}")
-    if flag.choices and value not in flag.choices:
+    if value is not None and flag.choices and value not in flag.choices:
         raise UsageError(f"{flag.name} {value}: write one of {', '.join(flag.choices)}")
 
 
@@ -276,8 +279,14 @@ def _policy(words: dict[str, str | None]) -> tuple[str | None, Replicas | None]:
         if not colon:
             raise UsageError("--policy static: write the replicas too, such as static:2,3")
         return None, _replicas("--policy", policy, replicas)
+    if policy == ORACLE:
+        if start is not None or words["--gpu-budget"] is not None:
+            raise UsageError(
+                "--policy oracle chooses all replicas: leave --start and --gpu-budget out"
+            )
+        return ORACLE, None
     if policy not in LAWS:
-        laws = ", ".join(sorted(LAWS.keys() - {"static"}))
+        laws = ", ".join(sorted((LAWS.keys() - {"static"}) | {ORACLE}))
         raise UsageError(f"--policy {policy}: there is no such law; write {laws}, or static:P,D")
     return policy, _fleet(words, "--start")
 

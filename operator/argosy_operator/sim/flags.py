@@ -3,8 +3,7 @@
 `cli` makes its parser and `result.json` from them, `docs/simulate-flags.md` is generated from them.
 """
 
-from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 from argosy_operator.core.scaling.estimate.profiles import PRESETS
 
@@ -21,11 +20,7 @@ class Flag:
     """As it would be written; None: it has none."""
     required: bool = False
     choices: tuple[str, ...] = ()
-    absent: Mapping[str, str] = field(default_factory=dict)
-    """Values that are planned and not there, and what to write instead."""
 
-
-_NO_POLICY = "this law is not there yet; docs/simulate.md lists those that are"
 
 FLAGS = (
     Flag(
@@ -82,8 +77,8 @@ FLAGS = (
         required=True,
         help="goodput: the operator's law. static:P,D: constant prefill and decode replicas. hpa, "
         "hpa-gpu, keda, kpa, apa, dynamo-throughput, dynamo-load, wva, llmd-slo, heteroscale, "
-        "tokenscale: other autoscalers' laws",
-        absent={"oracle": _NO_POLICY},
+        "tokenscale: other autoscalers' laws. oracle: a search that knows all arrivals, for "
+        "comparison; it takes minutes to hours",
     ),
     Flag(
         name="--start",
