@@ -15,8 +15,8 @@ POINTS = 16
 EXACT = 5
 """Up to this length every whole number of tokens of a bucket is a length of its own: an answer of
 two tokens pays a pause twice as dearly as one of three."""
-PER_BUCKET = 3
-"""Lengths that stand for a wider bucket."""
+PLACES = (1 / 6, 3 / 6, 5 / 6)
+"""Where in a wider bucket, on a logarithmic scale, the lengths are that stand for it."""
 BENT = 8.0
 """How far the lengths of a bucket may lean to one of its edges, as an exponent; 1 is even on a
 logarithmic scale."""
@@ -55,13 +55,15 @@ def of_buckets(buckets: Buckets, mean: float) -> Spread:
     a bucket is the greatest smaller one of `EDGES`.
     """
     low, high = 1 / BENT, BENT
+    narrow, wide = _parted(buckets)
+    left = mean - mean_of(narrow)
     for _ in range(HALVINGS):
         middle = sqrt(low * high)
-        if mean_of(_leaning(buckets, middle)) > mean:
+        if mean_of(_leaning(wide, middle)) > left:
             low = middle
         else:
             high = middle
-    return _leaning(buckets, sqrt(low * high))
+    return (*narrow, *_leaning(wide, sqrt(low * high)))
 
 
 def mean_of(spread: Spread) -> float:
@@ -69,15 +71,26 @@ def mean_of(spread: Spread) -> float:
     return sum(tokens * share for tokens, share in spread)
 
 
-def _leaning(buckets: Buckets, lean: float) -> Spread:
+def _parted(buckets: Buckets) -> tuple[Spread, list[tuple[float, float, float]]]:
+    """Lengths of the narrow buckets, and (lower edge, upper over lower, share) of the others."""
     total = sum(count for _, count in buckets)
-    spread: list[tuple[float, float]] = []
+    narrow: list[tuple[float, float]] = []
+    wide = []
     for upper, count in buckets:
         lower = max((edge for edge in EDGES if edge < upper), default=0.0)
         if upper <= EXACT:
-            lengths = [float(n) for n in range(int(lower) + 1, int(upper) + 1)]
+            lengths = range(int(lower) + 1, int(upper) + 1)
+            narrow += [(float(n), count / total / len(lengths)) for n in lengths]
         else:
-            places = ((i + 0.5) / PER_BUCKET for i in range(PER_BUCKET))
-            lengths = [lower * (upper / lower) ** (place**lean) for place in places]
-        spread += [(length, count / total / len(lengths)) for length in lengths]
-    return tuple(spread)
+            wide.append((lower, upper / lower, count / total))
+    return tuple(narrow), wide
+
+
+def _leaning(wide: list[tuple[float, float, float]], lean: float) -> Spread:
+    """Lengths of wide buckets that lean to their upper (below 1) or lower edges (above 1)."""
+    places = [place**lean for place in PLACES]
+    return tuple(
+        (lower * ratio**place, share / len(places))
+        for lower, ratio, share in wide
+        for place in places
+    )
