@@ -32,7 +32,7 @@ def supply(ready: int, pending: int = 0) -> RoleSupply:
         (3.0, 50.0, 3, 0),  # worked off within the TTFT limit
         (3.1, 50.0, 3, 5 + 4),  # grows by 2 replicas' work for 90 s
         (1e9, 10.0, 3, 1 + 4),
-        (1e9, 200.0, 3, 20 + 10),
+        (1e9, 200.0, 3, 20 + 5),
         (1e9, 0.0, 3, 4),
     ],
 )

@@ -23,9 +23,9 @@ and the second comes back above 10/s. Poisson noise of 40 arrivals (σ = 16 %) m
 rate by about as much as the band is wide.
 """
 
-CATCHING_UP, CATCHING_UP_LEAST = 0.5, 4
-"""Most replicas that are added for a queue: half as many as the load keeps busy, or four. A burst
-that is shorter than a start leaves a queue that no replica reaches in time."""
+CATCHING_UP, CATCHING_UP_LEAST = 0.25, 4
+"""Most replicas that are added for a queue: a quarter of those that the load keeps busy, or
+four. A burst that is shorter than a start leaves a queue that no replica reaches in time."""
 
 
 @dataclass(frozen=True, slots=True)
