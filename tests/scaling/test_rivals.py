@@ -196,6 +196,8 @@ def test_the_edges_of_the_tolerance_change_nothing() -> None:
     assert hpa.recommendation(1, 1.1, 1, 1.0) == 1
     assert hpa.recommendation(10, 9.0, 10, 1.0) == 10
     assert keda.recommendation(1, 35.2, 32.0) == 1
+    assert keda.recommendation(3, 3.3, 1.0) == 3
+    assert keda.recommendation(3, 3.301, 1.0) == 4
 
 
 def test_a_mean_is_a_whole_number_of_thousandths() -> None:

@@ -12,7 +12,7 @@ of the exporters takes the replicas away. An error keeps them.
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from math import ceil
+from math import ceil, floor
 
 from argosy_operator.api.v1alpha1 import RoleName
 from argosy_operator.core.scaling.decision import Decision
@@ -92,6 +92,9 @@ def recommendation(current: int, total: float, threshold: float) -> int:
     Replicas that are still starting count: the number does not grow while they do. Three replicas
     with 120 running sequences at a threshold of 32 become ceil(3.75) = 4.
     """
-    if current and hpa.within(total / (threshold * current)):
+    # In thousandths, as the metrics APIs have it: at the edges of the tolerance doubles differ.
+    sum_of_all = floor(total * 1000 + 1e-6)
+    each = max(floor(threshold * 1000 + 1e-6), 1)
+    if current and hpa.within(sum_of_all / (each * current)):
         return current
-    return ceil(total / threshold)
+    return ceil(sum_of_all / each)
