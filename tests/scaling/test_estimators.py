@@ -66,6 +66,37 @@ def test_a_prompts_time_is_learnt_from_prefill_steps() -> None:
     assert capacity.replica(estimate, 0).prefill_s(1500) == pytest.approx(0.169, rel=0.05)
 
 
+def long_prompts(count: int, seed: int) -> list[StepDelta]:
+    """Prefill of prompts with up to 90,000 tokens, in chunks of 2048, about 12 s of steps a row.
+
+    A step takes longer the further into its prompt it is, which no constant describes.
+    """
+    dice, rows, left, begin = Random(seed), list[StepDelta](), 0, 0
+    for number in range(1, count + 1):
+        seconds, steps, tokens = 0.0, 0, 0
+        while seconds < 12:
+            if left == 0:
+                left, begin = int(min(dice.lognormvariate(8.9, 1.1), 90_000)) + 1, 0
+            part = min(left, 2048)
+            seconds += 0.004 + part * (1.07e-4 + 1e-9 * (2 * begin + part))
+            steps, tokens, left, begin = steps + 1, tokens + part, left - part, begin + part
+        rows.append(StepDelta(15.0 * number, seconds, steps, tokens, steps))
+    return rows
+
+
+@pytest.mark.parametrize("seed", range(5))
+def test_steps_of_long_prompts_are_never_taken_for_several_times_as_long(seed: int) -> None:
+    """Most steps are full, so that base and time per token are known by their sum alone."""
+    estimate = capacity.begin("prefill", None, SLO(8.0, 0.08))
+    windows = Windows(scrape_s=15, rate_s=60, interval_s=15, down_hold_s=300, cold_start_s=90)
+    for row in long_prompts(200, seed):
+        estimate = capacity.learn(estimate, (row,), windows)
+        base, per_token, _, _ = estimate.theta
+        if estimate.learnt:
+            assert 0.2 < base + 2048 * per_token < 0.4  # from 0.22 to 0.41 by the place in a prompt
+    assert min(estimate.theta) >= 0
+
+
 @pytest.mark.parametrize("prior", [None, PRESETS["llama-70b-h100-tp4"]])
 def test_a_prior_alone_is_never_enough_to_remove_capacity(prior: object) -> None:
     estimate = capacity.begin("decode", prior, GOALS)  # type: ignore[arg-type]

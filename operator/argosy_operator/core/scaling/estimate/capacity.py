@@ -160,12 +160,12 @@ def _learn_row(estimate: Estimate, row: StepDelta, windows: Windows) -> Estimate
         p = _capped([[c * wild for c in r] for r in p], estimate.prior, theta)
         along, known, variance = _met(p, x, y, kept)
     gain = surprise / (kept * variance)
-    fitted = [max(t + a * gain, 0.0) for t, a in zip(theta, along, strict=True)]
-    theta = (fitted[0], fitted[1], fitted[2], fitted[3])
+    fitted = [t + a * gain for t, a in zip(theta, along, strict=True)]
     # Forgetting raises the variance of what this row measures from `known` to `known / kept`, and
     # the row then lowers it. Both act along the same vector: together a step of rank one.
     lowered = 1 / (kept * kept * variance) - (1 / kept - 1) / known
     after = [[p[i][j] - lowered * (along[i] * along[j]) for j in range(4)] for i in range(4)]
+    theta = _not_negative(fitted, after)
     rows, steps = estimate.rows + 1, estimate.steps + row.steps
     return Estimate(
         theta=theta,
@@ -190,6 +190,26 @@ def _met(p: Matrix, x: Vector, y: float, kept: float) -> tuple[Vector, float, fl
     along = (_dot(p[0], x), _dot(p[1], x), _dot(p[2], x), _dot(p[3], x))
     known = max(_dot(along, x), 1e-300)
     return along, known, known / kept + max((NOISE * y) ** 2, known * ROUNDING)
+
+
+def _not_negative(theta: list[float], covariance: list[list[float]]) -> Vector:
+    """The likeliest constants of which none is negative, found one by one: each negative one is
+    taken for 0, and the others for what they are then expected to be.
+
+    Cut off at 0 alone, the others would keep what they had gained to balance it: with steps of 2048
+    tokens each, base and time per token are known by their sum, and a base of 9 s was left over.
+    Source: Simon, Chia: Kalman filtering with state equality constraints, 2002.
+    """
+    rest = [list(row) for row in covariance]
+    for _ in theta:
+        at = min(range(4), key=theta.__getitem__)
+        if theta[at] >= 0 or rest[at][at] <= 0:
+            break
+        by = [rest[i][at] / rest[at][at] for i in range(4)]
+        theta = [t - b * theta[at] for t, b in zip(theta, by, strict=True)]
+        rest = [[rest[i][j] - by[i] * rest[at][j] for j in range(4)] for i in range(4)]
+        theta[at] = 0.0
+    return (max(theta[0], 0.0), max(theta[1], 0.0), max(theta[2], 0.0), max(theta[3], 0.0))
 
 
 def _capped(rows: list[list[float]], prior: Vector, theta: Vector) -> Matrix:
