@@ -9,7 +9,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from argosy_gateway.relay import asking
 from argosy_operator.sim import cli, figures
+from argosy_operator.sim.world.machine import HELD_SHARE
 from tests.sim.fleets import MACHINE, ROUND, played, setup, started, trace
 from tests.sim.test_simulate import arguments
 
@@ -103,3 +105,7 @@ def test_the_hindsight_figure_stays_that_of_tokens_at_once(tmp_path: Path) -> No
     assert costs[0]["gpu_hours_static"] == costs[0]["gpu_hours_static_same_engine"]
     assert costs[1]["gpu_hours_static_same_engine"] <= costs[1]["gpu_hours_static"]
     assert costs[1]["attainment_tpot"] >= costs[0]["attainment_tpot"]
+
+
+def test_it_is_held_for_as_long_as_the_gateway_lets_engines_hold_it():
+    assert HELD_SHARE == asking._HELD_SHARE

@@ -9,14 +9,14 @@ do not know each other.
 compute.
 """
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from math import ceil, floor
 
 from argosy_operator.api.v1alpha1 import RoleName
 from argosy_operator.core.scaling.decision import Decision, RoleTarget, Rule
 from argosy_operator.core.scaling.goals import Goals, StepLimits
-from argosy_operator.core.scaling.observe import Observations, RoleSupply
+from argosy_operator.core.scaling.observe import Observations, RoleMetrics, RoleSupply
 from argosy_operator.core.scaling.pace import holds
 from argosy_operator.core.scaling.rivals import answer, seen
 from argosy_operator.core.scaling.signals import validity
@@ -49,14 +49,12 @@ class HorizontalPodAutoscaler:
     def decide(
         self, state: HpaState, observations: Observations, goals: Goals, now: float
     ) -> tuple[HpaState, Decision]:
-        metrics = validity.validated(observations.metrics)
-        means = {}
-        for supply in observations.supply:
-            role = metrics.role(supply.role)
+        def queued(role: RoleMetrics) -> Average | None:
             total = seen.queued(role)
-            means[role.role] = None if total is None else Average(total, role.pods_reporting)
+            return None if total is None else Average(total, role.pods_reporting)
+
         targets = _by_role(self.prefill, self.decode)
-        return _decide(state, observations.supply, goals, now, means, targets)
+        return _decide(state, observations, goals, now, queued, targets)
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,14 +73,12 @@ class OnGpuUtilization:
     def decide(
         self, state: HpaState, observations: Observations, goals: Goals, now: float
     ) -> tuple[HpaState, Decision]:
-        metrics = validity.validated(observations.metrics)
-        means = {}
-        for supply in observations.supply:
-            role = metrics.role(supply.role)
+        def busy(role: RoleMetrics) -> Average | None:
             share, pods = seen.busy(role, goals.windows), role.pods_reporting
-            means[role.role] = None if share is None else Average(share * pods, pods)
+            return None if share is None else Average(share * pods, pods)
+
         targets = _by_role(self.prefill, self.decode)
-        return _decide(state, observations.supply, goals, now, means, targets)
+        return _decide(state, observations, goals, now, busy, targets)
 
 
 def _by_role(prefill: float, decode: float) -> Mapping[RoleName, float]:
@@ -99,15 +95,16 @@ class Average:
 
 def _decide(
     state: HpaState,
-    supplies: tuple[RoleSupply, ...],
+    observations: Observations,
     goals: Goals,
     now: float,
-    means: Mapping[RoleName, Average | None],
+    measured: Callable[[RoleMetrics], Average | None],
     targets: Mapping[RoleName, float],
 ) -> tuple[HpaState, Decision]:
+    metrics = validity.validated(observations.metrics)
     after, answers = dict(state), []
-    for supply in supplies:
-        role, mean = supply.role, means[supply.role]
+    for supply in observations.supply:
+        role, mean = supply.role, measured(metrics.role(supply.role))
         if mean is None:
             answers.append(answer.unknown(supply, goals, "the metric"))
             continue
