@@ -26,7 +26,7 @@ class Result:
     """GPU-hours over those of the best constant fleet; None: no constant fleet meets the goal."""
 
     def beats(self, other: "Result") -> bool:
-        """Whether nobody would choose the other one."""
+        """At least its attainment for at most its GPU-hours, and not equal in both."""
         mine, others = ((r.attainment, -r.gpu_hours) for r in (self, other))
         return mine != others and mine[0] >= others[0] and mine[1] >= others[1]
 

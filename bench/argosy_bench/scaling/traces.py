@@ -25,7 +25,7 @@ class Recording:
     rates: str | None = None
     """Folder with `rate_envelope.csv`, of which the first day is played."""
     forecastable: bool = True
-    """False: its bursts are shorter than a cold start, so nobody can follow them."""
+    """False: its bursts are shorter than a cold start, and no law can follow them."""
 
     @property
     def is_a_day(self) -> bool:

@@ -289,7 +289,7 @@ class EngineLoop:
             return
 
     def _idle_s(self) -> float:
-        """How long there is nothing to do; a queue waits for no less than nothing."""
+        """How long to wait for a message: until a held first token is due, and at most 0.25 s."""
         due_s = self.scheduler.first_tokens.next_s()
         if due_s is None:
             return _IDLE_WAIT_S
