@@ -81,6 +81,11 @@ def _add_queue_options(run: argparse.ArgumentParser) -> None:
         help="longest wait of a request for a pod; then 503",
     )
     run.add_argument(
+        "--wake-timeout-s",
+        type=_positive,
+        help="longest wait while no pod can serve, of a fleet that goes to zero pods; then 503",
+    )
+    run.add_argument(
         "--queue",
         choices=QUEUES,
         default="none",
@@ -182,6 +187,7 @@ def parse(argv: Sequence[str]) -> Config:
         slo_classes=tuple(args.slo_class),
         max_queue=args.max_queue,
         queue_timeout_s=args.queue_timeout_s,
+        wake_timeout_s=args.wake_timeout_s,
         queue=args.queue,
         hold_first_token=args.first_token == _WITHIN_TARGET,
         engine_places=args.engine_max_num_seqs,

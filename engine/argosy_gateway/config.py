@@ -109,6 +109,9 @@ class Config:
     """Most requests in flight, waiting ones included; the next one is answered 429."""
     queue_timeout_s: float = 30.0
     """How long a request waits for a pod that can serve it; then 503."""
+    wake_timeout_s: float | None = None
+    """How long a request waits while no pod can serve, because the fleet starts from zero pods;
+    then 503. None: the fleet never goes to zero, and `queue_timeout_s` counts."""
     queue: str = "none"
     """One of QUEUES. none: every request is dispatched at once. deadline: a request that would miss
     its TTFT limit on every pod waits (`queue.dispatch`); it needs an SLO."""

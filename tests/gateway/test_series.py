@@ -66,6 +66,7 @@ EVENTS = {
         lambda m: m.shed(role_mode="disaggregated", received_at=100.0, now=100.0),
         {
             ("argosy_requests_received_total", "shed"): 1,
+            ("argosy_slo_misses_total", "shed"): 1,
             ("argosy_slo_requests_total", "default", "disaggregated", "miss", "miss"): 1,
         },
     ),
@@ -89,6 +90,7 @@ EVENTS = {
         lambda m: end(m, Ending.OK, Usage(30, 5), **SERVED),
         {
             "argosy_gateway_inflight_requests": -1,
+            ("argosy_slo_misses_total", "decode"): 1,
             ("argosy_requests_completed_total", "ok"): 1,
             ("argosy_slo_requests_total", "default", "colocated", "miss", "ok"): 1,
             **ONE_SECOND,
@@ -100,6 +102,7 @@ EVENTS = {
         lambda m: end(m, Ending.OK, mode="disaggregated", **SERVED),
         {
             "argosy_gateway_inflight_requests": -1,
+            ("argosy_slo_misses_total", "decode"): 1,
             ("argosy_requests_completed_total", "ok"): 1,
             ("argosy_slo_requests_total", "default", "disaggregated", "miss", "ok"): 1,
             **ONE_SECOND,
@@ -117,6 +120,7 @@ EVENTS = {
         lambda m: end(m, Ending.SHED),
         {
             "argosy_gateway_inflight_requests": -1,
+            ("argosy_slo_misses_total", "shed"): 1,
             ("argosy_requests_completed_total", "failed"): 1,
             ("argosy_slo_requests_total", "default", "colocated", "miss", "miss"): 1,
         },
@@ -125,6 +129,7 @@ EVENTS = {
         lambda m: end(m, Ending.FAILED, Usage(30, 5), **SERVED),
         {
             "argosy_gateway_inflight_requests": -1,
+            ("argosy_slo_misses_total", "failed"): 1,
             ("argosy_requests_completed_total", "failed"): 1,
             ("argosy_slo_requests_total", "default", "colocated", "miss", "miss"): 1,
             **ONE_SECOND,
@@ -135,6 +140,7 @@ EVENTS = {
         lambda m: end(m, Ending.CLIENT_GONE, first_content_at=100.5),
         {
             "argosy_gateway_inflight_requests": -1,
+            ("argosy_slo_misses_total", "prompt"): 1,
             ("argosy_requests_completed_total", "client_gone"): 1,
             ("argosy_slo_requests_total", "default", "colocated", "ok", "miss"): 1,
             "argosy_gateway_ttft_seconds_count": 1,
@@ -172,6 +178,8 @@ def test_every_label_value_exists_with_0_from_the_start():
     reasons = ("connect", "draining", "closed", "silent")
     reasons += ("server_error", "busy", "wrong_pod", "unproven")
     resumed = ("closed", "silent", "error", "draining")
+    misses = ("no_pod", "queue", "retry", "ahead", "prompt", "held")
+    misses += ("transfer", "moved", "decode", "shed", "failed")
     roles, states = ("prefill", "decode", "colocated"), ("serving", "draining", "unready")
     received, completed = ("accepted", "shed", "invalid"), ("ok", "failed", "client_gone")
     assert labelled == {
@@ -184,6 +192,7 @@ def test_every_label_value_exists_with_0_from_the_start():
             for tpot in met
             for ttft in met
         ),
+        *(("argosy_slo_misses_total", reason) for reason in misses),
         *(("argosy_gateway_retries_total", reason) for reason in reasons),
         *(("argosy_gateway_resumed_total", reason) for reason in resumed),
         *(("argosy_gateway_endpoints", role, state) for role in roles for state in states),

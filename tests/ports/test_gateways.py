@@ -1,4 +1,4 @@
-"""What the operator takes from a gateway's /pairs, and from anything else that answers there."""
+"""What the operator takes from a gateway's /pairs and /load, and from anything else there."""
 
 import asyncio
 import contextlib
@@ -9,9 +9,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from argosy_operator.core.fleet.pods import FailingPair, Handovers
+from argosy_operator.core.fleet.pods import FailingPair, GatewayLoad, Handovers
+from argosy_operator.core.scaling.signals.direct import Load, Reading
 from argosy_operator.ports import gateways
-from argosy_operator.ports.gateways import HttpGateways, handovers_of
+from argosy_operator.ports.gateways import HttpGateways, handovers_of, load_of
 
 
 def row(**other):
@@ -84,7 +85,7 @@ def test_any_other_answer_names_nobody(value):
 
 
 @contextlib.asynccontextmanager
-async def answering(monkeypatch, reply, host="127.0.0.1"):
+async def answering(monkeypatch, reply, host="127.0.0.1", path=b"/pairs"):
     async def serve(reader, writer):
         with contextlib.suppress(ConnectionError, asyncio.IncompleteReadError):
             lines.append((await reader.readuntil(b"\r\n\r\n")).splitlines()[0])
@@ -100,7 +101,7 @@ async def answering(monkeypatch, reply, host="127.0.0.1"):
     yield asked
     await asked.close()
     server.close()
-    assert set(lines) <= {b"GET /pairs HTTP/1.1"}
+    assert set(lines) <= {b"GET %b HTTP/1.1" % path}
 
 
 def reply(status, body):
@@ -163,3 +164,126 @@ async def test_a_gateway_that_says_nothing_or_never_ends_names_nobody(monkeypatc
 
 def test_a_gateway_has_a_second_to_answer():
     assert gateways.TIMEOUT_S == 1.0
+
+
+def load_said(**other):
+    return json.dumps({"pod": "g-1", "in_flight": 2, "idle_s": 0.5, **other}).encode()
+
+
+def test_the_load_of_an_answer():
+    assert load_of(load_said(), "g-1", 50.0) == GatewayLoad(2, 0.5)
+    assert load_of(load_said(in_flight=0, idle_s=7), "g-1", 50.0) == GatewayLoad(0, 7.0)
+    assert load_of(load_said(more="of a newer gateway"), "g-1", 50.0) == GatewayLoad(2, 0.5)
+
+
+COUNTS = {"received": {"accepted": 7, "shed": 2}, "waiting_prompt_tokens": 900}
+
+
+def test_the_counters_of_an_answer_carry_its_time():
+    load = load_of(load_said(**COUNTS), "g-1", 50.0)
+    assert load == GatewayLoad(2, 0.5, Reading("g-1", 50.0, 7.0, 2.0, 900.0))
+
+
+WORK = {
+    "outstanding_prompt_tokens": 1200,
+    "decoding": 3,
+    "answered": {
+        "requests": 5, "prompt_tokens": 500, "prompt_tokens_squared": 6e4, "output_tokens": 50
+    },
+}  # fmt: skip
+
+
+def test_the_work_of_an_answer_is_that_of_engines_and_of_answered_requests():
+    load = load_of(load_said(**COUNTS, **WORK), "g-1", 50.0)
+    work = Load(1200.0, 3.0, 5.0, 500.0, 6e4, 50.0)
+    assert load == GatewayLoad(2, 0.5, Reading("g-1", 50.0, 7.0, 2.0, 900.0, work))
+
+
+@pytest.mark.parametrize(
+    "other",
+    [
+        {"outstanding_prompt_tokens": -1},
+        {"decoding": None},
+        {"answered": {**WORK["answered"], "output_tokens": math.inf}},
+        {"answered": {**WORK["answered"], "prompt_tokens_squared": "6"}},
+        {"answered": {"requests": 5}},
+        {"answered": 5},
+    ],
+    ids=str,
+)
+def test_work_that_cannot_be_makes_the_whole_answer_worthless(other):
+    assert load_of(load_said(**{**COUNTS, **WORK, **other}), "g-1", 50.0) is None
+
+
+@pytest.mark.parametrize(
+    "other",
+    [
+        {"received": {"accepted": 7}},
+        {"received": {"accepted": -7, "shed": 0}},
+        {"received": {"accepted": math.nan, "shed": 0}},
+        {"received": {"accepted": "7", "shed": 0}},
+        {"received": [7, 2]},
+        {"received": None},
+        {"waiting_prompt_tokens": None},
+        {"waiting_prompt_tokens": -1},
+        {"waiting_prompt_tokens": 10**400},
+    ],
+    ids=str,
+)
+def test_counters_that_cannot_be_make_the_whole_answer_worthless(other):
+    assert load_of(load_said(**{**COUNTS, **other}), "g-1", 50.0) is None
+
+
+def test_the_answer_of_another_pod_with_the_address_says_nothing():
+    assert load_of(load_said(pod="g-2"), "g-1", 50.0) is None
+
+
+@pytest.mark.parametrize(
+    "other",
+    [
+        {"in_flight": -1},
+        {"in_flight": 0.5},
+        {"in_flight": True},
+        {"in_flight": "0"},
+        {"in_flight": None},
+        {"in_flight": 10**9 + 1},
+        {"idle_s": -0.1},
+        {"idle_s": math.inf},
+        {"idle_s": math.nan},
+        {"idle_s": "900"},
+        {"idle_s": None},
+    ],
+    ids=str,
+)
+def test_a_load_that_cannot_be_is_none(other):
+    assert load_of(load_said(**other), "g-1", 50.0) is None
+    assert load_of(load_said(in_flight=10**9), "g-1", 50.0) == GatewayLoad(10**9, 0.5)
+
+
+@given(
+    st.recursive(
+        st.none() | st.integers() | st.floats() | st.text(max_size=5),
+        lambda inner: (
+            st.lists(inner)
+            | st.dictionaries(st.sampled_from(["pod", "in_flight", "idle_s"]), inner)
+        ),
+    )
+)
+def test_any_other_answer_says_nothing_of_a_load(value):
+    assert load_of(json.dumps(value).encode(), "g-1", 50.0) is None
+
+
+@pytest.mark.parametrize("data", [b"", b"{", b"[" * 100_000, b"\xff", b'{"pod": "g-1"}'], ids=len)
+def test_an_answer_that_is_no_load_says_nothing(data):
+    assert load_of(data, "g-1", 50.0) is None
+
+
+@pytest.mark.parametrize(
+    ("answer", "load"),
+    [(reply(200, load_said()), GatewayLoad(2, 0.5)), (reply(404, load_said()), None), (b"?", None)],
+    ids=["a gateway", "an older gateway", "no HTTP"],
+)
+async def test_a_gateway_is_asked_for_its_load_over_http(monkeypatch, answer, load):
+    async with answering(monkeypatch, answer, path=b"/load") as asked:
+        assert await asked.load("127.0.0.1", "g-1") == load
+        assert await asked.load("not an address", "g-1") is None

@@ -16,6 +16,7 @@ from prometheus_client.process_collector import ProcessCollector
 
 from argosy_gateway.accounting import table
 from argosy_gateway.accounting.classes import DEFAULT_CLASS, SloClass, classes_of
+from argosy_gateway.accounting.misses import STRAIGHT, Course, reason_of
 from argosy_gateway.accounting.table import ResumeReason, RetryReason, Series
 from argosy_gateway.accounting.verdicts import Ending, Outcome, Slo, judge, tpot_s, ttft_s
 from argosy_gateway.pods.endpoints import Endpoint, Role, State
@@ -53,6 +54,7 @@ class Metrics:
         self._verdicts = self._counter(self._of_classes(table.VERDICTS))
         self._verdicts_at_once = self._counter(self._of_classes(table.VERDICTS_AT_ONCE))
         self._holds_first_tokens = holds_first_tokens
+        self._misses = self._counters(table.MISSES)
         self._ttft = self._histogram(table.TTFT)
         self._tpot = self._histogram(table.TPOT)
         self._prompt_tokens = self._histogram(table.PROMPT_TOKENS)
@@ -126,11 +128,12 @@ class Metrics:
         role_mode: str,
         usage: Usage | None,
         slo_class: str = DEFAULT_CLASS,
+        course: Course = STRAIGHT,
     ) -> None:
         """An accepted request ended; called exactly once for each."""
         self._inflight.dec()
         self._completed[_RESULTS[outcome.ending]].inc()
-        self._judge(outcome, role_mode, slo_class)
+        self._judge(outcome, role_mode, slo_class, course)
         if outcome.ending is Ending.INVALID:
             return
         if (seconds := ttft_s(outcome)) is not None:
@@ -142,11 +145,16 @@ class Metrics:
             self._prompt_tokens_squared.inc(usage.prompt_tokens**2)
             self._output_tokens.observe(usage.completion_tokens)
 
-    def _judge(self, outcome: Outcome, role_mode: str, slo_class: str) -> None:
+    def _judge(
+        self, outcome: Outcome, role_mode: str, slo_class: str, course: Course = STRAIGHT
+    ) -> None:
         slo = self._classes[slo_class].slo
         if slo is None:
             return
-        judged = [(self._verdicts, judge(outcome, slo))]
+        verdict = judge(outcome, slo)
+        if verdict is not None and (reason := reason_of(outcome, verdict, slo, course)) is not None:
+            self._misses[reason].inc()
+        judged = [(self._verdicts, verdict)]
         if self._holds_first_tokens:
             judged.append((self._verdicts_at_once, judge(outcome.at_once, slo)))
         for counter, verdict in judged:
@@ -165,6 +173,23 @@ class Metrics:
         """Set the gauges of the queue; called at each scrape."""
         self._waiting.set(requests)
         self._waiting_tokens.set(prompt_tokens)
+
+    def received_for_load(self) -> dict[str, float]:
+        """The counters of requests that are load, by outcome: as /metrics has them."""
+        read, name = self.registry.get_sample_value, table.RECEIVED.name
+        return {
+            outcome: read(name, {"outcome": outcome}) or 0.0 for outcome in ("accepted", "shed")
+        }
+
+    def answered_for_load(self) -> dict[str, float]:
+        """How many answered requests were counted, and their tokens: as /metrics has them."""
+        read, prompts = self.registry.get_sample_value, table.PROMPT_TOKENS.name
+        return {
+            "requests": read(f"{prompts}_count") or 0.0,
+            "prompt_tokens": read(f"{prompts}_sum") or 0.0,
+            "prompt_tokens_squared": read(table.PROMPT_TOKENS_SQUARED.name) or 0.0,
+            "output_tokens": read(f"{table.OUTPUT_TOKENS.name}_sum") or 0.0,
+        }
 
     def exposition(self) -> bytes:
         """Prometheus' text format."""

@@ -11,6 +11,7 @@ from enum import StrEnum
 from typing import Literal
 
 from argosy_gateway.accounting.classes import DEFAULT_CLASS
+from argosy_gateway.accounting.misses import Miss
 from argosy_gateway.pods.endpoints import Role, State
 
 __all__ = ["SERIES", "ResumeReason", "RetryReason", "Series"]
@@ -107,6 +108,12 @@ VERDICTS_AT_ONCE = Series(
     help="The same, as if no first token had been held; counted only if first tokens may be held",
     labels={"role_mode": ROLE_MODES, "class": (DEFAULT_CLASS,), "ttft": _MET, "tpot": _MET},
 )
+MISSES = Series(
+    name="argosy_slo_misses_total",
+    type="counter",
+    help="Requests that missed the SLO, by what took most of their time (docs/misses.md)",
+    labels={"reason": tuple(Miss)},
+)
 TTFT = Series(
     name="argosy_gateway_ttft_seconds",
     type="histogram",
@@ -187,6 +194,7 @@ SERIES = (
     COMPLETED,
     VERDICTS,
     VERDICTS_AT_ONCE,
+    MISSES,
     TTFT,
     TPOT,
     PROMPT_TOKENS,

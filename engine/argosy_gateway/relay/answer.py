@@ -90,6 +90,7 @@ class Answer:
         "held_s",
         "last_content_at",
         "resume",
+        "second_content_at",
         "started",
         "usage",
     )
@@ -120,6 +121,8 @@ class Answer:
         """The status line is sent: no other engine can answer from the start any more."""
         self.first_content_at: float | None = None
         """Event loop time at which the first content came; None until then."""
+        self.second_content_at: float | None = None
+        """The same of the second one: a KV transfer delays it."""
         self.held_s = 0.0
         """How long the engine held the first token."""
         self.last_content_at: float | None = None
@@ -250,6 +253,8 @@ class Answer:
             self.last_content_at = now = self._clock()
             if self.first_content_at is None:
                 self.first_content_at = now
+            elif self.second_content_at is None:
+                self.second_content_at = now
 
     async def _start(self, status: int, headers: Headers, *more: tuple[bytes, bytes]) -> None:
         self.started = True

@@ -158,6 +158,16 @@ class Attempt:
         return self._route.head
 
     @property
+    def sent_at(self) -> float:
+        """When the request was sent; when the call began if it was not."""
+        return self._sent_at
+
+    @property
+    def own_share(self) -> float:
+        """The request's prompt tokens, of all that its pod had yet to compute when it was sent."""
+        return min(max(self._request.prompt_tokens, 1) / max(self._reservation.ahead, 1), 1.0)
+
+    @property
     def pod_drains(self) -> bool:
         """The pod leaves, and was not left yet."""
         return not self._moved and self._fleet.directory.drains(self._route.head.uid)

@@ -93,8 +93,12 @@ class Fleet:
         self.moves = Moves(clock, self._most_moves)
         self.relays: set[_Timed] = set()
         """Requests in flight, waiting ones included."""
+        self._active_at = clock()
+        """When the last request ended or was shed; before the first, when this process began."""
         self._has_served = False
         self._unserved_since: float | None = None
+        self.without_pods_at = float("-inf")
+        """When no engine pod could serve last, as `sweep` saw it."""
         self.draining = False
         """SIGTERM has come; set by `server.serve`."""
 
@@ -107,6 +111,22 @@ class Fleet:
     ) -> list[Group]:
         """Groups of the pods that a request is best sent to; see `Roster.groups`."""
         return self._roster.groups(tried, only_healthy=only_healthy, revision=revision)
+
+    def active(self) -> None:
+        """A request ended, or was refused because of load: the fleet is in use."""
+        self._active_at = self.clock()
+
+    def idle_s(self) -> float:
+        """Seconds without a request; 0 while there is one."""
+        return 0.0 if self.relays else self.clock() - self._active_at
+
+    def patience_s(self) -> float:
+        """How long a request that comes now waits for a pod. Longer in a fleet that starts from
+        zero pods, as they take a cold start to come."""
+        wake_s = self.config.wake_timeout_s
+        if wake_s is None or self.groups():
+            return self.config.queue_timeout_s
+        return max(wake_s, self.config.queue_timeout_s)
 
     def sent(self, request: RoutingRequest, route: Route) -> None:
         """Tell the strategy, if it learns, which way a request goes."""
@@ -138,13 +158,15 @@ class Fleet:
     def unserved_s(self) -> float:
         """Seconds for which engine pods exist, and have served, but none can serve; else 0.
 
-        Counted from when this, or `sweep`, first saw it. A fleet without engine pods is one that
-        waits for its first request.
+        Counted from when this, or `sweep`, first saw it. A fleet without engine pods, or with none
+        but draining ones, is one that waits for its first request.
         """
         now, directory = self.clock(), self.directory
         if self.groups():
             self._has_served, self._unserved_since = True, None
-        elif not directory.all():
+            return 0.0
+        self.without_pods_at = now
+        if all(pod.state is State.DRAINING for pod in directory.all()):
             self._has_served, self._unserved_since = False, None
         elif self._has_served and self._unserved_since is None:
             self._unserved_since = now

@@ -11,6 +11,7 @@ import logging
 from typing import Any
 
 from argosy_gateway import logs
+from argosy_gateway.accounting.misses import Path
 from argosy_gateway.accounting.table import ResumeReason, RetryReason
 from argosy_gateway.accounting.verdicts import Ending, Outcome
 from argosy_gateway.errors import RequestError, overloaded
@@ -39,6 +40,7 @@ class Relay:
         "_answer",
         "_attempt",
         "_fleet",
+        "_path",
         "_reached",
         "_request",
         "_role_mode",
@@ -76,6 +78,7 @@ class Relay:
             prefixes=request.prefixes,
             prompt_chars=request.prompt_chars,
         )
+        self._path = Path(request.received_at)
         self._attempt: Attempt | None = None
         self._reached = 0
         """Attempts that reached an engine."""
@@ -151,6 +154,7 @@ class Relay:
         finally:
             self._stopped = True  # a late disconnect must not cancel what follows
             fleet.relays.discard(self)
+            fleet.active()
             fleet.moves.ended(self._answer)
             self._answer.resume.end()
             log.debug("ended: %s", ending.value)
@@ -159,12 +163,18 @@ class Relay:
                 role_mode=self._role_mode or fleet.role_mode(),
                 usage=self._answer.usage,
                 slo_class=self._request.slo_class,
+                course=self._path.course(
+                    fleet.clock(),
+                    without_pods_at=fleet.without_pods_at,
+                    first_content_at=self._answer.first_content_at,
+                    second_content_at=self._answer.second_content_at,
+                ),
             )
 
     async def _serve(self) -> Ending:
         """Try one pod after the other until the client has an answer or the limits are reached.
 
-        `queue_timeout_s` limits the wait for a pod. `failed_attempts` and the retry budget limit
+        `Fleet.patience_s` limits the wait for a pod. `failed_attempts` and the retry budget limit
         attempts that failed after an engine had begun the work, also the rest of a stream.
         """
         fleet = self._fleet
@@ -214,17 +224,17 @@ class Relay:
         return resume.possible
 
     async def _choose(self, waiting_since: float, failed: FailedAttempt | None) -> Route | None:
-        """The pods of the next attempt. Waits for them for `queue_timeout_s`, then returns None.
+        """The pods of the next attempt. Waits for them for `patience_s`, then returns None.
 
         After a busy pod only a healthy one is tried. If there is none, all pods were busy a moment
         ago: the result is None without waiting, and the client gets the 429.
         """
         fleet = self._fleet
         if fleet.queue is not None and failed is None:
-            return await fleet.queue.route(self._waiting(), fleet.config.queue_timeout_s)
+            return await fleet.queue.route(self._waiting(), fleet.patience_s())
         begun, revision = self._answer.started, self._revision
         busy = failed is not None and failed.reason is RetryReason.BUSY and not begun
-        deadline = waiting_since + fleet.config.queue_timeout_s
+        deadline = waiting_since + fleet.patience_s()
         while fleet.clock() < deadline:
             groups = fleet.groups(self._tried, only_healthy=busy, revision=revision)
             route = fleet.strategy.choose(self._routing_request, groups, fleet.view)
@@ -253,7 +263,14 @@ class Relay:
         self._fleet.sent(self._routing_request, route)
         with Attempt(self._fleet, self._request, route, number, self._answer) as attempt:
             self._attempt = attempt
+            begun = self._answer.started
             result = await attempt.run()
+            self._path.attempted(
+                attempt.sent_at,
+                own_share=attempt.own_share,
+                handed_over=bool(route.prefills),
+                goes_on=begun,
+            )
         if isinstance(result, FailedAttempt):
             if result.reason is RetryReason.CONNECT:
                 return result  # no engine has seen it: the next attempt has the same number

@@ -33,6 +33,8 @@ class InFlight:
 
     def __init__(self) -> None:
         self.loads: dict[str, Load] = {}
+        self.decoding = 0
+        """Requests that have their first token, or are predicted to, and have not ended."""
         self.released: Callable[[], None] = lambda: None
         """Called whenever a pod's load falls."""
         self.changed: Callable[[str], None] = lambda _uid: None
@@ -66,6 +68,7 @@ class Reservation:
         """The prompt is computed, or predicted to be: its tokens leave the load."""
         if self._prefilling is None:
             return
+        self._in_flight.decoding += 1
         self._add(self._prefilling, prompt_tokens=-self._prompt_tokens, prompts=-1)
         if self._prefilling != self._decoding:
             self._add(self._prefilling, sequences=-1)
@@ -76,6 +79,7 @@ class Reservation:
         self.first_token()
         if self._open:
             self._open = False
+            self._in_flight.decoding -= 1
             self._add(self._decoding, sequences=-1)
 
     def _add(

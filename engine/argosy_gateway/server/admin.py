@@ -1,5 +1,5 @@
-"""The admin port: /health and /ready for the kubelet's probes, /metrics for Prometheus, /pairs for
-the operator."""
+"""The admin port: /health and /ready for the kubelet's probes, /metrics for Prometheus, /pairs and
+/load for the operator."""
 
 import json
 
@@ -30,6 +30,8 @@ def admin_app(fleet: Fleet) -> App:
             case "/pairs":
                 answer = {"failing": failing_pairs(fleet), "handed_over": handed_over(fleet)}
                 await respond(send, 200, json.dumps(answer).encode())
+            case "/load":
+                await respond(send, 200, json.dumps(load(fleet)).encode())
             case "/metrics":
                 fleet.metrics.count_endpoints(fleet.directory.all())
                 if (queue := fleet.queue) is not None:
@@ -38,7 +40,9 @@ def admin_app(fleet: Fleet) -> App:
                 kind = {"content-type": "text/plain; version=0.0.4; charset=utf-8"}
                 await respond(send, 200, text, headers=kind)
             case _:
-                await respond(send, 404, b'{"paths":["/health","/ready","/pairs","/metrics"]}')
+                await respond(
+                    send, 404, b'{"paths":["/health","/ready","/pairs","/load","/metrics"]}'
+                )
 
     return app
 
@@ -64,6 +68,25 @@ def handed_over(fleet: Fleet) -> dict[str, float]:
     """Name of each pod that has had a whole handover → how many seconds ago the last one was."""
     ages = fleet.directory.pairs.handed_over()
     return {e.name: round(ages[e.uid], 3) for e in fleet.directory.all() if e.uid in ages}
+
+
+def load(fleet: Fleet) -> dict[str, object]:
+    """Whether the fleet is in use, and what has arrived, as the operator reads it.
+
+    `pod` lets the caller see that another pod has got the address. What is from `received` on is
+    the load by which the operator adds replicas while Prometheus has no metrics.
+    """
+    in_flight = fleet.in_flight
+    return {
+        "pod": fleet.config.pod_name,
+        "in_flight": len(fleet.relays),
+        "idle_s": round(fleet.idle_s(), 3),
+        "received": fleet.metrics.received_for_load(),
+        "waiting_prompt_tokens": 0 if fleet.queue is None else fleet.queue.prompt_tokens,
+        "outstanding_prompt_tokens": sum(pod.prompt_tokens for pod in in_flight.loads.values()),
+        "decoding": in_flight.decoding,
+        "answered": fleet.metrics.answered_for_load(),
+    }
 
 
 def why_unready(fleet: Fleet) -> str | None:

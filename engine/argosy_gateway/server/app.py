@@ -119,6 +119,7 @@ async def _complete(fleet: Fleet, request: CompletionRequest, send: Send, client
     """Admit the request and relay it. Raises RequestError (429) if the fleet is overloaded."""
     retry_after_s = _overload_s(fleet, request)
     if retry_after_s is not None:
+        fleet.active()
         fleet.metrics.shed(
             role_mode=fleet.role_mode(),
             received_at=request.received_at,

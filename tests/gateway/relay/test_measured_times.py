@@ -3,12 +3,13 @@
 Only the test moves the clock, so the values are exact.
 """
 
+import asyncio
 import json
 
 import pytest
 
 from argosy_gateway.accounting.verdicts import Slo
-from argosy_gateway.pods.endpoints import State
+from argosy_gateway.pods.endpoints import Role, State
 from tests.gateway.direct import Gateway, direct
 from tests.gateway.engines import Behaviour, Call, Engine, answer, fail
 
@@ -230,3 +231,73 @@ async def test_text_after_done_is_of_no_account():
         client = await f.answered(STREAM)
         assert "y" not in client.text.replace("finish", "")
         assert f.verdicts() == {("ok", "ok"): 1}
+
+
+def misses(f: Gateway) -> dict[str, float]:
+    """Reason → count, of those that are not 0."""
+    found = {}
+    for family in f.fleet.metrics.registry.collect():
+        for sample in family.samples:
+            if sample.name == "argosy_slo_misses_total" and sample.value:
+                found[sample.labels["reason"]] = sample.value
+    return found
+
+
+@pytest.mark.parametrize(
+    ("gaps_s", "tokens", "why"),
+    [((600, 10), 2, "prompt"), ((100, 60, 60), 3, "decode"), ((600, 100), 2, "prompt")],
+)
+async def test_a_miss_is_counted_once_with_its_reason(gaps_s, tokens, why):
+    engine = Engine("a")
+    async with direct(engine, slo=SLO) as f:
+        await stream(f, engine, gaps_s, tokens)
+        assert misses(f) == {why: 1}
+
+
+async def test_a_request_that_met_its_slo_is_no_miss():
+    engine = Engine("a")
+    async with direct(engine, slo=SLO) as f:
+        await stream(f, engine, (100, 10), 2)
+        assert misses(f) == {}
+
+
+async def test_the_gap_that_a_transfer_makes_is_named_where_kv_is_handed_over():
+    decode, prefill = Engine("d", role=Role.DECODE), Engine("p", role=Role.PREFILL)
+    async with direct(decode, prefill, slo=SLO) as f:
+        await stream(f, decode, (100, 130, 10), 3)
+        assert misses(f) == {"transfer": 1}
+        await stream(f, decode, (100, 60, 60), 3)
+        assert misses(f) == {"transfer": 1, "decode": 1}
+
+
+async def test_the_time_that_a_failing_pod_took_is_named():
+    first, second = Engine("a"), Engine("b")
+    async with direct(first, second, slo=SLO) as f:
+        calls: list[Call] = []
+
+        async def behave(call: Call) -> None:
+            calls.append(call)
+            if len(calls) == 1:
+                f.advance(450)
+                await fail(call)
+            else:
+                await paced(f, (100, 10), 2)(call)
+
+        first.behaviour = second.behaviour = behave
+        await f.answered(STREAM)
+        assert misses(f) == {"retry": 1}
+
+
+async def test_the_time_in_which_no_pod_could_serve_is_named():
+    engine = Engine("a")
+    async with direct(engine, slo=SLO, queue_timeout_s=900.0) as f:
+        engine.behaviour = paced(f, (100, 10), 2)
+        f.fleet.directory.put(engine.endpoint(State.UNREADY))
+        client = f.ask(STREAM)
+        await f.until(lambda: f.fleet.relays)
+        f.advance(450)
+        f.fleet.sweep()
+        f.fleet.directory.put(engine.endpoint())
+        async with asyncio.timeout(5):
+            await client.whole
+        assert misses(f) == {"no_pod": 1}

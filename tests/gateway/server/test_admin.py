@@ -1,4 +1,4 @@
-"""The admin port's four paths, as the kubelet, Prometheus and the operator read them."""
+"""The admin port's paths, as the kubelet, Prometheus and the operator read them."""
 
 import json
 
@@ -33,7 +33,7 @@ async def test_health_is_ok_while_the_process_answers():
 
 @pytest.mark.parametrize("path", ["/", "/healthz", "/metrics/", "/v1/models"])
 async def test_other_paths_are_answered_with_those_that_there_are(path):
-    says = b'{"paths":["/health","/ready","/pairs","/metrics"]}'
+    says = b'{"paths":["/health","/ready","/pairs","/load","/metrics"]}'
     assert await ask(fleet_of(), path) == (404, JSON, says)
 
 
@@ -42,6 +42,41 @@ async def test_a_scope_that_is_no_request_is_left_alone():
         pytest.fail("there is nothing to say")
 
     assert await admin_app(fleet_of())({"type": "lifespan"}, never, never) is None
+
+
+async def test_load_says_whether_the_fleet_is_in_use():
+    status, kind, body = await ask(fleet_of(), "/load")
+    assert (status, kind, json.loads(body)["in_flight"]) == (200, JSON, 0)
+
+
+async def test_load_is_what_arrived_what_runs_what_waits_and_since_when_nothing_came():
+    fleet = fleet_of(pod_name="gateway-7", queue="deadline", slo=Slo(1, 1))
+    fleet.clock.now += 12.3456
+    fleet.metrics.accepted()
+    fleet.metrics.accepted()
+    fleet.metrics.invalid()
+    fleet.metrics.shed(role_mode="colocated", received_at=1000.0, now=1000.0)
+    for tokens in (30, 12):
+        request = RoutingRequest("", "m", True, tokens, b"")
+        fleet.queue.dispatch.line.add(Waiting(request, fleet.clock(), 1.0))
+    assert json.loads((await ask(fleet, "/load"))[2]) == {
+        "pod": "gateway-7",
+        "in_flight": 0,
+        "idle_s": 12.346,
+        "received": {"accepted": 2.0, "shed": 1.0},
+        "waiting_prompt_tokens": 42,
+        "outstanding_prompt_tokens": 0,
+        "decoding": 0,
+        "answered": dict.fromkeys(
+            ("requests", "prompt_tokens", "prompt_tokens_squared", "output_tokens"), 0.0
+        ),
+    }
+    fleet.relays |= {object(), object()}
+    busy = json.loads((await ask(fleet, "/load"))[2])
+    assert (busy["in_flight"], busy["idle_s"]) == (2, 0.0)
+    plain = json.loads((await ask(fleet_of(), "/load"))[2])
+    assert plain["waiting_prompt_tokens"] == 0
+    assert plain["received"] == {"accepted": 0.0, "shed": 0.0}
 
 
 async def test_ready_is_ready():

@@ -54,6 +54,21 @@ async def test_scaling_to_zero_and_back_does_not_make_it_unready(gateway):
     assert why_unready(gateway.fleet) is None
 
 
+async def test_pods_that_all_drain_for_long_leave_it_ready(gateway):
+    """The fleet goes to zero, and what a request needs is called back."""
+    directory = gateway.fleet.directory
+    directory.replace([POD])
+    gateway.fleet.sweep()
+    directory.put(replace(POD, state=State.DRAINING))
+    gateway.fleet.sweep()
+    gateway.advance(600)
+    assert why_unready(gateway.fleet) is None
+    directory.put(STARTING)
+    gateway.fleet.sweep()
+    gateway.advance(600)
+    assert why_unready(gateway.fleet) is None, "it has not served since"
+
+
 @pytest.mark.parametrize(
     ("role", "ready"), [(Role.PREFILL, False), (Role.DECODE, True), (Role.COLOCATED, True)]
 )

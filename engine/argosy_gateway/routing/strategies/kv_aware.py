@@ -9,7 +9,7 @@ guess (`caches`), from the prompts that it sent.
 
 In pairs this is the prefill pod. The decode pod is the one with most of the prompt in its own
 cache, of those with at most 1.25 times the mean of sequences: less KV travels, and a prompt of
-which little is missing may be computed there (`argosy_engine.core.short_prompts`).
+which little is missing may be computed there (`argosy_engine.core.costs.short_prompts`).
 """
 
 import random

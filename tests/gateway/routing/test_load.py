@@ -1,0 +1,86 @@
+"""What a gateway has in flight on each pod: taken at once, given back once."""
+
+from argosy_gateway.pods.endpoints import Endpoint, Role, State
+from argosy_gateway.routing.groups import Route
+from argosy_gateway.routing.load import InFlight, Load
+
+
+def pod(name: str, role: Role) -> Endpoint:
+    return Endpoint(name, name, "10.0.0.1", role, "r", State.SERVING)
+
+
+PREFILL, DECODE, BOTH = (
+    pod("p", Role.PREFILL),
+    pod("d", Role.DECODE),
+    pod("c", Role.COLOCATED),
+)
+
+
+class Watched(InFlight):
+    """What was told of changes, in order."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.said: list[str] = []
+        self.changed = self.said.append
+        self.released = lambda: self.said.append("released")
+
+
+def test_a_pair_has_the_prompt_on_one_pod_and_the_sequence_on_both() -> None:
+    in_flight = Watched()
+    held = in_flight.reserve(Route(DECODE, (PREFILL,)), 100)
+    assert in_flight.loads == {"d": Load(1, 0, 0), "p": Load(1, 100, 1)}
+    assert (held.ahead, in_flight.said) == (100, ["d", "p"])
+    second = in_flight.reserve(Route(DECODE, (PREFILL,)), 30)
+    assert second.ahead == 130
+    held.first_token()
+    assert in_flight.loads == {"d": Load(2, 0, 0), "p": Load(1, 30, 1)}
+    held.end()
+    assert in_flight.loads == {"d": Load(1, 0, 0), "p": Load(1, 30, 1)}
+    second.end()
+    assert in_flight.loads == {}
+
+
+def test_a_colocated_pod_keeps_the_sequence_after_the_first_token() -> None:
+    in_flight = Watched()
+    held = in_flight.reserve(Route(BOTH), 100)
+    assert in_flight.loads == {"c": Load(1, 100, 1)}
+    held.first_token()
+    assert in_flight.loads == {"c": Load(1, 0, 0)}
+    held.end()
+    assert in_flight.loads == {}
+    assert in_flight.said == ["c", "c", "released", "c", "released"]
+
+
+def test_each_part_is_given_back_once_however_often_it_is_said() -> None:
+    in_flight = InFlight()
+    other = in_flight.reserve(Route(BOTH), 7)
+    held = in_flight.reserve(Route(BOTH), 100)
+    for _ in range(2):
+        held.first_token()
+        held.end()
+    held.first_token()
+    assert in_flight.loads == {"c": Load(1, 7, 1)}
+    other.end()
+    assert in_flight.loads == {}
+
+
+def test_what_a_cache_has_is_not_computed_but_a_token_always_is() -> None:
+    in_flight = InFlight()
+    assert in_flight.reserve(Route(BOTH, cached_tokens=60), 100).ahead == 40
+    assert in_flight.reserve(Route(PREFILL, cached_tokens=100), 100).ahead == 1
+
+
+def test_a_sequence_decodes_from_its_first_token_to_its_end_and_counts_once() -> None:
+    in_flight = InFlight()
+    first, second = (in_flight.reserve(Route(DECODE, (PREFILL,)), 100) for _ in range(2))
+    counts = [in_flight.decoding]
+    for step in (first.first_token, first.first_token, second.first_token, first.end, first.end):
+        step()
+        counts.append(in_flight.decoding)
+    assert counts == [0, 1, 1, 2, 1, 1]
+    unanswered = in_flight.reserve(Route(BOTH), 7)
+    unanswered.end()
+    assert in_flight.decoding == 1, "one that failed before its first token never decoded"
+    second.end()
+    assert (in_flight.decoding, in_flight.loads) == (0, {})
