@@ -16,9 +16,34 @@ def _slo(ttft: Any = "1s", tpot: Any = "40ms", **more: Any) -> dict[str, Any]:
     return {"slo": {"ttft": {"target": ttft}, "tpot": {"target": tpot}, **more}}
 
 
+def _schedule(**fields: Any) -> dict[str, Any]:
+    day = {"name": "day", "start": "0 8 * * *", "duration": "10h", "roles": {}}
+    return {"autoscaling": {"schedules": [day | fields]}}
+
+
+def _typed(*types: Any) -> dict[str, Any]:
+    return {"roles": {"colocated": {"gpuTypes": list(types)}}}
+
+
 _OPEN = {"verifyPeers": False, "networkPolicy": False}
 POOL: dict[str, Any] = {"routing": {"gateway": "epp"}, "security": _OPEN}
 """A fleet behind a gateway of the cluster: with nothing else it is accepted."""
+
+H100: dict[str, Any] = {"name": "h100", "costPerHour": "4.10"}
+TIMES = {
+    "prefillBaseMs": "3.92",
+    "perPromptTokenMs": "0.1066",
+    "decodeBaseMs": "28.8",
+    "perSequenceMs": "0.2825",
+    "perContextTokenMs": "0.000094",
+}
+
+LISTS: dict[str, Any] = {
+    "roles": {"colocated": {"gpuTypes": [H100]}},
+    "slo": {"ttft": {"target": "1s"}, "tpot": {"target": "40ms"}},
+    "autoscaling": {"shadow": ["kpa", "hpa"], **_schedule()["autoscaling"]},
+}
+"""A spec whose lists have items of required fields alone."""
 
 # name of the case: (spec beside the model, name of the fleet, piece of the sentence)
 REFUSED: dict[str, tuple[dict[str, Any], str, str]] = {
@@ -45,10 +70,103 @@ REFUSED: dict[str, tuple[dict[str, Any], str, str]] = {
     "SLO of zero": (_slo(ttft="0s"), "bad", "duration of more than 0"),
     "SLO without unit": (_slo(tpot="40"), "bad", "write 200ms or 2s"),
     "attainment of 100%": (_slo(attainment="100%"), "bad", "such as 90%"),
+    "bounds of a ratio that cross": (
+        {
+            "autoscaling": {
+                "ratio": {"min": {"prefill": 2, "decode": 3}, "max": {"prefill": 1, "decode": 2}}
+            }
+        },
+        "bad",
+        "write a smaller min",
+    ),
+    "a shadow that is no law": ({"autoscaling": {"shadow": ["wva"]}}, "bad", "kpa"),
+    "a schedule without five fields": (_schedule(start="0 8 * *"), "bad", "0 8 * * MON-FRI"),
+    "a schedule at 25 o'clock": (_schedule(start="0 25 * * *"), "bad", "0 8 * * MON-FRI"),
+    "a schedule that is always open": (_schedule(duration="200h"), "bad", "is replicas.min"),
+    "a time zone that is an offset": (_schedule(timeZone="+02:00"), "bad", "Europe/Berlin"),
+    "a schedule for more than the role may have": (
+        _schedule(roles={"colocated": {"min": 9}}),
+        "bad",
+        "change one of the two",
+    ),
+    "a schedule for less than the role must have": (
+        _schedule(roles={"decode": {"max": 0}}),
+        "bad",
+        "change one of the two",
+    ),
+    "a schedule whose bounds cross": (
+        _schedule(roles={"colocated": {"min": 3, "max": 2}}),
+        "bad",
+        "lower min or raise max",
+    ),
+    "schedules beside another autoscaler": (
+        {"autoscaling": {"policy": "External", **_schedule()["autoscaling"]}},
+        "bad",
+        "KEDA's cron scaler",
+    ),
     "budget below the minimum": (
         {"autoscaling": {"gpuBudget": {"max": 0}}},
         "bad",
         "raise the budget or lower replicas.min",
+    ),
+    "a cost that is no amount": (
+        {"roles": {"colocated": {"gpuCostPerHour": "4,10"}}},
+        "bad",
+        'such as "4.10"',
+    ),
+    "a cost of nothing": (
+        {"roles": {"colocated": {"gpuCostPerHour": "0.00"}}},
+        "bad",
+        "an amount of more than 0",
+    ),
+    "a cost of one role alone": (
+        {"mode": "disaggregated", "roles": {"decode": {"gpuCostPerHour": "4.10"}}},
+        "bad",
+        "write gpuCostPerHour or gpuTypes for both roles, or for none",
+    ),
+    "GPU types of one role alone": (
+        {"mode": "disaggregated", "roles": {"decode": {"gpuTypes": [H100]}}},
+        "bad",
+        "write gpuCostPerHour or gpuTypes for both roles, or for none",
+    ),
+    "two costs of one role": (
+        {"roles": {"colocated": {"gpuTypes": [H100], "gpuCostPerHour": "4.10"}}},
+        "bad",
+        "each of gpuTypes has its own costPerHour: leave gpuCostPerHour out",
+    ),
+    "GPU types that the scheduler cannot tell apart": (
+        _typed(H100, {"name": "a100", "costPerHour": "1.5"}),
+        "bad",
+        "give each a nodeSelector, such as nvidia.com/gpu.product, or a resourceName",
+    ),
+    "a GPU type's resource without a domain": (
+        _typed({**H100, "resourceName": "gpu"}),
+        "bad",
+        "such as nvidia.com/gpu or amd.com/gpu",
+    ),
+    "a GPU type's name that is no label": (
+        _typed({**H100, "name": "H100"}),
+        "bad",
+        "such as h100",
+    ),
+    "a profile in seconds": (
+        _typed({**H100, "profile": {**TIMES, "decodeBaseMs": "30ms"}}),
+        "bad",
+        'write milliseconds as a number in quotes, such as "28.8"',
+    ),
+    "flips between GPU types": (
+        {
+            "mode": "disaggregated",
+            "autoscaling": {"roleFlip": True},
+            "roles": {"prefill": {"gpuTypes": [H100]}, "decode": {"gpuTypes": [H100]}},
+        },
+        "bad",
+        "leave autoscaling.roleFlip or the roles' gpuTypes out",
+    ),
+    "a fallback that never waits": (
+        {"autoscaling": {"gpuTypeFallback": "1s"}},
+        "bad",
+        "5s",
     ),
     "flips between pods of two sizes": (
         {
@@ -97,6 +215,51 @@ REFUSED: dict[str, tuple[dict[str, Any], str, str]] = {
         POOL | {"drain": {"mode": "migrate"}},
         "bad",
         "write finish",
+    ),
+    "a fleet at zero without a gateway of Argosy": (
+        POOL | {"autoscaling": {"scaleToZero": {}}},
+        "bad",
+        "leave autoscaling.scaleToZero out",
+    ),
+    "advice of a policy that decides nothing": (
+        {"autoscaling": {"policy": "None", "advisory": True}},
+        "bad",
+        "or leave advisory out",
+    ),
+    "a GPU budget without a goodput to divide it by": (
+        {"autoscaling": {"policy": "Queue", "gpuBudget": {"max": 8}}},
+        "bad",
+        "write replicas.max of each role instead, or policy: Goodput",
+    ),
+    "a queue that would start from zero pods": (
+        {"autoscaling": {"policy": "Queue"}} | _replicas("colocated", min=0),
+        "bad",
+        "the policies Goodput and Queue cannot start from zero pods",
+    ),
+    "to zero by advice": (
+        {"autoscaling": {"advisory": True, "scaleToZero": {}}},
+        "bad",
+        "with autoscaling.advisory others set the replicas",
+    ),
+    "to zero under another autoscaler": (
+        {"autoscaling": {"policy": "External", "scaleToZero": {}}},
+        "bad",
+        "or write policy: Goodput",
+    ),
+    "a start from zero without a pod": (
+        {"autoscaling": {"policy": "None", "scaleToZero": {}}} | _replicas("colocated", min=0),
+        "bad",
+        "write replicas.min: 1 or more",
+    ),
+    "requests that do not outwait the start": (
+        {"autoscaling": {"scaleToZero": {"wait": "179s"}}},
+        "bad",
+        "raise wait",
+    ),
+    "zero after no time": (
+        {"autoscaling": {"scaleToZero": {"after": "4s"}}},
+        "bad",
+        "write a duration from 5s to 168h",
     ),
     "a gateway that does not exist": ({"routing": {"gateway": "envoy"}}, "bad", "argosy"),
     "prefill and decode over GPUs that do not divide": (

@@ -11,7 +11,7 @@ import yaml
 
 from argosy_operator.api.model import dump
 from argosy_operator.api.v1alpha1 import ServingDeployment
-from tests.api.refused import REFUSED, manifest
+from tests.api.refused import LISTS, REFUSED, manifest
 
 pytestmark = pytest.mark.cluster
 
@@ -74,8 +74,24 @@ def test_defaults_of_the_api_server_are_the_models_defaults(kubectl):
     assert code == 0, output
     spec = json.loads(output)["spec"]
     read = dump(ServingDeployment.model_validate(manifest({})).spec)
+    # Lists have no default in the CRD: an absent one and an empty one are the same to users.
     del read["engine"]["args"], read["engine"]["env"]
+    del read["autoscaling"]["schedules"], read["autoscaling"]["shadow"]
+    for role in read["roles"].values():
+        del role["gpuTypes"]
     assert spec == read
+
+
+def test_the_api_server_fills_in_items_of_lists_as_the_models_do(kubectl):
+    words = ("create", "--dry-run=server", "-o", "json", "-f", "-")
+    code, output = kubectl(*words, given=manifest(LISTS))
+    assert code == 0, output
+    spec = json.loads(output)["spec"]
+    read = dump(ServingDeployment.model_validate(manifest(LISTS)).spec)
+    for name in ("shadow", "schedules"):
+        assert spec["autoscaling"][name] == read["autoscaling"][name]
+    del read["roles"]["colocated"]["gpuTypes"][0]["nodeSelector"]
+    assert spec["roles"]["colocated"] == read["roles"]["colocated"]
 
 
 @pytest.mark.parametrize("path", sorted((ROOT / "examples").glob("*.yaml")), ids=lambda p: p.name)

@@ -1,5 +1,6 @@
 """Every number and duration of the spec has a bound, kept by the CRD and by the models."""
 
+import copy
 import re
 
 import pytest
@@ -11,11 +12,17 @@ from argosy_operator.api.fields import DURATION_PATTERN, POSITIVE_DURATION_PATTE
 from argosy_operator.api.v1alpha1 import ServingDeployment
 from docs.generate import nodes
 from tests.api.crd_reading import defaulted, refusals, schema_of
-from tests.api.refused import manifest
+from tests.api.refused import H100, TIMES, manifest
 
 SCHEMA = schema_of(serving_deployments())
 SPEC = dict(nodes("", SCHEMA["properties"]["spec"]))
 ROLES = ("prefill", "decode", "colocated")
+ITEMS: dict[str, dict] = {
+    "classes[]": {"name": "batch", "ttft": {"target": "1s"}, "tpot": {"target": "1s"}},
+    "gpuTypes[]": H100 | {"profile": TIMES},
+    "schedules[]": {"name": "day", "start": "0 8 * * *", "duration": "1h", "roles": {}},
+}
+"""An item of each list, to which the field is added."""
 
 
 def fields(pattern: str) -> list[str]:
@@ -38,6 +45,8 @@ def spec(path: str, value: object) -> dict:
         whole["autoscaling"] = {"policy": "None"}
     if path == "autoscaling.gpuBudget.max":
         whole["roles"] = {"colocated": {"resources": {"gpu": 0}}}
+    if path.startswith("autoscaling.schedules"):
+        whole["roles"] = {role: {"replicas": {"max": 1000}} for role in ROLES}
     if path.startswith("drain"):
         whole["kvTransfer"] = {"leaseSeconds": 1}
     if path == "metrics.scrapeInterval":
@@ -47,8 +56,8 @@ def spec(path: str, value: object) -> dict:
     node = whole
     *above, last = path.split(".")
     for name in above:
-        one = {"name": "batch", "ttft": {"target": "1s"}, "tpot": {"target": "1s"}}
-        node = node.setdefault(name.removesuffix("[]"), [one] if name.endswith("[]") else {})
+        item = [copy.deepcopy(ITEMS[name])] if name.endswith("[]") else {}
+        node = node.setdefault(name.removesuffix("[]"), item)
         node = node[0] if name.endswith("[]") else node
     node[last] = value
     return whole

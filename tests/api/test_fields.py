@@ -3,6 +3,7 @@
 import pytest
 from pydantic import TypeAdapter, ValidationError
 
+from argosy_operator.api.cron import CronText, ZoneName
 from argosy_operator.api.fields import Attainment, Duration, DurationText, Percent, Quantity
 
 
@@ -27,6 +28,34 @@ def test_a_percentage_is_a_fraction():
 
 def test_a_quantity_may_be_a_whole_number():
     assert TypeAdapter(Quantity).validate_python(4) == "4"
+
+
+@pytest.mark.parametrize(
+    ("text", "says"),
+    [
+        ("0 8 * * FRI-MON", "bad day-of-week"),
+        ("0 18-8 * * *", "bad hour"),
+        ("0 0 31 2 *", "bad day-of-month"),
+        ("0 8 * *", "write minute, hour"),
+        ("@daily", "write minute, hour"),
+        ("60 8 * * *", "write minute, hour"),
+        ("0 8 * * *\n", "write minute, hour"),
+    ],
+)
+def test_a_time_that_cron_does_not_know_is_refused_with_what_to_write(text, says):
+    with pytest.raises(ValidationError, match=f"{says}.*0 8 .* MON-FRI"):
+        TypeAdapter(CronText).validate_python(text)
+
+
+@pytest.mark.parametrize("text", ["0 8 * * MON-FRI", "*/5 0,12 1-7 JAN,DEC 7", "59 23 31 12 SUN"])
+def test_a_cron_expression_keeps_its_text(text):
+    assert TypeAdapter(CronText).validate_python(text) == text
+
+
+@pytest.mark.parametrize("text", ["Europe/Atlantis", "Berlin", "+02:00", "Europe", "../etc/passwd"])
+def test_a_time_zone_that_does_not_exist_is_refused_with_what_to_write(text):
+    with pytest.raises(ValidationError, match="IANA time zone database, such as UTC"):
+        TypeAdapter(ZoneName).validate_python(text)
 
 
 def test_values_are_written_as_they_were_read():

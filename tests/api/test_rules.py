@@ -33,6 +33,23 @@ role = some(
         memory=mostly("4Gi", 2 * 2**40, bad=[10**15, "-1"]),
     ),
 )
+share = st.fixed_dictionaries(
+    {"prefill": mostly(1, 2, bad=[0]), "decode": mostly(1, 2, bad=[1001])}
+)
+bounds = some(min=mostly(0, 2, bad=[9, -1]), max=mostly(2, 3, bad=[0]))
+schedules = st.fixed_dictionaries(
+    {
+        "name": mostly("day", "launch", bad=["Day", ""]),
+        "start": mostly(
+            "0 8 * * MON-FRI", "*/15 0-6/2 1,15 JAN 7", bad=["0 24 * * *", "@daily", ""]
+        ),
+        "duration": mostly("1m", "10h", "168h", bad=["0s", "30s", "169h"]),
+        "roles": some(prefill=bounds, decode=bounds, colocated=bounds),
+    },
+    optional={
+        "timeZone": mostly("UTC", "Europe/Berlin", "Etc/GMT+5", bad=["", "+2", "Berlin time"])
+    },
+)
 specs = st.fixed_dictionaries(
     {"model": some(servedName=words).map(lambda m: {"uri": "sim://x"} | m)},
     optional={
@@ -48,10 +65,17 @@ specs = st.fixed_dictionaries(
             optional={"attainment": mostly("1%", "99.99%", bad=["0%", "100%", "90"])},
         ),
         "autoscaling": some(
-            policy=mostly("Goodput", "External", "None", bad=["HPA"]),
+            advisory=mostly(False, bad=[True]),
+            policy=mostly("Goodput", "Queue", "External", "None", bad=["HPA"]),
+            queue=some(promptTokens=mostly(1, 2048, bad=[0]), sequences=mostly(1, bad=[-1])),
             gpuBudget=some(max=mostly(4, 8, 16, bad=[0, 1, 2])),
             interval=spans,
+            coldStart=mostly("180s", bad=["400s", "x"]),
+            scaleToZero=some(after=spans, wait=mostly("180s", "5m", bad=["90s", "y"])),
             scaleDown=some(stabilization=spans, maxStepPods=mostly(1, bad=[0, -1])),
+            warmSpares=mostly(0, 2, bad=[-1, 101]),
+            ratio=some(min=share, max=share),
+            schedules=st.lists(schedules, max_size=2, unique_by=lambda item: item["name"]),
         ),
         "metrics": some(scrapeInterval=spans, rateWindow=spans),
         "drain": some(
@@ -104,7 +128,7 @@ def test_every_rule_has_a_spec_that_breaks_it():
         for spec, name, _ in REFUSED.values()
         for _, sentence in refusals(SCHEMA, defaulted(SCHEMA, manifest(spec, name)))
     }
-    assert len(set(rules(SCHEMA))) == 19
+    assert len(set(rules(SCHEMA))) == 34
     assert set(rules(SCHEMA)) - seen == set()
 
 

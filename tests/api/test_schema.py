@@ -10,7 +10,7 @@ from argosy_operator.api.model import dump
 from argosy_operator.api.v1alpha1 import ServingDeployment
 from docs.generate import differing
 from tests.api.crd_reading import defaulted, schema_of
-from tests.api.refused import manifest
+from tests.api.refused import H100, LISTS, manifest
 
 ROOT = Path(__file__).resolve().parents[2]
 CRDS = definitions()
@@ -76,8 +76,27 @@ def test_status_has_no_defaults():
 def test_defaults_of_the_crd_are_the_models_defaults():
     written = defaulted(schema_of(serving_deployments()), manifest({}))["spec"]
     read = dump(ServingDeployment.model_validate(manifest({})).spec)
-    del read["engine"]["args"], read["engine"]["env"]  # an empty list and an absent one are equal
+    # An empty list and an absent one are equal.
+    del read["engine"]["args"], read["engine"]["env"]
+    del read["autoscaling"]["schedules"], read["autoscaling"]["shadow"]
+    for role in read["roles"].values():
+        del role["gpuTypes"]
     assert written == read
+
+
+def test_defaults_of_items_of_lists_are_the_models_defaults():
+    written = defaulted(schema_of(serving_deployments()), manifest(LISTS))["spec"]
+    read = dump(ServingDeployment.model_validate(manifest(LISTS)).spec)
+    assert read["autoscaling"]["shadow"] == ["kpa", "hpa"], "in the user's order"
+    (schedule,) = read["autoscaling"]["schedules"]
+    assert schedule["timeZone"] == "UTC"
+    for part, name in (("autoscaling", "shadow"), ("autoscaling", "schedules")):
+        assert written[part][name] == read[part][name]
+    # A map has no default in the CRD, as a list has none.
+    del read["roles"]["colocated"]["gpuTypes"][0]["nodeSelector"]
+    types = written["roles"]["colocated"]["gpuTypes"]
+    assert types == [H100 | {"resourceName": "nvidia.com/gpu"}]
+    assert types == read["roles"]["colocated"]["gpuTypes"]
 
 
 def test_columns_and_short_names_are_the_contract():

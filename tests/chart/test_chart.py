@@ -348,6 +348,9 @@ def test_the_budget_of_calls_is_the_operators_own_unless_it_is_set():
 def test_fleets_share_a_gpu_budget_only_if_one_is_set():
     assert "--gpu-budget" not in operator_args(rendered())
     assert operator_args(rendered(None, "operator.gpuBudget=64"))["--gpu-budget"] == "64"
+    assert "--namespace-gpu-budget" not in operator_args(rendered())
+    args = operator_args(rendered(None, "operator.namespaceGpuBudgets.team-a=16"))
+    assert args["--namespace-gpu-budget"] == "team-a=16"
 
 
 def test_the_readmes_install_line_sets_every_image_and_renders():

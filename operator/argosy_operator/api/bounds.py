@@ -76,6 +76,19 @@ DURATION_BOUNDS: dict[str, DurationBounds] = {
         ),
         DurationBounds("autoscaling.coldStart", "1s", "1h", "demand is forecast this far ahead"),
         DurationBounds(
+            "autoscaling.gpuTypeFallback",
+            "5s",
+            "24h",
+            "requests miss their targets while pods find no node",
+        ),
+        DurationBounds(
+            "autoscaling.scaleToZero.after",
+            "5s",
+            "168h",
+            "each start from zero costs a cold start",
+        ),
+        DurationBounds("autoscaling.scaleToZero.wait", "1s", "1h", _QUEUE),
+        DurationBounds(
             "autoscaling.scaleUp.stabilization",
             "0s",
             "1h",
@@ -86,6 +99,12 @@ DURATION_BOUNDS: dict[str, DurationBounds] = {
             "0s",
             "1h",
             "decisions read all samples of this time",
+        ),
+        DurationBounds(
+            "autoscaling.schedules[].duration",
+            "1m",
+            "168h",
+            "a window that is always open is replicas.min",
         ),
         DurationBounds(
             "metrics.scrapeInterval",
@@ -119,6 +138,8 @@ NUMBER_BOUNDS: dict[str, NumberBounds] = {
         NumberBounds("roles.*.replicas.min", 0, 1000, _PODS),
         NumberBounds("roles.*.replicas.max", 0, 1000, _PODS),
         NumberBounds("roles.*.resources.gpu", 0, 64, "nodes do not have more"),
+        NumberBounds("roles.*.gpuTypes[].gpu", 1, 64, "nodes do not have more"),
+        NumberBounds("roles.*.gpuTypes[].profile.kvTokens", 1, 1_000_000_000, _TOKENS),
         NumberBounds("roles.*.parallelism.tensor", 1, 64, "nodes do not have more GPUs"),
         NumberBounds(
             "kvTransfer.leaseSeconds",
@@ -132,9 +153,20 @@ NUMBER_BOUNDS: dict[str, NumberBounds] = {
             100_000,
             "clusters do not have more",
         ),
+        NumberBounds(
+            "autoscaling.gpuBudget.weight", 1, 10_000, "one fleet would outweigh all others"
+        ),
         NumberBounds("autoscaling.scaleUp.maxStepPercent", 1, 1000, _STEP),
         NumberBounds("autoscaling.scaleUp.maxStepPods", 1, 1000, _STEP),
         NumberBounds("autoscaling.scaleDown.maxStepPods", 1, 1000, _STEP),
+        NumberBounds("autoscaling.scaleDown.maxStepPercent", 1, 100, "a role has no more"),
+        NumberBounds("autoscaling.queue.promptTokens", 1, 10_000_000, "no replica has more to do"),
+        NumberBounds("autoscaling.queue.sequences", 1, 100_000, "no replica has more to do"),
+        NumberBounds("autoscaling.warmSpares", 0, 100, "each of them costs its GPUs all the time"),
+        NumberBounds("autoscaling.ratio.*.prefill", 1, 1000, _PODS),
+        NumberBounds("autoscaling.ratio.*.decode", 1, 1000, _PODS),
+        NumberBounds("autoscaling.schedules[].roles.*.min", 0, 1000, _PODS),
+        NumberBounds("autoscaling.schedules[].roles.*.max", 0, 1000, _PODS),
         NumberBounds("slo.classes[].priority", -100, 100, "a fleet has at most eight classes"),
         NumberBounds("routing.replicas", 1, 64, _PODS),
         NumberBounds("routing.shedTtftPercent", 1, 10_000, "a larger value sheds no request"),

@@ -116,6 +116,44 @@ class Quantity(_Text):
         return {"x-kubernetes-int-or-string": True, VALIDATIONS: [rule]} | length
 
 
+class Cost(_Text):
+    """An amount of money with up to four decimals, such as "4.10". The currency is the user's."""
+
+    __slots__ = ()
+
+    @property
+    def amount(self) -> float:
+        return float(self)
+
+
+CostText = Annotated[
+    Cost,
+    Format(
+        r"^([1-9][0-9]{0,5}([.][0-9]{1,4})?|0[.][0-9]{0,3}[1-9])$",
+        'write an amount of more than 0 in quotes, such as "4.10" or "0.55"',
+        12,
+    ),
+]
+
+
+class Milliseconds(_Text):
+    """A length of time in milliseconds with up to nine decimals, such as "0.1066"."""
+
+    __slots__ = ()
+
+    @property
+    def seconds(self) -> float:
+        return float(self) / 1000
+
+
+MillisecondsText = Annotated[
+    Milliseconds,
+    Format(
+        r"^(0|[1-9][0-9]{0,5})([.][0-9]{1,9})?$",
+        'write milliseconds as a number in quotes, such as "28.8" or "0.1066"',
+        16,
+    ),
+]
 DurationText = Annotated[
     Duration,
     Format(DURATION_PATTERN, "write a duration as a whole number and ms, s, m or h: 200ms, 5m", 12),
@@ -174,6 +212,41 @@ ClassName = Annotated[
         "a class has at most 32 lower-case letters, digits and hyphens, begins with a letter and "
         "does not end with a hyphen",
         32,
+    ),
+]
+ScheduleName = Annotated[
+    str,
+    Format(
+        r"^[a-z]([-a-z0-9]{0,30}[a-z0-9])?$",
+        "a schedule has a name of at most 32 lower-case letters, digits and hyphens, begins with a "
+        "letter and does not end with a hyphen",
+        32,
+    ),
+]
+GpuTypeName = Annotated[
+    str,
+    Format(
+        r"^[a-z]([-a-z0-9]{0,30}[a-z0-9])?$",
+        "a GPU type has a name of at most 32 lower-case letters, digits and hyphens, begins with a "
+        "letter and does not end with a hyphen, such as h100",
+        32,
+    ),
+]
+ResourceName = Annotated[
+    str,
+    Format(
+        r"^[a-z0-9]([-a-z0-9.]{0,126}[a-z0-9])?/[A-Za-z0-9]([-A-Za-z0-9_.]{0,61}[A-Za-z0-9])?$",
+        "write the resource that nodes offer, with its domain, such as nvidia.com/gpu or "
+        "amd.com/gpu",
+        192,
+    ),
+]
+LabelValue = Annotated[
+    str,
+    Format(
+        r"^([A-Za-z0-9]([-A-Za-z0-9_.]{0,61}[A-Za-z0-9])?)?$",
+        "a label's value has at most 63 letters, digits and - _ . between them",
+        63,
     ),
 ]
 SecretName = Annotated[

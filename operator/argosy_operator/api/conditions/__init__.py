@@ -35,6 +35,8 @@ class ConditionType(StrEnum):
     """kstatus: the operator cannot go on until a person acts."""
     SLO_MET = "SLOMet"
     """Enough requests meet the targets of spec.slo."""
+    ERROR_BUDGET_BURNING = "ErrorBudgetBurning"
+    """The error budget of slo.attainment will not last its 30 days at the rate of now."""
     SLO_FEASIBLE = "SLOFeasible"
     """The targets can be met within the limits of the spec."""
     SCALING_ACTIVE = "ScalingActive"

@@ -74,6 +74,18 @@ class Reason(StrEnum):
     SCALING = ("Scaling", "pods that are no longer needed finish their answers")
     ROLLING_OUT = ("RollingOut", "pods of a new revision are starting", "", kubectl.PODS)
     PARKED = ("Parked", "every role has 0 replicas, as asked")
+    SCALED_TO_ZERO = (
+        "ScaledToZero",
+        "nobody uses the fleet: it has no engine pods, and the next request starts them",
+        "",
+        kubectl.EXPLAIN,
+    )
+    WAKING = (
+        "Waking",
+        "pods start because a request came to a fleet at zero; requests wait in the gateway",
+        "",
+        kubectl.PODS,
+    )
     PAUSED = ("Paused", "spec.paused is true", "", kubectl.SPEC)
     DELETING = (
         "Deleting",
@@ -193,20 +205,46 @@ class Reason(StrEnum):
     BUDGET_BOUND = (
         "BudgetBound",
         "the GPU budget allows fewer replicas than are needed",
-        "Raise spec.autoscaling.gpuBudget.max, or the operator's gpuBudget for all fleets if the "
-        "decision names it, or accept that targets are missed at this load.",
+        "Raise the budget that the message names, or accept that targets are missed at this load.",
         kubectl.EXPLAIN,
     )
     MAX_REPLICAS_BOUND = (
         "MaxReplicasBound",
         "replicas.max allows fewer replicas than are needed",
-        "Raise the role's replicas.max, or accept that targets are missed at this load.",
+        "Raise the role's replicas.max, or the max of the schedule that the decision names, or "
+        "accept that targets are missed at this load.",
         kubectl.EXPLAIN,
     )
+    # ErrorBudgetBurning
+    BURNING_FAST = (
+        "BurningFast",
+        "requests miss their targets so often that the error budget of 30 days is gone in days: "
+        "status.errorBudget has the rates",
+        "Act now: find out why requests miss, with the other conditions and with the reasons in "
+        "status.goodput.misses.",
+        kubectl.EXPLAIN,
+        kubectl.PODS,
+    )
+    BURNING_SLOWLY = (
+        "BurningSlowly",
+        "requests miss their targets more often than the error budget of 30 days allows: "
+        "status.errorBudget has the rates",
+        "Find out in the next days why requests miss: raise what limits the replicas, or relax "
+        "spec.slo.",
+        kubectl.EXPLAIN,
+    )
+    WITHIN_BUDGET = ("WithinBudget", "the error budget lasts at the rate of now")
     # ScalingActive
     FOLLOWING_GOODPUT = (
         "FollowingGoodput",
         "replicas follow the measured load and spec.slo",
+        "",
+        kubectl.EXPLAIN,
+    )
+    FOLLOWING_QUEUE = (
+        "FollowingQueue",
+        "replicas follow what waits and runs (spec.autoscaling.policy Queue); whether they can "
+        "meet spec.slo is not computed",
         "",
         kubectl.EXPLAIN,
     )
@@ -225,10 +263,26 @@ class Reason(StrEnum):
         kubectl.EXPLAIN,
         kubectl.PODS,
     )
+    GATEWAYS_ALONE = (
+        "GatewaysAlone",
+        "Prometheus has no usable metrics: gateways say what their load is, by which replicas are "
+        "added and none is removed",
+        "Mend Prometheus: the message says what is wrong with it. Until then no replica is "
+        "removed, and nobody knows which share of the requests meets its targets.",
+        kubectl.EXPLAIN,
+    )
     EXTERNAL_OWNER = (
         "ExternalOwner",
         "spec.autoscaling.policy is External: others scale the ServingRoles",
         "",
+        kubectl.ROLES,
+    )
+    ADVISORY = (
+        "Advisory",
+        "spec.autoscaling.advisory is true: decisions are shown in status.autoscaling.advice, and "
+        "others scale the ServingRoles",
+        "",
+        kubectl.EXPLAIN,
         kubectl.ROLES,
     )
     POLICY_NONE = ("PolicyNone", "spec.autoscaling.policy is None: replicas stay at their minimum")
@@ -302,11 +356,17 @@ class Reason(StrEnum):
         "Raise the quota, or lower the roles' replicas or resources.",
         kubectl.QUOTAS,
     )
+    GPU_TYPE_FULL = (
+        "GPUTypeFull",
+        "one of a role's gpuTypes had no room, and the role runs on another",
+        "Add nodes with that type, or take it off the role's gpuTypes.",
+        *kubectl.POD_STATES,
+        kubectl.NODES,
+    )
     GPU_BUDGET = (
         "GPUBudget",
         "the GPU budget is used up",
-        "Raise spec.autoscaling.gpuBudget.max, or the operator's gpuBudget for all fleets if the "
-        "decision names it, or accept that targets are missed at this load.",
+        "Raise the budget that the message names, or accept that targets are missed at this load.",
         kubectl.EXPLAIN,
     )
     UNREADABLE_NUMBER = (

@@ -11,7 +11,7 @@ between its fields. A field is here only if something acts upon it.
 """
 
 from collections.abc import Iterator
-from typing import ClassVar
+from typing import ClassVar, get_args
 
 from pydantic import Field
 
@@ -54,6 +54,8 @@ _PREFILL, _DECODE, _COLOCATED = (
 )
 _TENSOR = "{}.parallelism.tensor % {}.parallelism.tensor == 0"
 _LEAST_GPUS = "{0}.replicas.min * {0}.resources.gpu"
+_TYPED = "(has({0}.gpuTypes) && size({0}.gpuTypes) > 0)"
+_COST_KNOWN = "(has({0}.gpuCostPerHour) || " + _TYPED + ")"
 _SAME_AMOUNT = (
     f" && has({_PREFILL}.resources.{{0}}) == has({_DECODE}.resources.{{0}})"
     f" && (!has({_PREFILL}.resources.{{0}}) "
@@ -61,6 +63,12 @@ _SAME_AMOUNT = (
 )
 _NO_POOL = "self.routing.gateway != 'epp'"
 _RUNS_OR_PARKED = "({0}.replicas.min > 0 || {0}.replicas.max == 0)"
+
+
+_SCHEDULED = (
+    "(!has(s.roles.{0}.min) || s.roles.{0}.min <= self.roles.{0}.replicas.max) && "
+    "(!has(s.roles.{0}.max) || s.roles.{0}.max >= self.roles.{0}.replicas.min)"
+)
 
 
 class ServingDeploymentSpec(ApiModel):
@@ -107,6 +115,13 @@ class ServingDeploymentSpec(ApiModel):
         return self.autoscaling.role_flip and self.mode == "disaggregated"
 
     @property
+    def goes_to_zero(self) -> bool:
+        """Whether all engine pods go while nobody uses the fleet. A parked fleet has none."""
+        return self.autoscaling.scale_to_zero is not None and all(
+            role.replicas.min > 0 for _, role in self.active_roles()
+        )
+
+    @property
     def picks_by_pool(self) -> bool:
         """Whether the cluster's own gateway serves the fleet, through an InferencePool."""
         return self.routing.gateway == "epp"
@@ -138,14 +153,44 @@ class ServingDeploymentSpec(ApiModel):
         )
 
     def zero_only_when_parked(self) -> bool:
-        return self.autoscaling.policy != "Goodput" or all(
+        return self.autoscaling.policy not in ("Goodput", "Queue") or all(
             role.replicas.min > 0 or role.replicas.max == 0 for _, role in self.active_roles()
         )
+
+    def wakes_with_pods(self) -> bool:
+        return self.autoscaling.scale_to_zero is None or all(
+            role.replicas.min > 0 or role.replicas.max == 0 for _, role in self.active_roles()
+        )
+
+    def zero_has_a_gateway(self) -> bool:
+        return not self.picks_by_pool or self.autoscaling.scale_to_zero is None
 
     def budget_covers_minimum(self) -> bool:
         budget = self.autoscaling.gpu_budget.max
         least = sum(role.replicas.min * role.resources.gpu for _, role in self.active_roles())
         return budget is None or budget >= least
+
+    def costs_are_of_both_roles(self) -> bool:
+        prefill, decode = self.roles.prefill, self.roles.decode
+        known = [
+            role.gpu_cost_per_hour is not None or bool(role.gpu_types) for role in (prefill, decode)
+        ]
+        return self.mode != "disaggregated" or all(known) or not any(known)
+
+    def flipped_pods_have_one_type(self) -> bool:
+        return not self.flips_roles or not (
+            self.roles.prefill.gpu_types or self.roles.decode.gpu_types
+        )
+
+    def schedules_have_a_scaler(self) -> bool:
+        return self.autoscaling.policy != "External" or not self.autoscaling.schedules
+
+    def schedules_fit_replicas(self) -> bool:
+        return all(
+            schedule.of(name).fits(self.role(name).replicas.min, self.role(name).replicas.max)
+            for schedule in self.autoscaling.schedules
+            for name in get_args(RoleName)
+        )
 
     def drain_outlives_lease(self) -> bool:
         return int(self.drain.timeout.seconds) > self.kv_transfer.lease_seconds
@@ -178,12 +223,47 @@ class ServingDeploymentSpec(ApiModel):
         ),
         ValidationRule(
             field=".roles",
-            cel="self.autoscaling.policy != 'Goodput' || (self.mode == 'disaggregated' "
+            cel="!(self.autoscaling.policy in ['Goodput', 'Queue']) || "
+            "(self.mode == 'disaggregated' "
             f"? {_RUNS_OR_PARKED.format(_PREFILL)} && {_RUNS_OR_PARKED.format(_DECODE)} "
             f": {_RUNS_OR_PARKED.format(_COLOCATED)})",
             holds=zero_only_when_parked,
-            message="policy Goodput cannot start from zero pods: write replicas.min: 1, or park "
-            "the fleet with min: 0 and max: 0",
+            message="the policies Goodput and Queue cannot start from zero pods: write "
+            "replicas.min: 1, or park "
+            "the fleet with min: 0 and max: 0; for a fleet that goes to zero when nobody uses it, "
+            "add autoscaling.scaleToZero",
+        ),
+        ValidationRule(
+            field=".autoscaling.scaleToZero",
+            cel="!has(self.autoscaling.scaleToZero) || (self.mode == 'disaggregated' "
+            f"? {_RUNS_OR_PARKED.format(_PREFILL)} && {_RUNS_OR_PARKED.format(_DECODE)} "
+            f": {_RUNS_OR_PARKED.format(_COLOCATED)})",
+            holds=wakes_with_pods,
+            message="a fleet wakes from zero with replicas.min pods of each role: with "
+            "autoscaling.scaleToZero write replicas.min: 1 or more",
+        ),
+        ValidationRule(
+            field=".autoscaling.scaleToZero",
+            cel=f"{_NO_POOL} || !has(self.autoscaling.scaleToZero)",
+            holds=zero_has_a_gateway,
+            message="requests to a fleet at zero wait in Argosy's gateway, which a fleet with "
+            "routing.gateway epp does not have: leave autoscaling.scaleToZero out",
+        ),
+        ValidationRule(
+            field=".roles",
+            cel=f"self.mode != 'disaggregated' || {_COST_KNOWN.format(_PREFILL)} == "
+            f"{_COST_KNOWN.format(_DECODE)}",
+            holds=costs_are_of_both_roles,
+            message="prefill and decode can only be sized for their cost if both are known: write "
+            "gpuCostPerHour or gpuTypes for both roles, or for none",
+        ),
+        ValidationRule(
+            field=".autoscaling.roleFlip",
+            cel="self.mode != 'disaggregated' || !self.autoscaling.roleFlip || "
+            f"!({_TYPED.format(_PREFILL)} || {_TYPED.format(_DECODE)})",
+            holds=flipped_pods_have_one_type,
+            message="a pod that changes its role stays on its GPU: leave autoscaling.roleFlip or "
+            "the roles' gpuTypes out",
         ),
         ValidationRule(
             field=".autoscaling.gpuBudget.max",
@@ -193,6 +273,23 @@ class ServingDeploymentSpec(ApiModel):
             holds=budget_covers_minimum,
             message="autoscaling.gpuBudget.max is below what the roles' minimum replicas hold "
             "(sum of replicas.min x resources.gpu): raise the budget or lower replicas.min",
+        ),
+        ValidationRule(
+            field=".autoscaling.schedules",
+            cel="self.autoscaling.policy != 'External' || !has(self.autoscaling.schedules) "
+            "|| size(self.autoscaling.schedules) == 0",
+            holds=schedules_have_a_scaler,
+            message="autoscaling.schedules do nothing under policy External: write policy Goodput, "
+            "Queue or None, or use schedules of the other autoscaler, such as KEDA's cron scaler",
+        ),
+        ValidationRule(
+            field=".autoscaling.schedules",
+            cel="!has(self.autoscaling.schedules) || self.autoscaling.schedules.all(s, "
+            + " && ".join(_SCHEDULED.format(role) for role in ("prefill", "decode", "colocated"))
+            + ")",
+            holds=schedules_fit_replicas,
+            message="a schedule's min must not be more than replicas.max of the role (default 8), "
+            "and its max not less than replicas.min: change one of the two",
         ),
         ValidationRule(
             field=".drain.timeout",

@@ -1,10 +1,21 @@
 """Who decides the number of replicas, how often and in which steps."""
 
-from typing import Annotated, Literal
+from typing import Annotated, ClassVar, Literal
 
+from pydantic import Field
+
+from argosy_operator.api import cel
 from argosy_operator.api.bounds import within
-from argosy_operator.api.fields import Duration, DurationText, PositiveDurationText
+from argosy_operator.api.cron import CronText, ZoneName
+from argosy_operator.api.fields import (
+    DURATION_PATTERN,
+    Duration,
+    DurationText,
+    PositiveDurationText,
+    ScheduleName,
+)
 from argosy_operator.api.model import ApiModel
+from argosy_operator.api.rule import ValidationRule
 
 
 class GpuBudget(ApiModel):
@@ -13,6 +24,11 @@ class GpuBudget(ApiModel):
     max: Annotated[int, within("autoscaling.gpuBudget.max")] | None = None
     """Most GPUs over all roles. Default: no limit beyond replicas.max of each role. During a
     rollout the pods of the old revision hold their GPUs in addition."""
+    weight: Annotated[int, within("autoscaling.gpuBudget.weight")] = 100
+    """What a request within slo counts for, where fleets share a GPU budget of their namespace or
+    of the operator: GPUs go where they bring the most good requests, each times this weight. Only
+    the ratio to the weights of other fleets matters. A fleet whose requests take ten times the GPU
+    time holds its own with ten times the weight. Default 100."""
 
 
 class ScaleUp(ApiModel):
@@ -37,20 +53,154 @@ class ScaleDown(ApiModel):
     max_step_pods: Annotated[int, within("autoscaling.scaleDown.maxStepPods")] = 1
     """Most pods removed from a role in one decision. Default 1: the effect of each removal is
     measured before the next."""
+    max_step_percent: Annotated[int, within("autoscaling.scaleDown.maxStepPercent")] | None = None
+    """Most pods removed from a role in one decision, in percent of the pods that it has, rounded
+    down. The larger of maxStepPercent and maxStepPods applies. Default: none, so that maxStepPods
+    applies to roles of any size."""
     stabilization: Annotated[DurationText, within("autoscaling.scaleDown.stabilization")] = (
-        Duration("240s")
+        Duration("300s")
     )
     """How long fewer pods must have been enough before one is removed. Twice the cold start if that
-    is longer, because a pod that is missed later takes a cold start to come back. Default 240s:
-    the longer of the two for cold starts below two minutes."""
+    is longer, because a pod that is missed later takes a cold start to come back. Default 300s:
+    on recorded traces shorter ones cost attainment, and move pods up and down more often."""
+
+
+class RoleShare(ApiModel):
+    """So many prefill pods for so many decode pods."""
+
+    prefill: Annotated[int, within("autoscaling.ratio.*.prefill")] = 1
+    """Prefill pods. Default 1: a share is one to some number in most cases."""
+    decode: Annotated[int, within("autoscaling.ratio.*.decode")] = 1
+    """Decode pods. Default 1, likewise."""
+
+
+class RoleRatio(ApiModel):
+    """Bounds of prefill pods per decode pod."""
+
+    min: RoleShare | None = None
+    """At least so many prefill pods for the decode pods that there are, such as
+    {prefill: 1, decode: 4}. Prefill grows where it has fewer."""
+    max: RoleShare | None = None
+    """At most so many prefill pods for the decode pods that there are, such as
+    {prefill: 2, decode: 1}. Decode grows where prefill has more."""
+
+    def min_is_at_most_max(self) -> bool:
+        low, high = self.min, self.max
+        return low is None or high is None or low.prefill * high.decode <= high.prefill * low.decode
+
+    rules: ClassVar[tuple[ValidationRule, ...]] = (
+        ValidationRule(
+            field=".min",
+            cel="!has(self.min) || !has(self.max) || "
+            "self.min.prefill * self.max.decode <= self.max.prefill * self.min.decode",
+            holds=min_is_at_most_max,
+            message="ratio.min asks for more prefill per decode than ratio.max allows: write a "
+            "smaller min, such as {prefill: 1, decode: 4}, or a larger max",
+        ),
+    )
+
+
+class ScheduledReplicas(ApiModel):
+    """How many pods a role may have while a window is open."""
+
+    min: Annotated[int, within("autoscaling.schedules[].roles.*.min")] | None = None
+    """Fewest pods, where that is more than replicas.min. Of several open windows the highest min
+    counts, even over the max of another one."""
+    max: Annotated[int, within("autoscaling.schedules[].roles.*.max")] | None = None
+    """Most pods, where that is less than replicas.max. Of several open windows the lowest max
+    counts."""
+
+    def min_is_at_most_max(self) -> bool:
+        return self.min is None or self.max is None or self.min <= self.max
+
+    def fits(self, least: int, most: int) -> bool:
+        """Whether the role's own minimum and maximum leave room for these."""
+        return (self.min is None or self.min <= most) and (self.max is None or self.max >= least)
+
+    rules: ClassVar[tuple[ValidationRule, ...]] = (
+        ValidationRule(
+            field=".min",
+            cel="!has(self.min) || !has(self.max) || self.min <= self.max",
+            holds=min_is_at_most_max,
+            message="min of a scheduled role must not be more than its max: lower min or raise max",
+        ),
+    )
+
+
+class ScheduledRoles(ApiModel):
+    """The roles that a window is about. Those that the mode does not use may be written."""
+
+    prefill: ScheduledReplicas = ScheduledReplicas()
+    """Pods that compute prompts (mode disaggregated)."""
+    decode: ScheduledReplicas = ScheduledReplicas()
+    """Pods that generate answers (mode disaggregated)."""
+    colocated: ScheduledReplicas = ScheduledReplicas()
+    """Pods that do both (mode colocated)."""
+
+
+class Schedule(ApiModel):
+    """A window of time that comes again, with bounds of its own."""
+
+    list_key: ClassVar[str | None] = "name"
+
+    name: ScheduleName
+    """What decisions and Events call the window, such as office-hours."""
+    start: CronText
+    """When the window opens, as five cron fields: minute, hour, day of the month, month, day of the
+    week. Pods of a higher min are started earlier, by a cold start, so that they are ready then."""
+    duration: Annotated[PositiveDurationText, within("autoscaling.schedules[].duration")]
+    """How long the window stays open, such as 10h."""
+    time_zone: ZoneName = "UTC"
+    """The time zone of start, such as Europe/Berlin. Default UTC: a cluster's own clock."""
+    roles: ScheduledRoles
+    """The bounds of the roles while the window is open."""
+
+    def of(self, role: str) -> ScheduledReplicas:
+        bounds: ScheduledReplicas = getattr(self.roles, role)
+        return bounds
+
+
+class ScaleToZero(ApiModel):
+    """When a fleet that nobody uses gives back all its engine pods."""
+
+    after: Annotated[PositiveDurationText, within("autoscaling.scaleToZero.after")] = Duration(
+        "10m"
+    )
+    """How long no gateway must have had a request. Default 10m: several times a cold start, which
+    the next request waits for."""
+    wait: Annotated[PositiveDurationText, within("autoscaling.scaleToZero.wait")] = Duration("5m")
+    """How long a request waits in the gateway while the fleet starts from zero; after that it is
+    answered with 503. Default 5m: more than the default of coldStart, less than the time-out of the
+    OpenAI clients."""
+
+
+class QueueScaling(ApiModel):
+    """What one replica should have to do under policy Queue."""
+
+    prompt_tokens: Annotated[int, within("autoscaling.queue.promptTokens")] = 2048
+    """Prompt tokens that wait in gateways and engines or are being computed, per prefill or
+    colocated pod. Default 2048: one step of the engine, unless maxNumBatchedTokens says
+    otherwise."""
+    sequences: Annotated[int, within("autoscaling.queue.sequences")] = 24
+    """Requests that wait or generate, per decode or colocated pod. Default 24: what did best for
+    the HorizontalPodAutoscaler on recorded traces with Llama-70B; smaller for a shorter TPOT."""
+
+
+ShadowName = Literal["apa", "hpa", "hpa-gpu", "keda", "kpa"]
 
 
 class Autoscaling(ApiModel):
     """Who decides the number of replicas, how often and in which steps."""
 
-    policy: Literal["Goodput", "External", "None"] = "Goodput"
-    """Goodput: Argosy computes replicas from slo. External: HPA, KEDA or kubectl scale set the
-    replicas of the ServingRoles. None: replicas stay at their minimum."""
+    policy: Literal["Goodput", "Queue", "External", "None"] = "Goodput"
+    """Goodput: Argosy computes replicas from slo. Queue: from what waits and runs, towards the
+    targets of queue; it needs no slo. External: HPA, KEDA or kubectl scale set the replicas of the
+    ServingRoles. None: replicas stay at their minimum."""
+    queue: QueueScaling = QueueScaling()
+    """What one replica should have to do under policy Queue. No other policy reads it."""
+    advisory: bool = False
+    """True shows what policy Goodput would do, in status.autoscaling.advice, and does not do it:
+    others set the replicas of the ServingRoles, as under policy External."""
     interval: Annotated[PositiveDurationText, within("autoscaling.interval")] = Duration("15s")
     """Time between two decisions. Default 15s: the default of metrics.scrapeInterval; nothing new
     is known earlier."""
@@ -60,11 +210,98 @@ class Autoscaling(ApiModel):
     weights."""
     gpu_budget: GpuBudget = GpuBudget()
     """The most GPUs that policy Goodput may ask for."""
+    shadow: Annotated[tuple[ShadowName, ...], Field(max_length=3)] = ()
+    """Up to three other autoscalers that decide beside Argosy's law on the same metrics. Status
+    says what they ask for and how many GPU-hours that would have been; nothing applies it. hpa
+    scales by queues, hpa-gpu by the share of time in which GPUs compute, keda by sums of PromQL,
+    kpa as Knative and apa as AIBrix do. Default: none."""
     role_flip: bool = False
     """True lets a prefill pod that is to leave become a decode pod that is to come, and back, with
     its weights loaded (mode disaggregated). Both roles must have the same resources. The pods read
     their role from a file, so a change of this field replaces them."""
+    scale_to_zero: ScaleToZero | None = None
+    """Engine pods go while nobody uses the fleet. The gateways stay, hold the next request, and
+    replicas.min pods of each role start for it. Default: at least replicas.min pods run always."""
     scale_up: ScaleUp = ScaleUp()
     """How fast replicas may be added."""
     scale_down: ScaleDown = ScaleDown()
     """How fast replicas may be removed."""
+    gpu_type_fallback: Annotated[PositiveDurationText, within("autoscaling.gpuTypeFallback")] = (
+        Duration("10m")
+    )
+    """How long a pod may find no node before its role goes on with the next of roles.*.gpuTypes.
+    The type without room is not chosen again for a day. Default 10m: longer than most clusters take
+    to add a node. Without gpuTypes it does nothing."""
+    warm_spares: Annotated[int, within("autoscaling.warmSpares")] = 0
+    """Pods of each role that are kept ready beyond those that the load asks for (policy Goodput),
+    so that a burst does not wait for a cold start. They serve, and a GPU budget holds over them.
+    Default 0: each costs its GPUs all the time."""
+    ratio: RoleRatio = RoleRatio()
+    """Bounds of prefill pods per decode pod (mode disaggregated, policies Goodput and Queue). They
+    only add pods, within replicas.max and the GPU budget. Default: none, each role is sized for
+    itself."""
+    schedules: Annotated[tuple[Schedule, ...], Field(max_length=16)] = ()
+    """Windows of time in which roles have a higher minimum or a lower maximum, such as office hours
+    or a launch. They hold with and without slo. A GPU budget holds over them."""
+
+    @property
+    def is_by_others(self) -> bool:
+        """Whether others set the replicas of the ServingRoles."""
+        return self.policy == "External" or self.advisory
+
+    def budget_has_goodput(self) -> bool:
+        return self.policy != "Queue" or self.gpu_budget.max is None
+
+    def advice_has_a_law(self) -> bool:
+        return not self.advisory or self.policy == "Goodput"
+
+    def advice_is_not_done(self) -> bool:
+        return not self.advisory or self.scale_to_zero is None
+
+    def zero_is_ours(self) -> bool:
+        return self.scale_to_zero is None or self.policy != "External"
+
+    def requests_outwait_the_start(self) -> bool:
+        zero = self.scale_to_zero
+        return zero is None or zero.wait.seconds >= self.cold_start.seconds
+
+    rules: ClassVar[tuple[ValidationRule, ...]] = (
+        ValidationRule(
+            field=".gpuBudget.max",
+            cel="self.policy != 'Queue' || !has(self.gpuBudget.max)",
+            holds=budget_has_goodput,
+            message="policy Queue predicts no goodput by which a GPU budget could be divided: "
+            "write replicas.max of each role instead, or policy: Goodput",
+        ),
+        ValidationRule(
+            field=".advisory",
+            cel="!self.advisory || self.policy == 'Goodput'",
+            holds=advice_has_a_law,
+            message="autoscaling.advisory shows what policy Goodput would do, and leaves the "
+            "ServingRoles to others: write policy: Goodput, or leave advisory out",
+        ),
+        ValidationRule(
+            field=".scaleToZero",
+            cel="!has(self.scaleToZero) || !self.advisory",
+            holds=advice_is_not_done,
+            message="with autoscaling.advisory others set the replicas: leave "
+            "autoscaling.scaleToZero out, or leave advisory out",
+        ),
+        ValidationRule(
+            field=".scaleToZero",
+            cel="!has(self.scaleToZero) || self.policy != 'External'",
+            holds=zero_is_ours,
+            message="under policy External the other autoscaler writes the ServingRoles, and may "
+            "write 0: leave autoscaling.scaleToZero out, or write policy: Goodput",
+        ),
+        ValidationRule(
+            field=".scaleToZero.wait",
+            cel="!has(self.scaleToZero) || "
+            f"!{cel.matches('self.scaleToZero.wait', DURATION_PATTERN)} || "
+            f"!{cel.matches('self.coldStart', DURATION_PATTERN)} || "
+            "duration(self.scaleToZero.wait) >= duration(self.coldStart)",
+            holds=requests_outwait_the_start,
+            message="autoscaling.scaleToZero.wait is shorter than autoscaling.coldStart (default "
+            "180s), so requests would be answered 503 before the first pod is ready: raise wait",
+        ),
+    )

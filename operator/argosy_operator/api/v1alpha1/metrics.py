@@ -31,6 +31,13 @@ class Metrics(ApiModel):
     """The window over which rates are computed. Default: four times scrapeInterval, so that one
     missed scrape leaves enough samples."""
 
+    ask_gateways: bool = False
+    """True lets the operator ask the gateways themselves, in each autoscaling.interval, for the
+    requests that arrived since the last scrape: a burst is seen up to a scrapeInterval earlier.
+    Gateways that do not answer within a second count as Prometheus has them. False: they are asked
+    only while Prometheus has no metrics. Then replicas are added by what they say, and none is
+    removed."""
+
     @property
     def rate_window_s(self) -> float:
         """The window in seconds, with its default."""

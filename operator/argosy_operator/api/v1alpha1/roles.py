@@ -2,8 +2,17 @@
 
 from typing import Annotated, ClassVar, Literal
 
+from pydantic import Field
+
 from argosy_operator.api.bounds import within
-from argosy_operator.api.fields import Quantity
+from argosy_operator.api.fields import (
+    CostText,
+    GpuTypeName,
+    LabelValue,
+    MillisecondsText,
+    Quantity,
+    ResourceName,
+)
 from argosy_operator.api.model import ApiModel
 from argosy_operator.api.rule import ValidationRule
 
@@ -60,6 +69,53 @@ class Parallelism(ApiModel):
     number: the engine of Argosy computes on one GPU."""
 
 
+NVIDIA = "nvidia.com/gpu"
+"""The resource of GPUs where a type names no other."""
+
+
+class GpuProfile(ApiModel):
+    """How fast one pod computes on a GPU type, in milliseconds. A prefill of a prompt takes
+    prefillBaseMs and perPromptTokenMs for each of its tokens. A decode step takes decodeBaseMs,
+    perSequenceMs for each sequence, and perContextTokenMs for each token of their contexts."""
+
+    prefill_base_ms: MillisecondsText
+    """Milliseconds of a prefill, whatever the prompt, such as "3.92"."""
+    per_prompt_token_ms: MillisecondsText
+    """Milliseconds for each token of a prompt, such as "0.1066"."""
+    decode_base_ms: MillisecondsText
+    """Milliseconds of a decode step, whatever the batch, such as "28.8"."""
+    per_sequence_ms: MillisecondsText
+    """Milliseconds of a decode step for each sequence in it, such as "0.2825"."""
+    per_context_token_ms: MillisecondsText
+    """Milliseconds of a decode step for each token of context in it, such as "0.000094"."""
+    kv_tokens: Annotated[int, within("roles.*.gpuTypes[].profile.kvTokens")] | None = None
+    """Tokens of KV cache that one pod holds. Default: unknown, so that memory bounds no batch until
+    engines report it."""
+
+
+class GpuType(ApiModel):
+    """One type of GPU that a role may run on."""
+
+    list_key: ClassVar[str | None] = "name"
+
+    name: GpuTypeName
+    """What status, events and the pods' label serving.argosy.dev/gpu-type call it, such as h100."""
+    cost_per_hour: CostText
+    """What one GPU of this type costs per hour, in any currency, such as "4.10"."""
+    gpu: Annotated[int, within("roles.*.gpuTypes[].gpu")] | None = None
+    """GPUs of one pod on this type. Default: resources.gpu."""
+    resource_name: ResourceName = NVIDIA
+    """The resource by which nodes offer these GPUs. Pods tolerate a taint of the same key."""
+    node_selector: Annotated[dict[str, LabelValue], Field(max_length=8)] = Field(
+        default_factory=dict
+    )
+    """Labels of the nodes with these GPUs, such as nvidia.com/gpu.product."""
+    profile: GpuProfile | None = None
+    """How fast one pod computes on it. Default: what the model's preset says (sim://). A type
+    without a profile is not compared by cost: it runs only if it is the first of the list, or if
+    the types before it have no room."""
+
+
 class Role(ApiModel):
     """One role of the fleet: its bounds and the size of its pods."""
 
@@ -69,6 +125,47 @@ class Role(ApiModel):
     """What one pod asks for."""
     parallelism: Parallelism = Parallelism()
     """How one pod computes with several GPUs."""
+    gpu_cost_per_hour: CostText | None = None
+    """What one GPU of this role costs per hour, in any currency, such as "4.10". Prefill and decode
+    are then sized for the lowest cost instead of the fewest GPUs, and status says what tokens and
+    good requests cost. Write it for both roles or for none. Default: all GPUs cost the same."""
+    gpu_types: Annotated[tuple[GpuType, ...], Field(max_length=4)] = ()
+    """GPU types that may serve the role, each with its own cost. The role begins on the first. With
+    slo and policy Goodput it goes to the one that meets slo at the lowest cost, by the profiles and
+    the load of the last day; where pods find no node for autoscaling.gpuTypeFallback, to another
+    one. All pods of the role are of one type; a change is a rollout. Default: any GPU of the
+    cluster."""
+
+    @property
+    def gpu_type(self) -> GpuType | None:
+        """The type that the role runs on, of a role as chosen; of one as written, the first."""
+        return self.gpu_types[0] if self.gpu_types else None
+
+    def cost_is_written_once(self) -> bool:
+        return self.gpu_cost_per_hour is None or not self.gpu_types
+
+    def types_can_be_told_apart(self) -> bool:
+        return len(self.gpu_types) < 2 or all(
+            kind.node_selector or kind.resource_name != NVIDIA for kind in self.gpu_types
+        )
+
+    rules: ClassVar[tuple[ValidationRule, ...]] = (
+        ValidationRule(
+            field=".gpuCostPerHour",
+            cel="!has(self.gpuCostPerHour) || !has(self.gpuTypes) || size(self.gpuTypes) == 0",
+            holds=cost_is_written_once,
+            message="each of gpuTypes has its own costPerHour: leave gpuCostPerHour out",
+        ),
+        ValidationRule(
+            field=".gpuTypes",
+            cel="!has(self.gpuTypes) || size(self.gpuTypes) < 2 || self.gpuTypes.all(t, "
+            "(has(t.nodeSelector) && size(t.nodeSelector) > 0) || "
+            f"t.resourceName != '{NVIDIA}')",
+            holds=types_can_be_told_apart,
+            message="the scheduler cannot tell these gpuTypes apart: give each a nodeSelector, "
+            "such as nvidia.com/gpu.product, or a resourceName of its own",
+        ),
+    )
 
 
 class Roles(ApiModel):

@@ -60,6 +60,13 @@ class RoleStatus(ApiModel):
     """GPUs that the role's pods of all revisions hold or wait for."""
     revision: Short = ""
     """The revision of the pods' template."""
+    gpu_type: Short | None = None
+    """The one of gpuTypes that the role runs on or rolls out. Absent without gpuTypes."""
+    gpu_cost_per_hour: Short | None = None
+    """What one of its GPUs costs per hour. Absent where the spec does not say it."""
+    gpu_types_without_room: Annotated[dict[str, Timestamp], Field(max_length=4)] | None = None
+    """When the role left a GPU type because its pods found no node, by name. Absent if none within
+    a day."""
     time_to_ready: Short | None = None
     """Measured time from a pod's creation until it is ready, such as 92s. Absent until one was
     measured."""
@@ -91,10 +98,38 @@ class Goodput(ApiModel):
     """90th percentile of time per output token, such as 41ms."""
     per_gpu: Short | None = Field(None, alias="perGPU")
     """Requests per second and GPU that met both targets."""
+    cost_per_hour: Short | None = None
+    """What the GPUs of the fleet's pods cost per hour, by roles.<role>.gpuCostPerHour."""
+    cost_per_million_tokens: Short | None = None
+    """What a million generated tokens cost."""
+    cost_per_thousand_good: Short | None = None
+    """What a thousand requests cost that met both targets."""
+    misses: Annotated[dict[str, Short], Field(max_length=12)] | None = None
+    """Share of the requests that missed the targets, by what took most of their time, such as
+    queue: "0.041". docs/misses.md says what each reason means. Absent if almost none did."""
 
 
-class DecisionStatus(ApiModel):
-    """One decision on replicas: what was measured, what was chosen, which rule limited it."""
+class ErrorBudget(ApiModel):
+    """How many of the requests that may miss the SLO have missed it, and how fast. Numbers are
+    absent while too little was measured."""
+
+    used: Short | None = None
+    """Share of the error budget that is spent, such as 0.42; more than 1 is overspent. The budget
+    is the requests of the last 30 days times the share that may miss the SLO."""
+    since: Timestamp | None = None
+    """When the first request was judged, or the start of the last 30 days."""
+    seen: Short | None = None
+    """Share of the time since then in which requests were judged, such as 0.98."""
+    burn_rates: Annotated[dict[str, Short], Field(max_length=5)] = Field(default_factory=dict)
+    """How fast the budget is spent, by window: 5m, 30m, 1h, 6h and 3d. At 1 it lasts for 30 days.
+    Windows of which less than half was measured are absent."""
+    alert: Literal["Page", "Ticket", "None"] = "None"
+    """Page: 2 % of the budget went in an hour or 5 % in six, and it goes on. Ticket: 10 % went in
+    three days. At low goals the rates for it are lower (docs/error-budget.md)."""
+
+
+class AdviceStatus(ApiModel):
+    """One answer of the scaling law: what it chose, and which rule limited it."""
 
     time: Timestamp
     """When it was made."""
@@ -108,9 +143,49 @@ class DecisionStatus(ApiModel):
     """Replicas per role after the decision."""
     bound_by: Short | None = None
     """The rule that limited the answer, such as a budget. Absent if none did."""
+
+
+class DecisionStatus(AdviceStatus):
+    """One decision on replicas: what was measured, what was chosen, which rule limited it."""
+
     record: dict[str, Any] | None = None
     """Inputs, candidates and rules of the decision: replaying them gives the same answer. Only the
     last decision keeps its record."""
+
+
+class ShadowStatus(ApiModel):
+    """What another autoscaler would do. It decides on the metrics of the fleet as Argosy scales
+    it."""
+
+    list_key: ClassVar[str | None] = "law"
+
+    law: Short
+    """Its name in spec.autoscaling.shadow."""
+    to: Annotated[dict[str, Count], Field(max_length=4)] = Field(default_factory=dict)
+    """Replicas per role that it asks for now."""
+    gpu_hours: Short
+    """GPU-hours of what it asked for since then."""
+    our_gpu_hours: Short
+    """GPU-hours of what Argosy asked for in the same time."""
+    since: Timestamp
+    """When it was first asked."""
+    failed: Sentence = ""
+    """Why it could not decide; empty if it could."""
+
+
+class ModeAdvice(ApiModel):
+    """Which mode would need fewer GPUs for the same SLO, by what engines showed. Nothing applies
+    it."""
+
+    advised: Literal["colocated", "disaggregated"] | None = None
+    """The mode that saves 15 % or more at the 95th percentile of a day. Absent while it is the
+    fleet's own, and until a day was seen."""
+    colocated_gpus: Short | None = None
+    """GPUs of mode colocated. Absent if no number meets the SLO."""
+    disaggregated_gpus: Short | None = None
+    """GPUs of mode disaggregated. Absent if no number meets the SLO."""
+    message: Sentence = ""
+    """The same for people."""
 
 
 class AutoscalingStatus(ApiModel):
@@ -120,8 +195,15 @@ class AutoscalingStatus(ApiModel):
     """The last decision that changed replicas."""
     history: Annotated[tuple[DecisionStatus, ...], Field(max_length=5)] = ()
     """Up to 5 decisions that changed replicas, newest first, without their records."""
+    advice: AdviceStatus | None = None
+    """What policy Goodput would do now (spec.autoscaling.advisory). It changes when other numbers
+    of replicas are advised."""
     last_scale_time: Annotated[dict[str, Timestamp], Field(max_length=4)] | None = None
     """When replicas last changed, per role."""
+    mode_advice: ModeAdvice | None = None
+    """Whether the other mode would need fewer GPUs. Absent until both could be sized."""
+    shadow: Annotated[tuple[ShadowStatus, ...], Field(max_length=3)] = ()
+    """What the autoscalers of spec.autoscaling.shadow would do."""
 
 
 class Columns(ApiModel):
@@ -155,6 +237,8 @@ class ServingDeploymentStatus(ApiModel):
     """The roles' pods."""
     goodput: Goodput | None = None
     """What clients got, as last measured."""
+    error_budget: ErrorBudget | None = None
+    """What is left of the error budget of slo.attainment. Absent until a request was judged."""
     autoscaling: AutoscalingStatus = AutoscalingStatus()
     """The latest decisions on replicas."""
     columns: Columns = Columns()
