@@ -139,7 +139,7 @@ def play(
     state, ticks = law.start, []
     while start + world.now < bounds[-1] + tail_s:
         scraper.advance(world.now + goals.windows.interval_s)
-        seen, before, now = observe(scraper, world, goals), state, start + world.now
+        seen, before, now = observe(scraper, world), state, start + world.now
         state, decision = law.decide(state, seen, goals, now)
         ready = {supply.role: supply.ready for supply in seen.supply}
         ticks.append(Tick(now, ready, decision, before, seen))

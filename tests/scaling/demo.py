@@ -9,7 +9,7 @@ from pathlib import Path
 import yaml
 
 from argosy_operator.api.v1alpha1 import ServingDeploymentSpec
-from argosy_operator.core.reconcile.targets import goals_of
+from argosy_operator.core.reconcile.targets.spec import goals_of
 from argosy_operator.core.scaling.estimate.profiles import PRESETS
 from argosy_operator.core.scaling.goals import Goals
 from local.demo.traffic import plan, score

@@ -145,3 +145,48 @@ def test_no_counts_make_any_of_it_fail(counts: list[float], noise: float) -> Non
     assert changes.wander(series, noise) >= noise
     rise = changes.rise(series, noise, len(series))
     assert rise is None or 0 <= rise.ahead(8.0, 2.0) <= 2e16
+
+
+def test_a_bin_leaps_by_five_deviations_and_two_bins_are_a_change_by_three_and_a_half() -> None:
+    """On the scale of roots: of 40 bins of 150 the next deviates by 5 at 218.5."""
+    steady = (150.0,) * 40
+    assert changes.segment((*steady, 218.4), 1.0) == (150.0, 218.4)
+    assert changes.segment((*steady, 218.6), 1.0) == (218.6,)
+    before = (100.0,) * 8
+    assert len(changes.segment((*before, 129.5, 129.5), 1.0)) == 10
+    assert changes.segment((*before, 129.7, 129.7), 1.0) == (129.7, 129.7)
+    assert len(changes.segment((*before, 163.0, 163.0), 4.0)) == 10, "twice as far in four times"
+    assert changes.segment((*before, 163.1, 163.1), 4.0) == (163.1, 163.1)
+
+
+def test_a_rise_is_significant_beyond_four_standard_errors_of_its_slope() -> None:
+    """A slope of 2 with a mean of 23: its error is √(noise · 23/5), a half at 0.0543."""
+    line = (20.0, 22.0, 24.0, 26.0)
+    assert changes.rise(line, 0.0543, 2) == changes.Rise(26.0, 2.0 / 23.0)
+    assert changes.rise(line, 0.0544, 2) is None
+    assert changes.rise(line, 0.0543, 9) == changes.Rise(26.0, 2.0 / 23.0)
+    assert changes.rise(line[1:], 1e-6, 2) is None, "three bins are too few"
+    assert changes.rise((10.0, 12.0, 14.0, 16.0), 0.01, 2) is None, "more than 12 % a bin"
+
+
+def test_a_line_fits_within_its_noise_and_about_as_well_as_a_step() -> None:
+    """The line misses a step by 3.2 in all, in units of noise · 22: more than 7 is no fit."""
+    step = (20.0, 20.0, 24.0, 24.0)
+    assert changes.rise(step, 0.0208, 1) == changes.Rise(
+        pytest.approx(24.4), pytest.approx(1.6 / 22)
+    )
+    assert changes.rise(step, 0.0207, 1) is None
+    assert changes.rise(step, 0.03, 2) is None, "a step to the newest two misses nothing"
+    assert changes.rise((20.0, 20.9, 24.0, 24.9), 0.03, 2) is not None, "1.195 times as much"
+    assert changes.rise((20.0, 20.88, 24.0, 24.88), 0.03, 2) is None, "1.255 times as much"
+
+
+def test_a_rise_is_over_where_the_newest_bins_do_not_go_on() -> None:
+    """Ten bins that rise by 6, then six that stay: a line over twelve bins is 0.018 a bin steep."""
+    counts = (*(100.0 + 6 * i for i in range(10)), *[154.0] * 6)
+    assert changes.rise(counts, 0.30, 16) is None, "the newest bins deny it by two errors"
+    assert changes.rise(counts, 0.31, 16) == changes.Rise(
+        pytest.approx(160.923, abs=1e-3), pytest.approx(0.0179, abs=1e-5)
+    )
+    assert changes.rise(counts, 0.5, 16) is None
+    assert changes.rise(counts[:-4], 0.5, 12) is not None

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from argosy_operator.core.scaling.decision import Rule
+from argosy_operator.core.scaling.decision import Rule, bounded
 from argosy_operator.core.scaling.estimate import capacity, demand
 from argosy_operator.core.scaling.estimate.demand import DemandState
 from argosy_operator.core.scaling.estimate.profiles import PRESETS
@@ -200,6 +200,27 @@ def test_up_takes_the_larger_of_percent_and_pods() -> None:
     assert holds.apply(most, 20, Rule.DEMAND, None, LIMITS) == (40, Rule.STEP_LIMIT)
 
 
+@pytest.mark.parametrize(
+    ("have", "percent", "left"),
+    [
+        (100, None, 99),
+        (100, 10.0, 90),
+        (109, 10.0, 99),
+        (15, 10.0, 14),
+        (5, 10.0, 4),
+        (3, 100.0, 1),
+    ],
+)
+def test_down_takes_the_larger_of_pods_and_percent_rounded_down(
+    have: int, percent: float | None, left: int
+) -> None:
+    limits = StepLimits(down_percent=percent)
+    assert holds.apply(held_after((0, 1)), have, Rule.DEMAND, None, limits) == (
+        left,
+        Rule.STEP_LIMIT if left > 1 else Rule.DEMAND,
+    )
+
+
 def test_a_reason_to_keep_is_named_and_only_stops_the_way_down() -> None:
     assert holds.apply(held_after((0, 1)), 3, Rule.DEMAND, Rule.ATTAINMENT_BELOW_GOAL, LIMITS) == (
         3,
@@ -213,9 +234,9 @@ def test_a_reason_to_keep_is_named_and_only_stops_the_way_down() -> None:
 
 def test_the_users_bounds_hold_over_every_hold() -> None:
     goal = RoleGoal("decode", 2, 4)
-    assert holds.clamp(9, Rule.HOLD, goal) == (4, Rule.MAX_REPLICAS)
-    assert holds.clamp(1, Rule.HOLD, goal) == (2, Rule.MIN_REPLICAS)
-    assert holds.clamp(3, Rule.HOLD, goal) == (3, Rule.HOLD)
+    assert bounded(9, Rule.HOLD, goal) == (4, Rule.MAX_REPLICAS)
+    assert bounded(1, Rule.HOLD, goal) == (2, Rule.MIN_REPLICAS)
+    assert bounded(3, Rule.HOLD, goal) == (3, Rule.HOLD)
 
 
 def test_a_bin_that_leaps_up_counts_with_less_than_it_shows() -> None:

@@ -9,7 +9,7 @@ import pytest
 from argosy_operator.api.conditions import ConditionType
 from argosy_operator.cli.explanation import explanation, label_of, labelled
 from argosy_operator.core.scaling.decision import MEANING, Decision, Rule
-from argosy_operator.core.scaling.record import to_json
+from argosy_operator.core.scaling.text.record import to_json
 from tests.scaling import demo
 from tests.support.model import Model
 from tests.support.model import fleet as a_fleet
@@ -116,14 +116,17 @@ def test_conditions_that_are_well_are_left_out() -> None:
         "Ready": "True", "Servable": "True", "Reconciling": "False", "Progressing": "False",
         "Stalled": "False", "CapacityLimited": "False", "Draining": "False",
         "NameConflict": "False", "SLOMet": "True", "MetricsAvailable": "True",
+        "ErrorBudgetBurning": "False",
     }  # fmt: skip
     said = [{"type": t, "status": s, "reason": "Fine"} for t, s in well.items()]
     said.append({"type": "ScalingActive", "status": "True", "reason": "FollowingGoodput"})
     said[5] |= {"status": "True", "reason": "GPUBudget"}
+    said.append({"type": "ErrorBudgetBurning", "status": "True", "reason": "BurningFast"})
     text = explanation({"metadata": {"name": "a"}, "status": {"conditions": said}})
     assert [line.split()[0] for line in text.partition("Conditions\n")[2].splitlines()] == [
         "CapacityLimited=True",
         "ScalingActive=True",
+        "ErrorBudgetBurning=True",
     ]
 
 
@@ -164,3 +167,15 @@ def test_every_number_of_a_decision_has_a_label() -> None:
     names = {name for tick in demo.ramp(7).ticks for name in tick.decision.numbers}
     assert len(names) > 10
     assert [name for name in sorted(names) if label_of(name) is None] == []
+
+
+def test_why_requests_missed_the_slo_is_said_in_words_the_largest_share_first() -> None:
+    shares = {"decode": "0.011", "queue": "0.062"}
+    text = explanation({"metadata": {"name": "chat"}, "status": {"goodput": {"misses": shares}}})
+    lines = text.splitlines()
+    begin = lines.index("Requests that missed the SLO lately")
+    assert lines[begin + 1 : begin + 3] == [
+        "  queue      6.2% waited in the gateway for a free place",
+        "  decode     1.1% got their tokens too slowly: the decode steps take too long",
+    ]
+    assert "missed the SLO" not in explanation({"metadata": {"name": "chat"}, "status": {}})

@@ -5,6 +5,7 @@ from dataclasses import replace
 import pytest
 
 from argosy_operator.api.v1alpha1 import RoleName
+from argosy_operator.core.scaling.decide import decide
 from argosy_operator.core.scaling.estimate import capacity
 from argosy_operator.core.scaling.estimate.demand import DemandState
 from argosy_operator.core.scaling.goals import Inputs
@@ -62,3 +63,57 @@ def test_what_was_trimmed_is_given_back_while_the_goal_is_missed() -> None:
     for share, factor in ((0.89, 1.0), (0.9, 0.9)):
         found = learning.headroom_in_force(role(0.9), ScalingState(), inputs(START, share))
         assert found == factor
+
+
+def aims(goal: float = 0.9, **shares: float) -> dict[str, float | None]:
+    """What roles aim at whose sizes were chosen for these shares."""
+    roles = tuple(RoleState(name, capacity.begin(name, None, USUAL)) for name in POOLS)
+    chosen: dict[RoleName, float] = {name: shares[name] for name in POOLS if name in shares}
+    return {r.role: r.aim for r in learning.aimed(ScalingState(roles=roles), chosen, goal).roles}
+
+
+def test_roles_divide_what_may_be_missed_as_their_sizes_would_miss() -> None:
+    """Nine of a hundred may be missed, with a tenth of the allowed ten in reserve."""
+    assert aims(prefill=0.93, decode=0.99) == pytest.approx(
+        {"prefill": 1 - 0.09 * 7 / 8, "decode": 1 - 0.09 / 8}
+    )
+    assert aims(prefill=0.93, decode=0.93) == pytest.approx({"prefill": 0.955, "decode": 0.955})
+    assert aims(0.8, prefill=1.0, decode=1.0) == pytest.approx({"prefill": 0.91, "decode": 0.91})
+
+
+def test_a_role_that_would_not_miss_at_all_may_miss_a_tenth_of_what_is_allowed() -> None:
+    assert aims(prefill=1.0, decode=0.9) == pytest.approx({"prefill": 0.991, "decode": 0.919})
+    assert aims(prefill=0.5, decode=1.0) == pytest.approx({"prefill": 0.919, "decode": 0.991})
+
+
+def test_without_a_size_the_aims_stay() -> None:
+    assert aims() == {"prefill": None, "decode": None}
+
+
+def test_one_pool_may_miss_all_that_is_allowed() -> None:
+    one = RoleState("colocated", capacity.begin("colocated", None, USUAL))
+    (role,) = learning.aimed(ScalingState(roles=(one,)), {"colocated": 0.99}, 0.9).roles
+    assert role.aim == pytest.approx(0.91)
+
+
+@pytest.mark.parametrize(("share", "sign"), [(0.94, 1), (0.95, 0), (0.96, -1)])
+def test_a_role_is_corrected_to_its_own_aim(share: float, sign: int) -> None:
+    after = learning.corrected_headroom(replace(role(), aim=0.95), seen(0.9, share), 0.9)
+    assert (after > 1.0) - (after < 1.0) == sign
+
+
+def test_a_decision_sets_the_aims_for_the_next_one() -> None:
+    supply = tuple(RoleSupply(name, 3, 3) for name in POOLS)
+    state, decision = decide(
+        ScalingState(),
+        Observations(metrics(START, 30.0, HAVE, prompt_tokens_squared=6e6), supply),
+        goals(),
+        START,
+    )
+    shares = {c.role: c.attainment for t in decision.targets for c in decision.candidates
+              if c.role == t.role and c.replicas == t.demanded}  # fmt: skip
+    missed = sum(1 - share for share in shares.values())
+    assert missed > 0
+    for found in state.roles:
+        part = min(max((1 - shares[found.role]) / missed, 0.1), 0.9)
+        assert found.aim == pytest.approx(1 - 0.09 * part, abs=2e-3)

@@ -16,12 +16,12 @@ from argosy_operator.core.scaling.observe import (
     Unknown,
     Value,
 )
-from argosy_operator.core.scaling.record import to_json
 from argosy_operator.core.scaling.rivals.hpa import (
     STABILIZATION,
     HorizontalPodAutoscaler,
     recommendation,
 )
+from argosy_operator.core.scaling.text.record import to_json
 from tests.scaling.closed import Phase, Run, Setup, run
 from tests.scaling.ramp import ENGINE, GOALS
 from tests.scaling.test_decide import metrics, supply

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from argosy_operator.core.reconcile.targets import goals_of
+from argosy_operator.core.reconcile.targets.spec import goals_of
 from argosy_operator.core.scaling.goals import Serving, Windows
 from argosy_operator.core.scaling.observe import FleetMetrics, RoleMetrics, StepDelta
 from argosy_operator.core.scaling.signals import histograms, lengths, validity
@@ -162,7 +162,7 @@ def test_the_second_moment_of_a_prompts_time_is_that_of_the_measured_lengths() -
     work = Work(308.0, 10.03 * 308.0**2, 93.0)
     lean = Replica(0.0, 0.1066e-3, 0.0, 0.0)
     assert prefill_model(lean, work, 1.0).variation == pytest.approx(10.03)
-    points = work.prompt_spread
+    points = work.computed_spread
     assert sum(n * n * share for n, share in points) < 0.75 * work.prompt_squared
 
 
@@ -213,29 +213,29 @@ def test_the_order_and_the_limits_of_a_fleet_are_those_of_its_spec() -> None:
 
 
 @pytest.mark.parametrize("rate", [0.5, 3.0, 9.0, 30.0])
-@pytest.mark.parametrize("gpus", [(1, 1), (4, 1), (1, 3)])
+@pytest.mark.parametrize("costs", [(1, 1), (4, 1), (1, 3), (8, 1), (1, 8), (1.0, 2.75), (4.4, 2)])
 @pytest.mark.parametrize("order", ["fifo", "deadline"])
-def test_no_other_fleet_meets_the_goal_with_fewer_gpus(
-    rate: float, gpus: tuple[int, int], order: str
+def test_no_other_fleet_meets_the_goal_at_a_lower_cost(
+    rate: float, costs: tuple[float, float], order: str
 ) -> None:
     work = Work(1200, 2 * 1200**2, 200, answers=((2.0, 0.1), (50.0, 0.5), (349.0, 0.4)))
     prefill = prefill_model(LLAMA, work, 0.6, "deadline" if order == "deadline" else "fifo")
     decode = decode_model(LLAMA, work, 0.05, 0.005)
-    pools = (joint.Demanded(prefill, rate, gpus[0]), joint.Demanded(decode, rate, gpus[1]))
+    pools = (joint.Demanded(prefill, rate, costs[0]), joint.Demanded(decode, rate, costs[1]))
     found = joint.fewest(pools, 0.9)
 
     counts = range(1, 61)
     ttft = [prefill.attainment(n, rate) for n in counts]
     tpot = [decode.attainment(n, rate) for n in counts]
     cheapest = min(
-        p * gpus[0] + d * gpus[1]
+        p * costs[0] + d * costs[1]
         for (p, met), (d, kept) in product(
             zip(counts, ttft, strict=True), zip(counts, tpot, strict=True)
         )
         if met * kept >= 0.9
     )
     assert ttft[found[0] - 1] * tpot[found[1] - 1] >= 0.9
-    assert found[0] * gpus[0] + found[1] * gpus[1] == cheapest
+    assert found[0] * costs[0] + found[1] * costs[1] == pytest.approx(cheapest)
 
 
 def test_a_pool_that_can_only_carry_its_load_does_not_make_the_other_grow() -> None:

@@ -36,7 +36,7 @@ def test_hysteresis_a_pool_of_two_becomes_one_below_8_7_requests_a_second() -> N
 def test_the_mean_of_a_batch_over_an_answer_varies_less_the_longer_it_is(
     stays: float, kept: float
 ) -> None:
-    assert decode._kept(stays) == pytest.approx(kept, abs=0.001)
+    assert decode.kept_variance(stays) == pytest.approx(kept, abs=0.001)
 
 
 def test_a_sequence_counts_a_third_of_its_answer_above_its_mean_context() -> None:

@@ -1,7 +1,7 @@
 """decide(): from one round of observations to the wanted replicas of every role, with reasons.
 
-The chain: are the metrics valid? → demand (requests per second ahead) → what a replica can do →
-size of each role → holds and steps → min and max → GPU budget.
+The chain: is the fleet at zero? → are the metrics valid? → demand (requests per second ahead) →
+what a replica can do → size of each role → holds and steps → min and max → GPU budget.
 Observations come from `ports.prometheus` and the snapshot. The decision goes to `core.plan` and, as
 a record, to status, Event and log. The operator, the simulator and the tests call this function.
 """
@@ -9,19 +9,34 @@ a record, to status, Event and log. The operator, the simulator and the tests ca
 from dataclasses import dataclass, replace
 
 from argosy_operator.api.v1alpha1 import RoleName
-from argosy_operator.core.scaling import explain
-from argosy_operator.core.scaling.decision import Decision, RoleTarget, Rule, meaning_of
-from argosy_operator.core.scaling.estimate import capacity
-from argosy_operator.core.scaling.estimate.cold_start import cold_start_s, forecast_horizon_s
-from argosy_operator.core.scaling.estimate.demand import Demand, append_bins, estimate_demand
-from argosy_operator.core.scaling.goals import Goals, Inputs
+from argosy_operator.core.scaling import explain, queue
+from argosy_operator.core.scaling.decision import Decision, RoleTarget, Rule, bounded, why_bounded
+from argosy_operator.core.scaling.estimate import capacity, season
+from argosy_operator.core.scaling.estimate.cold_start import (
+    cold_start_s,
+    forecast_horizon_s,
+    removal_hold_s,
+)
+from argosy_operator.core.scaling.estimate.demand import (
+    Demand,
+    append_bins,
+    estimate_demand,
+    raised,
+)
+from argosy_operator.core.scaling.goals import NO_LIMITS, Goals, Inputs
 from argosy_operator.core.scaling.observe import Observations
-from argosy_operator.core.scaling.pace import holds
+from argosy_operator.core.scaling.pace import holds, ratio, shift, zero
 from argosy_operator.core.scaling.pace.gates import Gate, RoleView, blocked_by
 from argosy_operator.core.scaling.signals import learning, lengths, validity
 from argosy_operator.core.scaling.size import budget, sizing
-from argosy_operator.core.scaling.size.model import Limits, model_of
+from argosy_operator.core.scaling.size.decode import DecodeModel
+from argosy_operator.core.scaling.size.joint import share_held
+from argosy_operator.core.scaling.size.model import Limits, Model, model_of
+from argosy_operator.core.scaling.size.prefill import PrefillModel
 from argosy_operator.core.scaling.state import RoleState, ScalingState, idle
+
+HELD_UNTIL = 0.9
+"""Of the TTFT limit: how long a first token is held at most (designs/0016)."""
 
 
 def decide(
@@ -29,23 +44,39 @@ def decide(
 ) -> tuple[ScalingState, Decision]:
     """The scaling law. Pure: equal arguments give equal answers. `now` is on the metrics' clock."""
     observations = replace(observations, metrics=validity.validated(observations.metrics))
-    if goals.slo is None or goals.policy == "None":
+    if (at_zero := zero.verdict(observations, goals)) is not None:
+        return state, explain.without_load(observations, goals, now, at_zero.rule, at_zero.why)
+    by_queue = goals.policy == "Queue"
+    if goals.policy == "None" or (goals.slo is None and not by_queue):
         return state, explain.at_minimum(observations, goals, now)
     unavailable = validity.why_unavailable(observations.metrics, goals.windows)
     if unavailable is not None:
         return state, explain.held(observations, goals, now, unavailable)
-    inputs = Inputs(observations, goals, goals.slo, now)
+    inputs = Inputs(observations, goals, goals.slo or NO_LIMITS, now)
     state = learning.mark_valid(state, inputs)
     state, demand = _estimate_demand(state, inputs)
     state = learning.learn(state, inputs)
-    sizes = _sizes_for_load(state, demand, inputs)
+    sizes = {} if by_queue else _sizes_for_load(state, demand, inputs)
+    shares = {role: size.share for role, size in sizes.items()}
+    state = learning.aimed(state, shares, inputs.slo.attainment)
     sized = tuple(_size_role(RoleView(role, state, sizes, inputs)) for role in state.roles)
-    targets = _within_budget(sized, sizes, inputs)
+    state, sized = _shift(state, sized, inputs)
+    beside = ratio.kept(tuple(role.target for role in sized), goals)
+    sized = tuple(replace(role, target=target) for role, target in zip(sized, beside, strict=True))
+    pools = _pools(sized, sizes, inputs)
+    targets = _within_budget(sized, pools, inputs)
     roles = tuple(
         _with_raise(role.state, target, now) for role, target in zip(sized, targets, strict=True)
     )
     state = replace(state, roles=roles)
-    return state, explain.decided(targets, sizes, demand, state, inputs)
+    decision = explain.decided(targets, sizes, demand, state, inputs)
+    if by_queue:
+        views = (RoleView(role, state, sizes, inputs) for role in state.roles)
+        known = {name: n for view in views for name, n in queue.numbers(view).items()}
+        decision = replace(decision, numbers=decision.numbers | known)
+    if goals.gpu_cap is not None:
+        decision = replace(decision, worth=budget.worth(pools, demand.planned))
+    return state, decision
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,7 +104,14 @@ def _estimate_demand(state: ScalingState, inputs: Inputs) -> tuple[ScalingState,
     horizon_s = forecast_horizon_s(inputs.observations.supply, windows)
     bins = append_bins(state.demand, inputs.metrics.bins, windows.scrape_s)
     demand_state, demand = estimate_demand(bins, windows, horizon_s, inputs.now)
-    return replace(state, demand=demand_state), demand
+    days = season.counted(state.season, inputs.metrics.bins, windows.scrape_s)
+    days = season.scored(days, demand_state, windows)
+    due = inputs.now + horizon_s
+    foretold = season.foretold(days, demand, windows.scrape_s, inputs.now, due)
+    days = season.noted(days, demand, foretold, due)
+    if foretold is not None and days.trusted and foretold > demand.forecast:
+        demand_state, demand = raised(demand_state, demand, foretold)
+    return replace(state, demand=demand_state, season=days), demand
 
 
 def _sizes_for_load(
@@ -83,7 +121,8 @@ def _sizes_for_load(
     windows, work = inputs.windows, lengths.work(state.lengths, inputs.metrics)
     if idle(state, windows, inputs.now):
         return {}
-    limits, models, loads = _limits(state, inputs), {}, {}
+    limits, loads = _limits(state, inputs), dict[RoleName, sizing.Load]()
+    models = dict[RoleName, Model]()
     # A prompt that waits is work for every role: the queue may be one for room in decode.
     queued = max(role.gauges.outstanding_prompt_tokens or 0.0 for role in state.roles)
     for role in state.roles:
@@ -94,12 +133,14 @@ def _sizes_for_load(
         models[role.role] = model_of(role.role, replica, work, limits)
         loads[role.role] = sizing.Load(
             rate=demand.planned * learning.headroom_in_force(role, state, inputs),
-            prompt_tokens=work.prompt,
+            prompt_tokens=work.computed,
             outstanding_prompt_tokens=queued,
             running=gauges.running or 0.0,
         )
+    if inputs.goals.serving.holds_first_token:
+        models = _holding(models, loads, limits)
     supplies = {role.role: inputs.observations.of(role.role) for role in state.roles}
-    counts = sizing.counts(models, loads, supplies, limits.goal)
+    counts = sizing.counts(models, loads, supplies, inputs.goals, limits.goal)
     sizes = {}
     for role in state.roles:
         supply = supplies[role.role]
@@ -113,6 +154,21 @@ def _sizes_for_load(
             models[role.role], loads[role.role], counts[role.role], supply, limits.goal, horizon
         )
     return sizes
+
+
+def _holding(
+    models: dict[RoleName, Model], loads: dict[RoleName, sizing.Load], limits: Limits
+) -> dict[RoleName, Model]:
+    """The models of a fleet that holds first tokens, for `HELD_UNTIL` of the TTFT limit at most.
+
+    A sequence needs the KV transfer and, at the limit of TPOT, one step until its next token.
+    """
+    prefill, decode = models.get("prefill"), models.get("decode")
+    if not isinstance(prefill, PrefillModel) or not isinstance(decode, DecodeModel):
+        return models
+    until_s = HELD_UNTIL * limits.ttft_s - limits.pause_s - limits.tpot_s
+    held = share_held(prefill, loads["prefill"].rate, limits.goal, until_s)
+    return models | {"decode": replace(decode, held=held)}
 
 
 def _limits(state: ScalingState, inputs: Inputs) -> Limits:
@@ -130,20 +186,87 @@ def _limits(state: ScalingState, inputs: Inputs) -> Limits:
 
 def _size_role(view: RoleView) -> Sized:
     """Apply holds and steps, then the user's min and max."""
-    goal, size, now = view.inputs.goals.role(view.name), view.size, view.inputs.now
-    up, down, rule = (size.up, size.down, size.rule) if size else (goal.min, goal.min, Rule.IDLE)
+    goal, now = view.inputs.goals.role(view.name), view.inputs.now
+    by_queue = queue.wanted(view) if view.inputs.goals.policy == "Queue" else None
+    up, down, rule = _wanted(view, goal.min)
+    if by_queue is not None:
+        up, down, rule = by_queue.replicas, by_queue.replicas, Rule.QUEUE
     windows = holds.HoldWindows(view.inputs.windows.up_hold_s, view.hold_s)
     held, gate = holds.record(view.role.holds, up, down, now, windows), blocked_by(view)
     current, steps = view.supply.desired, view.inputs.goals.steps
     replicas, rule = holds.apply(held, current, rule, gate.rule if gate else None, steps)
-    replicas, rule = holds.clamp(replicas, rule, goal)
-    why = gate.message(view) if gate and gate.rule is rule else meaning_of(rule, view.name)
-    target = RoleTarget(view.name, current, replicas, up, rule, why)
+    replicas, rule = bounded(replicas, rule, goal)
+    why = why_bounded(rule, goal, replicas)
+    if gate is not None and gate.rule is rule:
+        why = gate.message(view)
+    if by_queue is not None and rule is Rule.QUEUE:
+        why = by_queue.why
+    demanded = view.size.up if view.size else max(up, goal.min)
+    target = RoleTarget(view.name, current, replicas, demanded, rule, why)
     return Sized(target, replace(view.role, holds=held), gate)
 
 
-def _within_budget(
+def _shift(
+    state: ScalingState, sized: tuple[Sized, ...], inputs: Inputs
+) -> tuple[ScalingState, tuple[Sized, ...]]:
+    """Both roles in one decision, if a pod of one may become one of the other."""
+    supply = inputs.observations.supply
+    alike = len({role.gpus_per_replica for role in supply}) == 1
+    if not (inputs.goals.role_flip and len(sized) == 2 and alike):
+        return state, sized
+    one, other = (
+        shift.Side(
+            role.target,
+            role.state.holds.highs[-1].replicas,
+            inputs.goals.role(role.target.role).min,
+            role.blocked_by,
+        )
+        for role in sized
+    )
+    hold_s = max(removal_hold_s(role, inputs.windows) for role in supply)
+    span = shift.Span(hold_s, hold_s + max(cold_start_s(role, inputs.windows) for role in supply))
+    after, targets = shift.shifted(state.shift, (one, other), span, inputs.now)
+    sized = tuple(replace(role, target=to) for role, to in zip(sized, targets, strict=True))
+    return replace(state, shift=after), sized
+
+
+def _wanted(view: RoleView, least: int) -> tuple[int, int, Rule]:
+    """What the role wants for its load and, going down, for more load; the rule that says so.
+
+    Spares are on top of the planned load, so that growth takes them before anything has to start. A
+    queue and requests in flight are what they are kept for: these have none of their own. An idle
+    fleet has none either: its minimum is spare already.
+    """
+    size, spares = view.size, view.inputs.goals.warm_spares
+    if size is None:
+        return least, least, Rule.IDLE
+    up, down = size.needed.up + spares, size.needed.down + spares
+    spare = up > size.up and size.rule is not Rule.SLO_UNREACHABLE
+    rule = Rule.WARM_SPARES if spare else size.rule
+    return max(size.up, up), max(size.down, up, down), rule
+
+
+def _pools(
     sized: tuple[Sized, ...], sizes: dict[RoleName, sizing.Size], inputs: Inputs
+) -> tuple[budget.Pool, ...]:
+    """What each role wants of a GPU budget; empty if a role was not sized."""
+    if set(sizes) != {role.target.role for role in sized}:
+        return ()
+    return tuple(
+        budget.Pool(
+            minimum=inputs.goals.role(target.role).least,
+            wanted=target.replicas,
+            gpus=inputs.observations.of(target.role).gpus_per_replica,
+            model=sizes[target.role].model,
+            rate=sizes[target.role].rate,
+            queued=inputs.goals.serving.order == "deadline" and target.role != "prefill",
+        )
+        for target in (role.target for role in sized)
+    )
+
+
+def _within_budget(
+    sized: tuple[Sized, ...], pools: tuple[budget.Pool, ...], inputs: Inputs
 ) -> tuple[RoleTarget, ...]:
     """Share the smaller of the two GPU limits between the roles: the most predicted goodput that
     fits.
@@ -153,24 +276,19 @@ def _within_budget(
     """
     goals, targets = inputs.goals, tuple(role.target for role in sized)
     limit = goals.gpus
-    if limit is None or set(sizes) != {target.role for target in targets}:
+    if limit is None or not pools:
         return targets
-    pools = tuple(
-        budget.Pool(
-            minimum=goals.role(target.role).min,
-            wanted=target.replicas,
-            gpus=inputs.observations.of(target.role).gpus_per_replica,
-            model=sizes[target.role].model,
-            rate=sizes[target.role].rate,
-        )
-        for target in targets
-    )
     floors = tuple(max(pool.minimum, role.fewest) for pool, role in zip(pools, sized, strict=True))
-    if budget.gpus(pools, floors) <= limit:
+    fits = budget.gpus(pools, floors) <= limit
+    if fits:
         pools = tuple(
             replace(pool, minimum=fewest) for pool, fewest in zip(pools, floors, strict=True)
         )
-    fitted = budget.fit(pools, limit)
+    if fits or not inputs.metrics.gateways_alone:
+        fitted = budget.fit(pools, limit)
+    else:
+        # Without metrics a budget takes nothing either, as in a round without any decision.
+        fitted = tuple(min(n, pool.wanted) for n, pool in zip(floors, pools, strict=True))
     return tuple(
         _bounded(target, count, goals) for target, count in zip(targets, fitted, strict=True)
     )
@@ -181,9 +299,7 @@ def _bounded(target: RoleTarget, replicas: int, goals: Goals) -> RoleTarget:
     if replicas == target.replicas:
         return target
     rule, over = Rule.GPU_BUDGET, target.replicas - replicas
-    why = f"spec.autoscaling.gpuBudget.max is {goals.gpu_budget}"
-    if goals.gpus != goals.gpu_budget:
-        why = f"the operator's GPU budget for all fleets leaves {goals.gpu_cap} GPUs to this one"
+    why = explain.budget_in_force(goals)
     return replace(target, replicas=replicas, rule=rule, message=why, over_budget=over)
 
 

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 
 from argosy_operator.api.v1alpha1 import RoleName
+from argosy_operator.core.scaling.goals import RoleGoal, Whose
 
 
 class Rule(StrEnum):
@@ -15,9 +16,11 @@ class Rule(StrEnum):
     NO_SLO = "NoSLO"
     POLICY_NONE = "PolicyNone"
     METRICS_UNAVAILABLE = "MetricsUnavailable"
+    GATEWAYS_ALONE = "GatewaysAlone"
     JUST_STARTED = "JustStarted"
     CAPACITY_GUESSED = "CapacityGuessed"
     DEMAND = "Demand"
+    QUEUE = "Queue"
     IN_FLIGHT = "InFlight"
     BACKLOG = "Backlog"
     HOLD = "Hold"
@@ -26,8 +29,14 @@ class Rule(StrEnum):
     ROLLOUT_IN_PROGRESS = "RolloutInProgress"
     STEP_LIMIT = "StepLimit"
     IDLE = "Idle"
+    SCALED_TO_ZERO = "ScaledToZero"
+    WAKING = "Waking"
     MIN_REPLICAS = "MinReplicas"
     MAX_REPLICAS = "MaxReplicas"
+    SCHEDULE = "Schedule"
+    ROLE_FLIP = "RoleFlip"
+    RATIO = "Ratio"
+    WARM_SPARES = "WarmSpares"
     GPU_BUDGET = "GPUBudget"
     SLO_UNREACHABLE = "SLOUnreachable"
 
@@ -38,9 +47,11 @@ MEANING: dict[Rule, str] = {
         "spec.autoscaling.policy is None: replicas stay at spec.roles.<role>.replicas.min"
     ),
     Rule.METRICS_UNAVAILABLE: "metrics are unknown, stale or incomplete: nothing is removed",
+    Rule.GATEWAYS_ALONE: "only gateways say what the load is: nothing is removed",
     Rule.JUST_STARTED: "metrics have been valid for less than one hold: nothing is removed",
     Rule.CAPACITY_GUESSED: "lengths or capacity are not measured yet: nothing is removed",
     Rule.DEMAND: "the fewest replicas whose predicted attainment meets the goal",
+    Rule.QUEUE: "what waits and runs over the targets of spec.autoscaling.queue",
     Rule.IN_FLIGHT: "requests in flight need this many replicas",
     Rule.BACKLOG: "queued prompts would outlast the start of a new replica",
     Rule.HOLD: "more was needed within the hold",
@@ -49,10 +60,26 @@ MEANING: dict[Rule, str] = {
     Rule.ROLLOUT_IN_PROGRESS: "a rollout is in progress: nothing is removed",
     Rule.STEP_LIMIT: "spec.autoscaling.scaleUp or scaleDown limits the size of one step",
     Rule.IDLE: "no request for a whole idle window",
+    Rule.SCALED_TO_ZERO: (
+        "no gateway has had a request for spec.autoscaling.scaleToZero.after: the fleet has no "
+        "engine pods until the next one"
+    ),
+    Rule.WAKING: (
+        "requests wait in the gateways of a fleet at zero: it starts with "
+        "spec.roles.<role>.replicas.min"
+    ),
     Rule.MIN_REPLICAS: "bounded by spec.roles.<role>.replicas.min",
     Rule.MAX_REPLICAS: "bounded by spec.roles.<role>.replicas.max",
+    Rule.WARM_SPARES: "spec.autoscaling.warmSpares are kept ready beyond what the load asks for",
+    Rule.RATIO: "spec.autoscaling.ratio asks for more replicas beside those of the other role",
+    Rule.ROLE_FLIP: (
+        "pods may change their role (spec.autoscaling.roleFlip): a replica that is only held goes "
+        "to the other role that needs one, or goes if both roles together need fewer"
+    ),
+    Rule.SCHEDULE: ("a window of spec.autoscaling.schedules is open, or opens within a cold start"),
     Rule.GPU_BUDGET: (
-        "spec.autoscaling.gpuBudget.max, or the operator's GPU budget for all fleets, is used up"
+        "spec.autoscaling.gpuBudget.max, or the GPU budget of the namespace, or the operator's GPU "
+        "budget for all fleets, is used up"
     ),
     Rule.SLO_UNREACHABLE: "a request alone misses the SLO: replicas only carry the load",
 }
@@ -62,6 +89,24 @@ MEANING: dict[Rule, str] = {
 def meaning_of(rule: Rule, role: RoleName) -> str:
     """The meaning, with the fields of this role."""
     return MEANING[rule].replace("<role>", role)
+
+
+def bounded(replicas: int, rule: Rule, goal: RoleGoal) -> tuple[int, Rule]:
+    """Apply the user's minimum and maximum, at once and over every hold."""
+    if replicas > goal.max:
+        return goal.max, Rule.SCHEDULE if goal.max_schedule else Rule.MAX_REPLICAS
+    if replicas < goal.min:
+        return goal.min, Rule.SCHEDULE if goal.min_schedule else Rule.MIN_REPLICAS
+    return replicas, rule
+
+
+def why_bounded(rule: Rule, goal: RoleGoal, replicas: int) -> str:
+    """The meaning of a rule that `bounded` named or left; a schedule by its name."""
+    if rule is not Rule.SCHEDULE:
+        return meaning_of(rule, goal.role)
+    if goal.min_schedule and replicas == goal.min:
+        return f"schedule {goal.min_schedule} asks for at least {goal.min}"
+    return f"schedule {goal.max_schedule} allows at most {goal.max}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -101,6 +146,15 @@ class Candidate:
 
 
 @dataclass(frozen=True, slots=True)
+class Lack:
+    """What a GPU budget keeps a fleet from."""
+
+    gpus: int
+    """GPUs that are wanted beyond it."""
+    whose: Whose
+
+
+@dataclass(frozen=True, slots=True)
 class Decision:
     """What to do now, and why."""
 
@@ -121,10 +175,17 @@ class Decision:
     """The operator's clock minus that of the metrics' source, in seconds."""
     silent_gateways: tuple[str, ...] = ()
     """Ready gateways of which Prometheus has no fresh samples."""
+    gateways_alone: str = ""
+    """Why Prometheus had no metrics, where the decision stands on what gateways said alone."""
     relearning: tuple[RoleName, ...] = ()
     """Roles whose capacity is measured again, because what had been learnt was not usable."""
     unknown: tuple[str, ...] = ()
     """Role and signal of what is unknown now and keeps the role from losing replicas."""
+    lack: Lack | None = None
+    """None: no GPU budget bound the answer."""
+    worth: tuple[tuple[int, float], ...] = ()
+    """(GPUs, predicted requests per second within the SLO): the fleet's bid for a budget that it
+    shares with others. Empty without one."""
 
     def replicas(self, role: RoleName) -> int:
         """Raises StopIteration for a role that was not decided on."""
@@ -134,3 +195,16 @@ class Decision:
     def changed(self) -> bool:
         """Whether any role moves."""
         return any(t.replicas != t.current for t in self.targets)
+
+
+def lacks_metrics(decision: Decision | None) -> bool:
+    """The law did not run because it had no metrics. A role that keeps its replicas because its own
+    pods are silent does not count."""
+    return (
+        decision is not None and not decision.active and decision.rule is Rule.METRICS_UNAVAILABLE
+    )
+
+
+def not_judged(decision: Decision | None) -> bool:
+    """There are no verdicts of requests: no metrics at all, or the gateways' own alone."""
+    return lacks_metrics(decision) or (decision is not None and bool(decision.gateways_alone))

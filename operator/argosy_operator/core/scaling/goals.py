@@ -1,6 +1,6 @@
 """What the user wants and allows: SLO, bounds of each role, step limits, windows, GPU budget.
 
-`core.reconcile.targets.goals_of` fills it from a ServingDeployment's spec; every scaling law reads
+`core.reconcile.targets.spec` fills it from a ServingDeployment's spec; every scaling law reads
 it. Values only. Durations are seconds, shares are 0..1. Defaults are those of the spec's fields.
 """
 
@@ -23,6 +23,12 @@ class SLO:
     """Wanted share of requests that meet both limits."""
 
 
+NO_LIMITS = SLO(ttft_s=1.0, tpot_s=0.05)
+"""What a guess of a replica's capacity is made from where the user has set no SLO. Policy Queue
+decides nothing by it."""
+Whose = Literal["object", "namespace", "operator"]
+"""Which GPU budget is meant: `gpuBudget.max` of the object, that of its namespace, or that of all
+fleets of the operator."""
 Order = Literal["fifo", "deadline"]
 """Which waiting prompt goes next: the first that came, or by `routing.queue: deadline`."""
 
@@ -34,6 +40,23 @@ class RoleGoal:
     role: RoleName
     min: int
     max: int
+    gpu_cost_per_hour: float | None = None
+    """`spec.roles.<role>.gpuCostPerHour`; None: unknown, so that a GPU costs what others cost."""
+    gpu_type: str = ""
+    """Name of the GPU type that the role runs on, of `spec.roles.<role>.gpuTypes`; empty: any."""
+    profile: "Profile | None" = None
+    """Known constants of a replica on that type; None: `Goals.prior`."""
+    min_schedule: str = ""
+    """Name of the schedule that has raised `min` now; empty: it is that of the spec."""
+    max_schedule: str = ""
+    """Name of the schedule that has lowered `max` now; empty: it is that of the spec."""
+    unscheduled_min: int | None = None
+    """`replicas.min`, where a schedule has raised `min`."""
+
+    @property
+    def least(self) -> int:
+        """What a GPU budget leaves to the role in any case: a schedule gives way to it."""
+        return self.min if self.unscheduled_min is None else self.unscheduled_min
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,6 +69,43 @@ class StepLimits:
     """Up, the larger of `up_percent` and `up_pods` counts: 2 may become 6, and 20 become 40."""
     down_pods: int = 1
     """Down, one replica at a time: each removal is measured before the next."""
+    down_percent: float | None = None
+    """Share of the replicas that may be removed, rounded down. The larger of the two counts; None:
+    `down_pods` alone."""
+
+
+@dataclass(frozen=True, slots=True)
+class Share:
+    """So many prefill replicas for so many decode replicas."""
+
+    prefill: int
+    decode: int
+
+    def prefill_for(self, decode: int) -> int:
+        """Prefill replicas of that share, rounded up."""
+        return -(-decode * self.prefill // self.decode)
+
+    def decode_for(self, prefill: int) -> int:
+        """Decode replicas of that share, rounded up."""
+        return -(-prefill * self.decode // self.prefill)
+
+
+@dataclass(frozen=True, slots=True)
+class Ratio:
+    """`autoscaling.ratio`: bounds of prefill per decode. None: no bound."""
+
+    min: Share | None = None
+    max: Share | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class QueueTargets:
+    """`autoscaling.queue`: what a replica should have to do under policy Queue."""
+
+    prompt_tokens: int = 2048
+    """Outstanding prompt tokens of a replica that computes prompts."""
+    sequences: int = 24
+    """Sequences of a replica that generates, with the requests that wait."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -136,6 +196,8 @@ class Serving:
     """`engine.maxNumBatchedTokens`: longer prompts are prefilled in chunks."""
     sequences: int | None = None
     """`engine.maxNumSeqs`: most sequences in one step."""
+    holds_first_token: bool = False
+    """Whether `slo.firstToken` is WithinTarget."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -148,12 +210,23 @@ class Goals:
     """None: there is nothing to size by, and replicas stay at their minimum."""
     windows: Windows = field(default_factory=Windows)
     steps: StepLimits = field(default_factory=StepLimits)
+    ratio: Ratio = field(default_factory=Ratio)
+    role_flip: bool = False
+    """Whether pods may change between prefill and decode (`autoscaling.roleFlip`)."""
+    warm_spares: int = 0
+    """Replicas of each role beyond those that the load asks for."""
     gpu_budget: int | None = None
     """GPUs that all roles may use together; None: no limit."""
     gpu_cap: int | None = None
-    """GPUs that the operator's budget for all fleets leaves to this one; None: no such budget."""
-    policy: Literal["Goodput", "None"] = "Goodput"
-    """`None` keeps replicas at their minimum, even with an SLO."""
+    """GPUs that budgets for several fleets leave to this one; None: no such budget."""
+    gpu_cap_of: Literal["namespace", "operator"] = "operator"
+    """Whose budget that is."""
+    policy: Literal["Goodput", "Queue", "None"] = "Goodput"
+    """`None` keeps replicas at their minimum, even with an SLO. `Queue` needs none."""
+    queue: QueueTargets = field(default_factory=QueueTargets)
+    """Of policy Queue."""
+    zero_after_s: float | None = None
+    """`autoscaling.scaleToZero.after`; None: the fleet never goes to zero."""
     control_round_trip_s: float = 0.0
     """Time of a request outside the engines before its first token; taken off the TTFT limit."""
     prior: Profile | None = None
@@ -166,6 +239,19 @@ class Goals:
         """The smaller of the two GPU limits."""
         return min((n for n in (self.gpu_budget, self.gpu_cap) if n is not None), default=None)
 
+    @property
+    def gpus_of(self) -> Whose:
+        """Whose limit that is; the object's own if both are equal."""
+        own = self.gpu_cap is None or self.gpus == self.gpu_budget
+        return "object" if own else self.gpu_cap_of
+
+    def price(self, role: RoleName) -> float:
+        """What a GPU of the role costs, in those of the cheapest role; 1 if not all are known."""
+        costs = [goal.gpu_cost_per_hour for goal in self.roles]
+        known = [cost for cost in costs if cost is not None and cost > 0]
+        own = self.role(role).gpu_cost_per_hour
+        return own / min(known) if own is not None and len(known) == len(costs) else 1.0
+
     def role(self, role: RoleName) -> RoleGoal:
         return next(r for r in self.roles if r.role == role)
 
@@ -177,7 +263,7 @@ class Inputs:
     observations: Observations
     goals: Goals
     slo: SLO
-    """`goals.slo`, which is set whenever there is something to decide."""
+    """`goals.slo`; `NO_LIMITS` for policy Queue without one."""
     now: float
     """Seconds since the epoch, on the clock of the samples."""
 

@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from math import isfinite
 
 from argosy_operator.api.v1alpha1 import RoleName
+from argosy_operator.core.slo.errors import Verdicts
 
 LARGEST = 1e15
 """Upper bound of any plausible signal; larger values are treated as corrupt."""
@@ -119,6 +120,8 @@ class FleetMetrics:
     """Second moment E[L²] of the prompt's length."""
     output_tokens: Signal = NOT_ASKED
     """Mean length of an answer."""
+    cached_share: Signal = NOT_ASKED
+    """Share of the prompts' tokens that engines found in their prefix caches, 0..1."""
     prompts: Buckets = ()
     """Answered requests by the length of their prompts; empty: not counted."""
     answers: Buckets = ()
@@ -133,12 +136,19 @@ class FleetMetrics:
     """For status only; no rule reads it."""
     tpot_p90_s: Signal = NOT_ASKED
     """For status only; no rule reads it."""
+    verdicts: tuple[Verdicts, ...] = ()
+    """Judged requests by scrape interval, oldest first. For the error budget alone."""
+    misses: tuple[tuple[str, float], ...] = ()
+    """Why requests missed the SLO in the attainment window, with their number. For status alone."""
     scored: float = 0.0
     """Verdicts in the attainment window; a shed request is a miss."""
     clock_skew_s: float = 0.0
     """The operator's clock minus the clock of the metrics' source."""
     silent_gateways: tuple[str, ...] = ()
     """Ready gateways without fresh samples: the other numbers are a part of the whole."""
+    gateways_alone: str = ""
+    """Why Prometheus has no arrivals, where these metrics are what gateways said when the operator
+    asked them; empty where they are Prometheus'."""
     roles: tuple[RoleMetrics, ...] = ()
 
     def role(self, role: RoleName) -> RoleMetrics:
@@ -171,11 +181,26 @@ class RoleSupply:
 
 
 @dataclass(frozen=True, slots=True)
+class Front:
+    """What a fleet's gateways say of themselves, without Prometheus between. Only a fleet that may
+    go to zero has them asked."""
+
+    in_flight: int = 0
+    """Requests at the gateways that answer, those that wait for a pod included."""
+    idle_s: float | None = None
+    """Seconds since any gateway had a request. None: unknown, because a gateway that runs does not
+    answer, or none is ready."""
+    unheard_s: float = 0.0
+    """For how long a Ready gateway has not answered: requests may wait there."""
+
+
+@dataclass(frozen=True, slots=True)
 class Observations:
     """What a law observes in one round."""
 
     metrics: FleetMetrics
     supply: tuple[RoleSupply, ...]
+    front: Front = Front()
 
     def of(self, role: RoleName) -> RoleSupply:
         """Raises StopIteration for a role that the fleet does not have."""

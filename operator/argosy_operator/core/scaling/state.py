@@ -9,6 +9,7 @@ from dataclasses import dataclass, field, replace
 from argosy_operator.api.v1alpha1 import RoleName
 from argosy_operator.core.scaling.estimate.capacity import Estimate
 from argosy_operator.core.scaling.estimate.demand import DemandState
+from argosy_operator.core.scaling.estimate.season import SeasonState
 from argosy_operator.core.scaling.goals import Windows
 from argosy_operator.core.scaling.observe import Buckets
 
@@ -25,6 +26,8 @@ class Lengths:
     """Mean tokens of an answer."""
     transfer_s: float | None = None
     """Mean seconds of one KV transfer from prefill to decode."""
+    cached: float | None = None
+    """Share of the prompts' tokens that prefix caches have, 0..1."""
     context: float | None = None
     """Mean tokens of context of a sequence in a decode step."""
     prompts: Buckets = ()
@@ -74,6 +77,18 @@ class HoldState:
 
 
 @dataclass(frozen=True, slots=True)
+class ShiftState:
+    """What is remembered of both roles together, where pods may change their role."""
+
+    highs: tuple[Want, ...] = ()
+    """What both wanted within the hold and no later sum reaches, oldest first."""
+    at: float | None = None
+    """When a replica last was to change its role; None: never."""
+    to: RoleName | None = None
+    """The role that it was for."""
+
+
+@dataclass(frozen=True, slots=True)
 class RoleState:
     """What is remembered about one role."""
 
@@ -83,7 +98,11 @@ class RoleState:
     gauges: Gauges = field(default_factory=Gauges)
     headroom: float = 1.0
     """Factor on the planned load, corrected by measured attainment."""
+    aim: float | None = None
+    """Share of requests that should meet this role's limit, 0..1; None: not sized yet."""
     holds: HoldState = field(default_factory=HoldState)
+    gpu_type: str = ""
+    """The GPU type whose replicas `estimate` is about; empty: any."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -99,6 +118,8 @@ class ScalingState:
     lengths: Lengths = field(default_factory=Lengths)
     demand: DemandState = field(default_factory=DemandState)
     roles: tuple[RoleState, ...] = ()
+    season: SeasonState = field(default_factory=SeasonState)
+    shift: ShiftState = field(default_factory=ShiftState)
 
 
 def restarted(state: ScalingState) -> ScalingState:
@@ -113,6 +134,8 @@ def restarted(state: ScalingState) -> ScalingState:
         last_valid_at=None,
         busy_at=None,
         demand=DemandState(residuals=state.demand.residuals),
+        season=replace(state.season, pending=()),
+        shift=ShiftState(),
         roles=tuple(
             replace(role, holds=HoldState(), estimate=replace(role.estimate, at=None))
             for role in state.roles

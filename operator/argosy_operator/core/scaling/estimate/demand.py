@@ -3,8 +3,8 @@
 Bins of one scrape interval come from `signals.samples`; the `Demand` goes to `decide`. The mean is
 taken over the newest bins, back to the last significant change, so a step is seen in a few bins and
 a steady night is averaged over all of them. A significant rise is followed until a new replica
-would serve (`changes`). The margin is the 0.6-quantile of arrived/forecast over past forecasts
-(conformal prediction).
+would serve (`changes`). The margin comes from arrived/forecast over past forecasts (conformal
+prediction): see `_measured`.
 """
 
 from dataclasses import dataclass, replace
@@ -28,6 +28,13 @@ RESIDUALS = 180
 ENOUGH_RESIDUALS = 60
 """Scored forecasts after which the margin is the measured one alone."""
 QUANTILE = 0.6
+LOWER_QUANTILE = 0.4
+"""Where most errors of forecasts are bursts that end before a replica serves."""
+UNEVEN = 0.05
+"""Least difference of these two quantiles that is more than the noise of a steady load."""
+SHORT = 0.25
+"""Share of the requests that may come beyond the plan where the lower quantile is used. Replicas
+that are held serve most of them."""
 MARGIN_PER_EXCESS = 1.3
 """Prior margin per relative standard deviation beyond Poisson's.
 
@@ -79,6 +86,8 @@ class Demand:
     """Bins that the mean is taken over."""
     dispersion: float
     """Variance over mean of the counts."""
+    season: float | None = None
+    """The forecast by past days, where it counts instead of a lower one."""
 
     @property
     def planned(self) -> float:
@@ -109,18 +118,47 @@ def margin(state: DemandState, rate: float, spread: float, windows: Windows) -> 
     """
     excess = (spread - 1) / max(rate * windows.rate_s, 1.0)
     prior = 1 + MARGIN_PER_EXCESS * sqrt(max(excess, 0.0))
-    total = sum(weight for _, weight in state.residuals)
-    measured = 1.0
-    if total > 0:
-        below = 0.0
-        for ratio, weight in sorted(state.residuals):
-            below += weight
-            if below >= QUANTILE * total:
-                measured = ratio
-                break
+    measured = _measured(state.residuals) if state.residuals else 1.0
     trust = min(len(state.residuals) / ENOUGH_RESIDUALS, 1.0)
     low, high = MARGIN_RANGE
     return min(max(trust * measured + (1 - trust) * prior, low), high)
+
+
+def _measured(residuals: tuple[tuple[float, float], ...]) -> float:
+    """The margin by (arrived / forecast, weight).
+
+    The upper quantile of forecasts was enough. Where the errors are uneven, less is: the lower
+    quantile, if it leaves at most `SHORT` of the requests beyond the plan. A load whose rare bursts
+    bring a large part of its requests keeps the upper one.
+    """
+    rows = sorted(residuals)
+    upper, lower = _quantile(rows, QUANTILE), _quantile(rows, LOWER_QUANTILE)
+    if upper - lower < UNEVEN:
+        return upper
+    return min(upper, max(lower, _least(rows, SHORT)))
+
+
+def _quantile(rows: list[tuple[float, float]], share: float) -> float:
+    """The weighted quantile of sorted rows."""
+    total, below = sum(weight for _, weight in rows), 0.0
+    for ratio, weight in rows:
+        below += weight
+        if total > 0 and below >= share * total:
+            return ratio
+    return 1.0
+
+
+def _least(rows: list[tuple[float, float]], short: float) -> float:
+    """The least margin with which the share `short` of the requests comes beyond the plan:
+    Σ weight·max(ratio − margin, 0) = short · Σ weight·ratio. Of sorted rows."""
+    left = short * sum(weight * ratio for ratio, weight in rows)
+    margin_, above = rows[-1][0], 0.0
+    for ratio, weight in reversed(rows):
+        if (margin_ - ratio) * above >= left:
+            break
+        left -= (margin_ - ratio) * above
+        margin_, above = ratio, above + weight
+    return margin_ - left / above if above > 0 else margin_
 
 
 def estimate_demand(
@@ -164,16 +202,34 @@ def score(state: DemandState, windows: Windows) -> DemandState:
     """Turn forecasts whose window is over into residuals."""
     if state.end is None:
         return state
-    size = max(1, ceil(windows.rate_s / windows.scrape_s - 1e-9))
+    span_s = _bins_of_rate(windows) * windows.scrape_s
     pending, residuals = [], list(state.residuals)
     for forecast in state.pending:
-        late = round((state.end - forecast.due) / windows.scrape_s)
-        if late < 0:
+        if round((state.end - forecast.due) / windows.scrape_s) < 0:
             pending.append(forecast)
             continue
-        begin = len(state.counts) - late - size
-        counts = state.counts[begin : begin + size]
-        if begin >= 0 and forecast.rate > 0:
-            arrived = sum(counts) / (size * windows.scrape_s)
-            residuals.append((arrived / forecast.rate, forecast.rate * size * windows.scrape_s))
+        rate = arrived(state, forecast.due, windows)
+        if rate is not None and forecast.rate > 0:
+            residuals.append((rate / forecast.rate, forecast.rate * span_s))
     return replace(state, pending=tuple(pending), residuals=tuple(residuals[-RESIDUALS:]))
+
+
+def arrived(state: DemandState, due: float, windows: Windows) -> float | None:
+    """Requests per second over the rate window that ended at `due`; None if it is forgotten."""
+    size = _bins_of_rate(windows)
+    late = 0 if state.end is None else round((state.end - due) / windows.scrape_s)
+    begin = len(state.counts) - late - size
+    counts = state.counts[begin : begin + size]
+    return sum(counts) / (size * windows.scrape_s) if begin >= 0 else None
+
+
+def _bins_of_rate(windows: Windows) -> int:
+    return max(1, ceil(windows.rate_s / windows.scrape_s - 1e-9))
+
+
+def raised(state: DemandState, demand: Demand, rate: float) -> tuple[DemandState, Demand]:
+    """A higher forecast in place of the one that was just made, which is scored instead of it."""
+    pending = state.pending
+    if pending and pending[-1].rate == demand.forecast:
+        pending = (*pending[:-1], replace(pending[-1], rate=rate))
+    return replace(state, pending=pending), replace(demand, forecast=rate, season=rate)

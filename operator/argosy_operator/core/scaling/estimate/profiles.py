@@ -1,8 +1,8 @@
 """What one replica of a `sim://` preset can do: constants of published fits.
 
-`core.reconcile.targets` gives them to the law as a prior, the simulator (`sim`) runs on them. A
-real model has none: its prior is a guess from the SLO. The engine is a program of its own and has
-the same constants in `argosy_engine/runtime/sim/profiles.py`; a test compares the two.
+`core.reconcile.targets.spec` gives them to the law as a prior, the simulator (`sim`) runs on them.
+A real model has none: its prior is a guess from the SLO. The engine is a program of its own and
+has the same constants in `argosy_engine/runtime/sim/profiles.py`; a test compares the two.
 Sources: OPT-13B on an A100 is DistServe's released profile; Llama-70B on four H100 is our fit to
 splitwise-sim's measured table.
 """

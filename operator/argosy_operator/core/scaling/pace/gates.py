@@ -13,6 +13,7 @@ from argosy_operator.core.scaling.estimate.cold_start import removal_hold_s
 from argosy_operator.core.scaling.goals import Inputs
 from argosy_operator.core.scaling.observe import FleetMetrics, RoleSupply, Value
 from argosy_operator.core.scaling.signals import validity
+from argosy_operator.core.scaling.size.joint import reach_of
 from argosy_operator.core.scaling.size.sizing import Size
 from argosy_operator.core.scaling.state import RoleState, ScalingState
 
@@ -55,7 +56,7 @@ class RoleView:
         Attainment that no number of replicas gives is no reason to keep those that are there.
         """
         goal = self.inputs.slo.attainment
-        return min(goal, *(size.model.reachable for size in self.sizes.values()), 1.0)
+        return min(goal, reach_of(size.model for size in self.sizes.values()).both)
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,6 +83,14 @@ def _say_gateways(view: RoleView) -> str:
     return f"Prometheus has no fresh samples of {names}: check that it scrapes these gateway pods"
 
 
+def _alone(view: RoleView) -> bool:
+    return bool(view.metrics.gateways_alone)
+
+
+def _say_alone(view: RoleView) -> str:
+    return f"only gateways say what the load is ({view.metrics.gateways_alone})"
+
+
 def _just_started(view: RoleView) -> bool:
     since = view.state.valid_since
     return since is None or view.inputs.now - since < view.hold_s
@@ -104,12 +113,16 @@ def _say_pods(view: RoleView) -> str:
     return f"{counts}: check that Prometheus scrapes the others"
 
 
+def _unknown(view: RoleView) -> tuple[str, ...]:
+    return validity.unknown_signals(view.name, view.metrics, view.inputs.goals.policy)
+
+
 def _signal_unknown(view: RoleView) -> bool:
-    return bool(validity.unknown_signals(view.name, view.metrics))
+    return bool(_unknown(view))
 
 
 def _say_unknown(view: RoleView) -> str:
-    return f"unknown: {', '.join(validity.unknown_signals(view.name, view.metrics))}"
+    return f"unknown: {', '.join(_unknown(view))}"
 
 
 def _guessed(view: RoleView) -> bool:
@@ -145,6 +158,12 @@ def _always(text: str) -> Callable[[RoleView], str]:
 
 
 GATES: tuple[Gate, ...] = (
+    Gate(
+        Rule.GATEWAYS_ALONE,
+        "Prometheus has no metrics, and the gateways themselves say what arrives.",
+        _alone,
+        _say_alone,
+    ),
     Gate(
         Rule.METRICS_UNAVAILABLE,
         "A Ready gateway has no fresh samples: the requests that it gets are not counted.",

@@ -5,10 +5,10 @@ names the rule that bound it. `decide` calls both with durations from `goals.Win
 """
 
 from dataclasses import dataclass
-from math import ceil
+from math import ceil, floor
 
 from argosy_operator.core.scaling.decision import Rule
-from argosy_operator.core.scaling.goals import RoleGoal, StepLimits
+from argosy_operator.core.scaling.goals import StepLimits
 from argosy_operator.core.scaling.state import HoldState, Want
 
 
@@ -46,14 +46,5 @@ def apply(
         return current, demanded_by if wanted_now >= current else Rule.HOLD
     if blocked_by is not None:
         return current, blocked_by
-    least = current - limits.down_pods
+    least = current - max(limits.down_pods, floor(current * (limits.down_percent or 0.0) / 100))
     return (least, Rule.STEP_LIMIT) if down < least else (down, demanded_by)
-
-
-def clamp(replicas: int, rule: Rule, goal: RoleGoal) -> tuple[int, Rule]:
-    """Apply the user's `replicas.min` and `replicas.max`, at once and over every hold."""
-    if replicas > goal.max:
-        return goal.max, Rule.MAX_REPLICAS
-    if replicas < goal.min:
-        return goal.min, Rule.MIN_REPLICAS
-    return replicas, rule

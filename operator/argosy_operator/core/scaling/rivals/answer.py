@@ -5,10 +5,9 @@ Every rival ends with these two functions, so that bounds and messages are the s
 
 from collections.abc import Iterable
 
-from argosy_operator.core.scaling.decision import Decision, RoleTarget, Rule, meaning_of
+from argosy_operator.core.scaling.decision import Decision, RoleTarget, Rule, bounded, why_bounded
 from argosy_operator.core.scaling.goals import Goals
 from argosy_operator.core.scaling.observe import RoleSupply
-from argosy_operator.core.scaling.pace import holds
 
 
 def target(
@@ -22,8 +21,9 @@ def target(
 ) -> RoleTarget:
     """One role's answer, within its bounds. `wanted`: before windows and steps, if it differs."""
     role = supply.role
-    kept, rule = holds.clamp(replicas, rule, goals.role(role))
-    message = why if rule is Rule.DEMAND else f"{why}; {meaning_of(rule, role)}"
+    goal = goals.role(role)
+    kept, rule = bounded(replicas, rule, goal)
+    message = why if rule is Rule.DEMAND else f"{why}; {why_bounded(rule, goal, kept)}"
     demanded = replicas if wanted is None else wanted
     return RoleTarget(role, supply.desired, kept, demanded, rule, message)
 

@@ -4,6 +4,7 @@ Called by `decide` with metrics that `validity` has checked; everything learnt g
 `state.ScalingState`.
 """
 
+from collections.abc import Mapping
 from dataclasses import astuple, replace
 from math import exp, isfinite
 
@@ -28,10 +29,15 @@ FEEDBACK_GAIN = 0.03
 FEEDBACK_ERROR = (-0.03, 0.12)
 """Bounds of that error. Missing counts for more than exceeding, because a miss is a user's request.
 
-Goal 0.9, measured 0.7: a pool aims at (1 + 0.9)/2 = 0.95, so the error is 0.25, bounded to 0.12,
-and the headroom grows by exp(0.03 · 0.12) − 1 = 0.36 % in this interval. Measured 1.0: the error is
-−0.05, bounded to −0.03, and it shrinks by 0.09 %. From 1.0 to 1.1 takes 27 intervals.
+Measured 0.7, aimed at 0.95: the error is 0.25, bounded to 0.12, and the headroom grows by
+exp(0.03 · 0.12) − 1 = 0.36 % in this interval. Measured 1.0: the error is −0.05, bounded to −0.03,
+and it shrinks by 0.09 %. From 1.0 to 1.1 takes 27 intervals.
 """
+RESERVE = 0.1
+"""Part of the allowed misses that is not aimed at: a share of a few hundred requests is not exact.
+"""
+LEAST_PART = 0.1
+"""Of the allowed misses: what a role gets at least, however rarely it should miss."""
 HEADROOM = (0.85, 1.1)
 """Bounds of the correction: it trims the formulas, which answer bursts."""
 SCORED_ENOUGH = 20
@@ -52,8 +58,9 @@ def mark_valid(state: ScalingState, inputs: Inputs) -> ScalingState:
         state = ScalingState()
     last_at = state.last_valid_at
     gap = last_at is None or now - last_at > windows.fresh_s + windows.interval_s
-    # While a gateway is silent, only a part is seen: the hold begins when the whole is.
-    gap = gap or bool(metrics.silent_gateways)
+    # While a gateway is silent, or gateways alone speak, only a part is seen: the hold begins when
+    # the whole is.
+    gap = gap or bool(metrics.silent_gateways) or bool(metrics.gateways_alone)
     busy = gap or isinstance(metrics.arrivals, Value)
     return replace(
         state,
@@ -66,35 +73,44 @@ def mark_valid(state: ScalingState, inputs: Inputs) -> ScalingState:
 
 
 def _roles(state: ScalingState, inputs: Inputs, renewed: bool) -> tuple[RoleState, ...]:
-    """The remembered state of each role of the fleet; the prior for a role that is new."""
-    prior = inputs.goals.prior
-    gauges = Gauges(kv_capacity_tokens=(prior and prior.kv_tokens) or None)
-    roles: dict[RoleName, RoleState] = {}
+    """The remembered state of each role of the fleet; the prior for a role that is new. On another
+    GPU type a role begins at that type's prior, with the holds that it had."""
+    known = {role.role: role for role in state.roles}
+    roles = list[RoleState]()
     for goal in inputs.goals.roles:
-        estimate = replace(capacity.begin(goal.role, prior, inputs.slo), renewed=renewed)
-        roles[goal.role] = RoleState(goal.role, estimate, gauges)
-    roles |= {role.role: role for role in state.roles if role.role in roles}
-    return tuple(roles.values())
+        role = known.get(goal.role)
+        if role is None or role.gpu_type != goal.gpu_type:
+            prior = goal.profile or inputs.goals.prior
+            gauges = Gauges(kv_capacity_tokens=(prior and prior.kv_tokens) or None)
+            estimate = replace(capacity.begin(goal.role, prior, inputs.slo), renewed=renewed)
+            new = RoleState(goal.role, estimate, gauges, gpu_type=goal.gpu_type)
+            role = new if role is None else replace(new, holds=role.holds, aim=role.aim)
+        roles.append(role)
+    return tuple(roles)
 
 
 def sound(state: ScalingState) -> bool:
     """Whether every remembered number is usable. False for a state that was read back corrupt."""
     demand, last = state.demand, [astuple(role.gauges) for role in state.roles]
-    times = (state.valid_since, state.last_valid_at, state.busy_at, demand.end, demand.rose_at)
+    times = (state.valid_since, state.last_valid_at, state.busy_at)
+    times_of_parts = (demand.end, demand.rose_at, state.shift.at)
     hold_states = [role.holds for role in state.roles]
     wants = [want for held in hold_states for want in (*held.highs, *held.lows)]
+    wants += state.shift.highs
     numbers = (
         *(n for part in (_means(state.lengths), *last) for n in part if n is not None),
         *(n for kept in (state.lengths.prompts, state.lengths.answers) for b in kept for n in b),
         *demand.counts,
         *(forecast.rate for forecast in demand.pending),
         *(n for pair in demand.residuals for n in pair),
+        *state.season.numbers,
         *(want.replicas for want in wants),
+        *(role.aim for role in state.roles if role.aim is not None),
     )
     moments = (
         *(
             moment
-            for moment in (*times, *(held.raised_at for held in hold_states))
+            for moment in (*times, *times_of_parts, *(held.raised_at for held in hold_states))
             if moment is not None
         ),
         *(forecast.due for forecast in demand.pending),
@@ -110,13 +126,14 @@ def sound(state: ScalingState) -> bool:
 
 def _means(lengths_: Lengths) -> tuple[float | None, ...]:
     means = (lengths_.prompt, lengths_.variation, lengths_.output)
-    return (*means, lengths_.transfer_s, lengths_.context)
+    return (*means, lengths_.transfer_s, lengths_.cached, lengths_.context)
 
 
 def learn(state: ScalingState, inputs: Inputs) -> ScalingState:
     """Capacity from the step counters, headroom from measured attainment, and the gauges.
 
-    During a rollout what is known becomes a guess: the new revision may be another model.
+    During a rollout what is known becomes a guess: the new revision may be another model. Where it
+    may be another GPU type, nothing is learnt of the two together.
     """
     rolling, up = (
         any(supply.rolling for supply in inputs.observations.supply),
@@ -130,7 +147,9 @@ def learn(state: ScalingState, inputs: Inputs) -> ScalingState:
 
 def _learn_role(role: RoleState, inputs: Inputs, *, rolling: bool, up: bool) -> RoleState:
     of_role, supply = inputs.metrics.role(role.role), inputs.observations.of(role.role)
-    estimate = capacity.learn(role.estimate, of_role.steps, inputs.windows)
+    estimate = role.estimate
+    if not (rolling and role.gpu_type):
+        estimate = capacity.learn(estimate, of_role.steps, inputs.windows)
     if rolling:
         estimate = replace(estimate, rows=0, steps=0.0)
     return replace(
@@ -153,13 +172,34 @@ def corrected_headroom(
     measured = shares.get(role.role, metrics.attainment)
     if not isinstance(measured, Value) or metrics.scored < SCORED_ENOUGH:
         return role.headroom
-    # Each pool aims above the fleet's goal, so that the product of both does not fall below it.
-    error = (1 + goal) / 2 - measured.value
+    aim = role.aim if role.aim is not None else (1 + goal) / 2
+    error = aim - measured.value
     if error < 0 and (rising or misses(metrics, goal)):
         return role.headroom
     low, high = FEEDBACK_ERROR
     corrected = role.headroom * exp(FEEDBACK_GAIN * min(max(error, low), high))
     return min(max(corrected, HEADROOM[0]), HEADROOM[1])
+
+
+def aimed(state: ScalingState, shares: Mapping[RoleName, float], goal: float) -> ScalingState:
+    """The state with what each role aims at, from the shares that its size was chosen for.
+
+    A request must meet both limits, so the roles divide what may be missed: as they would miss by
+    their sizes, which the search for the cheapest fleet has chosen. Without sizes nothing changes.
+    """
+    if not shares:
+        return state
+    allowed = (1 - goal) * (1 - RESERVE)
+    missed = {role: 1 - share for role, share in shares.items()}
+    total = sum(missed.values())
+
+    def aim(role: RoleName) -> float:
+        if len(missed) == 1:
+            return 1 - allowed
+        part = missed[role] / total if total > 0 else 1 / len(missed)
+        return 1 - allowed * min(max(part, LEAST_PART), 1 - LEAST_PART)
+
+    return replace(state, roles=tuple(replace(r, aim=aim(r.role)) for r in state.roles))
 
 
 def misses(metrics: FleetMetrics, goal: float) -> bool:

@@ -38,13 +38,14 @@ def updated(before: Lengths, metrics: FleetMetrics, windows: Windows) -> Lengths
             low, high = VARIATION_RANGE
             variation = min(max(squared.value / prompt**2, low), high)
     return Lengths(
-        prompt,
-        variation,
-        last(metrics.output_tokens, before.output),
-        last(metrics.kv_transfer_s, before.transfer_s),
-        _context(before.context, metrics, windows),
-        histograms.remembered(before.prompts, metrics.prompts, windows),
-        histograms.remembered(before.answers, metrics.answers, windows),
+        prompt=prompt,
+        variation=variation,
+        output=last(metrics.output_tokens, before.output),
+        transfer_s=last(metrics.kv_transfer_s, before.transfer_s),
+        cached=last(metrics.cached_share, before.cached),
+        context=_context(before.context, metrics, windows),
+        prompts=histograms.remembered(before.prompts, metrics.prompts, windows),
+        answers=histograms.remembered(before.answers, metrics.answers, windows),
     )
 
 
@@ -75,6 +76,8 @@ def work(lengths: Lengths, metrics: FleetMetrics) -> Work:
         lengths.context,
         _spread(lengths.prompts, prompt),
         _spread(lengths.answers, output),
+        # Without a measured length, `prompt` is what steps have computed, or a guess.
+        cached=lengths.cached or 0.0 if lengths.prompt is not None else 0.0,
     )
 
 

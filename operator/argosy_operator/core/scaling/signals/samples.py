@@ -28,15 +28,21 @@ from argosy_operator.core.scaling.observe import (
     Value,
 )
 from argosy_operator.core.scaling.signals import histograms
+from argosy_operator.core.slo.errors import Verdicts
 
 ROLES: tuple[RoleName, ...] = ("prefill", "decode", "colocated")
+PROMPT_ROLES: tuple[RoleName, ...] = ("prefill", "colocated")
+"""Those that compute prompts."""
 
 RECEIVED = "argosy_requests_received_total"
 VERDICTS = "argosy_slo_requests_total"
+MISSES = "argosy_slo_misses_total"
 PROMPTS = "argosy_gateway_prompt_tokens"
 PROMPTS_SQUARED = "argosy_gateway_prompt_tokens_squared_total"
 OUTPUTS = "argosy_gateway_output_tokens"
 TRANSFERS = "argosy_kv_transfer_seconds"
+ENGINE_PROMPTS = "vllm:prompt_tokens_total"
+ENGINE_CACHED = "vllm:prompt_tokens_cached_total"
 WAITING = "argosy_gateway_waiting_prompt_tokens"
 TTFT = "argosy_gateway_ttft_seconds"
 TPOT = "argosy_gateway_tpot_seconds"
@@ -57,6 +63,7 @@ SUMS = {
     "prompt_tokens_squared": (PROMPTS_SQUARED, f"{PROMPTS}_count"),
     "output_tokens": (f"{OUTPUTS}_sum", f"{OUTPUTS}_count"),
     "kv_transfer_s": (f"{TRANSFERS}_sum", f"{TRANSFERS}_count"),
+    "cached_share": (ENGINE_CACHED, ENGINE_PROMPTS),
     "attainment": (VERDICTS,),
     "ttft_attainment": (VERDICTS,),
     "tpot_attainment": (VERDICTS,),
@@ -182,6 +189,7 @@ def assemble(taken: Round, windows: Windows, pods: frozenset[str] | None = None)
         prompt_tokens=_mean(by_name, PROMPTS, taken.at - windows.lengths_s),
         prompt_tokens_squared=_moment(by_name, taken.at - windows.lengths_s),
         output_tokens=_mean(by_name, OUTPUTS, taken.at - windows.lengths_s),
+        cached_share=_cached(by_name, taken.at - windows.lengths_s),
         prompts=_buckets(by_name, broken, PROMPTS, taken.at - windows.lengths_s),
         answers=_buckets(by_name, broken, OUTPUTS, taken.at - windows.lengths_s),
         kv_transfer_s=_transfer(by_name, taken.at - windows.lengths_s),
@@ -189,7 +197,7 @@ def assemble(taken: Round, windows: Windows, pods: frozenset[str] | None = None)
         roles=tuple(_role(r, by_name, broken, windows, taken.at, pods) for r in ROLES),
     )
     metrics = _with_waiting(metrics, by_name, broken, windows)
-    metrics = _with_attainment(metrics, by_name, taken.at - windows.attainment_s)
+    metrics = _with_attainment(metrics, by_name, taken.at - windows.attainment_s, windows)
     return _without_broken(metrics, broken)
 
 
@@ -245,8 +253,10 @@ def _arrivals(
         return Unknown(f"GatewaySilent: Prometheus has no fresh samples of {', '.join(silent)}")
     if grown <= 0:
         return Idle(newest)
-    oldest = min(one.samples[0][0] for one in received)
-    return Value(grown / (newest - max(start, oldest)), newest)
+    seen_s = newest - max(start, min(one.samples[0][0] for one in received))
+    if seen_s <= 0:  # times so large that a float does not tell them apart
+        return Unknown(windows.stale_reason)
+    return Value(grown / seen_s, newest)
 
 
 def _sums(series: Iterable[Series], start: float) -> tuple[float, float]:
@@ -299,6 +309,18 @@ def _transfer(by_name: dict[str, list[Series]], start: float) -> Signal:
     return _ratio(totals, counts, start, least=ENOUGH_TRANSFERS)
 
 
+def _cached(by_name: dict[str, list[Series]], start: float) -> Signal:
+    """Share of prompt tokens that pods with prefill found in their prefix caches.
+
+    Decode pods count the prompts that they pull, too, which no pod computes there.
+    """
+    cached, prompts = (
+        [one for one in by_name.get(name, []) if one.labels.get("role") in PROMPT_ROLES]
+        for name in SUMS["cached_share"]
+    )
+    return _ratio(cached, prompts, start)
+
+
 def _ratio(
     totals: list[Series], counts: list[Series], start: float, *, least: float = 0.0
 ) -> Signal:
@@ -327,8 +349,11 @@ def _with_waiting(
 ) -> FleetMetrics:
     """The metrics with the prompts that wait in gateways counted as those that wait in engines.
 
-    Gateways of older versions do not report them: what waits there is in the engines.
+    Engines count what they will compute, gateways whole prompts, of which the share in caches is
+    taken off. Gateways of older versions do not report them: what waits there is in the engines.
     """
+    cached = metrics.cached_share
+    computed = 1 - min(cached.value, 1.0) if isinstance(cached, Value) else 1.0
     fresh = [
         one.samples[-1][1]
         for one in by_name.get(WAITING, [])
@@ -342,20 +367,21 @@ def _with_waiting(
         if WAITING in broken:
             unknown = Unknown(f"NotANumber: {WAITING} is NaN, infinite or negative")
             return replace(role, outstanding_prompt_tokens=unknown)
-        both = replace(outstanding, value=outstanding.value + sum(fresh))
+        both = replace(outstanding, value=outstanding.value + computed * sum(fresh))
         return replace(role, outstanding_prompt_tokens=both)
 
     return replace(metrics, roles=tuple(map(with_both, metrics.roles)))
 
 
 def _with_attainment(
-    metrics: FleetMetrics, by_name: dict[str, list[Series]], start: float
+    metrics: FleetMetrics, by_name: dict[str, list[Series]], start: float, windows: Windows
 ) -> FleetMetrics:
     """The metrics with shares of verdicts since `start`; the gateway counts a shed one as miss."""
     verdicts = by_name.get(VERDICTS, [])
     if not verdicts:
         return metrics
     grown = {id(one): increase(one, start) for one in verdicts}
+    met = [one for one in verdicts if one.labels.get("ttft") == one.labels.get("tpot") == "ok"]
     scored, at = sum(grown.values()), max(one.samples[-1][0] for one in verdicts)
 
     def share(*names: str) -> Signal:
@@ -366,6 +392,8 @@ def _with_attainment(
 
     return replace(
         metrics,
+        misses=_misses(by_name.get(MISSES, []), start),
+        verdicts=_verdict_bins(verdicts, met, windows, metrics.at),
         scored=scored,
         attainment=share("ttft", "tpot"),
         ttft_attainment=share("ttft"),
@@ -438,3 +466,23 @@ def _step_deltas(
         if sums["steps"] > 0:
             rows.append(StepDelta(at=newest, **sums))
     return tuple(rows[:MOST_STEP_ROWS])
+
+
+def _misses(series: list[Series], start: float) -> tuple[tuple[str, float], ...]:
+    """Requests by the reason of their miss since `start`, the most frequent first."""
+    grown: dict[str, float] = {}
+    for one in series:
+        reason = one.labels.get("reason", "")
+        grown[reason] = grown.get(reason, 0.0) + increase(one, start)
+    return tuple(sorted(((r, n) for r, n in grown.items() if n > 0), key=lambda of: -of[1]))
+
+
+def _verdict_bins(
+    ended: list[Series], met: list[Series], windows: Windows, until: float
+) -> tuple[Verdicts, ...]:
+    """Ended requests by scrape interval, and those of them that met both limits."""
+    good = {one.end: one.count for one in arrival_bins(met, windows, until)}
+    return tuple(
+        Verdicts(one.end, min(good.get(one.end, 0.0), one.count), one.count)
+        for one in arrival_bins(ended, windows, until)
+    )

@@ -47,6 +47,14 @@ SIZED_BY: dict[RoleName, tuple[str, ...]] = {
 """Signals that a role's size needs, by their names in `FleetMetrics` and `RoleMetrics`."""
 
 
+QUEUED_BY: dict[RoleName, tuple[str, ...]] = {
+    "prefill": ("outstanding_prompt_tokens",),
+    "decode": ("running",),
+    "colocated": ("outstanding_prompt_tokens", "running"),
+}
+"""The same under policy Queue."""
+
+
 def validated(metrics: FleetMetrics) -> FleetMetrics:
     """The round without what cannot be true: such a signal is Unknown, such a row is left out."""
     return replace(
@@ -56,6 +64,7 @@ def validated(metrics: FleetMetrics) -> FleetMetrics:
         prompt_tokens=_validated(metrics.prompt_tokens),
         prompt_tokens_squared=_validated(metrics.prompt_tokens_squared),
         output_tokens=_validated(metrics.output_tokens),
+        cached_share=_validated_share(metrics.cached_share),
         prompts=_validated_buckets(metrics.prompts),
         answers=_validated_buckets(metrics.answers),
         kv_transfer_s=_validated(metrics.kv_transfer_s),
@@ -91,6 +100,13 @@ def _validated(signal: Signal) -> Signal:
     return signal
 
 
+def _validated_share(signal: Signal) -> Signal:
+    """A share above 1 is none: it would take work away that is there."""
+    if isinstance(signal, Value) and signal.value > 1:
+        return Unknown("NotAShare: more than all")
+    return _validated(signal)
+
+
 def _plausible_row(row: StepDelta) -> bool:
     numbers = (
         row.at,
@@ -120,15 +136,18 @@ def why_unavailable(metrics: FleetMetrics, windows: Windows) -> str | None:
     return None
 
 
-def unknown_signals(role: RoleName, metrics: FleetMetrics) -> tuple[str, ...]:
+def unknown_signals(
+    role: RoleName, metrics: FleetMetrics, policy: str = "Goodput"
+) -> tuple[str, ...]:
     """Names of the signals that are unknown now and that a removal in `role` needs.
 
     These are measured attainment and those that its size needs: with one of them missing, the load
-    may be larger than it looks.
+    may be larger than it looks. Under policy Queue they are the queue and the sequences.
     """
+    needed = QUEUED_BY[role] if policy == "Queue" else ("attainment", *SIZED_BY[role])
     of_role = metrics.role(role)
     return tuple(
         name
-        for name in ("attainment", *SIZED_BY[role])
+        for name in needed
         if isinstance(getattr(metrics if hasattr(metrics, name) else of_role, name), Unknown)
     )

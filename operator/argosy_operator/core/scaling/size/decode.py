@@ -43,6 +43,9 @@ class DecodeModel:
     """What an answer loses once, before its second token: the KV transfer."""
     joins: bool = False
     """Whether a sequence comes from another pod and waits for the edge of a step."""
+    held: float = 0.0
+    """Share of the answers whose first token is held until their next one is computed, so that TPOT
+    has neither the pause nor the wait."""
 
     @property
     def decoded(self) -> float:
@@ -104,17 +107,17 @@ class DecodeModel:
         slowed = (self.base_s + self.sequence_s * mean) / self.base_s if self.base_s > 0 else 1.0
         variance = mean * slowed / replicas
         seen = mean + variance / mean
-        typical = self._typical()
+        typical = self.typical_steps()
         met = 0.0
         for steps, most, share in _limits(self):
             if most == inf:
                 met += share
             elif most >= 1:
-                spread = sqrt(variance * _kept(steps / typical / slowed))
+                spread = sqrt(variance * kept_variance(steps / typical / slowed))
                 met += share * NORMAL.cdf((most - seen) / spread)
         return min(met, 1.0)
 
-    def _typical(self) -> float:
+    def typical_steps(self) -> float:
         """Steps after which a batch has forgotten what it was: E[s²]/2E[s] of the answers' steps.
 
         It is the mean for exponential lengths and half of it for equal ones.
@@ -140,15 +143,18 @@ def _limits(model: DecodeModel) -> tuple[tuple[float, float, float], ...]:
         waits: tuple[float, ...] = (0.0,)
         if model.joins:
             waits = EDGE_WAITS if tokens <= EDGE_COUNTS else (0.5,)
-        left_s = steps * model.limit_s - model.pause_s
-        limits += [
-            (steps, model.batch_within(left_s / (steps + wait)), share / len(waits))
-            for wait in waits
-        ]
+        at_once, left_s = share * (1 - model.held), steps * model.limit_s - model.pause_s
+        if model.held > 0:
+            limits.append((steps, model.batch_limit, share * model.held))
+        if at_once > 0:
+            limits += [
+                (steps, model.batch_within(left_s / (steps + wait)), at_once / len(waits))
+                for wait in waits
+            ]
     return tuple(limits)
 
 
-def _kept(stays: float) -> float:
+def kept_variance(stays: float) -> float:
     """Variance of a mean over `stays` correlation times, as a share of that of one moment.
 
     For a correlation that falls exponentially: 2(r − 1 + e^−r)/r². A short answer sees one batch,

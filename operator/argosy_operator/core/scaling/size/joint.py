@@ -1,20 +1,23 @@
-"""Replicas of all roles together: the fewest GPUs with which requests meet both limits.
+"""Replicas of all roles together: the cheapest with which requests meet both limits.
 
 A request must meet TTFT and TPOT, so that the goal is on the product of what the pools attain. A
 role whose next replica costs less for what it gains takes more of the goal. `decide` calls it with
 the pools' models.
 """
 
-from dataclasses import dataclass
+from collections.abc import Iterable
+from dataclasses import dataclass, replace
 from functools import cache
 from math import prod, sqrt
 
+from argosy_operator.core.scaling.size.colocated import ColocatedModel
 from argosy_operator.core.scaling.size.model import (
     BELOW_REACHABLE,
     MOST_REPLICAS,
     Model,
     smallest,
 )
+from argosy_operator.core.scaling.size.prefill import PrefillModel
 
 WORSE = 2
 """The search ends after so many steps in one direction that were no better: costs are about convex,
@@ -28,12 +31,12 @@ class Demanded:
     model: Model
     rate: float
     """Planned requests per second."""
-    gpus: int
-    """GPUs of one replica."""
+    cost: float
+    """Of one replica: its GPUs, each in those of the cheapest type."""
 
 
 def fewest(pools: tuple[Demanded, ...], goal: float) -> tuple[int, ...]:
-    """Replicas of each pool, with the fewest GPUs, whose attainments have the product `goal`.
+    """Replicas of each pool, at the lowest cost, whose attainments have the product `goal`.
 
     The goal is lowered to just below what any number could reach. Where a pool carries its load
     only because no request meets its limit, each pool is sized for the goal alone.
@@ -46,6 +49,42 @@ def fewest(pools: tuple[Demanded, ...], goal: float) -> tuple[int, ...]:
     if wanted <= 0:
         return alone
     return _Search(pools, wanted, (reach[0], reach[1])).best()
+
+
+def share_held(prefill: PrefillModel, rate: float, goal: float, until_s: float) -> float:
+    """Share of the requests within the TTFT limit whose prompt is computed within `until_s`, with
+    the prefill replicas that `goal` needs: they have time left for a pause before the next token.
+    """
+    replicas = smallest(prefill, rate, sqrt(goal))
+    early = replace(prefill, limit_s=max(min(until_s, prefill.limit_s), 0.0))
+    whole = prefill.attainment(replicas, rate)
+    return min(early.attainment(replicas, rate) / whole, 1.0) if whole > 0 else 0.0
+
+
+@dataclass(frozen=True, slots=True)
+class Reach:
+    """Shares of requests that meet each limit alone in the fleet. More replicas raise neither."""
+
+    ttft: float
+    tpot: float
+
+    @property
+    def both(self) -> float:
+        """The lengths of prompt and answer are taken to be independent, as in the sizes."""
+        return self.ttft * self.tpot
+
+
+def reach_of(models: Iterable[Model]) -> Reach:
+    """What the roles of a fleet reach together."""
+    ttft, tpot = 1.0, 1.0
+    for model in models:
+        parts = (model.prefill, model.decode) if isinstance(model, ColocatedModel) else (model,)
+        for part in parts:
+            if isinstance(part, PrefillModel):
+                ttft = min(ttft, part.reachable)
+            else:
+                tpot = min(tpot, part.reachable)
+    return Reach(ttft, tpot)
 
 
 def _reachable(pool: Demanded) -> float:
@@ -74,8 +113,8 @@ class _Search:
         start = (first, self._enough(first, second, MOST_REPLICAS))
         return min(self._walk(start, 1), self._walk(start, -1), key=self._cost)
 
-    def _cost(self, fleet: tuple[int, int]) -> int:
-        return fleet[0] * self.one.gpus + fleet[1] * self.other.gpus
+    def _cost(self, fleet: tuple[int, int]) -> float:
+        return fleet[0] * self.one.cost + fleet[1] * self.other.cost
 
     def _met(self, first: int, second: int) -> bool:
         return self._first(first) * self._second(second) >= self.wanted
@@ -97,8 +136,8 @@ class _Search:
         best, (first, second), worse = start, start, 0
         while worse < WORSE and first + step >= 1 and self._may_do(first + step):
             first += step
-            left = self._cost(best) - first * self.one.gpus
-            most = max(second, left // max(self.other.gpus, 1))
+            left = self._cost(best) - first * self.one.cost
+            most = max(second, int(left // (self.other.cost or 1.0)))
             second = self._enough(first, second, most)
             if second > most:
                 break

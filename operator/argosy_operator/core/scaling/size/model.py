@@ -42,7 +42,7 @@ def model_of(role: RoleName, replica: Replica, work: Work, limits: Limits) -> Mo
         case "decode":
             return decode_model(replica, work, limits.tpot_s, limits.pause_s)
         case "colocated":
-            return colocated_model(replica, work, limits.ttft_s, limits.tpot_s)
+            return colocated_model(replica, work, limits.ttft_s, limits.tpot_s, limits.order)
 
 
 def carrying(model: Model, goal: float) -> Model:

@@ -125,10 +125,10 @@ def prefill_model(
     its part of the step's base. The second moment is that of the measured lengths: the few lengths
     that stand for all of them leave out the tail, which makes the wait.
     """
-    spread, per_token = work.prompt_spread, replica.per_prompt_token_s
+    spread, per_token = work.computed_spread, replica.per_prompt_token_s
     services = tuple((replica.prefill_s(length), share) for length, share in spread)
     shared = [(replica.shared_s(length), share) for length, share in spread]
     mean = sum(s * share for s, share in shared)
-    left_out = work.prompt_squared - sum(length**2 * share for length, share in spread)
+    left_out = work.computed_squared - sum(length**2 * share for length, share in spread)
     second = sum(s * s * share for s, share in shared) + per_token**2 * max(left_out, 0.0)
     return PrefillModel(services, mean, second / mean**2 if mean else 1.0, limit_s, order)

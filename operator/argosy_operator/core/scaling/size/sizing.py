@@ -9,6 +9,7 @@ from math import ceil
 
 from argosy_operator.api.v1alpha1 import RoleName
 from argosy_operator.core.scaling.decision import Rule
+from argosy_operator.core.scaling.goals import Goals
 from argosy_operator.core.scaling.observe import RoleSupply
 from argosy_operator.core.scaling.size.joint import Demanded, fewest
 from argosy_operator.core.scaling.size.model import MOST_REPLICAS, Model, carrying
@@ -35,7 +36,7 @@ class Load:
     rate: float
     """Planned requests per second, margins included."""
     prompt_tokens: float
-    """Mean tokens of a prompt."""
+    """Mean tokens of a prompt that prefill computes."""
     outstanding_prompt_tokens: float = 0.0
     """Prompt tokens that are queued or being prefilled now."""
     running: float = 0.0
@@ -57,6 +58,15 @@ class Horizon:
 
 
 @dataclass(frozen=True, slots=True)
+class Counts:
+    """Replicas of one role that its planned load asks for."""
+
+    up: int
+    down: int
+    """For `HYSTERESIS` times the load."""
+
+
+@dataclass(frozen=True, slots=True)
 class Size:
     """How many replicas one role's load needs."""
 
@@ -72,28 +82,27 @@ class Size:
     """Whether a large enough pool meets the goal at all."""
     backlog_s: float = 0.0
     """Work of the queued prompts in this role, in replica-seconds."""
-
-
-@dataclass(frozen=True, slots=True)
-class Counts:
-    """Replicas of one role that its planned load asks for."""
-
-    up: int
-    down: int
-    """For `HYSTERESIS` times the load."""
+    share: float = 1.0
+    """Predicted share of requests within the role's limit, with what the load alone needs."""
+    needed: Counts = Counts(0, 0)
+    """What the planned load alone asks for: `up` and `down` without queue and requests in flight.
+    """
 
 
 def counts(
     models: Mapping[RoleName, Model],
     loads: Mapping[RoleName, Load],
     supplies: Mapping[RoleName, RoleSupply],
+    goals: Goals,
     goal: float,
 ) -> dict[RoleName, Counts]:
-    """What all roles need together for the share `goal` within the SLO."""
+    """What all roles need together for the share `goal` within the SLO, at the lowest cost."""
 
     def needed(factor: float) -> tuple[int, ...]:
         pools = tuple(
-            Demanded(models[role], loads[role].rate * factor, supply.gpus_per_replica)
+            Demanded(
+                models[role], loads[role].rate * factor, supply.gpus_per_replica * goals.price(role)
+            )
             for role, supply in supplies.items()
         )
         return fewest(pools, goal)
@@ -119,7 +128,8 @@ def size(
     floor = min(backlog(carried, queued_s, rate, supply, horizon), MOST_REPLICAS)
     if floor > up:
         up, rule = floor, Rule.BACKLOG
-    return Size(up, max(up, down), rule, model, rate, reachable, queued_s)
+    share = model.attainment(needed.up, rate)
+    return Size(up, max(up, down), rule, model, rate, reachable, queued_s, share, needed)
 
 
 def backlog(

@@ -29,6 +29,13 @@ class Work:
     """Lengths of prompts with their shares; empty: not counted."""
     answers: Spread = ()
     """Lengths of answers with their shares; empty: not counted."""
+    cached: float = 0.0
+    """Share of the prompts' tokens that prefix caches have, 0..1."""
+
+    @property
+    def computed(self) -> float:
+        """Mean tokens of a prompt that prefill computes, at least 1: the last token always is."""
+        return max((1 - self.cached) * self.prompt, 1.0)
 
     @property
     def context(self) -> float:
@@ -41,9 +48,19 @@ class Work:
         return self.seen_context if self.seen_context is not None else self.prompt + self.output / 2
 
     @property
-    def prompt_spread(self) -> Spread:
-        """Lengths of prompts: those that were counted, or a lognormal's with these moments."""
-        return self.prompts or lognormal(self.prompt, self.prompt_squared)
+    def computed_spread(self) -> Spread:
+        """What prefill computes of the prompts: of each length the same share.
+
+        Lengths are those that were counted, or a lognormal's with these moments.
+        """
+        part = self.computed / self.prompt
+        lengths = self.prompts or lognormal(self.prompt, self.prompt_squared)
+        return tuple((part * tokens, share) for tokens, share in lengths)
+
+    @property
+    def computed_squared(self) -> float:
+        """Second moment of the computed tokens."""
+        return self.prompt_squared * (self.computed / self.prompt) ** 2
 
     @property
     def answer_spread(self) -> Spread:

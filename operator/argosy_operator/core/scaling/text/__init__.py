@@ -1,0 +1,1 @@
+"""A scaling law's values as text: `record` writes and reads any, `kept` what outlives a restart."""

@@ -1,0 +1,95 @@
+"""First tokens that are held: what TPOT then has left, and which answers have the time."""
+
+from dataclasses import replace
+
+import pytest
+
+from argosy_operator.core.reconcile.targets.spec import goals_of
+from argosy_operator.core.scaling.decide import decide
+from argosy_operator.core.scaling.goals import SLO, Serving
+from argosy_operator.core.scaling.observe import Observations, Value
+from argosy_operator.core.scaling.size.decode import DecodeModel, decode_model
+from argosy_operator.core.scaling.size.joint import share_held
+from argosy_operator.core.scaling.size.prefill import PrefillModel
+from argosy_operator.core.scaling.size.work import Replica, Work
+from argosy_operator.core.scaling.state import ScalingState
+from tests.scaling import known
+from tests.support.model import fleet
+
+PROMPTS = PrefillModel(((0.2, 0.9), (0.8, 0.1)), 0.26, 1.5, 1.0)
+"""Nine in ten take 0.2 s alone, the others 0.8 s, of the limit of 1 s."""
+
+
+def answers_of(tokens: float, held: float = 0.0) -> DecodeModel:
+    """Steps of 20 ms and 1 ms for each sequence, KV transfers of 30 ms, TPOT of 60 ms."""
+    work = Work(1000.0, 1e6, tokens, answers=((tokens, 1.0),))
+    model = decode_model(Replica(20e-3, 1e-4, 1e-3, 0.0), work, 60e-3, 30e-3)
+    return replace(model, held=held)
+
+
+def test_a_held_answer_has_its_whole_tpot_for_steps() -> None:
+    """Two tokens: one step within 60 ms, which 40 sequences fill. At once 30 ms are left for it and
+    the wait for its edge: at 0.1 and 0.3 of a step of 21 ms, not at 0.5 and later."""
+    at_once, held = answers_of(2.0), answers_of(2.0, held=1.0)
+    few = 0.2  # requests per second
+    assert at_once.batch_limit == held.batch_limit == pytest.approx(40.0)
+    assert at_once.attainment(1, few) == pytest.approx(0.4, abs=0.02)
+    assert held.attainment(1, few) == pytest.approx(1.0, abs=1e-6)
+    assert held.reachable == 1.0
+    assert at_once.reachable == pytest.approx(0.4)
+
+
+def test_a_part_that_is_held_is_that_part() -> None:
+    rate = 5.0
+    parts = [answers_of(2.0, held=part).attainment(1, rate) for part in (0.0, 0.25, 1.0)]
+    assert parts[1] == pytest.approx(0.75 * parts[0] + 0.25 * parts[2])
+    assert parts[2] > parts[0]
+
+
+def test_long_answers_hardly_change() -> None:
+    rate = 1.0
+    at_once, held = (answers_of(500.0, part).attainment(25, rate) for part in (0.0, 1.0))
+    assert held == pytest.approx(at_once, abs=0.02)
+
+
+def test_tokens_are_held_of_prompts_that_have_time_left() -> None:
+    """Long prompts take 0.8 s alone: with 0.7 s until the token must leave none of them is held."""
+    idle = 0.001
+    assert share_held(PROMPTS, idle, 0.9, 0.9) == pytest.approx(1.0, abs=1e-3)
+    assert share_held(PROMPTS, idle, 0.9, 0.7) == pytest.approx(0.9, abs=1e-3)
+    assert share_held(PROMPTS, idle, 0.9, 0.1) == 0.0
+    assert share_held(PROMPTS, idle, 0.9, -1.0) == 0.0
+    assert share_held(PROMPTS, idle, 0.9, 5.0) == 1.0
+
+
+def test_fewer_are_held_while_prompts_wait() -> None:
+    busy = share_held(PROMPTS, 11.0, 0.9, 0.9)
+    assert 0.5 < busy < share_held(PROMPTS, 0.001, 0.9, 0.9)
+
+
+def test_prompts_that_all_miss_hold_nothing() -> None:
+    assert share_held(replace(PROMPTS, limit_s=0.1), 1.0, 0.9, 0.9) == 0.0
+
+
+@pytest.mark.parametrize(("field", "holds"), [("WithinTarget", True), ("AtOnce", False)])
+def test_the_law_knows_from_the_spec_whether_first_tokens_are_held(field: str, holds: bool) -> None:
+    slo = {"ttft": {"target": "1s"}, "tpot": {"target": "60ms"}, "firstToken": field}
+    assert goals_of(fleet(slo=slo, mode="disaggregated").spec).serving.holds_first_token == holds
+    assert not goals_of(fleet().spec).serving.holds_first_token
+
+
+def test_short_answers_need_less_decode_when_their_first_tokens_are_held() -> None:
+    replicas = {}
+    for holds in (False, True):
+        goals = replace(known.goals(SLO(1.0, 0.06)), serving=Serving(holds_first_token=holds))
+        seen = known.metrics(known.START, 400.0, {"prefill": 60, "decode": 4})
+        seen = replace(
+            seen,
+            output_tokens=Value(3.0, known.START),
+            kv_transfer_s=Value(0.02, known.START),
+        )
+        observed = Observations(seen, known.supply({"prefill": 60, "decode": 4}))
+        _, decision = decide(ScalingState(), observed, goals, known.START)
+        (decode,) = (t for t in decision.targets if t.role == "decode")
+        replicas[holds] = decode.demanded
+    assert replicas[True] < replicas[False]

@@ -1,0 +1,96 @@
+"""Records of decisions: what is written as JSON, and what is said of one that cannot be read."""
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from argosy_operator.core.scaling.decision import Decision, Rule
+from argosy_operator.core.scaling.goals import Share
+from argosy_operator.core.scaling.observe import Idle, Observations, RoleSupply, Unknown, Value
+from argosy_operator.core.scaling.text.record import from_json, to_json
+from tests.scaling import known
+
+OBSERVED = Observations(
+    known.metrics(known.START, 4.0, {"prefill": 2, "decode": 3}),
+    (RoleSupply("prefill", 2, 2, gpus_per_replica=4), RoleSupply("decode", 3, 3)),
+)
+
+
+def test_signals_are_written_by_their_kind() -> None:
+    assert to_json(Value(1.5, 2.0)) == {"value": 1.5, "at": 2.0}
+    assert to_json(Idle(2.0)) == {"idle": 2.0}
+    assert to_json(Unknown("why")) == {"unknown": "why"}
+    assert to_json({"a": (Rule.HOLD, None, True, 3)}) == {"a": ["Hold", None, True, 3]}
+    with pytest.raises(TypeError, match=r"^object has no JSON form in a decision record$"):
+        to_json(object())
+
+
+@pytest.mark.parametrize(
+    ("field", "data", "message"),
+    [
+        ("metrics", [], "Observations.metrics: expected an object"),
+        ("supply", {}, "Observations.supply: expected a list"),
+        ("front", {"in_flight": "x"}, "Observations.front.in_flight: expected <class 'int'>"),
+        ("front", {"idle_s": "x"}, "Observations.front.idle_s: expected a number"),
+        ("front", {"unheard_s": True}, "Observations.front.unheard_s: expected a number"),
+    ],
+)
+def test_a_record_that_cannot_be_read_is_named_by_its_field(
+    field: str, data: object, message: str
+) -> None:
+    written = to_json(OBSERVED)
+    assert isinstance(written, dict)
+    assert from_json(Observations, written) == OBSERVED
+    with pytest.raises(ValueError, match="Observations") as caught:
+        from_json(Observations, {**written, field: data})  # type: ignore[dict-item]
+    assert str(caught.value) == message
+
+
+def test_a_wrong_signal_item_or_choice_is_named_by_its_place() -> None:
+    def told(change: Callable[[Any], object]) -> str:
+        written = to_json(OBSERVED)
+        change(written)
+        with pytest.raises(ValueError, match="Observations") as caught:
+            from_json(Observations, written)
+        return str(caught.value)
+
+    at = "Observations.metrics"
+    assert told(lambda w: w["metrics"].update(arrivals="x")) == (
+        f"{at}.arrivals: expected one of the three signals"
+    )
+    assert told(lambda w: w["metrics"].update(arrivals={"idle": "x"})) == (
+        f"{at}.arrivals: expected a number"
+    )
+    assert told(lambda w: w["metrics"].update(arrivals={"value": None, "at": 1})) == (
+        f"{at}.arrivals: expected a number"
+    )
+    assert told(lambda w: w["metrics"]["bins"].insert(0, 3)) == f"{at}.bins[0]: expected an object"
+    assert told(lambda w: w["supply"][1].update(role="chef")) == (
+        "Observations.supply[1].role: expected one of prefill, decode, colocated, not 'chef'"
+    )
+    assert told(lambda w: w["supply"][0].pop("role")).startswith("Observations.supply[0]: ")
+    assert told(lambda w: w["metrics"].update(misses=[["queue"]])) == (
+        f"{at}.misses[0]: expected a list of 2"
+    )
+
+
+def test_fields_of_a_newer_operator_are_left_alone() -> None:
+    assert from_json(Share, {"prefill": 1, "decode": 2, "embed": 3}) == Share(1, 2)
+
+
+@pytest.mark.parametrize(
+    ("numbers", "message"),
+    [
+        ([], "Decision.numbers: expected an object"),
+        ({"bins": "x"}, "Decision.numbers.bins: expected a number"),
+    ],
+)
+def test_numbers_that_cannot_be_read_are_named(numbers: Any, message: str) -> None:
+    decision = Decision(1.0, (), Rule.HOLD, "", True, True, {"bins": 4.0})
+    written = to_json(decision)
+    assert isinstance(written, dict)
+    assert from_json(Decision, written) == decision
+    with pytest.raises(ValueError, match="Decision") as caught:
+        from_json(Decision, {**written, "numbers": numbers})
+    assert str(caught.value) == message
