@@ -79,3 +79,21 @@ def test_a_malformed_attainment_in_status_is_ignored() -> None:
     model.memory = replace(model.memory, decide_at=1e12)
     model.round()
     assert model.fleet.status.columns.slo in ("Idle", "Unknown")
+
+
+def test_why_requests_missed_is_shown_as_shares_of_the_judged_ones(model: Model) -> None:
+    seen = replace(measured(1.0, 0.04), scored=200.0)
+    found = (("queue", 18.0), ("decode", 1.0), ("retry", 0.9))
+    assert figures(model, replace(seen, misses=found))["misses"] == {
+        "queue": "0.090",
+        "decode": "0.005",
+    }
+    again = replace(seen, misses=(("queue", 19.0), ("prompt", 40.0)))
+    assert figures(model, again)["misses"] == {"queue": "0.090", "prompt": "0.200"}
+    assert "misses" not in figures(model, seen)
+
+
+def test_of_few_requests_no_shares_are_shown(model: Model) -> None:
+    few = replace(measured(1.0, 0.04), scored=19.0, misses=(("queue", 5.0),))
+    assert "misses" not in figures(model, few)
+    assert "misses" in figures(model, replace(few, scored=20.0))

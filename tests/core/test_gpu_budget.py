@@ -7,8 +7,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from argosy_operator.core.budgets.allocate import Fleet, allocate
-from argosy_operator.core.budgets.bid import Bid
+from argosy_operator.core.budgets import allocate as allocation
+from argosy_operator.core.budgets.bid import Bid, Fleet
+from argosy_operator.core.budgets.room import Budgets
 from argosy_operator.core.fleet import names
 from argosy_operator.core.fleet.snapshot import Snapshot
 from argosy_operator.core.plan import plan
@@ -24,6 +25,17 @@ A, B, C = ("ns", "a"), ("ns", "b"), ("ns", "c")
 
 def bid(least: int, beyond: int, held: int, unit: int) -> Bid:
     return Bid(least, least + beyond, held, unit)
+
+
+def allocate(bids: Mapping[Fleet, Bid], budget: int) -> dict[Fleet, int]:
+    """GPUs that each fleet may hold, for one budget of all."""
+    caps, _ = allocation.allocate(bids, Budgets(budget))
+    return {fleet: cap.gpus for fleet, cap in caps.items()}
+
+
+def cap(board: BudgetBoard, fleet: Fleet, targeted: int) -> int | None:
+    found = board.cap(fleet, targeted)
+    return None if found is None else found.gpus
 
 
 NUMBERS = st.integers(0, 40)
@@ -116,42 +128,42 @@ def test_without_a_budget_there_are_no_caps() -> None:
 def test_after_a_start_every_fleet_keeps_what_it_holds_until_all_are_known() -> None:
     """Also after hours as a standby, which has no rounds."""
     now = 0.0
-    board = BudgetBoard(10, monotonic=lambda: now)
+    board = BudgetBoard(Budgets(10), monotonic=lambda: now)
     now = 7200.0
     board.publish(A, Bid(1, 8, held=2))
-    assert board.cap(A, targeted=2) == 2
+    assert cap(board, A, 2) == 2
     board.publish(B, Bid(1, 8, held=2))
     now += LEARN_S
-    assert (board.cap(A, targeted=2), board.cap(B, targeted=2)) == (5, 5)
-    assert board.cap(C, targeted=3) == 3, "a new fleet has not said yet what it wants"
+    assert (cap(board, A, 2), cap(board, B, 2)) == (5, 5)
+    assert cap(board, C, 3) == 3, "a new fleet has not said yet what it wants"
 
 
 def test_no_fleet_grows_after_a_start_while_first_rounds_still_bring_fleets_to_light() -> None:
     """With many fleets, or few calls a second, first rounds last longer than LEARN_S."""
     now = 0.0
-    board = BudgetBoard(10, monotonic=lambda: now)
+    board = BudgetBoard(Budgets(10), monotonic=lambda: now)
     board.publish(A, Bid(1, 8, held=2))
     now = 0.9 * LEARN_S
     board.publish(B, Bid(1, 8, held=2))
     now = 1.5 * LEARN_S
-    assert board.cap(A, targeted=2) == 2, "C has not had its first round; it may hold the other six"
+    assert cap(board, A, 2) == 2, "C has not had its first round; it may hold the other six"
     board.publish(C, Bid(1, 8, held=6))
     now = 2.5 * LEARN_S
-    assert board.cap(A, targeted=2) == 2
+    assert cap(board, A, 2) == 2
     board.publish(("ns", "created"), Bid(0, 1, held=0))
     board.withdraw(C)
-    assert board.cap(A, targeted=2) == 5, "a fleet that is created later stops no other"
+    assert cap(board, A, 2) == 5, "a fleet that is created later stops no other"
 
 
 def test_a_fleet_that_is_gone_leaves_its_gpus_to_the_others() -> None:
     now = 0.0
-    board = BudgetBoard(10, monotonic=lambda: now)
+    board = BudgetBoard(Budgets(10), monotonic=lambda: now)
     board.publish(A, Bid(1, 10, held=5))
     board.publish(B, Bid(1, 10, held=5))
     now = LEARN_S
-    assert board.cap(A, targeted=5) == 5
+    assert cap(board, A, 5) == 5
     board.withdraw(B)
-    assert board.cap(A, targeted=5) == 10
+    assert cap(board, A, 5) == 10
 
 
 GPUS = {"colocated": {"replicas": {"min": 2, "max": 4}, "resources": {"gpu": 4}}}
@@ -202,24 +214,29 @@ class Sharing(Model):
 
 @pytest.mark.slow
 def test_two_fleets_under_load_share_the_budget_and_never_hold_more() -> None:
-    """The second one comes to load when the first has taken all, and gets its half back."""
+    """The second one comes to load when the first has taken all. Its requests count three times as
+    much, and it gets what the first had."""
     now = 0.0
-    board = BudgetBoard(12, monotonic=lambda: now)
+    board = BudgetBoard(Budgets(12), monotonic=lambda: now)
     roles = {"colocated": {"replicas": {"min": 1, "max": 12}, "resources": {"gpu": 1}}}
     scaling = {"scaleDown": {"stabilization": "0s"}}
     first, second = (
-        Sharing(fleet(roles=roles, slo=SLO, autoscaling=scaling), key=key, board=board)
-        for key in (A, B)
+        Sharing(
+            fleet(roles=roles, slo=SLO, autoscaling=scaling | {"gpuBudget": {"weight": weight}}),
+            key=key,
+            board=board,
+        )
+        for key, weight in ((A, 100), (B, 300))
     )
-    for now in range(1200):
-        held = first.serve(2000.0), second.serve(2000.0 if now > 400 else 0.0)
+    for now in range(600):
+        held = first.serve(2000.0), second.serve(2000.0 if now > 150 else 0.0)
         assert sum(held) <= 12, f"at {now} s: {held}"
-        if now == 400:
+        if now == 150:
             assert held == (11, 1)
-    assert held == (6, 6)
+    assert held == (1, 11)
     assert first.lost == 0
     message = first.memory.decision.message if first.memory.decision else ""
-    assert "the operator's GPU budget for all fleets leaves 6 GPUs to this one" in message
+    assert "the operator's GPU budget for all fleets leaves 1 GPUs to this one" in message
 
 
 def test_while_bids_are_unknown_the_cap_is_what_was_decided_and_not_what_runs() -> None:
@@ -229,7 +246,7 @@ def test_while_bids_are_unknown_the_cap_is_what_was_decided_and_not_what_runs() 
     model.children[role]["spec"]["replicas"] = 4
     snapshot = model.snapshot()
     assert gpus_targeted(snapshot) == 16
-    assert BudgetBoard(10).cap(A, gpus_targeted(snapshot)) == 16
+    assert cap(BudgetBoard(Budgets(10)), A, gpus_targeted(snapshot)) == 16
 
 
 def test_a_rollout_is_no_room_to_grow_into_while_bids_are_unknown() -> None:

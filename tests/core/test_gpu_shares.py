@@ -4,8 +4,8 @@ from collections.abc import Mapping
 
 import pytest
 
-from argosy_operator.core.budgets.allocate import Fleet, allocate
-from argosy_operator.core.budgets.bid import Bid
+from argosy_operator.core.budgets.bid import Bid, Fleet
+from tests.core.test_gpu_budget import allocate
 
 A, B, C = ("ns", "a"), ("ns", "b"), ("ns", "c")
 

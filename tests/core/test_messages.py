@@ -178,6 +178,7 @@ def feasible(
         (Rule.IDLE, {}, "Unknown", "NoTraffic"),
         (Rule.GPU_BUDGET, {"colocated_planned_per_s": 2.0}, "False", "BudgetBound"),
         (Rule.MAX_REPLICAS, {"colocated_planned_per_s": 2.0}, "False", "MaxReplicasBound"),
+        (Rule.SCHEDULE, {"colocated_planned_per_s": 2.0}, "False", "MaxReplicasBound"),
     ],
 )
 def test_whether_the_slo_can_be_met_is_a_condition(
@@ -195,8 +196,8 @@ def test_feasibility_is_unknown_when_attainment_is() -> None:
 
 def test_an_slo_that_a_lone_request_misses_names_the_target_to_change() -> None:
     planned = {"colocated_planned_per_s": 2.0}
-    ttft = feasible(Rule.SLO_UNREACHABLE, reachable=False, colocated_batch_limit=8.0, **planned)
-    tpot = feasible(Rule.SLO_UNREACHABLE, reachable=False, colocated_batch_limit=0.4, **planned)
+    ttft = feasible(Rule.SLO_UNREACHABLE, reachable=False, ttft_reachable=0.0, **planned)
+    tpot = feasible(Rule.SLO_UNREACHABLE, reachable=False, tpot_reachable=0.0, **planned)
     assert (ttft.reason, tpot.reason) == ("TTFTFloorAboveTarget", "TPOTFloorAboveTarget")
     assert "spec.slo.ttft.target" in ttft.message
     assert "spec.slo.tpot.target" in tpot.message

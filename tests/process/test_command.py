@@ -1,10 +1,12 @@
 """`argosy operator run` hands its flags on."""
 
+import re
 from pathlib import Path
 
 import pytest
 
 from argosy_operator.cli import main
+from argosy_operator.core.budgets.room import Budgets
 from argosy_operator.ports import rate_limit
 from argosy_operator.shell import app
 
@@ -34,7 +36,31 @@ def test_flags_reach_the_operator(monkeypatch: pytest.MonkeyPatch, tmp_path: Pat
     assert given[2].prometheus_allowed.permits("http://p.example:9090")
     with pytest.raises(SystemExit):
         main(["run", "--gpu-budget", "64"])
-    assert [options.gpu_budget for options in given] == [None, None, None, 64]
+    assert [options.gpu_budgets.fleets for options in given] == [None, None, None, 64]
+    with pytest.raises(SystemExit):
+        main(["run", "--namespace-gpu-budget", "a=16", "--namespace-gpu-budget", "team-b=8"])
+    assert given[4].gpu_budgets == Budgets(None, {"a": 16, "team-b": 8})
+
+
+@pytest.mark.parametrize(
+    ("texts", "what"),
+    [
+        (["team-a"], "such as team-a=16"),
+        (["team-a=0"], "a number from 1 to 100000"),
+        (["team-a=100001"], "a number from 1 to 100000"),
+        (["team-a=-4"], "such as team-a=16"),
+        (["Team=4"], "such as team-a=16"),
+        (["=4"], "such as team-a=16"),
+        (["a=4", "b=4", "a=5"], "a is named twice"),
+    ],
+)
+def test_a_wrong_budget_of_a_namespace_is_refused_with_what_to_write(
+    texts: list[str], what: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["run", *(f"--namespace-gpu-budget={text}" for text in texts)]) == 2
+    said = " ".join(re.sub("[│╭╮╰╯─]", " ", capsys.readouterr().err).split())
+    assert "--namespace-gpu-budget" in said
+    assert what in said
 
 
 def test_a_wrong_entry_of_the_allow_list_is_refused_with_what_to_write(

@@ -8,7 +8,9 @@ import pytest
 
 from argosy_operator.core.fleet.actions import ErrorKind
 from argosy_operator.core.fleet.memory import LoopMemory
+from argosy_operator.core.fleet.pods import GatewayLoad, Handovers
 from argosy_operator.ports.protocols import ClusterError
+from argosy_operator.shell import workers as module
 from argosy_operator.shell.workers import Workers
 
 KEY = ("ns", "chat")
@@ -101,3 +103,62 @@ def test_an_error_of_the_cluster_passes_through_context_managers() -> None:
     with pytest.raises(ClusterError) as caught, some_context():
         raise error
     assert caught.value is error
+
+
+class AtZero(Rounds):
+    """Rounds of a fleet at zero, whose gateways are asked between them."""
+
+    def __init__(self, *loads: GatewayLoad | None) -> None:
+        super().__init__()
+        self.loads, self.asked = loads, 0
+        self.all_asked = asyncio.Event()
+
+    async def __call__(
+        self, key: tuple[str, str], memory: LoopMemory
+    ) -> tuple[LoopMemory, float] | None:
+        await super().__call__(key, memory)
+        return LoopMemory(listen=(("g-1", "10.0.0.1"), ("g-2", "10.0.0.2"))), 300.0
+
+    async def load(self, ip: str, name: str) -> GatewayLoad | None:
+        assert (ip, name) in {("10.0.0.1", "g-1"), ("10.0.0.2", "g-2")}
+        self.asked += 1
+        if self.asked >= 6:
+            self.all_asked.set()
+        return self.loads[int(name[-1]) - 1]
+
+    async def handovers(self, ip: str) -> Handovers:
+        return Handovers()
+
+
+@pytest.mark.parametrize("second", [GatewayLoad(1, 0.0), None], ids=["a request", "no answer"])
+async def test_a_gateway_of_a_fleet_at_zero_that_may_have_a_request_begins_a_round(
+    monkeypatch: pytest.MonkeyPatch, second: GatewayLoad | None
+) -> None:
+    monkeypatch.setattr(module, "LISTEN_S", 0.01)
+    rounds = AtZero(GatewayLoad(0, 900.0), second)
+    workers = Workers(rounds, gateways=rounds)
+    workers.enqueue(KEY)
+    await rounds.next()
+    await rounds.next()
+    await workers.close()
+
+
+async def test_a_fleet_at_zero_that_nobody_asks_for_has_no_round(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(module, "LISTEN_S", 0.01)
+    rounds = AtZero(GatewayLoad(0, 900.0), GatewayLoad(0, 0.5))
+    workers = Workers(rounds, gateways=rounds)
+    workers.enqueue(KEY)
+    await rounds.next()
+    async with asyncio.timeout(5):
+        await rounds.all_asked.wait()
+    assert rounds.count == 1
+    workers.enqueue(KEY)
+    await rounds.next()
+    assert rounds.count == 2
+    await workers.close()
+
+
+def test_a_request_waits_for_the_operator_for_a_second_at_most() -> None:
+    assert module.LISTEN_S == 1.0

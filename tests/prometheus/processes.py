@@ -30,7 +30,7 @@ def prometheus(home: Path, config: str) -> Iterator[str]:
         process = subprocess.Popen(command, stdout=log, stderr=log)
     try:
         url = f"http://127.0.0.1:{port}"
-        for _ in range(100):
+        for _ in range(600):
             try:
                 if httpx.get(f"{url}/-/ready").status_code == 200:
                     break

@@ -18,9 +18,9 @@ from argosy_operator.core.scaling.observe import FleetMetrics, Value
 from argosy_operator.ports.prometheus.collect import Question
 from argosy_operator.ports.prometheus.metrics import PrometheusMetrics
 from argosy_operator.ports.prometheus.queries import (
+    ENGINE_LONG_SERIES,
     ENGINE_SERIES,
     GATEWAY_SERIES,
-    TRANSFER_SERIES,
     selector,
 )
 from tests.engine.processes import sim_engines
@@ -71,7 +71,7 @@ async def test_every_selector_finds_samples_and_ttft_and_tpot_keep_their_places(
             target(port, **fleet, role=role, pod=f"{role}-0") for role, port in places.items()
         ]
         with prometheus(tmp_path, config(*targets)) as url:
-            for name in (*GATEWAY_SERIES, *TRANSFER_SERIES, *ENGINE_SERIES, *BUCKETS):
+            for name in (*GATEWAY_SERIES, *ENGINE_LONG_SERIES, *ENGINE_SERIES, *BUCKETS):
                 found = await labels_of(url, name)
                 for label, values in LABELS_READ.get(name, {}).items():
                     assert {row[label] for row in found} >= values, name

@@ -2,7 +2,7 @@
 
 The exporter passes on what the fleet's own pods expose, until it is told to lie. The fleet has two
 engines and may have one, under traffic that one engine can serve: with the truth the second one
-goes, and that is the last test.
+goes. What was learnt from the truth outlives the operator.
 """
 
 import json
@@ -18,6 +18,8 @@ import httpx
 import pytest
 import yaml
 
+from argosy_operator.core.scaling.estimate.capacity import ENOUGH_ROWS
+from argosy_operator.core.scaling.text.kept import kept_of
 from local.demo.kube import Kube
 from tests.e2e.installed import traffic
 from tests.prometheus.processes import prometheus
@@ -196,3 +198,29 @@ def test_with_the_truth_the_same_fleet_gives_the_second_engine_back(lied):
         world.until("1 replica", lambda: role()["desired"] == 1, 60)
     assert outcomes
     assert set(outcomes) == {"ok"}, outcomes
+
+
+def test_an_operator_after_one_that_was_killed_goes_on_with_what_that_had_learnt(lied):
+    world = lied.world
+    lied.exporter.lies = False
+    lied.scrape()
+
+    def learnt() -> tuple[str, int]:
+        """Version of the ConfigMap, and measured rows of the role; ("", 0) without one."""
+        found = world.get("configmaps", "chat-learnt")
+        if found is None:
+            return "", 0
+        (role,) = kept_of(found["data"]["learnt.json"]).state.roles
+        return found["metadata"]["resourceVersion"], role.estimate.rows
+
+    with traffic(world.url(), "chat", per_s=4, tokens=8) as outcomes:
+        world.until("what was learnt is kept", lambda: learnt()[1] >= ENOUGH_ROWS, 90)
+        world.operators[-1].kill()
+        version, rows = learnt()
+        world.operator("two", "--prometheus-url", lied.url)
+        world.until("it is written again", lambda: learnt()[0] != version, 120)
+    assert learnt()[1] > rows, "counted on, not anew"
+    assert world.events("LearntUnreadable") == []
+    assert set(outcomes) == {"ok"}, outcomes
+    owner = world.get("configmaps", "chat-learnt")["metadata"]["ownerReferences"][0]
+    assert owner["uid"] == world.fleet()["metadata"]["uid"]

@@ -143,6 +143,13 @@ def test_a_gateway_without_a_queue_or_without_an_slo_gets_no_flag_about_one(spec
     assert parse_gateway(rendered[1:]).queue == "none"
 
 
+def test_requests_of_a_fleet_that_goes_to_zero_wait_for_its_pods():
+    assert "--wake-timeout-s" not in words(gateway.objects(fleet(), IMAGES)[-1])
+    zero = fleet(autoscaling={"scaleToZero": {"wait": "4m"}})
+    rendered = words(gateway.objects(zero, IMAGES)[-1])
+    assert parse_gateway(rendered[1:]).wake_timeout_s == 240
+
+
 def test_a_fleet_with_an_slo_has_the_queue_by_deadline_unless_it_says_otherwise():
     rendered = words(gateway.objects(fleet(slo=SLO), IMAGES)[-1])
     assert parse_gateway(rendered[1:]).queue == "deadline"

@@ -15,6 +15,7 @@ from argosy_operator.core.fleet.revision import (
 )
 from tests.render.fleets import IMAGES, deployment, fleet
 
+H100 = {"name": "h100", "costPerHour": "4.10", "nodeSelector": {"gpu": "h100"}}
 SLO = {"ttft": {"target": "1s"}, "tpot": {"target": "40ms"}}
 
 
@@ -41,6 +42,7 @@ OUTSIDE = {
     "paused": {"paused": True},
     "network": {"security": {"networkPolicy": False}},
     "no role flip": {"autoscaling": {"roleFlip": False}},
+    "costs": {"roles": {r: {"gpuCostPerHour": "4.10"} for r in ("prefill", "decode")}},
     "a role that the mode does not use": {"roles": {"colocated": {"resources": {"gpu": 7}}}},
 }
 INSIDE = {
@@ -66,6 +68,7 @@ INSIDE = {
     "callers": {"security": {"verifyPeers": False}},
     "certificate": {"security": {"tls": {"secretName": "chat-tls"}}},
     "role flip": {"autoscaling": {"roleFlip": True}},
+    "GPU types": {"roles": {r: {"gpuTypes": [H100]} for r in ("prefill", "decode")}},
 }
 
 

@@ -1,13 +1,15 @@
 """What a round asks of the world."""
 
+from dataclasses import replace
 from typing import Any
 
 import pytest
 
 from argosy_operator.core.fleet.memory import LoopMemory
-from argosy_operator.core.fleet.pods import FailingPair, Handovers
+from argosy_operator.core.fleet.pods import FailingPair, GatewayLoad, Handovers
 from argosy_operator.core.fleet.snapshot import Clock, ReplicaSet
-from argosy_operator.core.scaling.observe import unknown_metrics
+from argosy_operator.core.scaling.observe import Value, unknown_metrics
+from argosy_operator.core.scaling.signals.direct import Reading
 from argosy_operator.ports.protocols import FleetPods, Measurement
 from argosy_operator.shell.gather import Sources, gather
 from tests.support.model import IMAGES, fleet
@@ -151,3 +153,96 @@ async def test_ready_gateways_of_a_split_fleet_say_which_pairs_fail() -> None:
     asked.clear()
     snapshot = await gather(sources, fleet(slo=SLO), LoopMemory(), Clock(1e6, 50.0))
     assert (snapshot.handovers, asked) == (Handovers(), [])
+
+
+async def test_every_gateway_that_runs_is_asked_whether_a_fleet_that_may_go_to_zero_is_used() -> (
+    None
+):
+    asked = []
+
+    class Gateways:
+        async def handovers(self, ip: str) -> Handovers:
+            return Handovers()
+
+        async def load(self, ip: str, name: str) -> GatewayLoad | None:
+            asked.append((ip, name))
+            return GatewayLoad(0, 60.0) if name == "gateway-1" else None
+
+    world = World(
+        pod("gateway-1", "gateway", "True"),
+        pod("gateway-2", "gateway", "False"),
+        pod("engine", "colocated", "True"),
+    )
+    for number, raw in enumerate(world.pods, 1):
+        raw["status"] |= {
+            "podIP": f"10.0.0.{number}",
+            "phase": "Running",
+            "containerStatuses": [{"name": "main", "state": {"running": {}}}],
+        }
+    sources = Sources(world, world, world, IMAGES, gateways=Gateways())  # type: ignore[arg-type]
+    zero = {"autoscaling": {"scaleToZero": {}}}
+    snapshot = await gather(sources, fleet(**zero), LoopMemory(), Clock(1e6, 50.0))
+    assert snapshot.gateway_loads == {"gateway-1": GatewayLoad(0, 60.0), "gateway-2": None}
+    assert sorted(asked) == [("10.0.0.1", "gateway-1"), ("10.0.0.2", "gateway-2")]
+    asked.clear()
+    for spec in ({}, {**zero, "paused": True}):
+        snapshot = await gather(sources, fleet(**spec), LoopMemory(), Clock(1e6, 50.0))
+        assert (snapshot.gateway_loads, asked) == ({}, [])
+
+
+async def test_a_start_from_zero_does_not_wait_for_prometheus() -> None:
+    class Never:
+        async def measure(self, fleet: Any, pods: Any) -> None:
+            pytest.fail("asked Prometheus")
+
+    world = World(pod("gateway-1", "gateway", "True"))
+    sources = Sources(world, Never(), world, IMAGES)  # type: ignore[arg-type]
+    asked = fleet(slo=SLO, autoscaling={"scaleToZero": {}})
+    memory = LoopMemory(uid="fleet-1", listen=(("gateway-1", "10.0.0.1"),))
+    snapshot = await gather(sources, asked, memory, Clock(1e6, 50.0))
+    assert snapshot.metrics is None
+
+
+@pytest.mark.parametrize("asks", [True, False])
+@pytest.mark.parametrize("away", [True, False])
+async def test_gateways_are_asked_for_their_load_while_prometheus_has_no_arrivals(
+    away: bool, asks: bool
+) -> None:
+    order = list[str]()
+    accepted = iter((100.0, 130.0, 160.0))
+
+    class Gateways:
+        async def load(self, ip: str, name: str) -> GatewayLoad | None:
+            order.append("gateway")
+            at = clock.now + (0.0 if asks else 1.0)  # after the query that failed
+            return GatewayLoad(1, 0.0, Reading(name, at, next(accepted), 0.0, 7.0))
+
+    class Prometheus:
+        async def measure(self, fleet: Any, pods: FleetPods) -> Measurement:
+            order.append("prometheus")
+            seen = unknown_metrics(clock.now, "PrometheusAway: it is gone")
+            if not away:
+                seen = replace(seen, arrivals=Value(3.0, clock.now), clock_skew_s=5.0)
+            return Measurement(seen, next_at=60.0)
+
+    world = World(pod("gateway-1", "gateway", "True"))
+    world.pods[0]["status"] |= {
+        "podIP": "10.0.0.1",
+        "containerStatuses": [{"name": "main", "state": {"running": {}}}],
+    }
+    sources = Sources(world, Prometheus(), world, IMAGES, gateways=Gateways())  # type: ignore[arg-type]
+    spec = fleet(slo=SLO, metrics={"askGateways": asks})
+    clock, memory = Clock(1e6, 50.0), LoopMemory()
+    snapshot = await gather(sources, spec, memory, clock)
+    first = ["gateway", "prometheus"] if asks else ["prometheus", "gateway"]
+    assert order == (first if asks or away else ["prometheus"])
+    assert snapshot.metrics is not None
+    assert snapshot.metrics.gateways_alone == "", "one answer is no rate yet"
+    assert snapshot.heard.skew_s == (0.0 if away else 5.0)
+    if not away:
+        return
+    clock, memory = Clock(1e6 + 15, 65.0), replace(memory, heard=snapshot.heard)
+    snapshot = await gather(sources, spec, memory, clock)
+    assert snapshot.metrics is not None
+    assert snapshot.metrics.gateways_alone == "PrometheusAway: it is gone"
+    assert snapshot.metrics.arrivals == Value(2.0, clock.now + (0.0 if asks else 1.0))

@@ -10,6 +10,8 @@ from math import prod
 from argosy_operator.cli.replay import difference
 from argosy_operator.core.fleet.objects import Object
 from argosy_operator.core.scaling.decision import MEANING, Rule
+from argosy_operator.core.slo.misses import in_words
+from argosy_operator.core.status.numbers import number
 
 WELL_WHEN_FALSE = (
     "Reconciling",
@@ -21,7 +23,9 @@ WELL_WHEN_FALSE = (
     "FieldConflict",
 )
 UNITS = (
+    ("cost_per_million_tokens", "{:.4g}"),
     ("attainment", "{:.1%}"),
+    ("_share", "{:.1%}"),
     ("_per_s", "{:.4g} requests/s"),
     ("_replicas", "{:.4g} replicas"),
     ("_tokens", "{:.4g} tokens"),
@@ -34,15 +38,23 @@ LABELS = {
     "arrivals_per_s": "arriving",
     "arrivals_error_per_s": "standard error of that",
     "forecast_per_s": "forecast for when a new replica is ready",
+    "season_per_s": "the same by past days at this time, which counts",
     "margin": "factor on the forecast",
     "dispersion": "burstiness of arrivals (1: Poisson)",
     "bins": "scrape intervals in the mean",
     "prompt_tokens": "mean prompt",
+    "cached_share": "of its tokens in prefix caches",
     "output_tokens": "mean output",
     "context_tokens": "mean context in a decode step",
+    "gpus_missing": "GPUs that are wanted and not in the GPU budget",
+    "cost_per_hour": "cost per hour of the chosen replicas",
+    "cost_per_million_tokens": "cost per million generated tokens",
+    "cost_per_thousand_good": "cost per thousand requests within the SLO",
     "attainment": "requests within the SLO",
     "ttft_attainment": "requests within spec.slo.ttft.target",
     "tpot_attainment": "requests within spec.slo.tpot.target",
+    "ttft_reachable": "prompts that meet spec.slo.ttft.target alone in the fleet",
+    "tpot_reachable": "answers that meet spec.slo.tpot.target alone in the fleet",
     "planned_per_s": "to provide for",
     "load_replicas": "busy at that rate",
     "service_s": "prefill time of a mean prompt",
@@ -73,14 +85,20 @@ def _text(fleet: Object) -> str:
     if last is None:
         lines.append(
             "No decision has changed replicas yet. Under spec.autoscaling.policy Goodput with "
-            "spec.slo, the operator decides once per spec.autoscaling.interval."
+            "spec.slo, or Queue, the operator decides once per spec.autoscaling.interval."
         )
     else:
         lines += _decision(last)
+    lines += _gpu_types(status.get("roles") or {})
+    if (advice := scaling.get("advice")) is not None:
+        lines += ["", f"Advised at {advice['time']}, and left to others: {_moves(advice)}"]
+        lines += [advice["message"]] if advice.get("message") else []
     history = [d for d in scaling.get("history", []) if d["time"] != (last or {}).get("time")]
     if history:
         lines += ["", "Earlier changes"]
         lines += [f"  {d['time']}  {_moves(d)}  {d.get('reason', '')}" for d in history]
+    lines += _misses(status.get("goodput") or {})
+    lines += _advice(scaling)
     conditions = [c for c in status.get("conditions", []) if _matters(c)]
     if conditions:
         lines += ["", "Conditions"]
@@ -90,13 +108,45 @@ def _text(fleet: Object) -> str:
     return "\n".join(lines)
 
 
+def _advice(scaling: Object) -> list[str]:
+    """What nothing applies: the other mode, and what other autoscalers ask for."""
+    lines = list[str]()
+    if message := (scaling.get("modeAdvice") or {}).get("message"):
+        lines += ["", "Advice on the mode", f"  {message}"]
+    if shadow := scaling.get("shadow"):
+        lines += ["", "Other autoscalers on the same metrics (nothing applies them)"]
+        lines.append(f"  {'law':<10} {'GPU-hours':>10} {'ours':>10}  asks for")
+    for one in shadow or []:
+        asks = ", ".join(f"{role} {n}" for role, n in (one.get("to") or {}).items())
+        asks = f"failed: {one['failed']}" if one.get("failed") else asks
+        lines.append(
+            f"  {one['law']:<10} {one['gpuHours']:>10} {one['ourGpuHours']:>10}  {asks}, "
+            f"since {one['since']}"
+        )
+    return lines
+
+
+def _misses(goodput: Object) -> list[str]:
+    """Of requests that missed the SLO, what took most of their time; the largest share first."""
+    shares = {reason: number(text) or 0.0 for reason, text in (goodput.get("misses") or {}).items()}
+    if not shares:
+        return []
+    lines = ["", "Requests that missed the SLO lately"]
+    for reason in sorted(shares, key=lambda reason: -shares[reason]):
+        lines.append(f"  {reason:<10} {in_words(reason, shares[reason])}")
+    return lines
+
+
 def _matters(condition: Object) -> bool:
     """Conditions that explain replicas: those of scaling, and all that are not well.
 
-    TransportSecured is False in every fleet that names no certificate, and changes no replicas.
+    TransportSecured is False in every fleet that names no certificate, and changes no replicas. Why
+    an error budget is not known, SLOMet says.
     """
     if condition["type"] == "TransportSecured":
         return False
+    if condition["type"] == "ErrorBudgetBurning":
+        return bool(condition["status"] == "True")
     good = "False" if condition["type"] in WELL_WHEN_FALSE else "True"
     return "Scaling" in condition["type"] or condition["status"] != good
 
@@ -107,6 +157,18 @@ def _moves(decision: Object) -> str:
         f"{role} {before[role]} → {n}" if before.get(role, n) != n else f"{role} {n}"
         for role, n in after.items()
     )
+
+
+def _gpu_types(roles: Object) -> list[str]:
+    """Which GPU type each role runs on; nothing for a fleet without gpuTypes."""
+    lines = list[str]()
+    for name, role in roles.items():
+        if role.get("gpuType"):
+            left = role.get("gpuTypesWithoutRoom") or {}
+            full = "".join(f"; no room with {of} at {at}" for of, at in left.items())
+            cost = role.get("gpuCostPerHour", "?")
+            lines.append(f"  {name} on {role['gpuType']}, {cost} per GPU and hour{full}")
+    return ["", "GPU types", *lines] if lines else []
 
 
 def _decision(last: Object) -> list[str]:

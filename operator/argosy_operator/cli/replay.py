@@ -11,8 +11,8 @@ from argosy_operator.core.scaling.decide import decide
 from argosy_operator.core.scaling.decision import Decision
 from argosy_operator.core.scaling.goals import Goals
 from argosy_operator.core.scaling.observe import Observations
-from argosy_operator.core.scaling.record import from_json, to_json
 from argosy_operator.core.scaling.state import ScalingState
+from argosy_operator.core.scaling.text.record import from_json, to_json
 
 
 def replayed(record: Mapping[str, Any]) -> Decision:

@@ -6,6 +6,7 @@ In a cluster the flags come from the chart (charts/argosy/templates/operator.yam
 import asyncio
 import logging
 import os
+import re
 import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -15,6 +16,7 @@ import typer
 
 from argosy_operator.cli.images import DEFAULT_ENGINE, DEFAULT_GATEWAY, DEFAULT_PICKER
 
+_NAMESPACE_BUDGET = re.compile("(?P<name>[a-z0-9]([-a-z0-9]{0,61}[a-z0-9])?)=(?P<gpus>[0-9]{1,6})")
 _IDENTITY = ("POD_NAMESPACE", "SERVICE_ACCOUNT", "POD_NAME", "POD_UID")
 
 if TYPE_CHECKING:
@@ -60,6 +62,13 @@ GpuBudget = Annotated[
         min=1, max=100_000, help="GPUs that all fleets may hold together. Default: no limit."
     ),
 ]
+NamespaceGpuBudget = Annotated[
+    list[str] | None,
+    typer.Option(
+        metavar="NAMESPACE=N",
+        help="GPUs that the fleets of a namespace may hold together: team-a=16. May be repeated.",
+    ),
+]
 LogFormat = Annotated[
     Literal["auto", "json", "text"],
     typer.Option(help="Format of the log. auto: text on a terminal, JSON elsewhere."),
@@ -84,10 +93,12 @@ def run(
     kube_api_qps: KubeApiQps = 100.0,
     kube_api_burst: KubeApiBurst = 200,
     gpu_budget: GpuBudget = None,
+    namespace_gpu_budget: NamespaceGpuBudget = None,
     log_format: LogFormat = "auto",
     log_level: LogLevel = "info",
 ) -> int:
     """Run the operator until a signal stops it (status 0) or it loses its Lease (status 1)."""
+    from argosy_operator.core.budgets.room import Budgets
     from argosy_operator.ports.access import AccessError
     from argosy_operator.render.images import Images
     from argosy_operator.shell import app
@@ -106,7 +117,7 @@ def run(
         kubeconfig=kubeconfig,
         kube_api_qps=kube_api_qps,
         kube_api_burst=kube_api_burst,
-        gpu_budget=gpu_budget,
+        gpu_budgets=Budgets(gpu_budget, _namespace_budgets(namespace_gpu_budget or ())),
         account=_account(os.environ),
     )
     try:
@@ -117,6 +128,21 @@ def run(
     sys.stderr.flush()
     # kopf runs in a daemon thread. A process that lost its Lease must not wait for it.
     os._exit(status)
+
+
+def _namespace_budgets(texts: Sequence[str]) -> dict[str, int]:
+    """GPUs by namespace. Raises typer.BadParameter for a text that is not NAMESPACE=N."""
+    budgets: dict[str, int] = {}
+    for text in texts:
+        found = _NAMESPACE_BUDGET.fullmatch(text)
+        if found is None or not 1 <= int(found["gpus"]) <= 100_000:
+            why = f"{text}: write a namespace and a number from 1 to 100000, such as team-a=16"
+            raise typer.BadParameter(why, param_hint="--namespace-gpu-budget")
+        if found["name"] in budgets:
+            why = f"{found['name']} is named twice: leave one out"
+            raise typer.BadParameter(why, param_hint="--namespace-gpu-budget")
+        budgets[found["name"]] = int(found["gpus"])
+    return budgets
 
 
 def _account(environ: Mapping[str, str]) -> "Account | None":

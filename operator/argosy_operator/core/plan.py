@@ -13,6 +13,8 @@ from argosy_operator.core.fleet.events import Event, EventReason, unpublished
 from argosy_operator.core.fleet.memory import LoopMemory
 from argosy_operator.core.fleet.snapshot import Snapshot
 from argosy_operator.core.flips.step import flip_roles
+from argosy_operator.core.gpu_types.step import choose_gpu_types
+from argosy_operator.core.recall.step import learn_written, read_learnt, write_learnt
 from argosy_operator.core.reconcile.children import (
     apply_children,
     create_workloads,
@@ -31,7 +33,7 @@ from argosy_operator.core.reconcile.field_conflicts import (
     learn_field_conflicts,
 )
 from argosy_operator.core.reconcile.steps import StepReason
-from argosy_operator.core.reconcile.targets import choose_targets, scale_roles
+from argosy_operator.core.reconcile.targets.choose import choose_targets, scale_roles
 from argosy_operator.core.recycling.step import recycle_pods
 
 
@@ -57,13 +59,16 @@ def skip_if_paused(snapshot: Snapshot, draft: Draft) -> Draft:
 CHAIN = (
     skip_if_deleting,
     apply_children,
+    read_learnt,
     choose_targets,
     create_workloads,
     scale_roles,
+    choose_gpu_types,
     flip_roles,
     recycle_pods,
     scale_deployments,
     retire_old_revisions,
+    write_learnt,
     back_off_failed_actions,
     back_off_field_conflicts,
     skip_if_paused,
@@ -105,6 +110,7 @@ def conclude(snapshot: Snapshot, planned: Plan, outcomes: tuple[Outcome, ...]) -
     failed = learn_failures(snapshot, planned.memory.failed, outcomes)
     conflicts = learn_field_conflicts(snapshot, planned.draft, outcomes)
     memory = learn_accepted_drift(planned.memory, outcomes)
+    memory = learn_written(snapshot, memory, outcomes)
     memory = replace(memory, published=published, failed=failed, field_conflicts=conflicts)
     untrue = [event for event in planned.events if event not in true]
     scaled = planned.draft.scaled and all(e.reason != EventReason.SCALED for e in untrue)

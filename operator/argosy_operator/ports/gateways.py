@@ -1,32 +1,40 @@
-"""The admin port of gateway pods: which pods do not hand over KV caches to each other.
+"""The admin port of gateway pods: which pods do not hand over KV caches, and who uses the fleet.
 
-A gateway that does not answer, or an older one that does not know the path, names nobody. Names are
-compared with the fleet's own pods later (`core/status/findings.py`, `core/recycling`).
+A gateway that does not answer, or an older one that does not know the path, names nobody and says
+nothing about its requests. Names are compared with the fleet's own pods later
+(`core/status/findings.py`, `core/recycling`).
 """
 
 import asyncio
 import json
 import math
 import re
+import time
+from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
 import httpx
 
 from argosy_operator.core.fleet.names import GATEWAY_ADMIN_PORT
-from argosy_operator.core.fleet.pods import FailingPair, Handovers
+from argosy_operator.core.fleet.pods import FailingPair, GatewayLoad, Handovers
+from argosy_operator.core.scaling.signals.direct import Load, Reading
 
 TIMEOUT_S = 1.0
 MOST_BYTES = 256 << 10
 """More than a gateway of the largest fleet writes: 2,000 pods with names of 63 characters."""
 MOST_PAIRS = 16
+MOST_IN_FLIGHT = 10**9
+"""More than routing.maxQueue allows."""
 _WORD = re.compile(r"[A-Za-z0-9_-]{1,64}")
 
 
 class HttpGateways:
     """`protocols.Gateways` over HTTP."""
 
-    def __init__(self) -> None:
+    def __init__(self, clock: Callable[[], float] = time.time) -> None:
+        """`clock`: seconds since the epoch."""
+        self._clock = clock
         # Pods are reached directly; a proxy from the environment is for other addresses.
         self._http = httpx.AsyncClient(timeout=TIMEOUT_S, trust_env=False)
 
@@ -35,21 +43,71 @@ class HttpGateways:
 
     async def handovers(self, ip: str) -> Handovers:
         """GET /pairs."""
+        data = await self._get(ip, "/pairs")
+        return Handovers() if data is None else handovers_of(data)
+
+    async def load(self, ip: str, name: str) -> GatewayLoad | None:
+        """GET /load."""
+        data = await self._get(ip, "/load")
+        return None if data is None else load_of(data, name, self._clock())
+
+    async def _get(self, ip: str, path: str) -> bytes | None:
+        """The answer's body; None if there is none in time, or not one of success."""
         host = f"[{ip}]" if ":" in ip else ip
         try:
             async with (
                 asyncio.timeout(TIMEOUT_S),  # httpx's own begins anew with each byte
-                self._http.stream("GET", f"http://{host}:{GATEWAY_ADMIN_PORT}/pairs") as answer,
+                self._http.stream("GET", f"http://{host}:{GATEWAY_ADMIN_PORT}{path}") as answer,
             ):
                 data = b""
                 async for part in answer.aiter_bytes():
                     data += part
                     if len(data) > MOST_BYTES:
-                        return Handovers()
-                ok = answer.is_success
+                        return None
+                return data if answer.is_success else None
         except (httpx.HTTPError, httpx.InvalidURL, TimeoutError):
-            return Handovers()
-        return handovers_of(data) if ok else Handovers()
+            return None
+
+
+def load_of(data: bytes, name: str, now: float) -> GatewayLoad | None:
+    """What an answer of the gateway `name` says at `now`, in seconds since the epoch.
+
+    None if another pod has its address by now, or if no gateway writes such an answer.
+    """
+    try:
+        answer = json.loads(data)
+        if answer["pod"] != name:
+            return None
+        in_flight = answer["in_flight"]
+        if type(in_flight) is not int or not 0 <= in_flight <= MOST_IN_FLIGHT:
+            return None
+        return GatewayLoad(in_flight, _number(answer["idle_s"]), _reading(answer, now))
+    except (ValueError, KeyError, TypeError, AttributeError, OverflowError, RecursionError):
+        return None
+
+
+def _reading(answer: dict[str, Any], now: float) -> Reading | None:
+    """The gateway's counters. Raises ValueError or KeyError if they are none."""
+    if "received" not in answer:  # an older gateway
+        return None
+    accepted, shed = (_number(answer["received"][outcome]) for outcome in ("accepted", "shed"))
+    waiting = _number(answer["waiting_prompt_tokens"])
+    return Reading(answer["pod"], now, accepted, shed, waiting, _load(answer))
+
+
+def _load(answer: dict[str, Any]) -> Load | None:
+    """The engines' work, as the gateway knows it. Raises ValueError or KeyError as `_reading`."""
+    if "answered" not in answer:  # an older gateway
+        return None
+    answered = answer["answered"]
+    return Load(
+        outstanding_prompt_tokens=_number(answer["outstanding_prompt_tokens"]),
+        decoding=_number(answer["decoding"]),
+        answered=_number(answered["requests"]),
+        prompt_tokens=_number(answered["prompt_tokens"]),
+        prompt_tokens_squared=_number(answered["prompt_tokens_squared"]),
+        output_tokens=_number(answered["output_tokens"]),
+    )
 
 
 def handovers_of(data: bytes) -> Handovers:
@@ -58,7 +116,7 @@ def handovers_of(data: bytes) -> Handovers:
         answer = json.loads(data)
         failing = frozenset(_pair(row) for row in answer["failing"][:MOST_PAIRS])
         whole = answer.get("handed_over", {}).items()  # an older gateway does not say
-        return Handovers(failing, {str(pod): _age(seconds) for pod, seconds in whole})
+        return Handovers(failing, {str(pod): _number(seconds) for pod, seconds in whole})
     except (ValueError, KeyError, TypeError, AttributeError, OverflowError, RecursionError):
         return Handovers()
 
@@ -68,13 +126,13 @@ def _pair(row: dict[str, Any]) -> FailingPair:
     known = FailingPair(*ends, _word(row), failures)
     if "since_s" not in row:  # an older gateway
         return known
-    return replace(known, since_s=_age(row["since_s"]), last_s=_age(row["last_s"]))
+    return replace(known, since_s=_number(row["since_s"]), last_s=_number(row["last_s"]))
 
 
-def _age(value: object) -> float:
-    """Seconds ago. Raises ValueError for a number that is none."""
+def _number(value: object) -> float:
+    """A time or a count. Raises ValueError for a number that is none."""
     if not isinstance(value, int | float) or not 0 <= value < math.inf:
-        raise ValueError(f"{value!r} is no age")
+        raise ValueError(f"{value!r} is neither a time nor a count")
     return float(value)
 
 

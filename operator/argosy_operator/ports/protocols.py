@@ -12,9 +12,10 @@ from typing import Protocol
 from argosy_operator.api.v1alpha1 import ServingDeployment
 from argosy_operator.core.fleet.actions import ErrorKind
 from argosy_operator.core.fleet.objects import FleetKey, Object
-from argosy_operator.core.fleet.pods import Handovers, Load
+from argosy_operator.core.fleet.pods import GatewayLoad, Handovers, Load
 from argosy_operator.core.fleet.snapshot import Issuer
 from argosy_operator.core.scaling.observe import FleetMetrics
+from argosy_operator.core.scaling.signals.direct import Reading
 
 
 @dataclass(eq=False)  # not frozen: Python writes an exception's traceback as it passes
@@ -79,6 +80,8 @@ class FleetPods:
     engines: frozenset[str] | None = None
     """Engine pods that the fleet owns; another pod with the fleet's labels does not count. None:
     every pod that answers scrapes counts."""
+    readings: tuple[Reading, ...] = ()
+    """What gateways said that the operator asked itself, newer than what Prometheus has."""
     closed: bool = False
     """There are gateway pods, and none is ready: requests reach none of them."""
 
@@ -130,6 +133,9 @@ class Gateways(Protocol):
 
     async def handovers(self, ip: str) -> Handovers:
         """What this gateway has seen; nothing if the pod does not answer in time."""
+
+    async def load(self, ip: str, name: str) -> GatewayLoad | None:
+        """The requests of the gateway with this name; None if it does not answer in time."""
 
 
 class Gate(Protocol):

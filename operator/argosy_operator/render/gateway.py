@@ -196,7 +196,7 @@ def _show_certificate(pod: Object, secret: str) -> None:
 def _flags(fleet: ServingDeployment, drain_s: int) -> list[str]:
     """Flags of `argosy gateway run` (designs/0001-seams.md §2)."""
     spec = fleet.spec
-    percent = spec.routing.shed_ttft_percent
+    percent, zero = spec.routing.shed_ttft_percent, spec.autoscaling.scale_to_zero
     flags: dict[str, object] = {
         "--fleet": fleet.name,
         "--namespace": fleet.namespace,
@@ -204,6 +204,7 @@ def _flags(fleet: ServingDeployment, drain_s: int) -> list[str]:
         "--strategy": spec.routing.strategy,
         "--max-queue": spec.routing.max_queue,
         "--queue-timeout-s": spec.routing.queue_timeout.seconds,
+        "--wake-timeout-s": zero.wait.seconds if zero is not None else None,
         "--shed-ttft-factor": None if percent is None else percent / 100,
         "--max-body-bytes": spec.engine.max_body_bytes,
         "--drain-timeout-s": drain_s,

@@ -9,6 +9,7 @@ import posixpath
 from collections.abc import Mapping
 
 from argosy_operator.api.v1alpha1 import Role
+from argosy_operator.api.v1alpha1.roles import NVIDIA
 from argosy_operator.core.fleet import names
 from argosy_operator.core.fleet.objects import Object
 from argosy_operator.render.common import (
@@ -48,9 +49,11 @@ def deployment(pod: EnginePod, replicas: int | None = None, *, kind: EngineKind 
         "selector": {"matchLabels": names.selector(fleet.name, role, revision)},
         "template": {
             "metadata": {
-                "labels": names.labels(fleet.name, role, revision),
+                "labels": names.labels(fleet.name, role, revision)
+                | ({names.GPU_TYPE: pod.gpu_type.name} if pod.gpu_type else {}),
                 "annotations": scrape_annotations(kind.metrics.port, kind.metrics.path)
-                | ({names.TLS: "true"} if pod.certificate else {}),
+                | ({names.TLS: "true"} if pod.certificate else {})
+                | ({names.GPU_RESOURCE: pod.gpu_resource} if pod.gpu_resource != NVIDIA else {}),
             },
             "spec": _pod_spec(pod, kind),
         },
@@ -76,8 +79,10 @@ def _pod_spec(pod: EnginePod, kind: EngineKind) -> Object:
         spec["serviceAccountName"] = names.engine_account(pod.fleet.name)
     if pod.gpus > 0:
         spec["tolerations"] = [
-            {"key": "nvidia.com/gpu", "operator": "Exists", "effect": "NoSchedule"}
+            {"key": pod.gpu_resource, "operator": "Exists", "effect": "NoSchedule"}
         ]
+    if pod.gpu_type is not None and pod.gpu_type.node_selector:
+        spec["nodeSelector"] = dict(pod.gpu_type.node_selector)
     return spec
 
 
@@ -93,7 +98,7 @@ def _container(pod: EnginePod, kind: EngineKind) -> Object:
         "args": [*kind.args(pod), *kv_args, *spec.engine.args],
         "env": _env(pod),
         "ports": [{"name": name, "containerPort": port} for name, port in kind.ports.items()],
-        "resources": _resources(spec.role(pod.role)),
+        "resources": _resources(spec.role(pod.role), pod.gpu_resource),
         "securityContext": container_security(),
         # Ready ends the start: a slow load is not restarted by liveness, a hung one is, at last.
         "startupProbe": http_probe(ready.path, ready.port, period_s=1, failures=LOAD_TIMEOUT_S),
@@ -115,11 +120,11 @@ def _env(pod: EnginePod) -> list[Object]:
     return identity_env() + means + home + [{"name": name, "value": v} for name, v in own.items()]
 
 
-def _resources(role: Role) -> Object:
+def _resources(role: Role, gpu_resource: str) -> Object:
     asked = role.resources
     gpu = str(asked.gpu) if asked.gpu > 0 else None
     requests = _given({"cpu": asked.cpu, "memory": asked.memory})
-    limits = _given({"memory": asked.memory, "nvidia.com/gpu": gpu})
+    limits = _given({"memory": asked.memory, gpu_resource: gpu})
     return ({"requests": requests} if requests else {}) | ({"limits": limits} if limits else {})
 
 

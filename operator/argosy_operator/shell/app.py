@@ -9,11 +9,12 @@ import logging
 import os
 import signal
 import socket
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
 from typing import Any
 
+from argosy_operator.core.budgets.room import Budgets
 from argosy_operator.ports import rate_limit
 from argosy_operator.ports.access import Access
 from argosy_operator.ports.cluster import ApiCluster
@@ -60,8 +61,8 @@ class Options:
     kube_api_burst: int = rate_limit.BURST
     account: Account | None = None
     """This pod's service account, which engines obey; None outside of a cluster."""
-    gpu_budget: int | None = None
-    """GPUs that all fleets may hold together; None: no limit."""
+    gpu_budgets: Budgets = field(default_factory=Budgets)
+    """GPUs that all fleets, and those of a namespace, may hold together."""
 
 
 async def run(options: Options) -> int:
@@ -81,12 +82,12 @@ async def run(options: Options) -> int:
         ApiCluster(access, term, metrics.count_write, limiter) as cluster,
         ApiCluster(access, term, metrics.count_write, rate_limit.lease_limiter()) as lease_cluster,
     ):
-        board = BudgetBoard(options.gpu_budget)
+        board = BudgetBoard(options.gpu_budgets)
         trust = ClusterTrust(cluster, options.account)
         engines = HttpEngines(trust.token)
         sources = Sources(cluster, prometheus, engines, options.images, board, trust, gateways)
         slots = RoundSlots(rounds_at_once(options.kube_api_qps))
-        workers = Workers(partial(round_of, sources), slots)
+        workers = Workers(partial(round_of, sources), slots, gateways)
         health = Health(workers.busy_since)
         server = await serve(health, "0.0.0.0", options.metrics_port)
         holder = f"{os.environ.get('POD_NAME') or socket.gethostname()}_{os.getpid()}"

@@ -14,7 +14,15 @@ from argosy_operator.api.v1alpha1 import RoleName, ServingDeployment
 from argosy_operator.core.fleet import names
 from argosy_operator.core.fleet.memory import LoopMemory
 from argosy_operator.core.fleet.objects import ChildKey, Object, child_key, is_owned, replicas_of
-from argosy_operator.core.fleet.pods import Handovers, Load, Pod, controller_of, owned_pods
+from argosy_operator.core.fleet.pods import (
+    GatewayLoad,
+    Handovers,
+    Load,
+    Pod,
+    controller_of,
+    gateways_to_ask,
+    owned_pods,
+)
 from argosy_operator.core.fleet.revision import (
     OLD_TEMPLATE,
     as_rolled_out,
@@ -24,8 +32,13 @@ from argosy_operator.core.fleet.revision import (
     verifies_callers,
 )
 from argosy_operator.core.fleet.snapshot import Clock, Issuer, ReplicaSet, Snapshot
+from argosy_operator.core.gpu_types.noted import as_chosen
 from argosy_operator.core.reconcile.bids import gpus_targeted
-from argosy_operator.core.reconcile.targets import by_law
+from argosy_operator.core.reconcile.targets.spec import by_law, goals_of
+from argosy_operator.core.scaling.observe import FleetMetrics
+from argosy_operator.core.scaling.signals import alone
+from argosy_operator.core.scaling.signals.alone import Heard
+from argosy_operator.core.scaling.signals.validity import why_unavailable
 from argosy_operator.ports.protocols import (
     Cluster,
     Engines,
@@ -36,7 +49,7 @@ from argosy_operator.ports.protocols import (
     NoTrust,
     TrustSource,
 )
-from argosy_operator.render import gateway, network, peers, pool, role, workload
+from argosy_operator.render import gateway, learnt, network, peers, pool, role, workload
 from argosy_operator.render.engines.kind import EnginePod
 from argosy_operator.render.images import Images
 from argosy_operator.shell.budgets import BudgetBoard
@@ -67,7 +80,7 @@ class Sources:
     trust: TrustSource = field(default_factory=NoTrust)
     """Who signs the tokens by which pods know each other."""
     gateways: Gateways | None = None
-    """None: they are not asked about handovers."""
+    """None: they are not asked about handovers and requests."""
 
 
 async def gather(
@@ -77,10 +90,11 @@ async def gather(
     selector = f"{names.FLEET}={fleet.name}"
     kinds = (*CHILD_KINDS, "ReplicaSet", "Pod")
     cluster, namespace = sources.cluster, fleet.namespace
-    lists, peers_file, its_pool = await asyncio.gather(
+    lists, peers_file, learnt_file, its_pool = await asyncio.gather(
         asyncio.gather(*(cluster.list(kind, namespace, selector) for kind in kinds)),
         # By its name: to list ConfigMaps would be to read those of others.
         cluster.get("ConfigMap", namespace, names.peers(fleet.name)),
+        _learnt(cluster, fleet, memory),
         _pool(cluster, fleet),
     )
     *listed, replica_sets, raw_pods = lists
@@ -89,19 +103,28 @@ async def gather(
     }
     if peers_file is not None:
         children["ConfigMap", names.peers(fleet.name)] = peers_file
+    if learnt_file is not None:
+        children["ConfigMap", names.learnt(fleet.name)] = learnt_file
     if its_pool is not None:
         children["InferencePool", names.pool(fleet.name)] = its_pool
     pods = owned_pods(raw_pods, replica_sets, _deployments(children, fleet))
     due = by_law(fleet.spec) and not fleet.spec.paused and clock.monotonic >= memory.decide_at
+    due = due and not memory.listen  # a start from zero does not wait for Prometheus
+    zero = fleet.spec.goes_to_zero and not fleet.spec.paused
+    asks = zero or (due and fleet.spec.metrics.ask_gateways)
+    requests = await _gateway_loads(sources.gateways, pods) if asks else {}
     loads, handovers, measured = await asyncio.gather(
         _loads(sources.engines, fleet, pods, memory),
         _handovers(sources.gateways, fleet, pods),
-        sources.metrics.measure(fleet, fleet_pods(pods)) if due else _nothing(),
+        sources.metrics.measure(fleet, fleet_pods(pods, requests.values())) if due else _nothing(),
     )
+    windows = goals_of(fleet.spec).windows
+    if not asks and measured is not None and why_unavailable(measured.metrics, windows) is not None:
+        requests = await _gateway_loads(sources.gateways, pods)
     flips = fleet.spec.flips_roles
     sets = _replica_sets(replica_sets, _deployments(children, fleet)) if flips else {}
     issuer = await sources.trust.issuer()
-    seen = Observed(children, pods, loads, measured, issuer, handovers, sets)
+    seen = Observed(children, pods, loads, measured, issuer, handovers, sets, requests)
     snapshot = compose(fleet, sources.images, seen, memory, clock)
     cap = sources.budget.cap((fleet.namespace, fleet.name), gpus_targeted(snapshot))
     return replace(snapshot, gpu_cap=cap)
@@ -122,14 +145,17 @@ class Observed:
     handovers: Handovers = field(default_factory=Handovers)
     replica_sets: Mapping[str, ReplicaSet] = field(default_factory=dict)
     """Those of the fleet's Deployments, by uid."""
+    gateway_loads: Mapping[str, GatewayLoad | None] = field(default_factory=dict)
+    """Answers of the gateways that were asked, by name; None where one did not answer."""
 
 
 def compose(
     fleet: ServingDeployment, images: Images, seen: Observed, memory: LoopMemory, clock: Clock
 ) -> Snapshot:
     """The snapshot: what was read, and what is rendered for the fleet. Pure."""
-    engines: dict[RoleName, Object] = {}
+    engines, wanted = dict[RoleName, Object](), list[Object]()
     owned = _owned(seen.children, fleet)
+    fleet = as_chosen(fleet, owned)
     deployments = {name: child for (kind, name), child in owned.items() if kind == "Deployment"}
     gateways = [pod for pod in seen.pods if pod.role == names.GATEWAY_ROLE and pod.running]
     called = all(pod.tls for pod in gateways)
@@ -140,7 +166,6 @@ def compose(
     # Engines that ask for tokens until they are gone need gateways that show them until then.
     shows_token = verifies or any(map(verifies_callers, deployments.values()))
     required = verifies and all(pod.shows_token for pod in gateways)
-    wanted: list[Object] = []
     if shows_token:
         wanted += peers.objects(fleet, seen.issuer, required=required)
     wanted += network.objects(fleet)
@@ -153,6 +178,7 @@ def compose(
         live = owned.get(("Deployment", names.engine_deployment(fleet.name, name, digits)))
         pod = EnginePod.of(engine_fleet, name, digits, images, live, verifies=verifies)
         engines[name] = workload.deployment(pod)
+    metrics, heard = _known(fleet, seen, memory, clock)
     return Snapshot(
         fleet=fleet,
         revision=digits,
@@ -165,12 +191,34 @@ def compose(
         replica_sets=seen.replica_sets,
         loads=seen.loads,
         handovers=seen.handovers,
-        metrics=seen.measured.metrics if seen.measured else None,
+        gateway_loads=seen.gateway_loads,
+        metrics=metrics,
+        heard=heard,
         metrics_next_at=seen.measured.next_at if seen.measured else None,
         verifies=verifies,
         proof_required=required,
+        learnt=learnt.file(fleet),
         memory=memory,
     )
+
+
+def _known(
+    fleet: ServingDeployment, seen: Observed, memory: LoopMemory, clock: Clock
+) -> tuple[FleetMetrics | None, Heard]:
+    """The metrics of this round, and what gateways have said of their load until now."""
+    windows = goals_of(fleet.spec).windows
+    pods = fleet_pods(seen.pods, seen.gateway_loads.values())
+    heard = alone.heard(memory.heard, pods.readings, clock.now, windows)
+    if seen.measured is None:
+        return None, heard
+    return alone.known(seen.measured.metrics, heard, pods.ready_gateways, clock.now, windows)
+
+
+async def _learnt(cluster: Cluster, fleet: ServingDeployment, memory: LoopMemory) -> Object | None:
+    """Read until the law had its first metrics, and then kept in memory."""
+    if memory.learnt_read or not by_law(fleet.spec):
+        return None
+    return await cluster.get("ConfigMap", fleet.namespace, names.learnt(fleet.name))
 
 
 async def _pool(cluster: Cluster, fleet: ServingDeployment) -> Object | None:
@@ -207,12 +255,23 @@ async def _handovers(
     return reduce(Handovers.join, await call_all(asked, Handovers()), Handovers())
 
 
-def fleet_pods(pods: tuple[Pod, ...]) -> FleetPods:
-    """The pods whose metrics count, out of those that the fleet owns."""
+async def _gateway_loads(
+    gateways: Gateways | None, pods: tuple[Pod, ...]
+) -> dict[str, GatewayLoad | None]:
+    if gateways is None:
+        return {}
+    asked = [(pod.name, pod.ip) for pod in gateways_to_ask(pods) if pod.ip]
+    answers = await call_all([partial(gateways.load, ip, name) for name, ip in asked], None)
+    return {name: answer for (name, _), answer in zip(asked, answers, strict=True)}
+
+
+def fleet_pods(pods: tuple[Pod, ...], said: Iterable[GatewayLoad | None] = ()) -> FleetPods:
+    """The pods whose metrics count, out of those that the fleet owns, and what gateways `said`."""
     gateways = [pod for pod in pods if pod.role == names.GATEWAY_ROLE]
     ready = frozenset(pod.name for pod in gateways if pod.alive and pod.ready)
     return FleetPods(
         ready_gateways=ready,
+        readings=tuple(load.reading for load in said if load is not None and load.reading),
         closed=bool(gateways) and not ready,
         engines=frozenset(pod.name for pod in pods if pod.role not in names.FRONT_ROLES),
     )

@@ -17,6 +17,7 @@ from argosy_operator.core.fleet.objects import FleetKey, Object
 from argosy_operator.core.fleet.snapshot import Clock, Snapshot
 from argosy_operator.core.plan import conclude, plan
 from argosy_operator.core.reconcile.bids import bid_of
+from argosy_operator.core.status.numbers import errors_of
 from argosy_operator.ports.protocols import ClusterError
 from argosy_operator.shell.execute import StoppedError, execute
 from argosy_operator.shell.gather import Sources, gather
@@ -55,6 +56,7 @@ async def round_of(
     raw = await sources.cluster.get("ServingDeployment", *key)
     if raw is None:
         sources.budget.withdraw(key)
+        metrics.show_errors(key, None)
         return None
     clock = Clock(time.time(), time.monotonic())
     fleet = await read_fleet(sources, raw, clock.now)
@@ -66,6 +68,7 @@ async def round_of(
     for step in planned.draft.steps:
         log.debug("%s", step)
     metrics.count_decision(planned.draft)
+    metrics.show_errors(key, errors_of(snapshot, planned.draft))
 
     outcomes: tuple[Outcome, ...] = ()
     stopped: ClusterError | None = None

@@ -7,19 +7,24 @@ round cause one more.
 A round that failed, or took longer than `ROUND_LIMIT_S`, is tried again after a pause. The pause
 doubles up to a minute, is at least as long as the server asks for, and ends when the spec is
 edited.
+
+A fleet at zero has no engine pods and no other events. So its gateways are asked once a second
+whether a request waits there, with neither the API server nor Prometheus between.
 """
 
 import asyncio
+import contextlib
 import logging
 import random
 import time
 from collections.abc import Awaitable, Callable
+from functools import partial
 
 from argosy_operator.core.fleet.memory import LoopMemory
 from argosy_operator.core.fleet.objects import FleetKey
-from argosy_operator.ports.protocols import ClusterError
+from argosy_operator.ports.protocols import ClusterError, Gateways
 from argosy_operator.ports.rate_limit import QPS
-from argosy_operator.shell.concurrency import RoundSlots, rounds_at_once
+from argosy_operator.shell.concurrency import RoundSlots, call_all, rounds_at_once
 from argosy_operator.shell.loop import RESYNC_S, ROUND_LIMIT_S, UnfinishedError, round_too_long
 from argosy_operator.shell.telemetry import logs, metrics
 
@@ -27,6 +32,7 @@ log = logging.getLogger("argosy.loop")
 
 DEBOUNCE_S = 0.05
 """Events come in bursts: a Deployment, its ReplicaSet, its pods."""
+LISTEN_S = 1.0
 LONGEST_PAUSE_S = 60.0
 LAST_WRITE_S = 12.0
 """What `close` allows a write at the end of the term: a call lasts ten seconds at most."""
@@ -39,8 +45,10 @@ class Workers:
         self,
         one_round: Callable[[FleetKey, LoopMemory], Awaitable[tuple[LoopMemory, float] | None]],
         slots: RoundSlots | None = None,
+        gateways: Gateways | None = None,
     ) -> None:
-        self._round = one_round
+        """`gateways` are asked for requests of fleets at zero."""
+        self._round, self._gateways = one_round, gateways
         self._slots = slots or RoundSlots(rounds_at_once(QPS))
         self._enqueued: dict[FleetKey, asyncio.Event] = {}
         self._edited: dict[FleetKey, asyncio.Event] = {}
@@ -107,7 +115,8 @@ class Workers:
             if self._closing:
                 return
             # Only an edit of the spec ends the pause of a failing fleet.
-            await _sleep_or(edited if failures else enqueued, pause_s)
+            event = edited if failures else enqueued
+            await _rest(None if failures else self._gateways, memory, event, pause_s)
 
     async def _one(self, key: FleetKey, memory: LoopMemory) -> tuple[LoopMemory, float] | None:
         self.busy_since[key] = time.monotonic()
@@ -121,13 +130,29 @@ class Workers:
             self.busy_since.pop(key, None)
 
 
-async def _sleep_or(event: asyncio.Event, pause_s: float) -> None:
-    """Until the event is set, at most `pause_s`."""
-    try:
+async def _rest(
+    gateways: Gateways | None, memory: LoopMemory, event: asyncio.Event, pause_s: float
+) -> None:
+    """Until the event is set or a fleet at zero may have a request, at most `pause_s`."""
+    with contextlib.suppress(TimeoutError):
         async with asyncio.timeout(pause_s):
+            while gateways is not None and memory.listen:
+                if await _is_set(event, LISTEN_S) or await _wanted(gateways, memory):
+                    return
             await event.wait()
-    except TimeoutError:
-        return
+
+
+async def _is_set(event: asyncio.Event, within_s: float) -> bool:
+    with contextlib.suppress(TimeoutError):
+        async with asyncio.timeout(within_s):
+            await event.wait()
+    return event.is_set()
+
+
+async def _wanted(gateways: Gateways, memory: LoopMemory) -> bool:
+    """Whether a gateway has a request. One that does not answer may have: the next round judges."""
+    asked = [partial(gateways.load, ip, name) for name, ip in memory.listen]
+    return any(load is None or load.in_flight > 0 for load in await call_all(asked, None))
 
 
 def _pause_s(error: Exception, failures: int) -> float:

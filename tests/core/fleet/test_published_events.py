@@ -161,7 +161,9 @@ def test_the_events_of_the_operator_have_these_reasons() -> None:
         *("Scaled", "Draining", "CalledBack", "PutBack", "CreatedAgain", "OutOfBounds"),
         "RolledOut",
         "Flipped",
+        "GPUType",
         "Recycled",
+        "LearntUnreadable",
     }
 
 

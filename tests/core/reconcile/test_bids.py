@@ -5,6 +5,7 @@ from typing import Any
 
 import pytest
 
+from argosy_operator.api.v1alpha1 import RoleName
 from argosy_operator.core.budgets.bid import Bid
 from argosy_operator.core.fleet.pods import Pod
 from argosy_operator.core.plan import plan
@@ -16,6 +17,8 @@ PAIR: dict[str, Any] = {
     "prefill": {"replicas": {"min": 1, "max": 4}, "resources": {"gpu": 2}},
     "decode": {"replicas": {"min": 3, "max": 6}, "resources": {"gpu": 4}},
 }
+
+SLO = {"ttft": {"target": "1s"}, "tpot": {"target": "50ms"}}
 
 
 def created(**spec: Any) -> Model:
@@ -77,15 +80,54 @@ def test_under_policy_external_it_bids_what_its_serving_roles_ask_for() -> None:
     model = created(autoscaling={"policy": "External"})
     model.scale_role("decode", 5)
     snapshot = model.snapshot()
-    assert bid_of(snapshot, plan(snapshot).draft) == Bid(least=14, wanted=22, held=22, unit=2)
+    assert bid_of(snapshot, plan(snapshot).draft) == Bid(least=22, wanted=22, held=22, unit=2)
+
+
+def decided(
+    model: Model,
+    prefill: int = 1,
+    decode: int | None = 3,
+    runs: dict[RoleName, int] | None = None,
+    **more: Any,
+) -> Bid:
+    """The bid once the law has decided on so many replicas, of which it may have 1 and 3.
+
+    `runs`: targets of the round, if they are others."""
+    snapshot = model.snapshot()
+    draft = plan(snapshot).draft
+    draft = replace(draft, targets=runs or draft.targets)
+    targets = [RoleTarget("prefill", 1, 1, 1, Rule.GPU_BUDGET, "", over_budget=prefill - 1)]
+    if decode is not None:
+        over = max(0, decode - 3)
+        left = decode - over
+        targets.append(RoleTarget("decode", 3, left, 3, Rule.GPU_BUDGET, "", over_budget=over))
+    decision = Decision(0.0, tuple(targets), Rule.DEMAND, "", True, True, {})
+    decision = replace(decision, **more)
+    return bid_of(snapshot, replace(draft, memory=replace(draft.memory, decision=decision)))
 
 
 @pytest.mark.parametrize(("most", "wanted"), [(20, 20), (30, 22), (14, 14)])
 def test_a_fleet_bids_at_most_its_own_budget(most: int, wanted: int) -> None:
-    model = created(autoscaling={"policy": "External", "gpuBudget": {"max": most}})
-    model.scale_role("decode", 5)
-    snapshot = model.snapshot()
-    assert bid_of(snapshot, plan(snapshot).draft).wanted == wanted
+    model = created(slo=SLO, autoscaling={"gpuBudget": {"max": most}})
+    assert decided(model, decode=5).wanted == wanted
+
+
+def test_a_bid_says_what_gpus_are_worth_for_how_long_they_stay_and_what_a_request_counts() -> None:
+    cold = {"gpuBudget": {"weight": 250}, "coldStart": "200s"}
+    bid = decided(created(slo=SLO, autoscaling=cold), decode=4, worth=((14, 3.0), (18, 5.0)))
+    assert bid == Bid(14, 18, 14, 2, ((14, 3.0), (18, 5.0)), weight=250.0, hold_s=400.0)
+    assert (bid.good(13), bid.good(14), bid.good(17), bid.good(99)) == (0, 750, 750, 1250)
+    held = {"scaleDown": {"stabilization": "500s"}}
+    assert decided(created(slo=SLO, autoscaling=held)).hold_s == 500.0
+
+
+def test_a_fleet_whose_metrics_are_away_gives_nothing_to_others() -> None:
+    """The law keeps its replicas, so that a smaller share would only be taken when it is back."""
+    model = created(slo=SLO)
+    unmeasured = {"rule": Rule.METRICS_UNAVAILABLE, "active": False, "worth": ((14, 3.0),)}
+    runs: dict[RoleName, int] = {"prefill": 1, "decode": 4}
+    bid = decided(model, decode=5, runs=runs, **unmeasured)
+    assert bid == Bid(least=18, wanted=18, held=18, unit=2)
 
 
 def test_a_fleet_that_is_being_deleted_wants_nothing_and_holds_its_pods() -> None:
@@ -115,18 +157,10 @@ def test_without_gpus_a_fleet_bids_nothing_in_units_of_one() -> None:
 def test_under_the_law_a_fleet_bids_what_its_last_decision_wants(
     prefill: int, decode: int | None, wanted: int
 ) -> None:
-    model = created(slo={"ttft": {"target": "1s"}, "tpot": {"target": "50ms"}})
+    model = created(slo=SLO)
+    assert decided(model, prefill, decode).wanted == wanted
     snapshot = model.snapshot()
     draft = plan(snapshot).draft
-    targets = [RoleTarget("prefill", 1, 1, 1, Rule.GPU_BUDGET, "", over_budget=prefill - 1)]
-    if decode is not None:
-        over = max(0, decode - 3)
-        targets.append(
-            RoleTarget("decode", 3, decode - over, 3, Rule.GPU_BUDGET, "", over_budget=over)
-        )
-    decision = Decision(0.0, tuple(targets), Rule.DEMAND, "", True, True, {})
-    decided = replace(draft, memory=replace(draft.memory, decision=decision))
-    assert bid_of(snapshot, decided).wanted == wanted
     without = replace(draft, memory=replace(draft.memory, decision=None))
     assert bid_of(snapshot, without).wanted == 14
 

@@ -6,11 +6,14 @@ from dataclasses import replace
 import pytest
 
 from argosy_operator.core.fleet.actions import Apply, ErrorKind, Outcome
-from argosy_operator.core.fleet.pods import FailingPair, Handovers
+from argosy_operator.core.fleet.pods import FailingPair, GatewayLoad, Handovers
 from argosy_operator.core.fleet.snapshot import Snapshot
 from argosy_operator.core.plan import CHAIN, conclude, plan
 from argosy_operator.core.reconcile.steps import REASONS, Step, StepReason
 from argosy_operator.core.scaling.observe import FleetMetrics, Idle
+from argosy_operator.core.scaling.state import ScalingState
+from argosy_operator.core.scaling.text.kept import VERSION, Kept, text_of
+from tests.scaling import known
 from tests.support.model import Model, converged, fleet
 
 SLO = {"ttft": {"target": "1s"}, "tpot": {"target": "50ms"}}
@@ -53,9 +56,62 @@ def measured() -> Model:
     return model
 
 
+def after_a_restart(text: str) -> Model:
+    """Metrics are there, and a ConfigMap of an operator before."""
+    model = measured()
+    meta = {"name": "chat-learnt", "ownerReferences": [{"uid": "fleet-1"}]}
+    learnt = {"kind": "ConfigMap", "metadata": meta, "data": {"learnt.json": text}}
+    model.children["ConfigMap", "chat-learnt"] = learnt
+    return model
+
+
+def busy_for_long() -> Model:
+    """What was learnt was last written an hour ago."""
+    model = measured()
+    model.metrics = known.metrics(model.now, 2.0, {"colocated": 1})
+    model.memory = replace(
+        model.memory, learnt_read=True, learnt_at=model.now + model.stepped - 3600
+    )
+    return model
+
+
 def between_decisions() -> Model:
     model = converged(slo=SLO)
     model.memory = replace(model.memory, decide_at=1e12)
+    return model
+
+
+def at_zero() -> Model:
+    model = converged(autoscaling={"scaleToZero": {"after": "10m"}})
+    model.says(GatewayLoad(0, 600.0))
+    model.converge()
+    return model
+
+
+def with_a_request_at_zero() -> Model:
+    model = at_zero()
+    model.says(GatewayLoad(1, 0.0))
+    return model
+
+
+def typed() -> Model:
+    types = [
+        {"name": name, "costPerHour": "4.10", "nodeSelector": {"gpu": name}}
+        for name in ("h100", "a100")
+    ]
+    return converged(roles={"colocated": {"gpuTypes": types}})
+
+
+def without_room(*full: str) -> Model:
+    """Pods of a new image find no node with these types, for as long as the spec waits."""
+    model = typed()
+    model.room = dict.fromkeys(full, 0)
+    model.edit(engine={"image": "engine:2"})
+    for _ in full:
+        for _ in range(3):
+            model.round()
+            model.tick()
+        model.tick(600.0)
     return model
 
 
@@ -183,9 +239,24 @@ WORLDS: dict[StepReason, tuple[str, Callable[[], Model], str]] = {
     StepReason.APPLYING_CHILDREN: ("apply_children", without_service, "Apply Service/chat"),
     StepReason.NAME_TAKEN: ("apply_children", with_a_foreign_service, "owner: Service/chat"),
     StepReason.CHILDREN_UP_TO_DATE: ("apply_children", converged, "children are as rendered"),
+    StepReason.LEARNT_READ: (
+        "read_learnt",
+        lambda: after_a_restart(text_of(Kept(VERSION, "aa", ScalingState()))),
+        "from ConfigMap chat-learnt",
+    ),
+    StepReason.LEARNT_UNREADABLE: (
+        "read_learnt",
+        lambda: after_a_restart("{}"),
+        "ConfigMap chat-learnt is not used: its version is None",
+    ),
+    StepReason.NOTHING_TO_READ: ("read_learnt", measured, "there is no ConfigMap chat-learnt"),
+    StepReason.WRITING_LEARNT: ("write_learnt", busy_for_long, "Apply ConfigMap/chat-learnt"),
+    StepReason.LEARNT_KEPT: ("write_learnt", measured, "written 0 s ago, or read then"),
     StepReason.DECIDED: ("choose_targets", measured, "colocated stays 1 (Demand: "),
     StepReason.BETWEEN_DECISIONS: ("choose_targets", between_decisions, "colocated 1"),
     StepReason.AT_MINIMUM: ("choose_targets", with_raised_minimum, "colocated 2"),
+    StepReason.AT_ZERO: ("choose_targets", at_zero, "no request waits in the gateways"),
+    StepReason.WAKING: ("choose_targets", with_a_request_at_zero, "colocated 0 → 1"),
     StepReason.EXTERNAL_OWNER: ("choose_targets", asked_for_more, "colocated 3"),
     StepReason.CREATING_WORKLOADS: (
         "create_workloads",
@@ -195,6 +266,18 @@ WORLDS: dict[StepReason, tuple[str, Callable[[], Model], str]] = {
     StepReason.WORKLOADS_EXIST: ("create_workloads", converged, "of colocated"),
     StepReason.SCALING_ROLES: ("scale_roles", with_raised_minimum, "chat-colocated 1 → 2"),
     StepReason.ROLES_AT_TARGET: ("scale_roles", converged, "colocated 1"),
+    StepReason.ANY_GPU: ("choose_gpu_types", converged, "no role has gpuTypes"),
+    StepReason.GPU_TYPES_STAY: ("choose_gpu_types", typed, "colocated h100"),
+    StepReason.GPU_TYPES_CHANGE: (
+        "choose_gpu_types",
+        lambda: without_room("h100"),
+        "colocated goes on with GPU type a100: pod chat-colocated-",
+    ),
+    StepReason.NO_GPU_TYPE_HAS_ROOM: (
+        "choose_gpu_types",
+        lambda: without_room("h100", "a100"),
+        "colocated stays on a100: none of its gpuTypes has room",
+    ),
     StepReason.ROLE_FLIP_OFF: ("flip_roles", converged, "spec.autoscaling.roleFlip is false"),
     StepReason.NO_FLIP_NEEDED: ("flip_roles", two_and_one, "prefill 2 of 2, decode 1 of 1"),
     StepReason.FLIP_WAITS: ("flip_roles", right_after_a_flip, "the next one may be after 30 s"),

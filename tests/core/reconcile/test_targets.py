@@ -9,7 +9,8 @@ from argosy_operator.core.fleet.actions import AnnotatePod, Create, Scale
 from argosy_operator.core.fleet.memory import LoopMemory
 from argosy_operator.core.fleet.pods import Pod
 from argosy_operator.core.plan import Plan, plan
-from argosy_operator.core.reconcile.targets import goals_of, supply_of
+from argosy_operator.core.reconcile.targets.spec import goals_of
+from argosy_operator.core.reconcile.targets.supply import supply_of
 from argosy_operator.core.scaling.goals import SLO, Goals, RoleGoal, Serving, StepLimits, Windows
 from argosy_operator.core.scaling.observe import RoleSupply
 from tests.support.model import Model, converged, fleet
@@ -285,6 +286,11 @@ def test_what_the_law_is_told_of_the_users_goals() -> None:
         serving=Serving(order="deadline", step_tokens=2048, sequences=256),
     )
     assert goals.prior is not None, "the simulator's profile of the model"
+
+
+def test_the_law_is_measured_with_the_windows_that_a_fleet_has_by_default() -> None:
+    """The simulator and the tests of the law play `Windows()`."""
+    assert goals_of(fleet().spec).windows == Windows()
 
 
 @pytest.mark.parametrize(

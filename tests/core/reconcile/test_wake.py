@@ -5,7 +5,7 @@ from dataclasses import replace
 from argosy_operator.core.fleet.actions import Apply, ErrorKind, Outcome
 from argosy_operator.core.fleet.snapshot import Snapshot
 from argosy_operator.core.plan import conclude, plan
-from tests.support.model import Model, fleet
+from tests.support.model import START_S, Model, fleet
 
 SLO = {"ttft": {"target": "1s"}, "tpot": {"target": "50ms"}}
 WIDE = {"colocated": {"replicas": {"min": 1, "max": 4}}}
@@ -45,6 +45,36 @@ def test_the_law_wakes_its_fleet_when_it_is_due() -> None:
     model.converge()
     model.memory = replace(model.memory, decide_at=model.now + 7)
     assert plan(model.snapshot()).wake_s == 7
+
+
+EVERY_DAY_AT_TWO = {
+    "policy": "None",
+    "schedules": [
+        {
+            "name": "day",
+            "start": "0 14 * * *",  # the model's time is 13:46:40
+            "duration": "1h",
+            "roles": {"colocated": {"min": 3}},
+        }
+    ],
+}
+
+
+def test_a_schedule_wakes_its_fleet_when_replicas_must_start_for_it() -> None:
+    model = Model(fleet(roles=WIDE, autoscaling=EVERY_DAY_AT_TWO))
+    model.converge()
+    opens_s, ahead_s = 1_000_000 + 800, START_S + 15  # a measured start and one interval
+    model.now = opens_s - ahead_s - 200
+    asleep = plan(model.snapshot())
+    assert asleep.wake_s == 200
+    assert asleep.draft.targets == {"colocated": 1}
+    model.now = opens_s - ahead_s
+    assert plan(model.snapshot()).draft.targets == {"colocated": 3}
+    model.now = opens_s + 3599
+    assert plan(model.snapshot()).draft.targets == {"colocated": 3}
+    assert plan(model.snapshot()).wake_s == 1
+    model.now = opens_s + 3600
+    assert plan(model.snapshot()).draft.targets == {"colocated": 1}
 
 
 def test_a_name_that_a_strangers_object_with_our_label_holds_is_looked_up_again_soon() -> None:

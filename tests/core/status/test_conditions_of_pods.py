@@ -28,6 +28,15 @@ from tests.core.status.worlds import (
 SPLIT = {"mode": "disaggregated"}
 PARKED = {"roles": {"colocated": {"replicas": {"min": 0, "max": 0}}}}
 
+ZERO = {"autoscaling": {"scaleToZero": {}}}
+NO_REPLICAS = {"wanted": {"colocated": 0}, "deployed": {"colocated": 0}}
+AT_ZERO = {"Ready": "True ScaledToZero", "Servable": "False ScaledToZero"}
+WAKING = {
+    "Ready": "False Waking",
+    "Servable": "False Waking",
+    "Reconciling": "True Starting",
+    "Progressing": "True Starting",
+}
 MIXED = {
     "Ready": "True RevisionsDiffer",
     "Servable": "False RevisionsDiffer",
@@ -328,6 +337,70 @@ ROWS = [
         World(PARKED, (GATEWAY,)),
         {"Ready": "True Parked", "Servable": "False Parked"},
         {"Parked": "every role has 0 replicas, as asked"},
+    ),
+    Row(
+        "nobody uses the fleet, and its pods are gone",
+        World(ZERO, (GATEWAY,), **NO_REPLICAS),
+        AT_ZERO,
+        {
+            "ScaledToZero": "nobody uses the fleet: it has no engine pods, and the next request "
+            "starts them"
+        },
+    ),
+    Row(
+        "a fleet goes to zero, and its last pod ends its answers",
+        World(ZERO, (leaving("colocated"), GATEWAY), wanted={"colocated": 0}, before=SERVED),
+        AT_ZERO
+        | {
+            "Reconciling": "True Scaling",
+            "Progressing": "True Scaling",
+            "Draining": "True PodsLeaving",
+        },
+    ),
+    Row(
+        "a fleet at zero has no gateway pod that is ready",
+        World(ZERO, (unready("gateway", revision=""),), **NO_REPLICAS),
+        AT_ZERO | {"Ready": "False GatewayNotReady", "Reconciling": "True GatewayNotReady"},
+    ),
+    Row(
+        "another owner has the Service of a fleet at zero",
+        World(ZERO, (GATEWAY,), taken=("Service/chat",), **NO_REPLICAS),
+        {
+            "Ready": "False ForeignObject",
+            "Servable": "False ScaledToZero",
+            "Reconciling": "False ForeignObject",
+            "Stalled": "True ForeignObject",
+            "NameConflict": "True ForeignObject",
+        },
+    ),
+    Row(
+        "a fleet with the field and its pods is as any other",
+        World(ZERO),
+        {},
+    ),
+    Row(
+        "a request came to a fleet at zero",
+        World(ZERO, (GATEWAY,), before=AT_ZERO),
+        WAKING,
+        {
+            "Waking": "pods start because a request came to a fleet at zero; requests wait in the "
+            "gateway"
+        },
+    ),
+    Row(
+        "the pod of a fleet that wakes is not ready yet",
+        World(ZERO, (unready("colocated"), GATEWAY), before={"Servable": "False Waking"}),
+        WAKING,
+    ),
+    Row(
+        "the pod of a fleet that woke is ready",
+        World(ZERO, before={"Servable": "False Waking", "Ready": "False Waking"}),
+        {},
+    ),
+    Row(
+        "a parked fleet is parked, whatever it does when it is not used",
+        World({**PARKED, **ZERO}, (GATEWAY,)),
+        {"Ready": "True Parked", "Servable": "False Parked"},
     ),
     Row("a fleet that is being deleted still answers", World(deleting=True), {}),
     Row(

@@ -31,6 +31,18 @@ RBAC = 'deployments.apps is forbidden: User "op" cannot create resource "deploym
 POLICY = 'pods "chat-" is forbidden: violates PodSecurity "restricted"'
 
 
+H100, A100 = (
+    {"name": name, "costPerHour": "4.10", "nodeSelector": {"gpu": name}}
+    for name in ("h100", "a100")
+)
+TYPED = {"roles": {"colocated": {"gpuTypes": [A100, H100]}}}
+
+
+def left(time: str) -> dict[str, str]:
+    """The note of a role that left h100 on the last day of the year."""
+    return {"serving.argosy.dev/gpu-types-full": f"h100=2025-12-31T{time}:00Z"}
+
+
 def blocked(reason: str, **more: str) -> dict[str, str]:
     """No pod serves, and a person must act."""
     problem = {"Ready": f"False {reason}", "Reconciling": f"False {reason}"}
@@ -296,6 +308,20 @@ ROWS = [
                 GATEWAY,
             )
         ),
+        {},
+    ),
+    Row(
+        "a role has left a GPU type that had no room an hour ago",
+        World(TYPED, (pod("colocated", gpu_type="a100"), GATEWAY), noted=left("23:00")),
+        {"CapacityLimited": "True GPUTypeFull"},
+        {
+            "GPUTypeFull": "colocated runs on a100, since pods found no node with h100 "
+            "(2025-12-31T23:00:00Z). It may go back after a day, if that is cheaper"
+        },
+    ),
+    Row(
+        "a role left a GPU type a day ago",
+        World(TYPED, (pod("colocated", gpu_type="a100"), GATEWAY), noted=left("00:00")),
         {},
     ),
     Row(

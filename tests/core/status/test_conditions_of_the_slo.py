@@ -10,14 +10,17 @@ from typing import Any
 
 import pytest
 
-from argosy_operator.core.scaling.decision import Decision, RoleTarget, Rule
+from argosy_operator.core.scaling.decision import Decision, Lack, RoleTarget, Rule
+from argosy_operator.core.scaling.goals import Whose
 from argosy_operator.core.scaling.observe import FleetMetrics, Idle, Signal, Value, unknown_metrics
+from argosy_operator.core.slo.errors import Errors, Verdicts, taken
 from tests.core.status.worlds import GATEWAY, NOW, Row, World, pod, status, told, unready
 
 SLO = {"slo": {"ttft": {"target": "1s"}, "tpot": {"target": "50ms"}}}
 """The goal is the default: 90% of the requests."""
 FOLLOWING = {
     "SLOMet": "True TargetsMet",
+    "ErrorBudgetBurning": "Unknown NoTraffic",
     "SLOFeasible": "True WithinReach",
     "ScalingActive": "True FollowingGoodput",
     "MetricsAvailable": "True Measured",
@@ -40,6 +43,15 @@ def decided(
     return replace(said, **more)
 
 
+_ENDS = ", or relax spec.slo. kubectl argosy explain has the GPUs that are missing"
+_WEIGHED = ", or the share of this fleet in it by spec.autoscaling.gpuBudget.weight" + _ENDS
+BUDGETS: dict[Whose, str] = {
+    "object": "spec.autoscaling.gpuBudget.max allows. Raise it" + _ENDS,
+    "namespace": "the GPU budget of the namespace leaves to this fleet. Raise "
+    "operator.namespaceGpuBudgets in the values of the operator's chart" + _WEIGHED,
+    "operator": "the GPU budget of all fleets leaves to this one. Raise operator.gpuBudget in the "
+    "values of the operator's chart" + _WEIGHED,
+}
 NOTHING_REMOVED = "metrics are unknown, stale or incomplete: nothing is removed"
 BLIND = decided(Rule.METRICS_UNAVAILABLE, {}, active=False, message="no metrics: why")
 
@@ -48,6 +60,12 @@ def after(decision: Decision | None, attained: str | None = "0.950", **more: Any
     """Between two decisions; the share of requests within the SLO as status has it."""
     goodput = None if attained is None else {"attainment": attained}
     return World(**({"spec": SLO, "decision": decision, "status": {"goodput": goodput}} | more))
+
+
+def burnt(misses: float) -> Errors:
+    """Four days of requests, of which this share missed."""
+    bins = (Verdicts(NOW - 60 * n, 1000 * (1 - misses), 1000.0) for n in range(5760, -1, -1))
+    return taken(Errors(), bins, 60.0)
 
 
 def asked(arrivals: Signal, **more: Any) -> World:
@@ -65,6 +83,33 @@ def lone_request(**numbers: float) -> Decision:
 
 
 ROWS = [
+    Row(
+        "the law only advises",
+        after(decided(), spec=SLO | {"autoscaling": {"advisory": True}}),
+        {"ScalingActive": "False Advisory"},
+        {
+            "Advisory": "spec.autoscaling.advisory is true: decisions are shown in "
+            "status.autoscaling.advice, and others scale the ServingRoles"
+        },
+    ),
+    Row(
+        "nobody uses the fleet, and it has gone to zero",
+        World(
+            SLO | {"autoscaling": {"scaleToZero": {}}},
+            (GATEWAY,),
+            wanted={"colocated": 0},
+            deployed={"colocated": 0},
+            status={"goodput": {"attainment": "0.500"}},
+        ),
+        {
+            "Ready": "True ScaledToZero",
+            "Servable": "False ScaledToZero",
+            "SLOMet": "Unknown ScaledToZero",
+            "SLOFeasible": "Unknown ScaledToZero",
+            "ScalingActive": "True ScaledToZero",
+            "MetricsAvailable": "Unknown ScaledToZero",
+        },
+    ),
     Row(
         "requests meet their targets",
         after(decided()),
@@ -130,7 +175,7 @@ ROWS = [
     ),
     Row(
         "a prompt alone misses the target of the first token",
-        after(lone_request(colocated_batch_limit=8.0)),
+        after(lone_request(ttft_reachable=0.6, tpot_reachable=1.0)),
         {"SLOFeasible": "False TTFTFloorAboveTarget"},
         {
             "TTFTFloorAboveTarget": "a prompt alone in the fleet takes longer than "
@@ -139,8 +184,8 @@ ROWS = [
         },
     ),
     Row(
-        "a request alone misses the target per token: not one fits into a batch",
-        after(lone_request(colocated_batch_limit=0.99)),
+        "a request alone misses the target per token",
+        after(lone_request(ttft_reachable=1.0, tpot_reachable=0.0)),
         {"SLOFeasible": "False TPOTFloorAboveTarget"},
         {
             "TPOTFloorAboveTarget": "a request alone in the fleet takes longer per token than "
@@ -149,40 +194,36 @@ ROWS = [
         },
     ),
     Row(
-        "exactly one request fits into a batch: the first token is what is too late",
-        after(lone_request(colocated_batch_limit=1.0)),
+        "as many requests alone miss the one target as the other: the first token is named",
+        after(lone_request(ttft_reachable=0.9, tpot_reachable=0.9)),
         {"SLOFeasible": "False TTFTFloorAboveTarget"},
     ),
     Row(
-        "decode is too slow per token, whatever the name of its role",
-        after(lone_request(decode_batch_limit=0.5)),
+        "short answers alone lose too much by their transfer, whatever long ones do",
+        after(lone_request(ttft_reachable=0.95, tpot_reachable=0.94)),
         {"SLOFeasible": "False TPOTFloorAboveTarget"},
     ),
     Row(
-        "a slow decode that still meets the SLO is feasible",
-        after(decided(numbers=SIZED | {"colocated_batch_limit": 0.5})),
+        "answers of which some miss alone are feasible if the goal allows them",
+        after(decided(numbers=SIZED | {"tpot_reachable": 0.95})),
         {},
     ),
-    Row(
-        "a GPU budget allows fewer replicas than are needed",
-        after(decided(Rule.GPU_BUDGET)),
-        {"SLOFeasible": "False BudgetBound", "CapacityLimited": "True GPUBudget"},
-        {
-            "BudgetBound": "more replicas are needed than the GPU budget allows. Raise "
-            "spec.autoscaling.gpuBudget.max, or the operator's budget for all fleets "
-            "if the decision names it, or relax spec.slo",
-            "GPUBudget": "more replicas are needed than the GPU budget allows. Raise "
-            "spec.autoscaling.gpuBudget.max, or the operator's budget for all fleets "
-            "if the decision names it, or relax spec.slo",
-        },
+    *(
+        Row(
+            f"the GPU budget of the {whose} allows fewer replicas than are needed",
+            after(decided(Rule.GPU_BUDGET, lack=Lack(4, whose))),
+            {"SLOFeasible": "False BudgetBound", "CapacityLimited": "True GPUBudget"},
+            dict.fromkeys(("BudgetBound", "GPUBudget"), f"more replicas are needed than {said}"),
+        )
+        for whose, said in BUDGETS.items()
     ),
     Row(
         "replicas.max allows fewer replicas than are needed",
         after(decided(Rule.MAX_REPLICAS)),
         {"SLOFeasible": "False MaxReplicasBound"},
         {
-            "MaxReplicasBound": "more replicas are needed than spec.roles.<role>.replicas.max "
-            "allows. "
+            "MaxReplicasBound": "more replicas are needed than spec.roles.<role>.replicas.max, "
+            "or the max of an open schedule, allows. "
             "Raise it, or relax spec.slo"
         },
     ),
@@ -234,6 +275,21 @@ ROWS = [
         },
     ),
     Row(
+        "Prometheus is away, and the gateways say what their load is",
+        after(decided(gateways_alone="PrometheusTimeout: it took over 5 s", unknown=("a b",))),
+        {
+            "SLOMet": "Unknown GatewaysAlone",
+            "SLOFeasible": "Unknown GatewaysAlone",
+            "ScalingActive": "True GatewaysAlone",
+            "MetricsAvailable": "False GatewaysAlone",
+        },
+        {
+            "GatewaysAlone": "Prometheus has no usable metrics (PrometheusTimeout: it took over "
+            "5 s): this stands on what the gateways say of their own load, by which replicas are "
+            "added and none is removed"
+        },
+    ),
+    Row(
         "metrics of a role are unknown",
         after(decided(unknown=("colocated running", "colocated output_tokens"))),
         {"ScalingActive": "True SignalsUnknown"},
@@ -278,12 +334,94 @@ ROWS = [
         after(None, spec=SLO | {"paused": True, "autoscaling": {"policy": "External"}}),
         {
             "SLOMet": "Unknown ExternalOwner",
+            "ErrorBudgetBurning": "Unknown ExternalOwner",
             "SLOFeasible": "Unknown ExternalOwner",
             "ScalingActive": "False Paused",
             "PeersVerified": "False ProofNotRequired",
             "MetricsAvailable": "Unknown ExternalOwner",
             "Reconciling": "False Paused",
             "Progressing": "False Paused",
+        },
+    ),
+    *(
+        Row(
+            f"{words}: {misses} of the requests of four days missed",
+            after(decided(), errors=burnt(misses), before={"ErrorBudgetBurning": before}),
+            {"ErrorBudgetBurning": says},
+            because,
+        )
+        for words, misses, before, says, because in (
+            (
+                "a promise is kept",
+                0.02,
+                "Unknown NoTraffic",
+                "False WithinBudget",
+                {"WithinBudget": "the error budget lasts at the rate of now"},
+            ),
+            (
+                "the budget is gone in days",
+                0.95,
+                "False WithinBudget",
+                "True BurningFast",
+                {
+                    "BurningFast": "requests miss their targets so often that the error budget of "
+                    "30 days is gone in days: status.errorBudget has the rates"
+                },
+            ),
+            (
+                "it burns slowly",
+                0.15,
+                "False WithinBudget",
+                "True BurningSlowly",
+                {
+                    "BurningSlowly": "requests miss their targets more often than the error budget "
+                    "of 30 days allows: status.errorBudget has the rates"
+                },
+            ),
+            ("it did not burn fast before", 0.5, "False WithinBudget", "True BurningSlowly", {}),
+            ("it still burns at half", 0.5, "True BurningFast", "True BurningFast", {}),
+            ("it still burns slowly", 0.06, "True BurningSlowly", "True BurningSlowly", {}),
+            ("it is over", 0.04, "True BurningSlowly", "False WithinBudget", {}),
+        )
+    ),
+    Row(
+        "what was said stays until verdicts are known again",
+        after(BLIND, before={"ErrorBudgetBurning": "True BurningFast"}),
+        UNMEASURED
+        | {
+            "MetricsAvailable": "False MetricsUnavailable",
+            "ErrorBudgetBurning": "True BurningFast",
+        },
+    ),
+    Row(
+        "policy Queue without an SLO",
+        after(decided(Rule.QUEUE), spec={"autoscaling": {"policy": "Queue"}}),
+        {
+            "SLOMet": "Unknown NoSLO",
+            "ErrorBudgetBurning": "Unknown NoSLO",
+            "SLOFeasible": "Unknown NoSLO",
+            "ScalingActive": "True FollowingQueue",
+            "MetricsAvailable": "True Measured",
+        },
+        {
+            "FollowingQueue": "replicas follow what waits and runs (spec.autoscaling.policy "
+            "Queue); whether they can meet spec.slo is not computed"
+        },
+    ),
+    Row(
+        "policy Queue with an SLO: it is judged, and nothing is foretold",
+        after(decided(Rule.QUEUE), spec=SLO | {"autoscaling": {"policy": "Queue"}}),
+        {"ScalingActive": "True FollowingQueue", "SLOFeasible": "Unknown FollowingQueue"},
+    ),
+    Row(
+        "policy Queue, and Prometheus is away",
+        after(BLIND, spec={"autoscaling": {"policy": "Queue"}}),
+        {
+            "SLOMet": "Unknown NoSLO",
+            "ErrorBudgetBurning": "Unknown NoSLO",
+            "SLOFeasible": "Unknown NoSLO",
+            "ScalingActive": "False MetricsUnavailable",
+            "MetricsAvailable": "False MetricsUnavailable",
         },
     ),
     *(
@@ -295,6 +433,7 @@ ROWS = [
             ),
             {
                 "SLOMet": f"Unknown {about_slo}",
+                "ErrorBudgetBurning": f"Unknown {about_slo}",
                 "SLOFeasible": f"Unknown {about_slo}",
                 "ScalingActive": f"False {reason}",
                 "MetricsAvailable": f"Unknown {reason}",
@@ -324,6 +463,7 @@ ROWS = [
         World(),
         {
             "SLOMet": "Unknown NoSLO",
+            "ErrorBudgetBurning": "Unknown NoSLO",
             "SLOFeasible": "Unknown NoSLO",
             "ScalingActive": "False NoSLO",
             "MetricsAvailable": "Unknown NoSLO",

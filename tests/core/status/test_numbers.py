@@ -220,7 +220,7 @@ def test_before_figures_are_due_only_a_new_verdict_or_figure_is_written(
 def test_a_round_without_metrics_keeps_the_figures() -> None:
     kept = status(World(SLO, status={"goodput": FIGURES})).goodput
     assert kept is not None
-    assert kept.model_dump(by_alias=True) == FIGURES
+    assert kept.model_dump(by_alias=True, exclude_none=True) == FIGURES
 
 
 def test_pods_are_counted_by_state_and_draining_ones_and_gpus_over_all_revisions() -> None:
@@ -288,3 +288,34 @@ def test_the_time_to_ready_is_the_median_of_the_measured_starts(
     snapshot = snapshot_of(World(status=before), LoopMemory(), NOW)
     draft = Draft(memory=LoopMemory(starts=starts), targets={"colocated": 1})
     assert roles_status(snapshot, draft)["colocated"]["timeToReady"] == shown, words
+
+
+PRICED = {"roles": {"colocated": {"gpuCostPerHour": "1.25"}}}
+
+
+def priced(metrics: FleetMetrics, old: Mapping[str, str] | None = None, **more: Any) -> Any:
+    """The costs in status of a fleet with four GPUs of 1.25 per hour each."""
+    world = World(SLO | PRICED, more.get("pods", FOUR_GPUS), metrics=metrics)
+    world = replace(world, status={"goodput": old})
+    found = goodput_status(snapshot_of(world, LoopMemory(), NOW)) or {}
+    return {name: text for name, text in found.items() if name.startswith("cost")}
+
+
+def test_status_says_what_the_pods_tokens_and_good_requests_cost() -> None:
+    """Four GPUs cost 5 an hour: 28,800 requests of 40 tokens, 27,360 of them good."""
+    fives = replace(measured(), output_tokens=Value(40.0, NOW))
+    costs = {"costPerHour": "5.00", "costPerMillionTokens": "4.34", "costPerThousandGood": "0.18"}
+    assert priced(fives) == costs
+    assert priced(replace(fives, arrivals=Value(8.3, NOW)), costs) == costs, "within a tenth"
+    halved = priced(replace(fives, arrivals=Value(4.0, NOW)), costs)
+    assert halved == costs | {"costPerMillionTokens": "8.68", "costPerThousandGood": "0.37"}
+
+
+def test_without_lengths_or_good_requests_these_costs_are_left_out() -> None:
+    assert priced(measured()).keys() == {"costPerHour", "costPerThousandGood"}
+    assert priced(measured(attained=0.0)).keys() == {"costPerHour"}
+
+
+def test_pods_of_a_role_without_a_cost_leave_all_costs_unknown() -> None:
+    """Pods of the former mode run until the rollout ends."""
+    assert priced(measured(), pods=(*FOUR_GPUS, pod("prefill", gpus=1))) == {}

@@ -20,6 +20,7 @@ from argosy_operator.core.fleet.snapshot import Clock, Issuer, Snapshot
 from argosy_operator.core.plan import Plan, conclude, plan
 from argosy_operator.core.scaling.decision import Decision
 from argosy_operator.core.scaling.observe import FleetMetrics
+from argosy_operator.core.slo.errors import Errors
 from argosy_operator.core.status.compose import status_of
 from argosy_operator.ports.protocols import Measurement
 from argosy_operator.shell.gather import Observed, compose
@@ -59,6 +60,8 @@ class World:
     """Replicas of a role's Deployment, where they are not the role's minimum."""
     wanted: Mapping[str, int] = field(default_factory=dict)
     """Replicas of a role's ServingRole, where they are not the role's minimum."""
+    noted: Mapping[str, str] = field(default_factory=dict)
+    """Annotations of the ServingRoles beside ours."""
     old: str = ""
     """The role of a Deployment of revision "old" that still exists."""
     taken: tuple[str, ...] = ()
@@ -73,6 +76,8 @@ class World:
     """What another writer changes, and how many times in a row it was put back."""
     decision: Decision | None = None
     """What the law said last."""
+    errors: Errors = field(default_factory=Errors)
+    """Verdicts that were counted."""
     metrics: FleetMetrics | None = None
     """The law is due, and Prometheus answers this."""
     before: Mapping[str, str] = field(default_factory=dict)
@@ -104,6 +109,7 @@ def round_of(world: World) -> tuple[Snapshot, Plan, tuple[Outcome, ...]]:
     memory = LoopMemory(
         uid="fleet-1",
         decision=world.decision,
+        errors=world.errors,
         decide_at=0.0 if world.metrics is not None else NEVER,
         field_conflicts=conflicts,
     )
@@ -192,6 +198,8 @@ def _children(world: World, made: tuple[Any, ...]) -> dict[tuple[str, str], Any]
 
 def _stored(world: World, obj: Any) -> Any:
     meta = obj["metadata"] | {"uid": f"{obj['kind']}-uid", "resourceVersion": "1"}
+    if obj["kind"] == "ServingRole":
+        meta = meta | {"annotations": meta.get("annotations", {}) | world.noted}
     stored = obj | {"metadata": meta}
     role = meta["labels"].get("serving.argosy.dev/role")
     replicas = {"Deployment": world.deployed, "ServingRole": world.wanted}.get(obj["kind"], {})
@@ -210,6 +218,7 @@ AT_REST = {
     "Progressing": "False AsSpecified",
     "Stalled": "False NotStalled",
     "SLOMet": "Unknown NoSLO",
+    "ErrorBudgetBurning": "Unknown NoSLO",
     "SLOFeasible": "Unknown NoSLO",
     "ScalingActive": "False NoSLO",
     "MetricsAvailable": "Unknown NoSLO",

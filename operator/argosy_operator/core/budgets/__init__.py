@@ -1,1 +1,1 @@
-"""A GPU budget that fleets share. Read `bid` (what a fleet asks for), then `allocate`."""
+"""GPU budgets that fleets share. Read `bid` (what a fleet asks for), `share`, then `allocate`."""

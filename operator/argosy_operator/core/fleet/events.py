@@ -27,10 +27,12 @@ class EventReason(StrEnum):
     DRAINING = "Draining"  # pods were chosen for removal
     CALLED_BACK = "CalledBack"  # a draining pod is needed again
     RECYCLED = "Recycled"  # a pod is replaced, because its handovers fail
+    GPU_TYPE = "GPUType"  # a role goes to another GPU type
     FLIPPED = "Flipped"  # a pod got the other role
     PUT_BACK = "PutBack"  # another writer changed a field that we own
     CREATED_AGAIN = "CreatedAgain"  # another writer deleted a child
     OUT_OF_BOUNDS = "OutOfBounds"  # a ServingRole asks for more or fewer than the spec allows
+    LEARNT_UNREADABLE = "LearntUnreadable"  # what was kept over a restart cannot be used
     ROLLED_OUT = "RolledOut"  # the last pod of an old revision is gone
 
 

@@ -2,7 +2,8 @@
 
 `plan` reads it from the snapshot and writes the next one; the worker of `shell/workers.py` keeps it
 between the two. A restarted operator begins with an empty one, so no safety may depend on it: what
-must survive is in the cluster (replicas of ServingRoles, annotations of pods, status).
+must survive is in the cluster (replicas of ServingRoles, annotations of pods, status). What the
+scaling law has learnt is kept by `core.recall`.
 """
 
 from collections.abc import Mapping
@@ -11,8 +12,13 @@ from dataclasses import dataclass, field
 from argosy_operator.api.v1alpha1 import RoleName
 from argosy_operator.core.fleet.actions import ErrorKind
 from argosy_operator.core.fleet.objects import ChildKey
+from argosy_operator.core.scaling.advice.modes import Modes
+from argosy_operator.core.scaling.advice.shadow import Shadow
 from argosy_operator.core.scaling.decision import Decision
+from argosy_operator.core.scaling.prices import Prices
+from argosy_operator.core.scaling.signals.alone import Heard
 from argosy_operator.core.scaling.state import ScalingState
+from argosy_operator.core.slo.errors import Errors
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,6 +62,20 @@ class LoopMemory:
     """Of the ServingDeployment that it belongs to; "" before the first round."""
     scaling: ScalingState = field(default_factory=ScalingState)
     """What the scaling law has learnt."""
+    heard: Heard = field(default_factory=Heard)
+    """What gateways said of their load when they were asked."""
+    errors: Errors = field(default_factory=Errors)
+    """Verdicts of requests, for the error budget."""
+    modes: Modes = field(default_factory=Modes)
+    """GPUs that each mode would need, for advice."""
+    prices: Prices = field(default_factory=Prices)
+    """What the fleet would cost on each of its GPU types."""
+    shadow: Shadow = ()
+    """What the laws of spec.autoscaling.shadow would ask for."""
+    learnt_read: bool = False
+    """What an earlier operator kept of `scaling` was looked for."""
+    learnt_at: float = float("-inf")
+    """When `scaling` was last written to its ConfigMap, or read from it."""
     decision: Decision | None = None
     """The scaling law's last decision that rests on metrics. Conditions speak of it between two
     decisions."""
@@ -66,6 +86,11 @@ class LoopMemory:
     targets: Mapping[RoleName, int] = field(default_factory=dict)
     """Pods wanted per role in the last round. They replace a number that another writer puts into a
     ServingRole that the operator scales."""
+    listen: tuple[tuple[str, str], ...] = ()
+    """Gateways (pod, address) of a fleet at zero, which are asked for requests until the next
+    round; empty for any other fleet."""
+    unheard_since: float | None = None
+    """Since when a Ready gateway of a fleet at zero has not answered; None if all answer."""
     ask_loads: bool = False
     """The next round asks all engines how busy they are, because a pod must be chosen for removal.
     """

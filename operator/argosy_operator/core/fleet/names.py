@@ -32,6 +32,14 @@ RECYCLE = "serving.argosy.dev/recycle"
 RECYCLED = "serving.argosy.dev/recycled"
 """On a ServingRole: RFC 3339 time when a pod of the role was last chosen so, a space, and how many
 were chosen in a row by then."""
+GPU_TYPE = "serving.argosy.dev/gpu-type"
+"""On a ServingRole: the GPU type that was chosen for the role, a space, and the RFC 3339 time of
+the choice. As a label of engine pods: the type's name alone."""
+GPU_TYPES_FULL = "serving.argosy.dev/gpu-types-full"
+"""On a ServingRole: the GPU types on which its pods found no node, each as name=RFC 3339 time at
+which the role left it, with commas between."""
+GPU_RESOURCE = "serving.argosy.dev/gpu-resource"
+"""On engine pods whose GPUs are not `nvidia.com/gpu`: the resource that they ask for."""
 TLS = "serving.argosy.dev/tls"
 """On engine pods: "true" if their ports 8000 and 8002 speak TLS."""
 TEMPLATE_HASH = "pod-template-hash"
@@ -81,6 +89,11 @@ def engine_account(fleet: str) -> str:
 def peers(fleet: str) -> str:
     """The ConfigMap with the peers file of the engine pods."""
     return f"{fleet}-peers"
+
+
+def learnt(fleet: str) -> str:
+    """The ConfigMap with what the scaling law has learnt."""
+    return f"{fleet}-learnt"
 
 
 def network_policy(fleet: str) -> str:

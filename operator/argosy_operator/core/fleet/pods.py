@@ -13,6 +13,8 @@ from functools import cmp_to_key
 
 from argosy_operator.core.fleet import names
 from argosy_operator.core.fleet.objects import Object, quantity, seconds
+from argosy_operator.core.scaling.observe import Front
+from argosy_operator.core.scaling.signals.direct import Reading
 
 GPU = "nvidia.com/gpu"
 ENGINE_CONTAINER = "engine"
@@ -99,6 +101,8 @@ class Pod:
     """It has a certificate."""
     gpus: int = 0
     """GPUs of all its containers."""
+    gpu_type: str = ""
+    """The label; "" where the role has no gpuTypes."""
     unreadable: str | None = None
     """A GPU limit that is not a number, quoted."""
     unschedulable: str | None = None
@@ -190,7 +194,7 @@ def pod_of(raw: Object) -> Pod:
     engine: Object = containers.get(ENGINE_CONTAINER) or next(iter(containers.values()), {})
     cost = annotations.get(names.DELETION_COST, "0")
     volumes = {volume.get("name") for volume in spec.get("volumes") or ()}
-    gpus, unreadable = _gpus(spec)
+    gpus, unreadable = _gpus(spec, annotations.get(names.GPU_RESOURCE, GPU))
     return Pod(
         name=meta["name"],
         uid=meta["uid"],
@@ -219,6 +223,7 @@ def pod_of(raw: Object) -> Pod:
         shows_token=names.TOKEN_VOLUME in volumes,
         tls=names.TLS_VOLUME in volumes,
         gpus=gpus,
+        gpu_type=labels.get(names.GPU_TYPE, ""),
         unreadable=unreadable,
         unschedulable=(
             scheduled.get("message", "no node takes the pod")
@@ -236,13 +241,13 @@ def _cost(text: str) -> int:
     return cost if -(2**31) <= cost < 2**31 else 0
 
 
-def _gpus(spec: Object) -> tuple[int, str | None]:
+def _gpus(spec: Object, resource: str) -> tuple[int, str | None]:
     """GPUs of all containers, and the text of a limit that is not a number."""
     limits = [(c.get("resources") or {}).get("limits") or {} for c in spec.get("containers") or ()]
-    texts = [limit[GPU] for limit in limits if GPU in limit]
+    texts = [limit[resource] for limit in limits if resource in limit]
     numbers = [quantity(text) for text in texts]
     unreadable = (text for text, number in zip(texts, numbers, strict=True) if number is None)
-    bad = next((f"{GPU}: {text}" for text in unreadable), None)
+    bad = next((f"{resource}: {text}" for text in unreadable), None)
     return int(sum(number for number in numbers if number is not None)), bad
 
 
@@ -278,3 +283,42 @@ class Load:
     """Seconds until it forgets the order to drain; None if it does not drain by an order."""
     role: str = ""
     """What it does now; "" from an engine that does not say."""
+
+
+@dataclass(frozen=True, slots=True)
+class GatewayLoad:
+    """What a gateway reports on its admin port."""
+
+    in_flight: int
+    """Requests that it has, those included that wait for a pod."""
+    idle_s: float
+    """Seconds since its last request, or since its start; 0 while it has one."""
+    reading: Reading | None = None
+    """Its counters; None from an older gateway, which does not say."""
+
+
+def gateways_to_ask(pods: Iterable[Pod]) -> tuple[Pod, ...]:
+    """Gateways that may have requests: those that leave have some until their process ends."""
+    found = (pod for pod in pods if pod.role == names.GATEWAY_ROLE and pod.ip)
+    return tuple(pod for pod in found if pod.running and pod.started)
+
+
+def unheard(pods: Iterable[Pod], answers: Mapping[str, GatewayLoad | None]) -> bool:
+    """Whether a Ready gateway did not answer. `answers` are by name of the pod."""
+    ready = (pod for pod in gateways_to_ask(pods) if pod.alive and pod.ready)
+    return any(answers.get(pod.name) is None for pod in ready)
+
+
+def front_of(
+    pods: Iterable[Pod], answers: Mapping[str, GatewayLoad | None], unheard_s: float
+) -> Front:
+    """What all gateways together say. They are idle as long as the busiest of them, and only if
+    every one that runs says so."""
+    asked = gateways_to_ask(pods)
+    said = [answer for pod in asked if (answer := answers.get(pod.name)) is not None]
+    whole = len(said) == len(asked) and any(pod.alive and pod.ready for pod in asked)
+    return Front(
+        in_flight=sum(answer.in_flight for answer in said),
+        idle_s=min(answer.idle_s for answer in said) if whole else None,
+        unheard_s=unheard_s,
+    )

@@ -13,6 +13,7 @@ from argosy_operator.api.fields import Duration
 from argosy_operator.api.model import dump
 from argosy_operator.api.v1alpha1 import ServingDeployment
 from argosy_operator.api.v1alpha1.kv_transfer import KvTransfer
+from argosy_operator.api.v1alpha1.roles import GpuType
 from argosy_operator.core.fleet import names
 from argosy_operator.core.fleet.objects import Object, digest
 
@@ -84,11 +85,14 @@ def fields(
     flips = {"roleFlip": True} if spec.flips_roles else {}
     tensor = {name: role.parallelism.tensor for name, role in spec.active_roles()}
     split = {"tensor": tensor} if set(tensor.values()) != {1} else {}
+    types = {name: _type(role.gpu_type) for name, role in spec.active_roles() if role.gpu_type}
+    typed = {"gpuTypes": types} if types else {}
     picked = {"gateway": spec.routing.gateway} if spec.picks_by_pool else {}
     return (
         flips
         | split
         | picked
+        | typed
         | {
             "template": template,
             "image": spec.engine.image or engine_image,
@@ -107,6 +111,15 @@ def fields(
             **({"tls": spec.security.tls.secret_name} if spec.security.tls else {}),
         }
     )
+
+
+def _type(kind: GpuType) -> Object:
+    """What the pods show of their GPU type: neither what it costs nor how fast it is."""
+    return {
+        "name": kind.name,
+        "resourceName": kind.resource_name,
+        "nodeSelector": dict(kind.node_selector),
+    }
 
 
 def _kv_transfer(kv_transfer: KvTransfer) -> Object:

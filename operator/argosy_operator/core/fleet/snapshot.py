@@ -9,11 +9,13 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from argosy_operator.api.v1alpha1 import RoleName, ServingDeployment
+from argosy_operator.core.budgets.allocate import Cap
 from argosy_operator.core.fleet import names
 from argosy_operator.core.fleet.memory import LoopMemory
 from argosy_operator.core.fleet.objects import ChildKey, Object, is_owned
-from argosy_operator.core.fleet.pods import Handovers, Load, Pod
+from argosy_operator.core.fleet.pods import GatewayLoad, Handovers, Load, Pod
 from argosy_operator.core.scaling.observe import FleetMetrics
+from argosy_operator.core.scaling.signals.alone import Heard
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,16 +80,23 @@ class Snapshot:
     are asked in every round, others only to choose a pod for removal."""
     handovers: Handovers = field(default_factory=Handovers)
     """What the ready gateways of a disaggregated fleet say."""
+    gateway_loads: Mapping[str, GatewayLoad | None] = field(default_factory=dict)
+    """Answers of the gateways that were asked, by name of the pod; None: no answer."""
     metrics: FleetMetrics | None = None
-    """None if Prometheus was not asked in this round, because the scaling law is not due."""
+    """None if Prometheus was not asked in this round, because the scaling law is not due. Those of
+    the gateways alone (`gateways_alone`) if Prometheus has none."""
+    heard: Heard = field(default_factory=Heard)
+    """What gateways said until now of their load."""
     metrics_next_at: float | None = None
     """When to ask for metrics again, on the monotonic clock; None: after the law's interval."""
     verifies: bool = False
     """The pods of the revision verify who calls them."""
     proof_required: bool = False
     """They refuse calls without a token: every gateway pod shows one."""
-    gpu_cap: int | None = None
-    """GPUs that the budget shared by all fleets leaves to this one; None: no shared budget."""
+    gpu_cap: Cap | None = None
+    """GPUs that budgets shared with other fleets leave to this one; None: no such budget."""
+    learnt: Object | None = None
+    """The rendered ConfigMap for what the scaling law has learnt, without data."""
     memory: LoopMemory = field(default_factory=LoopMemory)
     """What the last round left."""
 

@@ -12,9 +12,7 @@ from argosy_operator.api.v1alpha1 import RoleName
 from argosy_operator.core.fleet.pods import Load, Pod
 from argosy_operator.core.reconcile.steps import StepReason
 from argosy_operator.core.reconcile.victims import changes_role, emptied
-
-APART_S = 30.0
-"""Least time between two flips of a fleet: the effect of one is measured before the next."""
+from argosy_operator.core.scaling.pace.shift import APART_S
 
 
 @dataclass(frozen=True, slots=True)

@@ -8,7 +8,10 @@ from argosy_operator.core.fleet import names
 from argosy_operator.core.fleet.objects import replicas_of
 from argosy_operator.core.fleet.snapshot import Snapshot
 from argosy_operator.core.reconcile.draft import Draft
-from argosy_operator.core.reconcile.targets import by_law, current_target
+from argosy_operator.core.reconcile.targets.spec import by_law, goals_of
+from argosy_operator.core.reconcile.targets.supply import current_target, supply_of
+from argosy_operator.core.scaling.decision import lacks_metrics
+from argosy_operator.core.scaling.estimate.cold_start import removal_hold_s
 
 
 def bid_of(snapshot: Snapshot, draft: Draft) -> Bid:
@@ -20,16 +23,36 @@ def bid_of(snapshot: Snapshot, draft: Draft) -> Bid:
         return Bid(least=0, wanted=0, held=held)
     gpus = {role: settings.resources.gpu for role, settings in spec.active_roles()}
     least = sum(gpus[role] * settings.replicas.min for role, settings in spec.active_roles())
-    wants: Mapping[RoleName, int] = draft.targets
+    runs = sum(gpus[role] * n for role, n in draft.targets.items() if role in gpus)
+    unit = min((number for number in gpus.values() if number > 0), default=1)
     decision = draft.memory.decision
-    if by_law(spec) and decision is not None and {t.role for t in decision.targets} == gpus.keys():
+    # Policy Queue knows no goodput that GPUs could be divided by.
+    follows = by_law(spec) and spec.autoscaling.policy != "Queue"
+    follows = follows and not spec.autoscaling.advisory
+    if not follows or lacks_metrics(decision):
+        # No cap moves these replicas: what they hold is not there for others.
+        return Bid(max(least, runs), max(least, runs), held, unit)
+    wants: Mapping[RoleName, int] = draft.targets
+    worth: tuple[tuple[int, float], ...] = ()
+    if decision is not None and {t.role for t in decision.targets} == gpus.keys():
         # An old decision, such as of before policy External, is no reason to want less than it has.
         wants = {t.role: max(t.wanted, draft.targets.get(t.role, 0)) for t in decision.targets}
+        worth = decision.worth
     wanted = sum(gpus[role] * replicas for role, replicas in wants.items() if role in gpus)
-    if spec.autoscaling.gpu_budget.max is not None:
-        wanted = min(wanted, spec.autoscaling.gpu_budget.max)
-    unit = min((number for number in gpus.values() if number > 0), default=1)
-    return Bid(least, max(least, wanted), held, unit)
+    own = spec.autoscaling.gpu_budget
+    if own.max is not None:
+        wanted = min(wanted, own.max)
+    hold_s = _hold_s(snapshot, draft)
+    return Bid(least, max(least, wanted), held, unit, worth, float(own.weight), hold_s)
+
+
+def _hold_s(snapshot: Snapshot, draft: Draft) -> float:
+    """How long GPUs that were given to the fleet stay with it: the longest hold of its roles."""
+    windows = goals_of(snapshot.fleet.spec).windows
+    return max(
+        removal_hold_s(supply_of(snapshot, draft, role, replicas), windows)
+        for role, replicas in draft.targets.items()
+    )
 
 
 def gpus_targeted(snapshot: Snapshot) -> int:

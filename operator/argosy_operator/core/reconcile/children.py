@@ -128,7 +128,7 @@ def _delete_unused(snapshot: Snapshot, draft: Draft) -> Draft:
     Under policy External the number in a ServingRole is of its writer. It is needed again when the
     mode changes back, so a ServingRole that another writer has scaled stays.
     """
-    external = snapshot.fleet.spec.autoscaling.policy == "External"
+    external = snapshot.fleet.spec.autoscaling.is_by_others
     wanted = {child_key(obj) for obj in snapshot.wanted}
     running = {role_of(child) for child in snapshot.retired()}
     for kind in ("ServingRole", "PodDisruptionBudget", "NetworkPolicy"):

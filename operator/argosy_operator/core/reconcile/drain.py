@@ -25,7 +25,7 @@ from argosy_operator.core.fleet.revision import drain_timeout_s
 from argosy_operator.core.fleet.snapshot import Snapshot, role_of
 from argosy_operator.core.reconcile.draft import Draft
 from argosy_operator.core.reconcile.steps import StepReason
-from argosy_operator.core.reconcile.targets import by_law
+from argosy_operator.core.reconcile.targets.spec import by_law
 from argosy_operator.core.reconcile.victims import NextStep, changes_role, next_step
 
 LOOK_AT_DRAINS_S = 1.0

@@ -16,12 +16,23 @@ class StepReason(StrEnum):
     APPLYING_CHILDREN = "ApplyingChildren"
     NAME_TAKEN = "NameTaken"
     CHILDREN_UP_TO_DATE = "ChildrenUpToDate"
+    LEARNT_READ = "LearntRead"
+    LEARNT_UNREADABLE = "LearntUnreadable"
+    NOTHING_TO_READ = "NothingToRead"
     DECIDED = "Decided"
     BETWEEN_DECISIONS = "BetweenDecisions"
     AT_MINIMUM = "AtMinimum"
+    AT_ZERO = "AtZero"
+    WAKING = "Waking"
     EXTERNAL_OWNER = "ExternalOwner"
+    ANY_GPU = "AnyGPU"
+    GPU_TYPES_STAY = "GPUTypesStay"
+    GPU_TYPES_CHANGE = "GPUTypesChange"
+    NO_GPU_TYPE_HAS_ROOM = "NoGPUTypeHasRoom"
     CREATING_WORKLOADS = "CreatingWorkloads"
     WORKLOADS_EXIST = "WorkloadsExist"
+    WRITING_LEARNT = "WritingLearnt"
+    LEARNT_KEPT = "LearntKept"
     SCALING_ROLES = "ScalingRoles"
     ROLES_AT_TARGET = "RolesAtTarget"
     ROLE_FLIP_OFF = "RoleFlipOff"
@@ -62,13 +73,22 @@ REASONS: dict[str, dict[StepReason, str]] = {
         "touched",
         StepReason.CHILDREN_UP_TO_DATE: "every child that exists is as rendered",
     },
+    "read_learnt": {
+        StepReason.LEARNT_READ: "the law goes on with what an operator had learnt before",
+        StepReason.LEARNT_UNREADABLE: "what was kept cannot be used; the law begins anew",
+        StepReason.NOTHING_TO_READ: "nothing was kept, or it was read in an earlier round",
+    },
     "choose_targets": {
         StepReason.DECIDED: "the scaling law decided from fresh metrics",
         StepReason.BETWEEN_DECISIONS: "the scaling law is not due; replicas stay within their "
         "bounds",
         StepReason.AT_MINIMUM: "without an SLO, or under policy None, replicas.min is the target",
-        StepReason.EXTERNAL_OWNER: "under policy External the ServingRoles are the target, within "
-        "the bounds",
+        StepReason.AT_ZERO: "nobody uses the fleet, and spec.autoscaling.scaleToZero is set: no "
+        "engine pods until the next request",
+        StepReason.WAKING: "a request waits in a gateway of a fleet at zero: replicas.min is the "
+        "target",
+        StepReason.EXTERNAL_OWNER: "under policy External, and with advisory, the ServingRoles are "
+        "the target, within the bounds",
     },
     "create_workloads": {
         StepReason.CREATING_WORKLOADS: "ServingRoles or Deployments are missing and are created",
@@ -78,7 +98,16 @@ REASONS: dict[str, dict[StepReason, str]] = {
         StepReason.SCALING_ROLES: "the targets are written to the ServingRoles, where they outlive "
         "the operator",
         StepReason.ROLES_AT_TARGET: "every ServingRole has its target",
-        StepReason.EXTERNAL_OWNER: "under policy External others write the ServingRoles",
+        StepReason.EXTERNAL_OWNER: "under policy External, and with advisory, others write the "
+        "ServingRoles",
+    },
+    "choose_gpu_types": {
+        StepReason.ANY_GPU: "no role has gpuTypes",
+        StepReason.GPU_TYPES_STAY: "the roles keep their types",
+        StepReason.GPU_TYPES_CHANGE: "a role goes to a cheaper type, or leaves one that has no "
+        "room; the next round rolls it out",
+        StepReason.NO_GPU_TYPE_HAS_ROOM: "pods find no node, and the role's other types had no "
+        "room within the last day",
     },
     "flip_roles": {
         StepReason.ROLE_FLIP_OFF: "pods keep the role that they were made for",
@@ -110,6 +139,11 @@ REASONS: dict[str, dict[StepReason, str]] = {
         "ready",
         StepReason.RETIRING_OLD_REVISION: "the new revision serves; old pods drain and go",
         StepReason.NO_OLD_REVISION: "only the current revision has Deployments",
+    },
+    "write_learnt": {
+        StepReason.WRITING_LEARNT: "what the law has learnt is written, so that it outlives the "
+        "operator",
+        StepReason.LEARNT_KEPT: "it was written lately, or nothing was learnt since",
     },
     "back_off_failed_actions": {
         StepReason.WAITING_AFTER_FAILURE: "actions that failed, and what needs them, wait for the "

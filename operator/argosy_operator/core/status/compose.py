@@ -14,10 +14,13 @@ from argosy_operator.core.fleet.actions import Outcome
 from argosy_operator.core.fleet.objects import rfc3339
 from argosy_operator.core.fleet.snapshot import Snapshot
 from argosy_operator.core.reconcile.draft import Draft
+from argosy_operator.core.scaling.decision import not_judged
+from argosy_operator.core.status.advice import advice_status
 from argosy_operator.core.status.facts import facts_of
 from argosy_operator.core.status.findings import Findings
 from argosy_operator.core.status.numbers import (
     autoscaling_status,
+    error_budget_status,
     gpus_of,
     printer_columns,
     roles_status,
@@ -41,7 +44,7 @@ def status_of(
         now=rfc3339(snapshot.now),
     )
     roles = roles_status(snapshot, draft)
-    slo = slo_column(snapshot, findings.goodput, Fact.METRICS_UNAVAILABLE in facts)
+    slo = slo_column(snapshot, findings.goodput, not_judged(findings.decision))
     # Clients that follow status.url would reach a Service of another owner.
     reachable = Fact.SERVICE_NAME_TAKEN not in facts and not fleet.spec.picks_by_pool
     return ServingDeploymentStatus.model_validate(
@@ -52,7 +55,8 @@ def status_of(
             "conditions": conditions,
             "roles": roles,
             "goodput": findings.goodput,
-            "autoscaling": autoscaling_status(snapshot, draft),
+            "errorBudget": error_budget_status(snapshot, draft),
+            "autoscaling": autoscaling_status(snapshot, draft) | advice_status(snapshot, draft),
             "columns": printer_columns(
                 roles, gpus_of(snapshot), slo, _reason_column(conditions, facts)
             ),

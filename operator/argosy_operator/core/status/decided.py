@@ -10,9 +10,10 @@ from argosy_operator.api.conditions import ConditionType
 from argosy_operator.api.conditions.reasons import Reason
 from argosy_operator.core.fleet import names
 from argosy_operator.core.fleet.snapshot import Snapshot
-from argosy_operator.core.reconcile.targets import goals_of
-from argosy_operator.core.scaling.decision import Decision, Rule
-from argosy_operator.core.scaling.explain import relearning_sentence
+from argosy_operator.core.reconcile.targets.spec import goals_of
+from argosy_operator.core.scaling.decision import Decision, Rule, lacks_metrics
+from argosy_operator.core.scaling.explain import alone_sentence, relearning_sentence
+from argosy_operator.core.scaling.goals import Whose
 from argosy_operator.core.scaling.observe import Idle
 from argosy_operator.core.scaling.signals.validity import why_unavailable
 from argosy_operator.core.status.table import METRICS_PROBLEMS, Fact
@@ -41,20 +42,31 @@ PROBLEM_OF_CODE = {
 """Code before the colon of an unavailable signal's text (ports/prometheus, signals/validity.py)
 → reason of the MetricsAvailable condition."""
 
+_OR_WEIGHT = "or the share of this fleet in it by spec.autoscaling.gpuBudget.weight"
+BUDGETS: dict[Whose, str] = {
+    "object": "spec.autoscaling.gpuBudget.max allows. Raise it",
+    "namespace": "the GPU budget of the namespace leaves to this fleet. Raise "
+    f"operator.namespaceGpuBudgets in the values of the operator's chart, {_OR_WEIGHT}",
+    "operator": "the GPU budget of all fleets leaves to this one. Raise operator.gpuBudget in the "
+    f"values of the operator's chart, {_OR_WEIGHT}",
+}
+"""Whose budget binds → what it does, and what to raise."""
+
 
 def facts_of_decision(decision: Decision | None) -> set[Fact]:
     """Facts that the last decision shows."""
     if decision is None:
         return set()
     rules = {target.rule for target in decision.targets}
-    batch_limits = [v for name, v in decision.numbers.items() if name.endswith("_batch_limit")]
-    decode_too_slow = any(limit < 1 for limit in batch_limits)
+    reach = decision.numbers
+    decode_too_slow = reach.get("tpot_reachable", 1.0) < reach.get("ttft_reachable", 1.0)
     holds = {
         Fact.DECIDED: True,
         Fact.METRICS_UNAVAILABLE: lacks_metrics(decision),
+        Fact.GATEWAYS_ALONE: bool(decision.gateways_alone),
         Fact.GATEWAY_SILENT: bool(decision.silent_gateways),
         Fact.GPU_BUDGET_BOUND: Rule.GPU_BUDGET in rules,
-        Fact.MAX_REPLICAS_BOUND: Rule.MAX_REPLICAS in rules,
+        Fact.MAX_REPLICAS_BOUND: Rule.MAX_REPLICAS in rules or _scheduled_below_need(decision),
         Fact.CAPACITY_RELEARNT: bool(decision.relearning),
         Fact.SIGNALS_UNKNOWN: bool(decision.unknown),
         Fact.SIZED: any(name.endswith("_planned_per_s") for name in decision.numbers),
@@ -62,6 +74,11 @@ def facts_of_decision(decision: Decision | None) -> set[Fact]:
         Fact.TPOT_UNREACHABLE: not decision.reachable and decode_too_slow,
     }
     return {fact for fact, true in holds.items() if true}
+
+
+def _scheduled_below_need(decision: Decision) -> bool:
+    """The maximum of an open schedule is less than the load needs."""
+    return any(t.rule is Rule.SCHEDULE and t.replicas < t.demanded for t in decision.targets)
 
 
 def messages_of_decision(decision: Decision | None) -> dict[Reason, str]:
@@ -73,12 +90,20 @@ def messages_of_decision(decision: Decision | None) -> dict[Reason, str]:
         messages[Reason.CAPACITY_RELEARNT] = relearning_sentence(decision.relearning)
     if lacks_metrics(decision):
         messages[Reason.METRICS_UNAVAILABLE] = decision.message
+    if decision.gateways_alone:
+        messages[Reason.GATEWAYS_ALONE] = alone_sentence(decision.gateways_alone)
     if decision.unknown:
         messages[Reason.SIGNALS_UNKNOWN] = (
             f"Prometheus has no samples of {', '.join(decision.unknown)}, so no replica of these "
             "roles is removed; replicas are still added. Check that Prometheus scrapes the engine "
             "pods"
         )
+    if decision.lack is not None:
+        why = (
+            f"more replicas are needed than {BUDGETS[decision.lack.whose]}, or relax spec.slo. "
+            "kubectl argosy explain has the GPUs that are missing"
+        )
+        messages |= dict.fromkeys((Reason.GPU_BUDGET, Reason.BUDGET_BOUND), why)
     if decision.silent_gateways:
         silent = ", ".join(decision.silent_gateways)
         messages[Reason.GATEWAY_SILENT] = (
@@ -91,14 +116,6 @@ def messages_of_decision(decision: Decision | None) -> dict[Reason, str]:
         if Reason.METRICS_UNAVAILABLE in messages:
             messages[Reason.METRICS_UNAVAILABLE] += f"; {clock}"
     return messages
-
-
-def lacks_metrics(decision: Decision | None) -> bool:
-    """The law did not run because it had no metrics. A role that keeps its replicas because its own
-    pods are silent does not count."""
-    return (
-        decision is not None and not decision.active and decision.rule is Rule.METRICS_UNAVAILABLE
-    )
 
 
 def no_requests(snapshot: Snapshot) -> bool:

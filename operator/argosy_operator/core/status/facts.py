@@ -10,10 +10,12 @@ from argosy_operator.core.fleet.revision import verifies_callers
 from argosy_operator.core.fleet.snapshot import Snapshot
 from argosy_operator.core.reconcile import field_conflicts
 from argosy_operator.core.reconcile.failures import is_stuck
-from argosy_operator.core.reconcile.targets import by_law
-from argosy_operator.core.status.decided import facts_of_decision, lacks_metrics, no_requests
+from argosy_operator.core.reconcile.targets.spec import at_zero, by_law
+from argosy_operator.core.scaling.decision import lacks_metrics, not_judged
+from argosy_operator.core.slo.errors import Alert, lasting
+from argosy_operator.core.status.decided import facts_of_decision, no_requests
 from argosy_operator.core.status.findings import Findings
-from argosy_operator.core.status.numbers import slo_column
+from argosy_operator.core.status.numbers import errors_of, slo_column, without_room
 from argosy_operator.core.status.table import Fact, Facts
 
 
@@ -30,16 +32,22 @@ def facts_of(findings: Findings) -> Facts:
 
 def _of_spec(findings: Findings) -> dict[Fact, bool]:
     spec, targets = findings.snapshot.fleet.spec, findings.draft.targets
+    zero = at_zero(spec, targets)
     return {
         Fact.PAUSED: spec.paused,
-        Fact.ZERO_REPLICAS: all(
+        Fact.ZERO_REPLICAS: not zero
+        and all(
             targets.get(role, bounds.replicas.max) == 0 for role, bounds in spec.active_roles()
         ),
+        Fact.AT_ZERO: zero,
+        Fact.WAKING: spec.goes_to_zero and not zero and _was_at_zero(findings.snapshot),
         Fact.DISAGGREGATED: spec.mode == "disaggregated",
         Fact.SLO_SET: spec.slo is not None,
         Fact.POLICY_EXTERNAL: spec.autoscaling.policy == "External",
+        Fact.ADVISORY: spec.autoscaling.advisory,
         Fact.POLICY_NONE: spec.autoscaling.policy == "None",
-        Fact.GOODPUT_SCALED: by_law(spec),
+        Fact.POLICY_QUEUE: spec.autoscaling.policy == "Queue",
+        Fact.LAW_SCALED: by_law(spec),
     }
 
 
@@ -60,6 +68,9 @@ def _of_pods(findings: Findings) -> dict[Fact, bool]:
         Fact.PODS_MISSING: any(findings.missing.values()),
         Fact.ROLLING_OUT: draft.rolling,
         Fact.PODS_LEAVING: bool(draft.leaving),
+        Fact.GPU_TYPE_LEFT: any(
+            without_room(snapshot, role) for role, _ in snapshot.fleet.spec.active_roles()
+        ),
     }
 
 
@@ -84,13 +95,35 @@ def _of_objects(findings: Findings) -> dict[Fact, bool]:
 
 
 def _of_slo(findings: Findings) -> dict[Fact, bool]:
-    blind = lacks_metrics(findings.decision)
+    blind = not_judged(findings.decision)
     word = slo_column(findings.snapshot, findings.goodput, blind)
+    spent, burning = errors_of(findings.snapshot, findings.draft), _burning(findings)
     return {
+        Fact.ERRORS_KNOWN: spent is not None and bool(spent.burn),
+        Fact.BURNS_FAST: burning == "Page",
+        Fact.BURNS_SLOWLY: burning == "Ticket",
         Fact.NO_REQUESTS: no_requests(findings.snapshot),
         Fact.ATTAINMENT_KNOWN: word in ("Met", "Missed", "AtRisk"),
         Fact.GOAL_MET: word in ("Met", "AtRisk"),
     }
+
+
+def _burning(findings: Findings) -> Alert:
+    """The alert of the error budget, which ends later than it began. What was said before stays
+    until verdicts are known again, as after a restart of the operator."""
+    snapshot = findings.snapshot
+    slo, spent = snapshot.fleet.spec.slo, errors_of(snapshot, findings.draft)
+    said = next(
+        (c.reason for c in snapshot.fleet.status.conditions
+         if c.type == ConditionType.ERROR_BUDGET_BURNING), ""
+    )  # fmt: skip
+    before = _ALERTS.get(said, "None")
+    if slo is None or spent is None:
+        return before if slo is not None and by_law(snapshot.fleet.spec) else "None"
+    return lasting(spent, slo.attainment.fraction, before)
+
+
+_ALERTS: dict[str, Alert] = {Reason.BURNING_FAST: "Page", Reason.BURNING_SLOWLY: "Ticket"}
 
 
 def _of_trust(snapshot: Snapshot) -> dict[Fact, bool]:
@@ -133,6 +166,14 @@ def _servable(serving: set[tuple[str, str]]) -> bool:
         ("colocated", revision) in serving
         or {("prefill", revision), ("decode", revision)} <= serving
         for _, revision in serving
+    )
+
+
+def _was_at_zero(snapshot: Snapshot) -> bool:
+    """The status before this round says that the fleet has not served since it was at zero."""
+    return any(
+        c.type == ConditionType.SERVABLE and c.reason in (Reason.SCALED_TO_ZERO, Reason.WAKING)
+        for c in snapshot.fleet.status.conditions
     )
 
 

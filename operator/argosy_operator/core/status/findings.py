@@ -12,7 +12,7 @@ from argosy_operator.core.fleet.actions import Outcome
 from argosy_operator.core.fleet.memory import Failure
 from argosy_operator.core.fleet.snapshot import Snapshot
 from argosy_operator.core.reconcile.draft import Draft
-from argosy_operator.core.reconcile.targets import by_law
+from argosy_operator.core.reconcile.targets.spec import at_zero, by_law
 from argosy_operator.core.scaling.decision import Decision
 from argosy_operator.core.status.decided import metrics_problem
 from argosy_operator.core.status.numbers import goodput_status
@@ -53,6 +53,7 @@ class Findings:
     def of(cls, snapshot: Snapshot, draft: Draft, outcomes: tuple[Outcome, ...]) -> "Findings":
         spec = snapshot.fleet.spec
         roles = [role for role, _ in spec.active_roles()]
+        zero = at_zero(spec, draft.targets)
         serving = {role: sum(pod.serving for pod in snapshot.current(role)) for role in roles}
         return cls(
             snapshot=snapshot,
@@ -61,7 +62,8 @@ class Findings:
             failed_writes=failed_writes(draft.memory.failed),
             conflicts=conflicts_of(draft, outcomes),
             missing={r: max(0, draft.targets.get(r, 0) - serving[r]) for r in roles},
-            goodput=goodput_status(snapshot, due=draft.figures_due),
+            # A fleet at zero serves nobody: what users got before is no figure of now.
+            goodput=None if zero else goodput_status(snapshot, due=draft.figures_due),
             decision=draft.memory.decision if by_law(spec) else None,
             failing_pairs=_failing_pairs(snapshot),
             metrics_problem=metrics_problem(snapshot),

@@ -7,11 +7,18 @@ step. A fleet whose attainment varies by a thousandth writes nothing.
 from typing import Any
 
 from argosy_operator.api.model import dump
+from argosy_operator.api.v1alpha1 import RoleName
+from argosy_operator.core.fleet import names
 from argosy_operator.core.fleet.objects import rfc3339
 from argosy_operator.core.fleet.snapshot import Snapshot
+from argosy_operator.core.gpu_types.noted import noted
 from argosy_operator.core.reconcile.draft import Draft
-from argosy_operator.core.reconcile.targets import by_law
+from argosy_operator.core.reconcile.targets.spec import by_law
+from argosy_operator.core.scaling.decision import Decision
 from argosy_operator.core.scaling.observe import FleetMetrics, Signal, Value
+from argosy_operator.core.scaling.signals.learning import SCORED_ENOUGH
+from argosy_operator.core.slo.errors import Spent, spent
+from argosy_operator.core.slo.misses import LEAST
 
 ATTAINMENT_STEP = 0.01
 """Absolute: one percentage point."""
@@ -77,6 +84,10 @@ def _measured(
         good = offered * attainment
         figures["rps"] = damped(before.get("rps"), good, max(0.1, RATE_STEP * good), 1)
         figures |= _per_gpu(snapshot, before.get("perGPU"), good)
+        tokens = offered * (_value(metrics.output_tokens) or 0.0)
+        figures |= _costs(snapshot, before, good, tokens)
+    if misses := _misses(metrics, before.get("misses") or {}):
+        figures["misses"] = misses
     durations = {"ttftP90": metrics.ttft_p90_s, "tpotP90": metrics.tpot_p90_s}
     for name, signal in durations.items():
         seconds = _value(signal)
@@ -84,6 +95,52 @@ def _measured(
         if seconds is not None and attainment is not None:
             figures[name] = damped_duration(before.get(name), seconds)
     return figures or None
+
+
+def error_budget_status(snapshot: Snapshot, draft: Draft) -> dict[str, Any] | None:
+    """What is left of the error budget; the old figures stay until new ones are due, unless they
+    ask for something else."""
+    spec, old = snapshot.fleet.spec, snapshot.fleet.status.error_budget
+    now = errors_of(snapshot, draft)
+    if now is None:
+        # Another operator may have kept what this one has yet to read.
+        return dump(old) if old is not None and by_law(spec) else None
+    before = dump(old) if old is not None else {}
+    if old is not None and not draft.figures_due and old.alert == now.alert:
+        return before
+    rates = before.get("burnRates") or {}
+    figures: dict[str, Any] = {
+        "since": rfc3339(now.since),
+        "seen": damped(before.get("seen"), now.seen, ATTAINMENT_STEP, 2),
+        "burnRates": {
+            name: damped(rates.get(name), rate, max(0.1, RATE_STEP * rate), 1)
+            for name, rate in now.burn.items()
+        },
+        "alert": now.alert,
+    }
+    if now.used is not None:
+        figures["used"] = damped(before.get("used"), now.used, ATTAINMENT_STEP, 2)
+    return figures
+
+
+def errors_of(snapshot: Snapshot, draft: Draft) -> Spent | None:
+    """The error budget as of the last metrics; None without an SLO, and until there were some."""
+    spec = snapshot.fleet.spec
+    if spec.slo is None or not by_law(spec):
+        return None
+    return spent(draft.memory.errors, spec.slo.attainment.fraction)
+
+
+def _misses(metrics: FleetMetrics, before: dict[str, str]) -> dict[str, str]:
+    """Shares of the judged requests by why they missed the SLO; empty for an older gateway."""
+    if metrics.scored < SCORED_ENOUGH:
+        return {}
+    shares = {reason: count / metrics.scored for reason, count in metrics.misses}
+    return {
+        reason: damped(before.get(reason), share, ATTAINMENT_STEP, 3)
+        for reason, share in shares.items()
+        if share >= LEAST
+    }
 
 
 def gpus_of(snapshot: Snapshot) -> int:
@@ -99,10 +156,33 @@ def _per_gpu(snapshot: Snapshot, before: str | None, good: float) -> dict[str, s
     return {"perGPU": damped(before, good / gpus, max(0.01, RATE_STEP * good / gpus), 2)}
 
 
+def _costs(
+    snapshot: Snapshot, before: dict[str, Any], good: float, tokens: float
+) -> dict[str, str]:
+    """What the pods' GPUs cost per hour, per million generated tokens and per thousand requests
+    within the SLO. `good` and `tokens` are per second. Empty where a pod's cost is unknown."""
+    costs: dict[tuple[str, str], float] = {}
+    for role, settings in snapshot.fleet.spec.active_roles():
+        if settings.gpu_cost_per_hour is not None:
+            costs[role, ""] = settings.gpu_cost_per_hour.amount
+        costs |= {(role, kind.name): kind.cost_per_hour.amount for kind in settings.gpu_types}
+    holding = [pod for pod in snapshot.pods if pod.alive and pod.gpus > 0]
+    if not costs or any((pod.role, pod.gpu_type) not in costs for pod in holding):
+        return {}
+    hourly = sum(pod.gpus * costs[pod.role, pod.gpu_type] for pod in holding)
+    figures = {"costPerHour": f"{hourly:.2f}"}
+    rates = {"costPerMillionTokens": tokens / 1e6, "costPerThousandGood": good / 1e3}
+    for name, per_s in rates.items():
+        if per_s > 0:
+            each = hourly / 3600.0 / per_s
+            figures[name] = damped(before.get(name), each, max(0.01, RATE_STEP * each), 2)
+    return figures
+
+
 def slo_column(snapshot: Snapshot, figures: dict[str, Any] | None, lacks_metrics: bool) -> str:
     """Met, AtRisk, Missed, Idle, Unknown or None: for the column SLO and the SLOMet condition."""
-    if not by_law(snapshot.fleet.spec):
-        return "None"  # Prometheus is not queried
+    if snapshot.fleet.spec.slo is None or not by_law(snapshot.fleet.spec):
+        return "None"  # nothing is promised, or Prometheus is not queried
     if lacks_metrics:
         return "Unknown"
     return _verdict(snapshot, figures or {})
@@ -134,9 +214,31 @@ def roles_status(snapshot: Snapshot, draft: Draft) -> dict[str, Any]:
             "draining": sum(pod.draining for pod in with_older),
             "gpus": sum(pod.gpus for pod in with_older),
             "revision": snapshot.revision,
+            **_gpu_type(snapshot, role),
             "timeToReady": _time_to_ready(snapshot, draft, role),
         }
     return roles
+
+
+def _gpu_type(snapshot: Snapshot, role: RoleName) -> dict[str, Any]:
+    """Which GPU type the role runs on, what one costs, and which types have no room."""
+    settings = snapshot.fleet.spec.role(role)
+    shut = without_room(snapshot, role)
+    found: dict[str, Any] = {}
+    if settings.gpu_type is not None:
+        found["gpuType"] = settings.gpu_type.name
+    if settings.gpu_cost_per_hour is not None:
+        found["gpuCostPerHour"] = str(settings.gpu_cost_per_hour)
+    if shut:
+        found["gpuTypesWithoutRoom"] = {name: rfc3339(at) for name, at in shut.items()}
+    return found
+
+
+def without_room(snapshot: Snapshot, role: RoleName) -> dict[str, float]:
+    """When the role left a GPU type within the last day, because its pods found no node."""
+    live = snapshot.owned("ServingRole").get(names.serving_role(snapshot.fleet.name, role))
+    note = noted(live, snapshot.fleet.spec.role(role))
+    return {name: note.full[name] for name in sorted(note.shut(snapshot.now))}
 
 
 def _time_to_ready(snapshot: Snapshot, draft: Draft, role: str) -> str | None:
@@ -164,10 +266,21 @@ def autoscaling_status(snapshot: Snapshot, draft: Draft) -> dict[str, Any]:
     """The last decision that changed replicas, with its record, and the ones before it."""
     old = snapshot.fleet.status.autoscaling
     if not draft.scaled or draft.decision is None:
-        return dump(old)
+        return _with_advice(dump(old), snapshot, draft)
     now, decision = rfc3339(snapshot.now), draft.decision
     moved = [t for t in decision.targets if t.replicas != t.current]
-    last = {
+    last = _in_status(decision, now)
+    times = dict(old.last_scale_time or {}) | {t.role: now for t in moved}
+    return {
+        "lastDecision": last | {"record": dict(draft.record or {})},
+        "history": [last, *(dump(earlier) for earlier in old.history)][:HISTORY],
+        "lastScaleTime": times,
+    }
+
+
+def _in_status(decision: Decision, now: str) -> dict[str, Any]:
+    moved = [t for t in decision.targets if t.replicas != t.current]
+    return {
         "time": now,
         "reason": (moved[0] if moved else decision).rule.value,
         "message": decision.message[:1024],
@@ -175,12 +288,19 @@ def autoscaling_status(snapshot: Snapshot, draft: Draft) -> dict[str, Any]:
         "to": {t.role: t.replicas for t in decision.targets},
         "boundBy": moved[0].rule.value if moved else None,
     }
-    times = dict(old.last_scale_time or {}) | {t.role: now for t in moved}
-    return {
-        "lastDecision": last | {"record": dict(draft.record or {})},
-        "history": [last, *(dump(earlier) for earlier in old.history)][:HISTORY],
-        "lastScaleTime": times,
-    }
+
+
+def _with_advice(status: dict[str, Any], snapshot: Snapshot, draft: Draft) -> dict[str, Any]:
+    """The status with what the law would do, where others scale the fleet. Its message has figures
+    that move with every decision, so it stays until other replicas are advised."""
+    decision, spec = draft.memory.decision, snapshot.fleet.spec
+    old = status.pop("advice", None)
+    if not spec.autoscaling.advisory or spec.slo is None:
+        return status
+    advice = old if decision is None else _in_status(decision, rfc3339(snapshot.now))
+    if old and advice and all(old.get(key) == advice[key] for key in ("reason", "from", "to")):
+        advice = old
+    return status | ({"advice": advice} if advice else {})
 
 
 def printer_columns(roles: dict[str, Any], gpus: int, slo: str, reason: str) -> dict[str, str]:

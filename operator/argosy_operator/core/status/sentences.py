@@ -5,26 +5,22 @@ A reason that is not here has a general message, `Reason.meaning`.
 
 from argosy_operator.api.conditions.reasons import Reason
 from argosy_operator.core.fleet import names
+from argosy_operator.core.fleet.objects import rfc3339
 from argosy_operator.core.reconcile import field_conflicts
-from argosy_operator.core.status.decided import lacks_metrics, messages_of_decision
+from argosy_operator.core.scaling.decision import lacks_metrics
+from argosy_operator.core.status.decided import messages_of_decision
 from argosy_operator.core.status.findings import Findings
-from argosy_operator.core.status.numbers import number
+from argosy_operator.core.status.numbers import number, without_room
 
 _UNREACHABLE = "so more replicas do not help. Raise the target, or use faster GPUs"
-_BUDGET = (
-    "more replicas are needed than the GPU budget allows. Raise spec.autoscaling.gpuBudget.max, or "
-    "the operator's budget for all fleets if the decision names it, or relax spec.slo"
-)
 
 FIXED: dict[Reason, str] = {
     Reason.PAUSED: "spec.paused is true, so only status is written. Set it to false to go on",
     Reason.EXTERNAL_OWNER: "spec.autoscaling.policy is External: the replicas are those of the "
     "ServingRoles, which another autoscaler sets",
     Reason.POLICY_NONE: "spec.autoscaling.policy is None: replicas stay at their minimum",
-    Reason.GPU_BUDGET: _BUDGET,
-    Reason.BUDGET_BOUND: _BUDGET,
-    Reason.MAX_REPLICAS_BOUND: "more replicas are needed than spec.roles.<role>.replicas.max "
-    "allows. Raise it, or relax spec.slo",
+    Reason.MAX_REPLICAS_BOUND: "more replicas are needed than spec.roles.<role>.replicas.max, "
+    "or the max of an open schedule, allows. Raise it, or relax spec.slo",
     Reason.TTFT_FLOOR_ABOVE_TARGET: "a prompt alone in the fleet takes longer than "
     f"spec.slo.ttft.target, {_UNREACHABLE}",
     Reason.TPOT_FLOOR_ABOVE_TARGET: "a request alone in the fleet takes longer per token than "
@@ -64,6 +60,8 @@ def _of_fleet(findings: Findings) -> dict[Reason, str]:
         "are deleted once they serve",
         Reason.GATEWAY_NOT_READY: f"no {what} is ready. See kubectl get pods -l {pods}",
     }
+    if left := _types_left(findings):
+        messages[Reason.GPU_TYPE_FULL] = left
     if findings.failing_pairs:
         messages[Reason.HANDOVERS_FAIL] = _handovers_fail(findings.failing_pairs)
     if missing := ", ".join(f"{n} {role}" for role, n in findings.missing.items() if n):
@@ -77,6 +75,18 @@ def _of_fleet(findings: Findings) -> dict[Reason, str]:
         )
         messages |= dict.fromkeys((Reason.TARGETS_MET, Reason.TARGETS_MISSED), share)
     return messages
+
+
+def _types_left(findings: Findings) -> str:
+    """Which roles run on which type because others had no room; "" for none."""
+    snapshot = findings.snapshot
+    left = [
+        f"{role} runs on {settings.gpu_type.name}, since pods found no node with "
+        f"{' and '.join(shut)} ({rfc3339(max(shut.values()))})"
+        for role, settings in snapshot.fleet.spec.active_roles()
+        if settings.gpu_type is not None and (shut := without_room(snapshot, role))
+    ]
+    return f"{'; '.join(left)}. It may go back after a day, if that is cheaper" if left else ""
 
 
 _MOST_PAIRS = 4

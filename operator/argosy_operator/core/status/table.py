@@ -29,12 +29,16 @@ class Fact(StrEnum):
 
     # The spec
     PAUSED = "spec.paused is true"
-    ZERO_REPLICAS = "every role has 0 replicas"
+    ZERO_REPLICAS = "every role has 0 replicas, as the spec asks"
+    AT_ZERO = "nobody uses the fleet, and by spec.autoscaling.scaleToZero it has no replicas"
+    WAKING = "the fleet was at zero before, and has not served since"
     DISAGGREGATED = "spec.mode is disaggregated"
     SLO_SET = "spec.slo is set"
     POLICY_EXTERNAL = "spec.autoscaling.policy is External"
+    ADVISORY = "spec.autoscaling.advisory is true"
     POLICY_NONE = "spec.autoscaling.policy is None"
-    GOODPUT_SCALED = "spec.autoscaling.policy is Goodput and spec.slo is set"
+    POLICY_QUEUE = "spec.autoscaling.policy is Queue"
+    LAW_SCALED = "spec.autoscaling.policy is Queue, or Goodput and spec.slo is set"
     # Pods
     # One colocated pod, or a prefill and a decode pod of one revision.
     SERVABLE = "a complete set of engine pods serves"
@@ -49,6 +53,7 @@ class Fact(StrEnum):
     PODS_MISSING = "fewer pods serve than are wanted"
     ROLLING_OUT = "pods of an older revision or mode still exist"
     PODS_LEAVING = "pods are draining"
+    GPU_TYPE_LEFT = "within a day a role has left one of its gpuTypes, which had no room"
     # Objects of the API server
     NAME_TAKEN = "an object with another owner has a name that the fleet needs"
     SERVICE_NAME_TAKEN = "a Service with another owner has the fleet's name"
@@ -70,13 +75,19 @@ class Fact(StrEnum):
     # The scaling law's last decision, and what it measured
     DECIDED = "the scaling law has decided since the operator started"
     METRICS_UNAVAILABLE = "the last decision had no usable metrics"
+    GATEWAYS_ALONE = "Prometheus has no usable metrics, and the gateways say what their load is"
     GATEWAY_SILENT = "Prometheus has no fresh samples of some ready gateway pod"
     NO_REQUESTS = "no request arrives"
     ATTAINMENT_KNOWN = "the share of requests within spec.slo is measured"
     GOAL_MET = "that share is at least spec.slo.attainment"
+    ERRORS_KNOWN = "requests were judged, and their burn rates are known"
+    BURNS_FAST = "status.errorBudget asks for a page, or did and both windows still burn at half"
+    BURNS_SLOWLY = "status.errorBudget asks for a ticket, or did and both still burn at half"
     SIZED = "the last decision sized a role from its load"
     GPU_BUDGET_BOUND = "a GPU budget limited the last decision"
-    MAX_REPLICAS_BOUND = "a role's replicas.max limited the last decision"
+    MAX_REPLICAS_BOUND = (
+        "a role's replicas.max, or an open schedule's max, limited the last decision"
+    )
     TTFT_UNREACHABLE = "a request alone in the fleet misses spec.slo.ttft.target"
     TPOT_UNREACHABLE = "a request alone in the fleet misses spec.slo.tpot.target"
     CAPACITY_RELEARNT = "the capacity of a replica is being measured again"
@@ -128,9 +139,11 @@ _NOT_MEASURED = (
     ConditionRow("Unknown", Reason.NO_SLO, unless=(Fact.SLO_SET,)),
     ConditionRow("Unknown", Reason.EXTERNAL_OWNER, when=(Fact.POLICY_EXTERNAL,)),
     ConditionRow("Unknown", Reason.POLICY_NONE, when=(Fact.POLICY_NONE,)),
+    ConditionRow("Unknown", Reason.SCALED_TO_ZERO, when=(Fact.AT_ZERO,)),
     ConditionRow("Unknown", Reason.METRICS_UNAVAILABLE, when=(Fact.METRICS_UNAVAILABLE,)),
+    ConditionRow("Unknown", Reason.GATEWAYS_ALONE, when=(Fact.GATEWAYS_ALONE,)),
 )
-"""Both SLO conditions need the metrics, which are queried only under policy Goodput with an SLO."""
+"""Both SLO conditions need an SLO, and the metrics, which are queried only for our policies."""
 
 TABLE: Mapping[ConditionType, tuple[ConditionRow, ...]] = {
     # Does the fleet answer requests as the spec asks?
@@ -150,6 +163,13 @@ TABLE: Mapping[ConditionType, tuple[ConditionRow, ...]] = {
         *(ConditionRow("False", r, when=(r,), unless=(Fact.SERVABLE,)) for r in BLOCKING),
         ConditionRow("False", Reason.POOLS_UNKNOWN, when=(Reason.POOLS_UNKNOWN,)),
         ConditionRow("True", Reason.PARKED, when=(Fact.ZERO_REPLICAS,)),
+        # The next request is answered, after a cold start: nothing is wrong.
+        ConditionRow(
+            "True",
+            Reason.SCALED_TO_ZERO,
+            when=(Fact.AT_ZERO, Fact.GATEWAY_READY),
+            unless=(Fact.NAME_TAKEN,),
+        ),
         ConditionRow(
             "False", Reason.FOREIGN_OBJECT, when=(Fact.NAME_TAKEN,), unless=(Fact.SERVABLE,)
         ),
@@ -160,6 +180,10 @@ TABLE: Mapping[ConditionType, tuple[ConditionRow, ...]] = {
             when=(Fact.DEPLOYMENT_WRITE_FAILS,),
             unless=(Fact.SERVABLE,),
         ),
+        ConditionRow(
+            "False", Reason.GATEWAY_NOT_READY, when=(Fact.AT_ZERO,), unless=(Fact.GATEWAY_READY,)
+        ),
+        ConditionRow("False", Reason.WAKING, when=(Fact.WAKING,), unless=(Fact.SERVABLE,)),
         ConditionRow("False", Reason.STARTING, unless=(Fact.SERVABLE, Fact.WAS_SERVING)),
         ConditionRow("False", Reason.PODS_NOT_READY, unless=(Fact.SERVABLE,)),
         ConditionRow("False", Reason.GATEWAY_NOT_READY, unless=(Fact.GATEWAY_READY,)),
@@ -169,6 +193,8 @@ TABLE: Mapping[ConditionType, tuple[ConditionRow, ...]] = {
     ConditionType.SERVABLE: (
         ConditionRow("True", Reason.AS_SPECIFIED, when=(Fact.SERVABLE,)),
         ConditionRow("False", Reason.PARKED, when=(Fact.ZERO_REPLICAS,)),
+        ConditionRow("False", Reason.SCALED_TO_ZERO, when=(Fact.AT_ZERO,)),
+        ConditionRow("False", Reason.WAKING, when=(Fact.WAKING,)),
         ConditionRow(
             "False", Reason.REVISIONS_DIFFER, when=(Fact.DISAGGREGATED, Fact.REVISIONS_DIFFER)
         ),
@@ -211,9 +237,21 @@ TABLE: Mapping[ConditionType, tuple[ConditionRow, ...]] = {
         ConditionRow("True", Reason.TARGETS_MET, when=(Fact.GOAL_MET,)),
         ConditionRow("False", Reason.TARGETS_MISSED),
     ),
+    # Will the error budget last?
+    ConditionType.ERROR_BUDGET_BURNING: (
+        ConditionRow("Unknown", Reason.NO_SLO, unless=(Fact.SLO_SET,)),
+        ConditionRow("Unknown", Reason.EXTERNAL_OWNER, when=(Fact.POLICY_EXTERNAL,)),
+        ConditionRow("Unknown", Reason.POLICY_NONE, when=(Fact.POLICY_NONE,)),
+        # Windows outlast an outage of the metrics, and a fleet at zero.
+        ConditionRow("True", Reason.BURNING_FAST, when=(Fact.BURNS_FAST,)),
+        ConditionRow("True", Reason.BURNING_SLOWLY, when=(Fact.BURNS_SLOWLY,)),
+        ConditionRow("Unknown", Reason.NO_TRAFFIC, unless=(Fact.ERRORS_KNOWN,)),
+        ConditionRow("False", Reason.WITHIN_BUDGET),
+    ),
     # Could they, on this hardware and within the limits of the spec?
     ConditionType.SLO_FEASIBLE: (
         *_NOT_MEASURED,
+        ConditionRow("Unknown", Reason.FOLLOWING_QUEUE, when=(Fact.POLICY_QUEUE,)),
         ConditionRow("Unknown", Reason.NO_TRAFFIC, unless=(Fact.SIZED,)),
         # The same fact as in SLOMet, so that both conditions change in one write.
         ConditionRow("Unknown", Reason.NO_TRAFFIC, unless=(Fact.ATTAINMENT_KNOWN,)),
@@ -228,21 +266,27 @@ TABLE: Mapping[ConditionType, tuple[ConditionRow, ...]] = {
         ConditionRow("False", Reason.PAUSED, when=(Fact.PAUSED,)),
         ConditionRow("False", Reason.EXTERNAL_OWNER, when=(Fact.POLICY_EXTERNAL,)),
         ConditionRow("False", Reason.POLICY_NONE, when=(Fact.POLICY_NONE,)),
-        ConditionRow("False", Reason.NO_SLO, unless=(Fact.SLO_SET,)),
+        ConditionRow("False", Reason.NO_SLO, unless=(Fact.LAW_SCALED,)),
+        ConditionRow("False", Reason.ADVISORY, when=(Fact.ADVISORY,)),
+        ConditionRow("True", Reason.SCALED_TO_ZERO, when=(Fact.AT_ZERO,)),
         ConditionRow("False", Reason.ROLLING_OUT, when=(Fact.ROLLING_OUT,)),
         ConditionRow("False", Reason.METRICS_UNAVAILABLE, when=(Fact.METRICS_UNAVAILABLE,)),
+        ConditionRow("True", Reason.GATEWAYS_ALONE, when=(Fact.GATEWAYS_ALONE,)),
         ConditionRow("True", Reason.CAPACITY_RELEARNT, when=(Fact.CAPACITY_RELEARNT,)),
         ConditionRow("True", Reason.SIGNALS_UNKNOWN, when=(Fact.SIGNALS_UNKNOWN,)),
+        ConditionRow("True", Reason.FOLLOWING_QUEUE, when=(Fact.POLICY_QUEUE,)),
         ConditionRow("True", Reason.FOLLOWING_GOODPUT),
     ),
     # Does Prometheus have what the scaling law needs?
     ConditionType.METRICS_AVAILABLE: (
         ConditionRow("Unknown", Reason.EXTERNAL_OWNER, when=(Fact.POLICY_EXTERNAL,)),
         ConditionRow("Unknown", Reason.POLICY_NONE, when=(Fact.POLICY_NONE,)),
-        ConditionRow("Unknown", Reason.NO_SLO, unless=(Fact.GOODPUT_SCALED,)),
+        ConditionRow("Unknown", Reason.NO_SLO, unless=(Fact.LAW_SCALED,)),
+        ConditionRow("Unknown", Reason.SCALED_TO_ZERO, when=(Fact.AT_ZERO,)),
         ConditionRow("Unknown", Reason.UNKNOWN, unless=(Fact.DECIDED,)),
         *(ConditionRow("False", r, when=(Fact.METRICS_UNAVAILABLE, r)) for r in METRICS_PROBLEMS),
         ConditionRow("False", Reason.METRICS_UNAVAILABLE, when=(Fact.METRICS_UNAVAILABLE,)),
+        ConditionRow("False", Reason.GATEWAYS_ALONE, when=(Fact.GATEWAYS_ALONE,)),
         ConditionRow("False", Reason.GATEWAY_SILENT, when=(Fact.GATEWAY_SILENT,)),
         ConditionRow("True", Reason.IDLE, when=(Fact.NO_REQUESTS,)),
         ConditionRow("True", Reason.MEASURED),
@@ -250,6 +294,7 @@ TABLE: Mapping[ConditionType, tuple[ConditionRow, ...]] = {
     # Are pods or GPUs wanted that the cluster or the budget does not provide?
     ConditionType.CAPACITY_LIMITED: (
         *(ConditionRow("True", r, when=(r,)) for r in CAPACITY),
+        ConditionRow("True", Reason.GPU_TYPE_FULL, when=(Fact.GPU_TYPE_LEFT,)),
         ConditionRow("True", Reason.GPU_BUDGET, when=(Fact.GPU_BUDGET_BOUND,)),
         ConditionRow("Unknown", Reason.UNREADABLE_NUMBER, when=(Reason.UNREADABLE_NUMBER,)),
         ConditionRow("False", Reason.ENOUGH),

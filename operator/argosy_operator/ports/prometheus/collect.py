@@ -15,7 +15,7 @@ from math import isfinite
 from argosy_operator.core.fleet.objects import FleetKey
 from argosy_operator.core.scaling.goals import Windows
 from argosy_operator.core.scaling.observe import FleetMetrics, Idle, Signal, Unknown, Value
-from argosy_operator.core.scaling.signals import samples
+from argosy_operator.core.scaling.signals import direct, samples
 from argosy_operator.ports.prometheus import queries
 from argosy_operator.ports.prometheus.queries import Spans
 from argosy_operator.ports.prometheus.server import NoAnswerError, Row, Server, TooLargeError
@@ -140,6 +140,7 @@ def fleet_metrics(share: Share, windows: Windows, pods: FleetPods) -> FleetMetri
         ready_gateways=pods.ready_gateways,
         closed=pods.closed,
     )
+    taken = direct.with_readings(taken, pods.readings, share.skew_s)
     # A deleted pod's last samples stay in the window; its target does not.
     live = frozenset(labels.get("pod", "") for labels, alive in up if alive)
     if pods.engines is not None:

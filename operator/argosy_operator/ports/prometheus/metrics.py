@@ -15,7 +15,7 @@ from pathlib import Path
 
 from argosy_operator.api.v1alpha1 import ServingDeployment
 from argosy_operator.core.fleet.objects import FleetKey
-from argosy_operator.core.reconcile.targets import goals_of
+from argosy_operator.core.reconcile.targets.spec import goals_of
 from argosy_operator.core.scaling.observe import unknown_metrics
 from argosy_operator.ports.prometheus.allowlist import NOTHING_ELSE, Allowlist
 from argosy_operator.ports.prometheus.collect import Collected, Fleets, Question, collect, take

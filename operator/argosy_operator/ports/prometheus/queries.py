@@ -18,6 +18,7 @@ QUANTILE = 0.9
 GATEWAY_SERIES = (
     samples.RECEIVED,
     samples.VERDICTS,
+    samples.MISSES,
     f"{samples.PROMPTS}_sum",
     f"{samples.PROMPTS}_count",
     f"{samples.PROMPTS}_bucket",
@@ -27,7 +28,12 @@ GATEWAY_SERIES = (
     f"{samples.OUTPUTS}_bucket",
     samples.WAITING,
 )
-TRANSFER_SERIES = (f"{samples.TRANSFERS}_sum", f"{samples.TRANSFERS}_count")
+ENGINE_LONG_SERIES = (
+    f"{samples.TRANSFERS}_sum",
+    f"{samples.TRANSFERS}_count",
+    samples.ENGINE_PROMPTS,
+    samples.ENGINE_CACHED,
+)
 """Engines report them; they are averaged over the gateways' long span."""
 ENGINE_SERIES = (*samples.STEP_COUNTERS, *samples.GAUGES)
 
@@ -65,7 +71,7 @@ def targets(fleets: Iterable[FleetKey]) -> str:
 
 
 def gateway_samples(fleets: Iterable[FleetKey], spans: Spans) -> str:
-    names = (*GATEWAY_SERIES, *TRANSFER_SERIES)
+    names = (*GATEWAY_SERIES, *ENGINE_LONG_SERIES)
     return f"{selector(names, fleets)}[{duration(spans.long_s)}]"
 
 

@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from typing import Protocol
 
 from argosy_operator.api.v1alpha1 import RoleName, ServingDeployment
+from argosy_operator.api.v1alpha1.roles import NVIDIA, GpuType
 from argosy_operator.core.fleet.objects import Object
 from argosy_operator.core.fleet.revision import drain_timeout_s
 from argosy_operator.render.images import Images
@@ -77,6 +78,16 @@ class EnginePod:
     @property
     def gpus(self) -> int:
         return self.fleet.spec.role(self.role).resources.gpu
+
+    @property
+    def gpu_type(self) -> GpuType | None:
+        """The GPU type that it runs on; None: any."""
+        return self.fleet.spec.role(self.role).gpu_type
+
+    @property
+    def gpu_resource(self) -> str:
+        """The resource by which it asks for GPUs."""
+        return NVIDIA if self.gpu_type is None else self.gpu_type.resource_name
 
     @property
     def flips(self) -> bool:

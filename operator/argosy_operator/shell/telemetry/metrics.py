@@ -1,13 +1,20 @@
 """The operator's own metrics (designs/0001-seams.md §5). Every label value starts at 0."""
 
 import time
-from collections.abc import Iterator
-from contextlib import contextmanager
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import contextmanager, suppress
 
 from prometheus_client import Counter, Gauge, Histogram
 
+from argosy_operator.core.fleet.objects import FleetKey
 from argosy_operator.core.reconcile.draft import Draft
 from argosy_operator.core.scaling.decision import Rule
+from argosy_operator.core.slo.errors import WINDOWS, Spent
+
+SEVERITIES = ("Page", "Ticket")
+Rows = Mapping[tuple[str, ...], float]
+"""Values by the labels behind those of the fleet."""
+_FLEET = ("fleet_namespace", "fleet_name")
 
 ROUNDS = Counter("argosy_operator_reconcile_total", "Rounds of fleets' loops.", ["result"])
 SECONDS = Histogram(
@@ -19,6 +26,22 @@ DECISIONS = Counter("argosy_operator_decisions_total", "Decisions of the law.", 
 LEADER = Gauge("argosy_operator_leader", "1 while this replica leads.")
 WRITES = Counter(
     "argosy_operator_writes_total", "Writes to the API server, Leases apart.", ["verb", "kind"]
+)
+
+BUDGET_USED = Gauge(
+    "argosy_operator_error_budget_used",
+    "Share of the error budget of the last 30 days that is spent.",
+    _FLEET,
+)
+BURN_RATE = Gauge(
+    "argosy_operator_burn_rate",
+    "How fast the error budget is spent; at 1 it lasts for 30 days.",
+    (*_FLEET, "window"),
+)
+BUDGET_ALERT = Gauge(
+    "argosy_operator_error_budget_alert",
+    "1 while the burn rates ask for a page, or for a ticket.",
+    (*_FLEET, "severity"),
 )
 
 for _result in ("done", "failed"):
@@ -40,6 +63,30 @@ def count_write(verb: str, kind: str) -> None:
 def count_decision(draft: Draft) -> None:
     if draft.decision is not None:
         DECISIONS.labels(draft.decision.rule.value).inc()
+
+
+def show_errors(key: FleetKey, spent: Spent | None) -> None:
+    """The error budget of one fleet. What is not known has no series, as it is not 0."""
+    used: Rows = {} if spent is None or spent.used is None else {(): spent.used}
+    burn: Rows = {} if spent is None else {(window,): rate for window, rate in spent.burn.items()}
+    alert: Rows = {} if spent is None else {(s,): float(spent.alert == s) for s in SEVERITIES}
+    _set(BUDGET_USED, key, [()], used)
+    _set(BURN_RATE, key, [(window,) for window in WINDOWS], burn)
+    _set(BUDGET_ALERT, key, [(severity,) for severity in SEVERITIES], alert)
+
+
+def _set(
+    gauge: Gauge,
+    key: FleetKey,
+    rows: Iterable[tuple[str, ...]],
+    values: Rows,
+) -> None:
+    for row in rows:
+        if row in values:
+            gauge.labels(*key, *row).set(values[row])
+        else:
+            with suppress(KeyError):
+                gauge.remove(*key, *row)
 
 
 @contextmanager

@@ -1,0 +1,154 @@
+"""What a spec says to the scaling law: whether it decides, with what goals, within which bounds."""
+
+from collections.abc import Mapping
+
+from argosy_operator.api.v1alpha1 import RoleName, ServingDeploymentSpec
+from argosy_operator.api.v1alpha1.autoscaling import RoleShare
+from argosy_operator.api.v1alpha1.roles import GpuType
+from argosy_operator.core.scaling.estimate.profiles import prior_of
+from argosy_operator.core.scaling.goals import (
+    SLO,
+    Goals,
+    Profile,
+    QueueTargets,
+    Ratio,
+    RoleGoal,
+    Serving,
+    Share,
+    StepLimits,
+    Windows,
+)
+from argosy_operator.core.scaling.pace.schedules import Bounds, Window
+from argosy_operator.core.scaling.prices import Offer, Offers
+
+STEP_TOKENS, SEQUENCES = 2048, 256
+"""The engine's defaults of `engine.maxNumBatchedTokens` and `engine.maxNumSeqs`."""
+
+
+def by_law(spec: ServingDeploymentSpec) -> bool:
+    """Whether the scaling law decides for this fleet. With `advisory` its answer is only shown."""
+    policy = spec.autoscaling.policy
+    return policy == "Queue" or (policy == "Goodput" and spec.slo is not None)
+
+
+def at_zero(spec: ServingDeploymentSpec, targets: Mapping[RoleName, int]) -> bool:
+    """Whether the fleet has given back its pods until it is used again."""
+    return spec.goes_to_zero and bool(targets) and not any(targets.values())
+
+
+def goals_of(spec: ServingDeploymentSpec) -> Goals:
+    """What the user wants and allows, as the scaling law reads it."""
+    scaling, slo = spec.autoscaling, spec.slo
+    return Goals(
+        mode=spec.mode,
+        roles=tuple(
+            RoleGoal(
+                name,
+                role.replicas.min,
+                role.replicas.max,
+                None if role.gpu_cost_per_hour is None else role.gpu_cost_per_hour.amount,
+                "" if role.gpu_type is None else role.gpu_type.name,
+                None if role.gpu_type is None else profile_of(role.gpu_type),
+            )
+            for name, role in spec.active_roles()
+        ),
+        slo=None
+        if slo is None
+        else SLO(slo.ttft.target.seconds, slo.tpot.target.seconds, slo.attainment.fraction),
+        windows=Windows(
+            scrape_s=spec.metrics.scrape_interval.seconds,
+            rate_s=spec.metrics.rate_window_s,
+            interval_s=scaling.interval.seconds,
+            up_hold_s=scaling.scale_up.stabilization.seconds,
+            down_hold_s=scaling.scale_down.stabilization.seconds,
+            cold_start_s=scaling.cold_start.seconds,
+        ),
+        steps=StepLimits(
+            up_percent=scaling.scale_up.max_step_percent,
+            up_pods=scaling.scale_up.max_step_pods,
+            down_pods=scaling.scale_down.max_step_pods,
+            down_percent=scaling.scale_down.max_step_percent,
+        ),
+        role_flip=spec.flips_roles,
+        warm_spares=scaling.warm_spares,
+        ratio=Ratio(_share(scaling.ratio.min), _share(scaling.ratio.max)),
+        gpu_budget=scaling.gpu_budget.max,
+        zero_after_s=scaling.scale_to_zero.after.seconds
+        if scaling.scale_to_zero is not None and spec.goes_to_zero
+        else None,
+        # Under policy External the law only advises, if at all.
+        policy=scaling.policy if scaling.policy != "External" else "Goodput",
+        queue=QueueTargets(scaling.queue.prompt_tokens, scaling.queue.sequences),
+        prior=prior_of(spec.model.uri),
+        serving=_serving(spec),
+    )
+
+
+def profile_of(kind: GpuType) -> Profile | None:
+    """The constants of a pod on a GPU type; None where the spec does not say them."""
+    profile = kind.profile
+    if profile is None:
+        return None
+    return Profile(
+        prefill_base_s=profile.prefill_base_ms.seconds,
+        per_prompt_token_s=profile.per_prompt_token_ms.seconds,
+        decode_base_s=profile.decode_base_ms.seconds,
+        per_sequence_s=profile.per_sequence_ms.seconds,
+        per_context_token_s=profile.per_context_token_ms.seconds,
+        kv_tokens=profile.kv_tokens or 0,
+    )
+
+
+def offers_of(spec: ServingDeploymentSpec) -> Offers:
+    """What may serve each role, in the order of the list; empty for a fleet without gpuTypes. A
+    role without them beside one with them is offered what it has."""
+    roles = dict(spec.active_roles())
+    if not any(role.gpu_types for role in roles.values()):
+        return {}
+    prior = prior_of(spec.model.uri)
+    offers: dict[RoleName, tuple[Offer, ...]] = {}
+    for name, role in roles.items():
+        gpus, cost = role.resources.gpu, role.gpu_cost_per_hour
+        offers[name] = tuple(
+            Offer(
+                kind.name,
+                gpus if kind.gpu is None else kind.gpu,
+                kind.cost_per_hour.amount,
+                profile_of(kind) or prior,
+            )
+            for kind in role.gpu_types
+        ) or (Offer("", gpus, 0.0 if cost is None else cost.amount, prior),)
+    return offers
+
+
+def windows_of(spec: ServingDeploymentSpec) -> tuple[Window, ...]:
+    """`spec.autoscaling.schedules`, for the roles of the mode."""
+    return tuple(
+        Window(
+            schedule.name,
+            schedule.start,
+            schedule.duration.seconds,
+            schedule.time_zone,
+            tuple(
+                Bounds(role, bounds.min, bounds.max)
+                for role, _ in spec.active_roles()
+                for bounds in (schedule.of(role),)
+            ),
+        )
+        for schedule in spec.autoscaling.schedules
+    )
+
+
+def _share(share: RoleShare | None) -> Share | None:
+    return None if share is None else Share(share.prefill, share.decode)
+
+
+def _serving(spec: ServingDeploymentSpec) -> Serving:
+    """How the fleet serves. What the spec leaves to the engine is the engine's default."""
+    ordered = spec.routing.queue == "deadline" and spec.slo is not None
+    return Serving(
+        order="deadline" if ordered else "fifo",
+        step_tokens=spec.engine.max_num_batched_tokens or STEP_TOKENS,
+        sequences=spec.engine.max_num_seqs or SEQUENCES,
+        holds_first_token=spec.slo is not None and spec.slo.holds_first_token,
+    )

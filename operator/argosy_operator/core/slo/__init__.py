@@ -1,0 +1,1 @@
+"""What is promised of requests, and what is left of it."""

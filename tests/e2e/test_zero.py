@@ -1,0 +1,67 @@
+"""A fleet that nobody uses gives back its pods; the next requests wait for new ones."""
+
+import time
+from concurrent.futures import ThreadPoolExecutor
+from datetime import datetime
+
+import pytest
+
+from tests.e2e.installed import complete
+
+pytestmark = pytest.mark.cluster
+
+WAITING = 5
+ROLES = ("prefill", "decode")
+
+
+def engines(argosy):
+    return [pod for role in ROLES for pod in argosy.pods("sleepy", role)]
+
+
+def is_at_zero(argosy):
+    ready = argosy.condition("sleepy", "Ready")
+    return (ready["status"], ready["reason"]) == ("True", "ScaledToZero") and not engines(argosy)
+
+
+def ready_at(pod):
+    """When the pod became ready, s since the epoch; whole seconds."""
+    found = next(c for c in pod["status"]["conditions"] if c["type"] == "Ready")
+    assert found["status"] == "True"
+    return datetime.fromisoformat(found["lastTransitionTime"]).timestamp()
+
+
+def test_requests_at_zero_are_answered_after_a_cold_start(argosy, record_property):
+    argosy.apply(
+        "sleepy",
+        mode="disaggregated",
+        autoscaling={"scaleToZero": {"after": "5s", "wait": "60s"}, "coldStart": "20s"},
+    )
+    argosy.until_ready("sleepy")
+    url = argosy.url("sleepy")
+    assert complete(url, "sleepy").status_code == 200
+    argosy.until("zero engine pods", lambda: is_at_zero(argosy), 60)
+    assert len(argosy.pods("sleepy", "gateway")) == 1
+
+    began = time.time()
+    with ThreadPoolExecutor(WAITING) as pool:
+        asked = [pool.submit(complete, url, "sleepy") for _ in range(WAITING)]
+        argosy.until("pods that start", lambda: len(engines(argosy)) == 2)
+        created = time.time()
+        answers = [one.result() for one in asked]
+    answered = time.time()
+    assert [answer.status_code for answer in answers] == [200] * WAITING
+    for name, seconds in (
+        ("seconds_to_first_pod", created - began),
+        ("seconds_to_answer", answered - began),
+        ("seconds_from_ready_to_answer", answered - max(map(ready_at, engines(argosy)))),
+    ):
+        record_property(name, round(seconds, 2))
+        print(name, round(seconds, 2))
+
+    last = argosy.fleet("sleepy")["status"]["autoscaling"]["lastDecision"]
+    assert (last["reason"], last["to"]) == ("Waking", {"prefill": 1, "decode": 1})
+    explained = argosy.kube.kubectl("argosy", "explain", "sleepy", "-n", argosy.namespace)
+    assert "requests wait in the gateways" in explained
+    assert "does not replay" not in explained
+    argosy.until("zero engine pods again", lambda: is_at_zero(argosy), 60)
+    argosy.kubectl("delete", "sd", "sleepy", "--wait=false")
