@@ -45,12 +45,13 @@ def setup(
     outage: tuple[float, float] = (inf, inf),
     batching: Literal["chunked", "prefill-first"] = "chunked",
     resumes: bool = False,
+    queue_timeout_s: float = inf,
 ) -> Setup:
     replica = Replica(profile, machine, sequences, step_tokens)
     cold = ColdStart(cold_s, sigma)
     return Setup(
         replica, ttft_s, tpot_s, cold, drain_s, seed, order, held, resumes, batching, scrape_loss,
-        outage,
+        outage, queue_timeout_s=queue_timeout_s,
     )  # fmt: skip
 
 

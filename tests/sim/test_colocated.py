@@ -168,7 +168,7 @@ def test_every_request_ends_once_and_gives_back_what_it_had(
         world.scale("colocated", replicas)
     world.advance(inf)
     assert world.finished
-    assert sum(world.verdicts.values()) == world.ended == len(rows)
+    assert sum(world.sums.verdicts.values()) == world.ended == len(rows)
     assert sum(not isnan(last) for last in world.last) == len(rows) - world.killed
     assert world.killed == 0 or (drain_s == 2.0 and not resumes)
     assert world.waiting_tokens == 0
@@ -195,7 +195,9 @@ def test_the_queue_serves_who_can_still_meet_the_limit() -> None:
     shares = []
     for order in ("fifo", "deadline"):
         world = played(setup(ttft_s=2.0, order=order), requests)
-        shares.append((world.verdicts[True, True] + world.verdicts[True, False]) / world.ended)
+        shares.append(
+            (world.sums.verdicts[True, True] + world.sums.verdicts[True, False]) / world.ended
+        )
     assert shares[0] < 0.1
     assert shares[1] > 0.25
 

@@ -40,11 +40,11 @@ def test_every_request_ends_once_and_gives_back_what_it_had(
     of = setup(machine=MACHINE, drain_s=drain_s, resumes=resumes)
     world = moved(started(of, requests), moves)
     assert world.finished
-    assert sum(world.verdicts.values()) == world.ended == len(requests)
+    assert sum(world.sums.verdicts.values()) == world.ended == len(requests)
     answered = [i for i, last in enumerate(world.last) if not isnan(last)]
     assert len(answered) == len(requests) - world.killed
     assert world.killed == 0 or (drain_s == 2.0 and not resumes)
-    assert world.ended_output == sum(requests.output[i] for i in answered)
+    assert world.sums.output == sum(requests.output[i] for i in answered)
     for i in answered:
         assert requests.arrival[i] < world.first[i] <= world.last[i]
     for pod in (pod for pods in world.pods.values() for pod in pods if not pod.gone):

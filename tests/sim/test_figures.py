@@ -6,7 +6,7 @@ from math import inf, nan
 import pytest
 
 from argosy_operator.sim import figures
-from argosy_operator.sim.replay import Run, static
+from argosy_operator.sim.replay import ROLES, TOGETHER, Run, static
 from tests.sim.fleets import played, setup, started, trace
 
 
@@ -81,21 +81,35 @@ def test_a_reversal_is_a_move_back_within_ten_minutes() -> None:
 def test_the_physical_bound_is_the_work_at_full_steps_and_full_batches() -> None:
     requests = trace([(0.0, 1000, 1), (100.0, 1000, 101)])
     of = setup(tpot_s=0.05, step_tokens=1000)
-    prefill, decode = figures.physical_pod_seconds(requests, of, 0.0)
+    least = figures.physical_pod_seconds(requests, of, 0.0)
+    prefill, decode = least["prefill"], least["decode"]
     assert prefill == pytest.approx(2 * (0.1 + 1.0))
     # the context of a token is 1050.5 on average, so a sequence adds 11.505 ms and KV holds 9.5
     batch = min((0.05 - 0.01) / 0.011505, 10_000 / 1050.5)
     assert decode == pytest.approx(100 * (0.01 / batch + 0.011505))
-    assert figures.physical_gpu_hours(requests, of, 0.0) == pytest.approx(
+    assert figures.physical_gpu_hours(requests, of, 0.0, ROLES) == pytest.approx(
         (prefill + decode) * 2 / 3600
     )
-    assert figures.physical_pod_seconds(requests, of, 50.0)[0] == pytest.approx(1.1)
-    assert figures.physical_pod_seconds(replace(requests, output=[1, 1]), of, 0.0)[1] == 0.0
+    assert figures.physical_pod_seconds(requests, of, 50.0)["prefill"] == pytest.approx(1.1)
+    only_prompts = figures.physical_pod_seconds(replace(requests, output=[1, 1]), of, 0.0)
+    assert only_prompts == {"prefill": prefill, "decode": 0.0, "colocated": prefill}
+
+
+def test_a_colocated_step_pays_the_longer_one_of_two_bases() -> None:
+    requests, of = trace([(0.0, 1000, 1), (100.0, 1000, 101)]), setup(step_tokens=1000)
+    least = figures.physical_pod_seconds(requests, of, 0.0)
+    # two prefill steps have bases of 0.2 s; 100 tokens in batches of 3.5 have 0.29 s
+    assert least["colocated"] == pytest.approx(least["prefill"] + least["decode"] - 0.2)
+    spent = figures.physical_gpu_hours(requests, of, 0.0, TOGETHER)
+    assert spent == pytest.approx(least["colocated"] * 2 / 3600)
+    many = figures.physical_pod_seconds(requests, setup(step_tokens=100), 0.0)
+    decode_bases_s = 100 * 0.01 / ((0.05 - 0.01) / 0.011505)
+    assert many["colocated"] == pytest.approx(many["prefill"] + many["decode"] - decode_bases_s)
 
 
 def test_the_physical_bound_counts_attention_over_what_is_not_cached() -> None:
     requests = trace([(0.0, 300, 1)])
     requests.cached = [200]
     squared = replace(setup().replica.profile, per_prompt_token_squared_s=1e-6)
-    prefill, _ = figures.physical_pod_seconds(requests, setup(squared, step_tokens=1000), 0.0)
-    assert prefill == pytest.approx((0.1 / 1000 + 0.001) * 100 + 1e-6 * (300**2 - 200**2))
+    least = figures.physical_pod_seconds(requests, setup(squared, step_tokens=1000), 0.0)
+    assert least["prefill"] == pytest.approx((0.1 / 1000 + 0.001) * 100 + 1e-6 * (300**2 - 200**2))

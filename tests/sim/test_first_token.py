@@ -92,7 +92,7 @@ def test_a_held_request_that_is_killed_counts_as_a_miss() -> None:
     world.advance(inf)
     assert world.killed == 2
     assert all(isnan(last) for last in world.last)
-    assert world.verdicts[False, False] == 2
+    assert world.sums.verdicts[False, False] == 2
 
 
 def test_the_hindsight_figure_stays_that_of_tokens_at_once(tmp_path: Path) -> None:

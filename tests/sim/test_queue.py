@@ -1,9 +1,10 @@
 """The simulated gateway's queue: the product's decisions, its bounds, and what it is worth."""
 
+from collections.abc import Sequence
 from math import inf, isnan
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from argosy_gateway.pods.endpoints import Endpoint, Role, State
@@ -19,7 +20,7 @@ from argosy_operator.sim.traces import Trace
 from argosy_operator.sim.world.fleet import World
 from argosy_operator.sim.world.machine import Setup
 from argosy_operator.sim.world.pods import DecodePod, PrefillPod
-from argosy_operator.sim.world.queue import LATE_EVERY, Queue
+from argosy_operator.sim.world.queue import LATE_EVERY, Prefiller, Queue
 from argosy_operator.sim.world.scrape import Scraper
 from tests.sim.fleets import played, poisson, setup, started, trace
 
@@ -42,7 +43,8 @@ class Twin(Queue):
         self.dispatch = Dispatch(of.replica.max_num_seqs, tpot_limit_s=of.tpot_s)
         self.heads: list[DecodePod] = []
         self.found: DecodePod | None = None
-        self.compared = 0
+        self.compared = self.refused = 0
+        self.waiting: dict[int, Waiting] = {}
 
     def head(self, pods: list[DecodePod]) -> DecodePod | None:
         self.heads, self.found = pods, super().head(pods)
@@ -70,8 +72,32 @@ class Twin(Queue):
         assert (route is not None) == passes
         if not passes:
             self.dispatch.line.add(one)
+            self.waiting[request] = one
         self.compared += 1
         return passes
+
+    def refuses(
+        self, request: int, now: float, pods: Sequence[Prefiller], pod: Prefiller | None
+    ) -> bool:
+        (prefill,) = pods
+        assert isinstance(prefill, PrefillPod)
+        groups = [Group(tuple(map(endpoint, self.heads)), (endpoint(prefill),))]
+        loads, tokens = self.loads(prefill), self.requests.prompt[request]
+        too_long = self.dispatch.wait_s(groups, loads, tokens) > self.of.queue_timeout_s
+        refuses = super().refuses(request, now, pods, pod)
+        assert refuses == (
+            too_long and not self.dispatch.has_opening(now, groups, loads, tokens, self.of.ttft_s)
+        )
+        self.compared += 1
+        self.refused += refuses
+        return refuses
+
+    def give_up(self, now: float) -> list[int]:
+        gone = super().give_up(now)
+        for request in gone:
+            self.dispatch.line.remove(self.waiting[request])
+        assert self.tokens == self.dispatch.line.tokens
+        return gone
 
     def next(self, now: float, pod: PrefillPod) -> int | None:
         heads = tuple(endpoint(head) for head in self.heads)
@@ -112,12 +138,37 @@ def world_with(queue: type[Queue], of: Setup, requests: Trace, decode: int = 1) 
     return world
 
 
+REFUSED_AT_ONCE = [
+    (0.0, 1, 1),
+    (0.0, 1, 1),
+    (0.0, 1, 1),
+    (0.0, 1, 1),
+    (0.0, 1, 282),
+    (2.0, 1, 19),
+    (2.0, 816, 170),
+    (0.0, 2, 135),
+    (3.0, 579, 199),
+]
+"""The last one never asks for a pod."""
+
+
 @settings(max_examples=80, deadline=None)
-@given(ROWS, st.integers(1, 3), st.sampled_from((4, 256)), st.sampled_from((0.012, 0.02, 0.05)))
+@example(REFUSED_AT_ONCE, 1, 256, 0.012, 3.0)
+@given(
+    ROWS,
+    st.integers(1, 3),
+    st.sampled_from((4, 256)),
+    st.sampled_from((0.012, 0.02, 0.05)),
+    st.sampled_from((inf, 3.0, 8.0)),
+)
 def test_it_sends_what_the_products_queue_sends_and_when(
-    rows: list[tuple[float, int, int]], decode: int, sequences: int, tpot_s: float
+    rows: list[tuple[float, int, int]],
+    decode: int,
+    sequences: int,
+    tpot_s: float,
+    patience_s: float,
 ) -> None:
-    of = setup(order="deadline", sequences=sequences, tpot_s=tpot_s)
+    of = setup(order="deadline", sequences=sequences, tpot_s=tpot_s, queue_timeout_s=patience_s)
     requests = trace(sorted(rows))
     world = world_with(Twin, of, requests, decode)
     world.advance(inf)
@@ -132,6 +183,15 @@ def test_it_sends_what_the_product_sends_through_a_long_overload() -> None:
     world = world_with(Twin, of, requests, 2)
     world.advance(inf)
     assert world.finished
+
+
+def test_it_refuses_what_the_product_refuses_through_a_long_overload() -> None:
+    of = setup(order="deadline", ttft_s=2.0, tpot_s=0.03, queue_timeout_s=6.0)
+    world = world_with(Twin, of, poisson(6.0, 2000, 400, 60), 2)
+    world.advance(inf)
+    assert isinstance(world._queue, Twin)
+    assert world.finished
+    assert world.refused > world._queue.refused > 100  # the others after their wait
 
 
 class Recorder(Queue):
@@ -242,7 +302,7 @@ def test_every_request_ends_once_however_pods_are_scaled(
         world.scale(role, replicas)
     world.advance(inf)
     assert world.finished
-    assert sum(world.verdicts.values()) == world.ended == len(rows)
+    assert sum(world.sums.verdicts.values()) == world.ended == len(rows)
     assert sum(not isnan(last) for last in world.last) == len(rows) - world.killed
     assert world.killed == 0 or (drain_s == 2.0 and not resumes)
     assert world.waiting_tokens == 0

@@ -1,5 +1,7 @@
 """Requests are drawn from a table of rates, which is checked line by line."""
 
+from collections.abc import Iterator
+
 import pytest
 
 from argosy_operator.sim.rates import drawn, read
@@ -82,3 +84,54 @@ def test_equal_seeds_draw_equal_requests() -> None:
 def test_rates_that_give_no_request_are_refused() -> None:
     with pytest.raises(TraceError, match="give higher ones, or a larger --scale"):
         drawn([(0.0, 0.0), (100.0, 0.0)], LENGTHS, 1.0, 1)
+
+
+def test_what_is_just_allowed_is_read() -> None:
+    rows = table("0,1000000,", "21600,0, 0 ")
+    assert read("r.csv", rows) == [(0.0, 1e6), (21600.0, 0.0)]
+    plain = table("5,1", "6,2", header=" t_s , req_per_s ")
+    assert read("r.csv", plain) == [(0.0, 1.0), (1.0, 2.0)]
+    both = table("0,7,1", "1,8,2", header="t_s,req_per_s_mid,req_per_s")
+    assert [rate for _, rate in read("r.csv", both)] == [1.0, 2.0], "the plain column counts"
+
+
+@pytest.mark.parametrize(
+    ("row", "message"),
+    [
+        ("x,1,0", "t_s is 'x'; write a number"),
+        ("1,-1,0", "req_per_s is -1; write a number of at least 0"),
+        ("1,2e6,0", "2e+06 requests per second; the most is 1e+06"),
+        ("0,1,0", "t_s is 0, not after 0: sort by t_s"),
+        (
+            "21600.5,1,0",
+            "no rate for 21600.5 s; more than 21600 s are taken for missing data: cut the table "
+            "there",
+        ),
+        ("1,1,yes", "gap marks missing data: cut the table there"),
+    ],
+)
+def test_a_message_says_what_to_write_instead(row: str, message: str) -> None:
+    with pytest.raises(TraceError) as caught:
+        read("r.csv", table("0,1,0", row))
+    assert str(caught.value) == f"r.csv, line 3: {message}"
+
+
+def test_a_rate_of_nothing_between_two_others_gives_no_request() -> None:
+    points = [(0.0, 5.0), (100.0, 0.0), (200.0, 0.0), (300.0, 5.0)]
+    found = drawn(points, LENGTHS, 1.0, 1)
+    assert not [at for at in found.arrival if 100 <= at < 200]
+    assert max(found.arrival) > 200
+    falling = [at for at in found.arrival if at < 100]
+    assert sum(at < 50 for at in falling) > 2 * sum(at >= 50 for at in falling)
+
+
+def test_a_line_that_is_no_text_is_named() -> None:
+    with pytest.raises(TraceError, match=r"^r\.csv, line 3: no text of comma-separated values: "):
+        read("r.csv", table("0,1,0", "1,1," + "1" * 200_000))
+
+    def broken() -> Iterator[str]:
+        yield from table("0,1,0")
+        b"\xff".decode()
+
+    with pytest.raises(TraceError, match=r"^r\.csv, line 3: no text of comma-separated values: "):
+        read("r.csv", broken())

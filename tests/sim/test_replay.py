@@ -13,13 +13,15 @@ from argosy_operator.core.scaling.law import LAWS
 from argosy_operator.core.scaling.observe import Observations
 from argosy_operator.core.scaling.state import ScalingState
 from argosy_operator.sim.figures import attainment
-from argosy_operator.sim.replay import EPOCH, replay, static
+from argosy_operator.sim.replay import EPOCH, observe, replay, static
 from argosy_operator.sim.traces import Trace
-from argosy_operator.sim.world.machine import ColdStart, Replica, Setup
-from tests.sim.fleets import poisson, trace
+from argosy_operator.sim.world.machine import Asks, ColdStart, Replica, Setup
+from argosy_operator.sim.world.scrape import Scraper
+from tests.sim.fleets import poisson, setup, started, trace
 
 REPLICA = Replica.preset("llama-70b-h100-tp4")
 SETUP = Setup(REPLICA, ttft_s=1.0, tpot_s=0.06, cold=ColdStart(30.0))
+ASKS: tuple[Asks, ...] = ("no", "outage", "yes")
 ONE_EACH = {"prefill": 1, "decode": 1}
 
 
@@ -73,10 +75,36 @@ def test_every_decision_is_made_of_what_was_seen_at_its_tick() -> None:
     assert moves == list(run.moves)
 
 
-def test_no_law_is_asked_while_the_metrics_are_out_and_replicas_stay() -> None:
+def test_replicas_are_added_by_what_the_gateway_says_while_the_metrics_are_out() -> None:
+    requests, out = step(2.0, 16.0), (500.0, 1000.0)
+    runs = {
+        asks: replay(
+            replace(SETUP, outage=out, ask_gateways=asks), requests, LAWS["goodput"], goals(),
+            ONE_EACH,
+        )
+        for asks in ASKS
+    }  # fmt: skip
+    met = {asks: attainment(run.world, 300.0)["attainment"] for asks, run in runs.items()}
+    for asks in ("outage", "yes"):
+        during = [by for at, _, by in runs[asks].moves if 600.0 < at < 1000.0]
+        assert during
+        assert min(during) > 0, "none is removed"
+        alone = {d.at - EPOCH: d.gateways_alone for d in runs[asks].decisions if d.gateways_alone}
+        away = "PrometheusAway: the metrics are out"
+        assert {at for at, why in alone.items() if why == away} == {
+            at for at in alone if 500 <= at < 1000
+        }
+        assert len(alone) > 25
+        assert met[asks] > met["no"] + 0.2
+
+
+@pytest.mark.parametrize(("law", "asks"), [("goodput", "no"), ("hpa", "outage"), ("hpa", "yes")])
+def test_no_other_law_is_asked_while_the_metrics_are_out_and_replicas_stay(
+    law: str, asks: Asks
+) -> None:
     requests = step(2.0, 16.0)
-    out = replace(SETUP, outage=(500.0, 1000.0))
-    run = replay(out, requests, LAWS["goodput"], goals(), ONE_EACH)
+    out = replace(SETUP, outage=(500.0, 1000.0), ask_gateways=asks)
+    run = replay(out, requests, LAWS[law], goals(), ONE_EACH)
     assert run.world.finished
     ticks = {decision.at - EPOCH for decision in run.decisions}
     assert {495.0, 1005.0} < ticks
@@ -136,10 +164,17 @@ def test_a_law_is_shown_pods_that_start_and_how_long_it_took_them() -> None:
     first_at, _, added = run.moves[0]
     tick = int(first_at / 15)
     before, after = (shown.of("prefill") for shown in law.shown[tick - 1 : tick + 1])
-    assert (before.desired, before.ready, before.pending, before.cold_starts_s) == (1, 1, 0, ())
+    assert (before.desired, before.ready, before.pending, before.cold_starts_s) == (
+        1,
+        1,
+        0,
+        (30.0,),
+    )
     assert (after.desired, after.ready, after.pending) == (1 + added, 1, added)
     assert after.gpus_per_replica == 4
-    assert set(law.shown[tick + 4].of("prefill").cold_starts_s) == {30.0}
+    starts = law.shown[tick + 4].of("prefill").cold_starts_s
+    assert len(starts) > added
+    assert set(starts) == {30.0}
     new = [pod for pod in run.world.pods["prefill"] if pod.created_at > 0]
     assert all(pod.ready_at == pod.created_at + 30.0 for pod in new)
 
@@ -156,3 +191,15 @@ def test_the_last_answer_is_waited_for() -> None:
     run = replay(SETUP, trace([(0.0, 10, 3000)]), LAWS["goodput"], goals(), ONE_EACH)
     assert not any(isnan(last) for last in run.world.last)
     assert run.world.last[0] == pytest.approx(3000 * 0.029, rel=0.2)
+
+
+def test_the_law_knows_the_cold_start_of_the_pods_that_were_there_before() -> None:
+    world = started(setup(cold_s=40.0), trace([(500.0, 10, 2)]), prefill=2, decode=1)
+    scraper = Scraper(world, goals().windows, 0.0)
+    world.scale("prefill", 3)
+    scraper.advance(39.0)
+    prefill, decode = observe(scraper, world).supply
+    assert (prefill.cold_starts_s, decode.cold_starts_s) == ((40.0, 40.0), (40.0,))
+    scraper.advance(45.0)
+    prefill, _ = observe(scraper, world).supply
+    assert prefill.cold_starts_s == (40.0, 40.0, 40.0)

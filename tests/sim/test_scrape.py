@@ -1,6 +1,8 @@
 """A law sees of the simulated fleet what Prometheus would have of a real one, and no more."""
 
+from dataclasses import replace
 from itertools import pairwise
+from typing import Literal
 
 import pytest
 
@@ -10,6 +12,8 @@ from argosy_operator.core.scaling.signals import samples
 from argosy_operator.core.scaling.signals.samples import assemble
 from argosy_operator.ports.prometheus import queries
 from argosy_operator.sim.world.fleet import World
+from argosy_operator.sim.world.machine import Asks
+from argosy_operator.sim.world.pods import PrefillPod
 from argosy_operator.sim.world.scrape import Scraper
 from tests.sim.fleets import MACHINE, poisson, setup, started
 
@@ -29,7 +33,8 @@ def scraped(until: float, *, seed: int = 0) -> tuple[Scraper, World]:
 
 def test_the_series_are_those_that_the_operator_asks_for() -> None:
     scraper, _ = scraped(60.0)
-    asked = {*queries.GATEWAY_SERIES, *queries.TRANSFER_SERIES, *queries.ENGINE_SERIES}
+    asked = {*queries.GATEWAY_SERIES, *queries.ENGINE_LONG_SERIES, *queries.ENGINE_SERIES}
+    asked -= {samples.MISSES}  # causes are for status: no law reads them
     assert {one.name for one in scraper.round().series} == asked
 
 
@@ -72,7 +77,7 @@ def test_the_assembled_signals_are_those_of_the_traffic() -> None:
     assert value(metrics.role("decode").kv_capacity_tokens) == 10_000
     assert metrics.role("prefill").pods_reporting == metrics.role("decode").pods_reporting == 2
     assert value(metrics.attainment) == pytest.approx(
-        world.verdicts[True, True] / world.ended, abs=0.05
+        world.sums.verdicts[True, True] / world.ended, abs=0.05
     )
     steps = metrics.role("decode").steps
     assert all(row.prefill_tokens == row.prefill_requests == 0 for row in steps)
@@ -86,6 +91,26 @@ def test_the_assembled_signals_are_those_of_the_traffic() -> None:
         + profile.per_sequence_s * sum(row.decode_sequences for row in steps)
         + profile.per_context_token_s * sum(row.context_tokens for row in steps)
     )
+
+
+@pytest.mark.parametrize("order", ["fifo", "deadline"])
+def test_what_a_prefix_cache_has_is_counted_by_the_pods_that_compute_prompts(
+    order: Literal["fifo", "deadline"],
+) -> None:
+    of = setup(machine=MACHINE, order=order)
+    requests = poisson(2.0, 5000, 100, 20)
+    requests.cached.extend([70, 0] * 2500)
+    world = started(of, requests, prefill=2, decode=2)
+    scraper = Scraper(world, WINDOWS, START)
+    scraper.advance(600.0)
+    share = assemble(scraper.round(), WINDOWS).cached_share
+    assert isinstance(share, Value)
+    assert share.value == pytest.approx(0.35, abs=0.02)
+    pods = [pod for role in ("prefill", "decode") for pod in world.pods[role]]
+    done = sum(pod.prefill_tokens for pod in world.pods["prefill"] if isinstance(pod, PrefillPod))
+    read = sum(pod.prompt_tokens - pod.cached_tokens for pod in pods)
+    assert done == pytest.approx(read, abs=100)
+    assert all(pod.prompt_tokens == 0 for pod in world.pods["decode"])
 
 
 def test_so_many_scrapes_are_lost_and_no_counter_is_wrong_by_it() -> None:
@@ -102,6 +127,22 @@ def test_so_many_scrapes_are_lost_and_no_counter_is_wrong_by_it() -> None:
     metrics = assemble(scraper.round(), WINDOWS)
     assert isinstance(metrics.prompt_tokens, Value)
     assert metrics.prompt_tokens.value == pytest.approx(100)
+
+
+def test_a_gateway_that_is_asked_shows_what_arrived_until_now() -> None:
+    of = setup(machine=MACHINE)
+    taken: dict[str, list[tuple[float, float]]] = {}
+    asked: tuple[Asks, ...] = ("no", "outage", "yes")
+    for asks in asked:
+        world = started(replace(of, ask_gateways=asks), poisson(5.0, 2000, 100, 20), 2, 2)
+        scraper = Scraper(world, WINDOWS, START)
+        scraper.advance(307.0)
+        (received,) = (one for one in scraper.round().series if one.name == samples.RECEIVED)
+        taken[asks] = list(received.samples)
+        arrived = world.arrived
+    assert taken["yes"] == [*taken["no"], (START + 307.0, arrived)]
+    assert taken["no"][-1][0] < START + 307.0
+    assert taken["outage"] == taken["no"]
 
 
 def test_nothing_is_scraped_or_answered_in_an_outage() -> None:

@@ -8,7 +8,8 @@ from typing import Any
 
 import pytest
 
-from argosy_operator.sim import cli
+from argosy_operator.core.scaling.decision import Rule
+from argosy_operator.sim import cli, traces
 from argosy_operator.sim.flags import FIGURES, FLAGS
 from argosy_operator.sim.reference import hindsight
 
@@ -108,6 +109,59 @@ def test_a_cached_prefix_saves_prefill(tmp_path: Path) -> None:
     assert results[1]["attainment_ttft"] > results[0]["attainment_ttft"]
 
 
+def test_a_schedule_has_its_replicas_ready_when_it_opens(tmp_path: Path) -> None:
+    trace = traces.read(str(TRACE), TRACE.read_text().splitlines(), most_tokens=10**6)
+    flags = arguments(tmp_path / "x.json", policy="goodput", schedules="5 0 * * *; 2m; 7,8")
+    options = cli.parse(flags)
+    run = cli.play(options, trace, {"prefill": 1, "decode": 1})
+    for role, least in (("prefill", 7), ("decode", 8)):
+        pods = run.world.pods[role]
+        at_start = [p for p in pods if p.ready_at <= 300 < p.gone_at]
+        assert len(at_start) >= least
+        assert min(p.created_at for p in pods[1:]) < 300 - 60
+    assert {t.rule for d in run.decisions for t in d.targets} >= {Rule.SCHEDULE}
+
+
+@pytest.mark.parametrize(
+    ("schedules", "says"),
+    [
+        ("0 8 * * *; 10h", "write start, duration and replicas, such as '0 8"),
+        ("0 25 * * *; 10h; 1,2", "0 8 * * MON-FRI is every weekday at eight"),
+        ("0 8 * * *; 10; 1,2", "write a duration"),
+        ("0 8 * * *; 10h; 1,2 | 0 9 * * *; 1h; 3", "write prefill and decode replicas"),
+    ],
+)
+def test_a_schedule_that_cannot_be_read_is_refused(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], schedules: str, says: str
+) -> None:
+    assert says in refused(capsys, tmp_path, policy="goodput", schedules=schedules)
+
+
+def test_a_ratio_holds_over_a_whole_run(tmp_path: Path) -> None:
+    trace = traces.read(str(TRACE), TRACE.read_text().splitlines(), most_tokens=10**6)
+    flags = arguments(tmp_path / "x.json", policy="goodput", ratio="2:1,3:1", scale="8")
+    options = cli.parse(flags)
+    run = cli.play(options, traces.scaled(trace, 8, 0), {"prefill": 1, "decode": 1})
+    pairs = {(d.replicas("prefill"), d.replicas("decode")) for d in run.decisions if d.active}
+    assert len(pairs) > 1
+    assert all(2 * decode <= prefill <= 3 * decode for prefill, decode in pairs)
+
+
+@pytest.mark.parametrize("ratio", ["1:4", "2:1,1:4", "1:0,2:1", "a:b,c:d", "1:2:3,1:1", "0:1,1:1"])
+def test_a_ratio_that_cannot_be_read_is_refused(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], ratio: str
+) -> None:
+    assert "such as 1:4,2:1" in refused(capsys, tmp_path, policy="goodput", ratio=ratio)
+
+
+@pytest.mark.parametrize("percent", ["0", "101", "x", "1.5", "-1"])
+def test_a_step_that_is_no_percentage_is_refused(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], percent: str
+) -> None:
+    said = refused(capsys, tmp_path, policy="goodput", step_down=percent)
+    assert "write a percentage from 1 to 100" in said
+
+
 def test_a_goal_that_no_fleet_meets_leaves_the_figure_empty(tmp_path: Path) -> None:
     out = tmp_path / "out.json"
     assert cli.main(arguments(out, ttft="0.01")) == 0
@@ -198,8 +252,17 @@ def test_the_laws_prior_may_be_wrong_or_absent(error: str) -> None:
         ({"warmup": "300"}, "no request would count"),
         ({"seed": "1.5"}, "--seed 1.5: write a whole number of at least 0"),
         ({"gpu_budget": "7"}, "--gpu-budget 7: write a whole number of at least 8"),
+        ({"max_queue": "0"}, "--max-queue 0: write a whole number of at least 1"),
+        ({"inbox": "soon"}, "write one of at-once, between-steps"),
         ({"scrape_loss": "1"}, "--scrape-loss 1: write a number from 0 to 0.99"),
         ({"scrape_loss": "nan"}, "--scrape-loss nan: write a number"),
+        ({"queue-target": "9,9"}, "--queue-target is of policy queue: write --policy queue"),
+        (
+            {"policy": "queue", "queue-target": "2048"},
+            "--queue-target 2048: write prompt tokens and sequences per replica, such as 2048,24",
+        ),
+        ({"policy": "queue", "queue-target": "0,24"}, "such as 2048,24"),
+        ({"policy": "queue", "queue-target": "9,x"}, "such as 2048,24"),
         ({"outage": "600"}, "--outage 600: write when it begins and how long it is"),
         ({"outage": "soon,5"}, "in seconds, such as 600,120"),
         ({"outage": "1,0"}, "in seconds, such as 600,120"),

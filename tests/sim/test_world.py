@@ -23,7 +23,7 @@ def test_a_lone_request_takes_its_prefill_and_its_steps() -> None:
     assert world.first == [pytest.approx(2.2)]  # 0.1 + 100 tokens of 1 ms
     # steps of one sequence: 0.011 + 10 µs for each of 101, then 102 tokens
     assert world.last == [pytest.approx(2.2 + 0.01201 + 0.01202)]
-    assert world.verdicts[True, True] == 1
+    assert world.sums.verdicts[True, True] == 1
 
 
 def test_an_answer_of_one_token_ends_with_its_prefill() -> None:
@@ -238,7 +238,7 @@ def test_what_a_pod_has_when_its_drain_runs_out_of_time_is_killed_and_counts_as_
     assert leaving.gone_at == 3.5
     assert world.killed == 1
     assert isnan(world.last[1])
-    assert world.verdicts[False, False] == 1
+    assert world.sums.verdicts[False, False] == 1
     assert world.finished
 
 
@@ -257,7 +257,7 @@ def test_a_stream_whose_pod_ends_its_drain_goes_on_at_another_one() -> None:
     # edge of 3.96 with the next one, and 1,659 are left
     assert world.last[1] == pytest.approx(3.96 + 16.59)
     assert sum(prefill_pod(world, n).prefill_tokens for n in range(2)) == 20 + 350
-    assert world.ended_prompt == 20
+    assert world.sums.prompt == 20
 
 
 def test_a_prompt_whose_pod_ends_its_drain_is_computed_at_another_one() -> None:

@@ -18,24 +18,22 @@ from pathlib import Path
 
 from argosy_operator.core.scaling.goals import SLO, Goals, Profile, RoleGoal, Serving
 from argosy_operator.core.scaling.law import LAWS
-from argosy_operator.sim import figures, rates, traces
-from argosy_operator.sim.flags import FIGURES, FLAGS, Flag
+from argosy_operator.core.scaling.pace.schedules import Window
+from argosy_operator.sim import figures, limits, rates, traces
+from argosy_operator.sim.flags import FIGURES, FLAGS, Flag, UsageError
+from argosy_operator.sim.limits import MOST_REPLICAS
 from argosy_operator.sim.reference import hindsight, oracle
-from argosy_operator.sim.replay import ROLES, Replicas, Run, replay, static
+from argosy_operator.sim.replay import Replicas, Run, replay, static
 from argosy_operator.sim.report.page import page
 from argosy_operator.sim.traces import Trace, TraceError
-from argosy_operator.sim.world.machine import ColdStart, Replica, Setup
+from argosy_operator.sim.world.machine import QUEUE_TIMEOUT_S, Asks, ColdStart, Replica, Setup
 
 __all__ = ["main"]
 
 ORACLE = "oracle"
 """The policy that is no law: it knows all arrivals beforehand."""
-MOST_REPLICAS = 1000
-"""Of one role; the most that the API takes for replicas.max."""
-
-
-class UsageError(Exception):
-    """A flag that cannot be used; the message says what to write."""
+APART = frozenset({ORACLE, "dynamo-throughput", "dynamo-load", "llmd-slo", "tokenscale", "wva"})
+"""Policies that size prefill and decode, and no colocated replicas."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,6 +49,8 @@ class Options:
     warmup_s: float
     setup: Setup
     goals: Goals
+    windows: tuple[Window, ...]
+    """Schedules that bound the law."""
     goal: float
     law: str | None
     """Name in `law.LAWS`, or ORACLE; None: a constant fleet."""
@@ -97,11 +97,13 @@ def simulate(options: Options, trace: Trace) -> tuple[Run, dict[str, float | str
         "gpu_hours": figures.gpu_hours(run.world, warmup_s, trace.end),
         "gpu_hours_static": _cost(best, setup, trace.end - warmup_s),
         "gpu_hours_static_same_engine": _cost(same, setup, trace.end - warmup_s),
-        "gpu_hours_physical": figures.physical_gpu_hours(trace, setup, warmup_s),
+        "gpu_hours_physical": figures.physical_gpu_hours(trace, setup, warmup_s, run.world.roles),
+        "ttft_longest_s": figures.ttft_longest_s(run.world, warmup_s),
         "violation_minutes": figures.violation_minutes(run.world, warmup_s, options.goal),
         "reversals_per_hour": figures.reversals_per_hour(run, warmup_s, trace.end),
         "requests": sum(arrival >= warmup_s for arrival in trace.arrival),
         "requests_killed": run.world.killed,
+        "requests_refused": run.world.refused,
         "replicas_static": _written(best),
         "replicas_static_same_engine": _written(same),
     }
@@ -110,7 +112,10 @@ def simulate(options: Options, trace: Trace) -> tuple[Run, dict[str, float | str
 def _constant_fleets(options: Options, trace: Trace) -> tuple[Replicas | None, Replicas | None]:
     """The smallest ones: FIFO with first tokens at once, and as this run serves."""
     plain = replace(options.setup, order="fifo", hold_first_token=False)
-    search = partial(hindsight.smallest, warmup_s=options.warmup_s, goal=options.goal)
+    of = hindsight.smallest
+    if options.goals.mode == "colocated":
+        of = hindsight.smallest_colocated
+    search = partial(of, warmup_s=options.warmup_s, goal=options.goal)
     best = options.best or search(plain, trace)
     if options.setup == plain:
         return best, options.best_same_engine or best
@@ -124,13 +129,13 @@ def _cost(fleet: Replicas | None, setup: Setup, seconds: float) -> float | None:
 
 
 def _written(fleet: Replicas | None) -> str | None:
-    return None if fleet is None else f"{fleet['prefill']},{fleet['decode']}"
+    return None if fleet is None else ",".join(str(replicas) for replicas in fleet.values())
 
 
 def play(options: Options, trace: Trace, best: Replicas | None) -> Run:
     """The trace under the policy. `best`: where a law starts unless --start says where."""
     setup, goals = options.setup, options.goals
-    start = options.start or best or {role: goals.role(role).min for role in ROLES}
+    start = options.start or best or {bounds.role: bounds.min for bounds in goals.roles}
     if options.law is None:
         return static(setup, trace, start)
     if options.law == ORACLE:
@@ -140,9 +145,9 @@ def play(options: Options, trace: Trace, best: Replicas | None) -> Run:
         return run
     if goals.gpu_budget is not None and options.start is None:
         while sum(start.values()) * setup.replica.machine.gpus > goals.gpu_budget:
-            largest = max(ROLES, key=lambda role: start[role])
+            largest = max(start, key=lambda role: start[role])
             start = {**start, largest: start[largest] - 1}
-    return replay(setup, trace, LAWS[options.law], goals, start)
+    return replay(setup, trace, LAWS[options.law], goals, start, options.windows)
 
 
 def trace_of(options: Options) -> Trace:
@@ -211,11 +216,7 @@ def _refuse(flag: Flag, value: str | None) -> None:
 
 def _options(words: dict[str, str | None]) -> Options:
     replica = Replica.preset(words["--profile"] or "")
-    slo = SLO(
-        ttft_s=_number(words, "--ttft", least=0.001),
-        tpot_s=_number(words, "--tpot", least=0.001),
-        attainment=_number(words, "--goal", least=0.01, most=0.999),
-    )
+    slo = _slo(words)
     setup = Setup(
         replica,
         slo.ttft_s,
@@ -225,21 +226,24 @@ def _options(words: dict[str, str | None]) -> Options:
         order="deadline" if words["--order"] == "deadline" else "fifo",
         hold_first_token=words["--first-token"] == "in-batch",
         resumes=words["--order"] == "deadline",
+        queue_timeout_s=QUEUE_TIMEOUT_S,
         scrape_loss=_number(words, "--scrape-loss", least=0, most=0.99),
         outage=_outage(words["--outage"]),
-    )
-    budget = None
-    if words["--gpu-budget"] is not None:
-        budget = _whole(words, "--gpu-budget", least=len(ROLES) * replica.machine.gpus)
-    goals = Goals(
-        mode="disaggregated",
-        roles=tuple(RoleGoal(role, 1, MOST_REPLICAS) for role in ROLES),
-        slo=slo,
-        gpu_budget=budget,
-        prior=_prior(words, replica.profile),
-        serving=Serving(setup.order, replica.max_num_batched_tokens, replica.max_num_seqs),
+        ask_gateways=_asked(words["--ask-gateways"]),
+        inbox="between-steps" if words["--inbox"] == "between-steps" else "at-once",
+        max_in_flight=_whole(words, "--max-queue", least=1) if words["--max-queue"] else math.inf,
+        role_flip=words["--role-flip"] == "yes",
     )
     law, start = _policy(words)
+    _refuse_for_mode(words)
+    zero, after_s = limits.scale_to_zero(words["--scale-to-zero"], setup.cold.median_s), None
+    if zero is not None:
+        if law != "goodput" or setup.order == "fifo":
+            raise UsageError(
+                "--scale-to-zero is the operator's, and requests wait in the gateway's queue: "
+                "write --policy goodput and --order deadline, or leave it out"
+            )
+        setup, after_s = replace(setup, wake_timeout_s=zero.wait.seconds), zero.after.seconds
     requests, table = _sources(words)
     return Options(
         requests=requests,
@@ -248,7 +252,8 @@ def _options(words: dict[str, str | None]) -> Options:
         prefix=words["--prefix"] == "ideal",
         warmup_s=_number(words, "--warmup", least=0),
         setup=setup,
-        goals=goals,
+        goals=replace(_goals(words, setup, slo), zero_after_s=after_s),
+        windows=limits.windows(words["--schedules"], limits.roles(words["--mode"])),
         goal=slo.attainment,
         law=law,
         start=start,
@@ -256,6 +261,40 @@ def _options(words: dict[str, str | None]) -> Options:
         best_same_engine=_fleet(words, "--static-same-engine"),
         out=Path(words["--out"] or ""),
         report=None if words["--report"] is None else Path(words["--report"]),
+    )
+
+
+def _slo(words: dict[str, str | None]) -> SLO:
+    return SLO(
+        ttft_s=_number(words, "--ttft", least=0.001),
+        tpot_s=_number(words, "--tpot", least=0.001),
+        attainment=_number(words, "--goal", least=0.01, most=0.999),
+    )
+
+
+def _goals(words: dict[str, str | None], setup: Setup, slo: SLO) -> Goals:
+    """What the law gets: the operator's defaults, and what flags say."""
+    replica, budget = setup.replica, None
+    mode, roles = words["--mode"], limits.roles(words["--mode"])
+    if words["--gpu-budget"] is not None:
+        budget = _whole(words, "--gpu-budget", least=len(roles) * replica.machine.gpus)
+    return Goals(
+        mode="colocated" if mode == "colocated" else "disaggregated",
+        roles=tuple(RoleGoal(role, 1, MOST_REPLICAS) for role in roles),
+        slo=slo,
+        gpu_budget=budget,
+        steps=limits.steps(words["--step-down"]),
+        role_flip=setup.role_flip,
+        warm_spares=_whole(words, "--warm-spares", least=0),
+        ratio=limits.ratio(words["--ratio"]),
+        queue=limits.queue(words["--queue-target"], words["--policy"]),
+        prior=_prior(words, replica.profile),
+        serving=Serving(
+            setup.order,
+            replica.max_num_batched_tokens,
+            replica.max_num_seqs,
+            setup.hold_first_token,
+        ),
     )
 
 
@@ -273,12 +312,14 @@ def _policy(words: dict[str, str | None]) -> tuple[str | None, Replicas | None]:
     """(the law's name or None, replicas at the start)."""
     policy, start = words["--policy"] or "", words["--start"]
     name, colon, replicas = policy.partition(":")
+    roles = limits.roles(words["--mode"])
+    form, example = ("N", "5") if len(roles) == 1 else ("P,D", "2,3")
     if name == "static":
         if start is not None:
-            raise UsageError("--start is for laws: static:P,D has its replicas in --policy")
+            raise UsageError(f"--start is for laws: static:{form} has its replicas in --policy")
         if not colon:
-            raise UsageError("--policy static: write the replicas too, such as static:2,3")
-        return None, _replicas("--policy", policy, replicas)
+            raise UsageError(f"--policy static: write the replicas too, such as static:{example}")
+        return None, limits.replicas("--policy", policy, replicas, roles)
     if policy == ORACLE:
         if start is not None or words["--gpu-budget"] is not None:
             raise UsageError(
@@ -293,20 +334,33 @@ def _policy(words: dict[str, str | None]) -> tuple[str | None, Replicas | None]:
 
 def _fleet(words: dict[str, str | None], flag: str) -> Replicas | None:
     value = words[flag]
-    return None if value is None else _replicas(flag, value, value)
+    if value is None:
+        return None
+    return limits.replicas(flag, value, value, limits.roles(words["--mode"]))
 
 
-def _replicas(flag: str, value: str, text: str) -> Replicas:
-    try:
-        prefill, decode = (int(part) for part in text.split(","))
-    except ValueError:
-        prefill = decode = 0
-    if not (1 <= prefill <= MOST_REPLICAS and 1 <= decode <= MOST_REPLICAS):
+def _refuse_for_mode(words: dict[str, str | None]) -> None:
+    """Raise UsageError for what a colocated fleet does not have."""
+    if words["--mode"] != "colocated":
+        return
+    if words["--policy"] in APART:
+        laws = ", ".join(sorted(LAWS.keys() - APART - {"static"}))
         raise UsageError(
-            f"{flag} {value}: write prefill and decode replicas, each from 1 to {MOST_REPLICAS}, "
-            "such as 2,3"
+            f"--policy {words['--policy']} sizes prefill and decode apart; with --mode colocated "
+            f"write {laws}, or static:N"
         )
-    return {"prefill": prefill, "decode": decode}
+    for flag, given, why in (
+        ("--ratio", words["--ratio"] is not None, "it has no prefill and decode replicas"),
+        ("--role-flip yes", words["--role-flip"] == "yes", "its pods have one role"),
+        ("--first-token in-batch", words["--first-token"] == "in-batch", "its KV does not move"),
+        ("--inbox between-steps", words["--inbox"] == "between-steps", "it hands nothing over"),
+    ):
+        if given:
+            raise UsageError(f"{flag} is not for a colocated fleet: {why}; leave it out")
+
+
+def _asked(word: str | None) -> Asks:
+    return "no" if word == "no" else "yes" if word == "yes" else "outage"
 
 
 def _outage(text: str | None) -> tuple[float, float]:

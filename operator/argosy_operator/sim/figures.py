@@ -4,13 +4,13 @@ Requests count if they arrive from the end of the warm-up on; GPU-hours are take
 last arrival, the same time for every policy. `cli` writes them to `result.json`.
 """
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from itertools import pairwise
 from math import floor, isnan
 
-from argosy_operator.sim.replay import ROLES, Run
+from argosy_operator.sim.replay import Run
 from argosy_operator.sim.traces import Trace
-from argosy_operator.sim.world.fleet import World
+from argosy_operator.sim.world.fleet import PoolName, World
 from argosy_operator.sim.world.machine import Setup
 
 REVERSAL_S = 600.0
@@ -49,6 +49,18 @@ def attainment(world: World, warmup_s: float) -> dict[str, float]:
     }
 
 
+def ttft_longest_s(world: World, warmup_s: float) -> float | None:
+    """The longest time to first token of the answered requests that count; None if there is none.
+
+    The prompt of a request that went on elsewhere was computed before."""
+    waits = (
+        first - arrival
+        for arrival, first, last in zip(world.trace.arrival, world.first, world.last, strict=True)
+        if arrival >= warmup_s and not isnan(last)
+    )
+    return max(waits, default=None)
+
+
 def violation_minutes(world: World, warmup_s: float, goal: float) -> int:
     """Minutes of arrival in which fewer than `goal` of the requests met both limits."""
     met: dict[int, list[bool]] = {}
@@ -61,7 +73,7 @@ def gpu_hours(world: World, start: float, end: float) -> float:
     """GPUs of all pods from creation to deletion, as far as that is between start and end."""
     pod_seconds = sum(
         max(min(pod.gone_at, end) - max(pod.created_at, start), 0.0)
-        for role in ROLES
+        for role in world.roles
         for pod in world.pods[role]
     )
     return pod_seconds * world.setup.replica.machine.gpus / 3600
@@ -70,31 +82,34 @@ def gpu_hours(world: World, start: float, end: float) -> float:
 def reversals_per_hour(run: Run, start: float, end: float) -> float:
     """Moves within 10 minutes of an opposite one, per pool and hour, from start to end."""
     found = 0
-    for role in ROLES:
+    for role in run.world.roles:
         moves = [(at, by) for at, of, by in run.moves if of == role and start <= at <= end]
         found += sum(
             (a > 0) != (b > 0) and after - before <= REVERSAL_S
             for (before, a), (after, b) in pairwise(moves)
         )
-    return found / len(ROLES) / ((end - start) / 3600)
+    return found / len(run.world.roles) / ((end - start) / 3600)
 
 
-def physical_gpu_hours(trace: Trace, setup: Setup, warmup_s: float) -> float:
+def physical_gpu_hours(
+    trace: Trace, setup: Setup, warmup_s: float, roles: Sequence[PoolName]
+) -> float:
     """What the work takes without any waiting, idling or starting: no fleet can do with less."""
-    pod_seconds = sum(physical_pod_seconds(trace, setup, warmup_s))
-    return pod_seconds * setup.replica.machine.gpus / 3600
+    least = physical_pod_seconds(trace, setup, warmup_s)
+    return sum(least[role] for role in roles) * setup.replica.machine.gpus / 3600
 
 
-def physical_pod_seconds(trace: Trace, setup: Setup, warmup_s: float) -> tuple[float, float]:
-    """The least time of (prefill, decode) pods.
+def physical_pod_seconds(trace: Trace, setup: Setup, warmup_s: float) -> dict[PoolName, float]:
+    """The least time of pods of each role; colocated ones do the work of both others.
 
     Prompts are computed in full steps at a utilisation of 1; answers are generated in the largest
-    batch that meets the TPOT limit at the mean context of a token.
+    batch that meets the TPOT limit at the mean context of a token. A colocated step with prompts
+    and answers costs the longer one of two bases, and not both.
     """
     replica, profile, work = setup.replica, setup.replica.profile, trace.computed_tokens()
     base = profile.prefill_base_s / replica.max_num_batched_tokens
     prefill = context = 0.0
-    tokens = 0
+    computed = tokens = 0
     for index, arrival in enumerate(trace.arrival):
         if arrival < warmup_s:
             continue
@@ -102,11 +117,14 @@ def physical_pod_seconds(trace: Trace, setup: Setup, warmup_s: float) -> tuple[f
         begin = prompt - work[index]
         prefill += (base + profile.per_prompt_token_s) * work[index]
         prefill += profile.per_prompt_token_squared_s * (prompt**2 - begin**2)
+        computed += work[index]
         tokens += steps
         context += steps * (prompt + trace.output[index] / 2)
     if not tokens:
-        return prefill, 0.0
+        return {"prefill": prefill, "decode": 0.0, "colocated": prefill}
     sequence = profile.per_sequence_s + profile.per_context_token_s * context / tokens
     batch = (setup.tpot_s - profile.decode_base_s) / sequence
     batch = max(min(batch, profile.kv_tokens * tokens / context, replica.max_num_seqs), 1.0)
-    return prefill, tokens * (profile.decode_base_s / batch + sequence)
+    decode = tokens * (profile.decode_base_s / batch + sequence)
+    once = min(base * computed, tokens * profile.decode_base_s / batch)
+    return {"prefill": prefill, "decode": decode, "colocated": prefill + decode - once}

@@ -8,6 +8,10 @@ from dataclasses import dataclass
 from argosy_operator.core.scaling.estimate.profiles import PRESETS
 
 
+class UsageError(Exception):
+    """A flag that cannot be used; the message says what to write."""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Flag:
     """One flag."""
@@ -51,6 +55,14 @@ FLAGS = (
         help="requests and GPUs before this are not counted",
     ),
     Flag(
+        name="--mode",
+        value="MODE",
+        default="disaggregated",
+        choices=("disaggregated", "colocated"),
+        help="colocated: each pod computes prompts and generates answers. Where a flag has P,D, "
+        "prefill and decode replicas, it has one number then",
+    ),
+    Flag(
         name="--profile",
         value="NAME",
         required=True,
@@ -75,7 +87,9 @@ FLAGS = (
         name="--policy",
         value="LAW",
         required=True,
-        help="goodput: the operator's law. static:P,D: constant prefill and decode replicas. hpa, "
+        help="goodput: the operator's law. queue: the operator's policy Queue. static:P,D: "
+        "constant prefill and decode replicas; "
+        "static:N of a colocated fleet. hpa, "
         "hpa-gpu, keda, kpa, apa, dynamo-throughput, dynamo-load, wva, llmd-slo, heteroscale, "
         "tokenscale: other autoscalers' laws. oracle: a search that knows all arrivals, for "
         "comparison; it takes minutes to hours",
@@ -116,6 +130,14 @@ FLAGS = (
         "until its sequence joins a decode batch, at most for 0.9 of the TTFT limit",
     ),
     Flag(
+        name="--inbox",
+        value="WHEN",
+        default="at-once",
+        choices=("at-once", "between-steps"),
+        help="between-steps: decode pods take requests and first tokens at the edges of their "
+        "steps, as engines do, so that first tokens come about one step later",
+    ),
+    Flag(
         name="--profile-error",
         value="FACTOR",
         default="1",
@@ -128,6 +150,14 @@ FLAGS = (
         help="of delays, of the moments of scrapes, and of those that fail",
     ),
     Flag(
+        name="--ask-gateways",
+        value="WHEN",
+        default="outage",
+        choices=("no", "outage", "yes"),
+        help="outage: the operator asks the gateway for its load while the metrics are out. yes: "
+        "at each decision, too, as with metrics.askGateways. no: never",
+    ),
+    Flag(
         name="--scrape-loss",
         value="SHARE",
         default="0",
@@ -136,8 +166,59 @@ FLAGS = (
     Flag(
         name="--outage",
         value="FROM,SECONDS",
-        help="from when and for how long the metrics are out: nothing is scraped, and no law gets "
-        "an answer, so replicas stay as they are",
+        help="from when and for how long the metrics are out: nothing is scraped. The operator's "
+        "laws have what the gateway says, if it is asked; the others get no answer, so that "
+        "replicas stay as they are",
+    ),
+    Flag(
+        name="--warm-spares",
+        value="N",
+        default="0",
+        help="replicas of each role that the law keeps beyond those that the load asks for",
+    ),
+    Flag(
+        name="--queue-target",
+        value="TOKENS,SEQUENCES",
+        help="of policy queue, per replica: spec.autoscaling.queue; default: its defaults",
+    ),
+    Flag(
+        name="--role-flip",
+        value="WHETHER",
+        default="no",
+        choices=("no", "yes"),
+        help="yes: a pod that leaves one role becomes a pod of the other one that is to come, in 3 "
+        "seconds from when it is empty, as with spec.autoscaling.roleFlip; the goodput law counts "
+        "on it",
+    ),
+    Flag(
+        name="--ratio",
+        value="MIN,MAX",
+        help="bounds of prefill per decode replicas as in spec.autoscaling.ratio, such as 1:4,2:1",
+    ),
+    Flag(
+        name="--step-down",
+        value="PERCENT",
+        help="spec.autoscaling.scaleDown.maxStepPercent; default: one replica in a decision",
+    ),
+    Flag(
+        name="--schedules",
+        value="START;DURATION;P,D",
+        help="windows of spec.autoscaling.schedules with at least P prefill and D decode replicas, "
+        "such as '0 8 * * MON-FRI; 10h; 4,6'; several with | between them; the trace begins on a "
+        "Monday at 0:00 UTC",
+    ),
+    Flag(
+        name="--max-queue",
+        value="N",
+        help="as spec.routing.maxQueue of the one gateway: with so many requests in flight the "
+        "next one is refused; default: no limit",
+    ),
+    Flag(
+        name="--scale-to-zero",
+        value="AFTER,WAIT",
+        help="as spec.autoscaling.scaleToZero: how long the gateway has had no request when all "
+        "pods go, and how long requests wait for the start, such as 10m,5m; 5m if WAIT is left "
+        "out; needs --policy goodput and --order deadline",
     ),
     Flag(name="--gpu-budget", value="N", help="GPUs that a law may use; default: no limit"),
     Flag(name="--out", value="FILE", required=True, help="where the figures go, as JSON"),
@@ -157,12 +238,17 @@ FIGURES = {
     "trace, FIFO and first tokens at once; null if none does",
     "gpu_hours_static_same_engine": "the same with the order and first tokens of this run",
     "gpu_hours_physical": "what the work takes without waiting, idling or starting",
+    "ttft_longest_s": "the longest time to first token of an answered request, in seconds; null "
+    "if none was answered",
     "violation_minutes": "minutes of arrival in which fewer requests than the goal met both limits",
     "reversals_per_hour": "per pool: moves within 10 minutes of one in the other direction",
     "requests": "requests that count: those that arrive after the warm-up",
     "requests_killed": "requests that ended with their pod, when its drain ran out of time; "
     "only with --order fifo",
-    "replicas_static": "prefill and decode replicas of gpu_hours_static, as --static takes them",
+    "requests_refused": "requests that were sent away (429) because they had waited in the "
+    "gateway's queue for 30 s, or would have, or (503) because a fleet at zero took longer than "
+    "WAIT, all three only with --order deadline; or because of --max-queue",
+    "replicas_static": "replicas of gpu_hours_static, as --static takes them",
     "replicas_static_same_engine": "the same of gpu_hours_static_same_engine",
     "wall_s": "how long the command took, in seconds; all other figures follow from the arguments",
 }

@@ -43,8 +43,10 @@ def read(name: str, lines: Iterable[str]) -> list[Point]:
                     raise TraceError(f"{at}: {GAP} marks missing data: cut the table there")
                 _append(points, _number(row[time], TIME, at), _number(row[rate], RATE[0], at), at)
     except (csv.Error, UnicodeDecodeError) as error:
+        # A line that cannot be decoded is not counted yet.
+        line = rows.line_num + isinstance(error, UnicodeDecodeError)
         raise TraceError(
-            f"{name}, line {rows.line_num + 1}: no text of comma-separated values: {error}"
+            f"{name}, line {line}: no text of comma-separated values: {error}"
         ) from None
     if len(points) < 2:
         raise TraceError(f"{name} has {len(points)} rows; it needs two: rates lie between them")

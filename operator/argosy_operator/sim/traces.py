@@ -74,8 +74,10 @@ def read(name: str, lines: Iterable[str], *, most_tokens: int) -> Trace:
     try:
         return _trace(name, rows, most_tokens)
     except (csv.Error, UnicodeDecodeError) as error:
+        # A line that cannot be decoded is not counted yet.
+        line = rows.line_num + isinstance(error, UnicodeDecodeError)
         raise TraceError(
-            f"{name}, line {rows.line_num + 1}: no text of comma-separated values: {error}"
+            f"{name}, line {line}: no text of comma-separated values: {error}"
         ) from None
 
 

@@ -1,21 +1,22 @@
 """The smallest constant fleet that would have met the goal on a trace, knowing all of it.
 
-`cli` calls `smallest`. Each try plays the trace, and stops as soon as the answer is certain: a
-fleet that is too small misses a tenth of the requests long before the end.
+`cli` calls `smallest`, or `smallest_colocated` for a fleet of one role. Each try plays the trace,
+and stops as soon as the answer is certain: a fleet that is too small misses a tenth of the requests
+long before the end.
 """
 
 from bisect import bisect_left
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from functools import partial
 from itertools import chain
 from math import ceil, inf, isnan
 
 from argosy_operator.sim import figures
-from argosy_operator.sim.replay import Replicas, started
+from argosy_operator.sim.replay import ROLES, TOGETHER, Replicas, started
 from argosy_operator.sim.traces import Trace
-from argosy_operator.sim.world.fleet import World
+from argosy_operator.sim.world.fleet import PoolName, World
 from argosy_operator.sim.world.machine import Setup
 
 MOST_OF_GUESS = 64
@@ -25,6 +26,18 @@ LOOKS = 32
 """How often in a run it is looked whether the answer is certain."""
 _ROUNDING = 1e-9
 """A share this close to the goal is left to the end of the run."""
+
+
+def smallest_colocated(
+    setup: Setup, trace: Trace, *, warmup_s: float, goal: float, near: Replicas | None = None
+) -> Replicas | None:
+    """The fewest colocated replicas that meet the goal; None if none do. `near`: see `smallest`."""
+    search = _Search(setup, trace, warmup_s, goal, TOGETHER)
+    if not search.alone():
+        return None
+    guess = search.guess[0] if near is None else near["colocated"]
+    fewest = _fewest(search.attained, guess, MOST_OF_GUESS * search.guess[0])
+    return None if fewest is None else {"colocated": fewest}
 
 
 def smallest(
@@ -41,7 +54,9 @@ def smallest(
     not depend on it, only the time.
     """
     search = _Search(setup, trace, warmup_s, goal)
-    guess = search.guess if near is None else (near["prefill"], near["decode"])
+    guess = (
+        (search.guess[0], search.guess[1]) if near is None else (near["prefill"], near["decode"])
+    )
     if not search.alone():
         return None
     most = MOST_OF_GUESS * max(search.guess)
@@ -70,14 +85,22 @@ def smallest(
 class _Search:
     """Constant fleets on one trace."""
 
-    def __init__(self, setup: Setup, trace: Trace, warmup_s: float, goal: float) -> None:
+    def __init__(
+        self,
+        setup: Setup,
+        trace: Trace,
+        warmup_s: float,
+        goal: float,
+        roles: Sequence[PoolName] = ROLES,
+    ) -> None:
         self._setup, self._trace, self._warmup_s, self._goal = setup, trace, warmup_s, goal
+        self._roles = roles
         self._prompts = replace(trace, output=[1] * len(trace))
-        self._known: dict[tuple[int, int], bool] = {}
+        self._known: dict[tuple[int, ...], bool] = {}
         seconds = max(trace.end, 60.0)
         busy = figures.physical_pod_seconds(trace, setup, 0.0)
-        self.guess = (max(ceil(busy[0] / seconds), 1), max(ceil(busy[1] / seconds), 1))
-        """(prefill, decode) replicas that the work would keep busy, were it spread evenly."""
+        self.guess = tuple(max(ceil(busy[role] / seconds), 1) for role in roles)
+        """Replicas of each role that the work would keep busy, were it spread evenly."""
 
     def alone(self) -> bool:
         """Whether requests that never meet another one meet the goal: no fleet does better."""
@@ -91,7 +114,7 @@ class _Search:
             apart.output.append(output)
             apart.cached.append(prompt - computed)
             at += self._longest_s(prompt, output)
-        world = started(self._setup, apart, {"prefill": 1, "decode": 1})
+        world = started(self._setup, apart, dict.fromkeys(self._roles, 1))
         world.advance(inf)
         met = figures.verdicts(world, 0.0)
         share = sum(
@@ -112,21 +135,21 @@ class _Search:
 
         The gateway's queue counts requests of each decode pod, so there are decode pods to spare.
         """
-        return self._enough(self._prompts, prefill, 4 * self.guess[1] + 4)
+        return self._enough(self._prompts, (prefill, 4 * self.guess[1] + 4))
 
-    def attained(self, prefill: int, decode: int) -> bool:
-        """Whether both limits together meet the goal."""
-        for (other_prefill, other_decode), enough in self._known.items():
-            if enough and other_prefill <= prefill and other_decode <= decode:
+    def attained(self, *replicas: int) -> bool:
+        """Whether so many replicas of each role meet both limits together."""
+        for others, enough in self._known.items():
+            pairs = list(zip(others, replicas, strict=True))
+            if enough and all(other <= number for other, number in pairs):
                 return True
-            if not enough and other_prefill >= prefill and other_decode >= decode:
+            if not enough and all(other >= number for other, number in pairs):
                 return False
-        answer = self._enough(self._trace, prefill, decode)
-        self._known[prefill, decode] = answer
+        answer = self._known[replicas] = self._enough(self._trace, replicas)
         return answer
 
-    def _enough(self, trace: Trace, prefill: int, decode: int) -> bool:
-        world = started(self._setup, trace, {"prefill": prefill, "decode": decode})
+    def _enough(self, trace: Trace, replicas: tuple[int, ...]) -> bool:
+        world = started(self._setup, trace, dict(zip(self._roles, replicas, strict=True)))
         tally = Tally(world, self._warmup_s)
         for look in range(1, LOOKS):
             world.advance(trace.end * look / LOOKS)

@@ -154,9 +154,9 @@ def _busy(task: Task) -> dict[PoolName, list[float]]:
         first = int(arrival // _MINUTE_S)
         answered = arrival + task.setup.tpot_s * trace.output[n]
         last = min(int(answered // _MINUTE_S), minutes - 1)
-        seconds["prefill"][first] += work[0]
+        seconds["prefill"][first] += work["prefill"]
         for minute in range(first, last + 1):
-            seconds["decode"][minute] += work[1] / (last + 1 - first)
+            seconds["decode"][minute] += work["decode"] / (last + 1 - first)
     return {
         role: [
             max(

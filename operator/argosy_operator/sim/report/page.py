@@ -4,7 +4,7 @@ from collections.abc import Mapping
 from html import escape
 
 from argosy_operator.sim.flags import FIGURES
-from argosy_operator.sim.replay import ROLES, Run
+from argosy_operator.sim.replay import Run
 from argosy_operator.sim.report import series
 from argosy_operator.sim.report.chart import Chart, Line
 
@@ -68,7 +68,7 @@ def _charts(
     within = [(at, part.attainment) for at, part in zip(middle, parts, strict=True)]
     replicas = [
         Line(f"{role} {word}", of(run, role), f"{colour} {word}", steps=True)
-        for role, colour in zip(ROLES, ("one", "two"), strict=True)
+        for role, colour in zip(run.world.roles, ("one", "two"), strict=False)
         for word, of in (("wanted", series.wanted), ("ready", series.ready))
     ]
     held = [Line("this run", series.gpus(run), "one", steps=True)]

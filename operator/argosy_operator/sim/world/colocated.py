@@ -51,12 +51,14 @@ class ColocatedWorld(World):
         pod = min(self._ready, key=_least_open, default=None)
         if pod is not None and not queue.has_place(pod):
             pod = None
-        if queue.passes(request, self.now, pod):
+        if queue.tokens and queue.refuses(request, self.now, self._ready, pod):
+            self._refuse(1)
+        elif queue.passes(request, self.now, pod):
             assert pod is not None
             queue.sent(request, self.now, pod, self._work[request])
             self._take(request, pod)
         else:
-            self._look()
+            self._wait(request, serving=bool(self._ready))
 
     def _look(self) -> None:
         queue = self._queue
@@ -106,6 +108,8 @@ class ColocatedWorld(World):
             pod.computed += part
             if pod.computed < self._work[request]:
                 continue
+            pod.prompt_tokens += self._prompts[request]
+            pod.cached_tokens += self._prompts[request] - self._work[request]
             pod.computed = 0
             pod.queue.popleft()
             pod.tokens -= self._work[request]

@@ -9,27 +9,36 @@ of earlier chunks while the last is computed, over one link of each pod, and it 
 the next edge of a step.
 """
 
-from bisect import bisect_left
 from collections import deque
 from heapq import heappop, heappush
 from math import inf, nan
-from operator import attrgetter
 
-from argosy_operator.core.scaling.size.spread import EDGES
 from argosy_operator.sim.traces import Trace
+from argosy_operator.sim.world.ended import Ended
 from argosy_operator.sim.world.machine import HELD_SHARE, Setup, steps_s, steps_until
-from argosy_operator.sim.world.pods import DecodePod, Pod, PrefillPod, Request
+from argosy_operator.sim.world.pods import (
+    DecodePod,
+    Pod,
+    PrefillPod,
+    Request,
+    least_open,
+    least_tokens,
+)
 from argosy_operator.sim.world.queue import Queue
-from argosy_operator.sim.world.supply import STEP, PoolName, Supply
+from argosy_operator.sim.world.supply import PATIENCE, PROMPTS, STEP, PoolName, Supply
 
 __all__ = ["PoolName", "World"]
-
-_least_tokens = attrgetter("tokens")
-_least_open = attrgetter("open")
 
 
 class World(Supply):
     """The simulated fleet and its requests. Equal arguments and calls give equal results."""
+
+    __slots__ = (
+        "_answered_last", "_decode_constants", "_head", "_hold_s", "_most", "_moved", "_outputs",
+        "_prefill_constants", "_prompts", "_queue", "_resumed", "_step_tokens", "_sums",
+        "_token_transfer_s", "_tpot_s", "_watch_at", "_work", "active_at", "arrived", "ended",
+        "first", "held", "killed", "last", "refused", "trace",
+    )  # fmt: skip
 
     def __init__(self, setup: Setup, trace: Trace) -> None:
         super().__init__(setup)
@@ -38,18 +47,18 @@ class World(Supply):
         """When each request had its first token; NaN if it never had. While one is held, when its
         prompt was computed."""
         self.last = [nan] * len(trace)
-        """When each request had its last token; NaN if it was killed."""
-        self.arrived = self.ended = self.killed = 0
-        self.ended_prompts = [0] * (len(EDGES) + 1)
-        self.ended_outputs = [0] * (len(EDGES) + 1)
-        """Answered requests by the bucket of their length."""
-        self.ended_prompt = self.ended_prompt_squared = self.ended_output = 0
-        """Sums over answered requests, in tokens."""
-        self.verdicts = {(ttft, tpot): 0 for ttft in (True, False) for tpot in (True, False)}
-        """Ended requests by (TTFT met, TPOT met)."""
+        """When each request had its last token; NaN if it was killed or refused."""
+        self.arrived = self.ended = self.killed = self.refused = 0
+        self._sums = Ended(setup, trace)
+        self._answered_last: list[Request] = []
+        """Answered requests that the sums leave out as yet."""
         self.held: deque[Request] = deque()
         """Requests that wait for a ready pod of each role and are not in the queue."""
         self._queue = Queue(setup, trace) if setup.order == "deadline" else None
+        self._watch_at = inf
+        """When an event is due for those that wait too long in the queue; inf: none is."""
+        self.active_at = 0.0
+        """When a request has ended last."""
         self._hold_s = HELD_SHARE * setup.ttft_s if setup.hold_first_token else 0.0
         """After its arrival, until when a first token may be held; 0: none is."""
         self._prompts, self._outputs = list(trace.prompt), list(trace.output)
@@ -57,7 +66,16 @@ class World(Supply):
         is part of the prompt."""
         self._resumed: set[Request] = set()
         """Those that had a first token before they went on elsewhere."""
-        self._token_transfer_s = setup.replica.transfer_s(1)
+        self._tpot_s, self._token_transfer_s = setup.tpot_s, setup.replica.transfer_s(1)
+        profile = setup.replica.profile
+        self._step_tokens = setup.replica.max_num_batched_tokens
+        self._most = setup.replica.max_num_seqs
+        self._prefill_constants = (
+            profile.prefill_base_s, profile.per_prompt_token_s, profile.per_prompt_token_squared_s,
+        )  # fmt: skip
+        self._decode_constants = (
+            profile.decode_base_s, profile.per_context_token_s, profile.per_sequence_s,
+        )  # fmt: skip
         self._work = list(trace.computed_tokens())
         self._moved: dict[Request, int] = {}
         """Prompts in chunks → tokens whose KV is on its way while the others are computed."""
@@ -67,6 +85,12 @@ class World(Supply):
     def finished(self) -> bool:
         """Whether every request has ended."""
         return self.ended == len(self.trace)
+
+    @property
+    def sums(self) -> Ended:
+        """Sums over all requests that have ended by now."""
+        self._sums.add(self._answered_last, self.first, self.last)
+        return self._sums
 
     @property
     def waiting_tokens(self) -> int:
@@ -80,24 +104,31 @@ class World(Supply):
         arrived, requests = self.arrived, len(arrivals)
         arrival = arrivals[arrived] if arrived < requests else inf
         route = self._ask if self._queue is not None else self._send_now
+        most = self.setup.max_in_flight
+        stepped, prefilled = self._stepped, self._prefilled
         while True:
             if events and events[0][0] <= arrival:
                 if events[0][0] > until:
                     break
-                now, _, kind, pod, stamp = heappop(events)
-                self.now = now
-                if kind != STEP:
-                    self._change(kind, pod, stamp)
-                elif isinstance(pod, DecodePod):
+                self.now, _, kind, pod, stamp = heappop(events)
+                if kind == STEP:
                     if stamp == pod.version:
-                        self._stepped(pod)
-                elif isinstance(pod, PrefillPod) and not pod.gone:
-                    self._prefilled(pod)
+                        stepped(pod)
+                elif kind == PROMPTS:
+                    if pod.gone_at == inf:
+                        prefilled(pod)
+                elif kind == PATIENCE:
+                    self._refuse_impatient(stamp)
+                else:
+                    self._change(kind, pod, stamp)
             else:
                 if arrival > until or arrived >= requests:
                     break
                 self.now = arrival
-                route(arrived)
+                if arrived - self.ended < most:
+                    route(arrived)
+                else:
+                    self._refuse(1)
                 arrived += 1
                 self.arrived = arrived
                 arrival = arrivals[arrived] if arrived < requests else inf
@@ -106,34 +137,67 @@ class World(Supply):
 
     def _ask(self, request: Request) -> None:
         """Send a request that has just come, unless it must wait."""
-        queue = self._queue
+        queue, now = self._queue, self.now
         assert queue is not None
         head = queue.head(self._ready_decode)
-        pod = min(self._ready_prefill, key=_least_tokens, default=None)
-        if queue.passes(request, self.now, pod if head is not None else None):
+        pod = least_tokens(self._ready_prefill)
+        opening = pod if head is not None else None
+        if queue.tokens and queue.refuses(request, now, self._ready_prefill, opening):
+            self._refuse(1)
+        elif queue.passes(request, now, opening):
             assert pod is not None
             assert head is not None
-            queue.sent(request, self.now, pod, self._work[request])
+            queue.sent(request, now, pod, self._work[request])
             self._send(request, pod, head)
         else:
-            self._look()
+            self._wait(request, serving=bool(self._ready_prefill and self._ready_decode))
+
+    def _wait(self, request: Request, *, serving: bool) -> None:
+        """A request has come to the queue. `serving`: pods serve; if not, it may have to wait for
+        their start."""
+        wake_s = self.setup.wake_timeout_s
+        if wake_s is not None and not serving and self._queue is not None:
+            self._queue.wait_until(request, self.now + max(wake_s, self.setup.queue_timeout_s))
+        self._watch()
+        self._look()
+
+    def _watch(self) -> None:
+        """Look after the first that waits when it has waited for too long."""
+        at = self._queue.impatient_at() if self._queue is not None else inf
+        if at < self._watch_at:
+            self._watch_at = at
+            self._order += 1
+            heappush(self._events, (at, self._order, PATIENCE, None, at))
+
+    def _refuse_impatient(self, watched: float) -> None:
+        assert self._queue is not None
+        if watched == self._watch_at:
+            self._refuse(len(self._queue.give_up(self.now)))
+            self._watch_at = inf
+            self._watch()
+
+    def _refuse(self, count: int) -> None:
+        """So many requests end without a token."""
+        self.refused += count
+        self.ended += count
+        self.active_at = self.now
+        self._sums.without_answer(count)
 
     def _send_now(self, request: Request) -> None:
         """Send a request to the pods with the least work, or hold it while a role has none."""
-        if self._ready_prefill and self._ready_decode:
-            pod = min(self._ready_prefill, key=_least_tokens)
-            self._send(request, pod, min(self._ready_decode, key=_least_open))
+        pod, head = least_tokens(self._ready_prefill), least_open(self._ready_decode)
+        if pod is not None and head is not None:
+            self._send(request, pod, head)
         else:
             self.held.append(request)
 
     def _look(self) -> None:
         """Send what waits and may go."""
         queue = self._queue
-        while queue is not None and queue.tokens and self._ready_prefill:
-            head = queue.head(self._ready_decode)
-            if head is None:
+        while queue is not None and queue.tokens:
+            head, pod = queue.head(self._ready_decode), least_tokens(self._ready_prefill)
+            if head is None or pod is None:
                 return
-            pod = min(self._ready_prefill, key=_least_tokens)
             request = queue.next(self.now, pod)
             if request is None:
                 return
@@ -157,11 +221,9 @@ class World(Supply):
 
     def _prefill(self, pod: PrefillPod) -> None:
         """Begin a step: the prompts in their order, until the step's tokens are used up."""
-        profile, free = self.setup.replica.profile, self.setup.replica.max_num_batched_tokens
-        work, prompts = self._work, self._prompts
-        linear = squared = 0
+        free, work, prompts, batch = self._step_tokens, self._work, self._prompts, pod.batch
+        linear = squared = whole = 0
         done = pod.computed
-        pod.whole = 0
         for request in pod.queue:
             left = work[request] - done
             part = left if left <= free else free
@@ -170,41 +232,46 @@ class World(Supply):
                 self._move_early(request, pod, begin)
             linear += part
             squared += part * (2 * begin + part)
-            pod.batch.append((request, part))
+            batch.append((request, part))
             free -= part
             if part == left:
-                pod.whole += 1
+                whole += 1
             if free == 0:
                 break
             done = 0
-        seconds = (
-            profile.prefill_base_s
-            + profile.per_prompt_token_s * linear
-            + profile.per_prompt_token_squared_s * squared
-        )
+        pod.whole = whole
+        base_s, token_s, token_squared_s = self._prefill_constants
+        seconds = base_s + token_s * linear + token_squared_s * squared
         pod.seconds += seconds
         self._order += 1
-        heappush(self._events, (self.now + seconds, self._order, STEP, pod, 0.0))
+        heappush(self._events, (self.now + seconds, self._order, PROMPTS, pod, 0.0))
 
     def _prefilled(self, pod: PrefillPod) -> None:
         """A step has ended: prompts that are computed get their first token and move on."""
-        batch, pod.batch = pod.batch, []
-        queue, resumed = self._queue, self._resumed
+        # a prompt that goes on elsewhere may come back here, and must not begin a step yet
+        batch = pod.batch
+        queue, resumed, whole, now = self._queue, self._resumed, pod.whole, self.now
+        prompts, work, first, hand_over = self._prompts, self._work, self.first, self._hand_over
         pod.steps += 1
         pod.prefill_requests += len(batch)
-        for request, part in batch[: pod.whole]:
+        for request, part in batch if whole == len(batch) else batch[:whole]:
             pod.prefill_tokens += part
             pod.queue.popleft()
-            pod.tokens -= self._work[request]
+            prompt, computed = prompts[request], work[request]
+            pod.tokens -= computed
+            pod.prompt_tokens += prompt
+            pod.cached_tokens += prompt - computed
             pod.computed = 0
             if request not in resumed:
-                self.first[request] = self.now
+                first[request] = now
             if queue is not None:
-                queue.computed(request, self.now)
-            self._hand_over(request, pod)
-        for _, part in batch[pod.whole :]:
-            pod.prefill_tokens += part
-            pod.computed += part
+                queue.computed(request, now)
+            hand_over(request, pod)
+        if whole < len(batch):
+            for _, part in batch[whole:]:
+                pod.prefill_tokens += part
+                pod.computed += part
+        pod.batch = []
         if pod.queue:
             self._prefill(pod)
         if queue is not None and queue.tokens:
@@ -212,7 +279,7 @@ class World(Supply):
 
     def _hand_over(self, request: Request, pod: PrefillPod) -> None:
         head = self._head[request]
-        if head is None or head.gone:
+        if head is None or head.gone_at < inf:
             self._moved.pop(request, None)
             self._leave(pod)
             self._lose(request, 1)
@@ -220,16 +287,15 @@ class World(Supply):
             self._leave(pod)
             self._answered(request, head)
         else:
-            expecting = bool(head.landing)
-            if self._moved and request in self._moved:  # it has its room
-                self._land(request, pod, head)
-            elif head.waiting or self._prompts[request] + self._outputs[request] > head.kv_free:
-                head.waiting.append((request, pod))
-                return
-            else:
-                head.kv_free -= self._prompts[request] + self._outputs[request]
-                self._land(request, pod, head)
-            if not expecting:
+            if not (self._moved and request in self._moved):  # else it has its room
+                need = self._prompts[request] + self._outputs[request]
+                if head.waiting or need > head.kv_free:
+                    head.waiting.append((request, pod))
+                    return
+                head.kv_free -= need
+            expected = bool(head.landing)
+            self._land(request, pod, head)
+            if not expected:
                 self._expect(head, head.landing[0][0])
 
     def _move_early(self, request: Request, pod: PrefillPod, ready: int) -> None:
@@ -250,7 +316,11 @@ class World(Supply):
 
     def _move(self, source: PrefillPod, head: DecodePod, tokens: int) -> float:
         """When the KV of so many tokens is there: behind what is on either link."""
-        start = max(self.now, head.link_free_at, source.link_free_at)
+        start = self.now
+        if head.link_free_at > start:
+            start = head.link_free_at
+        if source.link_free_at > start:
+            start = source.link_free_at
         end = start + tokens * self._token_transfer_s
         head.link_free_at = source.link_free_at = end
         return end
@@ -284,7 +354,7 @@ class World(Supply):
         if not pod.jump:
             pod.version += 1
             self._at(at, STEP, pod, pod.version)
-        elif len(pod.ends) < self.setup.replica.max_num_seqs:
+        elif pod.jump > 1 and len(pod.ends) < self._most:
             steps = steps_until(pod.first_s, pod.growth_s, at - pod.jump_at)
             if steps < pod.jump:
                 self._jump(pod, steps)
@@ -298,11 +368,12 @@ class World(Supply):
 
     def _stepped(self, pod: DecodePod) -> None:
         """An edge of a step: answers end, sequences join, and the next jump is planned."""
-        ends = pod.ends
         if pod.jump:
+            ends, queue = pod.ends, self._queue
             pod.end_steps(pod.jump)
             pod.jump = 0
-            while ends and ends[0][0] <= pod.steps:
+            done = pod.steps
+            while ends and ends[0][0] <= done:
                 _, request = heappop(ends)
                 tokens = self.trace.prompt[request] + self.trace.output[request]
                 pod.context -= tokens
@@ -310,16 +381,17 @@ class World(Supply):
                 self._answered(request, pod)
             if pod.waiting:
                 self._pull(pod)
-            if self._queue is not None:
-                self._queue.stepped(pod, self.now)
-                if self._queue.tokens:
+            if queue is not None:
+                if pod.first_s > self._tpot_s or queue.bounds:
+                    queue.stepped(pod, self.now)
+                if queue.tokens:
                     self._look()
-        if not pod.gone:
+        if pod.gone_at == inf:
             self._plan(pod)
 
     def _plan(self, pod: DecodePod) -> None:
         now, landing, ends = self.now, pod.landing, pod.ends
-        most = self.setup.replica.max_num_seqs
+        most = self._most
         while landing and landing[0][0] <= now and len(ends) < most:
             _, request, took = landing.popleft()
             pod.transfers += 1
@@ -328,19 +400,26 @@ class World(Supply):
                 self._release(request)
             pod.context += self._prompts[request] + 1
             heappush(ends, (pod.steps + self._outputs[request] - 1, request))
-        if not ends:
+        batch = len(ends)
+        if not batch:
             if landing:
                 pod.version += 1
                 self._at(landing[0][0], STEP, pod, pod.version)
             return
-        profile = self.setup.replica.profile
+        base_s, context_s, sequence_s = self._decode_constants
         pod.jump_at = now
-        pod.first_s = profile.step_s(len(ends), pod.context)
-        pod.growth_s = profile.per_context_token_s * len(ends)
+        pod.first_s = first_s = base_s + context_s * pod.context + sequence_s * batch
+        pod.growth_s = growth_s = context_s * batch
         steps = ends[0][0] - pod.steps
-        if landing and len(ends) < most:
-            steps = min(steps, steps_until(pod.first_s, pod.growth_s, landing[0][0] - now))
-        self._jump(pod, steps)
+        if landing and steps > 1 and batch < most:
+            until = steps_until(first_s, growth_s, landing[0][0] - now)
+            if until < steps:
+                steps = until
+        pod.jump = steps
+        pod.version += 1
+        self._order += 1
+        end = now + (steps * first_s + growth_s * (steps * (steps - 1) / 2))
+        heappush(self._events, (end, self._order, STEP, pod, pod.version))
 
     def _release(self, request: Request) -> None:
         """Its sequence joins a batch now: the first token leaves, if it has not left before."""
@@ -349,17 +428,8 @@ class World(Supply):
             self.first[request] = max(self.first[request], min(self.now, until))
 
     def _answered(self, request: Request, pod: DecodePod) -> None:
-        trace, setup = self.trace, self.setup
-        self.last[request] = self.now
-        prompt, output, first = trace.prompt[request], trace.output[request], self.first[request]
-        self.ended_prompt += prompt
-        self.ended_prompt_squared += prompt * prompt
-        self.ended_output += output
-        self.ended_prompts[bisect_left(EDGES, prompt)] += 1
-        self.ended_outputs[bisect_left(EDGES, output)] += 1
-        ttft = first - trace.arrival[request] <= setup.ttft_s
-        tpot = self.now - first <= setup.tpot_s * (output - 1) if output > 1 else True
-        self.verdicts[ttft, tpot] += 1
+        self.last[request] = self.active_at = self.now
+        self._answered_last.append(request)
         self.ended += 1
         self._leave(pod)
 
@@ -377,15 +447,15 @@ class World(Supply):
         self._send_now(request)
 
     def _kill(self, request: Request) -> None:
-        self.last[request] = nan
+        self.last[request], self.active_at = nan, self.now
         self.killed += 1
-        self.verdicts[False, False] += 1
+        self._sums.without_answer(1)
         self.ended += 1
 
     def _leave(self, pod: Pod) -> None:
         """One request has left the pod."""
         pod.open -= 1
-        if pod.open == 0 and pod.draining and not pod.gone:
+        if not pod.open and pod.drain_at < inf and pod.gone_at == inf:
             self._delete(pod)
 
     def _end(self, pod: Pod) -> None:

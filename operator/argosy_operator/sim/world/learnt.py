@@ -33,9 +33,12 @@ class _Ratio:
     def add(self, tokens: float, seconds: float) -> None:
         if self.value:
             expected = tokens / self.value
-            seconds = min(max(seconds, expected / _OUTLIER), expected * _OUTLIER)
+            if seconds < expected / _OUTLIER:
+                seconds = expected / _OUTLIER
+            elif seconds > expected * _OUTLIER:
+                seconds = expected * _OUTLIER
         self._tokens = self._tokens * _KEEP + tokens
-        self._seconds = self._seconds * _KEEP + max(seconds, 1e-6)
+        self._seconds = self._seconds * _KEEP + (seconds if seconds > 1e-6 else 1e-6)
         self._samples += 1
         if self._samples >= _ENOUGH:
             self.value = self._tokens / self._seconds
@@ -53,7 +56,10 @@ class Pace:
         """A first token came `seconds` after the dispatch; `ahead` includes `own` tokens."""
         (self._behind if ahead >= _BEHIND * own else self._alone).add(ahead, seconds)
         behind, alone = self._behind.value, self._alone.value
-        self.tokens_per_s = max(behind, alone) if behind else alone * _OPTIMISM
+        if not behind:
+            self.tokens_per_s = alone * _OPTIMISM
+        else:
+            self.tokens_per_s = behind if behind > alone else alone
 
     def seconds(self, tokens: int) -> float:
         """Predicted time for so many prompt tokens; 0 while the pace is unknown."""
@@ -76,9 +82,12 @@ class Margin:
 
     def share(self, now: float) -> float:
         """At this time, from 0.5 to 1."""
-        if self._share == _MOST:
-            return _MOST
-        return min(_MOST, self._share + _GROWTH_PER_S * (now - self._cut_at))
+        if self._share < _MOST:
+            share = self._share + _GROWTH_PER_S * (now - self._cut_at)
+            if share < _MOST:
+                return share
+            self._share = _MOST  # it has grown back
+        return _MOST
 
     def missed(
         self, *, predicted_s: float, ttft_s: float, limit_s: float, sent_at: float, now: float
@@ -114,25 +123,26 @@ class Places:
 
     def __init__(self, limit_s: float) -> None:
         self._limit_s = limit_s
-        self._bounds: dict[str, _Bound] = {}
+        self.bounds: dict[str, _Bound] = {}
+        """Empty while no pod was too slow."""
 
     def due(self, pod: str, tpot_s: float, now: float) -> bool:
         """Whether a report would change anything: it is too slow, or has a bound, and its last
         report is a second old."""
-        bound = self._bounds.get(pod)
+        bound = self.bounds.get(pod)
         return tpot_s > self._limit_s if bound is None else now >= bound.seen_at + _REPORT_S
 
     def observe(self, pod: str, *, sequences: int, tpot_s: float, now: float) -> None:
         """A pod has so many sequences, whose tokens took so long."""
-        bound, slow = self._bounds.get(pod), tpot_s > self._limit_s
+        bound, slow = self.bounds.get(pod), tpot_s > self._limit_s
         if not sequences or (bound is None and not slow):
             return
         fit = sequences * _PLANNED * self._limit_s / tpot_s
         if bound is None or 0 < bound.lifted_until <= now:
             if not slow:
-                self._bounds.pop(pod, None)
+                self.bounds.pop(pod, None)
                 return
-            bound = self._bounds[pod] = _Bound(float(sequences), sequences, tpot_s)
+            bound = self.bounds[pod] = _Bound(float(sequences), sequences, tpot_s)
         bound.seen_at = now
         if bound.lifted_until:
             return
@@ -147,7 +157,7 @@ class Places:
 
     def has_room(self, pod: str, sequences: int) -> bool:
         """Whether a pod with so many sequences may have one more."""
-        bound = self._bounds.get(pod)
+        bound = self.bounds.get(pod)
         return bound is None or bound.lifted_until > 0 or sequences + 1 <= bound.places
 
     def _is_in_vain(self, bound: _Bound, sequences: int, tpot_s: float) -> bool:

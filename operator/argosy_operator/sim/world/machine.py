@@ -14,6 +14,11 @@ MAX_NUM_SEQS = 256
 """Sequences in a decode batch; the engine's default."""
 MAX_NUM_BATCHED_TOKENS = 2048
 """Prompt tokens in a prefill step; the engine's default."""
+QUEUE_TIMEOUT_S = 30.0
+"""How long a request waits in the gateway's queue; the gateway's default."""
+FLIP_S = 3.0
+"""From when a pod is empty until it serves in its new role; measured in designs/0013."""
+Asks = Literal["no", "outage", "yes"]
 HELD_SHARE = 0.9
 """Of the TTFT limit: so long a first token may be held. The rest is for the way to the client."""
 
@@ -50,6 +55,8 @@ def steps_s(first_s: float, growth_s: float, steps: int) -> float:
 
 def steps_until(first_s: float, growth_s: float, seconds: float) -> int:
     """The fewest steps, at least one, that take `seconds` or longer."""
+    if seconds <= first_s:
+        return 1
     steps = max(ceil(_steps(first_s, growth_s, seconds)), 1)
     while steps_s(first_s, growth_s, steps) < seconds:
         steps += 1
@@ -113,3 +120,22 @@ class Setup:
     """Share of the scrapes that fail, by chance."""
     outage: tuple[float, float] = (inf, inf)
     """(from, to) in seconds: nothing is scraped and no law gets an answer meanwhile."""
+    ask_gateways: Asks = "outage"
+    """When the operator asks the gateway for its load: while Prometheus has none, as it does by
+    default, or at each decision, as with metrics.askGateways."""
+    role_flip: bool = False
+    """Whether a pod that leaves one role becomes a pod of the other that is to come, as with
+    autoscaling.roleFlip."""
+    dwell_s: float = 300.0
+    """How long after a flip none goes the other way; `scaleDown.stabilization`'s default."""
+    queue_timeout_s: float = inf
+    """With order deadline: who has waited in the gateway for so long is refused (429)."""
+    inbox: Literal["at-once", "between-steps"] = "at-once"
+    """When decode pods take what comes to them. between-steps: at the next edge of a step, as
+    engines do; see `sim.inbox`."""
+    max_in_flight: float = inf
+    """Requests in the gateway and in pods; with as many the next one is refused (429), as with the
+    gateway's --max-queue."""
+    wake_timeout_s: float | None = None
+    """How long a request may wait that comes while no pods serve, as with `scaleToZero.wait`; then
+    it is refused (503). None: no longer than others."""

@@ -5,8 +5,10 @@ are seconds of the simulation.
 """
 
 from collections import deque
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from math import inf
+from typing import Literal
 
 from argosy_operator.sim.world.machine import steps_s, steps_within
 
@@ -24,6 +26,10 @@ class Pod:
     gone_at: float = inf
     drain_at: float = inf
     """When it began to leave; inf while it is wanted."""
+    becomes: Literal["prefill", "decode"] | None = None
+    """Its next role: while it leaves, what it will be once it is empty. None: it ends then."""
+    flipped: bool = False
+    """Whether it had another role before."""
     open: int = 0
     """Requests that were sent here and have not left."""
     link_free_at: float = 0.0
@@ -31,6 +37,9 @@ class Pod:
     steps: int = 0
     seconds: float = 0.0
     """Time in steps."""
+    prompt_tokens: int = 0
+    cached_tokens: int = 0
+    """Of prompts that have their first token, and what a prefix cache had of them."""
 
     @property
     def draining(self) -> bool:
@@ -94,12 +103,13 @@ class DecodePod(Pod):
 
     def end_steps(self, steps: int) -> None:
         """Count so many steps of the jump as done."""
-        batch = len(self.ends)
+        batch, context = len(self.ends), self.context
         self.steps += steps
-        self.seconds += steps_s(self.first_s, self.growth_s, steps)
-        self.decode_sequences += steps * batch
-        self.context_tokens += steps * self.context + batch * (steps * (steps - 1) // 2)
-        self.context += steps * batch
+        sequences, pairs = steps * batch, steps * (steps - 1) // 2
+        self.seconds += steps * self.first_s + self.growth_s * pairs
+        self.decode_sequences += sequences
+        self.context_tokens += steps * context + batch * pairs
+        self.context = context + sequences
 
     def counted(self, now: float) -> tuple[float, int, int, int]:
         """(seconds, steps, sequences, context tokens) of the steps that have ended by now."""
@@ -113,6 +123,27 @@ class DecodePod(Pod):
             self.decode_sequences + done * batch,
             self.context_tokens + done * self.context + batch * (done * (done - 1) // 2),
         )
+
+
+def least_tokens(pods: Sequence[PrefillPod]) -> PrefillPod | None:
+    """The first of those with the fewest tokens to compute; None of none.
+
+    A loop over a few pods takes half of the time of `min` with a key.
+    """
+    found, least = None, inf
+    for pod in pods:
+        if pod.tokens < least:
+            found, least = pod, pod.tokens
+    return found
+
+
+def least_open(pods: Sequence[DecodePod]) -> DecodePod | None:
+    """The first of those with the fewest requests; None of none."""
+    found, least = None, inf
+    for pod in pods:
+        if pod.open < least:
+            found, least = pod, pod.open
+    return found
 
 
 @dataclass(slots=True, eq=False, kw_only=True)

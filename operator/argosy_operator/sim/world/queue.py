@@ -2,18 +2,18 @@
 
 `fleet.World` asks it when a request comes and whenever work has left a pod. The rules are those of
 `argosy_gateway.queue` (designs/0009-queue.md) for one gateway, one flow and one class; a test plays
-both on the same load and compares their dispatches. No request is refused: what waits longer than
-`--queue-timeout-s` goes on waiting.
+both on the same load and compares their dispatches and refusals.
 """
 
 from bisect import bisect_left, insort
-from heapq import heappop, heappush
-from operator import attrgetter
+from collections.abc import Sequence
+from heapq import heapify, heappop, heappush
+from math import inf
 
 from argosy_operator.sim.traces import Trace
 from argosy_operator.sim.world.learnt import Margin, Pace, Places
 from argosy_operator.sim.world.machine import Setup
-from argosy_operator.sim.world.pods import ColocatedPod, DecodePod, PrefillPod, Request
+from argosy_operator.sim.world.pods import ColocatedPod, DecodePod, PrefillPod, Request, least_open
 
 LATE_EVERY = 16
 """Of so many dispatches one is a late one's, if any is late."""
@@ -27,7 +27,6 @@ SHORT = 0.1
 """Share of the limit: a shorter backlog, which fits into one step, is nearly nothing."""
 
 
-_least_open = attrgetter("open")
 Prefiller = PrefillPod | ColocatedPod
 
 
@@ -44,15 +43,24 @@ class Queue:
         self._late: list[Request] = []
         """Heap: those that came first."""
         self._since_late = 0
+        self._timeout_s = setup.queue_timeout_s
+        self._until: dict[Request, float] = {}
+        """Of all that wait: when they stop waiting."""
+        self._patience: list[tuple[float, Request]] = []
+        """Heap of the same; who no longer waits, or waits until another time, may be in it, too."""
         self._pace, self._margin, self._places = Pace(), Margin(), Places(setup.tpot_s)
+        self.bounds = self._places.bounds
+        """Decode pods that may not have as many sequences as their batch; empty: none."""
         self._sent: dict[Request, tuple[float, int]] = {}
         """Of those without a first token: when it was sent, and the prompt tokens outstanding on
         its pod then, its own included."""
 
     def head(self, pods: list[DecodePod]) -> DecodePod | None:
         """The decode pod with the fewest requests of those that have a place."""
-        found = min(pods, key=_least_open, default=None)
-        if found is None or self.has_place(found):
+        found = least_open(pods)
+        if found is None or (found.open < self._most and not self.bounds):
+            return found
+        if self.has_place(found):
             return found
         found = None
         for pod in pods:
@@ -64,20 +72,67 @@ class Queue:
         """Whether a pod takes one more sequence."""
         return pod.open < self._most and self._places.has_room(pod.name, pod.open)
 
+    def refuses(
+        self, request: Request, now: float, pods: Sequence[Prefiller], pod: Prefiller | None
+    ) -> bool:
+        """Whether a request that has just come is sent away: what is ahead of it takes longer than
+        it may wait, and it would miss its limit on the pod where its prompt would begin first."""
+        if not self.tokens or not pods or not self._pace.tokens_per_s:
+            return False
+        prompt = self._trace.prompt[request]
+        ahead = self.tokens + sum(one.tokens for one in pods) + prompt
+        if ahead / (len(pods) * self._pace.tokens_per_s) <= self._timeout_s:
+            return False
+        if pod is None:
+            return True
+        took_s = self._pace.seconds(pod.tokens) + self._pace.seconds(prompt)
+        return took_s > self._margin.share(now) * self._limit_s
+
+    def impatient_at(self) -> float:
+        """When the first that waits stops waiting; inf if none does."""
+        heap, until = self._patience, self._until
+        while heap and until.get(heap[0][1]) != heap[0][0]:
+            heappop(heap)
+        return heap[0][0] if heap else inf
+
+    def wait_until(self, request: Request, until: float) -> None:
+        """A request that waits stops waiting then; inf: it waits for as long as it must."""
+        self._until[request] = until
+        if until < inf:
+            heappush(self._patience, (until, request))
+
+    def give_up(self, now: float) -> list[Request]:
+        """Those that have waited for too long; they wait no longer."""
+        gone: list[Request] = []
+        while self.impatient_at() <= now:
+            gone.append(heappop(self._patience)[1])
+            del self._until[gone[-1]]
+        if gone:
+            left = set(gone)
+            self._in_time = [row for row in self._in_time if row[1] not in left]
+            self._late = [request for request in self._late if request not in left]
+            heapify(self._late)
+            self.tokens -= sum(self._trace.prompt[request] for request in gone)
+        return gone
+
     def passes(self, request: Request, now: float, pod: Prefiller | None) -> bool:
         """Whether a request that has just come goes at once; if not, it waits here from now on.
 
         `pod` is where its prompt would begin first; None: no pod takes it.
         """
-        prompt = self._trace.prompt[request]
+        prompt, per_s = self._trace.prompt[request], self._pace.tokens_per_s
         limit_s = self._margin.share(now) * self._limit_s
-        start_by = self._trace.arrival[request] + limit_s - self._pace.seconds(prompt)
-        if not self.tokens and pod is not None and self._has_room(pod):
-            goes = now + self._pace.seconds(pod.tokens) <= start_by
-            if goes:
-                return True
+        start_by = self._trace.arrival[request] + limit_s - (prompt / per_s if per_s else 0.0)
+        if (
+            pod is not None
+            and not self.tokens
+            and (len(pod.queue) < FEW_PROMPTS or self._has_room(pod))
+            and now + (pod.tokens / per_s if per_s else 0.0) <= start_by
+        ):
+            return True
         insort(self._in_time, (start_by, request))
         self.tokens += prompt
+        self.wait_until(request, now + self._timeout_s)
         return False
 
     def next(self, now: float, pod: Prefiller) -> Request | None:
@@ -97,6 +152,7 @@ class Queue:
         else:
             return None
         self.tokens -= self._trace.prompt[request]
+        del self._until[request]
         return request
 
     def sent(self, request: Request, now: float, pod: Prefiller, tokens: int) -> None:
@@ -105,10 +161,12 @@ class Queue:
 
     def computed(self, request: Request, now: float) -> None:
         """Its prompt is computed."""
-        if request not in self._sent:  # it came again from a pod that has gone
+        sent = self._sent.pop(request, None)
+        if sent is None:  # it came again from a pod that has gone
             return
-        sent_at, ahead = self._sent.pop(request)
-        arrival = self._trace.arrival[request]
+        sent_at, ahead = sent
+        trace = self._trace
+        arrival = trace.arrival[request]
         if now - arrival > self._limit_s:
             self._margin.missed(
                 predicted_s=sent_at - arrival + self._pace.seconds(ahead),
@@ -117,14 +175,15 @@ class Queue:
                 sent_at=sent_at,
                 now=now,
             )
-        self._pace.observe(ahead, self._trace.prompt[request], now - sent_at)
+        self._pace.observe(ahead, trace.prompt[request], now - sent_at)
 
     def lost(self, request: Request) -> None:
         """Its pod has gone before its prompt was computed."""
         self._sent.pop(request, None)
 
     def stepped(self, pod: DecodePod, now: float) -> None:
-        """Steps of a decode pod have ended."""
+        """Steps of a decode pod have ended. It may be left out while they keep the limit and
+        `bounds` is empty."""
         if self._places.due(pod.name, pod.first_s, now):
             self._places.observe(pod.name, sequences=pod.open, tpot_s=pod.first_s, now=now)
 

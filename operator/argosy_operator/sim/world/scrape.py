@@ -13,13 +13,18 @@ from math import inf
 from random import Random
 
 from argosy_operator.core.scaling.goals import Windows
-from argosy_operator.core.scaling.signals import samples
-from argosy_operator.core.scaling.signals.samples import Round, Series
+from argosy_operator.core.scaling.observe import FleetMetrics, unknown_metrics
+from argosy_operator.core.scaling.signals import alone, samples
+from argosy_operator.core.scaling.signals.alone import Heard
+from argosy_operator.core.scaling.signals.direct import Load, Reading, with_readings
+from argosy_operator.core.scaling.signals.samples import Round, Series, assemble
+from argosy_operator.core.scaling.signals.validity import why_unavailable
 from argosy_operator.core.scaling.size.spread import EDGES
 from argosy_operator.sim.world.fleet import World
 from argosy_operator.sim.world.pods import ColocatedPod, DecodePod, Pod, PrefillPod
 
 GATEWAY = "gateway-0"
+AWAY = "PrometheusAway: the metrics are out"
 
 Key = tuple[str, tuple[tuple[str, str], ...]]
 """Name and labels of a series."""
@@ -47,6 +52,7 @@ class Scraper:
         self._random = Random(f"scrapes {world.setup.seed}")  # noqa: S311 (no secret)
         self._losses = Random(f"lost scrapes {world.setup.seed}")  # noqa: S311 (no secret)
         self._targets = {GATEWAY: Target(self._random.uniform(0, windows.scrape_s))}
+        self._heard = Heard()
 
     @property
     def answers(self) -> bool:
@@ -92,7 +98,29 @@ class Scraper:
                         taken.setdefault(key, []).append((self._start + at, value))
         series = tuple(Series(name, dict(labels), tuple(s)) for (name, labels), s in taken.items())
         up = int(self._targets[GATEWAY].up)
-        return Round(self._start + now, series, up, 1, frozenset({GATEWAY}))
+        scraped = Round(self._start + now, series, up, 1, frozenset({GATEWAY}))
+        said = (self._reading(),) if self._world.setup.ask_gateways == "yes" else ()
+        return with_readings(scraped, said, skew_s=0.0)
+
+    def metrics(self, pods: frozenset[str]) -> FleetMetrics:
+        """What the operator knows now, of these pods: as Prometheus has it, or as the gateway
+        says alone if it is asked while the metrics are out."""
+        now, windows = self._start + self._world.now, self._windows
+        taken = (
+            assemble(self.round(), windows, pods) if self.answers else unknown_metrics(now, AWAY)
+        )
+        asks = self._world.setup.ask_gateways
+        if asks == "yes" or (asks == "outage" and why_unavailable(taken, windows) is not None):
+            self._heard = alone.heard(self._heard, (self._reading(),), now, windows)
+        ready = frozenset({GATEWAY})
+        taken, self._heard = alone.known(taken, self._heard, ready, now, windows)
+        return taken
+
+    def _reading(self) -> Reading:
+        """What the gateway says to an operator that asks it."""
+        world = self._world
+        now, waiting = self._start + world.now, world.waiting_tokens
+        return Reading(GATEWAY, now, world.arrived, 0.0, waiting, _load(world))
 
     def _discover(self) -> None:
         """Take new pods in, and drop those whose last samples are older than any window."""
@@ -125,30 +153,45 @@ class Scraper:
             target.rows.popleft()
 
 
+def _load(world: World) -> Load:
+    """What the gateway knows of the engines' work and of answered requests."""
+    outstanding = decoding = 0
+    for pods in world.pods.values():
+        for pod in pods:
+            if isinstance(pod, PrefillPod):
+                outstanding += pod.outstanding_tokens
+            elif isinstance(pod, DecodePod):
+                decoding += len(pod.waiting) + len(pod.landing) + len(pod.ends)
+                if isinstance(pod, ColocatedPod):
+                    outstanding += pod.tokens - pod.computed
+    sums, answered = world.sums, world.ended - world.killed - world.refused
+    return Load(outstanding, decoding, answered, sums.prompt, sums.prompt_squared, sums.output)
+
+
 def _of_engine(key: Key) -> bool:
     return key[0] in samples.STEP_COUNTERS or key[0] in samples.GAUGES
 
 
 def _gateway(world: World) -> dict[Key, float]:
     labels = (("pod", GATEWAY), ("role", "gateway"))
-    ended = world.ended - world.killed
+    ended, sums = world.ended - world.killed - world.refused, world.sums
     row: dict[Key, float] = {
         (samples.RECEIVED, (("outcome", "accepted"), *labels)): world.arrived,
-        (f"{samples.PROMPTS}_sum", labels): world.ended_prompt,
+        (f"{samples.PROMPTS}_sum", labels): sums.prompt,
         (f"{samples.PROMPTS}_count", labels): ended,
-        (samples.PROMPTS_SQUARED, labels): world.ended_prompt_squared,
-        (f"{samples.OUTPUTS}_sum", labels): world.ended_output,
+        (samples.PROMPTS_SQUARED, labels): sums.prompt_squared,
+        (f"{samples.OUTPUTS}_sum", labels): sums.output,
         (f"{samples.OUTPUTS}_count", labels): ended,
         (samples.WAITING, labels): world.waiting_tokens,
     }
     for name, counts in (
-        (samples.PROMPTS, world.ended_prompts),
-        (samples.OUTPUTS, world.ended_outputs),
+        (samples.PROMPTS, sums.prompts),
+        (samples.OUTPUTS, sums.outputs),
     ):
         for edge, below in zip((*EDGES, inf), accumulate(counts), strict=True):
             le = "+Inf" if edge == inf else str(edge)
             row[f"{name}_bucket", (("le", le), *labels)] = below
-    for (ttft, tpot), count in world.verdicts.items():
+    for (ttft, tpot), count in sums.verdicts.items():
         met = (("tpot", "ok" if tpot else "miss"), ("ttft", "ok" if ttft else "miss"))
         row[samples.VERDICTS, (*labels, *met)] = count
     return row
@@ -182,6 +225,8 @@ def _engine(world: World, pod: Pod) -> dict[Key, float]:
     received = (*labels, ("side", "receive"))
     row[f"{samples.TRANSFERS}_sum", received] = transfers[0]
     row[f"{samples.TRANSFERS}_count", received] = transfers[1]
+    row[samples.ENGINE_PROMPTS, labels] = pod.prompt_tokens
+    row[samples.ENGINE_CACHED, labels] = pod.cached_tokens
     row[samples.RUNNING, labels] = running
     row[samples.OUTSTANDING, labels] = outstanding
     row[samples.KV_CAPACITY, labels] = world.setup.replica.profile.kv_tokens

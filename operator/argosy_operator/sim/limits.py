@@ -1,0 +1,137 @@
+"""The flags of `argosy simulate` that limit a law: replicas, schedules, ratio, steps.
+
+`cli` calls these with the words of the command line; `replay` gets the values. Each raises
+UsageError with what to write.
+"""
+
+from collections.abc import Sequence
+from math import ceil
+
+from pydantic import ValidationError
+
+from argosy_operator.api.v1alpha1.autoscaling import ScaleToZero, Schedule
+from argosy_operator.core.scaling.goals import QueueTargets, Ratio, Share, StepLimits
+from argosy_operator.core.scaling.pace.schedules import Bounds, Window
+from argosy_operator.sim.flags import UsageError
+from argosy_operator.sim.replay import ROLES, TOGETHER, Replicas
+from argosy_operator.sim.world.supply import PoolName
+
+MOST_REPLICAS = 1000
+"""Of one role; the most that the API takes for replicas.max."""
+
+
+def roles(mode: str | None) -> tuple[PoolName, ...]:
+    """Those of a fleet of `--mode`."""
+    return TOGETHER if mode == "colocated" else ROLES
+
+
+def replicas(flag: str, value: str, text: str, of: Sequence[PoolName]) -> Replicas:
+    """Replicas of each role: prefill and decode, or one number for a colocated fleet."""
+    try:
+        numbers = [int(part) for part in text.split(",")]
+    except ValueError:
+        numbers = []
+    if len(numbers) != len(of) or not all(1 <= n <= MOST_REPLICAS for n in numbers):
+        what, example = (
+            (f"replicas, from 1 to {MOST_REPLICAS}", "5")
+            if tuple(of) == TOGETHER
+            else (f"prefill and decode replicas, each from 1 to {MOST_REPLICAS}", "2,3")
+        )
+        raise UsageError(f"{flag} {value}: write {what}, such as {example}")
+    return dict(zip(of, numbers, strict=True))
+
+
+def steps(text: str | None) -> StepLimits:
+    """The largest change of a role in a decision; those of the spec's defaults without the flag."""
+    if text is None:
+        return StepLimits()
+    if not text.isdecimal() or not text.isascii() or not 1 <= int(text) <= 100:
+        raise UsageError(f"--step-down {text}: write a percentage from 1 to 100")
+    return StepLimits(down_percent=float(text))
+
+
+def queue(text: str | None, policy: str | None) -> QueueTargets:
+    """What a replica should have to do under policy queue; the spec's defaults without the flag."""
+    if text is None:
+        return QueueTargets()
+    if policy != "queue":
+        raise UsageError("--queue-target is of policy queue: write --policy queue, or leave it out")
+    try:
+        tokens, sequences = (int(part) for part in text.split(","))
+    except ValueError:
+        tokens = sequences = 0
+    if min(tokens, sequences) < 1:
+        raise UsageError(
+            f"--queue-target {text}: write prompt tokens and sequences per replica, such as 2048,24"
+        )
+    return QueueTargets(tokens, sequences)
+
+
+def ratio(text: str | None) -> Ratio:
+    """The bounds of prefill per decode; none without the flag."""
+    if text is None:
+        return Ratio()
+    try:
+        low, high = (_share(part) for part in text.split(","))
+    except ValueError:
+        low, high = Share(0, 1), Share(0, 1)
+    positive = min(low.prefill, low.decode, high.prefill, high.decode) >= 1
+    if not positive or low.prefill * high.decode > high.prefill * low.decode:
+        raise UsageError(
+            f"--ratio {text}: write the least and the most prefill per decode replicas, such as "
+            "1:4,2:1"
+        )
+    return Ratio(low, high)
+
+
+def _share(text: str) -> Share:
+    prefill, decode = (int(number) for number in text.split(":"))
+    return Share(prefill, decode)
+
+
+def scale_to_zero(text: str | None, cold_s: float) -> ScaleToZero | None:
+    """When a fleet goes to zero, and how long requests wait then; None without the flag."""
+    if text is None:
+        return None
+    after, comma, wait = text.partition(",")
+    try:
+        zero = ScaleToZero.model_validate({"after": after} | ({"wait": wait} if comma else {}))
+    except ValidationError as error:
+        what = error.errors()[0]["msg"].removeprefix("Value error, ")
+        raise UsageError(f"--scale-to-zero {text}: {what}") from None
+    if zero.wait.seconds < cold_s:
+        raise UsageError(
+            f"--scale-to-zero {text}: requests would wait for {zero.wait}, less than a cold start "
+            f"of {cold_s:g} s; write a longer wait, such as {after},{ceil(2 * cold_s)}s"
+        )
+    return zero
+
+
+def windows(text: str | None, of: Sequence[PoolName]) -> tuple[Window, ...]:
+    """The schedules; none without the flag."""
+    parts = text.split("|") if text else []
+    return tuple(_window(number, part, of) for number, part in enumerate(parts, 1))
+
+
+def _window(number: int, text: str, of: Sequence[PoolName]) -> Window:
+    try:
+        start, duration, least = (part.strip() for part in text.split(";"))
+        schedule = Schedule.model_validate(
+            {"name": f"window-{number}", "start": start, "duration": duration, "roles": {}}
+        )
+    except ValidationError as error:
+        what = error.errors()[0]["msg"].removeprefix("Value error, ")
+        raise UsageError(f"--schedules {text.strip()}: {what}") from None
+    except ValueError:
+        raise UsageError(
+            f"--schedules {text.strip()}: write start, duration and replicas, such as "
+            f"'0 8 * * MON-FRI; 10h; {'5' if tuple(of) == TOGETHER else '4,6'}'"
+        ) from None
+    pods = replicas("--schedules", text.strip(), least, of)
+    return Window(
+        schedule.name,
+        schedule.start,
+        schedule.duration.seconds,
+        schedule.time_zone,
+        tuple(Bounds(role, pods[role], None) for role in of),
+    )

@@ -1,0 +1,141 @@
+"""Results of the simulator that were worked out by its first, plain form: a quicker one gives the
+same ones.
+
+The law is HPA's, whose rule does not change. Times of single requests are compared by their sums.
+"""
+
+from math import fsum, isnan
+from random import Random
+
+import pytest
+
+from argosy_operator.core.scaling.goals import SLO, Goals, RoleGoal
+from argosy_operator.core.scaling.law import LAWS
+from argosy_operator.sim import figures
+from argosy_operator.sim.replay import Run, replay
+from argosy_operator.sim.traces import Trace
+from argosy_operator.sim.world.machine import ColdStart, Replica, Setup
+
+REPLICA = Replica.preset("llama-70b-h100-tp4")
+
+
+def requests(count: int = 4000) -> Trace:
+    """Six a second, then fifteen, then three, with some long prompts and answers; no logarithms,
+    whose last digit differs between machines."""
+    rng, at, trace = Random(5), 0.0, Trace([], [], [])
+    for number in range(count):
+        rate = (6.0, 15.0, 3.0)[3 * number // count]
+        at += 2 * rng.random() / rate
+        trace.arrival.append(at)
+        trace.prompt.append(rng.randrange(10, rng.choice((500, 2000, 12_000))))
+        trace.output.append(rng.randrange(1, rng.choice((3, 100, 800))))
+    return trace
+
+
+def run_of(setup: Setup) -> Run:
+    goals = Goals(
+        mode="disaggregated",
+        roles=(RoleGoal("prefill", 1, 40), RoleGoal("decode", 1, 40)),
+        slo=SLO(setup.ttft_s, setup.tpot_s),
+    )
+    return replay(setup, requests(), LAWS["hpa"], goals, {"prefill": 3, "decode": 2})
+
+
+def shown(run: Run) -> dict[str, float]:
+    world = run.world
+    ended = [last for last in world.last if not isnan(last)]
+    return {
+        **figures.attainment(world, 0.0),
+        "gpu_hours": figures.gpu_hours(world, 0.0, world.trace.end),
+        "moves": len(run.moves),
+        "killed": world.killed,
+        "first": fsum(first for first in world.first if not isnan(first)),
+        "last": fsum(ended),
+        "steps": sum(pod.steps for pods in world.pods.values() for pod in pods),
+        "seconds": fsum(pod.seconds for pods in world.pods.values() for pod in pods),
+        "prompts": world.sums.prompt_squared,
+        "short": sum(world.sums.prompts[:4]) + sum(world.sums.outputs[:4]),
+        "within": world.sums.verdicts[True, True],
+    }
+
+
+CASES = {
+    "fifo": Setup(REPLICA, 1.0, 0.06, ColdStart(40.0, 0.3), 20.0, 3),
+    "deadline": Setup(REPLICA, 1.0, 0.06, ColdStart(40.0), 20.0, 4, "deadline", resumes=True),
+    "in-batch": Setup(
+        REPLICA, 1.0, 0.04, ColdStart(40.0), 20.0, 5, "deadline", hold_first_token=True,
+        resumes=True, scrape_loss=0.1,
+    ),
+    "tight": Setup(
+        Replica(REPLICA.profile, REPLICA.machine, 96, 1024), 0.5, 0.038, ColdStart(40.0), 5.0, 6,
+        "deadline",
+    ),
+}  # fmt: skip
+
+KNOWN = {
+    "fifo": {
+        "attainment": 0.77775,
+        "attainment_ttft": 0.90075,
+        "attainment_tpot": 0.8615,
+        "gpu_hours": 12.082496084431515,
+        "moves": 13,
+        "killed": 1,
+        "first": 1204719.7253169436,
+        "last": 1227987.8489242056,
+        "steps": 89857,
+        "seconds": 3815.249508665004,
+        "prompts": 65849583152,
+        "short": 1442,
+        "within": 3111,
+    },
+    "deadline": {
+        "attainment": 0.794,
+        "attainment_ttft": 0.87275,
+        "attainment_tpot": 0.90575,
+        "gpu_hours": 23.15501774853373,
+        "moves": 12,
+        "killed": 0,
+        "first": 1206831.4823250484,
+        "last": 1230584.6275844676,
+        "steps": 89529,
+        "seconds": 3806.3041934150037,
+        "prompts": 65851113321,
+        "short": 1442,
+        "within": 3176,
+    },
+    "in-batch": {
+        "attainment": 0.5365,
+        "attainment_ttft": 0.54125,
+        "attainment_tpot": 0.9185,
+        "gpu_hours": 31.34980518626381,
+        "moves": 6,
+        "killed": 0,
+        "first": 1786024.3722770573,
+        "last": 1806287.4961686344,
+        "steps": 65770,
+        "seconds": 3121.2239534150076,
+        "prompts": 65851113321,
+        "short": 1442,
+        "within": 2146,
+    },
+    "tight": {
+        "attainment": 0.1945,
+        "attainment_ttft": 0.22675,
+        "attainment_tpot": 0.8505,
+        "gpu_hours": 31.065682840559116,
+        "moves": 5,
+        "killed": 4,
+        "first": 5841649.54725167,
+        "last": 5858973.796876976,
+        "steps": 129601,
+        "seconds": 4845.481430530987,
+        "prompts": 65850360215,
+        "short": 1442,
+        "within": 778,
+    },
+}
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_results_are_those_of_the_plain_simulator(name: str) -> None:
+    assert shown(run_of(CASES[name])) == pytest.approx(KNOWN[name], rel=1e-9)

@@ -1,0 +1,144 @@
+"""`argosy simulate --mode colocated`: one pool, its constant fleet, and what it refuses."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from argosy_operator.core.scaling.law import LAWS
+from argosy_operator.sim import cli, figures
+from argosy_operator.sim.reference import hindsight
+from argosy_operator.sim.replay import static
+from argosy_operator.sim.world.colocated import ColocatedWorld
+from tests.sim.fleets import poisson, setup, trace
+from tests.sim.test_simulate import TRACE, arguments, refused
+
+END_S, WARMUP_S, GPUS = float(TRACE.read_text().split()[-1].split(",")[0]), 60.0, 4
+
+
+def simulated(folder: Path, **flags: str) -> dict[str, Any]:
+    out = folder / "out.json"
+    assert cli.main(arguments(out, mode="colocated", **flags)) == 0
+    result: dict[str, Any] = json.loads(out.read_text())
+    return result
+
+
+def test_a_constant_fleet_has_one_number_of_replicas(tmp_path: Path) -> None:
+    result = simulated(tmp_path, policy="static:3", static="5", static_same_engine="4")
+    hours = GPUS * (END_S - WARMUP_S) / 3600
+    assert result["gpu_hours"] == pytest.approx(3 * hours)
+    assert (result["gpu_hours_static"], result["gpu_hours_static_same_engine"]) == (
+        pytest.approx(5 * hours), pytest.approx(4 * hours),
+    )  # fmt: skip
+    assert (result["replicas_static"], result["replicas_static_same_engine"]) == ("5", "4")
+    assert 0 < result["gpu_hours_physical"] < result["gpu_hours"]
+
+
+def test_the_law_scales_the_pool_from_the_constant_fleet(tmp_path: Path) -> None:
+    options = cli.parse(
+        arguments(tmp_path / "x.json", mode="colocated", policy="goodput", scale="8")
+    )
+    run, result = cli.simulate(options, cli.trace_of(options))
+    assert isinstance(run.world, ColocatedWorld)
+    assert result["replicas_static_same_engine"] is not None
+    assert int(str(result["replicas_static"])) > 1
+    assert {role for _, role, _ in run.moves} == {"colocated"}
+    assert result["requests_killed"] == 0
+    assert isinstance(result["attainment"], float)
+    assert 0.5 < result["attainment"] <= 1
+
+
+@pytest.mark.parametrize("law", sorted(LAWS.keys() - cli.APART - {"static"}))
+def test_every_law_that_is_not_refused_moves_the_pool(law: str, tmp_path: Path) -> None:
+    flags = arguments(
+        tmp_path / "x.json", mode="colocated", policy=law, scale="8", static="3", start="1",
+        static_same_engine="3",
+    )  # fmt: skip
+    options = cli.parse(flags)
+    run, _ = cli.simulate(options, cli.trace_of(options))
+    assert run.moves
+
+
+def test_the_page_has_one_pool(tmp_path: Path) -> None:
+    report = tmp_path / "report.html"
+    simulated(tmp_path, policy="goodput", static="2", static_same_engine="2", report=str(report))
+    text = report.read_text()
+    assert "colocated wanted</span>" in text
+    assert "colocated ready</span>" in text
+    assert "decode wanted" not in text
+    assert "best constant fleet, known afterwards" in text
+
+
+def test_a_schedule_and_a_budget_bound_the_pool(tmp_path: Path) -> None:
+    flags = arguments(
+        tmp_path / "x.json", mode="colocated", policy="goodput", start="4", scale="8",
+        schedules="3 0 * * *; 1m; 6",
+    )  # fmt: skip
+    options = cli.parse(flags)
+    run = cli.play(options, cli.trace_of(options), None)
+    at_start = [p for p in run.world.pods["colocated"] if p.ready_at <= 180 < p.gone_at]
+    assert len(at_start) >= 6
+    budget = arguments(
+        tmp_path / "x.json", mode="colocated", policy="goodput", scale="8", gpu_budget="4"
+    )
+    options = cli.parse(budget)
+    run = cli.play(options, cli.trace_of(options), {"colocated": 3})
+    assert [pod.name for pod in run.world.pods["colocated"]] == ["colocated-0"]
+
+
+@pytest.mark.parametrize("seed", [1, 2])
+@pytest.mark.parametrize(("prompt", "output"), [(100, 100), (800, 5), (300, 40)])
+@pytest.mark.parametrize("near", [None, 1, 12])
+def test_the_constant_fleet_is_the_smallest_that_meets_the_goal(
+    seed: int, prompt: int, output: int, near: int | None
+) -> None:
+    of, requests = setup(tpot_s=0.1), poisson(4.0, 250, prompt, output, seed)
+
+    def share(pods: int) -> float:
+        run = static(of, requests, {"colocated": pods})
+        return figures.attainment(run.world, 10.0)["attainment"]
+
+    found = hindsight.smallest_colocated(
+        of, requests, warmup_s=10.0, goal=0.9, near=None if near is None else {"colocated": near}
+    )
+    assert found == {"colocated": next(pods for pods in range(1, 30) if share(pods) >= 0.9)}
+
+
+def test_a_goal_that_no_pool_meets_has_no_constant_fleet() -> None:
+    slow = trace([(float(n), 2000 if n % 2 else 10, 2) for n in range(40)])
+    # half of the prompts take 2.1 s alone
+    assert hindsight.smallest_colocated(setup(), slow, warmup_s=0.0, goal=0.9) is None
+    assert hindsight.smallest_colocated(setup(), slow, warmup_s=0.0, goal=0.5) is not None
+
+
+@pytest.mark.parametrize(
+    ("flags", "words"),
+    [
+        (
+            {"policy": "static:2,3"},
+            "--policy static:2,3: write replicas, from 1 to 1000, such as 5",
+        ),
+        ({"policy": "static:0"}, "write replicas, from 1 to 1000"),
+        ({"policy": "static:1001"}, "write replicas, from 1 to 1000"),
+        ({"policy": "static"}, "such as static:5"),
+        ({"policy": "static:2", "start": "2"}, "static:N has its replicas in --policy"),
+        ({"policy": "goodput", "start": "1,1"}, "--start 1,1: write replicas"),
+        ({"static": "x"}, "--static x: write replicas"),
+        ({"static_same_engine": "1,2"}, "--static-same-engine 1,2: write replicas"),
+        ({"policy": "oracle"}, "write apa, goodput, heteroscale, hpa, hpa-gpu, keda, kpa"),
+        ({"policy": "wva"}, "wva sizes prefill and decode apart"),
+        ({"policy": "goodput", "ratio": "1:4,2:1"}, "--ratio is not for a colocated fleet"),
+        ({"first_token": "in-batch"}, "--first-token in-batch is not for a colocated fleet"),
+        ({"inbox": "between-steps"}, "--inbox between-steps is not for a colocated fleet"),
+        ({"policy": "goodput", "gpu_budget": "3"}, "write a whole number of at least 4"),
+        ({"policy": "goodput", "schedules": "0 8 * * *; 10h"}, "'0 8 * * MON-FRI; 10h; 5'"),
+        ({"mode": "together"}, "write one of disaggregated, colocated"),
+    ],
+)
+def test_what_a_colocated_fleet_does_not_have_is_refused(
+    flags: dict[str, str], words: str, capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    assert words in refused(
+        capsys, tmp_path, **({"policy": "static:1", "mode": "colocated"} | flags)
+    )
