@@ -6,7 +6,7 @@ Each setting of a small grid over a rival's thresholds is played on each trace. 
 least mean of log(GPU-hours / static) + 12 · max(0, 0.9 - attainment) is chosen; `static` is the
 smallest constant fleet that meets the goal, FIFO and first tokens at once. --write puts the choice
 into the module that the laws read their thresholds from. Runs are kept in build/bench/rivals.jsonl,
-so a sweep goes on where it stopped; delete the file after a change of the simulator or of a law.
+so a sweep goes on where it stopped, and plays again what a change of the code concerns.
 
 A role may have at most twice the replicas of the best constant fleet, as an owner would bound it.
 """
@@ -22,6 +22,7 @@ from statistics import fmean
 from typing import Literal
 
 from argosy_bench.figures import Figure, Figures, conclude
+from argosy_bench.laws.kept import code
 from argosy_operator.core.scaling.estimate.profiles import PRESETS
 from argosy_operator.core.scaling.goals import SLO, Goals, RoleGoal
 from argosy_operator.core.scaling.law import LAWS
@@ -121,8 +122,8 @@ class Bench:
         with self._file.open("a") as file:
             file.write(json.dumps({"key": key, "value": value}) + "\n")
 
-    def _key(self, *parts: object) -> str:
-        return json.dumps([self._upto_s, *parts], sort_keys=True)
+    def _key(self, policy: str, *parts: object) -> str:
+        return json.dumps([code(policy), self._upto_s, policy, *parts], sort_keys=True)
 
     def _trace(self, name: str) -> Trace:
         case = CASES[name]
@@ -157,7 +158,7 @@ class Bench:
     def play(self, law: str, name: str, setting: Setting) -> Played:
         """One run, or what is known of it."""
         fleet, static_hours = self.best(name)
-        key = self._key(self._order, law, name, setting)
+        key = self._key(law, self._order, name, setting)
         if key not in self._kept:
             trace, case = self._trace(name), CASES[name]
             setup = self._setup(name, self._order)

@@ -69,6 +69,16 @@ RECORDINGS = (
 """Scales give each about ten to thirty replicas of a 70B model on four H100."""
 
 
+def chosen(names: str | None) -> list[Recording]:
+    """The recordings of these names, all for None. SystemExit for a name that is none."""
+    if names is None:
+        return list(RECORDINGS)
+    of = {recording.name: recording for recording in RECORDINGS}
+    if unknown := [name for name in names.split(",") if name not in of]:
+        raise SystemExit(f"--only {','.join(unknown)}: write some of {', '.join(of)}")
+    return [of[name] for name in names.split(",")]
+
+
 def first_day(table: str) -> str:
     """The rows of a CSV table with `t_s` of less than a day after the first one."""
     rows = list(csv.DictReader(table.splitlines()))

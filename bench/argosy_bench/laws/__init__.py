@@ -1,0 +1,1 @@
+"""What laws cost: their thresholds, their parts, and laws beside each other at equal attainment."""

@@ -1,0 +1,232 @@
+"""What DistServe compares: goodput per GPU with prefill and decode together, and apart.
+
+    python -m argosy_bench.suites.goodput --json build/bench/goodput.json
+
+Three workloads of its evaluation with the SLO of each (TTFT, TPOT, 90 % of requests): chatbot
+(lengths of ShareGPT), code completion (HumanEval), summarization (LongBench). Requests are Poisson.
+All are played on simulated OPT-13B on A100, from DistServe's released profile; the paper takes
+larger models for the last two, so its figures are shown beside these and are no targets.
+
+Goodput is the highest rate per GPU at which 90 % of the requests meet both limits. `together` is
+vLLM of that time: prompts before any decode goes on, and the times of the profile that DistServe
+released for it. `chunked` has prompts in chunks in the steps of decodes, as our engine does it.
+`apart` is the best of a few ratios. Throughput is how many requests per second and GPU are
+completed when all come at once. The paper's first figure is measured too, and has targets
+(`argosy_bench/scaling/distserve.py`).
+Source: https://arxiv.org/abs/2401.09670, sections 2 and 6, and the artifact's `ae-scripts`.
+"""
+
+import argparse
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
+from math import exp, inf, log
+from pathlib import Path
+from random import Random
+
+from rich.console import Console
+
+from argosy_bench.figures import Figure, Figures, Target, conclude
+from argosy_bench.scaling import distserve
+from argosy_operator.core.scaling.estimate.profiles import PRESETS
+from argosy_operator.sim.figures import attainment
+from argosy_operator.sim.replay import Replicas, static
+from argosy_operator.sim.traces import Trace
+from argosy_operator.sim.world.machine import Replica, Setup
+
+PROFILE, GOAL, LONGEST = "opt-13b-a100", 0.9, 2048
+APART: tuple[Replicas, ...] = (
+    {"prefill": 1, "decode": 1},
+    {"prefill": 2, "decode": 1},
+    {"prefill": 1, "decode": 2},
+    {"prefill": 3, "decode": 1},
+)
+TOGETHER: Replicas = {"colocated": 1}
+CLOSE = 1.02
+"""Ratio of two rates between which a goodput is known."""
+
+
+@dataclass(frozen=True, slots=True)
+class Workload:
+    """One row of DistServe's table of workloads."""
+
+    ttft_s: float
+    tpot_s: float
+    prompt: float
+    output: float
+    """Mean tokens."""
+    spread: float
+    """Standard deviation of the logarithm of both: a guess, since the paper has means only. With
+    0.7 a tenth of the chatbot's prompts would miss TTFT alone on vLLM's profile."""
+    paper: str
+    """Rate of DistServe over that of vLLM, as the paper reports it."""
+
+    def requests(self, rate: float, count: int, seed: int) -> Trace:
+        """Poisson arrivals; `rate` inf: all come at once."""
+        rng, at, trace = Random(f"{seed}"), 0.0, Trace([], [], [])  # noqa: S311 (no secret)
+        for _ in range(count):
+            at += rng.expovariate(rate) if rate < inf else 0.0
+            prompt, output = (
+                round(mean * exp(self.spread * rng.gauss(0, 1) - self.spread**2 / 2))
+                for mean in (self.prompt, self.output)
+            )
+            trace.output.append(min(max(output, 1), LONGEST // 2))
+            trace.prompt.append(min(max(prompt, 1), LONGEST - trace.output[-1]))
+            trace.arrival.append(at)
+        return trace
+
+
+WORKLOADS: Mapping[str, Workload] = {
+    "chatbot": Workload(0.25, 0.1, 755.5, 200.3, 0.45, "2.0 to 3.41"),
+    "code": Workload(0.125, 0.2, 171.3, 98.2, 0.4, "3.2"),
+    "summarization": Workload(15.0, 0.15, 1738.3, 90.7, 0.15, "4.48"),
+}
+TIGHT = (0.4, 0.04)
+"""TTFT and TPOT of the paper's first figure, for the chatbot's lengths."""
+VLLM = replace(
+    PRESETS[PROFILE],
+    prefill_base_s=22.05e-3,
+    per_prompt_token_s=0.1405e-3,
+    per_prompt_token_squared_s=8.08e-9,
+    decode_base_s=23.48e-3,
+    per_context_token_s=5.93e-7,
+    per_sequence_s=0.0607e-3,
+)
+"""OPT-13B on an A100 with vLLM, as DistServe's repository has it (Apache-2.0)."""
+
+_OF_EACH = (
+    ("goodput_apart", "1/s"), ("goodput_together", "1/s"), ("goodput_chunked", "1/s"),
+    ("throughput_together", "1/s"), ("apart_over_together", ""), ("apart_over_chunked", ""),
+    ("gpus_for_slo_over_throughput", ""), ("ttft_met_above_goodput", ""),
+    ("tpot_met_above_goodput", ""), ("best_prefill_per_decode", ""),
+)  # fmt: skip
+FIGURES = (
+    *(Figure(f"{name}_{what}", unit) for name in WORKLOADS for what, unit in _OF_EACH),
+    Figure("throughput_apart_over_chunked", target=Target("<=", 1.0)),
+    Figure("tight_apart_over_chunked", target=Target(">=", 1.0)),
+)
+"""Per GPU. `…_met_above_goodput`: shares within one limit where together is offered a fifth more
+than its goodput; the lower one is the limit that it misses first. The last two have the lengths of
+the chatbot: throughput without any SLO, and goodput where both limits are tight."""
+
+
+@dataclass(frozen=True, slots=True)
+class Fleet:
+    """How a fleet serves."""
+
+    replicas: Replicas
+    vllm: bool = False
+
+    @property
+    def gpus(self) -> int:
+        return sum(self.replicas.values()) * Replica.preset(PROFILE).machine.gpus
+
+
+class Bench:
+    """Plays workloads with so many requests."""
+
+    def __init__(self, requests: int, seed: int) -> None:
+        self._requests, self._seed = requests, seed
+
+    def shares(self, of: Workload, fleet: Fleet, rate: float) -> dict[str, float]:
+        """Attainment of both limits and of each, at `rate` requests per second."""
+        trace = of.requests(rate, self._requests, self._seed)
+        run = static(self._setup(of, fleet), trace, fleet.replicas)
+        return attainment(run.world, trace.arrival[self._requests // 10])
+
+    def goodput(self, of: Workload, fleet: Fleet) -> float:
+        """Requests per second and GPU, within 2 %; 0 if not even one in 20 s is served so."""
+
+        def met(rate: float) -> bool:
+            return self.shares(of, fleet, rate)["attainment"] >= GOAL
+
+        return most(met, 0.05) / fleet.gpus
+
+    def throughput(self, of: Workload, fleet: Fleet) -> float:
+        """Completed requests per second and GPU when all come at once."""
+        trace = of.requests(inf, self._requests, self._seed)
+        run = static(self._setup(of, fleet), trace, fleet.replicas)
+        return self._requests / max(run.world.last) / fleet.gpus
+
+    @staticmethod
+    def _setup(of: Workload, fleet: Fleet) -> Setup:
+        ours = Replica.preset(PROFILE)
+        if fleet.vllm:
+            vllm = replace(ours, profile=VLLM)
+            return Setup(vllm, of.ttft_s, of.tpot_s, batching="prefill-first")
+        return Setup(ours, of.ttft_s, of.tpot_s)
+
+
+def most(met: Callable[[float], bool], least: float) -> float:
+    """The highest rate that is met, within `CLOSE`; 0 if `least` is not."""
+    if not met(least):
+        return 0.0
+    low, high = least, 2 * least
+    while met(high):
+        low, high = high, 2 * high
+    while high / low > CLOSE:
+        middle = exp((log(low) + log(high)) / 2)
+        low, high = (middle, high) if met(middle) else (low, middle)
+    return low
+
+
+def compare(figures: Figures, name: str, bench: Bench) -> str:
+    """Put the figures of one workload; a line about it."""
+    of, together = WORKLOADS[name], Fleet(TOGETHER, vllm=True)
+    goodputs = [bench.goodput(of, Fleet(replicas)) for replicas in APART]
+    apart, mixed = max(goodputs), bench.goodput(of, together)
+    chunked, through = bench.goodput(of, Fleet(TOGETHER)), bench.throughput(of, together)
+    best = APART[goodputs.index(apart)]
+    if not mixed or not chunked:
+        raise SystemExit(f"{name}: together, one GPU serves no request in 20 s within the SLO")
+    above = bench.shares(of, together, 1.2 * mixed * together.gpus)
+    for what, value in {
+        "goodput_apart": apart,
+        "goodput_together": mixed,
+        "goodput_chunked": chunked,
+        "throughput_together": through,
+        "apart_over_together": apart / mixed,
+        "apart_over_chunked": apart / chunked,
+        "gpus_for_slo_over_throughput": through / mixed,
+        "ttft_met_above_goodput": above["attainment_ttft"],
+        "tpot_met_above_goodput": above["attainment_tpot"],
+        "best_prefill_per_decode": best["prefill"] / best["decode"],
+    }.items():
+        figures.put(f"{name}_{what}", value)
+    return (
+        f"{name}: {apart:.2f} requests per second and GPU apart, {mixed:.2f} together, "
+        f"{apart / mixed:.2f} times as much (the paper: {of.paper})"
+    )
+
+
+def crossover(figures: Figures, bench: Bench) -> None:
+    """Where requests are served apart and where together is the better choice."""
+    chat = WORKLOADS["chatbot"]
+    apart = max(bench.throughput(chat, Fleet(replicas)) for replicas in APART)
+    whole = bench.throughput(chat, Fleet(TOGETHER))
+    figures.put("throughput_apart_over_chunked", apart / whole)
+    tight = replace(chat, ttft_s=TIGHT[0], tpot_s=TIGHT[1])
+    apart = max(bench.goodput(tight, Fleet(replicas)) for replicas in APART)
+    figures.put("tight_apart_over_chunked", apart / bench.goodput(tight, Fleet(TOGETHER)))
+
+
+def main() -> int:
+    """Run the suite."""
+    parser = argparse.ArgumentParser(
+        prog="python -m argosy_bench.suites.goodput", description=__doc__
+    )
+    add = parser.add_argument
+    add("--requests", type=int, default=3000, help="of each probe of a rate")
+    add("--seed", type=int, default=0)
+    add("--json", type=Path, help="write the figures file here")
+    asked = parser.parse_args()
+    figures = Figures(FIGURES + distserve.FIGURES, "python -m argosy_bench.suites.goodput")
+    bench, console = Bench(asked.requests, asked.seed), Console(highlight=False)
+    for name in WORKLOADS:
+        console.print(compare(figures, name, bench), soft_wrap=True)
+    crossover(figures, bench)
+    distserve.measure(figures)
+    return conclude(figures, asked.json)
+
+
+if __name__ == "__main__":
+    raise SystemExit(main())

@@ -1,0 +1,146 @@
+"""The shaped loads of `make bench-autoscaling`, and what is counted of them."""
+
+from collections.abc import Callable
+from dataclasses import replace
+from math import nan
+from typing import Any
+
+import pytest
+
+from argosy_bench.figures import Figures
+from argosy_bench.scaling import learner, shapes
+from argosy_bench.suites import autoscaling
+from argosy_operator.core.scaling.estimate import capacity
+from argosy_operator.core.scaling.law import LAWS
+from argosy_operator.sim import rates
+from argosy_operator.sim.replay import Run
+from argosy_operator.sim.traces import Trace
+from argosy_operator.sim.world.fleet import World
+from argosy_operator.sim.world.machine import Replica, Setup
+
+
+def met(*times: tuple[float, bool]) -> Run:
+    """A run of requests of one token, each of which comes at a time and meets its limit or not."""
+    setup = Setup(Replica.preset(shapes.PROFILE), 1.0, 0.06)
+    trace = Trace([at for at, _ in times], [100] * len(times), [1] * len(times))
+    world = World(setup, trace)
+    world.first = [at + (0.5 if ok else 2.0) for at, ok in times]
+    world.last = list(world.first)
+    return Run(world)
+
+
+def test_shares_are_counted_by_the_time_of_arrival_and_empty_bins_are_left_out() -> None:
+    run = met((5.0, False), (10.0, True), (24.9, False), (25.0, True), (61.0, True), (70.0, False))
+    assert shapes.shares(run, 10.0, 70.0, 15.0) == [0.5, 1.0, 1.0]
+
+
+def test_a_load_is_back_when_four_quarters_of_a_minute_in_a_row_meet_the_goal() -> None:
+    every = [(100.0 + 15 * i, ok) for i, ok in enumerate([False, True, True, False, *[True] * 4])]
+    assert shapes.back_after(met(*every), 100.0, 220.0) == 60.0
+    assert shapes.back_after(met(*every[:-1]), 100.0, 205.0) == 105.0, "it is not back: all of it"
+
+
+def test_a_ramp_grows_by_a_fifth_each_minute_and_stays_at_its_top() -> None:
+    points = dict(shapes.RAMP.rates)
+    assert (points[0.0], points[900.0]) == (10.0, 10.0)
+    assert points[960.0] == pytest.approx(12.0)
+    assert list(points.values())[-2:] == [43.0, 43.0]
+    assert max(points) == pytest.approx(900 + 480 + 600, abs=2)
+
+
+def test_stairs_stay_at_each_rate_for_its_time() -> None:
+    assert shapes.stairs((1.0, 60.0), (24.0, 30.0)) == [
+        (0.0, 1.0), (60.0, 1.0), (60.001, 24.0), (90.0, 24.0)
+    ]  # fmt: skip
+    assert [rate for _, rate in shapes.LLMD.rates][::2] == pytest.approx(
+        [0.9, 1.8, 2.7, 3.6, 4.5, 1.8, 0.45]
+    )
+
+
+def test_the_hour_without_metrics_is_the_one_in_which_the_rate_rises_most() -> None:
+    begin, end = shapes.OUTAGE_S
+    rate = dict(shapes.MORNING.rates)
+    risen = {at: rate[at + end - begin] / rate[at] for at in rate if at + end - begin in rate}
+    assert max(risen, key=risen.__getitem__) == begin
+    assert shapes.MORNING.rates[0][1] == 3.0
+    assert shapes.MORNING.rates[-1][1] == pytest.approx(18.0)
+
+
+@pytest.mark.slow
+def test_a_colocated_fleet_is_scaled_within_its_bounds_and_its_replicas_are_counted() -> None:
+    points = [(at / 6, rate) for at, rate in shapes.LLMD.rates]
+    run = replace(shapes.LLMD, rates=points).play(LAWS["goodput"], 0)
+    wanted = 3
+    for _, role, change in run.moves:
+        assert role == "colocated"
+        wanted += change
+        assert 3 <= wanted <= 8
+    assert len(run.world.pods["colocated"]) > 3
+    assert run.world.finished
+
+
+def fake(values: list[Any]) -> Callable[..., Any]:
+    return lambda law, seed: values[seed]
+
+
+def test_figures_are_the_medians_and_the_worst_of_the_seeds(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    for name in ("ramp_lost_minutes", "step_back_s", "burst_back_s", "outage_lost_points"):
+        monkeypatch.setattr(shapes, name, fake([3.0, 1.0, 2.0]))
+    monkeypatch.setattr(shapes, "llmd_ramp", fake([(0.99, 5.5), (0.97, 5.8), (1.0, 5.7)]))
+    figures = Figures(shapes.FIGURES, "a command")
+    lines = list(shapes.measure(figures, LAWS["goodput"], 3))
+    assert figures.values.keys() == figures.rows.keys()
+    assert (figures.values["step_back_s"], figures.values["step_back_s_worst"]) == (2.0, 3.0)
+    assert figures.values["llmd_ramp_attainment"] == 0.99
+    assert figures.values["llmd_ramp_attainment_worst"] == 0.97
+    assert figures.values["llmd_ramp_replicas_worst"] == 5.8
+    assert lines[0] == "ramp_lost_minutes by seed: 3, 1, 2"
+
+
+def test_a_learner_that_knows_the_truth_has_no_error_and_one_that_is_wrong_has_it() -> None:
+    for role in learner.ROLES:
+        exact = capacity.begin(role, learner.TRUE, learner.OBJECTIVE)
+        wrong = capacity.begin(role, learner.PRIORS["1.2"], learner.OBJECTIVE)
+        assert learner.errors(exact, role) == pytest.approx((0.0, 0.0), abs=1e-12)
+        assert learner.errors(wrong, role) == pytest.approx((0.2, 0.2))
+
+
+@pytest.mark.slow
+def test_two_days_of_rows_correct_a_wrong_prior_at_each_cadence() -> None:
+    figures = Figures(learner.FIGURES, "a command")
+    lines = list(learner.measure_error(figures, days=2.0))
+    assert len(lines) == len(learner.CADENCES)
+    assert 0 < figures.values["learner_error_30_days"] < 0.05
+
+
+def test_every_row_tells_the_truth_but_for_its_noise(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(learner, "NOISE", 0.0)
+    for role in learner.ROLES:
+        error, _ = learner.errors(
+            learner.learnt(role, learner.PRIORS["0.8"], learner.CADENCES["defaults"], 0.2), role
+        )
+        assert error < 0.005
+
+
+def test_decisions_are_timed_one_by_one() -> None:
+    timed = learner.Timed(LAWS["static"])
+    load = replace(shapes.STEP, rates=[(0.0, 1.0), (60.0, 1.0)])
+    run = load.play(timed, 0)
+    assert len(timed.took_s) == len(run.decisions) > 3
+    assert min(timed.took_s) <= timed.p99_ms() / 1000 <= max(timed.took_s)
+
+
+def test_traces_cannot_be_chosen_without_a_folder(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("sys.argv", ["autoscaling", "--only", "r1"])
+    with pytest.raises(SystemExit, match="--only chooses among the traces of a folder"):
+        autoscaling.main()
+
+
+def test_an_outage_takes_the_metrics_from_the_law() -> None:
+    load = replace(shapes.STEP, rates=[(0.0, 2.0), (300.0, 2.0)])
+    assert rates.drawn(load.rates, load.lengths, 1.0, 0).end > 200
+    whole, out = load.play(LAWS["static"], 0), load.play(LAWS["static"], 0, (60.0, 180.0))
+    assert len(whole.decisions) - len(out.decisions) == 8
+    assert nan not in whole.world.last
