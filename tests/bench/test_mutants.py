@@ -16,8 +16,15 @@ from argosy_bench.mutation.survivors import (
     read_accepted,
     survivor_of,
 )
-from argosy_bench.mutation.workspace import forget_stats
-from argosy_bench.suites.mutants import AREAS, PROGRAMS, area_of, chosen
+from argosy_bench.mutation.workspace import NO_TESTS, SKIPPED, forget_stats, write_settings
+from argosy_bench.suites.mutants import (
+    AREAS,
+    PROGRAMS,
+    _code_before,
+    area_of,
+    chosen,
+    workspace_of,
+)
 
 DIFF = """--- argosy/x.py
 +++ argosy/x.py
@@ -62,27 +69,43 @@ def test_every_accepted_survivor_has_a_reason_that_begins_with_its_kind():
         assert row.reason.startswith(kinds), row
 
 
+@pytest.mark.parametrize(
+    ("function", "program", "area"),
+    [
+        ("argosy_operator.core.scaling.pace.shift.shifted", "law", "law_shift"),
+        ("argosy_operator.core.gpu_types.step.choose", "law", "operator_gpu_types"),
+        ("argosy_gateway.queue.queue.Queue.admit", "gateway", "gateway_hold"),
+        ("argosy_gateway.queue.line.Line.add", "gateway", "gateway_queue"),
+        ("argosy_gateway.relay.fleet.Fleet.groups", "gateway", "gateway_hold"),
+        ("argosy_gateway.server.admin.load", "gateway", "gateway_load"),
+    ],
+)
+def test_what_belongs_to_two_areas_counts_in_the_first(function, program, area):
+    assert area_of(function, program).name == area
+
+
 def test_the_law_is_measured_apart_from_the_rest_of_the_core():
     gates = "argosy_operator.core.scaling.pace.gates.f"
-    assert area_of(gates, "law").name == "operator_scaling"
+    assert area_of(gates, "law").name == "law_pace"
     assert area_of(gates, "operator") is None
     assert area_of("argosy_operator.core.plan.plan", "operator").name == "operator_plan"
     assert area_of("argosy_operator.shell.loop.round_of", "operator") is None
     assert area_of("argosy_gateway.wire.sse.StreamScan.feed", "gateway").name == "gateway_sse"
     assert area_of("argosy_gateway.wire.openai.read", "gateway").name == "gateway_wire"
+    assert area_of("argosy_operator.sim.inbox.of", "simulator").name == "sim_world"
     assert {area.program for area in AREAS} == {program.name for program in PROGRAMS}
 
 
 def test_areas_with_a_bound_are_run_whole_and_the_others_as_a_fixed_sample():
-    law = [f"argosy_operator.core.scaling.law.x_f__mutmut_{n}" for n in range(1000)]
+    steps = [f"argosy_engine.core.step.x_f__mutmut_{n}" for n in range(1000)]
     plan = [f"argosy_operator.core.plan.x_plan__mutmut_{n}" for n in range(1000)]
     assert chosen(plan, "operator", None) == set(plan)
-    picked = chosen(law, "law", None)
-    assert picked == chosen(law[::-1], "law", None)
+    picked = chosen(steps, "engine", None)
+    assert picked == chosen(steps[::-1], "engine", None)
     assert len(picked) == 300
-    assert chosen(law, "law", "*.law.f") == set(law)
+    assert chosen(steps, "engine", "*.step.f") == set(steps)
     assert len(chosen(plan, "operator", None, sample=100)) == 100
-    assert len(chosen(law, "law", None, sample=100)) == 100
+    assert len(chosen(steps, "engine", None, sample=100)) == 100
 
 
 def test_the_page_counts_accepted_survivors_as_survivors_and_lists_the_others_by_file():
@@ -98,9 +121,48 @@ def test_the_page_counts_accepted_survivors_as_survivors_and_lists_the_others_by
     assert "return n - 1" not in text
 
 
+def test_a_mutant_that_ran_out_of_time_is_run_again_and_counts_neither_way():
+    """On a busy machine tests run out of time that notice nothing."""
+    chosen_, codes = {"m.x_f__mutmut_1"}, (0, 1, 24, 36, 152, None)
+    asked = [_code_before(chosen_, "m.x_f__mutmut_1", code) for code in codes]
+    assert asked == [0, 1, None, None, None, None]
+    assert _code_before(chosen_, "m.x_f__mutmut_2", 36) == SKIPPED
+
+
+def test_survivors_of_the_sample_are_run_again_where_that_is_asked_for():
+    sample = {"m.x_f__mutmut_1"}
+    for code, after in ((0, None), (NO_TESTS, None), (1, 1)):
+        assert _code_before(sample, "m.x_f__mutmut_1", code) == code
+        assert _code_before(sample, "m.x_f__mutmut_1", code, again=True) == after
+        assert _code_before(sample, "m.x_f__mutmut_2", code, again=True) == code
+
+
+def test_a_share_that_some_tests_gave_is_shown_as_a_lower_bound():
+    machine = {"processor": "P", "cores": 2, "python": "3.11", "date": "2026-01-01"}
+    survivor = Survivor("argosy.x.g", "x.py", 2, "return n + 1", "return n + 2")
+    outcomes = {
+        "part": Outcome(20, 10, [survivor], "at", least=True),
+        "all": Outcome(10, 10, [], "at"),
+    }
+    text = page(outcomes, {"part": 0.85, "all": 0.85}, [], machine)
+    assert "| part | 20 | 10 | 9 | ≥ 0.900 | 0.85 | at |" in text
+    assert "| all | 10 | 10 | 10 | 1.000 | 0.85 | at |" in text
+    assert "| **all with a bound** | 30 | 20 | 19 | ≥ 0.950 | 0.85 |  |" in text
+
+
+def test_a_workspace_runs_all_tests_of_its_program_or_those_that_are_named():
+    law = next(program for program in PROGRAMS if program.name == "law")
+    named = workspace_of(law, ["tests/scaling/test_pools.py"])
+    assert '"tests/scaling/test_pools.py"]' in named._settings()
+    assert '"tests/core", "tests/scaling"]' in workspace_of(law)._settings()
+
+
 def test_a_record_gives_back_what_was_measured(tmp_path):
     survivor = Survivor("argosy.x.Fold.fold", "x.py", 7, 'return "ü"', "return None")
-    outcomes = {"fold": Outcome(20, 10, [survivor], "2026-01-01 abc1234"), "g": Outcome(3, 3)}
+    outcomes = {
+        "fold": Outcome(20, 10, [survivor], "2026-01-01 abc1234"),
+        "g": Outcome(3, 3, least=True),
+    }
     at = tmp_path / "measured.json"
     assert read_record(at) == {}
     write_record(outcomes, at)
@@ -158,7 +220,11 @@ def mutate(folder: Path, tests: str) -> tuple[str, dict[str, int]]:
     (folder / "pkg" / "__init__.py").write_text(PACKAGE)
     (folder / "tests").mkdir()
     (folder / "tests" / "test_it.py").write_text("from pkg import added\n" + tests)
-    (folder / "pyproject.toml").write_text(PROJECT)
+    write_settings(folder, PROJECT)
+    return run(folder)
+
+
+def run(folder: Path) -> tuple[str, dict[str, int]]:
     done = subprocess.run(
         [sys.executable, "-m", "argosy_bench.mutation.run", "--max-children=1"],
         cwd=folder, capture_output=True, text=True, timeout=120,
@@ -179,3 +245,13 @@ def test_a_test_that_fails_where_mutants_run_ends_the_run(tmp_path):
     text, codes = mutate(tmp_path, f"def test_it(pytestconfig):\n    added(1, 1)\n    {reads}\n")
     assert "fails without a mutant: tests/test_it.py::test_it" in text
     assert set(codes.values()) == {None}
+
+
+def test_with_other_tests_the_mutants_that_were_left_out_stay_so(tmp_path):
+    mutate(tmp_path, "def test_it():\n    assert added(1, 1) == 2\n")
+    meta = tmp_path / "mutants" / "pkg" / "__init__.py.meta"
+    whole = json.loads(meta.read_text())
+    whole["exit_code_by_key"] = dict.fromkeys(whole["exit_code_by_key"], SKIPPED)
+    meta.write_text(json.dumps(whole))
+    write_settings(tmp_path, PROJECT.replace('["tests"]', '["tests/test_it.py"]'))
+    assert set(run(tmp_path)[1].values()) == {SKIPPED}

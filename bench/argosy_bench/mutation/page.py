@@ -20,8 +20,11 @@ mistake in a commit would land.
 
 The bound is 0.85 for each area that has one; of the others a fixed sample of at most 300 mutants is
 run. Where fewer mutants were run than made, the share is that of a sample: with 200 mutants it is
-known to 5 points, with 100 to 7. Accepted survivors count as survivors in every share. When the
-time ends first, the mutants with the fastest tests have been run.
+known to 5 points, with 100 to 7, with 30 to 13. Accepted survivors count as survivors in every
+share. When the time ends first, the mutants with the fastest tests have been run.
+
+A share with ≥ was measured with the tests of those modules alone, which is quicker. Other tests may
+notice more.
 
 This page is written by `make mutants MUTANTS="--write --sample 300"`, or area by area with `--area
 NAME`: a row says on which day and at which commit its area was measured.
@@ -38,6 +41,8 @@ class Outcome:
     survivors: list[Survivor] = field(default_factory=list)
     at: str = ""
     """Day and commit of the measurement."""
+    least: bool = False
+    """Only some of the program's tests were run: with all of them the share may be larger."""
 
     @property
     def share(self) -> float:
@@ -76,7 +81,8 @@ def _row(name: str, outcomes: Iterable[Outcome], bound: str) -> str:
     together = list(outcomes)
     made, ran = sum(o.made for o in together), sum(o.ran for o in together)
     survived = sum(len(o.survivors) for o in together)
-    return f"| {name} | {made} | {ran} | {ran - survived} | {1 - survived / ran:.3f} | {bound} |"
+    share = f"{'≥ ' * any(o.least for o in together)}{1 - survived / ran:.3f}"
+    return f"| {name} | {made} | {ran} | {ran - survived} | {share} | {bound} |"
 
 
 def _accepted(outcomes: Mapping[str, Outcome], accepted: list[Accepted]) -> Iterator[str]:

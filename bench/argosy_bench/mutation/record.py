@@ -29,6 +29,7 @@ def write_record(outcomes: Mapping[str, Outcome], path: Path = RECORD) -> None:
     areas = []
     for area, outcome in outcomes.items():
         keys = {"made": outcome.made, "ran": outcome.ran, "at": outcome.at}
+        keys |= {"least": True} if outcome.least else {}
         survivors = ",\n".join(json.dumps(astuple(s)) for s in outcome.survivors)
         head = json.dumps(keys)[:-1]
         areas.append(f'{json.dumps(area)}: {head}, "survivors": [\n{survivors}\n]}}')

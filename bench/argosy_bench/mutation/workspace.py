@@ -35,6 +35,8 @@ json.dump({name: get_diff_for_mutant(name, path=path) for name, path in asked}, 
 
 PASSED, INTERRUPTED, NO_TESTS, SKIPPED = 0, 2, 33, 34
 """Codes of mutmut, besides those of pytest."""
+TIMED_OUT = frozenset({24, -24, 36, 152, 255})
+"""Codes of mutmut for tests that did not end, by the clock or by the processor's time."""
 
 
 class Workspace:
@@ -58,7 +60,7 @@ class Workspace:
             shutil.rmtree(self.folder, ignore_errors=True)
         self.folder.mkdir(parents=True, exist_ok=True)
         changed = list(self._copy())
-        (self.folder / "pyproject.toml").write_text(self._settings())
+        write_settings(self.folder, self._settings())
         if any(path.parts[0] != "docs" for path in changed):
             forget_stats(self.folder / "mutants" / "mutmut-stats.json", changed)
             shutil.rmtree(self.folder / "mutants" / "tests", ignore_errors=True)
@@ -170,7 +172,7 @@ class Workspace:
                     "-p", "no:cacheprovider", "-p", "no:xdist", "--hypothesis-profile=mutants",
                 ],
                 "process_isolation": "forkserver",
-                "timeout_multiplier": 4.0,
+                "timeout_multiplier": 40.0,
                 "use_git_change_detection": False,
                 "on_dependency_change": "ignore",
             },
@@ -181,6 +183,19 @@ class Workspace:
             + "".join(f"{key} = {json.dumps(value)}\n" for key, value in rows.items())
             for table, rows in tables.items()
         )
+
+
+def write_settings(folder: Path, settings: str) -> None:
+    """Write mutmut's settings, and forget which test enters which function if they are others.
+
+    mutmut keeps the settings with that knowledge. With other settings than those it would forget
+    all results, and run the mutants that were left out.
+    """
+    at = folder / "pyproject.toml"
+    if at.exists() and at.read_text() == settings:
+        return
+    at.write_text(settings)
+    (folder / "mutants" / "mutmut-stats.json").unlink(missing_ok=True)
 
 
 def forget_stats(at: Path, changed: Iterable[Path]) -> None:

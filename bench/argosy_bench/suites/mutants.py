@@ -1,13 +1,14 @@
 """The share of small changes to the code that the tests notice, by area.
 
     python -m argosy_bench.suites.mutants [--area NAME] [--only PATTERN] [--sample N] [--fresh]
+        [--tests FILE …]
 
 mutmut changes one expression at a time and runs the tests that enter the changed function. A mutant
 that no test notices survives. The code comes from the working tree: it is copied to
 `build/mutants/`, where mutmut keeps its results too. A later run goes on where an ended one stopped
-and tries survivors again when a test changed. The figures and all survivors go to the figures file;
-with `--write` also to docs/measured/mutants.md. Accepted survivors stand with their reason in
-`argosy_bench/mutation/accepted.toml`.
+and tries survivors again when a test changed, or with `--again`. The figures and all survivors go
+to the figures file; with `--write` also to docs/measured/mutants.md. Accepted survivors stand with
+their reason in `argosy_bench/mutation/accepted.toml`.
 """
 
 import argparse
@@ -36,13 +37,15 @@ from argosy_bench.mutation.workspace import (
     NO_TESTS,
     PASSED,
     SKIPPED,
+    TIMED_OUT,
     Workspace,
     commit,
 )
 
 _ROOT = Path(__file__).resolve().parents[3]
 _PAGE = _ROOT / "docs" / "measured" / "mutants.md"
-_NOT_RUN = {None, INTERRUPTED, SKIPPED}
+# On a busy machine tests run out of time that notice nothing.
+_NOT_RUN = {None, INTERRUPTED, SKIPPED} | TIMED_OUT
 _SURVIVED = {PASSED, NO_TESTS}
 _SAMPLE = 300
 """Mutants that are run in an area without a bound: its share is then known to 5 points."""
@@ -71,6 +74,8 @@ class Area:
 
 
 _OPERATOR = "argosy_operator"
+_LAW = f"{_OPERATOR}.core.scaling"
+_SIM = f"{_OPERATOR}.sim"
 _ENGINE = "argosy_engine.core"
 _SERVER = "argosy_engine.server"
 _GATEWAY = "argosy_gateway"
@@ -96,8 +101,18 @@ PROGRAMS = (
 )
 
 AREAS = (
-    Area("operator_scaling", "law", (f"{_OPERATOR}.core.scaling.*",)),
-    Area("operator_budgets", "operator", (f"{_OPERATOR}.core.budgets.*",), _BOUND),
+    Area("law_size", "law", (f"{_LAW}.size.*",), _BOUND),
+    Area("law_estimate", "law", (f"{_LAW}.estimate.*",), _BOUND),
+    Area("law_shift", "law", (f"{_LAW}.pace.shift",), _BOUND),
+    Area("law_pace", "law", (f"{_LAW}.pace.*",), _BOUND),
+    Area("law_signals", "law", (f"{_LAW}.signals.*",), _BOUND),
+    Area("law_advice", "law", (f"{_LAW}.advice.*",), _BOUND),
+    Area("law_rivals", "law", (f"{_LAW}.rivals.*",), _BOUND),
+    Area("law_decide", "law", (f"{_LAW}.*",), _BOUND),
+    Area("operator_budgets", "law", (f"{_OPERATOR}.core.budgets.*",), _BOUND),
+    Area("operator_slo", "law", (f"{_OPERATOR}.core.slo.*",), _BOUND),
+    Area("operator_recall", "law", (f"{_OPERATOR}.core.recall.*",), _BOUND),
+    Area("operator_gpu_types", "law", (f"{_OPERATOR}.core.gpu_types.*",), _BOUND),
     Area("operator_fleet", "operator", (f"{_OPERATOR}.core.fleet.*",), _BOUND),
     Area("operator_plan", "operator", (f"{_OPERATOR}.core.plan",), _BOUND),
     Area("operator_reconcile", "operator", (f"{_OPERATOR}.core.reconcile.*",), _BOUND),
@@ -116,13 +131,14 @@ AREAS = (
     ),
     Area("operator_status", "operator", (f"{_OPERATOR}.core.status.*",), _BOUND),
     Area("operator_render", "operator", (f"{_OPERATOR}.render.*",), _BOUND),
+    Area("sim_world", "simulator", (f"{_SIM}.world.*", f"{_SIM}.inbox"), _BOUND),
+    Area("sim_reference", "simulator", (f"{_SIM}.reference.*",), _BOUND),
+    Area("sim_report", "simulator", (f"{_SIM}.report.*", f"{_SIM}.figures"), _BOUND),
     Area(
-        "operator_sim",
+        "sim_traces",
         "simulator",
-        (
-            f"{_OPERATOR}.sim.world.*",
-            *(f"{_OPERATOR}.sim.{part}" for part in ("figures", "hindsight", "rates", "traces")),
-        ),
+        tuple(f"{_SIM}.{part}" for part in ("traces", "rates", "limits", "replay")),
+        _BOUND,
     ),
     Area("engine_blocks", "engine", (f"{_ENGINE}.blocks.*",), _BOUND),
     Area("engine_handover", "engine", (f"{_ENGINE}.handover.*",), _BOUND),
@@ -149,6 +165,13 @@ AREAS = (
         ),
         _BOUND,
     ),
+    Area(
+        "gateway_load",
+        "gateway",
+        (f"{_GATEWAY}.accounting.misses", f"{_GATEWAY}.server.admin", f"{_GATEWAY}.routing.load"),
+        _BOUND,
+    ),
+    Area("gateway_hold", "gateway", (f"{_GATEWAY}.queue.queue", f"{_GATEWAY}.relay.fleet"), _BOUND),
     Area("gateway_accounting", "gateway", (f"{_GATEWAY}.accounting.*",), _BOUND),
     Area("gateway_pods", "gateway", (f"{_GATEWAY}.pods.*",), _BOUND),
     Area("gateway_sse", "gateway", (f"{_GATEWAY}.wire.sse",), _BOUND),
@@ -210,13 +233,17 @@ def _area_name(mutant: str, program: str) -> str:
     return area.name if area is not None else ""
 
 
-def workspace_of(program: Program) -> Workspace:
+def workspace_of(program: Program, tests: list[str] | None = None) -> Workspace:
+    """The copy of a program. `tests`: the only ones that are run; None: all of the program."""
     patterns = (p for area in AREAS if area.program == program.name for p in area.modules)
     files = [
         pattern.replace(".", "/") + ("" if pattern.endswith("*") else ".py") for pattern in patterns
     ]
     return Workspace(
-        program.name, packages=program.packages, mutate=sorted(set(files)), tests=program.tests
+        program.name,
+        packages=program.packages,
+        mutate=sorted(set(files)),
+        tests=tuple(tests or program.tests),
     )
 
 
@@ -227,7 +254,7 @@ def measure(asked: argparse.Namespace) -> dict[str, Outcome]:
     for program in PROGRAMS:
         if asked.program not in (None, program.name):
             continue
-        workspace = workspace_of(program)
+        workspace = workspace_of(program, asked.tests)
         workspace.prepare(fresh=asked.fresh)
         made = workspace.results()
         names = chosen(made, program.name, asked.only, asked.sample)
@@ -235,7 +262,7 @@ def measure(asked: argparse.Namespace) -> dict[str, Outcome]:
             names = {n for n in names if _area_name(n, program.name) in asked.area}
         if not names:
             continue
-        workspace.edit(partial(_code_before, names))
+        workspace.edit(partial(_code_before, names, again=asked.again))
         workspace.run(seconds=max(1, ends - time.monotonic()), processes=asked.processes)
         results = {n: c for n, c in workspace.results().items() if n in names and c not in _NOT_RUN}
         diffs = workspace.diffs(name for name, code in results.items() if code in _SURVIVED)
@@ -243,7 +270,7 @@ def measure(asked: argparse.Namespace) -> dict[str, Outcome]:
             area = area_of(function_of(name), program.name)
             if area is None:
                 continue
-            outcome = outcomes.setdefault(area.name, Outcome())
+            outcome = outcomes.setdefault(area.name, Outcome(least=bool(asked.tests)))
             outcome.ran += 1
             if name in diffs:
                 source = _source_of(name, program)
@@ -255,11 +282,17 @@ def measure(asked: argparse.Namespace) -> dict[str, Outcome]:
     return outcomes
 
 
-def _code_before(chosen: set[str], name: str, code: int | None) -> int | None:
-    """A mutant that was left out earlier and is chosen now has no result; and the reverse."""
-    if code not in _NOT_RUN:
-        return code
-    return None if name in chosen else SKIPPED
+def _code_before(
+    chosen: set[str], name: str, code: int | None, *, again: bool = False
+) -> int | None:
+    """The result from before, None if the mutant is to be run.
+
+    One that was left out earlier and is chosen now has none; and the reverse. `again`: those that
+    survived are run once more, by other tests for example.
+    """
+    if code in _NOT_RUN:
+        return None if name in chosen else SKIPPED
+    return None if again and code in _SURVIVED and name in chosen else code
 
 
 def _source_of(mutant: str, program: Program) -> Path:
@@ -290,10 +323,12 @@ def main() -> int:
     parser.add_argument("--only", help="only functions whose dotted name matches this pattern")
     names = [area.name for area in AREAS]
     parser.add_argument("--area", action="append", choices=names, help="only this one; repeatable")
+    parser.add_argument("--tests", nargs="+", help="run these alone: the share is a lower bound")
     parser.add_argument("--sample", type=int, help="at most so many mutants of each area")
     parser.add_argument("--minutes", type=float, default=90, help="stop after so long")
     parser.add_argument("--processes", type=int, default=len(os.sched_getaffinity(0)))
     parser.add_argument("--fresh", action="store_true", help="forget earlier results")
+    parser.add_argument("--again", action="store_true", help="run survivors once more")
     parser.add_argument("--json", type=Path, help="the figures file")
     parser.add_argument("--write", action="store_true", help="write docs/measured/mutants.md")
     asked = parser.parse_args()
