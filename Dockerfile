@@ -4,7 +4,8 @@
 
 FROM python:3.13-slim-trixie AS wheel
 WORKDIR /src
-RUN pip install --no-cache-dir "hatchling>=1.27" "build>=1.2"
+# ziglang compiles the engine's native step: the image has no C compiler
+RUN pip install --no-cache-dir "hatchling>=1.27" "build>=1.2" "ziglang>=0.15"
 COPY pyproject.toml README.md LICENSE ./
 COPY operator operator
 COPY engine engine

@@ -31,7 +31,8 @@ $(VENV)/.uv:
 	@$(BIN)/pip install --quiet --disable-pip-version-check "uv>=0.9"
 	@touch $@
 
-$(VENV)/.dev: $(VENV)/.uv requirements/dev.txt pyproject.toml
+# Installing the package compiles the engine's native step, with Zig from PyPI where no compiler is.
+$(VENV)/.dev: $(VENV)/.uv requirements/dev.txt pyproject.toml $(wildcard engine/argosy_engine/native/*.[ch])
 	@echo "installing the operator, the gateway and the tools"
 	@$(BIN)/uv pip install --quiet --python $(PY) --require-hashes -r requirements/dev.txt
 	@$(BIN)/uv pip install --quiet --python $(PY) --no-deps -e .
@@ -135,14 +136,24 @@ bench-kv: $(VENV)/.all ## a handover of KV beside a raw copy, and beside a decod
 bench-trust: $(VENV)/.dev ## what a proof of who calls, and TLS, add to the time to first token
 	$(PY) -m argosy_bench.suites.trust --json build/bench/trust.json
 
+# A comma in an argument of $(if …) ends the argument.
+COMMA := ,
 .PHONY: bench-autoscaling
-bench-autoscaling: $(VENV)/.dev ## how fast the simulator is; how good the law is on a folder of traces (TRACES=DIR)
-	$(PY) -m argosy_bench.suites.autoscaling $(if $(TRACES),--requests 100000 --traces $(TRACES) --profile-errors) --json build/bench/autoscaling.json
+bench-autoscaling: $(VENV)/.dev ## how good the law is on ramps, steps, bursts, and on a folder of traces (TRACES=DIR)
+	$(PY) -m argosy_bench.suites.autoscaling $(if $(TRACES),--traces $(TRACES) --profile-errors --oracle conv --rivals hpa-gpu$(COMMA)keda$(COMMA)llmd-slo$(COMMA)tokenscale$(COMMA)wva) --json build/bench/autoscaling.json
 
-TRACES ?= traces
+.PHONY: bench-sim-vs-cluster
+bench-sim-vs-cluster: $(VENV)/.dev ## the simulator beside the one-machine Kubernetes: 20 min (SIM="--trace requests.csv --scale 2")
+	$(PY) -m local.cluster build
+	$(PY) -m argosy_bench.scaling.cluster --json build/bench/sim-vs-cluster.json $(SIM)
+
+.PHONY: bench-goodput
+bench-goodput: $(VENV)/.dev ## goodput per GPU with prefill and decode together and apart, on DistServe's workloads
+	$(PY) -m argosy_bench.suites.goodput --json build/bench/goodput.json
+
 .PHONY: bench-rivals
 bench-rivals: $(VENV)/.dev ## one setting for each rival law, from traces (TRACES=folder RIVALS="--only keda --write")
-	$(PY) -m argosy_bench.rivals.sweep --traces $(TRACES) $(RIVALS)
+	$(PY) -m argosy_bench.rivals.sweep --traces $(or $(TRACES),traces) $(RIVALS)
 
 .PHONY: compare-rivals
 compare-rivals: $(VENV)/.dev ## our laws of HPA, KEDA and Knative beside their Go code, on random inputs

@@ -1,4 +1,4 @@
-"""Real engines on a CPU whose AMX kills, and the real products on this one."""
+"""Real engines that compute with torch on a CPU whose AMX kills, and the products on this one."""
 
 import json
 import subprocess
@@ -25,7 +25,8 @@ LYING = (
 def test_an_engine_serves_bfloat16_on_a_cpu_that_dies_of_its_announced_amx(tmp_path, monkeypatch):
     monkeypatch.delenv("ONEDNN_MAX_CPU_ISA", raising=False)
     model, log = write_tiny(tmp_path / "tiny"), tmp_path / "log"
-    with engine(model, "colocated", log, "--dtype", "bfloat16", program=LYING) as lying:
+    options = ("--compute", "torch", "--dtype", "bfloat16")
+    with engine(model, "colocated", log, *options, program=LYING) as lying:
         lying.complete("sixteen bytes of prompt and some more", 12)
         info = 'argosy_engine_info{cpu_isa="AVX512_CORE_BF16",dtype="bfloat16"}'
         assert lying.metric(info) == 1
@@ -38,7 +39,7 @@ def test_the_cap_reaches_onednn_before_its_first_product(tmp_path, monkeypatch):
     monkeypatch.setenv("ONEDNN_MAX_CPU_ISA", "AVX2")
     monkeypatch.setenv("ONEDNN_VERBOSE", "1")
     model, log = write_tiny(tmp_path / "tiny"), tmp_path / "log"
-    with engine(model, "colocated", log) as capped:
+    with engine(model, "colocated", log, "--compute", "torch") as capped:
         capped.complete("hello", 2)
         assert capped.metric('argosy_engine_info{cpu_isa="AVX2",dtype="float32"}') == 1
     said = log.read_text()
@@ -58,7 +59,12 @@ def narrow(tmp_path):
 
 def start(folder, dtype):
     config = EngineConfig(
-        model=str(folder), served_name="m", dtype=dtype, threads=1, kv_cache_tokens=512
+        model=str(folder),
+        served_name="m",
+        compute="torch",
+        dtype=dtype,
+        threads=1,
+        kv_cache_tokens=512,
     )
     return runner.load(config)[0]
 

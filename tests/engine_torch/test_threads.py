@@ -24,7 +24,7 @@ def test_load_and_steps_share_one_openmp_team(tmp_path):
     model, engines, one_team = write_tiny(tmp_path / "tiny"), {}, {}
     for threads in ("1", "4"):
         log = tmp_path / f"{threads}.log"
-        with engine(model, "colocated", log, "--threads", threads) as started:
+        with engine(model, "colocated", log, "--compute", "torch", "--threads", threads) as started:
             started.complete("a prompt that is long enough for every thread " * 4, 4)
             engines[threads] = len(list(Path(f"/proc/{started.pid}/task").iterdir()))
         done = subprocess.run(

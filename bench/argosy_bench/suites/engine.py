@@ -5,6 +5,8 @@
 Step and products alternate in the same run, and each is the best of several repeats, because other
 work on a shared machine only ever slows a step down. `…_over_products` is the step's time over that
 of its matrix products: it would be 1 if attention, norms, sampling and Python cost nothing.
+`…_native_over_torch` is the native step's time over torch's: the ratio of the medians of runs that
+alternate (`--compute`).
 """
 
 import argparse
@@ -14,8 +16,10 @@ import sys
 import time
 from collections.abc import Iterator
 from pathlib import Path
+from statistics import median
 
-from argosy_bench.figures import Figure, Figures, conclude
+from argosy_bench.figures import Figure, Figures, Target, conclude
+from argosy_bench.scheduler import scheduler_s
 from argosy_engine.config import EngineConfig
 from argosy_engine.core.sampling import SamplingParams
 from argosy_engine.core.step import Chunk, StepPlan
@@ -25,6 +29,7 @@ set_spinning()  # as `argosy engine serve` does, before torch is loaded
 
 import torch  # noqa: E402
 
+from argosy_engine.model.native import NativeTrunk  # noqa: E402
 from argosy_engine.model.trunk import Trunk  # noqa: E402
 from argosy_engine.runtime.cpu import settle  # noqa: E402
 from argosy_engine.runtime.torch.runner import TorchRunner, load  # noqa: E402
@@ -37,6 +42,8 @@ _GREEDY = SamplingParams(max_tokens=1, temperature=0.0)
 _MODEL = "SmolLM2-135M-Instruct"
 _BATCHES = (1, 8, 32)
 _PREFILLS = (128, 512)
+_COMPARED = ("decode_1", "decode_8", "decode_32", "prefill_512")
+_PAIRS = 5
 
 
 def _figures() -> Iterator[Figure]:
@@ -45,8 +52,13 @@ def _figures() -> Iterator[Figure]:
         yield Figure(f"{step}_ms", "ms", digits=2)
         yield Figure(f"{step}_tokens_per_s", "tokens/s", digits=2)
         yield Figure(f"{step}_over_products", digits=2)
+    for step in _COMPARED:
+        yield Figure(f"{step}_native_over_torch", digits=2)
     yield Figure("sample_32_top_p_ms", "ms", digits=2)
     yield Figure("rss_mib", "MiB", digits=2)
+    yield Figure(
+        "scheduler_us_per_step_256_seqs", "µs", Target("<=", 300, of_the_machine=True), digits=0
+    )
 
 
 FIGURES = tuple(_figures())
@@ -82,7 +94,7 @@ def plan_of(chunks: tuple[Chunk, ...]) -> StepPlan:
     )
 
 
-def _products_s(trunk: Trunk, tokens: int, sampled: int) -> float:
+def _products_s(trunk: Trunk | NativeTrunk, tokens: int, sampled: int) -> float:
     """Seconds of every matrix product of a step of `tokens` tokens, and nothing else."""
     weights, spec = trunk.weights, trunk.spec
     like = weights.embedding
@@ -130,13 +142,35 @@ def _sampling_s(vocab: int) -> float:
     return min(times)
 
 
+def _native_over_torch(
+    runners: dict[str, TorchRunner], chunks: tuple[Chunk, ...], pairs: int
+) -> float:
+    """Median time of the native step over torch's, from runs that alternate."""
+    plan = plan_of(chunks)
+    times: dict[str, list[float]] = {name: [] for name in runners}
+    for _ in range(pairs):
+        for name, runner in runners.items():
+            times[name].append(runner.execute(plan).busy_s)
+    return median(times["native"]) / median(times["torch"])
+
+
+def _loaded(model: str, dtype: str, compute: str) -> TorchRunner:
+    config = EngineConfig(
+        model=model,
+        served_name="bench",
+        dtype=dtype,  # type: ignore[arg-type]
+        compute=compute,  # type: ignore[arg-type]
+        kv_cache_tokens=8192,
+    )
+    runner, _ = load(config)
+    runner.warm_up()
+    return runner
+
+
 def measure(figures: Figures, model: str, dtype: str) -> None:
     """Load the model and put every figure."""
     began = time.perf_counter()
-    runner, _ = load(
-        EngineConfig(model=model, served_name="bench", dtype=dtype, kv_cache_tokens=8192)  # type: ignore[arg-type]
-    )
-    runner.warm_up()
+    runner = _loaded(model, dtype, "torch")
     figures.put("load_s", time.perf_counter() - began)
     decodes = {
         f"decode_{batch}": tuple(chunk_of(index, CONTEXT - 1, 1) for index in range(batch))
@@ -148,7 +182,16 @@ def measure(figures: Figures, model: str, dtype: str) -> None:
         figures.put(f"{name}_ms", step_s * 1e3)
         figures.put(f"{name}_tokens_per_s", sum(chunk.count for chunk in chunks) / step_s)
         figures.put(f"{name}_over_products", step_s / products_s)
+    # The same type in both, whichever one of them would choose.
+    native = _loaded(model, runner.facts["dtype"], "native")
+    for name in _COMPARED:
+        both = {"torch": runner, "native": native}
+        ratio = _native_over_torch(both, (decodes | prefills)[name], _PAIRS)
+        figures.put(f"{name}_native_over_torch", ratio)
+    figures.notes["native"] = native.facts["cpu_isa"]
+    native.close()
     figures.put("sample_32_top_p_ms", _sampling_s(runner.vocab_size) * 1e3)
+    figures.put("scheduler_us_per_step_256_seqs", scheduler_s() * 1e6)
     figures.put("rss_mib", resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024)
 
 
@@ -164,7 +207,7 @@ def main() -> int:
         parser.error(f"no model in {asked.model}: python -m local.weights.smollm2 writes one")
     figures = Figures(FIGURES, "make bench-engine")
     measure(figures, str(asked.model), asked.dtype)
-    figures.notes = {
+    figures.notes |= {
         "model": asked.model.name,
         "dtype": asked.dtype,
         "isa": settle().isa,

@@ -18,10 +18,10 @@ _RANGES: Mapping[str, tuple[float, float]] = {
     "temperature": (0.0, 2.0),
     "top_p": (0.0, 1.0),
     "top_k": (-1, 1 << 31),
+    "min_p": (0.0, 1.0),
     "repetition_penalty": (0.01, 100.0),
 }
 _NOT_HONOURED: Mapping[str, tuple[Any, ...]] = {  # with the values that have no effect
-    "min_p": (0,),
     "typical_p": (1,),
     "epsilon_cutoff": (0,),
     "eta_cutoff": (0,),

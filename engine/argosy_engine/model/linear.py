@@ -5,14 +5,28 @@ at decode's row counts. oneDNN's own order is kept instead. The two torch operat
 names: a torch that lacks them, or a CPU that cannot use them for the type, falls back.
 """
 
+from typing import Protocol
+
 import torch
 import torch.nn.functional as F  # noqa: N812 - torch's own convention
 
-__all__ = ["Linear"]
+__all__ = ["Linear", "Pack", "Product"]
 
 _PACK_ROWS = 128
 """Row count that oneDNN packs for. The order chosen for 128 rows was the fastest or level at 1, 8,
 32, 128 and 512 rows on AVX2, where orders chosen for fewer rows lost at more."""
+
+
+class Product(Protocol):
+    """x · weightᵀ + bias; the weight is held in whatever order suits the product."""
+
+    def __call__(self, x: torch.Tensor) -> torch.Tensor: ...
+
+
+class Pack(Protocol):
+    """Makes a `Product` of `weight` [out, in] and `bias` [out]."""
+
+    def __call__(self, weight: torch.Tensor, bias: torch.Tensor | None = None, /) -> Product: ...
 
 
 class Linear:

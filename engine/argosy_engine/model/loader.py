@@ -14,7 +14,7 @@ import torch
 from safetensors import SafetensorError, safe_open
 
 from argosy_engine.errors import LoadError
-from argosy_engine.model.linear import Linear
+from argosy_engine.model.linear import Linear, Pack, Product
 from argosy_engine.model.rope import pair_order
 from argosy_engine.model.spec import ModelSpec
 from argosy_engine.model.trunk import Layer, Weights
@@ -26,7 +26,11 @@ Get = Callable[[str, tuple[int, ...]], torch.Tensor]
 
 
 def load_weights(
-    folder: Path, spec: ModelSpec, dtype: torch.dtype, device: torch.device
+    folder: Path,
+    spec: ModelSpec,
+    dtype: torch.dtype,
+    device: torch.device,
+    pack: Pack = Linear,
 ) -> Weights:
     """LoadError(ModelNotFound | WeightsInvalid) names the file or the tensor."""
     with ExitStack() as stack:
@@ -50,12 +54,14 @@ def load_weights(
 
         try:
             # A tied checkpoint may still hold the head; an untied one must.
-            return _fuse(spec, get)
+            return _fuse(spec, get, pack)
         except SafetensorError as error:
             raise LoadError("WeightsInvalid", f"{folder}: {error}") from error
 
 
-def dummy_weights(spec: ModelSpec, dtype: torch.dtype, device: torch.device) -> Weights:
+def dummy_weights(
+    spec: ModelSpec, dtype: torch.dtype, device: torch.device, pack: Pack = Linear
+) -> Weights:
     """Random values, the same at every start, scaled so that activations stay finite."""
     generator = torch.Generator(device=device).manual_seed(0)
 
@@ -66,7 +72,7 @@ def dummy_weights(spec: ModelSpec, dtype: torch.dtype, device: torch.device) -> 
         tensor = torch.empty(shape, dtype=dtype, device=device)
         return tensor.normal_(0.0, shape[1] ** -0.5, generator=generator)
 
-    return _fuse(spec, get)
+    return _fuse(spec, get, pack)
 
 
 def _open_files(folder: Path, stack: ExitStack) -> dict[str, Any]:
@@ -98,35 +104,35 @@ def _open_files(folder: Path, stack: ExitStack) -> dict[str, Any]:
     return files
 
 
-def _fuse(spec: ModelSpec, get: Get) -> Weights:
+def _fuse(spec: ModelSpec, get: Get, pack: Pack) -> Weights:
     embedding = get("model.embed_tokens.weight", (spec.vocab, spec.hidden))
     head = embedding if spec.tied else get("lm_head.weight", (spec.vocab, spec.hidden))
     return Weights(
         embedding=embedding,
-        layers=[_layer(spec, f"model.layers.{index}", get) for index in range(spec.layers)],
+        layers=[_layer(spec, f"model.layers.{index}", get, pack) for index in range(spec.layers)],
         norm=get("model.norm.weight", (spec.hidden,)),
-        head=Linear(head),
+        head=pack(head),
     )
 
 
-def _layer(spec: ModelSpec, at: str, get: Get) -> Layer:
+def _layer(spec: ModelSpec, at: str, get: Get, pack: Pack) -> Layer:
     order = pair_order(spec.head_dim)
     qk_norm = _qk_norms(spec, at, get, order) if spec.qk_norm else (None, None)
     inner = (spec.inner, spec.hidden)
     gate_up = [get(f"{at}.mlp.{name}_proj.weight", inner) for name in ("gate", "up")]
     return Layer(
         attention_norm=get(f"{at}.input_layernorm.weight", (spec.hidden,)),
-        qkv=_qkv(spec, f"{at}.self_attn", get, order),
+        qkv=_qkv(spec, f"{at}.self_attn", get, order, pack),
         q_norm=qk_norm[0],
         k_norm=qk_norm[1],
-        out=Linear(get(f"{at}.self_attn.o_proj.weight", (spec.hidden, spec.q_size))),
+        out=pack(get(f"{at}.self_attn.o_proj.weight", (spec.hidden, spec.q_size))),
         mlp_norm=get(f"{at}.post_attention_layernorm.weight", (spec.hidden,)),
-        gate_up=Linear(torch.cat(gate_up)),
-        down=Linear(get(f"{at}.mlp.down_proj.weight", (spec.hidden, spec.inner))),
+        gate_up=pack(torch.cat(gate_up)),
+        down=pack(get(f"{at}.mlp.down_proj.weight", (spec.hidden, spec.inner))),
     )
 
 
-def _qkv(spec: ModelSpec, at: str, get: Get, order: torch.Tensor) -> Linear:
+def _qkv(spec: ModelSpec, at: str, get: Get, order: torch.Tensor, pack: Pack) -> Product:
     """q, k and v stacked; rows of each q and k head put side by side as rotated pairs."""
 
     def pairs(rows: torch.Tensor) -> torch.Tensor:
@@ -140,7 +146,7 @@ def _qkv(spec: ModelSpec, at: str, get: Get, order: torch.Tensor) -> Linear:
         return torch.cat([pairs(q), pairs(k), v])
 
     bias = stack("bias", ()) if spec.qkv_bias else None
-    return Linear(stack("weight", (spec.hidden,)), bias)
+    return pack(stack("weight", (spec.hidden,)), bias)
 
 
 def _qk_norms(

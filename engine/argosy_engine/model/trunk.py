@@ -10,7 +10,8 @@ import torch
 import torch.nn.functional as F  # noqa: N812 - torch's own convention
 
 from argosy_engine.attention.paged import PagedBatch, PagedPool
-from argosy_engine.model.linear import Linear
+from argosy_engine.core.step import FlatBatch
+from argosy_engine.model.linear import Product
 from argosy_engine.model.rope import rotate_, rotation_table
 from argosy_engine.model.spec import ModelSpec
 
@@ -23,19 +24,19 @@ class Layer:
 
     attention_norm: torch.Tensor
     """[hidden]."""
-    qkv: Linear
+    qkv: Product
     """hidden → (heads + 2 · kv_heads) · head_dim."""
     q_norm: torch.Tensor | None
     """[head_dim]; only Qwen3 has it."""
     k_norm: torch.Tensor | None
     """[head_dim]; only Qwen3 has it."""
-    out: Linear
+    out: Product
     """heads · head_dim → hidden."""
     mlp_norm: torch.Tensor
     """[hidden]."""
-    gate_up: Linear
+    gate_up: Product
     """hidden → 2 · inner: gate rows, then up rows."""
-    down: Linear
+    down: Product
     """inner → hidden."""
 
 
@@ -48,7 +49,7 @@ class Weights:
     layers: list[Layer]
     norm: torch.Tensor
     """[hidden]."""
-    head: Linear
+    head: Product
     """hidden → vocab."""
 
 
@@ -60,6 +61,17 @@ class Trunk:
         self.weights = weights
         device = weights.embedding.device
         self._rotations = rotation_table(spec.rope, spec.head_dim, max_positions, device)
+
+    def logits(self, flat: FlatBatch, pool: PagedPool) -> torch.Tensor:
+        """Logits [S, vocab] of the sampled rows of a step; writes its K and V into `pool`."""
+        device = pool.device
+        return self.forward(
+            torch.tensor(flat.token_ids, device=device),
+            torch.tensor(flat.positions, device=device),
+            pool.prepare(flat),
+            pool,
+            torch.tensor(flat.sample_rows, dtype=torch.int64, device=device),
+        )
 
     @torch.inference_mode()
     def forward(

@@ -23,6 +23,7 @@ from pathlib import Path
 from argosy_engine.config import EngineConfig
 from argosy_engine.errors import LoadError
 from argosy_engine.model.spec import read_spec
+from argosy_engine.native.choose import choose
 from argosy_engine.runtime.machine import allowed_threads, cpu_flags
 
 __all__ = ["PROGRAM", "Attempt", "Cpu", "abandon", "begin", "judge", "levels", "settle"]
@@ -139,7 +140,10 @@ def _without_amx(given: str | None) -> bool:
 
 
 def _wanted(config: EngineConfig, flags: set[str]) -> bool:
-    """Whether AMX is announced, which may not work, or the faster type is not known."""
+    """Whether torch multiplies, and AMX is announced, which may not work, or the faster type is
+    not known."""
+    if config.compute != "torch" and choose() is not None:
+        return False
     if "amx_tile" in flags and not _without_amx(os.environ.get(_VARIABLE)):
         return True
     if config.dtype != "auto" or not flags & (_NATIVE | {"amx_tile"}):

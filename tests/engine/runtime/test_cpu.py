@@ -2,6 +2,7 @@
 
 import logging
 import sys
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -15,7 +16,9 @@ from tests.engine.processes import eventually
 
 LYING = (sys.executable, "-P", str(Path(__file__).parent / "lying_cpu.py"))
 AMX = {"avx512f", "avx512_bf16", "amx_tile", "amx_bf16"}
-CONFIG = EngineConfig(model="nowhere", served_name="m", dtype="bfloat16", threads=1)
+CONFIG = EngineConfig(
+    model="nowhere", served_name="m", compute="torch", dtype="bfloat16", threads=1
+)
 BOTH = ["float32", "bfloat16"]
 
 
@@ -96,6 +99,15 @@ def test_a_cpu_that_announces_no_amx_needs_no_child_for_a_named_type(fresh, flag
     cpu.begin(CONFIG)
     assert cpu._Process.child is None
     assert cpu.settle() == Cpu("DEFAULT")
+
+
+@pytest.mark.parametrize("compute", ["auto", "native"])
+@pytest.mark.parametrize(("works", "child"), [("avx2", False), (None, True)])
+def test_torchs_products_are_tried_only_if_torch_multiplies(fresh, compute, works, child):
+    fresh.setattr(cpu, "choose", lambda: works)
+    fresh.setattr(cpu, "PROGRAM", (sys.executable, "-c", "import time; time.sleep(1000)"))
+    cpu.begin(replace(CONFIG, compute=compute))
+    assert (cpu._Process.child is not None) == child
 
 
 def test_a_child_that_says_nothing_leaves_amx_out(fresh, caplog):

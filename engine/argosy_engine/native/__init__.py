@@ -1,0 +1,1 @@
+"""The native CPU step: C sources, their build, and the choice of the library that works here."""

@@ -1,0 +1,111 @@
+"""Builds the native libraries: one for each instruction set, from the same sources.
+
+    python -m argosy_engine.native.compile [--force]
+
+Run when the package is built (`engine/native_build.py`) and by developers; never in a pod. Uses the
+system's C compiler (`CC`, else cc, gcc or clang), else Zig's from PyPI (`ziglang`). Only the
+standard library is imported: at build time nothing else is there.
+"""
+
+import hashlib
+import importlib.util
+import os
+import platform
+import shlex
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+__all__ = ["FLAGS", "build", "compiler", "library_path"]
+
+FOLDER = Path(__file__).resolve().parent
+SOURCES = ("team.c", "products.c", "attention.c", "step.c")
+_BASE = ("-O3", "-std=c11", "-fPIC", "-shared", "-fvisibility=hidden", "-ffp-contract=fast")
+_MORE = ("-fno-math-errno", "-Wall", "-Wextra")
+_AVX512 = ("-mfma", "-mavx512f", "-mavx512bw", "-mavx512dq", "-mavx512vl")
+_X86: dict[str, tuple[str, ...]] = {
+    "avx512_bf16": (*_AVX512, "-mavx512bf16"),
+    "avx512": _AVX512,
+    "avx2": ("-mavx2", "-mfma"),
+    "base": (),
+}
+FLAGS: dict[str, tuple[str, ...]] = _X86 if platform.machine() == "x86_64" else {"base": ()}
+"""Compiler flags of each library, the fastest first. `base` is what every CPU of the platform has:
+vectors of four floats."""
+
+
+def library_path(name: str) -> Path:
+    """Where the library for an instruction set is, built or not."""
+    return FOLDER / f"argosy_{name}.so"
+
+
+def compiler() -> list[str] | None:
+    """The command of a C compiler; None if there is none.
+
+    A compiler without the C library's headers, as Debian's gcc without libc6-dev, counts as none.
+    """
+    if os.environ.get("CC"):
+        return shlex.split(os.environ["CC"])
+    for name in ("cc", "gcc", "clang"):
+        found = shutil.which(name)
+        if found and _reads_headers(found):
+            return [found]
+    if importlib.util.find_spec("ziglang") is not None:
+        # Without a target Zig compiles for the CPU that it runs on.
+        target = f"{platform.machine()}-linux-gnu"
+        return [sys.executable, "-m", "ziglang", "cc", "-target", target]
+    return None
+
+
+def _reads_headers(command: str) -> bool:
+    """Whether it finds what the sources include."""
+    source = "#include <math.h>\n#include <pthread.h>\n#include <linux/futex.h>\n"
+    words = [command, "-fsyntax-only", "-x", "c", "-"]
+    done = subprocess.run(words, input=source.encode(), capture_output=True, check=False)  # noqa: S603
+    return done.returncode == 0
+
+
+def build(*, force: bool = False) -> list[Path]:
+    """Build what is missing or older than its sources; the paths of all libraries.
+
+    RuntimeError says what to install, or what the compiler answered.
+    """
+    stamp, wanted = FOLDER / "argosy.stamp", _fingerprint()
+    paths = [library_path(name) for name in FLAGS]
+    fresh = stamp.is_file() and stamp.read_text() == wanted and all(p.is_file() for p in paths)
+    if fresh and not force:
+        return paths
+    command = compiler()
+    if command is None:
+        raise RuntimeError(
+            "the native step needs a C compiler: install gcc or clang, or `pip install ziglang`; "
+            "ARGOSY_NATIVE=0 installs the engine without it"
+        )
+    for name, flags in FLAGS.items():
+        _compile([*command, *_BASE, *_MORE, *flags], library_path(name))
+    stamp.write_text(wanted)
+    return paths
+
+
+def _compile(command: list[str], path: Path) -> None:
+    """Into a file beside it, then renamed: an engine that runs keeps the library that it loaded."""
+    part = path.with_suffix(f".{os.getpid()}.part")
+    sources = [str(FOLDER / source) for source in SOURCES]
+    words = [*command, *sources, "-o", str(part), "-lm", "-lpthread"]
+    done = subprocess.run(words, capture_output=True, text=True, check=False)  # noqa: S603
+    if done.returncode:
+        raise RuntimeError(f"{shlex.join(words)} failed:\n{done.stderr or done.stdout}")
+    os.replace(part, path)
+
+
+def _fingerprint() -> str:
+    """Of sources and flags."""
+    hashed = hashlib.sha256(repr((FLAGS, _BASE, _MORE)).encode())
+    for path in sorted((*FOLDER.glob("*.c"), *FOLDER.glob("*.h"))):
+        hashed.update(path.name.encode() + path.read_bytes())
+    return hashed.hexdigest()
+
+
+if __name__ == "__main__":
+    build(force="--force" in sys.argv[1:])

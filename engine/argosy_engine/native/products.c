@@ -1,0 +1,220 @@
+/* Products of rows with matrices that were packed once.
+ *
+ * A matrix is cut into panels of PANEL outputs. A panel lies as [in][PANEL]: what one step along
+ * `in` needs is next to each other, and a panel is read from its begin to its end. With bfloat16
+ * pairs it lies as [in / 2][PANEL][2].
+ *
+ * A tile holds the sums of a few rows and one or two panels in registers. Each sum is taken in the
+ * order of `in`, whatever the tile: a row's result does not depend on the rows beside it. */
+#include "products.h"
+
+#include <errno.h>
+
+#include "team.h"
+
+/* Registers: 32 with AVX-512, 16 elsewhere. A tall tile has one panel, a wide one two. */
+#define TALL (LANES == 16 ? 12 : 6)
+#define WIDE (TALL / 2)
+/* Depth of one pass over a panel, so that its part stays in the second-level cache. */
+#define DEPTH 1024
+
+enum kind { K_F32, K_BF16, K_PAIRS };
+
+/* `panels` panels lie `panel_stride` elements apart; x's rows `x_stride`. */
+struct operands {
+    const void *x, *w;
+    int64_t x_stride, w_stride, panel_stride, depth;
+    float *y;
+    int64_t y_stride;
+};
+
+INLINE void tile(const struct operands o, const int rows, const int panels, const enum kind kind) {
+    vf sums[12][4];
+    UNROLL for (int r = 0; r < rows; r++)
+        UNROLL for (int v = 0; v < 2 * panels; v++)
+            sums[r][v] = load(o.y + r * o.y_stride + v * LANES);
+    for (int64_t k = 0; k < o.depth; k++) {
+        vf b[4];
+        UNROLL for (int v = 0; v < 2 * panels; v++) {
+            int64_t at = (v / 2) * o.panel_stride + k * o.w_stride + (v % 2) * LANES;
+            b[v] = kind == K_F32    ? load((const float *)o.w + at)
+                   : kind == K_BF16 ? load_bf16((const uint16_t *)o.w + at)
+                                    : load((const float *)o.w + at); /* pairs: 32 bits each */
+        }
+        UNROLL for (int r = 0; r < rows; r++) {
+            vf a = all(((const float *)o.x)[r * o.x_stride + k]);
+            UNROLL for (int v = 0; v < 2 * panels; v++) {
+#if PAIRS
+                if (kind == K_PAIRS) {
+                    sums[r][v] = _mm512_dpbf16_ps(sums[r][v], (__m512bh)a, (__m512bh)b[v]);
+                    continue;
+                }
+#endif
+                sums[r][v] += a * b[v];
+            }
+        }
+    }
+    UNROLL for (int r = 0; r < rows; r++)
+        UNROLL for (int v = 0; v < 2 * panels; v++)
+            store(o.y + r * o.y_stride + v * LANES, sums[r][v]);
+}
+
+INLINE void tall(const struct operands o, int64_t rows, const enum kind kind) {
+    switch (rows) {
+        case 1: tile(o, 1, 1, kind); break;
+        case 2: tile(o, 2, 1, kind); break;
+        case 3: tile(o, 3, 1, kind); break;
+        case 4: tile(o, 4, 1, kind); break;
+        case 5: tile(o, 5, 1, kind); break;
+        case 6: tile(o, 6, 1, kind); break;
+#if LANES == 16
+        case 7: tile(o, 7, 1, kind); break;
+        case 8: tile(o, 8, 1, kind); break;
+        case 9: tile(o, 9, 1, kind); break;
+        case 10: tile(o, 10, 1, kind); break;
+        case 11: tile(o, 11, 1, kind); break;
+        case 12: tile(o, 12, 1, kind); break;
+#endif
+    }
+}
+
+INLINE void wide(const struct operands o, int64_t rows, const enum kind kind) {
+    switch (rows) {
+        case 1: tile(o, 1, 2, kind); break;
+        case 2: tile(o, 2, 2, kind); break;
+        case 3: tile(o, 3, 2, kind); break;
+#if LANES == 16
+        case 4: tile(o, 4, 2, kind); break;
+        case 5: tile(o, 5, 2, kind); break;
+        case 6: tile(o, 6, 2, kind); break;
+#endif
+    }
+}
+
+/* All rows, TALL at a time and the rest evenly: 13 rows are 7 and 6. */
+static void rows_of_a_panel(struct operands o, int64_t rows, const enum kind kind) {
+    int64_t tiles = (rows + TALL - 1) / TALL;
+    const char *x = o.x;
+    float *y = o.y;
+    for (int64_t done = 0, index = 0; index < tiles; index++) {
+        int64_t next = rows * (index + 1) / tiles;
+        o.x = x + done * o.x_stride * 4;
+        o.y = y + done * o.y_stride;
+        if (kind == K_F32) tall(o, next - done, K_F32);
+        if (kind == K_BF16) tall(o, next - done, K_BF16);
+        if (kind == K_PAIRS) tall(o, next - done, K_PAIRS);
+        done = next;
+    }
+}
+
+static void two_panels(struct operands o, int64_t rows, const enum kind kind) {
+    if (kind == K_F32) wide(o, rows, K_F32);
+    if (kind == K_BF16) wide(o, rows, K_BF16);
+    if (kind == K_PAIRS) wide(o, rows, K_PAIRS);
+}
+
+static void begin(const struct matrix *w, int64_t rows, int64_t from, int64_t to, enum start start,
+                  float *y, int64_t y_stride) {
+    if (start == ADD) return;
+    int64_t first = from * PANEL, last = to * PANEL < w->out ? to * PANEL : w->out;
+    for (int64_t r = 0; r < rows; r++) {
+        float *row = y + r * y_stride;
+        if (start == BIAS && w->bias)
+            memcpy(row + first, w->bias + first, (size_t)(last - first) * 4);
+        else
+            memset(row + first, 0, (size_t)(last - first) * 4);
+    }
+}
+
+/* The last panel may have fewer columns than PANEL: its sums go through a buffer. */
+static void ragged_panel(struct operands o, int64_t rows, int64_t columns, enum kind kind) {
+    float buffer[TALL * PANEL];
+    const char *x = o.x;
+    float *y = o.y;
+    int64_t y_stride = o.y_stride;
+    for (int64_t done = 0; done < rows; done += TALL) {
+        int64_t count = rows - done < TALL ? rows - done : TALL;
+        memset(buffer, 0, sizeof buffer);
+        for (int64_t r = 0; r < count; r++)
+            memcpy(buffer + r * PANEL, y + (done + r) * y_stride, (size_t)columns * 4);
+        o.x = x + done * o.x_stride * 4;
+        o.y = buffer;
+        o.y_stride = PANEL;
+        rows_of_a_panel(o, count, kind);
+        for (int64_t r = 0; r < count; r++)
+            memcpy(y + (done + r) * y_stride, buffer + r * PANEL, (size_t)columns * 4);
+    }
+}
+
+void product(const struct matrix *w, const struct rows *rows, int64_t from, int64_t to,
+             enum start start, float *y, int64_t y_stride) {
+    int pairs = reads_narrow(w->type);
+    enum kind kind = pairs ? K_PAIRS : w->type == BF16 ? K_BF16 : K_F32;
+    int64_t depth = pairs ? padded(w->in) / 2 : w->in; /* in units of 32 bits of x */
+    int64_t element = kind == K_BF16 ? 2 : 4;
+    int64_t x_stride = pairs ? rows->narrow_stride / 2 : rows->stride;
+    const char *x = pairs ? (const char *)rows->narrow : (const char *)rows->x;
+    begin(w, rows->count, from, to, start, y, y_stride);
+    for (int64_t panel = from; panel < to;) {
+        int64_t left = w->out - panel * PANEL;
+        int both = rows->count <= WIDE && to - panel >= 2 && left >= 2 * PANEL;
+        for (int64_t k = 0; k < depth; k += DEPTH) {
+            struct operands o = {
+                .x = x + k * 4,
+                .x_stride = x_stride,
+                .w = (const char *)w->packed + (panel * depth + k) * PANEL * element,
+                .w_stride = PANEL,
+                .panel_stride = depth * PANEL,
+                .depth = depth - k < DEPTH ? depth - k : DEPTH,
+                .y = y + panel * PANEL,
+                .y_stride = y_stride,
+            };
+            if (both) two_panels(o, rows->count, kind);
+            else if (left < PANEL) ragged_panel(o, rows->count, left, kind);
+            else rows_of_a_panel(o, rows->count, kind);
+        }
+        panel += both ? 2 : 1;
+    }
+}
+
+void small_product(int64_t rows, int64_t depth, const float *x, int64_t x_stride, const void *w,
+                   int64_t w_stride, int64_t type, float *y, int64_t y_stride) {
+    struct operands o = {.x = x,
+                         .x_stride = x_stride,
+                         .w = w,
+                         .w_stride = w_stride,
+                         .depth = depth,
+                         .y = y,
+                         .y_stride = y_stride};
+    rows_of_a_panel(o, rows, type == BF16 ? K_BF16 : K_F32);
+}
+
+void narrow_row(uint16_t *to, const float *from, int64_t count) {
+    for (int64_t k = 0; k < count; k++) to[k] = narrow(from[k]);
+    if (count & 1) to[count] = 0;
+}
+
+int64_t argosy_packed_bytes(int64_t out, int64_t in, int64_t type) {
+    int64_t depth = reads_narrow(type) ? padded(in) : in;
+    return panels_of(out) * PANEL * depth * (type == BF16 ? 2 : 4);
+}
+
+int argosy_pack(void *packed, const void *weight, int64_t out, int64_t in, int64_t type) {
+    if (type != F32 && type != BF16) return EINVAL;
+    int group = reads_narrow(type) ? 2 : 1; /* inputs that lie together */
+    int64_t depth = group == 2 ? padded(in) : in;
+    for (int64_t panel = 0; panel < panels_of(out); panel++)
+        for (int64_t c = 0; c < PANEL; c++) {
+            int64_t row = panel * PANEL + c;
+            for (int64_t k = 0; k < depth; k++) {
+                int64_t to = panel * PANEL * depth + (k / group * PANEL + c) * group + k % group;
+                int inside = row < out && k < in;
+                if (type == F32)
+                    ((float *)packed)[to] = inside ? ((const float *)weight)[row * in + k] : 0;
+                else
+                    ((uint16_t *)packed)[to] =
+                        inside ? ((const uint16_t *)weight)[row * in + k] : 0;
+            }
+        }
+    return 0;
+}

@@ -1,0 +1,40 @@
+/* Products of rows with packed matrices; see products.c. */
+#ifndef ARGOSY_PRODUCTS_H
+#define ARGOSY_PRODUCTS_H
+
+#include "native.h"
+#include "vectors.h"
+
+/* Columns of a panel: two vectors. */
+#define PANEL (2 * LANES)
+
+enum start { ZERO, BIAS, ADD }; /* what a product is added to: nothing, the bias, or y itself */
+
+INLINE int64_t panels_of(int64_t columns) { return (columns + PANEL - 1) / PANEL; }
+/* Inputs are padded to this, so that pairs never read past a row. */
+INLINE int64_t padded(int64_t in) { return (in + 1) / 2 * 2; }
+
+/* Whether products with this type read their input as bfloat16. */
+INLINE int reads_narrow(int64_t type) { return PAIRS && type == BF16; }
+
+/* Input rows of a product: float32, and the same rows narrowed where `reads_narrow`. */
+struct rows {
+    const float *x;
+    const uint16_t *narrow;
+    int64_t count, stride;        /* of x */
+    int64_t narrow_stride;
+};
+
+/* Narrow one row of `count` numbers into `to`, padded with zero. */
+void narrow_row(uint16_t *to, const float *from, int64_t count);
+
+/* Columns of panels [from, to) of y = start + rows · wᵀ; y's rows are `y_stride` apart. */
+void product(const struct matrix *w, const struct rows *rows, int64_t from, int64_t to,
+             enum start start, float *y, int64_t y_stride);
+
+/* y[r][c] += Σ_k x[r][k] · w[k][c] for `rows` rows and PANEL columns; float32 or bfloat16 w, whose
+ * rows are `w_stride` apart. Attention's two products. */
+void small_product(int64_t rows, int64_t depth, const float *x, int64_t x_stride, const void *w,
+                   int64_t w_stride, int64_t type, float *y, int64_t y_stride);
+
+#endif

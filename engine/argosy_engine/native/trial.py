@@ -1,0 +1,118 @@
+"""The child process of `native.choose`: one step with a library, beside the base library's.
+
+    python -m argosy_engine.native.trial LIBRARY BASE
+
+A random decoder of two layers computes a prompt and a decode, in float32 and in bfloat16. That
+executes every kernel of the library. Exit status 0 if logits and KV agree; a difference is the last
+line of stderr.
+"""
+
+import sys
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from argosy_engine.native.library import (
+    BF16,
+    F32,
+    Batch,
+    LayerFields,
+    Library,
+    Matrix,
+    ModelFields,
+)
+
+__all__ = ["main"]
+
+_HIDDEN, _INNER, _HEADS, _KV_HEADS, _DIM, _VOCAB, _BLOCK = 96, 112, 4, 2, 64, 75, 16
+_LAYERS, _BLOCKS, _PROMPT = 2, 6, 40
+_CLOSE = {F32: 1e-3, BF16: 0.1}  # of logits with a spread of about 1
+
+
+def main(words: list[str]) -> int:
+    """Compare the two libraries."""
+    for kind in (F32, BF16):
+        results = [_run(Path(word), kind) for word in words[1:]]
+        for found, right in zip(*results, strict=True):
+            error = float(np.abs(found - right).max())
+            if not error < _CLOSE[kind]:  # also if it is NaN
+                sys.stderr.write(f"wrong by {error:.3g} with type {kind}\n")
+                return 1
+    return 0
+
+
+def _run(path: Path, kind: int) -> list[npt.NDArray[np.float32]]:
+    """Logits of both steps, and the pool."""
+    library = Library(path, threads=2, spins=1000)
+    rng = np.random.default_rng(0)
+    kept: list[Any] = []
+
+    def numbers(*shape: int) -> npt.NDArray[np.float32]:
+        return rng.standard_normal(shape, np.float32) / np.float32(shape[-1] ** 0.5)
+
+    def matrix(out: int, width: int) -> Any:
+        kept.append(Matrix(library, _stored(numbers(out, width), kind), kind, None))
+        return kept[-1].fields
+
+    def row(size: int) -> int:
+        kept.append(np.ones(size, np.float32))
+        return int(kept[-1].ctypes.data)
+
+    heads = _HEADS * _DIM
+    layers = (LayerFields * _LAYERS)()
+    for layer in layers:
+        layer.attention_norm, layer.mlp_norm = row(_HIDDEN), row(_HIDDEN)
+        layer.q_norm, layer.k_norm = row(_DIM), row(_DIM)
+        layer.qkv = matrix(heads + 2 * _KV_HEADS * _DIM, _HIDDEN)
+        layer.out = matrix(_HIDDEN, heads)
+        layer.gate_up, layer.down = matrix(2 * _INNER, _HIDDEN), matrix(_HIDDEN, _INNER)
+    embedding = _stored(numbers(_VOCAB, _HIDDEN), kind)
+    angles = np.outer(np.arange(_PROMPT + 1), np.ones(_DIM // 2))
+    turns = np.stack([np.cos(angles), np.sin(angles)], -1).astype(np.float32)
+    elements = _BLOCKS * _LAYERS * 2 * _KV_HEADS * _BLOCK * _DIM
+    pool = np.zeros(elements, np.float32 if kind == F32 else np.uint16)
+    model = ModelFields(_LAYERS, _HIDDEN, _INNER, _HEADS, _KV_HEADS, _DIM, _VOCAB, _BLOCK, kind)
+    model.eps, model.embedding, model.norm = 1e-5, embedding.ctypes.data, row(_HIDDEN)
+    model.rotations, model.layer = turns.ctypes.data, layers
+    model.head, model.pool = matrix(_VOCAB, _HIDDEN), pool.ctypes.data
+    results = [_step(library, model, 0, _PROMPT), _step(library, model, _PROMPT, 1)]
+    library.close()
+    return [*results, _values(pool, kind)]
+
+
+def _step(library: Library, model: ModelFields, start: int, count: int) -> npt.NDArray[np.float32]:
+    """Logits of the last of `count` tokens of one sequence."""
+    logits = np.empty((1, _VOCAB), np.float32)
+    positions = range(start, start + count)
+    table = [3, 1, 4, 2]
+    batch = Batch(
+        ids=[position % _VOCAB for position in positions],
+        positions=positions,
+        slots=[table[position // _BLOCK] * _BLOCK + position % _BLOCK for position in positions],
+        first=[0, count],
+        lengths=[start + count],
+        tables=[table],
+        sampled=[count - 1],
+        logits=logits,
+    )
+    library.step(model, batch)
+    return logits
+
+
+def _stored(values: npt.NDArray[np.float32], kind: int) -> npt.NDArray[Any]:
+    """As the type has it; bfloat16 is cut off."""
+    if kind == F32:
+        return np.ascontiguousarray(values)
+    return (np.ascontiguousarray(values).view(np.uint32) >> 16).astype(np.uint16)
+
+
+def _values(stored: npt.NDArray[Any], kind: int) -> npt.NDArray[np.float32]:
+    if kind == F32:
+        return np.asarray(stored, np.float32)
+    return (stored.astype(np.uint32) << 16).view(np.float32)
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv))

@@ -1,0 +1,115 @@
+/* Vectors of float32 as wide as the instruction set has, by the extension of GCC and Clang.
+ *
+ * The same source becomes AVX-512, AVX2 or, without a flag, whatever the platform's base has. */
+#ifndef ARGOSY_VECTORS_H
+#define ARGOSY_VECTORS_H
+
+#include <stdint.h>
+#include <string.h>
+
+#if defined(__AVX512F__)
+#define LANES 16
+#elif defined(__AVX2__)
+#define LANES 8
+#else
+#define LANES 4
+#endif
+
+#if defined(__AVX512BF16__)
+#include <immintrin.h>
+#define PAIRS 1 /* bfloat16 is multiplied in pairs, without being widened */
+#else
+#define PAIRS 0
+#endif
+
+#define INLINE static inline __attribute__((always_inline))
+#ifdef __clang__
+#define UNROLL _Pragma("clang loop unroll(full)")
+#else
+#define UNROLL _Pragma("GCC unroll 16")
+#endif
+
+typedef float vf __attribute__((vector_size(LANES * 4)));
+typedef int32_t vi __attribute__((vector_size(LANES * 4)));
+typedef uint32_t vu __attribute__((vector_size(LANES * 4)));
+typedef uint16_t vh __attribute__((vector_size(LANES * 2)));
+
+INLINE vf all(float value) { return value - (vf){0}; }
+
+INLINE vf load(const float *at) {
+    vf value;
+    memcpy(&value, at, sizeof value);
+    return value;
+}
+
+INLINE void store(float *at, vf value) { memcpy(at, &value, sizeof value); }
+
+INLINE vf load_bf16(const uint16_t *at) {
+    vh half;
+    memcpy(&half, at, sizeof half);
+    return (vf)(__builtin_convertvector(half, vu) << 16);
+}
+
+INLINE float widen(uint16_t value) {
+    uint32_t bits = (uint32_t)value << 16;
+    float wide;
+    memcpy(&wide, &bits, sizeof wide);
+    return wide;
+}
+
+/* To the nearest, ties to even; NaN stays NaN. */
+INLINE uint16_t narrow(float value) {
+    uint32_t bits;
+    memcpy(&bits, &value, sizeof bits);
+    if ((bits & 0x7fffffff) > 0x7f800000) return (uint16_t)(bits >> 16 | 0x40);
+    return (uint16_t)((bits + 0x7fff + (bits >> 16 & 1)) >> 16);
+}
+
+INLINE vf larger(vf a, vf b) {
+    vi take = a > b;
+    return (vf)(((vi)a & take) | ((vi)b & ~take));
+}
+
+INLINE float sum(vf value) {
+#if LANES == 16
+    typedef float half __attribute__((vector_size(32)));
+    half low, high;
+    memcpy(&low, &value, 32);
+    memcpy(&high, (char *)&value + 32, 32);
+    low += high;
+#elif LANES == 8
+    vf low = value;
+#endif
+#if LANES >= 8
+    typedef float quarter __attribute__((vector_size(16)));
+    quarter a, b;
+    memcpy(&a, &low, 16);
+    memcpy(&b, (char *)&low + 16, 16);
+    a += b;
+#else
+    vf a = value;
+#endif
+    return (a[0] + a[2]) + (a[1] + a[3]);
+}
+
+/* e^x for x <= 0, within 2 units of the last place; 0 below -87.
+ * x = n·ln 2 + f with |f| <= ln 2 / 2; Cephes' polynomial gives e^f, the exponent bits give 2^n. */
+INLINE vf exponential(vf x) {
+    x = larger(x, all(-87.3f));
+    const vf shift = all(12582912.0f); /* 1.5 · 2^23: adding it rounds to an integer */
+    vf n = x * 1.44269504088896341f + shift;
+    vi exponent = (vi)n - (vi)shift;
+    n -= shift;
+    vf f = x - n * 0.693359375f;
+    f -= n * -2.12194440e-4f;
+    vf p = all(1.9875691500e-4f);
+    p = p * f + 1.3981999507e-3f;
+    p = p * f + 8.3334519073e-3f;
+    p = p * f + 4.1665795894e-2f;
+    p = p * f + 1.6666665459e-1f;
+    p = p * f + 5.0000001201e-1f;
+    p = p * (f * f) + f + 1.0f;
+    return p * (vf)((exponent + 127) << 23);
+}
+
+#endif

@@ -1,0 +1,59 @@
+"""Which library computes the steps, if any, as `--compute` asks, and with how many threads."""
+
+import logging
+from dataclasses import dataclass
+
+import torch
+
+from argosy_engine.config import EngineConfig
+from argosy_engine.errors import LoadError
+from argosy_engine.native.choose import choose
+from argosy_engine.native.compile import library_path
+from argosy_engine.native.library import Library
+from argosy_engine.runtime.machine import allowed_threads, shares_cores
+
+__all__ = ["Native", "open_library"]
+
+log = logging.getLogger(__name__)
+
+_SPINS_ALONE = 20_000
+_SPINS_SHARED = 2000
+"""As for OpenMP (`runtime.machine`): a thread that waits spins about 0.3 ms, or 30 µs where another
+process may want its core."""
+
+
+@dataclass(frozen=True, slots=True)
+class Native:
+    """A loaded library."""
+
+    name: str
+    """Its instruction set, as in `native.compile.FLAGS`."""
+
+    library: Library
+
+    @property
+    def multiplies_bfloat16(self) -> bool:
+        """Whether products of bfloat16 are faster than those of float32 at every row count."""
+        return self.name == "avx512_bf16"
+
+
+def open_library(config: EngineConfig, device: torch.device) -> Native | None:
+    """None: torch computes. LoadError where `--compute native` cannot be had."""
+    asked = config.compute == "native"
+    if asked and device.type != "cpu":
+        raise LoadError("BadArgument", "--compute native: a GPU computes here; leave it out")
+    if config.compute == "torch" or device.type != "cpu":
+        return None
+    name = choose()
+    if name is None and not asked:
+        log.info("no native library works here: torch computes the steps")
+        return None
+    if name is None:
+        raise LoadError(
+            "BadArgument",
+            "--compute native: this installation has no native library that works on this CPU; "
+            "install the package where a C compiler is, or say --compute torch",
+        )
+    spins = _SPINS_SHARED if shares_cores() else _SPINS_ALONE
+    threads = config.threads or allowed_threads()
+    return Native(name, Library(library_path(name), threads=threads, spins=spins))

@@ -1,0 +1,83 @@
+"""The engine takes the first native library whose trial in a child process succeeds."""
+
+import logging
+import sys
+
+import pytest
+
+from argosy_engine.native import compile as native
+from argosy_engine.native.choose import first_that_works
+
+NAMES = ("avx512_bf16", "avx512", "base")
+
+
+def trial(**ends: str) -> tuple[str, ...]:
+    """A child that runs `ends[name]` for the library of that name, and succeeds for others."""
+    cases = "".join(f"\nif sys.argv[1].endswith('_{name}.so'): {end}" for name, end in ends.items())
+    return sys.executable, "-c", f"import os, signal, sys{cases}"
+
+
+def test_the_first_that_works_is_taken():
+    assert first_that_works(NAMES, trial()) == "avx512_bf16"
+
+
+def test_a_library_that_dies_of_an_illegal_instruction_costs_only_itself(caplog):
+    program = trial(avx512_bf16="os.kill(os.getpid(), signal.SIGILL)")
+    with caplog.at_level(logging.WARNING):
+        assert first_that_works(NAMES, program) == "avx512"
+    assert "avx512_bf16 (SIGILL)" in caplog.text
+
+
+def test_a_library_that_computes_something_else_is_not_taken(caplog):
+    program = trial(avx512_bf16="sys.exit(1)", avx512="sys.exit('wrong by 0.5 with type 0')")
+    with caplog.at_level(logging.WARNING):
+        assert first_that_works(NAMES, program) == "base"
+    assert "avx512_bf16 (exit status 1)" in caplog.text
+    assert "avx512 (wrong by 0.5 with type 0)" in caplog.text
+
+
+def test_none_works(caplog):
+    program = (sys.executable, "-c", "raise SystemExit(1)")
+    assert first_that_works(NAMES, program) is None
+    assert "no native library works" in caplog.text
+
+
+def test_a_program_that_cannot_be_started_is_no_trial(caplog):
+    assert first_that_works(["base"], ("/nowhere/python",)) is None
+    assert "base (not started: No such file or directory)" in caplog.text
+
+
+def test_the_systems_compiler_is_preferred_to_zigs(monkeypatch, tmp_path):
+    gcc = tmp_path / "gcc"
+    gcc.write_text("#!/bin/sh\n")
+    gcc.chmod(0o755)
+    monkeypatch.delenv("CC", raising=False)
+    monkeypatch.setenv("PATH", str(tmp_path))
+    assert native.compiler() == [str(gcc)]
+    monkeypatch.setenv("CC", "clang -m64")
+    assert native.compiler() == ["clang", "-m64"]
+
+
+def test_a_compiler_without_the_c_librarys_headers_is_none(monkeypatch, tmp_path):
+    for name, end in (("gcc", 1), ("clang", 0)):
+        (tmp_path / name).write_text(f"#!/bin/sh\nexit {end}\n")
+        (tmp_path / name).chmod(0o755)
+    monkeypatch.delenv("CC", raising=False)
+    monkeypatch.setenv("PATH", str(tmp_path))
+    assert native.compiler() == [str(tmp_path / "clang")]
+
+
+def test_without_a_compiler_the_build_says_what_to_install(monkeypatch, tmp_path):
+    monkeypatch.setattr(native, "FOLDER", tmp_path)
+    monkeypatch.setattr(native, "compiler", lambda: None)
+    with pytest.raises(RuntimeError, match="install gcc or clang, or `pip install ziglang`"):
+        native.build()
+
+
+def test_a_failed_compile_shows_the_compilers_words(monkeypatch, tmp_path):
+    monkeypatch.setattr(native, "FOLDER", tmp_path)
+    words = [sys.executable, "-c", "raise SystemExit('bad flag')"]
+    monkeypatch.setattr(native, "compiler", lambda: words)
+    with pytest.raises(RuntimeError, match="bad flag"):
+        native.build()
+    assert list(tmp_path.iterdir()) == []
