@@ -8,10 +8,15 @@ import signal
 import socket
 import sys
 from pathlib import Path
-from typing import NoReturn
+from typing import NoReturn, get_args
 
 from argosy_engine import logs
-from argosy_engine.config import EngineConfig
+from argosy_engine.config import (
+    BatchingName,
+    CapacityPolicyName,
+    EngineConfig,
+    PreemptionModeName,
+)
 from argosy_engine.errors import LoadError
 
 __all__ = ["main", "parse"]
@@ -57,6 +62,12 @@ def parse(arguments: list[str]) -> EngineConfig:
     options = vars(_parser().parse_args(arguments))
     if options["load_format"] == "auto" and options["model"].startswith("sim:"):
         options["load_format"] = "sim"
+    if (stages := options.pop("pipeline_parallel_size")) != 1:
+        raise LoadError(
+            "BadArgument",
+            f"--pipeline-parallel-size {stages}: one process computes all layers of the model; "
+            "leave the option out, and use more replicas or a larger GPU",
+        )
     config = EngineConfig(
         **options,
         pod_name=os.environ.get("POD_NAME") or socket.gethostname(),
@@ -68,7 +79,28 @@ def parse(arguments: list[str]) -> EngineConfig:
         if value is not None and value <= 0:
             flag = "--" + name.replace("_", "-")
             raise LoadError("BadArgument", f"{flag} must be greater than 0, got {value}")
+    if config.swap_space < 0 or (config.preemption_mode == "swap" and not config.swap_space):
+        raise LoadError(
+            "BadArgument",
+            f"--swap-space {config.swap_space:g}: write the GiB of host memory for the KV of "
+            "preempted requests, such as 4, or --preemption-mode recompute",
+        )
+    share = config.gpu_memory_utilization
+    if share is not None and share > 1:
+        raise LoadError(
+            "BadArgument",
+            f"--gpu-memory-utilization: write a share above 0 and at most 1, not {share:g}",
+        )
     return config
+
+
+def _tokens_of_a_step(text: str) -> int | None:
+    if text == "auto":
+        return None
+    try:
+        return int(text)
+    except ValueError:
+        raise argparse.ArgumentTypeError(f"write a whole number or auto, not {text!r}") from None
 
 
 _POSITIVE = (
@@ -77,6 +109,7 @@ _POSITIVE = (
     "max_num_batched_tokens",
     "block_size",
     "kv_cache_tokens",
+    "gpu_memory_utilization",
     "slo_ttft_ms",
     "slo_tpot_ms",
     "lease_s",
@@ -104,26 +137,86 @@ def _parser() -> argparse.ArgumentParser:
     option("--role-file", help="file that says prefill or decode; it may change while serving")
     option("--load-format", default="auto", choices=("auto", "dummy", "sim"))
     option("--dtype", default="auto", choices=("auto", "float32", "bfloat16"))
-    option("--max-model-len", type=int, help="tokens of prompt plus output (default: the model's)")
-    option("--tensor-parallel-size", type=int, default=1, help="only simulated engines: above 1")
-    option("--max-num-seqs", "--max-batch-size", type=int, default=256)
-    option("--max-num-batched-tokens", "--max-num-tokens", type=int, default=2048)
-    option("--block-size", type=int, default=32, help="tokens a KV block")
-    option("--kv-cache-tokens", type=int, help="size of the KV pool (default: what fits)")
     option(
-        "--capacity-policy",
-        default="MAX_UTILIZATION",
-        choices=("MAX_UTILIZATION", "GUARANTEED_NO_EVICT"),
-        help="admit what fits now and preempt if that was too much, or reserve max_tokens",
+        "--compute",
+        default="auto",
+        choices=("auto", "native", "torch"),
+        help="what computes the steps on a CPU",
     )
+    option(
+        "--max-model-len",
+        "--max-seq-len",
+        type=int,
+        help="tokens of prompt plus output (default: the model's)",
+    )
+    option("--tensor-parallel-size", type=int, default=1, help="only simulated engines: above 1")
     option("--slo-ttft-ms", type=float, help="TTFT limit of the SLO, for the histogram")
     option("--slo-tpot-ms", type=float, help="TPOT limit of the SLO, for the histograms")
     option("--queue-timeout-s", type=float, default=600.0, help="longest wait for admission")
     option("--drain-timeout-s", type=float, default=600.0, help="longest wait after SIGTERM")
     option("--max-queue", type=int, default=512, help="waiting requests before 429")
     option("--max-body-bytes", type=int, default=8 << 20, help="longest request body before 413")
+    _batch_options(parser)
+    _add_chats(parser)
     _process_options(parser)
     return parser
+
+
+def _batch_options(parser: argparse.ArgumentParser) -> None:
+    """What bounds a step and the KV pool, and how both are shared."""
+    option = parser.add_argument
+    option("--max-num-seqs", "--max-batch-size", type=int, default=256)
+    option(
+        "--max-num-batched-tokens",
+        "--max-num-tokens",
+        type=_tokens_of_a_step,
+        default=2048,
+        help="tokens of a step, or auto: as many as the TPOT limit affords",
+    )
+    option("--block-size", type=int, default=32, help="tokens a KV block")
+    option("--kv-cache-tokens", type=int, help="size of the KV pool (default: what fits)")
+    option(
+        "--gpu-memory-utilization",
+        type=float,
+        help="share of the memory that the weights leave for the KV pool, on any device",
+    )
+    option("--pipeline-parallel-size", type=int, default=1, help="only 1")
+    option(
+        "--capacity-policy",
+        default="MAX_UTILIZATION",
+        choices=get_args(CapacityPolicyName),
+        help="when a request enters the batch: when it fits now, or when its end fits, too",
+    )
+    option(
+        "--batching",
+        default="chunked",
+        choices=get_args(BatchingName),
+        help="how decodes and prompts share a step",
+    )
+    option(
+        "--preemption-mode",
+        default="auto",
+        choices=get_args(PreemptionModeName),
+        help="auto: swap a preempted request's KV to the host where that takes less time",
+    )
+    option("--swap-space", type=float, default=0.0, help="GiB of the host for that KV")
+
+
+def _add_chats(parser: argparse.ArgumentParser) -> None:
+    """How a chat's text becomes a message."""
+    option = parser.add_argument
+    option(
+        "--tool-call-parser",
+        default="",
+        choices=("", "hermes", "llama3_json", "mistral"),
+        help="how calls of tools are found in a chat's text (default: they are not)",
+    )
+    option(
+        "--reasoning-parser",
+        default="",
+        choices=("", "think"),
+        help="think: send text in <think> apart from the content (default: no)",
+    )
 
 
 def _process_options(parser: argparse.ArgumentParser) -> None:

@@ -4,15 +4,37 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
-__all__ = ["CapacityPolicyName", "EngineConfig", "KvTransport", "OnKvFailure", "Role"]
+__all__ = [
+    "MOST_AUTO_TOKENS",
+    "BatchingName",
+    "CapacityPolicyName",
+    "Compute",
+    "EngineConfig",
+    "KvTransport",
+    "OnKvFailure",
+    "PreemptionModeName",
+    "Role",
+]
 
 Role = Literal["colocated", "prefill", "decode"]
 """colocated: computes prompts and outputs. prefill: computes prompts for decode engines and serves
 no clients. decode: serves clients and pulls their prompts' KV from prefill engines."""
 
-CapacityPolicyName = Literal["GUARANTEED_NO_EVICT", "MAX_UTILIZATION"]
+CapacityPolicyName = Literal[
+    "MAX_UTILIZATION", "GUARANTEED_NO_EVICT", "PEAK_NO_EVICT", "PAST_FUTURE", "STATIC"
+]
 """The policies of `core/capacity.py`."""
 
+PreemptionModeName = Literal["recompute", "swap", "auto"]
+"""What becomes of a preempted request's KV; `core/preemption.py` says what each means."""
+
+BatchingName = Literal["chunked", "chunked_equal", "mixed", "prefill_first", "static"]
+"""The policies of `core/batching.py`."""
+
+Compute = Literal["auto", "native", "torch"]
+"""What computes the steps on a CPU. native: one call of the engine's own library a step; the engine
+does not start where no library works. torch: PyTorch's operators, as on a GPU. auto: native
+on a CPU where a library works, else torch."""
 
 OnKvFailure = Literal["recompute", "fail", "colocated"]
 """What becomes of a request when no prefill engine handed its prompt over. recompute: decode
@@ -24,6 +46,10 @@ KvTransport = Literal["auto", "tcp", "nixl"]
 """auto: NIXL between engines that both have it and an RDMA adapter, TCP otherwise: without an
 adapter TCP is faster. tcp: never NIXL. nixl: the engine does not start without it, also without an
 adapter. Whatever NIXL fails to move goes over TCP."""
+
+
+MOST_AUTO_TOKENS = 2048
+"""Tokens of a step whose size the engine chooses."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -47,6 +73,8 @@ class EngineConfig:
 
     dtype: Literal["auto", "float32", "bfloat16"] = "auto"
 
+    compute: Compute = "auto"
+
     max_model_len: int | None = None
     """Tokens of prompt plus output; None: as long as the model and the KV pool allow."""
 
@@ -56,8 +84,10 @@ class EngineConfig:
     max_num_seqs: int = 256
     """Sequences in a step."""
 
-    max_num_batched_tokens: int = 2048
-    """Tokens in a step. A larger step computes prompts faster and delays its decodes longer."""
+    max_num_batched_tokens: int | None = 2048
+    """Tokens in a step. A larger step computes prompts faster and delays its decodes longer. None:
+    as many prompt tokens as this machine computes within most of the TPOT limit, or as saturate it;
+    at most MOST_AUTO_TOKENS."""
 
     block_size: int = 32
     """Tokens of a KV block."""
@@ -65,7 +95,17 @@ class EngineConfig:
     kv_cache_tokens: int | None = None
     """Size of the KV pool; None: what fits into memory."""
 
+    gpu_memory_utilization: float | None = None
+    """Share of the memory that the weights leave for the KV pool; None: the engine's own."""
+
     capacity_policy: CapacityPolicyName = "MAX_UTILIZATION"
+
+    batching: BatchingName = "chunked"
+
+    preemption_mode: PreemptionModeName = "auto"
+
+    swap_space: float = 0.0
+    """Memory of the host for the KV of preempted requests, in GiB. 0: they are computed again."""
 
     slo_ttft_ms: float | None = None
     """TTFT limit of the SLO; becomes an edge of its histogram."""
@@ -111,6 +151,12 @@ class EngineConfig:
     external_routers: bool = False
     """Take orders about prefill engines from routers for vLLM, such as llm-d's. Their callers name
     KV peers in a header or in the body, so only trusted programs may reach the port."""
+
+    tool_call_parser: Literal["", "hermes", "llama3_json", "mistral"] = ""
+    """How calls of tools are found in a chat's text; empty: they are not."""
+
+    reasoning_parser: Literal["", "think"] = ""
+    """`think`: text in <think> stands apart from a chat's content."""
 
     kv_events_port: int | None = None
     """Where changes of the prefix cache are published as vLLM's KV events; None: nowhere. They hold

@@ -7,6 +7,7 @@
     ├── LeaseTakenError       the same request and attempt has a lease already
     ├── ClientGoneError       the client closed its connection; no answer is possible
     ├── ChatTemplateError     the messages of a chat do not fit the model's template
+    ├── GrammarError          an answer cannot be held to the grammar that was asked for
     ├── ApiError              an OpenAI error answer (server.openai.errors)
     ├── FileError             a mounted file cannot be used (trust.mounted_file)
     ├── WireError             bytes on the KV connection break the protocol (transfer.wire)
@@ -24,6 +25,7 @@ __all__ = [
     "ChatTemplateError",
     "ClientGoneError",
     "EngineError",
+    "GrammarError",
     "LeaseGoneError",
     "LeaseTakenError",
     "LoadError",
@@ -71,3 +73,8 @@ class ClientGoneError(EngineError):
 
 class ChatTemplateError(EngineError):
     """The messages do not fit the model's template; the text goes to the client (status 400)."""
+
+
+class GrammarError(EngineError):
+    """A grammar that cannot be used, or an answer that cannot go on by it; the text goes to the
+    client."""

@@ -21,6 +21,12 @@ class Limits:
     max_num_batched_tokens: int
     """Tokens in a step."""
 
+    auto_tokens: bool = False
+    """The scheduler chooses how many tokens a step has, at most `max_num_batched_tokens`."""
+
+    tpot_limit_s: float = 0.0
+    """What `auto_tokens` keeps steps with decodes within; 0: only what requests ask for."""
+
     max_queue: int
     """Requests that wait for admission."""
 
@@ -50,8 +56,13 @@ class Refusal:
     """For the client: what is wrong and what to do."""
 
 
-def refuse_shape(request: NewRequest, max_model_len: int, vocab_size: int) -> Refusal | None:
-    """Refuse what could not be served even by an idle engine."""
+def refuse_shape(
+    request: NewRequest, max_model_len: int, vocab_size: int, step_tokens: int | None = None
+) -> Refusal | None:
+    """Refuse what could not be served even by an idle engine.
+
+    `step_tokens` is what a step computes if prompts are computed whole; None if in chunks.
+    """
     length, wanted = len(request.token_ids), request.sampling.max_tokens
     if not length:
         return Refusal("invalid", "the prompt is empty: send at least one token")
@@ -66,5 +77,12 @@ def refuse_shape(request: NewRequest, max_model_len: int, vocab_size: int) -> Re
             "context_length_exceeded",
             f"this model's context is {max_model_len} tokens; the prompt has {length}{asked}: "
             "shorten the prompt or lower max_tokens",
+        )
+    if step_tokens is not None and length > step_tokens:
+        return Refusal(
+            "context_length_exceeded",
+            f"this engine computes prompts whole and at most {step_tokens} tokens in a step; the "
+            f"prompt has {length}: shorten it, or start the engine with --batching chunked or a "
+            "larger --max-num-batched-tokens",
         )
     return None

@@ -2,7 +2,7 @@
 
     QUEUED → RUNNING (prefill, then decode) → FINISHED
     QUEUED → PULLING (a peer computes the prompt) → ARRIVED → RUNNING → FINISHED
-    RUNNING → PREEMPTED (computed again later) → RUNNING
+    RUNNING → PREEMPTED (computed again later, or swapped back) → RUNNING
     RUNNING → LEASED (a remote prefill: its blocks are held for the peer) → FINISHED
 
 The HTTP server and the engine loop make a `NewRequest`. The scheduler keeps a `Sequence` for it and
@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 from enum import Enum
 from typing import Literal, NamedTuple
 
-from argosy_engine.core.sampling import SamplingParams
+from argosy_engine.core.sampling import Likely, SamplingParams
 
 __all__ = [
     "Emission",
@@ -59,7 +59,7 @@ class State(Enum):
     """Admitted; computed here, step by step."""
 
     PREEMPTED = "preempted"
-    """Waits for readmission with its tokens, without blocks."""
+    """Waits for readmission with its tokens, without blocks; its KV is in the host pool or gone."""
 
     LEASED = "leased"
     """A remote prefill with its first token, or one that was ended on the way; its blocks stay
@@ -110,6 +110,9 @@ class NewRequest:
     priority: int = 0
     """Lower leaves the queue first."""
 
+    cache_salt: str = ""
+    """Requests find only the prefixes of requests with the same salt."""
+
     deadline_s: float = float("inf")
     """Latest time of admission; later, it fails with `queue_timeout`."""
 
@@ -152,6 +155,9 @@ class Sequence:
 
     preemptions: int = 0
 
+    swapped: list[int] = field(default_factory=list)
+    """Slots of the host pool with the KV of its `num_computed` tokens, while it is PREEMPTED."""
+
     last_step: int = 0
     """Index of the last step that computed some of it."""
 
@@ -177,6 +183,12 @@ class Sequence:
 
     last_token_s: float | None = None
 
+    n_prompt: int = field(init=False)
+    """Tokens of the prompt."""
+
+    prompt_likely: dict[int, Likely] = field(default_factory=dict)
+    """What is told of the prompt's tokens, by position, if the request asks for it."""
+
     reason: FinishReason | None = None
     """Why it ended; None before. A PULLING sequence may have one before it is FINISHED: its blocks
     stay until the KV service lets go of them."""
@@ -189,13 +201,12 @@ class Sequence:
     def sampling(self) -> SamplingParams:
         return self.request.sampling
 
-    @property
-    def n_prompt(self) -> int:
-        return len(self.request.token_ids)
+    def __post_init__(self) -> None:
+        self.n_prompt = len(self.request.token_ids)
 
     @property
     def n_output(self) -> int:
-        return len(self.tokens) - len(self.request.token_ids)
+        return len(self.tokens) - self.n_prompt
 
     @property
     def remaining(self) -> int:
@@ -206,7 +217,7 @@ class Sequence:
     def decoding(self) -> bool:
         """Only the KV of its last output token is missing; otherwise it is in prefill."""
         count = len(self.tokens)
-        return count - self.num_computed == 1 and count > len(self.request.token_ids)
+        return count - self.num_computed == 1 and count > self.n_prompt
 
     @property
     def rank(self) -> tuple[int, float, int]:
@@ -230,13 +241,14 @@ class Sequence:
         self, token_id: int, eos: frozenset[int], max_model_len: int
     ) -> FinishReason | None:
         """Whether the token just appended is the last: min_tokens, then eos, stop ids, length."""
-        sampling, produced = self.request.sampling, self.n_output
+        sampling, length = self.request.sampling, len(self.tokens)
+        produced = length - self.n_prompt
         if produced >= sampling.min_tokens:
             if token_id in eos and not sampling.ignore_eos:
                 return "stop"
             if token_id in sampling.stop_token_ids:
                 return "stop"
-        if produced >= sampling.max_tokens or len(self.tokens) >= max_model_len:
+        if produced >= sampling.max_tokens or length >= max_model_len:
             return "length"
         return None
 
@@ -269,3 +281,6 @@ class Emission:
 
     leased: bool = False
     """A remote prefill is computed and can be pulled."""
+
+    likely: Likely = ()
+    """What is told of the token, if the request asks for it."""

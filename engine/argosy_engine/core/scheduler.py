@@ -14,44 +14,40 @@ can never wait for each other.
 """
 
 from bisect import insort
-from dataclasses import dataclass, field
+from collections.abc import Iterable
 from operator import attrgetter
 
-from argosy_engine.core.batching import Batch, BatchingPolicy, chunked
+from argosy_engine.core.batching import BATCHING, WHOLE_PROMPTS, Batch, BatchingPolicy, chunked
 from argosy_engine.core.blocks.allocator import Allocator
 from argosy_engine.core.blocks.pool import BlockPool
-from argosy_engine.core.capacity import Candidate, CapacityPolicy, Pressure, blocked_by
+from argosy_engine.core.capacity import (
+    POLICIES,
+    Admission,
+    Candidate,
+    CapacityPolicy,
+    Hold,
+    Pressure,
+    blocked_by,
+    hold_of,
+)
+from argosy_engine.core.costs.short_prompts import ShortPrompts
+from argosy_engine.core.costs.step_time import StepTime
 from argosy_engine.core.handover.messages import (
     PullAlive,
     PullDone,
     PullFailed,
-    PullJob,
     PullReady,
 )
 from argosy_engine.core.handover.on_failure import LOST, PullRefusal, after_failure
 from argosy_engine.core.handover.pull_share import PullShare
 from argosy_engine.core.handover.pulls import FirstTokens, Pulls, should_pull
 from argosy_engine.core.limits import Limits, Refusal, refuse_shape
-from argosy_engine.core.preemption import choose_victim, recompute
+from argosy_engine.core.live import LiveLimits, auto_limits, limits_under, live_of
+from argosy_engine.core.preemption import Preemption, choose_victim
 from argosy_engine.core.request import Emission, FinishReason, NewRequest, Sequence, State
-from argosy_engine.core.short_prompts import ShortPrompts
 from argosy_engine.core.step import BlockedBy, SchedulerOutput, StepOutput, StepPlan, plan_step
 
 __all__ = ["Scheduler"]
-
-
-@dataclass(slots=True)
-class _Admission:
-    """What one round has admitted so far."""
-
-    share: PullShare
-    blocked: BlockedBy | None
-    """Why no other request enters; None while one may."""
-
-    pull_jobs: list[PullJob] = field(default_factory=list)
-    passed: int = 0
-    """Requests at the head of the queue that wait until their peer has fewer pulls; requests behind
-    them may enter."""
 
 
 class Scheduler:
@@ -66,10 +62,14 @@ class Scheduler:
         eos: frozenset[int],
         max_model_len: int,
         batching: BatchingPolicy = chunked,
+        preemption: Preemption | None = None,
     ) -> None:
         self.pool = pool
         self.limits = limits
+        """This, `policy` and `batching` may be replaced between steps."""
         self.policy = policy
+        self.batching = batching
+        self.preemption = preemption or Preemption()
         self.max_model_len = min(max_model_len, pool.total * pool.block_size)
         self.sequences: dict[str, Sequence] = {}
         """All that are unfinished, by request id."""
@@ -78,6 +78,7 @@ class Scheduler:
         self.running: list[Sequence] = []
         """In order of admission."""
         self.short_prompts = ShortPrompts()
+        self.step_time = StepTime()
         self.first_tokens = FirstTokens()
         self.pulls = Pulls(pool, self.short_prompts.observe_handover)
         self.arrived: list[Sequence] = []
@@ -85,7 +86,6 @@ class Scheduler:
         self.leased: dict[str, Sequence] = {}
         self.blocks = Allocator(pool, self.max_model_len)
         self._eos = eos
-        self._batching = batching
         self._arrivals = 0
         self._step = 0  # index of the last planned step
         self._idle = True  # nothing was planned in the last round
@@ -95,7 +95,11 @@ class Scheduler:
 
     def refusal(self, request: NewRequest) -> Refusal | None:
         """None when `add` may be called with this request."""
-        refusal = refuse_shape(request, self.max_model_len, self.limits.vocab_size)
+        step_tokens = None
+        if self.batching in WHOLE_PROMPTS and not request.candidates:
+            step_tokens = self.limits.max_num_batched_tokens
+        vocab_size = self.limits.vocab_size
+        refusal = refuse_shape(request, self.max_model_len, vocab_size, step_tokens)
         if refusal is not None:
             return refusal
         if request.request_id in self.sequences:
@@ -173,7 +177,28 @@ class Scheduler:
         if sequence is not None:
             self._finish(sequence, sequence.reason or "stop")
 
+    def apply(self, live: LiveLimits, most_tokens: int) -> None:
+        """Go on under other limits, between two steps. With auto, a step has at most `most_tokens`.
+
+        A policy of the same name keeps what it has learnt.
+        """
+        if live.capacity_policy != self.live.capacity_policy:
+            self.policy = POLICIES[live.capacity_policy]()
+        self.batching = BATCHING[live.batching]
+        self.limits = limits_under(live, self.limits, most_tokens)
+
+    @property
+    def live(self) -> LiveLimits:
+        """What `apply` may change."""
+        return live_of(self.limits, self.policy, self.batching)
+
     # ------------------------------------------------------------- a step
+
+    def step_limits(self) -> Limits:
+        """Those of the next step: with auto, as many tokens as it should have now."""
+        if not self.limits.auto_tokens or self.batching in WHOLE_PROMPTS:
+            return self.limits
+        return auto_limits(self.limits, self.running, self.step_time.terms, self.pool.block_size)
 
     def schedule(self, now: float) -> SchedulerOutput:
         """Choose the next step. Its plan must come back through `update` or `fail_step`."""
@@ -183,55 +208,63 @@ class Scheduler:
         preempted = self._grow_decodes()
         self._enter_arrived()
         places, blocks = self.limits.max_num_seqs, self.pool.total
-        admission = _Admission(
+        admission = Admission(
             share=PullShare(self.pulls.sequences(), places=places, blocks=blocks),
             blocked="kv" if preempted else None,
         )
-        batch = self._batching(
-            self.running,
-            lambda budget: self._admit_next(admission, budget, now),
-            self.limits,
-            self.pool.block_size,
-        )
+
+        def admit(budget: int, *, whole: bool = False) -> Sequence | None:
+            return self._admit_next(admission, budget, now, whole=whole)
+
+        batch = self.batching(self.running, admit, self.step_limits(), self.pool.block_size)
         if len(self.first_tokens):
             emissions += self._due_first_tokens(batch, now)
+        to_host, from_host, resumed = self.preemption.take_copies()
         return SchedulerOutput(
             plan=self._plan(batch),
+            to_host=to_host,
+            from_host=from_host,
+            resumed=resumed,
             pull_jobs=tuple(admission.pull_jobs),
             cancels=tuple(cancels),
             abandoned=tuple(abandoned),
             emissions=tuple(emissions),
-            blocked_by=admission.blocked or ("pull" if admission.passed else None),
+            blocked_by=admission.blocked or admission.passed_by,
             preempted=tuple(preempted),
         )
 
     def update(self, plan: StepPlan, out: StepOutput, now: float) -> list[Emission]:
         """Take a step's outcome: extend the sequences, end those that are complete."""
         emissions: list[Emission] = []
-        drawn, commit = iter(out.token_ids), self.blocks.commit
+        drawn, commit, failed = iter(out.token_ids), self.blocks.commit, out.failed
+        size = self.pool.block_size
         for chunk, sequence in zip(plan.chunks, self._planned, strict=True):
             token = next(drawn) if chunk.samples else None
-            if sequence.request_id in out.failed:
-                emissions.append(self._fail(sequence, out.failed[sequence.request_id]))
+            if failed and sequence.request_id in failed:
+                emissions.append(self._fail(sequence, failed[sequence.request_id]))
                 continue
             sequence.num_computed += chunk.count
             if token is not None:
                 sequence.tokens.append(token)
-            commit(sequence)
+            if sequence.num_computed // size > sequence.committed:
+                commit(sequence)
+            if out.prompt_likely:
+                sequence.prompt_likely |= out.prompt_likely.get(sequence.request_id, {})
             if token is not None:
-                emissions.append(self._emit_token(sequence, token, now))
+                emission = self._emit_token(sequence, token, now)
+                if out.likely:
+                    emission.likely = out.likely.get(sequence.request_id, ())
+                emissions.append(emission)
         self._planned = []
-        self.short_prompts.observe_step(
-            prompt_tokens=plan.prefill_tokens,
-            sequences=plan.decode_sequences,
-            seconds=out.busy_s,
-        )
+        tokens, decodes = plan.prefill_tokens, plan.decode_sequences
+        self.step_time.observe(prompt_tokens=tokens, decodes=decodes, seconds=out.busy_s)
+        self.short_prompts.observe_step(prompt_tokens=tokens, sequences=decodes, seconds=out.busy_s)
         return emissions
 
-    def fail_step(self, message: str) -> list[Emission]:
-        """The runner raised: every request in the step ends with an error."""
-        failed, self._planned = self._planned, []
-        return [self._fail(sequence, message) for sequence in failed]
+    def fail_step(self, message: str, also: Iterable[Sequence] = ()) -> list[Emission]:
+        """The runner raised: every request in the step, and of `also`, ends with an error."""
+        failed, self._planned = dict.fromkeys((*self._planned, *also)), []
+        return [self._fail(s, message) for s in failed if s.state is not State.FINISHED]
 
     @property
     def unfinished(self) -> int:
@@ -245,9 +278,9 @@ class Scheduler:
         preempted: list[Sequence] = []
         size = self.pool.block_size
         for sequence in list(self.running):
-            if sequence.state is not State.RUNNING or not sequence.decoding:
-                continue
             if len(sequence.blocks) * size > sequence.num_computed:
+                continue
+            if sequence.state is not State.RUNNING or not sequence.decoding:
                 continue
             while not self.pool.available and sequence.state is State.RUNNING:
                 preempted.append(self._preempt(choose_victim(self.running)))
@@ -258,6 +291,9 @@ class Scheduler:
     def _preempt(self, victim: Sequence) -> Sequence:
         self.running.remove(victim)
         victim.preemptions += 1
+        terms = self.step_time.terms
+        token_s = terms.token_s if terms else None
+        self.preemption.set_aside(victim, self.pool.block_size, token_s)
         self._requeue(victim)
         self.policy.preempted(self._step + 1)
         return victim
@@ -265,33 +301,42 @@ class Scheduler:
     def _requeue(self, sequence: Sequence) -> None:
         """Put it back into the queue, at the place of its arrival."""
         self.blocks.release(sequence)
-        recompute(sequence)
         insort(self.waiting, sequence, key=attrgetter("rank"))
 
     # ------------------------------------------------------------- admission
 
-    def _admit_next(self, admission: _Admission, budget: int, now: float) -> Sequence | None:
+    def _admit_next(
+        self, admission: Admission, budget: int, now: float, *, whole: bool
+    ) -> Sequence | None:
         """Admit from the queue up to a request that is computed here; return that, else None."""
         while admission.blocked is None and admission.passed < len(self.waiting):
             head = self.waiting[admission.passed]
             if admission.share.spent(head, self.pool.block_size):
-                admission.passed += 1
+                admission.pass_by("pull")
                 continue
             hits = self.blocks.prefix_hits(head)
-            pull = should_pull(head, len(hits), self.pool.block_size)
+            pull = not head.swapped and should_pull(head, len(hits), self.pool.block_size)
             here = pull and self._is_short(head, len(hits), budget)
             pull = pull and not here
             if self._no_place(pulls=pull):
                 admission.blocked = "pull" if pull else "batch"
                 break
-            if budget < 1 and not pull:  # a pull computes nothing in this step
-                admission.blocked = "tokens"
+            if not pull and budget < self._needs(head, len(hits), whole=whole):
+                admission.blocked = "tokens"  # a pull computes nothing in this step
                 break
             admission.blocked = self._blocked_by_blocks(head, hits)
             if admission.blocked is not None:
                 break
+            if not (pull or head.swapped) and self.blocks.gains_by_waiting(
+                head, len(hits), self.running
+            ):
+                admission.pass_by("prefix")
+                continue
             del self.waiting[admission.passed]
+            computed = head.num_computed
             self.blocks.admit(head, hits)
+            if head.swapped:
+                self.preemption.bring_back(head, computed)
             head.stamp_admission(now)
             head.handover_saved = here
             if not pull:
@@ -303,6 +348,12 @@ class Scheduler:
             admission.share.add(head)
         return None
 
+    def _needs(self, head: Sequence, hit_blocks: int, *, whole: bool) -> int:
+        """Tokens that the step must have left for it."""
+        computed = max(head.num_computed, hit_blocks * self.pool.block_size)
+        missing = len(head.tokens) - computed
+        return missing if whole and missing <= self.limits.max_num_batched_tokens else 1
+
     def _is_short(self, head: Sequence, hit_blocks: int, budget: int) -> bool:
         """Whether its prompt is computed here, though a peer could; see `short_prompts`."""
         missing = head.n_prompt - hit_blocks * self.pool.block_size
@@ -310,14 +361,7 @@ class Scheduler:
             return False
         if missing > budget or self._no_place(pulls=False):
             return False
-        prompts = [s.remaining for s in self.running if not s.decoding]
-        limits = [s.request.tpot_limit_s for s in (head, *self.running)]
-        return self.short_prompts.computes(
-            missing,
-            others=sum(prompts),
-            streams=len(self.running) - len(prompts),
-            limit_s=min(limits),
-        )
+        return self.short_prompts.computes_beside(self.running, head, missing)
 
     def _no_place(self, *, pulls: bool) -> bool:
         """A pull takes no place of the batch. As many may wait for one as the batch has."""
@@ -333,18 +377,31 @@ class Scheduler:
 
     def _blocked_by_blocks(self, head: Sequence, hits: list[int]) -> BlockedBy | None:
         """Ask the capacity policy."""
+        size, limits, leased = self.pool.block_size, self.limits, self.leased.values()
         candidate = Candidate(
             prompt_blocks=self.blocks.prompt_blocks(head, hits),
             growth_blocks=self.blocks.growth_of(head),
             preemptions=head.preemptions,
+            hold=hold_of(head, -(-len(head.tokens) // size), size, self.max_model_len),
         )
+        held = sum(len(sequence.blocks) for sequence in leased) + self.pulls.lost_blocks
         pressure = Pressure(
             available=self.pool.available,
             growth_blocks=self.blocks.growth_blocks,
             admitted=len(self.running) + len(self.pulls) + len(self.arrived),
             step=self._step + 1,
+            room=self.pool.total - held,
+            places=min(limits.max_num_seqs, limits.max_num_batched_tokens),
+            block_size=size,
+            holds=self._holds,
         )
-        return blocked_by(self.policy, candidate, pressure, self.leased.values())
+        return blocked_by(self.policy, candidate, pressure, leased)
+
+    def _holds(self) -> list[Hold]:
+        admitted = (*self.running, *self.pulls.sequences(), *self.arrived)
+        return [
+            hold_of(s, len(s.blocks), self.pool.block_size, self.max_model_len) for s in admitted
+        ]
 
     def _plan(self, batch: Batch) -> StepPlan | None:
         self._planned = [sequence for sequence, _ in batch]
@@ -378,6 +435,7 @@ class Scheduler:
             elif self.limits.on_pull_failure != "recompute" and not sequence.n_output:
                 emissions.append(self._refuse(sequence, LOST))
             else:
+                self.preemption.recompute(sequence)
                 self._requeue(sequence)
         return [sequence.request_id for sequence in lost]
 
@@ -418,6 +476,8 @@ class Scheduler:
 
     def _finish(self, sequence: Sequence, reason: FinishReason) -> None:
         sequence.reason = reason
+        if reason in ("stop", "length"):
+            self.policy.finished(sequence.n_output)
         match sequence.state:
             case State.RUNNING:
                 self.running.remove(sequence)
@@ -429,6 +489,7 @@ class Scheduler:
                 self.arrived.remove(sequence)
             case State.QUEUED | State.PREEMPTED:
                 self.waiting.remove(sequence)
+                self.preemption.forget(sequence)
             case State.LEASED:
                 del self.leased[sequence.request_id]
             case _:

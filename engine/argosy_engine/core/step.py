@@ -11,11 +11,12 @@ from typing import Literal
 
 from argosy_engine.core.handover.messages import PullJob
 from argosy_engine.core.request import Emission, Sequence
-from argosy_engine.core.sampling import SamplingParams
+from argosy_engine.core.sampling import Likely, SamplingParams
 
 __all__ = [
     "BlockedBy",
     "Chunk",
+    "Copies",
     "FlatBatch",
     "SchedulerOutput",
     "StepKind",
@@ -26,9 +27,12 @@ __all__ = [
 ]
 
 StepKind = Literal["prefill", "decode", "mixed"]
-BlockedBy = Literal["batch", "tokens", "kv", "lease", "pull"]
+Copies = tuple[tuple[int, int], ...]
+"""(block of the pool, slot of the host pool) for each block that moves."""
+BlockedBy = Literal["batch", "tokens", "kv", "lease", "pull", "prefix"]
 """What the first waiting request waits for: a place in the batch, room in the step's token budget,
-free KV blocks, KV blocks held by leases, or the end of other pulls."""
+free KV blocks, KV blocks held by leases, the end of other pulls, or its own prefix, which another
+request computes."""
 
 
 # Chunks and emissions are made once a token: freezing them would double their cost.
@@ -58,6 +62,9 @@ class Chunk:
     """One token that was itself an output; False for prompt tokens and recomputed ones."""
 
     sampling: SamplingParams
+
+    n_prompt: int = 0
+    """How many of `tokens` are the prompt."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -113,6 +120,16 @@ class SchedulerOutput:
     """Why the first waiting request was not admitted; None when nothing waits."""
 
     preempted: tuple[Sequence, ...] = ()
+    """Their KV is in the host pool if they have `swapped` slots, and gone otherwise."""
+
+    to_host: Copies = ()
+    """To copy before anything else writes to the pool."""
+
+    from_host: Copies = ()
+    """To copy after that, before the step."""
+
+    resumed: tuple[Sequence, ...] = ()
+    """Those whose KV `from_host` brings back."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -128,6 +145,12 @@ class StepOutput:
 
     late_s: float = 0.0
     """Seconds by which a timing runner's step ended after its due time; real runners have none."""
+
+    likely: dict[str, Likely] = field(default_factory=dict)
+    """Request id → what is told of its drawn token, for those that ask for it."""
+
+    prompt_likely: dict[str, dict[int, Likely]] = field(default_factory=dict)
+    """Request id → position → what is told of the prompt's token there."""
 
     failed: dict[str, str] = field(default_factory=dict)
     """Request id → message, for chunks that could not be computed. Their entry in `token_ids` may
@@ -168,6 +191,12 @@ class FlatBatch:
     histories: list[list[int]]
     """[S] Tokens so far, the sequences' own lists."""
 
+    n_prompts: list[int]
+    """[S] How many of these tokens are the prompt."""
+
+    request_ids: list[str]
+    """[S]"""
+
 
 def plan_step(
     index: int, batch: Iterable[tuple[Sequence, int]], block_size: int, *, after_idle: bool
@@ -175,23 +204,26 @@ def plan_step(
     """A plan that computes that many tokens of each sequence."""
     chunks: list[Chunk] = []
     prefill_tokens = context_tokens = decodes = 0
-    for sequence, count in batch:
-        request, decode = sequence.request, sequence.decoding
+    for sequence, count in batch:  # properties of `sequence` would double the cost
+        request, tokens, start = sequence.request, sequence.tokens, sequence.num_computed
+        length = len(tokens)
+        decode = length - start == 1 and length > sequence.n_prompt
         chunks.append(
             Chunk(
                 request_id=request.request_id,
-                tokens=sequence.tokens,
+                tokens=tokens,
+                n_prompt=sequence.n_prompt,
                 block_table=sequence.blocks,
-                start=sequence.num_computed,
+                start=start,
                 count=count,
-                samples=decode or count == sequence.remaining,
+                samples=start + count == length,
                 decode=decode,
                 sampling=request.sampling,
             )
         )
         if decode:
             decodes += 1
-            context_tokens += len(sequence.tokens)
+            context_tokens += length
         else:
             prefill_tokens += count
     return StepPlan(
@@ -220,6 +252,8 @@ def flatten(plan: StepPlan) -> FlatBatch:
         sample_positions=[],
         sampling=[],
         histories=[],
+        n_prompts=[],
+        request_ids=[],
     )
     for chunk in plan.chunks:
         end = chunk.start + chunk.count
@@ -237,4 +271,6 @@ def flatten(plan: StepPlan) -> FlatBatch:
             batch.sample_positions.append(end)
             batch.sampling.append(chunk.sampling)
             batch.histories.append(chunk.tokens)
+            batch.n_prompts.append(chunk.n_prompt)
+            batch.request_ids.append(chunk.request_id)
     return batch

@@ -34,6 +34,7 @@ class EngineMetrics:
         prometheus_client.disable_created_metrics()  # type: ignore[no-untyped-call]
         self.registry = CollectorRegistry(auto_describe=False)
         self._known = {"model_name": config.served_name, "engine": "0"}
+        self._block_bytes = 0  # until `bind`
         self._rows = {row.name: row for row in SERIES}
         self._metrics = {
             row.name: _create(row, _edges(row, config, max_model_len), self.registry)
@@ -80,6 +81,9 @@ class EngineMetrics:
         self._batch = by("argosy_batch_size")
         self._blocked = by("argosy_admission_blocked_steps_total")
         self._preempted = by("argosy_preemptions_total")
+        self._preempted_tokens = by("argosy_preempted_tokens_total")
+        self._swap_bytes = by("argosy_kv_swap_bytes_total")
+        self._swap_s = by("argosy_kv_swap_seconds_total")
         self._late_s = one("argosy_step_late_seconds_total")
         self._transfer_s = by("argosy_kv_transfer_seconds")
         self._exposed_s = one("argosy_kv_exposed_seconds")
@@ -120,7 +124,8 @@ class EngineMetrics:
         draining: Callable[[], bool],
     ) -> None:
         """Read these objects at each scrape; reads of lengths and ints are safe across threads."""
-        pool, waiting = scheduler.pool, scheduler.waiting
+        self._block_bytes = layout.block_bytes
+        pool, waiting, host = scheduler.pool, scheduler.waiting, scheduler.preemption.host
         pulling, arrived = scheduler.pulls, scheduler.arrived
 
         def read(name: str, value: Callable[[], float], **labels: str) -> None:
@@ -137,6 +142,7 @@ class EngineMetrics:
         self._one("argosy_engine_info", **facts).set(1)
         self._one("argosy_kv_capacity_tokens").set(layout.capacity_tokens)
         read("argosy_outstanding_prompt_tokens", lambda: _outstanding_prompt_tokens(scheduler))
+        read("argosy_kv_host_usage_ratio", lambda: host.used_share)
         read("argosy_kv_leases_active", leases)
         read("argosy_engine_draining", lambda: float(draining()))
         self.registry.register(_Reading(self._rows[_LEASES_EXPIRED], leases_expired))
@@ -146,7 +152,15 @@ class EngineMetrics:
             self._blocked[scheduled.blocked_by].inc()
         if scheduled.preempted:
             self._preemptions.inc(len(scheduled.preempted))
-            self._preempted["recompute"].inc(len(scheduled.preempted))
+            for sequence in scheduled.preempted:
+                mode = "swap" if sequence.swapped else "recompute"
+                self._preempted[mode].inc()
+                self._preempted_tokens[mode].inc(len(sequence.tokens) - 1)
+
+    def observe_swap(self, direction: str, blocks: int, seconds: float) -> None:
+        """`direction` is out or in."""
+        self._swap_bytes[direction].inc(blocks * self._block_bytes)
+        self._swap_s[direction].inc(seconds)
 
     def observe_step(self, plan: StepPlan, out: StepOutput) -> None:
         kind = plan.kind

@@ -73,6 +73,8 @@ def _lengths(name: str, text: str) -> Series:
 _VLLM: dict[str, tuple[str, ...]] = {"model_name": (), "engine": ("0",)}
 _KINDS: tuple[str, ...] = get_args(StepKind)
 _SIDES = ("send", "receive")
+_MODES = ("recompute", "swap")
+_SWAPS = ("out", "in")
 _CAUSES = tuple(cause for cause in get_args(PullCause) if cause != "cancelled")
 
 _TTFT_S = _numbers(
@@ -194,7 +196,11 @@ _STEPS = (
         "Steps in which the first waiting request was not admitted, by what it waits for",
         by=get_args(BlockedBy),
     ),
-    _counter("argosy_preemptions_total", "Preemptions", mode=("recompute", "swap")),
+    _counter("argosy_preemptions_total", "Preemptions", mode=_MODES),
+    _counter("argosy_preempted_tokens_total", "Tokens whose KV was given up", mode=_MODES),
+    _counter("argosy_kv_swap_bytes_total", "KV of preempted requests moved", direction=_SWAPS),
+    _counter("argosy_kv_swap_seconds_total", "Time of these moves", direction=_SWAPS),
+    _gauge("argosy_kv_host_usage_ratio", "Used share of the host's memory for KV, 0 to 1"),
     _counter("argosy_step_late_seconds_total", "Time by which simulated steps ended late"),
     _counter("argosy_loop_errors_total", "Exceptions that the engine loop caught"),
 )

@@ -14,7 +14,8 @@ from dataclasses import dataclass
 from typing import Protocol
 
 from argosy_engine.core.sampling import SamplingDefaults
-from argosy_engine.core.step import StepOutput, StepPlan
+from argosy_engine.core.step import Copies, StepOutput, StepPlan
+from argosy_engine.ports.grammars import Grammars
 
 __all__ = ["NULL_BLOCK", "KvLayout", "Runner"]
 
@@ -75,6 +76,16 @@ class Runner(Protocol):
         ...
 
     @property
+    def knows_likely(self) -> bool:
+        """It computes probabilities, and tells those that a request asks for."""
+        ...
+
+    @property
+    def grammars(self) -> Grammars | None:
+        """What answers can be held to; None if the runner draws no tokens of its own."""
+        ...
+
+    @property
     def max_model_len(self) -> int:
         """Longest prompt plus output, in tokens."""
         ...
@@ -94,6 +105,21 @@ class Runner(Protocol):
 
     def execute(self, plan: StepPlan) -> StepOutput:
         """Run one step to its end. An exception fails every request of the plan, and no other."""
+        ...
+
+    def reserve_host(self, slots: int) -> None:
+        """Make room in the host's memory for so many blocks; called once, before `warm_up`.
+
+        MemoryError. Without it `to_host` and `from_host` are never called.
+        """
+        ...
+
+    def to_host(self, copies: Copies) -> None:
+        """Copy blocks to slots; returns when the blocks may be written to. Between two steps."""
+        ...
+
+    def from_host(self, copies: Copies) -> None:
+        """Copy slots to blocks, before the step that reads them."""
         ...
 
     def outgoing(self, block_ids: Sequence[int]) -> Sequence[memoryview]:

@@ -1,6 +1,7 @@
 """Messages that other threads post to the engine thread; they take effect between two steps."""
 
 from collections.abc import Callable
+from concurrent.futures import Future
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -14,7 +15,16 @@ from argosy_engine.core.handover.messages import (
 from argosy_engine.core.limits import Refusal
 from argosy_engine.core.request import Emission, FinishReason, NewRequest, client_id
 
-__all__ = ["Abort", "Message", "Sink", "Submit", "SubmitRemote", "Wake", "log_subject"]
+__all__ = [
+    "Abort",
+    "Message",
+    "Reset",
+    "Sink",
+    "Submit",
+    "SubmitRemote",
+    "Wake",
+    "log_subject",
+]
 
 
 class Sink(Protocol):
@@ -64,11 +74,30 @@ class Abort:
 
 
 @dataclass(frozen=True, slots=True)
+class SetLimits:
+    """Other limits, from the admin port."""
+
+    sent: object
+    """What the client sent; see `core.live.change`."""
+
+    done: "Future[None]"
+    """Done when they hold; ValueError with what to write instead."""
+
+
+@dataclass(frozen=True, slots=True)
+class Reset:
+    """Forget the prefix cache."""
+
+    done: "Future[bool]"
+    """False while requests run."""
+
+
+@dataclass(frozen=True, slots=True)
 class Wake:
     """Nothing to do but to look at the leases and deadlines again."""
 
 
-Message = Submit | SubmitRemote | Abort | Wake | PullEvent
+Message = Submit | SubmitRemote | Abort | SetLimits | Reset | Wake | PullEvent
 
 
 def log_subject(message: Message | NewRequest) -> dict[str, object]:
@@ -80,7 +109,7 @@ def log_subject(message: Message | NewRequest) -> dict[str, object]:
             return {"request_id": client_id(prefill.request_id), "attempt": prefill.attempt}
         case Abort(request_id):
             return {"request_id": client_id(request_id)}
-        case Wake():
+        case Wake() | SetLimits() | Reset():
             return {}
         case _:
             return {"request_id": client_id(message.request_id), "attempt": message.attempt}

@@ -16,6 +16,7 @@ from collections.abc import Callable
 from concurrent.futures import Future, wait
 from typing import assert_never
 
+from argosy_engine.config import MOST_AUTO_TOKENS
 from argosy_engine.core.blocks.changes import Change
 from argosy_engine.core.handover.messages import (
     LeaseKey,
@@ -31,9 +32,10 @@ from argosy_engine.core.handover.messages import (
     RemotePrefill,
 )
 from argosy_engine.core.limits import Refusal
-from argosy_engine.core.request import Emission, FinishReason, NewRequest, Sequence, client_id
+from argosy_engine.core.live import change, show
+from argosy_engine.core.request import Emission, FinishReason, NewRequest, client_id
 from argosy_engine.core.scheduler import Scheduler
-from argosy_engine.core.step import StepPlan
+from argosy_engine.core.step import SchedulerOutput, StepPlan
 from argosy_engine.errors import LeaseGoneError
 from argosy_engine.metrics.observe import EngineMetrics
 from argosy_engine.ports.runner import Runner
@@ -41,13 +43,17 @@ from argosy_engine.runtime import remote
 from argosy_engine.runtime.inbox import (
     Abort,
     Message,
+    Reset,
+    SetLimits,
     Sink,
     Submit,
     SubmitRemote,
     Wake,
     log_subject,
 )
+from argosy_engine.runtime.reports import log_end, log_end_of_thread, log_preemption
 from argosy_engine.runtime.shared_leases import SharedLeases
+from argosy_engine.runtime.swapping import move_kv
 from argosy_engine.runtime.worker import Worker
 
 __all__ = ["Delivery", "EngineLoop"]
@@ -88,6 +94,7 @@ class EngineLoop:
         """When the last turn began; the liveness probe reads it."""
         self._epoch = secrets.token_hex(8)
         self._steps = 0
+        self._preemptions = 0
         self._deliver = deliver
         self._clock = clock
         self._inbox: queue.SimpleQueue[Message] = queue.SimpleQueue()
@@ -110,7 +117,7 @@ class EngineLoop:
         self._kv_service = kv_service
         worker = worker or Worker("engine")
         self._running = worker.call(self._run)
-        self._running.add_done_callback(_log_end_of_thread)
+        self._running.add_done_callback(log_end_of_thread)
         worker.end()
 
     def stop(self) -> None:
@@ -145,6 +152,18 @@ class EngineLoop:
     def stop_here(self, request_id: str) -> None:
         """A stop string appeared in the text: the request ends as if by a stop token."""
         self._inbox.put(Abort(request_id, "stop"))
+
+    def change(self, sent: object) -> "Future[None]":
+        """Take other limits between two steps; the future has ValueError if they are wrong."""
+        done: Future[None] = Future()
+        self._inbox.put(SetLimits(sent, done))
+        return done
+
+    def reset_prefix_cache(self) -> "Future[bool]":
+        """False if a request runs or its KV is held for a peer."""
+        done: Future[bool] = Future()
+        self._inbox.put(Reset(done))
+        return done
 
     def post(self, event: PullEvent) -> None:
         """An event of one of our pulls, from the KV service."""
@@ -229,8 +248,10 @@ class EngineLoop:
         scheduled = scheduler.schedule(self._clock())
         self.metrics.observe_schedule(scheduled)
         for sequence in scheduled.preempted:
-            _log_preemption(sequence)
+            self._preemptions += 1
+            log_preemption(sequence, self._preemptions)
         self._emit(scheduled.emissions)
+        moved = self._move_kv(scheduled)  # before a pull writes to blocks that were given up
         for request_id, attempt in scheduled.cancels:
             self._pull_port().cancel_pull(request_id, attempt)
         for request_id in scheduled.abandoned:
@@ -244,8 +265,26 @@ class EngineLoop:
         if scheduled.plan is None:
             return False
         self._flush()  # a peer's first token need not wait for the step
-        self._emit(self._compute(scheduled.plan))
+        if moved:
+            self._emit(self._compute(scheduled.plan))
         return True
+
+    def _move_kv(self, scheduled: SchedulerOutput) -> bool:
+        """Copy what is swapped. False after an error: the requests concerned have failed then."""
+        try:
+            move_kv(self.runner, scheduled, self._moved)
+        except Exception as error:
+            log.exception("could not swap KV")
+            self.metrics.loop_errors.inc()
+            swapped = [s for s in scheduled.preempted if s.swapped]
+            message = f"its KV could not be moved: {error}"
+            self._emit(self.scheduler.fail_step(message, (*swapped, *scheduled.resumed)))
+            return False
+        return True
+
+    def _moved(self, direction: str, blocks: int, seconds: float) -> None:
+        self.scheduler.preemption.observe_copy(blocks, seconds)
+        self.metrics.observe_swap(direction, blocks, seconds)
 
     def _compute(self, plan: StepPlan) -> list[Emission]:
         try:
@@ -325,10 +364,24 @@ class EngineLoop:
                 self.scheduler.pull_done(message)
             case PullFailed():
                 self._pull_failed(message)
+            case SetLimits():
+                self._change(message)
+            case Reset():
+                message.done.set_result(self.scheduler.pool.reset())
             case Wake():
                 pass
             case _:
                 assert_never(message)
+
+    def _change(self, message: SetLimits) -> None:
+        try:
+            live = change(self.scheduler.live, message.sent)
+        except ValueError as error:
+            message.done.set_exception(error)
+        else:
+            self.scheduler.apply(live, MOST_AUTO_TOKENS)
+            log.info("limits are now %s", show(live, self.scheduler.step_limits()))
+            message.done.set_result(None)
 
     def _add(self, submit: Submit) -> None:
         refusal = self.scheduler.refusal(submit.request)
@@ -400,7 +453,7 @@ class EngineLoop:
                 self._outbox.append((sink, emission))
                 if emission.reason is not None:
                     del self._sinks[request_id]
-                    _log_end(emission)
+                    log_end(emission)
 
     def _answer_remote(self, emission: Emission) -> None:
         sequence = emission.sequence
@@ -409,7 +462,7 @@ class EngineLoop:
             return
         key = remote.lease_key(submit, self._epoch)
         if not emission.leased or emission.token_id is None:
-            _log_end(emission)
+            log_end(emission)
             self._let_go(key)
             remote.refuse(submit, "failed", emission.message)
             return
@@ -434,6 +487,8 @@ class EngineLoop:
                     self._outbox.append((message.sink, _ENDING))
                 elif isinstance(message, SubmitRemote):
                     remote.refuse(message, _ENDING.code, _ENDING.message)
+                elif isinstance(message, SetLimits | Reset):
+                    message.done.set_exception(ValueError(_ENDING.message))
         for request_id in list(self._remotes):
             self._abort(request_id, "abort")
         self._outbox.extend((sink, _ENDING) for sink in self._sinks.values())
@@ -443,25 +498,3 @@ class EngineLoop:
     def _pull_port(self) -> PullPort:
         assert self._kv_service is not None, "only a decode engine with a KV service starts pulls"
         return self._kv_service
-
-
-def _log_preemption(sequence: Sequence) -> None:
-    log.info(
-        "preempted %s (time %d): no KV block is free for the next tokens and it entered last; "
-        "its %d tokens are computed again",
-        sequence.request_id,
-        sequence.preemptions,
-        len(sequence.tokens),
-        extra=log_subject(sequence.request),
-    )
-
-
-def _log_end(emission: Emission) -> None:
-    """Log a failed request; the line about its failed step has no request id."""
-    if emission.reason == "error":
-        log.warning("failed: %s", emission.message, extra=log_subject(emission.sequence.request))
-
-
-def _log_end_of_thread(running: "Future[None]") -> None:
-    if error := running.exception():
-        log.error("the engine thread has ended", exc_info=error)

@@ -1,8 +1,9 @@
-"""Port 8001: liveness, readiness, metrics and drain. It answers before the model is loaded.
+"""Port 8001: liveness, readiness, metrics, drain, limits. It answers before the model is loaded.
 
-Probes and metrics are open. Everything about the drain is the operator's (`proof`).
+Probes and metrics are open. Everything about the drain and the limits is the operator's (`proof`).
 """
 
+import asyncio
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -13,6 +14,7 @@ from starlette.responses import JSONResponse, Response
 from starlette.routing import Route
 from starlette.types import ASGIApp
 
+from argosy_engine.core.live import show
 from argosy_engine.metrics.observe import EngineMetrics
 from argosy_engine.ports.callers import Port, Reason, Verifier
 from argosy_engine.runtime.loop import EngineLoop
@@ -50,6 +52,9 @@ class Admin:
                 Route("/drain", self._begin, methods=["POST"]),
                 Route("/drain", self._recall, methods=["DELETE"]),
                 Route("/drain", self._report, methods=["GET"]),
+                Route("/limits", self._limits, methods=["GET"]),
+                Route("/limits", self._change_limits, methods=["PUT"]),
+                Route("/reset_prefix_cache", self._reset_prefix_cache, methods=["POST"]),
             ]
         )
         return ProvenApp(routes, self.verifier, "admin", self.pod_uid, _OPEN)
@@ -99,6 +104,41 @@ class Admin:
         if self.drain is None:
             return JSONResponse(_NOT_SERVING)
         return JSONResponse(self.drain.report())
+
+    async def _limits(self, _request: Request) -> Response:
+        if self.loop is None or not self.loop.alive:
+            return _not_serving()
+        scheduler = self.loop.scheduler
+        return JSONResponse(show(scheduler.live, scheduler.step_limits()))
+
+    async def _change_limits(self, request: Request) -> Response:
+        """Answers once the limits hold."""
+        if self.loop is None or not self.loop.alive:
+            return _not_serving()
+        try:
+            sent = await request.json()
+        except ValueError:
+            return _error(400, 'send a JSON object, such as {"max_num_seqs": 64}')
+        try:
+            await asyncio.wrap_future(self.loop.change(sent))
+        except ValueError as error:
+            return _error(400, str(error))
+        return await self._limits(request)
+
+    async def _reset_prefix_cache(self, _request: Request) -> Response:
+        if self.loop is None or not self.loop.alive:
+            return _not_serving()
+        if not await asyncio.wrap_future(self.loop.reset_prefix_cache()):
+            return _error(409, "requests run or their KV is held: wait until they have ended")
+        return JSONResponse({"reset": True})
+
+
+def _not_serving() -> Response:
+    return _error(503, "the engine is not serving: it is starting or ending")
+
+
+def _error(status: int, message: str) -> Response:
+    return JSONResponse({"error": {"message": message}}, status)
 
 
 def _lease_s(text: str) -> float | None:

@@ -4,6 +4,8 @@ A sequence gets the blocks of all its tokens when it is admitted, and one more w
 crosses a block's edge.
 """
 
+from collections.abc import Iterable
+
 from argosy_engine.core.blocks.changes import Stored
 from argosy_engine.core.blocks.pool import BlockPool
 from argosy_engine.core.blocks.prefix import hashes_of
@@ -23,9 +25,32 @@ class Allocator:
 
     def prefix_hits(self, sequence: Sequence) -> list[int]:
         """Blocks with the KV of its text. The last token is never among them: its logits are
-        needed, so it is always computed."""
+        needed, so it is always computed. A request that asks about its prompt's tokens needs all
+        of their logits."""
+        if sequence.sampling.prompt_logprobs is not None:
+            return []
         size = self._pool.block_size
         return self._pool.match(hashes_of(sequence, (len(sequence.tokens) - 1) // size, size))
+
+    def gains_by_waiting(
+        self, sequence: Sequence, hit_blocks: int, running: Iterable[Sequence]
+    ) -> bool:
+        """Whether another sequence computes at least half of what it misses, from its next block
+        on: those blocks are hits a few steps later."""
+        if sequence.swapped:
+            return False
+        size = self._pool.block_size
+        worth = (len(sequence.tokens) - 1) // size
+        need = hit_blocks + max(1, -(-(worth - hit_blocks) // 2))
+        if need > worth:
+            return False
+        last = hashes_of(sequence, need, size)[need - 1]
+        for other in running:
+            if other.decoding or len(other.tokens) < need * size or other.committed >= need:
+                continue
+            if hashes_of(other, need, size)[need - 1] == last:
+                return True
+        return False
 
     def prompt_blocks(self, sequence: Sequence, hits: list[int]) -> int:
         """Available blocks that `admit` would take, idle hits included."""

@@ -119,6 +119,19 @@ class BlockPool:
             else:
                 self._blank.append(block)
 
+    def reset(self) -> bool:
+        """Forget all text; False, and nothing is forgotten, while a block is used."""
+        if self._refs:
+            return False
+        for block, digest in self._hash_of.items():
+            self._blank.append(block)
+            if self.changes is not None:
+                self.changes.append(Removed(digest))
+        self._cached.clear()
+        self._hash_of.clear()
+        self._index.clear()
+        return True
+
     def commit(self, block: int, digest: bytes) -> bool:
         """Make a full, computed block findable. If its text is known already, that block stays;
         False then."""

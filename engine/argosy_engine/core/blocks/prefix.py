@@ -6,7 +6,12 @@ from hashlib import blake2b
 
 from argosy_engine.core.request import Sequence
 
-__all__ = ["hash_block", "hashes_of"]
+__all__ = ["hash_block", "hashes_of", "root"]
+
+
+def root(salt: str) -> bytes:
+    """What the first block of a text is chained over; empty without a salt."""
+    return blake2b(salt.encode(), digest_size=16).digest() if salt else b""
 
 
 def hash_block(parent: bytes, token_ids: Tokens[int]) -> bytes:
@@ -18,7 +23,7 @@ def hashes_of(sequence: Sequence, full_blocks: int, block_size: int) -> list[byt
     """Hashes of the first `full_blocks` blocks; each is computed once and kept."""
     hashes = sequence.hashes
     for index in range(len(hashes), full_blocks):
-        parent = hashes[-1] if hashes else b""
+        parent = hashes[-1] if hashes else root(sequence.request.cache_salt)
         start = index * block_size
         hashes.append(hash_block(parent, sequence.tokens[start : start + block_size]))
     return hashes[:full_blocks]

@@ -77,6 +77,11 @@ class Pulls:
     def __len__(self) -> int:
         return len(self._pulls)
 
+    @property
+    def lost_blocks(self) -> int:
+        """Blocks that lost pulls may still write to."""
+        return sum(len(blocks) for blocks in self._lost.values())
+
     def sequences(self) -> Iterator[Sequence]:
         return (pull.sequence for pull in self._pulls.values())
 
@@ -108,12 +113,17 @@ class Pulls:
             pull.deadline_s = min(now + lasts_s, pull.sequence.request.deadline_s)
 
     def first_token(self, event: PullReady) -> Sequence | None:
-        """Append the peer's token; the sequence if its client still waits for one."""
+        """Append the peer's token; the sequence if its client still waits for one.
+
+        A request that asks for probabilities has it drawn again here, from the same seed.
+        """
         pull = self._of(event)
         if pull is None or pull.sequence.reason is not None or pull.sequence.n_output:
             return None
         if pull.state is PullState.ASKED:
             pull.move(PullState.STREAMING)
+        if pull.sequence.sampling.logprobs is not None:
+            return None
         pull.sequence.tokens.append(event.first_token)
         pull.sequence.drawn_by_peer = True
         return pull.sequence

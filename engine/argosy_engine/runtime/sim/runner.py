@@ -7,14 +7,15 @@ one step is made up in the next. How late a step ended is in `StepOutput.late_s`
 
 import re
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Any
 from zlib import crc32
 
 from argosy_engine.config import EngineConfig
 from argosy_engine.core.sampling import SamplingDefaults
-from argosy_engine.core.step import StepOutput, StepPlan
+from argosy_engine.core.step import Copies, StepOutput, StepPlan
 from argosy_engine.errors import LoadError
+from argosy_engine.ports.grammars import Grammars
 from argosy_engine.ports.runner import KvLayout
 from argosy_engine.runtime.sim.profiles import PROFILES, SimProfile
 
@@ -59,6 +60,8 @@ class SimRunner:
         self._deadline = 0.0
         self.eos_token_ids = frozenset({2})
         self.vocab_size = _VOCAB
+        self.knows_likely = False
+        self.grammars: Grammars | None = None
         self.sampling_defaults = SamplingDefaults()
         self.facts = {"cpu_isa": "", "dtype": ""}
         self.max_model_len = min(config.max_model_len or profile.max_model_len, tokens)
@@ -102,6 +105,17 @@ class SimRunner:
             late_s=max(0.0, self._clock() - self._deadline),
         )
 
+    def reserve_host(self, slots: int) -> None:
+        """There are no bytes to keep."""
+
+    def to_host(self, copies: Copies) -> None:
+        """Takes as long as a transfer of as many bytes between two engines."""
+        seconds = len(copies) * self._layout.block_bytes / self._profile.transfer_bytes_per_s
+        self._sleep(seconds)
+        self._deadline += seconds
+
+    from_host = to_host
+
     def outgoing(self, block_ids: Sequence[int]) -> Sequence[memoryview]:  # noqa: ARG002
         return ()
 
@@ -131,12 +145,19 @@ class SimTokenizer:
     def encode(self, text: str, *, add_special_tokens: bool = True) -> list[int]:  # noqa: ARG002
         return [_FIRST_ID + crc32(word) % (_VOCAB - _FIRST_ID) for word in text.encode().split()]
 
+    def decode(self, token_ids: Sequence[int], *, skip_special_tokens: bool = False) -> str:  # noqa: ARG002
+        return "".join(f"tok{token_id} " for token_id in token_ids)
+
+    def grammars(self, vocab_size: int, eos: Collection[int]) -> None:  # noqa: ARG002
+        return None
+
     def chat_text(
         self,
         messages: Sequence[dict[str, Any]],
         *,
         add_generation_prompt: bool = True,
         arguments: Mapping[str, Any] | None = None,  # noqa: ARG002
+        tools: Sequence[dict[str, Any]] = (),  # noqa: ARG002
     ) -> str:
         """Each message's role and words, as a template would wrap them."""
         parts = [f"<{message['role']}> {_text_of(message)}" for message in messages]

@@ -18,10 +18,11 @@ from dataclasses import dataclass
 from math import inf
 from statistics import median, quantiles
 
+from argosy_engine.core.costs.step_time import STEP_SHARE
+from argosy_engine.core.request import Sequence
+
 __all__ = ["Costs", "ShortPrompts", "costs_less_here", "keeps_tpot"]
 
-_STEP_SHARE = 0.8
-"""Of the TPOT limit: a step with prompts may take as long. The rest is for what steps vary by."""
 _MEMORY = 32
 """Steps, and handovers of prompts of about one length, that an estimate is made of."""
 _ENOUGH = 4
@@ -55,7 +56,7 @@ def costs_less_here(tokens: int, streams: int, costs: Costs) -> bool:
 
 def keeps_tpot(tokens: int, limit_s: float, costs: Costs) -> bool:
     """Whether a step with so many prompt tokens is short enough for a TPOT limit."""
-    return costs.step_s + tokens * costs.token_s <= _STEP_SHARE * limit_s
+    return costs.step_s + tokens * costs.token_s <= STEP_SHARE * limit_s
 
 
 class ShortPrompts:
@@ -98,6 +99,16 @@ class ShortPrompts:
         handover_s = quantiles(alike, n=4)[0] if len(alike) >= _ENOUGH else 0.0
         return Costs(self._step_s, token_s, handover_s)
 
+    def computes_beside(self, running: list[Sequence], head: Sequence, missing: int) -> bool:
+        """Whether the prompt of `head`, of which so many tokens are missing, is computed here."""
+        prompts = [s.remaining for s in running if not s.decoding]
+        return self.computes(
+            missing,
+            others=sum(prompts),
+            streams=len(running) - len(prompts),
+            limit_s=min(s.request.tpot_limit_s for s in (head, *running)),
+        )
+
     def computes(self, tokens: int, *, others: int, streams: int, limit_s: float) -> bool:
         """Whether a prompt of which so many tokens are missing is computed here.
 
@@ -120,4 +131,4 @@ class ShortPrompts:
         if costs is not None:
             return keeps_tpot(others + tokens, limit_s, costs)
         step_s = inf if self._step_s is None else self._step_s
-        return not others and step_s <= _STEP_SHARE * limit_s
+        return not others and step_s <= STEP_SHARE * limit_s

@@ -1,0 +1,61 @@
+"""The options of both vocabularies, and what is said about wrong ones."""
+
+import pytest
+
+from argosy_engine.cli import parse
+from argosy_engine.errors import LoadError
+
+ALWAYS = ["--model", "sim:opt-13b-a100", "--served-name", "m"]
+
+
+def parsed(*options):
+    return parse([*ALWAYS, *options])
+
+
+def test_the_defaults_of_a_step():
+    config = parsed()
+    assert (config.max_num_seqs, config.max_num_batched_tokens) == (256, 2048)
+    assert (config.capacity_policy, config.batching) == ("MAX_UTILIZATION", "chunked")
+    assert config.gpu_memory_utilization is None
+
+
+@pytest.mark.parametrize(
+    ("vllm", "tensorrt", "value", "field", "meant"),
+    [
+        ("--max-num-seqs", "--max-batch-size", "9", "max_num_seqs", 9),
+        ("--max-num-batched-tokens", "--max-num-tokens", "64", "max_num_batched_tokens", 64),
+        ("--max-num-batched-tokens", "--max-num-tokens", "auto", "max_num_batched_tokens", None),
+        ("--max-model-len", "--max-seq-len", "128", "max_model_len", 128),
+    ],
+)
+def test_a_limit_has_vllms_name_and_tensorrt_llms(vllm, tensorrt, value, field, meant):
+    assert getattr(parsed(vllm, value), field) == meant
+    assert getattr(parsed(tensorrt, value), field) == meant
+
+
+def test_one_stage_of_a_pipeline_is_all_there_is():
+    assert parsed("--pipeline-parallel-size", "1") == parsed()
+
+
+@pytest.mark.parametrize("share", ["0.01", "1"])
+def test_a_share_of_the_memory(share):
+    assert parsed("--gpu-memory-utilization", share).gpu_memory_utilization == float(share)
+
+
+@pytest.mark.parametrize(
+    ("options", "said"),
+    [
+        (("--pipeline-parallel-size", "2"), "one process computes all layers of the model"),
+        (("--gpu-memory-utilization", "1.1"), "write a share above 0 and at most 1, not 1.1"),
+        (("--gpu-memory-utilization", "0"), "--gpu-memory-utilization must be greater than 0"),
+        (("--max-num-tokens", "many"), "write a whole number or auto, not 'many'"),
+        (("--max-num-tokens", "0"), "--max-num-batched-tokens must be greater than 0, got 0"),
+        (("--batching", "fifo"), "choose from 'chunked', 'chunked_equal'"),
+        (("--capacity-policy", "fifo"), "'PEAK_NO_EVICT'"),
+    ],
+)
+def test_a_wrong_option_is_named_with_what_to_write(options, said):
+    with pytest.raises(LoadError) as error:
+        parsed(*options)
+    assert error.value.reason == "BadArgument"
+    assert said in error.value.message
