@@ -4,6 +4,7 @@ import contextlib
 import os
 import subprocess
 import sys
+import tempfile
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
@@ -48,7 +49,7 @@ class SimEngine:
         }
 
 
-def eventually(condition: Callable[[], object], within_s: float = 15.0) -> None:
+def eventually(condition: Callable[[], object], within_s: float = 60.0) -> None:
     """Await a state of another process, which announces nothing."""
     deadline = time.monotonic() + within_s
     while time.monotonic() < deadline:
@@ -68,20 +69,26 @@ def sim_engines(
     `logs` is a folder for the engines' standard error, a file each with the engine's name.
     """
     with contextlib.ExitStack() as stack:
+        folder = logs or Path(stack.enter_context(tempfile.TemporaryDirectory()))
         engines = []
         for index, role in enumerate(roles):
             name = f"{role}-{index}"
-            log = stack.enter_context((logs / name).open("wb")) if logs else subprocess.DEVNULL
+            log = stack.enter_context((folder / name).open("wb"))
             engines.append(_start(name, role, options, log))
+            stack.callback(engines[-1].process.wait)
+            stack.callback(engines[-1].process.kill)
         for engine in engines:
-            stack.callback(engine.process.wait)
-            stack.callback(engine.process.kill)
-        for engine in engines:
-            eventually(lambda engine=engine: engine.page("/ready").status_code == 200)
+            eventually(lambda engine=engine: _is_ready(engine, folder / engine.name))
         yield engines
 
 
-def _start(name: str, role: str, options: tuple[str, ...], log: int | BinaryIO) -> SimEngine:
+def _is_ready(engine: SimEngine, log: Path) -> bool:
+    if engine.process.poll() is not None:
+        raise AssertionError(f"{engine.name} ended: {log.read_text()[-2000:]}")
+    return engine.page("/ready").status_code == 200
+
+
+def _start(name: str, role: str, options: tuple[str, ...], log: BinaryIO) -> SimEngine:
     api, admin, kv = free_ports(3)
     command = f"""engine serve --model sim:opt-13b-a100 --served-name m --role {role}
         --host 127.0.0.1 --port {api} --admin-port {admin} --kv-port {kv}"""

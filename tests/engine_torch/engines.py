@@ -24,6 +24,12 @@ class Engine:
         self, prompt: str, max_tokens: int, prefill: "Engine | None" = None, **more: object
     ) -> str:
         """Greedy text of exactly `max_tokens` tokens, through /v1/completions."""
+        return self.choice(prompt, max_tokens, prefill, **more)["text"]
+
+    def choice(
+        self, prompt: str, max_tokens: int, prefill: "Engine | None" = None, **more: object
+    ) -> dict:
+        """The whole choice of that text."""
         body = {
             "model": "m",
             "prompt": prompt,
@@ -38,7 +44,7 @@ class Engine:
         url = f"http://127.0.0.1:{self.api}/v1/completions"
         request = urllib.request.Request(url, json.dumps(body).encode(), headers)
         with urllib.request.urlopen(request, timeout=100) as answer:
-            return json.load(answer)["choices"][0]["text"]
+            return json.load(answer)["choices"][0]
 
     def metric(self, line: str) -> float:
         """The value of the sample that begins with `line`."""

@@ -98,3 +98,23 @@ def test_whatever_a_template_raises_is_the_clients_error_and_says_why(source, re
 def test_a_template_can_neither_leave_its_sandbox_nor_fill_the_memory(source):
     with pytest.raises(ChatTemplateError):
         render(source)
+
+
+@pytest.mark.parametrize(
+    "source",
+    [
+        "{% for i in range(9999) %}{% for j in range(9999) %}{% endfor %}{% endfor %}",
+        "{% for i in range(2000000) %}{% endfor %}",
+    ],
+)
+def test_a_template_that_loops_without_end_is_ended(source):
+    with pytest.raises(ChatTemplateError, match=r"loops more than|[Rr]ange too big"):
+        render(source)
+    assert render("{% for i in range(3) %}{{ i }}{% endfor %}") == "012"
+
+
+def test_tools_are_shown_as_the_client_wrote_them():
+    tools = [{"type": "function", "function": {"name": "f", "parameters": {"b": 1, "a": 2}}}]
+    assert render("{{ tools | tojson }}", tools=tools).index('"b"') > 0
+    assert render("{{ tools[0].function.name }}", tools=tools) == "f"
+    assert render("{{ tools is none }}") == "True"

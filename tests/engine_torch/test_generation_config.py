@@ -38,7 +38,7 @@ def test_the_makers_sampling_is_the_default_of_requests(tiny, caplog):
 
 
 def test_what_cannot_be_honoured_is_said_once_in_the_log(caplog):
-    asked = {"temperature": 9, "top_k": "many", "min_p": 0.05, "max_new_tokens": 2048}
+    asked = {"temperature": 9, "top_k": "many", "min_p": 2, "max_new_tokens": 2048}
     harmless = {"num_beams": 1, "typical_p": 1.0, "top_p": None, "transformers_version": "5.0"}
     with caplog.at_level(logging.INFO):
         assert sampling_defaults({**asked, **harmless}) == SamplingDefaults()

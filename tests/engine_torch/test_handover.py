@@ -1,5 +1,8 @@
 """Prefill and decode apart give the text that one engine gives, over real sockets."""
 
+import re
+import time
+
 import pytest
 
 from local.weights.tiny import write_tiny
@@ -49,6 +52,9 @@ def test_decode_computes_the_prompt_itself_when_no_prefill_engine_answers(fleet)
 def test_leases_are_gone_when_the_texts_are_whole(fleet):
     prefill, decode, _ = fleet
     decode.complete("leases end", 2, prefill)
+    deadline = time.monotonic() + 30  # the release follows the last byte
+    while prefill.metric("argosy_kv_leases_active") and time.monotonic() < deadline:
+        time.sleep(0.01)
     assert prefill.metric("argosy_kv_leases_active") == 0
 
 
@@ -58,3 +64,31 @@ def test_a_penalised_text_is_equal_apart_and_together(fleet):
     apart = decode.complete("again and again", 32, prefill, **more)
     assert apart == colocated.complete("again and again", 32, **more)
     assert apart != colocated.complete("again and again", 32)
+
+
+def test_a_structured_text_is_equal_apart_and_together(fleet):
+    """The first token is drawn by prefill, the others by decode: both hold to the grammar."""
+    prefill, decode, colocated = fleet
+    wanted = {"regex": "[ab]{3}(c|d)e{2}"}
+    more = {"structured_outputs": wanted, "ignore_eos": False}
+    apart = decode.complete("again and again", 32, prefill, **more)
+    assert re.fullmatch("[ab]{3}(c|d)e{2}", apart)
+    assert apart == colocated.complete("again and again", 32, **more)
+
+
+def test_probabilities_are_equal_apart_and_together(fleet):
+    prefill, decode, colocated = fleet
+    apart = decode.choice("again and again", 8, prefill, logprobs=3)["logprobs"]
+    together = colocated.choice("again and again", 8, logprobs=3)["logprobs"]
+    assert apart["tokens"] == together["tokens"]
+    assert len(apart["tokens"]) == 8
+    assert apart["token_logprobs"] == pytest.approx(together["token_logprobs"], abs=1e-4)
+
+
+def test_a_salted_prompt_is_computed_by_decode_and_gives_the_same_text(fleet):
+    """The prefill engine is not told the salt, and must not share the prompt's blocks."""
+    prefill, decode, colocated = fleet
+    before = decode.metric(RECEIVED)
+    salted = decode.complete(PROMPTS[2], 8, prefill, cache_salt="a")
+    assert decode.metric(RECEIVED) == before
+    assert salted == colocated.complete(PROMPTS[2], 8)

@@ -21,3 +21,15 @@ def test_the_capital_of_france_is_paris_apart_and_together(tmp_path):
         assert apart == colocated.complete(PROMPT, 12)
         assert "Paris" in apart
         assert decode.metric('argosy_kv_transfer_seconds_count{side="receive"') == 1
+
+
+@pytest.mark.skipif(not complete(MODEL), reason="no weights: python -m local.weights.smollm2")
+def test_the_native_step_writes_the_text_that_torch_writes(tmp_path):
+    texts = []
+    for compute in ("torch", "native"):
+        log = tmp_path / f"{compute}.log"
+        with engine(MODEL, "colocated", log, "--compute", compute) as one:
+            texts.append(one.complete(PROMPT, 40))
+            isa = "native" if compute == "native" else ""
+            assert one.metric(f'argosy_engine_info{{cpu_isa="{isa}') == 1
+    assert texts[0] == texts[1]

@@ -14,11 +14,13 @@ from dataclasses import replace
 from zlib import crc32
 
 from argosy_engine.config import EngineConfig
+from argosy_engine.core.blocks.host import HostPool
 from argosy_engine.core.blocks.pool import BlockPool
 from argosy_engine.core.blocks.prefix import hashes_of
 from argosy_engine.core.capacity import GuaranteedNoEvict, MaxUtilization
 from argosy_engine.core.handover.messages import FailedPrefill
 from argosy_engine.core.limits import Limits, Refusal
+from argosy_engine.core.preemption import Preemption
 from argosy_engine.core.request import Claim, Emission, NewRequest, Sequence
 from argosy_engine.core.sampling import SamplingParams
 from argosy_engine.core.scheduler import Scheduler
@@ -59,6 +61,17 @@ class TextRunner(SimRunner):
         drawn = [self._draw(chunk) for chunk in plan.chunks if chunk.samples]
         return replace(super().execute(plan), token_ids=drawn)
 
+    def reserve_host(self, slots):
+        self.host = [bytearray(4 * BLOCK) for _ in range(slots)]
+
+    def to_host(self, copies):
+        for block, slot in copies:
+            self.host[slot][:] = self.memory[block]
+
+    def from_host(self, copies):
+        for block, slot in copies:
+            self.memory[block][:] = self.host[slot]
+
     def _draw(self, chunk):
         """A token that depends on all KV before it, as a model's does."""
         end = 4 * (chunk.start + chunk.count)
@@ -97,7 +110,14 @@ class Node:
     """One engine: `address` is where its KV server listens."""
 
     def __init__(
-        self, role: str, preset: str, *, host: str = "127.0.0.1", evicts: bool = False, **options
+        self,
+        role: str,
+        preset: str,
+        *,
+        host: str = "127.0.0.1",
+        evicts: bool = False,
+        host_slots: int = 0,
+        **options,
     ) -> None:
         self.host = f"[{host}]" if ":" in host else host
         doors = ("authorize", "credential", "server_ssl", "client_ssl")
@@ -108,6 +128,7 @@ class Node:
             **{"max_num_batched_tokens": 512, "kv_transport": "tcp", **options},
         )  # fmt: skip
         self.runner = TextRunner(preset, config)
+        self.runner.reserve_host(host_slots)
         self.scheduler = Scheduler(
             pool=BlockPool(num_blocks=self.runner.kv_layout().num_blocks, block_size=BLOCK),
             limits=Limits(
@@ -119,6 +140,7 @@ class Node:
                 on_pull_failure=config.kv_on_failure,
             ),
             policy=MaxUtilization() if evicts else GuaranteedNoEvict(),
+            preemption=Preemption("swap", HostPool(host_slots)),
             eos=frozenset(),
             max_model_len=self.runner.max_model_len,
         )

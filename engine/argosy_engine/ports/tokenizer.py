@@ -1,7 +1,9 @@
 """Text to token ids and back. Only the HTTP server uses it; the scheduler sees ids."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from typing import Any, Protocol
+
+from argosy_engine.ports.grammars import Grammars
 
 __all__ = ["Detokenizer", "Tokenizer"]
 
@@ -36,16 +38,27 @@ class Tokenizer(Protocol):
         """
         ...
 
+    def decode(self, token_ids: Sequence[int], *, skip_special_tokens: bool = False) -> str:
+        """The text of these ids by themselves, with U+FFFD for bytes that are no character."""
+        ...
+
+    def grammars(self, vocab_size: int, eos: Collection[int]) -> Grammars | None:
+        """What answers in this tokenizer's ids can be held to; `vocab_size` is the model's. None:
+        nothing."""
+        ...
+
     def chat_text(
         self,
         messages: Sequence[dict[str, Any]],
         *,
         add_generation_prompt: bool = True,
         arguments: Mapping[str, Any] | None = None,
+        tools: Sequence[dict[str, Any]] = (),
     ) -> str:
         """The prompt of a chat; ChatTemplateError if the messages do not fit the model's template.
 
         `arguments` are the client's own for the template, which may read some and not others.
+        `tools` are shown as the client wrote them.
         """
         ...
 

@@ -20,11 +20,14 @@ from typing import TYPE_CHECKING
 import uvicorn
 from starlette.types import ASGIApp
 
-from argosy_engine.config import EngineConfig, Role
+from argosy_engine.config import MOST_AUTO_TOKENS, EngineConfig, Role
+from argosy_engine.core.batching import BATCHING
+from argosy_engine.core.blocks.host import HostPool
 from argosy_engine.core.blocks.pool import BlockPool
-from argosy_engine.core.capacity import CapacityPolicy, GuaranteedNoEvict, MaxUtilization
+from argosy_engine.core.capacity import POLICIES
 from argosy_engine.core.handover.messages import TransferService
 from argosy_engine.core.limits import Limits, Refusal
+from argosy_engine.core.preemption import Preemption
 from argosy_engine.core.scheduler import Scheduler
 from argosy_engine.errors import EngineError, LoadError
 from argosy_engine.metrics.observe import EngineMetrics
@@ -203,6 +206,8 @@ def _load(config: EngineConfig) -> tuple[Runner, Tokenizer]:
             begin(config)  # beside the import of torch: both take seconds
         module = importlib.import_module(f"argosy_engine.runtime.{name}.runner")
         runner, tokenizer = module.load(config)
+        if slots := _host_slots(config, runner):
+            runner.reserve_host(slots)
         runner.warm_up()
     except ModuleNotFoundError as error:
         message = f"{error}: use the engine image, or pip install 'argosy[engine]'"
@@ -236,22 +241,30 @@ def _follow_cache(config: EngineConfig, loop: EngineLoop) -> Callable[[], None]:
     return events.close
 
 
+def _host_slots(config: EngineConfig, runner: Runner) -> int:
+    """Blocks that `--swap-space` holds."""
+    if config.preemption_mode == "recompute":
+        return 0
+    return int(config.swap_space * (1 << 30)) // runner.kv_layout().block_bytes
+
+
 def _scheduler(config: EngineConfig, runner: Runner) -> Scheduler:
     layout = runner.kv_layout()
-    policy: CapacityPolicy = MaxUtilization()
-    if config.capacity_policy == "GUARANTEED_NO_EVICT":
-        policy = GuaranteedNoEvict()
     return Scheduler(
         pool=BlockPool(num_blocks=layout.num_blocks, block_size=layout.block_size),
         limits=Limits(
             max_num_seqs=config.max_num_seqs,
-            max_num_batched_tokens=config.max_num_batched_tokens,
+            max_num_batched_tokens=config.max_num_batched_tokens or MOST_AUTO_TOKENS,
+            auto_tokens=config.max_num_batched_tokens is None,
+            tpot_limit_s=(config.slo_tpot_ms or 0.0) / 1000,
             max_queue=config.max_queue,
             vocab_size=runner.vocab_size,
             pull_timeout_s=config.kv_timeout_s,
             on_pull_failure=config.kv_on_failure,
         ),
-        policy=policy,
+        policy=POLICIES[config.capacity_policy](),
+        batching=BATCHING[config.batching],
+        preemption=Preemption(config.preemption_mode, HostPool(_host_slots(config, runner))),
         eos=runner.eos_token_ids,
         max_model_len=runner.max_model_len,
     )

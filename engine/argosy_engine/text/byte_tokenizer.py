@@ -1,8 +1,13 @@
 """Bytes as tokens, for `--load-format dummy` where a folder holds nothing but a config.json."""
 
 import codecs
-from collections.abc import Mapping, Sequence
-from typing import Any
+from collections.abc import Collection, Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+from argosy_engine.text.grammars import TokenGrammars
+
+if TYPE_CHECKING:
+    from llguidance import LLTokenizer
 
 __all__ = ["ByteTokenizer"]
 
@@ -19,12 +24,25 @@ class ByteTokenizer:
     def encode(self, text: str, *, add_special_tokens: bool = True) -> list[int]:  # noqa: ARG002
         return [byte % self.vocab_size for byte in text.encode()]
 
+    def decode(self, token_ids: Sequence[int], *, skip_special_tokens: bool = False) -> str:  # noqa: ARG002
+        return bytes(token_id % 256 for token_id in token_ids).decode(errors="replace")
+
+    def grammars(self, vocab_size: int, eos: Collection[int]) -> TokenGrammars:
+        def make() -> "LLTokenizer":
+            from llguidance import LLTokenizer, TokenizerWrapper
+
+            wrapped = TokenizerWrapper(_Bytes(vocab_size, min(eos, default=0)))
+            return LLTokenizer(wrapped, eos_token=sorted(eos))
+
+        return TokenGrammars(make)
+
     def chat_text(
         self,
         messages: Sequence[dict[str, Any]],
         *,
         add_generation_prompt: bool = True,  # noqa: ARG002
         arguments: Mapping[str, Any] | None = None,  # noqa: ARG002
+        tools: Sequence[dict[str, Any]] = (),  # noqa: ARG002
     ) -> str:
         return "".join(f"{m.get('role')}: {m.get('content')}\n" for m in messages)
 
@@ -46,3 +64,17 @@ class ByteDetokenizer:
 
     def flush(self) -> str:
         return self._decoder.decode(b"", final=True)
+
+
+class _Bytes:
+    """The bytes of each id, as llguidance asks for them."""
+
+    bos_token_id = None
+
+    def __init__(self, vocab_size: int, eos: int) -> None:
+        self.eos_token_id = eos
+        self.tokens = [bytes([token_id % 256]) for token_id in range(vocab_size)]
+        self.special_token_ids = [eos]
+
+    def __call__(self, text: bytes) -> list[int]:
+        return list(text)

@@ -4,7 +4,7 @@ The names, filters and tags are those of Hugging Face's renderer, for which temp
 """
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from datetime import UTC, datetime
 from typing import Any
 
@@ -13,7 +13,7 @@ from jinja2 import nodes
 from jinja2.exceptions import SecurityError
 from jinja2.ext import Extension
 from jinja2.parser import Parser
-from jinja2.sandbox import ImmutableSandboxedEnvironment
+from jinja2.sandbox import ImmutableSandboxedEnvironment, safe_range
 
 from argosy_engine.errors import ChatTemplateError
 
@@ -21,6 +21,7 @@ __all__ = ["ChatTemplate"]
 
 _MOST_CHARACTERS = 32 << 20  # of a prompt; several times what the longest body can hold
 _MOST_BITS = 4096  # of a power
+_MOST_TURNS = 1_000_000  # of all loops over `range` in one rendering: some tenths of a second
 
 
 class ChatTemplate:
@@ -44,6 +45,7 @@ class ChatTemplate:
         *,
         add_generation_prompt: bool = True,
         arguments: Mapping[str, Any] | None = None,
+        tools: Sequence[dict[str, Any]] = (),
     ) -> str:
         """The prompt of `messages`; `arguments` are the client's own for the template.
 
@@ -53,9 +55,10 @@ class ChatTemplate:
             **(arguments or {}),
             **self._tokens,
             "messages": [_with_plain_text(message) for message in messages],
-            "tools": None,  # and not undefined: templates ask `is not none`
+            "tools": list(tools) or None,  # and not undefined: templates ask `is not none`
             "documents": None,
             "add_generation_prompt": add_generation_prompt,
+            "range": _bounded_range(),
         }
         parts: list[str] = []
         size = 0
@@ -105,6 +108,21 @@ class _Generation(Extension):
         line = next(parser.stream).lineno
         body = parser.parse_statements(("name:endgeneration",), drop_needle=True)
         return nodes.Scope(body).set_lineno(line)
+
+
+def _bounded_range() -> Callable[..., range]:
+    """`range` for one rendering: nested loops over it come to an end, too."""
+    left = _MOST_TURNS
+
+    def bounded(*limits: int) -> range:
+        nonlocal left
+        numbers = safe_range(*limits)
+        left -= len(numbers)
+        if left < 0:
+            raise SecurityError(f"it loops more than {_MOST_TURNS} times")
+        return numbers
+
+    return bounded
 
 
 def _raise(message: str) -> None:

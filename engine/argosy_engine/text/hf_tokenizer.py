@@ -2,9 +2,9 @@
 
 import json
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import jinja2
 from tokenizers import Tokenizer as RustTokenizer
@@ -12,7 +12,11 @@ from tokenizers import Tokenizer as RustTokenizer
 from argosy_engine.errors import ChatTemplateError, LoadError
 from argosy_engine.text.chat_template import ChatTemplate
 from argosy_engine.text.detokenizer import StreamDetokenizer
+from argosy_engine.text.grammars import TokenGrammars
 from argosy_engine.text.token_bytes import bytes_per_token, fewest_tokens
+
+if TYPE_CHECKING:
+    from llguidance import LLTokenizer
 
 __all__ = ["HfTokenizer"]
 
@@ -35,6 +39,7 @@ class HfTokenizer:
         # A file may enable both; a prompt that is too long is refused, not truncated.
         self._tokenizer.no_truncation()
         self._tokenizer.no_padding()
+        self._definition = definition
         self._chat = _chat_template(folder)
 
     @property
@@ -49,17 +54,30 @@ class HfTokenizer:
         (found,) = self._tokenizer.encode_batch_fast([text], add_special_tokens=add_special_tokens)
         return list(found.ids)
 
+    def decode(self, token_ids: Sequence[int], *, skip_special_tokens: bool = False) -> str:
+        decoded = self._tokenizer.decode(token_ids, skip_special_tokens=skip_special_tokens)
+        return str(decoded)
+
+    def grammars(self, vocab_size: int, eos: Collection[int]) -> TokenGrammars:
+        def make() -> "LLTokenizer":
+            from llguidance import LLTokenizer
+
+            return LLTokenizer(self._definition, n_vocab=vocab_size, eos_token=sorted(eos))
+
+        return TokenGrammars(make)
+
     def chat_text(
         self,
         messages: Sequence[dict[str, Any]],
         *,
         add_generation_prompt: bool = True,
         arguments: Mapping[str, Any] | None = None,
+        tools: Sequence[dict[str, Any]] = (),
     ) -> str:
         if self._chat is None:
             raise ChatTemplateError("this model has no chat template: use /v1/completions")
         return self._chat.render(
-            messages, add_generation_prompt=add_generation_prompt, arguments=arguments
+            messages, add_generation_prompt=add_generation_prompt, arguments=arguments, tools=tools
         )
 
     def new_detokenizer(

@@ -1,26 +1,31 @@
 """Stop strings: cut the text before the first one, even when it arrives in pieces."""
 
+from operator import itemgetter
+
 __all__ = ["StopScanner"]
 
 
 class StopScanner:
     """Holds back only what could still become a stop string."""
 
-    __slots__ = ("_held", "_stops")
+    __slots__ = ("_held", "_stops", "found")
 
     def __init__(self, stops: tuple[str, ...]) -> None:
         self._stops = stops
         self._held = ""
+        self.found: str | None = None
+        """The stop string that ended the text."""
 
     def push(self, text: str) -> tuple[str, bool]:
         """Text that may go out, and whether a stop string was found after it."""
         if not self._stops:
             return text, False
         text = self._held + text
-        found = [at for stop in self._stops if (at := text.find(stop)) >= 0]
+        found = [(at, stop) for stop in self._stops if (at := text.find(stop)) >= 0]
         if found:
             self._held = ""
-            return text[: min(found)], True
+            first, self.found = min(found, key=itemgetter(0))
+            return text[:first], True
         keep = max(_overlap(text, stop) for stop in self._stops)
         self._held = text[len(text) - keep :]
         return text[: len(text) - keep], False

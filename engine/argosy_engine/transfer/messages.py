@@ -33,6 +33,7 @@ __all__ = [
 ]
 
 MAX_LEASE_S = 86_400.0
+_LONGEST_GRAMMAR = 1 << 18  # characters; the HTTP side takes a quarter of it
 _INT32, _INT63, _UINT32 = (1 << 31) - 1, (1 << 63) - 1, (1 << 32) - 1
 _NAME = re.compile(r"[A-Za-z0-9._-]*")
 
@@ -268,6 +269,22 @@ def _ids(value: Any) -> tuple[int, ...]:
     return tuple(value)
 
 
+def _many_ids(value: Any) -> tuple[tuple[int, ...], ...]:
+    if not isinstance(value, list):
+        raise ValueError("must be a list of lists of token ids")
+    return tuple(_ids(item) for item in value)
+
+
+def _biases(value: Any) -> tuple[tuple[int, float], ...]:
+    if not isinstance(value, list) or not all(
+        isinstance(item, list) and len(item) == 2 for item in value
+    ):
+        raise ValueError("must be a list of pairs of a token id and a number")
+    ids = _ids([token for token, _ in value])
+    biases = [_number(-100.0, 100.0, bias) for _, bias in value]
+    return tuple(zip(ids, biases, strict=True))
+
+
 def _names(value: Any) -> tuple[str, ...]:
     if not isinstance(value, list) or len(value) > 8:
         raise ValueError("must be a list of at most 8 names")
@@ -284,7 +301,10 @@ _EPOCH = partial(_name, 64, shortest=1)
 _COUNT = partial(_whole, 0, _UINT32)
 _TICKET = partial(_name, 32, shortest=32)
 _PRIORITY = partial(_whole, -999, 999)
-_MAY_BE_MISSING = frozenset({"priority", "transports"})
+_MAY_BE_MISSING = frozenset({
+    "priority", "transports", "presence_penalty", "frequency_penalty", "min_p", "logit_bias",
+    "allowed_token_ids", "bad_words", "grammar", "sent",
+})  # fmt: skip
 _PULL: dict[str, Check] = {
     "ticket": _TICKET,
     "engine_epoch": _EPOCH,
@@ -298,6 +318,14 @@ _SAMPLING: dict[str, Check] = {
     "temperature": partial(_number, 0.0, 2.0),
     "top_p": partial(_number, 0.0, 1.0),
     "repetition_penalty": partial(_number, 0.01, 100.0),
+    "presence_penalty": partial(_number, -2.0, 2.0),
+    "frequency_penalty": partial(_number, -2.0, 2.0),
+    "min_p": partial(_number, 0.0, 1.0),
+    "logit_bias": _biases,
+    "allowed_token_ids": _ids,
+    "bad_words": _many_ids,
+    "grammar": partial(_text, _LONGEST_GRAMMAR),
+    "sent": _COUNT,
     "top_k": partial(_whole, 0, _INT63),
     "seed": partial(_whole, 0, _INT63),
     "ignore_eos": _flag,

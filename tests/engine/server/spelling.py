@@ -39,11 +39,49 @@ class SpellingRunner(SimRunner):
         super().__init__("spelling", QUICK, config, sleep=lambda _: None)
         self.eos_token_ids, self.vocab_size = frozenset({EOS}), 256
 
+        self.knows_likely = True
+        self.grammars = ByteTokenizer(256).grammars(256, self.eos_token_ids)
+        self.prompt_tokens = 0
+        """Computed so far, those of the prefix cache left out."""
+
     def execute(self, plan):
-        drawn = [
-            next_byte(chunk.tokens, chunk.sampling.seed) for chunk in plan.chunks if chunk.samples
-        ]
-        return StepOutput(token_ids=drawn, busy_s=0.0)
+        drawing = [chunk for chunk in plan.chunks if chunk.samples]
+        drawn = [self._drawn(chunk) for chunk in drawing]
+        self.prompt_tokens += plan.prefill_tokens
+        asked = list(zip(drawing, drawn, strict=True))
+        return StepOutput(
+            token_ids=drawn,
+            busy_s=0.0,
+            likely={
+                c.request_id: likely(token, c.sampling.logprobs)
+                for c, token in asked
+                if c.sampling.logprobs is not None
+            },
+            prompt_likely={
+                c.request_id: {
+                    at: likely(c.tokens[at], c.sampling.prompt_logprobs)
+                    for at in range(c.start + 1, min(c.start + c.count + 1, c.n_prompt))
+                }
+                for c in plan.chunks
+                if c.sampling.prompt_logprobs is not None
+            },
+        )
+
+    def _drawn(self, chunk):
+        """The byte that comes next, or where a grammar forbids it the next one that it allows."""
+        byte, grammar = next_byte(chunk.tokens, chunk.sampling.seed), chunk.sampling.grammar
+        if not grammar:
+            return byte
+        output = chunk.tokens[chunk.n_prompt - chunk.sampling.sent :]
+        mask = self.grammars.mask(chunk.request_id, grammar, output)
+        allowed = [b for b in range(256) if mask[b // 8] >> b % 8 & 1]
+        # White space last: else JSON is mostly that.
+        return min(allowed, key=lambda b: (b in b" \t\n\r", (b - byte) % 256))
+
+
+def likely(token: int, most: int):
+    """As if token t had the log probability -t / 8, rank 7, and `a`, `b` … were the likeliest."""
+    return ((token, -token / 8, 7), *((97 + i, -i / 2, i + 1) for i in range(most)))
 
 
 def next_byte(tokens: list[int], seed: int) -> int:
@@ -122,12 +160,13 @@ class Engine:
         )
         self.app = OpenAiApi(config, self.loop, ByteTokenizer(256)).app()
 
-    async def post(self, path: str, body: dict[str, Any], **headers: str) -> httpx.Response:
+    async def post(self, path: str, body: dict[str, Any] | bytes, **headers: str) -> httpx.Response:
         """The whole answer. Header names are written with underscores."""
+        content = body if isinstance(body, bytes) else json.dumps(body).encode()
         named = {name.replace("_", "-"): value for name, value in headers.items()}
         transport = httpx.ASGITransport(self.app)
         async with httpx.AsyncClient(transport=transport, base_url="http://engine") as client:
-            answering = asyncio.ensure_future(client.post(path, json=body, headers=named))
+            answering = asyncio.ensure_future(client.post(path, content=content, headers=named))
             while not answering.done():
                 self.loop._take_in(wait=False)
                 self.loop._turn()

@@ -7,38 +7,24 @@ from argosy_engine.runtime.sim.runner import SimTokenizer
 from argosy_engine.server.openai.errors import ApiError
 from argosy_engine.server.openai.parameters import HONOURED, REFUSED, WITHOUT_EFFECT
 from argosy_engine.server.openai.parse import parse_chat, parse_completion
+from argosy_engine.text.byte_tokenizer import ByteTokenizer
 
 CHAT = {"messages": [{"role": "user", "content": "hi"}]}
 KNOWN = {"served_name": "m", "max_model_len": 1000}
 # What a client may write that wants the parameter; where it is left out: {"a": 1}.
 WANTED = {
-    "n": 2,
-    "best_of": 3,
     "use_beam_search": True,
     "length_penalty": 1.5,
-    "presence_penalty": 0.5,
-    "frequency_penalty": -0.5,
-    "min_p": 0.1,
-    "bad_words": ["no"],
     "thinking_token_budget": 100,
-    "response_format": {"type": "json_object"},
-    "structured_outputs": {"choice": ["yes", "no"]},
     "guided_choice": ["yes", "no"],
-    "tools": [{"type": "function", "function": {"name": "f"}}],
-    "tool_choice": "required",
-    "logprobs": 0,
-    "top_logprobs": 2,
-    "echo": True,
     "suffix": "end",
     "include_stop_str_in_output": True,
-    "truncate_prompt_tokens": 10,
     "continue_final_message": True,
     "reasoning_effort": "low",
     "include_reasoning": False,
     "verbosity": "low",
     "modalities": ["text", "audio"],
     "priority": 1,
-    "cache_salt": "secret",
 }
 
 
@@ -96,6 +82,7 @@ def test_a_templates_arguments_reach_the_template():
     assert tokenizer.asked == {
         "add_generation_prompt": False,
         "arguments": {"enable_thinking": False},
+        "tools": (),
     }
 
 
@@ -140,6 +127,24 @@ def test_the_models_own_defaults_hold_where_the_client_says_nothing():
         ("add_special_tokens", 1),
         ("stop_token_ids", [-1]),
         ("stop_token_ids", [1 << 40]),
+        ("presence_penalty", 2.1),
+        ("frequency_penalty", -2.1),
+        ("min_p", 1.1),
+        ("min_p", float("nan")),
+        ("temperature", float("inf")),
+        ("logit_bias", {"no": 1}),
+        ("logit_bias", {"-1": 1}),
+        ("logit_bias", {"32000": 1}),
+        ("logit_bias", {"9" * 5000: 1}),
+        ("logit_bias", {"5": 101}),
+        ("logit_bias", {str(i): 1 for i in range(1025)}),
+        ("allowed_token_ids", [32000]),
+        ("bad_words", [""]),
+        ("bad_words", ["x"] * 129),
+        ("stop", ["x"] * 17),
+        ("cache_salt", ""),
+        ("cache_salt", 5),
+        ("cache_salt", "x" * 1025),
     ],
 )
 def test_a_value_that_makes_no_sense_is_named(name, value):
@@ -148,7 +153,9 @@ def test_a_value_that_makes_no_sense_is_named(name, value):
     assert refused.value.param == name
 
 
-@pytest.mark.parametrize("options", [{"continuous_usage_stats": True}, {"include_usage": "yes"}])
+@pytest.mark.parametrize(
+    "options", [{"continuous_usage_stats": 1}, {"include_usage": "yes"}, ["include_usage"]]
+)
 def test_stream_options_are_honoured_or_refused(options):
     with pytest.raises(ApiError):
         chat(stream=True, stream_options=options)
@@ -156,3 +163,23 @@ def test_stream_options_are_honoured_or_refused(options):
 
 def test_a_top_k_beyond_any_vocabulary_is_all_of_it():
     assert completion(top_k=10**30).sampling.top_k == 1 << 31
+
+
+def test_what_changes_the_logits_reaches_the_runner():
+    taken = completion(
+        presence_penalty=-2,
+        frequency_penalty=2,
+        min_p=0.25,
+        logit_bias={"31999": -100, "0": 100},
+        allowed_token_ids=[7, 5, 7],
+    ).sampling
+    assert (taken.presence_penalty, taken.frequency_penalty, taken.min_p) == (-2.0, 2.0, 0.25)
+    assert taken.logit_bias == ((31999, -100.0), (0, 100.0))
+    assert taken.allowed_token_ids == (7, 5)
+    assert not taken.plain
+
+
+def test_a_bad_word_is_forbidden_with_and_without_a_space_before_it():
+    tokenizer = ByteTokenizer(256)
+    taken = completion(tokenizer, bad_words=["no", " go"]).sampling.bad_words
+    assert tuple(map(bytes, taken)) == (b"no", b" no", b"go", b" go")

@@ -6,24 +6,33 @@ reads and writes blocks of its pool that no step touches (see `ports.runner`).
 
 import time
 from collections.abc import Sequence
+from dataclasses import replace
+from functools import partial
 from pathlib import Path
 
 import torch
 
 from argosy_engine.attention.paged import PagedPool, PoolShape
 from argosy_engine.config import EngineConfig
-from argosy_engine.core.sampling import SamplingParams
-from argosy_engine.core.step import Chunk, FlatBatch, StepOutput, StepPlan, flatten
+from argosy_engine.core.sampling import Likely, SamplingParams
+from argosy_engine.core.step import Chunk, Copies, StepOutput, StepPlan, flatten
 from argosy_engine.errors import LoadError
+from argosy_engine.model.linear import Linear, Pack
 from argosy_engine.model.loader import dummy_weights, load_weights
+from argosy_engine.model.native import NativeLinear, NativeTrunk
 from argosy_engine.model.spec import ModelSpec, read_spec
 from argosy_engine.model.trunk import Trunk
+from argosy_engine.ports.grammars import Grammars
 from argosy_engine.ports.runner import NULL_BLOCK, KvLayout
 from argosy_engine.ports.tokenizer import Tokenizer
 from argosy_engine.runtime.cpu import Cpu, abandon, begin, settle
 from argosy_engine.runtime.machine import allowed_threads, available_bytes, is_limited
+from argosy_engine.runtime.torch.allowed import forbid_, mask_
+from argosy_engine.runtime.torch.compute import Native, open_library
+from argosy_engine.runtime.torch.likely import Drawn, split, told_of_prompt
+from argosy_engine.runtime.torch.masks import Masks
 from argosy_engine.runtime.torch.penalty import penalise_
-from argosy_engine.runtime.torch.sampler import sample
+from argosy_engine.runtime.torch.sampler import lost_rows, sample
 from argosy_engine.text.byte_tokenizer import ByteTokenizer
 from argosy_engine.text.hf_tokenizer import HfTokenizer
 
@@ -37,6 +46,9 @@ _POOL_BYTES_LONGEST = 1 << 30
 _POOL_SHARE = 0.8
 """Share of the free memory for the KV pool in a limited control group or on an accelerator."""
 _WARM_UP_TOKENS = 64
+_NOTHING_FOLLOWS = (
+    "no token can follow: the model computed no number here, or the request excludes every token"
+)
 
 
 def load(config: EngineConfig) -> tuple["TorchRunner", Tokenizer]:
@@ -51,17 +63,19 @@ def load(config: EngineConfig) -> tuple["TorchRunner", Tokenizer]:
     cpu = _settle(config, device)
     spec = read_spec(folder)
     torch.set_num_threads(config.threads or allowed_threads())
-    dtype = _dtype(config, spec, cpu)
+    native = open_library(config, device)
+    dtype = _dtype(config, spec, cpu, native)
     if config.load_format == "dummy" and not (folder / "tokenizer.json").is_file():
         tokenizer: Tokenizer = ByteTokenizer(spec.vocab)
     else:
         tokenizer = HfTokenizer(folder)
     _refuse_what_cannot_fit(spec, dtype, device)
+    pack: Pack = partial(NativeLinear, native.library) if native else Linear
     try:
         if config.load_format == "dummy":
-            weights = dummy_weights(spec, dtype, device)
+            weights = dummy_weights(spec, dtype, device, pack)
         else:
-            weights = load_weights(folder, spec, dtype, device)
+            weights = load_weights(folder, spec, dtype, device, pack)
         pool = _pool(config, spec, dtype, device)
     except (torch.OutOfMemoryError, MemoryError) as error:
         raise LoadError("OutOfMemory", f"{error}: raise the memory limit") from error
@@ -73,20 +87,39 @@ def load(config: EngineConfig) -> tuple["TorchRunner", Tokenizer]:
             f"--max-model-len {config.max_model_len} is too long: the model knows "
             f"{spec.max_positions} positions and the KV pool holds {usable} tokens",
         )
-    trunk = Trunk(spec, weights, max_positions=length + 1)
-    runner = TorchRunner(trunk, pool, name=config.served_name, max_model_len=length)
-    runner.facts = {"cpu_isa": cpu.isa if cpu else "", "dtype": _name(dtype)}
+    trunk: Trunk | NativeTrunk
+    if native:
+        trunk = NativeTrunk(native.library, spec, weights, pool, max_positions=length + 1)
+    else:
+        trunk = Trunk(spec, weights, max_positions=length + 1)
+    grammars = tokenizer.grammars(spec.vocab, spec.eos_token_ids)
+    runner = TorchRunner(
+        trunk, pool, name=config.served_name, max_model_len=length, grammars=grammars
+    )
+    isa = f"native {native.name}" if native else cpu.isa if cpu else ""
+    runner.facts = {"cpu_isa": isa, "dtype": _name(dtype)}
     return runner, tokenizer
 
 
 class TorchRunner:
     """A `Runner` on torch."""
 
-    def __init__(self, trunk: Trunk, pool: PagedPool, *, name: str, max_model_len: int) -> None:
+    def __init__(
+        self,
+        trunk: Trunk | NativeTrunk,
+        pool: PagedPool,
+        *,
+        name: str,
+        max_model_len: int,
+        grammars: Grammars | None = None,
+    ) -> None:
         self.trunk = trunk
         self._pool = pool
         self.eos_token_ids = trunk.spec.eos_token_ids
         self.vocab_size = trunk.spec.vocab
+        self.knows_likely = True
+        self.grammars = grammars
+        self._masks = Masks(grammars)
         self.sampling_defaults = trunk.spec.sampling
         self.max_model_len = max_model_len
         self.facts = {"cpu_isa": "", "dtype": _name(pool.memory.dtype)}
@@ -113,25 +146,65 @@ class TorchRunner:
                 decode=tokens == 1,
                 sampling=SamplingParams(max_tokens=1, temperature=0.0),
             )
-            self._run(flatten(_single_chunk_plan(chunk, size)))
+            self._run(_single_chunk_plan(chunk, size))
 
     def execute(self, plan: StepPlan) -> StepOutput:
         began = time.perf_counter()
-        ids = self._run(flatten(plan))
-        return StepOutput(token_ids=ids, busy_s=time.perf_counter() - began)
+        out = self._run(plan)
+        return replace(out, busy_s=time.perf_counter() - began)
 
-    def _run(self, flat: FlatBatch) -> list[int]:
+    def _run(self, plan: StepPlan) -> StepOutput:
+        plan, prompts = split(plan)
+        told = self._told(prompts, plan.block_size)
+        flat = flatten(plan)
+        if not plan.chunks:
+            return StepOutput(token_ids=[], busy_s=0.0, prompt_likely=told)
+        making = self._masks.begin(flat)
+        with torch.inference_mode():
+            logits = self.trunk.logits(flat, self._pool)
+            drawn = Drawn(logits, flat.sampling)
+            if not all(params.plain for params in flat.sampling):
+                forbid_(logits, flat.sampling, flat.histories, flat.n_prompts, self.eos_token_ids)
+                penalise_(logits, flat.sampling, flat.histories, flat.n_prompts)
+            masks, failed = making.result() if making is not None else ({}, {})
+            mask_(logits, masks)
+            failed = dict.fromkeys(lost_rows(logits), _NOTHING_FOLLOWS) | failed
+            ids = sample(logits, flat.sampling, flat.sample_positions)
+            return StepOutput(
+                token_ids=ids,
+                busy_s=0.0,
+                likely=drawn.told(ids, flat.request_ids),
+                prompt_likely=told,
+                failed={flat.request_ids[row]: why for row, why in failed.items()},
+            )
+
+    def _told(self, prompts: list[Chunk], block_size: int) -> dict[str, dict[int, Likely]]:
+        """What is told of the prompts' tokens, by request; computes their KV."""
+        found: dict[str, dict[int, Likely]] = {}
+        for chunk in prompts:
+            flat = flatten(_single_chunk_plan(chunk, block_size))
+            rows = replace(flat, sample_rows=list(range(chunk.count)))
+            with torch.inference_mode():
+                of_it = told_of_prompt(self.trunk.logits(rows, self._pool), chunk)
+            found.setdefault(chunk.request_id, {}).update(of_it)
+        return found
+
+    def reserve_host(self, slots: int) -> None:
+        """Pages come as slots are first used, but on a GPU, whose copies need pinned memory."""
+        cuda = self._pool.device.type == "cuda"
+        width = self._pool.shape.block_elements
+        self._host = torch.empty(slots, width, dtype=self._pool.memory.dtype, pin_memory=cuda)
+
+    def to_host(self, copies: Copies) -> None:
+        blocks, slots = _columns(copies)
+        with torch.inference_mode():
+            self._host[slots] = self._pool.memory[blocks.to(self._pool.device)].cpu()
+
+    def from_host(self, copies: Copies) -> None:
+        blocks, slots = _columns(copies)
         device = self._pool.device
         with torch.inference_mode():
-            logits = self.trunk.forward(
-                torch.tensor(flat.token_ids, device=device),
-                torch.tensor(flat.positions, device=device),
-                self._pool.prepare(flat),
-                self._pool,
-                torch.tensor(flat.sample_rows, dtype=torch.int64, device=device),
-            )
-            penalise_(logits, flat.sampling, flat.histories)
-            return sample(logits, flat.sampling, flat.sample_positions)
+            self._pool.memory[blocks.to(device)] = self._host[slots].to(device)
 
     def outgoing(self, block_ids: Sequence[int]) -> Sequence[memoryview]:
         if self._numpy is not None:
@@ -165,7 +238,16 @@ class TorchRunner:
         return [self._numpy[first:end].data.cast("B") for first, end in runs]
 
     def close(self) -> None:
-        """The end of the process frees everything."""
+        """End the threads; the end of the process frees everything else."""
+        self._masks.close()
+        if isinstance(self.trunk, NativeTrunk):
+            self.trunk.close()
+
+
+def _columns(copies: Copies) -> tuple[torch.Tensor, torch.Tensor]:
+    """(blocks, slots)."""
+    blocks, slots = torch.tensor(copies).unbind(1)
+    return blocks, slots
 
 
 def _single_chunk_plan(chunk: Chunk, block_size: int) -> StepPlan:
@@ -211,8 +293,12 @@ def _settle(config: EngineConfig, device: torch.device) -> Cpu | None:
     return None
 
 
-def _dtype(config: EngineConfig, spec: ModelSpec, cpu: Cpu | None) -> torch.dtype:
+def _dtype(
+    config: EngineConfig, spec: ModelSpec, cpu: Cpu | None, native: Native | None
+) -> torch.dtype:
     """auto: the checkpoint's type, but float32 on a CPU where bfloat16 is not faster."""
+    if native:
+        cpu = Cpu(native.name, bfloat16_faster=native.multiplies_bfloat16)
     if config.dtype == "bfloat16" and cpu and not cpu.bfloat16_works:
         raise LoadError("BadArgument", "bfloat16 does not work on this CPU: set --dtype float32")
     if config.dtype != "auto":
@@ -242,9 +328,9 @@ def _pool(
     config: EngineConfig, spec: ModelSpec, dtype: torch.dtype, device: torch.device
 ) -> PagedPool:
     per_token = spec.kv_bytes_per_token(dtype.itemsize)
-    free = _free_bytes(device)
-    if device.type == "cuda" or is_limited():
-        budget = int(free * _POOL_SHARE)
+    free, share = _free_bytes(device), config.gpu_memory_utilization
+    if share or device.type == "cuda" or is_limited():
+        budget = int(free * (share or _POOL_SHARE))
     else:
         longest = (config.max_model_len or spec.max_positions) * per_token
         budget = min(free // 2, max(_POOL_BYTES, min(longest, _POOL_BYTES_LONGEST)))

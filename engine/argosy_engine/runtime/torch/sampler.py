@@ -14,7 +14,7 @@ import torch
 
 from argosy_engine.core.sampling import SamplingParams
 
-__all__ = ["sample", "uniform"]
+__all__ = ["lost_rows", "sample", "uniform"]
 
 _HEAD = 256
 """How many of the most likely tokens are sorted first. They hold top_p of nearly every real
@@ -39,9 +39,16 @@ class _Draws:
     top_k: torch.Tensor
     """[n, 1] int64, 1 to vocab; vocab: off."""
 
+    min_p: torch.Tensor | None
+    """[n, 1]; None: off for all."""
+
     def take(self, rows: torch.Tensor) -> "_Draws":
         return _Draws(
-            self.points[rows], self.temperatures[rows], self.top_p[rows], self.top_k[rows]
+            self.points[rows],
+            self.temperatures[rows],
+            self.top_p[rows],
+            self.top_k[rows],
+            None,
         )
 
 
@@ -71,6 +78,14 @@ def sample(
     return result
 
 
+def lost_rows(logits: torch.Tensor) -> list[int]:
+    """Rows without a token: the model overflowed there, or all tokens are excluded."""
+    if not len(logits):
+        return []
+    lost: list[int] = (~logits.amax(-1).isfinite()).nonzero().flatten().tolist()
+    return lost
+
+
 def _draws(asked: list[tuple[SamplingParams, int]], logits: torch.Tensor) -> _Draws:
     def column(values: list[float], dtype: torch.dtype) -> torch.Tensor:
         return torch.tensor(values, dtype=dtype, device=logits.device).unsqueeze(1)
@@ -82,17 +97,22 @@ def _draws(asked: list[tuple[SamplingParams, int]], logits: torch.Tensor) -> _Dr
         column(temperatures, torch.float32),
         column([one.top_p for one, _ in asked], torch.float32),
         column([min(one.top_k or vocab, vocab) for one, _ in asked], torch.int64),
+        column([one.min_p for one, _ in asked], torch.float32)
+        if any(one.min_p for one, _ in asked)
+        else None,
     )
 
 
 def _draw(logits: torch.Tensor, draws: _Draws) -> torch.Tensor:
-    """Ids [n]. The filters apply in vLLM's order: temperature, top-k, top-p."""
+    """Ids [n]. The filters apply in vLLM's order: temperature, min-p, top-k, top-p."""
     largest = logits.amax(-1, keepdim=True)
     if not bool(largest.isfinite().all()):  # the model overflowed: such a row must not fail others
         logits = logits.nan_to_num(nan=torch.finfo(logits.dtype).min)
         largest = logits.amax(-1, keepdim=True)
     # Relative to the largest: a quotient that overflows becomes a weight of 0, never NaN.
     scaled = (logits - largest).div_(draws.temperatures)
+    if draws.min_p is not None:  # the largest logit is 0 now, so its share is exp(0)
+        scaled.masked_fill_(scaled < draws.min_p.log(), float("-inf"))
     shares = scaled.softmax(-1)
     filtered = ((draws.top_p < 1.0) | (draws.top_k < shares.shape[1])).squeeze(1)
     if bool(filtered.all()):  # without a copy of the shares

@@ -57,7 +57,8 @@ async def answer(
     }
     params = _transfer_params(config, scope, ticket, ready)
     text = flow.first(ready.first_token)
-    return fragments.whole(text, "length", usage, kv_transfer_params=params)
+    choice = fragments.choice(text, "length")
+    return fragments.whole([choice], usage, kv_transfer_params=params)
 
 
 async def _compute(

@@ -5,12 +5,13 @@
 
 import asyncio
 import time
-from collections.abc import AsyncIterator, Iterable
+from collections.abc import AsyncIterator, Iterable, Mapping
 from dataclasses import dataclass, field
 
 from argosy_engine.core.handover.messages import FailedPrefill
 from argosy_engine.core.limits import Refusal
 from argosy_engine.core.request import Emission
+from argosy_engine.core.sampling import Likely
 from argosy_engine.errors import ClientGoneError
 from argosy_engine.ports.tokenizer import Detokenizer
 from argosy_engine.server.openai.errors import ApiError, refused
@@ -130,6 +131,8 @@ class Piece:
     texts: list[str]
     covered: list[list[int]] = field(default_factory=list)
     """For each text the tokens that it completes; those that gave no text are with the next one."""
+    likely: list[list[Likely]] = field(default_factory=list)
+    """For each text what is told of these tokens; empty lists if nothing is asked."""
     reason: str | None = None
     stopped_by_text: bool = False
     error: ApiError | None = None
@@ -144,7 +147,11 @@ class TextFlow:
         "_scanner",
         "cached_tokens",
         "n_tokens",
+        "prompt_likely",
+        "replayed",
+        "stop",
         "uncovered",
+        "uncovered_likely",
     )
 
     def __init__(self, detokenizer: Detokenizer, stops: tuple[str, ...], min_tokens: int) -> None:
@@ -155,11 +162,20 @@ class TextFlow:
         self.cached_tokens = 0
         self.uncovered: list[int] = []
         """Tokens since the last text: they gave none yet, or ended the answer."""
+        self.uncovered_likely: list[Likely] = []
+        """What is told of them."""
+        self.replayed: list[str] = []
+        """Texts that were sent before."""
+        self.stop: str | int | None = None
+        """The stop text or stop token id that ended the answer; None for the model's own end."""
+        self.prompt_likely: Mapping[int, Likely] = {}
+        """What is told of the prompt's tokens, by position; complete with the first token."""
 
     def replay(self, event: Emission) -> str | None:
         """Take a token whose text was sent before; the finish reason if it is the last one."""
         piece = Piece([])
         self._token(event, piece)
+        self.replayed += piece.texts
         self.uncovered = []
         return piece.reason
 
@@ -192,9 +208,12 @@ class TextFlow:
         ends_by_stop_id = event.reason == "stop"
         self.n_tokens += 1
         self.cached_tokens = event.sequence.cached_tokens
+        self.prompt_likely = event.sequence.prompt_likely
         text = ""
         if event.token_id is not None:
             self.uncovered.append(event.token_id)
+            if event.likely:
+                self.uncovered_likely.append(event.likely)
             if not ends_by_stop_id:  # a stop token is not text
                 text = self._detokenizer.push(event.token_id)
         if event.reason is not None:
@@ -203,13 +222,17 @@ class TextFlow:
             text, stopped = self._scan(text)
             if stopped:
                 piece.reason, piece.stopped_by_text = "stop", event.reason is None
+                self.stop = self._scanner.found
         if event.reason is not None and piece.reason is None:
             text += self._scanner.flush()
             piece.reason = event.reason
+            if ends_by_stop_id and event.token_id in event.sequence.sampling.stop_token_ids:
+                self.stop = event.token_id
         if text:
             piece.texts.append(text)
             piece.covered.append(self.uncovered)
-            self.uncovered = []
+            piece.likely.append(self.uncovered_likely)
+            self.uncovered, self.uncovered_likely = [], []
 
     def _scan(self, text: str) -> tuple[str, bool]:
         if self.n_tokens < self._min_tokens:

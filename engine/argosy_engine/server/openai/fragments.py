@@ -21,9 +21,9 @@ def error_event(error: ApiError) -> bytes:
 
 
 class Fragments:
-    """Encodes one request's answer."""
+    """Encodes one choice of one request's answer; all choices share id, time and model."""
 
-    __slots__ = ("_body", "_chat", "_content", "_head", "_usage_tail")
+    __slots__ = ("_body", "_chat", "_close", "_content", "_head", "_index", "_usage_tail")
 
     def __init__(
         self,
@@ -33,9 +33,11 @@ class Fragments:
         chat: bool,
         include_usage: bool,
         created: int | None = None,
+        index: int = 0,
     ) -> None:
         """`created` is that of the stream's earlier chunks, if another engine sent them."""
         self._chat = chat
+        self._index = index
         self._body = {
             "id": f"{'chatcmpl' if chat else 'cmpl'}-{request_id}",
             "object": "chat.completion" if chat else "text_completion",
@@ -46,34 +48,62 @@ class Fragments:
         self._head = "data: " + json.dumps(chunk, separators=(",", ":"))[:-1]
         self._usage_tail = ',"usage":null}\n\n' if include_usage else "}\n\n"
         inner = '"delta":{"content":' if chat else '"text":'
-        self._content = self._head + ',"choices":[{"index":0,' + inner
+        self._close = "}" if chat else ""
+        self._content = self._head + f',"choices":[{{"index":{index},' + inner
 
-    def opening(self) -> str:
-        """The chunk before the first content: a chat names the role."""
+    def opening(self, more: str = "") -> str:
+        """The chunk before the first content: a chat names the role. `more`: members of it."""
         if not self._chat:
             return ""
         delta = '{"role":"assistant","content":""}'
-        choice = f'{{"index":0,"delta":{delta},"logprobs":null,"finish_reason":null}}'
-        return f'{self._head},"choices":[{choice}]{self._usage_tail}'
+        choice = f'{{"index":{self._index},"delta":{delta},"logprobs":null,"finish_reason":null}}'
+        return f'{self._head},"choices":[{choice}]{more}{self._usage_tail}'
 
-    def content(self, text: str) -> str:
-        close = "}" if self._chat else ""
-        tail = self._usage_tail
-        return f'{self._content}{quote(text)}{close},"logprobs":null,"finish_reason":null}}]{tail}'
+    def content(
+        self, text: str, logprobs: str = "null", more: str = "", usage: str | None = None
+    ) -> str:
+        """A chunk of text. `more` are further members of the choice, as JSON after a comma;
+        `usage` are the counts so far."""
+        tail = self._usage_tail if usage is None else f',"usage":{usage}}}\n\n'
+        end = f'"logprobs":{logprobs},"finish_reason":null{more}}}]{tail}'
+        return f"{self._content}{quote(text)}{self._close},{end}"
 
-    def closing(self, reason: str) -> str:
+    def delta(self, delta: str, logprobs: str = "null", more: str = "") -> str:
+        """A chunk of a chat with another delta than content."""
+        told = f'"logprobs":{logprobs},"finish_reason":null'
+        choice = f'{{"index":{self._index},"delta":{delta},{told}'
+        return f'{self._head},"choices":[{choice}{more}}}]{self._usage_tail}'
+
+    def closing(
+        self, reason: str, stop: str | int | None = None, logprobs: str = "null", more: str = ""
+    ) -> str:
+        """The chunk with the finish reason; `stop` is the stop text or stop token id."""
         inner = '"delta":{}' if self._chat else '"text":""'
-        choice = f'{{"index":0,{inner},"logprobs":null,"finish_reason":"{reason}"}}'
+        end = f'"finish_reason":"{reason}","stop_reason":{json.dumps(stop)}{more}'
+        choice = f'{{"index":{self._index},{inner},"logprobs":{logprobs},{end}}}'
         return f'{self._head},"choices":[{choice}]{self._usage_tail}'
 
     def usage(self, usage: dict[str, object]) -> str:
         return f'{self._head},"choices":[],"usage":{json.dumps(usage)}}}\n\n'
 
-    def whole(self, text: str, reason: str, usage: dict[str, object], **more: object) -> bytes:
-        """The answer of a request without `stream`; `more` are further members."""
-        choice: dict[str, object] = {"index": 0, "logprobs": None, "finish_reason": reason}
+    def choice(
+        self,
+        text: str | None,
+        reason: str,
+        stop: str | int | None = None,
+        logprobs: object = None,
+        message: dict[str, object] | None = None,
+    ) -> dict[str, object]:
+        """One of the choices of a whole answer; `message` are further members of a chat's."""
+        choice: dict[str, object] = {"index": self._index, "logprobs": logprobs}
         if self._chat:
-            choice["message"] = {"role": "assistant", "content": text}
+            choice["message"] = {"role": "assistant", "content": text, **(message or {})}
         else:
             choice["text"] = text
-        return json.dumps({**self._body, "choices": [choice], "usage": usage, **more}).encode()
+        return {**choice, "finish_reason": reason, "stop_reason": stop}
+
+    def whole(
+        self, choices: list[dict[str, object]], usage: dict[str, object], **more: object
+    ) -> bytes:
+        """The answer of a request without `stream`; `more` are further members."""
+        return json.dumps({**self._body, "choices": choices, "usage": usage, **more}).encode()

@@ -68,6 +68,7 @@ class Sent:
             sampling,
             max_tokens=sampling.max_tokens - sent,
             min_tokens=max(0, sampling.min_tokens - sent),
+            sent=sent,
         )
 
 

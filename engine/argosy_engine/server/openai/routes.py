@@ -1,19 +1,17 @@
 """The OpenAI API on port 8000, as plain ASGI behind Starlette's routes.
 
-A request is parsed, submitted to the engine loop, and answered from its `TokenSink`. The status
-line is sent only when the first token exists: a failure before it is a status that the gateway
-may retry, a failure after it is an error event and an end without [DONE].
+A request is parsed, submitted to the engine loop, and answered by `reply.Reply`.
 """
 
-import asyncio
 import json
 import logging
 import re
 import secrets
 import time
-from collections.abc import Callable, Iterable
-from dataclasses import dataclass
+from collections.abc import Callable
+from dataclasses import dataclass, replace
 from functools import partial
+from importlib.metadata import version
 from typing import Any
 
 from starlette.applications import Starlette
@@ -21,7 +19,7 @@ from starlette.exceptions import HTTPException
 from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import Route
-from starlette.types import ASGIApp, Message, Receive, Scope, Send
+from starlette.types import ASGIApp, Receive, Scope, Send
 
 from argosy_engine import logs
 from argosy_engine.config import EngineConfig
@@ -36,20 +34,18 @@ from argosy_engine.server import gateway_headers
 from argosy_engine.server.candidates import candidates
 from argosy_engine.server.external import fields, offer
 from argosy_engine.server.identity import NamedApp
-from argosy_engine.server.openai.answer import Handover, Piece, TextFlow, TokenSink
+from argosy_engine.server.openai.answer import TextFlow
 from argosy_engine.server.openai.bodies import Bodies
 from argosy_engine.server.openai.errors import ApiError, draining_error, refused
-from argosy_engine.server.openai.fragments import DONE, Fragments, error_event
+from argosy_engine.server.openai.fragments import Fragments
+from argosy_engine.server.openai.parameters import bad
 from argosy_engine.server.openai.parse import Parsed, parse_body, parse_chat, parse_completion
-from argosy_engine.server.openai.resume import (
-    IDS_HEADER,
-    RESUMED_HEADER,
-    Asked,
-    Sent,
-    comment,
-    replay,
-    take_sent,
-)
+from argosy_engine.server.openai.reply.beyond import BEYOND
+from argosy_engine.server.openai.reply.choice import Choice
+from argosy_engine.server.openai.reply.reply import Reply
+from argosy_engine.server.openai.reply.sending import send_whole
+from argosy_engine.server.openai.reply.tokens import detokenized, tokenized
+from argosy_engine.server.openai.resume import Asked, Sent, replay, take_sent
 from argosy_engine.server.openai.text_threads import TextThreads
 from argosy_engine.server.proof import ProvenApp
 from argosy_engine.server.role import EngineRole
@@ -67,7 +63,9 @@ class _Job:
     """A request that was read, before it is submitted."""
 
     parsed: Parsed
-    flow: TextFlow
+    flows: list[TextFlow]
+    """Of each choice; those of a prompt stand beside each other."""
+
     asked: Asked
     sent: Sent | None = None
     """What the client has from an earlier engine."""
@@ -106,6 +104,9 @@ class OpenAiApi:
                 Route("/v1/chat/completions", _Endpoint(self._chat), methods=["POST"]),
                 Route("/v1/models", _Endpoint(self._models), methods=["GET"]),
                 Route("/health", _Endpoint(self._health), methods=["GET"]),
+                Route("/version", _Endpoint(self._version), methods=["GET"]),
+                Route("/tokenize", _Endpoint(self._tokenize), methods=["POST"]),
+                Route("/detokenize", _Endpoint(self._detokenize), methods=["POST"]),
             ],
             exception_handlers={HTTPException: _not_here, Exception: _failed},
         )
@@ -128,10 +129,38 @@ class OpenAiApi:
             "owned_by": "argosy",
             "max_model_len": self._loop.scheduler.max_model_len,
         }
-        await _answer(send, 200, json.dumps({"object": "list", "data": [model]}).encode())
+        await send_whole(send, 200, json.dumps({"object": "list", "data": [model]}).encode())
 
     async def _health(self, _scope: Scope, _receive: Receive, send: Send) -> None:
-        await _answer(send, 200 if self._loop.alive else 503, b"{}")
+        await send_whole(send, 200 if self._loop.alive else 503, b"{}")
+
+    async def _version(self, _scope: Scope, _receive: Receive, send: Send) -> None:
+        await send_whole(send, 200, json.dumps({"version": version("argosy")}).encode())
+
+    async def _tokenize(self, _scope: Scope, receive: Receive, send: Send) -> None:
+        await self._text_of(receive, send, tokenized)
+
+    async def _detokenize(self, _scope: Scope, receive: Receive, send: Send) -> None:
+        await self._text_of(receive, send, detokenized)
+
+    async def _text_of(self, receive: Receive, send: Send, answer: Callable[..., bytes]) -> None:
+        """Answers that need no step; in the threads that read prompts."""
+
+        def work(raw: bytes) -> bytes:
+            return answer(
+                parse_body(raw),
+                self._tokenizer,
+                served_name=self._config.served_name,
+                max_model_len=self._loop.scheduler.max_model_len,
+            )
+
+        try:
+            body = await self._bodies.read(receive)
+            await send_whole(send, 200, await self._text.run(len(body), partial(work, body)))
+        except ApiError as error:
+            await send_whole(send, error.status, error.body(), error.headers)
+        except ClientGoneError:
+            pass  # the client has left
 
     async def _generate(
         self,
@@ -162,16 +191,21 @@ class OpenAiApi:
             job = await self._text.run(len(body), partial(self._job, body, parse, asked, external))
             del body  # the answer may take minutes
             fields.refuse_role(self._role, job.transfer)
-            request = self._request(job, headers, public_id, arrival_s)
+            requests = self._requests(job, headers, public_id, arrival_s)
             if job.transfer.offers:
-                await self._offer(job, request, public_id, scope, receive, send)
+                await self._offer(job, requests[0], public_id, scope, receive, send)
                 return
-            log.debug(
-                "a prompt of %d tokens; prefill: %s", len(request.token_ids), request.candidates
-            )
-            await _Answer(self, job, request, public_id).run(receive, send)
+            for request in requests[:: job.parsed.form.best_of]:
+                log.debug(
+                    "a prompt of %d tokens; prefill: %s", len(request.token_ids), request.candidates
+                )
+            reply = self._reply(job, requests, public_id)
+            if job.reason is not None:
+                await reply.run_ended(job.reason, send)
+            else:
+                await reply.run(receive, send)
         except ApiError as error:
-            await _answer(
+            await send_whole(
                 send, error.status, error.body(), {"x-request-id": public_id, **error.headers}
             )
         except ClientGoneError:
@@ -192,37 +226,125 @@ class OpenAiApi:
             served_name=self._config.served_name,
             max_model_len=scheduler.max_model_len,
             defaults=self._defaults,
+            tool_parser=self._config.tool_call_parser,
+            reasons=self._config.reasoning_parser == "think",
         )
-        detokenizer = self._tokenizer.new_detokenizer(
-            parsed.token_ids, skip_special_tokens=parsed.skip_special_tokens
-        )
-        flow = TextFlow(detokenizer, parsed.stops, parsed.sampling.min_tokens)
+        self._refuse_what_it_cannot(parsed, sent, transfer)
+        self._refuse_grammar(parsed.sampling.grammar)
+        flows = [
+            self._flow(parsed, prompt.token_ids)
+            for prompt in parsed.prompts
+            for _ in range(parsed.form.best_of)
+        ]
         if sent is None:
-            return _Job(parsed, flow, asked, transfer=transfer)
+            return _Job(parsed, flows, asked, transfer=transfer)
         reason = replay(
             sent,
-            flow,
+            flows[0],
             parsed.token_ids,
             parsed.sampling,
             eos=self._loop.runner.eos_token_ids,
             max_model_len=scheduler.max_model_len,
         )
-        return _Job(parsed, flow, asked, sent, reason, transfer)
+        return _Job(parsed, flows, asked, sent, reason, transfer)
+
+    def _flow(self, parsed: Parsed, prompt: list[int]) -> TextFlow:
+        detokenizer = self._tokenizer.new_detokenizer(
+            prompt, skip_special_tokens=parsed.skip_special_tokens
+        )
+        return TextFlow(detokenizer, parsed.stops, parsed.sampling.min_tokens)
+
+    def _refuse_what_it_cannot(
+        self, parsed: Parsed, sent: Sent | None, transfer: fields.Transfer
+    ) -> None:
+        sampling, resumable = parsed.sampling, parsed.resumable
+        told = sampling.logprobs is not None or sampling.prompt_logprobs is not None
+        if told and not self._loop.runner.knows_likely:
+            name = "best_of" if parsed.form.best_of > parsed.form.n else "logprobs"
+            raise bad(name, "this engine only simulates and has no probabilities: leave it out")
+        if sent is not None and not resumable:
+            raise bad("argosy_resume", "only streams of one choice of text go on elsewhere")
+        moves = transfer.offers or transfer.claim is not None
+        if moves and parsed.cache_salt:
+            raise bad("cache_salt", f"does not go with {fields.PARAMS}: leave it out")
+        if moves and not resumable:
+            raise bad("n", f"with {fields.PARAMS} write one prompt, and leave out all but its text")
+
+    def _refuse_grammar(self, grammar: str) -> None:
+        if not grammar:
+            return
+        grammars = self._loop.runner.grammars
+        if grammars is None:
+            raise bad(
+                "structured_outputs",
+                "this engine only simulates and its answers match nothing: leave out what they "
+                "must match",
+            )
+        refusal = grammars.refusal(grammar)
+        if refusal is not None:
+            raise bad("structured_outputs", f"no answer can be held to it: {refusal}")
+
+    def _requests(
+        self, job: _Job, headers: dict[str, str], public_id: str, arrival_s: float
+    ) -> list[NewRequest]:
+        """Of each choice. Their draws differ, and only the first one tells of the prompt."""
+        made: list[NewRequest] = []
+        for prompt in job.parsed.prompts:
+            first = self._request(job, prompt.token_ids, headers, public_id, arrival_s)
+            made.append(first)
+            for number in range(1, job.parsed.form.best_of):
+                seed = (first.sampling.seed + number) & 0x7FFF_FFFF_FFFF_FFFF
+                sampling = replace(first.sampling, seed=seed, prompt_logprobs=None)
+                made.append(replace(first, request_id=_unique(public_id), sampling=sampling))
+        return made
+
+    def _reply(self, job: _Job, requests: list[NewRequest], public_id: str) -> Reply:
+        parsed, per_prompt = job.parsed, job.parsed.form.best_of
+        created = int(time.time()) if job.sent is None else job.sent.created
+        choices = [
+            Choice(
+                parsed,
+                parsed.prompts[index // per_prompt],
+                request,
+                flow,
+                Fragments(
+                    request_id=public_id,
+                    model=self._config.served_name,
+                    chat=parsed.chat,
+                    include_usage=parsed.include_usage,
+                    created=created,
+                    index=index,
+                ),
+                self._tokenizer,
+            )
+            for index, (request, flow) in enumerate(zip(requests, job.flows, strict=True))
+        ]
+        for at in range(0, len(choices), per_prompt):
+            choices[at].followers = choices[at + 1 : at + per_prompt]
+        return Reply(self._loop, parsed, choices, public_id, job.asked, job.sent)
 
     def _request(
-        self, job: _Job, headers: dict[str, str], public_id: str, arrival_s: float
+        self,
+        job: _Job,
+        token_ids: list[int],
+        headers: dict[str, str],
+        public_id: str,
+        arrival_s: float,
     ) -> NewRequest:
-        token_ids, sampling = job.parsed.token_ids, job.parsed.sampling
+        sampling = job.parsed.sampling
         if job.sent is not None and job.reason is None:
             token_ids, sampling = token_ids + job.sent.token_ids, job.sent.continued(sampling)
-        # Clients may repeat an x-request-id; inside the engine and on the wire it must be unique.
+        salt = job.parsed.cache_salt
+        # A peer would not tell of the prompt, and knows no salt.
+        here = sampling.prompt_logprobs is not None or bool(salt)
         request = NewRequest(
-            request_id=f"{public_id[:119]}.{secrets.token_hex(4)}",
+            request_id=_unique(public_id),
             token_ids=token_ids,
             sampling=sampling,
             arrival_s=arrival_s,
             attempt=gateway_headers.attempt(headers.get("x-argosy-attempt")),
-            candidates=self._candidates(headers, job.transfer),
+            cache_salt=salt,
+            candidates=() if here else self._candidates(headers, job.transfer),
             claim=job.transfer.claim,
             priority=gateway_headers.priority(headers.get("x-argosy-priority", "0")),
             deadline_s=arrival_s + self._config.queue_timeout_s,
@@ -254,9 +376,9 @@ class OpenAiApi:
             include_usage=False,
         )
         body = await offer.answer(
-            self._config, self._loop, request, job.flow, fragments, scope, receive
+            self._config, self._loop, request, job.flows[0], fragments, scope, receive
         )
-        await _answer(send, 200, body, {"x-request-id": public_id})
+        await send_whole(send, 200, body, {"x-request-id": public_id})
 
     def _candidates(self, headers: dict[str, str], transfer: fields.Transfer) -> tuple[str, ...]:
         """Addresses, each with "/" and its pod's uid where the gateway names uids, too."""
@@ -274,166 +396,6 @@ class OpenAiApi:
         """End the threads; called when no request is left, or the drain's time is over."""
         self._text.close()
 
-    def submit(self, request: NewRequest, sink: TokenSink) -> None:
-        refusal = self._loop.submit(request, sink)
-        if refusal is not None:
-            raise refused(refusal)
-
-    @property
-    def loop(self) -> EngineLoop:
-        return self._loop
-
-    @property
-    def tokenizer(self) -> Tokenizer:
-        return self._tokenizer
-
-    @property
-    def served_name(self) -> str:
-        return self._config.served_name
-
-
-class _Answer:
-    """One generation from submit to last byte."""
-
-    def __init__(self, api: OpenAiApi, job: _Job, request: NewRequest, public_id: str) -> None:
-        self._api = api
-        self._job = job
-        self._parsed = job.parsed
-        self._request = request
-        self._public_id = public_id
-        self._sink = TokenSink()
-        self._handover = Handover(self._sink)
-        self._ended = False
-        self._first_observed = False
-        self._fragments = Fragments(
-            request_id=public_id,
-            model=api.served_name,
-            chat=job.parsed.chat,
-            include_usage=job.parsed.include_usage,
-            created=None if job.sent is None else job.sent.created,
-        )
-        self._flow = job.flow
-
-    async def run(self, receive: Receive, send: Send) -> None:
-        if self._job.reason is not None:  # the earlier engine was lost after its last text
-            self._ended = True
-            await send(self._start(b"text/event-stream; charset=utf-8"))
-            await send(_body(self._closing(self._job.reason), more=False))
-            return
-        self._api.submit(self._request, self._sink)
-        watcher = asyncio.ensure_future(self._watch(receive))
-        try:
-            await (self._stream(send) if self._parsed.stream else self._whole(send))
-        finally:
-            watcher.cancel()
-            if not self._ended:
-                self._api.loop.abort(self._request.request_id)
-
-    async def _watch(self, receive: Receive) -> None:
-        while (await receive())["type"] != "http.disconnect":
-            pass
-        self._sink.disconnect()
-
-    async def _stream(self, send: Send) -> None:
-        started = False
-        async for piece in self._flow.pieces(self._sink):
-            chunks: list[str] = []
-            if piece.error is not None and not started:
-                self._ended = True
-                piece.error.headers |= self._handover.headers()
-                raise piece.error
-            if not started:
-                started = True
-                await send(self._start(b"text/event-stream; charset=utf-8"))
-                if self._job.sent is None:
-                    chunks.append(self._fragments.opening())
-            chunks.extend(self._texts(piece))
-            body = "".join(chunks).encode()
-            if piece.error is not None:
-                self._ended = True
-                body += error_event(piece.error)
-            elif piece.reason is not None:
-                self._end(stopped_by_text=piece.stopped_by_text)
-                body += self._closing(piece.reason)
-            if body:
-                await send(_body(self._handover.before(body), more=not self._ended))
-            self._observe_first_token(time.monotonic())
-
-    async def _whole(self, send: Send) -> None:
-        texts: list[str] = []
-        async for piece in self._flow.pieces(self._sink):
-            texts.extend(piece.texts)
-            if piece.error is not None:
-                self._ended = True
-                piece.error.headers |= self._handover.headers()
-                raise piece.error
-            self._observe_first_token(self._sink.first_token_s)
-            if piece.reason is not None:
-                self._end(stopped_by_text=piece.stopped_by_text)
-                body = self._fragments.whole("".join(texts), piece.reason, self._usage())
-                await send(self._start(b"application/json", length=len(body)))
-                await send(_body(body, more=False))
-
-    def _observe_first_token(self, at_s: float | None) -> None:
-        """Once per answer: when it was written, or could have been in an unstreamed answer."""
-        if at_s is None or self._first_observed:
-            return
-        self._first_observed = True
-        self._api.loop.metrics.observe_first_token(at_s - self._request.arrival_s)
-
-    def _end(self, *, stopped_by_text: bool) -> None:
-        self._ended = True
-        if stopped_by_text:
-            self._api.loop.stop_here(self._request.request_id)
-
-    def _texts(self, piece: Piece) -> Iterable[str]:
-        if not self._job.asked.token_ids:
-            return map(self._fragments.content, piece.texts)
-        pairs = zip(piece.texts, piece.covered, strict=True)
-        return (comment(ids) + self._fragments.content(text) for text, ids in pairs)
-
-    def _closing(self, reason: str) -> bytes:
-        text = self._fragments.closing(reason)
-        if self._job.asked.token_ids:
-            text = comment(self._flow.uncovered, closing=True) + text
-        if self._job.sent is not None and self._job.sent.closed:
-            text = ""
-        if self._parsed.include_usage:
-            text += self._fragments.usage(self._usage())
-        return text.encode() + DONE
-
-    def _usage(self) -> dict[str, object]:
-        prompt, output = len(self._parsed.token_ids), self._flow.n_tokens
-        return {
-            "prompt_tokens": prompt,
-            "completion_tokens": output,
-            "total_tokens": prompt + output,
-            "prompt_tokens_details": {"cached_tokens": min(self._flow.cached_tokens, prompt)},
-        }
-
-    def _ttft(self) -> dict[str, str]:
-        """Milliseconds from accept to the first token, which an unstreamed answer does not show."""
-        first_s = self._sink.first_token_s
-        if first_s is None:
-            return {}
-        return {"x-argosy-ttft-ms": f"{1000 * (first_s - self._request.arrival_s):.1f}"}
-
-    def _start(self, content_type: bytes, *, length: int | None = None) -> Message:
-        headers = [(b"content-type", content_type), (b"cache-control", b"no-cache")]
-        if length is not None:
-            headers.append((b"content-length", str(length).encode()))
-        with_ids = self._job.asked.token_ids and self._parsed.stream
-        tells = with_ids and self._job.asked.handover
-        named = {"x-request-id": self._public_id, **self._handover.head(tells=tells)}
-        if with_ids:
-            named[IDS_HEADER] = "1"
-        if self._job.sent is not None:
-            named[RESUMED_HEADER] = str(len(self._job.sent.token_ids))
-        if length is not None:
-            named |= self._ttft()
-        headers.extend((name.encode(), value.encode()) for name, value in named.items())
-        return {"type": "http.response.start", "status": 200, "headers": headers}
-
 
 class _Endpoint:
     """Starlette takes a class instance as raw ASGI, a method as a request handler."""
@@ -448,6 +410,9 @@ class _Endpoint:
 def _not_here(request: Request, error: Exception) -> Response:
     """A path or a method that this API does not have, in OpenAI's form."""
     assert isinstance(error, HTTPException)
+    if request.url.path in BEYOND:
+        text = f"{request.url.path}: {BEYOND[request.url.path]}"
+        return Response(ApiError(404, text).body(), 404, media_type="application/json")
     text = f"{request.method} {request.url.path}: {error.detail}; see /v1/models, /v1/completions"
     headers = dict(error.headers or {})
     return Response(
@@ -462,22 +427,13 @@ def _failed(_request: Request, error: Exception) -> Response:
     return Response(body, 500, media_type="application/json")
 
 
-def _body(body: bytes, *, more: bool) -> Message:
-    return {"type": "http.response.body", "body": body, "more_body": more}
-
-
-async def _answer(
-    send: Send, status: int, body: bytes, headers: dict[str, str] | None = None
-) -> None:
-    fields = {"content-type": "application/json", "content-length": str(len(body))}
-    fields.update(headers or {})
-    raw = [(name.encode(), value.encode()) for name, value in fields.items()]
-    await send({"type": "http.response.start", "status": status, "headers": raw})
-    await send(_body(body, more=False))
-
-
 def _headers(scope: Scope) -> dict[str, str]:
     return {name.decode("latin-1"): value.decode("latin-1") for name, value in scope["headers"]}
+
+
+def _unique(public_id: str) -> str:
+    """Clients may repeat an x-request-id; inside the engine and on the wire it must be unique."""
+    return f"{public_id[:119]}.{secrets.token_hex(4)}"
 
 
 def _public_id(value: str | None) -> str:

@@ -1,0 +1,102 @@
+"""What an answer must match, from `response_format` or vLLM's `structured_outputs`."""
+
+import json
+from collections.abc import Mapping
+from typing import Any
+
+from argosy_engine.errors import GrammarError
+from argosy_engine.server.openai.parameters import bad
+from argosy_engine.text.grammars import compose
+
+__all__ = ["grammar_of"]
+
+_LONGEST = 64 << 10
+"""Characters of a grammar: the longest one is compiled within a second."""
+_KINDS = ("json", "json_object", "regex", "choice", "grammar")
+_DEFAULTS = {"disable_fallback", "disable_any_whitespace", "disable_additional_properties"}
+"""vLLM's own settings of the member; false is what they are here."""
+
+
+def grammar_of(body: Mapping[str, Any]) -> str:
+    """In llguidance's form; empty if the answer is free. ApiError 400."""
+    given = [name for name in ("response_format", "structured_outputs") if body.get(name)]
+    if len(given) == 2:
+        raise bad("structured_outputs", "write either this or response_format")
+    if not given:
+        return ""
+    (name,) = given
+    if not isinstance(body[name], dict):
+        raise bad(name, "must be an object")
+    kind, value = (_format if name == "response_format" else _structure)(body[name])
+    if kind is None:
+        return ""
+    for other in ("ignore_eos", "min_tokens"):
+        if body.get(other):
+            raise bad(other, f"does not go with {name}, which says where the answer ends")
+    try:
+        grammar = compose(kind, value)
+    except GrammarError as error:
+        raise bad(name, str(error)) from error
+    if len(grammar) > _LONGEST:
+        raise bad(name, f"has {len(grammar)} characters: write at most {_LONGEST}")
+    return grammar
+
+
+def _format(given: Mapping[str, Any]) -> tuple[str | None, Any]:
+    name = "response_format"
+    match given.get("type"):
+        case "text":
+            return None, None
+        case "json_object":
+            return "json", {"type": "object"}
+        case "json_schema":
+            schema = given.get("json_schema")
+            if not isinstance(schema, dict) or not isinstance(schema.get("schema"), dict | bool):
+                raise bad(name, 'json_schema must be an object with a "schema"')
+            return "json", schema["schema"]
+    raise bad(name, 'type must be "text", "json_object" or "json_schema"')
+
+
+def _structure(given: Mapping[str, Any]) -> tuple[str | None, Any]:
+    name = "structured_outputs"
+    for setting, value in given.items():
+        harmless = value is None or (setting in _DEFAULTS and value is False)
+        if setting not in _KINDS and not harmless:
+            raise bad(name, f"{setting!r:.40} is not supported: write one of {_LISTED}")
+    kinds = [kind for kind in _KINDS if given.get(kind) not in (None, False)]
+    if len(kinds) != 1:
+        raise bad(name, f"write one of {_LISTED}, got {len(kinds)} of them")
+    (kind,) = kinds
+    value = given[kind]
+    match kind:
+        case "json_object":
+            return "json", {"type": "object"}
+        case "json":
+            return "json", _schema(value)
+        case "choice":
+            if (
+                not isinstance(value, list)
+                or not value
+                or not all(isinstance(text, str) and text for text in value)
+            ):
+                raise bad(name, "choice must be a list of texts")
+        case _:
+            if not isinstance(value, str):
+                raise bad(name, f"{kind} must be a text")
+            if len(value) > _LONGEST:
+                raise bad(name, f"has {len(value)} characters: write at most {_LONGEST}")
+    return kind, value
+
+
+def _schema(value: Any) -> Any:
+    if isinstance(value, str):
+        try:
+            value = json.loads(value)
+        except (ValueError, RecursionError) as error:
+            raise bad("structured_outputs", f"json is no JSON: {error}") from error
+    if not isinstance(value, dict | bool):
+        raise bad("structured_outputs", "json must be a JSON schema")
+    return value
+
+
+_LISTED = ", ".join(_KINDS)

@@ -1,0 +1,207 @@
+"""One choice of an answer: its request in the engine, its tokens, and the chunks of its text."""
+
+import asyncio
+import json
+from collections.abc import AsyncGenerator, Iterator
+
+from argosy_engine.core.request import NewRequest
+from argosy_engine.core.sampling import Likely
+from argosy_engine.ports.tokenizer import Tokenizer
+from argosy_engine.server.openai.answer import Piece, TextFlow, TokenSink
+from argosy_engine.server.openai.asked.prompts import Prompt
+from argosy_engine.server.openai.fragments import Fragments
+from argosy_engine.server.openai.parse import Parsed
+from argosy_engine.server.openai.reply.calls import PARSERS, NamedCall, TextCalls
+from argosy_engine.server.openai.reply.rendering import Rendering
+from argosy_engine.server.openai.reply.shaping import Shaper, thinks_at_its_end
+
+__all__ = ["Choice", "merged"]
+
+_TEMPLATES_END = 16
+"""Tokens of the prompt's end in which a template begins the reasoning."""
+
+
+class Choice:
+    """From submit to its finish reason."""
+
+    def __init__(
+        self,
+        parsed: Parsed,
+        prompt: Prompt,
+        request: NewRequest,
+        flow: TextFlow,
+        fragments: Fragments,
+        tokenizer: Tokenizer,
+    ) -> None:
+        self.request = request
+        self.flow = flow
+        self.sink = TokenSink()
+        self.fragments = fragments
+        self.rendering = Rendering(parsed, prompt, tokenizer)
+        self._shaper = _shaper(parsed, prompt, tokenizer)
+        if self._shaper is not None:
+            for text in flow.replayed:
+                self._shaper.push(text)
+        self.submitted = False
+        self.opened = False
+        """The chunks before its first text were sent."""
+        self.ended = False
+        self.followers: list[Choice] = []
+        """Choices of the same prompt, to be submitted when its KV is in the prefix cache."""
+        self._owed_ids: list[int] = []
+        self._owed_likely: list[Likely] = []
+        self._parsed = parsed
+        self._texts: list[str] = []
+        self._tokens: list[int] = []
+        self._likely: list[Likely] = []
+        self.piece: Piece | None = None
+        """The last one, with the finish reason."""
+
+    @property
+    def shares_its_prompt(self) -> bool:
+        """Its prompt is computed, or it has ended: followers find what there is."""
+        pulls = bool(self.sink.prefill_pod) and self.sink.pull_whole is None
+        return self.ended or (self.flow.n_tokens > 0 and not pulls)
+
+    def take(self, piece: Piece) -> None:
+        """Keep what the choice of a whole answer is made of."""
+        if not self._parsed.form.without_output:
+            self._texts.extend(piece.texts)
+            self._tokens.extend(i for ids in piece.covered for i in ids)
+            self._likely.extend(one for some in piece.likely for one in some)
+        if piece.reason is not None:
+            self.ended, self.piece = True, piece
+            if not self._parsed.form.without_output:
+                self._tokens.extend(self.flow.uncovered)
+                self._likely.extend(self.flow.uncovered_likely)
+
+    def whole(self) -> dict[str, object]:
+        """The choice of a whole answer."""
+        assert self.piece is not None
+        assert self.piece.reason is not None
+        told, rendering = self.flow.prompt_likely, self.rendering
+        content: str | None = rendering.echo + "".join(self._texts)
+        more: dict[str, object] = {}
+        if self._shaper is not None:
+            self._shaper.push(content or "")
+            self._shaper.finish()
+            content, more = self._shaper.message()
+        choice = self.fragments.choice(
+            content,
+            self._reason(self.piece.reason),
+            self.flow.stop,
+            rendering.logprobs(self._tokens, self._likely, told if rendering.echo else None),
+            more,
+        )
+        return {**choice, **rendering.members(self._tokens, told)}
+
+    @property
+    def mean_logprob(self) -> float:
+        """Of its tokens: what `best_of` ranks by."""
+        return sum(one[0][1] for one in self._likely) / max(1, len(self._likely))
+
+    def opening(self) -> str:
+        """The chunks before the first text."""
+        self.opened = True
+        first = self.fragments.opening(self.rendering.prompt_ids_of_a_chat())
+        if self.rendering.echo:
+            told = self.flow.prompt_likely
+            logprobs = self.rendering.logprobs_json([], [], told)
+            more = self.rendering.prompt_ids_of_a_completion()
+            return first + self.fragments.content(self.rendering.echo, logprobs, more)
+        return first
+
+    def chunks(self, piece: Piece, usage: str | None) -> Iterator[tuple[str, list[int]]]:
+        """Chunks, each with the tokens that it completes; mostly one for each text."""
+        if self._parsed.form.without_output:
+            return
+        for text, ids, likely in zip(piece.texts, piece.covered, piece.likely, strict=True):
+            deltas: list[dict[str, object]] = [{"content": text}]
+            if self._shaper is not None:
+                deltas = self._shaper.push(text)
+            self._owed_ids += ids
+            self._owed_likely += likely
+            yield from self._shown(deltas, usage)
+
+    def _shown(
+        self, deltas: list[dict[str, object]], usage: str | None
+    ) -> Iterator[tuple[str, list[int]]]:
+        """What is told of tokens stands in the last chunk that they make: until then another
+        engine would have to make it again."""
+        for number, delta in enumerate(deltas, 1):
+            ids, logprobs, more = list[int](), "null", ""
+            if number == len(deltas):
+                ids, self._owed_ids, likely = self._owed_ids, [], self._owed_likely
+                logprobs = self.rendering.logprobs_json(ids, likely)
+                more = self.rendering.ids_json(ids)
+                self._owed_likely = []
+            text = delta.get("content")
+            if isinstance(text, str):
+                yield self.fragments.content(text, logprobs, more, usage), ids
+            else:
+                yield self.fragments.delta(json.dumps(delta), logprobs, more), ids
+
+    def closing(self, piece: Piece) -> tuple[str, list[int]]:
+        """The chunks with what was held back and with the finish reason; the tokens left."""
+        assert piece.reason is not None
+        held = [] if self._shaper is None else self._shaper.finish()
+        text = "".join(chunk for chunk, _ in self._shown(held, None))
+        ids = self._owed_ids + self.flow.uncovered
+        likely = self._owed_likely + self.flow.uncovered_likely
+        if self._parsed.form.without_output:
+            ids, likely = [], []
+        logprobs = self.rendering.logprobs_json(ids, likely) if likely else "null"
+        more = self.rendering.ids_json(ids)
+        reason = self._reason(piece.reason)
+        return text + self.fragments.closing(reason, self.flow.stop, logprobs, more), ids
+
+    def _reason(self, reason: str) -> str:
+        """A call that was asked for by name ends as a text does, as OpenAI has it."""
+        named = self._parsed.form.tools.reads == "named"
+        if reason == "stop" and self._shaper is not None and self._shaper.called and not named:
+            return "tool_calls"
+        return reason
+
+
+def _shaper(parsed: Parsed, prompt: Prompt, tokenizer: Tokenizer) -> Shaper | None:
+    tools, reasons = parsed.form.tools, parsed.form.reasons
+    if not tools.reads and not reasons:
+        return None
+    thinks = reasons and thinks_at_its_end(tokenizer.decode(prompt.token_ids[-_TEMPLATES_END:]))
+    calls: TextCalls | NamedCall | None = None
+    if tools.reads == "named":
+        calls = NamedCall(tools.name)
+    elif tools.reads == "list":
+        calls = TextCalls()
+    elif tools.reads:
+        calls = PARSERS[tools.reads]()
+    return Shaper(calls, reasons=reasons, thinks=thinks)
+
+
+async def merged(
+    choices: list[Choice], started: "asyncio.Queue[Choice]"
+) -> AsyncGenerator[tuple[Choice, Piece], None]:
+    """Pieces of all choices as they come; those in `started` are listened to. ClientGoneError."""
+    pieces: asyncio.Queue[tuple[Choice, Piece] | BaseException] = asyncio.Queue()
+
+    async def listen(choice: Choice) -> None:
+        try:
+            async for piece in choice.flow.pieces(choice.sink):
+                await pieces.put((choice, piece))
+        except Exception as error:
+            await pieces.put(error)
+
+    listeners: list[asyncio.Task[None]] = []
+    ended = 0
+    try:
+        while ended < len(choices):
+            while not started.empty():
+                listeners.append(asyncio.create_task(listen(started.get_nowait())))
+            found = await pieces.get()
+            if isinstance(found, BaseException):
+                raise found
+            ended += found[1].reason is not None
+            yield found
+    finally:
+        for listener in listeners:
+            listener.cancel()

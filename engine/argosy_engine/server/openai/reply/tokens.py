@@ -1,0 +1,48 @@
+"""vLLM's `/tokenize` and `/detokenize`: a prompt's token ids, and the text of ids."""
+
+import json
+from collections.abc import Mapping
+from typing import Any
+
+from argosy_engine.ports.tokenizer import Tokenizer
+from argosy_engine.server.openai.asked.fields import flag
+from argosy_engine.server.openai.parameters import bad
+from argosy_engine.server.openai.parse import chat_text, check_model
+
+__all__ = ["detokenized", "tokenized"]
+
+
+def tokenized(
+    body: Mapping[str, Any], tokenizer: Tokenizer, *, served_name: str, max_model_len: int
+) -> bytes:
+    """The answer: of a `prompt`, or of `messages` through the chat template. ApiError 400, 404."""
+    _check(body, served_name)
+    chat = body.get("messages") is not None
+    text = chat_text(body, tokenizer) if chat else body.get("prompt")
+    if not isinstance(text, str):
+        raise bad("prompt", "must be a text; or write messages")
+    special = flag(body, "add_special_tokens", default=not chat)
+    ids = tokenizer.encode(text, add_special_tokens=special)
+    answer: dict[str, object] = {"count": len(ids), "max_model_len": max_model_len, "tokens": ids}
+    answer["token_strs"] = None
+    if flag(body, "return_token_strs"):
+        answer["token_strs"] = [tokenizer.decode([token]) for token in ids]
+    return json.dumps(answer).encode()
+
+
+def detokenized(
+    body: Mapping[str, Any], tokenizer: Tokenizer, *, served_name: str, max_model_len: int
+) -> bytes:
+    """The answer: the text of `tokens`. ApiError 400, 404."""
+    _check(body, served_name)
+    ids, last = body.get("tokens"), tokenizer.vocab_size - 1
+    if not isinstance(ids, list) or not all(type(i) is int and 0 <= i <= last for i in ids):
+        raise bad("tokens", f"must be a list of token ids, which are 0 … {last}")
+    if len(ids) > max_model_len:
+        raise bad("tokens", f"must be at most {max_model_len}, got {len(ids)}")
+    return json.dumps({"prompt": tokenizer.decode(ids)}).encode()
+
+
+def _check(body: Mapping[str, Any], served_name: str) -> None:
+    if body.get("model") is not None:  # vLLM does not ask for it here
+        check_model(body, served_name)

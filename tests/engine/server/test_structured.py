@@ -1,0 +1,209 @@
+"""Answers that match a schema, an expression, a choice or a grammar, whatever the model wants."""
+
+import json
+import re
+import time
+
+import pytest
+
+pytest.importorskip("llguidance")
+
+from tests.engine.server.spelling import EOS, Engine, events_of
+
+COMPLETIONS, CHAT = "/v1/completions", "/v1/chat/completions"
+SCHEMA = {
+    "type": "object",
+    "properties": {"n": {"enum": [1, 2]}, "s": {"type": "string", "maxLength": 3}},
+    "required": ["n", "s"],
+    "additionalProperties": False,
+}
+
+
+def ask(**more) -> dict:
+    return {"model": "m", "seed": 1, "max_tokens": 90, "prompt": "so it goes", **more}
+
+
+def structured(**kind) -> dict:
+    return ask(structured_outputs=kind)
+
+
+async def text_of(body: dict, path: str = COMPLETIONS) -> str:
+    response = await Engine().post(path, body)
+    assert response.status_code == 200, response.text
+    (choice,) = response.json()["choices"]
+    assert choice["finish_reason"] == "stop"
+    return choice["message"]["content"] if "message" in choice else choice["text"]
+
+
+@pytest.mark.parametrize("seed", range(5))
+async def test_a_schema_holds(seed):
+    wanted = {"type": "json_schema", "json_schema": {"name": "x", "schema": SCHEMA}}
+    for body in (
+        ask(response_format=wanted),
+        structured(json=SCHEMA),
+        structured(json=json.dumps(SCHEMA)),
+    ):
+        found = json.loads(await text_of({**body, "seed": seed}))
+        assert found.keys() == {"n", "s"}
+        assert found["n"] in (1, 2)
+        assert len(found["s"]) <= 3
+
+
+async def test_a_chat_is_held_to_its_format_too():
+    body = ask(
+        messages=[{"role": "user", "content": "hi"}],
+        response_format={"type": "json_schema", "json_schema": {"schema": SCHEMA}},
+    )
+    del body["prompt"]
+    assert json.loads(await text_of(body, CHAT)).keys() == {"n", "s"}
+
+
+async def test_an_expression_a_choice_and_a_grammar_hold():
+    assert re.fullmatch("[xy]{3,5}z", await text_of(structured(regex="[xy]{3,5}z")))
+    assert await text_of(structured(choice=["ja", "nein", "vielleicht é\n"])) in (
+        "ja", "nein", "vielleicht é\n",
+    )  # fmt: skip
+    assert (
+        await text_of(
+            structured(
+                grammar='start: "a" start "b" | "c"',
+            )
+        )
+        is not None
+    )
+    assert await text_of(structured(grammar='root ::= "yes" | "no"')) in ("yes", "no")
+
+
+async def test_text_and_null_ask_for_nothing():
+    plain = await Engine().post(COMPLETIONS, ask())
+    for more in (
+        {"response_format": {"type": "text"}},
+        {"response_format": None},
+        {"structured_outputs": {}},
+    ):
+        assert (await Engine().post(COMPLETIONS, ask(**more))).json()["choices"] == plain.json()[
+            "choices"
+        ]
+
+
+async def test_a_stream_that_goes_on_elsewhere_goes_on_in_the_grammar():
+    body = {**structured(json=SCHEMA), "stream": True}
+    headers = {"x_argosy_token_ids": "1", "x_request_id": "r"}
+    whole = events_of((await Engine().post(COMPLETIONS, body, **headers)).text)
+    texts = [event.text for event in whole]
+    for cut in range(1, len(whole) - 1):
+        ids = [i for event in whole[:cut] for i in event.ids or ()]
+        closed = any(event.closing for event in whole[:cut])
+        sent = {"token_ids": ids, "closed": closed, "created": 1}
+        again = {**body, "argosy_resume": sent}
+        rest = await Engine().post(COMPLETIONS, again, x_argosy_resume="1", **headers)
+        assert rest.status_code == 200, rest.text
+        found = [event.text for event in events_of(rest.text)]
+        assert "".join(texts[:cut] + found) == "".join(texts)
+    json.loads("".join(texts))
+
+
+async def test_several_choices_and_requests_are_held_apart():
+    engine = Engine()
+    body = {**structured(regex="[ab]{6}|[cd]{6}"), "n": 6}
+    found = [c["text"] for c in (await engine.post(COMPLETIONS, body)).json()["choices"]]
+    assert all(re.fullmatch("[ab]{6}|[cd]{6}", text) for text in found)
+    assert len(set(found)) > 1
+    again = await engine.post(COMPLETIONS, structured(regex="z{2}"))
+    assert again.json()["choices"][0]["text"] == "zz"
+
+
+NESTED: dict = {}
+for _ in range(300):
+    NESTED = {"type": "object", "properties": {"a": NESTED}}
+
+
+@pytest.mark.parametrize(
+    "kind",
+    [
+        {"regex": "(a"},
+        {"regex": r"(a)\1"},
+        {"regex": "(" * 20_000},
+        {"regex": "a" * 70_000},
+        {"regex": 5},
+        {"choice": []},
+        {"choice": [""]},
+        {"choice": "yes"},
+        {"grammar": 'start: "a'},
+        {"grammar": "(" * 20_000},
+        {"json": NESTED},
+        {"json": "{"},
+        {"json": 5},
+        {"json": {"enum": []}},
+        {"json": {"$ref": "#"}},
+        {"json": {"$ref": "http://127.0.0.1:9/schema"}},
+        {"json": {"type": "number", "multipleOf": 1e-9, "maximum": 1e300}},
+        {"json": {"anyOf": [{"properties": {f"k{i}": {"type": "string"}}} for i in range(2500)]}},
+        {"json": {"anyOf": [{"properties": {f"k{i}": {}}, "type": "object"} for i in range(1200)]}},
+        {"regex": "a", "choice": ["b"]},
+        {"whitespace_pattern": "x", "regex": "a"},
+        {"structural_tag": "x"},
+    ],
+    ids=lambda kind: json.dumps(kind)[:40],
+)
+async def test_what_no_answer_can_match_is_refused_and_leaves_nothing(kind):
+    engine = Engine()
+    began = time.process_time()
+    response = await engine.post(COMPLETIONS, structured(**kind))
+    assert time.process_time() - began < 30
+    assert response.status_code == 400, response.text
+    assert response.json()["error"]["param"] == "structured_outputs"
+    assert len(response.json()["error"]["message"]) < 500
+    assert not engine.loop.scheduler.sequences
+    assert engine.loop.scheduler.pool.used == 0
+    assert (await engine.post(COMPLETIONS, ask())).status_code == 200
+
+
+@pytest.mark.parametrize(
+    ("more", "param"),
+    [
+        ({"response_format": {"type": "xml"}}, "response_format"),
+        ({"response_format": {"type": "json_schema"}}, "response_format"),
+        ({"response_format": {"type": "json_schema", "json_schema": {}}}, "response_format"),
+        ({"response_format": "json"}, "response_format"),
+        ({"structured_outputs": ["regex"]}, "structured_outputs"),
+        (
+            {"response_format": {"type": "json_object"}, "structured_outputs": {"regex": "a"}},
+            "structured_outputs",
+        ),
+        ({"structured_outputs": {"regex": "a"}, "ignore_eos": True}, "ignore_eos"),
+        ({"structured_outputs": {"regex": "a"}, "min_tokens": 1}, "min_tokens"),
+    ],
+)
+async def test_a_format_that_makes_no_sense_is_named(more, param):
+    response = await Engine().post(COMPLETIONS, ask(**more))
+    assert response.status_code == 400, response.text
+    assert response.json()["error"]["param"] == param
+
+
+async def test_an_engine_that_only_simulates_says_so():
+    engine = Engine()
+    engine.runner.grammars = None
+    response = await engine.post(COMPLETIONS, structured(regex="a"))
+    assert response.status_code == 400
+    assert "simulates" in response.json()["error"]["message"]
+
+
+def test_after_a_match_only_the_end_may_follow():
+    from argosy_engine.errors import GrammarError
+    from argosy_engine.text.byte_tokenizer import ByteTokenizer
+    from argosy_engine.text.grammars import compose
+
+    grammars = ByteTokenizer(256).grammars(256, [EOS])
+
+    def allowed(name, output):
+        mask = grammars.mask(name, compose("regex", "ab|ac"), output)
+        return [b for b in range(256) if mask[b // 8] >> b % 8 & 1]
+
+    assert allowed("r", []) == [ord("a")]
+    assert allowed("r", list(b"a")) == [ord("b"), ord("c")]
+    assert allowed("r", list(b"ab")) == [EOS]
+    assert allowed("s", list(b"ac")) == [EOS]  # not seen before
+    assert allowed("r", []) == [ord("a")]  # and from its beginning again
+    with pytest.raises(GrammarError, match="cannot go on"):
+        allowed("t", list(b"zz"))

@@ -1,0 +1,255 @@
+"""Calls of tools and reasoning in a chat's answer, whole and as it comes."""
+
+import json
+from itertools import pairwise
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+pytest.importorskip("llguidance")
+
+from argosy_engine.runtime.sim.runner import SimTokenizer
+from argosy_engine.server.openai.errors import ApiError
+from argosy_engine.server.openai.parse import parse_chat
+from argosy_engine.server.openai.reply.calls import PARSERS, NamedCall, TextCalls
+from argosy_engine.server.openai.reply.shaping import Shaper, thinks_at_its_end
+from tests.engine.server.spelling import Engine
+
+CHAT = "/v1/chat/completions"
+WEATHER = {
+    "type": "function",
+    "function": {
+        "name": "weather",
+        "parameters": {
+            "type": "object",
+            "properties": {"city": {"enum": ["Bonn", "Rom"]}, "days": {"type": "integer"}},
+            "required": ["city"],
+            "additionalProperties": False,
+        },
+    },
+}
+TIME = {"type": "function", "function": {"name": "time"}}
+
+
+def ask(**more) -> dict:
+    messages = [{"role": "user", "content": "hi"}]
+    return {"model": "m", "seed": 1, "max_tokens": 120, "messages": messages, **more}
+
+
+async def answer(body: dict) -> dict:
+    response = await Engine().post(CHAT, body)
+    assert response.status_code == 200, response.text
+    return response.json()["choices"][0]
+
+
+async def streamed(body: dict) -> tuple[list[dict], str]:
+    """The calls that a client puts together, and the finish reason."""
+    response = await Engine().post(CHAT, {**body, "stream": True})
+    assert response.status_code == 200, response.text
+    calls: list[dict] = []
+    reasons = []
+    for part in response.text.split("\n\n"):
+        if not part.startswith("data: {"):
+            continue
+        (choice,) = json.loads(part.removeprefix("data: "))["choices"]
+        assert not choice["delta"].get("content")
+        reasons += [choice["finish_reason"]] if choice["finish_reason"] else []
+        for delta in choice["delta"].get("tool_calls", ()):
+            if "id" in delta:
+                assert delta["index"] == len(calls)
+                calls.append({"name": delta["function"]["name"], "arguments": ""})
+            calls[delta["index"]]["arguments"] += delta["function"]["arguments"]
+    (reason,) = reasons
+    return calls, reason
+
+
+@pytest.mark.parametrize("seed", range(4))
+async def test_a_required_call_is_one_of_the_tools_with_its_parameters(seed):
+    body = ask(tools=[WEATHER], tool_choice="required", parallel_tool_calls=False, seed=seed)
+    choice = await answer(body)
+    assert choice["finish_reason"] == "tool_calls"
+    assert choice["message"]["content"] is None
+    (call,) = choice["message"]["tool_calls"]
+    assert call["type"] == "function"
+    assert call["id"].startswith("call_")
+    assert call["function"]["name"] == "weather"
+    arguments = json.loads(call["function"]["arguments"])
+    assert arguments["city"] in ("Bonn", "Rom")
+    assert set(arguments) <= {"city", "days"}
+    found, reason = await streamed(body)
+    assert (found, reason) == ([call["function"]], "tool_calls")
+
+
+async def test_a_named_call_has_the_arguments_alone():
+    named = {"type": "function", "function": {"name": "weather"}}
+    body = ask(tools=[TIME, WEATHER], tool_choice=named)
+    choice = await answer(body)
+    (call,) = choice["message"]["tool_calls"]
+    assert call["function"]["name"] == "weather"
+    assert json.loads(call["function"]["arguments"])["city"] in ("Bonn", "Rom")
+    assert choice["finish_reason"] == "stop"
+    assert await streamed(body) == ([call["function"]], "stop")
+
+
+async def test_without_a_choice_of_tools_the_text_is_as_it_was():
+    plain = await answer(ask())
+    assert await answer(ask(tools=[WEATHER], tool_choice="none")) == plain
+
+
+def parsed(parser="", **more):
+    return parse_chat(
+        ask(**more), SimTokenizer(), served_name="m", max_model_len=1000, tool_parser=parser
+    )
+
+
+@pytest.mark.parametrize(
+    ("more", "param"),
+    [
+        ({"tools": [WEATHER]}, "tool_choice"),
+        ({"tools": [WEATHER], "tool_choice": "auto"}, "tool_choice"),
+        ({"tools": [WEATHER], "tool_choice": "always"}, "tool_choice"),
+        ({"tools": [WEATHER], "tool_choice": {"function": {"name": "x"}}}, "tool_choice"),
+        ({"tool_choice": "required"}, "tool_choice"),
+        ({"tools": [{"type": "function"}]}, "tools"),
+        ({"tools": "weather"}, "tools"),
+        ({"tools": [WEATHER] * 129}, "tools"),
+        ({"tools": [{"function": {"name": "f", "parameters": 5}}]}, "tools"),
+    ],
+)
+def test_tools_that_make_no_sense_are_named(more, param):
+    with pytest.raises(ApiError) as refused:
+        parsed(**more)
+    assert refused.value.param == param
+
+
+def test_free_text_is_read_by_the_engines_parser():
+    assert parsed("hermes", tools=[WEATHER]).form.tools.reads == "hermes"
+    assert parsed("hermes", tools=[WEATHER], tool_choice="auto").sampling.grammar == ""
+    assert parsed("hermes").form.tools.reads == ""
+    assert not parsed("mistral", tools=[WEATHER]).skip_special_tokens
+    assert parsed("hermes", tools=[WEATHER]).skip_special_tokens
+
+
+def test_the_template_is_shown_the_tools_and_earlier_arguments_as_objects():
+    class Tokenizer(SimTokenizer):
+        def chat_text(self, messages, **options):
+            self.seen = messages, options["tools"]
+            return "x"
+
+    tokenizer = Tokenizer()
+    call = {"id": "1", "type": "function", "function": {"name": "time", "arguments": '{"a": 1}'}}
+    messages = [
+        {"role": "user", "content": "when?"},
+        {"role": "assistant", "tool_calls": [call]},
+        {"role": "tool", "content": "noon", "tool_call_id": "1"},
+    ]
+    body = ask(tools=[TIME], tool_choice="none") | {"messages": messages}
+    parse_chat(body, tokenizer, served_name="m", max_model_len=1000)
+    assert tokenizer.seen[1] == (TIME,)
+    assert tokenizer.seen[0][1]["tool_calls"][0]["function"]["arguments"] == {"a": 1}
+
+
+def read(parser, text, cuts=()):
+    """Content and (name, arguments) of each call, if the text comes in these parts."""
+    content, calls = "", []
+    edges = [0, *sorted(cuts), len(text)]
+    deltas = [d for a, b in pairwise(edges) for d in parser.push(text[a:b])]
+    for delta in [*deltas, *parser.finish()]:
+        if delta.name:
+            assert delta.call_id
+            assert delta.index == len(calls)
+            calls.append([delta.name, ""])
+        if delta.arguments:
+            calls[delta.index][1] += delta.arguments
+        content += delta.content
+    return content, [(name, arguments) for name, arguments in calls]
+
+
+ARGUMENTS = '{"city": "Bonn {\\"x\\"}", "list": [1, {"a": "],;"}]}'
+CALLS = {
+    "hermes": (
+        f'So: <tool_call>\n{{"name": "weather", "arguments": {ARGUMENTS}}}\n</tool_call>\n'
+        '<tool_call>\n{"arguments": {}, "name": "time"}\n</tool_call>',
+        "So: ",
+        [("weather", ARGUMENTS), ("time", "{}")],
+    ),
+    "llama3_json": (
+        f'{{"name": "weather", "parameters": {ARGUMENTS}}}; {{"name": "time", "parameters": {{}}}}',
+        "",
+        [("weather", ARGUMENTS), ("time", "{}")],
+    ),
+    "mistral": (
+        f'[TOOL_CALLS] [{{"name": "weather", "arguments": {ARGUMENTS}}}, '
+        '{"name": "time", "arguments": {}}]',
+        "",
+        [("weather", ARGUMENTS), ("time", "{}")],
+    ),
+}
+
+
+@pytest.mark.parametrize("name", PARSERS)
+@given(cuts=st.lists(st.integers(0, 150), max_size=8))
+def test_calls_are_found_however_the_text_is_cut(name, cuts):
+    text, content, calls = CALLS[name]
+    assert read(PARSERS[name](), text, [cut for cut in cuts if cut <= len(text)]) == (
+        content,
+        calls,
+    )
+
+
+def test_mistrals_newer_form_is_a_name_and_its_arguments():
+    text = f"[TOOL_CALLS]weather{ARGUMENTS}[TOOL_CALLS]time{{}}"
+    found = read(PARSERS["mistral"](), text)
+    assert found == ("", [("weather", ARGUMENTS), ("time", "{}")])
+
+
+@pytest.mark.parametrize("name", PARSERS)
+@given(text=st.text(alphabet='{}[]",:\\ abnme<tool_call>/[TOOL_CALLS]', max_size=60))
+def test_any_text_is_read_and_no_word_is_lost_that_is_no_call(name, text):
+    whole = read(PARSERS[name](), text)
+    assert read(PARSERS[name](), text, range(len(text))) == whole
+    assert read(PARSERS[name](), "Plain words.") == ("Plain words.", [])
+
+
+def test_what_only_looks_like_a_call_is_content():
+    assert read(PARSERS["llama3_json"](), '{"a": 1}') == ('{"a": 1}', [])
+    assert read(PARSERS["hermes"](), "<tool_call>no</tool_call>")[1] == []
+    assert read(PARSERS["hermes"](), "1 < 2, <tool") == ("1 < 2, <tool", [])
+
+
+def test_arguments_come_before_the_call_is_whole():
+    parser = TextCalls()
+    first = parser.push('{"name": "f", "parameters": {"a"')
+    assert [(delta.name, delta.arguments) for delta in first] == [("f", '{"a"')]
+    assert read(NamedCall("f"), '{"a": 1}', [3]) == ("", [("f", '{"a": 1}')])
+
+
+def shaped(text, cuts=(), **options):
+    shaper = Shaper(None, reasons=True, **options)
+    edges = [0, *sorted(cuts), len(text)]
+    deltas = [d for a, b in pairwise(edges) for d in shaper.push(text[a:b])]
+    deltas += shaper.finish()
+    content, more = shaper.message()
+    assert "".join(d.get("content", "") for d in deltas) == content
+    assert "".join(d.get("reasoning", "") for d in deltas) == more.get("reasoning", "")
+    return more.get("reasoning"), content
+
+
+@given(cuts=st.lists(st.integers(0, 30), max_size=6))
+def test_reasoning_stands_apart_from_the_content(cuts):
+    text = "<think>\n1 < 2\n</think>\n\nYes."
+    cuts = [cut for cut in cuts if cut <= len(text)]
+    assert shaped(text, cuts)[1] == "Yes."
+    assert shaped(text, cuts)[0].strip() == "1 < 2"
+    begun = text.removeprefix("<think>\n")
+    assert shaped(begun, [c for c in cuts if c <= len(begun)], thinks=True)[1] == "Yes."
+
+
+def test_a_text_without_reasoning_is_content_and_one_without_its_end_is_reasoning():
+    assert shaped("Yes.") == (None, "Yes.")
+    assert shaped("<thin") == (None, "<thin")
+    assert shaped("<think>so </thin") == ("so </thin", "")
+    assert thinks_at_its_end("<think>\n")
+    assert not thinks_at_its_end("<think>\n\n</think>\n\n")
+    assert not thinks_at_its_end("hi")
