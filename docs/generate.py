@@ -168,9 +168,9 @@ def parameters_page() -> str:
         "here is ignored, as vLLM does.\n",
         "## Honoured\n\n| parameter | meaning |\n|---|---|",
         *(f"| `{name}` | {words} |" for name, words in HONOURED.items()),
-        "\n`temperature`, `top_p`, `top_k` and `repetition_penalty` default to what the model's "
-        "`generation_config.json` says, else to OpenAI's defaults (1, 1, off, 1). What else "
-        "that file asks for is named in a warning when the engine starts.",
+        "\n`temperature`, `top_p`, `top_k`, `min_p` and `repetition_penalty` default to what the "
+        "model's `generation_config.json` says, else to OpenAI's defaults (1, 1, off, off, 1). "
+        "What else that file asks for is named in a warning when the engine starts.",
         "\n## Refused\n\nStatus 400, with the name in `error.param`. `null` and the values in the "
         "last column are taken.\n\n| parameter | instead | taken |\n|---|---|---|",
     ]

@@ -1,4 +1,8 @@
-"""Each rule of a handover, T23 to T40, has tests under its name, and one command finds them all."""
+"""Each rule of the engine, T1 to T40, has tests under its name, and one command finds them all.
+
+T1 to T15 are the scheduler's, T16 to T22 the prefix cache's, T23 to T40 those of a handover; tests
+of T41 to T51, numerics and API, may exist.
+"""
 
 import ast
 import re
@@ -8,7 +12,8 @@ from pathlib import Path
 from tests.support.sources import parsed
 
 ROOT = Path(__file__).parents[2]
-RULES = range(23, 41)
+RULES = set(range(1, 41))
+MAY_BE = set(range(41, 52))
 _NAME = re.compile(r"test_t([0-9]+)_")
 
 
@@ -33,7 +38,7 @@ def test_every_rule_has_a_test_and_every_test_a_rule() -> None:
         for test in tests
         if (match := _NAME.match(test.name))
     }
-    assert numbers == set(RULES)
+    assert numbers - MAY_BE == RULES
 
 
 def test_each_name_exists_once_and_is_collected() -> None:
@@ -52,8 +57,8 @@ def test_none_of_them_is_skipped_or_expected_to_fail() -> None:
 
 def test_the_command_of_the_documentation_finds_all_of_them() -> None:
     text = (ROOT / "docs/sources.md").read_text()
-    found = re.search(r'`pytest ([a-z/ ]+) -k "(test_t2 or test_t3 or test_t40)"`', text)
-    assert found, "docs/sources.md names no command for the rules of a handover"
+    found = re.search(r'`pytest ([a-z_/ ]+) -k "(test_t1 or [a-z0-9_ ]+)"`', text)
+    assert found, "docs/sources.md names no command for the rules of the engine"
     folders, words = found[1].split(), found[2].split(" or ")
     for file, tests in named_by_file().items():
         assert any(file.startswith(f"{folder}/") for folder in folders), f"{file} is not in it"

@@ -15,14 +15,14 @@ from argosy_operator.core.scaling.goals import Windows
 from argosy_operator.core.scaling.observe import Idle, Unknown, Value
 from argosy_operator.core.scaling.signals import samples
 from argosy_operator.ports.prometheus.queries import (
+    ENGINE_LONG_SERIES,
     ENGINE_SERIES,
     GATEWAY_SERIES,
-    TRANSFER_SERIES,
 )
 from argosy_operator.render.engines.argosy import ARGOSY
 from tests.engine.processes import sim_engines
 
-ASKED = (*GATEWAY_SERIES, *TRANSFER_SERIES, *ENGINE_SERIES)
+ASKED = (*GATEWAY_SERIES, *ENGINE_LONG_SERIES, *ENGINE_SERIES)
 QUANTILES = (f"{samples.TTFT}_bucket", f"{samples.TPOT}_bucket")
 VLLM = {
     "vllm:cache_config_info": "gauge",

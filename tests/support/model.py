@@ -27,7 +27,7 @@ from argosy_operator.core.fleet.actions import (
 )
 from argosy_operator.core.fleet.memory import LoopMemory
 from argosy_operator.core.fleet.objects import rfc3339, seconds
-from argosy_operator.core.fleet.pods import OUR_COST, Handovers, Load, Pod
+from argosy_operator.core.fleet.pods import OUR_COST, GatewayLoad, Handovers, Load, Pod
 from argosy_operator.core.fleet.snapshot import Clock, Issuer, ReplicaSet, Snapshot
 from argosy_operator.core.plan import Plan, conclude, plan
 from argosy_operator.core.reconcile.victims import DRAIN_LEASE_S
@@ -77,10 +77,19 @@ class Model:
     serial: Any = field(default_factory=lambda: count(1))
     broken_roles: frozenset[str] = frozenset()
     """Roles whose pods never become ready."""
+    room: dict[str, int] = field(default_factory=dict)
+    """Pods that the nodes with a GPU type take, by its name; a type that is not here has room."""
     metrics: FleetMetrics | None = None
     issuer: Issuer | None = ISSUER
     handovers: Handovers = field(default_factory=Handovers)
     """What the gateways say."""
+    gateway_loads: dict[str, GatewayLoad | None] = field(default_factory=dict)
+    """What they say about their requests, by name of the pod."""
+
+    def says(self, load: GatewayLoad) -> None:
+        """Every gateway answers this from now on."""
+        gateways = [pod.name for pod in self.pods.values() if pod.role == names.GATEWAY_ROLE]
+        self.gateway_loads = dict.fromkeys(gateways, load)
 
     def snapshot(self) -> Snapshot:
         loads = {
@@ -96,7 +105,7 @@ class Model:
         }
         metrics = self.metrics or unknown_metrics(self.now, "NoTargets")
         clock = Clock(self.now, self.now + self.stepped)
-        due = clock.monotonic >= self.memory.decide_at
+        due = clock.monotonic >= self.memory.decide_at and not self.memory.listen
         pods = tuple(self.pods.values())
         next_at = clock.monotonic + self.fleet.spec.autoscaling.interval.seconds
         measured = Measurement(metrics, next_at) if due else None
@@ -111,7 +120,14 @@ class Model:
             if kind == "Deployment"
         }
         seen = Observed(
-            dict(self.children), pods, loads, measured, self.issuer, self.handovers, sets
+            dict(self.children),
+            pods,
+            loads,
+            measured,
+            self.issuer,
+            self.handovers,
+            sets,
+            self.gateway_loads,
         )
         return compose(self.fleet, IMAGES, seen, self.memory, clock)
 
@@ -207,13 +223,20 @@ class Model:
             if kind == "Deployment":
                 self._replica_set(name, labels, child["spec"].get("replicas", 1))
         for uid, pod in self.pods.items():
+            if not pod.assigned and self._is_full(pod.gpu_type):
+                self.pods[uid] = replace(pod, unschedulable="0/3 nodes are available")
+                continue
             if self.now - pod.created_at < START_S or pod.role in self.broken_roles:
                 continue
             ready = uid not in self.draining
             self.pods[uid] = replace(
-                pod, phase="Running", started=True, assigned=True, ready=ready,
+                pod, phase="Running", started=True, assigned=True, ready=ready, unschedulable=None,
                 ready_at=pod.ready_at or self.now,
             )  # fmt: skip
+
+    def _is_full(self, gpu_type: str) -> bool:
+        taken = sum(pod.assigned and pod.gpu_type == gpu_type for pod in self.pods.values())
+        return gpu_type in self.room and taken >= self.room[gpu_type]
 
     def _replica_set(self, name: str, labels: Any, replicas: int) -> None:
         mine = [pod for pod in self.pods.values() if pod.owner == name]
@@ -230,9 +253,15 @@ class Model:
                 name=uid, uid=uid, role=labels[names.ROLE], owner=name, ip=uid,
                 revision=labels.get(names.REVISION, ""), created_at=self.now, phase="Pending",
                 started=False, assigned=False, ready=False,
+                gpu_type=self._template_labels(name).get(names.GPU_TYPE, ""),
                 shows_token=names.TOKEN_VOLUME in self._volumes(name),
                 tls=names.TLS_VOLUME in self._volumes(name),
             )  # fmt: skip
+
+    def _template_labels(self, deployment: str) -> dict[str, str]:
+        spec = self.children["Deployment", deployment]["spec"]
+        labels: dict[str, str] = spec["template"]["metadata"].get("labels", {})
+        return labels
 
     def _volumes(self, deployment: str) -> set[str]:
         pod = self.children["Deployment", deployment]["spec"]["template"]["spec"]

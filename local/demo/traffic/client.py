@@ -75,8 +75,10 @@ async def ask(
 
 
 def _body(model: str, number: int, due: Due) -> dict[str, Any]:
-    # The first word is unique, so that no prefix cache serves one request's prompt to another.
-    prompt = f"request{number} " + "word " * (due.prompt_tokens - 1)
+    # The first words are unique, so that no prefix cache serves one request's prompt to another.
+    # Two, since a simulated engine knows 32,000 words.
+    words = [f"request{number}", f"again{number}"][: due.prompt_tokens]
+    prompt = " ".join(words) + " word" * (due.prompt_tokens - len(words))
     return {
         "model": model,
         "prompt": prompt,
@@ -87,7 +89,7 @@ def _body(model: str, number: int, due: Due) -> dict[str, Any]:
     }
 
 
-async def run(url: str, model: str, out: TextIO, begin: float) -> None:
+async def run(url: str, model: str, out: TextIO, begin: float, plan: list[Due]) -> None:
     """Play the whole plan against `url`; returns when every request has ended."""
     limits = httpx.Limits(max_connections=None, max_keepalive_connections=0)
     timeout = httpx.Timeout(ANSWER_LIMIT_S, connect=10.0)
@@ -99,7 +101,7 @@ async def run(url: str, model: str, out: TextIO, begin: float) -> None:
             out.flush()
 
         async with asyncio.TaskGroup() as sending:
-            for number, due in enumerate(arrivals()):
+            for number, due in enumerate(plan):
                 await asyncio.sleep(max(0.0, begin + due.at_s - time.monotonic()))
                 sending.create_task(one(number, due))
 
@@ -107,4 +109,4 @@ async def run(url: str, model: str, out: TextIO, begin: float) -> None:
 if __name__ == "__main__":
     base, name, path, begin = sys.argv[1:5]
     with Path(path).open("w") as records:
-        asyncio.run(run(base, name, records, float(begin)))
+        asyncio.run(run(base, name, records, float(begin), arrivals()))
