@@ -173,6 +173,12 @@ bench-isolation: $(VENV)/.dev ## what bursts of long prompts do to streams, with
 
 # --- proofs: they take longer than `make test`, and are no part of it --------------------------
 
+.PHONY: deflake
+deflake: $(VENV)/.dev ## two thousand new examples of each property: 6 min (DEFLAKE="tests/scaling")
+	CI=true $(PY) -m pytest -n 2 --hypothesis-profile=deflake -p no:cacheprovider \
+		-m "not cluster and not torch and not helm" \
+		$(or $(DEFLAKE),$$(grep -rlE --include='test_*.py' '@given|stateful' tests))
+
 .PHONY: test-loss
 test-loss: $(VENV)/.all ## a thousand events under load, and nothing lost: 55 min (LOSS="--events 26": 3 min)
 	$(PY) -m local.cluster build --stage kube

@@ -198,6 +198,14 @@ def test_calls_are_found_however_the_text_is_cut(name, cuts):
     )
 
 
+@pytest.mark.parametrize("name", PARSERS)
+def test_a_piece_of_white_space_alone_stays_in_a_string_and_goes_behind_the_arguments(name):
+    text, content, calls = CALLS[name]
+    spaced = text.replace("}}", "}  }")
+    for one in (text, spaced):
+        assert read(PARSERS[name](), one, range(1, len(one))) == (content, calls)
+
+
 def test_mistrals_newer_form_is_a_name_and_its_arguments():
     text = f"[TOOL_CALLS]weather{ARGUMENTS}[TOOL_CALLS]time{{}}"
     found = read(PARSERS["mistral"](), text)

@@ -105,9 +105,13 @@ class _Call:
             self._arguments += char
 
     def take(self) -> str:
-        """The arguments that came since the last call."""
-        taken, self._arguments = self._arguments, ""
-        return taken if taken.strip() else ""
+        """The arguments that came since the last call.
+
+        White space behind a value waits for more: at the end of the arguments it is not theirs.
+        """
+        given = self._arguments if self._in_string else self._arguments.rstrip(_SPACE)
+        self._arguments = self._arguments[len(given) :]
+        return given
 
     @property
     def _is_argument(self) -> bool:
