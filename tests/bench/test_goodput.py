@@ -11,7 +11,7 @@ from argosy_bench.suites.goodput import WORKLOADS, Bench, Fleet
 
 
 @pytest.mark.parametrize("true", [0.05, 1.6, 37.0])
-def test_the_highest_rate_is_found_within_two_per_cent(true: float) -> None:
+def test_t49_the_highest_rate_is_found_within_two_per_cent(true: float) -> None:
     found = goodput.most(lambda rate: rate <= true, 0.05)
     assert true / 1.02 <= found <= true
 

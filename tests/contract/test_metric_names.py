@@ -136,7 +136,7 @@ def test_a_gateway_exposes_exactly_the_rows_of_its_table():
     assert_exactly(gateway_table.SERIES, page, ignored=("process_",))
 
 
-def test_an_engine_exposes_every_vllm_name_of_the_golden_list_and_no_other():
+def test_t49_an_engine_exposes_every_vllm_name_of_the_golden_list_and_no_other():
     with sim_engines("prefill") as (started,):
         page = started.page("/metrics").text
     exposed = {

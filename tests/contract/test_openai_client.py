@@ -21,11 +21,11 @@ def client(engine):
         yield made
 
 
-def test_models_are_listed(client):
+def test_t46_models_are_listed(client):
     assert [model.id for model in client.models.list()] == ["m"]
 
 
-def test_a_whole_chat_answer_has_text_reason_and_usage(client):
+def test_t46_a_whole_chat_answer_has_text_reason_and_usage(client):
     answer = client.chat.completions.create(model="m", messages=CHAT, max_tokens=3)
     assert answer.choices[0].finish_reason == "length"
     assert len(answer.choices[0].message.content.split()) == 3
@@ -33,7 +33,7 @@ def test_a_whole_chat_answer_has_text_reason_and_usage(client):
     assert answer.usage.total_tokens == answer.usage.prompt_tokens + 3
 
 
-def test_a_streamed_chat_equals_the_whole_one_and_ends_with_usage(client):
+def test_t46_a_streamed_chat_equals_the_whole_one_and_ends_with_usage(client):
     whole = client.chat.completions.create(model="m", messages=CHAT, max_tokens=4)
     stream = client.chat.completions.create(
         model="m", messages=CHAT, max_tokens=4, stream=True, stream_options={"include_usage": True}
@@ -45,12 +45,12 @@ def test_a_streamed_chat_equals_the_whole_one_and_ends_with_usage(client):
     assert (last.choices, last.usage.completion_tokens) == ([], 4)
 
 
-def test_completions_are_streamed_too(client):
+def test_t46_completions_are_streamed_too(client):
     chunks = list(client.completions.create(model="m", prompt="a b", max_tokens=2, stream=True))
     assert len("".join(chunk.choices[0].text for chunk in chunks).split()) == 2
 
 
-def test_errors_arrive_as_the_librarys_own_types(client):
+def test_t46_errors_arrive_as_the_librarys_own_types(client):
     with pytest.raises(openai.NotFoundError) as absent:
         client.chat.completions.create(model="other", messages=CHAT)
     assert absent.value.code == "model_not_found"
@@ -63,7 +63,7 @@ def test_errors_arrive_as_the_librarys_own_types(client):
     assert wrong.value.param == "temperature"
 
 
-def test_closing_a_stream_ends_its_request(client, engine):
+def test_t46_closing_a_stream_ends_its_request(client, engine):
     stream = client.completions.create(model="m", prompt="a", max_tokens=1500, stream=True)
     next(iter(stream))
     assert engine.page("/drain").json()["running"] == 1

@@ -34,7 +34,7 @@ def test_a_completion_keeps_the_space_that_its_first_token_begins_with(read):
     assert streamed(tokenizer, [], cat) == "cat"  # here a text begins
 
 
-def test_a_character_that_the_prompt_began_is_whole_in_the_output(read):
+def test_t45_a_character_that_the_prompt_began_is_whole_in_the_output(read):
     for tokenizer in read.values():
         ids = tokenizer.encode("a🙂b")
         for at in range(2, len(ids) - 1):

@@ -28,7 +28,7 @@ def fleet(tmp_path_factory):
         yield prefill, decode, colocated
 
 
-def test_greedy_texts_of_64_tokens_are_equal_apart_and_together(fleet):
+def test_t42_greedy_texts_of_64_tokens_are_equal_apart_and_together(fleet):
     prefill, decode, colocated = fleet
     before = decode.metric(RECEIVED)
     apart = [decode.complete(prompt, 64, prefill) for prompt in PROMPTS]
@@ -58,7 +58,7 @@ def test_leases_are_gone_when_the_texts_are_whole(fleet):
     assert prefill.metric("argosy_kv_leases_active") == 0
 
 
-def test_a_penalised_text_is_equal_apart_and_together(fleet):
+def test_t42_a_penalised_text_is_equal_apart_and_together(fleet):
     prefill, decode, colocated = fleet
     more = {"repetition_penalty": 1.3, "skip_special_tokens": False}
     apart = decode.complete("again and again", 32, prefill, **more)
@@ -66,7 +66,7 @@ def test_a_penalised_text_is_equal_apart_and_together(fleet):
     assert apart != colocated.complete("again and again", 32)
 
 
-def test_a_structured_text_is_equal_apart_and_together(fleet):
+def test_t42_a_structured_text_is_equal_apart_and_together(fleet):
     """The first token is drawn by prefill, the others by decode: both hold to the grammar."""
     prefill, decode, colocated = fleet
     wanted = {"regex": "[ab]{3}(c|d)e{2}"}
@@ -76,7 +76,7 @@ def test_a_structured_text_is_equal_apart_and_together(fleet):
     assert apart == colocated.complete("again and again", 32, **more)
 
 
-def test_probabilities_are_equal_apart_and_together(fleet):
+def test_t42_probabilities_are_equal_apart_and_together(fleet):
     prefill, decode, colocated = fleet
     apart = decode.choice("again and again", 8, prefill, logprobs=3)["logprobs"]
     together = colocated.choice("again and again", 8, logprobs=3)["logprobs"]

@@ -106,12 +106,12 @@ def step(chunk):
     )
 
 
-def test_every_architecture_is_compared():
+def test_t41_every_architecture_is_compared():
     assert {case.split()[0] for case in CASES} == set(ARCHITECTURES)
 
 
 @pytest.mark.parametrize("case", CASES)
-def test_the_trunks_logits_are_hugging_faces(case, tmp_path):
+def test_t41_the_trunks_logits_are_hugging_faces(case, tmp_path):
     theirs = reference(case, tmp_path)
     tokens = torch.randint(151, (LENGTH,), generator=torch.Generator().manual_seed(3)).tolist()
     with torch.inference_mode():
@@ -122,3 +122,23 @@ def test_the_trunks_logits_are_hugging_faces(case, tmp_path):
     # Sensitive: another first token changes the last row.
     other = logits_of(tmp_path, [(tokens[0] + 1) % 151, *tokens[1:]])
     assert (other[-1] - expected[-1]).abs().max() > 1e-3
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_t44_the_greedy_text_is_what_hugging_faces_generate_writes(case, tmp_path):
+    """Each row's likeliest token is the one that follows, so a greedy text is the same."""
+    theirs, prompt = reference(case, tmp_path), 25
+    tokens = torch.randint(151, (1, prompt), generator=torch.Generator().manual_seed(5))
+    with torch.inference_mode():
+        written = theirs.generate(
+            tokens,
+            attention_mask=torch.ones_like(tokens),
+            min_new_tokens=LENGTH - prompt,
+            max_new_tokens=LENGTH - prompt,
+            do_sample=False,
+            eos_token_id=None,
+            pad_token_id=0,
+        )[0].tolist()
+    found = logits_of(tmp_path, written).argmax(-1).tolist()
+    assert len(set(written[prompt:])) > 3
+    assert found[prompt - 1 : -1] == written[prompt:]

@@ -139,3 +139,28 @@ def test_how_long_a_token_was_held_is_what_the_engine_reports_if_that_is_possibl
     reported, seconds
 ):
     assert held_s(reported) == pytest.approx(seconds)
+
+
+def test_t49_of_ten_requests_a_second_the_three_within_the_slo_are_the_goodput():
+    """The first example of DistServe's text: throughput 10, goodput 3."""
+    late = [ended(Ending.OK, first=0.3, last=0.4, n=11) for _ in range(4)]
+    slow = [ended(Ending.OK, first=0.1, last=1.0, n=11) for _ in range(3)]
+    good = [ended(Ending.OK, first=0.1, last=0.5, n=11) for _ in range(3)]
+    verdicts = [judge(outcome, SLO) for outcome in (*late, *slow, *good)]
+    assert len(verdicts) == 10
+    assert verdicts.count(MET) == 3
+
+
+def test_t49_shares_of_each_limit_say_more_than_the_share_of_both():
+    """Nine of ten meet TTFT, nine of ten TPOT, and eight both: eight count."""
+    verdicts = [
+        judge(outcome, SLO)
+        for outcome in (
+            ended(Ending.OK, first=0.3, last=0.4, n=11),
+            ended(Ending.OK, first=0.1, last=1.0, n=11),
+            *(ended(Ending.OK, first=0.1, last=0.5, n=11) for _ in range(8)),
+        )
+    ]
+    assert sum(verdict.ttft for verdict in verdicts) == 9
+    assert sum(verdict.tpot for verdict in verdicts) == 9
+    assert verdicts.count(MET) == 8

@@ -19,7 +19,7 @@ def test_only_requests_after_the_warm_up_count() -> None:
     assert figures.attainment(world, 10.5)["attainment"] == 0.5
 
 
-def test_both_limits_are_needed_and_each_is_counted() -> None:
+def test_t49_both_limits_are_needed_and_each_is_counted() -> None:
     # steps of one sequence take 0.01 + 0.001 + 1e-5 · context: 21 ms at 1000 tokens
     rows = [(0.0, 100, 5), (10.0, 1000, 5), (20.0, 100, 1), (30.0, 800, 5)]
     world = played(setup(ttft_s=1.0, tpot_s=0.02), trace(rows))

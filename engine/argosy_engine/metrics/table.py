@@ -147,7 +147,7 @@ _REQUESTS = (
         type="histogram",
         help="Preemptions of a request",
         labels=_VLLM,
-        edges=(0, 1, 2, 3, 5, 10, 20),
+        edges=(0, 1, 2, 3, 4, 5, 10, 20),
     ),
     Series(
         name="vllm:iteration_tokens_total",

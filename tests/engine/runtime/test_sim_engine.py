@@ -90,7 +90,7 @@ def events(response):
     return [line[6:] for line in response.text.splitlines() if line.startswith("data: ")]
 
 
-def test_a_stream_carries_each_token_then_usage_then_done(engine):
+def test_t45_a_stream_carries_each_token_then_usage_then_done(engine):
     body = ask(stream=True, stream_options={"include_usage": True})
     response = engine.api.post("/v1/completions", json=body, headers={"x-request-id": "abc"})
     assert response.headers["x-request-id"] == "abc"
@@ -103,7 +103,7 @@ def test_a_stream_carries_each_token_then_usage_then_done(engine):
     assert chunks[-1]["usage"]["completion_tokens"] == 4
 
 
-def test_chat_answers_whole_and_greets_with_a_role_when_streamed(engine):
+def test_t45_chat_answers_whole_and_greets_with_a_role_when_streamed(engine):
     body = {"model": "m", "messages": [{"role": "user", "content": "hi"}], "max_tokens": 2}
     whole = engine.api.post("/v1/chat/completions", json=body).json()
     streamed = events(engine.api.post("/v1/chat/completions", json={**body, "stream": True}))
@@ -220,7 +220,7 @@ def test_a_draining_engine_says_so_to_a_client_that_sends_a_long_body(engine):
         engine.admin.delete("/drain")
 
 
-def test_a_client_that_leaves_ends_its_request(engine):
+def test_t45_a_client_that_leaves_ends_its_request(engine):
     before = engine.metric('vllm:request_success_total{engine="0",finished_reason="abort"')
     body = ask(max_tokens=1500, stream=True)
     with engine.api.stream("POST", "/v1/completions", json=body) as response:
@@ -233,7 +233,7 @@ def test_a_client_that_leaves_ends_its_request(engine):
     assert engine.metric("vllm:kv_cache_usage_perc") == 0
 
 
-def test_a_full_queue_is_answered_429_with_retry_after(engine):
+def test_t47_a_full_queue_is_answered_429_with_retry_after(engine):
     body = ask(max_tokens=1500, stream=True)
     open_streams = [engine.api.stream("POST", "/v1/completions", json=body) for _ in range(4)]
     for stream in open_streams:
@@ -255,7 +255,7 @@ def test_a_full_queue_is_answered_429_with_retry_after(engine):
     engine.wait_until(lambda: engine.admin.get("/drain").json()["running"] == 0)
 
 
-def test_a_drain_refuses_new_work_and_can_be_called_back(engine):
+def test_t47_a_drain_refuses_new_work_and_can_be_called_back(engine):
     said = engine.admin.post("/drain").json()
     assert 0 < said.pop("expires_in_s") <= 60
     assert said == {"role": "colocated", "draining": True, "running": 0, "leases": 0}

@@ -81,7 +81,7 @@ async def test_a_copy_that_fails_ends_its_requests_and_not_the_engine(broken):
         assert later.end == "length"
 
 
-async def test_a_pulled_request_is_swapped_and_keeps_its_text():
+async def test_t40_a_pulled_request_is_swapped_and_keeps_its_text():
     """T40, with a host pool."""
     options = {"kv_cache_tokens": 8 * BLOCK, "evicts": True, "host_slots": 40}
     with node("prefill") as prefill, node("decode", **options) as decode, node("decode") as calm:

@@ -63,7 +63,7 @@ def whole(body: dict) -> dict[int, tuple[str, str, object]]:
 
 
 @pytest.mark.parametrize(("path", "body"), [(COMPLETIONS, ask), (CHAT, chat)])
-async def test_each_choice_reads_like_a_request_with_the_next_seed(path, body):
+async def test_t45_each_choice_reads_like_a_request_with_the_next_seed(path, body):
     found = await answer(body(n=3), path)
     alone = [whole(await answer(body(seed=1 + i), path))[0] for i in range(3)]
     assert whole(found) == dict(enumerate(alone))
@@ -145,7 +145,7 @@ async def test_what_is_told_of_a_prompt_does_not_depend_on_what_is_cached():
     assert (await answer(chat(prompt_logprobs=1), CHAT))["prompt_logprobs"][0] is None
 
 
-async def test_a_chat_tells_the_probabilities_of_each_token():
+async def test_t45_a_chat_tells_the_probabilities_of_each_token():
     body = chat(logprobs=True, top_logprobs=2, ignore_eos=True)
     found = (await answer(body, CHAT))["choices"][0]["logprobs"]["content"]
     assert len(found) == 9
@@ -163,7 +163,7 @@ async def test_a_chat_tells_the_probabilities_of_each_token():
     assert pieces == found
 
 
-async def test_completions_stream_the_offsets_of_the_whole_answer():
+async def test_t45_completions_stream_the_offsets_of_the_whole_answer():
     body = ask(logprobs=0, ignore_eos=True, echo=True)
     found = (await answer(body))["choices"][0]["logprobs"]
     told = [

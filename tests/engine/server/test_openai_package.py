@@ -50,7 +50,7 @@ def served(ask):
     return asyncio.run(run())
 
 
-def test_choices_and_probabilities():
+def test_t46_choices_and_probabilities():
     async def ask(client):
         return await client.chat.completions.create(
             model="m", messages=HI, n=2, max_tokens=5, seed=1, logprobs=True, top_logprobs=2,
@@ -65,7 +65,7 @@ def test_choices_and_probabilities():
     assert found.usage.completion_tokens >= 2
 
 
-def test_a_stream_of_choices_with_usage():
+def test_t46_a_stream_of_choices_with_usage():
     async def ask(client):
         stream = await client.chat.completions.create(
             model="m", messages=HI, n=2, max_tokens=5, seed=1, stream=True,
@@ -79,7 +79,7 @@ def test_a_stream_of_choices_with_usage():
     assert chunks[-1].usage.total_tokens > 0
 
 
-def test_a_schema_is_parsed():
+def test_t46_a_schema_is_parsed():
     schema = TOOL["function"]["parameters"]
 
     async def ask(client):
@@ -91,7 +91,7 @@ def test_a_schema_is_parsed():
     assert json.loads(served(ask).choices[0].message.content)["city"] in ("Bonn", "Rom")
 
 
-def test_tools_are_called_whole_and_in_a_stream():
+def test_t46_tools_are_called_whole_and_in_a_stream():
     async def ask(client):
         more = {"messages": HI, "tools": [TOOL], "tool_choice": "required", "seed": 1}
         more |= {"model": "m", "max_tokens": 120, "parallel_tool_calls": False}
@@ -109,7 +109,7 @@ def test_tools_are_called_whole_and_in_a_stream():
     assert chunks[-1].choices[0].finish_reason == "tool_calls"
 
 
-def test_completions_of_several_prompts_with_their_echo():
+def test_t46_completions_of_several_prompts_with_their_echo():
     async def ask(client):
         return await client.completions.create(
             model="m", prompt=["a b", "b a"], echo=True, logprobs=1, max_tokens=0, temperature=0
@@ -121,7 +121,7 @@ def test_completions_of_several_prompts_with_their_echo():
     assert found.choices[1].logprobs.tokens == ["b", " ", "a"]
 
 
-def test_a_refusal_is_the_packages_own_error():
+def test_t46_a_refusal_is_the_packages_own_error():
     async def ask(client):
         with pytest.raises(openai.BadRequestError) as refused:
             await client.completions.create(model="m", prompt="a", n=10_000)
