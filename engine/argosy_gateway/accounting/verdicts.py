@@ -2,7 +2,8 @@
 
 TTFT runs from the request's first byte that this process read to the first byte of content. TPOT is
 (last content - first content) / (n - 1), with n output tokens from usage; a single token meets it.
-An unknown n counts as two.
+An unknown n counts as two. Of several choices, which are drawn beside each other, n is that of the
+longest one.
 For an answer in one piece the engine reports the first token's time (designs/0003).
 
 | how it ended | TTFT | TPOT |
@@ -66,7 +67,7 @@ class Outcome:
     """None if the client was sent no content."""
     last_content_at: float | None = None
     output_tokens: int | None = None
-    """None if unknown."""
+    """Of the longest choice; None if unknown."""
     held_s: float = 0.0
     """How long the engine held the first token, until its sequence joined a batch."""
 

@@ -89,6 +89,7 @@ class Answer:
         "first_content_at",
         "held_s",
         "last_content_at",
+        "longest_share",
         "resume",
         "second_content_at",
         "started",
@@ -126,6 +127,8 @@ class Answer:
         self.held_s = 0.0
         """How long the engine held the first token."""
         self.last_content_at: float | None = None
+        self.longest_share = 1.0
+        """Of the tokens of a whole answer, those of its longest choice."""
         self._counted: tuple[int, float] | None = None
         """Tokens, and the time of the last text, when `take_tpot` was called last."""
         self.usage: Usage | None = None
@@ -147,12 +150,16 @@ class Answer:
 
     @property
     def output_tokens(self) -> int | None:
-        """From usage; None if unknown.
+        """From usage, those of the longest choice: the others run beside it. None if unknown.
 
         An engine without usage sends about one event per token, and none sends more events.
         """
         reported = self.usage.completion_tokens if self.usage is not None else 0
-        return max(reported, self._scan.content_events if self._scan else 0) or None
+        scan = self._scan
+        if scan is None or not scan.content_events:
+            return round(reported * self.longest_share) or None
+        share = scan.longest_events / scan.content_events
+        return max(round(reported * share), scan.longest_events)
 
     @property
     def interval_s(self) -> float:
@@ -168,7 +175,7 @@ class Answer:
         last, scan, before = self.last_content_at, self._scan, self._counted
         if scan is None or last is None:
             return None
-        tokens = max(scan.content_events, self.resume.count)
+        tokens = max(scan.longest_events, self.resume.count)
         self._counted = tokens, last
         if before is None or tokens <= before[0]:
             return None

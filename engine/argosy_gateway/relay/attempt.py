@@ -31,7 +31,7 @@ from argosy_gateway.relay.asking import address_of, ask
 from argosy_gateway.relay.fleet import Fleet
 from argosy_gateway.routing.groups import Route
 from argosy_gateway.wire import http1
-from argosy_gateway.wire.answers import error_code, json_or_none
+from argosy_gateway.wire.answers import error_code, json_or_none, longest_share
 from argosy_gateway.wire.openai import CompletionRequest
 from argosy_gateway.wire.sse import StreamScan, believable, usage_of
 
@@ -421,6 +421,7 @@ class Attempt:
         reported = head.get(TTFT_HEADER)
         first_at = self._sent_at + first_token_after_s(reported, whole_s=now - self._sent_at)
         answer.usage = believable(usage_of(content), answer_bytes=size)
+        answer.longest_share = longest_share(content, self._request.sequences)
         answer.first_content_at, answer.last_content_at = first_at, now
         answer.held_s = held_s(head.get(HELD_HEADER))
         if reported is not None:
@@ -465,6 +466,7 @@ class Attempt:
         scan = StreamScan(
             hide_usage=self._request.hide_usage,
             holds_error=with_ids,
+            several=self._request.sequences > 1,
             on_ids=answer.resume.add if with_ids else None,
         )
         answer.begin_stream(scan, head.headers)

@@ -2,7 +2,7 @@
 
 import json
 
-__all__ = ["error_code", "json_or_none"]
+__all__ = ["error_code", "json_or_none", "longest_share"]
 
 
 def json_or_none(body: bytes) -> object:
@@ -19,3 +19,32 @@ def error_code(body: bytes) -> str | None:
     error = content.get("error") if isinstance(content, dict) else None
     code = error.get("code") if isinstance(error, dict) else None
     return code if isinstance(code, str) else None
+
+
+def longest_share(content: dict[str, object], sequences: int) -> float:
+    """Of all tokens that the engine drew for its `sequences`, the share of the longest choice.
+
+    By characters: an answer counts its tokens only together. Choices that `best_of` left out count
+    as much as the others on average.
+    """
+    choices = content.get("choices")
+    if sequences < 2 or not isinstance(choices, list) or not choices:
+        return 1.0
+    sizes = [_size(choice) for choice in choices]
+    drawn = max(sequences, len(sizes))
+    if not any(sizes):
+        return 1 / drawn
+    return max(sizes) / sum(sizes) * len(sizes) / drawn
+
+
+def _size(choice: object) -> int:
+    """Characters of a choice, those of its calls of tools included."""
+    if not isinstance(choice, dict):
+        return 0
+    text, message = choice.get("text"), choice.get("message")
+    if isinstance(text, str):
+        return len(text)
+    if not isinstance(message, dict):
+        return 0
+    parts = (message.get(name) for name in ("content", "reasoning", "tool_calls"))
+    return sum(len(part if isinstance(part, str) else str(part)) for part in parts if part)

@@ -38,6 +38,8 @@ class CompletionRequest(NamedTuple):
     """The client did not ask for the usage chunk, but the gateway did: it is taken out."""
     prompt_chars: int
     """Characters of the prompt, from which its tokens are estimated. A token id counts as four."""
+    sequences: int
+    """Answers that the engine generates: for each prompt the larger one of `n` and `best_of`."""
     prompt_start: bytes
     """The first 1,024 characters of the prompt in UTF-8; see `RoutingRequest`."""
     cache_key: str | None = None
@@ -92,7 +94,8 @@ def _read(path: str, body: bytes, served_name: str, prefixes: bool) -> Completio
     stream = request.get("stream") or False
     if not isinstance(stream, bool):
         raise RequestError(400, "'stream' must be true or false.", param="stream")
-    prompts = _prompts(request, "messages" if path.endswith("chat/completions") else "prompt")
+    chat = path.endswith("chat/completions")
+    prompts = _prompts(request, "messages" if chat else "prompt")
     hide_usage = stream and not _asks_for_usage(request)
     cache_key = request.get("prompt_cache_key")
     return CompletionRequest(
@@ -102,6 +105,7 @@ def _read(path: str, body: bytes, served_name: str, prefixes: bool) -> Completio
         stream=stream,
         hide_usage=hide_usage,
         prompt_chars=sum(_text_chars(prompt) for prompt in prompts),
+        sequences=_sequences(request, None if chat else prompts[0]),
         prompt_start=_start(prompts, _START_CHARS),
         prefixes=prefixes_of(_start(prompts, LONGEST_BYTES)) if prefixes else (),
         cache_key=cache_key if isinstance(cache_key, str) else None,
@@ -188,6 +192,18 @@ def _prompts(request: Mapping[str, Any], field_name: str) -> list[object]:
     if not isinstance(prompt, list) or not all(isinstance(message, dict) for message in prompt):
         raise RequestError(400, "'messages' must be a list of objects.", param="messages")
     return [message.get("content") for message in prompt]
+
+
+def _sequences(request: Mapping[str, Any], prompt: object) -> int:
+    """What is no number, or none that the engine takes, counts as 1."""
+    each = 1
+    for name in ("n", "best_of"):
+        asked = request.get(name)
+        if type(asked) is int and asked > each:
+            each = asked
+    if isinstance(prompt, list) and prompt and not isinstance(prompt[0], int):
+        each *= len(prompt)
+    return each
 
 
 def _text_chars(value: object, levels: int = _PROMPT_LEVELS) -> int:

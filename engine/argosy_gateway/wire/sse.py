@@ -20,6 +20,7 @@ from argosy_gateway.errors import BrokenError
 __all__ = ["StreamScan", "Usage", "believable", "usage_of"]
 
 _CONTENT = re.compile(rb'"(?:content|text|reasoning_content|reasoning|refusal|arguments)":\s*"[^"]')
+_CHOICE = re.compile(rb'"choices"\s*:\s*\[\s*\{\s*"index"\s*:\s*(\d+)')
 _USAGE = re.compile(rb'"usage"\s*:\s*\{')
 _ERROR = re.compile(rb'(?:^|\n)data: ?\{\s*"error"\s*:')
 _DONE = re.compile(rb"(?:^|\n)data: ?\[DONE\]")
@@ -72,6 +73,7 @@ class StreamScan:
     """The state of one stream."""
 
     __slots__ = (
+        "_by_choice",
         "_carry",
         "content_events",
         "done",
@@ -91,9 +93,11 @@ class StreamScan:
         *,
         hide_usage: bool,
         holds_error: bool = False,
+        several: bool = False,
         on_ids: Callable[[bytes, bool], None] | None = None,
     ) -> None:
-        """`on_ids` gets the token ids of each event, and whether it has the finish reason."""
+        """`on_ids` gets the token ids of each event, and whether it has the finish reason.
+        `several`: the answer has more than one choice."""
         self.hide_usage = hide_usage
         self.on_ids = on_ids
         self.on_handover: Callable[[bytes], object] | None = None
@@ -105,6 +109,8 @@ class StreamScan:
         """Whether the last feed had text of the model."""
         self.content_events = 0
         """Events with text so far."""
+        self._by_choice: dict[bytes, int] | None = {} if several else None
+        """The same of each choice, by its index."""
         self.usage: Usage | None = None
         """From the latest chunk that had usage."""
         self.done = False
@@ -115,6 +121,13 @@ class StreamScan:
         """Bytes so far."""
         self._carry = b""
         """The unfinished event at the end of the last feed."""
+
+    @property
+    def longest_events(self) -> int:
+        """Events with text of the choice that has most of them."""
+        if self._by_choice is None:
+            return self.content_events
+        return max(self._by_choice.values(), default=0)
 
     def goes_on_after(self, data: bytes) -> bool:
         """Whether these are whole events, none of which can end the stream or fail it."""
@@ -141,6 +154,8 @@ class StreamScan:
         found = len(_CONTENT.findall(data))
         self.had_content = found > 0
         self.content_events += found
+        if found and self._by_choice is not None:
+            self._count_by_choice(data, self._by_choice)
         if b'"usage"' in data and _USAGE.search(data):
             data = self._take_usage(data)
         if b'"error"' in data and (error := _ERROR.search(data)):
@@ -182,6 +197,14 @@ class StreamScan:
         if len(self._carry) > _CARRY_LIMIT_BYTES:
             raise BrokenError("an event of the engine's stream is larger than 4 MiB")
         return data[:end]
+
+    def _count_by_choice(self, data: bytes, counts: dict[bytes, int]) -> None:
+        """An event has one choice, as engines write them. One that names none is of choice 0."""
+        for event in _EVENT.findall(data):
+            if found := len(_CONTENT.findall(event)):
+                named = _CHOICE.search(event)
+                index = named[1] if named else b"0"
+                counts[index] = counts.get(index, 0) + found
 
     def _take_usage(self, data: bytes) -> bytes:
         kept: list[bytes] = []
