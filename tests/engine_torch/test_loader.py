@@ -9,6 +9,7 @@ torch = pytest.importorskip("torch")
 
 from argosy_engine.config import EngineConfig  # noqa: E402
 from argosy_engine.errors import LoadError  # noqa: E402
+from argosy_engine.model.spec import read_spec  # noqa: E402
 from argosy_engine.runtime.torch.runner import load  # noqa: E402
 from local.weights.tiny import write_tiny  # noqa: E402
 
@@ -78,6 +79,55 @@ def test_an_unknown_architecture_names_the_known_ones(tiny):
     reason, message = reason_of(tiny)
     assert reason == "UnsupportedArchitecture"
     assert "LlamaForCausalLM" in message
+
+
+@pytest.mark.parametrize(
+    ("values", "named"),
+    [
+        ({"sliding_window": 100}, "sliding_window=100"),
+        (
+            {"architectures": ["MistralForCausalLM"], "layer_types": ["full_attention"] * 2},
+            "sliding_window=4096 with layer_types",
+        ),
+        (
+            {"architectures": ["Qwen2ForCausalLM"], "layer_types": ["chunked_attention"] * 2},
+            "layer_types=['chunked_attention', 'chunked_attention']",
+        ),
+        (
+            {"architectures": ["Qwen2ForCausalLM"], "layer_types": ["full_attention"]},
+            "and 2 layers",
+        ),
+        ({"partial_rotary_factor": 0.5}, "partial_rotary_factor=0.5"),
+        ({"mlp_bias": True}, "mlp_bias=true"),
+    ],
+)
+def test_what_would_change_the_logits_is_refused_by_name(tiny, values, named):
+    change(tiny, **values)
+    reason, message = reason_of(tiny)
+    assert reason == "UnsupportedArchitecture"
+    assert named in message
+    assert "choose a checkpoint without it" in message
+
+
+def test_a_rope_type_that_is_not_computed_names_those_that_are(tiny):
+    change(tiny, rope_scaling={"rope_type": "longrope", "factor": 2.0})
+    reason, message = reason_of(tiny)
+    assert reason == "UnsupportedArchitecture"
+    assert "'longrope': this engine computes default, linear, llama3 and yarn" in message
+
+
+def test_yarn_lengthens_the_context_as_its_factor_says(tiny):
+    yarn = {"type": "yarn", "factor": 4.0, "original_max_position_embeddings": 1024}
+    change(tiny, rope_scaling=yarn)
+    runner, _ = start(tiny, kv_cache_tokens=8192)
+    assert runner.max_model_len == 4096
+
+
+def test_a_window_as_long_as_the_context_is_none(tiny):
+    change(tiny, architectures=["MistralForCausalLM"], sliding_window=1024)
+    assert read_spec(tiny).windows == (0, 0)
+    change(tiny, sliding_window=1023)
+    assert read_spec(tiny).windows == (1023, 1023)
 
 
 def test_a_pool_that_cannot_fit_says_what_to_lower(tiny):

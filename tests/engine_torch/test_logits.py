@@ -26,12 +26,41 @@ LLAMA3 = {
     "high_freq_factor": 4.0,
     "original_max_position_embeddings": 32,
 }
+YARN = {
+    "rope_type": "yarn",
+    "rope_theta": 10_000.0,
+    "factor": 4.0,
+    "original_max_position_embeddings": 32,
+}
 CASES = {
     "LlamaForCausalLM": {"rope_parameters": LLAMA3},
     "LlamaForCausalLM tied": {"tie_word_embeddings": True},
     "MistralForCausalLM": {"sliding_window": None, "head_dim": 24},
+    "MistralForCausalLM window": {"sliding_window": 7},
+    "MistralForCausalLM window of one": {"sliding_window": 1},
+    "MistralForCausalLM window longer than the text": {"sliding_window": 46},
     "Qwen2ForCausalLM": {"tie_word_embeddings": True},
+    "Qwen2ForCausalLM window switched off": {"sliding_window": 5},
+    "Qwen2ForCausalLM window in the second layer": {
+        "use_sliding_window": True,
+        "sliding_window": 9,
+        "max_window_layers": 1,
+    },
     "Qwen3ForCausalLM": {"head_dim": 32},
+    "Qwen3ForCausalLM window in the first layer": {
+        "use_sliding_window": True,
+        "sliding_window": 16,
+        "layer_types": ["sliding_attention", "full_attention"],
+    },
+    "Qwen2ForCausalLM yarn": {"rope_parameters": YARN},
+    "LlamaForCausalLM yarn": {
+        "rope_parameters": YARN
+        | {"beta_fast": 4.0, "beta_slow": 0.5, "truncate": False, "attention_factor": 1.3}
+    },
+    "MistralForCausalLM yarn and window": {
+        "rope_parameters": YARN | {"factor": 8.0, "mscale": 0.7, "mscale_all_dim": 1.0},
+        "sliding_window": 20,
+    },
 }
 
 
@@ -119,8 +148,9 @@ def test_t41_the_trunks_logits_are_hugging_faces(case, tmp_path):
     found = logits_of(tmp_path, tokens)
     assert expected.std() > 0.5
     assert (found - expected).abs().max() < 1e-5 * expected.abs().max()
-    # Sensitive: another first token changes the last row.
-    other = logits_of(tmp_path, [(tokens[0] + 1) % 151, *tokens[1:]])
+    # Sensitive: another first token, or with a window another last one, changes the last row.
+    tokens[-1 if "window" in case else 0] += 1
+    other = logits_of(tmp_path, [token % 151 for token in tokens])
     assert (other[-1] - expected[-1]).abs().max() > 1e-3
 
 
@@ -142,3 +172,14 @@ def test_t44_the_greedy_text_is_what_hugging_faces_generate_writes(case, tmp_pat
     found = logits_of(tmp_path, written).argmax(-1).tolist()
     assert len(set(written[prompt:])) > 3
     assert found[prompt - 1 : -1] == written[prompt:]
+
+
+def test_a_token_outside_every_window_changes_nothing_that_follows(tmp_path):
+    reference("MistralForCausalLM window", tmp_path)
+    tokens = list(range(LENGTH))
+    reach = 2 * (7 - 1)  # of two layers
+    one = logits_of(tmp_path, tokens)
+    other = logits_of(tmp_path, [150, *tokens[1:]])
+    changed = (one - other).abs().amax(1)
+    assert changed[reach] > 1e-4
+    assert changed[reach + 1 :].max() == 0.0

@@ -51,6 +51,7 @@ def spec_of(**given):
         "max_positions": 600,
         "norm_eps": 1e-5,
         "rope": Rope(theta=10_000.0),
+        "windows": (0, 0),
         "qkv_bias": True,
         "qk_norm": True,
         "tied": False,
@@ -188,9 +189,10 @@ GROUPS = [(1, 1), (3, 1), (4, 2), (9, 3), (6, 6)]
     block_size=st.sampled_from([1, 4, 16, 32]),
     dtype=st.sampled_from([torch.float32, torch.bfloat16]),
     biased=st.booleans(),
+    windows=st.tuples(st.integers(0, 200), st.sampled_from([0, 1, 16, 64])),
 )
 def test_steps_of_random_batches_are_torchs(
-    library, seed, heads, head_dim, block_size, dtype, biased
+    library, seed, heads, head_dim, block_size, dtype, biased, windows
 ):
     rng = random.Random(seed)
     spec = spec_of(
@@ -199,6 +201,7 @@ def test_steps_of_random_batches_are_torchs(
         head_dim=head_dim,
         qkv_bias=biased,
         qk_norm=not biased,
+        windows=windows,
     )
     pair = Pair(library, spec, dtype, block_size)
     free = list(range(1, BLOCKS))
@@ -218,8 +221,10 @@ def test_steps_of_random_batches_are_torchs(
             pair.step(plan_of(chunks, block_size))
 
 
-def test_a_prompt_of_many_tiles_and_a_long_decode(library):
-    pair = Pair(library, spec_of(heads=6, kv_heads=2), torch.float32, 16)
+@pytest.mark.parametrize("windows", [(0, 0), (100, 0), (3, 600)])
+def test_a_prompt_of_many_tiles_and_a_long_decode(library, windows):
+    spec = spec_of(heads=6, kv_heads=2, windows=windows)
+    pair = Pair(library, spec, torch.float32, 16)
     table = list(range(39, 0, -1))
     pair.step(plan_of([chunk(0, 131, table, 0, 301)], 16))
     pair.step(plan_of([chunk(0, 131, table, 301, 258)], 16))

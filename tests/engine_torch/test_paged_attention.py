@@ -16,8 +16,9 @@ LAYERS = 2
 CLOSE = {torch.float32: 2e-5, torch.bfloat16: 3e-2}
 
 
-def expected(q, k, v, start):
-    """softmax(q·Kᵀ/√d)·V of `q` [n, heads, d], the last n of the tokens of `k` and `v`.
+def expected(q, k, v, start, window):
+    """softmax(q·Kᵀ/√d)·V of `q` [n, heads, d], the last n of the tokens of `k` and `v`, where a
+    token sees the newest `window`, or all if that is 0.
 
     `k`, `v` [tokens, kv heads, d]; query head h reads KV head h // (heads / kv heads).
     """
@@ -25,7 +26,8 @@ def expected(q, k, v, start):
     k, v = (x.double().repeat_interleave(group, dim=1) for x in (k, v))
     scores = torch.einsum("qhd,khd->hqk", q.double(), k) / q.shape[2] ** 0.5
     positions = torch.arange(k.shape[0])
-    unseen = positions.unsqueeze(0) > positions[start:].unsqueeze(1)
+    back = positions[start:].unsqueeze(1) - positions
+    unseen = (back < 0) | (back >= (window or len(positions)))
     weights = scores.masked_fill(unseen, float("-inf")).softmax(-1)
     return torch.einsum("hqk,khd->qhd", weights, v)
 
@@ -33,8 +35,8 @@ def expected(q, k, v, start):
 class Sequences:
     """Prompts computed in chunks, then decodes; each in blocks from all over the pool."""
 
-    def __init__(self, rng, *, shape, heads, dtype, count):
-        self.rng, self.shape, self.heads = rng, shape, heads
+    def __init__(self, rng, *, shape, heads, dtype, count, windows):
+        self.rng, self.shape, self.heads, self.windows = rng, shape, heads, windows
         self.pool = PagedPool(shape, dtype, torch.device("cpu"))
         # What a block held before must not be seen, and that of the null block neither.
         self.pool.memory.normal_()
@@ -99,7 +101,7 @@ class Sequences:
         fused = torch.randn(tokens, self.heads + 2 * self.shape.kv_heads, dim).to(dtype)
         q, kv = fused[:, : self.heads], fused[:, self.heads :]
         self.pool.write(layer, batch, kv)
-        out = self.pool.attend(layer, batch, q)
+        out = self.pool.attend(layer, batch, q, self.windows[layer])
         assert out.shape == q.shape
         worst, at = 0.0, 0
         for chunk in chunks:
@@ -107,14 +109,14 @@ class Sequences:
             known = torch.cat([self.written[layer][index], kv[at:end]])
             self.written[layer][index] = known
             k, v = known[:, : self.shape.kv_heads], known[:, self.shape.kv_heads :]
-            right = expected(q[at:end], k, v, chunk.start)
+            right = expected(q[at:end], k, v, chunk.start, self.windows[layer])
             worst = max(worst, float((out[at:end].double() - right).abs().max()))
             at = end
         return worst
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=["float32", "bfloat16"])
-@pytest.mark.parametrize("seed", range(6))
+@pytest.mark.parametrize("seed", range(10))
 def test_chunks_and_decodes_of_scattered_blocks_attend_as_whole_sequences_do(
     seed, dtype, monkeypatch
 ):
@@ -137,6 +139,7 @@ def test_chunks_and_decodes_of_scattered_blocks_attend_as_whole_sequences_do(
         heads=kv_heads * rng.choice([1, 2, 4]),
         dtype=dtype,
         count=5,
+        windows=(0, 0) if seed < 4 else (rng.randint(1, 60), rng.choice([0, 1, 5])),
     )
     errors = [sequences.step() for _ in range(12)]
     assert max(errors) < CLOSE[dtype]

@@ -5,12 +5,13 @@ contiguous run for the KV transfer. A step's index tensors are made once (`Paged
 every layer, each through its own shifted view of the pool.
 
 Sequences with one new token are gathered and multiplied together, query heads of a group folded
-into rows; prompts go one by one in tiles of rows with causal trimming. A native kernel replaces
+into rows; prompts go one by one in tiles of rows with causal trimming. Layers with a sliding window
+read the blocks that it reaches and no others; the pool keeps them all. A native kernel replaces
 `PagedPool.attend` and `PagedPool.write` behind the same two calls.
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 import torch
@@ -26,6 +27,7 @@ _GATHER_ELEMENTS = 1 << 21
 _SCORE_ELEMENTS = 1 << 22
 """Score elements of one tile of prompt rows: 16 MiB of float32."""
 _TILE_ROWS = 128
+_NOT_SEEN = float("-inf")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -62,19 +64,28 @@ class _Span:
     first: int
     last: int
     start: int
-    """Position of the first token in its sequence."""
+    """How many of the gathered keys come before the first token."""
     gather: torch.Tensor
     """[2 · kv_heads · blocks]."""
+
+
+@dataclass(frozen=True, slots=True)
+class _View:
+    """What the layers of one window read."""
+
+    singles: tuple[_Singles, ...]
+    spans: tuple[_Span, ...]
 
 
 @dataclass(frozen=True, slots=True)
 class PagedBatch:
     """One step's indices, on the pool's device."""
 
+    flat: FlatBatch
     write: torch.Tensor
     """[N, 2 · kv_heads] rows of `PagedPool._by_token`."""
-    singles: tuple[_Singles, ...]
-    spans: tuple[_Span, ...]
+    views: dict[int, _View] = field(default_factory=dict)
+    """By window, made when the first layer of that window attends."""
 
 
 class PagedPool:
@@ -105,6 +116,15 @@ class PagedPool:
 
     def prepare(self, flat: FlatBatch) -> PagedBatch:
         """Index tensors for a step; O(tokens + blocks of its sequences)."""
+        slots = self._ids(flat.slot_mapping)
+        size = self.shape.block_size
+        block_rows = self.shape.layers * 2 * self.shape.kv_heads * size
+        base = slots // size * block_rows + slots % size
+        return PagedBatch(flat, base.unsqueeze(1) + self._head_rows * size)
+
+    def _view(self, batch: PagedBatch, window: int) -> _View:
+        """The batch as layers of that window see it: without the blocks before it."""
+        flat = batch.flat if not window else self._without_the_past(batch.flat, window)
         singles: list[int] = []
         spans: list[_Span] = []
         for index, table in enumerate(flat.block_tables):
@@ -115,15 +135,20 @@ class PagedPool:
                 start = flat.kv_lens[index] - (last - first)
                 gather = self._gather_rows([table], len(table))
                 spans.append(_Span(first, last, start, gather))
-        slots = self._ids(flat.slot_mapping)
+        groups = self._groups(flat, singles)
+        return _View(tuple(self._singles(flat, group, window) for group in groups), tuple(spans))
+
+    def _without_the_past(self, flat: FlatBatch, window: int) -> FlatBatch:
+        """Tables and lengths that begin at the first block that a token of the step sees."""
         size = self.shape.block_size
-        block_rows = self.shape.layers * 2 * self.shape.kv_heads * size
-        base = slots // size * block_rows + slots % size
-        return PagedBatch(
-            base.unsqueeze(1) + self._head_rows * size,
-            tuple(self._singles(flat, group) for group in self._groups(flat, singles)),
-            tuple(spans),
-        )
+        tables: list[list[int]] = []
+        lengths: list[int] = []
+        for index, table in enumerate(flat.block_tables):
+            start = flat.kv_lens[index] - (flat.cu_q[index + 1] - flat.cu_q[index])
+            skipped = max(0, start - window + 1) // size
+            tables.append(table[skipped:])
+            lengths.append(flat.kv_lens[index] - skipped * size)
+        return replace(flat, block_tables=tables, kv_lens=lengths)
 
     def _groups(self, flat: FlatBatch, singles: list[int]) -> list[list[int]]:
         """Longest first. A group ends where padding would double the work or exceed the cache."""
@@ -140,12 +165,14 @@ class PagedPool:
             groups[-1].append(index)
         return groups
 
-    def _singles(self, flat: FlatBatch, group: list[int]) -> _Singles:
+    def _singles(self, flat: FlatBatch, group: list[int], window: int) -> _Singles:
         tables = [flat.block_tables[index] for index in group]
         width = len(tables[0])
-        lengths = self._ids([flat.kv_lens[index] for index in group])
+        lengths = self._ids([flat.kv_lens[index] for index in group]).unsqueeze(1)
         positions = torch.arange(width * self.shape.block_size, device=self.device)
-        beyond = positions >= lengths.unsqueeze(1)
+        beyond = positions >= lengths
+        if window:
+            beyond |= positions < lengths - window
         bias = torch.zeros(beyond.shape, dtype=self._math, device=self.device)
         bias.masked_fill_(beyond, float("-inf"))
         return _Singles(
@@ -170,13 +197,22 @@ class PagedPool:
         """Store `kv` [N, 2 · kv_heads, head_dim], K heads before V heads."""
         self._by_token[layer][batch.write] = kv
 
-    def attend(self, layer: int, batch: PagedBatch, q: torch.Tensor) -> torch.Tensor:
-        """softmax(q·Kᵀ/√d)·V for `q` [N, heads, head_dim], causal; the same shape and type."""
+    def attend(
+        self, layer: int, batch: PagedBatch, q: torch.Tensor, window: int = 0
+    ) -> torch.Tensor:
+        """softmax(q·Kᵀ/√d)·V for `q` [N, heads, head_dim], causal; the same shape and type.
+
+        A token sees the newest `window` tokens, itself included; 0: all.
+        """
+        if window not in batch.views:
+            batch.views[window] = self._view(batch, window)
+        view = batch.views[window]
         out = torch.empty_like(q, memory_format=torch.contiguous_format)
-        for group in batch.singles:
+        for group in view.singles:
             out[group.tokens] = self._attend_singles(layer, group, q[group.tokens])
-        for span in batch.spans:
-            self._attend_span(layer, span, q[span.first : span.last], out[span.first : span.last])
+        for span in view.spans:
+            rows = slice(span.first, span.last)
+            self._attend_span(layer, span, q[rows], out[rows], window)
         return out
 
     def _attend_singles(self, layer: int, group: _Singles, q: torch.Tensor) -> torch.Tensor:
@@ -188,14 +224,18 @@ class PagedPool:
         scores = torch.baddbmm(group.bias, folded, k.transpose(1, 2), alpha=self._scale)
         return torch.bmm(scores.softmax(-1), v).view(count, heads, dim).to(q.dtype)
 
-    def _attend_span(self, layer: int, span: _Span, q: torch.Tensor, out: torch.Tensor) -> None:
-        """Tiles of rows; a tile sees the keys up to its last row, masked in its last columns."""
+    def _attend_span(
+        self, layer: int, span: _Span, q: torch.Tensor, out: torch.Tensor, window: int
+    ) -> None:
+        """Tiles of rows; a tile sees the keys up to its last row, masked in its last columns, and
+        those from its first row's window on, masked for the other rows."""
         count, heads, dim = q.shape
         kv_heads = self.shape.kv_heads
         rows = self._by_block[layer].index_select(0, span.gather)
         k, v = rows.view(2, kv_heads, -1, dim).to(self._math).unbind()
         by_group = q.view(count, kv_heads, -1, dim).permute(1, 2, 0, 3).to(self._math)
-        if self.device.type == "cuda" and span.start == 0:
+        whole_prompt = span.start == 0 and (not window or count <= window)
+        if self.device.type == "cuda" and whole_prompt:
             whole = F.scaled_dot_product_attention(
                 by_group.flatten(0, 1).unsqueeze(0),
                 k[:, :count].unsqueeze(0),
@@ -209,13 +249,22 @@ class PagedPool:
         step = max(1, min(_TILE_ROWS, _SCORE_ELEMENTS // (heads * (span.start + count))))
         for first in range(0, count, step):
             last = min(first + step, count)
-            keys, size = span.start + last, last - first
+            end, size = span.start + last, last - first
+            begin = max(0, span.start + first - window + 1) if window else 0
             tile = by_group[:, :, first:last].reshape(kv_heads, -1, dim) * self._scale
-            scores = torch.bmm(tile, k[:, :keys].transpose(1, 2))
-            by_row = scores.view(kv_heads, -1, size, keys)
-            by_row[..., keys - size :] += self._future[:size, :size]
-            attended = torch.bmm(scores.softmax(-1), v[:, :keys])
+            scores = torch.bmm(tile, k[:, begin:end].transpose(1, 2))
+            by_row = scores.view(kv_heads, -1, size, end - begin)
+            by_row[..., end - begin - size :] += self._future[:size, :size]
+            if window:
+                by_row.masked_fill_(self._past(span.start + first, size, begin, window), _NOT_SEEN)
+            attended = torch.bmm(scores.softmax(-1), v[:, begin:end])
             target[:, :, first:last] = attended.view(kv_heads, -1, size, dim).to(q.dtype)
+
+    def _past(self, first: int, size: int, begin: int, window: int) -> torch.Tensor:
+        """[size, keys] Whether a key is before a row's window; `first` row, `begin` first key."""
+        rows = torch.arange(first, first + size, device=self.device).unsqueeze(1)
+        keys = torch.arange(begin, first + size, device=self.device)
+        return keys <= rows - window
 
 
 def _zeros(

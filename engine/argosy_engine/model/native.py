@@ -62,11 +62,12 @@ class NativeTrunk:
         self._library, self._pool, self._max_positions = library, pool, max_positions
         self._kept: list[npt.NDArray[Any]] = []
         layers = (LayerFields * spec.layers)()
-        for fields, layer in zip(layers, weights.layers, strict=True):
+        for fields, layer, window in zip(layers, weights.layers, spec.windows, strict=True):
             fields.attention_norm = self._keep(layer.attention_norm)
             fields.q_norm = self._keep(layer.q_norm)
             fields.k_norm = self._keep(layer.k_norm)
             fields.mlp_norm = self._keep(layer.mlp_norm)
+            fields.window = window
             for name in ("qkv", "out", "gate_up", "down"):
                 setattr(fields, name, _fields(getattr(layer, name)))
         turns = rotation_table(spec.rope, spec.head_dim, max_positions, torch.device("cpu"))

@@ -5,9 +5,10 @@ the loader and the runner.
 """
 
 import json
+import math
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal, NoReturn
 
 from argosy_engine.core.sampling import SamplingDefaults
 from argosy_engine.errors import LoadError
@@ -23,18 +24,27 @@ ARCHITECTURES = (
 )
 """All share one trunk: pre-norm, grouped-query attention with rope, gated SiLU."""
 
+_SLIDING, _FULL = "sliding_attention", "full_attention"
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Rope:
-    """Rotary embedding: base, and Llama 3.1's stretching of long wave lengths where it is set."""
+    """Rotary embedding: base, and how long wave lengths are stretched."""
 
     theta: float
+    kind: Literal["linear", "llama3", "yarn"] = "linear"
     factor: float = 1.0
-    """Positions are divided by it when `original_positions` is 0 ("linear" scaling)."""
-    low_freq_factor: float = 1.0
-    high_freq_factor: float = 4.0
+    """Positions are divided by it: all of them ("linear"), or those of long wave lengths."""
     original_positions: int = 0
-    """Context length before Llama 3.1's scaling, in tokens; 0: no such scaling."""
+    """llama3, yarn: context length before the scaling, in tokens."""
+    slow_turns: float = 1.0
+    """llama3, yarn: pairs that turn as often or less in `original_positions` are stretched …"""
+    fast_turns: float = 4.0
+    """… those that turn as often or more are not, and those between in part."""
+    whole_pairs: bool = True
+    """yarn: round the numbers of the first and the last pair between outwards."""
+    length: float = 1.0
+    """yarn: q and k are multiplied by it."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -52,6 +62,8 @@ class ModelSpec:
     max_positions: int
     norm_eps: float
     rope: Rope
+    windows: tuple[int, ...]
+    """[layers] The newest tokens that a token sees, itself included; 0: all."""
     qkv_bias: bool
     """The q, k and v projections have a bias (Qwen2)."""
     qk_norm: bool
@@ -127,8 +139,9 @@ def _spec(config: dict[str, Any], generation: dict[str, Any]) -> ModelSpec:
     eos = generation.get("eos_token_id")  # may stand there as null, and 0 is an id
     heads = int(config["num_attention_heads"])
     hidden = int(config["hidden_size"])
-    positions = int(config["max_position_embeddings"])
-    _refuse_variants(config, positions)
+    rope = _rope(config)
+    positions = _positions(config, rope)
+    _refuse_variants(config)
     return ModelSpec(
         architecture=architecture,
         layers=int(config["num_hidden_layers"]),
@@ -140,7 +153,8 @@ def _spec(config: dict[str, Any], generation: dict[str, Any]) -> ModelSpec:
         vocab=int(config["vocab_size"]),
         max_positions=positions,
         norm_eps=float(config["rms_norm_eps"]),
-        rope=_rope(config),
+        rope=rope,
+        windows=_windows(config, architecture, positions),
         qkv_bias=architecture == "Qwen2ForCausalLM",
         qk_norm=architecture == "Qwen3ForCausalLM",
         tied=bool(config.get("tie_word_embeddings", False)),
@@ -161,12 +175,37 @@ def _architecture(config: dict[str, Any]) -> str:
     )
 
 
-def _refuse_variants(config: dict[str, Any], positions: int) -> None:
+def _positions(config: dict[str, Any], rope: Rope) -> int:
+    """Qwen's model cards switch yarn on without changing the length that config.json names."""
+    named = int(config["max_position_embeddings"])
+    return max(named, int(rope.original_positions * rope.factor)) if rope.kind == "yarn" else named
+
+
+def _windows(config: dict[str, Any], architecture: str, positions: int) -> tuple[int, ...]:
+    """As the classes of Hugging Face read it, with their defaults for what the file lacks."""
+    layers, kinds = int(config["num_hidden_layers"]), config.get("layer_types")
+    if architecture.startswith("Qwen"):
+        window = config.get("sliding_window", 4096) if config.get("use_sliding_window") else 0
+        first = int(config.get("max_window_layers", 28))
+        kinds = kinds or [_SLIDING if window and at >= first else _FULL for at in range(layers)]
+    else:
+        window = config.get("sliding_window", 4096 if architecture.startswith("Mistral") else 0)
+        if window and (kinds or architecture.startswith("Llama")):
+            _refuse([f"sliding_window={window}" + " with layer_types" * bool(kinds)])
+        kinds = [_SLIDING if window else _FULL] * layers
+    if len(kinds) != layers or set(kinds) - {_SLIDING, _FULL} or (_SLIDING in kinds and not window):
+        _refuse([f"layer_types={kinds} with sliding_window={window} and {layers} layers"])
+    reach = int(window or 0)
+    return tuple(reach if kind == _SLIDING and reach < positions else 0 for kind in kinds)
+
+
+def _refuse_variants(config: dict[str, Any]) -> None:
     """Refuse by name what would silently change the result."""
     wrong: list[str] = []
-    window = config.get("sliding_window")
-    if window and config.get("use_sliding_window", True) and int(window) < positions:
-        wrong.append(f"sliding_window={window}")
+    partial = (config.get("rope_parameters") or {}).get("partial_rotary_factor")
+    partial = partial or config.get("partial_rotary_factor") or 1.0
+    if float(partial) != 1.0:
+        wrong.append(f"partial_rotary_factor={partial}")
     if config.get("hidden_act", "silu") != "silu":
         wrong.append(f"hidden_act={config['hidden_act']}")
     if config.get("mlp_bias"):
@@ -176,7 +215,15 @@ def _refuse_variants(config: dict[str, Any], positions: int) -> None:
     if config.get("quantization_config"):
         wrong.append("quantization_config (only float32, bfloat16, float16 weights)")
     if wrong:
-        raise LoadError("UnsupportedArchitecture", f"config.json asks for {', '.join(wrong)}")
+        _refuse(wrong)
+
+
+def _refuse(wrong: list[str]) -> NoReturn:
+    raise LoadError(
+        "UnsupportedArchitecture",
+        f"config.json asks for {', '.join(wrong)}, which this engine does not compute: choose a "
+        "checkpoint without it",
+    )
 
 
 def _rope(config: dict[str, Any]) -> Rope:
@@ -191,13 +238,43 @@ def _rope(config: dict[str, Any]) -> Rope:
     if kind == "llama3":
         return Rope(
             theta=theta,
+            kind="llama3",
             factor=float(scaling["factor"]),
-            low_freq_factor=float(scaling["low_freq_factor"]),
-            high_freq_factor=float(scaling["high_freq_factor"]),
+            slow_turns=float(scaling["low_freq_factor"]),
+            fast_turns=float(scaling["high_freq_factor"]),
             original_positions=int(scaling["original_max_position_embeddings"]),
         )
+    if kind == "yarn":
+        return _yarn(config, scaling, theta)
     raise LoadError(
-        "UnsupportedArchitecture", f"rope type {kind!r}; known: default, linear, llama3"
+        "UnsupportedArchitecture",
+        f"rope type {kind!r}: this engine computes default, linear, llama3 and yarn; choose a "
+        "checkpoint with one of these",
+    )
+
+
+def _yarn(config: dict[str, Any], scaling: dict[str, Any], theta: float) -> Rope:
+    factor = scaling.get("factor")
+    named = int(config["max_position_embeddings"])
+    original = int(scaling.get("original_max_position_embeddings") or named)
+    stretch = float(factor) if factor is not None else named / original
+
+    def lengthened(weight: float) -> float:
+        return 0.1 * weight * math.log(stretch) + 1.0 if stretch > 1 else 1.0
+
+    length, weights = scaling.get("attention_factor"), ("mscale", "mscale_all_dim")
+    if length is None and all(scaling.get(name) for name in weights):
+        over, under = (lengthened(float(scaling[name])) for name in weights)
+        length = over / under
+    return Rope(
+        theta=theta,
+        kind="yarn",
+        factor=stretch,
+        original_positions=original,
+        slow_turns=float(scaling.get("beta_slow") or 1),
+        fast_turns=float(scaling.get("beta_fast") or 32),
+        whole_pairs=bool(scaling.get("truncate", True)),
+        length=lengthened(1.0) if length is None else float(length),
     )
 
 

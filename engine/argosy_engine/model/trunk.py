@@ -117,5 +117,5 @@ class Trunk:
             k.copy_(F.rms_norm(k, (spec.head_dim,), layer.k_norm, spec.norm_eps))
         rotate_(turned, turn)
         pool.write(index, batch, heads[:, spec.heads :])
-        attended = pool.attend(index, batch, heads[:, : spec.heads])
+        attended = pool.attend(index, batch, heads[:, : spec.heads], spec.windows[index])
         return layer.out(attended.view(-1, spec.q_size))

@@ -92,13 +92,15 @@ void write_kv(const struct model *m, int64_t layer, int64_t slot, const float *q
         }
 }
 
-/* Scores to weights: the first `seen` of a row's `count` scores, the rest becomes 0. */
-static void weigh(struct tile *t, int64_t row, int64_t seen, int64_t count, float scale) {
+/* Scores to weights: those from `first` to `seen` of a row's `count` scores, the rest becomes 0. */
+static void weigh(struct tile *t, int64_t row, int64_t first, int64_t seen, int64_t count,
+                  float scale) {
     float *s = t->scores + row * KEYS, *o = t->o + row * t->depth;
-    if (seen <= 0) {
+    if (seen <= 0 || first >= seen) {
         memset(s, 0, (size_t)count * 4);
         return;
     }
+    for (int64_t k = 0; k < first; k++) s[k] = -INFINITY;
     int64_t width = up(seen, LANES);
     for (int64_t k = seen; k < width; k++) s[k] = -INFINITY;
     vf top = load(s);
@@ -177,7 +179,7 @@ static void single_row(const struct model *m, const int32_t *table, int64_t laye
                                                        : dot(q, m->pool, at, dim, BF16);
         }
     }
-    for (int64_t r = 0; r < t->rows; r++) weigh(t, r, count, count, scale);
+    for (int64_t r = 0; r < t->rows; r++) weigh(t, r, 0, count, count, scale);
     for (int64_t key = 0; key < count;) {
         int64_t offset = (from + key) % size;
         int64_t run = size - offset < count - key ? size - offset : count - key;
@@ -203,9 +205,10 @@ void attend(const struct model *m, const struct batch *b, int64_t layer, const s
         t.total[r] = 0;
     }
     memset(t.o, 0, (size_t)(t.rows * t.depth) * 4);
-    int64_t last = b->positions[task->row + task->rows - 1];
+    int64_t last = b->positions[task->row + task->rows - 1], window = m->layer[layer].window;
+    int64_t begin = window ? b->positions[task->row] - window + 1 : 0; /* of the first row */
     int direct = task->rows == 1 && dim % PANEL == 0;
-    for (int64_t from = 0; from <= last; from += KEYS) {
+    for (int64_t from = begin > 0 ? begin : 0; from <= last; from += KEYS) {
         int64_t count = last + 1 - from < KEYS ? last + 1 - from : KEYS;
         if (direct) {
             single_row(m, table, layer, task->kv_head, from, count, &t, scale);
@@ -215,7 +218,8 @@ void attend(const struct model *m, const struct batch *b, int64_t layer, const s
         tile_of_keys(&t, count);
         for (int64_t r = 0; r < t.rows; r++) {
             int64_t seen = b->positions[task->row + r / group] + 1 - from;
-            weigh(&t, r, seen < count ? seen : count, count, scale);
+            int64_t first = window ? seen - window : 0;
+            weigh(&t, r, first, seen < count ? seen : count, count, scale);
         }
         for (int64_t d = 0; d < t.depth; d += PANEL)
             small_product(t.rows, count, t.scores, KEYS, t.values + d, t.depth, F32, t.o + d,

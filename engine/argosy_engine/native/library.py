@@ -50,6 +50,7 @@ class LayerFields(Structure):
         ("q_norm", c_void_p),
         ("k_norm", c_void_p),
         ("mlp_norm", c_void_p),
+        ("window", c_int64),
         ("qkv", MatrixFields),
         ("out", MatrixFields),
         ("gate_up", MatrixFields),

@@ -24,6 +24,7 @@ struct layer {
     const float *q_norm;         /* [head_dim], or NULL */
     const float *k_norm;         /* [head_dim], or NULL */
     const float *mlp_norm;       /* [hidden] */
+    int64_t window;              /* newest tokens that a token sees, itself included; 0: all */
     struct matrix qkv, out, gate_up, down;
 };
 
