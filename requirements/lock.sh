@@ -13,4 +13,5 @@ pin dev.txt operator gateway dev
 pin operator.txt operator
 pin gateway.txt gateway
 pin engine.txt engine kv-events
+pin transformers.txt engine kv-events transformers
 pin bench.txt bench

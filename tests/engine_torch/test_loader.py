@@ -76,9 +76,17 @@ def test_the_configs_end_counts_where_the_generation_config_has_none(tiny):
 
 def test_an_unknown_architecture_names_the_known_ones(tiny):
     change(tiny, architectures=["GPT2LMHeadModel"])
+    with pytest.raises(LoadError, match="LlamaForCausalLM") as failure:
+        read_spec(tiny)
+    assert failure.value.reason == "UnsupportedArchitecture"
+
+
+@pytest.mark.parametrize("names", [None, [], "LlamaForCausalLM"])
+def test_a_config_without_a_list_of_architectures_names_the_known_ones(tiny, names):
+    change(tiny, architectures=names)
     reason, message = reason_of(tiny)
     assert reason == "UnsupportedArchitecture"
-    assert "LlamaForCausalLM" in message
+    assert "LlamaForCausalLM, MistralForCausalLM" in message
 
 
 @pytest.mark.parametrize(

@@ -123,8 +123,10 @@ def _finish(device: torch.device) -> None:
 def _best_s(runner: TorchRunner, chunks: tuple[Chunk, ...], repeats: int) -> tuple[float, float]:
     """(step, its products), in seconds."""
     plan, tokens = plan_of(chunks), sum(chunk.count for chunk in chunks)
+    trunk = runner.trunk
+    assert isinstance(trunk, Trunk | NativeTrunk)  # SmolLM2 is a Llama
     pairs = [
-        (runner.execute(plan).busy_s, _products_s(runner.trunk, tokens, len(chunks)))
+        (runner.execute(plan).busy_s, _products_s(trunk, tokens, len(chunks)))
         for _ in range(repeats)
     ]
     return min(step for step, _ in pairs), min(products for _, products in pairs)

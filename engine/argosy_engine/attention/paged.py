@@ -198,34 +198,48 @@ class PagedPool:
         self._by_token[layer][batch.write] = kv
 
     def attend(
-        self, layer: int, batch: PagedBatch, q: torch.Tensor, window: int = 0
+        self,
+        layer: int,
+        batch: PagedBatch,
+        q: torch.Tensor,
+        window: int = 0,
+        scale: float | None = None,
     ) -> torch.Tensor:
-        """softmax(q·Kᵀ/√d)·V for `q` [N, heads, head_dim], causal; the same shape and type.
+        """softmax(scale·q·Kᵀ)·V for `q` [N, heads, head_dim], causal; the same shape and type.
 
-        A token sees the newest `window` tokens, itself included; 0: all.
+        A token sees the newest `window` tokens, itself included; 0: all. `scale` None: 1/√d.
         """
+        scale = self._scale if scale is None else scale
         if window not in batch.views:
             batch.views[window] = self._view(batch, window)
         view = batch.views[window]
         out = torch.empty_like(q, memory_format=torch.contiguous_format)
         for group in view.singles:
-            out[group.tokens] = self._attend_singles(layer, group, q[group.tokens])
+            out[group.tokens] = self._attend_singles(layer, group, q[group.tokens], scale)
         for span in view.spans:
             rows = slice(span.first, span.last)
-            self._attend_span(layer, span, q[rows], out[rows], window)
+            self._attend_span(layer, span, q[rows], out[rows], window, scale)
         return out
 
-    def _attend_singles(self, layer: int, group: _Singles, q: torch.Tensor) -> torch.Tensor:
+    def _attend_singles(
+        self, layer: int, group: _Singles, q: torch.Tensor, scale: float
+    ) -> torch.Tensor:
         count, heads, dim = q.shape
         batches = count * self.shape.kv_heads
         rows = self._by_block[layer].index_select(0, group.gather)
         k, v = rows.view(2, batches, -1, dim).to(self._math).unbind()
         folded = q.reshape(batches, -1, dim).to(self._math)
-        scores = torch.baddbmm(group.bias, folded, k.transpose(1, 2), alpha=self._scale)
+        scores = torch.baddbmm(group.bias, folded, k.transpose(1, 2), alpha=scale)
         return torch.bmm(scores.softmax(-1), v).view(count, heads, dim).to(q.dtype)
 
     def _attend_span(
-        self, layer: int, span: _Span, q: torch.Tensor, out: torch.Tensor, window: int
+        self,
+        layer: int,
+        span: _Span,
+        q: torch.Tensor,
+        out: torch.Tensor,
+        window: int,
+        scale: float,
     ) -> None:
         """Tiles of rows; a tile sees the keys up to its last row, masked in its last columns, and
         those from its first row's window on, masked for the other rows."""
@@ -241,6 +255,7 @@ class PagedPool:
                 k[:, :count].unsqueeze(0),
                 v[:, :count].unsqueeze(0),
                 is_causal=True,
+                scale=scale,
                 enable_gqa=True,
             )
             out.copy_(whole[0].transpose(0, 1))
@@ -251,7 +266,7 @@ class PagedPool:
             last = min(first + step, count)
             end, size = span.start + last, last - first
             begin = max(0, span.start + first - window + 1) if window else 0
-            tile = by_group[:, :, first:last].reshape(kv_heads, -1, dim) * self._scale
+            tile = by_group[:, :, first:last].reshape(kv_heads, -1, dim) * scale
             scores = torch.bmm(tile, k[:, begin:end].transpose(1, 2))
             by_row = scores.view(kv_heads, -1, size, end - begin)
             by_row[..., end - begin - size :] += self._future[:size, :size]

@@ -1,7 +1,7 @@
 """What a model is: `config.json` read into one frozen value, or a reason why it cannot run.
 
 Reads the `config.json` and `generation_config.json` of a Hugging Face folder; used by the trunk,
-the loader and the runner.
+the loader, the runner and `huggingface`.
 """
 
 import json
@@ -14,7 +14,16 @@ from argosy_engine.core.sampling import SamplingDefaults
 from argosy_engine.errors import LoadError
 from argosy_engine.model.generation import sampling_defaults
 
-__all__ = ["ModelSpec", "Rope", "read_spec"]
+__all__ = [
+    "DecoderSpec",
+    "ModelSpec",
+    "Rope",
+    "read_config",
+    "read_dtype",
+    "read_spec",
+    "tokens_and_sampling",
+    "trunk_knows",
+]
 
 ARCHITECTURES = (
     "LlamaForCausalLM",
@@ -48,18 +57,35 @@ class Rope:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class ModelSpec:
-    """Shapes of one decoder. Counts of heads, sizes in elements, positions in tokens."""
+class DecoderSpec:
+    """What the runner knows of any decoder: counts, sizes in elements, positions in tokens."""
 
     architecture: str
     layers: int
-    hidden: int
-    inner: int
-    heads: int
     kv_heads: int
     head_dim: int
     vocab: int
     max_positions: int
+    dtype: str
+    """As the checkpoint says: float32 | bfloat16 | float16."""
+    eos_token_ids: frozenset[int]
+    sampling: SamplingDefaults = field(default_factory=SamplingDefaults)
+
+    @property
+    def kv_size(self) -> int:
+        return self.kv_heads * self.head_dim
+
+    def kv_bytes_per_token(self, element_bytes: int) -> int:
+        return self.layers * 2 * self.kv_size * element_bytes
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ModelSpec(DecoderSpec):
+    """A decoder that the trunk computes."""
+
+    hidden: int
+    inner: int
+    heads: int
     norm_eps: float
     rope: Rope
     windows: tuple[int, ...]
@@ -70,18 +96,10 @@ class ModelSpec:
     """q and k are normalised per head (Qwen3)."""
     tied: bool
     """The head uses the embedding's weights."""
-    dtype: str
-    """As the checkpoint says: float32 | bfloat16 | float16."""
-    eos_token_ids: frozenset[int]
-    sampling: SamplingDefaults = field(default_factory=SamplingDefaults)
 
     @property
     def q_size(self) -> int:
         return self.heads * self.head_dim
-
-    @property
-    def kv_size(self) -> int:
-        return self.kv_heads * self.head_dim
 
     @property
     def trunk_parameters(self) -> int:
@@ -95,19 +113,10 @@ class ModelSpec:
         tables = 1 if self.tied else 2
         return self.trunk_parameters + tables * self.vocab * self.hidden
 
-    def kv_bytes_per_token(self, element_bytes: int) -> int:
-        return self.layers * 2 * self.kv_size * element_bytes
-
 
 def read_spec(folder: Path) -> ModelSpec:
     """LoadError(ModelNotFound | WeightsInvalid | UnsupportedArchitecture) says what to do."""
-    if not folder.is_dir():
-        raise LoadError(
-            "ModelNotFound",
-            f"{folder} is not a folder: mount the model there, or give --model its path",
-        )
-    config = _read_json(folder / "config.json", required=True)
-    generation = _read_json(folder / "generation_config.json", required=False)
+    config, generation = read_config(folder)
     try:
         return _spec(config, generation)
     except KeyError as error:
@@ -116,6 +125,44 @@ def read_spec(folder: Path) -> ModelSpec:
         ) from None
     except (TypeError, ValueError, AttributeError, ArithmeticError) as error:
         raise LoadError("WeightsInvalid", f"{folder}/config.json: {error!r}") from error
+
+
+def trunk_knows(folder: Path) -> bool:
+    """Whether `config.json` names an architecture of the trunk's; otherwise `huggingface` runs it.
+
+    LoadError as of `read_spec`.
+    """
+    names = read_config(folder)[0].get("architectures")
+    return not isinstance(names, list) or not names or any(one in ARCHITECTURES for one in names)
+
+
+def read_dtype(folder: Path) -> str:
+    """The checkpoint's type, of any architecture."""
+    return _dtype(read_config(folder)[0])
+
+
+def read_config(folder: Path) -> tuple[dict[str, Any], dict[str, Any]]:
+    """`config.json`, and `generation_config.json` or nothing. LoadError says what to do."""
+    if not folder.is_dir():
+        raise LoadError(
+            "ModelNotFound",
+            f"{folder} is not a folder: mount the model there, or give --model its path",
+        )
+    config = _read_json(folder / "config.json", required=True)
+    return config, _read_json(folder / "generation_config.json", required=False)
+
+
+def tokens_and_sampling(
+    config: dict[str, Any], generation: dict[str, Any]
+) -> tuple[frozenset[int], SamplingDefaults]:
+    """The ids that end a text, and what requests are sampled with."""
+    eos = generation.get("eos_token_id")  # may stand there as null, and 0 is an id
+    ids = _eos(config.get("eos_token_id") if eos is None else eos)
+    return ids, sampling_defaults(generation)
+
+
+def _dtype(config: dict[str, Any]) -> str:
+    return str(config.get("torch_dtype") or config.get("dtype") or "bfloat16")
 
 
 def _read_json(path: Path, *, required: bool) -> dict[str, Any]:
@@ -136,7 +183,7 @@ def _read_json(path: Path, *, required: bool) -> dict[str, Any]:
 
 def _spec(config: dict[str, Any], generation: dict[str, Any]) -> ModelSpec:
     architecture = _architecture(config)
-    eos = generation.get("eos_token_id")  # may stand there as null, and 0 is an id
+    eos, sampling = tokens_and_sampling(config, generation)
     heads = int(config["num_attention_heads"])
     hidden = int(config["hidden_size"])
     rope = _rope(config)
@@ -158,9 +205,9 @@ def _spec(config: dict[str, Any], generation: dict[str, Any]) -> ModelSpec:
         qkv_bias=architecture == "Qwen2ForCausalLM",
         qk_norm=architecture == "Qwen3ForCausalLM",
         tied=bool(config.get("tie_word_embeddings", False)),
-        dtype=str(config.get("torch_dtype") or config.get("dtype") or "bfloat16"),
-        eos_token_ids=_eos(config.get("eos_token_id") if eos is None else eos),
-        sampling=sampling_defaults(generation),
+        dtype=_dtype(config),
+        eos_token_ids=eos,
+        sampling=sampling,
     )
 
 

@@ -22,7 +22,7 @@ from pathlib import Path
 
 from argosy_engine.config import EngineConfig
 from argosy_engine.errors import LoadError
-from argosy_engine.model.spec import read_spec
+from argosy_engine.model.spec import read_dtype, trunk_knows
 from argosy_engine.native.choose import choose
 from argosy_engine.runtime.machine import allowed_threads, cpu_flags
 
@@ -142,13 +142,14 @@ def _without_amx(given: str | None) -> bool:
 def _wanted(config: EngineConfig, flags: set[str]) -> bool:
     """Whether torch multiplies, and AMX is announced, which may not work, or the faster type is
     not known."""
-    if config.compute != "torch" and choose() is not None:
+    native = config.compute != "torch" and choose() is not None
+    if native and trunk_knows(Path(config.model)):
         return False
     if "amx_tile" in flags and not _without_amx(os.environ.get(_VARIABLE)):
         return True
     if config.dtype != "auto" or not flags & (_NATIVE | {"amx_tile"}):
         return False
-    return read_spec(Path(config.model)).dtype != "float32"
+    return read_dtype(Path(config.model)) != "float32"
 
 
 def _verdict(child: subprocess.Popen[bytes]) -> Cpu:

@@ -1,5 +1,6 @@
 """What the engine finds out about a CPU before its first product, without torch."""
 
+import json
 import logging
 import sys
 from dataclasses import replace
@@ -102,11 +103,21 @@ def test_a_cpu_that_announces_no_amx_needs_no_child_for_a_named_type(fresh, flag
 
 
 @pytest.mark.parametrize("compute", ["auto", "native"])
-@pytest.mark.parametrize(("works", "child"), [("avx2", False), (None, True)])
-def test_torchs_products_are_tried_only_if_torch_multiplies(fresh, compute, works, child):
+@pytest.mark.parametrize(
+    ("works", "architecture", "child"),
+    [
+        ("avx2", "LlamaForCausalLM", False),
+        ("avx2", "GPTNeoXForCausalLM", True),
+        (None, "LlamaForCausalLM", True),
+    ],
+)
+def test_torchs_products_are_tried_only_if_torch_multiplies(
+    fresh, compute, works, architecture, child, tmp_path
+):
+    (tmp_path / "config.json").write_text(json.dumps({"architectures": [architecture]}))
     fresh.setattr(cpu, "choose", lambda: works)
     fresh.setattr(cpu, "PROGRAM", (sys.executable, "-c", "import time; time.sleep(1000)"))
-    cpu.begin(replace(CONFIG, compute=compute))
+    cpu.begin(replace(CONFIG, model=str(tmp_path), compute=compute))
     assert (cpu._Process.child is not None) == child
 
 

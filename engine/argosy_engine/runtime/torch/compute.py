@@ -37,9 +37,22 @@ class Native:
         return self.name == "avx512_bf16"
 
 
-def open_library(config: EngineConfig, device: torch.device) -> Native | None:
-    """None: torch computes. LoadError where `--compute native` cannot be had."""
+def open_library(
+    config: EngineConfig, device: torch.device, architecture: str = "", *, known: bool = True
+) -> Native | None:
+    """None: torch computes. LoadError where `--compute native` cannot be had.
+
+    `known`: the native step knows the architecture; transformers runs the others in torch.
+    """
     asked = config.compute == "native"
+    if asked and not known:
+        raise LoadError(
+            "BadArgument",
+            f"--compute native: {architecture} is run by transformers; leave the option out",
+        )
+    if not known:
+        log.info("%s is run by transformers, in torch", architecture)
+        return None
     if asked and device.type != "cpu":
         raise LoadError("BadArgument", "--compute native: a GPU computes here; leave it out")
     if config.compute == "torch" or device.type != "cpu":

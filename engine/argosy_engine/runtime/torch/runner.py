@@ -7,7 +7,6 @@ reads and writes blocks of its pool that no step touches (see `ports.runner`).
 import time
 from collections.abc import Sequence
 from dataclasses import replace
-from functools import partial
 from pathlib import Path
 
 import torch
@@ -17,11 +16,8 @@ from argosy_engine.config import EngineConfig
 from argosy_engine.core.sampling import Likely, SamplingParams
 from argosy_engine.core.step import Chunk, Copies, StepOutput, StepPlan, flatten
 from argosy_engine.errors import LoadError
-from argosy_engine.model.linear import Linear, Pack
-from argosy_engine.model.loader import dummy_weights, load_weights
-from argosy_engine.model.native import NativeLinear, NativeTrunk
-from argosy_engine.model.spec import ModelSpec, read_spec
-from argosy_engine.model.trunk import Trunk
+from argosy_engine.model.native import NativeTrunk
+from argosy_engine.model.spec import DecoderSpec, trunk_knows
 from argosy_engine.ports.grammars import Grammars
 from argosy_engine.ports.runner import NULL_BLOCK, KvLayout
 from argosy_engine.ports.tokenizer import Tokenizer
@@ -33,6 +29,7 @@ from argosy_engine.runtime.torch.likely import Drawn, split, told_of_prompt
 from argosy_engine.runtime.torch.masks import Masks
 from argosy_engine.runtime.torch.penalty import penalise_
 from argosy_engine.runtime.torch.sampler import lost_rows, sample
+from argosy_engine.runtime.torch.sources import AnyTrunk, TransformersSource, TrunkSource
 from argosy_engine.text.byte_tokenizer import ByteTokenizer
 from argosy_engine.text.hf_tokenizer import HfTokenizer
 
@@ -61,21 +58,19 @@ def load(config: EngineConfig) -> tuple["TorchRunner", Tokenizer]:
     folder = Path(config.model)
     device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
     cpu = _settle(config, device)
-    spec = read_spec(folder)
+    ours = trunk_knows(folder)
+    source = TrunkSource(folder) if ours else TransformersSource(folder)
+    spec = source.spec
     torch.set_num_threads(config.threads or allowed_threads())
-    native = open_library(config, device)
+    native = open_library(config, device, spec.architecture, known=ours)
     dtype = _dtype(config, spec, cpu, native)
     if config.load_format == "dummy" and not (folder / "tokenizer.json").is_file():
         tokenizer: Tokenizer = ByteTokenizer(spec.vocab)
     else:
         tokenizer = HfTokenizer(folder)
-    _refuse_what_cannot_fit(spec, dtype, device)
-    pack: Pack = partial(NativeLinear, native.library) if native else Linear
+    _refuse_what_cannot_fit(source.elements(device), dtype, device)
     try:
-        if config.load_format == "dummy":
-            weights = dummy_weights(spec, dtype, device, pack)
-        else:
-            weights = load_weights(folder, spec, dtype, device, pack)
+        source.load(dtype, device, native, dummy=config.load_format == "dummy")
         pool = _pool(config, spec, dtype, device)
     except (torch.OutOfMemoryError, MemoryError) as error:
         raise LoadError("OutOfMemory", f"{error}: raise the memory limit") from error
@@ -87,11 +82,7 @@ def load(config: EngineConfig) -> tuple["TorchRunner", Tokenizer]:
             f"--max-model-len {config.max_model_len} is too long: the model knows "
             f"{spec.max_positions} positions and the KV pool holds {usable} tokens",
         )
-    trunk: Trunk | NativeTrunk
-    if native:
-        trunk = NativeTrunk(native.library, spec, weights, pool, max_positions=length + 1)
-    else:
-        trunk = Trunk(spec, weights, max_positions=length + 1)
+    trunk = source.trunk(pool, length + 1)
     grammars = tokenizer.grammars(spec.vocab, spec.eos_token_ids)
     runner = TorchRunner(
         trunk, pool, name=config.served_name, max_model_len=length, grammars=grammars
@@ -106,7 +97,7 @@ class TorchRunner:
 
     def __init__(
         self,
-        trunk: Trunk | NativeTrunk,
+        trunk: AnyTrunk,
         pool: PagedPool,
         *,
         name: str,
@@ -263,7 +254,7 @@ def _single_chunk_plan(chunk: Chunk, block_size: int) -> StepPlan:
     )
 
 
-def _layout(spec: ModelSpec, pool: PagedPool, name: str) -> KvLayout:
+def _layout(spec: DecoderSpec, pool: PagedPool, name: str) -> KvLayout:
     shape = pool.shape
     size = shape.block_elements * pool.memory.element_size()
     dtype = _name(pool.memory.dtype)
@@ -294,7 +285,7 @@ def _settle(config: EngineConfig, device: torch.device) -> Cpu | None:
 
 
 def _dtype(
-    config: EngineConfig, spec: ModelSpec, cpu: Cpu | None, native: Native | None
+    config: EngineConfig, spec: DecoderSpec, cpu: Cpu | None, native: Native | None
 ) -> torch.dtype:
     """auto: the checkpoint's type, but float32 on a CPU where bfloat16 is not faster."""
     if native:
@@ -308,10 +299,8 @@ def _dtype(
     return torch.bfloat16
 
 
-def _refuse_what_cannot_fit(spec: ModelSpec, dtype: torch.dtype, device: torch.device) -> None:
-    # On a CPU the head is packed, which is a second copy of a tied embedding (`model.linear`).
-    packed = spec.vocab * spec.hidden if spec.tied and device.type == "cpu" else 0
-    need, free = (spec.parameters + packed) * dtype.itemsize, _free_bytes(device)
+def _refuse_what_cannot_fit(elements: int, dtype: torch.dtype, device: torch.device) -> None:
+    need, free = elements * dtype.itemsize, _free_bytes(device)
     if need > free:
         raise LoadError(
             "OutOfMemory",
@@ -325,7 +314,7 @@ def _free_bytes(device: torch.device) -> int:
 
 
 def _pool(
-    config: EngineConfig, spec: ModelSpec, dtype: torch.dtype, device: torch.device
+    config: EngineConfig, spec: DecoderSpec, dtype: torch.dtype, device: torch.device
 ) -> PagedPool:
     per_token = spec.kv_bytes_per_token(dtype.itemsize)
     free, share = _free_bytes(device), config.gpu_memory_utilization
