@@ -205,8 +205,8 @@ class Scheduler:
         emissions = self._expire_waiting(now)
         abandoned = self._abandon_pulls(now, emissions)
         cancels = self.pulls.cancel(now, self.limits.cancel_timeout_s)
+        self._enter_arrived()  # before decodes grow: they may need a block themselves
         preempted = self._grow_decodes()
-        self._enter_arrived()
         places, blocks = self.limits.max_num_seqs, self.pool.total
         admission = Admission(
             share=PullShare(self.pulls.sequences(), places=places, blocks=blocks),

@@ -79,6 +79,20 @@ def test_t29_kv_that_arrives_at_a_full_batch_waits_for_a_place_and_is_not_lost()
     assert scheduler.pool.used == 0
 
 
+def test_what_enters_from_a_pull_has_a_block_for_its_next_token():
+    scheduler = make(seqs=1, blocks=64, size=16)
+    assert pull(scheduler, "far", prompt=48) == ["far"]
+    scheduler.add(ask("here", 5, max_tokens=2))
+    step(scheduler)
+    scheduler.pull_ready(ready("far"), 1.0)
+    scheduler.pull_done(done("far"))
+    step(scheduler)
+    scheduled, _ = step(scheduler)
+    [far] = scheduled.plan.chunks
+    assert (far.request_id, far.start) == ("far", 48)
+    assert len(far.block_table) == 4
+
+
 def test_t31_a_client_that_leaves_while_its_kv_waits_for_a_place_frees_its_blocks():
     scheduler = make(seqs=1, blocks=64)
     pull(scheduler, "far")
