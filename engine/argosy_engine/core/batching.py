@@ -13,7 +13,6 @@ The first two are vLLM's chunked prefill and TensorRT-LLM's FIRST_COME_FIRST_SER
 EQUAL_PROGRESS, `prefill_first` was vLLM's default before.
 """
 
-from operator import attrgetter
 from typing import Protocol
 
 from argosy_engine.core.limits import Limits
@@ -129,19 +128,18 @@ def _admit_none(budget: int, *, whole: bool = False) -> Sequence | None:  # noqa
 
 def _decodes_first(running: list[Sequence], limits: Limits) -> tuple[Batch, list[Sequence], int]:
     """(the decodes that fit, prompts under way, tokens that are left for these)."""
-    decodes: list[Sequence] = []
+    batch: Batch = []
     prefills: list[Sequence] = []
     for sequence in running:  # `sequence.decoding`, without the call
         length = len(sequence.tokens)
         if length - sequence.num_computed == 1 and length > sequence.n_prompt:
-            decodes.append(sequence)
+            batch.append((sequence, 1))
         else:
             prefills.append(sequence)
     room = min(limits.max_num_seqs, limits.max_num_batched_tokens)
-    if len(decodes) > room:  # those that waited longest go first, so that none starves
-        decodes.sort(key=attrgetter("last_step"))
-        del decodes[room:]
-    batch = [(sequence, 1) for sequence in decodes]
+    if len(batch) > room:  # those that waited longest go first, so that none starves
+        batch.sort(key=lambda pair: pair[0].last_step)
+        del batch[room:]
     return batch, prefills, limits.max_num_batched_tokens - len(batch)
 
 

@@ -17,6 +17,7 @@ from typing import Literal, NamedTuple
 from argosy_engine.core.sampling import Likely, SamplingParams
 
 __all__ = [
+    "Chunk",
     "Emission",
     "ErrorCode",
     "FinishReason",
@@ -124,6 +125,38 @@ class NewRequest:
     the clock of `arrival_s`; 0: it is emitted at once."""
 
 
+# Not frozen: the scheduler moves the chunk of a decode on from step to step.
+@dataclass(slots=True, kw_only=True)
+class Chunk:
+    """One sequence's share of a step: compute tokens [start, start + count) and write their KV.
+
+    `tokens` and `block_table` are the sequence's own lists, not copies. Nothing in a chunk changes
+    until `update` of the same step; the chunk of a decode is used again after it.
+    """
+
+    request_id: str
+
+    tokens: list[int]
+    """Prompt and output so far."""
+
+    block_table: list[int]
+    """KV blocks in the order of the text."""
+
+    start: int
+    count: int
+
+    samples: bool
+    """The chunk reaches the sequence's last token, so the next one is drawn."""
+
+    decode: bool
+    """One token that was itself an output; False for prompt tokens and recomputed ones."""
+
+    sampling: SamplingParams
+
+    n_prompt: int = 0
+    """How many of `tokens` are the prompt."""
+
+
 @dataclass(slots=True, eq=False)
 class Sequence:
     """A request and its progress."""
@@ -160,6 +193,9 @@ class Sequence:
 
     last_step: int = 0
     """Index of the last step that computed some of it."""
+
+    decode_chunk: Chunk | None = None
+    """Its share of the steps in which it decodes."""
 
     wait_deadline_s: float = float("inf")
     """Latest time of admission while it is QUEUED; none once it was admitted."""

@@ -236,24 +236,25 @@ class Scheduler:
     def update(self, plan: StepPlan, out: StepOutput, now: float) -> list[Emission]:
         """Take a step's outcome: extend the sequences, end those that are complete."""
         emissions: list[Emission] = []
-        drawn, commit, failed = iter(out.token_ids), self.blocks.commit, out.failed
+        drawn, commit, emit = iter(out.token_ids), self.blocks.commit, self._emit_token
+        failed, likely, prompt_likely = out.failed, out.likely, out.prompt_likely
         size = self.pool.block_size
         for chunk, sequence in zip(plan.chunks, self._planned, strict=True):
             token = next(drawn) if chunk.samples else None
             if failed and sequence.request_id in failed:
                 emissions.append(self._fail(sequence, failed[sequence.request_id]))
                 continue
-            sequence.num_computed += chunk.count
+            computed = sequence.num_computed = sequence.num_computed + chunk.count
             if token is not None:
                 sequence.tokens.append(token)
-            if sequence.num_computed // size > sequence.committed:
+            if computed // size > sequence.committed:
                 commit(sequence)
-            if out.prompt_likely:
-                sequence.prompt_likely |= out.prompt_likely.get(sequence.request_id, {})
+            if prompt_likely:
+                sequence.prompt_likely |= prompt_likely.get(sequence.request_id, {})
             if token is not None:
-                emission = self._emit_token(sequence, token, now)
-                if out.likely:
-                    emission.likely = out.likely.get(sequence.request_id, ())
+                emission = emit(sequence, token, now)
+                if likely:
+                    emission.likely = likely.get(sequence.request_id, ())
                 emissions.append(emission)
         self._planned = []
         tokens, decodes = plan.prefill_tokens, plan.decode_sequences
@@ -409,8 +410,6 @@ class Scheduler:
         if not batch:
             return None
         self._step += 1
-        for sequence in self._planned:
-            sequence.last_step = self._step
         return plan_step(self._step, batch, self.pool.block_size, after_idle=after_idle)
 
     # ------------------------------------------------------------- tokens and ends

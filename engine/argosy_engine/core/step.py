@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from typing import Literal
 
 from argosy_engine.core.handover.messages import PullJob
-from argosy_engine.core.request import Emission, Sequence
+from argosy_engine.core.request import Chunk, Emission, Sequence
 from argosy_engine.core.sampling import Likely, SamplingParams
 
 __all__ = [
@@ -33,38 +33,6 @@ BlockedBy = Literal["batch", "tokens", "kv", "lease", "pull", "prefix"]
 """What the first waiting request waits for: a place in the batch, room in the step's token budget,
 free KV blocks, KV blocks held by leases, the end of other pulls, or its own prefix, which another
 request computes."""
-
-
-# Chunks and emissions are made once a token: freezing them would double their cost.
-@dataclass(slots=True, kw_only=True)
-class Chunk:
-    """One sequence's share of a step: compute tokens [start, start + count) and write their KV.
-
-    `tokens` and `block_table` are the sequence's own lists, not copies: they do not change until
-    `update` of the same step.
-    """
-
-    request_id: str
-
-    tokens: list[int]
-    """Prompt and output so far."""
-
-    block_table: list[int]
-    """KV blocks in the order of the text."""
-
-    start: int
-    count: int
-
-    samples: bool
-    """The chunk reaches the sequence's last token, so the next one is drawn."""
-
-    decode: bool
-    """One token that was itself an output; False for prompt tokens and recomputed ones."""
-
-    sampling: SamplingParams
-
-    n_prompt: int = 0
-    """How many of `tokens` are the prompt."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -201,30 +169,25 @@ class FlatBatch:
 def plan_step(
     index: int, batch: Iterable[tuple[Sequence, int]], block_size: int, *, after_idle: bool
 ) -> StepPlan:
-    """A plan that computes that many tokens of each sequence."""
+    """A plan that computes that many tokens of each sequence; `last_step` is theirs then."""
     chunks: list[Chunk] = []
     prefill_tokens = context_tokens = decodes = 0
     for sequence, count in batch:  # properties of `sequence` would double the cost
-        request, tokens, start = sequence.request, sequence.tokens, sequence.num_computed
+        tokens, start = sequence.tokens, sequence.num_computed
         length = len(tokens)
-        decode = length - start == 1 and length > sequence.n_prompt
-        chunks.append(
-            Chunk(
-                request_id=request.request_id,
-                tokens=tokens,
-                n_prompt=sequence.n_prompt,
-                block_table=sequence.blocks,
-                start=start,
-                count=count,
-                samples=start + count == length,
-                decode=decode,
-                sampling=request.sampling,
-            )
-        )
-        if decode:
+        sequence.last_step = index
+        if length - start == 1 and length > sequence.n_prompt:
+            chunk = sequence.decode_chunk
+            if chunk is None:
+                chunk = sequence.decode_chunk = _chunk(sequence, count, decode=True)
+            else:
+                chunk.tokens, chunk.block_table = tokens, sequence.blocks
+                chunk.start = start
+            chunks.append(chunk)
             decodes += 1
             context_tokens += length
         else:
+            chunks.append(_chunk(sequence, count, decode=False))
             prefill_tokens += count
     return StepPlan(
         index=index,
@@ -238,8 +201,59 @@ def plan_step(
     )
 
 
+def _chunk(sequence: Sequence, count: int, *, decode: bool) -> Chunk:
+    start = sequence.num_computed
+    return Chunk(
+        request_id=sequence.request_id,
+        tokens=sequence.tokens,
+        n_prompt=sequence.n_prompt,
+        block_table=sequence.blocks,
+        start=start,
+        count=count,
+        samples=start + count == len(sequence.tokens),
+        decode=decode,
+        sampling=sequence.sampling,
+    )
+
+
 def flatten(plan: StepPlan) -> FlatBatch:
     """Lay a plan out flat; O(tokens of the step)."""
+    return _flatten_any(plan) if plan.prefill_sequences else _flatten_decodes(plan)
+
+
+def _flatten_decodes(plan: StepPlan) -> FlatBatch:
+    """As `_flatten_any`, column by column: each chunk is one token, and samples."""
+    chunks, size = plan.chunks, plan.block_size
+    starts = [chunk.start for chunk in chunks]
+    tables = [chunk.block_table for chunk in chunks]
+    histories = [chunk.tokens for chunk in chunks]
+    ends = [start + 1 for start in starts]
+    rows = list(range(len(chunks) + 1))
+    return FlatBatch(
+        token_ids=[tokens[at] for tokens, at in zip(histories, starts, strict=True)],
+        positions=starts,
+        slot_mapping=[
+            table[at // size] * size + at % size for table, at in zip(tables, starts, strict=True)
+        ],
+        cu_q=rows,
+        kv_lens=ends,
+        block_tables=[
+            _cut(table, -(-end // size)) for table, end in zip(tables, ends, strict=True)
+        ],
+        sample_rows=rows[:-1],
+        sample_positions=ends,
+        sampling=[chunk.sampling for chunk in chunks],
+        histories=histories,
+        n_prompts=[chunk.n_prompt for chunk in chunks],
+        request_ids=[chunk.request_id for chunk in chunks],
+    )
+
+
+def _cut(table: list[int], blocks: int) -> list[int]:
+    return table if len(table) == blocks else table[:blocks]
+
+
+def _flatten_any(plan: StepPlan) -> FlatBatch:
     size = plan.block_size
     batch = FlatBatch(
         token_ids=[],

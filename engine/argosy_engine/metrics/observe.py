@@ -4,7 +4,7 @@ Counters and histograms are written by the engine thread. Gauges read the schedu
 the leases at each scrape, so they cannot be stale.
 """
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from itertools import product
 from typing import Any
 
@@ -17,6 +17,7 @@ from argosy_engine.core.handover.messages import PullDone, PullFailed
 from argosy_engine.core.request import Emission, FinishReason, Sequence
 from argosy_engine.core.scheduler import Scheduler
 from argosy_engine.core.step import SchedulerOutput, StepOutput, StepPlan
+from argosy_engine.metrics.histogram import StepHistogram
 from argosy_engine.metrics.table import SERIES, Series
 from argosy_engine.ports.callers import Port, Reason
 from argosy_engine.ports.runner import KvLayout
@@ -25,6 +26,8 @@ __all__ = ["EngineMetrics"]
 
 _LEASES_EXPIRED = "argosy_kv_leases_expired_total"
 """The only counter that is kept elsewhere: the lease table counts it, and a scrape reads it."""
+_GAPS = "vllm:inter_token_latency_seconds"
+"""The only series with a value for each token."""
 
 
 class EngineMetrics:
@@ -39,8 +42,11 @@ class EngineMetrics:
         self._metrics = {
             row.name: _create(row, _edges(row, config, max_model_len), self.registry)
             for row in SERIES
-            if row.name != _LEASES_EXPIRED
+            if row.name not in {_LEASES_EXPIRED, _GAPS}
         }
+        row = self._rows[_GAPS]
+        self._itl = StepHistogram(row, _edges(row, config, max_model_len), self._known)
+        self.registry.register(self._itl)
         self._bind_requests()
         self._bind_steps()
 
@@ -55,7 +61,6 @@ class EngineMetrics:
         self._cache_hits = one("vllm:prefix_cache_hits_total")
         self._success = by("vllm:request_success_total")
         self._ttft = one("vllm:time_to_first_token_seconds")
-        self._itl = one("vllm:inter_token_latency_seconds")
         self._tpot = one("vllm:request_time_per_output_token_seconds")
         self._e2e = one("vllm:e2e_request_latency_seconds")
         self._queue_s = one("vllm:request_queue_time_seconds")
@@ -177,18 +182,23 @@ class EngineMetrics:
         if out.late_s:
             self._late_s.inc(out.late_s)
 
-    def observe_emission(self, emission: Emission) -> None:
-        sequence = emission.sequence
-        if emission.token_id is not None:
-            self._generation_tokens.inc()
-            if emission.gap_s is None:
-                self._observe_first(sequence)
-            else:
-                self._itl.observe(emission.gap_s)
-        if emission.leased:
-            self._observe_end(sequence, "length")
-        elif emission.reason is not None:
-            self._observe_end(sequence, emission.reason)
+    def observe_emissions(self, emissions: Iterable[Emission]) -> None:
+        """All tokens and ends of a step."""
+        tokens, gaps = 0, []
+        for emission in emissions:
+            if emission.token_id is not None:
+                tokens += 1
+                if emission.gap_s is None:
+                    self._observe_first(emission.sequence)
+                else:
+                    gaps.append(emission.gap_s)
+            if emission.leased:
+                self._observe_end(emission.sequence, "length")
+            elif emission.reason is not None:
+                self._observe_end(emission.sequence, emission.reason)
+        if tokens:
+            self._generation_tokens.inc(tokens)
+            self._itl.observe(gaps)
 
     def observe_end(self, sequence: Sequence, reason: FinishReason) -> None:
         """A request that its client ended: by leaving, or by a stop string in its text."""

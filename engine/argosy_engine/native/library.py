@@ -8,6 +8,7 @@ fills one keeps the arrays.
 import ctypes
 from collections.abc import Sequence
 from ctypes import POINTER, Structure, byref, c_double, c_int64, c_void_p
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
@@ -99,11 +100,11 @@ class Batch:
         sampled: Sequence[int],
         logits: Array,
     ) -> None:
-        flat = [block for table in tables for block in table]
+        flat = np.fromiter(chain.from_iterable(tables), np.int32)
         at = np.cumsum([0, *map(len, tables)], dtype=np.int32)
         short = [np.asarray(values, np.int32) for values in (ids, positions, first, lengths)]
         arrays: tuple[Array, ...] = (*short[:2], np.asarray(slots, np.int64), *short[2:])
-        arrays += (np.asarray(flat, np.int32), at, np.asarray(sampled, np.int32), logits)
+        arrays += (flat, at, np.asarray(sampled, np.int32), logits)
         self._kept = arrays
         counts = (len(ids), len(lengths), len(sampled))
         self.fields = _BatchFields(*counts, *(array.ctypes.data for array in arrays))

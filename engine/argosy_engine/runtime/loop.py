@@ -442,8 +442,8 @@ class EngineLoop:
     # ------------------------------------------------------------- outcomes
 
     def _emit(self, emissions: list[Emission] | tuple[Emission, ...]) -> None:
+        self.metrics.observe_emissions(emissions)
         for emission in emissions:
-            self.metrics.observe_emission(emission)
             request_id = emission.sequence.request_id
             if emission.sequence.request.lease_s is not None:
                 self._answer_remote(emission)

@@ -430,3 +430,32 @@ def test_the_queue_takes_as_many_as_it_may_and_says_how_many_wait():
     assert refused == Refusal("queue_full", "2 requests are waiting; retry later")
     refused = scheduler.refusal(ask("a", 4))
     assert refused == Refusal("duplicate", "request a is here already")
+
+
+@given(st.lists(st.integers(1, 60), min_size=1, max_size=8), st.integers(1, 40))
+def test_a_step_of_decodes_is_laid_out_as_any_other(prompts, steps):
+    scheduler = make(blocks=200)
+    for index, prompt in enumerate(prompts):
+        scheduler.add(ask(f"r{index}", prompt, max_tokens=50))
+    for _ in range(steps):
+        plan = step(scheduler)[0].plan
+    plan = scheduler.schedule(0.0).plan
+    assert plan.kind == "decode"
+    assert flatten(plan) == flatten(replace(plan, prefill_sequences=1))
+
+
+def test_what_was_preempted_decodes_in_its_new_blocks():
+    scheduler = make(blocks=6, size=4, policy=MaxUtilization())
+    for name in ("first", "second"):
+        scheduler.add(ask(name, 6, max_tokens=12))
+    preempted = 0
+    while scheduler.sequences:
+        scheduled = scheduler.schedule(0.0)
+        preempted += len(scheduled.preempted)
+        for chunk in scheduled.plan.chunks:
+            sequence = scheduler.sequences[chunk.request_id]
+            assert chunk.block_table is sequence.blocks
+            assert chunk.start == sequence.num_computed
+        tokens = [7 for chunk in scheduled.plan.chunks if chunk.samples]
+        scheduler.update(scheduled.plan, StepOutput(token_ids=tokens, busy_s=0.01), 0.0)
+    assert preempted

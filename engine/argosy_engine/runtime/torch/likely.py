@@ -55,6 +55,8 @@ def told(shares: torch.Tensor, ids: Sequence[int], most: Sequence[int]) -> list[
 def split(plan: StepPlan) -> tuple[StepPlan, list[Chunk]]:
     """The plan without the prompts that are told of, and those in parts of at most PROMPT_ROWS
     tokens; of a prompt that ends, its last token stays in the plan and is drawn after."""
+    if not plan.prefill_sequences:
+        return plan, []
     main: list[Chunk] = []
     parts: list[Chunk] = []
     for chunk in plan.chunks:
