@@ -53,7 +53,8 @@ def load(config: EngineConfig) -> tuple["TorchRunner", Tokenizer]:
     if config.tensor_parallel_size != 1:
         raise LoadError(
             "BadArgument",
-            "--tensor-parallel-size: this engine computes on one device; leave the option out",
+            f"--tensor-parallel-size {config.tensor_parallel_size}: this engine computes on one "
+            "device; leave the option out, and serve more requests with more replicas",
         )
     folder = Path(config.model)
     device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
