@@ -32,12 +32,13 @@ YARN = {
     "factor": 4.0,
     "original_max_position_embeddings": 32,
 }
+ONE = "MistralForCausalLM window of one"
 CASES = {
     "LlamaForCausalLM": {"rope_parameters": LLAMA3},
     "LlamaForCausalLM tied": {"tie_word_embeddings": True},
     "MistralForCausalLM": {"sliding_window": None, "head_dim": 24},
     "MistralForCausalLM window": {"sliding_window": 7},
-    "MistralForCausalLM window of one": {"sliding_window": 1},
+    ONE: {"sliding_window": 1},
     "MistralForCausalLM window longer than the text": {"sliding_window": 46},
     "Qwen2ForCausalLM": {"tie_word_embeddings": True},
     "Qwen2ForCausalLM window switched off": {"sliding_window": 5},
@@ -154,7 +155,9 @@ def test_t41_the_trunks_logits_are_hugging_faces(case, tmp_path):
     assert (other[-1] - expected[-1]).abs().max() > 1e-3
 
 
-@pytest.mark.parametrize("case", CASES)
+# A cache of transformers keeps the last window - 1 tokens, which it writes as [-window + 1:]: with
+# a window of one, all of them. Its logits of a whole text are right, and compared above.
+@pytest.mark.parametrize("case", [case for case in CASES if case != ONE])
 def test_t44_the_greedy_text_is_what_hugging_faces_generate_writes(case, tmp_path):
     """Each row's likeliest token is the one that follows, so a greedy text is the same."""
     theirs, prompt = reference(case, tmp_path), 25
