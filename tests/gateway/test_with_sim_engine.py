@@ -173,3 +173,36 @@ async def test_a_handover_that_breaks_after_the_first_token_is_a_failure_of_the_
         pairs = f.fleet.directory.pairs
         assert [row.failures for row in pairs.failing(9)] == ([1] if breaks else [])
         assert pairs.handed_over().keys() == (set() if breaks else {p.name, d.name})
+
+
+@pytest.mark.parametrize("role", ["prefill", "decode", "colocated"])
+async def test_tokens_and_version_come_from_a_real_engine_of_any_role(engines, role):
+    engine = next(e for e in engines if e.role == role)
+    async with front() as f, client(f) as web:
+        f.fleet.directory.replace([endpoint_of(engine)])
+        told = (await web.post("/tokenize", json={"model": "m", "prompt": "a b"})).json()
+        back = await web.post("/detokenize", json={"model": "m", "tokens": told["tokens"]})
+        assert told["count"] == len(told["tokens"])
+        assert back.status_code == 200
+        assert (await web.get("/version")).json()["version"]
+        assert f.count("argosy_requests_received_total", outcome="accepted") == 0
+
+
+async def test_a_salt_separates_prompts_behind_prefill_and_decode_too(engines):
+    p, d = engines[0], engines[2]
+    prompt, received = "salted words " * 100, 'argosy_kv_transfer_seconds_count{side="receive"'
+    async with front() as f, client(f) as web:
+        f.fleet.directory.replace([endpoint_of(p), endpoint_of(d)])
+
+        async def cached(**more):
+            answer = await web.post("/v1/completions", json={**ASK, "prompt": prompt, **more})
+            return answer.json()["usage"]["prompt_tokens_details"]["cached_tokens"]
+
+        before = d.metric(received)
+        assert await cached(cache_salt="one") == 0
+        assert await cached(cache_salt="two") == 0
+        assert await cached(cache_salt="one") > 0
+        assert d.metric(received) == before  # prefill engines are sent no salted prompt
+        await cached()
+        assert d.metric(received) == before + 1
+        assert await cached(cache_salt="three") == 0

@@ -19,9 +19,11 @@ from argosy_gateway.routing.admission import predicted_ttft_s
 from argosy_gateway.routing.strategies.registry import AFFINE
 from argosy_gateway.server.asgi import App, Client, Receive, Scope, header, respond
 from argosy_gateway.server.asked import flow_of, slo_class_of
+from argosy_gateway.server.text import METHODS, ask_any
 from argosy_gateway.wire.openai import (
     CompletionRequest,
     body_of,
+    check_question,
     read_completion,
     request_id_of,
 )
@@ -55,6 +57,8 @@ def api_app(fleet: Fleet) -> App:
                 with fleet.bodies.open() as body:
                     request = await _read(fleet, scope, receive, body, request_id)
                     await _complete(fleet, request, send, scope["state"][CLIENT])
+            elif scope["path"] in METHODS:
+                await _question(fleet, scope, receive, send, request_id)
             else:
                 await respond(send, 200, _without_engine(fleet, scope), request_id)
         except RequestError as error:
@@ -115,6 +119,25 @@ async def _read(
     )
 
 
+async def _question(
+    fleet: Fleet, scope: Scope, receive: Receive, send: Send, request_id: str
+) -> None:
+    """What an engine answers without a step; it is not counted. Raises RequestError and
+    ClientGoneError."""
+    path = scope["path"]
+    if scope["method"] != METHODS[path]:
+        raise _wrong_method(scope, METHODS[path])
+    with fleet.bodies.open() as body:
+        data = b""
+        if METHODS[path] == "POST":
+            announced = int(header(scope, b"content-length") or 0)
+            data = await body.read(receive, announced, sent_all=scope["state"][CLIENT].sent_all)
+            check = partial(check_question, data, served_name=fleet.config.served_name)
+            check() if len(data) <= _SHORT_BYTES else await asyncio.to_thread(check)
+        told = await ask_any(fleet, path, data, request_id)
+    await respond(send, told.status, told.body, request_id, told.headers)
+
+
 async def _complete(fleet: Fleet, request: CompletionRequest, send: Send, client: Client) -> None:
     """Admit the request and relay it. Raises RequestError (429) if the fleet is overloaded."""
     retry_after_s = _overload_s(fleet, request)
@@ -162,7 +185,8 @@ def _without_engine(fleet: Fleet, scope: Scope) -> bytes:
     path, name = str(scope["path"]).rstrip("/"), fleet.config.served_name
     if path not in ("/health", "/v1/models") and not path.startswith("/v1/models/"):
         raise RequestError(
-            404, f"No such path; this fleet has {', '.join(_COMPLETIONS)} and /v1/models."
+            404,
+            f"No such path; this fleet has {', '.join((*_COMPLETIONS, *METHODS))} and /v1/models.",
         )
     if scope["method"] not in ("GET", "HEAD"):
         raise _wrong_method(scope, "GET")

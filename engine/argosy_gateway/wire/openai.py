@@ -14,7 +14,14 @@ from typing import Any, NamedTuple, NoReturn
 from argosy_gateway.errors import RequestError
 from argosy_gateway.wire.prefixes import LONGEST_BYTES, prefixes_of
 
-__all__ = ["CompletionRequest", "body_of", "error_body", "read_completion", "request_id_of"]
+__all__ = [
+    "CompletionRequest",
+    "body_of",
+    "check_question",
+    "error_body",
+    "read_completion",
+    "request_id_of",
+]
 
 _PROMPT_LEVELS = 16
 """Deepest nesting of a prompt that is read. The API has three levels: a message's content, its
@@ -83,6 +90,14 @@ def read_completion(
     if asked for. Raises RequestError (400, 404)."""
     try:
         return _read(path, body, served_name, prefixes)
+    except RecursionError as error:
+        raise RequestError(400, "The request body is nested too deeply.") from error
+
+
+def check_question(body: bytes, *, served_name: str) -> None:
+    """Check that a body is a JSON object and names this model. Raises RequestError (400, 404)."""
+    try:
+        _model(_decode(body, json.detect_encoding(body)), served_name)
     except RecursionError as error:
         raise RequestError(400, "The request body is nested too deeply.") from error
 

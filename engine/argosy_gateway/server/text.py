@@ -1,0 +1,87 @@
+"""Questions that an engine answers without a step: `/tokenize`, `/detokenize`, `/version`.
+
+They are no requests of the SLO: nothing is counted, nothing is reserved on the pod, and they wake
+no fleet from zero pods. Any engine pod has the tokenizer, so whichever serves is asked.
+"""
+
+import asyncio
+import logging
+import random
+from typing import NamedTuple
+
+from argosy_gateway.errors import BrokenError, RequestError, UnreachableError
+from argosy_gateway.pods.endpoints import Endpoint
+from argosy_gateway.relay.fleet import Fleet
+from argosy_gateway.wire import http1
+
+__all__ = ["METHODS", "Told", "ask_any"]
+
+log = logging.getLogger(__name__)
+
+METHODS = {"/tokenize": "POST", "/detokenize": "POST", "/version": "GET"}
+
+_PODS = 3
+"""So many are asked, one after the other."""
+
+
+class Told(NamedTuple):
+    """An engine's answer."""
+
+    status: int
+    body: bytes
+    headers: dict[str, str]
+
+
+async def ask_any(fleet: Fleet, path: str, body: bytes, request_id: str) -> Told:
+    """The answer of the first pod that gives one. Raises RequestError (503)."""
+    pods = fleet.directory.serving()
+    for pod in random.sample(pods, min(len(pods), _PODS)):
+        try:
+            async with asyncio.timeout(fleet.config.limits.engine_silence_s):
+                told = await _ask(fleet, pod, path, body, request_id)
+        except (UnreachableError, BrokenError, TimeoutError) as error:
+            log.info("engine %s did not answer %s: %s", pod.name, path, error)
+            continue
+        if told is not None:
+            return told
+    raise RequestError(
+        503,
+        "No engine answered; try again later.",
+        type="server_error",
+        code="no_engine_ready",
+        headers={"retry-after": "1"},
+    )
+
+
+async def _ask(fleet: Fleet, pod: Endpoint, path: str, body: bytes, request_id: str) -> Told | None:
+    """None if another program answers there, or if this engine cannot now."""
+    peer, limits = fleet.peer_of(pod), fleet.config.limits
+    exchange = await http1.call(
+        peer.host,
+        peer.port,
+        method=METHODS[path],
+        target=path,
+        headers=[
+            ("content-type", "application/json"),
+            ("x-request-id", request_id),
+            ("x-argosy-pod-uid", pod.uid),
+            *fleet.proof.headers(),
+        ],
+        body=body,
+        connect_s=limits.connect_s,
+        tls=peer.tls,
+    )
+    try:
+        head, answer = await exchange.head(), bytearray()
+        while data := await exchange.read():
+            answer += data
+            if len(answer) > limits.answer_bytes:
+                raise BrokenError(f"answer larger than {limits.answer_bytes} bytes")
+    finally:
+        exchange.abort()
+    name = head.get(b"x-argosy-decode-pod") or head.get(b"x-argosy-pod")
+    if name != pod.name.encode() or head.status in (401, 421) or head.status >= 500:
+        return None
+    retry_after = head.get(b"retry-after")
+    headers = {"retry-after": retry_after.decode("latin-1")} if retry_after else {}
+    return Told(head.status, bytes(answer), headers)

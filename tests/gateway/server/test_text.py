@@ -1,0 +1,110 @@
+"""What the gateway asks an engine for without a step: it counts no request and reserves nothing."""
+
+import json
+
+import pytest
+
+from argosy_gateway.accounting.verdicts import Slo
+from argosy_gateway.pods.endpoints import Role
+from tests.gateway.direct import direct
+from tests.gateway.engines import Call, Engine, close_early, drain, fail
+
+ASK = {"model": "m", "prompt": "hi"}
+SLO = Slo(ttft_s=500.0, tpot_s=50.0)
+
+
+async def tokens(call: Call) -> None:
+    await call.status(200, {"tokens": [1, 2], "count": 2, "max_model_len": 9})
+
+
+async def too_long(call: Call) -> None:
+    await call.status(400, {"error": {"message": "too long", "code": None}})
+
+
+async def busy(call: Call) -> None:
+    await call.status(429, {"error": {"message": "full"}}, retry_after="1")
+
+
+def counted(f) -> list[str]:
+    """Series of requests that are not 0."""
+    return [
+        sample.name
+        for family in f.fleet.metrics.registry.collect()
+        for sample in family.samples
+        if sample.name.startswith(("argosy_requests", "argosy_slo", "argosy_gateway_ttft"))
+        and sample.name.endswith(("_total", "_count"))
+        and sample.value
+    ]
+
+
+@pytest.mark.parametrize("path", ["/tokenize", "/detokenize"])
+@pytest.mark.parametrize("role", list(Role))
+async def test_an_engine_of_any_role_is_asked_and_nothing_is_counted(path, role):
+    engine = Engine("a", tokens, role)
+    async with direct(engine, slo=SLO) as f:
+        answer = await f.answered(ASK, path)
+        assert answer.status == 200
+        assert json.loads(answer.text)["tokens"] == [1, 2]
+        assert answer.headers["x-request-id"] == engine.calls[0].headers["x-request-id"]
+        assert [(call.path, call.body) for call in engine.calls] == [(path, ASK)]
+        assert counted(f) == []
+        assert f.verdicts() == {}
+        assert not f.fleet.relays
+        assert all(load.prompt_tokens == 0 for load in f.fleet.in_flight.loads.values())
+
+
+@pytest.mark.parametrize(
+    ("body", "status", "code"),
+    [
+        ({**ASK, "model": "other"}, 404, "model_not_found"),
+        ({"prompt": "hi"}, 400, None),
+        (b"[1]", 400, None),
+        (b"{", 400, None),
+        (b'{"a":' * 100_000, 400, None),
+    ],
+)
+async def test_a_wrong_question_reaches_no_engine(body, status, code):
+    engine = Engine("a", tokens)
+    async with direct(engine) as f:
+        answer = await f.answered(body, "/tokenize")
+        assert (answer.status, json.loads(answer.text)["error"]["code"]) == (status, code)
+        assert engine.calls == []
+        assert counted(f) == []
+
+
+@pytest.mark.parametrize(("behaviour", "status"), [(too_long, 400), (busy, 429)])
+async def test_an_engines_refusal_is_passed_on(behaviour, status):
+    async with direct(Engine("a", behaviour)) as f:
+        answer = await f.answered(ASK, "/tokenize")
+        assert answer.status == status
+        assert answer.headers.get("retry-after") == ("1" if status == 429 else None)
+
+
+@pytest.mark.parametrize("broken", [fail, drain, close_early])
+async def test_another_engine_is_asked_when_one_fails(broken):
+    engines = [Engine("a", broken), Engine("b", tokens)]
+    async with direct(*engines) as f:
+        for _ in range(8):
+            assert (await f.answered(ASK, "/tokenize")).status == 200
+        assert len(engines[1].calls) == 8
+
+
+@pytest.mark.parametrize("engines", [[], [Engine("a", fail)]])
+async def test_without_an_engine_the_client_is_told_to_come_again(engines):
+    async with direct(*engines) as f:
+        answer = await f.answered(ASK, "/detokenize")
+        assert (answer.status, answer.headers["retry-after"]) == (503, "1")
+        assert json.loads(answer.text)["error"]["code"] == "no_engine_ready"
+
+
+async def test_a_program_at_an_old_address_is_not_believed():
+    engine = Engine("a", tokens)
+    engine.pod = lambda: ("x-argosy-pod", "another")
+    async with direct(engine) as f:
+        assert (await f.answered(ASK, "/tokenize")).status == 503
+
+
+async def test_version_is_asked_with_get():
+    async with direct(Engine("a", tokens)) as f:
+        answer = await f.answered({}, "/version")
+        assert (answer.status, answer.headers["allow"]) == (405, "GET")
