@@ -75,6 +75,17 @@ def test_a_full_host_pool_and_recompute_forget_the_kv():
         assert scheduler.preemption.take_copies() == ((), (), ())
 
 
+def test_a_step_that_computes_a_preempted_request_again_counts_as_prefill():
+    scheduler = swapping("recompute")
+    sequence = decoding(scheduler)
+    scheduler._preempt(sequence)
+    scheduler.pool.reset()  # the prefix cache must not hide what is computed
+    length = len(sequence.tokens)
+    plan = step(scheduler)[0].plan
+    assert (plan.kind, plan.prefill_sequences) == ("prefill", 1)
+    assert plan.prefill_tokens == length
+
+
 def test_a_sequence_that_computed_nothing_has_nothing_to_swap():
     scheduler = swapping(tokens=8)
     sequence = scheduler.add(ask("a", 40))
