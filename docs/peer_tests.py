@@ -57,8 +57,7 @@ BEHAVIOURS: Mapping[int, str] = {
     42: "a greedy text is the same alone, in a batch, in chunks, from the prefix cache, after a "
     "preemption, and with prefill and decode apart",
     43: "a sampled text with a seed is, too",
-    44: "the greedy text is that of Hugging Face's `generate`. Architectures that the engine does "
-    "not have are refused by name: it does not run models through `transformers`",
+    44: "the greedy text is that of Hugging Face's `generate`",
     45: "streams: role, content, reason, usage, end; characters, stop texts and probabilities over "
     "several events; several choices; a client that leaves",
     46: "OpenAI's Python package, unmodified",

@@ -79,8 +79,7 @@ def sums():
         metrics.observe_schedule(scheduled)
         out = runner.execute(scheduled.plan)
         metrics.observe_step(scheduled.plan, out)
-        for emission in work.update(scheduled.plan, out, now[0]):
-            metrics.observe_emission(emission)
+        metrics.observe_emissions(work.update(scheduled.plan, out, now[0]))
     labels = {"model_name": "m", "engine": "0"}
 
     def read(name):

@@ -157,7 +157,7 @@ def test_chunks_and_decodes_beside_another_text_give_its_own_logits(architecture
 
 
 @pytest.mark.parametrize("architecture", ["GPTNeoXForCausalLM", "Phi3ForCausalLM"])
-def test_greedy_texts_are_those_of_generate(architecture, tmp_path):
+def test_t44_greedy_texts_are_those_of_generate(architecture, tmp_path):
     theirs = write(architecture, tmp_path)
     prompts = [text(5, 12), text(6, 20)]
     expected = [
