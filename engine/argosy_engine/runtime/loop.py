@@ -9,7 +9,6 @@ request or a failed step does not end the thread.
 import contextlib
 import logging
 import queue
-import secrets
 import threading
 import time
 from collections.abc import Callable
@@ -22,7 +21,6 @@ from argosy_engine.core.handover.messages import (
     LeaseKey,
     Offer,
     PrefillEvent,
-    PrefillProgress,
     PullAlive,
     PullDone,
     PullEvent,
@@ -36,10 +34,8 @@ from argosy_engine.core.live import change, show
 from argosy_engine.core.request import Emission, FinishReason, NewRequest, client_id
 from argosy_engine.core.scheduler import Scheduler
 from argosy_engine.core.step import SchedulerOutput, StepPlan
-from argosy_engine.errors import LeaseGoneError
 from argosy_engine.metrics.observe import EngineMetrics
 from argosy_engine.ports.runner import Runner
-from argosy_engine.runtime import remote
 from argosy_engine.runtime.inbox import (
     Abort,
     Message,
@@ -51,6 +47,7 @@ from argosy_engine.runtime.inbox import (
     Wake,
     log_subject,
 )
+from argosy_engine.runtime.remote import RemotePrefills, refuse, remote_id
 from argosy_engine.runtime.reports import log_end, log_end_of_thread, log_preemption
 from argosy_engine.runtime.shared_leases import SharedLeases
 from argosy_engine.runtime.swapping import move_kv
@@ -92,7 +89,6 @@ class EngineLoop:
         """Gets what a turn changed in the prefix cache; None: nobody follows it."""
         self.progress_s = clock()
         """When the last turn began; the liveness probe reads it."""
-        self._epoch = secrets.token_hex(8)
         self._steps = 0
         self._preemptions = 0
         self._deliver = deliver
@@ -100,8 +96,7 @@ class EngineLoop:
         self._inbox: queue.SimpleQueue[Message] = queue.SimpleQueue()
         self._sinks: dict[str, Sink] = {}
         """Where the tokens of clients' requests go, by request id, until the request ends."""
-        self._remotes: dict[str, SubmitRemote] = {}
-        """Remote prefills that have no answer yet, by `remote.remote_id`."""
+        self._remotes = RemotePrefills(scheduler, self.leases)
         self._outbox: list[Delivery] = []
         self._kv_service: PullPort | None = None
         self._stopping = threading.Event()
@@ -171,7 +166,7 @@ class EngineLoop:
 
     @property
     def engine_epoch(self) -> str:
-        return self._epoch
+        return self._remotes.epoch
 
     @property
     def computed_steps(self) -> int:
@@ -181,7 +176,7 @@ class EngineLoop:
         self, prefill: RemotePrefill, on_event: Callable[[PrefillEvent], None]
     ) -> str:
         submit = SubmitRemote(prefill, on_event, self._clock())
-        ticket = self.leases.promise(remote.lease_key(submit, self._epoch))
+        ticket = self.leases.promise(self._remotes.key_of(submit))
         self._inbox.put(submit)
         return ticket
 
@@ -195,9 +190,9 @@ class EngineLoop:
         return self.leases.claim(ticket, lease_s)
 
     def abort_remote_prefill(self, request_id: str, attempt: int) -> None:
-        key = LeaseKey(request_id, attempt, self._epoch)
+        key = LeaseKey(request_id, attempt, self._remotes.epoch)
         self.leases.release(key)
-        self._inbox.put(Abort(remote.remote_id(request_id, attempt), lease=key))
+        self._inbox.put(Abort(remote_id(request_id, attempt), lease=key))
 
     def begin_send(self, key: LeaseKey) -> tuple[int, ...]:
         return self.leases.begin_send(key)
@@ -243,8 +238,7 @@ class EngineLoop:
     def _turn(self) -> bool:
         """One scheduling round and its step; False if there was nothing to compute."""
         scheduler = self.scheduler
-        for key in self.leases.collect():
-            scheduler.free_lease(remote.remote_id(key.request_id, key.attempt))
+        self._remotes.collect()
         scheduled = scheduler.schedule(self._clock())
         self.metrics.observe_schedule(scheduled)
         for sequence in scheduled.preempted:
@@ -296,19 +290,8 @@ class EngineLoop:
         emissions = self.scheduler.update(plan, out, self._clock())
         self.metrics.observe_step(plan, out)
         self._steps += 1
-        self._report_progress()
+        self._remotes.report_progress()
         return emissions
-
-    def _report_progress(self) -> None:
-        """Let peers pull the blocks that are ready of prompts that are still computed."""
-        size = self.scheduler.pool.block_size
-        for sequence in self.scheduler.running:
-            submit = self._remotes.get(sequence.request_id)
-            if submit is None:
-                continue
-            ready = tuple(sequence.blocks[: sequence.num_computed // size])
-            if self.leases.extend(remote.lease_key(submit, self._epoch), ready):
-                remote.answer(submit, PrefillProgress(n_ready=len(ready)))
 
     def _take_in(self, *, wait: bool) -> None:
         """Take the messages that came since the last step; an idle loop waits here for one."""
@@ -340,19 +323,19 @@ class EngineLoop:
         if isinstance(message, Submit):
             self._outbox.append((message.sink, refusal))
         elif isinstance(message, SubmitRemote):
-            self._let_go(remote.lease_key(message, self._epoch))
-            remote.refuse(message, refusal.code, refusal.message)
+            self._remotes.lose(message, refusal)
 
     def _take(self, message: Message) -> None:
         match message:
             case Submit():
                 self._add(message)
             case SubmitRemote():
-                self._add_remote(message)
+                gone = self.draining or not self.prefills_for_peers
+                self._remotes.add(message, draining=gone)
             case Abort(request_id, reason, lease):
                 self._abort(request_id, reason)
                 if lease is not None:
-                    self._let_go(lease)
+                    self._remotes.let_go(lease)
             case PullAlive():
                 self.scheduler.pull_alive(message, self._clock())
             case PullReady():
@@ -391,34 +374,14 @@ class EngineLoop:
         self._sinks[submit.request.request_id] = submit.sink
         self.scheduler.add(submit.request)
 
-    def _add_remote(self, submit: SubmitRemote) -> None:
-        request = remote.remote_request(submit)
-        refusal = self.scheduler.refusal(request)
-        if self.draining or not self.prefills_for_peers:
-            refusal = Refusal("draining", "this engine is draining: ask another one")
-        if refusal is not None:
-            self.leases.release(remote.lease_key(submit, self._epoch))
-            remote.refuse(submit, refusal.code, refusal.message)
-            return
-        self._remotes[request.request_id] = submit
-        self.scheduler.add(request)
-
     def _abort(self, request_id: str, reason: FinishReason) -> None:
         sink = self._sinks.pop(request_id, None)
-        submit = self._remotes.pop(request_id, None)
-        if submit is not None:
-            remote.refuse(submit, "failed", "aborted by the peer")
+        asked_by_peer = self._remotes.abort(request_id)
         sequence = self.scheduler.sequences.get(request_id)
         if sequence is not None and request_id not in self.scheduler.leased:
             self.scheduler.abort(request_id, reason)
-            if sink is not None or submit is not None:
+            if sink is not None or asked_by_peer:
                 self.metrics.observe_end(sequence, reason)
-
-    def _let_go(self, key: LeaseKey) -> None:
-        """End a remote prefill; a send that runs keeps its blocks until it has ended."""
-        self.leases.release(key)
-        if key not in self.leases:  # it was collected before its prompt was taken in
-            self.scheduler.free_lease(remote.remote_id(key.request_id, key.attempt))
 
     def _pull_ready(self, event: PullReady) -> None:
         sink = self._sinks.get(event.request_id)
@@ -446,7 +409,7 @@ class EngineLoop:
         for emission in emissions:
             request_id = emission.sequence.request_id
             if emission.sequence.request.lease_s is not None:
-                self._answer_remote(emission)
+                self._remotes.answer(emission)
                 continue
             sink = self._sinks.get(request_id)
             if sink is not None:
@@ -454,24 +417,6 @@ class EngineLoop:
                 if emission.reason is not None:
                     del self._sinks[request_id]
                     log_end(emission)
-
-    def _answer_remote(self, emission: Emission) -> None:
-        sequence = emission.sequence
-        submit = self._remotes.pop(sequence.request_id, None)
-        if submit is None:  # it was aborted
-            return
-        key = remote.lease_key(submit, self._epoch)
-        if not emission.leased or emission.token_id is None:
-            log_end(emission)
-            self._let_go(key)
-            remote.refuse(submit, "failed", emission.message)
-            return
-        try:
-            self.leases.grant(key, tuple(sequence.blocks), submit.prefill.lease_s)
-        except LeaseGoneError:  # the peer left during this step; its abort is in the inbox
-            self._let_go(key)
-        else:
-            remote.answer(submit, remote.lease_ready(key, sequence, emission.token_id))
 
     def _flush(self) -> None:
         if self._outbox:
@@ -486,10 +431,10 @@ class EngineLoop:
                 if isinstance(message, Submit):
                     self._outbox.append((message.sink, _ENDING))
                 elif isinstance(message, SubmitRemote):
-                    remote.refuse(message, _ENDING.code, _ENDING.message)
+                    refuse(message, _ENDING.code, _ENDING.message)
                 elif isinstance(message, SetLimits | Reset):
                     message.done.set_exception(ValueError(_ENDING.message))
-        for request_id in list(self._remotes):
+        for request_id in self._remotes.unanswered:
             self._abort(request_id, "abort")
         self._outbox.extend((sink, _ENDING) for sink in self._sinks.values())
         self._sinks.clear()

@@ -1,19 +1,113 @@
-"""A decode engine's prompt as a request of this prefill engine, and the answers to it."""
+"""Decode engines' prompts as requests of this prefill engine, their leases, and the answers."""
 
 import logging
+import secrets
 
 from argosy_engine.core.handover.messages import (
     LeaseKey,
     LeaseReady,
     PrefillEvent,
+    PrefillProgress,
     PrefillRefused,
 )
-from argosy_engine.core.request import NewRequest, Sequence
+from argosy_engine.core.limits import Refusal
+from argosy_engine.core.request import Emission, NewRequest, Sequence
+from argosy_engine.core.scheduler import Scheduler
+from argosy_engine.errors import LeaseGoneError
 from argosy_engine.runtime.inbox import SubmitRemote
+from argosy_engine.runtime.reports import log_end
+from argosy_engine.runtime.shared_leases import SharedLeases
 
-__all__ = ["answer", "lease_key", "lease_ready", "refuse", "remote_id", "remote_request"]
+__all__ = ["RemotePrefills", "refuse", "remote_id"]
 
 log = logging.getLogger(__name__)
+
+
+class RemotePrefills:
+    """Those of one engine; the engine thread's, but for `key_of` and `epoch`."""
+
+    def __init__(self, scheduler: Scheduler, leases: SharedLeases) -> None:
+        self.epoch = secrets.token_hex(8)
+        self._scheduler = scheduler
+        self._leases = leases
+        self._open: dict[str, SubmitRemote] = {}
+        """Those that have no answer yet, by `remote_id`."""
+
+    def key_of(self, submit: SubmitRemote) -> LeaseKey:
+        return LeaseKey(submit.prefill.request_id, submit.prefill.attempt, self.epoch)
+
+    @property
+    def unanswered(self) -> list[str]:
+        """Their ids in the scheduler."""
+        return list(self._open)
+
+    def add(self, submit: SubmitRemote, *, draining: bool) -> None:
+        """Queue the prompt, or refuse it."""
+        request = _request(submit)
+        refusal = self._scheduler.refusal(request)
+        if draining:
+            refusal = Refusal("draining", "this engine is draining: ask another one")
+        if refusal is not None:
+            self._leases.release(self.key_of(submit))
+            refuse(submit, refusal.code, refusal.message)
+            return
+        self._open[request.request_id] = submit
+        self._scheduler.add(request)
+
+    def lose(self, submit: SubmitRemote, refusal: Refusal) -> None:
+        """It could not be taken in."""
+        self.let_go(self.key_of(submit))
+        refuse(submit, refusal.code, refusal.message)
+
+    def abort(self, request_id: str) -> bool:
+        """Tell the peer that it is over; False if it has its answer, or never came."""
+        submit = self._open.pop(request_id, None)
+        if submit is not None:
+            refuse(submit, "failed", "aborted by the peer")
+        return submit is not None
+
+    def report_progress(self) -> None:
+        """Let peers pull the blocks that are ready of prompts that are still computed."""
+        if not self._open:
+            return
+        size = self._scheduler.pool.block_size
+        for sequence in self._scheduler.running:
+            submit = self._open.get(sequence.request_id)
+            if submit is None:
+                continue
+            ready = tuple(sequence.blocks[: sequence.num_computed // size])
+            if self._leases.extend(self.key_of(submit), ready):
+                _answer(submit, PrefillProgress(n_ready=len(ready)))
+
+    def answer(self, emission: Emission) -> None:
+        """Grant the lease of a prompt that is computed, or say why it is not."""
+        sequence = emission.sequence
+        submit = self._open.pop(sequence.request_id, None)
+        if submit is None:  # it was aborted
+            return
+        key = self.key_of(submit)
+        if not emission.leased or emission.token_id is None:
+            log_end(emission)
+            self.let_go(key)
+            refuse(submit, "failed", emission.message)
+            return
+        try:
+            self._leases.grant(key, tuple(sequence.blocks), submit.prefill.lease_s)
+        except LeaseGoneError:  # the peer left during this step; its abort is in the inbox
+            self.let_go(key)
+        else:
+            _answer(submit, _ready(key, sequence, emission.token_id))
+
+    def let_go(self, key: LeaseKey) -> None:
+        """End a remote prefill; a send that runs keeps its blocks until it has ended."""
+        self._leases.release(key)
+        if key not in self._leases:  # it was collected before its prompt was taken in
+            self._scheduler.free_lease(remote_id(key.request_id, key.attempt))
+
+    def collect(self) -> None:
+        """Free the blocks of leases that are over."""
+        for key in self._leases.collect():
+            self._scheduler.free_lease(remote_id(key.request_id, key.attempt))
 
 
 def remote_id(request_id: str, attempt: int) -> str:
@@ -21,7 +115,7 @@ def remote_id(request_id: str, attempt: int) -> str:
     return f"{request_id}#{attempt}"
 
 
-def remote_request(submit: SubmitRemote) -> NewRequest:
+def _request(submit: SubmitRemote) -> NewRequest:
     """What the scheduler computes: the prompt, and one token."""
     prefill = submit.prefill
     return NewRequest(
@@ -35,11 +129,7 @@ def remote_request(submit: SubmitRemote) -> NewRequest:
     )
 
 
-def lease_key(submit: SubmitRemote, engine_epoch: str) -> LeaseKey:
-    return LeaseKey(submit.prefill.request_id, submit.prefill.attempt, engine_epoch)
-
-
-def lease_ready(key: LeaseKey, sequence: Sequence, first_token: int) -> LeaseReady:
+def _ready(key: LeaseKey, sequence: Sequence, first_token: int) -> LeaseReady:
     """The answer to a prompt that is computed."""
     return LeaseReady(
         key=key,
@@ -55,10 +145,10 @@ def refuse(submit: SubmitRemote, reason: str, message: str) -> None:
     event = PrefillRefused(
         request_id=prefill.request_id, attempt=prefill.attempt, reason=reason, message=message
     )
-    answer(submit, event)
+    _answer(submit, event)
 
 
-def answer(submit: SubmitRemote, event: PrefillEvent) -> None:
+def _answer(submit: SubmitRemote, event: PrefillEvent) -> None:
     """Call the KV service; an exception of its does not reach the engine loop."""
     try:
         submit.on_event(event)
