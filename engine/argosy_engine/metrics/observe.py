@@ -13,6 +13,7 @@ from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, gene
 from prometheus_client.core import CounterMetricFamily
 
 from argosy_engine.config import EngineConfig
+from argosy_engine.core.costs.step_time import StepTime, Terms
 from argosy_engine.core.handover.messages import PullDone, PullFailed
 from argosy_engine.core.request import Emission, FinishReason, Sequence
 from argosy_engine.core.scheduler import Scheduler
@@ -79,6 +80,7 @@ class EngineMetrics:
         self.loop_errors: Counter = one("argosy_loop_errors_total")
         self._step_s = by("argosy_step_seconds_total")
         self._steps = by("argosy_steps_total")
+        self._sequence_s = by("argosy_step_sequence_seconds_total")
         self._step_prefill_tokens = by("argosy_step_prefill_tokens_total")
         self._step_prefills = by("argosy_step_prefill_requests_total")
         self._step_sequences = by("argosy_step_decode_sequences_total")
@@ -148,9 +150,21 @@ class EngineMetrics:
         self._one("argosy_kv_capacity_tokens").set(layout.capacity_tokens)
         read("argosy_outstanding_prompt_tokens", lambda: _outstanding_prompt_tokens(scheduler))
         read("argosy_kv_host_usage_ratio", lambda: host.used_share)
+        self._bind_step_time(scheduler.step_time)
         read("argosy_kv_leases_active", leases)
         read("argosy_engine_draining", lambda: float(draining()))
         self.registry.register(_Reading(self._rows[_LEASES_EXPIRED], leases_expired))
+
+    def _bind_step_time(self, step_time: StepTime) -> None:
+        def read(of: Callable[[Terms], float]) -> Callable[[], float]:
+            return lambda: of(step_time.terms) if step_time.terms else 0.0
+
+        terms = self._by_last_label("argosy_step_time_seconds")
+        terms["fixed"].set_function(read(lambda known: known.fixed_s))
+        terms["token"].set_function(read(lambda known: known.token_s))
+        terms["sequence"].set_function(read(lambda known: known.sequence_s))
+        saturation = self._one("argosy_saturation_tokens")
+        saturation.set_function(read(lambda known: float(known.saturation_tokens)))
 
     def observe_schedule(self, scheduled: SchedulerOutput) -> None:
         if scheduled.blocked_by is not None and scheduled.plan is not None:
@@ -171,6 +185,7 @@ class EngineMetrics:
         kind = plan.kind
         self._step_s[kind].inc(out.busy_s)
         self._steps[kind].inc()
+        self._sequence_s[kind].inc(len(plan.chunks) * out.busy_s)
         self._batch[kind].observe(len(plan.chunks))
         self._iteration.observe(plan.tokens)
         if plan.prefill_sequences:

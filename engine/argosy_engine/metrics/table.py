@@ -184,6 +184,22 @@ _STEPS = (
     _counter("argosy_step_prefill_requests_total", "Sum of prompts in a step", kind=_KINDS),
     _counter("argosy_step_decode_sequences_total", "Sum of decodes in a step", kind=_KINDS),
     _counter("argosy_step_context_tokens_total", "Sum of the decodes' context", kind=_KINDS),
+    _counter(
+        "argosy_step_sequence_seconds_total",
+        "Sum of each step's sequences times its execution time",
+        kind=_KINDS,
+    ),
+    _gauge(
+        "argosy_step_time_seconds",
+        "What a step takes, fitted to the newest: in any case, for each prompt token, for each"
+        " decode; 0 while not known",
+        term=("fixed", "token", "sequence"),
+    ),
+    _gauge(
+        "argosy_saturation_tokens",
+        "Prompt tokens of a step from which on a longer one computes hardly more of them a second;"
+        " 0 while not known",
+    ),
     Series(
         name="argosy_batch_size",
         type="histogram",

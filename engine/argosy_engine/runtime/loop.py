@@ -48,7 +48,7 @@ from argosy_engine.runtime.inbox import (
     log_subject,
 )
 from argosy_engine.runtime.remote import RemotePrefills, refuse, remote_id
-from argosy_engine.runtime.reports import log_end, log_end_of_thread, log_preemption
+from argosy_engine.runtime.reports import log_end, log_end_of_thread, log_long_steps, log_preemption
 from argosy_engine.runtime.shared_leases import SharedLeases
 from argosy_engine.runtime.swapping import move_kv
 from argosy_engine.runtime.worker import Worker
@@ -91,6 +91,7 @@ class EngineLoop:
         """When the last turn began; the liveness probe reads it."""
         self._steps = 0
         self._preemptions = 0
+        self._warned_of_length = False
         self._deliver = deliver
         self._clock = clock
         self._inbox: queue.SimpleQueue[Message] = queue.SimpleQueue()
@@ -290,6 +291,8 @@ class EngineLoop:
         emissions = self.scheduler.update(plan, out, self._clock())
         self.metrics.observe_step(plan, out)
         self._steps += 1
+        if plan.kind == "mixed" and not self._warned_of_length:
+            self._warned_of_length = log_long_steps(self.scheduler)
         self._remotes.report_progress()
         return emissions
 

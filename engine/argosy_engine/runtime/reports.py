@@ -1,12 +1,14 @@
-"""What the engine loop writes to the log about single requests, and about its own end."""
+"""What the engine loop writes to the log about requests, the length of steps, and its own end."""
 
 import logging
 from concurrent.futures import Future
 
+from argosy_engine.core.costs.step_time import shorter_step
 from argosy_engine.core.request import Emission, Sequence
+from argosy_engine.core.scheduler import Scheduler
 from argosy_engine.runtime.inbox import log_subject
 
-__all__ = ["log_end", "log_end_of_thread", "log_preemption"]
+__all__ = ["log_end", "log_end_of_thread", "log_long_steps", "log_preemption"]
 
 log = logging.getLogger(__name__)
 
@@ -26,6 +28,25 @@ def log_preemption(sequence: Sequence, total: int) -> None:
         total,
         extra=log_subject(sequence.request),
     )
+
+
+def log_long_steps(scheduler: Scheduler) -> bool:
+    """Whether it warned that the limit on a step's tokens stops streams for long."""
+    limits, terms = scheduler.limits, scheduler.step_time.terms
+    tokens = limits.max_num_batched_tokens
+    enough = None if limits.auto_tokens else shorter_step(terms, tokens)
+    if terms is None or enough is None:
+        return False
+    log.warning(
+        "a step of %d prompt tokens takes %.1f s on this machine, and every stream waits for its "
+        "end; from %d tokens on (argosy_saturation_tokens) a longer step computes hardly more of "
+        "them a second: write --max-num-batched-tokens auto, or %d",
+        tokens,
+        terms.step_s(tokens, 0),
+        enough,
+        enough,
+    )
+    return True
 
 
 def log_end(emission: Emission) -> None:

@@ -7,7 +7,13 @@ from hypothesis import assume, given
 from hypothesis import strategies as st
 
 from argosy_engine.core.batching import mixed
-from argosy_engine.core.costs.step_time import FIRST_TOKENS, StepTime, Terms, prompt_tokens
+from argosy_engine.core.costs.step_time import (
+    FIRST_TOKENS,
+    StepTime,
+    Terms,
+    prompt_tokens,
+    shorter_step,
+)
 from argosy_engine.core.live import auto_limits
 from argosy_engine.core.step import StepOutput
 from tests.engine.core.test_scheduler import ask, make
@@ -161,3 +167,18 @@ def test_the_strictest_limit_of_those_who_decode_counts():
 def test_policies_that_compute_prompts_whole_have_the_largest_step():
     scheduler = auto(batching=mixed)
     assert scheduler.step_limits().max_num_batched_tokens == 2048
+
+
+@pytest.mark.parametrize(
+    ("terms", "tokens", "instead"),
+    [
+        pytest.param(None, 2048, None, id="nothing is known"),
+        pytest.param(CPU, 2048, 256, id="two seconds, and 256 saturate it"),
+        pytest.param(CPU, 1023, None, id="less than four times as many"),
+        pytest.param(CPU._replace(fixed_s=0.05), 2048, 450, id="450 saturate it"),
+        pytest.param(CPU._replace(fixed_s=0.1), 2048, None, id="900 saturate it"),
+        pytest.param(Terms(0.005, 0.0001, 0.0), 2048, None, id="0.2 s stop nobody"),
+    ],
+)
+def test_a_step_that_stops_streams_for_nothing_should_be_shorter(terms, tokens, instead):
+    assert shorter_step(terms, tokens) == instead

@@ -17,7 +17,7 @@ from collections.abc import Iterable
 from math import ceil
 from typing import NamedTuple
 
-__all__ = ["FIRST_TOKENS", "STEP_SHARE", "StepTime", "Terms", "prompt_tokens"]
+__all__ = ["FIRST_TOKENS", "STEP_SHARE", "StepTime", "Terms", "prompt_tokens", "shorter_step"]
 
 STEP_SHARE = 0.8
 """Of a TPOT limit: a step with prompts may take as long. The rest is for what steps vary by."""
@@ -27,6 +27,10 @@ the KV of those before it again."""
 _SATURATED = 9
 """At the saturation length the prompt tokens take so many times as long as what is fixed: nine
 tenths of the highest rate."""
+_STOP_S = 0.5
+"""A reader sees that a stream stops for so long."""
+_FAR_ABOVE = 4
+"""So many times the saturation length."""
 _SHORTEST_S = 1e-6
 """Steps that took less were not computed."""
 _MEMORY = 64
@@ -75,6 +79,19 @@ def prompt_tokens(
     else:
         wanted = max(FIRST_TOKENS, terms.saturation_tokens)
     return max(least, min(wanted, most))
+
+
+def shorter_step(terms: Terms | None, tokens: int) -> int | None:
+    """Prompt tokens that a step should have instead of so many; None if so many are fine.
+
+    They are too many if such a step stops every stream for long, and computes hardly more prompt
+    tokens a second than one of a quarter.
+    """
+    if terms is None:
+        return None
+    enough = max(FIRST_TOKENS, terms.saturation_tokens)
+    stops = terms.step_s(tokens, 0) >= _STOP_S
+    return enough if stops and tokens >= _FAR_ABOVE * enough else None
 
 
 class StepTime:
