@@ -68,6 +68,10 @@ def parse(arguments: list[str]) -> EngineConfig:
             f"--pipeline-parallel-size {stages}: one process computes all layers of the model; "
             "leave the option out, and use more replicas or a larger GPU",
         )
+    if options["load_format"] == "sim" and options["quantization"] != "none":
+        raise LoadError(
+            "BadArgument", "--quantization: a simulated engine has no weights; leave it out"
+        )
     config = EngineConfig(
         **options,
         pod_name=os.environ.get("POD_NAME") or socket.gethostname(),
@@ -142,6 +146,12 @@ def _parser() -> argparse.ArgumentParser:
         default="auto",
         choices=("auto", "native", "torch"),
         help="what computes the steps on a CPU",
+    )
+    option(
+        "--quantization",
+        default="none",
+        choices=("none", "int8"),
+        help="int8: hold the matrices as 8-bit integers, on a CPU with the native step",
     )
     option(
         "--max-model-len",

@@ -13,6 +13,7 @@ __all__ = [
     "KvTransport",
     "OnKvFailure",
     "PreemptionModeName",
+    "Quantization",
     "Role",
 ]
 
@@ -35,6 +36,10 @@ Compute = Literal["auto", "native", "torch"]
 """What computes the steps on a CPU. native: one call of the engine's own library a step; the engine
 does not start where no library works. torch: PyTorch's operators, as on a GPU. auto: native
 on a CPU where a library works, else torch."""
+
+Quantization = Literal["none", "int8"]
+"""int8: the native step holds the matrices as 8-bit integers, rounded when they are loaded, and
+rounds what they are multiplied with at each step. Embedding, norms and KV keep their type."""
 
 OnKvFailure = Literal["recompute", "fail", "colocated"]
 """What becomes of a request when no prefill engine handed its prompt over. recompute: decode
@@ -74,6 +79,8 @@ class EngineConfig:
     dtype: Literal["auto", "float32", "bfloat16"] = "auto"
 
     compute: Compute = "auto"
+
+    quantization: Quantization = "none"
 
     max_model_len: int | None = None
     """Tokens of prompt plus output; None: as long as the model and the KV pool allow."""

@@ -52,6 +52,8 @@ def test_a_share_of_the_memory(share):
         (("--max-num-tokens", "0"), "--max-num-batched-tokens must be greater than 0, got 0"),
         (("--batching", "fifo"), "choose from 'chunked', 'chunked_equal'"),
         (("--capacity-policy", "fifo"), "'PEAK_NO_EVICT'"),
+        (("--quantization", "int4"), "choose from 'none', 'int8'"),
+        (("--quantization", "int8"), "a simulated engine has no weights; leave it out"),
     ],
 )
 def test_a_wrong_option_is_named_with_what_to_write(options, said):

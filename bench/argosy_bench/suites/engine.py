@@ -6,7 +6,8 @@ Step and products alternate in the same run, and each is the best of several rep
 work on a shared machine only ever slows a step down. `…_over_products` is the step's time over that
 of its matrix products: it would be 1 if attention, norms, sampling and Python cost nothing.
 `…_native_over_torch` is the native step's time over torch's: the ratio of the medians of runs that
-alternate (`--compute`). `peer.table` says what stands beside vLLM and the floor.
+alternate (`--compute`). `peer.table` says what stands beside vLLM and the floor,
+`argosy_bench.quantized` what `--quantization int8` adds.
 """
 
 import argparse
@@ -29,6 +30,7 @@ set_spinning()  # as `argosy engine serve` does, before torch is loaded
 
 import torch  # noqa: E402
 
+from argosy_bench import quantized  # noqa: E402
 from argosy_bench.peer.compare import Beside  # noqa: E402
 from argosy_engine.model.native import NativeTrunk  # noqa: E402
 from argosy_engine.model.trunk import Trunk  # noqa: E402
@@ -55,6 +57,7 @@ def _figures() -> Iterator[Figure]:
         yield Figure(f"{step}_over_products", digits=2)
     for step in _COMPARED:
         yield Figure(f"{step}_native_over_torch", digits=2)
+    yield from quantized.figures(_COMPARED)
     yield Figure("sample_32_top_p_ms", "ms", digits=2)
     yield Figure("rss_mib", "MiB", digits=2)
     for name, most in (("scheduler", 300), ("host", 500)):
@@ -193,6 +196,8 @@ def measure(figures: Figures, model: str, dtype: str) -> None:
         figures.put(f"{name}_native_over_torch", ratio)
     figures.notes["native"] = native.facts["cpu_isa"]
     native.close()
+    compared = {name: plan_of((decodes | prefills)[name]) for name in _COMPARED}
+    quantized.measure(figures, model, compared)
     figures.put("sample_32_top_p_ms", _sampling_s(runner.vocab_size) * 1e3)
     for name, microseconds in host_us().items():
         figures.put(f"{name}_us_per_step_256_seqs", microseconds)

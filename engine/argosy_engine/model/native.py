@@ -2,7 +2,7 @@
 
 Stands in for `trunk.Trunk` where a library of `argosy_engine.native` works: the same weights, the
 same pool, the same `logits(flat, pool)`. Activations are float32 throughout; weights and KV have
-the type of the pool.
+the type of the pool, and matrices may be 8-bit integers (`--quantization int8`).
 """
 
 from typing import Any
@@ -19,6 +19,7 @@ from argosy_engine.model.trunk import Weights
 from argosy_engine.native.library import (
     BF16,
     F32,
+    INT8,
     Batch,
     LayerFields,
     Library,
@@ -36,10 +37,17 @@ class NativeLinear:
     """A `linear.Linear` in the library's order. `weight` [out, in] is not kept."""
 
     def __init__(
-        self, library: Library, weight: torch.Tensor, bias: torch.Tensor | None = None
+        self,
+        library: Library,
+        weight: torch.Tensor,
+        bias: torch.Tensor | None = None,
+        *,
+        int8: bool = False,
     ) -> None:
-        kind = _TYPES[weight.dtype]
-        self.matrix = Matrix(library, _array(weight), kind, None if bias is None else _wide(bias))
+        """`int8`: the weight is rounded to 8-bit integers, and so are the inputs of products."""
+        kind = INT8 if int8 else _TYPES[weight.dtype]
+        values = _wide(weight) if int8 else _array(weight)
+        self.matrix = Matrix(library, values, kind, None if bias is None else _wide(bias))
 
     def __call__(self, x: torch.Tensor) -> torch.Tensor:
         return torch.from_numpy(self.matrix(x.float().numpy())).to(x.dtype)
@@ -57,7 +65,8 @@ class NativeTrunk:
         *,
         max_positions: int,
     ) -> None:
-        """`weights` has NativeLinears; its type is that of `pool`, which is on the CPU."""
+        """`weights` has NativeLinears, and the embedding in the type of `pool`, which is on the
+        CPU."""
         self.spec, self.weights = spec, weights
         self._library, self._pool, self._max_positions = library, pool, max_positions
         self._kept: list[npt.NDArray[Any]] = []

@@ -18,6 +18,7 @@ import numpy.typing as npt
 __all__ = [
     "BF16",
     "F32",
+    "INT8",
     "Batch",
     "LayerFields",
     "Library",
@@ -26,7 +27,7 @@ __all__ = [
     "ModelFields",
 ]
 
-F32, BF16 = 0, 1
+F32, BF16, INT8 = 0, 1, 2
 _CACHE_LINE = 64
 Array = npt.NDArray[Any]
 
@@ -114,7 +115,8 @@ class Matrix:
     """A packed matrix; holds the only copy of the weight."""
 
     def __init__(self, library: "Library", weight: Array, kind: int, bias: Array | None) -> None:
-        """`weight` [out, in] float32, or uint16 with bfloat16's bits; `bias` float32 [out]."""
+        """`weight` [out, in] float32, for INT8, too, or uint16 with bfloat16's bits; `bias` float32
+        [out]."""
         out, width = weight.shape
         self._library, self._bias = library, bias
         self._packed = library.pack(weight, kind)

@@ -10,7 +10,7 @@
 
 #define API __attribute__((visibility("default")))
 
-enum type { F32 = 0, BF16 = 1 };
+enum type { F32 = 0, BF16 = 1, INT8 = 2 }; /* INT8: matrices only */
 
 /* A matrix [out, in] in the order of `argosy_pack`. */
 struct matrix {
@@ -64,7 +64,8 @@ API void argosy_sizes(int64_t sizes[4]);
 API struct team *argosy_team(int64_t threads, int64_t spins);
 API void argosy_team_close(struct team *team);
 API int64_t argosy_packed_bytes(int64_t out, int64_t in, int64_t type);
-/* Put `weight` [out, in] of that type into the order in which products read it. */
+/* Put `weight` [out, in] of that type into the order in which products read it. For INT8 `weight`
+ * is float32, and is rounded. */
 API int argosy_pack(void *packed, const void *weight, int64_t out, int64_t in, int64_t type);
 /* y = x · weightᵀ + bias for `rows` rows. */
 API int argosy_product(struct team *team, const struct matrix *w, const float *x, int64_t rows,

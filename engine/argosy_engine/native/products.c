@@ -10,6 +10,7 @@
 
 #include <errno.h>
 
+#include "int8.h"
 #include "team.h"
 
 /* Registers: 32 with AVX-512, 16 elsewhere. A tall tile has one panel, a wide one two. */
@@ -148,13 +149,17 @@ static void ragged_panel(struct operands o, int64_t rows, int64_t columns, enum 
 
 void product(const struct matrix *w, const struct rows *rows, int64_t from, int64_t to,
              enum start start, float *y, int64_t y_stride) {
-    int pairs = reads_narrow(w->type);
+    int pairs = reads_pairs(w->type);
     enum kind kind = pairs ? K_PAIRS : w->type == BF16 ? K_BF16 : K_F32;
     int64_t depth = pairs ? padded(w->in) / 2 : w->in; /* in units of 32 bits of x */
     int64_t element = kind == K_BF16 ? 2 : 4;
     int64_t x_stride = pairs ? rows->narrow_stride / 2 : rows->stride;
     const char *x = pairs ? (const char *)rows->narrow : (const char *)rows->x;
     begin(w, rows->count, from, to, start, y, y_stride);
+    if (w->type == INT8) {
+        int8_product(w, rows, from, to, y, y_stride);
+        return;
+    }
     for (int64_t panel = from; panel < to;) {
         int64_t left = w->out - panel * PANEL;
         int both = rows->count <= WIDE && to - panel >= 2 && left >= 2 * PANEL;
@@ -189,19 +194,29 @@ void small_product(int64_t rows, int64_t depth, const float *x, int64_t x_stride
     rows_of_a_panel(o, rows, type == BF16 ? K_BF16 : K_F32);
 }
 
-void narrow_row(uint16_t *to, const float *from, int64_t count) {
+void narrow_row(uint16_t *to, struct group *groups, const float *from, int64_t count,
+                int64_t type) {
+    if (type == INT8) {
+        int8_row(to, groups, from, count);
+        return;
+    }
     for (int64_t k = 0; k < count; k++) to[k] = narrow(from[k]);
     if (count & 1) to[count] = 0;
 }
 
 int64_t argosy_packed_bytes(int64_t out, int64_t in, int64_t type) {
-    int64_t depth = reads_narrow(type) ? padded(in) : in;
+    if (type == INT8) return int8_packed_bytes(out, in);
+    int64_t depth = reads_pairs(type) ? padded(in) : in;
     return panels_of(out) * PANEL * depth * (type == BF16 ? 2 : 4);
 }
 
 int argosy_pack(void *packed, const void *weight, int64_t out, int64_t in, int64_t type) {
+    if (type == INT8) {
+        int8_pack(packed, weight, out, in);
+        return 0;
+    }
     if (type != F32 && type != BF16) return EINVAL;
-    int group = reads_narrow(type) ? 2 : 1; /* inputs that lie together */
+    int group = reads_pairs(type) ? 2 : 1; /* inputs that lie together */
     int64_t depth = group == 2 ? padded(in) : in;
     for (int64_t panel = 0; panel < panels_of(out); panel++)
         for (int64_t c = 0; c < PANEL; c++) {

@@ -14,19 +14,33 @@ INLINE int64_t panels_of(int64_t columns) { return (columns + PANEL - 1) / PANEL
 /* Inputs are padded to this, so that pairs never read past a row. */
 INLINE int64_t padded(int64_t in) { return (in + 1) / 2 * 2; }
 
-/* Whether products with this type read their input as bfloat16. */
-INLINE int reads_narrow(int64_t type) { return PAIRS && type == BF16; }
+/* Inputs whose 8-bit codes share a scale. */
+#define GROUP 64
+INLINE int64_t groups_of(int64_t in) { return (in + GROUP - 1) / GROUP; }
+
+/* Of a group of a row's codes: what they are multiples of, and what their sums begin with. */
+struct group {
+    float scale;
+    int32_t begin;
+};
+
+/* Whether products with this type read their input as bfloat16 pairs. */
+INLINE int reads_pairs(int64_t type) { return PAIRS && type == BF16; }
+/* Whether they read another form of it than float32. */
+INLINE int reads_narrow(int64_t type) { return type == INT8 || reads_pairs(type); }
 
 /* Input rows of a product: float32, and the same rows narrowed where `reads_narrow`. */
 struct rows {
     const float *x;
-    const uint16_t *narrow;
+    const uint16_t *narrow;       /* bfloat16, or INT8's codes, which take at most as much */
+    const struct group *groups;   /* of the codes */
     int64_t count, stride;        /* of x */
-    int64_t narrow_stride;
+    int64_t narrow_stride, group_stride;
 };
 
-/* Narrow one row of `count` numbers into `to`, padded with zero. */
-void narrow_row(uint16_t *to, const float *from, int64_t count);
+/* Narrow one row of `count` numbers into `to`, padded with zero, as products of `type` read it. */
+void narrow_row(uint16_t *to, struct group *groups, const float *from, int64_t count,
+                int64_t type);
 
 /* Columns of panels [from, to) of y = start + rows · wᵀ; y's rows are `y_stride` apart. */
 void product(const struct matrix *w, const struct rows *rows, int64_t from, int64_t to,

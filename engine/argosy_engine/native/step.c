@@ -16,9 +16,10 @@ struct step {
     const struct batch *b;
     float *hidden;         /* [N, hidden] */
     float *x;              /* [N, x_stride] input of the next product */
-    uint16_t *narrow;      /* [N, x_stride] the same, where the product reads bfloat16 */
+    uint16_t *narrow;      /* [N, x_stride] the same, where the product reads another form */
+    struct group *groups;  /* [N, groups] of that, for INT8 */
     float *fused;          /* [N, fused_stride] q, k, v, or gate and up */
-    int64_t x_stride, fused_stride;
+    int64_t x_stride, fused_stride, group_stride;
     struct task *tasks;
     int64_t task_count;
     float *scratch;        /* [threads, scratch_size] */
@@ -42,10 +43,11 @@ static void norm(float *y, const float *x, const float *weight, int64_t size, do
     for (k = 0; k < size; k++) y[k] = x[k] * scale * weight[k];
 }
 
-/* A row of `x` is complete: give products that read bfloat16 theirs. */
+/* A row of `x` is complete: give products that read another form theirs. */
 static void finish_row(const struct step *s, int64_t row, const struct matrix *next) {
     if (reads_narrow(next->type))
-        narrow_row(s->narrow + row * s->x_stride, s->x + row * s->x_stride, next->in);
+        narrow_row(s->narrow + row * s->x_stride, s->groups + row * s->group_stride,
+                   s->x + row * s->x_stride, next->in, next->type);
 }
 
 static void embed(const struct step *s, int64_t row) {
@@ -108,7 +110,15 @@ static void gated(const struct step *s, const struct layer *l, int64_t row) {
 
 static void multiply(struct team *team, const struct step *s, const struct matrix *w, int64_t rows,
                      enum start start, float *y, int64_t y_stride) {
-    struct rows input = {s->x, s->narrow, rows, s->x_stride, s->x_stride};
+    struct rows input = {
+        .x = s->x,
+        .narrow = s->narrow,
+        .groups = s->groups,
+        .count = rows,
+        .stride = s->x_stride,
+        .narrow_stride = s->x_stride,
+        .group_stride = s->group_stride,
+    };
     int64_t panels = panels_of(w->out), from, to;
     /* Two panels at least where few rows leave room for two in a tile. */
     int64_t grain = most(rows <= 6 ? 2 : 1, panels / (8 * team_threads(team)) / 2 * 2);
@@ -180,11 +190,13 @@ static int64_t lay_out(struct step *s, char *base, int threads) {
     int64_t tokens = s->b->tokens, used = 0;
     int64_t rows = most(tokens, s->b->samples);
     s->x_stride = padded(most(m->hidden, most(m->heads * m->head_dim, m->inner)));
+    s->group_stride = groups_of(s->x_stride);
     s->fused_stride = most(qkv_width(m), 2 * m->inner);
     s->scratch_size = (attention_scratch(m) + 15) / 16 * 16;
     s->hidden = cut(base, &used, tokens * m->hidden * 4);
     s->x = cut(base, &used, rows * s->x_stride * 4);
     s->narrow = cut(base, &used, rows * s->x_stride * 2);
+    s->groups = cut(base, &used, rows * s->group_stride * (int64_t)sizeof *s->groups);
     s->fused = cut(base, &used, tokens * s->fused_stride * 4);
     s->scratch = cut(base, &used, threads * s->scratch_size * 4);
     s->tasks = cut(base, &used, tasks_at_most(m, s->b) * (int64_t)sizeof *s->tasks);
@@ -218,12 +230,15 @@ static void run_product(struct team *team, int thread, void *job) {
 int argosy_product(struct team *team, const struct matrix *w, const float *x, int64_t rows,
                    float *y) {
     int64_t stride = padded(w->in), used = 0;
-    char *memory = team_memory(team, rows * stride * 6 + 128);
+    int64_t groups = groups_of(stride);
+    char *memory = team_memory(team, rows * (stride * 6 + groups * 8) + 192);
     if (!memory) return ENOMEM;
     struct one_product job = {.w = w, .rows = rows, .y = y};
     job.s.x_stride = stride;
+    job.s.group_stride = groups;
     job.s.x = cut(memory, &used, rows * stride * 4);
     job.s.narrow = cut(memory, &used, rows * stride * 2);
+    job.s.groups = cut(memory, &used, rows * groups * (int64_t)sizeof *job.s.groups);
     for (int64_t row = 0; row < rows; row++)
         memcpy(job.s.x + row * stride, x + row * w->in, (size_t)w->in * 4);
     team_run(team, run_product, &job);

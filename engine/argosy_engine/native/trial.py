@@ -2,9 +2,9 @@
 
     python -m argosy_engine.native.trial LIBRARY BASE
 
-A random decoder of two layers computes a prompt and a decode, in float32 and in bfloat16. That
-executes every kernel of the library. Exit status 0 if logits and KV agree; a difference is the last
-line of stderr.
+A random decoder of two layers computes a prompt and a decode, in float32, in bfloat16 and with
+8-bit matrices. That executes every kernel of the library. Exit status 0 if logits and KV agree; a
+difference is the last line of stderr.
 """
 
 import sys
@@ -17,6 +17,7 @@ import numpy.typing as npt
 from argosy_engine.native.library import (
     BF16,
     F32,
+    INT8,
     Batch,
     LayerFields,
     Library,
@@ -28,12 +29,12 @@ __all__ = ["main"]
 
 _HIDDEN, _INNER, _HEADS, _KV_HEADS, _DIM, _VOCAB, _BLOCK = 96, 112, 4, 2, 64, 75, 16
 _LAYERS, _BLOCKS, _PROMPT = 2, 6, 40
-_CLOSE = {F32: 1e-3, BF16: 0.1}  # of logits with a spread of about 1
+_CLOSE = {F32: 1e-3, BF16: 0.1, INT8: 0.1}  # of logits with a spread of about 1
 
 
 def main(words: list[str]) -> int:
     """Compare the two libraries."""
-    for kind in (F32, BF16):
+    for kind in (F32, BF16, INT8):
         results = [_run(Path(word), kind) for word in words[1:]]
         for found, right in zip(*results, strict=True):
             error = float(np.abs(found - right).max())
@@ -44,7 +45,8 @@ def main(words: list[str]) -> int:
 
 
 def _run(path: Path, kind: int) -> list[npt.NDArray[np.float32]]:
-    """Logits of both steps, and the pool."""
+    """Logits of both steps, and the pool; `kind` is the type of the matrices."""
+    stored = BF16 if kind == BF16 else F32
     library = Library(path, threads=2, spins=1000)
     rng = np.random.default_rng(0)
     kept: list[Any] = []
@@ -53,7 +55,7 @@ def _run(path: Path, kind: int) -> list[npt.NDArray[np.float32]]:
         return rng.standard_normal(shape, np.float32) / np.float32(shape[-1] ** 0.5)
 
     def matrix(out: int, width: int) -> Any:
-        kept.append(Matrix(library, _stored(numbers(out, width), kind), kind, None))
+        kept.append(Matrix(library, _stored(numbers(out, width), stored), kind, None))
         return kept[-1].fields
 
     def row(size: int) -> int:
@@ -68,18 +70,18 @@ def _run(path: Path, kind: int) -> list[npt.NDArray[np.float32]]:
         layer.qkv = matrix(heads + 2 * _KV_HEADS * _DIM, _HIDDEN)
         layer.out = matrix(_HIDDEN, heads)
         layer.gate_up, layer.down = matrix(2 * _INNER, _HIDDEN), matrix(_HIDDEN, _INNER)
-    embedding = _stored(numbers(_VOCAB, _HIDDEN), kind)
+    embedding = _stored(numbers(_VOCAB, _HIDDEN), stored)
     angles = np.outer(np.arange(_PROMPT + 1), np.ones(_DIM // 2))
     turns = np.stack([np.cos(angles), np.sin(angles)], -1).astype(np.float32)
     elements = _BLOCKS * _LAYERS * 2 * _KV_HEADS * _BLOCK * _DIM
-    pool = np.zeros(elements, np.float32 if kind == F32 else np.uint16)
-    model = ModelFields(_LAYERS, _HIDDEN, _INNER, _HEADS, _KV_HEADS, _DIM, _VOCAB, _BLOCK, kind)
+    pool = np.zeros(elements, np.float32 if stored == F32 else np.uint16)
+    model = ModelFields(_LAYERS, _HIDDEN, _INNER, _HEADS, _KV_HEADS, _DIM, _VOCAB, _BLOCK, stored)
     model.eps, model.embedding, model.norm = 1e-5, embedding.ctypes.data, row(_HIDDEN)
     model.rotations, model.layer = turns.ctypes.data, layers
     model.head, model.pool = matrix(_VOCAB, _HIDDEN), pool.ctypes.data
     results = [_step(library, model, 0, _PROMPT), _step(library, model, _PROMPT, 1)]
     library.close()
-    return [*results, _values(pool, kind)]
+    return [*results, _values(pool, stored)]
 
 
 def _step(library: Library, model: ModelFields, start: int, count: int) -> npt.NDArray[np.float32]:

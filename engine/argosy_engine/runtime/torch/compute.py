@@ -21,6 +21,12 @@ _SPINS_SHARED = 2000
 """As for OpenMP (`runtime.machine`): a thread that waits spins about 0.3 ms, or 30 µs where another
 process may want its core."""
 
+_NONE_WORKS = "this installation has no native library that works on this CPU; install the package"
+_NO_LIBRARY = {
+    "native": f"--compute native: {_NONE_WORKS} where a C compiler is, or say --compute torch",
+    "int8": f"--quantization int8: {_NONE_WORKS} where a C compiler is, or leave it out",
+}
+
 
 @dataclass(frozen=True, slots=True)
 class Native:
@@ -31,6 +37,9 @@ class Native:
 
     library: Library
 
+    int8: bool = False
+    """Matrices are 8-bit integers."""
+
     @property
     def multiplies_bfloat16(self) -> bool:
         """Whether products of bfloat16 are faster than those of float32 at every row count."""
@@ -40,33 +49,36 @@ class Native:
 def open_library(
     config: EngineConfig, device: torch.device, architecture: str = "", *, known: bool = True
 ) -> Native | None:
-    """None: torch computes. LoadError where `--compute native` cannot be had.
+    """None: torch computes. LoadError where `--compute native` or int8 cannot be had.
 
     `known`: the native step knows the architecture; transformers runs the others in torch.
     """
+    int8 = config.quantization == "int8"
     asked = config.compute == "native"
-    if asked and not known:
+    option = "--compute native" if asked else "--quantization int8"
+    if (asked or int8) and not known:
         raise LoadError(
-            "BadArgument",
-            f"--compute native: {architecture} is run by transformers; leave the option out",
+            "BadArgument", f"{option}: {architecture} is run by transformers; leave the option out"
         )
     if not known:
         log.info("%s is run by transformers, in torch", architecture)
         return None
-    if asked and device.type != "cpu":
-        raise LoadError("BadArgument", "--compute native: a GPU computes here; leave it out")
+    if (asked or int8) and device.type != "cpu":
+        raise LoadError("BadArgument", f"{option}: a GPU computes here; leave it out")
+    if config.compute == "torch" and int8:
+        raise LoadError(
+            "BadArgument",
+            "--quantization int8: torch has no products of 8-bit integers here; say --compute "
+            "native, or leave it out",
+        )
     if config.compute == "torch" or device.type != "cpu":
         return None
     name = choose()
-    if name is None and not asked:
+    if name is None and not asked and not int8:
         log.info("no native library works here: torch computes the steps")
         return None
     if name is None:
-        raise LoadError(
-            "BadArgument",
-            "--compute native: this installation has no native library that works on this CPU; "
-            "install the package where a C compiler is, or say --compute torch",
-        )
+        raise LoadError("BadArgument", _NO_LIBRARY["native" if asked else "int8"])
     spins = _SPINS_SHARED if shares_cores() else _SPINS_ALONE
     threads = config.threads or allowed_threads()
-    return Native(name, Library(library_path(name), threads=threads, spins=spins))
+    return Native(name, Library(library_path(name), threads=threads, spins=spins), int8)

@@ -69,7 +69,8 @@ def load(config: EngineConfig) -> tuple["TorchRunner", Tokenizer]:
         tokenizer: Tokenizer = ByteTokenizer(spec.vocab)
     else:
         tokenizer = HfTokenizer(folder)
-    _refuse_what_cannot_fit(source.elements(device), dtype, device)
+    need = source.weight_bytes(dtype, device, native)
+    _refuse_what_cannot_fit(need, dtype, device)
     try:
         source.load(dtype, device, native, dummy=config.load_format == "dummy")
         pool = _pool(config, spec, dtype, device)
@@ -89,6 +90,8 @@ def load(config: EngineConfig) -> tuple["TorchRunner", Tokenizer]:
         trunk, pool, name=config.served_name, max_model_len=length, grammars=grammars
     )
     isa = f"native {native.name}" if native else cpu.isa if cpu else ""
+    if native and native.int8:
+        isa += " int8"
     runner.facts = {"cpu_isa": isa, "dtype": _name(dtype)}
     return runner, tokenizer
 
@@ -300,8 +303,8 @@ def _dtype(
     return torch.bfloat16
 
 
-def _refuse_what_cannot_fit(elements: int, dtype: torch.dtype, device: torch.device) -> None:
-    need, free = elements * dtype.itemsize, _free_bytes(device)
+def _refuse_what_cannot_fit(need: int, dtype: torch.dtype, device: torch.device) -> None:
+    free = _free_bytes(device)
     if need > free:
         raise LoadError(
             "OutOfMemory",

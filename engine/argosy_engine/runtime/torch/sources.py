@@ -35,17 +35,22 @@ class TrunkSource:
         self._native: Native | None = None
         self._weights: Weights
 
-    def elements(self, device: torch.device) -> int:
-        """Numbers that the weights hold. A packed head is a second copy of a tied embedding."""
+    def weight_bytes(self, dtype: torch.dtype, device: torch.device, native: Native | None) -> int:
+        """What the weights take. A packed head is a second copy of a tied embedding."""
+        embedding = self.spec.vocab * self.spec.hidden
         packed = self.spec.tied and device.type == "cpu"
-        return self.spec.parameters + (self.spec.vocab * self.spec.hidden if packed else 0)
+        elements = self.spec.parameters + (embedding if packed else 0)
+        if native is None or not native.int8:
+            return elements * dtype.itemsize
+        # A code each, and a scale of four bytes for 64 of them.
+        return embedding * dtype.itemsize + (elements - embedding) * 17 // 16
 
     def load(
         self, dtype: torch.dtype, device: torch.device, native: Native | None, *, dummy: bool
     ) -> None:
         """Read the weights; LoadError as of `load_weights`."""
         self._native = native
-        pack: Pack = partial(NativeLinear, native.library) if native else Linear
+        pack: Pack = partial(NativeLinear, native.library, int8=native.int8) if native else Linear
         if dummy:
             self._weights = dummy_weights(self.spec, dtype, device, pack)
         else:
@@ -72,9 +77,11 @@ class TransformersSource:
     def spec(self) -> DecoderSpec:
         return self._foreign.spec
 
-    def elements(self, _device: torch.device) -> int:
-        """Numbers that the weights hold."""
-        return self._foreign.parameters
+    def weight_bytes(
+        self, dtype: torch.dtype, _device: torch.device, _native: Native | None
+    ) -> int:
+        """What the weights take."""
+        return self._foreign.parameters * dtype.itemsize
 
     def load(
         self, dtype: torch.dtype, device: torch.device, _native: Native | None, *, dummy: bool
