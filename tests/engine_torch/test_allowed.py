@@ -1,13 +1,18 @@
 """What a request asks of its logits: biases, bad words, penalties, and what must not follow."""
 
+import random
+
 import pytest
 
 pytestmark = pytest.mark.torch
 torch = pytest.importorskip("torch")
 
+from hypothesis import given, settings  # noqa: E402
+from hypothesis import strategies as st  # noqa: E402
+
 from argosy_engine.core.sampling import SamplingParams  # noqa: E402
 from argosy_engine.runtime.torch.allowed import forbid_  # noqa: E402
-from argosy_engine.runtime.torch.penalty import penalise_  # noqa: E402
+from argosy_engine.runtime.torch.penalty import Penalties, penalise_  # noqa: E402
 from argosy_engine.runtime.torch.sampler import lost_rows, sample  # noqa: E402
 
 NEVER = float("-inf")
@@ -97,3 +102,52 @@ def test_a_row_without_any_token_is_named_and_the_others_are_drawn():
     rows = torch.tensor([[1.0, 2.0], [float("nan"), 1.0], [NEVER, NEVER], [NEVER, 0.0]])
     assert lost_rows(rows) == [1, 2]
     assert lost_rows(rows[:0]) == []
+
+
+PENALTY = st.sampled_from([0.0, 0.5, -0.25])
+
+
+def plainly(logits, params, tokens, n_prompt):
+    """A row's logits after its penalties, token by token."""
+    row = logits.clone()
+    output = tokens[n_prompt - params.sent :]
+    for token in set(tokens if params.repetition_penalty != 1.0 else output):
+        less, count = torch.tensor(params.repetition_penalty), output.count(token)
+        row[token] = row[token] / less if row[token] > 0 else row[token] * less
+        row[token] -= count * params.frequency_penalty + bool(count) * params.presence_penalty
+    return row
+
+
+@settings(max_examples=60, deadline=None)
+@given(
+    seed=st.integers(0, 1 << 16),
+    asked=st.lists(
+        st.tuples(st.sampled_from([1.0, 1.5]), PENALTY, PENALTY), min_size=1, max_size=5
+    ),
+)
+def test_penalties_of_sequences_that_grow_are_those_of_the_whole_sequences(seed, asked):
+    """Steps with some of the sequences, a token or more longer each time; one begins anew."""
+    rng = random.Random(seed)
+    penalties, sequences = Penalties(), []
+    for repetition, presence, frequency in asked:
+        params = SamplingParams(
+            max_tokens=9,
+            repetition_penalty=repetition,
+            presence_penalty=presence,
+            frequency_penalty=frequency,
+            sent=rng.choice([0, 2]),
+        )
+        n_prompt = rng.randint(2, 100)
+        sequences.append((params, [rng.randrange(90) for _ in range(n_prompt)], n_prompt))
+    for step in range(6):
+        if step == 3:
+            params, tokens, n_prompt = sequences[0]
+            sequences[0] = (params, tokens[:n_prompt], n_prompt)
+        rows = [index for index in range(len(sequences)) if rng.random() < 0.8]
+        logits = torch.randn(len(rows), 90, generator=torch.Generator().manual_seed(seed + step))
+        right = [plainly(logits[at], *sequences[row]) for at, row in enumerate(rows)]
+        params, tokens, prompts = ([sequences[row][part] for row in rows] for part in range(3))
+        penalties.apply_(logits, params, tokens, prompts, [str(row) for row in rows])
+        assert torch.allclose(logits, torch.stack(right) if rows else logits, rtol=1e-6, atol=1e-6)
+        for _, tokens, _ in sequences:
+            tokens.extend(rng.randrange(90) for _ in range(rng.choice([1, 1, 40])))

@@ -27,7 +27,7 @@ from argosy_engine.runtime.torch.allowed import forbid_, mask_
 from argosy_engine.runtime.torch.compute import Native, open_library
 from argosy_engine.runtime.torch.likely import Drawn, split, told_of_prompt
 from argosy_engine.runtime.torch.masks import Masks
-from argosy_engine.runtime.torch.penalty import penalise_
+from argosy_engine.runtime.torch.penalty import Penalties
 from argosy_engine.runtime.torch.sampler import lost_rows, sample
 from argosy_engine.runtime.torch.sources import AnyTrunk, TransformersSource, TrunkSource
 from argosy_engine.text.byte_tokenizer import ByteTokenizer
@@ -115,6 +115,7 @@ class TorchRunner:
         self.knows_likely = True
         self.grammars = grammars
         self._masks = Masks(grammars)
+        self._penalties = Penalties()
         self.sampling_defaults = trunk.spec.sampling
         self.max_model_len = max_model_len
         self.facts = {"cpu_isa": "", "dtype": _name(pool.memory.dtype)}
@@ -160,7 +161,9 @@ class TorchRunner:
             drawn = Drawn(logits, flat.sampling)
             if not all(params.plain for params in flat.sampling):
                 forbid_(logits, flat.sampling, flat.histories, flat.n_prompts, self.eos_token_ids)
-                penalise_(logits, flat.sampling, flat.histories, flat.n_prompts)
+                self._penalties.apply_(
+                    logits, flat.sampling, flat.histories, flat.n_prompts, flat.request_ids
+                )
             masks, failed = making.result() if making is not None else ({}, {})
             mask_(logits, masks)
             failed = dict.fromkeys(lost_rows(logits), _NOTHING_FOLLOWS) | failed
