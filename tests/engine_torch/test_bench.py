@@ -40,7 +40,7 @@ def test_the_floor_and_the_full_steps_are_measured(tmp_path: Path, monkeypatch):
     plain, native = compare._loaded(model, "torch"), compare._loaded(model, "native")
     floor = products.measure_floor(plain.trunk, native.trunk)
     native.close()
-    assert floor.trunk_s[1] < floor.trunk_s[1536]
-    assert set(floor.fastest.values()) <= {"torch", "native"}
+    assert min(floor.trunk_s.values()) > 0
+    assert all({"torch_ms", "native_ms"} < set(row) for row in floor.products)
     assert floor.burst_s() > 0
     assert all(seconds > 0 for seconds in steps_s(plain))

@@ -137,7 +137,7 @@ def _conclude(figures: Figures, run: _Run, plain: TorchRunner, native: TorchRunn
     averages = [float(str(row["load_average"])) for row in run.rows]
     figures.notes["load_average"] = round(median(averages), 2)
     figures.lists["runs"] = run.rows
-    figures.lists["fastest_products"] = [dict(floor.fastest)]
+    figures.lists["products"] = floor.products
 
 
 async def _rounds(

@@ -25,8 +25,8 @@ class Floor:
     """Products of all layers, by rows."""
     head_s: dict[int, float]
     """Product of the head, by sampled rows; at most SEQUENCES."""
-    fastest: dict[str, str]
-    """Whose product was the fastest, by kind and rows."""
+    products: list[dict[str, object]]
+    """Time of each product of all layers, by matrix and rows: `torch_ms` and `native_ms`."""
     read_bytes_per_s: float
     kv_bytes: int
     """Of one token."""

@@ -109,15 +109,15 @@ async def attained(send: Send, rate: float, seed: str) -> float:
 async def knee(ask: Callable[[float], Awaitable[float]], start: float) -> float:
     """The highest rung of the ladder, near `start` requests a second, that keeps both limits.
 
-    `ask` gives the share of requests within them at a rate. The rate falls below a tenth of
-    `start` for a server that keeps them at no rate.
+    `ask` gives the share of requests within them at a rate. For a server that keeps them at no
+    rate, the search ends below a third of `start`.
     """
     rung = round(math.log(start, _RUNG))
     if await ask(_RUNG**rung) >= ATTAINMENT:
         while await ask(_RUNG ** (rung + 1)) >= ATTAINMENT:
             rung += 1
         return _RUNG**rung
-    while _RUNG**rung > start / 10:
+    while _RUNG**rung > start / 3:
         rung -= 1
         if await ask(_RUNG**rung) >= ATTAINMENT:
             break

@@ -35,16 +35,16 @@ def measure_floor(plain: Trunk, native: NativeTrunk) -> Floor:
         best = _best_s(trunks, opened.library)
     finally:
         opened.library.close()
-    fastest = {
-        (kind, rows): min(trunks, key=lambda name: best[kind, rows, name])
-        for kind in _KINDS
-        for rows in ROWS
-    }
-    of = {key: best[*key, name] for key, name in fastest.items()}
+    keys = [(kind, rows) for rows in ROWS for kind in _KINDS]
+    of = {key: min(best[*key, name] for name in trunks) for key in keys}
     return Floor(
         trunk_s={rows: sum(of[kind, rows] for kind in _KINDS[:-1]) for rows in ROWS},
         head_s={rows: of["head", rows] for rows in ROWS if rows <= SEQUENCES},
-        fastest={f"{kind}_{rows}": name for (kind, rows), name in fastest.items()},
+        products=[
+            {"matrix": kind, "rows": rows}
+            | {f"{name}_ms": round(best[kind, rows, name] * 1e3, 3) for name in trunks}
+            for kind, rows in keys
+        ],
         read_bytes_per_s=_read_bytes_per_s(),
         kv_bytes=plain.spec.kv_bytes_per_token(2),
     )
