@@ -109,8 +109,9 @@ def test_served_times_stand_beside_the_floor_and_the_step_without_a_server():
         tpot_c1=(0.012, 0),
         ttft_512=(0.3, 0),
         full_step=(0.033, 0),
-        bench_step=(0.03, 0),
-        sampled_step=(0.036, 0),
+        bench_one=(0.01, 0),
+        bench_full=(0.03, 0),
+        bench_sampled=(0.036, 0),
     )
     for of in values.values():
         del of["vllm"]
@@ -120,7 +121,8 @@ def test_served_times_stand_beside_the_floor_and_the_step_without_a_server():
     assert figures.values["throughput_share_of_floor"] == pytest.approx(
         400 / (64 * 64 / FLOOR.burst_s())
     )
-    assert figures.values["served_over_bench_step"] == pytest.approx(1.1)
+    assert figures.values["served_over_bench_step"] == pytest.approx(1.2)
+    assert figures.values["served_over_bench_full_step"] == pytest.approx(1.1)
     assert figures.values["sampled_over_greedy_step"] == pytest.approx(1.2)
     assert not [name for name in figures.values if "vllm" in name]
 

@@ -8,7 +8,7 @@ import asyncio
 import contextlib
 import os
 import signal
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from functools import partial
 from pathlib import Path
 from statistics import median
@@ -156,8 +156,7 @@ async def _rounds(
                 for server in in_turn:
                     if server.name == OURS or load_name not in _OURS_ALONE:
                         run.put(server.name, await _one(server, senders[server], load_name, seed))
-            greedy, sampled = steps_s(runner)
-            run.put(OURS, {"bench_step": greedy, "sampled_step": sampled})
+            run.put(OURS, {f"bench_{kind}": took for kind, took in asdict(steps_s(runner)).items()})
             for server in in_turn:
                 ask = partial(attained, senders[server], seed=f"{os.getpid()} {turn}")
                 run.put(server.name, {"knee": await knee(ask, run.expected_knee(server.name))})

@@ -1,5 +1,6 @@
-"""Full decode steps without a server: what the served one is compared with, greedy and sampled."""
+"""Decode steps without a server: what the served ones are compared with."""
 
+from dataclasses import dataclass
 from statistics import median
 
 from argosy_bench.peer.loads import PROMPT, TOKENS
@@ -8,7 +9,7 @@ from argosy_engine.core.sampling import SamplingParams
 from argosy_engine.core.step import Chunk, StepPlan
 from argosy_engine.runtime.torch.runner import TorchRunner
 
-__all__ = ["GREEDY", "SAMPLED", "steps_s"]
+__all__ = ["GREEDY", "SAMPLED", "Steps", "steps_s"]
 
 GREEDY = SamplingParams(max_tokens=1, temperature=0.0)
 SAMPLED = SamplingParams(max_tokens=1, temperature=1.0, top_p=0.95, seed=7)
@@ -17,16 +18,29 @@ _BLOCK = 32
 _REPEATS = 15
 
 
-def steps_s(runner: TorchRunner) -> tuple[float, float]:
-    """Median seconds of a full decode step, greedy and sampled, from steps that alternate."""
-    took: dict[str, list[float]] = {"greedy": [], "sampled": []}
+@dataclass(frozen=True, slots=True)
+class Steps:
+    """Median seconds of steps that alternate."""
+
+    one: float
+    """One greedy row."""
+    full: float
+    """All rows, greedy."""
+    sampled: float
+    """All rows, with `top_p`."""
+
+
+def steps_s(runner: TorchRunner) -> Steps:
+    """Time each kind of step."""
+    kinds = {"one": (1, GREEDY), "full": (SEQUENCES, GREEDY), "sampled": (SEQUENCES, SAMPLED)}
+    took: dict[str, list[float]] = {kind: [] for kind in kinds}
     for _ in range(_REPEATS):
-        took["greedy"].append(runner.execute(_full_step(GREEDY)).busy_s)
-        took["sampled"].append(runner.execute(_full_step(SAMPLED)).busy_s)
-    return median(took["greedy"]), median(took["sampled"])
+        for kind, (rows, sampling) in kinds.items():
+            took[kind].append(runner.execute(_decodes(rows, sampling)).busy_s)
+    return Steps(**{kind: median(values) for kind, values in took.items()})
 
 
-def _full_step(sampling: SamplingParams) -> StepPlan:
+def _decodes(rows: int, sampling: SamplingParams) -> StepPlan:
     blocks = -(-_CONTEXT // _BLOCK)
     chunks = tuple(
         Chunk(
@@ -39,7 +53,7 @@ def _full_step(sampling: SamplingParams) -> StepPlan:
             decode=True,
             sampling=sampling,
         )
-        for row in range(SEQUENCES)
+        for row in range(rows)
     )
     return StepPlan(
         index=1,
@@ -47,7 +61,7 @@ def _full_step(sampling: SamplingParams) -> StepPlan:
         block_size=_BLOCK,
         prefill_tokens=0,
         prefill_sequences=0,
-        decode_sequences=SEQUENCES,
-        decode_context_tokens=SEQUENCES * _CONTEXT,
+        decode_sequences=rows,
+        decode_context_tokens=rows * _CONTEXT,
         after_idle=False,
     )
