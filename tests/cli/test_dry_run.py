@@ -101,8 +101,17 @@ async def test_the_pickers_image_is_that_of_the_fleets_picker() -> None:
     assert run.plan.actions == ()
 
 
-async def test_another_default_image_of_the_operator_is_a_new_revision() -> None:
+async def test_another_default_image_of_the_operator_changes_nothing() -> None:
     store = Store()
+    await reconciled(store)
+    run = await dry_run(store, store.fleet, NEVER_BUILT, "engine:2")  # type: ignore[arg-type]
+    assert run.plan.actions == ()
+    assert run.images.engine == "engine:1"
+
+
+async def test_another_default_image_is_a_new_revision_of_a_fleet_that_follows_it() -> None:
+    store = Store()
+    store.edit(imageUpdates="Follow")
     await reconciled(store)
     run = await dry_run(store, store.fleet, NEVER_BUILT, "engine:2")  # type: ignore[arg-type]
     text = dry_run_output(run, "text")

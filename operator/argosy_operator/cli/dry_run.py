@@ -7,7 +7,6 @@ is left out, and the output says so: what it measured and learnt, what failed, h
 
 import json
 import time
-from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 from argosy_operator.api.v1alpha1 import RoleName, ServingDeployment
@@ -16,13 +15,12 @@ from argosy_operator.core.fleet import names
 from argosy_operator.core.fleet.actions import Action, Scale, key_of
 from argosy_operator.core.fleet.memory import LoopMemory
 from argosy_operator.core.fleet.objects import Object, is_owned
-from argosy_operator.core.fleet.pods import ENGINE_CONTAINER, Load
-from argosy_operator.core.fleet.revision import TEMPLATES, as_rolled_out, revision
+from argosy_operator.core.fleet.pods import Load
 from argosy_operator.core.fleet.snapshot import Clock
 from argosy_operator.core.plan import Plan, plan
 from argosy_operator.core.reconcile.steps import REASONS
 from argosy_operator.ports.protocols import Cluster, Measurement
-from argosy_operator.render.images import Images
+from argosy_operator.render.images import Images, kept
 from argosy_operator.shell.gather import Sources, gather
 
 UNKNOWN = (
@@ -66,14 +64,15 @@ async def dry_run(
     """The plan for a ServingDeployment as the API server returned it.
 
     `default` are the images if the fleet has no pods yet; `engine_image` is the operator's default
-    image as the user knows it. Raises ClusterError if the user may not
-    list one of the fleet's children, and ValueError if the fleet is not valid.
+    image as the user knows it. Without it the fleet's own counts as the default, so that a fleet
+    of imageUpdates: Follow has nothing to follow. Raises ClusterError if the user may not list one
+    of the fleet's children, and ValueError if the fleet is not valid.
     """
     fleet = ServingDeployment.model_validate(raw)
     selector = f"{names.FLEET}={fleet.name}"
     deployments = await cluster.list("Deployment", fleet.namespace, selector)
     owned = [d for d in deployments if is_owned(d, fleet.metadata.uid)]
-    images = images_in_use(fleet, owned, default)
+    images = kept(fleet, owned, default)
     images = replace(images, engine=engine_image or images.engine)
     roles = fleet.status.roles
     shown: dict[RoleName, RoleStatus | None] = {
@@ -87,39 +86,8 @@ async def dry_run(
     )
     nothing, clock = _Nothing(), Clock(time.time(), time.monotonic())
     snapshot = await gather(Sources(cluster, nothing, nothing, images), fleet, memory, clock)
-    return DryRun(fleet, images, snapshot.revision, plan(snapshot))
-
-
-def images_in_use(
-    fleet: ServingDeployment, deployments: Sequence[Object], default: Images
-) -> Images:
-    """The operator's default images, read from the Deployments that it made of them.
-
-    The revision is a digest that includes the engine image. So the image of an engine Deployment is
-    taken for the default one if it gives the Deployment's revision. That is wrong only for a spec
-    that has just stopped naming this image itself. Without such a Deployment, `default` counts.
-    """
-    engine, front, picker = default.engine, default.gateway, default.picker
-    for deployment in deployments:
-        labels = deployment["metadata"].get("labels") or {}
-        containers = deployment["spec"]["template"]["spec"]["containers"]
-        image = {container["name"]: container.get("image", "") for container in containers}
-        if labels.get(names.ROLE) == names.GATEWAY_ROLE:
-            front = image.get("gateway", front)
-        elif labels.get(names.ROLE) == names.PICKER_ROLE:
-            picker = image.get("picker", picker)
-        elif ENGINE_CONTAINER in image:
-            found = image[ENGINE_CONTAINER]
-            # While the gateways get a certificate, engines are those of the fleet without it.
-            before = as_rolled_out(fleet, (), engine_image=found, called=False)
-            known = {
-                revision(one, engine_image=found, template=template)
-                for one in (fleet, before)
-                for template in TEMPLATES
-            }
-            if labels.get(names.REVISION) in known:
-                engine = found
-    return Images(engine=engine, gateway=front, picker=picker)
+    shown_images = replace(images, engine=snapshot.images["engine"])
+    return DryRun(fleet, shown_images, snapshot.revision, plan(snapshot))
 
 
 def dry_run_output(run: DryRun, output: str) -> str:
@@ -137,8 +105,7 @@ def _text(run: DryRun) -> str:
     ]
     lines += ["", "Actions in their order" if actions else "No actions"]
     lines += [f"  {in_words(action)}" for action in actions]
-    engine = run.fleet.spec.engine.image or run.images.engine
-    lines += ["", f"Assumed: engine image {engine} (else give --engine-image)"]
+    lines += ["", f"Assumed: engine image {run.images.engine} (else give --engine-image)"]
     lines += ["", "Not known here (the operator's log at --log-level debug has its own steps)"]
     lines += [f"  {unknown}" for unknown in UNKNOWN]
     return "\n".join(lines)

@@ -8,9 +8,9 @@ import logging
 import os
 import re
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Coroutine, Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Literal
+from typing import TYPE_CHECKING, Annotated, Any, Literal, NoReturn
 
 import typer
 
@@ -69,6 +69,15 @@ NamespaceGpuBudget = Annotated[
         help="GPUs that the fleets of a namespace may hold together: team-a=16. May be repeated.",
     ),
 ]
+ImageRollouts = Annotated[
+    int,
+    typer.Option(
+        min=0,
+        max=100_000,
+        help="Fleets of imageUpdates Keep that may roll out newer default images at one time. "
+        "0, the default: none.",
+    ),
+]
 LogFormat = Annotated[
     Literal["auto", "json", "text"],
     typer.Option(help="Format of the log. auto: text on a terminal, JSON elsewhere."),
@@ -94,9 +103,10 @@ def run(
     kube_api_burst: KubeApiBurst = 200,
     gpu_budget: GpuBudget = None,
     namespace_gpu_budget: NamespaceGpuBudget = None,
+    image_rollouts: ImageRollouts = 0,
     log_format: LogFormat = "auto",
     log_level: LogLevel = "info",
-) -> int:
+) -> None:
     """Run the operator until a signal stops it (status 0) or it loses its Lease (status 1)."""
     from argosy_operator.core.budgets.room import Budgets
     from argosy_operator.ports.access import AccessError
@@ -118,16 +128,10 @@ def run(
         kube_api_qps=kube_api_qps,
         kube_api_burst=kube_api_burst,
         gpu_budgets=Budgets(gpu_budget, _namespace_budgets(namespace_gpu_budget or ())),
+        image_rollouts=image_rollouts,
         account=_account(os.environ),
     )
-    try:
-        status = asyncio.run(app.run(options))
-    except AccessError as error:
-        logging.getLogger("argosy.cli").error("cannot reach the API server: %s", error)
-        status = 1
-    sys.stderr.flush()
-    # kopf runs in a daemon thread. A process that lost its Lease must not wait for it.
-    os._exit(status)
+    _end_with(app.run(options), AccessError)
 
 
 def _namespace_budgets(texts: Sequence[str]) -> dict[str, int]:
@@ -160,3 +164,15 @@ def _allowlist(texts: Sequence[str]) -> "Allowlist":
         return Allowlist.of(texts)
     except ValueError as error:
         raise typer.BadParameter(str(error), param_hint="--prometheus-allow") from error
+
+
+def _end_with(running: Coroutine[Any, Any, int], unreachable: type[Exception]) -> NoReturn:
+    """Run to the end, and end the process with its status."""
+    try:
+        status = asyncio.run(running)
+    except unreachable as error:
+        logging.getLogger("argosy.cli").error("cannot reach the API server: %s", error)
+        status = 1
+    sys.stderr.flush()
+    # kopf runs in a daemon thread. A process that lost its Lease must not wait for it.
+    os._exit(status)

@@ -36,6 +36,11 @@ from argosy_operator.render.common import (
     token_volume,
 )
 from argosy_operator.render.images import Images
+from argosy_operator.render.standing import noted, standing
+
+TEMPLATE = 1
+"""Number of the pod template that this module writes. Raise it with every change of the template,
+or an upgrade of the operator replaces running gateways."""
 
 
 def objects(
@@ -45,22 +50,54 @@ def objects(
     account: str | None = None,
     shows_token: bool = True,
     certificate: str | None = None,
+    live: Object | None = None,
 ) -> list[Object]:
     """All objects of the gateway, in the order in which to apply them.
 
     `account` is the uid that the pod template names, `account_of` the observed objects.
     `shows_token`: engines may ask for one. `certificate`: the Secret to show to engines with TLS.
+    `live`: the Deployment as it exists, whose pods another version of this code may have rendered.
     """
     name = names.gateway(fleet.name)
     front = _deployment(fleet, images, account, shows_token)
     if certificate is not None:
         _show_certificate(front["spec"]["template"]["spec"], certificate)
+    made_of = {
+        **_inputs(fleet),
+        "image": images.gateway,
+        "account": account,
+        "token": shows_token,
+        "certificate": certificate,
+    }
+    front = standing(noted(front, made_of, TEMPLATE), live)
     return [
         *_access(fleet),
         _service(fleet),
         disruption_budget(fleet, name, names.GATEWAY_ROLE),
         front,
     ]
+
+
+def _inputs(fleet: ServingDeployment) -> Object:
+    """What of the spec is in the pod template. Defaults are left out: a field that a later operator
+    adds changes nothing where it is not set."""
+    spec = fleet.spec
+    parts = {
+        "slo": spec.slo,
+        "routing": spec.routing,
+        "drain": spec.drain,
+        "engine": spec.engine,
+        "scaleToZero": spec.autoscaling.scale_to_zero,
+    }
+    found: Object = {
+        name: part.model_dump(mode="json", by_alias=True, exclude_none=True, exclude_defaults=True)
+        for name, part in parts.items()
+        if part is not None
+    }
+    kept = ("maxBodyBytes", "maxNumSeqs")
+    found["engine"] = {name: found["engine"].get(name) for name in kept}
+    found["routing"].pop("replicas", None)
+    return found | {"servedName": fleet.served_name}
 
 
 def account_of(

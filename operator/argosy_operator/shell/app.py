@@ -30,6 +30,7 @@ from argosy_operator.shell.budgets import BudgetBoard
 from argosy_operator.shell.concurrency import RoundSlots, rounds_at_once
 from argosy_operator.shell.gather import Sources
 from argosy_operator.shell.loop import round_of
+from argosy_operator.shell.rollouts import RolloutBoard
 from argosy_operator.shell.telemetry import metrics
 from argosy_operator.shell.telemetry.health import Health, serve
 from argosy_operator.shell.trigger import Trigger
@@ -62,6 +63,8 @@ class Options:
     account: Account | None = None
     """This pod's service account, which engines obey; None outside of a cluster."""
     gpu_budgets: Budgets = field(default_factory=Budgets)
+    image_rollouts: int = 0
+    """Fleets that may take newer default images at one time."""
     """GPUs that all fleets, and those of a namespace, may hold together."""
 
 
@@ -85,7 +88,10 @@ async def run(options: Options) -> int:
         board = BudgetBoard(options.gpu_budgets)
         trust = ClusterTrust(cluster, options.account)
         engines = HttpEngines(trust.token)
-        sources = Sources(cluster, prometheus, engines, options.images, board, trust, gateways)
+        rollouts = RolloutBoard(options.image_rollouts)
+        sources = Sources(
+            cluster, prometheus, engines, options.images, board, rollouts, trust, gateways
+        )
         slots = RoundSlots(rounds_at_once(options.kube_api_qps))
         workers = Workers(partial(round_of, sources), slots, gateways)
         health = Health(workers.busy_since)

@@ -25,13 +25,15 @@ from argosy_operator.core.fleet.pods import (
 )
 from argosy_operator.core.fleet.revision import (
     OLD_TEMPLATE,
+    TEMPLATE,
     as_rolled_out,
     certificate_of,
+    inputs,
     revision,
     template_of,
     verifies_callers,
 )
-from argosy_operator.core.fleet.snapshot import Clock, Issuer, ReplicaSet, Snapshot
+from argosy_operator.core.fleet.snapshot import Clock, Issuer, ReplicaSet, Snapshot, role_of
 from argosy_operator.core.gpu_types.noted import as_chosen
 from argosy_operator.core.reconcile.bids import gpus_targeted
 from argosy_operator.core.reconcile.targets.spec import by_law, goals_of
@@ -51,9 +53,11 @@ from argosy_operator.ports.protocols import (
 )
 from argosy_operator.render import gateway, learnt, network, peers, pool, role, workload
 from argosy_operator.render.engines.kind import EnginePod
-from argosy_operator.render.images import Images
+from argosy_operator.render.images import Images, shown, taken
+from argosy_operator.render.standing import made_from, noted, standing
 from argosy_operator.shell.budgets import BudgetBoard
 from argosy_operator.shell.concurrency import call_all
+from argosy_operator.shell.rollouts import RolloutBoard
 
 CHILD_KINDS = (
     "Deployment",
@@ -77,6 +81,7 @@ class Sources:
     images: Images
     """Default images of engines and gateways, which are rendered into Deployments."""
     budget: BudgetBoard = field(default_factory=BudgetBoard)
+    rollouts: RolloutBoard = field(default_factory=RolloutBoard)
     trust: TrustSource = field(default_factory=NoTrust)
     """Who signs the tokens by which pods know each other."""
     gateways: Gateways | None = None
@@ -126,7 +131,10 @@ async def gather(
     issuer = await sources.trust.issuer()
     seen = Observed(children, pods, loads, measured, issuer, handovers, sets, requests)
     snapshot = compose(fleet, sources.images, seen, memory, clock)
-    cap = sources.budget.cap((fleet.namespace, fleet.name), gpus_targeted(snapshot))
+    key = (fleet.namespace, fleet.name)
+    if snapshot.newer_images and not fleet.spec.paused and sources.rollouts.allows(key):
+        snapshot = compose(fleet, sources.images, seen, memory, clock, follows=True)
+    cap = sources.budget.cap(key, gpus_targeted(snapshot))
     return replace(snapshot, gpu_cap=cap)
 
 
@@ -150,34 +158,31 @@ class Observed:
 
 
 def compose(
-    fleet: ServingDeployment, images: Images, seen: Observed, memory: LoopMemory, clock: Clock
+    fleet: ServingDeployment,
+    default: Images,
+    seen: Observed,
+    memory: LoopMemory,
+    clock: Clock,
+    follows: bool = False,
 ) -> Snapshot:
-    """The snapshot: what was read, and what is rendered for the fleet. Pure."""
-    engines, wanted = dict[RoleName, Object](), list[Object]()
+    """The snapshot: what was read, and what is rendered for the fleet. Pure. `default` are the
+    operator's images; with `follows` running pods take them, whatever the spec says."""
     owned = _owned(seen.children, fleet)
     fleet = as_chosen(fleet, owned)
     deployments = {name: child for (kind, name), child in owned.items() if kind == "Deployment"}
+    images, others = taken(fleet, deployments.values(), default, follows=follows)
     gateways = [pod for pod in seen.pods if pod.role == names.GATEWAY_ROLE and pod.running]
     called = all(pod.tls for pod in gateways)
     engine_fleet = as_rolled_out(fleet, deployments, engine_image=images.engine, called=called)
-    template = template_of(engine_fleet, deployments, engine_image=images.engine)
-    digits = revision(engine_fleet, engine_image=images.engine, template=template)
-    verifies = template != OLD_TEMPLATE and fleet.spec.security.verify_peers
+    digits, verifies = _revision(engine_fleet, deployments, images)
     # Engines that ask for tokens until they are gone need gateways that show them until then.
     shows_token = verifies or any(map(verifies_callers, deployments.values()))
     required = verifies and all(pod.shows_token for pod in gateways)
-    if shows_token:
-        wanted += peers.objects(fleet, seen.issuer, required=required)
+    wanted = peers.objects(fleet, seen.issuer, required=required) if shows_token else []
     wanted += network.objects(fleet)
-    if fleet.spec.picks_by_pool:
-        wanted += pool.objects(fleet, images)
-    else:
-        wanted += _gateway(fleet, images, owned, shows_token=shows_token)
-    for name, _ in fleet.spec.active_roles():
-        wanted += role.objects(fleet, name)
-        live = owned.get(("Deployment", names.engine_deployment(fleet.name, name, digits)))
-        pod = EnginePod.of(engine_fleet, name, digits, images, live, verifies=verifies)
-        engines[name] = workload.deployment(pod)
+    wanted += _front(fleet, images, owned, shows_token=shows_token)
+    wanted += [obj for name, _ in fleet.spec.active_roles() for obj in role.objects(fleet, name)]
+    engines = _engines(engine_fleet, digits, images, deployments, verifies=verifies)
     metrics, heard = _known(fleet, seen, memory, clock)
     return Snapshot(
         fleet=fleet,
@@ -197,9 +202,44 @@ def compose(
         metrics_next_at=seen.measured.next_at if seen.measured else None,
         verifies=verifies,
         proof_required=required,
+        images=shown(fleet, images),
+        newer_images=others,
         learnt=learnt.file(fleet),
         memory=memory,
     )
+
+
+def _revision(
+    fleet: ServingDeployment, deployments: Mapping[str, Object], images: Images
+) -> tuple[str, bool]:
+    """The revision that the spec asks for, and whether its pods verify who calls them. Pods that
+    run in another template of the same inputs keep their revision."""
+    verify = fleet.spec.security.verify_peers
+    roles = {name for name, _ in fleet.spec.active_roles()}
+    engines = [d for d in deployments.values() if role_of(d) in roles]
+    live = made_from(engines, inputs(fleet, engine_image=images.engine))
+    if live is not None:
+        return live["metadata"]["labels"][names.REVISION], verify and verifies_callers(live)
+    template = template_of(fleet, deployments, engine_image=images.engine)
+    digits = revision(fleet, engine_image=images.engine, template=template)
+    return digits, template != OLD_TEMPLATE and verify
+
+
+def _engines(
+    fleet: ServingDeployment,
+    digits: str,
+    images: Images,
+    deployments: Mapping[str, Object],
+    *,
+    verifies: bool,
+) -> dict[RoleName, Object]:
+    """The Deployment of each role in the revision `digits`."""
+    made_of, engines = inputs(fleet, engine_image=images.engine), dict[RoleName, Object]()
+    for name, _ in fleet.spec.active_roles():
+        live = deployments.get(names.engine_deployment(fleet.name, name, digits))
+        pod = EnginePod.of(fleet, name, digits, images, live, verifies=verifies)
+        engines[name] = standing(noted(workload.deployment(pod), made_of, TEMPLATE), live)
+    return engines
 
 
 def _known(
@@ -308,19 +348,21 @@ def _deployments(children: Mapping[ChildKey, Object], fleet: ServingDeployment) 
     return {child["metadata"]["uid"] for (kind, _), child in owned.items() if kind == "Deployment"}
 
 
-def _gateway(
+def _front(
     fleet: ServingDeployment, images: Images, owned: Mapping[ChildKey, Object], *, shows_token: bool
 ) -> list[Object]:
+    if fleet.spec.picks_by_pool:
+        return pool.objects(fleet, images)
     front = names.gateway(fleet.name)
-    account = gateway.account_of(
-        owned.get(("ServiceAccount", front)), owned.get(("Deployment", front))
-    )
+    live = owned.get(("Deployment", front))
+    account = gateway.account_of(owned.get(("ServiceAccount", front)), live)
     return gateway.objects(
         fleet,
         images,
         account=account,
         shows_token=shows_token,
         certificate=_certificate(fleet, owned),
+        live=live,
     )
 
 

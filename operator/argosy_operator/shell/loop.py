@@ -56,6 +56,7 @@ async def round_of(
     raw = await sources.cluster.get("ServingDeployment", *key)
     if raw is None:
         sources.budget.withdraw(key)
+        sources.rollouts.withdraw(key)
         metrics.show_errors(key, None)
         return None
     clock = Clock(time.time(), time.monotonic())
@@ -65,6 +66,7 @@ async def round_of(
     snapshot = await _read(sources, raw, fleet, memory.of(fleet.metadata.uid), clock)
     planned = plan(snapshot)
     sources.budget.publish(key, bid_of(snapshot, planned.draft))
+    sources.rollouts.publish(key, rolling=planned.draft.rolling)
     for step in planned.draft.steps:
         log.debug("%s", step)
     metrics.count_decision(planned.draft)

@@ -310,7 +310,7 @@ def test_a_revision_that_a_new_operator_renders_is_no_deployment_that_was_gone(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """The spec is of the generation that status shows; only the default image is newer."""
-    model = converged()
+    model = converged(imageUpdates="Follow")
     before = engine(model)
     monkeypatch.setattr(
         "tests.support.model.IMAGES", Images(engine="engine:2", gateway="g:1", picker="p:1")

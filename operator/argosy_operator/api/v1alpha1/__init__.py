@@ -11,7 +11,7 @@ between its fields. A field is here only if something acts upon it.
 """
 
 from collections.abc import Iterator
-from typing import ClassVar, get_args
+from typing import ClassVar, Literal, get_args
 
 from pydantic import Field
 
@@ -80,6 +80,11 @@ class ServingDeploymentSpec(ApiModel):
     """The weights to serve and the name that clients ask for."""
     engine: Engine = Engine()
     """How the engine runs."""
+    image_updates: Literal["Keep", "Follow"] = "Keep"
+    """What becomes of running pods when the operator is installed with other default images. Keep:
+    they keep their images; status.newerImages names the others. Follow: the fleet rolls the others
+    out, as after an edit of engine.image, and needs twice its GPUs meanwhile. New fleets get the
+    default images in either case."""
     mode: Mode = "colocated"
     """colocated: every pod does prefill and decode. disaggregated: separate pods for prefill and
     decode, each role sized for itself."""

@@ -13,6 +13,7 @@ from typing import Annotated, Any, ClassVar, Literal
 
 from pydantic import Field, StringConstraints
 
+from argosy_operator.api.fields import ImageName
 from argosy_operator.api.model import ApiModel
 
 Short = Annotated[str, StringConstraints(max_length=64)]
@@ -206,6 +207,17 @@ class AutoscalingStatus(ApiModel):
     """What the autoscalers of spec.autoscaling.shadow would do."""
 
 
+class ImagesStatus(ApiModel):
+    """Images, by container."""
+
+    engine: ImageName | None = None
+    """The image of the engine pods. Absent in newerImages where the spec names it."""
+    gateway: ImageName | None = None
+    """The image of the gateway pods. Absent with routing.gateway epp."""
+    picker: ImageName | None = None
+    """The image of the endpoint pickers. Absent without routing.gateway epp."""
+
+
 class Columns(ApiModel):
     """Texts that `kubectl get` prints."""
 
@@ -235,6 +247,11 @@ class ServingDeploymentStatus(ApiModel):
     """The conditions of the fleet. Ready is the one to wait for."""
     roles: RolesStatus = RolesStatus()
     """The roles' pods."""
+    images: ImagesStatus | None = None
+    """The images that the fleet's pods have, or roll out."""
+    newer_images: ImagesStatus | None = None
+    """The operator's default images where the fleet keeps others. Absent if it has them. To take
+    them, set imageUpdates: Follow."""
     goodput: Goodput | None = None
     """What clients got, as last measured."""
     error_budget: ErrorBudget | None = None

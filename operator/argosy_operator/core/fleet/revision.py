@@ -132,6 +132,15 @@ def _kv_transfer(kv_transfer: KvTransfer) -> Object:
     return fields
 
 
+def inputs(fleet: ServingDeployment, *, engine_image: str) -> Object:
+    """The fields of the spec in the revision, without the number of the template."""
+    return {
+        name: value
+        for name, value in fields(fleet, engine_image=engine_image).items()
+        if name != "template"
+    }
+
+
 def revision(fleet: ServingDeployment, *, engine_image: str, template: int = TEMPLATE) -> str:
     """8 hexadecimal digits: SHA-256 of the fields' canonical JSON."""
     return digest(fields(fleet, engine_image=engine_image, template=template), digits=8)

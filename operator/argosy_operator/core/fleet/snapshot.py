@@ -95,6 +95,10 @@ class Snapshot:
     """They refuse calls without a token: every gateway pod shows one."""
     gpu_cap: Cap | None = None
     """GPUs that budgets shared with other fleets leave to this one; None: no such budget."""
+    images: Mapping[str, str] = field(default_factory=dict)
+    """Images of the fleet's pods as rendered, by container."""
+    newer_images: Mapping[str, str] = field(default_factory=dict)
+    """Default images of the operator that the fleet does not take, by container."""
     learnt: Object | None = None
     """The rendered ConfigMap for what the scaling law has learnt, without data."""
     memory: LoopMemory = field(default_factory=LoopMemory)

@@ -54,6 +54,8 @@ def status_of(
             "mode": fleet.spec.mode,
             "conditions": conditions,
             "roles": roles,
+            "images": dict(snapshot.images) or None,
+            "newerImages": dict(snapshot.newer_images) or None,
             "goodput": findings.goodput,
             "errorBudget": error_budget_status(snapshot, draft),
             "autoscaling": autoscaling_status(snapshot, draft) | advice_status(snapshot, draft),

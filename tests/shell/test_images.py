@@ -1,0 +1,252 @@
+"""An upgrade of the operator, with other default images, replaces no pod until it is asked for."""
+
+from typing import Any
+
+import pytest
+
+from argosy_operator.core.fleet import revision
+from argosy_operator.core.fleet.memory import LoopMemory
+from argosy_operator.render import gateway, workload
+from argosy_operator.render.images import Images
+from argosy_operator.shell import gather
+from argosy_operator.shell.gather import Sources
+from argosy_operator.shell.loop import round_of
+from argosy_operator.shell.rollouts import LEARN_S, RolloutBoard
+from tests.shell.store import Store
+
+OLD = Images(engine="engine:1", gateway="gateway:1", picker="picker:1")
+NEW = Images(engine="engine:2", gateway="gateway:2", picker="picker:2")
+KEY = ("ns", "chat")
+PARKED = {"colocated": {"replicas": {"min": 1, "max": 4}}}
+
+
+class NoPrometheus:
+    async def measure(self, *_: object, **__: object) -> Any:
+        raise AssertionError("a fleet without an SLO is not measured")
+
+
+async def rounds(store: Store, images: Images, board: RolloutBoard | None = None) -> None:
+    """An operator with these images looks after the fleet for a while."""
+    board = board or RolloutBoard()
+    sources = Sources(store, NoPrometheus(), None, images, rollouts=board)  # type: ignore[arg-type]
+    memory = LoopMemory()
+    for _ in range(3):
+        result = await round_of(sources, KEY, memory)
+        assert result is not None
+        memory, _ = result
+
+
+def images_of(store: Store) -> set[str]:
+    """The images of the fleet's Deployments."""
+    return {
+        container["image"]
+        for (kind, _), child in store.objects.items()
+        if kind == "Deployment"
+        for container in child["spec"]["template"]["spec"]["containers"]
+    }
+
+
+async def test_an_upgrade_of_the_operator_changes_no_deployment() -> None:
+    store = Store(roles=PARKED)
+    await rounds(store, OLD)
+    before = {what: count for what, count in store.tried.items() if "status" not in what}
+    await rounds(store, NEW)
+    assert {what: count for what, count in store.tried.items() if "status" not in what} == before
+    assert images_of(store) == {"engine:1", "gateway:1"}
+
+
+async def test_a_newer_image_is_a_line_of_the_status() -> None:
+    store = Store(roles=PARKED)
+    await rounds(store, OLD)
+    status = store.fleet["status"]
+    assert status["images"] == {"engine": "engine:1", "gateway": "gateway:1"}
+    assert "newerImages" not in status
+    await rounds(store, NEW)
+    status = store.fleet["status"]
+    assert status["images"] == {"engine": "engine:1", "gateway": "gateway:1"}
+    assert status["newerImages"] == {"engine": "engine:2", "gateway": "gateway:2"}
+
+
+async def test_a_fleet_that_an_older_operator_made_keeps_its_images_too() -> None:
+    store = Store(roles=PARKED)
+    await rounds(store, OLD)
+    del store.fleet["status"]
+    await rounds(store, NEW)
+    assert images_of(store) == {"engine:1", "gateway:1"}
+
+
+async def test_a_fleet_that_follows_rolls_the_newer_images_out() -> None:
+    store = Store(roles=PARKED)
+    await rounds(store, OLD)
+    store.edit(imageUpdates="Follow")
+    await rounds(store, NEW)
+    assert {"engine:2", "gateway:2"} <= images_of(store)
+    assert "newerImages" not in store.fleet["status"]
+
+
+async def test_an_edit_makes_new_pods_with_the_images_that_the_fleet_has() -> None:
+    store = Store(roles=PARKED)
+    await rounds(store, OLD)
+    store.edit(engine={"maxNumSeqs": 8})
+    await rounds(store, NEW)
+    engines = [name for kind, name in store.objects if kind == "Deployment" and "colo" in name]
+    assert len(engines) == 2
+    assert images_of(store) == {"engine:1", "gateway:1"}
+
+
+async def test_a_fleet_goes_on_with_the_image_that_its_spec_named_last() -> None:
+    store = Store(roles=PARKED, engine={"image": "mine:1"})
+    await rounds(store, OLD)
+    store.edit(engine={})
+    await rounds(store, OLD)
+    assert "mine:1" in images_of(store)
+    assert store.fleet["status"]["newerImages"] == {"engine": "engine:1"}
+
+
+async def test_a_rollout_to_a_newer_image_goes_on_after_a_restart_of_the_operator() -> None:
+    store = Store(roles=PARKED)
+    await rounds(store, OLD)
+    store.edit(imageUpdates="Follow")
+    await rounds(store, NEW)
+    store.edit(imageUpdates="Keep")
+    await rounds(store, NEW)
+    assert store.fleet["status"]["images"]["engine"] == "engine:2"
+    assert "newerImages" not in store.fleet["status"]
+
+
+async def test_the_board_lets_fleets_take_newer_images() -> None:
+    now = [0.0]
+    board = RolloutBoard(1, lambda: now[0])
+    store = Store(roles=PARKED)
+    await rounds(store, OLD, board)
+    await rounds(store, NEW, board)
+    assert images_of(store) == {"engine:1", "gateway:1"}
+    now[0] = LEARN_S
+    await rounds(store, NEW, board)
+    assert "engine:2" in images_of(store)
+
+
+async def test_a_paused_fleet_takes_no_place_of_the_board() -> None:
+    now = [0.0]
+    board = RolloutBoard(1, lambda: now[0])
+    store = Store(roles=PARKED)
+    await rounds(store, OLD, board)
+    board.publish(("ns", "other"), rolling=False)
+    store.edit(paused=True)
+    now[0] = LEARN_S
+    await rounds(store, NEW, board)
+    assert board.allows(("ns", "other"))
+
+
+@pytest.mark.parametrize(("limit", "allowed"), [(0, 0), (1, 1), (2, 2), (9, 3)])
+def test_no_more_fleets_roll_out_at_one_time_than_the_limit(limit: int, allowed: int) -> None:
+    now = [0.0]
+    board = RolloutBoard(limit, lambda: now[0])
+    fleets = [("ns", name) for name in "abc"]
+    for key in fleets:
+        board.publish(key, rolling=False)
+    now[0] = LEARN_S
+    assert sum(board.allows(key) for key in fleets) == allowed
+
+
+def test_a_fleet_that_has_ended_its_rollout_makes_place_for_the_next() -> None:
+    now = [0.0]
+    board = RolloutBoard(1, lambda: now[0])
+    first, second = ("ns", "a"), ("ns", "b")
+    board.publish(first, rolling=False)
+    board.publish(second, rolling=False)
+    now[0] = LEARN_S
+    assert board.allows(first)
+    assert board.allows(first)
+    assert not board.allows(second)
+    board.publish(first, rolling=True)
+    assert not board.allows(second)
+    board.publish(first, rolling=False)
+    assert board.allows(second)
+    board.withdraw(second)
+    assert board.allows(first)
+
+
+def test_after_a_start_no_fleet_begins_before_those_that_roll_out_are_known() -> None:
+    now = [0.0]
+    board = RolloutBoard(1, lambda: now[0])
+    board.publish(("ns", "a"), rolling=False)
+    now[0] = LEARN_S - 1
+    board.publish(("ns", "b"), rolling=True)
+    now[0] = LEARN_S + 1
+    assert not board.allows(("ns", "a"))
+    now[0] = 3 * LEARN_S
+    assert not board.allows(("ns", "a"))
+    board.publish(("ns", "b"), rolling=False)
+    assert board.allows(("ns", "a"))
+
+
+def templates_of(store: Store) -> dict[str, Any]:
+    """The pod templates of the fleet's Deployments, by name."""
+    return {
+        name: child["spec"]["template"]
+        for (kind, name), child in store.objects.items()
+        if kind == "Deployment"
+    }
+
+
+def another_operator(patch: pytest.MonkeyPatch) -> None:
+    """An operator whose pods look otherwise: of engines, and of gateways."""
+    patch.setattr(gather, "TEMPLATE", 99)
+    patch.setattr(revision, "TEMPLATE", 99)
+    patch.setattr(gateway, "TEMPLATE", 99)
+    for module in (workload, gateway):
+        patch.setattr(module, "GRACE_MARGIN_S", 77)
+
+
+SHAPES: list[dict[str, Any]] = [
+    {"roles": PARKED},
+    {"mode": "disaggregated"},
+    {"roles": PARKED, "security": {"verifyPeers": False}},
+    {
+        "slo": {"ttft": {"target": "1s"}, "tpot": {"target": "50ms"}},
+        "autoscaling": {"policy": "None"},
+    },
+]
+
+
+@pytest.mark.parametrize("spec", SHAPES)
+async def test_an_operator_that_renders_pods_otherwise_replaces_none(
+    spec: dict[str, Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    store = Store(**spec)
+    await rounds(store, OLD)
+    before = templates_of(store)
+    with monkeypatch.context() as patch:
+        another_operator(patch)
+        await rounds(store, NEW)
+        assert templates_of(store) == before
+    await rounds(store, OLD)
+    assert templates_of(store) == before
+
+
+async def test_the_next_edit_renders_pods_as_the_operator_of_now_does(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    store = Store(roles=PARKED)
+    await rounds(store, OLD)
+    old = set(templates_of(store))
+    another_operator(monkeypatch)
+    store.edit(engine={"maxNumSeqs": 8}, drain={"timeout": "100s"})
+    await rounds(store, NEW)
+    found = templates_of(store)
+    new = {name for name in found if name not in old} | {"chat-gateway"}
+    assert len(new) == 2
+    assert all("177" in str(found[name]) or "182" in str(found[name]) for name in new)
+
+
+async def test_pods_of_the_newer_operator_stay_when_the_older_one_comes_back(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    store = Store(roles=PARKED)
+    with monkeypatch.context() as patch:
+        another_operator(patch)
+        await rounds(store, OLD)
+    before = templates_of(store)
+    await rounds(store, OLD)
+    assert templates_of(store) == before
