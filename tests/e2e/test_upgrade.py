@@ -101,13 +101,19 @@ def test_helm_upgrade_of_the_operator_restarts_no_engine_and_no_gateway(
     assert uids(argosy, unhurt, "gateway", *ENGINES) == pods
 
 
-def test_helm_upgrade_to_new_images_with_two_restarts_of_the_operator_loses_nothing(argosy, unhurt):
+def test_helm_upgrade_to_new_images_replaces_no_pod_until_the_fleet_follows(argosy, unhurt):
     everything = ("gateway", *ENGINES)
     old = uids(argosy, unhurt, *everything)
     settings = [
         f"images.{name}=ghcr.io/argosy-serving/{name}:next" for name in ("engine", "gateway")
     ]
     helm_install(argosy.kube, "--set", ",".join(settings))
+    argosy.until(
+        "the newer images as a line of the status",
+        lambda: {"engine", "gateway"} == set(argosy.fleet(unhurt)["status"].get("newerImages", {})),
+    )
+    assert uids(argosy, unhurt, *everything) == old
+    patch(argosy, unhurt, imageUpdates="Follow")
     argosy.until("pods of the new revision", lambda: len(uids(argosy, unhurt, *ENGINES)) > 2)
     restart_operators(argosy)
     argosy.until_condition(unhurt, "Draining", "PodsLeaving", 60)
