@@ -19,7 +19,7 @@ from argosy_operator.core.scaling.estimate.profiles import PRESETS
 from argosy_operator.core.scaling.goals import SLO, Goals, RoleGoal, Serving, Windows
 from argosy_operator.core.scaling.observe import Observations
 from argosy_operator.core.scaling.state import ScalingState
-from argosy_operator.shell.budgets import BudgetBoard
+from argosy_operator.shell.boards.budgets import BudgetBoard
 from argosy_operator.sim.figures import verdicts
 from argosy_operator.sim.replay import EPOCH, ROLES, observe, started
 from argosy_operator.sim.traces import Trace

@@ -4,11 +4,11 @@ All children are in the fleet's namespace and the fleet owns them. Kubernetes de
 fleet, even when the operator is uninstalled.
 """
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 
 from argosy_operator.api.v1alpha1 import API_VERSION, ServingDeployment
 from argosy_operator.core.fleet import names
-from argosy_operator.core.fleet.objects import Object
+from argosy_operator.core.fleet.objects import Object, digest
 
 UID = 65532
 """User of the images. Numeric, so that the kubelet can check runAsNonRoot without the image."""
@@ -203,3 +203,40 @@ def disruption_budget(fleet: ServingDeployment, name: str, role: str) -> Object:
 def command_line(flags: Mapping[str, object]) -> list[str]:
     """Flags and values as arguments; a flag whose value is None is left out."""
     return [text for flag, v in flags.items() if v is not None for text in (flag, str(v))]
+
+
+# A newer operator may render pods otherwise, and replaces none for it. Each Deployment notes what
+# its pod template was made from (`names.INPUTS`), and by which number of the rendering code
+# (`names.TEMPLATE`). Where only the number differs, the template stands, whichever is newer.
+
+
+def noted(deployment: Object, inputs: object, template: int) -> Object:
+    """The rendered Deployment with a note of its inputs and of the number of its template."""
+    meta = deployment["metadata"]
+    notes = {names.INPUTS: digest(inputs), names.TEMPLATE: str(template)}
+    annotations = (meta.get("annotations") or {}) | notes
+    return {**deployment, "metadata": {**meta, "annotations": annotations}}
+
+
+def made_from(deployments: Iterable[Object], inputs: object) -> Object | None:
+    """The Deployment whose pods were made from the same inputs, in whatever template."""
+    same = digest(inputs)
+    return next((d for d in deployments if _note(d, names.INPUTS) == same), None)
+
+
+def standing(rendered: Object, live: Object | None) -> Object:
+    """What to apply: `rendered`, with the pod template of `live` if another number of the rendering
+    code made it from the same inputs."""
+    if live is None or _note(live, names.INPUTS) != _note(rendered, names.INPUTS):
+        return rendered
+    number = _note(live, names.TEMPLATE)
+    if number == _note(rendered, names.TEMPLATE):
+        return rendered
+    meta = rendered["metadata"]
+    annotations = meta["annotations"] | {names.TEMPLATE: number}
+    spec = {**rendered["spec"], "template": live["spec"]["template"]}
+    return {**rendered, "metadata": {**meta, "annotations": annotations}, "spec": spec}
+
+
+def _note(deployment: Object, name: str) -> str | None:
+    return (deployment["metadata"].get("annotations") or {}).get(name)

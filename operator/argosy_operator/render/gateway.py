@@ -28,15 +28,16 @@ from argosy_operator.render.common import (
     identity_env,
     liveness_probe,
     metadata,
+    noted,
     pod_security,
     read_only_mount,
     scrape_annotations,
     spread,
+    standing,
     tls_volume,
     token_volume,
 )
 from argosy_operator.render.images import Images
-from argosy_operator.render.standing import noted, standing
 
 TEMPLATE = 1
 """Number of the pod template that this module writes. Raise it with every change of the template,

@@ -26,11 +26,11 @@ from argosy_operator.ports.prometheus.metrics import PrometheusMetrics
 from argosy_operator.ports.protocols import ClusterError
 from argosy_operator.ports.trust import Account, ClusterTrust
 from argosy_operator.render.images import Images
-from argosy_operator.shell.budgets import BudgetBoard
+from argosy_operator.shell.boards.budgets import BudgetBoard
+from argosy_operator.shell.boards.rollouts import RolloutBoard
 from argosy_operator.shell.concurrency import RoundSlots, rounds_at_once
 from argosy_operator.shell.gather import Sources
 from argosy_operator.shell.loop import round_of
-from argosy_operator.shell.rollouts import RolloutBoard
 from argosy_operator.shell.telemetry import metrics
 from argosy_operator.shell.telemetry.health import Health, serve
 from argosy_operator.shell.trigger import Trigger

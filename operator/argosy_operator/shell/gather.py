@@ -52,12 +52,12 @@ from argosy_operator.ports.protocols import (
     TrustSource,
 )
 from argosy_operator.render import gateway, learnt, network, peers, pool, role, workload
+from argosy_operator.render.common import made_from, noted, standing
 from argosy_operator.render.engines.kind import EnginePod
 from argosy_operator.render.images import Images, shown, taken
-from argosy_operator.render.standing import made_from, noted, standing
-from argosy_operator.shell.budgets import BudgetBoard
+from argosy_operator.shell.boards.budgets import BudgetBoard
+from argosy_operator.shell.boards.rollouts import RolloutBoard
 from argosy_operator.shell.concurrency import call_all
-from argosy_operator.shell.rollouts import RolloutBoard
 
 CHILD_KINDS = (
     "Deployment",

@@ -1,6 +1,6 @@
 """What one fleet asks of a GPU budget that fleets share.
 
-Made in each round by `core/reconcile/bids.py`, collected by `shell/budgets.py`, read by
+Made in each round by `core/reconcile/bids.py`, collected by `shell/boards/budgets.py`, read by
 `share.py` and `allocate.py`. All numbers are GPUs, unless said otherwise.
 """
 
