@@ -8,7 +8,7 @@ import signal
 import socket
 import sys
 from pathlib import Path
-from typing import NoReturn, get_args
+from typing import Literal, NoReturn, get_args
 
 from argosy_engine import logs
 from argosy_engine.config import (
@@ -80,7 +80,7 @@ def parse(arguments: list[str]) -> EngineConfig:
     )
     for name in _POSITIVE:
         value = getattr(config, name)
-        if value is not None and value <= 0:
+        if value not in (None, "auto") and value <= 0:
             flag = "--" + name.replace("_", "-")
             raise LoadError("BadArgument", f"{flag} must be greater than 0, got {value}")
     if config.swap_space < 0 or (config.preemption_mode == "swap" and not config.swap_space):
@@ -98,9 +98,9 @@ def parse(arguments: list[str]) -> EngineConfig:
     return config
 
 
-def _tokens_of_a_step(text: str) -> int | None:
+def _tokens_of_a_step(text: str) -> int | Literal["auto"]:
     if text == "auto":
-        return None
+        return "auto"
     try:
         return int(text)
     except ValueError:
@@ -180,8 +180,8 @@ def _batch_options(parser: argparse.ArgumentParser) -> None:
         "--max-num-batched-tokens",
         "--max-num-tokens",
         type=_tokens_of_a_step,
-        default=2048,
-        help="tokens of a step, or auto: as many as the TPOT limit affords",
+        help="tokens of a step, or auto: as many as the TPOT limit affords "
+        "(default: auto on a CPU, 2048 on a GPU and simulated)",
     )
     option("--block-size", type=int, default=32, help="tokens a KV block")
     option("--kv-cache-tokens", type=int, help="size of the KV pool (default: what fits)")

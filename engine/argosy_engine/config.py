@@ -6,6 +6,7 @@ from typing import Literal
 
 __all__ = [
     "MOST_AUTO_TOKENS",
+    "STEP_TOKENS",
     "BatchingName",
     "CapacityPolicyName",
     "Compute",
@@ -55,6 +56,9 @@ adapter. Whatever NIXL fails to move goes over TCP."""
 
 MOST_AUTO_TOKENS = 2048
 """Tokens of a step whose size the engine chooses."""
+STEP_TOKENS = 2048
+"""Tokens of a step where neither the user nor the engine chooses: a GPU computes so many in a tenth
+of a second, and with the timing model they are part of what is modelled."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -91,10 +95,11 @@ class EngineConfig:
     max_num_seqs: int = 256
     """Sequences in a step."""
 
-    max_num_batched_tokens: int | None = 2048
-    """Tokens in a step. A larger step computes prompts faster and delays its decodes longer. None:
+    max_num_batched_tokens: int | Literal["auto"] | None = None
+    """Tokens in a step. A larger step computes prompts faster and delays its decodes longer. auto:
     as many prompt tokens as this machine computes within most of the TPOT limit, or as saturate it;
-    at most MOST_AUTO_TOKENS."""
+    at most MOST_AUTO_TOKENS. None: auto where a CPU computes, on which STEP_TOKENS stop every
+    stream for seconds; STEP_TOKENS elsewhere."""
 
     block_size: int = 32
     """Tokens of a KV block."""
@@ -199,3 +204,10 @@ class EngineConfig:
 
     pod_ip: str = ""
     """POD_IP; "" outside a cluster. Where routers for vLLM send decode engines for KV."""
+
+    def step_tokens(self, *, on_cpu: bool) -> int | None:
+        """Tokens of a step as a limit; None: the engine chooses. `on_cpu`: a CPU computes them."""
+        tokens = self.max_num_batched_tokens
+        if tokens is None:
+            tokens = "auto" if on_cpu else STEP_TOKENS
+        return None if tokens == "auto" else tokens

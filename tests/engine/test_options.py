@@ -14,7 +14,9 @@ def parsed(*options):
 
 def test_the_defaults_of_a_step():
     config = parsed()
-    assert (config.max_num_seqs, config.max_num_batched_tokens) == (256, 2048)
+    assert (config.max_num_seqs, config.max_num_batched_tokens) == (256, None)
+    assert config.step_tokens(on_cpu=False) == 2048
+    assert config.step_tokens(on_cpu=True) is None
     assert (config.capacity_policy, config.batching) == ("MAX_UTILIZATION", "chunked")
     assert config.gpu_memory_utilization is None
 
@@ -24,7 +26,7 @@ def test_the_defaults_of_a_step():
     [
         ("--max-num-seqs", "--max-batch-size", "9", "max_num_seqs", 9),
         ("--max-num-batched-tokens", "--max-num-tokens", "64", "max_num_batched_tokens", 64),
-        ("--max-num-batched-tokens", "--max-num-tokens", "auto", "max_num_batched_tokens", None),
+        ("--max-num-batched-tokens", "--max-num-tokens", "auto", "max_num_batched_tokens", "auto"),
         ("--max-model-len", "--max-seq-len", "128", "max_model_len", 128),
     ],
 )
@@ -35,6 +37,12 @@ def test_a_limit_has_vllms_name_and_tensorrt_llms(vllm, tensorrt, value, field, 
 
 def test_one_stage_of_a_pipeline_is_all_there_is():
     assert parsed("--pipeline-parallel-size", "1") == parsed()
+
+
+@pytest.mark.parametrize("on_cpu", [False, True])
+def test_what_is_written_about_a_steps_tokens_holds_on_each_device(on_cpu):
+    assert parsed("--max-num-tokens", "2048").step_tokens(on_cpu=on_cpu) == 2048
+    assert parsed("--max-num-tokens", "auto").step_tokens(on_cpu=on_cpu) is None
 
 
 @pytest.mark.parametrize("share", ["0.01", "1"])

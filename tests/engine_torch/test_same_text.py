@@ -92,6 +92,16 @@ def test_t42_no_company_chunk_or_cache_changes_a_greedy_text(config, way):
     assert (cached > 0) == ("cache" in way)
 
 
+def test_t42_steps_that_the_engine_sizes_itself_give_the_same_text(config):
+    """As it does on a CPU unless told otherwise: a long batch of prompts takes several steps."""
+    chosen = Serving(replace(config, max_num_batched_tokens=None))
+    assert chosen.scheduler.limits.auto_tokens
+    assert chosen.scheduler.step_limits().max_num_batched_tokens == 256
+    chosen.runner.close()
+    alone, _ = text(config, GREEDY)
+    assert text(config, GREEDY, beside=OTHERS, step_tokens=None)[0] == alone
+
+
 @pytest.mark.parametrize("way", WAYS)
 def test_t43_no_company_chunk_or_cache_changes_a_sampled_text(config, way):
     alone, _ = text(config, SAMPLED)

@@ -81,6 +81,11 @@ class Runner(Protocol):
         ...
 
     @property
+    def on_cpu(self) -> bool:
+        """A CPU computes the steps; false for a GPU and for the timing model."""
+        ...
+
+    @property
     def grammars(self) -> Grammars | None:
         """What answers can be held to; None if the runner draws no tokens of its own."""
         ...

@@ -249,13 +249,13 @@ def _host_slots(config: EngineConfig, runner: Runner) -> int:
 
 
 def _scheduler(config: EngineConfig, runner: Runner) -> Scheduler:
-    layout = runner.kv_layout()
+    layout, step_tokens = runner.kv_layout(), config.step_tokens(on_cpu=runner.on_cpu)
     return Scheduler(
         pool=BlockPool(num_blocks=layout.num_blocks, block_size=layout.block_size),
         limits=Limits(
             max_num_seqs=config.max_num_seqs,
-            max_num_batched_tokens=config.max_num_batched_tokens or MOST_AUTO_TOKENS,
-            auto_tokens=config.max_num_batched_tokens is None,
+            max_num_batched_tokens=step_tokens or MOST_AUTO_TOKENS,
+            auto_tokens=step_tokens is None,
             tpot_limit_s=(config.slo_tpot_ms or 0.0) / 1000,
             max_queue=config.max_queue,
             vocab_size=runner.vocab_size,

@@ -28,7 +28,8 @@ LATE_EVERY = 16
 """Of so many dispatches one is a late one's, if any is late: what it costs goodput, and how long
 the late ones wait."""
 STEP_TOKENS = 2048
-"""Default of the engine's `--max-num-batched-tokens`: prompts that fit into one step together."""
+"""Most prompt tokens of a step, unless the engine is told another number: its default on a GPU, and
+what it never exceeds where it chooses for itself. So a pod has at least a step of prompts."""
 FEW_PROMPTS = 2
 """One that is computed and one that follows it without a gap."""
 HOLD = 0.4

@@ -1,6 +1,7 @@
 """The timing runner on a virtual clock, and the loop's leases without a network."""
 
 import queue
+from dataclasses import replace
 
 from argosy_engine.config import EngineConfig
 from argosy_engine.core.blocks.pool import BlockPool
@@ -14,6 +15,7 @@ from argosy_engine.metrics.observe import EngineMetrics
 from argosy_engine.runtime.loop import EngineLoop
 from argosy_engine.runtime.sim.profiles import PROFILES
 from argosy_engine.runtime.sim.runner import SimRunner
+from argosy_engine.server.serve import _scheduler
 
 CONFIG = EngineConfig(model="sim:opt-13b-a100", served_name="m", load_format="sim")
 PROFILE = PROFILES["opt-13b-a100"]
@@ -48,6 +50,14 @@ def request(prompt=512, out=50):
         sampling=SamplingParams(max_tokens=out),
         arrival_s=0.0,
     )
+
+
+def test_the_timing_models_steps_are_as_long_as_they_are_known_to_be():
+    """Only a CPU's engine chooses for itself: what is modelled must not depend on its own fit."""
+    limits = _scheduler(CONFIG, SimRunner("opt-13b-a100", PROFILE, CONFIG)).limits
+    assert (limits.max_num_batched_tokens, limits.auto_tokens) == (2048, False)
+    asked = replace(CONFIG, max_num_batched_tokens="auto")
+    assert _scheduler(asked, SimRunner("opt-13b-a100", PROFILE, asked)).limits.auto_tokens
 
 
 def test_chunks_of_a_prompt_add_up_to_the_polynomial_of_the_whole():

@@ -61,6 +61,7 @@ class SimRunner:
         self.eos_token_ids = frozenset({2})
         self.vocab_size = _VOCAB
         self.knows_likely = False
+        self.on_cpu = False
         self.grammars: Grammars | None = None
         self.sampling_defaults = SamplingDefaults()
         self.facts = {"cpu_isa": "", "dtype": ""}

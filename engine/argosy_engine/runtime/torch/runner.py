@@ -113,6 +113,7 @@ class TorchRunner:
         self.eos_token_ids = trunk.spec.eos_token_ids
         self.vocab_size = trunk.spec.vocab
         self.knows_likely = True
+        self.on_cpu = pool.device.type == "cpu"
         self.grammars = grammars
         self._masks = Masks(grammars)
         self._penalties = Penalties()
