@@ -136,7 +136,8 @@ def bounds_page() -> str:
     for span in DURATION_BOUNDS.values():
         parts.append(f"| `{span.field}` | {span.least} | {span.most} | {span.because} |")
     for number in NUMBER_BOUNDS.values():
-        parts.append(f"| `{number.field}` | {number.least} | {number.most} | {number.because} |")
+        most = f'{number.most}, or "{number.word}"' if number.word else number.most
+        parts.append(f"| `{number.field}` | {number.least} | {most} | {number.because} |")
     parts += ["", "| text or list of `spec` | most |", "|---|---|"]
     for path, node in nodes("", schema):
         if "maxItems" in node:

@@ -48,6 +48,17 @@ LISTS: dict[str, Any] = {
 # name of the case: (spec beside the model, name of the fleet, piece of the sentence)
 REFUSED: dict[str, tuple[dict[str, Any], str, str]] = {
     "wrong mode": ({"mode": "split"}, "bad", "colocated"),
+    "tokens of a step in words": (
+        {"engine": {"maxNumBatchedTokens": "many"}},
+        "bad",
+        'from 16 to 1048576, or "auto"',
+    ),
+    "tokens of a step in quotes": (
+        {"engine": {"maxNumBatchedTokens": "512"}},
+        "bad",
+        'from 16 to 1048576, or "auto"',
+    ),
+    "no tokens in a step": ({"engine": {"maxNumBatchedTokens": 0}}, "bad", 'or "auto"'),
     "wrong dtype": ({"engine": {"dtype": "int4"}}, "bad", "float32"),
     "min above max": (_replicas("colocated", min=3, max=2), "bad", "lower min or raise max"),
     "min above the default max": (_replicas("decode", min=9), "bad", "(default 8)"),

@@ -80,7 +80,9 @@ def test_every_number_and_duration_of_the_spec_stands_in_the_table():
     patterns = (DURATION_PATTERN, POSITIVE_DURATION_PATTERN)
     texts = {p: str(n) for p, n in SPEC.items() if n.get("type") == "string"}
     assert spans == {p for p, n in texts.items() if any(pattern in n for pattern in patterns)}
-    assert numbers == {p for p, n in SPEC.items() if n.get("type") == "integer"}
+    words = {path for b in NUMBER_BOUNDS.values() if b.word for path in fields(b.field)}
+    assert numbers - words == {p for p, n in SPEC.items() if n.get("type") == "integer"}
+    assert all(SPEC[path]["x-kubernetes-int-or-string"] for path in words)
 
 
 def test_every_entry_of_the_table_is_about_a_field():
@@ -108,5 +110,17 @@ def test_numbers_beyond_their_bounds_are_refused(entry):
         assert verdicts(path, bound.most) == ([], "")
         for beyond in (bound.least - 1, bound.most + 1):
             by_crd, by_models = verdicts(path, beyond)
-            assert any(path.replace("[]", "[0]") in says and "bounds" in says for says in by_crd)
-            assert "should be" in by_models
+            said = f"write a whole number from {bound.least} to" if bound.word else "bounds"
+            assert any(path.replace("[]", "[0]") in says and said in says for says in by_crd)
+            assert (said if bound.word else "should be") in by_models
+
+
+@pytest.mark.parametrize("entry", [b.field for b in NUMBER_BOUNDS.values() if b.word])
+def test_beside_a_number_only_the_one_word_may_be_written(entry):
+    bound = NUMBER_BOUNDS[entry]
+    for path in fields(entry):
+        assert verdicts(path, bound.word) == ([], "")
+        for wrong in ("", "Auto", str(bound.least), "auto "):
+            by_crd, by_models = verdicts(path, wrong)
+            assert any(f'or "{bound.word}"' in says for says in by_crd)
+            assert f'or "{bound.word}"' in by_models

@@ -7,12 +7,17 @@ from typing import get_args
 import pytest
 
 from argosy_engine import cli as engine_cli
+from argosy_engine.config import MOST_AUTO_TOKENS, STEP_TOKENS
+from argosy_engine.core.costs.step_time import Terms, prompt_tokens
 from argosy_engine.core.limits import Limits
 from argosy_gateway import cli as gateway_cli
 from argosy_gateway.pods import endpoints
+from argosy_gateway.queue import dispatch
 from argosy_gateway.routing.strategies.registry import STRATEGIES
 from argosy_operator.api.v1alpha1.routing import Routing
 from argosy_operator.core.fleet import names
+from argosy_operator.core.reconcile.targets import spec
+from argosy_operator.core.scaling.estimate import capacity
 from tests.support.model import Model, fleet
 
 ROOT = Path(__file__).parents[2]
@@ -54,6 +59,14 @@ def test_the_api_offers_exactly_the_gateways_strategies():
     assert set(get_args(field.annotation)) == STRATEGIES.keys()
     gateway = gateway_cli.parse(["run", "--fleet", "f", "--namespace", "n", "--served-name", "m"])
     assert gateway.strategy == field.default
+
+
+def test_the_law_sizes_the_steps_of_an_engine_as_the_engine_does():
+    for base_s, token_s in ((0.01, 0.001), (0.02, 0.0001), (0.0, 0.001), (0.05, 0.0002)):
+        terms = Terms(base_s, token_s, 0.0)
+        engine = prompt_tokens(terms, decodes=3, limit_s=0, least=32, most=MOST_AUTO_TOKENS)
+        assert capacity.auto_step_tokens(base_s, token_s, None) == engine
+    assert spec.STEP_TOKENS == dispatch.STEP_TOKENS == STEP_TOKENS == MOST_AUTO_TOKENS
 
 
 def test_a_gateway_waits_longer_for_a_streams_next_token_than_a_hand_over_may_hang():

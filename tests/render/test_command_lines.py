@@ -73,6 +73,14 @@ def test_the_engine_understands_every_field_of_the_spec(role):
     assert config.kv_transport == "tcp"
 
 
+def test_the_engine_chooses_its_steps_where_the_spec_says_so():
+    chosen = fleet(mode="colocated", engine={"maxNumBatchedTokens": "auto"})
+    config = parse_engine(words(deployment(chosen, "colocated"))[2:])
+    assert config.max_num_batched_tokens == "auto"
+    rendered = words(deployment(fleet(mode="colocated"), "colocated"))
+    assert "--max-num-batched-tokens" not in rendered
+
+
 def test_the_engine_gets_no_flag_for_what_it_does_anyway():
     usual = fleet(mode="disaggregated", kvTransfer={"onFailure": "recompute"})
     assert "--kv-on-failure" not in words(deployment(usual, "decode"))

@@ -53,6 +53,7 @@ INSIDE = {
     "length": {"engine": {"maxModelLen": 2048}},
     "sequences": {"engine": {"maxNumSeqs": 8}},
     "tokens": {"engine": {"maxNumBatchedTokens": 2048}},
+    "tokens that the engine chooses": {"engine": {"maxNumBatchedTokens": "auto"}},
     "body": {"engine": {"maxBodyBytes": 1 << 20}},
     "args": {"engine": {"args": ["--block-size=32"]}},
     "env": {"engine": {"env": [{"name": "A", "value": "1"}]}},

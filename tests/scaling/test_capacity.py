@@ -213,3 +213,22 @@ def test_a_replica_has_the_learnt_constants_and_the_limits_of_its_engine() -> No
     bounded = capacity.replica(estimate, 0.0, Serving(step_tokens=2048, sequences=64))
     assert (bounded.step_tokens, bounded.most_sequences) == (2048, 64)
     assert capacity.replica(estimate, 0.0, Serving()).step_tokens == inf
+
+
+@pytest.mark.parametrize(
+    ("base_s", "per_token_s", "tokens"),
+    [
+        pytest.param(0.01, 0.0001, 900, id="the example of the docstring"),
+        pytest.param(0.01, 0.0014, 256, id="two cores: 65 would saturate them"),
+        pytest.param(0.02, 0.00002, 2048, id="a large base"),
+        pytest.param(0.0, 0.001, 256, id="no base"),
+        pytest.param(0.02, 0.0, 2048, id="no time per token"),
+        pytest.param(1e15, 1e-300, 2048, id="what no machine has"),
+    ],
+)
+def test_an_engine_that_sizes_its_steps_has_the_saturation_length(base_s, per_token_s, tokens):
+    """As `argosy_engine.core.costs.step_time.prompt_tokens` has it without a limit."""
+    estimate = replace(begun(), theta=(base_s, per_token_s, 0.0, 0.0))
+    auto = Serving(step_tokens=2048, auto_steps=True)
+    assert capacity.replica(estimate, 0.0, auto).step_tokens == tokens
+    assert capacity.replica(estimate, 0.0, replace(auto, auto_steps=False)).step_tokens == 2048

@@ -206,7 +206,28 @@ def test_the_order_and_the_limits_of_a_fleet_are_those_of_its_spec() -> None:
     routing = spec.routing.model_copy(update={"queue": "none"})
     asked = spec.model_copy(update={"engine": engine, "routing": routing})
     assert goals_of(asked).serving == Serving("fifo", 512, 8)
+    engine = spec.engine.model_copy(update={"max_num_batched_tokens": "auto"})
+    asked = spec.model_copy(update={"engine": engine})
+    assert goals_of(asked).serving == Serving("deadline", 2048, 256, auto_steps=True)
     assert goals_of(spec.model_copy(update={"slo": None})).serving.order == "fifo"
+
+
+@pytest.mark.parametrize(
+    ("uri", "gpu", "auto"),
+    [
+        pytest.param("sim://llama-70b-h100-tp4", 0, False, id="simulated"),
+        pytest.param("pvc://models/m", 1, False, id="on a GPU"),
+        pytest.param("pvc://models/m", 0, True, id="on CPUs"),
+    ],
+)
+def test_the_engines_of_a_fleet_on_cpus_size_their_steps_unless_told(uri, gpu, auto) -> None:
+    role = {"resources": {"gpu": gpu}}
+    spec = a_fleet(model={"uri": uri}, roles={"colocated": role}).spec
+    serving = goals_of(spec).serving
+    assert (serving.step_tokens, serving.auto_steps) == (2048, auto)
+    engine = spec.engine.model_copy(update={"max_num_batched_tokens": 512})
+    told = goals_of(spec.model_copy(update={"engine": engine})).serving
+    assert (told.step_tokens, told.auto_steps) == (512, False)
 
 
 # --- both limits together -------------------------------------------------------------------------

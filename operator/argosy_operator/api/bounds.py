@@ -7,7 +7,8 @@ tables as `docs/bounds.md`. `because` is what a larger or smaller value would co
 from dataclasses import dataclass
 from typing import Any
 
-from pydantic import Field
+from pydantic import Field, GetCoreSchemaHandler, GetJsonSchemaHandler
+from pydantic_core import CoreSchema, core_schema
 
 from argosy_operator.api import cel
 from argosy_operator.api.fields import DURATION_PATTERN, Duration
@@ -51,6 +52,47 @@ class NumberBounds:
     least: int
     most: int
     because: str
+    word: str = ""
+    """What may be written in place of a number; empty: nothing."""
+
+
+@dataclass(frozen=True, slots=True)
+class NumberOrWord(FieldRule):
+    """A whole number within bounds, or one word. Kubernetes calls such a field an IntOrString."""
+
+    bounds: NumberBounds
+
+    @property
+    def message(self) -> str:
+        least, most, word = self.bounds.least, self.bounds.most, self.bounds.word
+        return f'write a whole number from {least} to {most}, or "{word}"'
+
+    def check(self, value: int | str) -> int | str:
+        if isinstance(value, bool) or not isinstance(value, int):
+            within_bounds = value == self.bounds.word
+        else:
+            within_bounds = self.bounds.least <= value <= self.bounds.most
+        if not within_bounds:
+            raise ValueError(self.message)
+        return value
+
+    def constraints(self) -> dict[str, Any]:
+        rule = (
+            f"type(self) == int ? self >= {self.bounds.least} && self <= {self.bounds.most} : "
+            f"self in {cel.literals([self.bounds.word])}"
+        )
+        validations = [{"rule": rule, "message": self.message}]
+        return {"x-kubernetes-int-or-string": True, "maxLength": 64, VALIDATIONS: validations}
+
+    def __get_pydantic_core_schema__(
+        self, source: Any, handler: GetCoreSchemaHandler
+    ) -> CoreSchema:
+        return core_schema.no_info_plain_validator_function(self.check)
+
+    def __get_pydantic_json_schema__(
+        self, schema: CoreSchema, handler: GetJsonSchemaHandler
+    ) -> dict[str, Any]:
+        return self.constraints()
 
 
 _QUEUE = "each waiting request uses memory of the gateway"
@@ -131,7 +173,7 @@ NUMBER_BOUNDS: dict[str, NumberBounds] = {
     for bound in (
         NumberBounds("engine.maxModelLen", 16, 1_048_576, _TOKENS),
         NumberBounds("engine.maxNumSeqs", 1, 4096, _TOKENS),
-        NumberBounds("engine.maxNumBatchedTokens", 16, 1_048_576, _TOKENS),
+        NumberBounds("engine.maxNumBatchedTokens", 16, 1_048_576, _TOKENS, word="auto"),
         NumberBounds(
             "engine.maxBodyBytes", 65_536, 268_435_456, "the whole body is kept in memory"
         ),
@@ -180,4 +222,6 @@ def within(field: str) -> Any:
     if field in DURATION_BOUNDS:
         return DURATION_BOUNDS[field]
     bounds = NUMBER_BOUNDS[field]
+    if bounds.word:
+        return NumberOrWord(bounds)
     return Field(ge=bounds.least, le=bounds.most)

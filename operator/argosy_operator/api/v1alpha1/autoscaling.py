@@ -179,8 +179,8 @@ class QueueScaling(ApiModel):
 
     prompt_tokens: Annotated[int, within("autoscaling.queue.promptTokens")] = 2048
     """Prompt tokens that wait in gateways and engines or are being computed, per prefill or
-    colocated pod. Default 2048: one step of the engine, unless maxNumBatchedTokens says
-    otherwise."""
+    colocated pod. Default 2048: one step of the engine on a GPU, unless
+    maxNumBatchedTokens says otherwise; several on a CPU."""
     sequences: Annotated[int, within("autoscaling.queue.sequences")] = 24
     """Requests that wait or generate, per decode or colocated pod. Default 24: what did best for
     the HorizontalPodAutoscaler on recorded traces with Llama-70B; smaller for a shorter TPOT."""

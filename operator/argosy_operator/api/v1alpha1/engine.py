@@ -95,9 +95,12 @@ class Engine(ApiModel):
     config."""
     max_num_seqs: Annotated[int, within("engine.maxNumSeqs")] | None = None
     """Most sequences in one step of the engine. Default: the engine's own."""
-    max_num_batched_tokens: Annotated[int, within("engine.maxNumBatchedTokens")] | None = None
-    """Most tokens in one step of the engine. Longer prompts are prefilled in chunks. Default: the
-    engine's own."""
+    max_num_batched_tokens: (
+        Annotated[int | Literal["auto"], within("engine.maxNumBatchedTokens")] | None
+    ) = None
+    """Most tokens in one step of the engine. Longer prompts are prefilled in chunks. With "auto"
+    the engine gives each step as many prompt tokens as the TPOT limit affords on its machine, at
+    most 2048. Default: auto on a CPU; 2048 on a GPU and for simulated engines."""
     max_body_bytes: Annotated[int, within("engine.maxBodyBytes")] | None = None
     """Largest request body in bytes, at the gateway and at the engine. A larger one is answered
     with 413. Default: 8388608 (8 MiB), which holds a prompt of a million token ids."""

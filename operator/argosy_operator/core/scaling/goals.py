@@ -193,11 +193,15 @@ class Serving:
     order: Order = "fifo"
     """`routing.queue`."""
     step_tokens: int | None = None
-    """`engine.maxNumBatchedTokens`: longer prompts are prefilled in chunks."""
+    """`engine.maxNumBatchedTokens`: longer prompts are prefilled in chunks. With `auto_steps` the
+    most of them."""
     sequences: int | None = None
     """`engine.maxNumSeqs`: most sequences in one step."""
     holds_first_token: bool = False
     """Whether `slo.firstToken` is WithinTarget."""
+    auto_steps: bool = False
+    """Whether the engine chooses the tokens of its steps, up to `step_tokens`. Then the law takes
+    the saturation length of its own estimate (`estimate.capacity.auto_step_tokens`)."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -5,6 +5,7 @@ from collections.abc import Mapping
 from argosy_operator.api.v1alpha1 import RoleName, ServingDeploymentSpec
 from argosy_operator.api.v1alpha1.autoscaling import RoleShare
 from argosy_operator.api.v1alpha1.roles import GpuType
+from argosy_operator.core.scaling.estimate.capacity import MOST_AUTO_TOKENS
 from argosy_operator.core.scaling.estimate.profiles import prior_of
 from argosy_operator.core.scaling.goals import (
     SLO,
@@ -22,7 +23,7 @@ from argosy_operator.core.scaling.pace.schedules import Bounds, Window
 from argosy_operator.core.scaling.prices import Offer, Offers
 
 STEP_TOKENS, SEQUENCES = 2048, 256
-"""The engine's defaults of `engine.maxNumBatchedTokens` and `engine.maxNumSeqs`."""
+"""The engine's defaults of `engine.maxNumBatchedTokens`, but on a CPU, and `engine.maxNumSeqs`."""
 
 
 def by_law(spec: ServingDeploymentSpec) -> bool:
@@ -146,9 +147,18 @@ def _share(share: RoleShare | None) -> Share | None:
 def _serving(spec: ServingDeploymentSpec) -> Serving:
     """How the fleet serves. What the spec leaves to the engine is the engine's default."""
     ordered = spec.routing.queue == "deadline" and spec.slo is not None
+    tokens = spec.engine.max_num_batched_tokens or ("auto" if _on_cpus(spec) else STEP_TOKENS)
     return Serving(
         order="deadline" if ordered else "fifo",
-        step_tokens=spec.engine.max_num_batched_tokens or STEP_TOKENS,
+        step_tokens=MOST_AUTO_TOKENS if tokens == "auto" else tokens,
+        auto_steps=tokens == "auto",
         sequences=spec.engine.max_num_seqs or SEQUENCES,
         holds_first_token=spec.slo is not None and spec.slo.holds_first_token,
     )
+
+
+def _on_cpus(spec: ServingDeploymentSpec) -> bool:
+    """Whether the engines compute on CPUs: neither simulated nor with a GPU in any role."""
+    roles = [role for _, role in spec.active_roles()]
+    gpus = any(role.resources.gpu or role.gpu_types for role in roles)
+    return not gpus and not spec.model.uri.startswith("sim://")

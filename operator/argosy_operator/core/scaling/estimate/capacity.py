@@ -11,7 +11,7 @@ becomes less certain than a guess (`_capped`).
 """
 
 from dataclasses import dataclass, replace
-from math import exp, inf, isfinite, sqrt
+from math import ceil, exp, inf, isfinite, sqrt
 from operator import mul
 
 from argosy_operator.api.v1alpha1 import RoleName
@@ -34,6 +34,10 @@ SPREAD_GUESS = 3.0
 """The same for a guess."""
 ROUNDING = 1e-9
 """Least noise of a row as a share of the variance that it meets: with less, doubles cancel out."""
+LEAST_AUTO_TOKENS, MOST_AUTO_TOKENS = 256, 2048
+"""Prompt tokens of a step whose engine chooses them, without a limit on TPOT."""
+SATURATED = 9.0
+"""The engine chooses so many that they take so many times as long as the step's base."""
 
 Vector = tuple[float, float, float, float]
 Matrix = tuple[Vector, Vector, Vector, Vector]
@@ -225,6 +229,8 @@ def replica(estimate: Estimate, kv_tokens: float, serving: Serving | None = None
     """The estimate as the constants that `size` takes. `kv_tokens`: 0 if unknown."""
     base, per_prompt_token, per_sequence, per_context_token = estimate.theta
     step_tokens, sequences = (serving.step_tokens, serving.sequences) if serving else (None, None)
+    if serving is not None and serving.auto_steps:
+        step_tokens = auto_step_tokens(base, per_prompt_token, step_tokens)
     return Replica(
         base_s=base,
         per_prompt_token_s=per_prompt_token,
@@ -234,3 +240,16 @@ def replica(estimate: Estimate, kv_tokens: float, serving: Serving | None = None
         kv_tokens=kv_tokens,
         most_sequences=sequences or inf,
     )
+
+
+def auto_step_tokens(base_s: float, per_prompt_token_s: float, most: int | None) -> int:
+    """Prompt tokens of a step whose engine chooses them (`--max-num-batched-tokens auto`).
+
+    The engine fits the same two constants and takes the saturation length, so that its prompt
+    tokens take nine times as long as the base: 10 ms and 0.1 ms make 900. Beside decodes it may
+    take fewer; the base of such a step is paid for by the decodes, which have one anyway.
+    """
+    most = most or MOST_AUTO_TOKENS
+    if per_prompt_token_s <= 0:
+        return most
+    return max(LEAST_AUTO_TOKENS, ceil(min(SATURATED * base_s / per_prompt_token_s, most)))
