@@ -158,7 +158,9 @@ def _for_engine(body: bytes, encoding: str, request: dict[str, Any], *, hide_usa
     added: dict[str, object] = {}
     if hide_usage:
         options = request.get("stream_options") or {}
-        added["stream_options"] = {**options, "include_usage": True}
+        # Without the usage of the end, the client is not to get that of each chunk either.
+        kept = {name: v for name, v in options.items() if name != "continuous_usage_stats"}
+        added["stream_options"] = {**kept, "include_usage": True}
     if request.get("seed") is None:
         added["seed"] = secrets.randbits(31)
     if added.keys() & request.keys() or encoding != "utf-8":

@@ -188,11 +188,25 @@ async def test_token_ids_are_returned():
 
 async def test_usage_comes_with_each_chunk_if_it_is_asked_for():
     options = {"include_usage": True, "continuous_usage_stats": True}
-    events = await chunks(ask(stream_options=options, ignore_eos=True))
-    counts = [e["usage"]["completion_tokens"] for e in events if e["usage"]]
-    assert counts == sorted(counts)
-    assert counts[-1] == 9
-    assert len(counts) > 3
+    for body, path in ((ask(n=2), COMPLETIONS), (chat(n=2), CHAT)):
+        events = await chunks({**body, "stream_options": options, "ignore_eos": True}, path)
+        *told, whole_answer = [event["usage"] for event in events]
+        prompt = whole_answer["prompt_tokens"]
+        assert whole_answer["completion_tokens"] == 18
+        for index in (0, 1):
+            mine = [
+                u for e, u in zip(events, told, strict=False) if e["choices"][0]["index"] == index
+            ]
+            counts = [usage["completion_tokens"] for usage in mine]
+            assert counts == sorted(counts)
+            assert (counts[0] == 0) == (path == CHAT)  # the chunk that names the role
+            assert counts[-1] == 9
+            assert {u["total_tokens"] - u["completion_tokens"] for u in mine} == {prompt}
+
+
+async def test_usage_with_each_chunk_only_goes_with_that_of_the_end():
+    events = await chunks(ask(stream_options={"continuous_usage_stats": True}))
+    assert not any("usage" in event for event in events)
 
 
 async def test_the_stop_is_named():

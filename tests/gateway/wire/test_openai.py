@@ -247,3 +247,11 @@ def test_what_is_added_to_a_stream_comes_last():
     )
     assert added is not None
     assert int(added[1]) < 1 << 31
+
+
+def test_the_usage_of_each_chunk_goes_only_with_that_of_the_end():
+    alone, both = {"continuous_usage_stats": True}, {"include_usage": True}
+    request = chat("hi", stream=True, seed=1, stream_options=alone)
+    assert json.loads(request.body)["stream_options"] == both
+    request = chat("hi", stream=True, seed=1, stream_options={**alone, **both})
+    assert json.loads(request.body)["stream_options"] == {**alone, **both}

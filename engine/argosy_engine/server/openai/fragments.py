@@ -51,37 +51,46 @@ class Fragments:
         self._close = "}" if chat else ""
         self._content = self._head + f',"choices":[{{"index":{index},' + inner
 
-    def opening(self, more: str = "") -> str:
+    def opening(self, more: str = "", usage: str | None = None) -> str:
         """The chunk before the first content: a chat names the role. `more`: members of it."""
         if not self._chat:
             return ""
         delta = '{"role":"assistant","content":""}'
         choice = f'{{"index":{self._index},"delta":{delta},"logprobs":null,"finish_reason":null}}'
-        return f'{self._head},"choices":[{choice}]{more}{self._usage_tail}'
+        return f'{self._head},"choices":[{choice}]{more}{self._tail(usage)}'
 
     def content(
         self, text: str, logprobs: str = "null", more: str = "", usage: str | None = None
     ) -> str:
         """A chunk of text. `more` are further members of the choice, as JSON after a comma;
         `usage` are the counts so far."""
-        tail = self._usage_tail if usage is None else f',"usage":{usage}}}\n\n'
-        end = f'"logprobs":{logprobs},"finish_reason":null{more}}}]{tail}'
+        end = f'"logprobs":{logprobs},"finish_reason":null{more}}}]{self._tail(usage)}'
         return f"{self._content}{quote(text)}{self._close},{end}"
 
-    def delta(self, delta: str, logprobs: str = "null", more: str = "") -> str:
+    def delta(
+        self, delta: str, logprobs: str = "null", more: str = "", usage: str | None = None
+    ) -> str:
         """A chunk of a chat with another delta than content."""
         told = f'"logprobs":{logprobs},"finish_reason":null'
         choice = f'{{"index":{self._index},"delta":{delta},{told}'
-        return f'{self._head},"choices":[{choice}{more}}}]{self._usage_tail}'
+        return f'{self._head},"choices":[{choice}{more}}}]{self._tail(usage)}'
 
     def closing(
-        self, reason: str, stop: str | int | None = None, logprobs: str = "null", more: str = ""
+        self,
+        reason: str,
+        stop: str | int | None = None,
+        logprobs: str = "null",
+        more: str = "",
+        usage: str | None = None,
     ) -> str:
         """The chunk with the finish reason; `stop` is the stop text or stop token id."""
         inner = '"delta":{}' if self._chat else '"text":""'
         end = f'"finish_reason":"{reason}","stop_reason":{json.dumps(stop)}{more}'
         choice = f'{{"index":{self._index},{inner},"logprobs":{logprobs},{end}}}'
-        return f'{self._head},"choices":[{choice}]{self._usage_tail}'
+        return f'{self._head},"choices":[{choice}]{self._tail(usage)}'
+
+    def _tail(self, usage: str | None) -> str:
+        return self._usage_tail if usage is None else f',"usage":{usage}}}\n\n'
 
     def usage(self, usage: dict[str, object]) -> str:
         return f'{self._head},"choices":[],"usage":{json.dumps(usage)}}}\n\n'

@@ -87,7 +87,9 @@ def form_of(
         logprobs=logprobs,
         prompt_logprobs=told,
         return_token_ids=flag(body, "return_token_ids"),
-        continuous_usage=isinstance(options, dict) and flag(options, "continuous_usage_stats"),
+        continuous_usage=isinstance(options, dict)
+        and flag(options, "continuous_usage_stats")
+        and flag(options, "include_usage"),
         tools=tools,
         reasons=reasons,
     )

@@ -103,18 +103,29 @@ class Choice:
     def opening(self) -> str:
         """The chunks before the first text."""
         self.opened = True
-        first = self.fragments.opening(self.rendering.prompt_ids_of_a_chat())
+        usage = self._usage(0)
+        first = self.fragments.opening(self.rendering.prompt_ids_of_a_chat(), usage)
         if self.rendering.echo:
             told = self.flow.prompt_likely
             logprobs = self.rendering.logprobs_json([], [], told)
             more = self.rendering.prompt_ids_of_a_completion()
-            return first + self.fragments.content(self.rendering.echo, logprobs, more)
+            return first + self.fragments.content(self.rendering.echo, logprobs, more, usage)
         return first
 
-    def chunks(self, piece: Piece, usage: str | None) -> Iterator[tuple[str, list[int]]]:
+    def _usage(self, tokens: int) -> str | None:
+        """The counts that each chunk tells if it is asked for: of this choice alone, as vLLM has
+        it. The stream's last chunk has those of all choices."""
+        if not self._parsed.form.continuous_usage:
+            return None
+        prompt = len(self.request.token_ids)
+        told = {"prompt_tokens": prompt, "completion_tokens": tokens}
+        return json.dumps({**told, "total_tokens": prompt + tokens})
+
+    def chunks(self, piece: Piece) -> Iterator[tuple[str, list[int]]]:
         """Chunks, each with the tokens that it completes; mostly one for each text."""
         if self._parsed.form.without_output:
             return
+        usage = self._usage(self.flow.n_tokens)
         for text, ids, likely in zip(piece.texts, piece.covered, piece.likely, strict=True):
             deltas: list[dict[str, object]] = [{"content": text}]
             if self._shaper is not None:
@@ -139,13 +150,14 @@ class Choice:
             if isinstance(text, str):
                 yield self.fragments.content(text, logprobs, more, usage), ids
             else:
-                yield self.fragments.delta(json.dumps(delta), logprobs, more), ids
+                yield self.fragments.delta(json.dumps(delta), logprobs, more, usage), ids
 
     def closing(self, piece: Piece) -> tuple[str, list[int]]:
         """The chunks with what was held back and with the finish reason; the tokens left."""
         assert piece.reason is not None
         held = [] if self._shaper is None else self._shaper.finish()
-        text = "".join(chunk for chunk, _ in self._shown(held, None))
+        usage = self._usage(0 if self._parsed.form.without_output else self.flow.n_tokens)
+        text = "".join(chunk for chunk, _ in self._shown(held, usage))
         ids = self._owed_ids + self.flow.uncovered
         likely = self._owed_likely + self.flow.uncovered_likely
         if self._parsed.form.without_output:
@@ -153,7 +165,7 @@ class Choice:
         logprobs = self.rendering.logprobs_json(ids, likely) if likely else "null"
         more = self.rendering.ids_json(ids)
         reason = self._reason(piece.reason)
-        return text + self.fragments.closing(reason, self.flow.stop, logprobs, more), ids
+        return text + self.fragments.closing(reason, self.flow.stop, logprobs, more, usage), ids
 
     def _reason(self, reason: str) -> str:
         """A call that was asked for by name ends as a text does, as OpenAI has it."""

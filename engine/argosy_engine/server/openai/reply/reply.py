@@ -5,7 +5,6 @@ gateway may retry, a failure after it is an error event and an end without [DONE
 """
 
 import asyncio
-import json
 import time
 from collections.abc import AsyncGenerator, Iterable
 from contextlib import aclosing
@@ -144,8 +143,7 @@ class Reply:
             opening = choice.opening()
             if self._sent is None:
                 yield opening
-        usage = json.dumps(self._usage()) if self._parsed.form.continuous_usage else None
-        for chunk, ids in choice.chunks(piece, usage):
+        for chunk, ids in choice.chunks(piece):
             yield comment(ids) + chunk if self._tells_ids and ids else chunk
         if piece.reason is not None:
             yield self._closing(choice, piece)
