@@ -68,3 +68,24 @@ def test_a_prompt_is_never_cut_or_padded_though_the_file_asks_for_it(tmp_path):
     read = made.read(tokenizer, tmp_path)
     assert len(read.encode("b" * 9)) == 9
     assert len(read.encode("b")) == 1
+
+
+def test_clients_are_told_the_folders_configuration_without_its_files(tmp_path):
+    config = {
+        "bos_token": None,
+        "eos_token": {"content": "</s>", "lstrip": False},
+        "added_tokens_decoder": {"2": {"content": "</s>", "special": True}},
+        "model_max_length": 2048,
+        "vocab_file": "/models/vocab.json",
+        "auto_map": {"AutoTokenizer": "code.py"},
+        "chat_template": [{"name": "default", "template": "{{ eos_token }}"}],
+    }
+    assert made.read(made.byte_level(), tmp_path, **config).info == {
+        "bos_token": None,
+        "eos_token": "</s>",
+        "pad_token": None,
+        "added_tokens_decoder": {"2": "</s>"},
+        "model_max_length": 2048,
+        "chat_template": "{{ eos_token }}",
+        "tokenizer_class": "PreTrainedTokenizerFast",
+    }

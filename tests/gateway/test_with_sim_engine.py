@@ -185,6 +185,7 @@ async def test_tokens_and_version_come_from_a_real_engine_of_any_role(engines, r
         assert told["count"] == len(told["tokens"])
         assert back.status_code == 200
         assert (await web.get("/version")).json()["version"]
+        assert (await web.get("/tokenizer_info")).json()["tokenizer_class"] == "SimTokenizer"
         assert f.count("argosy_requests_received_total", outcome="accepted") == 0
 
 

@@ -26,6 +26,12 @@ class Tokenizer(Protocol):
     @property
     def vocab_size(self) -> int: ...
 
+    @property
+    def info(self) -> dict[str, Any]:
+        """What clients are told of it, as JSON: `tokenizer_class`, special tokens as texts, and the
+        `chat_template`; None where there is none."""
+        ...
+
     def fewest_tokens(self, text: str) -> int:
         """A lower bound of `text`'s tokens, known without encoding it; 0 if there is none."""
         ...

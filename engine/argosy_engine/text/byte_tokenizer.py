@@ -18,6 +18,10 @@ class ByteTokenizer:
     def __init__(self, vocab_size: int) -> None:
         self.vocab_size = vocab_size
 
+    @property
+    def info(self) -> dict[str, Any]:
+        return {"tokenizer_class": "ByteTokenizer", "eos_token": None, "chat_template": None}
+
     def fewest_tokens(self, text: str) -> int:
         return len(text.encode())
 

@@ -20,6 +20,12 @@ if TYPE_CHECKING:
 
 __all__ = ["HfTokenizer"]
 
+_OF_FILES = {
+    *("vocab_file", "merges_file", "tokenizer_file", "special_tokens_map_file"),
+    *("name_or_path", "auto_map"),
+}
+"""Members of tokenizer_config.json that clients are not told."""
+
 
 class HfTokenizer:
     """Implements `ports.tokenizer.Tokenizer`. The Rust object inside may be shared by threads."""
@@ -40,7 +46,10 @@ class HfTokenizer:
         self._tokenizer.no_truncation()
         self._tokenizer.no_padding()
         self._definition = definition
-        self._chat = _chat_template(folder)
+        config = _config(folder)
+        template = _template(folder, config)
+        self._chat = _chat_template(folder, template, config)
+        self.info = _info(config, template)
 
     @property
     def vocab_size(self) -> int:
@@ -88,18 +97,55 @@ class HfTokenizer:
         )
 
 
-def _chat_template(folder: Path) -> ChatTemplate | None:
-    """From chat_template.jinja, else from the config (a text, or a list with a "default")."""
-    config_path, own_file = folder / "tokenizer_config.json", folder / "chat_template.jinja"
+def _config(folder: Path) -> dict[str, Any]:
+    path = folder / "tokenizer_config.json"
     try:
-        config = json.loads(config_path.read_text("utf-8")) if config_path.is_file() else {}
+        config = json.loads(path.read_text("utf-8")) if path.is_file() else {}
+    except (OSError, ValueError) as error:
+        raise LoadError("WeightsInvalid", f"{path}: {error!r}") from error
+    if not isinstance(config, dict):
+        raise LoadError("WeightsInvalid", f"{path} is not a JSON object")
+    return config
+
+
+def _template(folder: Path, config: dict[str, Any]) -> str | None:
+    """From chat_template.jinja, else from the config (a text, or a list with a "default")."""
+    own_file = folder / "chat_template.jinja"
+    try:
         source = own_file.read_text("utf-8") if own_file.is_file() else config.get("chat_template")
         if isinstance(source, list):
-            named = {entry["name"]: entry["template"] for entry in source}
-            source = named.get("default")
-        return ChatTemplate(source, _special_tokens(config)) if source else None
-    except (OSError, ValueError, KeyError, TypeError, jinja2.TemplateError) as error:
-        raise LoadError("WeightsInvalid", f"{config_path}: {error!r}") from error
+            source = {entry["name"]: entry["template"] for entry in source}.get("default")
+        return source or None
+    except (OSError, ValueError, KeyError, TypeError) as error:
+        raise LoadError("WeightsInvalid", f"{folder}: its chat template: {error!r}") from error
+
+
+def _chat_template(
+    folder: Path, template: str | None, config: dict[str, Any]
+) -> ChatTemplate | None:
+    try:
+        return ChatTemplate(template, _special_tokens(config)) if template else None
+    except (TypeError, jinja2.TemplateError) as error:
+        path = folder / "tokenizer_config.json"
+        raise LoadError("WeightsInvalid", f"{path}: {error!r}") from error
+
+
+def _info(config: dict[str, Any], template: str | None) -> dict[str, Any]:
+    """tokenizer_config.json as vLLM shows it: each added token is its text, and no name is that of
+    a file or of a program."""
+    told = {name: _as_text(value) for name, value in config.items() if name not in _OF_FILES}
+    for name in ("bos_token", "eos_token", "pad_token"):
+        told.setdefault(name, None)
+    told.setdefault("tokenizer_class", "PreTrainedTokenizerFast")
+    return {**told, "chat_template": template}
+
+
+def _as_text(value: Any) -> Any:
+    if isinstance(value, dict):
+        if "content" in value:
+            return value["content"]
+        return {name: _as_text(each) for name, each in value.items()}
+    return [_as_text(each) for each in value] if isinstance(value, list) else value
 
 
 def _special_tokens(config: dict[str, Any]) -> dict[str, str]:

@@ -7,7 +7,9 @@ would answer 404 and 405 in its own. `serve` runs this app on the API port.
 import asyncio
 import json
 import logging
+from collections.abc import Coroutine
 from functools import partial
+from typing import Any
 
 from argosy_gateway import logs
 from argosy_gateway.errors import ClientGoneError, RequestError, overloaded
@@ -19,7 +21,7 @@ from argosy_gateway.routing.admission import predicted_ttft_s
 from argosy_gateway.routing.strategies.registry import AFFINE
 from argosy_gateway.server.asgi import App, Client, Receive, Scope, header, respond
 from argosy_gateway.server.asked import flow_of, slo_class_of
-from argosy_gateway.server.text import METHODS, ask_any
+from argosy_gateway.server.text import METHODS, Told, ask_any
 from argosy_gateway.wire.openai import (
     CompletionRequest,
     body_of,
@@ -134,8 +136,29 @@ async def _question(
             data = await body.read(receive, announced, sent_all=scope["state"][CLIENT].sent_all)
             check = partial(check_question, data, served_name=fleet.config.served_name)
             check() if len(data) <= _SHORT_BYTES else await asyncio.to_thread(check)
-        told = await ask_any(fleet, path, data, request_id)
+        told = await _while_there(ask_any(fleet, path, data, request_id), scope["state"][CLIENT])
     await respond(send, told.status, told.body, request_id, told.headers)
+
+
+async def _while_there(asking: Coroutine[Any, Any, Told], client: Client) -> Told:
+    """What is asked, until the client leaves: that ends the engine's call, too. ClientGoneError."""
+    task = asyncio.ensure_future(asking)
+    gone = False
+
+    def leave() -> None:
+        nonlocal gone
+        gone = True
+        task.cancel()
+
+    client.on_gone(leave)
+    try:
+        return await task
+    except asyncio.CancelledError:
+        if gone:
+            raise ClientGoneError from None
+        raise
+    finally:
+        client.on_gone(None)
 
 
 async def _complete(fleet: Fleet, request: CompletionRequest, send: Send, client: Client) -> None:

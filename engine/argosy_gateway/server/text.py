@@ -1,4 +1,4 @@
-"""Questions that an engine answers without a step: `/tokenize`, `/detokenize`, `/version`.
+"""Questions that an engine answers without a step, such as `/tokenize` and `/version`.
 
 They are no requests of the SLO: nothing is counted, nothing is reserved on the pod, and they wake
 no fleet from zero pods. Any engine pod has the tokenizer, so whichever serves is asked.
@@ -18,7 +18,12 @@ __all__ = ["METHODS", "Told", "ask_any"]
 
 log = logging.getLogger(__name__)
 
-METHODS = {"/tokenize": "POST", "/detokenize": "POST", "/version": "GET"}
+METHODS = {
+    "/tokenize": "POST",
+    "/detokenize": "POST",
+    "/tokenizer_info": "GET",
+    "/version": "GET",
+}
 
 _PODS = 3
 """So many are asked, one after the other."""

@@ -95,9 +95,12 @@ def read_completion(
 
 
 def check_question(body: bytes, *, served_name: str) -> None:
-    """Check that a body is a JSON object and names this model. Raises RequestError (400, 404)."""
+    """Check that a body is a JSON object and names this model, or none: vLLM asks for none, and
+    lm-eval sends none. Raises RequestError (400, 404)."""
     try:
-        _model(_decode(body, json.detect_encoding(body)), served_name)
+        asked = _decode(body, json.detect_encoding(body))
+        if asked.get("model") is not None:
+            _model(asked, served_name)
     except RecursionError as error:
         raise RequestError(400, "The request body is nested too deeply.") from error
 

@@ -1,5 +1,6 @@
 """The paths of the engine's API: tokens, version, and what it does not have."""
 
+import httpx
 import pytest
 
 from argosy_engine.server.openai.reply.beyond import BEYOND
@@ -19,6 +20,19 @@ async def test_a_prompts_tokens_are_those_that_a_completion_counts():
     assert usage["prompt_tokens"] == found["count"]
     back = await engine.post("/detokenize", {"model": "m", "tokens": found["tokens"]})
     assert back.json() == {"prompt": SAID}
+
+
+async def test_clients_are_told_of_the_tokenizer():
+    """tests/engine_torch/test_tokenizer.py has that of a model's folder."""
+    transport = httpx.ASGITransport(Engine().app)
+    async with httpx.AsyncClient(transport=transport, base_url="http://engine") as client:
+        found = await client.get("/tokenizer_info")
+    assert found.status_code == 200
+    assert found.json() == {
+        "tokenizer_class": "ByteTokenizer",
+        "eos_token": None,
+        "chat_template": None,
+    }
 
 
 async def test_a_chats_tokens_are_those_of_its_template():

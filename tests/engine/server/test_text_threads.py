@@ -9,9 +9,11 @@ import httpx
 import pytest
 
 from argosy_engine.config import EngineConfig
+from argosy_engine.errors import ClientGoneError
 from argosy_engine.server.openai.errors import ApiError
 from argosy_engine.server.openai.parse import parse_chat, parse_completion
 from argosy_engine.server.openai.routes import OpenAiApi
+from argosy_engine.server.openai.text_threads import TextThreads, while_connected
 
 LONG = "a" * 90_000
 PATIENCE_S = 20
@@ -107,3 +109,19 @@ def test_a_prompt_that_cannot_fit_is_refused_before_it_is_tokenised(parse, body)
         parse(body, Counting(), served_name="m", max_model_len=100)
     assert (refused.value.status, refused.value.code) == (400, "context_length_exceeded")
     assert "shorten it" in refused.value.message
+
+
+async def test_what_waits_for_a_thread_is_given_up_when_its_client_leaves():
+    threads, go, ran = TextThreads(max_queue=4, max_body_bytes=1000), threading.Event(), []
+    first = asyncio.ensure_future(threads.run(1, go.wait))
+
+    async def receive():
+        return {"type": "http.disconnect"}
+
+    with pytest.raises(ClientGoneError):
+        await while_connected(threads.run(1, lambda: ran.append("late")), receive)
+    go.set()
+    assert await first
+    await threads.run(1, lambda: ran.append("next"))
+    assert ran == ["next"]
+    threads.close()

@@ -18,7 +18,7 @@ HI = b'{"model":"m","messages":[{"role":"user","content":"hi"}]}'
 MODEL = {"id": "m", "object": "model", "created": 0, "owned_by": "argosy"}
 NO_PATH = (
     "No such path; this fleet has /v1/chat/completions, /v1/completions, /tokenize, /detokenize, "
-    "/version and /v1/models."
+    "/tokenizer_info, /version and /v1/models."
 )
 ID = (b"x-request-id", b"mine")
 POD = Endpoint("a", "a", "10.0.0.1", Role.COLOCATED, "r", State.SERVING)

@@ -1,5 +1,6 @@
 """What the gateway asks an engine for without a step: it counts no request and reserves nothing."""
 
+import asyncio
 import json
 
 import pytest
@@ -57,7 +58,7 @@ async def test_an_engine_of_any_role_is_asked_and_nothing_is_counted(path, role)
     ("body", "status", "code"),
     [
         ({**ASK, "model": "other"}, 404, "model_not_found"),
-        ({"prompt": "hi"}, 400, None),
+        ({"model": 5, "prompt": "hi"}, 400, None),
         (b"[1]", 400, None),
         (b"{", 400, None),
         (b'{"a":' * 100_000, 400, None),
@@ -104,7 +105,36 @@ async def test_a_program_at_an_old_address_is_not_believed():
         assert (await f.answered(ASK, "/tokenize")).status == 503
 
 
-async def test_version_is_asked_with_get():
+async def test_a_question_need_not_name_the_model():
+    """lm-eval's remote tokenizer names none, and there is only one behind a gateway."""
+    body = {"prompt": "hi", "add_special_tokens": False}
+    engine = Engine("a", tokens)
+    async with direct(engine) as f:
+        assert (await f.answered(body, "/tokenize")).status == 200
+        assert [call.body for call in engine.calls] == [body]
+
+
+@pytest.mark.parametrize("path", ["/version", "/tokenizer_info"])
+async def test_what_has_no_body_is_asked_with_get(path):
     async with direct(Engine("a", tokens)) as f:
-        answer = await f.answered({}, "/version")
+        answer = await f.answered({}, path)
         assert (answer.status, answer.headers["allow"]) == (405, "GET")
+
+
+async def test_a_client_that_leaves_ends_the_engines_call():
+    asked, ended = asyncio.Event(), asyncio.Event()
+
+    async def slow(call: Call) -> None:
+        asked.set()
+        await call.gone()
+        ended.set()
+
+    engine = Engine("a", slow)
+    async with direct(engine, Engine("b", slow)) as f:
+        client = f.ask(ASK, "/tokenize")
+        async with asyncio.timeout(5):
+            await asked.wait()
+            await client.leave()
+            await ended.wait()
+        assert client.status == 0
+        assert len(engine.calls) <= 1

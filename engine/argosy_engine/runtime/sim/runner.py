@@ -140,6 +140,10 @@ class SimTokenizer:
 
     vocab_size = _VOCAB
 
+    @property
+    def info(self) -> dict[str, Any]:
+        return {"tokenizer_class": "SimTokenizer", "eos_token": None, "chat_template": None}
+
     def fewest_tokens(self, text: str) -> int:  # noqa: ARG002
         return 0  # a word may be of any length
 

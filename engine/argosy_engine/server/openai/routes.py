@@ -46,7 +46,7 @@ from argosy_engine.server.openai.reply.reply import Reply
 from argosy_engine.server.openai.reply.sending import send_whole
 from argosy_engine.server.openai.reply.tokens import detokenized, tokenized
 from argosy_engine.server.openai.resume import Asked, Sent, replay, take_sent
-from argosy_engine.server.openai.text_threads import TextThreads
+from argosy_engine.server.openai.text_threads import TextThreads, while_connected
 from argosy_engine.server.proof import ProvenApp
 from argosy_engine.server.role import EngineRole
 
@@ -107,6 +107,7 @@ class OpenAiApi:
                 Route("/version", _Endpoint(self._version), methods=["GET"]),
                 Route("/tokenize", _Endpoint(self._tokenize), methods=["POST"]),
                 Route("/detokenize", _Endpoint(self._detokenize), methods=["POST"]),
+                Route("/tokenizer_info", _Endpoint(self._tokenizer_info), methods=["GET"]),
             ],
             exception_handlers={HTTPException: _not_here, Exception: _failed},
         )
@@ -143,6 +144,9 @@ class OpenAiApi:
     async def _detokenize(self, _scope: Scope, receive: Receive, send: Send) -> None:
         await self._text_of(receive, send, detokenized)
 
+    async def _tokenizer_info(self, _scope: Scope, _receive: Receive, send: Send) -> None:
+        await send_whole(send, 200, json.dumps(self._tokenizer.info).encode())
+
     async def _text_of(self, receive: Receive, send: Send, answer: Callable[..., bytes]) -> None:
         """Answers that need no step; in the threads that read prompts."""
 
@@ -156,7 +160,8 @@ class OpenAiApi:
 
         try:
             body = await self._bodies.read(receive)
-            await send_whole(send, 200, await self._text.run(len(body), partial(work, body)))
+            found = self._text.run(len(body), partial(work, body))
+            await send_whole(send, 200, await while_connected(found, receive))
         except ApiError as error:
             await send_whole(send, error.status, error.body(), error.headers)
         except ClientGoneError:

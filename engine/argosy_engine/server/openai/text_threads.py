@@ -5,16 +5,38 @@ delay probes, streams or short prompts, so short prompts have a thread of their 
 """
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Callable, Coroutine
 from concurrent.futures import ThreadPoolExecutor
-from typing import TypeVar
+from typing import Any, TypeVar
 
+from starlette.types import Receive
+
+from argosy_engine.errors import ClientGoneError
 from argosy_engine.server.openai.bodies import SHORT_BYTES, long_bytes
 from argosy_engine.server.openai.errors import overloaded
 
-__all__ = ["TextThreads"]
+__all__ = ["TextThreads", "while_connected"]
 
 T = TypeVar("T")
+
+
+async def while_connected(work: Coroutine[Any, Any, T], receive: Receive) -> T:
+    """What `work` returns; ClientGoneError when the client leaves first. Then the work is
+    cancelled: what waits for a thread gives its place to others."""
+    task, left = asyncio.ensure_future(work), asyncio.ensure_future(_left(receive))
+    try:
+        await asyncio.wait((task, left), return_when=asyncio.FIRST_COMPLETED)
+        if not task.done():
+            raise ClientGoneError
+        return task.result()
+    finally:
+        task.cancel()
+        left.cancel()
+
+
+async def _left(receive: Receive) -> None:
+    while (await receive())["type"] != "http.disconnect":
+        pass
 
 
 class TextThreads:
