@@ -1,4 +1,4 @@
-"""What guidellm 0.8.1 and lm-eval 0.4.13 send, as recorded, and what they read of the answers.
+"""What guidellm 0.8.1, lm-eval 0.4.13 and vLLM 0.32's bench send, and what they read of it.
 
 docs/engine.md says how the programs themselves were run.
 """
@@ -39,6 +39,45 @@ async def test_t48_guidellm_gets_as_many_tokens_as_it_asked_for(path, more):
     assert all(usage["prompt_tokens"] > 0 for usage in usages)
     assert usages[-1]["completion_tokens"] == 3
     assert events[-1].chunk["choices"] == []
+
+
+VLLM = {"model": "m", "stream": True, "stream_options": {"include_usage": True}}
+
+
+@pytest.mark.parametrize(
+    ("path", "more"),
+    [
+        (
+            "/v1/completions",
+            {"prompt": "wind ol", "repetition_penalty": 1.0, "max_tokens": 5, "logprobs": None},
+        ),
+        (
+            "/v1/chat/completions",
+            {"messages": [{"role": "user", "content": TEXT}], "max_completion_tokens": 5},
+        ),
+    ],
+)
+async def test_t48_vllm_bench_serve_counts_the_tokens_that_it_asked_for(path, more):
+    """TTFT is the time of the first chunk with a choice: none may come before the first token."""
+    engine = Engine()
+    body = {**VLLM, **more, "ignore_eos": True}
+    answer = await engine.post(path, body, x_request_id="bench-c11d3dc4-0")
+    assert (answer.status_code, answer.headers["x-request-id"]) == (200, "bench-c11d3dc4-0")
+    *events, done = events_of(answer.text)
+    assert done.data == "[DONE]"
+    *tokens, last = [event.chunk for event in events]
+    assert all(chunk["choices"] for chunk in tokens)
+    assert last["choices"] == []
+    assert last["usage"]["completion_tokens"] == 5
+    assert last["usage"]["prompt_tokens"] > 0
+
+
+async def test_t48_lm_evals_remote_tokenizer_gets_its_ids_back_without_naming_a_model():
+    engine = Engine()
+    asked = {"prompt": "Paris", "add_special_tokens": False}
+    ids = (await engine.post("/tokenize", asked)).json()["tokens"]
+    assert ids == list(b"Paris")
+    assert (await engine.post("/detokenize", {"tokens": ids})).json() == {"prompt": "Paris"}
 
 
 async def test_t48_lm_eval_reads_the_loglikelihood_of_a_continuation():
