@@ -17,7 +17,7 @@ from argosy_engine.config import (
     EngineConfig,
     PreemptionModeName,
 )
-from argosy_engine.errors import LoadError
+from argosy_engine.errors import EngineError, LoadError
 
 __all__ = ["main", "parse"]
 
@@ -29,6 +29,7 @@ _TERMINATION_LOG = "/dev/termination-log"  # kubelet mounts it into every contai
 def main(argv: list[str]) -> int:
     """Exit status: 0 after a drain, 1 when the engine could not start, 2 for a wrong command."""
     logs.configure()
+    path = _termination_path(argv)
     if argv[:1] != ["serve"]:
         sys.stderr.write("usage: argosy engine serve --model … --served-name … (see --help)\n")
         return 0 if argv[:1] in (["-h"], ["--help"]) else 2
@@ -40,10 +41,20 @@ def main(argv: list[str]) -> int:
 
         from argosy_engine.server.serve import serve
 
-        return asyncio.run(serve(config))
+        return asyncio.run(serve(config, lambda error: _end_now(error, path)))
     except LoadError as error:
-        _report(error, _termination_path(argv))
+        _report(error, path)
         return 1
+
+
+def _end_now(error: EngineError, path: str | None) -> NoReturn:
+    """A rank is lost: the thread that waits for it cannot be ended in any other way."""
+    if isinstance(error, LoadError):
+        _report(error, path)
+    else:
+        log.critical("the engine ends: %s", error)
+        _write_termination("RankLost", str(error), path)
+    os._exit(1)
 
 
 def _leave_on_signals() -> None:
@@ -109,6 +120,7 @@ def _tokens_of_a_step(text: str) -> int | Literal["auto"]:
 
 _POSITIVE = (
     "max_model_len",
+    "tensor_parallel_size",
     "max_num_seqs",
     "max_num_batched_tokens",
     "block_size",
@@ -159,7 +171,7 @@ def _parser() -> argparse.ArgumentParser:
         type=int,
         help="tokens of prompt plus output (default: the model's)",
     )
-    option("--tensor-parallel-size", type=int, default=1, help="only simulated engines: above 1")
+    option("--tensor-parallel-size", type=int, default=1, help="GPUs, or processes on a CPU")
     option("--slo-ttft-ms", type=float, help="TTFT limit of the SLO, for the histogram")
     option("--slo-tpot-ms", type=float, help="TPOT limit of the SLO, for the histograms")
     option("--queue-timeout-s", type=float, default=600.0, help="longest wait for admission")
@@ -292,12 +304,15 @@ def _termination_path(argv: list[str]) -> str | None:
 
 
 def _report(error: LoadError, path: str | None) -> None:
-    text = json.dumps({"reason": error.reason, "message": error.message})
     log.error("the engine cannot start: %s", error)
+    _write_termination(error.reason, error.message, path)
+
+
+def _write_termination(reason: str, message: str, path: str | None) -> None:
     if path is None:
         return
     try:
         with open(path, "w", encoding="utf-8") as file:
-            file.write(text)
+            file.write(json.dumps({"reason": reason, "message": message}))
     except OSError as write_error:
         log.error("cannot write %s: %s", path, write_error.strerror)

@@ -90,7 +90,8 @@ class EngineConfig:
     """Tokens of prompt plus output; None: as long as the model and the KV pool allow."""
 
     tensor_parallel_size: int = 1
-    """GPUs that the KV heads are split over; other than 1 only for simulated engines."""
+    """Processes that share each step's matrices and KV heads; each has a GPU of its own, or a share
+    of the CPU's threads. A simulated engine has one process and only says the number."""
 
     max_num_seqs: int = 256
     """Sequences in a step."""
@@ -178,7 +179,7 @@ class EngineConfig:
     """The first part of each of these messages."""
 
     threads: int | None = None
-    """Compute threads; None: the CPU limit."""
+    """Compute threads, of all ranks together; None: the CPU limit."""
 
     termination_message: str | None = None
     """File for the reason of a failed start; None: /dev/termination-log in a container."""

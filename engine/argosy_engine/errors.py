@@ -2,6 +2,7 @@
 
     EngineError
     ├── LoadError             the engine cannot start; ends the process with a message
+    ├── RankLostError         a process of tensor parallelism ended; ends the engine
     ├── PoolExhaustedError    more KV blocks were asked for than the pool has
     ├── LeaseGoneError        a lease expired, was released, or never existed
     ├── LeaseTakenError       the same request and attempt has a lease already
@@ -31,6 +32,7 @@ __all__ = [
     "LoadError",
     "LoadReason",
     "PoolExhaustedError",
+    "RankLostError",
 ]
 
 LoadReason = Literal[
@@ -50,6 +52,11 @@ class LoadError(EngineError):
         super().__init__(f"{reason}: {message}")
         self.reason: LoadReason = reason
         self.message = message
+
+
+class RankLostError(EngineError):
+    """A rank of tensor parallelism has died or could not compute: no step can be computed any more.
+    The process ends, and the pod starts anew."""
 
 
 class PoolExhaustedError(EngineError):

@@ -138,13 +138,6 @@ def test_a_window_as_long_as_the_context_is_none(tiny):
     assert read_spec(tiny).windows == (1023, 1023)
 
 
-def test_a_model_over_several_devices_is_refused_with_what_to_do_instead(tiny):
-    reason, message = reason_of(tiny, tensor_parallel_size=2)
-    assert reason == "BadArgument"
-    assert "--tensor-parallel-size 2: this engine computes on one device" in message
-    assert "leave the option out" in message
-
-
 def test_a_pool_that_cannot_fit_says_what_to_lower(tiny):
     reason, message = reason_of(tiny, kv_cache_tokens=10**12)
     assert reason == "OutOfMemory"

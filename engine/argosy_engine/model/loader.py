@@ -1,14 +1,15 @@
 """Reads safetensors into the trunk's fused weights; also makes random weights of the same shapes.
 
 Reads `model.safetensors`, or the shards that `model.safetensors.index.json` names. Nothing else
-is opened: no pickle, no code from the folder.
+is opened: no pickle, no code from the folder. Tensors are read one by one, and of each the rows or
+columns of one rank alone.
 """
 
 import json
-from collections.abc import Callable
 from contextlib import ExitStack
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 
 import torch
 from safetensors import SafetensorError, safe_open
@@ -16,13 +17,42 @@ from safetensors import SafetensorError, safe_open
 from argosy_engine.errors import LoadError
 from argosy_engine.model.linear import Linear, Pack, Product
 from argosy_engine.model.rope import pair_order
+from argosy_engine.model.share import ALL, WHOLE, Group, Joined, Share, Summed
 from argosy_engine.model.spec import ModelSpec
 from argosy_engine.model.trunk import Layer, Weights
 
 __all__ = ["dummy_weights", "load_weights"]
 
-Get = Callable[[str, tuple[int, ...]], torch.Tensor]
-"""A named tensor of the given shape, on the right device and of the right type."""
+
+class Get(Protocol):
+    """Part of a named tensor of the given whole shape, on the right device, of the right type."""
+
+    def __call__(
+        self, name: str, shape: tuple[int, ...], rows: slice = ALL, columns: slice = ALL, /
+    ) -> torch.Tensor: ...
+
+
+@dataclass(frozen=True, slots=True)
+class _Parts:
+    """How the matrices of one rank are made."""
+
+    get: Get
+    pack: Pack
+    share: Share
+    group: Group | None
+
+    def summed(self, weight: torch.Tensor) -> Product:
+        """A matrix of which this rank has some columns."""
+        part = self.pack(weight)
+        return part if self.group is None else Summed(part, self.group)
+
+    def head(self, weight: torch.Tensor, vocab: int) -> Product:
+        """A head of which this rank has some rows; padded, because all ranks' are gathered."""
+        if self.group is None:
+            return self.pack(weight)
+        missing = self.share.head_rows(vocab) - len(weight)
+        padded = torch.cat([weight, weight.new_zeros(missing, weight.shape[1])])
+        return Joined(self.pack(padded if missing else weight), self.group, vocab)
 
 
 def load_weights(
@@ -31,48 +61,63 @@ def load_weights(
     dtype: torch.dtype,
     device: torch.device,
     pack: Pack = Linear,
+    share: Share = WHOLE,
+    group: Group | None = None,
 ) -> Weights:
-    """LoadError(ModelNotFound | WeightsInvalid) names the file or the tensor."""
+    """A rank's share of the model `spec`; LoadError(ModelNotFound | WeightsInvalid) names the file
+    or the tensor. `group`: the ranks, if there are several."""
     with ExitStack() as stack:
         files = _open_files(folder, stack)
 
-        def get(name: str, shape: tuple[int, ...]) -> torch.Tensor:
+        def get(
+            name: str, shape: tuple[int, ...], rows: slice = ALL, columns: slice = ALL
+        ) -> torch.Tensor:
             if name not in files:
                 raise LoadError(
                     "WeightsInvalid",
                     f"{folder} has no tensor {name}: the download is incomplete, fetch it again",
                 )
-            tensor: torch.Tensor = files[name].get_tensor(name)
-            if tuple(tensor.shape) != shape:
+            stored = files[name].get_slice(name)
+            if tuple(stored.get_shape()) != shape:
                 raise LoadError(
                     "WeightsInvalid",
-                    f"{name} has shape {tuple(tensor.shape)}, config.json implies {shape}: "
+                    f"{name} has shape {tuple(stored.get_shape())}, config.json implies {shape}: "
                     "config.json and weights are of different models",
                 )
+            tensor: torch.Tensor = stored[(rows, columns)[: len(shape)]]
             # A copy: a view of one tensor would keep the whole file in memory.
             return tensor.to(device=device, dtype=dtype, copy=True)
 
         try:
             # A tied checkpoint may still hold the head; an untied one must.
-            return _fuse(spec, get, pack)
+            return _fuse(spec, _Parts(get, pack, share, group))
         except SafetensorError as error:
             raise LoadError("WeightsInvalid", f"{folder}: {error}") from error
 
 
 def dummy_weights(
-    spec: ModelSpec, dtype: torch.dtype, device: torch.device, pack: Pack = Linear
+    spec: ModelSpec,
+    dtype: torch.dtype,
+    device: torch.device,
+    pack: Pack = Linear,
+    share: Share = WHOLE,
+    group: Group | None = None,
 ) -> Weights:
-    """Random values, the same at every start, scaled so that activations stay finite."""
+    """Random values, the same at every start, scaled so that activations stay finite. The ranks
+    have parts of the matrices that one rank would have."""
     generator = torch.Generator(device=device).manual_seed(0)
 
-    def get(name: str, shape: tuple[int, ...]) -> torch.Tensor:
+    def get(
+        name: str, shape: tuple[int, ...], rows: slice = ALL, columns: slice = ALL
+    ) -> torch.Tensor:
         if len(shape) == 1:
             fill = torch.zeros if name.endswith("bias") else torch.ones
-            return fill(shape, dtype=dtype, device=device)
+            return fill(shape, dtype=dtype, device=device)[rows]
         tensor = torch.empty(shape, dtype=dtype, device=device)
-        return tensor.normal_(0.0, shape[1] ** -0.5, generator=generator)
+        tensor.normal_(0.0, shape[1] ** -0.5, generator=generator)
+        return tensor if (rows, columns) == (ALL, ALL) else tensor[rows, columns].contiguous()
 
-    return _fuse(spec, get, pack)
+    return _fuse(spec, _Parts(get, pack, share, group))
 
 
 def _open_files(folder: Path, stack: ExitStack) -> dict[str, Any]:
@@ -104,35 +149,42 @@ def _open_files(folder: Path, stack: ExitStack) -> dict[str, Any]:
     return files
 
 
-def _fuse(spec: ModelSpec, get: Get, pack: Pack) -> Weights:
-    embedding = get("model.embed_tokens.weight", (spec.vocab, spec.hidden))
-    head = embedding if spec.tied else get("lm_head.weight", (spec.vocab, spec.hidden))
+def _fuse(spec: ModelSpec, parts: _Parts) -> Weights:
+    get, tokens = parts.get, parts.share.of_head(spec.vocab)
+    shape = (spec.vocab, spec.hidden)
+    embedding = get("model.embed_tokens.weight", shape)
+    head = embedding[tokens] if spec.tied else get("lm_head.weight", shape, tokens)
     return Weights(
         embedding=embedding,
-        layers=[_layer(spec, f"model.layers.{index}", get, pack) for index in range(spec.layers)],
+        layers=[_layer(spec, f"model.layers.{index}", parts) for index in range(spec.layers)],
         norm=get("model.norm.weight", (spec.hidden,)),
-        head=pack(head),
+        head=parts.head(head, spec.vocab),
     )
 
 
-def _layer(spec: ModelSpec, at: str, get: Get, pack: Pack) -> Layer:
+def _layer(spec: ModelSpec, at: str, parts: _Parts) -> Layer:
+    get, share = parts.get, parts.share
     order = pair_order(spec.head_dim)
     qk_norm = _qk_norms(spec, at, get, order) if spec.qk_norm else (None, None)
-    inner = (spec.inner, spec.hidden)
-    gate_up = [get(f"{at}.mlp.{name}_proj.weight", inner) for name in ("gate", "up")]
+    inner, mine = (spec.inner, spec.hidden), share.of(spec.inner)
+    gate_up = [get(f"{at}.mlp.{name}_proj.weight", inner, mine) for name in ("gate", "up")]
+    out = get(
+        f"{at}.self_attn.o_proj.weight", (spec.hidden, spec.q_size), ALL, share.of(spec.q_size)
+    )
+    down = get(f"{at}.mlp.down_proj.weight", (spec.hidden, spec.inner), ALL, mine)
     return Layer(
         attention_norm=get(f"{at}.input_layernorm.weight", (spec.hidden,)),
-        qkv=_qkv(spec, f"{at}.self_attn", get, order, pack),
+        qkv=_qkv(spec, f"{at}.self_attn", parts, order),
         q_norm=qk_norm[0],
         k_norm=qk_norm[1],
-        out=pack(get(f"{at}.self_attn.o_proj.weight", (spec.hidden, spec.q_size))),
+        out=parts.summed(out),
         mlp_norm=get(f"{at}.post_attention_layernorm.weight", (spec.hidden,)),
-        gate_up=pack(torch.cat(gate_up)),
-        down=pack(get(f"{at}.mlp.down_proj.weight", (spec.hidden, spec.inner))),
+        gate_up=parts.pack(torch.cat(gate_up)),
+        down=parts.summed(down),
     )
 
 
-def _qkv(spec: ModelSpec, at: str, get: Get, order: torch.Tensor, pack: Pack) -> Product:
+def _qkv(spec: ModelSpec, at: str, parts: _Parts, order: torch.Tensor) -> Product:
     """q, k and v stacked; rows of each q and k head put side by side as rotated pairs."""
 
     def pairs(rows: torch.Tensor) -> torch.Tensor:
@@ -140,13 +192,14 @@ def _qkv(spec: ModelSpec, at: str, get: Get, order: torch.Tensor, pack: Pack) ->
         return by_head[:, order.to(rows.device)].flatten(0, 1)
 
     def stack(kind: str, tail: tuple[int, ...]) -> torch.Tensor:
-        q = get(f"{at}.q_proj.{kind}", (spec.q_size, *tail))
-        k = get(f"{at}.k_proj.{kind}", (spec.kv_size, *tail))
-        v = get(f"{at}.v_proj.{kind}", (spec.kv_size, *tail))
+        get, kv = parts.get, parts.share.of_kv(spec)
+        q = get(f"{at}.q_proj.{kind}", (spec.q_size, *tail), parts.share.of(spec.q_size))
+        k = get(f"{at}.k_proj.{kind}", (spec.kv_size, *tail), kv)
+        v = get(f"{at}.v_proj.{kind}", (spec.kv_size, *tail), kv)
         return torch.cat([pairs(q), pairs(k), v])
 
     bias = stack("bias", ()) if spec.qkv_bias else None
-    return pack(stack("weight", (spec.hidden,)), bias)
+    return parts.pack(stack("weight", (spec.hidden,)), bias)
 
 
 def _qk_norms(

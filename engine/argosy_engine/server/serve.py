@@ -56,7 +56,11 @@ KEEP_ALIVE_S = 75
 """How long a connection waits for its next request. Gateways close theirs earlier."""
 
 
-async def serve(config: EngineConfig) -> int:
+OnLost = Callable[[EngineError], None]
+"""Ends the process: a rank has died. Called on any thread."""
+
+
+async def serve(config: EngineConfig, on_lost: OnLost) -> int:
     """Run until SIGTERM or SIGINT; 0 after a clean end. LoadError when it cannot start."""
     admin = Admin(pod_uid=config.pod_uid)
     admin.verifier = _verifier(config, admin)
@@ -68,7 +72,7 @@ async def serve(config: EngineConfig) -> int:
         admin_server, admin_task = await _start(admin.app(), admin_sock)
         try:
             worker = Worker("engine")
-            loaded = await asyncio.wrap_future(worker.call(lambda: _load(config)))
+            loaded = await asyncio.wrap_future(worker.call(lambda: _load(config, on_lost)))
             return await _run(config, admin, api_sock, loaded, worker, role, certificates)
         finally:
             admin_server.should_exit = True
@@ -197,15 +201,15 @@ def _credential(config: EngineConfig) -> Callable[[], str] | None:
         raise LoadError("BadArgument", f"--token-file: {error}") from error
 
 
-def _load(config: EngineConfig) -> tuple[Runner, Tokenizer]:
+def _load(config: EngineConfig, on_lost: OnLost) -> tuple[Runner, Tokenizer]:
     """Only the chosen runner's module is imported: a simulated engine never sees torch."""
-    name = "sim" if config.load_format == "sim" else "torch"
     try:
-        if name == "torch":
-            set_spinning()
-            begin(config)  # beside the import of torch: both take seconds
-        module = importlib.import_module(f"argosy_engine.runtime.{name}.runner")
-        runner, tokenizer = module.load(config)
+        if config.load_format == "sim":
+            module = importlib.import_module("argosy_engine.runtime.sim.runner")
+            loaded: tuple[Runner, Tokenizer] = module.load(config)
+        else:
+            loaded = _load_weights(config, on_lost)
+        runner, tokenizer = loaded
         if slots := _host_slots(config, runner):
             runner.reserve_host(slots)
         runner.warm_up()
@@ -216,6 +220,20 @@ def _load(config: EngineConfig) -> tuple[Runner, Tokenizer]:
         message = f"no memory for the model: raise the limit or lower --kv-cache-tokens ({error})"
         raise LoadError("OutOfMemory", message) from error
     return runner, tokenizer
+
+
+def _load_weights(config: EngineConfig, on_lost: OnLost) -> tuple[Runner, Tokenizer]:
+    """The CPU's trial and the other ranks start beside the import of torch: all take seconds."""
+    set_spinning()
+    ranks = None
+    if config.tensor_parallel_size > 1:
+        processes = importlib.import_module("argosy_engine.runtime.torch.ranks.processes")
+        config = processes.for_ranks(config)
+        ranks = processes.Ranks(config.tensor_parallel_size, on_lost)
+    begin(config)
+    module = importlib.import_module("argosy_engine.runtime.torch.runner")
+    loaded: tuple[Runner, Tokenizer] = module.load(config, ranks)
+    return loaded
 
 
 def _follow_cache(config: EngineConfig, loop: EngineLoop) -> Callable[[], None]:

@@ -9,58 +9,67 @@ from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 
+import numpy as np
 import torch
 
-from argosy_engine.attention.paged import PagedPool, PoolShape
+from argosy_engine.attention.host import HostKv
+from argosy_engine.attention.paged import PagedPool
 from argosy_engine.config import EngineConfig
 from argosy_engine.core.sampling import Likely, SamplingParams
 from argosy_engine.core.step import Chunk, Copies, StepOutput, StepPlan, flatten
 from argosy_engine.errors import LoadError
 from argosy_engine.model.native import NativeTrunk
+from argosy_engine.model.share import Share
 from argosy_engine.model.spec import DecoderSpec, trunk_knows
+from argosy_engine.model.trunk import Trunk
 from argosy_engine.ports.grammars import Grammars
 from argosy_engine.ports.runner import NULL_BLOCK, KvLayout
 from argosy_engine.ports.tokenizer import Tokenizer
 from argosy_engine.runtime.cpu import Cpu, abandon, begin, settle
-from argosy_engine.runtime.machine import allowed_threads, available_bytes, is_limited
+from argosy_engine.runtime.machine import allowed_threads
 from argosy_engine.runtime.torch.allowed import forbid_, mask_
 from argosy_engine.runtime.torch.compute import Native, open_library
 from argosy_engine.runtime.torch.likely import Drawn, split, told_of_prompt
 from argosy_engine.runtime.torch.masks import Masks
 from argosy_engine.runtime.torch.penalty import Penalties
+from argosy_engine.runtime.torch.ranks.frames import Kind, pack_copies
+from argosy_engine.runtime.torch.ranks.group import RankGroup, listen
+from argosy_engine.runtime.torch.ranks.leading import LeadingTrunk
+from argosy_engine.runtime.torch.ranks.processes import Ranks
 from argosy_engine.runtime.torch.sampler import lost_rows, sample
-from argosy_engine.runtime.torch.sources import AnyTrunk, TransformersSource, TrunkSource
+from argosy_engine.runtime.torch.sources import (
+    AnyTrunk,
+    Loaded,
+    Source,
+    TransformersSource,
+    TrunkSource,
+    device_of,
+    load_model,
+)
 from argosy_engine.text.byte_tokenizer import ByteTokenizer
 from argosy_engine.text.hf_tokenizer import HfTokenizer
 
 __all__ = ["TorchRunner", "load"]
 
 _LAYOUT_VERSION = 1
-_POOL_BYTES = 256 << 20
-"""KV pool where no control group limits memory, because other processes need memory too …"""
-_POOL_BYTES_LONGEST = 1 << 30
-"""… unless one request of the model's full context needs more: then as much, up to this."""
-_POOL_SHARE = 0.8
-"""Share of the free memory for the KV pool in a limited control group or on an accelerator."""
 _WARM_UP_TOKENS = 64
 _NOTHING_FOLLOWS = (
     "no token can follow: the model computed no number here, or the request excludes every token"
 )
 
 
-def load(config: EngineConfig) -> tuple["TorchRunner", Tokenizer]:
-    """Runner and tokenizer of the folder `config.model`; LoadError says what to do."""
-    if config.tensor_parallel_size != 1:
-        raise LoadError(
-            "BadArgument",
-            f"--tensor-parallel-size {config.tensor_parallel_size}: this engine computes on one "
-            "device; leave the option out, and serve more requests with more replicas",
-        )
+def load(config: EngineConfig, ranks: Ranks | None = None) -> tuple["TorchRunner", Tokenizer]:
+    """Runner and tokenizer of the folder `config.model`; LoadError says what to do.
+
+    `ranks`: the other ranks' processes, where `config` asks for several; the runner closes them.
+    RankLostError if one of them dies meanwhile.
+    """
     folder = Path(config.model)
-    device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
+    share = Share(0, config.tensor_parallel_size)
+    device = device_of(share)
     cpu = _settle(config, device)
     ours = trunk_knows(folder)
-    source = TrunkSource(folder) if ours else TransformersSource(folder)
+    source = TrunkSource(folder, share) if ours else TransformersSource(folder, share)
     spec = source.spec
     torch.set_num_threads(config.threads or allowed_threads())
     native = open_library(config, device, spec.architecture, known=ours)
@@ -69,31 +78,41 @@ def load(config: EngineConfig) -> tuple["TorchRunner", Tokenizer]:
         tokenizer: Tokenizer = ByteTokenizer(spec.vocab)
     else:
         tokenizer = HfTokenizer(folder)
-    need = source.weight_bytes(dtype, device, native)
-    _refuse_what_cannot_fit(need, dtype, device)
-    try:
-        source.load(dtype, device, native, dummy=config.load_format == "dummy")
-        pool = _pool(config, spec, dtype, device)
-    except (torch.OutOfMemoryError, MemoryError) as error:
-        raise LoadError("OutOfMemory", f"{error}: raise the memory limit") from error
-    usable = (pool.shape.blocks - 1) * config.block_size
-    length = min(config.max_model_len or spec.max_positions, spec.max_positions, usable)
-    if config.max_model_len and config.max_model_len > length:
-        raise LoadError(
-            "BadArgument",
-            f"--max-model-len {config.max_model_len} is too long: the model knows "
-            f"{spec.max_positions} positions and the KV pool holds {usable} tokens",
-        )
-    trunk = source.trunk(pool, length + 1)
-    grammars = tokenizer.grammars(spec.vocab, spec.eos_token_ids)
+    isa = cpu.isa if cpu else ""
+    if ranks is None:
+        loaded = load_model(config, source, dtype, device, native)
+        trunk: AnyTrunk | LeadingTrunk = loaded.trunk
+    else:
+        decided = replace(config, dtype="float32" if dtype == torch.float32 else "bfloat16")
+        loaded, trunk = _load_with(ranks, decided, source, device, isa)
     runner = TorchRunner(
-        trunk, pool, name=config.served_name, max_model_len=length, grammars=grammars
+        trunk,
+        loaded.pool,
+        name=config.served_name,
+        max_model_len=loaded.max_model_len,
+        grammars=tokenizer.grammars(spec.vocab, spec.eos_token_ids),
     )
-    isa = f"native {native.name}" if native else cpu.isa if cpu else ""
-    if native and native.int8:
-        isa += " int8"
+    if native:
+        isa = f"native {native.name}" + " int8" * native.int8
     runner.facts = {"cpu_isa": isa, "dtype": _name(dtype)}
     return runner, tokenizer
+
+
+def _load_with(
+    ranks: Ranks, config: EngineConfig, source: Source, device: torch.device, isa: str
+) -> tuple[Loaded, LeadingTrunk]:
+    """As `load_model`, in all ranks at once; `config` has the type that all of them take."""
+    listener = listen()
+    port = listener.getsockname()[1]
+    ranks.greet(config, port=port, isa="" if isa == "DEFAULT" else isa)
+    try:
+        group = RankGroup(0, ranks.size, device, port=port, listener=listener)
+        loaded = load_model(config, source, getattr(torch, config.dtype), device, None, group)
+    except RuntimeError as error:
+        ranks.fail(error)
+    assert isinstance(loaded.trunk, Trunk)
+    assert isinstance(source, TrunkSource)
+    return loaded, LeadingTrunk(loaded.trunk, source.whole, ranks, group)
 
 
 class TorchRunner:
@@ -101,7 +120,7 @@ class TorchRunner:
 
     def __init__(
         self,
-        trunk: AnyTrunk,
+        trunk: AnyTrunk | LeadingTrunk,
         pool: PagedPool,
         *,
         name: str,
@@ -110,6 +129,8 @@ class TorchRunner:
     ) -> None:
         self.trunk = trunk
         self._pool = pool
+        self._host = HostKv(pool)
+        self._ranks = trunk.ranks if isinstance(trunk, LeadingTrunk) else None
         self.eos_token_ids = trunk.spec.eos_token_ids
         self.vocab_size = trunk.spec.vocab
         self.knows_likely = True
@@ -122,7 +143,9 @@ class TorchRunner:
         self.facts = {"cpu_isa": "", "dtype": _name(pool.memory.dtype)}
         self._bytes = pool.memory.view(torch.uint8)
         self._numpy = self._bytes.numpy() if pool.device.type == "cpu" else None
-        self._layout = _layout(trunk.spec, pool, name)
+        self._layout = _layout(
+            trunk.spec, pool, name, 1 if self._ranks is None else self._ranks.size
+        )
 
     def kv_layout(self) -> KvLayout:
         return self._layout
@@ -189,21 +212,19 @@ class TorchRunner:
         return found
 
     def reserve_host(self, slots: int) -> None:
-        """Pages come as slots are first used, but on a GPU, whose copies need pinned memory."""
-        cuda = self._pool.device.type == "cuda"
-        width = self._pool.shape.block_elements
-        self._host = torch.empty(slots, width, dtype=self._pool.memory.dtype, pin_memory=cuda)
+        if self._ranks is not None:
+            self._ranks.send(Kind.RESERVE, np.array([slots], np.int32))
+        self._host.reserve(slots)
 
     def to_host(self, copies: Copies) -> None:
-        blocks, slots = _columns(copies)
-        with torch.inference_mode():
-            self._host[slots] = self._pool.memory[blocks.to(self._pool.device)].cpu()
+        if self._ranks is not None:
+            self._ranks.send(Kind.TO_HOST, pack_copies(copies))
+        self._host.take(copies)
 
     def from_host(self, copies: Copies) -> None:
-        blocks, slots = _columns(copies)
-        device = self._pool.device
-        with torch.inference_mode():
-            self._pool.memory[blocks.to(device)] = self._host[slots].to(device)
+        if self._ranks is not None:
+            self._ranks.send(Kind.FROM_HOST, pack_copies(copies))
+        self._host.give(copies)
 
     def outgoing(self, block_ids: Sequence[int]) -> Sequence[memoryview]:
         if self._numpy is not None:
@@ -239,14 +260,8 @@ class TorchRunner:
     def close(self) -> None:
         """End the threads; the end of the process frees everything else."""
         self._masks.close()
-        if isinstance(self.trunk, NativeTrunk):
+        if isinstance(self.trunk, NativeTrunk | LeadingTrunk):
             self.trunk.close()
-
-
-def _columns(copies: Copies) -> tuple[torch.Tensor, torch.Tensor]:
-    """(blocks, slots)."""
-    blocks, slots = torch.tensor(copies).unbind(1)
-    return blocks, slots
 
 
 def _single_chunk_plan(chunk: Chunk, block_size: int) -> StepPlan:
@@ -262,7 +277,7 @@ def _single_chunk_plan(chunk: Chunk, block_size: int) -> StepPlan:
     )
 
 
-def _layout(spec: DecoderSpec, pool: PagedPool, name: str) -> KvLayout:
+def _layout(spec: DecoderSpec, pool: PagedPool, name: str, ranks: int) -> KvLayout:
     shape = pool.shape
     size = shape.block_elements * pool.memory.element_size()
     dtype = _name(pool.memory.dtype)
@@ -273,9 +288,10 @@ def _layout(spec: DecoderSpec, pool: PagedPool, name: str) -> KvLayout:
         ),
         block_size=shape.block_size,
         num_blocks=shape.blocks - 1,
-        block_bytes=size,
+        block_bytes=size * ranks,
         wire_block_bytes=size,
         dtype=dtype,
+        tp=ranks,
     )
 
 
@@ -305,47 +321,3 @@ def _dtype(
     if spec.dtype == "float32" or (cpu and not cpu.bfloat16_faster):
         return torch.float32
     return torch.bfloat16
-
-
-def _refuse_what_cannot_fit(need: int, dtype: torch.dtype, device: torch.device) -> None:
-    free = _free_bytes(device)
-    if need > free:
-        raise LoadError(
-            "OutOfMemory",
-            f"the weights need {need >> 20} MiB as {dtype}, {free >> 20} MiB are free: raise the "
-            "memory limit, or set --dtype bfloat16",
-        )
-
-
-def _free_bytes(device: torch.device) -> int:
-    return torch.cuda.mem_get_info(device)[0] if device.type == "cuda" else available_bytes()
-
-
-def _pool(
-    config: EngineConfig, spec: DecoderSpec, dtype: torch.dtype, device: torch.device
-) -> PagedPool:
-    per_token = spec.kv_bytes_per_token(dtype.itemsize)
-    free, share = _free_bytes(device), config.gpu_memory_utilization
-    if share or device.type == "cuda" or is_limited():
-        budget = int(free * (share or _POOL_SHARE))
-    else:
-        longest = (config.max_model_len or spec.max_positions) * per_token
-        budget = min(free // 2, max(_POOL_BYTES, min(longest, _POOL_BYTES_LONGEST)))
-    wanted = config.kv_cache_tokens or min(
-        budget // per_token, config.max_num_seqs * spec.max_positions
-    )
-    blocks = wanted // config.block_size
-    if blocks < 1 or blocks * config.block_size * per_token > free:
-        raise LoadError(
-            "OutOfMemory",
-            f"a KV pool of {wanted} tokens needs {wanted * per_token >> 20} MiB, {free >> 20} MiB "
-            "are free: raise the memory limit, or lower --kv-cache-tokens",
-        )
-    shape = PoolShape(
-        blocks=blocks + 1,
-        layers=spec.layers,
-        kv_heads=spec.kv_heads,
-        block_size=config.block_size,
-        head_dim=spec.head_dim,
-    )
-    return PagedPool(shape, dtype, device)

@@ -1,60 +1,93 @@
 """Where a model's weights and steps come from: our own trunk, native or in torch, or transformers.
 
-`runner.load` reads the shapes first, so that a model that cannot fit is refused before its weights
-are read, and makes the trunk when it knows how much context the KV pool holds.
+`load_model` has the shapes first, so that a model that cannot fit is refused before its weights
+are read, and makes the trunk when it knows how much context the KV pool holds. It is the same in
+every rank of tensor parallelism; `runner.load` calls it in rank 0.
 """
 
+from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import Any
 
 import torch
 
-from argosy_engine.attention.paged import PagedPool
+from argosy_engine.attention.paged import PagedPool, PoolShape
+from argosy_engine.config import EngineConfig
+from argosy_engine.errors import LoadError
 from argosy_engine.model import huggingface
 from argosy_engine.model.huggingface import TransformersTrunk
 from argosy_engine.model.linear import Linear, Pack
 from argosy_engine.model.loader import dummy_weights, load_weights
 from argosy_engine.model.native import NativeLinear, NativeTrunk
+from argosy_engine.model.share import WHOLE, Share
 from argosy_engine.model.spec import DecoderSpec, read_spec
 from argosy_engine.model.trunk import Trunk, Weights
+from argosy_engine.runtime.machine import available_bytes, is_limited
 from argosy_engine.runtime.torch.compute import Native
+from argosy_engine.runtime.torch.ranks.group import RankGroup
 
-__all__ = ["AnyTrunk", "TransformersSource", "TrunkSource"]
+__all__ = [
+    "AnyTrunk",
+    "Loaded",
+    "Source",
+    "TransformersSource",
+    "TrunkSource",
+    "device_of",
+    "load_model",
+]
 
 AnyTrunk = Trunk | NativeTrunk | TransformersTrunk
+
+_POOL_BYTES = 256 << 20
+"""KV pool where no control group limits memory, because other processes need memory too …"""
+_POOL_BYTES_LONGEST = 1 << 30
+"""… unless one request of the model's full context needs more: then as much, up to this."""
+_POOL_SHARE = 0.8
+"""Share of the free memory for the KV pool in a limited control group or on an accelerator."""
 
 
 class TrunkSource:
     """An architecture that `model.trunk` knows."""
 
-    def __init__(self, folder: Path) -> None:
-        """LoadError as of `read_spec`."""
-        self.spec = read_spec(folder)
+    def __init__(self, folder: Path, share: Share = WHOLE) -> None:
+        """LoadError as of `read_spec` and of `Share.of_model`."""
+        self.whole = read_spec(folder)
+        self._share = share
+        self.spec = share.of_model(self.whole)
         self._folder = folder
         self._native: Native | None = None
         self._weights: Weights
 
     def weight_bytes(self, dtype: torch.dtype, device: torch.device, native: Native | None) -> int:
         """What the weights take. A packed head is a second copy of a tied embedding."""
-        embedding = self.spec.vocab * self.spec.hidden
-        packed = self.spec.tied and device.type == "cpu"
-        elements = self.spec.parameters + (embedding if packed else 0)
+        spec = self.spec
+        embedding = spec.vocab * spec.hidden
+        head = self._share.head_rows(spec.vocab) * spec.hidden
+        shared = spec.tied and device.type != "cpu"
+        elements = spec.trunk_parameters + embedding + (0 if shared else head)
         if native is None or not native.int8:
             return elements * dtype.itemsize
         # A code each, and a scale of four bytes for 64 of them.
         return embedding * dtype.itemsize + (elements - embedding) * 17 // 16
 
     def load(
-        self, dtype: torch.dtype, device: torch.device, native: Native | None, *, dummy: bool
+        self,
+        dtype: torch.dtype,
+        device: torch.device,
+        native: Native | None,
+        group: RankGroup | None,
+        *,
+        dummy: bool,
     ) -> None:
         """Read the weights; LoadError as of `load_weights`."""
         self._native = native
         pack: Pack = partial(NativeLinear, native.library, int8=native.int8) if native else Linear
+        of_rank = (dtype, device, pack, self._share, group)
         if dummy:
-            self._weights = dummy_weights(self.spec, dtype, device, pack)
+            self._weights = dummy_weights(self.whole, *of_rank)
         else:
-            self._weights = load_weights(self._folder, self.spec, dtype, device, pack)
+            self._weights = load_weights(self._folder, self.whole, *of_rank)
 
     def trunk(self, pool: PagedPool, max_positions: int) -> AnyTrunk:
         """What computes the steps on `pool`."""
@@ -67,9 +100,15 @@ class TrunkSource:
 class TransformersSource:
     """Any other causal model."""
 
-    def __init__(self, folder: Path) -> None:
-        """LoadError as of `huggingface.read`."""
+    def __init__(self, folder: Path, share: Share = WHOLE) -> None:
+        """LoadError as of `huggingface.read`, and if there are several ranks."""
         self._foreign = huggingface.read(folder)
+        if share.ranks > 1:
+            raise LoadError(
+                "BadArgument",
+                f"--tensor-parallel-size {share.ranks}: {self._foreign.spec.architecture} is run "
+                "by transformers, in one process; leave the option out",
+            )
         self._folder = folder
         self._module: Any = None
 
@@ -84,7 +123,13 @@ class TransformersSource:
         return self._foreign.parameters * dtype.itemsize
 
     def load(
-        self, dtype: torch.dtype, device: torch.device, _native: Native | None, *, dummy: bool
+        self,
+        dtype: torch.dtype,
+        device: torch.device,
+        _native: Native | None,
+        _group: RankGroup | None,
+        *,
+        dummy: bool,
     ) -> None:
         """Read the weights; LoadError as of `huggingface.load`."""
         self._module = huggingface.load(self._folder, self._foreign, dtype, device, dummy=dummy)
@@ -92,3 +137,116 @@ class TransformersSource:
     def trunk(self, _pool: PagedPool, _max_positions: int) -> AnyTrunk:
         """What computes the steps; tried before it is returned."""
         return TransformersTrunk(self.spec, self._module)
+
+
+Source = TrunkSource | TransformersSource
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Loaded:
+    """One rank's model."""
+
+    trunk: AnyTrunk
+    pool: PagedPool
+
+    max_model_len: int
+    """Tokens of prompt plus output."""
+
+
+def device_of(share: Share) -> torch.device:
+    """Where a rank computes: each on a GPU of its own, or all on the CPU. LoadError without one."""
+    if not torch.cuda.is_available():
+        return torch.device("cpu")
+    if share.ranks == 1:
+        return torch.device("cuda")
+    count = torch.cuda.device_count()
+    if count < share.ranks:
+        raise LoadError(
+            "BadArgument",
+            f"--tensor-parallel-size {share.ranks}: this process sees {count} GPUs, and each rank "
+            "needs one: ask for as many GPUs, or write a smaller size",
+        )
+    device = torch.device("cuda", share.rank)
+    torch.cuda.set_device(device)
+    return device
+
+
+def load_model(
+    config: EngineConfig,
+    source: Source,
+    dtype: torch.dtype,
+    device: torch.device,
+    native: Native | None,
+    group: RankGroup | None = None,
+) -> Loaded:
+    """Weights and KV pool of this rank; LoadError says what to do. All ranks come to one length."""
+    ranks = config.tensor_parallel_size
+    need = source.weight_bytes(dtype, device, native)
+    _refuse_what_cannot_fit(need, _free_bytes(device, ranks), dtype)
+    try:
+        source.load(dtype, device, native, group, dummy=config.load_format == "dummy")
+        if group is not None:
+            group.least(0)  # what is free is known when all have their weights
+        free = _free_bytes(device, ranks)
+        free = free if group is None else group.least(free)
+        pool = _pool(config, source.spec, dtype, device, free)
+    except (torch.OutOfMemoryError, MemoryError) as error:
+        raise LoadError("OutOfMemory", f"{error}: raise the memory limit") from error
+    length = _length(config, source.spec, (pool.shape.blocks - 1) * config.block_size)
+    return Loaded(trunk=source.trunk(pool, length + 1), pool=pool, max_model_len=length)
+
+
+def _length(config: EngineConfig, spec: DecoderSpec, usable: int) -> int:
+    length = min(config.max_model_len or spec.max_positions, spec.max_positions, usable)
+    if config.max_model_len and config.max_model_len > length:
+        raise LoadError(
+            "BadArgument",
+            f"--max-model-len {config.max_model_len} is too long: the model knows "
+            f"{spec.max_positions} positions and the KV pool holds {usable} tokens",
+        )
+    return length
+
+
+def _refuse_what_cannot_fit(need: int, free: int, dtype: torch.dtype) -> None:
+    if need > free:
+        raise LoadError(
+            "OutOfMemory",
+            f"the weights need {need >> 20} MiB as {dtype}, {free >> 20} MiB are free: raise the "
+            "memory limit, or set --dtype bfloat16",
+        )
+
+
+def _free_bytes(device: torch.device, ranks: int) -> int:
+    """For this rank; on a CPU all take from the same memory."""
+    if device.type == "cuda":
+        return torch.cuda.mem_get_info(device)[0]
+    return available_bytes() // ranks
+
+
+def _pool(
+    config: EngineConfig, spec: DecoderSpec, dtype: torch.dtype, device: torch.device, free: int
+) -> PagedPool:
+    per_token, share = spec.kv_bytes_per_token(dtype.itemsize), config.gpu_memory_utilization
+    if share or device.type == "cuda" or is_limited():
+        budget = int(free * (share or _POOL_SHARE))
+    else:
+        longest = (config.max_model_len or spec.max_positions) * per_token
+        budget = min(free // 2, max(_POOL_BYTES, min(longest, _POOL_BYTES_LONGEST)))
+    wanted = config.kv_cache_tokens or min(
+        budget // per_token, config.max_num_seqs * spec.max_positions
+    )
+    blocks = wanted // config.block_size
+    if blocks < 1 or blocks * config.block_size * per_token > free:
+        raise LoadError(
+            "OutOfMemory",
+            f"a KV pool of {wanted} tokens needs {wanted * per_token >> 20} MiB, {free >> 20} MiB "
+            "are free: raise the memory limit, or lower --kv-cache-tokens",
+        )
+    shape = PoolShape(
+        blocks=blocks + 1,
+        layers=spec.layers,
+        kv_heads=spec.kv_heads,
+        block_size=config.block_size,
+        head_dim=spec.head_dim,
+    )
+    return PagedPool(shape, dtype, device)

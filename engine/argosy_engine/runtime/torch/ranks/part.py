@@ -1,0 +1,41 @@
+"""What rank 1 and up compute: their part of each step that rank 0 sends."""
+
+import os
+import socket
+from pathlib import Path
+
+import torch
+
+from argosy_engine.attention.host import HostKv
+from argosy_engine.model.share import Share
+from argosy_engine.runtime.torch.ranks.frames import Kind, copies_of, receive, step_of
+from argosy_engine.runtime.torch.ranks.group import RankGroup
+from argosy_engine.runtime.torch.ranks.processes import Hello
+from argosy_engine.runtime.torch.sources import TrunkSource, device_of, load_model
+
+__all__ = ["follow"]
+
+
+def follow(sock: socket.socket, hello: Hello) -> None:
+    """Load this rank's part and do what the frames say, until rank 0 ends. LoadError."""
+    config = hello.config
+    if hello.isa:
+        os.environ["ONEDNN_MAX_CPU_ISA"] = hello.isa
+    torch.set_num_threads(config.threads or 1)
+    share = Share(hello.rank, config.tensor_parallel_size)
+    device = device_of(share)
+    group = RankGroup(share.rank, share.ranks, device, port=hello.port)
+    source = TrunkSource(Path(config.model), share)
+    loaded = load_model(config, source, getattr(torch, config.dtype), device, None, group)
+    host = HostKv(loaded.pool)
+    while (frame := receive(sock)) is not None:
+        kind, numbers = frame
+        match kind:
+            case Kind.STEP:
+                loaded.trunk.logits(step_of(numbers), loaded.pool)
+            case Kind.TO_HOST:
+                host.take(copies_of(numbers))
+            case Kind.FROM_HOST:
+                host.give(copies_of(numbers))
+            case Kind.RESERVE:
+                host.reserve(int(numbers[0]))

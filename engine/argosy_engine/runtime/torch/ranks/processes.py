@@ -1,0 +1,205 @@
+"""Starts the processes of ranks 1 and up, sends to them, and notices when one of them has died.
+
+Each has one socket to rank 0. When rank 0 closes it or dies, the rank ends. When a rank dies, the
+engine cannot compute: `on_lost` ends its process, and the pod starts anew.
+"""
+
+import contextlib
+import json
+import logging
+import select
+import signal
+import socket
+import subprocess
+import sys
+import threading
+from collections.abc import Callable
+from dataclasses import asdict, dataclass, replace
+from typing import NoReturn
+
+from argosy_engine.config import EngineConfig
+from argosy_engine.errors import EngineError, LoadError, RankLostError
+from argosy_engine.runtime.machine import allowed_threads
+from argosy_engine.runtime.torch.ranks.frames import Kind, Numbers, send
+
+__all__ = ["PROGRAM", "Hello", "Ranks", "for_ranks"]
+
+log = logging.getLogger(__name__)
+
+PROGRAM = (sys.executable, "-P", "-m", "argosy_engine.runtime.torch.ranks.follower")
+_END_S = 10.0
+_NOTICE_S = 5.0
+"""A rank that dies breaks the others' step before the kernel has ended it."""
+
+
+def for_ranks(config: EngineConfig) -> EngineConfig:
+    """Each rank's options: torch computes, with its share of the threads.
+
+    LoadError for what several ranks do not do.
+    """
+    size = config.tensor_parallel_size
+    for wrong, instead in (
+        (config.compute == "native" and "--compute native", "say --compute torch"),
+        (config.quantization != "none" and "--quantization int8", "leave it out"),
+        (config.role != "colocated" and f"--role {config.role}", "say --role colocated"),
+        (config.role_file is not None and "--role-file", "leave it out"),
+    ):
+        if wrong:
+            raise LoadError(
+                "BadArgument",
+                f"{wrong} is for engines of one rank, and --tensor-parallel-size is {size}: "
+                f"{instead}, or leave --tensor-parallel-size out",
+            )
+    threads = max(1, (config.threads or allowed_threads()) // size)
+    return replace(config, compute="torch", threads=threads)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Hello:
+    """What a rank is told before it loads; one line of JSON."""
+
+    config: EngineConfig
+    """With `dtype` decided."""
+
+    rank: int
+
+    port: int
+    """Where the ranks meet."""
+
+    isa: str
+    """`ONEDNN_MAX_CPU_ISA`; empty: not set."""
+
+    def line(self) -> bytes:
+        paths = ("peers_file", "token_file", "tls_dir")  # a rank calls nobody
+        config = asdict(self.config) | dict.fromkeys(paths)
+        told = {"config": config, "rank": self.rank, "port": self.port, "isa": self.isa}
+        return json.dumps(told).encode() + b"\n"
+
+    @staticmethod
+    def read(sock: socket.socket) -> "Hello | None":
+        """None when rank 0 has ended before it said anything."""
+        line = b""
+        while not line.endswith(b"\n"):  # byte by byte: frames follow
+            byte = sock.recv(1)
+            if not byte:
+                return None
+            line += byte
+        told = json.loads(line)
+        return Hello(**told | {"config": EngineConfig(**told["config"])})
+
+
+@dataclass(slots=True)
+class _Process:
+    rank: int
+    process: subprocess.Popen[bytes]
+    socket: socket.socket
+
+
+class Ranks:
+    """The other ranks, as rank 0 sees them."""
+
+    def __init__(self, size: int, on_lost: Callable[[EngineError], None]) -> None:
+        """Start their processes; they import torch while rank 0 does.
+
+        `on_lost` is called once, on a thread, if a rank dies before `close`; in an engine it ends
+        the process.
+        """
+        self.size = size
+        self._on_lost = on_lost
+        self._closing = False
+        self._error: EngineError | None = None
+        self._noticed = threading.Event()
+        self._others = [_start(rank) for rank in range(1, size)]
+        self._watcher = threading.Thread(target=self._watch, name="ranks", daemon=True)
+        self._watcher.start()
+
+    @property
+    def pids(self) -> list[int]:
+        """Of ranks 1 and up."""
+        return [one.process.pid for one in self._others]
+
+    def greet(self, config: EngineConfig, *, port: int, isa: str) -> None:
+        """Have them load the model and meet at `port`."""
+        for one in self._others:
+            hello = Hello(config=config, rank=one.rank, port=port, isa=isa)
+            try:
+                one.socket.sendall(hello.line())
+            except OSError as error:
+                self.fail(error)
+
+    def send(self, kind: Kind, numbers: Numbers) -> None:
+        """The same frame to each; RankLostError if one is gone."""
+        for one in self._others:
+            try:
+                send(one.socket, kind, numbers)
+            except OSError as error:
+                self.fail(error)
+
+    def fail(self, error: Exception) -> NoReturn:
+        """This rank could not go on: the others wait for it, or one of them is why."""
+        if not self._noticed.wait(_NOTICE_S):
+            self._lose(RankLostError(f"rank 0 could not compute its part of a step: {error!r}"))
+        raise self._error or error
+
+    def close(self) -> None:
+        """End the processes; they compute nothing at this time."""
+        self._closing = True
+        for one in self._others:
+            with contextlib.suppress(OSError):
+                one.socket.shutdown(socket.SHUT_RDWR)
+        self._watcher.join()
+        for one in self._others:
+            _await_end(one.process)
+            one.socket.close()
+
+    def _watch(self) -> None:
+        poll = select.poll()
+        waiting = {one.socket.fileno(): one for one in self._others}
+        for fd in waiting:
+            poll.register(fd, select.POLLIN)
+        ended = waiting[poll.poll()[0][0]]
+        last_words = _read_all(ended.socket)
+        if not self._closing:
+            self._lose(_cause(ended, last_words))
+
+    def _lose(self, error: EngineError) -> None:
+        if self._error is None:
+            self._error = error
+            self._on_lost(error)
+            self._noticed.set()
+
+
+def _start(rank: int) -> _Process:
+    ours, theirs = socket.socketpair()
+    with theirs:
+        process = subprocess.Popen(  # noqa: S603 - our own program
+            [*PROGRAM, str(theirs.fileno())], stdin=subprocess.DEVNULL, pass_fds=[theirs.fileno()]
+        )
+    log.info("rank %d is process %d", rank, process.pid)
+    return _Process(rank, process, ours)
+
+
+def _cause(ended: _Process, last_words: bytes) -> EngineError:
+    if last_words:
+        told = json.loads(last_words)
+        message = f"rank {ended.rank}: {told['message']}"
+        return LoadError(told["reason"], message) if told["reason"] else RankLostError(message)
+    code = _await_end(ended.process)
+    how = signal.Signals(-code).name if code < 0 else f"exit status {code}"
+    return RankLostError(f"rank {ended.rank} (process {ended.process.pid}) ended: {how}")
+
+
+def _read_all(sock: socket.socket) -> bytes:
+    parts = []
+    with contextlib.suppress(OSError):
+        while part := sock.recv(1 << 16):
+            parts.append(part)
+    return b"".join(parts)
+
+
+def _await_end(process: subprocess.Popen[bytes]) -> int:
+    try:
+        return process.wait(_END_S)
+    except subprocess.TimeoutExpired:
+        process.kill()
+        return process.wait()
