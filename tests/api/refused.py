@@ -284,13 +284,17 @@ REFUSED: dict[str, tuple[dict[str, Any], str, str]] = {
         "bad",
         "write the same parallelism.tensor for both, or such as 2 and 4",
     ),
-    "weights over two GPUs": (
+    "weights over two GPUs in engines that hand KV over": (
         {
             "model": {"uri": "pvc://models/llama"},
-            "roles": {"colocated": {"parallelism": {"tensor": 2}}},
+            "mode": "disaggregated",
+            "roles": {
+                "prefill": {"parallelism": {"tensor": 2}},
+                "decode": {"parallelism": {"tensor": 2}},
+            },
         },
         "bad",
-        "leave parallelism.tensor out",
+        "leave parallelism.tensor of prefill and decode out, or write mode: colocated",
     ),
     "flips between pods that split KV heads differently": (
         {

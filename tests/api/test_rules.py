@@ -154,6 +154,13 @@ def test_a_minimal_spec_is_accepted():
     assert fleet.served_name == "bad"
 
 
+def test_weights_over_two_gpus_are_accepted_in_engines_that_hand_nothing_over():
+    split = {"parallelism": {"tensor": 2}, "resources": {"gpu": 2}}
+    thing = manifest({"model": {"uri": "pvc://models/llama"}, "roles": {"colocated": split}})
+    assert refusals(SCHEMA, defaulted(SCHEMA, thing)) == []
+    assert ServingDeployment.model_validate(thing).spec.role("colocated").parallelism.tensor == 2
+
+
 def test_a_fleet_behind_a_gateway_of_the_cluster_says_that_its_engines_are_open():
     thing = manifest(POOL)
     assert refusals(SCHEMA, defaulted(SCHEMA, thing)) == []

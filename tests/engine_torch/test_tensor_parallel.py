@@ -7,11 +7,15 @@ import contextlib
 import json
 import os
 import signal
+import socket
 import sys
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
+import numpy as np
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 pytestmark = pytest.mark.torch
 torch = pytest.importorskip("torch")
@@ -27,6 +31,15 @@ from argosy_engine.model.share import Share  # noqa: E402
 from argosy_engine.model.spec import read_spec  # noqa: E402
 from argosy_engine.runtime.swapping import move_kv  # noqa: E402
 from argosy_engine.runtime.torch.ranks import processes  # noqa: E402
+from argosy_engine.runtime.torch.ranks.frames import (  # noqa: E402
+    Kind,
+    copies_of,
+    pack_copies,
+    pack_step,
+    receive,
+    send,
+    step_of,
+)
 from argosy_engine.runtime.torch.ranks.processes import Ranks, for_ranks  # noqa: E402
 from argosy_engine.runtime.torch.runner import load  # noqa: E402
 from argosy_engine.server.serve import _scheduler  # noqa: E402
@@ -116,6 +129,19 @@ def loaded(config):
     runner.close()
 
 
+def plan_of(chunks):
+    return StepPlan(
+        index=1,
+        chunks=chunks,
+        block_size=BLOCK,
+        prefill_tokens=sum(chunk.count for chunk in chunks),
+        prefill_sequences=len(chunks),
+        decode_sequences=0,
+        decode_context_tokens=0,
+        after_idle=True,
+    )
+
+
 def logits_of(runner):
     """Of the last token of each of CHUNKS."""
     found, start = [], 0
@@ -130,17 +156,8 @@ def logits_of(runner):
             decode=count == 1,
             sampling=SamplingParams(max_tokens=1),
         )
-        plan = StepPlan(
-            index=1,
-            chunks=(chunk,),
-            block_size=BLOCK,
-            prefill_tokens=count,
-            prefill_sequences=1,
-            decode_sequences=0,
-            decode_context_tokens=0,
-            after_idle=True,
-        )
-        found.append(runner.trunk.logits(flatten(plan), runner._pool).clone())
+        flat = flatten(plan_of((chunk,)))
+        found.append(runner.trunk.logits(flat, runner._pool).clone())
         start += count
     return torch.cat(found)
 
@@ -177,6 +194,20 @@ def texts_of(runner, config):
         if scheduled.plan is not None:
             scheduler.update(scheduled.plan, runner.execute(scheduled.plan), 0.0)
     return [sequence.tokens for sequence in sequences], swapped
+
+
+def greedy_text(folder, prompt, count):
+    """Of one rank."""
+    config = config_of(folder, 1)
+    runner, tokenizer = load(config)
+    scheduler, ids = _scheduler(config, runner), tokenizer.encode(prompt)
+    greedy = SamplingParams(max_tokens=count, temperature=0.0, ignore_eos=True)
+    asked = scheduler.add(NewRequest(request_id="r", token_ids=ids, sampling=greedy, arrival_s=0.0))
+    while scheduler.sequences:
+        plan = scheduler.schedule(0.0).plan
+        scheduler.update(plan, runner.execute(plan), 0.0)
+    runner.close()
+    return tokenizer.decode(asked.tokens[-count:])
 
 
 @dataclass(frozen=True)
@@ -254,8 +285,7 @@ def test_t50_an_engine_of_two_ranks_answers_and_ends_by_name_when_one_is_killed(
         "reason": "RankLost",
         "message": f"rank 1 (process {rank}) ended: SIGKILL",
     }
-    with engine(model, "colocated", tmp_path / "log", "--compute", "torch") as one:
-        assert one.complete("what two ranks say", 20) == text
+    assert text == greedy_text(model, "what two ranks say", 20)
 
 
 @pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGTERM])
@@ -302,6 +332,74 @@ def test_what_only_one_rank_does_is_refused_by_name(tmp_path, options, named):
 def test_the_ranks_share_the_threads(tmp_path):
     assert [for_ranks(config_of(tmp_path, size, threads=8)).threads for size in (2, 3)] == [4, 2]
     assert for_ranks(config_of(tmp_path, 2, threads=1)).threads == 1
+
+
+# ----------------------------------------------------------------- what a rank holds and is sent
+
+
+@pytest.mark.parametrize(
+    ("heads", "kv_heads", "ranks"), [(4, 2, 2), (8, 2, 4), (8, 8, 4), (6, 1, 3), (12, 4, 2)]
+)
+def test_each_query_head_finds_its_kv_head_on_its_own_rank(tmp_path, heads, kv_heads, ranks):
+    changed = {"num_attention_heads": heads, "num_key_value_heads": kv_heads}
+    whole = replace(read_spec(write_model(tmp_path / "model", **changed)), inner=96)
+    for rank in range(ranks):
+        share = Share(rank, ranks)
+        part, rows = share.of_model(whole), share.of_kv(whole)
+        assert rows.stop - rows.start == part.kv_size
+        for own in range(part.heads):
+            kv_head = rows.start // whole.head_dim + own * part.kv_heads // part.heads
+            assert kv_head == (rank * part.heads + own) * kv_heads // heads
+
+
+@pytest.mark.parametrize(("vocab", "ranks"), [(259, 2), (128, 4), (5, 4), (3, 8)])
+def test_the_ranks_heads_are_together_the_vocabulary(vocab, ranks):
+    parts = [Share(rank, ranks).of_head(vocab) for rank in range(ranks)]
+    assert [token for part in parts for token in range(vocab)[part]] == list(range(vocab))
+    rows = Share(0, ranks).head_rows(vocab)
+    assert all(part.stop - part.start <= rows for part in parts)
+
+
+chunks = st.tuples(st.integers(0, 40), st.integers(1, 9), st.booleans())
+
+
+@given(st.lists(chunks, min_size=1, max_size=6))
+def test_a_rank_is_sent_all_that_its_part_of_a_step_needs(asked):
+    made = tuple(
+        Chunk(
+            request_id=f"r{index}",
+            tokens=[(index * 97 + at) % 251 for at in range(start + count)],
+            block_table=[index * 20 + at for at in range(20)],
+            start=start,
+            count=count,
+            samples=samples,
+            decode=False,
+            sampling=SamplingParams(max_tokens=1),
+        )
+        for index, (start, count, samples) in enumerate(asked)
+    )
+    flat = flatten(plan_of(made))
+    sent, received = socket.socketpair()
+    with sent, received:
+        send(sent, Kind.STEP, pack_step(flat))
+        kind, numbers = receive(received)
+    empty = ("sample_positions", "sampling", "histories", "n_prompts", "request_ids")
+    assert kind is Kind.STEP
+    assert step_of(numbers) == replace(flat, **{name: [] for name in empty})
+
+
+def test_copies_are_sent_as_they_are():
+    assert copies_of(pack_copies(((3, 0), (9, 4)))) == ((3, 0), (9, 4))
+
+
+def test_a_frame_that_ends_early_is_the_end_of_rank_0():
+    sent, received = socket.socketpair()
+    with received:
+        with sent:
+            send(sent, Kind.STEP, np.arange(5, dtype=np.int32))
+            sent.sendall(b"half")
+        assert receive(received)[1].tolist() == [0, 1, 2, 3, 4]
+        assert receive(received) is None
 
 
 # ----------------------------------------------------------------- how a rank ends

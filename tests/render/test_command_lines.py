@@ -98,6 +98,12 @@ def test_each_role_has_its_own_number_of_gpus_for_the_kv_heads(role, size):
     assert not any(word.startswith("--tensor-parallel-size") for word in usual)
 
 
+def test_an_engine_of_several_gpus_is_told_how_many():
+    split = {"parallelism": {"tensor": 2}, "resources": {"gpu": 2}}
+    config = parse_engine(words(deployment(fleet(roles={"colocated": split}), "colocated"))[2:])
+    assert (config.tensor_parallel_size, config.load_format) == (2, "auto")
+
+
 def test_both_programs_find_the_certificate_where_the_kubelet_mounts_it():
     sealed = fleet(security={"tls": {"secretName": "chat-tls"}})
     front = gateway.objects(sealed, IMAGES, certificate="chat-tls")[-1]

@@ -204,10 +204,13 @@ class ServingDeploymentSpec(ApiModel):
         sizes = self.roles.prefill.parallelism.tensor, self.roles.decode.parallelism.tensor
         return self.mode != "disaggregated" or max(sizes) % min(sizes) == 0
 
-    def only_simulated_engines_are_split(self) -> bool:
-        roles = self.roles.prefill, self.roles.decode, self.roles.colocated
-        return self.model.uri.startswith("sim://") or all(
-            role.parallelism.tensor == 1 for role in roles
+    def only_whole_kv_is_handed_over(self) -> bool:
+        simulated = self.model.uri.startswith("sim://")
+        roles = self.roles.prefill, self.roles.decode
+        return (
+            simulated
+            or self.mode != "disaggregated"
+            or all(role.parallelism.tensor == 1 for role in roles)
         )
 
     def nixl_is_not_encrypted(self) -> bool:
@@ -324,12 +327,12 @@ class ServingDeploymentSpec(ApiModel):
         ),
         ValidationRule(
             field=".roles",
-            cel="self.model.uri.startsWith('sim://') || ("
-            + " && ".join(f"{r}.parallelism.tensor == 1" for r in (_PREFILL, _DECODE, _COLOCATED))
-            + ")",
-            holds=only_simulated_engines_are_split,
-            message="the engine of Argosy computes on one GPU: leave parallelism.tensor out; only "
-            "simulated engines (sim://) take more than 1",
+            cel="self.model.uri.startsWith('sim://') || self.mode != 'disaggregated' || "
+            f"({_PREFILL}.parallelism.tensor == 1 && {_DECODE}.parallelism.tensor == 1)",
+            holds=only_whole_kv_is_handed_over,
+            message="engines on several GPUs do not exchange KV yet: leave parallelism.tensor of "
+            "prefill and decode out, or write mode: colocated; only simulated engines (sim://) "
+            "take more than 1",
         ),
         ValidationRule(
             field=".kvTransfer.transport",

@@ -53,7 +53,8 @@ class Resources(ApiModel):
     """What one pod of a role asks for."""
 
     gpu: Annotated[int, within("roles.*.resources.gpu")] = 1
-    """GPUs of one pod (nvidia.com/gpu). Default 1: the engine of Argosy computes on one GPU."""
+    """GPUs of one pod (nvidia.com/gpu). Default 1. The engine of Argosy computes on as many as
+    parallelism.tensor says."""
     cpu: Quantity | None = None
     """CPU request, such as "4" or "500m". Default: none."""
     memory: Quantity | None = None
@@ -64,9 +65,10 @@ class Parallelism(ApiModel):
     """How one pod of a role computes with several GPUs."""
 
     tensor: Annotated[int, within("roles.*.parallelism.tensor")] = 1
-    """GPUs that a pod's engine splits the model's KV heads over. Of the numbers of prefill and
-    decode one must divide the other. Default 1. Only simulated engines (sim://) take another
-    number: the engine of Argosy computes on one GPU."""
+    """GPUs that a pod's engine splits the model's matrices and KV heads over; write as many in
+    resources.gpu. Default 1. In mode disaggregated only simulated engines (sim://) take another
+    number, because engines on several GPUs do not exchange KV yet; of the numbers of prefill and
+    decode one must divide the other."""
 
 
 NVIDIA = "nvidia.com/gpu"

@@ -43,7 +43,7 @@ class RankGroup:
         for name in _INTERFACES:
             os.environ.setdefault(name, "lo")
         self._rank, self._ranks, self._device = rank, ranks, device
-        store = dist.TCPStore(
+        store = dist.TCPStore(  # type: ignore[attr-defined]
             "127.0.0.1",
             port,
             is_master=listener is not None,

@@ -108,6 +108,7 @@ class Ranks:
         self._on_lost = on_lost
         self._closing = False
         self._error: EngineError | None = None
+        self._losing = threading.Lock()
         self._noticed = threading.Event()
         self._others = [_start(rank) for rank in range(1, size)]
         self._watcher = threading.Thread(target=self._watch, name="ranks", daemon=True)
@@ -163,10 +164,11 @@ class Ranks:
             self._lose(_cause(ended, last_words))
 
     def _lose(self, error: EngineError) -> None:
-        if self._error is None:
-            self._error = error
-            self._on_lost(error)
-            self._noticed.set()
+        with self._losing:
+            if self._error is None:
+                self._error = error
+                self._on_lost(error)
+                self._noticed.set()
 
 
 def _start(rank: int) -> _Process:
