@@ -77,7 +77,7 @@ def parse(arguments: list[str]) -> EngineConfig:
         raise LoadError(
             "BadArgument",
             f"--pipeline-parallel-size {stages}: one process computes all layers of the model; "
-            "leave the option out, and use more replicas or a larger GPU",
+            "leave the option out, and use --tensor-parallel-size, more replicas or a larger GPU",
         )
     if options["load_format"] == "sim" and options["quantization"] != "none":
         raise LoadError(

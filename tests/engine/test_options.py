@@ -54,6 +54,7 @@ def test_a_share_of_the_memory(share):
     ("options", "said"),
     [
         (("--pipeline-parallel-size", "2"), "one process computes all layers of the model"),
+        (("--tensor-parallel-size", "0"), "--tensor-parallel-size must be greater than 0, got 0"),
         (("--gpu-memory-utilization", "1.1"), "write a share above 0 and at most 1, not 1.1"),
         (("--gpu-memory-utilization", "0"), "--gpu-memory-utilization must be greater than 0"),
         (("--max-num-tokens", "many"), "write a whole number or auto, not 'many'"),
