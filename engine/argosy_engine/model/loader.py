@@ -128,10 +128,10 @@ def _open_files(folder: Path, stack: ExitStack) -> dict[str, Any]:
         paths = [single]
     elif index.is_file():
         try:
-            names = sorted(set(json.loads(index.read_text())["weight_map"].values()))
-        except (ValueError, KeyError, AttributeError) as error:
+            files_of = json.loads(index.read_text())["weight_map"]
+            paths = [folder / Path(name).name for name in sorted(set(files_of.values()))]
+        except (ValueError, KeyError, AttributeError, TypeError, RecursionError) as error:
             raise LoadError("WeightsInvalid", f"{index}: {error!r}") from error
-        paths = [folder / Path(name).name for name in names]
     else:
         hint = "fetch the model again"
         if any(folder.glob("*.bin")) or any(folder.glob("*.pt*")):

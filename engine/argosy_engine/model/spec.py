@@ -174,7 +174,7 @@ def _read_json(path: Path, *, required: bool) -> dict[str, Any]:
                 "ModelNotFound", f"{path} does not exist: --model wants a Hugging Face folder"
             ) from None
         return {}
-    except (OSError, ValueError) as error:
+    except (OSError, ValueError, RecursionError) as error:
         raise LoadError("WeightsInvalid", f"{path} cannot be read as JSON: {error}") from error
     if not isinstance(value, dict):
         raise LoadError("WeightsInvalid", f"{path} must hold a JSON object")
@@ -184,22 +184,22 @@ def _read_json(path: Path, *, required: bool) -> dict[str, Any]:
 def _spec(config: dict[str, Any], generation: dict[str, Any]) -> ModelSpec:
     architecture = _architecture(config)
     eos, sampling = tokens_and_sampling(config, generation)
-    heads = int(config["num_attention_heads"])
-    hidden = int(config["hidden_size"])
+    heads = _count(config, "num_attention_heads")
+    hidden = _count(config, "hidden_size")
     rope = _rope(config)
     positions = _positions(config, rope)
     _refuse_variants(config)
     return ModelSpec(
         architecture=architecture,
-        layers=int(config["num_hidden_layers"]),
+        layers=_count(config, "num_hidden_layers"),
         hidden=hidden,
-        inner=int(config["intermediate_size"]),
+        inner=_count(config, "intermediate_size"),
         heads=heads,
-        kv_heads=int(config.get("num_key_value_heads") or heads),
-        head_dim=int(config.get("head_dim") or hidden // heads),
-        vocab=int(config["vocab_size"]),
+        kv_heads=_count(config, "num_key_value_heads", heads),
+        head_dim=_head_dim(config, hidden // heads),
+        vocab=_count(config, "vocab_size"),
         max_positions=positions,
-        norm_eps=float(config["rms_norm_eps"]),
+        norm_eps=_above_0("rms_norm_eps", config["rms_norm_eps"]),
         rope=rope,
         windows=_windows(config, architecture, positions),
         qkv_bias=architecture == "Qwen2ForCausalLM",
@@ -209,6 +209,31 @@ def _spec(config: dict[str, Any], generation: dict[str, Any]) -> ModelSpec:
         eos_token_ids=eos,
         sampling=sampling,
     )
+
+
+def _count(config: dict[str, Any], name: str, default: int | None = None) -> int:
+    """A whole number from 1 on; the default where the file lacks it or has null."""
+    value = config[name] if default is None else config.get(name)
+    if value is None and default is not None:
+        return default
+    if type(value) is not int or value < 1:
+        raise ValueError(f"{name} must be a whole number from 1 on, and is {value!r:.40}")
+    return value
+
+
+def _head_dim(config: dict[str, Any], default: int) -> int:
+    size = _count(config, "head_dim", default)
+    if size % 2:  # rope turns pairs
+        raise ValueError(f"head_dim must be even, and is {size}")
+    return size
+
+
+def _above_0(name: str, value: Any) -> float:
+    """What makes no number of every logit."""
+    number = float(value)
+    if not 0 < number < math.inf:
+        raise ValueError(f"{name} must be above 0 and finite, and is {number:g}")
+    return number
 
 
 def _architecture(config: dict[str, Any]) -> str:
@@ -224,13 +249,13 @@ def _architecture(config: dict[str, Any]) -> str:
 
 def _positions(config: dict[str, Any], rope: Rope) -> int:
     """Qwen's model cards switch yarn on without changing the length that config.json names."""
-    named = int(config["max_position_embeddings"])
+    named = _count(config, "max_position_embeddings")
     return max(named, int(rope.original_positions * rope.factor)) if rope.kind == "yarn" else named
 
 
 def _windows(config: dict[str, Any], architecture: str, positions: int) -> tuple[int, ...]:
     """As the classes of Hugging Face read it, with their defaults for what the file lacks."""
-    layers, kinds = int(config["num_hidden_layers"]), config.get("layer_types")
+    layers, kinds = _count(config, "num_hidden_layers"), config.get("layer_types")
     if architecture.startswith("Qwen"):
         window = config.get("sliding_window", 4096) if config.get("use_sliding_window") else 0
         first = int(config.get("max_window_layers", 28))
@@ -243,6 +268,8 @@ def _windows(config: dict[str, Any], architecture: str, positions: int) -> tuple
     if len(kinds) != layers or set(kinds) - {_SLIDING, _FULL} or (_SLIDING in kinds and not window):
         _refuse([f"layer_types={kinds} with sliding_window={window} and {layers} layers"])
     reach = int(window or 0)
+    if reach < 0:
+        raise ValueError(f"sliding_window must be at least 1, and is {reach}")
     return tuple(reach if kind == _SLIDING and reach < positions else 0 for kind in kinds)
 
 
@@ -276,20 +303,20 @@ def _refuse(wrong: list[str]) -> NoReturn:
 def _rope(config: dict[str, Any]) -> Rope:
     """Both spellings: `rope_theta` with `rope_scaling`, and the newer `rope_parameters`."""
     scaling = config.get("rope_parameters") or config.get("rope_scaling") or {}
-    theta = float(scaling.get("rope_theta") or config.get("rope_theta") or 10000.0)
+    theta = _above_0("rope_theta", scaling.get("rope_theta") or config.get("rope_theta") or 10000.0)
     kind = scaling.get("rope_type") or scaling.get("type") or "default"
     if kind == "default":
         return Rope(theta=theta)
     if kind == "linear":
-        return Rope(theta=theta, factor=float(scaling["factor"]))
+        return Rope(theta=theta, factor=_above_0("factor of the rope", scaling["factor"]))
     if kind == "llama3":
         return Rope(
             theta=theta,
             kind="llama3",
-            factor=float(scaling["factor"]),
+            factor=_above_0("factor of the rope", scaling["factor"]),
             slow_turns=float(scaling["low_freq_factor"]),
             fast_turns=float(scaling["high_freq_factor"]),
-            original_positions=int(scaling["original_max_position_embeddings"]),
+            original_positions=_count(scaling, "original_max_position_embeddings"),
         )
     if kind == "yarn":
         return _yarn(config, scaling, theta)
@@ -302,9 +329,9 @@ def _rope(config: dict[str, Any]) -> Rope:
 
 def _yarn(config: dict[str, Any], scaling: dict[str, Any], theta: float) -> Rope:
     factor = scaling.get("factor")
-    named = int(config["max_position_embeddings"])
-    original = int(scaling.get("original_max_position_embeddings") or named)
-    stretch = float(factor) if factor is not None else named / original
+    named = _count(config, "max_position_embeddings")
+    original = _count(scaling, "original_max_position_embeddings", named)
+    stretch = named / original if factor is None else _above_0("factor of the rope", factor)
 
     def lengthened(weight: float) -> float:
         return 0.1 * weight * math.log(stretch) + 1.0 if stretch > 1 else 1.0
@@ -328,4 +355,7 @@ def _yarn(config: dict[str, Any], scaling: dict[str, Any], theta: float) -> Rope
 def _eos(value: Any) -> frozenset[int]:
     if value is None:
         return frozenset()
-    return frozenset(value if isinstance(value, list) else [int(value)])
+    ids = value if isinstance(value, list) else [value]
+    if any(type(one) is not int or one < 0 for one in ids):
+        raise ValueError(f"eos_token_id must be a token id or a list of them, and is {value!r:.40}")
+    return frozenset(ids)

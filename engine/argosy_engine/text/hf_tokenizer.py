@@ -101,7 +101,7 @@ def _config(folder: Path) -> dict[str, Any]:
     path = folder / "tokenizer_config.json"
     try:
         config = json.loads(path.read_text("utf-8")) if path.is_file() else {}
-    except (OSError, ValueError) as error:
+    except (OSError, ValueError, RecursionError, MemoryError) as error:
         raise LoadError("WeightsInvalid", f"{path}: {error!r}") from error
     if not isinstance(config, dict):
         raise LoadError("WeightsInvalid", f"{path} is not a JSON object")
@@ -125,7 +125,7 @@ def _chat_template(
 ) -> ChatTemplate | None:
     try:
         return ChatTemplate(template, _special_tokens(config)) if template else None
-    except (TypeError, jinja2.TemplateError) as error:
+    except (TypeError, RecursionError, MemoryError, jinja2.TemplateError) as error:
         path = folder / "tokenizer_config.json"
         raise LoadError("WeightsInvalid", f"{path}: {error!r}") from error
 
