@@ -120,6 +120,10 @@ class NewRequest:
     tpot_limit_s: float = 0.0
     """What its caller wants at most per output token; 0 if it said nothing."""
 
+    accepted: bool = False
+    """Another choice of a prompt that was accepted: neither a full queue nor the length of a step
+    refuses it any more."""
+
     first_token_by_s: float = 0.0
     """Until this time a first token that a peer drew may wait for the sequence to join a batch, on
     the clock of `arrival_s`; 0: it is emitted at once."""

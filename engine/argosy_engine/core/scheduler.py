@@ -96,7 +96,7 @@ class Scheduler:
     def refusal(self, request: NewRequest) -> Refusal | None:
         """None when `add` may be called with this request."""
         step_tokens = None
-        if self.batching in WHOLE_PROMPTS and not request.candidates:
+        if self.batching in WHOLE_PROMPTS and not (request.candidates or request.accepted):
             step_tokens = self.limits.max_num_batched_tokens
         vocab_size = self.limits.vocab_size
         refusal = refuse_shape(request, self.max_model_len, vocab_size, step_tokens)
@@ -104,7 +104,7 @@ class Scheduler:
             return refusal
         if request.request_id in self.sequences:
             return Refusal("duplicate", f"request {request.request_id} is here already")
-        if len(self.waiting) >= self.limits.max_queue:
+        if len(self.waiting) >= self.limits.max_queue and not request.accepted:
             return Refusal("queue_full", f"{len(self.waiting)} requests are waiting; retry later")
         return None
 

@@ -136,7 +136,7 @@ class EngineLoop:
         if self._stopping.is_set():
             return _ENDING
         waiting = len(self.scheduler.waiting) + self._inbox.qsize()
-        if waiting >= self.scheduler.limits.max_queue:
+        if waiting >= self.scheduler.limits.max_queue and not request.accepted:
             return Refusal("queue_full", f"{waiting} requests are waiting; retry later")
         self._inbox.put(Submit(request, sink))
         return None

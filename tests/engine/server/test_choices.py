@@ -1,10 +1,12 @@
 """Answers of several choices and prompts, with their prompt, probabilities and token ids."""
 
 import json
+from dataclasses import replace
 
 import pytest
 
 from argosy_engine.config import EngineConfig
+from argosy_engine.core.batching import prefill_first
 from tests.engine.server.spelling import Engine, SpellingRunner, likely
 from tests.kv.nodes import BLOCK
 
@@ -305,6 +307,23 @@ async def test_when_one_choice_fails_the_others_end_with_it():
     assert not engine.loop.scheduler.sequences
     assert engine.loop.scheduler.pool.used == 0
     assert likely(97, 0) == ((97, -97 / 8, 7),)
+
+
+@pytest.mark.parametrize(
+    "less", [{"max_queue": 0}, {"max_num_batched_tokens": 2}], ids=["queue", "step"]
+)
+async def test_limits_that_shrink_on_the_way_refuse_no_choice_of_an_accepted_request(less):
+    engine = Engine()
+    execute = engine.runner.execute
+
+    def shrink(plan):
+        engine.loop.scheduler.limits = replace(engine.loop.scheduler.limits, **less)
+        engine.loop.scheduler.batching = prefill_first
+        return execute(plan)
+
+    wanted = whole(await answer(ask(n=3, temperature=1)))
+    engine.runner.execute = shrink
+    assert whole(await answer(ask(n=3, temperature=1), engine=engine)) == wanted
 
 
 async def test_blocks_are_shared_by_requests_of_one_salt_alone():

@@ -300,7 +300,9 @@ class OpenAiApi:
             for number in range(1, job.parsed.form.best_of):
                 seed = (first.sampling.seed + number) & 0x7FFF_FFFF_FFFF_FFFF
                 sampling = replace(first.sampling, seed=seed, prompt_logprobs=None)
-                made.append(replace(first, request_id=_unique(public_id), sampling=sampling))
+                made.append(
+                    replace(first, request_id=_unique(public_id), sampling=sampling, accepted=True)
+                )
         return made
 
     def _reply(self, job: _Job, requests: list[NewRequest], public_id: str) -> Reply:
