@@ -95,3 +95,30 @@ def test_the_values_are_the_models(runner):
     assert (token, value, rank) in [
         (t, pytest.approx(v), r) for t, v, r in out.likely["r"][1:]
     ] or (rank > 20)
+
+
+def test_a_row_whose_own_request_excludes_every_token_is_told_apart_from_no_number(
+    runner, monkeypatch
+):
+    compute = runner.trunk.logits
+
+    def broken(flat, pool):
+        logits = compute(flat, pool)
+        logits[0] = float("nan")
+        logits[3] = float("-inf")
+        return logits
+
+    monkeypatch.setattr(runner.trunk, "logits", broken)
+    rows = [
+        chunk(0, len(TOKENS), 1, "nan", allowed_token_ids=(5,)),
+        chunk(0, len(TOKENS), 5, "excluded", allowed_token_ids=(5,), bad_words=((5,),)),
+        chunk(0, len(TOKENS), 9, "fine"),
+        chunk(0, len(TOKENS), 13, "minus infinity"),
+        chunk(0, len(TOKENS), 17, "held", grammar="no grammar"),
+    ]
+    out = run(runner, *rows)
+    assert out.failed.keys() == {"nan", "excluded", "minus infinity", "held"}
+    assert "computed no number" in out.failed["nan"]
+    assert "leave one of these out" in out.failed["excluded"]
+    assert "computed no number" in out.failed["minus infinity"]
+    assert out.excluded == {"excluded", "held"}

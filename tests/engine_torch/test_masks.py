@@ -65,3 +65,18 @@ def test_each_row_is_held_to_its_own_grammar_from_where_its_output_begins():
     assert "cannot go on" in failed[4]
     assert masks.begin(flat_of(("free", b"ab", 1, 0, ""))) is None
     masks.close()
+
+
+class Panicking:
+    """Rust's panics reach Python as what is no Exception."""
+
+    def mask(self, request_id, grammar, output):
+        raise BaseException("index out of bounds")
+
+
+def test_a_panic_fails_its_row_and_no_other():
+    masks = Masks(Panicking())
+    making = masks.begin(flat_of(("r", b"ab", 1, 0, "a grammar")))
+    assert making is not None
+    assert making.result() == ({}, {0: "the answer cannot go on: index out of bounds"})
+    masks.close()

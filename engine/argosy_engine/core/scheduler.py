@@ -243,6 +243,7 @@ class Scheduler:
             token = next(drawn) if chunk.samples else None
             if failed and sequence.request_id in failed:
                 emissions.append(self._fail(sequence, failed[sequence.request_id]))
+                emissions[-1].code = out.code_of(sequence.request_id)
                 continue
             computed = sequence.num_computed = sequence.num_computed + chunk.count
             if token is not None:

@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from typing import Literal
 
 from argosy_engine.core.handover.messages import PullJob
-from argosy_engine.core.request import Chunk, Emission, Sequence
+from argosy_engine.core.request import Chunk, Emission, ErrorCode, Sequence
 from argosy_engine.core.sampling import Likely, SamplingParams
 
 __all__ = [
@@ -123,6 +123,13 @@ class StepOutput:
     failed: dict[str, str] = field(default_factory=dict)
     """Request id → message, for chunks that could not be computed. Their entry in `token_ids` may
     be any number; the other chunks are good."""
+
+    excluded: frozenset[str] = frozenset()
+    """Those of `failed` whose own parameters leave no token: no other engine can help."""
+
+    def code_of(self, request_id: str) -> ErrorCode:
+        """Of one of `failed`."""
+        return "invalid" if request_id in self.excluded else "internal_error"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

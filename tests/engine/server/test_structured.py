@@ -3,6 +3,7 @@
 import json
 import re
 import time
+from dataclasses import replace
 
 import pytest
 
@@ -207,3 +208,25 @@ def test_after_a_match_only_the_end_may_follow():
     assert allowed("r", []) == [ord("a")]  # and from its beginning again
     with pytest.raises(GrammarError, match="cannot go on"):
         allowed("t", list(b"zz"))
+
+
+async def test_an_answer_that_its_grammar_ends_is_the_clients_error():
+    """A gateway would ask another engine after a 500, and count this one as failing."""
+    engine = Engine()
+    execute = engine.runner.execute
+
+    def ends(plan):
+        (chunk,) = plan.chunks
+        failed = {chunk.request_id: "the answer cannot go on: too many states"}
+        return replace(execute(plan), failed=failed, excluded=frozenset(failed))
+
+    engine.runner.execute = ends
+    answer = await engine.post(COMPLETIONS, structured(regex="a+"))
+    assert answer.status_code == 400
+    assert answer.json()["error"] == {
+        "message": "the answer cannot go on: too many states",
+        "type": "invalid_request_error",
+        "param": None,
+        "code": "invalid",
+    }
+    assert engine.loop.scheduler.pool.used == 0

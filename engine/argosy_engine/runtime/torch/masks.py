@@ -42,4 +42,6 @@ class Masks:
                 masks[row] = self._grammars.mask(flat.request_ids[row], params.grammar, output)
             except GrammarError as error:
                 failed[row] = str(error)
+            except BaseException as error:  # a panic in Rust is no Exception
+                failed[row] = f"the answer cannot go on: {error}"
         return masks, failed

@@ -53,8 +53,10 @@ __all__ = ["TorchRunner", "load"]
 
 _LAYOUT_VERSION = 1
 _WARM_UP_TOKENS = 64
-_NOTHING_FOLLOWS = (
-    "no token can follow: the model computed no number here, or the request excludes every token"
+_NO_NUMBER = "no token can follow: the model computed no number here"
+_ALL_EXCLUDED = (
+    "no token can follow: allowed_token_ids, bad_words, min_tokens or what the answer must match "
+    "exclude all of them; leave one of these out"
 )
 
 
@@ -190,7 +192,9 @@ class TorchRunner:
                 )
             masks, failed = making.result() if making is not None else ({}, {})
             mask_(logits, masks)
-            failed = dict.fromkeys(lost_rows(logits), _NOTHING_FOLLOWS) | failed
+            lost = _lost(logits, flat.sampling)
+            excluded = [row for row, why in lost.items() if why is _ALL_EXCLUDED] + list(failed)
+            failed = lost | failed
             ids = sample(logits, flat.sampling, flat.sample_positions)
             return StepOutput(
                 token_ids=ids,
@@ -198,6 +202,7 @@ class TorchRunner:
                 likely=drawn.told(ids, flat.request_ids),
                 prompt_likely=told,
                 failed={flat.request_ids[row]: why for row, why in failed.items()},
+                excluded=frozenset(flat.request_ids[row] for row in excluded),
             )
 
     def _told(self, prompts: list[Chunk], block_size: int) -> dict[str, dict[int, Likely]]:
@@ -262,6 +267,16 @@ class TorchRunner:
         self._masks.close()
         if isinstance(self.trunk, NativeTrunk | LeadingTrunk):
             self.trunk.close()
+
+
+def _lost(logits: torch.Tensor, sampling: Sequence[SamplingParams]) -> dict[int, str]:
+    """Rows without a token, and why: minus infinity is what exclusion makes of a logit."""
+    return {
+        row: _NO_NUMBER
+        if sampling[row].plain or float(logits[row].amax()) != float("-inf")
+        else _ALL_EXCLUDED
+        for row in lost_rows(logits)
+    }
 
 
 def _single_chunk_plan(chunk: Chunk, block_size: int) -> StepPlan:

@@ -242,8 +242,10 @@ class TextFlow:
 
 def _failure(event: Emission) -> ApiError:
     match event.code:
-        case "context_length_exceeded" | "invalid":
+        case "context_length_exceeded":
             return ApiError(400, event.message, param="prompt", code=event.code)
+        case "invalid":
+            return ApiError(400, event.message, code=event.code)
         case "queue_timeout" | "kv_transfer_failed":
             headers = {"retry-after": "1"}
             return ApiError(503, event.message, "server_error", None, event.code, headers)

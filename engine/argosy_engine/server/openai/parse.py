@@ -225,7 +225,7 @@ def check_model(body: Mapping[str, Any], served_name: str) -> None:
     if model != served_name:
         raise ApiError(
             404,
-            f"there is no model {model!r} here: this engine serves {served_name!r}",
+            f"there is no model {model!r:.80} here: this engine serves {served_name!r}",
             param="model",
             code="model_not_found",
         )
