@@ -188,7 +188,7 @@ async def test_clients_that_leave_in_any_state_leave_nothing(count, limits):
     assert_nothing_is_left(engine)
     assert crowd.left >= count * 0.7
     states = {"queued", "decode", "structured", "several"}
-    if count > 1000:
+    if count > 1000 and not limits:
         states |= {"prefill", "swapped"}
     assert states - {state for state, times in crowd.left_in.items() if times} == set()
     # Under other limits a prompt may be longer than a step.

@@ -1,8 +1,11 @@
 """Timing models of real engines: how long a step takes on them.
 
-Sources: `opt-13b-a100` is DistServe's fitted model of OPT-13B on one A100-80GB;
-`llama-70b-h100-tp4` models Llama-3-70B on four H100. Prefill of a prompt of L tokens takes
-a + b·L + c·L²; a decode step of n sequences with Σctx tokens of context takes a + b·Σctx + c·n.
+Sources: `opt-13b-a100` is DistServe's fitted model of OPT-13B on one A100-80GB.
+`llama-70b-h100-tp4` and `…-tp8` are Llama-2-70B on four and eight H100, fitted to the table of
+measured times of splitwise-sim; its prompts vary by 22 % around the fit with eight, its steps by
+2 %. `smollm2-135m-cpu` is this engine (`python -m argosy_bench.fit` says what was measured).
+Prefill of a prompt of L tokens takes a + b·L + c·L²; a decode step of n sequences with Σctx tokens
+of context takes a + b·Σctx + c·n.
 """
 
 from dataclasses import dataclass
@@ -76,6 +79,18 @@ PROFILES: dict[str, SimProfile] = {
         transfer_bytes_per_s=50e9,  # one 400 Gb/s port
         max_model_len=8192,
     ),
+    "llama-70b-h100-tp8": SimProfile(
+        prefill_ms=3.78,
+        prefill_ms_per_token=0.0899,
+        prefill_ms_per_token_squared=1.49e-6,
+        decode_ms=29.9,
+        decode_ms_per_context_token=1.79e-4,
+        decode_ms_per_sequence=0.199,
+        kv_tokens=1_330_000,  # 90 % of eight times 80 GB, without 140 GB of weights
+        kv_bytes_per_token=327_680,
+        transfer_bytes_per_s=50e9,  # one 400 Gb/s port
+        max_model_len=8192,
+    ),
     "opt-13b-a100": SimProfile(
         prefill_ms=18.10,
         prefill_ms_per_token=0.1019,
@@ -87,5 +102,17 @@ PROFILES: dict[str, SimProfile] = {
         kv_bytes_per_token=819_200,  # 40 layers · 2 · 40 heads · 128 · 2 bytes
         transfer_bytes_per_s=25e9,  # PCIe 4 x16
         max_model_len=2048,
+    ),
+    "smollm2-135m-cpu": SimProfile(
+        prefill_ms=1.61,
+        prefill_ms_per_token=1.315,
+        prefill_ms_per_token_squared=6.02e-4,
+        decode_ms=11.28,
+        decode_ms_per_context_token=4.17e-3,
+        decode_ms_per_sequence=1.32,
+        kv_tokens=93_184,  # 2 GiB
+        kv_bytes_per_token=23_040,  # 30 layers · 2 · 3 kv heads · 64 · 2 bytes
+        transfer_bytes_per_s=1.25e9,  # 10 Gb/s
+        max_model_len=8192,
     ),
 }

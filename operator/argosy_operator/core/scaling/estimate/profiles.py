@@ -3,8 +3,8 @@
 `core.reconcile.targets.spec` gives them to the law as a prior, the simulator (`sim`) runs on them.
 A real model has none: its prior is a guess from the SLO. The engine is a program of its own and
 has the same constants in `argosy_engine/runtime/sim/profiles.py`; a test compares the two.
-Sources: OPT-13B on an A100 is DistServe's released profile; Llama-70B on four H100 is our fit to
-splitwise-sim's measured table.
+Sources: OPT-13B on an A100 is DistServe's released profile; Llama-70B on four and on eight H100 is
+our fit to splitwise-sim's measured table; SmolLM2-135M is Argosy's own engine on one core.
 """
 
 from dataclasses import dataclass
@@ -23,6 +23,15 @@ PRESETS = {
         per_context_token_s=9.4e-8,
         kv_tokens=480_000,
     ),
+    "llama-70b-h100-tp8": Profile(
+        prefill_base_s=3.78e-3,
+        per_prompt_token_s=0.0899e-3,
+        per_prompt_token_squared_s=1.49e-9,
+        decode_base_s=29.9e-3,
+        per_sequence_s=0.199e-3,
+        per_context_token_s=1.79e-7,
+        kv_tokens=1_330_000,
+    ),
     "opt-13b-a100": Profile(
         prefill_base_s=18.10e-3,
         per_prompt_token_s=0.1019e-3,
@@ -31,6 +40,15 @@ PRESETS = {
         per_sequence_s=0.0385e-3,
         per_context_token_s=6.27e-7,
         kv_tokens=66_144,
+    ),
+    "smollm2-135m-cpu": Profile(
+        prefill_base_s=1.61e-3,
+        per_prompt_token_s=1.315e-3,
+        per_prompt_token_squared_s=6.02e-7,
+        decode_base_s=11.28e-3,
+        per_sequence_s=1.32e-3,
+        per_context_token_s=4.17e-6,
+        kv_tokens=93_184,
     ),
 }
 
@@ -47,7 +65,9 @@ class Machine:
 
 MACHINES = {
     "llama-70b-h100-tp4": Machine(4, 327_680, 50e9),
+    "llama-70b-h100-tp8": Machine(8, 327_680, 50e9),
     "opt-13b-a100": Machine(1, 819_200, 25e9),
+    "smollm2-135m-cpu": Machine(1, 23_040, 1.25e9),  # its core counts as a GPU
 }
 
 
