@@ -11,6 +11,7 @@ step is from them. The times of a run with more threads are shorter; this is one
 import argparse
 import sys
 import time
+from collections.abc import Sequence
 from dataclasses import replace
 
 import numpy as np
@@ -27,7 +28,7 @@ DECODES = (1, 4, 8, 16, 32, 64)
 CONTEXTS = (64, 512, 1024)
 
 
-def fitted(columns: list[tuple[float, ...]], ms: list[float]) -> tuple[list[float], float]:
+def fitted(columns: Sequence[tuple[float, ...]], ms: Sequence[float]) -> tuple[list[float], float]:
     """Coefficients of the columns, and the largest relative error; relative least squares."""
     rows, times = np.array(columns, dtype=float), np.array(ms)
     found = np.linalg.lstsq(rows / times[:, None], np.ones(len(times)), rcond=None)[0]
@@ -58,7 +59,7 @@ def main(argv: list[str] | None = None) -> int:
     )
     runner, _ = load(config)
     runner.warm_up()
-    plans = {(length,): prompt(length) for length in PROMPTS}
+    plans: dict[tuple[int, ...], StepPlan] = {(length,): prompt(length) for length in PROMPTS}
     plans |= {(count, size): decodes(count, size) for count in DECODES for size in CONTEXTS}
     best: dict[tuple[int, ...], float] = {}
     ends = time.monotonic() + asked.seconds

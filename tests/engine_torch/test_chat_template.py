@@ -1,6 +1,7 @@
 """Chat templates give the text that Hugging Face's renderer gives, and cannot do harm."""
 
 import re
+import resource
 
 import pytest
 
@@ -8,6 +9,7 @@ pytestmark = pytest.mark.torch
 pytest.importorskip("jinja2")
 
 from argosy_engine.errors import ChatTemplateError  # noqa: E402
+from argosy_engine.text import sandbox  # noqa: E402
 from argosy_engine.text.chat_template import ChatTemplate  # noqa: E402
 
 TOKENS = {"bos_token": "<s>", "eos_token": "</s>"}
@@ -33,6 +35,53 @@ TEMPLATES = {
     "loop control": "{% for m in messages %}{% if loop.first %}{% continue %}{% endif %}"
     "{{ m.content }}{% break %}{% endfor %}",
     "white space": "  {% if true %}\n    a\n  {% endif %}\n b\n",
+}
+
+
+ENDLESS = {
+    "texts": "{% set s = 'a' * 1000000 %}{% for c in s %}{% for d in s %}{% endfor %}{% endfor %}",
+    "macros": "{% macro f(n) %}{% if n %}{{ f(n - 1) }}{{ f(n - 1) }}{% endif %}{% endmacro %}"
+    "{{ f(60) }}",
+    "searches": "{% set s = 'ab' * 9000000 %}{% for i in range(99999) %}"
+    "{{ s.count('b') }}{% endfor %}",
+}
+DOUBLED = "{%% set ns = namespace(s='a' * 1000) %%}{%% for i in range(40) %%}%s{%% endfor %%}"
+HUGE = {
+    "concatenation": DOUBLED % "{% set ns.s = ns.s ~ ns.s %}",
+    "sum": DOUBLED % "{% set ns.s = ns.s + ns.s %}",
+    "sum of lists": DOUBLED.replace("'a'", "[1]") % "{% set ns.s = ns.s + ns.s %}",
+    "block": DOUBLED % "{% set x %}{{ ns.s }}{{ ns.s }}{% endset %}{% set ns.s = x %}",
+    "fixed text": "{% set x %}{% for i in range(99999) %}"
+    + "a" * 9999
+    + "{% endfor %}{% endset %}",
+    "lists in lists": "{% set ns = namespace(s=['a' * 99]) %}{% for i in range(40) %}"
+    "{% set ns.s = [ns.s, ns.s] %}{% endfor %}{{ ns.s }}",
+    "numbers": "{% set ns = namespace(x=10 ** 1000) %}{% for i in range(40) %}"
+    "{% set ns.x = ns.x * ns.x %}{% endfor %}",
+    "ljust": "{{ 'a'.ljust(10 ** 10) }}",
+    "zfill": "{{ '1'.zfill(10 ** 10) }}",
+    "expandtabs": "{{ ('\\t' * 100000).expandtabs(100000) }}",
+    "to_bytes": "{{ (1).to_bytes(10 ** 10, 'big') }}",
+    "center": "{{ 'a' | center(10 ** 10) }}",
+    "indent": "{{ ('a\\n' * 100000) | indent(100000) }}",
+    "wordwrap": "{{ ('a ' * 100000) | wordwrap(1, true, 'x' * 10000) }}",
+    "percent": "{{ '%10000000000d' % 1 }}",
+    "percent of a width": "{{ '%*d' % (10 ** 10, 1) }}",
+    "format": "{{ '{:>10000000000}'.format('a') }}",
+    "format of a width": "{{ '{:>{}}'.format('a', 10 ** 10) }}",
+    "format filter": "{{ '%10000000000s' | format('a') }}",
+    "replace": "{{ ('a' * 100000).replace('a', 'b' * 100000) }}",
+    "replace filter": "{{ ('a' * 100000) | replace('', 'b' * 100000) }}",
+    "join": "{{ ('b' * 100000).join('a' * 100000) }}",
+    "join filter": "{{ ('a' * 100000) | join('b' * 100000) }}",
+    "joined references": "{{ (['a' * 100000] * 100000) | join }}",
+    "map": "{{ ('a' * 100000) | map('center', 100000) | list | length }}",
+    "slice": "{{ [1] | slice(10 ** 9) | list | length }}",
+    "sum of references": "{{ ([[1] * 100000] * 10000) | sum(start=[]) }}",
+    "tojson": "{{ [1, 2] | tojson(indent=10 ** 10) }}",
+    "list": "{{ ('a' * 30000000) | list | length }}",
+    "translate": "{{ ('a' * 100000).translate({97: 'b' * 100000}) }}",
+    "date": "{{ strftime_now('%Y' * 1000000) }}",
 }
 
 
@@ -111,6 +160,45 @@ def test_a_template_that_loops_without_end_is_ended(source):
     with pytest.raises(ChatTemplateError, match=r"loops more than|[Rr]ange too big"):
         render(source)
     assert render("{% for i in range(3) %}{{ i }}{% endfor %}") == "012"
+
+
+@pytest.mark.parametrize("name", ENDLESS)
+def test_loops_over_anything_and_calls_of_calls_end(name, monkeypatch):
+    monkeypatch.setattr(sandbox, "_MOST_S", 0.2)
+    with pytest.raises(ChatTemplateError, match=r"computes for more than 0\.2 s"):
+        render(ENDLESS[name])
+    assert render("{{ messages[0].role }}") == "system"  # with a budget of its own
+
+
+@pytest.mark.parametrize("name", HUGE)
+def test_what_makes_much_of_little_is_refused_before_it_is_made(name):
+    before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    with pytest.raises(ChatTemplateError, match=r"too l|makes more|above|most|not allowed|only"):
+        render(HUGE[name])
+    assert resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before < 300 << 10
+
+
+def test_a_clients_tools_cannot_be_indented_without_end():
+    """Llama 3.1's template indents them; each element has a line, as far in as it is nested."""
+    nested = [0] * 100_000
+    for _ in range(300):
+        nested = [nested]
+    tools = [{"type": "function", "function": {"name": "f", "parameters": {"a": nested}}}]
+    with pytest.raises(ChatTemplateError, match="an indented object is too long"):
+        render("{% for t in tools %}{{ t | tojson(indent=4) }}{% endfor %}", tools=tools)
+
+
+def test_templates_may_do_what_people_do_with_texts_and_lists():
+    source = (
+        "{% set ns = namespace(text='', seen=[]) %}"
+        "{% for m in messages[::-1] if m.role != 'system' %}"
+        "{% set ns.seen = ns.seen + [m.role ~ loop.index ~ '/' ~ loop.length] %}{% endfor %}"
+        "{% set block %}{{ ns.seen | join(',') }}{% endset %}"
+        "{{ block.replace('user', 'u').split(',') | list | length }} {{ block | upper }} "
+        "{{ '%s of %d' | format('a', 3) }} {{ '{:>3}'.format('x') }} {{ 'ab'.center(4) }}| "
+        "{{ [[1, 2], [3]] | map('sum') | list }} {{ [1, 2] | sum(start=3) }} {{ 7 % 4 }}"
+    )
+    assert render(source) == ("3 USER1/3,ASSISTANT2/3,USER3/3 a of 3   x  ab | [3, 3] 6 3")
 
 
 def test_tools_are_shown_as_the_client_wrote_them():

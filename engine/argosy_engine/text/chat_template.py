@@ -1,4 +1,4 @@
-"""A model's chat template, rendered in jinja2's immutable sandbox: the folder is not trusted.
+"""A model's chat template, rendered in a sandbox with bounds: the folder is not trusted.
 
 The names, filters and tags are those of Hugging Face's renderer, for which templates are written.
 """
@@ -13,14 +13,14 @@ from jinja2 import nodes
 from jinja2.exceptions import SecurityError
 from jinja2.ext import Extension
 from jinja2.parser import Parser
-from jinja2.sandbox import ImmutableSandboxedEnvironment, safe_range
+from jinja2.sandbox import safe_range
 
 from argosy_engine.errors import ChatTemplateError
+from argosy_engine.text.sandbox import MOST_CHARACTERS, Sandbox, over
 
 __all__ = ["ChatTemplate"]
 
-_MOST_CHARACTERS = 32 << 20  # of a prompt; several times what the longest body can hold
-_MOST_BITS = 4096  # of a power
+_LONGEST_TIME = 1000
 _MOST_TURNS = 1_000_000  # of all loops over `range` in one rendering: some tenths of a second
 
 
@@ -28,14 +28,14 @@ class ChatTemplate:
     """Compiled once; `render` gives the prompt text. Safe to share by threads."""
 
     def __init__(self, source: str, tokens: Mapping[str, str]) -> None:
-        environment = _Sandbox(
+        environment = Sandbox(
             trim_blocks=True,
             lstrip_blocks=True,
             extensions=["jinja2.ext.loopcontrols", _Generation],
         )
         environment.globals["raise_exception"] = _raise
         environment.globals["strftime_now"] = _strftime_now
-        environment.filters["tojson"] = _to_json
+        environment.bound_filter("tojson", _to_json)
         self._template = environment.from_string(source)
         self._tokens = tokens
 
@@ -63,39 +63,17 @@ class ChatTemplate:
         parts: list[str] = []
         size = 0
         try:
-            for part in self._template.generate(names):
-                parts.append(part)
-                size += len(part)
-                if size > _MOST_CHARACTERS:
-                    raise SecurityError(f"it writes more than {_MOST_CHARACTERS} characters")
+            with over():
+                for part in self._template.generate(names):
+                    parts.append(part)
+                    size += len(part)
+                    if size > MOST_CHARACTERS:
+                        raise SecurityError(f"it writes more than {MOST_CHARACTERS} characters")
         except Exception as error:  # a template may raise anything
             raise ChatTemplateError(
                 f"the messages do not fit the chat template: {_reason(error)}"
             ) from error
         return "".join(parts)
-
-
-class _Sandbox(ImmutableSandboxedEnvironment):
-    """Bounds the two operators that make much of little."""
-
-    intercepted_binops = frozenset({"*", "**"})
-
-    def call_binop(self, context: Any, operator: str, left: Any, right: Any) -> Any:
-        if operator == "*":
-            for text, times in ((left, right), (right, left)):
-                if (
-                    hasattr(text, "__len__")
-                    and isinstance(times, int)
-                    and len(text) * times > _MOST_CHARACTERS
-                ):
-                    raise SecurityError("a product of a text or a list is too long")
-        elif (
-            isinstance(left, int)
-            and isinstance(right, int)
-            and left.bit_length() * right > _MOST_BITS
-        ):
-            raise SecurityError("a power is too large")
-        return super().call_binop(context, operator, left, right)
 
 
 class _Generation(Extension):
@@ -130,6 +108,8 @@ def _raise(message: str) -> None:
 
 
 def _strftime_now(form: str) -> str:
+    if len(form) > _LONGEST_TIME:
+        raise SecurityError(f"a form of time has at most {_LONGEST_TIME} characters")
     return datetime.now(UTC).astimezone().strftime(form)  # local time, as Hugging Face has it
 
 
