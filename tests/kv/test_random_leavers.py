@@ -1,0 +1,42 @@
+"""Requests that are pulled, computed here, preempted and left at random: both pools are empty."""
+
+import asyncio
+import random
+from collections import Counter
+
+import pytest
+
+from tests.kv.nodes import BLOCK, node
+
+
+@pytest.mark.slow
+async def test_hundreds_of_pulls_that_are_left_in_any_state_leave_nothing():
+    seed = random.SystemRandom().randrange(1 << 32)
+    print(f"seed {seed}")  # to draw the same ones again
+    draw, left_in = random.Random(seed), Counter[str]()
+    options = {"kv_cache_tokens": 40 * BLOCK, "evicts": True, "host_slots": 20}
+    with node("prefill") as prefill, node("decode", **options) as decode:
+        outstanding: list[str] = []
+        for number in range(300):
+            name = f"r{number}"
+            prompt = [5 + draw.randrange(3)] * (BLOCK * draw.choice([1, 4, 9]) + draw.randrange(9))
+            peers = [prefill.address] if draw.random() < 0.7 else []
+            decode.ask(prompt, *peers, name=name, max_tokens=draw.choice([9, 60, 400]))
+            outstanding.append(name)
+            for _ in range(draw.choice([0, 0, 0, 0, 10])):
+                await asyncio.sleep(0.0002)  # threads of both engines go on
+            while len(outstanding) > draw.randrange(4, 24):
+                leaver = outstanding.pop(draw.randrange(len(outstanding)))
+                sequence = decode.scheduler.sequences.get(leaver)
+                left_in["over" if sequence is None else sequence.state.value] += 1
+                decode.loop.abort(leaver)
+        for name in outstanding:
+            decode.loop.abort(name)
+        decode.assert_empty()
+        prefill.assert_empty()
+        assert decode.loop.alive
+        assert prefill.loop.alive
+        assert {"pulling", "running"} <= left_in.keys(), left_in
+        for engine in (prefill, decode):
+            assert engine.metric("argosy_loop_errors_total") == 0
+        assert decode.scheduler.preemption.host.used_share == 0
