@@ -1,5 +1,7 @@
 """Logits to ids: greedy, filters, and draws that depend on seed and position alone."""
 
+import math
+
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -75,9 +77,12 @@ def test_a_draw_depends_on_seed_and_position_and_not_on_the_batch():
 def plain(logits, params):
     """(ids in the order of the draw, their cumulative shares) of one row, in float64.
 
-    The reference: temperature, then top-k, then top-p; equal logits in the order of their ids.
+    The reference: temperature, min-p, top-k, then top-p; equal logits in the order of their ids.
     """
-    shares = ((logits.double() - logits.max()) / params.temperature).softmax(-1)
+    scaled = (logits.double() - logits.max()) / params.temperature
+    if params.min_p:
+        scaled = scaled.masked_fill(scaled < math.log(params.min_p), -math.inf)
+    shares = scaled.softmax(-1)
     if not 0 < params.top_k < len(shares) and params.top_p == 1.0:
         return torch.arange(len(shares)), shares.cumsum(-1)
     shares, order = shares.sort(descending=True, stable=True)
@@ -109,6 +114,7 @@ requests = st.builds(
     temperature=st.sampled_from([0.0, 1e-300, 0.2, 0.7, 1.0, 2.0]),
     top_p=st.sampled_from([0.0, 0.1, 0.5, 0.9, 0.95, 0.999, 1.0]),
     top_k=st.sampled_from([0, 0, 1, 2, 40, 300, 10**9]),
+    min_p=st.sampled_from([0.0, 0.0, 0.03, 0.3, 1.0]),
     seed=st.integers(0, 10**9),
 )
 

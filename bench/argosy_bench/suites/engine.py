@@ -36,7 +36,7 @@ from argosy_engine.model.native import NativeTrunk  # noqa: E402
 from argosy_engine.model.trunk import Trunk  # noqa: E402
 from argosy_engine.runtime.cpu import settle  # noqa: E402
 from argosy_engine.runtime.torch.runner import TorchRunner, load  # noqa: E402
-from argosy_engine.runtime.torch.sampler import sample  # noqa: E402
+from argosy_engine.runtime.torch.sampler import columns  # noqa: E402
 
 CONTEXT = 128
 """Tokens that a decode step attends to."""
@@ -136,14 +136,14 @@ def _best_s(runner: TorchRunner, chunks: tuple[Chunk, ...], repeats: int) -> tup
     return min(step for step, _ in pairs), min(products for _, products in pairs)
 
 
-def _sampling_s(vocab: int) -> float:
+def _sampling_s(trunk: NativeTrunk) -> float:
     """Seconds to draw 32 rows with top_p 0.95 from peaked logits, as a model gives them."""
-    logits = torch.randn(32, vocab, generator=torch.Generator().manual_seed(0)) * 6
+    logits = torch.randn(32, trunk.spec.vocab, generator=torch.Generator().manual_seed(0)) * 6
     asked = [SamplingParams(max_tokens=1, top_p=0.95, seed=row) for row in range(32)]
     times = []
     for position in range(8):
         began = time.perf_counter()
-        sample(logits, asked, [position] * 32)
+        trunk.draw(logits, columns(asked, [position] * 32))
         times.append(time.perf_counter() - began)
     return min(times)
 
@@ -195,10 +195,11 @@ def measure(figures: Figures, model: str, dtype: str) -> None:
         ratio = _native_over_torch(both, (decodes | prefills)[name], _PAIRS)
         figures.put(f"{name}_native_over_torch", ratio)
     figures.notes["native"] = native.facts["cpu_isa"]
+    assert isinstance(native.trunk, NativeTrunk)
+    figures.put("sample_32_top_p_ms", _sampling_s(native.trunk) * 1e3)
     native.close()
     compared = {name: plan_of((decodes | prefills)[name]) for name in _COMPARED}
     quantized.measure(figures, model, compared)
-    figures.put("sample_32_top_p_ms", _sampling_s(runner.vocab_size) * 1e3)
     for name, microseconds in host_us().items():
         figures.put(f"{name}_us_per_step_256_seqs", microseconds)
     figures.put("rss_mib", resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024)

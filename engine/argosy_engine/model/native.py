@@ -126,6 +126,10 @@ class NativeTrunk:
         self._library.step(self._model, batch)
         return logits
 
+    def draw(self, logits: torch.Tensor, draws: npt.NDArray[np.void] | None) -> list[int]:
+        """As `Library.draw`, of what `logits` returned."""
+        return self._library.draw(logits.numpy(), draws)
+
     def close(self) -> None:
         """End the threads."""
         self._library.close()

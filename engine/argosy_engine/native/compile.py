@@ -20,7 +20,7 @@ from pathlib import Path
 __all__ = ["FLAGS", "build", "compiler", "library_path"]
 
 FOLDER = Path(__file__).resolve().parent
-SOURCES = ("team.c", "products.c", "int8.c", "attention.c", "step.c")
+SOURCES = ("team.c", "products.c", "int8.c", "attention.c", "step.c", "draw.c")
 _BASE = ("-O3", "-std=c11", "-fPIC", "-shared", "-fvisibility=hidden", "-ffp-contract=fast")
 _MORE = ("-fno-math-errno", "-Wall", "-Wextra")
 _AVX512 = ("-mfma", "-mavx512f", "-mavx512bw", "-mavx512dq", "-mavx512vl")

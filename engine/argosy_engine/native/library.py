@@ -17,6 +17,7 @@ import numpy.typing as npt
 
 __all__ = [
     "BF16",
+    "DRAW",
     "F32",
     "INT8",
     "Batch",
@@ -111,6 +112,12 @@ class Batch:
         self.fields = _BatchFields(*counts, *(array.ctypes.data for array in arrays))
 
 
+DRAW = np.dtype(
+    [("point", "f8"), ("temperature", "f4"), ("top_p", "f4"), ("min_p", "f4"), ("top_k", "i4")]
+)
+"""`struct draw`."""
+
+
 class Matrix:
     """A packed matrix; holds the only copy of the weight."""
 
@@ -137,6 +144,7 @@ class Library:
 
     def __init__(self, path: Path, *, threads: int, spins: int) -> None:
         """OSError if it cannot be loaded, or is not of this release."""
+        self.path = path
         self._dll = ctypes.CDLL(str(path))
         self._check(path)
         self._dll.argosy_team.restype = c_void_p
@@ -146,6 +154,7 @@ class Library:
         self._dll.argosy_pack.argtypes = (c_void_p, c_void_p, c_int64, c_int64, c_int64)
         self._dll.argosy_product.argtypes = (c_void_p, c_void_p, c_void_p, c_int64, c_void_p)
         self._dll.argosy_step.argtypes = (c_void_p, c_void_p, c_void_p)
+        self._dll.argosy_draw.argtypes = (c_void_p, c_void_p, c_int64, c_int64, c_void_p, c_void_p)
         self._dll.argosy_team_close.argtypes = (c_void_p,)
         self._team = self._dll.argosy_team(threads, spins)
         if not self._team:
@@ -153,10 +162,10 @@ class Library:
         self.threads = threads
 
     def _check(self, path: Path) -> None:
-        sizes = (c_int64 * 4)()
+        sizes = (c_int64 * 5)()
         self._dll.argosy_sizes(sizes)
         structures = (MatrixFields, LayerFields, ModelFields, _BatchFields)
-        expected = [ctypes.sizeof(fields) for fields in structures]
+        expected = [*(ctypes.sizeof(fields) for fields in structures), DRAW.itemsize]
         if list(sizes) != expected:
             raise OSError(f"{path} is of another release: build the package again")
 
@@ -182,6 +191,18 @@ class Library:
     def step(self, model: ModelFields, batch: Batch) -> None:
         """Compute a step: `batch.logits`, and K and V of its tokens. MemoryError."""
         _raise(self._dll.argosy_step(self._team, byref(model), byref(batch.fields)))
+
+    def draw(self, logits: Array, draws: Array | None) -> list[int]:
+        """An id for each row of contiguous float32 `logits` [S, vocab]; -1 where none can follow.
+
+        `draws` [S] of `DRAW`, or None: the largest logit of each row. MemoryError.
+        """
+        ids = np.empty(len(logits), np.int32)
+        drawn = None if draws is None else draws.ctypes.data
+        shape = logits.ctypes.data, *logits.shape
+        _raise(self._dll.argosy_draw(self._team, *shape, drawn, ids.ctypes.data))
+        found: list[int] = ids.tolist()
+        return found
 
 
 def aligned(size: int) -> npt.NDArray[np.uint8]:

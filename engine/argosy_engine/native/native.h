@@ -54,12 +54,19 @@ struct batch {
     float *logits;                  /* [S, vocab], written */
 };
 
+/* How the token of a row is drawn; see `core.sampling.SamplingParams`. */
+struct draw {
+    double point; /* in [0, 1): where in the cumulative distribution */
+    float temperature, top_p, min_p; /* temperature 0: the largest logit */
+    int32_t top_k;                   /* 0: off */
+};
+
 struct team;
 
 /* --- the ABI; every function but the constructors returns 0, or an errno --------------------- */
 
-/* Sizes of matrix, layer, model and batch, so that a library of another release is noticed. */
-API void argosy_sizes(int64_t sizes[4]);
+/* Sizes of matrix, layer, model, batch and draw, so that a library of another release is noticed. */
+API void argosy_sizes(int64_t sizes[5]);
 /* A team of `threads`, the caller included; its threads spin that often before they sleep. */
 API struct team *argosy_team(int64_t threads, int64_t spins);
 API void argosy_team_close(struct team *team);
@@ -72,5 +79,9 @@ API int argosy_product(struct team *team, const struct matrix *w, const float *x
                        float *y);
 /* The logits of one step; writes K and V of its tokens into the pool. */
 API int argosy_step(struct team *team, const struct model *model, const struct batch *batch);
+/* One id for each row of `logits` [rows, vocab], -1 where no token can follow: a logit is NaN, the
+ * largest is infinite, or all are excluded. `draws` [rows], or NULL: the largest logit of each. */
+API int argosy_draw(struct team *team, const float *logits, int64_t rows, int64_t vocab,
+                    const struct draw *draws, int32_t *ids);
 
 #endif

@@ -171,11 +171,12 @@ static void run(struct team *team, int thread, void *job) {
 
 /* --- the ABI ---------------------------------------------------------------------------------- */
 
-void argosy_sizes(int64_t sizes[4]) {
+void argosy_sizes(int64_t sizes[5]) {
     sizes[0] = sizeof(struct matrix);
     sizes[1] = sizeof(struct layer);
     sizes[2] = sizeof(struct model);
     sizes[3] = sizeof(struct batch);
+    sizes[4] = sizeof(struct draw);
 }
 
 /* Cuts a piece of memory into aligned parts; with `at` NULL it only adds up. */

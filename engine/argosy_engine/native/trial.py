@@ -3,8 +3,8 @@
     python -m argosy_engine.native.trial LIBRARY BASE
 
 A random decoder of two layers computes a prompt and a decode, in float32, in bfloat16 and with
-8-bit matrices. That executes every kernel of the library. Exit status 0 if logits and KV agree; a
-difference is the last line of stderr.
+8-bit matrices, and tokens are drawn. That executes every kernel of the library. Exit status 0 if
+logits, KV and tokens agree; a difference is the last line of stderr.
 """
 
 import sys
@@ -16,6 +16,7 @@ import numpy.typing as npt
 
 from argosy_engine.native.library import (
     BF16,
+    DRAW,
     F32,
     INT8,
     Batch,
@@ -29,6 +30,8 @@ __all__ = ["main"]
 
 _HIDDEN, _INNER, _HEADS, _KV_HEADS, _DIM, _VOCAB, _BLOCK = 96, 112, 4, 2, 64, 75, 16
 _LAYERS, _BLOCKS, _PROMPT = 2, 6, 40
+_DRAWS = [(0, 0, 1, 0, 0), (0.3, 1, 1, 0, 0), (0.6, 1, 0.9, 0, 0), (0.7, 2, 0.95, 0.01, 200)]
+"""Points, temperatures, top_p, min_p and top_k of rows."""
 _CLOSE = {F32: 1e-3, BF16: 0.1, INT8: 0.1}  # of logits with a spread of about 1
 
 
@@ -80,8 +83,14 @@ def _run(path: Path, kind: int) -> list[npt.NDArray[np.float32]]:
     model.rotations, model.layer = turns.ctypes.data, layers
     model.head, model.pool = matrix(_VOCAB, _HIDDEN), pool.ctypes.data
     results = [_step(library, model, 0, _PROMPT), _step(library, model, _PROMPT, 1)]
+    results.append(_draw(library, numbers(len(_DRAWS), 300)))
     library.close()
     return [*results, _values(pool, stored)]
+
+
+def _draw(library: Library, logits: npt.NDArray[np.float32]) -> npt.NDArray[np.float32]:
+    """Ids of a greedy row, and of one for each way to draw."""
+    return np.array(library.draw(logits, np.array(_DRAWS, DRAW)), np.float32)
 
 
 def _step(library: Library, model: ModelFields, start: int, count: int) -> npt.NDArray[np.float32]:

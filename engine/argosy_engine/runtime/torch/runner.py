@@ -16,7 +16,7 @@ from argosy_engine.attention.host import HostKv
 from argosy_engine.attention.paged import PagedPool
 from argosy_engine.config import EngineConfig
 from argosy_engine.core.sampling import Likely, SamplingParams
-from argosy_engine.core.step import Chunk, Copies, StepOutput, StepPlan, flatten
+from argosy_engine.core.step import Chunk, Copies, FlatBatch, StepOutput, StepPlan, flatten
 from argosy_engine.errors import LoadError
 from argosy_engine.model.native import NativeTrunk
 from argosy_engine.model.share import Share
@@ -36,7 +36,7 @@ from argosy_engine.runtime.torch.ranks.frames import Kind, pack_copies
 from argosy_engine.runtime.torch.ranks.group import RankGroup, listen
 from argosy_engine.runtime.torch.ranks.leading import LeadingTrunk
 from argosy_engine.runtime.torch.ranks.processes import Ranks
-from argosy_engine.runtime.torch.sampler import lost_rows, sample
+from argosy_engine.runtime.torch.sampler import columns, lost_rows, sample
 from argosy_engine.runtime.torch.sources import (
     AnyTrunk,
     Loaded,
@@ -192,10 +192,10 @@ class TorchRunner:
                 )
             masks, failed = making.result() if making is not None else ({}, {})
             mask_(logits, masks)
-            lost = _lost(logits, flat.sampling)
+            ids, rows = self._draw(logits, flat)
+            lost = _lost(logits, flat.sampling, rows)
             excluded = [row for row, why in lost.items() if why is _ALL_EXCLUDED] + list(failed)
             failed = lost | failed
-            ids = sample(logits, flat.sampling, flat.sample_positions)
             return StepOutput(
                 token_ids=ids,
                 busy_s=0.0,
@@ -204,6 +204,16 @@ class TorchRunner:
                 failed={flat.request_ids[row]: why for row, why in failed.items()},
                 excluded=frozenset(flat.request_ids[row] for row in excluded),
             )
+
+    def _draw(self, logits: torch.Tensor, flat: FlatBatch) -> tuple[list[int], list[int]]:
+        """An id for each row, and the rows in which no token can follow; their ids are of any."""
+        if not isinstance(self.trunk, NativeTrunk):
+            return sample(logits, flat.sampling, flat.sample_positions), lost_rows(logits)
+        ids = self.trunk.draw(logits, columns(flat.sampling, flat.sample_positions))
+        lost = [row for row, token in enumerate(ids) if token < 0]
+        for row in lost:
+            ids[row] = 0
+        return ids, lost
 
     def _told(self, prompts: list[Chunk], block_size: int) -> dict[str, dict[int, Likely]]:
         """What is told of the prompts' tokens, by request; computes their KV."""
@@ -269,13 +279,15 @@ class TorchRunner:
             self.trunk.close()
 
 
-def _lost(logits: torch.Tensor, sampling: Sequence[SamplingParams]) -> dict[int, str]:
-    """Rows without a token, and why: minus infinity is what exclusion makes of a logit."""
+def _lost(
+    logits: torch.Tensor, sampling: Sequence[SamplingParams], rows: Sequence[int]
+) -> dict[int, str]:
+    """Why each of the `rows` has no token: minus infinity is what exclusion makes of a logit."""
     return {
         row: _NO_NUMBER
         if sampling[row].plain or float(logits[row].amax()) != float("-inf")
         else _ALL_EXCLUDED
-        for row in lost_rows(logits)
+        for row in rows
     }
 
 

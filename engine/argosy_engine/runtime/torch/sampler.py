@@ -1,5 +1,8 @@
 """Logits to token ids: one batched pass for the greedy rows, one for the sampled ones.
 
+Where a native library computes the steps, it also draws (`native/draw.c`), from `columns` of these
+parameters; `sample` draws elsewhere, and is what tests compare the library with.
+
 The draw for position p of a request depends only on (seed, p) and its own logits. It does not
 depend on the other rows, nor on preemptions or handovers of the request. So every operation here
 works on each row by itself, and equal probabilities are ordered by token id.
@@ -10,15 +13,19 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
+import numpy.typing as npt
 import torch
 
 from argosy_engine.core.sampling import SamplingParams
+from argosy_engine.native.library import DRAW
 
-__all__ = ["lost_rows", "sample", "uniform"]
+__all__ = ["columns", "lost_rows", "sample", "uniform"]
 
 _HEAD = 256
 """How many of the most likely tokens are sorted first. They hold top_p of nearly every real
 distribution; rows for which they do not are sorted whole."""
+_MOST_K = 2**31 - 1
+"""What the library's 32 bits hold; no vocabulary is larger."""
 _TEMPERATURES = (1e-30, 1e30)
 """Bounds of the divisor: beyond them, a float32 quotient would not be a number."""
 
@@ -76,6 +83,30 @@ def sample(
     ids[rows] = _draw((logits if whole else logits[rows]).float(), draws)
     result: list[int] = ids.tolist()
     return result
+
+
+def columns(
+    sampling: Sequence[SamplingParams], positions: Sequence[int]
+) -> npt.NDArray[np.void] | None:
+    """What `Library.draw` reads, a row each; None if all rows are greedy."""
+    if all(params.greedy for params in sampling):
+        return None
+    coldest, hottest = _TEMPERATURES
+    return np.array(
+        [
+            (0.0, 0.0, 1.0, 0.0, 0)
+            if one.greedy
+            else (
+                uniform(one.seed, position),
+                min(max(one.temperature, coldest), hottest),
+                one.top_p,
+                one.min_p,
+                min(one.top_k, _MOST_K),
+            )
+            for one, position in zip(sampling, positions, strict=True)
+        ],
+        DRAW,
+    )
 
 
 def lost_rows(logits: torch.Tensor) -> list[int]:
