@@ -11,7 +11,17 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from argosy_engine.server.role import EngineRole
 
-__all__ = ["NamedApp"]
+__all__ = ["NamedApp", "plain_send"]
+
+_SEND = "argosy.send"
+"""Of a scope's extensions: the server's own `send`."""
+
+
+def plain_send(scope: Scope, send: Send) -> Send:
+    """For the rest of an answer whose head went through `send`: past all that only looks at heads,
+    which costs a call each for every token of a stream."""
+    found: Send = scope.get("extensions", {}).get(_SEND, send)
+    return found
 
 
 class NamedApp:
@@ -35,4 +45,5 @@ class NamedApp:
                 message = {**message, "headers": headers}
             await send(message)
 
-        await self._app(scope, receive, named)
+        extensions = {**scope.get("extensions", {}), _SEND: send}
+        await self._app({**scope, "extensions": extensions}, receive, named)

@@ -16,6 +16,11 @@ class StopScanner:
         self.found: str | None = None
         """The stop string that ended the text."""
 
+    @property
+    def looks(self) -> bool:
+        """There are stop strings."""
+        return bool(self._stops)
+
     def push(self, text: str) -> tuple[str, bool]:
         """Text that may go out, and whether a stop string was found after it."""
         if not self._stops:

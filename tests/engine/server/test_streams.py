@@ -2,6 +2,7 @@
 
 import asyncio
 import json
+from functools import partial
 
 import pytest
 
@@ -70,35 +71,145 @@ async def test_t45_what_only_begins_like_a_stop_is_sent(monkeypatch):
     assert "".join(parts) == said
 
 
-async def test_t45_a_client_that_leaves_ends_its_request_before_the_next_step():
-    engine = Engine()
-    body = {"model": "m", "prompt": "a", "stream": True, "max_tokens": 100, "ignore_eos": True}
-    left, events = asyncio.Event(), []
+class Client:
+    """Reads a stream through ASGI; its server's `send` may wait or fail from a chunk on."""
 
-    async def receive():
-        if not events:
-            events.append("body")
-            return {"type": "http.request", "body": json.dumps(body).encode()}
-        await left.wait()
+    def __init__(self, engine: Engine, **more) -> None:
+        self.engine = engine
+        self.body = {"model": "m", "prompt": "a", "stream": True, "ignore_eos": True, **more}
+        self.left, self.reads = asyncio.Event(), asyncio.Event()
+        self.reads.set()
+        self.turns = 0
+        """Of the event loop that each `send` waits."""
+        self.fails: Exception | None = None
+        self.sent: list[bytes] = []
+        self._asked = False
+        self.serving = asyncio.ensure_future(engine.app(self._scope(), self._receive, self._send))
+
+    @property
+    def text(self) -> str:
+        return "".join(event.text for event in events_of(b"".join(self.sent).decode()))
+
+    def _scope(self):
+        return {
+            "type": "http", "method": "POST", "path": COMPLETIONS,
+            "raw_path": COMPLETIONS.encode(), "query_string": b"", "headers": [],
+            "asgi": {"version": "3.0"}, "http_version": "1.1", "root_path": "", "scheme": "http",
+            "server": ("engine", 80), "client": ("here", 1),
+        }  # fmt: skip
+
+    async def _receive(self):
+        if not self._asked:
+            self._asked = True
+            return {"type": "http.request", "body": json.dumps(self.body).encode()}
+        await self.left.wait()
         return {"type": "http.disconnect"}
 
-    async def send(message):
-        events.append(message["type"])
+    async def _send(self, message):
+        await self.reads.wait()
+        for _ in range(self.turns):
+            await asyncio.sleep(0)
+        if self.fails is not None:
+            raise self.fails
+        self.sent.append(message.get("body", b""))
 
-    scope = {
-        "type": "http", "method": "POST", "path": COMPLETIONS, "raw_path": COMPLETIONS.encode(),
-        "query_string": b"", "headers": [], "asgi": {"version": "3.0"}, "http_version": "1.1",
-        "root_path": "", "scheme": "http", "server": ("engine", 80), "client": ("here", 1),
-    }  # fmt: skip
-    serving = asyncio.ensure_future(engine.app(scope, receive, send))
-    while events.count("http.response.body") < 3:
-        engine.loop._take_in(wait=False)
-        engine.loop._turn()
-        engine.loop._flush()
-        await asyncio.sleep(0)
-    assert engine.loop.scheduler.pool.used > 0
-    left.set()
-    await serving
+    async def until(self, condition) -> None:
+        """Run the engine until it holds."""
+        while not condition():
+            self.engine.loop._take_in(wait=False)
+            self.engine.loop._turn()
+            self.engine.loop._flush()
+            await asyncio.sleep(0)
+
+
+def released(engine: Engine) -> bool:
     engine.loop._take_in(wait=False)  # no step since the client left
-    assert not engine.loop.scheduler.sequences
-    assert engine.loop.scheduler.pool.used == 0
+    return not engine.loop.scheduler.sequences and engine.loop.scheduler.pool.used == 0
+
+
+def stepped(engine: Engine, steps: int) -> bool:
+    return engine.loop.computed_steps >= steps
+
+
+async def test_t45_a_client_that_leaves_ends_its_request_before_the_next_step():
+    client = Client(Engine(), max_tokens=100)
+    await client.until(lambda: len(client.sent) > 3)
+    assert client.engine.loop.scheduler.pool.used > 0
+    client.left.set()
+    await client.serving
+    assert released(client.engine)
+
+
+async def test_a_client_that_reads_slowly_gets_all_later_and_holds_up_no_other():
+    engine = Engine()
+    slow, other = Client(engine, max_tokens=90, seed=1), Client(engine, max_tokens=90, seed=1)
+    await slow.until(lambda: len(slow.sent) > 3)
+    slow.reads.clear()
+    before = len(slow.sent)
+    await slow.until(other.serving.done)
+    assert len(slow.sent) == before
+    assert not slow.serving.done()
+    slow.reads.set()
+    await slow.until(slow.serving.done)
+    assert slow.text == other.text
+    assert b"".join(slow.sent).endswith(b"data: [DONE]\n\n")
+    assert len(slow.sent) < len(other.sent)  # what waited went out at once
+    assert released(engine)
+
+
+async def test_a_client_that_pauses_again_and_again_gets_every_token_once():
+    engine = Engine()
+    slow, other = Client(engine, max_tokens=90, seed=2), Client(engine, max_tokens=90, seed=2)
+    for _ in range(8):
+        slow.reads.clear()
+        await slow.until(partial(stepped, engine, engine.loop.computed_steps + 4))
+        slow.reads.set()
+        await slow.until(partial(stepped, engine, engine.loop.computed_steps + 5))
+    await slow.until(lambda: slow.serving.done() and other.serving.done())
+    assert slow.text == other.text
+
+
+@pytest.mark.parametrize("turns", [1, 2, 5])
+async def test_tokens_that_come_while_others_are_written_do_not_overtake_them(turns):
+    engine = Engine()
+    slow, other = Client(engine, max_tokens=90, seed=2), Client(engine, max_tokens=90, seed=2)
+    slow.turns = turns
+    await slow.until(lambda: slow.serving.done() and other.serving.done())
+    assert slow.text == other.text
+
+
+async def test_a_client_that_leaves_while_a_write_waits_ends_its_request():
+    client = Client(Engine(), max_tokens=100)
+    await client.until(lambda: len(client.sent) > 3)
+    client.reads.clear()
+    steps = client.engine.loop.computed_steps
+    await client.until(lambda: client.engine.loop.computed_steps > steps + 3)
+    client.left.set()
+    await asyncio.sleep(0)
+    client.reads.set()  # as uvicorn does for a connection that is lost
+    await client.serving
+    assert released(client.engine)
+
+
+async def test_a_stream_that_cannot_be_written_fails_alone():
+    engine = Engine()
+    broken, other = Client(engine, max_tokens=90, seed=1), Client(engine, max_tokens=90, seed=1)
+    await broken.until(lambda: len(broken.sent) > 3)
+    broken.fails = RuntimeError("the transport is gone")
+    await broken.until(other.serving.done)
+    with pytest.raises(RuntimeError, match="the transport is gone"):
+        await broken.serving
+    assert other.text.startswith(broken.text)
+    assert b"".join(other.sent).endswith(b"data: [DONE]\n\n")
+    assert released(engine)
+
+
+async def test_a_token_is_sent_in_the_call_that_delivers_it():
+    client = Client(Engine(), max_tokens=100)
+    await client.until(lambda: len(client.sent) > 3)
+    for _ in range(20):  # no task runs meanwhile; a character may need four tokens
+        client.engine.loop._turn()
+        client.engine.loop._flush()
+    assert len(client.sent) > 8
+    client.left.set()
+    await client.serving

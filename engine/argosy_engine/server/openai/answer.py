@@ -5,7 +5,7 @@
 
 import asyncio
 import time
-from collections.abc import AsyncIterator, Iterable, Mapping
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 
 from argosy_engine.core.handover.messages import FailedPrefill
@@ -33,18 +33,26 @@ class TokenSink:
 
     __slots__ = (
         "_events",
+        "_failure",
         "_gone",
+        "_unsent",
         "_waiter",
         "failed_prefills",
         "first_token_held_s",
         "first_token_s",
         "prefill_pod",
         "pull_whole",
+        "reader",
     )
 
     def __init__(self) -> None:
+        self.reader: Callable[[Emission], bool] | None = None
+        """Asked first about each token, until `take` returns; True: it has sent it, and nobody is
+        woken."""
         self._events: list[Emission | Refusal] = []
         self._waiter: asyncio.Future[None] | None = None
+        self._unsent: Awaitable[None] | None = None
+        self._failure: Exception | None = None
         self._gone = False
         self.prefill_pod = ""
         self.failed_prefills: tuple[FailedPrefill, ...] = ()
@@ -56,8 +64,17 @@ class TokenSink:
         if self.first_token_s is None and emission.token_id is not None:
             self.first_token_s = time.monotonic()
             self.first_token_held_s = emission.sequence.first_token_held_s
+        if self.reader is not None and self._is_read(self.reader, emission):
+            return
         self._events.append(emission)
         self._wake()
+
+    def _is_read(self, reader: Callable[[Emission], bool], emission: Emission) -> bool:
+        try:
+            return reader(emission)
+        except Exception as error:  # the other streams of this delivery have tokens, too
+            self.reader, self._failure = None, error
+            return False
 
     def refuse(self, refusal: Refusal) -> None:
         self._events.append(refusal)
@@ -65,13 +82,27 @@ class TokenSink:
 
     def disconnect(self) -> None:
         self._gone = True
+        self.reader = None
+        self._wake()
+
+    def wait_for(self, unsent: Awaitable[None]) -> None:
+        """The reader could not send all at once; `take` awaits the rest."""
+        self.reader, self._unsent = None, unsent
         self._wake()
 
     async def take(self) -> list[Emission | Refusal]:
-        """The events since the last call, at least one. Raises ClientGoneError."""
-        while not self._events and not self._gone:
+        """The events since the last call; none only after `wait_for`. Raises ClientGoneError, and
+        what the reader or its sending raised. The reader is asked nothing more: what comes while
+        the caller sends these must not overtake them."""
+        while not self._events and not self._gone and self._unsent is None:
             self._waiter = asyncio.get_running_loop().create_future()
             await self._waiter
+        if self._unsent is not None:
+            unsent, self._unsent = self._unsent, None
+            await unsent
+        self.reader = None
+        if self._failure is not None:
+            raise self._failure
         if self._gone:
             raise ClientGoneError
         events, self._events = self._events, []
@@ -183,15 +214,34 @@ class TextFlow:
         """The text of an answer that has only this token."""
         return self._detokenizer.push(token_id) + self._detokenizer.flush()
 
+    @property
+    def looks_for_stops(self) -> bool:
+        """A text may end the answer."""
+        return self._scanner.looks
+
+    def text_of(self, event: Emission) -> tuple[str, list[int]]:
+        """Text and the tokens that it completes, of a token that is not the last; both are empty
+        where no character is whole yet. Only if nothing looks for stops or asks what is told."""
+        assert event.token_id is not None
+        self.n_tokens += 1
+        covered = self.uncovered
+        covered.append(event.token_id)
+        text = self._detokenizer.push(event.token_id)
+        if not text:
+            return "", []
+        self.uncovered = []
+        return text, covered
+
     async def pieces(self, sink: TokenSink) -> AsyncIterator[Piece]:
         """Pieces until one has a reason or an error; ClientGoneError passes through."""
         while True:
-            piece = self._piece(await sink.take())
+            piece = self.piece(await sink.take())
             yield piece
             if piece.reason is not None or piece.error is not None:
                 return
 
-    def _piece(self, events: list[Emission | Refusal]) -> Piece:
+    def piece(self, events: list[Emission | Refusal]) -> Piece:
+        """What these events make."""
         piece = Piece([])
         for event in events:
             if isinstance(event, Refusal):

@@ -23,7 +23,16 @@ def error_event(error: ApiError) -> bytes:
 class Fragments:
     """Encodes one choice of one request's answer; all choices share id, time and model."""
 
-    __slots__ = ("_body", "_chat", "_close", "_content", "_head", "_index", "_usage_tail")
+    __slots__ = (
+        "_body",
+        "_chat",
+        "_close",
+        "_content",
+        "_head",
+        "_index",
+        "_text_tail",
+        "_usage_tail",
+    )
 
     def __init__(
         self,
@@ -50,6 +59,8 @@ class Fragments:
         inner = '"delta":{"content":' if chat else '"text":'
         self._close = "}" if chat else ""
         self._content = self._head + f',"choices":[{{"index":{index},' + inner
+        end = f'"logprobs":null,"finish_reason":null}}]{self._usage_tail}'
+        self._text_tail = f"{self._close},{end}"
 
     def opening(self, more: str = "", usage: str | None = None) -> str:
         """The chunk before the first content: a chat names the role. `more`: members of it."""
@@ -58,6 +69,10 @@ class Fragments:
         delta = '{"role":"assistant","content":""}'
         choice = f'{{"index":{self._index},"delta":{delta},"logprobs":null,"finish_reason":null}}'
         return f'{self._head},"choices":[{choice}]{more}{self._tail(usage)}'
+
+    def text(self, text: str) -> str:
+        """A chunk of text, and nothing beside it."""
+        return f"{self._content}{quote(text)}{self._text_tail}"
 
     def content(
         self, text: str, logprobs: str = "null", more: str = "", usage: str | None = None

@@ -33,7 +33,7 @@ from argosy_engine.runtime.loop import EngineLoop
 from argosy_engine.server import gateway_headers
 from argosy_engine.server.candidates import candidates
 from argosy_engine.server.external import fields, offer
-from argosy_engine.server.identity import NamedApp
+from argosy_engine.server.identity import NamedApp, plain_send
 from argosy_engine.server.openai.answer import TextFlow
 from argosy_engine.server.openai.bodies import Bodies
 from argosy_engine.server.openai.errors import ApiError, draining_error, refused
@@ -208,7 +208,7 @@ class OpenAiApi:
             if job.reason is not None:
                 await reply.run_ended(job.reason, send)
             else:
-                await reply.run(receive, send)
+                await reply.run(receive, send, plain_send(scope, send))
         except ApiError as error:
             await send_whole(
                 send, error.status, error.body(), {"x-request-id": public_id, **error.headers}

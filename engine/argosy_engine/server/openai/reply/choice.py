@@ -58,6 +58,19 @@ class Choice:
         """The last one, with the finish reason."""
 
     @property
+    def tokens_are_chunks(self) -> bool:
+        """A token's text is its chunk: nothing is held back, looked for or told beside it."""
+        form = self._parsed.form
+        return not (
+            self.flow.looks_for_stops
+            or self._shaper is not None
+            or form.logprobs is not None
+            or form.return_token_ids
+            or form.without_output
+            or form.continuous_usage
+        )
+
+    @property
     def shares_its_prompt(self) -> bool:
         """Its prompt is computed, or it has ended: followers find what there is."""
         pulls = bool(self.sink.prefill_pod) and self.sink.pull_whole is None

@@ -8,16 +8,18 @@ import asyncio
 import time
 from collections.abc import AsyncGenerator, Iterable
 from contextlib import aclosing
+from functools import partial
 
 from starlette.types import Message, Receive, Send
 
+from argosy_engine.core.request import Emission
 from argosy_engine.runtime.loop import EngineLoop
 from argosy_engine.server.openai.answer import Handover, Piece, TokenSink
 from argosy_engine.server.openai.errors import ApiError, refused
 from argosy_engine.server.openai.fragments import DONE, error_event
 from argosy_engine.server.openai.parse import Parsed
 from argosy_engine.server.openai.reply.choice import Choice, merged
-from argosy_engine.server.openai.reply.sending import body
+from argosy_engine.server.openai.reply.sending import body, send_now
 from argosy_engine.server.openai.resume import IDS_HEADER, RESUMED_HEADER, Asked, Sent, comment
 
 __all__ = ["Reply"]
@@ -56,15 +58,19 @@ class Reply:
         closing = self._closing(self._first, Piece([], reason=reason))
         await send(body((closing + self._end()).encode() + DONE, more=False))
 
-    async def run(self, receive: Receive, send: Send) -> None:
-        """ApiError before the first byte; ClientGoneError."""
+    async def run(self, receive: Receive, send: Send, send_body: Send | None = None) -> None:
+        """ApiError before the first byte; ClientGoneError. `send_body` may be shorter than `send`
+        for what follows the head of a stream."""
         watcher: asyncio.Task[None] | None = None
         try:
             for choice in self._choices[:: self._parsed.form.best_of]:
                 self._submit(choice)  # the others of its prompt follow when its KV is cached
             watcher = asyncio.create_task(self._watch(receive))
-            await (self._stream(send) if self._parsed.stream else self._whole(send))
+            await (
+                self._stream(send, send_body or send) if self._parsed.stream else self._whole(send)
+            )
         finally:
+            self._first.sink.reader = None
             if watcher is not None:
                 watcher.cancel()
             for choice in self._choices:
@@ -107,8 +113,9 @@ class Reply:
                 self._loop.stop_here(choice.request.request_id)
         return piece
 
-    async def _stream(self, send: Send) -> None:
+    async def _stream(self, send: Send, send_body: Send) -> None:
         left = len(self._choices)
+        straight = left == 1 and self._first.tokens_are_chunks
         try:
             async with aclosing(self._pieces()) as pieces:
                 async for choice, piece in pieces:
@@ -117,11 +124,29 @@ class Reply:
                     self._observe_first_token(time.monotonic())
                     if not left or piece.error is not None:
                         return
+                    if straight:
+                        self._first.sink.reader = partial(self._send_token, send_body)
         except ApiError as error:
             if not self._is_open:
                 error.headers |= self._handover.headers()
                 raise
             await send(body(error_event(error), more=False))
+
+    def _send_token(self, send: Send, event: Emission) -> bool:
+        """Send a token's chunk in the call that brings the token: to wake a task for each costs
+        more than all the rest. Ends and failures are the task's."""
+        if event.reason is not None or event.token_id is None:
+            return False
+        choice = self._first
+        text, ids = choice.flow.text_of(event)
+        if text:
+            chunk = choice.fragments.text(text)
+            if self._tells_ids:
+                chunk = comment(ids) + chunk
+            unsent = send_now(send, body(self._handover.before(chunk.encode()), more=True))
+            if unsent is not None:
+                choice.sink.wait_for(unsent)
+        return True
 
     async def _send_piece(self, choice: Choice, piece: Piece, send: Send, *, last: bool) -> None:
         if not self._is_open:

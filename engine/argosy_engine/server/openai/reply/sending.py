@@ -1,8 +1,39 @@
 """ASGI messages of an answer."""
 
+from collections.abc import Generator
+from typing import Any
+
 from starlette.types import Message, Send
 
-__all__ = ["body", "send_whole"]
+__all__ = ["Unsent", "body", "send_now", "send_whole"]
+
+
+class Unsent:
+    """A `send` that has begun outside of a task, and waits: it is awaited once."""
+
+    def __init__(self, waits_for: object, rest: Generator[Any, Any, None]) -> None:
+        self._waits_for, self._rest = waits_for, rest
+
+    def __await__(self) -> Generator[Any, Any, None]:
+        try:
+            yield self._waits_for
+        except BaseException:
+            self._rest.close()
+            raise
+        yield from self._rest
+
+
+def send_now(send: Send, message: Message) -> Unsent | None:
+    """Send without a task; None if the server took the message at once.
+
+    A server waits only while a client reads slower than it is sent to.
+    """
+    sending = send(message).__await__()
+    try:
+        waits_for = next(sending)
+    except StopIteration:
+        return None
+    return Unsent(waits_for, sending)
 
 
 def body(data: bytes, *, more: bool) -> Message:
