@@ -2,29 +2,47 @@
  *
  * The query heads of a group share one KV head, so they are rows of one product with it. Keys come
  * in tiles of KEYS; a running maximum and sum (online softmax) make one pass over them enough.
- * Scores, weights and sums are float32 whatever the pool's type is.
  *
- *   s = q · k / √d          m' = max(m, max s)       p = e^(s - m')
- *   l' = l · e^(m - m') + Σ p                        o' = o · e^(m - m') + Σ p · v
- */
+ *   s = q · k · log2(e) / √d    m' = max(m, max s)    p = 2^(s - m')
+ *   l' = l · 2^(m - m') + Σ p                         o' = o · 2^(m - m') + Σ p · v
+ *
+ * Scores, sums and the running state are float32. Where products take bfloat16 pairs and the pool
+ * has bfloat16, a prompt's q and p are rounded to it for the two products.
+ *
+ * A prompt's tile has its query rows in the lanes: of keys and values one number at a time is
+ * needed for all lanes, so neither is transposed, and maxima and sums need no step across lanes. A
+ * decode has too few rows for that. */
 #include "attention.h"
 
 #include <math.h>
 
 #include "products.h"
 
-#define KEYS 64       /* keys of a tile; a multiple of PANEL */
+#define KEYS 128      /* keys of a tile; a multiple of PANEL */
 #define TILE_ROWS 96  /* query rows of a tile of a prompt, heads of the group included */
+#define LOG2_E 1.44269504088896341f
 
-INLINE int64_t up(int64_t value, int64_t step) { return (value + step - 1) / step * step; }
-
-/* A tile's state. Rows are (token, head of the group), q's and o's `depth` apart. */
+/* A tile's state. Rows are (token, head of the group). `words` are the 32-bit words of a head. */
 struct tile {
-    int64_t rows, depth, dim;
-    float *q, *scores, *o, *most, *total, *keys, *values;
+    const struct model *m;
+    const int32_t *table;
+    int64_t layer, head; /* KV head */
+    int64_t rows, dim, words, window;
+    int pairs;
+    float *q;      /* of a prompt: [panel][words][PANEL], else [rows][dim] */
+    float *o;      /* of a prompt: [panel][dim][PANEL], else [rows][dim] */
+    float *scores; /* of a prompt, one panel's: [KEYS][PANEL], else [rows][KEYS] */
+    float *most, *total; /* [rows] */
+    int32_t *positions;  /* [rows] */
+    float *keys;         /* of a prompt: [KEYS][words] */
+    float *values;       /* of a prompt: [KEYS][dim], or of pairs [KEYS / 2][dim] */
 };
 
 static int64_t group_of(const struct model *m) { return m->heads / m->kv_heads; }
+
+INLINE int64_t up(int64_t value, int64_t step) { return (value + step - 1) / step * step; }
+INLINE int64_t least(int64_t a, int64_t b) { return a < b ? a : b; }
+INLINE int64_t most_of(int64_t a, int64_t b) { return a > b ? a : b; }
 
 static int64_t tokens_of_a_tile(const struct model *m) {
     int64_t tokens = TILE_ROWS / group_of(m);
@@ -48,27 +66,29 @@ int64_t make_tasks(const struct model *m, const struct batch *b, struct task *ta
                         .sequence = s,
                         .kv_head = head,
                         .row = first + (int32_t)at,
-                        .rows = (int32_t)(rows - at < tile ? rows - at : tile),
+                        .rows = (int32_t)least(rows - at, tile),
                     };
         }
     return count;
 }
 
 int64_t attention_scratch(const struct model *m) {
-    int64_t rows = group_of(m) > TILE_ROWS ? group_of(m) : TILE_ROWS;
-    int64_t depth = up(m->head_dim, PANEL);
-    return rows * (2 * depth + KEYS + 2) + 2 * depth * KEYS;
+    int64_t rows = up(most_of(group_of(m), TILE_ROWS), PANEL);
+    return rows * (2 * m->head_dim + 3) + KEYS * most_of(rows, PANEL) + 2 * KEYS * m->head_dim;
 }
 
 static struct tile tile_in(const struct model *m, float *scratch, int64_t rows) {
-    struct tile t = {.rows = rows, .dim = m->head_dim, .depth = up(m->head_dim, PANEL)};
+    struct tile t = {.m = m, .rows = rows, .dim = m->head_dim, .pairs = reads_pairs(m->type)};
+    int64_t all_rows = up(rows, PANEL);
+    t.words = t.pairs ? t.dim / 2 : t.dim;
     t.q = scratch;
-    t.o = t.q + rows * t.depth;
-    t.scores = t.o + rows * t.depth;
-    t.keys = t.scores + rows * KEYS;
-    t.values = t.keys + t.depth * KEYS;
-    t.most = t.values + t.depth * KEYS;
-    t.total = t.most + rows;
+    t.o = t.q + all_rows * t.dim;
+    t.scores = t.o + all_rows * t.dim;
+    t.keys = t.scores + all_rows * KEYS;
+    t.values = t.keys + t.dim * KEYS;
+    t.most = t.values + t.dim * KEYS;
+    t.total = t.most + all_rows;
+    t.positions = (int32_t *)(t.total + all_rows);
     return t;
 }
 
@@ -92,143 +112,274 @@ void write_kv(const struct model *m, int64_t layer, int64_t slot, const float *q
         }
 }
 
-/* Scores to weights: those from `first` to `seen` of a row's `count` scores, the rest becomes 0. */
-static void weigh(struct tile *t, int64_t row, int64_t first, int64_t seen, int64_t count,
-                  float scale) {
-    float *s = t->scores + row * KEYS, *o = t->o + row * t->depth;
-    if (seen <= 0 || first >= seen) {
-        memset(s, 0, (size_t)count * 4);
-        return;
-    }
-    for (int64_t k = 0; k < first; k++) s[k] = -INFINITY;
-    int64_t width = up(seen, LANES);
-    for (int64_t k = seen; k < width; k++) s[k] = -INFINITY;
-    vf top = load(s);
-    for (int64_t k = LANES; k < width; k += LANES) top = larger(top, load(s + k));
-    float most = top[0];
-    for (int lane = 1; lane < LANES; lane++) most = top[lane] > most ? top[lane] : most;
-    most *= scale;
-    if (most > t->most[row]) {
-        float shrink = expf(t->most[row] - most);
-        t->most[row] = most;
-        t->total[row] *= shrink;
-        for (int64_t d = 0; d < t->depth; d += LANES) store(o + d, load(o + d) * shrink);
-    }
-    vf sums = all(0), base = all(t->most[row]);
-    for (int64_t k = 0; k < width; k += LANES) {
-        vf p = exponential(load(s + k) * scale - base);
-        store(s + k, p);
-        sums += p;
-    }
-    t->total[row] += sum(sums);
-    for (int64_t k = seen; k < count; k++) s[k] = 0;
+/* A run of keys that lie in one block, from key `from` of the sequence on; at most `count`. */
+struct run {
+    int64_t keys;
+    const char *k, *v;
+};
+
+static struct run run_at(const struct tile *t, int64_t from, int64_t count) {
+    int64_t size = t->m->block_size, offset = from % size, element = t->m->type == F32 ? 4 : 2;
+    int64_t block = t->table[from / size];
+    const char *pool = t->m->pool;
+    return (struct run){
+        .keys = least(size - offset, count),
+        .k = pool + (pool_at(t->m, block, t->layer, 0, t->head) + offset * t->dim) * element,
+        .v = pool + (pool_at(t->m, block, t->layer, 1, t->head) + offset * t->dim) * element,
+    };
 }
 
-/* Keys [from, from + count) of the sequence, transposed to [dim][KEYS], and values [KEYS][depth]. */
-static void gather(const struct model *m, const int32_t *table, int64_t layer, int64_t head,
-                   int64_t from, int64_t count, struct tile *t) {
-    int64_t dim = m->head_dim, size = m->block_size;
-    for (int64_t key = 0; key < count; key++) {
-        int64_t block = table[(from + key) / size], offset = (from + key) % size * dim;
-        int64_t k = pool_at(m, block, layer, 0, head) + offset;
-        int64_t v = pool_at(m, block, layer, 1, head) + offset;
-        float *value = t->values + key * t->depth;
-        if (m->type == F32) {
-            const float *pool = m->pool;
-            for (int64_t d = 0; d < dim; d++) t->keys[d * KEYS + key] = pool[k + d];
-            memcpy(value, pool + v, (size_t)dim * 4);
-        } else {
-            const uint16_t *pool = m->pool;
-            for (int64_t d = 0; d < dim; d++) t->keys[d * KEYS + key] = widen(pool[k + d]);
-            for (int64_t d = 0; d < dim; d++) value[d] = widen(pool[v + d]);
+/* --- prompts: query rows are the lanes -------------------------------------------------------- */
+
+/* Row `r` into the lanes; numbers are rounded to bfloat16 if products take pairs. */
+static void put_query(struct tile *t, int64_t r, const float *q, float scale) {
+    float *to = t->q + r / PANEL * t->words * PANEL + r % PANEL;
+    for (int64_t w = 0; w < t->words; w++) {
+        uint32_t word;
+        float one = t->pairs ? 0 : q[w] * scale;
+        if (t->pairs) {
+            word = narrow(q[2 * w] * scale) | (uint32_t)narrow(q[2 * w + 1] * scale) << 16;
+            memcpy(&one, &word, 4);
         }
-        for (int64_t d = dim; d < t->depth; d++) value[d] = 0;
+        memcpy(to + w * PANEL, &one, 4);
     }
 }
 
-static void tile_of_keys(struct tile *t, int64_t count) {
-    memset(t->scores, 0, (size_t)(t->rows * KEYS) * 4);
-    for (int64_t key = 0; key < count; key += PANEL)
-        small_product(t->rows, t->dim, t->q, t->depth, t->keys + key, KEYS, F32, t->scores + key,
-                      KEYS);
+static void gather_floats(struct tile *t, int64_t from, int64_t count) {
+    for (int64_t key = 0; key < count;) {
+        struct run run = run_at(t, from + key, count - key);
+        float *keys = t->keys + key * t->dim, *values = t->values + key * t->dim;
+        int64_t numbers = run.keys * t->dim;
+        if (t->m->type == F32) {
+            memcpy(keys, run.k, (size_t)numbers * 4);
+            memcpy(values, run.v, (size_t)numbers * 4);
+        } else {
+            for (int64_t n = 0; n < numbers; n++) keys[n] = widen(((const uint16_t *)run.k)[n]);
+            for (int64_t n = 0; n < numbers; n++) values[n] = widen(((const uint16_t *)run.v)[n]);
+        }
+        key += run.keys;
+    }
 }
 
-INLINE float dot(const float *q, const void *pool, int64_t at, int64_t dim, int64_t type) {
+/* Keys as they are; values of two keys in a word, the one behind the last key 0. */
+static void gather_pairs(struct tile *t, int64_t from, int64_t count) {
+    uint32_t *words = (uint32_t *)t->values;
+    int64_t dim = t->dim;
+    for (int64_t key = 0; key < count;) {
+        struct run run = run_at(t, from + key, count - key);
+        const uint16_t *v = (const uint16_t *)run.v;
+        memcpy(t->keys + key * t->words, run.k, (size_t)(run.keys * dim) * 2);
+        for (int64_t end = key + run.keys; key < end; v += dim) {
+            uint32_t *to = words + key / 2 * dim;
+            if (key % 2) {
+                for (int64_t d = 0; d < dim; d++) to[d] |= (uint32_t)v[d] << 16;
+                key++;
+            } else if (key + 1 == end) {
+                for (int64_t d = 0; d < dim; d++) to[d] = v[d];
+                key++;
+            } else {
+                for (int64_t d = 0; d < dim; d++) to[d] = v[d] | (uint32_t)v[dim + d] << 16;
+                v += dim;
+                key += 2;
+            }
+        }
+    }
+}
+
+/* Scores of keys that a row does not see become -∞; `from` is the first key's position. */
+static void hide(struct tile *t, const int32_t *positions, int64_t from, int64_t begin,
+                 int64_t count) {
+    int64_t first = positions[0], last = positions[PANEL - 1];
+    for (int64_t key = begin; key < count; key++) {
+        int64_t at = from + key;
+        int sees_all = at <= first && (!t->window || at > last - t->window);
+        for (int64_t lane = 0; lane < PANEL && !sees_all; lane++) {
+            int seen = at <= positions[lane] && (!t->window || at > positions[lane] - t->window);
+            if (!seen) t->scores[key * PANEL + lane] = -INFINITY;
+        }
+    }
+}
+
+/* Scores [begin, count) of a panel to weights, of pairs two in a word; rescales its sums. */
+static void weigh_panel(struct tile *t, int64_t panel, int64_t begin, int64_t count) {
+    float *s = t->scores, *o = t->o + panel * t->dim * PANEL;
+    vf base[2], sums[2] = {all(0), all(0)};
+    vf shrink[2];
+    for (int v = 0; v < 2; v++) {
+        float *most = t->most + panel * PANEL + v * LANES;
+        vf before = load(most), top = before, other = before;
+        for (int64_t key = begin; key < count - 1; key += 2) {
+            top = larger(top, load(s + key * PANEL + v * LANES));
+            other = larger(other, load(s + (key + 1) * PANEL + v * LANES));
+        }
+        top = larger(top, load(s + (count - 1) * PANEL + v * LANES));
+        top = larger(top, other);
+        store(most, top);
+        base[v] = larger(top, all(-3e38f)); /* nothing seen yet: -∞ - -∞ is no number */
+        shrink[v] = power_of_two(before - base[v]);
+    }
+    for (int64_t d = 0; d < t->dim; d++)
+        for (int v = 0; v < 2; v++) {
+            float *at = o + d * PANEL + v * LANES;
+            store(at, load(at) * shrink[v]);
+        }
+    for (int64_t key = begin; key < count; key += 1 + t->pairs) {
+        vf p[2][2] = {{all(0), all(0)}, {all(0), all(0)}};
+        for (int two = 0; two < 1 + t->pairs && key + two < count; two++)
+            for (int v = 0; v < 2; v++) {
+                p[two][v] = power_of_two(load(s + (key + two) * PANEL + v * LANES) - base[v]);
+                sums[v] += p[two][v];
+            }
+#if PAIRS
+        if (t->pairs) {
+            for (int v = 0; v < 2; v++)
+                store(s + key / 2 * PANEL + v * LANES, zip_narrow(p[0][v], p[1][v]));
+            continue;
+        }
+#endif
+        for (int v = 0; v < 2; v++) store(s + key * PANEL + v * LANES, p[0][v]);
+    }
+    for (int v = 0; v < 2; v++) {
+        float *total = t->total + panel * PANEL + v * LANES;
+        store(total, load(total) * shrink[v] + sums[v]);
+    }
+}
+
+/* Keys [from, from + count) for all rows that see some of them. */
+static void tile_of_keys(struct tile *t, int64_t from, int64_t count) {
+    enum kind kind = t->pairs ? PAIRED : FLOATS;
+    if (t->pairs) gather_pairs(t, from, count);
+    else gather_floats(t, from, count);
+    for (int64_t panel = 0; panel * PANEL < t->rows; panel++) {
+        const int32_t *positions = t->positions + panel * PANEL;
+        int64_t end = least(count, positions[PANEL - 1] + 1 - from);
+        int64_t begin = t->window ? most_of(positions[0] + 1 - t->window - from, 0) / 2 * 2 : 0;
+        if (begin >= end) continue;
+        score(end - begin, t->words, t->keys + begin * t->words, t->words,
+              t->q + panel * t->words * PANEL, kind, t->scores + begin * PANEL, PANEL);
+        hide(t, positions, from, begin, end);
+        weigh_panel(t, panel, begin, end);
+        int64_t step = 1 + t->pairs; /* keys of a word */
+        add_columns(t->dim, (end - begin + step - 1) / step, t->values + begin / step * t->dim,
+                    t->dim, t->scores + begin / step * PANEL, kind,
+                    t->o + panel * t->dim * PANEL);
+    }
+}
+
+/* --- decodes: numbers of a head are the lanes ------------------------------------------------- */
+
+INLINE float dot(const float *q, const char *key, int64_t dim, int64_t type) {
     vf a = all(0), b = all(0);
     for (int64_t d = 0; d < dim; d += PANEL) {
-        vf low = type == F32 ? load((const float *)pool + at + d)
-                             : load_bf16((const uint16_t *)pool + at + d);
-        vf high = type == F32 ? load((const float *)pool + at + d + LANES)
-                              : load_bf16((const uint16_t *)pool + at + d + LANES);
+        vf low = type == F32 ? load((const float *)key + d) : load_bf16((const uint16_t *)key + d);
+        vf high = type == F32 ? load((const float *)key + d + LANES)
+                              : load_bf16((const uint16_t *)key + d + LANES);
         a += load(q + d) * low;
         b += load(q + d + LANES) * high;
     }
     return sum(a + b);
 }
 
-/* One row's tile, straight from the pool; `dim` is a multiple of PANEL. */
-static void single_row(const struct model *m, const int32_t *table, int64_t layer, int64_t head,
-                       int64_t from, int64_t count, struct tile *t, float scale) {
-    int64_t size = m->block_size, dim = t->dim, element = m->type == F32 ? 4 : 2;
-    for (int64_t key = 0; key < count; key++) {
-        int64_t at = pool_at(m, table[(from + key) / size], layer, 0, head);
-        at += (from + key) % size * dim;
-        for (int64_t r = 0; r < t->rows; r++) {
-            const float *q = t->q + r * dim;
-            t->scores[r * KEYS + key] = m->type == F32 ? dot(q, m->pool, at, dim, F32)
-                                                       : dot(q, m->pool, at, dim, BF16);
-        }
+/* The `count` scores of one row to weights. */
+static void weigh(struct tile *t, int64_t row, int64_t count) {
+    float *s = t->scores + row * KEYS, *o = t->o + row * t->dim;
+    int64_t width = up(count, LANES);
+    for (int64_t k = count; k < width; k++) s[k] = -INFINITY;
+    vf top = load(s);
+    for (int64_t k = LANES; k < width; k += LANES) top = larger(top, load(s + k));
+    float most = top[0];
+    for (int lane = 1; lane < LANES; lane++) most = top[lane] > most ? top[lane] : most;
+    if (most > t->most[row]) {
+        float shrink = exp2f(t->most[row] - most);
+        t->most[row] = most;
+        t->total[row] *= shrink;
+        for (int64_t d = 0; d < t->dim; d += LANES) store(o + d, load(o + d) * shrink);
     }
-    for (int64_t r = 0; r < t->rows; r++) weigh(t, r, 0, count, count, scale);
+    vf sums = all(0), base = all(t->most[row]);
+    for (int64_t k = 0; k < width; k += LANES) {
+        vf p = power_of_two(load(s + k) - base);
+        store(s + k, p);
+        sums += p;
+    }
+    t->total[row] += sum(sums);
+}
+
+/* Keys [from, from + count) for one token, straight from the pool. */
+static void tile_of_a_decode(struct tile *t, int64_t from, int64_t count) {
+    int64_t type = t->m->type, element = type == F32 ? 4 : 2;
     for (int64_t key = 0; key < count;) {
-        int64_t offset = (from + key) % size;
-        int64_t run = size - offset < count - key ? size - offset : count - key;
-        int64_t at = pool_at(m, table[(from + key) / size], layer, 1, head) + offset * dim;
-        const char *v = (const char *)m->pool + at * element;
-        for (int64_t d = 0; d < dim; d += PANEL)
-            small_product(t->rows, run, t->scores + key, KEYS, v + d * element, dim, m->type,
-                          t->o + d, dim);
-        key += run;
+        struct run run = run_at(t, from + key, count - key);
+        for (const char *k = run.k; run.keys > 0; run.keys--, key++, k += t->dim * element)
+            for (int64_t r = 0; r < t->rows; r++) {
+                const float *q = t->q + r * t->dim;
+                t->scores[r * KEYS + key] =
+                    type == F32 ? dot(q, k, t->dim, F32) : dot(q, k, t->dim, BF16);
+            }
+    }
+    for (int64_t r = 0; r < t->rows; r++) weigh(t, r, count);
+    for (int64_t key = 0; key < count;) {
+        struct run run = run_at(t, from + key, count - key);
+        for (int64_t d = 0; d < t->dim; d += PANEL)
+            add_rows(t->rows, run.keys, t->scores + key, KEYS, run.v + d * element, t->dim,
+                     type == F32 ? FLOATS : HALVES, t->o + d, t->dim);
+        key += run.keys;
+    }
+}
+
+static void decode(struct tile *t, const float *q, float scale, int64_t position, float *out) {
+    for (int64_t at = 0; at < t->rows * t->dim; at++) t->q[at] = q[at] * scale;
+    for (int64_t r = 0; r < t->rows; r++) {
+        t->most[r] = -INFINITY;
+        t->total[r] = 0;
+    }
+    memset(t->o, 0, (size_t)(t->rows * t->dim) * 4);
+    int64_t begin = t->window ? most_of(position + 1 - t->window, 0) : 0;
+    for (int64_t from = begin; from <= position; from += KEYS)
+        tile_of_a_decode(t, from, least(position + 1 - from, KEYS));
+    for (int64_t r = 0; r < t->rows; r++) {
+        float share = 1.0f / t->total[r];
+        for (int64_t d = 0; d < t->dim; d++)
+            out[r * t->dim + d] = t->o[r * t->dim + d] * share;
+    }
+}
+
+static void prompt(struct tile *t, const struct batch *b, const struct task *task,
+                   const float *qkv, int64_t qkv_stride, float scale, float *out,
+                   int64_t out_stride) {
+    int64_t group = group_of(t->m), lanes = up(t->rows, PANEL);
+    memset(t->q, 0, (size_t)(lanes * t->words) * 4);
+    memset(t->o, 0, (size_t)(lanes * t->dim) * 4);
+    for (int64_t r = 0; r < lanes; r++) {
+        int64_t token = task->row + least(r, t->rows - 1) / group;
+        t->positions[r] = b->positions[token];
+        t->most[r] = -INFINITY;
+        t->total[r] = 0;
+        if (r < t->rows) put_query(t, r, qkv + token * qkv_stride + r % group * t->dim, scale);
+    }
+    int64_t last = t->positions[lanes - 1];
+    int64_t begin = t->window ? most_of(t->positions[0] + 1 - t->window, 0) : 0;
+    for (int64_t from = begin; from <= last; from += KEYS)
+        tile_of_keys(t, from, least(last + 1 - from, KEYS));
+    for (int64_t r = 0; r < t->rows; r++) {
+        const float *o = t->o + r / PANEL * t->dim * PANEL + r % PANEL;
+        float *to = out + (task->row + r / group) * out_stride + r % group * t->dim;
+        float share = 1.0f / t->total[r];
+        for (int64_t d = 0; d < t->dim; d++) to[d] = o[d * PANEL] * share;
     }
 }
 
 void attend(const struct model *m, const struct batch *b, int64_t layer, const struct task *task,
             const float *qkv, int64_t qkv_stride, float *out, int64_t out_stride, float *scratch) {
-    int64_t group = group_of(m), dim = m->head_dim;
-    struct tile t = tile_in(m, scratch, task->rows * group);
-    const int32_t *table = b->tables + b->table_at[task->sequence];
-    float scale = 1.0f / sqrtf((float)dim);
-    for (int64_t r = 0; r < t.rows; r++) {
-        const float *q = qkv + (task->row + r / group) * qkv_stride;
-        memcpy(t.q + r * t.depth, q + (task->kv_head * group + r % group) * dim, (size_t)dim * 4);
-        t.most[r] = -INFINITY;
-        t.total[r] = 0;
-    }
-    memset(t.o, 0, (size_t)(t.rows * t.depth) * 4);
-    int64_t last = b->positions[task->row + task->rows - 1], window = m->layer[layer].window;
-    int64_t begin = window ? b->positions[task->row] - window + 1 : 0; /* of the first row */
-    int direct = task->rows == 1 && dim % PANEL == 0;
-    for (int64_t from = begin > 0 ? begin : 0; from <= last; from += KEYS) {
-        int64_t count = last + 1 - from < KEYS ? last + 1 - from : KEYS;
-        if (direct) {
-            single_row(m, table, layer, task->kv_head, from, count, &t, scale);
-            continue;
-        }
-        gather(m, table, layer, task->kv_head, from, count, &t);
-        tile_of_keys(&t, count);
-        for (int64_t r = 0; r < t.rows; r++) {
-            int64_t seen = b->positions[task->row + r / group] + 1 - from;
-            int64_t first = window ? seen - window : 0;
-            weigh(&t, r, first, seen < count ? seen : count, count, scale);
-        }
-        for (int64_t d = 0; d < t.depth; d += PANEL)
-            small_product(t.rows, count, t.scores, KEYS, t.values + d, t.depth, F32, t.o + d,
-                          t.depth);
-    }
-    for (int64_t r = 0; r < t.rows; r++) {
-        float *to = out + (task->row + r / group) * out_stride +
-                    (task->kv_head * group + r % group) * dim;
-        float share = 1.0f / t.total[r];
-        for (int64_t d = 0; d < dim; d++) to[d] = t.o[r * t.depth + d] * share;
-    }
+    int64_t first_head = task->kv_head * group_of(m) * m->head_dim;
+    struct tile t = tile_in(m, scratch, task->rows * group_of(m));
+    t.layer = layer;
+    t.head = task->kv_head;
+    t.table = b->tables + b->table_at[task->sequence];
+    t.window = m->layer[layer].window;
+    float scale = LOG2_E / sqrtf((float)t.dim);
+    if (task->rows == 1 && t.dim % PANEL == 0)
+        decode(&t, qkv + task->row * qkv_stride + first_head, scale, b->positions[task->row],
+               out + task->row * out_stride + first_head);
+    else
+        prompt(&t, b, task, qkv + first_head, qkv_stride, scale, out + first_head, out_stride);
 }

@@ -19,12 +19,12 @@
 /* Depth of one pass over a panel, so that its part stays in the second-level cache. */
 #define DEPTH 1024
 
-enum kind { K_F32, K_BF16, K_PAIRS };
-
-/* `panels` panels lie `panel_stride` elements apart; x's rows `x_stride`. */
+/* Panels lie `panel_stride` elements apart, x's rows `x_stride`, and its numbers `x_step`. */
 struct operands {
     const void *x, *w;
-    int64_t x_stride, w_stride, panel_stride, depth;
+    int64_t x_stride, x_step, w_stride, panel_stride, depth;
+    const float *start; /* what the sums begin with; its rows are `start_stride` apart */
+    int64_t start_stride;
     float *y;
     int64_t y_stride;
 };
@@ -33,20 +33,20 @@ INLINE void tile(const struct operands o, const int rows, const int panels, cons
     vf sums[12][4];
     UNROLL for (int r = 0; r < rows; r++)
         UNROLL for (int v = 0; v < 2 * panels; v++)
-            sums[r][v] = load(o.y + r * o.y_stride + v * LANES);
-    for (int64_t k = 0; k < o.depth; k++) {
+            sums[r][v] = load(o.start + r * o.start_stride + v * LANES);
+    const float *x = o.x;
+    for (int64_t k = 0; k < o.depth; k++, x += o.x_step) {
         vf b[4];
         UNROLL for (int v = 0; v < 2 * panels; v++) {
             int64_t at = (v / 2) * o.panel_stride + k * o.w_stride + (v % 2) * LANES;
-            b[v] = kind == K_F32    ? load((const float *)o.w + at)
-                   : kind == K_BF16 ? load_bf16((const uint16_t *)o.w + at)
-                                    : load((const float *)o.w + at); /* pairs: 32 bits each */
+            b[v] = kind == HALVES ? load_bf16((const uint16_t *)o.w + at)
+                                   : load((const float *)o.w + at); /* pairs: 32 bits each */
         }
         UNROLL for (int r = 0; r < rows; r++) {
-            vf a = all(((const float *)o.x)[r * o.x_stride + k]);
+            vf a = all(x[r * o.x_stride]);
             UNROLL for (int v = 0; v < 2 * panels; v++) {
 #if PAIRS
-                if (kind == K_PAIRS) {
+                if (kind == PAIRED) {
                     sums[r][v] = _mm512_dpbf16_ps(sums[r][v], (__m512bh)a, (__m512bh)b[v]);
                     continue;
                 }
@@ -93,87 +93,114 @@ INLINE void wide(const struct operands o, int64_t rows, const enum kind kind) {
 }
 
 /* All rows, TALL at a time and the rest evenly: 13 rows are 7 and 6. */
-static void rows_of_a_panel(struct operands o, int64_t rows, const enum kind kind) {
+INLINE void tall_tiles(struct operands o, int64_t rows, const enum kind kind) {
     int64_t tiles = (rows + TALL - 1) / TALL;
     const char *x = o.x;
+    const float *start = o.start;
     float *y = o.y;
     for (int64_t done = 0, index = 0; index < tiles; index++) {
         int64_t next = rows * (index + 1) / tiles;
         o.x = x + done * o.x_stride * 4;
+        o.start = start + done * o.start_stride;
         o.y = y + done * o.y_stride;
-        if (kind == K_F32) tall(o, next - done, K_F32);
-        if (kind == K_BF16) tall(o, next - done, K_BF16);
-        if (kind == K_PAIRS) tall(o, next - done, K_PAIRS);
+        tall(o, next - done, kind);
         done = next;
     }
 }
 
-static void two_panels(struct operands o, int64_t rows, const enum kind kind) {
-    if (kind == K_F32) wide(o, rows, K_F32);
-    if (kind == K_BF16) wide(o, rows, K_BF16);
-    if (kind == K_PAIRS) wide(o, rows, K_PAIRS);
+/* Strides that the compiler knows need no register, of which the x86 has few. */
+static void rows_of_a_panel(struct operands o, int64_t rows, const enum kind kind) {
+    o.x_step = 1;
+    o.w_stride = PANEL;
+    if (kind == FLOATS) tall_tiles(o, rows, FLOATS);
+    if (kind == HALVES) tall_tiles(o, rows, HALVES);
+    if (PAIRS && kind == PAIRED) tall_tiles(o, rows, PAIRED);
 }
 
+static void columns_of_a_panel(struct operands o, int64_t rows, const enum kind kind) {
+    o.x_stride = 1;
+    o.w_stride = PANEL;
+    if (kind == FLOATS) tall_tiles(o, rows, FLOATS);
+    if (PAIRS && kind == PAIRED) tall_tiles(o, rows, PAIRED);
+}
+
+static void rows_in_the_pool(struct operands o, int64_t rows, const enum kind kind) {
+    o.x_step = 1;
+    if (kind == FLOATS) tall_tiles(o, rows, FLOATS);
+    if (kind == HALVES) tall_tiles(o, rows, HALVES);
+}
+
+static void two_panels(struct operands o, int64_t rows, const enum kind kind) {
+    o.x_step = 1;
+    o.w_stride = PANEL;
+    if (kind == FLOATS) wide(o, rows, FLOATS);
+    if (kind == HALVES) wide(o, rows, HALVES);
+    if (PAIRS && kind == PAIRED) wide(o, rows, PAIRED);
+}
+
+/* What the sums of 8-bit products are added to. */
 static void begin(const struct matrix *w, int64_t rows, int64_t from, int64_t to, enum start start,
                   float *y, int64_t y_stride) {
     if (start == ADD) return;
     int64_t first = from * PANEL, last = to * PANEL < w->out ? to * PANEL : w->out;
     for (int64_t r = 0; r < rows; r++) {
-        float *row = y + r * y_stride;
-        if (start == BIAS && w->bias)
-            memcpy(row + first, w->bias + first, (size_t)(last - first) * 4);
-        else
-            memset(row + first, 0, (size_t)(last - first) * 4);
+        float *row = y + r * y_stride + first;
+        if (w->bias) memcpy(row, w->bias + first, (size_t)(last - first) * 4);
+        else memset(row, 0, (size_t)(last - first) * 4);
     }
 }
 
 /* The last panel may have fewer columns than PANEL: its sums go through a buffer. */
 static void ragged_panel(struct operands o, int64_t rows, int64_t columns, enum kind kind) {
     float buffer[TALL * PANEL];
-    const char *x = o.x;
-    float *y = o.y;
-    int64_t y_stride = o.y_stride;
+    struct operands part = o;
+    part.start = part.y = buffer;
+    part.start_stride = part.y_stride = PANEL;
     for (int64_t done = 0; done < rows; done += TALL) {
         int64_t count = rows - done < TALL ? rows - done : TALL;
         memset(buffer, 0, sizeof buffer);
         for (int64_t r = 0; r < count; r++)
-            memcpy(buffer + r * PANEL, y + (done + r) * y_stride, (size_t)columns * 4);
-        o.x = x + done * o.x_stride * 4;
-        o.y = buffer;
-        o.y_stride = PANEL;
-        rows_of_a_panel(o, count, kind);
+            memcpy(buffer + r * PANEL, o.start + (done + r) * o.start_stride, (size_t)columns * 4);
+        part.x = (const char *)o.x + done * o.x_stride * 4;
+        rows_of_a_panel(part, count, kind);
         for (int64_t r = 0; r < count; r++)
-            memcpy(y + (done + r) * y_stride, buffer + r * PANEL, (size_t)columns * 4);
+            memcpy(o.y + (done + r) * o.y_stride, buffer + r * PANEL, (size_t)columns * 4);
     }
 }
 
+static const float zeros[2 * PANEL]; /* of a wide tile */
+
 void product(const struct matrix *w, const struct rows *rows, int64_t from, int64_t to,
              enum start start, float *y, int64_t y_stride) {
-    int pairs = reads_pairs(w->type);
-    enum kind kind = pairs ? K_PAIRS : w->type == BF16 ? K_BF16 : K_F32;
-    int64_t depth = pairs ? padded(w->in) / 2 : w->in; /* in units of 32 bits of x */
-    int64_t element = kind == K_BF16 ? 2 : 4;
-    int64_t x_stride = pairs ? rows->narrow_stride / 2 : rows->stride;
-    const char *x = pairs ? (const char *)rows->narrow : (const char *)rows->x;
-    begin(w, rows->count, from, to, start, y, y_stride);
     if (w->type == INT8) {
+        begin(w, rows->count, from, to, start, y, y_stride);
         int8_product(w, rows, from, to, y, y_stride);
         return;
     }
+    int pairs = reads_pairs(w->type);
+    enum kind kind = pairs ? PAIRED : w->type == BF16 ? HALVES : FLOATS;
+    int64_t depth = pairs ? padded(w->in) / 2 : w->in; /* in units of 32 bits of x */
+    int64_t element = kind == HALVES ? 2 : 4;
+    const char *x = pairs ? (const char *)rows->narrow : (const char *)rows->x;
     for (int64_t panel = from; panel < to;) {
         int64_t left = w->out - panel * PANEL;
         int both = rows->count <= WIDE && to - panel >= 2 && left >= 2 * PANEL;
         for (int64_t k = 0; k < depth; k += DEPTH) {
             struct operands o = {
                 .x = x + k * 4,
-                .x_stride = x_stride,
+                .x_stride = pairs ? rows->narrow_stride / 2 : rows->stride,
                 .w = (const char *)w->packed + (panel * depth + k) * PANEL * element,
-                .w_stride = PANEL,
                 .panel_stride = depth * PANEL,
                 .depth = depth - k < DEPTH ? depth - k : DEPTH,
+                .start = y + panel * PANEL,
+                .start_stride = y_stride,
                 .y = y + panel * PANEL,
                 .y_stride = y_stride,
             };
+            if (start == BIAS && k == 0) {
+                o.start = w->bias ? w->bias + panel * PANEL : zeros;
+                o.start_stride = 0;
+            }
             if (both) two_panels(o, rows->count, kind);
             else if (left < PANEL) ragged_panel(o, rows->count, left, kind);
             else rows_of_a_panel(o, rows->count, kind);
@@ -182,16 +209,26 @@ void product(const struct matrix *w, const struct rows *rows, int64_t from, int6
     }
 }
 
-void small_product(int64_t rows, int64_t depth, const float *x, int64_t x_stride, const void *w,
-                   int64_t w_stride, int64_t type, float *y, int64_t y_stride) {
-    struct operands o = {.x = x,
-                         .x_stride = x_stride,
-                         .w = w,
-                         .w_stride = w_stride,
-                         .depth = depth,
-                         .y = y,
+void score(int64_t rows, int64_t depth, const float *x, int64_t x_stride, const float *w,
+           enum kind kind, float *y, int64_t y_stride) {
+    struct operands o = {.x = x, .x_stride = x_stride, .w = w, .depth = depth,
+                         .start = zeros, .y = y, .y_stride = y_stride};
+    rows_of_a_panel(o, rows, kind);
+}
+
+void add_columns(int64_t columns, int64_t depth, const float *x, int64_t x_step, const float *w,
+                 enum kind kind, float *y) {
+    struct operands o = {.x = x, .x_step = x_step, .w = w, .depth = depth, .start = y,
+                         .start_stride = PANEL, .y = y, .y_stride = PANEL};
+    columns_of_a_panel(o, columns, kind);
+}
+
+void add_rows(int64_t rows, int64_t depth, const float *x, int64_t x_stride, const void *w,
+              int64_t w_stride, enum kind kind, float *y, int64_t y_stride) {
+    struct operands o = {.x = x, .x_stride = x_stride, .w = w, .w_stride = w_stride,
+                         .depth = depth, .start = y, .start_stride = y_stride, .y = y,
                          .y_stride = y_stride};
-    rows_of_a_panel(o, rows, type == BF16 ? K_BF16 : K_F32);
+    rows_in_the_pool(o, rows, kind);
 }
 
 void narrow_row(uint16_t *to, struct group *groups, const float *from, int64_t count,

@@ -8,7 +8,10 @@
 /* Columns of a panel: two vectors. */
 #define PANEL (2 * LANES)
 
-enum start { ZERO, BIAS, ADD }; /* what a product is added to: nothing, the bias, or y itself */
+enum start { BIAS, ADD }; /* what a product is added to: the bias, if there is one, or y itself */
+/* How a product reads its panels: float32; bfloat16, widened; or words of two bfloat16, as its
+ * input is (only where `PAIRS`). */
+enum kind { FLOATS, HALVES, PAIRED };
 
 INLINE int64_t panels_of(int64_t columns) { return (columns + PANEL - 1) / PANEL; }
 /* Inputs are padded to this, so that pairs never read past a row. */
@@ -46,9 +49,17 @@ void narrow_row(uint16_t *to, struct group *groups, const float *from, int64_t c
 void product(const struct matrix *w, const struct rows *rows, int64_t from, int64_t to,
              enum start start, float *y, int64_t y_stride);
 
-/* y[r][c] += Σ_k x[r][k] · w[k][c] for `rows` rows and PANEL columns; float32 or bfloat16 w, whose
- * rows are `w_stride` apart. Attention's two products. */
-void small_product(int64_t rows, int64_t depth, const float *x, int64_t x_stride, const void *w,
-                   int64_t w_stride, int64_t type, float *y, int64_t y_stride);
+/* Attention's products, each with PANEL columns of w and of y. x, w and y are float32, or x and w
+ * words of 32 bits that hold two bfloat16; strides count them.
+ *
+ * y[r][c] = Σ_k x[r][k] · w[k][c] */
+void score(int64_t rows, int64_t depth, const float *x, int64_t x_stride, const float *w,
+           enum kind kind, float *y, int64_t y_stride);
+/* y[r][c] += Σ_k x[k][r] · w[k][c]; rows of x are `x_step` apart, those of y PANEL. */
+void add_columns(int64_t columns, int64_t depth, const float *x, int64_t x_step, const float *w,
+                 enum kind kind, float *y);
+/* y[r][c] += Σ_k x[r][k] · w[k][c]; rows of w are `w_stride` elements apart. */
+void add_rows(int64_t rows, int64_t depth, const float *x, int64_t x_stride, const void *w,
+              int64_t w_stride, enum kind kind, float *y, int64_t y_stride);
 
 #endif

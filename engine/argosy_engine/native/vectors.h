@@ -15,8 +15,11 @@
 #define LANES 4
 #endif
 
-#if defined(__AVX512BF16__)
+#if defined(__x86_64__)
 #include <immintrin.h>
+#endif
+
+#if defined(__AVX512BF16__)
 #define PAIRS 1 /* bfloat16 is multiplied in pairs, without being widened */
 #else
 #define PAIRS 0
@@ -65,10 +68,27 @@ INLINE uint16_t narrow(float value) {
     return (uint16_t)((bits + 0x7fff + (bits >> 16 & 1)) >> 16);
 }
 
+/* `b` where either one is NaN. */
 INLINE vf larger(vf a, vf b) {
+#if LANES == 16
+    return (vf)_mm512_max_ps((__m512)a, (__m512)b);
+#elif LANES == 8
+    return (vf)_mm256_max_ps((__m256)a, (__m256)b);
+#else
     vi take = a > b;
     return (vf)(((vi)a & take) | ((vi)b & ~take));
+#endif
 }
+
+#if PAIRS
+/* Pairs of bfloat16: lane i of `first` in the low half of a word, of `second` in the high one. */
+INLINE vf zip_narrow(vf first, vf second) {
+    const short order[32] = {0, 16, 1, 17, 2,  18, 3,  19, 4,  20, 5,  21, 6,  22, 7,  23,
+                             8, 24, 9, 25, 10, 26, 11, 27, 12, 28, 13, 29, 14, 30, 15, 31};
+    __m512i both = (__m512i)_mm512_cvtne2ps_pbh((__m512)second, (__m512)first);
+    return (vf)_mm512_permutexvar_epi16(_mm512_loadu_si512(order), both);
+}
+#endif
 
 INLINE float sum(vf value) {
 #if LANES == 16
@@ -90,6 +110,22 @@ INLINE float sum(vf value) {
     vf a = value;
 #endif
     return (a[0] + a[2]) + (a[1] + a[3]);
+}
+
+/* 2^x for x <= 0, within 2 units of the last place; 2^-126 below that, NaN for NaN.
+ * x = n + f with |f| <= 1/2; Cephes' polynomial gives 2^f, and n is added to the exponent. */
+INLINE vf power_of_two(vf x) {
+    x = larger(all(-126.0f), x);
+    const vf shift = all(12582912.0f); /* 1.5 · 2^23: adding it rounds to an integer */
+    vf n = x + shift, f = x - (n - shift);
+    vf p = all(1.535336188319500e-4f);
+    p = p * f + 1.339887440266574e-3f;
+    p = p * f + 9.618437357674640e-3f;
+    p = p * f + 5.550332471162809e-2f;
+    p = p * f + 2.402264791363012e-1f;
+    p = p * f + 6.931472028550421e-1f;
+    p = p * f + 1.0f;
+    return (vf)((vi)p + ((vi)n << 23));
 }
 
 /* e^x for x <= 0, within 2 units of the last place; 0 below -87.
