@@ -75,7 +75,7 @@ def test_defaults_of_the_api_server_are_the_models_defaults(kubectl):
     spec = json.loads(output)["spec"]
     read = dump(ServingDeployment.model_validate(manifest({})).spec)
     # Lists have no default in the CRD: an absent one and an empty one are the same to users.
-    del read["engine"]["args"], read["engine"]["env"]
+    del read["engine"]["args"], read["engine"]["env"], read["pods"]
     del read["autoscaling"]["schedules"], read["autoscaling"]["shadow"]
     for role in read["roles"].values():
         del role["gpuTypes"]

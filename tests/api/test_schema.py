@@ -53,13 +53,24 @@ def test_every_text_list_and_map_is_bounded_so_that_rules_stay_cheap():
     assert unbounded + maps == []
 
 
+def test_a_crd_is_small_enough_for_every_client():
+    """kubectl apply keeps the whole object in an annotation, and annotations have 256 KiB."""
+    sizes = {path.name: len(path.read_bytes()) for path in (ROOT / "crds").glob("*.yaml")}
+    assert len(sizes) == 2
+    assert max(sizes.values()) < 262_144
+
+
 def test_there_are_no_floats():
     assert [path for path, node in OURS if node.get("type") == "number"] == []
 
 
-def test_unknown_fields_are_kept_only_in_decision_records():
+def test_unknown_fields_are_kept_only_in_decision_records_and_in_what_is_not_ours_to_type():
+    """Affinity is Kubernetes' own; the others are refused whatever is in them."""
     open_ended = [p for p, n in OURS if n.get("x-kubernetes-preserve-unknown-fields")]
     assert open_ended == [
+        "ServingDeployment.spec.pods[].affinity",
+        "ServingDeployment.spec.pods[].volumes[].hostPath",
+        "ServingDeployment.spec.pods[].securityContext",
         "ServingDeployment.status.autoscaling.lastDecision.record",
         "ServingDeployment.status.autoscaling.history[].record",
     ]
@@ -77,7 +88,7 @@ def test_defaults_of_the_crd_are_the_models_defaults():
     written = defaulted(schema_of(serving_deployments()), manifest({}))["spec"]
     read = dump(ServingDeployment.model_validate(manifest({})).spec)
     # An empty list and an absent one are equal.
-    del read["engine"]["args"], read["engine"]["env"]
+    del read["engine"]["args"], read["engine"]["env"], read["pods"]
     del read["autoscaling"]["schedules"], read["autoscaling"]["shadow"]
     for role in read["roles"].values():
         del role["gpuTypes"]

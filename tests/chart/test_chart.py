@@ -1,6 +1,7 @@
 """The chart, rendered by the real helm: valid, restricted, least rights, CRDs as generated."""
 
 import inspect
+import json
 import re
 import shlex
 import shutil
@@ -15,9 +16,12 @@ from pathlib import Path
 import kubernetes_validate
 import pytest
 import yaml
+from pydantic.alias_generators import to_camel
 
 from argosy_operator.api.crd.definition import definitions
 from argosy_operator.api.v1alpha1 import ServingDeployment
+from argosy_operator.api.v1alpha1.pods.defaults import PodDefaults
+from argosy_operator.api.v1alpha1.pods.settings import PodSettings
 from argosy_operator.cli.images import DEFAULT_PICKER
 from argosy_operator.cli.run import run
 from argosy_operator.ports.prometheus.allowlist import Allowlist
@@ -378,3 +382,39 @@ def test_addresses_that_fleets_may_name_reach_the_operator():
     code, text = helm("template", "x", str(CHART), "--set", "prometheus.allowed={prometheus.a}")
     assert code != 0
     assert "allowed" in text
+
+
+def test_pods_get_the_same_defaults_with_and_without_the_chart():
+    text = operator_args(rendered())["--pod-defaults"]
+    defaults = PodDefaults.model_validate_json(text)
+    assert defaults.engines.resources == PodDefaults().engines.resources
+    assert defaults.gateways.resources == PodDefaults().gateways.resources
+    assert defaults.engines.user_ids == "Fixed"
+    assert defaults.engines.image_pull_secrets == ()
+
+
+def test_defaults_of_pods_reach_the_operator():
+    settings = (
+        "pods.engines.userIds=Assigned",
+        "pods.gateways.imagePullSecrets[0].name=registry",
+        "pods.gateways.resources.limits.cpu=2",
+    )
+    text = operator_args(rendered(None, *settings))["--pod-defaults"]
+    defaults = PodDefaults.model_validate_json(text)
+    assert defaults.engines.user_ids == "Assigned"
+    assert [secret.name for secret in defaults.gateways.image_pull_secrets] == ["registry"]
+    assert defaults.gateways.resources.limits == {"cpu": "2"}
+    assert defaults.gateways.resources.requests == {"cpu": "100m", "memory": "128Mi"}
+
+
+def test_a_default_of_pods_that_does_not_exist_is_refused():
+    code, text = helm("template", "argosy", str(CHART), "--set", "pods.engines.hostNetwork=true")
+    assert code != 0
+    assert "hostNetwork" in text
+
+
+def test_every_default_of_pods_has_a_place_in_the_charts_schema():
+    schema = json.loads((CHART / "values.schema.json").read_text())
+    known = set(schema["definitions"]["pods"]["properties"])
+    refused = {"securityContext", "hostNetwork"}
+    assert known == {to_camel(name) for name in PodSettings.model_fields} - refused

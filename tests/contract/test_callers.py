@@ -10,6 +10,7 @@ from argosy_operator.core.fleet.snapshot import Issuer
 from argosy_operator.ports.engines import HttpEngines
 from argosy_operator.render import gateway, peers, workload
 from argosy_operator.render.engines.kind import EnginePod
+from argosy_operator.render.pods.accounts import Callers
 from tests.engine.trust.tokens import Signer
 from tests.render.fleets import IMAGES, fleet
 
@@ -37,7 +38,7 @@ def token_of(deployment):
 def verifier(tmp_path):
     """With the file that the operator renders."""
     issuer = Issuer(ISSUER, (SIGNER.public,), OPERATOR)
-    (_, config_map) = peers.objects(fleet(), issuer, required=True)
+    (_, config_map) = peers.objects(fleet(), issuer, Callers.of(fleet(), IMAGES), required=True)
     file = tmp_path / peers.FILE
     file.write_text(config_map["data"][peers.FILE])
     return Verifier(file)

@@ -6,7 +6,15 @@ enforces the original.
 
 from typing import Any
 
-ALLOWED_VOLUMES = {"configMap", "downwardAPI", "emptyDir", "persistentVolumeClaim", "projected"}
+ALLOWED_VOLUMES = {
+    "configMap",
+    "csi",
+    "downwardAPI",
+    "emptyDir",
+    "persistentVolumeClaim",
+    "projected",
+    "secret",
+}
 
 
 def offences(pod: dict[str, Any]) -> list[str]:
@@ -15,7 +23,7 @@ def offences(pod: dict[str, Any]) -> list[str]:
     security = pod.get("securityContext", {})
     if security.get("seccompProfile", {}).get("type") != "RuntimeDefault":
         found.append("seccompProfile")
-    if security.get("runAsNonRoot") is not True or not security.get("runAsUser"):
+    if security.get("runAsNonRoot") is not True or security.get("runAsUser") == 0:
         found.append("runAsNonRoot")
     for volume in pod.get("volumes", []):
         if not set(volume) - {"name"} <= ALLOWED_VOLUMES:

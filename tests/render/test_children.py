@@ -100,7 +100,7 @@ def test_simulated_engines_get_a_preset_and_no_volume():
     given = flags(one["args"])
     assert (given["--model"], given["--load-format"]) == ("sim:llama-70b-h100-tp4", "sim")
     assert [mount["name"] for mount in one["volumeMounts"]] == ["tmp", "peers", "token"]
-    assert one["resources"] == {}
+    assert one["resources"] == {"requests": {"cpu": "100m", "memory": "256Mi"}}
 
 
 def test_gpus_are_limits_and_their_nodes_are_tolerated():

@@ -9,7 +9,8 @@ import kubernetes_validate
 import pytest
 
 from argosy_engine.cli import parse
-from argosy_operator.api.v1alpha1.engine import RENDERED_ENV, RENDERED_FLAGS
+from argosy_operator.api.v1alpha1.engine import RENDERED_FLAGS
+from argosy_operator.api.v1alpha1.pods.env import RENDERED_ENV
 from argosy_operator.core.fleet.actions import Create
 from argosy_operator.core.plan import plan
 from argosy_operator.render import workload

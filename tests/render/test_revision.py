@@ -5,7 +5,7 @@ import json
 
 import pytest
 
-from argosy_operator.core.fleet.names import DRAIN_TIMEOUT
+from argosy_operator.core.fleet.names import DRAIN_TIMEOUT, POD_DEFAULTS
 from argosy_operator.core.fleet.revision import (
     OLD_TEMPLATE,
     TEMPLATE,
@@ -33,6 +33,8 @@ def template_of(role, verifies=None, **spec):
 
 OUTSIDE = {
     "slo": {"slo": SLO},
+    "gateways' pods": {"pods": [{"roles": ["gateway"], "nodeSelector": {"pool": "general"}}]},
+    "an item that asks for nothing": {"pods": [{"roles": ["decode"]}]},
     "replicas": {"roles": {"decode": {"replicas": {"min": 2, "max": 5}}}},
     "autoscaling": {"autoscaling": {"interval": "1s", "policy": "None"}},
     "drain": {"drain": {"timeout": "60s"}},
@@ -57,6 +59,13 @@ INSIDE = {
     "body": {"engine": {"maxBodyBytes": 1 << 20}},
     "args": {"engine": {"args": ["--block-size=32"]}},
     "env": {"engine": {"env": [{"name": "A", "value": "1"}]}},
+    "pods": {"pods": [{"nodeSelector": {"pool": "llm"}}]},
+    "pods of a role": {"pods": [{"roles": ["decode"], "imagePullSecrets": [{"name": "a"}]}]},
+    "name of GPUs": {"roles": {"decode": {"resources": {"gpuResource": "amd.com/gpu"}}}},
+    "claimed GPUs": {
+        "roles": {"decode": {"resources": {"gpuFrom": "Claims"}}},
+        "pods": [{"resources": {"claims": [{"name": "a", "resourceClaimName": "a"}]}}],
+    },
     "gpus": {"roles": {"decode": {"resources": {"gpu": 2}}}},
     "lease": {"kvTransfer": {"leaseSeconds": 5}},
     "time-out": {"kvTransfer": {"timeout": "5s"}},
@@ -187,6 +196,15 @@ def test_a_changed_template_raises_its_number():
         found[template] = hashlib.sha256("".join(texts).encode()).hexdigest()[:8]
     pinned = {4: "d8380df5", 3: "47c790d5"}
     assert found == pinned, "raise core.revision.TEMPLATE, then pin again"
+
+
+def test_a_changed_template_of_pods_with_defaults_raises_its_number() -> None:
+    """Likewise for Deployments that note the defaults with which they were made."""
+    live = {"metadata": {"annotations": {DRAIN_TIMEOUT: "60", POD_DEFAULTS: "{}"}}}
+    made = [deployment(fleet(), role, live=live) for role in ("prefill", "decode")]
+    text = json.dumps([one["spec"]["template"] for one in made], sort_keys=True)
+    found = hashlib.sha256(text.encode()).hexdigest()[:8]
+    assert (TEMPLATE, found) == (4, "c731b14d"), "raise core.revision.TEMPLATE, then pin again"
 
 
 def test_a_deployment_keeps_the_drain_timeout_that_it_was_created_with():

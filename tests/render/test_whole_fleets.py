@@ -15,6 +15,7 @@ from argosy_operator.core.fleet import names
 from argosy_operator.render import gateway, network, peers, role, workload
 from argosy_operator.render.engines.kind import EnginePod
 from argosy_operator.render.images import Images
+from argosy_operator.render.pods.accounts import Callers
 from tests.render.fleets import IMAGES, deployment, fleet
 from tests.support.model import ISSUER
 
@@ -27,8 +28,12 @@ def documents(case: str) -> list[Any]:
 
 
 def rendered(one: ServingDeployment) -> list[Any]:
-    objects = peers.objects(one, ISSUER, required=True) + network.objects(one)
+    objects = peers.objects(one, ISSUER, Callers.of(one, IMAGES), required=True) + network.objects(
+        one
+    )
     objects += gateway.objects(one, IMAGES)
+    for note in (names.INPUTS, names.TEMPLATE):  # digests: tests/shell/test_images.py
+        del objects[-1]["metadata"]["annotations"][note]
     for name, _ in one.spec.active_roles():
         objects.append(workload.deployment(EnginePod.of(one, name, REVISION, IMAGES)))
         objects += role.objects(one, name)
@@ -152,7 +157,7 @@ def test_a_fleet_without_gpus_tolerates_no_taint_and_asks_for_none() -> None:
     pod = deployment(one, "decode")["spec"]["template"]["spec"]
     assert "tolerations" not in pod
     assert pod["containers"][0]["resources"] == {
-        "requests": {"memory": "1Gi"},
+        "requests": {"cpu": "100m", "memory": "1Gi"},
         "limits": {"memory": "1Gi"},
     }
     assert [volume["name"] for volume in pod["volumes"]] == ["tmp", "weights", "peers", "token"]

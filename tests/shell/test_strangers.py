@@ -128,7 +128,11 @@ async def test_a_strangers_deployment_sets_no_drain_timeout_of_an_engine() -> No
     """Under our name, it carries the annotation from which ours would keep its own."""
     stranger = thing("Deployment", NAME, "ServingDeployment", "of-another", spec={})
     stranger["metadata"]["annotations"] = {"serving.argosy.dev/drain-timeout-s": "7"}
-    assert (await seen(stranger)).engines == (await seen()).engines
+    ours, its = (await seen()).engines["colocated"], (await seen(stranger)).engines["colocated"]
+    drain = "serving.argosy.dev/drain-timeout-s"
+    assert its["metadata"]["annotations"][drain] == ours["metadata"]["annotations"][drain]
+    grace = [d["spec"]["template"]["spec"]["terminationGracePeriodSeconds"] for d in (ours, its)]
+    assert grace[0] == grace[1]
 
 
 def test_a_large_number_of_gpus_is_read_as_kubernetes_writes_it() -> None:

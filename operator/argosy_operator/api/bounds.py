@@ -212,6 +212,13 @@ NUMBER_BOUNDS: dict[str, NumberBounds] = {
         NumberBounds("slo.classes[].priority", -100, 100, "a fleet has at most eight classes"),
         NumberBounds("routing.replicas", 1, 64, _PODS),
         NumberBounds("routing.shedTtftPercent", 1, 10_000, "a larger value sheds no request"),
+        NumberBounds(
+            "pods[].tolerations[].tolerationSeconds",
+            0,
+            604_800,
+            "a pod without its node serves not",
+        ),
+        NumberBounds("pods[].topologySpread[].maxSkew", 1, 1000, _PODS),
         NumberBounds("routing.maxQueue", 1, 1_000_000, _QUEUE),
     )
 }

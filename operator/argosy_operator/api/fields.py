@@ -7,6 +7,7 @@ a regular expression with the sentence that users read when a text does not matc
 
 import re
 from dataclasses import dataclass
+from decimal import Decimal
 from typing import Annotated, Any
 
 from pydantic import GetCoreSchemaHandler, GetJsonSchemaHandler
@@ -92,10 +93,21 @@ _QUANTITY = Format(
 )
 
 
+_UNITS = {"": Decimal(1), "m": Decimal("0.001")}
+_UNITS |= {unit: Decimal(1000) ** n for n, unit in enumerate(("k", "M", "G", "T"), 1)}
+_UNITS |= {unit: Decimal(1024) ** n for n, unit in enumerate(("Ki", "Mi", "Gi", "Ti"), 1)}
+
+
 class Quantity(_Text):
     """A Kubernetes quantity, such as "500m" or "2Gi". A whole number needs no quotes."""
 
     __slots__ = ()
+
+    @property
+    def amount(self) -> Decimal:
+        """The number that it means."""
+        unit = self.lstrip("0123456789.")
+        return Decimal(self.removesuffix(unit)) * _UNITS[unit]
 
     @classmethod
     def __get_pydantic_core_schema__(cls, source: Any, handler: GetCoreSchemaHandler) -> CoreSchema:
@@ -256,6 +268,51 @@ SecretName = Annotated[
         "write the name of a Secret of this namespace: lower-case letters, digits, hyphens and "
         "dots, such as chat-tls",
         253,
+    ),
+]
+LocalName = Annotated[
+    str,
+    Format(
+        r"^[a-z0-9]([-a-z0-9]*[a-z0-9])?([.][a-z0-9]([-a-z0-9]*[a-z0-9])?)*$",
+        "write the name of an object of this namespace, or of the cluster: lower-case letters, "
+        "digits, hyphens and dots; objects of another namespace cannot be used",
+        253,
+    ),
+]
+LabelKey = Annotated[
+    str,
+    Format(
+        r"^([a-z0-9]([-a-z0-9.]{0,251}[a-z0-9])?/)?[A-Za-z0-9]([-A-Za-z0-9_.]{0,61}[A-Za-z0-9])?$",
+        "write a key of labels, such as topology.kubernetes.io/zone",
+        317,
+    ),
+]
+ItemName = Annotated[
+    str,
+    Format(
+        r"^[a-z0-9]([-a-z0-9]{0,61}[a-z0-9])?$",
+        "a name has at most 63 lower-case letters, digits and hyphens and does not begin or end "
+        "with a hyphen",
+        253,  # at a length that is too long the API server says nothing but that
+    ),
+]
+DataKey = Annotated[
+    str, Format(r"^[-._a-zA-Z0-9]+$", "a key has letters, digits, hyphens, dots and _", 253)
+]
+MountPath = Annotated[
+    str,
+    Format(
+        r"^(/[.]?[A-Za-z0-9_@+-][A-Za-z0-9._@+-]*)+$",
+        "write a path from the root without .. and without a slash at the end, such as /data",
+        512,
+    ),
+]
+SubPath = Annotated[
+    str,
+    Format(
+        r"^[.]?[A-Za-z0-9_@+-][A-Za-z0-9._@+-]*(/[.]?[A-Za-z0-9_@+-][A-Za-z0-9._@+-]*)*$",
+        "write a path below the volume's root without .., such as models/cache",
+        512,
     ),
 ]
 MetricsUrl = Annotated[

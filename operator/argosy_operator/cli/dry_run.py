@@ -21,6 +21,7 @@ from argosy_operator.core.plan import Plan, plan
 from argosy_operator.core.reconcile.steps import REASONS
 from argosy_operator.ports.protocols import Cluster, Measurement
 from argosy_operator.render.images import Images, kept
+from argosy_operator.render.pods.kept import kept_by_gateways
 from argosy_operator.shell.gather import Sources, gather
 
 UNKNOWN = (
@@ -73,7 +74,8 @@ async def dry_run(
     deployments = await cluster.list("Deployment", fleet.namespace, selector)
     owned = [d for d in deployments if is_owned(d, fleet.metadata.uid)]
     images = kept(fleet, owned, default)
-    images = replace(images, engine=engine_image or images.engine)
+    pods = kept_by_gateways(owned, images.pods)
+    images = replace(images, engine=engine_image or images.engine, pods=pods)
     roles = fleet.status.roles
     shown: dict[RoleName, RoleStatus | None] = {
         "prefill": roles.prefill,

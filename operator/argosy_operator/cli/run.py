@@ -20,8 +20,10 @@ _NAMESPACE_BUDGET = re.compile("(?P<name>[a-z0-9]([-a-z0-9]{0,61}[a-z0-9])?)=(?P
 _IDENTITY = ("POD_NAMESPACE", "SERVICE_ACCOUNT", "POD_NAME", "POD_UID")
 
 if TYPE_CHECKING:
+    from argosy_operator.api.v1alpha1.pods import defaults
     from argosy_operator.ports.prometheus.allowlist import Allowlist
     from argosy_operator.ports.trust import Account
+    from argosy_operator.render.images import Images
 
 Namespace = Annotated[str, typer.Option(help="Namespace to watch, or all.")]
 PrometheusUrl = Annotated[str | None, typer.Option(help="URL of Prometheus.")]
@@ -39,6 +41,14 @@ EngineImage = Annotated[str, typer.Option(help="Image of engines without spec.en
 GatewayImage = Annotated[str, typer.Option(help="Image of the fleets' gateways.")]
 EndpointPickerImage = Annotated[
     str, typer.Option(help="Image of the endpoint pickers of fleets with routing.gateway epp.")
+]
+PodDefaults = Annotated[
+    str | None,
+    typer.Option(
+        metavar="JSON",
+        help="What pods get where their fleet says nothing: engines and gateways, each with the "
+        "fields of an item of spec.pods.",
+    ),
 ]
 LeaseNamespace = Annotated[
     str | None, typer.Option(help="Namespace of the Lease. Default: $POD_NAMESPACE, else default.")
@@ -95,6 +105,7 @@ def run(
     engine_image: EngineImage = DEFAULT_ENGINE,
     gateway_image: GatewayImage = DEFAULT_GATEWAY,
     endpoint_picker_image: EndpointPickerImage = DEFAULT_PICKER,
+    pod_defaults: PodDefaults = None,
     lease_namespace: LeaseNamespace = None,
     lease_name: LeaseName = "argosy-operator",
     metrics_port: MetricsPort = 8081,
@@ -110,13 +121,12 @@ def run(
     """Run the operator until a signal stops it (status 0) or it loses its Lease (status 1)."""
     from argosy_operator.core.budgets.room import Budgets
     from argosy_operator.ports.access import AccessError
-    from argosy_operator.render.images import Images
     from argosy_operator.shell import app
     from argosy_operator.shell.telemetry.logs import configure
 
     configure(log_format, log_level, quiet=("kopf", "httpx"))
     options = app.Options(
-        images=Images(engine_image, gateway_image, endpoint_picker_image),
+        images=_images(engine_image, gateway_image, endpoint_picker_image, pod_defaults),
         namespace=None if namespace == "all" else namespace,
         prometheus_url=prometheus_url,
         prometheus_token_file=prometheus_token_file,
@@ -132,6 +142,25 @@ def run(
         account=_account(os.environ),
     )
     _end_with(app.run(options), AccessError)
+
+
+def _images(engine: str, gateway: str, picker: str, defaults: str | None) -> "Images":
+    from argosy_operator.render.images import Images
+
+    return Images(engine, gateway, picker, _pod_defaults(defaults))
+
+
+def _pod_defaults(text: str | None) -> "defaults.PodDefaults":
+    """The settings. Raises typer.BadParameter for a text that is not valid."""
+    from pydantic import ValidationError
+
+    from argosy_operator.api.v1alpha1.pods import defaults
+
+    try:
+        return defaults.PodDefaults.model_validate_json(text or "{}")
+    except ValidationError as error:
+        why = "; ".join(f"{'.'.join(map(str, e['loc']))}: {e['msg']}" for e in error.errors())
+        raise typer.BadParameter(why, param_hint="--pod-defaults") from error
 
 
 def _namespace_budgets(texts: Sequence[str]) -> dict[str, int]:

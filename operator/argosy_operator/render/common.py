@@ -59,7 +59,7 @@ def metadata(fleet: ServingDeployment, name: str, role: str, revision: str | Non
 
 def fleet_metadata(fleet: ServingDeployment, name: str) -> Object:
     """Metadata of a child that belongs to several roles."""
-    labels = {names.MANAGED_BY: names.FIELD_MANAGER, names.FLEET: fleet.name}
+    labels = names.recommended(fleet.name) | {names.FLEET: fleet.name}
     return {
         "name": name,
         "namespace": fleet.namespace,
@@ -68,8 +68,10 @@ def fleet_metadata(fleet: ServingDeployment, name: str) -> Object:
     }
 
 
-def access(fleet: ServingDeployment, name: str, role: str, rules: list[Object]) -> list[Object]:
-    """A ServiceAccount, and the rights that it has in the fleet's namespace."""
+def access(
+    fleet: ServingDeployment, name: str, role: str, rules: list[Object], accounts: Iterable[str]
+) -> list[Object]:
+    """A ServiceAccount, and the rights that it and other `accounts` have in the namespace."""
     group = "rbac.authorization.k8s.io"
     return [
         {"apiVersion": "v1", "kind": "ServiceAccount", "metadata": metadata(fleet, name, role)},
@@ -84,7 +86,10 @@ def access(fleet: ServingDeployment, name: str, role: str, rules: list[Object]) 
             "kind": "RoleBinding",
             "metadata": metadata(fleet, name, role),
             "roleRef": {"apiGroup": group, "kind": "Role", "name": name},
-            "subjects": [{"kind": "ServiceAccount", "name": name, "namespace": fleet.namespace}],
+            "subjects": [
+                {"kind": "ServiceAccount", "name": account, "namespace": fleet.namespace}
+                for account in sorted({name, *accounts})
+            ],
         },
     ]
 

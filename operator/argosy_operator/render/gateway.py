@@ -8,7 +8,7 @@ of an hour. If the account is deleted and created again, the gateway pods must b
 template then names the new account (`account_of`).
 """
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 from argosy_operator.api.v1alpha1 import ServingDeployment
@@ -38,6 +38,9 @@ from argosy_operator.render.common import (
     token_volume,
 )
 from argosy_operator.render.images import Images
+from argosy_operator.render.pods.accounts import Callers
+from argosy_operator.render.pods.kept import annotation, settings_of
+from argosy_operator.render.pods.overlay import lay_over
 
 TEMPLATE = 1
 """Number of the pod template that this module writes. Raise it with every change of the template,
@@ -52,19 +55,24 @@ def objects(
     shows_token: bool = True,
     certificate: str | None = None,
     live: Object | None = None,
+    callers: Callers | None = None,
 ) -> list[Object]:
     """All objects of the gateway, in the order in which to apply them.
 
     `account` is the uid that the pod template names, `account_of` the observed objects.
     `shows_token`: engines may ask for one. `certificate`: the Secret to show to engines with TLS.
     `live`: the Deployment as it exists, whose pods another version of this code may have rendered.
+    `callers`: accounts of pods that run; without them those of the spec.
     """
-    name = names.gateway(fleet.name)
+    name, callers = names.gateway(fleet.name), callers or Callers.of(fleet, images)
     front = _deployment(fleet, images, account, shows_token)
     if certificate is not None:
         _show_certificate(front["spec"]["template"]["spec"], certificate)
     made_of = {
         **_inputs(fleet),
+        "pods": settings_of(fleet, names.GATEWAY_ROLE, images.pods.gateways).model_dump(
+            mode="json", by_alias=True, exclude_none=True, exclude_defaults=True
+        ),
         "image": images.gateway,
         "account": account,
         "token": shows_token,
@@ -72,7 +80,7 @@ def objects(
     }
     front = standing(noted(front, made_of, TEMPLATE), live)
     return [
-        *_access(fleet),
+        *_access(fleet, callers.gateways),
         _service(fleet),
         disruption_budget(fleet, name, names.GATEWAY_ROLE),
         front,
@@ -125,9 +133,9 @@ def _metadata(fleet: ServingDeployment, name: str | None = None) -> Object:
     return metadata(fleet, name or names.gateway(fleet.name), names.GATEWAY_ROLE)
 
 
-def _access(fleet: ServingDeployment) -> list[Object]:
+def _access(fleet: ServingDeployment, accounts: Iterable[str]) -> list[Object]:
     rules = [{"apiGroups": [""], "resources": ["pods"], "verbs": ["get", "list", "watch"]}]
-    return access(fleet, names.gateway(fleet.name), names.GATEWAY_ROLE, rules)
+    return access(fleet, names.gateway(fleet.name), names.GATEWAY_ROLE, rules, accounts)
 
 
 def _service(fleet: ServingDeployment) -> Object:
@@ -168,10 +176,14 @@ def _deployment(
     }
     if shows_token:
         _show_token(fleet, pod)
+    labels = names.pod_labels(fleet.name, names.GATEWAY_ROLE)
+    template = {"metadata": {"labels": labels, "annotations": annotations}, "spec": pod}
+    defaults = images.pods.gateways
+    lay_over(template, settings_of(fleet, names.GATEWAY_ROLE, defaults), selector)
     return {
         "apiVersion": "apps/v1",
         "kind": "Deployment",
-        "metadata": _metadata(fleet),
+        "metadata": _metadata(fleet) | {"annotations": annotation(defaults)},
         "spec": {
             "replicas": fleet.spec.routing.replicas,
             "revisionHistoryLimit": 2,
@@ -181,13 +193,7 @@ def _deployment(
                 "type": "RollingUpdate",
                 "rollingUpdate": {"maxSurge": 1, "maxUnavailable": 0},
             },
-            "template": {
-                "metadata": {
-                    "labels": names.labels(fleet.name, names.GATEWAY_ROLE),
-                    "annotations": annotations,
-                },
-                "spec": pod,
-            },
+            "template": template,
         },
     }
 
@@ -204,7 +210,6 @@ def _container(fleet: ServingDeployment, images: Images, drain_s: int) -> Object
             {"name": "http", "containerPort": names.GATEWAY_PORT},
             {"name": "admin", "containerPort": admin},
         ],
-        "resources": {"requests": {"cpu": "100m", "memory": "128Mi"}},
         "securityContext": container_security(),
         "startupProbe": http_probe("/health", admin, period_s=1, failures=60),
         "readinessProbe": http_probe("/ready", admin, period_s=2, failures=2),

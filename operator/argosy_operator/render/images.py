@@ -4,10 +4,11 @@ A fleet keeps the images that it runs when the operator gets others (`spec.image
 an upgrade of the operator replaces no pod.
 """
 
-from collections.abc import Collection, Iterable
-from dataclasses import asdict, dataclass, replace
+from collections.abc import Collection, Iterable, Mapping
+from dataclasses import dataclass, field, replace
 
 from argosy_operator.api.v1alpha1 import ServingDeployment
+from argosy_operator.api.v1alpha1.pods.defaults import PodDefaults
 from argosy_operator.core.fleet import names
 from argosy_operator.core.fleet.objects import Object, seconds
 from argosy_operator.core.fleet.revision import TEMPLATES, as_rolled_out, revision
@@ -15,7 +16,7 @@ from argosy_operator.core.fleet.revision import TEMPLATES, as_rolled_out, revisi
 
 @dataclass(frozen=True, slots=True)
 class Images:
-    """The images that the operator was installed with, as in a container's `image`.
+    """What the operator was installed with: images, as in a container's `image`.
 
     imagePullPolicy is not set: Kubernetes pulls always for the tag latest, else if not present.
     """
@@ -25,6 +26,17 @@ class Images:
     gateway: str
     picker: str
     """The endpoint picker of fleets with `routing.gateway: epp`."""
+    pods: PodDefaults = field(default_factory=PodDefaults)
+    """What the fleet's own `pods` are laid over."""
+
+    def having(self, others: Mapping[str, str]) -> "Images":
+        """The same with `others`, by container."""
+        return replace(
+            self,
+            engine=others.get("engine", self.engine),
+            gateway=others.get("gateway", self.gateway),
+            picker=others.get("picker", self.picker),
+        )
 
 
 def kept(fleet: ServingDeployment, deployments: Iterable[Object], default: Images) -> Images:
@@ -34,7 +46,8 @@ def kept(fleet: ServingDeployment, deployments: Iterable[Object], default: Image
     its own `deployments`: the default if it gives one of their revisions, since no edit by hand
     changes a revision, else those of the newest Deployment.
     """
-    said, chosen = fleet.status.images, asdict(default)
+    said = fleet.status.images
+    chosen = {name: str(getattr(default, name)) for name in ("engine", "gateway", "picker")}
     newest_first = sorted(deployments, key=_made_at, reverse=True)
     revisions = {d["metadata"].get("labels", {}).get(names.REVISION) for d in newest_first}
     for container in chosen:
@@ -43,7 +56,7 @@ def kept(fleet: ServingDeployment, deployments: Iterable[Object], default: Image
             continue
         images = filter(None, (_image(deployment, container) for deployment in newest_first))
         chosen[container] = noted or next(images, chosen[container])
-    return Images(**chosen)
+    return default.having(chosen)
 
 
 def _gives(fleet: ServingDeployment, default: Images, revisions: Collection[str | None]) -> bool:
@@ -67,7 +80,7 @@ def taken(
     images = kept(fleet, deployments, default)
     others = newer(fleet, images, default)
     if follows or fleet.spec.image_updates == "Follow":
-        return replace(images, **others), {}
+        return images.having(others), {}
     return images, others
 
 

@@ -11,23 +11,26 @@ from argosy_operator.core.fleet import names
 from argosy_operator.core.fleet.objects import Object
 from argosy_operator.core.fleet.snapshot import Issuer
 from argosy_operator.render.common import MOUNTS, fleet_metadata
+from argosy_operator.render.pods.accounts import Callers
 
 FILE = "peers.json"
 PATH = f"{MOUNTS}/{names.PEERS_VOLUME}/{FILE}"
 """Of the file in the engine's container."""
 
 
-def objects(fleet: ServingDeployment, issuer: Issuer | None, *, required: bool) -> list[Object]:
+def objects(
+    fleet: ServingDeployment, issuer: Issuer | None, callers: Callers, *, required: bool
+) -> list[Object]:
     """The account, and the ConfigMap if the cluster's keys are known.
 
     `required`: engines refuse calls without a token.
     """
     metadata = fleet_metadata(fleet, names.engine_account(fleet.name))
     account = {"apiVersion": "v1", "kind": "ServiceAccount", "metadata": metadata}
-    return [account] if issuer is None else [account, _file(fleet, issuer, required)]
+    return [account] if issuer is None else [account, _file(fleet, issuer, callers, required)]
 
 
-def _file(fleet: ServingDeployment, issuer: Issuer, required: bool) -> Object:
+def _file(fleet: ServingDeployment, issuer: Issuer, callers: Callers, required: bool) -> Object:
     def subject(account: str) -> str:
         return names.account_subject(fleet.namespace, account)
 
@@ -38,8 +41,8 @@ def _file(fleet: ServingDeployment, issuer: Issuer, required: bool) -> Object:
         "audience": names.audience(fleet.namespace, fleet.name),
         "keys": sorted(issuer.keys, key=lambda key: json.dumps(key, sort_keys=True)),
         "callers": {
-            "api": [subject(names.gateway(fleet.name))],
-            "kv": [subject(names.engine_account(fleet.name))],
+            "api": sorted(map(subject, {names.gateway(fleet.name), *callers.gateways})),
+            "kv": sorted(map(subject, callers.engines)),
             "admin": [] if issuer.operator is None else [issuer.operator],
         },
     }

@@ -21,6 +21,9 @@ from argosy_operator.render.common import (
     pod_security,
 )
 from argosy_operator.render.images import Images
+from argosy_operator.render.pods.accounts import Callers
+from argosy_operator.render.pods.kept import annotation, settings_of
+from argosy_operator.render.pods.overlay import lay_over
 
 GROUP = "inference.networking.k8s.io"
 OBJECTIVES = "inference.networking.x-k8s.io"
@@ -54,7 +57,7 @@ numbers that are at most two seconds old."""
 def objects(fleet: ServingDeployment, images: Images) -> list[Object]:
     """All objects of the pool, in the order in which to apply them."""
     return [
-        *_access(fleet),
+        *_access(fleet, images),
         _service(fleet),
         _pool(fleet),
         _deployment(fleet, images),
@@ -85,14 +88,15 @@ def _pool(fleet: ServingDeployment) -> Object:
     }
 
 
-def _access(fleet: ServingDeployment) -> list[Object]:
+def _access(fleet: ServingDeployment, images: Images) -> list[Object]:
     read = {"verbs": ["get", "list", "watch"]}
     rules = [
         {"apiGroups": [""], "resources": ["pods"], **read},
         {"apiGroups": [GROUP], "resources": ["inferencepools"], **read},
         {"apiGroups": [OBJECTIVES], "resources": ["inferenceobjectives"], **read},
     ]
-    return access(fleet, names.picker(fleet.name), names.PICKER_ROLE, rules)
+    accounts = Callers.of(fleet, images).gateways
+    return access(fleet, names.picker(fleet.name), names.PICKER_ROLE, rules, accounts)
 
 
 def _service(fleet: ServingDeployment) -> Object:
@@ -117,29 +121,33 @@ def _service(fleet: ServingDeployment) -> Object:
 def _deployment(fleet: ServingDeployment, images: Images) -> Object:
     """One pod: two would each know half of the prompts that are in the engines' caches."""
     drain_s = whole_seconds(fleet.spec.drain.timeout.seconds)
+    selector = names.selector(fleet.name, names.PICKER_ROLE)
+    template: Object = {
+        "metadata": {"labels": names.pod_labels(fleet.name, names.PICKER_ROLE)},
+        "spec": {
+            "serviceAccountName": names.picker(fleet.name),
+            "enableServiceLinks": False,
+            "securityContext": pod_security(),
+            # It is part of every request that it let through, until the answer ends.
+            "terminationGracePeriodSeconds": drain_s + GRACE_MARGIN_S,
+            "containers": [_container(fleet, images)],
+        },
+    }
+    defaults = images.pods.gateways
+    lay_over(template, settings_of(fleet, names.GATEWAY_ROLE, defaults), selector)
     return {
         "apiVersion": "apps/v1",
         "kind": "Deployment",
-        "metadata": _metadata(fleet),
+        "metadata": _metadata(fleet) | {"annotations": annotation(defaults)},
         "spec": {
             "replicas": 1,
             "revisionHistoryLimit": 2,
-            "selector": {"matchLabels": names.selector(fleet.name, names.PICKER_ROLE)},
+            "selector": {"matchLabels": selector},
             "strategy": {
                 "type": "RollingUpdate",
                 "rollingUpdate": {"maxSurge": 1, "maxUnavailable": 0},
             },
-            "template": {
-                "metadata": {"labels": names.labels(fleet.name, names.PICKER_ROLE)},
-                "spec": {
-                    "serviceAccountName": names.picker(fleet.name),
-                    "enableServiceLinks": False,
-                    "securityContext": pod_security(),
-                    # It is part of every request that it let through, until the answer ends.
-                    "terminationGracePeriodSeconds": drain_s + GRACE_MARGIN_S,
-                    "containers": [_container(fleet, images)],
-                },
-            },
+            "template": template,
         },
     }
 
@@ -156,7 +164,6 @@ def _container(fleet: ServingDeployment, images: Images) -> Object:
             {"name": "health", "containerPort": names.PICKER_HEALTH_PORT},
             {"name": "metrics", "containerPort": names.PICKER_METRICS_PORT},
         ],
-        "resources": {"requests": {"cpu": "100m", "memory": "128Mi"}},
         "securityContext": container_security(),
         "startupProbe": {**probe, "periodSeconds": 1, "failureThreshold": 60},
         "readinessProbe": {**probe, "periodSeconds": 2, "failureThreshold": 2},

@@ -8,7 +8,9 @@ A change of the template here or in `engines/` needs a new number in `core.fleet
 import posixpath
 from collections.abc import Mapping
 
-from argosy_operator.api.v1alpha1 import Role
+from argosy_operator.api.fields import Quantity
+from argosy_operator.api.v1alpha1.pods.resources import PodResources
+from argosy_operator.api.v1alpha1.pods.settings import PodSettings
 from argosy_operator.api.v1alpha1.roles import NVIDIA
 from argosy_operator.core.fleet import names
 from argosy_operator.core.fleet.objects import Object
@@ -29,7 +31,11 @@ from argosy_operator.render.common import (
 )
 from argosy_operator.render.engines.argosy import ARGOSY
 from argosy_operator.render.engines.kind import ROLE_FILE, WEIGHTS, EngineKind, EnginePod
+from argosy_operator.render.pods.kept import annotation
+from argosy_operator.render.pods.overlay import lay_over
 
+ENGINE = "engine"
+"""The component of engine pods."""
 LOAD_TIMEOUT_S = 1800
 """Loading weights over a slow network may take this long; then the container is restarted."""
 
@@ -43,24 +49,59 @@ def deployment(pod: EnginePod, replicas: int | None = None, *, kind: EngineKind 
     fleet, role, revision = pod.fleet, pod.role, pod.revision
     meta = metadata(fleet, names.engine_deployment(fleet.name, role, revision), role, revision)
     meta["annotations"] = {names.DRAIN_TIMEOUT: str(pod.drain_s)}
+    if pod.defaults is not None:
+        meta["annotations"] |= annotation(pod.defaults)
+    selector = names.selector(fleet.name, role, revision)
+    template = {
+        "metadata": {"labels": _labels(pod), "annotations": _annotations(pod, kind)},
+        "spec": _pod_spec(pod, kind),
+    }
+    lay_over(template, _settings(pod), selector)
     spec: Object = {
         "revisionHistoryLimit": 1,
         "progressDeadlineSeconds": LOAD_TIMEOUT_S + 300,
-        "selector": {"matchLabels": names.selector(fleet.name, role, revision)},
-        "template": {
-            "metadata": {
-                "labels": names.labels(fleet.name, role, revision)
-                | ({names.GPU_TYPE: pod.gpu_type.name} if pod.gpu_type else {}),
-                "annotations": scrape_annotations(kind.metrics.port, kind.metrics.path)
-                | ({names.TLS: "true"} if pod.certificate else {})
-                | ({names.GPU_RESOURCE: pod.gpu_resource} if pod.gpu_resource != NVIDIA else {}),
-            },
-            "spec": _pod_spec(pod, kind),
-        },
+        "selector": {"matchLabels": selector},
+        "template": template,
     }
     if replicas is not None:
         spec["replicas"] = replicas
     return {"apiVersion": "apps/v1", "kind": "Deployment", "metadata": meta, "spec": spec}
+
+
+def _labels(pod: EnginePod) -> dict[str, str]:
+    fleet = pod.fleet.name
+    labels = names.pod_labels(fleet, pod.role, pod.revision)
+    if pod.gpu_type:
+        labels[names.GPU_TYPE] = pod.gpu_type.name
+    # Not the role, which a flip changes; and not on pods from before these labels.
+    return labels | (names.recommended(fleet, ENGINE) if pod.defaults is not None else {})
+
+
+def _annotations(pod: EnginePod, kind: EngineKind) -> dict[str, str]:
+    found = scrape_annotations(kind.metrics.port, kind.metrics.path)
+    if pod.certificate:
+        found[names.TLS] = "true"
+    if pod.gpu_resource != NVIDIA:
+        found[names.GPU_RESOURCE] = pod.gpu_resource
+    if pod.gpus > 0 and pod.claims_gpus:
+        found[names.GPUS_CLAIMED] = str(pod.gpus)
+    return found
+
+
+def _settings(pod: EnginePod) -> PodSettings:
+    """What is asked of the pod, its role's own resources included."""
+    asked, gpu = pod.fleet.spec.role(pod.role).resources, Quantity(pod.gpus)
+    own = PodResources.model_construct(
+        requests=_given({"cpu": asked.cpu, "memory": asked.memory}),
+        limits=_given(
+            {
+                "memory": asked.memory,
+                pod.gpu_resource: gpu if pod.gpus > 0 and not pod.claims_gpus else None,
+            }
+        ),
+    )
+    settings = pod.settings
+    return settings.model_copy(update={"resources": own.over(settings.resources)})
 
 
 def _pod_spec(pod: EnginePod, kind: EngineKind) -> Object:
@@ -98,7 +139,6 @@ def _container(pod: EnginePod, kind: EngineKind) -> Object:
         "args": [*kind.args(pod), *kv_args, *spec.engine.args],
         "env": _env(pod),
         "ports": [{"name": name, "containerPort": port} for name, port in kind.ports.items()],
-        "resources": _resources(spec.role(pod.role), pod.gpu_resource),
         "securityContext": container_security(),
         # Ready ends the start: a slow load is not restarted by liveness, a hung one is, at last.
         "startupProbe": http_probe(ready.path, ready.port, period_s=1, failures=LOAD_TIMEOUT_S),
@@ -120,16 +160,8 @@ def _env(pod: EnginePod) -> list[Object]:
     return identity_env() + means + home + [{"name": name, "value": v} for name, v in own.items()]
 
 
-def _resources(role: Role, gpu_resource: str) -> Object:
-    asked = role.resources
-    gpu = str(asked.gpu) if asked.gpu > 0 else None
-    requests = _given({"cpu": asked.cpu, "memory": asked.memory})
-    limits = _given({"memory": asked.memory, gpu_resource: gpu})
-    return ({"requests": requests} if requests else {}) | ({"limits": limits} if limits else {})
-
-
-def _given(amounts: Mapping[str, str | None]) -> dict[str, str]:
-    return {name: str(amount) for name, amount in amounts.items() if amount is not None}
+def _given(amounts: Mapping[str, Quantity | None]) -> dict[str, Quantity]:
+    return {name: amount for name, amount in amounts.items() if amount is not None}
 
 
 def _volumes(pod: EnginePod) -> list[Object]:

@@ -55,6 +55,7 @@ from argosy_operator.render import gateway, learnt, network, peers, pool, role, 
 from argosy_operator.render.common import made_from, noted, standing
 from argosy_operator.render.engines.kind import EnginePod
 from argosy_operator.render.images import Images, shown, taken
+from argosy_operator.render.pods.accounts import Callers
 from argosy_operator.shell.boards.budgets import BudgetBoard
 from argosy_operator.shell.boards.rollouts import RolloutBoard
 from argosy_operator.shell.concurrency import call_all
@@ -178,9 +179,10 @@ def compose(
     # Engines that ask for tokens until they are gone need gateways that show them until then.
     shows_token = verifies or any(map(verifies_callers, deployments.values()))
     required = verifies and all(pod.shows_token for pod in gateways)
-    wanted = peers.objects(fleet, seen.issuer, required=required) if shows_token else []
-    wanted += network.objects(fleet)
-    wanted += _front(fleet, images, owned, shows_token=shows_token)
+    callers = Callers.of(fleet, images, seen.pods)
+    trust = peers.objects(fleet, seen.issuer, callers, required=required)
+    wanted = [*(trust if shows_token else ()), *network.objects(fleet)]
+    wanted += _front(fleet, images, owned, callers, shows_token=shows_token)
     wanted += [obj for name, _ in fleet.spec.active_roles() for obj in role.objects(fleet, name)]
     engines = _engines(engine_fleet, digits, images, deployments, verifies=verifies)
     metrics, heard = _known(fleet, seen, memory, clock)
@@ -349,7 +351,12 @@ def _deployments(children: Mapping[ChildKey, Object], fleet: ServingDeployment) 
 
 
 def _front(
-    fleet: ServingDeployment, images: Images, owned: Mapping[ChildKey, Object], *, shows_token: bool
+    fleet: ServingDeployment,
+    images: Images,
+    owned: Mapping[ChildKey, Object],
+    callers: Callers,
+    *,
+    shows_token: bool,
 ) -> list[Object]:
     if fleet.spec.picks_by_pool:
         return pool.objects(fleet, images)
@@ -363,6 +370,7 @@ def _front(
         shows_token=shows_token,
         certificate=_certificate(fleet, owned),
         live=live,
+        callers=callers,
     )
 
 

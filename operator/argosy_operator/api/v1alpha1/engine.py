@@ -9,6 +9,7 @@ from argosy_operator.api.bounds import within
 from argosy_operator.api.fields import EnvName, ImageName, ModelUri, ServedName
 from argosy_operator.api.model import ApiModel
 from argosy_operator.api.rule import ValidationRule
+from argosy_operator.api.v1alpha1.pods.env import RENDERED_ENV
 
 RENDERED_FLAGS = (
     "--model",
@@ -39,8 +40,6 @@ RENDERED_FLAGS = (
     "--tls-dir",
 )
 """Flags that the operator writes. A second one in engine.args would contradict the first."""
-RENDERED_ENV = ("POD_NAME", "POD_UID", "POD_IP", "POD_NAMESPACE")
-"""Environment variables that the operator writes."""
 
 
 class Model(ApiModel):

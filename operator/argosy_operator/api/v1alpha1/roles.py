@@ -49,16 +49,26 @@ class Replicas(ApiModel):
     )
 
 
+NVIDIA = "nvidia.com/gpu"
+"""The resource of GPUs where neither the role nor a type names another."""
+
+
 class Resources(ApiModel):
-    """What one pod of a role asks for."""
+    """What one pod of a role asks for. Limits of CPU and other resources are in spec.pods."""
 
     gpu: Annotated[int, within("roles.*.resources.gpu")] = 1
-    """GPUs of one pod (nvidia.com/gpu). Default 1. The engine of Argosy computes on as many as
-    parallelism.tensor says."""
+    """GPUs of one pod. Default 1. The engine of Argosy computes on as many as parallelism.tensor
+    says."""
+    gpu_resource: ResourceName | None = None
+    """The resource by which nodes offer the GPUs, such as amd.com/gpu or nvidia.com/mig-3g.40gb.
+    Pods tolerate a taint of the same key. Default nvidia.com/gpu."""
+    gpu_from: Literal["Resource", "Claims"] = "Resource"
+    """Resource: a pod asks for gpuResource. Claims: the GPUs come with resources.claims of
+    spec.pods, and gpu only says how many they are, for budgets and costs. Default Resource."""
     cpu: Quantity | None = None
-    """CPU request, such as "4" or "500m". Default: none."""
+    """CPU request, such as "4" or "500m". Default: spec.pods, else the chart's."""
     memory: Quantity | None = None
-    """Memory request and limit, such as 16Gi. Default: none."""
+    """Memory request and limit, such as 16Gi. Default: spec.pods, else the chart's."""
 
 
 class Parallelism(ApiModel):
@@ -69,10 +79,6 @@ class Parallelism(ApiModel):
     resources.gpu. Default 1. In mode disaggregated only simulated engines (sim://) take another
     number, because engines on several GPUs do not exchange KV yet; of the numbers of prefill and
     decode one must divide the other."""
-
-
-NVIDIA = "nvidia.com/gpu"
-"""The resource of GPUs where a type names no other."""
 
 
 class GpuProfile(ApiModel):
@@ -146,6 +152,10 @@ class Role(ApiModel):
     def cost_is_written_once(self) -> bool:
         return self.gpu_cost_per_hour is None or not self.gpu_types
 
+    def gpus_are_named_once(self) -> bool:
+        plain = self.resources.gpu_resource is None and self.resources.gpu_from == "Resource"
+        return plain or not self.gpu_types
+
     def types_can_be_told_apart(self) -> bool:
         return len(self.gpu_types) < 2 or all(
             kind.node_selector or kind.resource_name != NVIDIA for kind in self.gpu_types
@@ -157,6 +167,14 @@ class Role(ApiModel):
             cel="!has(self.gpuCostPerHour) || !has(self.gpuTypes) || size(self.gpuTypes) == 0",
             holds=cost_is_written_once,
             message="each of gpuTypes has its own costPerHour: leave gpuCostPerHour out",
+        ),
+        ValidationRule(
+            field=".resources",
+            cel="!has(self.gpuTypes) || size(self.gpuTypes) == 0 || "
+            "(!has(self.resources.gpuResource) && self.resources.gpuFrom == 'Resource')",
+            holds=gpus_are_named_once,
+            message="each of gpuTypes has its own resourceName: leave resources.gpuResource and "
+            "resources.gpuFrom out",
         ),
         ValidationRule(
             field=".gpuTypes",

@@ -11,6 +11,7 @@ FLEET = "serving.argosy.dev/fleet"
 ROLE = "serving.argosy.dev/role"
 REVISION = "serving.argosy.dev/revision"
 MANAGED_BY = "app.kubernetes.io/managed-by"
+COMPONENT = "app.kubernetes.io/component"
 FIELD_MANAGER = "argosy"
 """The field manager of server-side apply, and the value of `MANAGED_BY`."""
 GATEWAY_ROLE = "gateway"
@@ -44,6 +45,10 @@ GPU_TYPES_FULL = "serving.argosy.dev/gpu-types-full"
 which the role left it, with commas between."""
 GPU_RESOURCE = "serving.argosy.dev/gpu-resource"
 """On engine pods whose GPUs are not `nvidia.com/gpu`: the resource that they ask for."""
+GPUS_CLAIMED = "serving.argosy.dev/gpus-claimed"
+"""On engine pods whose GPUs come with claims: how many they are."""
+POD_DEFAULTS = "serving.argosy.dev/pod-defaults"
+"""On Deployments: the settings of the operator's installation that their pods have, as JSON."""
 TLS = "serving.argosy.dev/tls"
 """On engine pods: "true" if their ports 8000 and 8002 speak TLS."""
 TEMPLATE_HASH = "pod-template-hash"
@@ -125,15 +130,31 @@ def url(fleet: str, namespace: str) -> str:
     return f"http://{service(fleet)}.{namespace}.svc"
 
 
+def recommended(fleet: str, component: str | None = None) -> dict[str, str]:
+    """The labels that Kubernetes recommends. No selector has them."""
+    of_component = {} if component is None else {COMPONENT: component}
+    return {
+        MANAGED_BY: FIELD_MANAGER,
+        "app.kubernetes.io/name": FIELD_MANAGER,
+        "app.kubernetes.io/instance": fleet,
+        "app.kubernetes.io/part-of": FIELD_MANAGER,
+    } | of_component
+
+
 def labels(fleet: str, role: str, revision: str | None = None) -> dict[str, str]:
-    """Labels of a child and of its pods; with the revision if there is one."""
-    of_revision = {} if revision is None else {REVISION: revision}
-    return {MANAGED_BY: FIELD_MANAGER, FLEET: fleet, ROLE: role} | of_revision
+    """Labels of a child; with the revision if there is one."""
+    return recommended(fleet, role) | selector(fleet, role, revision)
+
+
+def pod_labels(fleet: str, role: str, revision: str | None = None) -> dict[str, str]:
+    """Labels of a child's pods. They are part of pods that run, so they stay as they are."""
+    return {MANAGED_BY: FIELD_MANAGER} | selector(fleet, role, revision)
 
 
 def selector(fleet: str, role: str, revision: str | None = None) -> dict[str, str]:
     """Labels that select the pods of a role, or of one revision of it."""
-    return {key: v for key, v in labels(fleet, role, revision).items() if key != MANAGED_BY}
+    of_revision = {} if revision is None else {REVISION: revision}
+    return {FLEET: fleet, ROLE: role} | of_revision
 
 
 def selector_text(fleet: str, role: str, revision: str | None = None) -> str:

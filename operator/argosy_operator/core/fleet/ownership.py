@@ -71,13 +71,18 @@ def value_at(live: object, path: Path) -> object:
 def _in_list(wanted: Sequence[Any], live: Sequence[Any], path: Path) -> Iterator[Path]:
     if path and path[-1] in _OPEN:
         for item in wanted:
-            key = next(key for key in _KEYS if key in item)
+            key = next((key for key in _KEYS if key in item), None)
+            if key is None:  # a toleration of all taints
+                if item not in live:
+                    yield (*path, "key=")
+                continue
             same = [other for other in live if other.get(key) == item[key]]
             here = (*path, f"{key}={item[key]}")
-            if same:
-                yield from differences(item, same[0], here)
-            else:
+            if not same:
                 yield here
+            # Several tolerations may be of one key.
+            elif all(any(True for _ in differences(item, other)) for other in same):
+                yield from differences(item, same[0], here)
     elif len(wanted) != len(live):
         yield path
     else:

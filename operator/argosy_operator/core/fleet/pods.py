@@ -20,6 +20,7 @@ GPU = "nvidia.com/gpu"
 ENGINE_CONTAINER = "engine"
 OUR_COST = "-1000"
 """The deletion cost of a victim; a ReplicaSet removes the lowest first, and 0 is the default."""
+_CLAIMED = re.compile("[1-9][0-9]?")
 _COST = re.compile("0|-?[1-9][0-9]{0,9}")
 
 
@@ -73,6 +74,8 @@ class Pod:
     """When it became ready the last time; None if it is not ready."""
     drain_at: float | None = None
     """When its drain began, as the annotation says; None if it cannot be read."""
+    account: str = ""
+    """Its ServiceAccount."""
     flipped_at: float | None = None
     """When it got its role of now, from the other one; None if it was made for its role."""
     recycled_at: float | None = None
@@ -203,9 +206,8 @@ def pod_of(raw: Object) -> Pod:
         owner=controller_of(raw, "ReplicaSet") or "",
         ip=status.get("podIP"),
         created_at=seconds(meta.get("creationTimestamp")) or 0.0,
-        ready_at=seconds(ready.get("lastTransitionTime"))
-        if ready.get("status") == "True"
-        else None,
+        ready_at=_ready_at(ready),
+        account=spec.get("serviceAccountName") or "",
         drain_at=seconds(annotations.get(names.DRAIN)),
         flipped_at=seconds(annotations.get(names.FLIPPED)),
         recycled_at=seconds(annotations.get(names.RECYCLE)),
@@ -222,7 +224,7 @@ def pod_of(raw: Object) -> Pod:
         restarts=engine.get("restartCount", 0),
         shows_token=names.TOKEN_VOLUME in volumes,
         tls=names.TLS_VOLUME in volumes,
-        gpus=gpus,
+        gpus=gpus + _claimed(annotations.get(names.GPUS_CLAIMED, "")),
         gpu_type=labels.get(names.GPU_TYPE, ""),
         unreadable=unreadable,
         unschedulable=(
@@ -235,10 +237,19 @@ def pod_of(raw: Object) -> Pod:
     )
 
 
+def _ready_at(ready: Object) -> float | None:
+    return seconds(ready.get("lastTransitionTime")) if ready.get("status") == "True" else None
+
+
 def _cost(text: str) -> int:
     """0 for what Kubernetes does not accept as a cost: a 32-bit number without leading zeros."""
     cost = int(text) if _COST.fullmatch(text) else 0
     return cost if -(2**31) <= cost < 2**31 else 0
+
+
+def _claimed(text: str) -> int:
+    """GPUs that come with claims; 0 for what no spec could ask for."""
+    return int(text) if _CLAIMED.fullmatch(text) else 0
 
 
 def _gpus(spec: Object, resource: str) -> tuple[int, str | None]:

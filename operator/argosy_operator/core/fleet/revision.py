@@ -13,7 +13,8 @@ from argosy_operator.api.fields import Duration
 from argosy_operator.api.model import dump
 from argosy_operator.api.v1alpha1 import ServingDeployment
 from argosy_operator.api.v1alpha1.kv_transfer import KvTransfer
-from argosy_operator.api.v1alpha1.roles import GpuType
+from argosy_operator.api.v1alpha1.pods.merged import merged
+from argosy_operator.api.v1alpha1.roles import GpuType, Role
 from argosy_operator.core.fleet import names
 from argosy_operator.core.fleet.objects import Object, digest
 
@@ -24,6 +25,28 @@ OLD_TEMPLATE = 3
 """The template before design 0007: its pods ask no caller for a token. It is still rendered for
 fleets whose pods have it, as they are."""
 TEMPLATES = (TEMPLATE, OLD_TEMPLATE)
+POD_FIELDS = (
+    "labels",
+    "annotations",
+    "node_selector",
+    "tolerations",
+    "affinity",
+    "topology_spread",
+    "priority_class_name",
+    "scheduler_name",
+    "runtime_class_name",
+    "service_account_name",
+    "image_pull_secrets",
+    "user_ids",
+    "root_filesystem",
+    "resources",
+    "shared_memory",
+    "env",
+    "env_from",
+    "volumes",
+)
+"""Fields of an item of `pods` that are part of the revision: all, because a pod cannot change any
+of them while it runs. Only what an item asks for counts: an empty field is as an absent one."""
 
 
 def template_of(
@@ -88,8 +111,10 @@ def fields(
     types = {name: _type(role.gpu_type) for name, role in spec.active_roles() if role.gpu_type}
     typed = {"gpuTypes": types} if types else {}
     picked = {"gateway": spec.routing.gateway} if spec.picks_by_pool else {}
+    pods = _asked(fleet)
     return (
         flips
+        | ({"pods": pods} if pods else {})
         | split
         | picked
         | typed
@@ -105,12 +130,32 @@ def fields(
             "maxBodyBytes": spec.engine.max_body_bytes,
             "args": list(spec.engine.args),
             "env": [[env.name, env.value] for env in spec.engine.env],
-            "roles": {name: dump(role.resources) for name, role in spec.active_roles()},
+            "roles": {name: _resources(role) for name, role in spec.active_roles()},
             "kvTransfer": _kv_transfer(spec.kv_transfer) if spec.mode == "disaggregated" else None,
             **({"verifyPeers": False} if unverified else {}),
             **({"tls": spec.security.tls.secret_name} if spec.security.tls else {}),
         }
     )
+
+
+def _resources(role: Role) -> Object:
+    """Without what renders nothing: fleets from before gpuResource and gpuFrom keep theirs."""
+    fields = dump(role.resources)
+    if role.resources.gpu_from == "Resource":
+        del fields["gpuFrom"]
+    return fields
+
+
+def _asked(fleet: ServingDeployment) -> Object:
+    """What the items of `pods` ask of each role's pods, by the fields of POD_FIELDS; roles of which
+    they ask nothing are left out."""
+    asked: Object = {}
+    for name, _ in fleet.spec.active_roles():
+        whole = merged(section for section in fleet.spec.pods if section.is_of(name))
+        body = whole.model_dump(mode="json", exclude_defaults=True, exclude_none=True)
+        if found := {field: body[field] for field in POD_FIELDS if body.get(field)}:
+            asked[name] = found
+    return asked
 
 
 def _type(kind: GpuType) -> Object:

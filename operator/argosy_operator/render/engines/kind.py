@@ -10,10 +10,12 @@ from dataclasses import dataclass
 from typing import Protocol
 
 from argosy_operator.api.v1alpha1 import RoleName, ServingDeployment
+from argosy_operator.api.v1alpha1.pods.settings import PodSettings
 from argosy_operator.api.v1alpha1.roles import NVIDIA, GpuType
 from argosy_operator.core.fleet.objects import Object
 from argosy_operator.core.fleet.revision import drain_timeout_s
 from argosy_operator.render.images import Images
+from argosy_operator.render.pods.kept import kept, settings_of
 
 WEIGHTS = "/models"
 """Where the claim of spec.model.uri is mounted, read-only."""
@@ -43,6 +45,9 @@ class EnginePod:
     """Seconds that the engine has to finish its answers when its pod leaves."""
     verifies: bool
     """It asks its callers for a token."""
+    defaults: PodSettings | None
+    """Of the operator's installation, as they were when its Deployment was made. None: there were
+    none."""
 
     @classmethod
     def of(
@@ -55,9 +60,11 @@ class EnginePod:
         *,
         verifies: bool = True,
     ) -> "EnginePod":
-        """`live` is the Deployment as it exists, whose drain time-out stays; None for a new one."""
+        """`live` is the Deployment as it exists, whose drain time-out and defaults stay; None for a
+        new one."""
         image = fleet.spec.engine.image or images.engine
-        return cls(fleet, role, revision, image, drain_timeout_s(fleet, live), verifies)
+        defaults, drain_s = kept(live, images.pods.engines), drain_timeout_s(fleet, live)
+        return cls(fleet, role, revision, image, drain_s, verifies, defaults)
 
     @property
     def disaggregated(self) -> bool:
@@ -87,7 +94,18 @@ class EnginePod:
     @property
     def gpu_resource(self) -> str:
         """The resource by which it asks for GPUs."""
-        return NVIDIA if self.gpu_type is None else self.gpu_type.resource_name
+        own = self.fleet.spec.role(self.role).resources.gpu_resource or NVIDIA
+        return own if self.gpu_type is None else self.gpu_type.resource_name
+
+    @property
+    def claims_gpus(self) -> bool:
+        """Its GPUs come with claims."""
+        return self.fleet.spec.role(self.role).resources.gpu_from == "Claims"
+
+    @property
+    def settings(self) -> PodSettings:
+        """What is asked of it besides the role's own resources."""
+        return settings_of(self.fleet, self.role, self.defaults)
 
     @property
     def flips(self) -> bool:

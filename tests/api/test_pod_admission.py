@@ -1,0 +1,126 @@
+"""Pods of any item of `pods` before the API server's own admission of Pod Security."""
+
+from typing import Any
+
+import pytest
+import yaml
+
+from argosy_operator.api.v1alpha1 import ServingDeployment
+from argosy_operator.render import gateway, workload
+from argosy_operator.render.engines.kind import EnginePod
+from tests.api.test_api_server import Kubectl
+from tests.render.fleets import IMAGES
+from tests.render.overlays import ALL
+
+pytestmark = pytest.mark.cluster
+
+ASSIGNED = {name: value for name, value in ALL.items() if name != "serviceAccountName"}
+"""Every field, but no account that would have to exist."""
+ITEMS: dict[str, list[dict[str, Any]]] = {
+    "none": [],
+    "user ids of the platform": [{"userIds": "Assigned"}],
+    "a writable image": [{"rootFilesystem": "Writable"}],
+    "volumes": [{"volumes": ASSIGNED["volumes"]}],
+    "all at once": [ASSIGNED],
+}
+
+
+@pytest.fixture(scope="module")
+def kubectl(cluster: Any) -> Any:
+    """With a namespace that enforces the restricted profile."""
+    run = Kubectl(cluster.kubeconfig)
+    inside = {"namespace": "pods"}
+    labels = {f"pod-security.kubernetes.io/{mode}": "restricted" for mode in ("enforce", "warn")}
+    given = {
+        "apiVersion": "v1",
+        "kind": "Namespace",
+        "metadata": {"name": "pods", "labels": labels},
+    }
+    assert run("apply", "-f", "-", given=given)[0] == 0
+    for _ in range(100):  # the token controller makes it within a second
+        if run("-n", "pods", "get", "serviceaccount", "default")[0] == 0:
+            break
+    classes = [
+        *(
+            {"apiVersion": "v1", "kind": "ServiceAccount", "metadata": {"name": name, **inside}}
+            for name in ("chat-engine", "chat-gateway")
+        ),
+        {
+            "apiVersion": "scheduling.k8s.io/v1",
+            "kind": "PriorityClass",
+            "metadata": {"name": "serving"},
+            "value": 1000,
+        },
+        {
+            "apiVersion": "node.k8s.io/v1",
+            "kind": "RuntimeClass",
+            "metadata": {"name": "nvidia"},
+            "handler": "nvidia",
+        },
+    ]
+    given = {"apiVersion": "v1", "kind": "List", "items": classes}
+    assert run("apply", "-f", "-", given=given)[0] == 0
+    yield run
+    run("delete", "namespace", "pods", "--wait=false")
+    run("delete", "priorityclass/serving", "runtimeclass/nvidia")
+
+
+def fleet(pods: list[dict[str, Any]]) -> ServingDeployment:
+    spec = {"model": {"uri": "pvc://models/a"}, "mode": "disaggregated", "pods": pods}
+    meta = {"name": "chat", "namespace": "pods", "uid": "1234-5678"}
+    return ServingDeployment.model_validate({"metadata": meta, "spec": spec})
+
+
+def templates(one: ServingDeployment) -> dict[str, Any]:
+    engine = workload.deployment(EnginePod.of(one, "decode", "0" * 8, IMAGES), 1)
+    return {"engine": engine, "gateway": gateway.objects(one, IMAGES)[-1]}
+
+
+@pytest.mark.parametrize("case", ITEMS)
+def test_the_api_server_admits_the_pods_as_restricted(kubectl: Any, case: str) -> None:
+    """A Deployment is only warned about; its pod is refused."""
+    items = []
+    for name, deployment in templates(fleet(ITEMS[case])).items():
+        template = deployment["spec"]["template"]
+        meta = {**template["metadata"], "name": name, "namespace": "pods"}
+        items += [deployment, {"apiVersion": "v1", "kind": "Pod", **template, "metadata": meta}]
+    given = {"apiVersion": "v1", "kind": "List", "items": items}
+    code, output = kubectl("create", "--dry-run=server", "-f", "-", given=given)
+    assert code == 0, output
+    assert output.count("created") == 4
+    assert "Warning" not in output
+
+
+def test_that_admission_refuses_what_is_not_restricted(kubectl: Any) -> None:
+    """So the test above would notice."""
+    pod = {
+        "apiVersion": "v1",
+        "kind": "Pod",
+        "metadata": {"name": "bare", "namespace": "pods"},
+        "spec": {"containers": [{"name": "a", "image": "a:1"}]},
+    }
+    code, output = kubectl("create", "--dry-run=server", "-f", "-", given=pod)
+    assert code != 0
+    assert "violates PodSecurity" in output
+
+
+@pytest.mark.parametrize(
+    ("affinity", "says"),
+    [
+        (
+            {"nodeAffinity": {"requiredDuringSchedulingIgnoredDuringExecution": {}}},
+            "nodeSelectorTerms",
+        ),
+        ({"nodeAfinity": {}}, "nodeAfinity"),
+    ],
+    ids=["half", "misspelt"],
+)
+def test_an_affinity_that_is_none_is_refused_where_it_is_written(
+    kubectl: Any, affinity: Any, says: str
+) -> None:
+    """The CRD does not know its fields. The write of the Deployment names them."""
+    deployment = templates(fleet([{"affinity": affinity}]))["engine"]
+    words = ("apply", "--server-side", "--dry-run=server", "--validate=strict", "-f", "-")
+    code, output = kubectl(*words, given=yaml.safe_load(yaml.safe_dump(deployment)))
+    assert code != 0
+    assert says in output
