@@ -14,7 +14,7 @@ import json
 import re
 import sys
 import textwrap
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -23,14 +23,14 @@ import argosy_gateway.accounting.table
 from argosy_engine.core.handover import states
 from argosy_engine.server.openai.parameters import HONOURED, REFUSED, WITHOUT_EFFECT
 from argosy_operator.api.bounds import DURATION_BOUNDS, NUMBER_BOUNDS
-from argosy_operator.api.conditions import RUNBOOK
+from argosy_operator.api.conditions import RUNBOOK, ConditionType
 from argosy_operator.api.conditions.reasons import Reason
 from argosy_operator.api.crd import manifest
 from argosy_operator.api.crd.definition import definitions, serving_deployments
 from argosy_operator.core.reconcile.steps import REASONS
 from argosy_operator.core.scaling.decision import MEANING, Rule
 from argosy_operator.core.scaling.pace.gates import GATES
-from argosy_operator.core.status.table import TABLE, ConditionRow, Fact
+from argosy_operator.core.status.table import ROLE_TABLE, TABLE, ConditionRow, Fact, Overdue
 from argosy_operator.ports import rate_limit
 from argosy_operator.ports.prometheus import metrics, server
 from argosy_operator.shell import concurrency, loop
@@ -82,17 +82,28 @@ def conditions_page() -> str:
         NOTE,
         "For each type the first row that applies counts. A row applies when all its facts are "
         'true, and none of those after `not`. "problem `X`" means that a pod or a write failed '
-        "with reason `X`.\n",
+        "with reason `X`. It is overdue when waiting does not solve it, such as `InvalidSpec`; "
+        "what often ends by itself (`Unschedulable`, `QuotaExceeded`, `ImagePullFailed`, "
+        "`ContainerCrashing`, a kill for memory) is overdue after `spec.progressDeadline`.\n",
         "`Reconciling` and `Stalled` follow kstatus, so `kubectl wait`, Argo CD and Flux "
         "understand a fleet without a plug-in. The page of a reason says what it means and what to "
         "do.\n",
         "| type | status | reason | when |\n|---|---|---|---|",
     ]
-    for type_, rows in TABLE.items():
+    parts += _rows_of(TABLE)
+    parts += [
+        "\n## Of a ServingRole\n",
+        "| condition | status | reason | when |\n|---|---|---|---|",
+        *_rows_of(ROLE_TABLE),
+    ]
+    return "\n".join(parts) + "\n"
+
+
+def _rows_of(table: Mapping[ConditionType, tuple[ConditionRow, ...]]) -> Iterator[str]:
+    for type_, rows in table.items():
         for row in rows:
             page = f"[`{row.reason}`](runbook/{row.reason}.md)"
-            parts.append(f"| {type_} | {row.status} | {page} | {_when(row)} |")
-    return "\n".join(parts) + "\n"
+            yield f"| {type_} | {row.status} | {page} | {_when(row)} |"
 
 
 def _when(row: ConditionRow) -> str:
@@ -101,7 +112,9 @@ def _when(row: ConditionRow) -> str:
     return "; ".join(facts) or "otherwise"
 
 
-def _fact(fact: Fact | Reason) -> str:
+def _fact(fact: Fact | Reason | Overdue) -> str:
+    if isinstance(fact, Overdue):
+        return f"problem `{fact.reason}` is overdue"
     return f"problem `{fact}`" if isinstance(fact, Reason) else str(fact)
 
 

@@ -357,6 +357,11 @@ REFUSED: dict[str, tuple[dict[str, Any], str, str]] = {
         "bad",
         "write a duration from 1s to 1h",
     ),
+    "a deadline in the blink of an eye": (
+        {"progressDeadline": "1ms"},
+        "bad",
+        "write a duration from 1s to 24h",
+    ),
     "a cold start of a day": (
         {"autoscaling": {"coldStart": "24h"}},
         "bad",

@@ -117,6 +117,10 @@ def test_columns_and_short_names_are_the_contract():
     columns = fleets["versions"][0]["additionalPrinterColumns"]
     assert [column["name"].upper() for column in columns] == [
         *("MODE", "P", "D", "GPUS", "SLO", "ATTAIN", "TTFT90", "TPOT90", "REASON", "AGE"),
+        *("MODEL", "REVISION", "POLICY", "URL"),
+    ]
+    assert [c["name"].upper() for c in columns if c.get("priority")] == [
+        *("MODEL", "REVISION", "POLICY", "URL"),
     ]
 
 

@@ -2,16 +2,16 @@
 
 from argosy_operator.api.conditions import ConditionType
 from argosy_operator.api.conditions.reasons import Reason
-from argosy_operator.core.status.table import TABLE, Fact
+from argosy_operator.core.status.table import ROLE_TABLE, TABLE, Fact
 from tests.support.model import converged
 
 SLO = {"ttft": {"target": "1s"}, "tpot": {"target": "50ms"}}
-ROWS = [row for rows in TABLE.values() for row in rows]
+ROWS = [row for rows in (*TABLE.values(), *ROLE_TABLE.values()) for row in rows]
 
 
 def test_every_type_has_rows_and_only_the_last_always_applies() -> None:
-    assert set(TABLE) == set(ConditionType)
-    for rows in TABLE.values():
+    assert set(TABLE) | set(ROLE_TABLE) == set(ConditionType)
+    for rows in (*TABLE.values(), *ROLE_TABLE.values()):
         assert [row.when == row.unless == () for row in rows] == [False] * (len(rows) - 1) + [True]
 
 

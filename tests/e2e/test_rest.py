@@ -27,7 +27,7 @@ def test_a_fleet_without_traffic_writes_nothing(argosy, cluster):
 
 
 def test_a_fleet_that_cannot_start_writes_nothing_either(argosy, cluster):
-    argosy.apply("stuck", engine={"image": "registry.invalid/none:1"})
+    argosy.apply("stuck", engine={"image": "registry.invalid/none:1"}, progressDeadline="5s")
     argosy.until_condition("stuck", "Stalled", "ImagePullFailed")
     time.sleep(5)  # its gateway becomes ready
     written = writes_within(25, argosy, cluster)  # the kubelet tries at 10 s and 30 s again

@@ -48,7 +48,7 @@ def test_a_missing_volume_claim_is_named(argosy, troubled):
 
 
 def test_an_image_that_cannot_be_pulled_is_named(argosy, steady, troubled):
-    argosy.apply(troubled, engine={"image": "registry.invalid/none:1"})
+    argosy.apply(troubled, engine={"image": "registry.invalid/none:1"}, progressDeadline="5s")
     message = argosy.until_condition(troubled, "Stalled", "ImagePullFailed")
     assert "registry.invalid/none:1" in message
     assert complete(argosy.url(steady), steady).status_code == 200

@@ -134,6 +134,69 @@ def test_an_object_of_another_owner_is_left_as_it_is_and_named(
     assert condition(world, "NameConflict") == ("False", "NoConflict")
 
 
+def bare_stranger(world: World) -> None:
+    """Clients of the fleet's address reach another owner's Service from now on."""
+    world.take_name("Service", "chat")
+
+
+def test_the_address_of_a_paused_fleet_may_lead_to_a_stranger(world: World) -> None:
+    """No action is carried out that could find it."""
+    world.edit(paused=True)
+    bare_stranger(world)
+    passes(world, 2)
+    world.edit(paused=True, drain={"timeout": "61s"})
+    passes(world, 2)
+    assert condition(world, "Ready") == ("False", "ForeignObject")
+    assert "url" not in world.fleet["status"]
+
+
+def test_the_address_of_a_parked_fleet_may_lead_to_a_stranger() -> None:
+    none = {"replicas": {"min": 0, "max": 0}}
+    world = World({"roles": {"colocated": none}})
+    passes(world, 5)
+    assert condition(world, "Ready") == ("True", "Parked")
+    bare_stranger(world)
+    passes(world, 40)
+    assert condition(world, "Ready") == ("False", "ForeignObject")
+    world.close()
+
+
+def test_a_round_that_the_server_stops_forgets_no_stranger(world: World) -> None:
+    """The status of such a round said Ready=True, because the Service was not looked at."""
+    bare_stranger(world)
+    passes(world, 40)
+    assert condition(world, "Ready") == ("False", "ForeignObject")
+    world.edit(routing={"replicas": 3}, security={"networkPolicy": False})
+    world.api.faults.extend([ErrorKind.QUOTA] * 3)
+    for _ in range(8):
+        world.tick()
+        assert condition(world, "Ready") == ("False", "ForeignObject")
+
+
+def test_a_stranger_under_the_name_of_the_next_revision_ends_nothing(world: World) -> None:
+    """The rollout waits, the pods of before serve, and the stranger is named."""
+    world.edit(engine={"image": "engine:2"})
+    world.tick()
+    (new,) = (
+        obj["metadata"]["name"]
+        for obj in world.api.of("Deployment")
+        if "colocated" in obj["metadata"]["name"]
+        and obj["spec"]["template"]["spec"]["containers"][0]["image"] == "engine:2"
+    )
+    world.take_name("Deployment", new)
+    stranger = world.api.objects["Deployment", new]
+    passes(world, 40)
+    assert world.api.objects["Deployment", new] is stranger
+    assert len(world.serving("colocated")) == 4
+    assert condition(world, "NameConflict") == ("True", "ForeignObject")
+    assert condition(world, "RolledOut")[0] == "False"
+    said = next(c for c in world.fleet["status"]["conditions"] if c["type"] == "NameConflict")
+    assert new in said["message"]
+    world.leave_names()
+    passes(world, 60)
+    assert condition(world, "RolledOut") == ("True", "RolledOut")
+
+
 def test_without_any_event_a_rollout_ends_after_two_rests(world: World) -> None:
     """One until the edit is seen, one until the new pods are seen to serve."""
     world.events = 0

@@ -54,7 +54,7 @@ async def test_what_was_refused_is_tried_again_within_a_minute(error_kind: Error
     assert result is not None
     assert 10 <= result[1] <= 60
     stalled = next(c for c in cluster.status["conditions"] if c["type"] == "Stalled")
-    assert stalled["status"] == "True"
+    assert stalled["status"] == ("False" if error_kind is ErrorKind.QUOTA else "True")
 
 
 class ForbiddingLists(Refusing):

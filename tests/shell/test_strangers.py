@@ -88,7 +88,7 @@ async def test_only_pods_of_our_deployments_are_counted_and_marked(stranger: Any
     s = await seen(OURS, stranger)
     assert [pod.name for pod in s.pods] == ["ours"]
     p = plan(s)
-    assert status_of(s, p.draft, ()).columns.decode == "1/1"
+    assert status_of(s, p.draft, ()).columns.prefill == "1/1"
 
 
 def of_gateway(kind: str, owner: str, created: str, **more: Any) -> dict[str, Any]:

@@ -120,7 +120,7 @@ class Model:
             if kind == "Deployment"
         }
         seen = Observed(
-            dict(self.children),
+            {key: self._with_status(child) for key, child in self.children.items()},
             pods,
             loads,
             measured,
@@ -130,6 +130,18 @@ class Model:
             self.gateway_loads,
         )
         return compose(self.fleet, IMAGES, seen, self.memory, clock)
+
+    def _with_status(self, child: Any) -> Any:
+        """A Deployment says how many of its pods there are; all are of its newest template."""
+        if child["kind"] != "Deployment":
+            return child
+        mine = [pod for pod in self.pods.values() if pod.owner == child["metadata"]["name"]]
+        status = {
+            "replicas": len(mine),
+            "updatedReplicas": len(mine),
+            "availableReplicas": sum(pod.ready for pod in mine),
+        }
+        return {**child, "status": {**child.get("status", {}), **status}}
 
     def round(self, crash_after: int | None = None) -> Plan:
         """Plan and carry out; with `crash_after` only so many actions, and memory is lost."""

@@ -296,7 +296,8 @@ class World:
         pods, meta = self._pods_of(replica_set), deployment["metadata"]
         ready = sum(ready_since(pod) is not None for pod in pods)
         status = {"replicas": len(pods), "readyReplicas": ready, "availableReplicas": ready}
-        status = {**status, "observedGeneration": meta["generation"]}
+        seen = {"updatedReplicas": len(pods), "observedGeneration": meta["generation"]}
+        status = {**status, **seen}
         self.api.put({**deployment, "status": status})
 
     def _replica_set(self, replica_set: Object) -> None:

@@ -103,6 +103,12 @@ _PODS = "the operator lists each pod in every round"
 DURATION_BOUNDS: dict[str, DurationBounds] = {
     bound.field: bound
     for bound in (
+        DurationBounds(
+            "progressDeadline",
+            "1s",
+            "24h",
+            "nobody is told of pods that cannot start until it has passed",
+        ),
         DurationBounds("slo.*.target", "1ms", "10m", "clients do not wait longer"),
         DurationBounds(
             "kvTransfer.timeout",

@@ -113,6 +113,7 @@ async def gather(
         children["ConfigMap", names.learnt(fleet.name)] = learnt_file
     if its_pool is not None:
         children["InferencePool", names.pool(fleet.name)] = its_pool
+    children |= await _service(cluster, fleet, children)
     pods = owned_pods(raw_pods, replica_sets, _deployments(children, fleet))
     due = by_law(fleet.spec) and not fleet.spec.paused and clock.monotonic >= memory.decide_at
     due = due and not memory.listen  # a start from zero does not wait for Prometheus
@@ -261,6 +262,18 @@ async def _learnt(cluster: Cluster, fleet: ServingDeployment, memory: LoopMemory
     if memory.learnt_read or not by_law(fleet.spec):
         return None
     return await cluster.get("ConfigMap", fleet.namespace, names.learnt(fleet.name))
+
+
+async def _service(
+    cluster: Cluster, fleet: ServingDeployment, listed: Mapping[ChildKey, Object]
+) -> dict[ChildKey, Object]:
+    """The Service to which the fleet's address leads, if no list has it: a stranger's carries no
+    label of ours, and clients reach it all the same."""
+    key = ("Service", fleet.name)
+    if fleet.spec.picks_by_pool or key in listed:
+        return {}
+    found = await cluster.get("Service", fleet.namespace, fleet.name)
+    return {} if found is None else {key: found}
 
 
 async def _pool(cluster: Cluster, fleet: ServingDeployment) -> Object | None:

@@ -18,6 +18,7 @@ from argosy_operator.core.fleet.snapshot import Clock, Snapshot
 from argosy_operator.core.plan import conclude, plan
 from argosy_operator.core.reconcile.bids import bid_of
 from argosy_operator.core.status.numbers import errors_of
+from argosy_operator.core.status.problems import next_overdue_s
 from argosy_operator.ports.protocols import ClusterError
 from argosy_operator.shell.execute import StoppedError, execute
 from argosy_operator.shell.gather import Sources, gather
@@ -93,7 +94,9 @@ async def round_of(
         stopped = stopped or round_too_long()
     if stopped is not None:
         raise UnfinishedError(planned.memory, stopped) from stopped
-    return planned.memory, planned.wake_s
+    # Status says then that a person must act, and no event announces it.
+    overdue_s = next_overdue_s(snapshot, planned.memory.failed)
+    return planned.memory, min(planned.wake_s, overdue_s)
 
 
 def round_too_long() -> ClusterError:

@@ -7,15 +7,18 @@ from pydantic import ValidationError
 
 from argosy_operator.api.model import dump
 from argosy_operator.api.v1alpha1 import API_VERSION, ServingDeployment
-from argosy_operator.core.fleet import names
 from argosy_operator.core.fleet.actions import ErrorKind, Outcome, is_write, target
 from argosy_operator.core.fleet.events import Event, handovers_fail, manifest, stalled
 from argosy_operator.core.fleet.objects import Object
-from argosy_operator.core.fleet.snapshot import Snapshot, role_of
+from argosy_operator.core.fleet.snapshot import Snapshot
 from argosy_operator.core.plan import Plan
 from argosy_operator.core.reconcile.draft import Draft
-from argosy_operator.core.status.compose import list_forbidden, status_of, unreadable_fleet
-from argosy_operator.core.status.numbers import role_status
+from argosy_operator.core.status.compose import (
+    list_forbidden,
+    role_status_of,
+    status_of,
+    unreadable_fleet,
+)
 from argosy_operator.ports.protocols import ClusterError
 from argosy_operator.shell.execute import STOP_AT, error_kind
 from argosy_operator.shell.gather import Sources
@@ -72,8 +75,7 @@ async def write_status(
             if event is not None and not snapshot.fleet.spec.paused:
                 await _send(sources, snapshot, event)
     for live in snapshot.owned("ServingRole").values():
-        role = role_of(live)
-        said = role_status(snapshot, role, names.selector_text(snapshot.fleet.name, role))
+        said = role_status_of(snapshot, draft, live)
         if (live.get("status") or {}) != said:
             obj = _status(live["metadata"], "ServingRole", said)
             await _put(sources, snapshot, obj, live["metadata"]["uid"])

@@ -3,6 +3,7 @@
 Each file in `pods/` is such a Pod, written by hand, and says in its first line what has happened.
 """
 
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -32,6 +33,7 @@ def bare(**differences: Any) -> Pod:
         "ip": "10.0.3.17",
         "created_at": CREATED,
         "ready_at": None,
+        "waits_since": CREATED,
         "drain_at": None,
         "phase": "Running",
         "assigned": True,
@@ -52,6 +54,31 @@ def bare(**differences: Any) -> Pod:
     }
     return Pod(**same | differences)
 
+
+WAITS_S = {
+    "ready": 90.0,
+    "gateway": 10.0,
+    "just-created": -CREATED,
+    **dict.fromkeys(
+        (
+            "container-creating",
+            "initializing",
+            "image-pull-back-off",
+            "init-container-waiting",
+            "starting",
+            "crash-loop",
+            "just-crashed",
+            "out-of-memory",
+        ),
+        1.0,
+    ),
+    "unready": 1200.0,
+    "drained-and-terminating": 3542.0,
+    "drained-by-a-person": 90.0,
+    "called-back": 90.0,
+    "lost-node": 1800.0,
+}
+"""Seconds after its creation at which its last condition changed; the others have none."""
 
 READ = {
     "ready": bare(
@@ -140,7 +167,8 @@ def test_every_pod_of_the_folder_has_a_row() -> None:
 
 @pytest.mark.parametrize("case", READ)
 def test_a_pod_is_read_as_the_api_server_sent_it(case: str) -> None:
-    assert pod_of(sent(case)) == READ[case]
+    waits_since = CREATED + WAITS_S.get(case, 0.0)
+    assert pod_of(sent(case)) == replace(READ[case], waits_since=waits_since)
 
 
 ALIVE = {  # its ReplicaSet counts it; gateways send it requests

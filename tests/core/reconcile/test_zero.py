@@ -72,7 +72,8 @@ def test_the_next_request_starts_the_fleet_in_one_round(spec):
     assert step_of(planned).reason is StepReason.WAKING
     ready = condition(model, "Ready")
     assert (ready.status, ready.reason) == ("False", "Waking")
-    assert condition(model, "Reconciling").status == "True"
+    assert condition(model, "Progressing").status == "True"
+    assert condition(model, "Reconciling").status == "False"
     model.converge()
     roles = 2 if spec.get("mode") else 1
     assert len(engines(model)) == roles

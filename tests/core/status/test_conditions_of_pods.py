@@ -12,6 +12,7 @@ from argosy_operator.core.fleet.pods import FailingPair
 from tests.core.status.worlds import (
     GATEWAY,
     LOST,
+    ROLLED_OUT,
     SERVED,
     STARTING,
     TWO,
@@ -28,6 +29,7 @@ from tests.core.status.worlds import (
 SPLIT = {"mode": "disaggregated"}
 PARKED = {"roles": {"colocated": {"replicas": {"min": 0, "max": 0}}}}
 
+SEEN_BEFORE = {"observedGeneration": -1}
 ZERO = {"autoscaling": {"scaleToZero": {}}}
 NO_REPLICAS = {"wanted": {"colocated": 0}, "deployed": {"colocated": 0}}
 AT_ZERO = {"Ready": "True ScaledToZero", "Servable": "False ScaledToZero"}
@@ -70,7 +72,11 @@ ROWS = [
     Row(
         "one of two pods is ready",
         World(spec=TWO, pods=(pod("colocated"), unready("colocated", 2), GATEWAY)),
-        {"Reconciling": "True Starting", "Progressing": "True Starting"},
+        {
+            "RolledOut": "False Starting",
+            "Reconciling": "True Starting",
+            "Progressing": "True Starting",
+        },
         {"Starting": "waiting for pods to become ready: 1 colocated"},
     ),
     Row(
@@ -95,7 +101,11 @@ ROWS = [
     Row(
         "there is no gateway pod",
         World(pods=(pod("colocated"),)),
-        {"Ready": "False GatewayNotReady", "Reconciling": "True GatewayNotReady"},
+        {
+            "RolledOut": "False GatewayNotReady",
+            "Ready": "False GatewayNotReady",
+            "Reconciling": "True GatewayNotReady",
+        },
         {
             "GatewayNotReady": "no gateway pod is ready. See kubectl get pods -l "
             "serving.argosy.dev/fleet=chat,serving.argosy.dev/role=gateway"
@@ -104,7 +114,11 @@ ROWS = [
     Row(
         "the gateway pod is not ready",
         World(pods=(pod("colocated"), unready("gateway", revision=""))),
-        {"Ready": "False GatewayNotReady", "Reconciling": "True GatewayNotReady"},
+        {
+            "RolledOut": "False GatewayNotReady",
+            "Ready": "False GatewayNotReady",
+            "Reconciling": "True GatewayNotReady",
+        },
     ),
     Row(
         "the only engine pod is being deleted",
@@ -180,6 +194,7 @@ ROWS = [
         "prefill is of the old revision and decode of the new one, and nothing served before",
         World(SPLIT, (pod("prefill", revision="old"), pod("decode"), GATEWAY), old="prefill"),
         {
+            "RolledOut": "False RollingOut",
             "Ready": "False Starting",
             "Servable": "False RevisionsDiffer",
             "Reconciling": "True RollingOut",
@@ -191,6 +206,7 @@ ROWS = [
         "prefill is of the new revision and decode of the old one, and nothing served before",
         World(SPLIT, (pod("prefill"), pod("decode", revision="old"), GATEWAY), old="decode"),
         {
+            "RolledOut": "False RollingOut",
             "Ready": "False Starting",
             "Servable": "False RevisionsDiffer",
             "Reconciling": "True RollingOut",
@@ -205,7 +221,7 @@ ROWS = [
             old="prefill",
             before=SERVED,
         ),
-        MIXED,
+        MIXED | {"RolledOut": "False RollingOut"},
         {
             "RevisionsDiffer": "prefill and decode pods are of different revisions, and only pods "
             "of one work together: decode pods compute the prompts themselves"
@@ -219,7 +235,7 @@ ROWS = [
             old="decode",
             before={"Ready": "True RevisionsDiffer", "Servable": "False RevisionsDiffer"},
         ),
-        MIXED,
+        MIXED | {"RolledOut": "False RollingOut"},
     ),
     Row(
         "pods of different revisions serve, and a pair of one revision does, too",
@@ -229,7 +245,11 @@ ROWS = [
             old="prefill",
             before=SERVED,
         ),
-        {"Reconciling": "True RollingOut", "Progressing": "True RollingOut"},
+        {
+            "RolledOut": "False RollingOut",
+            "Reconciling": "True RollingOut",
+            "Progressing": "True RollingOut",
+        },
     ),
     Row(
         "pods of different revisions serve, and no gateway does",
@@ -239,7 +259,7 @@ ROWS = [
             old="prefill",
             before=SERVED,
         ),
-        MIXED | {"Ready": "False PodsNotReady"},
+        MIXED | {"Ready": "False PodsNotReady"} | {"RolledOut": "False RollingOut"},
     ),
     Row(
         "a fleet that served has lost its prefill pods",
@@ -274,6 +294,7 @@ ROWS = [
             taken=("Service/chat",),
         ),
         {
+            "RolledOut": "False ForeignObject",
             "Ready": "False ForeignObject",
             "Servable": "False NoPrefill",
             "Reconciling": "False ForeignObject",
@@ -289,14 +310,20 @@ ROWS = [
             old="decode",
             before=SERVED,
         ),
-        LOST | {"Reconciling": "True RollingOut", "Progressing": "True RollingOut"},
+        LOST
+        | {"Reconciling": "True RollingOut", "Progressing": "True RollingOut"}
+        | {"RolledOut": "False RollingOut"},
     ),
     Row(
         "the old revision serves while the new one starts",
         World(
             pods=(unready("colocated"), pod("colocated", revision="old"), GATEWAY), old="colocated"
         ),
-        {"Reconciling": "True RollingOut", "Progressing": "True RollingOut"},
+        {
+            "RolledOut": "False RollingOut",
+            "Reconciling": "True RollingOut",
+            "Progressing": "True RollingOut",
+        },
         {
             "RollingOut": "pods of revision NEW are starting; the older pods are deleted once they "
             "serve"
@@ -306,7 +333,7 @@ ROWS = [
         "a pod that is no longer needed finishes its answers",
         World(pods=(pod("colocated"), leaving("colocated", 2), GATEWAY), deployed={"colocated": 2}),
         {
-            "Reconciling": "True Scaling",
+            "Reconciling": "False RolledOut",
             "Progressing": "True Scaling",
             "Draining": "True PodsLeaving",
         },
@@ -323,6 +350,7 @@ ROWS = [
             old="colocated",
         ),
         {
+            "RolledOut": "False RollingOut",
             "Reconciling": "True RollingOut",
             "Progressing": "True RollingOut",
             "Draining": "True PodsLeaving",
@@ -333,10 +361,108 @@ ROWS = [
         },
     ),
     Row(
+        "the spec was reached, and the fleet scales: it is not on its way to another spec",
+        World(TWO, (pod("colocated"), unready("colocated", 2), GATEWAY), before=ROLLED_OUT),
+        {"Reconciling": "False RolledOut", "Progressing": "True Starting"},
+        {"RolledOut": "pods of the spec's revision serve, and no others are left"},
+    ),
+    Row(
+        "the spec was reached, and its only pod is lost",
+        World(pods=(unready("colocated"), GATEWAY), before=ROLLED_OUT),
+        LOST | {"Reconciling": "False RolledOut", "RolledOut": "True RolledOut"},
+    ),
+    Row(
+        "the spec was reached, and the gateway is lost",
+        World(pods=(pod("colocated"),), before=ROLLED_OUT, gateways={"availableReplicas": 0}),
+        {"Ready": "False GatewayNotReady", "Reconciling": "False RolledOut"},
+    ),
+    Row(
+        "the spec was reached, and a gateway pod is evicted",
+        World(
+            pods=(pod("colocated"), GATEWAY, pod("gateway", 2, "", terminating=True)),
+            before=ROLLED_OUT,
+        ),
+        {},
+    ),
+    Row(
+        "the spec before this one was reached, and a pod is missing",
+        World(
+            TWO,
+            (pod("colocated"), unready("colocated", 2), GATEWAY),
+            before=ROLLED_OUT,
+            told_of=0,
+        ),
+        {
+            "RolledOut": "False Starting",
+            "Reconciling": "True Starting",
+            "Progressing": "True Starting",
+        },
+    ),
+    Row(
+        "the spec was reached, and an operator with another image rolls it out",
+        World(
+            pods=(unready("colocated"), pod("colocated", revision="old"), GATEWAY),
+            old="colocated",
+            before=ROLLED_OUT,
+        ),
+        {
+            "RolledOut": "False RollingOut",
+            "Reconciling": "True RollingOut",
+            "Progressing": "True RollingOut",
+        },
+    ),
+    *(
+        Row(
+            f"gateways are replaced: {words}",
+            World(gateways=says, before=ROLLED_OUT),
+            {"RolledOut": "False RollingOut", "Reconciling": "True RollingOut"},
+            {"RollingOut": "gateway pods are replaced; the older ones end once the new ones serve"},
+        )
+        for words, says in (
+            ("the Deployment's controller has not seen the new template", SEEN_BEFORE),
+            ("an older one still exists", {"replicas": 3}),
+            ("one of them is of the new template", {"updatedReplicas": 1}),
+        )
+    ),
+    Row(
+        "the Deployment says that no gateway of before is left, and the list of pods has one",
+        World(pods=(pod("colocated"), *(pod("gateway", n, "") for n in (1, 2, 3)))),
+        {"RolledOut": "False RollingOut", "Reconciling": "True RollingOut"},
+    ),
+    Row(
+        "a gateway of before has ended, and Kubernetes has not removed its pod yet",
+        World(
+            pods=(
+                pod("colocated"),
+                GATEWAY,
+                pod("gateway", 2, "", terminating=True, phase="Succeeded"),
+            )
+        ),
+        {"RolledOut": "False RollingOut", "Reconciling": "True RollingOut"},
+    ),
+    Row(
+        "gateways are of the spec's template, and one of them is not available",
+        World(gateways={"availableReplicas": 1}),
+        {"RolledOut": "False Starting", "Reconciling": "True Starting"},
+        {"Starting": "waiting for pods to become ready: 1 gateway"},
+    ),
+    Row(
         "every role has 0 replicas",
         World(PARKED, (GATEWAY,)),
         {"Ready": "True Parked", "Servable": "False Parked"},
         {"Parked": "every role has 0 replicas, as asked"},
+    ),
+    Row(
+        "another owner has the Service of a parked fleet",
+        World(PARKED, (GATEWAY,), taken=("Service/chat",)),
+        {
+            "Ready": "False ForeignObject",
+            "RolledOut": "False ForeignObject",
+            "Servable": "False Parked",
+            "Reconciling": "False ForeignObject",
+            "Stalled": "True ForeignObject",
+            "NameConflict": "True ForeignObject",
+        },
     ),
     Row(
         "nobody uses the fleet, and its pods are gone",
@@ -352,7 +478,7 @@ ROWS = [
         World(ZERO, (leaving("colocated"), GATEWAY), wanted={"colocated": 0}, before=SERVED),
         AT_ZERO
         | {
-            "Reconciling": "True Scaling",
+            "Reconciling": "False RolledOut",
             "Progressing": "True Scaling",
             "Draining": "True PodsLeaving",
         },
@@ -360,12 +486,15 @@ ROWS = [
     Row(
         "a fleet at zero has no gateway pod that is ready",
         World(ZERO, (unready("gateway", revision=""),), **NO_REPLICAS),
-        AT_ZERO | {"Ready": "False GatewayNotReady", "Reconciling": "True GatewayNotReady"},
+        AT_ZERO
+        | {"Ready": "False GatewayNotReady", "Reconciling": "True GatewayNotReady"}
+        | {"RolledOut": "False GatewayNotReady"},
     ),
     Row(
         "another owner has the Service of a fleet at zero",
         World(ZERO, (GATEWAY,), taken=("Service/chat",), **NO_REPLICAS),
         {
+            "RolledOut": "False ForeignObject",
             "Ready": "False ForeignObject",
             "Servable": "False ScaledToZero",
             "Reconciling": "False ForeignObject",
@@ -381,7 +510,7 @@ ROWS = [
     Row(
         "a request came to a fleet at zero",
         World(ZERO, (GATEWAY,), before=AT_ZERO),
-        WAKING,
+        WAKING | {"RolledOut": "False Starting"},
         {
             "Waking": "pods start because a request came to a fleet at zero; requests wait in the "
             "gateway"
@@ -390,7 +519,7 @@ ROWS = [
     Row(
         "the pod of a fleet that wakes is not ready yet",
         World(ZERO, (unready("colocated"), GATEWAY), before={"Servable": "False Waking"}),
-        WAKING,
+        WAKING | {"RolledOut": "False Starting"},
     ),
     Row(
         "the pod of a fleet that woke is ready",
@@ -412,6 +541,7 @@ ROWS = [
         "the fleet is paused while a pod is missing",
         World({"paused": True} | TWO, (pod("colocated"), GATEWAY)),
         {
+            "RolledOut": "False Paused",
             "Reconciling": "False Paused",
             "Progressing": "False Paused",
             "ScalingActive": "False Paused",
@@ -423,6 +553,7 @@ ROWS = [
         "the fleet is paused, and its pod cannot start",
         replace(sick(waiting=("ErrImagePull", "no such image")), spec={"paused": True}),
         {
+            "RolledOut": "False Paused",
             "Ready": "False ImagePullFailed",
             "Servable": "False NoPods",
             "Reconciling": "False Paused",

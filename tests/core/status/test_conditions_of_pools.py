@@ -21,7 +21,9 @@ ROWS = [
     Row(
         "the picker is not ready",
         World(EPP, pods=(ENGINE, pod("endpoint-picker", revision="", ready=False))),
-        OPEN | {"Ready": "False GatewayNotReady", "Reconciling": "True GatewayNotReady"},
+        OPEN
+        | {"Ready": "False GatewayNotReady", "Reconciling": "True GatewayNotReady"}
+        | {"RolledOut": "False GatewayNotReady"},
         {
             "GatewayNotReady": "no endpoint picker is ready. See kubectl get pods -l "
             "serving.argosy.dev/fleet=chat,serving.argosy.dev/role=endpoint-picker"
@@ -30,7 +32,9 @@ ROWS = [
     Row(
         "a gateway pod of the same name's last fleet is no picker",
         World(EPP, pods=(ENGINE, pod("gateway", revision=""))),
-        OPEN | {"Ready": "False GatewayNotReady", "Reconciling": "True GatewayNotReady"},
+        OPEN
+        | {"Ready": "False GatewayNotReady", "Reconciling": "True GatewayNotReady"}
+        | {"RolledOut": "False GatewayNotReady"},
     ),
     Row(
         "the pool was deleted and cannot be made for a moment",
@@ -39,7 +43,9 @@ ROWS = [
             pods=(ENGINE, PICKER),
             fails={"InferencePool/": (ErrorKind.CONFLICT, "written meanwhile")},
         ),
-        OPEN | {"Ready": "False GatewayNotReady", "Reconciling": "True GatewayNotReady"},
+        OPEN
+        | {"Ready": "False GatewayNotReady", "Reconciling": "True GatewayNotReady"}
+        | {"RolledOut": "False GatewayNotReady"},
     ),
     Row(
         "the cluster does not know the kind",
@@ -49,7 +55,8 @@ ROWS = [
             "Ready": "False InferencePoolsUnknown",
             "Reconciling": "False InferencePoolsUnknown",
             "Stalled": "True InferencePoolsUnknown",
-        },
+        }
+        | {"RolledOut": "False InferencePoolsUnknown"},
         {
             "InferencePoolsUnknown": "routing.gateway is epp, and the API server does not know "
             "InferencePool (inference.networking.k8s.io/v1). Install it: kubectl apply -f "
@@ -70,7 +77,8 @@ ROWS = [
             "Ready": "False GatewayNotReady",
             "Reconciling": "False ImagePullFailed",
             "Stalled": "True ImagePullFailed",
-        },
+        }
+        | {"RolledOut": "False GatewayNotReady"},
         {
             "ImagePullFailed": "pod chat-endpoint-picker-1 cannot pull its image: no. Correct "
             "images.endpointPicker in the values of the operator's chart, or copy the image to "

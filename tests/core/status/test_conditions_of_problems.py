@@ -4,6 +4,9 @@ The rows follow docs/conditions.md and the runbook. A row names every condition 
 so it also says what does not change.
 """
 
+import json
+from dataclasses import replace
+
 import pytest
 
 from argosy_operator.core.fleet.actions import ErrorKind
@@ -12,6 +15,7 @@ from tests.core.status.worlds import (
     CLAIM,
     GATEWAY,
     HOOK,
+    NOW,
     PULL,
     QUOTA,
     STARTING,
@@ -29,6 +33,16 @@ from tests.core.status.worlds import (
 CONFLICT = {"NameConflict": "True ForeignObject"}
 RBAC = 'deployments.apps is forbidden: User "op" cannot create resource "deployments"'
 POLICY = 'pods "chat-" is forbidden: violates PodSecurity "restricted"'
+
+
+PULL_FAILED, CRASHING = ("ImagePullFailed", {}), ("ContainerCrashing", {})
+MINUTE = "2025-12-31T23:59:00Z"
+"""A minute before NOW."""
+
+
+def typed(reason: str) -> str:
+    """What an engine writes before it ends."""
+    return json.dumps({"reason": reason, "message": "x"})
 
 
 H100, A100 = (
@@ -64,7 +78,7 @@ ROWS = [
     Row(
         "the API server rejects the Deployment",
         refused(ErrorKind.INVALID, "spec.template: Invalid value"),
-        blocked("InvalidSpec"),
+        blocked("InvalidSpec") | {"RolledOut": "False InvalidSpec"},
         {
             "InvalidSpec": "the API server rejects Deployment/chat-colocated-NEW: spec.template: "
             "Invalid value. Correct the spec"
@@ -73,7 +87,7 @@ ROWS = [
     Row(
         "RBAC forbids the Deployment",
         refused(ErrorKind.FORBIDDEN, RBAC),
-        blocked("Forbidden"),
+        blocked("Forbidden") | {"RolledOut": "False Forbidden"},
         {
             "Forbidden": "the API server forbids Deployment/chat-colocated-NEW: deployments.apps "
             "is "
@@ -84,7 +98,7 @@ ROWS = [
     Row(
         "a policy forbids the pods",
         World(pods=(GATEWAY,), no_pods=POLICY),
-        blocked("Forbidden"),
+        blocked("Forbidden") | {"RolledOut": "False Forbidden"},
         {
             "Forbidden": 'pods of chat-colocated-NEW cannot be created: pods "chat-" is forbidden: '
             'violates PodSecurity "restricted". Change the fleet so that the namespace '
@@ -94,7 +108,7 @@ ROWS = [
     Row(
         "the namespace is being deleted",
         refused(ErrorKind.TERMINATING, "because it is being terminated"),
-        blocked("Deleting"),
+        blocked("Deleting") | {"RolledOut": "False Deleting"},
         {"Deleting": "the namespace is being deleted, so nothing is created in it"},
     ),
     Row(
@@ -130,6 +144,7 @@ ROWS = [
             pods=(pod("colocated"), unready("gateway", revision="", waiting=("ErrImagePull", PULL)))
         ),
         {
+            "RolledOut": "False GatewayNotReady",
             "Ready": "False GatewayNotReady",
             "Reconciling": "False ImagePullFailed",
             "Stalled": "True ImagePullFailed",
@@ -257,6 +272,7 @@ ROWS = [
             )
         ),
         {
+            "RolledOut": "False GatewayNotReady",
             "Ready": "False GatewayNotReady",
             "Reconciling": "False ContainerCrashing",
             "Stalled": "True ContainerCrashing",
@@ -287,6 +303,84 @@ ROWS = [
             "Unschedulable": "no node has 4 GPUs for a colocated pod: 0/3 nodes: insufficient "
             "gpu. Add "
             "nodes, or lower the role's replicas or resources"
+        },
+    ),
+    *(
+        Row(
+            f"{words}, as of 599 s ago: nobody needs to act yet",
+            sick(waits_since=NOW - 599.0, **looks),
+            STARTING | {"Ready": f"False {reason}"} | more,
+        )
+        for words, looks, reason, more in (
+            (
+                "no node has GPUs",
+                {"unschedulable": "0/3 nodes"},
+                "Unschedulable",
+                {"CapacityLimited": "True Unschedulable"},
+            ),
+            ("an image cannot be pulled", {"waiting": ("ErrImagePull", PULL)}, *PULL_FAILED),
+            ("an image is pulled again", {"waiting": ("ImagePullBackOff", PULL)}, *PULL_FAILED),
+            ("a container crashes", {"waiting": ("CrashLoopBackOff", "x")}, *CRASHING),
+            ("a Secret is missing", {"waiting": ("CreateContainerConfigError", "x")}, *CRASHING),
+            (
+                "the kernel killed the engine",
+                {"terminated": ("OOMKilled", "exit code 137")},
+                "OutOfMemory",
+                {},
+            ),
+        )
+    ),
+    *(
+        Row(
+            f"waiting does not help, at once: {reason} {looks}",
+            sick(waits_since=NOW, **looks),
+            blocked(reason),
+        )
+        for reason, looks in (
+            ("ClaimNotFound", {"unschedulable": CLAIM}),
+            ("ImagePullFailed", {"waiting": ("InvalidImageName", "bad reference")}),
+            ("ImagePullFailed", {"waiting": ("ErrImageNeverPull", "not present")}),
+            ("OutOfMemory", {"terminated": ("Error", typed("OutOfMemory"))}),
+            ("BadArgument", {"terminated": ("Error", typed("BadArgument"))}),
+        )
+    ),
+    Row(
+        "no node has had room for ten minutes",
+        sick(unschedulable="0/3 nodes", waits_since=NOW - 600.0),
+        blocked("Unschedulable", CapacityLimited="True Unschedulable"),
+    ),
+    Row(
+        "the user gives a node autoscaler an hour",
+        replace(
+            sick(unschedulable="0/3 nodes", waits_since=NOW - 3599.0),
+            spec={"progressDeadline": "1h"},
+        ),
+        STARTING | {"Ready": "False Unschedulable", "CapacityLimited": "True Unschedulable"},
+    ),
+    Row(
+        "a fleet that serves scales up, and waits for a node",
+        replace(
+            second_pod(unschedulable="0/3 nodes", waits_since=NOW - 60.0),
+            before={"RolledOut": "True RolledOut"},
+        ),
+        {
+            "Reconciling": "False RolledOut",
+            "Progressing": "True Starting",
+            "CapacityLimited": "True Unschedulable",
+        },
+    ),
+    Row(
+        "a quota has refused the pods for a minute",
+        World(pods=(GATEWAY,), no_pods=f'pods "chat-" is forbidden: {QUOTA}', no_pods_since=MINUTE),
+        STARTING | {"Ready": "False QuotaExceeded", "CapacityLimited": "True QuotaExceeded"},
+    ),
+    Row(
+        "a quota refuses the Deployment for the first time",
+        replace(refused(ErrorKind.QUOTA, QUOTA), for_s=0.0),
+        STARTING
+        | {
+            "Ready": "False QuotaExceeded",
+            "CapacityLimited": "True QuotaExceeded",
         },
     ),
     Row(
@@ -326,7 +420,7 @@ ROWS = [
     ),
     Row(
         "a quota refuses the Deployment",
-        refused(ErrorKind.QUOTA, QUOTA),
+        replace(refused(ErrorKind.QUOTA, QUOTA), for_s=600.0),
         blocked("QuotaExceeded", CapacityLimited="True QuotaExceeded"),
         {
             "QuotaExceeded": "exceeded quota: gpus, requested: 1, used: 8, limited: 8. Raise the "
@@ -347,17 +441,22 @@ ROWS = [
     Row(
         "one pod serves, and no node has room for the second",
         second_pod(unschedulable="0/3 nodes"),
-        serves_on("Unschedulable", CapacityLimited="True Unschedulable"),
+        serves_on("Unschedulable", CapacityLimited="True Unschedulable")
+        | {"RolledOut": "False Starting"},
     ),
     Row(
         "one pod serves, and the second cannot pull its image",
         second_pod(waiting=("ErrImagePull", PULL)),
-        serves_on("ImagePullFailed"),
+        serves_on("ImagePullFailed") | {"RolledOut": "False Starting"},
     ),
     Row(
         "one pod serves, and the API server rejects a change of the Deployment's budget",
         World(fails={BUDGET: (ErrorKind.INVALID, "no")}),
-        {"Reconciling": "False InvalidSpec", "Stalled": "True InvalidSpec"},
+        {
+            "RolledOut": "False InvalidSpec",
+            "Reconciling": "False InvalidSpec",
+            "Stalled": "True InvalidSpec",
+        },
     ),
     Row(
         "a webhook put a limit on a pod that is not a number",
@@ -378,7 +477,8 @@ ROWS = [
             "Reconciling": "False ForeignObject",
             "Stalled": "True ForeignObject",
         }
-        | CONFLICT,
+        | CONFLICT
+        | {"RolledOut": "False ForeignObject"},
         {
             "ForeignObject": "Service/chat already exists with another owner and is left "
             "unchanged. "
@@ -388,7 +488,9 @@ ROWS = [
     Row(
         "another owner has two names that no client needs",
         World(taken=("ServiceAccount/chat-gateway", BUDGET)),
-        {"Reconciling": "False ForeignObject", "Stalled": "True ForeignObject"} | CONFLICT,
+        {"Reconciling": "False ForeignObject", "Stalled": "True ForeignObject"}
+        | CONFLICT
+        | {"RolledOut": "False ForeignObject"},
         {
             "ForeignObject": "PodDisruptionBudget/chat-colocated, ServiceAccount/chat-gateway "
             "already "
@@ -399,12 +501,12 @@ ROWS = [
     Row(
         "another owner has a name of the fleet, and no pod serves",
         World(pods=(GATEWAY,), taken=(BUDGET,)),
-        blocked("ForeignObject") | CONFLICT,
+        blocked("ForeignObject") | CONFLICT | {"RolledOut": "False ForeignObject"},
     ),
     Row(
         "the server finds another owner only when the object is created",
         refused(ErrorKind.FOREIGN, "exists", BUDGET),
-        blocked("ForeignObject") | CONFLICT,
+        blocked("ForeignObject") | CONFLICT | {"RolledOut": "False ForeignObject"},
         {
             "ForeignObject": "PodDisruptionBudget/chat-colocated already exists with another "
             "owner and "
@@ -414,7 +516,9 @@ ROWS = [
     Row(
         "a webhook fails for the Deployment",
         refused(*HOOK),
-        STARTING | {"Ready": "False WriteFailed", "Reconciling": "True WriteFailed"},
+        STARTING
+        | {"Ready": "False WriteFailed", "Reconciling": "True WriteFailed"}
+        | {"RolledOut": "False WriteFailed"},
         {
             "WriteFailed": "Deployment/chat-colocated-NEW cannot be written: failed calling "
             "webhook "
@@ -425,7 +529,7 @@ ROWS = [
     Row(
         "a write that pods do not need fails while the fleet starts",
         refused(ErrorKind.FAILED, "etcd is slow", BUDGET),
-        STARTING | {"Reconciling": "True WriteFailed"},
+        STARTING | {"Reconciling": "True WriteFailed"} | {"RolledOut": "False WriteFailed"},
         {
             "WriteFailed": "PodDisruptionBudget/chat-colocated cannot be written: etcd is slow. "
             "See the operator's log"
@@ -434,17 +538,21 @@ ROWS = [
     Row(
         "a write fails while the fleet serves",
         World(fails={BUDGET: HOOK}),
-        {"Reconciling": "True WriteFailed"},
+        {"RolledOut": "False WriteFailed", "Reconciling": "True WriteFailed"},
     ),
     Row(
         "a write has failed for 299 seconds",
         World(fails={BUDGET: HOOK}, for_s=299.0),
-        {"Reconciling": "True WriteFailed"},
+        {"RolledOut": "False WriteFailed", "Reconciling": "True WriteFailed"},
     ),
     Row(
         "a write has failed for five minutes: a person must act",
         World(fails={BUDGET: HOOK}, for_s=300.0),
-        {"Reconciling": "False WriteFailed", "Stalled": "True WriteFailed"},
+        {
+            "RolledOut": "False WriteFailed",
+            "Reconciling": "False WriteFailed",
+            "Stalled": "True WriteFailed",
+        },
     ),
     Row(
         "another writer changed a field once: that is no contest",

@@ -309,6 +309,7 @@ ROWS = [
         "a rollout: the law waits for it",
         after(decided(), old="colocated", pods=(pod("colocated", revision="old"), GATEWAY)),
         {
+            "RolledOut": "False RollingOut",
             "ScalingActive": "False RollingOut",
             "Reconciling": "True RollingOut",
             "Progressing": "True RollingOut",
@@ -327,12 +328,14 @@ ROWS = [
             "ScalingActive": "False RollingOut",
             "Reconciling": "True RollingOut",
             "Progressing": "True RollingOut",
-        },
+        }
+        | {"RolledOut": "False RollingOut"},
     ),
     Row(
         "a paused fleet whose others scale it",
         after(None, spec=SLO | {"paused": True, "autoscaling": {"policy": "External"}}),
         {
+            "RolledOut": "False Paused",
             "SLOMet": "Unknown ExternalOwner",
             "ErrorBudgetBurning": "Unknown ExternalOwner",
             "SLOFeasible": "Unknown ExternalOwner",

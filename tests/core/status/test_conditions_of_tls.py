@@ -31,7 +31,11 @@ ROWS = [
     Row(
         "a gateway pod of before is being deleted and still calls engines",
         World(TLS, pods=(ENGINE, FRONT, pod("gateway", 2, "", terminating=True))),
-        {"TransportSecured": "False CertificateNotUsed"},
+        {
+            "Reconciling": "True RollingOut",
+            "RolledOut": "False RollingOut",
+            "TransportSecured": "False CertificateNotUsed",
+        },
         {
             "CertificateNotUsed": "pods without the certificate still run, or no engine pod has "
             "started with it"

@@ -57,7 +57,11 @@ ROWS = [
                 pod("gateway", 2, "", shows_token=False, terminating=True),
             )
         ),
-        {"PeersVerified": "False ProofNotRequired"},
+        {
+            "Reconciling": "True RollingOut",
+            "RolledOut": "False RollingOut",
+            "PeersVerified": "False ProofNotRequired",
+        },
     ),
     Row(
         "a gateway pod of before has ended",

@@ -223,7 +223,7 @@ def test_a_round_without_metrics_keeps_the_figures() -> None:
     assert kept.model_dump(by_alias=True, exclude_none=True) == FIGURES
 
 
-def test_pods_are_counted_by_state_and_draining_ones_and_gpus_over_all_revisions() -> None:
+def test_pods_are_counted_by_state_and_those_that_serve_or_drain_over_all_revisions() -> None:
     spec = {"roles": {"colocated": {"replicas": {"min": 3, "max": 8}}}}
     pods = (
         pod("colocated", 1, gpus=1),
@@ -244,7 +244,7 @@ def test_pods_are_counted_by_state_and_draining_ones_and_gpus_over_all_revisions
         "colocated": {
             "desired": 3,
             "ready": 3,
-            "serving": 2,
+            "serving": 3,
             "pending": 2,
             "unschedulable": 1,
             "draining": 3,

@@ -26,6 +26,7 @@ from tests.core.status.worlds import (
 
 CRDS = Path(__file__).resolve().parents[3] / "crds"
 SLO = {"slo": {"ttft": {"target": "2s"}, "tpot": {"target": "50ms"}}}
+WIDE = ("Model", "Revision", "Policy", "URL")
 BORN = "2026-01-01T00:00:00Z"
 
 
@@ -49,10 +50,17 @@ def _at(obj: Any, path: str) -> Any:
 
 def fleet_line(world: World) -> str:
     """The line of the fleet, without its age; - for an empty cell."""
-    obj = {"metadata": {"creationTimestamp": BORN}, "status": dump(status(world))}
-    cells = printed("servingdeployments", obj)
+    cells = wide_line(world)
     assert cells.pop("Age") == BORN
-    return " ".join("-" if cell is None else str(cell) for cell in cells.values())
+    shown = [cell for name, cell in cells.items() if name not in WIDE]
+    return " ".join("-" if cell is None else str(cell) for cell in shown)
+
+
+def wide_line(world: World) -> dict[str, Any]:
+    """What `kubectl get sd -o wide` prints."""
+    spec = dump(round_of(world)[0].fleet.spec)
+    obj = {"metadata": {"creationTimestamp": BORN}, "spec": spec, "status": dump(status(world))}
+    return printed("servingdeployments", obj)
 
 
 def measured(attained: float, **more: Any) -> World:
@@ -88,7 +96,7 @@ BUSY = (
 
 def test_the_columns_of_a_fleet_have_these_titles_and_types() -> None:
     columns = version("servingdeployments")["additionalPrinterColumns"]
-    assert [(column["name"], column["type"]) for column in columns] == [
+    assert [(c["name"], c["type"]) for c in columns if not c.get("priority")] == [
         ("Mode", "string"),
         ("P", "string"),
         ("D", "string"),
@@ -105,15 +113,15 @@ def test_the_columns_of_a_fleet_have_these_titles_and_types() -> None:
 @pytest.mark.parametrize(
     ("line", "world"),
     [
-        ("colocated 1/1 1/1 0 None - - - AsSpecified", World()),
-        ("colocated 0/1 0/1 8 None - - - Starting", sick(gpus=8)),
-        ("disaggregated 1/2 2/3 24 None - - - AsSpecified", World(TWO_AND_THREE, BUSY)),
+        ("colocated 1/1 - 0 None - - - AsSpecified", World()),
+        ("colocated 0/1 - 8 None - - - Starting", sick(gpus=8)),
+        ("disaggregated 1/2 3/3 24 None - - - Starting", World(TWO_AND_THREE, BUSY)),
         (
-            "disaggregated 1/2 2/3 24 Met 0.950 1.62s 41ms AsSpecified",
+            "disaggregated 1/2 3/3 24 Met 0.950 1.62s 41ms Starting",
             measured(0.95, spec=SLO | TWO_AND_THREE, pods=BUSY),
         ),
         (
-            "disaggregated 0/1 0/1 14 None - - - AsSpecified",
+            "disaggregated 0/1 0/1 14 None - - - RollingOut",
             World(
                 {"mode": "disaggregated"},
                 (
@@ -125,38 +133,38 @@ def test_the_columns_of_a_fleet_have_these_titles_and_types() -> None:
                 old="colocated",
             ),
         ),
-        ("colocated 1/1 1/1 0 Met 0.902 1.62s 41ms AsSpecified", measured(0.902)),
-        ("colocated 1/1 1/1 0 AtRisk 0.901 1.62s 41ms AsSpecified", measured(0.901)),
-        ("colocated 1/1 1/1 0 AtRisk 0.900 1.62s 41ms AsSpecified", measured(0.9)),
-        ("colocated 1/1 1/1 0 Missed 0.899 1.62s 41ms AsSpecified", measured(0.899)),
+        ("colocated 1/1 - 0 Met 0.902 1.62s 41ms AsSpecified", measured(0.902)),
+        ("colocated 1/1 - 0 AtRisk 0.901 1.62s 41ms AsSpecified", measured(0.901)),
+        ("colocated 1/1 - 0 AtRisk 0.900 1.62s 41ms AsSpecified", measured(0.9)),
+        ("colocated 1/1 - 0 Missed 0.899 1.62s 41ms AsSpecified", measured(0.899)),
         (
-            "colocated 1/1 1/1 0 Idle - - - AsSpecified",
+            "colocated 1/1 - 0 Idle - - - AsSpecified",
             World(SLO, metrics=FleetMetrics(NOW, Idle(NOW), attainment=Idle(NOW))),
         ),
         (
-            "colocated 1/1 1/1 0 Unknown - - - AsSpecified",
+            "colocated 1/1 - 0 Unknown - - - AsSpecified",
             World(SLO, metrics=unknown_metrics(NOW, "NoPrometheus: set it")),
         ),
         (
-            "colocated 1/1 1/1 0 None - - - AsSpecified",
+            "colocated 1/1 - 0 None - - - AsSpecified",
             World(SLO | {"autoscaling": {"policy": "External"}}),
         ),
         (
-            "colocated 0/1 0/1 0 None - - - ImagePullFailed",
+            "colocated 0/1 - 0 None - - - ImagePullFailed",
             sick(waiting=("ErrImagePull", "no such image")),
         ),
         (
-            "colocated 1/1 1/1 0 None - - - WriteFailed",
+            "colocated 1/1 - 0 None - - - WriteFailed",
             World(fails={BUDGET: HOOK}, for_s=300.0),
         ),
-        ("colocated 1/1 1/1 0 None - - - Paused", World({"paused": True})),
+        ("colocated 1/1 - 0 None - - - Paused", World({"paused": True})),
         (
-            "colocated 1/1 1/1 0 None - - - ForeignObject",
+            "colocated 1/1 - 0 None - - - ForeignObject",
             World({"paused": True}, taken=("Service/chat",)),
         ),
-        ("colocated 1/1 1/1 0 None - - - GatewayNotReady", World(pods=(pod("colocated"),))),
+        ("colocated 1/1 - 0 None - - - GatewayNotReady", World(pods=(pod("colocated"),))),
         (
-            "colocated 0/0 0/0 0 None - - - Parked",
+            "colocated 0/0 - 0 None - - - Parked",
             World({"roles": {"colocated": {"replicas": {"min": 0, "max": 0}}}}, (GATEWAY,)),
         ),
     ],
@@ -164,6 +172,29 @@ def test_the_columns_of_a_fleet_have_these_titles_and_types() -> None:
 )
 def test_kubectl_get_sd_prints(line: str, world: World) -> None:
     assert fleet_line(world) == line
+
+
+def test_the_wide_line_says_what_is_served_by_whom_and_where() -> None:
+    columns = version("servingdeployments")["additionalPrinterColumns"]
+    assert tuple(c["name"] for c in columns if c.get("priority") == 1) == WIDE
+    world = World(SLO)
+    cells = wide_line(world)
+    assert [cells[name] for name in WIDE] == [
+        "sim://opt-13b-a100",
+        round_of(world)[0].revision,
+        "Goodput",
+        "http://chat.ns.svc",
+    ]
+
+
+def test_pods_of_before_serve_and_are_counted() -> None:
+    """P and D were 0/2 with two pods serving."""
+    two = {"roles": {"colocated": {"replicas": {"min": 2, "max": 4}}}}
+    old = (pod("colocated", 1, "old"), pod("colocated", 2, "old"))
+    assert fleet_line(World(two, (*old, GATEWAY), old="colocated")).startswith("colocated 2/2 - ")
+    starts = (unready("colocated", 3), pod("colocated", 4))
+    world = World(two, (*old, *starts, GATEWAY), old="colocated")
+    assert fleet_line(world) == "colocated 3/2 - 0 None - - - RollingOut"
 
 
 def test_kubectl_get_sd_prints_empty_cells_before_the_first_round() -> None:

@@ -13,6 +13,7 @@ from typing import Any
 from argosy_operator.api.v1alpha1.status import ServingDeploymentStatus
 from argosy_operator.core.fleet.actions import Apply, Create, ErrorKind, Outcome, target
 from argosy_operator.core.fleet.memory import FieldConflict, LoopMemory
+from argosy_operator.core.fleet.names import FRONT_ROLES
 from argosy_operator.core.fleet.pods import FailingPair, Handovers, Load, Pod
 from argosy_operator.core.fleet.revision import OLD_TEMPLATE
 from argosy_operator.core.fleet.revision import revision as digest_of
@@ -60,6 +61,8 @@ class World:
     """Replicas of a role's Deployment, where they are not the role's minimum."""
     wanted: Mapping[str, int] = field(default_factory=dict)
     """Replicas of a role's ServingRole, where they are not the role's minimum."""
+    gateways: Mapping[str, int] = field(default_factory=dict)
+    """What the status of the gateways' Deployment says else than that all is done."""
     noted: Mapping[str, str] = field(default_factory=dict)
     """Annotations of the ServingRoles beside ours."""
     old: str = ""
@@ -68,6 +71,8 @@ class World:
     """Names that an object of another owner has, such as Service/chat."""
     no_pods: str = ""
     """The message with which the Deployment controller says that it cannot create pods."""
+    no_pods_since: str = LONG_AGO
+    """When it said so first."""
     fails: Mapping[str, tuple[ErrorKind, str]] = field(default_factory=dict)
     """Objects that are missing and cannot be created, by the beginning of kind/name: the error."""
     for_s: float = 0.0
@@ -82,6 +87,8 @@ class World:
     """The law is due, and Prometheus answers this."""
     before: Mapping[str, str] = field(default_factory=dict)
     """What status said before the round, by type of condition: status and reason."""
+    told_of: int = 1
+    """The generation that it was about; the fleet's own is 1."""
     status: Mapping[str, Any] = field(default_factory=dict)
     """Other parts of the status before the round."""
     issuer: Issuer | None = ISSUER
@@ -136,7 +143,7 @@ def snapshot_of(world: World, memory: LoopMemory, now: float) -> Snapshot:
         {
             "conditions": [
                 dict(zip(("type", "status", "reason"), (type_, *said.split()), strict=True))
-                | {"lastTransitionTime": LONG_AGO}
+                | {"lastTransitionTime": LONG_AGO, "observedGeneration": world.told_of}
                 for type_, said in world.before.items()
             ]
         }
@@ -205,14 +212,20 @@ def _stored(world: World, obj: Any) -> Any:
     replicas = {"Deployment": world.deployed, "ServingRole": world.wanted}.get(obj["kind"], {})
     if role in replicas:
         stored["spec"] = obj["spec"] | {"replicas": replicas[role]}
+    if obj["kind"] == "Deployment" and role in FRONT_ROLES:
+        replicas = obj["spec"]["replicas"]
+        whole = dict.fromkeys(("replicas", "updatedReplicas", "availableReplicas"), replicas)
+        stored["status"] = whole | world.gateways
     if obj["kind"] == "Deployment" and role != "gateway" and world.no_pods:
         said = {"type": "ReplicaFailure", "status": "True", "message": world.no_pods}
-        stored["status"] = {"conditions": [said]}
+        since = {"lastTransitionTime": world.no_pods_since}
+        stored["status"] = {"conditions": [said | since]}
     return stored
 
 
 AT_REST = {
     "Ready": "True AsSpecified",
+    "RolledOut": "True RolledOut",
     "Servable": "True AsSpecified",
     "Reconciling": "False AsSpecified",
     "Progressing": "False AsSpecified",
@@ -261,10 +274,13 @@ def told(row: Row) -> tuple[dict[str, str], dict[str, str]]:
 
 
 TWO = {"roles": {"colocated": {"replicas": {"min": 2, "max": 4}}}}
+ROLLED_OUT = {"RolledOut": "True RolledOut", "Servable": "True AsSpecified"}
+"""Before this round the spec was reached."""
 SERVED = {"Servable": "True AsSpecified"}
 """Before this round the fleet answered requests."""
 STARTING = {
     "Ready": "False Starting",
+    "RolledOut": "False Starting",
     "Servable": "False NoPods",
     "Reconciling": "True Starting",
     "Progressing": "True Starting",

@@ -24,7 +24,9 @@ class ConditionType(StrEnum):
     """What a condition is about."""
 
     READY = "Ready"
-    """The fleet answers requests as the spec asks: the condition to wait for."""
+    """The fleet answers requests, during a rollout with pods of before."""
+    ROLLED_OUT = "RolledOut"
+    """All pods are of the spec's revision and no others are left: what a pipeline waits for."""
     SERVABLE = "Servable"
     """At least one prefill and decode pod of one revision, or one colocated pod, takes requests."""
     RECONCILING = "Reconciling"
@@ -57,6 +59,8 @@ class ConditionType(StrEnum):
     """Calls of engine pods are encrypted, with certificates on both sides."""
     KV_TRANSFER_HEALTHY = "KVTransferHealthy"
     """Decode pods get the KV caches of prompts from prefill pods."""
+    SCALING_LIMITED = "ScalingLimited"
+    """Of a ServingRole: the spec's bounds do not allow what it asks for. HPA's word."""
 
 
 def runbook_of(reason: str) -> str:

@@ -28,7 +28,7 @@ class Reason(StrEnum):
         reason.meaning, reason.action, reason.commands = meaning, action, commands
         return reason
 
-    # Ready, Servable, Reconciling, Progressing
+    # Ready, RolledOut, Servable, Reconciling, Progressing
     AS_SPECIFIED = ("AsSpecified", "everything is as the spec asks")
     STARTING = ("Starting", "pods are starting", "", kubectl.PODS, kubectl.POD)
     PODS_NOT_READY = (
@@ -73,6 +73,25 @@ class Reason(StrEnum):
     )
     SCALING = ("Scaling", "pods that are no longer needed finish their answers")
     ROLLING_OUT = ("RollingOut", "pods of a new revision are starting", "", kubectl.PODS)
+    ROLLED_OUT = (
+        "RolledOut",
+        "pods of the spec's revision serve, and no others are left",
+        "",
+        kubectl.PODS,
+    )
+    ABOVE_MAXIMUM = (
+        "AboveMaximum",
+        "the ServingRole asks for more pods than the spec allows",
+        "Raise spec.roles.<role>.replicas.max, or make its other scaler ask for less.",
+        kubectl.ROLES,
+    )
+    BELOW_MINIMUM = (
+        "BelowMinimum",
+        "the ServingRole asks for fewer pods than the spec allows",
+        "Lower spec.roles.<role>.replicas.min, or make its other scaler ask for more.",
+        kubectl.ROLES,
+    )
+    WITHIN_BOUNDS = ("WithinBounds", "the spec's bounds allow what the ServingRole asks for")
     PARKED = ("Parked", "every role has 0 replicas, as asked")
     SCALED_TO_ZERO = (
         "ScaledToZero",

@@ -1,15 +1,22 @@
 """What `kubectl get` prints of each kind, and where the scale subresource finds its numbers."""
 
+from typing import Any
+
 _AGE = {"name": "Age", "type": "date", "jsonPath": ".metadata.creationTimestamp"}
 
 
-def _column(name: str, path: str, description: str, kind: str = "string") -> dict[str, str]:
+def _column(name: str, path: str, description: str, kind: str = "string") -> dict[str, Any]:
     return {"name": name, "type": kind, "jsonPath": path, "description": description}
+
+
+def _wide(name: str, path: str, description: str) -> dict[str, Any]:
+    """A column of `-o wide` only."""
+    return _column(name, path, description) | {"priority": 1}
 
 
 FLEET_COLUMNS = [
     _column("Mode", ".status.mode", "Mode in effect"),
-    _column("P", ".status.columns.prefill", "Prefill pods serving/desired"),
+    _column("P", ".status.columns.prefill", "Prefill or colocated pods serving/desired"),
     _column("D", ".status.columns.decode", "Decode pods serving/desired"),
     _column("GPUs", ".status.columns.gpus", "GPUs held"),
     _column("SLO", ".status.columns.slo", "Met, AtRisk, Missed, Idle, Unknown or None"),
@@ -18,6 +25,10 @@ FLEET_COLUMNS = [
     _column("TPOT90", ".status.goodput.tpotP90", "90th percentile of time per output token"),
     _column("Reason", ".status.columns.reason", "What matters most now"),
     _AGE,
+    _wide("Model", ".spec.model.uri", "The weights"),
+    _wide("Revision", ".status.revision", "The revision that the spec asks for"),
+    _wide("Policy", ".spec.autoscaling.policy", "Who decides the number of replicas"),
+    _wide("URL", ".status.url", "The address of the OpenAI API inside the cluster"),
 ]
 ROLE_COLUMNS = [
     _column("Fleet", ".spec.fleet", "The fleet"),

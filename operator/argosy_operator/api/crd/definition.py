@@ -35,7 +35,7 @@ def _object(model: type[ApiModel], spec: Schema, status: Schema) -> Schema:
 
 
 def _crd(
-    kind: str, short: str, schema: Schema, columns: list[dict[str, str]], subresources: Schema
+    kind: str, short: str, schema: Schema, columns: list[dict[str, Any]], subresources: Schema
 ) -> dict[str, Any]:
     plural = kind.lower() + "s"
     return {

@@ -16,7 +16,13 @@ from typing import Annotated, ClassVar, Literal, get_args
 from pydantic import Field
 
 from argosy_operator.api import cel
-from argosy_operator.api.fields import DURATION_PATTERN, FLEET_NAME
+from argosy_operator.api.bounds import within
+from argosy_operator.api.fields import (
+    DURATION_PATTERN,
+    FLEET_NAME,
+    Duration,
+    PositiveDurationText,
+)
 from argosy_operator.api.model import ApiModel, Metadata
 from argosy_operator.api.rule import ValidationRule
 from argosy_operator.api.v1alpha1.autoscaling import Autoscaling
@@ -78,6 +84,10 @@ class ServingDeploymentSpec(ApiModel):
 
     paused: bool = False
     """True stops all writes of the operator except status. The pods continue to serve."""
+    progress_deadline: Annotated[PositiveDurationText, within("progressDeadline")] = Duration("10m")
+    """How long a pod may wait for a node, a quota or its image, or crash again, before the fleet is
+    Stalled: such troubles often end by themselves. What waiting does not solve is said at once.
+    Default 10m, as that of Deployments: enough for a node autoscaler to add a GPU node."""
     model: Model
     """The weights to serve and the name that clients ask for."""
     engine: Engine = Engine()

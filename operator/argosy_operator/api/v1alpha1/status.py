@@ -50,7 +50,7 @@ class RoleStatus(ApiModel):
     """Pods of the spec's revision whose readiness probe passes. During a rollout, pods of older
     revisions serve too and are not counted here."""
     serving: Count = 0
-    """Ready pods that take new requests, because they do not drain."""
+    """Ready pods of every revision that take new requests, because they do not drain."""
     pending: Count = 0
     """Pods that are not ready yet."""
     unschedulable: Count = 0
@@ -222,9 +222,10 @@ class Columns(ApiModel):
     """Texts that `kubectl get` prints."""
 
     prefill: Short = ""
-    """Prefill pods, serving/desired. Of a colocated fleet: its pods."""
+    """Prefill pods, serving/desired; those of every revision serve. Of a colocated fleet: its pods.
+    """
     decode: Short = ""
-    """Decode pods, serving/desired. Of a colocated fleet: its pods."""
+    """Decode pods, serving/desired. Of a colocated fleet: -, as its pods stand in prefill."""
     gpus: Short = ""
     """GPUs that the fleet's pods hold or wait for."""
     slo: Short = ""
@@ -243,6 +244,8 @@ class ServingDeploymentStatus(ApiModel):
     clients reach the cluster's own gateway, wherever that is."""
     mode: Short | None = None
     """The mode of the spec that this status is about."""
+    revision: Short | None = None
+    """The revision that the spec asks for: RolledOut is True when no pods of another are left."""
     conditions: Annotated[tuple[Condition, ...], Field(max_length=24)] = ()
     """The conditions of the fleet. Ready is the one to wait for."""
     roles: RolesStatus = RolesStatus()
@@ -265,9 +268,14 @@ class ServingDeploymentStatus(ApiModel):
 class ServingRoleStatus(ApiModel):
     """The role's pods, as the scale subresource reads them."""
 
+    observed_generation: Count = 0
+    """The metadata.generation of the ServingRole that this status is about."""
     replicas: Count = 0
     """Pods of the role."""
     ready_replicas: Count = 0
     """Ready pods of the role."""
     selector: Annotated[str, StringConstraints(max_length=512)] = ""
     """The label selector of the role's pods."""
+    conditions: Annotated[tuple[Condition, ...], Field(max_length=8)] = ()
+    """Ready: as many pods serve as the role is to have. ScalingLimited: it asks for more or fewer
+    than the spec allows."""

@@ -72,6 +72,8 @@ class Pod:
     created_at: float = 0.0
     ready_at: float | None = None
     """When it became ready the last time; None if it is not ready."""
+    waits_since: float = 0.0
+    """When it was made, got its node or was ready last: since then it waits for what comes next."""
     drain_at: float | None = None
     """When its drain began, as the annotation says; None if it cannot be read."""
     account: str = ""
@@ -191,6 +193,7 @@ def pod_of(raw: Object) -> Pod:
     labels, annotations = meta.get("labels") or {}, meta.get("annotations") or {}
     conditions = {c["type"]: c for c in status.get("conditions") or ()}
     ready = conditions.get("Ready", {})
+    is_ready = ready.get("status") == "True"
     scheduled = conditions.get("PodScheduled", {})
     containers = {c["name"]: c for c in status.get("containerStatuses") or ()}
     waiting = [*(status.get("initContainerStatuses") or ()), *containers.values()]
@@ -207,6 +210,7 @@ def pod_of(raw: Object) -> Pod:
         ip=status.get("podIP"),
         created_at=seconds(meta.get("creationTimestamp")) or 0.0,
         ready_at=_ready_at(ready),
+        waits_since=_latest(meta.get("creationTimestamp"), scheduled, ready),
         account=spec.get("serviceAccountName") or "",
         drain_at=seconds(annotations.get(names.DRAIN)),
         flipped_at=seconds(annotations.get(names.FLIPPED)),
@@ -216,7 +220,7 @@ def pod_of(raw: Object) -> Pod:
         node=spec.get("nodeName") or "",
         started="running" in (engine.get("state") or {}),
         probed=engine.get("started") is True,  # the startup probe asks for readiness
-        ready=ready.get("status") == "True",
+        ready=is_ready,
         terminating="deletionTimestamp" in meta,
         draining=names.DRAIN in annotations,
         victim=names.DRAIN in annotations and cost == OUR_COST,
@@ -234,6 +238,13 @@ def pod_of(raw: Object) -> Pod:
         ),
         waiting=_waiting(waiting),
         terminated=_ended(engine),
+    )
+
+
+def _latest(created: str | None, *conditions: Object) -> float:
+    """When it was made, or when one of these conditions last changed."""
+    return max(
+        seconds(t) or 0.0 for t in (created, *(c.get("lastTransitionTime") for c in conditions))
     )
 
 

@@ -65,8 +65,8 @@ class Snapshot:
     engines: Mapping[RoleName, Object]
     """The rendered engine Deployment, without replicas, of each role that the mode uses."""
     children: Mapping[ChildKey, Object]
-    """Live objects in the fleet's namespace with the fleet's label, except pods. An object of
-    another owner may carry the label: see `is_ours`."""
+    """Live objects in the fleet's namespace with the fleet's label, except pods, and the Service of
+    its name with or without. Another owner's object may be among them: see `is_ours`."""
     pods: tuple[Pod, ...]
     """Pods of the fleet's Deployments, gateways and old revisions included."""
     now: float

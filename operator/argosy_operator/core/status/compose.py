@@ -11,8 +11,8 @@ from argosy_operator.api.conditions.reasons import Reason
 from argosy_operator.api.v1alpha1.status import ServingDeploymentStatus
 from argosy_operator.core.fleet import names
 from argosy_operator.core.fleet.actions import Outcome
-from argosy_operator.core.fleet.objects import rfc3339
-from argosy_operator.core.fleet.snapshot import Snapshot
+from argosy_operator.core.fleet.objects import Object, rfc3339
+from argosy_operator.core.fleet.snapshot import Snapshot, role_of
 from argosy_operator.core.reconcile.draft import Draft
 from argosy_operator.core.scaling.decision import not_judged
 from argosy_operator.core.status.advice import advice_status
@@ -23,11 +23,12 @@ from argosy_operator.core.status.numbers import (
     error_budget_status,
     gpus_of,
     printer_columns,
+    role_status,
     roles_status,
     slo_column,
 )
 from argosy_operator.core.status.sentences import messages_of
-from argosy_operator.core.status.table import Fact, Facts, conditions_of
+from argosy_operator.core.status.table import ROLE_TABLE, Fact, Facts, Overdue, conditions_of
 
 
 def status_of(
@@ -52,6 +53,7 @@ def status_of(
             "observedGeneration": fleet.metadata.generation,
             "url": names.url(fleet.name, fleet.namespace) if reachable else None,
             "mode": fleet.spec.mode,
+            "revision": snapshot.revision,
             "conditions": conditions,
             "roles": roles,
             "images": dict(snapshot.images) or None,
@@ -66,13 +68,39 @@ def status_of(
     )
 
 
+def role_status_of(snapshot: Snapshot, draft: Draft, live: Object) -> dict[str, Any]:
+    """The status of a ServingRole: its pods, and whether the spec's bounds limit what it asks."""
+    role, spec, generation = role_of(live), snapshot.fleet.spec, live["metadata"].get("generation")
+    selector = names.selector_text(snapshot.fleet.name, role)
+    given = next((n for name, n in draft.targets.items() if name == role), 0)
+    serving = sum(pod.serving for pod in snapshot.pods if pod.role == role)
+    messages = {Reason.STARTING: f"{serving} of {given} pods serve"}
+    facts = {Fact.ROLE_LACKS_PODS} if serving < given else set[Fact]()
+    asked = live["spec"].get("replicas", given)
+    if spec.autoscaling.is_by_others and role in draft.targets and asked != given:
+        more = asked > given
+        facts.add(Fact.ASKS_FOR_MORE if more else Fact.ASKS_FOR_LESS)
+        messages[Reason.ABOVE_MAXIMUM if more else Reason.BELOW_MINIMUM] = (
+            f"{asked} pods asked for, {given} given: "
+            f"spec.roles.{role}.replicas.{'max' if more else 'min'} is {given}"
+        )
+    conditions = upsert(
+        (live.get("status") or {}).get("conditions") or (),
+        conditions_of(frozenset(facts), messages, ROLE_TABLE),
+        generation=generation or 0,
+        now=rfc3339(snapshot.now),
+    )
+    counts = role_status(snapshot, role, selector)
+    return {"observedGeneration": generation or 0, "conditions": conditions} | counts
+
+
 def unreadable_fleet(
     generation: int, old: list[dict[str, Any]], message: str, now: float
 ) -> list[dict[str, Any]]:
     """Conditions of a fleet that this operator cannot read: a newer operator made it, or it was
     made before a rule was added. `now` in seconds since the epoch."""
     messages = {Reason.INVALID_SPEC: message}
-    conditions = conditions_of(frozenset({Reason.INVALID_SPEC}), messages)
+    conditions = conditions_of(_at_once(Reason.INVALID_SPEC), messages)
     known = (ConditionType.READY, ConditionType.RECONCILING, ConditionType.STALLED)
     desired = [condition for condition in conditions if condition.type in known]
     return upsert(old, desired, generation=generation, now=rfc3339(now))
@@ -84,17 +112,26 @@ def list_forbidden(
     """Conditions of a fleet whose objects the operator may not list. It cannot tell whether the
     fleet serves, so Ready stays as it was. `now` in seconds since the epoch."""
     messages = {Reason.FORBIDDEN: message}
-    conditions = conditions_of(frozenset({Reason.FORBIDDEN}), messages)
+    conditions = conditions_of(_at_once(Reason.FORBIDDEN), messages)
     known = (ConditionType.RECONCILING, ConditionType.STALLED)
     desired = [condition for condition in conditions if condition.type in known]
     return upsert(old, desired, generation=generation, now=rfc3339(now))
 
 
+def _at_once(reason: Reason) -> Facts:
+    """A problem that waiting does not solve."""
+    return frozenset({reason, Overdue(reason)})
+
+
 def _reason_column(conditions: list[dict[str, Any]], facts: Facts) -> str:
-    """The reason that `kubectl get` prints: of Stalled if it is True, else of Ready."""
+    """The reason that `kubectl get` prints: of Stalled if it is True, else of Ready, but of a fleet
+    that answers while it is rolled out, of that."""
     by_type = {c["type"]: c for c in conditions}
     if by_type[ConditionType.STALLED]["status"] == "True":
         return str(by_type[ConditionType.STALLED]["reason"])
     if Fact.PAUSED in facts:
         return Reason.PAUSED
-    return str(by_type[ConditionType.READY]["reason"])
+    ready, rolled_out = by_type[ConditionType.READY], by_type[ConditionType.ROLLED_OUT]
+    if ready["reason"] == Reason.AS_SPECIFIED and rolled_out["status"] == "False":
+        return str(rolled_out["reason"])
+    return str(ready["reason"])

@@ -15,8 +15,8 @@ from argosy_operator.core.scaling.decision import lacks_metrics, not_judged
 from argosy_operator.core.slo.errors import Alert, lasting
 from argosy_operator.core.status.decided import facts_of_decision, no_requests
 from argosy_operator.core.status.findings import Findings
-from argosy_operator.core.status.numbers import errors_of, slo_column, without_room
-from argosy_operator.core.status.table import Fact, Facts
+from argosy_operator.core.status.numbers import errors_of, fronts, slo_column, without_room
+from argosy_operator.core.status.table import Fact, Facts, Overdue
 
 
 def facts_of(findings: Findings) -> Facts:
@@ -27,6 +27,7 @@ def facts_of(findings: Findings) -> Facts:
         {fact for fact, true in holds.items() if true}
         | facts_of_decision(findings.decision)
         | set(_reasons(findings))
+        | {Overdue(p.reason) for p in findings.problems if p.overdue_in_s(findings.snapshot) <= 0}
     )
 
 
@@ -66,7 +67,10 @@ def _of_pods(findings: Findings) -> dict[Fact, bool]:
         Fact.DECODE_ALONE: disaggregated and was_serving and "decode" in roles and not servable,
         Fact.GATEWAY_READY: _front_ready(snapshot, roles),
         Fact.PODS_MISSING: any(findings.missing.values()),
+        Fact.BELOW_MINIMUM: any(findings.below.values()),
         Fact.ROLLING_OUT: draft.rolling,
+        Fact.FRONT_ROLLING: _front_rolling(snapshot),
+        Fact.ROLLED_OUT_BEFORE: _rolled_out(snapshot),
         Fact.PODS_LEAVING: bool(draft.leaving),
         Fact.GPU_TYPE_LEFT: any(
             without_room(snapshot, role) for role, _ in snapshot.fleet.spec.active_roles()
@@ -79,6 +83,26 @@ def _front_ready(snapshot: Snapshot, roles: set[str]) -> bool:
     if not snapshot.fleet.spec.picks_by_pool:
         return names.GATEWAY_ROLE in roles
     return names.PICKER_ROLE in roles and bool(snapshot.owned("InferencePool"))
+
+
+def _front_rolling(snapshot: Snapshot) -> bool:
+    """Are there gateways of before? Those that end are such, but not once the spec is reached: they
+    end for other reasons, too. The list of pods may be older than that of the Deployments: a pod
+    too many is one of before that was still there."""
+    found = fronts(snapshot)
+    pods = [pod for pod in snapshot.pods if pod.role in names.FRONT_ROLES]
+    too_many = sum(pod.running for pod in pods) > sum(front.wanted for front in found)
+    left = too_many or any(pod.terminating for pod in pods)
+    return any(front.rolling for front in found) or (left and not _rolled_out(snapshot))
+
+
+def _rolled_out(snapshot: Snapshot) -> bool:
+    """The status before this round says so of this generation."""
+    return any(
+        (c.type, c.status) == (ConditionType.ROLLED_OUT, "True")
+        and c.observed_generation == snapshot.fleet.metadata.generation
+        for c in snapshot.fleet.status.conditions
+    )
 
 
 def _of_objects(findings: Findings) -> dict[Fact, bool]:

@@ -15,7 +15,7 @@ from argosy_operator.core.reconcile.draft import Draft
 from argosy_operator.core.reconcile.targets.spec import at_zero, by_law
 from argosy_operator.core.scaling.decision import Decision
 from argosy_operator.core.status.decided import metrics_problem
-from argosy_operator.core.status.numbers import goodput_status
+from argosy_operator.core.status.numbers import fronts, goodput_status
 from argosy_operator.core.status.problems import (
     Problem,
     conflicts_of,
@@ -40,6 +40,8 @@ class Findings:
     """Objects of others that hold one of the fleet's names, as kind/name."""
     missing: Mapping[str, int]
     """Serving pods that each role lacks."""
+    below: Mapping[str, int]
+    """Pods that each role and the gateway lack until the spec's minimum serves."""
     goodput: dict[str, Any] | None
     """What users got, as status writes it."""
     decision: Decision | None
@@ -62,12 +64,23 @@ class Findings:
             failed_writes=failed_writes(draft.memory.failed),
             conflicts=conflicts_of(draft, outcomes),
             missing={r: max(0, draft.targets.get(r, 0) - serving[r]) for r in roles},
+            below=_below(snapshot, draft, serving),
             # A fleet at zero serves nobody: what users got before is no figure of now.
             goodput=None if zero else goodput_status(snapshot, due=draft.figures_due),
             decision=draft.memory.decision if by_law(spec) else None,
             failing_pairs=_failing_pairs(snapshot),
             metrics_problem=metrics_problem(snapshot),
         )
+
+
+def _below(snapshot: Snapshot, draft: Draft, serving: Mapping[str, int]) -> dict[str, int]:
+    """A fleet at zero, and one whose minimum is not reached on purpose, lacks none."""
+    least = {
+        role: min(draft.targets.get(role, 0), settings.replicas.min)
+        for role, settings in snapshot.fleet.spec.active_roles()
+    }
+    lacks = {role: max(0, wanted - serving[role]) for role, wanted in least.items()}
+    return lacks | {front.role: front.lacks for front in fronts(snapshot)}
 
 
 def _failing_pairs(snapshot: Snapshot) -> tuple[tuple[str, str, str], ...]:

@@ -4,13 +4,15 @@ Measured numbers are damped: the text in status stays until the number has moved
 step. A fleet whose attainment varies by a thousandth writes nothing.
 """
 
+from dataclasses import dataclass
 from typing import Any
 
 from argosy_operator.api.model import dump
 from argosy_operator.api.v1alpha1 import RoleName
 from argosy_operator.core.fleet import names
-from argosy_operator.core.fleet.objects import rfc3339
-from argosy_operator.core.fleet.snapshot import Snapshot
+from argosy_operator.core.fleet.objects import replicas_of, rfc3339
+from argosy_operator.core.fleet.ownership import APPLIED, signed
+from argosy_operator.core.fleet.snapshot import Snapshot, role_of
 from argosy_operator.core.gpu_types.noted import noted
 from argosy_operator.core.reconcile.draft import Draft
 from argosy_operator.core.reconcile.targets.spec import by_law
@@ -143,6 +145,40 @@ def _misses(metrics: FleetMetrics, before: dict[str, str]) -> dict[str, str]:
     }
 
 
+@dataclass(frozen=True, slots=True)
+class Front:
+    """How far the Deployment of the gateways, or of the endpoint picker, is as rendered."""
+
+    role: str
+    wanted: int
+    """Pods that it is to have."""
+    rolling: bool
+    """Its template is not applied or not rolled out."""
+    lacks: int
+    """Available pods that it lacks."""
+
+
+def fronts(snapshot: Snapshot) -> list[Front]:
+    """The fleet's Deployments beside those of its engines, by the status that Kubernetes gives."""
+    deployments, found = snapshot.owned("Deployment"), list[Front]()
+    for wanted in snapshot.wanted:
+        if wanted["kind"] != "Deployment":
+            continue
+        live, replicas = deployments.get(wanted["metadata"]["name"], {}), replicas_of(wanted)
+        meta, status = live.get("metadata") or {}, live.get("status") or {}
+        signature = signed(wanted)["metadata"]["annotations"][APPLIED]
+        seen = status.get("observedGeneration", 0) >= meta.get("generation", 0)
+        updated = status.get("updatedReplicas", 0)
+        rolling = (
+            (meta.get("annotations") or {}).get(APPLIED) != signature
+            or not seen
+            or updated < max(replicas, status.get("replicas", 0))
+        )
+        lacks = max(0, replicas - status.get("availableReplicas", 0))
+        found.append(Front(role_of(wanted), replicas, rolling, lacks))
+    return found
+
+
 def gpus_of(snapshot: Snapshot) -> int:
     """GPUs that the fleet's pods hold or wait for, of all revisions and modes."""
     return sum(pod.gpus for pod in snapshot.pods if pod.alive)
@@ -200,7 +236,7 @@ def _verdict(snapshot: Snapshot, figures: dict[str, Any]) -> str:
 
 
 def roles_status(snapshot: Snapshot, draft: Draft) -> dict[str, Any]:
-    """Pods of the current revision by role; draining pods and GPUs count older revisions too."""
+    """Pods by role: those that serve or drain, and GPUs, of every revision; others of this one."""
     roles: dict[str, Any] = {}
     for role, _ in snapshot.fleet.spec.active_roles():
         pods = [pod for pod in snapshot.current(role) if pod.alive]
@@ -208,7 +244,7 @@ def roles_status(snapshot: Snapshot, draft: Draft) -> dict[str, Any]:
         roles[role] = {
             "desired": draft.targets.get(role, 0),
             "ready": sum(pod.ready for pod in pods),
-            "serving": sum(pod.serving for pod in pods),
+            "serving": sum(pod.serving for pod in with_older),
             "pending": sum(not pod.ready and not pod.draining for pod in pods),
             "unschedulable": sum(pod.unschedulable is not None for pod in pods),
             "draining": sum(pod.draining for pod in with_older),
@@ -304,7 +340,8 @@ def _with_advice(status: dict[str, Any], snapshot: Snapshot, draft: Draft) -> di
 
 
 def printer_columns(roles: dict[str, Any], gpus: int, slo: str, reason: str) -> dict[str, str]:
-    """The columns of `kubectl get`; serving/desired for roles. A colocated pod does both."""
+    """The columns of `kubectl get`; serving/desired for roles. Colocated pods stand in the first
+    one alone: they would look like twice as many."""
 
     def count(role: str) -> str:
         return f"{roles[role]['serving']}/{roles[role]['desired']}"
@@ -312,7 +349,7 @@ def printer_columns(roles: dict[str, Any], gpus: int, slo: str, reason: str) -> 
     colocated = "colocated" in roles
     return {
         "prefill": count("colocated" if colocated else "prefill"),
-        "decode": count("colocated" if colocated else "decode"),
+        "decode": "-" if colocated else count("decode"),
         "gpus": str(gpus),
         "slo": slo,
         "reason": reason,

@@ -13,6 +13,7 @@ from argosy_operator.api.conditions.reasons import Reason
 from argosy_operator.core.fleet import names
 from argosy_operator.core.fleet.actions import ErrorKind, Outcome, target
 from argosy_operator.core.fleet.memory import Failure
+from argosy_operator.core.fleet.objects import seconds
 from argosy_operator.core.fleet.pods import Pod
 from argosy_operator.core.fleet.snapshot import Snapshot
 from argosy_operator.core.reconcile.draft import Draft
@@ -41,6 +42,8 @@ _REJECTIONS = (ErrorKind.FORBIDDEN, ErrorKind.QUOTA, ErrorKind.TERMINATING, Erro
 
 # Reasons that the kubelet gives while a container waits.
 _PULL = ("ErrImagePull", "ImagePullBackOff", "InvalidImageName", "ErrImageNeverPull")
+_NO_PULL = ("InvalidImageName", "ErrImageNeverPull")
+"""Of these, those after which the kubelet does not try again with more success."""
 _CONFIG = ("CreateContainerConfigError", "CreateContainerError", "RunContainerError")
 
 
@@ -51,20 +54,37 @@ class Problem:
     reason: Reason
     message: str
     """Cause, then what to do."""
+    since: float | None = None
+    """For one that often ends by itself: since when it lasts, in seconds since the epoch. None:
+    waiting does not solve it."""
+
+    def overdue_in_s(self, snapshot: Snapshot) -> float:
+        """Seconds until a person must act; at most 0 from then on."""
+        if self.since is None:
+            return 0.0
+        return self.since + snapshot.fleet.spec.progress_deadline.seconds - snapshot.now
 
 
 def problems_of(snapshot: Snapshot, failed: Mapping[str, Failure]) -> tuple[Problem, ...]:
-    """Problems of writes, Deployments and pods; the first of each reason."""
-    found = [*_of_writes(failed), *_of_deployments(snapshot)]
+    """Problems of writes, Deployments and pods; the oldest of each reason."""
+    found = [*_of_writes(snapshot, failed), *_of_deployments(snapshot)]
     found += [_unreadable(pod, pod.unreadable) for pod in snapshot.pods if pod.unreadable]
     for pod in snapshot.pods:
         problem = _of_pod(pod) if pod.alive else None
         if problem is not None:
             found.append(problem)
-    first: dict[Reason, Problem] = {}
+    oldest: dict[Reason, Problem] = {}
     for problem in found:
-        first.setdefault(problem.reason, problem)
-    return tuple(first.values())
+        known = oldest.setdefault(problem.reason, problem)
+        if (problem.since or 0.0) < (known.since or 0.0):
+            oldest[problem.reason] = problem
+    return tuple(oldest.values())
+
+
+def next_overdue_s(snapshot: Snapshot, failed: Mapping[str, Failure]) -> float:
+    """Seconds until a problem becomes one that a person must solve; infinite if none does."""
+    waits = (problem.overdue_in_s(snapshot) for problem in problems_of(snapshot, failed))
+    return min((wait_s for wait_s in waits if wait_s > 0), default=float("inf"))
 
 
 def conflicts_of(draft: Draft, outcomes: Iterable[Outcome]) -> tuple[str, ...]:
@@ -78,9 +98,9 @@ def failed_writes(failed: Mapping[str, Failure]) -> tuple[Failure, ...]:
     return tuple(f for f in shown(failed) if f.error not in _REJECTIONS and not lacks_pools(f))
 
 
-def _of_writes(failed: Mapping[str, Failure]) -> Iterable[Problem]:
+def _of_writes(snapshot: Snapshot, failed: Mapping[str, Failure]) -> Iterable[Problem]:
     for failure in shown(failed):
-        what, why = failure.what, failure.message
+        what, why = failure.what, _said(failure.message)
         if lacks_pools(failure):
             message = (
                 "routing.gateway is epp, and the API server does not know InferencePool "
@@ -93,7 +113,8 @@ def _of_writes(failed: Mapping[str, Failure]) -> Iterable[Problem]:
                 message = f"the API server forbids {what}: {why}. {_remedy(why)}"
                 yield Problem(Reason.FORBIDDEN, message)
             case ErrorKind.QUOTA:
-                yield Problem(Reason.QUOTA_EXCEEDED, _quota(why))
+                since = snapshot.now - (snapshot.monotonic - failure.since)
+                yield Problem(Reason.QUOTA_EXCEEDED, _quota(why), since)
             case ErrorKind.TERMINATING:
                 message = "the namespace is being deleted, so nothing is created in it"
                 yield Problem(Reason.DELETING, message)
@@ -109,7 +130,7 @@ def _cannot_write(failures: tuple[Failure, ...]) -> str:
     """Objects and cause. They usually fail for the same reason, so only the oldest is quoted."""
     named = list(dict.fromkeys(failure.what for failure in failures))
     more = f" and {len(named) - MOST_NAMED} more" if len(named) > MOST_NAMED else ""
-    why = failures[0].message.rstrip(".")
+    why = _said(failures[0].message)
     remedy = "See the operator's log"
     if "webhook" in why:
         remedy = "Repair that webhook, or exclude this namespace in its configuration"
@@ -128,9 +149,10 @@ def _of_deployments(snapshot: Snapshot) -> Iterable[Problem]:
     for name, deployment in snapshot.owned("Deployment").items():
         for condition in deployment.get("status", {}).get("conditions") or ():
             if condition["type"] == "ReplicaFailure" and condition["status"] == "True":
-                message = condition.get("message", "")
+                message = _said(condition.get("message", ""))
                 if "exceeded quota" in message:
-                    yield Problem(Reason.QUOTA_EXCEEDED, _quota(message))
+                    since = seconds(condition.get("lastTransitionTime")) or 0.0
+                    yield Problem(Reason.QUOTA_EXCEEDED, _quota(message), since)
                 else:
                     yield Problem(
                         Reason.FORBIDDEN,
@@ -147,27 +169,31 @@ def _of_pod(pod: Pod) -> Problem | None:
     if pod.unschedulable is not None:
         return _unschedulable(pod, pod.unschedulable)
     reason, message = pod.waiting or ("", "")
+    message = _said(message)
     if reason in _PULL:
-        return _image_pull(pod, message)
+        return _image_pull(pod, reason, message)
     if reason in _CONFIG:
         return Problem(
             Reason.CONTAINER_CRASHING,
             f"the container of pod {pod.name} cannot start ({reason}): {message}. See kubectl "
             f"describe pod {pod.name}",
+            pod.waits_since,
         )
     if reason == "CrashLoopBackOff" or _crashes_again(pod):
-        output = f": {pod.terminated[1].strip()[-CRASH_OUTPUT:]}" if pod.terminated else ""
+        last = pod.terminated[1].strip().rstrip(".")[-CRASH_OUTPUT:] if pod.terminated else ""
+        output = f": {last}" if last else ""
         return Problem(
             Reason.CONTAINER_CRASHING,
             f"pod {pod.name} keeps crashing{output}. See kubectl logs {pod.name} --previous",
+            pod.waits_since,
         )
     return None
 
 
-def _image_pull(pod: Pod, message: str) -> Problem:
+def _image_pull(pod: Pod, waiting: str, message: str) -> Problem:
     """The kubelet alternates between an error and `Back-off pulling image …: ErrImagePull:` with
     the same error behind it. Both give the same message, so that status does not change."""
-    error = message.rpartition("ErrImagePull: ")[2]
+    error = _said(message.rpartition("ErrImagePull: ")[2])
     field = "spec.engine.image"
     if pod.role == names.GATEWAY_ROLE:
         field = "images.gateway in the values of the operator's chart"
@@ -177,6 +203,7 @@ def _image_pull(pod: Pod, message: str) -> Problem:
         Reason.IMAGE_PULL_FAILED,
         f"pod {pod.name} cannot pull its image: {error}. Correct {field}, or copy the image to "
         "where the nodes can pull it",
+        None if waiting in _NO_PULL else pod.waits_since,
     )
 
 
@@ -190,6 +217,7 @@ def _load_failure(pod: Pod) -> Problem | None:
     if pod.terminated is None or pod.role in names.FRONT_ROLES:
         return None
     ended, text = pod.terminated
+    since = None
     try:
         message = json.loads(text)
         reason, why = Reason(message["reason"]), str(message["message"])
@@ -197,12 +225,14 @@ def _load_failure(pod: Pod) -> Problem | None:
         if ended != "OOMKilled":
             return None
         reason, why = Reason.OUT_OF_MEMORY, f"pod {pod.name} was killed: it used too much memory"
+        since = pod.waits_since
     if reason not in LOAD_FAILURES:
         return None
-    return Problem(reason, f"{why.rstrip('.')}. {reason.action}")
+    return Problem(reason, f"{_said(why)}. {reason.action}", since)
 
 
-def _unschedulable(pod: Pod, message: str) -> Problem:
+def _unschedulable(pod: Pod, said: str) -> Problem:
+    message = _said(said)
     if "persistentvolumeclaim" in message and "not found" in message:
         return Problem(
             Reason.CLAIM_NOT_FOUND,
@@ -213,7 +243,13 @@ def _unschedulable(pod: Pod, message: str) -> Problem:
         Reason.UNSCHEDULABLE,
         f"no node has {what} for a {pod.role} pod: {message}. Add nodes, or lower the role's "
         "replicas or resources",
+        pod.waits_since,
     )
+
+
+def _said(text: str) -> str:
+    """What another program said, to stand in a sentence of ours."""
+    return text.strip().rstrip(". ,:") or "no reason was given"
 
 
 def _unreadable(pod: Pod, text: str) -> Problem:

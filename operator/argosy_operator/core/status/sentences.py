@@ -56,15 +56,15 @@ def _of_fleet(findings: Findings) -> dict[Reason, str]:
         Reason.PODS_LEAVING: "pods finish the requests that they have and are then deleted: "
         + ", ".join(sorted(pod.name for pod in draft.leaving)),
         Reason.NO_SLO: no_slo,
-        Reason.ROLLING_OUT: f"pods of revision {snapshot.revision} are starting; the older pods "
-        "are deleted once they serve",
+        Reason.ROLLING_OUT: _rolling_out(findings),
         Reason.GATEWAY_NOT_READY: f"no {what} is ready. See kubectl get pods -l {pods}",
     }
     if left := _types_left(findings):
         messages[Reason.GPU_TYPE_FULL] = left
     if findings.failing_pairs:
         messages[Reason.HANDOVERS_FAIL] = _handovers_fail(findings.failing_pairs)
-    if missing := ", ".join(f"{n} {role}" for role, n in findings.missing.items() if n):
+    lacking = {**findings.below, **findings.missing}
+    if missing := ", ".join(f"{n} {role}" for role, n in lacking.items() if n):
         waiting = f"waiting for pods to become ready: {missing}"
         messages |= dict.fromkeys((Reason.STARTING, Reason.PODS_NOT_READY), waiting)
     attainment = number((findings.goodput or {}).get("attainment"))
@@ -75,6 +75,15 @@ def _of_fleet(findings: Findings) -> dict[Reason, str]:
         )
         messages |= dict.fromkeys((Reason.TARGETS_MET, Reason.TARGETS_MISSED), share)
     return messages
+
+
+def _rolling_out(findings: Findings) -> str:
+    if not findings.draft.rolling:
+        return "gateway pods are replaced; the older ones end once the new ones serve"
+    return (
+        f"pods of revision {findings.snapshot.revision} are starting; the older pods are deleted "
+        "once they serve"
+    )
 
 
 def _types_left(findings: Findings) -> str:

@@ -51,9 +51,16 @@ class Fact(StrEnum):
         "a gateway pod is ready (with routing.gateway epp: an InferencePool and a picker)"
     )
     PODS_MISSING = "fewer pods serve than are wanted"
+    BELOW_MINIMUM = "fewer pods serve than replicas.min and routing.replicas ask for"
     ROLLING_OUT = "pods of an older revision or mode still exist"
+    FRONT_ROLLING = "gateway pods are not as the spec asks, or older ones still exist"
+    ROLLED_OUT_BEFORE = "RolledOut was True of this metadata.generation before"
     PODS_LEAVING = "pods are draining"
     GPU_TYPE_LEFT = "within a day a role has left one of its gpuTypes, which had no room"
+    # A role by itself
+    ROLE_LACKS_PODS = "fewer pods of the role serve than it is to have"
+    ASKS_FOR_MORE = "others scale the ServingRole, and it asks for more than replicas.max"
+    ASKS_FOR_LESS = "others scale the ServingRole, and it asks for less than replicas.min"
     # Objects of the API server
     NAME_TAKEN = "an object with another owner has a name that the fleet needs"
     SERVICE_NAME_TAKEN = "a Service with another owner has the fleet's name"
@@ -94,7 +101,14 @@ class Fact(StrEnum):
     SIGNALS_UNKNOWN = "a metric that a role's size depends on is unknown"
 
 
-Facts = frozenset[Fact | Reason]
+@dataclass(frozen=True, slots=True)
+class Overdue:
+    """A problem that waiting does not solve, or that has lasted for spec.progressDeadline."""
+
+    reason: Reason
+
+
+Facts = frozenset[Fact | Reason | Overdue]
 
 
 @dataclass(frozen=True, slots=True)
@@ -104,25 +118,25 @@ class ConditionRow:
 
     status: ConditionStatus
     reason: Reason
-    when: tuple[Fact | Reason, ...] = ()
-    unless: tuple[Fact | Reason, ...] = ()
+    when: tuple[Fact | Reason | Overdue, ...] = ()
+    unless: tuple[Fact | Reason | Overdue, ...] = ()
 
     def applies(self, facts: Facts) -> bool:
         return facts.issuperset(self.when) and facts.isdisjoint(self.unless)
 
 
+REFUSALS = (Reason.INVALID_SPEC, Reason.POOLS_UNKNOWN, Reason.FORBIDDEN, Reason.DELETING)
+"""Problems of the API server with what the spec asks for."""
+
 BLOCKING: tuple[Reason, ...] = (
-    Reason.INVALID_SPEC,
-    Reason.POOLS_UNKNOWN,
-    Reason.FORBIDDEN,
-    Reason.DELETING,
+    *REFUSALS,
     Reason.CLAIM_NOT_FOUND,
     Reason.IMAGE_PULL_FAILED,
     *LOAD_FAILURES,
     Reason.CONTAINER_CRASHING,
     *CAPACITY,
 )
-"""Problems that a person must solve, most serious first."""
+"""Problems that a person must solve if they last, most serious first."""
 
 METRICS_PROBLEMS = (
     Reason.NO_PROMETHEUS,
@@ -162,7 +176,12 @@ TABLE: Mapping[ConditionType, tuple[ConditionRow, ...]] = {
         ),
         *(ConditionRow("False", r, when=(r,), unless=(Fact.SERVABLE,)) for r in BLOCKING),
         ConditionRow("False", Reason.POOLS_UNKNOWN, when=(Reason.POOLS_UNKNOWN,)),
-        ConditionRow("True", Reason.PARKED, when=(Fact.ZERO_REPLICAS,)),
+        ConditionRow(
+            "True",
+            Reason.PARKED,
+            when=(Fact.ZERO_REPLICAS,),
+            unless=(Fact.SERVICE_NAME_TAKEN,),
+        ),
         # The next request is answered, after a cold start: nothing is wrong.
         ConditionRow(
             "True",
@@ -189,6 +208,26 @@ TABLE: Mapping[ConditionType, tuple[ConditionRow, ...]] = {
         ConditionRow("False", Reason.GATEWAY_NOT_READY, unless=(Fact.GATEWAY_READY,)),
         ConditionRow("True", Reason.AS_SPECIFIED),
     ),
+    # Are all pods of the spec's revision, and no others left? Pods that are lost or wanted later,
+    # and writes that fail later, do not change what was true of a generation.
+    ConditionType.ROLLED_OUT: (
+        *(
+            ConditionRow("False", r, when=(fact,), unless=(Fact.ROLLED_OUT_BEFORE,))
+            for r, fact in (
+                *((r, r) for r in REFUSALS),
+                (Reason.FOREIGN_OBJECT, Fact.NAME_TAKEN),
+                (Reason.WRITE_FAILED, Fact.WRITE_FAILS),
+            )
+        ),
+        ConditionRow("False", Reason.PAUSED, when=(Fact.PAUSED, Fact.ROLLING_OUT)),
+        ConditionRow("False", Reason.PAUSED, when=(Fact.PAUSED, Fact.FRONT_ROLLING)),
+        ConditionRow("False", Reason.ROLLING_OUT, when=(Fact.ROLLING_OUT,)),
+        ConditionRow("False", Reason.ROLLING_OUT, when=(Fact.FRONT_ROLLING,)),
+        ConditionRow("True", Reason.ROLLED_OUT, when=(Fact.ROLLED_OUT_BEFORE,)),
+        ConditionRow("False", Reason.STARTING, when=(Fact.BELOW_MINIMUM,)),
+        ConditionRow("False", Reason.GATEWAY_NOT_READY, unless=(Fact.GATEWAY_READY,)),
+        ConditionRow("True", Reason.ROLLED_OUT),
+    ),
     # Is there one complete pair of pods of one revision, or one colocated pod?
     ConditionType.SERVABLE: (
         ConditionRow("True", Reason.AS_SPECIFIED, when=(Fact.SERVABLE,)),
@@ -205,19 +244,32 @@ TABLE: Mapping[ConditionType, tuple[ConditionRow, ...]] = {
     # kstatus: is the operator on its way to the spec? Never True while Stalled is True.
     ConditionType.RECONCILING: (
         ConditionRow("False", Reason.PAUSED, when=(Fact.PAUSED,)),
-        *(ConditionRow("False", r, when=(r,)) for r in BLOCKING),
+        *(ConditionRow("False", r, when=(Overdue(r),)) for r in BLOCKING),
         ConditionRow("False", Reason.FOREIGN_OBJECT, when=(Fact.NAME_TAKEN,)),
         ConditionRow("False", Reason.WRITE_FAILED, when=(Fact.WRITE_STUCK,)),
         ConditionRow("True", Reason.WRITE_FAILED, when=(Fact.WRITE_FAILS,)),
         ConditionRow("True", Reason.ROLLING_OUT, when=(Fact.ROLLING_OUT,)),
-        ConditionRow("True", Reason.SCALING, when=(Fact.PODS_LEAVING,)),
-        ConditionRow("True", Reason.STARTING, when=(Fact.PODS_MISSING,)),
-        ConditionRow("True", Reason.GATEWAY_NOT_READY, unless=(Fact.GATEWAY_READY,)),
+        ConditionRow("True", Reason.ROLLING_OUT, when=(Fact.FRONT_ROLLING,)),
+        ConditionRow(
+            "True",
+            Reason.STARTING,
+            when=(Fact.BELOW_MINIMUM,),
+            unless=(Fact.ROLLED_OUT_BEFORE,),
+        ),
+        ConditionRow(
+            "True",
+            Reason.GATEWAY_NOT_READY,
+            unless=(Fact.GATEWAY_READY, Fact.ROLLED_OUT_BEFORE),
+        ),
+        # A fleet that scales, or has lost a pod, is not on its way to another spec.
+        ConditionRow("False", Reason.ROLLED_OUT, when=(Fact.PODS_MISSING,)),
+        ConditionRow("False", Reason.ROLLED_OUT, when=(Fact.PODS_LEAVING,)),
+        ConditionRow("False", Reason.ROLLED_OUT, unless=(Fact.GATEWAY_READY,)),
         ConditionRow("False", Reason.AS_SPECIFIED),
     ),
     # kstatus: must a person act?
     ConditionType.STALLED: (
-        *(ConditionRow("True", r, when=(r,)) for r in BLOCKING),
+        *(ConditionRow("True", r, when=(Overdue(r),)) for r in BLOCKING),
         ConditionRow("True", Reason.FOREIGN_OBJECT, when=(Fact.NAME_TAKEN,)),
         ConditionRow("True", Reason.WRITE_FAILED, when=(Fact.WRITE_STUCK,)),
         ConditionRow("False", Reason.NOT_STALLED),
@@ -336,11 +388,31 @@ TABLE: Mapping[ConditionType, tuple[ConditionRow, ...]] = {
 }
 
 
-def conditions_of(facts: Facts, messages: Mapping[Reason, str]) -> list[DesiredCondition]:
+ROLE_TABLE: Mapping[ConditionType, tuple[ConditionRow, ...]] = {
+    # Do as many pods serve as the role is to have?
+    ConditionType.READY: (
+        ConditionRow("False", Reason.STARTING, when=(Fact.ROLE_LACKS_PODS,)),
+        ConditionRow("True", Reason.AS_SPECIFIED),
+    ),
+    # Is the role to have another number of pods than its ServingRole asks for?
+    ConditionType.SCALING_LIMITED: (
+        ConditionRow("True", Reason.ABOVE_MAXIMUM, when=(Fact.ASKS_FOR_MORE,)),
+        ConditionRow("True", Reason.BELOW_MINIMUM, when=(Fact.ASKS_FOR_LESS,)),
+        ConditionRow("False", Reason.WITHIN_BOUNDS),
+    ),
+}
+"""The conditions of a ServingRole."""
+
+
+def conditions_of(
+    facts: Facts,
+    messages: Mapping[Reason, str],
+    table: Mapping[ConditionType, tuple[ConditionRow, ...]] = TABLE,
+) -> list[DesiredCondition]:
     """One condition per type. A reason without a message of this round has its general one."""
     return [
         DesiredCondition(type_, row.status, row.reason, _message(row.reason, messages))
-        for type_, rows in TABLE.items()
+        for type_, rows in table.items()
         for row in [next(row for row in rows if row.applies(facts))]
     ]
 

@@ -1,0 +1,81 @@
+"""What often ends by itself becomes a matter for a person after spec.progressDeadline."""
+
+import math
+from dataclasses import replace
+
+import pytest
+
+from argosy_operator.api.v1alpha1.status import ServingDeploymentStatus
+from argosy_operator.core.fleet.events import stalled
+from argosy_operator.core.fleet.memory import Failure
+from argosy_operator.core.fleet.pods import Pod
+from argosy_operator.core.fleet.snapshot import Snapshot
+from argosy_operator.core.status.problems import next_overdue_s, problems_of
+from tests.core.status.worlds import (
+    CLAIM,
+    GATEWAY,
+    NOW,
+    World,
+    pod,
+    round_of,
+    sick,
+    status,
+    unready,
+)
+
+
+def seen(*pods: Pod, **spec: object) -> Snapshot:
+    return round_of(World(spec, (*pods, GATEWAY)))[0]
+
+
+@pytest.mark.parametrize(
+    ("snapshot", "due_s"),
+    [
+        (seen(pod("colocated")), math.inf),
+        (seen(unready("colocated", unschedulable="0/3", waits_since=NOW - 590.0)), 10.0),
+        (seen(unready("colocated", unschedulable="0/3", waits_since=NOW - 600.0)), math.inf),
+        (seen(unready("colocated", unschedulable=CLAIM, waits_since=NOW)), math.inf),
+        (
+            seen(
+                unready("colocated", unschedulable="0/3", waits_since=NOW - 50.0),
+                unready("colocated", 2, waiting=("ErrImagePull", "x"), waits_since=NOW - 20.0),
+                progressDeadline="1m",
+            ),
+            10.0,
+        ),
+    ],
+    ids=["at rest", "ten seconds before", "over", "waiting does not help", "the sooner one"],
+)
+def test_the_round_that_says_so_comes_in_time(snapshot: Snapshot, due_s: float) -> None:
+    """No event announces the end of a deadline."""
+    assert next_overdue_s(snapshot, {}) == due_s
+
+
+def test_of_two_pods_with_one_trouble_the_older_one_counts_and_is_named() -> None:
+    snapshot = seen(
+        unready("colocated", 1, waiting=("ErrImagePull", "x"), waits_since=NOW - 5.0),
+        unready("colocated", 2, waiting=("ErrImagePull", "x"), waits_since=NOW - 700.0),
+    )
+    (problem,) = problems_of(snapshot, {})
+    assert "chat-colocated-2" in problem.message
+    assert problem.overdue_in_s(snapshot) == -100.0
+
+
+def failure(since: float) -> Failure:
+    return Failure("Deployment/chat-x", True, "QuotaExceeded", "used", since, 3, 0.0, 1)  # type: ignore[arg-type]
+
+
+def test_a_quota_counts_from_the_first_refusal_whatever_the_wall_clock_does() -> None:
+    snapshot = replace(seen(pod("colocated")), now=NOW, monotonic=1000.0)
+    assert next_overdue_s(snapshot, {"x": failure(since=700.0)}) == 300.0
+    set_back = replace(snapshot, now=NOW - 5000.0)
+    assert next_overdue_s(set_back, {"x": failure(since=700.0)}) == 300.0
+
+
+def test_a_scale_up_that_waits_for_a_node_sends_no_warning() -> None:
+    said = status(sick(unschedulable="0/3 nodes", waits_since=NOW - 1.0))
+    assert stalled(ServingDeploymentStatus(), said) is None
+    late = status(sick(unschedulable="0/3 nodes", waits_since=NOW - 601.0))
+    event = stalled(said, late)
+    assert event is not None
+    assert event.reason == "Unschedulable"

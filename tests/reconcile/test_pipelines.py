@@ -1,0 +1,71 @@
+"""What a pipeline sees: `kubectl wait` right after an edit, by the real kubectl."""
+
+import time
+
+import pytest
+import yaml
+
+from tests.reconcile.conftest import FLEET
+
+pytestmark = pytest.mark.cluster
+CHANGES = 20
+LABEL = "serving.argosy.dev/fleet=chat"
+
+
+@pytest.fixture
+def quick(world):
+    """Its pods leave after five seconds: this operator, outside of the cluster, cannot ask them."""
+    spec = FLEET["spec"] | {"drain": {"timeout": "5s"}, "kvTransfer": {"leaseSeconds": 2}}
+    world.operator()
+    world.kubectl("apply", "-f", "-", given=yaml.safe_dump(FLEET | {"spec": spec}))
+    world.until_ready()
+    return world
+
+
+def edits(number: int) -> dict:
+    """The spec of one change: engines, gateways, replicas in turn."""
+    return (
+        {"engine": {"env": [{"name": "CHANGE", "value": str(number)}]}},
+        {"routing": {"maxQueue": 100 + number}},
+        {"roles": {"colocated": {"replicas": {"min": 1 + number // 4 % 2}}}},
+        {"autoscaling": {"interval": f"{10 + number}s"}},
+    )[number % 4]
+
+
+def lie(world, spec: dict) -> str:
+    """What is not as the spec asks, as the pods themselves show it; "" for a fleet that is."""
+    path = f"/api/v1/namespaces/{world.namespace}/pods"
+    pods = world.kube.get(path, labelSelector=LABEL)["items"]
+    serving = {"gateway": 0, "colocated": 0}
+    for pod in pods:
+        role = pod["metadata"]["labels"]["serving.argosy.dev/role"]
+        container = pod["spec"]["containers"][0]
+        ready = {c["type"]: c["status"] for c in pod["status"].get("conditions", ())}.get("Ready")
+        serving[role] += ready == "True" and "deletionTimestamp" not in pod["metadata"]
+        env = {e["name"]: e.get("value") for e in container.get("env", ())}
+        wanted = next((e["value"] for e in spec.get("engine", {}).get("env", ())), None)
+        if role == "colocated" and env.get("CHANGE") != wanted:
+            return f"{pod['metadata']['name']} has {env.get('CHANGE')}, not {wanted}"
+        queue = spec.get("routing", {}).get("maxQueue")
+        if role == "gateway" and queue and str(queue) not in container["args"]:
+            return f"{pod['metadata']['name']} has {container['args']}, not {queue}"
+    least = {"gateway": 1, "colocated": spec["roles"]["colocated"]["replicas"]["min"]}
+    few = {role: n for role, n in least.items() if serving[role] < n}
+    return f"{serving} serve, not {few}" if few else ""
+
+
+@pytest.mark.timeout(570)
+def test_a_wait_for_rolledout_right_after_an_edit_never_lies(quick):
+    lies, ready_lies, waited = [], 0, []
+    for number in range(CHANGES):
+        quick.patch(**edits(number))
+        quick.kubectl("wait", "sd/chat", "--for=condition=Ready", "--timeout=60s")
+        spec = quick.fleet()["spec"]
+        ready_lies += lie(quick, spec) != ""
+        began = time.monotonic()
+        quick.kubectl("wait", "sd/chat", "--for=condition=RolledOut", "--timeout=120s")
+        waited.append(round(time.monotonic() - began, 1))
+        lies += [said] if (said := lie(quick, spec)) else []
+    print(f"wait_ready_lies {len(lies)} of {CHANGES}; Ready: {ready_lies}; waited {waited} s")
+    assert lies == []
+    assert ready_lies > 0, "Ready would do, and this test shows nothing"
