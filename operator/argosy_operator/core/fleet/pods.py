@@ -231,14 +231,16 @@ def pod_of(raw: Object) -> Pod:
         gpus=gpus + _claimed(annotations.get(names.GPUS_CLAIMED, "")),
         gpu_type=labels.get(names.GPU_TYPE, ""),
         unreadable=unreadable,
-        unschedulable=(
-            scheduled.get("message", "no node takes the pod")
-            if scheduled.get("reason") == "Unschedulable"
-            else None
-        ),
+        unschedulable=_unschedulable(scheduled),
         waiting=_waiting(waiting),
         terminated=_ended(engine),
     )
+
+
+def _unschedulable(scheduled: Object) -> str | None:
+    if scheduled.get("reason") != "Unschedulable":
+        return None
+    return str(scheduled.get("message", "no node takes the pod"))
 
 
 def _latest(created: str | None, *conditions: Object) -> float:

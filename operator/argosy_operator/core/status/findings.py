@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from argosy_operator.api.conditions.reasons import Reason
+from argosy_operator.api.v1alpha1 import RoleName
 from argosy_operator.core.fleet.actions import Outcome
 from argosy_operator.core.fleet.memory import Failure
 from argosy_operator.core.fleet.snapshot import Snapshot
@@ -73,13 +74,13 @@ class Findings:
         )
 
 
-def _below(snapshot: Snapshot, draft: Draft, serving: Mapping[str, int]) -> dict[str, int]:
+def _below(snapshot: Snapshot, draft: Draft, serving: Mapping[RoleName, int]) -> dict[str, int]:
     """A fleet at zero, and one whose minimum is not reached on purpose, lacks none."""
     least = {
         role: min(draft.targets.get(role, 0), settings.replicas.min)
         for role, settings in snapshot.fleet.spec.active_roles()
     }
-    lacks = {role: max(0, wanted - serving[role]) for role, wanted in least.items()}
+    lacks: dict[str, int] = {role: max(0, wanted - serving[role]) for role, wanted in least.items()}
     return lacks | {front.role: front.lacks for front in fronts(snapshot)}
 
 

@@ -211,13 +211,18 @@ TABLE: Mapping[ConditionType, tuple[ConditionRow, ...]] = {
     # Are all pods of the spec's revision, and no others left? Pods that are lost or wanted later,
     # and writes that fail later, do not change what was true of a generation.
     ConditionType.ROLLED_OUT: (
-        *(
-            ConditionRow("False", r, when=(fact,), unless=(Fact.ROLLED_OUT_BEFORE,))
-            for r, fact in (
-                *((r, r) for r in REFUSALS),
-                (Reason.FOREIGN_OBJECT, Fact.NAME_TAKEN),
-                (Reason.WRITE_FAILED, Fact.WRITE_FAILS),
-            )
+        *(ConditionRow("False", r, when=(r,), unless=(Fact.ROLLED_OUT_BEFORE,)) for r in REFUSALS),
+        ConditionRow(
+            "False",
+            Reason.FOREIGN_OBJECT,
+            when=(Fact.NAME_TAKEN,),
+            unless=(Fact.ROLLED_OUT_BEFORE,),
+        ),
+        ConditionRow(
+            "False",
+            Reason.WRITE_FAILED,
+            when=(Fact.WRITE_FAILS,),
+            unless=(Fact.ROLLED_OUT_BEFORE,),
         ),
         ConditionRow("False", Reason.PAUSED, when=(Fact.PAUSED, Fact.ROLLING_OUT)),
         ConditionRow("False", Reason.PAUSED, when=(Fact.PAUSED, Fact.FRONT_ROLLING)),
