@@ -6,8 +6,8 @@ every layer, each through its own shifted view of the pool.
 
 Sequences with one new token are gathered and multiplied together, query heads of a group folded
 into rows; prompts go one by one in tiles of rows with causal trimming. Layers with a sliding window
-read the blocks that it reaches and no others; the pool keeps them all. A native kernel replaces
-`PagedPool.attend` and `PagedPool.write` behind the same two calls.
+read the blocks that it reaches and no others; the pool keeps them all. `TritonPool` computes the
+same on a GPU with kernels of its own, behind the same calls.
 """
 
 from collections.abc import Sequence
@@ -17,6 +17,7 @@ import numpy as np
 import torch
 import torch.nn.functional as F  # noqa: N812 - torch's own convention
 
+from argosy_engine.attention.rotate import rotate_
 from argosy_engine.core.step import FlatBatch
 from argosy_engine.ports.runner import NULL_BLOCK
 
@@ -79,9 +80,21 @@ class _View:
 
 @dataclass(frozen=True, slots=True)
 class PagedBatch:
-    """One step's indices, on the pool's device."""
+    """One step on the pool's device, whole numbers all."""
 
     flat: FlatBatch
+    token_ids: torch.Tensor
+    """[N]"""
+    positions: torch.Tensor
+    """[N]"""
+    sample_rows: torch.Tensor
+    """[S]"""
+
+
+@dataclass(frozen=True, slots=True)
+class _GatherBatch(PagedBatch):
+    """What the layers index the pool with."""
+
     write: torch.Tensor
     """[N, 2 · kv_heads] rows of `PagedPool._by_token`."""
     views: dict[int, _View] = field(default_factory=dict)
@@ -120,9 +133,15 @@ class PagedPool:
         size = self.shape.block_size
         block_rows = self.shape.layers * 2 * self.shape.kv_heads * size
         base = slots // size * block_rows + slots % size
-        return PagedBatch(flat, base.unsqueeze(1) + self._head_rows * size)
+        return _GatherBatch(
+            flat,
+            self._ids(flat.token_ids),
+            self._ids(flat.positions),
+            self._ids(flat.sample_rows),
+            base.unsqueeze(1) + self._head_rows * size,
+        )
 
-    def _view(self, batch: PagedBatch, window: int) -> _View:
+    def _view(self, batch: _GatherBatch, window: int) -> _View:
         """The batch as layers of that window see it: without the blocks before it."""
         flat = batch.flat if not window else self._without_the_past(batch.flat, window)
         singles: list[int] = []
@@ -195,7 +214,17 @@ class PagedPool:
 
     def write(self, layer: int, batch: PagedBatch, kv: torch.Tensor) -> None:
         """Store `kv` [N, 2 · kv_heads, head_dim], K heads before V heads."""
+        assert isinstance(batch, _GatherBatch)
         self._by_token[layer][batch.write] = kv
+
+    def turn_and_write(
+        self, layer: int, batch: PagedBatch, heads: torch.Tensor, turn: torch.Tensor
+    ) -> None:
+        """Turn the Q heads of `heads` [N, heads + 2 · kv_heads, head_dim] in place by `turn`
+        (see `rotate_`), and store K, turned as well, and V; its own K may or may not be turned."""
+        before = heads.shape[1] - 2 * self.shape.kv_heads
+        rotate_(heads[:, : before + self.shape.kv_heads], turn)
+        self.write(layer, batch, heads[:, before:])
 
     def attend(
         self,
@@ -209,6 +238,7 @@ class PagedPool:
 
         A token sees the newest `window` tokens, itself included; 0: all. `scale` None: 1/√d.
         """
+        assert isinstance(batch, _GatherBatch)
         scale = self._scale if scale is None else scale
         if window not in batch.views:
             batch.views[window] = self._view(batch, window)

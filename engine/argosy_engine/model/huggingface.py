@@ -124,12 +124,12 @@ class TransformersTrunk:
     @torch.inference_mode()
     def logits(self, flat: FlatBatch, pool: PagedPool) -> torch.Tensor:
         """Logits [S, vocab] of the sampled rows of a step; writes its K and V into `pool`."""
-        device = pool.device
-        with step_of(pool, pool.prepare(flat)) as step:
+        batch = pool.prepare(flat)
+        with step_of(pool, batch) as step:
             found: torch.Tensor = self._module(
-                input_ids=torch.tensor([flat.token_ids], device=device),
-                position_ids=torch.tensor([flat.positions], device=device),
-                logits_to_keep=torch.tensor(flat.sample_rows, dtype=torch.int64, device=device),
+                input_ids=batch.token_ids.long().unsqueeze(0),
+                position_ids=batch.positions.long().unsqueeze(0),
+                logits_to_keep=batch.sample_rows.long(),
                 use_cache=False,
             ).logits[0]
         if sorted(step.attended) != list(range(self.spec.layers)):

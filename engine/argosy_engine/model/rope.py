@@ -2,7 +2,8 @@
 
 Rows of the q and k weights are re-ordered at load so that the two numbers of a rotated pair lie
 side by side: then a head is a vector of complex numbers, and turning it by its position is one
-multiplication by e^{i·position·frequency}. Scores do not change (q and k are re-ordered alike).
+multiplication by e^{i·position·frequency} (`attention.rotate`). Scores do not change (q and k are
+re-ordered alike).
 """
 
 import math
@@ -11,7 +12,7 @@ import torch
 
 from argosy_engine.model.spec import Rope
 
-__all__ = ["pair_order", "rotate_", "rotation_table"]
+__all__ = ["pair_order", "rotation_table"]
 
 
 def pair_order(head_dim: int) -> torch.Tensor:
@@ -52,13 +53,3 @@ def rotation_table(rope: Rope, head_dim: int, positions: int, device: torch.devi
     angles = torch.outer(torch.arange(positions, dtype=torch.float64), frequencies(rope, head_dim))
     table = torch.polar(torch.full_like(angles, rope.length), angles)
     return table.to(torch.complex64).unsqueeze(1).to(device)
-
-
-def rotate_(heads: torch.Tensor, turn: torch.Tensor) -> None:
-    """Turn `heads` [N, H, head_dim], pairs side by side, in place; `turn` [N, 1, head_dim / 2]."""
-    pairs = heads.view(*heads.shape[:-1], -1, 2)
-    if heads.dtype is torch.float32:
-        torch.view_as_complex(pairs).mul_(turn)
-    else:
-        turned = torch.view_as_complex(pairs.float()) * turn
-        pairs.copy_(torch.view_as_real(turned))

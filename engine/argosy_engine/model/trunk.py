@@ -12,7 +12,7 @@ import torch.nn.functional as F  # noqa: N812 - torch's own convention
 from argosy_engine.attention.paged import PagedBatch, PagedPool
 from argosy_engine.core.step import FlatBatch
 from argosy_engine.model.linear import Product
-from argosy_engine.model.rope import rotate_, rotation_table
+from argosy_engine.model.rope import rotation_table
 from argosy_engine.model.spec import ModelSpec
 
 __all__ = ["Layer", "Trunk", "Weights"]
@@ -64,14 +64,8 @@ class Trunk:
 
     def logits(self, flat: FlatBatch, pool: PagedPool) -> torch.Tensor:
         """Logits [S, vocab] of the sampled rows of a step; writes its K and V into `pool`."""
-        device = pool.device
-        return self.forward(
-            torch.tensor(flat.token_ids, device=device),
-            torch.tensor(flat.positions, device=device),
-            pool.prepare(flat),
-            pool,
-            torch.tensor(flat.sample_rows, dtype=torch.int64, device=device),
-        )
+        batch = pool.prepare(flat)
+        return self.forward(batch.token_ids, batch.positions, batch, pool, batch.sample_rows)
 
     @torch.inference_mode()
     def forward(
@@ -110,12 +104,10 @@ class Trunk:
     ) -> torch.Tensor:
         spec = self.spec
         heads = layer.qkv(x).view(-1, spec.heads + 2 * spec.kv_heads, spec.head_dim)
-        turned = heads[:, : spec.heads + spec.kv_heads]
         if layer.q_norm is not None and layer.k_norm is not None:
-            q, k = turned[:, : spec.heads], turned[:, spec.heads :]
+            q, k = heads[:, : spec.heads], heads[:, spec.heads : spec.heads + spec.kv_heads]
             q.copy_(F.rms_norm(q, (spec.head_dim,), layer.q_norm, spec.norm_eps))
             k.copy_(F.rms_norm(k, (spec.head_dim,), layer.k_norm, spec.norm_eps))
-        rotate_(turned, turn)
-        pool.write(index, batch, heads[:, spec.heads :])
+        pool.turn_and_write(index, batch, heads, turn)
         attended = pool.attend(index, batch, heads[:, : spec.heads], spec.windows[index])
         return layer.out(attended.view(-1, spec.q_size))
