@@ -32,6 +32,7 @@ from argosy_engine.runtime.torch.compute import Native, open_library
 from argosy_engine.runtime.torch.likely import Drawn, split, told_of_prompt
 from argosy_engine.runtime.torch.masks import Masks
 from argosy_engine.runtime.torch.penalty import Penalties
+from argosy_engine.runtime.torch.pool.size import Gauge
 from argosy_engine.runtime.torch.ranks.frames import Kind, pack_copies
 from argosy_engine.runtime.torch.ranks.group import RankGroup, listen
 from argosy_engine.runtime.torch.ranks.leading import LeadingTrunk
@@ -60,11 +61,14 @@ _ALL_EXCLUDED = (
 )
 
 
-def load(config: EngineConfig, ranks: Ranks | None = None) -> tuple["TorchRunner", Tokenizer]:
+def load(
+    config: EngineConfig, ranks: Ranks | None = None, gauge: Gauge | None = None
+) -> tuple["TorchRunner", Tokenizer]:
     """Runner and tokenizer of the folder `config.model`; LoadError says what to do.
 
     `ranks`: the other ranks' processes, where `config` asks for several; the runner closes them.
-    RankLostError if one of them dies meanwhile.
+    RankLostError if one of them dies meanwhile. `gauge` measures the largest step of a single rank
+    in place of the device's own.
     """
     folder = Path(config.model)
     share = Share(0, config.tensor_parallel_size)
@@ -82,7 +86,7 @@ def load(config: EngineConfig, ranks: Ranks | None = None) -> tuple["TorchRunner
         tokenizer = HfTokenizer(folder)
     isa = cpu.isa if cpu else ""
     if ranks is None:
-        loaded = load_model(config, source, dtype, device, native)
+        loaded = load_model(config, source, dtype, device, native, gauge=gauge, run=_execute)
         trunk: AnyTrunk | LeadingTrunk = loaded.trunk
     else:
         decided = replace(config, dtype="float32" if dtype == torch.float32 else "bfloat16")
@@ -109,7 +113,8 @@ def _load_with(
     ranks.greet(config, port=port, isa="" if isa == "DEFAULT" else isa)
     try:
         group = RankGroup(0, ranks.size, device, port=port, listener=listener)
-        loaded = load_model(config, source, getattr(torch, config.dtype), device, None, group)
+        dtype = getattr(torch, config.dtype)
+        loaded = load_model(config, source, dtype, device, None, group, run=_execute)
     except RuntimeError as error:
         ranks.fail(error)
     assert isinstance(loaded.trunk, Trunk)
@@ -289,6 +294,15 @@ def _lost(
         else _ALL_EXCLUDED
         for row in rows
     }
+
+
+def _execute(trunk: AnyTrunk, pool: PagedPool, plan: StepPlan) -> StepOutput:
+    """A step with its sampling, by `trunk`; its threads end with it."""
+    runner = TorchRunner(trunk, pool, name="", max_model_len=trunk.spec.max_positions)
+    try:
+        return runner.execute(plan)
+    finally:
+        runner.close()
 
 
 def _single_chunk_plan(chunk: Chunk, block_size: int) -> StepPlan:

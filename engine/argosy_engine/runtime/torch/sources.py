@@ -5,6 +5,7 @@ are read, and makes the trunk when it knows how much context the KV pool holds. 
 every rank of tensor parallelism; `runner.load` calls it in rank 0.
 """
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -12,8 +13,9 @@ from typing import Any
 
 import torch
 
-from argosy_engine.attention.paged import PagedPool, PoolShape
+from argosy_engine.attention.paged import PagedPool
 from argosy_engine.config import EngineConfig
+from argosy_engine.core.step import StepPlan, flatten
 from argosy_engine.errors import LoadError
 from argosy_engine.model import huggingface
 from argosy_engine.model.huggingface import TransformersTrunk
@@ -23,8 +25,15 @@ from argosy_engine.model.native import NativeLinear, NativeTrunk
 from argosy_engine.model.share import WHOLE, Share
 from argosy_engine.model.spec import DecoderSpec, read_spec
 from argosy_engine.model.trunk import Trunk, Weights
-from argosy_engine.runtime.machine import available_bytes, is_limited
 from argosy_engine.runtime.torch.compute import Native
+from argosy_engine.runtime.torch.pool.size import (
+    CudaGauge,
+    Gauge,
+    free_bytes,
+    largest_step,
+    pool_shape,
+    scratch_shape,
+)
 from argosy_engine.runtime.torch.ranks.group import RankGroup
 
 __all__ = [
@@ -39,12 +48,8 @@ __all__ = [
 
 AnyTrunk = Trunk | NativeTrunk | TransformersTrunk
 
-_POOL_BYTES = 256 << 20
-"""KV pool where no control group limits memory, because other processes need memory too …"""
-_POOL_BYTES_LONGEST = 1 << 30
-"""… unless one request of the model's full context needs more: then as much, up to this."""
-_POOL_SHARE = 0.8
-"""Share of the free memory for the KV pool in a limited control group or on an accelerator."""
+RunStep = Callable[[AnyTrunk, PagedPool, StepPlan], object]
+"""Computes one step."""
 
 
 class TrunkSource:
@@ -171,6 +176,11 @@ def device_of(share: Share) -> torch.device:
     return device
 
 
+def _compute(trunk: AnyTrunk, pool: PagedPool, plan: StepPlan) -> object:
+    """What rank 1 and up do for a step; rank 0 samples, too."""
+    return trunk.logits(flatten(plan), pool)
+
+
 def load_model(
     config: EngineConfig,
     source: Source,
@@ -178,22 +188,45 @@ def load_model(
     device: torch.device,
     native: Native | None,
     group: RankGroup | None = None,
+    *,
+    gauge: Gauge | None = None,
+    run: RunStep = _compute,
 ) -> Loaded:
-    """Weights and KV pool of this rank; LoadError says what to do. All ranks come to one length."""
+    """Weights and KV pool of this rank; LoadError says what to do. All ranks come to one length.
+
+    `gauge` measures the largest step, which `run` computes; a GPU has its own gauge, a CPU none.
+    All ranks measure, or none does.
+    """
     ranks = config.tensor_parallel_size
     need = source.weight_bytes(dtype, device, native)
-    _refuse_what_cannot_fit(need, _free_bytes(device, ranks), dtype)
+    _refuse_what_cannot_fit(need, free_bytes(device, ranks), dtype)
+    gauge = gauge or (CudaGauge(device) if device.type == "cuda" else None)
     try:
         source.load(dtype, device, native, group, dummy=config.load_format == "dummy")
         if group is not None:
             group.least(0)  # what is free is known when all have their weights
-        free = _free_bytes(device, ranks)
-        free = free if group is None else group.least(free)
-        pool = _pool(config, source.spec, dtype, device, free)
+        taken = 0
+        if gauge is not None:
+            scratch = PagedPool(scratch_shape(config, source.spec), dtype, device)
+            taken = _step_bytes(config, source, scratch, gauge, run)
+        free = free_bytes(device, ranks)
+        if group is not None:
+            free, taken = group.least(free), -group.least(-taken)
+        shape = pool_shape(config, source.spec, dtype, device, free, taken)
+        pool = PagedPool(shape, dtype, device)
     except (torch.OutOfMemoryError, MemoryError) as error:
         raise LoadError("OutOfMemory", f"{error}: raise the memory limit") from error
     length = _length(config, source.spec, (pool.shape.blocks - 1) * config.block_size)
     return Loaded(trunk=source.trunk(pool, length + 1), pool=pool, max_model_len=length)
+
+
+def _step_bytes(
+    config: EngineConfig, source: Source, scratch: PagedPool, gauge: Gauge, run: RunStep
+) -> int:
+    """What the largest step takes beside weights and KV; its KV goes to the null block."""
+    longest = min(config.max_model_len or source.spec.max_positions, source.spec.max_positions)
+    trunk, plan = source.trunk(scratch, longest + 1), largest_step(config, longest)
+    return gauge.peak_bytes(lambda: run(trunk, scratch, plan))
 
 
 def _length(config: EngineConfig, spec: DecoderSpec, usable: int) -> int:
@@ -214,39 +247,3 @@ def _refuse_what_cannot_fit(need: int, free: int, dtype: torch.dtype) -> None:
             f"the weights need {need >> 20} MiB as {dtype}, {free >> 20} MiB are free: raise the "
             "memory limit, or set --dtype bfloat16",
         )
-
-
-def _free_bytes(device: torch.device, ranks: int) -> int:
-    """For this rank; on a CPU all take from the same memory."""
-    if device.type == "cuda":
-        return torch.cuda.mem_get_info(device)[0]
-    return available_bytes() // ranks
-
-
-def _pool(
-    config: EngineConfig, spec: DecoderSpec, dtype: torch.dtype, device: torch.device, free: int
-) -> PagedPool:
-    per_token, share = spec.kv_bytes_per_token(dtype.itemsize), config.gpu_memory_utilization
-    if share or device.type == "cuda" or is_limited():
-        budget = int(free * (share or _POOL_SHARE))
-    else:
-        longest = (config.max_model_len or spec.max_positions) * per_token
-        budget = min(free // 2, max(_POOL_BYTES, min(longest, _POOL_BYTES_LONGEST)))
-    wanted = config.kv_cache_tokens or min(
-        budget // per_token, config.max_num_seqs * spec.max_positions
-    )
-    blocks = wanted // config.block_size
-    if blocks < 1 or blocks * config.block_size * per_token > free:
-        raise LoadError(
-            "OutOfMemory",
-            f"a KV pool of {wanted} tokens needs {wanted * per_token >> 20} MiB, {free >> 20} MiB "
-            "are free: raise the memory limit, or lower --kv-cache-tokens",
-        )
-    shape = PoolShape(
-        blocks=blocks + 1,
-        layers=spec.layers,
-        kv_heads=spec.kv_heads,
-        block_size=config.block_size,
-        head_dim=spec.head_dim,
-    )
-    return PagedPool(shape, dtype, device)

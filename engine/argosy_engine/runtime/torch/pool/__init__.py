@@ -1,0 +1,1 @@
+"""How large the KV pool is, and what computes attention on it."""

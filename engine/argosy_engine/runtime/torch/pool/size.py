@@ -1,0 +1,148 @@
+"""How many blocks the KV pool has: what is free, less what the largest step takes.
+
+On a GPU the largest step runs once before the pool is made. What it takes besides weights and KV
+stays free. On a CPU memory that a step takes is given back, and the shares below leave room.
+"""
+
+from collections.abc import Callable
+from typing import Protocol
+
+import torch
+
+from argosy_engine.attention.paged import PoolShape
+from argosy_engine.config import MOST_AUTO_TOKENS, EngineConfig
+from argosy_engine.core.sampling import SamplingParams
+from argosy_engine.core.step import Chunk, StepPlan
+from argosy_engine.errors import LoadError
+from argosy_engine.model.spec import DecoderSpec
+from argosy_engine.ports.runner import NULL_BLOCK
+from argosy_engine.runtime.machine import available_bytes, is_limited
+
+__all__ = ["CudaGauge", "Gauge", "free_bytes", "largest_step", "pool_shape", "scratch_shape"]
+
+_POOL_BYTES = 256 << 20
+"""KV pool where no control group limits memory, because other processes need memory too …"""
+_POOL_BYTES_LONGEST = 1 << 30
+"""… unless one request of the model's full context needs more: then as much, up to this."""
+_POOL_SHARE = 0.8
+"""Share of the free memory for the KV pool in a limited control group or on an accelerator."""
+
+
+class Gauge(Protocol):
+    """Measures the memory of the device."""
+
+    def peak_bytes(self, run: Callable[[], object]) -> int:
+        """The most that `run` takes at a time, beyond what is taken before it."""
+
+
+class CudaGauge:
+    """By torch's allocator, with what it cannot use between allocations."""
+
+    def __init__(self, device: torch.device) -> None:
+        self._device = device
+
+    def peak_bytes(self, run: Callable[[], object]) -> int:
+        torch.cuda.empty_cache()
+        torch.cuda.reset_peak_memory_stats(self._device)
+        before = torch.cuda.memory_reserved(self._device)
+        run()
+        torch.cuda.synchronize(self._device)
+        peak = torch.cuda.max_memory_reserved(self._device)
+        torch.cuda.empty_cache()
+        return max(0, peak - before)
+
+
+def free_bytes(device: torch.device, ranks: int) -> int:
+    """For one rank; on a CPU all take from the same memory."""
+    if device.type == "cuda":
+        return torch.cuda.mem_get_info(device)[0]
+    return available_bytes() // ranks
+
+
+def scratch_shape(config: EngineConfig, spec: DecoderSpec) -> PoolShape:
+    """A pool with the null block alone, for `largest_step`."""
+    return _shape(config, spec, blocks=1)
+
+
+def largest_step(config: EngineConfig, context: int) -> StepPlan:
+    """The step that takes the most memory, all of its KV in the null block.
+
+    Every place of the batch draws a token at the end of `context` tokens, and the last one has as
+    many prompt tokens as the step has room for.
+    """
+    most = config.step_tokens(on_cpu=False) or MOST_AUTO_TOKENS
+    sequences = max(1, min(config.max_num_seqs, most))
+    prompt = max(1, min(most - (sequences - 1), context - 1))
+    table = [NULL_BLOCK] * (-(-context // config.block_size))
+    tokens = [0] * context
+    # Filters and log probabilities copy the logits.
+    sampling = SamplingParams(max_tokens=1, top_p=0.95, logprobs=20)
+    chunks = tuple(
+        Chunk(
+            request_id=f"largest-{index}",
+            tokens=tokens,
+            n_prompt=context if index == sequences - 1 else 1,
+            block_table=table,
+            start=context - count,
+            count=count,
+            samples=True,
+            decode=index < sequences - 1,
+            sampling=sampling,
+        )
+        for index, count in enumerate([*[1] * (sequences - 1), prompt])
+    )
+    return StepPlan(
+        index=1,
+        chunks=chunks,
+        block_size=config.block_size,
+        prefill_tokens=prompt,
+        prefill_sequences=1,
+        decode_sequences=sequences - 1,
+        decode_context_tokens=context * (sequences - 1),
+        after_idle=True,
+    )
+
+
+def pool_shape(
+    config: EngineConfig,
+    spec: DecoderSpec,
+    dtype: torch.dtype,
+    device: torch.device,
+    free: int,
+    step_bytes: int = 0,
+) -> PoolShape:
+    """LoadError(OutOfMemory) if not one block fits, or not what `--kv-cache-tokens` says.
+
+    Of `free` bytes `step_bytes` are kept free for the largest step.
+    """
+    per_token, share = spec.kv_bytes_per_token(dtype.itemsize), config.gpu_memory_utilization
+    if share or device.type == "cuda" or is_limited():
+        budget = int(free * (share or _POOL_SHARE)) - step_bytes
+    else:
+        longest = (config.max_model_len or spec.max_positions) * per_token
+        budget = min(free // 2, max(_POOL_BYTES, min(longest, _POOL_BYTES_LONGEST)))
+    wanted = config.kv_cache_tokens or min(
+        budget // per_token, config.max_num_seqs * spec.max_positions
+    )
+    blocks = wanted // config.block_size
+    free -= step_bytes
+    if blocks < 1 or blocks * config.block_size * per_token > free:
+        besides = f" beside the {step_bytes >> 20} MiB of a step" if step_bytes else ""
+        smaller = ", --max-num-batched-tokens or --max-num-seqs" if step_bytes else ""
+        raise LoadError(
+            "OutOfMemory",
+            f"a KV pool of {max(0, wanted)} tokens needs {max(0, wanted) * per_token >> 20} MiB, "
+            f"{max(0, free) >> 20} MiB are free{besides}: raise the memory limit, or lower "
+            f"--kv-cache-tokens{smaller}",
+        )
+    return _shape(config, spec, blocks=blocks + 1)
+
+
+def _shape(config: EngineConfig, spec: DecoderSpec, *, blocks: int) -> PoolShape:
+    return PoolShape(
+        blocks=blocks,
+        layers=spec.layers,
+        kv_heads=spec.kv_heads,
+        block_size=config.block_size,
+        head_dim=spec.head_dim,
+    )
