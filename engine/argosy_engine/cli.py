@@ -157,7 +157,7 @@ def _parser() -> argparse.ArgumentParser:
         "--compute",
         default="auto",
         choices=("auto", "native", "torch"),
-        help="what computes the steps on a CPU",
+        help="what computes the steps; torch: on a GPU without Triton kernels",
     )
     option(
         "--quantization",

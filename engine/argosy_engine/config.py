@@ -35,8 +35,8 @@ BatchingName = Literal["chunked", "chunked_equal", "mixed", "prefill_first", "st
 
 Compute = Literal["auto", "native", "torch"]
 """What computes the steps on a CPU. native: one call of the engine's own library a step; the engine
-does not start where no library works. torch: PyTorch's operators, as on a GPU. auto: native
-on a CPU where a library works, else torch."""
+does not start where no library works. torch: PyTorch's operators alone. auto: native on a CPU where
+a library works, else torch, on a GPU with the Triton kernels where they work."""
 
 Quantization = Literal["none", "int8"]
 """int8: the native step holds the matrices as 8-bit integers, rounded when they are loaded, and

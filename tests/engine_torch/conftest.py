@@ -1,7 +1,13 @@
 """The engine's own check of the CPU runs before the first product of this process.
 
-The native libraries are built before the tests are collected, if their sources are newer.
+The native libraries are built before the tests are collected, if their sources are newer. Triton's
+kernels are interpreted, since no GPU compiles them here.
 """
+
+import os
+
+# Triton reads it when it is first imported, which transformers may do.
+os.environ["TRITON_INTERPRET"] = "1"
 
 import pytest
 

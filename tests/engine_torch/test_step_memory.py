@@ -1,10 +1,11 @@
-"""A KV pool leaves room for the largest step."""
+"""What a step's arrays and its memory cost a GPU: one copy a step, and room for the largest."""
 
 import pytest
 
 pytestmark = pytest.mark.torch
 torch = pytest.importorskip("torch")
 
+from argosy_engine.attention.staging import Staging  # noqa: E402
 from argosy_engine.config import EngineConfig  # noqa: E402
 from argosy_engine.errors import LoadError  # noqa: E402
 from argosy_engine.model.share import Share  # noqa: E402
@@ -22,6 +23,53 @@ MIB = 1 << 20
 def config(model="", **options):
     given = {"block_size": 16, "compute": "torch", "dtype": "float32", "threads": 1}
     return EngineConfig(model=str(model), served_name="m", **given | options)
+
+
+# ------------------------------------------------------------------ arrays
+
+
+def test_arrays_arrive_as_they_were_sent_each_at_a_cache_line():
+    arrays = [list(range(17)), [], [5], [-1, 2**31 - 1]]
+    sent = Staging(CPU).send(arrays)
+    assert [array.tolist() for array in sent] == arrays
+    assert {array.dtype for array in sent} == {torch.int32}
+    first = sent[0].data_ptr()
+    assert [array.data_ptr() - first for array in (sent[2], sent[3])] == [128, 192]
+
+
+def test_the_buffers_stay_and_grow():
+    staging = Staging(CPU)
+    place = staging.send([[1, 2]])[0].data_ptr()
+    assert staging.send([[3, 4, 5]])[0].data_ptr() == place
+    large = list(range(10_000))
+    assert staging.send([[7], large])[1].tolist() == large
+    place = staging.send([large])[0].data_ptr()
+    assert staging.send([[1]])[0].data_ptr() == place
+
+
+def test_a_copy_that_is_on_its_way_ends_before_its_source_changes():
+    class Event:
+        """An event whose copy takes what the host buffer holds when it is waited for."""
+
+        seen = None
+        waiting = False
+
+        def record(self):
+            self.waiting = True
+
+        def synchronize(self):
+            if self.waiting:
+                self.seen = staging._host[:2].tolist()
+
+    event = Event()
+    staging = Staging(CPU, event)
+    staging.send([[1, 2]])
+    assert event.seen is None
+    staging.send([[3, 4]])
+    assert event.seen == [1, 2]
+
+
+# ------------------------------------------------------------------ the pool's size
 
 
 class Taken:

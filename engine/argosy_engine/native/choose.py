@@ -14,7 +14,7 @@ from collections.abc import Iterable
 
 from argosy_engine.native.compile import FLAGS, library_path
 
-__all__ = ["PROGRAM", "choose"]
+__all__ = ["PROGRAM", "choose", "end_of_trial"]
 
 log = logging.getLogger(__name__)
 
@@ -35,7 +35,7 @@ def first_that_works(names: Iterable[str], program: tuple[str, ...] = PROGRAM) -
     """The first name whose trial succeeds; the log names those that failed."""
     failed: list[str] = []
     for name in names:
-        end = _end_of_trial((*program, str(library_path(name)), str(library_path("base"))))
+        end = end_of_trial((*program, str(library_path(name)), str(library_path("base"))))
         if not end:
             if failed:
                 log.warning("native libraries fail on this CPU: %s; using %s", failed, name)
@@ -45,7 +45,7 @@ def first_that_works(names: Iterable[str], program: tuple[str, ...] = PROGRAM) -
     return None
 
 
-def _end_of_trial(command: tuple[str, ...]) -> str:
+def end_of_trial(command: tuple[str, ...], timeout_s: float = _TIMEOUT_S) -> str:
     """Empty if it succeeded, else how it ended."""
     try:
         done = subprocess.run(  # noqa: S603 - our own program
@@ -53,11 +53,11 @@ def _end_of_trial(command: tuple[str, ...]) -> str:
             stdin=subprocess.DEVNULL,
             stdout=subprocess.DEVNULL,
             stderr=subprocess.PIPE,
-            timeout=_TIMEOUT_S,
+            timeout=timeout_s,
             check=False,
         )
     except subprocess.TimeoutExpired:
-        return f"silent for {_TIMEOUT_S:.0f} s"
+        return f"silent for {timeout_s:.0f} s"
     except OSError as error:
         return f"not started: {error.strerror}"
     if done.returncode < 0:

@@ -26,6 +26,7 @@ from argosy_engine.model.share import WHOLE, Share
 from argosy_engine.model.spec import DecoderSpec, read_spec
 from argosy_engine.model.trunk import Trunk, Weights
 from argosy_engine.runtime.torch.compute import Native
+from argosy_engine.runtime.torch.pool.choose import choose_pool
 from argosy_engine.runtime.torch.pool.size import (
     CudaGauge,
     Gauge,
@@ -198,6 +199,7 @@ def load_model(
     All ranks measure, or none does.
     """
     ranks = config.tensor_parallel_size
+    make = choose_pool(config, source.spec, dtype, device)
     need = source.weight_bytes(dtype, device, native)
     _refuse_what_cannot_fit(need, free_bytes(device, ranks), dtype)
     gauge = gauge or (CudaGauge(device) if device.type == "cuda" else None)
@@ -207,13 +209,13 @@ def load_model(
             group.least(0)  # what is free is known when all have their weights
         taken = 0
         if gauge is not None:
-            scratch = PagedPool(scratch_shape(config, source.spec), dtype, device)
+            scratch = make(scratch_shape(config, source.spec), dtype, device)
             taken = _step_bytes(config, source, scratch, gauge, run)
         free = free_bytes(device, ranks)
         if group is not None:
             free, taken = group.least(free), -group.least(-taken)
         shape = pool_shape(config, source.spec, dtype, device, free, taken)
-        pool = PagedPool(shape, dtype, device)
+        pool = make(shape, dtype, device)
     except (torch.OutOfMemoryError, MemoryError) as error:
         raise LoadError("OutOfMemory", f"{error}: raise the memory limit") from error
     length = _length(config, source.spec, (pool.shape.blocks - 1) * config.block_size)

@@ -1,0 +1,113 @@
+"""The child process that tries the Triton kernels: small steps beside the plain torch path.
+
+    python -m argosy_engine.attention.trial '{"heads": 32, "kv_heads": 8, …}'
+
+The fields are those of `Wish`. A random step of prompts, chunks of prompts and decodes is written
+and attended on the device, and on the CPU by `PagedPool`, whose scores are float32 there. Exit
+status 0 if they agree; else the last line of stderr says why not. An illegal access to the GPU's
+memory ends this process and no other, and what it compiles stays in Triton's cache.
+"""
+
+import json
+import sys
+from dataclasses import dataclass
+
+import torch
+
+from argosy_engine.attention.paged import PagedPool, PoolShape
+from argosy_engine.attention.triton_pool import TritonPool
+from argosy_engine.core.step import FlatBatch
+
+__all__ = ["Wish", "main"]
+
+_CLOSE = {"float32": 1e-3, "bfloat16": 6e-2}
+"""Of outputs of about 1."""
+_WORK = ((600, 1), (0, 1), (37, 20), (0, 70))
+"""(start, count) of each sequence; the first has keys for three splits."""
+_WINDOWS = (0, 33)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Wish:
+    """What is to be tried: the shapes of a model, since kernels are compiled for them."""
+
+    heads: int
+    kv_heads: int
+    block_size: int
+    head_dim: int
+    dtype: str
+    """float32 | bfloat16"""
+    device: str = "cuda"
+
+
+def main(words: list[str]) -> int:
+    """Compare both pools over two layers and two windows."""
+    wish = Wish(**json.loads(words[1]))
+    dtype: torch.dtype = getattr(torch, wish.dtype)
+    flat, blocks = _step(wish.block_size)
+    shape = PoolShape(
+        blocks=blocks,
+        layers=2,
+        kv_heads=wish.kv_heads,
+        block_size=wish.block_size,
+        head_dim=wish.head_dim,
+    )
+    pools = (
+        PagedPool(shape, dtype, torch.device("cpu")),
+        TritonPool(shape, dtype, torch.device(wish.device), heads=wish.heads),
+    )
+    torch.manual_seed(0)
+    past = torch.randn(pools[0].memory.shape).to(dtype)
+    tokens, pairs = len(flat.token_ids), wish.head_dim // 2
+    made = torch.randn(tokens, wish.heads + 2 * wish.kv_heads, wish.head_dim).to(dtype)
+    turn = torch.polar(torch.ones(tokens, 1, pairs), torch.rand(tokens, 1, pairs) * 6)
+    results = []
+    for pool in pools:
+        pool.memory.copy_(past)
+        heads = made.to(pool.device, copy=True)
+        batch = pool.prepare(flat)
+        pool.turn_and_write(1, batch, heads, turn.to(pool.device))
+        attended = [pool.attend(1, batch, heads[:, : wish.heads], window) for window in _WINDOWS]
+        results.append([x.float().cpu() for x in (*attended, pool.memory)])
+    for right, found in zip(*results, strict=True):
+        error = float((found - right).abs().max())
+        if not error < _CLOSE[wish.dtype]:  # also if it is NaN
+            sys.stderr.write(f"attention is wrong by {error:.3g}\n")
+            return 1
+    return 0
+
+
+def _step(size: int) -> tuple[FlatBatch, int]:
+    """The step, and the blocks of a pool for it. Tables run backwards through the pool."""
+    lengths = [start + count for start, count in _WORK]
+    counts = [-(-length // size) for length in lengths]
+    blocks = 1 + sum(counts)
+    tables: list[list[int]] = []
+    end = blocks
+    for count in counts:
+        tables.append(list(range(end - 1, end - 1 - count, -1)))
+        end -= count
+    positions = [range(start, start + count) for start, count in _WORK]
+    cu_q = [sum(count for _, count in _WORK[:index]) for index in range(len(_WORK) + 1)]
+    return FlatBatch(
+        token_ids=[0] * cu_q[-1],
+        positions=[position for own in positions for position in own],
+        slot_mapping=[
+            table[position // size] * size + position % size
+            for table, own in zip(tables, positions, strict=True)
+            for position in own
+        ],
+        cu_q=cu_q,
+        kv_lens=lengths,
+        block_tables=tables,
+        sample_rows=[],
+        sample_positions=[],
+        sampling=[],
+        histories=[],
+        n_prompts=[],
+        request_ids=[],
+    ), blocks
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv))

@@ -1,0 +1,203 @@
+"""The kernels of `TritonPool`. Importing this needs triton, which only torch's GPU builds bring.
+
+Tiles are at whole multiples of KEYS from a sequence's first key, and the splits of a decode follow
+from its own length alone. So a row's result does not depend on the other rows of the step.
+
+Names: `pool` and `heads` are pointers to elements, `lengths` to KV lengths after the step, `first`
+to the offset of each sequence's first token among the N of the step, and N; `table_first` to the
+offset of its block table in `tables`. `layer` and `block_stride` are in elements of the pool.
+"""
+
+import triton
+import triton.language as tl
+
+__all__ = ["attend_rows", "attend_splits", "join_splits", "turn_and_write"]
+
+
+@triton.jit
+def turn_and_write(
+    heads, token_stride, head_stride, turns, slots, pool, layer, block_stride,
+    Q_HEADS: tl.constexpr, KV_HEADS: tl.constexpr, BLOCK: tl.constexpr, DIM: tl.constexpr,
+    PAIRS: tl.constexpr, HEADS: tl.constexpr, TURN: tl.constexpr,
+):  # fmt: skip
+    """Program (token, group of HEADS heads); `heads` are Q_HEADS of Q, then K, then V.
+
+    With TURN, Q is turned where it is and K on its way into the pool.
+    """
+    token = tl.program_id(0).to(tl.int64)
+    head = tl.program_id(1) * HEADS + tl.arange(0, HEADS)[:, None]
+    pair = tl.arange(0, PAIRS)[None, :]
+    there = (head < Q_HEADS + 2 * KV_HEADS) & (pair < DIM // 2)
+    source = heads + token * token_stride + head * head_stride + 2 * pair
+    real = tl.load(source, mask=there, other=0.0)
+    imaginary = tl.load(source + 1, mask=there, other=0.0)
+    if TURN:
+        turned = head < Q_HEADS + KV_HEADS
+        angle = turns + (token * (DIM // 2) + pair) * 2
+        cosine = tl.where(turned, tl.load(angle, mask=pair < DIM // 2, other=1.0), 1.0)
+        sine = tl.where(turned, tl.load(angle + 1, mask=pair < DIM // 2, other=0.0), 0.0)
+        x, y = real.to(tl.float32), imaginary.to(tl.float32)
+        real = (x * cosine - y * sine).to(real.dtype)
+        imaginary = (x * sine + y * cosine).to(real.dtype)
+        tl.store(source, real, mask=there & (head < Q_HEADS))
+        tl.store(source + 1, imaginary, mask=there & (head < Q_HEADS))
+    slot = tl.load(slots + token).to(tl.int64)
+    place = pool + layer + slot // BLOCK * block_stride + slot % BLOCK * DIM
+    target = place + (head - Q_HEADS) * (BLOCK * DIM) + 2 * pair
+    tl.store(target, real, mask=there & (head >= Q_HEADS))
+    tl.store(target + 1, imaginary, mask=there & (head >= Q_HEADS))
+
+
+@triton.jit
+def _product(a, b, WIDEN: tl.constexpr):
+    """a · b, summed in float32. WIDEN: Triton's interpreter cannot multiply bfloat16 as it is."""
+    if WIDEN:
+        a, b = a.to(tl.float32), b.to(tl.float32)
+    return tl.dot(a, b, input_precision="ieee")
+
+
+@triton.jit
+def _fold_tile(
+    q, scale, largest, total, sums, rows, reach, at, end, table, keys, values, block_stride,
+    BLOCK: tl.constexpr, DIM: tl.constexpr, WIDTH: tl.constexpr, WIDEN: tl.constexpr,
+):  # fmt: skip
+    """One tile of keys at positions `at`, of which those before `end` are loaded.
+
+    `rows` are the positions of the queries. A row sees the `reach` keys up to its own.
+    The online softmax, with powers of two: `scale` holds log2(e).
+    """
+    here = at < end
+    block = tl.load(table + at // BLOCK, mask=here, other=0).to(tl.int64)
+    dims = tl.arange(0, WIDTH)
+    there = here[:, None] & (dims[None, :] < DIM)
+    place = (block * block_stride + at % BLOCK * DIM)[:, None] + dims[None, :]
+    k = tl.load(keys + place, mask=there, other=0.0)
+    v = tl.load(values + place, mask=there, other=0.0)
+    scores = _product(q, tl.trans(k), WIDEN) * scale
+    back = rows[:, None] - at[None, :]
+    seen = here[None, :] & (back >= 0) & (back < reach)
+    scores = tl.where(seen, scores, float("-inf"))
+    higher = tl.maximum(largest, tl.max(scores, 1))
+    # A row that has seen no key yet has -inf, and -inf less -inf is no number.
+    base = tl.where(higher == float("-inf"), 0.0, higher)
+    weights = tl.exp2(scores - base[:, None])
+    kept = tl.exp2(largest - base)
+    total = total * kept + tl.sum(weights, 1)
+    product = _product(weights.to(v.dtype), v, WIDEN)
+    return higher, total, sums * kept[:, None] + product
+
+
+@triton.jit(do_not_specialize=["reach"])
+def attend_rows(
+    q, q_token_stride, q_head_stride, out, pool, layer, block_stride, first, lengths, table_first,
+    tables, tile_sequences, tile_tokens, scale, reach,
+    KV_HEADS: tl.constexpr, GROUP: tl.constexpr, BLOCK: tl.constexpr, DIM: tl.constexpr,
+    WIDTH: tl.constexpr, ROWS: tl.constexpr, KEYS: tl.constexpr, WIDEN: tl.constexpr,
+):  # fmt: skip
+    """Program (tile, KV head): ROWS // GROUP tokens of one sequence, their query heads as rows."""
+    sequence = tl.load(tile_sequences + tl.program_id(0))
+    token = tl.load(tile_tokens + tl.program_id(0))
+    kv_head = tl.program_id(1)
+    begin = tl.load(first + sequence)
+    count = tl.load(first + sequence + 1) - begin
+    start = tl.load(lengths + sequence) - count
+    table = tables + tl.load(table_first + sequence)
+    row = tl.arange(0, ROWS)
+    dims = tl.arange(0, WIDTH)
+    mine = token + row // GROUP
+    live = (row // GROUP < ROWS // GROUP) & (mine < count)
+    there = live[:, None] & (dims[None, :] < DIM)
+    head = kv_head * GROUP + row % GROUP
+    flat = (begin + mine).to(tl.int64)
+    read = flat * q_token_stride + head.to(tl.int64) * q_head_stride
+    queries = tl.load(q + read[:, None] + dims[None, :], mask=there, other=0.0)
+    keys = pool + layer + kv_head * (BLOCK * DIM)
+    values = keys + KV_HEADS * (BLOCK * DIM)
+    end = start + tl.minimum(token + ROWS // GROUP, count)
+    oldest = tl.maximum(start + token - reach + 1, 0) // KEYS * KEYS
+    largest = tl.full([ROWS], float("-inf"), tl.float32)
+    total = tl.zeros([ROWS], tl.float32)
+    sums = tl.zeros([ROWS, WIDTH], tl.float32)
+    for tile in range(oldest, end, KEYS):
+        at = tile + tl.arange(0, KEYS)
+        largest, total, sums = _fold_tile(
+            queries, scale, largest, total, sums, start + mine, reach, at, end,
+            table, keys, values, block_stride, BLOCK, DIM, WIDTH, WIDEN,
+        )  # fmt: skip
+    total = tl.where(total == 0.0, 1.0, total)
+    result = (sums / total[:, None]).to(out.dtype.element_ty)
+    written = (flat * (KV_HEADS * GROUP) + head) * DIM
+    tl.store(out + written[:, None] + dims[None, :], result, mask=there)
+
+
+@triton.jit(do_not_specialize=["reach"])
+def attend_splits(
+    q, q_token_stride, q_head_stride, sums_of, totals_of, largest_of, pool, layer, block_stride,
+    first, lengths, table_first, tables, singles, scale, reach,
+    KV_HEADS: tl.constexpr, GROUP: tl.constexpr, BLOCK: tl.constexpr, DIM: tl.constexpr,
+    WIDTH: tl.constexpr, ROWS: tl.constexpr, KEYS: tl.constexpr, WIDEN: tl.constexpr,
+    SPLITS: tl.constexpr, LEAST: tl.constexpr,
+):  # fmt: skip
+    """Program (single, KV head, split): a share of the keys of a sequence with one new token.
+
+    A split has at least LEAST tiles, so the last ones of a short sequence have none.
+    """
+    single = tl.program_id(0)
+    kv_head = tl.program_id(1)
+    sequence = tl.load(singles + single)
+    length = tl.load(lengths + sequence)
+    table = tables + tl.load(table_first + sequence)
+    row = tl.arange(0, ROWS)
+    dims = tl.arange(0, WIDTH)
+    there = (row < GROUP)[:, None] & (dims[None, :] < DIM)
+    head = kv_head * GROUP + row
+    token = tl.load(first + sequence).to(tl.int64)
+    read = token * q_token_stride + head.to(tl.int64) * q_head_stride
+    queries = tl.load(q + read[:, None] + dims[None, :], mask=there, other=0.0)
+    keys = pool + layer + kv_head * (BLOCK * DIM)
+    values = keys + KV_HEADS * (BLOCK * DIM)
+    oldest = tl.maximum(length - reach, 0) // KEYS
+    share = tl.maximum(tl.cdiv(tl.cdiv(length, KEYS) - oldest, SPLITS), LEAST)
+    begin = (oldest + tl.program_id(2) * share) * KEYS
+    end = tl.minimum(begin + share * KEYS, length)
+    largest = tl.full([ROWS], float("-inf"), tl.float32)
+    total = tl.zeros([ROWS], tl.float32)
+    sums = tl.zeros([ROWS, WIDTH], tl.float32)
+    rows = tl.zeros([ROWS], tl.int32) + length - 1
+    for tile in range(begin, end, KEYS):
+        at = tile + tl.arange(0, KEYS)
+        largest, total, sums = _fold_tile(
+            queries, scale, largest, total, sums, rows, reach, at, end,
+            table, keys, values, block_stride, BLOCK, DIM, WIDTH, WIDEN,
+        )  # fmt: skip
+    part = (single * (KV_HEADS * GROUP) + head) * SPLITS + tl.program_id(2)
+    tl.store(largest_of + part, largest, mask=row < GROUP)
+    tl.store(totals_of + part, total, mask=row < GROUP)
+    if begin < end:
+        place = part.to(tl.int64)[:, None] * DIM + dims[None, :]
+        tl.store(sums_of + place, sums, mask=there)
+
+
+@triton.jit
+def join_splits(
+    sums_of, totals_of, largest_of, out, first, singles,
+    HEADS: tl.constexpr, DIM: tl.constexpr, WIDTH: tl.constexpr, SPLITS: tl.constexpr,
+):  # fmt: skip
+    """Program (single, head): the shares of its splits as one row of `out`."""
+    head = tl.program_id(1)
+    split = tl.arange(0, SPLITS)
+    dims = tl.arange(0, WIDTH)
+    part = (tl.program_id(0) * HEADS + head) * SPLITS + split
+    largest = tl.load(largest_of + part)
+    totals = tl.load(totals_of + part)
+    used = totals != 0.0  # also where it is NaN, which must reach the row
+    place = part.to(tl.int64)[:, None] * DIM + dims[None, :]
+    there = used[:, None] & (dims[None, :] < DIM)
+    sums = tl.load(sums_of + place, mask=there, other=0.0)
+    highest = tl.max(largest, 0)
+    weights = tl.exp2(largest - tl.where(highest == float("-inf"), 0.0, highest))
+    total = tl.sum(totals * weights, 0)
+    joined = tl.sum(sums * weights[:, None], 0) / total
+    token = tl.load(first + tl.load(singles + tl.program_id(0))).to(tl.int64)
+    target = out + (token * HEADS + head) * DIM + dims
+    tl.store(target, joined.to(out.dtype.element_ty), mask=dims < DIM)

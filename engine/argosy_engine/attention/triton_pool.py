@@ -1,0 +1,240 @@
+"""The paged pool with Triton kernels of our own, for GPUs; memory and seam are `PagedPool`'s.
+
+The constructor imports triton, which CPU builds of torch lack. `attention.trial` executes these
+kernels beside `PagedPool` before an engine uses them.
+"""
+
+import importlib
+import math
+from dataclasses import dataclass, field
+from itertools import accumulate, chain
+from typing import Any
+
+import torch
+
+from argosy_engine.attention.paged import PagedBatch, PagedPool, PoolShape
+from argosy_engine.attention.staging import Staging
+from argosy_engine.core.step import FlatBatch
+
+__all__ = ["Tiles", "TritonPool", "tiles"]
+
+_TILE_BYTES = 16 << 10
+"""Of one tile of K or of V in bfloat16; half of it in float32, whose products are compiled into
+single multiplications. With two of each in flight a program takes at most 80 KiB of shared memory
+where it is compiled for an H100; an L4 has 99."""
+_SPLITS = 16
+"""Of a decode's keys. With 8 KV heads one sequence then gives 128 programs, about an H200's 132
+multiprocessors."""
+_LEAST_TILES = 4
+"""Of a split: fewer cost more to join than they save."""
+_HEADS_WRITTEN = 16
+"""By one program of the write."""
+_EVERYTHING = 1 << 30
+"""A window that no context reaches."""
+
+
+@dataclass(frozen=True, slots=True)
+class Tiles:
+    """How the work is cut; powers of two, at least 16, which the tensor cores multiply."""
+
+    rows: int
+    """Queries of a prompt's tile: tokens times the heads of a group."""
+
+    single_rows: int
+    """Of a decode: the heads of a group, padded."""
+
+    keys: int
+    width: int
+    """Head dimension, padded."""
+
+
+def tiles(group: int, head_dim: int, itemsize: int) -> Tiles:
+    """For `group` query heads on a KV head; `itemsize` is the bytes of an element of KV."""
+    width = max(16, _power_of_two(head_dim))
+    keys = max(16, min(64, 2 * _TILE_BYTES // (width * itemsize * itemsize)))
+    single = max(16, _power_of_two(group))
+    return Tiles(max(keys, single), single, keys, width)
+
+
+def _power_of_two(number: int) -> int:
+    return 1 << (number - 1).bit_length()
+
+
+@dataclass(frozen=True, slots=True)
+class _KernelBatch(PagedBatch):
+    """What the kernels are handed. B sequences, T tiles, D sequences with one new token."""
+
+    slots: torch.Tensor
+    """[N]"""
+    first: torch.Tensor
+    """[B + 1]"""
+    lengths: torch.Tensor
+    """[B]"""
+    table_first: torch.Tensor
+    """[B]"""
+    tables: torch.Tensor
+    """[blocks of all tables]"""
+    tile_sequences: torch.Tensor
+    """[T]"""
+    tile_tokens: torch.Tensor
+    """[T] The first token of the tile, among its sequence's."""
+    singles: torch.Tensor
+    """[D] Their sequences."""
+    parts: list[torch.Tensor] = field(default_factory=list, init=False)
+    """Shares of the splits: sums, totals, largest; made by the first layer, used by each."""
+
+
+class TritonPool(PagedPool):
+    """KV of all sequences on a GPU."""
+
+    def __init__(
+        self, shape: PoolShape, dtype: torch.dtype, device: torch.device, *, heads: int
+    ) -> None:
+        """`heads` are the query heads. ImportError without triton; else as `PagedPool`."""
+        super().__init__(shape, dtype, device)
+        self._kernels: Any = importlib.import_module("argosy_engine.attention.triton_kernels")
+        self.group = heads // shape.kv_heads
+        self.tiles = tiles(self.group, shape.head_dim, dtype.itemsize)
+        self._staging = Staging(device)
+        self._layer_stride = 2 * shape.kv_heads * shape.block_size * shape.head_dim
+
+    # -------------------------------------------------------------- once a step
+
+    def prepare(self, flat: FlatBatch) -> PagedBatch:
+        """As `PagedPool.prepare`, by one copy; a batch is good until the next is prepared."""
+        tokens = self.tiles.rows // self.group
+        sequences: list[int] = []
+        firsts: list[int] = []
+        singles: list[int] = []
+        for index in range(len(flat.kv_lens)):
+            count = flat.cu_q[index + 1] - flat.cu_q[index]
+            if count == 1:
+                singles.append(index)
+                continue
+            begins = range(0, count, tokens)
+            sequences.extend([index] * len(begins))
+            firsts.extend(begins)
+        tables = flat.block_tables
+        begins_of_tables = [0, *accumulate(len(table) for table in tables[:-1])]
+        sent = self._staging.send(
+            [
+                flat.token_ids,
+                flat.positions,
+                flat.sample_rows,
+                flat.slot_mapping,
+                flat.cu_q,
+                flat.kv_lens,
+                begins_of_tables,
+                list(chain.from_iterable(tables)),
+                sequences,
+                firsts,
+                singles,
+            ]
+        )
+        return _KernelBatch(flat, *sent)
+
+    # -------------------------------------------------------------- once a layer
+
+    def write(self, layer: int, batch: PagedBatch, kv: torch.Tensor) -> None:
+        """As `PagedPool.write`."""
+        self._write(layer, batch, kv, 0, None)
+
+    def turn_and_write(
+        self, layer: int, batch: PagedBatch, heads: torch.Tensor, turn: torch.Tensor
+    ) -> None:
+        """As `PagedPool.turn_and_write`; K in `heads` stays as it was."""
+        turns = torch.view_as_real(turn)
+        self._write(layer, batch, heads, heads.shape[1] - 2 * self.shape.kv_heads, turns)
+
+    def _write(
+        self,
+        layer: int,
+        batch: PagedBatch,
+        heads: torch.Tensor,
+        q_heads: int,
+        turns: torch.Tensor | None,
+    ) -> None:
+        assert isinstance(batch, _KernelBatch)
+        assert heads.stride(2) == 1
+        shape, (tokens, all_heads, _) = self.shape, heads.shape
+        if not tokens:
+            return
+        self._kernels.turn_and_write[tokens, -(-all_heads // _HEADS_WRITTEN)](
+            heads,
+            heads.stride(0),
+            heads.stride(1),
+            heads if turns is None else turns,
+            batch.slots,
+            self.memory,
+            layer * self._layer_stride,
+            self.memory.stride(0),
+            Q_HEADS=q_heads,
+            KV_HEADS=shape.kv_heads,
+            BLOCK=shape.block_size,
+            DIM=shape.head_dim,
+            PAIRS=_power_of_two(shape.head_dim // 2),
+            HEADS=_HEADS_WRITTEN,
+            TURN=turns is not None,
+        )
+
+    def attend(
+        self,
+        layer: int,
+        batch: PagedBatch,
+        q: torch.Tensor,
+        window: int = 0,
+        scale: float | None = None,
+    ) -> torch.Tensor:
+        """As `PagedPool.attend`, scores and sums in float32."""
+        assert isinstance(batch, _KernelBatch)
+        assert q.stride(2) == 1
+        out = torch.empty_like(q, memory_format=torch.contiguous_format)
+        scale = (self._scale if scale is None else scale) * math.log2(math.e)
+        pool = (self.memory, layer * self._layer_stride, self.memory.stride(0))
+        tables = (batch.first, batch.lengths, batch.table_first, batch.tables)
+        seen = (scale, window or _EVERYTHING)
+        queries = (q, q.stride(0), q.stride(1))
+        shape, sizes = self.shape, self.tiles
+        fixed = {
+            "KV_HEADS": shape.kv_heads,
+            "GROUP": self.group,
+            "BLOCK": shape.block_size,
+            "DIM": shape.head_dim,
+            "WIDTH": sizes.width,
+            "KEYS": sizes.keys,
+            "WIDEN": self.device.type == "cpu",
+            "num_stages": 2,
+            "enable_fp_fusion": True,
+        }
+        if len(batch.tile_tokens):
+            work = (batch.tile_sequences, batch.tile_tokens)
+            self._kernels.attend_rows[len(batch.tile_tokens), shape.kv_heads](
+                *queries, out, *pool, *tables, *work, *seen, ROWS=sizes.rows, **fixed
+            )
+        if len(batch.singles):
+            parts = self._parts(batch, q)
+            self._kernels.attend_splits[len(batch.singles), shape.kv_heads, _SPLITS](
+                *queries, *parts, *pool, *tables, batch.singles, *seen,
+                ROWS=sizes.single_rows, SPLITS=_SPLITS, LEAST=_LEAST_TILES, **fixed,
+            )  # fmt: skip
+            self._join(batch, parts, out)
+        return out
+
+    def _parts(self, batch: _KernelBatch, q: torch.Tensor) -> list[torch.Tensor]:
+        if not batch.parts:
+            count = len(batch.singles) * q.shape[1] * _SPLITS
+            for size in (count * self.shape.head_dim, count, count):
+                batch.parts.append(torch.empty(size, dtype=torch.float32, device=q.device))
+        return batch.parts
+
+    def _join(self, batch: _KernelBatch, parts: list[torch.Tensor], out: torch.Tensor) -> None:
+        self._kernels.join_splits[len(batch.singles), out.shape[1]](
+            *parts,
+            out,
+            batch.first,
+            batch.singles,
+            HEADS=out.shape[1],
+            DIM=self.shape.head_dim,
+            WIDTH=self.tiles.width,
+            SPLITS=_SPLITS,
+        )

@@ -1,0 +1,389 @@
+"""The kernels of the GPU's pool, executed by Triton's interpreter, beside the plain torch path."""
+
+import json
+import os
+import random
+import subprocess
+import sys
+from dataclasses import replace
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+pytestmark = [pytest.mark.torch, pytest.mark.slow]
+torch = pytest.importorskip("torch")
+pytest.importorskip("triton")
+
+from argosy_engine.attention import trial, triton_pool  # noqa: E402
+from argosy_engine.attention.paged import PagedPool, PoolShape  # noqa: E402
+from argosy_engine.attention.triton_pool import Tiles, TritonPool, tiles  # noqa: E402
+from argosy_engine.config import EngineConfig  # noqa: E402
+from argosy_engine.core.sampling import SamplingParams  # noqa: E402
+from argosy_engine.core.step import Chunk, StepPlan, flatten  # noqa: E402
+from argosy_engine.model.loader import load_weights  # noqa: E402
+from argosy_engine.model.spec import read_spec  # noqa: E402
+from argosy_engine.model.trunk import Trunk  # noqa: E402
+from argosy_engine.runtime.torch.pool.choose import choose_pool  # noqa: E402
+from argosy_engine.runtime.torch.pool.size import scratch_shape  # noqa: E402
+from local.weights.tiny import write_tiny  # noqa: E402
+
+CPU = torch.device("cpu")
+LAYERS = 2
+CLOSE = {torch.float32: 5e-6, torch.bfloat16: 4e-2}
+"""Of outputs of about 1. The interpreter cuts bfloat16 off, where a GPU rounds."""
+TYPES = [torch.float32, torch.bfloat16]
+
+
+def plan(tables, work, size):
+    """The flat step of `work`, a (start, count) for each table."""
+    chunks = [
+        Chunk(
+            request_id=str(index),
+            tokens=list(range(start + count)),
+            block_table=table,
+            start=start,
+            count=count,
+            samples=True,
+            decode=False,
+            sampling=SamplingParams(max_tokens=1),
+        )
+        for index, (table, (start, count)) in enumerate(zip(tables, work, strict=True))
+    ]
+    return flatten(
+        StepPlan(
+            index=1,
+            chunks=tuple(chunks),
+            block_size=size,
+            prefill_tokens=sum(chunk.count for chunk in chunks),
+            prefill_sequences=len(chunks),
+            decode_sequences=0,
+            decode_context_tokens=0,
+            after_idle=False,
+        )
+    )
+
+
+def pools(shape, dtype, group, rng):
+    """(plain, kernels, block tables of four sequences); the same random KV in both."""
+    blocks = list(range(1, shape.blocks))
+    rng.shuffle(blocks)
+    each = len(blocks) // 4
+    torch.manual_seed(rng.randrange(1 << 30))
+    plain = PagedPool(shape, dtype, CPU)
+    plain.memory.normal_()
+    kernels = TritonPool(shape, dtype, CPU, heads=shape.kv_heads * group)
+    # Several tiles and splits, even of short sequences; not many, since the interpreter is slow.
+    kernels.tiles = Tiles(32, 16, 16, kernels.tiles.width)
+    kernels.memory.copy_(plain.memory)
+    return plain, kernels, [blocks[each * i : each * (i + 1)] for i in range(4)]
+
+
+def forget_what_is_not_seen(pool, tables, work):
+    """NaN in blocks of nobody and behind the ends: what a block held before is not read."""
+    shape = pool.shape
+    by_token = pool.memory.view(shape.blocks, -1, shape.block_size, shape.head_dim)
+    kept = torch.full_like(by_token, float("nan"))
+    for table, (start, count) in zip(tables, work, strict=True):
+        for position in range(start + count):
+            at = table[position // shape.block_size], position % shape.block_size
+            kept[at[0], :, at[1]] = by_token[at[0], :, at[1]]
+    by_token.copy_(kept)
+
+
+def heads_of(tokens, group, shape, dtype, *, fused=True):
+    """Q [N, heads, d] and KV [N, 2 · kv_heads, d] as our trunk gives them, or transformers."""
+    q_heads, dim = shape.kv_heads * group, shape.head_dim
+    if fused:
+        heads = torch.randn(tokens, q_heads + 2 * shape.kv_heads, dim).to(dtype)
+    else:
+        heads = torch.randn(q_heads + 2 * shape.kv_heads, tokens, dim).to(dtype).transpose(0, 1)
+    return heads[:, :q_heads], heads[:, q_heads:], heads
+
+
+def turn_of(tokens, dim):
+    return torch.polar(torch.full((tokens, 1, dim // 2), 1.1), torch.rand(tokens, 1, dim // 2) * 6)
+
+
+@st.composite
+def works(draw):
+    """(start, count) of one to three sequences: decodes, prompts, chunks of prompts."""
+    decode = st.tuples(st.integers(0, 50), st.just(1))
+    chunk = st.tuples(st.integers(0, 30), st.integers(2, 12))
+    return draw(st.lists(decode | chunk, min_size=1, max_size=3))
+
+
+@pytest.fixture(autouse=True)
+def short_splits(monkeypatch):
+    monkeypatch.setattr(triton_pool, "_SPLITS", 4)
+    monkeypatch.setattr(triton_pool, "_LEAST_TILES", 1)
+
+
+@settings(max_examples=10)
+@given(
+    work=works(),
+    kv_heads=st.sampled_from([1, 2]),
+    group=st.sampled_from([1, 2, 3, 8]),
+    dim=st.sampled_from([64, 80, 128]),
+    size=st.sampled_from([4, 16, 24]),
+    window=st.just(0) | st.integers(1, 70),
+    dtype=st.sampled_from(TYPES),
+    fused=st.booleans(),
+    seed=st.integers(0, 1 << 30),
+)
+def test_kernels_write_and_attend_as_the_plain_path_does(
+    work, kv_heads, group, dim, size, window, dtype, fused, seed
+):
+    shape = PoolShape(
+        blocks=1 + 4 * -(-52 // size),
+        layers=LAYERS,
+        kv_heads=kv_heads,
+        block_size=size,
+        head_dim=dim,
+    )
+    plain, kernels, tables = pools(shape, dtype, group, random.Random(seed))
+    tables = tables[: len(work)]
+    forget_what_is_not_seen(kernels, tables, work)
+    flat = plan(tables, work, size)
+    q, kv, _ = heads_of(len(flat.token_ids), group, shape, dtype, fused=fused)
+    results = []
+    for pool in (plain, kernels):
+        batch = pool.prepare(flat)
+        pool.write(1, batch, kv)
+        results.append(pool.attend(1, batch, q, window))
+    right, found = results
+    assert found.shape == q.shape
+    assert found.is_contiguous()
+    assert float((found.double() - right.double()).abs().max()) < CLOSE[dtype]
+    slots = torch.tensor(flat.slot_mapping)
+    written = [stored(pool, slots) for pool in (plain, kernels)]
+    assert torch.equal(*written)
+
+
+def stored(pool, slots):
+    """K and V of all layers at `slots`, but NaN as 0."""
+    shape = pool.shape
+    by_token = pool.memory.view(shape.blocks, -1, shape.block_size, shape.head_dim)
+    return by_token[slots // shape.block_size, :, slots % shape.block_size][:, shape.kv_heads * 2 :]
+
+
+@settings(max_examples=5)
+@given(
+    tokens=st.integers(1, 5),
+    kv_heads=st.sampled_from([1, 2, 5]),
+    group=st.sampled_from([1, 2, 3, 8]),
+    dim=st.sampled_from([64, 80, 128]),
+    dtype=st.sampled_from(TYPES),
+    seed=st.integers(0, 1 << 30),
+)
+def test_the_turn_is_fused_into_the_write(tokens, kv_heads, group, dim, dtype, seed):
+    shape = PoolShape(blocks=13, layers=LAYERS, kv_heads=kv_heads, block_size=4, head_dim=dim)
+    plain, kernels, tables = pools(shape, dtype, group, random.Random(seed))
+    flat = plan(tables[:1], [(2, tokens)], 4)
+    turn, results = turn_of(tokens, dim), []
+    _, _, heads = heads_of(tokens, group, shape, dtype)
+    for pool in (plain, kernels):
+        mine = heads.clone()
+        pool.turn_and_write(1, pool.prepare(flat), mine, turn)
+        results.append((mine[:, : kv_heads * group].float(), pool.memory.float()))
+    for right, found in zip(*results, strict=True):
+        torch.testing.assert_close(found, right, rtol=CLOSE[dtype] / 4, atol=CLOSE[dtype] / 4)
+
+
+@pytest.mark.parametrize(
+    ("dtype", "window"), [(torch.float32, 0), (torch.bfloat16, 21)], ids=["float32", "bfloat16"]
+)
+def test_a_row_has_the_same_bits_alone_and_beside_others(dtype, window):
+    shape = PoolShape(blocks=21, layers=LAYERS, kv_heads=1, block_size=16, head_dim=64)
+    _, kernels, tables = pools(shape, dtype, 3, random.Random(5))
+    work = [(70, 1), (3, 1), (20, 9), (40, 1)]
+    flat = plan(tables, work, 16)
+    q, kv, _ = heads_of(len(flat.token_ids), 3, shape, dtype)
+
+    def attended(rows, flat):
+        batch = kernels.prepare(flat)
+        kernels.write(0, batch, kv[rows])
+        return kernels.attend(0, batch, q[rows], window)
+
+    together = attended(slice(None), flat)
+    first = 0
+    for table, (start, count) in zip(tables, work, strict=True):
+        rows = slice(first, first + count)
+        alone = attended(rows, plan([table], [(start, count)], 16))
+        assert torch.equal(alone, together[rows])
+        first += count
+
+
+def test_a_number_that_is_none_stays_in_its_sequence():
+    shape = PoolShape(blocks=17, layers=LAYERS, kv_heads=1, block_size=16, head_dim=64)
+    _, kernels, tables = pools(shape, torch.float32, 2, random.Random(1))
+    work = [(40, 1), (30, 1), (5, 9), (0, 9)]
+    flat = plan(tables, work, 16)
+    q, kv, _ = heads_of(len(flat.token_ids), 2, shape, torch.float32)
+    kv[0] = float("nan")
+    q[7] = float("nan")
+    batch = kernels.prepare(flat)
+    kernels.write(0, batch, kv)
+    out = kernels.attend(0, batch, q)
+    lost = [row for row in range(len(q)) if out[row].isnan().any()]
+    assert lost == [0, 7]
+    assert out[0].isnan().all()
+
+
+def test_a_scale_of_the_model_is_used():
+    shape = PoolShape(blocks=17, layers=LAYERS, kv_heads=1, block_size=16, head_dim=64)
+    plain, kernels, tables = pools(shape, torch.float32, 2, random.Random(2))
+    flat = plan(tables, [(40, 1), (0, 5), (7, 20), (1, 1)], 16)
+    q, kv, _ = heads_of(len(flat.token_ids), 2, shape, torch.float32)
+    results = []
+    for pool in (plain, kernels):
+        batch = pool.prepare(flat)
+        pool.write(0, batch, kv)
+        results.append(pool.attend(0, batch, q, 0, 0.31))
+    torch.testing.assert_close(*results, rtol=1e-5, atol=1e-5)
+
+
+def test_the_batch_holds_what_the_trunk_reads():
+    shape = PoolShape(blocks=17, layers=LAYERS, kv_heads=1, block_size=16, head_dim=64)
+    plain, kernels, tables = pools(shape, torch.float32, 1, random.Random(3))
+    flat = replace(plan(tables, [(40, 1), (0, 5), (7, 20), (1, 1)], 16), sample_rows=[0, 25])
+    for pool in (plain, kernels):
+        batch = pool.prepare(flat)
+        assert batch.token_ids.tolist() == flat.token_ids
+        assert batch.positions.tolist() == flat.positions
+        assert batch.sample_rows.tolist() == [0, 25]
+
+
+@given(
+    group=st.integers(1, 71), dim=st.sampled_from([32, 64, 80, 96, 128, 256]), itemsize=st.just(2)
+)
+def test_every_tile_has_a_token_and_fits_the_tensor_cores(group, dim, itemsize):
+    cut = tiles(group, dim, itemsize)
+    assert cut.rows >= group
+    assert cut.single_rows >= group
+    assert cut.width >= dim
+    assert {size & (size - 1) for size in (cut.rows, cut.single_rows, cut.keys, cut.width)} == {0}
+    assert min(cut.rows, cut.single_rows, cut.keys, cut.width) >= 16
+
+
+def wish(**changed):
+    fields = {"heads": 2, "kv_heads": 1, "block_size": 32, "head_dim": 64, "dtype": "float32"}
+    return json.dumps(fields | {"device": "cpu"} | changed)
+
+
+def test_the_trial_of_working_kernels_succeeds():
+    assert trial.main(["trial", wish()]) == 0
+
+
+def test_the_trial_fails_where_the_kernels_compute_something_else(monkeypatch, capsys):
+    right = TritonPool.attend
+    monkeypatch.setattr(TritonPool, "attend", lambda *given: right(*given) + 0.01)
+    assert trial.main(["trial", wish()]) == 1
+    assert capsys.readouterr().err == "attention is wrong by 0.01\n"
+
+
+GPU = torch.device("cuda")
+CONFIG = EngineConfig(model="", served_name="m", block_size=16, max_num_seqs=4)
+
+
+@pytest.fixture
+def spec(tmp_path):
+    return read_spec(write_tiny(tmp_path / "tiny"))
+
+
+def test_kernels_whose_trial_succeeds_make_the_pool(spec):
+    said = "import json, sys; assert json.loads(sys.argv[1])['head_dim'] == 16"
+    make = choose_pool(CONFIG, spec, torch.bfloat16, GPU, (sys.executable, "-c", said))
+    assert isinstance(make(scratch_shape(CONFIG, spec), torch.bfloat16, CPU), TritonPool)
+
+
+@pytest.mark.parametrize(
+    ("program", "why"),
+    [
+        ("import sys; sys.exit('attention is wrong by 0.5')", "attention is wrong by 0.5"),
+        ("import os, signal; os.kill(os.getpid(), signal.SIGSEGV)", "SIGSEGV"),
+    ],
+    ids=["wrong", "dies"],
+)
+def test_kernels_whose_trial_fails_leave_attention_to_torch(spec, caplog, program, why):
+    make = choose_pool(CONFIG, spec, torch.bfloat16, GPU, (sys.executable, "-c", program))
+    assert make is PagedPool
+    assert f"the Triton kernels fail on this GPU ({why})" in caplog.text
+
+
+@pytest.mark.parametrize(
+    ("device", "compute"), [(CPU, "auto"), (GPU, "torch")], ids=["on a CPU", "--compute torch"]
+)
+def test_no_trial_is_made_where_torch_is_to_compute(spec, caplog, device, compute):
+    config = replace(CONFIG, compute=compute)
+    assert choose_pool(config, spec, torch.float32, device, ("/nowhere",)) is PagedPool
+    assert caplog.text == ""
+
+
+def test_the_trunk_computes_the_same_logits_on_either_pool(tmp_path):
+    folder = write_tiny(tmp_path / "tiny")
+    spec = read_spec(folder)
+    trunk = Trunk(spec, load_weights(folder, spec, torch.float32, CPU), max_positions=64)
+    shape = PoolShape(blocks=9, layers=2, kv_heads=2, block_size=16, head_dim=16)
+    tables = [[3, 7], [5, 1]]
+    pools = PagedPool(shape, torch.float32, CPU), TritonPool(shape, torch.float32, CPU, heads=4)
+    for work in ([(0, 18), (0, 3)], [(18, 2), (3, 1)]):
+        flat = plan(tables, work, 16)
+        right, found = [trunk.logits(flat, pool) for pool in pools]
+        torch.testing.assert_close(found, right, rtol=1e-4, atol=1e-4)
+
+
+COMPILE = """
+import subprocess
+import sys
+from triton.backends.compiler import GPUTarget
+from triton.compiler import ASTSource, compile
+from argosy_engine.attention import triton_kernels as kernels
+
+element, arch = sys.argv[1], int(sys.argv[2])
+SIZES = dict(KV_HEADS=2, GROUP=3, BLOCK=16, DIM=80, WIDTH=128, ROWS=16, KEYS=16, WIDEN=False)
+WRITE = dict(Q_HEADS=6, KV_HEADS=2, BLOCK=16, DIM=80, PAIRS=64, HEADS=16, TURN=True)
+CONSTANTS = {
+    "turn_and_write": WRITE,
+    "attend_rows": SIZES,
+    "attend_splits": SIZES | dict(SPLITS=16, LEAST=4),
+    "join_splits": dict(HEADS=6, DIM=80, WIDTH=128, SPLITS=16),
+}
+ELEMENTS, FLOATS = ("q", "out", "pool", "heads"), ("sums_of", "totals_of", "largest_of", "turns")
+NUMBERS = ("layer", "block_stride", "reach", "token_stride", "head_stride", "q_token_stride",
+           "q_head_stride")
+
+def kind(name):
+    if name in NUMBERS:
+        return "i32"
+    return "fp32" if name == "scale" else "*" + (
+        element if name in ELEMENTS else "fp32" if name in FLOATS else "i32"
+    )
+
+for name, constants in CONSTANTS.items():
+    kernel = getattr(kernels, name)
+    types = {x: "constexpr" if x in constants else kind(x) for x in kernel.arg_names}
+    values = {(kernel.arg_names.index(x),): value for x, value in constants.items()}
+    source = ASTSource(fn=kernel, signature=types, constexprs=values)
+    made = compile(source, target=GPUTarget("cuda", arch, 32), options={"num_stages": 2})
+    print(name, len(made.asm["cubin"]) > 0)
+"""
+
+
+@pytest.mark.parametrize(("element", "arch"), [("bf16", 90), ("fp32", 80)])
+def test_the_compiler_makes_gpu_code_of_each_kernel(tmp_path, element, arch):
+    """The interpreter takes more of Python than the compiler does. It needs no GPU."""
+    env = {name: value for name, value in os.environ.items() if name != "TRITON_INTERPRET"}
+    made = subprocess.run(
+        [sys.executable, "-W", "ignore", "-c", COMPILE, element, str(arch)],
+        env=env | {"TRITON_CACHE_DIR": str(tmp_path)},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert made.stdout.splitlines() == [
+        "turn_and_write True",
+        "attend_rows True",
+        "attend_splits True",
+        "join_splits True",
+    ], made.stderr
