@@ -239,7 +239,7 @@ def test_the_laws_prior_may_be_wrong_or_absent(error: str) -> None:
         ({"first_token": "late"}, "write one of at-once, in-batch"),
         ({"rates": "w.csv"}, "give either --trace, or both --rates and --lengths"),
         ({"lengths": "l.csv"}, "give either --trace, or both --rates and --lengths"),
-        ({"profile": "gpt"}, "write one of llama-70b-h100-tp4, opt-13b-a100"),
+        ({"profile": "gpt"}, "write one of llama-70b-h100-tp4, llama-70b-h100-tp8, opt-13b-a100, "),
         ({"prefix": "some"}, "write one of ideal, none"),
         ({"scale": "0"}, "--scale 0: write a number from 0.01 to 10000"),
         ({"scale": "nan"}, "--scale nan: write a number"),
