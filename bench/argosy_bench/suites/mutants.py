@@ -97,6 +97,8 @@ PROGRAMS = (
         ("engine/argosy_engine",),
         ("tests/kv", "tests/engine/trust", "tests/engine/server", "tests/engine/runtime"),
     ),
+    Program("engine_http", ("engine/argosy_engine",), ("tests/engine",)),
+    Program("engine_torch", ("engine/argosy_engine",), ("tests/engine_torch",)),
     Program("gateway", ("engine/argosy_gateway", "engine/argosy_engine"), ("tests/gateway",)),
 )
 
@@ -142,7 +144,37 @@ AREAS = (
     ),
     Area("engine_blocks", "engine", (f"{_ENGINE}.blocks.*",), _BOUND),
     Area("engine_handover", "engine", (f"{_ENGINE}.handover.*",), _BOUND),
+    Area(
+        "engine_limits",
+        "engine",
+        tuple(
+            f"{_ENGINE}.{part}"
+            for part in ("capacity", "batching", "preemption", "live", "limits", "costs.*")
+        ),
+        _BOUND,
+    ),
     Area("engine_scheduler", "engine", (f"{_ENGINE}.*",)),
+    Area(
+        "engine_http",
+        "engine_http",
+        (f"{_SERVER}.openai.*", "argosy_engine.text.*", "argosy_engine.metrics.*"),
+        _BOUND,
+    ),
+    Area(
+        "engine_sampling",
+        "engine_torch",
+        tuple(
+            f"argosy_engine.runtime.torch.{part}"
+            for part in ("sampler", "penalty", "masks", "allowed", "likely")
+        ),
+        _BOUND,
+    ),
+    Area(
+        "engine_models",
+        "engine_torch",
+        tuple(f"argosy_engine.model.{part}" for part in ("spec", "loader", "rope", "share")),
+        _BOUND,
+    ),
     Area("engine_nixl", "engine_ends", ("argosy_engine.transfer.nixl.*",)),
     Area(
         "engine_transfer",
