@@ -98,7 +98,6 @@ PROGRAMS = (
         ("tests/kv", "tests/engine/trust", "tests/engine/server", "tests/engine/runtime"),
     ),
     Program("engine_http", ("engine/argosy_engine",), ("tests/engine",)),
-    Program("engine_torch", ("engine/argosy_engine",), ("tests/engine_torch",)),
     Program("gateway", ("engine/argosy_gateway", "engine/argosy_engine"), ("tests/gateway",)),
 )
 
@@ -158,21 +157,6 @@ AREAS = (
         "engine_http",
         "engine_http",
         (f"{_SERVER}.openai.*", "argosy_engine.text.*", "argosy_engine.metrics.*"),
-        _BOUND,
-    ),
-    Area(
-        "engine_sampling",
-        "engine_torch",
-        tuple(
-            f"argosy_engine.runtime.torch.{part}"
-            for part in ("sampler", "penalty", "masks", "allowed", "likely")
-        ),
-        _BOUND,
-    ),
-    Area(
-        "engine_models",
-        "engine_torch",
-        tuple(f"argosy_engine.model.{part}" for part in ("spec", "loader", "rope", "share")),
         _BOUND,
     ),
     Area("engine_nixl", "engine_ends", ("argosy_engine.transfer.nixl.*",)),
