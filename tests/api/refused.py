@@ -521,7 +521,7 @@ REFUSED: dict[str, tuple[dict[str, Any], str, str]] = {
         "bad",
         "ephemeral-storage",
     ),
-    "GPUs that nobody counts": (
+    "GPUs beyond those of the role": (
         _pods(resources={"limits": {"nvidia.com/gpu": 8}}),
         "bad",
         "write their number in its resources.gpu",

@@ -16,7 +16,8 @@ from argosy_operator.core.plan import plan
 from argosy_operator.core.reconcile.bids import bid_of, gpus_held, gpus_targeted
 from argosy_operator.core.scaling.decision import Decision, RoleTarget, Rule
 from argosy_operator.core.scaling.observe import RoleMetrics
-from argosy_operator.shell.boards.budgets import LEARN_S, BudgetBoard
+from argosy_operator.shell.boards.budgets import BudgetBoard
+from argosy_operator.shell.boards.learning import LEARN_S
 from tests.scaling.test_decide import metrics
 from tests.support.model import Model, converged, fleet
 

@@ -107,7 +107,7 @@ DURATION_BOUNDS: dict[str, DurationBounds] = {
             "progressDeadline",
             "1s",
             "24h",
-            "nobody is told of pods that cannot start until it has passed",
+            "pods that cannot start make the fleet Stalled only after it",
         ),
         DurationBounds("slo.*.target", "1ms", "10m", "clients do not wait longer"),
         DurationBounds(

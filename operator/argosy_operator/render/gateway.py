@@ -11,6 +11,8 @@ template then names the new account (`account_of`).
 from collections.abc import Iterable, Mapping
 from typing import Any
 
+from pydantic import BaseModel
+
 from argosy_operator.api.v1alpha1 import ServingDeployment
 from argosy_operator.core.fleet import names
 from argosy_operator.core.fleet.objects import Object, seconds
@@ -70,9 +72,7 @@ def objects(
         _show_certificate(front["spec"]["template"]["spec"], certificate)
     made_of = {
         **_inputs(fleet),
-        "pods": settings_of(fleet, names.GATEWAY_ROLE, images.pods.gateways).model_dump(
-            mode="json", by_alias=True, exclude_none=True, exclude_defaults=True
-        ),
+        "pods": _written(settings_of(fleet, names.GATEWAY_ROLE, images.pods.gateways)),
         "image": images.gateway,
         "account": account,
         "token": shows_token,
@@ -88,8 +88,7 @@ def objects(
 
 
 def _inputs(fleet: ServingDeployment) -> Object:
-    """What of the spec is in the pod template. Defaults are left out: a field that a later operator
-    adds changes nothing where it is not set."""
+    """What of the spec is in the pod template."""
     spec = fleet.spec
     parts = {
         "slo": spec.slo,
@@ -98,15 +97,17 @@ def _inputs(fleet: ServingDeployment) -> Object:
         "engine": spec.engine,
         "scaleToZero": spec.autoscaling.scale_to_zero,
     }
-    found: Object = {
-        name: part.model_dump(mode="json", by_alias=True, exclude_none=True, exclude_defaults=True)
-        for name, part in parts.items()
-        if part is not None
-    }
+    found = {name: _written(part) for name, part in parts.items() if part is not None}
     kept = ("maxBodyBytes", "maxNumSeqs")
     found["engine"] = {name: found["engine"].get(name) for name in kept}
     found["routing"].pop("replicas", None)
     return found | {"servedName": fleet.served_name}
+
+
+def _written(part: BaseModel) -> Object:
+    """Its fields without defaults: one that a later operator adds changes nothing where it is not
+    set."""
+    return part.model_dump(mode="json", by_alias=True, exclude_none=True, exclude_defaults=True)
 
 
 def account_of(

@@ -86,16 +86,21 @@ def taken(
 
 def shown(fleet: ServingDeployment, images: Images) -> dict[str, str]:
     """The images that the fleet's pods are rendered with, by container."""
-    front = "picker" if fleet.spec.picks_by_pool else "gateway"
+    front = _front(fleet)
     return {"engine": fleet.spec.engine.image or images.engine, front: getattr(images, front)}
 
 
 def newer(fleet: ServingDeployment, used: Images, default: Images) -> dict[str, str]:
     """The operator's default images that the fleet does not have, by container."""
-    front = "picker" if fleet.spec.picks_by_pool else "gateway"
+    front = _front(fleet)
     asked = (front,) if fleet.spec.engine.image else ("engine", front)
     others = {name: getattr(default, name) for name in asked}
     return {name: image for name, image in others.items() if image != getattr(used, name)}
+
+
+def _front(fleet: ServingDeployment) -> str:
+    """The container that sends requests to the engines."""
+    return "picker" if fleet.spec.picks_by_pool else "gateway"
 
 
 def _image(deployment: Object, container: str) -> str:

@@ -47,8 +47,8 @@ class TokenSink:
 
     def __init__(self) -> None:
         self.reader: Callable[[Emission], bool] | None = None
-        """Asked first about each token, until `take` returns; True: it has sent it, and nobody is
-        woken."""
+        """Asked first about each token, until `take` returns; True: it has sent it, and no
+        task is woken."""
         self._events: list[Emission | Refusal] = []
         self._waiter: asyncio.Future[None] | None = None
         self._unsent: Awaitable[None] | None = None

@@ -209,7 +209,7 @@ def pod_of(raw: Object) -> Pod:
         owner=controller_of(raw, "ReplicaSet") or "",
         ip=status.get("podIP"),
         created_at=seconds(meta.get("creationTimestamp")) or 0.0,
-        ready_at=_ready_at(ready),
+        ready_at=seconds(ready.get("lastTransitionTime")) if is_ready else None,
         waits_since=_latest(meta.get("creationTimestamp"), scheduled, ready),
         account=spec.get("serviceAccountName") or "",
         drain_at=seconds(annotations.get(names.DRAIN)),
@@ -248,10 +248,6 @@ def _latest(created: str | None, *conditions: Object) -> float:
     return max(
         seconds(t) or 0.0 for t in (created, *(c.get("lastTransitionTime") for c in conditions))
     )
-
-
-def _ready_at(ready: Object) -> float | None:
-    return seconds(ready.get("lastTransitionTime")) if ready.get("status") == "True" else None
 
 
 def _cost(text: str) -> int:

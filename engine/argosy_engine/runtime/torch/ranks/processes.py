@@ -70,7 +70,7 @@ class Hello:
     """`ONEDNN_MAX_CPU_ISA`; empty: not set."""
 
     def line(self) -> bytes:
-        paths = ("peers_file", "token_file", "tls_dir")  # a rank calls nobody
+        paths = ("peers_file", "token_file", "tls_dir")  # a rank calls no other pod
         config = asdict(self.config) | dict.fromkeys(paths)
         told = {"config": config, "rank": self.rank, "port": self.port, "isa": self.isa}
         return json.dumps(told).encode() + b"\n"

@@ -217,7 +217,7 @@ class PodSettings(ApiModel):
             cel=_free("annotations", OWN_ANNOTATIONS),
             holds=annotations_are_free,
             message="annotations of serving.argosy.dev and prometheus.io and the deletion cost are "
-            "written by Argosy, those of AppArmor and seccomp by nobody: choose other keys",
+            "written by Argosy, those of AppArmor and seccomp are not allowed: choose other keys",
         ),
         ValidationRule(
             field=".nodeSelector",
