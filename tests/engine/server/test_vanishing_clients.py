@@ -4,6 +4,7 @@ One task drives the engine step by step, so that a test draws when each client l
 """
 
 import asyncio
+import itertools
 import json
 import random
 from collections import Counter
@@ -141,15 +142,18 @@ class Crowd:
             self.left_in["several"] += body["n"] > 1
 
     async def run(self, count: int, *, limits: bool) -> None:
-        """So many clients, at most twelve at a time; every tenth stays."""
-        waiting = [f"r{number}" for number in range(count)]
+        """Clients, at most twelve at a time, until so many left; every tenth stays.
+
+        How many leave before their answer is whole depends on the machine's load.
+        """
+        names = itertools.count()
         running: set[asyncio.Task[None]] = set()
         loop = self.engine.loop
-        while waiting or running:
-            while waiting and len(running) < 12:
+        while self.left < count or running:
+            while self.left < count and len(running) < 12:
                 stays = self.turn + self.draw.randrange(60)
-                whole = len(waiting) % 10 == 0
-                made = self.client(waiting.pop(), None if whole else stays)
+                whole = (name := next(names)) % 10 == 0
+                made = self.client(f"r{name}", None if whole else stays)
                 running.add(asyncio.create_task(made))
             if limits and self.turn % 7 == 0:
                 loop.change(any_limits(self.draw))
@@ -177,7 +181,7 @@ def assert_nothing_is_left(engine: Engine) -> None:
 
 
 @pytest.mark.parametrize("limits", [False, True], ids=["", "limits change"])
-@pytest.mark.parametrize("count", [200, pytest.param(1400, marks=pytest.mark.slow)])
+@pytest.mark.parametrize("count", [140, pytest.param(1000, marks=pytest.mark.slow)])
 async def test_clients_that_leave_in_any_state_leave_nothing(count, limits):
     seed = random.SystemRandom().randrange(1 << 32)
     print(f"seed {seed}")  # to draw the same clients again
@@ -186,9 +190,8 @@ async def test_clients_that_leave_in_any_state_leave_nothing(count, limits):
     crowd = Crowd(engine, random.Random(seed))
     await crowd.run(count, limits=limits)
     assert_nothing_is_left(engine)
-    assert crowd.left >= count * 0.7
     states = {"queued", "decode", "structured", "several"}
-    if count > 1000 and not limits:
+    if count == 1000 and not limits:
         states |= {"prefill", "swapped"}
     assert states - {state for state, times in crowd.left_in.items() if times} == set()
     # Under other limits a prompt may be longer than a step.
