@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from argosy_bench.mutation import workspace
 from argosy_bench.mutation.page import Outcome, page
 from argosy_bench.mutation.record import read_record, write_record
 from argosy_bench.mutation.survivors import (
@@ -155,6 +156,26 @@ def test_a_workspace_runs_all_tests_of_its_program_or_those_that_are_named():
     named = workspace_of(law, ["tests/scaling/test_pools.py"])
     assert '"tests/scaling/test_pools.py"]' in named._settings()
     assert '"tests/core", "tests/scaling"]' in workspace_of(law)._settings()
+
+
+def test_tests_that_need_torch_run_where_the_program_asks_for_them():
+    marks = {program.name: "not torch" in workspace_of(program)._settings() for program in PROGRAMS}
+    assert not marks["engine_torch"]
+    assert all(marks[name] for name in ("operator", "engine_http", "gateway"))
+
+
+def test_the_compiled_native_step_is_part_of_the_copy(tmp_path, monkeypatch):
+    root = tmp_path / "root"
+    native = root / "engine" / "argosy_engine" / "native"
+    native.mkdir(parents=True)
+    (native / "argosy_base.so").write_bytes(b"code")
+    subprocess.run(["git", "init", "-q", root], check=True)
+    (root / ".gitignore").write_text("*.so\n")
+    monkeypatch.setattr(workspace, "_ROOT", root)
+    copy = workspace.Workspace("x", packages=("engine/argosy_engine",), mutate=[], tests=())
+    assert [path.as_posix() for path in copy._copy()] == ["argosy_engine/native/argosy_base.so"]
+    assert (copy.folder / "argosy_engine" / "native" / "argosy_base.so").read_bytes() == b"code"
+    assert list(copy._copy()) == []
 
 
 def test_a_record_gives_back_what_was_measured(tmp_path):

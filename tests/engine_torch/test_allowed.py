@@ -37,6 +37,8 @@ def test_biases_are_added_and_only_allowed_tokens_stay():
     assert after([1], 1, logit_bias=((2, 3.0), (5, -4.0))) == [1, 1, 4, 1, 1, -3]
     kept = after([1], 1, allowed_token_ids=(4, 2), logit_bias=((4, 1.0),))
     assert kept == [NEVER, NEVER, 1, NEVER, 2, NEVER]
+    beyond = after([1], 1, allowed_token_ids=(6, 2), logit_bias=((6, 1.0), (5, 1.0)))
+    assert beyond == [NEVER, NEVER, 1, NEVER, NEVER, NEVER]  # there are six tokens
 
 
 def test_the_last_token_of_a_bad_word_never_follows_the_others():

@@ -91,6 +91,7 @@ def test_the_values_are_the_models(runner):
     values = [value for _, value, _ in out.likely["r"][1:]]
     assert values == sorted(values, reverse=True)
     assert sum(2.718281828**value for value in values) <= 1.0001
+    assert {len(told) for told in out.prompt_likely["r"].values()} == {1}  # 0 besides its own
     token, value, rank = out.likely["r"][0]
     assert (token, value, rank) in [
         (t, pytest.approx(v), r) for t, v, r in out.likely["r"][1:]

@@ -43,13 +43,24 @@ class Workspace:
     """The copy for one program, under build/mutants."""
 
     def __init__(
-        self, name: str, *, packages: tuple[str, ...], mutate: list[str], tests: tuple[str, ...]
+        self,
+        name: str,
+        *,
+        packages: tuple[str, ...],
+        mutate: list[str],
+        tests: tuple[str, ...],
+        torch: bool = False,
     ) -> None:
-        """`packages` are folders from the root, `mutate` patterns of files, `tests` folders."""
+        """`packages` are folders from the root, `mutate` patterns of files, `tests` folders.
+
+        `torch`: also tests with this mark are run. They take seconds to begin.
+        """
         self.folder = _ROOT / "build" / "mutants" / name
         self._packages = packages
         self._mutate = mutate
         self._tests = tests
+        left_out = ("cluster", "helm", "slow") if torch else ("cluster", "torch", "helm", "slow")
+        self._marks = " and ".join(f"not {mark}" for mark in left_out)
 
     def prepare(self, *, fresh: bool) -> None:
         """Copy what changed, and make the mutants. New results are asked for where tests changed.
@@ -130,6 +141,9 @@ class Workspace:
              *self._packages],
             cwd=_ROOT, capture_output=True, text=True, check=True,
         ).stdout.splitlines()  # fmt: skip
+        # Git ignores what is compiled. Without it each copy would compile the native step anew.
+        built = (p for package in self._packages for p in (_ROOT / package).rglob("native/argosy*"))
+        listed += [path.relative_to(_ROOT).as_posix() for path in built]
         kept = set()
         for name in listed:
             source, target = _ROOT / name, self._place(name)
@@ -166,7 +180,7 @@ class Workspace:
                 "do_not_mutate_patterns": [r"\blog\.\w+\(", r"strict=True", r"^\s*assert "],
                 "also_copy": [name for name in _SHARED if name != "tests"],
                 "pytest_add_cli_args_test_selection": [
-                    "-m", "not cluster and not torch and not helm and not slow", *self._tests,
+                    "-m", self._marks, *self._tests,
                 ],
                 "pytest_add_cli_args": [
                     "-p", "no:cacheprovider", "-p", "no:xdist", "--hypothesis-profile=mutants",

@@ -59,6 +59,8 @@ class Program:
     packages: tuple[str, ...]
     """Folders that hold the packages, from the root. Only the modules of its areas are changed."""
     tests: tuple[str, ...]
+    torch: bool = False
+    """Tests that need torch are run, too."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -98,6 +100,12 @@ PROGRAMS = (
         ("tests/kv", "tests/engine/trust", "tests/engine/server", "tests/engine/runtime"),
     ),
     Program("engine_http", ("engine/argosy_engine",), ("tests/engine",)),
+    Program(
+        "engine_torch",
+        ("engine/argosy_engine",),
+        ("tests/engine_torch", "tests/engine/test_native_choice.py"),
+        torch=True,
+    ),
     Program("gateway", ("engine/argosy_gateway", "engine/argosy_engine"), ("tests/gateway",)),
 )
 
@@ -114,6 +122,7 @@ AREAS = (
     Area("operator_slo", "law", (f"{_OPERATOR}.core.slo.*",), _BOUND),
     Area("operator_recall", "law", (f"{_OPERATOR}.core.recall.*",), _BOUND),
     Area("operator_gpu_types", "law", (f"{_OPERATOR}.core.gpu_types.*",), _BOUND),
+    Area("operator_revision", "operator", (f"{_OPERATOR}.core.fleet.revision",), _BOUND),
     Area("operator_fleet", "operator", (f"{_OPERATOR}.core.fleet.*",), _BOUND),
     Area("operator_plan", "operator", (f"{_OPERATOR}.core.plan",), _BOUND),
     Area("operator_reconcile", "operator", (f"{_OPERATOR}.core.reconcile.*",), _BOUND),
@@ -131,6 +140,22 @@ AREAS = (
         _BOUND,
     ),
     Area("operator_status", "operator", (f"{_OPERATOR}.core.status.*",), _BOUND),
+    Area(
+        "operator_upgrades",
+        "operator",
+        (
+            f"{_OPERATOR}.render.common",
+            f"{_OPERATOR}.render.images",
+            f"{_OPERATOR}.shell.boards.rollouts",
+        ),
+        _BOUND,
+    ),
+    Area(
+        "operator_pods",
+        "operator",
+        (f"{_OPERATOR}.render.pods.*", f"{_OPERATOR}.api.v1alpha1.pods.merged"),
+        _BOUND,
+    ),
     Area("operator_render", "operator", (f"{_OPERATOR}.render.*",), _BOUND),
     Area("sim_world", "simulator", (f"{_SIM}.world.*", f"{_SIM}.inbox"), _BOUND),
     Area("sim_reference", "simulator", (f"{_SIM}.reference.*",), _BOUND),
@@ -156,7 +181,30 @@ AREAS = (
     Area(
         "engine_http",
         "engine_http",
-        (f"{_SERVER}.openai.*", "argosy_engine.text.*", "argosy_engine.metrics.*"),
+        (f"{_SERVER}.openai.*", "argosy_engine.metrics.*"),
+        _BOUND,
+    ),
+    Area("engine_text", "engine_torch", ("argosy_engine.text.*",), _BOUND),
+    Area(
+        "engine_sampling",
+        "engine_torch",
+        tuple(
+            f"argosy_engine.runtime.torch.{part}"
+            for part in ("sampler", "penalty", "masks", "allowed", "likely")
+        ),
+        _BOUND,
+    ),
+    Area(
+        "engine_models",
+        "engine_torch",
+        tuple(f"argosy_engine.model.{part}" for part in ("spec", "loader", "rope", "share")),
+        _BOUND,
+    ),
+    # Not `trial`: it runs in a process of its own, where no mutant is in force.
+    Area(
+        "engine_native",
+        "engine_torch",
+        tuple(f"argosy_engine.native.{part}" for part in ("choose", "compile", "library")),
         _BOUND,
     ),
     Area("engine_nixl", "engine_ends", ("argosy_engine.transfer.nixl.*",)),
@@ -260,6 +308,7 @@ def workspace_of(program: Program, tests: list[str] | None = None) -> Workspace:
         packages=program.packages,
         mutate=sorted(set(files)),
         tests=tuple(tests or program.tests),
+        torch=program.torch,
     )
 
 
