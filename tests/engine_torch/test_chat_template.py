@@ -178,6 +178,40 @@ def test_what_makes_much_of_little_is_refused_before_it_is_made(name):
     assert resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before < 300 << 10
 
 
+# A text of as many characters as are allowed, and one that is longer by the least.
+AT_THE_BOUND = {
+    "sum of texts": ("'a' * 60 + 'b' * 40", "'a' * 60 + 'b' * 41"),
+    "sum of lists": ("[1] * 8 + [1] * 4", "[1] * 8 + [1] * 5"),
+    "product of a text": ("'ab' * 50", "'ab' * 51"),
+    "product from the right": ("50 * 'ab'", "51 * 'ab'"),
+    "product of a list": ("[1] * 12", "[1] * 13"),
+    "a width in the form": ("'%68d' % 1", "'%100d' % 1"),
+    "widths that are given": ("'%*d' % (97, 1)", "'%*d' % (98, 1)"),
+    "one number that is given": ("'%c' % 98", "'%c' % 99"),
+}
+
+
+@pytest.mark.parametrize("name", AT_THE_BOUND)
+def test_what_is_made_may_be_as_long_as_the_bound_and_no_longer(name, monkeypatch):
+    monkeypatch.setattr(sandbox, "MOST_CHARACTERS", 100)
+    allowed, refused = AT_THE_BOUND[name]
+    assert render(f"{{% set made = {allowed} %}}{{{{ made | length }}}}")
+    with pytest.raises(ChatTemplateError, match="is too long"):
+        render(f"{{% set made = {refused} %}}{{{{ made | length }}}}")
+
+
+@pytest.mark.parametrize(
+    ("allowed", "refused"),
+    [("2 ** 2048", "2 ** 2049"), ("ones * ones", "ones * ones * 2")],
+)
+def test_a_whole_number_may_have_so_many_bits_and_no_more(allowed, refused, monkeypatch):
+    monkeypatch.setattr(sandbox, "_MOST_BITS", 4096)
+    arguments = {"ones": (1 << 2048) - 1}
+    assert render(f"{{{{ ({allowed}) > 0 }}}}", arguments=arguments) == "True"
+    with pytest.raises(ChatTemplateError, match="of numbers is too large"):
+        render(f"{{{{ ({refused}) > 0 }}}}", arguments=arguments)
+
+
 def test_a_clients_tools_cannot_be_indented_without_end():
     """Llama 3.1's template indents them; each element has a line, as far in as it is nested."""
     nested = [0] * 100_000

@@ -1,5 +1,6 @@
 """Text to ids: in step with other threads, never cut, and how long it is known to be at least."""
 
+import os
 import threading
 
 import pytest
@@ -10,6 +11,8 @@ pytest.importorskip("tokenizers")
 from hypothesis import given, settings  # noqa: E402
 from hypothesis import strategies as st  # noqa: E402
 
+from argosy_engine.errors import LoadError  # noqa: E402
+from argosy_engine.text.hf_tokenizer import HfTokenizer  # noqa: E402
 from tests.engine_torch import tokenizers as made  # noqa: E402
 
 BOUNDED = {"byte level": made.byte_level, "NFC": made.composed, "metaspace": made.metaspace}
@@ -89,3 +92,25 @@ def test_clients_are_told_the_folders_configuration_without_its_files(tmp_path):
         "chat_template": "{{ eos_token }}",
         "tokenizer_class": "PreTrainedTokenizerFast",
     }
+
+
+def test_a_configuration_that_is_no_object_is_named(tmp_path):
+    made.read(made.byte_level(), tmp_path)
+    path = tmp_path / "tokenizer_config.json"
+    path.write_text("[]")
+    with pytest.raises(LoadError) as failure:
+        HfTokenizer(tmp_path)
+    assert failure.value.reason == "WeightsInvalid"
+    assert str(failure.value) == f"WeightsInvalid: {path} is not a JSON object"
+
+
+@pytest.mark.parametrize(("before", "after"), [(None, "false"), ("true", "true")])
+def test_the_librarys_own_threads_are_off_unless_they_are_asked_for(
+    tmp_path, monkeypatch, before, after
+):
+    # Set first, so that the value is put back where there was none.
+    monkeypatch.setenv("TOKENIZERS_PARALLELISM", before or "")
+    if before is None:
+        monkeypatch.delenv("TOKENIZERS_PARALLELISM")
+    made.read(made.byte_level(), tmp_path)
+    assert os.environ["TOKENIZERS_PARALLELISM"] == after

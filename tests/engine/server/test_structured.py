@@ -160,6 +160,12 @@ async def test_what_no_answer_can_match_is_refused_and_leaves_nothing(kind):
     assert (await engine.post(COMPLETIONS, ask())).status_code == 200
 
 
+async def test_a_grammar_that_cannot_be_read_is_refused_with_the_place():
+    response = await Engine().post(COMPLETIONS, structured(grammar="root ::= ("))
+    assert response.status_code == 400
+    assert "Expected ')' at line 1" in response.json()["error"]["message"]
+
+
 @pytest.mark.parametrize(
     ("more", "param"),
     [

@@ -123,6 +123,18 @@ def test_tools_that_make_no_sense_are_named(more, param):
     assert refused.value.param == param
 
 
+def test_several_calls_may_be_required_unless_they_are_to_be_one():
+    required = {"tools": [WEATHER], "tool_choice": "required"}
+    some, one = parsed(**required), parsed(**required, parallel_tool_calls=False)
+    assert some.form.tools.reads == one.form.tools.reads == "list"
+    (of_some, of_one) = (
+        json.loads(asked.sampling.grammar)["grammars"][0]["json_schema"] for asked in (some, one)
+    )
+    assert of_one == of_some | {"maxItems": 1}
+    assert "maxItems" not in of_some
+    assert parsed(**required, parallel_tool_calls=True).sampling.grammar == some.sampling.grammar
+
+
 def test_free_text_is_read_by_the_engines_parser():
     assert parsed("hermes", tools=[WEATHER]).form.tools.reads == "hermes"
     assert parsed("hermes", tools=[WEATHER], tool_choice="auto").sampling.grammar == ""
