@@ -16,7 +16,8 @@ import torch
 
 from argosy_engine.attention.paged import PagedPool, PoolShape
 from argosy_engine.attention.triton_pool import TritonPool
-from argosy_engine.core.step import FlatBatch
+from argosy_engine.core.sampling import SamplingParams
+from argosy_engine.core.step import Chunk, FlatBatch, StepPlan, flatten
 
 __all__ = ["Wish", "main"]
 
@@ -79,34 +80,35 @@ def main(words: list[str]) -> int:
 
 def _step(size: int) -> tuple[FlatBatch, int]:
     """The step, and the blocks of a pool for it. Tables run backwards through the pool."""
-    lengths = [start + count for start, count in _WORK]
-    counts = [-(-length // size) for length in lengths]
-    blocks = 1 + sum(counts)
-    tables: list[list[int]] = []
-    end = blocks
-    for count in counts:
-        tables.append(list(range(end - 1, end - 1 - count, -1)))
-        end -= count
-    positions = [range(start, start + count) for start, count in _WORK]
-    cu_q = [sum(count for _, count in _WORK[:index]) for index in range(len(_WORK) + 1)]
-    return FlatBatch(
-        token_ids=[0] * cu_q[-1],
-        positions=[position for own in positions for position in own],
-        slot_mapping=[
-            table[position // size] * size + position % size
-            for table, own in zip(tables, positions, strict=True)
-            for position in own
-        ],
-        cu_q=cu_q,
-        kv_lens=lengths,
-        block_tables=tables,
-        sample_rows=[],
-        sample_positions=[],
-        sampling=[],
-        histories=[],
-        n_prompts=[],
-        request_ids=[],
-    ), blocks
+    counts = [-(-(start + count) // size) for start, count in _WORK]
+    end = blocks = 1 + sum(counts)
+    chunks: list[Chunk] = []
+    for (start, count), held in zip(_WORK, counts, strict=True):
+        chunks.append(
+            Chunk(
+                request_id="",
+                tokens=[0] * (start + count),
+                block_table=list(range(end - 1, end - 1 - held, -1)),
+                start=start,
+                count=count,
+                samples=False,
+                decode=False,
+                sampling=SamplingParams(max_tokens=1),
+                n_prompt=start + count,
+            )
+        )
+        end -= held
+    plan = StepPlan(
+        index=1,
+        chunks=tuple(chunks),
+        block_size=size,
+        prefill_tokens=sum(count for _, count in _WORK),
+        prefill_sequences=len(chunks),
+        decode_sequences=0,
+        decode_context_tokens=0,
+        after_idle=True,
+    )
+    return flatten(plan), blocks
 
 
 if __name__ == "__main__":
