@@ -8,7 +8,7 @@ from collections.abc import Iterable, Mapping
 
 from argosy_operator.api.v1alpha1 import API_VERSION, ServingDeployment
 from argosy_operator.core.fleet import names
-from argosy_operator.core.fleet.objects import Object, digest
+from argosy_operator.core.fleet.objects import Object
 
 UID = 65532
 """User of the images. Numeric, so that the kubelet can check runAsNonRoot without the image."""
@@ -215,18 +215,13 @@ def command_line(flags: Mapping[str, object]) -> list[str]:
 # (`names.TEMPLATE`). Where only the number differs, the template stands, whichever is newer.
 
 
-def noted(deployment: Object, inputs: object, template: int) -> Object:
-    """The rendered Deployment with a note of its inputs and of the number of its template."""
+def noted(deployment: Object, made_of: str, template: int) -> Object:
+    """The rendered Deployment with a note of the digest of its inputs and of the number of its
+    template."""
     meta = deployment["metadata"]
-    notes = {names.INPUTS: digest(inputs), names.TEMPLATE: str(template)}
+    notes = {names.INPUTS: made_of, names.TEMPLATE: str(template)}
     annotations = (meta.get("annotations") or {}) | notes
     return {**deployment, "metadata": {**meta, "annotations": annotations}}
-
-
-def made_from(deployments: Iterable[Object], inputs: object) -> Object | None:
-    """The Deployment whose pods were made from the same inputs, in whatever template."""
-    same = digest(inputs)
-    return next((d for d in deployments if _note(d, names.INPUTS) == same), None)
 
 
 def standing(rendered: Object, live: Object | None) -> Object:

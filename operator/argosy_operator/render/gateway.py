@@ -15,7 +15,7 @@ from pydantic import BaseModel
 
 from argosy_operator.api.v1alpha1 import ServingDeployment
 from argosy_operator.core.fleet import names
-from argosy_operator.core.fleet.objects import Object, seconds
+from argosy_operator.core.fleet.objects import Object, digest, seconds
 from argosy_operator.core.fleet.revision import whole_seconds
 from argosy_operator.render.common import (
     DEREGISTER_S,
@@ -78,7 +78,7 @@ def objects(
         "token": shows_token,
         "certificate": certificate,
     }
-    front = standing(noted(front, made_of, TEMPLATE), live)
+    front = standing(noted(front, digest(made_of), TEMPLATE), live)
     return [
         *_access(fleet, callers.gateways),
         _service(fleet),

@@ -62,7 +62,7 @@ def kept(fleet: ServingDeployment, deployments: Iterable[Object], default: Image
 def _gives(fleet: ServingDeployment, default: Images, revisions: Collection[str | None]) -> bool:
     """Whether the default engine image gives one of these revisions."""
     # While the gateways get a certificate, engines are those of the fleet without it.
-    before = as_rolled_out(fleet, (), engine_image=default.engine, called=False)
+    before = as_rolled_out(fleet, {}, engine_image=default.engine, called=False)
     return any(
         revision(one, engine_image=default.engine, template=template) in revisions
         for one in (fleet, before)

@@ -13,7 +13,14 @@ from functools import partial, reduce
 from argosy_operator.api.v1alpha1 import RoleName, ServingDeployment
 from argosy_operator.core.fleet import names
 from argosy_operator.core.fleet.memory import LoopMemory
-from argosy_operator.core.fleet.objects import ChildKey, Object, child_key, is_owned, replicas_of
+from argosy_operator.core.fleet.objects import (
+    ChildKey,
+    Object,
+    child_key,
+    digest,
+    is_owned,
+    replicas_of,
+)
 from argosy_operator.core.fleet.pods import (
     GatewayLoad,
     Handovers,
@@ -29,6 +36,7 @@ from argosy_operator.core.fleet.revision import (
     as_rolled_out,
     certificate_of,
     inputs,
+    made_from,
     revision,
     template_of,
     verifies_callers,
@@ -52,7 +60,7 @@ from argosy_operator.ports.protocols import (
     TrustSource,
 )
 from argosy_operator.render import gateway, learnt, network, peers, pool, role, workload
-from argosy_operator.render.common import made_from, noted, standing
+from argosy_operator.render.common import noted, standing
 from argosy_operator.render.engines.kind import EnginePod
 from argosy_operator.render.images import Images, shown, taken
 from argosy_operator.render.pods.accounts import Callers
@@ -176,20 +184,20 @@ def compose(
     gateways = [pod for pod in seen.pods if pod.role == names.GATEWAY_ROLE and pod.running]
     called = all(pod.tls for pod in gateways)
     engine_fleet = as_rolled_out(fleet, deployments, engine_image=images.engine, called=called)
-    digits, verifies = _revision(engine_fleet, deployments, images)
+    asked = _revision(engine_fleet, deployments, images)
     # Engines that ask for tokens until they are gone need gateways that show them until then.
-    shows_token = verifies or any(map(verifies_callers, deployments.values()))
-    required = verifies and all(pod.shows_token for pod in gateways)
+    shows_token = asked.verifies or any(map(verifies_callers, deployments.values()))
+    required = asked.verifies and all(pod.shows_token for pod in gateways)
     callers = Callers.of(fleet, images, seen.pods)
     trust = peers.objects(fleet, seen.issuer, callers, required=required)
     wanted = [*(trust if shows_token else ()), *network.objects(fleet)]
     wanted += _front(fleet, images, owned, callers, shows_token=shows_token)
     wanted += [obj for name, _ in fleet.spec.active_roles() for obj in role.objects(fleet, name)]
-    engines = _engines(engine_fleet, digits, images, deployments, verifies=verifies)
+    engines = _engines(engine_fleet, asked, images, deployments)
     metrics, heard = _known(fleet, seen, memory, clock)
     return Snapshot(
         fleet=fleet,
-        revision=digits,
+        revision=asked.digits,
         wanted=tuple(wanted),
         engines=engines,
         children=seen.children,
@@ -203,7 +211,7 @@ def compose(
         metrics=metrics,
         heard=heard,
         metrics_next_at=seen.measured.next_at if seen.measured else None,
-        verifies=verifies,
+        verifies=asked.verifies,
         proof_required=required,
         images=shown(fleet, images),
         newer_images=others,
@@ -212,36 +220,46 @@ def compose(
     )
 
 
+@dataclass(frozen=True, slots=True)
+class _Revision:
+    """The revision that the spec asks for."""
+
+    digits: str
+    verifies: bool
+    """Whether its pods verify who calls them."""
+    made_of: str
+    """Digest of what they are made from."""
+
+
 def _revision(
     fleet: ServingDeployment, deployments: Mapping[str, Object], images: Images
-) -> tuple[str, bool]:
-    """The revision that the spec asks for, and whether its pods verify who calls them. Pods that
-    run in another template of the same inputs keep their revision."""
+) -> _Revision:
+    """Pods that run in another template of the same inputs keep their revision."""
     verify = fleet.spec.security.verify_peers
     roles = {name for name, _ in fleet.spec.active_roles()}
     engines = [d for d in deployments.values() if role_of(d) in roles]
-    live = made_from(engines, inputs(fleet, engine_image=images.engine))
+    made_of = digest(inputs(fleet, engine_image=images.engine))
+    live = made_from(engines, made_of)
     if live is not None:
-        return live["metadata"]["labels"][names.REVISION], verify and verifies_callers(live)
+        digits = live["metadata"]["labels"][names.REVISION]
+        return _Revision(digits, verify and verifies_callers(live), made_of)
     template = template_of(fleet, deployments, engine_image=images.engine)
     digits = revision(fleet, engine_image=images.engine, template=template)
-    return digits, template != OLD_TEMPLATE and verify
+    return _Revision(digits, template != OLD_TEMPLATE and verify, made_of)
 
 
 def _engines(
     fleet: ServingDeployment,
-    digits: str,
+    asked: _Revision,
     images: Images,
     deployments: Mapping[str, Object],
-    *,
-    verifies: bool,
 ) -> dict[RoleName, Object]:
-    """The Deployment of each role in the revision `digits`."""
-    made_of, engines = inputs(fleet, engine_image=images.engine), dict[RoleName, Object]()
+    """The Deployment of each role in the revision."""
+    engines: dict[RoleName, Object] = {}
     for name, _ in fleet.spec.active_roles():
-        live = deployments.get(names.engine_deployment(fleet.name, name, digits))
-        pod = EnginePod.of(fleet, name, digits, images, live, verifies=verifies)
-        engines[name] = standing(noted(workload.deployment(pod), made_of, TEMPLATE), live)
+        live = deployments.get(names.engine_deployment(fleet.name, name, asked.digits))
+        pod = EnginePod.of(fleet, name, asked.digits, images, live, verifies=asked.verifies)
+        engines[name] = standing(noted(workload.deployment(pod), asked.made_of, TEMPLATE), live)
     return engines
 
 

@@ -4,8 +4,11 @@ and a fleet without a certificate stays as it is."""
 from dataclasses import replace
 from typing import Any
 
-from argosy_operator.core.fleet import names
+import pytest
+
+from argosy_operator.core.fleet import names, revision
 from argosy_operator.core.fleet.revision import certificate_of
+from argosy_operator.shell import gather
 from tests.support.model import Model, condition, converged, fleet
 
 PAIR = {"mode": "disaggregated"}
@@ -70,6 +73,22 @@ def test_engines_with_tls_stay_while_a_gateway_without_it_is_there() -> None:
     gateways(model, tls=False)
     model.converge()
     assert engines(model) == before
+
+
+def test_engines_with_tls_of_another_operator_stay_while_a_gateway_is_replaced(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    with monkeypatch.context() as newer:
+        newer.setattr(gather, "TEMPLATE", 99)
+        newer.setattr(revision, "TEMPLATE", 99)
+        model = converged(**PAIR, security=TLS)
+    before = engines(model)
+    gateways(model, tls=False)
+    model.converge()
+    assert engines(model) == before
+    model.edit(engine={"maxNumSeqs": 8})
+    model.round()
+    assert sorted(map(str, engines(model).values())) == ["None", "None", "chat-tls", "chat-tls"]
 
 
 def test_a_fleet_that_stops_keeps_the_gateways_certificate_until_no_engine_speaks_tls() -> None:

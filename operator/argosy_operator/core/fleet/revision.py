@@ -6,7 +6,7 @@ routing, metrics) is not part of it.
 """
 
 import re
-from collections.abc import Collection
+from collections.abc import Collection, Iterable, Mapping
 
 from argosy_operator.api.bounds import DURATION_BOUNDS
 from argosy_operator.api.fields import Duration
@@ -57,12 +57,29 @@ def template_of(
     `deployments` are the names of the fleet's own. Pods that run in a template keep it, so that an
     upgrade of the operator alone replaces none.
     """
+    return _rolled_out(fleet, deployments, engine_image=engine_image) or TEMPLATE
+
+
+def _rolled_out(
+    fleet: ServingDeployment, deployments: Collection[str], *, engine_image: str
+) -> int | None:
+    """The template of the spec's revision of which a Deployment is there; None if there is none."""
     for template in TEMPLATES:
         digits = revision(fleet, engine_image=engine_image, template=template)
         for role, _ in fleet.spec.active_roles():
             if names.engine_deployment(fleet.name, role, digits) in deployments:
                 return template
-    return TEMPLATE
+    return None
+
+
+def made_from(deployments: Iterable[Object], made_of: str) -> Object | None:
+    """The Deployment that notes `made_of`, a digest of `inputs`: its pods were made from the same
+    inputs, in whatever template."""
+    for deployment in deployments:
+        notes = deployment["metadata"].get("annotations") or {}
+        if notes.get(names.INPUTS) == made_of:
+            return deployment
+    return None
 
 
 def verifies_callers(deployment: Object) -> bool:
@@ -79,20 +96,24 @@ def certificate_of(deployment: Object) -> str | None:
 
 
 def as_rolled_out(
-    fleet: ServingDeployment, deployments: Collection[str], *, engine_image: str, called: bool
+    fleet: ServingDeployment,
+    deployments: Mapping[str, Object],
+    *,
+    engine_image: str,
+    called: bool,
 ) -> ServingDeployment:
     """The fleet whose engine pods may exist now: without TLS until the gateways can call them.
 
-    `called`: every gateway pod has a certificate. A revision with TLS that exists stays: of its
-    gateways some may just be replaced.
+    `deployments` are the fleet's own, by name. `called`: every gateway pod has a certificate. Pods
+    with TLS that exist stay, in whatever template: of their gateways some may just be replaced.
     """
     if fleet.spec.security.tls is None or called:
         return fleet
-    for template in TEMPLATES:
-        digits = revision(fleet, engine_image=engine_image, template=template)
-        for role, _ in fleet.spec.active_roles():
-            if names.engine_deployment(fleet.name, role, digits) in deployments:
-                return fleet
+    made_of = digest(inputs(fleet, engine_image=engine_image))
+    if made_from(deployments.values(), made_of) is not None:
+        return fleet
+    if _rolled_out(fleet, deployments, engine_image=engine_image) is not None:
+        return fleet
     security = fleet.spec.security.model_copy(update={"tls": None})
     spec = fleet.spec.model_copy(update={"security": security})
     return fleet.model_copy(update={"spec": spec})
