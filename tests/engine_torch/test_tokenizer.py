@@ -1,5 +1,6 @@
 """Text to ids: in step with other threads, never cut, and how long it is known to be at least."""
 
+import json
 import os
 import threading
 
@@ -10,9 +11,12 @@ pytest.importorskip("tokenizers")
 
 from hypothesis import given, settings  # noqa: E402
 from hypothesis import strategies as st  # noqa: E402
+from tokenizers import normalizers  # noqa: E402
 
 from argosy_engine.errors import LoadError  # noqa: E402
+from argosy_engine.text.grammars import compose  # noqa: E402
 from argosy_engine.text.hf_tokenizer import HfTokenizer  # noqa: E402
+from argosy_engine.text.token_bytes import bytes_per_token  # noqa: E402
 from tests.engine_torch import tokenizers as made  # noqa: E402
 
 BOUNDED = {"byte level": made.byte_level, "NFC": made.composed, "metaspace": made.metaspace}
@@ -62,6 +66,40 @@ def test_a_megabyte_is_known_to_have_many_tokens(bounded, name):
 @pytest.mark.parametrize("kind", UNBOUNDED, ids=lambda kind: kind.__name__)
 def test_no_bound_is_claimed_where_a_token_may_stand_for_any_length(tmp_path, kind):
     assert made.read(kind(), tmp_path).fewest_tokens("a" * 1_000_000) == 0
+
+
+def test_a_normal_form_after_another_may_shrink_what_that_one_left():
+    tokenizer = made.byte_level()
+    longest, once = bytes_per_token(json.loads(tokenizer.to_str()))
+    assert once == 1.0
+    tokenizer.normalizer = normalizers.Sequence([normalizers.NFD(), normalizers.NFC()])
+    assert bytes_per_token(json.loads(tokenizer.to_str())) == (longest, 16.0)
+
+
+def test_pieces_bound_a_text_only_where_each_byte_has_a_token_and_they_are_used():
+    whole = json.loads(made.metaspace().to_str())
+    assert bytes_per_token(whole) is not None
+    unused = {**whole, "model": {**whole["model"], "byte_fallback": False}}
+    vocab = {piece: at for piece, at in whole["model"]["vocab"].items() if piece != "<0x7F>"}
+    lacking = {**whole, "model": {**whole["model"], "vocab": vocab}}
+    assert bytes_per_token(unused) is None
+    assert bytes_per_token(lacking) is None
+
+
+def test_a_grammar_of_the_folders_tokens_ends_with_one_of_its_ends(tmp_path):
+    tokenizer = made.read(made.byte_level(), tmp_path)
+    grammars = tokenizer.grammars(tokenizer.vocab_size, {2, 1})
+    a_or_aa = compose("regex", "a|aa")
+
+    def allowed(output):
+        mask = grammars.mask("r", a_or_aa, output)
+        ids = range(tokenizer.vocab_size)
+        return {i for i in ids if mask[i // 8] >> i % 8 & 1}
+
+    (a,), (aa,) = tokenizer.encode("a"), tokenizer.encode("aa")
+    assert allowed([]) == {a, aa}
+    assert allowed([aa]) <= {1, 2}
+    assert allowed([aa])
 
 
 def test_a_prompt_is_never_cut_or_padded_though_the_file_asks_for_it(tmp_path):

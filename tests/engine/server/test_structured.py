@@ -155,6 +155,7 @@ async def test_what_no_answer_can_match_is_refused_and_leaves_nothing(kind):
     assert response.status_code == 400, response.text
     assert response.json()["error"]["param"] == "structured_outputs"
     assert len(response.json()["error"]["message"]) < 500
+    assert "<non-verbose/>" not in response.text
     assert not engine.loop.scheduler.sequences
     assert engine.loop.scheduler.pool.used == 0
     assert (await engine.post(COMPLETIONS, ask())).status_code == 200
@@ -214,6 +215,21 @@ def test_after_a_match_only_the_end_may_follow():
     assert allowed("r", []) == [ord("a")]  # and from its beginning again
     with pytest.raises(GrammarError, match="cannot go on"):
         allowed("t", list(b"zz"))
+
+
+def test_what_is_kept_of_requests_and_of_grammars_is_bounded_and_those_left_are_right(monkeypatch):
+    from argosy_engine.text import grammars as kept
+    from argosy_engine.text.byte_tokenizer import ByteTokenizer
+
+    monkeypatch.setattr(kept, "_KEPT_OUTPUTS", 2)
+    monkeypatch.setattr(kept, "_KEPT_GRAMMARS", 2)
+    grammars = ByteTokenizer(256).grammars(256, [EOS])
+    for output in (b"", b"x"):
+        for letter in "abcdab":
+            mask = grammars.mask(letter, kept.compose("regex", f"x{letter}"), list(output))
+            wanted = letter if output else "x"
+            assert [b for b in range(256) if mask[b // 8] >> b % 8 & 1] == [ord(wanted)]
+    assert len(grammars._outputs) == len(grammars._compiled) == 2
 
 
 async def test_an_answer_that_its_grammar_ends_is_the_clients_error():
