@@ -1,5 +1,5 @@
-# One file, three images: `docker build --target operator|gateway|engine .`
-# The operator and the gateway hold no torch; only the engine does.
+# One file, four images: `docker build --target operator|gateway|fetch|engine .`
+# Only the engine holds torch, and only the Job that fetches models the clients of its sources.
 # The platform is your registry's: build for the nodes that will run them.
 
 FROM python:3.13-slim-trixie AS wheel
@@ -32,6 +32,14 @@ COPY --from=wheel /dist /dist
 RUN pip install --no-cache-dir --no-deps /dist/*.whl && python -m compileall -q /usr/local/lib/python3.13/site-packages
 USER 65532:65532
 CMD ["gateway", "run"]
+
+FROM base AS fetch
+COPY requirements/fetch.txt /tmp/requirements.txt
+RUN pip install --no-cache-dir --require-hashes -r /tmp/requirements.txt
+COPY --from=wheel /dist /dist
+RUN pip install --no-cache-dir --no-deps /dist/*.whl && python -m compileall -q /usr/local/lib/python3.13/site-packages
+USER 65532:65532
+CMD ["fetch", "run"]
 
 FROM base AS engine
 COPY requirements/engine.txt /tmp/requirements.txt

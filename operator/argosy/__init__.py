@@ -1,4 +1,4 @@
-"""The `argosy` command: one name for four programs.
+"""The `argosy` command: one name for five programs.
 
 The first word after `argosy` decides which package is imported: the operator's image has no torch,
 and the gateway's image has no kopf.
@@ -14,6 +14,7 @@ _PROGRAMS = {
     "operator": ("argosy_operator.cli", "run the operator; explain, crds"),
     "gateway": ("argosy_gateway.cli", "run a fleet's gateway"),
     "engine": ("argosy_engine.cli", "serve a model"),
+    "fetch": ("argosy_fetch.cli", "fetch a fleet's model into its claim"),
     "simulate": ("argosy_operator.sim.cli", "replay a trace of requests in virtual time"),
 }
 

@@ -14,7 +14,14 @@ from tests.support.sources import parsed
 pytestmark = pytest.mark.slow
 
 ROOT = Path(__file__).resolve().parents[2]
-PACKAGES = ("argosy_operator", "argosy_engine", "argosy_gateway", "argosy_bench", "local")
+PACKAGES = (
+    "argosy_operator",
+    "argosy_engine",
+    "argosy_gateway",
+    "argosy_fetch",
+    "argosy_bench",
+    "local",
+)
 SOURCES = ("operator", "engine", "bench", "local", "docs")
 MODULES_IN_A_FOLDER, LINES_IN_A_FILE, LINES_IN_A_FUNCTION, COLUMNS = 9, 500, 50, 100
 NOT_OF_OURS = ("DESIGN.md", "DESIGN §", "DESIGN's", "layout.md", "shared/", "anchors/")

@@ -1,0 +1,71 @@
+"""Where a model comes from: what `hub.py` and `s3.py` give to `fill.py`."""
+
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Protocol
+
+CHUNK = 4 << 20
+"""Bytes that are read and written at a time."""
+
+
+@dataclass(frozen=True, slots=True)
+class RemoteFile:
+    """One file of the source."""
+
+    name: str
+    """Its path below the model's folder, such as `model.safetensors`."""
+    size: int
+    """In bytes."""
+    digests: tuple[tuple[str, str], ...] = ()
+    """What its content is known by: `sha256`, `md5` or `git` (as git names a blob), and the hex
+    digits. Empty where the source gives none: then only the size is compared."""
+    version: str = ""
+    """What a read asks for, so that a file that changes meanwhile is not mixed: an ETag."""
+
+
+@dataclass(frozen=True, slots=True)
+class Listing:
+    """What a source has, at one moment."""
+
+    commit: str
+    """40 hexadecimal digits that stand for exactly these contents."""
+    folder: str
+    """Where the model lies in the claim, such as `hf/org--name/<commit>`."""
+    files: tuple[RemoteFile, ...]
+
+
+class Source(Protocol):
+    """A model's origin. Errors of both calls are `FetchError`s."""
+
+    def listing(self) -> Listing:
+        """Resolve the revision, and name every file."""
+
+    def read(self, file: RemoteFile, start: int) -> Iterator[bytes]:
+        """The file's bytes from `start` on. It may begin earlier: see `Restarted`."""
+
+
+class RestartedError(Exception):
+    """The source cannot continue in the middle of a file: it must be read from its beginning."""
+
+
+_HUB = re.compile(
+    r"hf://(?P<repo>[A-Za-z0-9][\w.-]*/[A-Za-z0-9][\w.-]*)(@(?P<revision>[A-Za-z0-9][\w.-]*))?"
+)
+_S3 = re.compile(
+    r"s3://(?P<bucket>[a-z0-9][a-z0-9.-]*)/(?P<prefix>[A-Za-z0-9_-][\w.-]*(/[\w.-]+)*)"
+)
+MAIN = "main"
+"""The revision of hf://<org>/<name> without one."""
+
+
+def hub_address(uri: str) -> tuple[str, str] | None:
+    """Repository and revision of an hf:// URI; None for another one."""
+    found = _HUB.fullmatch(uri)
+    return None if found is None else (found["repo"], found["revision"] or MAIN)
+
+
+def s3_address(uri: str) -> tuple[str, str] | None:
+    """Bucket and prefix of an s3:// URI; None for another one."""
+    found = _S3.fullmatch(uri)
+    return None if found is None else (found["bucket"], found["prefix"])

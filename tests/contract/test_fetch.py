@@ -1,0 +1,29 @@
+"""What the fetching Job says of the engine, and of itself, is what these say."""
+
+import re
+import shlex
+from pathlib import Path
+
+import pytest
+
+from argosy_engine.model import spec
+from argosy_fetch import check, cli
+
+SEAMS = (Path(__file__).parents[2] / "designs/0001-seams.md").read_text()
+
+
+def test_the_job_takes_the_architectures_that_the_engine_computes() -> None:
+    assert check.ARCHITECTURES == spec.ARCHITECTURES
+
+
+def test_the_command_line_is_that_of_the_seams() -> None:
+    (line,) = re.findall(r"^(argosy fetch run [^\n]*(?:\n  [^\n]*)*)", SEAMS, re.MULTILINE)
+    flags = set(re.findall(r"--[a-z-]+", line))
+    parser = cli._parser()
+    with pytest.raises(SystemExit):
+        parser.parse_args(shlex.split("run --help"))
+    runs = next(a for a in parser._actions if a.choices and "run" in a.choices).choices["run"]
+    assert flags == {text for action in runs._actions for text in action.option_strings} - {
+        "-h",
+        "--help",
+    }

@@ -1,0 +1,304 @@
+"""`argosy fetch run` against a hub and an S3 store that run beside the test."""
+
+import errno
+import json
+import os
+from collections.abc import Iterator
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from tests.support.stores import Trouble, commit_of, serving
+
+pytest.importorskip("obstore")
+
+from argosy_fetch import cli, fill, hub, s3
+from argosy_fetch.source import hub_address, s3_address
+
+CONFIG = {"architectures": ["LlamaForCausalLM"]}
+HUB, S3 = "hf://org/tiny@main", "s3://org/tiny"
+
+
+def weights(numbers: int = 64) -> bytes:
+    """A safetensors file with one tensor."""
+    header = {"t": {"dtype": "F32", "shape": [numbers], "data_offsets": [0, 4 * numbers]}}
+    text = json.dumps(header).encode()
+    return len(text).to_bytes(8, "little") + text + bytes(range(256)) * (numbers // 64)
+
+
+class Place:
+    """Repository `org/tiny` (and the same as a bucket), an empty claim, and what goes wrong."""
+
+    def __init__(self, folder: Path) -> None:
+        self.model, self.claim = folder / "served/org/tiny", folder / "claim"
+        self.model.mkdir(parents=True)
+        self.claim.mkdir()
+        self.trouble = Trouble()
+        self.said = folder / "said"
+        self.put("config.json", json.dumps(CONFIG).encode())
+        self.put("model.safetensors", weights())
+        self.put("tokenizer.json", b"{}")
+
+    def put(self, name: str, content: bytes) -> None:
+        (self.model / name).write_bytes(content)
+
+    def fetch(self, uri: str, *flags: str) -> tuple[int, dict[str, Any]]:
+        """Exit status of the command, and what the operator reads."""
+        self.said.unlink(missing_ok=True)
+        words = ["--uri", uri, "--root", str(self.claim), "--fleet", "chat"]
+        status = cli.main(["run", *words, "--termination-message", str(self.said), *flags])
+        return status, json.loads(self.said.read_text())
+
+    def fetched(self, uri: str) -> Path:
+        status, said = self.fetch(uri)
+        assert status == 0, said
+        return self.claim / said["path"]
+
+    def refused(self, uri: str, *flags: str) -> tuple[str, str]:
+        status, said = self.fetch(uri, *flags)
+        assert status == 1
+        assert not list(self.claim.rglob(fill.MARKER))
+        return said["reason"], said["message"]
+
+
+@pytest.fixture
+def place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Place]:
+    found = Place(tmp_path)
+    with serving(tmp_path / "served", found.trouble) as url:
+        monkeypatch.setattr("huggingface_hub.constants.ENDPOINT", url)
+        monkeypatch.setattr("huggingface_hub.hf_api.constants.ENDPOINT", url)
+        monkeypatch.setattr(
+            "huggingface_hub.constants.HUGGINGFACE_CO_URL_TEMPLATE",
+            url + "/{repo_id}/resolve/{revision}/{filename}",
+        )
+        for name, value in {
+            "AWS_ENDPOINT_URL": url,
+            "AWS_ACCESS_KEY_ID": "key",
+            "AWS_SECRET_ACCESS_KEY": "secret",
+            "AWS_DEFAULT_REGION": "us-east-1",
+            "AWS_EC2_METADATA_DISABLED": "true",
+        }.items():
+            monkeypatch.setenv(name, value)
+        monkeypatch.delenv("HF_TOKEN", raising=False)
+        monkeypatch.setattr(fill, "CHUNK", 64)
+        monkeypatch.setattr(s3, "CHUNK", 64)
+        monkeypatch.setattr(hub, "CHUNK", 64)
+        yield found
+
+
+@pytest.mark.parametrize("uri", [HUB, S3])
+def test_a_model_is_fetched_whole_and_marked(place: Place, uri: str) -> None:
+    folder = place.fetched(uri)
+    names = {path.name for path in folder.iterdir()}
+    assert names == {"config.json", "model.safetensors", "tokenizer.json", fill.MARKER}
+    assert (folder / "model.safetensors").read_bytes() == weights()
+    assert json.loads((folder / fill.MARKER).read_text())["commit"] == folder.name
+    assert not list((place.claim / fill.PARTIAL).iterdir())
+
+
+def test_a_branch_is_resolved_to_its_commit(place: Place) -> None:
+    status, said = place.fetch(HUB)
+    commit = commit_of(place.model)
+    assert (status, said["commit"]) == (0, commit)
+    assert said["path"] == f"hf/org--tiny/{commit}"
+    assert (said["files"], said["bytes"]) == (
+        3,
+        sum(f.stat().st_size for f in place.model.iterdir()),
+    )
+
+
+@pytest.mark.parametrize("uri", [HUB, S3])
+def test_a_model_that_is_there_is_not_fetched_again(place: Place, uri: str) -> None:
+    place.fetched(uri)
+    place.trouble.asked.clear()
+    place.fetched(uri)
+    assert place.trouble.asked == []
+
+
+@pytest.mark.parametrize("uri", [HUB, S3])
+def test_another_content_is_another_commit_beside_the_first(place: Place, uri: str) -> None:
+    first = place.fetched(uri)
+    place.put("tokenizer.json", b'{"a": 1}')
+    second = place.fetched(uri)
+    assert first != second
+    assert first.is_dir()
+    assert second.is_dir()
+
+
+@pytest.mark.parametrize("uri", [HUB, S3])
+def test_a_file_that_was_cut_off_is_continued(place: Place, uri: str) -> None:
+    place.put("model.safetensors", weights(640))
+    place.trouble.cuts["model.safetensors"] = 1000
+    status, said = place.fetch(uri)
+    if status:  # the hub's client fails at once, and the container starts again
+        assert said["reason"] == "SourceUnreachable"
+        assert not list(place.claim.rglob(fill.MARKER))
+    folder = place.fetched(uri)
+    assert (folder / "model.safetensors").read_bytes() == weights(640)
+    ranges = [asked for name, asked in place.trouble.asked if name == "model.safetensors"]
+    assert len(ranges) == 2
+    assert int(ranges[-1].removeprefix("bytes=").rstrip("-")) > 0
+
+
+def test_a_source_that_knows_no_ranges_gives_the_file_from_its_beginning(place: Place) -> None:
+    place.put("model.safetensors", weights(640))
+    place.trouble.cuts["model.safetensors"] = 1000
+    place.fetch(HUB)
+    place.trouble.whole = True
+    folder = place.fetched(HUB)
+    assert (folder / "model.safetensors").read_bytes() == weights(640)
+
+
+def test_a_partial_file_of_other_bytes_is_replaced(place: Place) -> None:
+    partial = place.claim / fill.PARTIAL / "chat" / commit_of(place.model)
+    partial.mkdir(parents=True)
+    (partial / "model.safetensors.part").write_bytes(b"x" * 100)
+    folder = place.fetched(HUB)
+    assert (folder / "model.safetensors").read_bytes() == weights()
+
+
+def test_a_folder_without_its_marker_is_read_again_before_it_is_marked(place: Place) -> None:
+    folder = place.fetched(HUB)
+    (folder / fill.MARKER).unlink()
+    (folder / "model.safetensors").write_bytes(weights()[:-1] + b"\0")
+    assert place.fetched(HUB) == folder
+    assert (folder / "model.safetensors").read_bytes() == weights()
+
+
+@pytest.mark.parametrize("uri", [HUB, S3])
+def test_bytes_that_do_not_fit_their_digest_are_never_served(place: Place, uri: str) -> None:
+    place.trouble.spoils.add("model.safetensors")
+    reason, message = place.refused(uri)
+    assert reason == "FilesIncomplete"
+    assert "model.safetensors does not fit what its source says: its" in message
+
+
+@pytest.mark.parametrize("refuses", [401, 403])
+@pytest.mark.parametrize("uri", [HUB, S3])
+def test_a_wrong_token_is_named(
+    place: Place, uri: str, refuses: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    place.trouble.token, place.trouble.refuses = "right", refuses
+    monkeypatch.setenv("HF_TOKEN", "wrong")
+    reason, message = place.refused(uri)
+    assert reason == "SourceForbidden"
+    assert str(refuses) in message
+    assert "wrong" not in message
+
+
+def test_the_right_token_opens_a_private_repository(
+    place: Place, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    place.trouble.token = "right"
+    monkeypatch.setenv("HF_TOKEN", "right")
+    place.fetched(HUB)
+
+
+@pytest.mark.parametrize(
+    "uri",
+    ["hf://org/tiny@0000000000000000000000000000000000000000", "hf://org/none", "s3://org/no"],
+)
+def test_a_commit_that_has_vanished_is_named(place: Place, uri: str) -> None:
+    reason, message = place.refused(uri)
+    assert reason == "SourceNotFound"
+    assert uri.removeprefix("hf://").partition("@")[0] in message
+
+
+def test_an_endpoint_that_does_not_answer_is_named(
+    place: Place, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("huggingface_hub.constants.ENDPOINT", "http://127.0.0.1:9")
+    monkeypatch.setattr("huggingface_hub.hf_api.constants.ENDPOINT", "http://127.0.0.1:9")
+    reason, message = place.refused(HUB)
+    assert reason == "SourceUnreachable"
+    assert "http://127.0.0.1:9" in message
+
+
+@pytest.mark.parametrize("uri", [HUB, S3])
+def test_pickles_alone_are_refused_by_name(place: Place, uri: str) -> None:
+    (place.model / "model.safetensors").unlink()
+    place.put("pytorch_model.bin", b"never read")
+    assert place.refused(uri) == (
+        "OnlyPickles",
+        "the only weights are pickles: pytorch_model.bin",
+    )
+    assert place.trouble.asked == []
+
+
+def test_pickles_beside_safetensors_are_left_where_they_are(place: Place) -> None:
+    place.put("pytorch_model.bin", b"never read")
+    place.put("modeling.py", b"never read")
+    names = {path.name for path in place.fetched(HUB).iterdir()}
+    assert names & {"pytorch_model.bin", "modeling.py"} == set()
+
+
+def test_an_architecture_that_the_engine_lacks_is_refused_before_the_weights(place: Place) -> None:
+    place.put("config.json", b'{"architectures": ["MambaForCausalLM"]}')
+    reason, message = place.refused(HUB)
+    assert reason == "UnsupportedArchitecture"
+    assert message.startswith("the model says architectures=['MambaForCausalLM']; the engine runs")
+    assert [name for name, _ in place.trouble.asked] == ["config.json"]
+
+
+def test_an_engine_image_of_ones_own_may_run_any_architecture(place: Place) -> None:
+    place.put("config.json", b'{"architectures": ["MambaForCausalLM"]}')
+    assert place.fetch(HUB, "--any-architecture")[0] == 0
+
+
+@pytest.mark.parametrize("config", [b"[]", b"{", b"\xff"])
+def test_a_config_that_cannot_be_read_is_refused(place: Place, config: bytes) -> None:
+    place.put("config.json", config)
+    assert place.refused(HUB)[0] == "WeightsInvalid"
+
+
+def test_weights_that_are_no_safetensors_are_refused(place: Place) -> None:
+    place.put("model.safetensors", weights()[:-5])
+    reason, message = place.refused(HUB)
+    assert reason == "FilesIncomplete"
+    assert "not a whole safetensors file: its tensors end at" in message
+
+
+def test_a_claim_without_room_is_said_before_the_weights_come(
+    place: Place, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(fill.shutil, "disk_usage", lambda _: SimpleNamespace(free=10))
+    reason, message = place.refused(HUB)
+    assert reason == "VolumeFull"
+    assert "the claim has 10 free" in message
+    assert place.trouble.asked == []
+
+
+def test_a_claim_that_fills_up_while_it_is_written_is_said(
+    place: Place, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def full(_: int) -> None:
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    monkeypatch.setattr(fill.os, "fsync", full)
+    assert place.refused(HUB)[0] == "VolumeFull"
+
+
+def test_a_claim_that_cannot_be_written_is_said(place: Place) -> None:
+    (place.claim / fill.PARTIAL).write_bytes(b"")
+    reason, message = place.refused(HUB)
+    assert reason == "VolumeNotWritable"
+    assert str(place.claim) in message
+
+
+def test_unfinished_files_of_an_earlier_commit_go(place: Place) -> None:
+    old = place.claim / fill.PARTIAL / "chat" / ("0" * 40)
+    old.mkdir(parents=True)
+    other = place.claim / fill.PARTIAL / "other" / ("0" * 40)
+    other.mkdir(parents=True)
+    place.fetched(HUB)
+    assert not old.exists()
+    assert other.exists()
+
+
+@pytest.mark.parametrize("uri", ["hf://org", "hf://org/a@b/c", "s3://b", "s3://b/../x", "pvc://a"])
+def test_what_is_no_source_is_refused(place: Place, uri: str) -> None:
+    assert hub_address(uri) is None
+    assert s3_address(uri) is None
+    assert place.refused(uri)[0] == "BadArgument"
