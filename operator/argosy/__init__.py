@@ -17,6 +17,7 @@ _PROGRAMS = {
     "fetch": ("argosy_fetch.cli", "fetch a fleet's model into its claim"),
     "simulate": ("argosy_operator.sim.cli", "replay a trace of requests in virtual time"),
 }
+_PLUGIN = "argosy_operator.cli.kubectl.app"
 
 
 def main() -> NoReturn:
@@ -33,16 +34,15 @@ def main() -> NoReturn:
 
 def kubectl_plugin() -> NoReturn:
     """Entry point of `kubectl argosy …` (kubectl finds `kubectl-argosy` on the PATH)."""
-    _run("operator", sys.argv[1:])
+    _run("kubectl", sys.argv[1:])
 
 
 def _run(program: str, argv: list[str]) -> NoReturn:
-    module, _ = _PROGRAMS[program]
+    extra = "operator" if program == "kubectl" else program
+    module = _PLUGIN if program == "kubectl" else _PROGRAMS[program][0]
     try:
         entry = importlib.import_module(module)
     except ModuleNotFoundError as error:
-        sys.stderr.write(
-            f"argosy {program}: {error}. Install it: pip install 'argosy[{program}]'\n"
-        )
+        sys.stderr.write(f"argosy {program}: {error}. Install it: pip install 'argosy[{extra}]'\n")
         sys.exit(1)
     sys.exit(entry.main(argv))

@@ -7,7 +7,7 @@ import pytest
 from kubernetes.aio.client import ApiException
 
 from argosy_operator.core.fleet.actions import ErrorKind
-from argosy_operator.ports.cluster import _classified
+from argosy_operator.ports.cluster import classified
 from argosy_operator.ports.protocols import ClusterError
 
 
@@ -15,7 +15,7 @@ def answered(code: int, body: object, headers: dict[str, str] | None = None) -> 
     error = ApiException(status=code, reason="what HTTP calls it")
     error.body = body if isinstance(body, str | None) else json.dumps(body)
     error.headers = headers
-    return _classified(error, "apply Service chat")
+    return classified(error, "apply Service chat")
 
 
 def said(code: int, message: str, reason: str = "", **details: Any) -> ErrorKind:

@@ -104,20 +104,25 @@ def test_explain_looks_where_kubectl_would(
     tmp_path: Path,
     capsys: pytest.CaptureFixture[str],
 ) -> None:
-    async def nothing(_self: object, _kind: str, _namespace: str, _name: str) -> None:
+    async def nothing(*_: object) -> None:
         return None
 
+    async def others(_self: object, _kind: str, where: str) -> list[object]:
+        return [{"metadata": {"name": "blog", "namespace": where}}]
+
     monkeypatch.setattr("argosy_operator.ports.cluster.ApiCluster.get", nothing)
+    monkeypatch.setattr("argosy_operator.ports.cluster.ApiCluster.list", others)
     config = tmp_path / "config"
     config.write_text(KUBECONFIG % context)
     monkeypatch.setenv("KUBECONFIG", str(config))
     assert main(["explain", "chat", *flags]) == 1
-    assert f"there is no ServingDeployment chat in {namespace}\n" in capsys.readouterr().err
+    text = f"there is no ServingDeployment chat in namespace {namespace}: it has blog\n"
+    assert text in capsys.readouterr().err
 
 
 def test_explain_without_a_kubeconfig_says_where_it_looked(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setenv("KUBECONFIG", str(tmp_path / "none"))
-    assert main(["explain", "chat"]) == 1
+    assert main(["explain", "chat"]) == 3
     assert str(tmp_path / "none") in capsys.readouterr().err

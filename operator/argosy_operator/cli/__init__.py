@@ -1,4 +1,4 @@
-"""`argosy operator run|crds|explain`; `kubectl argosy explain` is the same program.
+"""`argosy operator run|crds|explain`, and `kubectl argosy` in a folder of its own.
 
 `app.py` holds the typer application and `main`; each verb has a file of its own, named after it.
 """

@@ -50,8 +50,10 @@ class Login:
 class Access:
     """Credentials from `kubeconfig`, $KUBECONFIG, the pod's ServiceAccount or ~/.kube."""
 
-    def __init__(self, kubeconfig: str | None = None) -> None:
+    def __init__(self, kubeconfig: str | None = None, context: str | None = None) -> None:
+        """`context` is one of the kubeconfig; None: its current one."""
         self.kubeconfig = kubeconfig or os.environ.get("KUBECONFIG") or None
+        self.context = context
 
     async def configuration(self) -> Configuration:
         """A new configuration, which reads its credentials again once a minute."""
@@ -77,22 +79,35 @@ class Access:
         )
 
     def namespace(self) -> str:
-        """The namespace that kubectl uses: that of the current context, else `default`."""
+        """The namespace that kubectl uses: that of the context, else `default`.
+
+        Raises AccessError for a context that the kubeconfig does not have.
+        """
         try:
-            _, current = list_kube_config_contexts(self.kubeconfig)
+            contexts, current = list_kube_config_contexts(self.kubeconfig)
         except (ConfigException, OSError):
             return "default"  # connecting fails next, and says what is wrong with the file
+        if self.context is not None:
+            known = {context["name"]: context for context in contexts}
+            if self.context not in known:
+                there = ", ".join(sorted(known)) or "none"
+                raise AccessError(f"no context {self.context} in the kubeconfig; it has: {there}")
+            current = known[self.context]
         return str(current["context"].get("namespace") or "default")
 
     async def _fill(self, configuration: Configuration) -> bool:
         """Read the credentials. True if they must be read again from time to time."""
-        in_cluster = self.kubeconfig is None and "KUBERNETES_SERVICE_HOST" in os.environ
+        named = self.kubeconfig is not None or self.context is not None
+        in_cluster = not named and "KUBERNETES_SERVICE_HOST" in os.environ
         try:
             if in_cluster:
                 load_incluster_config(configuration)  # its own hook reads the token file again
                 return False
             await load_kube_config(
-                self.kubeconfig, client_configuration=configuration, persist_config=False
+                self.kubeconfig,
+                context=self.context,
+                client_configuration=configuration,
+                persist_config=False,
             )
         except (ConfigException, OSError) as error:
             looked = self.kubeconfig or "~/.kube/config (no KUBECONFIG, no ServiceAccount)"

@@ -242,7 +242,7 @@ class ApiCluster:
                         **params,
                     )
             except ApiException as error:
-                raise _classified(error, what) from error
+                raise classified(error, what) from error
             except TimeoutError as error:
                 message = f"no answer within {longest_s:.1f} s"
                 raise ClusterError(ErrorKind.TRANSPORT, what, message) from error
@@ -264,7 +264,7 @@ def _identity(obj: Object) -> tuple[str, str, str]:
     return obj["kind"], meta["namespace"], meta["name"]
 
 
-def _classified(error: ApiException, what: str) -> ClusterError:
+def classified(error: ApiException, what: str) -> ClusterError:
     """The server's Status as a ClusterError: by its `reason`, else by the HTTP status."""
     try:
         status = json.loads(error.body or "{}")

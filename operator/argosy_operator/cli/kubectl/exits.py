@@ -1,0 +1,85 @@
+"""What went wrong, as one sentence and one exit status. Pure.
+
+docs/kubectl.md documents the statuses; scripts read them.
+"""
+
+from enum import IntEnum
+
+from argosy_operator.core.fleet.actions import ErrorKind
+
+
+class Exit(IntEnum):
+    """Exit statuses of `kubectl argosy`."""
+
+    OK = 0
+    FAILED = 1
+    """What was asked for does not exist or cannot be done, or `lint` found an error."""
+    USAGE = 2
+    """The command line is wrong."""
+    UNREACHABLE = 3
+    """No API server answers, or the kubeconfig leads to none."""
+    FORBIDDEN = 4
+    """The API server refuses the account."""
+    NOT_INSTALLED = 5
+    """The cluster does not know ServingDeployments."""
+    INTERRUPTED = 130
+
+
+MEANING = {
+    Exit.OK: "done",
+    Exit.FAILED: "what was asked for does not exist or cannot be done, or `lint` found an error",
+    Exit.USAGE: "the command line is wrong",
+    Exit.UNREACHABLE: "no API server answers, or the kubeconfig leads to none",
+    Exit.FORBIDDEN: "the API server refuses the account",
+    Exit.NOT_INSTALLED: "the cluster does not know ServingDeployments",
+    Exit.INTERRUPTED: "interrupted from the keyboard",
+}
+"""For docs/kubectl.md."""
+
+INSTALL = (
+    "this cluster does not know ServingDeployments: Argosy is not installed. Install it with `helm "
+    "install argosy charts/argosy -n argosy-system --create-namespace` (README.md), or its CRDs "
+    "alone with `argosy operator crds | kubectl apply --server-side -f -`"
+)
+
+
+class CommandError(Exception):
+    """A verb cannot do what was asked. The text is the sentence that the user reads."""
+
+    def __init__(self, sentence: str, status: Exit = Exit.FAILED) -> None:
+        super().__init__(sentence)
+        self.status = status
+
+
+def refused(kind: ErrorKind, what: str, message: str) -> CommandError:
+    """The sentence for a call of the API server that failed.
+
+    `what` is verb, kind and name, such as "list ServingDeployment"; `message` is the server's own.
+    """
+    if kind is ErrorKind.NOT_FOUND and "ServingDeployment" in what:
+        return CommandError(INSTALL, Exit.NOT_INSTALLED)
+    if kind is ErrorKind.FORBIDDEN:
+        return CommandError(
+            f"you may not {what}: {message}. Ask an administrator for a Role with that verb and "
+            "resource",
+            Exit.FORBIDDEN,
+        )
+    if kind is ErrorKind.UNAUTHORIZED:
+        return CommandError(
+            f"the API server does not accept these credentials ({message}): log in again, or name "
+            "another --context",
+            Exit.FORBIDDEN,
+        )
+    if kind is ErrorKind.TRANSPORT:
+        return CommandError(
+            f"no API server can be reached ({message}): check `kubectl cluster-info`, --context "
+            "and --kubeconfig",
+            Exit.UNREACHABLE,
+        )
+    return CommandError(f"cannot {what}: {message}")
+
+
+def unknown_fleet(name: str, namespace: str, others: list[str]) -> CommandError:
+    """There is no such fleet; `others` are the fleets of the namespace."""
+    there = f"it has {', '.join(sorted(others))}" if others else "it has none; try -A"
+    return CommandError(f"there is no ServingDeployment {name} in namespace {namespace}: {there}")

@@ -1,0 +1,192 @@
+"""How a verb reaches the cluster, and the calls that verbs make.
+
+`ApiCluster` with a closed gate reads objects, so no verb can write through it. What the operator
+does not need stands here: logs, metrics through the API server's proxy, the mark of `drain`.
+"""
+
+import asyncio
+import os
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager, suppress
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, TypeVar
+
+import aiohttp
+from kubernetes.aio.client import ApiClient, CoreV1Api, V1DeleteOptions, V1Preconditions
+from kubernetes.aio.client.exceptions import ApiException
+from kubernetes.aio.config.config_exception import ConfigException
+
+from argosy_operator.cli.kubectl.exits import CommandError, Exit, refused, unknown_fleet
+from argosy_operator.core.fleet import names
+from argosy_operator.core.fleet.objects import Object, is_owned
+from argosy_operator.core.fleet.pods import owned_pods
+from argosy_operator.ports.access import Access, AccessError
+from argosy_operator.ports.cluster import ApiCluster, classified
+from argosy_operator.ports.lease import Term
+from argosy_operator.ports.protocols import ClusterError
+
+T = TypeVar("T")
+ANSWER_S = 10.0
+"""A pod that does not answer through the API server's proxy within this time counts as silent."""
+FOLLOW_S = 86_400.0
+"""How long one connection to a log lasts at most."""
+WRITER = "kubectl-argosy"
+"""The field manager of what these commands write."""
+
+
+@dataclass(frozen=True, slots=True)
+class Cluster:
+    """An open connection."""
+
+    objects: ApiCluster
+    """Reads objects; refuses to write."""
+    namespace: str
+    """That of -n, else of the context."""
+    core: CoreV1Api
+    """Pods' subresources."""
+
+    async def fleets(self, *, everywhere: bool = False) -> list[Object]:
+        """The fleets of the namespace, or of all, by namespace and name."""
+        where = None if everywhere else self.namespace
+        found = await self.objects.list("ServingDeployment", where)
+        return sorted(found, key=lambda f: (f["metadata"]["namespace"], f["metadata"]["name"]))
+
+    async def fleet(self, name: str) -> Object:
+        """The fleet of that name. Raises CommandError, which names those that there are."""
+        found = await self.objects.get("ServingDeployment", self.namespace, name)
+        if found is None:
+            others = [f["metadata"]["name"] for f in await self.fleets()]
+            raise unknown_fleet(name, self.namespace, others)
+        return found
+
+    async def pods(self, fleet: Object, role: str | None = None) -> list[Object]:
+        """The pods that the fleet owns, by name; those of one role if `role` is given."""
+        meta = fleet["metadata"]
+        selector = f"{names.FLEET}={meta['name']}"
+        deployments, sets, pods = await asyncio.gather(
+            *(self.objects.list(kind, meta["namespace"], selector)
+              for kind in ("Deployment", "ReplicaSet", "Pod"))
+        )  # fmt: skip
+        owned = {d["metadata"]["uid"] for d in deployments if is_owned(d, meta["uid"])}
+        known = {pod.uid for pod in owned_pods(pods, sets, owned) if role in (None, pod.role)}
+        mine = (pod for pod in pods if pod["metadata"]["uid"] in known)
+        return sorted(mine, key=lambda pod: str(pod["metadata"]["name"]))
+
+    async def metrics(self, pod: Object, port: int) -> str | None:
+        """The pod's metrics through the API server's proxy; None if the pod does not answer."""
+        meta = pod["metadata"]
+        call = self.core.connect_get_namespaced_pod_proxy_with_path(
+            f"{meta['name']}:{port}", meta["namespace"], "metrics", _request_timeout=ANSWER_S
+        )
+        try:
+            async with asyncio.timeout(ANSWER_S):
+                return str(await call)
+        except ApiException as error:
+            if error.status in (401, 403):
+                raise classified(error, "get pods/proxy") from error
+            return None
+        except (TimeoutError, aiohttp.ClientError, OSError):
+            return None
+
+    async def logs(self, pod: Object, container: str, **options: Any) -> AsyncIterator[str]:
+        """Lines of one container's log. `options`: follow, since_seconds, tail_lines.
+
+        Raises ClusterError if the API server does not give it.
+        """
+        meta = pod["metadata"]
+        try:
+            answer = await self.core.read_namespaced_pod_log_without_preload_content(
+                meta["name"],
+                meta["namespace"],
+                container=container,
+                _request_timeout=FOLLOW_S,
+                **options,
+            )
+            if answer.status >= 400:
+                error = ApiException(status=answer.status, reason=answer.reason)
+                error.body, error.headers = await answer.text(), answer.headers
+                raise error
+            async with answer:
+                async for line in answer.content:
+                    yield line.decode(errors="replace").rstrip("\n")
+        except ApiException as error:
+            raise classified(error, f"get pods/log of {meta['name']}") from error
+        except (aiohttp.ClientError, OSError):
+            return  # the pod has gone, or the connection: a follower begins again
+
+    async def annotate(self, pod: Object, values: dict[str, str | None]) -> None:
+        """Set or, for None, remove annotations of this very pod. Raises ClusterError."""
+        meta = pod["metadata"]
+        body = {"metadata": {"uid": meta["uid"], "annotations": values}}
+        call = self.core.patch_namespaced_pod(
+            meta["name"],
+            meta["namespace"],
+            body,
+            field_manager=WRITER,
+            _content_type="application/merge-patch+json",
+        )
+        try:
+            await call
+        except ApiException as error:
+            raise classified(error, f"patch pods {meta['name']}") from error
+
+    async def delete(self, pod: Object) -> None:
+        """Delete this very pod. Raises ClusterError."""
+        meta = pod["metadata"]
+        body = V1DeleteOptions(preconditions=V1Preconditions(uid=meta["uid"]))
+        try:
+            await self.core.delete_namespaced_pod(meta["name"], meta["namespace"], body=body)
+        except ApiException as error:
+            raise classified(error, f"delete pods {meta['name']}") from error
+
+
+def _access(context: str | None, kubeconfig: str | None) -> Access:
+    """Raises CommandError for a kubeconfig that is not there."""
+    named = kubeconfig or os.environ.get("KUBECONFIG")
+    if named and not any(Path(path).is_file() for path in named.split(os.pathsep)):
+        raise CommandError(f"there is no kubeconfig {named}", Exit.UNREACHABLE)
+    return Access(kubeconfig, context)
+
+
+@asynccontextmanager
+async def connected(access: Access, namespace: str | None) -> AsyncIterator[Cluster]:
+    """The cluster that `access` leads to. Raises AccessError for an unknown context."""
+    where = namespace or access.namespace()
+    # The term never begins, so the gate of this ApiCluster refuses every write.
+    closed = ApiCluster(access, Term(), lambda _verb, _kind: None)
+    async with closed as objects, ApiClient(await access.configuration()) as api:
+        yield Cluster(objects, where, CoreV1Api(api))
+
+
+def ask(
+    of: Callable[[Cluster], Awaitable[T]],
+    namespace: str | None,
+    context: str | None,
+    kubeconfig: str | None,
+) -> T:
+    """The answer of `of` on the cluster that the options name. Failures are CommandErrors."""
+    access = _access(context, kubeconfig)
+
+    async def answer() -> T:
+        async with connected(access, namespace) as cluster:
+            return await of(cluster)
+
+    try:
+        return asyncio.run(answer())
+    except ClusterError as error:
+        raise refused(error.kind, error.what, error.message) from error
+    except (AccessError, ConfigException) as error:
+        raise CommandError(str(error), Exit.UNREACHABLE) from error
+
+
+def completions(namespace: str | None, context: str | None, kubeconfig: str | None) -> list[str]:
+    """Names of fleets for the shell; none if the cluster does not say, and never an error."""
+
+    async def fleets(cluster: Cluster) -> list[str]:
+        async with asyncio.timeout(2):
+            return [fleet["metadata"]["name"] for fleet in await cluster.fleets()]
+
+    with suppress(Exception):
+        return ask(fleets, namespace, context, kubeconfig)
+    return []

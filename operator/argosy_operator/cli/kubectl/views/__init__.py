@@ -1,0 +1,1 @@
+"""Pure: from Kubernetes objects to the text that a verb prints."""

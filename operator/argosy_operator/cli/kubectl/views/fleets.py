@@ -1,0 +1,137 @@
+"""What `kubectl argosy status` prints: a table of fleets, or one fleet in detail. Pure."""
+
+from collections.abc import Sequence
+from datetime import UTC, datetime
+
+from argosy_operator.cli.kubectl.printed import table
+from argosy_operator.core.fleet.objects import Object, seconds
+
+HEAD = ("name", "mode", "P", "D", "GPUs", "SLO", "attain", "ttft90", "tpot90", "not fine", "age")
+WIDE = ("url", "model", "revision", "policy")
+WELL_WHEN_FALSE = (
+    "Reconciling",
+    "Progressing",
+    "Stalled",
+    "CapacityLimited",
+    "Draining",
+    "NameConflict",
+    "FieldConflict",
+    "ErrorBudgetBurning",
+    "ScalingLimited",
+)
+WELL_EITHER_WAY = ("TransportSecured", "ScalingActive", "ScalingAdvised")
+"""False or Unknown is a choice of the spec, and no trouble."""
+HARMLESS = ("NoSLO", "Idle", "ScaledToZero", "NoBudget", "NoTargets")
+"""Reasons with which a condition is neither True nor trouble."""
+
+
+def fine(condition: Object) -> bool:
+    """Whether a condition says that nothing is wrong and nothing is under way."""
+    if condition["type"] in WELL_EITHER_WAY or condition.get("reason") in HARMLESS:
+        return True
+    if condition["status"] == "Unknown":
+        return bool(condition["type"] == "ErrorBudgetBurning")
+    good = "False" if condition["type"] in WELL_WHEN_FALSE else "True"
+    return bool(condition["status"] == good)
+
+
+def age(created: str | None, now: float) -> str:
+    """How long ago that was, as kubectl prints it: 42s, 7m, 3h, 5d."""
+    since = seconds(created)
+    if since is None:
+        return ""
+    passed = max(0, int(now - since))
+    for unit, length in (("d", 86400), ("h", 3600), ("m", 60)):
+        if passed >= 2 * length:
+            return f"{passed // length}{unit}"
+    return f"{passed}s"
+
+
+def row_of(fleet: Object, now: float) -> tuple[str, ...]:
+    """The cells of `HEAD` for one fleet."""
+    status = fleet.get("status") or {}
+    columns, goodput = status.get("columns") or {}, status.get("goodput") or {}
+    wrong = [str(c["reason"]) for c in status.get("conditions") or () if not fine(c)]
+    return (
+        fleet["metadata"]["name"],
+        status.get("mode", ""),
+        columns.get("prefill", ""),
+        columns.get("decode", ""),
+        columns.get("gpus", ""),
+        columns.get("slo", ""),
+        goodput.get("attainment", ""),
+        goodput.get("ttftP90", ""),
+        goodput.get("tpotP90", ""),
+        ",".join(dict.fromkeys(wrong)) or ("" if status else "no operator has seen it"),
+        age(fleet["metadata"].get("creationTimestamp"), now),
+    )
+
+
+def wide_of(fleet: Object) -> tuple[str, ...]:
+    """The cells of `WIDE` for one fleet."""
+    spec, status = fleet.get("spec") or {}, fleet.get("status") or {}
+    return (
+        status.get("url") or "",
+        (spec.get("model") or {}).get("uri", ""),
+        status.get("revision") or "",
+        (spec.get("autoscaling") or {}).get("policy", ""),
+    )
+
+
+def fleets_table(
+    fleets: Sequence[Object], now: float, *, wide: bool = False, everywhere: bool = False
+) -> str:
+    """One line for each fleet. `now`: seconds since the epoch."""
+    head = (("namespace",) if everywhere else ()) + HEAD + (WIDE if wide else ())
+    rows = [
+        ((fleet["metadata"]["namespace"],) if everywhere else ())
+        + row_of(fleet, now)
+        + (wide_of(fleet) if wide else ())
+        for fleet in fleets
+    ]
+    return table(head, rows)
+
+
+def fleet_text(fleet: Object, now: float) -> str:
+    """One fleet: its line, its roles, what clients get, what is not fine, its address."""
+    status = fleet.get("status") or {}
+    lines = [fleets_table([fleet], now), "", _roles(status.get("roles") or {})]
+    lines += _goodput(fleet)
+    wrong = [c for c in status.get("conditions") or () if not fine(c)]
+    lines += ["", "Not fine" if wrong else "All conditions are fine"]
+    for c in wrong:
+        lines.append(f"  {c['type']}={c['status']} {c['reason']}: {c.get('message', '')}")
+    if status.get("url"):
+        lines += ["", f"URL  {status['url']}/v1  (inside the cluster)"]
+    return "\n".join(lines)
+
+
+def _roles(roles: Object) -> str:
+    head = ("role", "wanted", "serving", "ready", "pending", "draining", "gpus", "revision")
+    keys = ("desired", "serving", "ready", "pending", "draining", "gpus", "revision")
+    rows = [
+        (name, *(str(role.get(key, 0 if key != "revision" else "")) for key in keys))
+        for name, role in roles.items()
+    ]
+    return table(head, rows) if rows else "No pods are reported yet."
+
+
+def _goodput(fleet: Object) -> list[str]:
+    slo = (fleet.get("spec") or {}).get("slo")
+    if not slo:
+        return ["", "No spec.slo: replicas follow no SLO."]
+    got = (fleet.get("status") or {}).get("goodput") or {}
+    goal = (
+        f"goal: {slo.get('attainment', '90%')} within TTFT {slo['ttft']['target']} and "
+        f"TPOT {slo['tpot']['target']}"
+    )
+    if got.get("attainment") is None:
+        return ["", f"SLO  not measured yet; {goal}"]
+    offered = got.get("offeredRps")
+    rate = f", of {offered} requests/s" if offered else ""
+    return ["", f"SLO  {got['attainment']} of requests met it{rate}; {goal}"]
+
+
+def clock(now: float) -> str:
+    """The time of a frame of --watch."""
+    return datetime.fromtimestamp(now, UTC).strftime("%H:%M:%SZ")
