@@ -70,8 +70,56 @@ def test_a_compiler_without_the_c_librarys_headers_is_none(monkeypatch, tmp_path
 def test_without_a_compiler_the_build_says_what_to_install(monkeypatch, tmp_path):
     monkeypatch.setattr(native, "FOLDER", tmp_path)
     monkeypatch.setattr(native, "compiler", lambda: None)
-    with pytest.raises(RuntimeError, match="install gcc or clang, or `pip install ziglang`"):
+    with pytest.raises(RuntimeError) as failure:
         native.build()
+    assert str(failure.value) == (
+        "the native step needs a C compiler: install gcc or clang, or `pip install ziglang`; "
+        "ARGOSY_NATIVE=0 installs the engine without it"
+    )
+
+
+def test_zigs_compiler_is_told_the_platform_where_there_is_no_other(monkeypatch, tmp_path):
+    monkeypatch.delenv("CC", raising=False)
+    monkeypatch.setenv("PATH", str(tmp_path))
+    monkeypatch.setattr(native.importlib.util, "find_spec", {"ziglang": object()}.get)
+    target = f"{native.platform.machine()}-linux-gnu"
+    assert native.compiler() == [sys.executable, "-m", "ziglang", "cc", "-target", target]
+    monkeypatch.setattr(native.importlib.util, "find_spec", lambda _: None)
+    assert native.compiler() is None
+
+
+COMPILES = """
+import pathlib, sys
+at = pathlib.Path(sys.argv[sys.argv.index("-o") + 1])
+at.write_text(" ".join(word for word in sys.argv if word.endswith(".c")))
+with (at.parent / "calls").open("a") as calls:
+    calls.write("call\\n")
+"""
+
+
+def test_the_libraries_are_built_when_a_source_changed_or_one_is_missing(monkeypatch, tmp_path):
+    (tmp_path / "step.c").write_text("int step;")
+    monkeypatch.setattr(native, "FOLDER", tmp_path)
+    monkeypatch.setattr(native, "compiler", lambda: [sys.executable, "-c", COMPILES])
+
+    def compiled(**options):
+        before = calls.read_text() if calls.exists() else ""
+        paths = native.build(**options)
+        assert paths == [tmp_path / f"argosy_{name}.so" for name in native.FLAGS]
+        assert not list(tmp_path.glob("*.part"))
+        for path in paths:
+            assert path.read_text().split() == [str(tmp_path / name) for name in native.SOURCES]
+        return len(calls.read_text().removeprefix(before).split())
+
+    calls, whole = tmp_path / "calls", len(native.FLAGS)
+    assert compiled() == whole
+    assert compiled() == 0
+    assert compiled(force=True) == whole
+    (tmp_path / "step.c").write_text("int other;")
+    assert compiled() == whole
+    native.library_path("base").unlink()
+    assert compiled() == whole
+    assert compiled() == 0
 
 
 def test_a_failed_compile_shows_the_compilers_words(monkeypatch, tmp_path):

@@ -1,6 +1,7 @@
 """The native step beside the torch trunk, with every library that this CPU executes."""
 
 import dataclasses
+import itertools
 import random
 from pathlib import Path
 
@@ -24,6 +25,7 @@ from argosy_engine.model.loader import dummy_weights  # noqa: E402
 from argosy_engine.model.native import NativeLinear, NativeTrunk  # noqa: E402
 from argosy_engine.model.spec import ModelSpec, Rope  # noqa: E402
 from argosy_engine.model.trunk import Trunk  # noqa: E402
+from argosy_engine.native import trial  # noqa: E402
 from argosy_engine.native.choose import first_that_works  # noqa: E402
 from argosy_engine.native.compile import FLAGS, library_path  # noqa: E402
 from argosy_engine.native.library import Library  # noqa: E402
@@ -153,6 +155,17 @@ def test_every_library_is_built(name):
 
 def test_the_base_library_works_on_every_cpu():
     assert "base" in WORKING
+
+
+def test_the_trial_finds_a_library_right_and_names_what_is_wrong(monkeypatch, capsys):
+    base = str(library_path("base"))
+    assert trial.main(["trial", base, base]) == 0
+    assert capsys.readouterr().err == ""
+    compute, steps = trial._step, itertools.count()
+    # The first library's, of the prompt and of the decode.
+    monkeypatch.setattr(trial, "_step", lambda *step: compute(*step) + 0.25 * (next(steps) < 2))
+    assert trial.main(["trial", base, base]) == 1
+    assert capsys.readouterr().err == "wrong by 0.25 with type 0\n"
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=["float32", "bfloat16"])
