@@ -29,6 +29,7 @@ from argosy_operator.render import gateway, peers, pool, workload
 from argosy_operator.render.engines.kind import EnginePod
 from argosy_operator.render.images import Images
 from argosy_operator.render.pods.accounts import Callers
+from argosy_operator.render.pods.kept import kept_by_gateways
 from tests.render.fleets import IMAGES, fleet
 from tests.render.overlays import ALL, accepted, overlays
 from tests.render.restricted import offences
@@ -126,6 +127,12 @@ def test_containers_get_resources_variables_and_files_as_asked() -> None:
         assert volumes["ram"]["emptyDir"] == {"medium": "Memory"}
         assert volumes["cache"]["persistentVolumeClaim"] == {"claimName": "cache"}
         assert volumes["vault"]["csi"]["readOnly"] is True
+        assert volumes["ca"]["configMap"] == {"name": "ca"}
+        assert volumes["hub"]["secret"] == {"secretName": "hub", "optional": True}
+        fixed = {item["name"] for item in only["volumeMounts"] if item.get("readOnly")}
+        asked_for = {asked["name"] for asked in ALL["volumes"]}
+        # Files of Secrets and ConfigMaps cannot be written.
+        assert fixed & asked_for == {"ca", "hub", "vault"}
 
 
 @given(items=st.lists(overlays, max_size=3), old=st.booleans())
@@ -382,6 +389,35 @@ def test_pods_from_before_there_were_defaults_stay_as_they_are() -> None:
     assert container(made)["resources"] == {}
     assert names.POD_DEFAULTS not in made["metadata"]["annotations"]
     assert "app.kubernetes.io/name" not in template(made)["metadata"]["labels"]
+
+
+def test_a_claim_can_be_mounted_to_be_read_only_and_a_part_of_it_alone() -> None:
+    volume = {
+        "name": "data", "mountPath": "/data", "subPath": "a/b", "readOnly": True,
+        "persistentVolumeClaim": {"claimName": "data"},
+    }  # fmt: skip
+    made = engine(fleet(pods=[{"volumes": [volume]}]))
+    (mount,) = (m for m in container(made)["volumeMounts"] if m["name"] == "data")
+    assert mount == {"name": "data", "mountPath": "/data", "subPath": "a/b", "readOnly": True}
+    (source,) = (v for v in pod(made)["volumes"] if v["name"] == "data")
+    assert source["persistentVolumeClaim"] == {"claimName": "data", "readOnly": True}
+
+
+def test_a_fleet_keeps_the_defaults_that_its_front_notes_and_no_engines() -> None:
+    now = PodDefaults.model_validate({"engines": {"schedulerName": "a"}, "gateways": {}})
+
+    def noted(role: str, scheduler: str) -> Any:
+        text = json.dumps({"schedulerName": scheduler})
+        annotations = {names.POD_DEFAULTS: text}
+        return {"metadata": {"labels": {names.ROLE: role}, "annotations": annotations}}
+
+    bare = {"metadata": {}}
+    for role in names.FRONT_ROLES:
+        kept = kept_by_gateways([bare, noted("decode", "b"), noted(role, "c")], now)
+        assert kept.gateways.scheduler_name == "c"
+        assert kept.engines == now.engines
+    silent = {"metadata": {"labels": {names.ROLE: names.GATEWAY_ROLE}}}
+    assert kept_by_gateways([bare, noted("decode", "b"), silent], now) == now
 
 
 @pytest.mark.parametrize(

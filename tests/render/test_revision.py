@@ -11,6 +11,7 @@ from argosy_operator.core.fleet.revision import (
     TEMPLATE,
     drain_timeout_s,
     fields,
+    inputs,
     revision,
 )
 from tests.render.fleets import IMAGES, deployment, fleet
@@ -101,6 +102,13 @@ def test_a_new_default_image_is_a_new_revision():
     assert revision(one, engine_image="a") != revision(one, engine_image="b")
 
 
+def test_what_pods_are_made_of_knows_the_image_and_not_the_templates_number():
+    made = inputs(fleet(), engine_image="a")
+    assert made | {"template": TEMPLATE} == fields(fleet(), engine_image="a")
+    assert "template" not in made
+    assert made["image"] == "a"
+
+
 def test_a_spec_that_states_a_default_is_the_same_revision():
     assert revision_of(kvTransfer={"leaseSeconds": 30}, engine={"dtype": "auto"}) == revision_of()
 
@@ -150,6 +158,56 @@ def test_the_revision_of_a_disaggregated_fleet_is_made_of_these_fields():
         },
         "kvTransfer": {"leaseSeconds": 20, "timeout": "2500ms"},
     }
+
+
+TYPED = {"gpuTypes": [{**H100, "resourceName": "example.com/gpu"}]}
+TYPE = {"name": "h100", "resourceName": "example.com/gpu", "nodeSelector": {"gpu": "h100"}}
+ALONE = {"verifyPeers": False, "networkPolicy": False}
+ADDED = [
+    ({"autoscaling": {"roleFlip": True}}, {"roleFlip": True}),
+    ({"security": {"verifyPeers": False}}, {"verifyPeers": False}),
+    ({"security": {"tls": {"secretName": "chat-tls"}}}, {"tls": "chat-tls"}),
+    (
+        {"roles": {"prefill": TYPED, "decode": TYPED}},
+        {"gpuTypes": {"prefill": TYPE, "decode": TYPE}},
+    ),
+    (
+        {"roles": {"decode": {"resources": {"gpuResource": "amd.com/gpu"}}}},
+        {"roles": {"prefill": {"gpu": 1}, "decode": {"gpu": 1, "gpuResource": "amd.com/gpu"}}},
+    ),
+    (
+        {"model": {"uri": "sim://x"}, "roles": {"decode": {"parallelism": {"tensor": 2}}}},
+        {"model": "sim://x", "tensor": {"prefill": 1, "decode": 2}},
+    ),
+    (
+        {"mode": "colocated", "routing": {"gateway": "epp"}, "security": ALONE},
+        {
+            "gateway": "epp",
+            "verifyPeers": False,
+            "roles": {"colocated": {"gpu": 1}},
+            "kvTransfer": None,
+        },
+    ),
+    (
+        {"kvTransfer": {"onFailure": "fail", "transport": "nixl"}},
+        {
+            "kvTransfer": {
+                "leaseSeconds": 30, "timeout": "10s", "onFailure": "fail", "transport": "nixl",
+            }
+        },
+    ),
+    (
+        {"pods": [{"roles": ["decode"], "nodeSelector": {"pool": "llm"}}]},
+        {"pods": {"decode": {"node_selector": {"pool": "llm"}}}},
+    ),
+]  # fmt: skip
+"""A spec, and what it changes in the fields of a revision or adds to them."""
+
+
+@pytest.mark.parametrize(("spec", "added"), ADDED, ids=str)
+def test_what_a_fleet_asks_for_besides_is_in_its_revision_by_these_names(spec, added):
+    plain, made = (fields(fleet(**of), engine_image="engine:1") for of in ({}, spec))
+    assert made == plain | added
 
 
 def test_the_revision_of_a_simulated_fleet_is_made_of_these_fields():
