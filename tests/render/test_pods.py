@@ -528,6 +528,15 @@ def test_pods_of_a_named_account_may_call_engines_as_those_of_ours_did() -> None
     assert callers_of["api"] == [f"system:serviceaccount:prod:{n}" for n in ("chat-gateway", "llm")]
 
 
+def test_an_account_of_one_role_calls_engines_beside_that_of_the_others() -> None:
+    item = {"roles": ["decode"], "serviceAccountName": "decoders"}
+    ours = names.engine_account("chat")
+    assert Callers.of(fleet(pods=[item]), IMAGES) == Callers(frozenset({"decoders", ours}))
+    item = {"roles": ["gateway"], "serviceAccountName": "front"}
+    found = Callers.of(fleet(pods=[item]), IMAGES)
+    assert found == Callers(frozenset({ours}), frozenset({"front"}))
+
+
 def test_without_a_named_account_nothing_but_ours_may_call() -> None:
     callers = Callers.of(fleet(), IMAGES)
     assert callers == Callers(engines=frozenset({"chat-engine"}))
