@@ -20,8 +20,8 @@ use()
 IN_CI = bool(os.environ.get("CI"))
 
 # Machines are shared: an example may take long without being slow. Where hypothesis sees a CI it
-# would draw the same examples in every run; ours are new.
-settings.register_profile("ci", derandomize=False, print_blob=True, deadline=None)
+# would draw the same examples in every run; ours are new, so a run needs fewer of them.
+settings.register_profile("ci", max_examples=50, derandomize=False, print_blob=True, deadline=None)
 settings.register_profile("default", deadline=None)
 # A mutant is met by many tests; a few examples of each, the same for all mutants.
 settings.register_profile("mutants", max_examples=10, derandomize=True, deadline=None)

@@ -120,6 +120,8 @@ async def test_what_waits_for_a_thread_is_given_up_when_its_client_leaves():
 
     with pytest.raises(ClientGoneError):
         await while_connected(threads.run(1, lambda: ran.append("late")), receive)
+    while len(asyncio.all_tasks()) > 2:  # noqa: ASYNC110, until its cancelled tasks ended
+        await asyncio.sleep(0)
     go.set()
     assert await first
     await threads.run(1, lambda: ran.append("next"))
