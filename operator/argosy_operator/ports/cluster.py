@@ -131,7 +131,9 @@ class ApiCluster:
             "create", "post", path, kind, name, body=obj, field_manager=FIELD_MANAGER
         )
 
-    async def apply(self, obj: Object, uid: str | None, *, status: bool = False) -> Object:
+    async def apply(
+        self, obj: Object, uid: str | None, *, status: bool = False, manager: str = FIELD_MANAGER
+    ) -> Object:
         kind, namespace, name = _identity(obj)
         path = self._kinds[kind].path(name=name, namespace=namespace)
         if uid is not None:
@@ -144,7 +146,7 @@ class ApiCluster:
             name,
             body=obj,
             content_type="application/apply-patch+yaml",
-            field_manager=FIELD_MANAGER,
+            field_manager=manager,
             force_conflicts="true" if uid is not None else None,
         )
 

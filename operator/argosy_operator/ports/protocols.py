@@ -11,6 +11,7 @@ from typing import Protocol
 
 from argosy_operator.api.v1alpha1 import ServingDeployment
 from argosy_operator.core.fleet.actions import ErrorKind
+from argosy_operator.core.fleet.names import FIELD_MANAGER
 from argosy_operator.core.fleet.objects import FleetKey, Object
 from argosy_operator.core.fleet.pods import GatewayLoad, Handovers, Load
 from argosy_operator.core.fleet.snapshot import Issuer
@@ -43,9 +44,11 @@ class Cluster(Protocol):
 
     async def create(self, obj: Object) -> Object: ...
 
-    async def apply(self, obj: Object, uid: str | None, *, status: bool = False) -> Object:
-        """Server-side apply as `names.FIELD_MANAGER`. With a uid: forced, and only on the object
-        that has it."""
+    async def apply(
+        self, obj: Object, uid: str | None, *, status: bool = False, manager: str = FIELD_MANAGER
+    ) -> Object:
+        """Server-side apply as the field manager. With a uid: forced, and only on the object that
+        has it. With a resourceVersion in its metadata: only if it is still that one."""
 
     async def scale(
         self, kind: str, namespace: str, name: str, replicas: int, resource_version: str | None

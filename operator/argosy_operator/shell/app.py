@@ -30,6 +30,7 @@ from argosy_operator.shell.boards.budgets import BudgetBoard
 from argosy_operator.shell.boards.rollouts import RolloutBoard
 from argosy_operator.shell.concurrency import RoundSlots, rounds_at_once
 from argosy_operator.shell.gather import Sources
+from argosy_operator.shell.installs import Installs
 from argosy_operator.shell.loop import round_of
 from argosy_operator.shell.telemetry import metrics
 from argosy_operator.shell.telemetry.health import Health, serve
@@ -89,8 +90,10 @@ async def run(options: Options) -> int:
         trust = ClusterTrust(cluster, options.account)
         engines = HttpEngines(trust.token)
         rollouts = RolloutBoard(options.image_rollouts)
+        installs = Installs(cluster, f"{options.lease_namespace}/{options.lease_name}")
+        images = options.images
         sources = Sources(
-            cluster, prometheus, engines, options.images, board, rollouts, trust, gateways
+            cluster, prometheus, engines, images, board, rollouts, trust, gateways, installs
         )
         slots = RoundSlots(rounds_at_once(options.kube_api_qps))
         workers = Workers(partial(round_of, sources), slots, gateways)

@@ -67,6 +67,7 @@ from argosy_operator.render.pods.accounts import Callers
 from argosy_operator.shell.boards.budgets import BudgetBoard
 from argosy_operator.shell.boards.rollouts import RolloutBoard
 from argosy_operator.shell.concurrency import call_all
+from argosy_operator.shell.installs import Installs
 
 CHILD_KINDS = (
     "Deployment",
@@ -95,6 +96,8 @@ class Sources:
     """Who signs the tokens by which pods know each other."""
     gateways: Gateways | None = None
     """None: they are not asked about handovers and requests."""
+    installs: Installs | None = None
+    """None: this is the only install, as in tests."""
 
 
 async def gather(

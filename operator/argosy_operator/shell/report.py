@@ -6,10 +6,10 @@ import socket
 from pydantic import ValidationError
 
 from argosy_operator.api.model import dump
-from argosy_operator.api.v1alpha1 import API_VERSION, ServingDeployment
+from argosy_operator.api.v1alpha1 import ServingDeployment
 from argosy_operator.core.fleet.actions import ErrorKind, Outcome, is_write, target
 from argosy_operator.core.fleet.events import Event, handovers_fail, manifest, stalled
-from argosy_operator.core.fleet.objects import Object
+from argosy_operator.core.fleet.objects import Object, own_part, status_patch
 from argosy_operator.core.fleet.snapshot import Snapshot
 from argosy_operator.core.plan import Plan
 from argosy_operator.core.reconcile.draft import Draft
@@ -44,8 +44,9 @@ async def read_fleet(sources: Sources, raw: Object, now: float) -> ServingDeploy
         old = raw.get("status", {}).get("conditions") or []
         conditions = unreadable_fleet(raw["metadata"]["generation"], old, message, now)
         if conditions != old:
-            status = {"conditions": conditions, "observedGeneration": raw["metadata"]["generation"]}
-            await _put_raw(sources, raw, status)
+            generation = raw["metadata"]["generation"]
+            new = {"conditions": conditions, "observedGeneration": generation}
+            await _put_raw(sources, raw, {**(raw.get("status") or {}), **new})
         return None
 
 
@@ -68,7 +69,7 @@ async def write_status(
     must act from now on."""
     status, meta = status_of(snapshot, draft, outcomes), dump(snapshot.fleet.metadata)
     if status != snapshot.fleet.status:
-        obj = _status(meta, "ServingDeployment", dump(status))
+        obj = status_patch("ServingDeployment", meta, own_part(dump(status)))
         await _put(sources, snapshot, obj, snapshot.fleet.metadata.uid)
         for turned in (stalled, handovers_fail):
             event = turned(snapshot.fleet.status, status)
@@ -77,7 +78,7 @@ async def write_status(
     for live in snapshot.owned("ServingRole").values():
         said = role_status_of(snapshot, draft, live)
         if (live.get("status") or {}) != said:
-            obj = _status(live["metadata"], "ServingRole", said)
+            obj = status_patch("ServingRole", live["metadata"], said)
             await _put(sources, snapshot, obj, live["metadata"]["uid"])
 
 
@@ -135,14 +136,5 @@ async def _put(sources: Sources, snapshot: Snapshot, obj: Object, uid: str) -> N
 
 async def _put_raw(sources: Sources, raw: Object, status: Object) -> None:
     """Write the status of a fleet of which there is no snapshot."""
-    obj = _status(raw["metadata"], "ServingDeployment", status)
+    obj = status_patch("ServingDeployment", raw["metadata"], own_part(status))
     await sources.cluster.apply(obj, raw["metadata"]["uid"], status=True)
-
-
-def _status(meta: Object, kind: str, status: Object) -> Object:
-    return {
-        "apiVersion": API_VERSION,
-        "kind": kind,
-        "metadata": {"name": meta["name"], "namespace": meta["namespace"]},
-        "status": status,
-    }

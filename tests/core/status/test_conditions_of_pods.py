@@ -56,6 +56,7 @@ ROWS = [
             "Enough": "no pod lacks a node, quota or GPUs",
             "NothingLeaves": "no pod is leaving",
             "NoConflict": "no object of another owner has a name that this fleet needs",
+            "OneInstall": "one install of the operator looks after this fleet",
             "NoContest": "no other writer keeps changing what Argosy writes",
             "NoHandoverFails": "no gateway knows a pair of pods that fails",
         },

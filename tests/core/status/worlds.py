@@ -238,6 +238,7 @@ AT_REST = {
     "CapacityLimited": "False Enough",
     "Draining": "False NothingLeaves",
     "NameConflict": "False NoConflict",
+    "InstallConflict": "False OneInstall",
     "FieldConflict": "False NoContest",
     "PeersVerified": "True Verified",
     "TransportSecured": "False NoCertificate",

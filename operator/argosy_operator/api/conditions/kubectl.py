@@ -5,6 +5,7 @@ POOLS_MANIFEST = (
     "manifests.yaml"
 )
 """CRDs of the Gateway API Inference Extension, of the release of the default endpoint picker."""
+LEASES = "kubectl get leases -A"
 SPEC = "kubectl get sd NAME -n NAMESPACE -o yaml"
 PODS = "kubectl get pods -n NAMESPACE -l serving.argosy.dev/fleet=NAME -o wide"
 POD = "kubectl describe pod POD -n NAMESPACE"

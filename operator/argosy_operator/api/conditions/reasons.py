@@ -404,6 +404,14 @@ class Reason(StrEnum):
         kubectl.EVENTS,
     )
     NO_CONFLICT = ("NoConflict", "no object of another owner has a name that this fleet needs")
+    TWO_INSTALLS = (
+        "TwoInstalls",
+        "two installs of the operator are told to look after this fleet: one of them stays still",
+        "Give the installs different namespaces (chart value rbac.namespaced), or remove one.",
+        kubectl.SPEC,
+        kubectl.LEASES,
+    )
+    ONE_INSTALL = ("OneInstall", "one install of the operator looks after this fleet")
     PUT_BACK_AGAIN = (
         "PutBackAgain",
         "another writer changes a field each time that Argosy has put it back",

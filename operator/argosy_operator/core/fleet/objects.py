@@ -11,6 +11,8 @@ from datetime import UTC, datetime
 from decimal import Decimal
 from typing import Any
 
+from argosy_operator.api.v1alpha1 import API_VERSION
+
 Object = dict[str, Any]
 """A Kubernetes object, or a part of one, as the API server sends it."""
 
@@ -29,6 +31,21 @@ def is_owned(obj: Object, uid: str) -> bool:
     """Whether the object with this uid is among the owners of `obj`."""
     owners = obj["metadata"].get("ownerReferences") or ()
     return any(owner.get("uid") == uid for owner in owners)
+
+
+def status_patch(kind: str, meta: Object, status: Object) -> Object:
+    """What a server-side apply of `/status` sends for the object with this metadata."""
+    return {
+        "apiVersion": API_VERSION,
+        "kind": kind,
+        "metadata": {"name": meta["name"], "namespace": meta["namespace"]},
+        "status": status,
+    }
+
+
+def own_part(status: Object) -> Object:
+    """A fleet's status without the entries that other installs write into it."""
+    return {key: value for key, value in status.items() if key != "otherOperators"}
 
 
 def replicas_of(obj: Object) -> int:

@@ -4,6 +4,7 @@ A reason that is not here has a general message, `Reason.meaning`.
 """
 
 from argosy_operator.api.conditions.reasons import Reason
+from argosy_operator.api.v1alpha1.status import OperatorStatus, OtherOperator
 from argosy_operator.core.fleet import names
 from argosy_operator.core.fleet.objects import rfc3339
 from argosy_operator.core.reconcile import field_conflicts
@@ -59,6 +60,8 @@ def _of_fleet(findings: Findings) -> dict[Reason, str]:
         Reason.ROLLING_OUT: _rolling_out(findings),
         Reason.GATEWAY_NOT_READY: f"no {what} is ready. See kubectl get pods -l {pods}",
     }
+    if others := snapshot.fleet.status.other_operators:
+        messages[Reason.TWO_INSTALLS] = _two_installs(snapshot.fleet.status.operator, others)
     if left := _types_left(findings):
         messages[Reason.GPU_TYPE_FULL] = left
     if findings.failing_pairs:
@@ -75,6 +78,15 @@ def _of_fleet(findings: Findings) -> dict[Reason, str]:
         )
         messages |= dict.fromkeys((Reason.TARGETS_MET, Reason.TARGETS_MISSED), share)
     return messages
+
+
+def _two_installs(ours: OperatorStatus | None, others: tuple[OtherOperator, ...]) -> str:
+    told = [f"{each.lease} {each.message}".strip() for each in others]
+    return (
+        f"the install of the operator with the Lease {ours.lease if ours else 'unknown'} looks "
+        f"after this fleet. Told to do so, too, and staying still: {'; '.join(told)}. Give the "
+        "installs different namespaces (chart value rbac.namespaced), or remove one"
+    )
 
 
 def _rolling_out(findings: Findings) -> str:

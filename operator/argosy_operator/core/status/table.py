@@ -68,6 +68,7 @@ class Fact(StrEnum):
     DEPLOYMENT_WRITE_FAILS = "a Deployment cannot be written"
     WRITE_STUCK = f"an object could not be written for {STUCK_S / 60:.0f} minutes"
     FIELD_CONTESTED = "another writer keeps changing what the operator writes"
+    OTHER_INSTALL = "another install of the operator is told to look after the fleet, too"
     # Who may call the engines
     VERIFICATION_OFF = "spec.security.verifyPeers is false"
     KEYS_UNKNOWN = "the API server has not said who signs its tokens"
@@ -363,6 +364,10 @@ TABLE: Mapping[ConditionType, tuple[ConditionRow, ...]] = {
     ConditionType.NAME_CONFLICT: (
         ConditionRow("True", Reason.FOREIGN_OBJECT, when=(Fact.NAME_TAKEN,)),
         ConditionRow("False", Reason.NO_CONFLICT),
+    ),
+    ConditionType.INSTALL_CONFLICT: (
+        ConditionRow("True", Reason.TWO_INSTALLS, when=(Fact.OTHER_INSTALL,)),
+        ConditionRow("False", Reason.ONE_INSTALL),
     ),
     ConditionType.FIELD_CONFLICT: (
         ConditionRow("True", Reason.PUT_BACK_AGAIN, when=(Fact.FIELD_CONTESTED,)),

@@ -24,6 +24,10 @@ SECONDS = Histogram(
 )
 DECISIONS = Counter("argosy_operator_decisions_total", "Decisions of the law.", ["reason"])
 LEADER = Gauge("argosy_operator_leader", "1 while this replica leads.")
+OF_OTHERS = Gauge(
+    "argosy_operator_fleets_of_other_installs",
+    "Fleets that are left alone because another install looks after them.",
+)
 WRITES = Counter(
     "argosy_operator_writes_total", "Writes to the API server, Leases apart.", ["verb", "kind"]
 )
