@@ -4,7 +4,6 @@ import argparse
 import asyncio
 import logging
 import os
-import re
 from collections.abc import Coroutine, Sequence
 from pathlib import Path
 from typing import Any
@@ -12,14 +11,19 @@ from typing import Any
 import uvloop
 
 from argosy_gateway import logs
-from argosy_gateway.accounting.classes import DEFAULT_CLASS, SloClass
-from argosy_gateway.accounting.verdicts import Slo
-from argosy_gateway.config import DRAIN_MODES, QUEUES, Config, Limits
+from argosy_gateway.config import Config, Limits
 from argosy_gateway.errors import CredentialsError
-from argosy_gateway.pods.credentials import from_kubeconfig, in_cluster
+from argosy_gateway.options import (
+    Settings,
+    add_settings,
+    not_negative,
+    settings_of,
+    wrong_settings,
+)
+from argosy_gateway.pods.credentials import ApiServer, from_kubeconfig, in_cluster
+from argosy_gateway.pods.settings import follow_settings
 from argosy_gateway.pods.watch import WatchTimes, follow_api_server, follow_file
 from argosy_gateway.relay.fleet import Fleet
-from argosy_gateway.routing.strategies.registry import STRATEGIES
 from argosy_gateway.server.serve import serve
 
 __all__ = ["main", "parse"]
@@ -29,7 +33,6 @@ log = logging.getLogger(__name__)
 
 _LOG_FORMAT = "auto: text on a terminal, JSON elsewhere"
 _LOG_LEVEL = "debug: lines about each request, too"
-_AT_ONCE, _WITHIN_TARGET = "at-once", "within-target"
 
 
 def _parser() -> argparse.ArgumentParser:
@@ -39,22 +42,18 @@ def _parser() -> argparse.ArgumentParser:
     )
     run.add_argument("--fleet", required=True, help="the ServingDeployment's name")
     run.add_argument("--namespace", required=True, help="its namespace")
-    run.add_argument("--served-name", required=True, help="the model's name in requests")
-    run.add_argument("--strategy", choices=sorted(STRATEGIES), default="leastLoad")
-    run.add_argument("--slo-ttft-ms", type=_positive, help="needs --slo-tpot-ms; no SLO without")
-    run.add_argument("--slo-tpot-ms", type=_positive)
+    add_settings(run)
     run.add_argument(
-        "--slo-class",
-        type=_slo_class,
-        action="append",
-        default=[],
-        metavar="NAME:TTFT_MS:TPOT_MS:PRIORITY",
-        help="limits of requests that name it in x-argosy-class; a lower priority goes first",
+        "--settings",
+        metavar="NAME",
+        help="a ConfigMap of the namespace that has the options before this one, and is followed "
+        "while it changes",
     )
-    _add_queue_options(run)
-    _add_drain(run)
     run.add_argument(
-        "--max-body-bytes", type=int, default=8 << 20, help="longest request body; beyond it 413"
+        "--drain-lag-s",
+        type=not_negative,
+        default=6.0,
+        help="after SIGTERM, how long new connections are still taken",
     )
     run.add_argument("--host", default="0.0.0.0")
     run.add_argument("--port", type=int, default=8080)
@@ -69,106 +68,13 @@ def _parser() -> argparse.ArgumentParser:
     return parser
 
 
-def _add_queue_options(run: argparse.ArgumentParser) -> None:
-    """What waits, for how long, and what is refused."""
-    run.add_argument(
-        "--max-queue", type=int, default=1024, help="most requests in flight; then 429"
-    )
-    run.add_argument(
-        "--queue-timeout-s",
-        type=_positive,
-        default=30.0,
-        help="longest wait of a request for a pod; then 503",
-    )
-    run.add_argument(
-        "--wake-timeout-s",
-        type=_positive,
-        help="longest wait while no pod can serve, of a fleet that goes to zero pods; then 503",
-    )
-    run.add_argument(
-        "--queue",
-        choices=QUEUES,
-        default="none",
-        help="deadline: what would miss its TTFT limit on every pod waits; needs an SLO",
-    )
-    run.add_argument(
-        "--first-token",
-        choices=(_AT_ONCE, _WITHIN_TARGET),
-        default=_AT_ONCE,
-        help="within-target: engines may hold the first token until its sequence joins a batch, as "
-        "long as the TTFT limit allows; needs an SLO",
-    )
-    run.add_argument(
-        "--engine-max-num-seqs", type=int, help="sequences that an engine runs at once"
-    )
-    run.add_argument(
-        "--shed-ttft-factor",
-        type=_not_negative,
-        default=0.0,
-        help="shed if the predicted TTFT exceeds this multiple of the limit; 0 is off",
-    )
-
-
-def _add_drain(run: argparse.ArgumentParser) -> None:
-    """How this gateway's pod leaves, and what requests of an engine do that leaves."""
-    run.add_argument("--drain-timeout-s", type=_positive, default=60.0)
-    run.add_argument(
-        "--drain-lag-s",
-        type=_not_negative,
-        default=6.0,
-        help="after SIGTERM, how long new connections are still taken",
-    )
-    run.add_argument(
-        "--drain-mode",
-        choices=DRAIN_MODES,
-        default="finish",
-        help="whether requests of an engine that drains end there or go on elsewhere",
-    )
-
-
-def _positive(text: str) -> float:
-    value = float(text)
-    if not 0 < value < float("inf"):
-        raise argparse.ArgumentTypeError(f"{text} is not a positive number")
-    return value
-
-
-def _slo_class(text: str) -> SloClass:
-    found = re.fullmatch(r"([a-z0-9-]{1,63}):([^:]+):([^:]+):(-?\d{1,3})", text)
-    if found is None:
-        raise argparse.ArgumentTypeError(f"{text} is not NAME:TTFT_MS:TPOT_MS:PRIORITY")
-    name, ttft_ms, tpot_ms, priority = found.groups()
-    slo = Slo(_positive(ttft_ms) / 1000, _positive(tpot_ms) / 1000)
-    return SloClass(name, slo, int(priority))
-
-
-def _not_negative(text: str) -> float:
-    return 0.0 if float(text) == 0 else _positive(text)
-
-
 def _wrong(args: argparse.Namespace) -> str | None:
-    """What is wrong with flags together, or with a number; None if nothing is."""
-    if (args.slo_ttft_ms is None) != (args.slo_tpot_ms is None):
-        return "an SLO needs both --slo-ttft-ms and --slo-tpot-ms"
-    if args.max_queue < 1:
-        return "--max-queue must be at least 1"
-    if args.max_body_bytes < 1:
-        return "--max-body-bytes must be at least 1"
-    if args.engine_max_num_seqs is not None and args.engine_max_num_seqs < 1:
-        return "--engine-max-num-seqs must be at least 1"
-    names = [one.name for one in args.slo_class]
-    if len({DEFAULT_CLASS, *names}) != len(names) + 1:
-        return f"each --slo-class needs a name of its own, and not '{DEFAULT_CLASS}'"
-    if args.slo_ttft_ms is None:
-        needing = (
-            (f"--queue {args.queue}", args.queue != "none"),
-            (f"--first-token {args.first_token}", args.first_token != _AT_ONCE),
-            ("--slo-class", names),
-        )
-        for flag, given in needing:
-            if given:
-                return f"{flag} needs --slo-ttft-ms and --slo-tpot-ms"
-    return None
+    """What is wrong with flags together; None if nothing is."""
+    if args.settings is None and not args.served_name:
+        return "name the model with --served-name, or the ConfigMap that does with --settings"
+    if args.settings is not None and args.endpoints is not None:
+        return "--settings is read from the API server, which --endpoints does without"
+    return wrong_settings(args)
 
 
 def parse(argv: Sequence[str]) -> Config:
@@ -177,24 +83,12 @@ def parse(argv: Sequence[str]) -> Config:
     args = parser.parse_args(argv)
     if wrong := _wrong(args):
         parser.error(wrong)
-    slo = Slo(args.slo_ttft_ms / 1000, args.slo_tpot_ms / 1000) if args.slo_ttft_ms else None
     return Config(
         fleet=args.fleet,
         namespace=args.namespace,
-        served_name=args.served_name,
-        strategy=args.strategy,
-        slo=slo,
-        slo_classes=tuple(args.slo_class),
-        max_queue=args.max_queue,
-        queue_timeout_s=args.queue_timeout_s,
-        wake_timeout_s=args.wake_timeout_s,
-        queue=args.queue,
-        hold_first_token=args.first_token == _WITHIN_TARGET,
-        engine_places=args.engine_max_num_seqs,
-        shed_ttft_factor=args.shed_ttft_factor,
-        drain_timeout_s=args.drain_timeout_s,
+        settings_name=args.settings or "",
+        **settings_of(args),
         drain_lag_s=args.drain_lag_s,
-        drain_mode=args.drain_mode,
         host=args.host,
         port=args.port,
         admin_port=args.admin_port,
@@ -219,13 +113,21 @@ def _source(fleet: Fleet) -> Coroutine[Any, Any, None]:
     if config.endpoints_file is not None:
         return follow_file(config.endpoints_file, into=fleet.directory)
     server = from_kubeconfig(config.kubeconfig) if config.kubeconfig else in_cluster()
-    return follow_api_server(
-        server,
-        namespace=config.namespace,
-        fleet=config.fleet,
-        into=fleet.directory,
-        times=WatchTimes(),
-    )
+    return _follow(server, fleet)
+
+
+async def _follow(server: ApiServer, fleet: Fleet) -> None:
+    """Keep pods and settings current until cancelled."""
+    config, times, into = fleet.config, WatchTimes(), fleet.directory
+    follows = [
+        follow_api_server(
+            server, namespace=config.namespace, fleet=config.fleet, into=into, times=times
+        )
+    ]
+    if config.settings_name:
+        target = f"/api/v1/namespaces/{config.namespace}/configmaps/{config.settings_name}"
+        follows.append(follow_settings(server, target, Settings(fleet), times=times))
+    await asyncio.gather(*follows)
 
 
 def main(argv: list[str]) -> int:

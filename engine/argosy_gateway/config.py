@@ -1,5 +1,8 @@
 """The settings of one gateway process: made by `cli` from the command line, read by all others.
 
+`Fleet.config` is replaced as a whole when the fleet's settings change (`options`), so it is read
+anew wherever it counts.
+
 Everything that a client or an engine can make grow or wait has a limit here.
 """
 
@@ -97,8 +100,11 @@ class Config:
     """Name of the ServingDeployment."""
     namespace: str
     """Its namespace."""
-    served_name: str
-    """The model's name in requests; another one is answered 404."""
+    served_names: tuple[str, ...]
+    """The model's names in requests; another one is answered 404. Empty until the settings of
+    `settings_name` were read."""
+    settings_name: str = ""
+    """The ConfigMap of the namespace that has the settings; "": the command line has them all."""
     strategy: str = "leastLoad"
     """A key of `routing.strategies.registry.STRATEGIES`."""
     slo: Slo | None = None

@@ -8,6 +8,7 @@ GatewayError
 │   └── BrokenError          it failed after the request had been sent
 │       └── StaleError       a kept connection ended before a byte of the answer
 ├── CredentialsError         no way to log in to the API server
+├── SettingsError            the settings object cannot be used
 └── ApiServerError           the API server gave an answer that the watch cannot use
     ├── StaleVersionError    410: the resourceVersion is too old to continue from
     └── AccessDeniedError    401 or 403
@@ -26,6 +27,7 @@ __all__ = [
     "ExchangeError",
     "GatewayError",
     "RequestError",
+    "SettingsError",
     "StaleError",
     "StaleVersionError",
     "UnreachableError",
@@ -92,6 +94,10 @@ class StaleError(BrokenError):
 
 class CredentialsError(GatewayError):
     """No way to log in to the API server; the message says what to set."""
+
+
+class SettingsError(GatewayError):
+    """The settings object is missing or wrong; the text says in what."""
 
 
 class ApiServerError(GatewayError):

@@ -199,6 +199,7 @@ def test_every_label_value_exists_with_0_from_the_start():
     }
     assert {key for key in zeros if len(key) == 1} == {
         ("argosy_gateway_inflight_requests",),
+        ("argosy_gateway_settings_stale",),
         ("argosy_gateway_waiting_requests",),
         ("argosy_gateway_waiting_prompt_tokens",),
         ("argosy_gateway_retries_refused_total",),

@@ -1,5 +1,7 @@
 """What the cluster gets: valid, owned, restricted, and as the seams between the programs say."""
 
+import json
+
 import kubernetes_validate
 import pytest
 
@@ -47,6 +49,12 @@ def container(one, role_name="decode"):
 def flags(args):
     """--flag value pairs of a rendered command line, without program and command."""
     return dict(zip(args[2::2], args[3::2], strict=True))
+
+
+def settings(one):
+    """The settings of the fleet's gateways, as `flags`."""
+    (found,) = (c for c in children(one) if c["kind"] == "ConfigMap")
+    return flags(["", "", *json.loads(found["data"][gateway.SETTINGS_KEY])])
 
 
 @pytest.mark.parametrize("child", ALL)
@@ -126,18 +134,17 @@ def test_engines_get_no_slo_flags():
 
 
 def test_the_gateway_gets_the_slo_in_milliseconds():
+    given = settings(FLEETS["disaggregated"])
+    assert (given["--slo-ttft-ms"], given["--slo-tpot-ms"]) == ("1000", "40")
     deployment = gateway.objects(FLEETS["disaggregated"], IMAGES)[-1]
     one = deployment["spec"]["template"]["spec"]["containers"][0]
-    given = flags(one["args"])
-    assert (given["--slo-ttft-ms"], given["--slo-tpot-ms"]) == ("1000", "40")
     assert one["args"][:2] == ["gateway", "run"]
 
 
 def test_the_gateway_is_told_when_engines_may_hold_first_tokens():
     held = fleet(slo={**SLO, "firstToken": "WithinTarget"})
     for one, expected in ((FLEETS["disaggregated"], None), (held, "within-target")):
-        pod = gateway.objects(one, IMAGES)[-1]["spec"]["template"]["spec"]
-        assert flags(pod["containers"][0]["args"]).get("--first-token") == expected
+        assert settings(one).get("--first-token") == expected
 
 
 def test_the_service_is_named_as_the_fleet_and_reaches_the_gateways_port():
@@ -148,10 +155,14 @@ def test_the_service_is_named_as_the_fleet_and_reaches_the_gateways_port():
     assert service["spec"]["selector"][names.ROLE] == "gateway"
 
 
-def test_the_gateways_role_is_fixed_and_reads_pods_only():
-    rules = [c["rules"] for one in FLEETS.values() for c in children(one) if c["kind"] == "Role"]
-    expected = [{"apiGroups": [""], "resources": ["pods"], "verbs": ["get", "list", "watch"]}]
-    assert all(rule == expected for rule in rules)
+def test_the_gateways_role_is_fixed_and_reads_pods_and_its_settings_only():
+    for one in FLEETS.values():
+        own = {"resources": ["configmaps"], "resourceNames": [f"{one.name}-gateway"]}
+        expected = [
+            {"apiGroups": [""], "resources": ["pods"], "verbs": ["get", "list", "watch"]},
+            {"apiGroups": [""], **own, "verbs": ["get"]},
+        ]
+        assert [c["rules"] for c in children(one) if c["kind"] == "Role"] == [expected]
 
 
 def test_grace_outlasts_drain_and_lease():

@@ -1,16 +1,22 @@
 """What the operator renders is what the programs parse: their own parsers read it."""
 
+import json
+from pathlib import Path
+
 import pytest
 
 from argosy_engine.cli import parse as parse_engine
 from argosy_gateway.accounting.classes import SloClass
 from argosy_gateway.accounting.verdicts import Slo
 from argosy_gateway.cli import parse as parse_gateway
+from argosy_gateway.options import KEY
 from argosy_operator.api.v1alpha1 import ServingDeployment
 from argosy_operator.core.fleet import names
 from argosy_operator.render import gateway
+from argosy_operator.render.gateway import SETTINGS_KEY
 from tests.render.fleets import IMAGES, deployment, fleet
 
+ROOT = Path(__file__).parents[2]
 EVERYTHING = fleet(
     model={"uri": "pvc://models/org/model-7b", "servedName": "org/model-7b"},
     engine={
@@ -50,6 +56,13 @@ EVERYTHING = fleet(
 )
 SLO = {"ttft": {"target": "2s"}, "tpot": {"target": "50ms"}}
 SIMULATED = fleet(model={"uri": "sim://opt-13b-a100"}, mode="colocated")
+
+
+def settings(one):
+    """The words that the fleet's gateways take from their ConfigMap."""
+    (found,) = (o for o in gateway.objects(one, IMAGES) if o["kind"] == "ConfigMap")
+    process = ["run", "--fleet", one.name, "--namespace", one.namespace]
+    return [*process, *json.loads(found["data"][SETTINGS_KEY])]
 
 
 def words(deployment):
@@ -124,9 +137,9 @@ def test_the_engine_simulates_when_the_model_says_so():
 
 
 def test_the_gateway_gets_no_flag_for_a_drain_that_it_does_anyway():
-    usual = words(gateway.objects(fleet(drain={"mode": "finish"}), IMAGES)[-1])
+    usual = settings(fleet(drain={"mode": "finish"}))
     assert "--drain-mode" not in usual
-    assert parse_gateway(usual[1:]).drain_mode == "finish"
+    assert parse_gateway(usual).drain_mode == "finish"
 
 
 def test_the_engines_ports_are_the_rendered_ones():
@@ -136,8 +149,11 @@ def test_the_engines_ports_are_the_rendered_ones():
 
 
 def test_the_gateway_understands_every_field_of_the_spec():
-    config = parse_gateway(words(gateway.objects(EVERYTHING, IMAGES)[-1])[1:])
-    assert (config.fleet, config.namespace, config.served_name) == ("chat", "prod", "org/model-7b")
+    process = parse_gateway(words(gateway.objects(EVERYTHING, IMAGES)[-1])[1:])
+    assert (process.fleet, process.namespace) == ("chat", "prod")
+    assert process.settings_name == "chat-gateway"
+    config = parse_gateway(settings(EVERYTHING))
+    assert config.served_names == ("org/model-7b",)
     assert (config.strategy, config.max_queue) == ("roundRobin", 77)
     assert (config.queue_timeout_s, config.shed_ttft_factor) == (2.5, 1.5)
     assert (config.queue, config.engine_places) == ("deadline", 64)
@@ -152,25 +168,23 @@ def test_the_gateway_understands_every_field_of_the_spec():
 
 @pytest.mark.parametrize("spec", [{"slo": SLO, "routing": {"queue": "none"}}, {"slo": None}])
 def test_a_gateway_without_a_queue_or_without_an_slo_gets_no_flag_about_one(spec):
-    rendered = words(gateway.objects(fleet(engine={"maxNumSeqs": 64}, **spec), IMAGES)[-1])
+    rendered = settings(fleet(engine={"maxNumSeqs": 64}, **spec))
     assert not {"--queue", "--engine-max-num-seqs"} & set(rendered)
-    assert parse_gateway(rendered[1:]).queue == "none"
+    assert parse_gateway(rendered).queue == "none"
 
 
 def test_requests_of_a_fleet_that_goes_to_zero_wait_for_its_pods():
-    assert "--wake-timeout-s" not in words(gateway.objects(fleet(), IMAGES)[-1])
+    assert "--wake-timeout-s" not in settings(fleet())
     zero = fleet(autoscaling={"scaleToZero": {"wait": "4m"}})
-    rendered = words(gateway.objects(zero, IMAGES)[-1])
-    assert parse_gateway(rendered[1:]).wake_timeout_s == 240
+    assert parse_gateway(settings(zero)).wake_timeout_s == 240
 
 
 def test_a_fleet_with_an_slo_has_the_queue_by_deadline_unless_it_says_otherwise():
-    rendered = words(gateway.objects(fleet(slo=SLO), IMAGES)[-1])
-    assert parse_gateway(rendered[1:]).queue == "deadline"
+    assert parse_gateway(settings(fleet(slo=SLO))).queue == "deadline"
 
 
 def test_the_largest_body_is_the_same_for_gateway_and_engine_where_the_spec_says_nothing():
-    front = parse_gateway(words(gateway.objects(SIMULATED, IMAGES)[-1])[1:])
+    front = parse_gateway(settings(SIMULATED))
     back = parse_engine(words(deployment(SIMULATED, "colocated"))[2:])
     assert front.limits.body_bytes == back.max_body_bytes == 8 << 20
     field = ServingDeployment.model_json_schema()["$defs"]["Engine"]["properties"]["maxBodyBytes"]
@@ -178,4 +192,37 @@ def test_the_largest_body_is_the_same_for_gateway_and_engine_where_the_spec_says
 
 
 def test_a_gateway_without_slo_counts_none():
-    assert parse_gateway(words(gateway.objects(SIMULATED, IMAGES)[-1])[1:]).slo is None
+    assert parse_gateway(settings(SIMULATED)).slo is None
+
+
+def test_both_programs_agree_on_the_key_of_the_settings():
+    assert SETTINGS_KEY == KEY
+    assert f"`{KEY}`" in (ROOT / "designs/0001-seams.md").read_text()
+
+
+@pytest.mark.parametrize(
+    "edit",
+    [
+        {"slo": None},
+        {"slo": {"ttft": {"target": "9s"}, "tpot": {"target": "90ms"}}},
+        {"drain": {"timeout": "200s"}},
+        {"drain": {"mode": "finish"}},
+        {"autoscaling": {"scaleToZero": {"wait": "4m"}}},
+        {"engine": {"maxBodyBytes": 90_000, "maxNumSeqs": 5}},
+        {"routing": {"strategy": "kvAware", "maxQueue": 5, "queueTimeout": "9s", "queue": "none"}},
+    ],
+)
+def test_what_the_spec_says_of_requests_is_in_the_settings_and_in_no_pod_template(edit):
+    plain = fleet(slo=SLO)
+    edited = fleet(**{"slo": SLO, **edit})
+    one, other = (gateway.objects(each, IMAGES)[-1]["spec"] for each in (plain, edited))
+    assert one == other
+    assert settings(plain) != settings(edited) or edit == {"drain": {"mode": "finish"}}
+
+
+@pytest.mark.parametrize("timeout", ["40s", "300s", "59m", "1h", "24h"])
+def test_the_kubelet_leaves_a_gateway_the_longest_drain_that_its_settings_may_ask_for(timeout):
+    one = fleet(drain={"timeout": timeout})
+    drain_s = parse_gateway(settings(one)).drain_timeout_s
+    pod = gateway.objects(one, IMAGES)[-1]["spec"]["template"]["spec"]
+    assert pod["terminationGracePeriodSeconds"] > drain_s + gateway.DEREGISTER_S

@@ -196,8 +196,8 @@ def another_operator(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(gather, "TEMPLATE", 99)
     patch.setattr(revision, "TEMPLATE", 99)
     patch.setattr(gateway, "TEMPLATE", 99)
-    for module in (workload, gateway):
-        patch.setattr(module, "GRACE_MARGIN_S", 77)
+    patch.setattr(workload, "GRACE_MARGIN_S", 77)
+    patch.setattr(gateway, "GRACES_S", (3677, 99_999))
 
 
 SHAPES: list[dict[str, Any]] = [
@@ -238,7 +238,7 @@ async def test_the_next_edit_renders_pods_as_the_operator_of_now_does(
     found = templates_of(store)
     new = {name for name in found if name not in old} | {"chat-gateway"}
     assert len(new) == 2
-    assert all("177" in str(found[name]) or "182" in str(found[name]) for name in new)
+    assert all("177" in str(found[name]) or "3677" in str(found[name]) for name in new)
 
 
 async def test_pods_of_the_newer_operator_stay_when_the_older_one_comes_back(
@@ -251,3 +251,83 @@ async def test_pods_of_the_newer_operator_stay_when_the_older_one_comes_back(
     before = templates_of(store)
     await rounds(store, OLD)
     assert templates_of(store) == before
+
+
+def gateway_of(store: Store) -> Any:
+    return store.objects["Deployment", "chat-gateway"]
+
+
+def settings_of(store: Store) -> str:
+    found: str = store.objects["ConfigMap", "chat-gateway"]["data"][gateway.SETTINGS_KEY]
+    return found
+
+
+def from_before_settings(patch: pytest.MonkeyPatch) -> None:
+    """An operator from before designs/0028."""
+    patch.setattr(gateway, "TEMPLATE", gateway.FLAGS_TEMPLATE)
+
+
+EDIT: dict[str, Any] = {
+    "slo": {"ttft": {"target": "3s"}, "tpot": {"target": "70ms"}},
+    "drain": {"timeout": "100s"},
+    "routing": {"strategy": "kvAware", "maxQueue": 7, "queue": "none"},
+    "autoscaling": {"policy": "None"},
+}
+
+
+async def test_an_edit_of_slo_drain_or_routing_changes_no_pod_template() -> None:
+    store = Store(roles=PARKED)
+    await rounds(store, OLD)
+    before, settings = templates_of(store), settings_of(store)
+    store.edit(**EDIT)
+    await rounds(store, OLD)
+    assert templates_of(store) == before
+    assert settings_of(store) != settings
+    assert '"3000"' in settings_of(store)
+
+
+async def test_gateways_from_before_the_settings_stay_until_they_roll_for_another_reason(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    store = Store(roles=PARKED)
+    with monkeypatch.context() as patch:
+        from_before_settings(patch)
+        await rounds(store, OLD)
+    before = templates_of(store)
+    await rounds(store, NEW)
+    assert templates_of(store) == before
+    store.edit(**EDIT)  # they can learn of it only from their arguments
+    await rounds(store, NEW)
+    args = gateway_of(store)["spec"]["template"]["spec"]["containers"][0]["args"]
+    assert "3000" in args
+    assert "--settings" not in args
+    store.edit(imageUpdates="Follow")
+    await rounds(store, NEW)
+    args = gateway_of(store)["spec"]["template"]["spec"]["containers"][0]["args"]
+    assert "3000" not in args
+    assert "--settings" in args
+
+
+async def test_an_older_operator_that_comes_back_keeps_gateways_that_follow_settings(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    store = Store(roles=PARKED)
+    await rounds(store, OLD)
+    store.edit(**EDIT)
+    await rounds(store, OLD)
+    before = gateway_of(store)["spec"]
+    from_before_settings(monkeypatch)
+    await rounds(store, OLD)
+    assert gateway_of(store)["spec"] == before
+
+
+async def test_settings_that_somebody_deletes_or_edits_are_put_back() -> None:
+    store = Store(roles=PARKED)
+    await rounds(store, OLD)
+    settings = settings_of(store)
+    store.objects["ConfigMap", "chat-gateway"]["data"] = {}
+    await rounds(store, OLD)
+    assert settings_of(store) == settings
+    del store.objects["ConfigMap", "chat-gateway"]
+    await rounds(store, OLD)
+    assert settings_of(store) == settings

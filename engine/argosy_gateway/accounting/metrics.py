@@ -49,6 +49,7 @@ class Metrics:
         self._classes = classes or classes_of(slo)
         self.registry = CollectorRegistry(auto_describe=False)
         ProcessCollector(registry=self.registry)
+        self._settings = self._gauge(table.SETTINGS)
         self._received = self._counters(table.RECEIVED)
         self._completed = self._counters(table.COMPLETED)
         self._verdicts = self._counter(self._of_classes(table.VERDICTS))
@@ -68,6 +69,25 @@ class Metrics:
         self._handovers_failed = self._counter(table.HANDOVERS_FAILED)
         self._resumed = self._counter(table.RESUMED)
         self._endpoints = self._gauge(table.ENDPOINTS)
+
+    def take(
+        self, slo: Slo | None, classes: Mapping[str, SloClass], *, holds_first_tokens: bool
+    ) -> None:
+        """Go on with another SLO. Counters go on; a histogram whose edges change begins anew, as
+        that of a new process does."""
+        before, self.slo = self.slo, slo
+        self._classes, self._holds_first_tokens = classes, holds_first_tokens
+        _start_at_zero(self._verdicts, self._of_classes(table.VERDICTS))
+        _start_at_zero(self._verdicts_at_once, self._of_classes(table.VERDICTS_AT_ONCE))
+        if slo != before:
+            for histogram in (self._ttft, self._tpot):
+                self.registry.unregister(histogram)
+            self._ttft = self._histogram(table.TTFT)
+            self._tpot = self._histogram(table.TPOT)
+
+    def settings_are_stale(self, stale: bool) -> None:
+        """Whether the settings object cannot be used, and older settings go on."""
+        self._settings.set(stale)
 
     def _of_classes(self, row: Series) -> Series:
         return replace(row, labels={**row.labels, "class": tuple(self._classes)})
@@ -148,6 +168,8 @@ class Metrics:
     def _judge(
         self, outcome: Outcome, role_mode: str, slo_class: str, course: Course = STRAIGHT
     ) -> None:
+        if slo_class not in self._classes:  # the settings have changed since it came
+            slo_class = DEFAULT_CLASS
         slo = self._classes[slo_class].slo
         if slo is None:
             return

@@ -182,6 +182,11 @@ HANDOVERS_FAILED = Series(
     type="counter",
     help="Handovers of KV that decode engines reported as failed, one for each prefill pod asked",
 )
+SETTINGS = Series(
+    name="argosy_gateway_settings_stale",
+    type="gauge",
+    help="1 while the fleet's settings object is missing or wrong, and older settings go on",
+)
 ENDPOINTS = Series(
     name="argosy_gateway_endpoints",
     type="gauge",
@@ -207,5 +212,6 @@ SERIES = (
     RETRIES_REFUSED,
     HANDOVERS_FAILED,
     RESUMED,
+    SETTINGS,
     ENDPOINTS,
 )

@@ -82,7 +82,7 @@ class Dispatch:
         self.margin = Margin()
         self.shares = Shares()
         self._places = places
-        self._in_tpot = Places(tpot_limit_s)
+        self._tpot_limit_s, self._in_tpot = tpot_limit_s, Places(tpot_limit_s)
         self._since_late = 0
         self._sent_at = float("-inf")
         """When a request that had waited went last."""
@@ -92,6 +92,13 @@ class Dispatch:
         self._pods = 1
         self._apart = False
         """This gateway keeps to its share of the pods."""
+        self._shortest_s = float("inf")
+
+    def take(self, places: int | None, tpot_limit_s: float | None) -> None:
+        """Go on by other bounds. What bounds decode pods is learnt anew if its limit changes."""
+        self._places = places
+        if tpot_limit_s != self._tpot_limit_s:
+            self._tpot_limit_s, self._in_tpot = tpot_limit_s, Places(tpot_limit_s)
         self._shortest_s = float("inf")
 
     def at_once(

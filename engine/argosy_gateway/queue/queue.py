@@ -60,6 +60,12 @@ class Queue:
         in_flight.released = self._look_soon
         in_flight.changed = self.dispatch.touch
 
+    def take(self, strategy: Strategy, places: int | None, tpot_limit_s: float | None) -> None:
+        """Go on by other settings, with what waits and what was learnt."""
+        self._strategy = strategy
+        self.dispatch.take(places, tpot_limit_s)
+        self._look_soon()
+
     def __len__(self) -> int:
         return len(self.dispatch.line)
 

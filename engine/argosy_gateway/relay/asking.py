@@ -40,7 +40,7 @@ async def ask(
         ("x-argosy-pod-uid", pod.uid),
         *fleet.proof.headers(),
     ]
-    slo_class = fleet.classes[request.slo_class]
+    slo_class = fleet.class_of(request.slo_class)
     if slo_class.priority:
         headers.append(("x-argosy-priority", str(slo_class.priority)))
     if slo_class.slo is not None and pod.role is Role.DECODE:

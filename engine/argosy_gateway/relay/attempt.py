@@ -269,7 +269,7 @@ class Attempt:
             began=self._sent_at,
             first=first_token_at,
         )
-        queue, slo = self._fleet.queue, self._fleet.classes[self._request.slo_class].slo
+        queue, slo = self._fleet.queue, self._fleet.class_of(self._request.slo_class).slo
         if queue is not None and slo is not None:
             queue.dispatch.observe(
                 self._route.prefiller.uid,

@@ -7,7 +7,7 @@ import random
 from collections.abc import Callable, Collection
 from typing import Protocol
 
-from argosy_gateway.accounting.classes import classes_of
+from argosy_gateway.accounting.classes import DEFAULT_CLASS, SloClass, classes_of
 from argosy_gateway.accounting.metrics import Metrics
 from argosy_gateway.config import Config
 from argosy_gateway.errors import UnreachableError
@@ -83,11 +83,15 @@ class Fleet:
         self.view = FleetView(self.in_flight.loads, self.directory.pairs.avoids)
         self.pace = PrefillPace()
         self.tokens_per_char = TokensPerChar()
-        self.strategy: Strategy = STRATEGIES[config.strategy](random.Random())  # noqa: S311
-        self._learner = self.strategy if isinstance(self.strategy, LearningStrategy) else None
+        self.strategy: Strategy
+        self._learner: LearningStrategy | None
         """Asked once: to look for a protocol's methods takes 20 µs."""
-        self.queue = self._queue() if config.queue == "deadline" else None
+        self._choose_by(config.strategy)
+        self._made_queue: Queue | None = None
+        """Requests may still wait in it after the settings have turned it off."""
+        self.queue: Queue | None
         """None: each request is dispatched at once."""
+        self._queue_by(config)
         self.kept_ids = KeptIds(config.limits.kept_ids_bytes)
         self.retries = RetryBudget(config.limits.retry_reserve)
         self.moves = Moves(clock, self._most_moves)
@@ -101,6 +105,22 @@ class Fleet:
         """When no engine pod could serve last, as `sweep` saw it."""
         self.draining = False
         """SIGTERM has come; set by `server.serve`."""
+
+    def take(self, config: Config) -> None:
+        """Go on with other settings. Requests in flight keep what they were given; their class, if
+        there is none of its name any more, counts as the default one."""
+        before, self.config = self.config, config
+        self.classes = classes_of(config.slo, config.slo_classes)
+        self.metrics.take(config.slo, self.classes, holds_first_tokens=config.hold_first_token)
+        self.bodies.limits = config.limits
+        if config.strategy != before.strategy:
+            self._choose_by(config.strategy)
+        self._queue_by(config)
+        self.directory.notify()
+
+    def class_of(self, name: str) -> SloClass:
+        """The class of a request that came when the settings had it."""
+        return self.classes.get(name) or self.classes[DEFAULT_CLASS]
 
     def groups(
         self,
@@ -178,7 +198,20 @@ class Fleet:
         computing = [pod for pod in serving if pod.role is not Role.DECODE] or serving
         return max(1, _MOVES_PER_POD * len(computing))
 
-    def _queue(self) -> Queue:
+    def _choose_by(self, strategy: str) -> None:
+        self.strategy = STRATEGIES[strategy](random.Random())  # noqa: S311
+        self._learner = self.strategy if isinstance(self.strategy, LearningStrategy) else None
+
+    def _queue_by(self, config: Config) -> None:
+        """The queue that the settings ask for. One that was made stays for what waits in it."""
+        tpot_limit_s = config.slo.tpot_s if config.slo is not None else None
+        if self._made_queue is not None:
+            self._made_queue.take(self.strategy, config.engine_places, tpot_limit_s)
+        elif config.queue == "deadline":
+            self._made_queue = self._new_queue(tpot_limit_s)
+        self.queue = self._made_queue if config.queue == "deadline" else None
+
+    def _new_queue(self, tpot_limit_s: float | None) -> Queue:
         return Queue(
             groups=self.groups,
             directory=self.directory,
@@ -187,7 +220,7 @@ class Fleet:
             strategy=self.strategy,
             clock=self.clock,
             places=self.config.engine_places,
-            tpot_limit_s=self.config.slo.tpot_s if self.config.slo is not None else None,
+            tpot_limit_s=tpot_limit_s,
             name=self.config.pod_name,
         )
 
@@ -204,8 +237,8 @@ class Fleet:
         now = self.clock()
         for relay in tuple(self.relays):
             relay.check_time(now)
-        if self.queue is not None:
-            self.queue.observe_streams(self._tpots())
+        if self._made_queue is not None:
+            self._made_queue.observe_streams(self._tpots())
 
     def _tpots(self) -> dict[str, list[float]]:
         """What `Queue.observe_streams` takes."""

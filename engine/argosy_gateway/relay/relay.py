@@ -246,7 +246,7 @@ class Relay:
     def _waiting(self) -> Waiting:
         """This request as the queue sees it."""
         request = self._request
-        slo_class = self._fleet.classes[request.slo_class]
+        slo_class = self._fleet.class_of(request.slo_class)
         return Waiting(
             self._routing_request,
             request.received_at,

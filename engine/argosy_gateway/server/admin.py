@@ -94,6 +94,8 @@ def why_unready(fleet: Fleet) -> str | None:
     denied_s, unserved_s = fleet.directory.denied_for_s(), fleet.unserved_s()
     if fleet.draining:
         return "draining"
+    if not fleet.config.served_names:
+        return "the settings were not read yet"
     if not fleet.directory.listed:
         return "pods were not listed yet"
     if denied_s > fleet.config.limits.denied_s:

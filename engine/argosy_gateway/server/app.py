@@ -26,6 +26,7 @@ from argosy_gateway.wire.openai import (
     CompletionRequest,
     body_of,
     check_question,
+    listed,
     read_completion,
     request_id_of,
 )
@@ -95,7 +96,7 @@ async def _read(
             read_completion,
             scope["path"],
             data,
-            served_name=fleet.config.served_name,
+            served_names=_names(fleet),
             prefixes=fleet.config.strategy in AFFINE,
         )
         # A million token ids take half a second to read. Streams go on meanwhile.
@@ -134,7 +135,7 @@ async def _question(
         if METHODS[path] == "POST":
             announced = int(header(scope, b"content-length") or 0)
             data = await body.read(receive, announced, sent_all=scope["state"][CLIENT].sent_all)
-            check = partial(check_question, data, served_name=fleet.config.served_name)
+            check = partial(check_question, data, served_names=_names(fleet))
             check() if len(data) <= _SHORT_BYTES else await asyncio.to_thread(check)
         told = await _while_there(ask_any(fleet, path, data, request_id), scope["state"][CLIENT])
     await respond(send, told.status, told.body, request_id, told.headers)
@@ -183,7 +184,7 @@ async def _complete(fleet: Fleet, request: CompletionRequest, send: Send, client
 
 def _overload_s(fleet: Fleet, request: CompletionRequest) -> float | None:
     """Seconds after which the client should try again; None admits the request."""
-    config, tokens, slo = fleet.config, request.prompt_tokens, fleet.classes[request.slo_class].slo
+    config, tokens, slo = fleet.config, request.prompt_tokens, fleet.class_of(request.slo_class).slo
     if len(fleet.relays) >= config.max_queue:
         return 1.0
     if fleet.queue is not None and slo is not None:
@@ -205,7 +206,7 @@ def _overload_s(fleet: Fleet, request: CompletionRequest) -> float | None:
 
 def _without_engine(fleet: Fleet, scope: Scope) -> bytes:
     """Answers that need no engine. Raises RequestError (404, 405)."""
-    path, name = str(scope["path"]).rstrip("/"), fleet.config.served_name
+    path = str(scope["path"]).rstrip("/")
     if path not in ("/health", "/v1/models") and not path.startswith("/v1/models/"):
         raise RequestError(
             404,
@@ -215,15 +216,26 @@ def _without_engine(fleet: Fleet, scope: Scope) -> bytes:
         raise _wrong_method(scope, "GET")
     if path == "/health":
         return b'{"status":"ok"}'
-    model = {"id": name, "object": "model", "created": 0, "owned_by": "argosy"}
+    names = _names(fleet)
     if path == "/v1/models":
-        models = {"object": "list", "data": [model]}
+        models = {"object": "list", "data": [_model(name) for name in names]}
         return json.dumps(models).encode()
-    if path.removeprefix("/v1/models/") == name:
-        return json.dumps(model).encode()
-    raise RequestError(
-        404, f"No such model; this fleet serves '{name}'.", code="model_not_found", param="model"
-    )
+    if (name := path.removeprefix("/v1/models/")) in names:
+        return json.dumps(_model(name)).encode()
+    text = f"No such model; this fleet serves {listed(names)}."
+    raise RequestError(404, text, code="model_not_found", param="model")
+
+
+def _model(name: str) -> dict[str, object]:
+    return {"id": name, "object": "model", "created": 0, "owned_by": "argosy"}
+
+
+def _names(fleet: Fleet) -> tuple[str, ...]:
+    """Raises RequestError (503) while this process does not know them yet."""
+    if not fleet.config.served_names:
+        text = "This gateway has no settings yet; try again."
+        raise RequestError(503, text, type="server_error", headers={"retry-after": "1"})
+    return fleet.config.served_names
 
 
 def _wrong_method(scope: Scope, allowed: str) -> RequestError:

@@ -8,6 +8,7 @@ event loop is busy.
 
 import asyncio
 import contextlib
+import faulthandler
 import gc
 import logging
 import signal
@@ -27,6 +28,8 @@ __all__ = ["running", "serve"]
 
 log = logging.getLogger(__name__)
 _SWEEP_S = 1.0
+_HANGS_S = 10.0
+"""So long after the end of its drain the process is ended from a thread of its own."""
 
 
 class _Server(uvicorn.Server):
@@ -36,6 +39,13 @@ class _Server(uvicorn.Server):
     def port(self) -> int:
         """The port on which it listens; it must have started."""
         return int(self.servers[0].sockets[0].getsockname()[1])
+
+    def bound(self, config: Config) -> None:
+        """Bounds of connections that open from now on."""
+        guard = self.config.http
+        assert isinstance(guard, type)
+        assert issubclass(guard, Guard)
+        guard.limits, guard.max_connections = config.limits, _most_connections(config)
 
     def guards(self) -> list[Guard]:
         """Its open connections."""
@@ -56,7 +66,7 @@ class _Server(uvicorn.Server):
 
 
 def _server(app: Any, config: Config, *, port: int, drain_timeout_s: float) -> _Server:
-    bounds = {"limits": config.limits, "max_connections": 2 * config.max_queue + 64}
+    bounds = {"limits": config.limits, "max_connections": _most_connections(config)}
     guard = type("Guard", (Guard,), bounds)
     return _Server(
         uvicorn.Config(
@@ -72,10 +82,18 @@ def _server(app: Any, config: Config, *, port: int, drain_timeout_s: float) -> _
             proxy_headers=False,
             server_header=False,
             timeout_keep_alive=int(config.limits.keep_alive_s),
-            # uvicorn takes whole seconds.
-            timeout_graceful_shutdown=max(1, int(drain_timeout_s)),
+            timeout_graceful_shutdown=_whole(drain_timeout_s),
         )
     )
+
+
+def _most_connections(config: Config) -> int:
+    return 2 * config.max_queue + 64
+
+
+def _whole(seconds: float) -> int:
+    """uvicorn takes whole seconds."""
+    return max(1, int(seconds))
 
 
 async def _sweep(fleet: Fleet, servers: Sequence[_Server]) -> None:
@@ -83,6 +101,7 @@ async def _sweep(fleet: Fleet, servers: Sequence[_Server]) -> None:
         await asyncio.sleep(min(_SWEEP_S, fleet.config.limits.write_stall_s / 4))
         fleet.sweep()
         for server in servers:
+            server.bound(fleet.config)
             for connection in server.guards():
                 connection.check_time(fleet.clock())
 
@@ -91,10 +110,14 @@ async def _drain(fleet: Fleet, stop: asyncio.Event, api: _Server) -> None:
     """After `stop`: turn unready, take new connections for `drain_lag_s`, then only end streams."""
     await stop.wait()
     fleet.draining = True
+    config = fleet.config
+    # A process that hangs now would stay until the kubelet kills it, which may be hours later.
+    faulthandler.dump_traceback_later(config.drain_timeout_s + _HANGS_S, exit=True)
     log.info("draining: %d requests in flight", len(fleet.relays))
     # A Service's endpoints follow readiness with a delay, so new connections still arrive. If all
     # gateways end at once, kube-proxy sends clients here until a probe has failed.
-    await asyncio.sleep(fleet.config.drain_lag_s)
+    await asyncio.sleep(config.drain_lag_s)
+    api.config.timeout_graceful_shutdown = _whole(config.drain_timeout_s - config.drain_lag_s)
     api.should_exit = True
 
 
@@ -102,12 +125,8 @@ async def _drain(fleet: Fleet, stop: asyncio.Event, api: _Server) -> None:
 async def running(fleet: Fleet, *, stop: asyncio.Event) -> AsyncIterator[Sequence[_Server]]:
     """The API server and the admin server, listening. Leaving awaits `stop`, then drains."""
     config = fleet.config
-    api = _server(
-        api_app(fleet),
-        config,
-        port=config.port,
-        drain_timeout_s=config.drain_timeout_s - config.drain_lag_s,
-    )
+    left_s = config.drain_timeout_s - config.drain_lag_s  # until settings say otherwise
+    api = _server(api_app(fleet), config, port=config.port, drain_timeout_s=left_s)
     admin = _server(admin_app(fleet), config, port=config.admin_port, drain_timeout_s=1)
     sweeper = asyncio.create_task(_sweep(fleet, (api, admin)))
     drainer = asyncio.create_task(_drain(fleet, stop, api))
@@ -125,6 +144,7 @@ async def running(fleet: Fleet, *, stop: asyncio.Event) -> AsyncIterator[Sequenc
         await tasks[1]
     finally:
         fleet.probes.close()
+        faulthandler.cancel_dump_traceback_later()
         sweeper.cancel()
         drainer.cancel()
         fleet.connections.close()

@@ -8,7 +8,7 @@ through unchanged.
 import json
 import re
 import secrets
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from typing import Any, NamedTuple, NoReturn
 
 from argosy_gateway.errors import RequestError
@@ -19,6 +19,7 @@ __all__ = [
     "body_of",
     "check_question",
     "error_body",
+    "listed",
     "read_completion",
     "request_id_of",
 ]
@@ -84,31 +85,33 @@ def request_id_of(given: bytes | None) -> str:
 
 
 def read_completion(
-    path: str, body: bytes, *, served_name: str, prefixes: bool = False
+    path: str, body: bytes, *, served_names: Collection[str], prefixes: bool = False
 ) -> CompletionRequest:
     """Check a request and make the engine's form of it; with the hashes of the prompt's prefixes
     if asked for. Raises RequestError (400, 404)."""
     try:
-        return _read(path, body, served_name, prefixes)
+        return _read(path, body, served_names, prefixes)
     except RecursionError as error:
         raise RequestError(400, "The request body is nested too deeply.") from error
 
 
-def check_question(body: bytes, *, served_name: str) -> None:
-    """Check that a body is a JSON object and names this model, or none: vLLM asks for none, and
-    lm-eval sends none. Raises RequestError (400, 404)."""
+def check_question(body: bytes, *, served_names: Collection[str]) -> None:
+    """Check that a body is a JSON object and names a model of the fleet, or none: vLLM asks for
+    none, and lm-eval sends none. Raises RequestError (400, 404)."""
     try:
         asked = _decode(body, json.detect_encoding(body))
         if asked.get("model") is not None:
-            _model(asked, served_name)
+            _model(asked, served_names)
     except RecursionError as error:
         raise RequestError(400, "The request body is nested too deeply.") from error
 
 
-def _read(path: str, body: bytes, served_name: str, prefixes: bool) -> CompletionRequest:
+def _read(
+    path: str, body: bytes, served_names: Collection[str], prefixes: bool
+) -> CompletionRequest:
     encoding = json.detect_encoding(body)
     request = _decode(body, encoding)
-    model = _model(request, served_name)
+    model = _model(request, served_names)
     stream = request.get("stream") or False
     if not isinstance(stream, bool):
         raise RequestError(400, "'stream' must be true or false.", param="stream")
@@ -130,20 +133,28 @@ def _read(path: str, body: bytes, served_name: str, prefixes: bool) -> Completio
     )
 
 
-def _model(request: Mapping[str, Any], served_name: str) -> str:
+def _model(request: Mapping[str, Any], served_names: Collection[str]) -> str:
     model = request.get("model")
     if not isinstance(model, str) or not model:
         raise RequestError(
-            400, f"'model' must be a string; this fleet serves '{served_name}'.", param="model"
+            400,
+            f"'model' must be a string; this fleet serves {listed(served_names)}.",
+            param="model",
         )
-    if model != served_name:
+    if model not in served_names:
         raise RequestError(
             404,
-            f"The model '{model[:128]}' does not exist here; this fleet serves '{served_name}'.",
+            f"The model '{model[:128]}' does not exist here; this fleet serves "
+            f"{listed(served_names)}.",
             param="model",
             code="model_not_found",
         )
     return model
+
+
+def listed(served_names: Collection[str]) -> str:
+    """The names in a message."""
+    return ", ".join(f"'{name}'" for name in served_names)
 
 
 def _asks_for_usage(request: Mapping[str, Any]) -> bool:

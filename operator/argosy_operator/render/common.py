@@ -238,5 +238,11 @@ def standing(rendered: Object, live: Object | None) -> Object:
     return {**rendered, "metadata": {**meta, "annotations": annotations}, "spec": spec}
 
 
+def number_of(deployment: Object) -> int | None:
+    """The number of the code that rendered the pod template; None if it does not say."""
+    number = _note(deployment, names.TEMPLATE)
+    return int(number) if number is not None and number.isdecimal() else None
+
+
 def _note(deployment: Object, name: str) -> str | None:
     return (deployment["metadata"].get("annotations") or {}).get(name)

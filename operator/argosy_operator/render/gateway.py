@@ -1,13 +1,17 @@
 """The fleet's gateway: one Deployment with its own account, and the Service that clients use.
 
-The gateway may read the pods of its namespace and nothing else; nothing in its Role comes from the
-spec. The fleet owns it, so it keeps serving when the operator is uninstalled.
+The gateway may read the pods of its namespace and its own settings; nothing in its Role comes from
+the spec. The fleet owns it, so it keeps serving when the operator is uninstalled.
+
+What the spec says about requests is in a ConfigMap that running gateways follow, so an edit of it
+replaces no pod (designs/0028). Gateways from before that have the same words as arguments.
 
 A pod's token is bound to the uid of its ServiceAccount, and the kubelet renews it only after most
 of an hour. If the account is deleted and created again, the gateway pods must be replaced: the pod
 template then names the new account (`account_of`).
 """
 
+import json
 from collections.abc import Iterable, Mapping
 from typing import Any
 
@@ -31,6 +35,7 @@ from argosy_operator.render.common import (
     liveness_probe,
     metadata,
     noted,
+    number_of,
     pod_security,
     read_only_mount,
     scrape_annotations,
@@ -44,9 +49,18 @@ from argosy_operator.render.pods.accounts import Callers
 from argosy_operator.render.pods.kept import annotation, settings_of
 from argosy_operator.render.pods.overlay import lay_over
 
-TEMPLATE = 1
+TEMPLATE = 2
 """Number of the pod template that this module writes. Raise it with every change of the template,
 or an upgrade of the operator replaces running gateways."""
+FLAGS_TEMPLATE = 1
+"""The template before design 0028: its pods have the settings as arguments. Gateways that have it
+keep it as long as they keep their image, which may know no other way."""
+SETTINGS_KEY = "flags.json"
+"""Of the ConfigMap's data: the arguments as a list."""
+GRACES_S = (3600, 25 * 3600)
+"""How long the kubelet waits for a gateway at most, s. The gateway ends itself after the drain time
+of then, which may change while it runs and this may not. An hour holds the drains of most fleets;
+the other holds every drain that a spec can ask for."""
 
 
 def objects(
@@ -67,7 +81,8 @@ def objects(
     `callers`: accounts of pods that run; without them those of the spec.
     """
     name, callers = names.gateway(fleet.name), callers or Callers.of(fleet, images)
-    front = _deployment(fleet, images, account, shows_token)
+    template = _template_of(live, images)
+    front = _deployment(fleet, images, account, shows_token, template)
     if certificate is not None:
         _show_certificate(front["spec"]["template"]["spec"], certificate)
     made_of = {
@@ -78,17 +93,37 @@ def objects(
         "token": shows_token,
         "certificate": certificate,
     }
-    front = standing(noted(front, digest(made_of), TEMPLATE), live)
+    front = standing(noted(front, digest(made_of), template), live)
     return [
         *_access(fleet, callers.gateways),
         _service(fleet),
         disruption_budget(fleet, name, names.GATEWAY_ROLE),
+        _settings(fleet),
         front,
     ]
 
 
+def _template_of(live: Object | None, images: Images) -> int:
+    """The number of the template to render. Whether an older image knows settings is not known."""
+    if live is None or number_of(live) not in (FLAGS_TEMPLATE, None):
+        return TEMPLATE
+    containers = live["spec"].get("template", {}).get("spec", {}).get("containers") or ()
+    kept = any((c.get("name"), c.get("image")) == ("gateway", images.gateway) for c in containers)
+    return FLAGS_TEMPLATE if kept else TEMPLATE
+
+
+def _settings(fleet: ServingDeployment) -> Object:
+    return {
+        "apiVersion": "v1",
+        "kind": "ConfigMap",
+        "metadata": _metadata(fleet, names.settings(fleet.name)),
+        "data": {SETTINGS_KEY: json.dumps(_words(fleet))},
+    }
+
+
 def _inputs(fleet: ServingDeployment) -> Object:
-    """What of the spec is in the pod template."""
+    """What of the spec gateways get. Settings are among it, though they are not in the template: so
+    an older operator, whose template has them, finds the inputs that it knows and replaces none."""
     spec = fleet.spec
     parts = {
         "slo": spec.slo,
@@ -135,7 +170,11 @@ def _metadata(fleet: ServingDeployment, name: str | None = None) -> Object:
 
 
 def _access(fleet: ServingDeployment, accounts: Iterable[str]) -> list[Object]:
-    rules = [{"apiGroups": [""], "resources": ["pods"], "verbs": ["get", "list", "watch"]}]
+    settings = {"resources": ["configmaps"], "resourceNames": [names.settings(fleet.name)]}
+    rules: list[Object] = [
+        {"apiGroups": [""], "resources": ["pods"], "verbs": ["get", "list", "watch"]},
+        {"apiGroups": [""], **settings, "verbs": ["get"]},
+    ]
     return access(fleet, names.gateway(fleet.name), names.GATEWAY_ROLE, rules, accounts)
 
 
@@ -159,10 +198,9 @@ def _service(fleet: ServingDeployment) -> Object:
 
 
 def _deployment(
-    fleet: ServingDeployment, images: Images, account: str | None, shows_token: bool
+    fleet: ServingDeployment, images: Images, account: str | None, shows_token: bool, number: int
 ) -> Object:
     selector = names.selector(fleet.name, names.GATEWAY_ROLE)
-    drain_s = whole_seconds(fleet.spec.drain.timeout.seconds)
     annotations = scrape_annotations(names.GATEWAY_ADMIN_PORT)
     if account is not None:
         annotations[names.ACCOUNT] = account
@@ -170,9 +208,9 @@ def _deployment(
         "serviceAccountName": names.gateway(fleet.name),
         "enableServiceLinks": False,
         "securityContext": pod_security(),
-        "terminationGracePeriodSeconds": DEREGISTER_S + drain_s + GRACE_MARGIN_S,
+        "terminationGracePeriodSeconds": _grace_s(fleet, number),
         "topologySpreadConstraints": spread(selector),
-        "containers": [_container(fleet, images, drain_s)],
+        "containers": [_container(fleet, images, number)],
         "volumes": [{"name": "tmp", "emptyDir": {}}],
     }
     if shows_token:
@@ -189,7 +227,7 @@ def _deployment(
             "replicas": fleet.spec.routing.replicas,
             "revisionHistoryLimit": 2,
             "selector": {"matchLabels": selector},
-            # A change of routing or SLO replaces gateways one by one, none before its successor.
+            # Gateways are replaced one by one, none before its successor.
             "strategy": {
                 "type": "RollingUpdate",
                 "rollingUpdate": {"maxSurge": 1, "maxUnavailable": 0},
@@ -199,13 +237,25 @@ def _deployment(
     }
 
 
-def _container(fleet: ServingDeployment, images: Images, drain_s: int) -> Object:
+def _grace_s(fleet: ServingDeployment, number: int) -> int:
+    """From a pod's deletion to SIGKILL, s."""
+    least_s = DEREGISTER_S + _drain_s(fleet) + GRACE_MARGIN_S
+    if number == FLAGS_TEMPLATE:
+        return least_s
+    return next(grace_s for grace_s in GRACES_S if grace_s >= least_s)
+
+
+def _drain_s(fleet: ServingDeployment) -> int:
+    return whole_seconds(fleet.spec.drain.timeout.seconds)
+
+
+def _container(fleet: ServingDeployment, images: Images, number: int) -> Object:
     admin = names.GATEWAY_ADMIN_PORT
     return {
         "name": "gateway",
         "image": images.gateway,
         "command": ["argosy"],
-        "args": ["gateway", "run", *_flags(fleet, drain_s)],
+        "args": ["gateway", "run", *_args(fleet, number)],
         "env": identity_env(),
         "ports": [
             {"name": "http", "containerPort": names.GATEWAY_PORT},
@@ -237,13 +287,19 @@ def _show_certificate(pod: Object, secret: str) -> None:
     pod["volumes"].append(tls_volume(secret))
 
 
-def _flags(fleet: ServingDeployment, drain_s: int) -> list[str]:
-    """Flags of `argosy gateway run` (designs/0001-seams.md §2)."""
+def _args(fleet: ServingDeployment, number: int) -> list[str]:
+    """Arguments of `argosy gateway run` (designs/0001-seams.md §2)."""
+    flags: dict[str, object] = {"--fleet": fleet.name, "--namespace": fleet.namespace}
+    if number == FLAGS_TEMPLATE:
+        return command_line(flags) + _words(fleet)
+    return command_line(flags | {"--settings": names.settings(fleet.name)})
+
+
+def _words(fleet: ServingDeployment) -> list[str]:
+    """The settings: arguments that the gateway takes from its ConfigMap, too."""
     spec = fleet.spec
     percent, zero = spec.routing.shed_ttft_percent, spec.autoscaling.scale_to_zero
     flags: dict[str, object] = {
-        "--fleet": fleet.name,
-        "--namespace": fleet.namespace,
         "--served-name": fleet.served_name,
         "--strategy": spec.routing.strategy,
         "--max-queue": spec.routing.max_queue,
@@ -251,7 +307,7 @@ def _flags(fleet: ServingDeployment, drain_s: int) -> list[str]:
         "--wake-timeout-s": zero.wait.seconds if zero is not None else None,
         "--shed-ttft-factor": None if percent is None else percent / 100,
         "--max-body-bytes": spec.engine.max_body_bytes,
-        "--drain-timeout-s": drain_s,
+        "--drain-timeout-s": _drain_s(fleet),
         "--drain-mode": None if spec.drain.mode == "finish" else spec.drain.mode,
     }
     if spec.slo is not None:

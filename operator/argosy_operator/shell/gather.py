@@ -107,23 +107,15 @@ async def gather(
     selector = f"{names.FLEET}={fleet.name}"
     kinds = (*CHILD_KINDS, "ReplicaSet", "Pod")
     cluster, namespace = sources.cluster, fleet.namespace
-    lists, peers_file, learnt_file, its_pool = await asyncio.gather(
+    lists, named = await asyncio.gather(
         asyncio.gather(*(cluster.list(kind, namespace, selector) for kind in kinds)),
-        # By its name: to list ConfigMaps would be to read those of others.
-        cluster.get("ConfigMap", namespace, names.peers(fleet.name)),
-        _learnt(cluster, fleet, memory),
-        _pool(cluster, fleet),
+        _named(cluster, fleet, memory),
     )
     *listed, replica_sets, raw_pods = lists
     children: dict[ChildKey, Object] = {
         child_key(child): child for kind in listed for child in kind
     }
-    if peers_file is not None:
-        children["ConfigMap", names.peers(fleet.name)] = peers_file
-    if learnt_file is not None:
-        children["ConfigMap", names.learnt(fleet.name)] = learnt_file
-    if its_pool is not None:
-        children["InferencePool", names.pool(fleet.name)] = its_pool
+    children |= named
     children |= await _service(cluster, fleet, children)
     pods = owned_pods(raw_pods, replica_sets, _deployments(children, fleet))
     due = by_law(fleet.spec) and not fleet.spec.paused and clock.monotonic >= memory.decide_at
@@ -276,6 +268,27 @@ def _known(
     if seen.measured is None:
         return None, heard
     return alone.known(seen.measured.metrics, heard, pods.ready_gateways, clock.now, windows)
+
+
+async def _named(
+    cluster: Cluster, fleet: ServingDeployment, memory: LoopMemory
+) -> dict[ChildKey, Object]:
+    """Children that are read by their name: to list ConfigMaps would be to read those of others."""
+    name, namespace = fleet.name, fleet.namespace
+    kind = "ConfigMap"
+    found = await asyncio.gather(
+        cluster.get(kind, namespace, names.peers(name)),
+        cluster.get(kind, namespace, names.settings(name)),
+        _learnt(cluster, fleet, memory),
+        _pool(cluster, fleet),
+    )
+    keys = (
+        (kind, names.peers(name)),
+        (kind, names.settings(name)),
+        (kind, names.learnt(name)),
+        ("InferencePool", names.pool(name)),
+    )
+    return {key: child for key, child in zip(keys, found, strict=True) if child is not None}
 
 
 async def _learnt(cluster: Cluster, fleet: ServingDeployment, memory: LoopMemory) -> Object | None:

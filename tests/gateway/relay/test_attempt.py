@@ -38,7 +38,7 @@ class Client:
 
 def completion(**more):
     body = json.dumps({"model": "m", "prompt": "hello", **more}).encode()
-    return read_completion(PATH, body, served_name="m")
+    return read_completion(PATH, body, served_names=("m",))
 
 
 def answer_to(client, fleet):

@@ -18,7 +18,7 @@ from tests.gateway.direct import direct
 from tests.gateway.engines import Engine, answer
 from tests.support import virtual
 
-ASK = read_completion("/v1/completions", b'{"model":"m","prompt":"hi"}', served_name="m")
+ASK = read_completion("/v1/completions", b'{"model":"m","prompt":"hi"}', served_names=("m",))
 BODY = {"model": "m", "messages": [{"role": "user", "content": "hi"}]}
 WAKES = {"queue_timeout_s": 1.0, "wake_timeout_s": 300.0}
 QUEUED = {"queue": "deadline", "slo": Slo(2.0, 0.1)}

@@ -37,7 +37,7 @@ class Answer(NamedTuple):
 
 def fleet_of(**settings: Any) -> Fleet:
     """A fleet without pods whose time stands still; `fleet.clock.now` moves it."""
-    names = {"fleet": "f", "namespace": "ns", "served_name": "m"}
+    names = {"fleet": "f", "namespace": "ns", "served_names": ("m",)}
     fleet = Fleet(Config(**{**names, **settings}), Clock())
     fleet.directory.replace([])
     return fleet

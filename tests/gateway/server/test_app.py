@@ -73,7 +73,7 @@ async def test_what_needs_no_engine_is_answered_without_one(path, method, says):
 
 
 async def test_a_model_whose_name_is_a_path_is_found():
-    fleet = fleet_of(served_name="org/model")
+    fleet = fleet_of(served_names=("org/model",))
     assert json.loads((await ask(fleet, "/v1/models/org/model")).body)["id"] == "org/model"
     assert (await ask(fleet, "/v1/models/org")).status == 404
 

@@ -19,7 +19,7 @@ POST = b"POST /v1/chat/completions HTTP/1.1\r\nhost: x\r\n"
 
 
 def fleet_of(**settings):
-    names = {"fleet": "f", "namespace": "ns", "served_name": "m"}
+    names = {"fleet": "f", "namespace": "ns", "served_names": ("m",)}
     ports = {"host": "127.0.0.1", "port": 0, "admin_port": 0}
     fleet = Fleet(Config(**{**names, **ports, **settings}), asyncio.get_running_loop().time)
     fleet.directory.replace([])
@@ -75,7 +75,7 @@ async def test_the_limits_of_the_config_are_those_of_its_connections():
 
 @pytest.mark.parametrize(("given_s", "whole_s"), [(54.0, 54), (54.9, 54), (1.0, 1), (0.2, 1)])
 def test_a_drain_has_whole_seconds_and_at_least_one(given_s, whole_s):
-    server = _server(Echo(), Config("f", "ns", "m"), port=81, drain_timeout_s=given_s)
+    server = _server(Echo(), Config("f", "ns", ("m",)), port=81, drain_timeout_s=given_s)
     assert server.config.timeout_graceful_shutdown == whole_s
     assert server.config.port == 81
 

@@ -70,7 +70,7 @@ def test_a_prompt_may_be_nested_equally_deep_on_both_paths(path):
     def chars(levels: int) -> int:
         text = b"[" * levels + b'"four"' + b"]" * levels
         body = b'{"model":"m","prompt":' + text + b',"messages":[{"content":' + text + b"}]}"
-        return read_completion(path, body, served_name="m").prompt_chars
+        return read_completion(path, body, served_names=("m",)).prompt_chars
 
     assert chars(15) == 4
     with pytest.raises(RequestError, match="deeply"):

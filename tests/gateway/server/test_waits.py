@@ -16,7 +16,7 @@ from argosy_gateway.server.guard import Guard
 from argosy_gateway.wire.openai import read_completion
 from tests.support import virtual
 
-ASK = read_completion("/v1/completions", b'{"model":"m","prompt":"hi"}', served_name="m")
+ASK = read_completion("/v1/completions", b'{"model":"m","prompt":"hi"}', served_names=("m",))
 
 
 def pod(state):

@@ -41,7 +41,7 @@ async def test_others_are_answered_while_a_long_body_is_read(monkeypatch):
 @pytest.mark.parametrize("end", [b"", b" \r\n\t"])
 def test_a_streamed_body_is_sent_on_unchanged_but_for_include_usage(end):
     raw = b'{ "model": "m", "prompt": "\\ud83d", "stream": true,\n "top_p": 1e0, "seed": 0}'
-    request = read_completion(PATH, raw + end, served_name="m")
+    request = read_completion(PATH, raw + end, served_names=("m",))
     assert request.body == raw[:-1] + b',"stream_options":{"include_usage":true}}'
 
 
@@ -49,7 +49,7 @@ def test_a_streamed_body_is_sent_on_unchanged_but_for_include_usage(end):
 def test_a_stream_without_a_seed_gets_one(seed):
     body = {"model": "m", "prompt": "a", "stream": True, **seed}
     read = [
-        json.loads(read_completion(PATH, json.dumps(body).encode(), served_name="m").body)
+        json.loads(read_completion(PATH, json.dumps(body).encode(), served_names=("m",)).body)
         for _ in range(2)
     ]
     assert (read[0]["prompt"], read[0]["stream_options"]) == ("a", {"include_usage": True})
@@ -60,14 +60,14 @@ def test_a_stream_without_a_seed_gets_one(seed):
 
 def test_an_unstreamed_body_is_sent_on_as_it_is():
     raw = b' {"model": "m", "prompt": "a"} '
-    assert read_completion(PATH, raw, served_name="m").body == raw
+    assert read_completion(PATH, raw, served_names=("m",)).body == raw
 
 
 @pytest.mark.parametrize("encoding", ["utf-8-sig", "utf-16", "utf-32"])
 def test_a_body_in_another_encoding_is_sent_on_in_utf_8(encoding):
     body = {"model": "m", "prompt": "é", "stream": True, "seed": 7}
     request = read_completion(
-        PATH, json.dumps(body, ensure_ascii=False).encode(encoding), served_name="m"
+        PATH, json.dumps(body, ensure_ascii=False).encode(encoding), served_names=("m",)
     )
     assert json.loads(request.body.decode()) == {**body, "stream_options": {"include_usage": True}}
 
@@ -75,5 +75,5 @@ def test_a_body_in_another_encoding_is_sent_on_in_utf_8(encoding):
 @pytest.mark.parametrize("options", [None, {}, {"include_usage": False}, {"other": 1}])
 def test_a_clients_own_stream_options_are_kept_beside_it(options):
     body = {"model": "m", "prompt": "a", "stream": True, "stream_options": options}
-    request = read_completion(PATH, json.dumps(body).encode(), served_name="m")
+    request = read_completion(PATH, json.dumps(body).encode(), served_names=("m",))
     assert json.loads(request.body)["stream_options"] == {**(options or {}), "include_usage": True}

@@ -12,7 +12,7 @@ CHAT, PLAIN = "/v1/chat/completions", "/v1/completions"
 
 
 def read(path=CHAT, **fields):
-    return read_completion(path, json.dumps({"model": "m", **fields}).encode(), served_name="m")
+    return read_completion(path, json.dumps({"model": "m", **fields}).encode(), served_names=("m",))
 
 
 def chat(*contents, **fields):
@@ -22,7 +22,7 @@ def chat(*contents, **fields):
 def refusal(path, body):
     """Status, message, parameter and code of the error that these bytes are answered with."""
     with pytest.raises(RequestError) as refused:
-        read_completion(path, body, served_name="the-model")
+        read_completion(path, body, served_names=("the-model",))
     error = refused.value
     assert (error.type, error.headers) == ("invalid_request_error", {})
     return error.status, error.message, error.param, error.code
@@ -235,12 +235,12 @@ def test_usage_is_hidden_from_a_client_that_did_not_ask_for_it(options, hidden):
 def test_a_stream_that_lacks_nothing_is_sent_on_byte_by_byte():
     body = b'{"model":"m","prompt":"a","seed":0,"stream":true,"stream_options":'
     body += b'{"include_usage":true}}\n'
-    assert read_completion(PLAIN, body, served_name="m").body == body
+    assert read_completion(PLAIN, body, served_names=("m",)).body == body
 
 
 def test_what_is_added_to_a_stream_comes_last():
     start = b'{"model":"m","prompt":"a","stream":true'
-    request = read_completion(PLAIN, start + b"}\r\n", served_name="m")
+    request = read_completion(PLAIN, start + b"}\r\n", served_names=("m",))
     added = re.fullmatch(
         re.escape(start + b',"stream_options":{"include_usage":true},"seed":') + rb"(\d+)}",
         request.body,

@@ -43,7 +43,7 @@ def test_a_request_has_hashes_only_if_they_were_asked_for():
         b"u" * 300,
     )
     path = "/v1/chat/completions"
-    assert read_completion(path, body, served_name="m").prefixes == ()
-    asked = read_completion(path, body, served_name="m", prefixes=True)
+    assert read_completion(path, body, served_names=("m",)).prefixes == ()
+    asked = read_completion(path, body, served_names=("m",), prefixes=True)
     assert asked.prefixes == prefixes_of(b"s" * 300 + b" " + b"u" * 300)
     assert len(asked.prompt_start) == 601

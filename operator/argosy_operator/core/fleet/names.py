@@ -80,6 +80,11 @@ def gateway(fleet: str) -> str:
     return f"{fleet}-gateway"
 
 
+def settings(fleet: str) -> str:
+    """The ConfigMap with the settings that the gateways follow."""
+    return f"{fleet}-gateway"
+
+
 def picker(fleet: str) -> str:
     """The endpoint picker's Deployment, Service, ServiceAccount, Role and RoleBinding."""
     return f"{fleet}-picker"

@@ -1,0 +1,37 @@
+"""Which pods of a fleet run since when, and what its gateways know: what an edit must not change,
+and what it must."""
+
+import json
+from typing import Any
+
+from tests.e2e.installed import Installed
+
+
+def patch(argosy: Installed, fleet: str, **spec: Any) -> None:
+    """Edit the fleet's spec."""
+    body = json.dumps({"spec": spec})
+    argosy.kubectl("patch", "sd", fleet, "--type=merge", "-p", body)
+
+
+def starts(argosy: Installed, fleet: str, role: str | None = None) -> dict[str, int]:
+    """Uid of each pod of the fleet → how often its containers were started again."""
+    return {
+        pod["metadata"]["uid"]: sum(
+            one["restartCount"] for one in pod["status"].get("containerStatuses") or ()
+        )
+        for pod in argosy.pods(fleet, role)
+    }
+
+
+def restarted(before: dict[str, int], after: dict[str, int]) -> int:
+    """How many pods of before are gone or were started again."""
+    return sum(after.get(uid) != count for uid, count in before.items())
+
+
+def gateways_have(argosy: Installed, fleet: str, text: str, path: str = "metrics") -> bool:
+    """Whether this text is in what every gateway pod says on its admin port."""
+    names = [pod["metadata"]["name"] for pod in argosy.pods(fleet, "gateway")]
+    proxy = f"/api/v1/namespaces/{argosy.namespace}/pods/{{}}:8081/proxy/{path}"
+    return bool(names) and all(
+        text in argosy.kubectl("get", "--raw", proxy.format(name)) for name in names
+    )

@@ -1,0 +1,45 @@
+"""What the spec says of requests reaches gateways that run, and replaces no pod."""
+
+import httpx
+import pytest
+
+from tests.e2e.installed import traffic
+from tests.e2e.restarts import gateways_have, patch, starts
+
+pytestmark = pytest.mark.cluster
+SLO = {"ttft": {"target": "10s"}, "tpot": {"target": "1s"}}
+EDITS = (
+    {"slo": {"ttft": {"target": "8123ms"}, "tpot": {"target": "900ms"}}},
+    {"drain": {"timeout": "70s"}},
+    {"routing": {"strategy": "kvAware", "maxQueue": 77, "queueTimeout": "9s"}},
+)
+
+
+@pytest.fixture(scope="module")
+def steady(argosy):
+    argosy.apply("steady", slo=SLO, autoscaling={"policy": "None"}, routing={"replicas": 2})
+    argosy.until_ready("steady")
+    yield "steady"
+    argosy.kubectl("delete", "sd", "steady", "--wait=false")
+
+
+def test_an_edit_of_slo_drain_or_routing_restarts_no_pod_and_counts_in_all_gateways(argosy, steady):
+    """The figure `pods_restarted_by_slo_edit` of `make bench-first-day`."""
+    before = starts(argosy, steady)
+    with traffic(argosy.url(steady), steady, per_s=5, tokens=40) as outcomes:
+        for edit in EDITS:
+            patch(argosy, steady, **edit)
+        argosy.until("the new SLO", lambda: gateways_have(argosy, steady, 'le="8.123"'))
+        argosy.until_ready(steady)
+    assert starts(argosy, steady) == before
+    assert set(outcomes) == {"ok"}, outcomes
+
+
+def test_settings_that_are_deleted_come_back_and_nobody_notices(argosy, steady):
+    before = starts(argosy, steady)
+    argosy.kubectl("delete", "configmap", "steady-gateway")
+    argosy.until(
+        "the settings", lambda: argosy.kubectl("get", "cm", "-o", "name").count("steady-gateway")
+    )
+    assert httpx.get(f"{argosy.url(steady)}/v1/models", trust_env=False).status_code == 200
+    assert starts(argosy, steady) == before

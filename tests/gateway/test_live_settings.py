@@ -1,0 +1,255 @@
+"""The settings of a gateway that runs: taken from an object that changes, is wrong, or goes."""
+
+import asyncio
+import contextlib
+import json
+
+import pytest
+
+from argosy_gateway.accounting.classes import SloClass
+from argosy_gateway.accounting.verdicts import Ending, Outcome, Slo
+from argosy_gateway.cli import parse
+from argosy_gateway.options import KEY, Settings
+from argosy_gateway.pods.credentials import ApiServer
+from argosy_gateway.pods.settings import follow_settings
+from argosy_gateway.pods.watch import WatchTimes
+from argosy_gateway.server.admin import why_unready
+from argosy_gateway.server.app import api_app
+from tests.gateway.server.asked import asked, fleet_of
+
+WORDS = ["--served-name", "m", "--slo-ttft-ms", "200", "--slo-tpot-ms", "50"]
+
+
+def data(*words):
+    return {KEY: json.dumps(words)}
+
+
+def started(**settings):
+    """A fleet whose gateway has read no settings yet."""
+    fleet = fleet_of(served_names=(), settings_name="f-gateway", **settings)
+    return fleet, Settings(fleet)
+
+
+def sample(fleet, name, **labels):
+    return fleet.metrics.registry.get_sample_value(name, labels)
+
+
+def test_words_of_the_object_mean_what_they_mean_on_the_command_line():
+    words = [
+        *WORDS,
+        *("--served-name", "n", "--strategy", "kvAware", "--max-queue", "7", "--queue", "deadline"),
+        *("--queue-timeout-s", "2.5", "--wake-timeout-s", "60", "--first-token", "within-target"),
+        *("--shed-ttft-factor", "1.5", "--max-body-bytes", "9000", "--drain-timeout-s", "90"),
+        *("--drain-mode", "migrate", "--engine-max-num-seqs", "64", "--slo-class=batch:9000:200:5"),
+    ]
+    whole = ["run", "--fleet", "f", "--namespace", "n", "--port", "81"]
+    fleet = fleet_of(served_names=())
+    fleet.config = parse([*whole, "--settings", "f-gateway"])
+    take = Settings(fleet)
+    take(data(*words))
+    by_flags = parse([*whole, *words])
+    assert fleet.config.settings_name == "f-gateway"
+    for name in by_flags.__dataclass_fields__:
+        if name != "settings_name":
+            assert getattr(fleet.config, name) == getattr(by_flags, name), name
+
+
+def test_a_gateway_is_unready_and_answers_503_until_it_has_read_its_settings():
+    fleet, take = started()
+    assert why_unready(fleet) == "the settings were not read yet"
+    take(data(*WORDS))
+    assert why_unready(fleet) is None
+
+
+async def test_no_model_is_said_to_be_unknown_before_the_names_are_known():
+    fleet, take = started()
+    assert (await asked(api_app(fleet), "/v1/models")).status == 503
+    take(data("--served-name", "a", "--served-name", "b"))
+    models = json.loads((await asked(api_app(fleet), "/v1/models")).body)["data"]
+    assert [model["id"] for model in models] == ["a", "b"]
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [
+        None,
+        {},
+        {"other": "[]"},
+        {KEY: "{"},
+        {KEY: '{"a": 1}'},
+        {KEY: "[1]"},
+        {KEY: "[" * 100_000},
+        data(),
+        data("--max-queue", "7"),
+        data(*WORDS, "--max-queue", "none"),
+        data(*WORDS, "--max-queue", "0"),
+        data(*WORDS, "--strategy", "dice"),
+        data("--served-name", "m", "--slo-ttft-ms", "200"),
+        data("--served-name", "m", "--queue", "deadline"),
+        data(*WORDS, "--max-queue"),
+    ],
+)
+def test_settings_that_are_wrong_or_gone_leave_the_last_good_ones_and_a_metric_says_so(wrong):
+    fleet, take = started()
+    take(data(*WORDS))
+    good = fleet.config
+    assert sample(fleet, "argosy_gateway_settings_stale") == 0
+    take(wrong)
+    assert fleet.config == good
+    assert sample(fleet, "argosy_gateway_settings_stale") == 1
+    take(data(*WORDS, "--max-queue", "9"))
+    assert fleet.config.max_queue == 9
+    assert sample(fleet, "argosy_gateway_settings_stale") == 0
+
+
+def test_a_word_of_a_newer_operator_is_skipped_and_the_others_count():
+    fleet, take = started()
+    take(data(*WORDS, "--new-thing", "5", "--max-queue", "7", "--newer=x"))
+    assert (fleet.config.max_queue, fleet.config.served_names) == (7, ("m",))
+    assert sample(fleet, "argosy_gateway_settings_stale") == 0
+
+
+def test_settings_cannot_move_the_process_to_other_ports_or_another_fleet():
+    fleet, take = started()
+    take(data(*WORDS, "--port", "1", "--fleet", "other"))
+    assert (fleet.config.port, fleet.config.fleet) == (8080, "f")
+
+
+def test_a_new_slo_is_an_edge_of_the_histograms_and_counters_go_on():
+    fleet, take = started()
+    take(data(*WORDS))
+    fleet.metrics.accepted()
+    ended = Outcome(Ending.OK, received_at=0.0, ended_at=0.3, first_content_at=0.21)
+    fleet.metrics.ended(ended, role_mode="colocated", usage=None)
+    counted = "argosy_slo_requests_total"
+    labels = {"role_mode": "colocated", "class": "default", "tpot": "ok"}
+    assert sample(fleet, counted, ttft="miss", **labels) == 1
+    take(data("--served-name", "m", "--slo-ttft-ms", "217", "--slo-tpot-ms", "50"))
+    assert sample(fleet, "argosy_gateway_ttft_seconds_bucket", le="0.217") == 0
+    fleet.metrics.accepted()
+    fleet.metrics.ended(ended, role_mode="colocated", usage=None)
+    assert sample(fleet, counted, ttft="miss", **labels) == 1
+    assert sample(fleet, counted, ttft="ok", **labels) == 1
+    assert sample(fleet, "argosy_gateway_ttft_seconds_bucket", le="0.217") == 1
+    assert sample(fleet, "argosy_requests_received_total", outcome="accepted") == 2
+
+
+def test_a_request_whose_class_went_is_judged_as_one_of_the_default_class():
+    fleet, take = started()
+    take(data(*WORDS, "--slo-class=batch:9000:200:5"))
+    assert fleet.class_of("batch") == SloClass("batch", Slo(9.0, 0.2), 5)
+    fleet.metrics.accepted()
+    take(data(*WORDS))
+    assert fleet.class_of("batch").name == "default"
+    ended = Outcome(Ending.OK, received_at=0.0, ended_at=1.0, first_content_at=1.0)
+    fleet.metrics.ended(ended, role_mode="colocated", usage=None, slo_class="batch")
+    labels = {"role_mode": "colocated", "class": "default", "ttft": "miss", "tpot": "ok"}
+    assert sample(fleet, "argosy_slo_requests_total", **labels) == 1
+
+
+def test_a_new_class_has_its_series_from_the_start():
+    fleet, take = started()
+    take(data(*WORDS))
+    take(data(*WORDS, "--slo-class=batch:9000:200:5"))
+    labels = {"role_mode": "colocated", "class": "batch", "ttft": "ok", "tpot": "ok"}
+    assert sample(fleet, "argosy_slo_requests_total", **labels) == 0
+
+
+def test_strategy_queue_and_bounds_follow():
+    fleet, take = started()
+    take(data(*WORDS, "--strategy", "roundRobin"))
+    first = fleet.strategy
+    assert fleet.queue is None
+    take(data(*WORDS, "--strategy", "kvAware", "--queue", "deadline", "--max-body-bytes", "99"))
+    assert type(fleet.strategy) is not type(first)
+    queue = fleet.queue
+    assert queue is not None
+    assert fleet.bodies.limits.body_bytes == 99
+    take(data(*WORDS, "--strategy", "kvAware"))
+    assert fleet.queue is None
+    take(data(*WORDS, "--strategy", "kvAware", "--queue", "deadline"))
+    assert fleet.queue is queue  # what it has learnt of the pods is kept
+
+
+def test_a_strategy_that_did_not_change_keeps_what_it_has_learnt():
+    fleet, take = started()
+    take(data(*WORDS, "--strategy", "kvAware"))
+    strategy = fleet.strategy
+    take(data(*WORDS, "--strategy", "kvAware", "--max-queue", "7"))
+    assert fleet.strategy is strategy
+
+
+class Api:
+    """An API server that gives each caller the next answer, and then the last one again."""
+
+    def __init__(self, *answers):
+        self.answers, self.targets = list(answers), []
+
+    async def serve(self, reader, writer):
+        with contextlib.suppress(ConnectionError, asyncio.IncompleteReadError):
+            self.targets.append((await reader.readuntil(b"\r\n\r\n")).split(b" ")[1].decode())
+            status, body = self.answers.pop(0) if len(self.answers) > 1 else self.answers[0]
+            head = f"HTTP/1.1 {status} X\r\ncontent-length: {len(body)}\r\n\r\n"
+            writer.write(head.encode() + body)
+            await writer.drain()
+        writer.close()
+
+
+def config_map(**found):
+    return json.dumps({"kind": "ConfigMap", "data": found}).encode()
+
+
+async def followed(*answers, enough):
+    """What is taken until it is `enough`, and the paths that were asked for."""
+    api, taken, done = Api(*answers), [], asyncio.Event()
+
+    def take(found):
+        taken.append(found)
+        if len(taken) >= enough:
+            done.set()
+
+    async with await asyncio.start_server(api.serve, "127.0.0.1", 0) as listener:
+        port = listener.sockets[0].getsockname()[1]
+        server = ApiServer("127.0.0.1", port)
+        target = "/api/v1/namespaces/n/configmaps/f-gateway"
+        following = asyncio.create_task(
+            follow_settings(server, target, take, times=WatchTimes(answer_s=0.5), every_s=0.01)
+        )
+        async with asyncio.timeout(20):
+            await done.wait()
+        following.cancel()
+        with contextlib.suppress(asyncio.CancelledError):
+            await following
+    return taken, set(api.targets)
+
+
+async def test_the_object_is_read_by_its_name_from_the_api_servers_cache():
+    taken, targets = await followed((200, config_map(a="1")), enough=1)
+    assert taken == [{"a": "1"}]
+    assert targets == {"/api/v1/namespaces/n/configmaps/f-gateway?resourceVersion=0"}
+
+
+async def test_an_object_that_changes_or_goes_is_taken_as_it_is():
+    taken, _ = await followed(
+        (200, config_map(a="1")), (200, config_map(a="2")), (404, b"{}"), enough=3
+    )
+    assert taken == [{"a": "1"}, {"a": "2"}, None]
+
+
+@pytest.mark.parametrize(
+    "trouble",
+    [(500, b"x"), (403, b"{}"), (401, b"{}"), (200, b"{"), (200, b"[]"), (200, b'{"kind":"Pod"}')],
+)
+async def test_an_api_server_in_trouble_changes_nothing(trouble):
+    taken, _ = await followed((200, config_map(a="1")), trouble, (200, config_map(a="2")), enough=2)
+    assert taken == [{"a": "1"}, {"a": "2"}]
+
+
+def test_the_command_line_names_the_model_or_the_object(capsys):
+    with pytest.raises(SystemExit):
+        parse(["run", "--fleet", "f", "--namespace", "n"])
+    assert "--served-name, or the ConfigMap that does with --settings" in capsys.readouterr().err
+    words = ["run", "--fleet", "f", "--namespace", "n", "--settings", "s"]
+    assert parse(words).served_names == ()
+    with pytest.raises(SystemExit):
+        parse([*words, "--endpoints", "pods.json"])
