@@ -35,11 +35,11 @@ def test_an_edit_of_slo_drain_or_routing_restarts_no_pod_and_counts_in_all_gatew
     assert set(outcomes) == {"ok"}, outcomes
 
 
-def test_settings_that_are_deleted_come_back_and_nobody_notices(argosy, steady):
-    before = starts(argosy, steady)
+def test_settings_that_are_deleted_are_used_on_and_a_metric_says_so(argosy, steady):
+    before, stale = starts(argosy, steady), "argosy_gateway_settings_stale {}.0"
     argosy.kubectl("delete", "configmap", "steady-gateway")
-    argosy.until(
-        "the settings", lambda: argosy.kubectl("get", "cm", "-o", "name").count("steady-gateway")
-    )
+    argosy.until("the metric", lambda: gateways_have(argosy, steady, stale.format(1)))
     assert httpx.get(f"{argosy.url(steady)}/v1/models", trust_env=False).status_code == 200
+    patch(argosy, steady, routing={"maxQueue": 78})  # the operator looks
+    argosy.until("the settings", lambda: gateways_have(argosy, steady, stale.format(0)))
     assert starts(argosy, steady) == before

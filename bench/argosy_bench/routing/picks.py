@@ -32,7 +32,7 @@ FIGURES = (
 
 def fleet_of(pods: int, strategy: str = "leastLoad") -> Fleet:
     """A gateway that knows so many pods: half prefill, half decode."""
-    fleet = Fleet(Config("f", "n", "m", strategy=strategy), time.monotonic)
+    fleet = Fleet(Config("f", "n", ("m",), strategy=strategy), time.monotonic)
     roles = (Role.PREFILL, Role.DECODE)
     fleet.directory.replace(
         Endpoint(f"uid-{i}", f"pod-{i}", "10.0.0.1", roles[i % 2], "r", State.SERVING)
