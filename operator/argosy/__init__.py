@@ -8,7 +8,7 @@ import importlib
 import sys
 from typing import NoReturn
 
-__all__ = ["kubectl_plugin", "main"]
+__all__ = ["kubectl_completion", "kubectl_plugin", "main"]
 
 _PROGRAMS = {
     "operator": ("argosy_operator.cli", "run the operator; explain, crds"),
@@ -37,7 +37,12 @@ def kubectl_plugin() -> NoReturn:
     _run("kubectl", sys.argv[1:])
 
 
-def _run(program: str, argv: list[str]) -> NoReturn:
+def kubectl_completion() -> NoReturn:
+    """Entry point of `kubectl_complete-argosy`, which kubectl's shell completion calls."""
+    _run("kubectl", sys.argv[1:], "complete")
+
+
+def _run(program: str, argv: list[str], function: str = "main") -> NoReturn:
     extra = "operator" if program == "kubectl" else program
     module = _PLUGIN if program == "kubectl" else _PROGRAMS[program][0]
     try:
@@ -45,4 +50,4 @@ def _run(program: str, argv: list[str]) -> NoReturn:
     except ModuleNotFoundError as error:
         sys.stderr.write(f"argosy {program}: {error}. Install it: pip install 'argosy[{extra}]'\n")
         sys.exit(1)
-    sys.exit(entry.main(argv))
+    sys.exit(getattr(entry, function)(argv))

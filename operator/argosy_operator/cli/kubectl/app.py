@@ -4,9 +4,15 @@ import sys
 
 import typer
 
+from argosy_operator.cli.kubectl.completion import completed, grammar
 from argosy_operator.cli.kubectl.exits import CommandError, Exit
+from argosy_operator.cli.kubectl.verbs.drain import drain
 from argosy_operator.cli.kubectl.verbs.explain import explain
+from argosy_operator.cli.kubectl.verbs.lint import lint
+from argosy_operator.cli.kubectl.verbs.logs import logs
+from argosy_operator.cli.kubectl.verbs.render import render
 from argosy_operator.cli.kubectl.verbs.status import status
+from argosy_operator.cli.kubectl.verbs.top import top
 
 NAME = "kubectl argosy"
 
@@ -17,7 +23,7 @@ app = typer.Typer(
     rich_markup_mode=None,
     help="See and steer fleets that Argosy serves.",
 )
-VERBS = (status, explain)
+VERBS = (status, explain, top, logs, drain, render, lint)
 for verb in VERBS:
     app.command()(verb)
 
@@ -25,6 +31,21 @@ for verb in VERBS:
 def main(argv: list[str]) -> int:
     """Entry point of `kubectl argosy`; returns the exit status."""
     return invoked(app, argv, NAME)
+
+
+def complete(argv: list[str]) -> int:
+    """Entry point of `kubectl_complete-argosy`: kubectl's shell completion asks it."""
+    command = typer.main.get_command(app)
+    verbs = getattr(command, "commands", {})
+    print(completed({name: grammar(verb) for name, verb in verbs.items()}, argv, completions))
+    return Exit.OK
+
+
+def completions(where: dict[str, str]) -> list[str]:
+    """Names of the fleets in the cluster that the flags name; none if it does not say."""
+    from argosy_operator.cli.kubectl.session import fleet_names
+
+    return fleet_names(where.get("namespace"), where.get("context"), where.get("kubeconfig"))
 
 
 def invoked(of: typer.Typer, argv: list[str], name: str) -> int:

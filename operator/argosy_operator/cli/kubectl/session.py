@@ -180,7 +180,7 @@ def ask(
         raise CommandError(str(error), Exit.UNREACHABLE) from error
 
 
-def completions(namespace: str | None, context: str | None, kubeconfig: str | None) -> list[str]:
+def fleet_names(namespace: str | None, context: str | None, kubeconfig: str | None) -> list[str]:
     """Names of fleets for the shell; none if the cluster does not say, and never an error."""
 
     async def fleets(cluster: Cluster) -> list[str]:

@@ -1,0 +1,86 @@
+"""docs/kubectl.md: the verbs of `kubectl argosy`, their flags and exit statuses, from the code."""
+
+import typer
+
+from argosy_operator.cli.kubectl.app import app
+from argosy_operator.cli.kubectl.completion import Flag, grammar
+from argosy_operator.cli.kubectl.exits import MEANING
+
+INTRODUCTION = """\
+A plug-in of kubectl: any program `kubectl-argosy` on the PATH is `kubectl argosy`. `pipx install`
+or `uv tool install` puts it there, from a checkout of this repository or from a wheel:
+
+```sh
+pipx install '.[operator]'          # or: uv tool install '.[operator]'
+kubectl argosy status -A
+```
+
+It needs Python 3.11 or newer. It uses the kubeconfig that kubectl uses, and no rights beyond the
+user's own: `get` and `list` of servingdeployments, deployments, replicasets and pods; `top` and
+`drain` also `get` of `pods/proxy`, `logs` `get` of `pods/log`, `drain` `patch` of pods and, with
+`--delete`, `delete` of pods. `render` and `lint` need no cluster.
+
+The shell completes verbs, flags and names of fleets where kubectl's own completion is set up
+(`kubectl completion bash`, `zsh` or `fish`): kubectl runs `kubectl_complete-argosy`, which is
+installed beside the plug-in.
+"""
+NOTES = {
+    "explain": (
+        "The last lines say what would change the number: the rule that binds and what a person "
+        "can do about it, and the rates of requests from which on the scaling law answers another "
+        "number. They come from the law itself, asked again with the record of the decision under "
+        "steady arrivals without a queue, so that a rate is about what the fleet will see. "
+        "Settings bound what follows: `max` and a GPU budget still hold."
+    ),
+    "top": (
+        "Numbers come from the pods' own metrics through the API server's proxy, so no Prometheus "
+        "is needed. Rates are those between two scrapes. TTFT and TPOT are 90th percentiles of the "
+        "requests that ended between them, or since the pod's start if none did. Tokens of a "
+        "prefill pod are prompt tokens, of others output tokens."
+    ),
+    "drain": (
+        "The pod gets the annotation that the operator writes itself: gateways choose it no more, "
+        "and its answers end whole. It keeps its mark until it is deleted or taken back. The "
+        "operator does not count it as serving, and removes it first when the role needs fewer "
+        "pods. Gateway pods drain by themselves when they are deleted."
+    ),
+    "render": (
+        "It is the operator's own first plan for a fleet that does not exist yet, with replicas "
+        "at their minimum. Owner references need the fleet's uid and are left out; so is the "
+        "ConfigMap of who may call engines, which needs the cluster's keys."
+    ),
+    "lint": (
+        "Errors are what the API server refuses, with its sentences: fields that do not exist, "
+        "types, bounds, and rules between fields. Warnings are an SLO below the floor of a "
+        "simulated engine, a simulated engine that does not exist, and a range in which the SLO "
+        "can change nothing. Each line is `FILE:LINE: error: …`, as compilers print it."
+    ),
+}
+"""What a verb's help is too short for."""
+
+
+def page(note: str) -> str:
+    """The whole page; `note` says that it is generated."""
+    parts = ["# kubectl argosy", note, INTRODUCTION]
+    commands = typer.main.get_command(app).commands  # type: ignore[attr-defined]
+    for name, command in commands.items():
+        verb = grammar(command)
+        argument = {"name": "NAME", "pod": "POD", "files": "FILE…"}[verb.argument]
+        optional = name == "status"
+        parts.append(f"## {name}\n")
+        parts.append(f"`kubectl argosy {name} {'[NAME]' if optional else argument}`\n")
+        parts.append(f"{verb.help}\n")
+        if name in NOTES:
+            parts.append(f"{NOTES[name]}\n")
+        parts.append("| flag | what it does |\n|---|---|")
+        parts += [_row(flag) for flag in verb.flags if "--help" not in flag.names]
+        parts.append("")
+    parts.append("## Exit statuses\n\n| status | meaning |\n|---|---|")
+    parts += [f"| {int(status)} | {text} |" for status, text in MEANING.items()]
+    return "\n".join(parts) + "\n"
+
+
+def _row(flag: Flag) -> str:
+    values = " " + "\\|".join(flag.takes) if flag.takes else ""
+    names = ", ".join(f"`{name}`" for name in flag.names)
+    return f"| {names}{values} | {flag.help} |"

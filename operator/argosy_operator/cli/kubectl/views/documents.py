@@ -1,0 +1,114 @@
+"""YAML documents with the line on which each of their fields stands. Pure."""
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import yaml
+
+Place = Sequence[str | int]
+KIND = "ServingDeployment"
+MOST_VALUES = 100_000
+"""Values of one document with its aliases written out: a few of them nested make gigabytes."""
+
+
+@dataclass(frozen=True, slots=True)
+class Document:
+    """One document of a file."""
+
+    source: str
+    """The file, or "-"."""
+    number: int
+    """1 for the first of its file."""
+    value: Any
+    """None if it cannot be read."""
+    node: yaml.Node | None = None
+    problem: str | None = None
+    """Why it cannot be read."""
+    line: int = 1
+    """Where it begins, or where the problem is."""
+
+    @property
+    def is_fleet(self) -> bool:
+        return isinstance(self.value, dict) and self.value.get("kind") == KIND
+
+    @property
+    def name(self) -> str:
+        """metadata.name, else which document it is."""
+        meta = self.value.get("metadata") if isinstance(self.value, dict) else None
+        name = meta.get("name") if isinstance(meta, dict) else None
+        return f"{KIND} {name}" if isinstance(name, str) else f"document {self.number}"
+
+    def line_of(self, place: Place) -> int:
+        """The line of the field at this path, or of its nearest parent that is there."""
+        node, line = self.node, self.line
+        for part in place:
+            found = _child(node, part)
+            if found is None:
+                break
+            line, node = found
+        return line
+
+
+def _child(node: yaml.Node | None, part: str | int) -> tuple[int, yaml.Node] | None:
+    """The line of a member and its value."""
+    if isinstance(node, yaml.MappingNode):
+        for key, value in node.value:
+            if key.value == str(part):
+                return key.start_mark.line + 1, value
+    if isinstance(node, yaml.SequenceNode) and isinstance(part, int) and part < len(node.value):
+        return node.value[part].start_mark.line + 1, node.value[part]
+    return None
+
+
+def documents(text: str, source: str) -> Iterator[Document]:
+    """The documents of a file, empty ones left out. One that cannot be read ends it."""
+    number = 0
+    try:
+        loader = yaml.SafeLoader(text)
+        while loader.check_node():
+            number += 1
+            node = loader.get_node()
+            if node is None:
+                continue
+            begin = node.start_mark.line + 1
+            if (why := _unsafe(node)) is not None:
+                yield Document(source, number, None, node, why, begin)
+                continue
+            value = loader.construct_document(node)
+            if value is not None:
+                yield Document(source, number, value, node, None, begin)
+    except (yaml.YAMLError, ValueError, RecursionError) as error:
+        mark = getattr(error, "problem_mark", None)
+        what = getattr(error, "problem", None) or str(error) or "nested too deeply"
+        line = mark.line + 1 if mark is not None else 1
+        yield Document(source, max(number, 1), None, None, f"this is no YAML: {what}", line)
+
+
+def _unsafe(node: yaml.Node) -> str | None:
+    """Why a document is not built: a key twice, or aliases that multiply."""
+    try:
+        size = _size(node, {})
+    except ValueError as error:
+        return str(error)
+    return f"aliases make {size:,} values of it: write fewer" if size > MOST_VALUES else None
+
+
+def _size(node: yaml.Node, known: dict[int, int]) -> int:
+    """How many values the node is with its aliases written out. Raises ValueError for a key that
+    is written twice and for an alias of what it is part of."""
+    if id(node) in known:
+        if known[id(node)] == 0:
+            raise ValueError("an alias stands within what it names: write the values out")
+        return known[id(node)]
+    known[id(node)] = 0
+    size, keys = 1, set[str]()
+    for part in node.value if isinstance(node, yaml.CollectionNode) else ():
+        key, value = part if isinstance(part, tuple) else (None, part)
+        if isinstance(key, yaml.ScalarNode):
+            if key.value in keys:
+                raise ValueError(f"line {key.start_mark.line + 1}: {key.value} is written twice")
+            keys.add(key.value)
+        size += _size(value, known)
+    known[id(node)] = size
+    return size

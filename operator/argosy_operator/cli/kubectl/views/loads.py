@@ -1,0 +1,212 @@
+"""What `kubectl argosy top` prints: each pod's work, from two scrapes of its metrics. Pure."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from itertools import pairwise
+
+from prometheus_client.parser import text_string_to_metric_families
+
+from argosy_operator.cli.kubectl.printed import table
+from argosy_operator.core.fleet import names
+from argosy_operator.core.fleet.objects import Object
+
+HEAD = ("pod", "role", "running", "waiting", "KV", "tokens/s", "ttft90", "tpot90", "state")
+QUANTILE = 0.9
+_ENGINE_TTFT, _ENGINE_TPOT = (
+    "vllm:time_to_first_token_seconds",
+    "vllm:request_time_per_output_token_seconds",
+)
+_GATEWAY_TTFT, _GATEWAY_TPOT = "argosy_gateway_ttft_seconds", "argosy_gateway_tpot_seconds"
+
+Buckets = Mapping[float, float]
+"""Requests by upper edge in seconds, cumulative."""
+
+
+@dataclass(frozen=True, slots=True)
+class Scrape:
+    """One answer of a pod."""
+
+    numbers: Mapping[str, float] = field(default_factory=dict)
+    """Sums over all labels by name of the series."""
+    buckets: Mapping[str, Buckets] = field(default_factory=dict)
+    """Histograms by name."""
+
+    def has(self, name: str) -> bool:
+        return name in self.numbers
+
+
+def scrape(text: str) -> Scrape:
+    """The series of a metrics page. Raises ValueError for a page that Prometheus could not read."""
+    numbers, buckets = dict[str, float](), dict[str, dict[float, float]]()
+    for family in text_string_to_metric_families(text):
+        for sample in family.samples:
+            if sample.name.endswith("_bucket"):
+                of, edge = buckets.setdefault(family.name, {}), float(sample.labels["le"])
+                of[edge] = of.get(edge, 0.0) + sample.value
+            else:
+                numbers[sample.name] = numbers.get(sample.name, 0.0) + sample.value
+    return Scrape(numbers, buckets)
+
+
+@dataclass(frozen=True, slots=True)
+class Load:
+    """What one pod does. None: it does not say, or nothing happened between the scrapes."""
+
+    running: float | None = None
+    waiting: float | None = None
+    leases: float | None = None
+    """Prompts whose KV it holds for another pod."""
+    kv_use: float | None = None
+    """Used share of its KV pool."""
+    tokens_per_s: float | None = None
+    """Output tokens; of a prefill pod prompt tokens."""
+    ttft_s: float | None = None
+    tpot_s: float | None = None
+
+    @property
+    def streams(self) -> float | None:
+        """What must end before the pod may leave; None if it does not say."""
+        if self.running is None or self.waiting is None:
+            return None
+        return self.running + self.waiting + (self.leases or 0.0)
+
+
+def load(before: Scrape | None, after: Scrape | None, span_s: float, role: str) -> Load:
+    """The pod's work at the second scrape, and its rates over the `span_s` seconds between both."""
+    if after is None:
+        return Load()
+    if role in names.FRONT_ROLES:
+        in_flight = after.numbers.get("argosy_gateway_inflight_requests")
+        waiting = after.numbers.get("argosy_gateway_waiting_requests")
+        running = None if in_flight is None else in_flight - (waiting or 0.0)
+        ttft, tpot = _GATEWAY_TTFT, _GATEWAY_TPOT
+        tokens = "argosy_gateway_output_tokens_sum"
+        kv_use = leases = None
+    else:
+        running = after.numbers.get("vllm:num_requests_running")
+        waiting = after.numbers.get("vllm:num_requests_waiting")
+        kv_use = after.numbers.get("vllm:kv_cache_usage_perc")
+        leases = after.numbers.get("argosy_kv_leases_active")
+        ttft, tpot = _ENGINE_TTFT, _ENGINE_TPOT
+        tokens = f"vllm:{'prompt' if role == 'prefill' else 'generation'}_tokens_total"
+    return Load(
+        running=running,
+        waiting=waiting,
+        leases=leases,
+        kv_use=kv_use,
+        tokens_per_s=_rate(before, after, tokens, span_s),
+        ttft_s=quantile(_between(before, after, ttft), QUANTILE),
+        tpot_s=quantile(_between(before, after, tpot), QUANTILE),
+    )
+
+
+def _rate(before: Scrape | None, after: Scrape, name: str, span_s: float) -> float | None:
+    if before is None or span_s <= 0 or not (before.has(name) and after.has(name)):
+        return None
+    grown = after.numbers[name] - before.numbers[name]
+    return grown / span_s if grown >= 0 else None  # the process began again
+
+
+def _between(before: Scrape | None, after: Scrape, name: str) -> Buckets:
+    """Requests between the scrapes; those since the pod's start if there were none."""
+    now = after.buckets.get(name, {})
+    then = {} if before is None else before.buckets.get(name, {})
+    grown = {edge: count - then.get(edge, 0.0) for edge, count in now.items()}
+    some = grown and all(count >= 0 for count in grown.values()) and max(grown.values()) > 0
+    return grown if some else now
+
+
+def quantile(buckets: Buckets, share: float) -> float | None:
+    """The quantile by a straight line within its bucket, as histogram_quantile does; None if empty.
+
+    The last finite edge stands for what is beyond it.
+    """
+    edges = sorted(buckets)
+    if not edges or buckets[edges[-1]] <= 0:
+        return None
+    wanted, low = share * buckets[edges[-1]], 0.0
+    if buckets[edges[0]] >= wanted and buckets[edges[0]] > 0:
+        return edges[0] * wanted / buckets[edges[0]]
+    for left, right in pairwise(edges):
+        low = left
+        if buckets[right] >= wanted:
+            inside = buckets[right] - buckets[left]
+            part = (wanted - buckets[left]) / inside if inside else 0.0
+            return left if right == float("inf") else left + (right - left) * part
+    return low
+
+
+def state_of(pod: Object) -> str:
+    """Serving, draining, not ready or leaving, as gateways see it."""
+    meta = pod["metadata"]
+    if "deletionTimestamp" in meta:
+        return "leaving"
+    if names.DRAIN in (meta.get("annotations") or {}):
+        return "draining"
+    conditions = (pod.get("status") or {}).get("conditions") or ()
+    ready = any(c["type"] == "Ready" and c["status"] == "True" for c in conditions)
+    return "serving" if ready else "not ready"
+
+
+def role_of_pod(pod: Object) -> str:
+    """The role by the pod's label."""
+    return str((pod["metadata"].get("labels") or {}).get(names.ROLE, ""))
+
+
+def top_table(rows: Sequence[tuple[Object, Load]]) -> str:
+    """One line for each pod, gateways last."""
+    ordered = sorted(rows, key=lambda row: _order(row[0]))
+    return table(HEAD, [_row(pod, load_) for pod, load_ in ordered])
+
+
+def _order(pod: Object) -> tuple[bool, str, str]:
+    role = role_of_pod(pod)
+    return role in names.FRONT_ROLES, {"prefill": "0"}.get(role, role), pod["metadata"]["name"]
+
+
+def _row(pod: Object, of: Load) -> tuple[str, ...]:
+    state = state_of(pod)
+    if state == "serving" and of == Load():
+        state = "serving, does not answer"
+    return (
+        pod["metadata"]["name"],
+        role_of_pod(pod),
+        _count(of.running),
+        _count(of.waiting),
+        "" if of.kv_use is None else f"{of.kv_use:.0%}",
+        "" if of.tokens_per_s is None else f"{of.tokens_per_s:.0f}",
+        _time(of.ttft_s),
+        _time(of.tpot_s),
+        state,
+    )
+
+
+def _count(number: float | None) -> str:
+    return "" if number is None else f"{number:.0f}"
+
+
+def _time(seconds: float | None) -> str:
+    if seconds is None:
+        return ""
+    return f"{seconds * 1000:.0f}ms" if seconds < 1 else f"{seconds:.2f}s"
+
+
+def as_data(rows: Sequence[tuple[Object, Load]]) -> list[dict[str, object]]:
+    """The same as values, for -o json and yaml; what is not known is left out."""
+    found = []
+    for pod, of in sorted(rows, key=lambda row: _order(row[0])):
+        numbers = {
+            "running": of.running,
+            "waiting": of.waiting,
+            "leases": of.leases,
+            "kvUse": of.kv_use,
+            "tokensPerSecond": of.tokens_per_s,
+            "ttftP90Seconds": of.ttft_s,
+            "tpotP90Seconds": of.tpot_s,
+        }
+        known = {key: value for key, value in numbers.items() if value is not None}
+        found.append(
+            {"pod": pod["metadata"]["name"], "role": role_of_pod(pod), "state": state_of(pod)}
+            | known
+        )
+    return found

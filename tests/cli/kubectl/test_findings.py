@@ -1,0 +1,166 @@
+"""`kubectl argosy lint` says what the API server would refuse, with the line, without one."""
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+from hypothesis import example, given
+from hypothesis import strategies as st
+
+from argosy_operator.cli.kubectl.app import main
+from argosy_operator.cli.kubectl.views.documents import documents
+from argosy_operator.cli.kubectl.views.findings import findings
+
+ROOT = Path(__file__).resolve().parents[3]
+EXAMPLES = sorted((ROOT / "examples").glob("*.yaml"))
+FLEET = """apiVersion: serving.argosy.dev/v1alpha1
+kind: ServingDeployment
+metadata: {name: chat}
+spec:
+  model:
+    uri: sim://opt-13b-a100
+  slo:
+    ttft: {target: 200ms}
+    tpot: {target: 50ms}
+"""
+
+
+def found(text: str) -> list[str]:
+    return [one.text() for d in documents(text, "f.yaml") for one in findings(d)]
+
+
+@pytest.mark.parametrize("path", EXAMPLES, ids=lambda path: path.stem)
+def test_an_example_has_nothing_to_complain_about(path: Path) -> None:
+    assert found(path.read_text()) == []
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "says"),
+    [
+        ("uri: sim", "urii: sim", "f.yaml:6: error: ServingDeployment chat: spec.model.urii: there "
+         "is no such field: did you mean uri?"),
+        ("50ms", "5x", "f.yaml:9: error: ServingDeployment chat: spec.slo.tpot.target: an SLO"),
+        ("v1alpha1", "v2", "f.yaml:1: error: ServingDeployment chat: apiVersion: is"),
+        ("{name: chat}", "{}", "f.yaml:3: error: document 1: metadata: there is no metadata.name"),
+        ("uri: sim://opt-13b-a100", "{}", "error: ServingDeployment chat: spec.model.uri: is req"),
+        ("{target: 200ms}", "[200ms]", "f.yaml:8: error: ServingDeployment chat: spec.slo.ttft: "
+         "must be of type object, not list"),
+        ("200ms", "2ms", "f.yaml:8: warning: ServingDeployment chat: spec.slo.ttft.target: is "
+         "below the engine's floor: a prefill step of an empty prompt takes 18.1 ms"),
+        ("opt-13b-a100", "opt", "f.yaml:6: warning: ServingDeployment chat: spec.model.uri: no "
+         "simulated engine is called so: there is llama-70b"),
+        ("  model:", "  model: 3\n  model:", "f.yaml:1: error: document 1: line 6: model is writt"),
+        ("spec:", "spec: [", "error: document 1: this is no YAML:"),
+    ],
+)  # fmt: skip
+def test_a_fault_is_named_with_its_line_and_what_to_write(old: str, new: str, says: str) -> None:
+    text = FLEET.replace(old, new, 1)
+    assert text != FLEET
+    assert any(line.startswith(says) or says in line for line in found(text)), found(text)
+
+
+def test_each_document_of_a_file_counts_and_other_kinds_are_left_alone() -> None:
+    other = "kind: ConfigMap\nmetadata: {name: x}\ndata: {unknown: field}\n"
+    text = "\n---\n".join((other, FLEET, FLEET.replace("chat", "blog").replace("50ms", "5")))
+    (only,) = found(text)
+    assert "f.yaml:25: error: ServingDeployment blog: spec.slo.tpot.target" in only
+
+
+def test_aliases_that_multiply_are_refused_before_they_do() -> None:
+    rows = ["a0: &a0 [x, x, x, x, x, x, x, x, x, x]"]
+    rows += [f"a{n}: &a{n} [{', '.join([f'*a{n - 1}'] * 12)}]" for n in range(1, 10)]
+    assert "values of it: write fewer" in found("\n".join(rows))[0]
+    assert "an alias stands within what it names" in found("a: &a [*a]")[0]
+
+
+ONE = st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=8)
+WORDS = st.sampled_from(["name", "uri", "ttft", "decode", "replicas", "x", ""])
+VALUES = ONE | st.lists(ONE, max_size=2) | st.dictionaries(WORDS, ONE, max_size=2)
+
+
+@given(VALUES, st.sampled_from(["spec", "metadata", "apiVersion", "slo", "model", "roles"]))
+def test_whatever_a_field_holds_is_a_finding_and_no_traceback(value: Any, field: str) -> None:
+    whole = yaml.safe_load(FLEET)
+    (whole["spec"] if field in ("slo", "model", "roles") else whole)[field] = value
+    for document in documents(yaml.safe_dump(whole), "f.yaml"):
+        for one in findings(document):
+            assert one.line >= 1
+
+
+@given(st.text(max_size=60))
+@example("\x1f")
+def test_whatever_a_file_holds_is_read_or_named(text: str) -> None:
+    for document in documents(text, "f.yaml"):
+        assert document.value is not None or document.problem
+
+
+Run = Callable[..., tuple[int, str, str]]
+
+
+@pytest.fixture
+def run(capsys: pytest.CaptureFixture[str]) -> Run:
+    def run(*words: str) -> tuple[int, str, str]:
+        status = main(list(words))
+        said = capsys.readouterr()
+        return status, said.out, said.err
+
+    return run
+
+
+def test_lint_exits_1_on_errors_and_with_strict_on_warnings(run: Run, tmp_path: Path) -> None:
+    good, bad, meh = (tmp_path / name for name in ("good", "bad", "meh"))
+    good.write_text(FLEET)
+    bad.write_text(FLEET.replace("50ms", "0"))
+    meh.write_text(FLEET.replace("200ms", "2ms"))
+    assert run("lint", str(good))[:2] == (0, "1 fleets, 0 errors, 0 warnings\n")
+    assert run("lint", str(good), str(bad))[0] == 1
+    assert run("lint", str(meh))[0] == 0
+    status, out, _ = run("lint", "--strict", "-o", "json", str(meh))
+    assert status == 1
+    assert json.loads(out)[0]["level"] == "warning"
+
+
+@pytest.mark.parametrize("verb", ["lint", "render"])
+def test_a_file_that_cannot_be_read_or_holds_no_fleet_is_named(
+    verb: str, run: Run, tmp_path: Path
+) -> None:
+    status, _, said = run(verb, str(tmp_path / "none"))
+    assert (status, said) == (
+        1,
+        f"kubectl argosy {verb}: cannot read {tmp_path / 'none'}: No such file or directory\n",
+    )
+    (tmp_path / "other").write_text("kind: Pod\n")
+    status, _, said = run(verb, str(tmp_path / "other"))
+    assert status == 1
+    assert f"there is no ServingDeployment in {tmp_path / 'other'}" in said
+    (tmp_path / "bytes").write_bytes(b"\xff\xfe\x00")
+    assert "is no text in UTF-8" in run(verb, str(tmp_path / "bytes"))[2]
+
+
+def test_render_prints_what_the_operator_makes_of_a_new_fleet(run: Run, tmp_path: Path) -> None:
+    (tmp_path / "f").write_text(FLEET)
+    status, out, _ = run("render", str(tmp_path / "f"), "-n", "chats", "--engine-image", "e:1")
+    objects = list(yaml.safe_load_all(out))
+    assert status == 0
+    kinds = [obj["kind"] for obj in objects]
+    assert kinds.count("Deployment") == 2 + ("Deployment" in kinds and _colocated(objects))
+    assert {obj["metadata"]["namespace"] for obj in objects} == {"chats"}
+    assert "e:1" in out
+    assert "ownerReferences" not in out
+    assert json.loads(run("render", str(tmp_path / "f"), "-o", "json")[1])["kind"] == "List"
+
+
+def _colocated(objects: list[dict[str, Any]]) -> int:
+    """Deployments of engines less one: one in mode colocated, two in disaggregated."""
+    names = [o["metadata"]["name"] for o in objects if o["kind"] == "Deployment"]
+    return len([name for name in names if not name.endswith("-gateway")]) - 1
+
+
+def test_render_of_a_manifest_with_an_error_prints_no_object(run: Run, tmp_path: Path) -> None:
+    (tmp_path / "f").write_text(FLEET.replace("50ms", "0"))
+    status, out, said = run("render", str(tmp_path / "f"))
+    assert (status, out) == (1, "")
+    assert "spec.slo.tpot.target" in said

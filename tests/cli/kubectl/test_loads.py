@@ -1,0 +1,137 @@
+"""`kubectl argosy top`, `logs` and `drain`: what pods say, and which pods may be drained."""
+
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from argosy_operator.cli.kubectl.exits import CommandError
+from argosy_operator.cli.kubectl.views.drains import left_serving, progress, refusal
+from argosy_operator.cli.kubectl.views.lines import container_of, prefixed, seconds_of
+from argosy_operator.cli.kubectl.views.loads import Load, as_data, load, quantile, scrape, top_table
+from argosy_operator.core.fleet import names
+
+PAGE = """# TYPE vllm:num_requests_running gauge
+vllm:num_requests_running{{model_name="m",engine="0"}} {running}
+# TYPE vllm:num_requests_waiting gauge
+vllm:num_requests_waiting{{model_name="m",engine="0"}} 2
+# TYPE vllm:kv_cache_usage_perc gauge
+vllm:kv_cache_usage_perc{{model_name="m",engine="0"}} 0.25
+# TYPE argosy_kv_leases_active gauge
+argosy_kv_leases_active 1
+# TYPE vllm:generation_tokens_total counter
+vllm:generation_tokens_total{{model_name="m",engine="0"}} {tokens}
+# TYPE vllm:time_to_first_token_seconds histogram
+vllm:time_to_first_token_seconds_bucket{{le="0.1"}} {fast}
+vllm:time_to_first_token_seconds_bucket{{le="0.2"}} {all}
+vllm:time_to_first_token_seconds_bucket{{le="+Inf"}} {all}
+vllm:time_to_first_token_seconds_count {all}
+vllm:time_to_first_token_seconds_sum 1
+"""
+
+
+def pod(name: str = "chat-decode-1", role: str = "decode", **meta: Any) -> dict[str, Any]:
+    return {
+        "metadata": {
+            "name": name,
+            "namespace": "a",
+            "uid": name,
+            "labels": {names.FLEET: "chat", names.ROLE: role},
+            **meta,
+        },
+        "spec": {"containers": [{"name": "sidecar"}, {"name": "engine"}]},
+        "status": {"conditions": [{"type": "Ready", "status": "True"}]},
+    }
+
+
+def test_a_pods_rates_are_those_between_two_scrapes() -> None:
+    before = scrape(PAGE.format(running=1, tokens=100, fast=10, all=10))
+    after = scrape(PAGE.format(running=4, tokens=300, fast=10, all=20))
+    of = load(before, after, 2.0, "decode")
+    assert (of.running, of.waiting, of.leases, of.kv_use) == (4, 2, 1, 0.25)
+    assert of.tokens_per_s == 100
+    assert of.ttft_s == pytest.approx(0.19)  # the ten of between lie from 0.1 to 0.2
+    assert of.streams == 7
+
+
+def test_a_pod_that_does_not_answer_has_no_numbers_and_says_so() -> None:
+    assert load(None, None, 2.0, "decode") == Load()
+    text = top_table([(pod(), Load()), (pod("chat-gateway-1", "gateway"), Load(running=1))])
+    head, engine, gateway = text.splitlines()
+    assert head.split() == [
+        "POD", "ROLE", "RUNNING", "WAITING", "KV", "TOKENS/S", "TTFT90", "TPOT90", "STATE",
+    ]  # fmt: skip
+    assert engine.endswith("serving, does not answer")
+    assert gateway.split()[:3] == ["chat-gateway-1", "gateway", "1"]
+
+
+def test_a_process_that_began_again_has_no_rate() -> None:
+    before = scrape(PAGE.format(running=1, tokens=500, fast=10, all=10))
+    after = scrape(PAGE.format(running=1, tokens=5, fast=1, all=1))
+    assert load(before, after, 2.0, "decode").tokens_per_s is None
+
+
+def test_data_leaves_out_what_is_not_known() -> None:
+    assert as_data([(pod(), Load(running=1))]) == [
+        {"pod": "chat-decode-1", "role": "decode", "state": "serving", "running": 1}
+    ]
+
+
+@given(st.lists(st.integers(0, 50), min_size=1, max_size=8), st.floats(0.01, 0.99))
+def test_a_quantile_lies_within_the_edges(counts: list[int], share: float) -> None:
+    total, buckets = 0, dict[float, float]()
+    for number, count in enumerate(counts):
+        total += count
+        buckets[float(number + 1)] = total
+    buckets[float("inf")] = total
+    found = quantile(buckets, share)
+    assert (found is None) == (total == 0)
+    assert found is None or 0 <= found <= len(counts)
+
+
+@pytest.mark.parametrize(
+    ("text", "seconds"), [("30s", 30), ("10m", 600), ("1h30m", 5400), ("1500ms", 2), ("1ms", 1)]
+)
+def test_durations_are_read(text: str, seconds: int) -> None:
+    assert seconds_of(text) == seconds
+
+
+@pytest.mark.parametrize("text", ["", "10", "ten", "1h 2m", "-5s", "5y"])
+def test_what_is_no_duration_says_what_to_write(text: str) -> None:
+    with pytest.raises(CommandError, match="write 30s, 10m or 2h"):
+        seconds_of(text)
+
+
+def test_lines_stand_behind_their_pod_and_come_from_the_engine() -> None:
+    assert prefixed(pod(), "hello") == "[chat-decode-1] hello"
+    assert container_of(pod()) == "engine"
+    assert container_of({"spec": {"containers": [{"name": "other"}]}}) == "other"
+
+
+def test_a_pod_that_may_not_be_drained_is_refused_with_the_reason() -> None:
+    mine = [pod(), pod("chat-gateway-1", "gateway")]
+    assert refusal("chat-decode-1", "a", pod(), mine) is None
+    assert "it drains by itself when it is deleted" in str(refusal("g", "a", mine[1], mine))
+    stranger = pod("nginx", labels={})
+    assert "is no pod of a fleet" in str(refusal("nginx", "a", stranger, []))
+    forged = pod("forged", uid="other")
+    assert "does not belong to it" in str(refusal("forged", "a", forged, mine))
+    assert refusal("none", "a", None, mine) == (
+        "there is no pod none in namespace a: its engine pods are chat-decode-1"
+    )
+
+
+def test_the_last_pod_that_serves_is_drained_with_a_warning() -> None:
+    other = pod("chat-decode-2")
+    drained = pod("chat-decode-3", annotations={names.DRAIN: "2026-01-01T00:00:00Z"})
+    assert left_serving(pod(), [pod(), other]) is None
+    assert "no other decode pod of chat serves" in str(left_serving(pod(), [pod(), drained]))
+
+
+def test_progress_counts_what_is_left() -> None:
+    assert progress("p", Load(running=2, waiting=1, leases=4)) == (
+        "p still has 3 requests, and holds the KV of 4 prompts"
+    )
+    assert progress("p", Load(running=0, waiting=0)) == "p has no requests"
+    assert "does not say" in progress("p", Load())

@@ -1,0 +1,202 @@
+"""Every verb of `kubectl argosy`, through the real kubectl, on the installed product."""
+
+import json
+import os
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from tests.e2e.installed import Installed, traffic
+
+pytestmark = pytest.mark.cluster
+TOOLS = Path(sys.executable).parent
+FLEET = "plugged"
+SLO = {"ttft": {"target": "500ms"}, "tpot": {"target": "40ms"}}
+
+
+class Plugin:
+    """`kubectl argosy …` in the tests' namespace."""
+
+    def __init__(self, argosy: Installed) -> None:
+        self.argosy = argosy
+
+    def run(self, verb: str, *words: str, given: str | None = None) -> tuple[int, str, str]:
+        where = () if verb in ("lint", "render") else ("-n", self.argosy.namespace)
+        done = subprocess.run(
+            [TOOLS / "kubectl", "argosy", verb, *words, *where],
+            env=self.argosy.kube.env,
+            input=given,
+            capture_output=True,
+            text=True,
+            timeout=90,
+            check=False,
+        )
+        assert "Traceback" not in done.stderr
+        return done.returncode, done.stdout, done.stderr
+
+    def ok(self, verb: str, *words: str, given: str | None = None) -> str:
+        status, out, said = self.run(verb, *words, given=given)
+        assert status == 0, said
+        return out
+
+
+@pytest.fixture(scope="module")
+def plugin(argosy: Installed) -> Plugin:
+    """A fleet that follows its SLO, with two decode pods."""
+    one, two = ({"replicas": {"min": n, "max": 4}, "resources": {"gpu": 0}} for n in (1, 2))
+    argosy.apply(
+        FLEET,
+        slo=SLO,
+        roles={"prefill": one, "decode": two},
+        autoscaling={"interval": "2s", "coldStart": "3s"},
+        metrics={"scrapeInterval": "1s", "rateWindow": "4s"},
+    )
+    argosy.until_ready(FLEET)
+    return Plugin(argosy)
+
+
+def engine_pods(plugin: Plugin, role: str) -> list[str]:
+    return sorted(pod["metadata"]["name"] for pod in plugin.argosy.pods(FLEET, role))
+
+
+def test_status_shows_the_fleet_its_pods_and_its_address(plugin: Plugin) -> None:
+    assert FLEET in plugin.ok("status")
+    text = plugin.ok("status", FLEET)
+    assert "decode" in text
+    assert f"http://{FLEET}.{plugin.argosy.namespace}.svc/v1" in text
+    assert json.loads(plugin.ok("status", FLEET, "-o", "json"))["kind"] == "ServingDeployment"
+    assert yaml.safe_load(plugin.ok("status", "-o", "yaml"))["kind"] == "List"
+    assert "sim://llama-70b-h100-tp4" in plugin.ok("status", "-A", "-o", "wide")
+
+
+def test_top_shows_what_pods_do_under_traffic(plugin: Plugin) -> None:
+    def busy() -> list[dict[str, Any]]:
+        rows = json.loads(plugin.ok("top", FLEET, "-o", "json"))
+        return [row for row in rows if row.get("tokensPerSecond", 0) > 0]
+
+    with traffic(plugin.argosy.url(FLEET), FLEET) as outcomes:
+        rows = plugin.argosy.until("all roles work", lambda: _roles(busy()) and busy())
+        table = plugin.ok("top", FLEET, "--role", "decode")
+        text = plugin.argosy.until("a threshold", lambda: _threshold(plugin.ok("explain", FLEET)))
+    assert any("tpotP90Seconds" in row for row in rows if row["role"] == "decode")
+    assert "serving" in table
+    assert "prefill" not in table
+    assert "What would change the number" in text
+    assert set(outcomes) == {"ok"}
+
+
+def _roles(rows: list[dict[str, Any]]) -> bool:
+    return {row["role"] for row in rows} == {"prefill", "decode", "gateway"}
+
+
+def _threshold(text: str) -> str:
+    return text if "What would change the number" in text else ""
+
+
+def test_explain_prints_a_plan_that_changes_nothing(plugin: Plugin) -> None:
+    assert json.loads(plugin.ok("explain", FLEET, "--plan", "-o", "json"))["steps"]
+
+
+def test_logs_are_behind_the_names_of_the_pods_of_the_role(plugin: Plugin) -> None:
+    (prefill,) = engine_pods(plugin, "prefill")
+    lines = plugin.ok("logs", FLEET, "--role", "prefill", "--tail", "3").splitlines()
+    assert lines
+    assert all(line.startswith(f"[{prefill}] ") for line in lines)
+    assert len(lines) <= 3
+
+
+def test_logs_that_are_followed_go_on_until_they_are_interrupted(plugin: Plugin) -> None:
+    words = [TOOLS / "kubectl-argosy", "logs", FLEET, "-f", "--tail", "1"]
+    following = subprocess.Popen(
+        [*words, "-n", plugin.argosy.namespace],
+        env={**plugin.argosy.kube.env, "PYTHONUNBUFFERED": "1"},
+        stdout=subprocess.PIPE,
+        text=True,
+    )
+    assert following.stdout is not None
+    first = following.stdout.readline()
+    os.kill(following.pid, 2)
+    assert first.startswith("[")
+    assert following.wait(20) == 130
+
+
+def test_drain_waits_for_the_streams_of_a_pod_and_loses_none(plugin: Plugin) -> None:
+    victim, other = engine_pods(plugin, "decode")[:2]
+    with traffic(plugin.argosy.url(FLEET), FLEET, tokens=120) as outcomes:
+        time.sleep(1)  # both decode pods have streams
+        status, out, said = plugin.run("drain", victim, "--timeout", "60s")
+        row = next(
+            r for r in json.loads(plugin.ok("top", FLEET, "-o", "json")) if r["pod"] == victim
+        )
+    assert status == 0, said
+    assert "is empty" in out
+    assert (row["state"], row["running"]) == ("draining", 0)
+    assert set(outcomes) == {"ok"}
+    assert "takes requests again" in plugin.ok("drain", victim, "--undo")
+    plugin.argosy.until("serves again", lambda: "draining" not in plugin.ok("status", FLEET).lower()
+                        or victim in engine_pods(plugin, "decode"))  # fmt: skip
+    assert other in engine_pods(plugin, "decode")
+
+
+def test_drain_refuses_gateways_strangers_and_pods_that_are_not_there(plugin: Plugin) -> None:
+    (gateway,) = engine_pods(plugin, "gateway")
+    for name, says in ((gateway, "drains by itself"), ("nobody", "its engine pods are")):
+        status, _, said = plugin.run("drain", name)
+        assert (status, says in said) == (1, True), said
+
+
+def test_what_render_prints_is_what_the_operator_made(plugin: Plugin) -> None:
+    fleet = json.loads(plugin.ok("status", FLEET, "-o", "json"))
+    manifest = {key: fleet[key] for key in ("apiVersion", "kind", "spec")}
+    meta = {"name": FLEET, "namespace": plugin.argosy.namespace}
+    images = fleet["status"]["images"]
+    text = plugin.ok(
+        "render", "-", "--engine-image", images["engine"], "--gateway-image", images["gateway"],
+        given=yaml.safe_dump({**manifest, "metadata": meta}),
+    )  # fmt: skip
+    rendered = {(o["kind"], o["metadata"]["name"]) for o in yaml.safe_load_all(text)}
+    for kind in ("Deployment", "ServingRole", "Service", "PodDisruptionBudget"):
+        listed = plugin.argosy.kubectl(
+            "get", kind.lower(), "-l", f"serving.argosy.dev/fleet={FLEET}", "-o", "name"
+        )
+        made = {line.partition("/")[2] for line in listed.splitlines()}
+        assert {name for of, name in rendered if of == kind} == made, kind
+
+
+def test_lint_refuses_what_the_api_server_refuses(plugin: Plugin) -> None:
+    bad = {"apiVersion": "serving.argosy.dev/v1alpha1", "kind": "ServingDeployment",
+           "metadata": {"name": "bad"}, "spec": {"model": {"uri": "pvc://models/x"},
+           "roles": {"decode": {"replicas": {"min": 4, "max": 2}}}}}  # fmt: skip
+    status, out, _ = plugin.run("lint", "-", given=yaml.safe_dump(bad))
+    assert status == 1
+    with pytest.raises(Exception, match="lower min or raise max"):
+        plugin.argosy.kubectl("apply", "-f", "-", given=yaml.safe_dump(bad))
+    assert "lower min or raise max" in out
+
+
+def test_an_unknown_fleet_names_those_that_there_are(plugin: Plugin) -> None:
+    status, _, said = plugin.run("explain", "none")
+    assert status == 1
+    assert f"it has {FLEET}" in said or f", {FLEET}" in said
+
+
+def test_an_account_without_rights_is_told_which_are_missing(plugin: Plugin) -> None:
+    account = f"system:serviceaccount:{plugin.argosy.namespace}:default"
+    token = plugin.argosy.kubectl("create", "token", "default").strip()
+    config = yaml.safe_load(Path(plugin.argosy.kube.env["KUBECONFIG"]).read_text())
+    config["users"][0]["user"] = {"token": token}
+    path = Path(plugin.argosy.kube.env["KUBECONFIG"]).with_name("without-rights")
+    path.write_text(yaml.safe_dump(config))
+    path.chmod(0o600)
+    try:
+        status, _, said = plugin.run("status", "--kubeconfig", str(path))
+    finally:
+        path.unlink()
+    assert status == 4
+    assert account in said
+    assert 'cannot list resource "servingdeployments"' in said
