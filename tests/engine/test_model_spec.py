@@ -234,6 +234,15 @@ def test_what_is_not_computed_is_refused_by_name(model, values, named):
     )
 
 
+@pytest.mark.parametrize("names", [["GPT2LMHeadModel"], []])
+def test_another_architecture_is_told_those_that_there_are(model, names):
+    assert refusal(model(architectures=names)) == (
+        "UnsupportedArchitecture",
+        f"the model says architectures={names}; this engine runs LlamaForCausalLM, "
+        "MistralForCausalLM, Qwen2ForCausalLM, Qwen3ForCausalLM",
+    )
+
+
 def test_what_changes_nothing_is_not_refused(model):
     harmless = {"partial_rotary_factor": 1, "hidden_act": "silu", "mlp_bias": False}
     assert read_spec(model(**harmless, attention_bias=False, quantization_config=None))
