@@ -330,10 +330,35 @@ REFUSED: dict[str, tuple[dict[str, Any], str, str]] = {
     "huge name": ({}, "a" * 300, "at most 40"),
     "name with a dot": ({}, "a.b", "at most 40"),
     "name that begins with a digit": ({}, "70b", "begins with a letter"),
-    "weights from a hub": (
-        {"model": {"uri": "hf://org/model"}},
+    "weights from a hub without a claim": (
+        {"model": {"uri": "hf://org/model@main"}},
         "bad",
-        "put the weights on a volume and write pvc://",
+        "write it with these, such as {size: 40Gi}",
+    ),
+    "a claim to fetch into, and nothing to fetch": (
+        {"model": {"uri": "pvc://models/llama", "fetch": {"size": "40Gi"}}},
+        "bad",
+        "leave it out with others",
+    ),
+    "two claims to fetch into": (
+        {"model": {"uri": "s3://b/p", "fetch": {"size": "40Gi", "claimName": "models"}}},
+        "bad",
+        "write model.fetch.size for a claim that the operator makes",
+    ),
+    "a repository without its owner": (
+        {"model": {"uri": "hf://model", "fetch": {"size": "40Gi"}}},
+        "bad",
+        "hf://<org>/<name>@<revision>",
+    ),
+    "a bucket without a prefix": (
+        {"model": {"uri": "s3://bucket", "fetch": {"size": "40Gi"}}},
+        "bad",
+        "s3://<bucket>/<prefix>",
+    ),
+    "an image without its registry": (
+        {"model": {"uri": "oci://model:1"}},
+        "bad",
+        "oci://<registry>/<repository>:<tag>",
     ),
     "path that climbs": ({"model": {"uri": "pvc://models/../etc"}}, "bad", "write pvc://"),
     "served name with a space": (

@@ -11,6 +11,7 @@ ALLOWED_VOLUMES = {
     "csi",
     "downwardAPI",
     "emptyDir",
+    "image",
     "persistentVolumeClaim",
     "projected",
     "secret",

@@ -194,9 +194,13 @@ ModelUri = Annotated[
     str,
     Format(
         r"^(pvc://[a-z0-9]([-a-z0-9.]*[a-z0-9])?(/[A-Za-z0-9_-][A-Za-z0-9._-]*)*"
+        r"|hf://[A-Za-z0-9][A-Za-z0-9._-]*/[A-Za-z0-9][A-Za-z0-9._-]*(@[A-Za-z0-9][A-Za-z0-9._-]*)?"
+        r"|s3://[a-z0-9][a-z0-9.-]*(/[A-Za-z0-9_-][A-Za-z0-9._-]*)+"
+        r"|oci://[a-z0-9][a-z0-9.:-]*(/[a-z0-9][a-z0-9._-]*)+(:[A-Za-z0-9_][A-Za-z0-9._-]*)?"
+        r"(@sha256:[0-9a-f]{64})?"
         r"|sim://[a-z0-9][-a-z0-9]*)$",
-        "write pvc://<claim>/<path> or sim://<preset>; hf:// is not fetched from the network: "
-        "put the weights on a volume and write pvc://<claim>/<path>",
+        "write pvc://<claim>/<path>, hf://<org>/<name>@<revision>, s3://<bucket>/<prefix>, "
+        "oci://<registry>/<repository>:<tag> or sim://<preset>",
         512,
     ),
 ]

@@ -5,4 +5,5 @@ from importlib.metadata import version
 DEFAULT_ENGINE = f"ghcr.io/argosy-serving/engine:{version('argosy')}"
 DEFAULT_PICKER = "registry.k8s.io/gateway-api-inference-extension/epp:v1.2.1"
 """The reference endpoint picker. What its flags are is in render/pool.py."""
+DEFAULT_FETCH = f"ghcr.io/argosy-serving/fetch:{version('argosy')}"
 DEFAULT_GATEWAY = f"ghcr.io/argosy-serving/gateway:{version('argosy')}"

@@ -14,7 +14,12 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal, NoReturn
 
 import typer
 
-from argosy_operator.cli.images import DEFAULT_ENGINE, DEFAULT_GATEWAY, DEFAULT_PICKER
+from argosy_operator.cli.images import (
+    DEFAULT_ENGINE,
+    DEFAULT_FETCH,
+    DEFAULT_GATEWAY,
+    DEFAULT_PICKER,
+)
 
 _NAMESPACE_BUDGET = re.compile("(?P<name>[a-z0-9]([-a-z0-9]{0,61}[a-z0-9])?)=(?P<gpus>[0-9]{1,6})")
 _IDENTITY = ("POD_NAMESPACE", "SERVICE_ACCOUNT", "POD_NAME", "POD_UID")
@@ -42,6 +47,7 @@ GatewayImage = Annotated[str, typer.Option(help="Image of the fleets' gateways."
 EndpointPickerImage = Annotated[
     str, typer.Option(help="Image of the endpoint pickers of fleets with routing.gateway epp.")
 ]
+FetchImage = Annotated[str, typer.Option(help="Image of the Jobs that fetch models.")]
 PodDefaults = Annotated[
     str | None,
     typer.Option(
@@ -105,6 +111,7 @@ def run(
     engine_image: EngineImage = DEFAULT_ENGINE,
     gateway_image: GatewayImage = DEFAULT_GATEWAY,
     endpoint_picker_image: EndpointPickerImage = DEFAULT_PICKER,
+    fetch_image: FetchImage = DEFAULT_FETCH,
     pod_defaults: PodDefaults = None,
     lease_namespace: LeaseNamespace = None,
     lease_name: LeaseName = "argosy-operator",
@@ -125,8 +132,9 @@ def run(
     from argosy_operator.shell.telemetry.logs import configure
 
     configure(log_format, log_level, quiet=("kopf", "httpx"))
+    images = (engine_image, gateway_image, endpoint_picker_image, fetch_image)
     options = app.Options(
-        images=_images(engine_image, gateway_image, endpoint_picker_image, pod_defaults),
+        images=_images(images, pod_defaults),
         namespace=None if namespace == "all" else namespace,
         prometheus_url=prometheus_url,
         prometheus_token_file=prometheus_token_file,
@@ -144,10 +152,11 @@ def run(
     _end_with(app.run(options), AccessError)
 
 
-def _images(engine: str, gateway: str, picker: str, defaults: str | None) -> "Images":
+def _images(names: tuple[str, str, str, str], defaults: str | None) -> "Images":
     from argosy_operator.render.images import Images
 
-    return Images(engine, gateway, picker, _pod_defaults(defaults))
+    engine, gateway, picker, fetch = names
+    return Images(engine, gateway, picker, _pod_defaults(defaults), fetch)
 
 
 def _pod_defaults(text: str | None) -> "defaults.PodDefaults":

@@ -14,6 +14,7 @@ from argosy_operator.core.fleet.memory import LoopMemory
 from argosy_operator.core.fleet.snapshot import Snapshot
 from argosy_operator.core.flips.step import flip_roles
 from argosy_operator.core.gpu_types.step import choose_gpu_types
+from argosy_operator.core.models.step import fetch_model
 from argosy_operator.core.recall.step import learn_written, read_learnt, write_learnt
 from argosy_operator.core.reconcile.children import (
     apply_children,
@@ -59,6 +60,7 @@ def skip_if_paused(snapshot: Snapshot, draft: Draft) -> Draft:
 CHAIN = (
     skip_if_deleting,
     apply_children,
+    fetch_model,
     read_learnt,
     choose_targets,
     create_workloads,

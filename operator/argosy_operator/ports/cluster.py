@@ -43,6 +43,8 @@ PLURALS: dict[str, tuple[str, str]] = {
     "ConfigMap": ("v1", "configmaps"),
     "NetworkPolicy": ("networking.k8s.io/v1", "networkpolicies"),
     "InferencePool": ("inference.networking.k8s.io/v1", "inferencepools"),
+    "Job": ("batch/v1", "jobs"),
+    "PersistentVolumeClaim": ("v1", "persistentvolumeclaims"),
     "PodDisruptionBudget": ("policy/v1", "poddisruptionbudgets"),
     "Event": ("events.k8s.io/v1", "events"),
     "Lease": ("coordination.k8s.io/v1", "leases"),

@@ -28,6 +28,8 @@ class Images:
     """The endpoint picker of fleets with `routing.gateway: epp`."""
     pods: PodDefaults = field(default_factory=PodDefaults)
     """What the fleet's own `pods` are laid over."""
+    fetch: str = "ghcr.io/argosy-serving/fetch"
+    """Of the Jobs that fetch models."""
 
     def having(self, others: Mapping[str, str]) -> "Images":
         """The same with `others`, by container."""

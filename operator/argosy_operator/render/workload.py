@@ -175,6 +175,8 @@ def _volumes(pod: EnginePod) -> list[Object]:
     if pod.claim is not None:
         source = {"claimName": pod.claim, "readOnly": True}
         volumes.append({"name": "weights", "persistentVolumeClaim": source})
+    if pod.model_image is not None:
+        volumes.append({"name": "weights", "image": {"reference": pod.model_image}})
     if pod.verifies:
         source = {"name": names.peers(pod.fleet.name)}
         volumes.append({"name": names.PEERS_VOLUME, "configMap": source})
@@ -192,7 +194,7 @@ def _mounts(pod: EnginePod) -> list[Object]:
     if pod.flips:
         folder = posixpath.dirname(ROLE_FILE)
         mounts.append({"name": "role", "mountPath": folder, "readOnly": True})
-    if pod.claim is not None:
+    if pod.claim is not None or pod.model_image is not None:
         mounts.append({"name": "weights", "mountPath": WEIGHTS, "readOnly": True})
     if pod.verifies:
         mounts.append(read_only_mount(names.PEERS_VOLUME))

@@ -29,6 +29,7 @@ from argosy_operator.core.fleet.pods import (
     controller_of,
     gateways_to_ask,
     owned_pods,
+    pod_of,
 )
 from argosy_operator.core.fleet.revision import (
     OLD_TEMPLATE,
@@ -43,6 +44,7 @@ from argosy_operator.core.fleet.revision import (
 )
 from argosy_operator.core.fleet.snapshot import Clock, Issuer, ReplicaSet, Snapshot, role_of
 from argosy_operator.core.gpu_types.noted import as_chosen
+from argosy_operator.core.models.job import as_fetched, may_have_job
 from argosy_operator.core.reconcile.bids import gpus_targeted
 from argosy_operator.core.reconcile.targets.spec import by_law, goals_of
 from argosy_operator.core.scaling.observe import FleetMetrics
@@ -63,6 +65,7 @@ from argosy_operator.render import gateway, learnt, network, peers, pool, role, 
 from argosy_operator.render.common import noted, standing
 from argosy_operator.render.engines.kind import EnginePod
 from argosy_operator.render.images import Images, shown, taken
+from argosy_operator.render.models import fetch
 from argosy_operator.render.pods.accounts import Callers
 from argosy_operator.shell.boards.budgets import BudgetBoard
 from argosy_operator.shell.boards.rollouts import RolloutBoard
@@ -79,6 +82,7 @@ CHILD_KINDS = (
     "PodDisruptionBudget",
     "NetworkPolicy",
 )
+CLAIM = "PersistentVolumeClaim"
 
 
 @dataclass(frozen=True, slots=True)
@@ -117,6 +121,7 @@ async def gather(
     }
     children |= named
     children |= await _service(cluster, fleet, children)
+    children |= await _fetching(cluster, fleet)
     pods = owned_pods(raw_pods, replica_sets, _deployments(children, fleet))
     due = by_law(fleet.spec) and not fleet.spec.paused and clock.monotonic >= memory.decide_at
     due = due and not memory.listen  # a start from zero does not wait for Prometheus
@@ -134,7 +139,8 @@ async def gather(
     flips = fleet.spec.flips_roles
     sets = _replica_sets(replica_sets, _deployments(children, fleet)) if flips else {}
     issuer = await sources.trust.issuer()
-    seen = Observed(children, pods, loads, measured, issuer, handovers, sets, requests)
+    fetching = tuple(pod_of(raw) for raw in raw_pods if controller_of(raw, "Job"))
+    seen = Observed(children, pods, loads, measured, issuer, handovers, sets, requests, fetching)
     snapshot = compose(fleet, sources.images, seen, memory, clock)
     key = (fleet.namespace, fleet.name)
     if snapshot.newer_images and not fleet.spec.paused and sources.rollouts.allows(key):
@@ -160,6 +166,8 @@ class Observed:
     """Those of the fleet's Deployments, by uid."""
     gateway_loads: Mapping[str, GatewayLoad | None] = field(default_factory=dict)
     """Answers of the gateways that were asked, by name; None where one did not answer."""
+    fetch_pods: tuple[Pod, ...] = ()
+    """Pods of Jobs."""
 
 
 def compose(
@@ -170,10 +178,9 @@ def compose(
     clock: Clock,
     follows: bool = False,
 ) -> Snapshot:
-    """The snapshot: what was read, and what is rendered for the fleet. Pure. `default` are the
-    operator's images; with `follows` running pods take them, whatever the spec says."""
+    """What was read and is rendered. Pure. `follows`: running pods take the `default` images."""
     owned = _owned(seen.children, fleet)
-    fleet = as_chosen(fleet, owned)
+    fleet = as_fetched(as_chosen(fleet, owned), seen.children)
     deployments = {name: child for (kind, name), child in owned.items() if kind == "Deployment"}
     images, others = taken(fleet, deployments.values(), default, follows=follows)
     gateways = [pod for pod in seen.pods if pod.role == names.GATEWAY_ROLE and pod.running]
@@ -185,16 +192,15 @@ def compose(
     required = asked.verifies and all(pod.shows_token for pod in gateways)
     callers = Callers.of(fleet, images, seen.pods)
     trust = peers.objects(fleet, seen.issuer, callers, required=required)
-    wanted = [*(trust if shows_token else ()), *network.objects(fleet)]
+    wanted = [*(trust if shows_token else ()), *network.objects(fleet), *fetch.claim(fleet)]
     wanted += _front(fleet, images, owned, callers, shows_token=shows_token)
     wanted += [obj for name, _ in fleet.spec.active_roles() for obj in role.objects(fleet, name)]
-    engines = _engines(engine_fleet, asked, images, deployments)
     metrics, heard = _known(fleet, seen, memory, clock)
     return Snapshot(
         fleet=fleet,
         revision=asked.digits,
         wanted=tuple(wanted),
-        engines=engines,
+        engines=_engines(engine_fleet, asked, images, deployments),
         children=seen.children,
         pods=seen.pods,
         now=clock.now,
@@ -210,6 +216,8 @@ def compose(
         proof_required=required,
         images=shown(fleet, images),
         newer_images=others,
+        fetch_job=fetch.job(fleet, images),
+        fetch_pods=seen.fetch_pods,
         learnt=learnt.file(fleet),
         memory=memory,
     )
@@ -249,7 +257,10 @@ def _engines(
     images: Images,
     deployments: Mapping[str, Object],
 ) -> dict[RoleName, Object]:
-    """The Deployment of each role in the revision."""
+    """The Deployment of each role in the revision; none while its model is not fetched: it would
+    hold its GPUs for nothing."""
+    if fleet.spec.model.fetch is not None and fleet.fetched_model is None:
+        return {}
     engines: dict[RoleName, Object] = {}
     for name, _ in fleet.spec.active_roles():
         live = deployments.get(names.engine_deployment(fleet.name, name, asked.digits))
@@ -308,6 +319,14 @@ async def _service(
         return {}
     found = await cluster.get("Service", fleet.namespace, fleet.name)
     return {} if found is None else {key: found}
+
+
+async def _fetching(cluster: Cluster, fleet: ServingDeployment) -> dict[ChildKey, Object]:
+    """The Job that fetches the model and the claim that it fills, by their names."""
+    keys: list[ChildKey] = [("Job", names.fetch_job(fleet.name))] if may_have_job(fleet) else []
+    keys += [(CLAIM, fleet.model_claim)] if fleet.model_claim else []
+    found = await asyncio.gather(*(cluster.get(kind, fleet.namespace, name) for kind, name in keys))
+    return {key: obj for key, obj in zip(keys, found, strict=True) if obj is not None}
 
 
 async def _pool(cluster: Cluster, fleet: ServingDeployment) -> Object | None:

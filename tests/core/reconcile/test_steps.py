@@ -5,6 +5,7 @@ from dataclasses import replace
 
 import pytest
 
+from argosy_operator.api.v1alpha1.status import ServingDeploymentStatus
 from argosy_operator.core.fleet.actions import Apply, ErrorKind, Outcome
 from argosy_operator.core.fleet.pods import FailingPair, GatewayLoad, Handovers
 from argosy_operator.core.fleet.snapshot import Snapshot
@@ -233,12 +234,42 @@ def sick_in_a_role_that_grows() -> Model:
     return model
 
 
+def from_a_hub() -> Model:
+    """The model is to be fetched, into a claim that exists."""
+    model = Model(fleet(model={"uri": "hf://org/tiny@main", "fetch": {"claimName": "models"}}))
+    claim = {"kind": "PersistentVolumeClaim", "metadata": {"name": "models", "uid": "claim"}}
+    model.children["PersistentVolumeClaim", "models"] = claim | {"spec": {}}
+    return model
+
+
+def being_fetched() -> Model:
+    model = from_a_hub()
+    job = model.snapshot().fetch_job
+    assert job is not None
+    model.children["Job", "chat-fetch"] = job | {"metadata": job["metadata"] | {"uid": "job"}}
+    return model
+
+
+def fetched() -> Model:
+    model = from_a_hub()
+    known = {"uri": "hf://org/tiny@main", "commit": "abc", "claimName": "models"}
+    status = ServingDeploymentStatus.model_validate(
+        {"model": known | {"claimUid": "claim", "path": "hf/org--tiny/abc"}}
+    )
+    model.fleet = model.fleet.model_copy(update={"status": status})
+    return model
+
+
 WORLDS: dict[StepReason, tuple[str, Callable[[], Model], str]] = {
     StepReason.BEING_DELETED: ("skip_if_deleting", deleted, "deleted at 2026-01-01T00:00:00Z"),
     StepReason.NOT_BEING_DELETED: ("skip_if_deleting", converged, "not being deleted"),
     StepReason.APPLYING_CHILDREN: ("apply_children", without_service, "Apply Service/chat"),
     StepReason.NAME_TAKEN: ("apply_children", with_a_foreign_service, "owner: Service/chat"),
     StepReason.CHILDREN_UP_TO_DATE: ("apply_children", converged, "children are as rendered"),
+    StepReason.MODEL_IN_PLACE: ("fetch_model", converged, "sim://opt-13b-a100"),
+    StepReason.MODEL_FETCHED: ("fetch_model", fetched, "commit abc in models"),
+    StepReason.FETCHING_MODEL: ("fetch_model", being_fetched, "Job chat-fetch: no pod yet"),
+    StepReason.MAKING_JOB: ("fetch_model", from_a_hub, "Job chat-fetch"),
     StepReason.LEARNT_READ: (
         "read_learnt",
         lambda: after_a_restart(text_of(Kept(VERSION, "aa", ScalingState()))),

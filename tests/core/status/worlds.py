@@ -30,6 +30,7 @@ from tests.support.model import IMAGES, ISSUER, fleet
 NOW = 1_767_225_600.0
 """2026-01-01T00:00:00Z."""
 NEVER = 1e12
+CLAIM_KIND = "PersistentVolumeClaim"
 LONG_AGO = "2025-01-01T00:00:00Z"
 
 
@@ -97,6 +98,8 @@ class World:
     """An operator from before design 0007 made the engine pods."""
     failing_pairs: frozenset[FailingPair] = frozenset()
     """What the gateways say about handovers."""
+    fetch_pods: tuple[Pod, ...] = ()
+    """Pods of the Job that fetches the model."""
     deleting: bool = False
     """The user deleted the fleet, and Kubernetes has not removed it yet."""
 
@@ -152,7 +155,7 @@ def snapshot_of(world: World, memory: LoopMemory, now: float) -> Snapshot:
     gone = {"deletion_timestamp": "2026-01-01T00:00:00Z"} if world.deleting else {}
     meta = user_wrote.metadata.model_copy(update=gone)
     user_wrote = user_wrote.model_copy(update={"status": before, "metadata": meta})
-    revision, made = _made(json.dumps(world.spec), world.older)
+    revision, made = _made(json.dumps(world.spec), world.older, json.dumps(world.status))
     pods = tuple(
         replace(p, revision=revision if p.revision == "new" else p.revision) for p in world.pods
     )
@@ -164,14 +167,22 @@ def snapshot_of(world: World, memory: LoopMemory, now: float) -> Snapshot:
         measured=None if world.metrics is None else Measurement(world.metrics, NEVER),
         issuer=world.issuer,
         handovers=Handovers(world.failing_pairs),
+        fetch_pods=world.fetch_pods,
     )
     return compose(user_wrote, IMAGES, seen, memory, Clock(now, now))
 
 
 @cache
-def _made(spec: str, older: bool = False) -> tuple[str, tuple[Any, ...]]:
+def _made(spec: str, older: bool = False, said: str = "{}") -> tuple[str, tuple[Any, ...]]:
     """The revision that this spec asks for, and the objects that the fleet's first round makes."""
     asked, there = fleet(**json.loads(spec)), dict[tuple[str, str], Any]()
+    model = json.loads(said).get("model")
+    if model is not None:
+        known = ServingDeploymentStatus.model_validate({"model": model})
+        asked = asked.model_copy(update={"status": known})
+        claim: dict[str, Any] = {"name": model["claimName"], "uid": model["claimUid"]}
+        claim["ownerReferences"] = [{"uid": "fleet-1"}]
+        there[CLAIM_KIND, claim["name"]] = {"kind": CLAIM_KIND, "metadata": claim}
     if older:
         digits = digest_of(asked, engine_image=IMAGES.engine, template=OLD_TEMPLATE)
         name = f"chat-colocated-{digits}"
@@ -230,6 +241,7 @@ AT_REST = {
     "Reconciling": "False AsSpecified",
     "Progressing": "False AsSpecified",
     "Stalled": "False NotStalled",
+    "ModelFetched": "True InPlace",
     "SLOMet": "Unknown NoSLO",
     "ErrorBudgetBurning": "Unknown NoSLO",
     "SLOFeasible": "Unknown NoSLO",

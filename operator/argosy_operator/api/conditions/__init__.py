@@ -35,6 +35,8 @@ class ConditionType(StrEnum):
     """Pods are being added, replaced or removed."""
     STALLED = "Stalled"
     """kstatus: the operator cannot go on until a person acts."""
+    MODEL_FETCHED = "ModelFetched"
+    """The model is where engine pods mount it."""
     SLO_MET = "SLOMet"
     """Enough requests meet the targets of spec.slo."""
     ERROR_BUDGET_BURNING = "ErrorBudgetBurning"

@@ -13,6 +13,9 @@ POD_STATES = (PODS, POD)
 LOGS = "kubectl logs POD -n NAMESPACE --previous"
 EVENTS = "kubectl get events -n NAMESPACE --field-selector involvedObject.name=NAME"
 ROLES = "kubectl get sr -n NAMESPACE"
+FETCHING = "kubectl logs -n NAMESPACE job/NAME-fetch"
+JOB = "kubectl describe job -n NAMESPACE NAME-fetch"
+FETCH_STATES = (FETCHING, JOB)
 CLAIMS = "kubectl get pvc -n NAMESPACE"
 QUOTAS = "kubectl describe quota -n NAMESPACE"
 NAMESPACE = "kubectl get namespace NAMESPACE -o yaml"

@@ -6,7 +6,7 @@ generated from the texts here. A new reason is a change of the API: alerts and s
 
 from enum import StrEnum, unique
 
-from argosy_operator.api.conditions import kubectl
+from argosy_operator.api.conditions import fetching, kubectl
 
 
 @unique
@@ -181,6 +181,16 @@ class Reason(StrEnum):
         "Choose a model whose architecture the engine supports.",
         kubectl.LOGS,
     )
+    SOURCE_FORBIDDEN = fetching.SOURCE_FORBIDDEN
+    SOURCE_NOT_FOUND = fetching.SOURCE_NOT_FOUND
+    SOURCE_UNREACHABLE = fetching.SOURCE_UNREACHABLE
+    ONLY_PICKLES = fetching.ONLY_PICKLES
+    FILES_INCOMPLETE = fetching.FILES_INCOMPLETE
+    VOLUME_FULL = fetching.VOLUME_FULL
+    VOLUME_NOT_WRITABLE = fetching.VOLUME_NOT_WRITABLE
+    FETCHING_MODEL = fetching.FETCHING_MODEL
+    FETCHED = fetching.FETCHED
+    IN_PLACE = fetching.IN_PLACE
     OUT_OF_MEMORY = (
         "OutOfMemory",
         "an engine runs out of memory",

@@ -34,7 +34,11 @@ from argosy_operator.api.v1alpha1.roles import ROLES_OF, Mode, Role, RoleName, R
 from argosy_operator.api.v1alpha1.routing import Drain, Routing, Security
 from argosy_operator.api.v1alpha1.serving_role import ServingRole, ServingRoleSpec
 from argosy_operator.api.v1alpha1.slo import Slo
-from argosy_operator.api.v1alpha1.status import ServingDeploymentStatus, ServingRoleStatus
+from argosy_operator.api.v1alpha1.status import (
+    ModelStatus,
+    ServingDeploymentStatus,
+    ServingRoleStatus,
+)
 
 __all__ = [
     "API_VERSION",
@@ -452,6 +456,18 @@ class ServingDeployment(ApiModel):
     def served_name(self) -> str:
         """The name that clients ask for."""
         return self.spec.model.served_name or self.metadata.name
+
+    @property
+    def model_claim(self) -> str | None:
+        """The claim that the model is fetched into; None for a model that is not fetched."""
+        fetch = self.spec.model.fetch
+        return None if fetch is None else fetch.claim_name or f"{self.name}-model"
+
+    @property
+    def fetched_model(self) -> ModelStatus | None:
+        """Where the spec's model lies in that claim; None until it was fetched."""
+        asked, known = (self.spec.model.uri, self.model_claim), self.status.model
+        return known if known is not None and (known.uri, known.claim_name) == asked else None
 
     def name_fits_its_children(self) -> bool:
         name = self.metadata.name

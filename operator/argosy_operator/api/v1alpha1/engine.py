@@ -6,10 +6,17 @@ from pydantic import Field, StringConstraints
 
 from argosy_operator.api import cel
 from argosy_operator.api.bounds import within
-from argosy_operator.api.fields import EnvName, ImageName, ModelUri, ServedName
+from argosy_operator.api.fields import (
+    EnvName,
+    ImageName,
+    LocalName,
+    ModelUri,
+    Quantity,
+    ServedName,
+)
 from argosy_operator.api.model import ApiModel
 from argosy_operator.api.rule import ValidationRule
-from argosy_operator.api.v1alpha1.pods.env import RENDERED_ENV
+from argosy_operator.api.v1alpha1.pods.env import RENDERED_ENV, EnvFrom, PodEnv
 
 RENDERED_FLAGS = (
     "--model",
@@ -42,16 +49,69 @@ RENDERED_FLAGS = (
 """Flags that the operator writes. A second one in engine.args would contradict the first."""
 
 
+class Fetch(ApiModel):
+    """A Job of the fleet fetches the model into a claim, under an account and with variables that
+    you name. The operator never reads the Secrets, and engine pods never download."""
+
+    claim_name: LocalName | None = None
+    """An existing PersistentVolumeClaim of this namespace. It stays when the fleet is deleted."""
+    size: Quantity | None = None
+    """Size of the claim that the operator makes, <fleet>-model, such as 40Gi. It holds every commit
+    that was fetched, and goes with the fleet."""
+    storage_class_name: LocalName | None = None
+    """The storage class of that claim. Default: the cluster's."""
+    access_mode: Literal["ReadWriteMany", "ReadWriteOnce"] = "ReadWriteMany"
+    """The access mode of that claim. ReadWriteOnce is enough where all pods run on one node."""
+    service_account_name: LocalName | None = None
+    """The ServiceAccount of the Job, such as one with a cloud's identity. Default: the namespace's
+    default. Its token is not mounted."""
+    env: Annotated[tuple[PodEnv, ...], Field(max_length=16)] = ()
+    """Variables of the Job, such as HF_ENDPOINT, AWS_ENDPOINT_URL or HTTPS_PROXY."""
+    env_from: Annotated[tuple[EnvFrom, ...], Field(max_length=4)] = ()
+    """Secrets and ConfigMaps whose keys become variables of the Job, such as HF_TOKEN or
+    AWS_ACCESS_KEY_ID."""
+
+    def has_one_claim(self) -> bool:
+        return (self.claim_name is None) != (self.size is None)
+
+    rules: ClassVar[tuple[ValidationRule, ...]] = (
+        ValidationRule(
+            field=".size",
+            cel="has(self.claimName) != has(self.size)",
+            holds=has_one_claim,
+            message="write model.fetch.size for a claim that the operator makes, or "
+            "model.fetch.claimName for one that exists",
+        ),
+    )
+
+
 class Model(ApiModel):
     """The weights to serve and the name that clients ask for."""
 
     uri: ModelUri
     """Where the weights are. pvc://<claim>/<path> is a directory on a PersistentVolumeClaim of this
-    namespace, mounted read-only. sim://<preset> starts simulated engines, which need neither
-    weights nor GPUs."""
+    namespace, mounted read-only. hf://<org>/<name>@<revision> and s3://<bucket>/<prefix> are
+    fetched once into a claim, before engine pods start; without @<revision>: main.
+    oci://<registry>/<repository>:<tag> is an image volume, which the nodes pull. sim://<preset>
+    starts simulated engines, which need neither weights nor GPUs."""
     served_name: ServedName | None = None
     """The name that clients write in the "model" field of the OpenAI API. Default: the name of the
     ServingDeployment."""
+    fetch: Fetch | None = None
+    """How a model of hf:// or s3:// is fetched."""
+
+    def is_fetched_or_there(self) -> bool:
+        return self.uri.startswith(("hf://", "s3://")) == (self.fetch is not None)
+
+    rules: ClassVar[tuple[ValidationRule, ...]] = (
+        ValidationRule(
+            field=".fetch",
+            cel="(self.uri.startsWith('hf://') || self.uri.startsWith('s3://')) == has(self.fetch)",
+            holds=is_fetched_or_there,
+            message="model.fetch says into which claim hf:// and s3:// are fetched: write it with "
+            "these, such as {size: 40Gi}, and leave it out with others",
+        ),
+    )
 
 
 class EnvVar(ApiModel):

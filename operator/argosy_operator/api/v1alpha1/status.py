@@ -236,6 +236,24 @@ class OtherOperator(ApiModel):
     """What keeps it from taking over if the other install ends; empty if nothing does."""
 
 
+class ModelStatus(ApiModel):
+    """The model as it was fetched."""
+
+    uri: Annotated[str, StringConstraints(max_length=512)]
+    """The spec's model.uri that it was fetched from."""
+    commit: Short
+    """The commit that the URI's revision was when it was fetched. Of s3://: a digest of the names,
+    sizes and ETags."""
+    claim_name: Annotated[str, StringConstraints(max_length=253)]
+    """The PersistentVolumeClaim that holds it."""
+    claim_uid: Short
+    """The claim's uid: one that was made again is empty."""
+    path: Annotated[str, StringConstraints(max_length=1024)]
+    """Its folder in the claim."""
+    bytes: Count = 0
+    """Size of its files."""
+
+
 class Columns(ApiModel):
     """Texts that `kubectl get` prints."""
 
@@ -278,6 +296,8 @@ class ServingDeploymentStatus(ApiModel):
     newer_images: ImagesStatus | None = None
     """The operator's default images where the fleet keeps others. Absent if it has them. To take
     them, set imageUpdates: Follow."""
+    model: ModelStatus | None = None
+    """The model of hf:// or s3:// that was fetched last. Absent for others."""
     goodput: Goodput | None = None
     """What clients got, as last measured."""
     error_budget: ErrorBudget | None = None

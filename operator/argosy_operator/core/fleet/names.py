@@ -16,6 +16,7 @@ FIELD_MANAGER = "argosy"
 """The field manager of server-side apply, and the value of `MANAGED_BY`."""
 GATEWAY_ROLE = "gateway"
 PICKER_ROLE = "endpoint-picker"
+FETCH_ROLE = "fetch"
 FRONT_ROLES = (GATEWAY_ROLE, PICKER_ROLE)
 """Roles of the pods that are no engines."""
 
@@ -53,6 +54,8 @@ TLS = "serving.argosy.dev/tls"
 """On engine pods: "true" if their ports 8000 and 8002 speak TLS."""
 TEMPLATE_HASH = "pod-template-hash"
 """Kubernetes' own label: a ReplicaSet selects its pods by it, too."""
+FETCHES = "serving.argosy.dev/fetches"
+"""On the Job that fetches a model: digest of what it was rendered as."""
 DELETION_COST = "controller.kubernetes.io/pod-deletion-cost"
 
 PEERS_VOLUME, TOKEN_VOLUME, TLS_VOLUME = "peers", "token", "tls"
@@ -108,6 +111,11 @@ def peers(fleet: str) -> str:
 def learnt(fleet: str) -> str:
     """The ConfigMap with what the scaling law has learnt."""
     return f"{fleet}-learnt"
+
+
+def fetch_job(fleet: str) -> str:
+    """The Job that fetches the model."""
+    return f"{fleet}-fetch"
 
 
 def network_policy(fleet: str) -> str:

@@ -67,7 +67,7 @@ class Pod:
     revision: str
     """The label; "" for gateways."""
     owner: str = ""
-    """Uid of its ReplicaSet."""
+    """Uid of its ReplicaSet, or of the Job of a pod that fetches the model."""
     ip: str | None = None
     created_at: float = 0.0
     ready_at: float | None = None
@@ -116,6 +116,8 @@ class Pod:
     """Reason and message of a container that cannot start."""
     terminated: tuple[str, str] | None = None
     """Reason and message with which the engine's last process failed."""
+    said: str = ""
+    """The termination message of a process that ended well."""
 
     @property
     def running(self) -> bool:
@@ -206,7 +208,7 @@ def pod_of(raw: Object) -> Pod:
         uid=meta["uid"],
         role=labels.get(names.ROLE, ""),
         revision=labels.get(names.REVISION, ""),
-        owner=controller_of(raw, "ReplicaSet") or "",
+        owner=controller_of(raw, "ReplicaSet") or controller_of(raw, "Job") or "",
         ip=status.get("podIP"),
         created_at=seconds(meta.get("creationTimestamp")) or 0.0,
         ready_at=seconds(ready.get("lastTransitionTime")) if is_ready else None,
@@ -234,6 +236,7 @@ def pod_of(raw: Object) -> Pod:
         unschedulable=_unschedulable(scheduled),
         waiting=_waiting(waiting),
         terminated=_ended(engine),
+        said=_said(engine),
     )
 
 
@@ -287,6 +290,11 @@ def _ended(engine: Object) -> tuple[str, str] | None:
                 "message"
             ) or f"exit code {ended['exitCode']}"
     return None
+
+
+def _said(engine: Object) -> str:
+    ended = (engine.get("state") or {}).get("terminated") or {}
+    return str(ended.get("message") or "") if ended.get("exitCode") == 0 else ""
 
 
 @dataclass(frozen=True, slots=True)

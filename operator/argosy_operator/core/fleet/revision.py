@@ -132,9 +132,11 @@ def fields(
     types = {name: _type(role.gpu_type) for name, role in spec.active_roles() if role.gpu_type}
     typed = {"gpuTypes": types} if types else {}
     picked = {"gateway": spec.routing.gateway} if spec.picks_by_pool else {}
-    pods = _asked(fleet)
+    pods, fetched = _asked(fleet), fleet.fetched_model
+    commit = {} if fetched is None else {"commit": fetched.commit, "claim": fetched.claim_name}
     return (
         flips
+        | commit
         | ({"pods": pods} if pods else {})
         | split
         | picked

@@ -99,6 +99,10 @@ class Snapshot:
     """Images of the fleet's pods as rendered, by container."""
     newer_images: Mapping[str, str] = field(default_factory=dict)
     """Default images of the operator that the fleet does not take, by container."""
+    fetch_job: Object | None = None
+    """The rendered Job that fetches the model; None for a model that is used where it is."""
+    fetch_pods: tuple[Pod, ...] = ()
+    """Pods of Jobs of the fleet."""
     learnt: Object | None = None
     """The rendered ConfigMap for what the scaling law has learnt, without data."""
     memory: LoopMemory = field(default_factory=LoopMemory)

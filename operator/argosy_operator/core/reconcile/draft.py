@@ -36,6 +36,8 @@ class Draft:
     """The next round comes after so many seconds at the latest."""
     foreign: tuple[ChildKey, ...] = ()
     """Objects of other owners that have the name of a child."""
+    model: Mapping[str, object] | None = None
+    """The model that was fetched, as status writes it, if this round found it out."""
     targets: Mapping[RoleName, int] = field(default_factory=dict)
     """Wanted pods per role."""
     decision: Decision | None = None

@@ -16,6 +16,10 @@ class StepReason(StrEnum):
     APPLYING_CHILDREN = "ApplyingChildren"
     NAME_TAKEN = "NameTaken"
     CHILDREN_UP_TO_DATE = "ChildrenUpToDate"
+    MODEL_IN_PLACE = "ModelInPlace"
+    MODEL_FETCHED = "ModelFetched"
+    FETCHING_MODEL = "FetchingModel"
+    MAKING_JOB = "MakingJob"
     LEARNT_READ = "LearntRead"
     LEARNT_UNREADABLE = "LearntUnreadable"
     NOTHING_TO_READ = "NothingToRead"
@@ -72,6 +76,15 @@ REASONS: dict[str, dict[StepReason, str]] = {
         StepReason.NAME_TAKEN: "an object of another owner has the name of a child; it is not "
         "touched",
         StepReason.CHILDREN_UP_TO_DATE: "every child that exists is as rendered",
+    },
+    "fetch_model": {
+        StepReason.MODEL_IN_PLACE: "the model is used where it is",
+        StepReason.MODEL_FETCHED: "the model is in its claim, and its commit is part of the "
+        "revision",
+        StepReason.FETCHING_MODEL: "a Job fetches the model; no engine pod of it is made before",
+        StepReason.MAKING_JOB: "the Job that fetches the model is made, or made again",
+        StepReason.NAME_TAKEN: "an object of another owner has the name of the Job; it is not "
+        "touched",
     },
     "read_learnt": {
         StepReason.LEARNT_READ: "the law goes on with what an operator had learnt before",

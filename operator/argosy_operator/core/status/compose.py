@@ -4,10 +4,12 @@
 more than a step (numbers.py), so a quiet fleet writes nothing.
 """
 
+from collections.abc import Mapping
 from typing import Any
 
 from argosy_operator.api.conditions import ConditionType, upsert
 from argosy_operator.api.conditions.reasons import Reason
+from argosy_operator.api.model import dump
 from argosy_operator.api.v1alpha1.status import ServingDeploymentStatus
 from argosy_operator.core.fleet import names
 from argosy_operator.core.fleet.actions import Outcome
@@ -60,6 +62,7 @@ def status_of(
             "roles": roles,
             "images": dict(snapshot.images) or None,
             "newerImages": dict(snapshot.newer_images) or None,
+            "model": _model(snapshot, draft),
             "goodput": findings.goodput,
             "errorBudget": error_budget_status(snapshot, draft),
             "autoscaling": autoscaling_status(snapshot, draft) | advice_status(snapshot, draft),
@@ -68,6 +71,14 @@ def status_of(
             ),
         }
     )
+
+
+def _model(snapshot: Snapshot, draft: Draft) -> Mapping[str, object] | None:
+    """The model that was fetched last; of an earlier one while another is fetched."""
+    known = snapshot.fleet.status.model
+    if draft.model is not None or known is None or snapshot.fleet.spec.model.fetch is None:
+        return draft.model
+    return dump(known)
 
 
 def role_status_of(snapshot: Snapshot, draft: Draft, live: Object) -> dict[str, Any]:

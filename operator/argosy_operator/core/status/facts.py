@@ -8,6 +8,7 @@ from argosy_operator.core.fleet import names
 from argosy_operator.core.fleet.objects import child_key
 from argosy_operator.core.fleet.revision import verifies_callers
 from argosy_operator.core.fleet.snapshot import Snapshot
+from argosy_operator.core.models.job import live_job
 from argosy_operator.core.reconcile import field_conflicts
 from argosy_operator.core.reconcile.failures import is_stuck
 from argosy_operator.core.reconcile.targets.spec import at_zero, by_law
@@ -49,7 +50,13 @@ def _of_spec(findings: Findings) -> dict[Fact, bool]:
         Fact.POLICY_NONE: spec.autoscaling.policy == "None",
         Fact.POLICY_QUEUE: spec.autoscaling.policy == "Queue",
         Fact.LAW_SCALED: by_law(spec),
+        Fact.MODEL_IN_PLACE: spec.model.fetch is None and live_job(findings.snapshot) is None,
+        Fact.MODEL_MISSING: spec.model.fetch is not None and _model_missing(findings),
     }
+
+
+def _model_missing(findings: Findings) -> bool:
+    return findings.snapshot.fleet.fetched_model is None and findings.draft.model is None
 
 
 def _of_pods(findings: Findings) -> dict[Fact, bool]:

@@ -16,6 +16,7 @@ from argosy_operator.core.fleet.memory import Failure
 from argosy_operator.core.fleet.objects import seconds
 from argosy_operator.core.fleet.pods import Pod
 from argosy_operator.core.fleet.snapshot import Snapshot
+from argosy_operator.core.models.job import live_job, pods_of
 from argosy_operator.core.reconcile.draft import Draft
 from argosy_operator.core.reconcile.failures import lacks_pools, shown
 
@@ -30,6 +31,19 @@ LOAD_FAILURES = (
     Reason.BAD_ARGUMENT,
 )
 """Reasons that an engine gives in its termination message."""
+
+FETCH_FAILURES = (
+    Reason.SOURCE_FORBIDDEN,
+    Reason.SOURCE_NOT_FOUND,
+    Reason.ONLY_PICKLES,
+    Reason.VOLUME_FULL,
+    Reason.VOLUME_NOT_WRITABLE,
+    Reason.FILES_INCOMPLETE,
+    Reason.SOURCE_UNREACHABLE,
+)
+"""Reasons that the Job which fetches a model gives, beside some of an engine's."""
+_FETCH_AGAIN = (Reason.FILES_INCOMPLETE, Reason.SOURCE_UNREACHABLE)
+"""Of these, those that the Job's next try may solve."""
 
 MOST_NAMED = 4
 """Objects that one message names; it counts the rest."""
@@ -69,7 +83,7 @@ def problems_of(snapshot: Snapshot, failed: Mapping[str, Failure]) -> tuple[Prob
     """Problems of writes, Deployments and pods; the oldest of each reason."""
     found = [*_of_writes(snapshot, failed), *_of_deployments(snapshot)]
     found += [_unreadable(pod, pod.unreadable) for pod in snapshot.pods if pod.unreadable]
-    for pod in snapshot.pods:
+    for pod in (*snapshot.pods, *_fetching(snapshot)):
         problem = _of_pod(pod) if pod.alive else None
         if problem is not None:
             found.append(problem)
@@ -164,7 +178,8 @@ def _of_deployments(snapshot: Snapshot) -> Iterable[Problem]:
 def _of_pod(pod: Pod) -> Problem | None:
     """Why the pod does not run. The engine's own termination message comes first."""
     failure = _load_failure(pod)
-    if failure is not None and not pod.ready:
+    # A pod that fetches is ready whenever it tries again.
+    if failure is not None and (not pod.ready or pod.role == names.FETCH_ROLE):
         return failure
     if pod.unschedulable is not None:
         return _unschedulable(pod, pod.unschedulable)
@@ -190,11 +205,21 @@ def _of_pod(pod: Pod) -> Problem | None:
     return None
 
 
+def _fetching(snapshot: Snapshot) -> Iterable[Pod]:
+    """Pods that are to fetch the model, while it is not there."""
+    job = live_job(snapshot)
+    if job is None or snapshot.fleet.fetched_model is not None:
+        return ()
+    return pods_of(snapshot, job)
+
+
 def _image_pull(pod: Pod, waiting: str, message: str) -> Problem:
     """The kubelet alternates between an error and `Back-off pulling image …: ErrImagePull:` with
     the same error behind it. Both give the same message, so that status does not change."""
     error = _said(message.rpartition("ErrImagePull: ")[2])
     field = "spec.engine.image"
+    if pod.role == names.FETCH_ROLE:
+        field = "images.fetch in the values of the operator's chart"
     if pod.role == names.GATEWAY_ROLE:
         field = "images.gateway in the values of the operator's chart"
     elif pod.role == names.PICKER_ROLE:
@@ -226,7 +251,9 @@ def _load_failure(pod: Pod) -> Problem | None:
             return None
         reason, why = Reason.OUT_OF_MEMORY, f"pod {pod.name} was killed: it used too much memory"
         since = pod.waits_since
-    if reason not in LOAD_FAILURES:
+    if pod.role == names.FETCH_ROLE:
+        since = pod.waits_since if reason in _FETCH_AGAIN else None
+    if reason not in (*LOAD_FAILURES, *FETCH_FAILURES):
         return None
     return Problem(reason, f"{_said(why)}. {reason.action}", since)
 

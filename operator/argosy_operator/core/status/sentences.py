@@ -3,10 +3,15 @@
 A reason that is not here has a general message, `Reason.meaning`.
 """
 
+from typing import Any
+
 from argosy_operator.api.conditions.reasons import Reason
+from argosy_operator.api.model import dump
 from argosy_operator.api.v1alpha1.status import OperatorStatus, OtherOperator
 from argosy_operator.core.fleet import names
 from argosy_operator.core.fleet.objects import rfc3339
+from argosy_operator.core.fleet.snapshot import Snapshot
+from argosy_operator.core.models.job import live_job, pods_of
 from argosy_operator.core.reconcile import field_conflicts
 from argosy_operator.core.scaling.decision import lacks_metrics
 from argosy_operator.core.status.decided import messages_of_decision
@@ -62,6 +67,7 @@ def _of_fleet(findings: Findings) -> dict[Reason, str]:
     }
     if others := snapshot.fleet.status.other_operators:
         messages[Reason.TWO_INSTALLS] = _two_installs(snapshot.fleet.status.operator, others)
+    messages |= _of_model(findings)
     if left := _types_left(findings):
         messages[Reason.GPU_TYPE_FULL] = left
     if findings.failing_pairs:
@@ -87,6 +93,28 @@ def _two_installs(ours: OperatorStatus | None, others: tuple[OtherOperator, ...]
         f"after this fleet. Told to do so, too, and staying still: {'; '.join(told)}. Give the "
         "installs different namespaces (chart value rbac.namespaced), or remove one"
     )
+
+
+def _of_model(findings: Findings) -> dict[Reason, str]:
+    snapshot, draft = findings.snapshot, findings.draft
+    model, job = snapshot.fleet.spec.model.uri, names.fetch_job(snapshot.fleet.name)
+    if (known := draft.model or _known(snapshot)) is not None:
+        where = f"commit {known['commit']} of {model} is in claim {known['claimName']}"
+        return {Reason.FETCHED: where}
+    live = live_job(snapshot)
+    pods = () if live is None else pods_of(snapshot, live)
+    state = f"it has no pod yet: if this lasts, kubectl describe job {job} says why"
+    for pod in pods:
+        state = f"pod {pod.name} runs since {rfc3339(pod.waits_since)}"
+        state += f" and began again {pod.restarts} times" if pod.restarts else ""
+        state += f". kubectl logs {pod.name} shows how far it is"
+    what = f"Job {job} fetches {model} into claim {snapshot.fleet.model_claim}; engine pods start "
+    return {Reason.FETCHING_MODEL: f"{what}when it is there; {state}"}
+
+
+def _known(snapshot: Snapshot) -> dict[str, Any] | None:
+    fetched = snapshot.fleet.fetched_model
+    return None if fetched is None else dump(fetched)
 
 
 def _rolling_out(findings: Findings) -> str:

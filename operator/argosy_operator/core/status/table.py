@@ -17,7 +17,7 @@ from argosy_operator.api.conditions import (
 )
 from argosy_operator.api.conditions.reasons import Reason
 from argosy_operator.core.reconcile.failures import STUCK_S
-from argosy_operator.core.status.problems import CAPACITY, LOAD_FAILURES
+from argosy_operator.core.status.problems import CAPACITY, FETCH_FAILURES, LOAD_FAILURES
 
 
 @unique
@@ -39,6 +39,8 @@ class Fact(StrEnum):
     POLICY_NONE = "spec.autoscaling.policy is None"
     POLICY_QUEUE = "spec.autoscaling.policy is Queue"
     LAW_SCALED = "spec.autoscaling.policy is Queue, or Goodput and spec.slo is set"
+    MODEL_IN_PLACE = "spec.model.uri needs no fetching, and no Job of a fetching is left"
+    MODEL_MISSING = "spec.model.uri is to be fetched, and the model is not there yet"
     # Pods
     # One colocated pod, or a prefill and a decode pod of one revision.
     SERVABLE = "a complete set of engine pods serves"
@@ -133,6 +135,7 @@ BLOCKING: tuple[Reason, ...] = (
     *REFUSALS,
     Reason.CLAIM_NOT_FOUND,
     Reason.IMAGE_PULL_FAILED,
+    *FETCH_FAILURES,
     *LOAD_FAILURES,
     Reason.CONTAINER_CRASHING,
     *CAPACITY,
@@ -204,6 +207,12 @@ TABLE: Mapping[ConditionType, tuple[ConditionRow, ...]] = {
             "False", Reason.GATEWAY_NOT_READY, when=(Fact.AT_ZERO,), unless=(Fact.GATEWAY_READY,)
         ),
         ConditionRow("False", Reason.WAKING, when=(Fact.WAKING,), unless=(Fact.SERVABLE,)),
+        ConditionRow(
+            "False",
+            Reason.FETCHING_MODEL,
+            when=(Fact.MODEL_MISSING,),
+            unless=(Fact.SERVABLE, Fact.WAS_SERVING),
+        ),
         ConditionRow("False", Reason.STARTING, unless=(Fact.SERVABLE, Fact.WAS_SERVING)),
         ConditionRow("False", Reason.PODS_NOT_READY, unless=(Fact.SERVABLE,)),
         ConditionRow("False", Reason.GATEWAY_NOT_READY, unless=(Fact.GATEWAY_READY,)),
@@ -227,6 +236,7 @@ TABLE: Mapping[ConditionType, tuple[ConditionRow, ...]] = {
         ),
         ConditionRow("False", Reason.PAUSED, when=(Fact.PAUSED, Fact.ROLLING_OUT)),
         ConditionRow("False", Reason.PAUSED, when=(Fact.PAUSED, Fact.FRONT_ROLLING)),
+        ConditionRow("False", Reason.FETCHING_MODEL, when=(Fact.MODEL_MISSING,)),
         ConditionRow("False", Reason.ROLLING_OUT, when=(Fact.ROLLING_OUT,)),
         ConditionRow("False", Reason.ROLLING_OUT, when=(Fact.FRONT_ROLLING,)),
         ConditionRow("True", Reason.ROLLED_OUT, when=(Fact.ROLLED_OUT_BEFORE,)),
@@ -254,6 +264,7 @@ TABLE: Mapping[ConditionType, tuple[ConditionRow, ...]] = {
         ConditionRow("False", Reason.FOREIGN_OBJECT, when=(Fact.NAME_TAKEN,)),
         ConditionRow("False", Reason.WRITE_FAILED, when=(Fact.WRITE_STUCK,)),
         ConditionRow("True", Reason.WRITE_FAILED, when=(Fact.WRITE_FAILS,)),
+        ConditionRow("True", Reason.FETCHING_MODEL, when=(Fact.MODEL_MISSING,)),
         ConditionRow("True", Reason.ROLLING_OUT, when=(Fact.ROLLING_OUT,)),
         ConditionRow("True", Reason.ROLLING_OUT, when=(Fact.FRONT_ROLLING,)),
         ConditionRow(
@@ -287,6 +298,16 @@ TABLE: Mapping[ConditionType, tuple[ConditionRow, ...]] = {
         ConditionRow("True", Reason.SCALING, when=(Fact.PODS_LEAVING,)),
         ConditionRow("True", Reason.STARTING, when=(Fact.PODS_MISSING,)),
         ConditionRow("False", Reason.AS_SPECIFIED),
+    ),
+    # Is the model where engine pods mount it?
+    ConditionType.MODEL_FETCHED: (
+        ConditionRow("True", Reason.IN_PLACE, when=(Fact.MODEL_IN_PLACE,)),
+        *(
+            ConditionRow("False", r, when=(r, Fact.MODEL_MISSING))
+            for r in (*FETCH_FAILURES, Reason.WEIGHTS_INVALID, Reason.UNSUPPORTED_ARCHITECTURE)
+        ),
+        ConditionRow("False", Reason.FETCHING_MODEL, when=(Fact.MODEL_MISSING,)),
+        ConditionRow("True", Reason.FETCHED),
     ),
     # Did requests meet their targets?
     ConditionType.SLO_MET: (

@@ -114,13 +114,26 @@ class EnginePod:
 
     @property
     def claim(self) -> str | None:
-        """The PersistentVolumeClaim of pvc://<claim>/<path>; None for a model without one."""
-        uri = self.fleet.spec.model.uri
+        """The PersistentVolumeClaim with the model; None for a model without one."""
+        uri, fetched = self.fleet.spec.model.uri, self.fleet.fetched_model
+        if fetched is not None:
+            return fetched.claim_name
         return uri.removeprefix("pvc://").partition("/")[0] if uri.startswith("pvc://") else None
+
+    @property
+    def model_image(self) -> str | None:
+        """The image of oci://<image>; None for another model."""
+        uri = self.fleet.spec.model.uri
+        return uri.removeprefix("oci://") if uri.startswith("oci://") else None
 
     @property
     def weights(self) -> str:
         """The model's folder inside the container."""
+        if self.model_image is not None:
+            return WEIGHTS
+        fetched = self.fleet.fetched_model
+        if fetched is not None:
+            return f"{WEIGHTS}/{fetched.path}"
         path = self.fleet.spec.model.uri.removeprefix("pvc://").partition("/")[2]
         return f"{WEIGHTS}/{path}" if path else WEIGHTS
 

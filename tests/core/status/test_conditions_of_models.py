@@ -1,0 +1,164 @@
+"""What the conditions say while a Job fetches the model, and when it cannot."""
+
+import json
+from typing import Any
+
+import pytest
+
+from argosy_operator.core.fleet.pods import Pod
+from tests.core.status.worlds import GATEWAY, Row, World, pod, status, told
+
+URI, CLAIM = "hf://org/tiny@main", "chat-model"
+SPEC = {"model": {"uri": URI, "fetch": {"size": "1Gi"}}}
+COMMIT = "a" * 40
+FETCHED = {
+    "uri": URI,
+    "commit": COMMIT,
+    "claimName": CLAIM,
+    "claimUid": "PersistentVolumeClaim-uid",
+    "path": f"hf/org--tiny/{COMMIT}",
+    "bytes": 10,
+}
+FETCHING = {
+    "Ready": "False FetchingModel",
+    "RolledOut": "False FetchingModel",
+    "Servable": "False NoPods",
+    "Reconciling": "True FetchingModel",
+    "Progressing": "True Starting",
+    "ModelFetched": "False FetchingModel",
+}
+
+
+def job_pod(**looks: Any) -> Pod:
+    """The pod of the Job, which runs since 2026 began."""
+    looks = {"waits_since": 1_767_225_600.0} | looks
+    return Pod("chat-fetch-1", "fetch-1", "fetch", "", owner="Job-uid", **looks)
+
+
+def world(*pods: Pod, **more: Any) -> World:
+    return World(SPEC, pods=(GATEWAY,), fetch_pods=pods, **more)
+
+
+def failed(reason: str, message: str = "why.", **looks: Any) -> World:
+    said = json.dumps({"reason": reason, "message": message})
+    return world(job_pod(terminated=("Error", said), restarts=3, **looks))
+
+
+TERMINAL = {
+    "SourceForbidden": "Put a token or keys with the right to read into the Secret that "
+    "spec.model.fetch.envFrom names. The Job reads it at its next start, within five minutes",
+    "SourceNotFound": "Correct spec.model.uri. If the commit has vanished, name one that exists",
+    "OnlyPickles": "Choose a revision with *.safetensors files, or convert the weights",
+    "VolumeFull": "Raise spec.model.fetch.size if the storage class can grow a claim, or name a "
+    "larger one. Earlier commits stay in the claim: delete their folders if no pod serves them",
+    "VolumeNotWritable": "Let the claim be mounted for writing by group 65532, or set userIds: "
+    "Assigned in spec.pods where the cluster gives ids",
+    "WeightsInvalid": "Save the weights again as safetensors, or correct spec.model.uri",
+    "UnsupportedArchitecture": "Choose a model whose architecture the engine supports",
+}
+"""What waiting does not solve, and what to do."""
+AGAIN = {
+    "FilesIncomplete": "Look at what stands between the Job and the source, such as a proxy that "
+    "cuts or changes answers, or a writer of the bucket. The Job tries again by itself",
+    "SourceUnreachable": "Let the pod reach it: name the proxy or the endpoint of your own in "
+    "spec.model.fetch.env. The Job goes on by itself",
+}
+"""What the Job's next try may solve: Stalled after progressDeadline."""
+
+
+def refused(reason: str) -> dict[str, str]:
+    return FETCHING | {
+        "Ready": f"False {reason}",
+        "Reconciling": f"False {reason}",
+        "Stalled": f"True {reason}",
+        "ModelFetched": f"False {reason}",
+    }
+
+
+LATE = 1_767_225_600.0 - 601
+ROWS = [
+    Row(
+        "a model that is used where it is",
+        World(),
+        {},
+        {"InPlace": "the model is used where it is: nothing is fetched"},
+    ),
+    Row(
+        "the Job has no pod yet",
+        world(),
+        FETCHING,
+        {
+            "FetchingModel": "Job chat-fetch fetches hf://org/tiny@main into claim chat-model; "
+            "engine pods start when it is there; it has no pod yet: if this lasts, kubectl "
+            "describe job chat-fetch says why"
+        },
+    ),
+    Row(
+        "its pod fetches",
+        world(job_pod()),
+        FETCHING,
+        {
+            "FetchingModel": "Job chat-fetch fetches hf://org/tiny@main into claim chat-model; "
+            "engine pods start when it is there; pod chat-fetch-1 runs since "
+            "2026-01-01T00:00:00Z. kubectl logs chat-fetch-1 shows how far it is"
+        },
+    ),
+    *(
+        Row(f"the Job says {r}", failed(r), refused(r), {r: f"why. {do}"})
+        for r, do in TERMINAL.items()
+    ),
+    *(
+        Row(
+            f"the Job says {r}, and tries again",
+            failed(r),
+            refused(r) | {"Reconciling": "True FetchingModel", "Stalled": "False NotStalled"},
+            {r: f"why. {do}"},
+        )
+        for r, do in AGAIN.items()
+    ),
+    *(Row(f"the Job says {r} for long", failed(r, waits_since=LATE), refused(r)) for r in AGAIN),
+    Row(
+        "the image of the Job does not exist",
+        world(job_pod(ready=False, waiting=("InvalidImageName", "no"))),
+        refused("ImagePullFailed") | {"ModelFetched": "False FetchingModel"},
+        {
+            "ImagePullFailed": "pod chat-fetch-1 cannot pull its image: no. Correct images.fetch "
+            "in the values of the operator's chart, or copy the image to where the nodes can pull "
+            "it"
+        },
+    ),
+    Row(
+        "the model is there, and the engines serve",
+        World(SPEC, pods=(pod("colocated"), GATEWAY), status={"model": FETCHED}),
+        {"ModelFetched": "True Fetched"},
+        {"Fetched": f"commit {COMMIT} of hf://org/tiny@main is in claim chat-model"},
+    ),
+    Row(
+        "a claim that was made again is empty",
+        World(
+            SPEC,
+            pods=(GATEWAY,),
+            fetch_pods=(job_pod(),),
+            status={"model": FETCHED | {"claimUid": "another"}},
+        ),
+        FETCHING | {"Progressing": "True RollingOut"},
+    ),
+]
+
+
+@pytest.mark.parametrize("row", ROWS, ids=lambda row: row.words)
+def test_the_conditions_say_how_the_fetching_goes(row: Row) -> None:
+    found, expected = told(row)
+    assert found == expected
+
+
+def test_what_the_job_says_becomes_the_status() -> None:
+    said = {"commit": COMMIT, "path": f"hf/org--tiny/{COMMIT}", "files": 3, "bytes": 10}
+    written = status(world(job_pod(phase="Succeeded", said=json.dumps(said)))).model
+    assert written is not None
+    assert written.model_dump(by_alias=True) == FETCHED
+
+
+@pytest.mark.parametrize("said", ["", "{}", "[]", "null", '{"commit": "a", "path": "b"}'])
+def test_what_is_no_result_is_none(said: str) -> None:
+    assert status(world(job_pod(phase="Succeeded", said=said))).model is None

@@ -1,0 +1,91 @@
+"""The Job that fetches a model, its claim, and engines that mount an image."""
+
+from argosy_operator.api.v1alpha1 import ServingDeployment
+from argosy_operator.render.models import fetch
+from tests.render.fleets import deployment, fleet
+from tests.render.restricted import offences
+from tests.support.model import IMAGES
+
+ASKED = {
+    "size": "40Gi",
+    "storageClassName": "fast",
+    "serviceAccountName": "reader",
+    "env": [{"name": "HF_ENDPOINT", "value": "https://hub.example.com"}],
+    "envFrom": [{"secretRef": {"name": "hub"}}],
+}
+
+
+def fetched(**spec: object) -> ServingDeployment:
+    return fleet(model={"uri": "hf://org/tiny@v1", "fetch": ASKED}, **spec)
+
+
+def test_the_job_runs_with_the_account_and_the_secret_that_the_user_names() -> None:
+    job = fetch.job(fetched(), IMAGES)
+    assert job is not None
+    pod = job["spec"]["template"]["spec"]
+    (container,) = pod["containers"]
+    assert pod["serviceAccountName"] == "reader"
+    assert pod["automountServiceAccountToken"] is False
+    assert container["envFrom"] == [{"secretRef": {"name": "hub"}}]
+    assert {"name": "HF_ENDPOINT", "value": "https://hub.example.com"} in container["env"]
+    words = ["fetch", "run", "--uri", "hf://org/tiny@v1", "--root", "/models", "--fleet", "chat"]
+    assert container["args"] == words
+
+
+def test_the_jobs_pod_is_restricted() -> None:
+    job = fetch.job(fetched(), IMAGES)
+    assert job is not None
+    assert offences(job["spec"]["template"]["spec"]) == []
+
+
+def test_the_job_is_placed_as_engines_are_and_asks_for_no_gpu() -> None:
+    section = {"nodeSelector": {"zone": "a"}, "imagePullSecrets": [{"name": "registry"}]}
+    job = fetch.job(fetched(pods=[section]), IMAGES)
+    assert job is not None
+    pod = job["spec"]["template"]["spec"]
+    assert pod["nodeSelector"] == {"zone": "a"}
+    assert pod["imagePullSecrets"] == [{"name": "registry"}]
+    assert "nvidia.com/gpu" not in str(pod)
+
+
+def test_ids_that_the_cluster_assigns_are_left_to_it() -> None:
+    job = fetch.job(fetched(pods=[{"userIds": "Assigned"}]), IMAGES)
+    assert job is not None
+    assert "fsGroup" not in job["spec"]["template"]["spec"]["securityContext"]
+
+
+def test_an_engine_image_of_ones_own_is_not_asked_about_its_architectures() -> None:
+    job = fetch.job(fetched(engine={"image": "own:1"}), IMAGES)
+    assert job is not None
+    assert "--any-architecture" in job["spec"]["template"]["spec"]["containers"][0]["args"]
+
+
+def test_the_claim_is_as_large_as_asked() -> None:
+    (claim,) = fetch.claim(fetched())
+    assert claim["metadata"]["name"] == "chat-model"
+    assert claim["spec"] == {
+        "accessModes": ["ReadWriteMany"],
+        "resources": {"requests": {"storage": "40Gi"}},
+        "storageClassName": "fast",
+    }
+
+
+def test_a_claim_of_the_users_is_not_made() -> None:
+    named = fleet(model={"uri": "s3://b/p", "fetch": {"claimName": "models"}})
+    assert fetch.claim(named) == []
+    assert named.model_claim == "models"
+
+
+def test_a_model_of_an_image_is_a_volume_that_the_nodes_pull() -> None:
+    image = "registry.example.com/models/tiny@sha256:" + "a" * 64
+    secrets = [{"imagePullSecrets": [{"name": "registry"}]}]
+    made = deployment(fleet(model={"uri": f"oci://{image}"}, pods=secrets), "decode")
+    pod = made["spec"]["template"]["spec"]
+    assert {"name": "weights", "image": {"reference": image}} in pod["volumes"]
+    assert pod["imagePullSecrets"] == [{"name": "registry"}]
+    (container,) = pod["containers"]
+    assert {"name": "weights", "mountPath": "/models", "readOnly": True} in container[
+        "volumeMounts"
+    ]
+    assert container["args"][container["args"].index("--model") + 1] == "/models"
+    assert offences(pod) == []
