@@ -51,6 +51,7 @@ def plugin(argosy: Installed) -> Plugin:
     one, two = ({"replicas": {"min": n, "max": 4}, "resources": {"gpu": 0}} for n in (1, 2))
     argosy.apply(
         FLEET,
+        mode="disaggregated",
         slo=SLO,
         roles={"prefill": one, "decode": two},
         autoscaling={"interval": "2s", "coldStart": "3s"},

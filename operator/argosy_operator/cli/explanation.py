@@ -21,6 +21,7 @@ WELL_WHEN_FALSE = (
     "Draining",
     "NameConflict",
     "FieldConflict",
+    "InstallConflict",
 )
 UNITS = (
     ("cost_per_million_tokens", "{:.4g}"),

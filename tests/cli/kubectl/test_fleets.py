@@ -3,7 +3,13 @@
 from typing import Any
 
 from argosy_operator.api.conditions import ConditionType
-from argosy_operator.cli.kubectl.views.fleets import WELL_WHEN_FALSE, age, fleet_text, fleets_table
+from argosy_operator.cli.explanation import WELL_WHEN_FALSE
+from argosy_operator.cli.kubectl.views.fleets import (
+    ALSO_WELL_WHEN_FALSE,
+    age,
+    fleet_text,
+    fleets_table,
+)
 from tests.support.model import Model
 from tests.support.model import fleet as a_fleet
 
@@ -74,7 +80,8 @@ def test_a_fleet_at_rest_has_only_fine_conditions() -> None:
 
 
 def test_conditions_that_are_well_when_false_are_conditions_that_exist() -> None:
-    assert set(WELL_WHEN_FALSE) <= {str(type_) for type_ in ConditionType}
+    types = {str(type_) for type_ in ConditionType}
+    assert {*WELL_WHEN_FALSE, *ALSO_WELL_WHEN_FALSE} <= types
 
 
 def test_ages_are_short() -> None:

@@ -3,22 +3,14 @@
 from collections.abc import Sequence
 from datetime import UTC, datetime
 
+from argosy_operator.cli.explanation import WELL_WHEN_FALSE
 from argosy_operator.cli.kubectl.printed import table
 from argosy_operator.core.fleet.objects import Object, seconds
 
 HEAD = ("name", "mode", "P", "D", "GPUs", "SLO", "attain", "ttft90", "tpot90", "not fine", "age")
 WIDE = ("url", "model", "revision", "policy")
-WELL_WHEN_FALSE = (
-    "Reconciling",
-    "Progressing",
-    "Stalled",
-    "CapacityLimited",
-    "Draining",
-    "NameConflict",
-    "FieldConflict",
-    "ErrorBudgetBurning",
-    "ScalingLimited",
-)
+ALSO_WELL_WHEN_FALSE = ("ErrorBudgetBurning", "ScalingLimited")
+"""Beside those that `explain` knows."""
 WELL_EITHER_WAY = ("TransportSecured", "ScalingActive", "ScalingAdvised")
 """False or Unknown is a choice of the spec, and no trouble."""
 HARMLESS = ("NoSLO", "Idle", "ScaledToZero", "NoBudget", "NoTargets")
@@ -31,7 +23,8 @@ def fine(condition: Object) -> bool:
         return True
     if condition["status"] == "Unknown":
         return bool(condition["type"] == "ErrorBudgetBurning")
-    good = "False" if condition["type"] in WELL_WHEN_FALSE else "True"
+    false_is_well = condition["type"] in (*WELL_WHEN_FALSE, *ALSO_WELL_WHEN_FALSE)
+    good = "False" if false_is_well else "True"
     return bool(condition["status"] == good)
 
 
