@@ -156,7 +156,7 @@ def bounds_page() -> str:
     for path, node in nodes("", schema):
         if "maxItems" in node:
             parts.append(f"| `{path}` | {node['maxItems']} items |")
-        elif "maxLength" in node and "in [" not in str(node.get("x-kubernetes-validations")):
+        elif "maxLength" in node and "enum" not in node and not _of_words(node):
             parts.append(f"| `{path}` | {node['maxLength']} characters |")
     parts += ["", "What the operator allows itself:\n", "| what | most |", "|---|---|"]
     parts += [f"| {what} | {most} |" for what, most in OWN_LIMITS]
@@ -294,6 +294,11 @@ def metrics_page() -> str:
             parts.append(f"| `{row.name}` | {row.type} | {labels} | {row.help}{edges} |")
         parts.append("")
     return "\n".join(parts).rstrip() + "\n"
+
+
+def _of_words(node: dict[str, Any]) -> bool:
+    """The text is one of a few words, by a rule."""
+    return "in [" in str(node.get("x-kubernetes-validations"))
 
 
 def _label(name: str, values: tuple[str, ...]) -> str:

@@ -50,6 +50,9 @@ def refusals(schema: Json, value: Json, path: str = "", old: Json = None) -> lis
         found += [(path, "bounds")] if below or value > schema.get("maximum", value) else []
     if isinstance(value, str) and len(value) > schema.get("maxLength", len(value)):
         found.append((path, "length"))
+    if value not in schema.get("enum", [value]):
+        supported = ", ".join(f'"{word}"' for word in schema["enum"])
+        found.append((path, f'Unsupported value: "{value}": supported values: {supported}'))
     if isinstance(value, list):
         if len(value) > schema.get("maxItems", len(value)):
             found.append((path, "items"))

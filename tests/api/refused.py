@@ -60,6 +60,8 @@ LISTS: dict[str, Any] = {
 # name of the case: (spec beside the model, name of the fleet, piece of the sentence)
 REFUSED: dict[str, tuple[dict[str, Any], str, str]] = {
     "wrong mode": ({"mode": "split"}, "bad", "colocated"),
+    "wrong policy": ({"autoscaling": {"policy": "goodput"}}, "bad", "Goodput"),
+    "wrong shadow": ({"autoscaling": {"shadow": ["none"]}}, "bad", "kpa"),
     "tokens of a step in words": (
         {"engine": {"maxNumBatchedTokens": "many"}},
         "bad",

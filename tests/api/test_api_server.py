@@ -107,6 +107,20 @@ def test_fields_are_explained(kubectl):
     assert "must not exceed" in output
 
 
+def test_closed_lists_are_explained_with_their_values(kubectl):
+    code, output = kubectl("explain", "sd.spec.autoscaling.policy")
+    assert code == 0, output
+    assert "enum: Goodput" in output
+
+
+def test_a_value_that_is_in_no_closed_list_is_refused_with_those_that_are(kubectl):
+    bad = manifest({"mode": "split"})
+    code, output = kubectl("apply", "--dry-run=server", "-f", "-", given=bad)
+    assert code != 0
+    assert 'spec.mode: Unsupported value: "split": supported values: ' in output
+    assert '"colocated", "disaggregated"' in output
+
+
 def test_a_role_scales_and_absent_replicas_mean_hold(kubectl):
     role = {
         "apiVersion": "serving.argosy.dev/v1alpha1",

@@ -7,7 +7,13 @@ import yaml
 
 from argosy_operator.api.crd.definition import definitions, serving_deployments
 from argosy_operator.api.model import dump
-from argosy_operator.api.v1alpha1 import ServingDeployment
+from argosy_operator.api.v1alpha1 import (
+    ServingDeployment,
+    ServingDeploymentSpec,
+    ServingDeploymentStatus,
+    ServingRoleSpec,
+    ServingRoleStatus,
+)
 from docs.generate import differing
 from tests.api.crd_reading import defaulted, schema_of
 from tests.api.refused import H100, LISTS, manifest
@@ -58,6 +64,42 @@ def test_a_crd_is_small_enough_for_every_client():
     sizes = {path.name: len(path.read_bytes()) for path in (ROOT / "crds").glob("*.yaml")}
     assert len(sizes) == 2
     assert max(sizes.values()) < 262_144
+
+
+def closed(model, path=""):
+    """Path below spec and words of each closed list, as the models have them."""
+    document = model.model_json_schema(by_alias=True)
+    kinds = document.get("$defs", {})
+
+    def walk(node, path):
+        node = kinds[node["$ref"].rpartition("/")[2]] if "$ref" in node else node
+        for choice in node.get("anyOf", ()):
+            yield from walk(choice, path)
+        words = node.get("enum") or ([node["const"]] if "const" in node else [])
+        if words:
+            yield path, words
+        for name, child in node.get("properties", {}).items():
+            yield from walk(child, f"{path}.{name}")
+        for key in ("items", "additionalProperties"):
+            if isinstance(node.get(key), dict):
+                yield from walk(node[key], f"{path}[]")
+
+    return dict(walk(document, path))
+
+
+@pytest.mark.parametrize(
+    ("model", "start"),
+    [
+        (ServingDeploymentSpec, "ServingDeployment.spec"),
+        (ServingDeploymentStatus, "ServingDeployment.status"),
+        (ServingRoleSpec, "ServingRole.spec"),
+        (ServingRoleStatus, "ServingRole.status"),
+    ],
+)
+def test_every_closed_list_is_an_enum_that_editors_and_kubectl_explain_see(model, start):
+    by_path = dict(OURS)
+    lists = closed(model, start)
+    assert {path: by_path[path].get("enum") for path in lists} == lists
 
 
 def test_there_are_no_floats():

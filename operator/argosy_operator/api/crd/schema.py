@@ -9,7 +9,6 @@ from typing import Any
 
 from pydantic import BaseModel
 
-from argosy_operator.api import cel
 from argosy_operator.api.model import LIST_KEY
 from argosy_operator.api.rule import VALIDATIONS
 
@@ -19,6 +18,7 @@ _PRINTED = (
     "description",
     "type",
     "format",
+    "enum",
     "default",
     "pattern",
     "minimum",
@@ -43,9 +43,8 @@ def structural(model: type[BaseModel], *, defaults: bool) -> Schema:
 def _structural(node: Schema, definitions: dict[str, Schema], defaults: bool) -> Schema:
     node, of = _inlined(node, definitions)
     if "enum" in node:
-        choice = _choice([str(word) for word in node["enum"]])
-        rules = [*choice[VALIDATIONS], *node.get(VALIDATIONS, ())]
-        node = node | choice | {VALIDATIONS: rules}
+        # The API server's sentence names the values. Rules are evaluated once the value is one.
+        node = node | {"maxLength": 64}
     unknown = set(node) & {"oneOf", "allOf", "not", "const", "prefixItems", "patternProperties"}
     if unknown or "anyOf" in node:
         raise TypeError(f"{of or node.get('title')}: a CRD cannot express {unknown or 'anyOf'}")
@@ -110,12 +109,3 @@ def _list(node: Schema, definitions: dict[str, Schema], defaults: bool) -> Schem
     if key is None:
         return items | {"x-kubernetes-list-type": "atomic"}
     return items | {"x-kubernetes-list-type": "map", "x-kubernetes-list-map-keys": [key]}
-
-
-def _choice(words: list[str]) -> Schema:
-    """An enum as CEL. The API server's own check of an enum does not tell users what to write, and
-    while it fails no other rule is evaluated."""
-    rule = f"self in {cel.literals(words)}"
-    message = f"write {', '.join(words[:-1])} or {words[-1]}"
-    validations = [{"rule": rule, "message": message}]
-    return {"type": "string", "maxLength": 64, VALIDATIONS: validations}
