@@ -126,6 +126,10 @@ clean-cache: $(VENV)/.dev ## show the size of what was built and downloaded, and
 demo: ## the product, from a fresh clone: cluster, chart, a real answer, a fleet that scales on its SLO
 	@DEMO_STARTED=$$(date +%s.%N) PYTHON=$(PYTHON) MAKE=$(MAKE) $(PYTHON) local/demo/bootstrap.py $(DEMO_OPTIONS)
 
+.PHONY: krew
+krew: $(VENV)/.dev ## the kubectl plug-in as krew installs it: make krew RELEASES=https://… (build/krew)
+	$(PY) -m local.krew --releases "$(RELEASES)"
+
 .PHONY: mutants
 mutants: $(VENV)/.dev ## change the code in small ways and count what the tests notice (MUTANTS="--only …")
 	$(PY) -m argosy_bench.suites.mutants --json build/reports/mutants.json $(MUTANTS)

@@ -15,6 +15,13 @@ pipx install '.[operator]'          # or: uv tool install '.[operator]'
 kubectl argosy status -A
 ```
 
+`make krew RELEASES=https://…` writes an archive and krew's manifest for it into `build/krew`, with
+the address where the archive will be; `kubectl krew install --manifest=argosy.yaml
+--archive=argosy-kubectl-VERSION.tar.gz` takes both. The archive holds a wheel, the pinned list of
+its dependencies and a launcher, which installs both into `~/.cache/argosy` at its first call, from
+the package index that pip knows. It is not in krew's index, and krew itself has not been tried: the
+manifest is compared with krew's guide, and the archive was unpacked and run without krew.
+
 It needs Python 3.11 or newer. It uses the kubeconfig that kubectl uses, and no rights beyond the
 user's own: `get` and `list` of servingdeployments, deployments, replicasets and pods; `top` and
 `drain` also `get` of `pods/proxy`, `logs` `get` of `pods/log`, `drain` `patch` of pods and, with

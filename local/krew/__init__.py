@@ -1,0 +1,1 @@
+"""The plug-in of kubectl as krew installs it (`make krew`)."""
