@@ -214,7 +214,8 @@ def test_the_operator_may_only_list_the_sets_by_which_it_knows_its_pods():
 
 def test_the_operator_may_delete_only_what_it_deletes_itself():
     deletes = {resource for _, resource, verb in granted(rules_of(rendered())) if verb == "delete"}
-    assert deletes == {*("servingroles", "deployments", "poddisruptionbudgets", "networkpolicies")}
+    ours = ("servingroles", "deployments", "poddisruptionbudgets", "networkpolicies", "jobs")
+    assert deletes == set(ours)
 
 
 def test_a_namespaced_release_has_nothing_of_the_clusters():
@@ -418,3 +419,10 @@ def test_every_default_of_pods_has_a_place_in_the_charts_schema():
     known = set(schema["definitions"]["pods"]["properties"])
     refused = {"securityContext", "hostNetwork"}
     assert known == {to_camel(name) for name in PodSettings.model_fields} - refused
+
+
+def test_the_operator_makes_jobs_and_claims_that_it_knows_by_name():
+    allowed = granted(rules_of(rendered()))
+    assert {v for g, r, v in allowed if (g, r) == ("batch", "jobs")} == {"get", "create", "delete"}
+    claims = {v for g, r, v in allowed if (g, r) == ("", "persistentvolumeclaims")}
+    assert claims == {"get", "create", "patch"}

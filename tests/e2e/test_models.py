@@ -1,0 +1,172 @@
+"""Models from a hub and from an S3 store, fetched by a Job of the real cluster and then served."""
+
+import os
+import shutil
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from local.weights.tiny import write_tiny
+from tests.e2e.installed import Installed, complete
+from tests.render.fleets import deployment, fleet
+
+pytestmark = pytest.mark.cluster
+
+STORES = Path(__file__).parents[1] / "support/stores.py"
+RESTRICTED = {
+    "allowPrivilegeEscalation": False,
+    "capabilities": {"drop": ["ALL"]},
+    "runAsNonRoot": True,
+    "runAsUser": 65532,
+    "seccompProfile": {"type": "RuntimeDefault"},
+}
+ENDPOINT = "http://stores.e2e.svc:8000"
+
+
+def volume(argosy: Installed, claim: str, folder: Path) -> None:
+    """A PersistentVolume over a folder of this machine, for one claim."""
+    spec = {
+        "capacity": {"storage": "1Gi"},
+        "accessModes": ["ReadWriteMany"],
+        "storageClassName": "",
+        "hostPath": {"path": str(folder), "type": "Directory"},
+        "claimRef": {"namespace": argosy.namespace, "name": claim},
+    }
+    manifest = {"apiVersion": "v1", "kind": "PersistentVolume", "metadata": {"name": claim}}
+    argosy.kubectl("apply", "-f", "-", given=yaml.safe_dump(manifest | {"spec": spec}))
+
+
+@pytest.fixture(scope="module")
+def stores(argosy: Installed) -> Iterator[Path]:
+    """A pod that serves `org/tiny` as a hub and as an S3 store; gives a folder for claims."""
+    folder = Path(tempfile.mkdtemp(prefix="argosy-models-"))
+    try:
+        served = folder / "served"
+        write_tiny(served / "org/tiny")
+        for path in (folder, served, served / "org", served / "org/tiny"):
+            path.chmod(0o755)
+        claim = {"accessModes": ["ReadWriteMany"], "storageClassName": ""}
+        volume(argosy, "served", served)
+        objects: list[dict[str, Any]] = [
+            {
+                "apiVersion": "v1",
+                "kind": "PersistentVolumeClaim",
+                "metadata": {"name": "served"},
+                "spec": claim | {"resources": {"requests": {"storage": "1Gi"}}},
+            },
+            {
+                "apiVersion": "v1",
+                "kind": "ConfigMap",
+                "metadata": {"name": "stores"},
+                "data": {"stores.py": STORES.read_text()},
+            },
+            {
+                "apiVersion": "v1",
+                "kind": "Secret",
+                "metadata": {"name": "keys"},
+                "stringData": {"AWS_ACCESS_KEY_ID": "key", "AWS_SECRET_ACCESS_KEY": "secret"},
+            },
+            {
+                "apiVersion": "v1",
+                "kind": "Service",
+                "metadata": {"name": "stores"},
+                "spec": {"selector": {"app": "stores"}, "ports": [{"port": 8000}]},
+            },
+            {
+                "apiVersion": "v1",
+                "kind": "Pod",
+                "metadata": {"name": "stores", "labels": {"app": "stores"}},
+                "spec": {
+                    "terminationGracePeriodSeconds": 1,
+                    "containers": [
+                        {
+                            "name": "stores",
+                            "image": "local/shell",
+                            "command": ["python", "/stores/stores.py", "/served", "8000"],
+                            "securityContext": RESTRICTED,
+                            "volumeMounts": [
+                                {"name": "stores", "mountPath": "/stores"},
+                                {"name": "served", "mountPath": "/served", "readOnly": True},
+                            ],
+                        }
+                    ],
+                    "volumes": [
+                        {"name": "stores", "configMap": {"name": "stores"}},
+                        {"name": "served", "persistentVolumeClaim": {"claimName": "served"}},
+                    ],
+                },
+            },
+        ]
+        argosy.kubectl("apply", "-f", "-", given=yaml.safe_dump_all(objects))
+        yield folder
+        argosy.kubectl("delete", "pod/stores", "--wait=false")
+    finally:
+        shutil.rmtree(folder, ignore_errors=True)
+
+
+SOURCES = {
+    "from-hub": ("hf://org/tiny@main", {"env": [{"name": "HF_ENDPOINT", "value": ENDPOINT}]}),
+    "from-s3": (
+        "s3://org/tiny",
+        {
+            "env": [
+                {"name": "AWS_ENDPOINT_URL", "value": ENDPOINT},
+                {"name": "AWS_REGION", "value": "us-east-1"},
+            ],
+            "envFrom": [{"secretRef": {"name": "keys"}}],
+        },
+    ),
+}
+
+
+@pytest.mark.parametrize("name", list(SOURCES))
+def test_a_fetched_model_answers_through_the_gateway(
+    argosy: Installed, stores: Path, name: str
+) -> None:
+    uri, asked = SOURCES[name]
+    place = stores / name
+    place.mkdir()
+    os.chmod(place, 0o777)
+    volume(argosy, f"{name}-model", place)
+    model = {"uri": uri, "fetch": {"size": "1Gi", **asked}}
+    argosy.apply(name, model=model, engine={"dtype": "float32"})
+    argosy.until_condition(name, "ModelFetched", "Fetched", 90)
+    argosy.until_ready(name, 120)
+    assert complete(argosy.url(name), name).status_code == 200
+    said = (argosy.fleet(name) or {})["status"]["model"]
+    assert (place / said["path"] / ".argosy.json").exists()
+    (pod,) = argosy.pods(name, "colocated")
+    assert f"/models/{said['path']}" in pod["spec"]["containers"][0]["args"]
+    argosy.kubectl("delete", "sd", name, "--wait=false")
+
+
+def test_a_repository_that_does_not_exist_is_named_before_any_engine_pod(
+    argosy: Installed, stores: Path
+) -> None:
+    place = stores / "none"
+    place.mkdir()
+    os.chmod(place, 0o777)
+    volume(argosy, "from-none-model", place)
+    _, asked = SOURCES["from-hub"]
+    model = {"uri": "hf://org/none@main", "fetch": {"size": "1Gi", **asked}}
+    argosy.apply("from-none", model=model)
+    message = argosy.until_condition("from-none", "Stalled", "SourceNotFound", 90)
+    assert "org/none@main" in message
+    assert argosy.pods("from-none", "colocated") == []
+    argosy.kubectl("delete", "sd", "from-none", "--wait=false")
+
+
+def test_the_api_server_admits_an_image_volume_under_restricted(argosy: Installed) -> None:
+    """The one-machine runtime pulls no images, so that the volume is mounted is not tried here."""
+    made = deployment(fleet(model={"uri": "oci://registry.example.com/models/tiny:1"}), "decode")
+    template = made["spec"]["template"]
+    pod = {"apiVersion": "v1", "kind": "Pod", "metadata": {"name": "image"}}
+    spec = template["spec"] | {"serviceAccountName": "default"}
+    given = yaml.safe_dump(pod | {"spec": spec})
+    said = argosy.kubectl("create", "--dry-run=server", "-o", "yaml", "-f", "-", given=given)
+    (weights,) = (v for v in yaml.safe_load(said)["spec"]["volumes"] if v["name"] == "weights")
+    assert weights["image"]["reference"] == "registry.example.com/models/tiny:1"
