@@ -83,11 +83,9 @@ def test_top_shows_what_pods_do_under_traffic(plugin: Plugin) -> None:
     with traffic(plugin.argosy.url(FLEET), FLEET) as outcomes:
         rows = plugin.argosy.until("all roles work", lambda: _roles(busy()) and busy())
         table = plugin.ok("top", FLEET, "--role", "decode")
-        text = plugin.argosy.until("a threshold", lambda: _threshold(plugin.ok("explain", FLEET)))
     assert any("tpotP90Seconds" in row for row in rows if row["role"] == "decode")
     assert "serving" in table
     assert "prefill" not in table
-    assert "What would change the number" in text
     assert set(outcomes) == {"ok"}
 
 
@@ -95,12 +93,9 @@ def _roles(rows: list[dict[str, Any]]) -> bool:
     return {row["role"] for row in rows} == {"prefill", "decode", "gateway"}
 
 
-def _threshold(text: str) -> str:
-    return text if "What would change the number" in text else ""
-
-
 def test_explain_prints_a_plan_that_changes_nothing(plugin: Plugin) -> None:
     assert json.loads(plugin.ok("explain", FLEET, "--plan", "-o", "json"))["steps"]
+    assert f"ServingDeployment {FLEET}" in plugin.ok("explain", FLEET)
 
 
 def test_logs_are_behind_the_names_of_the_pods_of_the_role(plugin: Plugin) -> None:

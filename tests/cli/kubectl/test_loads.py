@@ -66,6 +66,12 @@ def test_a_pod_that_does_not_answer_has_no_numbers_and_says_so() -> None:
     assert gateway.split()[:3] == ["chat-gateway-1", "gateway", "1"]
 
 
+def test_a_prefill_pods_tokens_are_those_that_it_computes() -> None:
+    page = "# TYPE argosy_step_prefill_tokens counter\nargosy_step_prefill_tokens_total {}\n"
+    before, after = (scrape(page.format(count)) for count in (10, 50))
+    assert load(before, after, 2.0, "prefill").tokens_per_s == 20
+
+
 def test_a_process_that_began_again_has_no_rate() -> None:
     before = scrape(PAGE.format(running=1, tokens=500, fast=10, all=10))
     after = scrape(PAGE.format(running=1, tokens=5, fast=1, all=1))

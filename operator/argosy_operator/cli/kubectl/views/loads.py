@@ -16,6 +16,7 @@ _ENGINE_TTFT, _ENGINE_TPOT = (
     "vllm:time_to_first_token_seconds",
     "vllm:request_time_per_output_token_seconds",
 )
+_COMPUTED = "argosy_step_prefill_tokens_total"
 _GATEWAY_TTFT, _GATEWAY_TPOT = "argosy_gateway_ttft_seconds", "argosy_gateway_tpot_seconds"
 
 Buckets = Mapping[float, float]
@@ -88,7 +89,7 @@ def load(before: Scrape | None, after: Scrape | None, span_s: float, role: str) 
         kv_use = after.numbers.get("vllm:kv_cache_usage_perc")
         leases = after.numbers.get("argosy_kv_leases_active")
         ttft, tpot = _ENGINE_TTFT, _ENGINE_TPOT
-        tokens = f"vllm:{'prompt' if role == 'prefill' else 'generation'}_tokens_total"
+        tokens = _COMPUTED if role == "prefill" else "vllm:generation_tokens_total"
     return Load(
         running=running,
         waiting=waiting,
