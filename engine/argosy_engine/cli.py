@@ -83,8 +83,11 @@ def parse(arguments: list[str]) -> EngineConfig:
         raise LoadError(
             "BadArgument", "--quantization: a simulated engine has no weights; leave it out"
         )
+    first, *others = options.pop("served_name")
     config = EngineConfig(
         **options,
+        served_name=first,
+        other_names=tuple(others),
         pod_name=os.environ.get("POD_NAME") or socket.gethostname(),
         pod_uid=os.environ.get("POD_UID", ""),
         pod_ip=os.environ.get("POD_IP", ""),
@@ -148,7 +151,12 @@ def _parser() -> argparse.ArgumentParser:
     _add_handover(parser)
     option = parser.add_argument
     option("--model", required=True, help="folder with safetensors, or sim:PRESET")
-    option("--served-name", required=True, help="the name that clients write in `model`")
+    option(
+        "--served-name",
+        required=True,
+        nargs="+",
+        help="the name that clients write in `model`; further ones may follow",
+    )
     option("--role", default="colocated", choices=("colocated", "prefill", "decode"))
     option("--role-file", help="file that says prefill or decode; it may change while serving")
     option("--load-format", default="auto", choices=("auto", "dummy", "sim"))

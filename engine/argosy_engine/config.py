@@ -71,6 +71,9 @@ class EngineConfig:
     served_name: str
     """The name that clients write in `model`."""
 
+    other_names: tuple[str, ...] = ()
+    """Names that they may write as well."""
+
     role: Role = "colocated"
 
     role_file: str | None = None

@@ -364,7 +364,7 @@ REFUSED: dict[str, tuple[dict[str, Any], str, str]] = {
     ),
     "path that climbs": ({"model": {"uri": "pvc://models/../etc"}}, "bad", "write pvc://"),
     "served name with a space": (
-        {"model": MODEL | {"servedName": "my model"}},
+        {"model": MODEL | {"servedNames": ["good", "my model"]}},
         "bad",
         "a served name has",
     ),

@@ -52,7 +52,7 @@ schedules = st.fixed_dictionaries(
     },
 )
 specs = st.fixed_dictionaries(
-    {"model": some(servedName=words).map(lambda m: {"uri": "sim://x"} | m)},
+    {"model": some(servedNames=st.lists(words, max_size=2)).map(lambda m: {"uri": "sim://x"} | m)},
     optional={
         "mode": mostly("colocated", "disaggregated", bad=["auto"]),
         "roles": some(prefill=role, decode=role, colocated=role),
@@ -165,7 +165,7 @@ def test_a_minimal_spec_is_accepted():
     fleet = ServingDeployment.model_validate(manifest({}))
     assert refusals(SCHEMA, defaulted(SCHEMA, manifest({}))) == []
     assert fleet.spec.mode == "colocated"
-    assert fleet.served_name == "bad"
+    assert fleet.served_names == ("bad",)
 
 
 def test_an_item_of_pods_with_every_field_is_accepted():

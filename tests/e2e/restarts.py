@@ -28,10 +28,11 @@ def restarted(before: dict[str, int], after: dict[str, int]) -> int:
     return sum(after.get(uid) != count for uid, count in before.items())
 
 
-def gateways_have(argosy: Installed, fleet: str, text: str, path: str = "metrics") -> bool:
-    """Whether this text is in what every gateway pod says on its admin port."""
+def gateways_have(argosy: Installed, fleet: str, text: str, path: str = "8081/metrics") -> bool:
+    """Whether this text is in what every gateway pod says at a port and path."""
+    port, _, page = path.partition("/")
     names = [pod["metadata"]["name"] for pod in argosy.pods(fleet, "gateway")]
-    proxy = f"/api/v1/namespaces/{argosy.namespace}/pods/{{}}:8081/proxy/{path}"
+    proxy = f"/api/v1/namespaces/{argosy.namespace}/pods/{{}}:{port}/proxy/{page}"
     return bool(names) and all(
         text in argosy.kubectl("get", "--raw", proxy.format(name)) for name in names
     )

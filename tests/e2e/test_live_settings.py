@@ -3,7 +3,7 @@
 import httpx
 import pytest
 
-from tests.e2e.installed import traffic
+from tests.e2e.installed import complete, traffic
 from tests.e2e.restarts import gateways_have, patch, starts
 
 pytestmark = pytest.mark.cluster
@@ -43,3 +43,31 @@ def test_settings_that_are_deleted_are_used_on_and_a_metric_says_so(argosy, stea
     patch(argosy, steady, routing={"maxQueue": 78})  # the operator looks
     argosy.until("the settings", lambda: gateways_have(argosy, steady, stale.format(0)))
     assert starts(argosy, steady) == before
+
+
+def test_a_rename_under_traffic_loses_no_request_and_restarts_no_pod(argosy, steady):
+    """The figure `rename_errors` of `make bench-first-day`: the new name is added, clients go over
+    to it, the old one is removed."""
+    before, url = starts(argosy, steady), argosy.url(steady)
+    knows, asked = '"id": "{}"', "8080/v1/models"
+    with traffic(url, steady, per_s=5, tokens=40) as by_old_name:
+        patch(argosy, steady, model={"servedNames": [steady, "org/renamed:2"]})
+        new = knows.format("org/renamed:2")
+        argosy.until("the new name", lambda: gateways_have(argosy, steady, new, asked))
+        with traffic(url, "org/renamed:2", per_s=5, tokens=40) as by_new_name:
+            argosy.until_condition(steady, "RolledOut", "RolledOut")
+    with traffic(url, "org/renamed:2", per_s=5, tokens=40) as after:
+        patch(argosy, steady, model={"servedNames": ["org/renamed:2"]})
+        old = knows.format(steady)
+        argosy.until("the end of the old name", lambda: not _any_knows(argosy, steady, old))
+        answer = complete(url, "org/renamed:2")
+    assert set(by_old_name) | set(by_new_name) | set(after) == {"ok"}
+    assert (answer.status_code, answer.json()["model"]) == (200, "org/renamed:2")
+    assert complete(url, steady).status_code == 404
+    assert starts(argosy, steady) == before
+
+
+def _any_knows(argosy, fleet, text):
+    pods = [pod["metadata"]["name"] for pod in argosy.pods(fleet, "gateway")]
+    proxy = f"/api/v1/namespaces/{argosy.namespace}/pods/{{}}:8080/proxy/v1/models"
+    return any(text in argosy.kubectl("get", "--raw", proxy.format(name)) for name in pods)

@@ -70,3 +70,9 @@ def test_a_wrong_option_is_named_with_what_to_write(options, said):
         parsed(*options)
     assert error.value.reason == "BadArgument"
     assert said in error.value.message
+
+
+def test_an_engine_may_have_several_names():
+    config = parse(["--model", "sim:opt-13b-a100", "--served-name", "a", "b", "c"])
+    assert (config.served_name, config.other_names) == ("a", ("b", "c"))
+    assert parsed().other_names == ()

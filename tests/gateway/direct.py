@@ -116,6 +116,6 @@ class Gateway(Seen):
 async def direct(*engines: Engine, **settings: Any) -> AsyncIterator[Gateway]:
     """Start engines and a gateway that knows them; stop the engines."""
     clock = Clock()
-    fleet = Fleet(Config("f", "ns", "m", **settings), clock)
+    fleet = Fleet(Config("f", "ns", ("m",), **settings), clock)
     async with started(fleet, engines):
         yield Gateway(fleet, api_app(fleet), clock)

@@ -146,6 +146,8 @@ class Engine:
     stopped: bool = False
     """It takes connections, as the kernel of a stopped process does, and answers none."""
     probes: int = 0
+    model: str | None = None
+    """The name by which it knows its model."""
     calls: list[Call] = field(default_factory=list)
     _server: asyncio.Server | None = None
 
@@ -158,6 +160,7 @@ class Engine:
             self.revision,
             state,
             port=self.port,
+            model=self.model,
         )
 
     def pod(self) -> tuple[str, str]:
@@ -248,7 +251,8 @@ class Front(Seen):
 async def front(*engines: Engine, **settings: Any) -> AsyncIterator[Front]:
     """Start engines and a gateway that knows them; stop both."""
     settings = {"queue_timeout_s": 3.0, "drain_lag_s": 0.0, "drain_timeout_s": 3.0, **settings}
-    config = Config("f", "ns", "m", host="127.0.0.1", port=0, admin_port=0, **settings)
+    names = settings.pop("served_names", ("m",))
+    config = Config("f", "ns", names, host="127.0.0.1", port=0, admin_port=0, **settings)
     fleet = Fleet(config, asyncio.get_running_loop().time)
     async with started(fleet, engines):
         stop = asyncio.Event()

@@ -18,7 +18,7 @@ from tests.render.fleets import IMAGES, deployment, fleet
 
 ROOT = Path(__file__).parents[2]
 EVERYTHING = fleet(
-    model={"uri": "pvc://models/org/model-7b", "servedName": "org/model-7b"},
+    model={"uri": "pvc://models/org/model-7b", "servedNames": ["org/model-7b", "m7"]},
     engine={
         "dtype": "bfloat16",
         "maxModelLen": 4096,
@@ -76,7 +76,7 @@ def test_the_engine_understands_every_field_of_the_spec(role):
     rendered = words(deployment(EVERYTHING, role))
     assert rendered[:2] == ["engine", "serve"]
     config = parse_engine(rendered[2:])
-    assert (config.model, config.served_name) == ("/models/org/model-7b", "org/model-7b")
+    assert (config.model, config.served_name) == ("/models/org/model-7b", "chat")
     assert (config.role, config.dtype, config.load_format) == (role, "bfloat16", "auto")
     assert (config.max_model_len, config.max_num_seqs) == (4096, 64)
     assert (config.max_num_batched_tokens, config.block_size, config.threads) == (1024, 16, 2)
@@ -153,7 +153,7 @@ def test_the_gateway_understands_every_field_of_the_spec():
     assert (process.fleet, process.namespace) == ("chat", "prod")
     assert process.settings_name == "chat-gateway"
     config = parse_gateway(settings(EVERYTHING))
-    assert config.served_names == ("org/model-7b",)
+    assert config.served_names == ("org/model-7b", "m7")
     assert (config.strategy, config.max_queue) == ("roundRobin", 77)
     assert (config.queue_timeout_s, config.shed_ttft_factor) == (2.5, 1.5)
     assert (config.queue, config.engine_places) == ("deadline", 64)

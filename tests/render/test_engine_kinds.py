@@ -42,7 +42,7 @@ class PlainServer:
     own_flags = frozenset({"--model-dir", "--alias"})
 
     def args(self, pod: EnginePod) -> list[str]:
-        return ["--model-dir", pod.weights, "--alias", pod.fleet.served_name]
+        return ["--model-dir", pod.weights, "--alias", pod.fleet.engine_names[0]]
 
     def kv_args(self, _: EnginePod) -> list[str]:
         return []

@@ -50,7 +50,6 @@ OUTSIDE = {
 }
 INSIDE = {
     "model": {"model": {"uri": "pvc://models/other"}},
-    "served name": {"model": {"uri": "pvc://models/some/model", "servedName": "m"}},
     "image": {"engine": {"image": "registry.example/engine:2"}},
     "dtype": {"engine": {"dtype": "float32"}},
     "length": {"engine": {"maxModelLen": 2048}},
@@ -127,7 +126,7 @@ def test_a_revision_stays_the_same_over_releases():
 
 def test_the_revision_of_a_disaggregated_fleet_is_made_of_these_fields():
     one = fleet(
-        model={"uri": "pvc://models/org/llama", "servedName": "org/llama"},
+        model={"uri": "pvc://models/org/llama", "servedNames": ["org/llama"]},
         engine={
             "dtype": "bfloat16",
             "maxModelLen": 4096,
@@ -144,7 +143,7 @@ def test_the_revision_of_a_disaggregated_fleet_is_made_of_these_fields():
         "template": 4,
         "image": "engine:1",
         "model": "pvc://models/org/llama",
-        "servedName": "org/llama",
+        "servedName": "chat",
         "dtype": "bfloat16",
         "maxModelLen": 4096,
         "maxNumSeqs": 64,
@@ -284,3 +283,19 @@ def test_a_drain_timeout_that_no_spec_could_ask_for_is_ignored(text):
 @pytest.mark.parametrize("live", [None, {"metadata": {"annotations": None}}, {"metadata": {}}])
 def test_a_deployment_that_says_nothing_about_drains_follows_the_spec(live):
     assert drain_timeout_s(fleet(drain={"timeout": "76500ms"}), live) == 77
+
+
+def test_a_rename_makes_a_revision_only_where_clients_ask_the_engines_themselves():
+    uri = "pvc://models/some/model"
+    named = {"model": {"uri": uri, "servedNames": ["a", "b"]}}
+    assert revision_of(**named) == revision_of()
+    picked = {
+        "mode": "colocated",
+        "routing": {"gateway": "epp"},
+        "security": {"verifyPeers": False, "networkPolicy": False},
+    }
+    one, two = revision_of(**picked), revision_of(**picked, **named)
+    assert one != two != revision_of(**picked, model={"uri": uri, "servedNames": ["a"]})
+    engine = deployment(fleet(**picked, **named), "colocated")
+    args = engine["spec"]["template"]["spec"]["containers"][0]["args"]
+    assert args[2:5] == ["--served-name", "a", "b"]

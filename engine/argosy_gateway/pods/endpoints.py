@@ -31,6 +31,8 @@ DRAIN_ANNOTATION = "serving.argosy.dev/drain"
 TLS_ANNOTATION = "serving.argosy.dev/tls"
 """Of the pod template: "true" if its engines speak TLS."""
 GATEWAY_ROLE = "gateway"
+_NAME_FLAGS = ("--served-name", "--served-model-name")
+"""Of our engine, and of vLLM and SGLang. The first name that follows is as good as any other."""
 API_PORT = 8000
 KV_PORT = 8002
 
@@ -71,6 +73,8 @@ class Endpoint:
     """For transfers of KV cache between engines."""
     tls: bool = False
     """Both ports speak TLS only, and ask for a certificate."""
+    model: str | None = None
+    """The name by which its engine knows the model; None: any that a client asks for."""
 
 
 def endpoint_of_pod(pod: Mapping[str, Any]) -> Endpoint | None:
@@ -98,7 +102,19 @@ def endpoint_of_pod(pod: Mapping[str, Any]) -> Endpoint | None:
         revision=labels.get(REVISION_LABEL, ""),
         state=state,
         tls=annotations.get(TLS_ANNOTATION) == "true",
+        model=_model_of(pod),
     )
+
+
+def _model_of(pod: Mapping[str, Any]) -> str | None:
+    """From the engine's command line, which is what it obeys; pods of any version have one."""
+    for container in (pod.get("spec") or {}).get("containers") or ():
+        words = [*(container.get("command") or ()), *(container.get("args") or ())]
+        for at, word in enumerate(words):
+            flag, given, value = word.partition("=")
+            if flag in _NAME_FLAGS:
+                return value if given else next(iter(words[at + 1 :]), None)
+    return None
 
 
 def is_ready_gateway(pod: Mapping[str, Any]) -> bool:

@@ -243,8 +243,8 @@ async def follow_file(path: Path, *, into: Directory, every_s: float = 0.1) -> N
     """Keep `into` as a JSON file says: for tests and for fleets without a cluster.
 
     The file is a list of {"name", "role", "ip"} with optional "uid", "revision", "state", "port",
-    "kv_port" and "tls". It is read every `every_s` seconds. The name must be the one that the
-    engine sends: its `POD_NAME`, or its host's name without one. A file that cannot be read
+    "kv_port", "tls" and "model". It is read every `every_s` seconds. The name must be the one that
+    the engine sends: its `POD_NAME`, or its host's name without one. A file that cannot be read
     changes nothing.
     """
     seen: bytes | None = None
@@ -273,4 +273,5 @@ def _of_entry(entry: dict[str, Any]) -> Endpoint:
         port=entry.get("port", 8000),
         kv_port=entry.get("kv_port", 8002),
         tls=entry.get("tls", False),
+        model=entry.get("model"),
     )

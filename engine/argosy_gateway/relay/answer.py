@@ -13,6 +13,7 @@ from argosy_gateway.accounting.verdicts import Ending
 from argosy_gateway.errors import RequestError
 from argosy_gateway.pods.pairs import HANDOVER_HEADER
 from argosy_gateway.relay.resume import Resume
+from argosy_gateway.wire.names import answered_as
 from argosy_gateway.wire.openai import body_of, error_body
 from argosy_gateway.wire.sse import StreamScan, Usage
 
@@ -83,6 +84,7 @@ class Answer:
         "_clock",
         "_counted",
         "_extra",
+        "_names",
         "_scan",
         "_send",
         "_stream_headers",
@@ -110,6 +112,7 @@ class Answer:
         part of a stream goes through `send`."""
         self._send = send
         self._body = body
+        self._names: tuple[str, str] | None = None
         self._clock = clock
         self._extra = [(b"x-request-id", request_id.encode())]
         if close:
@@ -185,6 +188,11 @@ class Answer:
         """A stream's head has come. Nothing is sent before its first event."""
         self._scan, self._stream_headers = scan, headers
 
+    def comes_from(self, own: str | None, asked: str) -> None:
+        """The engine calls the model `own`, and the client `asked` for it; None: it says what it is
+        asked."""
+        self._names = None if own is None or own == asked else (own, asked)
+
     def goes_on(self) -> StreamScan:
         """Another engine goes on with the stream that began; the scan of all its parts."""
         scan = self._scan
@@ -209,6 +217,8 @@ class Answer:
         self._note_content(scan)
         if not events and not scan.done:
             return
+        if self._names is not None:
+            events = answered_as(events, *self._names)
         if not self.started:
             self.resume.opened(events)
             await self._start(200, self._stream_headers)
@@ -228,11 +238,13 @@ class Answer:
         events = scan.feed(data)
         self._note_content(scan)
         if events:
-            body.write(events)
+            body.write(events if self._names is None else answered_as(events, *self._names))
         return True
 
     async def send_whole(self, status: int, headers: Headers, body: bytes) -> None:
         """An answer in one piece."""
+        if self._names is not None:
+            body = answered_as(body, *self._names)
         await self._start(status, headers, (b"content-length", str(len(body)).encode()))
         await self._send({"type": "http.response.body", "body": body, "more_body": False})
 

@@ -9,6 +9,7 @@ from argosy_gateway.relay.fleet import Fleet
 from argosy_gateway.relay.resume import Resume
 from argosy_gateway.routing.groups import Route
 from argosy_gateway.wire.http1 import Exchange, authority
+from argosy_gateway.wire.names import renamed
 from argosy_gateway.wire.openai import CompletionRequest
 
 __all__ = ["address_of", "ask"]
@@ -50,7 +51,7 @@ async def ask(
         headers.append(("x-argosy-prefill-uids", ",".join(p.uid for p in route.prefills)))
         if resume is None:
             headers += _first_token(fleet, request, slo_class)
-    body = request.body
+    body = request.body if pod.model is None else renamed(request.body, request.model, pod.model)
     if request.stream:
         headers.append(("x-argosy-token-ids", "1"))
         if route.prefills:

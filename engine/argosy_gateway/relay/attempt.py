@@ -239,6 +239,7 @@ class Attempt:
         """Send the request, over a kept connection unless `fresh`. Raises UnreachableError."""
         fleet, route, request = self._fleet, self._route, self._request
         resume = self._answer.resume if self._answer.started else None
+        self._answer.comes_from(route.head.model, request.model)
         self._exchange = exchange = await ask(
             fleet, request, route, self._number, resume, fresh=fresh
         )

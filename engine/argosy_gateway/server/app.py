@@ -21,7 +21,7 @@ from argosy_gateway.routing.admission import predicted_ttft_s
 from argosy_gateway.routing.strategies.registry import AFFINE
 from argosy_gateway.server.asgi import App, Client, Receive, Scope, header, respond
 from argosy_gateway.server.asked import flow_of, slo_class_of
-from argosy_gateway.server.text import METHODS, Told, ask_any
+from argosy_gateway.server.text import METHODS, Question, Told, ask_any
 from argosy_gateway.wire.openai import (
     CompletionRequest,
     body_of,
@@ -131,13 +131,15 @@ async def _question(
     if scope["method"] != METHODS[path]:
         raise _wrong_method(scope, METHODS[path])
     with fleet.bodies.open() as body:
-        data = b""
+        data, model = b"", None
         if METHODS[path] == "POST":
             announced = int(header(scope, b"content-length") or 0)
             data = await body.read(receive, announced, sent_all=scope["state"][CLIENT].sent_all)
             check = partial(check_question, data, served_names=_names(fleet))
-            check() if len(data) <= _SHORT_BYTES else await asyncio.to_thread(check)
-        told = await _while_there(ask_any(fleet, path, data, request_id), scope["state"][CLIENT])
+            model = check() if len(data) <= _SHORT_BYTES else await asyncio.to_thread(check)
+        told = await _while_there(
+            ask_any(fleet, path, Question(data, model), request_id), scope["state"][CLIENT]
+        )
     await respond(send, told.status, told.body, request_id, told.headers)
 
 

@@ -13,8 +13,9 @@ from argosy_gateway.errors import BrokenError, RequestError, UnreachableError
 from argosy_gateway.pods.endpoints import Endpoint
 from argosy_gateway.relay.fleet import Fleet
 from argosy_gateway.wire import http1
+from argosy_gateway.wire.names import renamed
 
-__all__ = ["METHODS", "Told", "ask_any"]
+__all__ = ["METHODS", "Question", "Told", "ask_any"]
 
 log = logging.getLogger(__name__)
 
@@ -37,13 +38,27 @@ class Told(NamedTuple):
     headers: dict[str, str]
 
 
-async def ask_any(fleet: Fleet, path: str, body: bytes, request_id: str) -> Told:
+class Question(NamedTuple):
+    """What a client asks."""
+
+    body: bytes
+    model: str | None
+    """The name that it gives the model, if any."""
+
+    def to(self, pod: Endpoint) -> bytes:
+        """The body for the engine of this pod, with its own name for the model."""
+        if self.model is None or pod.model is None:
+            return self.body
+        return renamed(self.body, self.model, pod.model)
+
+
+async def ask_any(fleet: Fleet, path: str, question: Question, request_id: str) -> Told:
     """The answer of the first pod that gives one. Raises RequestError (503)."""
     pods = fleet.directory.serving()
     for pod in random.sample(pods, min(len(pods), _PODS)):
         try:
             async with asyncio.timeout(fleet.config.limits.engine_silence_s):
-                told = await _ask(fleet, pod, path, body, request_id)
+                told = await _ask(fleet, pod, path, question, request_id)
         except (UnreachableError, BrokenError, TimeoutError) as error:
             log.info("engine %s did not answer %s: %s", pod.name, path, error)
             continue
@@ -58,7 +73,9 @@ async def ask_any(fleet: Fleet, path: str, body: bytes, request_id: str) -> Told
     )
 
 
-async def _ask(fleet: Fleet, pod: Endpoint, path: str, body: bytes, request_id: str) -> Told | None:
+async def _ask(
+    fleet: Fleet, pod: Endpoint, path: str, question: Question, request_id: str
+) -> Told | None:
     """None if another program answers there, or if this engine cannot now."""
     peer, limits = fleet.peer_of(pod), fleet.config.limits
     exchange = await http1.call(
@@ -72,7 +89,7 @@ async def _ask(fleet: Fleet, pod: Endpoint, path: str, body: bytes, request_id: 
             ("x-argosy-pod-uid", pod.uid),
             *fleet.proof.headers(),
         ],
-        body=body,
+        body=question.to(pod),
         connect_s=limits.connect_s,
         tls=peer.tls,
     )

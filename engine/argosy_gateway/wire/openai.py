@@ -95,13 +95,13 @@ def read_completion(
         raise RequestError(400, "The request body is nested too deeply.") from error
 
 
-def check_question(body: bytes, *, served_names: Collection[str]) -> None:
-    """Check that a body is a JSON object and names a model of the fleet, or none: vLLM asks for
-    none, and lm-eval sends none. Raises RequestError (400, 404)."""
+def check_question(body: bytes, *, served_names: Collection[str]) -> str | None:
+    """The model that is asked for, after a check that the body is a JSON object and names a model
+    of the fleet, or none: vLLM asks for none, and lm-eval sends none. Raises RequestError (400,
+    404)."""
     try:
         asked = _decode(body, json.detect_encoding(body))
-        if asked.get("model") is not None:
-            _model(asked, served_names)
+        return _model(asked, served_names) if asked.get("model") is not None else None
     except RecursionError as error:
         raise RequestError(400, "The request body is nested too deeply.") from error
 

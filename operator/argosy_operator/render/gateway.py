@@ -136,7 +136,8 @@ def _inputs(fleet: ServingDeployment) -> Object:
     kept = ("maxBodyBytes", "maxNumSeqs")
     found["engine"] = {name: found["engine"].get(name) for name in kept}
     found["routing"].pop("replicas", None)
-    return found | {"servedName": fleet.served_name}
+    first, *others = fleet.served_names
+    return found | {"servedName": first} | ({"alsoServed": others} if others else {})
 
 
 def _written(part: BaseModel) -> Object:
@@ -300,7 +301,6 @@ def _words(fleet: ServingDeployment) -> list[str]:
     spec = fleet.spec
     percent, zero = spec.routing.shed_ttft_percent, spec.autoscaling.scale_to_zero
     flags: dict[str, object] = {
-        "--served-name": fleet.served_name,
         "--strategy": spec.routing.strategy,
         "--max-queue": spec.routing.max_queue,
         "--queue-timeout-s": spec.routing.queue_timeout.seconds,
@@ -322,7 +322,8 @@ def _words(fleet: ServingDeployment) -> list[str]:
             "--first-token": "within-target" if spec.slo.holds_first_token else None,
         }
     classes = spec.slo.classes if spec.slo is not None else ()
-    return command_line(flags) + [
+    called = [word for name in fleet.served_names for word in ("--served-name", name)]
+    return [*called, *command_line(flags)] + [
         f"--slo-class={c.name}:{round(c.ttft.target.ms)}:{round(c.tpot.target.ms)}:{c.priority}"
         for c in classes
     ]

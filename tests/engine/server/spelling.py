@@ -144,8 +144,10 @@ def _event(part: str) -> Event:
 class Engine:
     """A colocated engine; `post` answers one request."""
 
-    def __init__(self) -> None:
-        config = EngineConfig(model="x", served_name="m", block_size=BLOCK, pod_name="pod-a")
+    def __init__(self, **options: Any) -> None:
+        config = EngineConfig(
+            model="x", served_name="m", block_size=BLOCK, pod_name="pod-a", **options
+        )
         self.runner = SpellingRunner(config)
         scheduler = Scheduler(
             pool=BlockPool(num_blocks=256, block_size=BLOCK),

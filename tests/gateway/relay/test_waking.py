@@ -39,7 +39,7 @@ def waited(pods, **settings):
 
     async def wait():
         loop = asyncio.get_running_loop()
-        fleet = Fleet(Config("f", "ns", "m", **settings), loop.time)
+        fleet = Fleet(Config("f", "ns", ("m",), **settings), loop.time)
         fleet.directory.replace(pods)
         sent, began = [], loop.time()
 

@@ -85,7 +85,7 @@ class Server:
     """What `serve` makes of an app, without its sockets."""
 
     def __init__(self, app: Any, **settings: Any) -> None:
-        config = Config("f", "ns", "m", **settings)
+        config = Config("f", "ns", ("m",), **settings)
         self.server = _server(app, config, port=0, drain_timeout_s=1)
         self.server.config.load()
 

@@ -43,7 +43,7 @@ def test_a_request_without_a_pod_is_answered_503_after_the_queue_timeout(
 ):
     async def wait():
         loop = asyncio.get_running_loop()
-        config = Config("f", "ns", "m", slo=Slo(1, 1), queue_timeout_s=queue_timeout_s)
+        config = Config("f", "ns", ("m",), slo=Slo(1, 1), queue_timeout_s=queue_timeout_s)
         fleet = Fleet(config, loop.time)
         fleet.directory.replace([])
         happens(fleet, loop)

@@ -8,7 +8,7 @@ import logging
 import re
 import secrets
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from functools import partial
 from importlib.metadata import version
@@ -67,6 +67,8 @@ class _Job:
     """Of each choice; those of a prompt stand beside each other."""
 
     asked: Asked
+    model: str
+    """The name that the answer carries."""
     sent: Sent | None = None
     """What the client has from an earlier engine."""
     reason: str | None = None
@@ -123,14 +125,17 @@ class OpenAiApi:
         await self._generate(scope, receive, send, parse_chat)
 
     async def _models(self, _scope: Scope, _receive: Receive, send: Send) -> None:
-        model = {
-            "id": self._config.served_name,
-            "object": "model",
-            "created": self._created,
-            "owned_by": "argosy",
-            "max_model_len": self._loop.scheduler.max_model_len,
-        }
-        await send_whole(send, 200, json.dumps({"object": "list", "data": [model]}).encode())
+        models = [
+            {
+                "id": name,
+                "object": "model",
+                "created": self._created,
+                "owned_by": "argosy",
+                "max_model_len": self._loop.scheduler.max_model_len,
+            }
+            for name in (self._config.served_name, *self._config.other_names)
+        ]
+        await send_whole(send, 200, json.dumps({"object": "list", "data": models}).encode())
 
     async def _health(self, _scope: Scope, _receive: Receive, send: Send) -> None:
         await send_whole(send, 200 if self._loop.alive else 503, b"{}")
@@ -151,10 +156,11 @@ class OpenAiApi:
         """Answers that need no step; in the threads that read prompts."""
 
         def work(raw: bytes) -> bytes:
+            body = parse_body(raw)
             return answer(
-                parse_body(raw),
+                body,
                 self._tokenizer,
-                served_name=self._config.served_name,
+                served_name=self._name(body),
                 max_model_len=self._loop.scheduler.max_model_len,
             )
 
@@ -228,7 +234,7 @@ class OpenAiApi:
         parsed = parse(
             body,
             self._tokenizer,
-            served_name=self._config.served_name,
+            served_name=(name := self._name(body)),
             max_model_len=scheduler.max_model_len,
             defaults=self._defaults,
             tool_parser=self._config.tool_call_parser,
@@ -242,7 +248,7 @@ class OpenAiApi:
             for _ in range(parsed.form.best_of)
         ]
         if sent is None:
-            return _Job(parsed, flows, asked, transfer=transfer)
+            return _Job(parsed, flows, asked, name, transfer=transfer)
         reason = replay(
             sent,
             flows[0],
@@ -251,7 +257,13 @@ class OpenAiApi:
             eos=self._loop.runner.eos_token_ids,
             max_model_len=scheduler.max_model_len,
         )
-        return _Job(parsed, flows, asked, sent, reason, transfer)
+        return _Job(parsed, flows, asked, name, sent, reason, transfer)
+
+    def _name(self, body: Mapping[str, Any]) -> str:
+        """The name of the model that an answer carries: the one that is asked for, if it is one of
+        its names."""
+        asked = body.get("model")
+        return asked if asked in self._config.other_names else self._config.served_name
 
     def _flow(self, parsed: Parsed, prompt: list[int]) -> TextFlow:
         detokenizer = self._tokenizer.new_detokenizer(
@@ -316,7 +328,7 @@ class OpenAiApi:
                 flow,
                 Fragments(
                     request_id=public_id,
-                    model=self._config.served_name,
+                    model=job.model,
                     chat=parsed.chat,
                     include_usage=parsed.include_usage,
                     created=created,
@@ -378,7 +390,7 @@ class OpenAiApi:
         """Compute a router's prompt and answer where its KV is, and with its first token."""
         fragments = Fragments(
             request_id=public_id,
-            model=self._config.served_name,
+            model=job.model,
             chat=job.parsed.chat,
             include_usage=False,
         )

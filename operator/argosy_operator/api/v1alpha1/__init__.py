@@ -453,9 +453,15 @@ class ServingDeployment(ApiModel):
         return self.metadata.namespace
 
     @property
-    def served_name(self) -> str:
-        """The name that clients ask for."""
-        return self.spec.model.served_name or self.metadata.name
+    def served_names(self) -> tuple[str, ...]:
+        """The names that clients ask for."""
+        return tuple(dict.fromkeys(self.spec.model.served_names)) or (self.metadata.name,)
+
+    @property
+    def engine_names(self) -> tuple[str, ...]:
+        """The names that its engines know. Gateways ask them for the first, whatever a client asked
+        for, so that another name makes no new pods."""
+        return self.served_names if self.spec.picks_by_pool else (self.metadata.name,)
 
     @property
     def model_claim(self) -> str | None:

@@ -94,9 +94,11 @@ class Model(ApiModel):
     fetched once into a claim, before engine pods start; without @<revision>: main.
     oci://<registry>/<repository>:<tag> is an image volume, which the nodes pull. sim://<preset>
     starts simulated engines, which need neither weights nor GPUs."""
-    served_name: ServedName | None = None
-    """The name that clients write in the "model" field of the OpenAI API. Default: the name of the
-    ServingDeployment."""
+    served_names: Annotated[tuple[ServedName, ...], Field(max_length=16)] = ()
+    """The names that clients write in the "model" field of the OpenAI API. Each answer has the name
+    that was asked for. A change restarts no pod, but in a fleet with routing.gateway epp, whose
+    clients ask the engines themselves. To rename a model under traffic, add the new name, have
+    clients use it, then remove the old one. Default: the name of the ServingDeployment."""
     fetch: Fetch | None = None
     """How a model of hf:// or s3:// is fetched."""
 

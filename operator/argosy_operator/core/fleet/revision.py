@@ -134,18 +134,20 @@ def fields(
     picked = {"gateway": spec.routing.gateway} if spec.picks_by_pool else {}
     pods, fetched = _asked(fleet), fleet.fetched_model
     commit = {} if fetched is None else {"commit": fetched.commit, "claim": fetched.claim_name}
+    also = {"alsoServed": list(fleet.engine_names[1:])} if fleet.engine_names[1:] else {}
     return (
         flips
         | commit
         | ({"pods": pods} if pods else {})
         | split
         | picked
+        | also
         | typed
         | {
             "template": template,
             "image": spec.engine.image or engine_image,
             "model": spec.model.uri,
-            "servedName": fleet.served_name,
+            "servedName": fleet.engine_names[0],
             "dtype": spec.engine.dtype,
             "maxModelLen": spec.engine.max_model_len,
             "maxNumSeqs": spec.engine.max_num_seqs,

@@ -26,7 +26,7 @@ class ArgosyEngine:
 
     def args(self, pod: EnginePod) -> list[str]:
         spec = pod.fleet.spec
-        flags: dict[str, object] = {"--served-name": pod.fleet.served_name, "--role": pod.role}
+        flags: dict[str, object] = {"--role": pod.role}
         if spec.model.uri.startswith("sim://"):
             preset = spec.model.uri.removeprefix("sim://")
             flags |= {"--model": f"sim:{preset}", "--load-format": "sim"}
@@ -46,7 +46,8 @@ class ArgosyEngine:
         tensor = spec.role(pod.role).parallelism.tensor
         if tensor != 1:  # the engine's default: an older one has no flag
             flags["--tensor-parallel-size"] = tensor
-        return ["engine", "serve", *command_line(flags)]
+        called = ["--served-name", *pod.fleet.engine_names]
+        return ["engine", "serve", *called, *command_line(flags)]
 
     def kv_args(self, pod: EnginePod) -> list[str]:
         kv_transfer = pod.fleet.spec.kv_transfer
