@@ -43,6 +43,21 @@ def test_an_example_is_valid(item):
         kubernetes_validate.validate(item, "1.36", strict=True)
 
 
+@pytest.mark.parametrize("name", ["ingress", "httproute"])
+def test_a_route_leads_to_the_gateways_service_of_an_example(name):
+    text = (EXAMPLES / f"{name}.yaml").read_text("utf-8")
+    (rule,) = yaml.safe_load(text)["spec"]["rules"]
+    if name == "ingress":
+        service = rule["http"]["paths"][0]["backend"]["service"]
+        service = {"name": service["name"], "port": service["port"]["number"]}
+    else:
+        (service,) = rule["backendRefs"]
+        # https://gateway-api.sigs.k8s.io: a duration of 0 is no limit, where others cut streams.
+        assert rule["timeouts"] == {"request": "0s"}
+    fleet = yaml.safe_load((EXAMPLES / "five-lines.yaml").read_text("utf-8"))
+    assert service == {"name": fleet["metadata"]["name"], "port": 80}
+
+
 def test_a_five_line_object_is_enough():
     text = (EXAMPLES / "five-lines.yaml").read_text("utf-8")
     lines = [line for line in text.splitlines() if line.strip() and not line.startswith("#")]
