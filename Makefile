@@ -151,6 +151,11 @@ bench-kv: $(VENV)/.all ## a handover of KV beside a raw copy, and beside a decod
 bench-trust: $(VENV)/.dev ## what a proof of who calls, and TLS, add to the time to first token
 	$(PY) -m argosy_bench.suites.trust --json build/bench/trust.json
 
+.PHONY: bench-first-day
+bench-first-day: $(VENV)/.dev ## what renames, edits and upgrades disturb: 8 min
+	$(PY) -m local.cluster build
+	$(PY) -m argosy_bench.suites.first_day --json build/bench/first-day.json
+
 # A comma in an argument of $(if …) ends the argument.
 COMMA := ,
 .PHONY: bench-autoscaling

@@ -66,6 +66,12 @@ def patch(argosy, fleet, **spec):
     argosy.kubectl("patch", "sd", fleet, "--type=merge", "-p", json.dumps({"spec": spec}))
 
 
+def with_images(tag, *names):
+    """The chart's setting of the images, by default all three, to those of another release."""
+    names = names or ("operator", "engine", "gateway")
+    return "--set", ",".join(f"images.{n}=ghcr.io/argosy-serving/{n}:{tag}" for n in names)
+
+
 def operators(argosy):
     return set(argosy.operator_pods())
 
@@ -101,13 +107,26 @@ def test_helm_upgrade_of_the_operator_restarts_no_engine_and_no_gateway(
     assert uids(argosy, unhurt, "gateway", *ENGINES) == pods
 
 
+def test_an_upgrade_and_the_way_back_replace_no_pod(argosy, unhurt, record_property):
+    """All three images change, and change back."""
+    everything = ("gateway", *ENGINES)
+    old, images_before = uids(argosy, unhurt, *everything), images(argosy, unhurt)
+    for tag in ("next", None):
+        before = operators(argosy)
+        helm_install(argosy.kube, *(with_images(tag) if tag else ()))
+        argosy.until("new operators", lambda before=before: not operators(argosy) & before)
+        patch(argosy, unhurt, roles={"prefill": {"replicas": {"max": 5 if tag else 4}}})
+        argosy.until_ready(unhurt)  # as the new operator says, for this generation
+    replaced = old - uids(argosy, unhurt, *everything)
+    record_property("pods_restarted_by_operator_upgrade", len(replaced))
+    assert not replaced
+    assert images(argosy, unhurt) == images_before
+
+
 def test_helm_upgrade_to_new_images_replaces_no_pod_until_the_fleet_follows(argosy, unhurt):
     everything = ("gateway", *ENGINES)
     old = uids(argosy, unhurt, *everything)
-    settings = [
-        f"images.{name}=ghcr.io/argosy-serving/{name}:next" for name in ("engine", "gateway")
-    ]
-    helm_install(argosy.kube, "--set", ",".join(settings))
+    helm_install(argosy.kube, *with_images("next", "engine", "gateway"))
     argosy.until(
         "the newer images as a line of the status",
         lambda: {"engine", "gateway"} == set(argosy.fleet(unhurt)["status"].get("newerImages", {})),

@@ -55,7 +55,7 @@ def lie(world, spec: dict) -> str:
 
 
 @pytest.mark.timeout(570)
-def test_a_wait_for_rolledout_right_after_an_edit_never_lies(quick):
+def test_a_wait_for_rolledout_right_after_an_edit_never_lies(quick, record_property):
     lies, ready_lies, waited = [], 0, []
     for number in range(CHANGES):
         quick.patch(**edits(number))
@@ -66,6 +66,8 @@ def test_a_wait_for_rolledout_right_after_an_edit_never_lies(quick):
         quick.kubectl("wait", "sd/chat", "--for=condition=RolledOut", "--timeout=120s")
         waited.append(round(time.monotonic() - began, 1))
         lies += [said] if (said := lie(quick, spec)) else []
+    record_property("wait_ready_lies", len(lies))
+    record_property("wait_ready_edits", CHANGES)
     print(f"wait_ready_lies {len(lies)} of {CHANGES}; Ready: {ready_lies}; waited {waited} s")
     assert lies == []
     assert ready_lies > 0, "Ready would do, and this test shows nothing"
