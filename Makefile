@@ -154,7 +154,7 @@ bench-trust: $(VENV)/.dev ## what a proof of who calls, and TLS, add to the time
 .PHONY: bench-first-day
 bench-first-day: $(VENV)/.dev ## what renames, edits and upgrades disturb: 8 min
 	$(PY) -m local.cluster build
-	$(PY) -m argosy_bench.suites.first_day --json build/bench/first-day.json
+	$(PY) -m argosy_bench.fleets.first_day --json build/bench/first-day.json
 
 # A comma in an argument of $(if …) ends the argument.
 COMMA := ,

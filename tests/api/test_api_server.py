@@ -2,6 +2,7 @@
 
 import json
 import os
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -76,6 +77,7 @@ def test_defaults_of_the_api_server_are_the_models_defaults(kubectl):
     read = dump(ServingDeployment.model_validate(manifest({})).spec)
     # Lists have no default in the CRD: an absent one and an empty one are the same to users.
     del read["engine"]["args"], read["engine"]["env"], read["pods"]
+    del read["model"]["servedNames"]
     del read["autoscaling"]["schedules"], read["autoscaling"]["shadow"]
     for role in read["roles"].values():
         del role["gpuTypes"]
@@ -94,7 +96,11 @@ def test_the_api_server_fills_in_items_of_lists_as_the_models_do(kubectl):
     assert spec["roles"]["colocated"] == read["roles"]["colocated"]
 
 
-@pytest.mark.parametrize("path", sorted((ROOT / "examples").glob("*.yaml")), ids=lambda p: p.name)
+# A route of the Gateway API needs its CRDs, which are not of Kubernetes.
+EXAMPLES = sorted({*(ROOT / "examples").glob("*.yaml")} - {ROOT / "examples" / "httproute.yaml"})
+
+
+@pytest.mark.parametrize("path", EXAMPLES, ids=lambda p: p.name)
 def test_every_example_is_taken(kubectl, path):
     code, output = kubectl("apply", "--dry-run=server", "-f", str(path))
     assert code == 0, output
@@ -110,7 +116,7 @@ def test_fields_are_explained(kubectl):
 def test_closed_lists_are_explained_with_their_values(kubectl):
     code, output = kubectl("explain", "sd.spec.autoscaling.policy")
     assert code == 0, output
-    assert "enum: Goodput" in output
+    assert re.search(r"ENUM:\n +Goodput\n", output)
 
 
 def test_a_value_that_is_in_no_closed_list_is_refused_with_those_that_are(kubectl):

@@ -3,7 +3,7 @@
 import re
 from pathlib import Path
 
-from argosy_bench.suites import first_day
+from argosy_bench.fleets import first_day
 
 ROOT = Path(__file__).parents[2]
 MEASURES = """

@@ -1,6 +1,6 @@
 """`make bench-first-day`: what a team meets on the first day, as counts that should be none.
 
-    python -m argosy_bench.suites.first_day [--json FILE]
+    python -m argosy_bench.fleets.first_day [--json FILE]
 
 Each figure but the size of the CRDs is measured by a test on the one-machine Kubernetes, which
 hands it to `record_property`. This suite runs those tests, reads the figures from pytest's report,
