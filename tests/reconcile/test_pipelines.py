@@ -26,7 +26,7 @@ def edits(number: int) -> dict:
     """The spec of one change: engines, gateways, replicas in turn."""
     return (
         {"engine": {"env": [{"name": "CHANGE", "value": str(number)}]}},
-        {"routing": {"maxQueue": 100 + number}},
+        {"pods": [{"roles": ["gateway"], "labels": {"change": str(number)}}]},
         {"roles": {"colocated": {"replicas": {"min": 1 + number // 4 % 2}}}},
         {"autoscaling": {"interval": f"{10 + number}s"}},
     )[number % 4]
@@ -46,9 +46,9 @@ def lie(world, spec: dict) -> str:
         wanted = next((e["value"] for e in spec.get("engine", {}).get("env", ())), None)
         if role == "colocated" and env.get("CHANGE") != wanted:
             return f"{pod['metadata']['name']} has {env.get('CHANGE')}, not {wanted}"
-        queue = spec.get("routing", {}).get("maxQueue")
-        if role == "gateway" and queue and str(queue) not in container["args"]:
-            return f"{pod['metadata']['name']} has {container['args']}, not {queue}"
+        change = next((part["labels"]["change"] for part in spec.get("pods", ())), None)
+        if role == "gateway" and pod["metadata"]["labels"].get("change") != change:
+            return f"{pod['metadata']['name']} has {pod['metadata']['labels']}, not {change}"
     least = {"gateway": 1, "colocated": spec["roles"]["colocated"]["replicas"]["min"]}
     few = {role: n for role, n in least.items() if serving[role] < n}
     return f"{serving} serve, not {few}" if few else ""
