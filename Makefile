@@ -152,7 +152,7 @@ bench-trust: $(VENV)/.dev ## what a proof of who calls, and TLS, add to the time
 	$(PY) -m argosy_bench.suites.trust --json build/bench/trust.json
 
 .PHONY: bench-first-day
-bench-first-day: $(VENV)/.dev ## what renames, edits and upgrades disturb: 8 min
+bench-first-day: $(VENV)/.dev ## what renames, edits and upgrades disturb: 5 min
 	$(PY) -m local.cluster build
 	$(PY) -m argosy_bench.fleets.first_day --json build/bench/first-day.json
 
