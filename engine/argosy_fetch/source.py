@@ -42,7 +42,7 @@ class Source(Protocol):
         """Resolve the revision, and name every file."""
 
     def read(self, file: RemoteFile, start: int) -> Iterator[bytes]:
-        """The file's bytes from `start` on. It may begin earlier: see `Restarted`."""
+        """The file's bytes from `start` on. It may begin earlier: see `RestartedError`."""
 
 
 class RestartedError(Exception):

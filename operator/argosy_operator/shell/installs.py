@@ -52,7 +52,7 @@ class Sight(Enum):
 @dataclass(frozen=True, slots=True)
 class _Seen:
     says: object
-    """What its Lease said; None for a Lease that nobody holds."""
+    """What its Lease said; None for a Lease without a holder."""
     since: float
     """Since when it says so."""
     looked_at: float
@@ -144,7 +144,7 @@ class Installs:
             await self._write(raw, self.own, {"otherOperators": [entry]})
 
     async def _write(self, raw: Object, lease: str, status: Object) -> None:
-        """As the writer of one install's entry, so that nobody writes the entry of another."""
+        """As the field manager of one install's entry: the others' entries stay as they are."""
         obj = status_patch("ServingDeployment", raw["metadata"], status)
         writer = f"argosy.{lease}"[:128]
         await self._cluster.apply(obj, raw["metadata"]["uid"], status=True, manager=writer)

@@ -45,6 +45,13 @@ FETCH_FAILURES = (
 _FETCH_AGAIN = (Reason.FILES_INCOMPLETE, Reason.SOURCE_UNREACHABLE)
 """Of these, those that the Job's next try may solve."""
 
+_IMAGE_VALUES = {
+    names.FETCH_ROLE: "images.fetch",
+    names.GATEWAY_ROLE: "images.gateway",
+    names.PICKER_ROLE: "images.endpointPicker",
+}
+"""By role: the chart's value with the image of pods whose image the spec does not name."""
+
 MOST_NAMED = 4
 """Objects that one message names; it counts the rest."""
 
@@ -217,13 +224,8 @@ def _image_pull(pod: Pod, waiting: str, message: str) -> Problem:
     """The kubelet alternates between an error and `Back-off pulling image …: ErrImagePull:` with
     the same error behind it. Both give the same message, so that status does not change."""
     error = _said(message.rpartition("ErrImagePull: ")[2])
-    field = "spec.engine.image"
-    if pod.role == names.FETCH_ROLE:
-        field = "images.fetch in the values of the operator's chart"
-    if pod.role == names.GATEWAY_ROLE:
-        field = "images.gateway in the values of the operator's chart"
-    elif pod.role == names.PICKER_ROLE:
-        field = "images.endpointPicker in the values of the operator's chart"
+    value = _IMAGE_VALUES.get(pod.role)
+    field = f"{value} in the values of the operator's chart" if value else "spec.engine.image"
     return Problem(
         Reason.IMAGE_PULL_FAILED,
         f"pod {pod.name} cannot pull its image: {error}. Correct {field}, or copy the image to "
