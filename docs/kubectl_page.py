@@ -4,7 +4,7 @@ import typer
 
 from argosy_operator.cli.kubectl.app import app
 from argosy_operator.cli.kubectl.completion import Flag, grammar
-from argosy_operator.cli.kubectl.exits import MEANING
+from argosy_operator.cli.kubectl.exits import Exit
 
 INTRODUCTION = """\
 A plug-in of kubectl: any program `kubectl-argosy` on the PATH is `kubectl argosy`. `pipx install`
@@ -83,7 +83,7 @@ def page(note: str) -> str:
         parts += [_row(flag) for flag in verb.flags if "--help" not in flag.names]
         parts.append("")
     parts.append("## Exit statuses\n\n| status | meaning |\n|---|---|")
-    parts += [f"| {int(status)} | {text} |" for status, text in MEANING.items()]
+    parts += [f"| {int(status)} | {status.meaning} |" for status in Exit]
     return "\n".join(parts) + "\n"
 
 

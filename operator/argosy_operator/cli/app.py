@@ -4,22 +4,12 @@ A verb's module imports at its top only what all verbs need; its function import
 `kubectl argosy explain` starts without kopf.
 """
 
-import typer
-
 from argosy_operator.cli.crds import crds
-from argosy_operator.cli.kubectl.app import invoked
+from argosy_operator.cli.kubectl.app import application, invoked
 from argosy_operator.cli.kubectl.verbs.explain import explain
 from argosy_operator.cli.run import run
 
-app = typer.Typer(
-    no_args_is_help=True,
-    add_completion=False,
-    pretty_exceptions_enable=False,
-    rich_markup_mode=None,
-    help="The Argosy operator and its tools.",
-)
-for verb in (run, crds, explain):
-    app.command()(verb)
+app = application("The Argosy operator and its tools.", (run, crds, explain))
 
 
 def main(argv: list[str]) -> int:

@@ -1,6 +1,7 @@
 """The typer application of `kubectl argosy`: its verbs, and how a failure becomes a sentence."""
 
 import sys
+from collections.abc import Callable, Iterable
 
 import typer
 
@@ -16,16 +17,23 @@ from argosy_operator.cli.kubectl.verbs.top import top
 
 NAME = "kubectl argosy"
 
-app = typer.Typer(
-    no_args_is_help=True,
-    add_completion=False,
-    pretty_exceptions_enable=False,
-    rich_markup_mode=None,
-    help="See and steer fleets that Argosy serves.",
-)
+
+def application(about: str, verbs: Iterable[Callable[..., object]]) -> typer.Typer:
+    """A command line of these verbs, whose failures `invoked` shows."""
+    made = typer.Typer(
+        no_args_is_help=True,
+        add_completion=False,
+        pretty_exceptions_enable=False,
+        rich_markup_mode=None,
+        help=about,
+    )
+    for verb in verbs:
+        made.command()(verb)
+    return made
+
+
 VERBS = (status, explain, top, logs, drain, render, lint)
-for verb in VERBS:
-    app.command()(verb)
+app = application("See and steer fleets that Argosy serves.", VERBS)
 
 
 def main(argv: list[str]) -> int:

@@ -9,32 +9,24 @@ from argosy_operator.core.fleet.actions import ErrorKind
 
 
 class Exit(IntEnum):
-    """Exit statuses of `kubectl argosy`."""
+    """Exit statuses of `kubectl argosy`, each with its meaning."""
 
-    OK = 0
-    FAILED = 1
-    """What was asked for does not exist or cannot be done, or `lint` found an error."""
-    USAGE = 2
-    """The command line is wrong."""
-    UNREACHABLE = 3
-    """No API server answers, or the kubeconfig leads to none."""
-    FORBIDDEN = 4
-    """The API server refuses the account."""
-    NOT_INSTALLED = 5
-    """The cluster does not know ServingDeployments."""
-    INTERRUPTED = 130
+    meaning: str
 
+    def __new__(cls, value: int, meaning: str) -> "Exit":
+        status = int.__new__(cls, value)
+        status._value_ = value
+        status.meaning = meaning
+        return status
 
-MEANING = {
-    Exit.OK: "done",
-    Exit.FAILED: "what was asked for does not exist or cannot be done, or `lint` found an error",
-    Exit.USAGE: "the command line is wrong",
-    Exit.UNREACHABLE: "no API server answers, or the kubeconfig leads to none",
-    Exit.FORBIDDEN: "the API server refuses the account",
-    Exit.NOT_INSTALLED: "the cluster does not know ServingDeployments",
-    Exit.INTERRUPTED: "interrupted from the keyboard",
-}
-"""For docs/kubectl.md."""
+    OK = 0, "done"
+    FAILED = 1, "what was asked for does not exist or cannot be done, or `lint` found an error"
+    USAGE = 2, "the command line is wrong"
+    UNREACHABLE = 3, "no API server answers, or the kubeconfig leads to none"
+    FORBIDDEN = 4, "the API server refuses the account"
+    NOT_INSTALLED = 5, "the cluster does not know ServingDeployments"
+    INTERRUPTED = 130, "interrupted from the keyboard"
+
 
 INSTALL = (
     "this cluster does not know ServingDeployments: Argosy is not installed. Install it with `helm "

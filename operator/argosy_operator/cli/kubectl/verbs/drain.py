@@ -65,25 +65,22 @@ def drain(
 
 async def _engine_pod(cluster: "Cluster", name: str) -> "Object":
     """The pod, if it is an engine pod that a fleet owns. Raises CommandError that says why not."""
-    from argosy_operator.cli.kubectl.views.drains import fleet_of, refusal
+    from argosy_operator.cli.kubectl.exits import CommandError
+    from argosy_operator.cli.kubectl.views.drains import fleet_of, left_serving, refusal
     from argosy_operator.core.fleet import names
 
     found = await cluster.objects.get("Pod", cluster.namespace, name)
-    owned = list["Object"]()
-    if found is not None and (of := fleet_of(found)) is not None:
+    pods, fleet = list["Object"](), None
+    if found is None:
+        pods = await cluster.objects.list("Pod", cluster.namespace, names.FLEET)
+    elif (of := fleet_of(found)) is not None:
         fleet = await cluster.objects.get("ServingDeployment", cluster.namespace, of)
-        owned = [] if fleet is None else await cluster.pods(fleet)
-    why = refusal(name, cluster.namespace, found, owned)
-    if why is not None or found is None:
-        if found is None:
-            pods = await cluster.objects.list("Pod", cluster.namespace, names.FLEET)
-            why = refusal(name, cluster.namespace, None, pods)
-        from argosy_operator.cli.kubectl.exits import CommandError
-
+    if fleet is not None:
+        pods = await cluster.pods(fleet)
+    why = refusal(name, cluster.namespace, found, pods)
+    if found is None or why is not None:
         raise CommandError(why or "")
-    from argosy_operator.cli.kubectl.views.drains import left_serving
-
-    if (alone := left_serving(found, owned)) is not None:
+    if (alone := left_serving(found, pods)) is not None:
         print(alone, file=sys.stderr)
     return found
 
@@ -117,12 +114,13 @@ async def _emptied(cluster: "Cluster", pod: "Object", limit_s: float) -> None:
     from argosy_operator.cli.kubectl.exits import CommandError
     from argosy_operator.cli.kubectl.verbs.top import scrapes
     from argosy_operator.cli.kubectl.views.drains import progress
-    from argosy_operator.cli.kubectl.views.loads import Load, load, role_of_pod
+    from argosy_operator.cli.kubectl.views.loads import Load, load
+    from argosy_operator.core.fleet.snapshot import role_of
 
     name, until, quiet, said = pod["metadata"]["name"], time.monotonic() + limit_s, 0, ""
     while quiet < QUIET_LOOKS:
         (seen,) = await scrapes(cluster, [pod])
-        work = Load() if seen is None else load(None, seen, 0.0, role_of_pod(pod))
+        work = Load() if seen is None else load(None, seen, 0.0, role_of(pod))
         if seen is None:
             now = await cluster.objects.get("Pod", cluster.namespace, name)
             if now is None or now["metadata"]["uid"] != pod["metadata"]["uid"]:

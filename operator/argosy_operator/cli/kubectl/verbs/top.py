@@ -49,25 +49,27 @@ async def loads(
     cluster: "Cluster", pods: "list[Object]", interval: float
 ) -> "list[tuple[Object, Load]]":
     """Each pod with its work; two scrapes, `interval` seconds apart."""
-    from argosy_operator.cli.kubectl.views.loads import load, role_of_pod
+    from argosy_operator.cli.kubectl.views.loads import load
+    from argosy_operator.core.fleet.snapshot import role_of
 
     before, began = await scrapes(cluster, pods), time.monotonic()
     await asyncio.sleep(interval)
     after = await scrapes(cluster, pods)
     span_s = time.monotonic() - began
     return [
-        (pod, load(one, other, span_s, role_of_pod(pod)))
+        (pod, load(one, other, span_s, role_of(pod)))
         for pod, one, other in zip(pods, before, after, strict=True)
     ]
 
 
 async def scrapes(cluster: "Cluster", pods: "list[Object]") -> "list[Scrape | None]":
     """The metrics of each pod; None for one that does not answer, or not with metrics."""
-    from argosy_operator.cli.kubectl.views.loads import role_of_pod, scrape
+    from argosy_operator.cli.kubectl.views.loads import scrape
     from argosy_operator.core.fleet import names
+    from argosy_operator.core.fleet.snapshot import role_of
 
     async def one(pod: "Object") -> "Scrape | None":
-        front = role_of_pod(pod) in names.FRONT_ROLES
+        front = role_of(pod) in names.FRONT_ROLES
         text = await cluster.metrics(pod, names.GATEWAY_ADMIN_PORT if front else names.ADMIN_PORT)
         try:
             return None if text is None else scrape(text)

@@ -2,10 +2,11 @@
 
 from collections.abc import Sequence
 
-from argosy_operator.cli.kubectl.views.loads import Load, role_of_pod, state_of
+from argosy_operator.cli.kubectl.views.loads import Load, state_of
 from argosy_operator.core.fleet import names
 from argosy_operator.core.fleet.objects import Object
 from argosy_operator.core.fleet.pods import pod_of
+from argosy_operator.core.fleet.snapshot import role_of
 
 
 def fleet_of(pod: Object) -> str | None:
@@ -18,9 +19,7 @@ def refusal(name: str, namespace: str, pod: Object | None, pods: Sequence[Object
     """Why the pod cannot be drained; None if it can. `pods` are those that its fleet owns, or, for
     a pod that is not there, those that have the label of a fleet."""
     if pod is None:
-        engines = sorted(
-            p["metadata"]["name"] for p in pods if role_of_pod(p) not in names.FRONT_ROLES
-        )
+        engines = sorted(p["metadata"]["name"] for p in pods if role_of(p) not in names.FRONT_ROLES)
         there = f"its engine pods are {', '.join(engines)}" if engines else "it has no engine pods"
         return f"there is no pod {name} in namespace {namespace}: {there}"
     if fleet_of(pod) is None:
@@ -30,9 +29,9 @@ def refusal(name: str, namespace: str, pod: Object | None, pods: Sequence[Object
             f"{name} carries the label of fleet {fleet_of(pod)} and does not belong to it: no "
             "Deployment of the fleet made it"
         )
-    if role_of_pod(pod) in names.FRONT_ROLES:
+    if role_of(pod) in names.FRONT_ROLES:
         return (
-            f"{name} is a {role_of_pod(pod)} pod: it drains by itself when it is deleted "
+            f"{name} is a {role_of(pod)} pod: it drains by itself when it is deleted "
             f"(`kubectl delete pod {name}`), because its Service sends it nothing more"
         )
     return None
@@ -45,8 +44,8 @@ def by_operator(pod: Object) -> bool:
 
 def left_serving(pod: Object, pods: Sequence[Object]) -> str | None:
     """A warning if no other pod of the role serves."""
-    role, uid = role_of_pod(pod), pod["metadata"]["uid"]
-    others = [p for p in pods if role_of_pod(p) == role and p["metadata"]["uid"] != uid]
+    role, uid = role_of(pod), pod["metadata"]["uid"]
+    others = [p for p in pods if role_of(p) == role and p["metadata"]["uid"] != uid]
     if any(state_of(p) == "serving" for p in others):
         return None
     return (

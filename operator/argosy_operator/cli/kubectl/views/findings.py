@@ -121,8 +121,8 @@ def _misshapen(
     if schema.get("x-kubernetes-preserve-unknown-fields") or value is None:
         return
     kind = schema.get("type", "")
-    is_number = isinstance(value, bool) and kind in ("integer", "number")
-    if kind in _TYPES and (is_number or not isinstance(value, _TYPES[kind])):
+    is_bool = isinstance(value, bool) and kind in ("integer", "number")
+    if kind in _TYPES and (is_bool or not isinstance(value, _TYPES[kind])):
         hint = ": write it in quotes" if kind == "string" and not isinstance(value, dict) else ""
         yield place, f"must be of type {kind}, not {type(value).__name__}{hint}"
         return

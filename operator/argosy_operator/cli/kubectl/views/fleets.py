@@ -1,7 +1,6 @@
 """What `kubectl argosy status` prints: a table of fleets, or one fleet in detail. Pure."""
 
 from collections.abc import Sequence
-from datetime import UTC, datetime
 
 from argosy_operator.cli.explanation import WELL_WHEN_FALSE
 from argosy_operator.cli.kubectl.printed import table
@@ -123,8 +122,3 @@ def _goodput(fleet: Object) -> list[str]:
     offered = got.get("offeredRps")
     rate = f", of {offered} requests/s" if offered else ""
     return ["", f"SLO  {got['attainment']} of requests met it{rate}; {goal}"]
-
-
-def clock(now: float) -> str:
-    """The time of a frame of --watch."""
-    return datetime.fromtimestamp(now, UTC).strftime("%H:%M:%SZ")

@@ -9,6 +9,8 @@ from prometheus_client.parser import text_string_to_metric_families
 from argosy_operator.cli.kubectl.printed import table
 from argosy_operator.core.fleet import names
 from argosy_operator.core.fleet.objects import Object
+from argosy_operator.core.fleet.pods import pod_of
+from argosy_operator.core.fleet.snapshot import role_of
 
 HEAD = ("pod", "role", "running", "waiting", "KV", "tokens/s", "ttft90", "tpot90", "state")
 QUANTILE = 0.9
@@ -139,19 +141,12 @@ def quantile(buckets: Buckets, share: float) -> float | None:
 
 def state_of(pod: Object) -> str:
     """Serving, draining, not ready or leaving, as gateways see it."""
-    meta = pod["metadata"]
-    if "deletionTimestamp" in meta:
+    of = pod_of(pod)
+    if of.terminating:
         return "leaving"
-    if names.DRAIN in (meta.get("annotations") or {}):
+    if of.draining:
         return "draining"
-    conditions = (pod.get("status") or {}).get("conditions") or ()
-    ready = any(c["type"] == "Ready" and c["status"] == "True" for c in conditions)
-    return "serving" if ready else "not ready"
-
-
-def role_of_pod(pod: Object) -> str:
-    """The role by the pod's label."""
-    return str((pod["metadata"].get("labels") or {}).get(names.ROLE, ""))
+    return "serving" if of.ready else "not ready"
 
 
 def top_table(rows: Sequence[tuple[Object, Load]]) -> str:
@@ -161,7 +156,7 @@ def top_table(rows: Sequence[tuple[Object, Load]]) -> str:
 
 
 def _order(pod: Object) -> tuple[bool, str, str]:
-    role = role_of_pod(pod)
+    role = role_of(pod)
     return role in names.FRONT_ROLES, {"prefill": "0"}.get(role, role), pod["metadata"]["name"]
 
 
@@ -171,7 +166,7 @@ def _row(pod: Object, of: Load) -> tuple[str, ...]:
         state = "serving, does not answer"
     return (
         pod["metadata"]["name"],
-        role_of_pod(pod),
+        role_of(pod),
         _count(of.running),
         _count(of.waiting),
         "" if of.kv_use is None else f"{of.kv_use:.0%}",
@@ -207,7 +202,6 @@ def as_data(rows: Sequence[tuple[Object, Load]]) -> list[dict[str, object]]:
         }
         known = {key: value for key, value in numbers.items() if value is not None}
         found.append(
-            {"pod": pod["metadata"]["name"], "role": role_of_pod(pod), "state": state_of(pod)}
-            | known
+            {"pod": pod["metadata"]["name"], "role": role_of(pod), "state": state_of(pod)} | known
         )
     return found
