@@ -28,11 +28,15 @@ def restarted(before: dict[str, int], after: dict[str, int]) -> int:
     return sum(after.get(uid) != count for uid, count in before.items())
 
 
-def gateways_have(argosy: Installed, fleet: str, text: str, path: str = "8081/metrics") -> bool:
-    """Whether this text is in what every gateway pod says at a port and path."""
+def said_by_gateways(argosy: Installed, fleet: str, path: str = "8081/metrics") -> list[str]:
+    """What each gateway pod says at a port and path."""
     port, _, page = path.partition("/")
     names = [pod["metadata"]["name"] for pod in argosy.pods(fleet, "gateway")]
     proxy = f"/api/v1/namespaces/{argosy.namespace}/pods/{{}}:{port}/proxy/{page}"
-    return bool(names) and all(
-        text in argosy.kubectl("get", "--raw", proxy.format(name)) for name in names
-    )
+    return [argosy.kubectl("get", "--raw", proxy.format(name)) for name in names]
+
+
+def gateways_have(argosy: Installed, fleet: str, text: str, path: str = "8081/metrics") -> bool:
+    """Whether this text is in what every gateway pod says at a port and path."""
+    said = said_by_gateways(argosy, fleet, path)
+    return bool(said) and all(text in one for one in said)

@@ -143,7 +143,7 @@ def test_drain_waits_for_the_streams_of_a_pod_and_loses_none(plugin: Plugin) -> 
 
 def test_drain_refuses_gateways_strangers_and_pods_that_are_not_there(plugin: Plugin) -> None:
     (gateway,) = engine_pods(plugin, "gateway")
-    for name, says in ((gateway, "drains by itself"), ("nobody", "its engine pods are")):
+    for name, says in ((gateway, "drains by itself"), ("no-such-pod", "its engine pods are")):
         status, _, said = plugin.run("drain", name)
         assert (status, says in said) == (1, True), said
 

@@ -4,7 +4,7 @@ import httpx
 import pytest
 
 from tests.e2e.installed import complete, traffic
-from tests.e2e.restarts import gateways_have, patch, restarted, starts
+from tests.e2e.restarts import gateways_have, patch, restarted, said_by_gateways, starts
 
 pytestmark = pytest.mark.cluster
 SLO = {"ttft": {"target": "10s"}, "tpot": {"target": "1s"}}
@@ -65,7 +65,11 @@ def test_a_rename_under_traffic_loses_no_request_and_restarts_no_pod(
     with traffic(url, "org/renamed:2", per_s=5, tokens=40) as after:
         patch(argosy, steady, model={"servedNames": ["org/renamed:2"]})
         old = knows.format(steady)
-        argosy.until("the end of the old name", lambda: not _any_knows(argosy, steady, old))
+
+        def gone():
+            return not any(old in said for said in said_by_gateways(argosy, steady, asked))
+
+        argosy.until("the end of the old name", gone)
         answer = complete(url, "org/renamed:2")
     outcomes = [*by_old_name, *by_new_name, *after]
     record_property("rename_requests", len(outcomes))
@@ -74,9 +78,3 @@ def test_a_rename_under_traffic_loses_no_request_and_restarts_no_pod(
     assert (answer.status_code, answer.json()["model"]) == (200, "org/renamed:2")
     assert complete(url, steady).status_code == 404
     assert starts(argosy, steady) == before
-
-
-def _any_knows(argosy, fleet, text):
-    pods = [pod["metadata"]["name"] for pod in argosy.pods(fleet, "gateway")]
-    proxy = f"/api/v1/namespaces/{argosy.namespace}/pods/{{}}:8080/proxy/v1/models"
-    return any(text in argosy.kubectl("get", "--raw", proxy.format(name)) for name in pods)

@@ -1,12 +1,11 @@
 """What replaces pods on purpose loses no request: revisions, gateways, `helm upgrade`."""
 
-import json
-
 import pytest
 
 from local.demo.kube import is_ready
 from local.demo.places.place import helm_install
 from tests.e2e.installed import FLEET, SYSTEM, traffic
+from tests.e2e.restarts import patch
 
 pytestmark = pytest.mark.cluster
 ENGINES = ("prefill", "decode")
@@ -60,10 +59,6 @@ def until_only_new(argosy, fleet, old, *roles):
         return is_ready(argosy.fleet(fleet))
 
     argosy.until(f"new pods of {roles}", replaced, 90)
-
-
-def patch(argosy, fleet, **spec):
-    argosy.kubectl("patch", "sd", fleet, "--type=merge", "-p", json.dumps({"spec": spec}))
 
 
 def with_images(tag, *names):
