@@ -6,6 +6,7 @@ Read by the unit test (Python twins), and by the cluster test (the real API serv
 from typing import Any
 
 MODEL = {"uri": "sim://llama-70b-h100-tp4"}
+VLLM = {"type": "vllm", "image": "vllm/vllm-openai:v0.11.0"}
 
 
 def _replicas(role: str, **replicas: int) -> dict[str, Any]:
@@ -59,6 +60,52 @@ LISTS: dict[str, Any] = {
 
 # name of the case: (spec beside the model, name of the fleet, piece of the sentence)
 REFUSED: dict[str, tuple[dict[str, Any], str, str]] = {
+    "an engine that is not known": ({"engine": {"type": "tgi"}}, "bad", "sglang"),
+    "another engine without an image": (
+        {"engine": {"type": "vllm"}},
+        "bad",
+        "write engine.image, the release that you run",
+    ),
+    "a flag of vLLM that is written by the operator": (
+        {"engine": {**VLLM, "args": ["--served_model_name=other"]}},
+        "bad",
+        "use the field of the spec instead",
+    ),
+    "a flag of SGLang that is written by the operator": (
+        {"engine": {"type": "sglang", "image": "sgl:1", "args": ["--tp", "2"]}},
+        "bad",
+        "use the field of the spec instead",
+    ),
+    "steps that vLLM sizes itself": (
+        {"engine": {**VLLM, "maxNumBatchedTokens": "auto"}},
+        "bad",
+        "write a number for maxNumBatchedTokens",
+    ),
+    "a simulation by vLLM": ({"engine": VLLM}, "bad", "only Argosy's own engine simulates"),
+    "vLLM with TLS": (
+        {"engine": VLLM, "security": {"tls": {"secretName": "t"}}},
+        "bad",
+        "let a service mesh encrypt",
+    ),
+    "vLLM whose streams move": (
+        {"engine": VLLM, "drain": {"mode": "migrate"}},
+        "bad",
+        "with engine.type vllm or sglang write finish",
+    ),
+    "vLLM that changes its role": (
+        {"engine": VLLM, "mode": "disaggregated", "autoscaling": {"roleFlip": True}},
+        "bad",
+        "leave autoscaling.roleFlip out",
+    ),
+    "SGLang with two names behind a gateway of the cluster": (
+        {
+            **POOL,
+            "model": {"uri": "pvc://models/m", "servedNames": ["a", "b"]},
+            "engine": {"type": "sglang", "image": "sgl:1"},
+        },
+        "bad",
+        "write one name in model.servedNames",
+    ),
     "wrong mode": ({"mode": "split"}, "bad", "colocated"),
     "wrong policy": ({"autoscaling": {"policy": "goodput"}}, "bad", "Goodput"),
     "wrong shadow": ({"autoscaling": {"shadow": ["none"]}}, "bad", "kpa"),

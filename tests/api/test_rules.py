@@ -25,7 +25,10 @@ def mostly(*good, bad):
 
 
 spans = mostly("1s", "2s", "15s", "30s", "31s", "1m", "5m", bad=["0s", "500ms", "x"])
-words = mostly("A", "b", "--role-x", "--x", bad=["", "POD_IP", "9", "a b", "--role", "--role=x"])
+words = mostly(
+    *("A", "b", "--role-x", "--x", "--model_x"),
+    bad=["", "POD_IP", "9", "a b", "--role", "--role=x", "--api_key", "-tp", "--tp=2"],
+)
 role = some(
     replicas=some(min=mostly(1, 2, bad=[-1, 0, 9]), max=mostly(2, 3, bad=[0, 1])),
     resources=some(
@@ -57,6 +60,8 @@ specs = st.fixed_dictionaries(
         "mode": mostly("colocated", "disaggregated", bad=["auto"]),
         "roles": some(prefill=role, decode=role, colocated=role),
         "engine": some(
+            type=mostly("argosy", "vllm", "sglang", bad=["tgi"]),
+            image=st.just("engine:1"),
             args=st.lists(words, max_size=3),
             env=st.lists(words, max_size=2, unique=True).map(lambda ns: [{"name": n} for n in ns]),
         ),

@@ -13,7 +13,7 @@ from argosy_gateway.accounting.metrics import Metrics
 from argosy_gateway.accounting.verdicts import Slo
 from argosy_operator.core.scaling.goals import Windows
 from argosy_operator.core.scaling.observe import Idle, Unknown, Value
-from argosy_operator.core.scaling.signals import samples
+from argosy_operator.core.scaling.signals import others, samples
 from argosy_operator.ports.prometheus.queries import (
     ENGINE_LONG_SERIES,
     ENGINE_SERIES,
@@ -155,6 +155,12 @@ def test_engines_expose_nothing_under_our_prefix_that_clashes_with_the_gateway(e
 def test_what_the_operator_asks_of_gateways_and_engines_is_what_they_expose(engine, gateway):
     exposed = engine.keys() | gateway.keys()
     assert [name for name in (*ASKED, *QUANTILES) if name not in exposed] == []
+
+
+def test_what_is_asked_of_vllm_is_what_it_promises():
+    """Its names of whole metrics are those that our engine has taken over from it."""
+    asked = {re.sub("_(sum|count|bucket)$", "", name) for name in others.VLLM_SERIES.values()}
+    assert asked <= VLLM.keys()
 
 
 def test_our_engine_kind_names_every_series_that_the_law_reads_of_engines(engine):

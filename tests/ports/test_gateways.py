@@ -234,6 +234,42 @@ def test_counters_that_cannot_be_make_the_whole_answer_worthless(other):
     assert load_of(load_said(**{**COUNTS, **other}), "g-1", 50.0) is None
 
 
+ON_PODS = {"e1": {"requests": 3, "left": False}, "e2": {"requests": 0, "left": True}}
+
+
+def test_an_answer_counts_the_requests_on_pods_that_do_not_count_themselves():
+    load = load_of(load_said(on_pods=ON_PODS), "g-1", 50.0)
+    assert load == GatewayLoad(2, 0.5, on_pods={"e1": 3, "e2": 0}, left=frozenset({"e2"}))
+
+
+@pytest.mark.parametrize(
+    "on_pods",
+    [
+        None,
+        [],
+        {"e1": 3},
+        {"e1": {"requests": 3}},
+        {"e1": {"left": True}},
+        {"e1": {"requests": -1, "left": True}},
+        {"e1": {"requests": 0.0, "left": True}},
+        {"e1": {"requests": False, "left": True}},
+        {"e1": {"requests": 10**9 + 1, "left": True}},
+        {**ON_PODS, "e3": None},
+    ],
+    ids=str,
+)
+def test_counts_on_pods_that_cannot_be_make_the_whole_answer_worthless(on_pods):
+    """A count that is wrong could end a pod under its streams."""
+    assert load_of(load_said(on_pods=on_pods), "g-1", 50.0) is None
+
+
+@pytest.mark.parametrize("left", [None, 0, 1, "true", []], ids=repr)
+def test_a_gateway_has_left_a_pod_only_if_it_says_true(left):
+    said = {"e1": {"requests": 0, "left": left}}
+    load = load_of(load_said(on_pods=said), "g-1", 50.0)
+    assert load == GatewayLoad(2, 0.5, on_pods={"e1": 0})
+
+
 def test_the_answer_of_another_pod_with_the_address_says_nothing():
     assert load_of(load_said(pod="g-2"), "g-1", 50.0) is None
 

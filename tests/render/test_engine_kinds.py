@@ -9,7 +9,7 @@ import kubernetes_validate
 import pytest
 
 from argosy_engine.cli import parse
-from argosy_operator.api.v1alpha1.engine import RENDERED_FLAGS
+from argosy_operator.api.v1alpha1.engine import OWN_FLAGS, RENDERED_FLAGS
 from argosy_operator.api.v1alpha1.pods.env import RENDERED_ENV
 from argosy_operator.core.fleet.actions import Create
 from argosy_operator.core.plan import plan
@@ -17,6 +17,8 @@ from argosy_operator.render import workload
 from argosy_operator.render.common import identity_env
 from argosy_operator.render.engines.argosy import ARGOSY
 from argosy_operator.render.engines.kind import EngineKind, EnginePod, HttpEndpoint
+from argosy_operator.render.engines.openai import SGLANG, VLLM
+from argosy_operator.render.engines.table import KINDS as OF_TYPE
 from tests.engine.processes import sim_engines
 from tests.render.fleets import IMAGES, fleet
 from tests.render.restricted import offences
@@ -28,6 +30,13 @@ FLEETS = {
     "colocated": fleet(mode="colocated", engine={"args": ["--seed=1"]}),
     "simulated": fleet(model={"uri": "sim://opt-13b-a100"}, mode="colocated"),
 }
+SIZES = {"maxModelLen": 4096, "maxNumSeqs": 8, "maxNumBatchedTokens": 1024}
+
+
+def of_type(name, *, image="peer:1", **spec):
+    """A fleet whose pods run the engine `name`."""
+    asked = {"type": name, "image": image, **SIZES}
+    return fleet(**{"mode": "colocated", "engine": asked, **spec})
 
 
 class PlainServer:
@@ -40,6 +49,9 @@ class PlainServer:
     metrics = HttpEndpoint(9000, "/stats/prometheus")
     series: Mapping[str, str] = MappingProxyType({})
     own_flags = frozenset({"--model-dir", "--alias"})
+    keyed = False
+    env: Mapping[str, str] = MappingProxyType({})
+    handover_ports: Mapping[str, int] = MappingProxyType({})
 
     def args(self, pod: EnginePod) -> list[str]:
         return ["--model-dir", pod.weights, "--alias", pod.fleet.engine_names[0]]
@@ -50,6 +62,7 @@ class PlainServer:
 
 PLAIN: EngineKind = PlainServer()
 KINDS = {"argosy": ARGOSY, "plain": PLAIN}
+OTHERS = {"vllm": VLLM, "sglang": SGLANG}
 
 
 def rendered(one, kind):
@@ -129,6 +142,111 @@ def test_users_may_not_set_a_flag_that_the_kind_renders(one, kind):
         pod = EnginePod.of(one, role, "0123abcd", IMAGES)
         arguments = [*kind.args(pod), *kind.kv_args(pod)]
         assert {arg for arg in arguments if arg.startswith("--")} <= kind.own_flags
+
+
+def test_the_type_of_the_spec_chooses_the_kind():
+    assert dict(OF_TYPE) == {"argosy": ARGOSY, **OTHERS}
+    for name, kind in OF_TYPE.items():
+        one = EnginePod.of(of_type(name), "colocated", "0123abcd", IMAGES)
+        assert container(workload.deployment(one))["command"] == list(kind.command)
+        assert kind.own_flags == frozenset(OWN_FLAGS[name])
+
+
+def test_the_arguments_of_vllm():
+    one = of_type("vllm", drain={"timeout": "90s"})
+    made = container(rendered(one, VLLM)[0])
+    assert made["command"] == ["vllm", "serve"]
+    assert made["args"] == [
+        "/models/some/model",
+        *("--served-model-name", "chat"),
+        *("--port", "8000", "--dtype", "auto"),
+        *("--max-model-len", "4096", "--max-num-seqs", "8", "--max-num-batched-tokens", "1024"),
+        *("--shutdown-timeout", "90", "--api-key", "$(POD_UID)"),
+    ]
+
+
+def test_the_arguments_of_sglang():
+    made = container(rendered(of_type("sglang"), SGLANG)[0])
+    assert made["command"] == ["python3", "-m", "sglang.launch_server"]
+    assert made["args"] == [
+        *("--model-path", "/models/some/model"),
+        *("--served-model-name", "chat"),
+        *("--port", "8000", "--dtype", "auto"),
+        *("--context-length", "4096", "--max-running-requests", "8"),
+        *("--chunked-prefill-size", "1024", "--api-key", "$(POD_UID)"),
+        *("--host", "0.0.0.0", "--enable-metrics"),
+    ]
+
+
+@pytest.mark.parametrize("name", OTHERS)
+def test_pods_of_other_engines_have_one_port_a_key_and_a_note_of_their_type(name):
+    deployment = rendered(of_type(name), OTHERS[name])[0]
+    made = container(deployment)
+    assert made["image"] == "peer:1"
+    assert made["ports"] == [{"name": "http", "containerPort": 8000}]
+    probes = [made[name]["httpGet"] for name in made if name.endswith("Probe")]
+    assert probes == [{"path": "/health", "port": 8000}] * 3
+    uid = {"name": "POD_UID", "valueFrom": {"fieldRef": {"fieldPath": "metadata.uid"}}}
+    assert made["env"].count(uid) == 1
+    notes = deployment["spec"]["template"]["metadata"]["annotations"]
+    assert notes["serving.argosy.dev/engine"] == name
+    assert (notes["prometheus.io/port"], notes["prometheus.io/path"]) == ("8000", "/metrics")
+
+
+def test_our_pods_have_no_note_of_their_type():
+    for deployment in rendered(FLEETS["disaggregated"], None):
+        notes = deployment["spec"]["template"]["metadata"]["annotations"]
+        assert "serving.argosy.dev/engine" not in notes
+
+
+HANDOVER = {
+    "vllm": {
+        role: ["--kv-transfer-config", f'{{"kv_connector": "NixlConnector", "kv_role": "{kv}"}}']
+        for role, kv in (("prefill", "kv_producer"), ("decode", "kv_consumer"))
+    },
+    "sglang": {
+        role: ["--disaggregation-mode", role, "--disaggregation-transfer-backend", "nixl"]
+        for role in ("prefill", "decode")
+    },
+}
+PORTS = {"vllm": ("nixl", 5600), "sglang": ("bootstrap", 8998)}
+
+
+@pytest.mark.parametrize("name", OTHERS)
+def test_disaggregated_pods_of_other_engines_get_their_handover_by_role(name):
+    one = of_type(name, mode="disaggregated")
+    for (role, _), deployment in zip(
+        one.spec.active_roles(), rendered(one, OTHERS[name]), strict=True
+    ):
+        made = container(deployment)
+        assert made["args"][-len(HANDOVER[name][role]) :] == HANDOVER[name][role]
+        port, number = PORTS[name]
+        assert {"name": port, "containerPort": number} in made["ports"]
+        kubernetes_validate.validate(deployment, "1.36", strict=True)
+        assert offences(deployment["spec"]["template"]["spec"]) == []
+        flags = {arg for arg in made["args"] if arg.startswith("--")}
+        assert flags <= OTHERS[name].own_flags
+
+
+def test_the_users_values_of_a_variable_come_before_those_of_the_engine():
+    asked = {"type": "vllm", "image": "peer:1", "env": [{"name": "HOME", "value": "/scratch"}]}
+    env = container(rendered(fleet(mode="colocated", engine=asked), VLLM)[0])["env"]
+    assert [one["value"] for one in env if one["name"] == "HOME"] == ["/scratch"]
+    assert {"name": "HF_HUB_OFFLINE", "value": "1"} in env
+
+
+def test_engines_behind_a_gateway_of_the_cluster_know_all_names_and_ask_for_no_key():
+    """Such a gateway translates no name, and knows no pod's uid."""
+    one = of_type(
+        "vllm",
+        model={"uri": "pvc://models/m", "servedNames": ["chat", "chat-8b"]},
+        routing={"gateway": "epp"},
+        security={"verifyPeers": False, "networkPolicy": False},
+    )
+    args = container(rendered(one, VLLM)[0])["args"]
+    at = args.index("--served-model-name")
+    assert args[at + 1 : at + 4] == ["chat", "chat-8b", "--port"]
+    assert "--api-key" not in args
 
 
 def test_the_api_refuses_exactly_our_kinds_own_flags_and_the_engine_knows_them(capsys):

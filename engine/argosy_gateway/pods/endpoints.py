@@ -17,6 +17,7 @@ from typing import Any
 
 from argosy_gateway.pods.health import Health
 from argosy_gateway.pods.pairs import Pairs
+from argosy_gateway.wire.http1 import Head
 
 __all__ = ["Directory", "Endpoint", "Role", "State", "endpoint_of_pod", "is_ready_gateway"]
 
@@ -30,6 +31,8 @@ TEMPLATE_LABEL = "pod-template-hash"
 DRAIN_ANNOTATION = "serving.argosy.dev/drain"
 TLS_ANNOTATION = "serving.argosy.dev/tls"
 """Of the pod template: "true" if its engines speak TLS."""
+ENGINE_ANNOTATION = "serving.argosy.dev/engine"
+"""Of the pod template: the type of engine, if it is not ours."""
 GATEWAY_ROLE = "gateway"
 _NAME_FLAGS = ("--served-name", "--served-model-name")
 """Of our engine, and of vLLM and SGLang. The first name that follows is as good as any other."""
@@ -75,6 +78,19 @@ class Endpoint:
     """Both ports speak TLS only, and ask for a certificate."""
     model: str | None = None
     """The name by which its engine knows the model; None: any that a client asks for."""
+    keyed: bool = False
+    """Its engine is not ours: it names no pod, and its API key is the pod's uid."""
+
+    def gave(self, head: Head) -> bool:
+        """Whether an answer came from this pod.
+
+        Our engines name their pod: a decode engine in the first header, a colocated one in the
+        second. Another engine that has got this pod's address refuses the key.
+        """
+        name = head.get(b"x-argosy-decode-pod") or head.get(b"x-argosy-pod")
+        if self.keyed:
+            return name is None and head.status != 401
+        return name == self.name.encode() and head.status != 421
 
 
 def endpoint_of_pod(pod: Mapping[str, Any]) -> Endpoint | None:
@@ -103,6 +119,7 @@ def endpoint_of_pod(pod: Mapping[str, Any]) -> Endpoint | None:
         state=state,
         tls=annotations.get(TLS_ANNOTATION) == "true",
         model=_model_of(pod),
+        keyed=ENGINE_ANNOTATION in annotations,
     )
 
 

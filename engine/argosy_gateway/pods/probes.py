@@ -155,8 +155,7 @@ class Probes:
         finally:
             if exchange is not None:
                 exchange.abort()
-        name = head.get(b"x-argosy-decode-pod") or head.get(b"x-argosy-pod")
-        return name == pod.name.encode()
+        return pod.gave(head)
 
     def _is_known(self, pod: Endpoint) -> bool:
         known = self._directory.get(pod.uid)

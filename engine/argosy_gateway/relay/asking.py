@@ -38,8 +38,7 @@ async def ask(
         ("content-type", "application/json"),
         ("x-request-id", request.request_id),
         ("x-argosy-attempt", str(number)),
-        ("x-argosy-pod-uid", pod.uid),
-        *fleet.proof.headers(),
+        *fleet.shown_to(pod),
     ]
     slo_class = fleet.class_of(request.slo_class)
     if slo_class.priority:

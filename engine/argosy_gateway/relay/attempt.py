@@ -285,9 +285,8 @@ class Attempt:
     def _not_accepted(self, head: http1.Head) -> FailedAttempt | None:
         """A FailedAttempt if another program answered, or if the engine drains; else None."""
         directory, pod = self._fleet.directory, self._route.head
-        # A decode engine names its pod in the first header, a colocated one in the second.
-        name = head.get(b"x-argosy-decode-pod") or head.get(b"x-argosy-pod")
-        if name != pod.name.encode() or head.status == 421:
+        if not pod.gave(head):
+            name = head.get(b"x-argosy-decode-pod") or head.get(b"x-argosy-pod")
             found = name and name[:80]
             log.warning("at %s:%d answers %r, not engine %s", pod.ip, pod.port, found, pod.name)
             directory.health.wrong_pod(pod.uid)
@@ -298,7 +297,8 @@ class Attempt:
             log.warning("engine %s does not take this gateway's token", pod.name)
             directory.health.draining(pod.uid)  # it serves nothing now; its keys or ours may follow
             return FailedAttempt(RetryReason.UNPROVEN)
-        if head.status == 503 and head.get(b"x-argosy-draining"):
+        # Another engine says so without a word why; after SIGTERM it takes no request.
+        if head.status == 503 and (head.get(b"x-argosy-draining") or pod.keyed):
             directory.health.draining(pod.uid)
             return FailedAttempt(RetryReason.DRAINING)
         return None

@@ -153,6 +153,12 @@ class Fleet:
         if self._learner is not None:
             self._learner.sent(request, route)
 
+    def shown_to(self, pod: Endpoint) -> list[tuple[str, str]]:
+        """Headers that say which pod is meant, and that prove who calls."""
+        if pod.keyed:
+            return [("authorization", f"Bearer {pod.uid}")]
+        return [("x-argosy-pod-uid", pod.uid), *self.proof.headers()]
+
     def peer_of(self, pod: Endpoint) -> Peer:
         """This pod, as it is called now. Raises UnreachableError if that needs a certificate that
         this gateway has not."""

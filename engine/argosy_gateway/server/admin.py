@@ -3,6 +3,7 @@
 
 import json
 
+from argosy_gateway.pods.endpoints import State
 from argosy_gateway.relay.answer import Send
 from argosy_gateway.relay.fleet import Fleet
 from argosy_gateway.server.asgi import App, Receive, Scope, respond
@@ -86,6 +87,21 @@ def load(fleet: Fleet) -> dict[str, object]:
         "outstanding_prompt_tokens": sum(pod.prompt_tokens for pod in in_flight.loads.values()),
         "decoding": in_flight.decoding,
         "answered": fleet.metrics.answered_for_load(),
+        "on_pods": on_pods(fleet),
+    }
+
+
+def on_pods(fleet: Fleet) -> dict[str, dict[str, object]]:
+    """Uid of each pod without an admin port → the requests of this gateway there, and whether it
+    sends no more: by this the operator knows when such a pod may go."""
+    loads, serving = fleet.in_flight.loads, State.SERVING
+    return {
+        pod.uid: {
+            "requests": loads[pod.uid].sequences if pod.uid in loads else 0,
+            "left": pod.state is not serving,
+        }
+        for pod in fleet.directory.all()
+        if pod.keyed
     }
 
 

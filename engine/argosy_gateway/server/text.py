@@ -86,8 +86,7 @@ async def _ask(
         headers=[
             ("content-type", "application/json"),
             ("x-request-id", request_id),
-            ("x-argosy-pod-uid", pod.uid),
-            *fleet.proof.headers(),
+            *fleet.shown_to(pod),
         ],
         body=question.to(pod),
         connect_s=limits.connect_s,
@@ -101,8 +100,7 @@ async def _ask(
                 raise BrokenError(f"answer larger than {limits.answer_bytes} bytes")
     finally:
         exchange.abort()
-    name = head.get(b"x-argosy-decode-pod") or head.get(b"x-argosy-pod")
-    if name != pod.name.encode() or head.status in (401, 421) or head.status >= 500:
+    if not pod.gave(head) or head.status == 401 or head.status >= 500:
         return None
     retry_after = head.get(b"retry-after")
     headers = {"retry-after": retry_after.decode("latin-1")} if retry_after else {}

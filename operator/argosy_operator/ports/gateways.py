@@ -78,10 +78,15 @@ def load_of(data: bytes, name: str, now: float) -> GatewayLoad | None:
         answer = json.loads(data)
         if answer["pod"] != name:
             return None
-        in_flight = answer["in_flight"]
-        if type(in_flight) is not int or not 0 <= in_flight <= MOST_IN_FLIGHT:
-            return None
-        return GatewayLoad(in_flight, _number(answer["idle_s"]), _reading(answer, now))
+        in_flight = _whole(answer["in_flight"])
+        on_pods = {str(uid): row for uid, row in answer.get("on_pods", {}).items()}
+        return GatewayLoad(
+            in_flight,
+            _number(answer["idle_s"]),
+            _reading(answer, now),
+            on_pods={uid: _whole(row["requests"]) for uid, row in on_pods.items()},
+            left=frozenset(uid for uid, row in on_pods.items() if row["left"] is True),
+        )
     except (ValueError, KeyError, TypeError, AttributeError, OverflowError, RecursionError):
         return None
 
@@ -134,6 +139,13 @@ def _number(value: object) -> float:
     if not isinstance(value, int | float) or not 0 <= value < math.inf:
         raise ValueError(f"{value!r} is neither a time nor a count")
     return float(value)
+
+
+def _whole(value: object) -> int:
+    """A count of requests. Raises ValueError for a number that is none."""
+    if type(value) is not int or not 0 <= value <= MOST_IN_FLIGHT:
+        raise ValueError(f"{value!r} is no count of requests")
+    return value
 
 
 def _word(row: dict[str, Any]) -> str:

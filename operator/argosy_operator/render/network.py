@@ -8,6 +8,7 @@ from argosy_operator.api.v1alpha1 import ROLES_OF, ServingDeployment
 from argosy_operator.core.fleet import names
 from argosy_operator.core.fleet.objects import Object
 from argosy_operator.render.common import fleet_metadata
+from argosy_operator.render.engines.table import kind_of
 
 
 def objects(fleet: ServingDeployment) -> list[Object]:
@@ -18,8 +19,11 @@ def objects(fleet: ServingDeployment) -> list[Object]:
         "matchLabels": {names.FLEET: fleet.name},
         "matchExpressions": [{"key": names.ROLE, "operator": "In", "values": _ROLES}],
     }
-    ucx = [_allow(names.UCX_PORTS[0], engines, last=names.UCX_PORTS[1])]
     gateways = {"matchLabels": names.selector(fleet.name, names.GATEWAY_ROLE)}
+    kind = kind_of(fleet)
+    # The probes and metrics of such an engine are on the port of its API.
+    shown = None if kind.metrics.port == names.API_PORT else gateways
+    ucx = [_allow(names.UCX_PORTS[0], engines, last=names.UCX_PORTS[1])]
     return [
         {
             "apiVersion": "networking.k8s.io/v1",
@@ -29,10 +33,11 @@ def objects(fleet: ServingDeployment) -> list[Object]:
                 "podSelector": engines,
                 "policyTypes": ["Ingress"],
                 "ingress": [
-                    _allow(names.API_PORT, gateways),
+                    _allow(names.API_PORT, shown),
                     # The kubelet, Prometheus and the operator, wherever they are.
                     _allow(names.ADMIN_PORT),
                     _allow(names.KV_PORT, engines),
+                    *(_allow(port, engines) for port in kind.handover_ports.values()),
                     *(ucx if fleet.spec.kv_transfer.transport == "nixl" else ()),
                 ],
             },

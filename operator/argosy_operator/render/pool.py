@@ -20,6 +20,7 @@ from argosy_operator.render.common import (
     metadata,
     pod_security,
 )
+from argosy_operator.render.engines.table import kind_of
 from argosy_operator.render.images import Images
 from argosy_operator.render.pods.accounts import Callers
 from argosy_operator.render.pods.kept import annotation, settings_of
@@ -179,7 +180,7 @@ def _flags(fleet: ServingDeployment) -> list[str]:
         "--pool-name": names.pool(fleet.name),
         "--pool-namespace": fleet.namespace,
         "--config-text": json.dumps(PLUGINS),
-        "--model-server-metrics-port": names.ADMIN_PORT,
+        "--model-server-metrics-port": kind_of(fleet).metrics.port,
         "--kv-cache-usage-percentage-metric": "vllm:kv_cache_usage_perc",
         "--lora-info-metric": "",
         "--refresh-metrics-interval": READS_METRICS_EVERY,

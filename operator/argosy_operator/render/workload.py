@@ -29,8 +29,8 @@ from argosy_operator.render.common import (
     tls_volume,
     token_volume,
 )
-from argosy_operator.render.engines.argosy import ARGOSY
 from argosy_operator.render.engines.kind import ROLE_FILE, WEIGHTS, EngineKind, EnginePod
+from argosy_operator.render.engines.table import kind_of
 from argosy_operator.render.pods.kept import annotation
 from argosy_operator.render.pods.overlay import lay_over
 
@@ -40,12 +40,15 @@ LOAD_TIMEOUT_S = 1800
 """Loading weights over a slow network may take this long; then the container is restarted."""
 
 
-def deployment(pod: EnginePod, replicas: int | None = None, *, kind: EngineKind = ARGOSY) -> Object:
+def deployment(
+    pod: EnginePod, replicas: int | None = None, *, kind: EngineKind | None = None
+) -> Object:
     """The Deployment of the pod's role and revision.
 
     `replicas` is a number when the Deployment is created and None when it is applied later: an
-    apply that carried it would fight with /scale.
+    apply that carried it would fight with /scale. `kind` is that of the spec's engine.type.
     """
+    kind = kind or kind_of(pod.fleet)
     fleet, role, revision = pod.fleet, pod.role, pod.revision
     meta = metadata(fleet, names.engine_deployment(fleet.name, role, revision), role, revision)
     meta["annotations"] = {names.DRAIN_TIMEOUT: str(pod.drain_s)}
@@ -81,6 +84,8 @@ def _annotations(pod: EnginePod, kind: EngineKind) -> dict[str, str]:
     found = scrape_annotations(kind.metrics.port, kind.metrics.path)
     if pod.certificate:
         found[names.TLS] = "true"
+    if kind.keyed:
+        found[names.ENGINE] = pod.fleet.spec.engine.type
     if pod.gpu_resource != NVIDIA:
         found[names.GPU_RESOURCE] = pod.gpu_resource
     if pod.gpus > 0 and pod.claims_gpus:
@@ -130,6 +135,7 @@ def _pod_spec(pod: EnginePod, kind: EngineKind) -> Object:
 def _container(pod: EnginePod, kind: EngineKind) -> Object:
     spec, ready, live = pod.fleet.spec, kind.ready, kind.live
     kv_args = kind.kv_args(pod) if pod.disaggregated else []
+    ports = {**kind.ports, **(kind.handover_ports if pod.disaggregated else {})}
     # The picker needs a moment to see the deletion. Until SIGTERM the engine takes requests.
     sleep = {"lifecycle": {"preStop": {"sleep": {"seconds": DEREGISTER_S}}}}
     return (sleep if spec.picks_by_pool else {}) | {
@@ -137,8 +143,8 @@ def _container(pod: EnginePod, kind: EngineKind) -> Object:
         "image": pod.image,
         "command": list(kind.command),
         "args": [*kind.args(pod), *kv_args, *spec.engine.args],
-        "env": _env(pod),
-        "ports": [{"name": name, "containerPort": port} for name, port in kind.ports.items()],
+        "env": _env(pod, kind),
+        "ports": [{"name": name, "containerPort": port} for name, port in ports.items()],
         "securityContext": container_security(),
         # Ready ends the start: a slow load is not restarted by liveness, a hung one is, at last.
         "startupProbe": http_probe(ready.path, ready.port, period_s=1, failures=LOAD_TIMEOUT_S),
@@ -151,13 +157,16 @@ def _container(pod: EnginePod, kind: EngineKind) -> Object:
     }
 
 
-def _env(pod: EnginePod) -> list[Object]:
+def _env(pod: EnginePod, kind: EngineKind) -> list[Object]:
     own = {env.name: env.value for env in pod.fleet.spec.engine.env}
     # Compilers and caches write below HOME; the root file system is read-only.
-    home = [] if "HOME" in own else [{"name": "HOME", "value": "/tmp"}]  # noqa: S108
+    theirs = {"HOME": "/tmp", **kind.env}  # noqa: S108
+    default = [{"name": name, "value": v} for name, v in theirs.items() if name not in own]
     uid = {"name": "POD_UID", "valueFrom": {"fieldRef": {"fieldPath": "metadata.uid"}}}
-    means = [uid] if pod.verifies else []
-    return identity_env() + means + home + [{"name": name, "value": v} for name, v in own.items()]
+    means = [uid] if pod.verifies or kind.keyed else []
+    return (
+        identity_env() + means + default + [{"name": name, "value": v} for name, v in own.items()]
+    )
 
 
 def _given(amounts: Mapping[str, Quantity | None]) -> dict[str, Quantity]:

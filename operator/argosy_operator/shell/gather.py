@@ -28,6 +28,7 @@ from argosy_operator.core.fleet.pods import (
     Pod,
     controller_of,
     gateways_to_ask,
+    load_by_gateways,
     owned_pods,
     pod_of,
 )
@@ -126,13 +127,15 @@ async def gather(
     due = by_law(fleet.spec) and not fleet.spec.paused and clock.monotonic >= memory.decide_at
     due = due and not memory.listen  # a start from zero does not wait for Prometheus
     zero = fleet.spec.goes_to_zero and not fleet.spec.paused
-    asks = zero or (due and fleet.spec.metrics.ask_gateways)
+    uncounted = [pod for pod in _loaded(pods, memory) if not pod.admin]
+    asks = zero or (due and fleet.spec.metrics.ask_gateways) or bool(uncounted)
     requests = await _gateway_loads(sources.gateways, pods) if asks else {}
     loads, handovers, measured = await asyncio.gather(
         _loads(sources.engines, fleet, pods, memory),
         _handovers(sources.gateways, fleet, pods),
         sources.metrics.measure(fleet, fleet_pods(pods, requests.values())) if due else _nothing(),
     )
+    loads |= {pod.uid: load_by_gateways(pod.uid, pods, requests) for pod in uncounted}
     windows = goals_of(fleet.spec).windows
     if not asks and measured is not None and why_unavailable(measured.metrics, windows) is not None:
         requests = await _gateway_loads(sources.gateways, pods)
@@ -238,7 +241,7 @@ def _revision(
     fleet: ServingDeployment, deployments: Mapping[str, Object], images: Images
 ) -> _Revision:
     """Pods that run in another template of the same inputs keep their revision."""
-    verify = fleet.spec.security.verify_peers
+    verify = fleet.spec.verifies_peers
     roles = {name for name, _ in fleet.spec.active_roles()}
     engines = [d for d in deployments.values() if role_of(d) in roles]
     made_of = digest(inputs(fleet, engine_image=images.engine))
@@ -336,12 +339,10 @@ async def _pool(cluster: Cluster, fleet: ServingDeployment) -> Object | None:
     return await cluster.get("InferencePool", fleet.namespace, names.pool(fleet.name))
 
 
-async def _loads(
-    engines: Engines, fleet: ServingDeployment, pods: tuple[Pod, ...], memory: LoopMemory
-) -> dict[str, Load | None]:
-    key = (fleet.namespace, fleet.name)
-    asked = [
-        (pod.uid, pod.ip)
+def _loaded(pods: tuple[Pod, ...], memory: LoopMemory) -> list[Pod]:
+    """Engine pods of which this round must know how busy they are."""
+    return [
+        pod
         for pod in pods
         if pod.ip
         and pod.started
@@ -349,6 +350,13 @@ async def _loads(
         and pod.role not in names.FRONT_ROLES
         and (pod.draining or memory.ask_loads)
     ]
+
+
+async def _loads(
+    engines: Engines, fleet: ServingDeployment, pods: tuple[Pod, ...], memory: LoopMemory
+) -> dict[str, Load | None]:
+    key = (fleet.namespace, fleet.name)
+    asked = [(pod.uid, pod.ip) for pod in _loaded(pods, memory) if pod.ip and pod.admin]
     answers = await call_all([partial(engines.load, ip, key, uid) for uid, ip in asked], None)
     return {uid: answer for (uid, _), answer in zip(asked, answers, strict=True)}
 

@@ -32,6 +32,14 @@ def test_a_policy_of_another_owner_is_not_deleted() -> None:
     assert model.round().actions == ()
 
 
+def test_an_engine_that_shows_its_metrics_on_its_apis_port_has_that_port_open() -> None:
+    others = {"type": "vllm", "image": "v:1"}
+    model = converged(model={"uri": "pvc://models"}, engine=others)
+    rules = model.children[POLICY]["spec"]["ingress"]
+    assert "from" not in rules[0]
+    assert ports(model)[0] == (8000, None)
+
+
 def ports(model: Model) -> list[tuple[int, int | None]]:
     rules = model.children[POLICY]["spec"]["ingress"]
     return [(p["port"], p.get("endPort")) for rule in rules for p in rule["ports"]]

@@ -1,8 +1,11 @@
 """Which pods of the API server are engines of the fleet, and in which state."""
 
+from dataclasses import replace
+
 import pytest
 
 from argosy_gateway.pods.endpoints import Endpoint, Role, State, endpoint_of_pod, is_ready_gateway
+from argosy_gateway.wire.http1 import Head
 from argosy_operator.core.fleet import names
 
 POD = {
@@ -139,3 +142,29 @@ def test_a_gateway_is_known_by_its_labels_and_its_owner_while_it_takes_requests(
     assert not is_ready_gateway({**GATEWAY, "metadata": {**meta, "ownerReferences": []}})
     assert not is_ready_gateway({**GATEWAY, "metadata": {**meta, "deletionTimestamp": "now"}})
     assert endpoint_of_pod(GATEWAY) is None
+
+
+def test_an_engine_that_is_not_ours_is_known_by_its_annotation():
+    assert endpoint_of_pod(POD).keyed is False
+    meta = {**POD["metadata"], "annotations": {names.ENGINE: "vllm"}}
+    assert endpoint_of_pod({**POD, "metadata": meta}).keyed is True
+
+
+@pytest.mark.parametrize(
+    ("status", "named", "keyed", "gave"),
+    [
+        (200, b"p", False, True),
+        (200, b"q", False, False),
+        (200, None, False, False),
+        (421, b"p", False, False),
+        (401, b"p", False, True),  # it is the pod, and takes no token
+        (200, None, True, True),
+        (503, None, True, True),
+        (401, None, True, False),  # the key is another pod's
+        (200, b"p", True, False),  # one of ours has the address
+    ],
+)
+def test_an_answer_shows_whether_it_is_the_pods_own(status, named, keyed, gave):
+    pod = replace(endpoint_of_pod(POD), keyed=keyed)
+    headers = () if named is None else ((b"x-argosy-decode-pod", named),)
+    assert pod.gave(Head(status, headers)) is gave

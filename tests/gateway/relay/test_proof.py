@@ -1,8 +1,12 @@
 """What the gateway shows to engines, and what it does when one does not take it."""
 
+import dataclasses
+from dataclasses import dataclass
+
 import pytest
 
 from argosy_gateway.errors import CredentialsError
+from argosy_gateway.pods.endpoints import State
 from argosy_gateway.pods.proof import Proof
 from argosy_gateway.routing.groups import Route
 from tests.gateway.direct import direct
@@ -87,3 +91,55 @@ async def test_an_engine_that_is_not_the_pod_that_was_meant_is_the_wrong_pod():
         assert (client.status, "three" in client.text) == (200, True)
         assert f.count("argosy_gateway_retries_total", reason="wrong_pod") == 1
         assert f.fleet.directory.health.rank("a") is None
+
+
+@dataclass
+class OtherEngine(Engine):
+    """A server of the OpenAI API that takes its pod's uid as key and names no pod."""
+
+    key: str = "a"
+
+    def endpoint(self, state=State.SERVING):
+        return dataclasses.replace(super().endpoint(state), keyed=True)
+
+    def pod(self):
+        return "server", "uvicorn"
+
+    async def asks_for_its_key(self, call):
+        if call.headers["authorization"] != f"bearer {self.key}":
+            await call.status(401, {"error": "Unauthorized"})
+        else:
+            await answer(call)
+
+    def __post_init__(self):
+        self.behaviour = self.asks_for_its_key
+
+
+async def test_another_engine_is_shown_its_pods_uid_as_key_and_no_token(tmp_path):
+    file = tmp_path / "token"
+    file.write_text("one.two.three")
+    engine = OtherEngine("a")
+    async with direct(engine, token_file=file) as f:
+        answered = await f.answered(CHAT)
+    assert answered.status == 200
+    assert engine.calls[0].headers["authorization"] == "bearer a"
+    assert "x-argosy-pod-uid" not in engine.calls[0].headers
+
+
+async def test_another_engine_with_the_key_of_another_pod_serves_nothing():
+    stranger, right = OtherEngine("a", key="z"), OtherEngine("b", key="b")
+    async with direct(stranger, right) as f:
+        answers = [await f.answered(CHAT) for _ in range(4)]
+    assert [one.status for one in answers] == [200] * 4
+    assert len(stranger.calls) <= 1
+
+
+async def test_another_engine_that_ends_is_left_like_one_that_drains():
+    async def ends(call):
+        await call.status(503, {"error": "shutting down"})
+
+    leaving, right = OtherEngine("a"), OtherEngine("b", key="b")
+    async with direct(leaving, right) as f:
+        leaving.behaviour = ends
+        answers = [await f.answered(CHAT) for _ in range(4)]
+    assert [one.status for one in answers] == [200] * 4

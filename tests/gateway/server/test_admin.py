@@ -1,12 +1,14 @@
 """The admin port's paths, as the kubelet, Prometheus and the operator read them."""
 
 import json
+from dataclasses import replace
 
 import pytest
 
 from argosy_gateway.accounting.verdicts import Slo
 from argosy_gateway.pods.endpoints import Endpoint, Role, State
 from argosy_gateway.queue.line import Waiting
+from argosy_gateway.routing.groups import Route
 from argosy_gateway.routing.strategies.strategy import RoutingRequest
 from argosy_gateway.server.admin import admin_app
 from tests.gateway.server.asked import asked, fleet_of
@@ -70,6 +72,7 @@ async def test_load_is_what_arrived_what_runs_what_waits_and_since_when_nothing_
         "answered": dict.fromkeys(
             ("requests", "prompt_tokens", "prompt_tokens_squared", "output_tokens"), 0.0
         ),
+        "on_pods": {},
     }
     fleet.relays |= {object(), object()}
     busy = json.loads((await ask(fleet, "/load"))[2])
@@ -189,3 +192,17 @@ async def test_metrics_show_what_waits_in_the_queue():
     lines = (await ask(fleet, "/metrics"))[2].decode().splitlines()
     assert "argosy_gateway_waiting_requests 2.0" in lines
     assert "argosy_gateway_waiting_prompt_tokens 42.0" in lines
+
+
+async def test_load_counts_the_requests_on_pods_that_have_no_admin_port():
+    fleet = fleet_of()
+    theirs = Endpoint("u1", "p1", "10.0.0.1", Role.COLOCATED, "r", State.SERVING, keyed=True)
+    leaves = replace(theirs, uid="u2", name="p2", state=State.DRAINING)
+    ours = replace(theirs, uid="u3", name="p3", keyed=False)
+    fleet.directory.replace([theirs, leaves, ours])
+    for pod in (theirs, leaves, leaves, ours):
+        fleet.in_flight.reserve(Route(pod), 10)
+    assert json.loads((await ask(fleet, "/load"))[2])["on_pods"] == {
+        "u1": {"requests": 1, "left": False},
+        "u2": {"requests": 2, "left": True},
+    }

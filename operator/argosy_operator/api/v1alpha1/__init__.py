@@ -26,7 +26,7 @@ from argosy_operator.api.fields import (
 from argosy_operator.api.model import ApiModel, Metadata
 from argosy_operator.api.rule import ValidationRule
 from argosy_operator.api.v1alpha1.autoscaling import Autoscaling
-from argosy_operator.api.v1alpha1.engine import Engine, Model
+from argosy_operator.api.v1alpha1.engine import TYPE_RULES, Engine, Model
 from argosy_operator.api.v1alpha1.kv_transfer import KvTransfer
 from argosy_operator.api.v1alpha1.metrics import Metrics
 from argosy_operator.api.v1alpha1.pods.section import PodSection
@@ -147,6 +147,11 @@ class ServingDeploymentSpec(ApiModel):
         )
 
     @property
+    def verifies_peers(self) -> bool:
+        """Whether engine pods ask their callers for a token: those of other engines do not."""
+        return self.security.verify_peers and self.engine.type == "argosy"
+
+    @property
     def picks_by_pool(self) -> bool:
         """Whether the cluster's own gateway serves the fleet, through an InferencePool."""
         return self.routing.gateway == "epp"
@@ -239,6 +244,7 @@ class ServingDeploymentSpec(ApiModel):
         roles = self.roles.prefill, self.roles.decode
         return (
             simulated
+            or self.engine.type != "argosy"
             or self.mode != "disaggregated"
             or all(role.parallelism.tensor == 1 for role in roles)
         )
@@ -250,6 +256,7 @@ class ServingDeploymentSpec(ApiModel):
         return self.routing.shed_ttft_percent is None or self.slo is not None
 
     rules: ClassVar[tuple[ValidationRule, ...]] = (
+        *TYPE_RULES,
         ValidationRule(
             field=".roles",
             cel="self.mode != 'disaggregated' || "
@@ -379,7 +386,8 @@ class ServingDeploymentSpec(ApiModel):
         ),
         ValidationRule(
             field=".roles",
-            cel="self.model.uri.startsWith('sim://') || self.mode != 'disaggregated' || "
+            cel="self.model.uri.startsWith('sim://') || self.engine.type != 'argosy' || "
+            "self.mode != 'disaggregated' || "
             f"({_PREFILL}.parallelism.tensor == 1 && {_DECODE}.parallelism.tensor == 1)",
             holds=only_whole_kv_is_handed_over,
             message="engines on several GPUs do not exchange KV yet: leave parallelism.tensor of "

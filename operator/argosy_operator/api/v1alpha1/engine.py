@@ -1,6 +1,8 @@
 """What every engine pod runs: the model, and the engine that serves it."""
 
-from typing import Annotated, ClassVar, Literal
+from collections.abc import Iterable
+from types import MappingProxyType
+from typing import Annotated, Any, ClassVar, Literal
 
 from pydantic import Field, StringConstraints
 
@@ -47,6 +49,70 @@ RENDERED_FLAGS = (
     "--tls-dir",
 )
 """Flags that the operator writes. A second one in engine.args would contradict the first."""
+
+EngineType = Literal["argosy", "vllm", "sglang"]
+
+
+def _spelt(flags: Iterable[str]) -> tuple[str, ...]:
+    """The flags with both spellings of those that have hyphens inside: vLLM reads _ as -."""
+    both = ((flag, f"--{flag[2:].replace('-', '_')}") for flag in flags)
+    return tuple(dict.fromkeys(name for pair in both for name in pair))
+
+
+VLLM_FLAGS = (
+    *_spelt(
+        (
+            "--model",
+            "--served-model-name",
+            "--dtype",
+            "--max-model-len",
+            "--max-num-seqs",
+            "--max-num-batched-tokens",
+            "--tensor-parallel-size",
+            "--port",
+            "--api-key",
+            "--shutdown-timeout",
+            "--kv-transfer-config",
+            # These change where the server listens, or take its metrics away.
+            "--uds",
+            "--root-path",
+            "--ssl-keyfile",
+            "--ssl-certfile",
+            "--disable-log-stats",
+        )
+    ),
+    "-tp",
+)
+SGLANG_FLAGS = (
+    "--model-path",
+    "--model",
+    "--served-model-name",
+    "--dtype",
+    "--context-length",
+    "--max-running-requests",
+    "--chunked-prefill-size",
+    "--tensor-parallel-size",
+    "--tp-size",
+    "--tp",
+    "--host",
+    "--port",
+    "--api-key",
+    "--enable-metrics",
+    "--disaggregation-mode",
+    "--disaggregation-transfer-backend",
+    "--disaggregation-bootstrap-port",
+    "--ssl-keyfile",
+    "--ssl-certfile",
+)
+OWN_FLAGS = MappingProxyType[EngineType, tuple[str, ...]](
+    {"argosy": RENDERED_FLAGS, "vllm": VLLM_FLAGS, "sglang": SGLANG_FLAGS}
+)
+"""Flags that only the operator may set, by type of engine."""
+
+
+def _repeats(flags: Iterable[str]) -> str:
+    """CEL: one of the arguments is one of the flags."""
+    return f"self.args.exists(a, {cel.matches('a', '^(' + '|'.join(flags) + ')(=|$)')})"
 
 
 class Fetch(ApiModel):
@@ -146,8 +212,13 @@ Arg = Annotated[str, StringConstraints(max_length=256)]
 class Engine(ApiModel):
     """How the engine runs. A change makes a new revision: new pods replace the old ones."""
 
+    type: EngineType = "argosy"
+    """The program that serves the model. argosy: this project's own engine. vllm: `vllm serve`.
+    sglang: `python3 -m sglang.launch_server`. docs/engines.md says which fields another type does
+    not take, and what was tried."""
     image: ImageName | None = None
-    """The engine's image. Default: the image that the operator was installed with."""
+    """The engine's image. Default: the image that the operator was installed with. The types vllm
+    and sglang have no default: write the release that you run."""
     dtype: Literal["auto", "float32", "bfloat16"] = "auto"
     """Type of the model's numbers in computation: float32, bfloat16, or auto. Default auto: the
     type that the weights are stored in."""
@@ -166,7 +237,7 @@ class Engine(ApiModel):
     """Largest request body in bytes, at the gateway and at the engine. A larger one is answered
     with 413. Default: 8388608 (8 MiB), which holds a prompt of a million token ids."""
     args: Annotated[tuple[Arg, ...], Field(max_length=32)] = ()
-    """More arguments of `argosy engine serve`, one per item, such as --block-size=32."""
+    """More arguments of the engine's program, one per item, such as --block-size=32."""
     env: Annotated[tuple[EnvVar, ...], Field(max_length=32)] = ()
     """More environment variables of the engine's container."""
 
@@ -174,16 +245,91 @@ class Engine(ApiModel):
         return not any(
             arg == flag or arg.startswith(flag + "=")
             for arg in self.args
-            for flag in RENDERED_FLAGS
+            for flag in OWN_FLAGS[self.type]
         )
+
+    def other_types_name_their_image(self) -> bool:
+        return self.type == "argosy" or self.image is not None
+
+    def only_ours_sizes_its_steps(self) -> bool:
+        return self.type == "argosy" or self.max_num_batched_tokens != "auto"
 
     rules: ClassVar[tuple[ValidationRule, ...]] = (
         ValidationRule(
             field=".args",
-            cel=f"!has(self.args) || !self.args.exists(a, {cel.literals(RENDERED_FLAGS)}"
-            ".exists(f, a == f || a.startsWith(f + '=')))",
+            cel="!has(self.args) || !("
+            f"self.type == 'vllm' ? {_repeats(VLLM_FLAGS)} : "
+            f"self.type == 'sglang' ? {_repeats(SGLANG_FLAGS)} : {_repeats(RENDERED_FLAGS)})",
             holds=args_repeat_no_rendered_flag,
             message="engine.args repeats a flag that Argosy writes itself (model, role, ports, "
             "lengths, time-outs): use the field of the spec instead",
         ),
+        ValidationRule(
+            field=".image",
+            cel="self.type == 'argosy' || has(self.image)",
+            holds=other_types_name_their_image,
+            message="engine.type vllm and sglang have no default image: write engine.image, the "
+            "release that you run, such as vllm/vllm-openai:v0.11.0",
+        ),
+        ValidationRule(
+            field=".maxNumBatchedTokens",
+            cel="self.type == 'argosy' || !has(self.maxNumBatchedTokens) || "
+            "self.maxNumBatchedTokens != 'auto'",
+            holds=only_ours_sizes_its_steps,
+            message="only Argosy's own engine chooses the tokens of each step itself: with "
+            "engine.type vllm or sglang write a number for maxNumBatchedTokens, or leave it out",
+        ),
     )
+
+
+def _ours(spec: Any) -> bool:
+    engine: Engine = spec.engine
+    return engine.type == "argosy"
+
+
+def _knows_its_names(spec: Any) -> bool:
+    engine: Engine = spec.engine
+    return engine.type != "sglang" or not spec.picks_by_pool or len(spec.model.served_names) < 2
+
+
+_OURS = "self.engine.type == 'argosy'"
+
+TYPE_RULES = (
+    ValidationRule(
+        field=".model.uri",
+        cel=f"{_OURS} || !self.model.uri.startsWith('sim://')",
+        holds=lambda spec: _ours(spec) or not spec.model.uri.startswith("sim://"),
+        message="only Argosy's own engine simulates: leave engine.type out, or write the uri of "
+        "weights, such as pvc://models/Qwen3-8B",
+    ),
+    ValidationRule(
+        field=".security.tls",
+        cel=f"{_OURS} || !has(self.security.tls)",
+        holds=lambda spec: _ours(spec) or spec.security.tls is None,
+        message="security.tls is a matter of Argosy's own engine: with engine.type vllm or sglang "
+        "leave it out, and let a service mesh encrypt",
+    ),
+    ValidationRule(
+        field=".drain.mode",
+        cel=f"{_OURS} || self.drain.mode == 'finish'",
+        holds=lambda spec: _ours(spec) or spec.drain.mode == "finish",
+        message="drain.mode migrate moves streams by their token ids, which only Argosy's own "
+        "engine sends: with engine.type vllm or sglang write finish",
+    ),
+    ValidationRule(
+        field=".autoscaling.roleFlip",
+        cel=f"{_OURS} || !self.autoscaling.roleFlip",
+        holds=lambda spec: _ours(spec) or not spec.autoscaling.role_flip,
+        message="only Argosy's own engine changes its role while it runs: with engine.type vllm or "
+        "sglang leave autoscaling.roleFlip out",
+    ),
+    ValidationRule(
+        field=".model.servedNames",
+        cel="self.engine.type != 'sglang' || self.routing.gateway != 'epp' || "
+        "!has(self.model.servedNames) || size(self.model.servedNames) < 2",
+        holds=_knows_its_names,
+        message="SGLang knows one name, and clients of routing.gateway epp ask it themselves: "
+        "write one name in model.servedNames",
+    ),
+)
+"""What fleets of other engines cannot have. Rules of the spec."""

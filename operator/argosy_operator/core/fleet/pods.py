@@ -104,6 +104,8 @@ class Pod:
     """Its calls of engines carry a token."""
     tls: bool = False
     """It has a certificate."""
+    admin: bool = True
+    """Its engine has an admin port, which other engines than ours do not."""
     gpus: int = 0
     """GPUs of all its containers."""
     gpu_type: str = ""
@@ -230,6 +232,7 @@ def pod_of(raw: Object) -> Pod:
         restarts=engine.get("restartCount", 0),
         shows_token=names.TOKEN_VOLUME in volumes,
         tls=names.TLS_VOLUME in volumes,
+        admin=names.ENGINE not in annotations,
         gpus=gpus + _claimed(annotations.get(names.GPUS_CLAIMED, "")),
         gpu_type=labels.get(names.GPU_TYPE, ""),
         unreadable=unreadable,
@@ -323,6 +326,11 @@ class GatewayLoad:
     """Seconds since its last request, or since its start; 0 while it has one."""
     reading: Reading | None = None
     """Its counters; None from an older gateway, which does not say."""
+    on_pods: Mapping[str, int] = field(default_factory=dict)
+    """Requests of this gateway on each engine pod without an admin port, by the pod's uid, 0 where
+    there is none. A pod that it does not know is missing."""
+    left: frozenset[str] = frozenset()
+    """Uids of those among them to which it sends nothing more."""
 
 
 def gateways_to_ask(pods: Iterable[Pod]) -> tuple[Pod, ...]:
@@ -335,6 +343,22 @@ def unheard(pods: Iterable[Pod], answers: Mapping[str, GatewayLoad | None]) -> b
     """Whether a Ready gateway did not answer. `answers` are by name of the pod."""
     ready = (pod for pod in gateways_to_ask(pods) if pod.alive and pod.ready)
     return any(answers.get(pod.name) is None for pod in ready)
+
+
+def load_by_gateways(
+    uid: str, pods: Iterable[Pod], answers: Mapping[str, GatewayLoad | None]
+) -> Load | None:
+    """What runs on a pod whose engine does not say, by what gateways have sent there.
+
+    None unless every gateway that runs says it, and knows the pod. It drains when all have stopped
+    sending: its engine forgets nothing, because it was told nothing.
+    """
+    said = [answers.get(pod.name) for pod in gateways_to_ask(pods)]
+    heard = [answer for answer in said if answer is not None and uid in answer.on_pods]
+    if not said or len(heard) < len(said):
+        return None
+    running = sum(answer.on_pods[uid] for answer in heard)
+    return Load(all(uid in answer.left for answer in heard), running, leases=0)
 
 
 def front_of(

@@ -124,7 +124,7 @@ def fields(
 ) -> dict[str, object]:
     """What the revision is made of; `engine_image` is the operator's default image."""
     spec = fleet.spec
-    unverified = template != OLD_TEMPLATE and not spec.security.verify_peers
+    unverified = template != OLD_TEMPLATE and not spec.verifies_peers
     # Only where it changes the pod: fleets from before the field keep their revision.
     flips = {"roleFlip": True} if spec.flips_roles else {}
     tensor = {name: role.parallelism.tensor for name, role in spec.active_roles()}
@@ -135,9 +135,11 @@ def fields(
     pods, fetched = _asked(fleet), fleet.fetched_model
     commit = {} if fetched is None else {"commit": fetched.commit, "claim": fetched.claim_name}
     also = {"alsoServed": list(fleet.engine_names[1:])} if fleet.engine_names[1:] else {}
+    engine = {} if spec.engine.type == "argosy" else {"engine": spec.engine.type}
     return (
         flips
         | commit
+        | engine
         | ({"pods": pods} if pods else {})
         | split
         | picked

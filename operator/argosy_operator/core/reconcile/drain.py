@@ -147,14 +147,14 @@ def _pods(snapshot: Snapshot, draft: Draft, step: NextStep, role: str, after: st
     for pod in step.recall:
         unmarked = {names.DRAIN: None, names.DELETION_COST: None}
         draft = draft.act(AnnotatePod(pod.name, pod.uid, unmarked, after))
-        if pod.ip:
+        if pod.ip and pod.admin:
             draft = draft.act(TakeWorkAgain(pod.name, pod.ip, pod.uid))
     for pod in step.mark:
         began = rfc3339(snapshot.now if pod.drain_at is None else pod.drain_at)
         values = {names.DRAIN: began, names.DELETION_COST: OUR_COST}
         draft = draft.act(AnnotatePod(pod.name, pod.uid, values, after))
     for pod in (*step.mark, *step.hasten):
-        if pod.ip and not snapshot.fleet.spec.picks_by_pool:
+        if pod.ip and pod.admin and not snapshot.fleet.spec.picks_by_pool:
             draft = draft.act(HastenDrain(pod.name, pod.ip, pod.uid))
     if step.recall:
         message = f"{role} pods serve on: {_names(step.recall)}"

@@ -15,7 +15,7 @@ from math import isfinite
 from argosy_operator.core.fleet.objects import FleetKey
 from argosy_operator.core.scaling.goals import Windows
 from argosy_operator.core.scaling.observe import FleetMetrics, Idle, Signal, Unknown, Value
-from argosy_operator.core.scaling.signals import direct, samples
+from argosy_operator.core.scaling.signals import direct, others, samples
 from argosy_operator.ports.prometheus import queries
 from argosy_operator.ports.prometheus.queries import Spans
 from argosy_operator.ports.prometheus.server import NoAnswerError, Row, Server, TooLargeError
@@ -128,7 +128,7 @@ def fleet_metrics(share: Share, windows: Windows, pods: FleetPods) -> FleetMetri
     """The signals of one fleet. Raises NoAnswerError if its rows are no series of ours."""
     try:
         up = [(dict(row["metric"]), row["value"][1] == "1") for row in share.targets]
-        series = tuple(s for s in map(_series, share.series) if _is_ours(s))
+        series = others.translated(s for s in map(_series, share.series) if _is_ours(s))
     except _WRONG_SHAPE as error:
         raise NoAnswerError(_NO_SERIES) from error
     gateways = [alive for labels, alive in up if labels.get("role") == "gateway"]

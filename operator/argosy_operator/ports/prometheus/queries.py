@@ -11,7 +11,7 @@ from math import ceil
 
 from argosy_operator.core.fleet.objects import FleetKey
 from argosy_operator.core.scaling.goals import Windows
-from argosy_operator.core.scaling.signals import samples
+from argosy_operator.core.scaling.signals import others, samples
 
 QUANTILE = 0.9
 
@@ -76,7 +76,7 @@ def gateway_samples(fleets: Iterable[FleetKey], spans: Spans) -> str:
 
 
 def engine_samples(fleets: Iterable[FleetKey], spans: Spans) -> str:
-    return f"{selector(ENGINE_SERIES, fleets)}[{duration(spans.short_s)}]"
+    return f"{selector((*ENGINE_SERIES, *others.NAMES), fleets)}[{duration(spans.short_s)}]"
 
 
 def quantiles(fleets: Iterable[FleetKey], spans: Spans) -> str:

@@ -1,5 +1,6 @@
 """Our own engine: `argosy engine serve` (designs/0001-seams.md §2)."""
 
+from collections.abc import Mapping
 from types import MappingProxyType
 
 from argosy_operator.api.v1alpha1.engine import RENDERED_FLAGS
@@ -23,6 +24,9 @@ class ArgosyEngine:
     metrics = HttpEndpoint(names.ADMIN_PORT, "/metrics")
     series = MappingProxyType({n: n for n in (*samples.STEP_COUNTERS, *samples.GAUGES)})
     own_flags = frozenset(RENDERED_FLAGS)
+    keyed = False
+    env: Mapping[str, str] = MappingProxyType({})
+    handover_ports: Mapping[str, int] = MappingProxyType({})
 
     def args(self, pod: EnginePod) -> list[str]:
         spec = pod.fleet.spec

@@ -171,6 +171,18 @@ class EngineKind(Protocol):
     def own_flags(self) -> frozenset[str]:
         """Flags that only the operator may set. The API refuses them in spec.engine.args."""
 
+    @property
+    def keyed(self) -> bool:
+        """Its API key is the pod's uid, by which gateways know that they speak to the right pod."""
+
+    @property
+    def env(self) -> Mapping[str, str]:
+        """Variables of the container, unless the user sets them."""
+
+    @property
+    def handover_ports(self) -> Mapping[str, int]:
+        """Further ports in disaggregated mode, by name."""
+
     def args(self, pod: EnginePod) -> list[str]:
         """The container's arguments. The user's spec.engine.args come after them."""
 

@@ -1,0 +1,1 @@
+"""Fleets of engines that are not ours, on the one-machine Kubernetes."""

@@ -1,0 +1,141 @@
+"""Metrics of vLLM and SGLang, in the names of our own engine."""
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from argosy_operator.core.scaling.goals import Windows
+from argosy_operator.core.scaling.observe import Value
+from argosy_operator.core.scaling.signals import others, samples
+from argosy_operator.core.scaling.signals.samples import Round, Series, assemble
+
+WINDOWS = Windows(scrape_s=5, rate_s=60, interval_s=5, down_hold_s=120)
+PLACE = {"namespace": "n", "fleet": "f", "role": "colocated", "pod": "p-1"}
+INFO = {"num_gpu_blocks": "364", "block_size": "128"}
+
+
+def page(at, engine, **values):
+    """One scrape: values by the names of `others`, in the metrics of an engine."""
+    named = {
+        "running": samples.RUNNING,
+        "kv": samples.KV_CAPACITY,
+        "steps": others.STEPS,
+        "itl_s": others.SECONDS,
+        "itl": others.SEQUENCES,
+        "prompt_tokens": others.PREFILL_TOKENS,
+        "prompts": others.PREFILLS,
+        "cached": others.CACHED,
+        "prefill_s": others.PREFILL_SECONDS,
+        "waiting": others.WAITING,
+    }
+    found = {}
+    for key, value in values.items():
+        if named[key] in engine:
+            labels = INFO if engine[named[key]] == "vllm:cache_config_info" else {}
+            found[engine[named[key]], tuple(labels.items())] = (at, value)
+    return found
+
+
+def scraped(*pages):
+    keys = {key for one in pages for key in one}
+    return [
+        Series(
+            name, PLACE | dict(labels), tuple(p[name, labels] for p in pages if (name, labels) in p)
+        )
+        for name, labels in keys
+    ]
+
+
+def colocated(series):
+    at = max(one.samples[-1][0] for one in series)
+    metrics = assemble(Round(at, others.translated(series), 1, 1), WINDOWS)
+    return metrics.role("colocated")
+
+
+BEFORE = {
+    "running": 2, "kv": 1, "steps": 1000, "itl_s": 40, "itl": 2000, "prompt_tokens": 5000,
+    "prompts": 50, "cached": 1000, "prefill_s": 10, "waiting": 0,
+}  # fmt: skip
+AFTER = {
+    "running": 3, "kv": 1, "steps": 1200, "itl_s": 48, "itl": 2400, "prompt_tokens": 5300,
+    "prompts": 53, "cached": 1100, "prefill_s": 10.3, "waiting": 4,
+}  # fmt: skip
+
+
+def test_two_scrapes_of_vllm_are_a_row_of_steps():
+    role = colocated(
+        scraped(page(100, others.VLLM_SERIES, **BEFORE), page(105, others.VLLM_SERIES, **AFTER))
+    )
+    (row,) = role.steps
+    # 200 steps of 8 s / 400 = 20 ms, and prompts of 0.3 s.
+    assert row.seconds == pytest.approx(4.3)
+    assert (row.steps, row.decode_sequences, row.prefill_requests) == (200, 400, 3)
+    assert row.prefill_tokens == 200  # 300, of which 100 were cached
+    # Prompts of 100 tokens, and half of answers of 2400 / 53.
+    assert row.context_tokens == pytest.approx(400 * (100 + 2400 / 53 / 2))
+    assert role.running == Value(3, 105)
+    assert role.kv_capacity_tokens == Value(364 * 128, 105)
+    assert role.outstanding_prompt_tokens == Value(400, 105)
+
+
+def test_sglang_says_the_same_without_a_counter_of_steps():
+    kv = {"kv": 50_000}
+    role = colocated(
+        scraped(
+            page(100, others.SGLANG_SERIES, **BEFORE | kv),
+            page(105, others.SGLANG_SERIES, **AFTER | kv),
+        )
+    )
+    (row,) = role.steps
+    assert row.steps == pytest.approx(400 / 3)
+    assert row.seconds == pytest.approx(400 / 3 * 0.02 + 0.3)
+    assert role.running == Value(3, 105)
+    assert role.kv_capacity_tokens == Value(50_000, 105)
+
+
+def test_steps_never_take_more_time_than_has_passed():
+    late = AFTER | {"prefill_s": 100}
+    role = colocated(
+        scraped(page(100, others.VLLM_SERIES, **BEFORE), page(105, others.VLLM_SERIES, **late))
+    )
+    assert role.steps[0].seconds == 5
+
+
+def test_a_restarted_vllm_counts_from_zero():
+    new = {key: value / 100 for key, value in BEFORE.items()}
+    role = colocated(
+        scraped(page(100, others.VLLM_SERIES, **BEFORE), page(105, others.VLLM_SERIES, **new))
+    )
+    (row,) = role.steps
+    assert (row.steps, row.decode_sequences) == (10, 20)
+
+
+def test_a_vllm_without_one_of_the_counters_teaches_nothing_and_still_says_what_runs():
+    part = [
+        page(at, others.VLLM_SERIES, **{k: v for k, v in values.items() if k != "prefill_s"})
+        for at, values in ((100, BEFORE), (105, AFTER))
+    ]
+    role = colocated(scraped(*part))
+    assert role.steps == ()
+    assert role.running == Value(3, 105)
+
+
+def test_our_own_engine_is_not_translated():
+    ours = [Series(name, PLACE, ((100, 1), (105, 2))) for name in samples.STEP_COUNTERS]
+    both = scraped(page(100, others.VLLM_SERIES, **BEFORE), page(105, others.VLLM_SERIES, **AFTER))
+    assert others.translated([*ours, *both]) == (*ours, *both)
+
+
+numbers = st.floats(0, 1e6) | st.sampled_from([float("nan"), float("inf"), -1.0, 0.0])
+
+
+@given(
+    st.lists(st.fixed_dictionaries(dict.fromkeys(BEFORE, numbers)), min_size=1, max_size=4),
+    st.sampled_from(others.ENGINES),
+)
+def test_whatever_an_engine_reports_its_row_is_plausible(values, engine):
+    pages = [page(100 + 5 * i, engine, **one) for i, one in enumerate(values)]
+    for one in others.translated(scraped(*pages)):
+        if one.name in samples.STEP_COUNTERS:
+            assert one.usable
+            assert all(a[1] <= b[1] for a, b in zip(one.samples, one.samples[1:], strict=False))
