@@ -152,9 +152,9 @@ bench-trust: $(VENV)/.dev ## what a proof of who calls, and TLS, add to the time
 	$(PY) -m argosy_bench.suites.trust --json build/bench/trust.json
 
 .PHONY: bench-first-day
-bench-first-day: $(VENV)/.dev ## what renames, edits and upgrades disturb: 5 min
+bench-first-day: $(VENV)/.all $(if $(PEER),$(PEER)/.ready) ## what renames, edits and upgrades disturb, and a fleet of vLLM: 15 min (PEER= without vLLM: 5)
 	$(PY) -m local.cluster build
-	$(PY) -m argosy_bench.fleets.first_day --json build/bench/first-day.json
+	$(PY) -m argosy_bench.fleets.first_day $(if $(PEER),--peer $(PEER)) --json build/bench/first-day.json
 
 # A comma in an argument of $(if …) ends the argument.
 COMMA := ,

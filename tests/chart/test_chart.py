@@ -250,9 +250,20 @@ def test_prometheus_labels_come_from_the_pods_own_labels():
     assert scrape["global"] == {"scrape_interval": "1s", "scrape_timeout": "1s"}
     fleets = scrape["scrape_configs"][0]
     assert fleets["honor_labels"] is False
-    targets = {rule["target_label"] for rule in fleets["relabel_configs"] if "target_label" in rule}
+    rules = fleets["relabel_configs"]
+    targets = {rule["target_label"] for rule in rules if "action" not in rule}
     assert targets == {"namespace", "fleet", "role", "revision", "pod"}
     assert fleets["kubernetes_sd_configs"][0]["selectors"][0]["label"] == "serving.argosy.dev/fleet"
+
+
+def test_prometheus_asks_the_port_that_a_pods_annotation_names():
+    config = one(rendered("embedded-values.yaml"), "ConfigMap")["data"]["prometheus.yml"]
+    fleets = yaml.safe_load(config)["scrape_configs"][0]
+    assert {
+        "source_labels": ["__meta_kubernetes_pod_container_port_number"],
+        "action": "keepequal",
+        "target_label": "__meta_kubernetes_pod_annotation_prometheus_io_port",
+    } in fleets["relabel_configs"]
 
 
 def test_without_prometheus_the_operator_gets_no_url():

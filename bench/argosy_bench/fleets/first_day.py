@@ -1,10 +1,12 @@
 """`make bench-first-day`: what a team meets on the first day, as counts that should be none.
 
-    python -m argosy_bench.fleets.first_day [--json FILE]
+    python -m argosy_bench.fleets.first_day [--peer DIR] [--json FILE]
 
 Each figure but the size of the CRDs is measured by a test on the one-machine Kubernetes, which
 hands it to `record_property`. This suite runs those tests, reads the figures from pytest's report,
-and holds them against their targets. A test that fails may still have measured its figure.
+and holds them against their targets. A test that fails may still have measured its figure. With
+`--peer`, an environment with vLLM's CPU build, a fleet of vLLM runs afterwards
+(argosy_bench.others).
 """
 
 import argparse
@@ -15,6 +17,7 @@ from collections.abc import Iterable
 from pathlib import Path
 from xml.etree import ElementTree
 
+from argosy_bench import others
 from argosy_bench.figures import Figure, Figures, Target, conclude
 
 NONE = Target("==", 0)
@@ -60,12 +63,16 @@ def main() -> int:
     """Run the suite; exit status 1 if a target is missed or a test failed."""
     parser = argparse.ArgumentParser(prog="make bench-first-day", description=__doc__)
     parser.add_argument("--json", type=Path, help="write the figures file here")
+    parser.add_argument("--peer", type=Path, help="run a fleet of vLLM, of this environment")
     asked = parser.parse_args()
-    figures = Figures(FIGURES, "make bench-first-day")
+    rows = (*FIGURES, *others.ROWS) if asked.peer else FIGURES
+    figures = Figures(rows, "make bench-first-day")
     found, failed = run_tests(TESTS)
     for name, value in found.items():
         figures.put(name, value)
     figures.put("crd_bytes", max(file.stat().st_size for file in CRDS.glob("*.yaml")))
+    if asked.peer:
+        others.measure(asked.peer, figures)
     return conclude(figures, asked.json) or int(failed > 0)
 
 

@@ -1,135 +1,13 @@
-"""vLLM's CPU build behind our gateway: 1 → 2 → 1 replicas on the SLO, and no request lost.
+"""The fleet of vLLM alone, without the rest of `make bench-first-day`.
 
-    python -m argosy_bench.others --peer .venv-peer --json build/bench/vllm-fleet.json
-
-A single client asks until the law has learnt that one replica is enough. Then more of them than one
-replica serves at once ask, until a second one serves. Then the single one again, until the fleet is
-back at one.
+python -m argosy_bench.others --peer .venv-peer --json build/bench/vllm-fleet.json
 """
 
 import argparse
-import asyncio
-import time
-from dataclasses import asdict
 from pathlib import Path
-from typing import Any
 
-import httpx
-
-from argosy_bench.figures import Figure, Figures, Target, conclude
-from argosy_bench.others.fleet import NAME, NAMESPACE, SD, running
-from local.demo.kube import Kube
-from local.demo.traffic.client import ANSWER_LIMIT_S, ask
-from local.demo.traffic.plan import Due
-from local.demo.traffic.score import Seen
-
-ROWS = (
-    Figure("vllm_fleet_requests_lost", target=Target("==", 0), digits=0),
-    Figure("vllm_replicas_max", target=Target(">=", 2), digits=0),
-    Figure("vllm_replicas_last", target=Target("==", 1), digits=0),
-    Figure("vllm_explains", target=Target("==", 1), digits=0),
-    Figure("vllm_fleet_requests", digits=0),
-    Figure("vllm_fleet_requests_shed", digits=0),
-    Figure("vllm_second_serves_s", "s", digits=0),
-    Figure("vllm_back_at_one_s", "s", digits=0),
-)
-CLIENTS = 10
-PROMPT, ANSWER = 48, 24
-TTFT, TPOT = "1500ms", "250ms"
-UP_S, DOWN_S = 600.0, 600.0
-_READ_S = 1.0
-
-
-def measure(peer: Path, figures: Figures) -> None:
-    """Put every figure of ROWS. `peer`: an environment with vLLM's CPU build."""
-    with running(peer, most=2, ttft=TTFT, tpot=TPOT) as (kube, url):
-        run = _Run(kube, url)
-        asyncio.run(run.play())
-        why = kube.kubectl("argosy", "explain", NAME, "-n", NAMESPACE)
-        figures.notes["explain"] = why[:4000]
-    outcomes = [one.outcome for one in run.seen]
-    lost = [one for one in run.seen if one.outcome not in ("ok", "shed")]
-    figures.put("vllm_fleet_requests_lost", len(lost))
-    figures.put("vllm_replicas_max", run.most)
-    figures.put("vllm_replicas_last", run.serving)
-    figures.put("vllm_explains", all(run.reasons) and "colocated       2 → 1" in why)
-    figures.put("vllm_fleet_requests", len(outcomes))
-    figures.put("vllm_fleet_requests_shed", outcomes.count("shed"))
-    figures.put("vllm_second_serves_s", run.up_s)
-    figures.put("vllm_back_at_one_s", run.down_s)
-    figures.lists["lost"] = [asdict(one) for one in lost[:20]]
-    figures.lists["decisions"] = [
-        {"at": at, "message": message} for at, message in run.reasons.items()
-    ]
-
-
-class _Run:
-    """The clients, and what they and the fleet's status say."""
-
-    def __init__(self, kube: Kube, url: str) -> None:
-        self.kube, self.url = kube, url
-        self.seen: list[Seen] = []
-        self.most = self.serving = 0
-        self.up_s = self.down_s = 0.0
-        self.reasons: dict[str, str] = {}
-        """Time → the law's words, at each change of replicas."""
-        self._clients, self._ended = 1, False
-        self._began = time.monotonic()
-
-    async def play(self) -> None:
-        """Raises TimeoutError if the replicas do not come or do not go."""
-        limits = httpx.Limits(max_connections=None, max_keepalive_connections=0)
-        timeout = httpx.Timeout(ANSWER_LIMIT_S, connect=10.0)
-        async with (
-            httpx.AsyncClient(limits=limits, timeout=timeout, trust_env=False) as http,
-            asyncio.TaskGroup() as group,
-        ):
-            for number in range(CLIENTS):
-                group.create_task(self._client(http, number))
-            try:
-                # A law that has learnt nothing yet may have made a second pod already.
-                await self._until(1, DOWN_S)
-                self._clients, began = CLIENTS, time.monotonic()
-                await self._until(2, UP_S)
-                self.up_s = time.monotonic() - began
-                await asyncio.sleep(20)  # both serve
-                self._clients, began = 1, time.monotonic()
-                await self._until(1, DOWN_S)
-                self.down_s = time.monotonic() - began
-            finally:
-                self._ended = True
-
-    async def _client(self, http: httpx.AsyncClient, number: int) -> None:
-        """Asks again and again, whenever its number is among those of the moment."""
-        asked = 0
-        while not self._ended:
-            if number >= self._clients:
-                await asyncio.sleep(0.5)
-                continue
-            due = Due(time.monotonic() - self._began, 0, PROMPT, ANSWER)
-            seen = await ask(http, self.url, NAME, CLIENTS * asked + number, due, self._began)
-            self.seen.append(seen)
-            asked += 1
-            await asyncio.sleep(0.2 if self._clients > 1 else 2.0)
-
-    async def _until(self, replicas: int, limit_s: float) -> None:
-        deadline = time.monotonic() + limit_s
-        while time.monotonic() < deadline:
-            status = await asyncio.to_thread(self._status)
-            role = status["roles"]["colocated"]
-            self.serving = role.get("serving", 0)
-            self.most = max(self.most, self.serving)
-            decision = (status.get("autoscaling") or {}).get("lastDecision") or {}
-            if decision.get("from") != decision.get("to"):
-                self.reasons.setdefault(decision["time"], decision["message"])
-            if self.serving == role.get("desired") == replicas:
-                return
-            await asyncio.sleep(_READ_S)
-        raise TimeoutError(f"not at {replicas} replicas within {limit_s:g} s: {status}")
-
-    def _status(self) -> dict[str, Any]:
-        found: dict[str, Any] = (self.kube.get(SD) or {})["status"]
-        return found
+from argosy_bench.figures import Figures, conclude
+from argosy_bench.others import ROWS, measure
 
 
 def main() -> int:

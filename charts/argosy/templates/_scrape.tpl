@@ -26,9 +26,10 @@ scrape_configs:
       - source_labels: [__meta_kubernetes_pod_phase]
         action: keep
         regex: Running
-      - source_labels: [__meta_kubernetes_pod_container_port_name]
-        action: keep
-        regex: admin
+      # One target a pod. Engines of others have their metrics on the port of their API.
+      - source_labels: [__meta_kubernetes_pod_container_port_number]
+        action: keepequal
+        target_label: __meta_kubernetes_pod_annotation_prometheus_io_port
       - source_labels: [__meta_kubernetes_namespace]
         target_label: namespace
       - source_labels: [__meta_kubernetes_pod_label_serving_argosy_dev_fleet]

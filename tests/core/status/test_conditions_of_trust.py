@@ -5,6 +5,10 @@ import pytest
 from tests.core.status.worlds import GATEWAY, Row, World, pod, told
 
 OFF = {"security": {"verifyPeers": False}}
+VLLM = {
+    "model": {"uri": "pvc://models/m"},
+    "engine": {"type": "vllm", "image": "vllm/vllm-openai:v0.11.0"},
+}
 ROWS = [
     Row(
         "every pod shows and verifies a token",
@@ -19,6 +23,15 @@ ROWS = [
         {
             "VerificationOff": "spec.security.verifyPeers is false: engine pods serve everyone who "
             "reaches them"
+        },
+    ),
+    Row(
+        "another engine asks for no token",
+        World(VLLM),
+        {"PeersVerified": "False EngineAsksNoToken"},
+        {
+            "EngineAsksNoToken": "engines of spec.engine.type vllm and sglang ask their callers "
+            "for no token: they serve everyone who reaches them and knows the pod's uid"
         },
     ),
     Row(

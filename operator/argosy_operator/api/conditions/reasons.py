@@ -437,6 +437,13 @@ class Reason(StrEnum):
         "",
         kubectl.SPEC,
     )
+    ENGINE_ASKS_NO_TOKEN = (
+        "EngineAsksNoToken",
+        "engines of spec.engine.type vllm and sglang ask their callers for no token: they serve "
+        "everyone who reaches them and knows the pod's uid",
+        "",
+        kubectl.SPEC,
+    )
     KEYS_UNKNOWN = (
         "KeysUnknown",
         "the public keys of the cluster's service accounts cannot be read: new engine pods do not "

@@ -162,7 +162,8 @@ def _of_trust(snapshot: Snapshot) -> dict[Fact, bool]:
     peers_file = names.peers(snapshot.fleet.name)
     here = peers_file in snapshot.owned("ConfigMap")
     return {
-        Fact.VERIFICATION_OFF: not snapshot.fleet.spec.verifies_peers,
+        Fact.VERIFICATION_OFF: not snapshot.fleet.spec.security.verify_peers,
+        Fact.OTHER_ENGINE: snapshot.fleet.spec.engine.type != "argosy",
         Fact.OLDER_TEMPLATE: not snapshot.verifies,
         Fact.KEYS_UNKNOWN: not here
         and not any(child_key(obj) == ("ConfigMap", peers_file) for obj in snapshot.wanted),

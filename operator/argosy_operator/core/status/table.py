@@ -73,6 +73,7 @@ class Fact(StrEnum):
     OTHER_INSTALL = "another install of the operator is told to look after the fleet, too"
     # Who may call the engines
     VERIFICATION_OFF = "spec.security.verifyPeers is false"
+    OTHER_ENGINE = "spec.engine.type is not argosy"
     KEYS_UNKNOWN = "the API server has not said who signs its tokens"
     OLDER_TEMPLATE = "the engine pods of this revision verify no callers"
     PROOF_NOT_REQUIRED = "some gateway or engine pod shows or verifies no token yet"
@@ -397,6 +398,7 @@ TABLE: Mapping[ConditionType, tuple[ConditionRow, ...]] = {
     # May only those call the engine pods who prove that they are of the fleet?
     ConditionType.PEERS_VERIFIED: (
         ConditionRow("False", Reason.VERIFICATION_OFF, when=(Fact.VERIFICATION_OFF,)),
+        ConditionRow("False", Reason.ENGINE_ASKS_NO_TOKEN, when=(Fact.OTHER_ENGINE,)),
         ConditionRow("False", Reason.OLDER_TEMPLATE, when=(Fact.OLDER_TEMPLATE,)),
         ConditionRow("False", Reason.KEYS_UNKNOWN, when=(Fact.KEYS_UNKNOWN,)),
         ConditionRow("False", Reason.PROOF_NOT_REQUIRED, when=(Fact.PROOF_NOT_REQUIRED,)),
