@@ -1,6 +1,8 @@
 """The table of areas, the choice of mutants, and how a survivor is read from mutmut's diff."""
 
 import json
+import os
+import signal
 import subprocess
 import sys
 from pathlib import Path
@@ -18,12 +20,14 @@ from argosy_bench.mutation.survivors import (
     survivor_of,
 )
 from argosy_bench.mutation.workspace import NO_TESTS, SKIPPED, forget_stats, write_settings
+from argosy_bench.suites import mutants
 from argosy_bench.suites.mutants import (
     AREAS,
     PROGRAMS,
     _code_before,
     area_of,
     chosen,
+    whole,
     workspace_of,
 )
 
@@ -79,6 +83,10 @@ def test_every_accepted_survivor_has_a_reason_that_begins_with_its_kind():
         ("argosy_gateway.queue.line.Line.add", "gateway", "gateway_queue"),
         ("argosy_gateway.relay.fleet.Fleet.groups", "gateway", "gateway_hold"),
         ("argosy_gateway.server.admin.load", "gateway", "gateway_load"),
+        ("argosy_gateway.pods.settings.follow_settings", "gateway", "gateway_settings"),
+        ("argosy_operator.render.gateway.objects", "operator", "operator_settings"),
+        ("argosy_operator.render.models.fetch.job", "operator", "operator_models"),
+        ("argosy_operator.core.models.step.fetch_model", "operator", "operator_models"),
     ],
 )
 def test_what_belongs_to_two_areas_counts_in_the_first(function, program, area):
@@ -276,3 +284,95 @@ def test_with_other_tests_the_mutants_that_were_left_out_stay_so(tmp_path):
     meta.write_text(json.dumps(whole))
     write_settings(tmp_path, PROJECT.replace('["tests"]', '["tests/test_it.py"]'))
     assert set(run(tmp_path)[1].values()) == {SKIPPED}
+
+
+def test_an_area_that_the_time_cut_short_is_not_written_and_a_sentence_says_so(capsys):
+    outcomes = {"all": Outcome(20, 10), "part": Outcome(20, 7)}
+    assert whole(outcomes, {"part": 3, "none": 1}) == {"all": outcomes["all"]}
+    assert capsys.readouterr().err == (
+        "part is not written: the time ended with 3 mutants left. Run it again with a larger "
+        "--minutes, or a smaller --sample\n"
+        "none is not written: the time ended with 1 mutant left. Run it again with a larger "
+        "--minutes, or a smaller --sample\n"
+    )
+    assert whole(outcomes, {}) == outcomes
+
+
+LAST = "argosy_operator.core.plan.x_plan__mutmut_2"
+
+
+class Ran:
+    """A workspace whose run ended with these codes."""
+
+    def __init__(self, codes: dict[str, int | None]) -> None:
+        self.results = lambda: codes
+
+    def prepare(self, *, fresh: bool) -> None: ...
+
+    def edit(self, change: object) -> None: ...
+
+    def run(self, *, seconds: float, processes: int) -> None: ...
+
+    def diffs(self, names: object) -> dict[str, str]:
+        return {}
+
+
+@pytest.mark.parametrize(("last", "written"), [(1, True), (36, True), (None, False), (2, False)])
+def test_rows_are_of_runs_that_ended_by_themselves(last, written, monkeypatch, capsys):
+    """Neither `--write` nor the exit status hides that a mutant was left."""
+    codes = {"argosy_operator.core.plan.x_plan__mutmut_1": 1, LAST: last}
+    monkeypatch.setattr(mutants, "workspace_of", lambda *_: Ran(codes))
+    rows = dict[str, Outcome]()
+    monkeypatch.setattr(mutants, "write", lambda outcomes, _: rows.update(outcomes))
+    monkeypatch.setattr(signal, "signal", lambda *_: None)
+    monkeypatch.setattr(sys, "argv", ["mutants", "--program", "operator", "--write"])
+    assert mutants.main() == int(not written)
+    assert set(rows) == ({"operator_plan"} if written else set())
+    assert ("operator_plan is not written" in capsys.readouterr().err) != written
+
+
+WAITS = """
+import os, signal, sys
+if os.fork():
+    signal.pause()
+os.write(1, b"both run\\n")
+while True:
+    signal.pause()
+"""
+DRIVER = """
+import sys
+from pathlib import Path
+from argosy_bench.mutation import workspace
+from argosy_bench.suites import mutants
+workspace._RUN = (sys.executable, "-c", sys.argv[1])
+workspace._ENDS_S = 0.2
+sys.argv[1:] = ["--program", "operator", "--minutes", sys.argv[2]]
+class Waiting(workspace.Workspace):
+    folder = Path(".")
+    def __init__(self): pass
+    def prepare(self, *, fresh): pass
+    def results(self): return {"argosy_operator.core.plan.x_plan__mutmut_1": None}
+    def edit(self, change): pass
+    def diffs(self, names): return {}
+mutants.workspace_of = lambda *_: Waiting()
+sys.exit(mutants.main())
+"""
+
+
+@pytest.mark.parametrize(
+    ("sent", "minutes"), [(signal.SIGINT, 9), (signal.SIGTERM, 9), (None, 0.001)]
+)
+def test_whatever_ends_a_run_ends_its_processes(sent, minutes, tmp_path):
+    """They have a session of their own, so a signal from the keyboard does not reach them."""
+    driver = subprocess.Popen(
+        [sys.executable, "-c", DRIVER, WAITS, str(minutes)],
+        cwd=tmp_path, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL,
+        # A test run that a shell started in the background ignores the signal, as do its children.
+        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.default_int_handler),
+    )  # fmt: skip
+    assert driver.stdout is not None
+    with driver:
+        if sent is not None:
+            assert driver.stdout.readline() == b"both run\n"
+            os.kill(driver.pid, sent)
+        driver.stdout.read()  # ends when no process has it any more

@@ -21,7 +21,8 @@ mistake in a commit would land.
 The bound is 0.85 for each area that has one; of the others a fixed sample of at most 300 mutants is
 run. Where fewer mutants were run than made, the share is that of a sample: with 200 mutants it is
 known to 5 points, with 100 to 7, with 30 to 13. Accepted survivors count as survivors in every
-share. When the time ends first, the mutants with the fastest tests have been run.
+share. An area of which the time left mutants unrun keeps its older row: those with the fastest
+tests run first, so its share would not be that of the sample.
 
 A share with ≥ was measured with the tests of those modules alone, which is quicker. Other tests may
 notice more.

@@ -9,6 +9,7 @@ enter the changed function, the most telling first, until one fails (`Order`).
 """
 
 import os
+import signal
 import sys
 from collections import Counter, defaultdict
 from collections.abc import Iterable
@@ -123,5 +124,7 @@ def _module_of(function: str) -> str:
 
 
 if __name__ == "__main__":
+    # A shell starts a background job with SIGINT ignored, and its children inherit that.
+    signal.signal(signal.SIGINT, signal.default_int_handler)
     setattr(isolation, PytestRunner.__name__, CollectedOnce)
     cli(["run", *sys.argv[1:]])

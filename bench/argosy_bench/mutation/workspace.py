@@ -26,6 +26,9 @@ mutmut.copy_src_dir()
 mutmut.copy_also_copy_files()
 mutmut.create_mutants(2)
 """
+_RUN = (sys.executable, "-m", "argosy_bench.mutation.run")
+_ENDS_S = 30.0
+"""As long may mutmut take to end after it was asked to."""
 _DIFFS = """
 import json, sys
 from mutmut.mutation.diff_apply import get_diff_for_mutant
@@ -83,20 +86,21 @@ class Workspace:
             self.edit(lambda _, code: None if code in (PASSED, NO_TESTS) else code)
 
     def run(self, *, seconds: float, processes: int) -> bool:
-        """Run the mutants that have no result yet; False if the time ended before."""
-        command = [sys.executable, "-m", "argosy_bench.mutation.run"]
-        with subprocess.Popen(
-            [*command, f"--max-children={processes}"], cwd=self.folder, start_new_session=True
-        ) as running:
+        """Run the mutants that have no result yet; False if the time ended before.
+
+        mutmut has a session of its own, so Ctrl-C does not reach it: whatever ends the wait ends
+        mutmut and its children too. mutmut keeps what was run.
+        """
+        command = [*_RUN, f"--max-children={processes}"]
+        with subprocess.Popen(command, cwd=self.folder, start_new_session=True) as running:
             try:
                 code = running.wait(timeout=seconds)
             except subprocess.TimeoutExpired:
-                running.send_signal(signal.SIGINT)  # it keeps what was run
-                with contextlib.suppress(subprocess.TimeoutExpired):
-                    running.wait(timeout=30)
-                with contextlib.suppress(ProcessLookupError):
-                    os.killpg(running.pid, signal.SIGKILL)
+                _end(running)
                 return False
+            except BaseException:
+                _end(running)
+                raise
         if code:
             raise RuntimeError(f"mutmut ended with {code}: do the tests pass without mutants?")
         return True
@@ -197,6 +201,18 @@ class Workspace:
             + "".join(f"{key} = {json.dumps(value)}\n" for key, value in rows.items())
             for table, rows in tables.items()
         )
+
+
+def _end(running: subprocess.Popen[bytes]) -> None:
+    """End the leader of a session, and all that it started."""
+    try:
+        running.send_signal(signal.SIGINT)
+        running.wait(timeout=_ENDS_S)
+    except subprocess.TimeoutExpired:
+        pass
+    finally:
+        with contextlib.suppress(ProcessLookupError):
+            os.killpg(running.pid, signal.SIGKILL)
 
 
 def write_settings(folder: Path, settings: str) -> None:

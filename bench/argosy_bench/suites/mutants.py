@@ -8,13 +8,17 @@ that no test notices survives. The code comes from the working tree: it is copie
 `build/mutants/`, where mutmut keeps its results too. A later run goes on where an ended one stopped
 and tries survivors again when a test changed, or with `--again`. The figures and all survivors go
 to the figures file; with `--write` also to docs/measured/mutants.md. Accepted survivors stand with
-their reason in `argosy_bench/mutation/accepted.toml`.
+their reason in `argosy_bench/mutation/accepted.toml`. An area whose mutants were not all run before
+the time ended is not written.
 """
 
 import argparse
 import os
 import random
+import signal
+import sys
 import time
+from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import asdict, dataclass
 from fnmatch import fnmatchcase
@@ -46,6 +50,8 @@ _ROOT = Path(__file__).resolve().parents[3]
 _PAGE = _ROOT / "docs" / "measured" / "mutants.md"
 # On a busy machine tests run out of time that notice nothing.
 _NOT_RUN = {None, INTERRUPTED, SKIPPED} | TIMED_OUT
+_UNRUN = {None, INTERRUPTED}
+"""Codes of chosen mutants after a run whose time ended before."""
 _SURVIVED = {PASSED, NO_TESTS}
 _SAMPLE = 300
 """Mutants that are run in an area without a bound: its share is then known to 5 points."""
@@ -78,6 +84,7 @@ class Area:
 _OPERATOR = "argosy_operator"
 _LAW = f"{_OPERATOR}.core.scaling"
 _SIM = f"{_OPERATOR}.sim"
+_KUBECTL = f"{_OPERATOR}.cli.kubectl"
 _ENGINE = "argosy_engine.core"
 _SERVER = "argosy_engine.server"
 _GATEWAY = "argosy_gateway"
@@ -92,7 +99,9 @@ PROGRAMS = (
     Program(
         "law", ("operator/argosy", "operator/argosy_operator"), ("tests/core", "tests/scaling")
     ),
+    Program("kubectl", ("operator/argosy", "operator/argosy_operator"), ("tests/cli",)),
     Program("simulator", ("operator/argosy", "operator/argosy_operator"), ("tests/sim",)),
+    Program("fetch", ("engine/argosy_fetch",), ("tests/fetch",)),
     Program("engine", ("engine/argosy_engine",), ("tests/engine/core", "tests/kv")),
     Program(
         "engine_ends",
@@ -156,7 +165,18 @@ AREAS = (
         (f"{_OPERATOR}.render.pods.*", f"{_OPERATOR}.api.v1alpha1.pods.merged"),
         _BOUND,
     ),
+    Area(
+        "operator_models",
+        "operator",
+        (f"{_OPERATOR}.core.models.*", f"{_OPERATOR}.render.models.*"),
+        _BOUND,
+    ),
+    Area("operator_settings", "operator", (f"{_OPERATOR}.render.gateway",), _BOUND),
+    Area("operator_installs", "operator", (f"{_OPERATOR}.shell.installs",), _BOUND),
     Area("operator_render", "operator", (f"{_OPERATOR}.render.*",), _BOUND),
+    Area("kubectl_views", "kubectl", (f"{_KUBECTL}.views.*",), _BOUND),
+    Area("kubectl_verbs", "kubectl", (f"{_KUBECTL}.verbs.*",), _BOUND),
+    Area("fetch", "fetch", ("argosy_fetch.*",), _BOUND),
     Area("sim_world", "simulator", (f"{_SIM}.world.*", f"{_SIM}.inbox"), _BOUND),
     Area("sim_reference", "simulator", (f"{_SIM}.reference.*",), _BOUND),
     Area("sim_report", "simulator", (f"{_SIM}.report.*", f"{_SIM}.figures"), _BOUND),
@@ -236,6 +256,12 @@ AREAS = (
         _BOUND,
     ),
     Area("gateway_hold", "gateway", (f"{_GATEWAY}.queue.queue", f"{_GATEWAY}.relay.fleet"), _BOUND),
+    Area(
+        "gateway_settings",
+        "gateway",
+        (f"{_GATEWAY}.options", f"{_GATEWAY}.pods.settings"),
+        _BOUND,
+    ),
     Area("gateway_accounting", "gateway", (f"{_GATEWAY}.accounting.*",), _BOUND),
     Area("gateway_pods", "gateway", (f"{_GATEWAY}.pods.*",), _BOUND),
     Area("gateway_sse", "gateway", (f"{_GATEWAY}.wire.sse",), _BOUND),
@@ -312,9 +338,10 @@ def workspace_of(program: Program, tests: list[str] | None = None) -> Workspace:
     )
 
 
-def measure(asked: argparse.Namespace) -> dict[str, Outcome]:
-    """Run the mutants until the time ends; what came out, by area."""
+def measure(asked: argparse.Namespace) -> tuple[dict[str, Outcome], Counter[str]]:
+    """Run the mutants until the time ends; by area what came out, and how many were left unrun."""
     outcomes: dict[str, Outcome] = {}
+    left: Counter[str] = Counter()
     ends = time.monotonic() + 60 * asked.minutes
     for program in PROGRAMS:
         if asked.program not in (None, program.name):
@@ -329,7 +356,10 @@ def measure(asked: argparse.Namespace) -> dict[str, Outcome]:
             continue
         workspace.edit(partial(_code_before, names, again=asked.again))
         workspace.run(seconds=max(1, ends - time.monotonic()), processes=asked.processes)
-        results = {n: c for n, c in workspace.results().items() if n in names and c not in _NOT_RUN}
+        codes = {name: code for name, code in workspace.results().items() if name in names}
+        unrun = (name for name, code in codes.items() if code in _UNRUN)
+        left.update(filter(None, (_area_name(name, program.name) for name in unrun)))
+        results = {name: code for name, code in codes.items() if code not in _NOT_RUN}
         diffs = workspace.diffs(name for name, code in results.items() if code in _SURVIVED)
         for name in results:
             area = area_of(function_of(name), program.name)
@@ -344,7 +374,7 @@ def measure(asked: argparse.Namespace) -> dict[str, Outcome]:
             area = area_of(function_of(name), program.name)
             if area is not None and area.name in outcomes:
                 outcomes[area.name].made += 1
-    return outcomes
+    return outcomes, left
 
 
 def _code_before(
@@ -382,6 +412,21 @@ def write(outcomes: Mapping[str, Outcome], accepted: list[Accepted]) -> None:
     _PAGE.write_text(page(record, bounds, accepted, machine))
 
 
+def whole(outcomes: Mapping[str, Outcome], left: Mapping[str, int]) -> dict[str, Outcome]:
+    """The areas of which no mutant was left; the others are named on stderr."""
+    for name, count in left.items():
+        mutants = "1 mutant" if count == 1 else f"{count} mutants"
+        sys.stderr.write(
+            f"{name} is not written: the time ended with {mutants} left. Run it again with a "
+            "larger --minutes, or a smaller --sample\n"
+        )
+    return {name: outcome for name, outcome in outcomes.items() if name not in left}
+
+
+def _terminated(*_: object) -> None:
+    raise SystemExit(128 + signal.SIGTERM)
+
+
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--program", choices=[p.name for p in PROGRAMS], help="only this one")
@@ -397,7 +442,8 @@ def main() -> int:
     parser.add_argument("--json", type=Path, help="the figures file")
     parser.add_argument("--write", action="store_true", help="write docs/measured/mutants.md")
     asked = parser.parse_args()
-    outcomes = measure(asked)
+    signal.signal(signal.SIGTERM, _terminated)
+    outcomes, left = measure(asked)
     figures = Figures(rows(outcomes), "make mutants")
     bound = [outcomes[area.name] for area in AREAS if area.bound and area.name in outcomes]
     if bound:
@@ -417,8 +463,8 @@ def main() -> int:
         if reason_of(survivor, accepted) is None:
             print(f"{survivor.file}:{survivor.line}: {survivor.change}")
     if asked.write:
-        write(outcomes, accepted)
-    return conclude(figures, asked.json)
+        write(whole(outcomes, left), accepted)
+    return conclude(figures, asked.json) or int(asked.write and bool(left))
 
 
 if __name__ == "__main__":
