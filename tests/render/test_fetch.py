@@ -1,6 +1,8 @@
 """The Job that fetches a model, its claim, and engines that mount an image."""
 
 from argosy_operator.api.v1alpha1 import ServingDeployment
+from argosy_operator.core.fleet import names
+from argosy_operator.core.fleet.objects import digest
 from argosy_operator.render.models import fetch
 from tests.render.fleets import deployment, fleet
 from tests.render.restricted import offences
@@ -89,3 +91,66 @@ def test_a_model_of_an_image_is_a_volume_that_the_nodes_pull() -> None:
     ]
     assert container["args"][container["args"].index("--model") + 1] == "/models"
     assert offences(pod) == []
+
+
+def test_the_job_is_this_object() -> None:
+    job = fetch.job(fleet(model={"uri": "s3://b/p", "fetch": {"claimName": "models"}}), IMAGES)
+    assert job is not None
+    meta, spec = job["metadata"], job["spec"]
+    assert (job["apiVersion"], job["kind"]) == ("batch/v1", "Job")
+    assert (meta["name"], meta["namespace"]) == ("chat-fetch", "prod")
+    assert meta["labels"]["serving.argosy.dev/role"] == "fetch"
+    assert meta["annotations"] == {names.FETCHES: digest(spec)}
+    assert spec["backoffLimit"] == 2**31 - 1
+    assert spec["ttlSecondsAfterFinished"] == 86_400
+    labels = spec["template"]["metadata"]["labels"]
+    assert labels.items() >= names.pod_labels("chat", "fetch").items()
+    pod = spec["template"]["spec"]
+    assert pod["restartPolicy"] == "OnFailure"
+    assert pod["enableServiceLinks"] is False
+    assert pod["securityContext"]["fsGroup"] == pod["securityContext"]["runAsUser"]
+    assert pod["securityContext"]["fsGroupChangePolicy"] == "OnRootMismatch"
+    assert pod["volumes"] == [
+        {"name": "tmp", "emptyDir": {}},
+        {"name": "weights", "persistentVolumeClaim": {"claimName": "models"}},
+    ]
+    (container,) = pod["containers"]
+    assert (container["name"], container["image"]) == ("fetch", IMAGES.fetch)
+    assert container["command"] == ["argosy"]
+    assert container["terminationMessagePath"] == "/dev/termination-log"
+    assert container["terminationMessagePolicy"] == "FallbackToLogsOnError"
+    assert container["volumeMounts"] == [
+        {"name": "tmp", "mountPath": "/tmp"},
+        {"name": "weights", "mountPath": "/models"},
+    ]
+    assert {"name": "HOME", "value": "/tmp"} in container["env"]
+    assert {env["name"] for env in container["env"]} > {"HOME"}
+
+
+def test_the_job_gets_the_placement_of_engines_and_the_size_of_gateways() -> None:
+    placed = {
+        "nodeSelector": {"zone": "a"},
+        "tolerations": [{"key": "gpu", "operator": "Exists"}],
+        "affinity": {"nodeAffinity": {"preferredDuringSchedulingIgnoredDuringExecution": []}},
+        "schedulerName": "packs",
+        "imagePullSecrets": [{"name": "registry"}],
+    }
+    small = {"requests": {"cpu": "250m", "memory": "1Gi"}}
+    sections = [
+        {"roles": ["prefill", "decode"], **placed},
+        {"roles": ["gateway"], "resources": small, "nodeSelector": {"zone": "b"}},
+    ]
+    job = fetch.job(fetched(pods=sections), IMAGES)
+    assert job is not None
+    pod = job["spec"]["template"]["spec"]
+    assert {key: pod[key] for key in placed} == placed
+    assert pod["containers"][0]["resources"]["requests"].items() >= small["requests"].items()
+
+
+def test_without_a_storage_class_the_clusters_own_counts() -> None:
+    (claim,) = fetch.claim(fleet(model={"uri": "s3://b/p", "fetch": {"size": "1Gi"}}))
+    assert (claim["apiVersion"], claim["kind"]) == ("v1", "PersistentVolumeClaim")
+    assert claim["metadata"]["labels"]["serving.argosy.dev/role"] == "fetch"
+    assert "storageClassName" not in claim["spec"]
+    assert fetch.claim(fleet()) == []
+    assert fetch.job(fleet(), IMAGES) is None

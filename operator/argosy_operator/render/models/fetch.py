@@ -52,7 +52,7 @@ def job(fleet: ServingDeployment, images: Images) -> Object | None:
     }
     settings = _settings(fleet, fetch, images)
     lay_over(template, settings, names.selector(fleet.name, names.FETCH_ROLE))
-    if settings.user_ids == "Fixed":  # the claim's file system is of root
+    if settings.user_ids != "Assigned":  # the claim's file system is of root
         template["spec"]["securityContext"] |= {
             "fsGroup": UID,
             "fsGroupChangePolicy": "OnRootMismatch",
