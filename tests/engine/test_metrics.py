@@ -10,7 +10,7 @@ from argosy_engine.core.request import NewRequest
 from argosy_engine.core.sampling import SamplingParams
 from argosy_engine.core.scheduler import Scheduler
 from argosy_engine.metrics.observe import EngineMetrics
-from argosy_engine.metrics.table import SERIES
+from argosy_engine.metrics.table import SERIES, _counter, _gauge, _latency, _lengths
 from argosy_engine.runtime.sim.profiles import PROFILES
 from argosy_engine.runtime.sim.runner import SimRunner
 
@@ -106,3 +106,19 @@ def test_t49_the_gaps_between_tokens_add_up_to_the_time_of_decoding(sums):
     decoding, _ = sums("request_decode_time_seconds")
     assert gaps == pytest.approx(decoding)
     assert count == sum(4 + index for index in range(12))
+
+
+@pytest.mark.parametrize(
+    ("build", "name"),
+    [
+        (_counter, "vllm:num_preemptions_total"),
+        (_gauge, "vllm:num_requests_running"),
+        (_latency, "vllm:e2e_request_latency_seconds"),
+        (_lengths, "vllm:request_prompt_tokens"),
+    ],
+)
+def test_rows_of_one_kind_differ_in_name_help_and_labels_alone(build, name):
+    row = next(row for row in SERIES if row.name == name)
+    labels = row.labels if build in (_counter, _gauge) else {}
+    assert build(row.name, row.help, **labels) == row
+    assert row.help

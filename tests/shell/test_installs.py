@@ -9,8 +9,9 @@ from argosy_operator.core.fleet.actions import ErrorKind
 from argosy_operator.core.fleet.memory import LoopMemory
 from argosy_operator.ports.protocols import ClusterError
 from argosy_operator.shell.gather import Sources
-from argosy_operator.shell.installs import LAPSE_S, LATER_S, Installs
+from argosy_operator.shell.installs import LAPSE_S, LATER_S, SOON_S, Installs
 from argosy_operator.shell.loop import round_of
+from argosy_operator.shell.telemetry import metrics
 from tests.shell.store import Object, Store
 from tests.support.model import IMAGES
 
@@ -65,10 +66,16 @@ class Shared(Store):
     def __init__(self) -> None:
         super().__init__()
         self.written: list[str] = []
+        self.leases_read: list[str] = []
+        self.lease_error: ErrorKind | None = None
+        self.status_error: ErrorKind | None = None
 
     async def get(self, kind: str, namespace: str, name: str) -> Object | None:
         if kind != "Lease":
             return await super().get(kind, namespace, name)
+        self.leases_read.append(f"{namespace}/{name}")
+        if self.lease_error is not None:
+            raise ClusterError(self.lease_error, "get Lease", "no")
         if namespace == self.hidden:
             raise ClusterError(ErrorKind.FORBIDDEN, "get Lease", "no")
         return self.objects.get((kind, f"{namespace}/{name}"))
@@ -79,6 +86,8 @@ class Shared(Store):
         if not (status and obj["kind"] == "ServingDeployment"):
             return await super().apply(obj, uid, status=status)
         live = self.fleet
+        if self.status_error is not None:
+            raise ClusterError(self.status_error, "apply", "no")
         if meta.get("resourceVersion", "") not in ("", live["metadata"]["resourceVersion"]):
             raise ClusterError(ErrorKind.CONFLICT, "apply", "modified")
         self.written.append(manager)
@@ -227,3 +236,142 @@ async def test_a_crd_without_the_field_ends_no_fleet_in_a_loop_of_claims() -> No
     await world.round(RED)
     assert len(world.store.written) == written
     assert world.store.objects["Service", "chat"]
+
+
+def claimed_by(lease: str) -> World:
+    """A fleet that the install of that Lease has claimed."""
+    world = World()
+    world.store.fleet["status"] = {"operator": {"lease": lease}, "observedGeneration": 7}
+    return world
+
+
+def of_others() -> float | None:
+    return metrics.OF_OTHERS.collect()[0].samples[0].value  # type: ignore[no-any-return]
+
+
+async def test_a_claim_keeps_the_rest_of_status_and_gives_the_fleet_back() -> None:
+    world = claimed_by("gone/argosy-operator")
+    claimed = await world.installs[BLUE].claim(KEY, world.store.fleet)
+    assert claimed == world.store.fleet
+    assert world.status == {"operator": {"lease": BLUE}, "observedGeneration": 7}
+    assert await world.installs[BLUE].claim(KEY, world.store.fleet) is world.store.fleet
+
+
+async def test_a_fleet_without_a_resource_version_is_claimed_too() -> None:
+    world = World()
+    raw = {**world.store.fleet, "metadata": {"name": "chat", "namespace": "ns", "uid": "fleet-1"}}
+    claimed = await world.installs[RED].claim(KEY, raw)
+    assert isinstance(claimed, dict)
+    assert claimed["metadata"] == raw["metadata"]
+    assert claimed["status"] == {"operator": {"lease": RED}}
+
+
+async def test_a_lease_lapses_when_it_has_not_changed_for_its_time() -> None:
+    world = claimed_by(RED)
+    blue = world.installs[BLUE]
+    world.renew(RED)
+    for now, answer in ((1000.0, SOON_S), (1018.0, SOON_S)):
+        world.now = now
+        assert await blue.claim(KEY, world.store.fleet) == answer
+    world.renew(RED)
+    for now, answer in ((1019.5, LATER_S), (1019.4 + LAPSE_S, LATER_S)):
+        world.now = now
+        assert await blue.claim(KEY, world.store.fleet) == answer
+    world.now = 1019.5 + LAPSE_S
+    assert isinstance(await blue.claim(KEY, world.store.fleet), dict)
+    assert world.status["operator"] == {"lease": BLUE}
+
+
+async def test_a_lease_that_never_changed_lapses_as_late() -> None:
+    world = claimed_by(RED)
+    world.renew(RED)
+    for passed in (0.0, LAPSE_S - 0.5):
+        world.now = 1000.0 + passed
+        assert await world.installs[BLUE].claim(KEY, world.store.fleet) == SOON_S
+    world.now = 1000.0 + LAPSE_S
+    assert isinstance(await world.installs[BLUE].claim(KEY, world.store.fleet), dict)
+
+
+async def test_fleets_of_one_install_share_a_look_at_its_lease() -> None:
+    world = claimed_by(RED)
+    world.renew(RED)
+    blue = world.installs[BLUE]
+    for now in (1000.0, 1000.9, 1001.0, 1001.9, 1002.0):
+        world.now = now
+        await blue.claim(("ns", str(now)), world.store.fleet)
+    assert world.store.leases_read == [RED] * 3  # type: ignore[attr-defined]
+
+
+async def test_a_lease_that_comes_back_is_watched_anew() -> None:
+    world = claimed_by(RED)
+    blue = world.installs[BLUE]
+    world.store.fleet["status"]["otherOperators"] = [{"lease": RED}]
+    assert await blue.look_after_entries({"metadata": {}, "status": {}}) == float("inf")
+    world.renew(RED, holder="")
+    raw = {**world.store.fleet, "status": {"otherOperators": [{"lease": RED}]}}
+    assert await blue.look_after_entries(raw) == float("inf")
+    world.now += 1
+    world.renew(RED)
+    assert await blue.look_after_entries(raw) == SOON_S
+    world.now += 1
+    world.renew(RED)
+    assert await blue.look_after_entries(raw) == LATER_S
+
+
+async def test_an_entry_of_ones_own_goes_and_one_that_is_not_known_yet_is_looked_at_soon() -> None:
+    world = claimed_by(BLUE)
+    world.renew(RED)
+    entries = [{"lease": BLUE}, {"lease": RED}, {"lease": "hidden/x"}]
+    world.store.hidden = "hidden"  # type: ignore[attr-defined]
+    world.store.fleet["status"]["otherOperators"] = entries
+    again_s = await world.installs[BLUE].look_after_entries(dict(world.store.fleet))
+    assert again_s == SOON_S
+    assert world.status["otherOperators"] == entries[1:]
+    assert world.store.written == [f"argosy.{BLUE}"]  # type: ignore[attr-defined]
+
+
+async def test_the_fleets_of_others_are_counted() -> None:
+    world = claimed_by(RED)
+    world.store.hidden = "red"  # type: ignore[attr-defined]
+    blue = world.installs[BLUE]
+    for name in ("one", "two", "two"):
+        await blue.claim(("ns", name), world.store.fleet)
+    assert of_others() == 2
+    blue.forget(("ns", "one"))
+    assert of_others() == 1
+    world.store.fleet["status"]["operator"] = {"lease": BLUE}
+    await blue.claim(("ns", "two"), world.store.fleet)
+    assert of_others() == 0
+
+
+async def test_an_entry_says_what_is_in_the_way_and_is_written_by_a_manager_of_its_own() -> None:
+    world = claimed_by(RED)
+    own = "n" * 63 + "/" + "l" * 200
+    installs = Installs(world.store, own, lambda: world.now)
+    world.store.hidden = "red"  # type: ignore[attr-defined]
+    await installs.claim(KEY, world.store.fleet)
+    (entry,) = world.status["otherOperators"]
+    assert entry["lease"] == own
+    assert entry["message"] == (
+        f"may not read the Lease {RED}, so it never takes the fleet over. Let its account get "
+        "Leases of that namespace, or remove status.operator"
+    )
+    (writer,) = world.store.written  # type: ignore[attr-defined]
+    assert writer == f"argosy.{own}"[:128]
+    assert len(writer) == 128
+
+
+@pytest.mark.parametrize("kind", [ErrorKind.TRANSPORT, ErrorKind.FORBIDDEN])
+async def test_a_status_that_cannot_be_written_is_an_error(kind: ErrorKind) -> None:
+    world = World()
+    world.store.status_error = kind  # type: ignore[attr-defined]
+    with pytest.raises(ClusterError):
+        await world.installs[RED].claim(KEY, world.store.fleet)
+
+
+async def test_a_lease_that_cannot_be_read_is_an_error() -> None:
+    world = claimed_by(RED)
+    world.store.lease_error = ErrorKind.TRANSPORT  # type: ignore[attr-defined]
+    with pytest.raises(ClusterError):
+        await world.installs[BLUE].claim(KEY, world.store.fleet)
+    assert world.status["operator"] == {"lease": RED}

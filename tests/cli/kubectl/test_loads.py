@@ -12,6 +12,7 @@ from argosy_operator.cli.kubectl.views.lines import container_of, prefixed, seco
 from argosy_operator.cli.kubectl.views.loads import Load, as_data, load, quantile, scrape, top_table
 from argosy_operator.core.fleet import names
 
+INF = float("inf")
 PAGE = """# TYPE vllm:num_requests_running gauge
 vllm:num_requests_running{{model_name="m",engine="0"}} {running}
 # TYPE vllm:num_requests_waiting gauge
@@ -141,3 +142,153 @@ def test_progress_counts_what_is_left() -> None:
     )
     assert progress("p", Load(running=0, waiting=0)) == "p has no requests"
     assert "does not say" in progress("p", Load())
+
+
+def test_a_row_shows_times_and_shares_with_their_units() -> None:
+    of = Load(running=3, waiting=0, kv_use=0.256, tokens_per_s=1234.6, ttft_s=0.9994, tpot_s=1.0)
+    rows = [(pod("chat-gateway-1", "gateway"), Load(running=1)), (pod(), of), (pod("p", "prefill"),
+            Load(tpot_s=0.0312))]  # fmt: skip
+    _, prefill, decode, gateway = (line.split() for line in top_table(rows).splitlines())
+    assert prefill == ["p", "prefill", "-", "-", "-", "-", "-", "31ms", "serving"]
+    assert decode == [
+        "chat-decode-1", "decode", "3", "0", "26%", "1235", "999ms", "1.00s", "serving",
+    ]  # fmt: skip
+    assert gateway == ["chat-gateway-1", "gateway", "1", *["-"] * 5, "serving"]
+
+
+@pytest.mark.parametrize(
+    ("meta", "ready", "state"),
+    [
+        ({}, "True", "serving"),
+        ({}, "False", "not ready"),
+        ({"annotations": {names.DRAIN: "2026-01-01T00:00:00Z"}}, "True", "draining"),
+        ({"annotations": {names.DRAIN: ""}, "deletionTimestamp": "x"}, "True", "leaving"),
+    ],
+)
+def test_a_pods_state_is_what_gateways_see(meta: Any, ready: str, state: str) -> None:
+    one = pod(**meta)
+    one["status"]["conditions"][0]["status"] = ready
+    assert as_data([(one, Load())])[0]["state"] == state
+    (line,) = top_table([(one, Load())]).splitlines()[1:]
+    assert line.endswith("does not answer" if state == "serving" else state)
+
+
+def test_data_has_every_number_that_is_known() -> None:
+    of = Load(1, 2, 3, 0.5, 40.0, 0.2, 0.03)
+    assert as_data([(pod("g", "gateway"), Load()), (pod(), of)]) == [
+        {
+            "pod": "chat-decode-1", "role": "decode", "state": "serving", "running": 1,
+            "waiting": 2, "leases": 3, "kvUse": 0.5, "tokensPerSecond": 40.0,
+            "ttftP90Seconds": 0.2, "tpotP90Seconds": 0.03,
+        },
+        {"pod": "g", "role": "gateway", "state": "serving"},
+    ]  # fmt: skip
+
+
+GATEWAY_PAGE = """argosy_gateway_inflight_requests {flying}
+argosy_gateway_waiting_requests 2
+# TYPE argosy_gateway_output_tokens histogram
+argosy_gateway_output_tokens_bucket{{le="+Inf"}} 1
+argosy_gateway_output_tokens_count 1
+argosy_gateway_output_tokens_sum {tokens}
+# TYPE argosy_gateway_ttft_seconds histogram
+argosy_gateway_ttft_seconds_bucket{{role_mode="a",le="0.2"}} 5
+argosy_gateway_ttft_seconds_bucket{{role_mode="b",le="0.2"}} 5
+argosy_gateway_ttft_seconds_bucket{{role_mode="a",le="+Inf"}} 5
+argosy_gateway_ttft_seconds_bucket{{role_mode="b",le="+Inf"}} 5
+# TYPE argosy_gateway_tpot_seconds histogram
+argosy_gateway_tpot_seconds_bucket{{le="0.1"}} 4
+argosy_gateway_tpot_seconds_bucket{{le="+Inf"}} 4
+"""
+
+
+def test_a_gateways_work_is_what_it_sent_on() -> None:
+    before, after = (scrape(GATEWAY_PAGE.format(flying=n, tokens=10 * n)) for n in (3, 7))
+    assert load(before, after, 4.0, "gateway") == Load(
+        running=5, waiting=2, tokens_per_s=10.0, ttft_s=pytest.approx(0.18),
+        tpot_s=pytest.approx(0.09),
+    )  # fmt: skip
+    alone = scrape("argosy_gateway_inflight_requests 3\n")
+    assert load(None, alone, 4.0, "gateway") == Load(running=3)
+    assert load(None, scrape(""), 4.0, "gateway") == Load()
+
+
+def test_without_requests_between_two_looks_the_times_are_those_of_all() -> None:
+    page = scrape(PAGE.format(running=1, tokens=100, fast=10, all=10))
+    of = load(page, page, 2.0, "decode")
+    assert of.ttft_s == pytest.approx(0.09)
+    assert of.tokens_per_s == 0
+    assert load(page, page, 0.0, "decode").tokens_per_s is None
+    assert load(scrape(""), page, 2.0, "decode").tokens_per_s is None
+    assert load(page, scrape(""), 2.0, "decode").tokens_per_s is None
+    again = scrape(PAGE.format(running=1, tokens=100, fast=0, all=4))  # it began again
+    assert load(page, again, 2.0, "decode").ttft_s == pytest.approx(0.19)
+
+
+@pytest.mark.parametrize(
+    ("counts", "share", "seconds"),
+    [
+        ({1.0: 0, 2.0: 10, 4.0: 20, INF: 20}, 0.75, 3.0),
+        ({1.0: 0, 2.0: 10, 4.0: 20, INF: 20}, 0.5, 2.0),
+        ({1.0: 0, 2.0: 10, 4.0: 20, INF: 40}, 0.9, 4.0),
+        ({1.0: 10, INF: 10}, 0.5, 0.5),
+        ({1.0: 10, INF: 10}, 1.0, 1.0),
+        ({1.0: 0, INF: 0}, 0.5, None),
+        ({}, 0.5, None),
+        ({1.0: 1, INF: 1}, 0.9, 0.9),
+    ],
+)
+def test_a_quantile_is_on_the_line_between_two_edges(
+    counts: dict[float, float], share: float, seconds: float | None
+) -> None:
+    assert quantile(counts, share) == (None if seconds is None else pytest.approx(seconds))
+
+
+def test_streams_are_what_must_end() -> None:
+    assert Load(running=1, waiting=2).streams == 3
+    assert Load(running=1, waiting=2, leases=4).streams == 7
+    assert Load(running=1).streams is None
+    assert Load(waiting=1).streams is None
+
+
+@pytest.mark.parametrize(
+    ("text", "seconds"), [("2m30s", 150), ("1.5h", 5400), ("1d", 86400), ("2600ms", 3)]
+)
+def test_units_of_durations_add_up(text: str, seconds: int) -> None:
+    assert seconds_of(text) == seconds
+
+
+def test_refusals_are_these_sentences() -> None:
+    mine = [pod(), pod("chat-decode-0"), pod("chat-gateway-1", "gateway")]
+    assert refusal("none", "a", None, mine) == (
+        "there is no pod none in namespace a: its engine pods are chat-decode-0, chat-decode-1"
+    )
+    assert refusal("none", "a", None, mine[2:]) == (
+        "there is no pod none in namespace a: it has no engine pods"
+    )
+    assert refusal("nginx", "a", pod("nginx", labels=None), []) == (
+        "nginx is no pod of a fleet: it has no label serving.argosy.dev/fleet"
+    )
+    assert refusal("forged", "a", pod("forged"), mine) == (
+        "forged carries the label of fleet chat and does not belong to it: no Deployment of the "
+        "fleet made it"
+    )
+    assert refusal("chat-gateway-1", "a", mine[2], mine) == (
+        "chat-gateway-1 is a gateway pod: it drains by itself when it is deleted (`kubectl delete "
+        "pod chat-gateway-1`), because its Service sends it nothing more"
+    )
+
+
+def test_only_pods_of_the_same_role_take_over() -> None:
+    other = pod("chat-prefill-1", "prefill")
+    assert left_serving(pod(), [pod(), other]) == (
+        "warning: no other decode pod of chat serves; requests wait, or are refused, until one does"
+    )
+
+
+def test_progress_without_leases_is_a_count() -> None:
+    assert progress("p", Load(running=2, waiting=1)) == "p still has 3 requests"
+    assert progress("p", Load(running=0, waiting=0, leases=2)) == (
+        "p still has 0 requests, and holds the KV of 2 prompts"
+    )
+    assert progress("p", Load()) == "p does not say what it still computes"

@@ -11,7 +11,11 @@ from argosy_operator.core.fleet.actions import Action, Create, Delete
 from argosy_operator.core.fleet.memory import LoopMemory
 from argosy_operator.core.fleet.pods import Pod
 from argosy_operator.core.fleet.snapshot import Clock, Snapshot
+from argosy_operator.core.models.job import as_fetched, has_ended, may_have_job
+from argosy_operator.core.models.step import LOOK_AT_PODS_S, fetch_model
 from argosy_operator.core.plan import plan
+from argosy_operator.core.reconcile.draft import LOOK_AGAIN_S, Draft
+from argosy_operator.core.reconcile.failures import LOOK_AT_TAKEN_NAMES_S
 from argosy_operator.core.status.compose import status_of
 from argosy_operator.shell.gather import Observed, compose
 from tests.support.model import IMAGES, ISSUER, fleet
@@ -154,3 +158,146 @@ def test_pods_of_others_say_nothing(owner: str) -> None:
     world.pods = (Pod("p", "p", "fetch", "", owner=owner, phase="Succeeded", said=SAID),)
     world.actions()
     assert world.fleet.status.model is None
+
+
+COMMIT = "a" * 40
+
+
+def stepped(world: Round) -> tuple[str, str, float]:
+    """Reason and message of the step, and how soon it asks for the next round."""
+    draft = fetch_model(world.snapshot(), Draft(memory=LoopMemory()))
+    (step,) = draft.steps
+    return step.reason, step.message, draft.wake_s
+
+
+def with_job(phase: str = "Running", **parts: Any) -> Round:
+    world = Round()
+    world.makes_job()
+    world.pods = tuple(replace(pod, phase=phase, **parts) for pod in world.pods)
+    return world
+
+
+def test_the_step_says_what_the_model_waits_for() -> None:
+    world = Round()
+    assert stepped(world) == ("MakingJob", "Job chat-fetch", LOOK_AGAIN_S)
+    world.makes_job()
+    assert stepped(world) == ("FetchingModel", "Job chat-fetch: chat-fetch-1", LOOK_AGAIN_S)
+    world.pods = (*world.pods, replace(world.pods[0], name="chat-fetch-2"))
+    both = "Job chat-fetch: chat-fetch-1, chat-fetch-2"
+    assert stepped(world) == ("FetchingModel", both, LOOK_AGAIN_S)
+    world.pods = ()
+    assert stepped(world) == ("FetchingModel", "Job chat-fetch: no pod yet", LOOK_AGAIN_S)
+
+
+def test_what_a_pod_fetched_is_known_at_once_and_rests_afterwards() -> None:
+    world = with_job("Succeeded", said=SAID)
+    assert stepped(world) == ("ModelFetched", f"commit {COMMIT}", 0.0)
+    world.actions()
+    known = world.fleet.status.model
+    assert known is not None
+    assert known.model_dump(by_alias=True) == {
+        "uri": "hf://org/tiny@main", "commit": COMMIT, "path": f"hf/org--tiny/{COMMIT}",
+        "bytes": 10, "claimName": "models", "claimUid": "claim",
+    }  # fmt: skip
+    assert stepped(world) == ("ModelFetched", f"commit {COMMIT} in models", LOOK_AGAIN_S)
+
+
+def test_a_model_that_is_used_where_it_is_is_named() -> None:
+    world = Round()
+    world.fleet = fleet(model={"uri": "pvc://models/a"})
+    assert stepped(world) == ("ModelInPlace", "pvc://models/a", LOOK_AGAIN_S)
+
+
+def test_a_job_of_before_goes_first_and_its_pods_are_awaited() -> None:
+    world = with_job()
+    world.children["Job", "chat-fetch"]["metadata"]["annotations"] = None
+    said = ("MakingJob", "Job chat-fetch is of before", LOOK_AT_PODS_S)
+    assert stepped(world) == said
+    world.children["Job", "chat-fetch"]["metadata"]["deletionTimestamp"] = "x"
+    assert stepped(world) == said
+    assert world.actions() == [], "it is being deleted"
+    del world.children["Job", "chat-fetch"]
+    world.pods += tuple(replace(pod, name="chat-fetch-0") for pod in world.pods)
+    waits = "after the end of chat-fetch-1, chat-fetch-0"
+    assert stepped(world) == ("MakingJob", waits, LOOK_AT_PODS_S)
+    world.pods = tuple(replace(pod, phase="Failed") for pod in world.pods)
+    assert stepped(world) == ("MakingJob", "Job chat-fetch", LOOK_AGAIN_S)
+
+
+def test_a_name_that_a_stranger_has_is_looked_at_again() -> None:
+    world = Round()
+    stranger = {"name": "chat-fetch", "uid": "x", "ownerReferences": []}
+    world.children["Job", "chat-fetch"] = {"kind": "Job", "metadata": stranger, "spec": {}}
+    assert stepped(world) == ("NameTaken", "Job chat-fetch", LOOK_AT_TAKEN_NAMES_S)
+
+
+@pytest.mark.parametrize("type_", ["Complete", "Failed"])
+def test_a_job_has_ended_when_a_condition_says_so(type_: str) -> None:
+    said = {"type": type_, "status": "True"}
+    assert has_ended({"status": {"conditions": [{"type": "Suspended", "status": "True"}, said]}})
+    assert not has_ended({"status": {"conditions": [{**said, "status": "False"}]}})
+    assert not has_ended({"status": {"conditions": [{"type": "Suspended", "status": "True"}]}})
+    assert not has_ended({"status": {"conditions": None}})
+    assert not has_ended({"status": None})
+    assert not has_ended({})
+
+
+def test_the_end_without_a_word_is_said() -> None:
+    world = with_job("Succeeded")
+    ended = {"conditions": [{"type": "Failed", "status": "True"}]}
+    world.children["Job", "chat-fetch"]["status"] = ended
+    says = "Job chat-fetch ended, and no pod says what it fetched"
+    assert stepped(world) == ("MakingJob", says, LOOK_AT_PODS_S)
+
+
+@pytest.mark.parametrize(
+    "said", ["", "{", "[]", "{}", '{"commit": "c", "path": "p", "bytes": "x"}']
+)
+def test_what_is_no_result_counts_as_none_and_the_next_pod_is_read(said: str) -> None:
+    world = with_job("Succeeded", said=said)
+    assert stepped(world)[0] == "FetchingModel"
+    world.pods = (*world.pods, replace(world.pods[0], name="chat-fetch-2", said=SAID))
+    assert stepped(world)[0] == "ModelFetched"
+
+
+def test_a_pod_that_is_deleted_and_a_claim_that_is_gone_give_no_result() -> None:
+    assert stepped(with_job("Succeeded", said=SAID, terminating=True))[0] == "FetchingModel"
+    world = with_job("Succeeded", said=SAID)
+    del world.children["PersistentVolumeClaim", "models"]
+    assert stepped(world)[0] == "FetchingModel"
+
+
+def test_a_model_in_status_counts_while_its_claim_is_the_same() -> None:
+    world = with_job("Succeeded", said=SAID)
+    world.actions()
+    claim = ("PersistentVolumeClaim", "models")
+    assert as_fetched(world.fleet, world.children) is world.fleet
+    for other in ({}, {claim: {"metadata": {"uid": "new"}}}, {claim: {"metadata": {}}}):
+        left = as_fetched(world.fleet, other)
+        assert left.status.model is None
+        assert left.spec == world.fleet.spec
+    bare = Round().fleet
+    assert as_fetched(bare, {}) is bare
+
+
+@pytest.mark.parametrize(
+    ("uri", "type_", "reason", "may"),
+    [
+        ("hf://org/tiny@main", None, None, True),
+        ("pvc://models/a", None, None, False),
+        ("pvc://models/a", "ModelFetched", "InPlace", False),
+        ("pvc://models/a", "ModelFetched", "FetchingModel", True),
+        ("pvc://models/a", "Ready", "Serving", False),
+    ],
+)
+def test_a_job_is_looked_for_where_one_may_be(
+    uri: str, type_: str | None, reason: str | None, may: bool
+) -> None:
+    given = {"fetch": {"claimName": "models"}} if uri.startswith("hf") else {}
+    found = fleet(model={"uri": uri, **given})
+    if type_ is not None:
+        said = {"type": type_, "status": "True", "reason": reason, "message": "m"}
+        said["lastTransitionTime"] = "2026-01-01T00:00:00Z"
+        status = ServingDeploymentStatus.model_validate({"conditions": [said]})
+        found = found.model_copy(update={"status": status})
+    assert may_have_job(found) is may

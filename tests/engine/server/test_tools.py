@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 pytest.importorskip("llguidance")
 
 from argosy_engine.runtime.sim.runner import SimTokenizer
+from argosy_engine.server.openai.asked.tools import tools_of
 from argosy_engine.server.openai.errors import ApiError
 from argosy_engine.server.openai.parse import parse_chat
 from argosy_engine.server.openai.reply.calls import PARSERS, NamedCall, TextCalls
@@ -273,3 +274,20 @@ def test_a_text_without_reasoning_is_content_and_one_without_its_end_is_reasonin
     assert thinks_at_its_end("<think>\n")
     assert not thinks_at_its_end("<think>\n\n</think>\n\n")
     assert not thinks_at_its_end("hi")
+
+
+@pytest.mark.parametrize(
+    ("choice", "reads", "name"),
+    [
+        ("none", "", ""),
+        ("auto", "hermes", ""),
+        (None, "hermes", ""),
+        ("required", "list", ""),
+        ({"function": {"name": "weather"}}, "named", "weather"),
+    ],
+)
+def test_the_template_is_shown_the_tools_whatever_is_chosen(choice, reads, name):
+    asked = tools_of({"tools": [TIME, WEATHER], "tool_choice": choice}, "hermes")
+    assert asked.shown == (TIME, WEATHER)
+    assert (asked.reads, asked.name) == (reads, name)
+    assert bool(asked.grammar) == (reads in ("list", "named"))

@@ -1,0 +1,82 @@
+"""`kubectl argosy status` on a cluster in memory: what it prints, and when again."""
+
+import json
+
+import yaml
+
+from argosy_operator.core.fleet.objects import rfc3339
+from tests.cli.kubectl.conftest import Run
+from tests.cli.kubectl.in_memory import NOW, World
+
+SPEC = {"model": {"uri": "sim://opt-13b-a100"}}
+
+
+def test_the_fleets_of_the_namespace_are_listed_by_name(world: World, run: Run) -> None:
+    for name, namespace in (("code", "a"), ("chat", "a"), ("blog", "b")):
+        world.fleet(name, namespace, spec=SPEC)
+    status, out, _ = run("status")
+    assert status == 0
+    assert [line.split()[0] for line in out.splitlines()] == ["NAME", "chat", "code"]
+    assert "blog" in run("status", "-n", "b")[1]
+    everywhere = run("status", "-A")[1].splitlines()
+    assert [line.split()[:2] for line in everywhere] == [
+        ["NAMESPACE", "NAME"], ["a", "chat"], ["a", "code"], ["b", "blog"],
+    ]  # fmt: skip
+
+
+def test_one_fleet_is_shown_in_detail_or_wide(world: World, run: Run) -> None:
+    fleet = world.fleet(spec=SPEC, status={"conditions": []})
+    fleet["metadata"]["creationTimestamp"] = rfc3339(NOW - 7200)
+    detail = run("status", "chat")[1]
+    assert "No spec.slo: replicas follow no SLO." in detail
+    assert "2h" in detail.splitlines()[1].split()
+    wide = run("status", "chat", "-o", "wide")[1]
+    assert "sim://opt-13b-a100" in wide
+    assert "2h" in wide.splitlines()[1].split()
+    assert "No spec.slo" not in wide
+
+
+def test_data_is_the_object_or_a_list_of_them(world: World, run: Run) -> None:
+    fleet = world.fleet(spec=SPEC)
+    assert json.loads(run("status", "chat", "-o", "json")[1]) == fleet
+    assert yaml.safe_load(run("status", "-o", "yaml")[1])["items"] == [fleet]
+
+
+def test_a_namespace_without_fleets_says_how_to_see_those_of_all(run: Run) -> None:
+    assert run("status")[:2] == (
+        0,
+        "There are no ServingDeployments in this namespace; -A shows those of all.\n",
+    )
+    assert run("status", "-A")[1] == "There are no ServingDeployments.\n"
+
+
+def test_an_unknown_fleet_names_those_that_there_are(world: World, run: Run) -> None:
+    world.fleet("code")
+    status, _, said = run("status", "chat")
+    assert status == 1
+    assert "there is no ServingDeployment chat in namespace a: it has code" in said
+
+
+def test_one_fleet_and_all_namespaces_are_refused(run: Run) -> None:
+    status, out, said = run("status", "chat", "-A")
+    assert (status, out) == (2, "")
+    assert "name one fleet or all namespaces, not both: leave out -A" in said
+
+
+def test_a_watch_prints_again_only_what_changed(world: World, run: Run) -> None:
+    fleet, looks = world.fleet(spec=SPEC), list[float]()
+
+    def slept(seconds: float) -> None:
+        looks.append(seconds)
+        if len(looks) == 2:
+            fleet["status"] = {"mode": "colocated"}
+        if len(looks) == 4:
+            raise KeyboardInterrupt
+
+    world.on_sleep = slept
+    status, out, _ = run("status", "-w")
+    assert status == 130
+    assert looks == [2.0] * 4
+    assert out.count("NAME") == 2
+    assert out.count("colocated") == 1
+    assert "\x1b" not in out, "the screen is cleared on a terminal alone"

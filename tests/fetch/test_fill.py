@@ -1,0 +1,304 @@
+"""How the claim is filled from a source in memory: what is continued, compared and marked."""
+
+import errno
+import hashlib
+import json
+import logging
+import os
+from collections.abc import Iterator
+from pathlib import Path
+from types import SimpleNamespace
+
+import pytest
+
+from argosy_fetch import cli, fill
+from argosy_fetch.errors import FetchError
+from argosy_fetch.fill import MARKER, PARTIAL, Filled, fetch
+from argosy_fetch.source import Listing, RemoteFile, RestartedError
+
+COMMIT = "c" * 40
+FOLDER = f"hf/org--tiny/{COMMIT}"
+CONFIG = b'{"architectures": ["LlamaForCausalLM"]}'
+WEIGHTS = (2).to_bytes(8, "little") + b"{}"
+FILES = {"config.json": CONFIG, "m.safetensors": WEIGHTS, "tokenizer.json": b"{}"}
+
+
+class Shelf:
+    """A source: what it has, what it gives, and where it was read from."""
+
+    def __init__(self) -> None:
+        self.files = dict(FILES)
+        self.given: dict[str, list[bytes]] = {}
+        """What the next reads of a file give, in place of its content."""
+        self.restarts = False
+        self.read_from: list[tuple[str, int]] = []
+
+    def listing(self) -> Listing:
+        files = tuple(RemoteFile(name, len(data)) for name, data in self.files.items())
+        return Listing(COMMIT, FOLDER, files)
+
+    def read(self, file: RemoteFile, start: int) -> Iterator[bytes]:
+        self.read_from.append((file.name, start))
+        if self.restarts and start:
+            raise RestartedError
+        queued = self.given.get(file.name)
+        yield queued.pop(0) if queued else self.files[file.name][start:]
+
+
+@pytest.fixture
+def shelf() -> Shelf:
+    return Shelf()
+
+
+def test_what_was_filled_is_told_and_marked(shelf: Shelf, tmp_path: Path) -> None:
+    size = sum(map(len, FILES.values()))
+    assert fill.fill(shelf, tmp_path, "chat") == Filled(COMMIT, FOLDER, 3, size)
+    marker = json.loads((tmp_path / FOLDER / MARKER).read_text())
+    assert marker == {"commit": COMMIT, "files": 3, "bytes": size}
+    assert {path.name for path in (tmp_path / FOLDER).iterdir()} == {*FILES, MARKER}
+    assert list((tmp_path / PARTIAL).iterdir()) == []
+
+
+def test_the_config_comes_first_and_the_largest_file_last(
+    shelf: Shelf, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level(logging.INFO)
+    fill.fill(shelf, tmp_path, "chat")
+    assert caplog.messages == [
+        "config.json: file 1 of 3, byte 39 of 51",
+        "tokenizer.json: file 2 of 3, byte 41 of 51",
+        "m.safetensors: file 3 of 3, byte 51 of 51",
+    ]
+    caplog.clear()
+    fill.fill(shelf, tmp_path, "chat")
+    assert caplog.messages == [f"{FOLDER} is there already"]
+
+
+@pytest.mark.parametrize("trouble", ["marker of another commit", "short file", "no file", "list"])
+def test_a_folder_that_does_not_fit_its_marker_is_filled_again(
+    trouble: str, shelf: Shelf, tmp_path: Path
+) -> None:
+    fill.fill(shelf, tmp_path, "chat")
+    place = tmp_path / FOLDER
+    match trouble:
+        case "marker of another commit":
+            (place / MARKER).write_text('{"commit": "other"}')
+        case "short file":
+            (place / "tokenizer.json").write_bytes(b"{")
+        case "no file":
+            (place / "tokenizer.json").unlink()
+        case "list":
+            (place / MARKER).write_text("[]")
+    fill.fill(shelf, tmp_path, "chat")
+    assert json.loads((place / MARKER).read_text())["commit"] == COMMIT
+    assert (place / "tokenizer.json").read_bytes() == b"{}"
+
+
+def asked(name: str, content: bytes, **digests: str) -> RemoteFile:
+    return RemoteFile(name, len(content), tuple(digests.items()))
+
+
+def test_a_short_answer_is_continued_and_a_wrong_one_begins_again(
+    shelf: Shelf, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    shelf.files["x"] = b"0123456789"
+    shelf.given["x"] = [b"01234"]
+    fetch(shelf, asked("x", b"0123456789"), tmp_path)
+    assert (tmp_path / "x").read_bytes() == b"0123456789"
+    assert shelf.read_from == [("x", 0), ("x", 5)]
+    assert caplog.messages == ["x is asked for again: 5 of 10 bytes came"]
+    (tmp_path / "x").unlink()
+    shelf.read_from.clear()
+    shelf.given["x"] = [b"0123456789abc"]
+    fetch(shelf, asked("x", b"0123456789"), tmp_path)
+    assert shelf.read_from == [("x", 0), ("x", 0)]
+    assert not (tmp_path / "x.part").exists()
+
+
+def test_a_file_that_never_fits_is_named_and_what_is_short_is_kept(
+    shelf: Shelf, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    shelf.given["x"] = [b"01", b"2"]
+    with pytest.raises(FetchError) as refused:
+        fetch(shelf, asked("x", b"0123456789"), tmp_path)
+    assert str(refused.value) == (
+        "FilesIncomplete: x does not fit what its source says: 3 of 10 bytes came"
+    )
+    assert len(caplog.messages) == 1
+    assert (tmp_path / "x.part").read_bytes() == b"012"
+    shelf.given["x"] = [b"3" * 8, b"0" * 11]
+    with pytest.raises(FetchError, match="11 of 10 bytes came"):
+        fetch(shelf, asked("x", b"0123456789"), tmp_path)
+    assert not (tmp_path / "x.part").exists()
+
+
+def test_a_source_that_cannot_continue_is_read_from_the_beginning(
+    shelf: Shelf, tmp_path: Path
+) -> None:
+    shelf.restarts, shelf.files["x"] = True, b"0123"
+    (tmp_path / "x.part").write_bytes(b"01")
+    fetch(shelf, asked("x", b"0123"), tmp_path)
+    assert shelf.read_from == [("x", 2), ("x", 0)]
+    assert (tmp_path / "x").read_bytes() == b"0123"
+
+
+def test_a_source_that_always_restarts_gives_nothing(tmp_path: Path) -> None:
+    class Restarts(Shelf):
+        def read(self, file: RemoteFile, start: int) -> Iterator[bytes]:
+            raise RestartedError
+            yield b""
+
+    with pytest.raises(FetchError, match="x does not fit what its source says: nothing came"):
+        fetch(Restarts(), asked("x", b"0123"), tmp_path)
+
+
+def test_what_is_there_and_fits_is_not_read_again(shelf: Shelf, tmp_path: Path) -> None:
+    (tmp_path / "x").write_bytes(b"0123")
+    fetch(shelf, asked("x", b"0123"), tmp_path)
+    (tmp_path / "y.part").write_bytes(b"0123")
+    fetch(shelf, asked("y", b"0123"), tmp_path)
+    assert shelf.read_from == []
+    shelf.files["x"] = b"abcd"
+    fetch(shelf, asked("x", b"abcd", md5=hashlib.md5(b"abcd").hexdigest()), tmp_path)
+    assert (tmp_path / "x").read_bytes() == b"abcd"
+
+
+def test_an_empty_file_is_made(shelf: Shelf, tmp_path: Path) -> None:
+    shelf.files["x"] = b""
+    fetch(shelf, asked("x", b""), tmp_path)
+    assert (tmp_path / "x").read_bytes() == b""
+
+
+@pytest.mark.parametrize(
+    ("kind", "digits"),
+    [
+        ("sha256", "88d4266fd4e6338d13b845fcf289579d209c897823b9217da3e161936f031589"),
+        ("md5", "e2fc714c4727ee9395f324cd2e7f331f"),
+        ("git", "85df50785d62d3b05ab03d9cbf7e4a0b49449730"),
+    ],
+)
+def test_a_content_is_known_by_its_digest(
+    kind: str, digits: str, shelf: Shelf, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The digests are those of `printf abcd` by sha256sum, md5sum and git hash-object."""
+    monkeypatch.setattr(fill, "CHUNK", 3)
+    shelf.files["x"] = b"abcd"
+    fetch(shelf, asked("x", b"abcd", **{kind: digits}), tmp_path)
+    shelf.files["y"] = b"abce"
+    with pytest.raises(FetchError, match=f"what its source says: its {kind} digest is another$"):
+        fetch(shelf, asked("y", b"abce", **{kind: digits}), tmp_path)
+
+
+def free(monkeypatch: pytest.MonkeyPatch, count: int) -> None:
+    monkeypatch.setattr(fill.shutil, "disk_usage", lambda _: SimpleNamespace(free=count))
+
+
+def test_room_is_counted_without_what_is_there(
+    shelf: Shelf, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    free(monkeypatch, 50)
+    with pytest.raises(FetchError) as refused:
+        fill.fill(shelf, tmp_path, "chat")
+    assert str(refused.value) == (
+        "VolumeFull: the model does not fit into the claim: 51 more bytes are needed, and the "
+        "claim has 50 free"
+    )
+    partial = tmp_path / PARTIAL / "chat" / COMMIT
+    (partial / "config.json.part").write_bytes(CONFIG[:10])
+    free(monkeypatch, 41)
+    fill.fill(shelf, tmp_path, "chat")
+
+
+@pytest.mark.parametrize(
+    ("code", "says"),
+    [
+        (errno.ENOSPC, "VolumeFull: the model does not fit into the claim: it has 51 bytes, and no "
+         "space was left while it was written"),
+        (errno.EDQUOT, "VolumeFull: the model does not fit into the claim: it has 51 bytes, and no "
+         "space was left while it was written"),
+        (errno.EROFS, "VolumeNotWritable: {} cannot be written: Read-only file system"),
+        (None, "VolumeNotWritable: {} cannot be written: odd"),
+    ],
+)  # fmt: skip
+def test_a_claim_that_cannot_be_written_is_named_with_the_cause(
+    code: int | None, says: str, shelf: Shelf, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fails(_: int) -> None:
+        raise OSError("odd") if code is None else OSError(code, os.strerror(code))
+
+    monkeypatch.setattr(fill.os, "fsync", fails)
+    with pytest.raises(FetchError) as refused:
+        fill.fill(shelf, tmp_path, "chat")
+    assert str(refused.value) == says.format(tmp_path)
+
+
+@pytest.mark.parametrize("code", [errno.ENOTEMPTY, errno.EEXIST, errno.EACCES])
+def test_another_fleet_that_was_quicker_keeps_its_folder(
+    code: int, shelf: Shelf, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def renamed(*_: object) -> None:
+        raise OSError(code, os.strerror(code))
+
+    monkeypatch.setattr(Path, "rename", renamed)
+    if code == errno.EACCES:
+        with pytest.raises(FetchError, match="Permission denied"):
+            fill.fill(shelf, tmp_path, "chat")
+    else:
+        assert fill.fill(shelf, tmp_path, "chat").commit == COMMIT
+        assert not (tmp_path / FOLDER / MARKER).exists(), "it is the other one's to mark"
+
+
+def test_two_fleets_write_to_folders_of_their_own(shelf: Shelf, tmp_path: Path) -> None:
+    others = tmp_path / PARTIAL / "other" / COMMIT
+    others.mkdir(parents=True)
+    fill.fill(shelf, tmp_path, "chat", any_architecture=True)
+    assert others.is_dir()
+
+
+HELP = {
+    "--uri": "hf://<org>/<name>@<revision>, s3://<bucket>/…",
+    "--root": "where the claim is mounted",
+    "--fleet": "the ServingDeployment's name",
+    "--any-architecture": "for an engine image that runs more than ours does",
+    "--termination-message": "file for the result",
+}
+
+
+def test_the_command_says_what_its_flags_are(capsys: pytest.CaptureFixture[str]) -> None:
+    for words in (["--help"], ["run", "--help"]):
+        with pytest.raises(SystemExit):
+            cli.main(words)
+    said = " ".join(capsys.readouterr().out.split())
+    assert "argosy fetch [-h] {run}" in said
+    assert "Fetch a fleet's model." in said
+    assert "fetch, and end" in said
+    assert "(default: /dev/termination-log)" in said
+    assert [flag for flag, text in HELP.items() if f" {text} " not in f"{said} "] == []
+
+
+@pytest.mark.parametrize("missing", ["--uri", "--root", "--fleet"])
+def test_a_flag_that_is_missing_is_named(
+    missing: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    words = {"--uri": "hf://a/b", "--root": str(tmp_path), "--fleet": "chat"}
+    del words[missing]
+    with pytest.raises(SystemExit):
+        cli.main(["run", *(word for pair in words.items() for word in pair)])
+    assert f"the following arguments are required: {missing}\n" in capsys.readouterr().err
+
+
+def test_the_result_is_printed_too_and_a_long_reason_is_cut(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    words = ["run", "--root", str(tmp_path), "--fleet", "chat", "--uri"]
+    said = tmp_path / "said"
+    assert cli.main([*words, "x" * 5000, "--termination-message", str(said)]) == 1
+    out, err = capsys.readouterr()
+    written = json.loads(said.read_text())
+    assert written == json.loads(out)
+    assert written == {"reason": "BadArgument", "message": "x" * 3000}
+    end = " is not hf://<org>/<name>@<revision> or s3://<bucket>/<prefix>\n"
+    assert err == f"BadArgument: {'x' * 5000}{end}"
+    monkeypatch.setattr(cli, "_TERMINATION_LOG", str(tmp_path / "none"))
+    assert cli.main([*words, "x"]) == 1
+    assert not (tmp_path / "none").exists(), "outside a pod there is no such file"

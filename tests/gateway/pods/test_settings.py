@@ -1,0 +1,147 @@
+"""How often the settings object is read, what is asked for, and which answers count."""
+
+import asyncio
+import contextlib
+import json
+import random
+
+import pytest
+
+from argosy_gateway.errors import ApiServerError
+from argosy_gateway.pods import settings
+from argosy_gateway.pods.credentials import ApiServer
+from argosy_gateway.pods.settings import follow_settings
+from argosy_gateway.pods.watch import WatchTimes
+
+TARGET = "/api/v1/namespaces/n/configmaps/f-gateway"
+
+
+class EndedError(Exception):
+    """The script has no further answer."""
+
+
+async def paused(answers, monkeypatch, caplog, **given):
+    """The pauses between these answers, what was taken, and what was logged."""
+    pauses, taken, asked = [], [], []
+
+    async def read(server, target, times):
+        asked.append((server, target, times))
+        if not answers:
+            raise EndedError
+        answer = answers.pop(0)
+        if isinstance(answer, Exception):
+            raise answer
+        return answer
+
+    async def slept(seconds):
+        pauses.append(seconds)
+
+    monkeypatch.setattr(settings, "_read", read)
+    monkeypatch.setattr(asyncio, "sleep", slept)
+    monkeypatch.setattr(
+        random, "uniform", lambda low, high: 1.0 if (low, high) == (0.8, 1.2) else 0
+    )
+    server, times = ApiServer("h", 1), WatchTimes()
+    with pytest.raises(EndedError):
+        await follow_settings(server, TARGET, taken.append, times=times, **given)
+    assert set(asked) == {(server, TARGET, times)}
+    return pauses, taken, caplog.messages
+
+
+async def test_it_is_read_often_until_it_is_there_and_then_seldom(monkeypatch, caplog):
+    trouble = OSError("no")
+    answers = [None, trouble, {"a": 1}, trouble, None]
+    pauses, taken, _ = await paused(answers, monkeypatch, caplog)
+    assert pauses == [1.0, 1.0, 5.0, 5.0, 5.0]
+    assert taken == [None, {"a": 1}, None]
+
+
+async def test_the_time_between_reads_can_be_given(monkeypatch, caplog):
+    pauses, _, _ = await paused([None, {}], monkeypatch, caplog, every_s=20.0)
+    assert pauses == [4.0, 20.0]
+
+
+@pytest.mark.parametrize(
+    "error", [OSError("x"), ApiServerError("x"), ValueError("x"), RecursionError(), TimeoutError()]
+)
+async def test_trouble_is_logged_once_until_it_changes_or_ends(error, monkeypatch, caplog):
+    answers = [error, error, {}, error, OSError("other"), error]
+    _, taken, said = await paused(answers, monkeypatch, caplog)
+    line = "the settings cannot be read: {!r}; they stay as they are"
+    assert said == [line.format(e) for e in (error, error, OSError("other"), error)]
+    assert taken == [{}]
+
+
+async def answered(status, body, times=None, token="t", slow=False):
+    """What is read of one answer, and the head of the request."""
+    heads = []
+
+    async def serve(reader, writer):
+        with contextlib.suppress(ConnectionError, asyncio.IncompleteReadError):
+            heads.append((await reader.readuntil(b"\r\n\r\n")).decode())
+            length = len(body) + slow
+            writer.write(f"HTTP/1.1 {status} X\r\ncontent-length: {length}\r\n\r\n".encode())
+            writer.write(body)
+            await writer.drain()
+            if slow:
+                await reader.read()
+        writer.close()
+
+    async with await asyncio.start_server(serve, "127.0.0.1", 0) as listener:
+        server = ApiServer("127.0.0.1", listener.sockets[0].getsockname()[1], token=token)
+        try:
+            found = await settings._read(server, TARGET, times or WatchTimes())
+        except (ApiServerError, TimeoutError) as error:
+            found = error
+    return found, heads[0]
+
+
+def config_map(**found):
+    return json.dumps({"kind": "ConfigMap", **found}).encode()
+
+
+async def test_the_object_is_asked_for_as_json_with_the_accounts_token():
+    found, head = await answered(200, config_map(data={"a": "1"}))
+    assert found == {"a": "1"}
+    first, *lines = head.lower().split("\r\n")
+    assert first == f"get {TARGET}?resourceversion=0 http/1.1"
+    assert {"accept: application/json", "authorization: bearer t"} <= set(lines)
+
+
+@pytest.mark.parametrize(
+    ("status", "body", "found"),
+    [
+        (200, config_map(), {}),
+        (200, config_map(data=None), {}),
+        (404, b"anything", None),
+    ],
+)
+async def test_an_object_without_data_is_not_an_object_that_is_gone(status, body, found):
+    assert (await answered(status, body))[0] == found
+
+
+@pytest.mark.parametrize(
+    ("status", "body", "says"),
+    [
+        (403, b"y" * 500, f"403: {b'y' * 300!r}"),
+        (500, b"x", "500: b'x'"),
+        (200, b"[]", "the answer is no ConfigMap"),
+        (200, b'{"kind": "Pod"}', "the answer is no ConfigMap"),
+        (200, b" " * ((4 << 20) + 1), "an object larger than 4 MiB"),
+    ],
+)
+async def test_an_answer_that_cannot_be_used_says_why(status, body, says):
+    error, _ = await answered(status, body)
+    assert isinstance(error, ApiServerError)
+    assert str(error) == says
+
+
+async def test_an_object_of_four_mebibytes_is_read():
+    whole = config_map(data={"a": "1"})
+    found, _ = await answered(200, whole + b" " * ((4 << 20) - len(whole)))
+    assert found == {"a": "1"}
+
+
+async def test_an_answer_that_does_not_end_is_given_up():
+    found, _ = await answered(200, b"{", WatchTimes(answer_s=0.05), slow=True)
+    assert isinstance(found, TimeoutError)
