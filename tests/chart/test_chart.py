@@ -25,7 +25,9 @@ from argosy_operator.api.v1alpha1.pods.settings import PodSettings
 from argosy_operator.cli.images import DEFAULT_PICKER
 from argosy_operator.cli.run import run
 from argosy_operator.ports.prometheus.allowlist import Allowlist
+from argosy_operator.ports.webhook import NAME
 from argosy_operator.render import gateway, pool
+from argosy_operator.shell.webhook.serve import PATH
 from tests.render.fleets import IMAGES, fleet
 from tests.render.restricted import offences
 
@@ -440,3 +442,76 @@ def test_the_operator_makes_jobs_and_claims_that_it_knows_by_name():
     assert {v for g, r, v in allowed if (g, r) == ("batch", "jobs")} == {"get", "create", "delete"}
     claims = {v for g, r, v in allowed if (g, r) == ("", "persistentvolumeclaims")}
     assert claims == {"get", "create", "patch"}
+
+
+def webhook():
+    return rendered("webhook-values.yaml")
+
+
+def test_the_webhook_is_there_only_if_it_is_asked_for():
+    assert [o for o in rendered() if "webhook" in o["metadata"]["name"]] == []
+    assert [o["kind"] for o in rendered() if "Webhook" in o["kind"]] == []
+    kinds = [o["kind"] for o in webhook() if o["metadata"]["name"].endswith("-webhook")]
+    wanted = ["ServiceAccount", "ClusterRole", "ClusterRoleBinding", "Service", "Deployment"]
+    assert sorted(kinds) == sorted([*wanted, "ValidatingWebhookConfiguration"])
+
+
+def test_the_webhook_refuses_nothing_and_holds_up_nothing():
+    (asked,) = one(webhook(), "ValidatingWebhookConfiguration")["webhooks"]
+    assert (asked["failurePolicy"], asked["sideEffects"]) == ("Ignore", "None")
+    assert asked["timeoutSeconds"] <= 2
+    (rule,) = asked["rules"]
+    assert (rule["resources"], rule["operations"]) == (
+        ["servingdeployments"],
+        ["CREATE", "UPDATE"],
+    )
+    assert asked["name"] == NAME
+    assert asked["clientConfig"]["service"]["path"] == PATH
+
+
+def test_the_webhooks_account_may_patch_its_own_configuration_and_nothing_else():
+    objects = webhook()
+    configuration = one(objects, "ValidatingWebhookConfiguration")["metadata"]["name"]
+    (rule,) = one(objects, "ClusterRole", "-webhook")["rules"]
+    assert (rule["resourceNames"], rule["verbs"]) == ([configuration], ["get", "patch"])
+    account = one(objects, "ServiceAccount", "-webhook")["metadata"]["name"]
+    bound = [
+        o["roleRef"]["name"]
+        for o in objects
+        if o["kind"].endswith("Binding") and any(s["name"] == account for s in o["subjects"])
+    ]
+    assert bound == [one(objects, "ClusterRole", "-webhook")["metadata"]["name"]]
+    assert rules_of(objects) == rules_of(rendered())
+
+
+def test_the_webhook_is_called_by_the_name_in_its_certificate():
+    objects = webhook()
+    service = one(objects, "Service", "-webhook")
+    deployment = one(objects, "Deployment", "-webhook")
+    pod = deployment["spec"]["template"]
+    (container,) = pod["spec"]["containers"]
+    args = dict(zip(container["args"][2::2], container["args"][3::2], strict=True))
+    (asked,) = one(objects, "ValidatingWebhookConfiguration")["webhooks"]
+    called = asked["clientConfig"]["service"]
+    assert (called["name"], called["namespace"]) == (
+        service["metadata"]["name"],
+        service["metadata"]["namespace"],
+    )
+    assert args["--host"] == f"{called['name']}.{called['namespace']}.svc"
+    assert (
+        args["--configuration"]
+        == one(objects, "ValidatingWebhookConfiguration")["metadata"]["name"]
+    )
+    assert service["spec"]["selector"].items() <= pod["metadata"]["labels"].items()
+    assert {p["name"]: p["containerPort"] for p in container["ports"]}["https"] == int(
+        args["--port"]
+    )
+    operators = one(objects, "Deployment", "-operator")["spec"]["selector"]["matchLabels"]
+    assert not operators.items() <= pod["metadata"]["labels"].items()
+
+
+def test_the_webhook_of_a_namespaced_release_is_asked_about_its_namespace_only():
+    objects = rendered("namespaced-values.yaml", "webhook.enabled=true")
+    (asked,) = one(objects, "ValidatingWebhookConfiguration")["webhooks"]
+    labels = asked["namespaceSelector"]["matchLabels"]
+    assert labels == {"kubernetes.io/metadata.name": "argosy-system"}

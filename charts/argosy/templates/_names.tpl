@@ -5,6 +5,7 @@
 
 {{- define "argosy.operator" -}}{{ include "argosy.name" . }}-operator{{- end }}
 {{- define "argosy.prometheus" -}}{{ include "argosy.name" . }}-prometheus{{- end }}
+{{- define "argosy.webhook" -}}{{ include "argosy.name" . }}-webhook{{- end }}
 
 {{/* Cluster-scoped names hold the namespace, so that two releases do not meet. */}}
 {{- define "argosy.clusterName" -}}{{ .Release.Namespace }}-{{ include "argosy.name" . }}{{- end }}

@@ -8,8 +8,9 @@ from argosy_operator.cli.crds import crds
 from argosy_operator.cli.kubectl.app import application, invoked
 from argosy_operator.cli.kubectl.verbs.explain import explain
 from argosy_operator.cli.run import run
+from argosy_operator.cli.webhook import webhook
 
-app = application("The Argosy operator and its tools.", (run, crds, explain))
+app = application("The Argosy operator and its tools.", (run, crds, explain, webhook))
 
 
 def main(argv: list[str]) -> int:

@@ -8,12 +8,22 @@ does not help while the API server is away. Standbys are healthy and ready.
 import asyncio
 import time
 from collections.abc import Mapping
+from typing import Protocol
 
 from prometheus_client import CONTENT_TYPE_LATEST, generate_latest
 
 STUCK_S = 120.0
 """Without progress for so long, the process should be restarted."""
 REQUEST_LIMIT_S = 5.0
+
+
+class Probed(Protocol):
+    """A process whose probes are asked."""
+
+    ready: bool
+
+    def stuck(self) -> str | None:
+        """Why it should be restarted; None while it makes progress."""
 
 
 class Health:
@@ -39,7 +49,7 @@ class Health:
         return None
 
 
-async def serve(health: Health, host: str, port: int) -> asyncio.Server:
+async def serve(health: Probed, host: str, port: int) -> asyncio.Server:
     """Answer the probes and Prometheus. Too small to need a web framework."""
 
     async def answer(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
@@ -63,7 +73,7 @@ async def serve(health: Health, host: str, port: int) -> asyncio.Server:
     return await asyncio.start_server(answer, host, port, limit=8192)
 
 
-def _page(health: Health, path: str) -> tuple[str, str, bytes]:
+def _page(health: Probed, path: str) -> tuple[str, str, bytes]:
     if path == "/metrics":
         return "200 OK", CONTENT_TYPE_LATEST, generate_latest()
     if path == "/health":

@@ -1,12 +1,13 @@
 """YAML documents with the line on which each of their fields stands. Pure."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
 import yaml
 
-Place = Sequence[str | int]
+from argosy_operator.core.warnings.warning import Place
+
 KIND = "ServingDeployment"
 MOST_VALUES = 100_000
 """Values of one document with its aliases written out: a few of them nested make gigabytes."""

@@ -14,8 +14,9 @@ from pydantic import ValidationError
 
 from argosy_operator.api.crd.definition import serving_deployments
 from argosy_operator.api.v1alpha1 import GROUP, VERSION, ServingDeployment
-from argosy_operator.cli.kubectl.views.documents import Document, Place
-from argosy_operator.core.scaling.estimate.profiles import PRESETS, SCHEME, prior_of
+from argosy_operator.cli.kubectl.views.documents import Document
+from argosy_operator.core.warnings.spec import warnings
+from argosy_operator.core.warnings.warning import Place, path
 
 PREFIXES = ("Value error, ", "Assertion failed, ")
 
@@ -48,21 +49,13 @@ def findings(document: Document) -> list[Finding]:
     found = [_of(document, "error", place, why) for place, why in _refused(document.value)]
     if not found:
         fleet = ServingDeployment.model_validate(document.value)
-        found = [_of(document, "warning", place, why) for place, why in warnings(fleet)]
+        found = [_of(document, "warning", one.place, one.sentence) for one in warnings(fleet)]
     return sorted(found, key=lambda one: (one.level, one.line, one.field))
 
 
 def _of(document: Document, level: Literal["error", "warning"], place: Place, why: str) -> Finding:
     line = document.line_of(place)
     return Finding(level, document.source, line, document.name, path(place), why)
-
-
-def path(place: Place) -> str:
-    """A place as the API server writes it: spec.slo.classes[0].name."""
-    text = ""
-    for part in place:
-        text += f"[{part}]" if isinstance(part, int) else f".{part}"
-    return text.removeprefix(".")
 
 
 def _refused(value: Mapping[str, Any]) -> Iterator[tuple[tuple[str | int, ...], str]]:
@@ -141,40 +134,3 @@ def _misshapen(
     elif isinstance(value, list) and isinstance(schema.get("items"), dict):
         for number, part in enumerate(value):
             yield from _misshapen(part, schema["items"], (*place, number))
-
-
-def warnings(fleet: ServingDeployment) -> Iterator[tuple[tuple[str | int, ...], str]]:
-    """What the API server takes, and what will not do what was meant."""
-    spec = fleet.spec
-    model = spec.model.uri
-    if model.startswith(SCHEME) and prior_of(model) is None:
-        yield (
-            ("spec", "model", "uri"),
-            f"no simulated engine is called so: there is {', '.join(sorted(PRESETS))}",
-        )
-    profile = prior_of(model)
-    if profile is not None and spec.slo is not None:
-        floors = (
-            ("ttft", profile.prefill_base_s, "a prefill step of an empty prompt"),
-            ("tpot", profile.decode_base_s, "a decode step of an empty batch"),
-        )
-        for name, floor_s, what in floors:
-            target_s = float(getattr(spec.slo, name).target.seconds)
-            if target_s < floor_s:
-                yield (
-                    ("spec", "slo", name, "target"),
-                    f"is below the engine's floor: {what} takes {floor_s * 1000:.1f} ms, so that "
-                    "no number of pods meets it",
-                )
-    written = "policy" in spec.autoscaling.model_fields_set
-    if written and spec.autoscaling.policy == "Goodput" and spec.slo is None:
-        yield (
-            ("spec", "autoscaling", "policy"),
-            "there is no spec.slo to follow: replicas stay at spec.roles.<role>.replicas.min",
-        )
-    for role, settings in spec.active_roles():
-        if settings.replicas.min == settings.replicas.max and spec.slo is not None:
-            yield (
-                ("spec", "roles", role, "replicas"),
-                f"min and max are both {settings.replicas.min}: the SLO cannot change the number",
-            )

@@ -1,0 +1,54 @@
+"""What the API server takes, and what will not do what was meant."""
+
+from collections.abc import Iterator, Mapping
+
+from argosy_operator.api.v1alpha1 import RoleName, ServingDeployment, ServingDeploymentSpec
+from argosy_operator.core.scaling.estimate.profiles import PRESETS, SCHEME, prior_of
+from argosy_operator.core.warnings.floors import floors
+from argosy_operator.core.warnings.warning import FleetWarning, Place
+
+NOTHING: Mapping[RoleName, float] = {}
+
+
+def warnings(
+    fleet: ServingDeployment, learnt: Mapping[RoleName, float] = NOTHING
+) -> Iterator[FleetWarning]:
+    """Warnings about a valid fleet. `learnt`: seconds of a step of its engines without load."""
+    spec = fleet.spec
+    model = spec.model.uri
+    if model.startswith(SCHEME) and prior_of(model) is None:
+        yield FleetWarning(
+            ("spec", "model", "uri"),
+            f"no simulated engine is called so: there is {', '.join(sorted(PRESETS))}",
+        )
+    yield from _below_floors(spec, learnt)
+    written = "policy" in spec.autoscaling.model_fields_set
+    if written and spec.autoscaling.policy == "Goodput" and spec.slo is None:
+        yield FleetWarning(
+            ("spec", "autoscaling", "policy"),
+            "there is no spec.slo to follow: replicas stay at spec.roles.<role>.replicas.min",
+        )
+    for role, settings in spec.active_roles():
+        if settings.replicas.min == settings.replicas.max and spec.slo is not None:
+            yield FleetWarning(
+                ("spec", "roles", role, "replicas"),
+                f"min and max are both {settings.replicas.min}: the SLO cannot change the number",
+            )
+
+
+def _below_floors(
+    spec: ServingDeploymentSpec, learnt: Mapping[RoleName, float]
+) -> Iterator[FleetWarning]:
+    """Targets, of the SLO and of its classes, that no number of pods meets."""
+    if spec.slo is None:
+        return
+    targets: list[tuple[Place, object]] = [(("spec", "slo"), spec.slo)]
+    targets += [(("spec", "slo", "classes", i), one) for i, one in enumerate(spec.slo.classes)]
+    for limit, floor in floors(spec, learnt):
+        for place, of in targets:
+            if getattr(of, limit).target.seconds < floor.seconds:
+                yield FleetWarning(
+                    (*place, limit, "target"),
+                    f"is below the engine's floor: {floor.what}, so that no number of pods meets "
+                    "it",
+                )
