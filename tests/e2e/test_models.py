@@ -12,7 +12,6 @@ import yaml
 
 from local.weights.tiny import write_tiny
 from tests.e2e.installed import Installed, complete
-from tests.render.fleets import deployment, fleet
 
 pytestmark = pytest.mark.cluster
 
@@ -158,15 +157,3 @@ def test_a_repository_that_does_not_exist_is_named_before_any_engine_pod(
     assert "org/none@main" in message
     assert argosy.pods("from-none", "colocated") == []
     argosy.kubectl("delete", "sd", "from-none", "--wait=false")
-
-
-def test_the_api_server_admits_an_image_volume_under_restricted(argosy: Installed) -> None:
-    """The one-machine runtime pulls no images, so that the volume is mounted is not tried here."""
-    made = deployment(fleet(model={"uri": "oci://registry.example.com/models/tiny:1"}), "decode")
-    template = made["spec"]["template"]
-    pod = {"apiVersion": "v1", "kind": "Pod", "metadata": {"name": "image"}}
-    spec = template["spec"] | {"serviceAccountName": "default"}
-    given = yaml.safe_dump(pod | {"spec": spec})
-    said = argosy.kubectl("create", "--dry-run=server", "-o", "yaml", "-f", "-", given=given)
-    (weights,) = (v for v in yaml.safe_load(said)["spec"]["volumes"] if v["name"] == "weights")
-    assert weights["image"]["reference"] == "registry.example.com/models/tiny:1"

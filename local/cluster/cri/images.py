@@ -87,6 +87,7 @@ class Images:
         known = ", ".join(sorted(self._images)) or "none"
         raise ImageUnknownError(
             f"image {reference!r} is not in {self._file} (known: {known}). This one-machine "
-            f'cluster pulls no images: add "{reference}": {{"paths": [...], "entrypoint": [...]}} '
+            "cluster pulls models for image volumes, from registries at an IP address, and no "
+            f'programs: add "{reference}": {{"paths": [...], "entrypoint": [...]}} '
             "there, or use a known name"
         )

@@ -20,11 +20,13 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from local.cluster.cri import api_pb2, launch
+from local.cluster.cri.fork.rootfs import resolve_in
 from local.cluster.cri.fork.spawner import Process, Spawner, SpawnError, read_to_end
 from local.cluster.cri.fork.spec import ContainerSpec
 from local.cluster.cri.images import Image, Images
 from local.cluster.cri.logs import ContainerLog
 from local.cluster.cri.network import Network
+from local.cluster.cri.oci.artifacts import Artifact, Artifacts
 from local.cluster.cri.records import ContainerState, PodState, Records
 
 _OUTPUT_LIMIT_BYTES = 16 << 20
@@ -97,6 +99,7 @@ class Pods:
         self._node = node
         self._records = Records(root)
         self.images = images
+        self.artifacts = Artifacts(root)
         self._network = network
         self._spawner = spawner
         self._rootless = rootless
@@ -220,7 +223,7 @@ class Pods:
         directory = self._records.containers / key
         spec = launch.spec_of(
             image,
-            config,
+            self._with_volumes(config),
             pod.config,
             directory=directory,
             pod_directory=self._records.pods / pod.id,
@@ -231,6 +234,37 @@ class Pods:
         (directory / "spec.json").write_text(json.dumps(spec))
         self.containers[key] = Container(key, config, state)
         return key
+
+    def _with_volumes(self, config: api_pb2.ContainerConfig) -> api_pb2.ContainerConfig:
+        """The same, with the folder of each image volume as its host path, read-only."""
+        made = api_pb2.ContainerConfig()
+        made.CopyFrom(config)
+        for mount in made.mounts:
+            if not mount.image.image:
+                continue
+            artifact = self.artifacts.find(mount.image.image)
+            # The kubelet makes a reason of this word.
+            failed = f"ImageVolumeMountFailed: {mount.image.user_specified_image}"
+            if artifact is None:
+                raise RefusedError(f"{failed} is not on this node, or is no artifact of a registry")
+            folder = str(self.artifacts.folder(artifact))
+            mount.host_path = resolve_in(folder, mount.image_sub_path)
+            if not os.path.exists(mount.host_path):
+                raise RefusedError(f"{failed} has no {mount.image_sub_path}: correct the subPath")
+            mount.readonly = mount.recursive_read_only = True
+        return made
+
+    def remove_artifact(self, artifact: Artifact) -> None:
+        """RefusedError while a container has it mounted."""
+        users = [
+            container.config.metadata.name
+            for container in self.containers.values()
+            if container.state.phase != api_pb2.CONTAINER_EXITED
+            and any(mount.image.image == artifact.id for mount in container.config.mounts)
+        ]
+        if users:
+            raise RefusedError(f"{artifact.id} is mounted by {', '.join(users)}")
+        self.artifacts.remove(artifact)
 
     def _new_state(
         self, pod: Pod, image: Image, config: api_pb2.ContainerConfig, spec: ContainerSpec

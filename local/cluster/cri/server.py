@@ -4,6 +4,8 @@ A method of `Service` handles the call of the same name; a call without a method
 UNIMPLEMENTED. `_guarded` turns our exceptions into gRPC statuses.
 """
 
+import asyncio
+import base64
 import contextlib
 import logging
 import time
@@ -15,6 +17,8 @@ import grpc
 from local.cluster.cri import api_pb2
 from local.cluster.cri.fork.spawner import SpawnError
 from local.cluster.cri.images import Image, ImageUnknownError
+from local.cluster.cri.oci.artifacts import Artifact
+from local.cluster.cri.oci.reference import Login, PullError, Reference, can_be_reached
 from local.cluster.cri.pods import Container, NotFoundError, Pod, Pods, RefusedError
 
 _log = logging.getLogger("cri")
@@ -25,6 +29,7 @@ _CODES = {
     RefusedError: grpc.StatusCode.FAILED_PRECONDITION,
     ValueError: grpc.StatusCode.INVALID_ARGUMENT,
     SpawnError: grpc.StatusCode.UNKNOWN,
+    PullError: grpc.StatusCode.UNKNOWN,
     TimeoutError: grpc.StatusCode.DEADLINE_EXCEEDED,
     OSError: grpc.StatusCode.INTERNAL,
 }
@@ -262,33 +267,52 @@ class Service:
     async def ListImages(self, request: api_pb2.ListImagesRequest) -> api_pb2.ListImagesResponse:
         wanted = request.filter.image.image
         if wanted:
-            try:
-                return api_pb2.ListImagesResponse(images=[_image(self._pods.images.find(wanted))])
-            except ImageUnknownError:
-                return api_pb2.ListImagesResponse()
-        return api_pb2.ListImagesResponse(images=[_image(i) for i in self._pods.images.all()])
+            found = self._image(wanted)
+            return api_pb2.ListImagesResponse(images=[] if found is None else [found])
+        programs = [_image(image) for image in self._pods.images.all()]
+        pulled = [_artifact(artifact) for artifact in self._pods.artifacts.all()]
+        return api_pb2.ListImagesResponse(images=[*programs, *pulled])
 
     async def ImageStatus(self, request: api_pb2.ImageStatusRequest) -> api_pb2.ImageStatusResponse:
+        # Without an image the kubelet pulls, and PullImage says why it cannot.
+        return api_pb2.ImageStatusResponse(image=self._image(request.image.image))
+
+    def _image(self, reference: str) -> api_pb2.Image | None:
         try:
-            return api_pb2.ImageStatusResponse(
-                image=_image(self._pods.images.find(request.image.image))
-            )
+            return _image(self._pods.images.find(reference))
         except ImageUnknownError:
-            return (
-                api_pb2.ImageStatusResponse()
-            )  # the kubelet then pulls, and PullImage says why it cannot
+            artifact = self._pods.artifacts.find(reference)
+            return None if artifact is None else _artifact(artifact)
 
     async def PullImage(self, request: api_pb2.PullImageRequest) -> api_pb2.PullImageResponse:
-        return api_pb2.PullImageResponse(image_ref=self._pods.images.find(request.image.image).id)
+        try:
+            program = self._pods.images.find(request.image.image)
+        except ImageUnknownError:
+            reference = Reference.parse(request.image.image)
+            if reference is None or not can_be_reached(reference.host):
+                raise
+        else:
+            return api_pb2.PullImageResponse(image_ref=program.id)
+        artifacts = self._pods.artifacts
+        try:
+            pulled = await asyncio.to_thread(artifacts.pull, reference, _login(request.auth))
+        except PullError as error:
+            raise PullError(f"cannot pull {reference}: {error}") from error
+        return api_pb2.PullImageResponse(image_ref=artifacts.keep(reference, pulled).id)
 
     async def RemoveImage(self, request: api_pb2.RemoveImageRequest) -> api_pb2.RemoveImageResponse:
-        return api_pb2.RemoveImageResponse()
+        artifact = self._pods.artifacts.find(request.image.image)
+        if artifact is not None:
+            self._pods.remove_artifact(artifact)
+        return api_pb2.RemoveImageResponse()  # those of the images file stay
 
     async def ImageFsInfo(self, request: api_pb2.ImageFsInfoRequest) -> api_pb2.ImageFsInfoResponse:
         usage = api_pb2.FilesystemUsage(
             timestamp=time.time_ns(),
             fs_id=api_pb2.FilesystemIdentifier(mountpoint=self._root),
-            used_bytes=api_pb2.UInt64Value(value=0),
+            used_bytes=api_pb2.UInt64Value(
+                value=sum(artifact.size for artifact in self._pods.artifacts.all())
+            ),
             inodes_used=api_pb2.UInt64Value(value=0),
         )
         return api_pb2.ImageFsInfoResponse(image_filesystems=[usage], container_filesystems=[usage])
@@ -338,3 +362,31 @@ def _image(image: Image) -> api_pb2.Image:
         spec=api_pb2.ImageSpec(image=image.name),
         pinned=True,  # the kubelet must not collect it
     )
+
+
+def _artifact(artifact: Artifact) -> api_pb2.Image:
+    return api_pb2.Image(
+        id=artifact.id,
+        repo_tags=[name for name in artifact.names if "@" not in name],
+        repo_digests=[name for name in artifact.names if "@" in name],
+        size=artifact.size,
+        spec=api_pb2.ImageSpec(image=artifact.id),
+    )
+
+
+def _login(auth: api_pb2.AuthConfig) -> Login | None:
+    """From a pull secret; None where the kubelet has none for the registry."""
+    user, password = auth.username, auth.password
+    if auth.auth and not user:
+        try:
+            pair = base64.b64decode(auth.auth, validate=True).decode()
+        except ValueError as error:
+            raise PullError(f"`auth` of the pull secret is no base64: {error}") from error
+        user, _, password = pair.partition(":")
+    if auth.identity_token and not auth.registry_token and not password:
+        raise PullError(
+            "the pull secret has an identity token, which this runtime cannot use: give a user "
+            "and a password"
+        )
+    login = Login(user, password, auth.registry_token)
+    return None if login == Login() else login

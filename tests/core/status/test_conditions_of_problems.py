@@ -40,6 +40,10 @@ MINUTE = "2025-12-31T23:59:00Z"
 """A minute before NOW."""
 
 
+OCI = {"model": {"uri": "oci://registry.example.com/models/tiny:v1"}}
+NO_MODEL = "cannot pull registry.example.com/models/tiny:v1: unauthorized"
+
+
 def typed(reason: str) -> str:
     """What an engine writes before it ends."""
     return json.dumps({"reason": reason, "message": "x"})
@@ -137,6 +141,25 @@ ROWS = [
             ("InvalidImageName", "bad reference", "bad reference"),
             ("ErrImageNeverPull", "not present", "not present"),
         )
+    ),
+    Row(
+        "the model's image cannot be pulled",
+        World(OCI, pods=(unready("colocated", waiting=("ErrImagePull", NO_MODEL)), GATEWAY)),
+        blocked("ImagePullFailed"),
+        {
+            "ImagePullFailed": f"pod chat-colocated-1 cannot pull the model: {NO_MODEL}. Correct "
+            "spec.model.uri, or name a pull secret of its registry in imagePullSecrets of "
+            "spec.pods"
+        },
+    ),
+    Row(
+        "the model is an image, and that of the engine cannot be pulled",
+        World(OCI, pods=(unready("colocated", waiting=("ErrImagePull", PULL)), GATEWAY)),
+        blocked("ImagePullFailed"),
+        {
+            "ImagePullFailed": f"pod chat-colocated-1 cannot pull its image: {PULL}. Correct "
+            "spec.engine.image, or copy the image to where the nodes can pull it"
+        },
     ),
     Row(
         "the gateway's image cannot be pulled",

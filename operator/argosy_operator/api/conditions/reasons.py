@@ -151,7 +151,8 @@ class Reason(StrEnum):
     IMAGE_PULL_FAILED = (
         "ImagePullFailed",
         "an image cannot be pulled",
-        "Correct the image's name, give the namespace a pull secret, or mirror the image.",
+        "Correct the image's name or spec.model.uri, give the pods a pull secret, or mirror the "
+        "image.",
         *kubectl.POD_STATES,
     )
     CONTAINER_CRASHING = (

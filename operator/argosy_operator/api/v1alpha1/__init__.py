@@ -483,6 +483,12 @@ class ServingDeployment(ApiModel):
         asked, known = (self.spec.model.uri, self.model_claim), self.status.model
         return known if known is not None and (known.uri, known.claim_name) == asked else None
 
+    @property
+    def model_image(self) -> str | None:
+        """The image of oci://<image>; None for another model."""
+        scheme, _, image = self.spec.model.uri.partition("://")
+        return image if scheme == "oci" else None
+
     def name_fits_its_children(self) -> bool:
         name = self.metadata.name
         return len(name) <= FLEET_NAME.max_length and FLEET_NAME.matches(name)

@@ -91,7 +91,7 @@ def problems_of(snapshot: Snapshot, failed: Mapping[str, Failure]) -> tuple[Prob
     found = [*_of_writes(snapshot, failed), *_of_deployments(snapshot)]
     found += [_unreadable(pod, pod.unreadable) for pod in snapshot.pods if pod.unreadable]
     for pod in (*snapshot.pods, *_fetching(snapshot)):
-        problem = _of_pod(pod) if pod.alive else None
+        problem = _of_pod(pod, snapshot.fleet.model_image) if pod.alive else None
         if problem is not None:
             found.append(problem)
     oldest: dict[Reason, Problem] = {}
@@ -182,7 +182,7 @@ def _of_deployments(snapshot: Snapshot) -> Iterable[Problem]:
                     )
 
 
-def _of_pod(pod: Pod) -> Problem | None:
+def _of_pod(pod: Pod, model_image: str | None) -> Problem | None:
     """Why the pod does not run. The engine's own termination message comes first."""
     failure = _load_failure(pod)
     # A pod that fetches is ready whenever it tries again.
@@ -193,7 +193,7 @@ def _of_pod(pod: Pod) -> Problem | None:
     reason, message = pod.waiting or ("", "")
     message = _said(message)
     if reason in _PULL:
-        return _image_pull(pod, reason, message)
+        return _image_pull(pod, reason, message, model_image)
     if reason in _CONFIG:
         return Problem(
             Reason.CONTAINER_CRASHING,
@@ -220,16 +220,20 @@ def _fetching(snapshot: Snapshot) -> Iterable[Pod]:
     return pods_of(snapshot, job)
 
 
-def _image_pull(pod: Pod, waiting: str, message: str) -> Problem:
+def _image_pull(pod: Pod, waiting: str, message: str, model_image: str | None) -> Problem:
     """The kubelet alternates between an error and `Back-off pulling image …: ErrImagePull:` with
     the same error behind it. Both give the same message, so that status does not change."""
     error = _said(message.rpartition("ErrImagePull: ")[2])
     value = _IMAGE_VALUES.get(pod.role)
     field = f"{value} in the values of the operator's chart" if value else "spec.engine.image"
+    what, remedy = "its image", "copy the image to where the nodes can pull it"
+    # The kubelet gives both images the same reason; runtimes name the one that they pulled.
+    if value is None and model_image is not None and model_image in message:
+        what, field = "the model", "spec.model.uri"
+        remedy = "name a pull secret of its registry in imagePullSecrets of spec.pods"
     return Problem(
         Reason.IMAGE_PULL_FAILED,
-        f"pod {pod.name} cannot pull its image: {error}. Correct {field}, or copy the image to "
-        "where the nodes can pull it",
+        f"pod {pod.name} cannot pull {what}: {error}. Correct {field}, or {remedy}",
         None if waiting in _NO_PULL else pod.waits_since,
     )
 

@@ -122,9 +122,8 @@ class EnginePod:
 
     @property
     def model_image(self) -> str | None:
-        """The image of oci://<image>; None for another model."""
-        uri = self.fleet.spec.model.uri
-        return uri.removeprefix("oci://") if uri.startswith("oci://") else None
+        """The image that is the model; None for another model."""
+        return self.fleet.model_image
 
     @property
     def weights(self) -> str:
