@@ -1,5 +1,7 @@
 """The Job that fetches a model, its claim, and engines that mount an image."""
 
+import pytest
+
 from argosy_operator.api.v1alpha1 import ServingDeployment
 from argosy_operator.core.fleet import names
 from argosy_operator.core.fleet.objects import digest
@@ -32,6 +34,20 @@ def test_the_job_runs_with_the_account_and_the_secret_that_the_user_names() -> N
     assert {"name": "HF_ENDPOINT", "value": "https://hub.example.com"} in container["env"]
     words = ["fetch", "run", "--uri", "hf://org/tiny@v1", "--root", "/models", "--fleet", "chat"]
     assert container["args"] == words
+
+
+def test_a_job_that_runs_is_not_made_again_for_its_recommended_labels(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    job = fetch.job(fetched(), IMAGES)
+    monkeypatch.setattr(names, "recommended", lambda *_: {})
+    other = fetch.job(fetched(), IMAGES)
+    assert job is not None
+    assert other is not None
+    labels = [j["spec"]["template"]["metadata"]["labels"] for j in (job, other)]
+    assert labels[0] != labels[1]
+    notes = [j["metadata"]["annotations"][names.FETCHES] for j in (job, other)]
+    assert notes[0] == notes[1]
 
 
 def test_the_jobs_pod_is_restricted() -> None:
@@ -100,11 +116,12 @@ def test_the_job_is_this_object() -> None:
     assert (job["apiVersion"], job["kind"]) == ("batch/v1", "Job")
     assert (meta["name"], meta["namespace"]) == ("chat-fetch", "prod")
     assert meta["labels"]["serving.argosy.dev/role"] == "fetch"
-    assert meta["annotations"] == {names.FETCHES: digest(spec)}
+    labels = names.pod_labels("chat", "fetch")
+    bare = spec | {"template": spec["template"] | {"metadata": {"labels": labels}}}
+    assert meta["annotations"] == {names.FETCHES: digest(bare)}
     assert spec["backoffLimit"] == 2**31 - 1
     assert spec["ttlSecondsAfterFinished"] == 86_400
-    labels = spec["template"]["metadata"]["labels"]
-    assert labels.items() >= names.pod_labels("chat", "fetch").items()
+    assert spec["template"]["metadata"]["labels"].items() >= labels.items()
     pod = spec["template"]["spec"]
     assert pod["restartPolicy"] == "OnFailure"
     assert pod["enableServiceLinks"] is False

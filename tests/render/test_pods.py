@@ -28,6 +28,7 @@ from argosy_operator.core.fleet.revision import POD_FIELDS, fields, revision
 from argosy_operator.render import gateway, peers, pool, workload
 from argosy_operator.render.engines.kind import EnginePod
 from argosy_operator.render.images import Images
+from argosy_operator.render.models import fetch
 from argosy_operator.render.pods.accounts import Callers
 from argosy_operator.render.pods.kept import kept_by_gateways
 from tests.render.fleets import IMAGES, fleet
@@ -461,9 +462,39 @@ def test_children_carry_the_labels_that_kubernetes_recommends() -> None:
         assert child["metadata"]["labels"].items() >= recommended.items()
         selector = json.dumps(child.get("spec", {}).get("selector", {}))
         assert "app.kubernetes.io" not in selector
-    assert template(engine(one))["metadata"]["labels"].items() >= recommended.items()
-    # Gateway pods run through an upgrade of the operator, so theirs stay as they are.
-    assert "app.kubernetes.io/name" not in template(front(one))["metadata"]["labels"]
+    fetched = fleet(model={"uri": "hf://org/tiny@main", "fetch": {"size": "1Gi"}})
+    picker = next(o for o in pool.objects(one, IMAGES) if o["kind"] == "Deployment")
+    job = fetch.job(fetched, IMAGES)
+    assert job is not None
+    components = {}
+    for child in (engine(one), front(one), picker, job):
+        labels = template(child)["metadata"]["labels"]
+        assert labels.items() >= recommended.items()
+        components[child["metadata"]["name"]] = labels["app.kubernetes.io/component"]
+    assert components == {
+        "chat-decode-00000000": "engine",
+        "chat-gateway": "gateway",
+        "chat-picker": "endpoint-picker",
+        "chat-fetch": "fetch",
+    }
+
+
+@pytest.mark.parametrize("of", ["gateway", "picker"])
+def test_pods_from_before_the_recommended_labels_get_them_with_their_next_image(of: str) -> None:
+    one = fleet()
+
+    def made(images: Images, live: Any = None) -> Any:
+        found = (gateway if of == "gateway" else pool).objects(one, images, live=live)
+        return next(o for o in found if o["kind"] == "Deployment")
+
+    before = made(IMAGES)
+    for label in set(names.recommended("chat", of)) - {names.MANAGED_BY}:
+        del template(before)["metadata"]["labels"][label]
+    assert template(made(IMAGES, before)) == template(before)
+    after = template(made(IMAGES.having({of: "another:2"}), before))
+    assert after["metadata"]["labels"]["app.kubernetes.io/component"] == (
+        "gateway" if of == "gateway" else "endpoint-picker"
+    )
 
 
 def example(name: str) -> Any:

@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 
-from argosy_operator.core.fleet import revision
+from argosy_operator.core.fleet import names, revision
 from argosy_operator.core.fleet.memory import LoopMemory
 from argosy_operator.render import gateway, workload
 from argosy_operator.render.images import Images
@@ -283,6 +283,22 @@ async def test_an_edit_of_slo_drain_or_routing_changes_no_pod_template() -> None
     await rounds(store, OLD)
     assert templates_of(store) == before
     assert settings_of(store) != settings
+    assert '"3000"' in settings_of(store)
+
+
+async def test_gateways_from_before_the_recommended_labels_stay_when_settings_change() -> None:
+    store = Store(roles=PARKED)
+    await rounds(store, OLD)
+    front = gateway_of(store)
+    front["metadata"]["annotations"][names.TEMPLATE] = "2"
+    for label in set(names.recommended("chat", "gateway")) - {names.MANAGED_BY}:
+        del front["spec"]["template"]["metadata"]["labels"][label]
+    before = templates_of(store)
+    await rounds(store, OLD)
+    assert templates_of(store) == before
+    store.edit(**EDIT)
+    await rounds(store, OLD)
+    assert templates_of(store) == before
     assert '"3000"' in settings_of(store)
 
 

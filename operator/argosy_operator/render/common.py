@@ -68,6 +68,21 @@ def fleet_metadata(fleet: ServingDeployment, name: str) -> Object:
     }
 
 
+def front_labels(
+    fleet: ServingDeployment, role: str, image: str, live: Object | None
+) -> dict[str, str]:
+    """Labels of pods that their Deployment replaces in place. `live` is the Deployment as it
+    exists. Pods that run without the recommended labels get them with their next image: a label
+    alone would replace them."""
+    own = names.pod_labels(fleet.name, role)
+    template = ((live or {}).get("spec") or {}).get("template") or {}
+    runs = {c.get("image") for c in (template.get("spec") or {}).get("containers") or ()}
+    known = (template.get("metadata") or {}).get("labels") or {}
+    if image in runs and names.COMPONENT not in known:
+        return own
+    return own | names.recommended(fleet.name, role)
+
+
 def access(
     fleet: ServingDeployment, name: str, role: str, rules: list[Object], accounts: Iterable[str]
 ) -> list[Object]:

@@ -30,6 +30,7 @@ from argosy_operator.render.common import (
     command_line,
     container_security,
     disruption_budget,
+    front_labels,
     http_probe,
     identity_env,
     liveness_probe,
@@ -49,7 +50,7 @@ from argosy_operator.render.pods.accounts import Callers
 from argosy_operator.render.pods.kept import annotation, settings_of
 from argosy_operator.render.pods.overlay import lay_over
 
-TEMPLATE = 2
+TEMPLATE = 3
 """Number of the pod template that this module writes. Raise it with every change of the template,
 or an upgrade of the operator replaces running gateways."""
 FLAGS_TEMPLATE = 1
@@ -82,7 +83,9 @@ def objects(
     """
     name, callers = names.gateway(fleet.name), callers or Callers.of(fleet, images)
     template = _template_of(live, images)
+    labels = front_labels(fleet, names.GATEWAY_ROLE, images.gateway, live)
     front = _deployment(fleet, images, account, shows_token, template)
+    front["spec"]["template"]["metadata"]["labels"] |= labels
     if certificate is not None:
         _show_certificate(front["spec"]["template"]["spec"], certificate)
     made_of = {

@@ -17,6 +17,7 @@ from argosy_operator.render.common import (
     GRACE_MARGIN_S,
     access,
     container_security,
+    front_labels,
     metadata,
     pod_security,
 )
@@ -55,13 +56,16 @@ READS_METRICS_EVERY = "200ms"
 numbers that are at most two seconds old."""
 
 
-def objects(fleet: ServingDeployment, images: Images) -> list[Object]:
-    """All objects of the pool, in the order in which to apply them."""
+def objects(
+    fleet: ServingDeployment, images: Images, *, live: Object | None = None
+) -> list[Object]:
+    """All objects of the pool, in the order in which to apply them. `live` is the picker's
+    Deployment as it exists."""
     return [
         *_access(fleet, images),
         _service(fleet),
         _pool(fleet),
-        _deployment(fleet, images),
+        _deployment(fleet, images, live),
     ]
 
 
@@ -119,12 +123,12 @@ def _service(fleet: ServingDeployment) -> Object:
     }
 
 
-def _deployment(fleet: ServingDeployment, images: Images) -> Object:
+def _deployment(fleet: ServingDeployment, images: Images, live: Object | None) -> Object:
     """One pod: two would each know half of the prompts that are in the engines' caches."""
     drain_s = whole_seconds(fleet.spec.drain.timeout.seconds)
     selector = names.selector(fleet.name, names.PICKER_ROLE)
     template: Object = {
-        "metadata": {"labels": names.pod_labels(fleet.name, names.PICKER_ROLE)},
+        "metadata": {"labels": front_labels(fleet, names.PICKER_ROLE, images.picker, live)},
         "spec": {
             "serviceAccountName": names.picker(fleet.name),
             "enableServiceLinks": False,

@@ -433,7 +433,8 @@ def _front(
     shows_token: bool,
 ) -> list[Object]:
     if fleet.spec.picks_by_pool:
-        return pool.objects(fleet, images)
+        picker = ("Deployment", names.picker(fleet.name))
+        return pool.objects(fleet, images, live=owned.get(picker))
     front = names.gateway(fleet.name)
     live = owned.get(("Deployment", front))
     account = gateway.account_of(owned.get(("ServiceAccount", front)), live)

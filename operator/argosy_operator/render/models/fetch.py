@@ -64,6 +64,8 @@ def job(fleet: ServingDeployment, images: Images) -> Object | None:
     }
     meta = metadata(fleet, names.fetch_job(fleet.name), names.FETCH_ROLE)
     meta["annotations"] = {names.FETCHES: digest(spec)}
+    # Not part of the digest: a Job that runs is not made again for its labels.
+    template["metadata"]["labels"] |= names.recommended(fleet.name, names.FETCH_ROLE)
     return {"apiVersion": "batch/v1", "kind": "Job", "metadata": meta, "spec": spec}
 
 
