@@ -138,6 +138,26 @@ def test_a_job_of_a_stranger_is_not_touched_and_named() -> None:
     assert "Job/chat-fetch" in said["NameConflict"].message
 
 
+@pytest.mark.parametrize("running", [False, True])
+def test_a_claim_of_a_stranger_is_not_written_to_and_named(running: bool) -> None:
+    world = Round(size="1Gi")
+    if running:
+        world.makes_job()
+    meta = {"name": "chat-model", "uid": "x", "ownerReferences": []}
+    claim = {"kind": "PersistentVolumeClaim", "metadata": meta, "spec": {}}
+    world.children["PersistentVolumeClaim", "chat-model"] = claim
+    snapshot = world.snapshot()
+    planned = plan(snapshot)
+    ended = [Delete("Job", "chat-fetch", "job")] if running else []
+    assert [a for a in planned.actions if _is_about(a)] == ended
+    said = {c.type: c for c in status_of(snapshot, planned.draft, ()).conditions}
+    assert "PersistentVolumeClaim/chat-model" in said["NameConflict"].message
+    del world.children["PersistentVolumeClaim", "chat-model"]
+    world.children.pop(("Job", "chat-fetch"), None)
+    world.pods = ()
+    world.makes_job()
+
+
 def test_a_claim_that_was_made_again_is_filled_again() -> None:
     world = Round()
     world.makes_job()

@@ -26,6 +26,9 @@ def fetch_model(snapshot: Snapshot, draft: Draft) -> Draft:
         if live is not None:
             draft = _delete(draft, live)
         return draft.step(StepReason.MODEL_IN_PLACE, snapshot.fleet.spec.model.uri)
+    if (claim := ("PersistentVolumeClaim", snapshot.fleet.model_claim)) in draft.foreign:
+        draft = draft if live is None else _delete(draft, live)
+        return draft.step(StepReason.NAME_TAKEN, f"{claim[0]} {claim[1]}: it is not written to")
     if (known := snapshot.fleet.fetched_model) is not None:
         return draft.step(StepReason.MODEL_FETCHED, f"commit {known.commit} in {known.claim_name}")
     name = wanted["metadata"]["name"]

@@ -83,8 +83,8 @@ REASONS: dict[str, dict[StepReason, str]] = {
         "revision",
         StepReason.FETCHING_MODEL: "a Job fetches the model; no engine pod of it is made before",
         StepReason.MAKING_JOB: "the Job that fetches the model is made, or made again",
-        StepReason.NAME_TAKEN: "an object of another owner has the name of the Job; it is not "
-        "touched",
+        StepReason.NAME_TAKEN: "an object of another owner has the name of the Job or its claim; "
+        "it is not touched",
     },
     "read_learnt": {
         StepReason.LEARNT_READ: "the law goes on with what an operator had learnt before",
