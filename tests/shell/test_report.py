@@ -4,7 +4,9 @@ from typing import Any
 
 import pytest
 
+from argosy_operator.core.fleet.actions import ErrorKind
 from argosy_operator.core.plan import plan
+from argosy_operator.ports.protocols import ClusterError
 from argosy_operator.shell.report import read_fleet, write_status
 from tests.support.model import converged
 
@@ -20,6 +22,12 @@ class Statuses:
         assert status
         self.status = obj["status"]
         return obj
+
+    async def list(self, kind: str, namespace: str, selector: str) -> list[dict[str, Any]]:
+        return []
+
+    async def get(self, kind: str, namespace: str, name: str) -> dict[str, Any] | None:
+        return None
 
 
 def raw(**spec: Any) -> dict[str, Any]:
@@ -48,9 +56,11 @@ async def test_a_fleet_that_a_later_rule_refuses_keeps_the_rest_of_its_status() 
     """Its children stay as they are, too: there is no plan without a fleet."""
     sources = Statuses()
     told = {"url": "http://chat.ns.svc", "revision": "1234", "operator": {"lease": "a/b"}}
+    told_in_short = {"columns": {"prefill": "1/1", "reason": "AsSpecified"}}
     told_by_others = {"otherOperators": [{"lease": "c/d"}]}
-    fleet = raw(drain={"timeout": "soon"}) | {"status": told | told_by_others}
+    fleet = raw(drain={"timeout": "soon"}) | {"status": told | told_in_short | told_by_others}
     assert await read_fleet(sources, fleet, 1e6) is None  # type: ignore[arg-type]
+    assert sources.status["columns"] == {"prefill": "1/1", "reason": "InvalidSpec"}
     assert {key: sources.status[key] for key in told} == told
     assert sources.status["observedGeneration"] == 3
     assert "otherOperators" not in sources.status, "each install writes its own entry"
@@ -78,3 +88,26 @@ async def test_the_role_of_the_other_mode_says_that_it_has_no_pods() -> None:
     counts = {name: status["readyReplicas"] for name, status in applied.items()}
     assert counts == {"chat-colocated": 0, "chat-prefill": 1, "chat-decode": 1}
     assert model.children["ServingRole", "chat-colocated"]["spec"]["replicas"] == 3
+
+
+async def test_status_of_a_fleet_that_cannot_be_read_is_written_once() -> None:
+    sources = Statuses()
+    fleet = raw(drain={"timeout": "soon"})
+    await read_fleet(sources, fleet, 1e6)  # type: ignore[arg-type]
+    first, sources.status = sources.status, {}
+    await read_fleet(sources, fleet | {"status": first}, 1e6 + 60)  # type: ignore[arg-type]
+    assert sources.status == {}
+
+
+async def test_a_fleet_that_cannot_be_read_and_whose_pods_may_not_be_listed_says_the_latter() -> (
+    None
+):
+    class Forbidden(Statuses):
+        async def list(self, kind: str, namespace: str, selector: str) -> list[dict[str, Any]]:
+            raise ClusterError(ErrorKind.FORBIDDEN, f"list {kind}", "no such right")
+
+    sources = Forbidden()
+    with pytest.raises(ClusterError, match="no such right"):
+        await read_fleet(sources, raw(drain={"timeout": "soon"}), 1e6)  # type: ignore[arg-type]
+    stalled = next(c for c in sources.status["conditions"] if c["type"] == "Stalled")
+    assert stalled["reason"] == "Forbidden"

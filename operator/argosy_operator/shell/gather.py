@@ -52,6 +52,7 @@ from argosy_operator.core.scaling.observe import FleetMetrics
 from argosy_operator.core.scaling.signals import alone
 from argosy_operator.core.scaling.signals.alone import Heard
 from argosy_operator.core.scaling.signals.validity import why_unavailable
+from argosy_operator.core.status.facts import Standing
 from argosy_operator.ports.protocols import (
     Cluster,
     Engines,
@@ -330,6 +331,26 @@ async def _fetching(cluster: Cluster, fleet: ServingDeployment) -> dict[ChildKey
     keys += [(CLAIM, fleet.model_claim)] if fleet.model_claim else []
     found = await asyncio.gather(*(cluster.get(kind, fleet.namespace, name) for kind, name in keys))
     return {key: obj for key, obj in zip(keys, found, strict=True) if obj is not None}
+
+
+async def standing_of(cluster: Cluster, raw: Object) -> Standing:
+    """What stands of a fleet whose spec cannot be read. Raises ClusterError."""
+    meta, status = raw["metadata"], raw.get("status") or {}
+    namespace, name = meta["namespace"], meta["name"]
+    kinds = ("Deployment", "ReplicaSet", "Pod")
+    (deployments, replica_sets, pods), service = await asyncio.gather(
+        asyncio.gather(*(cluster.list(k, namespace, f"{names.FLEET}={name}") for k in kinds)),
+        cluster.get("Service", namespace, names.service(name)),
+    )
+    ours = {d["metadata"]["uid"] for d in deployments if is_owned(d, meta["uid"])}
+    return Standing(
+        uid=meta["uid"],
+        generation=meta["generation"],
+        pods=owned_pods(pods, replica_sets, ours),
+        service=service,
+        needs_service=bool(status.get("url")),
+        disaggregated=status.get("mode") == "disaggregated",
+    )
 
 
 async def _pool(cluster: Cluster, fleet: ServingDeployment) -> Object | None:

@@ -1,10 +1,12 @@
 """Reads a fleet, and reports what was done: status, Events, log lines."""
 
+import contextlib
 import logging
 import socket
 
 from pydantic import ValidationError
 
+from argosy_operator.api.conditions.reasons import Reason
 from argosy_operator.api.model import dump
 from argosy_operator.api.v1alpha1 import ServingDeployment
 from argosy_operator.core.fleet.actions import ErrorKind, Outcome, is_write, target
@@ -19,9 +21,10 @@ from argosy_operator.core.status.compose import (
     status_of,
     unreadable_fleet,
 )
+from argosy_operator.core.status.facts import Standing
 from argosy_operator.ports.protocols import ClusterError
 from argosy_operator.shell.execute import STOP_AT, error_kind
-from argosy_operator.shell.gather import Sources
+from argosy_operator.shell.gather import Sources, standing_of
 
 log = logging.getLogger("argosy.fleet")
 
@@ -33,7 +36,8 @@ MISSING_RULE = (
 
 
 async def read_fleet(sources: Sources, raw: Object, now: float) -> ServingDeployment | None:
-    """The fleet as values. None if its spec is invalid; a condition says why then."""
+    """The fleet as values. None if its spec is invalid; conditions say then why, and whether its
+    pods serve. Raises ClusterError."""
     try:
         return ServingDeployment.model_validate(raw)
     except ValidationError as error:
@@ -41,13 +45,27 @@ async def read_fleet(sources: Sources, raw: Object, now: float) -> ServingDeploy
         where = ".".join(str(part) for part in first["loc"])
         # Without pydantic's prefix the sentence is the one that the API server gives.
         message = f"{where}: {first['msg'].removeprefix('Value error, ')}"
-        old = raw.get("status", {}).get("conditions") or []
-        conditions = unreadable_fleet(raw["metadata"]["generation"], old, message, now)
-        if conditions != old:
-            generation = raw["metadata"]["generation"]
-            new = {"conditions": conditions, "observedGeneration": generation}
-            await _put_raw(sources, raw, {**(raw.get("status") or {}), **new})
+        old = raw.get("status") or {}
+        standing = await _standing(sources, raw, now)
+        new = {
+            **old,
+            "conditions": unreadable_fleet(standing, old.get("conditions") or [], message, now),
+            "observedGeneration": standing.generation,
+            "columns": {**(old.get("columns") or {}), "reason": Reason.INVALID_SPEC.value},
+        }
+        if new != old:
+            await _put_raw(sources, raw, new)
         return None
+
+
+async def _standing(sources: Sources, raw: Object, now: float) -> Standing:
+    try:
+        return await standing_of(sources.cluster, raw)
+    except ClusterError as error:
+        if error.kind is ErrorKind.FORBIDDEN:
+            with contextlib.suppress(ClusterError):  # the caller logs the first one
+                await write_list_forbidden(sources, raw, error, now)
+        raise
 
 
 async def write_list_forbidden(

@@ -476,6 +476,7 @@ ROWS = [
         "one pod serves, and the API server rejects a change of the Deployment's budget",
         World(fails={BUDGET: (ErrorKind.INVALID, "no")}),
         {
+            "Ready": "True InvalidSpec",
             "RolledOut": "False InvalidSpec",
             "Reconciling": "False InvalidSpec",
             "Stalled": "True InvalidSpec",

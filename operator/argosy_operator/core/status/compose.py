@@ -10,7 +10,7 @@ from typing import Any
 from argosy_operator.api.conditions import ConditionType, upsert
 from argosy_operator.api.conditions.reasons import Reason
 from argosy_operator.api.model import dump
-from argosy_operator.api.v1alpha1.status import ServingDeploymentStatus
+from argosy_operator.api.v1alpha1.status import Condition, ServingDeploymentStatus
 from argosy_operator.core.fleet import names
 from argosy_operator.core.fleet.actions import Outcome
 from argosy_operator.core.fleet.objects import Object, rfc3339
@@ -18,7 +18,7 @@ from argosy_operator.core.fleet.snapshot import Snapshot, role_of
 from argosy_operator.core.reconcile.draft import Draft
 from argosy_operator.core.scaling.decision import not_judged
 from argosy_operator.core.status.advice import advice_status
-from argosy_operator.core.status.facts import facts_of
+from argosy_operator.core.status.facts import Standing, facts_of, facts_of_standing
 from argosy_operator.core.status.findings import Findings
 from argosy_operator.core.status.numbers import (
     autoscaling_status,
@@ -29,7 +29,7 @@ from argosy_operator.core.status.numbers import (
     roles_status,
     slo_column,
 )
-from argosy_operator.core.status.sentences import messages_of
+from argosy_operator.core.status.sentences import FOREIGN, messages_of
 from argosy_operator.core.status.table import ROLE_TABLE, Fact, Facts, Overdue, conditions_of
 
 
@@ -108,15 +108,32 @@ def role_status_of(snapshot: Snapshot, draft: Draft, live: Object) -> dict[str, 
 
 
 def unreadable_fleet(
-    generation: int, old: list[dict[str, Any]], message: str, now: float
+    standing: Standing, old: list[dict[str, Any]], message: str, now: float
 ) -> list[dict[str, Any]]:
     """Conditions of a fleet that this operator cannot read: a newer operator made it, or it was
-    made before a rule was added. `now` in seconds since the epoch."""
-    messages = {Reason.INVALID_SPEC: message}
-    conditions = conditions_of(_at_once(Reason.INVALID_SPEC), messages)
-    known = (ConditionType.READY, ConditionType.RECONCILING, ConditionType.STALLED)
+    made before a rule was added. Its pods stay as they are, and Ready is about them. `now` in
+    seconds since the epoch."""
+    service = f"Service/{standing.service['metadata']['name']}" if standing.service else ""
+    messages = {
+        Reason.INVALID_SPEC: message,
+        Reason.AS_SPECIFIED: "a complete set of engine pods serves",
+        Reason.FOREIGN_OBJECT: f"{service} {FOREIGN}",
+    }
+    if standing.service is None:
+        messages[Reason.GATEWAY_NOT_READY] = (
+            "the fleet's Service is gone. It is made again once the spec can be read"
+        )
+    facts = facts_of_standing(standing, tuple(map(Condition.model_validate, old)))
+    conditions = conditions_of(_at_once(Reason.INVALID_SPEC) | facts, messages)
+    known = (
+        ConditionType.READY,
+        ConditionType.ROLLED_OUT,
+        ConditionType.SERVABLE,
+        ConditionType.RECONCILING,
+        ConditionType.STALLED,
+    )
     desired = [condition for condition in conditions if condition.type in known]
-    return upsert(old, desired, generation=generation, now=rfc3339(now))
+    return upsert(old, desired, generation=standing.generation, now=rfc3339(now))
 
 
 def list_forbidden(

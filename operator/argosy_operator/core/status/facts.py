@@ -1,11 +1,14 @@
 """Facts about one round. `TABLE` decides which condition each one sets."""
 
-from collections.abc import Iterator
+from collections.abc import Collection, Iterable, Iterator
+from dataclasses import dataclass
 
 from argosy_operator.api.conditions import ConditionType
 from argosy_operator.api.conditions.reasons import Reason
+from argosy_operator.api.v1alpha1.status import Condition
 from argosy_operator.core.fleet import names
-from argosy_operator.core.fleet.objects import child_key
+from argosy_operator.core.fleet.objects import Object, child_key, is_owned
+from argosy_operator.core.fleet.pods import Pod
 from argosy_operator.core.fleet.revision import verifies_callers
 from argosy_operator.core.fleet.snapshot import Snapshot
 from argosy_operator.core.models.job import live_job
@@ -30,6 +33,43 @@ def facts_of(findings: Findings) -> Facts:
         | set(_reasons(findings))
         | {Overdue(p.reason) for p in findings.problems if p.overdue_in_s(findings.snapshot) <= 0}
     )
+
+
+@dataclass(frozen=True, slots=True)
+class Standing:
+    """What stands of a fleet whose spec cannot be read: no round looks after it."""
+
+    uid: str
+    """Of the fleet."""
+    generation: int
+    """Of the spec that cannot be read."""
+    pods: tuple[Pod, ...]
+    """The fleet's own."""
+    service: Object | None
+    """The one of the fleet's name; None if there is none."""
+    needs_service: bool
+    """Clients were told to use it."""
+    disaggregated: bool
+    """By the last spec that could be read."""
+
+    @property
+    def service_is_ours(self) -> bool:
+        return self.service is not None and is_owned(self.service, self.uid)
+
+
+def facts_of_standing(standing: Standing, before: Collection[Condition]) -> Facts:
+    """Facts by which `Ready`, `Servable` and `RolledOut` stay true without a spec. `before` are the
+    conditions as they were."""
+    roles = {pod.role for pod in standing.pods if pod.serving}
+    unreachable = standing.needs_service and not standing.service_is_ours
+    holds = _of_serving(standing.pods, before, disaggregated=standing.disaggregated) | {
+        Fact.DISAGGREGATED: standing.disaggregated,
+        Fact.GATEWAY_READY: not roles.isdisjoint(names.FRONT_ROLES) and not unreachable,
+        Fact.SERVICE_NAME_TAKEN: unreachable and standing.service is not None,
+        Fact.NAME_TAKEN: unreachable and standing.service is not None,
+        Fact.ROLLED_OUT_BEFORE: _rolled_out(before, standing.generation),
+    }
+    return frozenset(fact for fact, true in holds.items() if true)
 
 
 def _of_spec(findings: Findings) -> dict[Fact, bool]:
@@ -61,10 +101,29 @@ def _model_missing(findings: Findings) -> bool:
 
 def _of_pods(findings: Findings) -> dict[Fact, bool]:
     snapshot, draft = findings.snapshot, findings.draft
-    serving = {(pod.role, pod.revision) for pod in snapshot.pods if pod.serving}
-    roles = {role for role, _ in serving}
-    servable, was_serving = _servable(serving), _was_serving(snapshot)
+    roles = {pod.role for pod in snapshot.pods if pod.serving}
+    before = snapshot.fleet.status.conditions
     disaggregated = snapshot.fleet.spec.mode == "disaggregated"
+    return _of_serving(snapshot.pods, before, disaggregated=disaggregated) | {
+        Fact.GATEWAY_READY: _front_ready(snapshot, roles),
+        Fact.PODS_MISSING: any(findings.missing.values()),
+        Fact.BELOW_MINIMUM: any(findings.below.values()),
+        Fact.ROLLING_OUT: draft.rolling,
+        Fact.FRONT_ROLLING: _front_rolling(snapshot),
+        Fact.ROLLED_OUT_BEFORE: _rolled_out(before, snapshot.fleet.metadata.generation),
+        Fact.PODS_LEAVING: bool(draft.leaving),
+        Fact.GPU_TYPE_LEFT: any(
+            without_room(snapshot, role) for role, _ in snapshot.fleet.spec.active_roles()
+        ),
+    }
+
+
+def _of_serving(
+    pods: Iterable[Pod], before: Iterable[Condition], *, disaggregated: bool
+) -> dict[Fact, bool]:
+    serving = {(pod.role, pod.revision) for pod in pods if pod.serving}
+    roles = {role for role, _ in serving}
+    servable, was_serving = _servable(serving), _was_serving(before)
     return {
         Fact.SERVABLE: servable,
         Fact.WAS_SERVING: was_serving,
@@ -72,16 +131,6 @@ def _of_pods(findings: Findings) -> dict[Fact, bool]:
         Fact.DECODE_SERVES: "decode" in roles,
         Fact.REVISIONS_DIFFER: {"prefill", "decode"} <= roles and not servable,
         Fact.DECODE_ALONE: disaggregated and was_serving and "decode" in roles and not servable,
-        Fact.GATEWAY_READY: _front_ready(snapshot, roles),
-        Fact.PODS_MISSING: any(findings.missing.values()),
-        Fact.BELOW_MINIMUM: any(findings.below.values()),
-        Fact.ROLLING_OUT: draft.rolling,
-        Fact.FRONT_ROLLING: _front_rolling(snapshot),
-        Fact.ROLLED_OUT_BEFORE: _rolled_out(snapshot),
-        Fact.PODS_LEAVING: bool(draft.leaving),
-        Fact.GPU_TYPE_LEFT: any(
-            without_room(snapshot, role) for role, _ in snapshot.fleet.spec.active_roles()
-        ),
     }
 
 
@@ -100,15 +149,17 @@ def _front_rolling(snapshot: Snapshot) -> bool:
     pods = [pod for pod in snapshot.pods if pod.role in names.FRONT_ROLES]
     too_many = sum(pod.running for pod in pods) > sum(front.wanted for front in found)
     left = too_many or any(pod.terminating for pod in pods)
-    return any(front.rolling for front in found) or (left and not _rolled_out(snapshot))
+    fleet = snapshot.fleet
+    left = left and not _rolled_out(fleet.status.conditions, fleet.metadata.generation)
+    return any(front.rolling for front in found) or left
 
 
-def _rolled_out(snapshot: Snapshot) -> bool:
-    """The status before this round says so of this generation."""
+def _rolled_out(before: Iterable[Condition], generation: int) -> bool:
+    """The conditions before this round say so of this generation."""
     return any(
         (c.type, c.status) == (ConditionType.ROLLED_OUT, "True")
-        and c.observed_generation == snapshot.fleet.metadata.generation
-        for c in snapshot.fleet.status.conditions
+        and c.observed_generation == generation
+        for c in before
     )
 
 
@@ -210,9 +261,9 @@ def _was_at_zero(snapshot: Snapshot) -> bool:
     )
 
 
-def _was_serving(snapshot: Snapshot) -> bool:
+def _was_serving(before: Iterable[Condition]) -> bool:
     """The conditions that were written last say that the fleet answers, or lost its pods."""
-    for condition in snapshot.fleet.status.conditions:
+    for condition in before:
         match condition.type, condition.status, condition.reason:
             case ("Servable", "True", _):
                 return True

@@ -20,6 +20,12 @@ from argosy_operator.core.status.numbers import number, without_room
 
 _UNREACHABLE = "so more replicas do not help. Raise the target, or use faster GPUs"
 
+FOREIGN = (
+    "already exists with another owner and is left unchanged. Delete it, or create the fleet under "
+    "another name"
+)
+"""What becomes of objects that have names of the fleet's children."""
+
 FIXED: dict[Reason, str] = {
     Reason.PAUSED: "spec.paused is true, so only status is written. Set it to false to go on",
     Reason.EXTERNAL_OWNER: "spec.autoscaling.policy is External: the replicas are those of the "
@@ -55,8 +61,7 @@ def _of_fleet(findings: Findings) -> dict[Reason, str]:
     if spec.autoscaling.policy != "External":
         no_slo += ": replicas stay at their minimum. Set it, and they follow the load"
     messages = {
-        Reason.FOREIGN_OBJECT: f"{', '.join(findings.conflicts)} already exists with another owner "
-        "and is left unchanged. Delete it, or create the fleet under another name",
+        Reason.FOREIGN_OBJECT: f"{', '.join(findings.conflicts)} {FOREIGN}",
         Reason.PUT_BACK_AGAIN: f"{'; '.join(contested)}. This goes on, so Argosy puts its own "
         "values back less and less often. Stop the other writer, or change the ServingDeployment",
         Reason.PODS_LEAVING: "pods finish the requests that they have and are then deleted: "

@@ -217,6 +217,8 @@ TABLE: Mapping[ConditionType, tuple[ConditionRow, ...]] = {
         ConditionRow("False", Reason.STARTING, unless=(Fact.SERVABLE, Fact.WAS_SERVING)),
         ConditionRow("False", Reason.PODS_NOT_READY, unless=(Fact.SERVABLE,)),
         ConditionRow("False", Reason.GATEWAY_NOT_READY, unless=(Fact.GATEWAY_READY,)),
+        # Its pods serve as the last spec that was not refused asked.
+        ConditionRow("True", Reason.INVALID_SPEC, when=(Reason.INVALID_SPEC,)),
         ConditionRow("True", Reason.AS_SPECIFIED),
     ),
     # Are all pods of the spec's revision, and no others left? Pods that are lost or wanted later,
