@@ -21,7 +21,7 @@ async def test_every_figure_of_the_table_is_measured():
     await requests.measure(figures, seconds=0.3, rounds=1)
     await readers.measure(figures, tokens=5, rounds=1)
     await picks.measure(figures, picks=50, runs=1)
-    await affinity.measure(figures, requests=12, picks=50)
+    await affinity.measure(figures, requests=12, picks=50, engines=2)
     await sick.measure(figures, requests=24)
     absent = set() if envoy_program() else {row for row in figures.rows if "envoy" in row}
     assert set(figures.values) == set(figures.rows) - absent

@@ -74,11 +74,13 @@ async def _hit_share(pods: list[Pod], strategy: str, seed: int, requests: int) -
     return sum(cached for cached, _ in seen) / sum(tokens for _, tokens in seen)
 
 
-async def measure(figures: Figures, requests: int = REQUESTS, picks: int = 1000) -> None:
+async def measure(
+    figures: Figures, requests: int = REQUESTS, picks: int = 1000, engines: int = ENGINES
+) -> None:
     """Put the figures of affinity; takes about a minute. Each strategy has engines of its own."""
     shares: dict[str, float] = {}
     for strategy, name in STRATEGIES.items():
-        async with sim_engines(ENGINES, "--kv-cache-tokens", str(KV_TOKENS)) as pods:
+        async with sim_engines(engines, "--kv-cache-tokens", str(KV_TOKENS)) as pods:
             shares[strategy] = await _hit_share(pods, strategy, 1, requests)
         figures.put(name, shares[strategy])
     least = max(shares["leastLoad"], 1e-9)
