@@ -39,11 +39,13 @@ def refusals(schema: Json, value: Json, path: str = "", old: Json = None) -> lis
 
     `old` is the scalar that an update would replace. Without it, rules about updates do not count.
     """
+    rules = schema.get("x-kubernetes-validations", [])
+    seen = _as_cel(value, old) if rules else {}
     found = [
         (path + rule.get("fieldPath", ""), rule["message"])
-        for rule in schema.get("x-kubernetes-validations", [])
+        for rule in rules
         if (old is not None or "oldSelf" not in rule["rule"])
-        and not _holds(rule["rule"], value, old)
+        and not _program(rule["rule"]).evaluate(seen)
     ]
     if isinstance(value, int) and not isinstance(value, bool):
         below = value < schema.get("minimum", value)
@@ -71,6 +73,7 @@ def _program(rule: str) -> Any:
     return ENVIRONMENT.program(ENVIRONMENT.compile(rule))
 
 
-def _holds(rule: str, value: Json, old: Json) -> bool:
+def _as_cel(value: Json, old: Json) -> dict[str, Any]:
+    """What all rules of one place see: to convert a whole spec takes long."""
     seen = {"self": value} | ({} if old is None else {"oldSelf": old})
-    return bool(_program(rule).evaluate({k: celpy.json_to_cel(v) for k, v in seen.items()}))
+    return {name: celpy.json_to_cel(one) for name, one in seen.items()}
