@@ -89,14 +89,17 @@ def ends_of(story: Story, seconds: int) -> list[tuple[str, World]]:
     calm = story()
     calm.settle()
     ends = [("it lives", calm)]
+    alive, passed = story(), 0
     for second, calls in writes_of(story, seconds):
-        world = story()
-        for _ in range(second):
-            world.tick()
+        while passed < second:
+            alive.tick()
+            passed += 1
+        world = alive.twin()
         world.api.dies_after = calls + 1
         world.tick()
         world.settle()
         ends.append((f"second {second}, after {calls + 1} calls", world))
+    alive.close()
     return ends
 
 

@@ -87,14 +87,13 @@ def test_the_operator_may_die_at_any_call_of_a_flip(start_s: float, first: int) 
     takes every second call, and together they take all."""
     calls = rounds_of_a_flip()
     assert len(calls) > 5
+    alive = fleet_of(2, 1, start_s)
+    alive.work(2)
+    before = engines_of(alive)
+    alive.scale(1, prefill=1, decode=2)
     for number, count in enumerate(calls):
         for call in range(first, count, 2):
-            world = fleet_of(2, 1, start_s)
-            world.work(2)
-            before = engines_of(world)
-            world.scale(1, prefill=1, decode=2)
-            for _ in range(number):
-                world.tick()
+            world = alive.twin()
             world.api.dies_after = call
             world.tick()
             world.settle()
@@ -105,6 +104,8 @@ def test_the_operator_may_die_at_any_call_of_a_flip(start_s: float, first: int) 
             assert (len(after["prefill"]), len(after["decode"])) == (1, 2), where
             assert not world.api.refused, where
             world.close()
+        alive.tick()
+    alive.close()
 
 
 class Flips(FaultyWorld):

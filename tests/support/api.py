@@ -5,6 +5,7 @@ server. A write is refused as Kubernetes refuses it: 404 for what is not there, 
 or an old resourceVersion. What the real API server does is tested in tests/reconcile.
 """
 
+import copy
 import hashlib
 from collections import deque
 from collections.abc import Callable, Mapping
@@ -71,6 +72,18 @@ class Api:
         self.calls = 0
         """Calls of the operator so far."""
         self.written = 0
+
+    def twin(self, clock: Callable[[], float], changed: Callable[[Object], None]) -> "Api":
+        """Another API in the same state. Both keep the same objects: each is replaced as a whole,
+        and never changed in place."""
+        serial = next(self._serial)
+        self._serial = count(serial)
+        other = copy.copy(self)
+        other.clock, other.changed, other._serial = clock, changed, count(serial)
+        other.objects, other.states = dict(self.objects), self.states.copy()
+        other.faults, other.refused = self.faults.copy(), [*self.refused]
+        other.orders, other.relabelled = [*self.orders], [*self.relabelled]
+        return other
 
     # What the operator calls.
 

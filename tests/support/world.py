@@ -9,7 +9,7 @@ call. What must never happen is noted in `wrongs`, by rules that are written her
 import asyncio
 import hashlib
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import datetime
 from types import SimpleNamespace
 from typing import Any
@@ -97,6 +97,14 @@ class World:
 
     def close(self) -> None:
         self.runner.close()
+
+    def twin(self) -> "World":
+        """Another world in the same state, which goes its own way from here."""
+        engines = {uid: replace(engine) for uid, engine in self.engines.items()}
+        other = replace(self, engines=engines, wrongs=[*self.wrongs])
+        other.api = self.api.twin(lambda: other.now, other._changed)
+        other.due_at = self.due_at
+        return other
 
     # The user, and other writers.
 
