@@ -102,6 +102,15 @@ def test_a_ratio_is_that_of_the_medians():
     assert figures.values["tpot_c1_vllm_ms"] == 16
 
 
+def test_int8_stands_beside_vllm_in_bfloat16():
+    figures = Figures(figures_beside(LOADS, peer=True), "make bench-engine")
+    values = measured(throughput=(320, 300))
+    values["throughput"]["argosy-int8"] = [450, 450, 0]
+    put_served(figures, values)
+    assert figures.values["int8_throughput"] == 450
+    assert figures.values["int8_throughput_ratio_vs_vllm_bf16"] == 1.5
+
+
 def test_served_times_stand_beside_the_floor_and_the_step_without_a_server():
     figures = Figures(figures_beside(LOADS, peer=False), "make bench-engine")
     values = measured(

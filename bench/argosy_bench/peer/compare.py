@@ -1,6 +1,6 @@
 """Serve with both engines, ask them in turn, and put the figures of `table`.
 
-Both servers run at the same time and only one is asked. Which of them is asked first changes with
+All servers run at the same time and only one is asked. Which of them is asked first changes with
 every round; a figure is the median over the rounds.
 """
 
@@ -22,7 +22,7 @@ from argosy_bench.peer.client import Send, connected
 from argosy_bench.peer.install import program
 from argosy_bench.peer.loads import PROMPTS, TOKENS, attained, knee, run_one
 from argosy_bench.peer.products import measure_floor
-from argosy_bench.peer.servers import MODEL_NAME, OURS, VLLM, Server, ours, vllm
+from argosy_bench.peer.servers import INT8, MODEL_NAME, OURS, VLLM, Server, ours, vllm
 from argosy_bench.peer.steps import steps_s
 from argosy_bench.peer.table import figures_beside, put_floor, put_served
 from argosy_engine.config import Compute, EngineConfig
@@ -36,6 +36,7 @@ __all__ = ["LOADS", "Beside"]
 
 LOADS = ("burst", "c1", "c8", "prefill512", "prefill1536", "full", "open", "4k", "8k")
 _OURS_ALONE = ("full", "open")
+_INT8_ALONE = ("burst",)
 _POSITIONS = {"4k": 4129, "8k": 8161}
 """What the model must know for a load."""
 _STARTS = 3
@@ -99,10 +100,12 @@ class Beside:
                 run.put(OURS, {"start": server.start_s})
         with contextlib.ExitStack() as stack:
             servers = [stack.enter_context(ours(self.model))]
+            servers.append(stack.enter_context(ours(self.model, INT8)))
             if command is not None:
                 servers.append(stack.enter_context(vllm(command, self.model)))
             for server in servers:
-                run.put(server.name, {"start": server.start_s})
+                if server.name != INT8:
+                    run.put(server.name, {"start": server.start_s})
                 figures.notes[f"{server.name}_isa"] = server.isa or "its own choice"
             asyncio.run(_rounds(run, servers, native, [self._loads()] * self.rounds))
         _conclude(figures, run, plain, native)
@@ -154,12 +157,19 @@ async def _rounds(
             for load_name in loads:
                 seed = f"{os.getpid()} {load_name} {turn}"
                 for server in in_turn:
-                    if server.name == OURS or load_name not in _OURS_ALONE:
+                    if _takes(server, load_name):
                         run.put(server.name, await _one(server, senders[server], load_name, seed))
             run.put(OURS, {f"bench_{kind}": took for kind, took in asdict(steps_s(runner)).items()})
-            for server in in_turn:
+            for server in (one for one in in_turn if one.name != INT8):
                 ask = partial(attained, senders[server], seed=f"{os.getpid()} {turn}")
                 run.put(server.name, {"knee": await knee(ask, run.expected_knee(server.name))})
+
+
+def _takes(server: Server, load_name: str) -> bool:
+    """Whether the server is asked for the load."""
+    if server.name == INT8:
+        return load_name in _INT8_ALONE
+    return server.name == OURS or load_name not in _OURS_ALONE
 
 
 async def _one(server: Server, send: Send, load_name: str, seed: str) -> dict[str, float]:

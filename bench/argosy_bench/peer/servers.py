@@ -1,6 +1,7 @@
-"""The two servers that are compared, each a process on loopback with an OpenAI API.
+"""The servers that are compared, each a process on loopback with an OpenAI API.
 
-Both get the same model, type, batch limit and KV pool. `ours` and `vllm` yield a `Server`.
+All get the same model, type, batch limit and KV pool; one of ours has its weights in int8.
+`ours` and `vllm` yield a `Server`.
 """
 
 import contextlib
@@ -18,9 +19,19 @@ from pathlib import Path
 
 from argosy_bench.ports import free_port, free_ports
 
-__all__ = ["MODEL_NAME", "OURS", "SEQUENCES", "VLLM", "Server", "ServerDied", "ours", "vllm"]
+__all__ = [
+    "INT8",
+    "MODEL_NAME",
+    "OURS",
+    "SEQUENCES",
+    "VLLM",
+    "Server",
+    "ServerDied",
+    "ours",
+    "vllm",
+]
 
-OURS, VLLM = "argosy", "vllm"
+OURS, INT8, VLLM = "argosy", "argosy-int8", "vllm"
 MODEL_NAME = "m"
 SEQUENCES = 32
 KV_TOKENS = 93_184
@@ -53,7 +64,7 @@ class Server:
         Of ours the first thread; of vLLM, whose engine is a process of its own, the first process.
         """
         tasks = Path(f"/proc/{self.pid}/task")
-        return sum(map(_ran_s, [tasks / str(self.pid)] if self.name == OURS else tasks.iterdir()))
+        return sum(map(_ran_s, [tasks / str(self.pid)] if self.name != VLLM else tasks.iterdir()))
 
 
 def _ran_s(task: Path) -> float:
@@ -61,18 +72,18 @@ def _ran_s(task: Path) -> float:
 
 
 @contextlib.contextmanager
-def ours(model: Path) -> Iterator[Server]:
-    """Our engine. ServerDied if it does not get ready."""
+def ours(model: Path, name: str = OURS) -> Iterator[Server]:
+    """Our engine; `name` INT8: with quantized weights. ServerDied if it does not get ready."""
     port, admin = free_ports(2)
     words = (
         f"-m argosy engine serve --model {model} --served-name {MODEL_NAME} --dtype bfloat16 "
         f"--max-num-seqs {SEQUENCES} --kv-cache-tokens {KV_TOKENS} --host 127.0.0.1 "
-        f"--port {port} --admin-port {admin}"
+        f"--port {port} --admin-port {admin}{' --quantization int8' if name == INT8 else ''}"
     )
     command = [sys.executable, *words.split()]
     with _running(command, {}, f"http://127.0.0.1:{admin}/ready") as (pid, start_s):
         isa = _isa(f"http://127.0.0.1:{admin}/metrics")
-        yield Server(OURS, f"http://127.0.0.1:{port}", pid, start_s, isa)
+        yield Server(name, f"http://127.0.0.1:{port}", pid, start_s, isa)
 
 
 @contextlib.contextmanager

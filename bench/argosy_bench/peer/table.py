@@ -12,7 +12,7 @@ from statistics import median
 from argosy_bench.figures import Figure, Figures, Target
 from argosy_bench.peer.floor import Floor
 from argosy_bench.peer.loads import PROMPT, PROMPTS, TOKENS
-from argosy_bench.peer.servers import OURS, SEQUENCES, VLLM
+from argosy_bench.peer.servers import INT8, OURS, SEQUENCES, VLLM
 
 __all__ = ["Values", "figures_beside", "put_floor", "put_served"]
 
@@ -63,6 +63,7 @@ _OURS_ALONE = (
     Figure("open_ended_batch_share", target=Target(">=", 0.9)),
     Figure("startup_s", "s", Target("<=", 5, of_the_machine=True), 1),
     Figure("sse_cpu_us_per_token", "µs", Target("<=", 20, of_the_machine=True), 1),
+    Figure("int8_throughput", "tokens/s", digits=1),
     Figure("floor_throughput", "tokens/s", digits=1),
     Figure("floor_decode_1_ms", "ms", digits=2),
     Figure("floor_decode_32_ms", "ms", digits=2),
@@ -70,6 +71,7 @@ _OURS_ALONE = (
     Figure("read_gb_per_s", "GB/s", digits=1),
 )
 """Rows that need no peer."""
+_INT8_RATIO = "int8_throughput_ratio_vs_vllm_bf16"
 _STEPS = (
     ("served_over_bench_step", "tpot_c1", "bench_one"),
     ("served_over_bench_full_step", "full_step", "bench_full"),
@@ -90,6 +92,8 @@ def figures_beside(loads: Sequence[str], *, peer: bool) -> tuple[Figure, ...]:
             rows[vllm] = Figure(vllm, served.unit, digits=served.digits)
             ratio = f"{served.ratio}_vs_vllm"
             rows[ratio] = Figure(ratio, target=served.target)
+    if peer:
+        rows[_INT8_RATIO] = Figure(_INT8_RATIO, target=Target(">=", 2.2))
     return tuple(rows.values())
 
 
@@ -108,6 +112,10 @@ def put_served(figures: Figures, values: Values) -> None:
         if VLLM in of and OURS in of:
             ratio = median(of[OURS]) / median(of[VLLM])
             figures.put(f"{served.ratio}_vs_vllm", ratio)
+    if INT8 in (throughput := values.get("throughput", {})):
+        figures.put("int8_throughput", median(throughput[INT8]))
+        if VLLM in throughput:
+            figures.put(_INT8_RATIO, median(throughput[INT8]) / median(throughput[VLLM]))
     if "open_share" in values:
         figures.put("open_ended_batch_share", median(values["open_share"][OURS]))
     for figure, above, below in _STEPS:
