@@ -326,9 +326,12 @@ async def _service(
 
 
 async def _fetching(cluster: Cluster, fleet: ServingDeployment) -> dict[ChildKey, Object]:
-    """The Job that fetches the model and the claim that it fills, by their names."""
+    """The Job that fetches the model, its account and the claim that it fills, by their names."""
     keys: list[ChildKey] = [("Job", names.fetch_job(fleet.name))] if may_have_job(fleet) else []
     keys += [(CLAIM, fleet.model_claim)] if fleet.model_claim else []
+    fetch = fleet.spec.model.fetch
+    if fetch is not None and fetch.service_account_name and fleet.fetched_model is None:
+        keys += [("ServiceAccount", fetch.service_account_name)]
     found = await asyncio.gather(*(cluster.get(kind, fleet.namespace, name) for kind, name in keys))
     return {key: obj for key, obj in zip(keys, found, strict=True) if obj is not None}
 

@@ -10,6 +10,7 @@ from tests.core.status.worlds import GATEWAY, Row, World, pod, status, told
 
 URI, CLAIM = "hf://org/tiny@main", "chat-model"
 SPEC = {"model": {"uri": URI, "fetch": {"size": "1Gi"}}}
+BY_READER = {"model": {"uri": URI, "fetch": {"size": "1Gi", "serviceAccountName": "reader"}}}
 COMMIT = "a" * 40
 FETCHED = {
     "uri": URI,
@@ -92,6 +93,27 @@ ROWS = [
             "engine pods start when it is there; it has no pod yet: if this lasts, kubectl "
             "describe job chat-fetch says why"
         },
+    ),
+    Row(
+        "the account of the Job does not exist, which ends by itself once it does",
+        World(BY_READER, pods=(GATEWAY,)),
+        refused("ServiceAccountNotFound")
+        | {"Reconciling": "True FetchingModel", "Stalled": "False NotStalled"},
+        {
+            "ServiceAccountNotFound": "Job chat-fetch makes no pod: there is no ServiceAccount "
+            "reader in the namespace. Create it in the fleet's namespace, or correct "
+            "spec.model.fetch.serviceAccountName. The Job goes on by itself"
+        },
+    ),
+    Row(
+        "the account of the Job does not exist for long",
+        World(BY_READER, pods=(GATEWAY,), job_made="2025-12-31T23:49:00Z"),
+        refused("ServiceAccountNotFound"),
+    ),
+    Row(
+        "the account is gone, and the Job has its pod",
+        World(BY_READER, pods=(GATEWAY,), fetch_pods=(job_pod(),)),
+        FETCHING,
     ),
     Row(
         "its pod fetches",

@@ -61,6 +61,26 @@ def test_of_two_pods_with_one_trouble_the_older_one_counts_and_is_named() -> Non
     assert problem.overdue_in_s(snapshot) == -100.0
 
 
+def fetching(*accounts: str, since: str) -> Snapshot:
+    """A Job of the account `reader` that was made at `since` and has no pod."""
+    fetch = {"size": "1Gi", "serviceAccountName": "reader"}
+    spec = {"model": {"uri": "hf://org/tiny@main", "fetch": fetch}}
+    snapshot = round_of(World(spec, (GATEWAY,)))[0]
+    children = dict(snapshot.children)
+    job = children["Job", "chat-fetch"]
+    meta = job["metadata"] | {"creationTimestamp": since}
+    children["Job", "chat-fetch"] = job | {"metadata": meta}
+    made = {("ServiceAccount", name): {"metadata": {"name": name}} for name in accounts}
+    return replace(snapshot, children=children | made)
+
+
+def test_a_missing_account_of_the_job_counts_from_the_jobs_making() -> None:
+    (problem,) = problems_of(fetching("other", since="2025-12-31T23:55:00Z"), {})
+    assert problem.reason == "ServiceAccountNotFound"
+    assert problem.overdue_in_s(fetching(since="2025-12-31T23:55:00Z")) == 300.0
+    assert problems_of(fetching("reader", since="2025-12-31T23:55:00Z"), {}) == ()
+
+
 def failure(since: float) -> Failure:
     return Failure("Deployment/chat-x", True, "QuotaExceeded", "used", since, 3, 0.0, 1)  # type: ignore[arg-type]
 

@@ -100,6 +100,8 @@ class World:
     """What the gateways say about handovers."""
     fetch_pods: tuple[Pod, ...] = ()
     """Pods of the Job that fetches the model."""
+    job_made: str = ""
+    """When the Job was made; empty: now."""
     deleting: bool = False
     """The user deleted the fleet, and Kubernetes has not removed it yet."""
 
@@ -227,6 +229,8 @@ def _stored(world: World, obj: Any) -> Any:
         replicas = obj["spec"]["replicas"]
         whole = dict.fromkeys(("replicas", "updatedReplicas", "availableReplicas"), replicas)
         stored["status"] = whole | world.gateways
+    if obj["kind"] == "Job" and world.job_made:
+        stored["metadata"] = stored["metadata"] | {"creationTimestamp": world.job_made}
     if obj["kind"] == "Deployment" and role != "gateway" and world.no_pods:
         said = {"type": "ReplicaFailure", "status": "True", "message": world.no_pods}
         since = {"lastTransitionTime": world.no_pods_since}

@@ -51,6 +51,13 @@ VOLUME_NOT_WRITABLE = (
     kubectl.CLAIMS,
     kubectl.FETCHING,
 )
+ACCOUNT_NOT_FOUND = (
+    "ServiceAccountNotFound",
+    "the ServiceAccount of the Job that fetches the model does not exist",
+    "Create it in the fleet's namespace, or correct spec.model.fetch.serviceAccountName. The Job "
+    "goes on by itself.",
+    *kubectl.FETCH_STATES,
+)
 FETCHING_MODEL = (
     "FetchingModel",
     "a Job fetches the model; engine pods start when it is there",

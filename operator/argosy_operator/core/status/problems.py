@@ -40,8 +40,9 @@ FETCH_FAILURES = (
     Reason.VOLUME_NOT_WRITABLE,
     Reason.FILES_INCOMPLETE,
     Reason.SOURCE_UNREACHABLE,
+    Reason.ACCOUNT_NOT_FOUND,
 )
-"""Reasons that the Job which fetches a model gives, beside some of an engine's."""
+"""Why a model is not fetched, beside some reasons of an engine. The Job gives all but the last."""
 _FETCH_AGAIN = (Reason.FILES_INCOMPLETE, Reason.SOURCE_UNREACHABLE)
 """Of these, those that the Job's next try may solve."""
 
@@ -89,6 +90,7 @@ class Problem:
 def problems_of(snapshot: Snapshot, failed: Mapping[str, Failure]) -> tuple[Problem, ...]:
     """Problems of writes, Deployments and pods; the oldest of each reason."""
     found = [*_of_writes(snapshot, failed), *_of_deployments(snapshot)]
+    found += _of_account(snapshot)
     found += [_unreadable(pod, pod.unreadable) for pod in snapshot.pods if pod.unreadable]
     for pod in (*snapshot.pods, *_fetching(snapshot)):
         problem = _of_pod(pod, snapshot.fleet.model_image) if pod.alive else None
@@ -218,6 +220,22 @@ def _fetching(snapshot: Snapshot) -> Iterable[Pod]:
     if job is None or snapshot.fleet.fetched_model is not None:
         return ()
     return pods_of(snapshot, job)
+
+
+def _of_account(snapshot: Snapshot) -> Iterable[Problem]:
+    """A Job whose account is missing makes no pod that could say so."""
+    job, fetch = live_job(snapshot), snapshot.fleet.spec.model.fetch
+    account = None if fetch is None else fetch.service_account_name
+    if job is None or account is None or snapshot.fleet.fetched_model is not None:
+        return
+    if not pods_of(snapshot, job) and ("ServiceAccount", account) not in snapshot.children:
+        meta = job["metadata"]
+        yield Problem(
+            Reason.ACCOUNT_NOT_FOUND,
+            f"Job {meta['name']} makes no pod: there is no ServiceAccount {account} in the "
+            f"namespace. {Reason.ACCOUNT_NOT_FOUND.action}",
+            seconds(meta.get("creationTimestamp")) or snapshot.now,
+        )
 
 
 def _image_pull(pod: Pod, waiting: str, message: str, model_image: str | None) -> Problem:
