@@ -14,7 +14,8 @@ from pathlib import Path
 from typing import Any
 
 from argosy_fetch.errors import FetchError
-from argosy_fetch.fill import fill
+from argosy_fetch.fill import Filled, fill
+from argosy_fetch.progress import PORT, serving
 from argosy_fetch.source import Source, hub_address, s3_address
 
 __all__ = ["main"]
@@ -37,6 +38,7 @@ def _parser() -> argparse.ArgumentParser:
         action="store_true",
         help="for an engine image that runs more than ours does",
     )
+    run.add_argument("--progress-port", type=int, default=PORT, help="for GET /progress")
     run.add_argument("--termination-message", default=_TERMINATION_LOG, help="file for the result")
     return parser
 
@@ -47,12 +49,7 @@ def main(argv: Sequence[str]) -> int:
     logging.basicConfig(level=logging.INFO, format="%(asctime)s %(name)s %(message)s")
     logging.getLogger("httpx").setLevel(logging.WARNING)
     try:
-        filled = fill(
-            _source_of(options.uri),
-            options.root,
-            options.fleet,
-            any_architecture=options.any_architecture,
-        )
+        filled = _fill(options)
     except FetchError as error:
         sys.stderr.write(f"{error}\n")
         said = {"reason": error.reason, "message": error.message[:_LONGEST]}
@@ -68,6 +65,17 @@ def main(argv: Sequence[str]) -> int:
         },
     )
     return 0
+
+
+def _fill(options: argparse.Namespace) -> Filled:
+    with serving(options.progress_port) as (progress, _):
+        return fill(
+            _source_of(options.uri),
+            options.root,
+            options.fleet,
+            any_architecture=options.any_architecture,
+            begins=progress.begin,
+        )
 
 
 def _source_of(uri: str) -> Source:

@@ -12,7 +12,7 @@ import json
 import logging
 import os
 import shutil
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -41,9 +41,17 @@ class Filled:
     """Of all files, in bytes."""
 
 
-def fill(source: Source, root: Path, owner: str, *, any_architecture: bool = False) -> Filled:
+def fill(
+    source: Source,
+    root: Path,
+    owner: str,
+    *,
+    any_architecture: bool = False,
+    begins: Callable[[Path, int], None] = lambda _folder, _size: None,
+) -> Filled:
     """The model of `source` below `root`, fetched if it is not there. `owner` is the fleet: two
-    fleets with one claim do not write to the same file. FetchError says why it cannot be."""
+    fleets with one claim do not write to the same file. `begins` is told the folder of unfinished
+    files, and the bytes of all. FetchError says why it cannot be."""
     listing = source.listing()
     files = wanted(listing.files)
     size = sum(file.size for file in files)
@@ -57,6 +65,7 @@ def fill(source: Source, root: Path, owner: str, *, any_architecture: bool = Fal
         if place.is_dir():  # renamed, and then the process died before it wrote the marker
             partial = place
         _room(root, partial, files)
+        begins(partial, size)
         done = 0
         for number, file in enumerate(sorted(files, key=_small_first), 1):
             fetch(source, file, partial)

@@ -1,5 +1,6 @@
 """What the fetching Job says of the engine, and of itself, is what these say."""
 
+import json
 import re
 import shlex
 from pathlib import Path
@@ -7,7 +8,10 @@ from pathlib import Path
 import pytest
 
 from argosy_engine.model import spec
-from argosy_fetch import check, cli
+from argosy_fetch import check, cli, progress
+from argosy_operator.core.fleet import names
+from argosy_operator.core.fleet.pods import FetchProgress
+from argosy_operator.ports.gateways import progress_of
 
 SEAMS = (Path(__file__).parents[2] / "designs/0001-seams.md").read_text()
 
@@ -27,3 +31,12 @@ def test_the_command_line_is_that_of_the_seams() -> None:
         "-h",
         "--help",
     }
+
+
+def test_the_operator_reads_the_progress_that_the_job_tells(tmp_path: Path) -> None:
+    assert progress.PORT == names.FETCH_PORT
+    said = progress.Progress()
+    assert said.told() is None
+    said.begin(tmp_path, 10)
+    (tmp_path / "model.safetensors.part").write_bytes(b"1234")
+    assert progress_of(json.dumps(said.told()).encode()) == FetchProgress(4, 10)

@@ -8,13 +8,14 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
+import httpx
 import pytest
 
 from tests.support.stores import Trouble, commit_of, serving
 
 pytest.importorskip("obstore")
 
-from argosy_fetch import cli, fill, hub, s3
+from argosy_fetch import cli, fill, hub, progress, s3
 from argosy_fetch.source import hub_address, s3_address
 
 CONFIG = {"architectures": ["LlamaForCausalLM"]}
@@ -48,6 +49,7 @@ class Place:
         """Exit status of the command, and what the operator reads."""
         self.said.unlink(missing_ok=True)
         words = ["--uri", uri, "--root", str(self.claim), "--fleet", "chat"]
+        words += ["--progress-port", "0"]
         status = cli.main(["run", *words, "--termination-message", str(self.said), *flags])
         return status, json.loads(self.said.read_text())
 
@@ -302,3 +304,29 @@ def test_what_is_no_source_is_refused(place: Place, uri: str) -> None:
     assert hub_address(uri) is None
     assert s3_address(uri) is None
     assert place.refused(uri)[0] == "BadArgument"
+
+
+def test_the_progress_that_is_served_counts_bytes_and_never_goes_back(tmp_path: Path) -> None:
+    with progress.serving(0) as (told, port):
+        address = f"http://127.0.0.1:{port}/progress"
+        assert httpx.get(address, trust_env=False).status_code == 404
+        told.begin(tmp_path, 10)
+        (tmp_path / "a.part").write_bytes(b"1234")
+        assert httpx.get(address, trust_env=False).json() == {"bytes": 4, "of": 10}
+        (tmp_path / "a.part").unlink()
+        assert httpx.get(address, trust_env=False).json() == {"bytes": 4, "of": 10}
+        (tmp_path / "b").write_bytes(b"x" * 99)
+        assert httpx.get(address, trust_env=False).json() == {"bytes": 10, "of": 10}
+        assert httpx.get(f"{address}/../etc/passwd", trust_env=False).status_code == 404
+
+
+def test_a_port_that_is_taken_stops_no_fetch(place: Place) -> None:
+    with progress.serving(0) as (_, port):
+        assert place.fetch(HUB, "--progress-port", str(port))[0] == 0
+
+
+def test_a_fetch_tells_what_is_to_come(place: Place) -> None:
+    told: list[tuple[Path, int]] = []
+    source = cli._source_of(HUB)
+    filled = fill.fill(source, place.claim, "chat", begins=lambda *said: told.append(said))
+    assert told == [(place.claim / ".partial/chat" / filled.commit, filled.size)]

@@ -9,10 +9,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from argosy_operator.core.fleet.pods import FailingPair, GatewayLoad, Handovers
+from argosy_operator.core.fleet.pods import FailingPair, FetchProgress, GatewayLoad, Handovers
 from argosy_operator.core.scaling.signals.direct import Load, Reading
 from argosy_operator.ports import gateways
-from argosy_operator.ports.gateways import HttpGateways, handovers_of, load_of
+from argosy_operator.ports.gateways import HttpGateways, handovers_of, load_of, progress_of
 
 
 def row(**other):
@@ -323,3 +323,18 @@ async def test_a_gateway_is_asked_for_its_load_over_http(monkeypatch, answer, lo
     async with answering(monkeypatch, answer, path=b"/load") as asked:
         assert await asked.load("127.0.0.1", "g-1") == load
         assert await asked.load("not an address", "g-1") is None
+
+
+@pytest.mark.parametrize(
+    "answer",
+    [{}, [], 3, {"bytes": 1}, {"bytes": 5, "of": 4}, {"bytes": -1, "of": 4}, {"bytes": 0, "of": 0},
+     {"bytes": 1.5, "of": 4}, {"bytes": True, "of": 4}, {"bytes": 1, "of": 1 << 60}],
+)  # fmt: skip
+def test_progress_that_no_job_of_ours_writes_is_none(answer):
+    assert progress_of(json.dumps({"bytes": 3, "of": 4}).encode()) == FetchProgress(3, 4)
+    assert progress_of(json.dumps(answer).encode()) is None
+
+
+@given(st.binary(max_size=40))
+def test_any_bytes_are_a_progress_or_none(data):
+    progress_of(data)

@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 from argosy_operator.core.fleet.memory import LoopMemory
-from argosy_operator.core.fleet.pods import FailingPair, GatewayLoad, Handovers
+from argosy_operator.core.fleet.pods import FailingPair, FetchProgress, GatewayLoad, Handovers
 from argosy_operator.core.fleet.snapshot import Clock, ReplicaSet
 from argosy_operator.core.scaling.observe import Value, unknown_metrics
 from argosy_operator.core.scaling.signals.direct import Reading
@@ -153,6 +153,28 @@ async def test_ready_gateways_of_a_split_fleet_say_which_pairs_fail() -> None:
     asked.clear()
     snapshot = await gather(sources, fleet(slo=SLO), LoopMemory(), Clock(1e6, 50.0))
     assert (snapshot.handovers, asked) == (Handovers(), [])
+
+
+async def test_pods_that_fetch_a_model_are_asked_how_far_they_are() -> None:
+    asked = []
+
+    class Fetchers:
+        async def progress(self, ip: str) -> FetchProgress | None:
+            asked.append(ip)
+            return FetchProgress(3, 4) if ip == "10.0.0.1" else None
+
+    fetching = [pod(f"fetch-{n}", "fetch", "True") for n in (1, 2, 3)]
+    for number, raw in enumerate(fetching, 1):
+        owner = {"kind": "Job", "uid": "job", "controller": True}
+        raw["metadata"]["ownerReferences"] = [owner]
+        running = [{"name": "fetch", "state": {"running": {}}}]
+        raw["status"] |= {"podIP": f"10.0.0.{number}", "containerStatuses": running}
+    fetching[2]["status"]["phase"] = "Succeeded"
+    world = World(*fetching)
+    sources = Sources(world, world, world, IMAGES, fetchers=Fetchers())  # type: ignore[arg-type]
+    snapshot = await gather(sources, fleet(slo=SLO), LoopMemory(), Clock(1e6, 50.0))
+    assert snapshot.fetch_progress == {"fetch-1": FetchProgress(3, 4)}
+    assert sorted(asked) == ["10.0.0.1", "10.0.0.2"]
 
 
 async def test_every_gateway_that_runs_is_asked_whether_a_fleet_that_may_go_to_zero_is_used() -> (

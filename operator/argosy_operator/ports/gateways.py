@@ -1,4 +1,5 @@
 """The admin port of gateway pods: which pods do not hand over KV caches, and who uses the fleet.
+Pods that fetch a model say on theirs how far they are.
 
 A gateway that does not answer, or an older one that does not know the path, names nobody and says
 nothing about its requests. Names are compared with the fleet's own pods later
@@ -16,8 +17,8 @@ from typing import Any
 
 import httpx
 
-from argosy_operator.core.fleet.names import GATEWAY_ADMIN_PORT
-from argosy_operator.core.fleet.pods import FailingPair, GatewayLoad, Handovers
+from argosy_operator.core.fleet.names import FETCH_PORT, GATEWAY_ADMIN_PORT
+from argosy_operator.core.fleet.pods import FailingPair, FetchProgress, GatewayLoad, Handovers
 from argosy_operator.core.scaling.signals.direct import Load, Reading
 
 TIMEOUT_S = 1.0
@@ -26,11 +27,12 @@ MOST_BYTES = 256 << 10
 MOST_PAIRS = 16
 MOST_IN_FLIGHT = 10**9
 """More than routing.maxQueue allows."""
+MOST_MODEL_BYTES = 1 << 60
 _WORD = re.compile(r"[A-Za-z0-9_-]{1,64}")
 
 
 class HttpGateways:
-    """`protocols.Gateways` over HTTP."""
+    """`protocols.Gateways` and `protocols.Fetchers` over HTTP."""
 
     def __init__(self, clock: Callable[[], float] = time.time) -> None:
         """`clock`: seconds since the epoch."""
@@ -43,21 +45,26 @@ class HttpGateways:
 
     async def handovers(self, ip: str) -> Handovers:
         """GET /pairs."""
-        data = await self._get(ip, "/pairs")
+        data = await self._get(ip, GATEWAY_ADMIN_PORT, "/pairs")
         return Handovers() if data is None else handovers_of(data)
 
     async def load(self, ip: str, name: str) -> GatewayLoad | None:
         """GET /load."""
-        data = await self._get(ip, "/load")
+        data = await self._get(ip, GATEWAY_ADMIN_PORT, "/load")
         return None if data is None else load_of(data, name, self._clock())
 
-    async def _get(self, ip: str, path: str) -> bytes | None:
+    async def progress(self, ip: str) -> FetchProgress | None:
+        """GET /progress."""
+        data = await self._get(ip, FETCH_PORT, "/progress")
+        return None if data is None else progress_of(data)
+
+    async def _get(self, ip: str, port: int, path: str) -> bytes | None:
         """The answer's body; None if there is none in time, or not one of success."""
         host = f"[{ip}]" if ":" in ip else ip
         try:
             async with (
                 asyncio.timeout(TIMEOUT_S),  # httpx's own begins anew with each byte
-                self._http.stream("GET", f"http://{host}:{GATEWAY_ADMIN_PORT}{path}") as answer,
+                self._http.stream("GET", f"http://{host}:{port}{path}") as answer,
             ):
                 data = b""
                 async for part in answer.aiter_bytes():
@@ -67,6 +74,18 @@ class HttpGateways:
                 return data if answer.is_success else None
         except (httpx.HTTPError, httpx.InvalidURL, TimeoutError):
             return None
+
+
+def progress_of(data: bytes) -> FetchProgress | None:
+    """What an answer says; None for one that no Job of ours writes."""
+    try:
+        answer = json.loads(data)
+        here, of = answer["bytes"], answer["of"]
+        if type(here) is not int or type(of) is not int or not 0 <= here <= of < MOST_MODEL_BYTES:
+            return None
+        return FetchProgress(here, of) if of else None
+    except (ValueError, KeyError, TypeError, RecursionError):
+        return None
 
 
 def load_of(data: bytes, name: str, now: float) -> GatewayLoad | None:

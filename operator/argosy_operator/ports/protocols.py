@@ -13,7 +13,7 @@ from argosy_operator.api.v1alpha1 import ServingDeployment
 from argosy_operator.core.fleet.actions import ErrorKind
 from argosy_operator.core.fleet.names import FIELD_MANAGER
 from argosy_operator.core.fleet.objects import FleetKey, Object
-from argosy_operator.core.fleet.pods import GatewayLoad, Handovers, Load
+from argosy_operator.core.fleet.pods import FetchProgress, GatewayLoad, Handovers, Load
 from argosy_operator.core.fleet.snapshot import Issuer
 from argosy_operator.core.scaling.observe import FleetMetrics
 from argosy_operator.core.scaling.signals.direct import Reading
@@ -139,6 +139,13 @@ class Gateways(Protocol):
 
     async def load(self, ip: str, name: str) -> GatewayLoad | None:
         """The requests of the gateway with this name; None if it does not answer in time."""
+
+
+class Fetchers(Protocol):
+    """The port of pods that fetch a model."""
+
+    async def progress(self, ip: str) -> FetchProgress | None:
+        """How far this one is; None if it does not answer in time."""
 
 
 class Gate(Protocol):

@@ -93,7 +93,16 @@ async def run(options: Options) -> int:
         installs = Installs(cluster, f"{options.lease_namespace}/{options.lease_name}")
         images = options.images
         sources = Sources(
-            cluster, prometheus, engines, images, board, rollouts, trust, gateways, installs
+            cluster,
+            prometheus,
+            engines,
+            images,
+            board,
+            rollouts,
+            trust,
+            gateways,
+            installs,
+            gateways,
         )
         slots = RoundSlots(rounds_at_once(options.kube_api_qps))
         workers = Workers(partial(round_of, sources), slots, gateways)

@@ -22,6 +22,7 @@ from argosy_operator.core.fleet.objects import (
     replicas_of,
 )
 from argosy_operator.core.fleet.pods import (
+    FetchProgress,
     GatewayLoad,
     Handovers,
     Load,
@@ -56,6 +57,7 @@ from argosy_operator.core.status.facts import Standing
 from argosy_operator.ports.protocols import (
     Cluster,
     Engines,
+    Fetchers,
     FleetPods,
     Gateways,
     Measurement,
@@ -104,6 +106,8 @@ class Sources:
     """None: they are not asked about handovers and requests."""
     installs: Installs | None = None
     """None: this is the only install, as in tests."""
+    fetchers: Fetchers | None = None
+    """None: the pods that fetch a model are not asked how far they are."""
 
 
 async def gather(
@@ -145,6 +149,7 @@ async def gather(
     issuer = await sources.trust.issuer()
     fetching = tuple(pod_of(raw) for raw in raw_pods if controller_of(raw, "Job"))
     seen = Observed(children, pods, loads, measured, issuer, handovers, sets, requests, fetching)
+    seen = replace(seen, fetch_progress=await _progress(sources.fetchers, fetching))
     snapshot = compose(fleet, sources.images, seen, memory, clock)
     key = (fleet.namespace, fleet.name)
     if snapshot.newer_images and not fleet.spec.paused and sources.rollouts.allows(key):
@@ -172,6 +177,8 @@ class Observed:
     """Answers of the gateways that were asked, by name; None where one did not answer."""
     fetch_pods: tuple[Pod, ...] = ()
     """Pods of Jobs."""
+    fetch_progress: Mapping[str, FetchProgress] = field(default_factory=dict)
+    """What those that answer say, by name."""
 
 
 def compose(
@@ -222,6 +229,7 @@ def compose(
         newer_images=others,
         fetch_job=fetch.job(fleet, images),
         fetch_pods=seen.fetch_pods,
+        fetch_progress=seen.fetch_progress,
         learnt=learnt.file(fleet),
         memory=memory,
     )
@@ -393,6 +401,15 @@ async def _handovers(
     ips = [p.ip for p in pods if p.role == names.GATEWAY_ROLE and p.ip and p.alive and p.ready]
     asked = [partial(gateways.handovers, ip) for ip in ips]
     return reduce(Handovers.join, await call_all(asked, Handovers()), Handovers())
+
+
+async def _progress(fetchers: Fetchers | None, pods: tuple[Pod, ...]) -> dict[str, FetchProgress]:
+    if fetchers is None:
+        return {}
+    asked = [(p.name, p.ip) for p in pods if p.ip and p.started and p.alive and p.running]
+    answers = await call_all([partial(fetchers.progress, ip) for _, ip in asked], None)
+    pairs = zip(asked, answers, strict=True)
+    return {name: answer for (name, _), answer in pairs if answer is not None}
 
 
 async def _gateway_loads(

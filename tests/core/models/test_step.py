@@ -12,7 +12,7 @@ from argosy_operator.core.fleet.memory import LoopMemory
 from argosy_operator.core.fleet.pods import Pod
 from argosy_operator.core.fleet.snapshot import Clock, Snapshot
 from argosy_operator.core.models.job import as_fetched, has_ended, may_have_job
-from argosy_operator.core.models.step import LOOK_AT_PODS_S, fetch_model
+from argosy_operator.core.models.step import LOOK_AT_PODS_S, LOOK_AT_PROGRESS_S, fetch_model
 from argosy_operator.core.plan import plan
 from argosy_operator.core.reconcile.draft import LOOK_AGAIN_S, Draft
 from argosy_operator.core.reconcile.failures import LOOK_AT_TAKEN_NAMES_S
@@ -201,10 +201,10 @@ def test_the_step_says_what_the_model_waits_for() -> None:
     world = Round()
     assert stepped(world) == ("MakingJob", "Job chat-fetch", LOOK_AGAIN_S)
     world.makes_job()
-    assert stepped(world) == ("FetchingModel", "Job chat-fetch: chat-fetch-1", LOOK_AGAIN_S)
+    assert stepped(world) == ("FetchingModel", "Job chat-fetch: chat-fetch-1", LOOK_AT_PROGRESS_S)
     world.pods = (*world.pods, replace(world.pods[0], name="chat-fetch-2"))
     both = "Job chat-fetch: chat-fetch-1, chat-fetch-2"
-    assert stepped(world) == ("FetchingModel", both, LOOK_AGAIN_S)
+    assert stepped(world) == ("FetchingModel", both, LOOK_AT_PROGRESS_S)
     world.pods = ()
     assert stepped(world) == ("FetchingModel", "Job chat-fetch: no pod yet", LOOK_AGAIN_S)
 

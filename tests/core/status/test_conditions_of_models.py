@@ -4,8 +4,11 @@ import json
 from typing import Any
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
-from argosy_operator.core.fleet.pods import Pod
+from argosy_operator.core.fleet.pods import FetchProgress, Pod
+from argosy_operator.core.status.sentences import _in_steps
 from tests.core.status.worlds import GATEWAY, Row, World, pod, status, told
 
 URI, CLAIM = "hf://org/tiny@main", "chat-model"
@@ -125,6 +128,16 @@ ROWS = [
             "2026-01-01T00:00:00Z. kubectl logs chat-fetch-1 shows how far it is"
         },
     ),
+    Row(
+        "its pod says how far it is, in twentieths",
+        world(job_pod(), fetch_progress={"chat-fetch-1": FetchProgress(3_300_000_000, 16 << 30)}),
+        FETCHING,
+        {
+            "FetchingModel": "Job chat-fetch fetches hf://org/tiny@main into claim chat-model; "
+            "2.4 of 16.0 GiB are there; engine pods start when it is there; pod chat-fetch-1 runs "
+            "since 2026-01-01T00:00:00Z. kubectl logs chat-fetch-1 shows how far it is"
+        },
+    ),
     *(
         Row(f"the Job says {r}", failed(r), refused(r), {r: f"why. {do}"})
         for r, do in TERMINAL.items()
@@ -184,3 +197,11 @@ def test_what_the_job_says_becomes_the_status() -> None:
 @pytest.mark.parametrize("said", ["", "{}", "[]", "null", '{"commit": "a", "path": "b"}'])
 def test_what_is_no_result_is_none(said: str) -> None:
     assert status(world(job_pod(phase="Succeeded", said=said))).model is None
+
+
+@given(of=st.integers(1, 1 << 45), parts=st.lists(st.integers(0, 1 << 45), max_size=60))
+def test_one_fetch_changes_its_message_twenty_times_at_most(of: int, parts: list[int]) -> None:
+    said = {_in_steps(FetchProgress(min(part, of), of)) for part in (0, *parts, of)}
+    assert len(said) <= 21
+    size = _in_steps(FetchProgress(of, of)).split()
+    assert size[0] == size[2]

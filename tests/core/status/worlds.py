@@ -14,7 +14,7 @@ from argosy_operator.api.v1alpha1.status import ServingDeploymentStatus
 from argosy_operator.core.fleet.actions import Apply, Create, ErrorKind, Outcome, target
 from argosy_operator.core.fleet.memory import FieldConflict, LoopMemory
 from argosy_operator.core.fleet.names import FRONT_ROLES
-from argosy_operator.core.fleet.pods import FailingPair, Handovers, Load, Pod
+from argosy_operator.core.fleet.pods import FailingPair, FetchProgress, Handovers, Load, Pod
 from argosy_operator.core.fleet.revision import OLD_TEMPLATE
 from argosy_operator.core.fleet.revision import revision as digest_of
 from argosy_operator.core.fleet.snapshot import Clock, Issuer, Snapshot
@@ -100,6 +100,8 @@ class World:
     """What the gateways say about handovers."""
     fetch_pods: tuple[Pod, ...] = ()
     """Pods of the Job that fetches the model."""
+    fetch_progress: Mapping[str, FetchProgress] = field(default_factory=dict)
+    """How far they are, by name."""
     job_made: str = ""
     """When the Job was made; empty: now."""
     deleting: bool = False
@@ -170,6 +172,7 @@ def snapshot_of(world: World, memory: LoopMemory, now: float) -> Snapshot:
         issuer=world.issuer,
         handovers=Handovers(world.failing_pairs),
         fetch_pods=world.fetch_pods,
+        fetch_progress=world.fetch_progress,
     )
     return compose(user_wrote, IMAGES, seen, memory, Clock(now, now))
 

@@ -333,6 +333,16 @@ class GatewayLoad:
     """Uids of those among them to which it sends nothing more."""
 
 
+@dataclass(frozen=True, slots=True)
+class FetchProgress:
+    """What the Job that fetches a model reports."""
+
+    bytes: int
+    """That are in the claim."""
+    of: int
+    """Of the whole model; more than 0."""
+
+
 def gateways_to_ask(pods: Iterable[Pod]) -> tuple[Pod, ...]:
     """Gateways that may have requests: those that leave have some until their process ends."""
     found = (pod for pod in pods if pod.role == names.GATEWAY_ROLE and pod.ip)

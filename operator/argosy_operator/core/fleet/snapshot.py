@@ -13,7 +13,7 @@ from argosy_operator.core.budgets.allocate import Cap
 from argosy_operator.core.fleet import names
 from argosy_operator.core.fleet.memory import LoopMemory
 from argosy_operator.core.fleet.objects import ChildKey, Object, is_owned
-from argosy_operator.core.fleet.pods import GatewayLoad, Handovers, Load, Pod
+from argosy_operator.core.fleet.pods import FetchProgress, GatewayLoad, Handovers, Load, Pod
 from argosy_operator.core.scaling.observe import FleetMetrics
 from argosy_operator.core.scaling.signals.alone import Heard
 
@@ -103,6 +103,8 @@ class Snapshot:
     """The rendered Job that fetches the model; None for a model that is used where it is."""
     fetch_pods: tuple[Pod, ...] = ()
     """Pods of Jobs of the fleet."""
+    fetch_progress: Mapping[str, FetchProgress] = field(default_factory=dict)
+    """What those that answer say, by name."""
     learnt: Object | None = None
     """The rendered ConfigMap for what the scaling law has learnt, without data."""
     memory: LoopMemory = field(default_factory=LoopMemory)

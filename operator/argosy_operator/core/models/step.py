@@ -15,6 +15,8 @@ from argosy_operator.core.reconcile.draft import Draft
 from argosy_operator.core.reconcile.failures import LOOK_AT_TAKEN_NAMES_S
 from argosy_operator.core.reconcile.steps import StepReason
 
+LOOK_AT_PROGRESS_S = 10.0
+"""How often to ask a pod that fetches how far it is: no event says so."""
 LOOK_AT_PODS_S = 2.0
 """How soon to look whether the pods of an earlier Job are gone."""
 
@@ -44,6 +46,8 @@ def fetch_model(snapshot: Snapshot, draft: Draft) -> Draft:
         message = f"Job {name} ended, and no pod says what it fetched"
         return _delete(draft, live).step(StepReason.MAKING_JOB, message)
     of_pods = ", ".join(pod.name for pod in pods) or "no pod yet"
+    if any(pod.running for pod in pods):
+        draft = draft.within(LOOK_AT_PROGRESS_S)
     return draft.step(StepReason.FETCHING_MODEL, f"Job {name}: {of_pods}")
 
 

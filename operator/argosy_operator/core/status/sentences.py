@@ -10,6 +10,7 @@ from argosy_operator.api.model import dump
 from argosy_operator.api.v1alpha1.status import OperatorStatus, OtherOperator
 from argosy_operator.core.fleet import names
 from argosy_operator.core.fleet.objects import rfc3339
+from argosy_operator.core.fleet.pods import FetchProgress
 from argosy_operator.core.fleet.snapshot import Snapshot
 from argosy_operator.core.models.job import live_job, pods_of
 from argosy_operator.core.reconcile import field_conflicts
@@ -18,6 +19,8 @@ from argosy_operator.core.status.decided import messages_of_decision
 from argosy_operator.core.status.findings import Findings
 from argosy_operator.core.status.numbers import number, without_room
 
+_STEPS = 20
+_GIB, _MIB = 1 << 30, 1 << 20
 _UNREACHABLE = "so more replicas do not help. Raise the target, or use faster GPUs"
 
 FOREIGN = (
@@ -109,12 +112,22 @@ def _of_model(findings: Findings) -> dict[Reason, str]:
     live = live_job(snapshot)
     pods = () if live is None else pods_of(snapshot, live)
     state = f"it has no pod yet: if this lasts, kubectl describe job {job} says why"
+    far = ""
     for pod in pods:
         state = f"pod {pod.name} runs since {rfc3339(pod.waits_since)}"
         state += f" and began again {pod.restarts} times" if pod.restarts else ""
         state += f". kubectl logs {pod.name} shows how far it is"
-    what = f"Job {job} fetches {model} into claim {snapshot.fleet.model_claim}; engine pods start "
-    return {Reason.FETCHING_MODEL: f"{what}when it is there; {state}"}
+        if (progress := snapshot.fetch_progress.get(pod.name)) is not None:
+            far = f"{_in_steps(progress)} are there; "
+    what = f"Job {job} fetches {model} into claim {snapshot.fleet.model_claim}; {far}engine pods "
+    return {Reason.FETCHING_MODEL: f"{what}start when it is there; {state}"}
+
+
+def _in_steps(progress: FetchProgress) -> str:
+    """As `3.0 of 15.2 GiB`: in twentieths, so that one fetch writes status twenty times at most."""
+    here = progress.bytes * _STEPS // progress.of * progress.of / _STEPS
+    unit, divisor = ("GiB", _GIB) if progress.of >= _GIB else ("MiB", _MIB)
+    return f"{here / divisor:.1f} of {progress.of / divisor:.1f} {unit}"
 
 
 def _known(snapshot: Snapshot) -> dict[str, Any] | None:
