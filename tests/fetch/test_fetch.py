@@ -153,6 +153,38 @@ def test_a_source_that_knows_no_ranges_gives_the_file_from_its_beginning(place: 
     assert (folder / "model.safetensors").read_bytes() == weights(640)
 
 
+def test_a_hub_that_has_nothing_from_there_on_gives_the_file_from_its_beginning(
+    place: Place,
+) -> None:
+    place.put("model.safetensors", weights(640))
+    place.trouble.cuts["model.safetensors"] = 1000
+    place.fetch(HUB)
+    place.trouble.past_end = True
+    folder = place.fetched(HUB)
+    assert (folder / "model.safetensors").read_bytes() == weights(640)
+
+
+ENCRYPTION = "x-amz-server-side-encryption"
+
+
+@pytest.mark.parametrize(
+    ("says", "compared"),
+    [
+        ({}, True),
+        ({ENCRYPTION: "AES256"}, True),
+        ({ENCRYPTION: "aws:kms"}, False),
+        ({f"{ENCRYPTION}-customer-algorithm": "AES256"}, False),
+        ({ENCRYPTION: "aws:kms", f"{ENCRYPTION}-customer-algorithm": "AES256"}, False),
+    ],
+)
+def test_the_tag_of_an_object_that_a_key_encrypts_is_no_digest_of_it(
+    place: Place, says: dict[str, str], compared: bool
+) -> None:
+    place.trouble.says = says
+    place.trouble.spoils.add("model.safetensors")  # its tag is not the MD5 of what comes
+    assert place.fetch(S3)[0] == compared
+
+
 def test_a_partial_file_of_other_bytes_is_replaced(place: Place) -> None:
     partial = place.claim / fill.PARTIAL / "chat" / commit_of(place.model)
     partial.mkdir(parents=True)

@@ -248,6 +248,25 @@ def test_another_fleet_that_was_quicker_keeps_its_folder(
         assert not (tmp_path / FOLDER / MARKER).exists(), "it is the other one's to mark"
 
 
+def test_an_architecture_is_looked_at_unless_any_will_do(shelf: Shelf, tmp_path: Path) -> None:
+    shelf.files["config.json"] = b'{"architectures": ["Mamba"]}'
+    with pytest.raises(FetchError, match="UnsupportedArchitecture"):
+        fill.fill(shelf, tmp_path, "chat")
+    assert fill.fill(shelf, tmp_path, "chat", any_architecture=True).commit == COMMIT
+
+
+def test_unfinished_folders_that_cannot_be_removed_are_no_trouble(
+    shelf: Shelf, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / PARTIAL / "chat" / "older").mkdir(parents=True)
+
+    def kept(*_: object, **__: object) -> None:
+        raise PermissionError(errno.EACCES, "kept")
+
+    monkeypatch.setattr(os, "rmdir", kept)
+    assert fill.fill(shelf, tmp_path, "chat").commit == COMMIT
+
+
 def test_two_fleets_write_to_folders_of_their_own(shelf: Shelf, tmp_path: Path) -> None:
     others = tmp_path / PARTIAL / "other" / COMMIT
     others.mkdir(parents=True)

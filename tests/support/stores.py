@@ -33,6 +33,10 @@ class Trouble:
     """Files of which other bytes come than there are."""
     whole: bool = False
     """Ranges are not understood: the file comes from its beginning."""
+    past_end: bool = False
+    """Ranges are answered 416: the file has become shorter."""
+    says: dict[str, str] = field(default_factory=dict)
+    """Headers beside those of each file."""
     asked: list[tuple[str, str]] = field(default_factory=list)
     """Path and Range of each file that was asked for."""
     heads: dict[str, str] = field(default_factory=dict)
@@ -137,8 +141,13 @@ class _Handler(BaseHTTPRequestHandler):
         start = 0 if self.trouble.whole else start
         if self.command == "GET":
             self.trouble.asked.append((path.name, asked))
+        if asked and self.trouble.past_end:
+            self._error(416, "InvalidRange")
+            return
         self.send_response(206 if asked and not self.trouble.whole else 200)
         self.send_header("ETag", f'"{etag}"')
+        for name, value in self.trouble.says.items():
+            self.send_header(name, value)
         self.send_header("Content-Length", str(len(content) - start))
         if asked and not self.trouble.whole:
             self.send_header("Content-Range", f"bytes {start}-{len(content) - 1}/{len(content)}")

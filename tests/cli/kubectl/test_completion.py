@@ -1,16 +1,11 @@
 """The shell completes verbs, flags, their values and fleets, through kubectl's own completion."""
 
-import tomllib
-from pathlib import Path
-
 import pytest
 import typer
 
-import argosy
 from argosy_operator.cli.kubectl.app import app, complete
 from argosy_operator.cli.kubectl.completion import completed, grammar
 
-ROOT = Path(__file__).resolve().parents[3]
 COMMANDS = typer.main.get_command(app).commands  # type: ignore[attr-defined]
 VERBS = {name: grammar(command) for name, command in COMMANDS.items()}
 
@@ -60,9 +55,3 @@ def test_a_cluster_that_does_not_answer_completes_nothing(
     monkeypatch.setenv("KUBECONFIG", "/none")
     assert complete(["explain", ""]) == 0
     assert capsys.readouterr().out == ":4\n"
-
-
-def test_the_programs_that_kubectl_looks_for_are_installed() -> None:
-    scripts = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["scripts"]
-    for program in ("kubectl-argosy", "kubectl_complete-argosy"):
-        assert callable(getattr(argosy, scripts[program].partition(":")[2]))
