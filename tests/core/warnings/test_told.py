@@ -24,9 +24,10 @@ def lines(new: dict[str, Any], old: Any = None, *, dry_run: bool = False) -> lis
     return list(told(new, old, dry_run=dry_run))
 
 
-def test_a_new_fleet_is_told_its_pods_and_gpus_and_nothing_else_if_nothing_is_wrong() -> None:
-    (only,) = lines(stored())
-    assert only.startswith("spec.roles: 1 to 8 colocated pods, 1 to 8 GPUs")
+def test_a_new_fleet_is_told_its_pods_and_gpus_and_what_they_carry() -> None:
+    size, load = lines(stored())
+    assert size.startswith("spec.roles: 1 to 8 colocated pods, 1 to 8 GPUs")
+    assert load.startswith("spec.slo: the most pods carry about ")
 
 
 def test_an_slo_below_the_floor_of_a_known_engine_is_told() -> None:
@@ -142,7 +143,7 @@ def test_an_object_that_this_version_does_not_understand_is_told_nothing(spec: A
 def test_more_than_the_api_server_passes_on_ends_with_where_the_rest_is(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr("argosy_operator.core.warnings.told.LONGEST_TOGETHER", 300)
+    monkeypatch.setattr("argosy_operator.core.warnings.told.LONGEST_TOGETHER", 320)
     text = lines(stored(ttft="2ms") | {"metadata": {}})
     assert text[-1] != MORE
     slow = stored(ttft="2ms", roles={"colocated": {"replicas": {"min": 2, "max": 2}}})

@@ -6,6 +6,7 @@ from typing import Any
 from pydantic import ValidationError
 
 from argosy_operator.api.v1alpha1 import RoleName, ServingDeployment
+from argosy_operator.core.warnings.carried import carried
 from argosy_operator.core.warnings.floors import learnt_steps
 from argosy_operator.core.warnings.forecast import predicted
 from argosy_operator.core.warnings.spec import warnings
@@ -13,6 +14,7 @@ from argosy_operator.core.warnings.spec import warnings
 LONGEST, LONGEST_TOGETHER = 256, 4096
 """Characters that the API server passes on of one warning, and of all warnings of a call."""
 MORE = "there are more warnings: kubectl argosy lint shows them"
+SLO = ("spec", "slo")
 _COMPUTES = ("model", "engine", "mode", "roles")
 """The parts of the spec on which the time of an engine step depends."""
 
@@ -30,9 +32,11 @@ def told(
     fleet = _fleet(new)
     if fleet is None:
         return ()
-    lines = [predicted(fleet.spec).text()]
-    lines += [warning.text() for warning in warnings(fleet, _learnt(fleet, new, old))]
-    return tuple(_fitting(lines))
+    said = [predicted(fleet.spec)]
+    found = list(warnings(fleet, _learnt(fleet, new, old)))
+    if not any(tuple(one.place[:2]) == SLO for one in found):
+        said += carried(fleet.spec)
+    return tuple(_fitting(one.text() for one in (*said, *found)))
 
 
 def _fleet(of: Mapping[str, Any]) -> ServingDeployment | None:
