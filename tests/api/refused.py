@@ -376,6 +376,7 @@ REFUSED: dict[str, tuple[dict[str, Any], str, str]] = {
     ),
     "a transport that does not exist": ({"kvTransfer": {"transport": "rdma"}}, "bad", "nixl"),
     "name of 41 characters": ({}, "a" * 41, "at most 40"),
+    "name of 63 characters": ({}, "a" * 63, "at most 40"),
     "huge name": ({}, "a" * 300, "at most 40"),
     "name with a dot": ({}, "a.b", "at most 40"),
     "name that begins with a digit": ({}, "70b", "begins with a letter"),
