@@ -157,3 +157,23 @@ def test_a_repository_that_does_not_exist_is_named_before_any_engine_pod(
     assert "org/none@main" in message
     assert argosy.pods("from-none", "colocated") == []
     argosy.kubectl("delete", "sd", "from-none", "--wait=false")
+
+
+def test_a_missing_account_of_the_job_is_named_until_it_exists(
+    argosy: Installed, stores: Path
+) -> None:
+    place = stores / "by-reader"
+    place.mkdir()
+    os.chmod(place, 0o777)
+    volume(argosy, "by-reader-model", place)
+    _, asked = SOURCES["from-hub"]
+    fetch = {"size": "1Gi", "serviceAccountName": "reader", **asked}
+    model = {"uri": "hf://org/tiny@main", "fetch": fetch}
+    argosy.apply("by-reader", model=model, progressDeadline="20s")
+    message = argosy.until_condition("by-reader", "ModelFetched", "ServiceAccountNotFound")
+    assert "no ServiceAccount reader" in message
+    assert argosy.condition("by-reader", "Stalled")["status"] == "False"
+    argosy.until_condition("by-reader", "Stalled", "ServiceAccountNotFound", 60)
+    argosy.kubectl("create", "serviceaccount", "reader")
+    argosy.until_condition("by-reader", "ModelFetched", "Fetched", 120)
+    argosy.kubectl("delete", "sd", "by-reader", "--wait=false")
