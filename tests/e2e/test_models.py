@@ -1,6 +1,8 @@
 """Models from a hub and from an S3 store, fetched by a Job of the real cluster and then served."""
 
+import json
 import os
+import re
 import shutil
 import tempfile
 from collections.abc import Iterator
@@ -24,6 +26,8 @@ RESTRICTED = {
     "seccompProfile": {"type": "RuntimeDefault"},
 }
 ENDPOINT = "http://stores.e2e.svc:8000"
+SLOW = 8001
+"""The port of a store that sends a tenth of the weights in 3 s."""
 
 
 def volume(argosy: Installed, claim: str, folder: Path) -> None:
@@ -73,7 +77,10 @@ def stores(argosy: Installed) -> Iterator[Path]:
                 "apiVersion": "v1",
                 "kind": "Service",
                 "metadata": {"name": "stores"},
-                "spec": {"selector": {"app": "stores"}, "ports": [{"port": 8000}]},
+                "spec": {
+                    "selector": {"app": "stores"},
+                    "ports": [{"name": f"p{port}", "port": port} for port in (8000, SLOW)],
+                },
             },
             {
                 "apiVersion": "v1",
@@ -83,15 +90,16 @@ def stores(argosy: Installed) -> Iterator[Path]:
                     "terminationGracePeriodSeconds": 1,
                     "containers": [
                         {
-                            "name": "stores",
+                            "name": f"stores-{words[0]}",
                             "image": "local/shell",
-                            "command": ["python", "/stores/stores.py", "/served", "8000"],
+                            "command": ["python", "/stores/stores.py", "/served", *words],
                             "securityContext": RESTRICTED,
                             "volumeMounts": [
                                 {"name": "stores", "mountPath": "/stores"},
                                 {"name": "served", "mountPath": "/served", "readOnly": True},
                             ],
                         }
+                        for words in (["8000"], [str(SLOW), "3"])
                     ],
                     "volumes": [
                         {"name": "stores", "configMap": {"name": "stores"}},
@@ -157,6 +165,31 @@ def test_a_repository_that_does_not_exist_is_named_before_any_engine_pod(
     assert "org/none@main" in message
     assert argosy.pods("from-none", "colocated") == []
     argosy.kubectl("delete", "sd", "from-none", "--wait=false")
+
+
+def test_a_fetch_says_how_far_it_is(argosy: Installed, stores: Path) -> None:
+    """Of 40 MiB, because 4 MiB are written at a time."""
+    large = stores / "served/org/large"
+    large.mkdir()
+    (large / "config.json").write_text('{"architectures": ["LlamaForCausalLM"]}')
+    zeros = bytes(40 << 20)
+    tensor = {"dtype": "F32", "shape": [len(zeros) // 4], "data_offsets": [0, len(zeros)]}
+    header = json.dumps({"t": tensor}).encode()
+    whole = len(header).to_bytes(8, "little") + header + zeros
+    (large / "model.safetensors").write_bytes(whole)
+    place = stores / "slow"
+    place.mkdir()
+    os.chmod(place, 0o777)
+    volume(argosy, "slow-model", place)
+    env = [{"name": "HF_ENDPOINT", "value": ENDPOINT.replace("8000", str(SLOW))}]
+    argosy.apply("slow", model={"uri": "hf://org/large@main", "fetch": {"size": "1Gi", "env": env}})
+
+    def said() -> str:
+        return str(argosy.condition("slow", "ModelFetched").get("message", ""))
+
+    part = re.compile(r"[1-3]\d\.\d of 40\.0 MiB are there")
+    argosy.until("the part that is there", lambda: part.search(said()), 90)
+    argosy.kubectl("delete", "sd", "slow", "--wait=false")
 
 
 def test_a_missing_account_of_the_job_is_named_until_it_exists(

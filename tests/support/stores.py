@@ -1,5 +1,5 @@
 """A model hub and an S3 store, as small servers that speak their HTTP. Standard library alone: the
-cluster's tests run this file in a pod, `python stores.py FOLDER PORT`.
+cluster's tests run this file in a pod, `python stores.py FOLDER PORT [PAUSE_S]`.
 
 The hub has one repository for each folder `<org>/<name>` of FOLDER, the store one bucket for each
 folder. `Trouble` says what goes wrong.
@@ -9,6 +9,7 @@ import hashlib
 import json
 import sys
 import threading
+import time
 import urllib.parse
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -37,6 +38,8 @@ class Trouble:
     """Ranges are answered 416: the file has become shorter."""
     says: dict[str, str] = field(default_factory=dict)
     """Headers beside those of each file."""
+    pause_s: float = 0.0
+    """Before each tenth of a file of more than 128 KiB."""
     asked: list[tuple[str, str]] = field(default_factory=list)
     """Path and Range of each file that was asked for."""
     heads: dict[str, str] = field(default_factory=dict)
@@ -155,7 +158,12 @@ class _Handler(BaseHTTPRequestHandler):
         if self.command == "HEAD":
             return
         end = self.trouble.cuts.pop(path.name, len(content))
-        self.wfile.write(content[start:end])
+        pieces = 10 if self.trouble.pause_s and len(content) > 1 << 17 else 1
+        step = max(1, -(-(end - start) // pieces))
+        for at in range(start, end, step):
+            if pieces > 1:
+                time.sleep(self.trouble.pause_s)
+            self.wfile.write(content[at : min(at + step, end)])
         if end < len(content):
             self.close_connection = True
 
@@ -200,4 +208,6 @@ def serving(root: Path, trouble: Trouble) -> Iterator[str]:
 
 
 if __name__ == "__main__":
-    server(Path(sys.argv[1]), Trouble(), ("0.0.0.0", int(sys.argv[2]))).serve_forever()
+    folder, port, *pause = sys.argv[1:]
+    trouble = Trouble(pause_s=float(pause[0]) if pause else 0.0)
+    server(Path(folder), trouble, ("0.0.0.0", int(port))).serve_forever()
