@@ -17,12 +17,7 @@ from pydantic import Field
 
 from argosy_operator.api import cel
 from argosy_operator.api.bounds import within
-from argosy_operator.api.fields import (
-    DURATION_PATTERN,
-    FLEET_NAME,
-    Duration,
-    PositiveDurationText,
-)
+from argosy_operator.api.fields import DURATION_PATTERN, FLEET_NAME, Duration, PositiveDurationText
 from argosy_operator.api.model import ApiModel, Metadata
 from argosy_operator.api.rule import ValidationRule
 from argosy_operator.api.v1alpha1.autoscaling import Autoscaling
