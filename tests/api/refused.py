@@ -128,6 +128,31 @@ REFUSED: dict[str, tuple[dict[str, Any], str, str]] = {
         "bad",
         "set slo, or leave",
     ),
+    "a range of gateways without an end": (
+        {"routing": {"autoscaling": {"min": 2}}},
+        "bad",
+        "routing.autoscaling.max is missing",
+    ),
+    "a range of gateways that is none": (
+        {"routing": {"autoscaling": {"min": 4, "max": 3}}},
+        "bad",
+        "raise max, or lower min",
+    ),
+    "a range of gateways below the default min": (
+        {"routing": {"autoscaling": {"max": 1}}},
+        "bad",
+        "which is 2 where it is not written",
+    ),
+    "a range of gateways beside another scaler": (
+        {"routing": {"autoscaling": {"policy": "External", "min": 1}}},
+        "bad",
+        "leave min, max and targetCpuPercent out",
+    ),
+    "a target of CPU beside another scaler": (
+        {"routing": {"autoscaling": {"policy": "External", "targetCpuPercent": 70}}},
+        "bad",
+        "or write policy CPU",
+    ),
     "a queue that does not exist": ({"routing": {"queue": "lifo"}}, "bad", "deadline"),
     "a class that is called as the one of slo itself": (
         _slo(classes=[{"name": "default", "ttft": {"target": "1s"}, "tpot": {"target": "1s"}}]),

@@ -50,6 +50,8 @@ def spec(path: str, value: object) -> dict:
         whole["roles"] = {"colocated": {"resources": {"gpu": 0}}}
     if path.startswith("autoscaling.schedules"):
         whole["roles"] = {role: {"replicas": {"max": 1000}} for role in ROLES}
+    if path.startswith("routing.autoscaling"):
+        whole["routing"] = {"autoscaling": {"max": 64}}
     if path.startswith("drain"):
         whole["kvTransfer"] = {"leaseSeconds": 1}
     if path == "metrics.scrapeInterval":

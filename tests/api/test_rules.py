@@ -94,6 +94,12 @@ specs = st.fixed_dictionaries(
             shedTtftPercent=mostly(100, bad=[0]),
             queue=mostly("none", "deadline", bad=["lifo"]),
             gateway=mostly("argosy", "epp", bad=["envoy"]),
+            autoscaling=some(
+                policy=mostly("CPU", "External", bad=["Cpu"]),
+                min=mostly(1, 2, bad=[0, 9]),
+                max=mostly(2, 3, bad=[1]),
+                targetCpuPercent=mostly(70, bad=[0, 91]),
+            ),
         ),
         "security": some(
             verifyPeers=mostly(False, bad=[True]),

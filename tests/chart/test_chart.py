@@ -180,11 +180,12 @@ def test_the_operator_may_write_every_kind_that_is_rendered():
         "Role": ("rbac.authorization.k8s.io", "roles"),
         "RoleBinding": ("rbac.authorization.k8s.io", "rolebindings"),
         "PodDisruptionBudget": ("policy", "poddisruptionbudgets"),
+        "HorizontalPodAutoscaler": ("autoscaling", "horizontalpodautoscalers"),
         "Deployment": ("apps", "deployments"),
         "ConfigMap": ("", "configmaps"),
     }
     allowed = granted(rules_of(rendered()))
-    for child in gateway.objects(fleet(), IMAGES):
+    for child in gateway.objects(fleet(routing={"autoscaling": {"max": 4}}), IMAGES):
         # The operator reads the one ConfigMap by its name, and may not see those of others.
         listed = () if child["kind"] == "ConfigMap" else ("list",)
         for verb in ("get", "create", "patch", *listed):
@@ -219,8 +220,8 @@ def test_the_operator_may_only_list_the_sets_by_which_it_knows_its_pods():
 
 def test_the_operator_may_delete_only_what_it_deletes_itself():
     deletes = {resource for _, resource, verb in granted(rules_of(rendered())) if verb == "delete"}
-    ours = ("servingroles", "deployments", "poddisruptionbudgets", "networkpolicies", "jobs")
-    assert deletes == set(ours)
+    ours = {"servingroles", "deployments", "poddisruptionbudgets", "networkpolicies", "jobs"}
+    assert deletes == ours | {"horizontalpodautoscalers"}
 
 
 def test_a_namespaced_release_has_nothing_of_the_clusters():

@@ -97,6 +97,7 @@ class World:
             "servingdeployments": GROUP,
             "deployments": "/apis/apps/v1",
             "leases": "/apis/coordination.k8s.io/v1",
+            "horizontalpodautoscalers": "/apis/autoscaling/v2",
         }
         root = groups.get(kind, "/api/v1")
         return self.kube.get(f"{root}/namespaces/{self.namespace}/{kind}/{name}")

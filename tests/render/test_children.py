@@ -15,6 +15,7 @@ SIM = {"uri": "sim://llama-70b-h100-tp4"}
 FLEETS = {
     "disaggregated": fleet(slo=SLO),
     "colocated": fleet(mode="colocated"),
+    "a range of gateways": fleet(routing={"autoscaling": {"min": 3, "max": 9}}),
     "simulated": fleet(model=SIM, roles={"prefill": {"resources": {"gpu": 0}}}),
     "large": fleet(
         roles={"decode": {"resources": {"gpu": 4, "cpu": 8, "memory": "64Gi"}}},
@@ -220,3 +221,37 @@ def test_a_process_that_hangs_is_ended_without_the_time_of_a_drain(one):
         probe = made["livenessProbe"]
         hung_s = probe["periodSeconds"] * probe["failureThreshold"] + probe["timeoutSeconds"]
         assert hung_s + probe["terminationGracePeriodSeconds"] <= 60
+
+
+def autoscaler(**scaling):
+    found = gateway.objects(fleet(routing={"autoscaling": {"max": 9, **scaling}}), IMAGES)
+    (made,) = (child for child in found if child["kind"] == "HorizontalPodAutoscaler")
+    return made["spec"]
+
+
+@pytest.mark.parametrize(("percent", "amount"), [(None, "700m"), (90, "900m"), (5, "50m")])
+def test_a_range_of_gateways_is_an_autoscaler_by_the_cpu_of_their_own_container(percent, amount):
+    spec = autoscaler(**({} if percent is None else {"targetCpuPercent": percent}))
+    assert (spec["minReplicas"], spec["maxReplicas"]) == (2, 9)
+    front = gateway.objects(fleet(routing={"autoscaling": {"max": 9}}), IMAGES)
+    (made,) = (child for child in front if child["kind"] == "Deployment")
+    (container,) = made["spec"]["template"]["spec"]["containers"]
+    assert spec["scaleTargetRef"]["name"] == made["metadata"]["name"]
+    (metric,) = spec["metrics"]
+    assert metric["containerResource"] == {
+        "name": "cpu",
+        "container": container["name"],
+        "target": {"type": "AverageValue", "averageValue": amount},
+    }
+
+
+@pytest.mark.parametrize("policy", ["CPU", "External"])
+def test_who_scales_the_gateways_changes_nothing_in_their_pods(policy):
+    more = {"max": 9} if policy == "CPU" else {}
+    scaled = fleet(routing={"autoscaling": {"policy": policy, **more}})
+    fixed, others = (
+        next(o for o in gateway.objects(f, IMAGES) if o["kind"] == "Deployment")
+        for f in (fleet(routing={"replicas": 7}), scaled)
+    )
+    assert fixed["spec"].pop("replicas") == 7
+    assert others == fixed

@@ -112,14 +112,19 @@ class Api:
             raise ClusterError(ErrorKind.EXISTS, f"create {kind} {name}", "already exists")
         return self._end(self.put(_with_defaults(obj, self.clock())), lost)
 
-    async def apply(self, obj: Object, uid: str | None, *, status: bool = False) -> Object:
+    async def apply(
+        self, obj: Object, uid: str | None, *, status: bool = False, manager: str = "argosy"
+    ) -> Object:
         kind, name = obj["kind"], obj["metadata"]["name"]
         lost = self._begin(f"apply {kind} {name}")
         live = self.objects.get((kind, name))
         if live is None:
             if uid is not None or status:
                 self._refuse(ErrorKind.CONFLICT, f"apply {kind} {name}", "uid mismatch")
-            return self._end(self.put(_with_defaults(obj, self.clock())), lost)
+            new = _with_defaults(obj, self.clock())
+            if "replicas" in obj.get("spec", {}):
+                new["metadata"]["managedFields"][0]["operation"] = "Apply"
+            return self._end(self.put(new), lost)
         if uid is not None and live["metadata"]["uid"] != uid:
             self._refuse(ErrorKind.CONFLICT, f"apply {kind} {name}", "uid mismatch")
         if uid is None and live.get("spec") != obj.get("spec"):
@@ -127,9 +132,17 @@ class Api:
         self.orders.append((f"{kind}/status" if status else kind, live))
         if status:
             return self._end(self.put({**live, "status": obj["status"]}), lost)
-        merged = {**live, **obj, "metadata": {**live["metadata"], **obj["metadata"]}}
+        meta = {**live["metadata"], **obj["metadata"]}
+        version = obj["metadata"].get("resourceVersion")
+        if version not in (None, live["metadata"]["resourceVersion"]):
+            self._refuse(ErrorKind.CONFLICT, f"apply {kind} {name}", "the object has been modified")
+        if manager != "argosy":  # it sends the replicas alone
+            meta["managedFields"] = [*meta["managedFields"], *_applied(manager, self.clock())]
+            return self._end(self.put({**live, "metadata": meta}), lost)
+        merged = {**live, **obj, "metadata": meta}
         if "replicas" in live.get("spec", {}):
-            merged["spec"] = {"replicas": live["spec"]["replicas"], **obj["spec"]}
+            number, meta["managedFields"] = _after_apply(live, obj, self.clock())
+            merged["spec"] = {**obj["spec"], "replicas": number}
         return self._end(self.put(merged), lost)
 
     async def scale(
@@ -253,6 +266,24 @@ class Api:
     def _remember(self, obj: Object) -> None:
         self.states.append(dict(self.objects))
         self.changed(obj)
+
+
+def _applied(manager: str, time: float) -> list[Object]:
+    return [entry | {"operation": "Apply"} for entry in owns_replicas(manager, time)]
+
+
+def _after_apply(live: Object, obj: Object, time: float) -> tuple[int, list[Object]]:
+    """The replicas after our apply, and who owns them. Of a field that no other manager owns, an
+    apply without it leaves the default."""
+    before = live["metadata"].get("managedFields") or []
+    ours = [e for e in before if (e["manager"], e.get("operation")) == ("argosy", "Apply")]
+    others = [entry for entry in before if entry not in ours]
+    number: int = live["spec"]["replicas"]
+    if "replicas" in obj["spec"]:
+        asked: int = obj["spec"]["replicas"]
+        ours = ours or _applied("argosy", time)
+        return asked, ours + (others if asked == number else [])
+    return (1 if ours and not others else number), others
 
 
 def _with_defaults(obj: Object, now: float) -> Object:

@@ -475,7 +475,8 @@ class World:
         """A ReplicaSet removes this pod because the operator lowered replicas."""
         managers = {entry["manager"] for entry in deployment["metadata"]["managedFields"]}
         engine = self.engines.get(pod["metadata"]["uid"])
-        if managers != {"argosy"} or engine is None or not self._is_ours(pod):
+        gateway = pod["metadata"]["labels"][ROLE] == "gateway"
+        if managers != {"argosy"} or engine is None or gateway or not self._is_ours(pod):
             return
         timeout_s = float(deployment["metadata"]["annotations"][TIMEOUT])
         over = engine.marked_at is not None and self.now - engine.marked_at >= timeout_s

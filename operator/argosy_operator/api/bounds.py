@@ -217,6 +217,14 @@ NUMBER_BOUNDS: dict[str, NumberBounds] = {
         NumberBounds("autoscaling.schedules[].roles.*.max", 0, 1000, _PODS),
         NumberBounds("slo.classes[].priority", -100, 100, "a fleet has at most eight classes"),
         NumberBounds("routing.replicas", 1, 64, _PODS),
+        NumberBounds("routing.autoscaling.min", 1, 64, _PODS),
+        NumberBounds("routing.autoscaling.max", 1, 64, _PODS),
+        NumberBounds(
+            "routing.autoscaling.targetCpuPercent",
+            1,
+            90,
+            "a gateway uses one core at most, and an autoscaler tolerates a tenth above its target",
+        ),
         NumberBounds("routing.shedTtftPercent", 1, 10_000, "a larger value sheds no request"),
         NumberBounds(
             "pods[].tolerations[].tolerationSeconds",

@@ -141,10 +141,10 @@ def _misses(goodput: Object) -> list[str]:
 def _matters(condition: Object) -> bool:
     """Conditions that explain replicas: those of scaling, and all that are not well.
 
-    TransportSecured is False in every fleet that names no certificate, and changes no replicas. Why
-    an error budget is not known, SLOMet says.
+    TransportSecured is False in every fleet that names no certificate, and changes no replicas;
+    GatewayScalingActive is about gateways. Why an error budget is not known, SLOMet says.
     """
-    if condition["type"] == "TransportSecured":
+    if condition["type"] in ("TransportSecured", "GatewayScalingActive"):
         return False
     if condition["type"] == "ErrorBudgetBurning":
         return bool(condition["status"] == "True")

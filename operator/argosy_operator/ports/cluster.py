@@ -46,6 +46,7 @@ PLURALS: dict[str, tuple[str, str]] = {
     "Job": ("batch/v1", "jobs"),
     "PersistentVolumeClaim": ("v1", "persistentvolumeclaims"),
     "PodDisruptionBudget": ("policy/v1", "poddisruptionbudgets"),
+    "HorizontalPodAutoscaler": ("autoscaling/v2", "horizontalpodautoscalers"),
     "Event": ("events.k8s.io/v1", "events"),
     "Lease": ("coordination.k8s.io/v1", "leases"),
 }

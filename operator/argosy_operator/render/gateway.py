@@ -18,6 +18,7 @@ from typing import Any
 from pydantic import BaseModel
 
 from argosy_operator.api.v1alpha1 import ServingDeployment
+from argosy_operator.api.v1alpha1.routing import CPU_PERCENT
 from argosy_operator.core.fleet import names
 from argosy_operator.core.fleet.objects import Object, digest, seconds
 from argosy_operator.core.fleet.revision import whole_seconds
@@ -56,6 +57,7 @@ or an upgrade of the operator replaces running gateways."""
 FLAGS_TEMPLATE = 1
 """The template before design 0028: its pods have the settings as arguments. Gateways that have it
 keep it as long as they keep their image, which may know no other way."""
+CONTAINER = "gateway"
 SETTINGS_KEY = "flags.json"
 """Of the ConfigMap's data: the arguments as a list."""
 GRACES_S = (3600, 25 * 3600)
@@ -103,6 +105,7 @@ def objects(
         disruption_budget(fleet, name, names.GATEWAY_ROLE),
         _settings(fleet),
         front,
+        *_autoscaler(fleet),
     ]
 
 
@@ -111,7 +114,7 @@ def _template_of(live: Object | None, images: Images) -> int:
     if live is None or number_of(live) not in (FLAGS_TEMPLATE, None):
         return TEMPLATE
     containers = live["spec"].get("template", {}).get("spec", {}).get("containers") or ()
-    kept = any((c.get("name"), c.get("image")) == ("gateway", images.gateway) for c in containers)
+    kept = any((c.get("name"), c.get("image")) == (CONTAINER, images.gateway) for c in containers)
     return FLAGS_TEMPLATE if kept else TEMPLATE
 
 
@@ -138,7 +141,8 @@ def _inputs(fleet: ServingDeployment) -> Object:
     found = {name: _written(part) for name, part in parts.items() if part is not None}
     kept = ("maxBodyBytes", "maxNumSeqs")
     found["engine"] = {name: found["engine"].get(name) for name in kept}
-    found["routing"].pop("replicas", None)
+    for number in ("replicas", "autoscaling"):
+        found["routing"].pop(number, None)
     first, *others = fleet.served_names
     return found | {"servedName": first} | ({"alsoServed": others} if others else {})
 
@@ -201,6 +205,34 @@ def _service(fleet: ServingDeployment) -> Object:
     }
 
 
+def _autoscaler(fleet: ServingDeployment) -> list[Object]:
+    """For a range of gateways. The metric is of the gateway's container alone, since a mesh may add
+    others, and an amount, since a share of the request needs that there is one."""
+    scaling = fleet.spec.routing.autoscaling
+    if scaling is None or scaling.policy != "CPU":
+        return []
+    percent = scaling.target_cpu_percent or CPU_PERCENT
+    cpu = {
+        "name": "cpu",
+        "container": CONTAINER,
+        "target": {"type": "AverageValue", "averageValue": f"{10 * percent}m"},
+    }
+    target = {"apiVersion": "apps/v1", "kind": "Deployment", "name": names.gateway(fleet.name)}
+    return [
+        {
+            "apiVersion": "autoscaling/v2",
+            "kind": "HorizontalPodAutoscaler",
+            "metadata": _metadata(fleet),
+            "spec": {
+                "scaleTargetRef": target,
+                "minReplicas": scaling.fewest,
+                "maxReplicas": scaling.max,
+                "metrics": [{"type": "ContainerResource", "containerResource": cpu}],
+            },
+        }
+    ]
+
+
 def _deployment(
     fleet: ServingDeployment, images: Images, account: str | None, shows_token: bool, number: int
 ) -> Object:
@@ -223,12 +255,15 @@ def _deployment(
     template = {"metadata": {"labels": labels, "annotations": annotations}, "spec": pod}
     defaults = images.pods.gateways
     lay_over(template, settings_of(fleet, names.GATEWAY_ROLE, defaults), selector)
+    routing = fleet.spec.routing
+    # Where others scale, applies leave the number out (designs/0033).
+    replicas = {"replicas": routing.replicas} if routing.autoscaling is None else {}
     return {
         "apiVersion": "apps/v1",
         "kind": "Deployment",
         "metadata": _metadata(fleet) | {"annotations": annotation(defaults)},
         "spec": {
-            "replicas": fleet.spec.routing.replicas,
+            **replicas,
             "revisionHistoryLimit": 2,
             "selector": {"matchLabels": selector},
             # Gateways are replaced one by one, none before its successor.
@@ -256,7 +291,7 @@ def _drain_s(fleet: ServingDeployment) -> int:
 def _container(fleet: ServingDeployment, images: Images, number: int) -> Object:
     admin = names.GATEWAY_ADMIN_PORT
     return {
-        "name": "gateway",
+        "name": CONTAINER,
         "image": images.gateway,
         "command": ["argosy"],
         "args": ["gateway", "run", *_args(fleet, number)],

@@ -12,6 +12,7 @@ from functools import partial
 from typing import assert_never
 
 from argosy_operator.api.v1alpha1 import ServingDeployment
+from argosy_operator.core.fleet import names
 from argosy_operator.core.fleet.actions import (
     Action,
     AnnotatePod,
@@ -22,6 +23,7 @@ from argosy_operator.core.fleet.actions import (
     ErrorKind,
     FlipRole,
     HastenDrain,
+    KeepReplicas,
     Outcome,
     Scale,
     TakeWorkAgain,
@@ -34,7 +36,7 @@ from argosy_operator.shell.concurrency import call_all
 
 STOP_AT = (ErrorKind.NOT_LEADER, ErrorKind.THROTTLED, ErrorKind.TRANSPORT, ErrorKind.UNAUTHORIZED)
 GONE_IS_DONE = (ErrorKind.NOT_FOUND, ErrorKind.GONE)
-Write = Create | Apply | Scale | Delete | AnnotatePod | AnnotateRole | FlipRole
+Write = Create | Apply | KeepReplicas | Scale | Delete | AnnotatePod | AnnotateRole | FlipRole
 MOST_FAILED = 4
 """Each call without an answer costs ten seconds. After so many the rest waits for the next round,
 which starts with actions that have not failed."""
@@ -110,6 +112,11 @@ async def _one(cluster: Cluster, fleet: ServingDeployment, action: Write) -> Out
             return await _create(cluster, fleet, action, dict(obj))
         case Apply(obj, uid):
             return Outcome(action, applied=await cluster.apply(dict(obj), uid))
+        case KeepReplicas(name, uid, replicas, version):
+            meta = {"name": name, "namespace": namespace, "resourceVersion": version}
+            part: Object = {"apiVersion": "apps/v1", "kind": "Deployment", "metadata": meta}
+            part["spec"] = {"replicas": replicas}
+            await cluster.apply(part, uid, manager=names.REPLICAS_MANAGER)
         case Scale(kind, name, replicas, version):
             await cluster.scale(kind, namespace, name, replicas, version)
         case Delete(kind, name, uid):

@@ -84,6 +84,7 @@ CHILD_KINDS = (
     "Role",
     "RoleBinding",
     "PodDisruptionBudget",
+    "HorizontalPodAutoscaler",
     "NetworkPolicy",
 )
 CLAIM = "PersistentVolumeClaim"

@@ -26,6 +26,7 @@ CHILDREN = (
     ("rbac.authorization.k8s.io", "v1", "roles"),
     ("rbac.authorization.k8s.io", "v1", "rolebindings"),
     ("policy", "v1", "poddisruptionbudgets"),
+    ("autoscaling", "v2", "horizontalpodautoscalers"),
 )
 
 Enqueue = Callable[[tuple[str, str], int | None], None]

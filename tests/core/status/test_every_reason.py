@@ -9,6 +9,7 @@ import pytest
 
 from argosy_operator.core.fleet.actions import ErrorKind
 from tests.core.status import (
+    test_conditions_of_gateways,
     test_conditions_of_models,
     test_conditions_of_pods,
     test_conditions_of_pools,
@@ -35,6 +36,7 @@ from tests.core.status.worlds import (
 
 DOCS = Path(__file__).resolve().parents[3] / "docs"
 ROWS = (
+    *test_conditions_of_gateways.ROWS,
     *test_conditions_of_models.ROWS,
     *test_conditions_of_pods.ROWS,
     *test_conditions_of_pools.ROWS,

@@ -64,6 +64,8 @@ class World:
     """Replicas of a role's ServingRole, where they are not the role's minimum."""
     gateways: Mapping[str, int] = field(default_factory=dict)
     """What the status of the gateways' Deployment says else than that all is done."""
+    autoscaler: Mapping[str, tuple[str, str, str]] = field(default_factory=dict)
+    """Conditions of the gateways' HorizontalPodAutoscaler: status, reason and message, by type."""
     noted: Mapping[str, str] = field(default_factory=dict)
     """Annotations of the ServingRoles beside ours."""
     old: str = ""
@@ -234,6 +236,10 @@ def _stored(world: World, obj: Any) -> Any:
         stored["status"] = whole | world.gateways
     if obj["kind"] == "Job" and world.job_made:
         stored["metadata"] = stored["metadata"] | {"creationTimestamp": world.job_made}
+    if obj["kind"] == "HorizontalPodAutoscaler":
+        words = ("type", "status", "reason", "message")
+        found = [dict(zip(words, (t, *said), strict=True)) for t, said in world.autoscaler.items()]
+        stored["status"] = {"conditions": found}
     if obj["kind"] == "Deployment" and role != "gateway" and world.no_pods:
         said = {"type": "ReplicaFailure", "status": "True", "message": world.no_pods}
         since = {"lastTransitionTime": world.no_pods_since}
@@ -253,6 +259,7 @@ AT_REST = {
     "ErrorBudgetBurning": "Unknown NoSLO",
     "SLOFeasible": "Unknown NoSLO",
     "ScalingActive": "False NoSLO",
+    "GatewayScalingActive": "False FixedNumber",
     "MetricsAvailable": "Unknown NoSLO",
     "CapacityLimited": "False Enough",
     "Draining": "False NothingLeaves",

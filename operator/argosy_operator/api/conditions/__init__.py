@@ -45,6 +45,8 @@ class ConditionType(StrEnum):
     """The targets can be met within the limits of the spec."""
     SCALING_ACTIVE = "ScalingActive"
     """Argosy sizes the roles from the SLO."""
+    GATEWAY_SCALING_ACTIVE = "GatewayScalingActive"
+    """A HorizontalPodAutoscaler sizes the gateways."""
     METRICS_AVAILABLE = "MetricsAvailable"
     """Prometheus has what a decision needs."""
     CAPACITY_LIMITED = "CapacityLimited"

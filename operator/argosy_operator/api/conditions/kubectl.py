@@ -13,6 +13,7 @@ POD_STATES = (PODS, POD)
 LOGS = "kubectl logs POD -n NAMESPACE --previous"
 EVENTS = "kubectl get events -n NAMESPACE --field-selector involvedObject.name=NAME"
 ROLES = "kubectl get sr -n NAMESPACE"
+AUTOSCALERS = "kubectl describe hpa -n NAMESPACE"
 FETCHING = "kubectl logs -n NAMESPACE job/NAME-fetch"
 JOB = "kubectl describe job -n NAMESPACE NAME-fetch"
 FETCH_STATES = (FETCHING, JOB)

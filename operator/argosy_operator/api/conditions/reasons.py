@@ -6,7 +6,7 @@ generated from the texts here. A new reason is a change of the API: alerts and s
 
 from enum import StrEnum, unique
 
-from argosy_operator.api.conditions import fetching, kubectl
+from argosy_operator.api.conditions import fetching, gateways, kubectl
 
 
 @unique
@@ -65,12 +65,7 @@ class Reason(StrEnum):
         "Wait if the fleet was just made. Otherwise find out why its pods are not ready.",
         *kubectl.POD_STATES,
     )
-    GATEWAY_NOT_READY = (
-        "GatewayNotReady",
-        "no gateway pod is ready",
-        "Find out why no gateway pod is ready. Until one is, clients reach nothing.",
-        *kubectl.POD_STATES,
-    )
+    GATEWAY_NOT_READY = gateways.GATEWAY_NOT_READY
     SCALING = ("Scaling", "pods that are no longer needed finish their answers")
     ROLLING_OUT = ("RollingOut", "pods of a new revision are starting", "", kubectl.PODS)
     ROLLED_OUT = (
@@ -324,6 +319,12 @@ class Reason(StrEnum):
         kubectl.EXPLAIN,
         kubectl.OPERATOR,
     )
+    # GatewayScalingActive
+    FIXED_NUMBER = gateways.FIXED_NUMBER
+    SCALED_BY_OTHERS = gateways.SCALED_BY_OTHERS
+    AUTOSCALER_SILENT = gateways.AUTOSCALER_SILENT
+    AUTOSCALER_BLIND = gateways.AUTOSCALER_BLIND
+    FOLLOWING_CPU = gateways.FOLLOWING_CPU
     # MetricsAvailable
     MEASURED = ("Measured", "Prometheus has fresh samples of every Ready gateway")
     IDLE = ("Idle", "every Ready gateway reports, and no request arrives")

@@ -1,6 +1,6 @@
 """How requests reach the pods, who may call them, and how pods leave without losing requests."""
 
-from typing import Annotated, Literal
+from typing import Annotated, ClassVar, Literal
 
 from pydantic import Field
 
@@ -8,11 +8,76 @@ from argosy_operator.api.bounds import within
 from argosy_operator.api.fields import Duration, PositiveDurationText, SecretName
 from argosy_operator.api.fixed import Fixed
 from argosy_operator.api.model import ApiModel
+from argosy_operator.api.rule import ValidationRule
 
 FIXED = Fixed(
     "routing.gateway cannot change on a live fleet, because its clients must go to another address:"
     " make a second fleet with the other gateway, move the clients, then delete this one"
 )
+
+
+FEWEST_GATEWAYS = 2
+"""routing.autoscaling.min where it is not written."""
+CPU_PERCENT = 70
+"""routing.autoscaling.targetCpuPercent where it is not written."""
+
+
+class GatewayAutoscaling(ApiModel):
+    """Who changes the number of gateway pods while the fleet runs."""
+
+    policy: Literal["CPU", "External"] = "CPU"
+    """CPU: Argosy makes a HorizontalPodAutoscaler <fleet>-gateway, which needs a server of CPU
+    metrics, such as metrics-server, and keeps min gateways without one. External: another scaler
+    sets the number through the scale subresource of the Deployment <fleet>-gateway, such as an HPA
+    of yours, KEDA or kubectl scale; gateways begin with routing.replicas. Default CPU."""
+    min: Annotated[int, within("routing.autoscaling.min")] | None = None
+    """Fewest gateway pods, with policy CPU. Default 2: one serves while the other is replaced."""
+    max: Annotated[int, within("routing.autoscaling.max")] | None = None
+    """Most gateway pods; required with policy CPU."""
+    target_cpu_percent: Annotated[int, within("routing.autoscaling.targetCpuPercent")] | None = None
+    """CPU that one gateway is to use with policy CPU, in percent of one core, whatever it requests.
+    With a CPU limit of gateways below it, none would ever be added. Default 70: a new gateway has
+    time to start before the others are full."""
+
+    @property
+    def fewest(self) -> int:
+        """Gateway pods with policy CPU, at least."""
+        return self.min or FEWEST_GATEWAYS
+
+    def range_has_an_end(self) -> bool:
+        return self.policy != "CPU" or self.max is not None
+
+    def others_have_their_own_range(self) -> bool:
+        given = (self.min, self.max, self.target_cpu_percent)
+        return self.policy != "External" or all(field is None for field in given)
+
+    def range_is_one(self) -> bool:
+        return self.max is None or self.max >= self.fewest
+
+    rules: ClassVar[tuple[ValidationRule, ...]] = (
+        ValidationRule(
+            field=".max",
+            cel="self.policy != 'CPU' || has(self.max)",
+            holds=range_has_an_end,
+            message="routing.autoscaling.max is missing: write the most gateway pods that the "
+            "fleet may have, or policy External for a scaler of your own",
+        ),
+        ValidationRule(
+            field=".policy",
+            cel="self.policy != 'External' || "
+            "!(has(self.min) || has(self.max) || has(self.targetCpuPercent))",
+            holds=others_have_their_own_range,
+            message="with routing.autoscaling.policy External the other scaler has its own bounds "
+            "and target: leave min, max and targetCpuPercent out, or write policy CPU",
+        ),
+        ValidationRule(
+            field=".max",
+            cel=f"!has(self.max) || self.max >= (has(self.min) ? self.min : {FEWEST_GATEWAYS})",
+            holds=range_is_one,
+            message="routing.autoscaling.max is below min, which is "
+            f"{FEWEST_GATEWAYS} where it is not written: raise max, or lower min",
+        ),
+    )
 
 
 class Routing(ApiModel):
@@ -28,7 +93,12 @@ class Routing(ApiModel):
     each pod in turn. prefixHash: prompts that begin alike go to the same pod. kvAware: the pod with
     the soonest first token, given the prompts that it has in its cache."""
     replicas: Annotated[int, within("routing.replicas")] = 2
-    """Gateway pods. Default 2: one serves while the other is replaced."""
+    """Gateway pods. Another number, such as that of kubectl scale, is put back. With autoscaling
+    of policy External: gateway pods of a new fleet, and what RolledOut waits for unless fewer are
+    asked for. Default 2: one serves while the other is replaced."""
+    autoscaling: GatewayAutoscaling | None = None
+    """A range of gateway pods, or a scaler of your own. A change of it restarts no pod. Default:
+    their number is replicas."""
     max_queue: Annotated[int, within("routing.maxQueue")] = 1000
     """Most requests that one gateway pod holds. A further one is answered with 429.
     Default 1000: a bound on the gateway's memory that bursts seldom reach."""
@@ -44,6 +114,18 @@ class Routing(ApiModel):
     shed_ttft_percent: Annotated[int, within("routing.shedTtftPercent")] | None = None
     """Answer at once with 429 and Retry-After when the predicted TTFT exceeds this percentage of
     slo.ttft.target, such as 150. Default: the gateway does not predict."""
+
+    @property
+    def first_gateways(self) -> int:
+        """Gateway pods of a new fleet."""
+        scaling = self.autoscaling
+        return scaling.fewest if scaling and scaling.policy == "CPU" else self.replicas
+
+    def least_gateways(self, asked: int) -> int:
+        """Gateway pods that the spec waits for, where the Deployment has been `asked` for so many.
+        Another scaler may ask for fewer than it began with."""
+        external = self.autoscaling is not None and self.autoscaling.policy == "External"
+        return min(self.replicas, asked) if external else self.first_gateways
 
 
 VictimRule = Literal["withoutLeases", "fewestInFlight", "newest", "oldest"]

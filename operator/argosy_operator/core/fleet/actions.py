@@ -51,6 +51,18 @@ class Apply:
 
 
 @dataclass(frozen=True, slots=True)
+class KeepReplicas:
+    """Own a Deployment's replicas as a second field manager, at the number that it has. An apply
+    that stops sending a field which no other manager owns sets it to its default, 1 pod."""
+
+    name: str
+    uid: str
+    replicas: int
+    resource_version: str
+    """Only if the object still has this version: another writer may scale at this moment."""
+
+
+@dataclass(frozen=True, slots=True)
 class Scale:
     """Write replicas through /scale."""
 
@@ -124,6 +136,7 @@ class TakeWorkAgain:
 Action = (
     Create
     | Apply
+    | KeepReplicas
     | Scale
     | Delete
     | AnnotatePod
@@ -152,6 +165,8 @@ def target(action: Action) -> str:
     match action:
         case Create(obj) | Apply(obj):
             return f"{obj['kind']}/{obj['metadata']['name']}"
+        case KeepReplicas():
+            return f"Deployment/{action.name}"
         case Scale() | Delete():
             return f"{action.kind}/{action.name}"
         case AnnotatePod() | FlipRole():

@@ -14,6 +14,8 @@ MANAGED_BY = "app.kubernetes.io/managed-by"
 COMPONENT = "app.kubernetes.io/component"
 FIELD_MANAGER = "argosy"
 """The field manager of server-side apply, and the value of `MANAGED_BY`."""
+REPLICAS_MANAGER = "argosy-replicas"
+"""The field manager that holds a Deployment's replicas when the operator gives them up."""
 GATEWAY_ROLE = "gateway"
 PICKER_ROLE = "endpoint-picker"
 FETCH_ROLE = "fetch"
@@ -83,7 +85,8 @@ def serving_role(fleet: str, role: RoleName) -> str:
 
 
 def gateway(fleet: str) -> str:
-    """The gateway's Deployment, ServiceAccount, Role, RoleBinding and disruption budget."""
+    """The gateway's Deployment, ServiceAccount, Role, RoleBinding, disruption budget and
+    HorizontalPodAutoscaler."""
     return f"{fleet}-gateway"
 
 

@@ -122,6 +122,16 @@ def owner_of_replicas(live: Object) -> str | None:
     return str(newest["manager"]) if newest else None
 
 
+def only_applied_replicas(live: Object) -> bool:
+    """Whether spec.replicas is there because we apply it, and for no other reason: an apply without
+    it would take it away."""
+    path = ("spec", "replicas")
+    entries = live["metadata"].get("managedFields") or ()
+    owners = [entry for entry in entries if _owns(entry.get("fieldsV1") or {}, path)]
+    applied = (names.FIELD_MANAGER, "Apply")
+    return bool(owners) and all((o.get("manager"), o.get("operation")) == applied for o in owners)
+
+
 def _owns(fields: Mapping[str, Any], path: Iterable[str]) -> bool:
     for step in path:
         if "=" in step:

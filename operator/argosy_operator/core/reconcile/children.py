@@ -13,17 +13,19 @@ from argosy_operator.core.fleet.actions import (
     Apply,
     Create,
     Delete,
+    KeepReplicas,
     Outcome,
     key_of,
     keys_of,
 )
 from argosy_operator.core.fleet.events import Event, EventReason
 from argosy_operator.core.fleet.memory import LoopMemory
-from argosy_operator.core.fleet.objects import ChildKey, Object, child_key, digest
+from argosy_operator.core.fleet.objects import ChildKey, Object, child_key, digest, replicas_of
 from argosy_operator.core.fleet.ownership import (
     APPLIED,
     changed_by,
     differences,
+    only_applied_replicas,
     owner_of_replicas,
     readable,
     signed,
@@ -100,7 +102,8 @@ def _apply_child(snapshot: Snapshot, draft: Draft, wanted: Object) -> Draft:
     key, obj = child_key(wanted), signed(wanted)
     live = snapshot.children.get(key)
     if live is None:
-        return _event_recreated(snapshot, draft, wanted, Apply(obj)).act(Apply(obj))
+        new = _first(snapshot, obj)
+        return _event_recreated(snapshot, draft, wanted, new).act(new)
     if not snapshot.is_ours(live):
         return replace(draft, foreign=(*draft.foreign, key)).within(LOOK_AT_TAKEN_NAMES_S)
     if "deletionTimestamp" in live["metadata"]:
@@ -108,6 +111,11 @@ def _apply_child(snapshot: Snapshot, draft: Draft, wanted: Object) -> Draft:
     found = list(differences(obj, live))
     if not found or snapshot.memory.accepted_drift.get(key) == drift_digest(obj, live):
         return draft
+    if _scaled_by_others(obj) and only_applied_replicas(live):
+        # Alone in its round: should it fail, nothing that needs it is carried out.
+        meta = live["metadata"]
+        keep = KeepReplicas(key[1], meta["uid"], replicas_of(live), meta["resourceVersion"])
+        return draft.act(keep)
     changed = [path for path in found if APPLIED not in path]
     rendered_same = not any(APPLIED in path for path in found)
     apply = Apply(obj, live["metadata"]["uid"])
@@ -115,15 +123,40 @@ def _apply_child(snapshot: Snapshot, draft: Draft, wanted: Object) -> Draft:
         who = changed_by(live, changed[0])
         message = (
             f"{who} changed {readable(changed[0])} of {key[0]} {key[1]}; it was put back. "
-            f"Change the ServingDeployment instead"
+            f"{_instead(wanted, changed[0])}"
         )
         draft = draft.event(Event(EventReason.PUT_BACK, message, True, frozenset({key_of(apply)})))
     return draft.act(apply)
 
 
+def _scaled_by_others(wanted: Object) -> bool:
+    """Is this the Deployment of gateways that are rendered without their number?"""
+    gateway = (wanted["kind"], role_of(wanted)) == ("Deployment", names.GATEWAY_ROLE)
+    return gateway and "replicas" not in wanted["spec"]
+
+
+def _first(snapshot: Snapshot, obj: Object) -> Action:
+    """What makes a child that does not exist. Who creates an object owns its replicas, so later
+    applies may leave them out."""
+    if not _scaled_by_others(obj):
+        return Apply(obj)
+    replicas = snapshot.fleet.spec.routing.first_gateways
+    return Create({**obj, "spec": {**obj["spec"], "replicas": replicas}})
+
+
+def _instead(wanted: Object, path: tuple[str, ...]) -> str:
+    """What the writer of a field of ours does instead."""
+    if path == ("spec", "replicas") and role_of(wanted) == names.GATEWAY_ROLE:
+        return (
+            "Change spec.routing.replicas of the ServingDeployment instead, or write "
+            "spec.routing.autoscaling.policy: External, and the number is left to others"
+        )
+    return "Change the ServingDeployment instead"
+
+
 def _delete_unused(snapshot: Snapshot, draft: Draft) -> Draft:
     """Delete ServingRoles and disruption budgets of roles that run no pods any more, and a
-    NetworkPolicy that the spec turned off.
+    NetworkPolicy or a HorizontalPodAutoscaler that the spec turned off.
 
     Under policy External the number in a ServingRole is of its writer. It is needed again when the
     mode changes back, so a ServingRole that another writer has scaled stays.
@@ -131,7 +164,8 @@ def _delete_unused(snapshot: Snapshot, draft: Draft) -> Draft:
     external = snapshot.fleet.spec.autoscaling.is_by_others
     wanted = {child_key(obj) for obj in snapshot.wanted}
     running = {role_of(child) for child in snapshot.retired()}
-    for kind in ("ServingRole", "PodDisruptionBudget", "NetworkPolicy"):
+    kinds = ("ServingRole", "PodDisruptionBudget", "NetworkPolicy", "HorizontalPodAutoscaler")
+    for kind in kinds:
         for name, child in snapshot.owned(kind).items():
             theirs = external and owner_of_replicas(child) not in (None, names.FIELD_MANAGER)
             if kind == "ServingRole" and theirs:

@@ -27,6 +27,7 @@ def facts_of(findings: Findings) -> Facts:
     """All facts that hold, with the reasons of the problems that were found."""
     holds = _of_spec(findings) | _of_pods(findings) | _of_objects(findings)
     holds |= _of_slo(findings) | _of_trust(findings.snapshot) | _of_tls(findings.snapshot)
+    holds |= _of_gateways(findings)
     return frozenset(
         {fact for fact, true in holds.items() if true}
         | facts_of_decision(findings.decision)
@@ -134,6 +135,17 @@ def _of_serving(
     }
 
 
+def _of_gateways(findings: Findings) -> dict[Fact, bool]:
+    spec = findings.snapshot.fleet.spec
+    scaling = None if spec.picks_by_pool else spec.routing.autoscaling
+    return {
+        Fact.GATEWAYS_SCALED: scaling is not None,
+        Fact.GATEWAYS_BY_OTHERS: scaling is not None and scaling.policy == "External",
+        Fact.AUTOSCALER_ACTIVE: findings.autoscaler == "",
+        Fact.AUTOSCALER_BLIND: bool(findings.autoscaler),
+    }
+
+
 def _front_ready(snapshot: Snapshot, roles: set[str]) -> bool:
     """Is there something that sends requests to the engine pods, as far as it is ours?"""
     if not snapshot.fleet.spec.picks_by_pool:
@@ -149,9 +161,10 @@ def _front_rolling(snapshot: Snapshot) -> bool:
     pods = [pod for pod in snapshot.pods if pod.role in names.FRONT_ROLES]
     too_many = sum(pod.running for pod in pods) > sum(front.wanted for front in found)
     left = too_many or any(pod.terminating for pod in pods)
+    unseen = any(front.unseen for front in found)
     fleet = snapshot.fleet
-    left = left and not _rolled_out(fleet.status.conditions, fleet.metadata.generation)
-    return any(front.rolling for front in found) or left
+    before = _rolled_out(fleet.status.conditions, fleet.metadata.generation)
+    return any(front.rolling for front in found) or ((left or unseen) and not before)
 
 
 def _rolled_out(before: Iterable[Condition], generation: int) -> bool:

@@ -9,6 +9,7 @@ from typing import Any
 
 from argosy_operator.api.conditions.reasons import Reason
 from argosy_operator.api.v1alpha1 import RoleName
+from argosy_operator.core.fleet import names
 from argosy_operator.core.fleet.actions import Outcome
 from argosy_operator.core.fleet.memory import Failure
 from argosy_operator.core.fleet.snapshot import Snapshot
@@ -51,6 +52,8 @@ class Findings:
     """Prefill pod, decode pod and reason of handovers that failed twice in a row or more."""
     metrics_problem: Reason | None
     """Why the metrics are unavailable, if that has a reason of its own."""
+    autoscaler: str | None
+    """Why the gateways' HorizontalPodAutoscaler cannot scale; "": it can. None: it has not said."""
 
     @classmethod
     def of(cls, snapshot: Snapshot, draft: Draft, outcomes: tuple[Outcome, ...]) -> "Findings":
@@ -71,6 +74,7 @@ class Findings:
             decision=draft.memory.decision if by_law(spec) else None,
             failing_pairs=_failing_pairs(snapshot),
             metrics_problem=metrics_problem(snapshot),
+            autoscaler=_autoscaler(snapshot),
         )
 
 
@@ -82,6 +86,19 @@ def _below(snapshot: Snapshot, draft: Draft, serving: Mapping[RoleName, int]) ->
     }
     lacks: dict[str, int] = {role: max(0, wanted - serving[role]) for role, wanted in least.items()}
     return lacks | {front.role: front.lacks for front in fronts(snapshot)}
+
+
+def _autoscaler(snapshot: Snapshot) -> str | None:
+    """By its conditions: AbleToScale is about the Deployment, ScalingActive about the metrics."""
+    name = names.gateway(snapshot.fleet.name)
+    live = snapshot.owned("HorizontalPodAutoscaler").get(name) or {}
+    conditions = (live.get("status") or {}).get("conditions") or ()
+    said = {c["type"]: c for c in conditions}
+    for kind in ("AbleToScale", "ScalingActive"):
+        if said.get(kind, {}).get("status") == "False":
+            message = str(said[kind].get("message", "")).strip().rstrip(".")
+            return f"{said[kind].get('reason', kind)}: {message or 'no reason was given'}"
+    return "" if said.get("ScalingActive", {}).get("status") == "True" else None
 
 
 def _failing_pairs(snapshot: Snapshot) -> tuple[tuple[str, str, str], ...]:

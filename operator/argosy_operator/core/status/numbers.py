@@ -10,7 +10,7 @@ from typing import Any
 from argosy_operator.api.model import dump
 from argosy_operator.api.v1alpha1 import RoleName
 from argosy_operator.core.fleet import names
-from argosy_operator.core.fleet.objects import replicas_of, rfc3339
+from argosy_operator.core.fleet.objects import Object, replicas_of, rfc3339
 from argosy_operator.core.fleet.ownership import APPLIED, signed
 from argosy_operator.core.fleet.snapshot import Snapshot, role_of
 from argosy_operator.core.gpu_types.noted import noted
@@ -154,6 +154,9 @@ class Front:
     """Pods that it is to have."""
     rolling: bool
     """Its template is not applied or not rolled out."""
+    unseen: bool
+    """Its controller has not seen its newest form, which may differ only in the number of pods that
+    others ask for."""
     lacks: int
     """Available pods that it lacks."""
 
@@ -162,21 +165,27 @@ def fronts(snapshot: Snapshot) -> list[Front]:
     """The fleet's Deployments beside those of its engines, by the status that Kubernetes gives."""
     deployments, found = snapshot.owned("Deployment"), list[Front]()
     for wanted in snapshot.wanted:
-        if wanted["kind"] != "Deployment":
-            continue
-        live, replicas = deployments.get(wanted["metadata"]["name"], {}), replicas_of(wanted)
-        meta, status = live.get("metadata") or {}, live.get("status") or {}
-        signature = signed(wanted)["metadata"]["annotations"][APPLIED]
-        seen = status.get("observedGeneration", 0) >= meta.get("generation", 0)
-        updated = status.get("updatedReplicas", 0)
-        rolling = (
-            (meta.get("annotations") or {}).get(APPLIED) != signature
-            or not seen
-            or updated < max(replicas, status.get("replicas", 0))
-        )
-        lacks = max(0, replicas - status.get("availableReplicas", 0))
-        found.append(Front(role_of(wanted), replicas, rolling, lacks))
+        if wanted["kind"] == "Deployment":
+            found.append(_front(snapshot, wanted, deployments.get(wanted["metadata"]["name"], {})))
     return found
+
+
+def _front(snapshot: Snapshot, wanted: Object, live: Object) -> Front:
+    """`live` is empty for a Deployment that does not exist."""
+    by_others = "replicas" not in wanted["spec"]
+    asked = replicas_of(live if by_others and live else wanted)
+    least = snapshot.fleet.spec.routing.least_gateways(asked) if by_others else asked
+    meta, status = live.get("metadata") or {}, live.get("status") or {}
+    signature = signed(wanted)["metadata"]["annotations"][APPLIED]
+    unseen = status.get("observedGeneration", 0) < meta.get("generation", 0)
+    updated, there = status.get("updatedReplicas", 0), status.get("replicas", 0)
+    rolling = (
+        (meta.get("annotations") or {}).get(APPLIED) != signature
+        or (unseen and not by_others)
+        or updated < (there if by_others else max(asked, there))
+    )
+    lacks = max(0, least - status.get("availableReplicas", 0))
+    return Front(role_of(wanted), asked, rolling, unseen, lacks)
 
 
 def gpus_of(snapshot: Snapshot) -> int:

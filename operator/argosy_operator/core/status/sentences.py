@@ -73,6 +73,8 @@ def _of_fleet(findings: Findings) -> dict[Reason, str]:
         Reason.ROLLING_OUT: _rolling_out(findings),
         Reason.GATEWAY_NOT_READY: f"no {what} is ready. See kubectl get pods -l {pods}",
     }
+    if findings.autoscaler:
+        messages[Reason.AUTOSCALER_BLIND] = _blind(findings)
     if others := snapshot.fleet.status.other_operators:
         messages[Reason.TWO_INSTALLS] = _two_installs(snapshot.fleet.status.operator, others)
     messages |= _of_model(findings)
@@ -92,6 +94,15 @@ def _of_fleet(findings: Findings) -> dict[Reason, str]:
         )
         messages |= dict.fromkeys((Reason.TARGETS_MET, Reason.TARGETS_MISSED), share)
     return messages
+
+
+def _blind(findings: Findings) -> str:
+    name = names.gateway(findings.snapshot.fleet.name)
+    return (
+        f"HorizontalPodAutoscaler {name} cannot scale: {findings.autoscaler}. Gateways stay as "
+        "many as they are, and at least spec.routing.autoscaling.min. If this lasts, install a "
+        "server of CPU metrics, such as metrics-server"
+    )
 
 
 def _two_installs(ours: OperatorStatus | None, others: tuple[OtherOperator, ...]) -> str:

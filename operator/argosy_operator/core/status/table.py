@@ -53,7 +53,7 @@ class Fact(StrEnum):
         "a gateway pod is ready (with routing.gateway epp: an InferencePool and a picker)"
     )
     PODS_MISSING = "fewer pods serve than are wanted"
-    BELOW_MINIMUM = "fewer pods serve than replicas.min and routing.replicas ask for"
+    BELOW_MINIMUM = "fewer engine or gateway pods serve than the least that the spec asks for"
     ROLLING_OUT = "pods of an older revision or mode still exist"
     FRONT_ROLLING = "gateway pods are not as the spec asks, or older ones still exist"
     ROLLED_OUT_BEFORE = "RolledOut was True of this metadata.generation before"
@@ -83,6 +83,10 @@ class Fact(StrEnum):
     WAS_ENCRYPTED = "the status before this round said that calls are encrypted"
     # Gateways
     HANDOVERS_FAIL = "a gateway names pods whose handovers failed twice in a row"
+    GATEWAYS_SCALED = "spec.routing.autoscaling is set"
+    GATEWAYS_BY_OTHERS = "spec.routing.autoscaling.policy is External"
+    AUTOSCALER_ACTIVE = "the gateways' HorizontalPodAutoscaler says that it scales"
+    AUTOSCALER_BLIND = "the gateways' HorizontalPodAutoscaler says that it cannot scale"
     # The scaling law's last decision, and what it measured
     DECIDED = "the scaling law has decided since the operator started"
     METRICS_UNAVAILABLE = "the last decision had no usable metrics"
@@ -358,6 +362,14 @@ TABLE: Mapping[ConditionType, tuple[ConditionRow, ...]] = {
         ConditionRow("True", Reason.SIGNALS_UNKNOWN, when=(Fact.SIGNALS_UNKNOWN,)),
         ConditionRow("True", Reason.FOLLOWING_QUEUE, when=(Fact.POLICY_QUEUE,)),
         ConditionRow("True", Reason.FOLLOWING_GOODPUT),
+    ),
+    # Does the number of gateways follow their load?
+    ConditionType.GATEWAY_SCALING_ACTIVE: (
+        ConditionRow("False", Reason.FIXED_NUMBER, unless=(Fact.GATEWAYS_SCALED,)),
+        ConditionRow("False", Reason.SCALED_BY_OTHERS, when=(Fact.GATEWAYS_BY_OTHERS,)),
+        ConditionRow("False", Reason.AUTOSCALER_BLIND, when=(Fact.AUTOSCALER_BLIND,)),
+        ConditionRow("True", Reason.FOLLOWING_CPU, when=(Fact.AUTOSCALER_ACTIVE,)),
+        ConditionRow("Unknown", Reason.AUTOSCALER_SILENT),
     ),
     # Does Prometheus have what the scaling law needs?
     ConditionType.METRICS_AVAILABLE: (

@@ -12,7 +12,15 @@ ALSO_WELL_WHEN_FALSE = ("ErrorBudgetBurning", "ScalingLimited")
 """Beside those that `explain` knows."""
 WELL_EITHER_WAY = ("TransportSecured", "ScalingActive", "ScalingAdvised")
 """False or Unknown is a choice of the spec, and no trouble."""
-HARMLESS = ("NoSLO", "Idle", "ScaledToZero", "NoBudget", "NoTargets")
+HARMLESS = (
+    "NoSLO",
+    "Idle",
+    "ScaledToZero",
+    "NoBudget",
+    "NoTargets",
+    "FixedNumber",
+    "ScaledByOthers",
+)
 """Reasons with which a condition is neither True nor trouble."""
 
 

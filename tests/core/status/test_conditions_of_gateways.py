@@ -1,0 +1,148 @@
+"""What the conditions say of the number of gateways, where it follows their load."""
+
+import pytest
+
+from tests.core.status.worlds import GATEWAY, Row, World, pod, told
+
+RANGE = {"routing": {"autoscaling": {"min": 1, "max": 4}}}
+EXTERNAL = {"routing": {"replicas": 1, "autoscaling": {"policy": "External"}}}
+ENGINE = pod("colocated")
+ABLE = ("True", "ReadyForNewScale", "recommended size matches current size")
+BLIND = {
+    "AbleToScale": ABLE,
+    "ScalingActive": (
+        "False",
+        "FailedGetContainerResourceMetric",
+        "the server could not find the requested resource (get pods.metrics.k8s.io).",
+    ),
+}
+SEES = {"AbleToScale": ABLE, "ScalingActive": ("True", "ValidMetricFound", "it was able")}
+GONE = {**SEES, "AbleToScale": ("False", "FailedGetScale", "")}
+FEW = {"updatedReplicas": 1, "replicas": 1, "availableReplicas": 1}
+TOO_FEW = {"RolledOut": "False Starting", "Reconciling": "True Starting"}
+
+ROWS = [
+    Row(
+        "the spec says a number",
+        World(),
+        {"GatewayScalingActive": "False FixedNumber"},
+        {
+            "FixedNumber": "spec.routing.autoscaling is not set: the number of gateways is "
+            "spec.routing.replicas"
+        },
+    ),
+    Row(
+        "a scaler of the user's own",
+        World(EXTERNAL),
+        {"GatewayScalingActive": "False ScaledByOthers"},
+        {
+            "ScaledByOthers": "spec.routing.autoscaling.policy is External: another scaler sets "
+            "the number of gateways"
+        },
+    ),
+    Row(
+        "our autoscaler is new",
+        World(RANGE),
+        {"GatewayScalingActive": "Unknown AutoscalerSilent"},
+        {
+            "AutoscalerSilent": "the HorizontalPodAutoscaler of the gateways has not said yet "
+            "whether it scales"
+        },
+    ),
+    Row(
+        "the cluster has no CPU metrics, and the fleet is not stalled for it",
+        World(RANGE, autoscaler=BLIND),
+        {"GatewayScalingActive": "False AutoscalerBlind"},
+        {
+            "AutoscalerBlind": "HorizontalPodAutoscaler chat-gateway cannot scale: "
+            "FailedGetContainerResourceMetric: the server could not find the requested resource "
+            "(get pods.metrics.k8s.io). Gateways stay as many as they are, and at least "
+            "spec.routing.autoscaling.min. If this lasts, install a server of CPU metrics, such "
+            "as metrics-server"
+        },
+    ),
+    Row(
+        "it cannot read the Deployment, and gives no reason",
+        World(RANGE, autoscaler=GONE),
+        {"GatewayScalingActive": "False AutoscalerBlind"},
+        {
+            "AutoscalerBlind": "HorizontalPodAutoscaler chat-gateway cannot scale: "
+            "FailedGetScale: no reason was given. Gateways stay as many as they are, and at least "
+            "spec.routing.autoscaling.min. If this lasts, install a server of CPU metrics, such "
+            "as metrics-server"
+        },
+    ),
+    Row(
+        "it scales",
+        World(RANGE, autoscaler=SEES),
+        {"GatewayScalingActive": "True FollowingCPU"},
+        {"FollowingCPU": "the number of gateways follows the CPU that they use"},
+    ),
+    Row(
+        "fewer than min are available",
+        World({"routing": {"autoscaling": {"min": 2, "max": 4}}}, gateways=FEW, autoscaler=SEES),
+        {**TOO_FEW, "GatewayScalingActive": "True FollowingCPU"},
+    ),
+    Row(
+        "it has asked for four, and the third does not start: the spec asks for one",
+        World(
+            RANGE,
+            deployed={"gateway": 4},
+            gateways={"updatedReplicas": 4, "replicas": 4, "availableReplicas": 2},
+            autoscaler=SEES,
+        ),
+        {"GatewayScalingActive": "True FollowingCPU"},
+    ),
+    Row(
+        "gateways of before are left",
+        World(
+            RANGE,
+            gateways={"updatedReplicas": 1, "replicas": 2, "availableReplicas": 2},
+            autoscaler=SEES,
+        ),
+        {
+            "RolledOut": "False RollingOut",
+            "Reconciling": "True RollingOut",
+            "GatewayScalingActive": "True FollowingCPU",
+        },
+    ),
+    Row(
+        "a fleet with a pool has no gateways",
+        World(
+            {
+                "mode": "colocated",
+                "routing": {"gateway": "epp", "autoscaling": {"max": 4}},
+                "security": {"verifyPeers": False, "networkPolicy": False},
+            },
+            pods=(ENGINE, pod("endpoint-picker", revision="")),
+        ),
+        {"GatewayScalingActive": "False FixedNumber", "PeersVerified": "False VerificationOff"},
+    ),
+]
+
+
+@pytest.mark.parametrize("row", ROWS, ids=lambda row: row.words)
+def test_the_condition_says_who_sizes_the_gateways(row: Row) -> None:
+    found, expected = told(row)
+    assert found == expected
+
+
+SEEN_LATER = {"observedGeneration": -1}
+BEFORE = {"RolledOut": "True RolledOut", "Servable": "True AsSpecified"}
+
+
+@pytest.mark.parametrize("spec", [RANGE, EXTERNAL], ids=["a range", "External"])
+def test_another_number_of_gateways_is_no_rollout(spec: dict[str, object]) -> None:
+    """The Deployment's generation counts a scaling, too."""
+    world = World(spec, pods=(ENGINE, GATEWAY), gateways=SEEN_LATER, before=BEFORE)
+    found, _ = told(Row("", world, {}))
+    assert (found["RolledOut"], found["Reconciling"]) == (
+        "True RolledOut",
+        "False AsSpecified",
+    )
+
+
+def test_an_edit_of_the_template_that_its_controller_has_not_seen_is_a_rollout() -> None:
+    world = World(RANGE, pods=(ENGINE, GATEWAY), gateways=SEEN_LATER)
+    found, _ = told(Row("", world, {}))
+    assert found["RolledOut"] == "False RollingOut"
