@@ -20,3 +20,8 @@ def objects(fleet: ServingDeployment, role: RoleName) -> list[Object]:
     """The role's objects that do not depend on a revision."""
     name = names.serving_role(fleet.name, role)
     return [serving_role(fleet, role), disruption_budget(fleet, name, role)]
+
+
+def all_of(fleet: ServingDeployment) -> list[Object]:
+    """The objects of each role that the mode uses."""
+    return [obj for name, _ in fleet.spec.active_roles() for obj in objects(fleet, name)]

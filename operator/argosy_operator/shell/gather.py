@@ -205,8 +205,7 @@ def compose(
     callers = Callers.of(fleet, images, seen.pods)
     trust = peers.objects(fleet, seen.issuer, callers, required=required)
     wanted = [*(trust if shows_token else ()), *network.objects(fleet), *fetch.claim(fleet)]
-    wanted += _front(fleet, images, owned, callers, shows_token=shows_token)
-    wanted += [obj for name, _ in fleet.spec.active_roles() for obj in role.objects(fleet, name)]
+    wanted += _front(fleet, images, owned, callers, shows_token=shows_token) + role.all_of(fleet)
     metrics, heard = _known(fleet, seen, memory, clock)
     return Snapshot(
         fleet=fleet,
