@@ -171,3 +171,14 @@ def test_a_time_out_is_rounded_up_to_whole_seconds(timeout: str, seconds: int) -
     one = fleet(kvTransfer={"timeout": timeout})
     args = deployment(one, "decode")["spec"]["template"]["spec"]["containers"][0]["args"]
     assert args[args.index("--kv-timeout-s") + 1] == str(seconds)
+
+
+def test_gateways_note_their_template_and_what_they_were_made_from() -> None:
+    """With another digest of the same inputs an upgrade would replace every gateway pod."""
+    front = gateway.objects(fleet(), IMAGES, certificate="chat-tls", shows_token=False)[-1]
+    notes = front["metadata"]["annotations"]
+    assert notes[names.TEMPLATE] == str(gateway.TEMPLATE)
+    assert notes[names.INPUTS] == "068c3f9a0821c49f"
+    volumes = front["spec"]["template"]["spec"]["volumes"]
+    (shown,) = (volume for volume in volumes if volume["name"] == names.TLS_VOLUME)
+    assert shown["secret"]["secretName"] == "chat-tls"

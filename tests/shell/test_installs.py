@@ -1,5 +1,6 @@
 """Two installs that are told to look after the same fleet: one does, the other stays still."""
 
+import logging
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -375,3 +376,15 @@ async def test_a_lease_that_cannot_be_read_is_an_error() -> None:
     with pytest.raises(ClusterError):
         await world.installs[BLUE].claim(KEY, world.store.fleet)
     assert world.status["operator"] == {"lease": RED}
+
+
+async def test_only_a_fleet_that_another_install_had_is_taken_over(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    caplog.set_level(logging.WARNING, "argosy.installs")
+    world = World()
+    await world.installs[BLUE].claim(KEY, world.store.fleet)
+    assert caplog.messages == []
+    world = claimed_by(RED)
+    await world.installs[BLUE].claim(KEY, world.store.fleet)
+    assert caplog.messages == [f"ns/chat: taken over from the install of Lease {RED}"]

@@ -152,6 +152,8 @@ def test_a_claim_of_a_stranger_is_not_written_to_and_named(running: bool) -> Non
     assert [a for a in planned.actions if _is_about(a)] == ended
     said = {c.type: c for c in status_of(snapshot, planned.draft, ()).conditions}
     assert "PersistentVolumeClaim/chat-model" in said["NameConflict"].message
+    (step,) = (step for step in planned.draft.steps if step.name == "fetch_model")
+    assert step.message == "PersistentVolumeClaim chat-model: it is not written to"
     del world.children["PersistentVolumeClaim", "chat-model"]
     world.children.pop(("Job", "chat-fetch"), None)
     world.pods = ()
