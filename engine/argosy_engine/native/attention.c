@@ -7,11 +7,12 @@
  *   l' = l · 2^(m - m') + Σ p                         o' = o · 2^(m - m') + Σ p · v
  *
  * Scores, sums and the running state are float32. Where products take bfloat16 pairs and the pool
- * has bfloat16, a prompt's q and p are rounded to it for the two products.
+ * has bfloat16, q is rounded to it for its product with keys, and a prompt's p for that with values.
  *
  * A prompt's tile has its query rows in the lanes: of keys and values one number at a time is
  * needed for all lanes, so neither is transposed, and maxima and sums need no step across lanes. A
- * decode has too few rows for that. */
+ * decode has too few rows for that: the numbers of a head are its lanes, and with pairs the keys,
+ * which are transposed once for all heads of a group. */
 #include "attention.h"
 
 #include <math.h>
@@ -29,12 +30,12 @@ struct tile {
     int64_t layer, head; /* KV head */
     int64_t rows, dim, words, window;
     int pairs;
-    float *q;      /* of a prompt: [panel][words][PANEL], else [rows][dim] */
+    float *q;      /* of a prompt: [panel][words][PANEL], else [rows][words] */
     float *o;      /* of a prompt: [panel][dim][PANEL], else [rows][dim] */
     float *scores; /* of a prompt, one panel's: [KEYS][PANEL], else [rows][KEYS] */
     float *most, *total; /* [rows] */
     int32_t *positions;  /* [rows] */
-    float *keys;         /* of a prompt: [KEYS][words] */
+    float *keys;         /* of a prompt: [KEYS][words]; of a decode in pairs [words][PANEL] */
     float *values;       /* of a prompt: [KEYS][dim], or of pairs [KEYS / 2][dim] */
 };
 
@@ -266,7 +267,20 @@ static void tile_of_keys(struct tile *t, int64_t from, int64_t count) {
     }
 }
 
-/* --- decodes: numbers of a head are the lanes ------------------------------------------------- */
+/* --- decodes: numbers of a head are the lanes, or keys ---------------------------------------- */
+
+/* Ask for K (`part` 0) or V (1) of a tile before it is used: blocks lie anywhere in the pool, and the
+ * hardware foresees only the rest of each. */
+static void ask_for(const struct tile *t, int part, int64_t from, int64_t count) {
+    int64_t element = t->m->type == F32 ? 4 : 2;
+    for (int64_t key = 0; key < count;) {
+        struct run run = run_at(t, from + key, count - key);
+        const char *at = part ? run.v : run.k;
+        for (int64_t byte = 0; byte < run.keys * t->dim * element; byte += 64)
+            __builtin_prefetch(at + byte, 0, 2);
+        key += run.keys;
+    }
+}
 
 INLINE float dot(const float *q, const char *key, int64_t dim, int64_t type) {
     vf a = all(0), b = all(0);
@@ -279,6 +293,38 @@ INLINE float dot(const float *q, const char *key, int64_t dim, int64_t type) {
     }
     return sum(a + b);
 }
+
+static void score_floats(struct tile *t, int64_t from, int64_t count) {
+    int64_t type = t->m->type, element = type == F32 ? 4 : 2;
+    for (int64_t key = 0; key < count;) {
+        struct run run = run_at(t, from + key, count - key);
+        for (const char *k = run.k; run.keys > 0; run.keys--, key++, k += t->dim * element)
+            for (int64_t r = 0; r < t->rows; r++) {
+                const float *q = t->q + r * t->dim;
+                t->scores[r * KEYS + key] =
+                    type == F32 ? dot(q, k, t->dim, F32) : dot(q, k, t->dim, BF16);
+            }
+    }
+}
+
+#if PAIRS
+/* Panels of keys, each transposed once for all rows. Behind the last key stands the first again. */
+static void score_pairs(struct tile *t, int64_t from, int64_t count) {
+    const char *rows[KEYS];
+    uint32_t *columns = (uint32_t *)t->keys;
+    for (int64_t key = 0; key < count;) {
+        struct run run = run_at(t, from + key, count - key);
+        for (int64_t i = 0; i < run.keys; i++, key++) rows[key] = run.k + i * t->dim * 2;
+    }
+    for (int64_t key = count; key < up(count, PANEL); key++) rows[key] = rows[0];
+    for (int64_t key = 0; key < count; key += PANEL) {
+        for (int64_t half = 0; half < least(PANEL, up(count - key, LANES)); half += LANES)
+            for (int64_t w = 0; w < t->words; w += LANES)
+                transpose(rows + key + half, w, columns + w * PANEL + half, PANEL);
+        score(t->rows, t->words, t->q, t->words, t->keys, PAIRED, t->scores + key, KEYS);
+    }
+}
+#endif
 
 /* The `count` scores of one row to weights. */
 static void weigh(struct tile *t, int64_t row, int64_t count) {
@@ -306,36 +352,40 @@ static void weigh(struct tile *t, int64_t row, int64_t count) {
 
 /* Keys [from, from + count) for one token, straight from the pool. */
 static void tile_of_a_decode(struct tile *t, int64_t from, int64_t count) {
-    int64_t type = t->m->type, element = type == F32 ? 4 : 2;
-    for (int64_t key = 0; key < count;) {
-        struct run run = run_at(t, from + key, count - key);
-        for (const char *k = run.k; run.keys > 0; run.keys--, key++, k += t->dim * element)
-            for (int64_t r = 0; r < t->rows; r++) {
-                const float *q = t->q + r * t->dim;
-                t->scores[r * KEYS + key] =
-                    type == F32 ? dot(q, k, t->dim, F32) : dot(q, k, t->dim, BF16);
-            }
-    }
+    int64_t element = t->m->type == F32 ? 4 : 2;
+#if PAIRS
+    if (t->pairs) score_pairs(t, from, count);
+#endif
+    if (!t->pairs) score_floats(t, from, count);
     for (int64_t r = 0; r < t->rows; r++) weigh(t, r, count);
     for (int64_t key = 0; key < count;) {
         struct run run = run_at(t, from + key, count - key);
         for (int64_t d = 0; d < t->dim; d += PANEL)
             add_rows(t->rows, run.keys, t->scores + key, KEYS, run.v + d * element, t->dim,
-                     type == F32 ? FLOATS : HALVES, t->o + d, t->dim);
+                     t->m->type == F32 ? FLOATS : HALVES, t->o + d, t->dim);
         key += run.keys;
     }
 }
 
+static int64_t first_key(const struct tile *t, int64_t position) {
+    return t->window ? most_of(position + 1 - t->window, 0) : 0;
+}
+
 static void decode(struct tile *t, const float *q, float scale, int64_t position, float *out) {
-    for (int64_t at = 0; at < t->rows * t->dim; at++) t->q[at] = q[at] * scale;
+    for (int64_t at = 0; at < t->rows * t->dim; at++)
+        if (t->pairs) ((uint16_t *)t->q)[at] = narrow(q[at] * scale);
+        else t->q[at] = q[at] * scale;
     for (int64_t r = 0; r < t->rows; r++) {
         t->most[r] = -INFINITY;
         t->total[r] = 0;
     }
     memset(t->o, 0, (size_t)(t->rows * t->dim) * 4);
-    int64_t begin = t->window ? most_of(position + 1 - t->window, 0) : 0;
-    for (int64_t from = begin; from <= position; from += KEYS)
-        tile_of_a_decode(t, from, least(position + 1 - from, KEYS));
+    for (int64_t from = first_key(t, position); from <= position; from += KEYS) {
+        int64_t count = least(position + 1 - from, KEYS), left = position + 1 - from - count;
+        ask_for(t, 1, from, count);
+        ask_for(t, 0, from + count, least(left, KEYS));
+        tile_of_a_decode(t, from, count);
+    }
     for (int64_t r = 0; r < t->rows; r++) {
         float share = 1.0f / t->total[r];
         for (int64_t d = 0; d < t->dim; d++)
@@ -368,8 +418,18 @@ static void prompt(struct tile *t, const struct batch *b, const struct task *tas
     }
 }
 
+/* The first keys of a task that comes later. */
+static void ask_for_task(struct tile t, const struct batch *b, const struct task *task) {
+    int64_t position = b->positions[task->row];
+    t.head = task->kv_head;
+    t.table = b->tables + b->table_at[task->sequence];
+    int64_t from = first_key(&t, position);
+    ask_for(&t, 0, from, least(position + 1 - from, KEYS));
+}
+
 void attend(const struct model *m, const struct batch *b, int64_t layer, const struct task *task,
-            const float *qkv, int64_t qkv_stride, float *out, int64_t out_stride, float *scratch) {
+            const struct task *later, const float *qkv, int64_t qkv_stride, float *out,
+            int64_t out_stride, float *scratch) {
     int64_t first_head = task->kv_head * group_of(m) * m->head_dim;
     struct tile t = tile_in(m, scratch, task->rows * group_of(m));
     t.layer = layer;
@@ -377,6 +437,7 @@ void attend(const struct model *m, const struct batch *b, int64_t layer, const s
     t.table = b->tables + b->table_at[task->sequence];
     t.window = m->layer[layer].window;
     float scale = LOG2_E / sqrtf((float)t.dim);
+    if (later && later->rows == 1) ask_for_task(t, b, later);
     if (task->rows == 1 && t.dim % PANEL == 0)
         decode(&t, qkv + task->row * qkv_stride + first_head, scale, b->positions[task->row],
                out + task->row * out_stride + first_head);

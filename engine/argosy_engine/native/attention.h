@@ -20,9 +20,10 @@ int64_t attention_scratch(const struct model *model);
 /* Store K and V of token `row` in the pool; `qkv` is its row of the fused product. */
 void write_kv(const struct model *model, int64_t layer, int64_t slot, const float *qkv);
 
-/* softmax(q · Kᵀ / √d) · V for the rows of a task. `qkv` [N, qkv_stride], `out` [N, out_stride]. */
+/* softmax(q · Kᵀ / √d) · V for the rows of a task. `qkv` [N, qkv_stride], `out` [N, out_stride].
+ * `later` is the task that this thread is likely to take next, or NULL: its keys are asked for. */
 void attend(const struct model *model, const struct batch *batch, int64_t layer,
-            const struct task *task, const float *qkv, int64_t qkv_stride, float *out,
-            int64_t out_stride, float *scratch);
+            const struct task *task, const struct task *later, const float *qkv,
+            int64_t qkv_stride, float *out, int64_t out_stride, float *scratch);
 
 #endif

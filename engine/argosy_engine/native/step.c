@@ -136,9 +136,12 @@ static void norm_row(const struct step *s, int64_t row, int64_t of, const float 
 
 static void attention_phase(struct team *team, int thread, const struct step *s, int64_t layer) {
     int64_t from, to;
-    while (team_next(team, s->task_count, 1, &from, &to))
-        attend(s->m, s->b, layer, &s->tasks[from], s->fused, s->fused_stride, s->x,
+    while (team_next(team, s->task_count, 1, &from, &to)) {
+        int64_t later = from + team_threads(team);
+        attend(s->m, s->b, layer, &s->tasks[from],
+               later < s->task_count ? &s->tasks[later] : NULL, s->fused, s->fused_stride, s->x,
                s->x_stride, s->scratch + thread * s->scratch_size);
+    }
     team_barrier(team);
 }
 

@@ -90,6 +90,32 @@ INLINE vf zip_narrow(vf first, vf second) {
 }
 #endif
 
+#if PAIRS
+/* 16 words, from `at` on, of 16 rows: word w of row r goes to to[w * stride + r]. */
+INLINE void transpose(const char *const *rows, int64_t at, uint32_t *to, int64_t stride) {
+    __m512i a[16], b[16];
+    UNROLL for (int i = 0; i < 16; i++) a[i] = _mm512_loadu_si512(rows[i] + at * 4);
+    UNROLL for (int i = 0; i < 8; i++) {
+        b[2 * i] = _mm512_unpacklo_epi32(a[2 * i], a[2 * i + 1]);
+        b[2 * i + 1] = _mm512_unpackhi_epi32(a[2 * i], a[2 * i + 1]);
+    }
+    UNROLL for (int i = 0; i < 16; i += 4)
+        for (int half = 0; half < 2; half++) {
+            a[i + 2 * half] = _mm512_unpacklo_epi64(b[i + half], b[i + half + 2]);
+            a[i + 2 * half + 1] = _mm512_unpackhi_epi64(b[i + half], b[i + half + 2]);
+        }
+    UNROLL for (int i = 0; i < 4; i++)
+        for (int half = 0; half < 16; half += 8) {
+            b[i + half] = _mm512_shuffle_i32x4(a[i + half], a[i + half + 4], 0x88);
+            b[i + half + 4] = _mm512_shuffle_i32x4(a[i + half], a[i + half + 4], 0xdd);
+        }
+    UNROLL for (int i = 0; i < 8; i++) {
+        _mm512_storeu_si512(to + i * stride, _mm512_shuffle_i32x4(b[i], b[i + 8], 0x88));
+        _mm512_storeu_si512(to + (i + 8) * stride, _mm512_shuffle_i32x4(b[i], b[i + 8], 0xdd));
+    }
+}
+#endif
+
 INLINE float sum(vf value) {
 #if LANES == 16
     typedef float half __attribute__((vector_size(32)));
