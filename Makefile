@@ -95,16 +95,25 @@ test-fast: $(VENV)/.dev ## under a minute on 2 cores: no cluster, no torch
 	PYTHONDONTWRITEBYTECODE= $(PY) -m pytest -n 3 -m "not cluster and not torch and not helm and not slow" \
 		$(addprefix --ignore=tests/,engine_torch e2e reconcile chart) # to import them takes seconds
 
-.PHONY: test
-test: check verify ## everything that CI runs: checks, unit tests, torch, real cluster (12 min, and 7 to build)
+.PHONY: binaries
+binaries: $(VENV)/.uv
 	$(PY) -m local.cluster preflight
 	$(PY) -m local.cluster build
+
+# The test files that have a mark: to read all of them takes each process seven seconds more.
+marked = $$(grep -rl --include='test_*.py' 'mark\.$(1)\b' tests | sort)
+
+# The compiler works beside downloads and checks, which use one core. Two clusters run side by side,
+# because their tests wait most of the time.
+.PHONY: test
+test: ## everything that CI runs: checks, unit tests, torch, real cluster (45 min at most)
+	@$(MAKE) --no-print-directory -j 2 check verify binaries
 	$(PY) -m local.weights.smollm2
 	$(PY) -m pytest -n 4 -m "not cluster and not torch" --forbid-skips --cov --cov-report=
-	$(PY) -m pytest -m "torch and not cluster" --forbid-skips \
+	$(PY) -m pytest -m "torch and not cluster" --forbid-skips $(call marked,torch) \
 		--cov --cov-append --cov-report=json:build/reports/coverage.json
 	$(PY) -m argosy_bench.suites.coverage build/reports/coverage.json --json build/reports/covered.json
-	$(PY) -m pytest -m "cluster and not epp" --forbid-skips
+	$(PY) -m pytest -n 2 --dist loadscope -m "cluster and not epp" --forbid-skips $(call marked,cluster)
 
 # --- the one-machine Kubernetes ---------------------------------------------------------------
 

@@ -45,6 +45,21 @@ def pytest_configure_node(node: Any) -> None:
     node.workerinput["seed"] = node.config.getoption("--hypothesis-seed")
 
 
+@pytest.hookimpl(optionalhook=True)
+def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
+    """With `--dist loadscope` one process runs all tests of a folder, in their order: cluster tests
+    of a folder share what they install. Folders share nothing, so each process has a cluster."""
+    if config.getoption("dist") != "loadscope":
+        return None
+    from xdist.scheduler import LoadScopeScheduling
+
+    class ByFolder(LoadScopeScheduling):
+        def _split_scope(self, nodeid: str) -> str:
+            return nodeid.partition("::")[0].rpartition("/")[0]
+
+    return ByFolder(config, log)
+
+
 def pytest_sessionstart(session: pytest.Session) -> None:
     """Print the seed: a run with the same one draws the same examples."""
     reporter = session.config.pluginmanager.get_plugin("terminalreporter")
