@@ -174,6 +174,7 @@ class Burst:
     def __init__(self, count: int) -> None:
         self.events = [threading.Event() for _ in range(count)]
         self.outcomes: list[str] = []
+        """Of the requests that have ended."""
 
     @property
     def begun(self) -> int:
@@ -185,14 +186,15 @@ class Burst:
 def burst(
     url: str, model: str, count: int, *, words: int = 40, tokens: int = 60
 ) -> Iterator[Burst]:
-    """So many streamed requests at once; their outcomes, as those of `traffic`, are known at the
+    """So many streamed requests at once; all outcomes, as those of `traffic`, are known at the
     block's end."""
     sent = Burst(count)
 
-    def send() -> None:
-        sent.outcomes += asyncio.run(run_burst(url, model, sent.events, tokens, words))
+    async def send() -> None:
+        async for outcome in run_burst(url, model, sent.events, tokens, words):
+            sent.outcomes.append(outcome)
 
-    thread = threading.Thread(target=send, daemon=True)
+    thread = threading.Thread(target=lambda: asyncio.run(send()), daemon=True)
     thread.start()
     try:
         yield sent

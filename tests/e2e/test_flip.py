@@ -60,10 +60,22 @@ def flipping(argosy):
     argosy.kubectl("delete", "sd", "flipping", "--wait=false")
 
 
+def flipped_at(pod):
+    """As the operator wrote it; "" for a pod that was never flipped."""
+    return pod["metadata"].get("annotations", {}).get(FLIPPED, "")
+
+
 def flipped_pod(argosy, fleet):
     """The pod that was flipped last."""
     found = (*argosy.pods(fleet, "prefill"), *argosy.pods(fleet, "decode"))
-    return max(found, key=lambda pod: pod["metadata"].get("annotations", {}).get(FLIPPED, ""))
+    return max(found, key=flipped_at)
+
+
+def until_the_next_flip_may_come(argosy, fleet):
+    """At once if there was none before."""
+    if at := flipped_at(flipped_pod(argosy, fleet)):
+        due = datetime.fromisoformat(at).timestamp() + APART_S + 1
+        argosy.until("the next flip", lambda: datetime.now(UTC).timestamp() > due, 60)
 
 
 def test_a_pod_goes_from_prefill_to_decode_and_back_under_traffic(argosy, flipping):
@@ -71,6 +83,7 @@ def test_a_pod_goes_from_prefill_to_decode_and_back_under_traffic(argosy, flippi
     uids = before[0].keys() | before[1].keys()
     with traffic(argosy.url(flipping), flipping, per_s=6, tokens=60) as outcomes:
         for prefill, decode in ((1, 2), (2, 1)):
+            until_the_next_flip_may_come(argosy, flipping)
             began = time.monotonic()
             scale(argosy, flipping, prefill=prefill, decode=decode)
             want = (prefill, decode)
@@ -78,9 +91,8 @@ def test_a_pod_goes_from_prefill_to_decode_and_back_under_traffic(argosy, flippi
             print(f"to {want}: {time.monotonic() - began:.1f} s")
             now = both(argosy, flipping)
             assert now[0].keys() | now[1].keys() == uids
-            at = flipped_pod(argosy, flipping)["metadata"]["annotations"][FLIPPED]
-            due = datetime.fromisoformat(at).timestamp() + APART_S + 1
-            argosy.until("the next flip", lambda due=due: datetime.now(UTC).timestamp() > due, 60)
+            assert flipped_at(flipped_pod(argosy, flipping))
+        time.sleep(3)  # requests reach the pod in its role of before
     assert set(outcomes) == {"ok"}, outcomes
     pod = flipped_pod(argosy, flipping)  # another one than before, if that had more to do
     (status,) = pod["status"]["containerStatuses"]

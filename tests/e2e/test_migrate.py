@@ -1,6 +1,4 @@
-"""A pod whose streams last minutes leaves within seconds in mode migrate, and they go on."""
-
-import time
+"""A pod leaves long before its streams end in mode migrate, and they go on elsewhere."""
 
 import pytest
 
@@ -8,10 +6,8 @@ from tests.e2e.installed import burst
 
 pytestmark = pytest.mark.cluster
 
-STREAMS, TOKENS = 8, 1500
-"""About 45 s a stream."""
-SOON_S = 25.0
-"""Much less than a stream lasts, and enough for Kubernetes to end a pod on a busy machine."""
+STREAMS, TOKENS = 8, 1000
+"""About 30 s a stream: enough for Kubernetes to end a pod on a busy machine."""
 
 
 @pytest.fixture
@@ -45,8 +41,7 @@ def pods(argosy) -> list[str]:
 def test_a_pod_leaves_while_its_streams_go_on_elsewhere(argosy, fleet):
     with burst(argosy.url(fleet), fleet, STREAMS, tokens=TOKENS) as answers:
         argosy.until("every answer has begun", lambda: answers.begun == STREAMS)
-        scaled_at = time.monotonic()
         scale(argosy, 1)
         argosy.until("one pod", lambda: len(pods(argosy)) == 1, 60)
-        assert time.monotonic() - scaled_at < SOON_S
+        assert answers.outcomes == [], "it left by the end of its streams"
     assert answers.outcomes == ["ok"] * STREAMS

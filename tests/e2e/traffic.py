@@ -6,6 +6,7 @@ The first line is `flowing`, when a first answer has begun: what a test disturbs
 import asyncio
 import sys
 import threading
+from collections.abc import AsyncIterator
 
 import httpx
 
@@ -67,12 +68,13 @@ async def run(url: str, model: str, per_s: float, tokens: int) -> None:
 
 async def run_burst(
     url: str, model: str, began: list[threading.Event], tokens: int, words: int
-) -> list[str]:
-    """As many requests at once as there are events."""
+) -> AsyncIterator[str]:
+    """As many requests at once as there are events; gives each outcome when it is known."""
     limits = httpx.Limits(max_connections=None, max_keepalive_connections=0)
     async with httpx.AsyncClient(limits=limits, timeout=60, trust_env=False) as http:
-        sent = (one(http, url, model, n, tokens, event, words) for n, event in enumerate(began))
-        return await asyncio.gather(*sent)
+        sent = [one(http, url, model, n, tokens, event, words) for n, event in enumerate(began)]
+        for ended in asyncio.as_completed(sent):
+            yield await ended
 
 
 if __name__ == "__main__":

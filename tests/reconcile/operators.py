@@ -118,7 +118,7 @@ class World:
         raise AssertionError(f"not within {timeout_s:.0f} s: {what}: {self.fleet().get('status')}")
 
     def until_ready(self) -> None:
-        self.until("Ready", lambda: is_ready(self.fleet()), 40)
+        self.until("Ready", lambda: is_ready(self.fleet()), 80)
 
     def within_a_round(
         self, what: str, cause: Callable[[], Any], effect: Callable[[], Any], counter: str = ROUNDS

@@ -14,8 +14,9 @@ LABEL = "serving.argosy.dev/fleet=chat"
 
 @pytest.fixture
 def quick(world):
-    """Its pods leave after five seconds: this operator, outside of the cluster, cannot ask them."""
-    spec = FLEET["spec"] | {"drain": {"timeout": "5s"}, "kvTransfer": {"leaseSeconds": 2}}
+    """Its pods leave after two seconds: this operator, outside of the cluster, cannot ask them."""
+    short = {"drain": {"timeout": "2s"}, "kvTransfer": {"leaseSeconds": 1, "timeout": "500ms"}}
+    spec = FLEET["spec"] | short
     world.operator()
     world.kubectl("apply", "-f", "-", given=yaml.safe_dump(FLEET | {"spec": spec}))
     world.until_ready()
