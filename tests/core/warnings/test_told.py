@@ -3,7 +3,7 @@
 from typing import Any
 
 import pytest
-from hypothesis import HealthCheck, assume, given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from pydantic import ValidationError
 
@@ -158,7 +158,6 @@ CLASSES = st.lists(st.sampled_from(["1ms", "20ms", "2s"]), max_size=8).map(
 )
 
 
-@settings(suppress_health_check=[HealthCheck.filter_too_much, HealthCheck.too_slow])
 @given(specs, CLASSES, st.sampled_from(["sim://opt-13b-a100", "sim://none", "pvc://claim/m"]))
 def test_every_valid_spec_is_told_its_size_in_lines_that_the_api_server_passes_on(
     spec: dict[str, Any], classes: list[Any], uri: str
@@ -166,11 +165,12 @@ def test_every_valid_spec_is_told_its_size_in_lines_that_the_api_server_passes_o
     spec["model"]["uri"] = uri
     if "slo" in spec:
         spec["slo"]["classes"] = classes
+    found = lines({"metadata": {"name": "x"}, "spec": spec})
     try:
         ServingDeployment.model_validate({"metadata": {"name": "x"}, "spec": spec})
     except ValidationError:
-        assume(False)
-    found = lines({"metadata": {"name": "x"}, "spec": spec})
+        assert found == []  # the CRD refuses it
+        return
     assert found[0].startswith("spec.roles: ")
     assert all(line.isprintable() and 0 < len(line) <= LONGEST for line in found)
     assert sum(map(len, found)) <= LONGEST_TOGETHER

@@ -101,7 +101,7 @@ async def test_a_certificate_is_followed_by_the_next_and_is_known_at_each_moment
     assert len(x509.load_pem_x509_certificates(world.api.bundle)) <= MOST_OF_OTHERS + 2
 
 
-@given(st.lists(st.sampled_from(["look", "hour", "day", "new", "emptied", "junk"]), max_size=12))
+@given(st.lists(st.sampled_from(["look", "hour", "day", "new", "emptied", "junk"]), max_size=8))
 def test_whatever_happens_some_looks_later_the_api_server_knows_it(events: list[str]) -> None:
     world = World()
 

@@ -22,9 +22,8 @@ PROMPT, ANSWER = 1000, 250
 """Tokens of a usual request: near the means of Azure's conversations of 2023, 1155 and 211."""
 LEAST, MOST = 1e-3, 1e6
 """Requests per second between which the rate is looked for."""
-HALVINGS = 24
-"""Of the logarithm of that interval: the rate is known to less than one part in a hundred
-thousand."""
+HALVINGS = 12
+"""Of the logarithm of that interval: ln(10⁹)/2¹² = 0.005, and two digits are told."""
 
 
 def carried(spec: ServingDeploymentSpec) -> Iterator[FleetWarning]:
