@@ -1,0 +1,234 @@
+"""Fleets that another version of the API stored: a second version of it, and rules that came later.
+
+Each test changes the CRD of the real API server, and puts it back.
+"""
+
+import copy
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import httpx
+import pytest
+
+from local.demo.errors import CommandError
+from local.demo.kube import condition, is_ready
+from tests.e2e.installed import complete
+from tests.reconcile.conftest import FLEET, NAMES
+from tests.reconcile.operators import World
+
+pytestmark = [pytest.mark.cluster, pytest.mark.timeout(300)]
+
+CRD = f"/apis/apiextensions.k8s.io/v1/customresourcedefinitions/{NAMES[0]}"
+RULES = "x-kubernetes-validations"
+OLD, NEW = "v1alpha1", "v1alpha2"
+TWO = {"colocated": {"replicas": {"min": 2}}}
+
+
+def until(world: World, what: str, holds: Callable[[], Any], timeout_s: float = 40) -> Any:
+    """As World.until. A CRD that has just changed answers 429 for a moment."""
+
+    def calm() -> Any:
+        try:
+            return holds()
+        except httpx.HTTPStatusError as error:
+            if error.response.status_code not in (429, 503):
+                raise
+            return None
+
+    return world.until(what, calm, timeout_s)
+
+
+def merge(world: World, path: str, patch: dict[str, Any]) -> Any:
+    """By HTTP, as everything while the second version is served: kubectl would keep on disk that
+    there is one, and ask for it when it is gone."""
+    kind = {"Content-Type": "application/merge-patch+json"}
+    answer = world.kube.http.patch(path, headers=kind, json=patch, timeout=60)
+    answer.raise_for_status()
+    return answer.json()
+
+
+@contextmanager
+def crd(world: World) -> Iterator[Callable[..., None]]:
+    """Gives a function that sets the CRD's versions; those of before are back after the block."""
+    before = (world.kube.get(CRD) or {})["spec"]["versions"]
+
+    def put(*versions: dict[str, Any]) -> None:
+        merge(world, CRD, {"spec": {"versions": list(versions)}})
+
+    def no_fleets() -> bool:
+        """A version that objects may be stored in cannot be taken away."""
+        fleets = path(world, OLD)
+        world.kube.http.delete(fleets, timeout=60).raise_for_status()
+        return (world.kube.get(fleets) or {})["items"] == []
+
+    try:
+        yield put
+    finally:
+        until(world, "no fleet is left", no_fleets)
+        (only,) = before
+        others = [v for v in world.kube.get(CRD)["spec"]["versions"] if v["name"] != OLD]
+        put(only, *(other | {"storage": False} for other in others))
+        merge(world, f"{CRD}/status", {"status": {"storedVersions": [OLD]}})
+        put(only)
+
+
+def version(world: World, change: Callable[[dict[str, Any]], None] | None = None) -> dict[str, Any]:
+    """The CRD's version, with a change of its schema of `spec`."""
+    (found,) = (v for v in world.kube.get(CRD)["spec"]["versions"] if v["name"] == OLD)
+    changed = copy.deepcopy(found)
+    if change is not None:
+        change(changed["schema"]["openAPIV3Schema"]["properties"]["spec"])
+    return changed
+
+
+def path(world: World, of: str, name: str = "") -> str:
+    group = f"/apis/serving.argosy.dev/{of}/namespaces/{world.namespace}/servingdeployments"
+    return f"{group}/{name}" if name else group
+
+
+def create(world: World, of: str, name: str) -> None:
+    """Make a fleet through one version of the API."""
+    obj = FLEET | {"apiVersion": f"serving.argosy.dev/{of}", "metadata": {"name": name}}
+    until(
+        world,
+        f"{name} is made",
+        lambda: world.kube.http.post(path(world, of), json=obj).raise_for_status(),
+    )
+
+
+def refusal(world: World, **spec: Any) -> str:
+    """What the API server says of a new fleet that is `FLEET` but for this; "" if it takes it."""
+    obj = FLEET | {"metadata": {"name": "next"}, "spec": {**FLEET["spec"], **spec}}
+    answer = world.kube.http.post(path(world, OLD), json=obj, params={"dryRun": "All"})
+    return answer.text if answer.status_code == 422 else ""
+
+
+def test_two_api_versions_are_stored_read_through_each_other_and_served(world: World) -> None:
+    world.operator()
+    with crd(world) as put:
+        old = version(world)
+        new = old | {"name": NEW, "storage": False}
+        put(old, new)
+        until(world, "the second version is served", lambda: world.kube.get(path(world, NEW)))
+        create(world, NEW, "chat")
+        put(old | {"storage": False}, new | {"storage": True})
+
+        def stored() -> Any:
+            return (world.kube.get(CRD) or {})["status"]["storedVersions"] == [OLD, NEW]
+
+        until(world, "both versions are stored", stored)
+        create(world, OLD, "next")
+        for name in ("chat", "next"):
+            both = lambda n=name: [world.kube.get(path(world, of, n)) for of in (OLD, NEW)]  # noqa: E731
+            through = until(world, f"{name} is read", both)
+            assert [fleet["apiVersion"].rpartition("/")[2] for fleet in through] == [OLD, NEW]
+            assert through[0]["spec"] == through[1]["spec"]
+            assert through[0]["metadata"]["uid"] == through[1]["metadata"]["uid"]
+            ready = lambda name=name: is_ready(world.kube.get(path(world, NEW, name)))  # noqa: E731
+            until(world, f"{name} is Ready through the new version", ready, 60)
+        through_new = {"spec": {"roles": TWO}}
+        until(world, "an edit", lambda: merge(world, path(world, NEW, "chat"), through_new))
+        until(world, "an edit through it counts", lambda: serving(world) == 2, 40)
+        assert complete(world.url(), "chat").status_code == 200
+
+
+def serving(world: World) -> int:
+    return int((world.fleet()["status"]["roles"]["colocated"])["ready"])
+
+
+def stricter(spec: dict[str, Any]) -> None:
+    """What `FLEET` breaks: a closed list, a rule on one section, and one on the whole spec, which
+    fleets may go on breaking that broke it before."""
+    spec["properties"]["model"]["properties"]["uri"]["enum"] = ["sim://another"]
+    own = {"rule": "!has(self.replicas) || self.replicas >= 2", "message": "write replicas: 2"}
+    spec["properties"]["routing"].setdefault(RULES, []).append(own)
+    rule = "{0}.mode == 'disaggregated' || {0}.routing.replicas >= 2"
+    now, then = rule.format("self"), rule.format("oldSelf.value()")
+    later = {
+        "rule": f"({now}) || (oldSelf.hasValue() && !({then}))",
+        "message": "a colocated fleet has two gateways: write routing.replicas: 2",
+        "optionalOldSelf": True,
+    }
+    spec[RULES] = [*spec[RULES], later]
+
+
+def test_a_fleet_that_breaks_a_later_rule_takes_status_edits_and_its_end(running: World) -> None:
+    with crd(running) as put:
+        put(version(running, stricter))
+
+        said = until(running, "new fleets are refused", lambda: refusal(running))
+        assert "Unsupported value" in said
+        said = refusal(running, model={"uri": "sim://another"})
+        assert "write replicas: 2" in said
+        assert "a colocated fleet has two gateways" in said
+        running.patch(roles=TWO)  # an edit of something else
+        until(
+            running, "the operator serves it and writes status", lambda: serving(running) == 2, 40
+        )
+        assert running.condition("Stalled")["status"] == "False"
+        held: dict[str, Any] = {"metadata": {"finalizers": ["example.com/hold"]}}
+        merge(running, path(running, OLD, "chat"), held)
+        running.kubectl("delete", "sd", "chat", "--wait=false")
+        assert "deletionTimestamp" in running.fleet()["metadata"]
+        merge(running, path(running, OLD, "chat"), {"metadata": {"finalizers": None}})
+        gone = lambda: running.get("servingdeployments", "chat") is None  # noqa: E731
+        until(running, "the fleet is gone", gone)
+
+
+def looser(spec: dict[str, Any]) -> None:
+    """Before there were rules between fields."""
+    del spec[RULES]
+
+
+BROKEN = {"drain": {"timeout": "30s"}}
+SAYS = "raise drain.timeout"
+
+
+def test_a_fleet_whose_spec_the_operator_cannot_read_goes_on_serving(running: World) -> None:
+    """A later operator has the rule, too. It changes nothing, says so, and Ready stays true."""
+    with crd(running) as put:
+        now = version(running)
+        put(version(running, looser))
+
+        def stored() -> bool:
+            kind = {"Content-Type": "application/merge-patch+json"}
+            chat = path(running, OLD, "chat")
+            return running.kube.http.patch(chat, headers=kind, json={"spec": BROKEN}).is_success
+
+        until(running, "a spec of before the rule is stored", stored)
+        put(now)
+        until(running, "the rule is back", lambda: SAYS in refusal(running, **BROKEN))
+        until(running, "status says so", lambda: stalled(running) == "InvalidSpec")
+        assert SAYS in running.condition("Stalled")["message"]
+        assert running.condition("RolledOut")["status"] == "False"
+        ready = running.condition("Ready")
+        assert (ready["status"], ready["reason"]) == ("True", "InvalidSpec")
+        assert running.fleet()["status"]["columns"]["reason"] == "InvalidSpec"
+        assert complete(running.url(), "chat").status_code == 200
+
+        running.kubectl("annotate", "sd", "chat", "example.com/team=red")
+        with pytest.raises(CommandError, match=SAYS):
+            running.patch(progressDeadline="5m")
+
+        running.kubectl("scale", "deployment/chat-gateway", "--replicas=0")
+        until(
+            running, "Ready follows the pods", lambda: ready_is(running, "False", "GatewayNotReady")
+        )
+        running.kubectl("scale", "deployment/chat-gateway", "--replicas=1")
+        until(running, "and again", lambda: ready_is(running, "True", "InvalidSpec"), 40)
+
+        running.patch(drain={"timeout": "90s"}, roles=TWO)
+        until(running, "the operator goes on", lambda: serving(running) == 2, 40)
+        assert running.condition("Stalled")["status"] == "False"
+        assert ready_is(running, "True", "AsSpecified")
+
+
+def stalled(world: World) -> str:
+    found = condition(world.fleet(), "Stalled")
+    return str(found["reason"]) if found.get("status") == "True" else ""
+
+
+def ready_is(world: World, status: str, reason: str) -> bool:
+    found = world.condition("Ready")
+    return (found["status"], found["reason"]) == (status, reason)
