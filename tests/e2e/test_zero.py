@@ -11,11 +11,22 @@ from tests.e2e.installed import complete
 pytestmark = pytest.mark.cluster
 
 WAITING = 5
+SOON, LATER = "5s", "300s"
+"""After how long without requests the fleet gives back its pods: short where the test waits for
+that, long where it reads what the fleet says."""
 ROLES = ("prefill", "decode")
 
 
 def engines(argosy):
     return [pod for role in ROLES for pod in argosy.pods("sleepy", role)]
+
+
+def sleepy(argosy, after):
+    argosy.apply(
+        "sleepy",
+        mode="disaggregated",
+        autoscaling={"scaleToZero": {"after": after, "wait": "60s"}, "coldStart": "20s"},
+    )
 
 
 def is_at_zero(argosy):
@@ -31,16 +42,14 @@ def ready_at(pod):
 
 
 def test_requests_at_zero_are_answered_after_a_cold_start(argosy, record_property):
-    argosy.apply(
-        "sleepy",
-        mode="disaggregated",
-        autoscaling={"scaleToZero": {"after": "5s", "wait": "60s"}, "coldStart": "20s"},
-    )
+    sleepy(argosy, after=LATER)
     argosy.until_ready("sleepy")
     url = argosy.url("sleepy")
     assert complete(url, "sleepy").status_code == 200
+    sleepy(argosy, after=SOON)
     argosy.until("zero engine pods", lambda: is_at_zero(argosy), 60)
     assert len(argosy.pods("sleepy", "gateway")) == 1
+    sleepy(argosy, after=LATER)
 
     began = time.time()
     with ThreadPoolExecutor(WAITING) as pool:
@@ -63,5 +72,6 @@ def test_requests_at_zero_are_answered_after_a_cold_start(argosy, record_propert
     explained = argosy.kube.kubectl("argosy", "explain", "sleepy", "-n", argosy.namespace)
     assert "requests wait in the gateways" in explained
     assert "does not replay" not in explained
+    sleepy(argosy, after=SOON)
     argosy.until("zero engine pods again", lambda: is_at_zero(argosy), 60)
     argosy.kubectl("delete", "sd", "sleepy", "--wait=false")
