@@ -376,3 +376,12 @@ def test_whatever_ends_a_run_ends_its_processes(sent, minutes, tmp_path):
             assert driver.stdout.readline() == b"both run\n"
             os.kill(driver.pid, sent)
         driver.stdout.read()  # ends when no process has it any more
+
+
+def test_a_part_of_an_area_is_not_written_as_a_row(monkeypatch, capsys):
+    monkeypatch.setattr(
+        sys, "argv", ["mutants", "--only", "argosy_operator.core.plan.*", "--write"]
+    )
+    with pytest.raises(SystemExit):
+        mutants.main()
+    assert "leave out --write" in capsys.readouterr().err

@@ -13,7 +13,7 @@ from argosy_operator.api.v1alpha1.engine import OWN_FLAGS, RENDERED_FLAGS
 from argosy_operator.api.v1alpha1.pods.env import RENDERED_ENV
 from argosy_operator.core.fleet.actions import Create
 from argosy_operator.core.plan import plan
-from argosy_operator.render import workload
+from argosy_operator.render import peers, workload
 from argosy_operator.render.common import identity_env
 from argosy_operator.render.engines.argosy import ARGOSY
 from argosy_operator.render.engines.kind import EngineKind, EnginePod, HttpEndpoint
@@ -226,6 +226,33 @@ def test_disaggregated_pods_of_other_engines_get_their_handover_by_role(name):
         assert offences(deployment["spec"]["template"]["spec"]) == []
         flags = {arg for arg in made["args"] if arg.startswith("--")}
         assert flags <= OTHERS[name].own_flags
+
+
+@pytest.mark.parametrize("name", OTHERS)
+def test_colocated_pods_of_other_engines_hand_nothing_over(name):
+    pod = EnginePod.of(of_type(name), "colocated", "0123abcd", IMAGES)
+    assert OTHERS[name].kv_args(pod) == []
+
+
+@pytest.mark.parametrize(
+    ("name", "flag"), [("vllm", "--tensor-parallel-size"), ("sglang", "--tp-size")]
+)
+def test_several_gpus_share_a_model_of_other_engines(name, flag):
+    one = of_type(name, roles={"colocated": {"parallelism": {"tensor": 4}}})
+    args = container(rendered(one, OTHERS[name])[0])["args"]
+    assert args[args.index(flag) + 1] == "4"
+    alone = container(rendered(of_type(name), OTHERS[name])[0])["args"]
+    assert flag not in alone
+
+
+@pytest.mark.parametrize("verifies", [True, False])
+def test_our_engines_read_the_file_of_peers_only_where_they_verify_them(verifies):
+    one = FLEETS["colocated"]
+    pod = EnginePod.of(one, "colocated", "0123abcd", IMAGES, verifies=verifies)
+    args = ARGOSY.args(pod)
+    assert args.count("--peers-file") == verifies
+    if verifies:
+        assert args[args.index("--peers-file") + 1] == peers.PATH
 
 
 def test_the_users_values_of_a_variable_come_before_those_of_the_engine():

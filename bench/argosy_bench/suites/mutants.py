@@ -173,6 +173,18 @@ AREAS = (
     ),
     Area("operator_settings", "operator", (f"{_OPERATOR}.render.gateway",), _BOUND),
     Area("operator_installs", "operator", (f"{_OPERATOR}.shell.installs",), _BOUND),
+    Area(
+        "operator_warnings",
+        "operator",
+        (
+            f"{_OPERATOR}.core.warnings.*",
+            f"{_OPERATOR}.shell.webhook.answer",
+            f"{_OPERATOR}.shell.webhook.certificates",
+            f"{_OPERATOR}.shell.webhook.rotation",
+        ),
+        _BOUND,
+    ),
+    Area("operator_engines", "operator", (f"{_OPERATOR}.render.engines.*",), _BOUND),
     Area("operator_render", "operator", (f"{_OPERATOR}.render.*",), _BOUND),
     Area("kubectl_views", "kubectl", (f"{_KUBECTL}.views.*",), _BOUND),
     Area("kubectl_verbs", "kubectl", (f"{_KUBECTL}.verbs.*",), _BOUND),
@@ -442,6 +454,10 @@ def main() -> int:
     parser.add_argument("--json", type=Path, help="the figures file")
     parser.add_argument("--write", action="store_true", help="write docs/measured/mutants.md")
     asked = parser.parse_args()
+    if asked.only and asked.write:
+        parser.error(
+            "--only runs a part of an area, which is no row of the page: leave out --write"
+        )
     signal.signal(signal.SIGTERM, _terminated)
     outcomes, left = measure(asked)
     figures = Figures(rows(outcomes), "make mutants")

@@ -29,6 +29,21 @@ def kind(name: str) -> dict[str, Any]:
     return {"name": name, "costPerHour": "1", "nodeSelector": {"gpu": name}}
 
 
+PRIOR = PRESETS["opt-13b-a100"]
+
+
+def profile(times: float) -> dict[str, Any]:
+    """That of the model's preset, so many times as slow."""
+    return {
+        "prefillBaseMs": f"{1000 * times * PRIOR.prefill_base_s:.6f}",
+        "perPromptTokenMs": f"{1000 * times * PRIOR.per_prompt_token_s:.6f}",
+        "decodeBaseMs": f"{1000 * times * PRIOR.decode_base_s:.6f}",
+        "perSequenceMs": f"{1000 * times * PRIOR.per_sequence_s:.6f}",
+        "perContextTokenMs": f"{1000 * times * PRIOR.per_context_token_s:.6f}",
+        "kvTokens": PRIOR.kv_tokens,
+    }
+
+
 def at_most(replicas: int) -> dict[str, Any]:
     return {"colocated": {"replicas": {"max": replicas}}}
 
@@ -55,6 +70,16 @@ def test_prefill_and_decode_carry_what_both_carry() -> None:
 
 def test_a_gpu_budget_leaves_fewer_pods_which_carry_less() -> None:
     assert rate(autoscaling={"gpuBudget": {"max": 2}}) == rate(roles=at_most(2)) < rate()
+
+
+def test_the_profile_of_the_roles_gpu_type_comes_before_that_of_the_model() -> None:
+    def on(times: float) -> float:
+        gpus = [kind("a100") | {"profile": profile(times)}]
+        return rate(roles={"colocated": {"replicas": {"max": 8}, "gpuTypes": gpus}})
+
+    assert on(1.5) < on(1)
+    # The preset has one term more, which counts little.
+    assert on(1) == pytest.approx(rate(), rel=0.1)
 
 
 def test_an_slo_that_such_requests_miss_alone_is_named() -> None:

@@ -6,7 +6,7 @@ gateways count the streams of pods that leave (designs/0030-other-engines.md).
 """
 
 import json
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from types import MappingProxyType
 
@@ -39,8 +39,8 @@ class OpenAiServer:
     """The flag for the seconds that answers have after SIGTERM; None: it waits for them anyway."""
     env: Mapping[str, str]
     """Variables of every pod, unless the user sets them."""
-    handover: Mapping[RoleName, tuple[str, ...]]
-    """Arguments by role, in disaggregated mode."""
+    handover: Callable[[RoleName], tuple[str, ...]]
+    """Arguments of a role; none where one engine does both."""
     handover_ports: Mapping[str, int]
     series: Mapping[str, str]
 
@@ -87,14 +87,17 @@ class OpenAiServer:
         return [*model, *called, *command_line(flags), *self.also]
 
     def kv_args(self, pod: EnginePod) -> list[str]:
-        return list(self.handover[pod.role])
+        return list(self.handover(pod.role))
 
 
-def _nixl(kv_role: str) -> tuple[str, ...]:
-    return (
-        "--kv-transfer-config",
-        json.dumps({"kv_connector": "NixlConnector", "kv_role": kv_role}),
-    )
+_KV_ROLES = MappingProxyType({"prefill": "kv_producer", "decode": "kv_consumer"})
+
+
+def _nixl(role: RoleName) -> tuple[str, ...]:
+    if role == "colocated":
+        return ()
+    config = {"kv_connector": "NixlConnector", "kv_role": _KV_ROLES[role]}
+    return ("--kv-transfer-config", json.dumps(config))
 
 
 VLLM = OpenAiServer(
@@ -118,9 +121,7 @@ VLLM = OpenAiServer(
             "VLLM_NIXL_SIDE_CHANNEL_HOST": "$(POD_IP)",
         }
     ),
-    handover=MappingProxyType(
-        {"prefill": _nixl("kv_producer"), "decode": _nixl("kv_consumer"), "colocated": ()}
-    ),
+    handover=_nixl,
     handover_ports=MappingProxyType({"nixl": 5600}),
     series=VLLM_SERIES,
 )
@@ -128,7 +129,9 @@ VLLM = OpenAiServer(
 guide."""
 
 
-def _sglang(role: RoleName) -> tuple[str, ...]:
+def _by_mode(role: RoleName) -> tuple[str, ...]:
+    if role == "colocated":
+        return ()
     return ("--disaggregation-mode", role, "--disaggregation-transfer-backend", "nixl")
 
 
@@ -147,9 +150,7 @@ SGLANG = OpenAiServer(
     also=("--host", "0.0.0.0", "--enable-metrics"),
     drain=None,
     env=MappingProxyType({"HF_HUB_OFFLINE": "1"}),
-    handover=MappingProxyType(
-        {"prefill": _sglang("prefill"), "decode": _sglang("decode"), "colocated": ()}
-    ),
+    handover=_by_mode,
     handover_ports=MappingProxyType({"bootstrap": 8998}),
     series=SGLANG_SERIES,
 )
