@@ -12,6 +12,7 @@ import yaml
 
 from argosy_operator.api.model import dump
 from argosy_operator.api.v1alpha1 import ServingDeployment
+from local.cluster.picker import released
 from tests.api.refused import LISTS, REFUSED, manifest
 
 pytestmark = pytest.mark.cluster
@@ -96,14 +97,42 @@ def test_the_api_server_fills_in_items_of_lists_as_the_models_do(kubectl):
     assert spec["roles"]["colocated"] == read["roles"]["colocated"]
 
 
-# A route of the Gateway API needs its CRDs, which are not of Kubernetes.
-EXAMPLES = sorted({*(ROOT / "examples").glob("*.yaml")} - {ROOT / "examples" / "httproute.yaml"})
+ROUTE = ROOT / "examples" / "httproute.yaml"
+EXAMPLES = sorted({*(ROOT / "examples").glob("*.yaml")} - {ROUTE})
 
 
 @pytest.mark.parametrize("path", EXAMPLES, ids=lambda p: p.name)
 def test_every_example_is_taken(kubectl, path):
     code, output = kubectl("apply", "--dry-run=server", "-f", str(path))
     assert code == 0, output
+
+
+# CRDs of the Gateway API, which are not of Kubernetes.
+GATEWAY_API = (
+    "sigs.k8s.io/gateway-api", "v1.6.3", "h1:lKpJa5bGlraC/QeACvCpsHLdmO6y0iKfzVl6gzaFEYc=",
+)  # fmt: skip
+ROUTES = "gateway.networking.k8s.io_httproutes.yaml"
+
+
+@pytest.fixture
+def gateway_api(kubectl):
+    path = released(*GATEWAY_API) / "config" / "crd" / "standard" / ROUTES
+    code, output = kubectl("apply", "--server-side", "-f", str(path))
+    assert code == 0, output
+    kubectl("wait", "-f", str(path), "--for=condition=Established", "--timeout=30s")
+    yield
+    kubectl("delete", "-f", str(path), "--timeout=30s")
+
+
+@pytest.mark.usefixtures("gateway_api")
+def test_the_example_of_a_route_is_taken_where_the_gateway_api_is(kubectl):
+    code, output = kubectl("apply", "--dry-run=server", "-f", str(ROUTE))
+    assert code == 0, output
+    route = yaml.safe_load(ROUTE.read_text("utf-8"))
+    route["spec"]["rules"][0]["timeouts"]["request"] = "never"
+    code, output = kubectl("apply", "--dry-run=server", "-f", "-", given=route)
+    assert code != 0
+    assert "timeouts.request" in output
 
 
 def test_fields_are_explained(kubectl):
