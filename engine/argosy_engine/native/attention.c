@@ -7,7 +7,7 @@
  *   l' = l · 2^(m - m') + Σ p                         o' = o · 2^(m - m') + Σ p · v
  *
  * Scores, sums and the running state are float32. Where products take bfloat16 pairs and the pool
- * has bfloat16, q is rounded to it for its product with keys, and a prompt's p for that with values.
+ * has bfloat16, q is rounded to it for its product with keys, and p for that with values.
  *
  * A prompt's tile has its query rows in the lanes: of keys and values one number at a time is
  * needed for all lanes, so neither is transposed, and maxima and sums need no step across lanes. A
@@ -308,20 +308,83 @@ static void score_floats(struct tile *t, int64_t from, int64_t count) {
 }
 
 #if PAIRS
-/* Panels of keys, each transposed once for all rows. Behind the last key stands the first again. */
-static void score_pairs(struct tile *t, int64_t from, int64_t count) {
-    const char *rows[KEYS];
-    uint32_t *columns = (uint32_t *)t->keys;
+/* Where K and V of each key begin. Behind the last key stands the first again, up to a panel. */
+struct places {
+    const char *k[KEYS], *v[KEYS];
+};
+
+static void find(struct places *p, const struct tile *t, int64_t from, int64_t count) {
     for (int64_t key = 0; key < count;) {
         struct run run = run_at(t, from + key, count - key);
-        for (int64_t i = 0; i < run.keys; i++, key++) rows[key] = run.k + i * t->dim * 2;
+        for (int64_t i = 0; i < run.keys; i++, key++) {
+            p->k[key] = run.k + i * t->dim * 2;
+            p->v[key] = run.v + i * t->dim * 2;
+        }
     }
-    for (int64_t key = count; key < up(count, PANEL); key++) rows[key] = rows[0];
+    for (int64_t key = count; key < up(count, PANEL); key++) {
+        p->k[key] = p->k[0];
+        p->v[key] = p->v[0];
+    }
+}
+
+/* Panels of keys, each transposed once for all rows. */
+static void score_pairs(struct tile *t, const char *const *rows, int64_t count) {
+    uint32_t *columns = (uint32_t *)t->keys;
     for (int64_t key = 0; key < count; key += PANEL) {
         for (int64_t half = 0; half < least(PANEL, up(count - key, LANES)); half += LANES)
             for (int64_t w = 0; w < t->words; w += LANES)
                 transpose(rows + key + half, w, columns + w * PANEL + half, PANEL);
         score(t->rows, t->words, t->q, t->words, t->keys, PAIRED, t->scores + key, KEYS);
+    }
+}
+
+/* PANEL numbers of the sums of `rows` rows; a word of `weights` has those of two keys. */
+INLINE void add_pairs(const struct tile *t, const int rows, const float *weights,
+                      const char *const *values, int64_t count, float *o) {
+    const short low[32] = {0, 32, 1, 33, 2,  34, 3,  35, 4,  36, 5,  37, 6,  38, 7,  39,
+                           8, 40, 9, 41, 10, 42, 11, 43, 12, 44, 13, 45, 14, 46, 15, 47};
+    __m512i first = _mm512_loadu_si512(low);
+    __m512i second = _mm512_add_epi16(first, _mm512_set1_epi16(16));
+    vf sums[4][2];
+    UNROLL for (int r = 0; r < rows; r++)
+        for (int v = 0; v < 2; v++) sums[r][v] = load(o + r * t->dim + v * LANES);
+    for (int64_t key = 0; key < count; key += 2) {
+        __m512i a = _mm512_loadu_si512(values[key]), b = _mm512_loadu_si512(values[key + 1]);
+        __m512bh words[2] = {(__m512bh)_mm512_permutex2var_epi16(a, first, b),
+                             (__m512bh)_mm512_permutex2var_epi16(a, second, b)};
+        UNROLL for (int r = 0; r < rows; r++) {
+            __m512bh weight = (__m512bh)all(weights[r * KEYS + key / 2]);
+            for (int v = 0; v < 2; v++)
+                sums[r][v] = (vf)_mm512_dpbf16_ps((__m512)sums[r][v], weight, words[v]);
+        }
+    }
+    UNROLL for (int r = 0; r < rows; r++)
+        for (int v = 0; v < 2; v++) store(o + r * t->dim + v * LANES, sums[r][v]);
+}
+
+/* o += p · v. The weight behind the last key of an odd number is 0. */
+static void add_values(struct tile *t, struct places *at, int64_t count) {
+    for (int64_t r = 0; r < t->rows; r++) {
+        float *weights = t->scores + r * KEYS;
+        if (count % 2) weights[count] = 0;
+        for (int64_t key = 0; key < count; key += 2 * LANES) {
+            __m512bh both = _mm512_cvtne2ps_pbh((__m512)load(weights + key + LANES),
+                                                (__m512)load(weights + key));
+            memcpy(weights + key / 2, &both, sizeof both);
+        }
+    }
+    for (int64_t d = 0; d < t->dim; d += PANEL) {
+        for (int64_t r = 0; r < t->rows; r += 4) {
+            const float *weights = t->scores + r * KEYS;
+            float *o = t->o + r * t->dim + d;
+            switch (least(t->rows - r, 4)) {
+                case 1: add_pairs(t, 1, weights, at->v, count, o); break;
+                case 2: add_pairs(t, 2, weights, at->v, count, o); break;
+                case 3: add_pairs(t, 3, weights, at->v, count, o); break;
+                case 4: add_pairs(t, 4, weights, at->v, count, o); break;
+            }
+        }
+        for (int64_t key = 0; key < up(count, 2); key++) at->v[key] += PANEL * 2;
     }
 }
 #endif
@@ -354,9 +417,16 @@ static void weigh(struct tile *t, int64_t row, int64_t count) {
 static void tile_of_a_decode(struct tile *t, int64_t from, int64_t count) {
     int64_t element = t->m->type == F32 ? 4 : 2;
 #if PAIRS
-    if (t->pairs) score_pairs(t, from, count);
+    if (t->pairs) {
+        struct places places;
+        find(&places, t, from, count);
+        score_pairs(t, places.k, count);
+        for (int64_t r = 0; r < t->rows; r++) weigh(t, r, count);
+        add_values(t, &places, count);
+        return;
+    }
 #endif
-    if (!t->pairs) score_floats(t, from, count);
+    score_floats(t, from, count);
     for (int64_t r = 0; r < t->rows; r++) weigh(t, r, count);
     for (int64_t key = 0; key < count;) {
         struct run run = run_at(t, from + key, count - key);

@@ -71,6 +71,7 @@ struct operands {
     const char *codes, *w;
     const struct group *groups;
     int64_t stride, group_stride, panel_bytes, in;
+    int64_t later; /* bytes from `w` to a panel that comes later, to be asked for; or 0 */
     float *y;
     int64_t y_stride;
 };
@@ -90,6 +91,9 @@ INLINE void tile(const struct operands o, const int rows, const int panels) {
                 part[r][v] = o.groups[r * o.group_stride + g].begin - (vi){0};
         for (int64_t k = 0; k < steps; k++) {
             vi b[4];
+            if (panels == 1 && o.later)
+                UNROLL for (int64_t byte = 0; byte < PANEL * STEP; byte += 64)
+                    __builtin_prefetch(at + o.later + k * PANEL * STEP + byte, 0, 2);
             UNROLL for (int v = 0; v < 2 * panels; v++)
                 b[v] = load_weights(at + (v / 2) * o.panel_bytes +
                                     (k * PANEL + (v % 2) * LANES) * STEP);
@@ -141,12 +145,13 @@ static void one_panel(struct operands o, int64_t rows, int64_t columns) {
     float buffer[6 * PANEL] = {0}, *y = o.y;
     const char *codes = o.codes;
     const struct group *groups = o.groups;
-    int64_t y_stride = o.y_stride, tiles = (rows + TALL - 1) / TALL;
+    int64_t y_stride = o.y_stride, later = o.later, tiles = (rows + TALL - 1) / TALL;
     for (int64_t done = 0, index = 0; index < tiles; index++) {
         int64_t next = rows * (index + 1) / tiles;
         o.codes = codes + done * o.stride;
         o.groups = groups + done * o.group_stride;
         o.y = y + done * y_stride;
+        o.later = index == (tiles > 1) ? later : 0;
         if (columns == PANEL) {
             tall(o, next - done);
         } else {
@@ -167,11 +172,12 @@ static int64_t panel_bytes(int64_t in) {
 }
 
 void int8_product(const struct matrix *w, const struct rows *rows, int64_t from, int64_t to,
-                  float *y, int64_t y_stride) {
+                  int64_t then, float *y, int64_t y_stride) {
     int64_t bytes_of_one = panel_bytes(w->in);
     for (int64_t panel = from; panel < to;) {
         int64_t left = w->out - panel * PANEL;
         int both = rows->count <= WIDE && to - panel >= 2 && left >= 2 * PANEL;
+        int64_t next = panel + 1 + both, later = next < to ? next : then;
         struct operands o = {
             .codes = (const char *)rows->narrow,
             .w = (const char *)w->packed + panel * bytes_of_one,
@@ -180,12 +186,13 @@ void int8_product(const struct matrix *w, const struct rows *rows, int64_t from,
             .group_stride = rows->group_stride,
             .panel_bytes = bytes_of_one,
             .in = w->in,
+            .later = later < panels_of(w->out) ? (later - panel) * bytes_of_one : 0,
             .y = y + panel * PANEL,
             .y_stride = y_stride,
         };
         if (both) wide(o, rows->count);
         else one_panel(o, rows->count, least(left, PANEL));
-        panel += both ? 2 : 1;
+        panel = next;
     }
 }
 

@@ -4,8 +4,10 @@
  * `in` needs is next to each other, and a panel is read from its begin to its end. With bfloat16
  * pairs it lies as [in / 2][PANEL][2].
  *
- * A tile holds the sums of a few rows and one or two panels in registers. Each sum is taken in the
- * order of `in`, whatever the tile: a row's result does not depend on the rows beside it. */
+ * A tile holds the sums of a few rows and one or two panels in registers. While a panel is
+ * multiplied with many rows, the next one is asked for: without that, its first tile would wait for
+ * the memory. Few rows read at the memory's speed anyway. Each sum is taken in the order of `in`,
+ * whatever the tile: a row's result does not depend on the rows beside it. */
 #include "products.h"
 
 #include <errno.h>
@@ -23,6 +25,7 @@
 struct operands {
     const void *x, *w;
     int64_t x_stride, x_step, w_stride, panel_stride, depth;
+    const char *later;  /* a panel that comes later, to be asked for; or NULL */
     const float *start; /* what the sums begin with; its rows are `start_stride` apart */
     int64_t start_stride;
     float *y;
@@ -35,8 +38,12 @@ INLINE void tile(const struct operands o, const int rows, const int panels, cons
         UNROLL for (int v = 0; v < 2 * panels; v++)
             sums[r][v] = load(o.start + r * o.start_stride + v * LANES);
     const float *x = o.x;
+    const int64_t element = kind == HALVES ? 2 : 4;
     for (int64_t k = 0; k < o.depth; k++, x += o.x_step) {
         vf b[4];
+        if (panels == 1 && o.later)
+            UNROLL for (int64_t byte = 0; byte < PANEL * element; byte += 64)
+                __builtin_prefetch(o.later + k * PANEL * element + byte, 0, 2);
         UNROLL for (int v = 0; v < 2 * panels; v++) {
             int64_t at = (v / 2) * o.panel_stride + k * o.w_stride + (v % 2) * LANES;
             b[v] = kind == HALVES ? load_bf16((const uint16_t *)o.w + at)
@@ -95,7 +102,7 @@ INLINE void wide(const struct operands o, int64_t rows, const enum kind kind) {
 /* All rows, TALL at a time and the rest evenly: 13 rows are 7 and 6. */
 INLINE void tall_tiles(struct operands o, int64_t rows, const enum kind kind) {
     int64_t tiles = (rows + TALL - 1) / TALL;
-    const char *x = o.x;
+    const char *x = o.x, *later = o.later;
     const float *start = o.start;
     float *y = o.y;
     for (int64_t done = 0, index = 0; index < tiles; index++) {
@@ -103,6 +110,7 @@ INLINE void tall_tiles(struct operands o, int64_t rows, const enum kind kind) {
         o.x = x + done * o.x_stride * 4;
         o.start = start + done * o.start_stride;
         o.y = y + done * o.y_stride;
+        o.later = index == (tiles > 1) ? later : NULL;
         tall(o, next - done, kind);
         done = next;
     }
@@ -171,10 +179,10 @@ static void ragged_panel(struct operands o, int64_t rows, int64_t columns, enum 
 static const float zeros[2 * PANEL]; /* of a wide tile */
 
 void product(const struct matrix *w, const struct rows *rows, int64_t from, int64_t to,
-             enum start start, float *y, int64_t y_stride) {
+             int64_t then, enum start start, float *y, int64_t y_stride) {
     if (w->type == INT8) {
         begin(w, rows->count, from, to, start, y, y_stride);
-        int8_product(w, rows, from, to, y, y_stride);
+        int8_product(w, rows, from, to, then, y, y_stride);
         return;
     }
     int pairs = reads_pairs(w->type);
@@ -185,12 +193,16 @@ void product(const struct matrix *w, const struct rows *rows, int64_t from, int6
     for (int64_t panel = from; panel < to;) {
         int64_t left = w->out - panel * PANEL;
         int both = rows->count <= WIDE && to - panel >= 2 && left >= 2 * PANEL;
+        int64_t next = panel + 1 + both, later = next < to ? next : then;
         for (int64_t k = 0; k < depth; k += DEPTH) {
             struct operands o = {
                 .x = x + k * 4,
                 .x_stride = pairs ? rows->narrow_stride / 2 : rows->stride,
                 .w = (const char *)w->packed + (panel * depth + k) * PANEL * element,
                 .panel_stride = depth * PANEL,
+                .later = later < panels_of(w->out)
+                             ? (const char *)w->packed + (later * depth + k) * PANEL * element
+                             : NULL,
                 .depth = depth - k < DEPTH ? depth - k : DEPTH,
                 .start = y + panel * PANEL,
                 .start_stride = y_stride,
@@ -205,7 +217,7 @@ void product(const struct matrix *w, const struct rows *rows, int64_t from, int6
             else if (left < PANEL) ragged_panel(o, rows->count, left, kind);
             else rows_of_a_panel(o, rows->count, kind);
         }
-        panel += both ? 2 : 1;
+        panel = next;
     }
 }
 

@@ -45,9 +45,10 @@ struct rows {
 void narrow_row(uint16_t *to, struct group *groups, const float *from, int64_t count,
                 int64_t type);
 
-/* Columns of panels [from, to) of y = start + rows · wᵀ; y's rows are `y_stride` apart. */
+/* Columns of panels [from, to) of y = start + rows · wᵀ; y's rows are `y_stride` apart. `then` is the
+ * panel that this thread takes next, as far as it is known. */
 void product(const struct matrix *w, const struct rows *rows, int64_t from, int64_t to,
-             enum start start, float *y, int64_t y_stride);
+             int64_t then, enum start start, float *y, int64_t y_stride);
 
 /* Attention's products, each with PANEL columns of w and of y. x, w and y are float32, or x and w
  * words of 32 bits that hold two bfloat16; strides count them.

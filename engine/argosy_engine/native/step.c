@@ -122,8 +122,9 @@ static void multiply(struct team *team, const struct step *s, const struct matri
     int64_t panels = panels_of(w->out), from, to;
     /* Two panels at least where few rows leave room for two in a tile. */
     int64_t grain = most(rows <= 6 ? 2 : 1, panels / (8 * team_threads(team)) / 2 * 2);
+    int64_t of_others = grain * (team_threads(team) - 1);
     while (team_next(team, panels, grain, &from, &to))
-        product(w, &input, from, to, start, y, y_stride);
+        product(w, &input, from, to, to + of_others, start, y, y_stride);
     team_barrier(team);
 }
 
