@@ -164,6 +164,15 @@ def test_a_hub_that_has_nothing_from_there_on_gives_the_file_from_its_beginning(
     assert (folder / "model.safetensors").read_bytes() == weights(640)
 
 
+def test_a_hub_that_sends_clients_on_is_followed_and_asked_for_bytes_as_they_lie(
+    place: Place,
+) -> None:
+    place.trouble.moved = True
+    folder = place.fetched(HUB)
+    assert (folder / "model.safetensors").read_bytes() == weights()
+    assert place.trouble.encodings == {"identity"}
+
+
 ENCRYPTION = "x-amz-server-side-encryption"
 
 

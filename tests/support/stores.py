@@ -36,6 +36,10 @@ class Trouble:
     """Ranges are not understood: the file comes from its beginning."""
     past_end: bool = False
     """Ranges are answered 416: the file has become shorter."""
+    moved: bool = False
+    """The hub sends clients on for each file, as it does to where large ones lie."""
+    encodings: set[str | None] = field(default_factory=set)
+    """Which encodings of files were asked for."""
     says: dict[str, str] = field(default_factory=dict)
     """Headers beside those of each file."""
     pause_s: float = 0.0
@@ -69,6 +73,11 @@ class _Handler(BaseHTTPRequestHandler):
             self._error(self.trouble.refuses, "AccessDenied")
         elif words[:2] == ["api", "models"]:
             self._model(*words[2:])
+        elif "resolve" in words and self.trouble.moved and "moved" not in query:
+            self.send_response(302)
+            self.send_header("Location", f"{self.path}?moved")
+            self.send_header("Content-Length", "0")
+            self.end_headers()
         elif "resolve" in words:
             at = words.index("resolve")
             self._resolved("/".join(words[:at]), words[at + 1], "/".join(words[at + 2 :]))
@@ -144,6 +153,7 @@ class _Handler(BaseHTTPRequestHandler):
         start = 0 if self.trouble.whole else start
         if self.command == "GET":
             self.trouble.asked.append((path.name, asked))
+            self.trouble.encodings.add(self.headers.get("Accept-Encoding"))
         if asked and self.trouble.past_end:
             self._error(416, "InvalidRange")
             return
