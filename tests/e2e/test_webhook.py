@@ -1,6 +1,8 @@
 """The webhook on a real API server: kubectl prints its warnings, and nothing depends on it."""
 
+import base64
 import json
+import re
 import subprocess
 import time
 
@@ -55,6 +57,11 @@ def applied(world, text, *words):
     return done.stdout, warnings, time.monotonic() - began
 
 
+def pem(bundle):
+    """The certificates of a bundle."""
+    return re.findall(b"-----BEGIN CERTIFICATE-----.*?-----END CERTIFICATE-----", bundle, re.S)
+
+
 def until_warned(world, name):
     """The API server takes a moment to learn of a new bundle or a new pod."""
     return world.until(
@@ -69,6 +76,17 @@ def test_a_dry_run_prints_pods_gpus_and_an_slo_below_the_floor(warned):
     assert warned.fleet("dry") is None
     _, load = applied(warned, manifest("dry", "1s"), "--dry-run=server")[1]
     assert load.startswith("Warning: spec.slo: the most pods carry about ")
+
+
+def test_an_upgrade_of_the_chart_leaves_the_bundle(warned, install_chart):
+    until_warned(warned, "upgraded")
+    words = ("get", "validatingwebhookconfiguration", CONFIGURATION, "-o", BUNDLE)
+    before = base64.b64decode(warned.kube.kubectl(*words))
+    install_chart("--set", "webhook.enabled=true", "--set", "webhook.resources.requests.cpu=21m")
+    after = base64.b64decode(warned.kube.kubectl(*words))
+    assert pem(before)
+    assert set(pem(before)) <= set(pem(after))
+    until_warned(warned, "upgraded")
 
 
 def test_warnings_come_after_the_certificate_was_replaced(warned):
