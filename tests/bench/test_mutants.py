@@ -253,11 +253,11 @@ def mutate(folder: Path, tests: str) -> tuple[str, dict[str, int]]:
     return run(folder)
 
 
+RUN = [sys.executable, "-m", "argosy_bench.mutation.run", "--max-children=1"]
+
+
 def run(folder: Path) -> tuple[str, dict[str, int]]:
-    done = subprocess.run(
-        [sys.executable, "-m", "argosy_bench.mutation.run", "--max-children=1"],
-        cwd=folder, capture_output=True, text=True, timeout=120,
-    )  # fmt: skip
+    done = subprocess.run(RUN, cwd=folder, capture_output=True, text=True, timeout=120)
     meta = folder / "mutants" / "pkg" / "__init__.py.meta"
     return done.stderr, json.loads(meta.read_text())["exit_code_by_key"]
 
@@ -284,6 +284,22 @@ def test_with_other_tests_the_mutants_that_were_left_out_stay_so(tmp_path):
     meta.write_text(json.dumps(whole))
     write_settings(tmp_path, PROJECT.replace('["tests"]', '["tests/test_it.py"]'))
     assert set(run(tmp_path)[1].values()) == {SKIPPED}
+
+
+def test_files_of_an_area_that_is_new_get_mutants(tmp_path):
+    only = 'process_isolation = "forkserver"\nonly_mutate = ["pkg/other.py"]'
+    (tmp_path / "pkg").mkdir()
+    (tmp_path / "pkg" / "other.py").write_text("def one():\n    return 1\n")
+    (tmp_path / "pkg" / "__init__.py").write_text(PACKAGE)
+    (tmp_path / "tests").mkdir()
+    text = "from pkg import added\ndef test_it():\n    assert added(1, 1) == 2\n"
+    (tmp_path / "tests" / "test_it.py").write_text(text)
+    meta = tmp_path / "mutants" / "pkg" / "__init__.py.meta"
+    write_settings(tmp_path, PROJECT.replace('process_isolation = "forkserver"', only))
+    subprocess.run(RUN, cwd=tmp_path, capture_output=True, timeout=120)
+    assert not meta.exists()
+    write_settings(tmp_path, PROJECT)
+    assert len(run(tmp_path)[1]) == 4
 
 
 def test_an_area_that_the_time_cut_short_is_not_written_and_a_sentence_says_so(capsys):

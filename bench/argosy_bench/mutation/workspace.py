@@ -216,16 +216,21 @@ def _end(running: subprocess.Popen[bytes]) -> None:
 
 
 def write_settings(folder: Path, settings: str) -> None:
-    """Write mutmut's settings, and forget which test enters which function if they are others.
+    """Write mutmut's settings. If they are others, forget which test enters which function, and
+    the copies of files without mutants.
 
     mutmut keeps the settings with that knowledge. With other settings than those it would forget
-    all results, and run the mutants that were left out.
+    all results, and run the mutants that were left out. A file that was to have no mutants would
+    never get some, because its copy is as new as the file.
     """
     at = folder / "pyproject.toml"
     if at.exists() and at.read_text() == settings:
         return
     at.write_text(settings)
     (folder / "mutants" / "mutmut-stats.json").unlink(missing_ok=True)
+    for path in (folder / "mutants").rglob("*.py"):
+        if not path.with_name(f"{path.name}.meta").exists():
+            path.unlink()
 
 
 def forget_stats(at: Path, changed: Iterable[Path]) -> None:

@@ -112,7 +112,11 @@ PROGRAMS = (
     Program(
         "engine_torch",
         ("engine/argosy_engine",),
-        ("tests/engine_torch", "tests/engine/test_native_choice.py"),
+        (
+            "tests/engine_torch",
+            "tests/engine/test_model_spec.py",
+            "tests/engine/test_native_choice.py",
+        ),
         torch=True,
     ),
     Program("gateway", ("engine/argosy_gateway", "engine/argosy_engine"), ("tests/gateway",)),
