@@ -116,6 +116,8 @@ PROGRAMS = (
             "tests/engine_torch",
             "tests/engine/test_model_spec.py",
             "tests/engine/test_native_choice.py",
+            "tests/engine/server/test_streams.py",
+            "tests/engine/server/test_structured.py",
         ),
         torch=True,
     ),

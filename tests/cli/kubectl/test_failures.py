@@ -65,15 +65,24 @@ def test_no_cluster_at_the_address_is_a_sentence(capsys: pytest.CaptureFixture[s
     assert "no API server can be reached" in capsys.readouterr().err
 
 
-def test_an_unknown_context_names_those_that_there_are(capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["status", "--context", "there"]) == 3
+VERBS = [["status"], ["explain", "chat"], ["top", "chat"], ["logs", "chat"], ["drain", "pod"]]
+
+
+@pytest.mark.parametrize("words", VERBS, ids=lambda words: words[0])
+def test_an_unknown_context_names_those_that_there_are(
+    words: list[str], capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main([*words, "--context", "there"]) == 3
     assert "no context there in the kubeconfig; it has: here" in capsys.readouterr().err
 
 
-def test_a_kubeconfig_that_is_not_there_is_named(capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["status", "--kubeconfig", "/none/at/all"]) == 3
+@pytest.mark.parametrize("words", VERBS, ids=lambda words: words[0])
+def test_a_kubeconfig_that_is_not_there_is_named(
+    words: list[str], capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main([*words, "--kubeconfig", "/none/at/all"]) == 3
     assert capsys.readouterr().err == (
-        "kubectl argosy status: there is no kubeconfig /none/at/all\n"
+        f"kubectl argosy {words[0]}: there is no kubeconfig /none/at/all\n"
     )
 
 

@@ -326,6 +326,14 @@ async def test_limits_that_shrink_on_the_way_refuse_no_choice_of_an_accepted_req
     assert whole(await answer(ask(n=3, temperature=1), engine=engine)) == wanted
 
 
+async def test_beyond_what_may_wait_clients_are_told_when_to_come_again():
+    engine = Engine()
+    engine.loop.scheduler.limits = replace(engine.loop.scheduler.limits, max_queue=0)
+    response = await engine.post(COMPLETIONS, ask())
+    assert (response.status_code, response.headers["retry-after"]) == (429, "1")
+    assert response.json()["error"]["code"] == "queue_full"
+
+
 async def test_blocks_are_shared_by_requests_of_one_salt_alone():
     engine = Engine()
 

@@ -155,6 +155,12 @@ async def test_a_wrong_account_of_what_was_sent_is_refused(sent, says):
     assert says in response.json()["error"]["message"]
 
 
+async def test_a_gateway_that_says_nothing_of_what_was_sent_is_told_what_to_write():
+    response = await Engine().post(PATHS[0], ask(PATHS[0]), x_argosy_resume="1")
+    assert response.status_code == 400
+    assert "must be an object, such as" in response.json()["error"]["message"]
+
+
 async def test_only_a_stream_goes_on():
     body = {"model": "m", "prompt": "a", "argosy_resume": {"token_ids": [97], "created": 1}}
     response = await Engine().post(PATHS[0], body, x_argosy_resume="1")

@@ -82,6 +82,19 @@ async def test_long_prompts_beyond_what_may_wait_are_answered_429():
     assert (statuses.count(400), statuses.count(429)) == (8, 4)
 
 
+async def test_long_texts_to_tokenise_beyond_what_may_wait_are_answered_429():
+    tokenizer = HeldTokenizer()
+    async with engine(tokenizer) as client:
+        body = {"model": "m", "prompt": LONG}
+        asked = [asyncio.ensure_future(client.post("/tokenize", json=body)) for _ in range(12)]
+        done, _ = await asyncio.wait(asked, timeout=PATIENCE_S, return_when="FIRST_COMPLETED")
+        first = done.pop().result()
+        tokenizer.go.set()
+        statuses = [(await answer).status_code for answer in asked]
+    assert (first.status_code, first.headers["retry-after"]) == (429, "1")
+    assert (statuses.count(200), statuses.count(429)) == (8, 4)
+
+
 class Counting(HeldTokenizer):
     """Three bytes a token at most; whatever is tokenised is one token too many."""
 
