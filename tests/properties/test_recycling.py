@@ -20,6 +20,7 @@ from hypothesis.stateful import initialize, rule
 from argosy_gateway.pods.pairs import Pairs
 from argosy_gateway.server.admin import failing_pairs, handed_over
 from argosy_operator.core.fleet.pods import Handovers
+from argosy_operator.core.recycling.verdict import FRESH_S
 from argosy_operator.ports.gateways import handovers_of
 from tests.support.faults import FaultyWorld
 from tests.support.stateful import run_sequences
@@ -39,6 +40,8 @@ class Gateway:
         self.world: World
         self.sick: set[str] = set()
         """Uids of pods that hand over with none."""
+        self.recovered: dict[str, float] = {}
+        """Uid of each pod that was sick → when it recovered."""
         self.cut = False
         """No pod hands over."""
         self.pairs = Pairs(lambda: self.world.now)
@@ -101,7 +104,9 @@ class Gateway:
             latest = max(self.chosen.values(), default=float("-inf"))
             if self.world.now - latest < PAUSE_S:
                 self.wrongs.append(f"{meta['name']}: {self.world.now - latest} s after the last")
-            if meta["uid"] not in self.sick:
+            # Until gateways try it again, the newest that they know of it is that it failed.
+            well_s = self.world.now - self.recovered.get(meta["uid"], float("-inf"))
+            if meta["uid"] not in self.sick and well_s > FRESH_S:
                 self.wrongs.append(f"{meta['name']} is in order")
             self.chosen[meta["uid"]] = self.world.now
 
@@ -246,7 +251,9 @@ class Replacements(FaultyWorld):
     @rule()
     def the_sick_pods_recover(self) -> None:
         """Those that are chosen by then may still go."""
-        self.gateway.sick &= self.gateway.chosen.keys()
+        recovered = self.gateway.sick - self.gateway.chosen.keys()
+        self.gateway.recovered |= dict.fromkeys(recovered, self.world.now)
+        self.gateway.sick -= recovered
 
     @rule(cut=st.booleans())
     def the_network_is_cut(self, cut: bool) -> None:

@@ -85,6 +85,14 @@ def test_the_last_failure_must_be_at_most_two_minutes_ago() -> None:
     assert at(120.1, 130.0) == []
 
 
+def test_a_sick_partner_does_not_make_old_failures_new() -> None:
+    """It fails with all pods, so that gateways do not try a pod again that has recovered."""
+    old = [row("p1", d, since_s=260.0, last_s=130.0) for d in ("d1", "d2")]
+    whole = WHOLE | {"d3": 50.0}
+    assert blamed(*old, row("p1", "d3", since_s=40.0, last_s=1.0), whole=whole) == []
+    assert blamed(*old, row("p1", "d1", since_s=40.0, last_s=1.0), whole=whole) == ["p1"]
+
+
 def test_a_gateway_that_does_not_say_since_when_is_no_evidence() -> None:
     rows = (FailingPair("p1", d, "silent", 7) for d in ("d1", "d2"))
     assert blamed(*rows) == []

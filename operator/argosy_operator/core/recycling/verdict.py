@@ -89,8 +89,9 @@ def _judge(pod: Pod, rows: Iterable[FailingPair], whole_s: Mapping[str, float]) 
     failures = sorted(row.failures for _, row in sound)
     if len(sound) < PARTNERS or sum(failures[:-1]) < FAILURES_BESIDE:
         return None
-    last_s = min(row.last_s for _, row in own)
-    fails_s = min(last_whole_s, max(row.since_s for _, row in own)) - last_s
+    # A failure with a partner that is not in order may be that one's.
+    last_s = min(row.last_s for _, row in sound)
+    fails_s = min(last_whole_s, max(row.since_s for _, row in sound)) - last_s
     if last_s > FRESH_S or fails_s < HOLD_S:
         return None
     return Poisoned(pod, tuple(sorted((name, row.reason) for name, row in sound)), fails_s)
