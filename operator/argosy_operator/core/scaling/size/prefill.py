@@ -7,6 +7,7 @@ that is a queue whose customers give up, M/M/n+D. Both are one formula, `share_w
 calls it.
 """
 
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from math import exp, inf
 
@@ -34,11 +35,18 @@ def share_waiting(servers: int, load: float, at_least: float, patience: float = 
     e^(−nw) beyond it; p is the probability that exactly n − 1 servers are busy, and all sum up to 1
     (Gnedenko and Kovalenko, Introduction to Queueing Theory, 1989; Baccelli and Hebuterne, 1981).
     """
+    return shares_waiting(servers, load, (at_least,), patience)[0]
+
+
+def shares_waiting(
+    servers: int, load: float, waits: Sequence[float], patience: float = inf
+) -> list[float]:
+    """`share_waiting` of several waits. What they have in common is computed once."""
     if load <= 0:
-        return 0.0
+        return [0.0] * len(waits)
     room = servers - load
     if patience == inf and room <= 0:
-        return 1.0
+        return [1.0] * len(waits)
     scale = 0.0
     """Of all densities, so that none overflows where the load exceeds the servers."""
     if room < 0:
@@ -56,7 +64,8 @@ def share_waiting(servers: int, load: float, at_least: float, patience: float = 
         return (_e(scale - room * t) - end) / room + end / servers
 
     busy = load * erlang_b(servers - 1, load)
-    return min(busy * above(at_least) / (_e(scale) + busy * above(0.0)), 1.0)
+    whole = _e(scale) + busy * above(0.0)
+    return [min(busy * above(wait) / whole, 1.0) for wait in waits]
 
 
 def _e(exponent: float) -> float:
@@ -109,7 +118,8 @@ class PrefillModel:
                 reachable += share
                 slacks.append(((self.limit_s - seconds) / unit_s, share))
         if self.order == "fifo":
-            late = sum(share_waiting(replicas, load, slack) * share for slack, share in slacks)
+            waiting = shares_waiting(replicas, load, [slack for slack, _ in slacks])
+            late = sum(wait * share for wait, (_, share) in zip(waiting, slacks, strict=True))
         else:  # who can wait least goes first, so that all are late as often
             patience = sum(slack * share for slack, share in slacks) / max(reachable, 1e-9)
             late = reachable * share_waiting(replicas, load, patience, patience)
