@@ -17,6 +17,7 @@ RUNBOOK = "docs/runbook"
 """Where the runbook's pages are: a folder of the repository, as the project has no web site."""
 LARGEST_MESSAGE = 1024
 """Most characters of a condition's message, as the CRD has it."""
+_PAGES = {reason.value: f"{RUNBOOK}/{reason}.md" for reason in Reason if reason.action}
 
 
 @unique
@@ -72,8 +73,7 @@ class ConditionType(StrEnum):
 def runbook_of(reason: str) -> str:
     """The runbook's page of a reason that needs a person, "" for one that does not and for reasons
     that are not ours."""
-    known = next((known for known in Reason if known.value == reason), None)
-    return f"{RUNBOOK}/{known}.md" if known is not None and known.action else ""
+    return _PAGES.get(reason, "")
 
 
 def with_runbook(message: str, reason: str) -> str:

@@ -44,6 +44,8 @@ def differences(wanted: object, live: object, path: Path = ()) -> Iterator[Path]
 
     An item of a list is written `key=value` (`containers`, `name=engine`, `image`).
     """
+    if wanted == live:  # most parts of a child at rest
+        return
     if isinstance(wanted, Mapping):
         have = live if isinstance(live, Mapping) else {}
         for key, value in wanted.items():
@@ -51,7 +53,7 @@ def differences(wanted: object, live: object, path: Path = ()) -> Iterator[Path]
                 yield from differences(value, have.get(key), (*path, str(key)))
     elif isinstance(wanted, Sequence) and not isinstance(wanted, str):
         yield from _in_list(wanted, live if isinstance(live, Sequence) else (), path)
-    elif wanted != live and not _same_quantity(wanted, live, path):
+    elif not _same_quantity(wanted, live, path):
         yield path
 
 
