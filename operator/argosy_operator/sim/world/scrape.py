@@ -25,6 +25,8 @@ from argosy_operator.sim.world.pods import ColocatedPod, DecodePod, Pod, Prefill
 
 GATEWAY = "gateway-0"
 AWAY = "PrometheusAway: the metrics are out"
+OF_ENGINES = frozenset((*samples.STEP_COUNTERS, *samples.GAUGES))
+"""Names of the series that are asked for only as far back as `short_s`."""
 
 Key = tuple[str, tuple[tuple[str, str], ...]]
 """Name and labels of a series."""
@@ -90,12 +92,17 @@ class Scraper:
     def round(self) -> Round:
         """The answer to the operator's queries now. Times are seconds since the epoch."""
         now = self._world.now
+        long, short = now - self.long_s, now - self.short_s
+        oldest = min(long, short)
         taken: dict[Key, list[tuple[float, float]]] = {}
         for target in self._targets.values():
             for at, row in target.rows:
+                if at < oldest:
+                    continue
+                sample = self._start + at
                 for key, value in row.items():
-                    if at >= now - (self.short_s if _of_engine(key) else self.long_s):
-                        taken.setdefault(key, []).append((self._start + at, value))
+                    if at >= (short if key[0] in OF_ENGINES else long):
+                        taken.setdefault(key, []).append((sample, value))
         series = tuple(Series(name, dict(labels), tuple(s)) for (name, labels), s in taken.items())
         up = int(self._targets[GATEWAY].up)
         scraped = Round(self._start + now, series, up, 1, frozenset({GATEWAY}))
@@ -166,10 +173,6 @@ def _load(world: World) -> Load:
                     outstanding += pod.tokens - pod.computed
     sums, answered = world.sums, world.ended - world.killed - world.refused
     return Load(outstanding, decoding, answered, sums.prompt, sums.prompt_squared, sums.output)
-
-
-def _of_engine(key: Key) -> bool:
-    return key[0] in samples.STEP_COUNTERS or key[0] in samples.GAUGES
 
 
 def _gateway(world: World) -> dict[Key, float]:
