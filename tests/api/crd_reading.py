@@ -6,6 +6,7 @@ reading is for thousands of generated objects.
 
 import copy
 from functools import cache
+from json import dumps, loads
 from typing import Any
 
 import celpy
@@ -39,14 +40,21 @@ def refusals(schema: Json, value: Json, path: str = "", old: Json = None) -> lis
 
     `old` is the scalar that an update would replace. Without it, rules about updates do not count.
     """
-    rules = schema.get("x-kubernetes-validations", [])
-    seen = _as_cel(value, old) if rules else {}
-    found = [
-        (path + rule.get("fieldPath", ""), rule["message"])
-        for rule in rules
-        if (old is not None or "oldSelf" not in rule["rule"])
-        and not _program(rule["rule"]).evaluate(seen)
+    rules = [
+        rule
+        for rule in schema.get("x-kubernetes-validations", [])
+        if old is not None or "oldSelf" not in rule["rule"]
     ]
+    found = []
+    if rules:
+        broken = _broken(
+            tuple(rule["rule"] for rule in rules), dumps(value), None if old is None else dumps(old)
+        )
+        found = [
+            (path + rule.get("fieldPath", ""), rule["message"])
+            for rule in rules
+            if rule["rule"] in broken
+        ]
     if isinstance(value, int) and not isinstance(value, bool):
         below = value < schema.get("minimum", value)
         found += [(path, "bounds")] if below or value > schema.get("maximum", value) else []
@@ -69,11 +77,17 @@ def refusals(schema: Json, value: Json, path: str = "", old: Json = None) -> lis
 
 
 @cache
+def _broken(rules: tuple[str, ...], value: str, old: str | None) -> frozenset[str]:
+    """Those of the rules of one place that a value breaks. Values are JSON.
+
+    It is kept: to evaluate CEL takes long, and most places of generated objects have their
+    defaults.
+    """
+    seen = {"self": value} | ({} if old is None else {"oldSelf": old})
+    seen = {name: celpy.json_to_cel(loads(one)) for name, one in seen.items()}
+    return frozenset(rule for rule in rules if not _program(rule).evaluate(seen))
+
+
+@cache
 def _program(rule: str) -> Any:
     return ENVIRONMENT.program(ENVIRONMENT.compile(rule))
-
-
-def _as_cel(value: Json, old: Json) -> dict[str, Any]:
-    """What all rules of one place see: to convert a whole spec takes long."""
-    seen = {"self": value} | ({} if old is None else {"oldSelf": old})
-    return {name: celpy.json_to_cel(one) for name, one in seen.items()}
