@@ -8,7 +8,7 @@ a cluster.
 
 from collections import deque
 from dataclasses import dataclass, field
-from itertools import accumulate
+from itertools import accumulate, chain
 from math import inf
 from random import Random
 
@@ -96,13 +96,14 @@ class Scraper:
         oldest = min(long, short)
         taken: dict[Key, list[tuple[float, float]]] = {}
         for target in self._targets.values():
-            for at, row in target.rows:
-                if at < oldest:
-                    continue
-                sample = self._start + at
-                for key, value in row.items():
-                    if at >= (short if key[0] in OF_ENGINES else long):
-                        taken.setdefault(key, []).append((sample, value))
+            rows = [(at, row) for at, row in target.rows if at >= oldest]
+            for key in dict.fromkeys(chain.from_iterable(row for _, row in rows)):
+                since = short if key[0] in OF_ENGINES else long
+                found = [
+                    (self._start + at, row[key]) for at, row in rows if at >= since and key in row
+                ]
+                if found:
+                    taken[key] = found
         series = tuple(Series(name, dict(labels), tuple(s)) for (name, labels), s in taken.items())
         up = int(self._targets[GATEWAY].up)
         scraped = Round(self._start + now, series, up, 1, frozenset({GATEWAY}))
