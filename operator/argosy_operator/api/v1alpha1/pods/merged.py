@@ -8,10 +8,13 @@ from argosy_operator.api.v1alpha1.pods.resources import PodResources
 from argosy_operator.api.v1alpha1.pods.settings import PodSettings
 from argosy_operator.api.v1alpha1.pods.volumes import Volume
 
+_NOTHING = PodSettings()
+"""Sections are immutable, so that one serves all; to make and check one takes long."""
+
 
 def merged(layers: Iterable[PodSettings]) -> PodSettings:
     """One section of several, the farthest first."""
-    whole = PodSettings()
+    whole = _NOTHING
     for layer in layers:
         update = {
             name: join(getattr(whole, name), getattr(layer, name))
