@@ -51,10 +51,10 @@ def test_more_replicas_come_above_the_rate_of_now_and_fewer_below_it(tick: Any) 
             assert one.fewer < one.target.replicas
 
 
-def test_a_busy_role_has_a_rate_at_which_one_more_pod_comes() -> None:
-    lines = [line for tick in ACTIVE for line in sentences(record_of(tick))]
-    assert any("one more decode pod at" in line for line in lines)
-    assert any("one more prefill pod at" in line for line in lines)
+@pytest.mark.parametrize("role", ["decode", "prefill"])
+def test_a_busy_role_has_a_rate_at_which_one_more_pod_comes(role: str) -> None:
+    lines = (line for tick in ACTIVE for line in sentences(record_of(tick)))
+    assert any(f"one more {role} pod at" in line for line in lines)
 
 
 def test_a_bound_that_binds_is_named_with_the_field_to_change() -> None:
