@@ -102,6 +102,25 @@ def test_a_new_fleet_of_another_scaler_begins_with_the_number_of_the_spec(world)
     assert replicas(world) == 1
 
 
+def test_what_is_removed_from_the_spec_leaves_gateways_that_were_made_for_another_scaler(world):
+    """A server-side apply removes only fields that no other manager or operation owns."""
+    world.operator()
+    pods = [{"roles": ["gateway"], "annotations": {"example.com/team": "chat"}}]
+    spec = FLEET["spec"] | {"routing": {"replicas": 1, "autoscaling": EXTERNAL}, "pods": pods}
+    world.kubectl("apply", "-f", "-", given=yaml.safe_dump(FLEET | {"spec": spec}))
+    world.until_ready()
+    rolled_out(world)
+
+    def annotations():
+        return gateway(world)["spec"]["template"]["metadata"]["annotations"]
+
+    assert annotations()["example.com/team"] == "chat"
+    world.patch(pods=None)
+    rolled_out(world)
+    assert "example.com/team" not in annotations()
+    assert replicas(world) == 1
+
+
 def test_a_range_holds_without_metrics_and_the_fleet_says_what_is_missing(running):
     running.patch(routing={"autoscaling": {"min": 2, "max": 4}})
     running.until("2 gateways", lambda: replicas(running) == 2, 60)

@@ -112,7 +112,7 @@ def _apply_child(snapshot: Snapshot, draft: Draft, wanted: Object) -> Draft:
     if not found or snapshot.memory.accepted_drift.get(key) == drift_digest(obj, live):
         return draft
     if _scaled_by_others(obj) and only_applied_replicas(live):
-        # Alone in its round: should it fail, nothing that needs it is carried out.
+        # Alone in its round: if it fails, the apply that depends on it is not made.
         meta = live["metadata"]
         keep = KeepReplicas(key[1], meta["uid"], replicas_of(live), meta["resourceVersion"])
         return draft.act(keep)
@@ -135,13 +135,14 @@ def _scaled_by_others(wanted: Object) -> bool:
     return gateway and "replicas" not in wanted["spec"]
 
 
-def _first(snapshot: Snapshot, obj: Object) -> Action:
-    """What makes a child that does not exist. Who creates an object owns its replicas, so later
-    applies may leave them out."""
+def _first(snapshot: Snapshot, obj: Object) -> Apply:
+    """What makes a child that does not exist. Gateways that others scale are applied with their
+    first number, which `KeepReplicas` gives up before the next apply. A plain create would own
+    every field by another operation, and no apply could remove one."""
     if not _scaled_by_others(obj):
         return Apply(obj)
     replicas = snapshot.fleet.spec.routing.first_gateways
-    return Create({**obj, "spec": {**obj["spec"], "replicas": replicas}})
+    return Apply({**obj, "spec": {**obj["spec"], "replicas": replicas}})
 
 
 def _instead(wanted: Object, path: tuple[str, ...]) -> str:
