@@ -47,6 +47,17 @@ def images_of(store: Store) -> set[str]:
     }
 
 
+def engines_of(store: Store) -> list[str]:
+    """Names of the Deployments of engines."""
+    return [name for kind, name in store.objects if kind == "Deployment" and "colo" in name]
+
+
+def image_of(store: Store, name: str) -> str:
+    """The image of a Deployment."""
+    pod = store.objects["Deployment", name]["spec"]["template"]["spec"]
+    return str(pod["containers"][0]["image"])
+
+
 async def test_an_upgrade_of_the_operator_changes_no_deployment() -> None:
     store = Store(roles=PARKED)
     await rounds(store, OLD)
@@ -90,9 +101,21 @@ async def test_an_edit_makes_new_pods_with_the_images_that_the_fleet_has() -> No
     await rounds(store, OLD)
     store.edit(engine={"maxNumSeqs": 8})
     await rounds(store, NEW)
-    engines = [name for kind, name in store.objects if kind == "Deployment" and "colo" in name]
-    assert len(engines) == 2
+    assert len(engines_of(store)) == 2
     assert images_of(store) == {"engine:1", "gateway:1"}
+
+
+async def test_a_fleet_that_goes_over_to_another_engine_takes_gateways_that_know_it() -> None:
+    store = Store(roles=PARKED, engine={"image": "mine:1"}, model={"uri": "pvc://models/m"})
+    await rounds(store, OLD)
+    store.edit(engine={"type": "vllm", "image": "vllm:1"})
+    await rounds(store, NEW)
+    assert images_of(store) == {"mine:1", "vllm:1", "gateway:2"}
+    old = next(name for name in engines_of(store) if image_of(store, name) == "mine:1")
+    del store.objects["Deployment", old]
+    latest = Images(engine="engine:3", gateway="gateway:3", picker="picker:3")
+    await rounds(store, latest)
+    assert images_of(store) == {"vllm:1", "gateway:2"}
 
 
 async def test_a_fleet_goes_on_with_the_image_that_its_spec_named_last() -> None:

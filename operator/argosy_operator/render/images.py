@@ -1,7 +1,8 @@
 """The images of a fleet's pods: those that the operator was installed with, and those that it has.
 
 A fleet keeps the images that it runs when the operator gets others (`spec.imageUpdates`), so that
-an upgrade of the operator replaces no pod.
+an upgrade of the operator replaces no pod. A fleet that goes over to another engine takes the
+operator's gateways with it.
 """
 
 from collections.abc import Collection, Iterable, Mapping
@@ -53,12 +54,24 @@ def kept(fleet: ServingDeployment, deployments: Iterable[Object], default: Image
     newest_first = sorted(deployments, key=_made_at, reverse=True)
     revisions = {d["metadata"].get("labels", {}).get(names.REVISION) for d in newest_first}
     for container in chosen:
+        if container == "gateway" and _leaves_our_engine(fleet, newest_first):
+            continue
         noted = getattr(said, container) if said is not None else None
         if noted is None and container == "engine" and _gives(fleet, default, revisions):
             continue
         images = filter(None, (_image(deployment, container) for deployment in newest_first))
         chosen[container] = noted or next(images, chosen[container])
     return default.having(chosen)
+
+
+def _leaves_our_engine(fleet: ServingDeployment, deployments: Iterable[Object]) -> bool:
+    """Whether a fleet of our engine goes over to another one. Its gateways may be of an operator
+    that did not know other engines, and would then take every answer for one of a wrong pod."""
+    if fleet.spec.engine.type == "argosy":
+        return False
+    templates = [d["spec"].get("template") or {} for d in deployments if _image(d, "engine")]
+    marks = ((t.get("metadata") or {}).get("annotations") or {} for t in templates)
+    return any(names.ENGINE not in annotations for annotations in marks)
 
 
 def _gives(fleet: ServingDeployment, default: Images, revisions: Collection[str | None]) -> bool:
