@@ -318,6 +318,11 @@ REFUSED: dict[str, tuple[dict[str, Any], str, str]] = {
         "bad",
         "leave autoscaling.scaleToZero out",
     ),
+    "a number of gateways where there is no gateway of Argosy": (
+        POOL | {"routing": {"gateway": "epp", "autoscaling": {"min": 2, "max": 4}}},
+        "bad",
+        "routing.autoscaling is about Argosy's gateway pods",
+    ),
     "advice of a policy that decides nothing": (
         {"autoscaling": {"policy": "None", "advisory": True}},
         "bad",

@@ -50,8 +50,8 @@ def test_an_example_has_nothing_to_complain_about(path: Path) -> None:
          "must be of type object, not list"),
         ("200ms", "2ms", "f.yaml:8: warning: ServingDeployment chat: spec.slo.ttft.target: is "
          "below the engine's floor: a prefill step of an empty prompt takes 18.1 ms"),
-        ("opt-13b-a100", "opt", "f.yaml:6: warning: ServingDeployment chat: spec.model.uri: no "
-         "simulated engine is called so: there is llama-70b"),
+        ("opt-13b-a100", "opt", "f.yaml:6: warning: ServingDeployment chat: spec.model.uri: there "
+         "is no simulated engine of this name: use one of llama-70b"),
         ("  model:", "  model: 3\n  model:", "f.yaml:1: error: document 1: line 6: model is writt"),
         ("spec:", "spec: [", "error: document 1: this is no YAML:"),
     ],

@@ -90,6 +90,11 @@ def test_an_slo_that_such_requests_miss_alone_is_named() -> None:
     )
 
 
+def test_large_rates_are_written_out() -> None:
+    (text,) = said(roles=at_most(900))
+    assert re.search(r"about [1-9]\d{2,}0 requests/s", text), text
+
+
 @pytest.mark.parametrize(
     "spec",
     [

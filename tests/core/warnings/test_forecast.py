@@ -66,6 +66,16 @@ def test_gpu_types_of_several_sizes_give_the_least_and_the_most() -> None:
     assert one.gpus == Range(8, 24)
 
 
+def test_within_a_budget_the_most_pods_are_those_of_the_smallest_type() -> None:
+    kinds = [
+        {"name": "l4", "costPerHour": "1", "gpu": 1, "nodeSelector": {"gpu": "l4"}},
+        {"name": "h100", "costPerHour": "9", "gpu": 8, "nodeSelector": {"gpu": "h100"}},
+    ]
+    budget = {"gpuBudget": {"max": 16}}
+    one = found(roles=colocated(2, 16, gpuTypes=kinds), slo=SLO, autoscaling=budget)
+    assert one == Forecast({"colocated": Range(2, 16)}, Range(2, 16))
+
+
 @pytest.mark.parametrize(
     ("spec", "text"),
     [
@@ -83,6 +93,15 @@ def test_gpu_types_of_several_sizes_give_the_least_and_the_most() -> None:
             "3 colocated pods, no GPUs; a rollout doubles them for a time; 2 gateway pods",
         ),
         ({"roles": colocated(0, 0)}, "no engine pods and no GPUs: the fleet is parked"),
+        (
+            {"roles": colocated(1, 1, 1), "routing": {"autoscaling": {"min": 3, "max": 9}}},
+            "1 colocated pod, 1 GPU; a rollout doubles them for a time; 3 to 9 gateway pods",
+        ),
+        (
+            {"roles": colocated(1, 1, 1), "routing": {"autoscaling": {"policy": "External"}}},
+            "1 colocated pod, 1 GPU; a rollout doubles them for a time; as many gateway pods as "
+            "their own scaler asks for",
+        ),
     ],
 )
 def test_the_sentence_names_roles_gpus_rollouts_and_gateways(

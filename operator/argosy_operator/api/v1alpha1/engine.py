@@ -306,7 +306,7 @@ TYPE_RULES = (
         field=".security.tls",
         cel=f"{_OURS} || !has(self.security.tls)",
         holds=lambda spec: _ours(spec) or spec.security.tls is None,
-        message="security.tls is a matter of Argosy's own engine: with engine.type vllm or sglang "
+        message="security.tls works only with Argosy's own engine: with engine.type vllm or sglang "
         "leave it out, and let a service mesh encrypt",
     ),
     ValidationRule(

@@ -121,11 +121,24 @@ class Routing(ApiModel):
         scaling = self.autoscaling
         return scaling.fewest if scaling and scaling.policy == "CPU" else self.replicas
 
+    def scaled_gateways_are_ours(self) -> bool:
+        return self.gateway != "epp" or self.autoscaling is None
+
     def least_gateways(self, asked: int) -> int:
         """Gateway pods that the spec waits for, where the Deployment has been `asked` for so many.
         Another scaler may ask for fewer than it began with."""
         external = self.autoscaling is not None and self.autoscaling.policy == "External"
         return min(self.replicas, asked) if external else self.first_gateways
+
+    rules: ClassVar[tuple[ValidationRule, ...]] = (
+        ValidationRule(
+            field=".autoscaling",
+            cel="self.gateway != 'epp' || !has(self.autoscaling)",
+            holds=scaled_gateways_are_ours,
+            message="routing.autoscaling is about Argosy's gateway pods, which a fleet with "
+            "routing.gateway epp does not have: leave it out",
+        ),
+    )
 
 
 VictimRule = Literal["withoutLeases", "fewestInFlight", "newest", "oldest"]
@@ -155,8 +168,9 @@ class Security(ApiModel):
     no TLS."""
     network_policy: bool = True
     """A NetworkPolicy lets only the fleet's gateways connect to port 8000 of its engine pods, and
-    only its engine pods to port 8002. Port 8001 (probes, metrics) stays open. It has an effect
-    where the cluster's network enforces policies."""
+    only its engine pods to port 8002. Port 8001 (probes, metrics) stays open, and with
+    engine.type vllm or sglang port 8000, where their metrics are. It has an effect where the
+    cluster's network enforces policies."""
 
 
 class Drain(ApiModel):

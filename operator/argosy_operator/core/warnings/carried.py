@@ -41,8 +41,14 @@ def carried(spec: ServingDeploymentSpec) -> Iterator[FleetWarning]:
     of = f"of {PROMPT} prompt and {ANSWER} answer tokens within it"
     text = f"no number of pods keeps requests {of}"
     if rate is not None:
-        text = f"the most pods carry about {rate:.2g} requests/s {of}"
+        text = f"the most pods carry about {_two_digits(rate)} requests/s {of}"
     yield FleetWarning(("spec", "slo"), text)
+
+
+def _two_digits(rate: float) -> str:
+    """Rounded to two digits and written out: 0.012, 3.4, 250, 2600."""
+    rounded = float(f"{rate:.2g}")
+    return f"{rounded:.0f}" if rounded >= 10 else f"{rounded:.2g}"
 
 
 def _profile(spec: ServingDeploymentSpec, role: Role) -> Profile | None:

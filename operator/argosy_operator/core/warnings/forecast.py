@@ -43,10 +43,10 @@ def forecast(spec: ServingDeploymentSpec) -> Forecast:
     if budget is not None and by_law(spec):
         # The budget holds over every wish of the law, and leaves each role its minimum.
         least = {name: role.replicas.min for name, role in roles.items()}
-        held = sum(least[name] * each[name].high for name in roles)
-        high = min(high, max(budget, held))
+        high = min(high, max(budget, sum(least[name] * each[name].high for name in roles)))
+        smallest = sum(least[name] * each[name].low for name in roles)
         for name, count in pods.items():
-            spare, size = max(high - held, 0), each[name].low
+            spare, size = max(budget - smallest, 0), each[name].low
             most = count.high if size == 0 else least[name] + spare // size
             pods[name] = Range(count.low, max(min(count.high, most), count.low))
     return Forecast(pods, Range(low, max(low, high)))
@@ -76,6 +76,16 @@ def predicted(spec: ServingDeploymentSpec) -> FleetWarning:
         return FleetWarning(("spec", "roles"), "no engine pods and no GPUs: the fleet is parked")
     gpus = found.gpus.of("GPU") if found.gpus.high else "no GPUs"
     rollout = "; a rollout doubles them for a time"
-    count = Range(spec.routing.replicas, spec.routing.replicas)
-    gateways = "" if spec.picks_by_pool else f"; {count.of('gateway pod')}"
-    return FleetWarning(("spec", "roles"), f"{pods}, {gpus}{rollout}{gateways}")
+    return FleetWarning(("spec", "roles"), f"{pods}, {gpus}{rollout}{_gateways(spec)}")
+
+
+def _gateways(spec: ServingDeploymentSpec) -> str:
+    """The gateway pods, as the end of the sentence."""
+    scaling, number = spec.routing.autoscaling, spec.routing.replicas
+    if spec.picks_by_pool:
+        return ""
+    if scaling is None:
+        return f"; {Range(number, number).of('gateway pod')}"
+    if scaling.policy == "External":
+        return "; as many gateway pods as their own scaler asks for"
+    return f"; {Range(scaling.fewest, scaling.max or scaling.fewest).of('gateway pod')}"

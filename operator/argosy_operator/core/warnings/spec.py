@@ -19,7 +19,7 @@ def warnings(
     if model.startswith(SCHEME) and prior_of(model) is None:
         yield FleetWarning(
             ("spec", "model", "uri"),
-            f"no simulated engine is called so: there is {', '.join(sorted(PRESETS))}",
+            f"there is no simulated engine of this name: use one of {', '.join(sorted(PRESETS))}",
         )
     yield from _below_floors(spec, learnt)
     written = "policy" in spec.autoscaling.model_fields_set
