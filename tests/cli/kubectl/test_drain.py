@@ -50,6 +50,15 @@ def test_a_pod_is_marked_and_awaited(world: World, run: Run) -> None:
     )
 
 
+def test_a_pod_of_another_engine_is_asked_where_it_shows_its_metrics(
+    world: World, run: Run
+) -> None:
+    world.pod("chat-decode-9", annotations={"prometheus.io/port": "8000"})
+    world.pages["chat-decode-9:8000"] = busy
+    status, out, _ = run("drain", "chat-decode-9")
+    assert (status, "chat-decode-9 is empty." in out) == (0, True)
+
+
 def test_a_second_drain_keeps_the_time_of_the_first(world: World, run: Run) -> None:
     world.pages[f"chat-decode-1:{ADMIN_PORT}"] = busy
     run("drain", "chat-decode-1")

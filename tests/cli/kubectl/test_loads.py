@@ -56,6 +56,21 @@ def test_a_pods_rates_are_those_between_two_scrapes() -> None:
     assert of.streams == 7
 
 
+def test_pods_of_sglang_have_the_same_numbers_under_names_of_their_own() -> None:
+    page = (
+        PAGE.replace("vllm:num_requests_running", "sglang:num_running_reqs")
+        .replace("vllm:num_requests_waiting", "sglang:num_queue_reqs")
+        .replace("vllm:kv_cache_usage_perc", "sglang:token_usage")
+        .replace("vllm:", "sglang:")
+    )
+    assert "vllm:" not in page
+    before = scrape(page.format(running=1, tokens=100, fast=10, all=10))
+    after = scrape(page.format(running=4, tokens=300, fast=10, all=20))
+    of = load(before, after, 2.0, "decode")
+    assert (of.running, of.waiting, of.kv_use, of.tokens_per_s) == (4, 2, 0.25, 100)
+    assert of.ttft_s == pytest.approx(0.19)
+
+
 def test_a_pod_that_does_not_answer_has_no_numbers_and_says_so() -> None:
     assert load(None, None, 2.0, "decode") == Load()
     text = top_table([(pod(), Load()), (pod("chat-gateway-1", "gateway"), Load(running=1))])

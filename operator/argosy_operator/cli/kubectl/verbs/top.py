@@ -64,13 +64,10 @@ async def loads(
 
 async def scrapes(cluster: "Cluster", pods: "list[Object]") -> "list[Scrape | None]":
     """The metrics of each pod; None for one that does not answer, or not with metrics."""
-    from argosy_operator.cli.kubectl.views.loads import scrape
-    from argosy_operator.core.fleet import names
-    from argosy_operator.core.fleet.snapshot import role_of
+    from argosy_operator.cli.kubectl.views.loads import metrics_port, scrape
 
     async def one(pod: "Object") -> "Scrape | None":
-        front = role_of(pod) in names.FRONT_ROLES
-        text = await cluster.metrics(pod, names.GATEWAY_ADMIN_PORT if front else names.ADMIN_PORT)
+        text = await cluster.metrics(pod, metrics_port(pod))
         try:
             return None if text is None else scrape(text)
         except ValueError:

@@ -20,6 +20,7 @@ HARMLESS = (
     "NoTargets",
     "FixedNumber",
     "ScaledByOthers",
+    "EngineAsksNoToken",
 )
 """Reasons with which a condition is neither True nor trouble."""
 

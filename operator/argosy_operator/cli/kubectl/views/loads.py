@@ -18,6 +18,15 @@ _ENGINE_TTFT, _ENGINE_TPOT = (
     "vllm:time_to_first_token_seconds",
     "vllm:request_time_per_output_token_seconds",
 )
+_OF_SGLANG = {
+    "vllm:num_requests_running": "sglang:num_running_reqs",
+    "vllm:num_requests_waiting": "sglang:num_queue_reqs",
+    "vllm:kv_cache_usage_perc": "sglang:token_usage",
+    "vllm:generation_tokens_total": "sglang:generation_tokens_total",
+    _ENGINE_TTFT: "sglang:time_to_first_token_seconds",
+    _ENGINE_TPOT: "sglang:inter_token_latency_seconds",
+}
+"""SGLang's names, from its documentation, by those of vLLM and of Argosy's own engine."""
 _COMPUTED = "argosy_step_prefill_tokens_total"
 _GATEWAY_TTFT, _GATEWAY_TPOT = "argosy_gateway_ttft_seconds", "argosy_gateway_tpot_seconds"
 
@@ -38,8 +47,17 @@ class Scrape:
         return name in self.numbers
 
 
+def metrics_port(pod: Object) -> int:
+    """Where the pod shows its metrics: as it tells Prometheus, else the admin port of its role."""
+    told = (pod["metadata"].get("annotations") or {}).get("prometheus.io/port", "")
+    if told.isdecimal():
+        return int(told)
+    return names.GATEWAY_ADMIN_PORT if role_of(pod) in names.FRONT_ROLES else names.ADMIN_PORT
+
+
 def scrape(text: str) -> Scrape:
-    """The series of a metrics page. Raises ValueError for a page that Prometheus could not read."""
+    """The series of a metrics page, those of SGLang under vLLM's names. Raises ValueError for a
+    page that Prometheus could not read."""
     numbers, buckets = dict[str, float](), dict[str, dict[float, float]]()
     for family in text_string_to_metric_families(text):
         for sample in family.samples:
@@ -48,6 +66,11 @@ def scrape(text: str) -> Scrape:
                 of[edge] = of.get(edge, 0.0) + sample.value
             else:
                 numbers[sample.name] = numbers.get(sample.name, 0.0) + sample.value
+    for name, theirs in _OF_SGLANG.items():
+        if theirs in numbers:
+            numbers[name] = numbers[theirs]
+        if theirs in buckets:
+            buckets[name] = buckets[theirs]
     return Scrape(numbers, buckets)
 
 
