@@ -297,7 +297,7 @@ class Attempt:
             log.warning("engine %s does not take this gateway's token", pod.name)
             directory.health.draining(pod.uid)  # it serves nothing now; its keys or ours may follow
             return FailedAttempt(RetryReason.UNPROVEN)
-        # Another engine says so without a word why; after SIGTERM it takes no request.
+        # Another engine gives no reason header; after SIGTERM it takes no request.
         if head.status == 503 and (head.get(b"x-argosy-draining") or pod.keyed):
             directory.health.draining(pod.uid)
             return FailedAttempt(RetryReason.DRAINING)

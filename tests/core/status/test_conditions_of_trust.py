@@ -31,7 +31,7 @@ ROWS = [
         {"PeersVerified": "False EngineAsksNoToken"},
         {
             "EngineAsksNoToken": "engines of spec.engine.type vllm and sglang ask their callers "
-            "for no token: they serve everyone who reaches them and knows the pod's uid"
+            "for no token: they serve everyone who reaches them"
         },
     ),
     Row(

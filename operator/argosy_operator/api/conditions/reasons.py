@@ -443,7 +443,7 @@ class Reason(StrEnum):
     ENGINE_ASKS_NO_TOKEN = (
         "EngineAsksNoToken",
         "engines of spec.engine.type vllm and sglang ask their callers for no token: they serve "
-        "everyone who reaches them and knows the pod's uid",
+        "everyone who reaches them",
         "",
         kubectl.SPEC,
     )

@@ -361,7 +361,7 @@ def load_by_gateways(
     """What runs on a pod whose engine does not say, by what gateways have sent there.
 
     None unless every gateway that runs says it, and knows the pod. It drains when all have stopped
-    sending: its engine forgets nothing, because it was told nothing.
+    sending: the engine itself is not told to drain.
     """
     said = [answers.get(pod.name) for pod in gateways_to_ask(pods)]
     heard = [answer for answer in said if answer is not None and uid in answer.on_pods]

@@ -28,7 +28,7 @@ def answer(review: Any) -> dict[str, Any]:
 
 
 def _lines(request: Mapping[str, Any]) -> tuple[str, ...]:
-    """The warnings; none where making them fails: a warning is worth no refused write."""
+    """The warnings; none where making them fails: that must not block the write."""
     new, old = request.get("object"), request.get("oldObject")
     if not isinstance(new, dict) or request.get("operation") not in ("CREATE", "UPDATE"):
         return ()

@@ -15,7 +15,7 @@ from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption,
 from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
 
 CLOCKS_DIFFER = dt.timedelta(hours=1)
-"""A certificate counts from so long before it was made: the API server has a clock of its own."""
+"""A certificate is valid from an hour before it was made: the API server's clock may be behind."""
 MOST_OF_OTHERS = 4
 """Certificates of other processes that a bundle keeps: the one that this process takes over from,
 and some that crashed. The newest are kept."""

@@ -21,11 +21,11 @@ from argosy_operator.shell.webhook.certificates import Certificate, bundle, new_
 log = logging.getLogger("argosy.webhook")
 
 LOOK_AGAIN_S = 15.0
-"""Time between two looks at the bundle: what a person or a tool writes into it lasts so long."""
+"""Time between two looks at the bundle, after which a foreign change of it is corrected."""
 LOOKS = 20
 """The least number of looks in the life of a certificate."""
 STUCK_S = 120.0
-"""Without a look for so long, the process should be restarted."""
+"""If there was no look for this time, the process should be restarted."""
 
 Now = Callable[[], dt.datetime]
 
