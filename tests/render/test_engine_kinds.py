@@ -1,6 +1,8 @@
 """An engine kind decides how the container starts and where it answers, and nothing else."""
 
 import re
+import subprocess
+import sys
 from collections.abc import Mapping
 from dataclasses import replace
 from types import MappingProxyType
@@ -260,6 +262,31 @@ def test_the_users_values_of_a_variable_come_before_those_of_the_engine():
     env = container(rendered(fleet(mode="colocated", engine=asked), VLLM)[0])["env"]
     assert [one["value"] for one in env if one["name"] == "HOME"] == ["/scratch"]
     assert {"name": "HF_HUB_OFFLINE", "value": "1"} in env
+
+
+@pytest.mark.parametrize("name", OF_TYPE)
+def test_programs_of_any_engine_find_a_name_of_their_user_and_a_home_they_may_write(name):
+    """No image has an entry for uid 65532 or for those of OpenShift, and getpwuid fails: torch and
+    others ask for both at the start."""
+    env = container(rendered(of_type(name), OF_TYPE[name])[0])["env"]
+    asks = (
+        "import getpass, pathlib, pwd; pwd.getpwuid = {}.__getitem__; "
+        "print(getpass.getuser(), pathlib.Path.home())"
+    )
+    words = [sys.executable, "-I", "-c", asks]
+    given = {one["name"]: one["value"] for one in env if "value" in one}
+    done = subprocess.run(words, env=given, capture_output=True, text=True, check=False)
+    assert (done.stdout, done.stderr) == ("argosy /tmp\n", "")
+
+
+@pytest.mark.parametrize("name", OF_TYPE)
+def test_the_users_own_name_of_the_user_comes_first(name):
+    asked = {"type": name, "image": "peer:1", "env": [{"name": "USER", "value": "mine"}]}
+    own = {"env": [{"name": "USER", "value": "theirs"}]}
+    for spec in ({"engine": asked}, {"pods": [own]}, {"engine": asked, "pods": [own]}):
+        made = rendered(of_type(name, **spec), OF_TYPE[name])[0]
+        values = [one["value"] for one in container(made)["env"] if one["name"] == "USER"]
+        assert values == ["theirs" if "pods" in spec else "mine"]
 
 
 def test_engines_behind_a_gateway_of_the_cluster_know_all_names_and_ask_for_no_key():

@@ -7,6 +7,7 @@ import pytest
 
 from argosy_operator.core.fleet.names import DRAIN_TIMEOUT, POD_DEFAULTS
 from argosy_operator.core.fleet.revision import (
+    NAMELESS_TEMPLATE,
     OLD_TEMPLATE,
     TEMPLATE,
     drain_timeout_s,
@@ -119,9 +120,9 @@ def test_a_transfers_lease_means_nothing_to_colocated_pods():
 
 def test_a_revision_stays_the_same_over_releases():
     assert fields(fleet(), engine_image="engine:1")["template"] == TEMPLATE
-    assert revision(fleet(), engine_image="engine:1") == "90ee9dc1"
-    old = revision(fleet(), engine_image="engine:1", template=OLD_TEMPLATE)
-    assert old == "f0594faf"
+    pinned = {TEMPLATE: "4c6abac6", NAMELESS_TEMPLATE: "90ee9dc1", OLD_TEMPLATE: "f0594faf"}
+    for template, digits in pinned.items():
+        assert revision(fleet(), engine_image="engine:1", template=template) == digits
 
 
 def test_the_revision_of_a_disaggregated_fleet_is_made_of_these_fields():
@@ -140,7 +141,7 @@ def test_the_revision_of_a_disaggregated_fleet_is_made_of_these_fields():
         kvTransfer={"leaseSeconds": 20, "timeout": "2500ms"},
     )
     assert fields(one, engine_image="engine:1") == {
-        "template": 4,
+        "template": 5,
         "image": "engine:1",
         "model": "pvc://models/org/llama",
         "servedName": "chat",
@@ -245,14 +246,15 @@ def test_a_drain_timeout_on_a_deployment_counts_within_the_bounds_of_the_spec(ti
 
 
 def test_a_changed_template_raises_its_number():
-    """Otherwise an upgrade of the operator would replace running pods in place, unpaired."""
+    """Otherwise an upgrade of the operator would replace running pods in place, unpaired. Those
+    without notes of their defaults are as these templates have it, in every release."""
     found = {}
-    for verifies, template in ((True, TEMPLATE), (False, OLD_TEMPLATE)):
+    for verifies, template in ((True, NAMELESS_TEMPLATE), (False, OLD_TEMPLATE)):
         texts = [template_of(role, verifies) for role in ("prefill", "decode")]
         texts.append(template_of("colocated", verifies, mode="colocated", model={"uri": "sim://x"}))
         found[template] = hashlib.sha256("".join(texts).encode()).hexdigest()[:8]
     pinned = {4: "d8380df5", 3: "47c790d5"}
-    assert found == pinned, "raise core.revision.TEMPLATE, then pin again"
+    assert found == pinned, "leave pods without notes of their defaults as they are"
 
 
 def test_a_changed_template_of_pods_with_defaults_raises_its_number() -> None:
@@ -261,7 +263,7 @@ def test_a_changed_template_of_pods_with_defaults_raises_its_number() -> None:
     made = [deployment(fleet(), role, live=live) for role in ("prefill", "decode")]
     text = json.dumps([one["spec"]["template"] for one in made], sort_keys=True)
     found = hashlib.sha256(text.encode()).hexdigest()[:8]
-    assert (TEMPLATE, found) == (4, "c731b14d"), "raise core.revision.TEMPLATE, then pin again"
+    assert (TEMPLATE, found) == (5, "23c436e3"), "raise core.revision.TEMPLATE, then pin again"
 
 
 def test_a_deployment_keeps_the_drain_timeout_that_it_was_created_with():

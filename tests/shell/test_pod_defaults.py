@@ -4,10 +4,12 @@ from copy import deepcopy
 from dataclasses import replace
 from typing import Any
 
+import pytest
+
 from argosy_operator.api.v1alpha1.pods.defaults import PodDefaults
 from argosy_operator.core.fleet import names
 from tests.shell.store import Store
-from tests.shell.test_images import OLD, PARKED, rounds
+from tests.shell.test_images import OLD, PARKED, an_operator_without_user, rounds
 
 POOL = {"nodeSelector": {"pool": "llm"}, "resources": {"limits": {"cpu": "2"}}}
 OTHER = replace(OLD, pods=PodDefaults.model_validate({"engines": POOL, "gateways": POOL}))
@@ -45,9 +47,13 @@ async def test_new_defaults_come_with_the_next_revision() -> None:
     assert added["spec"]["containers"][0]["resources"]["limits"]["cpu"] == "2"
 
 
-async def test_engines_from_before_there_were_defaults_are_left_alone() -> None:
+async def test_engines_from_before_there_were_defaults_are_left_alone(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     store = Store(roles=PARKED)
-    await rounds(store, OLD)
+    with monkeypatch.context() as patch:
+        an_operator_without_user(patch)
+        await rounds(store, OLD)
     for (kind, name), child in store.objects.items():
         if kind == "Deployment" and "colocated" in name:
             meta, template = child["metadata"], child["spec"]["template"]

@@ -28,8 +28,6 @@ def images(peer: Path) -> dict[str, Any]:
     venv = peer.absolute()
     variables = {
         "PATH": f"{venv}/bin:/usr/local/bin:/usr/bin:/bin",
-        "HOME": "/tmp",  # noqa: S108
-        "USER": "vllm",  # torch asks for the user's name, and uid 65532 has none
         "PYTHONDONTWRITEBYTECODE": "1",
         "LD_PRELOAD": f"{venv}/lib/libiomp5.so",
         "VLLM_TARGET_DEVICE": "cpu",

@@ -34,6 +34,8 @@ from argosy_operator.render.engines.table import kind_of
 from argosy_operator.render.pods.kept import annotation
 from argosy_operator.render.pods.overlay import lay_over
 
+USER = "argosy"
+"""The user's name for programs that ask for it. Nothing depends on which name it is."""
 ENGINE = "engine"
 """The component of engine pods."""
 LOAD_TIMEOUT_S = 1800
@@ -159,8 +161,10 @@ def _container(pod: EnginePod, kind: EngineKind) -> Object:
 
 def _env(pod: EnginePod, kind: EngineKind) -> list[Object]:
     own = {env.name: env.value for env in pod.fleet.spec.engine.env}
-    # Compilers and caches write below HOME; the root file system is read-only.
-    theirs = {"HOME": "/tmp", **kind.env}  # noqa: S108
+    # Compilers and caches write below HOME; the root file system is read-only. torch names its
+    # cache after the user, and the pod's uid has no name in the image's /etc/passwd.
+    user = {"USER": USER} if pod.defaults is not None else {}  # none on pods from before it
+    theirs = {"HOME": "/tmp", **user, **kind.env}  # noqa: S108
     default = [{"name": name, "value": v} for name, v in theirs.items() if name not in own]
     uid = {"name": "POD_UID", "valueFrom": {"fieldRef": {"fieldPath": "metadata.uid"}}}
     means = [uid] if pod.verifies or kind.keyed else []

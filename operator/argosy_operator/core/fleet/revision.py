@@ -18,13 +18,16 @@ from argosy_operator.api.v1alpha1.roles import GpuType, Role
 from argosy_operator.core.fleet import names
 from argosy_operator.core.fleet.objects import Object, digest
 
-TEMPLATE = 4
+TEMPLATE = 5
 """Number of the pod template that render/workload.py and render/engines/ write. Raise it with every
 change of that template, or an upgrade of the operator replaces running pods in place, unpaired."""
+NAMELESS_TEMPLATE = 4
+"""The template whose pods have no USER. It is still rendered for Deployments from before design
+0027, which do not note what they were made from."""
 OLD_TEMPLATE = 3
 """The template before design 0007: its pods ask no caller for a token. It is still rendered for
 fleets whose pods have it, as they are."""
-TEMPLATES = (TEMPLATE, OLD_TEMPLATE)
+TEMPLATES = (TEMPLATE, NAMELESS_TEMPLATE, OLD_TEMPLATE)
 POD_FIELDS = (
     "labels",
     "annotations",
