@@ -6,7 +6,7 @@ Read by the unit test (Python twins), and by the cluster test (the real API serv
 from typing import Any
 
 MODEL = {"uri": "sim://llama-70b-h100-tp4"}
-VLLM = {"type": "vllm", "image": "vllm/vllm-openai:v0.11.0"}
+VLLM = {"type": "vllm", "image": "vllm/vllm-openai:v0.32.0"}
 
 
 def _replicas(role: str, **replicas: int) -> dict[str, Any]:

@@ -7,7 +7,7 @@ from tests.core.status.worlds import GATEWAY, Row, World, pod, told
 OFF = {"security": {"verifyPeers": False}}
 VLLM = {
     "model": {"uri": "pvc://models/m"},
-    "engine": {"type": "vllm", "image": "vllm/vllm-openai:v0.11.0"},
+    "engine": {"type": "vllm", "image": "vllm/vllm-openai:v0.32.0"},
 }
 ROWS = [
     Row(

@@ -269,7 +269,7 @@ class Engine(ApiModel):
             cel="self.type == 'argosy' || has(self.image)",
             holds=other_types_name_their_image,
             message="engine.type vllm and sglang have no default image: write engine.image, the "
-            "release that you run, such as vllm/vllm-openai:v0.11.0",
+            "release that you run, such as vllm/vllm-openai:v0.32.0",
         ),
         ValidationRule(
             field=".maxNumBatchedTokens",
