@@ -85,7 +85,8 @@ def conditions_page() -> str:
         'true, and none of those after `not`. "problem `X`" means that a pod or a write failed '
         "with reason `X`. It is overdue when waiting does not solve it, such as `InvalidSpec`; "
         "what often ends by itself (`Unschedulable`, `QuotaExceeded`, `ImagePullFailed`, "
-        "`ContainerCrashing`, a kill for memory) is overdue after `spec.progressDeadline`.\n",
+        "`ContainerCrashing`, a kill for memory, pods that are `Forbidden` because an object is "
+        "missing or a webhook does not answer) is overdue after `spec.progressDeadline`.\n",
         "`Reconciling` and `Stalled` follow kstatus, so `kubectl wait`, Argo CD and Flux "
         "understand a fleet without a plug-in. The page of a reason says what it means and what to "
         "do.\n",

@@ -35,6 +35,55 @@ RBAC = 'deployments.apps is forbidden: User "op" cannot create resource "deploym
 POLICY = 'pods "chat-" is forbidden: violates PodSecurity "restricted"'
 
 
+CHANGE = "Change the fleet so that the namespace allows its pods, or change the namespace's policy"
+LIMIT = "maximum memory usage per Container is 1Gi, but limit is 32Gi"
+SCC = "unable to validate against any security context constraint: [spec.x: Invalid value]"
+UNREACHABLE = (
+    'Internal error occurred: failed calling webhook "pods.example.com": failed to call webhook: '
+    'Post "https://hook.system.svc:443/": dial tcp 10.96.0.7:443: connect: connection refused'
+)
+DENIED = 'admission webhook "policy.example.com" denied the request: no label team'
+AGAIN = "Kubernetes tries again by itself"
+WAITS_FOR = (
+    (
+        "a webhook does not answer",
+        UNREACHABLE,
+        f"{UNREACHABLE}. Repair that webhook, or exclude this namespace in its configuration. "
+        f"{AGAIN}",
+    ),
+    (
+        "a ServiceAccount is missing",
+        'pods "chat-" is forbidden: error looking up service account ns/reader: serviceaccount '
+        '"reader" not found',
+        "there is no ServiceAccount reader in the namespace. Create it, or correct "
+        f"serviceAccountName in spec.pods. {AGAIN}",
+    ),
+    (
+        "a PriorityClass is missing",
+        'pods "chat-" is forbidden: no PriorityClass with name high was found',
+        "there is no PriorityClass high. Create it, or correct priorityClassName in spec.pods. "
+        f"{AGAIN}",
+    ),
+    (
+        "a RuntimeClass is missing",
+        'pods "chat-" is forbidden: pod rejected: RuntimeClass "gvisor" not found',
+        "there is no RuntimeClass gvisor. Create it, or correct runtimeClassName in spec.pods. "
+        f"{AGAIN}",
+    ),
+    (
+        "a webhook denies the pods",
+        DENIED,
+        f"{DENIED}. {CHANGE}",
+    ),
+)
+"""Why pods cannot be made for a while, and what status says."""
+
+
+def not_made(message: str, since: str) -> World:
+    """The Deployment controller cannot make pods, and says so since then."""
+    return World(pods=(GATEWAY,), no_pods=message, no_pods_since=since)
+
+
 PULL_FAILED, CRASHING = ("ImagePullFailed", {}), ("ContainerCrashing", {})
 MINUTE = "2025-12-31T23:59:00Z"
 """A minute before NOW."""
@@ -108,6 +157,41 @@ ROWS = [
             'violates PodSecurity "restricted". Change the fleet so that the namespace '
             "allows its pods, or change the namespace's policy"
         },
+    ),
+    *(
+        Row(
+            f"{words} refuses the pods, as of a minute ago: waiting does not help",
+            not_made(message, MINUTE),
+            blocked("Forbidden") | {"RolledOut": "False Forbidden"},
+            {"Forbidden": f"pods of chat-colocated-NEW cannot be created: {message}. {do}"},
+        )
+        for words, message, do in (
+            ("Pod Security", POLICY, CHANGE),
+            ("a LimitRange", f'pods "chat-" is forbidden: {LIMIT}', CHANGE),
+            (
+                "OpenShift",
+                f'pods "chat-" is forbidden: {SCC}',
+                "Set userIds: Assigned in spec.pods, or let the pods' ServiceAccount use another "
+                "security context constraint",
+            ),
+        )
+    ),
+    *(
+        Row(
+            f"{words}, as of a minute ago: nobody needs to act yet",
+            not_made(message, MINUTE),
+            STARTING | {"Ready": "False Forbidden", "RolledOut": "False Forbidden"},
+            {"Forbidden": f"pods of chat-colocated-NEW cannot be created: {says}"},
+        )
+        for words, message, says in WAITS_FOR
+    ),
+    *(
+        Row(
+            f"{words}, for long",
+            not_made(message, "2025-12-31T23:50:00Z"),
+            blocked("Forbidden") | {"RolledOut": "False Forbidden"},
+        )
+        for words, message, _ in WAITS_FOR
     ),
     Row(
         "the namespace is being deleted",

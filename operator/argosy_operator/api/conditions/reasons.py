@@ -131,8 +131,8 @@ class Reason(StrEnum):
     )
     FORBIDDEN = (
         "Forbidden",
-        "the API server forbids a call of the operator",
-        "Let the operator make the call: add the RBAC rule, or change the policy that refuses it.",
+        "the API server refuses a call of the operator, or the fleet's pods",
+        "Add the RBAC rule, make the object that is missing, or change the policy that refuses.",
         kubectl.EVENTS,
         kubectl.OPERATOR,
     )

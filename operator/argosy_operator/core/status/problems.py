@@ -5,6 +5,7 @@ writes that failed. table.py decides which conditions a problem sets.
 """
 
 import json
+import re
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
@@ -67,6 +68,31 @@ _PULL = ("ErrImagePull", "ImagePullBackOff", "InvalidImageName", "ErrImageNeverP
 _NO_PULL = ("InvalidImageName", "ErrImageNeverPull")
 """Of these, those after which the kubelet does not try again with more success."""
 _CONFIG = ("CreateContainerConfigError", "CreateContainerError", "RunContainerError")
+
+
+_REPAIR_WEBHOOK = "Repair that webhook, or exclude this namespace in its configuration"
+_NAMESPACE_FORBIDS = (
+    "Change the fleet so that the namespace allows its pods, or change the namespace's policy"
+)
+
+# Why the API server refuses pods that a controller creates, in the words of its admission plug-ins.
+_SCC = "security context constraint"
+_LASTING = re.compile(rf"violates PodSecurity|{_SCC}|(?:usage|ratio) per (?:Container|Pod) is")
+"""Pod Security, OpenShift and LimitRanges look at the pod alone: the same pod is refused again."""
+_MISSING = {
+    "ServiceAccount": (
+        re.compile(r"error looking up service account [^ /]+/([^ :]+): .*not found"),
+        "serviceAccountName",
+        " in the namespace",
+    ),
+    "PriorityClass": (
+        re.compile(r"no PriorityClass with name (\S+) was found"),
+        "priorityClassName",
+        "",
+    ),
+    "RuntimeClass": (re.compile(r'RuntimeClass "([^"]+)" not found'), "runtimeClassName", ""),
+}
+"""By kind of an object that pods name: how its absence is said, the field, and where it lies."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -156,7 +182,7 @@ def _cannot_write(failures: tuple[Failure, ...]) -> str:
     why = _said(failures[0].message)
     remedy = "See the operator's log"
     if "webhook" in why:
-        remedy = "Repair that webhook, or exclude this namespace in its configuration"
+        remedy = _REPAIR_WEBHOOK
     return f"{', '.join(named[:MOST_NAMED])}{more} cannot be written: {why}. {remedy}"
 
 
@@ -172,16 +198,28 @@ def _of_deployments(snapshot: Snapshot) -> Iterable[Problem]:
     for name, deployment in snapshot.owned("Deployment").items():
         for condition in deployment.get("status", {}).get("conditions") or ():
             if condition["type"] == "ReplicaFailure" and condition["status"] == "True":
-                message = _said(condition.get("message", ""))
-                if "exceeded quota" in message:
-                    since = seconds(condition.get("lastTransitionTime")) or 0.0
-                    yield Problem(Reason.QUOTA_EXCEEDED, _quota(message), since)
-                else:
-                    yield Problem(
-                        Reason.FORBIDDEN,
-                        f"pods of {name} cannot be created: {message}. Change the fleet so that "
-                        "the namespace allows its pods, or change the namespace's policy",
-                    )
+                since = seconds(condition.get("lastTransitionTime")) or 0.0
+                yield _not_created(name, _said(condition.get("message", "")), since)
+
+
+def _not_created(name: str, why: str, since: float) -> Problem:
+    """Why a Deployment has no pods. An object may be on its way, and a webhook may start."""
+    if "exceeded quota" in why:
+        return Problem(Reason.QUOTA_EXCEEDED, _quota(why), since)
+    remedy, again = _NAMESPACE_FORBIDS, "Kubernetes tries again by itself"
+    if "failed calling webhook" in why:
+        remedy = f"{_REPAIR_WEBHOOK}. {again}"
+    elif _SCC in why:
+        remedy = (
+            "Set userIds: Assigned in spec.pods, or let the pods' ServiceAccount use another "
+            "security context constraint"
+        )
+    for kind, (said, field, where) in _MISSING.items():
+        if (found := said.search(why)) is not None:
+            why = f"there is no {kind} {found[1]}{where}"
+            remedy = f"Create it, or correct {field} in spec.pods. {again}"
+    message = f"pods of {name} cannot be created: {why}. {remedy}"
+    return Problem(Reason.FORBIDDEN, message, None if _LASTING.search(why) else since)
 
 
 def _of_pod(pod: Pod, model_image: str | None) -> Problem | None:
