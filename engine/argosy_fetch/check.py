@@ -1,66 +1,74 @@
-"""Which models are refused before their weights are fetched, and so before a GPU is asked for."""
+"""Which files of a model are fetched, and which sets of them are refused before their weights are.
+
+`config.py` looks into config.json.
+"""
 
 import json
 import re
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable, Sequence
 from pathlib import Path
-from typing import Any
 
+from argosy_fetch.config import CONFIG
 from argosy_fetch.errors import FetchError
 from argosy_fetch.source import RemoteFile
 
-ARCHITECTURES = (
-    "LlamaForCausalLM",
-    "MistralForCausalLM",
-    "Qwen2ForCausalLM",
-    "Qwen3ForCausalLM",
-)
-"""What our engine computes by itself. tests/contract compares it with the engine's own list."""
-
-CONFIG = "config.json"
+INDEX = "model.safetensors.index.json"
+"""Which file has which tensor, where the weights are several files."""
+SINGLE = "model.safetensors"
 _WANTED = re.compile(
     r"[\w.-]+\.(safetensors|json|jinja)|[\w.-]*tokenizer[\w.-]*\.model|merges\.txt"
 )
 _PICKLES = re.compile(r".*\.(bin|pt|pth|ckpt|pkl|pickle)")
+_MISTRALS = re.compile(r"consolidated[\w.-]*\.safetensors(\.index\.json)?")
+"""The same weights once more, as Mistral's own programs and vLLM's `--load-format mistral` read
+them."""
 _NAMED = 4
 
 
-def wanted(files: Iterable[RemoteFile]) -> tuple[RemoteFile, ...]:
+def wanted(files: Iterable[RemoteFile], *, any_weights: bool) -> tuple[RemoteFile, ...]:
     """Weights, settings and tokenizer at the top of the model's folder. Pickles never are: to load
-    one is to run it. FetchError if the model cannot be served from what is left."""
-    files = tuple(files)
-    chosen = tuple(sorted((f for f in files if _WANTED.fullmatch(f.name)), key=lambda f: f.name))
-    names = [file.name for file in chosen]
-    if not any(name.endswith(".safetensors") for name in names):
-        pickles = sorted(file.name for file in files if _PICKLES.fullmatch(file.name))
+    one is to run it. FetchError if the model cannot be served from what is left.
+
+    `any_weights`: the fleet has an engine image of its own, which may read other files than ours.
+    """
+    found = sorted(files, key=lambda file: file.name)
+    chosen = [file for file in found if _WANTED.fullmatch(file.name)]
+    if not any(file.name.endswith(".safetensors") for file in chosen):
+        pickles = [file.name for file in found if _PICKLES.fullmatch(file.name)]
         if pickles:
             raise FetchError("OnlyPickles", f"the only weights are pickles: {_list(pickles)}")
-        found = sorted(file.name for file in files)
         raise FetchError(
-            "WeightsInvalid", f"there are no *.safetensors files, only {_list(found) or 'nothing'}"
+            "WeightsInvalid", f"there are no *.safetensors files, only {_names(found)}"
+        )
+    if not any_weights:
+        chosen = [file for file in chosen if not _MISTRALS.fullmatch(file.name)]
+    names = {file.name for file in chosen}
+    if not any_weights and not names & {SINGLE, INDEX}:
+        raise FetchError(
+            "WeightsInvalid", f"there is neither {SINGLE} nor {INDEX}, only {_names(found)}"
         )
     if CONFIG not in names:
         raise FetchError("WeightsInvalid", f"there is no {CONFIG} beside the weights")
-    return chosen
+    return tuple(chosen)
 
 
-def check_config(path: Path, *, any_architecture: bool) -> None:
-    """FetchError for a `config.json` of a model that our engine does not run.
+def check_index(path: Path, names: Collection[str]) -> None:
+    """FetchError for an index of weights in files that are not among `names`, those of the source.
 
-    `any_architecture`: the fleet has an engine image of its own, which may run others.
+    As the engine does, it leaves folders away, and an index beside weights in one file.
     """
+    if SINGLE in names:
+        return
     try:
-        config: Any = json.loads(path.read_text(encoding="utf-8"))
-        if not isinstance(config, dict):
-            raise ValueError("it must hold a JSON object")
-    except (ValueError, RecursionError) as error:
-        raise FetchError("WeightsInvalid", f"{CONFIG} cannot be read: {error}") from error
-    named = config.get("architectures")
-    named = [str(name) for name in named] if isinstance(named, list) else []
-    if not any_architecture and not set(named) & set(ARCHITECTURES):
+        tensors = json.loads(path.read_text(encoding="utf-8"))["weight_map"]
+        shards = {Path(shard).name for shard in tensors.values()}
+    except (ValueError, KeyError, AttributeError, TypeError, RecursionError) as error:
+        raise FetchError("WeightsInvalid", f"{path.name} cannot be read: {error!r}") from error
+    if missing := sorted(shards.difference(names)):
         raise FetchError(
-            "UnsupportedArchitecture",
-            f"the model says architectures={named}; the engine runs {', '.join(ARCHITECTURES)}",
+            "WeightsInvalid",
+            f"{path.name} names {len(missing)} of {len(shards)} files that are not beside it: "
+            f"{_list(missing)}",
         )
 
 
@@ -83,6 +91,10 @@ def check_weights(path: Path) -> None:
         raise FetchError(
             "WeightsInvalid", f"{path.name} is not a whole safetensors file: {error}"
         ) from error
+
+
+def _names(files: Sequence[RemoteFile]) -> str:
+    return _list([file.name for file in files]) or "nothing"
 
 
 def _list(names: list[str]) -> str:

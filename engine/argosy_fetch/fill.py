@@ -18,7 +18,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from argosy_fetch.check import CONFIG, check_config, check_weights, wanted
+from argosy_fetch.check import INDEX, check_index, check_weights, wanted
+from argosy_fetch.config import CONFIG, check_config
 from argosy_fetch.errors import FetchError
 from argosy_fetch.source import CHUNK, Listing, RemoteFile, RestartedError, Source
 
@@ -53,12 +54,14 @@ def fill(
     fleets with one claim do not write to the same file. `begins` is told the folder of unfinished
     files, and the bytes of all. FetchError says why it cannot be."""
     listing = source.listing()
-    files = wanted(listing.files)
+    files = wanted(listing.files, any_weights=any_architecture)
     size = sum(file.size for file in files)
     filled = Filled(listing.commit, listing.folder, len(files), size)
     place = root / listing.folder
     with _disk(root, size):
         if _is_whole(place, filled, files):
+            # A fleet with another engine may have filled it.
+            check_config(place / CONFIG, any_architecture=any_architecture)
             log.info("%s is there already", listing.folder)
             return filled
         partial = _partial(root, owner, listing)
@@ -71,6 +74,8 @@ def fill(
             fetch(source, file, partial)
             if file.name == CONFIG:
                 check_config(partial / CONFIG, any_architecture=any_architecture)
+            if file.name == INDEX:
+                check_index(partial / INDEX, {file.name for file in files})
             done += file.size
             log.info("%s: file %d of %d, byte %d of %d", file.name, number, len(files), done, size)
         _publish(partial, place, filled)
@@ -78,9 +83,9 @@ def fill(
     return filled
 
 
-def _small_first(file: RemoteFile) -> tuple[bool, int]:
-    """config.json comes first: by it the rest may be refused."""
-    return file.name != CONFIG, file.size
+def _small_first(file: RemoteFile) -> tuple[bool, bool, int]:
+    """config.json comes first, and then the index: by them the rest may be refused."""
+    return file.name != CONFIG, file.name != INDEX, file.size
 
 
 def fetch(source: Source, file: RemoteFile, folder: Path) -> None:

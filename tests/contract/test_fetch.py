@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from argosy_engine.model import spec
-from argosy_fetch import check, cli, progress
+from argosy_fetch import cli, config, progress
 from argosy_operator.core.fleet import names
 from argosy_operator.core.fleet.pods import FetchProgress
 from argosy_operator.ports.gateways import progress_of
@@ -17,7 +17,7 @@ SEAMS = (Path(__file__).parents[2] / "designs/0001-seams.md").read_text()
 
 
 def test_the_job_takes_the_architectures_that_the_engine_computes() -> None:
-    assert check.ARCHITECTURES == spec.ARCHITECTURES
+    assert config.ARCHITECTURES == spec.ARCHITECTURES
 
 
 def test_the_command_line_is_that_of_the_seams() -> None:

@@ -121,7 +121,7 @@ def test_a_rope_type_that_is_not_computed_names_those_that_are(tiny):
     change(tiny, rope_scaling={"rope_type": "longrope", "factor": 2.0})
     reason, message = reason_of(tiny)
     assert reason == "UnsupportedArchitecture"
-    assert "'longrope': this engine computes default, linear, llama3 and yarn" in message
+    assert "'longrope': the engine computes default, linear, llama3 and yarn" in message
 
 
 def test_yarn_lengthens_the_context_as_its_factor_says(tiny):

@@ -18,7 +18,12 @@ pytest.importorskip("obstore")
 from argosy_fetch import cli, fill, hub, progress, s3
 from argosy_fetch.source import hub_address, s3_address
 
-CONFIG = {"architectures": ["LlamaForCausalLM"]}
+CONFIG = {
+    "architectures": ["LlamaForCausalLM"],
+    **dict.fromkeys(("num_attention_heads", "num_hidden_layers", "vocab_size"), 2),
+    **dict.fromkeys(("hidden_size", "intermediate_size", "max_position_embeddings"), 8),
+    "rms_norm_eps": 1e-5,
+}
 HUB, S3 = "hf://org/tiny@main", "s3://org/tiny"
 
 
@@ -282,6 +287,14 @@ def test_an_architecture_that_the_engine_lacks_is_refused_before_the_weights(pla
     reason, message = place.refused(HUB)
     assert reason == "UnsupportedArchitecture"
     assert message.startswith("the model says architectures=['MambaForCausalLM']; the engine runs")
+    assert [name for name, _ in place.trouble.asked] == ["config.json"]
+
+
+def test_a_quantised_model_is_refused_before_the_weights(place: Place) -> None:
+    place.put("config.json", json.dumps(CONFIG | {"quantization_config": {"bits": 8}}).encode())
+    reason, message = place.refused(HUB)
+    assert reason == "UnsupportedArchitecture"
+    assert message.startswith("config.json asks for quantization_config (only float32, bfloat16")
     assert [name for name, _ in place.trouble.asked] == ["config.json"]
 
 

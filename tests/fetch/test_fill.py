@@ -18,9 +18,18 @@ from argosy_fetch.source import Listing, RemoteFile, RestartedError
 
 COMMIT = "c" * 40
 FOLDER = f"hf/org--tiny/{COMMIT}"
-CONFIG = b'{"architectures": ["LlamaForCausalLM"]}'
+CONFIG = json.dumps(
+    {
+        "architectures": ["LlamaForCausalLM"],
+        **dict.fromkeys(("num_attention_heads", "num_hidden_layers", "vocab_size"), 2),
+        **dict.fromkeys(("hidden_size", "intermediate_size", "max_position_embeddings"), 8),
+        "rms_norm_eps": 1e-5,
+    }
+).encode()
 WEIGHTS = (2).to_bytes(8, "little") + b"{}"
-FILES = {"config.json": CONFIG, "m.safetensors": WEIGHTS, "tokenizer.json": b"{}"}
+FILES = {"config.json": CONFIG, "model.safetensors": WEIGHTS, "tokenizer.json": b"{}"}
+SIZE = len(CONFIG)
+WHOLE = SIZE + 12
 
 
 class Shelf:
@@ -65,9 +74,9 @@ def test_the_config_comes_first_and_the_largest_file_last(
     caplog.set_level(logging.INFO)
     fill.fill(shelf, tmp_path, "chat")
     assert caplog.messages == [
-        "config.json: file 1 of 3, byte 39 of 51",
-        "tokenizer.json: file 2 of 3, byte 41 of 51",
-        "m.safetensors: file 3 of 3, byte 51 of 51",
+        f"config.json: file 1 of 3, byte {SIZE} of {WHOLE}",
+        f"tokenizer.json: file 2 of 3, byte {SIZE + 2} of {WHOLE}",
+        f"model.safetensors: file 3 of 3, byte {WHOLE} of {WHOLE}",
     ]
     caplog.clear()
     fill.fill(shelf, tmp_path, "chat")
@@ -196,26 +205,26 @@ def free(monkeypatch: pytest.MonkeyPatch, count: int) -> None:
 def test_room_is_counted_without_what_is_there(
     shelf: Shelf, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    free(monkeypatch, 50)
+    free(monkeypatch, WHOLE - 1)
     with pytest.raises(FetchError) as refused:
         fill.fill(shelf, tmp_path, "chat")
     assert str(refused.value) == (
-        "VolumeFull: the model does not fit into the claim: 51 more bytes are needed, and the "
-        "claim has 50 free"
+        f"VolumeFull: the model does not fit into the claim: {WHOLE} more bytes are needed, and "
+        f"the claim has {WHOLE - 1} free"
     )
     partial = tmp_path / PARTIAL / "chat" / COMMIT
     (partial / "config.json.part").write_bytes(CONFIG[:10])
-    free(monkeypatch, 41)
+    free(monkeypatch, WHOLE - 10)
     fill.fill(shelf, tmp_path, "chat")
 
 
 @pytest.mark.parametrize(
     ("code", "says"),
     [
-        (errno.ENOSPC, "VolumeFull: the model does not fit into the claim: it has 51 bytes, and no "
-         "space was left while it was written"),
-        (errno.EDQUOT, "VolumeFull: the model does not fit into the claim: it has 51 bytes, and no "
-         "space was left while it was written"),
+        (errno.ENOSPC, f"VolumeFull: the model does not fit into the claim: it has {WHOLE} bytes, "
+         "and no space was left while it was written"),
+        (errno.EDQUOT, f"VolumeFull: the model does not fit into the claim: it has {WHOLE} bytes, "
+         "and no space was left while it was written"),
         (errno.EROFS, "VolumeNotWritable: {} cannot be written: Read-only file system"),
         (None, "VolumeNotWritable: {} cannot be written: odd"),
     ],
@@ -253,6 +262,46 @@ def test_an_architecture_is_looked_at_unless_any_will_do(shelf: Shelf, tmp_path:
     with pytest.raises(FetchError, match="UnsupportedArchitecture"):
         fill.fill(shelf, tmp_path, "chat")
     assert fill.fill(shelf, tmp_path, "chat", any_architecture=True).commit == COMMIT
+
+
+def test_a_model_that_another_engines_fleet_fetched_is_looked_at_too(
+    shelf: Shelf, tmp_path: Path
+) -> None:
+    shelf.files["config.json"] = CONFIG[:-1] + b', "quantization_config": {"bits": 4}}'
+    fill.fill(shelf, tmp_path, "vllm", any_architecture=True)
+    with pytest.raises(FetchError, match=r"UnsupportedArchitecture: config\.json asks for quanti"):
+        fill.fill(shelf, tmp_path, "chat")
+
+
+SHARDS = ("model-1.safetensors", "model-2.safetensors")
+
+
+def sharded(shelf: Shelf) -> None:
+    del shelf.files["model.safetensors"]
+    shelf.files |= dict.fromkeys(SHARDS, WEIGHTS)
+    index = {"weight_map": {"a": SHARDS[0], "b": SHARDS[1]}}
+    shelf.files["model.safetensors.index.json"] = json.dumps(index).encode()
+
+
+def test_weights_in_several_files_come_whole(shelf: Shelf, tmp_path: Path) -> None:
+    sharded(shelf)
+    assert fill.fill(shelf, tmp_path, "chat").files == 5
+    assert all((tmp_path / FOLDER / name).is_file() for name in SHARDS)
+
+
+@pytest.mark.parametrize("any_architecture", [False, True])
+def test_a_shard_that_the_source_lacks_is_named_before_others_are_read(
+    any_architecture: bool, shelf: Shelf, tmp_path: Path
+) -> None:
+    sharded(shelf)
+    del shelf.files[SHARDS[1]]
+    with pytest.raises(FetchError) as refused:
+        fill.fill(shelf, tmp_path, "chat", any_architecture=any_architecture)
+    assert str(refused.value) == (
+        "WeightsInvalid: model.safetensors.index.json names 1 of 2 files that are not beside it: "
+        "model-2.safetensors"
+    )
+    assert [name for name, _ in shelf.read_from] == ["config.json", "model.safetensors.index.json"]
 
 
 def test_unfinished_folders_that_cannot_be_removed_are_no_trouble(

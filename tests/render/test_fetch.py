@@ -72,10 +72,22 @@ def test_ids_that_the_cluster_assigns_are_left_to_it() -> None:
     assert "fsGroup" not in job["spec"]["template"]["spec"]["securityContext"]
 
 
-def test_an_engine_image_of_ones_own_is_not_asked_about_its_architectures() -> None:
-    job = fetch.job(fetched(engine={"image": "own:1"}), IMAGES)
+@pytest.mark.parametrize(
+    ("engine", "any_will_do"),
+    [
+        ({}, False),
+        ({"image": "own:1"}, True),
+        ({"type": "vllm", "image": "vllm/vllm-openai:v0.11.0"}, True),
+        ({"type": "sglang", "image": "lmsysorg/sglang:v0.5.0"}, True),
+    ],
+)
+def test_an_engine_image_of_ones_own_is_not_asked_about_its_architectures(
+    engine: dict[str, str], any_will_do: bool
+) -> None:
+    job = fetch.job(fetched(engine=engine), IMAGES)
     assert job is not None
-    assert "--any-architecture" in job["spec"]["template"]["spec"]["containers"][0]["args"]
+    args = job["spec"]["template"]["spec"]["containers"][0]["args"]
+    assert ("--any-architecture" in args) is any_will_do
 
 
 def test_the_claim_is_as_large_as_asked() -> None:

@@ -243,7 +243,7 @@ def _architecture(config: dict[str, Any]) -> str:
             return str(name)
     raise LoadError(
         "UnsupportedArchitecture",
-        f"the model says architectures={names}; this engine runs {', '.join(ARCHITECTURES)}",
+        f"the model says architectures={names}; the engine runs {', '.join(ARCHITECTURES)}",
     )
 
 
@@ -295,7 +295,7 @@ def _refuse_variants(config: dict[str, Any]) -> None:
 def _refuse(wrong: list[str]) -> NoReturn:
     raise LoadError(
         "UnsupportedArchitecture",
-        f"config.json asks for {', '.join(wrong)}, which this engine does not compute: choose a "
+        f"config.json asks for {', '.join(wrong)}, which the engine does not compute: choose a "
         "checkpoint without it",
     )
 
@@ -322,7 +322,7 @@ def _rope(config: dict[str, Any]) -> Rope:
         return _yarn(config, scaling, theta)
     raise LoadError(
         "UnsupportedArchitecture",
-        f"rope type {kind!r}: this engine computes default, linear, llama3 and yarn; choose a "
+        f"rope type {kind!r}: the engine computes default, linear, llama3 and yarn; choose a "
         "checkpoint with one of these",
     )
 
