@@ -8,6 +8,7 @@ import yaml
 from argosy_operator.api.v1alpha1 import ServingDeployment
 from argosy_operator.render import gateway, workload
 from argosy_operator.render.engines.kind import EnginePod
+from argosy_operator.render.models import fetch
 from tests.api.test_api_server import Kubectl
 from tests.render.fleets import IMAGES
 from tests.render.overlays import ALL
@@ -65,29 +66,34 @@ def kubectl(cluster: Any) -> Any:
     run("delete", "priorityclass/serving", "runtimeclass/nvidia")
 
 
-def fleet(pods: list[dict[str, Any]]) -> ServingDeployment:
-    spec = {"model": {"uri": "pvc://models/a"}, "mode": "disaggregated", "pods": pods}
+def fleet(pods: list[dict[str, Any]], **model: Any) -> ServingDeployment:
+    model = model or {"uri": "pvc://models/a"}
+    spec = {"model": model, "mode": "disaggregated", "pods": pods}
     meta = {"name": "chat", "namespace": "pods", "uid": "1234-5678"}
     return ServingDeployment.model_validate({"metadata": meta, "spec": spec})
 
 
-def templates(one: ServingDeployment) -> dict[str, Any]:
+def templates(pods: list[dict[str, Any]]) -> dict[str, Any]:
+    """What has pods: the objects by their containers."""
+    one = fleet(pods)
     engine = workload.deployment(EnginePod.of(one, "decode", "0" * 8, IMAGES), 1)
-    return {"engine": engine, "gateway": gateway.objects(one, IMAGES)[-1]}
+    fetched = {"uri": "hf://org/tiny@v1", "fetch": {"claimName": "models"}}
+    job = fetch.job(fleet(pods, **fetched), IMAGES)
+    return {"engine": engine, "gateway": gateway.objects(one, IMAGES)[-1], "fetch": job}
 
 
 @pytest.mark.parametrize("case", ITEMS)
 def test_the_api_server_admits_the_pods_as_restricted(kubectl: Any, case: str) -> None:
-    """A Deployment is only warned about; its pod is refused."""
+    """A Deployment and a Job are only warned about; their pods are refused."""
     items = []
-    for name, deployment in templates(fleet(ITEMS[case])).items():
-        template = deployment["spec"]["template"]
+    for name, owner in templates(ITEMS[case]).items():
+        template = owner["spec"]["template"]
         meta = {**template["metadata"], "name": name, "namespace": "pods"}
-        items += [deployment, {"apiVersion": "v1", "kind": "Pod", **template, "metadata": meta}]
+        items += [owner, {"apiVersion": "v1", "kind": "Pod", **template, "metadata": meta}]
     given = {"apiVersion": "v1", "kind": "List", "items": items}
     code, output = kubectl("create", "--dry-run=server", "-f", "-", given=given)
     assert code == 0, output
-    assert output.count("created") == 4
+    assert output.count("created") == 6
     assert "Warning" not in output
 
 
@@ -119,7 +125,7 @@ def test_an_affinity_that_is_none_is_refused_where_it_is_written(
     kubectl: Any, affinity: Any, says: str
 ) -> None:
     """The CRD does not know its fields. The write of the Deployment names them."""
-    deployment = templates(fleet([{"affinity": affinity}]))["engine"]
+    deployment = templates([{"affinity": affinity}])["engine"]
     words = ("apply", "--server-side", "--dry-run=server", "--validate=strict", "-f", "-")
     code, output = kubectl(*words, given=yaml.safe_load(yaml.safe_dump(deployment)))
     assert code != 0

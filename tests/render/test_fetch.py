@@ -1,10 +1,15 @@
 """The Job that fetches a model, its claim, and engines that mount an image."""
 
+from dataclasses import replace
+
+import kubernetes_validate
 import pytest
 
 from argosy_operator.api.v1alpha1 import ServingDeployment
+from argosy_operator.api.v1alpha1.pods.defaults import PodDefaults
 from argosy_operator.core.fleet import names
 from argosy_operator.core.fleet.objects import digest
+from argosy_operator.render.images import Images
 from argosy_operator.render.models import fetch
 from tests.render.fleets import deployment, fleet
 from tests.render.restricted import offences
@@ -130,7 +135,8 @@ def test_the_job_is_this_object() -> None:
     assert meta["labels"]["serving.argosy.dev/role"] == "fetch"
     labels = names.pod_labels("chat", "fetch")
     bare = spec | {"template": spec["template"] | {"metadata": {"labels": labels}}}
-    assert meta["annotations"] == {names.FETCHES: digest(bare)}
+    assert meta["annotations"].keys() == {names.FETCHES, names.INPUTS}
+    assert meta["annotations"][names.FETCHES] == digest(bare)
     assert spec["backoffLimit"] == 2**31 - 1
     assert spec["ttlSecondsAfterFinished"] == 86_400
     assert spec["template"]["metadata"]["labels"].items() >= labels.items()
@@ -174,6 +180,107 @@ def test_the_job_gets_the_placement_of_engines_and_the_size_of_gateways() -> Non
     pod = job["spec"]["template"]["spec"]
     assert {key: pod[key] for key in placed} == placed
     assert pod["containers"][0]["resources"]["requests"].items() >= small["requests"].items()
+
+
+OF_ALL = {
+    "labels": {"cost-center": "42"},
+    "annotations": {"sidecar.istio.io/inject": "false"},
+    "priorityClassName": "batch",
+    "env": [{"name": "SSL_CERT_FILE", "value": "/certs/ca.pem"}, {"name": "A", "value": "item"}],
+    "envFrom": [{"configMapRef": {"name": "proxies"}}],
+    "volumes": [{"name": "certs", "mountPath": "/certs", "configMap": {"name": "corporate-ca"}}],
+}
+
+
+def test_the_jobs_pod_has_what_items_ask_of_all_pods() -> None:
+    """A mesh's sidecar would keep it from ending, a policy may want labels, and a hub of the
+    company's own may have a certificate of the company's."""
+    own = {"env": [{"name": "A", "value": "own"}], "envFrom": [{"secretRef": {"name": "hub"}}]}
+    model = {"uri": "hf://org/tiny@v1", "fetch": {"claimName": "models", **own}}
+    job = fetch.job(fleet(model=model, pods=[OF_ALL]), IMAGES)
+    assert job is not None
+    kubernetes_validate.validate(job, "1.36", strict=True)
+    meta, pod = job["spec"]["template"]["metadata"], job["spec"]["template"]["spec"]
+    assert meta["labels"]["cost-center"] == "42"
+    assert meta["labels"].items() >= names.selector("chat", "fetch").items()
+    assert meta["annotations"] == OF_ALL["annotations"]
+    assert pod["priorityClassName"] == "batch"
+    assert {"name": "certs", "configMap": {"name": "corporate-ca"}} in pod["volumes"]
+    (container,) = pod["containers"]
+    mount = {"name": "certs", "mountPath": "/certs", "readOnly": True}
+    assert mount in container["volumeMounts"]
+    env = {item["name"]: item.get("value") for item in container["env"]}
+    assert (env["SSL_CERT_FILE"], env["A"], env["HOME"]) == ("/certs/ca.pem", "own", "/tmp")
+    # Of two with the same key the kubelet takes the last.
+    assert container["envFrom"] == [*OF_ALL["envFrom"], *own["envFrom"]]
+
+
+@pytest.mark.parametrize("role", ["prefill", "decode", "gateway"])
+def test_what_items_ask_of_some_roles_alone_is_not_for_the_job(role: str) -> None:
+    bare = fetch.job(fetched(), IMAGES)
+    assert fetch.job(fetched(pods=[{"roles": [role], **OF_ALL}]), IMAGES) == bare
+
+
+def test_the_jobs_pod_asks_for_no_device_whatever_all_pods_ask_for() -> None:
+    amounts = {"cpu": 8, "memory": "64Gi", "ephemeral-storage": "10Gi", "hugepages-2Mi": "1Gi"}
+    asked = {
+        "requests": amounts,
+        "limits": {**amounts, "rdma/hca": 1, "amd.com/gpu": 2},
+        "claims": [{"name": "nic", "resourceClaimTemplateName": "one-nic"}],
+    }
+    device = {"resources": asked, "runtimeClassName": "nvidia", "sharedMemory": "8Gi"}
+    job = fetch.job(fetched(pods=[device]), IMAGES)
+    assert job is not None
+    pod = job["spec"]["template"]["spec"]
+    assert pod.keys() & {"resourceClaims", "runtimeClassName"} == set()
+    plain = {"cpu": "8", "memory": "64Gi", "ephemeral-storage": "10Gi"}
+    assert pod["containers"][0]["resources"] == {"requests": plain, "limits": plain}
+    assert [volume["name"] for volume in pod["volumes"]] == ["tmp", "weights"]
+
+
+def test_the_job_follows_the_defaults_of_gateways() -> None:
+    images = replace(IMAGES, pods=PodDefaults.model_validate({"gateways": OF_ALL}))
+    # A variable of engines does not take the place of a default of the others.
+    job = fetch.job(fetched(engine={"env": [{"name": "SSL_CERT_FILE", "value": "/x"}]}), images)
+    assert job is not None
+    template = job["spec"]["template"]
+    assert template["metadata"]["labels"]["cost-center"] == "42"
+    assert {"name": "SSL_CERT_FILE", "value": "/certs/ca.pem"} in template["spec"]["containers"][0][
+        "env"
+    ]
+
+
+def test_several_items_together_may_have_more_than_one_may() -> None:
+    def tolerated(of: str) -> dict[str, object]:
+        return {"tolerations": [{"key": f"{of}{at}", "operator": "Exists"} for at in range(16)]}
+
+    job = fetch.job(fetched(pods=[tolerated("a"), tolerated("b")]), IMAGES)
+    assert job is not None
+    assert len(job["spec"]["template"]["spec"]["tolerations"]) == 32
+
+
+def inputs(one: ServingDeployment, images: Images = IMAGES) -> str:
+    job = fetch.job(one, images)
+    assert job is not None
+    return str(job["metadata"]["annotations"][names.INPUTS])
+
+
+def test_what_the_fleet_asks_of_the_job_is_noted_apart_from_how_it_is_written() -> None:
+    known = {inputs(fetched())}
+    defaults = PodDefaults.model_validate({"gateways": OF_ALL, "engines": OF_ALL})
+    newer = replace(IMAGES, fetch="registry.example/fetch:2", pods=defaults)
+    assert inputs(fetched(), newer) in known
+    one_gateway = {"roles": ["gateway"], "labels": {"a": "b"}}
+    assert inputs(fetched(pods=[one_gateway])) in known
+    for other in (
+        fleet(model={"uri": "hf://org/tiny@v2", "fetch": ASKED}),
+        fleet(model={"uri": "hf://org/tiny@v1", "fetch": {"claimName": "models"}}),
+        fetched(engine={"image": "own:1"}),
+        fetched(pods=[{"nodeSelector": {"zone": "a"}}]),
+        *(fetched(pods=[{name: OF_ALL[name]}]) for name in OF_ALL),
+    ):
+        assert inputs(other) not in known
+        known.add(inputs(other))
 
 
 def test_without_a_storage_class_the_clusters_own_counts() -> None:

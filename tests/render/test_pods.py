@@ -159,6 +159,28 @@ def test_whatever_is_asked_pods_pass_the_restricted_profile(items: Any, old: boo
 
 
 @given(items=st.lists(overlays, max_size=3))
+def test_whatever_is_asked_the_pod_that_fetches_is_restricted_and_uses_no_device(
+    items: Any,
+) -> None:
+    model = {"uri": "hf://org/tiny@v1", "fetch": {"claimName": "models"}}
+    job = fetch.job(fleet(model=model, pods=[accepted(item) for item in items]), IMAGES)
+    spec, only = pod(job), container(job)
+    assert offences(spec) == []
+    found = template(job)["metadata"]
+    assert not [key for key in found.get("annotations", {}) if "apparmor" in key or "sec" in key]
+    assert found["labels"].items() >= names.selector("chat", names.FETCH_ROLE).items()
+    for listed in (
+        [env["name"] for env in only["env"]],
+        [volume["name"] for volume in spec["volumes"]],
+        [mount["mountPath"] for mount in only["volumeMounts"]],
+    ):
+        assert len(listed) == len(set(listed))
+    assert "resourceClaims" not in spec
+    sizes = {name for part in only["resources"].values() for name in part}
+    assert sizes <= {"cpu", "memory", "ephemeral-storage"}
+
+
+@given(items=st.lists(overlays, max_size=3))
 def test_what_is_applied_twice_has_no_drift(items: Any) -> None:
     """Also tolerations without a key, and several of one key."""
     one = fleet(pods=[accepted(item) for item in items])

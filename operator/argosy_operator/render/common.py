@@ -6,6 +6,8 @@ fleet, even when the operator is uninstalled.
 
 from collections.abc import Iterable, Mapping
 
+from pydantic import BaseModel
+
 from argosy_operator.api.v1alpha1 import API_VERSION, ServingDeployment
 from argosy_operator.core.fleet import names
 from argosy_operator.core.fleet.objects import Object
@@ -223,6 +225,12 @@ def disruption_budget(fleet: ServingDeployment, name: str, role: str) -> Object:
 def command_line(flags: Mapping[str, object]) -> list[str]:
     """Flags and values as arguments; a flag whose value is None is left out."""
     return [text for flag, v in flags.items() if v is not None for text in (flag, str(v))]
+
+
+def written(part: BaseModel) -> Object:
+    """Its fields without defaults: one that a later operator adds changes nothing where it is not
+    set."""
+    return part.model_dump(mode="json", by_alias=True, exclude_none=True, exclude_defaults=True)
 
 
 # A newer operator may render pods otherwise, and replaces none for it. Each Deployment notes what

@@ -15,8 +15,6 @@ import json
 from collections.abc import Iterable, Mapping
 from typing import Any
 
-from pydantic import BaseModel
-
 from argosy_operator.api.v1alpha1 import ServingDeployment
 from argosy_operator.api.v1alpha1.routing import CPU_PERCENT
 from argosy_operator.core.fleet import names
@@ -45,6 +43,7 @@ from argosy_operator.render.common import (
     standing,
     tls_volume,
     token_volume,
+    written,
 )
 from argosy_operator.render.images import Images
 from argosy_operator.render.pods.accounts import Callers
@@ -92,7 +91,7 @@ def objects(
         _show_certificate(front["spec"]["template"]["spec"], certificate)
     made_of = {
         **_inputs(fleet),
-        "pods": _written(settings_of(fleet, names.GATEWAY_ROLE, images.pods.gateways)),
+        "pods": written(settings_of(fleet, names.GATEWAY_ROLE, images.pods.gateways)),
         "image": images.gateway,
         "account": account,
         "token": shows_token,
@@ -138,19 +137,13 @@ def _inputs(fleet: ServingDeployment) -> Object:
         "engine": spec.engine,
         "scaleToZero": spec.autoscaling.scale_to_zero,
     }
-    found = {name: _written(part) for name, part in parts.items() if part is not None}
+    found = {name: written(part) for name, part in parts.items() if part is not None}
     kept = ("maxBodyBytes", "maxNumSeqs")
     found["engine"] = {name: found["engine"].get(name) for name in kept}
     for number in ("replicas", "autoscaling"):
         found["routing"].pop(number, None)
     first, *others = fleet.served_names
     return found | {"servedName": first} | ({"alsoServed": others} if others else {})
-
-
-def _written(part: BaseModel) -> Object:
-    """Its fields without defaults: one that a later operator adds changes nothing where it is not
-    set."""
-    return part.model_dump(mode="json", by_alias=True, exclude_none=True, exclude_defaults=True)
 
 
 def account_of(

@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 
 from argosy_operator.api.v1alpha1.status import ServingDeploymentStatus
+from argosy_operator.core.fleet import names
 from argosy_operator.core.fleet.actions import Action, Create, Delete
 from argosy_operator.core.fleet.memory import LoopMemory
 from argosy_operator.core.fleet.pods import Pod
@@ -32,10 +33,11 @@ class Round:
         claim = {"kind": "PersistentVolumeClaim", "metadata": {"name": "models", "uid": "claim"}}
         self.children: dict[tuple[str, str], Any] = {("PersistentVolumeClaim", "models"): claim}
         self.pods: tuple[Pod, ...] = ()
+        self.images = IMAGES
 
     def snapshot(self) -> Snapshot:
         seen = Observed(self.children, (), {}, None, ISSUER, fetch_pods=self.pods)
-        return compose(self.fleet, IMAGES, seen, LoopMemory(), Clock(1e6, 1e6))
+        return compose(self.fleet, self.images, seen, LoopMemory(), Clock(1e6, 1e6))
 
     def actions(self) -> list[Action]:
         """About Jobs and engine Deployments, of one round; its status counts for the next one."""
@@ -232,7 +234,9 @@ def test_a_model_that_is_used_where_it_is_is_named() -> None:
 
 def test_a_job_of_before_goes_first_and_its_pods_are_awaited() -> None:
     world = with_job()
-    world.children["Job", "chat-fetch"]["metadata"]["annotations"] = None
+    job = world.children["Job", "chat-fetch"]
+    job["metadata"]["annotations"] = None
+    job["spec"]["template"]["spec"]["containers"][0]["args"] = ["fetch", "run"]
     said = ("MakingJob", "Job chat-fetch is of before", LOOK_AT_PODS_S)
     assert stepped(world) == said
     world.children["Job", "chat-fetch"]["metadata"]["deletionTimestamp"] = "x"
@@ -244,6 +248,51 @@ def test_a_job_of_before_goes_first_and_its_pods_are_awaited() -> None:
     assert stepped(world) == ("MakingJob", waits, LOOK_AT_PODS_S)
     world.pods = tuple(replace(pod, phase="Failed") for pod in world.pods)
     assert stepped(world) == ("MakingJob", "Job chat-fetch", LOOK_AGAIN_S)
+
+
+NEWER = replace(IMAGES, fetch="registry.example/fetch:2")
+"""What a newer operator is installed with."""
+
+
+@pytest.mark.parametrize("noted", [True, False], ids=["noted", "from before there was a note"])
+def test_a_job_that_fetches_stays_when_a_newer_operator_writes_it_otherwise(noted: bool) -> None:
+    world = with_job()
+    if not noted:
+        del world.children["Job", "chat-fetch"]["metadata"]["annotations"][names.INPUTS]
+    world.images = NEWER
+    assert stepped(world)[0] == "FetchingModel"
+    assert world.actions() == []
+    world.ends()
+    assert stepped(world)[0] == "ModelFetched"
+
+
+@pytest.mark.parametrize("noted", [True, False], ids=["noted", "from before there was a note"])
+def test_a_job_that_fetches_another_model_does_not_stay(noted: bool) -> None:
+    world = with_job()
+    if not noted:
+        del world.children["Job", "chat-fetch"]["metadata"]["annotations"][names.INPUTS]
+    world.fleet = fleet(model={"uri": "hf://org/other@main", "fetch": {"claimName": "models"}})
+    assert world.actions() == [Delete("Job", "chat-fetch", "job")]
+
+
+@pytest.mark.parametrize(
+    "parts",
+    [
+        {"started": False, "waiting": ("ImagePullBackOff", "no such image")},
+        {"started": False, "terminated": ("UnsupportedArchitecture", "not yet")},
+        {"phase": "Failed"},
+        {"terminating": True},
+    ],
+    ids=["no image", "refused", "failed", "deleted"],
+)
+def test_a_job_that_does_not_fetch_is_made_again_as_a_newer_operator_writes_it(
+    parts: dict[str, Any],
+) -> None:
+    """What is newer may be able to do what it could not."""
+    world = with_job(**parts)
+    assert stepped(world)[0] == "FetchingModel"
+    world.images = NEWER
+    assert world.actions() == [Delete("Job", "chat-fetch", "job")]
 
 
 def test_a_name_that_a_stranger_has_is_looked_at_again() -> None:

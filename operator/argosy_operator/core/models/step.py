@@ -1,10 +1,12 @@
 """Step: a Job fetches the model, once per commit, before a pod asks for a GPU.
 
 The Job is never changed: one that was rendered otherwise is deleted, and made again once its pods
-are gone, so that two do not write to one folder.
+are gone, so that two do not write to one folder. While it fetches what the fleet asks for, another
+rendering does not count: it comes from another version of the operator or of the chart's values.
 """
 
 from dataclasses import replace
+from typing import Any
 
 from argosy_operator.core.fleet import names
 from argosy_operator.core.fleet.actions import Create, Delete
@@ -36,10 +38,12 @@ def fetch_model(snapshot: Snapshot, draft: Draft) -> Draft:
     name = wanted["metadata"]["name"]
     if live is None:
         return _make(snapshot, draft, wanted)
-    if _note(live) != _note(wanted):
-        return _delete(draft, live).step(StepReason.MAKING_JOB, f"Job {name} is of before")
     pods = pods_of(snapshot, live)
-    if (model := result_of(snapshot, pods)) is not None:
+    model = result_of(snapshot, pods)
+    at_work = model is not None or any(pod.started and pod.running for pod in pods)
+    if not (_rendered_as(live, wanted) or (at_work and _asked_as(live, wanted))):
+        return _delete(draft, live).step(StepReason.MAKING_JOB, f"Job {name} is of before")
+    if model is not None:
         found = replace(draft, model=model).within(0.0)
         return found.step(StepReason.MODEL_FETCHED, f"commit {model['commit']}")
     if has_ended(live):
@@ -69,5 +73,20 @@ def _delete(draft: Draft, live: Object) -> Draft:
     return draft.act(Delete("Job", meta["name"], meta["uid"])).within(LOOK_AT_PODS_S)
 
 
-def _note(job: Object) -> str | None:
-    return (job["metadata"].get("annotations") or {}).get(names.FETCHES)
+def _rendered_as(live: Object, wanted: Object) -> bool:
+    return _note(live, names.FETCHES) == _note(wanted, names.FETCHES)
+
+
+def _asked_as(live: Object, wanted: Object) -> bool:
+    """Whether the Job does what the fleet asks for now. One from before there was a note of that
+    says it by its arguments."""
+    note = _note(live, names.INPUTS)
+    return _args(live) == _args(wanted) if note is None else note == _note(wanted, names.INPUTS)
+
+
+def _args(job: Object) -> Any:
+    return job["spec"]["template"]["spec"]["containers"][0]["args"]
+
+
+def _note(job: Object, name: str) -> str | None:
+    return (job["metadata"].get("annotations") or {}).get(name)

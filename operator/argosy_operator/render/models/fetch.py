@@ -2,6 +2,9 @@
 
 from argosy_operator.api.v1alpha1 import ServingDeployment
 from argosy_operator.api.v1alpha1.engine import Fetch
+from argosy_operator.api.v1alpha1.pods.defaults import PodDefaults
+from argosy_operator.api.v1alpha1.pods.merged import merged
+from argosy_operator.api.v1alpha1.pods.resources import PodResources
 from argosy_operator.api.v1alpha1.pods.settings import PodSettings
 from argosy_operator.core.fleet import names
 from argosy_operator.core.fleet.objects import Object, digest
@@ -12,6 +15,7 @@ from argosy_operator.render.common import (
     identity_env,
     metadata,
     pod_security,
+    written,
 )
 from argosy_operator.render.images import Images
 from argosy_operator.render.pods.kept import settings_of
@@ -24,6 +28,21 @@ _ENDLESS = 2**31 - 1
 between two starts of its container."""
 _KEPT_S = 86_400
 """A Job that has ended stays for a day, s: its log says what was fetched."""
+_OF_ENGINES = (
+    "node_selector",
+    "tolerations",
+    "affinity",
+    "scheduler_name",
+    "image_pull_secrets",
+    "user_ids",
+)
+"""Settings of engine pods that the Job's pod has, too: a claim may be of one zone, and its files
+are for their user."""
+_OF_ALL = ("labels", "annotations", "priority_class_name", "env", "env_from", "volumes")
+"""Settings that the Job's pod has of items for all pods: what the cluster asks of every pod, and
+files such as a bundle of certificates with the variable that names it."""
+_SIZES = ("cpu", "memory", "ephemeral-storage")
+"""Resources that the Job's pod asks for. It uses no device."""
 
 
 def claim(fleet: ServingDeployment) -> list[Object]:
@@ -50,7 +69,7 @@ def job(fleet: ServingDeployment, images: Images) -> Object | None:
         "metadata": {"labels": names.pod_labels(fleet.name, names.FETCH_ROLE)},
         "spec": _pod_spec(fleet, images.fetch),
     }
-    settings = _settings(fleet, fetch, images)
+    settings = _settings(fleet, fetch, images.pods)
     lay_over(template, settings, names.selector(fleet.name, names.FETCH_ROLE))
     if settings.user_ids != "Assigned":  # the claim's file system is of root
         template["spec"]["securityContext"] |= {
@@ -63,10 +82,24 @@ def job(fleet: ServingDeployment, images: Images) -> Object | None:
         "template": template,
     }
     meta = metadata(fleet, names.fetch_job(fleet.name), names.FETCH_ROLE)
-    meta["annotations"] = {names.FETCHES: digest(spec)}
+    meta["annotations"] = {
+        names.FETCHES: digest(spec),
+        names.INPUTS: digest(_inputs(fleet, fetch)),
+    }
     # Not part of the digest: a Job that runs is not made again for its labels.
     template["metadata"]["labels"] |= names.recommended(fleet.name, names.FETCH_ROLE)
     return {"apiVersion": "batch/v1", "kind": "Job", "metadata": meta, "spec": spec}
+
+
+def _inputs(fleet: ServingDeployment, fetch: Fetch) -> Object:
+    """What the fleet asks for. Neither the operator's images and defaults nor the way in which it
+    writes the Job are part of it."""
+    return {
+        "uri": fleet.spec.model.uri,
+        "claim": fleet.model_claim,
+        "anyArchitecture": fleet.spec.engine.image is not None,
+        "pod": written(_settings(fleet, fetch, None)),
+    }
 
 
 def _pod_spec(fleet: ServingDeployment, image: str) -> Object:
@@ -101,20 +134,31 @@ def _pod_spec(fleet: ServingDeployment, image: str) -> Object:
     }
 
 
-def _settings(fleet: ServingDeployment, fetch: Fetch, images: Images) -> PodSettings:
-    """Placed as engine pods are, because a claim may be of one zone; sized as gateways are."""
+def _settings(fleet: ServingDeployment, fetch: Fetch, defaults: PodDefaults | None) -> PodSettings:
+    """Placed as engine pods are and sized as gateways are. No item of `pods` is of the Job alone.
+
+    `defaults`: None for what the fleet itself asks for.
+    """
     role, _ = next(fleet.spec.active_roles())
-    engine = settings_of(fleet, role, images.pods.engines)
-    gateway = settings_of(fleet, names.GATEWAY_ROLE, images.pods.gateways)
-    return PodSettings(
-        node_selector=engine.node_selector,
-        tolerations=engine.tolerations,
-        affinity=engine.affinity,
-        scheduler_name=engine.scheduler_name,
-        image_pull_secrets=engine.image_pull_secrets,
-        user_ids=engine.user_ids,
-        resources=gateway.resources,
-        service_account_name=fetch.service_account_name,
-        env=fetch.env,
-        env_from=fetch.env_from,
+    engines, gateways = (defaults.engines, defaults.gateways) if defaults else (None, None)
+    engine = settings_of(fleet, role, engines)
+    gateway = settings_of(fleet, names.GATEWAY_ROLE, gateways)
+    every = settings_of(fleet, names.FETCH_ROLE, gateways)
+    # Not checked again: several items together may have more than one may.
+    common = PodSettings().model_copy(
+        update={
+            **{name: getattr(engine, name) for name in _OF_ENGINES},
+            **{name: getattr(every, name) for name in _OF_ALL},
+            "resources": _sizes(gateway.resources),
+            "service_account_name": fetch.service_account_name,
+        }
+    )
+    return merged([common, PodSettings(env=fetch.env, env_from=fetch.env_from)])
+
+
+def _sizes(asked: PodResources) -> PodResources:
+    """These without devices and claims of Dynamic Resource Allocation."""
+    return PodResources(
+        requests={name: v for name, v in asked.requests.items() if name in _SIZES},
+        limits={name: v for name, v in asked.limits.items() if name in _SIZES},
     )

@@ -51,10 +51,12 @@ def annotation(defaults: PodSettings) -> dict[str, str]:
 
 def settings_of(fleet: ServingDeployment, role: str, defaults: PodSettings | None) -> PodSettings:
     """What is asked of the pods of a role, "gateway" included: the defaults, and over them the
-    fleet's items of `pods`. Variables of engine.env count before the defaults."""
+    fleet's items of `pods`. Variables of engine.env count before the defaults of engines. Pods of
+    "fetch" have the items without roles."""
     layers = [section for section in fleet.spec.pods if section.is_of(role)]
     if defaults is None:
         return merged(layers)
-    own = {env.name for env in fleet.spec.engine.env} if role != names.GATEWAY_ROLE else set()
+    no_engine = role in (names.GATEWAY_ROLE, names.FETCH_ROLE)
+    own = set() if no_engine else {env.name for env in fleet.spec.engine.env}
     free = tuple(env for env in defaults.env if env.name not in own)
     return merged([defaults.model_copy(update={"env": free}), *layers])
