@@ -24,6 +24,7 @@ TIMEOUT_S = 60
 """Longest silence of the store."""
 _MD5 = re.compile("[0-9a-f]{32}")
 _LONGEST = 600
+"""Characters of what the store's client says."""
 
 
 class Bucket:
@@ -89,11 +90,18 @@ class Bucket:
         try:
             yield
         except (exceptions.BaseError, urllib.error.URLError, ValueError, OSError) as error:
-            said = " ".join(str(error).split())[:_LONGEST]
-            reason = _reason(error, said)
+            said = " ".join(str(error).split())
+            reason, said = _reason(error, said), _shortened(said)
             keys = "AWS_ACCESS_KEY_ID" in os.environ or "AWS_WEB_IDENTITY_TOKEN_FILE" in os.environ
             with_what = "" if keys or reason != "SourceForbidden" else " (asked without keys)"
             raise FetchError(reason, f"{what} cannot be read{with_what}: {said}") from error
+
+
+def _shortened(said: str) -> str:
+    """The client begins with what it asked and ends with the innermost cause, such as a certificate
+    of an unknown authority."""
+    half = _LONGEST // 2
+    return said if len(said) <= _LONGEST else f"{said[:half]} … {said[-half:]}"
 
 
 def _reason(error: Exception, said: str) -> FetchReason:

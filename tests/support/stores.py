@@ -7,6 +7,7 @@ folder. `Trouble` says what goes wrong.
 
 import hashlib
 import json
+import ssl
 import sys
 import threading
 import time
@@ -205,13 +206,16 @@ def server(root: Path, trouble: Trouble, address: tuple[str, int]) -> ThreadingH
 
 
 @contextmanager
-def serving(root: Path, trouble: Trouble) -> Iterator[str]:
-    """The address of a server that runs until the block ends."""
+def serving(root: Path, trouble: Trouble, tls: ssl.SSLContext | None = None) -> Iterator[str]:
+    """The address of a server that runs until the block ends; with `tls` it speaks TLS."""
     made = server(root, trouble, ("127.0.0.1", 0))
+    if tls is not None:
+        # Its handler shakes hands, so that a client that is slow to holds up no other one.
+        made.socket = tls.wrap_socket(made.socket, server_side=True, do_handshake_on_connect=False)
     thread = threading.Thread(target=made.serve_forever, args=(0.01,), daemon=True)
     thread.start()
     try:
-        yield f"http://127.0.0.1:{made.server_address[1]}"
+        yield f"{'https' if tls else 'http'}://127.0.0.1:{made.server_address[1]}"
     finally:
         made.shutdown()
         made.server_close()
