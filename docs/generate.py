@@ -86,7 +86,8 @@ def conditions_page() -> str:
         "with reason `X`. It is overdue when waiting does not solve it, such as `InvalidSpec`; "
         "what often ends by itself (`Unschedulable`, `QuotaExceeded`, `ImagePullFailed`, "
         "`ContainerCrashing`, a kill for memory, pods that are `Forbidden` because an object is "
-        "missing or a webhook does not answer) is overdue after `spec.progressDeadline`.\n",
+        "missing or a webhook does not answer) is overdue after `spec.progressDeadline`. "
+        "`PodNotStarted` is mostly found only then, because every pod starts so.\n",
         "`Reconciling` and `Stalled` follow kstatus, so `kubectl wait`, Argo CD and Flux "
         "understand a fleet without a plug-in. The page of a reason says what it means and what to "
         "do.\n",

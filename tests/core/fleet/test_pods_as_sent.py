@@ -49,7 +49,10 @@ def bare(**differences: Any) -> Pod:
         "gpus": 0,
         "unreadable": None,
         "unschedulable": None,
+        "unplaced": "",
         "waiting": None,
+        "creating": "",
+        "set_up": None,
         "terminated": None,
     }
     return Pod(**same | differences)
@@ -62,6 +65,8 @@ WAITS_S = {
     **dict.fromkeys(
         (
             "container-creating",
+            "volume-not-mounted",
+            "pulling",
             "initializing",
             "image-pull-back-off",
             "init-container-waiting",
@@ -88,6 +93,7 @@ READ = {
         revision="1a2b3c4d",
         owner="7f0c7c3e-90bb-4f0b-8d1f-4b7a1f2f9a00",
         ready_at=READY,
+        set_up=True,
         started=True,
         probed=True,
         ready=True,
@@ -118,9 +124,25 @@ READ = {
     "unschedulable-without-words": bare(
         ip=None, phase="Pending", assigned=False, unschedulable="no node takes the pod"
     ),
-    "scheduling-gated": bare(ip=None, phase="Pending", assigned=False),
-    "container-creating": bare(ip=None, phase="Pending"),
-    "initializing": bare(phase="Pending"),
+    "scheduling-gated": bare(
+        ip=None,
+        phase="Pending",
+        assigned=False,
+        unplaced="SchedulingGated: Scheduling is blocked due to non-empty scheduling gates",
+    ),
+    "scheduler-error": bare(
+        ip=None,
+        phase="Pending",
+        assigned=False,
+        unplaced='SchedulerError: running PreBind plugin "VolumeBinding": binding volumes: '
+        "context deadline exceeded",
+    ),
+    "container-creating": bare(ip=None, phase="Pending", creating="ContainerCreating"),
+    "volume-not-mounted": bare(
+        ip=None, phase="Pending", creating="ContainerCreating", set_up=False
+    ),
+    "pulling": bare(phase="Pending", creating="ContainerCreating", set_up=True),
+    "initializing": bare(phase="Pending", creating="PodInitializing"),
     "image-pull-back-off": bare(
         phase="Pending",
         waiting=(
@@ -132,6 +154,7 @@ READ = {
         ip=None,
         phase="Pending",
         waiting=("CreateContainerConfigError", 'secret "token" not found'),
+        creating="PodInitializing",
     ),
     "waiting-without-words": bare(ip=None, phase="Pending", waiting=("InvalidImageName", "")),
     "starting": bare(started=True),

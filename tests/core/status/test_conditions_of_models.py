@@ -80,6 +80,13 @@ def refused(reason: str) -> dict[str, str]:
 
 
 LATE = 1_767_225_600.0 - 601
+TEN_AGO = "2025-12-31T23:50:00Z"
+SUSPENDED = {
+    "type": "Suspended",
+    "status": "True",
+    "message": "Job suspended",
+    "lastTransitionTime": "2025-12-31T23:59:00Z",
+}
 ROWS = [
     Row(
         "a model that is used where it is",
@@ -117,6 +124,74 @@ ROWS = [
         "the account is gone, and the Job has its pod",
         World(BY_READER, pods=(GATEWAY,), fetch_pods=(job_pod(),)),
         FETCHING,
+    ),
+    Row(
+        "the Job has had no pod for ten minutes",
+        world(job_made="2025-12-31T23:50:00Z"),
+        refused("PodNotStarted") | {"ModelFetched": "False FetchingModel"},
+        {
+            "PodNotStarted": "Job chat-fetch has no pod since 2025-12-31T23:50:00Z: a quota, a "
+            "LimitRange or a policy of the namespace may refuse it. See kubectl describe job "
+            "chat-fetch"
+        },
+    ),
+    Row(
+        "the Job has had no pod for less than that",
+        world(job_made="2025-12-31T23:50:01Z"),
+        FETCHING,
+    ),
+    *(
+        Row(
+            f"the Job lost its pod a moment ago, and makes another one: {said}",
+            world(job_made="2025-12-31T12:00:00Z", job_says=said),
+            FETCHING,
+        )
+        for said in ({"failed": 1}, {"active": 1}, {"terminating": 1})
+    ),
+    Row(
+        "a queue has suspended the Job",
+        world(job_says={"conditions": [SUSPENDED]}),
+        refused("PodNotStarted")
+        | {"Reconciling": "True FetchingModel", "Stalled": "False NotStalled"}
+        | {"ModelFetched": "False FetchingModel"},
+        {
+            "PodNotStarted": "Job chat-fetch is suspended since 2025-12-31T23:59:00Z: Job "
+            "suspended. Who suspended it, such as a queue, must resume it. See kubectl describe "
+            "job chat-fetch"
+        },
+    ),
+    Row(
+        "a queue has suspended the Job for ten minutes",
+        world(job_says={"conditions": [SUSPENDED | {"lastTransitionTime": TEN_AGO}]}),
+        refused("PodNotStarted") | {"ModelFetched": "False FetchingModel"},
+    ),
+    Row(
+        "the Job was resumed",
+        world(job_says={"conditions": [SUSPENDED | {"status": "False"}]}),
+        FETCHING,
+    ),
+    Row(
+        "its pod waits for a volume",
+        world(job_pod(phase="Pending", started=False, ready=False, creating="ContainerCreating")),
+        FETCHING,
+        {
+            "FetchingModel": "Job chat-fetch fetches hf://org/tiny@main into claim chat-model; "
+            "engine pods start when it is there; pod chat-fetch-1 waits to start since "
+            "2026-01-01T00:00:00Z. kubectl describe pod chat-fetch-1 says for what"
+        },
+    ),
+    Row(
+        "its pod waits for a volume for long",
+        world(
+            job_pod(
+                phase="Pending",
+                started=False,
+                ready=False,
+                creating="ContainerCreating",
+                waits_since=LATE,
+            )
+        ),
+        refused("PodNotStarted") | {"ModelFetched": "False FetchingModel"},
     ),
     Row(
         "its pod fetches",

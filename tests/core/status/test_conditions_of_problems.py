@@ -6,6 +6,7 @@ so it also says what does not change.
 
 import json
 from dataclasses import replace
+from typing import Any
 
 import pytest
 
@@ -77,6 +78,48 @@ WAITS_FOR = (
     ),
 )
 """Why pods cannot be made for a while, and what status says."""
+
+
+PENDING: dict[str, Any] = {"phase": "Pending", "started": False}
+TEN_AGO = "since 2025-12-31T23:50:00Z"
+NOT_STARTED = (
+    (
+        "a volume is not mounted",
+        {"creating": "ContainerCreating", "set_up": False},
+        f"is ContainerCreating {TEN_AGO}: its volumes are not mounted, or it has no network. A "
+        "Secret, a ConfigMap or a claim of its volumes may be missing, or a driver of its node "
+        "fails",
+    ),
+    (
+        "an image is pulled",
+        {"creating": "ContainerCreating", "set_up": True},
+        f"is ContainerCreating {TEN_AGO}: its volumes and its network are there, so the node still "
+        "pulls an image, or its runtime hangs",
+    ),
+    (
+        "an older kubelet makes the container",
+        {"creating": "ContainerCreating"},
+        f"is ContainerCreating {TEN_AGO}: it waits for its volumes, its network or its image",
+    ),
+    (
+        "an init container runs",
+        {"creating": "PodInitializing", "set_up": True},
+        f"is PodInitializing {TEN_AGO}: an init container, which a webhook has added, has not "
+        "ended",
+    ),
+    (
+        "no scheduler looks for a node",
+        {"assigned": False},
+        f"has no node {TEN_AGO}: no scheduler says why. Correct schedulerName in spec.pods if "
+        "there is no such scheduler",
+    ),
+    (
+        "the node has not begun with the pod",
+        {"node": "node-7"},
+        f"is Pending on node node-7 {TEN_AGO}: its kubelet says nothing of it",
+    ),
+)
+"""Why a pod has not started, how it looks, and what status says."""
 
 
 def not_made(message: str, since: str) -> World:
@@ -401,6 +444,66 @@ ROWS = [
             },
         )
         for waiting in ("CreateContainerConfigError", "CreateContainerError", "RunContainerError")
+    ),
+    *(
+        Row(
+            f"{words}, for ten minutes",
+            sick(**PENDING, waits_since=NOW - 600.0, **looks),
+            blocked("PodNotStarted"),
+            {
+                "PodNotStarted": f"pod chat-colocated-1 {says}. See kubectl describe pod "
+                "chat-colocated-1"
+            },
+        )
+        for words, looks, says in NOT_STARTED
+    ),
+    *(
+        Row(
+            f"{words}, as of 599 s ago: every pod begins so",
+            sick(**PENDING, waits_since=NOW - 599.0, **looks),
+            STARTING,
+        )
+        for words, looks, _ in NOT_STARTED
+    ),
+    Row(
+        "a queue holds the pod back, which it says at once",
+        sick(
+            **PENDING,
+            assigned=False,
+            unplaced="SchedulingGated: Scheduling is blocked.",
+            waits_since=NOW - 1.0,
+        ),
+        STARTING | {"Ready": "False PodNotStarted"},
+        {
+            "PodNotStarted": "pod chat-colocated-1 has no node since 2025-12-31T23:59:59Z: "
+            "SchedulingGated: Scheduling is blocked. See kubectl describe pod chat-colocated-1"
+        },
+    ),
+    Row(
+        "a queue holds the pod back for ten minutes",
+        sick(**PENDING, assigned=False, unplaced="SchedulingGated: x", waits_since=NOW - 600.0),
+        blocked("PodNotStarted"),
+    ),
+    Row(
+        "a sidecar of a pod that runs is not made for ten minutes",
+        sick(creating="ContainerCreating", waits_since=NOW - 600.0),
+        blocked("PodNotStarted"),
+    ),
+    Row(
+        "the second pod waits for its volume for ten minutes",
+        second_pod(**PENDING, creating="ContainerCreating", waits_since=NOW - 600.0),
+        serves_on("PodNotStarted") | {"RolledOut": "False Starting"},
+    ),
+    Row(
+        "a pod that waits for its volume is being deleted",
+        World(
+            pods=(
+                pod("colocated"),
+                unready("colocated", 2, **PENDING, creating="ContainerCreating", terminating=True),
+                GATEWAY,
+            )
+        ),
+        {},
     ),
     Row(
         "no node has GPUs for the pod",

@@ -2,12 +2,12 @@
 
 import pytest
 
-from tests.core.status.worlds import GATEWAY, Row, World, pod, told
+from tests.core.status.worlds import GATEWAY, NOW, Row, World, pod, told
 
 TLS = {"security": {"tls": {"secretName": "chat-tls"}}}
 ENGINE = pod("colocated", tls=True)
 FRONT = pod("gateway", revision="", tls=True)
-STARTING = {"phase": "Pending", "ready": False, "started": False}
+STARTING = {"phase": "Pending", "ready": False, "started": False, "waits_since": NOW}
 ENCRYPTED = {"TransportSecured": "True Encrypted"}
 WAITS = pod("colocated", tls=True, **STARTING)
 ROWS = [

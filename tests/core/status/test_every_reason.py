@@ -79,6 +79,7 @@ MOST_SERIOUS_FIRST = (
     ("OutOfMemory", ended("OutOfMemory", "x")),
     ("BadArgument", ended("BadArgument", "x")),
     ("ContainerCrashing", sick(waiting=("CrashLoopBackOff", "x"))),
+    ("PodNotStarted", sick(creating="ContainerCreating")),
     ("Unschedulable", sick(unschedulable="0/3 nodes")),
     ("QuotaExceeded", World(pods=(GATEWAY,), no_pods=QUOTA)),
     ("ForeignObject", World(pods=(GATEWAY,), taken=("RoleBinding/chat-gateway",))),

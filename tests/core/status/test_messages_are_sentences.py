@@ -22,6 +22,9 @@ looks = st.one_of(
     st.fixed_dictionaries({"waiting": st.tuples(waits, words)}),
     st.fixed_dictionaries({"unschedulable": words}),
     st.fixed_dictionaries(
+        {"unplaced": words, "assigned": st.just(False), "phase": st.just("Pending")}
+    ),
+    st.fixed_dictionaries(
         {"terminated": st.tuples(st.just("Error"), words), "restarts": st.just(1)}
     ),
     st.builds(
@@ -69,7 +72,12 @@ def world_says_nothing(world: World) -> bool:
     """What others wrote is kept as it is, so holes are only ours where they wrote nothing odd."""
     texts = [text for _, text in world.fails.values()] + [world.no_pods]
     for each in world.pods:
-        texts += [each.unschedulable or "", *(each.waiting or ())[1:], *(each.terminated or ())[1:]]
+        texts += [
+            each.unschedulable or "",
+            each.unplaced,
+            *(each.waiting or ())[1:],
+            *(each.terminated or ())[1:],
+        ]
     plain = r"|\s+|\.|no such image\.|0/3 nodes are available\."
     return all(re.fullmatch(plain, _told(text)) for text in texts)
 

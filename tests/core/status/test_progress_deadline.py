@@ -35,6 +35,7 @@ def seen(*pods: Pod, **spec: object) -> Snapshot:
         (seen(unready("colocated", unschedulable="0/3", waits_since=NOW - 590.0)), 10.0),
         (seen(unready("colocated", unschedulable="0/3", waits_since=NOW - 600.0)), math.inf),
         (seen(unready("colocated", unschedulable=CLAIM, waits_since=NOW)), math.inf),
+        (seen(unready("colocated", creating="ContainerCreating", waits_since=NOW - 590.0)), 10.0),
         (
             seen(
                 unready("colocated", unschedulable="0/3", waits_since=NOW - 50.0),
@@ -44,7 +45,14 @@ def seen(*pods: Pod, **spec: object) -> Snapshot:
             10.0,
         ),
     ],
-    ids=["at rest", "ten seconds before", "over", "waiting does not help", "the sooner one"],
+    ids=[
+        "at rest",
+        "ten seconds before",
+        "over",
+        "waiting does not help",
+        "nothing is said until then",
+        "the sooner one",
+    ],
 )
 def test_the_round_that_says_so_comes_in_time(snapshot: Snapshot, due_s: float) -> None:
     """No event announces the end of a deadline."""

@@ -106,6 +106,8 @@ class World:
     """How far they are, by name."""
     job_made: str = ""
     """When the Job was made; empty: now."""
+    job_says: Mapping[str, Any] = field(default_factory=dict)
+    """The status of the Job."""
     deleting: bool = False
     """The user deleted the fleet, and Kubernetes has not removed it yet."""
 
@@ -236,6 +238,8 @@ def _stored(world: World, obj: Any) -> Any:
         stored["status"] = whole | world.gateways
     if obj["kind"] == "Job" and world.job_made:
         stored["metadata"] = stored["metadata"] | {"creationTimestamp": world.job_made}
+    if obj["kind"] == "Job" and world.job_says:
+        stored["status"] = dict(world.job_says)
     if obj["kind"] == "HorizontalPodAutoscaler":
         words = ("type", "status", "reason", "message")
         found = [dict(zip(words, (t, *said), strict=True)) for t, said in world.autoscaler.items()]

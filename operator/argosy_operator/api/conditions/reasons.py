@@ -6,7 +6,7 @@ generated from the texts here. A new reason is a change of the API: alerts and s
 
 from enum import StrEnum, unique
 
-from argosy_operator.api.conditions import fetching, gateways, kubectl
+from argosy_operator.api.conditions import fetching, gateways, kubectl, pods
 
 
 @unique
@@ -158,6 +158,7 @@ class Reason(StrEnum):
         kubectl.LOGS,
         kubectl.POD,
     )
+    POD_NOT_STARTED = pods.POD_NOT_STARTED
     MODEL_NOT_FOUND = (
         "ModelNotFound",
         "the model is not where spec.model.uri says",

@@ -7,7 +7,7 @@ out pods that only carry the fleet's labels: any user who may create pods can wr
 import math
 import re
 from collections import Counter
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from functools import cmp_to_key
 
@@ -22,6 +22,8 @@ OUR_COST = "-1000"
 """The deletion cost of a victim; a ReplicaSet removes the lowest first, and 0 is the default."""
 _CLAIMED = re.compile("[1-9][0-9]?")
 _COST = re.compile("0|-?[1-9][0-9]{0,9}")
+_AT_FIRST = ("ContainerCreating", "PodInitializing")
+"""Why containers of every new pod wait."""
 
 
 @dataclass(frozen=True, slots=True, order=True)
@@ -114,8 +116,15 @@ class Pod:
     """A GPU limit that is not a number, quoted."""
     unschedulable: str | None = None
     """The scheduler's message, if no node takes the pod."""
+    unplaced: str = ""
+    """Why it has no node although no node was found too small: a gate, or a scheduler's error."""
     waiting: tuple[str, str] | None = None
     """Reason and message of a container that cannot start."""
+    creating: str = ""
+    """The kubelet's word for a container that it has not made yet: ContainerCreating, or
+    PodInitializing, after init containers. Every pod is so at first."""
+    set_up: bool | None = None
+    """Its volumes are mounted and it has its network; None if the kubelet does not say."""
     terminated: tuple[str, str] | None = None
     """Reason and message with which the engine's last process failed."""
     said: str = ""
@@ -195,10 +204,8 @@ def pod_of(raw: Object) -> Pod:
     """The excerpt of a Pod object."""
     meta, spec, status = raw["metadata"], raw.get("spec", {}), raw.get("status", {})
     labels, annotations = meta.get("labels") or {}, meta.get("annotations") or {}
-    conditions = {c["type"]: c for c in status.get("conditions") or ()}
-    ready = conditions.get("Ready", {})
+    ready, scheduled, set_up = _conditions(status)
     is_ready = ready.get("status") == "True"
-    scheduled = conditions.get("PodScheduled", {})
     containers = {c["name"]: c for c in status.get("containerStatuses") or ()}
     waiting = [*(status.get("initContainerStatuses") or ()), *containers.values()]
     engine: Object = containers.get(ENGINE_CONTAINER) or next(iter(containers.values()), {})
@@ -237,16 +244,33 @@ def pod_of(raw: Object) -> Pod:
         gpu_type=labels.get(names.GPU_TYPE, ""),
         unreadable=unreadable,
         unschedulable=_unschedulable(scheduled),
+        unplaced=_unplaced(scheduled),
         waiting=_waiting(waiting),
+        creating=_creating(waiting),
+        set_up={"True": True, "False": False}.get(set_up.get("status", "")),
         terminated=_ended(engine),
         said=_said(engine),
     )
+
+
+def _conditions(status: Object) -> tuple[Object, Object, Object]:
+    """Is it ready, has it a node, and has the node set it up?"""
+    found = {c["type"]: c for c in status.get("conditions") or ()}
+    ready, scheduled = found.get("Ready", {}), found.get("PodScheduled", {})
+    return ready, scheduled, found.get("PodReadyToStartContainers", {})
 
 
 def _unschedulable(scheduled: Object) -> str | None:
     if scheduled.get("reason") != "Unschedulable":
         return None
     return str(scheduled.get("message", "no node takes the pod"))
+
+
+def _unplaced(scheduled: Object) -> str:
+    reason = scheduled.get("reason", "")
+    if scheduled.get("status") != "False" or reason in ("", "Unschedulable"):
+        return ""
+    return f"{reason}: {scheduled.get('message') or 'no reason was given'}"
 
 
 def _latest(created: str | None, *conditions: Object) -> float:
@@ -278,11 +302,22 @@ def _gpus(spec: Object, resource: str) -> tuple[int, str | None]:
 
 
 def _waiting(statuses: Iterable[Object]) -> tuple[str, str] | None:
-    for status in statuses:
-        waiting = (status.get("state") or {}).get("waiting")
-        if waiting and waiting.get("reason") not in (None, "ContainerCreating", "PodInitializing"):
-            return waiting["reason"], waiting.get("message", "")
+    for reason, message in _waits(statuses):
+        if reason not in _AT_FIRST:
+            return reason, message
     return None
+
+
+def _creating(statuses: Iterable[Object]) -> str:
+    return next((reason for reason, _ in _waits(statuses) if reason in _AT_FIRST), "")
+
+
+def _waits(statuses: Iterable[Object]) -> Iterator[tuple[str, str]]:
+    """Reason and message of each container that waits and says why."""
+    for status in statuses:
+        waiting = (status.get("state") or {}).get("waiting") or {}
+        if waiting.get("reason") is not None:
+            yield waiting["reason"], waiting.get("message", "")
 
 
 def _ended(engine: Object) -> tuple[str, str] | None:

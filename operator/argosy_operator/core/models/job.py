@@ -64,3 +64,17 @@ def has_ended(job: Object) -> bool:
     """Whether the Job makes no more pods."""
     conditions = (job.get("status") or {}).get("conditions") or ()
     return any(c["type"] in ("Complete", "Failed") and c["status"] == "True" for c in conditions)
+
+
+def suspension(job: Object) -> Object | None:
+    """The condition that says that the Job is suspended; None if it is not."""
+    conditions = (job.get("status") or {}).get("conditions") or ()
+    found = (c for c in conditions if c["type"] == "Suspended" and c["status"] == "True")
+    return next(found, None)
+
+
+def had_no_pod(job: Object) -> bool:
+    """Whether no pod of the Job was ever counted. One that lost its pod makes another by itself,
+    after a pause."""
+    status = job.get("status") or {}
+    return not any(status.get(count) for count in ("active", "failed", "succeeded", "terminating"))

@@ -14,10 +14,10 @@ from argosy_operator.api.conditions.reasons import Reason
 from argosy_operator.core.fleet import names
 from argosy_operator.core.fleet.actions import ErrorKind, Outcome, target
 from argosy_operator.core.fleet.memory import Failure
-from argosy_operator.core.fleet.objects import seconds
+from argosy_operator.core.fleet.objects import rfc3339, seconds
 from argosy_operator.core.fleet.pods import Pod
 from argosy_operator.core.fleet.snapshot import Snapshot
-from argosy_operator.core.models.job import live_job, pods_of
+from argosy_operator.core.models.job import had_no_pod, live_job, pods_of, suspension
 from argosy_operator.core.reconcile.draft import Draft
 from argosy_operator.core.reconcile.failures import lacks_pools, shown
 
@@ -95,6 +95,20 @@ _MISSING = {
 """By kind of an object that pods name: how its absence is said, the field, and where it lies."""
 
 
+_CREATES = {
+    False: "its volumes are not mounted, or it has no network. A Secret, a ConfigMap or a claim of "
+    "its volumes may be missing, or a driver of its node fails",
+    True: "its volumes and its network are there, so the node still pulls an image, or its runtime "
+    "hangs",
+    None: "it waits for its volumes, its network or its image",
+}
+"""What a container that is not made waits for, by `Pod.set_up`."""
+_INITIALIZES = "an init container, which a webhook has added, has not ended"
+_NO_SCHEDULER = (
+    "no scheduler says why. Correct schedulerName in spec.pods if there is no such scheduler"
+)
+
+
 @dataclass(frozen=True, slots=True)
 class Problem:
     """Why a fleet is not as specified."""
@@ -105,6 +119,8 @@ class Problem:
     since: float | None = None
     """For one that often ends by itself: since when it lasts, in seconds since the epoch. None:
     waiting does not solve it."""
+    usual: bool = False
+    """Every pod is so at first: it is a problem only once it is overdue."""
 
     def overdue_in_s(self, snapshot: Snapshot) -> float:
         """Seconds until a person must act; at most 0 from then on."""
@@ -114,9 +130,15 @@ class Problem:
 
 
 def problems_of(snapshot: Snapshot, failed: Mapping[str, Failure]) -> tuple[Problem, ...]:
-    """Problems of writes, Deployments and pods; the oldest of each reason."""
+    """Problems of writes, Deployments, Jobs and pods; the oldest of each reason."""
+    found = _oldest(snapshot, failed)
+    return tuple(p for p in found if not p.usual or p.overdue_in_s(snapshot) <= 0)
+
+
+def _oldest(snapshot: Snapshot, failed: Mapping[str, Failure]) -> Iterable[Problem]:
+    """Of each reason; what is usual at first is included."""
     found = [*_of_writes(snapshot, failed), *_of_deployments(snapshot)]
-    found += _of_account(snapshot)
+    found += _of_job(snapshot)
     found += [_unreadable(pod, pod.unreadable) for pod in snapshot.pods if pod.unreadable]
     for pod in (*snapshot.pods, *_fetching(snapshot)):
         problem = _of_pod(pod, snapshot.fleet.model_image) if pod.alive else None
@@ -127,12 +149,12 @@ def problems_of(snapshot: Snapshot, failed: Mapping[str, Failure]) -> tuple[Prob
         known = oldest.setdefault(problem.reason, problem)
         if (problem.since or 0.0) < (known.since or 0.0):
             oldest[problem.reason] = problem
-    return tuple(oldest.values())
+    return oldest.values()
 
 
 def next_overdue_s(snapshot: Snapshot, failed: Mapping[str, Failure]) -> float:
     """Seconds until a problem becomes one that a person must solve; infinite if none does."""
-    waits = (problem.overdue_in_s(snapshot) for problem in problems_of(snapshot, failed))
+    waits = (problem.overdue_in_s(snapshot) for problem in _oldest(snapshot, failed))
     return min((wait_s for wait_s in waits if wait_s > 0), default=float("inf"))
 
 
@@ -249,7 +271,25 @@ def _of_pod(pod: Pod, model_image: str | None) -> Problem | None:
             f"pod {pod.name} keeps crashing{output}. See kubectl logs {pod.name} --previous",
             pod.waits_since,
         )
-    return None
+    return _not_started(pod)
+
+
+def _not_started(pod: Pod) -> Problem | None:
+    """A pod that waits and does not say for what: the events of the pod do, which the operator does
+    not read."""
+    if pod.ready or (pod.phase != "Pending" and not pod.creating):
+        return None
+    since = f"since {rfc3339(pod.waits_since)}"
+    if not pod.assigned:
+        why = _said(pod.unplaced) if pod.unplaced else _NO_SCHEDULER
+        state = f"has no node {since}: {why}"
+    elif pod.creating:
+        why = _INITIALIZES if pod.creating == "PodInitializing" else _CREATES[pod.set_up]
+        state = f"is {pod.creating} {since}: {why}"
+    else:
+        state = f"is Pending on node {pod.node} {since}: its kubelet says nothing of it"
+    message = f"pod {pod.name} {state}. See kubectl describe pod {pod.name}"
+    return Problem(Reason.POD_NOT_STARTED, message, pod.waits_since, usual=not pod.unplaced)
 
 
 def _fetching(snapshot: Snapshot) -> Iterable[Pod]:
@@ -260,19 +300,36 @@ def _fetching(snapshot: Snapshot) -> Iterable[Pod]:
     return pods_of(snapshot, job)
 
 
-def _of_account(snapshot: Snapshot) -> Iterable[Problem]:
-    """A Job whose account is missing makes no pod that could say so."""
+def _of_job(snapshot: Snapshot) -> Iterable[Problem]:
+    """A Job whose pod is refused has no condition that says so, and no pod that could."""
     job, fetch = live_job(snapshot), snapshot.fleet.spec.model.fetch
-    account = None if fetch is None else fetch.service_account_name
-    if job is None or account is None or snapshot.fleet.fetched_model is not None:
+    if job is None or snapshot.fleet.fetched_model is not None or pods_of(snapshot, job):
         return
-    if not pods_of(snapshot, job) and ("ServiceAccount", account) not in snapshot.children:
-        meta = job["metadata"]
+    name, made_at = job["metadata"]["name"], seconds(job["metadata"].get("creationTimestamp"))
+    since, look = made_at or snapshot.now, f"See kubectl describe job {name}"
+    account = None if fetch is None else fetch.service_account_name
+    if account is not None and ("ServiceAccount", account) not in snapshot.children:
         yield Problem(
             Reason.ACCOUNT_NOT_FOUND,
-            f"Job {meta['name']} makes no pod: there is no ServiceAccount {account} in the "
-            f"namespace. {Reason.ACCOUNT_NOT_FOUND.action}",
-            seconds(meta.get("creationTimestamp")) or snapshot.now,
+            f"Job {name} makes no pod: there is no ServiceAccount {account} in the namespace. "
+            f"{Reason.ACCOUNT_NOT_FOUND.action}",
+            since,
+        )
+    elif (pause := suspension(job)) is not None:
+        since = seconds(pause.get("lastTransitionTime")) or since
+        yield Problem(
+            Reason.POD_NOT_STARTED,
+            f"Job {name} is suspended since {rfc3339(since)}: {_said(pause.get('message', ''))}. "
+            f"Who suspended it, such as a queue, must resume it. {look}",
+            since,
+        )
+    elif had_no_pod(job):
+        yield Problem(
+            Reason.POD_NOT_STARTED,
+            f"Job {name} has no pod since {rfc3339(since)}: a quota, a LimitRange or a policy of "
+            f"the namespace may refuse it. {look}",
+            since,
+            usual=True,
         )
 
 

@@ -125,7 +125,12 @@ def _of_model(findings: Findings) -> dict[Reason, str]:
     state = f"it has no pod yet: if this lasts, kubectl describe job {job} says why"
     far = ""
     for pod in pods:
-        state = f"pod {pod.name} runs since {rfc3339(pod.waits_since)}"
+        since = rfc3339(pod.waits_since)
+        if pod.phase == "Pending":
+            state = f"pod {pod.name} waits to start since {since}. kubectl describe pod {pod.name} "
+            state += "says for what"
+            continue
+        state = f"pod {pod.name} runs since {since}"
         state += f" and began again {pod.restarts} times" if pod.restarts else ""
         state += f". kubectl logs {pod.name} shows how far it is"
         if (progress := snapshot.fetch_progress.get(pod.name)) is not None:

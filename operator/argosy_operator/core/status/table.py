@@ -143,6 +143,7 @@ BLOCKING: tuple[Reason, ...] = (
     *FETCH_FAILURES,
     *LOAD_FAILURES,
     Reason.CONTAINER_CRASHING,
+    Reason.POD_NOT_STARTED,
     *CAPACITY,
 )
 """Problems that a person must solve if they last, most serious first."""
