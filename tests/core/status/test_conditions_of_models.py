@@ -48,6 +48,18 @@ def failed(reason: str, message: str = "why.", **looks: Any) -> World:
     return world(job_pod(terminated=("Error", said), restarts=3, **looks))
 
 
+UNBOUND = (
+    "0/3 nodes are available: pod has unbound immediate PersistentVolumeClaims. not eligible for "
+    "preemption due to a terminating pod"
+)
+NOT_BOUND = 'running PreBind plugin "VolumeBinding": binding volumes: context deadline exceeded'
+
+
+def unbound(**looks: Any) -> Pod:
+    """The pod of the Job, which has no node because its claim has no volume."""
+    return job_pod(phase="Pending", assigned=False, started=False, ready=False, **looks)
+
+
 TERMINAL = {
     "SourceForbidden": "Put a token or keys with the right to read into the Secret that "
     "spec.model.fetch.envFrom names. The Job reads it at its next start, within five minutes",
@@ -192,6 +204,57 @@ ROWS = [
             )
         ),
         refused("PodNotStarted") | {"ModelFetched": "False FetchingModel"},
+    ),
+    *(
+        Row(
+            f"the claim is not bound, with {fetch}, as of a moment ago",
+            World(
+                {"model": {"uri": URI, "fetch": {"size": "1Gi", **fetch}}},
+                pods=(GATEWAY,),
+                fetch_pods=(unbound(unschedulable=UNBOUND),),
+            ),
+            FETCHING | {"Ready": "False Unschedulable", "CapacityLimited": "True Unschedulable"},
+            {
+                "Unschedulable": f"pod chat-fetch-1 waits for claim chat-model, which is not "
+                f"bound: {UNBOUND}. {class_} must exist and make volumes that are {mode}. Correct "
+                "spec.model.fetch.storageClassName or accessMode, and delete the claim: the "
+                "operator makes it again. See kubectl describe pvc chat-model"
+            },
+        )
+        for fetch, class_, mode in (
+            ({}, "The cluster's default storage class", "ReadWriteMany"),
+            (
+                {"storageClassName": "fast", "accessMode": "ReadWriteOnce"},
+                "Its storage class fast",
+                "ReadWriteOnce",
+            ),
+        )
+    ),
+    Row(
+        "a claim of the user's is not bound",
+        World(
+            {"model": {"uri": URI, "fetch": {"claimName": "mine"}}},
+            pods=(GATEWAY,),
+            fetch_pods=(unbound(unschedulable=UNBOUND),),
+        ),
+        FETCHING | {"Ready": "False Unschedulable", "CapacityLimited": "True Unschedulable"},
+        {
+            "Unschedulable": f"pod chat-fetch-1 waits for a claim that is not bound: {UNBOUND}. "
+            "The claim's storageClassName must be a class that exists and makes volumes of its "
+            "accessModes. See kubectl describe pvc"
+        },
+    ),
+    Row(
+        "the scheduler gave up on the claim",
+        world(unbound(unplaced=f"SchedulerError: {NOT_BOUND}")),
+        FETCHING | {"Ready": "False PodNotStarted"},
+        {
+            "PodNotStarted": "pod chat-fetch-1 waits for claim chat-model, which is not bound: "
+            f"SchedulerError: {NOT_BOUND}. The cluster's default storage class must exist and make "
+            "volumes that are ReadWriteMany. Correct spec.model.fetch.storageClassName or "
+            "accessMode, and delete the claim: the operator makes it again. See kubectl describe "
+            "pvc chat-model"
+        },
     ),
     Row(
         "its pod fetches",

@@ -111,7 +111,7 @@ NOT_STARTED = (
         "no scheduler looks for a node",
         {"assigned": False},
         f"has no node {TEN_AGO}: no scheduler says why. Correct schedulerName in spec.pods if "
-        "there is no such scheduler",
+        "there is no such scheduler, or see kubectl describe pvc if a claim of it has no volume",
     ),
     (
         "the node has not begun with the pod",
@@ -602,6 +602,22 @@ ROWS = [
             "memory. Add "
             "nodes, or lower the role's replicas or resources"
         },
+    ),
+    *(
+        Row(
+            f"a claim is not bound: {said}",
+            sick(unschedulable=f"0/3 nodes are available: {said}", gpus=4),
+            blocked("Unschedulable", CapacityLimited="True Unschedulable"),
+            {
+                "Unschedulable": "pod chat-colocated-1 waits for a claim that is not bound: 0/3 "
+                f"nodes are available: {said}. The claim's storageClassName must be a class that "
+                "exists and makes volumes of its accessModes. See kubectl describe pvc"
+            },
+        )
+        for said in (
+            "pod has unbound immediate PersistentVolumeClaims",
+            "3 node(s) didn't find available persistent volumes to bind",
+        )
     ),
     Row(
         "a pod that is being deleted had no node",

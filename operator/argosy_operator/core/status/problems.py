@@ -11,6 +11,7 @@ from dataclasses import dataclass
 
 from argosy_operator.api.conditions.kubectl import POOLS_MANIFEST
 from argosy_operator.api.conditions.reasons import Reason
+from argosy_operator.api.v1alpha1 import ServingDeployment
 from argosy_operator.core.fleet import names
 from argosy_operator.core.fleet.actions import ErrorKind, Outcome, target
 from argosy_operator.core.fleet.memory import Failure
@@ -95,6 +96,11 @@ _MISSING = {
 """By kind of an object that pods name: how its absence is said, the field, and where it lies."""
 
 
+_UNBOUND = re.compile(
+    "unbound (immediate )?PersistentVolumeClaim|available persistent volumes to bind|"
+    "binding volumes"
+)
+"""What the scheduler says of a pod whose claim has no volume."""
 _CREATES = {
     False: "its volumes are not mounted, or it has no network. A Secret, a ConfigMap or a claim of "
     "its volumes may be missing, or a driver of its node fails",
@@ -105,7 +111,8 @@ _CREATES = {
 """What a container that is not made waits for, by `Pod.set_up`."""
 _INITIALIZES = "an init container, which a webhook has added, has not ended"
 _NO_SCHEDULER = (
-    "no scheduler says why. Correct schedulerName in spec.pods if there is no such scheduler"
+    "no scheduler says why. Correct schedulerName in spec.pods if there is no such scheduler, or "
+    "see kubectl describe pvc if a claim of it has no volume"
 )
 
 
@@ -141,7 +148,7 @@ def _oldest(snapshot: Snapshot, failed: Mapping[str, Failure]) -> Iterable[Probl
     found += _of_job(snapshot)
     found += [_unreadable(pod, pod.unreadable) for pod in snapshot.pods if pod.unreadable]
     for pod in (*snapshot.pods, *_fetching(snapshot)):
-        problem = _of_pod(pod, snapshot.fleet.model_image) if pod.alive else None
+        problem = _of_pod(pod, snapshot.fleet) if pod.alive else None
         if problem is not None:
             found.append(problem)
     oldest: dict[Reason, Problem] = {}
@@ -244,18 +251,18 @@ def _not_created(name: str, why: str, since: float) -> Problem:
     return Problem(Reason.FORBIDDEN, message, None if _LASTING.search(why) else since)
 
 
-def _of_pod(pod: Pod, model_image: str | None) -> Problem | None:
+def _of_pod(pod: Pod, fleet: ServingDeployment) -> Problem | None:
     """Why the pod does not run. The engine's own termination message comes first."""
     failure = _load_failure(pod)
     # A pod that fetches is ready whenever it tries again.
     if failure is not None and (not pod.ready or pod.role == names.FETCH_ROLE):
         return failure
     if pod.unschedulable is not None:
-        return _unschedulable(pod, pod.unschedulable)
+        return _unschedulable(pod, pod.unschedulable, fleet)
     reason, message = pod.waiting or ("", "")
     message = _said(message)
     if reason in _PULL:
-        return _image_pull(pod, reason, message, model_image)
+        return _image_pull(pod, reason, message, fleet.model_image)
     if reason in _CONFIG:
         return Problem(
             Reason.CONTAINER_CRASHING,
@@ -271,15 +278,17 @@ def _of_pod(pod: Pod, model_image: str | None) -> Problem | None:
             f"pod {pod.name} keeps crashing{output}. See kubectl logs {pod.name} --previous",
             pod.waits_since,
         )
-    return _not_started(pod)
+    return _not_started(pod, fleet)
 
 
-def _not_started(pod: Pod) -> Problem | None:
+def _not_started(pod: Pod, fleet: ServingDeployment) -> Problem | None:
     """A pod that waits and does not say for what: the events of the pod do, which the operator does
     not read."""
     if pod.ready or (pod.phase != "Pending" and not pod.creating):
         return None
     since = f"since {rfc3339(pod.waits_since)}"
+    if _UNBOUND.search(pod.unplaced):
+        return Problem(Reason.POD_NOT_STARTED, _unbound(pod, fleet, pod.unplaced), pod.waits_since)
     if not pod.assigned:
         why = _said(pod.unplaced) if pod.unplaced else _NO_SCHEDULER
         state = f"has no node {since}: {why}"
@@ -377,19 +386,42 @@ def _load_failure(pod: Pod) -> Problem | None:
     return Problem(reason, f"{_said(why)}. {reason.action}", since)
 
 
-def _unschedulable(pod: Pod, said: str) -> Problem:
+def _unschedulable(pod: Pod, said: str, fleet: ServingDeployment) -> Problem:
     message = _said(said)
     if "persistentvolumeclaim" in message and "not found" in message:
         return Problem(
             Reason.CLAIM_NOT_FOUND,
             f"pod {pod.name}: {message}. Create the claim, or correct spec.model.uri",
         )
+    if _UNBOUND.search(message):
+        return Problem(Reason.UNSCHEDULABLE, _unbound(pod, fleet, message), pod.waits_since)
     what = f"{pod.gpus} GPUs" if pod.gpus else "room"
     return Problem(
         Reason.UNSCHEDULABLE,
         f"no node has {what} for a {pod.role} pod: {message}. Add nodes, or lower the role's "
         "replicas or resources",
         pod.waits_since,
+    )
+
+
+def _unbound(pod: Pod, fleet: ServingDeployment, said: str) -> str:
+    """More nodes do not help a pod whose claim has no volume. Which claim it is the scheduler does
+    not say; a pod that fetches has one."""
+    fetch = fleet.spec.model.fetch
+    if pod.role != names.FETCH_ROLE or fetch is None or fetch.size is None:
+        return (
+            f"pod {pod.name} waits for a claim that is not bound: {_said(said)}. The claim's "
+            "storageClassName must be a class that exists and makes volumes of its accessModes. "
+            "See kubectl describe pvc"
+        )
+    kind = "The cluster's default storage class"
+    if fetch.storage_class_name is not None:
+        kind = f"Its storage class {fetch.storage_class_name}"
+    return (
+        f"pod {pod.name} waits for claim {fleet.model_claim}, which is not bound: {_said(said)}. "
+        f"{kind} must exist and make volumes that are {fetch.access_mode}. Correct "
+        "spec.model.fetch.storageClassName or accessMode, and delete the claim: the operator makes "
+        f"it again. See kubectl describe pvc {fleet.model_claim}"
     )
 
 
