@@ -550,6 +550,29 @@ REFUSED: dict[str, tuple[dict[str, Any], str, str]] = {
         "bad",
         "write another mountPath, such as /data",
     ),
+    **{
+        f"a volume that hides {path}": (
+            _pods(volumes=[{"name": "data", "mountPath": path, "emptyDir": {}}]),
+            "bad",
+            "write another mountPath, such as /data",
+        )
+        for path in (
+            "/etc",
+            "/var",
+            "/usr",
+            "/usr/local",
+            "/usr/local/lib",
+            "/bin",
+            "/sbin",
+            "/lib",
+            "/lib64",
+            "/proc",
+            "/proc/sys",
+            "/sys",
+            "/sys/fs/cgroup",
+            "/dev",
+        )
+    },
     "a path that climbs out of a folder": (
         _pods(volumes=[{"name": "data", "mountPath": "/data/../models", "emptyDir": {}}]),
         "bad",

@@ -99,7 +99,9 @@ _sources = st.sampled_from(
 _volumes = st.builds(
     lambda name, path, source: {"name": name, "mountPath": path, **source},
     st.sampled_from(["v", "w", "x" * 63, *OWN_VOLUMES]),
-    st.sampled_from(["/data", "/cache", "/data/x", "/", "/a/../b", *OWN_PATHS, "/tmp/x"]),
+    st.sampled_from(
+        ["/data", "/cache", "/data/x", "/", "/a/../b", *OWN_PATHS, "/tmp/x", "/etc", "/usr"]
+    ),
     _sources,
 )
 _variables = st.builds(

@@ -369,6 +369,17 @@ def test_an_own_name_or_path_is_one_that_is_rendered() -> None:
         assert any(path == own or path.startswith(own + "/") for own in OWN_PATHS), path
 
 
+@pytest.mark.parametrize(
+    "path",
+    ["/etc/ssl/certs", "/etc/argosy-more", "/var/cache", "/usr/share/fonts", "/usr/local/share/x",
+     "/opt", "/proceeds", "/library"],
+)  # fmt: skip
+def test_a_volume_beside_what_the_container_needs_is_mounted(path: str) -> None:
+    item = {"volumes": [{"name": "data", "mountPath": path, "emptyDir": {}}]}
+    mounts = container(engine(fleet(pods=[item])))["volumeMounts"]
+    assert {"name": "data", "mountPath": path} in mounts
+
+
 @pytest.mark.parametrize("field", sorted(set(ALL) - {"roles"}))
 def test_each_field_makes_a_new_revision_where_it_changes_a_pod(field: str) -> None:
     item = {field: ALL[field]}

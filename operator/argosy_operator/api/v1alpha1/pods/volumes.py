@@ -15,6 +15,10 @@ OWN_VOLUMES = ("tmp", "shm", "weights", "role", "peers", "token", "tls")
 """Names of the volumes that the operator writes."""
 OWN_PATHS = ("/tmp", "/dev", "/models", "/etc/argosy", "/var/run", "/run")  # noqa: S108
 """Where the operator and the kubelet mount something. Nothing else is mounted there or below."""
+_KERNEL = ("/proc", "/sys")
+"""Runtimes refuse a mount there or below, or it hides what a process needs."""
+_PROGRAMS = ("/bin", "/sbin", "/lib", "/lib64", "/usr/bin", "/usr/lib", "/usr/local/lib")
+"""Where images have their programs. A folder below, which an image lacks, may be mounted."""
 
 
 class EmptyDir(ApiModel):
@@ -101,8 +105,10 @@ class Volume(ApiModel):
         return self.name not in OWN_VOLUMES
 
     def path_is_free(self) -> bool:
-        path = self.mount_path
-        return not any(path == own or path.startswith(own + "/") for own in OWN_PATHS)
+        path, closed = self.mount_path, (*OWN_PATHS, *_KERNEL)
+        below = any(path == own or path.startswith(own + "/") for own in closed)
+        hides = any(own == path or own.startswith(path + "/") for own in (*closed, *_PROGRAMS))
+        return not below and not hides
 
     rules: ClassVar[tuple[ValidationRule, ...]] = (
         ValidationRule(
@@ -122,10 +128,13 @@ class Volume(ApiModel):
         ),
         ValidationRule(
             field=".mountPath",
-            cel=f"!{cel.literals(OWN_PATHS)}"
-            ".exists(p, self.mountPath == p || self.mountPath.startsWith(p + '/'))",
+            cel=f"!{cel.literals((*OWN_PATHS, *_KERNEL))}"
+            ".exists(p, self.mountPath == p || self.mountPath.startsWith(p + '/'))"
+            f" && !{cel.literals((*OWN_PATHS, *_KERNEL, *_PROGRAMS))}"
+            ".exists(p, p == self.mountPath || p.startsWith(self.mountPath + '/'))",
             holds=path_is_free,
-            message=f"Argosy and the kubelet mount their own at {', '.join(OWN_PATHS)}: write "
+            message="a volume must not hide what the container needs. Argosy and the kubelet mount "
+            f"their own at {', '.join(OWN_PATHS)}; programs are in /usr, /bin and /lib: write "
             "another mountPath, such as /data; for the size of /dev/shm write sharedMemory",
         ),
     )
