@@ -1,0 +1,79 @@
+"""What pods need comes later: status names it, is Stalled only after progressDeadline, and heals.
+
+GitOps makes objects in an order of its own, so an object that is missing is usual for seconds.
+"""
+
+from datetime import datetime
+from typing import Any
+
+import pytest
+import yaml
+
+from tests.reconcile.conftest import FLEET
+from tests.reconcile.operators import World
+
+pytestmark = pytest.mark.cluster
+DEADLINE_S = 4
+
+
+def apply(world: World, *objects: dict[str, Any]) -> None:
+    world.kubectl("apply", "-f", "-", given=yaml.safe_dump_all(objects))
+
+
+def start(world: World, **settings: Any) -> None:
+    """An operator, and the fleet with these settings of its engine pods."""
+    world.operator()
+    pods = [{"roles": ["colocated"], **settings}]
+    spec = FLEET["spec"] | {"pods": pods, "progressDeadline": f"{DEADLINE_S}s"}
+    apply(world, FLEET | {"spec": spec})
+
+
+def since(conditions: list[dict[str, Any]], kind: str) -> float:
+    """When this condition became what it is."""
+    (found,) = (c["lastTransitionTime"] for c in conditions if c["type"] == kind)
+    return datetime.fromisoformat(found).timestamp()
+
+
+def stalled(world: World, reason: str) -> str:
+    """The message of Stalled, once it is True for this reason."""
+    says = lambda: world.condition("Stalled").get("reason") == reason  # noqa: E731
+    world.until(f"Stalled for {reason}", says)
+    return world.condition("Stalled")["message"]
+
+
+def stalled_since(world: World) -> float:
+    return since(world.fleet()["status"]["conditions"], "Stalled")
+
+
+def test_a_priority_class_that_comes_later_is_named_and_the_fleet_heals(world: World) -> None:
+    name = f"late-{world.namespace}"
+    start(world, priorityClassName=name)
+    world.until("it is in Ready", lambda: world.condition("Ready").get("reason") == "Forbidden")
+    assert f"there is no PriorityClass {name}" in world.condition("Ready")["message"]
+    assert f"there is no PriorityClass {name}" in stalled(world, "Forbidden")
+    refused_at = since(world.engines()[0]["status"]["conditions"], "ReplicaFailure")
+    assert stalled_since(world) >= refused_at + DEADLINE_S
+    kind = {"apiVersion": "scheduling.k8s.io/v1", "kind": "PriorityClass", "value": 10}
+    apply(world, kind | {"metadata": {"name": name}})
+    try:
+        world.until_ready()
+        world.until("all is well", lambda: world.condition("Stalled")["status"] == "False")
+    finally:
+        world.kubectl("delete", "priorityclass", name)
+
+
+def test_a_secret_of_a_volume_that_comes_later_is_waited_for_and_the_fleet_heals(
+    world: World,
+) -> None:
+    volume = {"name": "keys", "mountPath": "/data", "secret": {"secretName": "late"}}
+    start(world, volumes=[volume])
+    message = stalled(world, "PodNotStarted")
+    pods = f"/api/v1/namespaces/{world.namespace}/pods"
+    (pod,) = world.kube.get(pods, labelSelector="serving.argosy.dev/role=colocated")["items"]
+    name, conditions = pod["metadata"]["name"], pod["status"]["conditions"]
+    assert f"pod {name} is ContainerCreating since" in message
+    assert "its volumes are not mounted, or it has no network" in message
+    assert stalled_since(world) >= since(conditions, "PodScheduled") + DEADLINE_S
+    apply(world, {"apiVersion": "v1", "kind": "Secret", "metadata": {"name": "late"}})
+    world.until_ready()
+    world.until("all is well", lambda: world.condition("Stalled")["status"] == "False")
