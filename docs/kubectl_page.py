@@ -43,7 +43,8 @@ NOTES = {
         "Numbers come from the pods' own metrics through the API server's proxy, so no Prometheus "
         "is needed. Rates are those between two scrapes. TTFT and TPOT are 90th percentiles of the "
         "requests that ended between them, or since the pod's start if none did. Tokens of a "
-        "prefill pod are prompt tokens, of others output tokens."
+        "prefill pod are prompt tokens, of others output tokens. `-o wide` adds the pod's "
+        "revision, its node and the fleet's model. Fleets without such pods are named on stderr."
     ),
     "drain": (
         "The pod gets the annotation that the operator writes itself: gateways choose it no more, "
@@ -74,9 +75,8 @@ def page(note: str) -> str:
     for name, command in commands.items():
         verb = grammar(command)
         argument = {"name": "NAME", "pod": "POD", "files": "FILE…"}[verb.argument]
-        optional = name == "status"
         parts.append(f"## {name}\n")
-        parts.append(f"`kubectl argosy {name} {'[NAME]' if optional else argument}`\n")
+        parts.append(f"`kubectl argosy {name} {f'[{argument}]' if verb.optional else argument}`\n")
         parts.append(f"{verb.help}\n")
         if name in NOTES:
             parts.append(f"{NOTES[name]}\n")

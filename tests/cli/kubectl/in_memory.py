@@ -41,15 +41,22 @@ class World:
         made["metadata"]["generation"] = 1
         return made
 
-    def pod(self, name: str, role: str = "decode", fleet: str = "chat", **meta: Any) -> Object:
+    def pod(
+        self,
+        name: str,
+        role: str = "decode",
+        fleet: str = "chat",
+        namespace: str = "a",
+        **meta: Any,
+    ) -> Object:
         labels = {names.FLEET: fleet, names.ROLE: role}
         owner = fleet
         for kind in ("Deployment", "ReplicaSet"):
-            self._put(kind, name, "a", uid=f"{kind}-{name}", labels=labels, owner=owner)
+            self._put(kind, name, namespace, uid=f"{kind}-{name}", labels=labels, owner=owner)
             owner = f"{kind}-{name}"
         container = "gateway" if role == "gateway" else "engine"
         return self._put(
-            "Pod", name, "a", uid=f"Pod-{name}", owner=owner, **{"labels": labels, **meta},
+            "Pod", name, namespace, uid=f"Pod-{name}", owner=owner, **{"labels": labels, **meta},
             spec={"containers": [{"name": container}]},
             status={"conditions": [{"type": "Ready", "status": "True"}]},
         )  # fmt: skip
@@ -89,7 +96,9 @@ class World:
     async def connect_get_namespaced_pod_proxy_with_path(
         self, pod: str, namespace: str, path: str, _request_timeout: float
     ) -> str:
-        assert (namespace, path) == ("a", "metrics")
+        assert path == "metrics"
+        if await self.get("Pod", namespace, pod.partition(":")[0]) is None:
+            raise ApiException(status=404)
         page = self.pages.get(pod, lambda: ApiException(status=503))()
         if isinstance(page, Exception):
             raise page

@@ -95,9 +95,10 @@ def test_a_process_that_began_again_has_no_rate() -> None:
 
 
 def test_data_leaves_out_what_is_not_known() -> None:
-    assert as_data([(pod(), Load(running=1))]) == [
-        {"pod": "chat-decode-1", "role": "decode", "state": "serving", "running": 1}
-    ]
+    assert as_data([(pod(), Load(running=1))], {}) == [
+        {"namespace": "a", "fleet": "chat", "pod": "chat-decode-1", "role": "decode",
+         "state": "serving", "running": 1}
+    ]  # fmt: skip
 
 
 @given(st.lists(st.integers(0, 50), min_size=1, max_size=8), st.floats(0.01, 0.99))
@@ -183,20 +184,22 @@ def test_a_row_shows_times_and_shares_with_their_units() -> None:
 def test_a_pods_state_is_what_gateways_see(meta: Any, ready: str, state: str) -> None:
     one = pod(**meta)
     one["status"]["conditions"][0]["status"] = ready
-    assert as_data([(one, Load())])[0]["state"] == state
+    assert as_data([(one, Load())], {})[0]["state"] == state
     (line,) = top_table([(one, Load())]).splitlines()[1:]
     assert line.endswith("does not answer" if state == "serving" else state)
 
 
 def test_data_has_every_number_that_is_known() -> None:
     of = Load(1, 2, 3, 0.5, 40.0, 0.2, 0.03)
-    assert as_data([(pod("g", "gateway"), Load()), (pod(), of)]) == [
+    models = {("a", "chat"): "m"}
+    assert as_data([(pod("g", "gateway"), Load()), (pod(), of)], models) == [
         {
-            "pod": "chat-decode-1", "role": "decode", "state": "serving", "running": 1,
-            "waiting": 2, "leases": 3, "kvUse": 0.5, "tokensPerSecond": 40.0,
-            "ttftP90Seconds": 0.2, "tpotP90Seconds": 0.03,
+            "namespace": "a", "fleet": "chat", "model": "m", "pod": "chat-decode-1",
+            "role": "decode", "state": "serving", "running": 1, "waiting": 2, "leases": 3,
+            "kvUse": 0.5, "tokensPerSecond": 40.0, "ttftP90Seconds": 0.2, "tpotP90Seconds": 0.03,
         },
-        {"pod": "g", "role": "gateway", "state": "serving"},
+        {"namespace": "a", "fleet": "chat", "model": "m", "pod": "g", "role": "gateway",
+         "state": "serving"},
     ]  # fmt: skip
 
 

@@ -33,21 +33,23 @@ class Verb:
     flags: tuple[Flag, ...]
     argument: str
     """Name of its argument: "name" of a fleet, "pod", or "files"."""
+    optional: bool = False
+    """Whether the argument may be left out."""
 
 
 def grammar(command: Any) -> Verb:
     """A command of typer as completion sees it."""
-    flags, argument = list[Flag](), ""
+    flags, argument, optional = list[Flag](), "", False
     for one in command.params:
         if one.param_type_name == "argument":
-            argument = str(one.name)
+            argument, optional = str(one.name), not one.required
             continue
         descriptor = getattr(one, "type_descriptor", None)  # --help has none
         annotation = getattr(descriptor, "annotation", None)
         choices = get_args(annotation) if get_origin(annotation) is Literal else ()
         names = (*one.opts, *one.secondary_opts)
         flags.append(Flag(names, one.help or "", None if one.is_flag else choices))
-    return Verb(command.help or "", tuple(flags), argument)
+    return Verb(command.help or "", tuple(flags), argument, optional)
 
 
 def completed(

@@ -6,7 +6,7 @@ does not need stands here: logs, metrics through the API server's proxy, the mar
 
 import asyncio
 import os
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -62,16 +62,25 @@ class Cluster:
 
     async def pods(self, fleet: Object, role: str | None = None) -> list[Object]:
         """The pods that the fleet owns, by name; those of one role if `role` is given."""
-        meta = fleet["metadata"]
-        selector = f"{names.FLEET}={meta['name']}"
+        return await self.pods_of([fleet], role)
+
+    async def pods_of(self, fleets: Sequence[Object], role: str | None = None) -> list[Object]:
+        """The pods that any of the fleets owns, by namespace and name, with one list of a kind."""
+        if not fleets:
+            return []
+        metas = [fleet["metadata"] for fleet in fleets]
+        places = {str(meta["namespace"]) for meta in metas}
+        where = places.pop() if len(places) == 1 else None
+        selector = f"{names.FLEET}={metas[0]['name']}" if len(metas) == 1 else names.FLEET
         deployments, sets, pods = await asyncio.gather(
-            *(self.objects.list(kind, meta["namespace"], selector)
+            *(self.objects.list(kind, where, selector)
               for kind in ("Deployment", "ReplicaSet", "Pod"))
         )  # fmt: skip
-        owned = {d["metadata"]["uid"] for d in deployments if is_owned(d, meta["uid"])}
+        uids = [str(meta["uid"]) for meta in metas]
+        owned = {d["metadata"]["uid"] for d in deployments if any(is_owned(d, uid) for uid in uids)}
         known = {pod.uid for pod in owned_pods(pods, sets, owned) if role in (None, pod.role)}
         mine = (pod for pod in pods if pod["metadata"]["uid"] in known)
-        return sorted(mine, key=lambda pod: str(pod["metadata"]["name"]))
+        return sorted(mine, key=lambda pod: (pod["metadata"]["namespace"], pod["metadata"]["name"]))
 
     async def metrics(self, pod: Object, port: int) -> str | None:
         """The pod's metrics through the API server's proxy; None if the pod does not answer."""

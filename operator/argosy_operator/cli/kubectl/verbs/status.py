@@ -38,17 +38,15 @@ def status(
     kubeconfig: Kubeconfig = None,
 ) -> int:
     """Show fleets: pods that serve, replicas wanted, SLO attainment, what is not fine."""
-    from argosy_operator.cli.kubectl.exits import CommandError, Exit
     from argosy_operator.cli.kubectl.session import ask
 
-    if name is not None and all_namespaces:
-        raise CommandError("name one fleet or all namespaces, not both: leave out -A", Exit.USAGE)
+    one_or_all(name, everywhere=all_namespaces)
 
     async def show(cluster: "Cluster") -> None:
         before = ""
         while True:
-            found = await _found(cluster, name, everywhere=all_namespaces)
-            text = _text(found, output, one=name is not None, everywhere=all_namespaces)
+            fleets = await found(cluster, name, everywhere=all_namespaces)
+            text = _text(fleets, output, one=name is not None, everywhere=all_namespaces)
             if text != before:
                 print((CLEAR if watch and sys.stdout.isatty() else "") + text, flush=True)
                 before = text
@@ -60,22 +58,35 @@ def status(
     return 0
 
 
-async def _found(cluster: "Cluster", name: str | None, *, everywhere: bool) -> "list[Object]":
+def one_or_all(name: str | None, *, everywhere: bool) -> None:
+    """Raises CommandError for a name together with -A."""
+    from argosy_operator.cli.kubectl.exits import CommandError, Exit
+
+    if name is not None and everywhere:
+        raise CommandError("name one fleet or all namespaces, not both: leave out -A", Exit.USAGE)
+
+
+async def found(cluster: "Cluster", name: str | None, *, everywhere: bool) -> "list[Object]":
+    """The fleet of that name, else those of the namespace, or of all."""
     if name is not None:
         return [await cluster.fleet(name)]
     return await cluster.fleets(everywhere=everywhere)
 
 
-def _text(found: "list[Object]", output: str, *, one: bool, everywhere: bool) -> str:
+def none_found(*, everywhere: bool) -> str:
+    """The sentence for a place without fleets."""
+    where = "." if everywhere else " in this namespace; -A shows those of all."
+    return f"There are no ServingDeployments{where}"
+
+
+def _text(fleets: "list[Object]", output: str, *, one: bool, everywhere: bool) -> str:
     from argosy_operator.cli.kubectl.printed import data, items
     from argosy_operator.cli.kubectl.views.fleets import fleet_text, fleets_table
 
     if output in ("json", "yaml"):
-        return data(found[0] if one else items(found), output)
-    if not found:
-        return "There are no ServingDeployments" + (
-            "." if everywhere else " in this namespace; -A shows those of all."
-        )
+        return data(fleets[0] if one else items(fleets), output)
+    if not fleets:
+        return none_found(everywhere=everywhere)
     if one and output == "table":
-        return fleet_text(found[0], time.time())
-    return fleets_table(found, time.time(), wide=output == "wide", everywhere=everywhere)
+        return fleet_text(fleets[0], time.time())
+    return fleets_table(fleets, time.time(), wide=output == "wide", everywhere=everywhere)

@@ -6,13 +6,16 @@ from itertools import pairwise
 
 from prometheus_client.parser import text_string_to_metric_families
 
-from argosy_operator.cli.kubectl.printed import table
+from argosy_operator.cli.kubectl.printed import Row, table
 from argosy_operator.core.fleet import names
-from argosy_operator.core.fleet.objects import Object
+from argosy_operator.core.fleet.objects import FleetKey, Object
 from argosy_operator.core.fleet.pods import pod_of
 from argosy_operator.core.fleet.snapshot import role_of
 
 HEAD = ("pod", "role", "running", "waiting", "KV", "tokens/s", "ttft90", "tpot90", "state")
+WIDE = ("revision", "node", "model")
+Models = Mapping[FleetKey, str]
+"""What each fleet serves: `spec.model.uri`."""
 QUANTILE = 0.9
 _ENGINE_TTFT, _ENGINE_TPOT = (
     "vllm:time_to_first_token_seconds",
@@ -172,15 +175,38 @@ def state_of(pod: Object) -> str:
     return "serving" if of.ready else "not ready"
 
 
-def top_table(rows: Sequence[tuple[Object, Load]]) -> str:
-    """One line for each pod, gateways last."""
-    ordered = sorted(rows, key=lambda row: _order(row[0]))
-    return table(HEAD, [_row(pod, load_) for pod, load_ in ordered])
+def top_table(
+    rows: Sequence[tuple[Object, Load]], models: Models | None = None, place: Row = ()
+) -> str:
+    """One line for each pod, gateways last in each fleet.
+
+    `models`: also print the columns of `WIDE`. `place`: how lines begin where the pods are of
+    several fleets, ("fleet",) or ("namespace", "fleet").
+    """
+    lines = list[Row]()
+    for pod, of in sorted(rows, key=lambda row: _order(row[0])):
+        key = fleet_key(pod)
+        cells = (*key[len(key) - len(place) :], *_row(pod, of))
+        lines.append(cells if models is None else (*cells, *_wide(pod), models.get(key, "")))
+    return table((*place, *HEAD, *(() if models is None else WIDE)), lines)
 
 
-def _order(pod: Object) -> tuple[bool, str, str]:
+def fleet_key(pod: Object) -> FleetKey:
+    """Namespace and name of the pod's fleet."""
+    meta = pod["metadata"]
+    return str(meta["namespace"]), str((meta.get("labels") or {}).get(names.FLEET, ""))
+
+
+def _wide(pod: Object) -> tuple[str, str]:
+    """Revision and node; gateways are of no revision, and a pod that waits has no node."""
+    of = pod_of(pod)
+    return of.revision, of.node
+
+
+def _order(pod: Object) -> tuple[FleetKey, bool, str, str]:
     role = role_of(pod)
-    return role in names.FRONT_ROLES, {"prefill": "0"}.get(role, role), pod["metadata"]["name"]
+    order = {"prefill": "0"}.get(role, role)
+    return fleet_key(pod), role in names.FRONT_ROLES, order, pod["metadata"]["name"]
 
 
 def _row(pod: Object, of: Load) -> tuple[str, ...]:
@@ -210,10 +236,13 @@ def _time(seconds: float | None) -> str:
     return f"{seconds * 1000:.0f}ms" if seconds < 1 else f"{seconds:.2f}s"
 
 
-def as_data(rows: Sequence[tuple[Object, Load]]) -> list[dict[str, object]]:
+def as_data(rows: Sequence[tuple[Object, Load]], models: Models) -> list[dict[str, object]]:
     """The same as values, for -o json and yaml; what is not known is left out."""
     found = []
     for pod, of in sorted(rows, key=lambda row: _order(row[0])):
+        namespace, fleet = key = fleet_key(pod)
+        revision, node = _wide(pod)
+        words = {"revision": revision, "node": node, "model": models.get(key)}
         numbers = {
             "running": of.running,
             "waiting": of.waiting,
@@ -223,8 +252,16 @@ def as_data(rows: Sequence[tuple[Object, Load]]) -> list[dict[str, object]]:
             "ttftP90Seconds": of.ttft_s,
             "tpotP90Seconds": of.tpot_s,
         }
-        known = {key: value for key, value in numbers.items() if value is not None}
+        known = {name: value for name, value in numbers.items() if value is not None}
         found.append(
-            {"pod": pod["metadata"]["name"], "role": role_of(pod), "state": state_of(pod)} | known
+            {
+                "namespace": namespace,
+                "fleet": fleet,
+                "pod": pod["metadata"]["name"],
+                "role": role_of(pod),
+                "state": state_of(pod),
+            }
+            | {name: word for name, word in words.items() if word}
+            | known
         )
     return found
