@@ -27,9 +27,9 @@ user's own: `get` and `list` of servingdeployments, deployments, replicasets and
 `drain` also `get` of `pods/proxy`, `logs` `get` of `pods/log`, `drain` `patch` of pods and, with
 `--delete`, `delete` of pods. `render` and `lint` need no cluster.
 
-The shell completes verbs, flags and names of fleets where kubectl's own completion is set up
-(`kubectl completion bash`, `zsh` or `fish`): kubectl runs `kubectl_complete-argosy`, which is
-installed beside the plug-in.
+The shell completes verbs, flags and, where a cluster answers within two seconds, names of fleets
+and for `drain` of engine pods, if kubectl's own completion is set up (`kubectl completion bash`,
+`zsh` or `fish`): kubectl runs `kubectl_complete-argosy`, which is installed beside the plug-in.
 """
 NOTES = {
     "explain": (

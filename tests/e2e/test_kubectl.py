@@ -86,6 +86,7 @@ def test_top_shows_what_pods_do_under_traffic(plugin: Plugin) -> None:
     assert any("tpotP90Seconds" in row for row in rows if row["role"] == "decode")
     assert "serving" in table
     assert "prefill" not in table
+    assert FLEET in plugin.ok("top", "-A", "-o", "wide")
     assert set(outcomes) == {"ok"}
 
 
@@ -146,6 +147,26 @@ def test_drain_refuses_gateways_strangers_and_pods_that_are_not_there(plugin: Pl
     for name, says in ((gateway, "drains by itself"), ("no-such-pod", "its engine pods are")):
         status, _, said = plugin.run("drain", name)
         assert (status, says in said) == (1, True), said
+
+
+def test_the_shell_completes_names_of_fleets_and_of_pods(plugin: Plugin) -> None:
+    def completed(*words: str) -> list[str]:
+        done = subprocess.run(
+            [TOOLS / "kubectl", "__complete", "argosy", *words],
+            env=plugin.argosy.kube.env,
+            capture_output=True,
+            text=True,
+            timeout=60,
+            check=True,
+        )
+        return done.stdout.splitlines()
+
+    where = ("-n", plugin.argosy.namespace)
+    pods = engine_pods(plugin, "decode") + engine_pods(plugin, "prefill")
+    begin = FLEET[:-2]
+    assert completed("explain", *where, begin) == [FLEET, ":4"]
+    assert completed("drain", *where, f"{FLEET}-") == [*pods, ":4"]
+    assert completed("drain", pods[0], *where, "") == [":4"]
 
 
 def test_what_render_prints_is_what_the_operator_made(plugin: Plugin) -> None:

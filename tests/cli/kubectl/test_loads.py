@@ -278,6 +278,7 @@ def test_units_of_durations_add_up(text: str, seconds: int) -> None:
 
 def test_refusals_are_these_sentences() -> None:
     mine = [pod(), pod("chat-decode-0"), pod("chat-gateway-1", "gateway")]
+    mine.append(pod("chat-fetch-1", "fetch"))
     assert refusal("none", "a", None, mine) == (
         "there is no pod none in namespace a: its engine pods are chat-decode-0, chat-decode-1"
     )

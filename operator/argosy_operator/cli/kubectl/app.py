@@ -49,11 +49,14 @@ def complete(argv: list[str]) -> int:
     return Exit.OK
 
 
-def completions(where: dict[str, str]) -> list[str]:
-    """Names of the fleets in the cluster that the flags name; none if it does not say."""
-    from argosy_operator.cli.kubectl.session import fleet_names
+def completions(of: str, where: dict[str, str]) -> list[str]:
+    """Names of fleets, or for "pod" of engine pods; none if the cluster does not say."""
+    from argosy_operator.cli.kubectl.session import engine_pod_names, fleet_names, names_or_none
 
-    return fleet_names(where.get("namespace"), where.get("context"), where.get("kubeconfig"))
+    names = engine_pod_names if of == "pod" else fleet_names
+    return names_or_none(
+        names, where.get("namespace"), where.get("context"), where.get("kubeconfig")
+    )
 
 
 def invoked(of: typer.Typer, argv: list[str], name: str) -> int:

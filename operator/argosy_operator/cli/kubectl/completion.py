@@ -2,7 +2,7 @@
 
 kubectl runs `kubectl_complete-argosy` with the words after `argosy`, of which the last is the one
 to complete. The answer is one candidate a line and, last, a colon with cobra's directive. Pure but
-for `fleets`, which is called where the name of a fleet is due.
+for `named`, which is called where the name of a fleet or of a pod is due.
 """
 
 from collections.abc import Callable, Mapping
@@ -13,6 +13,8 @@ from typing import Any, Literal, get_args, get_origin
 NO_FILES, FILES = ":4", ":0"
 """Directives of cobra: complete nothing else, or names of files, too."""
 WHERE = ("namespace", "context", "kubeconfig")
+Named = Callable[[str, dict[str, str]], list[str]]
+"""What the cluster has: of `Verb.argument`, "name" or "pod", and of the flags that say where."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,9 +54,7 @@ def grammar(command: Any) -> Verb:
     return Verb(command.help or "", tuple(flags), argument, optional)
 
 
-def completed(
-    verbs: Mapping[str, Verb], words: list[str], fleets: Callable[[dict[str, str]], list[str]]
-) -> str:
+def completed(verbs: Mapping[str, Verb], words: list[str], named: Named) -> str:
     """The answer for these words; the last of them is the one to complete, possibly empty."""
     *before, last = words or [""]
     if not before:
@@ -69,8 +69,8 @@ def completed(
         return _answer(last, dict.fromkeys(asked.takes, ""), files)
     if last.startswith("-"):
         return _answer(last, {name: flag.help for name, flag in flags.items()})
-    if verb.argument == "name" and _given(before[1:], flags) == 0:
-        return _answer(last, dict.fromkeys(fleets(_where(before[1:], flags)), ""))
+    if verb.argument in ("name", "pod") and _given(before[1:], flags) == 0:
+        return _answer(last, dict.fromkeys(named(verb.argument, _where(before[1:], flags)), ""))
     return FILES if verb.argument == "files" else NO_FILES
 
 

@@ -21,6 +21,7 @@ from argosy_operator.cli.kubectl.exits import CommandError, Exit, refused, unkno
 from argosy_operator.core.fleet import names
 from argosy_operator.core.fleet.objects import Object, is_owned
 from argosy_operator.core.fleet.pods import owned_pods
+from argosy_operator.core.fleet.snapshot import role_of
 from argosy_operator.ports.access import Access, AccessError
 from argosy_operator.ports.cluster import ApiCluster, classified
 from argosy_operator.ports.lease import Term
@@ -31,6 +32,8 @@ ANSWER_S = 10.0
 """A pod that does not answer through the API server's proxy within this time counts as silent."""
 FOLLOW_S = 86_400.0
 """How long one connection to a log lasts at most."""
+COMPLETION_S = 2.0
+"""A shell waits no longer for names."""
 WRITER = "kubectl-argosy"
 """The field manager of what these commands write."""
 
@@ -189,13 +192,28 @@ def ask(
         raise CommandError(str(error), Exit.UNREACHABLE) from error
 
 
-def fleet_names(namespace: str | None, context: str | None, kubeconfig: str | None) -> list[str]:
-    """Names of fleets for the shell; none if the cluster does not say, and never an error."""
+async def fleet_names(cluster: Cluster) -> list[str]:
+    return [fleet["metadata"]["name"] for fleet in await cluster.fleets()]
 
-    async def fleets(cluster: Cluster) -> list[str]:
-        async with asyncio.timeout(2):
-            return [fleet["metadata"]["name"] for fleet in await cluster.fleets()]
+
+async def engine_pod_names(cluster: Cluster) -> list[str]:
+    """Those that carry the labels of an engine. Whether a fleet owns them is asked by `drain`."""
+    pods = await cluster.objects.list("Pod", cluster.namespace, names.FLEET)
+    return sorted(pod["metadata"]["name"] for pod in pods if role_of(pod) in names.ENGINE_ROLES)
+
+
+def names_or_none(
+    of: Callable[[Cluster], Awaitable[list[str]]],
+    namespace: str | None,
+    context: str | None,
+    kubeconfig: str | None,
+) -> list[str]:
+    """Names for the shell; none if the cluster does not say in time, and never an error."""
+
+    async def in_time(cluster: Cluster) -> list[str]:
+        async with asyncio.timeout(COMPLETION_S):
+            return await of(cluster)
 
     with suppress(Exception):
-        return ask(fleets, namespace, context, kubeconfig)
+        return ask(in_time, namespace, context, kubeconfig)
     return []

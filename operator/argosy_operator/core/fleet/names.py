@@ -5,6 +5,8 @@ finds the same children. A fleet's name has at most 40 characters. The longest c
 `<fleet>-colocated-<8 hex digits>`, with 59.
 """
 
+from typing import get_args
+
 from argosy_operator.api.v1alpha1 import RoleName
 
 FLEET = "serving.argosy.dev/fleet"
@@ -20,7 +22,8 @@ GATEWAY_ROLE = "gateway"
 PICKER_ROLE = "endpoint-picker"
 FETCH_ROLE = "fetch"
 FRONT_ROLES = (GATEWAY_ROLE, PICKER_ROLE)
-"""Roles of the pods that are no engines."""
+"""Roles of the pods that take requests from clients."""
+ENGINE_ROLES: tuple[RoleName, ...] = get_args(RoleName)
 
 DRAIN = "serving.argosy.dev/drain"
 """On a pod: RFC 3339 time when its drain began."""

@@ -19,7 +19,7 @@ def refusal(name: str, namespace: str, pod: Object | None, pods: Sequence[Object
     """Why the pod cannot be drained; None if it can. `pods` are those that its fleet owns, or, for
     a pod that is not there, those that have the label of a fleet."""
     if pod is None:
-        engines = sorted(p["metadata"]["name"] for p in pods if role_of(p) not in names.FRONT_ROLES)
+        engines = sorted(p["metadata"]["name"] for p in pods if role_of(p) in names.ENGINE_ROLES)
         there = f"its engine pods are {', '.join(engines)}" if engines else "it has no engine pods"
         return f"there is no pod {name} in namespace {namespace}: {there}"
     if fleet_of(pod) is None:
