@@ -59,10 +59,11 @@ NOTES = {
     ),
     "lint": (
         "Errors are what the API server refuses, with its sentences: fields that do not exist, "
-        "types, bounds, and rules between fields. Warnings are an SLO below the engine's floor, a "
-        "simulated engine that does not exist, a policy without an SLO, and a range in which the "
-        "SLO can change nothing ([warnings.md](warnings.md)). Each line is `FILE:LINE: error: …`, "
-        "as compilers print it."
+        "types, bounds, items of a list with one name, and rules between fields; and a request "
+        "above its limit, which it refuses when the pods are made. Warnings are an SLO below the "
+        "engine's floor, a simulated engine that does not exist, a policy without an SLO, and a "
+        "range in which the SLO can change nothing ([warnings.md](warnings.md)). Each line is "
+        "`FILE:LINE: error: …`, as compilers print it."
     ),
 }
 """What a verb's help is too short for."""

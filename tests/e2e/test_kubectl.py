@@ -187,15 +187,26 @@ def test_what_render_prints_is_what_the_operator_made(plugin: Plugin) -> None:
         assert {name for of, name in rendered if of == kind} == made, kind
 
 
-def test_lint_refuses_what_the_api_server_refuses(plugin: Plugin) -> None:
+@pytest.mark.parametrize(
+    ("spec", "ours", "theirs"),
+    [
+        ({"roles": {"decode": {"replicas": {"min": 4, "max": 2}}}}, "lower min or raise max",
+         "lower min or raise max"),
+        ({"engine": {"env": [{"name": "A", "value": "x"}, {"name": "A", "value": "y"}]}},
+         "spec.engine.env[1]: the list has an item with name A already", "Duplicate value"),
+    ],
+)  # fmt: skip
+def test_lint_refuses_what_the_api_server_refuses(
+    spec: dict[str, Any], ours: str, theirs: str, plugin: Plugin
+) -> None:
     bad = {"apiVersion": "serving.argosy.dev/v1alpha1", "kind": "ServingDeployment",
            "metadata": {"name": "bad"}, "spec": {"model": {"uri": "pvc://models/x"},
-           "roles": {"decode": {"replicas": {"min": 4, "max": 2}}}}}  # fmt: skip
+           **spec}}  # fmt: skip
     status, out, _ = plugin.run("lint", "-", given=yaml.safe_dump(bad))
     assert status == 1
-    with pytest.raises(Exception, match="lower min or raise max"):
-        plugin.argosy.kubectl("apply", "-f", "-", given=yaml.safe_dump(bad))
-    assert "lower min or raise max" in out
+    with pytest.raises(Exception, match=theirs):
+        plugin.argosy.kubectl("create", "-f", "-", given=yaml.safe_dump(bad))
+    assert ours in out
 
 
 def test_an_unknown_fleet_names_those_that_there_are(plugin: Plugin) -> None:

@@ -62,6 +62,45 @@ def test_a_fault_is_named_with_its_line_and_what_to_write(old: str, new: str, sa
     assert any(line.startswith(says) or says in line for line in found(text)), found(text)
 
 
+PODS = """  engine:
+    env:
+    - {name: A, value: x}
+    - {name: B, value: x}
+    - {name: A, value: y}
+  pods:
+  - imagePullSecrets: [{name: one}, {name: one}]
+    resources:
+      claims:
+      - {name: gpu, resourceClaimName: x}
+      - {name: gpu, resourceClaimName: y}
+"""
+
+
+def test_an_item_that_a_list_has_twice_is_refused_with_its_place() -> None:
+    before = "ServingDeployment chat: spec."
+    assert found(FLEET + PODS) == [
+        f"f.yaml:14: error: {before}engine.env[2]: the list has an item with name A already: "
+        "leave one out",
+        f"f.yaml:16: error: {before}pods[0].imagePullSecrets[1]: the list has an item with name "
+        "one already: leave one out",
+        f"f.yaml:20: error: {before}pods[0].resources.claims[1]: the list has an item with name "
+        "gpu already: leave one out",
+    ]
+
+
+def test_a_request_above_its_limit_is_an_error_though_the_api_server_takes_the_fleet() -> None:
+    asked = """  pods:
+  - resources:
+      requests: {cpu: 2}
+      limits: {cpu: 1500m}
+"""
+    (only,) = found(FLEET + asked)
+    assert only == (
+        "f.yaml:12: error: ServingDeployment chat: spec.pods[0].resources.requests.cpu: is 2, "
+        "above its limit of 1500m, and Kubernetes refuses such pods: lower it, or raise the limit"
+    )
+
+
 def test_each_document_of_a_file_counts_and_other_kinds_are_left_alone() -> None:
     other = "kind: ConfigMap\nmetadata: {name: x}\ndata: {unknown: field}\n"
     text = "\n---\n".join((other, FLEET, FLEET.replace("chat", "blog").replace("50ms", "5")))

@@ -14,6 +14,9 @@ class FleetWarning:
     place: Place
     """The field."""
     sentence: str
+    refuses_pods: bool = False
+    """The API server takes the fleet and refuses its pods. `kubectl argosy lint` calls it an
+    error."""
 
     def text(self) -> str:
         """Field and sentence in one line."""

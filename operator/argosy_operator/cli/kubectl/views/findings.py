@@ -1,10 +1,11 @@
-"""What `kubectl argosy lint` finds in a document: what the API server refuses, and warnings. Pure.
+"""What `kubectl argosy lint` finds in a document: what the API server refuses, of the fleet or of
+its pods, and warnings. Pure.
 
 Types and sentences come from the API's models and unknown fields from the CRD's schema, so there
 is no second list of either.
 """
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from difflib import get_close_matches
 from functools import cache
@@ -49,7 +50,10 @@ def findings(document: Document) -> list[Finding]:
     found = [_of(document, "error", place, why) for place, why in _refused(document.value)]
     if not found:
         fleet = ServingDeployment.model_validate(document.value)
-        found = [_of(document, "warning", one.place, one.sentence) for one in warnings(fleet)]
+        found = [
+            _of(document, "error" if one.refuses_pods else "warning", one.place, one.sentence)
+            for one in warnings(fleet)
+        ]
     return sorted(found, key=lambda one: (one.level, one.line, one.field))
 
 
@@ -110,7 +114,8 @@ _TYPES: dict[str, tuple[type, ...]] = {
 def _misshapen(
     value: Any, schema: Mapping[str, Any], place: tuple[str | int, ...]
 ) -> Iterator[tuple[tuple[str | int, ...], str]]:
-    """Fields that the CRD does not have, and values of another type than its own."""
+    """Fields that the CRD does not have, values of another type than its own, and items of a list
+    that are there twice."""
     if schema.get("x-kubernetes-preserve-unknown-fields") or value is None:
         return
     kind = schema.get("type", "")
@@ -134,3 +139,18 @@ def _misshapen(
     elif isinstance(value, list) and isinstance(schema.get("items"), dict):
         for number, part in enumerate(value):
             yield from _misshapen(part, schema["items"], (*place, number))
+        yield from _doubled(value, schema.get("x-kubernetes-list-map-keys", ()), place)
+
+
+def _doubled(
+    items: list[Any], keys: Sequence[str], place: tuple[str | int, ...]
+) -> Iterator[tuple[tuple[str | int, ...], str]]:
+    """Items with the same keys as one before them; none where the list has no keys."""
+    seen = set[str]()
+    for number, item in enumerate(items):
+        if not keys or not isinstance(item, dict) or any(item.get(key) is None for key in keys):
+            continue
+        named = " and ".join(f"{key} {item[key]}" for key in keys)
+        if named in seen:
+            yield (*place, number), f"the list has an item with {named} already: leave one out"
+        seen.add(named)
