@@ -55,7 +55,10 @@ NOTES = {
     "render": (
         "It is the operator's own first plan for a fleet that does not exist yet, with replicas "
         "at their minimum. Owner references need the fleet's uid and are left out; so is the "
-        "ConfigMap of who may call engines, which needs the cluster's keys."
+        "ConfigMap of who may call engines, which needs the cluster's keys. Engines of a model of "
+        "`hf://` or `s3://` are left out, too, with a line on stderr: the commit that the Job "
+        "finds is part of their revision. `--values` takes the files that helm gets: `images` and "
+        "`pods` are the operator's defaults, and no other value changes a fleet's objects."
     ),
     "lint": (
         "Errors are what the API server refuses, with its sentences: fields that do not exist, "

@@ -66,7 +66,7 @@ def front(one: Any, images: Images = IMAGES) -> Any:
 
 
 def with_defaults(**of: Any) -> Images:
-    return Images("e:1", "g:1", "p:1", PodDefaults.model_validate(of))
+    return Images("e:1", "g:1", "p:1", PodDefaults.model_validate(of), fetch="f:1")
 
 
 def revision_of(*pods: Any, **spec: Any) -> str:
@@ -412,7 +412,9 @@ def test_new_defaults_replace_no_engine_pod() -> None:
     before = engine(fleet())
     later = with_defaults(engines={**ALL, "resources": {}})
     again = engine(
-        fleet(), live=before, images=Images(*("registry.example/engine:1", "g", "p"), later.pods)
+        fleet(),
+        live=before,
+        images=Images("registry.example/engine:1", "g", "p", later.pods, fetch="f"),
     )
     assert template(again) == template(before)
     assert pod(engine(fleet(), images=later))["schedulerName"] == "volcano"

@@ -147,7 +147,10 @@ def test_a_simulated_model_needs_no_claim() -> None:
 )
 def test_engines_run_the_users_image_or_else_the_operators(engine: Any, image: str) -> None:
     images = Images(
-        engine="operators/default:1", gateway="registry.example/gateway:1", picker="p:1"
+        engine="operators/default:1",
+        gateway="registry.example/gateway:1",
+        picker="p:1",
+        fetch="f:1",
     )
     made = workload.deployment(EnginePod.of(fleet(engine=engine), "decode", REVISION, images))
     assert made["spec"]["template"]["spec"]["containers"][0]["image"] == image

@@ -15,8 +15,8 @@ from argosy_operator.shell.gather import Sources
 from argosy_operator.shell.loop import round_of
 from tests.shell.store import Store
 
-OLD = Images(engine="engine:1", gateway="gateway:1", picker="picker:1")
-NEW = Images(engine="engine:2", gateway="gateway:2", picker="picker:2")
+OLD = Images(engine="engine:1", gateway="gateway:1", picker="picker:1", fetch="fetch:1")
+NEW = Images(engine="engine:2", gateway="gateway:2", picker="picker:2", fetch="fetch:2")
 KEY = ("ns", "chat")
 PARKED = {"colocated": {"replicas": {"min": 1, "max": 4}}}
 

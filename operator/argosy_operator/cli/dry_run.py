@@ -75,7 +75,16 @@ async def dry_run(
     owned = [d for d in deployments if is_owned(d, fleet.metadata.uid)]
     images = kept(fleet, owned, default)
     pods = kept_by_gateways(owned, images.pods)
-    images = replace(images, engine=engine_image or images.engine, pods=pods)
+    job = None
+    if fleet.spec.model.fetch is not None:
+        job = await cluster.get("Job", fleet.namespace, names.fetch_job(fleet.name))
+    images = replace(
+        images,
+        engine=engine_image or images.engine,
+        pods=pods,
+        # A Job of another image would be made again.
+        fetch=_image_of(job, fleet.metadata.uid) or images.fetch,
+    )
     roles = fleet.status.roles
     shown: dict[RoleName, RoleStatus | None] = {
         "prefill": roles.prefill,
@@ -90,6 +99,14 @@ async def dry_run(
     snapshot = await gather(Sources(cluster, nothing, nothing, images), fleet, memory, clock)
     shown_images = replace(images, engine=snapshot.images["engine"])
     return DryRun(fleet, shown_images, snapshot.revision, plan(snapshot))
+
+
+def _image_of(job: Object | None, uid: str) -> str:
+    """The image of the Job that fetches the model; "" if the fleet with this uid has none."""
+    if job is None or not is_owned(job, uid):
+        return ""
+    (container,) = job["spec"]["template"]["spec"]["containers"]
+    return str(container["image"])
 
 
 def dry_run_output(run: DryRun, output: str) -> str:

@@ -156,7 +156,7 @@ def _images(names: tuple[str, str, str, str], defaults: str | None) -> "Images":
     from argosy_operator.render.images import Images
 
     engine, gateway, picker, fetch = names
-    return Images(engine, gateway, picker, _pod_defaults(defaults), fetch)
+    return Images(engine, gateway, picker, _pod_defaults(defaults), fetch=fetch)
 
 
 def _pod_defaults(text: str | None) -> "defaults.PodDefaults":

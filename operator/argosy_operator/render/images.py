@@ -29,7 +29,7 @@ class Images:
     """The endpoint picker of fleets with `routing.gateway: epp`."""
     pods: PodDefaults = field(default_factory=PodDefaults)
     """What the fleet's own `pods` are laid over."""
-    fetch: str = "ghcr.io/argosy-serving/fetch"
+    fetch: str = field(kw_only=True)
     """Of the Jobs that fetch models."""
 
     def having(self, others: Mapping[str, str]) -> "Images":

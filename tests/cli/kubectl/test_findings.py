@@ -10,6 +10,7 @@ import yaml
 from hypothesis import example, given
 from hypothesis import strategies as st
 
+from argosy_operator.cli.images import DEFAULT_FETCH, DEFAULT_GATEWAY
 from argosy_operator.cli.kubectl.app import main
 from argosy_operator.cli.kubectl.views.documents import documents
 from argosy_operator.cli.kubectl.views.findings import findings
@@ -190,6 +191,90 @@ def test_render_prints_what_the_operator_makes_of_a_new_fleet(run: Run, tmp_path
     assert "e:1" in out
     assert "ownerReferences" not in out
     assert json.loads(run("render", str(tmp_path / "f"), "-o", "json")[1])["kind"] == "List"
+
+
+def test_render_of_a_model_that_is_fetched_says_why_there_are_no_engines(
+    run: Run, tmp_path: Path
+) -> None:
+    hub = str(ROOT / "examples" / "hub-model.yaml")
+    status, out, said = run("render", hub)
+    assert status == 0
+    (job,) = (obj for obj in yaml.safe_load_all(out) if obj["kind"] == "Job")
+    assert job["spec"]["template"]["spec"]["containers"][0]["image"] == DEFAULT_FETCH
+    assert "its engine Deployments are not printed" in said
+    assert "once the Job has fetched hf://" in said
+    assert "mirror/fetch:2" in run("render", hub, "--fetch-image", "mirror/fetch:2")[1]
+    (tmp_path / "f").write_text(FLEET)
+    assert run("render", str(tmp_path / "f"))[2] == ""
+
+
+VALUES = """images: {engine: mirror/engine:2, gateway: "", fetch: mirror/fetch:2}
+pods:
+  engines:
+    priorityClassName: serving
+    resources: {requests: {cpu: 200m, memory: null}}
+  gateways: {imagePullSecrets: [{name: registry}]}
+operator: {replicas: 1}
+"""
+
+
+def containers(out: str, ending: str) -> tuple[dict[str, Any], dict[str, Any]]:
+    """The pod whose Deployment's name ends so, and its container."""
+    (pod,) = (
+        obj["spec"]["template"]["spec"]
+        for obj in yaml.safe_load_all(out)
+        if obj["kind"] == "Deployment" and ending in obj["metadata"]["name"]
+    )
+    return pod, pod["containers"][0]
+
+
+def test_render_takes_the_charts_values_for_images_and_pods(run: Run, tmp_path: Path) -> None:
+    (tmp_path / "f").write_text(FLEET + "  mode: colocated\n")
+    (tmp_path / "values").write_text(VALUES)
+    (tmp_path / "more").write_text("pods: {engines: {priorityClassName: batch}}\n")
+    given = ("render", str(tmp_path / "f"), "--values", str(tmp_path / "values"))
+    status, out, _ = run(*given)
+    assert status == 0
+    pod, engine = containers(out, "-colocated-")
+    assert (engine["image"], pod["priorityClassName"]) == ("mirror/engine:2", "serving")
+    assert engine["resources"]["requests"] == {"cpu": "200m"}
+    pod, gateway = containers(out, "-gateway")
+    assert gateway["image"] == DEFAULT_GATEWAY
+    assert gateway["resources"]["requests"] == {"cpu": "100m", "memory": "128Mi"}
+    assert pod["imagePullSecrets"] == [{"name": "registry"}]
+    both = run(*given, "--values", str(tmp_path / "more"), "--engine-image", "mine:3")[1]
+    pod, engine = containers(both, "-colocated-")
+    assert (engine["image"], pod["priorityClassName"]) == ("mine:3", "batch")
+
+
+@pytest.mark.parametrize(
+    ("values", "says"),
+    [
+        ("images: {engin: x}", "the chart has no value images.engin: it has engine, gateway"),
+        ("images: {engine: 3}", "images.engine is no text"),
+        ("images: mine", "images is no map of values"),
+        ("pods: {engine: {}}", "the chart has no value pods.engine: it has engines, gateways"),
+        ("pods: {engines: {priority: a}}", "the chart has no value pods.engines.priority: it has"),
+        ("pods: {engines: {userIds: Any}}", "pods.engines.userIds: Input should be 'Fixed' or"),
+        ("[a]", "holds no values: write them as the chart's values.yaml has them"),
+        ("{", "is no YAML"),
+    ],
+)
+def test_values_that_the_chart_does_not_have_are_named(
+    values: str, says: str, run: Run, tmp_path: Path
+) -> None:
+    (tmp_path / "f").write_text(FLEET)
+    (tmp_path / "values").write_text(values)
+    status, out, said = run("render", str(tmp_path / "f"), "--values", str(tmp_path / "values"))
+    assert (status, out) == (1, "")
+    assert said.startswith(f"kubectl argosy render: {tmp_path / 'values'}")
+    assert says in said
+
+
+def test_a_file_of_values_that_is_not_there_is_named(run: Run, tmp_path: Path) -> None:
+    (tmp_path / "f").write_text(FLEET)
+    status, _, said = run("render", str(tmp_path / "f"), "--values", str(tmp_path / "none"))
+    assert (status, f"cannot read {tmp_path / 'none'}" in said) == (1, True)
 
 
 def _colocated(objects: list[dict[str, Any]]) -> int:

@@ -62,12 +62,10 @@ def _last(fleet: "Object", output: str) -> str:
 
 async def _plan(cluster: "Cluster", fleet: "Object", engine_image: str | None, output: str) -> str:
     from argosy_operator.cli.dry_run import dry_run, dry_run_output
-    from argosy_operator.cli.images import DEFAULT_ENGINE, DEFAULT_GATEWAY, DEFAULT_PICKER
+    from argosy_operator.cli.images import default_images
     from argosy_operator.cli.kubectl.printed import as_yaml
-    from argosy_operator.render.images import Images
 
-    default = Images(engine=DEFAULT_ENGINE, gateway=DEFAULT_GATEWAY, picker=DEFAULT_PICKER)
-    run = await dry_run(cluster.objects, fleet, default, engine_image)
+    run = await dry_run(cluster.objects, fleet, default_images(), engine_image)
     if output == "yaml":
         return as_yaml(json.loads(dry_run_output(run, "json")))
     return dry_run_output(run, output)

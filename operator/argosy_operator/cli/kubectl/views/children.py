@@ -1,6 +1,6 @@
 """The objects that a new fleet gets: the operator's own first plan, with nothing in the cluster."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from argosy_operator.api.v1alpha1 import ServingDeployment
@@ -26,6 +26,17 @@ def children(value: Mapping[str, Any], images: Images, namespace: str) -> list[O
     snapshot = compose(fleet, images, Observed({}, (), {}), memory, Clock(0.0, 0.0))
     made = (a.obj for a in plan(snapshot).actions if isinstance(a, Apply | Create))
     return [_without_owner(obj) for obj in made]
+
+
+def unprinted(value: Mapping[str, Any], made: Sequence[Object]) -> str | None:
+    """Why the engines of the manifest are not among its objects; None if they are."""
+    if all(obj["kind"] != "Job" for obj in made):
+        return None
+    name, uri = value["metadata"]["name"], value["spec"]["model"]["uri"]
+    return (
+        f"{name}: its engine Deployments are not printed. The operator makes them once the Job has "
+        f"fetched {uri}, because the commit that it finds is part of their revision"
+    )
 
 
 def _without_owner(obj: Object) -> Object:
