@@ -367,6 +367,15 @@ def test_the_budget_of_calls_is_the_operators_own_unless_it_is_set():
         assert operator_args(changed)[flag] == "17"
 
 
+def test_how_many_fleets_may_take_newer_images_at_one_time_reaches_the_operator():
+    own = inspect.signature(run).parameters["image_rollouts"].default
+    assert operator_args(rendered())["--image-rollouts"] == str(own) == "0"
+    assert operator_args(rendered(None, "operator.imageRollouts=2"))["--image-rollouts"] == "2"
+    code, text = helm("template", "x", str(CHART), "--set", "operator.imageRollouts=-1")
+    assert code != 0
+    assert "imageRollouts" in text
+
+
 def test_fleets_share_a_gpu_budget_only_if_one_is_set():
     assert "--gpu-budget" not in operator_args(rendered())
     assert operator_args(rendered(None, "operator.gpuBudget=64"))["--gpu-budget"] == "64"

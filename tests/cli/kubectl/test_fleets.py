@@ -69,6 +69,14 @@ def test_one_fleet_shows_its_roles_its_goal_its_troubles_and_its_address() -> No
     assert "http://chat.a.svc/v1" in text
 
 
+def test_one_fleet_shows_the_newer_images_that_it_does_not_take() -> None:
+    newer = {"engine": "engine:2", "gateway": "gateway:2"}
+    assert (
+        "Newer images: engine engine:2, gateway gateway:2. spec.imageUpdates: Follow takes them."
+    ) in fleet_text(chat(newerImages=newer), NOW).splitlines()
+    assert "Newer images" not in fleet_text(chat(), NOW)
+
+
 def test_a_fleet_that_no_operator_has_seen_says_so() -> None:
     new = chat()
     del new["status"]

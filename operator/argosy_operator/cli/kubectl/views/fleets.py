@@ -98,6 +98,7 @@ def fleet_text(fleet: Object, now: float) -> str:
     status = fleet.get("status") or {}
     lines = [fleets_table([fleet], now), "", _roles(status.get("roles") or {})]
     lines += _goodput(fleet)
+    lines += _newer(fleet)
     wrong = [c for c in status.get("conditions") or () if not fine(c)]
     lines += ["", "Not fine" if wrong else "All conditions are fine"]
     for c in wrong:
@@ -115,6 +116,15 @@ def _roles(roles: Object) -> str:
         for name, role in roles.items()
     ]
     return table(head, rows) if rows else "No pods are reported yet."
+
+
+def _newer(fleet: Object) -> list[str]:
+    """The operator's images where the fleet keeps others, and how it takes them."""
+    newer = (fleet.get("status") or {}).get("newerImages") or {}
+    if not newer:
+        return []
+    images = ", ".join(f"{name} {image}" for name, image in newer.items())
+    return ["", f"Newer images: {images}. spec.imageUpdates: Follow takes them."]
 
 
 def _goodput(fleet: Object) -> list[str]:
