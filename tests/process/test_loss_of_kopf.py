@@ -5,6 +5,7 @@ Without watches the operator would serve a picture that grows old, and no one wo
 
 import asyncio
 import logging
+import pwd
 from collections.abc import Awaitable, Callable
 from pathlib import Path
 from typing import Any
@@ -58,6 +59,28 @@ async def test_the_leader_ends_with_1_and_keeps_its_lease_for_its_seconds(
     # The standby waits for the Lease's end: a release could overlap with a late write of this one.
     assert server.lease is not None
     assert server.lease["spec"]["holderIdentity"]
+
+
+async def test_watches_begin_where_the_pods_user_has_no_name(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """With user ids that the platform assigns: kopf asked for the name, for a peering of its own
+    that we do not use, and ended."""
+    for name in ("LOGNAME", "USER", "LNAME", "USERNAME"):
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.setattr(pwd, "getpwuid", {}.__getitem__)
+    loop, asked = asyncio.get_running_loop(), asyncio.Event()
+
+    class Asks(trigger.Trigger):
+        def _login(self, **_: Any) -> None:
+            loop.call_soon_threadsafe(asked.set)
+
+    of = Asks(None, "ns", lambda *_: None)  # type: ignore[arg-type]  # it logs in nowhere
+    of.start()
+    login = asyncio.create_task(asked.wait())
+    await asyncio.wait({login, of.ended}, timeout=20, return_when=asyncio.FIRST_COMPLETED)
+    assert asked.is_set(), of.ended
+    of.stop()
 
 
 async def enqueued(handler: str, **event: Any) -> list[tuple[tuple[str, str], int | None]]:

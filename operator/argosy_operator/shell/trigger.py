@@ -90,12 +90,14 @@ class Trigger:
         where: dict[str, Any] = (
             {"clusterwide": True} if self._namespace is None else {"namespaces": [self._namespace]}
         )
+        # Nobody reads the identity. Without one kopf makes it of the user's name, and a uid that
+        # the platform assigns has none.
         await kopf.operator(
             registry=self._registry(),
             settings=settings(),
             standalone=True,
             stop_flag=self._stop,
-            **where,
+            **(where | {"identity": "argosy"}),
         )
 
     def _registry(self) -> kopf.OperatorRegistry:
