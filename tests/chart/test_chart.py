@@ -8,6 +8,7 @@ import shutil
 import subprocess
 import sys
 import textwrap
+from dataclasses import replace
 from functools import cache
 from importlib.metadata import version
 from itertools import pairwise
@@ -26,7 +27,9 @@ from argosy_operator.cli.images import DEFAULT_PICKER
 from argosy_operator.cli.run import run
 from argosy_operator.ports.prometheus.allowlist import Allowlist
 from argosy_operator.ports.webhook import NAME
-from argosy_operator.render import gateway, pool
+from argosy_operator.render import gateway, pool, workload
+from argosy_operator.render.engines.kind import EnginePod
+from argosy_operator.render.models import fetch
 from argosy_operator.shell.webhook.serve import PATH
 from tests.render.fleets import IMAGES, fleet
 from tests.render.restricted import offences
@@ -525,3 +528,80 @@ def test_the_webhook_of_a_namespaced_release_is_asked_about_its_namespace_only()
     (asked,) = one(objects, "ValidatingWebhookConfiguration")["webhooks"]
     labels = asked["namespaceSelector"]["matchLabels"]
     assert labels == {"kubernetes.io/metadata.name": "argosy-system"}
+
+
+USERS = ("runAsUser", "runAsGroup", "fsGroup")
+
+
+def pods_of(objects):
+    """The pod templates of all Deployments, by the end of the Deployment's name."""
+    return {
+        o["metadata"]["name"].rpartition("-")[2]: o["spec"]["template"]
+        for o in objects
+        if o["kind"] == "Deployment"
+    }
+
+
+def test_no_pod_names_a_user_where_the_platform_assigns_them():
+    """restricted-v2 of OpenShift refuses pods with a user outside of the namespace's range."""
+    objects = rendered("openshift-values.yaml", "crds.enabled=false")
+    assert pods_of(objects).keys() == {"operator", "webhook", "prometheus"}
+    assert [name for name in USERS if name in json.dumps(objects)] == []
+    defaults = PodDefaults.model_validate_json(operator_args(objects)["--pod-defaults"])
+    images = replace(IMAGES, pods=defaults)
+    of_hub = fleet(model={"uri": "hf://a/b", "fetch": {"size": "1Gi"}})
+    fleets = [
+        *gateway.objects(fleet(), images),
+        workload.deployment(EnginePod.of(fleet(), "decode", "0" * 8, images)),
+        fetch.job(of_hub, images),
+    ]
+    assert [name for name in USERS if name in json.dumps(fleets)] == []
+
+
+def test_pods_name_the_user_of_the_images_unless_the_platform_assigns_it():
+    settings = ("webhook.enabled=true", "prometheus.embedded=true")
+    for template in pods_of(rendered(None, *settings)).values():
+        security = template["spec"]["securityContext"]
+        assert (security["runAsUser"], security["runAsGroup"]) == (65532, 65532)
+
+
+PLACED = {
+    "nodeSelector": {"pool": "general"},
+    "tolerations": [{"key": "dedicated", "operator": "Exists"}],
+    "affinity": {"podAntiAffinity": {}},
+    "priorityClassName": "important",
+}
+
+
+@pytest.mark.parametrize(
+    ("component", "placed"),
+    [("operator", {"operator", "webhook"}), ("prometheus", {"prometheus"})],
+)
+def test_the_charts_own_pods_are_placed_by_the_values_of_their_component(component, placed):
+    settings = [f"{component}.{name}={json.dumps(value)}" for name, value in PLACED.items()]
+    settings.append(f'{component}.podAnnotations={{"team":"llm"}}')
+    words = [word for setting in settings for word in ("--set-json", setting)]
+    words += ["--set", "webhook.enabled=true,prometheus.embedded=true,crds.enabled=false"]
+    code, text = helm("template", "argosy", str(CHART), *words)
+    assert code == 0, text
+    objects = list(yaml.safe_load_all(text))
+    for item in objects:
+        kubernetes_validate.validate(item, "1.36", strict=True)
+    pods = pods_of(objects)
+    assert pods.keys() == {"operator", "webhook", "prometheus"}
+    for name, template in pods.items():
+        found = {key: template["spec"][key] for key in PLACED if key in template["spec"]}
+        assert found == (PLACED if name in placed else {})
+        noted = (template["metadata"].get("annotations") or {}).get("team")
+        assert noted == ("llm" if name in placed else None)
+
+
+def test_annotations_that_the_chart_writes_itself_stay():
+    settings = (
+        r"operator.podAnnotations.prometheus\.io/port=none",
+        r"prometheus.podAnnotations.checksum/config=mine",
+    )
+    plain, asked = (pods_of(rendered("embedded-values.yaml", *given)) for given in ((), settings))
+    for name in ("operator", "prometheus"):
+        assert asked[name]["metadata"] == plain[name]["metadata"]
+    assert plain["operator"]["metadata"]["annotations"]["prometheus.io/port"] == "8081"

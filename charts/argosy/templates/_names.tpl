@@ -46,8 +46,10 @@ http://{{ include "argosy.prometheus" . }}.{{ .Release.Namespace }}.svc:9090
 {{/* The restricted profile of Pod Security: the pod's part and the container's. */}}
 {{- define "argosy.podSecurity" -}}
 runAsNonRoot: true
+{{- if eq .Values.operator.userIds "Fixed" }}
 runAsUser: 65532
 runAsGroup: 65532
+{{- end }}
 seccompProfile:
   type: RuntimeDefault
 {{- end }}
@@ -57,6 +59,15 @@ allowPrivilegeEscalation: false
 capabilities:
   drop: [ALL]
 readOnlyRootFilesystem: true
+{{- end }}
+
+{{/* Where a component's pods run: .Values.operator or .Values.prometheus. */}}
+{{- define "argosy.placement" -}}
+{{- range $field := list "nodeSelector" "tolerations" "affinity" "priorityClassName" }}
+{{- with get $ $field }}
+{{ toYaml (dict $field .) }}
+{{- end }}
+{{- end }}
 {{- end }}
 
 {{- define "argosy.pullSecrets" -}}
