@@ -5,6 +5,7 @@ from pathlib import Path
 import pytest
 import yaml
 
+from argosy_operator.api.conditions import ConditionType
 from argosy_operator.api.crd.definition import definitions, serving_deployments
 from argosy_operator.api.model import dump
 from argosy_operator.api.v1alpha1 import (
@@ -17,6 +18,7 @@ from argosy_operator.api.v1alpha1 import (
 from docs.generate import differing
 from tests.api.crd_reading import defaulted, schema_of
 from tests.api.refused import H100, LISTS, manifest
+from tests.core.status.test_printer_columns import PART
 
 ROOT = Path(__file__).resolve().parents[2]
 CRDS = definitions()
@@ -175,10 +177,13 @@ def test_columns_and_scale_read_fields_that_exist():
         paths += version["subresources"].get("scale", {}).values()
         for path in paths:
             node = schema
-            for name in path.strip(".").split("."):
+            for name, condition in PART.findall(path):
                 if name == "metadata":
                     break
                 node = node["properties"][name]
+                if condition:
+                    assert condition in {kind.value for kind in ConditionType}
+                    node = node["items"]
 
 
 @pytest.mark.parametrize("path", sorted((ROOT / "crds").glob("*.yaml")), ids=lambda p: p.stem)

@@ -1,5 +1,6 @@
 """What `kubectl get` prints: the columns of the CRDs over what the operator writes."""
 
+import re
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -42,9 +43,15 @@ def printed(plural: str, obj: Any) -> dict[str, Any]:
     return {column["name"]: _at(obj, column["jsonPath"]) for column in columns}
 
 
+PART = re.compile(r'\.(\w+)(?:\[\?\(@\.type=="(\w+)"\)\])?')
+"""A name, and the type of the one condition that is taken."""
+
+
 def _at(obj: Any, path: str) -> Any:
-    for name in path.removeprefix(".").split("."):
+    for name, condition in PART.findall(path):
         obj = (obj or {}).get(name)
+        if condition:
+            obj = next((one for one in obj or () if one["type"] == condition), None)
     return obj
 
 
@@ -216,8 +223,13 @@ def test_kubectl_get_sr_prints_the_role_and_its_pods() -> None:
         "Wanted": 3,
         "Pods": 4,
         "Ready": 4,
+        "Bounds": None,
         "Age": BORN,
     }
+    limited = {"type": "ScalingLimited", "status": "True", "reason": "AboveMaximum"}
+    ready = {"type": "Ready", "status": "True", "reason": "AsSpecified"}
+    role = {**role, "status": {**status_, "conditions": [ready, limited]}}
+    assert printed("servingroles", role)["Bounds"] == "AboveMaximum"
     prefill = role_status(snapshot, "prefill", "")
     assert (prefill["replicas"], prefill["readyReplicas"]) == (2, 1)
 
@@ -239,5 +251,6 @@ def test_kubectl_scale_and_an_hpa_find_the_roles_numbers() -> None:
         "Wanted": "integer",
         "Pods": "integer",
         "Ready": "integer",
+        "Bounds": "string",
         "Age": "date",
     }

@@ -36,6 +36,11 @@ ROLE_COLUMNS = [
     _column("Wanted", ".spec.replicas", "Pods that the role should have", "integer"),
     _column("Pods", ".status.replicas", "Pods of the role", "integer"),
     _column("Ready", ".status.readyReplicas", "Ready pods of the role", "integer"),
+    _column(
+        "Bounds",
+        '.status.conditions[?(@.type=="ScalingLimited")].reason',
+        "WithinBounds, or why the role has another number of pods than it asks for",
+    ),
     _AGE,
 ]
 SCALE = {
