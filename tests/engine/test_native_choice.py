@@ -122,6 +122,37 @@ def test_the_libraries_are_built_when_a_source_changed_or_one_is_missing(monkeyp
     assert compiled() == 0
 
 
+NEW = "-mavx512bf16"
+OLD_COMPILER = f"import sys\nif {NEW!r} in sys.argv: sys.exit('unknown flag')\n{COMPILES}"
+
+
+@pytest.mark.skipif("avx512_bf16" not in native.FLAGS, reason="x86-64 has AVX-512")
+def test_a_compiler_that_does_not_know_an_instruction_set_builds_the_others(
+    monkeypatch, tmp_path, capsys
+):
+    monkeypatch.setattr(native, "FOLDER", tmp_path)
+    monkeypatch.setattr(native, "compiler", lambda: [sys.executable, "-c", OLD_COMPILER])
+    unknown = native.library_path("avx512_bf16")
+    unknown.write_text("of an older release")
+    known = [name for name, flags in native.FLAGS.items() if NEW not in flags]
+    others = [native.library_path(name) for name in known]
+    assert native.build() == others
+    assert not unknown.exists()
+    assert "no library for avx512_bf16" in capsys.readouterr().err
+    calls = (tmp_path / "calls").read_text()
+    assert native.build() == others
+    assert (tmp_path / "calls").read_text() == calls
+
+
+def test_sources_that_do_not_compile_are_no_unknown_instruction_set(monkeypatch, tmp_path):
+    monkeypatch.setattr(native, "FOLDER", tmp_path)
+    fails = "import sys; sys.exit('bad source' if '-shared' in sys.argv else 0)"
+    monkeypatch.setattr(native, "compiler", lambda: [sys.executable, "-c", fails])
+    with pytest.raises(RuntimeError, match="bad source"):
+        native.build()
+    assert list(tmp_path.iterdir()) == []
+
+
 def test_a_failed_compile_shows_the_compilers_words(monkeypatch, tmp_path):
     monkeypatch.setattr(native, "FOLDER", tmp_path)
     words = [sys.executable, "-c", "raise SystemExit('bad flag')"]

@@ -15,6 +15,7 @@ import shlex
 import shutil
 import subprocess
 import sys
+import tempfile
 from pathlib import Path
 
 __all__ = ["FLAGS", "build", "compiler", "library_path"]
@@ -70,12 +71,13 @@ def _reads_headers(command: str) -> bool:
 def build(*, force: bool = False) -> list[Path]:
     """Build what is missing or older than its sources; the paths of all libraries.
 
-    RuntimeError says what to install, or what the compiler answered.
+    A compiler that does not know an instruction set builds the others. RuntimeError says what to
+    install, or what the compiler answered.
     """
     stamp, wanted = FOLDER / "argosy.stamp", _fingerprint()
-    paths = [library_path(name) for name in FLAGS]
-    fresh = stamp.is_file() and stamp.read_text() == wanted and all(p.is_file() for p in paths)
-    if fresh and not force:
+    found, *names = (stamp.read_text().split() if stamp.is_file() else []) or [""]
+    paths = [library_path(name) for name in names]
+    if found == wanted and all(path.is_file() for path in paths) and not force:
         return paths
     command = compiler()
     if command is None:
@@ -83,10 +85,31 @@ def build(*, force: bool = False) -> list[Path]:
             "the native step needs a C compiler: install gcc or clang, or `pip install ziglang`; "
             "ARGOSY_NATIVE=0 installs the engine without it"
         )
-    for name, flags in FLAGS.items():
+    names = [name for name, flags in FLAGS.items() if _builds(command, name, flags)]
+    stamp.write_text(" ".join([wanted, *names]))
+    return [library_path(name) for name in names]
+
+
+def _builds(command: list[str], name: str, flags: tuple[str, ...]) -> bool:
+    """Whether the library could be built: False if the compiler does not know its flags."""
+    try:
         _compile([*command, *_BASE, *_MORE, *flags], library_path(name))
-    stamp.write_text(wanted)
-    return paths
+    except RuntimeError:
+        if name == "base" or _knows(command, flags):
+            raise
+        library_path(name).unlink(missing_ok=True)
+        sys.stderr.write(f"no library for {name}: {shlex.join(command)} does not know {flags}\n")
+        return False
+    return True
+
+
+def _knows(command: list[str], flags: tuple[str, ...]) -> bool:
+    """Whether the compiler takes the flags."""
+    with tempfile.TemporaryDirectory() as folder:
+        source = Path(folder) / "nothing.c"
+        source.write_text("int nothing;\n")
+        words = [*command, *flags, "-c", str(source), "-o", str(source.with_suffix(".o"))]
+        return subprocess.run(words, capture_output=True, check=False).returncode == 0  # noqa: S603
 
 
 def _compile(command: list[str], path: Path) -> None:
