@@ -8,7 +8,7 @@ import pytest
 from argosy_engine.native import compile as native
 from argosy_engine.native.choose import first_that_works
 
-NAMES = ("avx512_bf16", "avx512", "base")
+NAMES = ("amx", "avx512_bf16", "base")
 
 
 def trial(**ends: str) -> tuple[str, ...]:
@@ -18,22 +18,22 @@ def trial(**ends: str) -> tuple[str, ...]:
 
 
 def test_the_first_that_works_is_taken():
-    assert first_that_works(NAMES, trial()) == "avx512_bf16"
+    assert first_that_works(NAMES, trial()) == "amx"
 
 
 def test_a_library_that_dies_of_an_illegal_instruction_costs_only_itself(caplog):
-    program = trial(avx512_bf16="os.kill(os.getpid(), signal.SIGILL)")
+    program = trial(amx="os.kill(os.getpid(), signal.SIGILL)")
     with caplog.at_level(logging.WARNING):
-        assert first_that_works(NAMES, program) == "avx512"
-    assert "avx512_bf16 (SIGILL)" in caplog.text
+        assert first_that_works(NAMES, program) == "avx512_bf16"
+    assert "amx (SIGILL)" in caplog.text
 
 
 def test_a_library_that_computes_something_else_is_not_taken(caplog):
-    program = trial(avx512_bf16="sys.exit(1)", avx512="sys.exit('wrong by 0.5 with type 0')")
+    program = trial(amx="sys.exit(1)", avx512_bf16="sys.exit('wrong by 0.5 with type 0')")
     with caplog.at_level(logging.WARNING):
         assert first_that_works(NAMES, program) == "base"
-    assert "avx512_bf16 (exit status 1)" in caplog.text
-    assert "avx512 (wrong by 0.5 with type 0)" in caplog.text
+    assert "amx (exit status 1)" in caplog.text
+    assert "avx512_bf16 (wrong by 0.5 with type 0)" in caplog.text
 
 
 def test_none_works(caplog):

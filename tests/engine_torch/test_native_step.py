@@ -323,6 +323,12 @@ def test_the_library_that_works_computes_unless_torch_is_asked_for(monkeypatch, 
     assert asked("torch") is None
 
 
+@pytest.mark.parametrize("name", FLAGS)
+def test_bfloat16_is_faster_where_the_library_multiplies_it(name):
+    found = choice.Native(name, library=None)
+    assert found.multiplies_bfloat16 == (name in ("amx", "avx512_bf16"))
+
+
 def test_without_a_library_torch_computes_or_the_engine_says_why_not(monkeypatch):
     monkeypatch.setattr(choice, "choose", lambda: None)
     assert asked("auto") is None

@@ -79,7 +79,7 @@ int64_t attention_scratch(const struct model *m) {
 }
 
 static struct tile tile_in(const struct model *m, float *scratch, int64_t rows) {
-    struct tile t = {.m = m, .rows = rows, .dim = m->head_dim, .pairs = reads_pairs(m->type)};
+    struct tile t = {.m = m, .rows = rows, .dim = m->head_dim, .pairs = PAIRS && m->type == BF16};
     int64_t all_rows = up(rows, PANEL);
     t.words = t.pairs ? t.dim / 2 : t.dim;
     t.q = scratch;

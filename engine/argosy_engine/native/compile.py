@@ -21,12 +21,14 @@ from pathlib import Path
 __all__ = ["FLAGS", "build", "compiler", "library_path"]
 
 FOLDER = Path(__file__).resolve().parent
-SOURCES = ("team.c", "products.c", "int8.c", "attention.c", "step.c", "draw.c")
+SOURCES = ("team.c", "products.c", "tiles.c", "int8.c", "attention.c", "step.c", "draw.c")
 _BASE = ("-O3", "-std=c11", "-fPIC", "-shared", "-fvisibility=hidden", "-ffp-contract=fast")
 _MORE = ("-fno-math-errno", "-Wall", "-Wextra")
 _AVX512 = ("-mfma", "-mavx512f", "-mavx512bw", "-mavx512dq", "-mavx512vl")
+_AVX512_BF16 = (*_AVX512, "-mavx512vnni", "-mavx512bf16")
 _X86: dict[str, tuple[str, ...]] = {
-    "avx512_bf16": (*_AVX512, "-mavx512vnni", "-mavx512bf16"),
+    "amx": (*_AVX512_BF16, "-mamx-tile", "-mamx-bf16", "-mamx-int8"),
+    "avx512_bf16": _AVX512_BF16,
     "avx512_vnni": (*_AVX512, "-mavx512vnni"),
     "avx512": _AVX512,
     "avx2": ("-mavx2", "-mfma"),

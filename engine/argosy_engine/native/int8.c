@@ -8,15 +8,22 @@
  * A panel lies group by group: PANEL scales, then the codes as [step][PANEL][inputs of a step]. A
  * step is 32 bits of a row's codes: four bytes where the CPU multiplies bytes (VNNI), else two
  * 16-bit numbers. VNNI multiplies unsigned by signed bytes, so weights are stored 128 higher there,
- * and a row's sum starts at -128 times the sum of its codes. */
+ * and a row's sum starts at -128 times the sum of its codes. AMX multiplies signed bytes, in tiles
+ * that are a group deep (tiles.c). */
 #include "int8.h"
+
+#include "tiles.h"
 
 #if defined(__x86_64__)
 #include <immintrin.h>
 #endif
 
-#if defined(__AVX512VNNI__)
+#if TILES
 #define STEP 4 /* inputs of a step */
+#define HIGHER 0
+typedef int8_t code;
+#elif defined(__AVX512VNNI__)
+#define STEP 4
 #define HIGHER 128
 typedef int8_t code;
 #else
@@ -35,8 +42,40 @@ typedef int16_t shorts __attribute__((vector_size(LANES * 4)));
 
 INLINE int64_t least(int64_t a, int64_t b) { return a < b ? a : b; }
 
-/* Steps of a group of `inputs`. */
-INLINE int64_t steps_of(int64_t inputs) { return (inputs + STEP - 1) / STEP; }
+/* Steps of a group of `inputs`; tiles multiply whole groups. */
+INLINE int64_t steps_of(int64_t inputs) {
+    int64_t whole = TILES ? GROUP : STEP;
+    return (inputs + whole - 1) / whole * (whole / STEP);
+}
+
+static int64_t panel_bytes(int64_t in) {
+    return groups_of(in) * PANEL * 4 + steps_of(in) * STEP * PANEL;
+}
+
+#if TILES
+void int8_product(const struct matrix *w, const struct rows *rows, int64_t from, int64_t to,
+                  int64_t then, float *y, int64_t y_stride) {
+    int64_t bytes_of_one = panel_bytes(w->in), set = 0;
+    for (int64_t panel = from; panel < to; panel++) {
+        int64_t later = panel + 1 < to ? panel + 1 : then;
+        const char *packed = w->packed;
+        const struct tiled t = {
+            .x = rows->narrow,
+            .x_stride = rows->narrow_stride * 2,
+            .groups = rows->groups,
+            .group_stride = rows->group_stride,
+            .w = packed + panel * bytes_of_one,
+            .later = later < panels_of(w->out) ? packed + later * bytes_of_one : NULL,
+            .steps = groups_of(w->in),
+            .columns = least(w->out - panel * PANEL, PANEL),
+            .y = y + panel * PANEL,
+            .y_stride = y_stride,
+        };
+        codes_in_tiles(&t, rows->count, &set);
+    }
+    release_tiles(&set);
+}
+#else
 
 /* `STEP` inputs of LANES outputs, as `add_products` reads them. */
 INLINE vi load_weights(const char *at) {
@@ -167,10 +206,6 @@ static void one_panel(struct operands o, int64_t rows, int64_t columns) {
     }
 }
 
-static int64_t panel_bytes(int64_t in) {
-    return groups_of(in) * PANEL * 4 + steps_of(in) * STEP * PANEL;
-}
-
 void int8_product(const struct matrix *w, const struct rows *rows, int64_t from, int64_t to,
                   int64_t then, float *y, int64_t y_stride) {
     int64_t bytes_of_one = panel_bytes(w->in);
@@ -195,6 +230,7 @@ void int8_product(const struct matrix *w, const struct rows *rows, int64_t from,
         panel = next;
     }
 }
+#endif
 
 /* Codes of `count` numbers, at most GROUP, and what they are multiples of. It is NaN if one of the
  * numbers is not finite. */

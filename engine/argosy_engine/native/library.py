@@ -143,7 +143,7 @@ class Library:
     """A loaded library and its team of threads."""
 
     def __init__(self, path: Path, *, threads: int, spins: int) -> None:
-        """OSError if it cannot be loaded, or is not of this release."""
+        """OSError if it cannot be loaded, is not of this release, or gets no registers."""
         self.path = path
         self._dll = ctypes.CDLL(str(path))
         self._check(path)
@@ -156,6 +156,9 @@ class Library:
         self._dll.argosy_step.argtypes = (c_void_p, c_void_p, c_void_p)
         self._dll.argosy_draw.argtypes = (c_void_p, c_void_p, c_int64, c_int64, c_void_p, c_void_p)
         self._dll.argosy_team_close.argtypes = (c_void_p,)
+        error = self._dll.argosy_permit()
+        if error:
+            raise OSError(error, "the kernel does not give the registers of AMX")
         self._team = self._dll.argosy_team(threads, spins)
         if not self._team:
             raise OSError(f"no team of {threads} threads could be started")

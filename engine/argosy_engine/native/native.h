@@ -67,6 +67,8 @@ struct team;
 
 /* Sizes of matrix, layer, model, batch and draw, so that a library of another release is noticed. */
 API void argosy_sizes(int64_t sizes[5]);
+/* Ask the kernel for the registers that the library needs and a process does not have at first. */
+API int argosy_permit(void);
 /* A team of `threads`, the caller included; its threads spin that often before they sleep. */
 API struct team *argosy_team(int64_t threads, int64_t spins);
 API void argosy_team_close(struct team *team);

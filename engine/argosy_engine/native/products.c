@@ -2,7 +2,7 @@
  *
  * A matrix is cut into panels of PANEL outputs. A panel lies as [in][PANEL]: what one step along
  * `in` needs is next to each other, and a panel is read from its begin to its end. With bfloat16
- * pairs it lies as [in / 2][PANEL][2].
+ * pairs it lies as [in / 2][PANEL][2], which AMX multiplies in its own tiles (tiles.c).
  *
  * A tile holds the sums of a few rows and one or two panels in registers. While a panel is
  * multiplied with many rows, the next one is asked for: without that, its first tile would wait for
@@ -14,6 +14,7 @@
 
 #include "int8.h"
 #include "team.h"
+#include "tiles.h"
 
 /* Registers: 32 with AVX-512, 16 elsewhere. A tall tile has one panel, a wide one two. */
 #define TALL (LANES == 16 ? 12 : 6)
@@ -176,6 +177,25 @@ static void ragged_panel(struct operands o, int64_t rows, int64_t columns, enum 
     }
 }
 
+#if TILES
+/* A panel, of which `left` columns are the matrix's, in the registers of AMX. */
+static void in_tiles(const struct operands *o, int64_t rows, int64_t left, int64_t *set) {
+    const struct tiled t = {
+        .x = o->x,
+        .x_stride = o->x_stride * 4,
+        .w = o->w,
+        .later = o->later,
+        .steps = o->depth / (PADDING / 2),
+        .columns = left < PANEL ? left : PANEL,
+        .start = o->start,
+        .start_stride = o->start_stride,
+        .y = o->y,
+        .y_stride = o->y_stride,
+    };
+    pairs_in_tiles(&t, rows, set);
+}
+#endif
+
 static const float zeros[2 * PANEL]; /* of a wide tile */
 
 void product(const struct matrix *w, const struct rows *rows, int64_t from, int64_t to,
@@ -190,9 +210,13 @@ void product(const struct matrix *w, const struct rows *rows, int64_t from, int6
     int64_t depth = pairs ? padded(w->in) / 2 : w->in; /* in units of 32 bits of x */
     int64_t element = kind == HALVES ? 2 : 4;
     const char *x = pairs ? (const char *)rows->narrow : (const char *)rows->x;
+    const int tiled = TILES && pairs;
+#if TILES
+    int64_t set = 0;
+#endif
     for (int64_t panel = from; panel < to;) {
         int64_t left = w->out - panel * PANEL;
-        int both = rows->count <= WIDE && to - panel >= 2 && left >= 2 * PANEL;
+        int both = !tiled && rows->count <= WIDE && to - panel >= 2 && left >= 2 * PANEL;
         int64_t next = panel + 1 + both, later = next < to ? next : then;
         for (int64_t k = 0; k < depth; k += DEPTH) {
             struct operands o = {
@@ -213,12 +237,21 @@ void product(const struct matrix *w, const struct rows *rows, int64_t from, int6
                 o.start = w->bias ? w->bias + panel * PANEL : zeros;
                 o.start_stride = 0;
             }
+#if TILES
+            if (tiled) {
+                in_tiles(&o, rows->count, left, &set);
+                continue;
+            }
+#endif
             if (both) two_panels(o, rows->count, kind);
             else if (left < PANEL) ragged_panel(o, rows->count, left, kind);
             else rows_of_a_panel(o, rows->count, kind);
         }
         panel = next;
     }
+#if TILES
+    release_tiles(&set);
+#endif
 }
 
 void score(int64_t rows, int64_t depth, const float *x, int64_t x_stride, const float *w,
@@ -250,7 +283,7 @@ void narrow_row(uint16_t *to, struct group *groups, const float *from, int64_t c
         return;
     }
     for (int64_t k = 0; k < count; k++) to[k] = narrow(from[k]);
-    if (count & 1) to[count] = 0;
+    for (int64_t k = count; k < padded(count); k++) to[k] = 0;
 }
 
 int64_t argosy_packed_bytes(int64_t out, int64_t in, int64_t type) {

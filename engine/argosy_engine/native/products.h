@@ -14,8 +14,9 @@ enum start { BIAS, ADD }; /* what a product is added to: the bias, if there is o
 enum kind { FLOATS, HALVES, PAIRED };
 
 INLINE int64_t panels_of(int64_t columns) { return (columns + PANEL - 1) / PANEL; }
-/* Inputs are padded to this, so that pairs never read past a row. */
-INLINE int64_t padded(int64_t in) { return (in + 1) / 2 * 2; }
+/* Inputs are padded to a multiple of this, so that pairs, or tiles, never read past a row. */
+#define PADDING (TILES ? 32 : 2)
+INLINE int64_t padded(int64_t in) { return (in + PADDING - 1) / PADDING * PADDING; }
 
 /* Inputs whose 8-bit codes share a scale. */
 #define GROUP 64
@@ -28,7 +29,7 @@ struct group {
 };
 
 /* Whether products with this type read their input as bfloat16 pairs. */
-INLINE int reads_pairs(int64_t type) { return PAIRS && type == BF16; }
+INLINE int reads_pairs(int64_t type) { return (PAIRS || TILES) && type == BF16; }
 /* Whether they read another form of it than float32. */
 INLINE int reads_narrow(int64_t type) { return type == INT8 || reads_pairs(type); }
 

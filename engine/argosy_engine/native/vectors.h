@@ -7,7 +7,14 @@
 #include <stdint.h>
 #include <string.h>
 
-#if defined(__AVX512F__)
+/* Tests compile the loops of tiles.c with a header of theirs, in which the instructions are C. */
+#if (defined(__AMX_BF16__) && defined(__AMX_INT8__)) || defined(TILE_INSTRUCTIONS)
+#define TILES 1 /* bfloat16 pairs and codes are multiplied in tile registers */
+#else
+#define TILES 0
+#endif
+
+#if defined(__AVX512F__) || TILES
 #define LANES 16
 #elif defined(__AVX2__)
 #define LANES 8
@@ -17,6 +24,9 @@
 
 #if defined(__x86_64__)
 #include <immintrin.h>
+#endif
+#if defined(TILE_INSTRUCTIONS)
+#include TILE_INSTRUCTIONS
 #endif
 
 #if defined(__AVX512BF16__)
@@ -70,7 +80,7 @@ INLINE uint16_t narrow(float value) {
 
 /* `b` where either one is NaN. */
 INLINE vf larger(vf a, vf b) {
-#if LANES == 16
+#if defined(__AVX512F__)
     return (vf)_mm512_max_ps((__m512)a, (__m512)b);
 #elif LANES == 8
     return (vf)_mm256_max_ps((__m256)a, (__m256)b);

@@ -43,7 +43,7 @@ class Native:
     @property
     def multiplies_bfloat16(self) -> bool:
         """Whether products of bfloat16 are faster than those of float32 at every row count."""
-        return self.name == "avx512_bf16"
+        return self.name in ("amx", "avx512_bf16")
 
 
 def open_library(
