@@ -7,7 +7,7 @@ import pytest
 from local.demo.places.place import helm_install
 from tests.e2e.installed import FLEET, Installed
 
-pytestmark = pytest.mark.cluster
+pytestmark = [pytest.mark.cluster, pytest.mark.timeout(420)]
 FLEETS = ("first", "second")
 REVISION = "serving.argosy.dev/revision"
 NEWER = {name: f"ghcr.io/argosy-serving/{name}:next" for name in ("engine", "gateway")}
@@ -20,7 +20,7 @@ def fleets(argosy: Installed, install_chart: Callable[..., None]) -> Iterator[tu
     """Two fleets that keep their images, and no others, which would take the one place."""
     argosy.kubectl("delete", "sd", "--all")
     for name in FLEETS:
-        argosy.apply(name, mode="colocated", drain={"timeout": "5s"})
+        argosy.apply(name, mode="colocated")
     for name in FLEETS:
         argosy.until_ready(name)
     yield FLEETS

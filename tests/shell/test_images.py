@@ -10,7 +10,7 @@ from argosy_operator.render import gateway, workload
 from argosy_operator.render.images import Images
 from argosy_operator.shell import gather
 from argosy_operator.shell.boards.learning import LEARN_S
-from argosy_operator.shell.boards.rollouts import RolloutBoard
+from argosy_operator.shell.boards.rollouts import LOOK_S, RolloutBoard
 from argosy_operator.shell.gather import Sources
 from argosy_operator.shell.loop import round_of
 from tests.shell.store import Store
@@ -148,6 +148,34 @@ async def test_the_board_lets_fleets_take_newer_images() -> None:
     now[0] = LEARN_S
     await rounds(store, NEW, board)
     assert "engine:2" in images_of(store)
+
+
+async def pause_s(store: Store, images: Images, board: RolloutBoard) -> float:
+    """How long the fleet rests after its next round, if nothing happens."""
+    sources = Sources(store, NoPrometheus(), None, images, rollouts=board)  # type: ignore[arg-type]
+    result = await round_of(sources, KEY, LoopMemory())
+    assert result is not None
+    return result[1]
+
+
+async def test_a_fleet_that_waits_for_its_place_asks_again_though_nothing_happens() -> None:
+    store, board = Store(roles=PARKED), RolloutBoard(1, lambda: 0.0)
+    await rounds(store, OLD, board)
+    await rounds(store, NEW, board)
+    board.publish(("ns", "other"), rolling=True)
+    rest_s = await pause_s(store, OLD, board)
+    assert await pause_s(store, NEW, board) == LOOK_S < rest_s
+    assert await pause_s(store, NEW, RolloutBoard()) == rest_s, "no place to wait for"
+    store.edit(paused=True)
+    assert await pause_s(store, NEW, board) > LOOK_S
+
+
+def test_many_fleets_that_wait_make_ten_calls_per_second_together() -> None:
+    for fleets in (100, 1000):
+        board = RolloutBoard(1)
+        for number in range(fleets):
+            board.publish(("ns", f"f{number}"), rolling=False)
+        assert fleets * 10 / board.look_s() == 10
 
 
 async def test_a_paused_fleet_takes_no_place_of_the_board() -> None:

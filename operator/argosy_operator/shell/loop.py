@@ -95,6 +95,8 @@ async def round_of(
         raise UnfinishedError(planned.memory, stopped) from stopped
     # Status says then that a person must act, and no event announces it.
     overdue_s = next_overdue_s(snapshot, planned.memory.failed)
+    if snapshot.newer_images and not fleet.spec.paused:
+        look_s = min(look_s, sources.rollouts.look_s())
     return planned.memory, min(planned.wake_s, overdue_s, look_s)
 
 

@@ -11,6 +11,12 @@ from collections.abc import Callable
 from argosy_operator.core.fleet.objects import FleetKey
 from argosy_operator.shell.boards.learning import Learning
 
+LOOK_S = 10.0
+"""How often a fleet asks for a place at most. No event says that one is free."""
+LOOK_PER_FLEET_S = 1.0
+"""And how much longer it waits for each fleet that there is. A round takes about ten calls of the
+API server, so 100 fleets that wait make ten calls per second, and so do 1,000."""
+
 
 class RolloutBoard:
     """The fleets that roll out, whatever the reason, and whether one more may begin."""
@@ -28,6 +34,12 @@ class RolloutBoard:
             return False
         self._rolling[key] = True
         return True
+
+    def look_s(self) -> float:
+        """When a fleet that waits for its place should ask again; infinite if none gets one."""
+        if self._limit == 0:
+            return float("inf")
+        return max(LOOK_S, LOOK_PER_FLEET_S * len(self._rolling))
 
     def publish(self, key: FleetKey, *, rolling: bool) -> None:
         """What the fleet's last round found."""
