@@ -93,6 +93,17 @@ class Limits:
 
 
 @dataclass(frozen=True, slots=True)
+class SettingsRead:
+    """What came of the settings object when this gateway looked at it last."""
+
+    digest: str = ""
+    """The first 16 hexadecimal digits of the SHA-256 of its text; "" before the first look, and
+    where there is no such object or text."""
+    refused: str = ""
+    """Why these settings cannot be used, and older ones go on; "": they are in use."""
+
+
+@dataclass(frozen=True, slots=True)
 class Config:
     """One gateway process. The defaults are those of the command line."""
 

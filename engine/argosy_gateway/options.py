@@ -6,6 +6,7 @@ words leave out have their defaults again.
 """
 
 import argparse
+import hashlib
 import json
 import logging
 import re
@@ -14,7 +15,7 @@ from typing import Any, NoReturn
 
 from argosy_gateway.accounting.classes import DEFAULT_CLASS, SloClass
 from argosy_gateway.accounting.verdicts import Slo
-from argosy_gateway.config import DRAIN_MODES, QUEUES, Config
+from argosy_gateway.config import DRAIN_MODES, QUEUES, Config, SettingsRead
 from argosy_gateway.errors import SettingsError
 from argosy_gateway.relay.fleet import Fleet
 from argosy_gateway.routing.strategies.registry import STRATEGIES
@@ -25,6 +26,8 @@ log = logging.getLogger(__name__)
 
 KEY = "flags.json"
 """Of the ConfigMap's data."""
+_LONGEST_REASON = 300
+"""Characters of a reason that the operator is told; the log has it whole."""
 _AT_ONCE, _WITHIN_TARGET = "at-once", "within-target"
 
 
@@ -38,7 +41,8 @@ class Settings:
 
     def __call__(self, data: object) -> None:
         """`data` of the ConfigMap as it is now; None if there is no such object. What cannot be
-        used leaves the settings as they are: a log line and a metric say so."""
+        used leaves the settings as they are: a log line, a metric and the answer of /load say
+        so."""
         if data == self._seen:
             return
         self._seen = data
@@ -47,11 +51,26 @@ class Settings:
         except SettingsError as error:
             log.error("the settings stay as they are: %s", error)
             self._fleet.metrics.settings_are_stale(True)
+            reason = str(error)[:_LONGEST_REASON]
+            self._fleet.settings_read = SettingsRead(_digest(data), refused=reason)
             return
         if config != self._fleet.config:
             log.info("new settings are in use")
             self._fleet.take(config)
         self._fleet.metrics.settings_are_stale(False)
+        self._fleet.settings_read = SettingsRead(_digest(data))
+
+
+def _text(data: object) -> str | None:
+    """The list of words as the object has it; None if it has none."""
+    text = data.get(KEY) if isinstance(data, dict) else None
+    return text if isinstance(text, str) else None
+
+
+def _digest(data: object) -> str:
+    """By this the operator knows whether the settings are those that it wrote (designs/0028)."""
+    text = _text(data)
+    return "" if text is None else hashlib.sha256(text.encode(errors="replace")).hexdigest()[:16]
 
 
 def _read(data: object, now: Config) -> Config:
@@ -59,8 +78,8 @@ def _read(data: object, now: Config) -> Config:
     SettingsError."""
     if data is None:
         raise SettingsError(f"there is no ConfigMap {now.settings_name}")
-    text = data.get(KEY) if isinstance(data, dict) else None
-    if not isinstance(text, str):
+    text = _text(data)
+    if text is None:
         raise SettingsError(f"ConfigMap {now.settings_name} has no {KEY}")
     try:
         words = json.loads(text)

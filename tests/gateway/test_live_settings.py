@@ -2,6 +2,7 @@
 
 import asyncio
 import contextlib
+import hashlib
 import json
 
 import pytest
@@ -13,7 +14,7 @@ from argosy_gateway.options import KEY, Settings
 from argosy_gateway.pods.credentials import ApiServer
 from argosy_gateway.pods.settings import follow_settings
 from argosy_gateway.pods.watch import WatchTimes
-from argosy_gateway.server.admin import why_unready
+from argosy_gateway.server.admin import admin_app, why_unready
 from argosy_gateway.server.app import api_app
 from tests.gateway.server.asked import asked, fleet_of
 
@@ -100,6 +101,55 @@ def test_settings_that_are_wrong_or_gone_leave_the_last_good_ones_and_a_metric_s
     take(data(*WORDS, "--max-queue", "9"))
     assert fleet.config.max_queue == 9
     assert sample(fleet, "argosy_gateway_settings_stale") == 0
+
+
+async def said(fleet):
+    """What /load says of the settings; None if nothing."""
+    answer = await asked(admin_app(fleet), "/load")
+    return json.loads(answer.body).get("settings")
+
+
+def digest(found):
+    return hashlib.sha256(found[KEY].encode()).hexdigest()[:16]
+
+
+async def test_load_says_which_settings_are_in_use():
+    fleet, take = started()
+    assert await said(fleet) == {"digest": "", "refused": ""}
+    first, second = data(*WORDS), data(*WORDS, "--max-queue", "9")
+    take(first)
+    assert await said(fleet) == {"digest": digest(first), "refused": ""}
+    take(second)
+    assert await said(fleet) == {"digest": digest(second), "refused": ""}
+    assert digest(first) != digest(second)
+
+
+async def test_load_says_why_settings_are_refused_until_usable_ones_come():
+    fleet, take = started()
+    good, wrong = data(*WORDS), data(*WORDS, "--max-queue", "0")
+    take(good)
+    take(wrong)
+    why = "--max-queue must be at least 1"
+    assert await said(fleet) == {"digest": digest(wrong), "refused": why}
+    take(None)
+    assert await said(fleet) == {"digest": "", "refused": "there is no ConfigMap f-gateway"}
+    take({"other": "[]"})
+    why = f"ConfigMap f-gateway has no {KEY}"
+    assert await said(fleet) == {"digest": "", "refused": why}
+    take(good)
+    assert await said(fleet) == {"digest": digest(good), "refused": ""}
+
+
+async def test_a_long_reason_is_said_in_part():
+    fleet, take = started()
+    take(data(*WORDS, "--max-queue", "9" * 5000 + "x"))
+    told = (await said(fleet))["refused"]
+    assert len(told) == 300
+    assert told.startswith("argument --max-queue")
+
+
+async def test_a_gateway_whose_command_line_has_the_settings_says_nothing_of_them():
+    assert await said(fleet_of()) is None
 
 
 def test_a_word_of_a_newer_operator_is_skipped_and_the_others_count():

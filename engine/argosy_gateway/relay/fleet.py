@@ -9,7 +9,7 @@ from typing import Protocol
 
 from argosy_gateway.accounting.classes import DEFAULT_CLASS, SloClass, classes_of
 from argosy_gateway.accounting.metrics import Metrics
-from argosy_gateway.config import Config
+from argosy_gateway.config import Config, SettingsRead
 from argosy_gateway.errors import UnreachableError
 from argosy_gateway.pods.certificates import Certificates
 from argosy_gateway.pods.endpoints import Directory, Endpoint, Role, State
@@ -53,6 +53,9 @@ class _Timed(Protocol):
 
 class Fleet:
     """The shared state of one gateway process."""
+
+    settings_read = SettingsRead()
+    """What came of the settings object; set by `options`."""
 
     def __init__(self, config: Config, clock: Callable[[], float]) -> None:
         """`clock` is the event loop's time, in seconds. Raises CredentialsError."""

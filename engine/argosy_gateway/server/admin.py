@@ -75,9 +75,11 @@ def load(fleet: Fleet) -> dict[str, object]:
     """Whether the fleet is in use, and what has arrived, as the operator reads it.
 
     `pod` lets the caller see that another pod has got the address. What is from `received` on is
-    the load by which the operator adds replicas while Prometheus has no metrics.
+    the load by which the operator adds replicas while Prometheus has no metrics. `settings` is
+    there if this gateway follows an object with its settings.
     """
-    in_flight = fleet.in_flight
+    in_flight, read = fleet.in_flight, fleet.settings_read
+    follows = bool(fleet.config.settings_name)
     return {
         "pod": fleet.config.pod_name,
         "in_flight": len(fleet.relays),
@@ -88,6 +90,7 @@ def load(fleet: Fleet) -> dict[str, object]:
         "decoding": in_flight.decoding,
         "answered": fleet.metrics.answered_for_load(),
         "on_pods": on_pods(fleet),
+        **({"settings": {"digest": read.digest, "refused": read.refused}} if follows else {}),
     }
 
 
