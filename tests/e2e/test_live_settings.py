@@ -15,6 +15,10 @@ EDITS = (
 )
 
 
+def wait_as_a_pipeline(argosy, fleet):
+    argosy.kubectl("wait", f"sd/{fleet}", "--for=condition=RolledOut", "--timeout=60s")
+
+
 @pytest.fixture(scope="module")
 def steady(argosy):
     argosy.apply("steady", slo=SLO, autoscaling={"policy": "None"}, routing={"replicas": 2})
@@ -31,7 +35,8 @@ def test_an_edit_of_slo_drain_or_routing_restarts_no_pod_and_counts_in_all_gatew
     with traffic(argosy.url(steady), steady, per_s=5, tokens=40) as outcomes:
         for edit in EDITS:
             patch(argosy, steady, **edit)
-        argosy.until("the new SLO", lambda: gateways_have(argosy, steady, 'le="8.123"'))
+            wait_as_a_pipeline(argosy, steady)
+            assert ("slo" not in edit) or gateways_have(argosy, steady, 'le="8.123"')
         argosy.until_ready(steady)
     after = starts(argosy, steady)
     record_property("pods_restarted_by_slo_edit", restarted(before, after))
@@ -58,18 +63,15 @@ def test_a_rename_under_traffic_loses_no_request_and_restarts_no_pod(
     knows, asked = '"id": "{}"', "8080/v1/models"
     with traffic(url, steady, per_s=5, tokens=40) as by_old_name:
         patch(argosy, steady, model={"servedNames": [steady, "org/renamed:2"]})
-        new = knows.format("org/renamed:2")
-        argosy.until("the new name", lambda: gateways_have(argosy, steady, new, asked))
+        wait_as_a_pipeline(argosy, steady)
+        assert gateways_have(argosy, steady, knows.format("org/renamed:2"), asked)
+        assert complete(url, "org/renamed:2").status_code == 200
         with traffic(url, "org/renamed:2", per_s=5, tokens=40) as by_new_name:
             argosy.until_condition(steady, "RolledOut", "RolledOut")
     with traffic(url, "org/renamed:2", per_s=5, tokens=40) as after:
         patch(argosy, steady, model={"servedNames": ["org/renamed:2"]})
-        old = knows.format(steady)
-
-        def gone():
-            return not any(old in said for said in said_by_gateways(argosy, steady, asked))
-
-        argosy.until("the end of the old name", gone)
+        wait_as_a_pipeline(argosy, steady)
+        assert knows.format(steady) not in "".join(said_by_gateways(argosy, steady, asked))
         answer = complete(url, "org/renamed:2")
     outcomes = [*by_old_name, *by_new_name, *after]
     record_property("rename_requests", len(outcomes))

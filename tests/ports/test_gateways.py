@@ -9,7 +9,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from argosy_operator.core.fleet.pods import FailingPair, FetchProgress, GatewayLoad, Handovers
+from argosy_operator.core.fleet.pods import (
+    FailingPair,
+    FetchProgress,
+    GatewayLoad,
+    Handovers,
+    SettingsRead,
+)
 from argosy_operator.core.scaling.signals.direct import Load, Reading
 from argosy_operator.ports import gateways
 from argosy_operator.ports.gateways import HttpGateways, handovers_of, load_of, progress_of
@@ -268,6 +274,48 @@ def test_a_gateway_has_left_a_pod_only_if_it_says_true(left):
     said = {"e1": {"requests": 0, "left": left}}
     load = load_of(load_said(on_pods=said), "g-1", 50.0)
     assert load == GatewayLoad(2, 0.5, on_pods={"e1": 0})
+
+
+DIGEST = "0123456789abcdef"
+
+
+@pytest.mark.parametrize(
+    "said",
+    [
+        {"digest": "", "refused": ""},
+        {"digest": DIGEST, "refused": ""},
+        {"digest": DIGEST, "refused": "--max-queue must be at least 1", "of_a_newer": 1},
+    ],
+    ids=["not read", "in use", "refused"],
+)
+def test_an_answer_says_which_settings_the_gateway_looked_at(said):
+    load = load_of(load_said(settings=said), "g-1", 50.0)
+    assert load == GatewayLoad(2, 0.5, settings=SettingsRead(said["digest"], said["refused"]))
+
+
+def test_the_reason_of_a_refusal_is_shown_in_one_short_line():
+    load = load_of(load_said(settings={"digest": DIGEST, "refused": "a\nb\x1b" * 400}), "g-1", 50.0)
+    assert load.settings == SettingsRead(DIGEST, "ab" * 150)
+
+
+@pytest.mark.parametrize(
+    "said",
+    [
+        None,
+        [],
+        DIGEST,
+        {},
+        {"digest": DIGEST},
+        {"refused": ""},
+        {"digest": None, "refused": ""},
+        {"digest": DIGEST.upper(), "refused": ""},
+        {"digest": DIGEST + "0", "refused": ""},
+        {"digest": DIGEST, "refused": None},
+    ],
+    ids=str,
+)
+def test_settings_that_cannot_be_make_the_whole_answer_worthless(said):
+    assert load_of(load_said(settings=said), "g-1", 50.0) is None
 
 
 def test_the_answer_of_another_pod_with_the_address_says_nothing():

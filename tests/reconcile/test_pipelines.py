@@ -1,5 +1,10 @@
-"""What a pipeline sees: `kubectl wait` right after an edit, by the real kubectl."""
+"""What a pipeline sees: `kubectl wait` right after an edit, by the real kubectl.
 
+This operator is outside of the cluster's network and reaches no gateway, so it waits half a minute
+for edits of their settings. `tests/e2e/test_live_settings.py` waits with one that asks them.
+"""
+
+import json
 import time
 
 import pytest
@@ -23,14 +28,24 @@ def quick(world):
     return world
 
 
+OF_GATEWAYS = {
+    6: {"model": {"servedNames": ["chat", "org/renamed"]}},
+    13: {"slo": {"ttft": {"target": "8123ms"}, "tpot": {"target": "900ms"}}},
+}
+"""Edits that no pod shows: a rename and an SLO."""
+
+
 def edits(number: int) -> dict:
-    """The spec of one change: engines, gateways, replicas in turn."""
+    """The spec of one change: engines, gateways, replicas in turn, and twice their settings."""
     return (
-        {"engine": {"env": [{"name": "CHANGE", "value": str(number)}]}},
-        {"pods": [{"roles": ["gateway"], "labels": {"change": str(number)}}]},
-        {"roles": {"colocated": {"replicas": {"min": 1 + number // 4 % 2}}}},
-        {"autoscaling": {"interval": f"{10 + number}s"}},
-    )[number % 4]
+        OF_GATEWAYS.get(number)
+        or (
+            {"engine": {"env": [{"name": "CHANGE", "value": str(number)}]}},
+            {"pods": [{"roles": ["gateway"], "labels": {"change": str(number)}}]},
+            {"roles": {"colocated": {"replicas": {"min": 1 + number // 4 % 2}}}},
+            {"autoscaling": {"interval": f"{10 + number}s"}},
+        )[number % 4]
+    )
 
 
 def lie(world, spec: dict) -> str:
@@ -50,9 +65,26 @@ def lie(world, spec: dict) -> str:
         change = next((part["labels"]["change"] for part in spec.get("pods", ())), None)
         if role == "gateway" and pod["metadata"]["labels"].get("change") != change:
             return f"{pod['metadata']['name']} has {pod['metadata']['labels']}, not {change}"
+        if role == "gateway" and (said := older(world, pod["metadata"]["name"], spec)):
+            return said
     least = {"gateway": 1, "colocated": spec["roles"]["colocated"]["replicas"]["min"]}
     few = {role: n for role, n in least.items() if serving[role] < n}
     return f"{serving} serve, not {few}" if few else ""
+
+
+def older(world, gateway: str, spec: dict) -> str:
+    """Which settings of the spec this gateway does not use, by its own answers; "" for none."""
+
+    def said(page: str) -> str:
+        proxy = f"/api/v1/namespaces/{world.namespace}/pods/{gateway}:{page}"
+        return world.kubectl("get", "--raw", proxy)
+
+    names = [model["id"] for model in json.loads(said("8080/proxy/v1/models"))["data"]]
+    if names != spec["model"].get("servedNames", ["chat"]):
+        return f"{gateway} answers to {names}"
+    slo = spec.get("slo")
+    limit = f'le="{int(slo["ttft"]["target"].removesuffix("ms")) / 1000}"' if slo else ""
+    return "" if limit in said("8081/proxy/metrics") else f"{gateway} does not judge by {slo}"
 
 
 @pytest.mark.timeout(570)

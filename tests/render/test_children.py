@@ -55,7 +55,7 @@ def flags(args):
 def settings(one):
     """The settings of the fleet's gateways, as `flags`."""
     (found,) = (c for c in children(one) if c["kind"] == "ConfigMap")
-    return flags(["", "", *json.loads(found["data"][gateway.SETTINGS_KEY])])
+    return flags(["", "", *json.loads(found["data"][names.SETTINGS_KEY])])
 
 
 @pytest.mark.parametrize("child", ALL)

@@ -12,8 +12,8 @@ from argosy_gateway.cli import parse as parse_gateway
 from argosy_gateway.options import KEY
 from argosy_operator.api.v1alpha1 import ServingDeployment
 from argosy_operator.core.fleet import names
+from argosy_operator.core.fleet.names import SETTINGS_KEY
 from argosy_operator.render import gateway
-from argosy_operator.render.gateway import SETTINGS_KEY
 from tests.render.fleets import IMAGES, deployment, fleet
 
 ROOT = Path(__file__).parents[2]

@@ -5,8 +5,16 @@ from typing import Any
 
 import pytest
 
+from argosy_operator.api.v1alpha1 import ServingDeployment
+from argosy_operator.api.v1alpha1.status import ServingDeploymentStatus
 from argosy_operator.core.fleet.memory import LoopMemory
-from argosy_operator.core.fleet.pods import FailingPair, FetchProgress, GatewayLoad, Handovers
+from argosy_operator.core.fleet.pods import (
+    FailingPair,
+    FetchProgress,
+    GatewayLoad,
+    Handovers,
+    SettingsRead,
+)
 from argosy_operator.core.fleet.snapshot import Clock, ReplicaSet
 from argosy_operator.core.scaling.observe import Value, unknown_metrics
 from argosy_operator.core.scaling.signals.direct import Reading
@@ -208,8 +216,45 @@ async def test_every_gateway_that_runs_is_asked_whether_a_fleet_that_may_go_to_z
     assert sorted(asked) == [("10.0.0.1", "gateway-1"), ("10.0.0.2", "gateway-2")]
     asked.clear()
     for spec in ({}, {**zero, "paused": True}):
-        snapshot = await gather(sources, fleet(**spec), LoopMemory(), Clock(1e6, 50.0))
+        settled = rolled_out(fleet(**spec))
+        snapshot = await gather(sources, settled, LoopMemory(), Clock(1e6, 50.0))
         assert (snapshot.gateway_loads, asked) == ({}, [])
+
+
+def rolled_out(found: ServingDeployment, generation: int = 1, status: str = "True") -> Any:
+    """The fleet, with a status that says so of this generation."""
+    said = {"type": "RolledOut", "status": status, "reason": "RolledOut", "message": "m"}
+    said |= {"observedGeneration": generation, "lastTransitionTime": "2026-01-01T00:00:00Z"}
+    told = ServingDeploymentStatus.model_validate({"conditions": [said]})
+    return found.model_copy(update={"status": told})
+
+
+@pytest.mark.parametrize(
+    ("settled", "asks"),
+    [
+        (fleet(), True),
+        (rolled_out(fleet()), False),
+        (rolled_out(fleet(), status="False"), True),
+        (rolled_out(fleet(generation=2)), True),
+        (rolled_out(fleet(generation=2), generation=2), False),
+    ],
+    ids=["new", "at rest", "on its way", "edited", "at rest again"],
+)
+async def test_gateways_are_asked_for_their_settings_until_the_fleet_is_rolled_out(
+    settled: ServingDeployment, asks: bool
+) -> None:
+    class Gateways:
+        async def load(self, ip: str, name: str) -> GatewayLoad | None:
+            return GatewayLoad(0, 1.0, settings=SettingsRead("0123456789abcdef"))
+
+    world = World(pod("gateway-1", "gateway", "True"))
+    world.pods[0]["status"] |= {
+        "podIP": "10.0.0.1",
+        "containerStatuses": [{"name": "main", "state": {"running": {}}}],
+    }
+    sources = Sources(world, world, world, IMAGES, gateways=Gateways())  # type: ignore[arg-type]
+    snapshot = await gather(sources, settled, LoopMemory(), Clock(1e6, 50.0))
+    assert bool(snapshot.gateway_loads) is asks
 
 
 async def test_a_start_from_zero_does_not_wait_for_prometheus() -> None:
@@ -253,7 +298,7 @@ async def test_gateways_are_asked_for_their_load_while_prometheus_has_no_arrival
         "containerStatuses": [{"name": "main", "state": {"running": {}}}],
     }
     sources = Sources(world, Prometheus(), world, IMAGES, gateways=Gateways())  # type: ignore[arg-type]
-    spec = fleet(slo=SLO, metrics={"askGateways": asks})
+    spec = rolled_out(fleet(slo=SLO, metrics={"askGateways": asks}))
     clock, memory = Clock(1e6, 50.0), LoopMemory()
     snapshot = await gather(sources, spec, memory, clock)
     first = ["gateway", "prometheus"] if asks else ["prometheus", "gateway"]

@@ -338,7 +338,7 @@ def gateway_of(store: Store) -> Any:
 
 
 def settings_of(store: Store) -> str:
-    found: str = store.objects["ConfigMap", "chat-gateway"]["data"][gateway.SETTINGS_KEY]
+    found: str = store.objects["ConfigMap", "chat-gateway"]["data"][names.SETTINGS_KEY]
     return found
 
 

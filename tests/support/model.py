@@ -4,6 +4,7 @@ No server, and not reachable as one: tests apply a plan's actions to it and let 
 real API server does with them is tested in tests/reconcile.
 """
 
+import hashlib
 from dataclasses import dataclass, field, replace
 from itertools import count
 from typing import Any
@@ -27,7 +28,14 @@ from argosy_operator.core.fleet.actions import (
 )
 from argosy_operator.core.fleet.memory import LoopMemory
 from argosy_operator.core.fleet.objects import rfc3339, seconds
-from argosy_operator.core.fleet.pods import OUR_COST, GatewayLoad, Handovers, Load, Pod
+from argosy_operator.core.fleet.pods import (
+    OUR_COST,
+    GatewayLoad,
+    Handovers,
+    Load,
+    Pod,
+    SettingsRead,
+)
 from argosy_operator.core.fleet.snapshot import Clock, Issuer, ReplicaSet, Snapshot
 from argosy_operator.core.plan import Plan, conclude, plan
 from argosy_operator.core.reconcile.victims import DRAIN_LEASE_S
@@ -45,6 +53,13 @@ ISSUER = Issuer(
     operator="system:serviceaccount:argosy-system:argosy",
 )
 START_S = 2.0
+READ_S = 5
+"""How often gateways read their settings."""
+
+
+def digest_of(settings: str | None) -> str:
+    """As a gateway says it."""
+    return "" if settings is None else hashlib.sha256(settings.encode()).hexdigest()[:16]
 
 
 def fleet(uid: str = "fleet-1", generation: int = 1, **spec: Any) -> ServingDeployment:
@@ -85,6 +100,11 @@ class Model:
     """What the gateways say."""
     gateway_loads: dict[str, GatewayLoad | None] = field(default_factory=dict)
     """What they say about their requests, by name of the pod."""
+    settings_read: dict[str, str] | None = None
+    """The text of the settings that a gateway has read, by name of the pod. None: gateways are not
+    asked for it."""
+    unreached: bool = False
+    """No call reaches a gateway."""
 
     def says(self, load: GatewayLoad) -> None:
         """Every gateway answers this from now on."""
@@ -127,9 +147,25 @@ class Model:
             self.issuer,
             self.handovers,
             sets,
-            self.gateway_loads,
+            self._said(),
         )
         return compose(self.fleet, IMAGES, seen, self.memory, clock)
+
+    def _said(self) -> dict[str, GatewayLoad | None]:
+        """What gateways answer in this round."""
+        read = self.settings_read
+        if read is None:
+            return self.gateway_loads
+        gateways = [p.name for p in self.pods.values() if p.role == names.GATEWAY_ROLE]
+        if self.unreached:
+            return dict.fromkeys(gateways)
+        said = {name: SettingsRead(digest_of(read.get(name))) for name in gateways}
+        return {name: GatewayLoad(0, 0.0, settings=each) for name, each in said.items()}
+
+    def settings_of_gateways(self) -> str:
+        """The text that gateways read."""
+        found: str = self.children["ConfigMap", "chat-gateway"]["data"][names.SETTINGS_KEY]
+        return found
 
     def _with_status(self, child: Any) -> Any:
         """A Deployment says how many of its pods there are; all are of its newest template."""
@@ -245,6 +281,9 @@ class Model:
                 pod, phase="Running", started=True, assigned=True, ready=ready, unschedulable=None,
                 ready_at=pod.ready_at or self.now,
             )  # fmt: skip
+            reads = not pod.ready or (self.now - pod.created_at) % READ_S == 0
+            if self.settings_read is not None and pod.role == names.GATEWAY_ROLE and reads:
+                self.settings_read[pod.name] = self.settings_of_gateways()
 
     def _is_full(self, gpu_type: str) -> bool:
         taken = sum(pod.assigned and pod.gpu_type == gpu_type for pod in self.pods.values())
@@ -284,6 +323,9 @@ class Model:
         born = {"uid": f"uid-{next(self.serial)}", "creationTimestamp": rfc3339(self.now)}
         live = self.children.get(key, {"metadata": born})
         meta = {**live["metadata"], **obj["metadata"], "resourceVersion": str(next(self.serial))}
+        if obj["kind"] == "ConfigMap":
+            ours = {"manager": names.FIELD_MANAGER, "time": rfc3339(self.now)}
+            meta["managedFields"] = [ours]
         spec = {**live.get("spec", {}), **obj.get("spec", {})}
         self.children[key] = {**obj, "metadata": meta, "spec": spec}
         return self.children[key]

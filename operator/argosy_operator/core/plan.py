@@ -13,6 +13,7 @@ from argosy_operator.core.fleet.events import Event, EventReason, unpublished
 from argosy_operator.core.fleet.memory import LoopMemory
 from argosy_operator.core.fleet.snapshot import Snapshot
 from argosy_operator.core.flips.step import flip_roles
+from argosy_operator.core.gateways.step import await_settings
 from argosy_operator.core.gpu_types.step import choose_gpu_types
 from argosy_operator.core.models.step import fetch_model
 from argosy_operator.core.recall.step import learn_written, read_learnt, write_learnt
@@ -70,6 +71,7 @@ CHAIN = (
     recycle_pods,
     scale_deployments,
     retire_old_revisions,
+    await_settings,
     write_learnt,
     back_off_failed_actions,
     back_off_field_conflicts,

@@ -2,7 +2,7 @@
 Pods that fetch a model say on theirs how far they are.
 
 A gateway that does not answer, or an older one that does not know the path, names nobody and says
-nothing about its requests. Names are compared with the fleet's own pods later
+nothing about its requests and settings. Names are compared with the fleet's own pods later
 (`core/status/findings.py`, `core/recycling`).
 """
 
@@ -18,7 +18,13 @@ from typing import Any
 import httpx
 
 from argosy_operator.core.fleet.names import FETCH_PORT, GATEWAY_ADMIN_PORT
-from argosy_operator.core.fleet.pods import FailingPair, FetchProgress, GatewayLoad, Handovers
+from argosy_operator.core.fleet.pods import (
+    FailingPair,
+    FetchProgress,
+    GatewayLoad,
+    Handovers,
+    SettingsRead,
+)
 from argosy_operator.core.scaling.signals.direct import Load, Reading
 
 TIMEOUT_S = 1.0
@@ -28,6 +34,9 @@ MOST_PAIRS = 16
 MOST_IN_FLIGHT = 10**9
 """More than routing.maxQueue allows."""
 MOST_MODEL_BYTES = 1 << 60
+MOST_OF_REFUSAL = 300
+"""Characters of the reason why a gateway refuses its settings."""
+_DIGEST = re.compile(r"([0-9a-f]{16})?")
 _WORD = re.compile(r"[A-Za-z0-9_-]{1,64}")
 
 
@@ -105,9 +114,22 @@ def load_of(data: bytes, name: str, now: float) -> GatewayLoad | None:
             _reading(answer, now),
             on_pods={uid: _whole(row["requests"]) for uid, row in on_pods.items()},
             left=frozenset(uid for uid, row in on_pods.items() if row["left"] is True),
+            settings=_settings(answer),
         )
     except (ValueError, KeyError, TypeError, AttributeError, OverflowError, RecursionError):
         return None
+
+
+def _settings(answer: dict[str, Any]) -> SettingsRead | None:
+    """What it says of its settings. Raises ValueError or KeyError if that is not so much."""
+    if "settings" not in answer:  # an older gateway, or one with arguments
+        return None
+    digest, refused = answer["settings"]["digest"], answer["settings"]["refused"]
+    if not isinstance(refused, str) or not _DIGEST.fullmatch(digest):
+        raise ValueError(f"{answer['settings']!r} are no settings")
+    # It becomes a part of a condition's message.
+    shown = "".join(letter for letter in refused if letter.isprintable())
+    return SettingsRead(digest, shown[:MOST_OF_REFUSAL])
 
 
 def _reading(answer: dict[str, Any], now: float) -> Reading | None:

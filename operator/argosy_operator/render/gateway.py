@@ -57,8 +57,6 @@ FLAGS_TEMPLATE = 1
 """The template before design 0028: its pods have the settings as arguments. Gateways that have it
 keep it as long as they keep their image, which may know no other way."""
 CONTAINER = "gateway"
-SETTINGS_KEY = "flags.json"
-"""Of the ConfigMap's data: the arguments as a list."""
 GRACES_S = (3600, 25 * 3600)
 """How long the kubelet waits for a gateway at most, s. The gateway ends itself after the drain time
 of then, which may change while it runs and this may not. An hour holds the drains of most fleets;
@@ -122,7 +120,7 @@ def _settings(fleet: ServingDeployment) -> Object:
         "apiVersion": "v1",
         "kind": "ConfigMap",
         "metadata": _metadata(fleet, names.settings(fleet.name)),
-        "data": {SETTINGS_KEY: json.dumps(_words(fleet))},
+        "data": {names.SETTINGS_KEY: json.dumps(_words(fleet))},
     }
 
 

@@ -2,7 +2,8 @@
 
 Lists are read anew in every round instead of cached, so a plan never waits for what a watch has not
 delivered yet. Engines are asked only if their pods drain or a pod must be chosen for removal;
-metrics only when the scaling law is due.
+gateways until they use the spec's settings, and where their requests count; metrics only when the
+scaling law is due.
 """
 
 import asyncio
@@ -45,6 +46,7 @@ from argosy_operator.core.fleet.revision import (
     verifies_callers,
 )
 from argosy_operator.core.fleet.snapshot import Clock, Issuer, ReplicaSet, Snapshot, role_of
+from argosy_operator.core.gateways.settings import is_rolled_out
 from argosy_operator.core.gpu_types.noted import as_chosen
 from argosy_operator.core.models.job import as_fetched, may_have_job
 from argosy_operator.core.reconcile.bids import gpus_targeted
@@ -53,7 +55,6 @@ from argosy_operator.core.scaling.observe import FleetMetrics
 from argosy_operator.core.scaling.signals import alone
 from argosy_operator.core.scaling.signals.alone import Heard
 from argosy_operator.core.scaling.signals.validity import why_unavailable
-from argosy_operator.core.status.facts import Standing
 from argosy_operator.ports.protocols import (
     Cluster,
     Engines,
@@ -142,8 +143,8 @@ async def gather(
         sources.metrics.measure(fleet, fleet_pods(pods, requests.values())) if due else _nothing(),
     )
     loads |= {pod.uid: load_by_gateways(pod.uid, pods, requests) for pod in uncounted}
-    windows = goals_of(fleet.spec).windows
-    if not asks and measured is not None and why_unavailable(measured.metrics, windows) is not None:
+    unsettled = not is_rolled_out(fleet.status.conditions, fleet.metadata.generation)
+    if not asks and (unsettled or _without_metrics(fleet, measured)):
         requests = await _gateway_loads(sources.gateways, pods)
     flips = fleet.spec.flips_roles
     sets = _replica_sets(replica_sets, _deployments(children, fleet)) if flips else {}
@@ -281,6 +282,12 @@ def _engines(
     return engines
 
 
+def _without_metrics(fleet: ServingDeployment, measured: Measurement | None) -> bool:
+    if measured is None:
+        return False
+    return why_unavailable(measured.metrics, goals_of(fleet.spec).windows) is not None
+
+
 def _known(
     fleet: ServingDeployment, seen: Observed, memory: LoopMemory, clock: Clock
 ) -> tuple[FleetMetrics | None, Heard]:
@@ -342,26 +349,6 @@ async def _fetching(cluster: Cluster, fleet: ServingDeployment) -> dict[ChildKey
         keys += [("ServiceAccount", fetch.service_account_name)]
     found = await asyncio.gather(*(cluster.get(kind, fleet.namespace, name) for kind, name in keys))
     return {key: obj for key, obj in zip(keys, found, strict=True) if obj is not None}
-
-
-async def standing_of(cluster: Cluster, raw: Object) -> Standing:
-    """What stands of a fleet whose spec cannot be read. Raises ClusterError."""
-    meta, status = raw["metadata"], raw.get("status") or {}
-    namespace, name = meta["namespace"], meta["name"]
-    kinds = ("Deployment", "ReplicaSet", "Pod")
-    (deployments, replica_sets, pods), service = await asyncio.gather(
-        asyncio.gather(*(cluster.list(k, namespace, f"{names.FLEET}={name}") for k in kinds)),
-        cluster.get("Service", namespace, names.service(name)),
-    )
-    ours = {d["metadata"]["uid"] for d in deployments if is_owned(d, meta["uid"])}
-    return Standing(
-        uid=meta["uid"],
-        generation=meta["generation"],
-        pods=owned_pods(pods, replica_sets, ours),
-        service=service,
-        needs_service=bool(status.get("url")),
-        disaggregated=status.get("mode") == "disaggregated",
-    )
 
 
 async def _pool(cluster: Cluster, fleet: ServingDeployment) -> Object | None:

@@ -1,5 +1,6 @@
 """Reads a fleet, and reports what was done: status, Events, log lines."""
 
+import asyncio
 import contextlib
 import logging
 import socket
@@ -9,9 +10,11 @@ from pydantic import ValidationError
 from argosy_operator.api.conditions.reasons import Reason
 from argosy_operator.api.model import dump
 from argosy_operator.api.v1alpha1 import ServingDeployment
+from argosy_operator.core.fleet import names
 from argosy_operator.core.fleet.actions import ErrorKind, Outcome, is_write, target
 from argosy_operator.core.fleet.events import Event, handovers_fail, manifest, stalled
-from argosy_operator.core.fleet.objects import Object, own_part, status_patch
+from argosy_operator.core.fleet.objects import Object, is_owned, own_part, status_patch
+from argosy_operator.core.fleet.pods import owned_pods
 from argosy_operator.core.fleet.snapshot import Snapshot
 from argosy_operator.core.plan import Plan
 from argosy_operator.core.reconcile.draft import Draft
@@ -22,9 +25,9 @@ from argosy_operator.core.status.compose import (
     unreadable_fleet,
 )
 from argosy_operator.core.status.facts import Standing
-from argosy_operator.ports.protocols import ClusterError
+from argosy_operator.ports.protocols import Cluster, ClusterError
 from argosy_operator.shell.execute import STOP_AT, error_kind
-from argosy_operator.shell.gather import Sources, standing_of
+from argosy_operator.shell.gather import Sources
 
 log = logging.getLogger("argosy.fleet")
 
@@ -58,9 +61,29 @@ async def read_fleet(sources: Sources, raw: Object, now: float) -> ServingDeploy
         return None
 
 
+async def _standing_of(cluster: Cluster, raw: Object) -> Standing:
+    """What stands of a fleet whose spec cannot be read. Raises ClusterError."""
+    meta, status = raw["metadata"], raw.get("status") or {}
+    namespace, name = meta["namespace"], meta["name"]
+    kinds = ("Deployment", "ReplicaSet", "Pod")
+    (deployments, replica_sets, pods), service = await asyncio.gather(
+        asyncio.gather(*(cluster.list(k, namespace, f"{names.FLEET}={name}") for k in kinds)),
+        cluster.get("Service", namespace, names.service(name)),
+    )
+    ours = {d["metadata"]["uid"] for d in deployments if is_owned(d, meta["uid"])}
+    return Standing(
+        uid=meta["uid"],
+        generation=meta["generation"],
+        pods=owned_pods(pods, replica_sets, ours),
+        service=service,
+        needs_service=bool(status.get("url")),
+        disaggregated=status.get("mode") == "disaggregated",
+    )
+
+
 async def _standing(sources: Sources, raw: Object, now: float) -> Standing:
     try:
-        return await standing_of(sources.cluster, raw)
+        return await _standing_of(sources.cluster, raw)
     except ClusterError as error:
         if error.kind is ErrorKind.FORBIDDEN:
             with contextlib.suppress(ClusterError):  # the caller logs the first one

@@ -7,7 +7,7 @@ import pytest
 
 from argosy_operator.api.v1alpha1.status import ServingDeploymentStatus
 from argosy_operator.core.fleet.actions import Apply, ErrorKind, Outcome
-from argosy_operator.core.fleet.pods import FailingPair, GatewayLoad, Handovers
+from argosy_operator.core.fleet.pods import FailingPair, GatewayLoad, Handovers, SettingsRead
 from argosy_operator.core.fleet.snapshot import Snapshot
 from argosy_operator.core.plan import CHAIN, conclude, plan
 from argosy_operator.core.reconcile.steps import REASONS, Step, StepReason
@@ -15,7 +15,7 @@ from argosy_operator.core.scaling.observe import FleetMetrics, Idle
 from argosy_operator.core.scaling.state import ScalingState
 from argosy_operator.core.scaling.text.kept import VERSION, Kept, text_of
 from tests.scaling import known
-from tests.support.model import Model, converged, fleet
+from tests.support.model import Model, converged, digest_of, fleet
 
 SLO = {"ttft": {"target": "1s"}, "tpot": {"target": "50ms"}}
 WIDE = {"colocated": {"replicas": {"min": 1, "max": 4}}}
@@ -260,6 +260,19 @@ def fetched() -> Model:
     return model
 
 
+def renamed(*refused: str) -> Model:
+    """The new name is written, and the gateways have read it only if they have refused it."""
+    model = converged()
+    model.settings_read = {}
+    model.edit(model={"uri": "sim://opt-13b-a100", "servedNames": ["other"]})
+    model.round()
+    if refused:
+        model.settings_read = None
+        read = SettingsRead(digest_of(model.settings_of_gateways()), *refused)
+        model.says(GatewayLoad(0, 1.0, settings=read))
+    return model
+
+
 WORLDS: dict[StepReason, tuple[str, Callable[[], Model], str]] = {
     StepReason.BEING_DELETED: ("skip_if_deleting", deleted, "deleted at 2026-01-01T00:00:00Z"),
     StepReason.NOT_BEING_DELETED: ("skip_if_deleting", converged, "not being deleted"),
@@ -340,6 +353,13 @@ WORLDS: dict[StepReason, tuple[str, Callable[[], Model], str]] = {
         "drains chat-colocated-",
     ),
     StepReason.NO_OLD_REVISION: ("retire_old_revisions", converged, "is alone"),
+    StepReason.SETTINGS_IN_USE: ("await_settings", converged, "True of this generation"),
+    StepReason.SETTINGS_PENDING: ("await_settings", renamed, "waits for chat-gateway-"),
+    StepReason.SETTINGS_REFUSED: (
+        "await_settings",
+        lambda: renamed("--served-name is missing"),
+        ": --served-name is missing",
+    ),
     StepReason.WAITING_AFTER_FAILURE: (
         "back_off_failed_actions",
         lambda: after_a_failure(4.0),

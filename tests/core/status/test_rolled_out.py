@@ -6,7 +6,9 @@ from typing import Any
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tests.support.model import Model, condition, converged
+from argosy_operator.core.gateways.settings import UNHEARD_S
+from argosy_operator.core.gateways.step import LOOK_S
+from tests.support.model import READ_S, Model, condition, converged, fleet
 
 PAIR = {role: {"replicas": {"min": 1, "max": 4}} for role in ("prefill", "decode", "colocated")}
 EDITS: tuple[Mapping[str, Any], ...] = (
@@ -22,6 +24,9 @@ EDITS: tuple[Mapping[str, Any], ...] = (
     {"slo": {"ttft": {"target": "1s"}, "tpot": {"target": "50ms"}}},
     {"autoscaling": {"policy": "None"}},
     {"security": {"networkPolicy": False}},
+    {"model": {"uri": "sim://opt-13b-a100", "servedNames": ["chat", "org/chat"]}},
+    {"slo": {"ttft": {"target": "2s"}, "tpot": {"target": "60ms"}}},
+    {"drain": {"timeout": "90s"}},
 )
 LONGEST = 120
 
@@ -47,7 +52,24 @@ def lie(model: Model) -> str:
             return f"{role} has too few pods"
     if sum(pod.serving for pod in snapshot.pods if pod.role == "gateway") < spec.routing.replicas:
         return "too few gateways"
+    asked = model.settings_of_gateways()
+    gateways = [pod.name for pod in snapshot.pods if pod.role == "gateway"]
+    if others := [name for name in gateways if settings_of(model)[name] != asked]:
+        return f"older settings: {others}"
     return ""
+
+
+def settings_of(model: Model) -> dict[str, str]:
+    assert model.settings_read is not None
+    return model.settings_read
+
+
+def following(**spec: Any) -> Model:
+    """A fleet that is rolled out, whose gateways say which settings they use."""
+    model = Model(fleet(**spec), settings_read={})
+    model.converge()
+    wait(model)
+    return model
 
 
 def wait(model: Model) -> None:
@@ -64,12 +86,112 @@ def wait(model: Model) -> None:
 def test_what_a_pipeline_waits_for_is_in_effect_when_the_wait_ends(
     edits: list[Mapping[str, Any]],
 ) -> None:
-    model = converged()
+    model = following()
     for edit in edits:
         model.edit(**edit)
         assert not kubectl_would_return(model, "RolledOut")
         wait(model)
         assert lie(model) == ""
+
+
+RENAME: Mapping[str, Any] = {"model": {"uri": "sim://opt-13b-a100", "servedNames": ["other"]}}
+
+
+def test_a_rename_is_rolled_out_when_every_gateway_has_read_it() -> None:
+    model = following(routing={"replicas": 2})
+    pods = dict(model.pods)
+    model.edit(**RENAME)
+    waited = 0
+    while not kubectl_would_return(model, "RolledOut"):
+        planned = model.round()
+        waited += 1
+        model.tick()
+    assert 1 < waited <= READ_S + 2
+    assert lie(model) == ""
+    assert '"other"' in model.settings_of_gateways()
+    assert model.pods.keys() == pods.keys()
+    assert planned.actions == ()
+    status = model.fleet.status
+    for _ in range(3):
+        assert model.round().actions == ()
+        assert model.fleet.status == status
+        model.tick()
+
+
+def test_rounds_come_soon_while_gateways_read_and_no_more_often_afterwards() -> None:
+    model = following()
+    rests = model.round().wake_s
+    model.edit(**RENAME)
+    assert model.round().wake_s == LOOK_S
+    wait(model)
+    assert model.round().wake_s == rests > UNHEARD_S
+
+
+def test_a_gateway_that_cannot_read_its_settings_is_looked_at_less_and_less_often() -> None:
+    model = following()
+    model.edit(**RENAME)
+    model.round()
+    assert model.settings_read is not None
+    stuck = dict.fromkeys(model.settings_read, "older")
+    for passed in range(60):
+        model.settings_read = dict(stuck)
+        assert model.round().wake_s == (LOOK_S if passed < UNHEARD_S else UNHEARD_S)
+        assert condition(model, "RolledOut").reason == "GatewaySettingsPending"
+        assert condition(model, "RolledOut").status == "False"
+        model.now += 1
+
+
+def test_gateways_out_of_reach_hold_an_edit_up_for_half_a_minute_and_status_says_so() -> None:
+    model = following()
+    model.unreached = True
+    model.edit(**RENAME)
+    began = model.now
+    while not kubectl_would_return(model, "RolledOut"):
+        planned = model.round()
+        assert condition(model, "Stalled").status == "False"
+        if kubectl_would_return(model, "RolledOut"):
+            break
+        reason = condition(model, "RolledOut").reason
+        assert reason in ("RollingOut", "GatewaySettingsPending", "GatewaySettingsUnknown")
+        assert planned.wake_s <= UNHEARD_S
+        model.tick()
+    assert model.now - began == UNHEARD_S
+    assert lie(model) == ""
+    said = condition(model, "RolledOut").message
+    assert "not answer the operator on port 8081" in said
+    status = model.fleet.status
+    assert model.round().actions == ()
+    assert model.fleet.status == status
+
+
+def test_gateways_out_of_reach_hold_up_no_edit_that_leaves_their_settings() -> None:
+    model = following()
+    model.unreached = True
+    model.now += UNHEARD_S
+    model.edit(security={"networkPolicy": False})
+    model.round()
+    assert kubectl_would_return(model, "RolledOut")
+
+
+def test_a_new_fleet_whose_gateways_are_out_of_reach_waits_for_nothing_more() -> None:
+    """They were not Ready before they had read their settings."""
+    model = Model(fleet(), settings_read={}, unreached=True)
+    began = model.now
+    wait(model)
+    assert model.now - began < UNHEARD_S / 2
+
+
+def test_settings_of_a_paused_fleet_are_not_in_effect() -> None:
+    model = following()
+    model.edit(paused=True, **RENAME)
+    for _ in range(10):
+        model.round()
+        assert not kubectl_would_return(model, "RolledOut")
+        assert condition(model, "RolledOut").reason == "Paused"
+        model.tick()
+    model.edit(paused=False)
+    wait(model)
+    assert lie(model) == ""
 
 
 def test_ready_answers_another_question() -> None:

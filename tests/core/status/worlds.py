@@ -4,6 +4,7 @@ What is not said of a world is at rest: the fleet is `chat` in `ns`, one colocat
 gateway pod serve, its objects exist, every write succeeds, and the scaling law is not due.
 """
 
+import hashlib
 import json
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
@@ -13,8 +14,17 @@ from typing import Any
 from argosy_operator.api.v1alpha1.status import ServingDeploymentStatus
 from argosy_operator.core.fleet.actions import Apply, Create, ErrorKind, Outcome, target
 from argosy_operator.core.fleet.memory import FieldConflict, LoopMemory
-from argosy_operator.core.fleet.names import FRONT_ROLES
-from argosy_operator.core.fleet.pods import FailingPair, FetchProgress, Handovers, Load, Pod
+from argosy_operator.core.fleet.names import FIELD_MANAGER, FRONT_ROLES, SETTINGS_KEY
+from argosy_operator.core.fleet.objects import child_key
+from argosy_operator.core.fleet.pods import (
+    FailingPair,
+    FetchProgress,
+    GatewayLoad,
+    Handovers,
+    Load,
+    Pod,
+    SettingsRead,
+)
 from argosy_operator.core.fleet.revision import OLD_TEMPLATE
 from argosy_operator.core.fleet.revision import revision as digest_of
 from argosy_operator.core.fleet.snapshot import Clock, Issuer, Snapshot
@@ -64,6 +74,12 @@ class World:
     """Replicas of a role's ServingRole, where they are not the role's minimum."""
     gateways: Mapping[str, int] = field(default_factory=dict)
     """What the status of the gateways' Deployment says else than that all is done."""
+    said: Mapping[str, GatewayLoad | None] = field(default_factory=dict)
+    """What gateways answered, by name; None: nothing. Those that are not here were not asked."""
+    settings: str = ""
+    """The gateways' settings in the cluster, where they are not those of the spec."""
+    settings_at: str = LONG_AGO
+    """When the operator applied them."""
     autoscaler: Mapping[str, tuple[str, str, str]] = field(default_factory=dict)
     """Conditions of the gateways' HorizontalPodAutoscaler: status, reason and message, by type."""
     noted: Mapping[str, str] = field(default_factory=dict)
@@ -175,6 +191,7 @@ def snapshot_of(world: World, memory: LoopMemory, now: float) -> Snapshot:
         measured=None if world.metrics is None else Measurement(world.metrics, NEVER),
         issuer=world.issuer,
         handovers=Handovers(world.failing_pairs),
+        gateway_loads=world.said,
         fetch_pods=world.fetch_pods,
         fetch_progress=world.fetch_progress,
     )
@@ -236,6 +253,10 @@ def _stored(world: World, obj: Any) -> Any:
         replicas = obj["spec"]["replicas"]
         whole = dict.fromkeys(("replicas", "updatedReplicas", "availableReplicas"), replicas)
         stored["status"] = whole | world.gateways
+    if child_key(obj) == ("ConfigMap", "chat-gateway"):
+        ours = {"manager": FIELD_MANAGER, "time": world.settings_at}
+        stored["metadata"] = meta | {"managedFields": [ours]}
+        stored["data"] = {SETTINGS_KEY: world.settings} if world.settings else obj["data"]
     if obj["kind"] == "Job" and world.job_made:
         stored["metadata"] = stored["metadata"] | {"creationTimestamp": world.job_made}
     if obj["kind"] == "Job" and world.job_says:
@@ -249,6 +270,14 @@ def _stored(world: World, obj: Any) -> Any:
         since = {"lastTransitionTime": world.no_pods_since}
         stored["status"] = {"conditions": [said | since]}
     return stored
+
+
+def settings_read(refused: str = "", **spec: Any) -> GatewayLoad:
+    """What a gateway says that has read the settings of this spec."""
+    _, made = _made(json.dumps(spec))
+    (found,) = (obj for obj in made if child_key(obj) == ("ConfigMap", "chat-gateway"))
+    digest = hashlib.sha256(found["data"][SETTINGS_KEY].encode()).hexdigest()[:16]
+    return GatewayLoad(0, 1.0, settings=SettingsRead(digest, refused))
 
 
 AT_REST = {

@@ -27,7 +27,8 @@ class ConditionType(StrEnum):
     READY = "Ready"
     """The fleet answers requests, during a rollout with pods of before."""
     ROLLED_OUT = "RolledOut"
-    """All pods are of the spec's revision and no others are left: what a pipeline waits for."""
+    """All pods are of the spec's revision, no others are left, and gateways use the spec's
+    settings: what a pipeline waits for."""
     SERVABLE = "Servable"
     """At least one prefill and decode pod of one revision, or one colocated pod, takes requests."""
     RECONCILING = "Reconciling"

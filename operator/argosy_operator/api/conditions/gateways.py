@@ -9,6 +9,27 @@ GATEWAY_NOT_READY = (
     "Find out why no gateway pod is ready. Until one is, clients reach nothing.",
     *kubectl.POD_STATES,
 )
+SETTINGS_PENDING = (
+    "GatewaySettingsPending",
+    "a gateway does not use the settings of the spec yet",
+    "Nothing in the first ten seconds. If it lasts, the gateway cannot read its ConfigMap: its log "
+    "says why.",
+    *kubectl.GATEWAY_SETTINGS,
+)
+SETTINGS_REFUSED = (
+    "GatewaySettingsRefused",
+    "a gateway cannot use the settings of the spec, and goes on with older ones",
+    "Correct the field that the message is about, or let the gateways run the operator's version "
+    "(spec.imageUpdates: Follow).",
+    *kubectl.GATEWAY_SETTINGS,
+)
+SETTINGS_UNKNOWN = (
+    "GatewaySettingsUnknown",
+    "a gateway does not tell the operator which settings it uses",
+    "Nothing: it is waited for no longer than half a minute. To be sure of edits, let the operator "
+    "connect to port 8081 of gateway pods.",
+    *kubectl.GATEWAY_SETTINGS,
+)
 FIXED_NUMBER = (
     "FixedNumber",
     "spec.routing.autoscaling is not set: the number of gateways is spec.routing.replicas",

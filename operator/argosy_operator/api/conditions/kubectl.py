@@ -14,6 +14,11 @@ LOGS = "kubectl logs POD -n NAMESPACE --previous"
 EVENTS = "kubectl get events -n NAMESPACE --field-selector involvedObject.name=NAME"
 ROLES = "kubectl get sr -n NAMESPACE"
 AUTOSCALERS = "kubectl describe hpa -n NAMESPACE"
+GATEWAY_SETTINGS = (
+    "kubectl get configmap NAME-gateway -n NAMESPACE -o yaml",
+    "kubectl logs -n NAMESPACE -l \\\n"
+    "  serving.argosy.dev/fleet=NAME,serving.argosy.dev/role=gateway --prefix --tail=50",
+)
 FETCHING = "kubectl logs -n NAMESPACE job/NAME-fetch"
 JOB = "kubectl describe job -n NAMESPACE NAME-fetch"
 FETCH_STATES = (FETCHING, JOB)

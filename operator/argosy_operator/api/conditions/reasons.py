@@ -66,6 +66,9 @@ class Reason(StrEnum):
         *kubectl.POD_STATES,
     )
     GATEWAY_NOT_READY = gateways.GATEWAY_NOT_READY
+    SETTINGS_PENDING = gateways.SETTINGS_PENDING
+    SETTINGS_REFUSED = gateways.SETTINGS_REFUSED
+    SETTINGS_UNKNOWN = gateways.SETTINGS_UNKNOWN
     SCALING = ("Scaling", "pods that are no longer needed finish their answers")
     ROLLING_OUT = ("RollingOut", "pods of a new revision are starting", "", kubectl.PODS)
     ROLLED_OUT = (

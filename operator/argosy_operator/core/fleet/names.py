@@ -75,6 +75,8 @@ UCX_PORTS = (8003, 8010)
 """First and last port on which NIXL listens in a pod with kvTransfer.transport nixl."""
 GATEWAY_PORT, GATEWAY_ADMIN_PORT, SERVICE_PORT = 8080, 8081, 80
 FETCH_PORT = 8081
+SETTINGS_KEY = "flags.json"
+"""Of the data of the gateways' settings: their arguments as a list."""
 PICKER_PORT, PICKER_HEALTH_PORT, PICKER_METRICS_PORT = 9002, 9003, 9090
 
 
@@ -95,7 +97,7 @@ def gateway(fleet: str) -> str:
 
 
 def settings(fleet: str) -> str:
-    """The ConfigMap with the settings that the gateways follow."""
+    """The ConfigMap with the settings that the gateways follow, under `SETTINGS_KEY`."""
     return f"{fleet}-gateway"
 
 

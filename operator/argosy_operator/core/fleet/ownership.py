@@ -9,7 +9,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 from argosy_operator.core.fleet import names
-from argosy_operator.core.fleet.objects import Object, digest, quantity
+from argosy_operator.core.fleet.objects import Object, digest, quantity, seconds
 
 Path = tuple[str, ...]
 
@@ -132,6 +132,19 @@ def only_applied_replicas(live: Object) -> bool:
     owners = [entry for entry in entries if _owns(entry.get("fieldsV1") or {}, path)]
     applied = (names.FIELD_MANAGER, "Apply")
     return bool(owners) and all((o.get("manager"), o.get("operation")) == applied for o in owners)
+
+
+def applied_at(live: Object) -> float | None:
+    """When our applies changed the object last, in seconds since the epoch; None if its metadata
+    does not say."""
+    meta = live["metadata"]
+    ours = (
+        seconds(entry.get("time"))
+        for entry in meta.get("managedFields") or ()
+        if entry.get("manager") == names.FIELD_MANAGER
+    )
+    known = [at for at in ours if at is not None]
+    return max(known, default=seconds(meta.get("creationTimestamp")))
 
 
 def _owns(fields: Mapping[str, Any], path: Iterable[str]) -> bool:

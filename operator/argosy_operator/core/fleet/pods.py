@@ -352,6 +352,16 @@ class Load:
 
 
 @dataclass(frozen=True, slots=True)
+class SettingsRead:
+    """What a gateway says of the settings that it looked at last."""
+
+    digest: str
+    """Of the settings; "" if it has not read any."""
+    refused: str = ""
+    """Why it cannot use them, and goes on with older ones; "" if it uses them."""
+
+
+@dataclass(frozen=True, slots=True)
 class GatewayLoad:
     """What a gateway reports on its admin port."""
 
@@ -366,6 +376,8 @@ class GatewayLoad:
     there is none. A pod that it does not know is missing."""
     left: frozenset[str] = frozenset()
     """Uids of those among them to which it sends nothing more."""
+    settings: SettingsRead | None = None
+    """None from an older gateway, and from one that has its settings as arguments."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -35,6 +35,9 @@ class StepReason(StrEnum):
     NO_GPU_TYPE_HAS_ROOM = "NoGPUTypeHasRoom"
     CREATING_WORKLOADS = "CreatingWorkloads"
     WORKLOADS_EXIST = "WorkloadsExist"
+    SETTINGS_IN_USE = "SettingsInUse"
+    SETTINGS_PENDING = "SettingsPending"
+    SETTINGS_REFUSED = "SettingsRefused"
     WRITING_LEARNT = "WritingLearnt"
     LEARNT_KEPT = "LearntKept"
     SCALING_ROLES = "ScalingRoles"
@@ -152,6 +155,13 @@ REASONS: dict[str, dict[StepReason, str]] = {
         "ready",
         StepReason.RETIRING_OLD_REVISION: "the new revision serves; old pods drain and go",
         StepReason.NO_OLD_REVISION: "only the current revision has Deployments",
+    },
+    "await_settings": {
+        StepReason.SETTINGS_IN_USE: "no gateway says that it uses other settings than those of the "
+        "spec, or RolledOut is True of its generation",
+        StepReason.SETTINGS_PENDING: "a gateway uses older settings, or does not say which; the "
+        "next round comes soon",
+        StepReason.SETTINGS_REFUSED: "a gateway cannot use the settings of the spec",
     },
     "write_learnt": {
         StepReason.WRITING_LEARNT: "what the law has learnt is written, so that it outlives the "

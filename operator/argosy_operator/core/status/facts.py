@@ -11,6 +11,7 @@ from argosy_operator.core.fleet.objects import Object, child_key, is_owned
 from argosy_operator.core.fleet.pods import Pod
 from argosy_operator.core.fleet.revision import verifies_callers
 from argosy_operator.core.fleet.snapshot import Snapshot
+from argosy_operator.core.gateways.settings import is_rolled_out
 from argosy_operator.core.models.job import live_job
 from argosy_operator.core.reconcile import field_conflicts
 from argosy_operator.core.reconcile.failures import is_stuck
@@ -68,7 +69,7 @@ def facts_of_standing(standing: Standing, before: Collection[Condition]) -> Fact
         Fact.GATEWAY_READY: not roles.isdisjoint(names.FRONT_ROLES) and not unreachable,
         Fact.SERVICE_NAME_TAKEN: unreachable and standing.service is not None,
         Fact.NAME_TAKEN: unreachable and standing.service is not None,
-        Fact.ROLLED_OUT_BEFORE: _rolled_out(before, standing.generation),
+        Fact.ROLLED_OUT_BEFORE: is_rolled_out(before, standing.generation),
     }
     return frozenset(fact for fact, true in holds.items() if true)
 
@@ -111,7 +112,7 @@ def _of_pods(findings: Findings) -> dict[Fact, bool]:
         Fact.BELOW_MINIMUM: any(findings.below.values()),
         Fact.ROLLING_OUT: draft.rolling,
         Fact.FRONT_ROLLING: _front_rolling(snapshot),
-        Fact.ROLLED_OUT_BEFORE: _rolled_out(before, snapshot.fleet.metadata.generation),
+        Fact.ROLLED_OUT_BEFORE: is_rolled_out(before, snapshot.fleet.metadata.generation),
         Fact.PODS_LEAVING: bool(draft.leaving),
         Fact.GPU_TYPE_LEFT: any(
             without_room(snapshot, role) for role, _ in snapshot.fleet.spec.active_roles()
@@ -143,6 +144,9 @@ def _of_gateways(findings: Findings) -> dict[Fact, bool]:
         Fact.GATEWAYS_BY_OTHERS: scaling is not None and scaling.policy == "External",
         Fact.AUTOSCALER_ACTIVE: findings.autoscaler == "",
         Fact.AUTOSCALER_BLIND: bool(findings.autoscaler),
+        Fact.SETTINGS_PENDING: bool(findings.settings.pending),
+        Fact.SETTINGS_REFUSED: bool(findings.settings.refusing),
+        Fact.SETTINGS_UNKNOWN: bool(findings.settings.unknown),
     }
 
 
@@ -163,17 +167,8 @@ def _front_rolling(snapshot: Snapshot) -> bool:
     left = too_many or any(pod.terminating for pod in pods)
     unseen = any(front.unseen for front in found)
     fleet = snapshot.fleet
-    before = _rolled_out(fleet.status.conditions, fleet.metadata.generation)
+    before = is_rolled_out(fleet.status.conditions, fleet.metadata.generation)
     return any(front.rolling for front in found) or ((left or unseen) and not before)
-
-
-def _rolled_out(before: Iterable[Condition], generation: int) -> bool:
-    """The conditions before this round say so of this generation."""
-    return any(
-        (c.type, c.status) == (ConditionType.ROLLED_OUT, "True")
-        and c.observed_generation == generation
-        for c in before
-    )
 
 
 def _of_objects(findings: Findings) -> dict[Fact, bool]:

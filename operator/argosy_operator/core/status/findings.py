@@ -13,6 +13,7 @@ from argosy_operator.core.fleet import names
 from argosy_operator.core.fleet.actions import Outcome
 from argosy_operator.core.fleet.memory import Failure
 from argosy_operator.core.fleet.snapshot import Snapshot
+from argosy_operator.core.gateways.settings import InUse, in_use
 from argosy_operator.core.reconcile.draft import Draft
 from argosy_operator.core.reconcile.targets.spec import at_zero, by_law
 from argosy_operator.core.scaling.decision import Decision
@@ -52,6 +53,8 @@ class Findings:
     """Prefill pod, decode pod and reason of handovers that failed twice in a row or more."""
     metrics_problem: Reason | None
     """Why the metrics are unavailable, if that has a reason of its own."""
+    settings: InUse
+    """Which gateways may not use the settings of the spec."""
     autoscaler: str | None
     """Why the gateways' HorizontalPodAutoscaler cannot scale; "": it can. None: it has not said."""
 
@@ -74,6 +77,7 @@ class Findings:
             decision=draft.memory.decision if by_law(spec) else None,
             failing_pairs=_failing_pairs(snapshot),
             metrics_problem=metrics_problem(snapshot),
+            settings=in_use(snapshot),
             autoscaler=_autoscaler(snapshot),
         )
 

@@ -3,8 +3,10 @@
 A reason that is not here has a general message, `Reason.meaning`.
 """
 
+from collections.abc import Sequence
 from typing import Any
 
+from argosy_operator.api.conditions import ConditionType
 from argosy_operator.api.conditions.reasons import Reason
 from argosy_operator.api.model import dump
 from argosy_operator.api.v1alpha1.status import OperatorStatus, OtherOperator
@@ -12,13 +14,16 @@ from argosy_operator.core.fleet import names
 from argosy_operator.core.fleet.objects import rfc3339
 from argosy_operator.core.fleet.pods import FetchProgress
 from argosy_operator.core.fleet.snapshot import Snapshot
+from argosy_operator.core.gateways.settings import UNHEARD_S, is_rolled_out
 from argosy_operator.core.models.job import live_job, pods_of
 from argosy_operator.core.reconcile import field_conflicts
 from argosy_operator.core.scaling.decision import lacks_metrics
 from argosy_operator.core.status.decided import messages_of_decision
 from argosy_operator.core.status.findings import Findings
 from argosy_operator.core.status.numbers import number, without_room
+from argosy_operator.core.status.problems import MOST_NAMED
 
+_ALL_SERVE = Reason.ROLLED_OUT.meaning
 _STEPS = 20
 _GIB, _MIB = 1 << 30, 1 << 20
 _UNREACHABLE = "so more replicas do not help. Raise the target, or use faster GPUs"
@@ -48,6 +53,7 @@ def messages_of(findings: Findings) -> dict[Reason, str]:
     """A message for each reason that this round can be specific about."""
     messages = {problem.reason: problem.message for problem in findings.problems}
     messages |= FIXED | _of_fleet(findings) | messages_of_decision(findings.decision)
+    messages |= _of_settings(findings)
     problem = findings.metrics_problem
     if problem is not None and lacks_metrics(findings.decision):
         messages[problem] = messages[Reason.METRICS_UNAVAILABLE]
@@ -94,6 +100,51 @@ def _of_fleet(findings: Findings) -> dict[Reason, str]:
         )
         messages |= dict.fromkeys((Reason.TARGETS_MET, Reason.TARGETS_MISSED), share)
     return messages
+
+
+def _of_settings(findings: Findings) -> dict[Reason, str]:
+    """What is said of gateways that may not use the settings of the spec."""
+    snapshot, found = findings.snapshot, findings.settings
+    settings = f"the settings in ConfigMap {names.settings(snapshot.fleet.name)}"
+    messages = dict[Reason, str]()
+    if found.pending:
+        messages[Reason.SETTINGS_PENDING] = (
+            f"{_part(found.pending, found.ready, 'uses', 'use')} older settings than those of the "
+            "spec. Gateways read them every five seconds"
+        )
+    if found.refusing:
+        refusing = [each.pod for each in found.refusing]
+        messages[Reason.SETTINGS_REFUSED] = (
+            f"{_part(refusing, found.ready, 'refuses', 'refuse')} {settings} and "
+            f"{'goes' if len(refusing) == 1 else 'go'} on with older ones: "
+            f"{found.refusing[0].why.strip().rstrip('.')}"
+        )
+    if found.unknown:
+        messages[Reason.SETTINGS_UNKNOWN] = (
+            f"{_part(found.unknown, found.ready, 'does', 'do')} not say whether {settings} are in "
+            f"use: port {names.GATEWAY_ADMIN_PORT} does not answer the operator. "
+            f"{UNHEARD_S:.0f} s after the settings were written this is not waited for any more"
+        )
+    before = snapshot.fleet.status.conditions
+    if is_rolled_out(before, snapshot.fleet.metadata.generation):
+        # Gateways are not asked any more, and what was said of them stays.
+        kept = next(c.message for c in before if c.type == ConditionType.ROLLED_OUT)
+        if kept.startswith(_ALL_SERVE):
+            messages[Reason.ROLLED_OUT] = kept
+    elif found.silent:
+        messages[Reason.ROLLED_OUT] = (
+            f"{_ALL_SERVE}. {_part(found.silent, found.ready, 'does', 'do')} not answer the "
+            f"operator on port {names.GATEWAY_ADMIN_PORT}, so whether {settings} are in use there "
+            "is not known"
+        )
+    return messages
+
+
+def _part(pods: Sequence[str], of: int, one: str, more: str) -> str:
+    """As `2 of 3 gateways (a, b) use`, with a verb for one and for more."""
+    named = ", ".join(pods[:MOST_NAMED]) + (", …" if len(pods) > MOST_NAMED else "")
+    what = "gateway" if of == 1 else "gateways"
+    return f"{len(pods)} of {of} {what} ({named}) {one if len(pods) == 1 else more}"
 
 
 def _blind(findings: Findings) -> str:

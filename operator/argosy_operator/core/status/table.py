@@ -87,6 +87,9 @@ class Fact(StrEnum):
     GATEWAYS_BY_OTHERS = "spec.routing.autoscaling.policy is External"
     AUTOSCALER_ACTIVE = "the gateways' HorizontalPodAutoscaler says that it scales"
     AUTOSCALER_BLIND = "the gateways' HorizontalPodAutoscaler says that it cannot scale"
+    SETTINGS_PENDING = "a ready gateway does not use the settings of the spec"
+    SETTINGS_REFUSED = "a ready gateway cannot use the settings of the spec"
+    SETTINGS_UNKNOWN = "a ready gateway does not answer, and the settings are new"
     # The scaling law's last decision, and what it measured
     DECIDED = "the scaling law has decided since the operator started"
     METRICS_UNAVAILABLE = "the last decision had no usable metrics"
@@ -159,6 +162,9 @@ METRICS_PROBLEMS = (
 )
 """Why metrics are unavailable, where the cause has a reason of its own."""
 
+_MOOT = (Fact.ROLLED_OUT_BEFORE, Fact.ROLLING_OUT, Fact.FRONT_ROLLING)
+"""While one of these holds, nobody must act because gateways refuse settings."""
+
 _NOT_MEASURED = (
     ConditionRow("Unknown", Reason.NO_SLO, unless=(Fact.SLO_SET,)),
     ConditionRow("Unknown", Reason.EXTERNAL_OWNER, when=(Fact.POLICY_EXTERNAL,)),
@@ -226,8 +232,8 @@ TABLE: Mapping[ConditionType, tuple[ConditionRow, ...]] = {
         ConditionRow("True", Reason.INVALID_SPEC, when=(Reason.INVALID_SPEC,)),
         ConditionRow("True", Reason.AS_SPECIFIED),
     ),
-    # Are all pods of the spec's revision, and no others left? Pods that are lost or wanted later,
-    # and writes that fail later, do not change what was true of a generation.
+    # Are all pods of the spec's revision, no others left, and its settings in use? Pods that are
+    # lost or wanted later, and writes that fail later, do not change what was true of a generation.
     ConditionType.ROLLED_OUT: (
         *(ConditionRow("False", r, when=(r,), unless=(Fact.ROLLED_OUT_BEFORE,)) for r in REFUSALS),
         ConditionRow(
@@ -248,8 +254,12 @@ TABLE: Mapping[ConditionType, tuple[ConditionRow, ...]] = {
         ConditionRow("False", Reason.ROLLING_OUT, when=(Fact.ROLLING_OUT,)),
         ConditionRow("False", Reason.ROLLING_OUT, when=(Fact.FRONT_ROLLING,)),
         ConditionRow("True", Reason.ROLLED_OUT, when=(Fact.ROLLED_OUT_BEFORE,)),
+        ConditionRow("False", Reason.PAUSED, when=(Fact.PAUSED, Fact.SETTINGS_PENDING)),
         ConditionRow("False", Reason.STARTING, when=(Fact.BELOW_MINIMUM,)),
         ConditionRow("False", Reason.GATEWAY_NOT_READY, unless=(Fact.GATEWAY_READY,)),
+        ConditionRow("False", Reason.SETTINGS_REFUSED, when=(Fact.SETTINGS_REFUSED,)),
+        ConditionRow("False", Reason.SETTINGS_PENDING, when=(Fact.SETTINGS_PENDING,)),
+        ConditionRow("False", Reason.SETTINGS_UNKNOWN, when=(Fact.SETTINGS_UNKNOWN,)),
         ConditionRow("True", Reason.ROLLED_OUT),
     ),
     # Is there one complete pair of pods of one revision, or one colocated pod?
@@ -271,6 +281,7 @@ TABLE: Mapping[ConditionType, tuple[ConditionRow, ...]] = {
         *(ConditionRow("False", r, when=(Overdue(r),)) for r in BLOCKING),
         ConditionRow("False", Reason.FOREIGN_OBJECT, when=(Fact.NAME_TAKEN,)),
         ConditionRow("False", Reason.WRITE_FAILED, when=(Fact.WRITE_STUCK,)),
+        ConditionRow("False", Reason.SETTINGS_REFUSED, when=(Fact.SETTINGS_REFUSED,), unless=_MOOT),
         ConditionRow("True", Reason.WRITE_FAILED, when=(Fact.WRITE_FAILS,)),
         ConditionRow("True", Reason.FETCHING_MODEL, when=(Fact.MODEL_MISSING,)),
         ConditionRow("True", Reason.ROLLING_OUT, when=(Fact.ROLLING_OUT,)),
@@ -286,6 +297,13 @@ TABLE: Mapping[ConditionType, tuple[ConditionRow, ...]] = {
             Reason.GATEWAY_NOT_READY,
             unless=(Fact.GATEWAY_READY, Fact.ROLLED_OUT_BEFORE),
         ),
+        *(
+            ConditionRow("True", reason, when=(fact,), unless=(Fact.ROLLED_OUT_BEFORE,))
+            for fact, reason in (
+                (Fact.SETTINGS_PENDING, Reason.SETTINGS_PENDING),
+                (Fact.SETTINGS_UNKNOWN, Reason.SETTINGS_UNKNOWN),
+            )
+        ),
         # A fleet that scales, or has lost a pod, is not on its way to another spec.
         ConditionRow("False", Reason.ROLLED_OUT, when=(Fact.PODS_MISSING,)),
         ConditionRow("False", Reason.ROLLED_OUT, when=(Fact.PODS_LEAVING,)),
@@ -297,6 +315,7 @@ TABLE: Mapping[ConditionType, tuple[ConditionRow, ...]] = {
         *(ConditionRow("True", r, when=(Overdue(r),)) for r in BLOCKING),
         ConditionRow("True", Reason.FOREIGN_OBJECT, when=(Fact.NAME_TAKEN,)),
         ConditionRow("True", Reason.WRITE_FAILED, when=(Fact.WRITE_STUCK,)),
+        ConditionRow("True", Reason.SETTINGS_REFUSED, when=(Fact.SETTINGS_REFUSED,), unless=_MOOT),
         ConditionRow("False", Reason.NOT_STALLED),
     ),
     # Are pods being added, replaced or removed?
