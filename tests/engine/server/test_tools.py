@@ -113,6 +113,7 @@ def parsed(parser="", **more):
         ({"tools": [WEATHER], "tool_choice": {"function": {"name": "x"}}}, "tool_choice"),
         ({"tool_choice": "required"}, "tool_choice"),
         ({"tools": [{"type": "function"}]}, "tools"),
+        ({"tools": [{"type": "function", "function": {"name": ""}}]}, "tools"),
         ({"tools": "weather"}, "tools"),
         ({"tools": [WEATHER] * 129}, "tools"),
         ({"tools": [{"function": {"name": "f", "parameters": 5}}]}, "tools"),
@@ -201,14 +202,19 @@ CALLS = {
 }
 
 
+NAMES = ("weather", "time")
+
+
+def reader(name):
+    return PARSERS[name](NAMES)
+
+
 @pytest.mark.parametrize("name", PARSERS)
 @given(cuts=st.lists(st.integers(0, 150), max_size=8))
 def test_calls_are_found_however_the_text_is_cut(name, cuts):
     text, content, calls = CALLS[name]
-    assert read(PARSERS[name](), text, [cut for cut in cuts if cut <= len(text)]) == (
-        content,
-        calls,
-    )
+    found = read(reader(name), text, [cut for cut in cuts if cut <= len(text)])
+    assert found == (content, calls)
 
 
 @pytest.mark.parametrize("name", PARSERS)
@@ -216,31 +222,132 @@ def test_a_piece_of_white_space_alone_stays_in_a_string_and_goes_behind_the_argu
     text, content, calls = CALLS[name]
     spaced = text.replace("}}", "}  }")
     for one in (text, spaced):
-        assert read(PARSERS[name](), one, range(1, len(one))) == (content, calls)
+        assert read(reader(name), one, range(1, len(one))) == (content, calls)
 
 
-def test_mistrals_newer_form_is_a_name_and_its_arguments():
-    text = f"[TOOL_CALLS]weather{ARGUMENTS}[TOOL_CALLS]time{{}}"
-    found = read(PARSERS["mistral"](), text)
-    assert found == ("", [("weather", ARGUMENTS), ("time", "{}")])
+@pytest.mark.parametrize(
+    "head", ["{}", "{}[ARGS]", "{}[CALL_ID]xyz123456[ARGS]", " {} [ARGS] ", "{}[CALL_ID]x"]
+)
+def test_mistrals_newer_forms_are_a_name_and_its_arguments(head):
+    text = f"[TOOL_CALLS]{head.format('weather')}{ARGUMENTS}[TOOL_CALLS]{head.format('time')}{{}}"
+    for cuts in ((), range(1, len(text))):
+        found = read(reader("mistral"), f"So: {text}", cuts)
+        assert found == ("So: ", [("weather", ARGUMENTS), ("time", "{}")])
+
+
+def test_of_two_names_the_one_before_the_arguments_is_called():
+    for called in ("time", "time_zone"):
+        parser = PARSERS["mistral"](["time", "time_zone"])
+        assert read(parser, f"[TOOL_CALLS]{called}[ARGS]{{}}") == ("", [(called, "{}")])
+
+
+NO_CALLS = [
+    "[see](http://x)",
+    "[1] See",
+    ";; a",
+    " \n[",
+    '{"name": "Bob", "age": 5}',
+    '{"name": "Bob", "arguments": {"age": 5}}',
+    '[{"name": "weather"}]',
+    '{"name": "weather", "arguments": "Bonn"}; a',
+    '{"name": "weather", "arguments": ',
+    '<tool_call>{"name": "Bob", "arguments": {}}\n</tool_call>',
+    "<tool_call>no</tool_call> <tool_call><tool_",
+    "[TOOL_CALLS]whether[ARGS]{}",
+    "[TOOL_CALLS]weather[ARGS]",
+    "[TOOL_CALLS]weather [CALL_ID",
+    "[TOOL_CALLS] [1]",
+    "[TOOL_CALLS]weather is {fine}",
+]
+PIECES = st.sampled_from(
+    [
+        *NO_CALLS,
+        *("<tool_call>", "</tool_call>", "[TOOL_CALLS]", "[ARGS]", "[CALL_ID]", "weather", "time"),
+        *("Bob", '{"name": "', '", ', '"arguments": ', '"parameters": {', "}", "[", " ", "\n"),
+        *('{"a": [1, "}"]}', ",", ";", '"', "\\", "ab"),
+    ]
+)
 
 
 @pytest.mark.parametrize("name", PARSERS)
-@given(text=st.text(alphabet='{}[]",:\\ abnme<tool_call>/[TOOL_CALLS]', max_size=60))
-def test_any_text_is_read_and_no_word_is_lost_that_is_no_call(name, text):
-    whole = read(PARSERS[name](), text)
-    assert read(PARSERS[name](), text, range(len(text))) == whole
-    assert read(PARSERS[name](), "Plain words.") == ("Plain words.", [])
+@given(pieces=st.lists(PIECES, max_size=8), cuts=st.lists(st.integers(0, 200), max_size=8))
+def test_a_text_without_a_call_is_the_content_however_it_is_cut(name, pieces, cuts):
+    text = "".join(pieces)
+    content, calls = whole = read(reader(name), text)
+    if not calls:
+        assert content == text
+    assert read(reader(name), text, [cut for cut in cuts if cut <= len(text)]) == whole
+    assert read(reader(name), text, range(1, len(text))) == whole
 
 
-def test_what_only_looks_like_a_call_is_content():
-    assert read(PARSERS["llama3_json"](), '{"a": 1}') == ('{"a": 1}', [])
-    assert read(PARSERS["hermes"](), "<tool_call>no</tool_call>")[1] == []
-    assert read(PARSERS["hermes"](), "1 < 2, <tool") == ("1 < 2, <tool", [])
+@pytest.mark.parametrize("name", PARSERS)
+@pytest.mark.parametrize("text", NO_CALLS)
+def test_what_only_looks_like_a_call_is_content(name, text):
+    for cuts in ((), range(1, len(text))):
+        assert read(reader(name), text, cuts) == (text, [])
+
+
+VALUES = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.text(max_size=8),
+    lambda inner: (
+        st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=4), inner, max_size=2)
+    ),
+    max_leaves=6,
+)
+ASKED = st.tuples(
+    st.sampled_from(NAMES),
+    st.dictionaries(st.text(max_size=4), VALUES, max_size=3).map(json.dumps),
+)
+
+
+def written(name, form, calls):
+    """The calls as a model writes them for the parser `name`."""
+    key = "parameters" if name == "llama3_json" else "arguments"
+    objects = [f'{{"name": "{called}", "{key}": {arguments}}}' for called, arguments in calls]
+    if name == "hermes":
+        return "\n".join(f"<tool_call>\n{one}\n</tool_call>" for one in objects)
+    if form:
+        return (
+            ("; " if form == 1 else "\n").join(objects)
+            if name == "llama3_json"
+            else "".join(
+                f"[TOOL_CALLS]{called}{'[ARGS]' if form == 1 else ''}{arguments}"
+                for called, arguments in calls
+            )
+        )
+    return ("[TOOL_CALLS]" if name == "mistral" else "") + "[" + ", ".join(objects) + "]"
+
+
+@pytest.mark.parametrize("name", PARSERS)
+@given(
+    calls=st.lists(ASKED, min_size=1, max_size=3),
+    form=st.integers(0, 2),
+    cuts=st.lists(st.integers(0, 300), max_size=8),
+)
+def test_names_and_arguments_of_calls_survive_any_cut(name, calls, form, cuts):
+    text = written(name, form, calls)
+    cuts = [cut for cut in cuts if cut <= len(text)]
+    assert read(reader(name), text, cuts) == ("", calls)
+    assert read(reader(name), text, range(1, len(text))) == ("", calls)
+    if name != "llama3_json":  # whose calls stand at the text's beginning
+        assert read(reader(name), f"So:\n{text}", cuts) == ("So:\n", calls)
+    assert read(reader(name), f"{text}\nThat is all.", cuts) == ("\nThat is all.", calls)
+
+
+def test_a_call_that_is_no_object_of_the_list_leaves_the_next_one():
+    found = read(reader("llama3_json"), '{"a": 1}; {"name": "time", "parameters": {}}')
+    assert found == ('{"a": 1}', [("time", "{}")])
+    text = '<tool_call>no</tool_call><tool_call>{"name": "time", "arguments": {}}</tool_call>'
+    assert read(reader("hermes"), text) == ("<tool_call>no</tool_call>", [("time", "{}")])
+
+
+def test_of_a_call_only_its_first_arguments_count():
+    text = '{"type": "function", "name": "time", "parameters": {"a": 1}, "arguments": {"b": 2}}'
+    assert read(reader("llama3_json"), text) == ("", [("time", '{"a": 1}')])
 
 
 def test_arguments_come_before_the_call_is_whole():
-    parser = TextCalls()
+    parser = TextCalls(["f"])
     first = parser.push('{"name": "f", "parameters": {"a"')
     assert [(delta.name, delta.arguments) for delta in first] == [("f", '{"a"')]
     assert read(NamedCall("f"), '{"a": 1}', [3]) == ("", [("f", '{"a": 1}')])
@@ -290,4 +397,5 @@ def test_the_template_is_shown_the_tools_whatever_is_chosen(choice, reads, name)
     asked = tools_of({"tools": [TIME, WEATHER], "tool_choice": choice}, "hermes")
     assert asked.shown == (TIME, WEATHER)
     assert (asked.reads, asked.name) == (reads, name)
+    assert asked.names == {"time", "weather"}
     assert bool(asked.grammar) == (reads in ("list", "named"))

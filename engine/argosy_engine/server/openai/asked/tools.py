@@ -34,6 +34,11 @@ class Tools:
     grammar: str = ""
     """What the text must match, with `list` and `named`."""
 
+    @property
+    def names(self) -> frozenset[str]:
+        """The functions that may be called."""
+        return frozenset(tool["function"]["name"] for tool in self.shown)
+
 
 NO_TOOLS = Tools()
 
@@ -93,11 +98,15 @@ def _checked(given: Any) -> tuple[dict[str, Any], ...]:
         raise bad("tools", f"must be a list of at most {_MOST_TOOLS}")
     for tool in given:
         function = tool.get("function") if isinstance(tool, dict) else None
-        if not isinstance(function, dict) or not isinstance(function.get("name"), str):
+        if not isinstance(function, dict) or not _is_name(function.get("name")):
             raise bad("tools", 'each must be {"type": "function", "function": {"name": …}}')
         if not isinstance(function.get("parameters") or {}, dict):
             raise bad("tools", f"the parameters of {function['name']!r:.80} must be a schema")
     return tuple(given)
+
+
+def _is_name(given: Any) -> bool:
+    return isinstance(given, str) and given != ""
 
 
 def _named(choice: Any) -> str:

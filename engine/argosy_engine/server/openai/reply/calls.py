@@ -1,12 +1,14 @@
 """Calls of tools in a model's text, found while it comes.
 
 A parser takes text and gives deltas: content, the beginning of a call with its name, and parts of
-its arguments as the model writes them. Text that only looks like a call becomes content.
+its arguments as the model writes them. A call names one of the request's functions and has an
+object of arguments. Text that only looks like one is held until that shows, and becomes content.
 """
 
 import json
+import re
 import secrets
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
 from dataclasses import dataclass
 
 __all__ = ["PARSERS", "Delta", "NamedCall", "TextCalls", "called"]
@@ -14,8 +16,13 @@ __all__ = ["PARSERS", "Delta", "NamedCall", "TextCalls", "called"]
 _SPACE = " \t\r\n"
 _BETWEEN = _SPACE + "[],;"
 """What may stand between calls: white space, and the signs of the list that they are in."""
-_NEVER = "\0"
 _ARGUMENTS = ("arguments", "parameters")
+_BEHIND_NAME = re.compile(r"\s*(\[CALL_ID\][^\[\]{}]{0,64})?(\[ARGS\]\s*)?")
+"""Between a name and its arguments in Mistral's newer form; all of it may be left out."""
+_MORE = ["", *(mark[at:] for mark in ("[CALL_ID]", "[ARGS]") for at in range(len(mark)))]
+"""Ends of what `_BEHIND_NAME` may go on with."""
+_LONGEST_HEAD = 256
+"""Characters from a name to its arguments."""
 
 
 @dataclass(slots=True)
@@ -65,29 +72,32 @@ def called(deltas: list[Delta]) -> list[dict[str, object]]:
 
 
 class _Call:
-    """One `{"name": …, "arguments": …}`, character by character."""
+    """One `{"name": …, "arguments": {…}}`, character by character."""
 
     def __init__(self, name: str = "") -> None:
         """With a name the text is the arguments alone."""
         self.name = name
         self.done = False
-        self.raw = ""
         self._bare = bool(name)
+        self._raw: list[str] = []
         self._depth = 0
         self._in_string = self._escaped = False
         self._key = ""
         self._word = ""
         """The string of the first level that is being read."""
         self._after_colon = False
-        self._begun = False
-        """Its arguments have."""
+        self._begun = self._reading = self._bare
+        """Its arguments have begun, and have not ended."""
+        self._other = False
+        """What stands for its arguments is not an object."""
         self._arguments = ""
         """Those that were not taken yet."""
 
     def push(self, char: str) -> None:
-        self.raw += char
-        level, was_in_string = self._depth, self._in_string
-        if was_in_string:
+        self._raw.append(char)
+        if self._depth == 1 and not self._bare and not self._in_string:
+            self._first_level(char)
+        if self._in_string:
             self._string(char)
         elif char == '"':
             self._in_string, self._word = True, '"'
@@ -96,26 +106,29 @@ class _Call:
         elif char in "}]":
             self._depth -= 1
             self.done = self._depth == 0
-        if self._bare:
+        if self._reading:
             self._arguments += char
-        elif level == 1 and char in ":," and not was_in_string:
-            self._after_colon = char == ":"
-        elif self._is_argument and not self.done and (self._begun or char not in _SPACE):
-            self._begun = True
-            self._arguments += char
+            self._reading = self._in_string or self._depth > (0 if self._bare else 1)
+
+    def calls(self, names: Collection[str]) -> bool:
+        """It names one of these functions, and its arguments have begun."""
+        return self._begun and not self._other and self.name in names
 
     def take(self) -> str:
-        """The arguments that came since the last call.
-
-        White space behind a value waits for more: at the end of the arguments it is not theirs.
-        """
-        given = self._arguments if self._in_string else self._arguments.rstrip(_SPACE)
-        self._arguments = self._arguments[len(given) :]
+        """The arguments that came since the last call."""
+        given, self._arguments = self._arguments, ""
         return given
 
     @property
-    def _is_argument(self) -> bool:
-        return self._after_colon and self._key in _ARGUMENTS
+    def text(self) -> str:
+        return "".join(self._raw)
+
+    def _first_level(self, char: str) -> None:
+        if char in ":,":
+            self._after_colon = char == ":"
+        elif self._after_colon and self._key in _ARGUMENTS and not self._begun:
+            self._begun = self._reading = char == "{"
+            self._other = self._other or char not in _SPACE + "{"
 
     def _string(self, char: str) -> None:
         self._word += char
@@ -135,30 +148,40 @@ class _Call:
             return
         if not self._after_colon:
             self._key = word
-        elif self._key == "name":
+        elif self._key == "name" and not self.name:
             self.name = word
 
 
 class TextCalls:
-    """A parser of one answer."""
+    """A parser of one answer. Without a call its contents together are the text."""
 
     def __init__(
         self,
+        names: Collection[str],
         *,
         begins: str = "",
         ends: str = "",
         bare_names: bool = False,
         new_id: Callable[[], str] = lambda: f"call_{secrets.token_hex(12)}",
     ) -> None:
-        """Calls stand after `begins`, or from the text's beginning on if that is empty, until
-        `ends`. `bare_names`: a call may also be its name and its arguments."""
+        """Calls of the functions `names` stand after `begins`, or from the text's beginning on if
+        that is empty, until `ends`. `bare_names`: a call may also be its name and its arguments."""
+        self._names = frozenset(names)
         self._begins, self._ends = begins, ends
+        self._marks = [mark for mark in (begins, ends) if mark]
         self._bare_names = bare_names
         self._new_id = new_id
         self._inside = not begins
+        self._over = False
+        """The rest of the text is content."""
         self._held = ""
-        """Text that may yet become a mark."""
-        self._name = ""
+        """Text that is content unless a call follows it."""
+        self._word = ""
+        """Text behind that which may yet become a mark or a function's name."""
+        self._blank = True
+        """Nothing but white space has come, or nothing else since the last call."""
+        self._called = False
+        """What came last is a call."""
         self._call: _Call | None = None
         self._told = False
         """The name of the call has been given."""
@@ -167,80 +190,155 @@ class TextCalls:
 
     def push(self, text: str) -> list[Delta]:
         found: list[Delta] = []
-        for char in text:
-            if self._call is not None:
-                self._read(char, found)
-            elif self._inside:
-                self._between(char, found)
+        at = 0
+        while at < len(text):
+            plain = self._plain_until(text, at)
+            if plain > at:
+                found.append(Delta(content=text[at:plain]))
+                at = plain
             else:
-                self._outside(char, found)
+                self._take(text[at], found)
+                at += 1
         if self._call is not None:
             found += self._progress(self._call)
         return list(_joined(found))
 
     def finish(self) -> list[Delta]:
         """What is still held when the text ends."""
-        found = [] if self._call is None else self._given_up(self._call)
-        held, self._held, self._name = self._name + self._held, "", ""
-        return [*found, Delta(content=held)] if held.strip() else found
+        call, self._call = self._call, None
+        if call is not None and call.calls(self._names):
+            return list(self._progress(call))
+        held = self._held + self._word + (call.text if call else "")
+        self._held = self._word = ""
+        if self._called and not held.strip(_BETWEEN):
+            return []
+        return [Delta(content=held)] if held else []
+
+    def _plain_until(self, text: str, at: int) -> int:
+        """Where the text may begin to be something else than content."""
+        if self._over:
+            return len(text)
+        if self._inside or self._held or self._blank:
+            return at
+        mark = text.find(self._begins[0], at)
+        return len(text) if mark < 0 else mark
+
+    def _take(self, char: str, found: list[Delta]) -> None:
+        if self._over:
+            found.append(Delta(content=char))
+        elif self._call is not None:
+            self._read(self._call, char, found)
+        elif self._inside:
+            self._between(char, found)
+        else:
+            self._outside(char, found)
 
     def _outside(self, char: str, found: list[Delta]) -> None:
         self._held += char
         if self._held.endswith(self._begins):
-            before = self._held.removesuffix(self._begins)
-            self._held, self._inside = "", True
-            if before.strip():
-                found.append(Delta(content=before))
+            self._inside, self._called = True, False
             return
-        keep = _overlap(self._held, self._begins)
-        cut = len(self._held) - keep
-        free, self._held = self._held[:cut], self._held[cut:]
-        if free.strip() or (free and not self.count):
-            found.append(Delta(content=free))
+        cut = len(self._held) - _overlap(self._held, self._begins)
+        if not self._blank or self._held[:cut].strip():
+            rest = self._held[cut:]
+            self._held = self._held[:cut]
+            self._give_back(found)
+            self._held = rest
 
     def _between(self, char: str, found: list[Delta]) -> None:
-        if char == "{":
-            name, self._name = (self._name + self._held).rpartition("]")[2].strip(), ""
-            self._held = ""
-            self._call, self._told = _Call(name), False
-            self._call.push(char)
-        elif self._ends and (self._held + char) == self._ends[: len(self._held) + 1]:
-            self._held += char
-            if self._held == self._ends:
-                self._held, self._inside = "", False
-        elif char in _BETWEEN and not self._held and not self._name:
-            pass
-        elif self._bare_names:
-            self._name += char
-        else:  # no call: the model's own text
-            found.append(Delta(content=self._held + char))
-            self._held, self._inside = "", False
-            self._begins = self._begins or _NEVER
+        self._word += char
+        while self._word:
+            word = self._word
+            name = self._name_before_arguments(word)
+            if word == "{" or name:
+                self._held, self._word = self._held + word[:-1], ""
+                self._call, self._told = _Call(name), False
+                self._call.push("{")
+                return
+            if word in self._marks:
+                self._mark(found)
+                return
+            if self._may_become_more(word):
+                return
+            if word[0] not in _BETWEEN:
+                self._free(found)
+                return
+            self._held, self._word = self._held + word[0], word[1:]
 
-    def _read(self, char: str, found: list[Delta]) -> None:
-        call = self._call
-        assert call is not None
+    def _mark(self, found: list[Delta]) -> None:
+        is_end = self._word == self._ends
+        self._held, self._word = self._held + self._word, ""
+        if is_end:
+            self._inside = False
+            if self._called:
+                self._held = ""
+            else:
+                self._give_back(found)
+        self._called = self._called and is_end
+
+    def _free(self, found: list[Delta]) -> None:
+        """No call follows: what was held is content, and its end may begin a mark."""
+        word, self._word = self._word, ""
+        before, closed, behind = self._held.partition("]")
+        if self._called and closed and not before.strip():  # of the list that the call stood in
+            self._held = behind
+        self._inside, self._called, self._over = False, False, not self._begins
+        self._give_back(found)
+        for char in word:
+            self._take(char, found)
+
+    def _give_back(self, found: list[Delta]) -> None:
+        if self._held:
+            found.append(Delta(content=self._held))
+            self._held, self._blank, self._called = "", False, False
+
+    def _may_become_more(self, word: str) -> bool:
+        if any(mark.startswith(word) for mark in self._marks):
+            return True
+        if not self._bare_names or len(word) > _LONGEST_HEAD:
+            return False
+        return any(
+            name.startswith(word)
+            or (
+                word.startswith(name)
+                and any(_BEHIND_NAME.fullmatch(word[len(name) :] + more) for more in _MORE)
+            )
+            for name in self._names
+        )
+
+    def _name_before_arguments(self, word: str) -> str:
+        if not self._bare_names or not word.endswith("{"):
+            return ""
+        head = word[:-1]
+        fits = (
+            name
+            for name in self._names
+            if head.startswith(name) and _BEHIND_NAME.fullmatch(head[len(name) :])
+        )
+        return max(fits, key=len, default="")
+
+    def _read(self, call: _Call, char: str, found: list[Delta]) -> None:
         call.push(char)
-        if call.done:
+        if not call.done:
+            return
+        self._call = None
+        if call.calls(self._names):
             found += self._progress(call)
-            if not self._told:
-                found.append(Delta(content=call.raw))
-            self._call = None
+            self._called = self._blank = True
+        else:
+            self._held += call.text
+            self._give_back(found)
 
     def _progress(self, call: _Call) -> Iterator[Delta]:
-        if not call.name:
+        if not call.calls(self._names):
             return
         if not self._told:
-            self._told = True
+            self._told, self._held = True, ""
             self.count += 1
             yield Delta(index=self.count - 1, call_id=self._new_id(), name=call.name)
         arguments = call.take()
         if arguments:
             yield Delta(index=self.count - 1, arguments=arguments)
-
-    def _given_up(self, call: _Call) -> list[Delta]:
-        self._call = None
-        return list(self._progress(call)) if call.name else [Delta(content=call.raw)]
 
 
 class NamedCall:
@@ -260,14 +358,14 @@ class NamedCall:
         return []
 
 
-PARSERS: Mapping[str, Callable[[], TextCalls]] = {
-    "hermes": lambda: TextCalls(begins="<tool_call>", ends="</tool_call>"),
-    "llama3_json": lambda: TextCalls(),
-    "mistral": lambda: TextCalls(
-        begins="[TOOL_CALLS]", bare_names=True, new_id=lambda: secrets.token_hex(5)[:9]
+PARSERS: Mapping[str, Callable[[Collection[str]], TextCalls]] = {
+    "hermes": lambda names: TextCalls(names, begins="<tool_call>", ends="</tool_call>"),
+    "llama3_json": TextCalls,
+    "mistral": lambda names: TextCalls(
+        names, begins="[TOOL_CALLS]", bare_names=True, new_id=lambda: secrets.token_hex(5)[:9]
     ),
 }
-"""By the name that `--tool-call-parser` takes, which is vLLM's."""
+"""By the name that `--tool-call-parser` takes, which is vLLM's; made with the functions' names."""
 
 
 def _joined(deltas: list[Delta]) -> Iterator[Delta]:

@@ -197,9 +197,9 @@ def _shaper(parsed: Parsed, prompt: Prompt, tokenizer: Tokenizer) -> Shaper | No
     if tools.reads == "named":
         calls = NamedCall(tools.name)
     elif tools.reads == "list":
-        calls = TextCalls()
+        calls = TextCalls(tools.names)
     elif tools.reads:
-        calls = PARSERS[tools.reads]()
+        calls = PARSERS[tools.reads](tools.names)
     return Shaper(calls, reasons=reasons, thinks=thinks)
 
 
