@@ -35,8 +35,10 @@ _BROKEN = 0xE2
 class SpellingRunner(SimRunner):
     """Draws UTF-8 a byte at a time, seldom a broken one, and sometimes the end."""
 
-    def __init__(self, config: EngineConfig) -> None:
+    def __init__(self, config: EngineConfig, says: str = "") -> None:
+        """With `says` that is every answer."""
         super().__init__("spelling", QUICK, config, sleep=lambda _: None)
+        self.says = [*says.encode(), EOS] if says else []
         self.eos_token_ids, self.vocab_size = frozenset({EOS}), 256
 
         self.knows_likely = True
@@ -69,6 +71,8 @@ class SpellingRunner(SimRunner):
 
     def _drawn(self, chunk):
         """The byte that comes next, or where a grammar forbids it the next one that it allows."""
+        if self.says:
+            return self.says[min(len(chunk.tokens) - chunk.n_prompt, len(self.says) - 1)]
         byte, grammar = next_byte(chunk.tokens, chunk.sampling.seed), chunk.sampling.grammar
         if not grammar:
             return byte
@@ -144,11 +148,12 @@ def _event(part: str) -> Event:
 class Engine:
     """A colocated engine; `post` answers one request."""
 
-    def __init__(self, **options: Any) -> None:
+    def __init__(self, *, says: str = "", **options: Any) -> None:
+        """With `says` that is every answer."""
         config = EngineConfig(
             model="x", served_name="m", block_size=BLOCK, pod_name="pod-a", **options
         )
-        self.runner = SpellingRunner(config)
+        self.runner = SpellingRunner(config, says)
         scheduler = Scheduler(
             pool=BlockPool(num_blocks=256, block_size=BLOCK),
             limits=Limits(max_num_seqs=8, max_num_batched_tokens=64, max_queue=8, vocab_size=256),

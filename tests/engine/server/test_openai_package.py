@@ -26,11 +26,11 @@ TOOL = {
 HI = [{"role": "user", "content": "hi"}]
 
 
-def served(ask):
+def served(ask, **options):
     """What `ask(client)` returns, while the engine takes its steps."""
 
     async def run():
-        engine = Engine()
+        engine = Engine(**options)
         transport = httpx.ASGITransport(engine.app)
         async with (
             httpx.AsyncClient(transport=transport) as http,
@@ -107,6 +107,32 @@ def test_t46_tools_are_called_whole_and_in_a_stream():
     assert parts[0].function.name == "weather"
     assert "".join(part.function.arguments for part in parts) == call.function.arguments
     assert chunks[-1].choices[0].finish_reason == "tool_calls"
+
+
+def test_t46_a_call_that_the_model_decides_on_and_its_reasoning():
+    arguments = '{"city": "Bonn"}'
+    call = f'<tool_call>{{"name": "weather", "arguments": {arguments}}}</tool_call>'
+
+    async def ask(client):
+        more = {"model": "m", "messages": HI, "tools": [TOOL], "max_tokens": 120}
+        whole = await client.chat.completions.create(**more)
+        stream = await client.chat.completions.create(**more, stream=True)
+        return whole, [chunk async for chunk in stream]
+
+    said = {"says": f"<think>Rain?</think>So: {call}"}
+    whole, chunks = served(ask, tool_call_parser="hermes", reasoning_parser="think", **said)
+    message = whole.choices[0].message
+    assert (message.reasoning, message.content) == ("Rain?", "So: ")
+    assert [one.function.name for one in message.tool_calls] == ["weather"]
+    assert message.tool_calls[0].function.arguments == arguments
+    deltas = [choice.delta for chunk in chunks for choice in chunk.choices]
+    assert "".join(getattr(delta, "reasoning", None) or "" for delta in deltas) == "Rain?"
+    assert "".join(delta.content or "" for delta in deltas) == "So: "
+    parts = [part for delta in deltas for part in delta.tool_calls or ()]
+    assert parts[0].function.name == "weather"
+    assert "".join(part.function.arguments for part in parts) == arguments
+    ends = [one.finish_reason for chunk in chunks for one in chunk.choices if one.finish_reason]
+    assert [whole.choices[0].finish_reason, *ends] == ["tool_calls", "tool_calls"]
 
 
 def test_t46_completions_of_several_prompts_with_their_echo():

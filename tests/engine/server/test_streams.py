@@ -6,20 +6,9 @@ from functools import partial
 
 import pytest
 
-from tests.engine.server.spelling import EOS, Engine, SpellingRunner, events_of
+from tests.engine.server.spelling import Engine, events_of
 
 CHAT, COMPLETIONS = "/v1/chat/completions", "/v1/completions"
-
-
-def saying(text: str, monkeypatch) -> Engine:
-    """An engine that spells `text`, a byte a token, and ends."""
-    said = [*text.encode(), EOS]
-
-    def drawn(_runner, chunk):
-        return said[min(len(chunk.tokens) - chunk.n_prompt, len(said) - 1)]
-
-    monkeypatch.setattr(SpellingRunner, "_drawn", drawn)
-    return Engine()
 
 
 def chat(**more) -> dict:
@@ -34,8 +23,8 @@ async def chunks(engine: Engine, **more) -> list[dict]:
     return [event.chunk for event in events]
 
 
-async def test_t45_role_then_content_then_reason_then_usage_then_done(monkeypatch):
-    engine = saying("one", monkeypatch)
+async def test_t45_role_then_content_then_reason_then_usage_then_done():
+    engine = Engine(says="one")
     found = await chunks(engine, stream_options={"include_usage": True})
     deltas = [chunk["choices"][0]["delta"] for chunk in found[:-1]]
     assert deltas[0] == {"role": "assistant", "content": ""}
@@ -48,25 +37,25 @@ async def test_t45_role_then_content_then_reason_then_usage_then_done(monkeypatc
     assert len({(chunk["id"], chunk["created"], chunk["model"]) for chunk in found}) == 1
 
 
-async def test_t45_characters_of_several_tokens_arrive_whole(monkeypatch):
+async def test_t45_characters_of_several_tokens_arrive_whole():
     said = "é🙂 à la 🙂"
-    found = await chunks(saying(said, monkeypatch))
+    found = await chunks(Engine(says=said))
     parts = [chunk["choices"][0]["delta"].get("content", "") for chunk in found]
     assert "".join(parts) == said
     assert [part for part in parts if part] == list(said)
 
 
 @pytest.mark.parametrize("at", range(4))
-async def test_t45_of_a_stop_over_several_tokens_no_part_is_sent(monkeypatch, at):
-    found = await chunks(saying("x" * at + "stop it", monkeypatch), stop=["stop"])
+async def test_t45_of_a_stop_over_several_tokens_no_part_is_sent(at):
+    found = await chunks(Engine(says="x" * at + "stop it"), stop=["stop"])
     parts = [chunk["choices"][0]["delta"].get("content", "") for chunk in found]
     assert "".join(parts) == "x" * at
     assert found[-1]["choices"][0]["finish_reason"] == "stop"
 
 
-async def test_t45_what_only_begins_like_a_stop_is_sent(monkeypatch):
+async def test_t45_what_only_begins_like_a_stop_is_sent():
     said = "stol then sto"
-    found = await chunks(saying(said, monkeypatch), stop=["stop"])
+    found = await chunks(Engine(says=said), stop=["stop"])
     parts = [chunk["choices"][0]["delta"].get("content", "") for chunk in found]
     assert "".join(parts) == said
 

@@ -369,7 +369,7 @@ def test_reasoning_stands_apart_from_the_content(cuts):
     text = "<think>\n1 < 2\n</think>\n\nYes."
     cuts = [cut for cut in cuts if cut <= len(text)]
     assert shaped(text, cuts)[1] == "Yes."
-    assert shaped(text, cuts)[0].strip() == "1 < 2"
+    assert shaped(text, cuts)[0] == "1 < 2\n"
     begun = text.removeprefix("<think>\n")
     assert shaped(begun, [c for c in cuts if c <= len(begun)], thinks=True)[1] == "Yes."
 
@@ -399,3 +399,78 @@ def test_the_template_is_shown_the_tools_whatever_is_chosen(choice, reads, name)
     assert (asked.reads, asked.name) == (reads, name)
     assert asked.names == {"time", "weather"}
     assert bool(asked.grammar) == (reads in ("list", "named"))
+
+
+BONN = '{"city": "Bonn"}'
+ENGINES = {
+    "hermes": f'<tool_call>\n{{"name": "weather", "arguments": {BONN}}}\n</tool_call>',
+    "llama3_json": f'{{"name": "weather", "parameters": {BONN}}}',
+    "mistral": f"[TOOL_CALLS]weather[ARGS]{BONN}",
+}
+THOUGHT = "<think>\nRain?\n</think>\n\n"
+
+
+async def both_ways(says: str, parser: str, **more) -> tuple[dict, str]:
+    """Message and finish reason of an engine with both parsers; its stream says the same."""
+    body = ask(tools=[WEATHER, TIME], **more)
+    options = {"tool_call_parser": parser, "reasoning_parser": "think", "says": says}
+    response = await Engine(**options).post(CHAT, body)
+    assert response.status_code == 200, response.text
+    (choice,) = response.json()["choices"]
+    stream = await Engine(**options).post(CHAT, {**body, "stream": True})
+    text = {"reasoning": "", "content": ""}
+    calls: list[dict] = []
+    for part in stream.text.split("\n\n"):
+        if not part.startswith("data: {"):
+            continue
+        (told,) = json.loads(part.removeprefix("data: "))["choices"]
+        for key in text:
+            text[key] += told["delta"].get(key) or ""
+        for delta in told["delta"].get("tool_calls", ()):
+            if "id" in delta:
+                calls.append({"name": delta["function"]["name"], "arguments": ""})
+            calls[delta["index"]]["arguments"] += delta["function"]["arguments"]
+        reason = told["finish_reason"]
+    message = choice["message"]
+    assert text["content"] == (message["content"] or "")
+    assert text["reasoning"] == message.get("reasoning", "")
+    assert calls == [call["function"] for call in message.get("tool_calls", ())]
+    assert reason == choice["finish_reason"]
+    return message, reason
+
+
+@pytest.mark.parametrize("name", PARSERS)
+async def test_an_engine_with_both_parsers_tells_reasoning_and_calls(name):
+    message, reason = await both_ways(THOUGHT + ENGINES[name], name)
+    assert message["reasoning"] == "Rain?\n"
+    assert message["content"] is None
+    assert [call["function"] for call in message["tool_calls"]] == [
+        {"name": "weather", "arguments": BONN}
+    ]
+    assert reason == "tool_calls"
+
+
+@pytest.mark.parametrize("name", PARSERS)
+async def test_an_engine_with_both_parsers_keeps_all_of_a_text_without_a_call(name):
+    for said in ("[see](http://x)", '{"name": "Bob", "age": 5}', "[TOOL_CALLS]x[ARGS]{}", "<tool_"):
+        message, reason = await both_ways(THOUGHT + said, name)
+        assert (message["content"], reason) == (said, "stop")
+        assert message["reasoning"] == "Rain?\n"
+        assert "tool_calls" not in message
+        message, reason = await both_ways(said, name)
+        assert (message["content"], reason) == (said, "stop")
+        assert "reasoning" not in message
+
+
+async def test_a_call_in_the_reasoning_is_no_call():
+    said = f"<think>{ENGINES['hermes']}</think>No."
+    message, reason = await both_ways(said, "hermes")
+    assert (message["reasoning"], message["content"]) == (ENGINES["hermes"], "No.")
+    assert reason == "stop"
+
+
+async def test_a_call_that_the_limit_cuts_off_is_told_as_far_as_it_came():
+    message, reason = await both_ways(ENGINES["mistral"], "mistral", max_tokens=30)
+    (call,) = message["tool_calls"]
+    assert call["function"] == {"name": "weather", "arguments": BONN[:5]}
+    assert reason == "length"

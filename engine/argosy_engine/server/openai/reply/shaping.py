@@ -23,6 +23,8 @@ class Shaper:
         self._calls = calls
         self._thinks: bool | None = (True if thinks else None) if reasons else False
         """None: the text has not said yet."""
+        self._before = False
+        """Only line breaks have come since the reasoning's beginning."""
         self._after = False
         """Only line breaks have come since the reasoning's end."""
         self._held = ""
@@ -86,7 +88,10 @@ class Shaper:
             self._thinks = begun.startswith(_BEGIN)
             if not self._thinks:
                 return "", text
-            text = begun.removeprefix(_BEGIN).lstrip("\n")
+            text, self._before = begun.removeprefix(_BEGIN), True
+        if self._before:
+            text = text.lstrip("\n")
+            self._before = not text
         reasoning, mark, rest = text.partition(_END)
         if mark:
             self._thinks, self._after = False, True
