@@ -279,6 +279,30 @@ EDGES_BY = {
 }
 
 
+QUERIES = (
+    (
+        "the share of requests that met the SLO",
+        'sum by (namespace, fleet) (rate(argosy_slo_requests_total{ttft="ok", tpot="ok"}[1m]))'
+        " / sum by (namespace, fleet) (rate(argosy_slo_requests_total[1m]))",
+    ),
+    (
+        "goodput: requests per second that met it",
+        'sum by (namespace, fleet) (rate(argosy_slo_requests_total{ttft="ok", tpot="ok"}[1m]))',
+    ),
+    (
+        "the mean number of sequences in a step with decodes alone",
+        'sum(rate(argosy_batch_size_sum{kind="decode"}[5m]))'
+        ' / sum(rate(argosy_batch_size_count{kind="decode"}[5m]))',
+    ),
+    (
+        "the mean time of each stage of a request",
+        "sum by (stage) (rate(argosy_request_stage_seconds_sum[5m]))"
+        " / sum by (stage) (rate(argosy_request_stage_seconds_count[5m]))",
+    ),
+)
+"""What has no series of its own, and the query that gives it."""
+
+
 def metrics_page() -> str:
     """Every series that the programs expose."""
     parts = [
@@ -295,6 +319,9 @@ def metrics_page() -> str:
             edges = f". Buckets: {_edges(row.edges)}{EDGES_BY[row.edges_by]}" if row.edges else ""
             parts.append(f"| `{row.name}` | {row.type} | {labels} | {row.help}{edges} |")
         parts.append("")
+    parts.append("## Queries\n\n| question | PromQL |\n|---|---|")
+    parts += [f"| {question} | `{query}` |" for question, query in QUERIES]
+    parts.append("")
     return "\n".join(parts).rstrip() + "\n"
 
 

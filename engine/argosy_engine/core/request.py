@@ -213,6 +213,12 @@ class Sequence:
     scheduled_s: float | None = None
     """Time of the first admission."""
 
+    arrived_s: float | None = None
+    """When the last byte of its pulled KV came."""
+
+    joined_s: float | None = None
+    """When it joined the batch with pulled KV, if it had to wait for a place."""
+
     first_token_s: float | None = None
 
     first_token_held_s: float = 0.0
@@ -269,6 +275,10 @@ class Sequence:
         if self.scheduled_s is None:
             self.scheduled_s = now
             self.cached_tokens = self.num_computed
+
+    def join(self, now: float | None) -> None:
+        """Go into the batch with pulled KV; None: as soon as that came."""
+        self.state, self.joined_s = State.RUNNING, now
 
     def stamp_token(self, now: float) -> float | None:
         """Record the time of a new token; seconds since the previous one, None for the first."""

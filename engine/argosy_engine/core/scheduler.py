@@ -205,7 +205,7 @@ class Scheduler:
         emissions = self._expire_waiting(now)
         abandoned = self._abandon_pulls(now, emissions)
         cancels = self.pulls.cancel(now, self.limits.cancel_timeout_s)
-        self._enter_arrived()  # before decodes grow: they may need a block themselves
+        self._enter_arrived(now)  # before decodes grow: they may need a block themselves
         preempted = self._grow_decodes()
         places, blocks = self.limits.max_num_seqs, self.pool.total
         admission = Admission(
@@ -370,11 +370,11 @@ class Scheduler:
         outside = len(self.pulls) + len(self.arrived)
         return (outside if pulls else len(self.running)) >= self.limits.max_num_seqs
 
-    def _enter_arrived(self) -> None:
+    def _enter_arrived(self, now: float | None = None) -> None:
         """Let those whose KV is here into the batch, before new requests."""
         while self.arrived and not self._no_place(pulls=False):
             sequence = self.arrived.pop(0)
-            sequence.state = State.RUNNING
+            sequence.join(now)
             self.running.append(sequence)
 
     def _blocked_by_blocks(self, head: Sequence, hits: list[int]) -> BlockedBy | None:

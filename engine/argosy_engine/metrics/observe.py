@@ -19,11 +19,20 @@ from argosy_engine.core.request import Emission, FinishReason, Sequence
 from argosy_engine.core.scheduler import Scheduler
 from argosy_engine.core.step import SchedulerOutput, StepOutput, StepPlan
 from argosy_engine.metrics.histogram import StepHistogram
-from argosy_engine.metrics.table import SERIES, Series
+from argosy_engine.metrics.now import (
+    Readings,
+    kv_tokens_held,
+    lease_blocks,
+    outstanding_prompt_tokens,
+    peak_ratio,
+    queue_oldest_s,
+)
+from argosy_engine.metrics.phases import StartPhases
+from argosy_engine.metrics.table import ENGINE_STATE, SERIES, STATES, Series
 from argosy_engine.ports.callers import Port, Reason
 from argosy_engine.ports.runner import KvLayout
 
-__all__ = ["EngineMetrics"]
+__all__ = ["EngineMetrics", "loading_page"]
 
 _LEASES_EXPIRED = "argosy_kv_leases_expired_total"
 """The only counter that is kept elsewhere: the lease table counts it, and a scrape reads it."""
@@ -76,7 +85,10 @@ class EngineMetrics:
 
     def _bind_steps(self) -> None:
         one, by = self._one, self._by_last_label
-        self.engine_start_seconds: Gauge = one("argosy_engine_start_seconds")
+        self._start_s = one("argosy_engine_start_seconds")
+        self._start_phase_s = by("argosy_engine_start_phase_seconds")
+        by("argosy_engine_state")
+        self._stage_s = by("argosy_request_stage_seconds")
         self.loop_errors: Counter = one("argosy_loop_errors_total")
         self._step_s = by("argosy_step_seconds_total")
         self._steps = by("argosy_steps_total")
@@ -125,10 +137,7 @@ class EngineMetrics:
         scheduler: Scheduler,
         layout: KvLayout,
         facts: dict[str, str],
-        *,
-        leases: Callable[[], int],
-        leases_expired: Callable[[], int],
-        draining: Callable[[], bool],
+        readings: Readings,
     ) -> None:
         """Read these objects at each scrape; reads of lengths and ints are safe across threads."""
         self._block_bytes = layout.block_bytes
@@ -148,12 +157,19 @@ class EngineMetrics:
         self._one("vllm:cache_config_info", **sizes).set(1)
         self._one("argosy_engine_info", **facts).set(1)
         self._one("argosy_kv_capacity_tokens").set(layout.capacity_tokens)
-        read("argosy_outstanding_prompt_tokens", lambda: _outstanding_prompt_tokens(scheduler))
+        read("argosy_outstanding_prompt_tokens", lambda: outstanding_prompt_tokens(scheduler))
+        oldest = "argosy_queue_oldest_seconds"
+        read(oldest, lambda: queue_oldest_s(scheduler, readings.clock()))
+        read("argosy_kv_held_tokens", lambda: kv_tokens_held(scheduler))
+        read("argosy_kv_peak_estimate_ratio", lambda: peak_ratio(scheduler))
+        read("argosy_kv_lease_blocks", lambda: lease_blocks(scheduler))
         read("argosy_kv_host_usage_ratio", lambda: host.used_share)
         self._bind_step_time(scheduler.step_time)
-        read("argosy_kv_leases_active", leases)
-        read("argosy_engine_draining", lambda: float(draining()))
-        self.registry.register(_Reading(self._rows[_LEASES_EXPIRED], leases_expired))
+        read("argosy_kv_leases_active", readings.leases)
+        read("argosy_engine_draining", lambda: float(readings.draining()))
+        read("argosy_engine_state", lambda: float(not readings.draining()), state="serving")
+        read("argosy_engine_state", lambda: float(readings.draining()), state="draining")
+        self.registry.register(_Reading(self._rows[_LEASES_EXPIRED], readings.leases_expired))
 
     def _bind_step_time(self, step_time: StepTime) -> None:
         def read(of: Callable[[Terms], float]) -> Callable[[], float]:
@@ -165,6 +181,14 @@ class EngineMetrics:
         terms["sequence"].set_function(read(lambda known: known.sequence_s))
         saturation = self._one("argosy_saturation_tokens")
         saturation.set_function(read(lambda known: float(known.saturation_tokens)))
+        peak = self._one("argosy_prefill_peak_tokens_per_second")
+        peak.set_function(lambda: step_time.peak_rate)
+
+    def observe_start(self, phases: StartPhases) -> None:
+        """Once, when the engine serves."""
+        self._start_s.set(phases.total_s)
+        for phase, seconds in phases.seconds.items():
+            self._start_phase_s[phase].set(seconds)
 
     def observe_schedule(self, scheduled: SchedulerOutput) -> None:
         if scheduled.blocked_by is not None and scheduled.plan is not None:
@@ -225,6 +249,7 @@ class EngineMetrics:
 
     def observe_pull(self, event: PullDone) -> None:
         self._transfer_s["receive"].observe(event.seconds)
+        self._stage_s["transfer"].observe(event.seconds)
         self._transfer_bytes["receive"].inc(event.bytes_moved)
         self._exposed_s.observe(event.exposed_s)
 
@@ -272,16 +297,35 @@ class EngineMetrics:
         self._inference_s.observe(last - scheduled)
         if produced > 1:
             self._tpot.observe((last - first) / (produced - 1))
+        self._observe_stages(sequence, scheduled, first, last)
         self._request_prompt.observe(sequence.n_prompt)
         self._request_output.observe(produced)
         self._request_max.observe(sequence.sampling.max_tokens)
         self._request_preempted.observe(sequence.preemptions)
 
+    def _observe_stages(
+        self, sequence: Sequence, scheduled: float, first: float, last: float
+    ) -> None:
+        queued, begun = scheduled - sequence.request.arrival_s, first
+        if sequence.drawn_by_peer:
+            if (arrived := sequence.arrived_s) is not None:
+                joined = arrived if sequence.joined_s is None else sequence.joined_s
+                queued, begun = queued + joined - arrived, max(first, joined)
+            self._stage_s["decode_queue"].observe(queued)
+        else:
+            self._stage_s["prefill_queue"].observe(queued)
+            self._stage_s["prefill"].observe(first - scheduled)
+        if sequence.request.lease_s is None:
+            self._stage_s["decode"].observe(max(0.0, last - begun))
 
-def _outstanding_prompt_tokens(scheduler: Scheduler) -> int:
-    """Without what the prefix cache is known to hold."""
-    here = [*scheduler.waiting, *scheduler.arrived, *scheduler.running]
-    return sum(sequence.remaining for sequence in here if not sequence.decoding)
+
+def loading_page() -> bytes:
+    """The exposition while the model loads."""
+    registry = CollectorRegistry(auto_describe=False)
+    state = _create(ENGINE_STATE, [], registry)
+    for value in STATES:
+        state.labels(value).set(value == "loading")
+    return generate_latest(registry)
 
 
 def _create(row: Series, edges: list[float], registry: CollectorRegistry) -> Any:

@@ -13,9 +13,10 @@ from typing import Literal, get_args
 from argosy_engine.core.handover.messages import PullCause
 from argosy_engine.core.request import FinishReason
 from argosy_engine.core.step import BlockedBy, StepKind
+from argosy_engine.metrics.phases import Phase
 from argosy_engine.ports.callers import Port, Reason
 
-__all__ = ["SERIES", "Series"]
+__all__ = ["ENGINE_STATE", "SERIES", "STAGES", "STATES", "Series"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -70,6 +71,13 @@ def _lengths(name: str, text: str) -> Series:
     )
 
 
+STAGES = ("prefill_queue", "prefill", "transfer", "decode_queue", "decode")
+STATES = ("loading", "serving", "draining")
+ENGINE_STATE = _gauge(
+    "argosy_engine_state",
+    "1 for what the engine does; while it loads this is the only series",
+    state=STATES,
+)
 _VLLM: dict[str, tuple[str, ...]] = {"model_name": (), "engine": ("0",)}
 _KINDS: tuple[str, ...] = get_args(StepKind)
 _SIDES = ("send", "receive")
@@ -82,8 +90,8 @@ _TTFT_S = _numbers(
 )
 # vLLM's edges, and finer ones below 10 ms for small models
 _TPOT_S = _numbers(
-    "0.001 0.002 0.003 0.005 0.0075 0.01 0.015 0.02 0.025 0.03 0.04 0.05 0.075 0.1 0.15 0.2 0.3"
-    " 0.4 0.5 0.75 1 2.5 5 7.5 10 20 40 80"
+    "0.001 0.002 0.003 0.004 0.005 0.0075 0.01 0.0125 0.015 0.02 0.025 0.03 0.04 0.05 0.075 0.1"
+    " 0.15 0.2 0.3 0.4 0.5 0.75 1 2.5 5 7.5 10 20 40 80"
 )
 _LATENCY_S = _numbers("0.3 0.5 0.8 1 1.5 2 2.5 5 10 15 20 30 40 50 60 120 240 480 960 1920 7680")
 _TRANSFER_S = (0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1, 2, 5, 10, 30, 60)
@@ -156,6 +164,15 @@ _REQUESTS = (
         labels=_VLLM,
         edges=_STEP_TOKENS,
     ),
+    Series(
+        name="argosy_request_stage_seconds",
+        type="histogram",
+        help="Time of a request in each stage that this engine has of it: prefill_queue and prefill"
+        " where the prompt is computed, transfer, decode_queue (for KV blocks and a place in the"
+        " batch) and decode where the output is",
+        labels={"stage": STAGES},
+        edges=_TTFT_S,
+    ),
 )
 
 _NOW = (
@@ -171,10 +188,27 @@ _NOW = (
     _gauge("vllm:cache_config_info", "Constant 1", **_VLLM, block_size=(), num_gpu_blocks=()),
     _gauge("argosy_engine_info", "Constant 1", cpu_isa=(), dtype=()),
     _gauge("argosy_engine_start_seconds", "From the start of the process to ready"),
+    _gauge(
+        "argosy_engine_start_phase_seconds",
+        "Of the start: process (interpreter, imports), model, warm_up (first step), ports",
+        phase=get_args(Phase),
+    ),
+    ENGINE_STATE,
     _gauge("argosy_engine_draining", "1 while the engine takes no work"),
     _gauge("argosy_kv_capacity_tokens", "Size of the KV pool"),
     _gauge("argosy_outstanding_prompt_tokens", "Prompt tokens queued or in prefill, not computed"),
+    _gauge("argosy_queue_oldest_seconds", "How long the request has waited that waits longest"),
+    _gauge(
+        "argosy_kv_held_tokens",
+        "Tokens whose KV is held for requests and leases; a shared prefix counts for each",
+    ),
+    _gauge(
+        "argosy_kv_peak_estimate_ratio",
+        "KV blocks that the admitted requests can come to hold at one time, of those in the pool;"
+        " above 1 some may be preempted",
+    ),
     _gauge("argosy_kv_leases_active", "Prompts whose KV is held for a peer"),
+    _gauge("argosy_kv_lease_blocks", "KV blocks of computed prompts that are held for a peer"),
 )
 
 _STEPS = (
@@ -199,6 +233,11 @@ _STEPS = (
         "argosy_saturation_tokens",
         "Prompt tokens of a step from which on a longer one computes hardly more of them a second;"
         " 0 while not known",
+    ),
+    _gauge(
+        "argosy_prefill_peak_tokens_per_second",
+        "Prompt tokens per second of the fastest of the 64 newest steps with prompts; 0 while"
+        " there was none",
     ),
     Series(
         name="argosy_batch_size",

@@ -347,6 +347,8 @@ class EngineLoop:
                 self.metrics.observe_pull(message)
                 if (sink := self._sinks.get(message.request_id)) is not None:
                     sink.pull_whole = True
+                if (pulled := self.scheduler.sequences.get(message.request_id)) is not None:
+                    pulled.arrived_s = self._clock()
                 self.scheduler.pull_done(message)
             case PullFailed():
                 self._pull_failed(message)

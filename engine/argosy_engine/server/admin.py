@@ -15,7 +15,7 @@ from starlette.routing import Route
 from starlette.types import ASGIApp
 
 from argosy_engine.core.live import show
-from argosy_engine.metrics.observe import EngineMetrics
+from argosy_engine.metrics.observe import EngineMetrics, loading_page
 from argosy_engine.ports.callers import Port, Reason, Verifier
 from argosy_engine.runtime.loop import EngineLoop
 from argosy_engine.server.drain import DEFAULT_LEASE_S, LONGEST_LEASE_S, Drain
@@ -81,7 +81,7 @@ class Admin:
         return JSONResponse({"ready": True})
 
     async def _metrics(self, _request: Request) -> Response:
-        body = b"" if self.metrics is None else self.metrics.render()
+        body = loading_page() if self.metrics is None else self.metrics.render()
         return Response(body, media_type=_EXPOSITION)
 
     async def _begin(self, request: Request) -> Response:

@@ -8,14 +8,12 @@ import asyncio
 import contextlib
 import importlib
 import logging
-import os
 import signal
 import socket
 import ssl
-import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 import uvicorn
 from starlette.types import ASGIApp
@@ -30,7 +28,9 @@ from argosy_engine.core.limits import Limits, Refusal
 from argosy_engine.core.preemption import Preemption
 from argosy_engine.core.scheduler import Scheduler
 from argosy_engine.errors import EngineError, LoadError
+from argosy_engine.metrics.now import Readings
 from argosy_engine.metrics.observe import EngineMetrics
+from argosy_engine.metrics.phases import StartPhases
 from argosy_engine.ports.callers import Certificates, Verifier
 from argosy_engine.ports.runner import Runner
 from argosy_engine.ports.tokenizer import Tokenizer
@@ -66,29 +66,40 @@ async def serve(config: EngineConfig, on_lost: OnLost) -> int:
     admin.verifier = _verifier(config, admin)
     certificates = _certificates(config)
     role = role_at_start(config)
+    phases = StartPhases()
+    phases.end("process")
     with _bound(config.host, config.admin_port) as admin_sock, _bound(
         config.host, config.port
     ) as api_sock:  # fmt: skip
         admin_server, admin_task = await _start(admin.app(), admin_sock)
         try:
             worker = Worker("engine")
-            loaded = await asyncio.wrap_future(worker.call(lambda: _load(config, on_lost)))
-            return await _run(config, admin, api_sock, loaded, worker, role, certificates)
+            loaded = await asyncio.wrap_future(worker.call(lambda: _load(config, on_lost, phases)))
+            made = _Made(*loaded, worker, phases)
+            return await _run(config, admin, api_sock, made, role, certificates)
         finally:
             admin_server.should_exit = True
             await admin_task
+
+
+class _Made(NamedTuple):
+    """What the start has made before the ports answer."""
+
+    runner: Runner
+    tokenizer: Tokenizer
+    worker: Worker
+    phases: StartPhases
 
 
 async def _run(
     config: EngineConfig,
     admin: Admin,
     api_sock: socket.socket,
-    loaded: tuple[Runner, Tokenizer],
-    worker: Worker,
+    made: _Made,
     role: EngineRole,
     certificates: Certificates | None,
 ) -> int:
-    runner, tokenizer = loaded
+    runner, tokenizer, worker, phases = made
     scheduler = _scheduler(config, runner)
     metrics = EngineMetrics(config, max_model_len=scheduler.max_model_len)
     loop = EngineLoop(
@@ -106,15 +117,14 @@ async def _run(
         scheduler,
         runner.kv_layout(),
         runner.facts,
-        leases=lambda: loop.leases.active,
-        leases_expired=lambda: loop.leases.expired,
-        draining=lambda: loop.draining,
+        _readings(loop),
     )
     loop.start(kv, worker)
     tls = certificates.server() if certificates else None
     server, task = await _start(api.app(admin.verifier), api_sock, tls)
     admin.loop, admin.metrics, admin.drain, admin.serving = loop, metrics, drain, True
-    metrics.engine_start_seconds.set(_process_age_s())
+    phases.end("ports")
+    metrics.observe_start(phases)
     log.info("serving %s as %s on port %d", config.served_name, role.now, config.port)
     following = asyncio.create_task(_follow_role(config, role, admission, loop, drain))
     try:
@@ -129,6 +139,14 @@ async def _run(
         await asyncio.to_thread(_close, kv, unfollow)
         runner.close()
     return 0
+
+
+def _readings(loop: EngineLoop) -> Readings:
+    return Readings(
+        leases=lambda: loop.leases.active,
+        leases_expired=lambda: loop.leases.expired,
+        draining=lambda: loop.draining,
+    )
 
 
 def _close(kv: TransferService | None, unfollow: Callable[[], None]) -> None:
@@ -201,7 +219,7 @@ def _credential(config: EngineConfig) -> Callable[[], str] | None:
         raise LoadError("BadArgument", f"--token-file: {error}") from error
 
 
-def _load(config: EngineConfig, on_lost: OnLost) -> tuple[Runner, Tokenizer]:
+def _load(config: EngineConfig, on_lost: OnLost, phases: StartPhases) -> tuple[Runner, Tokenizer]:
     """Only the chosen runner's module is imported: a simulated engine never sees torch."""
     try:
         if config.load_format == "sim":
@@ -212,7 +230,9 @@ def _load(config: EngineConfig, on_lost: OnLost) -> tuple[Runner, Tokenizer]:
         runner, tokenizer = loaded
         if slots := _host_slots(config, runner):
             runner.reserve_host(slots)
+        phases.end("model")
         runner.warm_up()
+        phases.end("warm_up")
     except ModuleNotFoundError as error:
         message = f"{error}: use the engine image, or pip install 'argosy[engine]'"
         raise LoadError("BadArgument", message) from error
@@ -395,10 +415,3 @@ def _on_signals(drain: Drain) -> None:
     aio = asyncio.get_running_loop()
     for number in (signal.SIGTERM, signal.SIGINT):
         aio.add_signal_handler(number, drain.terminate)
-
-
-def _process_age_s() -> float:
-    """Seconds since the kernel started this process, interpreter and imports included."""
-    with open("/proc/self/stat", encoding="ascii") as stat:
-        ticks = int(stat.read().rsplit(")", 1)[1].split()[19])
-    return time.clock_gettime(time.CLOCK_BOOTTIME) - ticks / os.sysconf("SC_CLK_TCK")

@@ -11,6 +11,7 @@ from argosy_engine.config import EngineConfig
 from argosy_engine.core.costs.step_time import Terms
 from argosy_engine.core.step import StepOutput
 from argosy_engine.metrics.histogram import StepHistogram
+from argosy_engine.metrics.now import Readings
 from argosy_engine.metrics.observe import EngineMetrics
 from argosy_engine.metrics.table import Series
 from argosy_engine.ports.runner import KvLayout
@@ -69,9 +70,7 @@ def test_the_fitted_times_the_saturation_length_and_both_mean_batches_can_be_rea
         scheduler,
         layout,
         {"cpu_isa": "", "dtype": ""},
-        leases=lambda: 0,
-        leases_expired=lambda: 0,
-        draining=lambda: False,
+        Readings(leases=lambda: 0, leases_expired=lambda: 0, draining=lambda: False),
     )
 
     def value(name, **labels):

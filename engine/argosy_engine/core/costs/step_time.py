@@ -104,6 +104,12 @@ class StepTime:
         self._without: deque[_Step] = deque(maxlen=_MEMORY)
         self._since_fit = 0
 
+    @property
+    def peak_rate(self) -> float:
+        """Prompt tokens per second of the fastest of the newest steps with prompts; 0 if none."""
+        steps = list(self._with_prompts)
+        return max((tokens / s for tokens, _, s in steps if s > _SHORTEST_S), default=0.0)
+
     def observe(self, *, prompt_tokens: int, decodes: int, seconds: float) -> None:
         """A step took so long."""
         kept = self._with_prompts if prompt_tokens else self._without

@@ -83,7 +83,8 @@ class Pulls:
         return sum(len(blocks) for blocks in self._lost.values())
 
     def sequences(self) -> Iterator[Sequence]:
-        return (pull.sequence for pull in self._pulls.values())
+        """Those of this moment; a scrape reads them on another thread."""
+        return (pull.sequence for pull in list(self._pulls.values()))
 
     def start(self, sequence: Sequence, *, now: float, timeout_s: float) -> PullJob:
         """The job for the KV service. The sequence has the blocks of its whole prompt."""
