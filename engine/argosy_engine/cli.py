@@ -103,6 +103,12 @@ def parse(arguments: list[str]) -> EngineConfig:
             f"--swap-space {config.swap_space:g}: write the GiB of host memory for the KV of "
             "preempted requests, such as 4, or --preemption-mode recompute",
         )
+    if config.long_prefill_token_threshold < 0:
+        raise LoadError(
+            "BadArgument",
+            f"--long-prefill-token-threshold {config.long_prefill_token_threshold}: write how many "
+            "tokens of one prompt a step may have, or 0 for no bound",
+        )
     share = config.gpu_memory_utilization
     if share is not None and share > 1:
         raise LoadError(
@@ -202,6 +208,12 @@ def _batch_options(parser: argparse.ArgumentParser) -> None:
         type=_tokens_of_a_step,
         help="tokens of a step, or auto: as many as the TPOT limit affords "
         "(default: auto on a CPU, 2048 on a GPU and simulated)",
+    )
+    option(
+        "--long-prefill-token-threshold",
+        type=int,
+        default=0,
+        help="tokens of one prompt in a step, so that prompts share it (default 0: no bound)",
     )
     option("--block-size", type=int, default=32, help="tokens a KV block")
     option("--kv-cache-tokens", type=int, help="size of the KV pool (default: what fits)")

@@ -105,6 +105,9 @@ class EngineConfig:
     at most MOST_AUTO_TOKENS. None: auto where a CPU computes, on which STEP_TOKENS stop every
     stream for seconds; STEP_TOKENS elsewhere."""
 
+    long_prefill_token_threshold: int = 0
+    """Tokens of one prompt in a step, so that prompts share it; 0: as many as it has left."""
+
     block_size: int = 32
     """Tokens of a KV block."""
 

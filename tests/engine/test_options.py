@@ -19,6 +19,7 @@ def test_the_defaults_of_a_step():
     assert config.step_tokens(on_cpu=True) is None
     assert (config.capacity_policy, config.batching) == ("MAX_UTILIZATION", "chunked")
     assert config.gpu_memory_utilization is None
+    assert config.long_prefill_token_threshold == 0
 
 
 @pytest.mark.parametrize(
@@ -33,6 +34,11 @@ def test_the_defaults_of_a_step():
 def test_a_limit_has_vllms_name_and_tensorrt_llms(vllm, tensorrt, value, field, meant):
     assert getattr(parsed(vllm, value), field) == meant
     assert getattr(parsed(tensorrt, value), field) == meant
+
+
+def test_one_prompts_share_of_a_step_has_a_bound():
+    threshold = parsed("--long-prefill-token-threshold", "400").long_prefill_token_threshold
+    assert threshold == 400
 
 
 def test_one_stage_of_a_pipeline_is_all_there_is():
@@ -59,6 +65,7 @@ def test_a_share_of_the_memory(share):
         (("--gpu-memory-utilization", "0"), "--gpu-memory-utilization must be greater than 0"),
         (("--max-num-tokens", "many"), "write a whole number or auto, not 'many'"),
         (("--max-num-tokens", "0"), "--max-num-batched-tokens must be greater than 0, got 0"),
+        (("--long-prefill-token-threshold", "-1"), "write how many tokens of one prompt a step"),
         (("--batching", "fifo"), "choose from 'chunked', 'chunked_equal'"),
         (("--capacity-policy", "fifo"), "'PEAK_NO_EVICT'"),
         (("--quantization", "int4"), "choose from 'none', 'int8'"),

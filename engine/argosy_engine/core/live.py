@@ -19,7 +19,10 @@ __all__ = ["LiveLimits", "auto_limits", "change", "limits_under", "live_of", "sh
 
 _OTHER_NAMES = {"max_batch_size": "max_num_seqs", "max_num_tokens": "max_num_batched_tokens"}
 """TensorRT-LLM's names → vLLM's."""
-_NAMES = "max_num_seqs, max_num_batched_tokens, capacity_policy, batching, tpot_limit_ms"
+_NAMES = (
+    "max_num_seqs, max_num_batched_tokens, long_prefill_token_threshold, capacity_policy, "
+    "batching, tpot_limit_ms"
+)
 _MOST = 1 << 20
 """Of sequences and of tokens in a step."""
 
@@ -37,6 +40,9 @@ class LiveLimits:
 
     batching: str
     """A name of `BATCHING`."""
+
+    long_prefill_token_threshold: int = 0
+    """Tokens of one prompt in a step; 0: as many as the step has left."""
 
     tpot_limit_s: float = 0.0
     """What `auto` keeps steps within; 0: only what requests ask for."""
@@ -59,6 +65,8 @@ def _change_one(limits: LiveLimits, name: str, value: object) -> LiveLimits:
             return replace(limits, max_num_batched_tokens=None)
         case "max_num_batched_tokens":
             return replace(limits, max_num_batched_tokens=_count(name, value, ' or "auto"'))
+        case "long_prefill_token_threshold":
+            return replace(limits, long_prefill_token_threshold=_count(name, value, least=0))
         case "capacity_policy":
             return replace(limits, capacity_policy=_one_of(name, value, POLICIES))
         case "batching":
@@ -76,6 +84,7 @@ def live_of(limits: Limits, policy: CapacityPolicy, batching: BatchingPolicy) ->
         max_num_batched_tokens=None if limits.auto_tokens else limits.max_num_batched_tokens,
         capacity_policy=next((n for n, kind in POLICIES.items() if type(policy) is kind), ""),
         batching=next((n for n, function in BATCHING.items() if function is batching), ""),
+        long_prefill_token_threshold=limits.long_prefill_threshold,
         tpot_limit_s=limits.tpot_limit_s,
     )
 
@@ -88,6 +97,7 @@ def limits_under(live: LiveLimits, limits: Limits, most_tokens: int) -> Limits:
         max_num_seqs=live.max_num_seqs,
         max_num_batched_tokens=most_tokens if tokens is None else tokens,
         auto_tokens=tokens is None,
+        long_prefill_threshold=live.long_prefill_token_threshold,
         tpot_limit_s=live.tpot_limit_s,
     )
 
@@ -120,6 +130,7 @@ def show(limits: LiveLimits, now: Limits) -> dict[str, Any]:
     return {
         "max_num_seqs": limits.max_num_seqs,
         "max_num_batched_tokens": "auto" if tokens is None else tokens,
+        "long_prefill_token_threshold": limits.long_prefill_token_threshold,
         "capacity_policy": limits.capacity_policy,
         "batching": limits.batching,
         "tpot_limit_ms": limits.tpot_limit_s * 1000 or None,
@@ -127,10 +138,12 @@ def show(limits: LiveLimits, now: Limits) -> dict[str, Any]:
     }
 
 
-def _count(name: str, value: object, other: str = "") -> int:
-    if isinstance(value, int) and not isinstance(value, bool) and 1 <= value <= _MOST:
+def _count(name: str, value: object, other: str = "", *, least: int = 1) -> int:
+    if isinstance(value, int) and not isinstance(value, bool) and least <= value <= _MOST:
         return value
-    raise ValueError(f"{name}: write a whole number from 1 to {_MOST}{other}, not {_shown(value)}")
+    raise ValueError(
+        f"{name}: write a whole number from {least} to {_MOST}{other}, not {_shown(value)}"
+    )
 
 
 def _one_of(name: str, value: object, known: Mapping[str, object]) -> str:

@@ -294,6 +294,7 @@ def _scheduler(config: EngineConfig, runner: Runner) -> Scheduler:
             max_num_seqs=config.max_num_seqs,
             max_num_batched_tokens=step_tokens or MOST_AUTO_TOKENS,
             auto_tokens=step_tokens is None,
+            long_prefill_threshold=config.long_prefill_token_threshold,
             tpot_limit_s=(config.slo_tpot_ms or 0.0) / 1000,
             max_queue=config.max_queue,
             vocab_size=runner.vocab_size,

@@ -26,6 +26,8 @@ NOW = LiveLimits(
         ({"max_batch_size": 3}, {"max_num_seqs": 3}),
         ({"max_num_batched_tokens": 1 << 20}, {"max_num_batched_tokens": 1 << 20}),
         ({"max_num_tokens": "auto"}, {"max_num_batched_tokens": None}),
+        ({"long_prefill_token_threshold": 4}, {"long_prefill_token_threshold": 4}),
+        ({"long_prefill_token_threshold": 0}, {"long_prefill_token_threshold": 0}),
         ({"capacity_policy": "PEAK_NO_EVICT"}, {"capacity_policy": "PEAK_NO_EVICT"}),
         ({"batching": "mixed"}, {"batching": "mixed"}),
         ({"tpot_limit_ms": 50}, {"tpot_limit_s": 0.05}),
@@ -38,7 +40,10 @@ def test_what_is_sent_changes_and_the_rest_stays(sent, changed):
     assert change(before, sent) == replace(before, **changed)
 
 
-NAMES = "max_num_seqs, max_num_batched_tokens, capacity_policy, batching, tpot_limit_ms"
+NAMES = (
+    "max_num_seqs, max_num_batched_tokens, long_prefill_token_threshold, capacity_policy, "
+    "batching, tpot_limit_ms"
+)
 
 
 @pytest.mark.parametrize(
@@ -70,6 +75,10 @@ NAMES = "max_num_seqs, max_num_batched_tokens, capacity_policy, batching, tpot_l
             "not ['chunked']",
         ),
         (
+            {"long_prefill_token_threshold": -1},
+            "long_prefill_token_threshold: write a whole number from 0 to 1048576, not -1",
+        ),
+        (
             {"tpot_limit_ms": 0},
             "tpot_limit_ms: write a number of milliseconds above 0, or null, not 0",
         ),
@@ -96,6 +105,7 @@ def test_what_is_shown_may_be_sent_back():
     assert shown == {
         "max_num_seqs": 8,
         "max_num_batched_tokens": 1024,
+        "long_prefill_token_threshold": 0,
         "capacity_policy": "MAX_UTILIZATION",
         "batching": "chunked",
         "tpot_limit_ms": None,
@@ -103,6 +113,18 @@ def test_what_is_shown_may_be_sent_back():
     }
     del shown["step_tokens"]
     assert change(scheduler.live, shown) == scheduler.live
+
+
+def test_a_bound_on_one_prompt_holds_from_the_next_step_on_and_0_ends_it():
+    scheduler = make(blocks=300)
+    for name in ("a", "b"):
+        scheduler.add(ask(name, 1600))
+    parts = []
+    for bound in (0, 320, 0):
+        scheduler.apply(replace(scheduler.live, long_prefill_token_threshold=bound), 2048)
+        assert scheduler.live.long_prefill_token_threshold == bound
+        parts.append([chunk.count for chunk in step(scheduler)[0].plan.chunks])
+    assert parts == [[1024], [320, 320], [256, 768]]
 
 
 def test_a_policy_of_the_same_name_keeps_what_it_learnt_and_another_is_new():

@@ -26,6 +26,7 @@ async def test_limits_change_and_are_shown(engine):
     assert before == {
         "max_num_seqs": 8,
         "max_num_batched_tokens": 512,
+        "long_prefill_token_threshold": 0,
         "capacity_policy": "GUARANTEED_NO_EVICT",
         "batching": "chunked",
         "tpot_limit_ms": None,
