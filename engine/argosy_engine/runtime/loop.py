@@ -48,7 +48,7 @@ from argosy_engine.runtime.inbox import (
     log_subject,
 )
 from argosy_engine.runtime.remote import RemotePrefills, refuse, remote_id
-from argosy_engine.runtime.reports import log_end, log_end_of_thread, log_long_steps, log_preemption
+from argosy_engine.runtime.reports import Reports, log_end, log_end_of_thread
 from argosy_engine.runtime.shared_leases import SharedLeases
 from argosy_engine.runtime.swapping import move_kv
 from argosy_engine.runtime.worker import Worker
@@ -90,8 +90,7 @@ class EngineLoop:
         self.progress_s = clock()
         """When the last turn began; the liveness probe reads it."""
         self._steps = 0
-        self._preemptions = 0
-        self._warned_of_length = False
+        self._reports = Reports(scheduler, clock)
         self._deliver = deliver
         self._clock = clock
         self._inbox: queue.SimpleQueue[Message] = queue.SimpleQueue()
@@ -222,6 +221,7 @@ class EngineLoop:
                 self._take_in(wait=not worked)
                 worked = self._turn()
                 self._publish_changes()
+                self._reports.tick()
             except Exception:
                 # A bug in one turn must not end serving.
                 log.exception("a turn of the engine loop failed")
@@ -243,8 +243,7 @@ class EngineLoop:
         scheduled = scheduler.schedule(self._clock())
         self.metrics.observe_schedule(scheduled)
         for sequence in scheduled.preempted:
-            self._preemptions += 1
-            log_preemption(sequence, self._preemptions)
+            self._reports.preempted(sequence)
         self._emit(scheduled.emissions)
         moved = self._move_kv(scheduled)  # before a pull writes to blocks that were given up
         for request_id, attempt in scheduled.cancels:
@@ -291,8 +290,7 @@ class EngineLoop:
         emissions = self.scheduler.update(plan, out, self._clock())
         self.metrics.observe_step(plan, out)
         self._steps += 1
-        if plan.kind == "mixed" and not self._warned_of_length:
-            self._warned_of_length = log_long_steps(self.scheduler)
+        self._reports.step(plan, len(out.token_ids))
         self._remotes.report_progress()
         return emissions
 

@@ -17,7 +17,15 @@ from collections.abc import Iterable
 from math import ceil
 from typing import NamedTuple
 
-__all__ = ["FIRST_TOKENS", "STEP_SHARE", "StepTime", "Terms", "prompt_tokens", "shorter_step"]
+__all__ = [
+    "FIRST_TOKENS",
+    "STEP_SHARE",
+    "StepTime",
+    "Terms",
+    "longer_step",
+    "prompt_tokens",
+    "shorter_step",
+]
 
 STEP_SHARE = 0.8
 """Of a TPOT limit: a step with prompts may take as long. The rest is for what steps vary by."""
@@ -92,6 +100,18 @@ def shorter_step(terms: Terms | None, tokens: int) -> int | None:
     enough = max(FIRST_TOKENS, terms.saturation_tokens)
     stops = terms.step_s(tokens, 0) >= _STOP_S
     return enough if stops and tokens >= _FAR_ABOVE * enough else None
+
+
+def longer_step(terms: Terms, tokens: int, limit_s: float) -> int | None:
+    """Prompt tokens that a step should have instead of so many; None if so many are fine.
+
+    They are too few below the saturation length, unless the limit on TPOT (0 for none) affords no
+    more.
+    """
+    enough = terms.saturation_tokens
+    if limit_s:
+        enough = min(enough, int((STEP_SHARE * limit_s - terms.fixed_s) / terms.token_s))
+    return enough if tokens < enough else None
 
 
 class StepTime:
