@@ -319,6 +319,14 @@ def metrics_page() -> str:
             edges = f". Buckets: {_edges(row.edges)}{EDGES_BY[row.edges_by]}" if row.edges else ""
             parts.append(f"| `{row.name}` | {row.type} | {labels} | {row.help}{edges} |")
         parts.append("")
+    parts.append(
+        "## Names of vLLM's that are not served\n\n"
+        "Dashboards and alerts that read others of vLLM's names work as they are.\n\n"
+        "| vLLM's name | why, or what to read |\n|---|---|"
+    )
+    absent = argosy_engine.metrics.table.ABSENT
+    parts += [f"| `{name}` | {why} |" for name, why in absent.items()]
+    parts.append("")
     parts.append("## Queries\n\n| question | PromQL |\n|---|---|")
     parts += [f"| {question} | `{query}` |" for question, query in QUERIES]
     parts.append("")

@@ -32,6 +32,9 @@ VLLM_EDGES = {
     "vllm:request_prompt_tokens": LENGTHS,
     "vllm:request_generation_tokens": LENGTHS,
     "vllm:request_params_max_tokens": LENGTHS,
+    "vllm:request_max_num_generation_tokens": LENGTHS,
+    "vllm:request_prefill_kv_computed_tokens": LENGTHS,
+    "vllm:request_params_n": "1 2 5 10 20",
     "vllm:iteration_tokens_total": "1 8 16 32 64 128 256 512 1024 2048 4096 8192 16384",
     "vllm:request_num_preemptions": "1 2 3 4 5 10 20",
 }

@@ -11,9 +11,10 @@ from argosy_engine.metrics.observe import EngineMetrics, loading_page
 from argosy_engine.metrics.phases import StartPhases
 from argosy_engine.ports.runner import KvLayout
 from argosy_engine.server.admin import Admin
-from tests.engine.core.test_pull_places import done, pull, ready
+from tests.engine.core.test_pull_places import done, failed, pull, ready
 from tests.engine.core.test_scheduler import ask, make, step
 from tests.engine.processes import sim_engines
+from tests.engine.server.spelling import Engine
 
 LAYOUT = KvLayout(fingerprint="", block_size=16, num_blocks=64, block_bytes=1, wire_block_bytes=1)
 STAGES = ("prefill_queue", "prefill", "transfer", "decode_queue", "decode")
@@ -35,6 +36,10 @@ class Watched:
 
     def value(self, name, **labels):
         return self.metrics.registry.get_sample_value(f"argosy_{name}", labels)
+
+    def vllm(self, name, **labels):
+        known = {"model_name": "m", "engine": "0", **labels}
+        return self.metrics.registry.get_sample_value(f"vllm:{name}", known)
 
     def step(self, now):
         self.now = now
@@ -183,6 +188,72 @@ def test_a_decode_engine_has_the_waits_for_blocks_and_for_a_place(is_full):
     # It joins at once, or when `here` has ended. Its prompt is no stage of this engine.
     assert stages["decode_queue"] == (1, 3.0 if is_full else 0.0)
     assert stages["prefill"][0] == is_full
+
+
+def test_what_of_a_prompt_was_computed_cached_and_pulled_is_told_under_vllms_names():
+    engine = Watched()
+    scheduler = engine.scheduler
+    for name in ("computed", "cached"):
+        scheduler.add(ask(name, range(100, 140), max_tokens=1))
+        engine.step(1.0)
+    assert engine.vllm("request_prefill_kv_computed_tokens_sum") == 40 + 8
+    assert engine.vllm("prompt_tokens_cached_by_source_total", source="device") == 32
+    assert engine.vllm("external_prefix_cache_queries_total") == 0
+    assert pull(scheduler, "far") == ["far"]
+    assert fetches(engine) == [0, 1, 0]
+    engine.metrics.observe_emissions(scheduler.pull_ready(ready("far"), 1.0))
+    scheduler.pull_done(done("far"))
+    while scheduler.sequences:
+        engine.step(2.0)
+    assert engine.vllm("external_prefix_cache_queries_total") == 40
+    assert engine.vllm("external_prefix_cache_hits_total") == 40
+    assert engine.vllm("prompt_tokens_cached_by_source_total", source="p2p") == 40
+    assert engine.vllm("request_prefill_kv_computed_tokens_sum") == 48
+    assert engine.vllm("request_prefill_kv_computed_tokens_count") == 3
+
+
+def test_a_prompt_that_no_engine_handed_over_is_a_query_and_no_hit():
+    engine = Watched()
+    assert pull(engine.scheduler, "far") == ["far"]
+    engine.scheduler.pull_failed(failed("far"))
+    engine.step(1.0)
+    assert engine.vllm("external_prefix_cache_queries_total") == 40
+    assert engine.vllm("external_prefix_cache_hits_total") == 0
+
+
+def fetches(engine):
+    stages = ("waiting_to_start", "in_progress", "completed_waiting")
+    return [engine.vllm("num_requests_kv_fetch_by_stage", stage=stage) for stage in stages]
+
+
+def test_handovers_are_counted_by_how_far_they_are():
+    engine = Watched(seqs=2)
+    for name in ("a", "b"):
+        engine.scheduler.add(ask(name, 5, max_tokens=9))
+    engine.step(1.0)
+    assert pull(engine.scheduler, "far0", "far1", "far2") == ["far0", "far1"]
+    engine.scheduler.add(ask("local", 5))
+    assert fetches(engine) == [1, 2, 0]
+    engine.scheduler.pull_done(done("far0"))
+    assert fetches(engine) == [1, 1, 1]
+
+
+def test_an_engine_is_awake():
+    states = ("awake", "weights_offloaded", "discard_all")
+    found = [Watched().vllm("engine_sleep_state", sleep_state=state) for state in states]
+    assert found == [1, 0, 0]
+
+
+async def test_a_request_of_several_choices_is_one_with_its_longest():
+    engine = Engine()
+    value = engine.loop.metrics.registry.get_sample_value
+    known = {"model_name": "m", "engine": "0"}
+    body = {"model": "m", "prompt": ["a", "b"], "n": 3, "max_tokens": 7, "seed": 1}
+    answer = (await engine.post("/v1/completions", {**body, "ignore_eos": True})).json()
+    assert len(answer["choices"]) == 6
+    assert value("vllm:request_params_n_count", known) == 2
+    assert value("vllm:request_params_n_sum", known) == 6
+    assert value("vllm:request_max_num_generation_tokens_sum", known) == 14
 
 
 def test_each_engine_of_a_pair_has_its_own_stages():

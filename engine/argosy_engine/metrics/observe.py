@@ -25,6 +25,7 @@ from argosy_engine.metrics.now import (
     lease_blocks,
     outstanding_prompt_tokens,
     peak_ratio,
+    pulls_to_start,
     queue_oldest_s,
 )
 from argosy_engine.metrics.phases import StartPhases
@@ -69,6 +70,10 @@ class EngineMetrics:
         self._preemptions = one("vllm:num_preemptions_total")
         self._cache_queries = one("vllm:prefix_cache_queries_total")
         self._cache_hits = one("vllm:prefix_cache_hits_total")
+        self._external_queries = one("vllm:external_prefix_cache_queries_total")
+        self._external_hits = one("vllm:external_prefix_cache_hits_total")
+        self._cached_by_source = by("vllm:prompt_tokens_cached_by_source_total")
+        by("vllm:engine_sleep_state")["awake"].set(1)
         self._success = by("vllm:request_success_total")
         self._ttft = one("vllm:time_to_first_token_seconds")
         self._tpot = one("vllm:request_time_per_output_token_seconds")
@@ -80,6 +85,9 @@ class EngineMetrics:
         self._request_prompt = one("vllm:request_prompt_tokens")
         self._request_output = one("vllm:request_generation_tokens")
         self._request_max = one("vllm:request_params_max_tokens")
+        self._request_longest = one("vllm:request_max_num_generation_tokens")
+        self._request_computed = one("vllm:request_prefill_kv_computed_tokens")
+        self._request_n = one("vllm:request_params_n")
         self._request_preempted = one("vllm:request_num_preemptions")
         self._iteration = one("vllm:iteration_tokens_total")
 
@@ -152,6 +160,10 @@ class EngineMetrics:
         by_reason = "vllm:num_requests_waiting_by_reason"
         read(by_reason, lambda: len(waiting), reason="capacity")
         read(by_reason, lambda: len(pulling) + len(arrived), reason="deferred")
+        by_stage = "vllm:num_requests_kv_fetch_by_stage"
+        read(by_stage, lambda: pulls_to_start(scheduler), stage="waiting_to_start")
+        read(by_stage, lambda: len(pulling), stage="in_progress")
+        read(by_stage, lambda: len(arrived), stage="completed_waiting")
         read("vllm:kv_cache_usage_perc", lambda: pool.used / pool.total)
         sizes = {"block_size": str(layout.block_size), "num_gpu_blocks": str(layout.num_blocks)}
         self._one("vllm:cache_config_info", **sizes).set(1)
@@ -247,6 +259,12 @@ class EngineMetrics:
         """From arrival until the first token was written; called on the HTTP thread."""
         self._ttft.observe(seconds)
 
+    def observe_answer(self, *, n: int, longest: int) -> None:
+        """Once for each prompt of a client's request, when all its choices have ended. `longest`
+        are the output tokens of the longest one. Called on the HTTP thread."""
+        self._request_n.observe(n)
+        self._request_longest.observe(longest)
+
     def observe_pull(self, event: PullDone) -> None:
         self._transfer_s["receive"].observe(event.seconds)
         self._stage_s["transfer"].observe(event.seconds)
@@ -279,7 +297,13 @@ class EngineMetrics:
         if sequence.first_token_held_s:
             self._held_s.observe(sequence.first_token_held_s)
         self._by_source[computed].inc(length - cached)
+        if sequence.request.candidates and not sequence.handover_saved:
+            self._external_queries.inc(length - cached)
+        if sequence.drawn_by_peer:
+            self._external_hits.inc(length - cached)
+            self._cached_by_source["p2p"].inc(length - cached)
         if cached:
+            self._cached_by_source["device"].inc(cached)
             self._cache_hits.inc(cached)
             self._prompt_tokens_cached.inc(cached)
             self._by_source["local_cache_hit"].inc(cached)
@@ -300,6 +324,8 @@ class EngineMetrics:
         self._observe_stages(sequence, scheduled, first, last)
         self._request_prompt.observe(sequence.n_prompt)
         self._request_output.observe(produced)
+        missing = sequence.n_prompt - sequence.cached_tokens
+        self._request_computed.observe(0 if sequence.drawn_by_peer else missing)
         self._request_max.observe(sequence.sampling.max_tokens)
         self._request_preempted.observe(sequence.preemptions)
 

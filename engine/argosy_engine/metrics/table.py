@@ -16,7 +16,7 @@ from argosy_engine.core.step import BlockedBy, StepKind
 from argosy_engine.metrics.phases import Phase
 from argosy_engine.ports.callers import Port, Reason
 
-__all__ = ["ENGINE_STATE", "SERIES", "STAGES", "STATES", "Series"]
+__all__ = ["ABSENT", "ENGINE_STATE", "SERIES", "STAGES", "STATES", "Series"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -108,10 +108,23 @@ _REQUESTS = (
         **_VLLM,
         source=("local_compute", "local_cache_hit", "external_kv_transfer"),
     ),
+    _counter(
+        "vllm:prompt_tokens_cached_by_source_total",
+        "Prompt tokens whose KV was not computed here: found in the prefix cache (device), or"
+        " pulled from a prefill engine (p2p)",
+        **_VLLM,
+        source=("device", "host", "p2p", "disk", "external_unspecified"),
+    ),
     _counter("vllm:generation_tokens_total", "Output tokens", **_VLLM),
     _counter("vllm:num_preemptions_total", "Preemptions", **_VLLM),
     _counter("vllm:prefix_cache_queries_total", "Prompt tokens looked up in the cache", **_VLLM),
     _counter("vllm:prefix_cache_hits_total", "Prompt tokens found in the cache", **_VLLM),
+    _counter(
+        "vllm:external_prefix_cache_queries_total",
+        "Prompt tokens that a prefill engine was to hand over",
+        **_VLLM,
+    ),
+    _counter("vllm:external_prefix_cache_hits_total", "Of them, those that it did", **_VLLM),
     _counter(
         "vllm:request_success_total",
         "Requests that ended, by how",
@@ -150,6 +163,18 @@ _REQUESTS = (
     _lengths("vllm:request_prompt_tokens", "Prompt tokens of a request"),
     _lengths("vllm:request_generation_tokens", "Output tokens of a request"),
     _lengths("vllm:request_params_max_tokens", "max_tokens of a request"),
+    _lengths(
+        "vllm:request_max_num_generation_tokens",
+        "Output tokens of the longest choice of a client's request",
+    ),
+    _lengths("vllm:request_prefill_kv_computed_tokens", "Prompt tokens computed for a request"),
+    Series(
+        name="vllm:request_params_n",
+        type="histogram",
+        help="n of a client's request",
+        labels=_VLLM,
+        edges=(1, 2, 5, 10, 20),
+    ),
     Series(
         name="vllm:request_num_preemptions",
         type="histogram",
@@ -183,6 +208,18 @@ _NOW = (
         "Of them, queued (capacity) or pulling (deferred)",
         **_VLLM,
         reason=("capacity", "deferred"),
+    ),
+    _gauge(
+        "vllm:num_requests_kv_fetch_by_stage",
+        "Requests whose prompt a prefill engine computes, by how far that is",
+        **_VLLM,
+        stage=("waiting_to_start", "in_progress", "completed_waiting"),
+    ),
+    _gauge(
+        "vllm:engine_sleep_state",
+        "1 for awake: this engine never sleeps",
+        **_VLLM,
+        sleep_state=("awake", "weights_offloaded", "discard_all"),
     ),
     _gauge("vllm:kv_cache_usage_perc", "Used share of the KV pool, 0 to 1", **_VLLM),
     _gauge("vllm:cache_config_info", "Constant 1", **_VLLM, block_size=(), num_gpu_blocks=()),
@@ -298,5 +335,35 @@ _CALLERS = (
         reason=get_args(Reason),
     ),
 )
+
+ABSENT: Mapping[str, str] = {
+    "vllm:admission_rejections": "the gateway has `argosy_requests_received_total` with `shed`; an"
+    " engine whose queue is full answers 429",
+    "vllm:corrupted_requests": "off in vLLM; a request with NaN in its logits fails, and counts as"
+    " `error` in `vllm:request_success_total`",
+    "vllm:kv_block_lifetime_seconds": "off in vLLM; blocks have no times here",
+    "vllm:kv_block_idle_before_evict_seconds": "off in vLLM; blocks have no times here",
+    "vllm:kv_block_reuse_gap_seconds": "off in vLLM; blocks have no times here",
+    "vllm:prompt_tokens_recomputed": "the last block of a cached prompt is computed like any other:"
+    " `local_compute` in `vllm:prompt_tokens_by_source_total`",
+    "vllm:mm_cache_queries": "no images and no audio",
+    "vllm:mm_cache_hits": "no images and no audio",
+    "vllm:lora_requests_info": "no adapters",
+    "vllm:spec_decode_num_drafts": "no speculation",
+    "vllm:spec_decode_num_draft_tokens": "no speculation",
+    "vllm:spec_decode_num_accepted_tokens": "no speculation",
+    "vllm:spec_decode_num_accepted_tokens_per_pos": "no speculation",
+    "vllm:nixl_xfer_time_seconds": "`argosy_kv_transfer_seconds`, over NIXL and TCP",
+    "vllm:nixl_post_time_seconds": "part of `argosy_kv_transfer_seconds`",
+    "vllm:nixl_bytes_transferred": "`argosy_kv_transfer_bytes_total`",
+    "vllm:nixl_num_descriptors": "a detail of NIXL",
+    "vllm:nixl_num_failed_transfers": "`argosy_kv_transfer_failures_total`",
+    "vllm:nixl_num_failed_notifications": "`argosy_kv_transfer_failures_total`",
+    "vllm:nixl_num_kv_expired_reqs": "`argosy_kv_leases_expired_total`",
+    "vllm:nixl_num_notifications_after_expiry": "a decode engine that comes too late computes the"
+    " prompt: `argosy_local_prefill_fallback_total`",
+}
+"""vLLM's names that this engine does not serve, as vLLM's code has them, without a counter's
+`_total`: why, or what to read instead."""
 
 SERIES: tuple[Series, ...] = (*_REQUESTS, *_NOW, *_STEPS, *_HANDOVER, *_CALLERS)

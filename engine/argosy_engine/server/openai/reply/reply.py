@@ -76,6 +76,7 @@ class Reply:
             for choice in self._choices:
                 if choice.submitted and not choice.ended:
                     self._loop.abort(choice.request.request_id)
+            self._observe_answers()
 
     def _submit(self, choice: Choice) -> None:
         refusal = self._loop.submit(choice.request, choice.sink)
@@ -212,6 +213,15 @@ class Reply:
 
     def _of_the_prompt(self) -> dict[str, object]:
         return self._first.rendering.of_the_prompt(self._first.flow.prompt_likely)
+
+    def _observe_answers(self) -> None:
+        """Of each prompt whose choices have all ended."""
+        form = self._parsed.form
+        for at in range(0, len(self._choices), form.best_of):
+            some = self._choices[at : at + form.best_of]
+            if all(choice.ended for choice in some):
+                longest = max(choice.flow.n_tokens for choice in some)
+                self._loop.metrics.observe_answer(n=form.n, longest=longest)
 
     def _observe_first_token(self, at_s: float | None) -> None:
         """Once per answer: when it was written, or could have been in an unstreamed answer."""
