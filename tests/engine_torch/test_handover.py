@@ -58,6 +58,17 @@ def test_leases_are_gone_when_the_texts_are_whole(fleet):
     assert prefill.metric("argosy_kv_leases_active") == 0
 
 
+@pytest.mark.parametrize("seed", [1, 7, 2**40])
+@pytest.mark.parametrize("more", [{"temperature": 0.8}, {"temperature": 1.5, "top_p": 0.9}])
+def test_t43_a_sampled_text_is_equal_apart_and_together(fleet, seed, more):
+    """Prefill draws the first token and decode the others, each by seed and position."""
+    prefill, decode, colocated = fleet
+    apart = decode.complete("again and again", 32, prefill, seed=seed, **more)
+    assert apart == colocated.complete("again and again", 32, seed=seed, **more)
+    assert apart != colocated.complete("again and again", 32, seed=seed + 1, **more)
+    assert apart != colocated.complete("again and again", 32)
+
+
 def test_t42_a_penalised_text_is_equal_apart_and_together(fleet):
     prefill, decode, colocated = fleet
     more = {"repetition_penalty": 1.3, "skip_special_tokens": False}

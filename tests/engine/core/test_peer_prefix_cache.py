@@ -120,14 +120,18 @@ def test_t21_a_reset_tells_those_who_follow_the_cache():
     assert sorted(pool.allocate(3)) == [1, 2, 3]
 
 
+@pytest.mark.parametrize("ends", ["abort", "fail_step"])
 @pytest.mark.parametrize(("steps", "hits"), [(0, 0), (1, 1), (2, 2)])
-def test_t22_a_prompt_that_is_left_half_computed_leaves_its_full_blocks(steps, hits):
+def test_t22_a_prompt_that_is_left_half_computed_leaves_its_full_blocks(steps, hits, ends):
     scheduler = cache()
     scheduler.limits = replace(scheduler.limits, max_num_batched_tokens=4)
     scheduler.add(ask("a", [*HEAD, 1]))
     for _ in range(steps):
         step(scheduler)
-    scheduler.schedule(0.0)  # planned, and never computed
-    scheduler.fail_step("the runner raised")
+    if ends == "abort":
+        scheduler.abort("a")
+    else:
+        scheduler.schedule(0.0)  # planned, and never computed
+        scheduler.fail_step("the runner raised")
     assert scheduler.pool.used == 0
     assert len(scheduler.blocks.prefix_hits(of([*HEAD, 1]))) == hits

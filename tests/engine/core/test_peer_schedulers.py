@@ -281,6 +281,24 @@ def test_t10_the_budget_and_the_blocks_of_a_victim_go_to_others():
     check(scheduler, scheduled)
 
 
+def test_t10_a_victim_that_was_given_its_block_in_this_step_gives_it_up_and_is_not_computed():
+    scheduler = make(blocks=4, size=16, policy=MaxUtilization())
+    victim = scheduler.add(ask("r0", 15, max_tokens=20, priority=5))
+    step(scheduler)
+    for name in ("r1", "r2"):
+        scheduler.add(ask(name, 16, max_tokens=20))
+    step(scheduler)
+    # Each needs a block now. The first in the batch takes the last one, and has to go.
+    assert [sequence.request_id for sequence in scheduler.running] == ["r0", "r1", "r2"]
+    scheduled, emissions = step(scheduler)
+    assert [s.request_id for s in scheduled.preempted] == ["r0"]
+    assert (victim.blocks, len(victim.tokens)) == ([], 17)
+    assert names(scheduled) == ["r1", "r2"]
+    assert [emission.sequence.request_id for emission in emissions] == ["r1", "r2"]
+    assert (scheduled.plan.tokens, scheduler.pool.used) == (2, 4)
+    check(scheduler, scheduled)
+
+
 def test_t11_nothing_enters_in_a_step_that_preempted():
     scheduler = crowded(0, 0, 0, prompt=32)
     scheduler.add(ask("new", 1, max_tokens=1, priority=-9))
