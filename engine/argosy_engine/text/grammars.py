@@ -11,18 +11,32 @@ import json
 import threading
 from collections import OrderedDict
 from collections.abc import Callable, Sequence
+from concurrent.futures import Future
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from functools import partial
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from argosy_engine.errors import GrammarError
+from argosy_engine.text.terminals import terminal_depth
 
 if TYPE_CHECKING:
     from llguidance import LLMatcher, LLTokenizer
 
 __all__ = ["TokenGrammars", "compose"]
 
+T = TypeVar("T")
+
 _WHITE_SPACE = {"whitespace_pattern": r"[\x20\x0A\x0D\x09]{0,20}"}
 """Between the tokens of JSON; without a bound some models write spaces until `max_tokens`."""
+_STACK = 256 << 20
+"""Bytes of the stack on which a grammar is compiled. llguidance recurses along chains of rules and
+of `$ref`. The deepest ones that 64 KiB can spell need about 60 MiB, and a thread has 8 MiB: the
+process ended with SIGSEGV. Memory is taken as it is used, and given back when the thread ends."""
+_DEEPEST_TERMINAL = 200
+"""Levels of terminals and parentheses within each other. The time for a mask grows with the square
+and more: 0.1 s for 200 levels of `(A "x")*`, 3 s for 1,000. All streams wait for a mask."""
+_MOST_GBNF_RULES = 500
+"""llguidance reads them in Python, in a time that grows with the square: 0.1 s for 500."""
 _TRIED_MASKS = 8
 _KEPT_GRAMMARS = 64
 _KEPT_OUTPUTS = 512
@@ -42,8 +56,16 @@ def compose(kind: str, value: Any) -> str:
         if kind == "choice":
             # Not ASCII: Lark's strings know fewer escapes than JSON's.
             texts = " | ".join(json.dumps(text, ensure_ascii=False) for text in value)
+            texts = texts.replace("\x7f", "\\x7f")  # which JSON leaves as it is, and Lark refuses
             return str(grammar_from("lark", f"start: {texts}"))
-        return str(grammar_from("regex" if kind == "regex" else "grammar", value))
+        if kind == "regex":
+            return str(grammar_from("regex", value))
+        if value.count("::=") > _MOST_GBNF_RULES:
+            raise GrammarError(f"has more than {_MOST_GBNF_RULES} GBNF rules: write it for Lark")
+        grammar = str(grammar_from("grammar", value))
+        if terminal_depth(grammar) > _DEEPEST_TERMINAL:  # in Lark's form, whatever it was
+            raise GrammarError(f"its terminals are nested more than {_DEEPEST_TERMINAL} deep")
+        return grammar
     except (ValueError, RecursionError) as error:
         raise GrammarError(_short(str(error))) from error
 
@@ -95,29 +117,56 @@ class TokenGrammars:
         return found
 
     def _fresh(self, grammar: str) -> "LLMatcher":
-        from llguidance import LLMatcher, LLParserLimits
-
         with self._lock:
             known = self._compiled.get(grammar)
             if known is None:
-                if self._tokenizer is None:
-                    self._tokenizer = self._make()
-                # A grammar that needs more is refused, or ends its request: all streams wait
-                # for a mask.
-                limits = LLParserLimits(
-                    max_items_in_row=1000,
-                    step_max_items=10_000,
-                    step_lexer_fuel=100_000,
-                    max_lexer_states=20_000,
-                    max_grammar_size=50_000,
-                    verbose_errors=False,
-                )
-                known = LLMatcher(self._tokenizer, grammar, limits=limits, log_level=0)
+                known = _on_a_large_stack(partial(self._compile, grammar))
                 self._compiled[grammar] = known
                 if len(self._compiled) > _KEPT_GRAMMARS:
                     self._compiled.popitem(last=False)
             self._compiled.move_to_end(grammar)
             return known.deep_copy()
+
+    def _compile(self, grammar: str) -> "LLMatcher":
+        from llguidance import LLMatcher, LLParserLimits
+
+        if self._tokenizer is None:
+            self._tokenizer = self._make()
+        # A grammar that needs more is refused, or ends its request: all streams wait for a mask.
+        limits = LLParserLimits(
+            max_items_in_row=1000,
+            step_max_items=10_000,
+            step_lexer_fuel=100_000,
+            max_lexer_states=20_000,
+            max_grammar_size=50_000,
+            verbose_errors=False,
+        )
+        return LLMatcher(self._tokenizer, grammar, limits=limits, log_level=0)
+
+
+_starting = threading.Lock()
+"""The size of new threads' stacks is one setting of the process."""
+
+
+def _on_a_large_stack(work: Callable[[], T]) -> T:
+    """`work()` in a thread of its own, or what it raised."""
+    done: Future[T] = Future()
+
+    def run() -> None:
+        try:
+            done.set_result(work())
+        except BaseException as error:  # a panic in Rust is no Exception
+            done.set_exception(error)
+
+    with _starting:
+        before = threading.stack_size(_STACK)
+        try:
+            thread = threading.Thread(target=run, name="grammar")
+            thread.start()
+        finally:
+            threading.stack_size(before)
+    thread.join()
+    return done.result()
 
 
 def _short(reason: str) -> str:

@@ -75,6 +75,13 @@ async def test_an_expression_a_choice_and_a_grammar_hold():
     assert await text_of(structured(grammar='root ::= "yes" | "no"')) in ("yes", "no")
 
 
+async def test_a_choice_may_hold_any_character():
+    for first in range(0, 0xA0, 8):
+        some = [chr(code) for code in range(first, first + 8) if code != EOS]
+        text = "".join(some) + "\u2028🙂<a>%json"
+        assert await text_of(structured(choice=[text])) == text
+
+
 async def test_text_and_null_ask_for_nothing():
     plain = await Engine().post(COMPLETIONS, ask())
     for more in (
