@@ -1,6 +1,8 @@
 """What a request asks of its logits: biases, bad words, penalties, and what must not follow."""
 
 import random
+import time
+from dataclasses import replace
 
 import pytest
 
@@ -11,7 +13,7 @@ from hypothesis import given, settings  # noqa: E402
 from hypothesis import strategies as st  # noqa: E402
 
 from argosy_engine.core.sampling import SamplingParams  # noqa: E402
-from argosy_engine.runtime.torch.allowed import forbid_  # noqa: E402
+from argosy_engine.runtime.torch.allowed import Exclusions, forbid_  # noqa: E402
 from argosy_engine.runtime.torch.penalty import Penalties, penalise_  # noqa: E402
 from argosy_engine.runtime.torch.sampler import lost_rows, sample  # noqa: E402
 
@@ -54,6 +56,54 @@ def test_no_end_is_drawn_before_min_tokens():
     assert after([1, 1], 1, **ends) == [NEVER, 1, 1, 1, 1, NEVER]
     assert after([1, 1, 1], 1, **ends) == [1] * 6
     assert after([1, 1], 1, ignore_eos=True, **ends) == [1, 1, 1, 1, 1, NEVER]
+
+
+def test_what_is_kept_from_step_to_step_changes_nothing():
+    exclusions, rng = Exclusions(EOS), random.Random(1)
+    first = SamplingParams(
+        max_tokens=9,
+        min_tokens=3,
+        stop_token_ids=(5, 9),
+        logit_bias=((2, 1.0), (8, 1.0)),
+        bad_words=((1, 2), (4,), (3, 3, 1)),
+    )
+    rows = [first, replace(first, seed=2), replace(first, sent=1, min_tokens=0)]
+    rows += [SamplingParams(max_tokens=1, allowed_token_ids=(1, 2)), SamplingParams(max_tokens=1)]
+    histories = [[1, 2] for _ in rows]
+    for _ in range(12):
+        picked = [row for row in range(len(rows)) if rng.random() < 0.7]
+        step = [
+            [rows[row] for row in picked],
+            [histories[row] for row in picked],
+            [2] * len(picked),
+        ]
+        found, right = torch.ones(len(picked), 6), torch.ones(len(picked), 6)
+        exclusions.apply_(found, *step)
+        forbid_(right, *step, EOS)
+        assert torch.equal(found, right)
+        for tokens in histories:
+            tokens.append(rng.randrange(6))
+    assert len(exclusions._kept) <= 2  # the three rows of one request share their lists
+
+
+def test_a_step_costs_no_more_for_ids_that_it_has_seen():
+    vocab = 49_152
+    every = SamplingParams(
+        max_tokens=9, min_tokens=9, stop_token_ids=tuple(range(vocab)), logit_bias=((1, 1.0),)
+    )
+    allowed = SamplingParams(max_tokens=9, allowed_token_ids=tuple(range(1, vocab)))
+    rows = [every] * 8 + [allowed] * 8
+    exclusions, logits = Exclusions(EOS), torch.ones(len(rows), vocab)
+
+    def step():
+        began = time.process_time()
+        exclusions.apply_(logits, rows, [[1, 2]] * len(rows), [1] * len(rows))
+        return time.process_time() - began
+
+    step()
+    assert min(step() for _ in range(5)) < 0.1  # 0.8 s where each id is read in each step
+    assert logits[:8].amax() == NEVER
+    assert logits[8].tolist() == [NEVER] + [1.0] * (vocab - 1)
 
 
 def test_penalties_count_the_output_and_not_the_prompt():

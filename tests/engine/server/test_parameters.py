@@ -127,6 +127,7 @@ def test_the_models_own_defaults_hold_where_the_client_says_nothing():
         ("add_special_tokens", 1),
         ("stop_token_ids", [-1]),
         ("stop_token_ids", [1 << 40]),
+        ("stop_token_ids", list(range(1025))),
         ("presence_penalty", 2.1),
         ("frequency_penalty", -2.1),
         ("min_p", 1.1),
@@ -177,6 +178,13 @@ def test_what_changes_the_logits_reaches_the_runner():
     assert taken.logit_bias == ((31999, -100.0), (0, 100.0))
     assert taken.allowed_token_ids == (7, 5)
     assert not taken.plain
+
+
+def test_stop_ids_are_bounded_and_count_once():
+    assert completion(stop_token_ids=[7] * 5000 + [5]).sampling.stop_token_ids == (7, 5)
+    assert len(completion(stop_token_ids=list(range(1024))).sampling.stop_token_ids) == 1024
+    with pytest.raises(ApiError, match="at most 1024 different token ids, got 1025"):
+        completion(stop_token_ids=list(range(1025)))
 
 
 def test_a_bad_word_is_forbidden_with_and_without_a_space_before_it():

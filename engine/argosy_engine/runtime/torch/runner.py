@@ -27,7 +27,7 @@ from argosy_engine.ports.runner import NULL_BLOCK, KvLayout
 from argosy_engine.ports.tokenizer import Tokenizer
 from argosy_engine.runtime.cpu import Cpu, abandon, begin, settle
 from argosy_engine.runtime.machine import allowed_threads
-from argosy_engine.runtime.torch.allowed import forbid_, mask_
+from argosy_engine.runtime.torch.allowed import Exclusions, mask_
 from argosy_engine.runtime.torch.compute import Native, open_library
 from argosy_engine.runtime.torch.likely import Drawn, split, told_of_prompt
 from argosy_engine.runtime.torch.masks import Masks
@@ -144,6 +144,7 @@ class TorchRunner:
         self.on_cpu = pool.device.type == "cpu"
         self.grammars = grammars
         self._masks = Masks(grammars)
+        self._exclusions = Exclusions(self.eos_token_ids)
         self._penalties = Penalties()
         self.sampling_defaults = trunk.spec.sampling
         self.max_model_len = max_model_len
@@ -191,7 +192,7 @@ class TorchRunner:
             logits = self.trunk.logits(flat, self._pool)
             drawn = Drawn(logits, flat.sampling)
             if not all(params.plain for params in flat.sampling):
-                forbid_(logits, flat.sampling, flat.histories, flat.n_prompts, self.eos_token_ids)
+                self._exclusions.apply_(logits, flat.sampling, flat.histories, flat.n_prompts)
                 self._penalties.apply_(
                     logits, flat.sampling, flat.histories, flat.n_prompts, flat.request_ids
                 )

@@ -61,7 +61,7 @@ HONOURED: Mapping[str, str] = {
     "parallel_tool_calls": "false with `required`: one call",
     "seed": "a whole number; the same seed gives the same text",
     "stop": "up to 16 texts; they are not part of the answer",
-    "stop_token_ids": "token ids that end the answer and give no text",
+    "stop_token_ids": "up to 1,024 token ids that end the answer and give no text",
     "ignore_eos": "goes on after the end of sequence",
     "skip_special_tokens": "default true; false shows special tokens as text",
     "stream": "server-sent events",

@@ -43,12 +43,15 @@ def flag(body: Mapping[str, Any], name: str, *, default: bool = False) -> bool:
     return value
 
 
-def ids(body: Mapping[str, Any], name: str) -> tuple[int, ...]:
-    """Token ids; empty if left out."""
+def ids(body: Mapping[str, Any], name: str, *, most: int = MOST_IDS) -> tuple[int, ...]:
+    """Token ids, each once; empty if left out."""
     value = body.get(name) or []
     if not isinstance(value, list) or not all(type(i) is int and 0 <= i < MOST_IDS for i in value):
         raise bad(name, "must be a list of token ids")
-    return tuple(value)
+    found = tuple(dict.fromkeys(value))
+    if len(found) > most:
+        raise bad(name, f"must be at most {most} different token ids, got {len(found)}")
+    return found
 
 
 def texts(body: Mapping[str, Any], name: str, most: int) -> tuple[str, ...]:

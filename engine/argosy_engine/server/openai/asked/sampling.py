@@ -16,6 +16,8 @@ __all__ = ["sampling_of"]
 _MOST_BIASES = 1024
 """vLLM has no bound; OpenAI's is 300."""
 _MOST_BAD_WORDS = 128
+_LONGEST_BAD_WORD = 1000
+_MOST_STOP_IDS = 1024
 
 
 def sampling_of(
@@ -55,7 +57,7 @@ def sampling_of(
         prompt_logprobs=max((count for count in told if count is not None), default=None),
         seed=random.getrandbits(31) if seed is None else seed & 0x7FFF_FFFF_FFFF_FFFF,
         ignore_eos=flag(body, "ignore_eos"),
-        stop_token_ids=ids(body, "stop_token_ids"),
+        stop_token_ids=ids(body, "stop_token_ids", most=_MOST_STOP_IDS),
     )
 
 
@@ -77,7 +79,7 @@ def _allowed(body: Mapping[str, Any], vocab_size: int) -> tuple[int, ...]:
     allowed = ids(body, "allowed_token_ids")
     if allowed and max(allowed) >= vocab_size:
         raise bad("allowed_token_ids", f"token ids are 0 … {vocab_size - 1}")
-    return tuple(dict.fromkeys(allowed))
+    return allowed
 
 
 def _bad_words(body: Mapping[str, Any], tokenizer: Tokenizer) -> tuple[tuple[int, ...], ...]:
