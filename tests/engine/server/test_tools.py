@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 pytest.importorskip("llguidance")
 
 from argosy_engine.runtime.sim.runner import SimTokenizer
-from argosy_engine.server.openai.asked.tools import tools_of
+from argosy_engine.server.openai.asked.tools import shown_calls, tools_of
 from argosy_engine.server.openai.errors import ApiError
 from argosy_engine.server.openai.parse import parse_chat
 from argosy_engine.server.openai.reply.calls import PARSERS, NamedCall, TextCalls
@@ -117,12 +117,94 @@ def parsed(parser="", **more):
         ({"tools": "weather"}, "tools"),
         ({"tools": [WEATHER] * 129}, "tools"),
         ({"tools": [{"function": {"name": "f", "parameters": 5}}]}, "tools"),
+        ({"tools": [{"function": {"name": ""}}], "tool_choice": "required"}, "tools"),
+        (
+            {"tools": [{"function": {"name": ""}}], "tool_choice": {"function": {"name": ""}}},
+            "tools",
+        ),
     ],
 )
 def test_tools_that_make_no_sense_are_named(more, param):
     with pytest.raises(ApiError) as refused:
         parsed(**more)
     assert refused.value.param == param
+
+
+@pytest.mark.parametrize("choice", ["required", {"function": {"name": "weather"}}])
+@pytest.mark.parametrize(
+    ("more", "param"),
+    [
+        ({"min_tokens": 50}, "min_tokens"),
+        ({"ignore_eos": True}, "ignore_eos"),
+        ({"response_format": {"type": "json_object"}}, "response_format"),
+        ({"response_format": {"type": "nonsense"}}, "response_format"),
+        ({"structured_outputs": {"regex": "a"}}, "structured_outputs"),
+    ],
+)
+def test_what_does_not_go_with_a_required_call_is_refused_by_name(choice, more, param):
+    with pytest.raises(ApiError) as refused:
+        parsed(tools=[WEATHER], tool_choice=choice, **more)
+    assert (refused.value.status, refused.value.param) == (400, param)
+    assert parsed(tools=[WEATHER], tool_choice=choice, response_format={"type": "text"})
+
+
+def takes(name: str, **parameters) -> dict:
+    return {"type": "function", "function": {"name": name, "parameters": parameters}}
+
+
+async def arguments_of(tools: list[dict], seed: int) -> tuple[str, dict]:
+    body = ask(tools=tools, tool_choice="required", parallel_tool_calls=False, seed=seed)
+    (call,) = (await answer(body))["message"]["tool_calls"]
+    return call["function"]["name"], json.loads(call["function"]["arguments"])
+
+
+OBJECT = {"type": "object", "required": ["x"], "additionalProperties": False}
+
+
+@pytest.mark.parametrize("part", ["$defs", "definitions"])
+async def test_each_tool_is_held_to_its_own_definitions(part):
+    shared = {**OBJECT, "properties": {"x": {"$ref": f"#/{part}/T"}}}
+    a, b = (takes(name, **shared, **{part: {"T": {"const": name}}}) for name in ("a", "b"))
+    for tools in ([a, b], [b, a], [b, TIME]):
+        name, arguments = await arguments_of(tools, 1)
+        assert arguments == ({} if name == "time" else {"x": name})
+
+
+async def test_a_reference_to_the_whole_is_to_the_tools_parameters():
+    own = {**OBJECT, "properties": {"x": {"anyOf": [{"const": 1}, {"$ref": "#"}]}}}
+    found = [await arguments_of([takes("a", **own)], seed) for seed in range(6)]
+    for _, arguments in found:
+        while arguments != 1:
+            assert arguments.keys() == {"x"}
+            arguments = arguments["x"]
+
+
+async def test_a_reference_may_name_any_part_and_a_word_like_it_stays():
+    own = {
+        "$id": "https://example.com/a",
+        "type": "object",
+        "properties": {
+            "y": {"enum": [{"$ref": "#/z"}]},
+            "x": {"$ref": "#/properties/y"},
+            "$ref": {"$ref": "#/properties/y"},
+        },
+        "required": ["x", "$ref"],
+        "additionalProperties": False,
+    }
+    _, arguments = await arguments_of([TIME, takes("a", **own)][1:], 1)
+    assert arguments["x"] == arguments["$ref"] == {"$ref": "#/z"}
+
+
+@pytest.mark.parametrize("half", ["\\ud800", "\\udc00x"])
+async def test_half_a_surrogate_pair_in_earlier_arguments_is_shown_as_it_was_written(half):
+    function = {"name": "x", "arguments": f'{{"a": "{half}"}}'}
+    messages = [
+        {"role": "user", "content": "hi"},
+        {"role": "assistant", "tool_calls": [{"function": function}]},
+    ]
+    (_, shown) = shown_calls(messages)
+    assert shown == messages[1]
+    assert (await Engine().post(CHAT, ask(messages=messages))).status_code == 200
 
 
 def test_several_calls_may_be_required_unless_they_are_to_be_one():

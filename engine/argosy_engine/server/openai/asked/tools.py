@@ -7,14 +7,19 @@ from typing import Any
 
 from argosy_engine.errors import GrammarError
 from argosy_engine.server.openai.asked.fields import flag
+from argosy_engine.server.openai.asked.structure import grammar_of
 from argosy_engine.server.openai.parameters import bad
 from argosy_engine.text.grammars import compose
 
-__all__ = ["NO_TOOLS", "Tools", "shown_calls", "tools_of"]
+__all__ = ["NO_TOOLS", "Tools", "shown_calls", "shown_tools", "tools_of"]
 
 _MOST_TOOLS = 128
 _LONGEST = 64 << 10
 """Characters of the parameters' schemas that a text is held to."""
+_MAPS = {"properties", "patternProperties", "dependentSchemas", "$defs", "definitions"}
+"""Members of a schema whose members have names of the client's and are schemas."""
+_VALUES = {"const", "enum", "default", "examples"}
+"""Members that hold any JSON, where "$ref" is a word like others."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -61,6 +66,7 @@ def tools_of(body: Mapping[str, Any], parser: str) -> Tools:
                 'write "none", "required" or a function\'s name',
             )
         return Tools(shown=shown, reads=parser)
+    _refuse_beside(body)
     functions = {tool["function"]["name"]: tool["function"] for tool in shown}
     if choice == "required":
         one_only = not flag(body, "parallel_tool_calls", default=True)
@@ -70,6 +76,12 @@ def tools_of(body: Mapping[str, Any], parser: str) -> Tools:
         raise bad("tool_choice", f"there is no function {name!r:.80} in tools")
     grammar = _grammar(_parameters(functions[name]))
     return Tools(shown=shown, reads="named", name=name, grammar=grammar)
+
+
+def shown_tools(body: Mapping[str, Any]) -> tuple[dict[str, Any], ...]:
+    """For the chat template. ApiError 400."""
+    given = body.get("tools") or []
+    return _checked(given) if given else ()
 
 
 def shown_calls(messages: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
@@ -88,6 +100,8 @@ def _opened(call: Any) -> Any:
         return call
     try:
         arguments = json.loads(function["arguments"] or "{}")
+        # Half of a surrogate pair may be escaped in it, which is no text: it stays escaped.
+        json.dumps(arguments, ensure_ascii=False).encode()
     except (ValueError, RecursionError):
         return call
     return {**call, "function": {**function, "arguments": arguments}}
@@ -100,6 +114,8 @@ def _checked(given: Any) -> tuple[dict[str, Any], ...]:
         function = tool.get("function") if isinstance(tool, dict) else None
         if not isinstance(function, dict) or not _is_name(function.get("name")):
             raise bad("tools", 'each must be {"type": "function", "function": {"name": …}}')
+        if not function["name"]:
+            raise bad("tools", "the name of a function must not be empty")
         if not isinstance(function.get("parameters") or {}, dict):
             raise bad("tools", f"the parameters of {function['name']!r:.80} must be a schema")
     return tuple(given)
@@ -120,27 +136,62 @@ def _parameters(function: Mapping[str, Any]) -> dict[str, Any]:
     return function.get("parameters") or {"type": "object", "properties": {}}
 
 
+def _refuse_beside(body: Mapping[str, Any]) -> None:
+    """What does not go with a text that is calls and nothing else."""
+    for name in ("ignore_eos", "min_tokens"):
+        if body.get(name):
+            raise bad(name, "does not go with this tool_choice, which says where the answer ends")
+    if grammar_of(body):
+        name = "response_format" if body.get("response_format") else "structured_outputs"
+        raise bad(name, "does not go with this tool_choice: the answer is a call of a tool")
+
+
 def _list_of(functions: Mapping[str, Mapping[str, Any]], *, one_only: bool) -> str:
+    """Each tool's parameters are a definition: names in them are the tool's own."""
+    try:
+        own = {
+            str(index): _moved(_parameters(function), f"#/$defs/{index}")
+            for index, function in enumerate(functions.values())
+        }
+    except RecursionError as error:
+        raise bad("tools", "the parameters are nested too deep") from error
     calls = [
         {
             "type": "object",
-            "properties": {"name": {"const": name}, "parameters": _parameters(function)},
+            "properties": {"name": {"const": name}, "parameters": {"$ref": f"#/$defs/{index}"}},
             "required": ["name", "parameters"],
             "additionalProperties": False,
         }
-        for name, function in functions.items()
+        for index, name in enumerate(functions)
     ]
     schema: dict[str, Any] = {"type": "array", "minItems": 1, "items": {"anyOf": calls}}
-    for part in ("$defs", "definitions"):  # what "#/$defs/…" means stands at the root
-        shared = [_parameters(function).get(part) for function in functions.values()]
-        merged = {
-            name: each for one in shared if isinstance(one, dict) for name, each in one.items()
-        }
-        if merged:
-            schema[part] = merged
     if one_only:
         schema["maxItems"] = 1
-    return _grammar(schema)
+    return _grammar({**schema, "$defs": own})
+
+
+def _moved(parameters: Mapping[str, Any], place: str) -> dict[str, Any]:
+    """A whole schema as the part of another one that stands at `place`."""
+    # With an address of its own, "#" would mean the part. The dialect is said at the root only.
+    part = {name: each for name, each in parameters.items() if name not in ("$id", "$schema")}
+    moved: dict[str, Any] = _with_refs(part, place)
+    return moved
+
+
+def _with_refs(schema: Any, place: str) -> Any:
+    if isinstance(schema, list):
+        return [_with_refs(each, place) for each in schema]
+    if not isinstance(schema, dict):
+        return schema
+    found: dict[str, Any] = {}
+    for name, value in schema.items():
+        if name in _MAPS and isinstance(value, dict):
+            found[name] = {key: _with_refs(each, place) for key, each in value.items()}
+        elif name == "$ref" and isinstance(value, str) and (value == "#" or value[:2] == "#/"):
+            found[name] = place + value[1:]
+        else:
+            found[name] = value if name in _VALUES else _with_refs(value, place)
+    return found
 
 
 def _grammar(schema: dict[str, Any]) -> str:
