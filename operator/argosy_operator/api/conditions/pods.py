@@ -10,3 +10,10 @@ POD_NOT_STARTED = (
     *kubectl.POD_STATES,
     kubectl.JOB,
 )
+UNSCHEDULABLE = (
+    "Unschedulable",
+    "no node has room for a pod",
+    "Add nodes, or lower the role's replicas or resources.",
+    *kubectl.POD_STATES,
+    kubectl.NODES,
+)

@@ -379,13 +379,7 @@ class Reason(StrEnum):
     UNKNOWN = ("Unknown", "not checked yet")
     # CapacityLimited
     ENOUGH = ("Enough", "no pod lacks a node, quota or GPUs")
-    UNSCHEDULABLE = (
-        "Unschedulable",
-        "no node has room for a pod",
-        "Add nodes, or lower the role's replicas or resources.",
-        *kubectl.POD_STATES,
-        kubectl.NODES,
-    )
+    UNSCHEDULABLE = pods.UNSCHEDULABLE
     QUOTA_EXCEEDED = (
         "QuotaExceeded",
         "a ResourceQuota is used up",
