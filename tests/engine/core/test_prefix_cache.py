@@ -8,7 +8,7 @@ import pytest
 
 from argosy_engine.core.blocks.allocator import Allocator
 from argosy_engine.core.blocks.pool import BlockPool
-from argosy_engine.core.blocks.prefix import hash_block
+from argosy_engine.core.blocks.prefix import hash_block, root
 from argosy_engine.core.request import NewRequest, Sequence
 from argosy_engine.core.sampling import SamplingParams
 
@@ -94,6 +94,15 @@ def test_names_of_blocks_have_16_bytes_and_differ_by_their_text_and_by_what_come
     ]
     assert len(set(names)) == len(names)
     assert {len(name) for name in names} == {16}
+
+
+def test_the_place_of_an_adapter_is_no_place_that_a_salt_can_name():
+    names = ["", "a", "b", "ab", "adapter"]
+    names += [root("", name).hex() for name in names[1:3]] + [root("a").hex()]
+    roots = {(salt, adapter): root(salt, adapter) for salt in names for adapter in names}
+    assert len(set(roots.values())) == len(roots)
+    assert root("", "") == b""
+    assert {len(each) for each in roots.values()} == {0, 16}
 
 
 def test_only_what_was_computed_is_found():

@@ -105,6 +105,13 @@ async def test_content_that_is_no_text_is_refused(content):
     await refused(CHAT, body)
 
 
+@pytest.mark.parametrize("kind", ["image_url", "input_audio", "video_url", "file"])
+async def test_a_part_that_is_no_text_is_refused_with_the_scope(kind):
+    content = json.dumps([{"type": "text", "text": "what is this?"}, {"type": kind, kind: {}}])
+    body = b'{"model": "m", "messages": [{"role": "user", "content": %s}]}' % content.encode()
+    assert "SCOPE.md" in (await refused(CHAT, body))["message"]
+
+
 @pytest.mark.parametrize(
     "schema",
     [

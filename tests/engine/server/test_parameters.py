@@ -142,6 +142,9 @@ def test_the_models_own_defaults_hold_where_the_client_says_nothing():
         ("allowed_token_ids", [32000]),
         ("bad_words", [""]),
         ("bad_words", ["x"] * 129),
+        ("bad_words", ["x" * 1001]),
+        ("logit_bias", {"00000000000065": 1}),
+        ("max_tokens", False),
         ("stop", ["x"] * 17),
         ("cache_salt", ""),
         ("cache_salt", 5),
@@ -185,6 +188,55 @@ def test_stop_ids_are_bounded_and_count_once():
     assert len(completion(stop_token_ids=list(range(1024))).sampling.stop_token_ids) == 1024
     with pytest.raises(ApiError, match="at most 1024 different token ids, got 1025"):
         completion(stop_token_ids=list(range(1025)))
+
+
+def test_a_bias_whose_id_is_written_twice_counts_once():
+    assert completion(logit_bias={"65": 1, "0065": 2}).sampling.logit_bias == ((65, 2.0),)
+
+
+def test_false_is_no_number_of_tokens_beside_an_echo():
+    assert completion(echo=True, max_tokens=0).form.without_output
+    with pytest.raises(ApiError, match="max_tokens: must be a whole number, got False"):
+        completion(echo=True, max_tokens=False)
+
+
+HUGE = 10**4200
+
+
+@pytest.mark.parametrize(
+    "more",
+    [
+        {"n": HUGE},
+        {"n": HUGE, "best_of": 1},
+        {"max_tokens": -HUGE},
+        {"seed": 1, "top_k": -HUGE},
+        {"logprobs": HUGE},
+        {"temperature": HUGE},
+        {"min_tokens": HUGE},
+        {"truncate_prompt_tokens": HUGE},
+        {"length_penalty": HUGE},
+    ],
+)
+def test_a_number_of_thousands_of_digits_is_not_repeated(more):
+    with pytest.raises(ApiError) as refused:
+        completion(**more)
+    assert len(refused.value.message) < 250
+
+
+def test_more_tokens_than_any_context_has_are_as_many_as_a_peer_is_told():
+    assert completion(max_tokens=HUGE).sampling.max_tokens == (1 << 31) - 1
+
+
+def test_a_prompt_that_is_to_be_cut_is_refused_where_it_is_vast():
+    tokenizer = ByteTokenizer(256)
+    assert (
+        completion(tokenizer, prompt="x" * 16_384, truncate_prompt_tokens=5).token_ids == [120] * 5
+    )
+    with pytest.raises(ApiError, match="prompt: has at least 16385 tokens"):
+        completion(tokenizer, prompt="x" * 16_385, truncate_prompt_tokens=5)
+    body = {"model": "m", "prompt": "x" * 40_000, "truncate_prompt_tokens": 5}
+    with pytest.raises(ApiError, match="at most 36000 is"):
+        parse_completion(body, tokenizer, served_name="m", max_model_len=9000)
 
 
 def test_a_bad_word_is_forbidden_with_and_without_a_space_before_it():

@@ -1,12 +1,18 @@
 """The paths of the engine's API: tokens, version, and what it does not have."""
 
+import json
+
 import httpx
 import pytest
 
+from argosy_engine.server.openai.parse import parse_chat
 from argosy_engine.server.openai.reply.beyond import BEYOND
+from argosy_engine.server.openai.reply.tokens import tokenized
+from argosy_engine.text.byte_tokenizer import ByteTokenizer
 from tests.engine.server.spelling import Engine
 
 SAID = "so it goes é"
+HI = [{"role": "user", "content": "hi"}]
 
 
 async def test_a_prompts_tokens_are_those_that_a_completion_counts():
@@ -44,6 +50,19 @@ async def test_a_chats_tokens_are_those_of_its_template():
     assert usage["prompt_tokens"] == found["count"]
 
 
+def test_a_chats_tools_are_shown_to_its_template():
+    class Tokenizer(ByteTokenizer):
+        def chat_text(self, messages, *, tools=(), **options):
+            return super().chat_text(messages, **options) + json.dumps(tools)
+
+    tools = [{"type": "function", "function": {"name": "time"}}]
+    body = {"model": "m", "messages": HI, "tools": tools}
+    known = {"served_name": "m", "max_model_len": 1000}
+    told = json.loads(tokenized(body, Tokenizer(256), **known))["tokens"]
+    assert bytes(told) == b"user: hi\n" + json.dumps(tools).encode()
+    assert told == parse_chat({**body, "tool_choice": "none"}, Tokenizer(256), **known).token_ids
+
+
 @pytest.mark.parametrize(
     ("path", "body", "status", "param"),
     [
@@ -51,6 +70,16 @@ async def test_a_chats_tokens_are_those_of_its_template():
         ("/tokenize", {"prompt": 5}, 400, "prompt"),
         ("/tokenize", {"model": "x", "prompt": "a"}, 404, "model"),
         ("/tokenize", {"messages": []}, 400, "messages"),
+        ("/tokenize", {"prompt": "x" * 16_385}, 400, "prompt"),
+        ("/tokenize", {"messages": HI, "tools": "x"}, 400, "tools"),
+        (
+            "/tokenize",
+            {"messages": HI, "continue_final_message": True},
+            400,
+            "continue_final_message",
+        ),
+        ("/tokenize", {"messages": HI, "chat_template": "x"}, 400, "chat_template"),
+        ("/tokenize", {"prompt": "a", "truncate_prompt_tokens": 1}, 400, "truncate_prompt_tokens"),
         ("/detokenize", {}, 400, "tokens"),
         ("/detokenize", {"tokens": [256]}, 400, "tokens"),
         ("/detokenize", {"tokens": [1] * 161}, 400, "tokens"),

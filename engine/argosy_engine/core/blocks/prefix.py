@@ -9,9 +9,17 @@ from argosy_engine.core.request import Sequence
 __all__ = ["hash_block", "hashes_of", "root"]
 
 
-def root(salt: str) -> bytes:
-    """What the first block of a text is chained over; empty without a salt."""
-    return blake2b(salt.encode(), digest_size=16).digest() if salt else b""
+def root(salt: str, adapter: str = "") -> bytes:
+    """What the first block of a text is chained over; empty without both.
+
+    `adapter` is the place for the name of a LoRA adapter, which computes other KV of the same
+    text. The engine serves none yet. BLAKE2's `person` keeps the two apart: no salt gives the root
+    of an adapter.
+    """
+    if not adapter:
+        return blake2b(salt.encode(), digest_size=16).digest() if salt else b""
+    named = blake2b(adapter.encode(), digest_size=16, person=b"adapter").digest()
+    return blake2b(salt.encode(), digest_size=16, key=named, person=b"adapter").digest()
 
 
 def hash_block(parent: bytes, token_ids: Tokens[int]) -> bytes:

@@ -53,7 +53,7 @@ HONOURED: Mapping[str, str] = {
     "min_p": "0 to 1; 0 is off",
     "logit_bias": "token ids with -100 to 100 each; 1,024 at most",
     "allowed_token_ids": "only these are drawn",
-    "bad_words": "up to 128 texts that the answer does not contain, by their tokens",
+    "bad_words": "up to 128 texts, of 1,000 characters each, that the answer does not contain",
     "response_format": "`text`, `json_object`, or `json_schema` with its `schema`",
     "structured_outputs": "one of `json`, `json_object`, `regex`, `choice`, `grammar` (Lark, GBNF)",
     "tools": "chats: up to 128 functions, shown to the chat template",
@@ -94,7 +94,9 @@ REFUSED: Mapping[str, Refused] = {
     "routed_experts_prompt_start": Refused("there are no experts: leave it out", (0,)),
     "suffix": Refused("nothing is inserted: leave it out", ("",)),
     "include_stop_str_in_output": Refused("append the stop text yourself: leave it out", (False,)),
-    "truncation_side": Refused("prompts are not cut: leave it out"),
+    "truncation_side": Refused(
+        'a prompt loses its beginning: leave it out or write "left"', ("left",)
+    ),
     "prompt_embeds": Refused("write the prompt as text or token ids"),
     "continue_final_message": Refused("write the text so far to /v1/completions", (False,)),
     "documents": Refused("write them into a message"),

@@ -33,6 +33,17 @@ _TEMPLATE_NAMES = {
     "chat_template", "tokenize", "raise_exception", "strftime_now",
     "bos_token", "eos_token", "unk_token", "pad_token",
 }  # fmt: skip
+_NO_TEXT = (
+    "image_url",
+    "input_image",
+    "image",
+    "input_audio",
+    "audio_url",
+    "video_url",
+    "file",
+    "input_file",
+)
+"""Kinds of parts of a message, in OpenAI's API and vLLM's."""
 _HALF_PAIR = re.compile(r"\\u[dD][89a-fA-F]")  # or half of a whole one
 
 
@@ -176,6 +187,14 @@ def _check_content(content: Any) -> None:
         for part in content
     ):
         return
+    if isinstance(content, list) and any(
+        isinstance(part, dict) and part.get("type") in _NO_TEXT for part in content
+    ):
+        raise bad(
+            "messages",
+            "only text is read: images, sound and files are out of scope, as "
+            'SCOPE.md says; write {"type": "text", "text": …}',
+        )
     raise bad("messages", 'content must be text, or a list of {"type": "text", "text": …}')
 
 

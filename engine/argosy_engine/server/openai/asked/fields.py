@@ -21,7 +21,7 @@ def integer(body: Mapping[str, Any], name: str, default: Any, *, low: int | None
     if type(value) is not int:
         raise bad(name, f"must be a whole number, got {value!r:.40}")
     if low is not None and value < low:
-        raise bad(name, f"must be at least {low}, got {value}")
+        raise bad(name, f"must be at least {low}, got {value!r:.40}")
     return value
 
 
@@ -54,8 +54,10 @@ def ids(body: Mapping[str, Any], name: str, *, most: int = MOST_IDS) -> tuple[in
     return found
 
 
-def texts(body: Mapping[str, Any], name: str, most: int) -> tuple[str, ...]:
-    """One text or a list of them; empty if left out."""
+def texts(
+    body: Mapping[str, Any], name: str, most: int, *, longest: int | None = None
+) -> tuple[str, ...]:
+    """One text or a list of them, each of `longest` characters at most; empty if left out."""
     value = body.get(name)
     if value is None:
         return ()
@@ -67,4 +69,6 @@ def texts(body: Mapping[str, Any], name: str, most: int) -> tuple[str, ...]:
         or not all(isinstance(each, str) and each for each in value)
     ):
         raise bad(name, f"must be a text or a list of at most {most} non-empty texts")
+    if longest is not None and any(len(each) > longest for each in value):
+        raise bad(name, f"each must have at most {longest} characters")
     return tuple(value)

@@ -60,13 +60,13 @@ def form_of(
     n = integer(body, "n", 1, low=1)
     best_of = integer(body, "best_of", n, low=1)
     if best_of < n:
-        raise bad("best_of", f"must be at least n, {n}")
+        raise bad("best_of", f"must be at least n, {n!r:.40}")
     if max(n, best_of) * prompts > MOST_CHOICES:
         name = "n" if best_of == n else "best_of"
         raise bad(
             name,
             f"a request has at most {MOST_CHOICES} choices, all prompts together; this one asks "
-            f"for {max(n, best_of) * prompts}: lower {name} or send several requests",
+            f"for {max(n, best_of) * prompts!r:.40}: lower {name} or send several requests",
         )
     stream = flag(body, "stream")
     if stream and best_of > n:
@@ -83,7 +83,7 @@ def form_of(
         n=n,
         best_of=best_of,
         echo=echo,
-        without_output=echo and body.get("max_tokens") == 0,
+        without_output=echo and type(most := body.get("max_tokens")) is int and most == 0,
         logprobs=logprobs,
         prompt_logprobs=told,
         return_token_ids=flag(body, "return_token_ids"),
@@ -110,5 +110,5 @@ def _at_most(body: Mapping[str, Any], name: str) -> int | None:
         return None
     count: int | None = integer(body, name, None, low=0)
     if count is not None and count > _MOST_LIKELY:
-        raise bad(name, f"must be at most {_MOST_LIKELY}, got {count}")
+        raise bad(name, f"must be at most {_MOST_LIKELY}, got {count!r:.40}")
     return count

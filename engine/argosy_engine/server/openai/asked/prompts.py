@@ -9,10 +9,13 @@ from argosy_engine.server.openai.asked.fields import flag, integer
 from argosy_engine.server.openai.errors import ApiError
 from argosy_engine.server.openai.parameters import bad
 
-__all__ = ["MOST_CHOICES", "Prompt", "encode", "prompts_of"]
+__all__ = ["MOST_CHOICES", "Prompt", "encode", "prompts_of", "refuse_vast"]
 
 MOST_CHOICES = 128
 """Of one request: OpenAI's bound of n, here for all prompts together."""
+_CONTEXTS = 4
+_FEWEST_VAST = 16_384
+"""A text is tokenised to be cut or counted up to four contexts, and always up to 16,384 tokens."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,6 +69,8 @@ def encode(
     most = _most_tokens(body, max_model_len)
     if most is None:
         _refuse_long(tokenizer.fewest_tokens(text), max_model_len, param, about="at least ")
+    else:
+        refuse_vast(text, tokenizer, max_model_len, param)
     token_ids = tokenizer.encode(text, add_special_tokens=special)
     if not token_ids:
         raise bad(param, "is empty: send at least one token")
@@ -73,6 +78,14 @@ def encode(
         _refuse_long(len(token_ids), max_model_len, param)
     cut = _cut(token_ids, most)
     return Prompt(cut, text if len(cut) == len(token_ids) else None)
+
+
+def refuse_vast(text: str, tokenizer: Tokenizer, max_model_len: int, param: str) -> None:
+    """ApiError 400 before a text that may be longer than the context costs seconds."""
+    most = max(_CONTEXTS * max_model_len, _FEWEST_VAST)
+    fewest = tokenizer.fewest_tokens(text)
+    if fewest > most:
+        raise bad(param, f"has at least {fewest} tokens: a text of at most {most} is tokenised")
 
 
 def _most_tokens(body: Mapping[str, Any], max_model_len: int) -> int | None:

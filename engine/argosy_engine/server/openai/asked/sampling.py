@@ -15,6 +15,8 @@ __all__ = ["sampling_of"]
 
 _MOST_BIASES = 1024
 """vLLM has no bound; OpenAI's is 300."""
+_LONGEST_ID = 10
+"""Digits of a token id."""
 _MOST_BAD_WORDS = 128
 _LONGEST_BAD_WORD = 1000
 _MOST_STOP_IDS = 1024
@@ -32,6 +34,7 @@ def sampling_of(
         "max_completion_tokens" if body.get("max_completion_tokens") is not None else "max_tokens"
     )
     max_tokens = 1 if form.without_output else integer(body, name, default_max, low=1)
+    max_tokens = min(max_tokens, MOST_IDS - 1)  # no context is longer, and PREFILL has 31 bits
     told = [form.prompt_logprobs, form.logprobs if form.echo else None]
     ranked = 0 if form.best_of > form.n else None
     seed = integer(body, "seed", None)
@@ -65,14 +68,15 @@ def _biases(body: Mapping[str, Any], vocab_size: int) -> tuple[tuple[int, float]
     given = body.get("logit_bias") or {}
     if not isinstance(given, dict) or len(given) > _MOST_BIASES:
         raise bad("logit_bias", f"must be an object of at most {_MOST_BIASES} token ids")
-    biases: list[tuple[int, float]] = []
+    biases: dict[int, float] = {}
     for token, bias in given.items():
-        if not token.isascii() or not token.isdigit() or int(token[:10]) >= vocab_size:
+        known = token.isascii() and token.isdigit() and len(token) <= _LONGEST_ID
+        if not known or int(token) >= vocab_size:
             raise bad("logit_bias", f"{token!r:.40} is no token id: they are 0 … {vocab_size - 1}")
         if type(bias) not in (int, float) or not -100 <= bias <= 100:
             raise bad("logit_bias", f"{token!r:.40} must be a number from -100 to 100")
-        biases.append((int(token[:10]), float(bias)))
-    return tuple(biases)
+        biases[int(token)] = float(bias)
+    return tuple(biases.items())
 
 
 def _allowed(body: Mapping[str, Any], vocab_size: int) -> tuple[int, ...]:
@@ -85,7 +89,7 @@ def _allowed(body: Mapping[str, Any], vocab_size: int) -> tuple[int, ...]:
 def _bad_words(body: Mapping[str, Any], tokenizer: Tokenizer) -> tuple[tuple[int, ...], ...]:
     """Each word as it is spelled at the beginning of a text and after a space, as in vLLM."""
     spelled: list[tuple[int, ...]] = []
-    for word in texts(body, "bad_words", _MOST_BAD_WORDS):
+    for word in texts(body, "bad_words", _MOST_BAD_WORDS, longest=_LONGEST_BAD_WORD):
         for text in dict.fromkeys((word.lstrip(), " " + word.lstrip())):
             token_ids = tuple(tokenizer.encode(text, add_special_tokens=False))
             if token_ids:

@@ -6,7 +6,9 @@ from typing import Any
 
 from argosy_engine.ports.tokenizer import Tokenizer
 from argosy_engine.server.openai.asked.fields import flag
-from argosy_engine.server.openai.parameters import bad
+from argosy_engine.server.openai.asked.prompts import refuse_vast
+from argosy_engine.server.openai.asked.tools import Tools, shown_tools
+from argosy_engine.server.openai.parameters import bad, refuse_unsupported
 from argosy_engine.server.openai.parse import chat_text, check_model
 
 __all__ = ["detokenized", "tokenized"]
@@ -17,10 +19,15 @@ def tokenized(
 ) -> bytes:
     """The answer: of a `prompt`, or of `messages` through the chat template. ApiError 400, 404."""
     _check(body, served_name)
+    refuse_unsupported(body)
+    if body.get("truncate_prompt_tokens") is not None:
+        raise bad("truncate_prompt_tokens", "all tokens are returned: leave it out")
     chat = body.get("messages") is not None
-    text = chat_text(body, tokenizer) if chat else body.get("prompt")
+    tools = Tools(shown=shown_tools(body))
+    text = chat_text(body, tokenizer, tools) if chat else body.get("prompt")
     if not isinstance(text, str):
         raise bad("prompt", "must be a text; or write messages")
+    refuse_vast(text, tokenizer, max_model_len, "messages" if chat else "prompt")
     special = flag(body, "add_special_tokens", default=not chat)
     ids = tokenizer.encode(text, add_special_tokens=special)
     answer: dict[str, object] = {"count": len(ids), "max_model_len": max_model_len, "tokens": ids}
