@@ -85,6 +85,7 @@ class TokenGrammars:
         self._make = make
         self._tokenizer: LLTokenizer | None = None
         self._lock = threading.Lock()
+        self._compiling = threading.Lock()
         self._compiled: OrderedDict[str, LLMatcher] = OrderedDict()
         """As they are before the first token; the one used last stands last."""
         self._outputs: OrderedDict[str, _Output] = OrderedDict()
@@ -117,13 +118,24 @@ class TokenGrammars:
         return found
 
     def _fresh(self, grammar: str) -> "LLMatcher":
+        if (known := self._copy(grammar)) is not None:
+            return known
+        # Without the other lock: a step that begins a known grammar does not wait for a new one.
+        with self._compiling:
+            if (known := self._copy(grammar)) is not None:
+                return known
+            made = _on_a_large_stack(partial(self._compile, grammar))
+            with self._lock:
+                self._compiled[grammar] = made
+                if len(self._compiled) > _KEPT_GRAMMARS:
+                    self._compiled.popitem(last=False)
+                return made.deep_copy()
+
+    def _copy(self, grammar: str) -> "LLMatcher | None":
         with self._lock:
             known = self._compiled.get(grammar)
             if known is None:
-                known = _on_a_large_stack(partial(self._compile, grammar))
-                self._compiled[grammar] = known
-                if len(self._compiled) > _KEPT_GRAMMARS:
-                    self._compiled.popitem(last=False)
+                return None
             self._compiled.move_to_end(grammar)
             return known.deep_copy()
 

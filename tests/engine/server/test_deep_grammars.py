@@ -7,6 +7,7 @@ each of these runs in a process of its own.
 import json
 import subprocess
 import sys
+import threading
 import time
 from itertools import islice, pairwise, product
 from string import ascii_lowercase
@@ -15,9 +16,10 @@ import pytest
 
 pytest.importorskip("llguidance")
 
-from argosy_engine.text.grammars import compose
+from argosy_engine.text.byte_tokenizer import ByteTokenizer
+from argosy_engine.text.grammars import TokenGrammars, compose
 from argosy_engine.text.terminals import terminal_depth
-from tests.engine.server.spelling import Engine
+from tests.engine.server.spelling import EOS, Engine
 
 COMPLETIONS = "/v1/completions"
 LONGEST = 64 << 10
@@ -156,6 +158,30 @@ async def test_what_would_take_minutes_is_refused_at_once(name, why):
     assert time.process_time() - began < 5
     assert response.status_code == 400
     assert why in response.json()["error"]["message"]
+
+
+def test_a_step_does_not_wait_for_a_grammar_that_is_being_compiled():
+    class Slow(TokenGrammars):
+        def _compile(self, grammar):
+            if "slow" in grammar:
+                begun.set()
+                assert goes_on.wait(60)
+            return super()._compile(grammar)
+
+    begun, goes_on = threading.Event(), threading.Event()
+    grammars = Slow(ByteTokenizer(256).grammars(256, [EOS])._make)
+    known, slow = compose("regex", "a"), compose("regex", "slow")
+    assert grammars.refusal(known) is None
+    compiling = threading.Thread(target=grammars.refusal, args=(slow,))
+    compiling.start()
+    try:
+        assert begun.wait(60)
+        assert grammars.mask("r", known, []) == grammars.mask("s", known, [])
+        assert slow not in grammars._compiled
+    finally:
+        goes_on.set()
+        compiling.join()
+    assert slow in grammars._compiled
 
 
 def test_terminals_are_counted_with_their_parentheses():
