@@ -10,6 +10,7 @@ import time
 import pytest
 import yaml
 
+from local.demo.errors import CommandError
 from tests.reconcile.conftest import FLEET
 
 pytestmark = pytest.mark.cluster
@@ -57,7 +58,8 @@ def lie(world, spec: dict) -> str:
         role = pod["metadata"]["labels"]["serving.argosy.dev/role"]
         container = pod["spec"]["containers"][0]
         ready = {c["type"]: c["status"] for c in pod["status"].get("conditions", ())}.get("Ready")
-        serving[role] += ready == "True" and "deletionTimestamp" not in pod["metadata"]
+        serves = ready == "True" and "deletionTimestamp" not in pod["metadata"]
+        serving[role] += serves
         env = {e["name"]: e.get("value") for e in container.get("env", ())}
         wanted = next((e["value"] for e in spec.get("engine", {}).get("env", ())), None)
         if role == "colocated" and env.get("CHANGE") != wanted:
@@ -65,7 +67,7 @@ def lie(world, spec: dict) -> str:
         change = next((part["labels"]["change"] for part in spec.get("pods", ())), None)
         if role == "gateway" and pod["metadata"]["labels"].get("change") != change:
             return f"{pod['metadata']['name']} has {pod['metadata']['labels']}, not {change}"
-        if role == "gateway" and (said := older(world, pod["metadata"]["name"], spec)):
+        if role == "gateway" and serves and (said := older(world, pod["metadata"]["name"], spec)):
             return said
     least = {"gateway": 1, "colocated": spec["roles"]["colocated"]["replicas"]["min"]}
     few = {role: n for role, n in least.items() if serving[role] < n}
@@ -79,12 +81,16 @@ def older(world, gateway: str, spec: dict) -> str:
         proxy = f"/api/v1/namespaces/{world.namespace}/pods/{gateway}:{page}"
         return world.kubectl("get", "--raw", proxy)
 
-    names = [model["id"] for model in json.loads(said("8080/proxy/v1/models"))["data"]]
+    try:
+        models, metrics = said("8080/proxy/v1/models"), said("8081/proxy/metrics")
+    except CommandError as error:  # it ends
+        return f"{gateway} does not answer: {error}"
+    names = [model["id"] for model in json.loads(models)["data"]]
     if names != spec["model"].get("servedNames", ["chat"]):
         return f"{gateway} answers to {names}"
     slo = spec.get("slo")
     limit = f'le="{int(slo["ttft"]["target"].removesuffix("ms")) / 1000}"' if slo else ""
-    return "" if limit in said("8081/proxy/metrics") else f"{gateway} does not judge by {slo}"
+    return "" if limit in metrics else f"{gateway} does not judge by {slo}"
 
 
 @pytest.mark.timeout(570)
