@@ -18,9 +18,9 @@ from argosy_operator.core.fleet.pods import Pod, gateways_to_ask
 from argosy_operator.core.fleet.snapshot import Snapshot
 
 UNHEARD_S = 30.0
-"""So long after the settings were written a gateway that does not answer is waited for. It is five
-reads of the settings: they are at most 6 s apart. An operator outside of the cluster's network
-reaches no gateway, and its fleets must be rolled out at some time, too."""
+"""Seconds after the settings were written in which a gateway without an answer holds RolledOut up.
+Gateways read them five times in that time, at most 6 s apart. An operator outside of the cluster's
+network reaches no gateway, and its fleets must be rolled out, too."""
 
 
 @dataclass(frozen=True, slots=True)

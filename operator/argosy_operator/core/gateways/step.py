@@ -10,14 +10,13 @@ LOOK_S = 2.0
 
 
 def await_settings(snapshot: Snapshot, draft: Draft) -> Draft:
-    """Ends when all gateways use the settings of this generation; what one does later is not looked
-    at."""
+    """Ends when all gateways use the settings of this generation. They are not asked after that."""
     fleet, found = snapshot.fleet, in_use(snapshot)
     if is_rolled_out(fleet.status.conditions, fleet.metadata.generation):
         return draft.step(StepReason.SETTINGS_IN_USE, "RolledOut is True of this generation")
     age_s = found.age_s or 0.0
     if found.pending:
-        # A gateway that does not take them for so long cannot read them, and a person must act.
+        # A gateway that has not taken them by then cannot read them, and a person must act.
         draft = draft.within(LOOK_S if age_s < UNHEARD_S else UNHEARD_S)
     if found.unknown:
         draft = draft.within(max(LOOK_S, UNHEARD_S - age_s))
