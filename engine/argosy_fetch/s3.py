@@ -104,6 +104,10 @@ def _shortened(said: str) -> str:
     return said if len(said) <= _LONGEST else f"{said[:half]} … {said[-half:]}"
 
 
+_NO_STATUS = re.compile(r"\w+://\S+|\b[\d.]+(?:ns|µs|ms|s)\b")
+"""Addresses and times, whose numbers are no status: a call may end "in 401.3ms"."""
+
+
 def _reason(error: Exception, said: str) -> FetchReason:
     """Stores answer a list of nothing with the status alone, so the text is looked at too."""
     if isinstance(error, exceptions.PermissionDeniedError | exceptions.UnauthenticatedError):
@@ -112,6 +116,7 @@ def _reason(error: Exception, said: str) -> FetchReason:
         return "SourceNotFound"
     if isinstance(error, exceptions.PreconditionError):
         return "FilesIncomplete"
+    said = _NO_STATUS.sub(" ", said)
     if re.search(r"\b(401|403)\b|AccessDenied|InvalidAccessKeyId|SignatureDoesNot", said):
         return "SourceForbidden"
     return "SourceNotFound" if re.search(r"\b404\b|NoSuchBucket", said) else "SourceUnreachable"

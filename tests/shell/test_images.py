@@ -113,7 +113,7 @@ async def test_a_fleet_that_goes_over_to_another_engine_takes_gateways_that_know
     assert images_of(store) == {"mine:1", "vllm:1", "gateway:2"}
     old = next(name for name in engines_of(store) if image_of(store, name) == "mine:1")
     del store.objects["Deployment", old]
-    latest = Images(engine="engine:3", gateway="gateway:3", picker="picker:3")
+    latest = Images(engine="engine:3", gateway="gateway:3", picker="picker:3", fetch="fetch:3")
     await rounds(store, latest)
     assert images_of(store) == {"vllm:1", "gateway:2"}
 

@@ -111,7 +111,7 @@ ROWS = [
         World(
             {
                 "mode": "colocated",
-                "routing": {"gateway": "epp", "autoscaling": {"max": 4}},
+                "routing": {"gateway": "epp"},
                 "security": {"verifyPeers": False, "networkPolicy": False},
             },
             pods=(ENGINE, pod("endpoint-picker", revision="")),
