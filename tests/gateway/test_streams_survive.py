@@ -100,7 +100,7 @@ async def test_no_stream_ends_with_the_engine_that_is_killed(engines):
         texts = await whole_texts(f, count)
         readers = [Reader(f, number) for number in range(count)]
         reading = asyncio.gather(*(reader.read() for reader in readers))
-        await f.until(lambda: min(len(r.chunks) for r in readers) > 20, timeout_s=30)
+        await f.until(lambda: min(len(r.chunks) for r in readers) > 20, timeout_s=60)
         kill(heads[0])
         await reading
         for reader, text in zip(readers, texts, strict=True):
@@ -120,7 +120,7 @@ async def test_no_stream_and_no_request_waits_for_an_engine_that_is_stopped(engi
         texts = await whole_texts(f, count)
         readers = [Reader(f, number) for number in range(count)]
         reading = asyncio.gather(*(reader.read() for reader in readers))
-        await f.until(lambda: min(len(r.chunks) for r in readers) > 5, timeout_s=30)
+        await f.until(lambda: min(len(r.chunks) for r in readers) > 5, timeout_s=60)
         path, body = ask(0)
         async with httpx.AsyncClient(base_url=f.url, timeout=60, verify=False) as web:
             heads[0].process.send_signal(signal.SIGSTOP)
@@ -136,7 +136,7 @@ async def test_no_stream_and_no_request_waits_for_an_engine_that_is_stopped(engi
         await f.settled()
         assert f.count("argosy_gateway_resumed_total", reason="silent") > 0
         assert f.count("argosy_gateway_retries_total", reason="silent") > 0
-        await f.until(lambda: not f.fleet.probes.is_silent(heads[0].name), timeout_s=30)
+        await f.until(lambda: not f.fleet.probes.is_silent(heads[0].name), timeout_s=60)
 
 
 async def test_pods_that_drain_in_turn_lose_no_stream(engines):
@@ -149,13 +149,13 @@ async def test_pods_that_drain_in_turn_lose_no_stream(engines):
         readers = [Reader(f, number) for number in range(10)]
         reading = asyncio.gather(*(reader.read() for reader in readers))
         for turn in range(4):
-            await f.until(lambda turn=turn: f.fleet.kept_ids.held > 60 * turn, timeout_s=30)
+            await f.until(lambda turn=turn: f.fleet.kept_ids.held > 60 * turn, timeout_s=60)
             leaving, staying = heads[turn % 2], heads[(turn + 1) % 2]
             f.fleet.directory.replace(
                 [endpoint_of(leaving, State.DRAINING), *map(endpoint_of, [staying, *others])]
             )
             await f.until(
-                lambda leaving=leaving: leaving.name not in f.fleet.in_flight.loads, timeout_s=30
+                lambda leaving=leaving: leaving.name not in f.fleet.in_flight.loads, timeout_s=60
             )
             assert leaving.page("/drain").json()["draining"] is False  # no order: it just emptied
         await reading
@@ -173,7 +173,7 @@ async def test_an_engine_whose_drain_runs_out_of_time_hands_its_streams_over():
             texts = await whole_texts(f, 6)
             readers = [Reader(f, number) for number in range(6)]
             reading = asyncio.gather(*(reader.read() for reader in readers))
-            await f.until(lambda: min(len(r.chunks) for r in readers) > 10, timeout_s=30)
+            await f.until(lambda: min(len(r.chunks) for r in readers) > 10, timeout_s=60)
             engines[0].process.send_signal(signal.SIGTERM)
             await reading
             for reader, text in zip(readers, texts, strict=True):

@@ -275,7 +275,7 @@ def nothing_unhandled() -> Iterator[None]:
     assert not errors
 
 
-async def until(condition: Callable[[], object], within_s: float = 5.0) -> None:
+async def until(condition: Callable[[], object], within_s: float = 30.0) -> None:
     """Await a state of another thread, which announces nothing."""
     async with asyncio.timeout(within_s):
         while not condition():  # noqa: ASYNC110
