@@ -101,7 +101,9 @@ PROGRAMS = (
     ),
     Program("kubectl", ("operator/argosy", "operator/argosy_operator"), ("tests/cli",)),
     Program("simulator", ("operator/argosy", "operator/argosy_operator"), ("tests/sim",)),
-    Program("fetch", ("engine/argosy_fetch",), ("tests/fetch",)),
+    Program(
+        "fetch", ("engine/argosy_fetch",), ("tests/fetch", "tests/contract/test_model_configs.py")
+    ),
     Program("engine", ("engine/argosy_engine",), ("tests/engine/core", "tests/kv")),
     Program(
         "engine_ends",
