@@ -44,8 +44,8 @@ class Progress:
 
 @contextmanager
 def serving(port: int) -> Iterator[tuple[Progress, int]]:
-    """A progress that is served while the block runs, and its port. If the port is
-    taken, the block runs without showing its progress."""
+    """A progress that is served while the block runs, and its port. If the port is taken, the block
+    runs without showing its progress."""
     progress = Progress()
 
     class Handler(BaseHTTPRequestHandler):

@@ -69,7 +69,7 @@ REFUSED: dict[str, dict[str, Any]] = {
     "Mistral with layers by kind": MISTRAL | {"layer_types": [FULL, FULL]},
     "Qwen2 with a layer that slides nowhere": QWEN2 | {"layer_types": [SLIDES, FULL]},
     "too few kinds": QWEN2 | {"layer_types": [FULL]},
-    "a kind that nobody knows": QWEN3 | {"layer_types": [FULL, "linear_attention"]},
+    "an unknown kind of layer": QWEN3 | {"layer_types": [FULL, "linear_attention"]},
     "a window below 0": MISTRAL | {"sliding_window": -1},
     "a linear rope without a factor": {"rope_scaling": {"type": "linear"}},
     "a rope that is a list": {"rope_scaling": [1]},

@@ -163,7 +163,7 @@ METRICS_PROBLEMS = (
 """Why metrics are unavailable, where the cause has a reason of its own."""
 
 _MOOT = (Fact.ROLLED_OUT_BEFORE, Fact.ROLLING_OUT, Fact.FRONT_ROLLING)
-"""While one of these holds, nobody must act because gateways refuse settings."""
+"""While one of these holds, refused settings do not make the fleet Stalled."""
 
 _NOT_MEASURED = (
     ConditionRow("Unknown", Reason.NO_SLO, unless=(Fact.SLO_SET,)),
