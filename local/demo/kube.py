@@ -63,6 +63,20 @@ class Kube:
         """Run helm; CommandError with its own message if it fails."""
         return self._run([str(TOOLS / "helm"), *words], None)
 
+    def apply_crds(self, source: Path, *, timeout_s: float = 30) -> None:
+        """Apply the CRDs of a file or folder; return once the API server serves them.
+
+        A new CRD has null for conditions for an instant, and `kubectl wait` fails on that.
+        """
+        for name in self.kubectl("apply", "--server-side", "-f", str(source), "-o", "name").split():
+            plain = name.rpartition("/")[2]
+            self.wait(
+                f"/apis/apiextensions.k8s.io/v1/customresourcedefinitions/{plain}",
+                lambda found: condition(found, "Established").get("status") == "True",
+                timeout_s=timeout_s,
+                what=f"CRD {plain} is established",
+            )
+
     def _run(self, words: list[str], given: str | None) -> str:
         done = subprocess.run(
             words, env=self.env, input=given, capture_output=True, text=True, check=False
@@ -115,7 +129,7 @@ def await_answer(url: str, timeout_s: float = 15) -> str:
 
 def condition(found: dict[str, Any], kind: str) -> dict[str, Any]:
     """The condition of that type in an object's status; empty if there is none."""
-    conditions = found.get("status", {}).get("conditions", [])
+    conditions = found.get("status", {}).get("conditions") or []
     return next((c for c in conditions if c["type"] == kind), {})
 
 

@@ -13,6 +13,7 @@ import yaml
 from argosy_operator.api.model import dump
 from argosy_operator.api.v1alpha1 import ServingDeployment
 from local.cluster.picker import released
+from local.demo.kube import Kube
 from tests.api.refused import LISTS, REFUSED, manifest
 
 pytestmark = pytest.mark.cluster
@@ -47,9 +48,7 @@ def kubectl(cluster):
     run = Kubectl(cluster.kubeconfig)
     missing = run("get", "crd", *CRDS)[0] != 0
     if missing:
-        assert run("apply", "--server-side", "-f", str(ROOT / "crds"))[0] == 0
-    code, output = run("wait", "crd", *CRDS, "--for=condition=Established", "--timeout=30s")
-    assert code == 0, output
+        Kube(cluster.kubeconfig).apply_crds(ROOT / "crds")
     yield run
     if missing:
         run("delete", "crd", *CRDS, "--timeout=30s")
@@ -115,11 +114,9 @@ ROUTES = "gateway.networking.k8s.io_httproutes.yaml"
 
 
 @pytest.fixture
-def gateway_api(kubectl):
+def gateway_api(cluster, kubectl):
     path = released(*GATEWAY_API) / "config" / "crd" / "standard" / ROUTES
-    code, output = kubectl("apply", "--server-side", "-f", str(path))
-    assert code == 0, output
-    kubectl("wait", "-f", str(path), "--for=condition=Established", "--timeout=30s")
+    Kube(cluster.kubeconfig).apply_crds(path)
     yield
     kubectl("delete", "-f", str(path), "--timeout=30s")
 

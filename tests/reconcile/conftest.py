@@ -38,8 +38,7 @@ def kube(cluster: "Cluster") -> Iterator[Kube]:
     kube = Kube(cluster.kubeconfig)
     missing = not kube.get(f"/apis/apiextensions.k8s.io/v1/customresourcedefinitions/{NAMES[0]}")
     if missing:
-        kube.kubectl("apply", "--server-side", "-f", str(CRDS))
-        kube.kubectl("wait", "crd", *NAMES, "--for=condition=Established", "--timeout=30s")
+        kube.apply_crds(CRDS)
     installed = kube.get(CHARTS_DEPLOYMENT)
     if installed:
         kube.kubectl("scale", *CHARTS, "--replicas=0")

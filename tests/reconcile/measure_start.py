@@ -18,7 +18,7 @@ from typing import Any
 
 from local.cluster.cluster import Cluster
 from local.demo.kube import Kube
-from tests.reconcile.conftest import CRDS, NAMES
+from tests.reconcile.conftest import CRDS
 from tests.reconcile.operators import GROUP, Operator
 
 NAMESPACE = "many"
@@ -41,8 +41,7 @@ def main() -> None:
 
 def _measure(cluster: Cluster, fleets: int, away_s: float) -> dict[str, Any]:
     kube = Kube(cluster.kubeconfig)
-    kube.kubectl("apply", "--server-side", "-f", str(CRDS))
-    kube.kubectl("wait", "crd", *NAMES, "--for=condition=Established", "--timeout=60s")
+    kube.apply_crds(CRDS, timeout_s=60)
     kube.kubectl("create", "namespace", NAMESPACE)
     for number in range(fleets):
         _create(kube, f"chat-{number}")
