@@ -18,7 +18,9 @@ from fnmatch import fnmatchcase
 from pathlib import Path
 
 _ROOT = Path(__file__).resolve().parents[3]
-_SHARED = ("bench", "charts", "crds", "designs", "docs", "examples", "local", "tests")
+_SHARED = (
+    "bench", "charts", "crds", "designs", "docs", "examples", "local", "requirements", "tests",
+)  # fmt: skip
 """Folders that tests read beside the packages under test, and the tests."""
 _GENERATE = """
 import mutmut.__main__ as mutmut
