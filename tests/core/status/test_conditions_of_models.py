@@ -142,7 +142,7 @@ ROWS = [
         world(job_made="2025-12-31T23:50:00Z"),
         refused("PodNotStarted") | {"ModelFetched": "False FetchingModel"},
         {
-            "PodNotStarted": "Job chat-fetch has no pod since 2025-12-31T23:50:00Z: a quota, a "
+            "PodNotStarted": "Job chat-fetch has had no pod since 2025-12-31T23:50:00Z: a quota, a "
             "LimitRange or a policy of the namespace may refuse it. See kubectl describe job "
             "chat-fetch"
         },
@@ -167,9 +167,9 @@ ROWS = [
         | {"Reconciling": "True FetchingModel", "Stalled": "False NotStalled"}
         | {"ModelFetched": "False FetchingModel"},
         {
-            "PodNotStarted": "Job chat-fetch is suspended since 2025-12-31T23:59:00Z: Job "
-            "suspended. Who suspended it, such as a queue, must resume it. See kubectl describe "
-            "job chat-fetch"
+            "PodNotStarted": "Job chat-fetch has been suspended since 2025-12-31T23:59:00Z: "
+            "Job suspended. Resume it, or wait for the queue that suspended it. See kubectl "
+            "describe job chat-fetch"
         },
     ),
     Row(

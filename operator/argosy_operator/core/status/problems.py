@@ -328,15 +328,16 @@ def _of_job(snapshot: Snapshot) -> Iterable[Problem]:
         since = seconds(pause.get("lastTransitionTime")) or since
         yield Problem(
             Reason.POD_NOT_STARTED,
-            f"Job {name} is suspended since {rfc3339(since)}: {_said(pause.get('message', ''))}. "
-            f"Who suspended it, such as a queue, must resume it. {look}",
+            f"Job {name} has been suspended since {rfc3339(since)}: "
+            f"{_said(pause.get('message', ''))}. Resume it, or wait for the queue that "
+            f"suspended it. {look}",
             since,
         )
     elif had_no_pod(job):
         yield Problem(
             Reason.POD_NOT_STARTED,
-            f"Job {name} has no pod since {rfc3339(since)}: a quota, a LimitRange or a policy of "
-            f"the namespace may refuse it. {look}",
+            f"Job {name} has had no pod since {rfc3339(since)}: a quota, a LimitRange or a policy "
+            f"of the namespace may refuse it. {look}",
             since,
             usual=True,
         )
