@@ -47,6 +47,8 @@ TAKEN: dict[str, dict[str, Any]] = {
     "Mistral without": MISTRAL | {"sliding_window": None},
     "Qwen2 whose last layers slide": QWEN2
     | {"use_sliding_window": True, "sliding_window": 128, "max_window_layers": 1},
+    "Qwen2 whose sliding layers begin behind the last": QWEN2
+    | {"use_sliding_window": True, "sliding_window": None, "max_window_layers": 2},
     "Qwen2 that names a window and does not use it": QWEN2
     | {"use_sliding_window": False, "sliding_window": 32768},
     "layers by kind": QWEN3
@@ -68,6 +70,7 @@ REFUSED: dict[str, dict[str, Any]] = {
     "Llama with a window": {"sliding_window": 100},
     "Mistral with layers by kind": MISTRAL | {"layer_types": [FULL, FULL]},
     "Qwen2 with a layer that slides nowhere": QWEN2 | {"layer_types": [SLIDES, FULL]},
+    "Qwen2 whose sliding layers begin at no number": QWEN2 | {"max_window_layers": "last"},
     "too few kinds": QWEN2 | {"layer_types": [FULL]},
     "an unknown kind of layer": QWEN3 | {"layer_types": [FULL, "linear_attention"]},
     "a window below 0": MISTRAL | {"sliding_window": -1},
@@ -76,6 +79,8 @@ REFUSED: dict[str, dict[str, Any]] = {
     "a rope without end": {"rope_theta": float("inf")},
     "llama3 without lengths": {"rope_scaling": {"rope_type": "llama3", "factor": 8.0}},
     "yarn that shrinks to nothing": {"rope_scaling": YARN | {"factor": 0}},
+    "yarn whose slow turns are no number": {"rope_scaling": YARN | {"beta_slow": "slow"}},
+    "yarn whose fast turns are no number": {"rope_scaling": YARN | {"beta_fast": "fast"}},
     "yarn whose length is none": {"rope_scaling": YARN | {"attention_factor": []}},
     "an odd head": {"head_dim": 15},
     "heads as text": {"num_attention_heads": "4"},

@@ -254,6 +254,13 @@ def test_a_commit_that_has_vanished_is_named(place: Place, uri: str) -> None:
     assert uri.removeprefix("hf://").partition("@")[0] in message
 
 
+def test_a_hub_that_does_not_say_the_commit_is_named(place: Place) -> None:
+    place.trouble.nameless = True
+    reason, message = place.refused(HUB)
+    assert reason == "SourceUnreachable"
+    assert "does not say the commit of org/tiny" in message
+
+
 def test_an_endpoint_that_does_not_answer_is_named(
     place: Place, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -372,6 +379,13 @@ def test_the_progress_that_is_served_counts_bytes_and_never_goes_back(tmp_path: 
         (tmp_path / "b").write_bytes(b"x" * 99)
         assert httpx.get(address, trust_env=False).json() == {"bytes": 10, "of": 10}
         assert httpx.get(f"{address}/../etc/passwd", trust_env=False).status_code == 404
+
+
+def test_a_file_that_is_renamed_while_it_is_counted_stops_no_progress(tmp_path: Path) -> None:
+    told = progress.Progress()
+    told.begin(tmp_path, 10)
+    (tmp_path / "renamed.part").symlink_to(tmp_path / "gone")
+    assert told.told() == {"bytes": 0, "of": 10}
 
 
 def test_a_port_that_is_taken_stops_no_fetch(place: Place) -> None:

@@ -41,6 +41,8 @@ class Trouble:
     """The hub sends clients on for each file, as it does to where large ones lie."""
     encodings: set[str | None] = field(default_factory=set)
     """Which encodings of files were asked for."""
+    nameless: bool = False
+    """The hub does not say the commit of a repository."""
     says: dict[str, str] = field(default_factory=dict)
     """Headers beside those of each file."""
     pause_s: float = 0.0
@@ -100,7 +102,8 @@ class _Handler(BaseHTTPRequestHandler):
             self._error(404, "RevisionNotFound")
         else:
             siblings = [self._sibling(path) for path in sorted(folder.iterdir())]
-            model = {"id": f"{org}/{name}", "sha": commit_of(folder), "siblings": siblings}
+            commit = "" if self.trouble.nameless else commit_of(folder)
+            model = {"id": f"{org}/{name}", "sha": commit, "siblings": siblings}
             self._answer(json.dumps(model).encode(), "application/json")
 
     @staticmethod
