@@ -63,6 +63,16 @@ def test_a_fault_is_named_with_its_line_and_what_to_write(old: str, new: str, sa
     assert any(line.startswith(says) or says in line for line in found(text)), found(text)
 
 
+def test_only_a_text_that_looks_like_a_number_is_to_be_written_in_quotes() -> None:
+    before = "f.yaml:8: error: ServingDeployment chat: spec.slo.ttft"
+    assert found(FLEET.replace("200ms", "200")) == [
+        f"{before}.target: must be of type string, not int: write it in quotes"
+    ]
+    assert found(FLEET.replace("{target: 200ms}", "[200ms]")) == [
+        f"{before}: must be of type object, not list"
+    ]
+
+
 PODS = """  engine:
     env:
     - {name: A, value: x}

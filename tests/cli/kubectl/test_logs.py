@@ -44,6 +44,16 @@ def test_a_container_that_waits_to_start_is_a_line_and_the_others_follow(
     ]  # fmt: skip
 
 
+def test_lines_are_those_of_the_fleet_in_the_namespace_that_is_named(
+    world: World, run: Run
+) -> None:
+    for namespace in ("a", "b"):
+        world.fleet("chat", namespace)
+        world.pod(f"chat-decode-{namespace}", namespace=namespace)
+        world.logs[f"chat-decode-{namespace}/engine"] = [b"x\n"]
+    assert run("logs", "chat", "-n", "b")[1] == "[chat-decode-b] x\n"
+
+
 def test_a_missing_right_is_named(world: World, run: Run) -> None:
     world.fleet()
     world.pod("chat-decode-1")

@@ -75,6 +75,7 @@ def test_without_a_name_the_pods_of_all_fleets_of_the_namespace_are_shown(
     ]  # fmt: skip
     assert said == "No pods: b/idle.\n"
     assert [line[0] for line in cells(run("top", "-n", "b")[1])] == ["FLEET", "blog"]
+    assert [line[0] for line in cells(run("top", "code")[1])] == ["POD", "code-decode-1"]
     assert [line[1] for line in cells(run("top", "--role", "gateway")[1])] == [
         "POD", "chat-gateway-1",
     ]  # fmt: skip
