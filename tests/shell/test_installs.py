@@ -6,9 +6,11 @@ from typing import Any
 
 import pytest
 
+from argosy_operator.api.v1alpha1.pods.defaults import PodDefaults
 from argosy_operator.core.fleet.actions import ErrorKind
 from argosy_operator.core.fleet.memory import LoopMemory
 from argosy_operator.ports.protocols import ClusterError
+from argosy_operator.render.images import Images
 from argosy_operator.shell.gather import Sources
 from argosy_operator.shell.installs import LAPSE_S, LATER_S, SOON_S, Installs
 from argosy_operator.shell.loop import round_of
@@ -18,6 +20,14 @@ from tests.support.model import IMAGES
 
 KEY = ("ns", "chat")
 RED, BLUE = "red/argosy-operator", "blue/argosy-operator"
+OTHERS = Images(
+    "engine:2",
+    "gateway:2",
+    "picker:2",
+    PodDefaults.model_validate({"gateways": {"labels": {"installed": "blue"}}}),
+    fetch="fetch:2",
+)
+"""Of the second install. Both would write again and again what the other one does not render."""
 
 
 @dataclass
@@ -37,7 +47,8 @@ class World:
         self.store.objects["Lease", lease] = {"metadata": {}, "spec": spec}
 
     async def round(self, own: str) -> float:
-        sources = Sources(self.store, None, None, IMAGES, installs=self.installs[own])  # type: ignore[arg-type]
+        images = IMAGES if own == RED else OTHERS
+        sources = Sources(self.store, None, None, images, installs=self.installs[own])  # type: ignore[arg-type]
         result = await round_of(sources, KEY, self.memory.get(own, LoopMemory()))
         assert result is not None
         self.memory[own], wake_s = result
@@ -125,9 +136,10 @@ async def test_the_first_one_claims_the_fleet_before_it_makes_anything() -> None
 async def test_the_second_one_stays_still_and_status_names_both() -> None:
     world = World()
     await world.both_for(12)
-    made = world.store.tried.copy()
+    made, written = world.store.tried.copy(), world.store.written.count("argosy")
     await world.both_for(60)
     assert world.store.tried == made
+    assert world.store.written.count("argosy") == written
     assert world.store.written.count(f"argosy.{BLUE}") == 1
     assert world.status["operator"] == {"lease": RED}
     assert world.status["otherOperators"] == [{"lease": BLUE}]
