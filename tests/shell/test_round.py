@@ -1,6 +1,7 @@
 """One round against a cluster that refuses or hangs: it is reported, and tried again in time."""
 
 import asyncio
+import time
 from dataclasses import replace
 from typing import Any
 
@@ -8,9 +9,11 @@ import pytest
 
 from argosy_operator.core.fleet.actions import ErrorKind
 from argosy_operator.core.fleet.memory import LoopMemory
+from argosy_operator.core.fleet.objects import rfc3339
 from argosy_operator.ports.protocols import ClusterError
 from argosy_operator.shell.gather import Sources
 from argosy_operator.shell.loop import ROUND_LIMIT_S, UnfinishedError, round_of
+from tests.shell.store import Store
 from tests.support.model import IMAGES
 from tests.support.virtual import run
 
@@ -55,6 +58,31 @@ async def test_what_was_refused_is_tried_again_within_a_minute(error_kind: Error
     assert 10 <= result[1] <= 60
     stalled = next(c for c in cluster.status["conditions"] if c["type"] == "Stalled")
     assert stalled["status"] == ("False" if error_kind is ErrorKind.QUOTA else "True")
+
+
+async def test_the_round_in_which_a_person_must_act_comes_in_time() -> None:
+    """Nothing happens at the end of spec.progressDeadline that would begin one."""
+    store, memory, wakes = Store(), LoopMemory(), list[float]()
+    sources = Sources(store, None, None, IMAGES)  # type: ignore[arg-type]
+    for refused_s in (None, None, 580, 601):
+        if refused_s is not None:
+            (name,) = (n for kind, n in store.objects if kind == "Deployment" and "colo" in n)
+            failure = {
+                "type": "ReplicaFailure",
+                "status": "True",
+                "message": "exceeded quota: gpus",
+                "lastTransitionTime": rfc3339(time.time() - refused_s),
+            }
+            store.objects["Deployment", name]["status"] = {"conditions": [failure]}
+        result = await round_of(sources, ("ns", "chat"), memory)
+        assert result is not None
+        memory, wake_s = result
+        wakes.append(wake_s)
+        late = refused_s is not None and refused_s > 600
+        assert store.condition("Stalled")["status"] == str(late)
+    _, at_rest, before, after = wakes
+    assert 0 < before <= 20 < at_rest
+    assert after > 20
 
 
 class ForbiddingLists(Refusing):
