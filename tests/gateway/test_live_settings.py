@@ -9,7 +9,7 @@ import pytest
 
 from argosy_gateway.accounting.classes import SloClass
 from argosy_gateway.accounting.verdicts import Ending, Outcome, Slo
-from argosy_gateway.cli import parse
+from argosy_gateway.cli import _follow, parse
 from argosy_gateway.options import KEY, Settings
 from argosy_gateway.pods.credentials import ApiServer
 from argosy_gateway.pods.settings import follow_settings
@@ -293,6 +293,43 @@ async def test_an_object_that_changes_or_goes_is_taken_as_it_is():
 async def test_an_api_server_in_trouble_changes_nothing(trouble):
     taken, _ = await followed((200, config_map(a="1")), trouble, (200, config_map(a="2")), enough=2)
     assert taken == [{"a": "1"}, {"a": "2"}]
+
+
+class ApiByPath(Api):
+    """An API server that has one object, whoever asks."""
+
+    def __init__(self, target, answer):
+        super().__init__(answer)
+        self.target = target
+
+    async def serve(self, reader, writer):
+        with contextlib.suppress(ConnectionError, asyncio.IncompleteReadError):
+            asked_for = (await reader.readuntil(b"\r\n\r\n")).split(b" ")[1].decode()
+            self.targets.append(asked_for.partition("?")[0])
+            status, body = self.answers[0] if self.targets[-1] == self.target else (404, b"{}")
+            head = f"HTTP/1.1 {status} X\r\ncontent-length: {len(body)}\r\n\r\n"
+            writer.write(head.encode() + body)
+            await writer.drain()
+        writer.close()
+
+
+async def test_a_gateway_that_runs_takes_the_settings_that_its_command_line_names(monkeypatch):
+    """Beside its pods, which this API server does not list."""
+    fleet, _ = started(namespace="n")
+    take, taken = fleet.take, asyncio.Event()
+    monkeypatch.setattr(fleet, "take", lambda config: (take(config), taken.set()))
+    target = "/api/v1/namespaces/n/configmaps/f-gateway"
+    words = {KEY: json.dumps([*WORDS, "--max-queue", "7"])}
+    api = ApiByPath(target, (200, config_map(**words)))
+    async with await asyncio.start_server(api.serve, "127.0.0.1", 0) as listener:
+        server = ApiServer("127.0.0.1", listener.sockets[0].getsockname()[1])
+        following = asyncio.create_task(_follow(server, fleet))
+        async with asyncio.timeout(20):
+            await taken.wait()
+        following.cancel()
+        with contextlib.suppress(asyncio.CancelledError):
+            await following
+    assert (fleet.config.served_names, fleet.config.max_queue) == (("m",), 7)
 
 
 def test_the_command_line_names_the_model_or_the_object(capsys):
