@@ -248,6 +248,20 @@ def test_the_endpoint_picker_stands_in_the_gateways_place() -> None:
     assert [subject["name"] for subject in binding["subjects"]] == ["chat-picker", "llm"]
 
 
+def test_endpoint_pickers_get_what_the_chart_gives_to_gateways() -> None:
+    one = fleet(
+        mode="colocated",
+        routing={"gateway": "epp"},
+        security={"verifyPeers": False, "networkPolicy": False},
+    )
+    limits = {"cpu": "2", "memory": "1Gi"}
+    registry = [{"name": "registry"}]
+    images = with_defaults(gateways={"imagePullSecrets": registry, "resources": {"limits": limits}})
+    (made,) = (o for o in pool.objects(one, images) if o["kind"] == "Deployment")
+    assert pod(made)["imagePullSecrets"] == registry
+    assert container(made)["resources"]["limits"] == limits
+
+
 def test_gateway_pods_get_the_pull_secrets_that_the_chart_promises() -> None:
     """They run under an account of their own, so those of the default account never reach them."""
     images = with_defaults(gateways={"imagePullSecrets": [{"name": "registry"}]})
