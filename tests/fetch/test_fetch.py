@@ -199,10 +199,13 @@ def test_the_tag_of_an_object_that_a_key_encrypts_is_no_digest_of_it(
     assert place.fetch(S3)[0] == compared
 
 
-def test_a_partial_file_of_other_bytes_is_replaced(place: Place) -> None:
+@pytest.mark.parametrize(
+    "there", [b"x" * 100, weights()[:200] + b"x"], ids=["no header", "another number"]
+)
+def test_a_partial_file_of_other_bytes_is_replaced(place: Place, there: bytes) -> None:
     partial = place.claim / fill.PARTIAL / "chat" / commit_of(place.model)
     partial.mkdir(parents=True)
-    (partial / "model.safetensors.part").write_bytes(b"x" * 100)
+    (partial / "model.safetensors.part").write_bytes(there)
     folder = place.fetched(HUB)
     assert (folder / "model.safetensors").read_bytes() == weights()
 
