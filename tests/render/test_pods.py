@@ -345,16 +345,17 @@ def test_a_slice_of_a_gpu_is_a_resource_as_others() -> None:
     assert container(made)["resources"]["limits"] == {"nvidia.com/mig-3g.40gb": "1"}
 
 
-def test_gpus_that_come_with_claims_are_counted_and_asked_for_once() -> None:
-    claim = {"name": "gpus", "resourceClaimTemplateName": "two-gpus"}
+@pytest.mark.parametrize("gpus", [1, 2])
+def test_gpus_that_come_with_claims_are_counted_and_asked_for_once(gpus: int) -> None:
+    claim = {"name": "gpus", "resourceClaimTemplateName": "some-gpus"}
     one = fleet(
-        roles={r: {"resources": {"gpu": 2, "gpuFrom": "Claims"}} for r in ("prefill", "decode")},
+        roles={r: {"resources": {"gpu": gpus, "gpuFrom": "Claims"}} for r in ("prefill", "decode")},
         pods=[{"roles": ["prefill", "decode"], "resources": {"claims": [claim]}}],
     )
     made = engine(one)
     assert "limits" not in container(made)["resources"]
     assert pod(made)["resourceClaims"] == [claim]
-    assert template(made)["metadata"]["annotations"][names.GPUS_CLAIMED] == "2"
+    assert template(made)["metadata"]["annotations"][names.GPUS_CLAIMED] == str(gpus)
 
 
 def test_no_field_of_an_item_is_forgotten() -> None:
