@@ -9,6 +9,7 @@ import pytest
 
 pytest.importorskip("llguidance")
 
+from argosy_engine.server.openai.asked.structure import grammar_of
 from tests.engine.server.spelling import EOS, Engine, events_of
 
 COMPLETIONS, CHAT = "/v1/completions", "/v1/chat/completions"
@@ -194,6 +195,23 @@ async def test_a_format_that_makes_no_sense_is_named(more, param):
     response = await Engine().post(COMPLETIONS, ask(**more))
     assert response.status_code == 400, response.text
     assert response.json()["error"]["param"] == param
+
+
+def test_a_json_object_is_a_schema_that_any_object_fits():
+    from argosy_engine.text.grammars import compose
+
+    for asked in (
+        {"response_format": {"type": "json_object"}},
+        {"structured_outputs": {"json_object": True}},
+    ):
+        assert grammar_of(asked) == compose("json", {"type": "object"})
+
+
+@pytest.mark.parametrize("kind", ["regex", "grammar"])
+async def test_a_grammar_that_is_too_long_is_refused_with_the_bound(kind):
+    response = await Engine().post(COMPLETIONS, structured(**{kind: "a" * 70_000}))
+    assert response.status_code == 400
+    assert response.json()["error"]["message"].endswith("has 70000 characters: write at most 65536")
 
 
 async def test_an_engine_that_only_simulates_says_so():

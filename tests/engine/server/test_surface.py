@@ -132,3 +132,22 @@ async def test_after_bad_input_the_pool_is_empty_and_the_next_request_is_served(
     assert not engine.loop.scheduler.sequences
     good = await engine.post("/v1/completions", {"model": "m", "prompt": "a", "max_tokens": 2})
     assert good.status_code == 200
+
+
+async def test_the_version_is_read_only():
+    transport = httpx.ASGITransport(Engine().app)
+    async with httpx.AsyncClient(transport=transport, base_url="http://engine") as client:
+        assert (await client.get("/version")).status_code == 200
+        assert (await client.post("/version")).status_code == 405
+
+
+@pytest.mark.parametrize("kind", ["image_url", "input_audio", "file"])
+async def test_content_that_is_no_text_is_refused_by_its_field(kind):
+    content = [{"type": "text", "text": "look"}, {"type": kind, kind: {"url": "x"}}]
+    body = {"model": "m", "messages": [{"role": "user", "content": content}]}
+    response = await Engine().post("/v1/chat/completions", body)
+    assert response.status_code == 400
+    error = response.json()["error"]
+    assert error["param"] == "messages"
+    assert "only text is read" in error["message"]
+    assert "SCOPE.md" in error["message"]

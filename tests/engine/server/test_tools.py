@@ -544,6 +544,13 @@ async def test_an_engine_with_both_parsers_keeps_all_of_a_text_without_a_call(na
         assert "reasoning" not in message
 
 
+async def test_an_answer_whose_prompt_ends_with_think_begins_with_its_reasoning():
+    asked = [{"role": "user", "content": "<think>"}]  # as the templates of such models end
+    said = THOUGHT.removeprefix("<think>\n") + "Yes."
+    message, _ = await both_ways(said, "hermes", messages=asked)
+    assert (message["reasoning"], message["content"]) == ("Rain?\n", "Yes.")
+
+
 async def test_a_call_in_the_reasoning_is_no_call():
     said = f"<think>{ENGINES['hermes']}</think>No."
     message, reason = await both_ways(said, "hermes")

@@ -114,8 +114,6 @@ def _checked(given: Any) -> tuple[dict[str, Any], ...]:
         function = tool.get("function") if isinstance(tool, dict) else None
         if not isinstance(function, dict) or not _is_name(function.get("name")):
             raise bad("tools", 'each must be {"type": "function", "function": {"name": …}}')
-        if not function["name"]:
-            raise bad("tools", "the name of a function must not be empty")
         if not isinstance(function.get("parameters") or {}, dict):
             raise bad("tools", f"the parameters of {function['name']!r:.80} must be a schema")
     return tuple(given)
