@@ -28,6 +28,7 @@ from argosy_engine.metrics.observe import EngineMetrics
 from argosy_engine.runtime.loop import EngineLoop
 from argosy_engine.runtime.sim.profiles import SimProfile
 from argosy_engine.runtime.sim.runner import SimRunner
+from argosy_engine.runtime.worker import Worker
 from argosy_engine.transfer.service import KvService
 
 BLOCK = 16
@@ -84,6 +85,27 @@ class TextRunner(SimRunner):
     incoming = outgoing
 
 
+class TextLauncher:
+    """Runs what is launched on a thread of its own, on copies of what it was launched with."""
+
+    def __init__(self, runner: TextRunner) -> None:
+        self._runner = runner
+        self.thread = Worker("device")
+
+    def launch(self, plan, after):
+        chunks = [
+            replace(chunk, tokens=list(chunk.tokens), block_table=list(chunk.block_table))
+            for chunk in plan.chunks
+        ]
+
+        def run():
+            for chunk, row in zip(chunks, plan.drawn or (), strict=plan.drawn is not None):
+                chunk.tokens[chunk.start :] = [after.result().token_ids[row]]
+            return self._runner.execute(replace(plan, chunks=tuple(chunks)))
+
+        return self.thread.call(run)
+
+
 class Client:
     """Keeps what it is sent; the engine's thread calls it."""
 
@@ -117,8 +139,10 @@ class Node:
         host: str = "127.0.0.1",
         evicts: bool = False,
         host_slots: int = 0,
+        ahead: bool = False,
         **options,
     ) -> None:
+        """`ahead`: steps are launched before the last one's tokens are read."""
         self.host = f"[{host}]" if ":" in host else host
         doors = ("authorize", "credential", "server_ssl", "client_ssl")
         trust = {name: options.pop(name, None) for name in doors}
@@ -145,11 +169,13 @@ class Node:
             max_model_len=self.runner.max_model_len,
         )
         self.metrics = EngineMetrics(config, max_model_len=self.runner.max_model_len)
+        self.launcher = TextLauncher(self.runner) if ahead else None
         self.loop = EngineLoop(
             scheduler=self.scheduler,
             runner=self.runner,
             metrics=self.metrics,
             deliver=self._deliver,
+            launcher=self.launcher,
         )
         self.kv = KvService(
             config=config, runner=self.runner, prefill=self.loop, post=self._post, **trust
@@ -244,6 +270,8 @@ class Node:
     def close(self) -> None:
         self.loop.stop()
         self.kv.close()
+        if self.launcher is not None:
+            self.launcher.thread.end()
 
 
 @contextlib.contextmanager

@@ -10,11 +10,12 @@ from tests.kv.nodes import BLOCK, node
 
 
 @pytest.mark.slow
-async def test_hundreds_of_pulls_that_are_left_in_any_state_leave_nothing():
+@pytest.mark.parametrize("ahead", [False, True], ids=["one by one", "launched ahead"])
+async def test_hundreds_of_pulls_that_are_left_in_any_state_leave_nothing(ahead):
     seed = random.SystemRandom().randrange(1 << 32)
     print(f"seed {seed}")  # to draw the same ones again
     draw, left_in = random.Random(seed), Counter[str]()
-    options = {"kv_cache_tokens": 40 * BLOCK, "evicts": True, "host_slots": 20}
+    options = {"kv_cache_tokens": 40 * BLOCK, "evicts": True, "host_slots": 20, "ahead": ahead}
     with node("prefill") as prefill, node("decode", **options) as decode:
         outstanding: list[str] = []
         for number in range(300):
@@ -36,7 +37,8 @@ async def test_hundreds_of_pulls_that_are_left_in_any_state_leave_nothing():
         prefill.assert_empty()
         assert decode.loop.alive
         assert prefill.loop.alive
-        assert {"pulling", "running"} <= left_in.keys(), left_in
+        if not ahead:  # what leavers were left in is shown once
+            assert {"pulling", "running"} <= left_in.keys(), left_in
         for engine in (prefill, decode):
             assert engine.metric("argosy_loop_errors_total") == 0
         assert decode.scheduler.preemption.host.used_share == 0

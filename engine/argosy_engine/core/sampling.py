@@ -108,6 +108,13 @@ class SamplingParams:
             and not self.bad_words
         )
 
+    @property
+    def memoryless(self) -> bool:
+        """A draw needs nothing but its logits: no token before it, and nothing is told of it. So
+        the next step can be launched before the last one's tokens are read."""
+        told = self.logprobs is not None or self.prompt_logprobs is not None
+        return self.plain and not self.grammar and not told
+
     def to_json(self) -> dict[str, Any]:
         """The form of a PREFILL frame.
 

@@ -87,9 +87,9 @@ class Scheduler:
         self.blocks = Allocator(pool, self.max_model_len)
         self._eos = eos
         self._arrivals = 0
-        self._step = 0  # index of the last planned step
         self._idle = True  # nothing was planned in the last round
-        self._planned: list[Sequence] = []  # those of the plan's chunks, until `update`
+        self.last_step = 0  # index of the last planned step
+        self.planned: list[Sequence] = []  # those of the plan's chunks, until `update`
 
     # ------------------------------------------------------------- intake, between steps
 
@@ -239,7 +239,7 @@ class Scheduler:
         drawn, commit, emit = iter(out.token_ids), self.blocks.commit, self._emit_token
         failed, likely, prompt_likely = out.failed, out.likely, out.prompt_likely
         size = self.pool.block_size
-        for chunk, sequence in zip(plan.chunks, self._planned, strict=True):
+        for chunk, sequence in zip(plan.chunks, self.planned, strict=True):
             token = next(drawn) if chunk.samples else None
             if failed and sequence.request_id in failed:
                 emissions.append(self._fail(sequence, failed[sequence.request_id]))
@@ -257,7 +257,7 @@ class Scheduler:
                 if likely:
                     emission.likely = likely.get(sequence.request_id, ())
                 emissions.append(emission)
-        self._planned = []
+        self.planned = []
         tokens, decodes = plan.prefill_tokens, plan.decode_sequences
         self.step_time.observe(prompt_tokens=tokens, decodes=decodes, seconds=out.busy_s)
         self.short_prompts.observe_step(prompt_tokens=tokens, sequences=decodes, seconds=out.busy_s)
@@ -265,7 +265,7 @@ class Scheduler:
 
     def fail_step(self, message: str, also: Iterable[Sequence] = ()) -> list[Emission]:
         """The runner raised: every request in the step, and of `also`, ends with an error."""
-        failed, self._planned = dict.fromkeys((*self._planned, *also)), []
+        failed, self.planned = dict.fromkeys((*self.planned, *also)), []
         return [self._fail(s, message) for s in failed if s.state is not State.FINISHED]
 
     @property
@@ -297,7 +297,7 @@ class Scheduler:
         token_s = terms.token_s if terms else None
         self.preemption.set_aside(victim, self.pool.block_size, token_s)
         self._requeue(victim)
-        self.policy.preempted(self._step + 1)
+        self.policy.preempted(self.last_step + 1)
         return victim
 
     def _requeue(self, sequence: Sequence) -> None:
@@ -391,7 +391,7 @@ class Scheduler:
             available=self.pool.available,
             growth_blocks=self.blocks.growth_blocks,
             admitted=len(self.running) + len(self.pulls) + len(self.arrived),
-            step=self._step + 1,
+            step=self.last_step + 1,
             room=self.pool.total - held,
             places=min(limits.max_num_seqs, limits.max_num_batched_tokens),
             block_size=size,
@@ -406,12 +406,12 @@ class Scheduler:
         ]
 
     def _plan(self, batch: Batch) -> StepPlan | None:
-        self._planned = [sequence for sequence, _ in batch]
+        self.planned = [sequence for sequence, _ in batch]
         after_idle, self._idle = self._idle, not batch
         if not batch:
             return None
-        self._step += 1
-        return plan_step(self._step, batch, self.pool.block_size, after_idle=after_idle)
+        self.last_step += 1
+        return plan_step(self.last_step, batch, self.pool.block_size, after_idle=after_idle)
 
     # ------------------------------------------------------------- tokens and ends
 

@@ -54,6 +54,10 @@ class StepPlan:
     after_idle: bool
     """No step ran before: a timing runner counts from now instead of from the last step's end."""
 
+    drawn: tuple[int, ...] | None = None
+    """Set for a step that is planned while the one before it runs: each chunk computes the token
+    that this row of that step draws, which `tokens` lacks yet. None: all tokens are known."""
+
     @property
     def kind(self) -> StepKind:
         if not self.prefill_sequences:
@@ -236,8 +240,12 @@ def _flatten_decodes(plan: StepPlan) -> FlatBatch:
     histories = [chunk.tokens for chunk in chunks]
     ends = [start + 1 for start in starts]
     rows = list(range(len(chunks) + 1))
+    if plan.drawn is None:
+        token_ids = [tokens[at] for tokens, at in zip(histories, starts, strict=True)]
+    else:  # they are on the device only
+        token_ids = [0] * len(chunks)
     return FlatBatch(
-        token_ids=[tokens[at] for tokens, at in zip(histories, starts, strict=True)],
+        token_ids=token_ids,
         positions=starts,
         slot_mapping=[
             table[at // size] * size + at % size for table, at in zip(tables, starts, strict=True)

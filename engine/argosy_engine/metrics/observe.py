@@ -17,7 +17,7 @@ from argosy_engine.core.costs.step_time import StepTime, Terms
 from argosy_engine.core.handover.messages import PullDone, PullFailed
 from argosy_engine.core.request import Emission, FinishReason, Sequence
 from argosy_engine.core.scheduler import Scheduler
-from argosy_engine.core.step import SchedulerOutput, StepOutput, StepPlan
+from argosy_engine.core.step import BlockedBy, SchedulerOutput, StepOutput, StepPlan
 from argosy_engine.metrics.histogram import StepHistogram
 from argosy_engine.metrics.now import (
     Readings,
@@ -203,14 +203,19 @@ class EngineMetrics:
             self._start_phase_s[phase].set(seconds)
 
     def observe_schedule(self, scheduled: SchedulerOutput) -> None:
-        if scheduled.blocked_by is not None and scheduled.plan is not None:
-            self._blocked[scheduled.blocked_by].inc()
+        if scheduled.plan is not None:
+            self.observe_blocked(scheduled.blocked_by)
         if scheduled.preempted:
             self._preemptions.inc(len(scheduled.preempted))
             for sequence in scheduled.preempted:
                 mode = "swap" if sequence.swapped else "recompute"
                 self._preempted[mode].inc()
                 self._preempted_tokens[mode].inc(len(sequence.tokens) - 1)
+
+    def observe_blocked(self, by: BlockedBy | None) -> None:
+        """A step begins; `by` is why the first waiting request is not in it."""
+        if by is not None:
+            self._blocked[by].inc()
 
     def observe_swap(self, direction: str, blocks: int, seconds: float) -> None:
         """`direction` is out or in."""

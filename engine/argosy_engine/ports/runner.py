@@ -17,7 +17,7 @@ from argosy_engine.core.sampling import SamplingDefaults
 from argosy_engine.core.step import Copies, StepOutput, StepPlan
 from argosy_engine.ports.grammars import Grammars
 
-__all__ = ["NULL_BLOCK", "KvLayout", "Runner"]
+__all__ = ["NULL_BLOCK", "KvLayout", "Launched", "Launcher", "Runner"]
 
 NULL_BLOCK = 0
 """Block id 0 is never allocated: padding points at it. The scheduler allocates 1 … num_blocks."""
@@ -55,6 +55,26 @@ class KvLayout:
     @property
     def capacity_tokens(self) -> int:
         return self.block_size * self.num_blocks
+
+
+class Launched(Protocol):
+    """A step that was begun."""
+
+    def result(self) -> StepOutput:
+        """Wait for its end. An exception fails every request of its plan; it has ended, too."""
+        ...
+
+
+class Launcher(Protocol):
+    """Begins steps, which run one after another in that order."""
+
+    def launch(self, plan: StepPlan, after: Launched | None) -> Launched:
+        """Begin a step; where it can, this returns before the step has ended.
+
+        With `plan.drawn`, `after` is the step before, whose result may not have been read: its
+        draws are this step's tokens. Nothing reads `plan` after the return.
+        """
+        ...
 
 
 class Runner(Protocol):
@@ -106,6 +126,11 @@ class Runner(Protocol):
 
     def warm_up(self) -> None:
         """Touch memory, build kernels, run the largest step; called once, before /ready."""
+        ...
+
+    @property
+    def launcher(self) -> Launcher | None:
+        """Begins a step while the last one runs; None where `execute` has to wait for each."""
         ...
 
     def execute(self, plan: StepPlan) -> StepOutput:

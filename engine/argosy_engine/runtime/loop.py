@@ -35,7 +35,8 @@ from argosy_engine.core.request import Emission, FinishReason, NewRequest, clien
 from argosy_engine.core.scheduler import Scheduler
 from argosy_engine.core.step import SchedulerOutput, StepPlan
 from argosy_engine.metrics.observe import EngineMetrics
-from argosy_engine.ports.runner import Runner
+from argosy_engine.ports.runner import Launcher, Runner
+from argosy_engine.runtime.ahead.steps import Ahead, OneByOne, Steps
 from argosy_engine.runtime.inbox import (
     Abort,
     Message,
@@ -76,7 +77,9 @@ class EngineLoop:
         metrics: EngineMetrics,
         deliver: Callable[[list[Delivery]], None],
         clock: Callable[[], float] = time.monotonic,
+        launcher: Launcher | None = None,
     ) -> None:
+        """With a `launcher`, a step may be launched before the tokens of the last one are read."""
         self.scheduler = scheduler
         self.runner = runner
         self.metrics = metrics
@@ -97,6 +100,9 @@ class EngineLoop:
         self._sinks: dict[str, Sink] = {}
         """Where the tokens of clients' requests go, by request id, until the request ends."""
         self._remotes = RemotePrefills(scheduler, self.leases)
+        self._computing: Steps = OneByOne(lambda plan: self.runner.execute(plan))
+        if launcher is not None:
+            self._computing = Ahead(scheduler, launcher, may_go_on=self._may_go_on, clock=clock)
         self._outbox: list[Delivery] = []
         self._kv_service: PullPort | None = None
         self._stopping = threading.Event()
@@ -226,8 +232,10 @@ class EngineLoop:
                 # A bug in one turn must not end serving.
                 log.exception("a turn of the engine loop failed")
                 self.metrics.loop_errors.inc()
+                self._computing.drop()  # it follows a step whose tokens may be lost
                 worked = False
             self._flush()
+        self._computing.drop()
         self._end_all()
 
     def _publish_changes(self) -> None:
@@ -237,9 +245,14 @@ class EngineLoop:
             self.publish(changes)
 
     def _turn(self) -> bool:
-        """One scheduling round and its step; False if there was nothing to compute."""
+        """One step, with the scheduling round before it unless it was launched already; False if
+        there was nothing to compute."""
         scheduler = self.scheduler
         self._remotes.collect()
+        if self._computing.next is not None:
+            self._flush()
+            self._go_on()
+            return True
         scheduled = scheduler.schedule(self._clock())
         self.metrics.observe_schedule(scheduled)
         for sequence in scheduled.preempted:
@@ -263,6 +276,16 @@ class EngineLoop:
             self._emit(self._compute(scheduled.plan))
         return True
 
+    def _may_go_on(self) -> bool:
+        return self._inbox.empty() and not self._stopping.is_set()
+
+    def _go_on(self, *, further: bool = True) -> None:
+        """Take the outcome of the step that was launched already. Without `further` nothing runs
+        then."""
+        if (step := self._computing.next) is not None:
+            self.metrics.observe_blocked(step.blocked_by)
+            self._emit(self._compute(step.plan, further=further))
+
     def _move_kv(self, scheduled: SchedulerOutput) -> bool:
         """Copy what is swapped. False after an error: the requests concerned have failed then."""
         try:
@@ -280,9 +303,9 @@ class EngineLoop:
         self.scheduler.preemption.observe_copy(blocks, seconds)
         self.metrics.observe_swap(direction, blocks, seconds)
 
-    def _compute(self, plan: StepPlan) -> list[Emission]:
+    def _compute(self, plan: StepPlan, *, further: bool = True) -> list[Emission]:
         try:
-            out = self.runner.execute(plan)
+            plan, out = self._computing.compute(plan, go_on=further)
         except Exception as error:
             log.exception("step %d failed", plan.index)
             self.metrics.loop_errors.inc()
@@ -353,6 +376,7 @@ class EngineLoop:
             case SetLimits():
                 self._change(message)
             case Reset():
+                self._go_on(further=False)
                 message.done.set_result(self.scheduler.pool.reset())
             case Wake():
                 pass

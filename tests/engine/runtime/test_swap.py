@@ -33,10 +33,12 @@ async def undisturbed():
         yield await answers(engine)
 
 
+@pytest.mark.parametrize("ahead", [False, True], ids=["one by one", "launched ahead"])
 @pytest.mark.parametrize(("slots", "mode"), [(40, "swap"), (0, "recompute"), (1, "recompute")])
-async def test_the_text_is_that_of_an_undisturbed_request(undisturbed, slots, mode):
+async def test_the_text_is_that_of_an_undisturbed_request(undisturbed, slots, mode, ahead):
     other = {"swap": "recompute", "recompute": "swap"}[mode]
-    with node("colocated", kv_cache_tokens=9 * BLOCK, evicts=True, host_slots=slots) as engine:
+    tight = {"kv_cache_tokens": 9 * BLOCK, "evicts": True, "host_slots": slots}
+    with node("colocated", **tight, ahead=ahead) as engine:
         assert await answers(engine) == undisturbed
         assert engine.metric("argosy_preemptions_total", mode=mode) >= 1
         assert engine.metric("argosy_preempted_tokens_total", mode=mode) >= 3 * BLOCK

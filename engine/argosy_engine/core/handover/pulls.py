@@ -148,6 +148,14 @@ class Pulls:
         del self._pulls[event.request_id]
         return current.sequence
 
+    def due(self, now: float) -> bool:
+        """Whether `cancel` or `abandon` would find one."""
+        return any(
+            pull.deadline_s <= now
+            or (pull.sequence.reason is not None and pull.state is not PullState.CANCELLING)
+            for pull in self._pulls.values()
+        )
+
     def cancel(self, now: float, confirm_s: float) -> list[tuple[str, int]]:
         """(request id, attempt) of pulls whose request ended or that took too long, each once.
 

@@ -8,6 +8,7 @@ one step is made up in the next. How late a step ended is in `StepOutput.late_s`
 import re
 import time
 from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any
 from zlib import crc32
 
@@ -16,7 +17,7 @@ from argosy_engine.core.sampling import SamplingDefaults
 from argosy_engine.core.step import Copies, StepOutput, StepPlan
 from argosy_engine.errors import LoadError
 from argosy_engine.ports.grammars import Grammars
-from argosy_engine.ports.runner import KvLayout
+from argosy_engine.ports.runner import KvLayout, Launched, Launcher
 from argosy_engine.runtime.sim.profiles import PROFILES, SimProfile
 
 __all__ = ["SimRunner", "SimTokenizer", "load", "token_at"]
@@ -82,8 +83,16 @@ class SimRunner:
     def warm_up(self) -> None:
         """Nothing to warm."""
 
+    @property
+    def launcher(self) -> Launcher:
+        return self
+
     def execute(self, plan: StepPlan) -> StepOutput:
-        """Return at this step's deadline; tokens depend on the prompt and the position only."""
+        return self.launch(plan).result()
+
+    def launch(self, plan: StepPlan, after: Launched | None = None) -> "_SimStep":  # noqa: ARG002
+        """Its result is there at this step's deadline; tokens depend on the prompt and the position
+        only."""
         duration_s = self._profile.step_s(plan)
         now = self._clock()
         lost_s = 0.0
@@ -93,18 +102,12 @@ class SimRunner:
             lost_s = now - self._deadline
             self._deadline = now
         self._deadline += duration_s
-        left_s = self._deadline - now
-        if left_s > 0:
-            self._sleep(left_s)
-        return StepOutput(
-            token_ids=[
-                token_at(chunk.tokens[0], chunk.start + chunk.count)
-                for chunk in plan.chunks
-                if chunk.samples
-            ],
-            busy_s=duration_s + lost_s,
-            late_s=max(0.0, self._clock() - self._deadline),
-        )
+        token_ids = [
+            token_at(chunk.tokens[0], chunk.start + chunk.count)
+            for chunk in plan.chunks
+            if chunk.samples
+        ]
+        return _SimStep(token_ids, duration_s + lost_s, self._deadline, self._clock, self._sleep)
 
     def reserve_host(self, slots: int) -> None:
         """There are no bytes to keep."""
@@ -128,6 +131,24 @@ class SimRunner:
 
     def close(self) -> None:
         """Nothing to free."""
+
+
+@dataclass(frozen=True, slots=True)
+class _SimStep:
+    """A `Launched`."""
+
+    token_ids: list[int]
+    busy_s: float
+    deadline: float
+    clock: Callable[[], float]
+    sleep: Callable[[float], None]
+
+    def result(self) -> StepOutput:
+        left_s = self.deadline - self.clock()
+        if left_s > 0:
+            self.sleep(left_s)
+        late_s = max(0.0, self.clock() - self.deadline)
+        return StepOutput(token_ids=self.token_ids, busy_s=self.busy_s, late_s=late_s)
 
 
 def token_at(seed_token: int, position: int) -> int:

@@ -23,7 +23,7 @@ from argosy_engine.model.share import Share
 from argosy_engine.model.spec import DecoderSpec, trunk_knows
 from argosy_engine.model.trunk import Trunk
 from argosy_engine.ports.grammars import Grammars
-from argosy_engine.ports.runner import NULL_BLOCK, KvLayout
+from argosy_engine.ports.runner import NULL_BLOCK, KvLayout, Launcher
 from argosy_engine.ports.tokenizer import Tokenizer
 from argosy_engine.runtime.cpu import Cpu, abandon, begin, settle
 from argosy_engine.runtime.machine import allowed_threads
@@ -142,6 +142,7 @@ class TorchRunner:
         self.vocab_size = trunk.spec.vocab
         self.knows_likely = True
         self.on_cpu = pool.device.type == "cpu"
+        self.launcher: Launcher | None = None
         self.grammars = grammars
         self._masks = Masks(grammars)
         self._exclusions = Exclusions(self.eos_token_ids)
