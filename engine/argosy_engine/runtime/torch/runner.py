@@ -27,6 +27,7 @@ from argosy_engine.ports.runner import NULL_BLOCK, KvLayout, Launcher
 from argosy_engine.ports.tokenizer import Tokenizer
 from argosy_engine.runtime.cpu import Cpu, abandon, begin, settle
 from argosy_engine.runtime.machine import allowed_threads
+from argosy_engine.runtime.torch.ahead.launcher import TorchLauncher
 from argosy_engine.runtime.torch.allowed import Exclusions, mask_
 from argosy_engine.runtime.torch.compute import Native, open_library
 from argosy_engine.runtime.torch.likely import Drawn, split, told_of_prompt
@@ -37,7 +38,7 @@ from argosy_engine.runtime.torch.ranks.frames import Kind, pack_copies
 from argosy_engine.runtime.torch.ranks.group import RankGroup, listen
 from argosy_engine.runtime.torch.ranks.leading import LeadingTrunk
 from argosy_engine.runtime.torch.ranks.processes import Ranks
-from argosy_engine.runtime.torch.sampler import columns, lost_rows, sample
+from argosy_engine.runtime.torch.sampler import NO_NUMBER, columns, lost_rows, sample
 from argosy_engine.runtime.torch.sources import (
     AnyTrunk,
     Loaded,
@@ -54,7 +55,6 @@ __all__ = ["TorchRunner", "load"]
 
 _LAYOUT_VERSION = 1
 _WARM_UP_TOKENS = 64
-_NO_NUMBER = "no token can follow: the model computed no number here"
 _ALL_EXCLUDED = (
     "no token can follow: allowed_token_ids, bad_words, min_tokens or what the answer must match "
     "exclude all of them; leave one of these out"
@@ -143,6 +143,8 @@ class TorchRunner:
         self.knows_likely = True
         self.on_cpu = pool.device.type == "cpu"
         self.launcher: Launcher | None = None
+        if isinstance(trunk, Trunk) and not self.on_cpu:
+            self.launcher = TorchLauncher(trunk, pool, self.execute)
         self.grammars = grammars
         self._masks = Masks(grammars)
         self._exclusions = Exclusions(self.eos_token_ids)
@@ -291,7 +293,7 @@ def _lost(
 ) -> dict[int, str]:
     """Why each of the `rows` has no token: minus infinity is what exclusion makes of a logit."""
     return {
-        row: _NO_NUMBER
+        row: NO_NUMBER
         if sampling[row].plain or float(logits[row].amax()) != float("-inf")
         else _ALL_EXCLUDED
         for row in rows
@@ -299,9 +301,16 @@ def _lost(
 
 
 def _execute(trunk: AnyTrunk, pool: PagedPool, plan: StepPlan) -> StepOutput:
-    """A step with its sampling, by `trunk`; its threads end with it."""
+    """A step with its sampling, by `trunk`; its threads end with it. Where steps are launched, it
+    is launched as well: draws that stay on the device take other memory."""
     runner = TorchRunner(trunk, pool, name="", max_model_len=trunk.spec.max_positions)
     try:
+        if runner.launcher is not None:
+            chunks = [
+                replace(chunk, sampling=replace(chunk.sampling, logprobs=None))
+                for chunk in plan.chunks
+            ]
+            runner.launcher.launch(replace(plan, chunks=tuple(chunks)), None).result()
         return runner.execute(plan)
     finally:
         runner.close()

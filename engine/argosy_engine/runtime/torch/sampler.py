@@ -9,7 +9,7 @@ works on each row by itself, and equal probabilities are ordered by token id.
 """
 
 import hashlib
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -19,7 +19,13 @@ import torch
 from argosy_engine.core.sampling import SamplingParams
 from argosy_engine.native.library import DRAW
 
-__all__ = ["columns", "lost_rows", "sample", "uniform"]
+__all__ = ["NO_NUMBER", "columns", "lost_rows", "sample", "sample_there", "to_device", "uniform"]
+
+NO_NUMBER = "no token can follow: the model computed no number here"
+"""What is told of a row of `lost_rows`."""
+
+_Kind = Callable[[torch.Tensor, "_Draws", int], torch.Tensor]
+_TokenAt = Callable[[torch.Tensor, torch.Tensor, torch.Tensor], torch.Tensor]
 
 _HEAD = 256
 """How many of the most likely tokens are sorted first. They hold top_p of nearly every real
@@ -85,6 +91,38 @@ def sample(
     return result
 
 
+def sample_there(
+    logits: torch.Tensor, sampling: Sequence[SamplingParams], positions: Sequence[int]
+) -> torch.Tensor:
+    """The ids of `sample`, [S] int64 on the device of `logits`, without a question to that device.
+
+    What decides over shapes is in the parameters: nobody waits to see whether the most likely
+    tokens hold a row's top_p, and a row without a small top_k beside it is sorted whole.
+    """
+    vocab = logits.shape[1]
+    ids = logits.argmax(dim=-1)
+    rows_of: dict[_Kind, list[int]] = {}
+    for row, params in enumerate(sampling):
+        if (kind := _kind(params, vocab)) is not None:
+            rows_of.setdefault(kind, []).append(row)
+    for kind, rows in rows_of.items():
+        at = to_device(rows, torch.int64, logits.device)
+        draws = _draws([(sampling[row], positions[row]) for row in rows], logits)
+        # A row without numbers must not fail others.
+        numbers = logits[at].float().nan_to_num(nan=torch.finfo(torch.float32).min)
+        head = min(_HEAD, max(sampling[row].top_k for row in rows))
+        ids[at] = kind(_shares(numbers, numbers.amax(-1, keepdim=True), draws), draws, head)
+    return ids.clamp_(0, vocab - 1)
+
+
+def to_device(values: Sequence[float], dtype: torch.dtype, device: torch.device) -> torch.Tensor:
+    """[n]; the host does not wait for the copy."""
+    made = torch.tensor(values, dtype=dtype)
+    if device.type != "cuda":
+        return made.to(device)
+    return made.pin_memory().to(device, non_blocking=True)
+
+
 def columns(
     sampling: Sequence[SamplingParams], positions: Sequence[int]
 ) -> npt.NDArray[np.void] | None:
@@ -119,7 +157,7 @@ def lost_rows(logits: torch.Tensor) -> list[int]:
 
 def _draws(asked: list[tuple[SamplingParams, int]], logits: torch.Tensor) -> _Draws:
     def column(values: list[float], dtype: torch.dtype) -> torch.Tensor:
-        return torch.tensor(values, dtype=dtype, device=logits.device).unsqueeze(1)
+        return to_device(values, dtype, logits.device).unsqueeze(1)
 
     vocab, (coldest, hottest) = logits.shape[1], _TEMPERATURES
     temperatures = [min(max(one.temperature, coldest), hottest) for one, _ in asked]
@@ -140,11 +178,7 @@ def _draw(logits: torch.Tensor, draws: _Draws) -> torch.Tensor:
     if not bool(largest.isfinite().all()):  # the model overflowed: such a row must not fail others
         logits = logits.nan_to_num(nan=torch.finfo(logits.dtype).min)
         largest = logits.amax(-1, keepdim=True)
-    # Relative to the largest: a quotient that overflows becomes a weight of 0, never NaN.
-    scaled = (logits - largest).div_(draws.temperatures)
-    if draws.min_p is not None:  # the largest logit is 0 now, so its share is exp(0)
-        scaled.masked_fill_(scaled < draws.min_p.log(), float("-inf"))
-    shares = scaled.softmax(-1)
+    shares = _shares(logits, largest, draws)
     filtered = ((draws.top_p < 1.0) | (draws.top_k < shares.shape[1])).squeeze(1)
     if bool(filtered.all()):  # without a copy of the shares
         return _draw_filtered(shares, draws)
@@ -158,6 +192,37 @@ def _draw(logits: torch.Tensor, draws: _Draws) -> torch.Tensor:
     return ids
 
 
+def _shares(logits: torch.Tensor, largest: torch.Tensor, draws: _Draws) -> torch.Tensor:
+    # Relative to the largest: a quotient that overflows becomes a weight of 0, never NaN.
+    scaled = (logits - largest).div_(draws.temperatures)
+    if draws.min_p is not None:  # the largest logit is 0 now, so its share is exp(0)
+        scaled.masked_fill_(scaled < draws.min_p.log(), float("-inf"))
+    return scaled.softmax(-1)
+
+
+def _kind(params: SamplingParams, vocab: int) -> "_Kind | None":
+    """How `sample_there` draws such a row; None: it is greedy."""
+    if params.greedy:
+        return None
+    limited = 0 < params.top_k < vocab
+    if limited and params.top_k <= _HEAD:
+        return _headed
+    return _sorted_whole if limited or np.float32(params.top_p) < 1 else _free
+
+
+def _free(shares: torch.Tensor, draws: _Draws, head: int) -> torch.Tensor:  # noqa: ARG001
+    mass = shares.cumsum(-1)
+    return _point_in(mass, mass[:, -1:], draws).squeeze(1)
+
+
+def _headed(shares: torch.Tensor, draws: _Draws, head: int) -> torch.Tensor:
+    return _from_largest(shares, torch.topk(shares, head).values, draws, _token_there)[0]
+
+
+def _sorted_whole(shares: torch.Tensor, draws: _Draws, head: int) -> torch.Tensor:  # noqa: ARG001
+    return _from_largest(shares, _descending(shares), draws, _token_there)[0]
+
+
 def _draw_filtered(shares: torch.Tensor, draws: _Draws) -> torch.Tensor:
     head = min(_HEAD, int(draws.top_k.max()))
     ids, known = _from_largest(shares, torch.topk(shares, head).values, draws)
@@ -169,7 +234,7 @@ def _draw_filtered(shares: torch.Tensor, draws: _Draws) -> torch.Tensor:
 
 
 def _from_largest(
-    shares: torch.Tensor, largest: torch.Tensor, draws: _Draws
+    shares: torch.Tensor, largest: torch.Tensor, draws: _Draws, token_at: "_TokenAt | None" = None
 ) -> tuple[torch.Tensor, torch.Tensor]:
     """(ids [n], whether `largest` reached as far as the row's filters do [n])."""
     width, limited = largest.shape[1], draws.top_k < shares.shape[1]
@@ -182,7 +247,7 @@ def _from_largest(
     last = torch.minimum(last, enough)
     known = torch.where(limited, draws.top_k <= width, last < width)
     at = _point_in(mass, mass.gather(1, last.clamp(max=width - 1)), draws)
-    return _token_at(shares, largest, at), known.squeeze(1)
+    return (token_at or _token_at)(shares, largest, at), known.squeeze(1)
 
 
 def _point_in(mass: torch.Tensor, total: torch.Tensor, draws: _Draws) -> torch.Tensor:
@@ -199,6 +264,14 @@ def _token_at(shares: torch.Tensor, largest: torch.Tensor, at: torch.Tensor) -> 
     rows, ids = (shares == value).nonzero(as_tuple=True)
     first = torch.searchsorted(rows, torch.arange(len(shares), device=shares.device))
     return ids[first + rank]
+
+
+def _token_there(shares: torch.Tensor, largest: torch.Tensor, at: torch.Tensor) -> torch.Tensor:
+    """As `_token_at`; counts equal ones up to the id in place of listing them."""
+    value = largest.gather(1, at)
+    rank = at - (largest > value).sum(-1, keepdim=True)
+    upto = (shares == value).cumsum(-1, dtype=torch.int32)
+    return torch.searchsorted(upto, (rank + 1).int()).squeeze(1)
 
 
 def _descending(shares: torch.Tensor) -> torch.Tensor:
