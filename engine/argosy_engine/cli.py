@@ -236,6 +236,12 @@ def _batch_options(parser: argparse.ArgumentParser) -> None:
         help="how decodes and prompts share a step",
     )
     option(
+        "--async-scheduling",
+        action=argparse.BooleanOptionalAction,
+        help="launch a step before the tokens of the last one are read "
+        "(default: on a single GPU, but not for models that transformers runs)",
+    )
+    option(
         "--preemption-mode",
         default="auto",
         choices=get_args(PreemptionModeName),

@@ -108,6 +108,10 @@ class EngineConfig:
     long_prefill_token_threshold: int = 0
     """Tokens of one prompt in a step, so that prompts share it; 0: as many as it has left."""
 
+    async_scheduling: bool | None = None
+    """Launch a step before the tokens of the last one are read, where nothing enters the batch.
+    None: where one GPU computes the model with this engine's own code, which is where it helps."""
+
     block_size: int = 32
     """Tokens of a KV block."""
 

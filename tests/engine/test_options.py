@@ -1,9 +1,12 @@
 """The options of both vocabularies, and what is said about wrong ones."""
 
+from dataclasses import replace
+
 import pytest
 
 from argosy_engine.cli import parse
 from argosy_engine.errors import LoadError
+from argosy_engine.server.serve import _launcher
 
 ALWAYS = ["--model", "sim:opt-13b-a100", "--served-name", "m"]
 
@@ -49,6 +52,37 @@ def test_one_stage_of_a_pipeline_is_all_there_is():
 def test_what_is_written_about_a_steps_tokens_holds_on_each_device(on_cpu):
     assert parsed("--max-num-tokens", "2048").step_tokens(on_cpu=on_cpu) == 2048
     assert parsed("--max-num-tokens", "auto").step_tokens(on_cpu=on_cpu) is None
+
+
+def test_steps_are_launched_ahead_as_asked_or_as_the_engine_sees_fit():
+    assert parsed().async_scheduling is None
+    assert parsed("--async-scheduling").async_scheduling is True
+    assert parsed("--no-async-scheduling").async_scheduling is False
+
+
+class Runs:
+    """A runner, as far as it launches steps."""
+
+    def __init__(self, launcher):
+        self.launcher = launcher
+
+
+def test_a_gpu_launches_ahead_unless_told_not_to_and_a_simulated_engine_if_told_to():
+    gpu = replace(parsed(), load_format="auto")
+    asked = {None: [], True: ["--async-scheduling"], False: ["--no-async-scheduling"]}
+    simulated = {how: _launcher(parsed(*words), Runs("l")) for how, words in asked.items()}
+    assert simulated == {None: None, True: "l", False: None}
+    real = {how: _launcher(replace(gpu, async_scheduling=how), Runs("l")) for how in asked}
+    assert real == {None: "l", True: "l", False: None}
+
+
+def test_an_engine_that_cannot_launch_ahead_says_so_if_it_is_told_to():
+    config = parsed("--async-scheduling")
+    assert _launcher(parsed(), Runs(None)) is None
+    assert _launcher(parsed("--no-async-scheduling"), Runs(None)) is None
+    with pytest.raises(LoadError, match="leave the option out") as error:
+        _launcher(config, Runs(None))
+    assert error.value.reason == "BadArgument"
 
 
 @pytest.mark.parametrize("share", ["0.01", "1"])

@@ -32,7 +32,7 @@ from argosy_engine.metrics.now import Readings
 from argosy_engine.metrics.observe import EngineMetrics
 from argosy_engine.metrics.phases import StartPhases
 from argosy_engine.ports.callers import Certificates, Verifier
-from argosy_engine.ports.runner import Runner
+from argosy_engine.ports.runner import Launcher, Runner
 from argosy_engine.ports.tokenizer import Tokenizer
 from argosy_engine.runtime.cpu import begin
 from argosy_engine.runtime.loop import Delivery, EngineLoop
@@ -107,6 +107,7 @@ async def _run(
         runner=runner,
         metrics=metrics,
         deliver=_deliverer(asyncio.get_running_loop()),
+        launcher=_launcher(config, runner),
     )
     unfollow = _follow_cache(config, loop)
     kv = _kv_service(config, runner, loop, admin.verifier, certificates)
@@ -307,6 +308,19 @@ def _scheduler(config: EngineConfig, runner: Runner) -> Scheduler:
         eos=runner.eos_token_ids,
         max_model_len=runner.max_model_len,
     )
+
+
+def _launcher(config: EngineConfig, runner: Runner) -> Launcher | None:
+    """What launches steps ahead, if that is asked for. A simulated engine does only when told to:
+    its times are those of a profile."""
+    asked, simulated = config.async_scheduling, config.load_format == "sim"
+    if asked and runner.launcher is None:
+        raise LoadError(
+            "BadArgument",
+            "--async-scheduling: a step is launched ahead on a single GPU, and not for a model "
+            "that transformers runs; leave the option out",
+        )
+    return None if asked is False or (asked is None and simulated) else runner.launcher
 
 
 def _kv_service(

@@ -316,3 +316,20 @@ def test_a_simulated_engine_is_small_and_starts_fast():
         assert rss_kib < 60 * 1024
         assert "torch" not in Path(f"/proc/{engine.process.pid}/maps").read_text()
         assert engine.metric("argosy_engine_start_seconds") < 2 * 2  # a busy machine's margin
+
+
+def test_steps_that_are_launched_ahead_give_the_answers_of_waiting_for_each():
+    asked = [
+        ask(max_tokens=9),
+        ask(max_tokens=9, stop=["tok"]),
+        ask(max_tokens=9, n=3),
+    ]
+
+    def texts(*options):
+        with running(*options) as started:
+            answers = [started.api.post("/v1/completions", json=body).json() for body in asked]
+            started.wait_until(lambda: started.metric("vllm:num_requests_running") == 0)
+            assert started.metric("vllm:kv_cache_usage_perc") == 0
+            return [[c["text"] for c in answer["choices"]] for answer in answers]
+
+    assert texts("--async-scheduling") == texts("--no-async-scheduling")
