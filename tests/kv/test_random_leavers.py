@@ -3,10 +3,16 @@
 import asyncio
 import random
 from collections import Counter
+from itertools import count
 
 import pytest
 
 from tests.kv.nodes import BLOCK, node
+
+SHOWN = {"pulling", "running"}
+"""States in which somebody has left before the crowd ends: what the test is about."""
+FEWEST, MOST = 300, 6000
+"""Requests of a crowd. A machine with other work may take hundreds until one leaves in a pull."""
 
 
 @pytest.mark.slow
@@ -18,7 +24,9 @@ async def test_hundreds_of_pulls_that_are_left_in_any_state_leave_nothing(ahead)
     options = {"kv_cache_tokens": 40 * BLOCK, "evicts": True, "host_slots": 20, "ahead": ahead}
     with node("prefill") as prefill, node("decode", **options) as decode:
         outstanding: list[str] = []
-        for number in range(300):
+        for number in count():
+            if number >= (FEWEST if left_in.keys() >= SHOWN else MOST):
+                break
             name = f"r{number}"
             prompt = [5 + draw.randrange(3)] * (BLOCK * draw.choice([1, 4, 9]) + draw.randrange(9))
             peers = [prefill.address] if draw.random() < 0.7 else []
@@ -37,8 +45,7 @@ async def test_hundreds_of_pulls_that_are_left_in_any_state_leave_nothing(ahead)
         prefill.assert_empty()
         assert decode.loop.alive
         assert prefill.loop.alive
-        if not ahead:  # what leavers were left in is shown once
-            assert {"pulling", "running"} <= left_in.keys(), left_in
+        assert left_in.keys() >= SHOWN, left_in
         for engine in (prefill, decode):
             assert engine.metric("argosy_loop_errors_total") == 0
         assert decode.scheduler.preemption.host.used_share == 0
