@@ -106,15 +106,15 @@ def test_the_law_is_measured_apart_from_the_rest_of_the_core():
 
 
 def test_areas_with_a_bound_are_run_whole_and_the_others_as_a_fixed_sample():
-    steps = [f"argosy_engine.core.step.x_f__mutmut_{n}" for n in range(1000)]
+    steps = [f"argosy_engine.transfer.nixl.agent.x_f__mutmut_{n}" for n in range(1000)]
     plan = [f"argosy_operator.core.plan.x_plan__mutmut_{n}" for n in range(1000)]
     assert chosen(plan, "operator", None) == set(plan)
-    picked = chosen(steps, "engine", None)
-    assert picked == chosen(steps[::-1], "engine", None)
+    picked = chosen(steps, "engine_ends", None)
+    assert picked == chosen(steps[::-1], "engine_ends", None)
     assert len(picked) == 300
-    assert chosen(steps, "engine", "*.step.f") == set(steps)
+    assert chosen(steps, "engine_ends", "*.agent.f") == set(steps)
     assert len(chosen(plan, "operator", None, sample=100)) == 100
-    assert len(chosen(steps, "engine", None, sample=100)) == 100
+    assert len(chosen(steps, "engine_ends", None, sample=100)) == 100
 
 
 def test_the_page_counts_accepted_survivors_as_survivors_and_lists_the_others_by_file():

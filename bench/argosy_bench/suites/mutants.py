@@ -104,7 +104,11 @@ PROGRAMS = (
     Program(
         "fetch", ("engine/argosy_fetch",), ("tests/fetch", "tests/contract/test_model_configs.py")
     ),
-    Program("engine", ("engine/argosy_engine",), ("tests/engine/core", "tests/kv")),
+    Program(
+        "engine",
+        ("engine/argosy_engine",),
+        ("tests/engine/core", "tests/engine/runtime/test_ahead.py", "tests/kv"),
+    ),
     Program(
         "engine_ends",
         ("engine/argosy_engine",),
@@ -217,7 +221,7 @@ AREAS = (
         ),
         _BOUND,
     ),
-    Area("engine_scheduler", "engine", (f"{_ENGINE}.*",)),
+    Area("engine_scheduler", "engine", (f"{_ENGINE}.*",), _BOUND),
     Area(
         "engine_http",
         "engine_http",
