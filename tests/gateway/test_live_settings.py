@@ -296,7 +296,7 @@ async def test_an_api_server_in_trouble_changes_nothing(trouble):
 
 
 class ApiByPath(Api):
-    """An API server that has one object, whoever asks."""
+    """An API server that answers every request with one object."""
 
     def __init__(self, target, answer):
         super().__init__(answer)

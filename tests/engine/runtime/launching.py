@@ -30,7 +30,7 @@ def next_token(text):
 
 
 def whole_text(request):
-    """(output, reason) of a request that nobody aborts."""
+    """(output, reason) of a request that is not aborted."""
     sampling, text = request.sampling, list(request.token_ids)
     while True:
         text.append(next_token(text))

@@ -3,7 +3,7 @@
     python -m tests.engine.runtime.measure_ahead
 
 A device that takes 10 ms for each step, whatever is in it, decodes 256 texts of 200 tokens. Loop
-and scheduler are the engine's; nobody listens to the tokens. Prints one JSON object.
+and scheduler are the engine's; the tokens are discarded. Prints one JSON object.
 """
 
 import json

@@ -53,7 +53,7 @@ def follow(
     scheduler: Scheduler, plan: StepPlan, sequences: list[Sequence], now: float
 ) -> Following | None:
     """The step after `plan`, which runs and has these sequences; None: a scheduling round comes
-    first. Its sequences get the blocks that their next tokens need; nobody is preempted for it."""
+    first. Its sequences get the blocks that their next tokens need, without preemption."""
     alive = [row for row, sequence in enumerate(sequences) if sequence.reason is None]
     if len(alive) != len(scheduler.running):  # someone is not in the step that runs
         return None
@@ -85,9 +85,7 @@ def follow(
 
 def _ends(sequence: Sequence, max_model_len: int) -> bool:
     """Whether its next token is the last, whichever that is."""
-    length, request = len(sequence.tokens) + 1, sequence.request
-    at_most = min(sequence.n_prompt + request.sampling.max_tokens, max_model_len)
-    return request.lease_s is not None or length >= at_most
+    return len(sequence.tokens) + 1 >= sequence.max_total(max_model_len)
 
 
 def _wants_a_round(scheduler: Scheduler, now: float, *, all_go_on: bool) -> bool:

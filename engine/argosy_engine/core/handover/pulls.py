@@ -59,6 +59,15 @@ class _Pull:
     def move(self, after: PullState) -> None:
         self.state = move_pull(self.state, after)
 
+    def is_over(self, now: float) -> bool:
+        """Whether it must be cancelled: its request ended, or it took too long."""
+        ended = self.sequence.reason is not None or self.deadline_s <= now
+        return ended and self.state is not PullState.CANCELLING
+
+    def is_unconfirmed(self, now: float) -> bool:
+        """Whether its cancellation was not confirmed in time."""
+        return self.state is PullState.CANCELLING and self.deadline_s <= now
+
 
 class Pulls:
     """Pulls by request id. The sequences hold blocks meanwhile, and no place in the batch."""
@@ -150,23 +159,14 @@ class Pulls:
 
     def due(self, now: float) -> bool:
         """Whether `cancel` or `abandon` would find one."""
-        return any(
-            pull.deadline_s <= now
-            or (pull.sequence.reason is not None and pull.state is not PullState.CANCELLING)
-            for pull in self._pulls.values()
-        )
+        return any(pull.is_over(now) or pull.is_unconfirmed(now) for pull in self._pulls.values())
 
     def cancel(self, now: float, confirm_s: float) -> list[tuple[str, int]]:
         """(request id, attempt) of pulls whose request ended or that took too long, each once.
 
         The KV service has `confirm_s` to confirm.
         """
-        over = [
-            pull
-            for pull in self._pulls.values()
-            if pull.state is not PullState.CANCELLING
-            and (pull.sequence.reason is not None or pull.deadline_s <= now)
-        ]
+        over = [pull for pull in self._pulls.values() if pull.is_over(now)]
         for pull in over:
             pull.move(PullState.CANCELLING)
             pull.deadline_s = now + confirm_s
@@ -179,11 +179,7 @@ class Pulls:
         The blocks that the service may still write to get one more reference, which keeps them
         out of the pool until `end`. Prefix hits are not among them: the service never writes those.
         """
-        late = [
-            pull
-            for pull in self._pulls.values()
-            if pull.state is PullState.CANCELLING and pull.deadline_s <= now
-        ]
+        late = [pull for pull in self._pulls.values() if pull.is_unconfirmed(now)]
         for pull in late:
             sequence = pull.sequence
             del self._pulls[sequence.request_id]

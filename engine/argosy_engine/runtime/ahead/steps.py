@@ -32,7 +32,7 @@ class Steps(Protocol):
         ...
 
     def drop(self) -> None:
-        """Wait for what was launched; nobody wants its outcome."""
+        """Wait for the launched step and discard its outcome."""
         ...
 
 

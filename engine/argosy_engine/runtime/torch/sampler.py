@@ -96,7 +96,7 @@ def sample_there(
 ) -> torch.Tensor:
     """The ids of `sample`, [S] int64 on the device of `logits`, without a question to that device.
 
-    What decides over shapes is in the parameters: nobody waits to see whether the most likely
+    What decides over shapes is in the parameters: the host does not check whether the most likely
     tokens hold a row's top_p, and a row without a small top_k beside it is sorted whole.
     """
     vocab = logits.shape[1]
