@@ -7,6 +7,7 @@ import pytest
 from argosy_operator.core.fleet.events import Event, stalled
 from argosy_operator.core.plan import plan
 from argosy_operator.core.scaling.observe import FleetMetrics, Idle, Value, unknown_metrics
+from argosy_operator.core.slo.errors import Verdicts
 from argosy_operator.core.status.compose import status_of
 from tests.support.model import Model, condition, fleet
 
@@ -85,6 +86,26 @@ def test_traffic_ends_idle() -> None:
     model = measured_fleet(FleetMetrics(at=0.0, arrivals=Idle(1e12)))
     tick(model, FleetMetrics(at=0.0, arrivals=Value(3.0, 1e12)))
     assert condition(model, "MetricsAvailable").reason == "Measured"
+
+
+def test_the_write_at_the_end_of_traffic_has_the_last_figures_of_the_budget() -> None:
+    """They came up to 30 s later, in a write of their own: `make demo` saw it in an idle fleet."""
+    busy = FleetMetrics(0.0, Value(3.0, 1e12), attainment=Value(0.99, 1e12))
+    model = measured_fleet(replace(busy, verdicts=(Verdicts(1_000_000.0, 90.0, 100.0),)))
+    assert model.fleet.status.error_budget is not None
+    first = model.fleet.status.error_budget.used
+    model.now += 10
+    tick(model, replace(busy, verdicts=(Verdicts(1_000_010.0, 100.0, 100.0),)))
+    budget = model.fleet.status.error_budget
+    assert budget is not None and budget.used == first, "it may move only every 30 s"
+    model.now += 10
+    tick(model, FleetMetrics(0.0, Idle(1e12), attainment=Idle(1e12)))
+    at_rest = model.fleet.status
+    assert at_rest.error_budget is not None and at_rest.error_budget.used != first
+    for _ in range(6):
+        model.now += 10
+        tick(model, FleetMetrics(0.0, Idle(1e12), attainment=Idle(1e12)))
+    assert model.fleet.status == at_rest
 
 
 def test_an_unreachable_prometheus_stays_the_reason_between_queries() -> None:

@@ -64,8 +64,9 @@ def status_of(
             "newerImages": dict(snapshot.newer_images) or None,
             "model": _model(snapshot, draft),
             "goodput": findings.goodput,
-            "errorBudget": error_budget_status(snapshot, draft),
-            "autoscaling": autoscaling_status(snapshot, draft) | advice_status(snapshot, draft),
+            "errorBudget": error_budget_status(snapshot, findings.draft),
+            "autoscaling": autoscaling_status(snapshot, draft)
+            | advice_status(snapshot, findings.draft),
             "columns": printer_columns(
                 roles, gpus_of(snapshot), slo, _reason_column(conditions, facts)
             ),

@@ -4,10 +4,11 @@ Made from the snapshot, the draft that the chain left, and the outcomes of its a
 """
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from argosy_operator.api.conditions.reasons import Reason
+from argosy_operator.api.model import dump
 from argosy_operator.api.v1alpha1 import RoleName
 from argosy_operator.core.fleet import names
 from argosy_operator.core.fleet.actions import Outcome
@@ -64,16 +65,21 @@ class Findings:
         roles = [role for role, _ in spec.active_roles()]
         zero = at_zero(spec, draft.targets)
         serving = {role: sum(pod.serving for pod in snapshot.current(role)) for role in roles}
+        # A fleet at zero serves nobody: what users got before is no figure of now.
+        goodput = None if zero else goodput_status(snapshot, due=draft.figures_due)
+        before = snapshot.fleet.status.goodput
+        # What was not due and has changed is the start or the end of traffic, or another verdict.
+        # All figures move then, so that the last ones of a fleet need no later write.
+        due = draft.figures_due or goodput != (dump(before) if before is not None else None)
         return cls(
             snapshot=snapshot,
-            draft=draft,
+            draft=replace(draft, figures_due=due),
             problems=problems_of(snapshot, draft.memory.failed),
             failed_writes=failed_writes(draft.memory.failed),
             conflicts=conflicts_of(draft, outcomes),
             missing={r: max(0, draft.targets.get(r, 0) - serving[r]) for r in roles},
             below=_below(snapshot, draft, serving),
-            # A fleet at zero serves nobody: what users got before is no figure of now.
-            goodput=None if zero else goodput_status(snapshot, due=draft.figures_due),
+            goodput=goodput,
             decision=draft.memory.decision if by_law(spec) else None,
             failing_pairs=_failing_pairs(snapshot),
             metrics_problem=metrics_problem(snapshot),
