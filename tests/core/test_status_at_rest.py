@@ -97,11 +97,13 @@ def test_the_write_at_the_end_of_traffic_has_the_last_figures_of_the_budget() ->
     model.now += 10
     tick(model, replace(busy, verdicts=(Verdicts(1_000_010.0, 100.0, 100.0),)))
     budget = model.fleet.status.error_budget
-    assert budget is not None and budget.used == first, "it may move only every 30 s"
+    assert budget is not None
+    assert budget.used == first, "it may move only every 30 s"
     model.now += 10
     tick(model, FleetMetrics(0.0, Idle(1e12), attainment=Idle(1e12)))
     at_rest = model.fleet.status
-    assert at_rest.error_budget is not None and at_rest.error_budget.used != first
+    assert at_rest.error_budget is not None
+    assert at_rest.error_budget.used != first
     for _ in range(6):
         model.now += 10
         tick(model, FleetMetrics(0.0, Idle(1e12), attainment=Idle(1e12)))

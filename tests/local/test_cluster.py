@@ -159,6 +159,23 @@ def test_gpus_are_scheduled_until_none_is_left(cluster, namespace):
     assert "Insufficient nvidia.com/gpu" in cluster.until(unschedulable, path)["message"]
 
 
+def test_a_kubelet_may_read_a_claim_before_the_authorizer_has_seen_its_pod(cluster):
+    """One that was refused tried its pod again after 13 s: `make demo` took longer by as much."""
+    asked = {
+        "user": "system:node:node1",
+        "groups": ["system:nodes", "system:authenticated"],
+        "resourceAttributes": {
+            "namespace": "default",
+            "verb": "get",
+            "resource": "persistentvolumeclaims",
+            "name": "unseen",
+        },
+    }
+    reviews = "/apis/authorization.k8s.io/v1/subjectaccessreviews"
+    answer = cluster.api.post(reviews, {"spec": asked})
+    assert answer["status"]["allowed"], answer["status"]
+
+
 def test_a_restart_of_a_kubelet_loses_no_pod_and_no_gpu(cluster, namespace):
     before = create_ready(cluster, namespace, web("stays"))
     node = before["spec"]["nodeName"]

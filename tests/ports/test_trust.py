@@ -1,5 +1,6 @@
 """What the operator learns of the cluster's tokens, and the tokens that it shows to engines."""
 
+import asyncio
 from typing import Any
 
 import pytest
@@ -31,6 +32,7 @@ class Api:
 
     async def page(self, path: str) -> Any:
         self.pages.append(path)
+        await asyncio.sleep(0)
         if self.error is not None:
             raise self.error
         if path == "/.well-known/openid-configuration":
@@ -65,6 +67,14 @@ async def test_the_issuer_is_what_the_api_server_publishes_about_itself(
     outside = await ClusterTrust(api, None, monotonic=api.clock).issuer()
     assert outside is not None
     assert outside.operator is None
+
+
+async def test_rounds_that_ask_at_once_get_the_same_answer(api: Api, trust: ClusterTrust) -> None:
+    """The second of two new fleets got no keys, and its pods waited for a file."""
+    first, second = await asyncio.gather(trust.issuer(), trust.issuer())
+    assert first is not None
+    assert first == second
+    assert len(api.pages) == 2, "it is asked once"
 
 
 async def test_keys_are_looked_up_again_after_five_minutes(api: Api, trust: ClusterTrust) -> None:

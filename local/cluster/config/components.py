@@ -149,6 +149,34 @@ def corefile(files: Files) -> str:
     )
 
 
+def node_objects() -> list[tuple[str, dict[str, Any]]]:
+    """(collection path, object) that let every kubelet read claims.
+
+    The Node authorizer allows it once it has seen that a pod on the node uses the claim. A kubelet
+    may be faster, and then it tries the pod again only after 10 s or more. Real nodes are seldom so
+    near to their API server.
+    """
+    rules = [{"apiGroups": [""], "resources": ["persistentvolumeclaims"], "verbs": ["get"]}]
+    return _grant("one-machine:read-claims", "Group", "system:nodes", rules)
+
+
+def _grant(
+    name: str, kind: str, subject: str, rules: list[dict[str, Any]]
+) -> list[tuple[str, dict[str, Any]]]:
+    """A ClusterRole with these rules, and its binding to a user or a group."""
+    rbac = "rbac.authorization.k8s.io"
+    role = {"apiGroup": rbac, "kind": "ClusterRole", "name": name}
+    bound = {"apiGroup": rbac, "kind": kind, "name": subject}
+    meta = {"metadata": {"name": name}}
+    return [
+        (f"/apis/{rbac}/v1/clusterroles", {**meta, "rules": rules}),
+        (
+            f"/apis/{rbac}/v1/clusterrolebindings",
+            {**meta, "roleRef": role, "subjects": [bound]},
+        ),
+    ]
+
+
 def dns_objects() -> list[tuple[str, dict[str, Any]]]:
     """(collection path, object) for CoreDNS, which runs beside the API server, not in a pod."""
     rules = [
@@ -163,21 +191,11 @@ def dns_objects() -> list[tuple[str, dict[str, Any]]]:
             "verbs": ["list", "watch"],
         },
     ]
-    rbac = "rbac.authorization.k8s.io"
-    role = {"apiGroup": rbac, "kind": "ClusterRole", "name": "system:coredns"}
-    user = {"apiGroup": rbac, "kind": "User", "name": "system:coredns"}
     ports = [{"name": f"dns-{p.lower()}", "port": 53, "protocol": p} for p in ("UDP", "TCP")]
     in_system = {"name": "kube-dns", "namespace": "kube-system"}
     named = {"kubernetes.io/service-name": "kube-dns"}
     return [
-        (
-            f"/apis/{rbac}/v1/clusterroles",
-            {"metadata": {"name": "system:coredns"}, "rules": rules},
-        ),
-        (
-            f"/apis/{rbac}/v1/clusterrolebindings",
-            {"metadata": {"name": "system:coredns"}, "roleRef": role, "subjects": [user]},
-        ),
+        *_grant("system:coredns", "User", "system:coredns", rules),
         (
             "/api/v1/namespaces/kube-system/services",
             {"metadata": in_system, "spec": {"clusterIP": DNS_SERVICE, "ports": ports}},

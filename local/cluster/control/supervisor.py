@@ -151,6 +151,7 @@ class Supervisor:
             await self._start_runtime(node, pid, ready_fd)
         await self._until_api(lambda: self._api.text("/readyz"))
         self.say("api server")
+        await self._create_all(components.node_objects())
         self.run(
             "kube-controller-manager",
             ["kube-controller-manager", *components.controller_manager(files)],
@@ -220,10 +221,13 @@ class Supervisor:
 
     async def _start_dns(self) -> None:
         """Start CoreDNS once it is built, which may be after the cluster's start."""
-        for path, body in components.dns_objects():
-            await self._until_api(lambda path=path, body=body: self._create(path, body))
+        await self._create_all(components.dns_objects())
         await _until(lambda: (self._bin / "coredns").exists(), poll_s=0.5)
         self.run("coredns", ["coredns", "-conf", str(self._files.config / "Corefile")])
+
+    async def _create_all(self, objects: list[tuple[str, dict[str, Any]]]) -> None:
+        for path, body in objects:
+            await self._until_api(lambda path=path, body=body: self._create(path, body))
 
     def _create(self, path: str, body: dict[str, Any]) -> None:
         try:

@@ -4,6 +4,7 @@ The API server publishes its issuer and public keys to every service account. `r
 them into the fleets' peers files, `engines.py` shows the operator's tokens to engines.
 """
 
+import asyncio
 import logging
 import time
 from collections.abc import Callable
@@ -63,14 +64,20 @@ class ClusterTrust:
         self._monotonic, self._clock = monotonic, clock
         self._issuer: Issuer | None = None
         self._look_at = 0.0
+        self._looking = asyncio.Lock()
         self._tokens: dict[FleetKey, tuple[str, float]] = {}
 
     async def issuer(self) -> Issuer | None:
         """Asked again every five minutes. While the API server does not answer, what it said
-        before; None if it never did."""
-        if self._monotonic() < self._look_at:
-            return self._issuer
-        self._look_at = self._monotonic() + TRY_AGAIN_S  # also for rounds that ask meanwhile
+        before; None if it never did. Rounds that ask while it is asked wait for its answer: without
+        the keys, a new fleet's pods would be created before the file that they mount."""
+        async with self._looking:
+            if self._monotonic() >= self._look_at:
+                await self._look()
+        return self._issuer
+
+    async def _look(self) -> None:
+        again_s = TRY_AGAIN_S
         try:
             discovery = await self._api.page(DISCOVERY)
             keys = await self._api.page(KEYS)
@@ -82,12 +89,13 @@ class ClusterTrust:
                 ),
                 operator=None if self._account is None else self._account.subject,
             )
-            self._look_at = self._monotonic() + LOOK_AGAIN_S
+            again_s = LOOK_AGAIN_S
         except ClusterError as error:
             log.warning("the cluster's public keys cannot be read: %s", error)
         except (KeyError, TypeError) as error:
             log.warning("the cluster's public keys are in no known form: %r", error)
-        return self._issuer
+        # From the answer on: after one that came late, those who waited do not ask again.
+        self._look_at = self._monotonic() + again_s
 
     async def token(self, fleet: FleetKey) -> str | None:
         """A token for the fleet's engines, asked for again after 80 % of its time. None without an
