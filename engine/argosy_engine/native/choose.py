@@ -1,6 +1,7 @@
 """Which native library works on this CPU: each is tried in a child process, the fastest first.
 
-A CPU flag is an announcement; virtual machines exist that announce what they cannot do. So a child
+A CPU without the flags of an instruction set has no use for its library, which is not tried. With
+them it may not have it either: virtual machines exist that announce what they cannot do. So a child
 (`native.trial`) computes a small step with the library and compares it with the base library's. A
 child that dies of SIGILL, hangs or computes something else costs that library, not the engine.
 """
@@ -11,15 +12,17 @@ import signal
 import subprocess
 import sys
 from collections.abc import Iterable
+from pathlib import Path
 
 from argosy_engine.native.compile import FLAGS, library_path
 
-__all__ = ["PROGRAM", "choose", "end_of_trial"]
+__all__ = ["PROGRAM", "announced", "choose", "end_of_trial"]
 
 log = logging.getLogger(__name__)
 
 PROGRAM = (sys.executable, "-P", "-m", "argosy_engine.native.trial")
 _TIMEOUT_S = 60.0
+_CPUINFO = Path("/proc/cpuinfo")
 
 
 @functools.cache
@@ -28,7 +31,21 @@ def choose() -> str | None:
     built = [name for name in FLAGS if library_path(name).is_file()]
     if "base" not in built:
         return None
-    return first_that_works(built)
+    return first_that_works(announced(built))
+
+
+def announced(names: Iterable[str], cpuinfo: Path = _CPUINFO) -> list[str]:
+    """The names whose instructions the CPU announces; all where it announces nothing readable."""
+    try:
+        lines = cpuinfo.read_text().splitlines()
+    except OSError:
+        lines = []
+    found = next((line.partition(":")[2] for line in lines if line.startswith("flags")), None)
+    if found is None:
+        return list(names)
+    # The kernel's avx512_bf16 and amx_tile are the compiler's -mavx512bf16 and -mamx-tile.
+    has = set(found.replace("_", "").split())
+    return [n for n in names if {f.removeprefix("-m").replace("-", "") for f in FLAGS[n]} <= has]
 
 
 def first_that_works(names: Iterable[str], program: tuple[str, ...] = PROGRAM) -> str | None:
