@@ -27,8 +27,8 @@ from local.demo.view import Board, console, say
 
 MANIFEST = Path("examples/sim-70b.yaml")
 REST_S = 60
-LEAD_S = 3.0
-"""From the client's start to the plan's second 0: its process needs time to start."""
+IDLE_LIMIT_S = 60
+"""For the end of the law's windows: the longest is that of attainment, 15 s in the manifest."""
 PLAN_S = sum(phase.seconds for phase in RAMP)
 
 
@@ -54,7 +54,6 @@ def run(place: Place, figures: DemoFigures, out: Path) -> None:
     limits = score.limits_of(fleet["spec"]["slo"])
     records = Records(out / "requests.jsonl")
     watch = _play(place, name, records, limits)
-    ended = time.monotonic()
     seen = records.read()
     lines = "".join(json.dumps(asdict(reading)) + "\n" for reading in watch.readings)
     (out / "readings.jsonl").write_text(lines)
@@ -64,7 +63,7 @@ def run(place: Place, figures: DemoFigures, out: Path) -> None:
 
     picture.draw(out / "ramp.png", watch.readings, seen, limits)
     _explain(kube, name)
-    _rest(place, figures, name, fleet, ended)
+    _rest(place, figures, name, fleet)
     figures.put("container_restarts", sum(_restarts(kube, watch).values()))
 
 
@@ -73,14 +72,13 @@ def _play(place: Place, name: str, records: Records, limits: score.Limits) -> Wa
     path = records.path
     path.unlink(missing_ok=True)
     say(f"{len(arrivals())} requests in {PLAN_S:.0f} s (open loop) to {url}")
-    begin = time.monotonic() + LEAD_S
-    words = ["-m", "local.demo.traffic.client", url, name, str(path), str(begin)]
+    words = ["-m", "local.demo.traffic.client", url, name, str(path)]
     with Board() as board:
         watch = Watch(place.kube, NAMESPACE, name, fleet_path(name), records, limits, board.show)
-        client = subprocess.Popen([sys.executable, *words])
-        watch.start(begin)
+        client = subprocess.Popen([sys.executable, *words], stdout=subprocess.PIPE, text=True)
         try:
-            client.wait(timeout=LEAD_S + PLAN_S + 120)
+            watch.start(_second_0(client))
+            client.wait(timeout=PLAN_S + 120)
         except subprocess.TimeoutExpired as error:
             raise DemoError("some requests have no end two minutes after the plan's") from error
         finally:
@@ -90,6 +88,15 @@ def _play(place: Place, name: str, records: Records, limits: score.Limits) -> Wa
     if client.returncode:
         raise DemoError(f"the load client ended with exit status {client.returncode}")
     return watch
+
+
+def _second_0(client: subprocess.Popen[str]) -> float:
+    """When the client says that its plan begins, on the monotonic clock."""
+    assert client.stdout is not None
+    line = client.stdout.readline()
+    if not line:
+        raise DemoError(f"the load client ended at its start, with exit status {client.wait()}")
+    return float(line)
 
 
 def judge(figures: DemoFigures, seen: list[score.Seen], limits: score.Limits, watch: Watch) -> None:
@@ -150,10 +157,8 @@ def _explain(kube: Kube, name: str) -> None:
         say(str(error))
 
 
-def _rest(
-    place: Place, figures: DemoFigures, name: str, fleet: dict[str, Any], ended: float
-) -> None:
-    """Wait until the replicas are at minimum and all windows have passed; then watch a minute."""
+def _rest(place: Place, figures: DemoFigures, name: str, fleet: dict[str, Any]) -> None:
+    """Wait until the replicas are at minimum and the fleet is Idle; then watch a minute."""
     spec = fleet["spec"]
     minimum = {
         role: spec.get("roles", {}).get(role, {}).get("replicas", {}).get("min", 1)
@@ -161,18 +166,13 @@ def _rest(
     }
 
     hold = seconds(spec["autoscaling"]["scaleDown"]["stabilization"])
-    window = seconds(spec["metrics"].get("rateWindow", "60s"))
     back = await_minimum(place.kube, name, minimum, 2 * hold + 10)
     figures.put("replicas_back_at_min", back)
     figures.put("operator_rss_mib", prometheus.operator_rss_mib(place))
     if place.audit_log is None:
         return
-    # The scaling law's longest window is that of attainment: the hold or two rate windows. For the
-    # operator it ends at the first tick after the first scrape behind it, plus half a tick of work.
-    interval, scrape = seconds(spec["autoscaling"]["interval"]), spec["metrics"]["scrapeInterval"]
-    passed = ended + max(hold, 2 * window) + seconds(scrape) + 1.5 * interval
-    say(f"at rest: waiting until the law's windows end, then counting writes for {REST_S} s")
-    time.sleep(max(0.0, passed - time.monotonic()))
+    say(f"at rest: waiting until status says Idle, then counting writes for {REST_S} s")
+    place.kube.wait(fleet_path(name), is_idle, timeout_s=IDLE_LIMIT_S, what=f"fleet {name} Idle")
     begin = datetime.now(UTC)
     time.sleep(REST_S)
     written = rest.writes(place.audit_log, begin, datetime.now(UTC), (NAMESPACE, SYSTEM))
@@ -180,6 +180,11 @@ def _rest(
     figures.put("replicas_back_at_min", back and await_minimum(place.kube, name, minimum, 0))
     for line in written[:10]:
         say(f"written at rest: {line}")
+
+
+def is_idle(fleet: dict[str, Any]) -> bool:
+    """Whether its status says that no request was answered within the law's windows."""
+    return bool(fleet.get("status", {}).get("columns", {}).get("slo") == "Idle")
 
 
 def await_minimum(kube: Kube, name: str, minimum: dict[str, int], timeout_s: float) -> bool:

@@ -8,19 +8,33 @@ hand, from the streaming API that vLLM and OpenAI document: events with `choices
 import contextlib
 import json
 import socket
+import subprocess
+import sys
 import time
 from collections.abc import Iterator
 
 import httpx
 import pytest
 
-from local.demo.traffic.client import ask
+from local.demo.traffic.client import LEAD_S, ask
 from local.demo.traffic.plan import Due
 from local.demo.traffic.score import Limits, met
 from tests.local.answering import Reply, answering
 
 ASKED = Due(at_s=0.0, phase=0, prompt_tokens=5, output_tokens=3)
 GENEROUS = Limits(ttft_s=60.0, tpot_s=60.0)
+
+
+def test_the_client_says_when_its_plan_begins(tmp_path):
+    """It was told a time three seconds ahead, in case that its process starts slowly."""
+    words = ["-m", "local.demo.traffic.client", "http://127.0.0.1:1", "m", str(tmp_path / "out")]
+    client = subprocess.Popen([sys.executable, *words], stdout=subprocess.PIPE, text=True)
+    began = time.monotonic()
+    try:
+        assert began < float(client.stdout.readline()) < time.monotonic() + LEAD_S
+    finally:
+        client.kill()
+        client.communicate()
 
 
 def text(piece: str, finish: str | None = None) -> str:

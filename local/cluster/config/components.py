@@ -254,6 +254,11 @@ def etcd(files: Files) -> list[str]:
     ]
 
 
+API_SERVER_ENV = {"GOGC": "400", "GOMEMLIMIT": "1GiB"}
+"""Its heap may grow to five times what is in use before it is collected, up to this limit. A fifth
+of the CPU of a cluster's first half minute was its collector's."""
+
+
 def apiserver(files: Files) -> list[str]:
     """Flags of kube-apiserver."""
     pki = files.pki

@@ -145,7 +145,8 @@ class Supervisor:
         holders = {node: self._hold(node) for node in spec.node_names}
         await _until(lambda: _connects("127.0.0.1", 2379))
         self.say("etcd")
-        self.run("kube-apiserver", ["kube-apiserver", *components.apiserver(files)])
+        words = ["kube-apiserver", *components.apiserver(files)]
+        self.run("kube-apiserver", words, env=components.API_SERVER_ENV)
         self.forward("api", api_fd, f"{API_ADDRESS}:{API_PORT}")
         for node, (pid, ready_fd) in holders.items():
             await self._start_runtime(node, pid, ready_fd)

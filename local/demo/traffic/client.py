@@ -1,10 +1,10 @@
 """Open-loop client: sends each request when it is due, whether or not others were answered.
 
-Runs as its own process (`python -m local.demo.traffic.client URL MODEL OUT.jsonl BEGIN`), so that
-the demo's own work never delays a request. BEGIN is second 0 of the plan on the machine's monotonic
-clock, the same for the client and for the readings. Every request opens its own connection, as many
-users would. Each finished request becomes a line of OUT.jsonl, which the live view and `score.py`
-read.
+Runs as its own process (`python -m local.demo.traffic.client URL MODEL OUT.jsonl`), so that the
+demo's own work never delays a request. Once it can send, it prints when second 0 of the plan is on
+the machine's monotonic clock, which is the same for the readings. Every request opens its own
+connection, as many users would. Each finished request becomes a line of OUT.jsonl, which the live
+view and `score.py` read.
 """
 
 import asyncio
@@ -23,6 +23,8 @@ from local.demo.traffic.stream import Stream
 
 ANSWER_LIMIT_S = 90.0
 """Longest silence of an answer; after it the request counts as lost."""
+LEAD_S = 0.2
+"""From the printed line to second 0, in which the readings begin."""
 
 
 async def ask(
@@ -107,6 +109,9 @@ async def run(url: str, model: str, out: TextIO, begin: float, plan: list[Due]) 
 
 
 if __name__ == "__main__":
-    base, name, path, begin = sys.argv[1:5]
+    base, name, path = sys.argv[1:4]
+    due = arrivals()
     with Path(path).open("w") as records:
-        asyncio.run(run(base, name, records, float(begin), arrivals()))
+        second_0 = time.monotonic() + LEAD_S
+        print(second_0, flush=True)  # noqa: T201 - the demo reads it
+        asyncio.run(run(base, name, records, second_0, due))
