@@ -28,7 +28,7 @@ from local.demo.view import Board, console, say
 MANIFEST = Path("examples/sim-70b.yaml")
 REST_S = 60
 IDLE_LIMIT_S = 60
-"""For the end of the law's windows: the longest is that of attainment, 15 s in the manifest."""
+"""Time for the law's windows to end: the longest is that of attainment, 15 s in the manifest."""
 PLAN_S = sum(phase.seconds for phase in RAMP)
 
 

@@ -1,9 +1,9 @@
 """Which native library works on this CPU: each is tried in a child process, the fastest first.
 
-A CPU without the flags of an instruction set has no use for its library, which is not tried. With
-them it may not have it either: virtual machines exist that announce what they cannot do. So a child
-(`native.trial`) computes a small step with the library and compares it with the base library's. A
-child that dies of SIGILL, hangs or computes something else costs that library, not the engine.
+A library whose CPU flags are missing is not tried. One whose flags are there may still fail: some
+virtual machines announce what they cannot do. So a child (`native.trial`) computes a small step
+with the library and compares it with the base library's. A child that dies of SIGILL, hangs or
+computes something else costs that library, not the engine.
 """
 
 import functools

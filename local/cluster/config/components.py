@@ -153,8 +153,8 @@ def node_objects() -> list[tuple[str, dict[str, Any]]]:
     """(collection path, object) that let every kubelet read claims.
 
     The Node authorizer allows it once it has seen that a pod on the node uses the claim. A kubelet
-    may be faster, and then it tries the pod again only after 10 s or more. Real nodes are seldom so
-    near to their API server.
+    may be faster, and then it tries the pod again only after 10 s or more. Here the kubelets share
+    a machine with the API server, so this happens often.
     """
     rules = [{"apiGroups": [""], "resources": ["persistentvolumeclaims"], "verbs": ["get"]}]
     return _grant("one-machine:read-claims", "Group", "system:nodes", rules)
@@ -255,8 +255,8 @@ def etcd(files: Files) -> list[str]:
 
 
 API_SERVER_ENV = {"GOGC": "400", "GOMEMLIMIT": "1GiB"}
-"""Its heap may grow to five times what is in use before it is collected, up to this limit. A fifth
-of the CPU of a cluster's first half minute was its collector's."""
+"""Its heap may grow to five times what is in use before it is collected, up to this limit. The
+start of a cluster and of its pods needs the CPU more than the memory."""
 
 
 def apiserver(files: Files) -> list[str]:

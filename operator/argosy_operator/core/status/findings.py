@@ -65,11 +65,11 @@ class Findings:
         roles = [role for role, _ in spec.active_roles()]
         zero = at_zero(spec, draft.targets)
         serving = {role: sum(pod.serving for pod in snapshot.current(role)) for role in roles}
-        # A fleet at zero serves nobody: what users got before is no figure of now.
+        # A fleet at zero answers no requests: its last figures are out of date.
         goodput = None if zero else goodput_status(snapshot, due=draft.figures_due)
         before = snapshot.fleet.status.goodput
-        # What was not due and has changed is the start or the end of traffic, or another verdict.
-        # All figures move then, so that the last ones of a fleet need no later write.
+        # Goodput changes before it is due when traffic starts or ends, or the verdict changes. All
+        # figures are updated then, so that an idle fleet needs no later write.
         due = draft.figures_due or goodput != (dump(before) if before is not None else None)
         return cls(
             snapshot=snapshot,
