@@ -26,13 +26,22 @@ class Api:
         self.error: ClusterError | None = None
         self.pages: list[str] = []
         self.asked: list[tuple[str, str, Any]] = []
+        self.reached = asyncio.Event()
+        self.answering = asyncio.Event()
+        """Cleared: no page is answered until it is set."""
+        self.answering.set()
+        self.takes_s = 0.0
+        """Seconds from a question to its answer."""
 
     def clock(self) -> float:
         return self.now
 
     async def page(self, path: str) -> Any:
         self.pages.append(path)
+        self.reached.set()
         await asyncio.sleep(0)
+        await self.answering.wait()
+        self.now += self.takes_s
         if self.error is not None:
             raise self.error
         if path == "/.well-known/openid-configuration":
@@ -75,6 +84,30 @@ async def test_rounds_that_ask_at_once_get_the_same_answer(api: Api, trust: Clus
     assert first is not None
     assert first == second
     assert len(api.pages) == 2, "it is asked once"
+
+
+async def test_a_round_that_knows_the_keys_does_not_wait_while_another_asks_again(
+    api: Api, trust: ClusterTrust
+) -> None:
+    """All fleets stood still for ten seconds when the page with the keys did not answer."""
+    known = await trust.issuer()
+    api.now += 300
+    api.answering.clear()
+    api.reached.clear()
+    asking = asyncio.create_task(trust.issuer())
+    async with asyncio.timeout(1):
+        await api.reached.wait()
+        assert await trust.issuer() is known
+    api.answering.set()
+    assert await asking == known
+
+
+async def test_rounds_that_waited_for_a_late_refusal_do_not_ask_at_once_again(
+    api: Api, trust: ClusterTrust
+) -> None:
+    api.error, api.takes_s = REFUSED, 11.0
+    assert await asyncio.gather(trust.issuer(), trust.issuer()) == [None, None]
+    assert len(api.pages) == 1
 
 
 async def test_keys_are_looked_up_again_after_five_minutes(api: Api, trust: ClusterTrust) -> None:

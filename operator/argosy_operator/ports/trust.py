@@ -69,8 +69,11 @@ class ClusterTrust:
 
     async def issuer(self) -> Issuer | None:
         """Asked again every five minutes. While the API server does not answer, what it said
-        before; None if it never did. Rounds that ask while it is asked wait for its answer: without
-        the keys, a new fleet's pods would be created before the file that they mount."""
+        before; None if it never did. As long as nothing is known, rounds that ask while it is asked
+        wait for its answer: without the keys, a new fleet's pods would be created before the file
+        that they mount."""
+        if self._issuer is not None and self._looking.locked():
+            return self._issuer
         async with self._looking:
             if self._monotonic() >= self._look_at:
                 await self._look()
