@@ -4,10 +4,12 @@ import json
 import statistics
 import subprocess
 import sys
+import threading
 import time
 from dataclasses import asdict
 from datetime import UTC, datetime
 from pathlib import Path
+from signal import SIGKILL
 from typing import Any
 
 import yaml
@@ -29,6 +31,7 @@ MANIFEST = Path("examples/sim-70b.yaml")
 REST_S = 60
 IDLE_LIMIT_S = 60
 """Time for the law's windows to end: the longest is that of attainment, 15 s in the manifest."""
+CLIENT_START_S = 30.0
 PLAN_S = sum(phase.seconds for phase in RAMP)
 
 
@@ -77,7 +80,7 @@ def _play(place: Place, name: str, records: Records, limits: score.Limits) -> Wa
         watch = Watch(place.kube, NAMESPACE, name, fleet_path(name), records, limits, board.show)
         client = subprocess.Popen([sys.executable, *words], stdout=subprocess.PIPE, text=True)
         try:
-            watch.start(_second_0(client))
+            watch.start(second_0(client))
             client.wait(timeout=PLAN_S + 120)
         except subprocess.TimeoutExpired as error:
             raise DemoError("some requests have no end two minutes after the plan's") from error
@@ -90,13 +93,19 @@ def _play(place: Place, name: str, records: Records, limits: score.Limits) -> Wa
     return watch
 
 
-def _second_0(client: subprocess.Popen[str]) -> float:
-    """When the client says that its plan begins, on the monotonic clock."""
+def second_0(client: subprocess.Popen[str], within_s: float = CLIENT_START_S) -> float:
+    """When the client says that its plan begins, on the monotonic clock. DemoError if it ends or
+    says nothing within `within_s`."""
     assert client.stdout is not None
+    too_late = threading.Timer(within_s, client.kill)
+    too_late.start()
     line = client.stdout.readline()
-    if not line:
-        raise DemoError(f"the load client ended at its start, with exit status {client.wait()}")
-    return float(line)
+    too_late.cancel()
+    if line:
+        return float(line)
+    status = client.wait()
+    how = f"was silent for {within_s:.0f} s" if status == -SIGKILL else f"ended with {status}"
+    raise DemoError(f"the load client {how} at its start")
 
 
 def judge(figures: DemoFigures, seen: list[score.Seen], limits: score.Limits, watch: Watch) -> None:

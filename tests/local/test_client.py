@@ -26,7 +26,7 @@ GENEROUS = Limits(ttft_s=60.0, tpot_s=60.0)
 
 
 def test_the_client_says_when_its_plan_begins(tmp_path):
-    """It was told a time three seconds ahead, in case that its process starts slowly."""
+    """It was told a time three seconds ahead, in case its process started slowly."""
     words = ["-m", "local.demo.traffic.client", "http://127.0.0.1:1", "m", str(tmp_path / "out")]
     client = subprocess.Popen([sys.executable, *words], stdout=subprocess.PIPE, text=True)
     began = time.monotonic()

@@ -4,6 +4,8 @@ Records and readings of a good run are made by hand; each row changes one thing 
 the targets that must miss then. No row may leave all targets met.
 """
 
+import subprocess
+import sys
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -261,3 +263,32 @@ def test_names_and_restarts_of_pods_that_were_removed_are_kept():
     watch.note(count([pod("b", 0), pod("c", 1)], []))
     assert watch.names == {"prefill": {"a", "b", "c"}}
     assert watch.restarts == {"a": 0, "b": 2, "c": 1}
+
+
+CLIENTS = [
+    ("ended with 3", "import sys; sys.exit(3)", 60),
+    ("was silent for 1 s", "import time; time.sleep(60)", 1),
+]
+
+
+@pytest.mark.parametrize(("how", "program", "within_s"), CLIENTS, ids=[row[0] for row in CLIENTS])
+def test_a_load_client_that_does_not_start_fails_the_run(how: str, program: str, within_s: float):
+    words = [sys.executable, "-c", program]
+    with (
+        subprocess.Popen(words, stdout=subprocess.PIPE, text=True) as client,
+        pytest.raises(DemoError, match=f"the load client {how}"),
+    ):
+        ramp.second_0(client, within_s)
+
+
+@pytest.mark.parametrize(
+    ("status", "idle"),
+    [
+        ({}, False),
+        ({"status": {}}, False),
+        ({"status": {"columns": {"slo": "Met"}}}, False),
+        ({"status": {"columns": {"slo": "Idle"}}}, True),
+    ],
+)
+def test_rest_begins_when_status_says_idle(status: dict[str, Any], idle: bool):
+    assert ramp.is_idle(status) == idle

@@ -1,8 +1,8 @@
 """Open-loop client: sends each request when it is due, whether or not others were answered.
 
 Runs as its own process (`python -m local.demo.traffic.client URL MODEL OUT.jsonl`), so that the
-demo's own work never delays a request. Once it can send, it prints when second 0 of the plan is on
-the machine's monotonic clock, which is the same for the readings. Every request opens its own
+demo's own work never delays a request. Once its plan is made, it prints the time of the plan's
+second 0 on the machine's monotonic clock, which the readings use too. Every request opens its own
 connection, as many users would. Each finished request becomes a line of OUT.jsonl, which the live
 view and `score.py` read.
 """
