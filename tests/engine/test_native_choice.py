@@ -6,6 +6,7 @@ import sys
 
 import pytest
 
+from argosy_engine.native import choose as choice
 from argosy_engine.native import compile as native
 from argosy_engine.native.choose import announced, first_that_works
 
@@ -67,9 +68,18 @@ SAPPHIRE_RAPIDS = (
     ],
 )
 def test_a_library_of_instructions_that_the_cpu_lacks_is_not_tried(tmp_path, flags, tried):
-    """Each start on a CPU with AVX2 tried four more libraries, and warned of them."""
+    """Each start on a CPU with AVX2 alone tried four more libraries, and warned of them."""
     (tmp_path / "cpuinfo").write_text(f"processor\t: 0\n{flags}bugs\t\t: none\n")
     assert announced(native.FLAGS, tmp_path / "cpuinfo") == tried
+
+
+@X86
+def test_the_choice_is_among_libraries_that_the_cpu_announces(tmp_path, monkeypatch):
+    (tmp_path / "cpuinfo").write_text(ZEN_3)
+    monkeypatch.setattr(choice, "_CPUINFO", tmp_path / "cpuinfo")
+    monkeypatch.setattr(choice, "library_path", lambda name: tmp_path / "cpuinfo")
+    monkeypatch.setattr(choice, "first_that_works", list)
+    assert choice.choose.__wrapped__() == ["avx2", "base"]
 
 
 @pytest.mark.parametrize("text", [None, "", "processor\t: 0\nFeatures\t: fp asimd\n"])

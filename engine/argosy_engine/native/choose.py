@@ -31,10 +31,10 @@ def choose() -> str | None:
     built = [name for name in FLAGS if library_path(name).is_file()]
     if "base" not in built:
         return None
-    return first_that_works(announced(built))
+    return first_that_works(announced(built, _CPUINFO))
 
 
-def announced(names: Iterable[str], cpuinfo: Path = _CPUINFO) -> list[str]:
+def announced(names: Iterable[str], cpuinfo: Path) -> list[str]:
     """The names whose instructions the CPU announces; all where it announces nothing readable."""
     try:
         lines = cpuinfo.read_text().splitlines()
