@@ -30,6 +30,7 @@ def scale(argosy, fleet, **numbers):
             at,
             json={"spec": {"replicas": number}},
             headers={"Content-Type": "application/merge-patch+json"},
+            timeout=30,
         ).raise_for_status()
 
 

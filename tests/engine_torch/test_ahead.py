@@ -110,7 +110,7 @@ def test_a_request_that_needs_its_tokens_on_the_host_has_its_text_too(config):
 
 
 def test_a_row_without_numbers_fails_alone(config, monkeypatch):
-    """The model overflows in the third row at the fourth step, whose tokens are in use already."""
+    """The model overflows in the third row at its eighth step, whose tokens are in use already."""
     ahead = Serving(config, ahead=True)
     forward, calls = ahead.runner.trunk.forward, []
 

@@ -83,6 +83,7 @@ async def test_the_process_claims_its_fleets_for_its_own_lease(
         mine = replace(options, kubeconfig=kubeconfig, lease_name="mine")
         running = asyncio.create_task(app.run(mine))
         await until(lambda: running.done() or "conditions" in server.statuses.get("chat-0", {}), 60)
+        assert not running.done(), "the operator ended by itself"
         os.kill(os.getpid(), signal.SIGTERM)
         assert await running == 0
     assert server.statuses["chat-0"]["operator"] == {"lease": "ns/mine"}

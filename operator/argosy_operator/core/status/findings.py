@@ -69,7 +69,8 @@ class Findings:
         goodput = None if zero else goodput_status(snapshot, due=draft.figures_due)
         before = snapshot.fleet.status.goodput
         # Goodput changes before it is due when traffic starts or ends, or the verdict changes. All
-        # figures are updated then, so that an idle fleet needs no later write.
+        # figures are updated then, so that none of them follows up to 30 s later in a write of its
+        # own. Burn rates change once more when misses leave their windows.
         due = draft.figures_due or goodput != (dump(before) if before is not None else None)
         return cls(
             snapshot=snapshot,
