@@ -454,6 +454,14 @@ def test_a_claim_can_be_mounted_to_be_read_only_and_a_part_of_it_alone() -> None
     assert source["persistentVolumeClaim"] == {"claimName": "data", "readOnly": True}
 
 
+def test_a_volume_of_a_driver_is_writable_unless_it_is_to_be_read_only() -> None:
+    csi = {"driver": "d.example.com", "volumeAttributes": {"class": "a"}}
+    volume = {"name": "data", "mountPath": "/data", "csi": csi}
+    made = engine(fleet(pods=[{"volumes": [volume]}]))
+    (source,) = (v for v in pod(made)["volumes"] if v["name"] == "data")
+    assert source["csi"] == csi
+
+
 def test_a_fleet_keeps_the_defaults_that_its_front_notes_and_no_engines() -> None:
     now = PodDefaults.model_validate({"engines": {"schedulerName": "a"}, "gateways": {}})
 

@@ -16,15 +16,27 @@ from tests.render.restricted import offences
 OPEN = {"verifyPeers": False, "networkPolicy": False}
 POOL: dict[str, Any] = {"mode": "colocated", "routing": {"gateway": "epp"}, "security": OPEN}
 ONE = fleet(**POOL, drain={"timeout": "31500ms"})
-OBJECTS = {child["kind"]: child for child in pool.objects(ONE, IMAGES)}
+KINDS = ("ServiceAccount", "Role", "RoleBinding", "Service", "InferencePool", "Deployment")
+
+
+@pytest.fixture
+def objects() -> dict[str, Any]:
+    """By kind. Rendered within the test, so that `make mutants` sees which tests need it."""
+    return {child["kind"]: child for child in pool.objects(ONE, IMAGES)}
+
+
+def test_a_pool_has_these_objects(objects: dict[str, Any]) -> None:
+    assert tuple(objects) == KINDS
 
 
 def engine_of(one: Any) -> Any:
     return deployment(EnginePod.of(one, "colocated", "0" * 8, IMAGES, verifies=False), 1)
 
 
-def test_the_pool_selects_the_engine_pods_of_every_revision_and_asks_the_picker() -> None:
-    found = OBJECTS["InferencePool"]
+def test_the_pool_selects_the_engine_pods_of_every_revision_and_asks_the_picker(
+    objects: dict[str, Any],
+) -> None:
+    found = objects["InferencePool"]
     assert (found["apiVersion"], found["metadata"]["name"]) == (
         "inference.networking.k8s.io/v1",
         "chat",
@@ -48,8 +60,8 @@ def test_the_pool_selects_the_engine_pods_of_every_revision_and_asks_the_picker(
     assert found["spec"]["selector"]["matchLabels"].items() <= labels.items()
 
 
-def test_the_pickers_service_selects_the_picker_and_no_engine() -> None:
-    service, picker = OBJECTS["Service"], OBJECTS["Deployment"]
+def test_the_pickers_service_selects_the_picker_and_no_engine(objects: dict[str, Any]) -> None:
+    service, picker = objects["Service"], objects["Deployment"]
     labels = picker["spec"]["template"]["metadata"]["labels"]
     assert service["metadata"]["name"] == "chat-picker"
     assert service["spec"]["selector"].items() <= labels.items()
@@ -59,8 +71,10 @@ def test_the_pickers_service_selects_the_picker_and_no_engine() -> None:
     ]
 
 
-def test_the_picker_reads_the_metrics_that_engines_have_where_they_have_them() -> None:
-    pod = OBJECTS["Deployment"]["spec"]["template"]["spec"]
+def test_the_picker_reads_the_metrics_that_engines_have_where_they_have_them(
+    objects: dict[str, Any],
+) -> None:
+    pod = objects["Deployment"]["spec"]["template"]["spec"]
     (container,) = pod["containers"]
     assert container["image"] == "registry.example/epp:1"
     assert "command" not in container
@@ -83,22 +97,35 @@ def test_the_picker_reads_the_metrics_that_engines_have_where_they_have_them() -
     assert pod["serviceAccountName"] == "chat-picker"
 
 
-def test_the_picker_may_read_three_kinds_of_its_namespace_and_write_nothing() -> None:
-    rules = OBJECTS["Role"]["rules"]
+def test_the_picker_is_asked_over_grpc_whether_it_serves(objects: dict[str, Any]) -> None:
+    (container,) = objects["Deployment"]["spec"]["template"]["spec"]["containers"]
+    found = {kind: container[f"{kind}Probe"] for kind in ("startup", "readiness", "liveness")}
+    asks = {"grpc": {"port": 9003, "service": "inference-extension"}}
+    assert found == {
+        "startup": {**asks, "periodSeconds": 1, "failureThreshold": 60},
+        "readiness": {**asks, "periodSeconds": 2, "failureThreshold": 2},
+        "liveness": {**asks, "periodSeconds": 10, "failureThreshold": 3},
+    }
+
+
+def test_the_picker_may_read_three_kinds_of_its_namespace_and_write_nothing(
+    objects: dict[str, Any],
+) -> None:
+    rules = objects["Role"]["rules"]
     assert {tuple(rule["verbs"]) for rule in rules} == {("get", "list", "watch")}
     assert [(*rule["apiGroups"], *rule["resources"]) for rule in rules] == [
         ("", "pods"),
         ("inference.networking.k8s.io", "inferencepools"),
         ("inference.networking.x-k8s.io", "inferenceobjectives"),
     ]
-    (subject,) = OBJECTS["RoleBinding"]["subjects"]
+    (subject,) = objects["RoleBinding"]["subjects"]
     assert (subject["name"], subject["namespace"]) == ("chat-picker", "prod")
-    assert OBJECTS["RoleBinding"]["roleRef"]["name"] == OBJECTS["Role"]["metadata"]["name"]
+    assert objects["RoleBinding"]["roleRef"]["name"] == objects["Role"]["metadata"]["name"]
 
 
-@pytest.mark.parametrize("kind", OBJECTS)
-def test_each_object_is_valid_and_owned_by_the_fleet(kind: str) -> None:
-    child = OBJECTS[kind]
+@pytest.mark.parametrize("kind", KINDS)
+def test_each_object_is_valid_and_owned_by_the_fleet(objects: dict[str, Any], kind: str) -> None:
+    child = objects[kind]
     if kind != "InferencePool":
         kubernetes_validate.validate(child, "1.36", strict=True)
     (owner,) = child["metadata"]["ownerReferences"]
@@ -109,8 +136,8 @@ def test_each_object_is_valid_and_owned_by_the_fleet(kind: str) -> None:
     )
 
 
-def test_the_picker_passes_the_restricted_profile() -> None:
-    assert offences(OBJECTS["Deployment"]["spec"]["template"]["spec"]) == []
+def test_the_picker_passes_the_restricted_profile(objects: dict[str, Any]) -> None:
+    assert offences(objects["Deployment"]["spec"]["template"]["spec"]) == []
 
 
 def test_an_engine_takes_requests_until_the_picker_has_seen_its_deletion() -> None:

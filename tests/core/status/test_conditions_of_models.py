@@ -1,6 +1,7 @@
 """What the conditions say while a Job fetches the model, and when it cannot."""
 
 import json
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -264,6 +265,16 @@ ROWS = [
             "FetchingModel": "Job chat-fetch fetches hf://org/tiny@main into claim chat-model; "
             "engine pods start when it is there; pod chat-fetch-1 runs since "
             "2026-01-01T00:00:00Z. kubectl logs chat-fetch-1 shows how far it is"
+        },
+    ),
+    Row(
+        "an older pod of it waits to start, and another one fetches",
+        world(job_pod(phase="Pending", started=False, ready=False), replace(job_pod(), name="b")),
+        FETCHING,
+        {
+            "FetchingModel": "Job chat-fetch fetches hf://org/tiny@main into claim chat-model; "
+            "engine pods start when it is there; pod b runs since 2026-01-01T00:00:00Z. kubectl "
+            "logs b shows how far it is"
         },
     ),
     Row(

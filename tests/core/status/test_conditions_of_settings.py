@@ -131,6 +131,16 @@ ROWS = [
         },
     ),
     Row(
+        "neither answers for half a minute",
+        world(None, None, settings_at=LATELY),
+        {},
+        {
+            "RolledOut": "pods of the spec's revision serve, and no others are left. 2 of 2 "
+            "gateways (chat-gateway-1, chat-gateway-2) do not answer the operator on port 8081, so "
+            "whether the settings in ConfigMap chat-gateway are in use there is not known"
+        },
+    ),
+    Row(
         "one that does not answer is younger than the settings: it was not Ready before it read "
         "them",
         world(None, pods=(ENGINE, replace(A, created_at=NOW - 4))),

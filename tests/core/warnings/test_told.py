@@ -30,6 +30,13 @@ def test_a_new_fleet_is_told_its_pods_and_gpus_and_what_they_carry() -> None:
     assert load.startswith("spec.slo: the most pods carry about ")
 
 
+def test_replicas_that_leave_the_slo_no_choice_are_told() -> None:
+    *_, fixed = lines(stored(roles={"colocated": {"replicas": {"min": 2, "max": 2}}}))
+    assert fixed == (
+        "spec.roles.colocated.replicas: min and max are both 2: the SLO cannot change the number"
+    )
+
+
 def test_an_slo_below_the_floor_of_a_known_engine_is_told() -> None:
     _, floor = lines(stored(ttft="2ms"))
     assert floor == (
