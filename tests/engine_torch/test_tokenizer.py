@@ -13,7 +13,7 @@ from hypothesis import given, settings  # noqa: E402
 from hypothesis import strategies as st  # noqa: E402
 from tokenizers import normalizers  # noqa: E402
 
-from argosy_engine.errors import LoadError  # noqa: E402
+from argosy_engine.errors import ChatTemplateError, LoadError  # noqa: E402
 from argosy_engine.text.grammars import compose  # noqa: E402
 from argosy_engine.text.hf_tokenizer import HfTokenizer  # noqa: E402
 from argosy_engine.text.token_bytes import bytes_per_token  # noqa: E402
@@ -130,6 +130,26 @@ def test_clients_are_told_the_folders_configuration_without_its_files(tmp_path):
         "chat_template": "{{ eos_token }}",
         "tokenizer_class": "PreTrainedTokenizerFast",
     }
+
+
+def test_a_template_can_name_the_special_tokens(tmp_path):
+    template = "{{ bos_token }} {{ eos_token }} {{ unk_token }} {{ pad_token }}"
+    read = made.read(
+        made.byte_level(),
+        tmp_path,
+        chat_template=template,
+        bos_token="<s>",
+        eos_token={"content": "</s>"},
+        unk_token="<unk>",
+        pad_token="<pad>",
+    )
+    assert read.chat_text([]) == "<s> </s> <unk> <pad>"
+
+
+def test_without_a_chat_template_the_client_is_told_what_to_call(tmp_path):
+    with pytest.raises(ChatTemplateError) as failure:
+        made.read(made.byte_level(), tmp_path).chat_text([{"role": "user", "content": "a"}])
+    assert str(failure.value) == "this model has no chat template: use /v1/completions"
 
 
 def test_a_configuration_that_is_no_object_is_named(tmp_path):

@@ -124,6 +124,7 @@ PROGRAMS = (
             "tests/engine/test_native_choice.py",
             "tests/engine/server/test_streams.py",
             "tests/engine/server/test_structured.py",
+            "tests/engine/server/test_deep_grammars.py",
         ),
         torch=True,
     ),

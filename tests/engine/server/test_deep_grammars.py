@@ -15,6 +15,7 @@ import pytest
 
 pytest.importorskip("llguidance")
 
+from argosy_engine.errors import GrammarError
 from argosy_engine.text.byte_tokenizer import ByteTokenizer
 from argosy_engine.text.grammars import TokenGrammars, compose
 from argosy_engine.text.terminals import terminal_depth
@@ -191,6 +192,13 @@ def test_terminals_are_counted_with_their_parentheses():
     assert terminal_depth(terminals('("x" %s)')[1](300)) == 601
 
 
-def test_a_grammar_of_a_few_hundred_gbnf_rules_is_taken():
-    rules = "\n".join(f'{name} ::= "{name}"' for name in NAMES[:400])
-    assert compose("grammar", f"root ::= {' | '.join(NAMES[:400])}\n{rules}")
+def gbnf(rules: int) -> str:
+    names = NAMES[: rules - 1]
+    each = "\n".join(f'{name} ::= "{name}"' for name in names)
+    return f"root ::= {' | '.join(names)}\n{each}"
+
+
+def test_a_grammar_may_have_500_gbnf_rules_and_no_more():
+    assert compose("grammar", gbnf(500))
+    with pytest.raises(GrammarError, match="more than 500 GBNF rules"):
+        compose("grammar", gbnf(501))
