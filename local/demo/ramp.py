@@ -32,6 +32,7 @@ REST_S = 60
 IDLE_LIMIT_S = 60
 """Time for the law's windows to end: the longest is that of attainment, 15 s in the manifest."""
 CLIENT_START_S = 30.0
+"""Longest silence of the load client at its start."""
 PLAN_S = sum(phase.seconds for phase in RAMP)
 
 
@@ -99,8 +100,10 @@ def second_0(client: subprocess.Popen[str], within_s: float = CLIENT_START_S) ->
     assert client.stdout is not None
     too_late = threading.Timer(within_s, client.kill)
     too_late.start()
-    line = client.stdout.readline()
-    too_late.cancel()
+    try:
+        line = client.stdout.readline()
+    finally:
+        too_late.cancel()
     if line:
         return float(line)
     status = client.wait()

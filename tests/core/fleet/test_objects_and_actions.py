@@ -28,6 +28,7 @@ from argosy_operator.core.fleet.objects import (
     replicas_of,
     rfc3339,
     seconds,
+    status_patch,
 )
 
 
@@ -194,3 +195,13 @@ def test_errors_have_the_names_that_messages_and_logs_use() -> None:
         *("Unauthorized", "Forbidden", "QuotaExceeded", "NamespaceTerminating", "Invalid"),
         *("ForeignObject", "NotLeader"),
     ]
+
+
+def test_a_status_is_sent_with_the_name_and_the_namespace_and_nothing_else_of_the_object() -> None:
+    meta = {"name": "chat", "namespace": "ns", "uid": "1", "resourceVersion": "7"}
+    assert status_patch("ServingRole", meta, {"replicas": 2}) == {
+        "apiVersion": "serving.argosy.dev/v1alpha1",
+        "kind": "ServingRole",
+        "metadata": {"name": "chat", "namespace": "ns"},
+        "status": {"replicas": 2},
+    }
