@@ -55,6 +55,8 @@ def test_an_example_has_nothing_to_complain_about(path: Path) -> None:
          "is no simulated engine of this name: use one of llama-70b"),
         ("  model:", "  model: 3\n  model:", "f.yaml:1: error: document 1: line 6: model is writt"),
         ("spec:", "spec: [", "error: document 1: this is no YAML:"),
+        ("{name: chat}", "2026-13-01", "error: document 1: this is no YAML: month must be in 1"),
+        ("{name: chat}", "[" * 5000, "f.yaml:1: error: document 1: it is nested too deeply to"),
     ],
 )  # fmt: skip
 def test_a_fault_is_named_with_its_line_and_what_to_write(old: str, new: str, says: str) -> None:

@@ -79,11 +79,13 @@ def documents(text: str, source: str) -> Iterator[Document]:
             value = loader.construct_document(node)
             if value is not None:
                 yield Document(source, number, value, node, None, begin)
-    except (yaml.YAMLError, ValueError, RecursionError) as error:
+    except (yaml.YAMLError, ValueError) as error:
         mark = getattr(error, "problem_mark", None)
-        what = getattr(error, "problem", None) or str(error) or "nested too deeply"
+        what = getattr(error, "problem", None) or str(error)
         line = mark.line + 1 if mark is not None else 1
         yield Document(source, max(number, 1), None, None, f"this is no YAML: {what}", line)
+    except RecursionError:
+        yield Document(source, max(number, 1), None, None, "it is nested too deeply to be read", 1)
 
 
 def _unsafe(node: yaml.Node) -> str | None:
