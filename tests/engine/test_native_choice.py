@@ -101,8 +101,9 @@ def test_the_systems_compiler_is_preferred_to_zigs(monkeypatch, tmp_path):
 
 
 def test_a_compiler_without_the_c_librarys_headers_is_none(monkeypatch, tmp_path):
-    for name, end in (("gcc", 1), ("clang", 0)):
-        (tmp_path / name).write_text(f"#!/bin/sh\nexit {end}\n")
+    looks = '[ "$*" = "-fsyntax-only -x c -" ]'  # at C on its standard input
+    for name, ends in (("gcc", "false"), ("clang", looks)):
+        (tmp_path / name).write_text(f"#!/bin/sh\n{ends}\n")
         (tmp_path / name).chmod(0o755)
     monkeypatch.delenv("CC", raising=False)
     monkeypatch.setenv("PATH", str(tmp_path))

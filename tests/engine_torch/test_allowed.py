@@ -55,6 +55,8 @@ def test_no_end_is_drawn_before_min_tokens():
     assert after([1, 1], 1, **ends) == [NEVER, 1, 1, 1, 1, NEVER]
     assert after([1, 1, 1], 1, **ends) == [1] * 6
     assert after([1, 1], 1, ignore_eos=True, **ends) == [1, 1, 1, 1, 1, NEVER]
+    none = {"min_tokens": 2, "ignore_eos": True, "bad_words": ((3,),)}
+    assert after([1, 1], 1, **none) == [1, 1, 1, NEVER, 1, 1]
 
 
 def test_what_is_kept_from_step_to_step_changes_nothing():

@@ -8,6 +8,8 @@ import pytest
 pytestmark = pytest.mark.torch
 pytest.importorskip("jinja2")
 
+from jinja2.exceptions import SecurityError  # noqa: E402
+
 from argosy_engine.errors import ChatTemplateError  # noqa: E402
 from argosy_engine.text import sandbox  # noqa: E402
 from argosy_engine.text.chat_template import ChatTemplate  # noqa: E402
@@ -251,3 +253,10 @@ def test_tools_are_shown_as_the_client_wrote_them():
     assert render("{{ tools | tojson }}", tools=tools).index('"b"') > 0
     assert render("{{ tools[0].function.name }}", tools=tools) == "f"
     assert render("{{ tools is none }}") == "True"
+
+
+def test_a_rendering_may_make_as_many_characters_as_are_said_and_no_more():
+    with sandbox.over():
+        sandbox._spend(sandbox._MOST_MADE)
+        with pytest.raises(SecurityError, match=f"more than {sandbox._MOST_MADE} characters"):
+            sandbox._spend(1)

@@ -16,7 +16,7 @@ from tests.support.stores import Trouble, commit_of, serving
 pytest.importorskip("obstore")
 
 from argosy_fetch import cli, fill, hub, progress, s3
-from argosy_fetch.source import hub_address, s3_address
+from argosy_fetch.source import RestartedError, hub_address, s3_address
 
 CONFIG = {
     "architectures": ["LlamaForCausalLM"],
@@ -156,6 +156,14 @@ def test_a_source_that_knows_no_ranges_gives_the_file_from_its_beginning(place: 
     place.trouble.whole = True
     folder = place.fetched(HUB)
     assert (folder / "model.safetensors").read_bytes() == weights(640)
+
+
+def test_a_hub_that_knows_no_ranges_is_not_read_to_its_end_first(place: Place) -> None:
+    place.trouble.whole = True
+    source = hub.Hub("org/tiny", "main")
+    (file,) = (f for f in source.listing().files if f.name == "model.safetensors")
+    with pytest.raises(RestartedError):
+        next(source.read(file, 10))
 
 
 def test_a_hub_that_has_nothing_from_there_on_gives_the_file_from_its_beginning(

@@ -339,9 +339,15 @@ def test_the_command_says_what_its_flags_are(capsys: pytest.CaptureFixture[str])
     said = " ".join(capsys.readouterr().out.split())
     assert "argosy fetch [-h] {run}" in said
     assert "Fetch a fleet's model." in said
-    assert "fetch, and end" in said
+    assert " fetch, and end " in said
     assert "(default: /dev/termination-log)" in said
     assert [flag for flag, text in HELP.items() if f" {text} " not in f"{said} "] == []
+
+
+def test_a_command_that_is_missing_is_named(capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit):
+        cli.main([])
+    assert "the following arguments are required: command\n" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize("missing", ["--uri", "--root", "--fleet"])

@@ -49,6 +49,11 @@ def test_a_first_token_that_was_held_is_put_down_to_that() -> None:
     assert reason(replace(LATE, held_s=0.9)) is Miss.PROMPT
 
 
+def test_a_pod_that_took_none_of_the_time_is_not_the_reason() -> None:
+    course = Course(waited_s=0.75, lost_s=0.6, own_share=0.0)
+    assert reason(replace(LATE, held_s=0.65), course) is Miss.QUEUE
+
+
 def test_a_prompt_that_takes_the_limit_alone_is_named_before_a_longer_wait() -> None:
     late = replace(LATE, first_content_at=5.0, last_content_at=5.5)
     assert reason(late, Course(waited_s=3.9)) is Miss.PROMPT

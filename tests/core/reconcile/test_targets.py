@@ -9,8 +9,9 @@ from argosy_operator.core.fleet.actions import AnnotatePod, Create, Scale
 from argosy_operator.core.fleet.memory import LoopMemory
 from argosy_operator.core.fleet.pods import Pod
 from argosy_operator.core.plan import Plan, plan
-from argosy_operator.core.reconcile.targets.spec import goals_of
+from argosy_operator.core.reconcile.targets.spec import goals_of, offers_of
 from argosy_operator.core.reconcile.targets.supply import supply_of
+from argosy_operator.core.scaling.estimate.profiles import PRESETS
 from argosy_operator.core.scaling.goals import SLO, Goals, RoleGoal, Serving, StepLimits, Windows
 from argosy_operator.core.scaling.observe import RoleSupply
 from tests.support.model import Model, converged, fleet
@@ -347,3 +348,19 @@ def test_a_role_that_waits_for_its_mode_is_removed_when_the_operator_scales_agai
     model.edit(autoscaling={"policy": "None"})
     model.converge()
     assert ("ServingRole", "chat-colocated") not in model.children
+
+
+def test_a_gpu_type_without_a_profile_is_judged_by_what_is_known_of_the_model() -> None:
+    own = {
+        "prefillBaseMs": "10", "perPromptTokenMs": "0.1", "decodeBaseMs": "9",
+        "perSequenceMs": "0.1", "perContextTokenMs": "0.0001",
+    }  # fmt: skip
+    types = [
+        {"name": "h100", "costPerHour": "4", "nodeSelector": {"gpu": "h100"}},
+        {"name": "a100", "costPerHour": "2", "nodeSelector": {"gpu": "a100"}, "profile": own},
+    ]
+    spec = fleet(model={"uri": "sim://opt-13b-a100"}, roles={"colocated": {"gpuTypes": types}}).spec
+    h100, a100 = offers_of(spec)["colocated"]
+    assert h100.profile == PRESETS["opt-13b-a100"]
+    assert a100.profile is not None
+    assert a100.profile.decode_base_s == 0.009

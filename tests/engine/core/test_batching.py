@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from argosy_engine.core.batching import chunked
+from argosy_engine.core.batching import chunked, mixed
 from argosy_engine.core.capacity import GuaranteedNoEvict, MaxUtilization
 from argosy_engine.core.limits import Limits
 from argosy_engine.core.request import NewRequest, Sequence
@@ -60,6 +60,14 @@ def test_chunked_takes_decodes_then_prompts_then_new_ones(
 
     batch = chunked([made(name) for name in running], admit, limits, 8)
     assert [(s.request_id, count) for s, count in batch] == expected
+
+
+def test_whole_prompts_under_way_take_no_more_places_than_there_are():
+    """More are under way than there are places when an order has lowered `max_num_seqs`."""
+    limits = Limits(max_num_seqs=2, max_num_batched_tokens=64, max_queue=9)
+    running = [decode("d"), *(sequence(name, 9, computed=0) for name in ("p", "q"))]
+    batch = mixed(running, lambda budget, *, whole=False: None, limits, 8)
+    assert [(s.request_id, count) for s, count in batch] == [("d", 1), ("p", 9)]
 
 
 def prefill_first(running, admit, limits, block_size):

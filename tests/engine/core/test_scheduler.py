@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from argosy_engine.core.batching import chunked
 from argosy_engine.core.blocks.pool import BlockPool
-from argosy_engine.core.capacity import GuaranteedNoEvict, MaxUtilization
+from argosy_engine.core.capacity import GuaranteedNoEvict, MaxUtilization, PastFuture
 from argosy_engine.core.handover.messages import PullDone, PullFailed, PullReady
 from argosy_engine.core.limits import Limits, Refusal
 from argosy_engine.core.request import NewRequest
@@ -283,6 +283,26 @@ def test_a_leased_prompt_blocks_admission_by_lease_until_it_is_freed():
     assert step(scheduler)[0].blocked_by == "lease"
     scheduler.free_lease("p#1")
     assert step(scheduler)[0].blocked_by is None
+
+
+def test_the_output_of_a_leased_prompt_is_learnt_once():
+    policy = PastFuture()
+    scheduler = make(policy=policy)
+    scheduler.add(ask("p#1", 64, lease_s=30.0))
+    step(scheduler)
+    scheduler.free_lease("p#1")
+    assert list(policy._newest) == [1]
+
+
+def test_a_prompt_for_which_the_leased_blocks_are_too_few_waits_for_memory():
+    scheduler = make(blocks=8)
+    scheduler.add(ask("a", 60, max_tokens=4))
+    scheduler.add(ask("p#1", 32, lease_s=30.0))
+    step(scheduler)
+    scheduler.add(ask("q#1", 80, lease_s=30.0))
+    assert step(scheduler)[0].blocked_by == "kv"
+    scheduler.free_lease("p#1")
+    assert step(scheduler)[0].blocked_by == "kv"
 
 
 def test_a_flat_batch_addresses_each_token_in_its_block():

@@ -10,7 +10,7 @@ from argosy_engine.core.costs.short_prompts import Costs, ShortPrompts, costs_le
 from argosy_engine.core.handover.messages import PullDone, PullReady
 from argosy_engine.core.request import Claim
 from argosy_engine.core.step import StepOutput
-from tests.engine.core.test_scheduler import ask, make
+from tests.engine.core.test_scheduler import ask, make, step
 
 SECONDS = st.floats(0, 10)
 COSTS = st.builds(Costs, SECONDS, st.floats(0, 0.01), SECONDS)
@@ -241,6 +241,22 @@ def test_a_handover_is_timed_from_the_request_to_the_last_byte():
             PullDone(request_id=name, attempt=1, bytes_moved=0, seconds=0.1, exposed_s=0.25)
         )
     assert took == [(40, 0.75)]
+
+
+def test_a_handover_counts_the_tokens_that_were_not_here_already():
+    scheduler = make(blocks=64)
+    scheduler.add(ask("known", range(100, 132), max_tokens=1))
+    step(scheduler)
+    scheduler.add(far("a", range(100, 170)))
+    scheduler.schedule(1.0)
+    took = []
+    scheduler.pulls._took = lambda *seen: took.append(seen)
+    ready = PullReady(request_id="a", attempt=1, first_token=9, prefill_pod="p", lasts_s=59.0)
+    scheduler.pull_ready(ready, 1.5)
+    scheduler.pull_done(
+        PullDone(request_id="a", attempt=1, bytes_moved=0, seconds=0.1, exposed_s=0.25)
+    )
+    assert took == [(38, 0.75)]
 
 
 def test_a_step_of_the_scheduler_is_measured():

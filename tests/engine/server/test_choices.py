@@ -334,6 +334,25 @@ async def test_beyond_what_may_wait_clients_are_told_when_to_come_again():
     assert response.json()["error"]["code"] == "queue_full"
 
 
+async def test_a_choice_that_an_ending_engine_refuses_ends_the_stream_with_the_reason():
+    engine = Engine()
+    submit, asked = engine.loop.submit, []
+
+    def ends_before_the_fourth(request, sink):
+        asked.append(request)
+        if len(asked) == 4:
+            engine.loop._stopping.set()
+        return submit(request, sink)
+
+    engine.loop.submit = ends_before_the_fourth
+    body = ask(prompt=[SAID, "and so on"], n=2, stream=True, ignore_eos=True)
+    response = await engine.post(COMPLETIONS, body)
+    assert response.status_code == 200
+    end = response.text.strip().split("\n\n")[-1]
+    error = json.loads(end.removeprefix("data: "))["error"]
+    assert (error["type"], error["code"]) == ("server_error", "draining")
+
+
 async def test_blocks_are_shared_by_requests_of_one_salt_alone():
     engine = Engine()
 

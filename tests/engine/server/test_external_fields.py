@@ -49,6 +49,7 @@ def test_a_header_that_names_no_engines_is_refused_with_what_to_write(value):
     with pytest.raises(ApiError) as refused:
         prefillers(value, 8002)
     assert (refused.value.status, refused.value.param) == (400, "x-prefiller-host-port")
+    assert refused.value.code == "invalid_value"
     assert "write at most 8 of host:port" in refused.value.message
 
 
@@ -97,6 +98,7 @@ def test_params_that_ask_for_nothing_are_taken_out_of_the_body(said):
     body = {"model": "m", "kv_transfer_params": said}
     assert take_transfer(body) == Transfer()
     assert body == {"model": "m"}
+    assert take_transfer(body) == Transfer()
 
 
 def test_do_remote_decode_asks_for_the_prompt_alone():

@@ -137,7 +137,6 @@ def test_tools_that_make_no_sense_are_named(more, param):
         ({"min_tokens": 50}, "min_tokens"),
         ({"ignore_eos": True}, "ignore_eos"),
         ({"response_format": {"type": "json_object"}}, "response_format"),
-        ({"response_format": {"type": "nonsense"}}, "response_format"),
         ({"structured_outputs": {"regex": "a"}}, "structured_outputs"),
     ],
 )
@@ -145,7 +144,15 @@ def test_what_does_not_go_with_a_required_call_is_refused_by_name(choice, more, 
     with pytest.raises(ApiError) as refused:
         parsed(tools=[WEATHER], tool_choice=choice, **more)
     assert (refused.value.status, refused.value.param) == (400, param)
+    assert "does not go with this tool_choice" in refused.value.message
     assert parsed(tools=[WEATHER], tool_choice=choice, response_format={"type": "text"})
+
+
+@pytest.mark.parametrize("choice", ["required", {"function": {"name": "weather"}}])
+def test_a_format_that_is_none_is_refused_beside_a_required_call_too(choice):
+    with pytest.raises(ApiError) as refused:
+        parsed(tools=[WEATHER], tool_choice=choice, response_format={"type": "nonsense"})
+    assert (refused.value.status, refused.value.param) == (400, "response_format")
 
 
 def takes(name: str, **parameters) -> dict:
@@ -460,6 +467,8 @@ def test_a_text_without_reasoning_is_content_and_one_without_its_end_is_reasonin
     assert shaped("Yes.") == (None, "Yes.")
     assert shaped("<thin") == (None, "<thin")
     assert shaped("<think>so </thin") == ("so </thin", "")
+    assert shaped("Yes.\n\nNo.", [4]) == (None, "Yes.\n\nNo.")
+    assert shaped("<think>so</think>\nYes.\n\nNo.", [22]) == ("so", "Yes.\n\nNo.")
     assert thinks_at_its_end("<think>\n")
     assert not thinks_at_its_end("<think>\n\n</think>\n\n")
     assert not thinks_at_its_end("hi")

@@ -1,5 +1,6 @@
 """TLS of the engine's ports: what is asked of both sides, and what a new Secret changes."""
 
+import logging
 import socket
 import ssl
 import threading
@@ -88,6 +89,13 @@ def test_a_new_secret_counts_at_the_next_handshake_on_both_sides(secret):
     before = met(server, ours.client())
     secret.write(ONE)
     assert met(server, ours.client()) == secret.serial != before
+
+
+def test_files_that_have_not_changed_are_not_read_again(secret, caplog):
+    ours = Certificates(secret.folder)
+    with caplog.at_level(logging.INFO):
+        met(ours.server(), ours.client())
+    assert caplog.messages == []
 
 
 def test_a_new_authority_replaces_the_one_before(secret):

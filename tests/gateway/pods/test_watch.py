@@ -14,6 +14,7 @@ from argosy_gateway.pods.credentials import ApiServer, from_kubeconfig, in_clust
 from argosy_gateway.pods.endpoints import Directory, Endpoint, Role, State
 from argosy_gateway.pods.watch import WatchTimes, follow_api_server, follow_file
 from local.cluster.config.pki import make_authority
+from tests.support.virtual import timed
 
 TIMES = WatchTimes(first_backoff_s=0.01, longest_backoff_s=0.02, silence_s=0.2, answer_s=0.2)
 BROKEN = 500
@@ -249,6 +250,17 @@ async def test_a_file_of_endpoints_is_followed_and_survives_nonsense(tmp_path, c
         while names(directory):  # noqa: ASYNC110
             await asyncio.sleep(0.002)
     task.cancel()
+
+
+@timed
+async def test_a_file_that_cannot_be_read_is_reported_once(tmp_path, caplog):
+    file = tmp_path / "e.json"
+    file.write_text("nonsense")
+    directory = Directory(asyncio.get_running_loop().time)
+    task = asyncio.create_task(follow_file(file, into=directory, every_s=0.1))
+    await asyncio.sleep(1)
+    task.cancel()
+    assert len(caplog.messages) == 1
 
 
 async def test_an_entry_of_the_file_may_say_all_of_a_pod_and_must_say_little(tmp_path):

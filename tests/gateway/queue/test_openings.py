@@ -1,5 +1,7 @@
 """Which pods a waiting request goes to, where prefill and decode are apart."""
 
+from dataclasses import replace
+
 import pytest
 
 from argosy_gateway.pods.endpoints import Endpoint, Role, State
@@ -144,3 +146,12 @@ def test_after_misses_only_a_share_of_the_limit_makes_an_opening(limit_s, fits):
     made.margin.observe(predicted_s=0.9, ttft_s=1.8, limit_s=1.0, sent_at=0.0, now=5.0)
     assert made.margin.share(5.0) == 0.5
     assert made.has_opening(5.0, GROUPS, {}, 1000, limit_s) is fits
+
+
+def test_of_revisions_that_are_gone_no_orders_are_kept():
+    made = dispatch()
+    for number in range(100):
+        pods = tuple(replace(pod, revision=f"r{number}") for pod in (*P, *D))
+        made.line.add(waiting())
+        assert made.next(0.0, [Group(pods[4:], pods[:4])], {}, lambda _request: None)
+    assert len(made._orders) <= 16
