@@ -30,6 +30,8 @@ log = logging.getLogger(__name__)
 _SWEEP_S = 1.0
 _HANGS_S = 10.0
 """So long after the end of its drain the process is ended from a thread of its own."""
+_STDERR = 2
+"""The file descriptor: what stands for `sys.stderr` may have none."""
 
 
 class _Server(uvicorn.Server):
@@ -112,7 +114,8 @@ async def _drain(fleet: Fleet, stop: asyncio.Event, api: _Server) -> None:
     fleet.draining = True
     config = fleet.config
     # A process that hangs now would stay until the kubelet kills it, which may be hours later.
-    faulthandler.dump_traceback_later(config.drain_timeout_s + _HANGS_S, exit=True)
+    hangs_s = config.drain_timeout_s + _HANGS_S
+    faulthandler.dump_traceback_later(hangs_s, file=_STDERR, exit=True)
     log.info("draining: %d requests in flight", len(fleet.relays))
     # A Service's endpoints follow readiness with a delay, so new connections still arrive. If all
     # gateways end at once, kube-proxy sends clients here until a probe has failed.

@@ -2,9 +2,11 @@
 
 import asyncio
 import contextlib
+import io
 import os
 import signal
 import socket
+import sys
 
 import pytest
 
@@ -203,6 +205,17 @@ async def test_a_drain_without_requests_is_over_after_its_lag():
         await task
         assert 6 <= loop.time() - began < 8
         assert not idle.open
+
+
+@timed
+async def test_a_drain_ends_where_something_else_stands_for_stderr(monkeypatch):
+    """`make mutants` was refused: it keeps what tests print, in memory."""
+    monkeypatch.setattr(sys, "stderr", io.StringIO())
+    fleet = fleet_of(drain_lag_s=1.0)
+    async with started(fleet) as (_, _, stop, task):
+        stop.set()
+        await task
+    assert fleet.draining
 
 
 # The process.
