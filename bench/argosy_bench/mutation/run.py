@@ -64,6 +64,7 @@ class CollectedOnce(PytestRunner):
     """Runs tests out of one session."""
 
     _session: pytest.Session | None = None
+    _why = ""
 
     def warm_up(self) -> None:
         """The processes that are forked go on with this session."""
@@ -80,6 +81,7 @@ class CollectedOnce(PytestRunner):
                  *self._pytest_add_cli_args, *self._pytest_add_cli_args_test_selection]
             )  # fmt: skip
             config._do_configure()
+            config.pluginmanager.register(self)
             self._session = pytest.Session.from_config(config)
             config.hook.pytest_sessionstart(session=self._session)
             config.hook.pytest_collection(session=self._session)
@@ -107,9 +109,14 @@ class CollectedOnce(PytestRunner):
                     return 1
         return 0
 
+    def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
+        """Keep why a test failed; pytest's own summary never comes."""
+        if report.failed:
+            self._why = report.longreprtext
+
     def _fails(self, item: pytest.Item, function: str) -> None:
-        if not function:
-            os.write(2, f"fails without a mutant: {item.nodeid}\n".encode())  # mutmut keeps stdout
+        if not function:  # mutmut keeps stdout
+            os.write(2, f"fails without a mutant: {item.nodeid}\n{self._why}\n".encode())
             return
         with _NOTICED.open("a") as noticed:
             noticed.write(f"{function}\t{item.nodeid}\n")
