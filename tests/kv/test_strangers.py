@@ -195,6 +195,7 @@ async def test_a_wrong_word_about_a_lease_is_refused_and_ends_only_that_lease(pr
         await peer.tell(kind, **said)
         got, payload = await read_control(peer.reader)
         assert (got, payload["reason"]) == (Kind.REFUSED, "protocol")
+        assert kind.name in payload["message"]
     await until(lambda: not prefill.loop.leases.active)
     await assert_others_are_served(prefill)
 

@@ -8,7 +8,7 @@ import pytest
 from argosy_engine.config import EngineConfig
 from argosy_engine.server import proof
 from argosy_engine.server.admin import Admin
-from argosy_engine.server.identity import NamedApp
+from argosy_engine.server.identity import NamedApp, plain_send
 from argosy_engine.server.openai.routes import OpenAiApi
 from argosy_engine.server.role import EngineRole
 from argosy_engine.text.byte_tokenizer import ByteTokenizer
@@ -279,6 +279,21 @@ async def test_every_answer_names_its_pod_by_the_role_of_now(role, name):
 async def test_an_answer_of_an_engine_that_drains_is_the_last_of_its_connection():
     start, _ = await _named("decode", drains=True)
     assert start["headers"] == [(b"x-argosy-decode-pod", b"pod-1"), (b"connection", b"close")]
+
+
+async def test_the_rest_of_an_answer_goes_past_what_looks_at_its_head():
+    found = []
+
+    async def app(scope, _receive, send):
+        found.append((plain_send(scope, send), send))
+
+    caller = Sender()
+    await NamedApp(app, EngineRole("decode"), "pod-1", lambda: False)(
+        SCOPE, caller.receive, caller.send
+    )
+    ((plain, named),) = found
+    assert (plain == caller.send, named == caller.send) == (True, False)
+    assert plain_send(SCOPE, named) is named
 
 
 ORDERS = [("POST", "/drain"), ("DELETE", "/drain"), ("GET", "/drain"), ("GET", "/drain/")]
