@@ -14,6 +14,8 @@ from argosy_operator.cli.images import DEFAULT_FETCH, DEFAULT_GATEWAY
 from argosy_operator.cli.kubectl.app import main
 from argosy_operator.cli.kubectl.views.documents import documents
 from argosy_operator.cli.kubectl.views.findings import findings
+from argosy_operator.cli.kubectl.views.values import with_values
+from argosy_operator.render.images import Images
 
 ROOT = Path(__file__).resolve().parents[3]
 EXAMPLES = sorted((ROOT / "examples").glob("*.yaml"))
@@ -54,8 +56,8 @@ def test_an_example_has_nothing_to_complain_about(path: Path) -> None:
         ("opt-13b-a100", "opt", "f.yaml:6: warning: ServingDeployment chat: spec.model.uri: there "
          "is no simulated engine of this name: use one of llama-70b"),
         ("  model:", "  model: 3\n  model:", "f.yaml:1: error: document 1: line 6: model is writt"),
-        ("spec:", "spec: [", "error: document 1: this is no YAML:"),
-        ("{name: chat}", "2026-13-01", "error: document 1: this is no YAML: month must be in 1"),
+        ("spec:", "spec: [", "f.yaml:6: error: document 1: this is no YAML: expected"),
+        ("{name: chat}", "2026-13-01", "f.yaml:1: error: document 1: this is no YAML: month must"),
         ("{name: chat}", "[" * 5000, "f.yaml:1: error: document 1: it is nested too deeply to"),
     ],
 )  # fmt: skip
@@ -63,6 +65,12 @@ def test_a_fault_is_named_with_its_line_and_what_to_write(old: str, new: str, sa
     text = FLEET.replace(old, new, 1)
     assert text != FLEET
     assert any(line.startswith(says) or says in line for line in found(text)), found(text)
+
+
+def test_a_fleet_without_a_spec_is_asked_for_what_every_spec_has() -> None:
+    assert found(FLEET.partition("spec:")[0]) == [
+        "f.yaml:1: error: ServingDeployment chat: spec: is required"
+    ]
 
 
 def test_only_a_text_that_looks_like_a_number_is_to_be_written_in_quotes() -> None:
@@ -218,6 +226,12 @@ def test_render_of_a_model_that_is_fetched_says_why_there_are_no_engines(
     assert "mirror/fetch:2" in run("render", hub, "--fetch-image", "mirror/fetch:2")[1]
     (tmp_path / "f").write_text(FLEET)
     assert run("render", str(tmp_path / "f"))[2] == ""
+
+
+def test_the_image_of_the_endpoint_picker_is_the_values_own() -> None:
+    default = Images("e", "g", "p", fetch="f")
+    assert with_values(default, {"images": {"endpointPicker": "mirror/p:2"}}).picker == "mirror/p:2"
+    assert with_values(default, {}).picker == "p"
 
 
 VALUES = """images: {engine: mirror/engine:2, gateway: "", fetch: mirror/fetch:2}

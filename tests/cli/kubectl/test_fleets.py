@@ -14,6 +14,7 @@ from argosy_operator.cli.kubectl.views.fleets import (
     fine,
     fleet_text,
     fleets_table,
+    wide_of,
 )
 from tests.support.model import Model
 from tests.support.model import fleet as a_fleet
@@ -202,3 +203,16 @@ def test_a_goal_without_measurements_says_so() -> None:
     assert f"\n\nSLO  not measured yet; {goal}\n\n" in fleet_text(fleet, NOW)
     fleet["spec"]["slo"] = None
     assert "\n\nNo spec.slo: replicas follow no SLO.\n\n" in fleet_text(fleet, NOW)
+
+
+def test_what_a_fleet_does_not_say_is_an_empty_cell_of_the_wide_table() -> None:
+    assert wide_of({}) == ("", "", "", "")
+    assert wide_of({"spec": {"model": {}, "autoscaling": {}}, "status": {}}) == ("", "", "", "")
+
+
+def test_the_goal_has_the_attainment_of_the_spec_or_the_default() -> None:
+    asked = chat()
+    asked["spec"]["slo"]["attainment"] = "95%"
+    assert "goal: 95% within TTFT 500ms and TPOT 50ms" in fleet_text(asked, NOW)
+    del asked["spec"]["slo"]["attainment"]
+    assert "goal: 90% within TTFT 500ms and TPOT 50ms" in fleet_text(asked, NOW)

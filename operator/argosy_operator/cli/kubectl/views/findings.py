@@ -72,7 +72,7 @@ def _refused(value: Mapping[str, Any]) -> Iterator[tuple[tuple[str | int, ...], 
         yield ("metadata",), "there is no metadata.name: write one"
         return
     spec = {key: part for key, part in value.items() if key != "status"}
-    shapes = list(_misshapen(spec.get("spec", {}), _schema(), ("spec",)))
+    shapes = list(_misshapen(spec.get("spec"), _schema(), ("spec",)))
     yield from shapes
     told = {place for place, _ in shapes}
     yield from (one for one in _broken(spec) if one[0] not in told)
