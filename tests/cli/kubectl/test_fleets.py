@@ -62,8 +62,11 @@ def test_wide_adds_where_clients_reach_it_and_all_namespaces_name_theirs() -> No
 
 
 def test_one_fleet_shows_its_roles_its_goal_its_troubles_and_its_address() -> None:
-    text = fleet_text(chat(), NOW)
-    assert "decode   2        1         1       1" in text
+    fleet = chat()
+    fleet["status"]["roles"]["decode"] |= {"draining": 3, "gpus": 4, "revision": "0a1b"}
+    text = fleet_text(fleet, NOW)
+    (row,) = (line.split() for line in text.splitlines() if line.startswith("decode"))
+    assert row == ["decode", "2", "1", "1", "1", "3", "4", "0a1b"]
     assert "0.95 of requests met it, of 3.5 requests/s; goal: 90% within TTFT 500ms" in text
     assert "Progressing=True PodsStarting: m" in text
     assert "Ready" not in text.partition("Not fine")[2]

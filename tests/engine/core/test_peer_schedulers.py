@@ -460,6 +460,14 @@ def test_t14_of_two_equal_prompts_the_second_computes_only_its_last_block():
     assert emissions[0].sequence.cached_tokens == 62 * 16
 
 
+def test_t14_a_prompt_of_one_whole_block_waits_for_an_equal_one_too():
+    scheduler = make(blocks=200, tokens=4096)
+    for name in "ab":
+        scheduler.add(ask(name, range(20), max_tokens=1))
+    assert names(step(scheduler)[0]) == ["a"]
+    assert shares(step(scheduler)[0]) == [20 - 16]
+
+
 def test_t14_it_waits_for_all_chunks_of_the_first_and_others_pass_it():
     scheduler = make(blocks=200, tokens=256)
     scheduler.add(ask("a", range(512), max_tokens=1))

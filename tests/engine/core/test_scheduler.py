@@ -10,7 +10,12 @@ from hypothesis import strategies as st
 
 from argosy_engine.core.batching import chunked
 from argosy_engine.core.blocks.pool import BlockPool
-from argosy_engine.core.capacity import GuaranteedNoEvict, MaxUtilization, PastFuture
+from argosy_engine.core.capacity import (
+    GuaranteedNoEvict,
+    MaxUtilization,
+    PastFuture,
+    PeakNoEvict,
+)
 from argosy_engine.core.handover.messages import PullDone, PullFailed, PullReady
 from argosy_engine.core.limits import Limits, Refusal
 from argosy_engine.core.request import NewRequest
@@ -239,6 +244,24 @@ def test_blocks_of_a_lost_pull_are_used_again_only_after_the_service_let_go_of_t
     scheduler.pull_failed(late)
     scheduler.pull_failed(late)  # a doubled event frees nothing twice
     assert scheduler.pool.used == 0
+
+
+def test_blocks_of_a_lost_pull_are_no_room_for_a_peak():
+    scheduler = make(blocks=8, policy=PeakNoEvict())
+    lost_pull(scheduler, first_token=False, abort=True)
+    step(scheduler, now=66.0)
+    scheduler.add(ask("b", 64, max_tokens=32))
+    assert step(scheduler, now=66.0)[0].blocked_by == "kv"
+    scheduler.pull_failed(PullFailed(request_id="a", attempt=1, cause="cancelled", message=""))
+    assert step(scheduler, now=66.0)[0].blocked_by is None
+
+
+def test_a_failure_between_two_steps_ends_none_of_the_last_step():
+    scheduler = make()
+    scheduler.add(ask("a", 16))
+    step(scheduler)
+    assert scheduler.fail_step("boom") == []
+    assert list(scheduler.sequences) == ["a"]
 
 
 class Prompt(list):
