@@ -64,7 +64,9 @@ def test_a_gateway_is_unready_and_answers_503_until_it_has_read_its_settings():
 
 async def test_no_model_is_said_to_be_unknown_before_the_names_are_known():
     fleet, take = started()
-    assert (await asked(api_app(fleet), "/v1/models")).status == 503
+    refused = await asked(api_app(fleet), "/v1/models")
+    assert refused.status == 503
+    assert json.loads(refused.body)["error"]["type"] == "server_error"
     take(data("--served-name", "a", "--served-name", "b"))
     models = json.loads((await asked(api_app(fleet), "/v1/models")).body)["data"]
     assert [model["id"] for model in models] == ["a", "b"]

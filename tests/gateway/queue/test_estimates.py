@@ -70,7 +70,7 @@ def miss(margin: Margin, ttft_s: float, *, sent_at: float = 0.0, now: float = 10
 def test_without_a_miss_the_whole_limit_is_used():
     margin = Margin()
     miss(margin, 1.0)
-    assert margin.share(100.0) == MOST == 1.0
+    assert margin.share(10.0) == MOST == 1.0
 
 
 def test_a_miss_of_what_was_planned_cuts_the_share_and_time_gives_it_back():

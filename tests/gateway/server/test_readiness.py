@@ -42,6 +42,7 @@ async def test_a_fleet_that_has_not_served_yet_or_has_no_pods_stays_ready(gatewa
             gateway.fleet.sweep()
             gateway.advance(60)
             assert why_unready(gateway.fleet) is None
+            assert gateway.fleet.unserved_s() == 0
 
 
 async def test_scaling_to_zero_and_back_does_not_make_it_unready(gateway):
