@@ -158,6 +158,7 @@ def test_an_unreachable_pod_is_not_asked_until_its_absence_ends_which_doubles(he
         assert candidates([pod("a")], health) == []
         assert health.next_return_s() == pytest.approx(lengths[-1])
         clock.now += lengths[-1]
+        assert health.next_return_s() is None
     assert lengths == [0.25, 0.5, 1, 2, 4, 5, 5]
     health.begins("a")
     assert health.rank("a") is None, "one request at a time finds out"

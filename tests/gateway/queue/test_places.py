@@ -40,6 +40,20 @@ def test_a_pod_that_is_too_slow_gets_fewer_and_another_one_is_not_touched():
     assert most(places, "d1") is None
 
 
+def test_a_report_at_the_planned_time_changes_nothing():
+    places = Places(LIMIT_S)
+    observe(places, 100, 0.059)
+    observe(places, 40, 0.9 * LIMIT_S, now=1.0)
+    assert most(places) == 76
+
+
+def test_a_pod_that_would_be_too_slow_without_any_sequence_is_not_bound():
+    places = Places(LIMIT_S)
+    observe(places, 100, 0.100)
+    observe(places, 40, 0.090, now=1.0)  # by a line through both 83 ms are left without any
+    assert most(places) is None
+
+
 def test_one_report_takes_at_most_half():
     places = Places(LIMIT_S)
     observe(places, 100, 60.0)

@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from argosy_gateway.wire.answers import error_code, json_or_none
+from argosy_gateway.wire.answers import error_code, json_or_none, longest_share
 
 
 @pytest.mark.parametrize(
@@ -28,3 +28,9 @@ def test_the_code_of_an_error_is_a_text_in_its_place(body, code):
 def test_any_bytes_are_a_value(body):
     json_or_none(body)
     assert error_code(body) is None
+
+
+@pytest.mark.parametrize("part", ["content", "reasoning", "tool_calls"])
+def test_all_parts_of_a_message_count_for_the_longest_choice(part):
+    choices = [{"message": {part: "a" * 30}}, {"message": {"content": "a" * 10}}]
+    assert longest_share({"choices": choices}, 2) == 0.75

@@ -475,3 +475,14 @@ async def test_a_kept_connection_to_a_pod_that_vanished_ends_when_a_new_one_woul
 def test_a_head_has_no_more_than_it_is_given():
     head = http1.request_head("GET", "/x", http1.authority("fd00::1", 80), [("a", "b")])
     assert head == b"GET /x HTTP/1.1\r\nhost: [fd00::1]:80\r\na: b\r\n\r\n"
+
+
+@on_both_loops
+async def test_a_connection_that_was_closed_here_ends_without_an_error():
+    errors = []
+    asyncio.get_running_loop().set_exception_handler(lambda _, found: errors.append(found))
+    async with world(HELLO) as w:
+        await w.whole()
+        w.pool.close()
+        await w.server.sees_end_of(0)
+    assert errors == []
