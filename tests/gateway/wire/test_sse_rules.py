@@ -188,3 +188,16 @@ def test_an_event_is_passed_on_when_it_has_ended_and_not_before(line):
         assert scan.done
     scan = StreamScan(hide_usage=True)
     assert b"".join(scan.feed(bytes([byte])) for byte in stream) == stream
+
+
+@pytest.mark.parametrize("cached", [None, "5", -1, 1.5, True])
+def test_cached_tokens_that_are_no_count_are_not_told(cached):
+    usage = {"prompt_tokens": 7, "completion_tokens": 2}
+    details = {"prompt_tokens_details": {"cached_tokens": cached}}
+    assert usage_of({"usage": usage | details}) == Usage(7, 2, None)
+
+
+def test_the_events_of_one_choice_count_whatever_its_index_is_called():
+    scan = StreamScan(hide_usage=False)
+    scan.feed(b'data: {"choices":[{"delta":{"content":"a"}}]}\n\n' * 3)
+    assert scan.longest_events == 3
