@@ -148,7 +148,7 @@ def test_after_misses_only_a_share_of_the_limit_makes_an_opening(limit_s, fits):
     assert made.has_opening(5.0, GROUPS, {}, 1000, limit_s) is fits
 
 
-def test_of_revisions_that_are_gone_no_orders_are_kept():
+def test_of_many_revisions_only_a_few_orders_are_kept():
     made = dispatch()
     for number in range(100):
         pods = tuple(replace(pod, revision=f"r{number}") for pod in (*P, *D))

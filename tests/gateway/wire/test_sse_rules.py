@@ -197,7 +197,7 @@ def test_cached_tokens_that_are_no_count_are_not_told(cached):
     assert usage_of({"usage": usage | details}) == Usage(7, 2, None)
 
 
-def test_the_events_of_one_choice_count_whatever_its_index_is_called():
+def test_the_events_of_one_choice_count_also_where_they_name_no_index():
     scan = StreamScan(hide_usage=False)
     scan.feed(b'data: {"choices":[{"delta":{"content":"a"}}]}\n\n' * 3)
     assert scan.longest_events == 3
