@@ -4,7 +4,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from argosy_gateway.accounting.verdicts import Slo
 from argosy_gateway.queue.shares import Shares
+from tests.gateway.direct import direct
+from tests.gateway.engines import Engine
 from tests.gateway.queue.test_dispatch import LIMIT_S, PACE, TOKENS, rate, teach
 from tests.gateway.queue.world import World, poisson
 
@@ -16,6 +19,15 @@ def gateways(number):
     for name, shares in zip(names, made, strict=True):
         shares.count(names[::-1], name)
     return made
+
+
+async def test_a_gateway_knows_its_own_share_by_the_name_of_its_pod():
+    engine = Engine("e")
+    async with direct(engine, pod_name="g1", queue="deadline", slo=Slo(1, 1)) as gateway:
+        names = {f"uid-{name}": name for name in ("g0", "g1", "g2")}
+        gateway.fleet.directory.replace([engine.endpoint()], names)
+        await gateway.answered({"model": "m", "messages": []})
+        assert gateway.fleet.queue.dispatch.shares.of("xyz") == "y"
 
 
 @given(st.integers(1, 30), st.integers(1, 30))

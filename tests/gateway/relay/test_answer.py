@@ -4,7 +4,7 @@ import pytest
 
 from argosy_gateway.relay.answer import Answer
 from argosy_gateway.relay.resume import KeptIds, Resume
-from argosy_gateway.wire.sse import StreamScan
+from argosy_gateway.wire.sse import StreamScan, Usage
 from tests.gateway.direct import direct
 from tests.gateway.engines import Engine
 
@@ -151,3 +151,9 @@ def test_an_event_of_several_tokens_counts_as_many():
     client.answer.resume.end()  # its ids are not kept any more
     client.answer.passes_on_now(TOKEN)
     assert client.answer.take_tpot() is None
+
+
+def test_a_stream_without_text_has_the_tokens_that_its_engine_reports():
+    client = Client()
+    client.answer.usage = Usage(3, 5, None)
+    assert client.answer.output_tokens == 5

@@ -1,5 +1,6 @@
 """Prefill pods that a decode engine names as failed are named after the others, and told on."""
 
+import asyncio
 from dataclasses import replace
 
 import pytest
@@ -63,6 +64,26 @@ async def test_the_next_request_names_a_prefill_pod_that_failed_last(fleet):
     failed = gateway.count("argosy_gateway_handovers_failed_total")
     assert failed == first.count("127.0.0.1:1")
     assert all(gateway.fleet.directory.health.rank(d.name) == HEALTHY for d in decodes)
+
+
+async def test_a_prefill_pod_whose_time_is_over_is_tried_by_one_request_at_a_time():
+    asked = asyncio.Event()
+
+    async def silent(call):
+        asked.set()
+        await asyncio.sleep(60)
+
+    decode = Engine("d", silent, Role.DECODE)
+    async with direct(decode) as gateway:
+        gateway.fleet.directory.replace([decode.endpoint(), prefill(1)])
+        pairs = gateway.fleet.directory.pairs
+        pairs.failed("p1", "d", "silent")
+        gateway.advance(2.0)
+        assert not pairs.avoids("p1", "d")
+        client = gateway.ask(ASK)
+        await asked.wait()
+        assert pairs.avoids("p1", "d")
+        await client.leave()
 
 
 async def test_a_decode_pod_that_gets_kv_from_none_is_asked_after_the_other(fleet):

@@ -7,11 +7,13 @@ import os
 import signal
 import socket
 import sys
+import time
 
 import pytest
 
 from argosy_gateway.config import Config, Limits
 from argosy_gateway.relay.fleet import Fleet
+from argosy_gateway.server import serve as serving
 from argosy_gateway.server.serve import _server, running, serve
 from tests.gateway.server.clients import HI, Client, Echo, Server
 from tests.support.virtual import timed
@@ -252,3 +254,21 @@ async def test_a_gateway_whose_pods_are_not_followed_any_more_drains_and_says_wh
     with pytest.raises(RuntimeError, match="the watch died"):
         await serve(fleet, source())
     assert fleet.draining
+
+
+@pytest.mark.filterwarnings("ignore:.*multi-threaded:DeprecationWarning")
+def test_a_process_that_hangs_after_its_drain_is_ended(monkeypatch):
+    async def drains(*, hangs_s):
+        fleet, stop = fleet_of(drain_lag_s=0.0, drain_timeout_s=0.0), asyncio.Event()
+        async with running(fleet, stop=stop):
+            stop.set()
+            asyncio.get_running_loop().call_soon(time.sleep, hangs_s)
+
+    asyncio.run(drains(hangs_s=0))
+    monkeypatch.setattr(serving, "_HANGS_S", 0.2)
+    if not (child := os.fork()):
+        try:
+            asyncio.run(drains(hangs_s=5))
+        finally:
+            os._exit(0)
+    assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 1
