@@ -16,7 +16,14 @@ from argosy_bench.figures import Figures
 from argosy_bench.peer.client import Answer, Ask, connected
 from argosy_bench.peer.floor import ROWS, Floor
 from argosy_bench.peer.install import name_as_vllm, program
-from argosy_bench.peer.loads import ATTAINMENT, full_step_s, knee, most_at_once, tokens_per_s
+from argosy_bench.peer.loads import (
+    ATTAINMENT,
+    expected_knee,
+    full_step_s,
+    knee,
+    most_at_once,
+    tokens_per_s,
+)
 from argosy_bench.peer.servers import ServerDied, vllm
 from argosy_bench.peer.table import figures_beside, put_floor, put_served
 
@@ -59,11 +66,31 @@ def test_the_knee_is_the_highest_rung_below_a_limit_wherever_the_search_starts(l
     assert len(asked) == len(set(asked))
 
 
-async def test_a_server_that_never_keeps_the_limits_ends_the_search():
+async def test_a_server_that_keeps_the_limits_at_no_rate_has_no_knee():
+    asked: list[float] = []
+
     async def never(rate: float) -> float:
+        asked.append(rate)
         return 0.0
 
-    assert await knee(never, 4.0) <= 4 / 3
+    assert await knee(never, 4.0) == 0
+    assert 1 < min(asked) <= 4 / 3
+
+
+def test_the_knee_is_looked_for_at_the_last_one_or_below_the_throughput():
+    values = {"throughput": [64, 128], "ttft_c1": [0.5], "tpot_c1": [0.05]}
+    assert expected_knee(values) == 0.6
+    assert expected_knee({**values, "knee": [0.5, 0.7]}) == 0.7
+    assert expected_knee({**values, "knee": [0.5, 0.0]}) == 0.6
+
+
+@pytest.mark.parametrize(("ttft_s", "tpot_s"), [(0.6, 0.01), (0.1, 0.06)])
+async def test_a_server_for_which_one_request_is_too_much_is_not_searched(ttft_s, tpot_s):
+    async def ask(rate: float) -> float:
+        raise AssertionError(rate)
+
+    start = expected_knee({"throughput": [64], "ttft_c1": [0.1, ttft_s], "tpot_c1": [0.01, tpot_s]})
+    assert await knee(ask, start) == 0
 
 
 FLOOR = Floor(
@@ -100,6 +127,13 @@ def test_a_ratio_is_that_of_the_medians():
     assert figures.values["throughput_ratio_vs_vllm"] == 1.5
     assert figures.values["tpot_c1_ratio_vs_vllm"] == 0.75
     assert figures.values["tpot_c1_vllm_ms"] == 16
+
+
+def test_a_peer_without_a_knee_has_no_ratio():
+    figures = Figures(figures_beside(LOADS, peer=True), "make bench-engine")
+    put_served(figures, measured(knee=(0.57, 0)))
+    assert figures.values["goodput_knee_vllm"] == 0
+    assert "goodput_knee_ratio_vs_vllm" not in figures.values
 
 
 def test_int8_stands_beside_vllm_in_bfloat16():

@@ -20,7 +20,7 @@ from rich.console import Console
 from argosy_bench.figures import Figure, Figures
 from argosy_bench.peer.client import Send, connected
 from argosy_bench.peer.install import program
-from argosy_bench.peer.loads import PROMPTS, TOKENS, attained, knee, run_one
+from argosy_bench.peer.loads import PROMPTS, TOKENS, attained, expected_knee, knee, run_one
 from argosy_bench.peer.products import measure_floor
 from argosy_bench.peer.servers import INT8, MODEL_NAME, OURS, VLLM, Server, ours, vllm
 from argosy_bench.peer.steps import steps_s
@@ -61,11 +61,9 @@ class _Run:
             row = {"server": server, "value": name, "measured": value, "load_average": average}
             self.rows.append(row)
 
-    def expected_knee(self, server: str) -> float:
-        """Where to look for the knee: at the last one, or at 0.6 of what a burst is served at."""
-        if server in self.values.get("knee", {}):
-            return self.values["knee"][server][-1]
-        return 0.6 * self.values["throughput"][server][0] / TOKENS
+    def of(self, server: str) -> dict[str, list[float]]:
+        """Measured values of one server, by name."""
+        return {name: by[server] for name, by in self.values.items() if server in by}
 
 
 @dataclass(frozen=True, slots=True)
@@ -162,7 +160,7 @@ async def _rounds(
             run.put(OURS, {f"bench_{kind}": took for kind, took in asdict(steps_s(runner)).items()})
             for server in (one for one in in_turn if one.name != INT8):
                 ask = partial(attained, senders[server], seed=f"{os.getpid()} {turn}")
-                run.put(server.name, {"knee": await knee(ask, run.expected_knee(server.name))})
+                run.put(server.name, {"knee": await knee(ask, expected_knee(run.of(server.name)))})
 
 
 def _takes(server: Server, load_name: str) -> bool:

@@ -5,7 +5,7 @@ Every load has prompts of random tokens that no other run has, so that no prefix
 
 import math
 import random
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from statistics import median
 
 from argosy_bench.peer.client import (
@@ -19,7 +19,7 @@ from argosy_bench.peer.client import (
 )
 from argosy_bench.peer.servers import SEQUENCES
 
-__all__ = ["PROMPT", "PROMPTS", "TOKENS", "attained", "knee", "run_one"]
+__all__ = ["PROMPT", "PROMPTS", "TOKENS", "attained", "expected_knee", "knee", "run_one"]
 
 PROMPT, TOKENS, PROMPTS = 128, 64, 64
 _VOCABULARY = range(1000, 40_000)
@@ -94,6 +94,10 @@ async def run_one(load: str, send: Send, seed: str) -> dict[str, float]:
     raise KeyError(load)
 
 
+def _keeps_limits(ttft_s: float, tpot_s: float) -> bool:
+    return ttft_s <= TTFT_LIMIT_S and tpot_s <= TPOT_LIMIT_S
+
+
 async def attained(send: Send, rate: float, seed: str) -> float:
     """Share of requests within both limits at this rate of Poisson arrivals per second."""
     draw = random.Random(f"arrivals {seed}")  # noqa: S311 - a load, no secret
@@ -102,16 +106,27 @@ async def attained(send: Send, rate: float, seed: str) -> float:
         at_s.append(now)
         now += draw.expovariate(rate)
     answers = await at_times(send, _asks(_ARRIVALS, PROMPT, TOKENS, f"{seed} {rate}"), at_s)
-    within = [a.ttft_s <= TTFT_LIMIT_S and a.tpot_s <= TPOT_LIMIT_S for a in answers]
+    within = [_keeps_limits(a.ttft_s, a.tpot_s) for a in answers]
     return sum(within) / len(within)
+
+
+def expected_knee(measured: Mapping[str, Sequence[float]]) -> float:
+    """Where to look for the knee of a server, by its values so far: at the last one, or at 0.6 of
+    what a burst is served at. 0 if a request alone misses a limit: such a server has none."""
+    if not _keeps_limits(measured["ttft_c1"][-1], measured["tpot_c1"][-1]):
+        return 0.0
+    last = measured.get("knee", [0.0])[-1]
+    return last or 0.6 * measured["throughput"][0] / TOKENS
 
 
 async def knee(ask: Callable[[float], Awaitable[float]], start: float) -> float:
     """The highest rung of the ladder, near `start` requests a second, that keeps both limits.
 
-    `ask` gives the share of requests within them at a rate. For a server that keeps them at no
-    rate, the search ends below a third of `start`.
+    `ask` gives the share of requests within them at a rate. The search ends below a third of
+    `start`: 0 if no rate down to there keeps them. Nothing is asked if `start` is 0.
     """
+    if not start:
+        return 0.0
     rung = round(math.log(start, _RUNG))
     if await ask(_RUNG**rung) >= ATTAINMENT:
         while await ask(_RUNG ** (rung + 1)) >= ATTAINMENT:
@@ -120,5 +135,5 @@ async def knee(ask: Callable[[float], Awaitable[float]], start: float) -> float:
     while _RUNG**rung > start / 3:
         rung -= 1
         if await ask(_RUNG**rung) >= ATTAINMENT:
-            break
-    return _RUNG**rung
+            return _RUNG**rung
+    return 0.0

@@ -103,15 +103,15 @@ def _names(served: _Served) -> tuple[str, str]:
 
 
 def put_served(figures: Figures, values: Values) -> None:
-    """Medians of both servers and their ratios; a value that no run has is left out."""
+    """Medians of both servers and their ratios. A value that no run has is left out, and so is a
+    ratio to 0: a server may have no knee."""
     for served in _SERVED:
         of = values.get(served.value, {})
         for server, name in zip((OURS, VLLM), _names(served), strict=True):
             if server in of and name in figures.rows:
                 figures.put(name, median(of[server]) * served.scale)
-        if VLLM in of and OURS in of:
-            ratio = median(of[OURS]) / median(of[VLLM])
-            figures.put(f"{served.ratio}_vs_vllm", ratio)
+        if VLLM in of and OURS in of and (theirs := median(of[VLLM])):
+            figures.put(f"{served.ratio}_vs_vllm", median(of[OURS]) / theirs)
     if INT8 in (throughput := values.get("throughput", {})):
         figures.put("int8_throughput", median(throughput[INT8]))
         if VLLM in throughput:
