@@ -175,18 +175,21 @@ def hindered(snapshot: Snapshot, what: str) -> Snapshot:
 @pytest.mark.parametrize(
     ("what", "says"),
     [
-        ("a ReplicaSet of an old template", "does not have exactly one ReplicaSet in use"),
-        ("no ReplicaSet", "does not have exactly one ReplicaSet in use"),
+        (
+            "a ReplicaSet of an old template",
+            "Deployment {decode} does not have exactly one ReplicaSet in use",
+        ),
+        ("no ReplicaSet", "Deployment {prefill} does not have exactly one ReplicaSet in use"),
         ("a mark that failed", "a pod could not be marked to drain"),
     ],
 )
 def test_without_what_a_flip_needs_a_new_pod_starts_at_once(what: str, says: str) -> None:
     model = due()
-    _, decode = names_of(model)
+    prefill, decode = names_of(model)
     planned = plan(hindered(model.snapshot(), what))
     reason, message = step(planned)
     assert reason == "FlipWaits"
-    assert says in message
+    assert says.format(prefill=prefill, decode=decode) in message
     assert Scale("Deployment", decode, 2) in planned.actions
 
 
@@ -212,7 +215,10 @@ def test_in_a_rollout_no_pod_is_flipped() -> None:
 @pytest.mark.parametrize("off", [{"autoscaling": {"policy": "External"}}, {"mode": "colocated"}])
 def test_without_the_field_or_the_mode_nothing_is_flipped(off: dict[str, Any]) -> None:
     model = converged(**{**FLIPS, **off})
-    assert step(model.round())[0] == "RoleFlipOff"
+    assert step(model.round()) == (
+        "RoleFlipOff",
+        "spec.autoscaling.roleFlip is false, or the fleet has no prefill and decode pods",
+    )
 
 
 def test_targets_that_the_law_has_just_written_come_first() -> None:

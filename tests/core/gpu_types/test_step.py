@@ -257,6 +257,29 @@ def test_the_cheapest_type_with_room_is_next_where_costs_are_known() -> None:
     assert types_of(model) == {"mi300": 3}
 
 
+@pytest.mark.parametrize("full", ["prefill", "decode"])
+def test_of_two_roles_each_leaves_its_type_for_the_cheapest_beside_the_other(full: str) -> None:
+    own = {"name": "l40", "costPerHour": "1.00", "nodeSelector": {"gpu": "l40"}}
+    roles = {
+        role: {"replicas": {"min": 1}, "gpuTypes": [H100, A100, MI300] if role == full else [own]}
+        for role in ("prefill", "decode")
+    }
+    fallback = {"gpuTypeFallback": "30s"}
+    model = converged(mode="disaggregated", roles=roles, autoscaling=fallback)
+    known = Prices()
+    for i in range(8):
+        costs = {
+            (name, "l40") if full == "prefill" else ("l40", name): cost
+            for name, cost in {"h100": 5.0, "a100": 9.0, "mi300": 6.0}.items()
+        }
+        known = with_costs(known, costs, model.now + i * SLOT_S)
+    remember(model, known)
+    model.room["h100"] = 0
+    model.edit(engine={"image": "engine:2"})
+    until(model, 90)
+    assert types_of(model) == {"l40": 1, "mi300": 1}
+
+
 def test_a_single_type_has_no_other_to_go_to() -> None:
     model = Model(converged(**spec(H100)).fleet, room={"h100": 0})
     until(model, WAIT_S + 60)

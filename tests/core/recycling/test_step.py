@@ -226,6 +226,15 @@ def test_no_pod_is_replaced_while_the_number_of_its_role_changes() -> None:
     assert waits(model) == "the number of prefill pods changes"
 
 
+def test_a_replacement_that_began_waits_while_another_pod_changes_its_role() -> None:
+    model = converged(**{**SPLIT, "autoscaling": {"policy": "External", "roleFlip": True}})
+    sick, flipped = names_of(model, "prefill")
+    pods = model.pods
+    pods[sick] = replace(pods[sick], recycled_at=model.now)
+    pods[flipped] = replace(pods[flipped], role="decode", flipped_at=model.now)
+    assert step(model.round()) == ("RecycleWaits", f"{sick} stays: a pod changes its role")
+
+
 def test_no_pod_is_replaced_while_another_one_of_its_role_does_not_serve() -> None:
     model = converged(**SPLIT)
     model.scale_role("prefill", 3)
