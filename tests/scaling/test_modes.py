@@ -96,6 +96,15 @@ def test_a_tight_tpot_speaks_more_for_prefill_and_decode_apart_than_a_loose_one(
     assert loose.disaggregated / loose.colocated > tight.disaggregated / tight.colocated
 
 
+def test_memory_that_nine_sequences_fill_costs_replicas_of_both_modes() -> None:
+    roomy = needed(SLO(1.0, 0.04), 20.0)
+    full = needed(SLO(1.0, 0.04), 20.0, kv_capacity_tokens=10_000.0)
+    assert roomy is not None
+    assert full is not None
+    assert full.colocated > roomy.colocated
+    assert full.disaggregated > roomy.disaggregated
+
+
 def test_small_fleets_are_smaller_in_one_pool() -> None:
     found = needed(SLO(2.0, 0.1), 0.2)
     assert found == Need(1.0, 2.0)
@@ -159,6 +168,12 @@ def test_the_largest_need_of_a_quarter_of_an_hour_and_the_95th_percentile_count(
     assert day(Need(90, 90), 1, modes).usual == Need(10, 20)
     modes = day(Need(90, 90), 5, day(Need(10, 20), 91))
     assert modes.usual == Need(90, 90)
+
+
+def test_a_larger_need_leaves_the_slots_before_its_own() -> None:
+    modes = day(Need(1, 2), 2)
+    later = with_need(modes, Need(3, 4), "colocated", (modes.at or 0) + 60)
+    assert [need for _, need in later.slots] == [Need(1, 2), Need(3, 4)]
 
 
 def test_of_a_few_slots_the_largest_counts() -> None:

@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 
+from argosy_operator.api.v1alpha1 import RoleName
 from argosy_operator.core.scaling.decision import Decision, Rule
 from argosy_operator.core.scaling.estimate.profiles import PRESETS
 from argosy_operator.core.scaling.goals import SLO, Profile
@@ -218,6 +219,27 @@ def test_a_constant_predictor_takes_the_last_interval() -> None:
     assert decision.replicas("prefill") == 11
 
 
+@pytest.mark.parametrize(
+    ("signals", "role", "wanted"),
+    [
+        (({"rate": 100.0}, {"rate": 200.0}), "prefill", 28),  # 249/s · 0.11 s
+        (({"prompt": 1000.0}, {"prompt": 2000.0}), "prefill", 27),  # 2,492 tokens: 0.269 s
+        (({"output": 100.0}, {"output": 200.0}), "decode", 11),  # 88 sequences: 37.6 ms
+    ],
+)
+def test_dynamo_expects_what_has_grown_to_grow_on(
+    signals: tuple[dict[str, float], ...], role: RoleName, wanted: int
+) -> None:
+    """After 100 and 200 the filter expects 100 + 100 · (2001 + 1000)/2011 = 249."""
+    usual = {"rate": 100.0}
+    rounds = [
+        seen_at(START + 180 * i, **(usual | of))  # type: ignore[arg-type]
+        for i, of in enumerate((signals[0], *signals))
+    ]
+    _, decision = played(DynamoThroughput(), *rounds)
+    assert decision.replicas(role) == wanted
+
+
 def test_dynamo_without_a_profile_or_metrics_keeps_what_there_is() -> None:
     law = DynamoThroughput()
     blind = goals(SLO_OF_TESTS, prior=None)
@@ -293,6 +315,9 @@ def test_throughput_mode_gives_load_mode_its_least_replicas() -> None:
     rounds = [seen_at(START + 180 * i, rate=100.0) for i in range(2)]
     _, both = played(DynamoLoad(), *rounds)
     assert replicas(both) == [11, 5]
+    assert both.message == (
+        "prefill 2 → 11 (-1 by load, at least 11); decode 2 → 5 (-1 by load, at least 5)"
+    )
     _, alone = played(DynamoLoad(floor=False), *rounds)
     assert replicas(alone) == [1, 1]
 

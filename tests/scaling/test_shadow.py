@@ -109,6 +109,12 @@ def test_hours_go_on_after_a_restart_from_what_status_has() -> None:
     assert one.our_gpu_hours == pytest.approx(11.0 + 16 / 60)
 
 
+def test_a_role_that_status_does_not_have_begins_with_the_replicas_of_the_fleet() -> None:
+    old = Played.resumed("hpa", START - 3600, {"prefill": 3}, "12.5", "11.0", START)
+    (one,) = play((old,), now=START + 60)
+    assert (one.failed, one.targets) == ("", {"prefill": 5, "decode": 4})
+
+
 @pytest.mark.parametrize("text", ["", "many", "nan", "inf", "-1"])
 def test_hours_in_status_that_are_none_begin_again(text: str) -> None:
     assert Played.resumed("hpa", START - 9, {}, text, "1", START) == Played("hpa", START, START)

@@ -95,6 +95,23 @@ def test_the_physical_bound_is_the_work_at_full_steps_and_full_batches() -> None
     assert only_prompts == {"prefill": prefill, "decode": 0.0, "colocated": prefill}
 
 
+@pytest.mark.parametrize(
+    ("tpot_s", "sequences", "batch"),
+    [
+        (0.05, 256, (0.05 - 0.01) / 0.011505),
+        (0.5, 256, 10_000 / 1050.5),
+        (0.5, 4, 4),
+        (0.02, 256, 1),
+    ],
+)
+def test_the_largest_batch_fits_the_limit_the_memory_and_the_engine(
+    tpot_s: float, sequences: int, batch: float
+) -> None:
+    of = setup(tpot_s=tpot_s, sequences=sequences)
+    decode = figures.physical_pod_seconds(trace([(0.0, 1000, 101)]), of, 0.0)["decode"]
+    assert decode == pytest.approx(100 * (0.01 / batch + 0.011505))
+
+
 def test_a_colocated_step_pays_the_longer_one_of_two_bases() -> None:
     requests, of = trace([(0.0, 1000, 1), (100.0, 1000, 101)]), setup(step_tokens=1000)
     least = figures.physical_pod_seconds(requests, of, 0.0)

@@ -125,6 +125,15 @@ def test_a_bound_that_serves_nobody_is_lifted_for_a_minute() -> None:
     assert not found.bounds
 
 
+def test_a_bound_under_which_fewer_sequences_are_quick_enough_stays() -> None:
+    """Ten sequences take 80 ms, and five of them 58: none would take 36, less than the 50."""
+    found = Places(0.05)
+    found.observe("pod", sequences=10, tpot_s=0.08, now=0.0)
+    found.observe("pod", sequences=5, tpot_s=0.058, now=1.0)
+    assert found.bounds["pod"].lifted_until == 0.0
+    assert not found.has_room("pod", 5)
+
+
 def test_ended_requests_are_summed_by_length_and_verdict() -> None:
     """Limits of 1 s and 50 ms: both are met to the last moment."""
     rows = [(0.0, 1, 1), (10.0, 2, 3), (20.0, 100, 3), (30.0, 101, 2)]

@@ -2,7 +2,7 @@
 
 import pytest
 
-from argosy_operator.core.scaling.goals import Ratio, Share, StepLimits
+from argosy_operator.core.scaling.goals import QueueTargets, Ratio, Share, StepLimits
 from argosy_operator.core.scaling.pace.schedules import Bounds, Window
 from argosy_operator.sim import limits
 from argosy_operator.sim.flags import UsageError
@@ -18,7 +18,9 @@ def refused(call, *words: object) -> str:
 
 def test_without_flags_nothing_is_limited() -> None:
     assert limits.steps(None) == StepLimits()
+    assert limits.queue(None, None) == QueueTargets()
     assert limits.ratio(None) == Ratio()
+    assert limits.scale_to_zero(None, 60.0) is None
     assert limits.windows(None, BOTH) == limits.windows("", BOTH) == ()
 
 
@@ -46,6 +48,19 @@ def test_any_other_step_down_is_refused(text: str) -> None:
     assert refused(limits.steps, text) == (f"--step-down {text}: write a percentage from 1 to 100")
 
 
+@pytest.mark.parametrize("text", ["1,1", "2048,24", " 3 , 2 "])
+def test_a_queue_has_a_target_of_tokens_and_one_of_sequences(text: str) -> None:
+    tokens, sequences = (int(part) for part in text.split(","))
+    assert limits.queue(text, "queue") == QueueTargets(tokens, sequences)
+
+
+@pytest.mark.parametrize("text", ["0,1", "1,0", "-1,1", "1", "1,2,3", "a,b", ""])
+def test_any_other_target_of_a_queue_is_refused(text: str) -> None:
+    assert refused(limits.queue, text, "queue") == (
+        f"--queue-target {text}: write prompt tokens and sequences per replica, such as 2048,24"
+    )
+
+
 def test_a_ratio_has_the_least_and_the_most_prefill_per_decode() -> None:
     assert limits.ratio("1:4,2:1") == Ratio(Share(1, 4), Share(2, 1))
     assert limits.ratio("1:2,2:4") == Ratio(Share(1, 2), Share(2, 4)), "both may be equal"
@@ -59,6 +74,13 @@ def test_any_other_ratio_is_refused(text: str) -> None:
     assert refused(limits.ratio, text) == (
         f"--ratio {text}: write the least and the most prefill per decode replicas, such as 1:4,2:1"
     )
+
+
+def test_a_time_to_zero_that_the_api_refuses_is_refused_with_its_words() -> None:
+    for text in ("10", "10m,x"):
+        assert refused(limits.scale_to_zero, text, 60.0) == (
+            f"--scale-to-zero {text}: write a duration of more than 0, such as 200ms or 15s"
+        )
 
 
 def test_schedules_are_numbered_and_raise_both_roles() -> None:

@@ -73,6 +73,14 @@ def test_a_removal_loses_the_requests_of_its_block_and_saves_its_time() -> None:
     assert losses.of(left, "prefill", 2) == (0, 2 * 50.0)
 
 
+def test_what_a_removal_loses_two_blocks_later_is_not_counted() -> None:
+    # 120 s of work at once: two pods have done it by 121 s, and one by 181 s
+    of = task(trace(sorted([*((61.0, 100, 1),) * 600, *((10.0 * n, 100, 1) for n in range(20))])))
+    left: Schedule = {"prefill": [2, 2, 1, 1], "decode": [1, 1, 1, 1]}
+    # one of the many, and those from 130 to 170 s, but not the one at 180 s
+    assert oracle._Losses(of).of(left, "prefill", 1)[0] == 6
+
+
 def test_a_removal_that_a_cold_start_fills_saves_nothing_and_loses_nothing() -> None:
     requests = pairs(72.5, 85.5)
     of = Task(setup(cold_s=60.0, ttft_s=TTFT_S, step_tokens=100), requests, 0.0, 0.9, block_s=60.0)

@@ -276,6 +276,49 @@ def test_a_prompt_whose_pod_ends_its_drain_is_computed_at_another_one() -> None:
     assert world.killed == 0
 
 
+def test_an_answer_of_one_token_whose_decode_pod_has_gone_is_computed_again() -> None:
+    world = started(setup(drain_s=1.0, resumes=True), trace([(0.0, 2000, 1)]))
+    world.advance(0.5)
+    world.scale("decode", 0)
+    world.advance(1.6)
+    world.scale("decode", 1)  # ready at 6.6; the prompt is computed at 2.1
+    world.advance(inf)
+    assert world.last == world.first == [pytest.approx(6.6 + 2.1)]
+    assert world.killed == 0
+
+
+@pytest.mark.parametrize("resumes", [True, False])
+def test_a_prompt_that_waits_for_room_is_lost_with_the_pod_that_has_its_kv(resumes: bool) -> None:
+    # the first holds 9,010 of 10,000 tokens for minutes
+    rows = [(0.0, 10, 9000), (0.0, 2000, 2)]
+    world = started(setup(drain_s=1.0, resumes=resumes), trace(rows))
+    world.advance(3.0)
+    world.scale("prefill", 0)
+    world.advance(4.5)
+    world.scale("prefill", 1)
+    world.advance(inf)
+    assert world.finished
+    assert prefill_pod(world, 0).gone_at == 4.0
+    if resumes:
+        # its second token is what the prompt and its first token give
+        assert world.first[1] == pytest.approx(0.11 + 2.1)
+        assert world.last[1] == pytest.approx(world.last[0] + 0.1 + 2.001)
+    else:
+        assert world.killed == 1
+        assert isnan(world.last[1])
+
+
+def test_the_room_of_a_prompt_in_chunks_is_given_back_when_its_pod_goes() -> None:
+    of = setup(machine=MACHINE, step_tokens=200, drain_s=1.0)
+    world = started(of, trace([(0.0, 2000, 5)]))
+    world.advance(0.5)
+    assert decode_pod(world).kv_free == 10_000 - 2005
+    world.scale("prefill", 0)
+    world.advance(1.5)
+    assert world.killed == 1
+    assert decode_pod(world).kv_free == 10_000
+
+
 def test_a_prefill_pod_stays_until_its_kv_has_been_moved() -> None:
     world = started(setup(machine=MACHINE), trace([(0.0, 1000, 2)]), prefill=2)
     world.advance(0.5)
