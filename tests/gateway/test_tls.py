@@ -14,6 +14,7 @@ from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
 from argosy_gateway.errors import CredentialsError, UnreachableError
 from argosy_gateway.pods.certificates import Certificates
 from argosy_gateway.pods.endpoints import Directory, State
+from argosy_gateway.pods.health import HEALTHY
 from argosy_gateway.wire import http1
 from local.cluster.config.pki import private_pem
 from tests.engine.processes import sim_engines
@@ -121,6 +122,19 @@ async def test_pods_with_and_without_tls_serve_side_by_side_while_one_replaces_t
             for pods in (with_tls(new), [endpoint_of(old)]):
                 f.fleet.directory.replace(pods)
                 assert (await ask(f)).status_code == 200
+
+
+@pytest.mark.slow
+async def test_a_pod_with_tls_is_asked_for_its_health_with_the_certificate_of_its_gateway(secret):
+    with sim_engines("colocated", options=secret.option) as (engine,):
+        async with front(tls_dir=secret.folder) as f:
+            (pod,) = with_tls(engine)
+            f.fleet.directory.replace([pod])
+            health = f.fleet.directory.health
+            health.wrong_pod(pod.uid)
+            assert health.rank(pod.uid) != HEALTHY
+            f.fleet.probes.ask(pod, again_s=0)
+            await f.until(lambda: health.rank(pod.uid) == HEALTHY)
 
 
 async def called(engine, certificates):

@@ -111,6 +111,15 @@ def test_of_too_many_failing_pods_the_least_bad_go_on_serving(sick, chosen):
     assert "".join(p.uid for p in candidates(pods, health)) == chosen
 
 
+def test_the_only_pod_is_chosen_while_it_is_busy_too():
+    directory = Directory(lambda: 100.0)
+    directory.replace([pod("a")])
+    directory.health.busy("a")
+    roster = Roster(directory)
+    assert [[head.name for head in group.heads] for group in roster.groups()] == [["a"]]
+    assert roster.groups(only_healthy=True) == []
+
+
 def test_absent_pods_are_not_counted_as_suspended():
     """Of four pods two are away: of the two left, one may be suspended."""
     health = Health(lambda: 100.0)
