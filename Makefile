@@ -109,10 +109,8 @@ marked = $$(grep -rl --include='test_*.py' 'mark\.$(1)\b' tests | sort)
 test: ## everything that CI runs: checks, unit tests, torch, real cluster (45 min at most)
 	@$(MAKE) --no-print-directory -j 2 check verify binaries
 	$(PY) -m local.weights.smollm2
-	$(PY) -m pytest -n 4 -m "not cluster and not torch" --forbid-skips --cov --cov-report=
-	$(PY) -m pytest -m "torch and not cluster" --forbid-skips $(call marked,torch) \
-		--cov --cov-append --cov-report=json:build/reports/coverage.json
-	$(PY) -m argosy_bench.suites.coverage build/reports/coverage.json --json build/reports/covered.json
+	$(PY) -m pytest -n 4 -m "not cluster and not torch" --forbid-skips
+	$(PY) -m pytest -m "torch and not cluster" --forbid-skips $(call marked,torch)
 	$(PY) -m pytest -n 2 --dist loadscope -m "cluster and not epp" --forbid-skips $(call marked,cluster)
 
 # --- the one-machine Kubernetes ---------------------------------------------------------------
@@ -201,6 +199,15 @@ bench-isolation: $(VENV)/.dev ## what bursts of long prompts do to streams, with
 	$(PY) -m argosy_bench.fleets.isolation --json build/bench/isolation.json
 
 # --- proofs: they take longer than `make test`, and are no part of it --------------------------
+
+# Under coverage's tracer a test takes twice as long, so slow ones are left out.
+.PHONY: coverage
+coverage: binaries $(VENV)/.all ## which functions the quick tests do not enter, without a cluster: MINUTES min
+	$(PY) -m local.weights.smollm2
+	$(PY) -m pytest -n 4 -m "not cluster and not torch and not slow" --cov --cov-report=
+	$(PY) -m pytest -m "torch and not cluster and not slow" $(call marked,torch) \
+		--cov --cov-append --cov-report=json:build/reports/coverage.json
+	$(PY) -m argosy_bench.suites.coverage build/reports/coverage.json --json build/reports/covered.json
 
 .PHONY: deflake
 deflake: $(VENV)/.dev ## two thousand new examples of each property: 6 min (DEFLAKE="tests/scaling")

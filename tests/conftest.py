@@ -39,13 +39,6 @@ def pytest_configure(config: pytest.Config) -> None:
         config.option.hypothesis_seed = given.get("seed") or str(randbelow(2**32))
 
 
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Count what fast tests cover: a slow one takes twice as long under coverage's tracer."""
-    for item in items:
-        if item.get_closest_marker("slow"):
-            item.add_marker(pytest.mark.no_cover)
-
-
 @pytest.hookimpl(optionalhook=True)
 def pytest_configure_node(node: Any) -> None:
     """Hand the seed to a process of xdist."""

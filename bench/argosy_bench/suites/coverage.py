@@ -2,8 +2,8 @@
 
     python -m argosy_bench.suites.coverage build/reports/coverage.json
 
-The input is coverage.py's JSON report of the tests that need no cluster, which `make test` writes
-(pytest-cov). Processes that tests start are not in it.
+The input is coverage.py's JSON report of the quick tests that need no cluster, which `make
+coverage` writes (pytest-cov). Processes that tests start are not in it.
 """
 
 import argparse
@@ -52,13 +52,13 @@ def main() -> int:
     asked = parser.parse_args()
     report = json.loads(asked.report.read_text())
     by_package = shares(report)
-    figures = Figures((Figure(f"covered_{name}") for name in by_package), "make test")
+    figures = Figures((Figure(f"covered_{name}") for name in by_package), "make coverage")
     for name, share in by_package.items():
         figures.put(f"covered_{name}", share)
     missing = list(not_entered(report))
     figures.lists["functions_not_entered"] = [{"function": line} for line in missing]
     status = conclude(figures, asked.json)
-    print(f"without a cluster, no test enters these {len(missing)} functions:")
+    print(f"without a cluster, no quick test enters these {len(missing)} functions:")
     print("\n".join(f"  {line}" for line in missing))
     return status
 
