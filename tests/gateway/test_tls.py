@@ -124,7 +124,6 @@ async def test_pods_with_and_without_tls_serve_side_by_side_while_one_replaces_t
                 assert (await ask(f)).status_code == 200
 
 
-@pytest.mark.slow
 async def test_a_pod_with_tls_is_asked_for_its_health_with_the_certificate_of_its_gateway(secret):
     with sim_engines("colocated", options=secret.option) as (engine,):
         async with front(tls_dir=secret.folder) as f:
