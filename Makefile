@@ -202,7 +202,7 @@ bench-isolation: $(VENV)/.dev ## what bursts of long prompts do to streams, with
 
 # Under coverage's tracer a test takes twice as long, so slow ones are left out.
 .PHONY: coverage
-coverage: binaries $(VENV)/.all ## which functions the quick tests do not enter, without a cluster: MINUTES min
+coverage: binaries $(VENV)/.all ## which functions the quick tests do not enter, without a cluster: 25 min
 	$(PY) -m local.weights.smollm2
 	$(PY) -m pytest -n 4 -m "not cluster and not torch and not slow" --cov --cov-report=
 	$(PY) -m pytest -m "torch and not cluster and not slow" $(call marked,torch) \
