@@ -6,6 +6,7 @@ from argosy_operator.api.model import dump
 from argosy_operator.cli.explanation import explanation
 from argosy_operator.core.fleet.memory import LoopMemory
 from argosy_operator.core.scaling.advice.modes import Modes, Need
+from argosy_operator.core.scaling.observe import Idle
 from tests.scaling import known
 from tests.support.model import Model, fleet
 
@@ -86,3 +87,22 @@ def test_explain_lists_the_other_autoscalers() -> None:
     begin = text.splitlines().index("Other autoscalers on the same metrics (nothing applies them)")
     row = text.splitlines()[begin + 2]
     assert row.split()[:5] == ["hpa", "0.0", "0.0", "colocated", "3,"]
+
+
+def test_the_mode_advice_of_a_fleet_without_traffic_stays() -> None:
+    """`make demo` saw a write at rest: a quarter of an hour began, and the message grew by it."""
+    model = model_of()
+    decide(model, 20)
+    advice = model.fleet.status.autoscaling.mode_advice
+    assert advice is not None
+    for _ in range(2 * 3600 // 15):
+        model.now += 15
+        idle = Idle(model.now)
+        model.metrics = replace(
+            known.metrics(model.now, 0.0, {"colocated": 3}, running=0.0),
+            arrivals=idle,
+            attainment=idle,
+        )
+        model.memory = replace(model.memory, decide_at=0.0)
+        model.round()
+        assert model.fleet.status.autoscaling.mode_advice == advice, model.memory.modes

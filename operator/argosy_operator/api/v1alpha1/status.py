@@ -202,7 +202,8 @@ class AutoscalingStatus(ApiModel):
     last_scale_time: Annotated[dict[str, Timestamp], Field(max_length=4)] | None = None
     """When replicas last changed, per role."""
     mode_advice: ModeAdvice | None = None
-    """Whether the other mode would need fewer GPUs. Absent until both could be sized."""
+    """Whether the other mode would need fewer GPUs. Absent until both could be sized. Its figures
+    stay while no request arrives."""
     shadow: Annotated[tuple[ShadowStatus, ...], Field(max_length=3)] = ()
     """What the autoscalers of spec.autoscaling.shadow would do."""
 

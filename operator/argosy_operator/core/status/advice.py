@@ -1,6 +1,7 @@
 """The advice in status: which mode would need fewer GPUs, and what other autoscalers would do.
 
-Figures move only when status updates figures at all, or when the advice itself changes.
+Figures move only when status updates figures at all, or when the advice itself changes. Those of
+the modes stay while no request arrives.
 """
 
 from math import inf
@@ -18,12 +19,12 @@ HOURS_STEP = 0.02
 """Relative to the GPU-hours."""
 
 
-def advice_status(snapshot: Snapshot, draft: Draft) -> dict[str, Any]:
-    """`modeAdvice` and `shadow` of status.autoscaling."""
-    return {"modeAdvice": _mode(snapshot, draft), "shadow": _shadow(snapshot, draft)}
+def advice_status(snapshot: Snapshot, draft: Draft, *, traffic: bool) -> dict[str, Any]:
+    """`modeAdvice` and `shadow` of status.autoscaling. `traffic`: requests were measured."""
+    return {"modeAdvice": _mode(snapshot, draft, traffic), "shadow": _shadow(snapshot, draft)}
 
 
-def _mode(snapshot: Snapshot, draft: Draft) -> dict[str, Any] | None:
+def _mode(snapshot: Snapshot, draft: Draft, traffic: bool) -> dict[str, Any] | None:
     spec, old = snapshot.fleet.spec, snapshot.fleet.status.autoscaling.mode_advice
     modes = draft.memory.modes
     usual, message = modes.usual, in_words(modes, spec.mode)
@@ -33,7 +34,9 @@ def _mode(snapshot: Snapshot, draft: Draft) -> dict[str, Any] | None:
     # After a restart the last advice stays until a day was seen.
     if usual is None or message is None or (advised and len(modes.slots) < ENOUGH_SLOTS):
         return dump(old) if old is not None else None
-    if old is not None and not draft.figures_due and old.advised == modes.advised:
+    # Without traffic only the hours in the message change, with every slot that begins or expires.
+    due = draft.figures_due and traffic
+    if old is not None and not due and old.advised == modes.advised:
         return dump(old)
     needs = {"colocatedGpus": usual.colocated, "disaggregatedGpus": usual.disaggregated}
     figures: dict[str, Any] = {name: f"{n:.0f}" for name, n in needs.items() if n < inf}

@@ -66,7 +66,7 @@ def status_of(
             "goodput": findings.goodput,
             "errorBudget": error_budget_status(snapshot, findings.draft),
             "autoscaling": autoscaling_status(snapshot, draft)
-            | advice_status(snapshot, findings.draft),
+            | advice_status(snapshot, findings.draft, traffic=findings.goodput is not None),
             "columns": printer_columns(
                 roles, gpus_of(snapshot), slo, _reason_column(conditions, facts)
             ),
