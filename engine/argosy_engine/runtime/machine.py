@@ -25,7 +25,11 @@ def set_spinning() -> None:
     delays the step. Where it shares them, a spinning thread may hold the core that the awaited
     thread needs. docs/engine.md has measurements of both. `GOMP_SPINCOUNT` and `OMP_WAIT_POLICY`
     take precedence if the user sets them.
+
+    OpenBLAS, which numpy loads, gets no threads: numpy multiplies nothing here, and they would spin
+    on the cores while the model loads.
     """
+    os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
     if not any(name in os.environ for name in _SPINNING):
         os.environ["GOMP_SPINCOUNT"] = str(_SPINS_SHARED if shares_cores() else _SPINS_ALONE)
 

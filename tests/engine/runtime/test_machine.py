@@ -13,7 +13,13 @@ from tests.engine.processes import sim_engines
 @pytest.fixture
 def environment(monkeypatch, tmp_path):
     """Nothing is said of spinning, and what is set is undone."""
-    for name in ("GOMP_SPINCOUNT", "OMP_WAIT_POLICY", "KUBERNETES_SERVICE_HOST", "POD_IP"):
+    for name in (
+        "GOMP_SPINCOUNT",
+        "OMP_WAIT_POLICY",
+        "OPENBLAS_NUM_THREADS",
+        "KUBERNETES_SERVICE_HOST",
+        "POD_IP",
+    ):
         monkeypatch.setenv(name, "")
         monkeypatch.delenv(name)
     monkeypatch.folder = tmp_path
@@ -69,6 +75,14 @@ def test_what_the_user_said_of_waiting_threads_is_kept(environment, name):
     machine.set_spinning()
     said = {key: machine.os.environ.get(key) for key in ("GOMP_SPINCOUNT", "OMP_WAIT_POLICY")}
     assert said == {"GOMP_SPINCOUNT": None, "OMP_WAIT_POLICY": None, name: "77"}
+
+
+@pytest.mark.parametrize("said", [None, "3"])
+def test_numpys_blas_gets_no_threads_unless_the_user_asks_for_them(environment, said):
+    if said is not None:
+        environment.setenv("OPENBLAS_NUM_THREADS", said)
+    machine.set_spinning()
+    assert machine.os.environ["OPENBLAS_NUM_THREADS"] == (said or "1")
 
 
 @pytest.mark.parametrize(("quota", "threads"), [("max", 4), (250_000, 2), (10_000, 1), ("x", 4)])
