@@ -96,13 +96,35 @@ def test_the_mode_advice_of_a_fleet_without_traffic_stays() -> None:
     advice = model.fleet.status.autoscaling.mode_advice
     assert advice is not None
     for _ in range(2 * 3600 // 15):
-        model.now += 15
-        idle = Idle(model.now)
-        model.metrics = replace(
-            known.metrics(model.now, 0.0, {"colocated": 3}, running=0.0),
-            arrivals=idle,
-            attainment=idle,
-        )
-        model.memory = replace(model.memory, decide_at=0.0)
-        model.round()
+        rest(model)
         assert model.fleet.status.autoscaling.mode_advice == advice, model.memory.modes
+
+
+def test_without_traffic_too_the_advice_names_the_mode_that_the_fleet_has() -> None:
+    model = model_of()
+    decide(model, 20)
+    slots = tuple((model.now - 900 * n, Need(8, 8)) for n in range(95, 0, -1))
+    model.memory = replace(model.memory, modes=Modes(model.now, slots))
+    decide(model, 3)
+    rest(model)
+    assert "spec.mode colocated stays the choice" in message(model)
+    model.edit(mode="disaggregated", roles={})
+    rest(model)
+    rest(model)
+    assert "spec.mode disaggregated stays the choice" in message(model)
+
+
+def rest(model: Model) -> None:
+    """A round in which no request was seen."""
+    model.now += 15
+    idle = Idle(model.now)
+    counts = known.metrics(model.now, 0.0, {"colocated": 3, "prefill": 1, "decode": 1}, running=0.0)
+    model.metrics = replace(counts, arrivals=idle, attainment=idle)
+    model.memory = replace(model.memory, decide_at=0.0)
+    model.round()
+
+
+def message(model: Model) -> str:
+    advice = model.fleet.status.autoscaling.mode_advice
+    assert advice is not None
+    return advice.message

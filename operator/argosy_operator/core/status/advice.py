@@ -34,8 +34,9 @@ def _mode(snapshot: Snapshot, draft: Draft, traffic: bool) -> dict[str, Any] | N
     # After a restart the last advice stays until a day was seen.
     if usual is None or message is None or (advised and len(modes.slots) < ENOUGH_SLOTS):
         return dump(old) if old is not None else None
-    # Without traffic only the hours in the message change, with every slot that begins or expires.
-    due = draft.figures_due and traffic
+    # Without traffic only the hours in the message change, with every slot that begins or expires,
+    # and the fleet's own mode when a user changes it.
+    due = snapshot.fleet.status.mode != spec.mode or (draft.figures_due and traffic)
     if old is not None and not due and old.advised == modes.advised:
         return dump(old)
     needs = {"colocatedGpus": usual.colocated, "disaggregatedGpus": usual.disaggregated}
