@@ -1,5 +1,6 @@
 """Models that the trunk does not know, run by transformers on the paged KV cache."""
 
+import gc
 import json
 import sys
 
@@ -182,6 +183,32 @@ def test_t44_greedy_texts_are_those_of_generate(architecture, tmp_path):
             tokens.append(drawn)
     assert texts == expected
     assert runner.facts["dtype"] == "float32"
+
+
+@pytest.mark.parametrize("architecture", ["", "GPTNeoXForCausalLM"], ids=["trunk", "foreign"])
+def test_no_tensor_of_a_load_waits_for_the_garbage_collector(architecture, tmp_path):
+    """The engine freezes what exists when the model is loaded: such a tensor would never go."""
+    if architecture:
+        write(architecture, tmp_path)
+    else:
+        write_tiny(tmp_path)
+    config = EngineConfig(
+        model=str(tmp_path), served_name="m", threads=1, kv_cache_tokens=512, dtype="float32"
+    )
+    gc.collect()
+    gc.disable()
+    try:
+        runner, _ = load(config)
+        runner.warm_up()
+        gc.set_debug(gc.DEBUG_SAVEALL)
+        gc.collect()
+        left = [tuple(of.shape) for of in gc.garbage if isinstance(of, torch.Tensor)]
+    finally:
+        gc.set_debug(0)
+        gc.garbage.clear()
+        gc.enable()
+    runner.close()
+    assert left == []
 
 
 def test_made_up_weights_need_no_file(tmp_path):

@@ -90,7 +90,8 @@ def _without_garbage() -> Iterator[None]:
     """Nothing is looked through for garbage within it, and what exists at its end never is.
 
     torch makes some hundred thousand objects that stay. To look through them again and again took a
-    tenth of the start, and later stopped all streams each time.
+    tenth of the start, and later stopped all streams each time. Garbage of the start stays, too; no
+    tensor is among it.
     """
     gc.disable()
     try:
