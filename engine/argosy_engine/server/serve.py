@@ -75,7 +75,7 @@ async def serve(config: EngineConfig, on_lost: OnLost) -> int:
         admin_server, admin_task = await _start(admin.app(), admin_sock)
         try:
             worker = Worker("engine")
-            with _without_garbage():
+            with _collector_off():
                 loading = worker.call(lambda: _load(config, on_lost, phases))
                 loaded = await asyncio.wrap_future(loading)
             made = _Made(*loaded, worker, phases)
@@ -86,12 +86,12 @@ async def serve(config: EngineConfig, on_lost: OnLost) -> int:
 
 
 @contextlib.contextmanager
-def _without_garbage() -> Iterator[None]:
-    """Nothing is looked through for garbage within it, and what exists at its end never is.
+def _collector_off() -> Iterator[None]:
+    """Python's garbage collector is off within it, and later skips what exists at its end.
 
-    torch makes some hundred thousand objects that stay. To look through them again and again took a
-    tenth of the start, and later stopped all streams each time. Garbage of the start stays, too; no
-    tensor is among it.
+    torch makes some hundred thousand objects that stay. Going through them took a tenth of the
+    start, and later stopped all streams each time. Garbage of the start stays, too; no tensor is
+    among it.
     """
     gc.disable()
     try:
