@@ -129,11 +129,22 @@ def test_a_ratio_is_that_of_the_medians():
     assert figures.values["tpot_c1_vllm_ms"] == 16
 
 
-def test_a_peer_without_a_knee_has_no_ratio():
+KNEE_RATIO = "goodput_knee_ratio_vs_vllm"
+
+
+def test_a_knee_beside_a_peer_without_one_misses_nothing_and_the_file_says_why():
     figures = Figures(figures_beside(LOADS, peer=True), "make bench-engine")
     put_served(figures, measured(knee=(0.57, 0)))
     assert figures.values["goodput_knee_vllm"] == 0
-    assert "goodput_knee_ratio_vs_vllm" not in figures.values
+    assert KNEE_RATIO not in figures.missed()
+    assert figures.notes[KNEE_RATIO] == "no ratio: goodput_knee of vLLM is 0"
+
+
+@pytest.mark.parametrize("knees", [(0, 0), (0, 2.0), (2.0, 2.0), None])
+def test_no_knee_of_ours_or_one_that_was_not_looked_for_misses_its_target(knees):
+    figures = Figures(figures_beside(LOADS, peer=True), "make bench-engine")
+    put_served(figures, measured(knee=knees) if knees else {})
+    assert KNEE_RATIO in figures.missed()
 
 
 def test_int8_stands_beside_vllm_in_bfloat16():

@@ -103,15 +103,24 @@ def _names(served: _Served) -> tuple[str, str]:
 
 
 def put_served(figures: Figures, values: Values) -> None:
-    """Medians of both servers and their ratios. A value that no run has is left out, and so is a
-    ratio to 0: a server may have no knee."""
+    """Medians of both servers and their ratios. A value that no run has is left out.
+
+    Where vLLM has no knee and we have one, every ratio is reached: its row leaves the table, and
+    the file says why.
+    """
     for served in _SERVED:
         of = values.get(served.value, {})
         for server, name in zip((OURS, VLLM), _names(served), strict=True):
             if server in of and name in figures.rows:
                 figures.put(name, median(of[server]) * served.scale)
-        if VLLM in of and OURS in of and (theirs := median(of[VLLM])):
-            figures.put(f"{served.ratio}_vs_vllm", median(of[OURS]) / theirs)
+        if VLLM not in of or OURS not in of:
+            continue
+        ratio, ours, theirs = f"{served.ratio}_vs_vllm", median(of[OURS]), median(of[VLLM])
+        if theirs:
+            figures.put(ratio, ours / theirs)
+        elif ours:
+            del figures.rows[ratio]
+            figures.notes[ratio] = f"no ratio: {served.figure} of vLLM is 0"
     if INT8 in (throughput := values.get("throughput", {})):
         figures.put("int8_throughput", median(throughput[INT8]))
         if VLLM in throughput:
