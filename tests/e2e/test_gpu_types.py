@@ -56,7 +56,12 @@ def test_a_full_type_is_left_for_the_next_one_and_no_request_is_lost(argosy, nod
     assert set(outcomes) == {"ok"}, outcomes
     said = argosy.until_condition("typed", "CapacityLimited", "GPUTypeFull")
     assert said.startswith("colocated runs on a100, since pods found no node with h100")
-    role = argosy.fleet("typed")["status"]["roles"]["colocated"]
-    assert (role["gpuType"], role["gpuCostPerHour"], role["gpus"]) == ("a100", "1.50", 2)
+
+    def counted():
+        role = argosy.fleet("typed")["status"]["roles"]["colocated"]
+        return role if role["gpus"] == 2 else None
+
+    role = argosy.until("the pods with the first type are gone from status", counted)
+    assert (role["gpuType"], role["gpuCostPerHour"]) == ("a100", "1.50")
     assert list(role["gpuTypesWithoutRoom"]) == ["h100"]
     argosy.kubectl("delete", "sd", "typed", "--wait=false")

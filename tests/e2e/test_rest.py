@@ -6,13 +6,19 @@ from datetime import UTC, datetime
 import pytest
 
 from local.demo import rest
+from local.demo.kube import condition
 from tests.e2e.installed import SYSTEM
 
 pytestmark = pytest.mark.cluster
-STARTS_S = 12
-"""The windows of a start: hold, rate and two intervals. The gateway of `stuck` becomes ready."""
+STARTS_S = 15
+"""The windows of a start, 13 s: hold, rate and two intervals."""
 WATCHED_S = 25
 """The kubelet tries an image again after 10 and 30 s."""
+
+
+def gateway_is_ready(argosy):
+    pods = argosy.pods("stuck", "gateway")
+    return pods and all(condition(pod, "Ready").get("status") == "True" for pod in pods)
 
 
 @pytest.fixture(scope="module")
@@ -29,6 +35,8 @@ def written(argosy, cluster):
     argosy.until_ready("quiet")
     argosy.until_condition("quiet", "MetricsAvailable", "Idle")
     argosy.until_condition("stuck", "Stalled", "ImagePullFailed")
+    argosy.until_condition("quiet", "RolledOut", "RolledOut")
+    argosy.until("the gateway of `stuck`", lambda: gateway_is_ready(argosy), 60)
     time.sleep(STARTS_S)
     begin = datetime.now(UTC)
     time.sleep(WATCHED_S)

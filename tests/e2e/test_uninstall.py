@@ -12,7 +12,7 @@ def test_helm_uninstall_leaves_fleets_serving_and_keeps_their_objects(argosy, in
     argosy.until_ready("staying")
     argosy.kube.helm("uninstall", "argosy", "-n", SYSTEM, "--wait")
     try:
-        assert not argosy.operator_pods()
+        argosy.until("the operators are gone", lambda: not argosy.operator_pods())
         assert argosy.fleet("staying")["metadata"]["name"] == "staying"
         assert complete(argosy.url("staying"), "staying").status_code == 200
     finally:

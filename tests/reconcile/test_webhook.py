@@ -60,11 +60,12 @@ def test_a_webhook_that_fails_on_budgets_stops_no_scaling(running, broken_webhoo
 
     def told():
         said = condition(running.fleet(), "Reconciling")
-        return said if said.get("reason") == "WriteFailed" else None
+        # The two budgets are deleted one after the other, so a round may miss only the first.
+        both = "PodDisruptionBudget/chat-gateway" in said.get("message", "")
+        return said if said.get("reason") == "WriteFailed" and both else None
 
     said = running.until("the condition", told)
     assert said["status"] == "True"
-    assert "PodDisruptionBudget/chat-gateway" in said["message"]
     assert "budgets.example.com" in said["message"]
     assert not [note for note in running.events("CreatedAgain") if "Budget" in note]
     running.until_ready()
