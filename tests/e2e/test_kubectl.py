@@ -5,6 +5,7 @@ import signal
 import subprocess
 import sys
 import time
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -46,7 +47,7 @@ class Plugin:
 
 
 @pytest.fixture(scope="module")
-def plugin(argosy: Installed) -> Plugin:
+def plugin(argosy: Installed) -> Iterator[Plugin]:
     """A fleet that follows its SLO, with two decode pods."""
     one, two = ({"replicas": {"min": n, "max": 4}, "resources": {"gpu": 0}} for n in (1, 2))
     argosy.apply(
@@ -58,7 +59,8 @@ def plugin(argosy: Installed) -> Plugin:
         metrics={"scrapeInterval": "1s", "rateWindow": "4s"},
     )
     argosy.until_ready(FLEET)
-    return Plugin(argosy)
+    yield Plugin(argosy)
+    argosy.kubectl("delete", "sd", FLEET, "--wait=false")
 
 
 def engine_pods(plugin: Plugin, role: str) -> list[str]:

@@ -25,6 +25,7 @@ def gateway_is_ready(argosy):
 def written(argosy, cluster):
     """What the operator and the gateways write while a healthy fleet and one that cannot start are
     at rest side by side."""
+    argosy.kubectl("delete", "sd", "--all")  # those of other tests may have had traffic
     argosy.apply(
         "quiet",
         slo={"ttft": {"target": "500ms"}, "tpot": {"target": "40ms"}},
