@@ -63,9 +63,16 @@ def spec_of(**given):
     return ModelSpec(**(fields | given))
 
 
-@pytest.fixture(scope="module", params=WORKING)
+WITH_PAIRS = [name for name in WORKING if "-mavx512bf16" in FLAGS[name]]
+WAYS = [(name, pairs) for name in WORKING for pairs in (True, False) if name in WITH_PAIRS or pairs]
+
+
+@pytest.fixture(scope="module", params=WAYS, ids=lambda way: way[0] + "-widened" * (not way[1]))
 def library(request):
-    loaded = Library(library_path(request.param), threads=2, spins=100)
+    """Each library; one with an instruction for bfloat16 pairs with them, and without."""
+    name, pairs = request.param
+    loaded = Library(library_path(name), threads=2, spins=100, pairs=pairs)
+    assert loaded.pairs == (pairs and name in WITH_PAIRS)
     yield loaded
     loaded.close()
 
@@ -195,7 +202,9 @@ def test_the_trial_finds_a_library_right_and_names_what_is_wrong(monkeypatch, ca
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=["float32", "bfloat16"])
 @pytest.mark.parametrize("rows", [1, 2, 5, 6, 7, 12, 13, 25, 130])
-@pytest.mark.parametrize(("out", "width"), [(1, 1), (31, 7), (64, 65), (200, 2049)])
+@pytest.mark.parametrize(
+    ("out", "width"), [(1, 1), (31, 7), (64, 65), (70, 66), (200, 2049), (33, 2050)]
+)
 def test_a_product_is_torchs(library, dtype, rows, out, width):
     generator = torch.Generator().manual_seed(rows * out)
     weight = torch.randn(out, width, generator=generator).to(dtype)
@@ -206,12 +215,25 @@ def test_a_product_is_torchs(library, dtype, rows, out, width):
     assert float((found - right).abs().max()) < 2e-6 * width + 1e-5
 
 
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=["float32", "bfloat16"])
 @pytest.mark.parametrize("rows", [1, 3, 6, 7, 40])
-def test_a_row_does_not_depend_on_the_rows_beside_it(library, rows):
+def test_a_row_does_not_depend_on_the_rows_beside_it(library, dtype, rows):
     generator = torch.Generator().manual_seed(rows)
-    product = NativeLinear(library, torch.randn(70, 300, generator=generator))
+    product = NativeLinear(library, torch.randn(70, 300, generator=generator).to(dtype))
     x = torch.randn(40, 300, generator=generator)
     assert torch.equal(product(x[:rows]), product(x)[:rows])
+
+
+def test_whether_pairs_are_multiplied_is_measured_where_there_is_an_instruction(library):
+    def loaded(pairs):
+        other = Library(library.path, threads=1, spins=100, pairs=pairs)
+        other.close()
+        return other.pairs
+
+    try:
+        assert loaded(None) in (False, any(library.path == library_path(n) for n in WITH_PAIRS))
+    finally:
+        loaded(library.pairs)
 
 
 GROUPS = [(1, 1), (3, 1), (4, 2), (9, 3), (6, 6)]

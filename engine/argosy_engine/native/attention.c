@@ -6,8 +6,9 @@
  *   s = q · k · log2(e) / √d    m' = max(m, max s)    p = 2^(s - m')
  *   l' = l · 2^(m - m') + Σ p                         o' = o · 2^(m - m') + Σ p · v
  *
- * Scores, sums and the running state are float32. Where products take bfloat16 pairs and the pool
- * has bfloat16, q is rounded to it for its product with keys, and p for that with values.
+ * Scores, sums and the running state are float32. Where bfloat16 of the pool is multiplied in pairs,
+ * q is rounded to it for its product with keys, and p for that with values: in decodes where the CPU
+ * has an instruction for pairs, in prompts where it is fast (`argosy_pairs`).
  *
  * A prompt's tile has its query rows in the lanes: of keys and values one number at a time is
  * needed for all lanes, so neither is transposed, and maxima and sums need no step across lanes. A
@@ -78,8 +79,8 @@ int64_t attention_scratch(const struct model *m) {
     return rows * (2 * m->head_dim + 3) + KEYS * most_of(rows, PANEL) + 2 * KEYS * m->head_dim;
 }
 
-static struct tile tile_in(const struct model *m, float *scratch, int64_t rows) {
-    struct tile t = {.m = m, .rows = rows, .dim = m->head_dim, .pairs = PAIRS && m->type == BF16};
+static struct tile tile_in(const struct model *m, float *scratch, int64_t rows, int pairs) {
+    struct tile t = {.m = m, .rows = rows, .dim = m->head_dim, .pairs = pairs && m->type == BF16};
     int64_t all_rows = up(rows, PANEL);
     t.words = t.pairs ? t.dim / 2 : t.dim;
     t.q = scratch;
@@ -501,14 +502,16 @@ void attend(const struct model *m, const struct batch *b, int64_t layer, const s
             const struct task *later, const float *qkv, int64_t qkv_stride, float *out,
             int64_t out_stride, float *scratch) {
     int64_t first_head = task->kv_head * group_of(m) * m->head_dim;
-    struct tile t = tile_in(m, scratch, task->rows * group_of(m));
+    int single = task->rows == 1 && m->head_dim % PANEL == 0;
+    /* A decode waits for the memory, whatever an instruction takes, and pairs need no widening. */
+    struct tile t = tile_in(m, scratch, task->rows * group_of(m), single ? PAIRS : multiplies_pairs);
     t.layer = layer;
     t.head = task->kv_head;
     t.table = b->tables + b->table_at[task->sequence];
     t.window = m->layer[layer].window;
     float scale = LOG2_E / sqrtf((float)t.dim);
     if (later && later->rows == 1) ask_for_task(t, b, later);
-    if (task->rows == 1 && t.dim % PANEL == 0)
+    if (single)
         decode(&t, qkv + task->row * qkv_stride + first_head, scale, b->positions[task->row],
                out + task->row * out_stride + first_head);
     else

@@ -142,8 +142,10 @@ class Matrix:
 class Library:
     """A loaded library and its team of threads."""
 
-    def __init__(self, path: Path, *, threads: int, spins: int) -> None:
-        """OSError if it cannot be loaded, is not of this release, or gets no registers."""
+    def __init__(self, path: Path, *, threads: int, spins: int, pairs: bool | None = None) -> None:
+        """`pairs`: whether bfloat16 is multiplied in pairs, for all libraries of this path; None
+        measures it. OSError if it cannot be loaded, is not of this release, or gets no registers.
+        """
         self.path = path
         self._dll = ctypes.CDLL(str(path))
         self._check(path)
@@ -159,6 +161,7 @@ class Library:
         error = self._dll.argosy_permit()
         if error:
             raise OSError(error, "the kernel does not give the registers of AMX")
+        self.pairs = bool(self._dll.argosy_pairs(-1 if pairs is None else pairs))
         self._team = self._dll.argosy_team(threads, spins)
         if not self._team:
             raise OSError(f"no team of {threads} threads could be started")

@@ -7,10 +7,15 @@
  * A tile holds the sums of a few rows and one or two panels in registers. While a panel is
  * multiplied with many rows, the next one is asked for: without that, its first tile would wait for
  * the memory. Few rows read at the memory's speed anyway. Each sum is taken in the order of `in`,
- * whatever the tile: a row's result does not depend on the rows beside it. */
+ * whatever the tile: a row's result does not depend on the rows beside it.
+ *
+ * Bfloat16 weights are multiplied in pairs, with an input rounded to bfloat16, where the CPU does
+ * that as fast as it multiplies floats. Elsewhere the same words are widened in registers, and the
+ * input stays float32. */
 #include "products.h"
 
 #include <errno.h>
+#include <time.h>
 
 #include "int8.h"
 #include "team.h"
@@ -48,7 +53,16 @@ INLINE void tile(const struct operands o, const int rows, const int panels, cons
         UNROLL for (int v = 0; v < 2 * panels; v++) {
             int64_t at = (v / 2) * o.panel_stride + k * o.w_stride + (v % 2) * LANES;
             b[v] = kind == HALVES ? load_bf16((const uint16_t *)o.w + at)
-                                   : load((const float *)o.w + at); /* pairs: 32 bits each */
+                                   : load((const float *)o.w + at); /* words: 32 bits each */
+        }
+        if (kind == WORDS) {
+            UNROLL for (int half = 0; half < 2; half++)
+                UNROLL for (int r = 0; r < rows; r++) {
+                    vf a = all(x[r * o.x_stride + half]);
+                    UNROLL for (int v = 0; v < 2 * panels; v++)
+                        sums[r][v] += a * (half ? high_half(b[v]) : low_half(b[v]));
+                }
+            continue;
         }
         UNROLL for (int r = 0; r < rows; r++) {
             vf a = all(x[r * o.x_stride]);
@@ -124,6 +138,8 @@ static void rows_of_a_panel(struct operands o, int64_t rows, const enum kind kin
     if (kind == FLOATS) tall_tiles(o, rows, FLOATS);
     if (kind == HALVES) tall_tiles(o, rows, HALVES);
     if (PAIRS && kind == PAIRED) tall_tiles(o, rows, PAIRED);
+    o.x_step = 2;
+    if (PAIRS && kind == WORDS) tall_tiles(o, rows, WORDS);
 }
 
 static void columns_of_a_panel(struct operands o, int64_t rows, const enum kind kind) {
@@ -145,6 +161,8 @@ static void two_panels(struct operands o, int64_t rows, const enum kind kind) {
     if (kind == FLOATS) wide(o, rows, FLOATS);
     if (kind == HALVES) wide(o, rows, HALVES);
     if (PAIRS && kind == PAIRED) wide(o, rows, PAIRED);
+    o.x_step = 2;
+    if (PAIRS && kind == WORDS) wide(o, rows, WORDS);
 }
 
 /* What the sums of 8-bit products are added to. */
@@ -205,10 +223,10 @@ void product(const struct matrix *w, const struct rows *rows, int64_t from, int6
         int8_product(w, rows, from, to, then, y, y_stride);
         return;
     }
-    int pairs = reads_pairs(w->type);
-    enum kind kind = pairs ? PAIRED : w->type == BF16 ? HALVES : FLOATS;
-    int64_t depth = pairs ? padded(w->in) / 2 : w->in; /* in units of 32 bits of x */
-    int64_t element = kind == HALVES ? 2 : 4;
+    int pairs = reads_pairs(w), words = has_words(w->type);
+    enum kind kind = pairs ? PAIRED : words ? WORDS : w->type == BF16 ? HALVES : FLOATS;
+    int64_t depth = words ? padded(w->in) / 2 : w->in; /* elements of a column of a panel */
+    int64_t element = kind == HALVES ? 2 : 4, x_element = kind == WORDS ? 8 : 4;
     const char *x = pairs ? (const char *)rows->narrow : (const char *)rows->x;
     const int tiled = TILES && pairs;
 #if TILES
@@ -220,7 +238,7 @@ void product(const struct matrix *w, const struct rows *rows, int64_t from, int6
         int64_t next = panel + 1 + both, later = next < to ? next : then;
         for (int64_t k = 0; k < depth; k += DEPTH) {
             struct operands o = {
-                .x = x + k * 4,
+                .x = x + k * x_element,
                 .x_stride = pairs ? rows->narrow_stride / 2 : rows->stride,
                 .w = (const char *)w->packed + (panel * depth + k) * PANEL * element,
                 .panel_stride = depth * PANEL,
@@ -253,6 +271,49 @@ void product(const struct matrix *w, const struct rows *rows, int64_t from, int6
     release_tiles(&set);
 #endif
 }
+
+/* --- pairs or floats -------------------------------------------------------------------------- */
+
+int multiplies_pairs = PAIRS;
+
+#if PAIRS
+/* Seconds of a few tiles whose operands lie in the first cache. */
+static double tiles_s(const struct operands *o, enum kind kind) {
+    struct timespec begin, end;
+    timespec_get(&begin, TIME_UTC);
+    for (int repeat = 0; repeat < 16; repeat++) rows_of_a_panel(*o, TALL, kind);
+    timespec_get(&end, TIME_UTC);
+    return (double)(end.tv_sec - begin.tv_sec) + 1e-9 * (double)(end.tv_nsec - begin.tv_nsec);
+}
+
+/* CPUs differ by a factor of two: one did 99 GFLOP/s in pairs and 200 in floats, another 230 in
+ * pairs and no more in floats. The least of several runs counts: other work only makes one slower.
+ * Pairs need no widening and half of the input's bytes, so they are taken where both are close. */
+static int pairs_are_faster(void) {
+    enum { IN_WORDS = 32, RUNS = 200 };
+    static float x[TALL * 2 * IN_WORDS], y[TALL * PANEL], w[IN_WORDS * PANEL];
+    struct operands words = {.x = x, .x_stride = 2 * IN_WORDS, .w = w, .depth = IN_WORDS,
+                             .start = zeros, .y = y, .y_stride = PANEL};
+    double widened_s = 1, pairs_s = 1;
+    for (int run = 0; run < RUNS; run++) {
+        double widened = tiles_s(&words, WORDS), pairs = tiles_s(&words, PAIRED);
+        if (widened < widened_s) widened_s = widened;
+        if (pairs < pairs_s) pairs_s = pairs;
+    }
+    return pairs_s < 1.05 * widened_s;
+}
+#endif
+
+int argosy_pairs(int pairs) {
+#if PAIRS
+    multiplies_pairs = pairs < 0 ? pairs_are_faster() : pairs;
+#else
+    (void)pairs;
+#endif
+    return multiplies_pairs;
+}
+
+/* --- attention -------------------------------------------------------------------------------- */
 
 void score(int64_t rows, int64_t depth, const float *x, int64_t x_stride, const float *w,
            enum kind kind, float *y, int64_t y_stride) {
@@ -288,7 +349,7 @@ void narrow_row(uint16_t *to, struct group *groups, const float *from, int64_t c
 
 int64_t argosy_packed_bytes(int64_t out, int64_t in, int64_t type) {
     if (type == INT8) return int8_packed_bytes(out, in);
-    int64_t depth = reads_pairs(type) ? padded(in) : in;
+    int64_t depth = has_words(type) ? padded(in) : in;
     return panels_of(out) * PANEL * depth * (type == BF16 ? 2 : 4);
 }
 
@@ -298,7 +359,7 @@ int argosy_pack(void *packed, const void *weight, int64_t out, int64_t in, int64
         return 0;
     }
     if (type != F32 && type != BF16) return EINVAL;
-    int group = reads_pairs(type) ? 2 : 1; /* inputs that lie together */
+    int group = has_words(type) ? 2 : 1; /* inputs that lie together */
     int64_t depth = group == 2 ? padded(in) : in;
     for (int64_t panel = 0; panel < panels_of(out); panel++)
         for (int64_t c = 0; c < PANEL; c++) {

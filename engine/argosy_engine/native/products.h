@@ -9,9 +9,9 @@
 #define PANEL (2 * LANES)
 
 enum start { BIAS, ADD }; /* what a product is added to: the bias, if there is one, or y itself */
-/* How a product reads its panels: float32; bfloat16, widened; or words of two bfloat16, as its
- * input is (only where `PAIRS`). */
-enum kind { FLOATS, HALVES, PAIRED };
+/* How a product reads its panels: float32; bfloat16, widened; words of two bfloat16, widened; or
+ * such words as they are, as its input is (the last two only where `PAIRS`). */
+enum kind { FLOATS, HALVES, WORDS, PAIRED };
 
 INLINE int64_t panels_of(int64_t columns) { return (columns + PANEL - 1) / PANEL; }
 /* Inputs are padded to a multiple of this, so that pairs, or tiles, never read past a row. */
@@ -28,10 +28,18 @@ struct group {
     int32_t begin;
 };
 
-/* Whether products with this type read their input as bfloat16 pairs. */
-INLINE int reads_pairs(int64_t type) { return (PAIRS || TILES) && type == BF16; }
+/* Whether many rows multiply bfloat16 in pairs; see `argosy_pairs`. */
+extern int multiplies_pairs;
+
+/* Whether matrices of this type lie in words of two bfloat16. */
+INLINE int has_words(int64_t type) { return (PAIRS || TILES) && type == BF16; }
+/* Whether products with this matrix read their input as bfloat16 pairs. They do where its size is
+ * odd: pairs are padded with zero, and behind a row of floats may lie anything. */
+INLINE int reads_pairs(const struct matrix *w) {
+    return has_words(w->type) && (TILES || multiplies_pairs || w->in % 2);
+}
 /* Whether they read another form of it than float32. */
-INLINE int reads_narrow(int64_t type) { return type == INT8 || reads_pairs(type); }
+INLINE int reads_narrow(const struct matrix *w) { return w->type == INT8 || reads_pairs(w); }
 
 /* Input rows of a product: float32, and the same rows narrowed where `reads_narrow`. */
 struct rows {

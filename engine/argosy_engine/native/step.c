@@ -45,7 +45,7 @@ static void norm(float *y, const float *x, const float *weight, int64_t size, do
 
 /* A row of `x` is complete: give products that read another form theirs. */
 static void finish_row(const struct step *s, int64_t row, const struct matrix *next) {
-    if (reads_narrow(next->type))
+    if (reads_narrow(next))
         narrow_row(s->narrow + row * s->x_stride, s->groups + row * s->group_stride,
                    s->x + row * s->x_stride, next->in, next->type);
 }
@@ -157,7 +157,7 @@ static void run_layer(struct team *team, int thread, const struct step *s, int64
     multiply(team, s, &l->qkv, tokens, BIAS, s->fused, s->fused_stride);
     EACH_ROW(team, tokens, row, turn_and_write(s, l, index, row));
     attention_phase(team, thread, s, index);
-    if (reads_narrow(l->out.type)) EACH_ROW(team, tokens, row, finish_row(s, row, &l->out));
+    if (reads_narrow(&l->out)) EACH_ROW(team, tokens, row, finish_row(s, row, &l->out));
     multiply(team, s, &l->out, tokens, ADD, s->hidden, m->hidden);
     EACH_ROW(team, tokens, row, norm_row(s, row, row, l->mlp_norm, &l->gate_up));
     multiply(team, s, &l->gate_up, tokens, BIAS, s->fused, s->fused_stride);

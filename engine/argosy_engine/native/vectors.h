@@ -63,6 +63,10 @@ INLINE vf load_bf16(const uint16_t *at) {
     return (vf)(__builtin_convertvector(half, vu) << 16);
 }
 
+/* Of words of two bfloat16, the first ones and the second ones. */
+INLINE vf low_half(vf words) { return (vf)((vu)words << 16); }
+INLINE vf high_half(vf words) { return (vf)((vu)words & 0xffff0000u); }
+
 INLINE float widen(uint16_t value) {
     uint32_t bits = (uint32_t)value << 16;
     float wide;

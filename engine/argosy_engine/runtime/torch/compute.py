@@ -42,7 +42,7 @@ class Native:
 
     @property
     def multiplies_bfloat16(self) -> bool:
-        """Whether products of bfloat16 are faster than those of float32 at every row count."""
+        """Whether a step in bfloat16 is faster than in float32, or as fast, at every row count."""
         return self.name in ("amx", "avx512_bf16")
 
 
@@ -81,4 +81,7 @@ def open_library(
         raise LoadError("BadArgument", _NO_LIBRARY["native" if asked else "int8"])
     spins = _SPINS_SHARED if shares_cores() else _SPINS_ALONE
     threads = config.threads or allowed_threads()
-    return Native(name, Library(library_path(name), threads=threads, spins=spins), int8)
+    library = Library(library_path(name), threads=threads, spins=spins)
+    how = "in pairs" if library.pairs else "as float32"
+    log.info("native library %s; it multiplies bfloat16 %s", name, how)
+    return Native(name, library, int8)
