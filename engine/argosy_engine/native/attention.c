@@ -503,7 +503,8 @@ void attend(const struct model *m, const struct batch *b, int64_t layer, const s
             int64_t out_stride, float *scratch) {
     int64_t first_head = task->kv_head * group_of(m) * m->head_dim;
     int single = task->rows == 1 && m->head_dim % PANEL == 0;
-    /* A decode waits for the memory, whatever an instruction takes, and pairs need no widening. */
+    /* A decode waits for the memory, so the speed of the instruction does not count, and pairs spare
+     * the widening. */
     struct tile t = tile_in(m, scratch, task->rows * group_of(m), single ? PAIRS : multiplies_pairs);
     t.layer = layer;
     t.head = task->kv_head;

@@ -143,8 +143,9 @@ class Library:
     """A loaded library and its team of threads."""
 
     def __init__(self, path: Path, *, threads: int, spins: int, pairs: bool | None = None) -> None:
-        """`pairs`: whether bfloat16 is multiplied in pairs, for all libraries of this path; None
-        measures it. OSError if it cannot be loaded, is not of this release, or gets no registers.
+        """`pairs`: whether vectors multiply bfloat16 in pairs or as float32, in this whole process;
+        None: what is faster on this CPU. OSError if it cannot be loaded, is not of this release,
+        or gets no registers.
         """
         self.path = path
         self._dll = ctypes.CDLL(str(path))
@@ -172,7 +173,7 @@ class Library:
         self._dll.argosy_sizes(sizes)
         structures = (MatrixFields, LayerFields, ModelFields, _BatchFields)
         expected = [*(ctypes.sizeof(fields) for fields in structures), DRAW.itemsize]
-        if list(sizes) != expected:
+        if list(sizes) != expected or not hasattr(self._dll, "argosy_pairs"):
             raise OSError(f"{path} is of another release: build the package again")
 
     def close(self) -> None:

@@ -69,9 +69,10 @@ struct team;
 API void argosy_sizes(int64_t sizes[5]);
 /* Ask the kernel for the registers that the library needs and a process does not have at first. */
 API int argosy_permit(void);
-/* Whether bfloat16 of weights and of a prompt's attention is multiplied in pairs (1), or widened to
- * float32 (0): always 0 where vectors have no instruction for pairs. `pairs` -1 measures which is
- * faster on this CPU. Returns what holds from now on; no step may run meanwhile. */
+/* Whether vectors multiply bfloat16 of weights and of a prompt's attention in pairs (1), or widen it
+ * to float32 (0): always 0 where they have no instruction for pairs. AMX multiplies weights in tiles
+ * in any case. `pairs` -1: what is faster on this CPU, measured at the first such call. Returns what
+ * holds from now on; no step may run meanwhile. */
 API int argosy_pairs(int pairs);
 /* A team of `threads`, the caller included; its threads spin that often before they sleep. */
 API struct team *argosy_team(int64_t threads, int64_t spins);

@@ -1,17 +1,18 @@
 /* Products of rows with matrices that were packed once.
  *
  * A matrix is cut into panels of PANEL outputs. A panel lies as [in][PANEL]: what one step along
- * `in` needs is next to each other, and a panel is read from its begin to its end. With bfloat16
- * pairs it lies as [in / 2][PANEL][2], which AMX multiplies in its own tiles (tiles.c).
+ * `in` needs is next to each other, and a panel is read from its begin to its end. Where there are
+ * instructions for bfloat16 pairs, bfloat16 lies as [in / 2][PANEL][2], in words of two numbers,
+ * which AMX multiplies in its own tiles (tiles.c).
  *
  * A tile holds the sums of a few rows and one or two panels in registers. While a panel is
  * multiplied with many rows, the next one is asked for: without that, its first tile would wait for
  * the memory. Few rows read at the memory's speed anyway. Each sum is taken in the order of `in`,
  * whatever the tile: a row's result does not depend on the rows beside it.
  *
- * Bfloat16 weights are multiplied in pairs, with an input rounded to bfloat16, where the CPU does
- * that as fast as it multiplies floats. Elsewhere the same words are widened in registers, and the
- * input stays float32. */
+ * Vectors multiply words in pairs, with an input rounded to bfloat16, where the CPU does that as fast
+ * as it multiplies floats. Elsewhere they widen words in registers, and the input stays float32. */
+#define _GNU_SOURCE
 #include "products.h"
 
 #include <errno.h>
@@ -277,25 +278,28 @@ void product(const struct matrix *w, const struct rows *rows, int64_t from, int6
 int multiplies_pairs = PAIRS;
 
 #if PAIRS
-/* Seconds of a few tiles whose operands lie in the first cache. */
+/* Seconds of a few tiles whose operands lie in the first cache. The compiler must not make a copy of
+ * the loops for these sizes: it would measure other code than products run. */
 static double tiles_s(const struct operands *o, enum kind kind) {
+    volatile int64_t rows = TALL;
+    volatile enum kind as = kind;
     struct timespec begin, end;
-    timespec_get(&begin, TIME_UTC);
-    for (int repeat = 0; repeat < 16; repeat++) rows_of_a_panel(*o, TALL, kind);
-    timespec_get(&end, TIME_UTC);
+    clock_gettime(CLOCK_MONOTONIC, &begin);
+    for (int repeat = 0; repeat < 16; repeat++) rows_of_a_panel(*o, rows, as);
+    clock_gettime(CLOCK_MONOTONIC, &end);
     return (double)(end.tv_sec - begin.tv_sec) + 1e-9 * (double)(end.tv_nsec - begin.tv_nsec);
 }
 
-/* CPUs differ by a factor of two: one did 99 GFLOP/s in pairs and 200 in floats, another 230 in
- * pairs and no more in floats. The least of several runs counts: other work only makes one slower.
- * Pairs need no widening and half of the input's bytes, so they are taken where both are close. */
-static int pairs_are_faster(void) {
-    enum { IN_WORDS = 32, RUNS = 200 };
+/* CPUs differ by a factor of two (designs/0023). The least of many readings counts, because other
+ * work on a core only makes one slower. Pairs are half of the input's bytes, so they are taken where
+ * both take the same time. */
+static int pairs_are_fast(void) {
+    enum { IN_WORDS = 32, READINGS = 200 };
     static float x[TALL * 2 * IN_WORDS], y[TALL * PANEL], w[IN_WORDS * PANEL];
     struct operands words = {.x = x, .x_stride = 2 * IN_WORDS, .w = w, .depth = IN_WORDS,
                              .start = zeros, .y = y, .y_stride = PANEL};
     double widened_s = 1, pairs_s = 1;
-    for (int run = 0; run < RUNS; run++) {
+    for (int reading = 0; reading < READINGS; reading++) {
         double widened = tiles_s(&words, WORDS), pairs = tiles_s(&words, PAIRED);
         if (widened < widened_s) widened_s = widened;
         if (pairs < pairs_s) pairs_s = pairs;
@@ -306,7 +310,9 @@ static int pairs_are_faster(void) {
 
 int argosy_pairs(int pairs) {
 #if PAIRS
-    multiplies_pairs = pairs < 0 ? pairs_are_faster() : pairs;
+    static int measured = -1;
+    if (pairs < 0 && measured < 0) measured = pairs_are_fast();
+    multiplies_pairs = pairs < 0 ? measured : pairs;
 #else
     (void)pairs;
 #endif

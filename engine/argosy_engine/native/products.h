@@ -28,7 +28,8 @@ struct group {
     int32_t begin;
 };
 
-/* Whether many rows multiply bfloat16 in pairs; see `argosy_pairs`. */
+/* Whether vectors multiply bfloat16 weights, and bfloat16 of a prompt's attention, in pairs; see
+ * `argosy_pairs`. */
 extern int multiplies_pairs;
 
 /* Whether matrices of this type lie in words of two bfloat16. */

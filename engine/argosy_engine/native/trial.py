@@ -2,9 +2,10 @@
 
     python -m argosy_engine.native.trial LIBRARY BASE
 
-A random decoder of two layers computes a prompt and a decode, in float32, in bfloat16 and with
-8-bit matrices, and tokens are drawn. That executes every kernel of the library. Exit status 0 if
-logits, KV and tokens agree; a difference is the last line of stderr.
+A random decoder of two layers computes a prompt and a decode, in float32, in bfloat16 (multiplied
+in pairs and as float32) and with 8-bit matrices, and tokens are drawn. That executes every kernel
+of the library. Exit status 0 if logits, KV and tokens agree; a difference is the last line of
+stderr.
 """
 
 import sys
@@ -37,8 +38,8 @@ _CLOSE = {F32: 1e-3, BF16: 0.1, INT8: 0.1}  # of logits with a spread of about 1
 
 def main(words: list[str]) -> int:
     """Compare the two libraries."""
-    for kind in (F32, BF16, INT8):
-        results = [_run(Path(word), kind) for word in words[1:]]
+    for kind, pairs in ((F32, True), (BF16, True), (BF16, False), (INT8, True)):
+        results = [_run(Path(word), kind, pairs=pairs) for word in words[1:]]
         for found, right in zip(*results, strict=True):
             error = float(np.abs(found - right).max())
             if not error < _CLOSE[kind]:  # also if it is NaN
@@ -47,10 +48,11 @@ def main(words: list[str]) -> int:
     return 0
 
 
-def _run(path: Path, kind: int) -> list[npt.NDArray[np.float32]]:
-    """Logits of both steps, and the pool; `kind` is the type of the matrices."""
+def _run(path: Path, kind: int, *, pairs: bool) -> list[npt.NDArray[np.float32]]:
+    """Logits of both steps, and the pool; `kind` is the type of the matrices, `pairs` as `Library`
+    has it."""
     stored = BF16 if kind == BF16 else F32
-    library = Library(path, threads=2, spins=1000)
+    library = Library(path, threads=2, spins=1000, pairs=pairs)
     rng = np.random.default_rng(0)
     kept: list[Any] = []
 

@@ -82,6 +82,6 @@ def open_library(
     spins = _SPINS_SHARED if shares_cores() else _SPINS_ALONE
     threads = config.threads or allowed_threads()
     library = Library(library_path(name), threads=threads, spins=spins)
-    how = "in pairs" if library.pairs else "as float32"
-    log.info("native library %s; it multiplies bfloat16 %s", name, how)
+    how = "in tiles" if name == "amx" else "in pairs" if library.pairs else "as float32"
+    log.info("native library %s; it multiplies bfloat16 weights %s", name, how)
     return Native(name, library, int8)
