@@ -106,12 +106,11 @@ def test_serving_goes_on_without_an_operator_and_the_next_one_converges(argosy, 
     argosy.until("1 prefill pod", lambda: len(argosy.pods(steady, "prefill")) == 1, 60)
 
 
-def test_killed_operators_are_replaced_and_the_next_leader_acts(argosy, steady):
-    """A new process leads once it has seen the old lease unchanged for 15 s."""
+def test_a_killed_leader_is_replaced_within_twenty_seconds(argosy, steady):
     for pod in argosy.operator_pods():
         argosy.kube.kubectl("-n", SYSTEM, "delete", "pod", pod, "--grace-period=0", "--force")
     argosy.kubectl("patch", "sd", steady, "--type=merge", "-p", _bounds(minimum=2))
-    argosy.until("the next leader acts", lambda: len(argosy.pods(steady, "decode")) == 2, 45)
+    argosy.until("the next leader acts", lambda: len(argosy.pods(steady, "decode")) == 2, 25)
     argosy.kubectl("patch", "sd", steady, "--type=merge", "-p", _bounds(minimum=1))
     argosy.until("1 decode pod", lambda: len(argosy.pods(steady, "decode")) == 1, 60)
 

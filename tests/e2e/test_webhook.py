@@ -16,8 +16,6 @@ pytestmark = pytest.mark.cluster
 
 CONFIGURATION = "argosy-system-argosy-webhook"
 BUNDLE = "jsonpath={.webhooks[0].clientConfig.caBundle}"
-ANSWERS_S = 2
-"""The webhook's `timeoutSeconds`."""
 
 
 @pytest.fixture(scope="module")
@@ -65,8 +63,7 @@ def pem(bundle):
 
 
 def until_warned(world, name, *slo):
-    """The API server takes a moment to learn of a new bundle or a new pod, and goes on without
-    warnings where the webhook has not answered within `ANSWERS_S`."""
+    """The API server takes a moment to learn of a new bundle or a new pod."""
     return world.until(
         "warnings", lambda: applied(world, manifest(name, *slo), "--dry-run=server")[1], 60
     )
@@ -108,8 +105,8 @@ def test_warnings_come_after_the_certificate_was_replaced(warned):
     until_warned(warned, "rotated")
     seen, missed, ends = {bundle()}, 0, time.monotonic() + 45
     while time.monotonic() < ends:
-        _, warnings, took_s = applied(warned, manifest("rotated"), "--dry-run=server")
-        missed += not warnings and took_s < ANSWERS_S
+        warnings = applied(warned, manifest("rotated"), "--dry-run=server")[1]
+        missed += not warnings
         seen.add(bundle())
         time.sleep(0.5)
     assert len(seen) >= 4, "it was not replaced"

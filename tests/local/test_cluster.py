@@ -135,7 +135,7 @@ def test_prestop_runs_before_sigterm_and_grace_ends_what_ignores_it(cluster, nam
             return "404" in str(error)
         return False
 
-    cluster.until(gone, "the pod is gone", timeout_s=20)
+    cluster.until(gone, "the pod is gone", timeout_s=8)
 
 
 def test_a_crash_is_restarted_and_its_exit_code_reported(cluster, namespace):

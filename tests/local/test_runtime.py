@@ -244,7 +244,7 @@ def test_pods_reach_each_other_by_address_and_may_bind_the_same_port(node):
     )
     ask = (
         "import socket,sys,time\n"
-        "for _ in range(1000):\n"
+        "for _ in range(100):\n"
         "  try: print(socket.create_connection((sys.argv[1],80),1).recv(9).decode()); break\n"
         "  except OSError: time.sleep(.02)"
     )

@@ -25,8 +25,6 @@ GROUP = "/apis/serving.argosy.dev/v1alpha1"
 ROUNDS = "argosy_operator_reconcile_total"
 WRITES = "argosy_operator_writes_total"
 DECISIONS = "argosy_operator_decisions_total"
-ROUND_S = 1.0
-"""A round ends within it, and decisions are 2 s apart."""
 ARGOSY = Path(sys.executable).parent / "argosy"
 
 
@@ -128,8 +126,7 @@ class World:
         """The first round that begins after `cause` holds brings the `effect`.
 
         A round that runs at that moment may have read what was before, so the second round that
-        ends must have it. `counter` counts the rounds that can see the cause. Decisions are counted
-        before their round writes, so the round of the second one may still be under way.
+        ends must have it. `counter` counts the rounds that can see the cause.
         """
         self.until(f"the cause of {what}", cause)
         operator = self.operators[-1]
@@ -139,9 +136,7 @@ class World:
             ended = operator.metric(counter)
             if effect():
                 return
-            if ended >= before + 2:
-                self.until(f"{what} by the next round", effect, ROUND_S)
-                return
+            assert ended < before + 2, f"{what}: not by the next round: {self.fleet()['status']}"
             time.sleep(0.05)
         raise AssertionError(f"{what}: no round for 30 s: {self.fleet().get('status')}")
 

@@ -36,7 +36,7 @@ def test_gateways_whose_account_was_made_anew_are_replaced_and_no_request_is_los
     world = running
     world.patch(routing={"replicas": 2}, roles={"colocated": {"replicas": {"min": 2}}})
     for role in ("gateway", "colocated"):
-        world.until(f"2 pods of role {role}", lambda role=role: replaced(world, role, set()), 60)
+        world.until(f"2 pods of role {role}", lambda role=role: replaced(world, role, set()))
     before, engines = set(pods(world, "gateway")), pods(world, "colocated")
     url = f"http://127.0.0.1:{cluster.host_port('chat', 80, world.namespace)}"
     with traffic(await_answer(url), "chat", per_s=5, tokens=4) as outcomes:
