@@ -83,8 +83,8 @@ def rounds_of_a_flip() -> list[int]:
 
 @pytest.mark.parametrize(("start_s", "first"), [(2.0, 0), (30.0, 1)])
 def test_the_operator_may_die_at_any_call_of_a_flip(start_s: float, first: int) -> None:
-    """The pod stays, unless a new one has started by the time the operator is back. Each start
-    takes every second call, and together they take all."""
+    """The pod stays, unless a new one serves by the time that the operator is back. One that runs
+    and loads is given up. Each start takes every second call, and together they take all."""
     calls = rounds_of_a_flip()
     assert len(calls) > 5
     alive = fleet_of(2, 1, start_s)

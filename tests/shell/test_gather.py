@@ -1,5 +1,6 @@
 """What a round asks of the world."""
 
+from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
 
@@ -102,33 +103,56 @@ def replica_set(uid: str, deployment: str, **labels: str) -> dict[str, Any]:
     return {"metadata": metadata, "spec": {"replicas": 3}}
 
 
+async def replica_sets_read(
+    monkeypatch: pytest.MonkeyPatch, flips: bool, *sets: Any
+) -> Mapping[str, ReplicaSet]:
+    """Those of the snapshot of a fleet with the Deployment `d`, where these exist."""
+
+    async def listed(kind: str, namespace: str | None, selector: str = "") -> Any:
+        return {"ReplicaSet": list(sets), "Deployment": [DEPLOYMENT]}.get(kind, [])
+
+    world = World()
+    monkeypatch.setattr(world, "list", listed)
+    sources = Sources(world, world, world, IMAGES)  # type: ignore[arg-type]
+    scaling = {"policy": "External", "roleFlip": flips}
+    split = fleet(mode="disaggregated", autoscaling=scaling)
+    return (await gather(sources, split, LoopMemory(), Clock(1e6, 50.0))).replica_sets
+
+
 @pytest.mark.parametrize("flips", [True, False])
 async def test_a_fleet_that_flips_roles_knows_the_replica_sets_of_its_deployments(
     monkeypatch: pytest.MonkeyPatch, flips: bool
 ) -> None:
     labels = {"serving.argosy.dev/role": "decode", "pod-template-hash": "abc"}
-    others = {"metadata": {"uid": "nobodys"}, "spec": {"replicas": 1}}
-    world = World()
-    sets = [
+    read = await replica_sets_read(
+        monkeypatch,
+        flips,
         replica_set("s1", "d", **labels),
         replica_set("s2", "d"),
         replica_set("s3", "of another fleet", **labels),
-        others,
-    ]
-
-    async def listed(kind: str, namespace: str | None, selector: str = "") -> Any:
-        return {"ReplicaSet": sets, "Deployment": [DEPLOYMENT]}.get(kind, [])
-
-    monkeypatch.setattr(world, "list", listed)
-    sources = Sources(world, world, world, IMAGES)  # type: ignore[arg-type]
-    scaling = {"policy": "External", "roleFlip": flips}
-    split = fleet(mode="disaggregated", autoscaling=scaling)
-    snapshot = await gather(sources, split, LoopMemory(), Clock(1e6, 50.0))
-    assert snapshot.replica_sets == (
-        {"s1": ReplicaSet("d", "decode", "abc", 3), "s2": ReplicaSet("d", "", "", 3)}
-        if flips
-        else {}
+        {"metadata": {"uid": "nobodys"}, "spec": {"replicas": 1}},
     )
+    expected = {"s1": ReplicaSet("d", "decode", "abc", 3), "s2": ReplicaSet("d", "", "", 3)}
+    assert read == (expected if flips else {})
+
+
+@pytest.mark.parametrize(
+    ("generation", "status", "replicas"),
+    [
+        (2, {"observedGeneration": 2, "replicas": 1}, 3),
+        (2, {"observedGeneration": 1, "replicas": 1}, 1),
+        (1, {"replicas": 0}, 0),
+        (1, {}, 0),
+    ],
+)
+async def test_a_replica_set_wants_what_it_has_until_its_controller_has_seen_its_spec(
+    monkeypatch: pytest.MonkeyPatch, generation: int, status: dict[str, Any], replicas: int
+) -> None:
+    """To a controller that is late, a pod that was flipped would be one too many."""
+    child = replica_set("s1", "d")
+    child["metadata"]["generation"] = generation
+    read = await replica_sets_read(monkeypatch, True, {**child, "status": status})
+    assert read["s1"].replicas == replicas
 
 
 async def test_ready_gateways_of_a_split_fleet_say_which_pairs_fail() -> None:

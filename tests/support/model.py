@@ -278,7 +278,8 @@ class Model:
                 continue
             ready = uid not in self.draining
             self.pods[uid] = replace(
-                pod, phase="Running", started=True, assigned=True, ready=ready, unschedulable=None,
+                pod, phase="Running", started=True, probed=True, assigned=True, ready=ready,
+                unschedulable=None,
                 ready_at=pod.ready_at or self.now,
             )  # fmt: skip
             reads = not pod.ready or (self.now - pod.created_at) % READ_S == 0

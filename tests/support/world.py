@@ -85,6 +85,8 @@ class World:
     """Pods that got another role."""
     start_s: float = START_S
     """From a pod's creation until its engine serves."""
+    runs_s: float = 1.0
+    """From a pod's creation until the process of its engine runs, which then loads its weights."""
     nodes: int = 2
     engines: dict[str, Engine] = field(default_factory=dict)
     wrongs: list[str] = field(default_factory=list)
@@ -333,6 +335,8 @@ class World:
                     "status": {"phase": "Pending"},
                 }
             )
+        status = {"replicas": wanted, "observedGeneration": meta["generation"]}
+        self.api.put({**replica_set, "status": status})
 
     def _claim(self, replica_set: Object) -> None:
         """As ClaimPods in controller_ref_manager.go."""
@@ -359,8 +363,10 @@ class World:
             if self._is_foreign(pod):
                 continue
             uid = pod["metadata"]["uid"]
-            started = self.now - _seconds(pod["metadata"]["creationTimestamp"]) >= self.start_s
-            if not started:
+            age_s = self.now - _seconds(pod["metadata"]["creationTimestamp"])
+            if age_s < self.start_s:
+                if age_s >= self.runs_s and pod["status"]["phase"] == "Pending":
+                    self._runs(pod)
                 continue
             engine = self.engines.setdefault(uid, Engine())
             if engine.role != (label := pod["metadata"]["labels"][ROLE]) and not (
@@ -375,21 +381,23 @@ class World:
             old = next((c for c in pod["status"].get("conditions", ()) if c["type"] == "Ready"), {})
             if old.get("status") == str(ready):
                 at = old["lastTransitionTime"]
-            status = {
-                "phase": "Running",
-                "podIP": uid,
-                "conditions": [
-                    {"type": "Ready", "status": str(ready), "lastTransitionTime": at},
-                ],
-                "containerStatuses": [
-                    {"name": "engine", "state": {"running": {}}, "started": True, "restartCount": 0}
-                ],
-            }
-            number = int(uid, 16) % self.nodes
-            spec = {**pod["spec"], "nodeName": f"node-{number}"}
-            self.api.put({**pod, "spec": spec, "status": status})
+            self._runs(pod, ready, at)
         there = {pod["metadata"]["uid"] for pod in self.api.of("Pod")}
         self.engines = {uid: engine for uid, engine in self.engines.items() if uid in there}
+
+    def _runs(self, pod: Object, ready: bool | None = None, at: str = "") -> None:
+        """The process runs on a node; it is ready or not since `at`, or still loads (None)."""
+        uid, loaded = pod["metadata"]["uid"], ready is not None
+        is_ready = {"type": "Ready", "status": str(bool(ready)), "lastTransitionTime": at}
+        engine = {"name": "engine", "state": {"running": {}}, "restartCount": 0}
+        status = {
+            "phase": "Running",
+            "podIP": uid,
+            "conditions": [{**is_ready, "lastTransitionTime": at or written(self.now)}],
+            "containerStatuses": [{**engine, "started": loaded}],
+        }
+        spec = {**pod["spec"], "nodeName": f"node-{int(uid, 16) % self.nodes}"}
+        self.api.put({**pod, "spec": spec, "status": status})
 
     def _changed(self, obj: Object) -> None:
         """A watch reports the object, if the event is not lost."""

@@ -432,9 +432,16 @@ def _replica_sets(found: Iterable[Object], deployments: Collection[str]) -> dict
                 deployment=deployment,
                 role=labels.get(names.ROLE, ""),
                 template_hash=labels.get(names.TEMPLATE_HASH, ""),
-                replicas=replicas_of(child),
+                replicas=_acted_on(child),
             )
     return sets
+
+
+def _acted_on(replica_set: Object) -> int:
+    """The replicas that its controller wants. Until it has seen the spec, it wants what it has."""
+    meta, status = replica_set["metadata"], replica_set.get("status") or {}
+    seen = status.get("observedGeneration", 0) >= meta.get("generation", 0)
+    return replicas_of(replica_set) if seen else int(status.get("replicas", 0))
 
 
 async def _nothing() -> None:

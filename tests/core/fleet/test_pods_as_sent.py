@@ -278,6 +278,7 @@ def test_a_deletion_cost_is_a_whole_number_and_else_0(text: str, cost: int) -> N
     [
         ("2026-01-02T03:59:00Z", "-1000", True),
         ("soon", "-1000", True),
+        ("2026-01-02T03:59:00Z", "1000", True),
         ("2026-01-02T03:59:00Z", "-999", False),
         ("2026-01-02T03:59:00Z", None, False),
         (None, "-1000", False),

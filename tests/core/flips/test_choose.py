@@ -12,15 +12,18 @@ from argosy_operator.core.reconcile.steps import StepReason
 
 NOW = 10_000.0
 PACE = Pace(now=NOW, cold_start_s=180.0, dwell_s=240.0)
-SERVES: dict[str, Any] = {}
+SERVES: dict[str, Any] = {"probed": True}
 PENDING: dict[str, Any] = {"started": False, "ready": False, "phase": "Pending"}
 LOADS: dict[str, Any] = {"ready": False}
-MARKED: dict[str, Any] = {"draining": True, "victim": True, "cost": -1000, "drain_at": NOW - 5}
+HICCUPS: dict[str, Any] = {"probed": True, "ready": False, "restarts": 1}
+MARKED: dict[str, Any] = {
+    **SERVES, "draining": True, "victim": True, "cost": -1000, "drain_at": NOW - 5, "ready": False,
+}  # fmt: skip
 EMPTY = Load(True, 0, 0, 59.0, "prefill")
 
 
 def flipped(ago_s: float) -> dict[str, Any]:
-    return {"flipped_at": NOW - ago_s}
+    return {**SERVES, "flipped_at": NOW - ago_s}
 
 
 def since(ago_s: float) -> dict[str, Any]:
@@ -64,9 +67,25 @@ ROWS: dict[str, Row] = {
         ONE_TOO_MANY, {"d1": SERVES, "d2": PENDING}, (1, 2), StepReason.FLIPPING,
         "prefill pod p1 is empty and becomes a decode pod", {"p1": EMPTY}, "p1",
     ),
-    "a pod that loads its weights is not lacking": Row(
-        ONE_TOO_MANY, {"d1": SERVES, "d2": LOADS}, (1, 2), StepReason.NO_FLIP_NEEDED,
+    "an empty pod takes the place of one that still loads": Row(
+        ONE_TOO_MANY, {"d1": SERVES, "d2": LOADS}, (1, 2), StepReason.FLIPPING,
+        "prefill pod p1 is empty and becomes a decode pod", {"p1": EMPTY}, "p1",
+    ),
+    "a pod that loaded its weights meanwhile stays": Row(
+        ONE_TOO_MANY, {"d1": SERVES, "d2": SERVES}, (1, 2), StepReason.NO_FLIP_NEEDED,
         "prefill 2 of 1, decode 2 of 2", {"p1": EMPTY},
+    ),
+    "a pod that has served and is not ready at the moment is not lacking": Row(
+        ONE_TOO_MANY, {"d1": SERVES, "d2": HICCUPS}, (1, 2), StepReason.NO_FLIP_NEEDED,
+        "prefill 2 of 1, decode 2 of 2", {"p1": EMPTY},
+    ),
+    "nor is it given up in the place of one that loads": Row(
+        ONE_TOO_MANY, {"d1": HICCUPS, "d2": LOADS}, (1, 2), StepReason.FLIP_WAITS,
+        "if p1 became a decode pod, Kubernetes would remove d1, which has served", {"p1": EMPTY},
+    ),
+    "where there is room for both, one that loads stays": Row(
+        ONE_TOO_MANY, {"d1": HICCUPS, "d2": LOADS}, (1, 3), StepReason.FLIPPING,
+        "p1", {"p1": EMPTY}, "p1",
     ),
     "a pod that is being deleted counts for nothing": Row(
         {**ONE_TOO_MANY, "p3": {"terminating": True}}, {"d1": SERVES}, (2, 2),

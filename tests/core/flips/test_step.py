@@ -64,7 +64,7 @@ def test_the_writes_of_a_flip_in_their_order() -> None:
     (flip,) = flipping.actions
     assert isinstance(flip, FlipRole)
     assert (flip.name, flip.uid, flip.labels) == (pod, pod, labels)
-    assert flip.annotations == {"serving.argosy.dev/flipped": rfc3339(model.now)}
+    assert flip.annotations == {"serving.argosy.dev/flipped": rfc3339(model.now), COST: "1000"}
     (event,) = flipping.events
     assert (event.reason, event.after) == ("Flipped", frozenset({f"FlipRole Pod/{pod}"}))
     assert event.message == f"prefill pod {pod} is empty and becomes a decode pod"

@@ -244,6 +244,12 @@ NEXT: dict[str, Row] = {
     "a pod that is being deleted is none that could leave": Row(
         2, 1, [A, pod("old", terminating=True)], {"replicas": 1}
     ),
+    "a pod that was flipped and is to leave after all gets the mark of one that leaves": Row(
+        2, 1, [marked("a", cost=1000), B], {"mark": ["a"], "leaving": ["a"]}, {"a": obeys(0)}
+    ),
+    "a pod that was flipped and stays is called back": Row(
+        2, 2, [marked("a", cost=1000), B], {"recall": ["a"]}, {"a": obeys(0)}
+    ),
     # The choice.
     "before a choice among serving pods their engines are asked": Row(2, 1, [A, B], {"ask": True}),
     "they are asked while one of them was not": Row(

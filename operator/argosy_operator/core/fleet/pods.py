@@ -20,6 +20,9 @@ GPU = "nvidia.com/gpu"
 ENGINE_CONTAINER = "engine"
 OUR_COST = "-1000"
 """The deletion cost of a victim; a ReplicaSet removes the lowest first, and 0 is the default."""
+FLIPPED_COST = "1000"
+"""The deletion cost of a pod that was flipped and still drains. Where its new ReplicaSet has a pod
+too many, it removes one that still loads before this one."""
 _CLAIMED = re.compile("[1-9][0-9]?")
 _COST = re.compile("0|-?[1-9][0-9]{0,9}")
 _AT_FIRST = ("ContainerCreating", "PodInitializing")
@@ -98,7 +101,7 @@ class Pod:
     draining: bool = False
     """Annotated to drain, by the operator or by a person."""
     victim: bool = False
-    """The operator chose it for removal: annotated, with `OUR_COST`."""
+    """The operator chose it for removal, or for another role: annotated, with a cost of ours."""
     cost: int = 0
     """Its deletion cost."""
     restarts: int = 0
@@ -234,7 +237,7 @@ def pod_of(raw: Object) -> Pod:
         ready=is_ready,
         terminating="deletionTimestamp" in meta,
         draining=names.DRAIN in annotations,
-        victim=names.DRAIN in annotations and cost == OUR_COST,
+        victim=names.DRAIN in annotations and cost in (OUR_COST, FLIPPED_COST),
         cost=_cost(cost),
         restarts=engine.get("restartCount", 0),
         shows_token=names.TOKEN_VOLUME in volumes,

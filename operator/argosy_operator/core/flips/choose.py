@@ -6,10 +6,10 @@ anyway are flipped, and the role that gives one keeps what its target says.
 """
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from argosy_operator.api.v1alpha1 import RoleName
-from argosy_operator.core.fleet.pods import Load, Pod
+from argosy_operator.core.fleet.pods import FLIPPED_COST, Load, Pod, removal_order
 from argosy_operator.core.reconcile.steps import StepReason
 from argosy_operator.core.reconcile.victims import changes_role, emptied
 from argosy_operator.core.scaling.pace.shift import APART_S
@@ -28,6 +28,11 @@ class Pool:
     def started(self) -> tuple[Pod, ...]:
         """Pods whose engine runs, be it that it still loads. The others have done nothing yet."""
         return tuple(pod for pod in self.pods if pod.alive and pod.started)
+
+    @property
+    def loaded(self) -> tuple[Pod, ...]:
+        """Pods whose engine has served, and may have work."""
+        return tuple(pod for pod in self.started if pod.probed)
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,7 +67,7 @@ def choose(
         message = f"{slow.name} is a {slow.role} pod, and its engine finishes to become one"
         return Choice(StepReason.ROLE_CHANGING, message)
     for giver, taker in (pools, pools[::-1]):
-        if len(giver.started) > giver.target and len(taker.started) < taker.target:
+        if len(giver.started) > giver.target and len(taker.loaded) < taker.target:
             hindrance = hindrance or _too_soon(pools, giver.role, pace)
             if hindrance is not None:
                 return Choice(StepReason.FLIP_WAITS, hindrance)
@@ -76,6 +81,11 @@ def _between(giver: Pool, taker: Pool, loads: Mapping[str, Load | None], pace: P
     empty = [pod for pod in draining if emptied(pod, loads)]
     if empty:
         pod = min(empty, key=lambda pod: (pod.drain_at or 0.0, pod.name))
+        if lost := next((one for one in _displaced(pod, taker, pace.now) if one.probed), None):
+            message = (
+                f"if {pod.name} became a {taker.role} pod, Kubernetes would remove {lost.name}"
+            )
+            return Choice(StepReason.FLIP_WAITS, f"{message}, which has served")
         message = f"{giver.role} pod {pod.name} is empty and becomes a {taker.role} pod"
         return Choice(StepReason.FLIPPING, message, taker.role, pod)
     since = min((pod.drain_at for pod in draining if pod.drain_at is not None), default=pace.now)
@@ -85,6 +95,13 @@ def _between(giver: Pool, taker: Pool, loads: Mapping[str, Load | None], pace: P
     named = ", ".join(pod.name for pod in draining) or "one that is yet to be chosen"
     message = f"a {taker.role} pod is lacking; it is to be the {giver.role} pod that drains: "
     return Choice(StepReason.FLIP_DRAINS, message + named, taker.role)
+
+
+def _displaced(pod: Pod, taker: Pool, now: float) -> list[Pod]:
+    """The pods that the ReplicaSet of `taker` removes when it gets this one too: pods that load."""
+    flipped = replace(pod, role=taker.role, cost=int(FLIPPED_COST))
+    order = removal_order((*taker.pods, flipped), now)
+    return order[: max(0, len(order) - taker.target)]
 
 
 def _too_soon(pools: tuple[Pool, Pool], giver: RoleName, pace: Pace) -> str | None:

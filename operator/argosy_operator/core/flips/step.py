@@ -13,7 +13,7 @@ from argosy_operator.core.fleet import names
 from argosy_operator.core.fleet.actions import FlipRole, Scale, key_of
 from argosy_operator.core.fleet.events import Event, EventReason
 from argosy_operator.core.fleet.objects import Object, replicas_of, rfc3339
-from argosy_operator.core.fleet.pods import Pod
+from argosy_operator.core.fleet.pods import FLIPPED_COST, Pod
 from argosy_operator.core.fleet.snapshot import ReplicaSet, Snapshot
 from argosy_operator.core.flips.choose import Choice, Pace, Pool, choose
 from argosy_operator.core.reconcile.draft import Draft
@@ -62,7 +62,8 @@ def _flip(snapshot: Snapshot, draft: Draft, choice: Choice, pod: Pod) -> Draft:
     if replica_set is None or replica_set.replicas < target:
         return draft
     labels = {names.ROLE: taker, names.TEMPLATE_HASH: replica_set.template_hash}
-    flip = FlipRole(pod.name, pod.uid, labels, {names.FLIPPED: rfc3339(snapshot.now)})
+    notes = {names.FLIPPED: rfc3339(snapshot.now), names.DELETION_COST: FLIPPED_COST}
+    flip = FlipRole(pod.name, pod.uid, labels, notes)
     return draft.act(flip).event(
         Event(EventReason.FLIPPED, choice.message, after=frozenset({key_of(flip)}))
     )

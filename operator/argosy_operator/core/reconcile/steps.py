@@ -127,7 +127,8 @@ REASONS: dict[str, dict[StepReason, str]] = {
     },
     "flip_roles": {
         StepReason.ROLE_FLIP_OFF: "pods keep the role that they were made for",
-        StepReason.NO_FLIP_NEEDED: "no role has a started pod too many while the other lacks one",
+        StepReason.NO_FLIP_NEEDED: "no role has a started pod too many while the other lacks "
+        "a loaded one",
         StepReason.FLIP_WAITS: "a flip would help, but may not be now: pods start and leave "
         "instead",
         StepReason.FLIP_DRAINS: "the pod that is to change its role finishes its work; no new pod "

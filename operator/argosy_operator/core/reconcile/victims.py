@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from math import inf
 
 from argosy_operator.api.v1alpha1.routing import Drain, VictimRule
-from argosy_operator.core.fleet.pods import Load, Pod, removal_order
+from argosy_operator.core.fleet.pods import OUR_COST, Load, Pod, removal_order
 
 DRAIN_LEASE_S = 60.0
 """How long an engine obeys one order to drain. A new leader acts within about 20 s of a crash. An
@@ -130,7 +130,7 @@ def _finished(pod: Pod, loads: Mapping[str, Load | None], now: float, timeout_s:
     removes it first anyway; all others carry our mark."""
     if not pod.started and pod.phase == "Pending":
         return True
-    if not pod.victim:
+    if not _leaves_first(pod):
         return False
     if not pod.started or (pod.drain_at is not None and now - pod.drain_at >= timeout_s):
         return True
@@ -159,8 +159,13 @@ def _leaves(pod: Pod) -> bool:
 
 
 def _marked(pod: Pod) -> bool:
-    """Whether it carries the operator's mark, with a time that can be read."""
-    return pod.victim and pod.drain_at is not None
+    """Whether it carries the mark of a pod that leaves, with a time that can be read."""
+    return _leaves_first(pod) and pod.drain_at is not None
+
+
+def _leaves_first(pod: Pod) -> bool:
+    """Whether its cost says that it is to leave. One that was flipped a moment ago is to stay."""
+    return pod.victim and pod.cost == int(OUR_COST)
 
 
 def _knows(load: Load | None) -> bool:
