@@ -245,12 +245,13 @@ class Model:
                 noted = {**live["metadata"].get("annotations", {}), **values}
                 meta = {**live["metadata"], "annotations": noted}
                 self.children["ServingRole", name] = {**live, "metadata": meta}
-            case FlipRole(_, uid, labels):
+            case FlipRole(_, uid, labels, notes):
                 owner = labels[names.TEMPLATE_HASH].removeprefix("hash-of-")
                 self.engine_roles[uid] = self.pods[uid].role
                 self.pods[uid] = replace(
-                    self.pods[uid], role=labels[names.ROLE], owner=owner, flipped_at=self.now
-                )
+                    self.pods[uid], role=labels[names.ROLE], owner=owner,
+                    flipped_at=seconds(notes[names.FLIPPED]), cost=int(notes[names.DELETION_COST]),
+                )  # fmt: skip
             case HastenDrain(_, ip):
                 if not self.deaf:
                     self.draining[ip] = self.now + DRAIN_LEASE_S

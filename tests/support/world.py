@@ -387,7 +387,9 @@ class World:
 
     def _runs(self, pod: Object, ready: bool | None = None, at: str = "") -> None:
         """The process runs on a node; it is ready or not since `at`, or still loads (None)."""
-        uid, loaded = pod["metadata"]["uid"], ready is not None
+        uid = pod["metadata"]["uid"]
+        containers = pod["status"].get("containerStatuses", ())
+        loaded = bool(ready) or any(container["started"] for container in containers)
         is_ready = {"type": "Ready", "status": str(bool(ready)), "lastTransitionTime": at}
         engine = {"name": "engine", "state": {"running": {}}, "restartCount": 0}
         status = {

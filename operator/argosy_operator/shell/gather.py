@@ -426,22 +426,17 @@ def _replica_sets(found: Iterable[Object], deployments: Collection[str]) -> dict
     sets = {}
     for child in found:
         meta, labels = child["metadata"], child["metadata"].get("labels") or {}
+        status = child.get("status") or {}
         deployment = controller_of(child, "Deployment")
         if deployment is not None and deployment in deployments:
             sets[meta["uid"]] = ReplicaSet(
                 deployment=deployment,
                 role=labels.get(names.ROLE, ""),
                 template_hash=labels.get(names.TEMPLATE_HASH, ""),
-                replicas=_acted_on(child),
+                replicas=replicas_of(child),
+                seen=status.get("observedGeneration", 0) >= meta.get("generation", 0),
             )
     return sets
-
-
-def _acted_on(replica_set: Object) -> int:
-    """The replicas that its controller wants. Until it has seen the spec, it wants what it has."""
-    meta, status = replica_set["metadata"], replica_set.get("status") or {}
-    seen = status.get("observedGeneration", 0) >= meta.get("generation", 0)
-    return replicas_of(replica_set) if seen else int(status.get("replicas", 0))
 
 
 async def _nothing() -> None:

@@ -42,6 +42,8 @@ class Row:
     loads: Mapping[str, Load | None] = field(default_factory=dict)
     pod: str | None = None
     hindrance: str | None = None
+    replicas: tuple[int, int] | None = None
+    """Of the Deployments; None: as the targets."""
 
 
 ONE_TOO_MANY = {"p1": MARKED, "p2": SERVES}
@@ -82,6 +84,18 @@ ROWS: dict[str, Row] = {
     "nor is it given up in the place of one that loads": Row(
         ONE_TOO_MANY, {"d1": HICCUPS, "d2": LOADS}, (1, 2), StepReason.FLIP_WAITS,
         "if p1 became a decode pod, Kubernetes would remove d1, which has served", {"p1": EMPTY},
+    ),
+    "nor one that drains with work, which is not ready in a moment": Row(
+        ONE_TOO_MANY, {"d1": {**SERVES, "draining": True, "cost": -1000}, "d2": LOADS}, (1, 2),
+        StepReason.FLIP_WAITS, "Kubernetes would remove d1, which has served", {"p1": EMPTY},
+    ),
+    "a role that loses pods itself lacks none": Row(
+        ONE_TOO_MANY, {"d1": SERVES, "d2": LOADS, "d3": LOADS}, (1, 2), StepReason.NO_FLIP_NEEDED,
+        "prefill 2 of 1, decode 3 of 2", {"p1": EMPTY}, replicas=(2, 3),
+    ),
+    "a pod that was started because a drain lasted too long stays": Row(
+        {"p1": since(180), "p2": SERVES}, {"d1": SERVES, "d2": LOADS}, (1, 2),
+        StepReason.NO_FLIP_NEEDED, "prefill 2 of 1, decode 2 of 2", {"p1": EMPTY},
     ),
     "where there is room for both, one that loads stays": Row(
         ONE_TOO_MANY, {"d1": HICCUPS, "d2": LOADS}, (1, 3), StepReason.FLIPPING,
@@ -185,7 +199,10 @@ def test_the_choice(name: str) -> None:
     row = ROWS[name]
 
     def pool(role: Any, target: int, pods: Mapping[str, dict[str, Any]]) -> Pool:
-        return Pool(role, target, tuple(Pod(n, n, role, "r", **looks) for n, looks in pods.items()))
+        return Pool(
+            role, target, target if row.replicas is None else row.replicas[role == "decode"],
+            tuple(Pod(n, n, role, "r", **looks) for n, looks in pods.items()),
+        )  # fmt: skip
 
     pools = (
         pool("prefill", row.targets[0], row.prefills),

@@ -105,12 +105,13 @@ def test_the_labels_change_only_when_the_replica_set_wants_one_more() -> None:
     for _ in range(3):
         model.round()
     snapshot = model.snapshot()
-    late = {
-        uid: replace(child, replicas=1) if child.role == "decode" else child
-        for uid, child in snapshot.replica_sets.items()
-    }
-    waiting = plan(replace(snapshot, replica_sets=late))
-    assert (waiting.actions, waiting.wake_s, step(waiting)[0]) == ((), 0.2, "Flipping")
+    for late in ({"replicas": 1}, {"seen": False}):
+        sets = {
+            uid: replace(child, **late) if child.role == "decode" else child  # type: ignore[arg-type]
+            for uid, child in snapshot.replica_sets.items()
+        }
+        waiting = plan(replace(snapshot, replica_sets=sets))
+        assert (waiting.actions, waiting.wake_s, step(waiting)[0]) == ((), 0.2, "Flipping")
     assert isinstance(plan(snapshot).actions[0], FlipRole)
 
 

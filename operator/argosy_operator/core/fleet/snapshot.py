@@ -50,7 +50,9 @@ class ReplicaSet:
     template_hash: str
     """The label `names.TEMPLATE_HASH`, by which it selects its pods."""
     replicas: int
-    """As its Deployment has set them, once its controller acts on that number."""
+    """As its Deployment has set them."""
+    seen: bool = True
+    """Its controller acts on that number."""
 
 
 @dataclass(frozen=True, slots=True)

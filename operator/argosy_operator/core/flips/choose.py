@@ -22,6 +22,8 @@ class Pool:
     role: RoleName
     target: int
     """Replicas that it is to have."""
+    replicas: int
+    """Those of its Deployment."""
     pods: tuple[Pod, ...]
 
     @property
@@ -67,13 +69,27 @@ def choose(
         message = f"{slow.name} is a {slow.role} pod, and its engine finishes to become one"
         return Choice(StepReason.ROLE_CHANGING, message)
     for giver, taker in (pools, pools[::-1]):
-        if len(giver.started) > giver.target and len(taker.loaded) < taker.target:
+        if len(giver.started) > giver.target and _lacks_a_pod(taker, giver, pace):
             hindrance = hindrance or _too_soon(pools, giver.role, pace)
             if hindrance is not None:
                 return Choice(StepReason.FLIP_WAITS, hindrance)
             return _between(giver, taker, loads, pace)
     counts = ", ".join(f"{pool.role} {len(pool.started)} of {pool.target}" for pool in pools)
     return Choice(StepReason.NO_FLIP_NEEDED, counts)
+
+
+def _lacks_a_pod(taker: Pool, giver: Pool, pace: Pace) -> bool:
+    """Not if it loses pods itself. Pods that load count as lacking, because an empty pod serves at
+    once. When its drain has lasted for a cold start, they are what was started instead."""
+    late = pace.now - _drains_since(giver, pace) >= pace.cold_start_s
+    there = taker.started if late else taker.loaded
+    return len(there) < taker.target and taker.replicas <= taker.target
+
+
+def _drains_since(giver: Pool, pace: Pace) -> float:
+    """When the first of its pods that leave began to drain; now if none does yet."""
+    began = (pod.drain_at for pod in giver.started if pod.victim and pod.drain_at is not None)
+    return min(began, default=pace.now)
 
 
 def _between(giver: Pool, taker: Pool, loads: Mapping[str, Load | None], pace: Pace) -> Choice:
@@ -88,8 +104,7 @@ def _between(giver: Pool, taker: Pool, loads: Mapping[str, Load | None], pace: P
             return Choice(StepReason.FLIP_WAITS, f"{message}, which has served")
         message = f"{giver.role} pod {pod.name} is empty and becomes a {taker.role} pod"
         return Choice(StepReason.FLIPPING, message, taker.role, pod)
-    since = min((pod.drain_at for pod in draining if pod.drain_at is not None), default=pace.now)
-    if pace.now - since >= pace.cold_start_s:
+    if pace.now - _drains_since(giver, pace) >= pace.cold_start_s:
         message = f"a {giver.role} pod drains for longer than a new {taker.role} pod takes to start"
         return Choice(StepReason.FLIP_WAITS, message)
     named = ", ".join(pod.name for pod in draining) or "one that is yet to be chosen"
@@ -98,9 +113,12 @@ def _between(giver: Pool, taker: Pool, loads: Mapping[str, Load | None], pace: P
 
 
 def _displaced(pod: Pod, taker: Pool, now: float) -> list[Pod]:
-    """The pods that the ReplicaSet of `taker` removes when it gets this one too: pods that load."""
-    flipped = replace(pod, role=taker.role, cost=int(FLIPPED_COST))
-    order = removal_order((*taker.pods, flipped), now)
+    """The pods that the ReplicaSet of `taker` removes when it gets this one too: pods that load.
+
+    A pod that drains is as good as unready: its engine says so sooner than the API server.
+    """
+    pods = (*taker.pods, replace(pod, role=taker.role, cost=int(FLIPPED_COST)))
+    order = removal_order((replace(p, ready=p.ready and not p.draining) for p in pods), now)
     return order[: max(0, len(order) - taker.target)]
 
 

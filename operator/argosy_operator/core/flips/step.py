@@ -59,7 +59,7 @@ def _flip(snapshot: Snapshot, draft: Draft, choice: Choice, pod: Pod) -> Draft:
     if replicas_of(deployment) < target:
         return draft.act(Scale("Deployment", deployment["metadata"]["name"], target))
     replica_set = _replica_set(snapshot, deployment)
-    if replica_set is None or replica_set.replicas < target:
+    if replica_set is None or not replica_set.seen or replica_set.replicas < target:
         return draft
     labels = {names.ROLE: taker, names.TEMPLATE_HASH: replica_set.template_hash}
     notes = {names.FLIPPED: rfc3339(snapshot.now), names.DELETION_COST: FLIPPED_COST}
@@ -109,7 +109,9 @@ def _replica_set(snapshot: Snapshot, deployment: Object) -> ReplicaSet | None:
 
 
 def _pool(snapshot: Snapshot, draft: Draft, role: RoleName) -> Pool:
-    return Pool(role, draft.targets[role], snapshot.current(role))
+    deployment = snapshot.deployment(role)
+    replicas = 0 if deployment is None else replicas_of(deployment)
+    return Pool(role, draft.targets[role], replicas, snapshot.current(role))
 
 
 def _deployment(snapshot: Snapshot, role: RoleName) -> Object:
