@@ -2,7 +2,7 @@
 
 import pytest
 
-from tests.core.status.worlds import GATEWAY, Row, World, pod, told
+from tests.core.status.worlds import GATEWAY, GENERATION, Row, World, pod, told
 
 RANGE = {"routing": {"autoscaling": {"min": 1, "max": 4}}}
 EXTERNAL = {"routing": {"replicas": 1, "autoscaling": {"policy": "External"}}}
@@ -127,7 +127,7 @@ def test_the_condition_says_who_sizes_the_gateways(row: Row) -> None:
     assert found == expected
 
 
-SEEN_LATER = {"observedGeneration": -1}
+SEEN_LATER = {"observedGeneration": GENERATION - 1}
 BEFORE = {"RolledOut": "True RolledOut", "Servable": "True AsSpecified"}
 
 

@@ -11,6 +11,7 @@ import pytest
 from argosy_operator.core.fleet.pods import FailingPair
 from tests.core.status.worlds import (
     GATEWAY,
+    GENERATION,
     LOST,
     ROLLED_OUT,
     SERVED,
@@ -29,7 +30,7 @@ from tests.core.status.worlds import (
 SPLIT = {"mode": "disaggregated"}
 PARKED = {"roles": {"colocated": {"replicas": {"min": 0, "max": 0}}}}
 
-SEEN_BEFORE = {"observedGeneration": -1}
+SEEN_BEFORE = {"observedGeneration": GENERATION - 1}
 ZERO = {"autoscaling": {"scaleToZero": {}}}
 NO_REPLICAS = {"wanted": {"colocated": 0}, "deployed": {"colocated": 0}}
 AT_ZERO = {"Ready": "True ScaledToZero", "Servable": "False ScaledToZero"}

@@ -42,6 +42,8 @@ NOW = 1_767_225_600.0
 NEVER = 1e12
 CLAIM_KIND = "PersistentVolumeClaim"
 LONG_AGO = "2025-01-01T00:00:00Z"
+GENERATION = 2
+"""Of the Deployments of gateways: somebody has edited them once."""
 
 
 def pod(role: str, n: int = 1, revision: str = "new", **looks: Any) -> Pod:
@@ -252,7 +254,8 @@ def _stored(world: World, obj: Any) -> Any:
     if obj["kind"] == "Deployment" and role in FRONT_ROLES:
         replicas = obj["spec"]["replicas"]
         whole = dict.fromkeys(("replicas", "updatedReplicas", "availableReplicas"), replicas)
-        stored["status"] = whole | world.gateways
+        stored["metadata"] = meta | {"generation": GENERATION}
+        stored["status"] = whole | {"observedGeneration": GENERATION} | world.gateways
     if child_key(obj) == ("ConfigMap", "chat-gateway"):
         ours = {"manager": FIELD_MANAGER, "time": world.settings_at}
         stored["metadata"] = meta | {"managedFields": [ours]}
