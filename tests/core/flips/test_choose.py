@@ -130,6 +130,10 @@ ROWS: dict[str, Row] = {
         {"p1": {"draining": True}, "p2": SERVES}, {"d1": SERVES}, (1, 2), StepReason.FLIP_DRAINS,
         "yet to be chosen", {"p1": EMPTY},
     ),
+    "nor does it count for how long one drains": Row(
+        {"p0": {"draining": True, "drain_at": NOW - 500}, **ONE_TOO_MANY}, {"d1": SERVES}, (1, 2),
+        StepReason.FLIP_DRAINS, "drains: p1", {"p1": Load(True, 1, 0, 59.0)},
+    ),
     "of several empty pods the one goes that drains for longest": Row(
         {"p1": since(5), "p2": since(9), "p3": SERVES}, {"d1": SERVES}, (1, 2),
         StepReason.FLIPPING, "prefill pod p2 is empty", {"p1": EMPTY, "p2": EMPTY}, "p2",
