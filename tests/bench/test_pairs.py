@@ -1,9 +1,9 @@
-"""`argosy_bench.suites.pairs`: rates of products, where there is a choice."""
+"""`argosy_bench.pairs`: rates of products, where there is a choice."""
 
 import pytest
 
+from argosy_bench import pairs
 from argosy_bench.figures import Figures
-from argosy_bench.suites import pairs
 from argosy_engine.native.compile import library_path
 
 

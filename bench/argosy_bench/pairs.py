@@ -1,6 +1,6 @@
 """bfloat16 products of the native step, multiplied in pairs and widened, in alternating runs.
 
-    python -m argosy_bench.suites.pairs [--runs 7] [--json FILE]
+    python -m argosy_bench.pairs [--runs 7] [--json FILE]
 
 The matrices are those of `LAYERS` layers of SmolLM2-135M with random numbers, multiplied by one
 thread. Rates are medians over the runs, and the ratios medians of neighbours: a ratio below 1 says
@@ -87,14 +87,14 @@ def _seconds(
 
 def main() -> int:
     """Run the suite."""
-    parser = argparse.ArgumentParser(prog="python -m argosy_bench.suites.pairs")
+    parser = argparse.ArgumentParser(prog="python -m argosy_bench.pairs")
     parser.add_argument("--runs", type=int, default=7)
     parser.add_argument("--json", type=Path, help="write the figures file here")
     asked = parser.parse_args()
     name = choose()
     if name not in WITH_PAIRS:
         parser.exit(2, f"this CPU has no instructions for bfloat16 pairs (native {name})\n")
-    figures = Figures(FIGURES, f"python -m argosy_bench.suites.pairs --runs {asked.runs}")
+    figures = Figures(FIGURES, f"python -m argosy_bench.pairs --runs {asked.runs}")
     figures.notes["native"] = name
     measure(figures, library_path("avx512_bf16"), asked.runs)
     return conclude(figures, asked.json)
