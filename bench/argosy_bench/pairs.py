@@ -86,7 +86,7 @@ def _seconds(
 
 
 def main() -> int:
-    """Run the suite."""
+    """Measure; exit status 2 where the CPU has no such instructions."""
     parser = argparse.ArgumentParser(prog="python -m argosy_bench.pairs")
     parser.add_argument("--runs", type=int, default=7)
     parser.add_argument("--json", type=Path, help="write the figures file here")

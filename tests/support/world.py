@@ -390,7 +390,7 @@ class World:
         uid = pod["metadata"]["uid"]
         containers = pod["status"].get("containerStatuses", ())
         loaded = bool(ready) or any(container["started"] for container in containers)
-        is_ready = {"type": "Ready", "status": str(bool(ready)), "lastTransitionTime": at}
+        is_ready = {"type": "Ready", "status": str(bool(ready))}
         engine = {"name": "engine", "state": {"running": {}}, "restartCount": 0}
         status = {
             "phase": "Running",

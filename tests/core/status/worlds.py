@@ -43,7 +43,7 @@ NEVER = 1e12
 CLAIM_KIND = "PersistentVolumeClaim"
 LONG_AGO = "2025-01-01T00:00:00Z"
 GENERATION = 2
-"""Of the Deployments of gateways: somebody has edited them once."""
+"""`metadata.generation` of the gateways' Deployments."""
 
 
 def pod(role: str, n: int = 1, revision: str = "new", **looks: Any) -> Pod:
