@@ -67,11 +67,16 @@ def test_a_secret_of_a_volume_that_comes_later_is_waited_for_and_the_fleet_heals
 ) -> None:
     volume = {"name": "keys", "mountPath": "/data", "secret": {"secretName": "late"}}
     start(world, volumes=[volume])
-    message = stalled(world, "PodNotStarted")
+    stalled(world, "PodNotStarted")
     pods = f"/api/v1/namespaces/{world.namespace}/pods"
     (pod,) = world.kube.get(pods, labelSelector="serving.argosy.dev/role=colocated")["items"]
     name, conditions = pod["metadata"]["name"], pod["status"]["conditions"]
-    assert f"pod {name} is ContainerCreating since" in message
+    # Until its kubelet writes the pod's status, the message says that the kubelet does not.
+    world.until(
+        "the kubelet's word",
+        lambda: f"pod {name} is ContainerCreating since" in world.condition("Stalled")["message"],
+    )
+    message = stalled(world, "PodNotStarted")
     assert "its volumes are not mounted, or it has no network" in message
     assert stalled_since(world) >= since(conditions, "PodScheduled") + DEADLINE_S
     apply(world, {"apiVersion": "v1", "kind": "Secret", "metadata": {"name": "late"}})

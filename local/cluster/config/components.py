@@ -150,14 +150,16 @@ def corefile(files: Files) -> str:
 
 
 def node_objects() -> list[tuple[str, dict[str, Any]]]:
-    """(collection path, object) that let every kubelet read claims.
+    """(collection path, object) that let every kubelet read pods and claims.
 
-    The Node authorizer allows it once it has seen that a pod on the node uses the claim. A kubelet
-    may be faster, and then it tries the pod again only after 10 s or more. Here the kubelets share
-    a machine with the API server, so this happens often.
+    The Node authorizer allows it once it has seen that the pod is on the node, or that a pod on the
+    node uses the claim. A kubelet may be faster. Then it tries a pod with a claim again only after
+    10 s or more, and writes the status of a pod, before which it reads the pod, up to 10 s later.
+    Here the kubelets share a machine with the API server, so this happens often.
     """
-    rules = [{"apiGroups": [""], "resources": ["persistentvolumeclaims"], "verbs": ["get"]}]
-    return _grant("one-machine:read-claims", "Group", "system:nodes", rules)
+    resources = ["pods", "persistentvolumeclaims"]
+    rules = [{"apiGroups": [""], "resources": resources, "verbs": ["get"]}]
+    return _grant("one-machine:kubelets-read", "Group", "system:nodes", rules)
 
 
 def _grant(
