@@ -20,6 +20,7 @@ from argosy_operator.core.fleet.objects import (
     child_key,
     digest,
     is_owned,
+    is_seen,
     replicas_of,
 )
 from argosy_operator.core.fleet.pods import (
@@ -426,7 +427,6 @@ def _replica_sets(found: Iterable[Object], deployments: Collection[str]) -> dict
     sets = {}
     for child in found:
         meta, labels = child["metadata"], child["metadata"].get("labels") or {}
-        status = child.get("status") or {}
         deployment = controller_of(child, "Deployment")
         if deployment is not None and deployment in deployments:
             sets[meta["uid"]] = ReplicaSet(
@@ -434,7 +434,7 @@ def _replica_sets(found: Iterable[Object], deployments: Collection[str]) -> dict
                 role=labels.get(names.ROLE, ""),
                 template_hash=labels.get(names.TEMPLATE_HASH, ""),
                 replicas=replicas_of(child),
-                seen=status.get("observedGeneration", 0) >= meta.get("generation", 0),
+                seen=is_seen(child),
             )
     return sets
 

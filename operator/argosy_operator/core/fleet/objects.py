@@ -53,6 +53,12 @@ def replicas_of(obj: Object) -> int:
     return int(obj["spec"].get("replicas", 1))
 
 
+def is_seen(obj: Object) -> bool:
+    """Whether the controller of `obj` has read its spec of now, so that its status speaks of it."""
+    observed = (obj.get("status") or {}).get("observedGeneration", 0)
+    return bool(observed >= obj["metadata"].get("generation", 0))
+
+
 def digest(value: object, digits: int = 16) -> str:
     """The first hexadecimal digits of the SHA-256 of the value's canonical JSON."""
     text = json.dumps(value, sort_keys=True, separators=(",", ":"))

@@ -10,7 +10,7 @@ from typing import Any
 from argosy_operator.api.model import dump
 from argosy_operator.api.v1alpha1 import RoleName
 from argosy_operator.core.fleet import names
-from argosy_operator.core.fleet.objects import Object, replicas_of, rfc3339
+from argosy_operator.core.fleet.objects import Object, is_seen, replicas_of, rfc3339
 from argosy_operator.core.fleet.ownership import APPLIED, signed
 from argosy_operator.core.fleet.snapshot import Snapshot, role_of
 from argosy_operator.core.gpu_types.noted import noted
@@ -177,7 +177,7 @@ def _front(snapshot: Snapshot, wanted: Object, live: Object) -> Front:
     least = snapshot.fleet.spec.routing.least_gateways(asked) if by_others else asked
     meta, status = live.get("metadata") or {}, live.get("status") or {}
     signature = signed(wanted)["metadata"]["annotations"][APPLIED]
-    unseen = status.get("observedGeneration", 0) < meta.get("generation", 0)
+    unseen = bool(live) and not is_seen(live)
     updated, there = status.get("updatedReplicas", 0), status.get("replicas", 0)
     rolling = (
         (meta.get("annotations") or {}).get(APPLIED) != signature
