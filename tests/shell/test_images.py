@@ -7,6 +7,7 @@ import pytest
 from argosy_operator.core.fleet import names, revision
 from argosy_operator.core.fleet.memory import LoopMemory
 from argosy_operator.render import gateway, workload
+from argosy_operator.render import images as kept_images
 from argosy_operator.render.images import Images
 from argosy_operator.shell import gather
 from argosy_operator.shell.boards.learning import LEARN_S
@@ -247,6 +248,9 @@ def another_operator(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(gather, "TEMPLATE", 99)
     patch.setattr(revision, "TEMPLATE", 99)
     patch.setattr(gateway, "TEMPLATE", 99)
+    # It knows the number of no pod that runs.
+    for module in (revision, kept_images):
+        patch.setattr(module, "TEMPLATES", (99,))
     patch.setattr(workload, "GRACE_MARGIN_S", 77)
     patch.setattr(gateway, "GRACES_S", (3677, 99_999))
 
