@@ -180,6 +180,9 @@ async def test_ready_gateways_of_a_split_fleet_say_which_pairs_fail() -> None:
     asked.clear()
     snapshot = await gather(sources, fleet(slo=SLO), LoopMemory(), Clock(1e6, 50.0))
     assert (snapshot.handovers, asked) == (Handovers(), [])
+    world.pods.clear()
+    snapshot = await gather(sources, split, LoopMemory(), Clock(1e6, 50.0))
+    assert (snapshot.handovers, asked) == (Handovers(), []), "a fleet that has no pods yet"
 
 
 async def test_pods_that_fetch_a_model_are_asked_how_far_they_are() -> None:

@@ -122,6 +122,7 @@ PROGRAMS = (
             "tests/engine_torch",
             "tests/engine/test_model_spec.py",
             "tests/engine/test_native_choice.py",
+            "tests/engine/test_native_library.py",
             "tests/engine/server/test_streams.py",
             "tests/engine/server/test_structured.py",
             "tests/engine/server/test_deep_grammars.py",

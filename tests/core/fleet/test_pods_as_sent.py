@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 import yaml
 
+from argosy_operator.core.fleet import names
 from argosy_operator.core.fleet.pods import Pod, owned_pods, pod_of
 
 PODS = Path(__file__).parent / "pods"
@@ -294,6 +295,29 @@ def test_a_victim_has_the_drain_annotation_and_our_cost(
     raw = sent("unready")
     raw["metadata"]["annotations"] = {key: v for key, v in given.items() if v is not None}
     assert pod_of(raw).victim is victim
+
+
+def test_when_a_pod_was_asked_to_recycle_is_read_from_its_annotation() -> None:
+    raw = sent("ready")
+    assert pod_of(raw).recycled_at is None
+    raw["metadata"]["annotations"] = {"serving.argosy.dev/recycle": "2026-01-02T03:59:00Z"}
+    assert pod_of(raw).recycled_at == DRAINED
+
+
+def test_a_pod_with_the_volume_of_a_token_shows_it() -> None:
+    raw = sent("gateway")
+    raw["spec"]["volumes"] = []
+    assert not pod_of(raw).shows_token
+    raw["spec"]["volumes"] = [{"name": names.TOKEN_VOLUME, "projected": {}}]
+    assert pod_of(raw).shows_token
+
+
+@pytest.mark.parametrize(("exit_code", "said"), [(0, "commit abc"), (1, "")])
+def test_only_a_process_that_ended_well_has_said_something(exit_code: int, said: str) -> None:
+    raw = sent("called-back")
+    ended = {"exitCode": exit_code, "message": "commit abc"}
+    raw["status"]["containerStatuses"] = [{"name": "engine", "state": {"terminated": ended}}]
+    assert pod_of(raw).said == said
 
 
 DEPLOYMENT, REPLICA_SET = "uid-of-our-deployment", "uid-of-its-replica-set"

@@ -141,9 +141,9 @@ def typed(reason: str) -> str:
     return json.dumps({"reason": reason, "message": "x"})
 
 
-H100, A100 = (
+H100, A100, H200 = (
     {"name": name, "costPerHour": "4.10", "nodeSelector": {"gpu": name}}
-    for name in ("h100", "a100")
+    for name in ("h100", "a100", "h200")
 )
 TYPED = {"roles": {"colocated": {"gpuTypes": [A100, H100]}}}
 
@@ -636,6 +636,22 @@ ROWS = [
         {"CapacityLimited": "True GPUTypeFull"},
         {
             "GPUTypeFull": "colocated runs on a100, since pods found no node with h100 "
+            "(2025-12-31T23:00:00Z). It may go back after a day, if that is cheaper"
+        },
+    ),
+    Row(
+        "a role has left two GPU types that had no room",
+        World(
+            {"roles": {"colocated": {"gpuTypes": [A100, H100, H200]}}},
+            (pod("colocated", gpu_type="a100"), GATEWAY),
+            noted={
+                "serving.argosy.dev/gpu-types-full": "h100=2025-12-31T22:00:00Z,"
+                "h200=2025-12-31T23:00:00Z"
+            },
+        ),
+        {"CapacityLimited": "True GPUTypeFull"},
+        {
+            "GPUTypeFull": "colocated runs on a100, since pods found no node with h100 and h200 "
             "(2025-12-31T23:00:00Z). It may go back after a day, if that is cheaper"
         },
     ),
