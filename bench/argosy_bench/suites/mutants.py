@@ -224,12 +224,7 @@ AREAS = (
         _BOUND,
     ),
     Area("engine_scheduler", "engine", (f"{_ENGINE}.*",), _BOUND),
-    Area(
-        "engine_http",
-        "engine_http",
-        (f"{_SERVER}.openai.*", "argosy_engine.metrics.*"),
-        _BOUND,
-    ),
+    Area("engine_http", "engine_http", (f"{_SERVER}.openai.*", "argosy_engine.metrics.*"), _BOUND),
     Area("engine_text", "engine_torch", ("argosy_engine.text.*",), _BOUND),
     Area(
         "engine_sampling",
