@@ -10,7 +10,6 @@ from typing import Any
 import pytest
 import yaml
 
-from argosy_operator.core.fleet import names
 from argosy_operator.core.fleet.pods import Pod, owned_pods, pod_of
 
 PODS = Path(__file__).parent / "pods"
@@ -308,7 +307,7 @@ def test_a_pod_with_the_volume_of_a_token_shows_it() -> None:
     raw = sent("gateway")
     raw["spec"]["volumes"] = []
     assert not pod_of(raw).shows_token
-    raw["spec"]["volumes"] = [{"name": names.TOKEN_VOLUME, "projected": {}}]
+    raw["spec"]["volumes"] = [{"name": "token", "projected": {}}]
     assert pod_of(raw).shows_token
 
 

@@ -148,9 +148,10 @@ H100, A100, H200 = (
 TYPED = {"roles": {"colocated": {"gpuTypes": [A100, H100]}}}
 
 
-def left(time: str) -> dict[str, str]:
-    """The note of a role that left h100 on the last day of the year."""
-    return {"serving.argosy.dev/gpu-types-full": f"h100=2025-12-31T{time}:00Z"}
+def left(**times: str) -> dict[str, str]:
+    """The note of a role that left these GPU types on the last day of the year."""
+    full = ",".join(f"{name}=2025-12-31T{time}:00Z" for name, time in times.items())
+    return {"serving.argosy.dev/gpu-types-full": full}
 
 
 def blocked(reason: str, **more: str) -> dict[str, str]:
@@ -632,7 +633,7 @@ ROWS = [
     ),
     Row(
         "a role has left a GPU type that had no room an hour ago",
-        World(TYPED, (pod("colocated", gpu_type="a100"), GATEWAY), noted=left("23:00")),
+        World(TYPED, (pod("colocated", gpu_type="a100"), GATEWAY), noted=left(h100="23:00")),
         {"CapacityLimited": "True GPUTypeFull"},
         {
             "GPUTypeFull": "colocated runs on a100, since pods found no node with h100 "
@@ -644,10 +645,7 @@ ROWS = [
         World(
             {"roles": {"colocated": {"gpuTypes": [A100, H100, H200]}}},
             (pod("colocated", gpu_type="a100"), GATEWAY),
-            noted={
-                "serving.argosy.dev/gpu-types-full": "h100=2025-12-31T22:00:00Z,"
-                "h200=2025-12-31T23:00:00Z"
-            },
+            noted=left(h100="22:00", h200="23:00"),
         ),
         {"CapacityLimited": "True GPUTypeFull"},
         {
@@ -657,7 +655,7 @@ ROWS = [
     ),
     Row(
         "a role left a GPU type a day ago",
-        World(TYPED, (pod("colocated", gpu_type="a100"), GATEWAY), noted=left("00:00")),
+        World(TYPED, (pod("colocated", gpu_type="a100"), GATEWAY), noted=left(h100="00:00")),
         {},
     ),
     Row(
