@@ -1,5 +1,6 @@
 """The table of areas, the choice of mutants, and how a survivor is read from mutmut's diff."""
 
+import contextlib
 import json
 import os
 import signal
@@ -356,17 +357,24 @@ while True:
     signal.pause()
 """
 DRIVER = """
-import sys
+import os, subprocess, sys
 from pathlib import Path
 from argosy_bench.mutation import workspace
 from argosy_bench.suites import mutants
 workspace._RUN = (sys.executable, "-c", sys.argv[1])
 workspace._ENDS_S = 0.2
+signal_at_start = int(sys.argv[3])
 sys.argv[1:] = ["--program", "operator", "--minutes", sys.argv[2]]
+class Interrupted(subprocess.Popen):
+    def __init__(self, *words, **settings):
+        super().__init__(*words, **settings)
+        os.kill(os.getpid(), signal_at_start)
 class Waiting(workspace.Workspace):
     folder = Path(".")
     def __init__(self): pass
-    def prepare(self, *, fresh): pass
+    def prepare(self, *, fresh):
+        if signal_at_start:
+            subprocess.Popen = Interrupted
     def results(self): return {"argosy_operator.core.plan.x_plan__mutmut_1": None}
     def edit(self, change): pass
     def diffs(self, names): return {}
@@ -375,23 +383,37 @@ sys.exit(mutants.main())
 """
 
 
-@pytest.mark.parametrize(
-    ("sent", "minutes"), [(signal.SIGINT, 9), (signal.SIGTERM, 9), (None, 0.001)]
-)
-def test_whatever_ends_a_run_ends_its_processes(sent, minutes, tmp_path):
-    """They have a session of their own, so a signal from the keyboard does not reach them."""
+@contextlib.contextmanager
+def driven(where: Path, *, minutes: float = 9, signal_at_start: int = 0):
+    """`make mutants` over two processes that wait for ever. On exit they must have ended."""
     driver = subprocess.Popen(
-        [sys.executable, "-c", DRIVER, WAITS, str(minutes)],
-        cwd=tmp_path, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL,
+        [sys.executable, "-c", DRIVER, WAITS, str(minutes), str(signal_at_start)],
+        cwd=where, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL,
         # A test run that a shell started in the background ignores the signal, as do its children.
         preexec_fn=lambda: signal.signal(signal.SIGINT, signal.default_int_handler),
     )  # fmt: skip
     assert driver.stdout is not None
     with driver:
+        yield driver
+        driver.stdout.read()  # ends when no process has it any more
+
+
+@pytest.mark.parametrize(
+    ("sent", "minutes"), [(signal.SIGINT, 9), (signal.SIGTERM, 9), (None, 0.001)]
+)
+def test_whatever_ends_a_run_ends_its_processes(sent, minutes, tmp_path):
+    """They have a session of their own, so a signal from the keyboard does not reach them."""
+    with driven(tmp_path, minutes=minutes) as driver:
         if sent is not None:
             assert driver.stdout.readline() == b"both run\n"
             os.kill(driver.pid, sent)
-        driver.stdout.read()  # ends when no process has it any more
+
+
+@pytest.mark.parametrize("sent", [signal.SIGINT, signal.SIGTERM])
+def test_a_signal_that_comes_while_the_processes_start_ends_them_too(sent, tmp_path):
+    """On a busy machine they ran before `Popen` had returned, and nobody knew of them."""
+    with driven(tmp_path, signal_at_start=sent):
+        pass
 
 
 def test_a_part_of_an_area_is_not_written_as_a_row(monkeypatch, capsys):

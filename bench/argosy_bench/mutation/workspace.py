@@ -15,6 +15,7 @@ import sys
 import tomllib
 from collections.abc import Callable, Iterable, Iterator
 from fnmatch import fnmatchcase
+from functools import partial
 from pathlib import Path
 
 _ROOT = Path(__file__).resolve().parents[3]
@@ -94,8 +95,14 @@ class Workspace:
         mutmut and its children too. mutmut keeps what was run.
         """
         command = [*_RUN, f"--max-children={processes}"]
-        with subprocess.Popen(command, cwd=self.folder, start_new_session=True) as running:
+        with (
+            _signals_held() as release,
+            subprocess.Popen(
+                command, cwd=self.folder, start_new_session=True, preexec_fn=release
+            ) as running,
+        ):
             try:
+                release()
                 code = running.wait(timeout=seconds)
             except subprocess.TimeoutExpired:
                 _end(running)
@@ -203,6 +210,20 @@ class Workspace:
             + "".join(f"{key} = {json.dumps(value)}\n" for key, value in rows.items())
             for table, rows in tables.items()
         )
+
+
+@contextlib.contextmanager
+def _signals_held() -> Iterator[Callable[[], object]]:
+    """SIGINT and SIGTERM wait until the block ends or calls what it is given.
+
+    One that came while `Popen` works would leave the new process behind, known to nobody.
+    """
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT, signal.SIGTERM})
+    release = partial(signal.pthread_sigmask, signal.SIG_SETMASK, before)
+    try:
+        yield release
+    finally:
+        release()
 
 
 def _end(running: subprocess.Popen[bytes]) -> None:
