@@ -53,8 +53,16 @@ TIMES = {
 
 LISTS: dict[str, Any] = {
     "roles": {"colocated": {"gpuTypes": [H100]}},
-    "slo": {"ttft": {"target": "1s"}, "tpot": {"target": "40ms"}},
+    **_slo(classes=[{"name": "batch", "ttft": {"target": "9s"}, "tpot": {"target": "1s"}}]),
     "autoscaling": {"shadow": ["kpa", "hpa"], **_schedule()["autoscaling"]},
+    "engine": {"env": [{"name": "A"}]},
+    "pods": [
+        {
+            "tolerations": [{"key": "pool"}],
+            "topologySpread": [{"topologyKey": "topology.kubernetes.io/zone"}],
+            "volumes": [{"name": "scratch", "mountPath": "/scratch", "emptyDir": {}}],
+        }
+    ],
 }
 """A spec whose lists have items of required fields alone."""
 

@@ -84,20 +84,32 @@ def test_defaults_of_the_api_server_are_the_models_defaults(kubectl):
     assert spec == read
 
 
-def test_the_api_server_fills_in_items_of_lists_as_the_models_do(kubectl):
-    words = ("create", "--dry-run=server", "-o", "json", "-f", "-")
-    code, output = kubectl(*words, given=manifest(LISTS))
-    assert code == 0, output
-    spec = json.loads(output)["spec"]
-    read = dump(ServingDeployment.model_validate(manifest(LISTS)).spec)
-    for name in ("shadow", "schedules"):
-        assert spec["autoscaling"][name] == read["autoscaling"][name]
-    del read["roles"]["colocated"]["gpuTypes"][0]["nodeSelector"]
-    assert spec["roles"]["colocated"] == read["roles"]["colocated"]
-
-
 ROUTE = ROOT / "examples" / "httproute.yaml"
 EXAMPLES = sorted({*(ROOT / "examples").glob("*.yaml")} - {ROUTE})
+FLEETS = {
+    f"{path.name}: {item['metadata']['name']}": item
+    for path in EXAMPLES
+    for item in yaml.safe_load_all(path.read_text("utf-8"))
+    if item["kind"] == "ServingDeployment"
+} | {"items of required fields alone": manifest(LISTS)}
+
+
+def lists(value, path=""):
+    """Every list in the value, by its path."""
+    if isinstance(value, list):
+        return {path: value}
+    if not isinstance(value, dict):
+        return {}
+    return {p: one for key, v in value.items() for p, one in lists(v, f"{path}.{key}").items()}
+
+
+@pytest.mark.parametrize("name", FLEETS)
+def test_a_fleets_lists_are_read_back_as_they_were_applied(kubectl, name):
+    words = ("apply", "--dry-run=server", "-o", "json", "-f", "-")
+    code, output = kubectl(*words, given=FLEETS[name])
+    assert code == 0, output
+    applied, read = lists(FLEETS[name]["spec"]), lists(json.loads(output)["spec"])
+    assert {path: read[path] for path in applied} == applied
 
 
 @pytest.mark.parametrize("path", EXAMPLES, ids=lambda p: p.name)

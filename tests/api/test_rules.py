@@ -190,6 +190,15 @@ def test_an_item_of_pods_with_every_field_is_accepted():
     assert gateways.volumes[0].name == "x" * 63
 
 
+@pytest.mark.parametrize("first", [{}, {"resources": {}}, {"labels": {"team": "search"}}])
+def test_claims_of_any_item_of_pods_bring_the_gpus(first):
+    claims = {"claims": [{"name": "gpu", "resourceClaimTemplateName": "one-gpu"}]}
+    roles = {"colocated": {"resources": {"gpuFrom": "Claims"}}}
+    thing = manifest({"roles": roles, "pods": [first, {"resources": claims}]})
+    assert refusals(SCHEMA, defaulted(SCHEMA, thing)) == []
+    assert ServingDeployment.model_validate(thing).spec.claims_bring_gpus()
+
+
 def test_weights_over_two_gpus_are_accepted_in_engines_that_hand_nothing_over():
     split = {"parallelism": {"tensor": 2}, "resources": {"gpu": 2}}
     thing = manifest({"model": {"uri": "pvc://models/llama"}, "roles": {"colocated": split}})

@@ -113,6 +113,31 @@ def test_a_spec_that_states_a_default_is_the_same_revision():
     assert revision_of(kvTransfer={"leaseSeconds": 30}, engine={"dtype": "auto"}) == revision_of()
 
 
+def test_a_list_that_the_api_server_once_filled_in_is_the_same_revision():
+    """An older CRD had defaults below lists: objects that it wrote and new ones have equal pods."""
+
+    def of(toleration=None, spread=None, medium=None, resources=None, **env):
+        section = {
+            "tolerations": [{"key": "pool", **(toleration or {})}],
+            "topologySpread": [{"topologyKey": "zone", **(spread or {})}],
+            "volumes": [{"name": "a", "mountPath": "/a", "emptyDir": medium or {}}],
+        }
+        return {
+            "engine": {"env": [{"name": "A", **env}]},
+            "pods": [section | (resources or {})],
+        }
+
+    filled = of(
+        toleration={"operator": "Equal"},
+        spread={"maxSkew": 1, "whenUnsatisfiable": "ScheduleAnyway"},
+        medium={"medium": "Disk"},
+        resources={"resources": {}},
+        value="",
+    )
+    assert revision_of(**filled) == revision_of(**of())
+    assert template_of("decode", **filled) == template_of("decode", **of())
+
+
 def test_a_transfers_lease_means_nothing_to_colocated_pods():
     one = revision_of(mode="colocated")
     assert revision_of(mode="colocated", kvTransfer={"leaseSeconds": 5}) == one

@@ -50,7 +50,7 @@ class ValidationRule:
     """Path below the class that the API server prints beside the message, such as ".min"."""
     cel: str
     """The rule for the API server; `self` is an instance of the class. CEL sees the object after
-    defaulting, so a field that has a default is always there."""
+    defaulting, so a field that has a default is always there, unless it is in an item of a list."""
     holds: Callable[[Any], bool]
     """The same rule in Python: a method of the class."""
     message: str

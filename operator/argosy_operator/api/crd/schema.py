@@ -2,7 +2,9 @@
 
 Structural schemas have no $ref, no null alternatives, no `const` and no titles; each field is typed
 in place. Scalars keep their defaults. An object with a default gets `{}` where possible, and the
-API server fills its fields. The CEL rules come with the JSON schema (`api/rule.py`).
+API server fills its fields. Items of lists get no defaults: what GitOps tools apply and what they
+read back would differ for ever, because they compare lists as wholes. The models fill them in. The
+CEL rules come with the JSON schema (`api/rule.py`).
 """
 
 from typing import Any
@@ -64,7 +66,7 @@ def _structural(node: Schema, definitions: dict[str, Schema], defaults: bool) ->
     elif node.get("type") == "object":
         out |= _map(node, definitions, defaults)
     if "items" in node:
-        out |= _list(node, definitions, defaults)
+        out |= _list(node, definitions)
     return out | ({VALIDATIONS: node[VALIDATIONS]} if VALIDATIONS in node else {})
 
 
@@ -103,9 +105,9 @@ def _map(node: Schema, definitions: dict[str, Schema], defaults: bool) -> Schema
     return {"additionalProperties": _structural(values, definitions, defaults)}
 
 
-def _list(node: Schema, definitions: dict[str, Schema], defaults: bool) -> Schema:
+def _list(node: Schema, definitions: dict[str, Schema]) -> Schema:
     key = _inlined(node["items"], definitions)[0].get(LIST_KEY)
-    items = {"items": _structural(node["items"], definitions, defaults)}
+    items = {"items": _structural(node["items"], definitions, defaults=False)}
     if key is None:
         return items | {"x-kubernetes-list-type": "atomic"}
     return items | {"x-kubernetes-list-type": "map", "x-kubernetes-list-map-keys": [key]}

@@ -73,8 +73,9 @@ _RUNS_OR_PARKED = "({0}.replicas.min > 0 || {0}.replicas.max == 0)"
 
 
 _SCHEDULED = (
-    "(!has(s.roles.{0}.min) || s.roles.{0}.min <= self.roles.{0}.replicas.max) && "
-    "(!has(s.roles.{0}.max) || s.roles.{0}.max >= self.roles.{0}.replicas.min)"
+    "(!has(s.roles.{0}) || "
+    "((!has(s.roles.{0}.min) || s.roles.{0}.min <= self.roles.{0}.replicas.max) && "
+    "(!has(s.roles.{0}.max) || s.roles.{0}.max >= self.roles.{0}.replicas.min)))"
 )
 
 
@@ -369,8 +370,8 @@ class ServingDeploymentSpec(ApiModel):
         ),
         ValidationRule(
             field=".pods",
-            cel="(has(self.pods) && self.pods.exists(p, has(p.resources.claims) && "
-            "size(p.resources.claims) > 0)) || ("
+            cel="(has(self.pods) && self.pods.exists(p, has(p.resources) && "
+            "has(p.resources.claims) && size(p.resources.claims) > 0)) || ("
             + " && ".join(
                 f"{r}.resources.gpuFrom == 'Resource'" for r in (_PREFILL, _DECODE, _COLOCATED)
             )

@@ -191,7 +191,7 @@ class EnvVar(ApiModel):
     """The variable's name."""
     value: Annotated[str, StringConstraints(max_length=4096)] = ""
     """The variable's value in plain text. Do not put secrets here: everyone who may read the object
-    can read them."""
+    can read them. Default: an empty text."""
 
     def is_free(self) -> bool:
         return self.name not in RENDERED_ENV

@@ -113,7 +113,8 @@ class GpuType(ApiModel):
     gpu: Annotated[int, within("roles.*.gpuTypes[].gpu")] | None = None
     """GPUs of one pod on this type. Default: resources.gpu."""
     resource_name: ResourceName = NVIDIA
-    """The resource by which nodes offer these GPUs. Pods tolerate a taint of the same key."""
+    """The resource by which nodes offer these GPUs. Pods tolerate a taint of the same key. Default
+    nvidia.com/gpu."""
     node_selector: Annotated[dict[str, LabelValue], Field(max_length=8)] = Field(
         default_factory=dict
     )
@@ -180,7 +181,7 @@ class Role(ApiModel):
             field=".gpuTypes",
             cel="!has(self.gpuTypes) || size(self.gpuTypes) < 2 || self.gpuTypes.all(t, "
             "(has(t.nodeSelector) && size(t.nodeSelector) > 0) || "
-            f"t.resourceName != '{NVIDIA}')",
+            f"(has(t.resourceName) && t.resourceName != '{NVIDIA}'))",
             holds=types_can_be_told_apart,
             message="the scheduler cannot tell these gpuTypes apart: give each a nodeSelector, "
             "such as nvidia.com/gpu.product, or a resourceName of its own",

@@ -56,7 +56,7 @@ class Toleration(ApiModel):
     key: LabelKey | None = None
     """The taint's key. Default: all taints, with operator Exists."""
     operator: Literal["Equal", "Exists"] = "Equal"
-    """Equal: the taint has this value. Exists: it has any value."""
+    """Equal: the taint has this value. Exists: it has any value. Default Equal."""
     value: LabelValue | None = None
     """The taint's value."""
     effect: Effect | None = None
@@ -78,14 +78,14 @@ class Toleration(ApiModel):
     rules: ClassVar[tuple[ValidationRule, ...]] = (
         ValidationRule(
             field=".value",
-            cel="self.operator == 'Equal' || !has(self.value)",
+            cel="!has(self.operator) || self.operator == 'Equal' || !has(self.value)",
             holds=is_whole,
             message="with operator Exists any value is tolerated: leave value out, or write "
             "operator: Equal",
         ),
         ValidationRule(
             field=".key",
-            cel="self.operator == 'Exists' || has(self.key)",
+            cel="has(self.key) || (has(self.operator) && self.operator == 'Exists')",
             holds=has_a_key,
             message="a toleration without key is of all taints: write operator: Exists, or the key",
         ),
