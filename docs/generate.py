@@ -3,11 +3,11 @@
 `crds/`, the chart's CRDs and `docs/api.md` come from the models of the API, `docs/conditions.md`
 from the truth table that the operator evaluates, `docs/runbook/` from the reasons of conditions,
 `docs/bounds.md` from the table of bounds and the CRD's own limits, `docs/parameters.md` from the
-engine's table of request parameters, `docs/rules.md` from the rules and gates of the scaling law,
-`docs/plan.md` from the reasons of the steps of `core/plan.py`, `docs/kubectl.md` from the flags of
-`kubectl argosy`, `docs/metrics.md` from the programs' tables of series, `docs/handover.md` from the
-states of pulls and leases, `docs/peer-tests.md` from the names of the tests,
-`docs/simulate-flags.md` from the simulator's table of flags.
+tables of request parameters of engine and gateway, `docs/rules.md` from the rules and gates of the
+scaling law, `docs/plan.md` from the reasons of the steps of `core/plan.py`, `docs/kubectl.md` from
+the flags of `kubectl argosy`, `docs/metrics.md` from the programs' tables of series,
+`docs/handover.md` from the states of pulls and leases, `docs/peer-tests.md` from the names of the
+tests, `docs/simulate-flags.md` from the simulator's table of flags.
 """
 
 import argparse
@@ -23,6 +23,7 @@ import argosy_engine.metrics.table
 import argosy_gateway.accounting.table
 from argosy_engine.core.handover import states
 from argosy_engine.server.openai.parameters import HONOURED, REFUSED, WITHOUT_EFFECT
+from argosy_gateway.wire.openai import TRANSPORT
 from argosy_operator.api.bounds import DURATION_BOUNDS, NUMBER_BOUNDS
 from argosy_operator.api.conditions import RUNBOOK, ConditionType
 from argosy_operator.api.conditions.reasons import Reason
@@ -194,6 +195,13 @@ def parameters_page() -> str:
     for name, refused in REFUSED.items():
         taken = ", ".join(f"`{json.dumps(value)}`" for value in refused.harmless)
         parts.append(f"| `{name}` | {refused.instead} | {taken} |")
+    parts.append(
+        "\n## Refused by the gateway\n\nThese name pods, KV or requests inside an engine. The "
+        "gateway alone writes them, for engines of every type; from a client they are status 400, "
+        "with the name in `error.param`, also inside `vllm_xargs`. `null` is taken.\n\n"
+        "| parameter | of whom, and what it says |\n|---|---|"
+    )
+    parts.extend(f"| `{name}` | {words} |" for name, words in TRANSPORT.items())
     parts.append("\n## Without effect on the text\n\n| parameter | why |\n|---|---|")
     parts.extend(f"| `{name}` | {why} |" for name, why in WITHOUT_EFFECT.items())
     return "\n".join(parts) + "\n"

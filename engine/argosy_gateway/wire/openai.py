@@ -8,6 +8,7 @@ through unchanged.
 import json
 import re
 import secrets
+from collections import Counter
 from collections.abc import Collection, Iterator, Mapping
 from typing import Any, NamedTuple, NoReturn
 
@@ -15,6 +16,7 @@ from argosy_gateway.errors import RequestError
 from argosy_gateway.wire.prefixes import LONGEST_BYTES, prefixes_of
 
 __all__ = [
+    "TRANSPORT",
     "CompletionRequest",
     "body_of",
     "check_question",
@@ -29,6 +31,27 @@ _PROMPT_LEVELS = 16
 parts, and their text."""
 _START_CHARS = 1024
 _REQUEST_ID = re.compile(r"[A-Za-z0-9._-]{1,128}")
+
+TRANSPORT = {
+    "kv_transfer_params": "vLLM, and ours with --external-routers: where a prompt's KV is",
+    "ec_transfer_params": "vLLM: the same of an encoder's output",
+    "bootstrap_*": "SGLang: where a prompt's KV is, and in which room",
+    "data_parallel_rank": "SGLang: which rank of an engine computes",
+    "routed_dp_rank": "SGLang: the same",
+    "disagg_prefill_dp_rank": "SGLang: which rank has a prompt's KV",
+    "rid": "SGLang: the request's name inside the engine, which two must not share",
+    "argosy_resume": "ours: what a stream has sent already that goes on at another engine",
+}
+"""Members of a body that name pods, KV or requests inside an engine, of every kind of engine.
+
+The gateway alone writes them: from a client they would end an engine's process, read what other
+clients wrote, or have a pod connect to an address of the client's choice. A client that writes one
+is refused, because an answer without what it asked for would hide the mistake. Null asks for
+nothing.
+"""
+_TRANSPORT = re.compile("|".join(name.replace("*", ".*") for name in TRANSPORT), re.DOTALL)
+_CARRIER = "vllm_xargs"
+"""Its members reach vLLM's transport as if they stood in the body."""
 
 
 class CompletionRequest(NamedTuple):
@@ -185,13 +208,39 @@ def _for_engine(body: bytes, encoding: str, request: dict[str, Any], *, hide_usa
 
 
 def _decode(body: bytes, encoding: str) -> dict[str, Any]:
+    """A client's JSON object, without members that are the gateway's. Raises RequestError (400)."""
     try:
         request = _DECODER.decode(body.decode(encoding, "surrogatepass"))
     except ValueError as error:  # UnicodeDecodeError and JSONDecodeError are ValueErrors
         raise RequestError(400, f"The request body is not JSON: {error}.") from error
     if not isinstance(request, dict):
         raise RequestError(400, "The request body must be a JSON object.")
+    _refuse_transport(request)
+    carried = request.get(_CARRIER)
+    if isinstance(carried, dict):
+        _refuse_transport(carried, _CARRIER)
     return request
+
+
+def _refuse_transport(members: Mapping[str, Any], within: str = "") -> None:
+    for name, value in members.items():
+        if value is not None and _TRANSPORT.fullmatch(name):
+            where = f"{within}.{name}" if within else name
+            text = (
+                f"'{where[:128]}' is written by the gateway, which chooses the pods: leave it out."
+            )
+            raise RequestError(400, text, param=within or name[:128])
+
+
+def _members(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    """An object. Of a name that is written twice, an engine might take the other value."""
+    members = dict(pairs)
+    if len(members) < len(pairs):
+        left = Counter(name for name, _ in pairs) - Counter(members.keys())
+        twice = next(iter(left))[:128]
+        text = f"The request body has '{twice}' twice in one object: write it once."
+        raise RequestError(400, text, param=twice)
+    return members
 
 
 def _not_finite(name: str) -> NoReturn:
@@ -204,7 +253,9 @@ def _integer(digits: str) -> int:
 
 
 # Made once: `json.loads` and `json.dumps` make one for each call that has options.
-_DECODER = json.JSONDecoder(parse_constant=_not_finite, parse_int=_integer)
+_DECODER = json.JSONDecoder(
+    parse_constant=_not_finite, parse_int=_integer, object_pairs_hook=_members
+)
 _ENCODER = json.JSONEncoder(ensure_ascii=False, separators=(",", ":"))
 
 
