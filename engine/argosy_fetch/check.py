@@ -10,7 +10,7 @@ from pathlib import Path
 
 from argosy_fetch.config import CONFIG
 from argosy_fetch.errors import FetchError
-from argosy_fetch.source import RemoteFile
+from argosy_fetch.source import MARKER, RemoteFile
 
 INDEX = "model.safetensors.index.json"
 """Which file has which tensor, where the weights are several files."""
@@ -23,6 +23,8 @@ _MISTRALS = re.compile(r"consolidated[\w.-]*\.safetensors(\.index\.json)?")
 """The same weights once more, as Mistral's own programs and vLLM's `--load-format mistral` read
 them."""
 _NAMED = 4
+_LARGEST = {CONFIG: 4 << 20, INDEX: 64 << 20}
+"""Bytes of what is read as a whole. The index of a model of 671 billion parameters has 9 MB."""
 
 
 def wanted(files: Iterable[RemoteFile], *, any_weights: bool) -> tuple[RemoteFile, ...]:
@@ -32,7 +34,7 @@ def wanted(files: Iterable[RemoteFile], *, any_weights: bool) -> tuple[RemoteFil
     `any_weights`: the fleet has an engine image of its own, which may read other files than ours.
     """
     found = sorted(files, key=lambda file: file.name)
-    chosen = [file for file in found if _WANTED.fullmatch(file.name)]
+    chosen = [file for file in found if _WANTED.fullmatch(file.name) and file.name != MARKER]
     if not any(file.name.endswith(".safetensors") for file in chosen):
         pickles = [file.name for file in found if _PICKLES.fullmatch(file.name)]
         if pickles:
@@ -49,7 +51,26 @@ def wanted(files: Iterable[RemoteFile], *, any_weights: bool) -> tuple[RemoteFil
         )
     if CONFIG not in names:
         raise FetchError("WeightsInvalid", f"there is no {CONFIG} beside the weights")
+    _refuse_twins(chosen)
+    for file in chosen:
+        if file.size > _LARGEST.get(file.name, file.size):
+            raise FetchError(
+                "WeightsInvalid",
+                f"{file.name} has {file.size} bytes: at most {_LARGEST[file.name]} are read",
+            )
     return tuple(chosen)
+
+
+def _refuse_twins(files: Iterable[RemoteFile]) -> None:
+    """Two files of one name would be written over each other; where the claim's file system knows
+    no case, so would `A.json` and `a.json`."""
+    seen: dict[str, str] = {}
+    for file in files:
+        if (other := seen.get(file.name.casefold())) is not None:
+            raise FetchError(
+                "WeightsInvalid", f"{other} and {file.name} are two files with one name"
+            )
+        seen[file.name.casefold()] = file.name
 
 
 def check_index(path: Path, names: Collection[str]) -> None:
@@ -87,7 +108,9 @@ def check_weights(path: Path) -> None:
         ]
         if 8 + length + max(ends, default=0) != size:
             raise ValueError(f"its tensors end at {8 + length + max(ends, default=0)} of {size}")
-    except (ValueError, KeyError, TypeError, IndexError, AttributeError) as error:
+    except (
+        ValueError, KeyError, TypeError, IndexError, AttributeError, RecursionError
+    ) as error:  # fmt: skip
         raise FetchError(
             "WeightsInvalid", f"{path.name} is not a whole safetensors file: {error}"
         ) from error

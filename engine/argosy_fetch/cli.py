@@ -22,7 +22,9 @@ __all__ = ["main"]
 
 _TERMINATION_LOG = "/dev/termination-log"  # the kubelet mounts it into every container
 _LONGEST = 3000
-"""Characters of a message: the kubelet keeps 4096 bytes."""
+"""Characters of a message."""
+_MOST = 4096
+"""Bytes of a result that the kubelet keeps."""
 
 
 def _parser() -> argparse.ArgumentParser:
@@ -47,13 +49,13 @@ def main(argv: Sequence[str]) -> int:
     """Exit status 0: the model is there. 1: it is not, and the result says why."""
     options = _parser().parse_args(argv)
     logging.basicConfig(level=logging.INFO, format="%(asctime)s %(name)s %(message)s")
-    logging.getLogger("httpx").setLevel(logging.WARNING)
+    for client in ("httpx", "httpx2"):  # they log URLs whole, with passwords and signatures
+        logging.getLogger(client).setLevel(logging.WARNING)
     try:
         filled = _fill(options)
     except FetchError as error:
         sys.stderr.write(f"{error}\n")
-        said = {"reason": error.reason, "message": error.message[:_LONGEST]}
-        _say(options.termination_message, said)
+        _say(options.termination_message, _refusal(error))
         return 1
     _say(
         options.termination_message,
@@ -65,6 +67,14 @@ def main(argv: Sequence[str]) -> int:
         },
     )
     return 0
+
+
+def _refusal(error: FetchError) -> dict[str, Any]:
+    """Shortened until the kubelet keeps it whole. In JSON one character has up to twelve bytes."""
+    message = error.message[:_LONGEST]
+    while len(json.dumps(refusal := {"reason": error.reason, "message": message})) > _MOST:
+        message = message[: len(message) * 9 // 10]
+    return refusal
 
 
 def _fill(options: argparse.Namespace) -> Filled:

@@ -21,10 +21,8 @@ from typing import Any
 from argosy_fetch.check import INDEX, check_index, check_weights, wanted
 from argosy_fetch.config import CONFIG, check_config
 from argosy_fetch.errors import FetchError
-from argosy_fetch.source import CHUNK, Listing, RemoteFile, RestartedError, Source
+from argosy_fetch.source import CHUNK, MARKER, Listing, RemoteFile, RestartedError, Source
 
-MARKER = ".argosy.json"
-"""Written last: the folder is whole, and of which commit it is."""
 PARTIAL = ".partial"
 
 log = logging.getLogger("argosy.fetch")
@@ -113,12 +111,16 @@ def fetch(source: Source, file: RemoteFile, folder: Path) -> None:
 
 
 def _append(source: Source, file: RemoteFile, part: Path) -> None:
+    """Write what comes, and one byte more than was announced at most: the claim has room for no
+    more, and the file is refused by it."""
     start = part.stat().st_size if part.exists() else 0
     if start >= file.size > 0:
         return
     with part.open("ab") as out:
         for chunk in source.read(file, start):
-            out.write(chunk)
+            out.write(chunk[: file.size + 1 - out.tell()])
+            if out.tell() > file.size:
+                break
         out.flush()
         os.fsync(out.fileno())
 
@@ -126,7 +128,9 @@ def _append(source: Source, file: RemoteFile, part: Path) -> None:
 def _why_unfit(path: Path, file: RemoteFile) -> str | None:
     """How the file differs from what its source says; None if it does not."""
     size = path.stat().st_size
-    if size != file.size:
+    if size > file.size:
+        return f"more than {file.size} bytes came"
+    if size < file.size:
         return f"{size} of {file.size} bytes came"
     for kind, digits in file.digests:
         if _digest(path, kind, size) != digits:

@@ -1,27 +1,38 @@
 """hf://: files of a repository on the Hugging Face Hub, or on what HF_ENDPOINT names.
 
-The token is that of the variable HF_TOKEN, which huggingface_hub reads by itself.
+The token is that of the variable HF_TOKEN, which huggingface_hub reads by itself. Its session is
+used, and none of its calls: they read an answer of any length into memory, follow redirects
+anywhere, and ask for more than the model.
 """
 
+import ipaddress
+import json
 import os
+import re
+import socket
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
+from urllib.parse import quote
 
 # The commit's files are read over HTTP from the one address that a firewall must let through.
 os.environ.setdefault("HF_HUB_DISABLE_XET", "1")
 
-from huggingface_hub import HfApi, constants, errors, get_session, hf_hub_url, utils
-from huggingface_hub.errors import HfHubHTTPError, HFValidationError
+from huggingface_hub import constants, get_session, get_token, hf_hub_url, utils
+from huggingface_hub.errors import HFValidationError
 
 from argosy_fetch.errors import FetchError
-from argosy_fetch.source import CHUNK, Listing, RemoteFile, RestartedError
+from argosy_fetch.source import CHUNK, LISTING_S, Listing, RemoteFile, RestartedError
 
-_ERRORS: Any = errors
 _UTILS: Any = utils
 """What the package exports without saying so to type checkers."""
 TIMEOUT_S = 60.0
 """Longest silence of the hub."""
+_COMMIT = re.compile("[0-9a-f]{40}")
+_LARGEST_LISTING = 16 << 20
+"""Bytes. A repository of a thousand files needs 300 KB."""
+_MOST_REDIRECTS = 5
 
 
 class Hub:
@@ -32,59 +43,145 @@ class Hub:
         self._commit = ""
 
     def listing(self) -> Listing:
-        with self._errors(f"{self._repo}@{self._revision}"):
-            info = HfApi().model_info(
-                self._repo, revision=self._revision, files_metadata=True, timeout=TIMEOUT_S
-            )
-        self._commit = info.sha or ""
-        if len(self._commit) != 40:
-            raise FetchError(
-                "SourceUnreachable", f"{constants.ENDPOINT} does not say the commit of {self._repo}"
-            )
-        files = []
-        for sibling in info.siblings or ():
-            digests = [("sha256", sibling.lfs.sha256)] if sibling.lfs else []
-            if not digests and sibling.blob_id:
-                digests = [("git", sibling.blob_id)]
-            files.append(RemoteFile(sibling.rfilename, sibling.size or 0, tuple(digests)))
-        folder = f"hf/{self._repo.replace('/', '--')}/{self._commit}"
-        return Listing(self._commit, folder, tuple(files))
+        what = f"{self._repo}@{self._revision}"
+        url = (
+            f"{constants.ENDPOINT}/api/models/{self._repo}"
+            f"/revision/{quote(self._revision, safe='')}?blobs=True"
+        )
+        with self._errors(what):
+            _UTILS.validate_repo_id(self._repo)
+            with self._answer(url, what) as answer:
+                model = _parsed(answer)
+            commit = str(model.get("sha"))
+            if not _COMMIT.fullmatch(commit):
+                raise FetchError(
+                    "SourceUnreachable",
+                    f"{constants.ENDPOINT} does not say the commit of {self._repo}",
+                )
+            if _COMMIT.fullmatch(self._revision) and commit != self._revision:
+                raise FetchError(
+                    "SourceUnreachable", f"{constants.ENDPOINT} answers {commit} for {what}"
+                )
+            files = tuple(_file(sibling) for sibling in model.get("siblings") or ())
+        self._commit = commit
+        return Listing(commit, f"hf/{self._repo.replace('/', '--')}/{commit}", files)
 
     def read(self, file: RemoteFile, start: int) -> Iterator[bytes]:
         url = hf_hub_url(self._repo, file.name, revision=self._commit)
-        headers = _UTILS.build_hf_headers() | ({"Range": f"bytes={start}-"} if start else {})
-        # Bytes as they are stored: a compressed answer has another length.
-        headers["Accept-Encoding"] = "identity"
-        with (
-            self._errors(f"{file.name} of {self._repo}@{self._commit}"),
-            get_session().stream(
-                "GET", url, headers=headers, follow_redirects=True, timeout=TIMEOUT_S
-            ) as answer,
-        ):
-            if start and answer.status_code in (200, 416):
-                raise RestartedError
-            _UTILS.hf_raise_for_status(answer)
+        what = f"{file.name} of {self._repo}@{self._commit}"
+        with self._errors(what), self._answer(url, what, start) as answer:
             yield from answer.iter_raw(CHUNK)
 
     @contextmanager
+    def _answer(self, url: str, what: str, start: int = 0) -> Iterator[Any]:
+        """The hub's answer from byte `start` on, of which nothing is read yet."""
+        # Bytes as they are stored: a compressed answer has another length.
+        headers = {"User-Agent": "argosy-fetch", "Accept-Encoding": "identity"}
+        if token := get_token():
+            headers["Authorization"] = f"Bearer {token}"
+        if start:
+            headers["Range"] = f"bytes={start}-"
+        client: Any = get_session()
+        request = client.build_request("GET", url, headers=headers, timeout=TIMEOUT_S)
+        for _ in range(_MOST_REDIRECTS + 1):
+            answer = client.send(request, stream=True, follow_redirects=False)
+            try:
+                onward = answer.next_request
+                if onward is None:
+                    _check_status(answer, what, start)
+                    yield answer
+                    return
+            finally:
+                answer.close()
+            # The client leaves the token away where the next host is another.
+            if why := _why_not_there(request.url, onward.url):
+                raise FetchError("SourceUnreachable", f"{constants.ENDPOINT} sends {what} on {why}")
+            request = onward
+        raise FetchError(
+            "SourceUnreachable",
+            f"{constants.ENDPOINT} sends {what} on more than {_MOST_REDIRECTS} times",
+        )
+
+    @contextmanager
     def _errors(self, what: str) -> Iterator[None]:
-        """Turn errors of the hub into a FetchError that names `what`."""
-        where = constants.ENDPOINT
+        """Turn whatever goes wrong with the hub's answers into a FetchError that names `what`."""
         try:
             yield
-        except HfHubHTTPError as error:
-            code = error.response.status_code
-            if code in (401, 403):
-                token = "the token in HF_TOKEN" if os.environ.get("HF_TOKEN") else "no token"
-                why = f"{where} answers {code} for {what}, asked with {token}"
-                raise FetchError("SourceForbidden", why) from error
-            if code in (404, 410):
-                why = f"{where} has no {what}: it answers {code}"
-                raise FetchError("SourceNotFound", why) from error
-            why = f"{where} answers {code} for {what}"
-            raise FetchError("SourceUnreachable", why) from error
+        except (FetchError, RestartedError):
+            raise
         except HFValidationError as error:
             raise FetchError("BadArgument", f"{what}: {error}") from error
-        except (_ERRORS.HTTPError, OSError) as error:
-            why = f"{where} does not answer for {what}: {type(error).__name__}: {error}"
+        except Exception as error:
+            why = (
+                f"{constants.ENDPOINT} does not answer for {what}: {type(error).__name__}: {error}"
+            )
             raise FetchError("SourceUnreachable", why) from error
+
+
+def _check_status(answer: Any, what: str, start: int) -> None:
+    """FetchError for an answer that refuses, RestartedError for one that begins elsewhere."""
+    where, code = constants.ENDPOINT, answer.status_code
+    if start and code in (200, 416):
+        raise RestartedError
+    if start and code == 206:
+        if not answer.headers.get("Content-Range", "").startswith(f"bytes {start}-"):
+            raise RestartedError
+        return
+    if code == 200:
+        return
+    if code in (401, 403):
+        token = "the token in HF_TOKEN" if os.environ.get("HF_TOKEN") else "no token"
+        raise FetchError(
+            "SourceForbidden", f"{where} answers {code} for {what}, asked with {token}"
+        )
+    if code in (404, 410):
+        raise FetchError("SourceNotFound", f"{where} has no {what}: it answers {code}")
+    raise FetchError("SourceUnreachable", f"{where} answers {code} for {what}")
+
+
+def _parsed(answer: Any) -> dict[str, Any]:
+    """The JSON object of an answer that is no longer, and takes no longer, than a listing."""
+    body, deadline = bytearray(), time.monotonic() + LISTING_S
+    for piece in answer.iter_raw():
+        body += piece
+        if len(body) > _LARGEST_LISTING:
+            raise ValueError(f"its list of files has more than {_LARGEST_LISTING} bytes")
+        if time.monotonic() > deadline:
+            raise ValueError(f"its list of files takes more than {LISTING_S:g} s")
+    model = json.loads(body)
+    if not isinstance(model, dict):
+        raise ValueError("its list of files is no JSON object")
+    return model
+
+
+def _file(sibling: Any) -> RemoteFile:
+    name, size, lfs = sibling["rfilename"], sibling.get("size") or 0, sibling.get("lfs")
+    if not isinstance(name, str) or type(size) is not int or size < 0:
+        raise ValueError(f"it says a file {name!r:.100} of {size!r:.40} bytes")
+    digests = [("sha256", lfs["sha256"])] if lfs else []
+    if not digests and sibling.get("blobId"):
+        digests = [("git", sibling["blobId"])]
+    return RemoteFile(name, size, tuple(digests))
+
+
+def _why_not_there(here: Any, there: Any) -> str | None:
+    """Why a redirect is not followed; None if it is. Metadata services of clouds and what listens
+    for this pod alone lie on addresses that no other host needs to send clients to."""
+    if here.scheme == "https" and there.scheme != "https":
+        return f"to {there.scheme}://{there.host}, without TLS"
+    if there.host != here.host and _is_near(there.host):
+        return f"to {there.host}, which is an address of this machine or its link"
+    return None
+
+
+def _is_near(host: str) -> bool:
+    try:
+        found = {entry[4][0] for entry in socket.getaddrinfo(host, None)}
+    except OSError:  # a proxy may know it
+        return False
+    for address in found:
+        ip = ipaddress.ip_address(str(address).partition("%")[0])
+        ip = getattr(ip, "ipv4_mapped", None) or ip
+        if ip.is_loopback or ip.is_link_local or ip.is_unspecified:
+            return True
+    return False

@@ -3,6 +3,7 @@
 Keys, region, endpoint and web identity come from the variables that AWS's own clients read.
 """
 
+import asyncio
 import hashlib
 import os
 import re
@@ -18,7 +19,7 @@ from obstore import exceptions
 from obstore.store import S3Store
 
 from argosy_fetch.errors import FetchError, FetchReason
-from argosy_fetch.source import CHUNK, Listing, RemoteFile
+from argosy_fetch.source import CHUNK, LISTING_S, Listing, RemoteFile
 
 TIMEOUT_S = 60
 """Longest silence of the store."""
@@ -48,9 +49,11 @@ class Bucket:
         where = f"s3://{self._bucket}/{self._prefix}"
         files, known = list[RemoteFile](), hashlib.sha256()
         with self._errors(where):
-            found = obstore.list_with_delimiter(self._store, f"{self._prefix}/")["objects"]
-            for obj in sorted(found, key=lambda obj: obj["path"]):
-                name, etag = obj["path"].rpartition("/")[2], obj["e_tag"] or ""
+            for obj in sorted(asyncio.run(self._objects()), key=lambda obj: obj["path"]):
+                folder, _, name = obj["path"].rpartition("/")
+                if folder != self._prefix:  # nobody asked for it
+                    continue
+                etag = obj["e_tag"] or ""
                 digests = self._md5(obj["path"], etag.strip('"'))
                 known.update(f"{name}\0{obj['size']}\0{etag}\n".encode())
                 files.append(RemoteFile(name, obj["size"], digests, etag))
@@ -59,6 +62,17 @@ class Bucket:
         commit = known.hexdigest()[:40]
         place = f"{self._bucket}--{self._prefix.replace('/', '--')}"
         return Listing(commit, f"s3/{place}/{commit}", tuple(files))
+
+    async def _objects(self) -> Any:
+        """The store says itself whether more pages follow, so they have a time together."""
+        try:
+            async with asyncio.timeout(LISTING_S):
+                found: Any = await obstore.list_with_delimiter_async(
+                    self._store, f"{self._prefix}/"
+                )
+                return found["objects"]
+        except TimeoutError:
+            raise ValueError(f"its list of objects takes more than {LISTING_S:g} s") from None
 
     def read(self, file: RemoteFile, start: int) -> Iterator[bytes]:
         path = f"{self._prefix}/{file.name}"

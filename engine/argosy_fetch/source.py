@@ -7,6 +7,11 @@ from typing import Protocol
 
 CHUNK = 4 << 20
 """Bytes that are read and written at a time."""
+MARKER = ".argosy.json"
+"""Written last: the folder is whole, and of which commit it is. No file of a source has its name.
+"""
+LISTING_S = 300.0
+"""Longest time for the names of all files. A source that never ends them is none."""
 
 
 @dataclass(frozen=True, slots=True)

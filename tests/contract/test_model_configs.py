@@ -85,6 +85,7 @@ REFUSED: dict[str, dict[str, Any]] = {
     "an odd head": {"head_dim": 15},
     "heads as text": {"num_attention_heads": "4"},
     "no heads": {"num_attention_heads": 0},
+    "more layers than any model has": {"num_hidden_layers": 10**12},
     "no vocabulary": {"vocab_size": None},
     "a norm of 0": {"rms_norm_eps": 0},
     "a norm that is none": {"rms_norm_eps": "small"},

@@ -16,7 +16,7 @@ from tests.support.stores import Trouble, commit_of, serving
 pytest.importorskip("obstore")
 
 from argosy_fetch import cli, fill, hub, progress, s3
-from argosy_fetch.source import RestartedError, hub_address, s3_address
+from argosy_fetch.source import MARKER, RestartedError, hub_address, s3_address
 
 CONFIG = {
     "architectures": ["LlamaForCausalLM"],
@@ -66,7 +66,7 @@ class Place:
     def refused(self, uri: str, *flags: str) -> tuple[str, str]:
         status, said = self.fetch(uri, *flags)
         assert status == 1
-        assert not list(self.claim.rglob(fill.MARKER))
+        assert not list(self.claim.rglob(MARKER))
         return said["reason"], said["message"]
 
 
@@ -99,9 +99,9 @@ def place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Place]:
 def test_a_model_is_fetched_whole_and_marked(place: Place, uri: str) -> None:
     folder = place.fetched(uri)
     names = {path.name for path in folder.iterdir()}
-    assert names == {"config.json", "model.safetensors", "tokenizer.json", fill.MARKER}
+    assert names == {"config.json", "model.safetensors", "tokenizer.json", MARKER}
     assert (folder / "model.safetensors").read_bytes() == weights()
-    assert json.loads((folder / fill.MARKER).read_text())["commit"] == folder.name
+    assert json.loads((folder / MARKER).read_text())["commit"] == folder.name
     assert not list((place.claim / fill.PARTIAL).iterdir())
 
 
@@ -141,7 +141,7 @@ def test_a_file_that_was_cut_off_is_continued(place: Place, uri: str) -> None:
     status, said = place.fetch(uri)
     if status:  # the hub's client fails at once, and the container starts again
         assert said["reason"] == "SourceUnreachable"
-        assert not list(place.claim.rglob(fill.MARKER))
+        assert not list(place.claim.rglob(MARKER))
     folder = place.fetched(uri)
     assert (folder / "model.safetensors").read_bytes() == weights(640)
     ranges = [asked for name, asked in place.trouble.asked if name == "model.safetensors"]
@@ -220,7 +220,7 @@ def test_a_partial_file_of_other_bytes_is_replaced(place: Place, there: bytes) -
 
 def test_a_folder_without_its_marker_is_read_again_before_it_is_marked(place: Place) -> None:
     folder = place.fetched(HUB)
-    (folder / fill.MARKER).unlink()
+    (folder / MARKER).unlink()
     (folder / "model.safetensors").write_bytes(weights()[:-1] + b"\0")
     assert place.fetched(HUB) == folder
     assert (folder / "model.safetensors").read_bytes() == weights()

@@ -8,6 +8,7 @@ import pytest
 from argosy_operator.core.scaling.goals import Windows
 from argosy_operator.core.scaling.observe import FleetMetrics, Idle, Unknown, Value
 from argosy_operator.core.scaling.signals.samples import RECEIVED, Round, Series, assemble
+from argosy_operator.ports.prometheus.allowlist import Allowlist
 from argosy_operator.ports.prometheus.collect import Question
 from argosy_operator.ports.prometheus.metrics import PrometheusMetrics
 from argosy_operator.ports.prometheus.queries import escape, selector
@@ -34,6 +35,30 @@ async def test_a_black_hole_costs_the_time_out_and_no_minutes() -> None:
         port.close()
     assert isinstance(seen.arrivals, Unknown)
     assert seen.arrivals.reason.startswith("PrometheusTimeout")
+
+
+@pytest.mark.parametrize("answers", [False, True])
+async def test_a_password_in_the_address_is_in_no_condition_and_no_log(
+    answers: bool, caplog: pytest.LogCaptureFixture
+) -> None:
+    with socket.socket() as hole:
+        hole.bind(("127.0.0.1", 0))
+        if answers:
+            hole.listen()  # and never says a word
+        host = f"127.0.0.1:{hole.getsockname()[1]}"
+        url = f"http://user:pa%2Fss@{host}"
+        own = PrometheusMetrics(url, timeout_s=0.3)
+        other = PrometheusMetrics(
+            None, timeout_s=0.3, allowed=Allowlist.of([host.replace("127.0.0.1", "127.0.0.0/8")])
+        )
+        async with asyncio.timeout(20):
+            shown = [(await port.ask(url, ASKED)).metrics.arrivals for port in (own, other)]
+        own.close()
+        other.close()
+    assert host in str(shown[0])
+    assert host in caplog.text
+    assert "user" not in f"{shown[0]}{caplog.text}"
+    assert "pa%2Fss" not in f"{shown}{caplog.text}"
 
 
 def test_names_cannot_break_out_of_a_matcher() -> None:

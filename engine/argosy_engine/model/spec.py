@@ -34,6 +34,8 @@ ARCHITECTURES = (
 """All share one trunk: pre-norm, grouped-query attention with rope, gated SiLU."""
 
 _SLIDING, _FULL = "sliding_attention", "full_attention"
+_MOST_LAYERS = 10_000
+"""Far more than any model has. One list entry for each layer of 10¹² would end the process."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -256,6 +258,8 @@ def _positions(config: dict[str, Any], rope: Rope) -> int:
 def _windows(config: dict[str, Any], architecture: str, positions: int) -> tuple[int, ...]:
     """As the classes of Hugging Face read it, with their defaults for what the file lacks."""
     layers, kinds = _count(config, "num_hidden_layers"), config.get("layer_types")
+    if layers > _MOST_LAYERS:
+        raise ValueError(f"num_hidden_layers must be at most {_MOST_LAYERS}, and is {layers!r:.40}")
     if architecture.startswith("Qwen"):
         window = config.get("sliding_window", 4096) if config.get("use_sliding_window") else 0
         first = int(config.get("max_window_layers", 28))

@@ -8,6 +8,7 @@ cluster (server-side request forgery, CWE-918).
 """
 
 import ipaddress
+import re
 from collections.abc import Iterable
 from dataclasses import dataclass
 from socket import socket
@@ -101,6 +102,14 @@ NOTHING_ELSE = Allowlist()
 """Only the Prometheus that the operator was installed with is allowed."""
 
 
+_USER_INFO = re.compile(r"(?<=://)[^/?#\s]*@")
+
+
+def without_user(url: str) -> str:
+    """The URL as conditions and logs may show it: without user and password."""
+    return _USER_INFO.sub("", url)
+
+
 def _place(url: str) -> tuple[str, int]:
     """(host, port) of the URL; ("", 0) where it has none."""
     try:
@@ -130,7 +139,7 @@ def _pools(url: str, allowed: Allowlist) -> dict[str, type[HTTPConnectionPool]]:
         if port == _place(url)[1] and allowed.admits(url, address):
             return connected
         connected.close()
-        raise NotAllowedError(f"{url} resolves to an address outside the allow-list")
+        raise NotAllowedError(f"{without_user(url)} resolves to an address outside the allow-list")
 
     class Plain(HTTPConnection):
         def _new_conn(self) -> socket:

@@ -17,7 +17,7 @@ from argosy_operator.api.v1alpha1 import ServingDeployment
 from argosy_operator.core.fleet.objects import FleetKey
 from argosy_operator.core.reconcile.targets.spec import goals_of
 from argosy_operator.core.scaling.observe import unknown_metrics
-from argosy_operator.ports.prometheus.allowlist import NOTHING_ELSE, Allowlist
+from argosy_operator.ports.prometheus.allowlist import NOTHING_ELSE, Allowlist, without_user
 from argosy_operator.ports.prometheus.collect import Collected, Fleets, Question, collect, take
 from argosy_operator.ports.prometheus.queries import Spans
 from argosy_operator.ports.prometheus.rounds import SharedRounds
@@ -97,7 +97,7 @@ class PrometheusMetrics:
                 metrics = await asyncio.to_thread(take, taken, question)
             return Measurement(metrics, next_at)
         except TimeoutError:
-            cause = f"PrometheusTimeout: {url} took over {longest_s:g} s"
+            cause = f"PrometheusTimeout: {without_user(url)} took over {longest_s:g} s"
         except NoAnswerError as error:
             cause = error.reason
         return self._unknown(group.for_user(cause), next_at)
@@ -191,7 +191,7 @@ class _Group:
             return cause
         if cause != self._logged:
             self._logged = cause
-            log.warning("spec.metrics.prometheus.url %s: %s", self._url, cause)
+            log.warning("spec.metrics.prometheus.url %s: %s", without_user(self._url), cause)
         return NO_METRICS
 
     async def _ask(self, fleets: Fleets) -> Collected | NoAnswerError:

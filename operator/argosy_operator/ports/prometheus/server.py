@@ -19,6 +19,7 @@ from argosy_operator.ports.prometheus.allowlist import (
     Allowlist,
     GuardedAdapter,
     NotAllowedError,
+    without_user,
 )
 
 T = TypeVar("T")
@@ -127,9 +128,10 @@ class Server(PrometheusConnect):  # type: ignore[misc]  # the library has no typ
             ) as response:
                 body = self._body(response)
         except Exception as error:  # requests' own, and urllib3's while the body is read
+            where = without_user(self.url)
             if _inner(error, requests.Timeout, ReadTimeoutError):
-                raise NoAnswerError(f"PrometheusTimeout: {self.url} does not answer") from error
-            raise NoAnswerError(f"PrometheusAway: {self.url}: {_cause(error)}") from error
+                raise NoAnswerError(f"PrometheusTimeout: {where} does not answer") from error
+            raise NoAnswerError(f"PrometheusAway: {where}: {_cause(error)}") from error
         return _read(response.status_code, body)
 
     def _body(self, response: requests.Response) -> bytes:
