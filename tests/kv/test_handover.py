@@ -65,6 +65,30 @@ async def test_a_prompts_kv_arrives_byte_for_byte_and_both_sides_count_it(prefil
         assert engine.metric("argosy_kv_transfer_bytes_total", side=side) == 41 * 4 * BLOCK
 
 
+async def test_a_handed_over_grammar_is_compiled_before_its_prompt_is_queued_and_kept_until_its_end(
+    prefill, decode
+):
+    """As it was: the step that drew the first token compiled it, and all streams waited."""
+    seen = []
+
+    class Grammars:
+        def prepare(self, grammar):
+            seen.append((grammar, len(prefill.scheduler.sequences)))
+
+        @contextlib.contextmanager
+        def held(self, grammar):
+            yield
+            seen.append("released")
+
+    prefill.runner.grammars = Grammars()
+    execute = prefill.runner.execute
+    prefill.runner.execute = lambda plan: seen.append("step") or execute(plan)
+    client = decode.ask(SHORT, prefill.address, grammar="start: /a/")
+    await served_all(client, decode, prefill)
+    await until(lambda: len(seen) == 3)
+    assert seen == [("start: /a/", 0), "step", "released"]
+
+
 @pytest.mark.slow
 async def test_a_prompt_whose_ids_take_more_than_a_mebibyte_of_json_is_handed_over():
     prompt = [30_000 + i % 2000 for i in range(200_000)]

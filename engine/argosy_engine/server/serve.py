@@ -43,6 +43,7 @@ from argosy_engine.server.admin import Admin
 from argosy_engine.server.drain import Drain
 from argosy_engine.server.openai.routes import OpenAiApi
 from argosy_engine.server.role import Admission, EngineRole, RoleFile, role_at_start
+from argosy_engine.text.grammar_process import GrammarProcess
 from argosy_engine.trust.mounted_file import TokenFile
 
 if TYPE_CHECKING:
@@ -130,7 +131,8 @@ async def _run(
     )
     unfollow = _follow_cache(config, loop)
     kv = _kv_service(config, runner, loop, admin.verifier, certificates)
-    api = OpenAiApi(config, loop, tokenizer, runner.sampling_defaults, role)
+    trying = GrammarProcess(runner.grammars) if runner.grammars is not None else None
+    api = OpenAiApi(config, loop, tokenizer, runner.sampling_defaults, role, trying)
     admission = Admission(lambda on: setattr(loop, "draining", not on))
     drain = _drain(config, api, loop, role, admission)
     metrics.bind(
@@ -156,6 +158,8 @@ async def _run(
         server.should_exit = True
         await task
         api.close()
+        if trying is not None:
+            await trying.close()
         await asyncio.to_thread(_close, kv, unfollow)
         runner.close()
     return 0

@@ -2,6 +2,7 @@
 
 import codecs
 from collections.abc import Collection, Mapping, Sequence
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from argosy_engine.text.grammars import TokenGrammars
@@ -32,13 +33,7 @@ class ByteTokenizer:
         return bytes(token_id % 256 for token_id in token_ids).decode(errors="replace")
 
     def grammars(self, vocab_size: int, eos: Collection[int]) -> TokenGrammars:
-        def make() -> "LLTokenizer":
-            from llguidance import LLTokenizer, TokenizerWrapper
-
-            wrapped = TokenizerWrapper(_Bytes(vocab_size, min(eos, default=0)))
-            return LLTokenizer(wrapped, eos_token=sorted(eos))
-
-        return TokenGrammars(make)
+        return TokenGrammars(partial(_for_grammars, vocab_size, sorted(eos)))
 
     def chat_text(
         self,
@@ -68,6 +63,13 @@ class ByteDetokenizer:
 
     def flush(self) -> str:
         return self._decoder.decode(b"", final=True)
+
+
+def _for_grammars(vocab_size: int, eos: list[int]) -> "LLTokenizer":
+    from llguidance import LLTokenizer, TokenizerWrapper
+
+    wrapped = TokenizerWrapper(_Bytes(vocab_size, min(eos, default=0)))
+    return LLTokenizer(wrapped, eos_token=eos)
 
 
 class _Bytes:

@@ -1,6 +1,7 @@
 """Grammars of JSON schemas, regular expressions, choices and EBNF, by llguidance.
 
-The HTTP side composes a grammar from a request's body and has it checked here. The runner asks
+The HTTP side composes a grammar from a request's body. It is tried in a process of its own
+(`grammar_process`), and then compiled here before its request enters the scheduler. The runner asks
 which tokens may follow. What is known of a request's output is kept between its tokens. Where it is
 not known, as for a stream that began at another engine, it is computed again from the tokens.
 
@@ -9,9 +10,10 @@ llguidance is imported at the first use: that takes 0.4 s, which most engines ne
 
 import json
 import threading
-from collections import OrderedDict
-from collections.abc import Callable, Sequence
+from collections import Counter, OrderedDict
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future
+from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING, Any, TypeVar
@@ -22,7 +24,7 @@ from argosy_engine.text.terminals import terminal_depth
 if TYPE_CHECKING:
     from llguidance import LLMatcher, LLTokenizer
 
-__all__ = ["TokenGrammars", "compose"]
+__all__ = ["TokenGrammars", "compose", "defined_tokenizer"]
 
 T = TypeVar("T")
 
@@ -39,6 +41,7 @@ _MOST_GBNF_RULES = 500
 """llguidance reads them in Python, in a time that grows with the square: 0.1 s for 500."""
 _TRIED_MASKS = 8
 _KEPT_GRAMMARS = 64
+"""Besides those of requests that have not ended."""
 _KEPT_OUTPUTS = 512
 _LONGEST_REASON = 300
 
@@ -70,6 +73,13 @@ def compose(kind: str, value: Any) -> str:
         raise GrammarError(_short(str(error))) from error
 
 
+def defined_tokenizer(definition: str, n_vocab: int, eos: list[int]) -> "LLTokenizer":
+    """Of a `tokenizer.json`; `n_vocab` is at least the number of its ids."""
+    from llguidance import LLTokenizer
+
+    return LLTokenizer(definition, n_vocab=n_vocab, eos_token=eos)
+
+
 @dataclass(slots=True)
 class _Output:
     matcher: "LLMatcher"
@@ -81,17 +91,19 @@ class TokenGrammars:
     """Implements `ports.grammars.Grammars`."""
 
     def __init__(self, make: "Callable[[], LLTokenizer]") -> None:
-        """`make` is called at the first use: it takes a second."""
-        self._make = make
+        """`make` is called at the first use: it takes a second. It can be pickled, so that another
+        process makes the same."""
+        self.make = make
         self._tokenizer: LLTokenizer | None = None
         self._lock = threading.Lock()
         self._compiling = threading.Lock()
         self._compiled: OrderedDict[str, LLMatcher] = OrderedDict()
         """As they are before the first token; the one used last stands last."""
+        self._held: Counter[str] = Counter()
         self._outputs: OrderedDict[str, _Output] = OrderedDict()
 
     def refusal(self, grammar: str) -> str | None:
-        matcher = self._fresh(grammar)
+        matcher = _on_a_large_stack(partial(self._compile, grammar))
         # Some grammars are small and have masks that are not: the first few are tried.
         for _ in range(_TRIED_MASKS):
             if matcher.is_error() or matcher.is_stopped():
@@ -99,6 +111,26 @@ class TokenGrammars:
             allowed = int.from_bytes(matcher.compute_bitmask(), "little")
             matcher.consume_token((allowed & -allowed).bit_length() - 1)
         return _short(matcher.get_error()) if matcher.is_error() else None
+
+    def knows(self, grammar: str) -> bool:
+        with self._lock:
+            return grammar in self._compiled
+
+    def prepare(self, grammar: str) -> None:
+        self._fresh(grammar)
+
+    @contextmanager
+    def held(self, grammar: str) -> Iterator[None]:
+        with self._lock:
+            self._held[grammar] += 1
+        try:
+            yield
+        finally:
+            with self._lock:
+                self._held[grammar] -= 1
+                if not self._held[grammar]:
+                    del self._held[grammar]
+                self._drop_beyond()
 
     def mask(self, request_id: str, grammar: str, output: Sequence[int]) -> bytes:
         known = self._outputs.get(request_id)
@@ -127,9 +159,13 @@ class TokenGrammars:
             made = _on_a_large_stack(partial(self._compile, grammar))
             with self._lock:
                 self._compiled[grammar] = made
-                if len(self._compiled) > _KEPT_GRAMMARS:
-                    self._compiled.popitem(last=False)
+                self._drop_beyond()
                 return made.deep_copy()
+
+    def _drop_beyond(self) -> None:
+        idle = [grammar for grammar in self._compiled if grammar not in self._held]
+        for grammar in idle[: max(0, len(idle) - _KEPT_GRAMMARS)]:
+            del self._compiled[grammar]
 
     def _copy(self, grammar: str) -> "LLMatcher | None":
         with self._lock:
@@ -143,7 +179,7 @@ class TokenGrammars:
         from llguidance import LLMatcher, LLParserLimits
 
         if self._tokenizer is None:
-            self._tokenizer = self._make()
+            self._tokenizer = self.make()
         # A grammar that needs more is refused, or ends its request: all streams wait for a mask.
         limits = LLParserLimits(
             max_items_in_row=1000,

@@ -3,8 +3,9 @@
 import json
 import os
 from collections.abc import Collection, Mapping, Sequence
+from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import jinja2
 from tokenizers import Tokenizer as RustTokenizer
@@ -12,11 +13,8 @@ from tokenizers import Tokenizer as RustTokenizer
 from argosy_engine.errors import ChatTemplateError, LoadError
 from argosy_engine.text.chat_template import ChatTemplate
 from argosy_engine.text.detokenizer import StreamDetokenizer
-from argosy_engine.text.grammars import TokenGrammars
+from argosy_engine.text.grammars import TokenGrammars, defined_tokenizer
 from argosy_engine.text.token_bytes import bytes_per_token, fewest_tokens
-
-if TYPE_CHECKING:
-    from llguidance import LLTokenizer
 
 __all__ = ["HfTokenizer"]
 
@@ -68,12 +66,9 @@ class HfTokenizer:
         return str(decoded)
 
     def grammars(self, vocab_size: int, eos: Collection[int]) -> TokenGrammars:
-        def make() -> "LLTokenizer":
-            from llguidance import LLTokenizer
-
-            return LLTokenizer(self._definition, n_vocab=vocab_size, eos_token=sorted(eos))
-
-        return TokenGrammars(make)
+        # Some folders define tokens beyond the model's ids. No such token is ever drawn.
+        n_vocab = max([vocab_size, *(id_ + 1 for id_ in self._tokenizer.get_vocab().values())])
+        return TokenGrammars(partial(defined_tokenizer, self._definition, n_vocab, sorted(eos)))
 
     def chat_text(
         self,

@@ -222,6 +222,22 @@ class PrefillServer:
         writer: asyncio.StreamWriter,
     ) -> None:
         """The lease ends with this call, however it ends."""
+        grammar, grammars = prefill_job.sampling.grammar, self._runner.grammars
+        if not grammar or grammars is None:
+            await self._lend(prefill_job, reader, writer)
+            return
+        # Before it is submitted: the step that draws its first token would wait. Its decode engine
+        # has tried it, and knows that it takes no longer than two seconds.
+        with grammars.held(grammar):
+            await asyncio.to_thread(grammars.prepare, grammar)
+            await self._lend(prefill_job, reader, writer)
+
+    async def _lend(
+        self,
+        prefill_job: RemotePrefill,
+        reader: asyncio.StreamReader,
+        writer: asyncio.StreamWriter,
+    ) -> None:
         log.debug("compute a prompt of %d tokens for a decode engine", len(prefill_job.token_ids))
         events: asyncio.Queue[PrefillEvent] = asyncio.Queue()
         aio = asyncio.get_running_loop()

@@ -167,19 +167,19 @@ def test_a_step_does_not_wait_for_a_grammar_that_is_being_compiled():
             return super()._compile(grammar)
 
     begun, goes_on = threading.Event(), threading.Event()
-    grammars = Slow(ByteTokenizer(256).grammars(256, [EOS])._make)
+    grammars = Slow(ByteTokenizer(256).grammars(256, [EOS]).make)
     known, slow = compose("regex", "a"), compose("regex", "slow")
-    assert grammars.refusal(known) is None
-    compiling = threading.Thread(target=grammars.refusal, args=(slow,))
+    grammars.prepare(known)
+    compiling = threading.Thread(target=grammars.prepare, args=(slow,))
     compiling.start()
     try:
         assert begun.wait(60)
         assert grammars.mask("r", known, []) == grammars.mask("s", known, [])
-        assert slow not in grammars._compiled
+        assert not grammars.knows(slow)
     finally:
         goes_on.set()
         compiling.join()
-    assert slow in grammars._compiled
+    assert grammars.knows(slow)
 
 
 def test_terminals_are_counted_with_their_parentheses():

@@ -9,7 +9,7 @@ import pytest
 
 pytest.importorskip("llguidance")
 
-from argosy_engine.server.openai.asked.structure import grammar_of
+from argosy_engine.server.openai.asked.structure import structure_of
 from tests.engine.server.spelling import EOS, Engine, events_of
 
 COMPLETIONS, CHAT = "/v1/completions", "/v1/chat/completions"
@@ -161,7 +161,9 @@ async def test_what_no_answer_can_match_is_refused_and_leaves_nothing(kind):
     response = await engine.post(COMPLETIONS, structured(**kind))
     assert time.process_time() - began < 30
     assert response.status_code == 400, response.text
-    assert response.json()["error"]["param"] == "structured_outputs"
+    (name,) = kind if len(kind) == 1 and "structural_tag" not in kind else ("",)
+    field = f"structured_outputs.{name}".rstrip(".")
+    assert response.json()["error"]["param"] == field
     assert len(response.json()["error"]["message"]) < 500
     assert "<non-verbose/>" not in response.text
     assert not engine.loop.scheduler.sequences
@@ -178,9 +180,12 @@ async def test_a_grammar_that_cannot_be_read_is_refused_with_the_place():
 @pytest.mark.parametrize(
     ("more", "param"),
     [
-        ({"response_format": {"type": "xml"}}, "response_format"),
-        ({"response_format": {"type": "json_schema"}}, "response_format"),
-        ({"response_format": {"type": "json_schema", "json_schema": {}}}, "response_format"),
+        ({"response_format": {"type": "xml"}}, "response_format.type"),
+        ({"response_format": {"type": "json_schema"}}, "response_format.json_schema"),
+        (
+            {"response_format": {"type": "json_schema", "json_schema": {}}},
+            "response_format.json_schema",
+        ),
         ({"response_format": "json"}, "response_format"),
         ({"structured_outputs": ["regex"]}, "structured_outputs"),
         (
@@ -188,7 +193,6 @@ async def test_a_grammar_that_cannot_be_read_is_refused_with_the_place():
             "structured_outputs",
         ),
         ({"structured_outputs": {"regex": "a"}, "ignore_eos": True}, "ignore_eos"),
-        ({"structured_outputs": {"regex": "a"}, "min_tokens": 1}, "min_tokens"),
     ],
 )
 async def test_a_format_that_makes_no_sense_is_named(more, param):
@@ -204,7 +208,7 @@ def test_a_json_object_is_a_schema_that_any_object_fits():
         {"response_format": {"type": "json_object"}},
         {"structured_outputs": {"json_object": True}},
     ):
-        assert grammar_of(asked) == compose("json", {"type": "object"})
+        assert structure_of(asked).grammar == compose("json", {"type": "object"})
 
 
 @pytest.mark.parametrize("kind", ["regex", "grammar"])
@@ -255,6 +259,20 @@ def test_what_is_kept_of_requests_and_of_grammars_is_bounded_and_those_left_are_
             wanted = letter if output else "x"
             assert [b for b in range(256) if mask[b // 8] >> b % 8 & 1] == [ord(wanted)]
     assert len(grammars._outputs) == len(grammars._compiled) == 2
+
+
+def test_a_grammar_stays_compiled_as_long_as_a_request_has_it(monkeypatch):
+    from argosy_engine.text import grammars as kept
+    from argosy_engine.text.byte_tokenizer import ByteTokenizer
+
+    monkeypatch.setattr(kept, "_KEPT_GRAMMARS", 2)
+    grammars = ByteTokenizer(256).grammars(256, [EOS])
+    with grammars.held("start: /x/"):
+        grammars.prepare("start: /x/")
+        for letter in "abcd":
+            grammars.prepare(f"start: /{letter}/")
+        assert [letter for letter in "xabcd" if grammars.knows(f"start: /{letter}/")] == [*"xcd"]
+    assert [letter for letter in "xabcd" if grammars.knows(f"start: /{letter}/")] == [*"cd"]
 
 
 async def test_an_answer_that_its_grammar_ends_is_the_clients_error():

@@ -39,7 +39,9 @@ class HeldTokenizer:
 
 @asynccontextmanager
 async def engine(tokenizer):
-    loop = SimpleNamespace(alive=True, draining=False, scheduler=SimpleNamespace(max_model_len=100))
+    runner = SimpleNamespace(grammars=None)
+    scheduler = SimpleNamespace(max_model_len=100)
+    loop = SimpleNamespace(alive=True, draining=False, scheduler=scheduler, runner=runner)
     config = EngineConfig(model="x", served_name="m", max_body_bytes=100_000)
     api = OpenAiApi(config, loop, tokenizer)
     transport = httpx.ASGITransport(api.app())

@@ -152,7 +152,7 @@ def test_what_does_not_go_with_a_required_call_is_refused_by_name(choice, more, 
 def test_a_format_that_is_none_is_refused_beside_a_required_call_too(choice):
     with pytest.raises(ApiError) as refused:
         parsed(tools=[WEATHER], tool_choice=choice, response_format={"type": "nonsense"})
-    assert (refused.value.status, refused.value.param) == (400, "response_format")
+    assert (refused.value.status, refused.value.param) == (400, "response_format.type")
 
 
 def takes(name: str, **parameters) -> dict:
@@ -489,7 +489,7 @@ def test_the_template_is_shown_the_tools_whatever_is_chosen(choice, reads, name)
     assert asked.shown == (TIME, WEATHER)
     assert (asked.reads, asked.name) == (reads, name)
     assert asked.names == {"time", "weather"}
-    assert bool(asked.grammar) == (reads in ("list", "named"))
+    assert bool(asked.structure.grammar) == (reads in ("list", "named"))
 
 
 BONN = '{"city": "Bonn"}'

@@ -17,6 +17,7 @@ from argosy_engine.server.openai.asked.fields import flag, texts
 from argosy_engine.server.openai.asked.form import Form, form_of
 from argosy_engine.server.openai.asked.prompts import Prompt, encode, prompts_of
 from argosy_engine.server.openai.asked.sampling import sampling_of
+from argosy_engine.server.openai.asked.structure import Structure, structure_of
 from argosy_engine.server.openai.asked.tools import NO_TOOLS, Tools, shown_calls, tools_of
 from argosy_engine.server.openai.errors import ApiError
 from argosy_engine.server.openai.parameters import bad, refuse_unsupported
@@ -61,6 +62,9 @@ class Parsed:
     include_usage: bool
     chat: bool
     form: Form
+
+    structure: Structure
+    """What its answers match."""
 
     cache_salt: str
     """Only requests with the same salt share KV blocks with this one; empty: all without one."""
@@ -120,8 +124,9 @@ def parse_completion(
     longest = max(len(prompt.token_ids) for prompt in prompts)
     default_max = min(_DEFAULT_COMPLETION_TOKENS, max_model_len - longest)
     form = form_of(body, chat=False, prompts=len(prompts))
-    sampling = sampling_of(body, default_max, defaults, tokenizer, form)
-    return _parsed(body, prompts, sampling, form, chat=False)
+    structure = structure_of(body)
+    sampling = sampling_of(body, default_max, defaults, tokenizer, form, structure.grammar)
+    return _parsed(body, prompts, sampling, form, structure, chat=False)
 
 
 def parse_chat(
@@ -141,11 +146,13 @@ def parse_chat(
     text = chat_text(body, tokenizer, tools)
     special = flag(body, "add_special_tokens")
     prompt = encode(body, text, tokenizer, max_model_len, "messages", special=special)
+    structure = tools.structure if tools.structure.grammar else structure_of(body)
     # What a grammar holds has no room for reasoning.
-    free = not (tools.grammar or body.get("response_format") or body.get("structured_outputs"))
+    free = not structure.grammar
     form = form_of(body, chat=True, prompts=1, tools=tools, reasons=reasons and free)
-    sampling = sampling_of(body, max_model_len - len(prompt.token_ids), defaults, tokenizer, form)
-    return _parsed(body, (prompt,), sampling, form, chat=True)
+    most = max_model_len - len(prompt.token_ids)
+    sampling = sampling_of(body, most, defaults, tokenizer, form, structure.grammar)
+    return _parsed(body, (prompt,), sampling, form, structure, chat=True)
 
 
 def chat_text(body: Mapping[str, Any], tokenizer: Tokenizer, tools: Tools = NO_TOOLS) -> str:
@@ -203,6 +210,7 @@ def _parsed(
     prompts: tuple[Prompt, ...],
     sampling: SamplingParams,
     form: Form,
+    structure: Structure,
     *,
     chat: bool,
 ) -> Parsed:
@@ -223,6 +231,7 @@ def _parsed(
         include_usage=flag(options, "include_usage"),
         chat=chat,
         form=form,
+        structure=structure,
         cache_salt=_salt(body),
     )
 

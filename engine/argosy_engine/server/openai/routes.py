@@ -38,6 +38,7 @@ from argosy_engine.server.openai.answer import TextFlow
 from argosy_engine.server.openai.bodies import Bodies
 from argosy_engine.server.openai.errors import ApiError, draining_error, refused
 from argosy_engine.server.openai.fragments import Fragments
+from argosy_engine.server.openai.grammars import Compiler
 from argosy_engine.server.openai.parameters import bad
 from argosy_engine.server.openai.parse import Parsed, parse_body, parse_chat, parse_completion
 from argosy_engine.server.openai.reply.beyond import BEYOND
@@ -49,6 +50,7 @@ from argosy_engine.server.openai.resume import Asked, Sent, replay, take_sent
 from argosy_engine.server.openai.text_threads import TextThreads, while_connected
 from argosy_engine.server.proof import ProvenApp
 from argosy_engine.server.role import EngineRole
+from argosy_engine.text.grammar_process import GrammarProcess
 
 __all__ = ["OpenAiApi"]
 
@@ -87,6 +89,7 @@ class OpenAiApi:
         tokenizer: Tokenizer,
         defaults: SamplingDefaults = SamplingDefaults(),  # noqa: B008 - frozen
         role: EngineRole | None = None,
+        grammar_process: GrammarProcess | None = None,
     ) -> None:
         self._role = role or EngineRole(config.role)
         self._config = config
@@ -95,6 +98,7 @@ class OpenAiApi:
         self._tokenizer = tokenizer
         self._bodies = Bodies(config.max_body_bytes)
         self._text = TextThreads(max_queue=config.max_queue, max_body_bytes=config.max_body_bytes)
+        self._compiler = Compiler(loop.runner.grammars, grammar_process)
         self._created = int(time.time())
         self.active = 0  # requests being answered
 
@@ -201,20 +205,9 @@ class OpenAiApi:
                 fields.refuse_role(self._role, _NOTHING)
             job = await self._text.run(len(body), partial(self._job, body, parse, asked, external))
             del body  # the answer may take minutes
-            fields.refuse_role(self._role, job.transfer)
-            requests = self._requests(job, headers, public_id, arrival_s)
-            if job.transfer.offers:
-                await self._offer(job, requests[0], public_id, scope, receive, send)
-                return
-            for request in requests[:: job.parsed.form.best_of]:
-                log.debug(
-                    "a prompt of %d tokens; prefill: %s", len(request.token_ids), request.candidates
-                )
-            reply = self._reply(job, requests, public_id)
-            if job.reason is not None:
-                await reply.run_ended(job.reason, send)
-            else:
-                await reply.run(receive, send, plain_send(scope, send))
+            async with self._compiler.compiled(job.parsed.structure, receive):
+                requests = self._requests(job, headers, public_id, arrival_s)
+                await self._answer(job, requests, public_id, scope, receive, send)
         except ApiError as error:
             await send_whole(
                 send, error.status, error.body(), {"x-request-id": public_id, **error.headers}
@@ -223,6 +216,29 @@ class OpenAiApi:
             pass  # the client has left
         finally:
             self.active -= 1
+
+    async def _answer(
+        self,
+        job: _Job,
+        requests: list[NewRequest],
+        public_id: str,
+        scope: Scope,
+        receive: Receive,
+        send: Send,
+    ) -> None:
+        fields.refuse_role(self._role, job.transfer)
+        if job.transfer.offers:
+            await self._offer(job, requests[0], public_id, scope, receive, send)
+            return
+        for request in requests[:: job.parsed.form.best_of]:
+            log.debug(
+                "a prompt of %d tokens; prefill: %s", len(request.token_ids), request.candidates
+            )
+        reply = self._reply(job, requests, public_id)
+        if job.reason is not None:
+            await reply.run_ended(job.reason, send)
+        else:
+            await reply.run(receive, send, plain_send(scope, send))
 
     def _job(self, raw: bytes, parse: Callable[..., Parsed], asked: Asked, external: bool) -> _Job:
         """Runs in a thread: a long prompt takes a second to tokenise."""
@@ -241,7 +257,6 @@ class OpenAiApi:
             reasons=self._config.reasoning_parser == "think",
         )
         self._refuse_what_it_cannot(parsed, sent, transfer)
-        self._refuse_grammar(parsed.sampling.grammar)
         flows = [
             self._flow(parsed, prompt.token_ids)
             for prompt in parsed.prompts
@@ -279,6 +294,12 @@ class OpenAiApi:
         if told and not self._loop.runner.knows_likely:
             name = "best_of" if parsed.form.best_of > parsed.form.n else "logprobs"
             raise bad(name, "this engine only simulates and has no probabilities: leave it out")
+        if sampling.grammar and self._loop.runner.grammars is None:
+            raise bad(
+                parsed.structure.field,
+                "this engine only simulates and its answers match nothing: leave out what they "
+                "must match",
+            )
         if sent is not None and not resumable:
             raise bad("argosy_resume", "only streams of one choice of text go on elsewhere")
         moves = transfer.offers or transfer.claim is not None
@@ -286,20 +307,6 @@ class OpenAiApi:
             raise bad("cache_salt", f"does not go with {fields.PARAMS}: leave it out")
         if moves and not resumable:
             raise bad("n", f"with {fields.PARAMS} write one prompt, and leave out all but its text")
-
-    def _refuse_grammar(self, grammar: str) -> None:
-        if not grammar:
-            return
-        grammars = self._loop.runner.grammars
-        if grammars is None:
-            raise bad(
-                "structured_outputs",
-                "this engine only simulates and its answers match nothing: leave out what they "
-                "must match",
-            )
-        refusal = grammars.refusal(grammar)
-        if refusal is not None:
-            raise bad("structured_outputs", f"no answer can be held to it: {refusal}")
 
     def _requests(
         self, job: _Job, headers: dict[str, str], public_id: str, arrival_s: float
@@ -414,6 +421,7 @@ class OpenAiApi:
     def close(self) -> None:
         """End the threads; called when no request is left, or the drain's time is over."""
         self._text.close()
+        self._compiler.close()
 
 
 class _Endpoint:

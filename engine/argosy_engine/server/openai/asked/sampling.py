@@ -8,7 +8,6 @@ from argosy_engine.core.sampling import SamplingDefaults, SamplingParams
 from argosy_engine.ports.tokenizer import Tokenizer
 from argosy_engine.server.openai.asked.fields import MOST_IDS, flag, ids, integer, number, texts
 from argosy_engine.server.openai.asked.form import Form
-from argosy_engine.server.openai.asked.structure import grammar_of
 from argosy_engine.server.openai.parameters import bad
 
 __all__ = ["sampling_of"]
@@ -28,6 +27,7 @@ def sampling_of(
     defaults: SamplingDefaults,
     tokenizer: Tokenizer,
     form: Form,
+    grammar: str = "",
 ) -> SamplingParams:
     """ApiError 400 for a value that is out of range."""
     name = (
@@ -55,7 +55,7 @@ def sampling_of(
         logit_bias=_biases(body, tokenizer.vocab_size),
         allowed_token_ids=_allowed(body, tokenizer.vocab_size),
         bad_words=_bad_words(body, tokenizer),
-        grammar=form.tools.grammar or grammar_of(body),
+        grammar=grammar,
         logprobs=ranked if form.logprobs is None else form.logprobs,
         prompt_logprobs=max((count for count in told if count is not None), default=None),
         seed=random.getrandbits(31) if seed is None else seed & 0x7FFF_FFFF_FFFF_FFFF,

@@ -5,17 +5,13 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from argosy_engine.errors import GrammarError
 from argosy_engine.server.openai.asked.fields import flag
-from argosy_engine.server.openai.asked.structure import grammar_of
+from argosy_engine.server.openai.asked.structure import FREE, Structure, composed, structure_of
 from argosy_engine.server.openai.parameters import bad
-from argosy_engine.text.grammars import compose
 
 __all__ = ["NO_TOOLS", "Tools", "shown_calls", "shown_tools", "tools_of"]
 
 _MOST_TOOLS = 128
-_LONGEST = 64 << 10
-"""Characters of the parameters' schemas that a text is held to."""
 _MAPS = {"properties", "patternProperties", "dependentSchemas", "$defs", "definitions"}
 """Members of a schema whose members have names of the client's and are schemas."""
 _VALUES = {"const", "enum", "default", "examples"}
@@ -36,7 +32,7 @@ class Tools:
     name: str = ""
     """The function, with `named`."""
 
-    grammar: str = ""
+    structure: Structure = FREE
     """What the text must match, with `list` and `named`."""
 
     @property
@@ -70,12 +66,14 @@ def tools_of(body: Mapping[str, Any], parser: str) -> Tools:
     functions = {tool["function"]["name"]: tool["function"] for tool in shown}
     if choice == "required":
         one_only = not flag(body, "parallel_tool_calls", default=True)
-        return Tools(shown=shown, reads="list", grammar=_list_of(functions, one_only=one_only))
+        grammar = _list_of(functions, one_only=one_only)
+        return Tools(shown=shown, reads="list", structure=Structure(grammar, "tools"))
     name = _named(choice)
     if name not in functions:
         raise bad("tool_choice", f"there is no function {name!r:.80} in tools")
-    grammar = _grammar(_parameters(functions[name]))
-    return Tools(shown=shown, reads="named", name=name, grammar=grammar)
+    field = f"tools[{list(functions).index(name)}].function.parameters"
+    structure = Structure(composed("json", _parameters(functions[name]), field), field)
+    return Tools(shown=shown, reads="named", name=name, structure=structure)
 
 
 def shown_tools(body: Mapping[str, Any]) -> tuple[dict[str, Any], ...]:
@@ -139,7 +137,7 @@ def _refuse_beside(body: Mapping[str, Any]) -> None:
     for name in ("ignore_eos", "min_tokens"):
         if body.get(name):
             raise bad(name, "does not go with this tool_choice, which says where the answer ends")
-    if grammar_of(body):
+    if structure_of(body).grammar:
         name = "response_format" if body.get("response_format") else "structured_outputs"
         raise bad(name, "does not go with this tool_choice: the answer is a call of a tool")
 
@@ -165,7 +163,7 @@ def _list_of(functions: Mapping[str, Mapping[str, Any]], *, one_only: bool) -> s
     schema: dict[str, Any] = {"type": "array", "minItems": 1, "items": {"anyOf": calls}}
     if one_only:
         schema["maxItems"] = 1
-    return _grammar({**schema, "$defs": own})
+    return composed("json", {**schema, "$defs": own}, "tools")
 
 
 def _moved(parameters: Mapping[str, Any], place: str) -> dict[str, Any]:
@@ -190,13 +188,3 @@ def _with_refs(schema: Any, place: str) -> Any:
         else:
             found[name] = value if name in _VALUES else _with_refs(value, place)
     return found
-
-
-def _grammar(schema: dict[str, Any]) -> str:
-    try:
-        grammar = compose("json", schema)
-    except GrammarError as error:
-        raise bad("tools", str(error)) from error
-    if len(grammar) > _LONGEST:
-        raise bad("tools", f"their schemas have {len(grammar)} characters, of {_LONGEST} at most")
-    return grammar
