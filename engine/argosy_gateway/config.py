@@ -76,7 +76,7 @@ class Limits:
     silent_s: float = 6.0
     """A pod that gives no sign for so long after it was asked is left, if another one can serve."""
     answer_bytes: int = 16 << 20
-    """Longest answer in one piece. A longer one counts as a failure of the engine."""
+    """Longest answer in one piece; beyond it 400, as the client asks for so much."""
     failed_attempts: int = 2
     """Attempts of a request that may fail after an engine began the work: a request that breaks
     engines breaks two. Refused connections and draining pods did no work; only

@@ -32,6 +32,7 @@ __all__ = [
     "StaleVersionError",
     "UnreachableError",
     "overloaded",
+    "too_long",
 ]
 
 
@@ -72,6 +73,18 @@ def overloaded(retry_after_s: float) -> RequestError:
             "retry-after": str(math.ceil(retry_after_s)),
             "retry-after-ms": str(round(retry_after_s * 1000)),
         },
+    )
+
+
+def too_long(what: str, most_bytes: int) -> RequestError:
+    """400: the request asks for more than this process keeps of an answer. Its engine only does
+    what it is asked."""
+    return RequestError(
+        400,
+        f"{what} has more than {most_bytes} bytes: ask for fewer tokens (max_tokens), choices (n) "
+        "or logprobs.",
+        param="max_tokens",
+        code="answer_too_long",
     )
 
 

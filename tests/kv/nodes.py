@@ -207,14 +207,14 @@ class Node:
         name: str = "r",
         claim: Claim | None = None,
         priority: int = 0,
-        grammar: str = "",
+        **sampling: object,
     ) -> Client:
         """Submit; the answer grows while the caller looks at it."""
         client = Client()
         request = NewRequest(
             request_id=name,
             token_ids=prompt,
-            sampling=SamplingParams(max_tokens=max_tokens, temperature=0.0, grammar=grammar),
+            sampling=SamplingParams(max_tokens=max_tokens, temperature=0.0, **sampling),
             arrival_s=0.0,
             candidates=candidates,
             claim=claim,

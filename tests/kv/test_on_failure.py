@@ -1,11 +1,13 @@
 """`--kv-on-failure`: what a client gets when no prefill engine hands its prompt over."""
 
 import socket
+from dataclasses import replace
 
 import pytest
 
 from argosy_engine.core.handover.messages import FailedPrefill, PullFailed
 from argosy_engine.core.handover.on_failure import after_failure
+from argosy_engine.core.step import StepOutput
 from argosy_engine.transfer.wire import Kind
 from tests.kv.nodes import BLOCK, node, until
 from tests.kv.peers import liar
@@ -93,3 +95,43 @@ async def test_colocated_fails_a_request_that_a_busy_prefill_engine_refused():
             client = decode.ask(PROMPT, busy.address)
             await until(lambda: client.end is not None)
     assert client.code == "kv_transfer_failed"
+
+
+@pytest.mark.parametrize("mode", ["recompute", "fail"])
+async def test_a_request_that_no_frame_holds_is_the_clients_fault_and_no_engine_is_asked(mode):
+    with node("prefill") as prefill, node("decode", kv_on_failure=mode) as decode:
+        client = decode.ask(PROMPT, prefill.address, bad_words=((7,),) * 300_000)
+        await until(lambda: client.end is not None)
+        assert (client.end, client.code) == ("error", "invalid")
+        assert "127.0.0.1" not in client.message
+        assert client.failed_prefills == ((prefill.address, "invalid"),)
+        again = decode.ask(PROMPT, prefill.address, name="r2")
+        await until(lambda: again.end is not None)
+        assert again.prefill_pod == "prefill-pod"
+
+
+@pytest.mark.parametrize(
+    ("code", "reason"),
+    [("internal_error", "failed"), ("invalid", "invalid"), ("queue_timeout", "queue_timeout")],
+)
+async def test_only_an_error_of_a_prefill_engine_is_called_a_failure_of_it(code, reason):
+    with node("prefill") as prefill, node("decode", kv_on_failure="fail") as decode:
+
+        def execute(plan):
+            names = [chunk.request_id for chunk in plan.chunks]
+            excluded = frozenset(names) if code == "invalid" else frozenset()
+            ids = [0 for chunk in plan.chunks if chunk.samples]
+            return StepOutput(
+                token_ids=ids, busy_s=0.0, failed=dict.fromkeys(names, "why"), excluded=excluded
+            )
+
+        if code == "queue_timeout":
+            prefill.scheduler.limits = replace(prefill.scheduler.limits, max_num_seqs=0)
+        prefill.runner.execute = execute
+        client = decode.ask(PROMPT, prefill.address)
+        if code == "queue_timeout":
+            await until(lambda: prefill.scheduler.waiting)
+            for sequence in prefill.scheduler.waiting:
+                sequence.wait_deadline_s = 0.0
+        await until(lambda: client.end is not None)
+        assert client.failed_prefills == ((prefill.address, reason),)

@@ -89,7 +89,7 @@ class RemotePrefills:
         if not emission.leased or emission.token_id is None:
             log_end(emission)
             self.let_go(key)
-            refuse(submit, "failed", emission.message)
+            refuse(submit, _reason(emission), emission.message)
             return
         try:
             self._leases.grant(key, tuple(sequence.blocks), submit.prefill.lease_s)
@@ -139,8 +139,14 @@ def _ready(key: LeaseKey, sequence: Sequence, first_token: int) -> LeaseReady:
     )
 
 
+def _reason(emission: Emission) -> str:
+    """A request that no engine could serve, or one that waited too long, is no failure of this
+    engine."""
+    return "failed" if emission.code == "internal_error" else emission.code
+
+
 def refuse(submit: SubmitRemote, reason: str, message: str) -> None:
-    """`reason` is a `Refusal`'s code, or "failed"."""
+    """`reason` is a `Refusal`'s code, or that of an emission, "failed" for an internal error."""
     prefill = submit.prefill
     event = PrefillRefused(
         request_id=prefill.request_id, attempt=prefill.attempt, reason=reason, message=message

@@ -208,7 +208,8 @@ class Asking:
         try:
             return encode_control(Kind.PREFILL, said) + encode_tokens(job.token_ids)
         except WireError as error:
-            raise PullError("refused", f"not asked: {error}") from error
+            # The request's fault: any prefill engine would say the same, and none was asked.
+            raise PullError("refused", f"invalid: {error}", "invalid") from error
 
     async def _ready(
         self, sign: Ready | Wait, admitted: Admitted, reader: asyncio.StreamReader

@@ -34,9 +34,10 @@ log = logging.getLogger(__name__)
 
 _THREADS = 32  # pulls that receive at once
 # Refusals that the next request would meet too; the others are about the prompt.
-_ABOUT_THE_ENGINE = frozenset(
-    {"draining", "queue_full", "busy", "fingerprint", "version", "unauthorized", "wrong_pod"}
-)
+_ABOUT_THE_ENGINE = frozenset({
+    "draining", "queue_full", "queue_timeout", "busy", "fingerprint", "version", "unauthorized",
+    "wrong_pod",
+})  # fmt: skip
 
 
 class Puller:

@@ -43,6 +43,7 @@ NO_FAILURES = frozenset(
         "duplicate",
         "invalid",
         "queue_full",
+        "queue_timeout",
     )
 )
 """Reasons for which a pod in good health hands nothing over."""

@@ -11,7 +11,7 @@ from typing import Any, Protocol
 
 from argosy_gateway.accounting.verdicts import Ending
 from argosy_gateway.errors import RequestError
-from argosy_gateway.pods.pairs import HANDOVER_HEADER
+from argosy_gateway.pods.pairs import FAILED_HEADER, HANDOVER_HEADER
 from argosy_gateway.relay.resume import Resume
 from argosy_gateway.wire.names import answered_as
 from argosy_gateway.wire.openai import body_of, error_body
@@ -54,13 +54,15 @@ _NOT_PASSED_ON = frozenset(
         b"transfer-encoding",
         b"x-request-id",
         TTFT_HEADER,
+        FAILED_HEADER,
         HANDOVER_HEADER,
         HELD_HEADER,
         IDS_HEADER,
         RESUMED_HEADER,
     )
 )
-"""Headers that belong to the engine's connection, or that the gateway sets itself."""
+"""Headers that belong to the engine's connection, that the gateway sets itself, or that are for it
+alone: the failed candidates are addresses of pods."""
 
 
 class ClientBody(Protocol):
@@ -266,6 +268,17 @@ class Answer:
             error = error_body(text, type_="server_error", code="stream_broken")
             event = b"data: " + error + b"\n\n"
         await self._send({"type": "http.response.body", "body": event, "more_body": False})
+
+    async def refuse(self) -> None:
+        """The engine's stream ended with an error that is the client's: what it said, as the last
+        event, or as an answer of its own if nothing was sent."""
+        assert self._scan is not None
+        if self.started:
+            event = self._scan.held_error
+            await self._send({"type": "http.response.body", "body": event, "more_body": False})
+        else:
+            of_json = ((b"content-type", b"application/json"),)
+            await self.send_whole(400, of_json, self._scan.error_said)
 
     def _note_content(self, scan: StreamScan) -> None:
         if scan.had_content:

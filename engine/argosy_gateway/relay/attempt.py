@@ -12,7 +12,13 @@ from typing import Self
 
 from argosy_gateway.accounting.table import RetryReason
 from argosy_gateway.accounting.verdicts import Ending, first_token_after_s, held_s
-from argosy_gateway.errors import BrokenError, StaleError, UnreachableError
+from argosy_gateway.errors import (
+    BrokenError,
+    RequestError,
+    StaleError,
+    UnreachableError,
+    too_long,
+)
 from argosy_gateway.pods.endpoints import Endpoint
 from argosy_gateway.pods.pairs import (
     FAILED_HEADER,
@@ -31,7 +37,7 @@ from argosy_gateway.relay.asking import address_of, ask
 from argosy_gateway.relay.fleet import Fleet
 from argosy_gateway.routing.groups import Route
 from argosy_gateway.wire import http1
-from argosy_gateway.wire.answers import error_code, json_or_none, longest_share
+from argosy_gateway.wire.answers import blames_client, error_code, json_or_none, longest_share
 from argosy_gateway.wire.openai import CompletionRequest
 from argosy_gateway.wire.sse import StreamScan, believable, usage_of
 
@@ -205,7 +211,11 @@ class Attempt:
             absence_s = health.unreachable(pod.uid, self._began_at)
             if absence_s:
                 log.warning("engine %s is not called for %g s", pod.name, absence_s)
-            return FailedAttempt(RetryReason.CONNECT, str(error))
+            return FailedAttempt(RetryReason.CONNECT, "no engine could be reached")
+        except RequestError as error:
+            log.info("engine %s: %s", pod.name, error.message)
+            await self._answer.send_error(error)
+            return Ending.INVALID
         except BrokenError as error:
             if self._moved:
                 return FailedAttempt(RetryReason.DRAINING, str(error), moved=True)
@@ -232,7 +242,8 @@ class Attempt:
             try:
                 exchange = await self._send(fresh=True)
             except UnreachableError as error:
-                raise BrokenError(f"{stale}, and then {error}") from error
+                log.debug("engine %s is unreachable: %s", self._route.head.name, error)
+                raise BrokenError(f"{stale}, and no new one could be opened") from error
             return exchange, await exchange.head()
 
     async def _send(self, *, fresh: bool = False) -> http1.Exchange:
@@ -371,7 +382,7 @@ class Attempt:
     async def _whole(self, exchange: http1.Exchange, head: http1.Head) -> Ending | FailedAttempt:
         """Read the whole answer before a byte of it is passed on, so that it can be retried.
 
-        Raises BrokenError.
+        Raises BrokenError, and RequestError if it is too long.
         """
         directory, pod = self._fleet.directory, self._route.head
         body = await self._read_whole(exchange)
@@ -413,7 +424,7 @@ class Attempt:
         while data := await exchange.read():
             body += data
             if len(body) > limit:
-                raise BrokenError(f"answer larger than {limit} bytes")
+                raise too_long("The answer", limit)
         return bytes(body)
 
     def _measure(self, head: http1.Head, content: dict[str, object], size: int) -> None:
@@ -429,7 +440,8 @@ class Attempt:
             self._learn_pace(head, first_at - answer.held_s)
 
     async def _stream(self, exchange: http1.Exchange, head: http1.Head) -> Ending | FailedAttempt:
-        """Pass events on until `[DONE]`. Raises BrokenError, also after bytes were passed on."""
+        """Pass events on until `[DONE]`. Raises BrokenError, also after bytes were passed on, and
+        RequestError if an event is too long."""
         answer, first_token_at = self._answer, self._fleet.clock()
         learnt, scan = answer.started, self._scan(head)
         if not learnt:
@@ -446,10 +458,12 @@ class Attempt:
                     self._learn_pace(head, first_token_at - answer.held_s)
                     learnt = True
                 if scan.held_error:
-                    return self._ended_by_error(scan.held_error)
+                    return await self._ended_by_error(scan)
         finally:
             answer.usage = believable(scan.usage, answer_bytes=scan.size)
         self._release(exchange)
+        if blames_client(scan.error_said):
+            return Ending.INVALID
         if answer.stream_ending is not Ending.OK:
             self._count_failure("the stream has an error event or no answer")
             return Ending.FAILED
@@ -473,9 +487,13 @@ class Attempt:
         answer.begin_stream(scan, head.headers)
         return scan
 
-    def _ended_by_error(self, event: bytes) -> FailedAttempt:
-        """The engine's last event is an error. One that ends its drain fails nothing."""
-        if b'"code": "draining"' in event:
+    async def _ended_by_error(self, scan: StreamScan) -> Ending | FailedAttempt:
+        """The engine's last event is an error. One that ends its drain fails nothing, nor does one
+        of the client: another engine would say the same."""
+        if blames_client(scan.error_said):
+            await self._answer.refuse()
+            return Ending.INVALID
+        if b'"code": "draining"' in scan.held_error:
             return FailedAttempt(RetryReason.DRAINING, "the engine ended", moved=True)
         detail = "the engine ended the stream with an error"
         self._count_failure(detail)

@@ -9,7 +9,7 @@ import logging
 import random
 from typing import NamedTuple
 
-from argosy_gateway.errors import BrokenError, RequestError, UnreachableError
+from argosy_gateway.errors import BrokenError, RequestError, UnreachableError, too_long
 from argosy_gateway.pods.endpoints import Endpoint
 from argosy_gateway.relay.fleet import Fleet
 from argosy_gateway.wire import http1
@@ -53,7 +53,7 @@ class Question(NamedTuple):
 
 
 async def ask_any(fleet: Fleet, path: str, question: Question, request_id: str) -> Told:
-    """The answer of the first pod that gives one. Raises RequestError (503)."""
+    """The answer of the first pod that gives one. Raises RequestError (400, 503)."""
     pods = fleet.directory.serving()
     for pod in random.sample(pods, min(len(pods), _PODS)):
         try:
@@ -97,7 +97,7 @@ async def _ask(
         while data := await exchange.read():
             answer += data
             if len(answer) > limits.answer_bytes:
-                raise BrokenError(f"answer larger than {limits.answer_bytes} bytes")
+                raise too_long("The answer", limits.answer_bytes)
     finally:
         exchange.abort()
     if not pod.gave(head) or head.status == 401 or head.status >= 500:

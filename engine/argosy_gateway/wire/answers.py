@@ -2,7 +2,7 @@
 
 import json
 
-__all__ = ["error_code", "json_or_none", "longest_share"]
+__all__ = ["blames_client", "error_code", "json_or_none", "longest_share"]
 
 
 def json_or_none(body: bytes) -> object:
@@ -15,10 +15,24 @@ def json_or_none(body: bytes) -> object:
 
 def error_code(body: bytes) -> str | None:
     """`error.code` of an error in OpenAI's form; None if there is none."""
+    code = _error(body).get("code")
+    return code if isinstance(code, str) else None
+
+
+def blames_client(body: bytes) -> bool:
+    """Whether an error in OpenAI's form says that the request is wrong. vLLM and SGLang write the
+    status that it would have had before the stream began."""
+    error = _error(body)
+    code = error.get("code")
+    if type(code) is int:
+        return 400 <= code < 500 and code not in (401, 408, 429)
+    return error.get("type") == "invalid_request_error"
+
+
+def _error(body: bytes) -> dict[str, object]:
     content = json_or_none(body)
     error = content.get("error") if isinstance(content, dict) else None
-    code = error.get("code") if isinstance(error, dict) else None
-    return code if isinstance(code, str) else None
+    return error if isinstance(error, dict) else {}
 
 
 def longest_share(content: dict[str, object], sequences: int) -> float:

@@ -15,7 +15,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TypeGuard
 
-from argosy_gateway.errors import BrokenError
+from argosy_gateway.errors import too_long
 
 __all__ = ["StreamScan", "Usage", "believable", "usage_of"]
 
@@ -78,6 +78,7 @@ class StreamScan:
         "content_events",
         "done",
         "error",
+        "error_said",
         "had_content",
         "held_error",
         "hide_usage",
@@ -117,6 +118,8 @@ class StreamScan:
         """`[DONE]` has come."""
         self.error = False
         """The engine has sent an error event."""
+        self.error_said = b""
+        """That event's data."""
         self.size = 0
         """Bytes so far."""
         self._carry = b""
@@ -141,7 +144,7 @@ class StreamScan:
     def feed(self, data: bytes) -> bytes:
         """Take the bytes that arrived; return those to pass on, possibly none.
 
-        Raises BrokenError when an event grows beyond 4 MiB.
+        Raises RequestError (400) when an event grows beyond 4 MiB.
         """
         self.size += len(data)
         if self._carry:
@@ -160,8 +163,9 @@ class StreamScan:
             data = self._take_usage(data)
         if b'"error"' in data and (error := _ERROR.search(data)):
             self.error = True
+            at = data.index(b"data:", error.start())
+            self.error_said = data[at:].partition(b"\n\n")[0].removeprefix(b"data:").strip()
             if self.holds_error:
-                at = data.index(b"data:", error.start())
                 data, self.held_error = data[:at], data[at:]
         if b"[DONE]" in data and _DONE.search(data):
             self.done = True
@@ -195,7 +199,7 @@ class StreamScan:
             end = 0
         self._carry = data[end:]
         if len(self._carry) > _CARRY_LIMIT_BYTES:
-            raise BrokenError("an event of the engine's stream is larger than 4 MiB")
+            raise too_long("An event of the answer", _CARRY_LIMIT_BYTES)
         return data[:end]
 
     def _count_by_choice(self, data: bytes, counts: dict[bytes, int]) -> None:

@@ -8,6 +8,7 @@ from argosy_engine.server.openai.errors import ApiError
 from argosy_engine.server.openai.parameters import HONOURED, REFUSED, WITHOUT_EFFECT
 from argosy_engine.server.openai.parse import parse_chat, parse_completion
 from argosy_engine.text.byte_tokenizer import ByteTokenizer
+from argosy_engine.transfer.wire import Kind, encode_control
 
 CHAT = {"messages": [{"role": "user", "content": "hi"}]}
 KNOWN = {"served_name": "m", "max_model_len": 1000}
@@ -243,3 +244,29 @@ def test_a_bad_word_is_forbidden_with_and_without_a_space_before_it():
     tokenizer = ByteTokenizer(256)
     taken = completion(tokenizer, bad_words=["no", " go"]).sampling.bad_words
     assert tuple(map(bytes, taken)) == (b"no", b" no", b"go", b" go")
+
+
+@pytest.mark.parametrize(
+    ("asked", "named"),
+    [
+        ({"bad_words": ["\u20ac" * 990 + str(i) for i in range(128)]}, "bad_words"),
+        ({"allowed_token_ids": list(range(200_000))}, "allowed_token_ids"),
+        (
+            {"allowed_token_ids": list(range(160_000)), "bad_words": [c * 999 for c in "abcde"]},
+            "allowed_token_ids",
+        ),
+    ],
+)
+@pytest.mark.parametrize("parse", [completion, chat])
+def test_what_does_not_fit_into_a_handover_is_refused_by_its_largest_field(parse, asked, named):
+    tokenizer = ByteTokenizer(1 << 20)
+    with pytest.raises(ApiError) as refused:
+        parse(tokenizer, **asked)
+    assert (refused.value.status, refused.value.param) == (400, named)
+
+
+def test_what_just_fits_into_a_handover_is_taken_and_its_frame_can_be_made():
+    ids = list(range(100_000, 100_000 + 125_000))
+    taken = completion(ByteTokenizer(1 << 20), allowed_token_ids=ids).sampling
+    frame = {"fingerprint": "f" * 4096, "request_id": "r" * 128, "sampling": taken.to_json()}
+    assert len(encode_control(Kind.PREFILL, frame)) > 800_000

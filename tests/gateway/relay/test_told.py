@@ -6,7 +6,6 @@ import json
 import httpx
 import pytest
 
-from argosy_gateway.config import Limits
 from argosy_gateway.errors import RequestError
 from argosy_gateway.relay.answer import Answer
 from argosy_gateway.relay.resume import KeptIds, Resume
@@ -105,20 +104,6 @@ async def test_a_stream_that_ends_without_its_end_says_so_in_its_last_event():
     assert event.endswith("}\n\n")
 
 
-async def test_an_answer_in_one_piece_that_is_too_long_is_a_failure_of_its_engine():
-    content = {"choices": [], "x": "x" * 80}
-    size = len(json.dumps(content))
-
-    async def long(call: Call) -> None:
-        await call.status(200, content)
-
-    for limit, status in ((size, 200), (size - 1, 503)):
-        async with direct(Engine("a", long), limits=Limits(answer_bytes=limit)) as gateway:
-            client = await gateway.answered(WHOLE)
-            failed = gateway.fleet.directory.health.failed_recently("a")
-        assert (client.status, failed) == (status, status != 200)
-
-
 # How an answer is framed
 
 
@@ -149,7 +134,7 @@ OF_THE_ENGINE = [
     for name in (
         b"connection", b"content-length", b"date", b"keep-alive", b"server", b"transfer-encoding",
         b"x-request-id", b"x-argosy-ttft-ms", b"x-argosy-token-ids", b"x-argosy-resumed",
-        b"x-argosy-handover", b"x-argosy-first-token-held-ms",
+        b"x-argosy-handover", b"x-argosy-first-token-held-ms", b"x-argosy-failed-prefills",
     )
 ]  # fmt: skip
 

@@ -124,5 +124,9 @@ async def _computed(events: "asyncio.Queue[PrefillEvent]") -> LeaseReady:
                 return ready
             case PrefillRefused(reason="failed", message=message):
                 raise ApiError(500, message, "server_error", code="failed")
+            case PrefillRefused(reason="queue_timeout" as code, message=message):
+                raise ApiError(
+                    503, message, "server_error", code=code, headers={"retry-after": "1"}
+                )
             case PrefillRefused(reason=reason, message=message):
                 raise refused(Refusal(reason, message))  # type: ignore[arg-type]

@@ -52,7 +52,7 @@ HONOURED: Mapping[str, str] = {
     "frequency_penalty": "-2 to 2, over the output",
     "min_p": "0 to 1; 0 is off",
     "logit_bias": "token ids with -100 to 100 each; 1,024 at most",
-    "allowed_token_ids": "only these are drawn",
+    "allowed_token_ids": "only these are drawn; with `bad_words` 1 MB as JSON of token ids at most",
     "bad_words": "up to 128 texts, of 1,000 characters each, that the answer does not contain",
     "response_format": "`text`, `json_object`, or `json_schema` with its `schema`",
     "structured_outputs": "one of `json`, `json_object`, `regex`, `choice`, `grammar` (Lark, GBNF)",

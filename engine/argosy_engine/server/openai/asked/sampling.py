@@ -1,5 +1,6 @@
 """How the tokens of a request are to be drawn, from its body."""
 
+import json
 import random
 from collections.abc import Mapping
 from typing import Any
@@ -9,6 +10,7 @@ from argosy_engine.ports.tokenizer import Tokenizer
 from argosy_engine.server.openai.asked.fields import MOST_IDS, flag, ids, integer, number, texts
 from argosy_engine.server.openai.asked.form import Form
 from argosy_engine.server.openai.parameters import bad
+from argosy_engine.transfer.wire import MAX_SAMPLING_BYTES
 
 __all__ = ["sampling_of"]
 
@@ -42,7 +44,7 @@ def sampling_of(
     if min_tokens > max_tokens:
         raise bad("min_tokens", f"must be at most max_tokens, {max_tokens}")
     penalty = defaults.repetition_penalty
-    return SamplingParams(
+    sampling = SamplingParams(
         max_tokens=max_tokens,
         min_tokens=min_tokens,
         temperature=number(body, "temperature", defaults.temperature, low=0.0, high=2.0),
@@ -62,6 +64,25 @@ def sampling_of(
         ignore_eos=flag(body, "ignore_eos"),
         stop_token_ids=ids(body, "stop_token_ids", most=_MOST_STOP_IDS),
     )
+    _refuse_large(sampling)
+    return sampling
+
+
+def _refuse_large(sampling: SamplingParams) -> None:
+    """What a decode engine could not tell a prefill engine is refused by engines of every role."""
+    sizes = {
+        name: len(json.dumps(value, separators=(",", ":")))
+        for name in ("bad_words", "allowed_token_ids", "logit_bias", "stop_token_ids")
+        if (value := getattr(sampling, name))
+    }
+    room = MAX_SAMPLING_BYTES - len(json.dumps(sampling.grammar))
+    if sum(sizes.values()) > room:
+        largest = max(sizes, key=lambda name: sizes[name])
+        raise bad(
+            largest,
+            f"takes {sizes[largest]} bytes as token ids; all that says how tokens are drawn takes "
+            f"{MAX_SAMPLING_BYTES} bytes at most: write less",
+        )
 
 
 def _biases(body: Mapping[str, Any], vocab_size: int) -> tuple[tuple[int, float], ...]:
