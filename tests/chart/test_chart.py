@@ -1,5 +1,6 @@
 """The chart, rendered by the real helm: valid, restricted, least rights, CRDs as generated."""
 
+import copy
 import inspect
 import json
 import re
@@ -310,6 +311,72 @@ def test_another_releases_objects_have_other_names():
     assert not first & {(o["kind"], o["metadata"]["name"]) for o in second}
 
 
+DEFAULTS = yaml.safe_load((CHART / "values.yaml").read_text())
+
+
+def paths(values, *above):
+    """Every value by its path, those of whole sections, too."""
+    for key, value in values.items():
+        yield (*above, key)
+        if isinstance(value, dict):
+            yield from paths(value, *above, key)
+
+
+def at(values, path):
+    return at(values[path[0]], path[1:]) if path else values
+
+
+@pytest.fixture(scope="module")
+def chart_with_notes(tmp_path_factory):
+    return with_notes(tmp_path_factory.mktemp("charts"))
+
+
+@cache
+def rendered_with(chart, values):
+    (chart / "values.yaml").write_text(values)
+    return helm("template", "argosy", str(chart), "-n", "argosy-system")
+
+
+@pytest.mark.parametrize("path", [*paths(DEFAULTS)], ids=".".join)
+def test_a_value_that_an_older_chart_did_not_have_has_its_default(path, chart_with_notes):
+    """`helm upgrade --reuse-values` renders a chart with the values of the one before it."""
+    now = copy.deepcopy(DEFAULTS)
+    now["prometheus"]["embedded"] = now["webhook"]["enabled"] = True
+    at(now, path[:-1])[path[-1]] = copy.deepcopy(at(DEFAULTS, path))
+    code, wanted = rendered_with(chart_with_notes, yaml.safe_dump(now))
+    assert code == 0, wanted
+    del at(now, path[:-1])[path[-1]]
+    code, text = rendered_with(chart_with_notes, yaml.safe_dump(now))
+    assert code == 0, text
+    # Nobody can tell a limit that was taken away from one that is newer.
+    assert "resources" in path or text == wanted
+
+
+def test_a_limit_that_is_taken_away_stays_away():
+    objects = rendered(None, "operator.resources.limits=null")
+    (container,) = one(objects, "Deployment", "-operator")["spec"]["template"]["spec"]["containers"]
+    assert container["resources"] == {"requests": {"cpu": "100m", "memory": "128Mi"}}
+
+
+@pytest.mark.parametrize(("enabled", "renders"), [("true", True), ("false", False)])
+def test_a_parent_chart_turns_it_on_and_off_and_shares_globals(enabled, renders, tmp_path):
+    (tmp_path / "charts").mkdir()
+    shutil.copytree(CHART, tmp_path / "charts" / "argosy")
+    needed = {"name": "argosy", "version": "*", "condition": "argosy.enabled"}
+    parent = {"apiVersion": "v2", "name": "platform", "version": "1.0.0", "dependencies": [needed]}
+    (tmp_path / "Chart.yaml").write_text(yaml.safe_dump(parent))
+    (tmp_path / "values.yaml").write_text("argosy: {operator: {replicas: 3}}")
+    settings = ("--set", f"argosy.enabled={enabled}", "--set", "global.registry=mirror.example")
+    code, text = helm("template", "platform", str(tmp_path), *settings)
+    assert code == 0, text
+    replicas = [
+        document["spec"]["replicas"]
+        for document in yaml.safe_load_all(text)
+        if document and document["kind"] == "Deployment"
+    ]
+    assert replicas == ([3] if renders else [])
+
+
 @pytest.mark.parametrize(
     "setting",
     ["image.operator=x", "prometheus.embeded=true", "operator.replicas=0", "crds.keep=maybe"],
@@ -327,7 +394,7 @@ def test_values_and_their_schema_name_the_same_keys():
     def known(node):
         return schema["definitions"][node["$ref"].rsplit("/", 1)[1]] if "$ref" in node else node
 
-    assert set(schema["properties"]) - {"global"} == set(values)
+    assert set(schema["properties"]) - {"global", "enabled"} == set(values)
     for name, part in values.items():
         assert set(known(schema["properties"][name])["properties"]) == set(part)
 
@@ -344,13 +411,19 @@ def test_every_value_is_explained_above_it():
     assert bare == []
 
 
+def with_notes(folder):
+    """A copy of the chart that shows its notes: `helm template` leaves them out, and `helm install`
+    wants a cluster."""
+    chart = shutil.copytree(CHART, folder / "argosy")
+    text = (chart / "templates" / "NOTES.txt").read_text()
+    (chart / "templates" / "_notes.tpl").write_text('{{- define "notes" -}}' + text + "{{ end }}")
+    (chart / "templates" / "notes.yaml").write_text('notes: {{ include "notes" . | quote }}')
+    return chart
+
+
 def test_notes_name_the_next_command_and_the_images(tmp_path):
-    """`helm template` leaves notes out, and `helm install` wants a cluster: render them by name."""
-    copy = shutil.copytree(CHART, tmp_path / "argosy")
-    text = (copy / "templates" / "NOTES.txt").read_text()
-    (copy / "templates" / "_notes.tpl").write_text('{{- define "notes" -}}' + text + "{{ end }}")
-    (copy / "templates" / "notes.yaml").write_text('notes: {{ include "notes" . | quote }}')
-    code, text = helm("template", "argosy", str(copy), "--show-only", "templates/notes.yaml")
+    chart = with_notes(tmp_path)
+    code, text = helm("template", "argosy", str(chart), "--show-only", "templates/notes.yaml")
     assert code == 0, text
     notes = yaml.safe_load(text)["notes"]
     assert "kubectl apply" in notes

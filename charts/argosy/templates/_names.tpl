@@ -1,3 +1,23 @@
+{{/*
+Fill in the values that are missing: `helm upgrade --reuse-values` hands over those of the chart that
+was installed before, which lack what is newer. Resources stay as they are: `limits: null` takes the
+default limits away, and looks like values without limits. Each template begins with this.
+*/}}
+{{- define "argosy.fillValues" -}}
+{{- include "argosy.fill" (list .Values (include "argosy.defaults" . | fromJson)) -}}
+{{- end }}
+{{- define "argosy.fill" -}}
+{{- $values := index . 0 -}}
+{{- range $key, $default := index . 1 -}}
+  {{- if eq $key "resources" -}}
+  {{- else if or (not (hasKey $values $key)) (kindIs "invalid" (get $values $key)) -}}
+    {{- $_ := set $values $key $default -}}
+  {{- else if kindIs "map" $default -}}
+    {{- include "argosy.fill" (list (get $values $key) $default) -}}
+  {{- end -}}
+{{- end -}}
+{{- end }}
+
 {{/* What the chart's objects are called: the release, with "argosy" in it. */}}
 {{- define "argosy.name" -}}
 {{- if contains "argosy" .Release.Name }}{{ .Release.Name | trunc 40 | trimSuffix "-" }}{{ else }}{{ printf "%s-argosy" (.Release.Name | trunc 33 | trimSuffix "-") }}{{ end }}

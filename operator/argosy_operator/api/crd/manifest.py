@@ -26,7 +26,8 @@ def chart_template(crd: dict[str, Any]) -> str:
         raise ValueError("the CRD has two braces in a row, which helm would take for a template")
     name = f"  name: {crd['metadata']['name']}\n"
     kept = plain.replace(name, name + _KEEP, 1)
-    return "{{- if .Values.crds.enabled }}\n" + kept + "{{- end }}\n"
+    enabled = '{{- include "argosy.fillValues" . -}}\n{{- if .Values.crds.enabled }}\n'
+    return enabled + kept + "{{- end }}\n"
 
 
 class _NoAliases(yaml.SafeDumper):

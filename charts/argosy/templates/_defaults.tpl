@@ -1,0 +1,103 @@
+{{/* Generated from values.yaml by `python -m docs.generate --write`. */}}
+{{- define "argosy.defaults" -}}
+{
+  "images": {
+    "operator": "",
+    "gateway": "",
+    "engine": "",
+    "fetch": "",
+    "endpointPicker": "registry.k8s.io/gateway-api-inference-extension/epp:v1.2.1",
+    "pullSecrets": []
+  },
+  "pods": {
+    "engines": {
+      "userIds": "Fixed",
+      "imagePullSecrets": [],
+      "resources": {
+        "requests": {
+          "cpu": "100m",
+          "memory": "256Mi"
+        }
+      }
+    },
+    "gateways": {
+      "userIds": "Fixed",
+      "imagePullSecrets": [],
+      "resources": {
+        "requests": {
+          "cpu": "100m",
+          "memory": "128Mi"
+        }
+      }
+    }
+  },
+  "operator": {
+    "replicas": 2,
+    "resources": {
+      "requests": {
+        "cpu": "100m",
+        "memory": "128Mi"
+      },
+      "limits": {
+        "memory": "512Mi"
+      }
+    },
+    "kubeAPI": {
+      "qps": 100,
+      "burst": 200
+    },
+    "imageRollouts": 0,
+    "gpuBudget": null,
+    "namespaceGpuBudgets": {},
+    "userIds": "Fixed",
+    "nodeSelector": {},
+    "tolerations": [],
+    "affinity": {},
+    "priorityClassName": "",
+    "podAnnotations": {}
+  },
+  "webhook": {
+    "enabled": false,
+    "resources": {
+      "requests": {
+        "cpu": "20m",
+        "memory": "96Mi"
+      },
+      "limits": {
+        "memory": "256Mi"
+      }
+    }
+  },
+  "rbac": {
+    "namespaced": false,
+    "aggregate": true
+  },
+  "crds": {
+    "enabled": true,
+    "keep": true
+  },
+  "prometheus": {
+    "url": "",
+    "allowed": [],
+    "tokenSecret": "",
+    "embedded": false,
+    "image": "docker.io/prom/prometheus:v3.15.0",
+    "scrapeInterval": "15s",
+    "retention": "6h",
+    "resources": {
+      "requests": {
+        "cpu": "100m",
+        "memory": "256Mi"
+      },
+      "limits": {
+        "memory": "1Gi"
+      }
+    },
+    "nodeSelector": {},
+    "tolerations": [],
+    "affinity": {},
+    "priorityClassName": "",
+    "podAnnotations": {}
+  }
+}
+{{- end }}
